@@ -1,0 +1,1 @@
+//! The in-kernel flow datapath: BPF programs, their loader and the flow table's upkeep.

@@ -1,0 +1,1 @@
+//! Braid's decisions, pure: no sockets, clocks, randomness or unordered iteration.

@@ -1,0 +1,1 @@
+//! Braid's daemon: configuration, wiring, kernel plumbing and the local API.

@@ -1,0 +1,1 @@
+//! Link emulator: rate, delay, loss and queue between two TAP devices.

@@ -1,0 +1,1 @@
+//! Views over other people's bytes: Ethernet, IP, TCP, UDP, ICMP, and incremental checksums.

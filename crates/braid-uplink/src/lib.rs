@@ -1,0 +1,1 @@
+//! Finds and watches uplinks over netlink.

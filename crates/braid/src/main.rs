@@ -1,0 +1,3 @@
+//! The braid command line.
+
+fn main() {}
