@@ -1,0 +1,58 @@
+# Braid: every target sets up what it needs by itself (tools/setup; SETUP=skip leaves that out).
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.PHONY: help build demo test check bench experiments fuzz clean setup setup-rust
+
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+CARGO := cargo
+PYTHON_BIN := .venv/bin
+SHELL_SCRIPTS := tools/setup .ci/run
+C_SOURCES = $(shell git ls-files '*.c' '*.h')
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
+
+setup:
+ifneq ($(SETUP),skip)
+	@tools/setup all
+endif
+
+setup-rust:
+ifneq ($(SETUP),skip)
+	@tools/setup rust
+endif
+
+build: setup-rust ## build the braid binary into target/release
+	$(CARGO) build --release --locked --bins
+
+demo: setup build ## two emulated uplinks, one page and one bulk load, alone and together (root)
+	$(PYTHON_BIN)/braid-lab run demo
+	$(PYTHON_BIN)/braid-lab report
+
+test: check build ## formatting, lints, types, and every test (root)
+	$(CARGO) test --workspace --locked
+	$(PYTHON_BIN)/pytest tests
+
+check: setup ## formatting, lints, types
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --quiet
+	clang-format --dry-run -Werror $(C_SOURCES)
+	$(PYTHON_BIN)/ruff format --check .
+	$(PYTHON_BIN)/ruff check .
+	$(PYTHON_BIN)/mypy
+	shellcheck $(SHELL_SCRIPTS)
+
+bench: setup build ## the short form of every experiment, at most 90 s each (root)
+	for name in $$($(PYTHON_BIN)/braid-lab list --names); do \
+		$(PYTHON_BIN)/braid-lab run "$$name" --quick || exit 1; done
+	$(PYTHON_BIN)/braid-lab report
+
+experiments: setup build ## the long form of every experiment (root)
+	for name in $$($(PYTHON_BIN)/braid-lab list --names); do \
+		$(PYTHON_BIN)/braid-lab run "$$name" || exit 1; done
+	$(PYTHON_BIN)/braid-lab report
+
+clean: ## remove what was built, and what an interrupted lab left behind
+	if [ -x $(PYTHON_BIN)/braid-lab ]; then $(PYTHON_BIN)/braid-lab clean; fi
+	rm -rf target out .venv .tools
