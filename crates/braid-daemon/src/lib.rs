@@ -1,1 +1,3 @@
 //! Braid's daemon: configuration, wiring, kernel plumbing and the local API.
+
+pub mod plumbing;

@@ -1,1 +1,42 @@
-//! Finds and watches uplinks over netlink.
+//! Finds and watches uplinks.
+//!
+//! In go the kernel's links, addresses and routes ([`Snapshot`], read over netlink) and what the
+//! user asked for ([`Selection`]); out come the uplinks to use and, for every candidate that was
+//! not taken, the reason ([`Discovery`]). The decision itself ([`choose`]) is a pure function over
+//! plain data; [`netlink`] and [`watch()`] are the only parts that touch a socket. This crate never
+//! changes anything in the kernel.
+//!
+//! Everything is read in the network namespace of the calling thread.
+
+#![forbid(unsafe_code)]
+
+mod choose;
+mod error;
+pub mod netlink;
+mod selection;
+mod snapshot;
+mod uplink;
+mod watch;
+
+pub use choose::{choose, lans};
+pub use error::Error;
+pub use selection::{Override, Selection, Wanted};
+pub use snapshot::{Address, Link, LinkState, NextHop, Route, Snapshot};
+pub use uplink::{Candidate, Discovery, Exit, Lan, Layer, Reason, Rejected, Uplink};
+pub use watch::{Watch, watch};
+
+/// Routing protocol number of every route and rule that Braid makes (`RTPROT_*`, `FRA_PROTOCOL`).
+/// 98 is unassigned in `/etc/iproute2/rt_protos`.
+pub const ROUTE_PROTOCOL: u8 = 98;
+
+/// The two ends of Braid's own veth pair; never uplinks and never LANs.
+pub const OWN_DEVICES: [&str; 2] = ["braid0", "braid1"];
+
+/// Reads the kernel's state and decides.
+///
+/// # Errors
+/// [`Error::Netlink`] when the kernel cannot be read. That no uplink was found is not an error
+/// here: see [`Discovery::require_any`].
+pub async fn discover(selection: &Selection) -> Result<Discovery, Error> {
+    Ok(choose(&netlink::read().await?, selection))
+}

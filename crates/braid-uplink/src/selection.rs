@@ -1,0 +1,79 @@
+//! Which uplinks the user asked for.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::{Error, OWN_DEVICES};
+
+/// Which devices are to be uplinks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Selection {
+    /// Every device that a default route of the main table leaves through.
+    #[default]
+    Automatic,
+    /// Exactly these. Made by [`Selection::named`], which refuses contradictions.
+    Named(Vec<Wanted>),
+}
+
+/// One uplink as the configuration names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The user's name for it.
+    pub name: String,
+    /// Its network device.
+    pub device: String,
+    /// What to use for IPv4 instead of what the kernel knows.
+    pub v4: Override<Ipv4Addr>,
+    /// What to use for IPv6 instead of what the kernel knows.
+    pub v6: Override<Ipv6Addr>,
+}
+
+/// Parts of an exit that the configuration fixes. `None` means: as found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Override<A> {
+    /// The address to translate to; it must be on the device.
+    pub address: Option<A>,
+    /// The next hop. With it, no default route is needed.
+    pub gateway: Option<A>,
+}
+
+impl<A> Default for Override<A> {
+    fn default() -> Self {
+        Override {
+            address: None,
+            gateway: None,
+        }
+    }
+}
+
+impl Selection {
+    /// Exactly the uplinks given; an empty list is [`Selection::Automatic`].
+    ///
+    /// # Errors
+    /// [`Error::DuplicateName`], [`Error::SharedDevice`] or [`Error::OwnDevice`].
+    pub fn named(wanted: Vec<Wanted>) -> Result<Selection, Error> {
+        if wanted.is_empty() {
+            return Ok(Selection::Automatic);
+        }
+        for (i, second) in wanted.iter().enumerate() {
+            if OWN_DEVICES.contains(&second.device.as_str()) {
+                return Err(Error::OwnDevice {
+                    name: second.name.clone(),
+                    device: second.device.clone(),
+                });
+            }
+            for first in &wanted[..i] {
+                if first.name == second.name {
+                    return Err(Error::DuplicateName(second.name.clone()));
+                }
+                if first.device == second.device {
+                    return Err(Error::SharedDevice {
+                        first: first.name.clone(),
+                        second: second.name.clone(),
+                        device: second.device.clone(),
+                    });
+                }
+            }
+        }
+        Ok(Selection::Named(wanted))
+    }
+}

@@ -1,0 +1,102 @@
+//! The kernel's state as plain data, as far as choosing uplinks needs it.
+
+use std::net::IpAddr;
+
+use crate::Layer;
+
+/// Links, addresses and default routes at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Every network device.
+    pub links: Vec<Link>,
+    /// Every address.
+    pub addresses: Vec<Address>,
+    /// Unicast default routes of the main table, ours left out.
+    pub routes: Vec<Route>,
+}
+
+/// One network device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The kernel's index; never zero.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// How its frames look; `None` for loopback and for link layers that carry no IP to elsewhere.
+    pub layer: Option<Layer>,
+    /// Whether packets can pass.
+    pub state: LinkState,
+    /// MTU in bytes.
+    pub mtu: u32,
+}
+
+/// Whether packets can pass through a device (RFC 2863, `IFF_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// Administratively down.
+    AdminDown,
+    /// Up, without carrier.
+    NoCarrier,
+    /// Up with carrier, but not yet allowed to pass packets.
+    Dormant,
+    /// Ready.
+    Up,
+}
+
+/// One address of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Index of its device.
+    pub link: u32,
+    /// The address itself (of a point-to-point device: the local one).
+    pub address: IpAddr,
+    /// Length of the on-link prefix.
+    pub prefix: u8,
+    /// Global scope, as the kernel sees it.
+    pub global: bool,
+    /// Ready for new connections: neither tentative nor a duplicate nor deprecated.
+    pub usable: bool,
+    /// A privacy address (RFC 8981), which will be replaced within hours.
+    pub temporary: bool,
+}
+
+/// A default route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// IPv6, or else IPv4.
+    pub v6: bool,
+    /// Its metric; the smallest is preferred.
+    pub metric: u32,
+    /// From a router advertisement.
+    pub advertised: bool,
+    /// The source address that the route suggests.
+    pub source: Option<IpAddr>,
+    /// The MTU that the route imposes, in bytes.
+    pub mtu: Option<u32>,
+    /// One next hop, or several for a multipath route.
+    pub hops: Vec<NextHop>,
+}
+
+/// Where a route leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextHop {
+    /// Index of the outgoing device.
+    pub link: u32,
+    /// The gateway; `None` when destinations are on the link. For IPv4 routes only an IPv4 gateway
+    /// is kept.
+    pub gateway: Option<IpAddr>,
+}
+
+impl Snapshot {
+    /// The device of this name.
+    #[must_use]
+    pub fn link_named(&self, name: &str) -> Option<&Link> {
+        self.links.iter().find(|l| l.name == name)
+    }
+
+    /// The device of this index.
+    #[must_use]
+    pub fn link(&self, index: u32) -> Option<&Link> {
+        self.links.iter().find(|l| l.index == index)
+    }
+}

@@ -1,0 +1,173 @@
+//! What discovery hands out.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// How frames on a device look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layer {
+    /// Ethernet-like: packets carry a MAC header and next hops have neighbour entries.
+    L2,
+    /// Bare IP packets (tun, PPP, WWAN in raw-IP mode): no neighbours, a gateway is optional.
+    L3,
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Layer::L2 => "l2",
+            Layer::L3 => "l3",
+        })
+    }
+}
+
+/// One family's way out of an uplink.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit<A> {
+    /// The address that outgoing flows are translated to.
+    pub address: A,
+    /// The next hop; `None` when every destination is on the link itself.
+    pub gateway: Option<A>,
+    /// Further global addresses of the device. Nothing is translated to them, but local servers may
+    /// answer from them, so they need a route back out of the same device.
+    pub others: Vec<A>,
+    /// Metric of the default route. Zero is the most preferred.
+    pub metric: u32,
+    /// The default route came from a router advertisement that the kernel itself processed or that
+    /// a network manager marked so (`proto ra`).
+    pub advertised: bool,
+}
+
+/// A usable way to the internet: one device with an address and a way out in at least one family.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Uplink {
+    /// The user's name for it, or the device's.
+    pub name: String,
+    /// Name of the network device.
+    pub device: String,
+    /// The kernel's index of the device; never zero.
+    pub ifindex: u32,
+    /// How frames look on it.
+    pub layer: Layer,
+    /// Largest IP packet in bytes: the device's MTU, or that of its default route if smaller.
+    pub mtu: u32,
+    /// The way out for IPv4, if any.
+    pub v4: Option<Exit<Ipv4Addr>>,
+    /// The way out for IPv6, if any.
+    pub v6: Option<Exit<Ipv6Addr>>,
+    /// Why it was taken, in a few words: `default route metric 100`.
+    pub why: String,
+}
+
+/// A device of the LAN side: up, with an address, and neither an uplink nor one of ours.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lan {
+    /// Name of the network device.
+    pub device: String,
+    /// The kernel's index of the device.
+    pub ifindex: u32,
+    /// How frames look on it.
+    pub layer: Layer,
+    /// Largest IP packet in bytes.
+    pub mtu: u32,
+}
+
+/// Something that could have been an uplink.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// The user's name for it, or the device's.
+    pub name: String,
+    /// Name of the network device, as far as known.
+    pub device: String,
+}
+
+/// A candidate that was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rejected {
+    /// What was looked at.
+    pub candidate: Candidate,
+    /// Why it was not taken.
+    pub reason: Reason,
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Candidate { name, device } = &self.candidate;
+        if name == device {
+            write!(f, "{device}: {}", self.reason)
+        } else {
+            write!(f, "uplink {name:?} ({device}): {}", self.reason)
+        }
+    }
+}
+
+/// Why a candidate is not an uplink.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// No device has this name.
+    Missing,
+    /// The device is switched off (`ip link set … up`).
+    AdminDown,
+    /// The device is on, but nothing answers at the other end of the cable, radio or tunnel.
+    NoCarrier,
+    /// The device waits for something above it, such as 802.1X.
+    Dormant,
+    /// Loopback, or a link layer that carries no IP to elsewhere.
+    NotAnUplink,
+    /// The device has no global address in the family or families of its default routes.
+    NoAddress,
+    /// No default route leaves through the device and the configuration names no gateway.
+    NoRoute,
+    /// A default route on an Ethernet-like device names no gateway.
+    NoGateway,
+    /// The address that the configuration asks for is not on the device.
+    NotItsAddress(IpAddr),
+    /// A second gateway on a device that is already an uplink.
+    SecondGateway(IpAddr),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Missing => f.write_str("no such device"),
+            Reason::AdminDown => f.write_str("device is down"),
+            Reason::NoCarrier => f.write_str("no carrier"),
+            Reason::Dormant => f.write_str("dormant: the link waits for authentication"),
+            Reason::NotAnUplink => f.write_str("its link layer does not lead to other hosts"),
+            Reason::NoAddress => f.write_str("no global address"),
+            Reason::NoRoute => f.write_str("no default route"),
+            Reason::NoGateway => f.write_str("default route without a gateway"),
+            Reason::NotItsAddress(a) => write!(f, "{a} is not an address of the device"),
+            Reason::SecondGateway(a) => write!(f, "second gateway {a} on one device"),
+        }
+    }
+}
+
+/// The outcome of one look at the kernel's state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Discovery {
+    /// Usable uplinks. Without configuration the most preferred default route comes first, with
+    /// configuration the order of the configuration.
+    pub uplinks: Vec<Uplink>,
+    /// What was looked at and not taken, in the same order.
+    pub rejected: Vec<Rejected>,
+}
+
+impl Discovery {
+    /// # Errors
+    /// [`Error::NoUplink`], with every rejected candidate, when there is nothing to use.
+    pub fn require_any(&self) -> Result<(), Error> {
+        if self.uplinks.is_empty() {
+            return Err(Error::NoUplink {
+                rejected: self.rejected.clone(),
+            });
+        }
+        Ok(())
+    }
+}
