@@ -1,1 +1,23 @@
 //! The in-kernel flow datapath: BPF programs, their loader and the flow table's upkeep.
+//!
+//! In: which devices to sit on ([`Attachments`]), through which uplinks traffic may leave
+//! ([`UplinkEntry`]) and the slot table that new flows walk. Out: [`Flow`]s and [`Counters`].
+//! The packets themselves never come here: three small programs (`bpf/outbound.h`,
+//! `bpf/inbound.h`, `bpf/lan.h`) move them inside the kernel, and go on doing so while no process
+//! of ours is alive, because programs, maps and attachments are pinned under [`Options::pin_dir`].
+//!
+//! This crate must never decide *which* uplink is better (that is the slot table's author), change
+//! routes, addresses or sysctls (that is the daemon's plumbing), or touch another party's program.
+
+mod datapath;
+mod error;
+mod time;
+mod types;
+
+pub use datapath::{Datapath, remove};
+pub use error::Error;
+pub use time::KernelTime;
+pub use types::{
+    Attachments, Choice, Counters, Exit, Family, Flow, FlowState, HookKind, Layer, MapMemory,
+    Opened, Options, Protocol, Removed, SweepReport, Traffic, UplinkCounters, UplinkEntry, Walk,
+};
