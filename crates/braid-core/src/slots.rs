@@ -1,0 +1,196 @@
+//! Slot tables: the seam of every weighted choice.
+//!
+//! A policy writes an array of [`SLOTS`] uplinks; a datapath only walks it: `slot[counter++ % N]`
+//! for exact weighted round robin, `slot[hash % N]` for stickiness.
+//!
+//! - [`SlotTable::spread`] makes a table from nothing by smooth weighted round robin, so that an
+//!   uplink's slots lie apart: neighbours in time go different ways.
+//! - [`SlotTable::rebalance`] changes a table to new weights and moves as few slots as possible,
+//!   because a slot that moves takes the flows that stick to it to another uplink.
+
+use thiserror::Error;
+
+use crate::{MAX_UPLINKS, UplinkId};
+
+/// Slots of a table: a power of two, so that `% SLOTS` is a mask, and 32 for each of the most
+/// uplinks possible. A share is exact to half a slot, 0.05 %.
+pub const SLOTS: usize = 1024;
+
+/// Why weights were refused.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum WeightError {
+    /// No uplink at all: there is nothing to choose from.
+    #[error("no uplink has a weight: at least one is needed")]
+    Empty,
+    /// A weight of zero.
+    #[error("uplink {0} has weight 0: a weight is 1 or more; leave the uplink out instead")]
+    Zero(UplinkId),
+    /// One uplink, two weights.
+    #[error("uplink {0} has two weights: give it one")]
+    Twice(UplinkId),
+    /// An index outside the range.
+    #[error("uplink {0} is out of range: indices are 0 to {last}", last = MAX_UPLINKS - 1)]
+    OutOfRange(UplinkId),
+}
+
+/// Who takes part, and with what weight: sorted by uplink, each once, none of them zero.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Weights(Vec<(UplinkId, u32)>);
+
+impl Weights {
+    /// Checks and sorts the weights. Only their proportions matter.
+    ///
+    /// # Errors
+    /// None at all, one that is zero, an uplink named twice or out of range.
+    pub fn new(weights: impl IntoIterator<Item = (UplinkId, u32)>) -> Result<Weights, WeightError> {
+        let mut weights: Vec<_> = weights.into_iter().collect();
+        weights.sort_unstable();
+        if weights.is_empty() {
+            return Err(WeightError::Empty);
+        }
+        for &(uplink, weight) in &weights {
+            if uplink.index() >= MAX_UPLINKS {
+                return Err(WeightError::OutOfRange(uplink));
+            }
+            if weight == 0 {
+                return Err(WeightError::Zero(uplink));
+            }
+        }
+        match weights.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            Some(pair) => Err(WeightError::Twice(pair[0].0)),
+            None => Ok(Weights(weights)),
+        }
+    }
+
+    /// The uplinks and their weights, by uplink.
+    #[must_use]
+    pub fn as_slice(&self) -> &[(UplinkId, u32)] {
+        &self.0
+    }
+
+    /// How many of the [`SLOTS`] each uplink gets, by uplink: largest remainder, so each has its
+    /// exact quota `SLOTS · weight / sum` rounded down or up, the exact quota where that is whole,
+    /// and the sum is `SLOTS`.
+    ///
+    /// One deviation: an uplink whose quota rounds to nothing gets one slot, at the expense of the
+    /// one furthest above its quota. A weight is a wish for some traffic, never for none.
+    #[must_use]
+    pub fn counts(&self) -> Vec<(UplinkId, usize)> {
+        let sum: u64 = self.0.iter().map(|&(_, weight)| u64::from(weight)).sum();
+        let scaled = |weight: u32| u64::from(weight) * SLOTS as u64;
+        let mut counts: Vec<u64> = self.0.iter().map(|&(_, w)| scaled(w) / sum).collect();
+        let mut by_remainder: Vec<usize> = (0..counts.len()).collect();
+        // The sort is stable: of equal remainders the lower uplink is served first.
+        by_remainder.sort_by_key(|&i| std::cmp::Reverse(scaled(self.0[i].1) % sum));
+        let left = SLOTS - counts.iter().sum::<u64>() as usize;
+        for &i in &by_remainder[..left] {
+            counts[i] += 1;
+        }
+        while let Some(poor) = counts.iter().position(|&count| count == 0) {
+            let above = |&i: &usize| i128::from(counts[i] * sum) - i128::from(scaled(self.0[i].1));
+            let donor = (0..counts.len())
+                .filter(|&i| counts[i] > 1)
+                .max_by_key(above);
+            // 32 uplinks and 1024 slots: somebody has two.
+            let Some(donor) = donor else { break };
+            counts[donor] -= 1;
+            counts[poor] += 1;
+        }
+        self.0
+            .iter()
+            .zip(counts)
+            .map(|(&(uplink, _), count)| (uplink, count as usize))
+            .collect()
+    }
+}
+
+/// An array of [`SLOTS`] uplinks, in which each takes part by its weight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotTable(Vec<UplinkId>);
+
+impl SlotTable {
+    /// A table from nothing, by smooth weighted round robin over the [`Weights::counts`].
+    ///
+    /// With `n` uplinks, the slots of one that has `c` of them are at most
+    /// `1 + (H(n) − 1/n) · SLOTS/c` apart, where `H(n) = 1 + 1/2 + … + 1/n`; the table counts as a
+    /// ring. For two uplinks that is `1 + SLOTS/c`: as even as whole slots can be.
+    ///
+    /// Why: each step adds every uplink's `c/SLOTS` to its credit and takes 1 from the largest.
+    /// After a step the credits sum to 0, and the mean of the `k` largest never exceeds
+    /// `H(n) − H(k)` (by induction over steps and from `k + 1` to `k`), so none exceeds
+    /// `H(n) − 1`; and the uplink just chosen, having had at least the mean `1/n`, keeps at least
+    /// `1/n − 1`.
+    #[must_use]
+    pub fn spread(weights: &Weights) -> SlotTable {
+        SlotTable(interleave(&weights.counts(), SLOTS))
+    }
+
+    /// This table changed to new weights, with the fewest moves: exactly those slots change that
+    /// some uplink has too many of. What an uplink gives up is evenly chosen among its slots, and
+    /// what is given up is spread over the takers by smooth weighted round robin.
+    #[must_use]
+    pub fn rebalance(&self, weights: &Weights) -> SlotTable {
+        let target = weights.counts();
+        let wanted = |uplink: UplinkId| {
+            target
+                .iter()
+                .find(|(id, _)| *id == uplink)
+                .map_or(0, |&(_, count)| count)
+        };
+        let mut table = self.0.clone();
+        let mut seen = [0usize; MAX_UPLINKS];
+        let mut free = Vec::new();
+        for (position, &uplink) in self.0.iter().enumerate() {
+            let (has, wants) = (self.share(uplink), wanted(uplink));
+            let nth = seen[uplink.index()];
+            seen[uplink.index()] += 1;
+            if wants < has && picked(nth, has - wants, has) {
+                free.push(position);
+            }
+        }
+        let takers: Vec<_> = target
+            .iter()
+            .map(|&(uplink, count)| (uplink, count.saturating_sub(self.share(uplink))))
+            .filter(|&(_, more)| more > 0)
+            .collect();
+        for (&position, uplink) in free.iter().zip(interleave(&takers, free.len())) {
+            table[position] = uplink;
+        }
+        SlotTable(table)
+    }
+
+    /// The slots, in the order in which they are walked.
+    #[must_use]
+    pub fn as_slice(&self) -> &[UplinkId] {
+        &self.0
+    }
+
+    /// How many slots are this uplink's.
+    #[must_use]
+    pub fn share(&self, uplink: UplinkId) -> usize {
+        self.0.iter().filter(|&&slot| slot == uplink).count()
+    }
+}
+
+/// Whether the `nth` of `of` items is among `take` that lie evenly between them.
+fn picked(nth: usize, take: usize, of: usize) -> bool {
+    (nth + 1) * take / of != nth * take / of
+}
+
+/// Smooth weighted round robin: `len` choices of which each uplink has its count, which sum to it.
+fn interleave(counts: &[(UplinkId, usize)], len: usize) -> Vec<UplinkId> {
+    let mut credit = vec![0i64; counts.len()];
+    (0..len)
+        .map(|_| {
+            let mut best = 0;
+            for (i, &(_, count)) in counts.iter().enumerate() {
+                credit[i] += count as i64;
+                if credit[i] > credit[best] {
+                    best = i;
+                }
+            }
+            credit[best] -= len as i64;
+            counts[best].0
+        })
+        .collect()
+}

@@ -1,0 +1,68 @@
+//! Parts of a whole.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::decimal::Kind;
+use super::{UnitError, text};
+
+const WHOLE: u64 = 1_000_000_000;
+
+const KIND: Kind = Kind {
+    name: "share",
+    example: "1 %",
+    step: "0.0000001 %",
+    units: &[("%", WHOLE / 100)],
+    aliases: &[],
+    max: WHOLE,
+};
+
+/// A part of a whole, from nothing to all, in steps of 10⁻⁹: written `1 %`, read as `1 %` or as
+/// the fraction `0.01`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Share(u32);
+
+impl Share {
+    /// Nothing.
+    pub const NONE: Share = Share(0);
+
+    /// As a fraction, 0 to 1.
+    #[must_use]
+    pub fn fraction(self) -> f64 {
+        f64::from(self.0) / WHOLE as f64
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        KIND.write(u64::from(self.0), f)
+    }
+}
+
+impl FromStr for Share {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Share, UnitError> {
+        let bare = text.trim();
+        let billionths = if bare.ends_with(|c: char| c.is_ascii_digit()) {
+            KIND.scale(text, bare, WHOLE)?
+        } else {
+            KIND.parse(text)?
+        };
+        Ok(Share(u32::try_from(billionths).unwrap_or(WHOLE as u32)))
+    }
+}
+
+impl Serialize for Share {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Share {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Share, D::Error> {
+        text::deserialize(deserializer, "a share such as \"1 %\"", str::parse)
+    }
+}
