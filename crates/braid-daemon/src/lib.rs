@@ -1,3 +1,11 @@
-//! Braid's daemon: configuration, wiring, kernel plumbing and the local API.
+//! Braid's daemon.
+//!
+//! In go a configuration and the kernel's state; out come a datapath that carries the machine's
+//! flows over its uplinks, the kernel settings around it, and a local API that says what goes on.
+//! Everything the daemon changed in the kernel is written down before it is changed, so that
+//! [`undo`](teardown) works whoever runs it and however the daemon ended.
+//!
+//! It must never touch a packet (that is the datapath's) and never decide shares (the core's).
+#![forbid(unsafe_code)]
 
-pub mod plumbing;
+pub mod config;

@@ -1,0 +1,352 @@
+//! What a user may ask for: one typed configuration, read from TOML.
+//!
+//! Rules, and why:
+//! - No file at all is a valid configuration, because a newcomer should need nothing but
+//!   `braid up`: uplinks are then found by their default routes and share equally.
+//! - Everything wrong with a file is reported at once, with line, column and the fix, because a
+//!   file that is mended one error per run is a file that is not mended.
+//! - Unknown keys are errors: a misspelt key that is silently ignored is the worst kind of default.
+//! - A value with a unit is a string of its own type (`"20 Mbit/s"`); a bare number never is one.
+
+mod problem;
+mod read;
+mod table;
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use braid_core::Rate;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use problem::{ConfigError, Paint, Problem};
+
+/// Where the configuration is looked for when none is named on the command line.
+pub const DEFAULT_PATH: &str = "/etc/braid/braid.toml";
+
+/// Everything a user may set. `Config::default()` is what no file means.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// How new flows are shared out. Without a word from the user: `wrr` if any uplink has a weight
+    /// or a capacity, else `rr`.
+    pub policy: Policy,
+    /// The uplinks to use, exactly these. Empty: whatever default routes show.
+    #[serde(default, rename = "uplink", skip_serializing_if = "Vec::is_empty")]
+    pub uplinks: Vec<UplinkConfig>,
+    /// Set when the machine is to be a gateway for the networks behind it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lan: Option<LanConfig>,
+    /// The in-kernel flow datapath.
+    #[serde(default)]
+    pub datapath: DatapathConfig,
+    /// The local API on the Unix socket.
+    #[serde(default)]
+    pub api: ApiConfig,
+}
+
+/// How new flows are shared out over the uplinks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// Each new flow takes the next uplink, all alike.
+    #[default]
+    Rr,
+    /// Each new flow takes the next uplink, in proportion to the weights.
+    Wrr,
+    /// A source address keeps its uplink; weights set how many sources each gets.
+    HashSource,
+    /// A pair of source and destination addresses keeps its uplink.
+    HashPair,
+}
+
+impl Policy {
+    /// The words a user may write, in the order of the documentation.
+    pub const NAMES: [&'static str; 4] = ["rr", "wrr", "hash-source", "hash-pair"];
+
+    /// Whether weights mean anything under this policy.
+    #[must_use]
+    pub fn uses_weights(self) -> bool {
+        self != Policy::Rr
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Policy::Rr => "rr",
+            Policy::Wrr => "wrr",
+            Policy::HashSource => "hash-source",
+            Policy::HashPair => "hash-pair",
+        })
+    }
+}
+
+impl FromStr for Policy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "rr" => Ok(Policy::Rr),
+            "wrr" => Ok(Policy::Wrr),
+            "hash-source" => Ok(Policy::HashSource),
+            "hash-pair" => Ok(Policy::HashPair),
+            _ => Err(format!(
+                "no policy {text:?}; there are {}",
+                Policy::NAMES.join(", ")
+            )),
+        }
+    }
+}
+
+/// One uplink that the user named.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UplinkConfig {
+    /// What the uplink is called everywhere; the device's name if not given.
+    pub name: String,
+    /// The network device, for example `eth0`.
+    pub device: String,
+    /// Relative share of new flows; needs no unit, only the proportion matters. None: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<NonZeroU32>,
+    /// What the uplink carries; another way to give the weight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub capacity: Option<Rate>,
+    /// IPv4 gateway to use instead of the one that the routing table shows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway4: Option<Ipv4Addr>,
+    /// IPv6 gateway to use instead of the one that the routing table shows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway6: Option<Ipv6Addr>,
+    /// Source ports for flows whose own port is taken.
+    #[serde(default)]
+    pub ports: Ports,
+}
+
+/// The networks behind this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LanConfig {
+    /// Devices that face the clients. Empty: every device with an address that is no uplink.
+    #[serde(default)]
+    pub devices: Vec<String>,
+    /// Switch IP forwarding on while Braid is up (and back to what it was by `braid down`).
+    pub forward: bool,
+}
+
+/// The in-kernel flow datapath.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DatapathConfig {
+    /// How programs are hooked into the kernel.
+    pub hook: Hook,
+    /// Share the hook with programs that are not Braid's instead of refusing to start.
+    pub coexist: bool,
+    /// Room for established flows. A flow takes about half a KiB of kernel memory while it lives.
+    pub max_flows: u32,
+    /// Room for flows that nobody has answered yet; the oldest give way.
+    pub max_embryos: u32,
+}
+
+impl Default for DatapathConfig {
+    fn default() -> Self {
+        Self {
+            hook: Hook::Auto,
+            coexist: false,
+            max_flows: 262_144,
+            max_embryos: 65_536,
+        }
+    }
+}
+
+/// How programs are hooked into the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hook {
+    /// TCX where the kernel has it (6.6), else clsact.
+    #[default]
+    Auto,
+    /// TCX links only.
+    Tcx,
+    /// clsact filters only.
+    Clsact,
+}
+
+impl FromStr for Hook {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Hook::Auto),
+            "tcx" => Ok(Hook::Tcx),
+            "clsact" => Ok(Hook::Clsact),
+            _ => Err(format!("no hook {text:?}; there are auto, tcx, clsact")),
+        }
+    }
+}
+
+/// The local API on the Unix socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApiConfig {
+    /// A group whose members may use the API besides root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+}
+
+/// A range of source ports, written `"16384-32767"`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub struct Ports(RangeInclusive<u16>);
+
+impl Ports {
+    /// The lowest port that may be in a range: those below belong to services.
+    pub const LOWEST: u16 = 1024;
+
+    /// The ports, lowest to highest.
+    #[must_use]
+    pub fn range(&self) -> RangeInclusive<u16> {
+        self.0.clone()
+    }
+}
+
+impl Default for Ports {
+    /// Below Linux' own ephemeral range (32768–60999), so that local sockets and mappings do not
+    /// compete for ports.
+    fn default() -> Self {
+        Self(16_384..=32_767)
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.0.start(), self.0.end())
+    }
+}
+
+impl From<Ports> for String {
+    fn from(ports: Ports) -> Self {
+        ports.to_string()
+    }
+}
+
+impl TryFrom<String> for Ports {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl FromStr for Ports {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (low, high) = text.split_once('-').ok_or("not a range of ports")?;
+        let port = |text: &str| {
+            let text = text.trim();
+            text.parse::<u16>()
+                .map_err(|_| format!("{text:?} is no port number"))
+        };
+        let (low, high) = (port(low)?, port(high)?);
+        if low > high {
+            return Err(format!("the range is empty: {low} is above {high}"));
+        }
+        if low < Self::LOWEST {
+            return Err(format!(
+                "{low} is below {}, where services listen",
+                Self::LOWEST
+            ));
+        }
+        Ok(Self(low..=high))
+    }
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or everything that is wrong with its contents.
+    pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Config::parse(&path.display().to_string(), &text)
+    }
+
+    /// Checks the text of a configuration; `name` is what diagnostics call it.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn parse(name: &str, text: &str) -> Result<Config, ConfigError> {
+        read::read(name, text)
+    }
+
+    /// The named file, or the one at the default place if it is there, or no configuration.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn find(named: Option<&Path>) -> Result<(Config, Option<PathBuf>), ConfigError> {
+        let path = match named {
+            Some(path) => path.to_owned(),
+            None if Path::new(DEFAULT_PATH).exists() => PathBuf::from(DEFAULT_PATH),
+            None => return Ok((Config::default(), None)),
+        };
+        Ok((Config::load(&path)?, Some(path)))
+    }
+
+    /// The configuration as a file that would mean the same, every default written out.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        // Every field is a plain string, number, table or list: nothing that TOML cannot say.
+        toml::to_string(self).expect("a configuration is plain data")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_a_valid_configuration() {
+        assert_eq!(Config::parse("empty", "").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn effective_text_reads_back_as_itself() {
+        let text = r#"
+            [[uplink]]
+            name = "dsl"
+            device = "eth0"
+            capacity = "20 Mbit/s"
+            gateway4 = "192.0.2.1"
+
+            [[uplink]]
+            device = "wwan0"
+            capacity = "30 Mbit/s"
+            ports = "20000-29999"
+
+            [lan]
+            devices = ["eth1"]
+
+            [api]
+            group = "netdev"
+        "#;
+        let config = Config::parse("one", text).unwrap();
+        assert_eq!(config.policy, Policy::Wrr, "a capacity asks for wrr");
+        assert_eq!(
+            config.uplinks[1].name, "wwan0",
+            "an uplink is called by its device"
+        );
+        assert!(config.lan.as_ref().unwrap().forward);
+        assert_eq!(Config::parse("again", &config.to_toml()).unwrap(), config);
+    }
+}

@@ -1,0 +1,242 @@
+//! Takes a TOML table apart key by key and notes everything that does not fit.
+//!
+//! Not `#[derive(Deserialize)]`, because that stops at the first error and knows no near misses.
+
+use std::ops::Range;
+use std::str::FromStr;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::problem::Problem;
+
+/// How alike two names must be (Jaro–Winkler, 0 to 1) for one to be suggested for the other;
+/// `wieght`/`weight` has 0.95, `name`/`ports` 0.45.
+const NEAR_MISS: f64 = 0.8;
+
+/// The name nearest to what was written, if any is near.
+pub(super) fn nearest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
+    let scored = known
+        .iter()
+        .map(|name| (strsim::jaro_winkler(written, name), *name));
+    let best = scored.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (best.0 >= NEAR_MISS).then_some(best.1)
+}
+
+/// A value, and where it stands in the file.
+#[derive(Clone, Debug)]
+pub(super) struct At<T> {
+    pub value: T,
+    pub at: Range<usize>,
+}
+
+/// One table while its keys are being taken out.
+pub(super) struct Table<'t, 'i> {
+    /// As a user writes it: `[datapath]`, or the top level's description.
+    title: &'static str,
+    entries: Vec<(Range<usize>, &'t str, &'t Spanned<DeValue<'i>>)>,
+    known: &'static [&'static str],
+}
+
+impl<'t, 'i> Table<'t, 'i> {
+    pub(super) fn new(
+        title: &'static str,
+        known: &'static [&'static str],
+        table: &'t DeTable<'i>,
+    ) -> Self {
+        let entries = table
+            .iter()
+            .map(|(key, value)| (key.span(), key.get_ref().as_ref(), value))
+            .collect();
+        Self {
+            title,
+            entries,
+            known,
+        }
+    }
+
+    /// Takes a key's value out; `None` if the key is not there.
+    pub(super) fn take(&mut self, key: &str) -> Option<&'t Spanned<DeValue<'i>>> {
+        debug_assert!(
+            self.known.contains(&key),
+            "{key} is not among {}'s keys",
+            self.title
+        );
+        let index = self.entries.iter().position(|(_, name, _)| *name == key)?;
+        Some(self.entries.swap_remove(index).2)
+    }
+
+    /// Takes out a string.
+    pub(super) fn text(&mut self, key: &str, problems: &mut Vec<Problem>) -> Option<At<String>> {
+        let value = self.take(key)?;
+        match value.get_ref().as_str() {
+            Some(text) => Some(At {
+                value: text.to_owned(),
+                at: value.span(),
+            }),
+            None => {
+                problems.push(wrong_type(key, "a string in quotes", value));
+                None
+            }
+        }
+    }
+
+    /// Takes out a string that means something: `fix` shows how it is written.
+    pub(super) fn parsed<T>(
+        &mut self,
+        key: &str,
+        fix: &str,
+        problems: &mut Vec<Problem>,
+    ) -> Option<At<T>>
+    where
+        T: FromStr<Err: std::fmt::Display>,
+    {
+        let value = self.take(key)?;
+        let Some(text) = value.get_ref().as_str() else {
+            problems.push(wrong_type(key, "a string in quotes", value).fix(fix));
+            return None;
+        };
+        match text.parse() {
+            Ok(parsed) => Some(At {
+                value: parsed,
+                at: value.span(),
+            }),
+            Err(error) => {
+                let what = format!("`{key}` cannot be {text:?}");
+                problems.push(Problem::new(what, value.span(), error.to_string()).fix(fix));
+                None
+            }
+        }
+    }
+
+    /// Takes out one word of a fixed list.
+    pub(super) fn word<T>(
+        &mut self,
+        key: &str,
+        words: &[&'static str],
+        problems: &mut Vec<Problem>,
+    ) -> Option<At<T>>
+    where
+        T: FromStr,
+    {
+        let value = self.take(key)?;
+        let Some(text) = value.get_ref().as_str() else {
+            problems.push(wrong_type(key, "a string in quotes", value));
+            return None;
+        };
+        if let Ok(parsed) = text.parse() {
+            return Some(At {
+                value: parsed,
+                at: value.span(),
+            });
+        }
+        let fix = match nearest(text, words) {
+            Some(near) => format!("did you mean \"{near}\"? (there are {})", words.join(", ")),
+            None => format!("write one of {}", words.join(", ")),
+        };
+        let what = format!("`{key}` cannot be {text:?}");
+        problems.push(Problem::new(what, value.span(), "not one of its words").fix(fix));
+        None
+    }
+
+    /// Takes out `true` or `false`.
+    pub(super) fn truth(&mut self, key: &str, problems: &mut Vec<Problem>) -> Option<bool> {
+        let value = self.take(key)?;
+        let truth = value.get_ref().as_bool();
+        if truth.is_none() {
+            problems.push(wrong_type(key, "true or false", value));
+        }
+        truth
+    }
+
+    /// Takes out a whole number within bounds.
+    pub(super) fn count(
+        &mut self,
+        key: &str,
+        bounds: std::ops::RangeInclusive<u32>,
+        problems: &mut Vec<Problem>,
+    ) -> Option<At<u32>> {
+        let value = self.take(key)?;
+        let Some(integer) = value.get_ref().as_integer() else {
+            problems.push(wrong_type(key, "a whole number", value));
+            return None;
+        };
+        let number = i128::from_str_radix(integer.as_str(), integer.radix()).unwrap_or(i128::MAX);
+        match u32::try_from(number)
+            .ok()
+            .filter(|number| bounds.contains(number))
+        {
+            Some(number) => Some(At {
+                value: number,
+                at: value.span(),
+            }),
+            None => {
+                let label = match number {
+                    ..0 => "negative",
+                    0 => "zero",
+                    number if number < i128::from(*bounds.start()) => "too small",
+                    _ => "too large",
+                };
+                let what = format!("`{key}` cannot be {integer}");
+                let fix = format!("write a number from {} to {}", bounds.start(), bounds.end());
+                problems.push(Problem::new(what, value.span(), label).fix(fix));
+                None
+            }
+        }
+    }
+
+    /// Takes out a list of strings.
+    pub(super) fn texts(&mut self, key: &str, problems: &mut Vec<Problem>) -> Vec<At<String>> {
+        let Some(value) = self.take(key) else {
+            return Vec::new();
+        };
+        let Some(items) = value.get_ref().as_array() else {
+            problems.push(wrong_type(key, "a list like [\"eth1\", \"eth2\"]", value));
+            return Vec::new();
+        };
+        let mut texts = Vec::new();
+        for item in items.iter() {
+            match item.get_ref().as_str() {
+                Some(text) => texts.push(At {
+                    value: text.to_owned(),
+                    at: item.span(),
+                }),
+                None => problems.push(wrong_type(key, "a list of strings in quotes", item)),
+            }
+        }
+        texts
+    }
+
+    /// Every key that nobody took is unknown. `elsewhere` lists other tables' keys, for those who
+    /// wrote a known key in the wrong table.
+    pub(super) fn finish(
+        self,
+        elsewhere: &[(&str, &'static [&'static str])],
+        problems: &mut Vec<Problem>,
+    ) {
+        for (at, key, _) in self.entries {
+            let home = elsewhere
+                .iter()
+                .find(|(title, keys)| *title != self.title && keys.contains(&key));
+            let fix = match (nearest(key, self.known), home) {
+                (Some(near), _) => format!("did you mean `{near}`?"),
+                (None, Some((title, _))) => format!("`{key}` belongs to {title}"),
+                (None, None) => format!("{} has {}", self.title, self.known.join(", ")),
+            };
+            let what = format!("unknown key `{key}` in {}", self.title);
+            problems.push(Problem::new(what, at, "not known here").fix(fix));
+        }
+    }
+}
+
+/// A value of the wrong kind.
+pub(super) fn wrong_type(key: &str, wanted: &str, value: &Spanned<DeValue<'_>>) -> Problem {
+    let kind = value.get_ref().type_str();
+    let article = if kind.starts_with(['a', 'i', 'o']) {
+        "an"
+    } else {
+        "a"
+    };
+    let what = format!("`{key}` must be {wanted}");
+    Problem::new(what, value.span(), format!("this is {article} {kind}"))
+}

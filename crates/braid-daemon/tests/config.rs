@@ -1,0 +1,49 @@
+//! Every way to get the configuration wrong has a file in `bad-configs/`, and beside it the text
+//! that a user then reads. `BLESS=1 cargo test -p braid-daemon` writes the texts anew; read the
+//! difference before you commit it.
+
+use std::fs;
+use std::path::Path;
+
+use braid_daemon::config::{Config, Paint};
+
+#[test]
+fn bad_configurations_are_met_with_the_expected_words() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bad-configs");
+    let bless = std::env::var_os("BLESS").is_some();
+    let mut seen = 0;
+    let mut wrong = Vec::new();
+    for entry in fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "toml") {
+            continue;
+        }
+        seen += 1;
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let said = match Config::parse(name, &text) {
+            Ok(_) => "accepted\n".to_owned(),
+            Err(error) => error.render(Paint::Plain),
+        };
+        let golden = path.with_extension("txt");
+        if bless {
+            fs::write(&golden, &said).unwrap();
+        }
+        let expected = fs::read_to_string(&golden).unwrap_or_default();
+        if said != expected || said == "accepted\n" {
+            wrong.push(format!("{name}: expected\n{expected}\nbut got\n{said}"));
+        }
+    }
+    assert!(seen >= 15, "only {seen} files in {}", folder.display());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let error = Config::load(Path::new("/nonexistent/braid.toml")).unwrap_err();
+    assert_eq!(
+        error.render(Paint::Plain),
+        "error: cannot read the configuration /nonexistent/braid.toml: \
+         No such file or directory (os error 2)\n"
+    );
+}
