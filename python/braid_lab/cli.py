@@ -1,0 +1,101 @@
+"""`braid-lab`, which is also `braid lab`: list, run, report, shell, clean."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from braid_lab.process import LabError, unwind_on_signals
+from braid_lab.progress import table
+
+
+def main() -> None:
+    """Do what the command line says; exit 0 if it ran, 1 if it could not, 2 if it was not understood."""
+    options = _parser().parse_args()
+    try:
+        with unwind_on_signals():
+            options.act(options)
+    except LabError as error:
+        sys.stderr.write(f"braid lab: {error}\n")
+        raise SystemExit(1) from error
+    except BrokenPipeError:
+        # Whoever read our output has had enough; there is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="braid lab", description=__doc__)
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    def verb(name: str, text: str) -> argparse.ArgumentParser:
+        made: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
+        made.set_defaults(act=globals()[f"_{name}"])
+        return made
+
+    out = {"type": Path, "default": Path("out"), "help": "where results are written (default: out)"}
+    verb("list", "show the experiments")
+    run = verb("run", "run experiments and write OUT/NAME/result.json with raw series and plots")
+    run.add_argument("names", nargs="+", metavar="NAME", help="an experiment, or all")
+    run.add_argument("--quick", action="store_true", help="fewer and shorter runs: at most 90 s each")
+    run.add_argument("--seed", type=int, default=1, help="for everything that is random (default: 1)")
+    run.add_argument("--out", **out)  # type: ignore[arg-type]
+    report = verb("report", "join all results into one HTML page, the papers' figures beside ours")
+    report.add_argument("--out", **out)  # type: ignore[arg-type]
+    shell = verb("shell", "build the demo's network, start braid in it, and open a shell on its host")
+    shell.add_argument("--lan", type=int, default=0, metavar="N", help="put N clients behind the host")
+    shell.add_argument("--no-braid", action="store_true", help="leave the starting of braid to you")
+    verb("clean", "remove namespaces and files that killed runs left behind")
+    return parser
+
+
+def _list(_: argparse.Namespace) -> None:
+    from braid_lab.experiment import all_experiments
+
+    known = all_experiments().values()
+    table("Experiments", ["name", "what", "source"], [[each.name, each.title, each.paper] for each in known])
+
+
+def _run(options: argparse.Namespace) -> None:
+    from braid_lab.experiment import all_experiments, execute
+    from braid_lab.report import write
+
+    known = all_experiments()
+    names = list(known) if options.names == ["all"] else options.names
+    for name in names:
+        if name not in known:
+            raise LabError(f"no experiment is called {name}: there are {', '.join(known)}")
+    for name in names:
+        done = execute(known[name], quick=options.quick, seed=options.seed, out=options.out)
+        if done.table:
+            table(known[name].title, done.table[0], done.table[1:])
+        else:
+            rows = [[each.name, f"{each.value:.4g}", each.unit] for each in done.figures]
+            table(known[name].title, ["figure", "value", "unit"], rows)
+    sys.stdout.write(f"results: {options.out / 'report.html'}\n" if write(options.out) else "")
+
+
+def _report(options: argparse.Namespace) -> None:
+    from braid_lab.report import write
+
+    if not write(options.out):
+        raise LabError(f"no result.json below {options.out}: run an experiment first (braid lab run demo)")
+    sys.stdout.write(f"{options.out / 'report.html'}\n")
+
+
+def _shell(options: argparse.Namespace) -> None:
+    from braid_lab.shell import shell
+
+    shell(lan_clients=options.lan, with_braid=not options.no_braid)
+
+
+def _clean(_: argparse.Namespace) -> None:
+    from braid_lab.net.namespace import clean
+
+    removed = clean()
+    sys.stdout.write("".join(f"removed {each}\n" for each in removed) or "nothing was left behind\n")
+
+
+if __name__ == "__main__":
+    main()

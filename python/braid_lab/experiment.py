@@ -1,0 +1,202 @@
+"""What an experiment is, how it registers itself, and what it is handed to work with.
+
+    @experiment("demo", "one page over two uplinks", paper="host-flow-balancing §5")
+    def demo(run: Run) -> None:
+        with run.step("load the page"):
+            seconds = …
+        run.measure("page_load_s", seconds, unit="s", better="lower")
+
+Any module below `braid_lab.experiments` that does this is found by `braid lab list`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import importlib
+import json
+import pkgutil
+import random
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from braid_lab.machine import CpuTicks, describe
+from braid_lab.process import LabError
+from braid_lab.product import commit
+from braid_lab.progress import Display
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Plot
+
+Better = Literal["higher", "lower", "none"]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured number as it stands in result.json.
+
+    Ratios, shares and losses are fractions. `paper` is the paper's own value where it has one; `spread` is the
+    smallest and the largest of `runs` measurements.
+    """
+
+    name: str
+    value: float
+    unit: str
+    paper: float | None
+    better: Better
+    runs: int
+    spread: tuple[float, float]
+
+
+@dataclass
+class Run:
+    """One execution of an experiment: its settings, its display, and what it has found so far."""
+
+    name: str
+    quick: bool
+    seed: int
+    folder: Path
+    display: Display
+    figures: list[Figure] = field(default_factory=list)
+    #: Free facts for the reader: settings that matter, deviations from the paper.
+    notes: list[str] = field(default_factory=list)
+    #: A table that is printed at the end and shown in the report: header, then rows of texts.
+    table: list[list[str]] = field(default_factory=list)
+
+    @property
+    def random(self) -> random.Random:
+        """A fresh generator from the run's seed."""
+        return random.Random(self.seed)
+
+    def step(self, text: str) -> contextlib.AbstractContextManager[None]:
+        """Show what is being done."""
+        return self.display.step(text)
+
+    def figure(
+        self,
+        name: str,
+        value: float,
+        *,
+        unit: str = "",
+        better: Better = "none",
+        paper: float | None = None,
+        runs: int = 1,
+        spread: tuple[float, float] | None = None,
+    ) -> None:
+        """Record a figure that was worked out elsewhere."""
+        if any(each.name == name for each in self.figures):
+            raise LabError(f"figure {name} recorded twice")
+        known = Figure(name, float(value), unit, paper, better, runs, spread or (float(value), float(value)))
+        self.figures.append(known)
+
+    def measure(
+        self,
+        name: str,
+        samples: Sequence[float],
+        *,
+        unit: str = "",
+        better: Better = "none",
+        paper: float | None = None,
+    ) -> float:
+        """Record the median of repeated measurements with their spread, and return it."""
+        if not samples:
+            raise LabError(f"figure {name}: nothing was measured")
+        value = statistics.median(samples)
+        spread = (min(samples), max(samples))
+        self.figure(name, value, unit=unit, better=better, paper=paper, runs=len(samples), spread=spread)
+        return value
+
+    def passes(self, case: str, good: bool) -> None:
+        """Record a behaviour that is there or not."""
+        self.figure(f"pass_{case}", 1.0 if good else 0.0, better="higher")
+
+    def series(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write raw measurements as NAME.csv; every row has the same keys."""
+        if not rows:
+            return
+        with (self.folder / f"{name}.csv").open("w", newline="") as out:
+            writer = csv.DictWriter(out, fieldnames=list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+
+    @contextlib.contextmanager
+    def plot(self, name: str, *, width: float = 7.0, height: float = 4.0) -> Iterator[Plot]:
+        """Hand out an empty plot and save it as NAME.svg and NAME.png."""
+        from braid_lab.plots import new
+
+        plot = new(width, height)
+        yield plot
+        for kind in ("svg", "png"):
+            plot.savefig(self.folder / f"{name}.{kind}")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A registered experiment."""
+
+    name: str
+    title: str
+    paper: str
+    body: Callable[[Run], None]
+
+
+_registered: dict[str, Experiment] = {}
+
+
+def experiment(name: str, title: str, *, paper: str = "") -> Callable[[Callable[[Run], None]], Callable[[Run], None]]:
+    """Register a function as the experiment `name` (`room/what`); `paper` says what it repeats."""
+
+    def register(body: Callable[[Run], None]) -> Callable[[Run], None]:
+        if name in _registered:
+            raise LabError(f"two experiments are called {name}")
+        _registered[name] = Experiment(name, title, paper, body)
+        return body
+
+    return register
+
+
+def all_experiments() -> dict[str, Experiment]:
+    """Import everything below `braid_lab.experiments` and return what registered, by name."""
+    package = importlib.import_module("braid_lab.experiments")
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+    return dict(sorted(_registered.items()))
+
+
+def execute(chosen: Experiment, *, quick: bool, seed: int, out: Path) -> Run:
+    """Run an experiment and write out/NAME/result.json; whether its figures are good is for the reader."""
+    folder = out / chosen.name
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in [
+        *folder.glob("*.svg"),
+        *folder.glob("*.png"),
+        *folder.glob("*.csv"),
+        *folder.glob("*.json"),
+    ]:
+        stale.unlink()
+    started, before = datetime.now(UTC), CpuTicks.now()
+    revision, dirty = commit()
+    with Display(chosen.name) as display:
+        run = Run(chosen.name, quick, seed, folder, display)
+        chosen.body(run)
+    result = {
+        "experiment": chosen.name,
+        "title": chosen.title,
+        "source": chosen.paper,
+        "commit": revision,
+        "dirty": dirty,
+        "seed": seed,
+        "quick": quick,
+        "started": started.isoformat(timespec="seconds"),
+        "seconds": round((datetime.now(UTC) - started).total_seconds(), 1),
+        "machine": describe(before),
+        "figures": [vars(each) for each in run.figures],
+        "table": run.table,
+        "notes": run.notes,
+    }
+    (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    return run

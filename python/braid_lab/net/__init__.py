@@ -1,0 +1,1 @@
+"""Networks made of namespaces: the namespaces themselves, links between them, whole topologies."""

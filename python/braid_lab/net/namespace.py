@@ -1,0 +1,142 @@
+"""Network namespaces that vanish with the block that made them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from braid_lab.net import scratch
+from braid_lab.process import LabError, Output, run, wait_until
+
+RUN_NETNS = Path("/run/netns")
+ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """A network namespace by its name in /run/netns."""
+
+    name: str
+
+    @property
+    def path(self) -> Path:
+        """The file that stands for it."""
+        return RUN_NETNS / self.name
+
+    def run(
+        self,
+        argv: Sequence[str | Path],
+        *,
+        text: str | None = None,
+        timeout: float = 60.0,
+        check: bool = True,
+    ) -> Output:
+        """Run a command inside to its end."""
+        return run(argv, namespace=self.name, text=text, timeout=timeout, check=check)
+
+    def ip(self, *commands: str) -> None:
+        """Apply `ip` commands in order, in one process; the first that fails raises CommandError."""
+        run(["ip", "-n", self.name, "-batch", "-"], text="\n".join(commands) + "\n")
+
+    def sysctl(self, **settings: int | str) -> None:
+        """Write settings under net; a double underscore in a name stands for a dot, as in `ipv4__ip_forward`."""
+        pairs = [f"net.{key.replace('__', '.')}={value}" for key, value in settings.items()]
+        self.run(["sysctl", "--quiet", "--write", *pairs])
+
+    def processes(self) -> list[int]:
+        """Return the ids of all processes inside."""
+        with contextlib.suppress(FileNotFoundError):
+            inode = self.path.stat().st_ino
+            return [pid for pid in _pids() if _net_inode(pid) == inode]
+        return []
+
+    def kill(self) -> None:
+        """Kill whatever is still inside, daemons that left our process tree included."""
+
+        def empty() -> bool:
+            for pid in self.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not self.processes()
+
+        wait_until(empty, what=f"the last process of {self.name} to go")
+
+    def delete(self) -> None:
+        """Kill what is inside and remove the namespace, with every device in it."""
+        self.kill()
+        run(["ip", "netns", "delete", self.name], check=False)
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+
+
+def _net_inode(pid: int) -> int | None:
+    with contextlib.suppress(OSError):
+        return os.stat(f"/proc/{pid}/ns/net").st_ino  # noqa: PTH116
+    return None
+
+
+@contextlib.contextmanager
+def namespace(tag: str, *, congestion_control: str = "cubic") -> Iterator[Namespace]:
+    """Make a namespace, its loopback up, with TCP as the paper's hosts had it (CUBIC unless asked otherwise)."""
+    if os.geteuid() != 0:
+        raise LabError("network namespaces need root: run the lab as root")
+    made = Namespace(scratch.name(tag))
+    run(["ip", "netns", "add", made.name])
+    try:
+        made.ip("link set lo up")
+        _use_congestion_control(made, congestion_control)
+        # Runs must not learn from one another: no cached RTT or threshold of an earlier connection.
+        made.sysctl(ipv4__tcp_no_metrics_save=1)
+        yield made
+    finally:
+        made.delete()
+
+
+def _use_congestion_control(made: Namespace, algorithm: str) -> None:
+    """Set a namespace's default algorithm.
+
+    The kernel takes one there only while it is on the allowed list, and that list is the machine's: it is
+    lengthened for the moment, under a lock since several labs may do so at once, and put back.
+    """
+    with (scratch.ROOT / "congestion-control.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = ALLOWED.read_text().strip()
+        if algorithm not in before.split():
+            try:
+                ALLOWED.write_text(f"{before} {algorithm}\n")
+            except OSError as error:
+                raise LabError(f"congestion control {algorithm}: {error.strerror}") from error
+        try:
+            made.sysctl(ipv4__tcp_congestion_control=algorithm)
+        finally:
+            ALLOWED.write_text(before + "\n")
+
+
+def leftovers() -> list[Namespace]:
+    """Return the namespaces of runs whose process is gone."""
+    found = []
+    for path in sorted(RUN_NETNS.glob(f"{scratch.PREFIX}*")):
+        pid = path.name.removeprefix(scratch.PREFIX).partition("-")[0]
+        if pid.isdecimal() and not scratch.alive(int(pid)):
+            found.append(Namespace(path.name))
+    return found
+
+
+def clean() -> list[str]:
+    """Remove what dead runs left behind; return the names of what was removed."""
+    removed = []
+    for each in leftovers():
+        each.delete()
+        removed.append(each.name)
+    for path in sorted(scratch.ROOT.glob("[0-9]*")):
+        if not scratch.alive(int(path.name)):
+            scratch.remove(path)
+            removed.append(str(path))
+    return removed

@@ -1,0 +1,71 @@
+"""Where a run of the lab keeps its things, and how another run can tell that their owner is dead."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import os
+import shutil
+from pathlib import Path
+
+#: Sockets live here, so the path is short: a Unix socket's address holds 107 bytes.
+ROOT = Path("/run/braid-lab")
+
+#: Every namespace of the lab begins with this, the pid of its owner and a dash.
+PREFIX = "brl-"
+
+_serial = itertools.count(1)
+
+
+def start_time(pid: int) -> str | None:
+    """Return when a process started, in clock ticks since boot, or None if there is none: a pid's identity."""
+    with contextlib.suppress(OSError):
+        # The second field, the program's name, may contain anything; what follows its last ')' may not.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return None
+
+
+def directory() -> Path:
+    """Return this process's own directory, made on first use with a note of who we are."""
+    mine = ROOT / str(os.getpid())
+    owner = mine / "owner"
+    ours = start_time(os.getpid()) or ""
+    if not owner.exists() or owner.read_text() != ours:
+        mine.mkdir(parents=True, exist_ok=True)
+        owner.write_text(ours)
+        atexit.register(_leave, mine)
+    return mine
+
+
+def _leave(mine: Path) -> None:
+    """Remove our directory; a forked child that ends must leave it to its parent."""
+    if mine.name == str(os.getpid()):
+        remove(mine)
+
+
+def name(tag: str) -> str:
+    """Return a name for a namespace that no other run uses."""
+    directory()
+    return f"{PREFIX}{os.getpid()}-{next(_serial)}-{tag}"
+
+
+def alive(pid: int) -> bool:
+    """Whether the run of the lab that had this pid still runs."""
+    started = start_time(pid)
+    owner = ROOT / str(pid) / "owner"
+    return started is not None and owner.exists() and owner.read_text() == started
+
+
+def remove(path: Path) -> None:
+    """Remove a directory tree, first unmounting what is mounted below it."""
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for mount in sorted((each for each in mounts if Path(each).is_relative_to(path)), reverse=True):
+        _umount(mount)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _umount(mount: str) -> None:
+    from braid_lab.process import run
+
+    run(["umount", "--lazy", mount], check=False)

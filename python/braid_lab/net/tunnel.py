@@ -1,0 +1,69 @@
+"""A pair of TUN devices in two namespaces, with every packet carried from one to the other.
+
+Run as `python -m braid_lab.net.tunnel NETNS:DEV NETNS:DEV`; prints `ready` once both are up. It is for
+links whose packets have no Ethernet header, not for speed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import selectors
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+TUNSETIFF = 0x400454CA
+IFF_TUN = 0x0001
+IFF_NO_PI = 0x1000
+CLONE_NEWNET = 0x40000000
+#: Larger than any packet a TUN device can hand us.
+PACKET_BYTES = 65536
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def open_tun(end: str) -> int:
+    """Create the TUN device named by `NETNS:DEV`, set it up, and return its descriptor."""
+    namespace, _, device = end.partition(":")
+    with Path(f"/run/netns/{namespace}").open() as target:
+        if _libc.setns(target.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"setns {namespace}")
+    descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", device.encode(), IFF_TUN | IFF_NO_PI))
+    subprocess.run(["ip", "link", "set", device, "up"], check=True)
+    return descriptor
+
+
+def main() -> None:
+    """Carry packets until killed."""
+    one, other = (open_tun(end) for end in sys.argv[1:3])
+    peers = {one: other, other: one}
+    selector = selectors.DefaultSelector()
+    for descriptor in peers:
+        selector.register(descriptor, selectors.EVENT_READ)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    while True:
+        for key, _ in selector.select():
+            _carry(key.fd, peers[key.fd])
+
+
+def _carry(source: int, target: int) -> None:
+    """Move all that is waiting; a full peer loses the packet, as a link does."""
+    while True:
+        try:
+            packet = os.read(source, PACKET_BYTES)
+        except BlockingIOError:
+            return
+        try:
+            os.write(target, packet)
+        except OSError:
+            # Full, or the other end is down: lost, as on a wire.
+            continue
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""Running other programs so that none of them outlives the lab.
+
+Every child is started through `setpriv --pdeathsig KILL`, so it dies with us even when we are killed;
+in the ordinary case its context manager ends it. Output goes to files, which stay for the post-mortem.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+#: How often a condition is looked at while waiting for it; short against everything we wait for.
+POLL_SECONDS = 0.01
+
+
+class LabError(Exception):
+    """Something the lab needs did not work; the text is meant for the person at the terminal."""
+
+
+class CommandError(LabError):
+    """A command ended with a status that its caller did not expect."""
+
+    def __init__(self, argv: Sequence[str], status: int, output: str) -> None:
+        """Keep the pieces, so that tests can look at them one by one."""
+        self.argv = list(argv)
+        self.status = status
+        self.output = output
+        super().__init__(f"{' '.join(argv)}: exit status {status}\n{output.strip()}")
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a finished command left behind."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def text(self) -> str:
+        """Both streams, for messages."""
+        return self.stdout + self.stderr
+
+
+def prefix(namespace: str | None) -> list[str]:
+    """Return the words that put a command into a network namespace and tie its life to ours.
+
+    `nsenter`, not `ip netns exec`: the latter makes a private mount namespace, in which a daemon's
+    bpffs mount would be lost.
+    """
+    enter = ["nsenter", f"--net=/run/netns/{namespace}", "--"] if namespace else []
+    return [*enter, "setpriv", "--pdeathsig", "KILL", "--"]
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    namespace: str | None = None,
+    text: str | None = None,
+    timeout: float = 60.0,
+    check: bool = True,
+    env: Mapping[str, str] | None = None,
+) -> Output:
+    """Run a command to its end and return its output; `text` is its standard input.
+
+    Raises CommandError if it fails and `check` is set, LabError if it is missing or takes over `timeout` seconds.
+    """
+    words = [str(word) for word in argv]
+    try:
+        done = subprocess.run(
+            [*prefix(namespace), *words],
+            input=text,
+            stdin=subprocess.DEVNULL if text is None else None,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env={**os.environ, **env} if env else None,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LabError(f"{' '.join(words)}: no end after {timeout:g} s") from error
+    if check and done.returncode != 0:
+        raise CommandError(words, done.returncode, done.stdout + done.stderr)
+    return Output(done.returncode, done.stdout, done.stderr)
+
+
+def wait_until(
+    condition: Callable[[], T | None], *, what: str, timeout: float = 10.0, poll: float = POLL_SECONDS
+) -> T:
+    """Wait until `condition` returns something true and return that; LabError names `what` otherwise."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise LabError(f"waited {timeout:g} s in vain for {what}")
+        time.sleep(poll)
+
+
+class Process:
+    """A program that runs beside us, with its output in `<log>.out` and `<log>.err`."""
+
+    def __init__(
+        self,
+        argv: Sequence[str | Path],
+        *,
+        log: Path,
+        namespace: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it at once; use `with`, or call `stop`."""
+        self.argv = [str(word) for word in argv]
+        self.out = log.with_suffix(".out")
+        self.err = log.with_suffix(".err")
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            self._child = subprocess.Popen(
+                [*prefix(namespace), *self.argv],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env={**os.environ, **env} if env else None,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The program's own process id: `nsenter` and `setpriv` only pass through it."""
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._child.poll() is None
+
+    def stdout(self) -> str:
+        """Everything it has printed so far."""
+        return self.out.read_text(errors="replace")
+
+    def stderr(self) -> str:
+        """Everything it has complained about so far."""
+        return self.err.read_text(errors="replace")
+
+    def wait_output(self, pattern: str, *, timeout: float = 10.0) -> re.Match[str]:
+        """Wait for output that matches `pattern`; LabError with its words if it ends or stays silent."""
+
+        def seen() -> re.Match[str] | None:
+            match = re.search(pattern, self.stdout(), re.MULTILINE)
+            if match is None and not self.running:
+                raise LabError(f"{' '.join(self.argv)}: ended early\n{self.stdout()}{self.stderr()}".rstrip())
+            return match
+
+        return wait_until(seen, what=f"/{pattern}/ from {self.argv[0]}", timeout=timeout)
+
+    def wait(self, *, timeout: float = 60.0) -> Output:
+        """Wait for its own end."""
+        try:
+            status = self._child.wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            raise LabError(f"{' '.join(self.argv)}: no end after {timeout:g} s") from error
+        return Output(status, self.stdout(), self.stderr())
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self._child.send_signal(number)
+
+    def stop(self, *, grace: float = 5.0) -> Output:
+        """Ask it to end, insist after `grace` seconds, and return what it left."""
+        if self.running:
+            self._child.terminate()
+        try:
+            self._child.wait(grace)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        return Output(self._child.returncode, self.stdout(), self.stderr())
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _stop(number: int, _frame: object) -> None:
+    """Unwind every context manager once; further signals must not interrupt the tearing down."""
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
+@contextlib.contextmanager
+def unwind_on_signals() -> Iterator[None]:
+    """Turn SIGINT, SIGTERM and SIGHUP into an exception, so that leaving is always the same path."""
+    before = {each: signal.signal(each, _stop) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

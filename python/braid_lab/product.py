@@ -1,0 +1,107 @@
+"""Where the product is: the repository, the binary, and a daemon under the lab's control."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from braid_lab.process import LabError, Output, run, wait_until
+
+if TYPE_CHECKING:
+    from braid_lab.net.namespace import Namespace
+
+
+@functools.cache
+def repository() -> Path:
+    """Return the root of the repository that this package lies in."""
+    for folder in Path(__file__).resolve().parents:
+        if (folder / "Cargo.toml").exists():
+            return folder
+    raise LabError("the lab is not inside Braid's repository: install it from there (make setup)")
+
+
+@functools.cache
+def binary(name: str = "braid") -> Path:
+    """Return a built program: BRAID_BIN for braid itself if set, else target/release/NAME."""
+    chosen = os.environ.get("BRAID_BIN") if name == "braid" else None
+    path = Path(chosen).resolve() if chosen else repository() / "target" / "release" / name
+    if not path.exists():
+        raise LabError(f"{path} is not there: run `make build`, or set BRAID_BIN")
+    return path
+
+
+class Braid:
+    """The real `braid` in a namespace, with its own run directory."""
+
+    def __init__(self, namespace: Namespace, run_dir: Path) -> None:
+        """Nothing is started yet; see `up`."""
+        self.namespace = namespace
+        self.run_dir = run_dir
+
+    def call(self, *words: str | Path, check: bool = True, timeout: float = 30.0) -> Output:
+        """Run `braid WORDS…` inside the namespace."""
+        argv = [binary(), "--run-dir", self.run_dir, *words]
+        return run(argv, namespace=self.namespace.name, check=check, timeout=timeout)
+
+    def json(self, *words: str) -> dict[str, Any]:
+        """Return what `braid WORDS… --json` says."""
+        answer: dict[str, Any] = json.loads(self.call(*words, "--json").stdout)
+        return answer
+
+    def up(self, *options: str | Path) -> Output:
+        """Start the daemon; returns when it is ready."""
+        return self.call("up", *options)
+
+    def down(self) -> Output:
+        """Stop it and put the machine back as it was."""
+        return self.call("down")
+
+    @property
+    def pid(self) -> int:
+        """The daemon's process id."""
+        pid: int = self.json("status")["pid"]
+        return pid
+
+    def kill9(self) -> None:
+        """Kill the daemon as a crash would, and wait until it is gone."""
+        pid = self.pid
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not _running(pid), what=f"daemon {pid} to die")
+
+
+def _running(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+@contextlib.contextmanager
+def braid(namespace: Namespace, run_dir: Path, *options: str | Path) -> Iterator[Braid]:
+    """Run `braid up OPTIONS…` for the length of a block and `braid down` after it, come what may."""
+    daemon = Braid(namespace, run_dir)
+    daemon.up(*options)
+    try:
+        yield daemon
+    finally:
+        daemon.call("down", check=False)
+
+
+def commit() -> tuple[str, bool]:
+    """Return the full id of the commit that is checked out and whether tracked files differ from it."""
+
+    def git(*words: str) -> str:
+        argv = ["git", "-C", str(repository()), *words]
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.CalledProcessError):
+        # A copy without its history can still be measured; it just cannot say what it is.
+        return "unknown", True

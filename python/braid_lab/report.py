@@ -1,0 +1,53 @@
+"""One HTML page of all results: the papers' figures beside ours, every plot inside, no link to anywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def write(out: Path) -> bool:
+    """Write OUT/report.html from every result.json below `out`; False if there is none."""
+    results = [_load(path) for path in sorted(out.rglob("result.json"))]
+    if not results:
+        return False
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters["number"] = number
+    page = environment.get_template("report.html.j2").render(results=results)
+    (out / "report.html").write_text(page)
+    return True
+
+
+def _load(path: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(path.read_text())
+    result["plots"] = [_inline(plot) for plot in sorted(path.parent.glob("*.svg"))]
+    return result
+
+
+def _inline(plot: Path) -> Markup:
+    """Return an SVG as an element of the page: without XML prologue, and with ids that stay unique in it."""
+    text = plot.read_text()
+    text = text[text.index("<svg") :]
+    own = f"{plot.parent.name}-{plot.stem}-"
+    text = re.sub(r'(\bid="|url\(#|href="#)', lambda match: match.group(1) + own, text)
+    # What matplotlib says about itself, with links to vocabularies, is of no use on the page.
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    return Markup(text)  # noqa: S704: our own plots
+
+
+def number(value: float | None) -> str:
+    """Return a figure with the digits that a reader can use."""
+    if value is None:
+        return "–"
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -1,0 +1,36 @@
+"""What several experiments and the tests stand on: the demo's two uplinks, and servers for a network."""
+
+from __future__ import annotations
+
+from braid_lab.net.links import Line
+from braid_lab.net.topology import Topology, UplinkSpec
+from braid_lab.process import Process
+from braid_lab.serve import servers
+
+#: A DSL and an LTE line as a household has them; a queue of 100 ms is what such modems and cells keep.
+DEMO_UPLINKS = (
+    UplinkSpec("dsl", Line(rate="20Mbit/s", delay="15ms", queue="100ms")),
+    UplinkSpec("lte", Line(rate="30Mbit/s", delay="40ms", queue="100ms")),
+)
+
+#: The same lines' capacities, Mbit/s.
+DEMO_MBIT = {"dsl": 20.0, "lte": 30.0}
+
+
+def serve(net: Topology, *kinds: str) -> list[Process]:
+    """Start servers of these kinds in the internet for as long as the network lives; returns when all answer."""
+    started = []
+    for kind in kinds:
+        process = Process(
+            servers.argv(kind, net.scratch), log=net.scratch / f"serve-{kind}", namespace=net.internet.name
+        )
+        net.stack.callback(process.stop)
+        started.append(process)
+    for process in started:
+        process.wait_output(servers.READY, timeout=20)
+    return started
+
+
+def serve_everything(net: Topology) -> list[Process]:
+    """Start all kinds of servers."""
+    return serve(net, *servers.KINDS)
