@@ -1,18 +1,327 @@
 //! The decision, pure: snapshot and selection in, uplinks and explanations out.
 
-use crate::{Discovery, Lan, Selection, Snapshot, Uplink};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::snapshot::{Address, Link, LinkState, NextHop, Route};
+use crate::{
+    Candidate, Discovery, Exit, Lan, Layer, OWN_DEVICES, Override, Reason, Rejected, Selection,
+    Snapshot, Uplink, Wanted,
+};
 
 /// Decides which devices are uplinks.
 #[must_use]
 pub fn choose(snapshot: &Snapshot, selection: &Selection) -> Discovery {
-    let _ = (snapshot, selection);
-    todo!()
+    match selection {
+        Selection::Automatic => automatic(snapshot),
+        Selection::Named(wanted) => named(snapshot, wanted),
+    }
 }
 
-/// Devices of the LAN side: up, with an address, neither loopback nor an uplink nor ours. On a
-/// machine that forwards, these are the devices whose clients are served.
+/// Devices of the LAN side: switched on, with a global address, neither loopback nor an uplink nor
+/// ours. On a machine that forwards, these are the devices whose clients are served. A device that
+/// lost its carrier stays in the list, so that a flap changes nothing.
 #[must_use]
 pub fn lans(snapshot: &Snapshot, uplinks: &[Uplink]) -> Vec<Lan> {
-    let _ = (snapshot, uplinks);
-    todo!()
+    let has_address = |link: &Link| {
+        let mut own = snapshot.addresses.iter().filter(|a| a.link == link.index);
+        own.any(|a| a.global)
+    };
+    snapshot
+        .links
+        .iter()
+        .filter(|l| l.state != LinkState::AdminDown && !is_own(l) && has_address(l))
+        .filter(|l| uplinks.iter().all(|u| u.ifindex != l.index))
+        .filter_map(|l| {
+            Some(Lan {
+                device: l.name.clone(),
+                ifindex: l.index,
+                layer: l.layer?,
+                mtu: l.mtu,
+            })
+        })
+        .collect()
+}
+
+fn is_own(link: &Link) -> bool {
+    OWN_DEVICES.contains(&link.name.as_str())
+}
+
+fn automatic(snapshot: &Snapshot) -> Discovery {
+    let mut candidates: Vec<(Preference, &Link)> = snapshot
+        .links
+        .iter()
+        .filter(|l| !is_own(l))
+        .filter_map(|l| Some((preference(snapshot, l)?, l)))
+        .collect();
+    candidates.sort_by_key(|(preference, _)| *preference);
+
+    let mut found = Discovery::default();
+    for (_, link) in candidates {
+        let wanted = Wanted {
+            name: link.name.clone(),
+            device: link.name.clone(),
+            v4: Override::default(),
+            v6: Override::default(),
+        };
+        consider(snapshot, link, &wanted, &mut found);
+    }
+    found
+}
+
+fn named(snapshot: &Snapshot, wanted: &[Wanted]) -> Discovery {
+    let mut found = Discovery::default();
+    for wanted in wanted {
+        match snapshot.link_named(&wanted.device) {
+            Some(link) => consider(snapshot, link, wanted, &mut found),
+            None => found.reject(wanted, Reason::Missing),
+        }
+    }
+    found
+}
+
+/// IPv4 metric, IPv6 metric, index: smallest first. Metrics of the two families are not comparable
+/// (the kernel gives IPv6 routes 1024 where IPv4 has 0), so IPv4, where present, decides alone.
+type Preference = (u32, u32, u32);
+
+/// `None` when no default route leaves through the device.
+fn preference(snapshot: &Snapshot, link: &Link) -> Option<Preference> {
+    let best = |v6| ways_out(snapshot, link, v6).first().map(|(r, _)| r.metric);
+    let (v4, v6) = (best(false), best(true));
+    v4.or(v6)?;
+    Some((v4.unwrap_or(u32::MAX), v6.unwrap_or(u32::MAX), link.index))
+}
+
+/// Default routes of one family through a device with their next hops there, best first.
+fn ways_out<'a>(snapshot: &'a Snapshot, link: &Link, v6: bool) -> Vec<(&'a Route, &'a NextHop)> {
+    let routes = snapshot.routes.iter().filter(|r| r.v6 == v6);
+    let mut ways: Vec<_> = routes
+        .flat_map(|r| r.hops.iter().map(move |h| (r, h)))
+        .filter(|(_, h)| h.link == link.index)
+        .collect();
+    ways.sort_by_key(|(r, _)| r.metric);
+    ways
+}
+
+fn consider(snapshot: &Snapshot, link: &Link, wanted: &Wanted, found: &mut Discovery) {
+    match uplink(snapshot, link, wanted) {
+        Ok((uplink, surplus)) => {
+            found.uplinks.push(uplink);
+            for reason in surplus {
+                found.reject(wanted, reason);
+            }
+        }
+        Err(reason) => found.reject(wanted, reason),
+    }
+}
+
+impl Discovery {
+    fn reject(&mut self, wanted: &Wanted, reason: Reason) {
+        let candidate = Candidate {
+            name: wanted.name.clone(),
+            device: wanted.device.clone(),
+        };
+        self.rejected.push(Rejected { candidate, reason });
+    }
+}
+
+/// The uplink, and the ways out of it that are not used.
+fn uplink(
+    snapshot: &Snapshot,
+    link: &Link,
+    wanted: &Wanted,
+) -> Result<(Uplink, Vec<Reason>), Reason> {
+    let layer = link.layer.ok_or(Reason::NotAnUplink)?;
+    match link.state {
+        LinkState::AdminDown => return Err(Reason::AdminDown),
+        LinkState::NoCarrier => return Err(Reason::NoCarrier),
+        LinkState::Dormant => return Err(Reason::Dormant),
+        LinkState::Up => {}
+    }
+    let v4 = way_out::<Ipv4Addr>(snapshot, link, layer, &wanted.v4);
+    let v6 = way_out::<Ipv6Addr>(snapshot, link, layer, &wanted.v6);
+    let why = why(&v4, &v6);
+    let (v4, v6) = match (v4, v6) {
+        (Err(Reason::NoRoute), Err(reason)) | (Err(reason), Err(_)) => return Err(reason),
+        (v4, v6) => (v4.ok(), v6.ok()),
+    };
+
+    let mtus = [
+        v4.as_ref().and_then(|w| w.mtu),
+        v6.as_ref().and_then(|w| w.mtu),
+    ];
+    let mut surplus = Vec::new();
+    surplus.extend(v4.as_ref().and_then(|w| w.second_gateway));
+    surplus.extend(v6.as_ref().and_then(|w| w.second_gateway));
+    let uplink = Uplink {
+        name: wanted.name.clone(),
+        device: link.name.clone(),
+        ifindex: link.index,
+        layer,
+        mtu: mtus.into_iter().flatten().fold(link.mtu, u32::min),
+        v4: v4.map(|w| w.exit),
+        v6: v6.map(|w| w.exit),
+        why,
+    };
+    Ok((
+        uplink,
+        surplus.into_iter().map(Reason::SecondGateway).collect(),
+    ))
+}
+
+/// An exit, and what else was learned while choosing it.
+struct WayOut<A> {
+    exit: Exit<A>,
+    mtu: Option<u32>,
+    second_gateway: Option<IpAddr>,
+    configured: bool,
+}
+
+fn way_out<A: Ip>(
+    snapshot: &Snapshot,
+    link: &Link,
+    layer: Layer,
+    fixed: &Override<A>,
+) -> Result<WayOut<A>, Reason> {
+    let ways = ways_out(snapshot, link, A::V6);
+    let best = ways.first().copied();
+    let gateway = match (fixed.gateway, best) {
+        (Some(gateway), _) => Some(gateway),
+        (None, Some((_, hop))) => match hop.gateway {
+            Some(gateway) => Some(A::from_ip(gateway).ok_or(Reason::ForeignGateway(gateway))?),
+            None => None,
+        },
+        // A bare point-to-point link needs no gateway: whoever fixes its address means to use it.
+        (None, None) if layer == Layer::L3 && fixed.address.is_some() => None,
+        (None, None) => return Err(Reason::NoRoute),
+    };
+
+    let mut addresses: Vec<(&Address, A)> = snapshot
+        .addresses
+        .iter()
+        .filter(|a| a.link == link.index)
+        .filter_map(|a| Some((a, A::from_ip(a.address)?)))
+        .filter(|(a, ip)| a.global && !ip.is_link_local())
+        .collect();
+    let hint = fixed
+        .address
+        .or(best.and_then(|(r, _)| r.source).and_then(A::from_ip));
+    // Stable sort: the kernel lists primary addresses first.
+    addresses.sort_by_key(|(a, ip)| {
+        let beside_gateway = gateway.is_some_and(|g| ip.same_prefix(g, a.prefix));
+        (
+            Some(*ip) != hint,
+            !a.usable,
+            ip.is_local_use(),
+            !beside_gateway,
+            a.temporary,
+        )
+    });
+    let address = match (addresses.first(), fixed.address) {
+        (Some((_, ip)), Some(wanted)) if *ip == wanted => wanted,
+        (_, Some(wanted)) => return Err(Reason::NotItsAddress(wanted.into())),
+        (Some((a, ip)), None) if a.usable => *ip,
+        (_, None) => return Err(Reason::NoAddress),
+    };
+
+    let (route, configured) = (best.map(|(r, _)| r), fixed.gateway.is_some());
+    let mut gateways = ways.iter().filter_map(|(_, h)| h.gateway);
+    Ok(WayOut {
+        exit: Exit {
+            address,
+            gateway,
+            others: addresses
+                .iter()
+                .map(|(_, ip)| *ip)
+                .filter(|ip| *ip != address)
+                .collect(),
+            metric: route.map_or(0, |r| r.metric),
+            advertised: route.is_some_and(|r| r.advertised),
+        },
+        mtu: route.and_then(|r| r.mtu),
+        second_gateway: gateways.find(|g| !configured && Some(*g) != gateway.map(Into::into)),
+        configured: configured || best.is_none(),
+    })
+}
+
+fn why(v4: &Result<WayOut<Ipv4Addr>, Reason>, v6: &Result<WayOut<Ipv6Addr>, Reason>) -> String {
+    fn family<A>(way: &Result<WayOut<A>, Reason>) -> Option<String> {
+        match way {
+            Ok(way) if way.configured => Some("configured".to_owned()),
+            Ok(way) => Some(format!("default route metric {}", way.exit.metric)),
+            Err(Reason::NoRoute) => None,
+            Err(reason) => Some(format!("left out, {reason}")),
+        }
+    }
+    match (family(v4), family(v6)) {
+        (Some(v4), None) => v4,
+        (v4, Some(v6)) => {
+            let v4 = v4.map(|why| format!("{why}; ")).unwrap_or_default();
+            format!("{v4}IPv6: {v6}")
+        }
+        (None, None) => String::new(),
+    }
+}
+
+/// What choosing needs to know of the two kinds of address.
+trait Ip: Copy + Eq + Into<IpAddr> {
+    const V6: bool;
+    fn from_ip(ip: IpAddr) -> Option<Self>;
+    /// Never leaves the link, whatever scope the kernel gives it.
+    fn is_link_local(self) -> bool;
+    /// Global to the kernel, but of no use to most destinations.
+    fn is_local_use(self) -> bool;
+    fn same_prefix(self, other: Self, length: u8) -> bool;
+}
+
+impl Ip for Ipv4Addr {
+    const V6: bool = false;
+
+    fn from_ip(ip: IpAddr) -> Option<Self> {
+        match ip {
+            IpAddr::V4(ip) => Some(ip),
+            IpAddr::V6(_) => None,
+        }
+    }
+
+    fn is_link_local(self) -> bool {
+        Ipv4Addr::is_link_local(&self)
+    }
+
+    /// Behind a home router every address is private: no reason to prefer another.
+    fn is_local_use(self) -> bool {
+        false
+    }
+
+    fn same_prefix(self, other: Self, length: u8) -> bool {
+        let host_bits = 32_u32.saturating_sub(length.into());
+        let differing = u64::from(self.to_bits() ^ other.to_bits());
+        differing >> host_bits == 0
+    }
+}
+
+impl Ip for Ipv6Addr {
+    const V6: bool = true;
+
+    fn from_ip(ip: IpAddr) -> Option<Self> {
+        match ip {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(ip) => Some(ip),
+        }
+    }
+
+    fn is_link_local(self) -> bool {
+        self.is_unicast_link_local()
+    }
+
+    fn is_local_use(self) -> bool {
+        self.is_unique_local()
+    }
+
+    fn same_prefix(self, other: Self, length: u8) -> bool {
+        let host_bits = 128_u32.saturating_sub(length.into());
+        (self.to_bits() ^ other.to_bits())
+            .checked_shr(host_bits)
+            .unwrap_or(0)
+            == 0
+    }
 }

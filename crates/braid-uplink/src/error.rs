@@ -21,7 +21,9 @@ pub enum Error {
     #[error("two uplinks are named {0:?}")]
     DuplicateName(String),
     /// Two configured uplinks share a device.
-    #[error("uplinks {first:?} and {second:?} are both on {device}: an uplink needs a device of its own")]
+    #[error(
+        "uplinks {first:?} and {second:?} are both on {device}: an uplink needs a device of its own"
+    )]
     SharedDevice {
         /// The uplink that came first.
         first: String,

@@ -1,6 +1,22 @@
 //! Reads the kernel's state over netlink. No decisions here.
 
-use crate::{Error, Snapshot};
+use std::net::IpAddr;
+
+use futures_util::{Stream, StreamExt, TryStreamExt};
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressScope};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, State};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteType,
+    RouteVia,
+};
+use rtnetlink::Handle;
+
+use crate::snapshot::{Address, Link, LinkState, NextHop, Route};
+use crate::{Error, Layer, ROUTE_PROTOCOL, Snapshot};
+
+/// `IFA_F_TEMPORARY`: for IPv6 the same bit as IPv4's "secondary".
+const TEMPORARY: AddressFlags = AddressFlags::Secondary;
 
 /// Reads links, addresses and default routes of the calling thread's network namespace. Needs a
 /// tokio runtime with I/O.
@@ -8,5 +24,180 @@ use crate::{Error, Snapshot};
 /// # Errors
 /// [`Error::Socket`] or [`Error::Netlink`].
 pub async fn read() -> Result<Snapshot, Error> {
-    todo!()
+    // Strict checking makes the kernel honour the filter on the table in a dump of routes.
+    let (connection, handle, _) = rtnetlink::new_connection_with_strict_check()?;
+    let driver = tokio::spawn(connection);
+    let snapshot = read_with(&handle).await;
+    driver.abort();
+    snapshot
+}
+
+async fn read_with(handle: &Handle) -> Result<Snapshot, Error> {
+    let links = collect("links", handle.link().get().execute()).await?;
+    let addresses = collect("addresses", handle.address().get().execute()).await?;
+    let mut routes = Vec::new();
+    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        routes.extend(main_routes(handle, family).await?);
+    }
+    Ok(Snapshot {
+        links: links.iter().map(link).collect(),
+        addresses: addresses.iter().filter_map(address).collect(),
+        routes: routes.iter().filter_map(default_route).collect(),
+    })
+}
+
+async fn collect<T>(
+    what: &'static str,
+    stream: impl Stream<Item = Result<T, rtnetlink::Error>>,
+) -> Result<Vec<T>, Error> {
+    let all = stream.boxed_local().try_collect().await;
+    all.map_err(|source| Error::Netlink { what, source })
+}
+
+async fn main_routes(handle: &Handle, family: AddressFamily) -> Result<Vec<RouteMessage>, Error> {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family;
+    message.header.table = RouteHeader::RT_TABLE_MAIN;
+    match collect("routes", handle.route().get(message).execute()).await {
+        // A namespace that never had a route of a family has no such table.
+        Err(Error::Netlink {
+            source: rtnetlink::Error::NetlinkError(e),
+            ..
+        }) if e.to_io().kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        routes => routes,
+    }
+}
+
+fn link(message: &LinkMessage) -> Link {
+    let mut link = Link {
+        index: message.header.index,
+        name: String::new(),
+        layer: layer(message.header.link_layer_type),
+        state: LinkState::Up,
+        mtu: 0,
+    };
+    let mut operational = State::Unknown;
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::OperState(state) => operational = *state,
+            _ => {}
+        }
+    }
+    link.state = link_state(message.header.flags, operational);
+    link
+}
+
+fn layer(kind: LinkLayerType) -> Option<Layer> {
+    match kind {
+        LinkLayerType::Ether => Some(Layer::L2),
+        LinkLayerType::None
+        | LinkLayerType::Ppp
+        | LinkLayerType::Rawip
+        | LinkLayerType::Tunnel
+        | LinkLayerType::Tunnel6
+        | LinkLayerType::Sit
+        | LinkLayerType::Ipgre => Some(Layer::L3),
+        _ => None,
+    }
+}
+
+fn link_state(flags: LinkFlags, operational: State) -> LinkState {
+    if !flags.contains(LinkFlags::Up) {
+        return LinkState::AdminDown;
+    }
+    match operational {
+        State::Up => LinkState::Up,
+        State::Dormant => LinkState::Dormant,
+        // Drivers that do not report an operational state (tun, many virtual ones) have a carrier.
+        State::Unknown if flags.contains(LinkFlags::LowerUp) => LinkState::Up,
+        _ => LinkState::NoCarrier,
+    }
+}
+
+fn address(message: &AddressMessage) -> Option<Address> {
+    let mut flags = AddressFlags::from_bits_retain(message.header.flags.bits().into());
+    let (mut local, mut other) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(ip) => local = Some(*ip),
+            // On a point-to-point link this is the far end; elsewhere IPv6 has only this one.
+            AddressAttribute::Address(ip) => other = Some(*ip),
+            AddressAttribute::Flags(all) => flags = *all,
+            _ => {}
+        }
+    }
+    let address = local.or(other)?;
+    let unusable = AddressFlags::Tentative | AddressFlags::Dadfailed | AddressFlags::Deprecated;
+    let optimistic = flags.contains(AddressFlags::Optimistic);
+    Some(Address {
+        link: message.header.index,
+        address,
+        prefix: message.header.prefix_len,
+        global: message.header.scope == AddressScope::Universe,
+        usable: optimistic || !flags.intersects(unusable),
+        temporary: address.is_ipv6() && flags.contains(TEMPORARY),
+    })
+}
+
+/// `None` for what is not a unicast default route of the main table, or is ours.
+fn default_route(message: &RouteMessage) -> Option<Route> {
+    let header = &message.header;
+    if header.destination_prefix_length != 0
+        || header.source_prefix_length != 0
+        || header.kind != RouteType::Unicast
+        || u8::from(header.protocol) == ROUTE_PROTOCOL
+    {
+        return None;
+    }
+    let mut table = u32::from(header.table);
+    let mut route = Route {
+        v6: header.address_family == AddressFamily::Inet6,
+        metric: 0,
+        advertised: header.protocol == RouteProtocol::Ra,
+        source: None,
+        mtu: None,
+        hops: Vec::new(),
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Table(id) => table = *id,
+            RouteAttribute::Priority(metric) => route.metric = *metric,
+            RouteAttribute::PrefSource(source) => route.source = ip(source),
+            RouteAttribute::Metrics(all) => {
+                route.mtu = all.iter().find_map(|m| match m {
+                    RouteMetric::Mtu(mtu) => Some(*mtu),
+                    _ => None,
+                });
+            }
+            RouteAttribute::MultiPath(hops) => {
+                let hops = hops
+                    .iter()
+                    .map(|h| next_hop(h.interface_index, &h.attributes));
+                route.hops.extend(hops);
+            }
+            RouteAttribute::Oif(index) => route.hops.push(next_hop(*index, &message.attributes)),
+            _ => {}
+        }
+    }
+    (table == u32::from(RouteHeader::RT_TABLE_MAIN)).then_some(route)
+}
+
+fn next_hop(link: u32, attributes: &[RouteAttribute]) -> NextHop {
+    let gateway = attributes.iter().find_map(|a| match a {
+        RouteAttribute::Gateway(gateway) => ip(gateway),
+        RouteAttribute::Via(RouteVia::Inet(gateway)) => Some((*gateway).into()),
+        RouteAttribute::Via(RouteVia::Inet6(gateway)) => Some((*gateway).into()),
+        _ => None,
+    });
+    NextHop { link, gateway }
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(ip) => Some((*ip).into()),
+        RouteAddress::Inet6(ip) => Some((*ip).into()),
+        _ => None,
+    }
 }

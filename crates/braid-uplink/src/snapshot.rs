@@ -82,8 +82,8 @@ pub struct Route {
 pub struct NextHop {
     /// Index of the outgoing device.
     pub link: u32,
-    /// The gateway; `None` when destinations are on the link. For IPv4 routes only an IPv4 gateway
-    /// is kept.
+    /// The gateway; `None` when destinations are on the link. An IPv4 route may lead to an IPv6
+    /// gateway (RFC 8950).
     pub gateway: Option<IpAddr>,
 }
 

@@ -122,10 +122,12 @@ pub enum Reason {
     NotAnUplink,
     /// The device has no global address in the family or families of its default routes.
     NoAddress,
-    /// No default route leaves through the device and the configuration names no gateway.
+    /// No default route leaves through the device and the configuration names no gateway (on a
+    /// device without a link layer: neither gateway nor address).
     NoRoute,
-    /// A default route on an Ethernet-like device names no gateway.
-    NoGateway,
+    /// The default route leads to a gateway of the other family (RFC 8950), which the datapath
+    /// cannot address.
+    ForeignGateway(IpAddr),
     /// The address that the configuration asks for is not on the device.
     NotItsAddress(IpAddr),
     /// A second gateway on a device that is already an uplink.
@@ -142,7 +144,12 @@ impl fmt::Display for Reason {
             Reason::NotAnUplink => f.write_str("its link layer does not lead to other hosts"),
             Reason::NoAddress => f.write_str("no global address"),
             Reason::NoRoute => f.write_str("no default route"),
-            Reason::NoGateway => f.write_str("default route without a gateway"),
+            Reason::ForeignGateway(a) => {
+                write!(
+                    f,
+                    "IPv4 default route via the IPv6 gateway {a} is not supported"
+                )
+            }
             Reason::NotItsAddress(a) => write!(f, "{a} is not an address of the device"),
             Reason::SecondGateway(a) => write!(f, "second gateway {a} on one device"),
         }
