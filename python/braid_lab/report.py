@@ -41,13 +41,13 @@ def _inline(plot: Path) -> Markup:
     text = re.sub(r'(\bid="|url\(#|href="#)', lambda match: match.group(1) + own, text)
     # What matplotlib says about itself, with links to vocabularies, is of no use on the page.
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    return Markup(text)  # noqa: S704: our own plots
+    return Markup(text)  # noqa: S704
 
 
 def number(value: float | None) -> str:
     """Return a figure with the digits that a reader can use."""
     if value is None:
-        return "–"
+        return "\N{EN DASH}"
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

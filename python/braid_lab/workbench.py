@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from typing import Any
+
 from braid_lab.net.links import Line
+from braid_lab.net.namespace import Namespace
 from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.process import Process
 from braid_lab.serve import servers
@@ -19,11 +24,11 @@ DEMO_MBIT = {"dsl": 20.0, "lte": 30.0}
 
 def serve(net: Topology, *kinds: str) -> list[Process]:
     """Start servers of these kinds in the internet for as long as the network lives; returns when all answer."""
+    addresses = [*net.servers(4), *net.servers(6)]
     started = []
     for kind in kinds:
-        process = Process(
-            servers.argv(kind, net.scratch), log=net.scratch / f"serve-{kind}", namespace=net.internet.name
-        )
+        argv = servers.argv(kind, addresses)
+        process = Process(argv, log=net.scratch / f"serve-{kind}", namespace=net.internet.name)
         net.stack.callback(process.stop)
         started.append(process)
     for process in started:
@@ -34,3 +39,10 @@ def serve(net: Topology, *kinds: str) -> list[Process]:
 def serve_everything(net: Topology) -> list[Process]:
     """Start all kinds of servers."""
     return serve(net, *servers.KINDS)
+
+
+def load(place: Namespace, kind: str, *words: object, timeout: float = 60.0) -> dict[str, Any]:
+    """Run the client `braid_lab.load.KIND` somewhere and return what it reports."""
+    argv = [sys.executable, "-m", f"braid_lab.load.{kind}", *map(str, words)]
+    answer: dict[str, Any] = json.loads(place.run(argv, timeout=timeout).stdout)
+    return answer
