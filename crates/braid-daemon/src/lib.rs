@@ -2,10 +2,17 @@
 //!
 //! In go a configuration and the kernel's state; out come a datapath that carries the machine's
 //! flows over its uplinks, the kernel settings around it, and a local API that says what goes on.
-//! Everything the daemon changed in the kernel is written down before it is changed, so that
-//! [`undo`](teardown) works whoever runs it and however the daemon ended.
+//! Everything the daemon changes in the kernel is written down before it is changed, so that it
+//! can be undone whoever does it and however the daemon ended.
 //!
 //! It must never touch a packet (that is the datapath's) and never decide shares (the core's).
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod failure;
+pub mod plumbing;
+pub mod report;
+pub mod roster;
+pub mod run_dir;
+pub mod settings;
+pub mod state;

@@ -312,12 +312,7 @@ fn across_uplinks(drafts: &[Draft], problems: &mut Vec<Problem>) {
                 .fix("give every uplink a weight, or every uplink a capacity"),
         );
     }
-    if let (Some(capacity), Some(bare)) = (
-        capacity,
-        drafts
-            .iter()
-            .find(|d| d.capacity.is_none() && d.weight.is_none()),
-    ) {
+    if let (Some(capacity), Some(bare)) = (capacity, drafts.iter().find(|d| d.shareless)) {
         let what = format!("uplink {:?} has no capacity, others have", bare.name.value);
         problems.push(
             Problem::new(what, bare.device.at.clone(), "this uplink")

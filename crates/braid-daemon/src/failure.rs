@@ -1,0 +1,102 @@
+//! What a user is told when something did not work.
+
+use std::fmt;
+use std::io;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One failure: what and why in `text`, what to do about it in `fix`. Crosses the API and the
+/// readiness pipe, so that the daemon's own words reach the user's terminal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Failure {
+    /// Stable word for programs: `second-daemon`, `no-uplink`, …
+    pub code: String,
+    /// What went wrong on what, and why.
+    pub text: String,
+    /// The next step, if there is one to give.
+    pub fix: Option<String>,
+}
+
+impl Failure {
+    /// A failure without advice.
+    #[must_use]
+    pub fn new(code: &str, text: impl Into<String>) -> Failure {
+        Failure {
+            code: code.to_owned(),
+            text: text.into(),
+            fix: None,
+        }
+    }
+
+    /// Adds the next step.
+    #[must_use]
+    pub fn fix(mut self, fix: impl Into<String>) -> Failure {
+        self.fix = Some(fix.into());
+        self
+    }
+
+    /// An operation on a file or directory that the system refused.
+    #[must_use]
+    pub fn io(action: impl fmt::Display, source: &io::Error) -> Failure {
+        let failure = Failure::new("io", format!("{action}: {source}"));
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => failure.fix("run it as root, for example with sudo"),
+            _ => failure,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<braid_balance::Error> for Failure {
+    fn from(error: braid_balance::Error) -> Failure {
+        use braid_balance::Error as E;
+        let code = match &error {
+            E::Permission { .. } => "permission",
+            E::Kernel { .. } => "kernel-too-old",
+            E::ForeignProgram { .. } => "foreign-program",
+            E::Layout { .. } => "datapath-version",
+            _ => "datapath",
+        };
+        let failure = Failure::new(code, format!("datapath: {error}"));
+        match error {
+            E::Permission { .. } => failure.fix("run it as root; `braid doctor` says what lacks"),
+            E::Kernel { .. } | E::Load { .. } => failure.fix("`braid doctor` checks the kernel"),
+            E::ForeignProgram { .. } => {
+                failure.fix("detach that program, or set coexist = true in [datapath]")
+            }
+            E::Layout { .. } => failure.fix("braid down, then braid up"),
+            _ => failure,
+        }
+    }
+}
+
+impl From<braid_uplink::Error> for Failure {
+    fn from(error: braid_uplink::Error) -> Failure {
+        match &error {
+            braid_uplink::Error::NoUplink { rejected } => {
+                let failure = Failure::new("no-uplink", error.to_string());
+                failure.fix(if rejected.is_empty() {
+                    "connect to a network first (`ip route` should show a default route), or name \
+                     uplinks and their gateways in a configuration"
+                } else {
+                    "mend one of these, or name another device in the configuration"
+                })
+            }
+            _ => Failure::new("uplinks", error.to_string()),
+        }
+    }
+}
+
+impl From<crate::plumbing::Error> for Failure {
+    fn from(error: crate::plumbing::Error) -> Failure {
+        Failure::new("plumbing", error.to_string())
+    }
+}

@@ -1,0 +1,243 @@
+//! What the API answers and `--json` prints: one set of types for both, described by a schema.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use schemars::{JsonSchema, Schema, schema_for};
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Config, Policy};
+use crate::failure::Failure;
+
+/// Answer to `GET /v1/uplinks`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct UplinksReport {
+    /// Every uplink, in the order in which they were taken.
+    pub uplinks: Vec<UplinkReport>,
+}
+
+/// One uplink.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct UplinkReport {
+    /// Its name.
+    pub name: String,
+    /// Its network device.
+    pub device: String,
+    /// Its number in the datapath; stable while it is known.
+    pub index: u8,
+    /// How frames look on it.
+    pub layer: LayerName,
+    /// Whether new flows may take it.
+    pub state: UplinkState,
+    /// Largest IP packet in bytes.
+    pub mtu: u32,
+    /// The way out for IPv4, if it has one.
+    pub ipv4: Option<ExitReport<Ipv4Addr>>,
+    /// The way out for IPv6, if it has one.
+    pub ipv6: Option<ExitReport<Ipv6Addr>>,
+    /// Relative weight; 1 where the policy gives everyone the same.
+    pub weight: u32,
+    /// Fraction of new flows that the slot table gives it, 0 to 1. Of the IPv4 table where there is
+    /// one, else of the IPv6 table.
+    pub share: f64,
+    /// Bytes sent through it, IP headers included.
+    pub tx_bytes: u64,
+    /// Bytes received through it for flows of ours, IP headers included.
+    pub rx_bytes: u64,
+    /// Packets sent through it.
+    pub tx_packets: u64,
+    /// Packets received through it for flows of ours.
+    pub rx_packets: u64,
+    /// Flows put on it.
+    pub flows_opened: u64,
+    /// Why it is used, or why not.
+    pub why: String,
+}
+
+/// How frames look on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LayerName {
+    /// Ethernet-like.
+    L2,
+    /// Bare IP packets.
+    L3,
+}
+
+/// Whether an uplink takes new flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum UplinkState {
+    /// It does.
+    Up,
+    /// It does not; `why` says why.
+    Down,
+}
+
+/// One family's way out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ExitReport<A> {
+    /// The address that flows leave with.
+    pub address: A,
+    /// The next hop; none on a point-to-point link.
+    pub gateway: Option<A>,
+}
+
+/// Answer to `GET /v1/status`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StatusReport {
+    /// Version of the daemon.
+    pub version: String,
+    /// Process id of the daemon.
+    pub pid: u32,
+    /// How new flows are shared out.
+    pub policy: Policy,
+    /// Every uplink.
+    pub uplinks: Vec<UplinkReport>,
+    /// How many flows there are.
+    pub flows: FlowCounts,
+    /// Packets per exit reason of the datapath since it was loaded.
+    pub reasons: BTreeMap<String, u64>,
+    /// Kernel memory that the datapath's tables hold, in bytes.
+    pub memory_bytes: u64,
+    /// What is not as it should be; empty when all is well.
+    pub health: Vec<Health>,
+}
+
+/// How many flows there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FlowCounts {
+    /// Answered flows, which nothing evicts.
+    pub established: u64,
+    /// Flows that nobody has answered yet.
+    pub embryonic: u64,
+}
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Health {
+    /// Stable word for programs: `uplink-down`, `flow-table-full`, …
+    pub code: String,
+    /// What is the matter and what it means.
+    pub text: String,
+    /// What to do about it; empty if only waiting helps.
+    pub fix: String,
+}
+
+/// Answer to `GET /v1/flows`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FlowsReport {
+    /// Every flow, embryonic ones too.
+    pub flows: Vec<FlowReport>,
+}
+
+/// One flow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FlowReport {
+    /// `tcp`, `udp`, `icmp`, … or the IANA number.
+    pub protocol: String,
+    /// Inside address and port.
+    pub inner: String,
+    /// The far end; none where one mapping serves every far end (UDP other than QUIC).
+    pub remote: Option<String>,
+    /// Outside address and port.
+    pub outer: String,
+    /// Name of the uplink that carries it.
+    pub uplink: String,
+    /// Where it is in its life: `new`, `answered`, `established`, `fin_wait`, `closing`, `reset`.
+    pub state: String,
+    /// Milliseconds since its first packet.
+    pub age_ms: u64,
+    /// Milliseconds since its last packet in either direction.
+    pub idle_ms: u64,
+    /// Bytes from inside.
+    pub tx_bytes: u64,
+    /// Bytes to inside.
+    pub rx_bytes: u64,
+    /// Packets from inside.
+    pub tx_packets: u64,
+    /// Packets to inside.
+    pub rx_packets: u64,
+    /// Why it is on this uplink.
+    pub why: String,
+}
+
+/// Answer to `GET /v1/version`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VersionReport {
+    /// Version of the program.
+    pub version: String,
+    /// Commit that it was built from, if it was built from a repository.
+    pub commit: Option<String>,
+    /// The running kernel's release.
+    pub kernel: String,
+    /// What the datapath is, if it is loaded.
+    pub datapath: Option<DatapathReport>,
+}
+
+/// The loaded datapath.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DatapathReport {
+    /// Version of the programs in the kernel.
+    pub version: String,
+    /// Process id of the daemon that looks after them.
+    pub pid: u32,
+}
+
+/// Answer to `POST /v1/down`, and what `braid down` prints.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DownReport {
+    /// What was undone, in order; empty if there was nothing to undo.
+    pub undone: Vec<String>,
+}
+
+/// What `braid up` reports when the daemon is ready.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct UpReport {
+    /// Process id of the daemon.
+    pub pid: u32,
+    /// Whether a datapath that was already at work was taken over.
+    pub adopted: bool,
+    /// How new flows are shared out.
+    pub policy: Policy,
+    /// The uplinks that were taken.
+    pub uplinks: Vec<UplinkReport>,
+    /// What could have been an uplink and was not taken, with the reason.
+    pub passed_over: Vec<String>,
+}
+
+/// Every answer that is not a success.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ErrorReport {
+    /// What went wrong.
+    pub error: Failure,
+}
+
+/// Names the type of each answer, for the schema alone.
+#[derive(JsonSchema)]
+#[allow(dead_code, reason = "a schema describes it, nobody makes one")]
+#[schemars(title = "Braid's local API: request path to answer")]
+struct Api {
+    #[schemars(rename = "GET /v1/status")]
+    status: StatusReport,
+    #[schemars(rename = "GET /v1/uplinks")]
+    uplinks: UplinksReport,
+    #[schemars(rename = "GET /v1/flows")]
+    flows: FlowsReport,
+    #[schemars(rename = "GET /v1/version")]
+    version: VersionReport,
+    #[schemars(rename = "GET /v1/config")]
+    config: Config,
+    #[schemars(rename = "POST /v1/down")]
+    down: DownReport,
+    #[schemars(rename = "braid up --json")]
+    up: UpReport,
+    #[schemars(rename = "any error")]
+    error: ErrorReport,
+}
+
+/// The JSON schema of everything above, as kept in `docs/api.schema.json`.
+#[must_use]
+pub fn schema() -> Schema {
+    schema_for!(Api)
+}

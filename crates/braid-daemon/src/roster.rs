@@ -1,0 +1,390 @@
+//! Who the uplinks are: those seen now, and those seen before whose flows are still in the kernel.
+//!
+//! Pure: discoveries go in, the datapath's entries and slot tables come out.
+//!
+//! Rules:
+//! - An uplink keeps its number for as long as it is known, also across restarts of the daemon,
+//!   because flows in the kernel refer to it.
+//! - An uplink that goes away stays listed and keeps its entry, taking no new flows: when it comes
+//!   back with its address, its flows go on.
+//! - A change of membership moves as few slots as possible, so that sticky flows stay put.
+
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
+
+use braid_balance::{Exit, Family, Layer, UplinkEntry, Walk};
+use braid_core::slots::{SLOTS, SlotTable, Weights};
+use braid_core::{MAX_UPLINKS, UplinkId};
+use braid_uplink::{Discovery, Reason, Snapshot, Uplink};
+
+use crate::config::Policy;
+use crate::settings::Settings;
+use crate::state::Remembered;
+
+/// One uplink, here or gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its number.
+    pub id: UplinkId,
+    /// Its relative share.
+    pub weight: NonZeroU32,
+    /// Source ports for flows whose own port is taken.
+    pub ports: RangeInclusive<u16>,
+    /// What it is, or was when it was last usable.
+    pub uplink: Uplink,
+    /// Why it cannot be used now; `None`: it can.
+    pub down: Option<String>,
+    /// Its device exists now.
+    pub present: bool,
+}
+
+/// A change that a user would notice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// An uplink is to be used from now on.
+    Taken(String),
+    /// An uplink is usable again.
+    Back(String),
+    /// An uplink cannot be used any more, and why.
+    Gone(String, String),
+    /// An uplink has another address, gateway, MTU or device index.
+    Renumbered(String),
+    /// There is an uplink, but no number left for it.
+    NoRoom(String),
+}
+
+/// All uplinks of an instance.
+#[derive(Clone, Debug, Default)]
+pub struct Roster {
+    members: Vec<Member>,
+    remembered: Vec<Remembered>,
+    v4: Option<SlotTable>,
+    v6: Option<SlotTable>,
+}
+
+impl Roster {
+    /// Starts with the numbers that an earlier daemon gave out.
+    #[must_use]
+    pub fn new(remembered: Vec<Remembered>) -> Roster {
+        Roster {
+            remembered,
+            ..Roster::default()
+        }
+    }
+
+    /// All uplinks, in the order in which they were first seen.
+    #[must_use]
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// The numbers given out, for the next daemon.
+    #[must_use]
+    pub fn remembered(&self) -> &[Remembered] {
+        &self.remembered
+    }
+
+    /// Takes note of what there is now.
+    pub fn update(
+        &mut self,
+        found: &Discovery,
+        snapshot: &Snapshot,
+        settings: &Settings,
+    ) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for member in &mut self.members {
+            let link = snapshot.link_named(&member.uplink.device);
+            member.present = link.is_some();
+            if found
+                .uplinks
+                .iter()
+                .any(|uplink| uplink.device == member.uplink.device)
+            {
+                continue;
+            }
+            let device = &member.uplink.device;
+            let rejected = found
+                .rejected
+                .iter()
+                .find(|r| r.candidate.device == *device);
+            let missing = if link.is_some() {
+                Reason::NoRoute
+            } else {
+                Reason::Missing
+            };
+            let why = rejected
+                .map_or(missing, |rejected| rejected.reason.clone())
+                .to_string();
+            if member.down.as_ref() != Some(&why) {
+                changes.push(Change::Gone(member.uplink.name.clone(), why.clone()));
+                member.down = Some(why);
+            }
+        }
+        for uplink in &found.uplinks {
+            changes.extend(self.note(uplink, settings));
+        }
+        self.v4 = self.table(Family::V4);
+        self.v6 = self.table(Family::V6);
+        changes
+    }
+
+    fn note(&mut self, uplink: &Uplink, settings: &Settings) -> Option<Change> {
+        let name = uplink.name.clone();
+        let known = self
+            .members
+            .iter_mut()
+            .find(|m| m.uplink.device == uplink.device);
+        if let Some(member) = known {
+            let was_down = member.down.take().is_some();
+            member.present = true;
+            let differs = member.uplink != *uplink;
+            member.uplink = uplink.clone();
+            return match (was_down, differs) {
+                (true, _) => Some(Change::Back(name)),
+                (false, true) => Some(Change::Renumbered(name)),
+                (false, false) => None,
+            };
+        }
+        let Some(id) = self.number(&uplink.device) else {
+            return Some(Change::NoRoom(name));
+        };
+        self.members.push(Member {
+            id,
+            weight: settings.weight(&name),
+            ports: settings.ports(&name).range(),
+            uplink: uplink.clone(),
+            down: None,
+            present: true,
+        });
+        Some(Change::Taken(name))
+    }
+
+    /// The number of a device: the one it had, or the lowest that nobody had, or one of a device
+    /// that is known from an earlier daemon alone.
+    fn number(&mut self, device: &str) -> Option<UplinkId> {
+        if let Some(known) = self.remembered.iter().find(|known| known.device == device) {
+            return Some(UplinkId(known.index));
+        }
+        let limit = u8::try_from(MAX_UPLINKS).unwrap_or(u8::MAX);
+        let free = (0..limit).find(|index| self.remembered.iter().all(|r| r.index != *index));
+        let index = free.or_else(|| {
+            let idle = |r: &Remembered| self.members.iter().all(|m| m.id.0 != r.index);
+            let reused = self.remembered.iter().position(idle)?;
+            Some(self.remembered.remove(reused).index)
+        })?;
+        self.remembered.push(Remembered {
+            index,
+            device: device.to_owned(),
+        });
+        Some(UplinkId(index))
+    }
+
+    /// What the datapath is to know of every uplink.
+    #[must_use]
+    pub fn entries(&self) -> Vec<UplinkEntry> {
+        let entry = |member: &Member| UplinkEntry {
+            id: member.id,
+            ifindex: member.uplink.ifindex,
+            layer: match member.uplink.layer {
+                braid_uplink::Layer::L2 => Layer::L2,
+                braid_uplink::Layer::L3 => Layer::L3,
+            },
+            mtu: member.uplink.mtu,
+            v4: member.uplink.v4.as_ref().map(exit),
+            v6: member.uplink.v6.as_ref().map(exit),
+            ports: member.ports.clone(),
+            accepts_new: member.down.is_none(),
+        };
+        self.members.iter().map(entry).collect()
+    }
+
+    /// The uplinks that can be used now.
+    pub fn usable(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|member| member.down.is_none())
+    }
+
+    /// One family's slots; empty when no uplink has that family.
+    #[must_use]
+    pub fn slots(&self, family: Family) -> &[UplinkId] {
+        let table = match family {
+            Family::V4 => &self.v4,
+            Family::V6 => &self.v6,
+        };
+        table.as_ref().map_or(&[], SlotTable::as_slice)
+    }
+
+    /// The fraction of new flows that an uplink gets.
+    #[must_use]
+    pub fn share(&self, id: UplinkId) -> f64 {
+        let table = self.v4.as_ref().or(self.v6.as_ref());
+        table.map_or(0.0, |table| table.share(id) as f64 / SLOTS as f64)
+    }
+
+    fn table(&self, family: Family) -> Option<SlotTable> {
+        let (before, has): (_, fn(&Uplink) -> bool) = match family {
+            Family::V4 => (&self.v4, |uplink| uplink.v4.is_some()),
+            Family::V6 => (&self.v6, |uplink| uplink.v6.is_some()),
+        };
+        let able = self.usable().filter(|member| has(&member.uplink));
+        let weights = Weights::new(able.map(|member| (member.id, member.weight.get()))).ok()?;
+        Some(match before {
+            Some(table) => table.rebalance(&weights),
+            None => SlotTable::spread(&weights),
+        })
+    }
+}
+
+/// How a policy has the datapath walk the slots.
+#[must_use]
+pub fn walk(policy: Policy) -> Walk {
+    match policy {
+        Policy::Rr | Policy::Wrr => Walk::RoundRobin,
+        Policy::HashSource => Walk::HashSource,
+        Policy::HashPair => Walk::HashPair,
+    }
+}
+
+fn exit<A: Copy + Into<IpAddr>>(exit: &braid_uplink::Exit<A>) -> Exit<A> {
+    Exit {
+        address: exit.address,
+        gateway: exit.gateway,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::settings::Overrides;
+    use braid_uplink::{Candidate, Link, LinkState, Rejected};
+
+    fn uplink(device: &str, ifindex: u32, v6: bool) -> Uplink {
+        let exit = braid_uplink::Exit {
+            address: [192, 0, 2, u8::try_from(ifindex).unwrap()].into(),
+            gateway: Some([192, 0, 2, 254].into()),
+            others: vec![],
+            metric: 0,
+            advertised: false,
+        };
+        Uplink {
+            name: device.into(),
+            device: device.into(),
+            ifindex,
+            layer: braid_uplink::Layer::L2,
+            mtu: 1500,
+            v4: Some(exit),
+            v6: v6.then(|| braid_uplink::Exit {
+                address: "2001:db8::1".parse().unwrap(),
+                gateway: None,
+                others: vec![],
+                metric: 0,
+                advertised: true,
+            }),
+            why: "default route".into(),
+        }
+    }
+
+    fn seen(uplinks: &[Uplink]) -> (Discovery, Snapshot) {
+        let links = uplinks.iter().map(|uplink| Link {
+            index: uplink.ifindex,
+            name: uplink.device.clone(),
+            layer: Some(uplink.layer),
+            state: LinkState::Up,
+            mtu: uplink.mtu,
+        });
+        let snapshot = Snapshot {
+            links: links.collect(),
+            ..Snapshot::default()
+        };
+        (
+            Discovery {
+                uplinks: uplinks.to_vec(),
+                rejected: vec![],
+            },
+            snapshot,
+        )
+    }
+
+    fn settings(policy: &str) -> Settings {
+        let config = Config::parse("test", &format!("policy = \"{policy}\"")).unwrap();
+        Settings::new(config, &Overrides::default()).unwrap()
+    }
+
+    fn share(roster: &Roster, id: u8) -> f64 {
+        roster.share(UplinkId(id))
+    }
+
+    #[test]
+    fn an_uplink_that_goes_and_comes_keeps_its_number_and_gets_its_share_back() {
+        let settings = settings("rr");
+        let both = [uplink("a", 1, false), uplink("b", 2, false)];
+        let mut roster = Roster::default();
+        let (found, snapshot) = seen(&both);
+        assert_eq!(
+            roster.update(&found, &snapshot, &settings),
+            [Change::Taken("a".into()), Change::Taken("b".into())]
+        );
+        assert_eq!((share(&roster, 0), share(&roster, 1)), (0.5, 0.5));
+
+        let (mut one, _) = seen(&both[1..]);
+        one.rejected.push(Rejected {
+            candidate: Candidate {
+                name: "a".into(),
+                device: "a".into(),
+            },
+            reason: Reason::NoCarrier,
+        });
+        let gone = Change::Gone("a".into(), "no carrier".into());
+        assert_eq!(roster.update(&one, &snapshot, &settings), [gone]);
+        assert_eq!((share(&roster, 0), share(&roster, 1)), (0.0, 1.0));
+        let accepts: Vec<bool> = roster
+            .entries()
+            .iter()
+            .map(|entry| entry.accepts_new)
+            .collect();
+        assert_eq!(
+            accepts,
+            [false, true],
+            "the entry stays, its flows may live"
+        );
+        assert_eq!(roster.update(&one, &snapshot, &settings), [], "said once");
+
+        let back = [Change::Back("a".into())];
+        assert_eq!(roster.update(&found, &snapshot, &settings), back);
+        assert_eq!((share(&roster, 0), share(&roster, 1)), (0.5, 0.5));
+    }
+
+    #[test]
+    fn a_restarted_daemon_uses_the_same_numbers() {
+        let remembered = vec![
+            Remembered {
+                index: 1,
+                device: "b".into(),
+            },
+            Remembered {
+                index: 0,
+                device: "gone".into(),
+            },
+        ];
+        let mut roster = Roster::new(remembered);
+        let (found, snapshot) = seen(&[uplink("a", 1, false), uplink("b", 2, false)]);
+        roster.update(&found, &snapshot, &settings("rr"));
+        let ids: Vec<u8> = roster.members().iter().map(|member| member.id.0).collect();
+        assert_eq!(ids, [2, 1], "0 belongs to a device that may come back");
+    }
+
+    #[test]
+    fn each_family_has_its_own_table() {
+        let mut roster = Roster::default();
+        let (found, snapshot) = seen(&[uplink("a", 1, false), uplink("b", 2, true)]);
+        roster.update(&found, &snapshot, &settings("rr"));
+        assert_eq!(roster.slots(Family::V4).len(), SLOTS);
+        assert!(roster.slots(Family::V6).iter().all(|id| *id == UplinkId(1)));
+        let (found, snapshot) = seen(&[uplink("a", 1, false)]);
+        roster.update(&found, &snapshot, &settings("rr"));
+        assert!(roster.slots(Family::V6).is_empty());
+        assert!(!roster.members()[1].present);
+        assert_eq!(roster.members()[1].down.as_deref(), Some("no such device"));
+    }
+}

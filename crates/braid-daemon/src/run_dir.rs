@@ -1,0 +1,290 @@
+//! The directory that everything of one instance lives under, and the locks that keep it to one.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+
+use crate::failure::Failure;
+
+/// Where an instance lives if nothing else is said.
+pub const DEFAULT: &str = "/run/braid";
+
+/// Abstract Unix socket that a daemon holds while it runs. Its namespace is the *network*
+/// namespace, so it keeps two instances with different run directories from sharing one network.
+const NETWORK_CLAIM: &[u8] = b"braid-daemon";
+
+/// Names of files in a run directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunDir(PathBuf);
+
+impl RunDir {
+    /// The directory need not exist yet.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> RunDir {
+        RunDir(path.into())
+    }
+
+    /// The directory itself.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The local API's socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.0.join("braid.sock")
+    }
+
+    /// What was changed and must be undone.
+    #[must_use]
+    pub fn state(&self) -> PathBuf {
+        self.0.join("state.json")
+    }
+
+    /// Output of a daemon in the background.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.0.join("braid.log")
+    }
+
+    /// Held by the running daemon; contains its process id.
+    #[must_use]
+    pub fn lock_file(&self) -> PathBuf {
+        self.0.join("lock")
+    }
+
+    /// Mount point of the instance's own bpffs.
+    #[must_use]
+    pub fn bpffs(&self) -> PathBuf {
+        self.0.join("bpf")
+    }
+
+    /// Where the datapath is pinned: not the mount point itself, because the datapath is built in
+    /// a directory beside and renamed into place.
+    #[must_use]
+    pub fn pins(&self) -> PathBuf {
+        self.bpffs().join("balance")
+    }
+
+    /// Makes the directory, for root alone to write and for all to look into.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn create(&self) -> Result<(), Failure> {
+        fs::create_dir_all(&self.0)
+            .and_then(|()| fs::set_permissions(&self.0, Permissions::from_mode(0o755)))
+            .map_err(|error| Failure::io(format!("run directory {}", self.0.display()), &error))
+    }
+
+    /// Takes the lock.
+    ///
+    /// # Errors
+    /// Another daemon holds it, or the system refused.
+    pub fn lock(&self) -> Result<Lock, Failure> {
+        let path = self.lock_file();
+        let broken = |error: io::Error| Failure::io(path.display(), &error);
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o644);
+        let file = options.open(&path).map_err(broken)?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(mut file) => {
+                let written = file
+                    .set_len(0)
+                    .and_then(|()| file.seek(SeekFrom::Start(0)))
+                    .and_then(|_| writeln!(file, "{}", std::process::id()));
+                written.map_err(broken)?;
+                Ok(Lock { _file: file })
+            }
+            Err((mut file, Errno::EWOULDBLOCK)) => {
+                let mut holder = String::new();
+                file.read_to_string(&mut holder).map_err(broken)?;
+                let place = self.0.display();
+                Err(second_daemon(holder.trim(), &format!("it runs in {place}")))
+            }
+            Err((_, errno)) => Err(broken(errno.into())),
+        }
+    }
+
+    /// The process id of the daemon that holds the lock, if one does.
+    #[must_use]
+    pub fn holder(&self) -> Option<u32> {
+        let mut file = File::open(self.lock_file()).ok()?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).ok()?;
+        match Flock::lock(file, FlockArg::LockSharedNonblock) {
+            Err((_, Errno::EWOULDBLOCK)) => text.trim().parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// Mounts the instance's own bpffs unless it is mounted already. Our own, because `/sys/fs/bpf`
+    /// is missing in many containers and shared by all instances.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn mount_bpffs(&self) -> Result<(), Failure> {
+        let path = self.bpffs();
+        let broken =
+            |error: io::Error| Failure::io(format!("mount bpffs at {}", path.display()), &error);
+        fs::create_dir_all(&path).map_err(broken)?;
+        if self.bpffs_is_mounted() {
+            return Ok(());
+        }
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+        mount(Some("bpf"), &path, Some("bpf"), flags, Some("mode=0700"))
+            .map_err(|errno| broken(errno.into()))
+    }
+
+    /// Unmounts the instance's bpffs; `false` if there was none.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn unmount_bpffs(&self) -> Result<bool, Failure> {
+        let path = self.bpffs();
+        let broken = |error: io::Error| Failure::io(format!("unmount {}", path.display()), &error);
+        let mounted = self.bpffs_is_mounted();
+        if mounted {
+            // Lazily: a `bpftool` that looks around in it must not keep the machine from being
+            // left as it was found.
+            umount2(&path, MntFlags::MNT_DETACH).map_err(|errno| broken(errno.into()))?;
+        }
+        match fs::remove_dir(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(broken(error)),
+            _ => Ok(mounted),
+        }
+    }
+
+    fn bpffs_is_mounted(&self) -> bool {
+        statfs(&self.bpffs()).is_ok_and(|fs| fs.filesystem_type() == BPF_FS_MAGIC)
+    }
+
+    /// Removes what an instance leaves in its directory, and the directory if nothing else is in it.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn clear(&self) -> Result<(), Failure> {
+        for file in [self.socket(), self.state(), self.log(), self.lock_file()] {
+            match fs::remove_file(&file) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Failure::io(format!("remove {}", file.display()), &error));
+                }
+                _ => {}
+            }
+        }
+        match fs::remove_dir(&self.0) {
+            // Somebody else's files are in it: then it is not ours to remove.
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(()),
+            Err(error) => Err(Failure::io(format!("remove {}", self.0.display()), &error)),
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+/// Held while a daemon runs; the kernel lets go of it however the daemon ends.
+#[derive(Debug)]
+pub struct Lock {
+    _file: Flock<File>,
+}
+
+/// Held while a daemon runs in this network namespace.
+#[derive(Debug)]
+pub struct NetworkClaim {
+    _listener: UnixListener,
+}
+
+impl NetworkClaim {
+    /// Claims the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// Another daemon has it, or the system refused.
+    pub fn take() -> Result<NetworkClaim, Failure> {
+        let broken = |error: io::Error| Failure::io("claim this network", &error);
+        let address = SocketAddr::from_abstract_name(NETWORK_CLAIM).map_err(broken)?;
+        match UnixListener::bind_addr(&address) {
+            Ok(listener) => Ok(NetworkClaim {
+                _listener: listener,
+            }),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                let peer = UnixStream::connect_addr(&address).ok();
+                let holder = peer.and_then(|peer| getsockopt(&peer, PeerCredentials).ok());
+                let holder = holder.map_or("unknown".to_owned(), |peer| peer.pid().to_string());
+                Err(second_daemon(
+                    &holder,
+                    "it serves this network from another run directory",
+                ))
+            }
+            Err(error) => Err(broken(error)),
+        }
+    }
+}
+
+fn second_daemon(holder: &str, why: &str) -> Failure {
+    let text = format!("a daemon is running already, process {holder}: {why}");
+    Failure::new("second-daemon", text).fix("braid status shows what it does; braid down ends it")
+}
+
+/// The calling thread's network namespace: device and inode number of its file.
+///
+/// # Errors
+/// `/proc` is not to be had.
+pub fn network_namespace() -> Result<String, Failure> {
+    let link = fs::read_link("/proc/thread-self/ns/net");
+    let link = link.map_err(|error| Failure::io("read /proc/thread-self/ns/net", &error))?;
+    Ok(link.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_lock_names_the_first_holder() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path().join("run"));
+        run_dir.create().unwrap();
+        assert_eq!(run_dir.holder(), None);
+        let lock = run_dir.lock().unwrap();
+        let refused = run_dir.lock().unwrap_err();
+        assert_eq!(refused.code, "second-daemon");
+        assert!(
+            refused
+                .text
+                .contains(&format!("process {}", std::process::id())),
+            "{refused}"
+        );
+        assert_eq!(run_dir.holder(), Some(std::process::id()));
+        drop(lock);
+        assert_eq!(run_dir.holder(), None);
+        drop(run_dir.lock().unwrap());
+        run_dir.clear().unwrap();
+        assert!(!run_dir.path().exists());
+    }
+
+    #[test]
+    fn clearing_leaves_other_peoples_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        fs::write(run_dir.path().join("theirs"), "x").unwrap();
+        fs::write(run_dir.state(), "{}").unwrap();
+        run_dir.clear().unwrap();
+        assert!(run_dir.path().join("theirs").exists());
+        assert!(!run_dir.state().exists());
+    }
+}

@@ -1,0 +1,231 @@
+//! The configuration and the command line's word on it, joined.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+use braid_core::Rate;
+use braid_uplink::{Override, Selection, Wanted};
+
+use crate::config::{Config, Policy, Ports};
+use crate::failure::Failure;
+
+/// What `braid up` says besides the file, and over it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// `--policy`.
+    pub policy: Option<Policy>,
+    /// `--weight NAME=N`, in the order given.
+    pub weights: Vec<(String, NonZeroU32)>,
+}
+
+/// What the daemon works by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The configuration, with the command line's policy.
+    pub config: Config,
+    /// Weights by uplink name, from either source; whoever is not listed has 1.
+    pub weights: BTreeMap<String, NonZeroU32>,
+}
+
+impl Settings {
+    /// Joins the two. The command line wins; a weight there asks for weighted round robin if the
+    /// file says nothing that uses weights.
+    ///
+    /// # Errors
+    /// A contradiction on the command line, or a weight for an uplink that the file does not know.
+    pub fn new(mut config: Config, overrides: &Overrides) -> Result<Settings, Failure> {
+        let weighted = !overrides.weights.is_empty();
+        config.policy = match overrides.policy {
+            Some(Policy::Rr) if weighted => {
+                let failure = Failure::new("usage", "--weight means nothing under --policy rr");
+                return Err(failure.fix("say --policy wrr, or leave the weights out"));
+            }
+            Some(policy) => policy,
+            None if weighted && !config.policy.uses_weights() => Policy::Wrr,
+            None => config.policy,
+        };
+        let mut weights = configured_weights(&config);
+        if !config.uplinks.is_empty() {
+            let names: Vec<&str> = config.uplinks.iter().map(|u| u.name.as_str()).collect();
+            overrides.check_names(&names)?;
+        }
+        weights.extend(overrides.weights.iter().cloned());
+        if !config.policy.uses_weights() {
+            weights.clear();
+        }
+        Ok(Settings { config, weights })
+    }
+
+    /// The weight of an uplink.
+    #[must_use]
+    pub fn weight(&self, name: &str) -> NonZeroU32 {
+        self.weights.get(name).copied().unwrap_or(NonZeroU32::MIN)
+    }
+
+    /// The source ports of an uplink.
+    #[must_use]
+    pub fn ports(&self, name: &str) -> Ports {
+        let configured = self
+            .config
+            .uplinks
+            .iter()
+            .find(|uplink| uplink.name == name);
+        configured
+            .map(|uplink| uplink.ports.clone())
+            .unwrap_or_default()
+    }
+
+    /// Which devices are to be uplinks.
+    ///
+    /// # Errors
+    /// As [`Selection::named`]; a configuration that was read from a file has no such mistakes.
+    pub fn selection(&self) -> Result<Selection, Failure> {
+        let wanted = self.config.uplinks.iter().map(|uplink| Wanted {
+            name: uplink.name.clone(),
+            device: uplink.device.clone(),
+            v4: Override {
+                address: None,
+                gateway: uplink.gateway4,
+            },
+            v6: Override {
+                address: None,
+                gateway: uplink.gateway6,
+            },
+        });
+        Ok(Selection::named(wanted.collect())?)
+    }
+}
+
+impl Overrides {
+    /// Checks the names that weights were given for against those that exist.
+    ///
+    /// # Errors
+    /// The first name that is not among them.
+    pub fn check_names(&self, known: &[&str]) -> Result<(), Failure> {
+        let stranger = self
+            .weights
+            .iter()
+            .find(|(name, _)| !known.contains(&name.as_str()));
+        stranger.map_or(Ok(()), |(name, weight)| {
+            let text = format!("--weight {name}={weight}: there is no uplink {name:?}");
+            Err(Failure::new("usage", text).fix(format!("there are {}", known.join(", "))))
+        })
+    }
+}
+
+/// Weights from the file. Capacities become weights: their proportion in the smallest numbers.
+fn configured_weights(config: &Config) -> BTreeMap<String, NonZeroU32> {
+    let capacities = config
+        .uplinks
+        .iter()
+        .filter_map(|u| u.capacity.map(Rate::bits_per_sec));
+    let divisor = capacities.clone().fold(0, gcd).max(1);
+    let largest = capacities.max().unwrap_or(0) / divisor;
+    // Whatever does not fit into a weight is more than a slot table can tell apart.
+    let shift = largest
+        .checked_ilog2()
+        .map_or(0, |bits| bits.saturating_sub(31));
+    let weigh = |capacity: Rate| {
+        let units = (capacity.bits_per_sec() / divisor) >> shift;
+        u32::try_from(units)
+            .ok()
+            .and_then(NonZeroU32::new)
+            .unwrap_or(NonZeroU32::MIN)
+    };
+    let weights = config.uplinks.iter().filter_map(|uplink| {
+        let weight = uplink.weight.or_else(|| uplink.capacity.map(weigh))?;
+        Some((uplink.name.clone(), weight))
+    });
+    weights.collect()
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config::parse("test", text).unwrap()
+    }
+
+    fn weight(name: &str, weight: u32) -> (String, NonZeroU32) {
+        (name.to_owned(), NonZeroU32::new(weight).unwrap())
+    }
+
+    const TWO: &str = "[[uplink]]\ndevice='a'\ncapacity='20 Mbit/s'\n\
+                       [[uplink]]\ndevice='b'\ncapacity='30 Mbit/s'\n";
+
+    #[test]
+    fn capacities_become_small_weights() {
+        let settings = Settings::new(config(TWO), &Overrides::default()).unwrap();
+        assert_eq!(settings.config.policy, Policy::Wrr);
+        assert_eq!(
+            (settings.weight("a").get(), settings.weight("b").get()),
+            (2, 3)
+        );
+    }
+
+    #[test]
+    fn huge_capacities_keep_their_proportion() {
+        let text = TWO
+            .replace("20 Mbit/s", "100000000001 bit/s")
+            .replace("30 M", "200000 M");
+        let settings = Settings::new(config(&text), &Overrides::default()).unwrap();
+        let (a, b) = (settings.weight("a").get(), settings.weight("b").get());
+        assert!(
+            (f64::from(b) / f64::from(a) - 2.0).abs() < 1e-6,
+            "{a} to {b}"
+        );
+    }
+
+    #[test]
+    fn the_command_line_wins() {
+        let overrides = Overrides {
+            policy: None,
+            weights: vec![weight("a", 7)],
+        };
+        let settings = Settings::new(config(TWO), &overrides).unwrap();
+        assert_eq!(
+            (settings.weight("a").get(), settings.weight("b").get()),
+            (7, 3)
+        );
+        let overrides = Overrides {
+            policy: Some(Policy::Rr),
+            weights: vec![],
+        };
+        let settings = Settings::new(config(TWO), &overrides).unwrap();
+        assert_eq!(
+            (settings.weight("a").get(), settings.weight("b").get()),
+            (1, 1)
+        );
+    }
+
+    #[test]
+    fn a_weight_alone_asks_for_weighted_round_robin() {
+        let overrides = Overrides {
+            policy: None,
+            weights: vec![weight("eth0", 2)],
+        };
+        let settings = Settings::new(Config::default(), &overrides).unwrap();
+        assert_eq!(settings.config.policy, Policy::Wrr);
+        let overrides = Overrides {
+            policy: Some(Policy::Rr),
+            ..overrides
+        };
+        assert!(Settings::new(Config::default(), &overrides).is_err());
+    }
+
+    #[test]
+    fn a_weight_for_nobody_is_refused() {
+        let overrides = Overrides {
+            policy: None,
+            weights: vec![weight("c", 2)],
+        };
+        let refused = Settings::new(config(TWO), &overrides).unwrap_err();
+        assert_eq!(refused.text, "--weight c=2: there is no uplink \"c\"");
+        assert_eq!(refused.fix.as_deref(), Some("there are a, b"));
+    }
+}

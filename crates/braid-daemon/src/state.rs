@@ -1,0 +1,100 @@
+//! What the daemon must not forget when it dies: what it changed, and which uplink had which number.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+use crate::plumbing::Saved;
+use crate::run_dir::RunDir;
+
+/// Contents of `state.json`. Written before the kernel is changed, so that whatever is changed can
+/// be undone by somebody else.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// The network namespace that was changed, as `/proc/self/ns/net` names it.
+    pub network: String,
+    /// Sysctls as they were found.
+    pub saved: Saved,
+    /// Flows in the kernel refer to uplinks by number: the next daemon must use the same ones.
+    pub uplinks: Vec<Remembered>,
+}
+
+/// An uplink's number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remembered {
+    /// Its number.
+    pub index: u8,
+    /// Its network device.
+    pub device: String,
+}
+
+impl State {
+    /// Reads the state of an instance; `None` if it left none.
+    ///
+    /// # Errors
+    /// It is there and cannot be read.
+    pub fn load(run_dir: &RunDir) -> Result<Option<State>, Failure> {
+        let path = run_dir.state();
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            text => {
+                text.map_err(|error| Failure::io(format!("read {}", path.display()), &error))?
+            }
+        };
+        serde_json::from_str(&text).map(Some).map_err(|error| {
+            let text = format!("{}: {error}", path.display());
+            let fix = "remove the file and run braid down; sysctls then stay as Braid set them";
+            Failure::new("state", text).fix(fix)
+        })
+    }
+
+    /// Replaces the file in one step and makes it durable: whoever reads it sees the old or the new
+    /// one, never half.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn store(&self, run_dir: &RunDir) -> Result<(), Failure> {
+        let path = run_dir.state();
+        let fresh = path.with_extension("json.new");
+        let write = || {
+            let text = serde_json::to_vec_pretty(self)?;
+            let mut file = File::create(&fresh)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&fresh, &path)
+        };
+        write().map_err(|error| Failure::io(format!("write {}", path.display()), &error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_stored_is_what_is_loaded() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        assert_eq!(State::load(&run_dir).unwrap(), None);
+        let state = State {
+            network: "net:[4026531840]".into(),
+            saved: Saved::default(),
+            uplinks: vec![Remembered {
+                index: 3,
+                device: "wwan0".into(),
+            }],
+        };
+        state.store(&run_dir).unwrap();
+        assert_eq!(State::load(&run_dir).unwrap(), Some(state));
+    }
+
+    #[test]
+    fn a_broken_file_is_an_error_with_advice() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        fs::write(run_dir.state(), "{").unwrap();
+        assert!(State::load(&run_dir).unwrap_err().fix.is_some());
+    }
+}
