@@ -112,7 +112,8 @@ pub(crate) fn raw_to(target: SocketAddr) -> Result<OwnedFd, Error> {
     Ok(fd)
 }
 
-/// Allows this process `files` open files (needs `CAP_SYS_RESOURCE` beyond the hard limit).
+/// Allows this process `files` open files (needs `CAP_SYS_RESOURCE` beyond the hard limit, which even
+/// root lacks in some containers: then a crowd of processes must share the work).
 pub(crate) fn allow_files(files: u64) -> Result<(), Error> {
     let explain = |e: nix::Error| Error::new(format!("allow {files} open files"), e.into());
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(explain)?;

@@ -27,8 +27,9 @@ pub(crate) struct ServeArgs {
     /// Threads that serve TCP
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// Connections to have room for
-    #[arg(long, default_value_t = 200_000)]
+    /// Connections to have room for; several servers may share the ports where one process is not
+    /// allowed as many files as it takes
+    #[arg(long, default_value_t = 15_000)]
     connections: u64,
     /// Longest time to serve, in seconds; SIGTERM ends it earlier, and both print the report
     #[arg(long, default_value_t = 900.0, value_name = "SECONDS")]

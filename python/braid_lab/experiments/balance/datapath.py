@@ -1,0 +1,50 @@
+"""`balance/datapath`: Braid's datapath beside nftables, and what it must keep under load and through crashes."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+from braid_lab.experiment import Run, experiment
+from braid_lab.experiments.balance import comparison, endurance, loads, nftables
+from braid_lab.experiments.balance.side_by_side import WEIGHTS, side_by_side
+from braid_lab.product import braid
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured."""
+
+    #: Pairs of measurements per load, with and without offloads each.
+    rounds: int
+    #: Length of one measurement.
+    seconds: float
+    #: Length of the train of datagrams around the daemon's death.
+    train_seconds: float
+
+
+QUICK = Plan(rounds=3, seconds=0.7, train_seconds=4.0)
+FULL = Plan(rounds=9, seconds=2.5, train_seconds=8.0)
+
+
+@experiment(
+    "balance/datapath",
+    "the flow datapath beside nftables with marks, numgen and masquerade",
+    paper="host-flow-balancing",
+)
+def datapath(run: Run) -> None:
+    """Measure both gateways in turn, then ours alone: shares, a killed daemon, a flood, capacity."""
+    plan = QUICK if run.quick else FULL
+    weights = [word for name, weight in WEIGHTS.items() for word in ("--weight", f"{name}={weight}")]
+    options = ["--policy", "wrr", *weights]
+    with contextlib.ExitStack() as stack:
+        with run.step("build two gateways between a client and the internet"):
+            net = stack.enter_context(side_by_side())
+            nftables.install(net.nft)
+            daemon = stack.enter_context(braid(net.braid.gateway, net.scratch / "braid", *options))
+            stack.enter_context(loads.servers(net))
+        endurance.shares(run, net, daemon)
+        comparison.compare(run, net, rounds=plan.rounds, seconds=plan.seconds)
+        endurance.killed_daemon(run, net, daemon, options, seconds=plan.train_seconds)
+        endurance.flood(run, net)
+        endurance.capacity(run, net, daemon)
