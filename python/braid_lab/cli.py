@@ -35,7 +35,8 @@ def _parser() -> argparse.ArgumentParser:
         return made
 
     out = {"type": Path, "default": Path("out"), "help": "where results are written (default: out)"}
-    verb("list", "show the experiments")
+    listing = verb("list", "show the experiments")
+    listing.add_argument("--names", action="store_true", help="only their names, one per line")
     run = verb("run", "run experiments and write OUT/NAME/result.json with raw series and plots")
     run.add_argument("names", nargs="+", metavar="NAME", help="an experiment, or all")
     run.add_argument("--quick", action="store_true", help="fewer and shorter runs: at most 90 s each")
@@ -50,10 +51,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _list(_: argparse.Namespace) -> None:
+def _list(options: argparse.Namespace) -> None:
     from braid_lab.experiment import all_experiments
 
     known = all_experiments().values()
+    if options.names:
+        sys.stdout.write("".join(f"{each.name}\n" for each in known))
+        return
     table("Experiments", ["name", "what", "source"], [[each.name, each.title, each.paper] for each in known])
 
 

@@ -1,0 +1,76 @@
+"""Looking at a host from outside: what its kernel is set to, and how the world sees its flows."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from braid_lab.net.namespace import Namespace
+from braid_lab.net.topology import Topology
+
+#: Settings that Braid may touch, and those next to them.
+SYSCTLS = r"^net\.(ipv4\.(conf|ip_|ping|fwmark)|ipv6\.(conf|ip6?_))"
+
+#: Values that the kernel itself changes as time passes.
+RESTLESS = ("stable_secret", "ip_local_port_range_used")
+
+
+def kernel_state(place: Namespace) -> dict[str, list[str]]:
+    """Return everything that `braid down` promises to leave as found, as comparable text."""
+    link_words = ("ifname", "flags", "mtu", "qdisc", "operstate", "link_type", "master", "xdp", "group")
+    links = json.loads(place.run(["ip", "-json", "-details", "link"]).stdout)
+    settings = place.run(["sysctl", "--all", "--pattern", SYSCTLS]).stdout.splitlines()
+    return {
+        "rules": _lines(place, "ip -4 rule") + _lines(place, "ip -6 rule"),
+        "routes": sorted(_lines(place, "ip -4 route show table all") + _lines(place, "ip -6 route show table all")),
+        "addresses": _lines(place, "ip -oneline address"),
+        "links": [str({word: link.get(word) for word in link_words}) for link in links],
+        "sysctls": [line for line in settings if not any(word in line for word in RESTLESS)],
+        "qdiscs": _lines(place, "tc qdisc show"),
+        "programs": _lines(place, "bpftool net show"),
+        "nftables": _lines(place, "nft list ruleset"),
+    }
+
+
+def _lines(place: Namespace, command: str) -> list[str]:
+    return [line.rstrip() for line in place.run(command.split()).stdout.splitlines() if line.strip()]
+
+
+def differences(before: dict[str, list[str]], after: dict[str, list[str]]) -> list[str]:
+    """Return what is gone (-) and what is new (+), line by line."""
+    found = []
+    for subject, lines in before.items():
+        was, now = Counter(lines), Counter(after[subject])
+        found += [f"{subject}: -{line}" for line in (was - now).elements()]
+        found += [f"{subject}: +{line}" for line in (now - was).elements()]
+    return found
+
+
+def ask_tcp(place: Namespace, count: int, *addresses: str) -> list[tuple[str, int]]:
+    """Return the address and port that each of COUNT connections per server has at the server."""
+    return [(address, port) for address, port in _whoami(place, "tcp", count, addresses)]
+
+
+def ask_udp(place: Namespace, count: int, *addresses: str) -> list[list[tuple[str, int]]]:
+    """Return, for each of COUNT sockets, the address and port that each server sees."""
+    return [[(address, port) for address, port in socket] for socket in _whoami(place, "udp", count, addresses)]
+
+
+def _whoami(place: Namespace, kind: str, count: int, addresses: Sequence[str]) -> list[Any]:
+    argv = [sys.executable, "-m", "braid_lab.load.whoami", kind, str(count), *addresses]
+    answer: list[Any] = json.loads(place.run(argv).stdout)
+    return answer
+
+
+def by_uplink(net: Topology, seen: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """Count flows by the uplink whose address they had; KeyError for an address that is none of ours."""
+    names = {
+        address: uplink.name for uplink in net.uplinks.values() for address in (uplink.address4, uplink.address6)
+    }
+    counts = dict.fromkeys(net.uplinks, 0)
+    for address, _ in seen:
+        counts[names[address]] += 1
+    return counts

@@ -1,0 +1,62 @@
+"""What every end-to-end test stands on: a network of namespaces, the real programs, and their end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from braid_lab.net.topology import Topology, UplinkSpec, network
+from braid_lab.product import Braid, binary
+from braid_lab.workbench import serve
+
+#: Two plain uplinks with offloads off: packets have real sizes and checksums, so that a wrong one shows.
+PLAIN = (UplinkSpec("dsl", offload=False), UplinkSpec("lte", offload=False))
+
+MakeNetwork = Callable[..., Topology]
+StartBraid = Callable[..., Braid]
+
+
+def pytest_configure() -> None:
+    """Refuse to run without what all tests need: a skipped test would look like a good one."""
+    if os.geteuid() != 0:
+        pytest.exit("the end-to-end tests build network namespaces and need root", returncode=1)
+    binary()
+    # pytest unwinds on KeyboardInterrupt alone.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+@pytest.fixture
+def make_network() -> Iterator[MakeNetwork]:
+    """Build networks with HTTP/1.1 and DNS servers; all of it goes with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make(*uplinks: UplinkSpec, lan_clients: int = 0, serving: tuple[str, ...] = ("http1", "dns")) -> Topology:
+            net = stack.enter_context(network(uplinks or PLAIN, lan_clients=lan_clients))
+            serve(net, *serving)
+            return net
+
+        yield make
+
+
+@pytest.fixture
+def net(make_network: MakeNetwork) -> Topology:
+    """A host with two plain uplinks."""
+    return make_network()
+
+
+@pytest.fixture
+def start_braid() -> Iterator[StartBraid]:
+    """Start daemons by `braid up OPTIONS…` on the host of a network; `braid down` comes with the test's end."""
+    with contextlib.ExitStack() as stack:
+
+        def start(net: Topology, *options: str) -> Braid:
+            daemon = Braid(net.host, net.scratch / f"braid-{net.host.name}")
+            stack.callback(daemon.call, "down", check=False)
+            daemon.up(*options)
+            return daemon
+
+        yield start

@@ -1,0 +1,95 @@
+"""A gateway with clients behind it."""
+
+from __future__ import annotations
+
+import pytest
+
+from braid_lab.net.topology import Topology, UplinkSpec
+from braid_lab.observe import ask_tcp, ask_udp, by_uplink
+from braid_lab.workbench import load
+from conftest import PLAIN, MakeNetwork, StartBraid
+
+both_families = pytest.mark.parametrize("family", [4, 6])
+
+
+@pytest.fixture
+def lan(make_network: MakeNetwork) -> Topology:
+    return make_network(*PLAIN, lan_clients=2)
+
+
+@both_families
+def test_clients_take_both_uplinks(lan: Topology, start_braid: StartBraid, family: int) -> None:
+    start_braid(lan)
+    for client in lan.clients:
+        assert by_uplink(lan, ask_tcp(client, 10, lan.server(1, family))) == {"dsl": 5, "lte": 5}
+        sockets = ask_udp(client, 10, *lan.servers(family)[:2])
+        assert all(len(set(socket)) == 1 for socket in sockets)
+        assert by_uplink(lan, [socket[0] for socket in sockets]) == {"dsl": 5, "lte": 5}
+        client.run(["ping", "-c", "3", "-i", "0.05", "-W", "2", lan.server(1, family)])
+
+
+@both_families
+def test_the_gateways_own_traffic_works_beside_its_clients(
+    lan: Topology, start_braid: StartBraid, family: int
+) -> None:
+    start_braid(lan)
+    assert by_uplink(lan, ask_tcp(lan.host, 10, lan.server(1, family))) == {"dsl": 5, "lte": 5}
+
+
+@both_families
+def test_clients_speak_http3(make_network: MakeNetwork, start_braid: StartBraid, family: int) -> None:
+    net = make_network(*PLAIN, lan_clients=1, serving=("http3",))
+    start_braid(net)
+    answers = load(net.clients[0], "http3", net.server(1, family), "/bytes/300000")["answers"]
+    assert answers[0]["bytes"] == 300_000
+
+
+@both_families
+@pytest.mark.parametrize("offload", [False, True])
+def test_bulk_passes_both_ways(
+    make_network: MakeNetwork, start_braid: StartBraid, family: int, offload: bool
+) -> None:
+    net = make_network(UplinkSpec("dsl", offload=offload), UplinkSpec("lte", offload=offload), lan_clients=1)
+    start_braid(net)
+    body = net.scratch / "body"
+    body.write_bytes(bytes(2_000_000))
+    server = net.server(1, family) if family == 4 else f"[{net.server(1, family)}]"
+    for _ in range(2):
+        words = ["curl", "-sSf", "--max-time", "20", f"http://{server}/bytes/2000000", "-o", str(net.scratch / "got")]
+        net.clients[0].run(words)
+        assert (net.scratch / "got").stat().st_size == 2_000_000
+        words = ["curl", "-sSf", "--max-time", "20", "--data-binary", f"@{body}", f"http://{server}/sink"]
+        assert net.clients[0].run(words).stdout == "2000000\n"
+
+
+def test_the_firewall_sees_every_new_connection(lan: Topology, start_braid: StartBraid) -> None:
+    start_braid(lan)
+    lan.host.run(
+        ["nft", "-f", "-"],
+        text="table inet firewall { chain forward { type filter hook forward priority 0;"
+        f" ip daddr {lan.server(2)} tcp dport 80 reject with tcp reset; }} }}\n",
+    )
+    refused = lan.clients[0].run(["curl", "-sS", "--max-time", "5", f"http://{lan.server(2)}/address"], check=False)
+    assert "refused" in refused.stderr or "reset" in refused.stderr.lower(), refused.text
+    assert by_uplink(lan, ask_tcp(lan.clients[0], 4, lan.server(1))) == {"dsl": 2, "lte": 2}
+
+
+def test_smaller_uplink_mtu_is_found_out(make_network: MakeNetwork, start_braid: StartBraid) -> None:
+    net = make_network(UplinkSpec("dsl", offload=False, mtu=1400), UplinkSpec("lte", offload=False), lan_clients=1)
+    start_braid(net)
+    body = net.scratch / "body"
+    body.write_bytes(bytes(300_000))
+    for family in (4, 6):
+        server = net.server(1, family) if family == 4 else f"[{net.server(1, family)}]"
+        for _ in range(4):
+            words = ["curl", "-sSf", "--max-time", "10", "--data-binary", f"@{body}", f"http://{server}/sink"]
+            assert net.clients[0].run(words).stdout == "300000\n"
+
+
+def test_the_hop_count_goes_down_by_one(lan: Topology, start_braid: StartBraid) -> None:
+    start_braid(lan)
+    client = lan.clients[0]
+    # One hop is the gateway itself, which must say so; two reach the server.
+    short = client.run(["ping", "-c", "1", "-W", "2", "-t", "1", lan.server()], check=False)
+    assert "exceeded" in short.stdout, short.text
+    client.run(["ping", "-c", "1", "-W", "2", "-t", "2", lan.server()])

@@ -1,0 +1,136 @@
+"""The lab itself: it leaves nothing behind, and its workloads are what they claim."""
+
+from __future__ import annotations
+
+import json
+import signal
+import statistics
+import sys
+from pathlib import Path
+
+import pytest
+
+from braid_lab import report
+from braid_lab.experiment import Experiment, Run, execute
+from braid_lab.load.page import CONNECTIONS_PER_HOST, LARGEST_BYTES, page
+from braid_lab.net import scratch
+from braid_lab.net.links import End, Line, emulated
+from braid_lab.net.namespace import RUN_NETNS, clean, namespace
+from braid_lab.net.topology import UplinkSpec, network
+from braid_lab.process import LabError, Process, run, wait_until
+
+
+def mine() -> set[str]:
+    return {path.name for path in RUN_NETNS.glob(f"{scratch.PREFIX}*")}
+
+
+def test_a_failure_inside_a_topology_leaves_nothing() -> None:
+    before = mine()
+    with pytest.raises(ZeroDivisionError), network([UplinkSpec("dsl"), UplinkSpec("lte")], lan_clients=2):
+        assert len(mine() - before) == 5
+        raise ZeroDivisionError
+    assert mine() == before
+
+
+BUILD_AND_WAIT = """
+import signal, time
+from braid_lab.net.topology import UplinkSpec, network
+from braid_lab.process import unwind_on_signals
+with unwind_on_signals(), network([UplinkSpec("dsl"), UplinkSpec("lte")]) as net:
+    print(net.host.name, flush=True)
+    signal.pause()
+"""
+
+
+def test_a_signal_tears_everything_down(tmp_path: Path) -> None:
+    with Process([sys.executable, "-c", BUILD_AND_WAIT], log=tmp_path / "lab") as lab:
+        host = lab.wait_output(r"^brl-\S+").group()
+        assert host in mine()
+        lab.signal(signal.SIGTERM)
+        lab.wait(timeout=10)
+        assert not {name for name in mine() if name.startswith(f"brl-{lab.pid}-")}
+        assert not (scratch.ROOT / str(lab.pid)).exists()
+
+
+def test_clean_removes_what_a_killed_run_left_and_nothing_else(tmp_path: Path) -> None:
+    with namespace("alive") as alive, Process([sys.executable, "-c", BUILD_AND_WAIT], log=tmp_path / "lab") as lab:
+        host = lab.wait_output(r"^brl-\S+").group()
+        lab.signal(signal.SIGKILL)
+        lab.wait(timeout=10)
+        assert host in mine()
+        removed = clean()
+        assert host in removed
+        assert host not in mine()
+        assert alive.name in mine()
+
+
+def test_pages_are_as_the_paper_measured() -> None:
+    """[host] §4: "The average number of flows is around 42"; sizes of "a few hundred KB or less", "close to 5MB"."""
+    pages = [page(1, number) for number in range(100)]
+    connections = {sum(min(CONNECTIONS_PER_HOST, len(host)) for host in each.hosts) for each in pages}
+    assert connections == {42}
+    sizes = [size for each in pages for host in each.hosts for size in host]
+    assert statistics.median(sizes) < 100_000
+    assert 3_000_000 < max(sizes) <= LARGEST_BYTES
+    assert page(1, 7) == page(1, 7) != page(2, 7)
+
+
+def measured(run: Run) -> None:
+    run.measure("ratio", [0.5, 0.7, 0.6], better="lower", paper=0.63)
+    run.passes("case", True)
+    run.series("raw", [{"run": 1, "value": 0.5}])
+    with run.plot("plot") as plot:
+        plot.subplots().plot([1, 2, 3])
+
+
+def test_results_say_what_they_are_and_where_from(tmp_path: Path) -> None:
+    execute(Experiment("some/thing", "A <thing>", "host §5", measured), quick=True, seed=3, out=tmp_path)
+    result = json.loads((tmp_path / "some/thing/result.json").read_text())
+    assert {"experiment", "commit", "dirty", "seed", "quick", "started", "machine", "figures"} <= set(result)
+    assert result["figures"][0] == {
+        "name": "ratio",
+        "value": 0.6,
+        "unit": "",
+        "paper": 0.63,
+        "better": "lower",
+        "runs": 3,
+        "spread": [0.5, 0.7],
+    }
+    assert result["machine"]["ticks"]["steal"] >= 0
+    assert {"raw.csv", "plot.svg", "plot.png"} <= {path.name for path in (tmp_path / "some/thing").iterdir()}
+    assert report.write(tmp_path)
+    text = (tmp_path / "report.html").read_text()
+    assert "A &lt;thing&gt;" in text
+    assert "<svg" in text
+    assert "http://" not in text.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xlink", "")
+    assert "https://" not in text
+
+
+def test_a_missing_binary_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from braid_lab import product
+
+    monkeypatch.setenv("BRAID_BIN", "/nowhere/braid")
+    product.binary.cache_clear()
+    try:
+        with pytest.raises(LabError, match="make build"):
+            product.binary()
+    finally:
+        monkeypatch.undo()
+        product.binary.cache_clear()
+
+
+def test_emulated_links_carry_swallow_and_vanish() -> None:
+    with namespace("near") as near, namespace("far") as far:
+        with emulated(
+            End(near, "a"), End(far, "b"), Line(delay="5ms", queue="100ms"), scratch=scratch.directory()
+        ) as link:
+            near.ip("address add 10.9.0.1/24 dev a")
+            far.ip("address add 10.9.0.2/24 dev b")
+            words = ["ping", "-c", "1", "-W", "1", "10.9.0.2"]
+            near.run(words)
+            link.blackhole(True)
+            assert near.run(words, check=False).status != 0
+            link.blackhole(False)
+            near.run(words)
+        gone = run(["ip", "-n", near.name, "link", "show", "a"], check=False)
+        wait_until(lambda: gone.status != 0, what="the TAP device to go")

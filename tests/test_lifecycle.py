@@ -1,0 +1,185 @@
+"""Starting, stopping, and everything that can be wrong with it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from braid_lab.net.namespace import namespace
+from braid_lab.net.topology import Topology
+from braid_lab.observe import ask_tcp, by_uplink, differences, kernel_state
+from braid_lab.process import CommandError, Output, run
+from braid_lab.product import Braid, binary
+from conftest import PLAIN, MakeNetwork, StartBraid
+
+FAILED, USAGE, UNREACHABLE = 1, 2, 3
+
+
+def refused(net: Topology, start_braid: StartBraid, *options: str | Path) -> CommandError:
+    with pytest.raises(CommandError) as error:
+        start_braid(net, *options)
+    return error.value
+
+
+@pytest.mark.parametrize("lan_clients", [0, 1])
+@pytest.mark.parametrize("crashed", [False, True])
+def test_down_leaves_the_machine_as_found(
+    make_network: MakeNetwork, start_braid: StartBraid, lan_clients: int, crashed: bool
+) -> None:
+    net = make_network(*PLAIN, lan_clients=lan_clients)
+    before = kernel_state(net.host)
+    daemon = start_braid(net)
+    place = net.clients[0] if lan_clients else net.host
+    assert by_uplink(net, ask_tcp(place, 4, net.server())) == {"dsl": 2, "lte": 2}
+    assert differences(before, kernel_state(net.host)), "the daemon did nothing that we can see"
+    if crashed:
+        daemon.kill9()
+    daemon.down()
+    assert differences(before, kernel_state(net.host)) == []
+    mounts = Path("/proc/self/mountinfo").read_text()
+    assert str(daemon.run_dir) not in mounts
+
+
+def test_down_twice_is_fine(net: Topology, start_braid: StartBraid) -> None:
+    daemon = start_braid(net)
+    daemon.down()
+    second = daemon.call("down", check=False)
+    assert second.status == 0, second.text
+
+
+def test_up_again_after_down(net: Topology, start_braid: StartBraid) -> None:
+    daemon = start_braid(net)
+    daemon.down()
+    daemon.up()
+    assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == {"dsl": 2, "lte": 2}
+
+
+def test_a_second_daemon_is_refused_and_the_first_goes_on(net: Topology, start_braid: StartBraid) -> None:
+    daemon = start_braid(net)
+    pid = daemon.pid
+    second = daemon.call("up", check=False)
+    assert second.status == FAILED
+    assert "already" in second.stderr, second.text
+    assert str(pid) in second.stderr, second.text
+    assert daemon.pid == pid
+    assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == {"dsl": 2, "lte": 2}
+
+
+def test_no_uplink_is_said() -> None:
+    with namespace("lonely") as place:
+        before = kernel_state(place)
+        daemon = Braid(place, Path(f"/run/braid-lab/{place.name}"))
+        answer = daemon.call("up", check=False)
+        assert answer.status == FAILED
+        assert "uplink" in answer.stderr, answer.text
+        assert "default route" in answer.stderr, answer.text
+        daemon.call("down", check=False)
+        assert differences(before, kernel_state(place)) == []
+
+
+def test_commands_without_a_daemon_say_so(net: Topology) -> None:
+    daemon = Braid(net.host, net.scratch / "nobody")
+    for noun in ("status", "uplinks", "flows"):
+        answer = daemon.call(noun, check=False)
+        assert answer.status == UNREACHABLE, answer.text
+        assert "braid up" in answer.stderr, answer.text
+
+
+def test_usage_errors_have_their_own_status(net: Topology) -> None:
+    daemon = Braid(net.host, net.scratch / "nobody")
+    assert daemon.call("frobnicate", check=False).status == USAGE
+    assert daemon.call("up", "--policy", "best", check=False).status == USAGE
+
+
+BAD = {
+    "unknown key": ("polcy = 'rr'\n", ["polcy", "1"]),
+    "weight zero": ('[[uplink]]\nname = "dsl"\ndevice = "dsl"\nweight = 0\n', ["weight", "4"]),
+    "negative weight": ('[[uplink]]\nname = "dsl"\ndevice = "dsl"\nweight = -2\n', ["weight", "4"]),
+    "two uplinks on one device": (
+        '[[uplink]]\nname = "one"\ndevice = "dsl"\n[[uplink]]\nname = "two"\ndevice = "dsl"\n',
+        ["dsl", "two"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_configuration_is_refused_with_its_place(net: Topology, start_braid: StartBraid, case: str) -> None:
+    text, expected = BAD[case]
+    file = net.scratch / "bad.toml"
+    file.write_text(text)
+    before = kernel_state(net.host)
+    error = refused(net, start_braid, "--config", file)
+    assert error.status == FAILED
+    assert all(word in error.output for word in [*expected, "bad.toml"]), error.output
+    assert differences(before, kernel_state(net.host)) == []
+    assert Braid(net.host, net.scratch / "nobody").call("config", "check", "--config", file, check=False).status != 0
+
+
+def test_named_uplinks_are_taken_exactly(net: Topology, start_braid: StartBraid) -> None:
+    file = net.scratch / "one.toml"
+    file.write_text('[[uplink]]\nname = "mobile"\ndevice = "lte"\n')
+    daemon = start_braid(net, "--config", str(file))
+    assert [each["name"] for each in daemon.json("uplinks")["uplinks"]] == ["mobile"]
+    assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == {"dsl": 0, "lte": 4}
+
+
+def test_weight_for_an_unknown_uplink_is_refused(net: Topology, start_braid: StartBraid) -> None:
+    error = refused(net, start_braid, "--policy", "wrr", "--weight", "dsl=5", "--weight", "fibre=3")
+    assert "fibre" in error.output, error.output
+
+
+def foreign_program(net: Topology) -> Path:
+    """Compile a program that does nothing."""
+    source = net.scratch / "foreign.c"
+    source.write_text('__attribute__((section("classifier"), used)) int foreign(void *skb) { return -1; }\n')
+    target = source.with_suffix(".o")
+    run(["clang", "-O2", "-target", "bpf", "-c", source, "-o", target])
+    return target
+
+
+def test_a_foreign_program_on_the_hook_is_named_and_left(net: Topology, start_braid: StartBraid) -> None:
+    program = foreign_program(net)
+    net.host.run(["tc", "qdisc", "add", "dev", "lte", "clsact"])
+    words = ["tc", "filter", "add", "dev", "lte", "ingress", "bpf", "direct-action", "obj", str(program)]
+    net.host.run([*words, "sec", "classifier"])
+    before = kernel_state(net.host)
+    error = refused(net, start_braid)
+    assert "lte" in error.output, error.output
+    assert "foreign" in error.output, error.output
+    assert differences(before, kernel_state(net.host)) == []
+
+
+def test_without_root_the_reason_is_said(net: Topology) -> None:
+    unprivileged = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]
+    place = net.scratch / "unprivileged"
+    place.mkdir(mode=0o777)
+    place.chmod(0o777)
+    # The binary may lie where nobody else can read it.
+    copy = place / "braid"
+    copy.write_bytes(binary().read_bytes())
+    copy.chmod(0o755)
+    for directory in (net.scratch, net.scratch.parent):
+        directory.chmod(0o755)
+    argv = [
+        "nsenter",
+        f"--net={net.host.path}",
+        "--",
+        *unprivileged,
+        str(copy),
+        "--run-dir",
+        str(place),
+        "up",
+    ]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
+    answer = Output(done.returncode, done.stdout, done.stderr)
+    assert answer.status == FAILED, answer.text
+    assert "root" in answer.stderr or "CAP_" in answer.stderr, answer.text
+    assert "panicked" not in answer.stderr
+
+
+def test_version_and_doctor_work_without_a_daemon(net: Topology) -> None:
+    daemon = Braid(net.host, net.scratch / "nobody")
+    assert daemon.json("version")["version"]
+    daemon.json("doctor")

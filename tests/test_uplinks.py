@@ -1,0 +1,33 @@
+"""Uplinks that come, go and change while the daemon runs."""
+
+from __future__ import annotations
+
+from braid_lab.net.topology import Topology
+from braid_lab.observe import ask_tcp, by_uplink
+from braid_lab.process import wait_until
+from braid_lab.product import Braid
+from conftest import StartBraid
+
+
+def states(daemon: Braid) -> dict[str, str]:
+    return {each["name"]: each["state"] for each in daemon.json("uplinks")["uplinks"]}
+
+
+def test_a_dead_link_gets_no_new_flows_and_comes_back(net: Topology, start_braid: StartBraid) -> None:
+    daemon = start_braid(net)
+    isp = net.uplinks["lte"].far
+    isp.namespace.ip(f"link set {isp.device} down")
+    wait_until(lambda: states(daemon).get("lte") != "up", what="lte to be seen down")
+    assert by_uplink(net, ask_tcp(net.host, 10, net.server())) == {"dsl": 10, "lte": 0}
+    isp.namespace.ip(f"link set {isp.device} up")
+    wait_until(lambda: states(daemon).get("lte") == "up", what="lte to be seen up again")
+    counts = by_uplink(net, ask_tcp(net.host, 10, net.server()))
+    assert counts == {"dsl": 5, "lte": 5}
+
+
+def test_an_uplink_that_appears_is_taken(net: Topology, start_braid: StartBraid) -> None:
+    with net.only("dsl"):
+        daemon = start_braid(net)
+        assert [name for name, state in states(daemon).items() if state == "up"] == ["dsl"]
+    wait_until(lambda: states(daemon).get("lte") == "up", what="lte to be taken")
+    assert by_uplink(net, ask_tcp(net.host, 10, net.server())) == {"dsl": 5, "lte": 5}
