@@ -48,7 +48,7 @@ class Extent:
 
 
 QUICK = Extent(rounds=2, pages=2, bulk_s=2.5, warmup_s=1.5)
-FULL = Extent(rounds=4, pages=3, bulk_s=6.0, warmup_s=2.0)
+FULL = Extent(rounds=3, pages=2, bulk_s=3.5, warmup_s=1.5)
 
 
 @dataclass
