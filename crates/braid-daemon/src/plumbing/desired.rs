@@ -1,11 +1,18 @@
 //! What the kernel should look like, as plain data.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
 use braid_core::UplinkId;
-use braid_uplink::Uplink;
+use braid_uplink::{Exit, Uplink};
 
+use super::state::{Family, MAIN_TABLE, Route, Rule};
+use super::{BALANCE_TABLE, DIVERT_PREFERENCE, INNER_V4, INNER_V6, STEER_DEVICE, uplink_table};
+
+/// The least MTU that IPv6 works on (RFC 8200 §5).
+const V6_LEAST_MTU: u32 = 1280;
+/// MTU without any uplink: Ethernet's.
+const USUAL_MTU: u32 = 1500;
 
 /// Whether the rules that divert traffic into `braid0` are to be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +30,9 @@ pub enum Divert {
 /// What the kernel should look like. Apply it as often as you like.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Desired {
-    /// Address of the host on `braid0` for IPv4, or the default.
+    /// Address of the host on `braid0` for IPv4; usually [`INNER_V4`].
     pub inner_v4: Ipv4Addr,
-    /// Address of the host on `braid0` for IPv6, or the default.
+    /// Address of the host on `braid0` for IPv6; usually [`INNER_V6`].
     pub inner_v6: Ipv6Addr,
     /// The uplinks that can be used now, with their stable indices.
     pub uplinks: Vec<(UplinkId, Uplink)>,
@@ -36,4 +43,153 @@ pub struct Desired {
     pub forward: bool,
     /// Whether traffic is diverted into `braid0`.
     pub divert: Divert,
+}
+
+impl Desired {
+    /// These uplinks, the usual inner addresses, no forwarding.
+    #[must_use]
+    pub fn new(
+        uplinks: Vec<(UplinkId, Uplink)>,
+        ports: Vec<RangeInclusive<u16>>,
+        divert: Divert,
+    ) -> Desired {
+        Desired {
+            inner_v4: INNER_V4,
+            inner_v6: INNER_V6,
+            uplinks,
+            ports,
+            forward: false,
+            divert,
+        }
+    }
+
+    /// Whether some uplink leads out in this family.
+    #[must_use]
+    pub fn has(&self, family: Family) -> bool {
+        self.uplinks.iter().any(|(_, u)| match family {
+            Family::V4 => u.v4.is_some(),
+            Family::V6 => u.v6.is_some(),
+        })
+    }
+
+    /// MTU of `braid0` in bytes: the smallest of the uplinks', so that the stack itself reports
+    /// packets that are too big for some of them.
+    #[must_use]
+    pub fn mtu(&self) -> u32 {
+        let least = self
+            .uplinks
+            .iter()
+            .map(|(_, u)| u.mtu)
+            .min()
+            .unwrap_or(USUAL_MTU);
+        if self.has(Family::V6) {
+            least.max(V6_LEAST_MTU)
+        } else {
+            least
+        }
+    }
+
+    fn families(&self) -> impl Iterator<Item = Family> {
+        [Family::V4, Family::V6]
+            .into_iter()
+            .filter(|f| self.has(*f))
+    }
+
+    fn inner(&self, family: Family) -> IpAddr {
+        match family {
+            Family::V4 => self.inner_v4.into(),
+            Family::V6 => self.inner_v6.into(),
+        }
+    }
+
+    /// Addresses of `braid0`.
+    pub(super) fn addresses(&self) -> Vec<IpAddr> {
+        self.families().map(|f| self.inner(f)).collect()
+    }
+
+    /// All routes: into the datapath, and out of each uplink for who speaks from its address.
+    pub(super) fn routes(&self) -> Vec<Route> {
+        let balance = self.families().map(|family| Route {
+            family,
+            table: BALANCE_TABLE,
+            device: STEER_DEVICE.to_owned(),
+            gateway: None,
+            source: Some(self.inner(family)),
+            metric: family.metric(),
+        });
+        let uplinks = self.uplinks.iter().flat_map(|(id, uplink)| {
+            let route = |family: Family, gateway| Route {
+                family,
+                table: uplink_table(*id),
+                device: uplink.device.clone(),
+                gateway,
+                source: None,
+                metric: family.metric(),
+            };
+            let v4 = uplink
+                .v4
+                .as_ref()
+                .map(|x| route(Family::V4, x.gateway.map(IpAddr::V4)));
+            let v6 = uplink
+                .v6
+                .as_ref()
+                .map(|x| route(Family::V6, x.gateway.map(IpAddr::V6)));
+            [v4, v6].into_iter().flatten()
+        });
+        balance.chain(uplinks).collect()
+    }
+
+    /// Rules other than the diverting ones.
+    ///
+    /// Specific routes of the main table (LANs, containers, VPNs) win over everything of ours; a
+    /// server's answers leave where the question came in, whatever the balance.
+    pub(super) fn fixed_rules(&self) -> Vec<Rule> {
+        let mut rules = Vec::new();
+        for family in self.families() {
+            rules.push(Rule {
+                family,
+                preference: DIVERT_PREFERENCE - 2,
+                from: None,
+                table: MAIN_TABLE,
+                suppress: Some(0),
+            });
+            for (id, uplink) in &self.uplinks {
+                rules.extend(own_addresses(uplink, family).into_iter().map(|from| Rule {
+                    family,
+                    preference: DIVERT_PREFERENCE - 1,
+                    from: Some(from),
+                    table: uplink_table(*id),
+                    suppress: None,
+                }));
+            }
+        }
+        rules
+    }
+
+    /// The rules that send everything else into the datapath, one for each family with an uplink.
+    pub(super) fn divert_rules(&self) -> Vec<Rule> {
+        let rule = |family| Rule {
+            family,
+            preference: DIVERT_PREFERENCE,
+            from: None,
+            table: BALANCE_TABLE,
+            suppress: None,
+        };
+        self.families().map(rule).collect()
+    }
+}
+
+fn own_addresses(uplink: &Uplink, family: Family) -> Vec<IpAddr> {
+    fn all<A: Copy + Into<IpAddr>>(exit: Option<&Exit<A>>) -> Vec<IpAddr> {
+        let Some(exit) = exit else { return Vec::new() };
+        let others = exit.others.iter().copied();
+        std::iter::once(exit.address)
+            .chain(others)
+            .map(Into::into)
+            .collect()
+    }
+    match family {
+        Family::V4 => all(uplink.v4.as_ref()),
+        Family::V6 => all(uplink.v6.as_ref()),
+    }
 }

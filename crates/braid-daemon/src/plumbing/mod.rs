@@ -9,15 +9,38 @@
 //! 1. `plan(Desired { divert: AsFound, .. })`, store [`Plan::saved`], `apply`;
 //! 2. attach the datapath to [`Plumbing::steer_ifindex`] and the uplinks;
 //! 3. `plan(Desired { divert: On, .. })`, store, `apply`; again whenever the uplinks change;
-//! 4. at the end `plan(Desired { divert: Off, .. })`, `apply`, remove the datapath, [`Plumbing::remove`].
-//!    `remove` alone also does, at the price of packets that find no datapath for a moment.
+//! 4. at the end `plan(Desired { divert: Off, .. })`, `apply`, remove the datapath,
+//!    [`Plumbing::remove`]. `remove` alone also does, at the price of packets that find no datapath
+//!    for a moment.
+//!
+//! ```text
+//! pref 32763  lookup main suppress_prefixlength 0   specific routes win: LANs, containers, VPNs
+//! pref 32764  from <address of uplink i>            answers of local servers leave where the
+//!             lookup 45521+i                        question came in
+//! pref 32765  lookup 45520                          default dev braid0: the rest is balanced
+//! pref 32766  lookup main                           (the kernel's own)
+//! ```
+//! Ours sit just above the kernel's, so that rules which a VPN adds later still come first.
+//!
+//! What is ours is known by its marks alone (protocol 98 in our tables and preferences, the veth's
+//! group and alias), so removal needs no memory, except for sysctls ([`Saved`]).
 
 mod desired;
+mod kernel;
+mod message;
+mod plan;
+mod ports;
+mod state;
 mod sysctl;
 
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use braid_core::UplinkId;
+
 pub use desired::{Desired, Divert};
+pub use plan::Plan;
+pub use state::{Family, Route, Rule, Step};
 pub use sysctl::{Saved, SavedSysctl};
 
 /// The device that outbound traffic is routed into; the steering program sits on its egress.
@@ -31,63 +54,134 @@ pub const INNER_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 /// RFC 8215. Not a unique local address (`fd00::/8`): RFC 6724 and glibc rank IPv4 above those, and
 /// the host would then never use IPv6.
 pub const INNER_V6: Ipv6Addr = Ipv6Addr::new(0x64, 0xff9b, 1, 0x6272, 0, 0, 0, 8);
+/// The routing table with the default routes into `braid0`.
+pub const BALANCE_TABLE: u32 = 45520;
+/// Preference of the rules that divert; the two kinds of other rules come right before.
+pub const DIVERT_PREFERENCE: u32 = 32765;
+/// Alias of our devices.
+const MARK: &str = "braid";
+/// Device group of our devices: unlike the alias it is set in the moment of their creation, so
+/// that a crash leaves nothing that we would not know again.
+const GROUP: u32 = BALANCE_TABLE;
 
-/// A handle on the kernel's network state in the namespace of the calling thread.
-pub struct Plumbing {}
-
-/// The steps from what is there to what should be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// Sysctls as they were before Braid, including those that this plan is about to change.
-    pub saved: Saved,
-    // + steps: Vec<Step>, each `Display` as an `ip …` line
+/// The routing table with the default routes out of one uplink.
+#[must_use]
+pub fn uplink_table(id: UplinkId) -> u32 {
+    BALANCE_TABLE + 1 + u32::from(id.0)
 }
 
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {}
+pub enum Error {
+    /// The routing socket cannot be opened.
+    #[error("cannot open a netlink socket: {0}")]
+    Socket(#[source] io::Error),
+    /// The kernel's state cannot be read.
+    #[error("cannot read {what}: {source}")]
+    Read {
+        /// What was being read: `links`, `rules`, the path of a sysctl.
+        what: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Someone else's device has the name of one of ours.
+    #[error(
+        "a device named {device} exists and is not braid's: rename or remove it (ip link del {device})"
+    )]
+    ForeignDevice {
+        /// `braid0` or `braid1`.
+        device: &'static str,
+    },
+    /// The kernel refused a step.
+    #[error("`{step}`: {source}{}", hint(source))]
+    Refused {
+        /// The step, as a command.
+        step: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+fn hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => " (needs CAP_NET_ADMIN; see braid doctor)",
+        io::ErrorKind::ReadOnlyFilesystem => " (/proc/sys is read-only here, as in a container)",
+        _ => "",
+    }
+}
+
+/// A handle on the kernel's network state in the namespace of the thread that opened it; sysctls
+/// are those of the calling thread's.
+pub struct Plumbing {
+    kernel: kernel::Kernel,
+}
 
 impl Plumbing {
     /// Opens the routing socket. Needs a tokio runtime with I/O.
     ///
     /// # Errors
-    /// When netlink is not to be had.
+    /// [`Error::Socket`].
     pub fn open() -> Result<Plumbing, Error> {
-        todo!()
+        let kernel = kernel::Kernel::open().map_err(Error::Socket)?;
+        Ok(Plumbing { kernel })
     }
 
     /// Compares what is there with what is desired. Changes nothing.
     ///
     /// # Errors
-    /// When the kernel cannot be read, or a device that is not ours is named `braid0` or `braid1`.
-    pub async fn plan(&self, _desired: &Desired, _saved: &Saved) -> Result<Plan, Error> {
-        todo!()
+    /// [`Error::Read`] or [`Error::ForeignDevice`].
+    pub async fn plan(&self, desired: &Desired, saved: &Saved) -> Result<Plan, Error> {
+        let mut keys = sysctl::keys(desired, &kernel::conf_devices()?);
+        keys.extend(plan::OWN_SYSCTLS.map(str::to_owned));
+        let found = self.kernel.read(keys, saved).await?;
+        plan::plan(desired, &found, saved)
     }
 
     /// Takes the steps of a plan. Store [`Plan::saved`] first.
     ///
     /// # Errors
-    /// The step that the kernel refused, and its answer. Earlier steps stay taken; planning anew
-    /// continues from there.
-    pub async fn apply(&self, _plan: &Plan) -> Result<(), Error> {
-        todo!()
+    /// [`Error::Refused`] with the step that the kernel refused. Earlier steps stay taken; planning
+    /// anew continues from there. A device that vanished since the plan was made also ends here:
+    /// plan again with the uplinks that remain.
+    pub async fn apply(&self, plan: &Plan) -> Result<(), Error> {
+        for step in &plan.steps {
+            let outcome = self.kernel.take(step).await;
+            outcome.map_err(|source| Error::Refused {
+                step: step.to_string(),
+                source,
+            })?;
+            tracing::debug!(%step, "changed the kernel's state");
+        }
+        Ok(())
     }
 
-    /// Index of `braid0`, once it exists.
+    /// The kernel's index of `braid0`, once it exists and is ours.
     ///
     /// # Errors
-    /// When the kernel cannot be read.
+    /// [`Error::Read`].
     pub async fn steer_ifindex(&self) -> Result<Option<u32>, Error> {
-        todo!()
+        let found = self.kernel.read(Vec::new(), &Saved::default()).await?;
+        Ok(found.steer.filter(|d| d.ours).map(|d| d.index))
     }
 
-    /// Puts the machine back as it was found, from the kernel's state and, for sysctls, from what
+    /// What [`Plumbing::remove`] would do. Changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Read`].
+    pub async fn plan_removal(&self, saved: &Saved) -> Result<Plan, Error> {
+        let found = self.kernel.read(Vec::new(), saved).await?;
+        Ok(plan::removal(&found, saved))
+    }
+
+    /// Puts the machine back as it was found: from the kernel's state and, for sysctls, from what
     /// was saved. Idempotent; also after a crash. Returns the steps taken.
     ///
     /// # Errors
-    /// As [`Plumbing::apply`].
-    pub async fn remove(&self, _saved: &Saved) -> Result<Plan, Error> {
-        todo!()
+    /// As [`Plumbing::plan_removal`] and [`Plumbing::apply`].
+    pub async fn remove(&self, saved: &Saved) -> Result<Plan, Error> {
+        let plan = self.plan_removal(saved).await?;
+        self.apply(&plan).await?;
+        Ok(plan)
     }
 }

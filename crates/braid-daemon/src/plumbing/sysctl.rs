@@ -1,6 +1,18 @@
-//! Sysctls that Braid changes, and what they were before.
+//! Sysctls that Braid changes, and what they were before. Decisions only.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+
+use super::Desired;
+use super::ports::Ports;
+use super::state::{Family, Step};
+
+pub(super) const RESERVED_PORTS: &str = "net/ipv4/ip_local_reserved_ports";
+const V4_FORWARD: &str = "net/ipv4/ip_forward";
+const V6_FORWARD: &str = "net/ipv6/conf/all/forwarding";
+const V4_REDIRECTS: &str = "net/ipv4/conf/all/accept_redirects";
+const RP_FILTER_ALL: &str = "net/ipv4/conf/all/rp_filter";
 
 /// What sysctls were before Braid changed them. Keep it on disk *before* applying the plan that it
 /// came with, and hand it in again with the next plan and with the removal, also in another process.
@@ -18,6 +30,246 @@ pub struct SavedSysctl {
     pub key: String,
     /// The value found.
     pub before: String,
-    /// The value set. Removal leaves a sysctl alone that someone else has changed since.
+    /// The value set. Removal leaves a sysctl alone that someone else has changed since. The same
+    /// as `before` for one that must be written again after its master switch is restored.
     pub ours: String,
+}
+
+impl Saved {
+    fn get(&self, key: &str) -> Option<&SavedSysctl> {
+        self.sysctls.iter().find(|s| s.key == key)
+    }
+}
+
+/// Present values by key; what does not exist is absent.
+pub(super) type Values = BTreeMap<String, String>;
+
+/// What is to be written, and what has to be remembered.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Changes {
+    /// Towards what is desired.
+    pub writes: Vec<Step>,
+    /// Back to what was found, where no longer desired.
+    pub restores: Vec<Step>,
+    pub saved: Saved,
+}
+
+/// The keys that a plan has to know, besides those already saved; `devices` are the kernel's own
+/// lists of devices below `net/ipv4/conf` and `net/ipv6/conf`.
+pub(super) fn keys(desired: &Desired, devices: &[(Family, String)]) -> Vec<String> {
+    let mut keys = vec![RESERVED_PORTS.to_owned(), RP_FILTER_ALL.to_owned()];
+    for (_, uplink) in &desired.uplinks {
+        keys.push(rp_filter(&uplink.device));
+        keys.push(accept_ra(&uplink.device));
+    }
+    if desired.forward {
+        keys.extend([V4_FORWARD, V6_FORWARD, V4_REDIRECTS].map(str::to_owned));
+        keys.extend(
+            devices
+                .iter()
+                .map(|(family, device)| forwarding(*family, device)),
+        );
+    }
+    keys
+}
+
+/// Compares what is there with what is desired.
+pub(super) fn changes(desired: &Desired, values: &Values, saved: &Saved) -> Changes {
+    let mut changes = Changes::default();
+    for wish in wishes(desired, values, saved) {
+        if values.get(&wish.key) != Some(&wish.ours) {
+            changes.writes.push(write(&wish.key, &wish.ours));
+        }
+        changes.saved.sysctls.push(wish);
+    }
+    let undone = saved
+        .sysctls
+        .iter()
+        .filter(|s| changes.saved.get(&s.key).is_none());
+    let (restores, kept) = restore(undone.cloned().collect(), values);
+    changes.restores = restores;
+    changes.saved.sysctls.extend(kept);
+    changes
+}
+
+/// Steps back to what was found.
+pub(super) fn restoration(values: &Values, saved: &Saved) -> Changes {
+    let (restores, kept) = restore(saved.sysctls.clone(), values);
+    Changes {
+        writes: Vec::new(),
+        restores,
+        saved: Saved { sysctls: kept },
+    }
+}
+
+/// Steps back for these, and those of them that have to stay saved until the steps are taken.
+fn restore(mut undone: Vec<SavedSysctl>, values: &Values) -> (Vec<Step>, Vec<SavedSysctl>) {
+    // Writing a master switch overwrites what it governs, so the switches go first.
+    undone.sort_by_key(|s| !is_switch(&s.key));
+    let mut steps = Vec::new();
+    let mut switched = Vec::new();
+    undone.retain(|s| {
+        let Some(now) = values.get(&s.key) else {
+            return false;
+        };
+        let again = switched
+            .iter()
+            .any(|switch: &String| governs(switch, &s.key));
+        let value = match before(s, now) {
+            Some(value) if *now != value || again => value,
+            _ => return false,
+        };
+        steps.push(write(&s.key, &value));
+        switched.extend(is_switch(&s.key).then(|| s.key.clone()));
+        true
+    });
+    (steps, undone)
+}
+
+/// The value to go back to; `None` when someone else has changed it since.
+fn before(saved: &SavedSysctl, now: &str) -> Option<String> {
+    if saved.key == RESERVED_PORTS {
+        return Some(found_ports(saved, now)?.to_string());
+    }
+    (now == saved.ours || now == saved.before).then(|| saved.before.clone())
+}
+
+/// Reserved ports without those that we added: others may add and remove theirs meanwhile.
+fn found_ports(saved: &SavedSysctl, now: &str) -> Option<Ports> {
+    let added = Ports::parse(&saved.ours)?.without(&Ports::parse(&saved.before)?);
+    Some(Ports::parse(now)?.without(&added))
+}
+
+/// Every sysctl that should differ from what was found, in the order of writing.
+fn wishes(desired: &Desired, values: &Values, saved: &Saved) -> Vec<SavedSysctl> {
+    let found = |key: &str| {
+        let now = values.get(key)?;
+        let ours = saved.get(key).filter(|s| s.ours == *now);
+        Some(ours.map_or_else(|| now.clone(), |s| s.before.clone()))
+    };
+    let mut wishes = Vec::new();
+    let mut wish = |key: String, expected: &str, ours: &str| {
+        if found(&key).as_deref() == Some(expected) {
+            wishes.push(SavedSysctl {
+                key,
+                before: expected.to_owned(),
+                ours: ours.to_owned(),
+            });
+        }
+    };
+
+    // Packets to the inner address arrive on an uplink whose routes lead elsewhere: strict reverse
+    // path filtering (1) would drop them, loose (2) does not. The kernel takes the larger of the
+    // device's value and that of `all`.
+    let all_strict = found(RP_FILTER_ALL).as_deref() == Some("1");
+    for (_, uplink) in desired.uplinks.iter().filter(|(_, u)| u.v4.is_some()) {
+        let key = rp_filter(&uplink.device);
+        wish(key.clone(), "1", "2");
+        if all_strict {
+            wish(key, "0", "2");
+        }
+    }
+    if desired.forward {
+        // A router ignores router advertisements and forgets what it learned from them, unless
+        // accept_ra is 2: hence before the switch.
+        for (_, uplink) in &desired.uplinks {
+            if uplink.v6.as_ref().is_some_and(|x| x.advertised) {
+                wish(accept_ra(&uplink.device), "1", "2");
+            }
+        }
+        wish(V4_FORWARD.to_owned(), "0", "1");
+        wish(V6_FORWARD.to_owned(), "0", "1");
+        let switches: Vec<_> = wishes
+            .iter()
+            .filter(|w| is_switch(&w.key))
+            .cloned()
+            .collect();
+        for switch in switches {
+            wishes.extend(governed(&switch.key, values, saved));
+        }
+    }
+    wishes.extend(ports(desired, values, saved));
+    wishes
+}
+
+fn ports(desired: &Desired, values: &Values, saved: &Saved) -> Option<SavedSysctl> {
+    let now = values.get(RESERVED_PORTS)?;
+    let found = match saved.get(RESERVED_PORTS) {
+        Some(saved) => found_ports(saved, now)?,
+        None => Ports::parse(now)?,
+    };
+    let wanted = found.union(&Ports::new(desired.ports.iter().cloned()));
+    (wanted != found).then(|| SavedSysctl {
+        key: RESERVED_PORTS.to_owned(),
+        before: found.to_string(),
+        ours: wanted.to_string(),
+    })
+}
+
+/// Sysctls that a master switch overwrites on its way up or down with something else than was
+/// found: forwarding per device where it was on although the switch was off, and the refusal of
+/// redirects where it was on although the machine was no router.
+fn governed(switch: &str, values: &Values, saved: &Saved) -> Vec<SavedSysctl> {
+    if saved
+        .get(switch)
+        .is_some_and(|s| values.get(switch) == Some(&s.ours))
+    {
+        let known = saved.sysctls.iter().filter(|s| governs(switch, &s.key));
+        return known.cloned().collect();
+    }
+    let surviving = |key: &str, value: &str| match key {
+        V4_REDIRECTS => value == "0",
+        _ => value == "1",
+    };
+    values
+        .iter()
+        .filter(|(key, value)| governs(switch, key) && surviving(key, value))
+        .map(|(key, value)| SavedSysctl {
+            key: key.clone(),
+            before: value.clone(),
+            ours: value.clone(),
+        })
+        .collect()
+}
+
+/// Whether these steps switch IPv4 forwarding for every device.
+pub(super) fn switches_forwarding(steps: &[Step]) -> bool {
+    steps
+        .iter()
+        .any(|s| matches!(s, Step::Sysctl { key, .. } if key == V4_FORWARD))
+}
+
+pub(super) fn write(key: &str, value: &str) -> Step {
+    Step::Sysctl {
+        key: key.to_owned(),
+        value: value.to_owned(),
+    }
+}
+
+fn is_switch(key: &str) -> bool {
+    key == V4_FORWARD || key == V6_FORWARD
+}
+
+fn governs(switch: &str, key: &str) -> bool {
+    let per_device = |prefix| key.starts_with(prefix) && key.ends_with("/forwarding");
+    match switch {
+        V4_FORWARD => key == V4_REDIRECTS || per_device("net/ipv4/conf/"),
+        V6_FORWARD => key != V6_FORWARD && per_device("net/ipv6/conf/"),
+        _ => false,
+    }
+}
+
+fn rp_filter(device: &str) -> String {
+    format!("net/ipv4/conf/{device}/rp_filter")
+}
+
+fn accept_ra(device: &str) -> String {
+    format!("net/ipv6/conf/{device}/accept_ra")
+}
+
+fn forwarding(family: Family, device: &str) -> String {
+    match family {
+        Family::V4 => format!("net/ipv4/conf/{device}/forwarding"),
+        Family::V6 => format!("net/ipv6/conf/{device}/forwarding"),
+    }
 }

@@ -1,0 +1,242 @@
+//! The comparison, pure: what is there and what should be in, steps out.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use super::desired::{Desired, Divert};
+use super::state::{Family, Route, Rule, Step};
+use super::sysctl::{self, Saved, Values};
+use super::{Error, PEER_DEVICE, STEER_DEVICE};
+
+const PEER_V4_FORWARDING: &str = "net/ipv4/conf/braid1/forwarding";
+const PEER_V6_DISABLED: &str = "net/ipv6/conf/braid1/disable_ipv6";
+const STEER_V6_DISABLED: &str = "net/ipv6/conf/braid0/disable_ipv6";
+/// Sysctls of our own devices.
+pub(super) const OWN_SYSCTLS: [&str; 3] = [PEER_V4_FORWARDING, PEER_V6_DISABLED, STEER_V6_DISABLED];
+
+/// The steps from what is there to what should be. Displays as commands, one a line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// What to do, in this order.
+    pub steps: Vec<Step>,
+    /// Sysctls as they were before Braid, including those that this plan is about to change. To be
+    /// stored before the steps are taken.
+    pub saved: Saved,
+}
+
+impl Plan {
+    /// Nothing to do.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))
+    }
+}
+
+/// The kernel's state as far as it concerns us.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// `braid0`, ours or not.
+    pub steer: Option<Device>,
+    /// `braid1`, ours or not.
+    pub peer: Option<Device>,
+    /// Addresses of `braid0`.
+    pub addresses: Vec<IpAddr>,
+    /// Routes with our protocol in our tables.
+    pub routes: Vec<Route>,
+    /// Rules with our protocol and our preferences.
+    pub rules: Vec<Rule>,
+    /// Present values of the sysctls asked for.
+    pub sysctls: Values,
+    /// The kernel has IPv6.
+    pub ipv6: bool,
+}
+
+/// One end of the veth pair as found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Device {
+    pub index: u32,
+    /// A veth with our mark or in our group.
+    pub ours: bool,
+    pub mtu: u32,
+    pub up: bool,
+    /// Has our alias, no ARP and no link-local address.
+    pub set_up: bool,
+}
+
+/// What is missing. The order never cuts traffic: stale rules go first and new ones come last, the
+/// diverting ones at the outermost.
+pub(super) fn plan(desired: &Desired, found: &Found, saved: &Saved) -> Result<Plan, Error> {
+    let sysctls = sysctl::changes(desired, &found.sysctls, saved);
+    let fixed = desired.fixed_rules();
+    let divert = match desired.divert {
+        Divert::On => desired.divert_rules(),
+        Divert::Off => Vec::new(),
+        Divert::AsFound => found
+            .rules
+            .iter()
+            .filter(|r| r.diverts())
+            .cloned()
+            .collect(),
+    };
+    let wanted_rule = |r: &Rule| fixed.contains(r) || divert.contains(r);
+    let stale_rules = found.rules.iter().filter(|r| !wanted_rule(r));
+    let routes = desired.routes();
+    let addresses = desired.addresses();
+
+    let mut steps = remove_rules(stale_rules);
+    let (links, fresh) = link_steps(desired, found)?;
+    let overwritten = fresh || sysctl::switches_forwarding(&sysctls.writes);
+    steps.extend(sysctls.writes);
+    steps.extend(links);
+    steps.extend(own_sysctls(desired, found, overwritten));
+    let has = |address: &IpAddr| !fresh && found.addresses.contains(address);
+    steps.extend(
+        addresses
+            .iter()
+            .filter(|a| !has(a))
+            .map(|a| Step::AddAddress(*a)),
+    );
+
+    // What hung on a pair that is made anew is gone with the old one.
+    let there = |r: &&Route| !(fresh && r.device == STEER_DEVICE);
+    let present: Vec<&Route> = found.routes.iter().filter(there).collect();
+    let missing: Vec<&Route> = routes.iter().filter(|r| !present.contains(r)).collect();
+    steps.extend(missing.iter().map(|r| Step::PutRoute((*r).clone())));
+    let replaced = |r: &Route| missing.iter().any(|m| m.key() == r.key());
+    let stale = present
+        .iter()
+        .filter(|r| !routes.contains(r) && !replaced(r));
+    steps.extend(stale.map(|r| Step::DelRoute((*r).clone())));
+    if !fresh {
+        let stale = found
+            .addresses
+            .iter()
+            .filter(|a| !addresses.contains(a) && is_global(**a));
+        steps.extend(stale.map(|a| Step::DelAddress(*a)));
+    }
+
+    let rules = fixed
+        .iter()
+        .chain(&divert)
+        .filter(|r| !found.rules.contains(r));
+    steps.extend(rules.map(|r| Step::AddRule(r.clone())));
+    steps.extend(sysctls.restores);
+    Ok(Plan {
+        steps,
+        saved: sysctls.saved,
+    })
+}
+
+/// Everything of ours goes, what was changed goes back.
+pub(super) fn removal(found: &Found, saved: &Saved) -> Plan {
+    let mut steps = remove_rules(found.rules.iter());
+    let ours = |device: Option<Device>| device.is_some_and(|d| d.ours);
+    let gone_with_link = if ours(found.steer) {
+        steps.push(Step::DelLink {
+            device: STEER_DEVICE,
+        });
+        true
+    } else {
+        steps.extend(ours(found.peer).then_some(Step::DelLink {
+            device: PEER_DEVICE,
+        }));
+        false
+    };
+    let left = found
+        .routes
+        .iter()
+        .filter(|r| !(gone_with_link && r.device == STEER_DEVICE));
+    steps.extend(left.map(|r| Step::DelRoute(r.clone())));
+    let sysctls = sysctl::restoration(&found.sysctls, saved);
+    steps.extend(sysctls.restores);
+    Plan {
+        steps,
+        saved: sysctls.saved,
+    }
+}
+
+/// Diverting rules first: traffic leaves the datapath before anything else changes.
+fn remove_rules<'a>(rules: impl Iterator<Item = &'a Rule>) -> Vec<Step> {
+    let mut rules: Vec<&Rule> = rules.collect();
+    rules.sort_by_key(|r| !r.diverts());
+    rules
+        .into_iter()
+        .map(|r| Step::DelRule(r.clone()))
+        .collect()
+}
+
+/// Steps for the veth pair, and whether it is made anew.
+fn link_steps(desired: &Desired, found: &Found) -> Result<(Vec<Step>, bool), Error> {
+    for (device, end) in [(STEER_DEVICE, found.steer), (PEER_DEVICE, found.peer)] {
+        if end.is_some_and(|d| !d.ours) {
+            return Err(Error::ForeignDevice { device });
+        }
+    }
+    let mtu = desired.mtu();
+    let mut steps = Vec::new();
+    let fresh = match (found.steer, found.peer) {
+        (Some(_), Some(_)) => false,
+        (steer, peer) => {
+            // Half a pair: its other end was moved or renamed.
+            steps.extend(steer.map(|_| Step::DelLink {
+                device: STEER_DEVICE,
+            }));
+            steps.extend(peer.map(|_| Step::DelLink {
+                device: PEER_DEVICE,
+            }));
+            steps.push(Step::AddVeth { mtu });
+            true
+        }
+    };
+    for (device, end) in [(STEER_DEVICE, found.steer), (PEER_DEVICE, found.peer)] {
+        if fresh || end.is_none_or(|d| d.mtu != mtu || !d.set_up) {
+            steps.push(Step::SetLink {
+                device,
+                mtu,
+                ipv6: found.ipv6,
+            });
+        }
+    }
+    for (device, end) in [(STEER_DEVICE, found.steer), (PEER_DEVICE, found.peer)] {
+        if fresh || end.is_none_or(|d| !d.up) {
+            steps.push(Step::LinkUp { device });
+        }
+    }
+    Ok((steps, fresh))
+}
+
+/// Sysctls of our own devices: nothing to save, they go with the devices.
+///
+/// `braid1` swallows what comes out of it (packets that the datapath did not take): were they
+/// forwarded, they would be routed into `braid0` again and circle until their hop limit. `braid0`
+/// has IPv6 even where new devices do not get it. `overwritten`: this plan itself sets them to
+/// something else before, by making the devices or by switching forwarding on for all.
+fn own_sysctls(desired: &Desired, found: &Found, overwritten: bool) -> Vec<Step> {
+    let mut wishes = vec![(PEER_V4_FORWARDING, "0")];
+    if found.ipv6 {
+        wishes.push((PEER_V6_DISABLED, "1"));
+    }
+    if found.ipv6 && desired.has(Family::V6) {
+        wishes.push((STEER_V6_DISABLED, "0"));
+    }
+    let wrong = |(key, value): &(&str, &str)| {
+        overwritten || found.sysctls.get(*key).is_none_or(|now| now != value)
+    };
+    let wishes = wishes.into_iter().filter(wrong);
+    wishes
+        .map(|(key, value)| sysctl::write(key, value))
+        .collect()
+}
+
+fn is_global(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(a) => !a.is_unicast_link_local(),
+    }
+}

@@ -1,0 +1,494 @@
+//! Plumbing on a real kernel, each test in a network namespace of its own. Needs root.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use braid_core::UplinkId;
+use braid_daemon::plumbing::{Desired, Divert, Error, Plumbing, Saved};
+use braid_uplink::{Selection, discover};
+use nix::sched::{CloneFlags, unshare};
+
+const PORTS: std::ops::RangeInclusive<u16> = 16384..=32767;
+
+/// Runs a test on a thread with its own network namespace, which goes when the thread does.
+fn in_namespace(test: impl AsyncFnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        unshare(CloneFlags::CLONE_NEWNET).expect("network tests need root: cannot unshare");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(test());
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn run(program: &str, arguments: &str) -> String {
+    let output = Command::new(program)
+        .args(arguments.split(' '))
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments}: {error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn ip(arguments: &str) -> String {
+    run("ip", arguments)
+}
+
+fn sysctl(key: &str) -> String {
+    fs::read_to_string(Path::new("/proc/sys").join(key))
+        .unwrap()
+        .trim()
+        .to_owned()
+}
+
+fn set_sysctl(key: &str, value: &str) {
+    fs::write(Path::new("/proc/sys").join(key), value).unwrap();
+}
+
+/// A device with carrier.
+fn ethernet(name: &str, address: &str) {
+    ip(&format!("link add {name} type veth peer name {name}p"));
+    ip(&format!("link set {name}p addrgenmode none up"));
+    ip(&format!("link set {name} addrgenmode none up"));
+    ip(&format!("addr add {address} dev {name}"));
+}
+
+/// A host with a DSL line that has both families, an LTE stick, and a LAN.
+fn machine() {
+    ip("link set lo up");
+    ethernet("dsl", "10.1.0.2/24");
+    ip("addr add 10.1.0.3/24 dev dsl");
+    ip("addr add 2001:db8:1::2/64 dev dsl nodad");
+    ethernet("lte", "10.2.0.2/24");
+    ethernet("lan", "192.168.1.1/24");
+    ip("link set lte mtu 1430");
+    ip("route add default via 10.1.0.1 dev dsl");
+    ip("route add default via 10.2.0.1 dev lte metric 50");
+    ip("route add default via fe80::1 dev dsl");
+    set_sysctl("net/ipv4/conf/dsl/rp_filter", "1");
+    set_sysctl("net/ipv4/ip_local_reserved_ports", "8080,20000-20001");
+}
+
+async fn desired(divert: Divert) -> Desired {
+    let uplinks = discover(&Selection::Automatic).await.unwrap().uplinks;
+    let uplinks = uplinks
+        .into_iter()
+        .zip(0..)
+        .map(|(u, i)| (UplinkId(i), u))
+        .collect();
+    Desired::new(uplinks, vec![PORTS], divert)
+}
+
+/// Everything that plumbing could have touched.
+fn kernel_state() -> BTreeMap<String, String> {
+    let mut state = BTreeMap::new();
+    for arguments in [
+        "-4 -d rule",
+        "-6 -d rule",
+        "-4 -d route show table all",
+        "-6 -d route show table all",
+        "-d link",
+        "addr",
+    ] {
+        state.insert(arguments.to_owned(), ip(arguments));
+    }
+    for directory in ["net/ipv4", "net/ipv6"] {
+        read_sysctls(&Path::new("/proc/sys").join(directory), &mut state);
+    }
+    state
+}
+
+fn read_sysctls(directory: &Path, state: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            read_sysctls(&path, state);
+        } else if let Ok(text) = fs::read_to_string(&path) {
+            // Some cannot be read, or count by themselves.
+            if !path.ends_with("tcp_fastopen_key") {
+                state.insert(path.display().to_string(), text);
+            }
+        }
+    }
+}
+
+fn assert_same(now: &BTreeMap<String, String>, before: &BTreeMap<String, String>, when: &str) {
+    for key in before.keys().chain(now.keys()) {
+        assert_eq!(now.get(key), before.get(key), "{key} differs {when}");
+    }
+}
+
+#[test]
+fn applying_twice_changes_nothing_and_removing_restores_everything() {
+    in_namespace(async || {
+        machine();
+        let before = kernel_state();
+        let plumbing = Plumbing::open().unwrap();
+        assert_eq!(plumbing.steer_ifindex().await.unwrap(), None);
+
+        let plan = plumbing
+            .plan(&desired(Divert::On).await, &Saved::default())
+            .await
+            .unwrap();
+        plumbing.apply(&plan).await.unwrap();
+        let again = plumbing
+            .plan(&desired(Divert::On).await, &plan.saved)
+            .await
+            .unwrap();
+        assert_eq!(again.to_string(), "");
+        assert_eq!(again.saved, plan.saved);
+        assert!(plumbing.steer_ifindex().await.unwrap().is_some());
+
+        plumbing.remove(&again.saved).await.unwrap();
+        assert_same(&kernel_state(), &before, "after removal");
+        let nothing_left = plumbing.remove(&again.saved).await.unwrap();
+        assert_eq!(nothing_left.to_string(), "");
+    });
+}
+
+#[test]
+fn the_kernel_routes_as_intended() {
+    in_namespace(async || {
+        machine();
+        let plumbing = Plumbing::open().unwrap();
+        let route = |to: &str| {
+            let answer = ip(&format!("route get {to}"));
+            answer
+                .lines()
+                .next()
+                .unwrap()
+                .split(" uid")
+                .next()
+                .unwrap()
+                .trim()
+                .to_owned()
+        };
+        let start = plumbing
+            .plan(&desired(Divert::AsFound).await, &Saved::default())
+            .await
+            .unwrap();
+        plumbing.apply(&start).await.unwrap();
+        assert_eq!(
+            route("198.51.100.1"),
+            "198.51.100.1 via 10.1.0.1 dev dsl src 10.1.0.2"
+        );
+
+        let up = plumbing
+            .plan(&desired(Divert::On).await, &start.saved)
+            .await
+            .unwrap();
+        plumbing.apply(&up).await.unwrap();
+        for (to, expected) in [
+            (
+                "198.51.100.1",
+                "198.51.100.1 dev braid0 table 45520 src 192.0.0.8",
+            ),
+            (
+                "2001:db8:ffff::1",
+                "2001:db8:ffff::1 from :: dev braid0 table 45520 proto 98 src 64:ff9b:1:6272::8 \
+                 metric 1024 pref medium",
+            ),
+            // Specific routes win.
+            ("192.168.1.7", "192.168.1.7 dev lan src 192.168.1.1"),
+            ("10.2.0.9", "10.2.0.9 dev lte src 10.2.0.2"),
+            // Answers leave where the question came in.
+            (
+                "198.51.100.1 from 10.2.0.2",
+                "198.51.100.1 from 10.2.0.2 via 10.2.0.1 dev lte table 45522",
+            ),
+            (
+                "198.51.100.1 from 10.1.0.3",
+                "198.51.100.1 from 10.1.0.3 via 10.1.0.1 dev dsl table 45521",
+            ),
+        ] {
+            assert_eq!(route(to), expected);
+        }
+
+        // A restart leaves alone what diverts.
+        let restart = plumbing
+            .plan(&desired(Divert::AsFound).await, &up.saved)
+            .await
+            .unwrap();
+        assert_eq!(restart.to_string(), "");
+        let down = plumbing
+            .plan(&desired(Divert::Off).await, &up.saved)
+            .await
+            .unwrap();
+        plumbing.apply(&down).await.unwrap();
+        assert_eq!(
+            route("198.51.100.1"),
+            "198.51.100.1 via 10.1.0.1 dev dsl src 10.1.0.2"
+        );
+    });
+}
+
+#[test]
+fn an_apply_that_stops_anywhere_is_continued_or_taken_back() {
+    in_namespace(async || {
+        machine();
+        let before = kernel_state();
+        let plumbing = Plumbing::open().unwrap();
+        let mut desired = desired(Divert::On).await;
+        desired.forward = true;
+        let whole = plumbing.plan(&desired, &Saved::default()).await.unwrap();
+        for stop in 0..=whole.steps.len() {
+            for continued in [false, true] {
+                let mut part = plumbing.plan(&desired, &Saved::default()).await.unwrap();
+                assert_eq!(part, whole);
+                part.steps.truncate(stop);
+                plumbing.apply(&part).await.unwrap();
+                // All that the next process has is what was stored.
+                let mut saved = part.saved.clone();
+                if continued {
+                    let rest = plumbing.plan(&desired, &saved).await.unwrap();
+                    plumbing.apply(&rest).await.unwrap();
+                    saved = rest.saved;
+                    let nothing = plumbing.plan(&desired, &saved).await.unwrap();
+                    assert_eq!(nothing.to_string(), "", "stopped after {stop}");
+                }
+                plumbing.remove(&saved).await.unwrap();
+                let when = format!("after {stop} steps, continued: {continued}");
+                assert_same(&kernel_state(), &before, &when);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_removal_that_stops_anywhere_is_continued() {
+    in_namespace(async || {
+        machine();
+        let before = kernel_state();
+        let plumbing = Plumbing::open().unwrap();
+        let desired = desired(Divert::On).await;
+        let mut stop = 0;
+        loop {
+            let up = plumbing.plan(&desired, &Saved::default()).await.unwrap();
+            plumbing.apply(&up).await.unwrap();
+            let mut part = plumbing.plan_removal(&up.saved).await.unwrap();
+            let length = part.steps.len();
+            part.steps.truncate(stop);
+            plumbing.apply(&part).await.unwrap();
+            plumbing.remove(&part.saved).await.unwrap();
+            assert_same(&kernel_state(), &before, &format!("after a stop at {stop}"));
+            if stop == length {
+                break;
+            }
+            stop += 1;
+        }
+    });
+}
+
+#[test]
+fn the_text_of_a_plan_does_the_same_as_the_plan() {
+    in_namespace(async || {
+        machine();
+        let before = kernel_state();
+        let plumbing = Plumbing::open().unwrap();
+        let mut desired = desired(Divert::On).await;
+        desired.forward = true;
+        let up = plumbing.plan(&desired, &Saved::default()).await.unwrap();
+        for step in &up.steps {
+            let done = Command::new("sh")
+                .arg("-c")
+                .arg(step.to_string())
+                .output()
+                .unwrap();
+            assert!(
+                done.status.success(),
+                "{step}: {}",
+                String::from_utf8_lossy(&done.stderr)
+            );
+        }
+        let nothing = plumbing.plan(&desired, &up.saved).await.unwrap();
+        assert_eq!(nothing.to_string(), "");
+        let down = plumbing.plan_removal(&up.saved).await.unwrap();
+        for step in &down.steps {
+            let done = Command::new("sh")
+                .arg("-c")
+                .arg(step.to_string())
+                .output()
+                .unwrap();
+            assert!(
+                done.status.success(),
+                "{step}: {}",
+                String::from_utf8_lossy(&done.stderr)
+            );
+        }
+        assert_same(&kernel_state(), &before, "after the removal's text");
+    });
+}
+
+#[test]
+fn a_machine_becomes_a_gateway_and_stops_being_one() {
+    in_namespace(async || {
+        machine();
+        ip("-6 route del default");
+        ip("-6 route add default via fe80::1 dev dsl proto ra");
+        // Hardened, and odd: one device forwards although the machine does not.
+        set_sysctl("net/ipv4/conf/all/accept_redirects", "0");
+        set_sysctl("net/ipv4/conf/lan/forwarding", "1");
+        set_sysctl("net/ipv6/conf/lan/forwarding", "1");
+        let before = kernel_state();
+        let plumbing = Plumbing::open().unwrap();
+        let mut desired = desired(Divert::On).await;
+        let plain = plumbing.plan(&desired, &Saved::default()).await.unwrap();
+        assert!(!plain.to_string().contains("ip_forward"));
+
+        desired.forward = true;
+        let up = plumbing.plan(&desired, &Saved::default()).await.unwrap();
+        plumbing.apply(&up).await.unwrap();
+        assert_eq!(sysctl("net/ipv4/ip_forward"), "1");
+        assert_eq!(sysctl("net/ipv6/conf/all/forwarding"), "1");
+        assert_eq!(sysctl("net/ipv6/conf/dsl/accept_ra"), "2");
+        // What comes out of the veth's other end goes nowhere.
+        assert_eq!(sysctl("net/ipv4/conf/braid1/forwarding"), "0");
+        assert_eq!(
+            plumbing
+                .plan(&desired, &up.saved)
+                .await
+                .unwrap()
+                .to_string(),
+            ""
+        );
+
+        // The configuration's `[lan]` goes while the daemon runs …
+        desired.forward = false;
+        let off = plumbing.plan(&desired, &up.saved).await.unwrap();
+        plumbing.apply(&off).await.unwrap();
+        assert_eq!(sysctl("net/ipv4/ip_forward"), "0");
+        assert_eq!(sysctl("net/ipv6/conf/dsl/accept_ra"), "1");
+        // … comes back, and then all goes.
+        desired.forward = true;
+        let on = plumbing.plan(&desired, &off.saved).await.unwrap();
+        plumbing.apply(&on).await.unwrap();
+        plumbing.remove(&on.saved).await.unwrap();
+        assert_same(&kernel_state(), &before, "after removal");
+    });
+}
+
+#[test]
+fn uplinks_come_go_and_renumber() {
+    in_namespace(async || {
+        machine();
+        let plumbing = Plumbing::open().unwrap();
+        let mut saved = Saved::default();
+        let mut step = async || {
+            let plan = plumbing
+                .plan(&desired(Divert::On).await, &saved)
+                .await
+                .unwrap();
+            plumbing.apply(&plan).await.unwrap();
+            saved = plan.saved.clone();
+            plan.to_string()
+        };
+        step().await;
+
+        // With the last address of a device the kernel removes its routes, ours among them.
+        ip("addr del 10.2.0.2/24 dev lte");
+        ip("addr add 10.2.0.7/24 dev lte");
+        ip("route add default via 10.2.0.1 dev lte metric 50");
+        assert_eq!(
+            step().await,
+            "ip -4 rule del pref 32764 from 10.2.0.2 lookup 45522 protocol 98\n\
+             ip -4 route replace default via 10.2.0.1 dev lte onlink table 45522 proto 98\n\
+             ip -4 rule add pref 32764 from 10.2.0.7 lookup 45522 protocol 98\n"
+        );
+
+        ip("-6 route del default via fe80::1 dev dsl");
+        assert_eq!(
+            step().await,
+            "ip -6 rule del pref 32765 lookup 45520 protocol 98\n\
+             ip -6 rule del pref 32763 lookup main suppress_prefixlength 0 protocol 98\n\
+             ip -6 rule del pref 32764 from 2001:db8:1::2 lookup 45521 protocol 98\n\
+             ip -6 route del default dev braid0 src 64:ff9b:1:6272::8 metric 1024 table 45520 proto 98\n\
+             ip -6 route del default via fe80::1 dev dsl metric 1024 onlink table 45521 proto 98\n\
+             ip addr del 64:ff9b:1:6272::8/128 dev braid0\n"
+        );
+
+        // The kernel itself removes the routes of a device that goes down; the smaller MTU goes too.
+        ip("link set lte down");
+        assert_eq!(
+            step().await,
+            "ip -4 rule del pref 32764 from 10.2.0.7 lookup 45522 protocol 98\n\
+             ip link set braid0 alias braid mtu 1500 arp off addrgenmode none\n\
+             ip link set braid1 alias braid mtu 1500 arp off addrgenmode none\n"
+        );
+        // Someone deletes what is ours.
+        ip("rule del pref 32765");
+        ip("link set braid0 down");
+        assert_eq!(
+            step().await,
+            "ip link set braid0 up\n\
+             ip -4 route replace default dev braid0 src 192.0.0.8 table 45520 proto 98\n\
+             ip -4 rule add pref 32765 lookup 45520 protocol 98\n"
+        );
+        ip("link del braid1");
+        assert!(step().await.starts_with("ip link add braid0"));
+        assert_eq!(step().await, "");
+    });
+}
+
+#[test]
+fn what_others_do_meanwhile_is_respected() {
+    in_namespace(async || {
+        machine();
+        let plumbing = Plumbing::open().unwrap();
+        let up = plumbing
+            .plan(&desired(Divert::On).await, &Saved::default())
+            .await
+            .unwrap();
+        plumbing.apply(&up).await.unwrap();
+        assert_eq!(
+            sysctl("net/ipv4/ip_local_reserved_ports"),
+            "8080,16384-32767"
+        );
+
+        set_sysctl("net/ipv4/ip_local_reserved_ports", "9090,16384-32767");
+        set_sysctl("net/ipv4/conf/dsl/rp_filter", "0");
+        ip("rule add pref 32764 from 10.9.9.9 lookup main");
+        ip("route add default dev lan table 4711 proto 98");
+        plumbing.remove(&up.saved).await.unwrap();
+        assert_eq!(
+            sysctl("net/ipv4/ip_local_reserved_ports"),
+            "9090,20000-20001"
+        );
+        assert_eq!(sysctl("net/ipv4/conf/dsl/rp_filter"), "0");
+        assert!(ip("rule").contains("32764:\tfrom 10.9.9.9 lookup main"));
+        assert!(ip("route show table 4711").contains("default dev lan"));
+    });
+}
+
+#[test]
+fn a_foreign_device_of_our_name_is_refused_and_survives() {
+    in_namespace(async || {
+        machine();
+        ethernet("braid0", "10.5.0.1/24");
+        let plumbing = Plumbing::open().unwrap();
+        let refused = plumbing
+            .plan(&desired(Divert::On).await, &Saved::default())
+            .await;
+        let error = refused.unwrap_err();
+        assert!(
+            matches!(error, Error::ForeignDevice { device: "braid0" }),
+            "{error}"
+        );
+        assert_eq!(
+            plumbing
+                .remove(&Saved::default())
+                .await
+                .unwrap()
+                .to_string(),
+            ""
+        );
+        assert_eq!(plumbing.steer_ifindex().await.unwrap(), None);
+        assert!(ip("link").contains("braid0"));
+    });
+}
