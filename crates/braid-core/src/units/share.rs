@@ -28,6 +28,9 @@ impl Share {
     /// Nothing.
     pub const NONE: Share = Share(0);
 
+    /// Everything.
+    pub const ALL: Share = Share(WHOLE as u32);
+
     /// As a fraction, 0 to 1.
     #[must_use]
     pub fn fraction(self) -> f64 {

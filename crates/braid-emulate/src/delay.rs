@@ -1,0 +1,122 @@
+//! From the wire's end to the other side: propagation delay and jitter.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Time;
+use crate::queue::Held;
+use crate::rng::Rng;
+
+/// How the delay of single packets scatters around its mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Distribution {
+    /// Evenly within ± jitter.
+    #[default]
+    Uniform,
+    /// Normal with a standard deviation of the jitter, cut at ± 3 of them.
+    Normal,
+    /// Never below the delay; above it, Pareto with shape 3 and a mean of the jitter, cut at 20
+    /// times it: mostly little, now and then much.
+    Pareto,
+}
+
+/// Delay and jitter of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Delay {
+    /// One-way delay; the mean of it for the symmetric distributions.
+    pub base: Duration,
+    /// Scatter; none at zero.
+    pub jitter: Duration,
+    /// Its shape.
+    pub distribution: Distribution,
+    /// Whether a packet may overtake another. If not, one that would is held back until the other
+    /// has left.
+    pub reorder: bool,
+}
+
+impl Delay {
+    /// The largest delay that a packet can get.
+    #[must_use]
+    pub fn longest(&self) -> Duration {
+        self.base
+            + match self.distribution {
+                Distribution::Uniform => self.jitter,
+                Distribution::Normal => 3 * self.jitter,
+                Distribution::Pareto => 20 * self.jitter,
+            }
+    }
+
+    /// The smallest delay that a packet can get.
+    #[must_use]
+    pub fn shortest(&self) -> Duration {
+        self.base.saturating_sub(match self.distribution {
+            Distribution::Uniform => self.jitter,
+            Distribution::Normal => 3 * self.jitter,
+            Distribution::Pareto => Duration::ZERO,
+        })
+    }
+
+    fn draw(&self, rng: &mut Rng) -> Duration {
+        if self.jitter.is_zero() {
+            return self.base;
+        }
+        let scatter = match self.distribution {
+            Distribution::Uniform => 2.0 * rng.unit() - 1.0,
+            Distribution::Normal => normal(rng).clamp(-3.0, 3.0),
+            // Lomax with shape 3 and scale 2 has mean 1.
+            Distribution::Pareto => (2.0 * ((1.0 - rng.unit()).powf(-1.0 / 3.0) - 1.0)).min(20.0),
+        };
+        let nanos = self.base.as_nanos() as f64 + scatter * self.jitter.as_nanos() as f64;
+        Duration::from_nanos(nanos.max(0.0) as u64)
+    }
+}
+
+/// Standard normal (Box and Muller).
+fn normal(rng: &mut Rng) -> f64 {
+    let radius = (-2.0 * (1.0 - rng.unit()).ln()).sqrt();
+    radius * (std::f64::consts::TAU * rng.unit()).cos()
+}
+
+/// Packets under way, by the time that they come out.
+#[derive(Debug)]
+pub(crate) struct Line<P> {
+    packets: VecDeque<(Time, Held<P>)>,
+}
+
+impl<P> Line<P> {
+    pub fn new() -> Line<P> {
+        Line {
+            packets: VecDeque::new(),
+        }
+    }
+
+    /// Takes a packet whose last bit left the wire at `at`.
+    pub fn push(&mut self, at: Time, delay: &Delay, rng: &mut Rng, held: Held<P>) {
+        let mut out = at + delay.draw(rng);
+        let last = self.packets.back().map_or(Time::ZERO, |(time, _)| *time);
+        if !delay.reorder {
+            out = out.max(last);
+        }
+        if out >= last {
+            self.packets.push_back((out, held));
+        } else {
+            // Overtaking is rare and short, so the place is near the end, and moving is cheap.
+            let place = self.packets.partition_point(|(time, _)| *time <= out);
+            self.packets.insert(place, (out, held));
+        }
+    }
+
+    /// When the next packet comes out.
+    pub fn next(&self) -> Option<Time> {
+        self.packets.front().map(|(time, _)| *time)
+    }
+
+    /// The next packet that has come out by `now`, and when it did.
+    pub fn pop(&mut self, now: Time) -> Option<(Time, Held<P>)> {
+        self.next().filter(|time| *time <= now)?;
+        self.packets.pop_front()
+    }
+}

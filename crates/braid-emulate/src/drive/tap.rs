@@ -1,0 +1,223 @@
+//! TAP devices without virtio-net header: what comes out are real frames of at most the MTU with
+//! real checksums, because the kernel has to segment and sum up before it hands them over.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use serde::Serialize;
+
+use super::port::{Endpoint, Mac};
+use super::{DriveError, netns, sys};
+
+/// Frames that the kernel holds for us until they are read. Its own 500 would drop silently when
+/// a burst arrives while the emulator writes; the emulator's queue is to be the one that drops. An
+/// entry costs 8 bytes.
+const KERNEL_QUEUE: i32 = 8192;
+
+/// One end of the link. The device vanishes when this is dropped, also by `kill -9`.
+#[derive(Debug)]
+pub(super) struct Tap {
+    endpoint: Endpoint,
+    device: File,
+    /// `/proc/net/dev` of the device's namespace.
+    counters: File,
+    index: u32,
+    mac: Mac,
+}
+
+/// A device as the ready line names it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Device {
+    /// Its namespace; null for the caller's.
+    pub netns: Option<String>,
+    /// Its name.
+    pub device: String,
+    /// Its interface index there.
+    pub index: u32,
+    /// Its MAC address.
+    pub mac: String,
+}
+
+impl Tap {
+    /// Makes the device, names it and sets it up.
+    pub fn create(endpoint: &Endpoint, mac: Option<Mac>) -> Result<Tap, DriveError> {
+        netns::within(endpoint.netns.as_deref(), || {
+            Tap::create_here(endpoint, mac)
+        })
+    }
+
+    fn create_here(endpoint: &Endpoint, mac: Option<Mac>) -> Result<Tap, DriveError> {
+        let step = |step: &'static str| {
+            move |source| DriveError::Device {
+                device: endpoint.device.clone(),
+                place: endpoint.place(),
+                step,
+                source,
+            }
+        };
+        let device = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open("/dev/net/tun")
+            .map_err(|source| DriveError::NoTun { source })?;
+
+        let mut request = sys::interface_request(&endpoint.device);
+        request.ifr_ifru.ifru_flags =
+            (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_TUN_EXCL) as libc::c_short;
+        sys::interface_ioctl(device.as_fd(), libc::TUNSETIFF, &mut request).map_err(|error| {
+            match error.raw_os_error() {
+                // EBUSY: a TAP of that name; EINVAL: a device of another kind.
+                Some(libc::EBUSY | libc::EEXIST | libc::EINVAL) => DriveError::DeviceTaken {
+                    device: endpoint.device.clone(),
+                    place: endpoint.place(),
+                },
+                _ => step("make a TAP device")(error),
+            }
+        })?;
+
+        let socket = socket(
+            AddressFamily::Inet,
+            SockType::Datagram,
+            SockFlag::SOCK_CLOEXEC,
+            None,
+        )
+        .map_err(|errno| step("open a socket")(errno.into()))?;
+        let ioctl = |call, request: &mut libc::ifreq, what| {
+            sys::interface_ioctl(socket.as_fd(), call, request).map_err(step(what))
+        };
+        if let Some(Mac(bytes)) = mac {
+            let mut request = sys::interface_request(&endpoint.device);
+            let mut address = libc::sockaddr {
+                sa_family: libc::ARPHRD_ETHER,
+                sa_data: [0; 14],
+            };
+            for (to, from) in address.sa_data.iter_mut().zip(bytes) {
+                *to = from as libc::c_char;
+            }
+            request.ifr_ifru.ifru_hwaddr = address;
+            ioctl(libc::SIOCSIFHWADDR, &mut request, "set the MAC address")?;
+        }
+        let mut request = sys::interface_request(&endpoint.device);
+        // The field of the union that the kernel calls ifr_qlen is a plain int too.
+        request.ifr_ifru.ifru_metric = KERNEL_QUEUE;
+        ioctl(
+            libc::SIOCSIFTXQLEN,
+            &mut request,
+            "set the length of the kernel's queue",
+        )?;
+
+        let mut request = sys::interface_request(&endpoint.device);
+        ioctl(libc::SIOCGIFFLAGS, &mut request, "read flags")?;
+        // SAFETY: SIOCGIFFLAGS has just filled this field of the union.
+        let flags = unsafe { request.ifr_ifru.ifru_flags };
+        request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
+        ioctl(libc::SIOCSIFFLAGS, &mut request, "set it up")?;
+
+        let mut request = sys::interface_request(&endpoint.device);
+        ioctl(libc::SIOCGIFINDEX, &mut request, "read its index")?;
+        // SAFETY: SIOCGIFINDEX has just filled this field of the union.
+        let index = unsafe { request.ifr_ifru.ifru_ifindex };
+        let mut request = sys::interface_request(&endpoint.device);
+        ioctl(libc::SIOCGIFHWADDR, &mut request, "read its MAC address")?;
+        // SAFETY: SIOCGIFHWADDR has just filled this field of the union.
+        let address = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
+        let mac = Mac(std::array::from_fn(|i| address[i] as u8));
+
+        let counters =
+            File::open("/proc/thread-self/net/dev").map_err(step("open its counters"))?;
+        let index = index.unsigned_abs();
+        Ok(Tap {
+            endpoint: endpoint.clone(),
+            device,
+            counters,
+            index,
+            mac,
+        })
+    }
+
+    /// The device as it is named to the outside.
+    pub fn describe(&self) -> Device {
+        Device {
+            netns: self.endpoint.netns.clone(),
+            device: self.endpoint.device.clone(),
+            index: self.index,
+            mac: self.mac.to_string(),
+        }
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.device.as_raw_fd()
+    }
+
+    /// The next frame that the kernel sends through the device; none for now.
+    pub fn read<'b>(&self, buffer: &'b mut [u8]) -> Result<Option<&'b [u8]>, DriveError> {
+        match (&self.device).read(buffer) {
+            Ok(len) => Ok(Some(&buffer[..len])),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            Err(source) => Err(self.failed("read", source)),
+        }
+    }
+
+    /// Gives the kernel a frame, as if it had arrived. False if it did not take it: the device is
+    /// down, or there is no memory.
+    pub fn write(&self, frame: &[u8]) -> Result<bool, DriveError> {
+        match nix::unistd::write(&self.device, frame) {
+            // A TAP device takes a frame as a whole or not at all.
+            Ok(_) => Ok(true),
+            Err(errno @ (Errno::EBADFD | Errno::ENODEV | Errno::EBADF)) => {
+                Err(self.failed("write", errno.into()))
+            }
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Frames that the kernel dropped at this device, for want of room in its own queue or because
+    /// nobody took them: to be seen, so that it is no silent loss.
+    pub fn kernel_drops(&mut self) -> Result<u64, DriveError> {
+        let mut text = String::new();
+        let read = self.counters.seek(SeekFrom::Start(0));
+        read.and_then(|_| self.counters.read_to_string(&mut text))
+            .map_err(|source| self.failed("read its counters", source))?;
+        Ok(transmit_drops(&text, &self.endpoint.device).unwrap_or(0))
+    }
+
+    fn failed(&self, step: &'static str, source: io::Error) -> DriveError {
+        let device = self.endpoint.device.clone();
+        DriveError::Device {
+            device,
+            place: self.endpoint.place(),
+            step,
+            source,
+        }
+    }
+}
+
+/// From `/proc/net/dev`: eight receive counters, then packets, bytes … of which the fourth of the
+/// second eight are drops.
+fn transmit_drops(text: &str, device: &str) -> Option<u64> {
+    let row = text.lines().find_map(|line| {
+        let (name, row) = line.split_once(':')?;
+        (name.trim() == device).then_some(row)
+    })?;
+    row.split_whitespace().nth(8 + 3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::transmit_drops;
+
+    #[test]
+    fn drops_are_found_in_the_kernels_table() {
+        let table = "Inter-|   Receive |  Transmit\n face |bytes packets …\n    \
+                     lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n  \
+                     dsl: 0 0 0 0 0 0 0 0 100 2 0 77 0 0 0 0\n";
+        assert_eq!(transmit_drops(table, "dsl"), Some(77));
+        assert_eq!(transmit_drops(table, "ds"), None);
+    }
+}
