@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 
@@ -18,6 +18,10 @@ STEAL_BOUND = 0.02
 #: Repetitions of one measurement, and of all per round, so that a bad hour cannot make a run endless.
 STEAL_REPEATS = 2
 STEAL_REPEATS_PER_ROUND = 2
+
+#: Pairs per round of the loads that can be short (iperf3 knows whole seconds only): the closer in time two
+#: measurements are, the less the rest of the machine comes between them.
+SHORT_TURNS = 2
 
 #: Connections per second at which their duration is measured: far from what either gateway can do.
 PACED_CONNECTIONS = 1000.0
@@ -35,15 +39,22 @@ def compare(run: Run, net: SideBySide, *, rounds: int, seconds: float) -> None:
         net.offload(on=offload)
         for number in range(rounds):
             with run.step(f"braid and nftables {word} offloads, round {number + 1} of {rounds}"):
-                order = net.sides() if number % 2 == 0 else net.sides()[::-1]
-                for load, measure in measures.items():
-                    for side in order:
-                        blank = partial(Sample, load, offload, number, side.name)
-                        sample, repeats = _sample(blank, partial(measure, side), min(spare, STEAL_REPEATS))
-                        samples.append(sample)
-                        spare -= repeats
+                for load, turn, side in _order(net, number):
+                    blank = partial(Sample, load, offload, turn, side.name)
+                    sample, repeats = _sample(blank, partial(measures[load], side), min(spare, STEAL_REPEATS))
+                    samples.append(sample)
+                    spare -= repeats
     net.offload(on=True)
     _record(run, samples)
+
+
+def _order(net: SideBySide, number: int) -> Iterator[tuple[Load, int, Side]]:
+    """Return one round's measurements; whoever is first in one pair is second in the next."""
+    for load in LOADS:
+        turns = 1 if load.startswith("bulk") else SHORT_TURNS
+        for turn in range(turns * number, turns * (number + 1)):
+            for side in net.sides() if turn % 2 == 0 else net.sides()[::-1]:
+                yield load, turn, side
 
 
 def _measures(net: SideBySide, seconds: float) -> dict[Load, Measure]:

@@ -15,16 +15,16 @@ from braid_lab.product import braid
 class Plan:
     """How much is measured."""
 
-    #: Pairs of measurements per load, with and without offloads each.
+    #: Rounds of the comparison, as many with offloads as without.
     rounds: int
-    #: Length of one measurement.
+    #: Length of one measurement (of a bulk transfer: at least one second).
     seconds: float
     #: Length of the train of datagrams around the daemon's death.
     train_seconds: float
 
 
-QUICK = Plan(rounds=3, seconds=0.7, train_seconds=4.0)
-FULL = Plan(rounds=9, seconds=2.5, train_seconds=8.0)
+QUICK = Plan(rounds=3, seconds=0.35, train_seconds=4.0)
+FULL = Plan(rounds=6, seconds=2.0, train_seconds=8.0)
 
 
 @experiment(

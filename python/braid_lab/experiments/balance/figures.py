@@ -27,7 +27,8 @@ class Sample:
 
     load: Load
     offload: bool
-    round: int
+    #: Which pair of this load it belongs to.
+    turn: int
     side: SideName
     value: float
     #: Share of the machine's time that the hypervisor gave to others meanwhile.
@@ -35,20 +36,20 @@ class Sample:
 
 
 def values(samples: Sequence[Sample], load: Load, *, offload: bool, side: SideName) -> list[float]:
-    """Return one side's values in the order of the rounds."""
+    """Return one side's values in the order of the pairs."""
     chosen = [each for each in samples if (each.load, each.offload, each.side) == (load, offload, side)]
-    return [each.value for each in sorted(chosen, key=lambda each: each.round)]
+    return [each.value for each in sorted(chosen, key=lambda each: each.turn)]
 
 
 def ratios(samples: Sequence[Sample], load: Load, *, offload: bool) -> list[float]:
-    """Return Braid ÷ nftables of every round: neighbours in time, so that the machine's moods cancel out."""
+    """Return Braid ÷ nftables of every pair: neighbours in time, so that the machine's moods cancel out."""
     ours = values(samples, load, offload=offload, side="braid")
     theirs = values(samples, load, offload=offload, side="nft")
     return [our / their for our, their in zip(ours, theirs, strict=True)]
 
 
 def both_ways(samples: Sequence[Sample], *, offload: bool) -> list[float]:
-    """Return the bulk ratio of every round: the mean of download and upload."""
+    """Return the bulk ratio of every pair: the mean of download and upload."""
     pairs = zip(
         ratios(samples, "bulk_down", offload=offload), ratios(samples, "bulk_up", offload=offload), strict=True
     )
