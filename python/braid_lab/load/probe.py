@@ -29,6 +29,8 @@ SILENCE_SECONDS = 0.6
 #: How long the first packet may take.
 PATIENCE_SECONDS = 10.0
 BUFFER_BYTES = 16 << 20
+#: A sender that is later than this does not make up for it.
+STALL_SECONDS = 0.001
 
 
 def receive(address: str) -> None:
@@ -86,10 +88,14 @@ def send(address: str, count: int, size: int, per_second: float) -> None:
         packet = bytearray(size)
         start = time.monotonic()
         for sequence in range(count):
-            # Sleeping is too coarse for fast trains: those send what has fallen due since the last look.
+            # Sleeping is too coarse for fast trains: those send what has fallen due since the last look. After a
+            # longer stall of our own, the rest of the train is late: making up for it would be a burst that
+            # fills the link's queue and is then taken for its delay.
             ahead = start + sequence / per_second - time.monotonic()
             if ahead > 0:
                 time.sleep(ahead)
+            elif ahead < -STALL_SECONDS:
+                start -= ahead
             STAMP.pack_into(packet, 0, sequence, time.time_ns())
             sender.send(packet)
 

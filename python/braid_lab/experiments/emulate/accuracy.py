@@ -44,7 +44,7 @@ class Extent:
     runs: int
 
 
-QUICK = Extent(seconds=1.0, losses=20_000, runs=1)
+QUICK = Extent(seconds=1.0, losses=40_000, runs=1)
 FULL_EXTENT = Extent(seconds=4.0, losses=100_000, runs=3)
 
 
@@ -158,7 +158,7 @@ def _delays(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) ->
 
 def _losses(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) -> None:
     """Random loss over many small packets, then loss in bursts (Gilbert-Elliott)."""
-    per_second = 20_000.0
+    per_second = 30_000.0
 
     def lost(line: Line) -> tuple[float, dict[str, Any]]:
         with pair.linked(line):
