@@ -7,12 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 use crate::plumbing::Saved;
-use crate::run_dir::RunDir;
+use crate::run_dir::{RunDir, network_namespace};
 
 /// Contents of `state.json`. Written before the kernel is changed, so that whatever is changed can
 /// be undone by somebody else.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
+    /// The boot that it belongs to: what an earlier boot changed is gone.
+    pub boot: String,
     /// The network namespace that was changed, as `/proc/self/ns/net` names it.
     pub network: String,
     /// Sysctls as they were found.
@@ -31,7 +33,15 @@ pub struct Remembered {
 }
 
 impl State {
-    /// Reads the state of an instance; `None` if it left none.
+    /// A state of this boot and network, with nothing changed yet.
+    ///
+    /// # Errors
+    /// `/proc` is not to be had.
+    pub fn fresh() -> Result<State, Failure> {
+        Ok(State { boot: boot()?, network: network_namespace()?, ..State::default() })
+    }
+
+    /// Reads the state of an instance; `None` if it left none in this boot.
     ///
     /// # Errors
     /// It is there and cannot be read.
@@ -43,11 +53,29 @@ impl State {
                 text.map_err(|error| Failure::io(format!("read {}", path.display()), &error))?
             }
         };
-        serde_json::from_str(&text).map(Some).map_err(|error| {
+        let state: State = serde_json::from_str(&text).map_err(|error| {
             let text = format!("{}: {error}", path.display());
             let fix = "remove the file and run braid down; sysctls then stay as Braid set them";
             Failure::new("state", text).fix(fix)
-        })
+        })?;
+        Ok((state.boot == boot()?).then_some(state))
+    }
+
+    /// Checks that the state is of the network namespace that the calling thread is in: undoing
+    /// somewhere else what was done here would harm both.
+    ///
+    /// # Errors
+    /// It is of another one.
+    pub fn check_network(&self) -> Result<(), Failure> {
+        let here = network_namespace()?;
+        if self.network == here {
+            return Ok(());
+        }
+        let text = format!("started in network namespace {}, this is {here}", self.network);
+        Err(Failure::new("other-network", text).fix(
+            "run it there (nsenter --net=…); if that namespace is gone, unmount bpf/ in the run \
+             directory and remove the directory",
+        ))
     }
 
     /// Replaces the file in one step and makes it durable: whoever reads it sees the old or the new
@@ -67,6 +95,12 @@ impl State {
         };
         write().map_err(|error| Failure::io(format!("write {}", path.display()), &error))
     }
+}
+
+fn boot() -> Result<String, Failure> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    let text = fs::read_to_string(path);
+    text.map(|id| id.trim().to_owned()).map_err(|error| Failure::io(format!("read {path}"), &error))
 }
 
 #[cfg(test)]

@@ -1,3 +1,215 @@
 //! The braid command line.
+//!
+//! Standard output is the answer, standard error everything else. What is shown comes from the
+//! daemon's local API; `--json` prints the same data.
+#![forbid(unsafe_code)]
 
-fn main() {}
+mod cli;
+mod client;
+mod external;
+mod show;
+mod table;
+mod terminal;
+mod up;
+
+use std::io;
+use std::process::ExitCode;
+
+use braid_daemon::config::{Config, ConfigError, DEFAULT_PATH};
+use braid_daemon::failure::Failure;
+use braid_daemon::preflight::kernel_release;
+use braid_daemon::report::{FlowsReport, StatusReport, UplinksReport, VersionReport};
+use braid_daemon::run_dir::RunDir;
+use clap::Parser;
+use serde::de::DeserializeOwned;
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::{Cli, Command, ConfigCommand, FlowsArgs, Output};
+use crate::client::NoAnswer;
+use crate::terminal::{answer, answer_json, paint, show_failure};
+
+/// Commit that this program was built from.
+const COMMIT: Option<&str> = option_env!("BRAID_COMMIT");
+
+/// Why a command did not end well. Each has its exit code.
+#[derive(Debug)]
+enum Stop {
+    /// It failed: 1; or 2 if it was asked for wrongly.
+    Failure(Failure),
+    /// The configuration is wrong: 1.
+    Config(ConfigError),
+    /// Nobody answers: 3.
+    Unreachable(Failure),
+    /// It worked, and what it shows is not as it should be: 4.
+    Degraded,
+}
+
+type Outcome = Result<(), Stop>;
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Stop {
+        Stop::Failure(failure)
+    }
+}
+
+impl From<NoAnswer> for Stop {
+    fn from(no_answer: NoAnswer) -> Stop {
+        match no_answer {
+            NoAnswer::Unreachable(failure) => Stop::Unreachable(failure),
+            NoAnswer::Refused(failure) => Stop::Failure(failure),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_log();
+    let json = wants_json(&cli.command);
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Stop::Degraded) => ExitCode::from(4),
+        Err(Stop::Failure(failure)) => {
+            show_failure(&failure, json);
+            ExitCode::from(if failure.code == "usage" { 2 } else { 1 })
+        }
+        Err(Stop::Unreachable(failure)) => {
+            show_failure(&failure, json);
+            ExitCode::from(3)
+        }
+        Err(Stop::Config(error)) => {
+            eprint!("{}", error.render(paint(&io::stderr())));
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn run(cli: Cli) -> Outcome {
+    let run_dir = std::path::absolute(&cli.run_dir);
+    let run_dir = RunDir::new(run_dir.map_err(|error| Failure::io("--run-dir", &error))?);
+    match cli.command {
+        Command::Up(arguments) => up::up(run_dir, &arguments),
+        Command::Down(output) => up::down(&run_dir, output),
+        Command::Status(output) => status(&run_dir, output),
+        Command::Uplinks(output) => uplinks(&run_dir, output),
+        Command::Flows(arguments) => flows(&run_dir, &arguments),
+        Command::Version(output) => version(&run_dir, output),
+        Command::Config(ConfigCommand::Check { file, config }) => {
+            config_check(file.or(config).as_deref())
+        }
+        Command::Config(ConfigCommand::Show { config, effective, output }) => {
+            config_show(config.as_deref(), effective, output)
+        }
+        Command::Emulate(arguments) => emulate(braid_emulate::cli::run(arguments)),
+        Command::EmulateCtl(arguments) => emulate(braid_emulate::cli::control(arguments)),
+        Command::Lab(external) => {
+            Err(external::become_program("lab", &external.arguments).into())
+        }
+        Command::Sdn(external) => {
+            Err(external::become_program("sdn", &external.arguments).into())
+        }
+    }
+}
+
+fn wants_json(command: &Command) -> bool {
+    match command {
+        Command::Up(arguments) => arguments.output.json && !arguments.detached,
+        Command::Flows(arguments) => arguments.output.json,
+        Command::Down(output)
+        | Command::Status(output)
+        | Command::Uplinks(output)
+        | Command::Version(output)
+        | Command::Config(ConfigCommand::Show { output, .. }) => output.json,
+        _ => false,
+    }
+}
+
+/// The log goes to standard error; BRAID_LOG sets how much (`warn`, `debug`, `braid_daemon=trace`).
+fn start_log() {
+    let filter = EnvFilter::try_from_env("BRAID_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let colour = paint(&io::stderr()) == braid_daemon::config::Paint::Colour;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colour).init();
+}
+
+/// One thread: every command and the daemon do one thing at a time.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Failure::io("start the event loop", &error))
+}
+
+fn ask<T: DeserializeOwned>(run_dir: &RunDir, path: &str) -> Result<T, Stop> {
+    Ok(runtime()?.block_on(client::get(run_dir, path))?)
+}
+
+fn status(run_dir: &RunDir, output: Output) -> Outcome {
+    let report: StatusReport = ask(run_dir, "/v1/status")?;
+    match output.json {
+        true => answer_json(&report)?,
+        false => answer(&show::status(&report, paint(&io::stdout())))?,
+    }
+    if report.health.is_empty() { Ok(()) } else { Err(Stop::Degraded) }
+}
+
+fn uplinks(run_dir: &RunDir, output: Output) -> Outcome {
+    let report: UplinksReport = ask(run_dir, "/v1/uplinks")?;
+    Ok(match output.json {
+        true => answer_json(&report)?,
+        false => answer(&show::uplinks(&report.uplinks, paint(&io::stdout())))?,
+    })
+}
+
+fn flows(run_dir: &RunDir, arguments: &FlowsArgs) -> Outcome {
+    let mut report: FlowsReport = ask(run_dir, "/v1/flows")?;
+    if let Some(uplink) = &arguments.uplink {
+        report.flows.retain(|flow| flow.uplink == *uplink);
+    }
+    Ok(match arguments.output.json {
+        true => answer_json(&report)?,
+        false => answer(&show::flows(&report, paint(&io::stdout())))?,
+    })
+}
+
+/// The daemon knows what is in the kernel; without one there is nothing to say of it.
+fn version(run_dir: &RunDir, output: Output) -> Outcome {
+    let daemon = ask::<VersionReport>(run_dir, "/v1/version").ok();
+    let report = VersionReport {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: COMMIT.map(str::to_owned),
+        kernel: kernel_release(),
+        datapath: daemon.and_then(|daemon| daemon.datapath),
+    };
+    Ok(match output.json {
+        true => answer_json(&report)?,
+        false => answer(&show::version(&report))?,
+    })
+}
+
+fn config_check(file: Option<&std::path::Path>) -> Outcome {
+    let (config, path) = Config::find(file)?;
+    let place = path.map_or_else(|| format!("no {DEFAULT_PATH}"), |p| p.display().to_string());
+    let uplinks = match config.uplinks.len() {
+        0 => "uplinks found by their default routes".to_owned(),
+        1 => "1 uplink".to_owned(),
+        n => format!("{n} uplinks"),
+    };
+    Ok(answer(&format!("{place}: good ({uplinks}, policy {})\n", config.policy))?)
+}
+
+fn config_show(file: Option<&std::path::Path>, effective: bool, output: Output) -> Outcome {
+    let (config, path) = Config::find(file)?;
+    if output.json {
+        return Ok(answer_json(&config)?);
+    }
+    if effective {
+        return Ok(answer(&config.to_toml())?);
+    }
+    let text = match path {
+        None => format!("# no {DEFAULT_PATH}: --effective shows what that means\n"),
+        Some(path) => std::fs::read_to_string(&path)
+            .map_err(|error| Failure::io(format!("read {}", path.display()), &error))?,
+    };
+    Ok(answer(&text)?)
+}
+
+fn emulate(outcome: Result<(), braid_emulate::drive::DriveError>) -> Outcome {
+    outcome.map_err(|error| Failure::new("emulate", error.to_string()).into())
+}

@@ -1,0 +1,169 @@
+//! The local API: HTTP and JSON on a Unix socket.
+//!
+//! Handlers own nothing: they pass questions to the loop that owns the engine and wait for the
+//! answer, so that no lock is needed and every answer is of one moment.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::Serialize;
+use tokio::net::UnixListener;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::engine::Engine;
+use crate::failure::Failure;
+use crate::peer::{Gate, Peer};
+use crate::preflight::kernel_release;
+use crate::report::{DatapathReport, DownReport, ErrorReport, VersionReport};
+use crate::run_dir::RunDir;
+
+/// What the loop that owns the engine is asked.
+pub enum Job {
+    /// A question. It answers its asker itself.
+    Ask(Box<dyn FnOnce(&Engine) + Send>),
+    /// Undo everything and end.
+    Down(oneshot::Sender<Result<DownReport, Failure>>),
+}
+
+/// The API's end of the line to the loop.
+#[derive(Clone)]
+struct Desk {
+    jobs: mpsc::Sender<Job>,
+    commit: Option<&'static str>,
+}
+
+type Answer<T> = Result<Json<T>, Refusal>;
+
+/// A failure on its way to becoming a response.
+struct Refusal(Failure);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = match self.0.code.as_str() {
+            "forbidden" => StatusCode::FORBIDDEN,
+            "not-found" => StatusCode::NOT_FOUND,
+            "method" => StatusCode::METHOD_NOT_ALLOWED,
+            "ending" => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        (status, Json(ErrorReport { error: self.0 })).into_response()
+    }
+}
+
+impl Desk {
+    async fn ask<T, F>(&self, question: F) -> Answer<T>
+    where
+        T: Serialize + Send + 'static,
+        F: FnOnce(&Engine) -> Result<T, Failure> + Send + 'static,
+    {
+        let (answer, answered) = oneshot::channel();
+        let job = Job::Ask(Box::new(move |engine| {
+            // An asker that has hung up needs no answer.
+            let _ = answer.send(question(engine));
+        }));
+        self.pass(job, answered).await
+    }
+
+    async fn pass<T>(
+        &self,
+        job: Job,
+        answered: oneshot::Receiver<Result<T, Failure>>,
+    ) -> Answer<T> {
+        let ending = || Refusal(Failure::new("ending", "the daemon is ending"));
+        self.jobs.send(job).await.map_err(|_| ending())?;
+        answered.await.map_err(|_| ending())?.map(Json).map_err(Refusal)
+    }
+}
+
+/// Opens the socket. The caller holds the run directory's lock, so a socket that is there already
+/// belongs to nobody.
+///
+/// # Errors
+/// What the system said.
+pub fn bind(run_dir: &RunDir, gate: &Gate) -> Result<UnixListener, Failure> {
+    let path = run_dir.socket();
+    let bind = || {
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        std::os::unix::fs::chown(&path, None, gate.gid())?;
+        fs::set_permissions(&path, Permissions::from_mode(0o660))?;
+        Ok(listener)
+    };
+    bind().map_err(|error| Failure::io(format!("socket {}", path.display()), &error))
+}
+
+/// Serves the API until `end` is done and the last answer is out.
+///
+/// # Errors
+/// What the system said.
+pub async fn serve(
+    listener: UnixListener,
+    gate: Gate,
+    jobs: mpsc::Sender<Job>,
+    commit: Option<&'static str>,
+    end: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let router = Router::new()
+        .route("/v1/status", get(|State(desk): State<Desk>| async move {
+            desk.ask(Engine::status).await
+        }))
+        .route("/v1/uplinks", get(|State(desk): State<Desk>| async move {
+            desk.ask(Engine::uplinks).await
+        }))
+        .route("/v1/flows", get(|State(desk): State<Desk>| async move {
+            desk.ask(Engine::flows).await
+        }))
+        .route("/v1/config", get(|State(desk): State<Desk>| async move {
+            desk.ask(|engine| Ok(engine.settings.config.clone())).await
+        }))
+        .route("/v1/version", get(version))
+        .route("/v1/down", post(down))
+        .fallback(|| async {
+            let failure = Failure::new("not-found", "there is nothing here");
+            Refusal(failure.fix("docs/api.schema.json lists the paths"))
+        })
+        .method_not_allowed_fallback(|| async {
+            Refusal(Failure::new("method", "not with this method").fix("GET shows, POST changes"))
+        })
+        .layer(from_fn_with_state(gate, admit))
+        .with_state(Desk { jobs, commit })
+        .into_make_service_with_connect_info::<Peer>();
+    axum::serve(listener, router).with_graceful_shutdown(end).await
+}
+
+async fn admit(
+    State(gate): State<Gate>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match gate.admit(peer) {
+        Ok(()) => next.run(request).await,
+        Err(failure) => Refusal(failure).into_response(),
+    }
+}
+
+async fn version(State(desk): State<Desk>) -> Json<VersionReport> {
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    Json(VersionReport {
+        version: version.clone(),
+        commit: desk.commit.map(str::to_owned),
+        kernel: kernel_release(),
+        datapath: Some(DatapathReport { version, pid: std::process::id() }),
+    })
+}
+
+async fn down(State(desk): State<Desk>) -> Answer<DownReport> {
+    let (answer, answered) = oneshot::channel();
+    desk.pass(Job::Down(answer), answered).await
+}

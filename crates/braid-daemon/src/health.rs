@@ -1,0 +1,135 @@
+//! What is not as it should be, in words that say what it means.
+
+use std::time::{Duration, Instant};
+
+use braid_balance::Counters;
+
+use crate::engine::Engine;
+use crate::failure::Failure;
+use crate::report::Health;
+
+/// How long something that the datapath counted is reported after it was last seen: long enough
+/// for a person to notice, short enough that a mended machine looks mended.
+const REMEMBERED: Duration = Duration::from_secs(60);
+
+/// Exit reasons that a user should hear of: reason, text, fix.
+const ALARMS: [(&str, &str, &str); 3] = [
+    (
+        "flow_table_full",
+        "the flow table is full: new flows may be evicted before they end",
+        "raise max_flows in [datapath]",
+    ),
+    (
+        "nat_ports_exhausted",
+        "an uplink ran out of source ports: some new flows were dropped",
+        "widen that uplink's ports, or find the client that opens so many flows",
+    ),
+    (
+        "no_uplink",
+        "packets were dropped because no uplink could take them",
+        "see braid uplinks for what is down and why",
+    ),
+];
+
+/// Trouble of the recent past.
+#[derive(Debug, Default)]
+pub struct Trouble {
+    /// Per alarm: the count at the last look, and when it last grew.
+    seen: [(Option<u64>, Option<Instant>); ALARMS.len()],
+    /// Why the last attempt to follow a change failed.
+    pub(crate) reconcile: Option<Failure>,
+}
+
+impl Trouble {
+    /// Looks at the counters for growth.
+    pub fn note(&mut self, counters: &Counters) {
+        for ((reason, _, _), (count, grew)) in ALARMS.iter().zip(&mut self.seen) {
+            let now = counters.reasons.iter().find(|(name, _)| name == reason).map(|(_, n)| *n);
+            if let (Some(before), Some(now)) = (*count, now)
+                && now > before
+            {
+                *grew = Some(Instant::now());
+            }
+            *count = now.or(*count);
+        }
+    }
+
+    fn alarms(&self) -> impl Iterator<Item = Health> {
+        let recent = |grew: &Option<Instant>| grew.is_some_and(|at| at.elapsed() < REMEMBERED);
+        ALARMS.iter().zip(&self.seen).filter(move |(_, (_, grew))| recent(grew)).map(
+            |((reason, text, fix), _)| Health {
+                code: reason.replace('_', "-"),
+                text: (*text).to_owned(),
+                fix: (*fix).to_owned(),
+            },
+        )
+    }
+}
+
+/// Everything that is not as it should be.
+#[must_use]
+pub fn health(engine: &Engine) -> Vec<Health> {
+    let mut health = Vec::new();
+    let members = engine.roster.members();
+    if engine.roster.usable().next().is_none() {
+        health.push(Health {
+            code: "no-uplink".into(),
+            text: "no uplink is usable: new flows leave as they would without Braid".into(),
+            fix: "see braid uplinks for what is down and why".into(),
+        });
+    }
+    for member in members {
+        if let Some(why) = &member.down {
+            let name = &member.uplink.name;
+            health.push(Health {
+                code: "uplink-down".into(),
+                text: format!("{name}: {why}; new flows take the other uplinks"),
+                fix: String::new(),
+            });
+        }
+    }
+    if !engine.settings.config.uplinks.is_empty() {
+        health.extend(engine.passed_over.iter().map(|rejected| Health {
+            code: "uplink-missing".into(),
+            text: format!("{rejected}; it is taken as soon as it can be"),
+            fix: String::new(),
+        }));
+    }
+    for device in engine.wanted_lans().iter().filter(|device| !device_exists(device)) {
+        health.push(Health {
+            code: "lan-missing".into(),
+            text: format!("[lan] device {device} does not exist: its clients are not served"),
+            fix: "connect it, or take it out of the configuration".into(),
+        });
+    }
+    if let Some(failure) = &engine.trouble.reconcile {
+        health.push(Health {
+            code: "behind".into(),
+            text: format!("a change of the network could not be followed: {failure}"),
+            fix: failure.fix.clone().unwrap_or_default(),
+        });
+    }
+    health.extend(engine.trouble.alarms());
+    health
+}
+
+fn device_exists(device: &str) -> bool {
+    nix::net::if_::if_nametoindex(device).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_growth_is_an_alarm() {
+        let counters = |n| Counters { reasons: vec![("no_uplink", n)], uplinks: vec![] };
+        let mut trouble = Trouble::default();
+        trouble.note(&counters(7));
+        trouble.note(&counters(7));
+        assert_eq!(trouble.alarms().count(), 0, "what an earlier daemon saw is old news");
+        trouble.note(&counters(8));
+        let codes: Vec<String> = trouble.alarms().map(|health| health.code).collect();
+        assert_eq!(codes, ["no-uplink"]);
+    }
+}

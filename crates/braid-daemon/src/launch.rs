@@ -1,0 +1,118 @@
+//! Starts the daemon in the background and stays with it until it is at work.
+//!
+//! The program runs itself again, detached. The child's standard output is a pipe to its parent
+//! until it is ready: words of news, one JSON object a line. Its standard error is the log. So the
+//! parent needs no time-out to learn of a failure: a child that dies closes the pipe.
+
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+use crate::report::UpReport;
+use crate::run_dir::RunDir;
+use crate::serve::Herald;
+
+/// Lines of the log that are shown when the daemon died without a word.
+const LAST_WORDS: usize = 10;
+
+/// One line on the pipe.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Word {
+    Step(String),
+    Ready(UpReport),
+    Failed(Failure),
+}
+
+/// Starts `command` in the background and waits until it is ready. `step` is told what goes on.
+///
+/// # Errors
+/// The daemon's own words on why it could not start.
+pub fn background(
+    mut command: Command,
+    run_dir: &RunDir,
+    mut step: impl FnMut(&str),
+) -> Result<UpReport, Failure> {
+    run_dir.create()?;
+    let path = run_dir.log();
+    let log = OpenOptions::new().append(true).create(true).open(&path);
+    let log = log.map_err(|error| Failure::io(format!("log {}", path.display()), &error))?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    let mut child = command.spawn().map_err(|error| Failure::io("start the daemon", &error))?;
+    let news = child.stdout.take().map(BufReader::new);
+    for line in news.into_iter().flat_map(BufRead::lines) {
+        let line = line.map_err(|error| Failure::io("listen to the daemon", &error))?;
+        match serde_json::from_str(&line) {
+            Ok(Word::Step(what)) => step(&what),
+            Ok(Word::Ready(report)) => return Ok(report),
+            Ok(Word::Failed(failure)) => {
+                // It ends by itself after its last word.
+                let _ = child.wait();
+                return Err(failure);
+            }
+            Err(_) => tracing::debug!(line, "not a word of the daemon"),
+        }
+    }
+    let ended = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+    let mut text = format!("the daemon ended before it was ready ({ended})");
+    for line in last_lines(&path) {
+        text.push_str("\n  ");
+        text.push_str(&line);
+    }
+    Err(Failure::new("daemon", text).fix(format!("see {}", path.display())))
+}
+
+fn last_lines(path: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(LAST_WORDS)..].iter().map(|line| (*line).to_owned()).collect()
+}
+
+/// The child's end of the pipe.
+#[derive(Debug, Default)]
+pub struct Pipe(());
+
+impl Pipe {
+    /// Cuts the process loose from the terminal and the directory it was started in.
+    ///
+    /// # Errors
+    /// The process leads a group already: it was not started by [`background`].
+    pub fn detach() -> Result<Pipe, Failure> {
+        let detach = || {
+            nix::unistd::setsid()?;
+            nix::unistd::chdir("/")
+        };
+        detach().map_err(|errno: nix::Error| Failure::io("detach", &io::Error::from(errno)))?;
+        Ok(Pipe(()))
+    }
+
+    /// Says why the daemon cannot start.
+    pub fn failed(self, failure: Failure) {
+        say(&Word::Failed(failure));
+    }
+}
+
+impl Herald for Pipe {
+    fn step(&mut self, what: &str) {
+        say(&Word::Step(what.to_owned()));
+    }
+
+    fn ready(&mut self, report: UpReport) {
+        say(&Word::Ready(report));
+        // The parent must not wait for a pipe that a long-lived process holds open.
+        if let Err(error) = nix::unistd::dup2_stdout(io::stderr()) {
+            tracing::warn!(%error, "cannot let go of the starting pipe");
+        }
+    }
+}
+
+/// A parent that has gone away needs no news.
+fn say(word: &Word) {
+    if let Ok(line) = serde_json::to_string(word) {
+        let _ = writeln!(io::stdout(), "{line}");
+    }
+}

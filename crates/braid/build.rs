@@ -1,0 +1,22 @@
+//! Tells the program which commit it is built from, where it is built from a repository.
+
+use std::process::Command;
+
+fn main() {
+    // The log of HEAD grows with every commit, switch and merge.
+    for file in ["HEAD", "logs/HEAD"] {
+        if let Some(path) = git(&["rev-parse", "--git-path", file]) {
+            println!("cargo::rerun-if-changed={path}");
+        }
+    }
+    if let Some(commit) = git(&["rev-parse", "HEAD"]) {
+        println!("cargo::rustc-env=BRAID_COMMIT={commit}");
+    }
+}
+
+/// What git says, if there is a git and a repository.
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
+}

@@ -1,0 +1,187 @@
+//! What can be typed. Nouns show, verbs change.
+
+use std::ffi::OsString;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use braid_daemon::config::Policy;
+use braid_daemon::run_dir;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+const EXIT_CODES: &str = "Exit codes: 0 fine, 1 failed, 2 usage, 3 daemon not reachable, 4 degraded";
+
+/// Several uplinks carry one machine's traffic.
+#[derive(Debug, Parser)]
+#[command(name = "braid", version, after_help = EXIT_CODES, arg_required_else_help = true)]
+pub struct Cli {
+    /// Directory that everything of one instance lives under
+    #[arg(long, global = true, env = "BRAID_RUN_DIR", default_value = run_dir::DEFAULT, value_name = "DIR")]
+    pub run_dir: PathBuf,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start: new flows leave over all uplinks from now on
+    ///
+    /// Without a configuration every device that a default route leaves through is an uplink, and
+    /// all get the same share. Returns when the daemon is at work. A daemon that was killed is
+    /// replaced without a lost packet.
+    Up(UpArgs),
+    /// End, and leave the machine as it was found; also after a crash
+    Down(Output),
+    /// Show uplinks, flows and what is not as it should be
+    ///
+    /// SHARE % is the part of new flows that an uplink gets. Exit code 4 means degraded: a health
+    /// line says what is the matter and what to do.
+    Status(Output),
+    /// Show every uplink's addresses, and why it is used or not
+    Uplinks(Output),
+    /// Show every flow and the uplink that carries it
+    Flows(FlowsArgs),
+    /// Check or show the configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Show the versions of the program, the kernel and the datapath
+    Version(Output),
+    /// Emulate a link between two network namespaces
+    Emulate(braid_emulate::cli::EmulateArgs),
+    /// Talk to the control socket of a running `braid emulate`
+    EmulateCtl(braid_emulate::cli::EmulateCtlArgs),
+    /// Topologies and experiments in network namespaces (runs braid-lab)
+    #[command(disable_help_flag = true)]
+    Lab(ExternalArgs),
+    /// OpenFlow applications (runs braid-sdn)
+    #[command(disable_help_flag = true)]
+    Sdn(ExternalArgs),
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Output {
+    /// Print JSON as described by docs/api.schema.json
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct UpArgs {
+    /// Configuration file; /etc/braid/braid.toml is read if it is there and none is named
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Stay in the foreground and log to standard error
+    #[arg(long)]
+    pub foreground: bool,
+    /// How new flows are shared out, over the configuration's word
+    #[arg(long, value_name = "POLICY")]
+    pub policy: Option<PolicyName>,
+    /// Weight of an uplink, over the configuration's word
+    #[arg(long = "weight", value_name = "NAME=N", value_parser = parse_weight)]
+    pub weights: Vec<(String, NonZeroU32)>,
+    #[command(flatten)]
+    pub output: Output,
+    /// Standard output is the starting process' pipe
+    #[arg(long, hide = true, requires = "foreground")]
+    pub detached: bool,
+}
+
+/// The policies as words of the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum PolicyName {
+    /// Each new flow takes the next uplink, all alike
+    Rr,
+    /// Each new flow takes the next uplink, in proportion to the weights
+    Wrr,
+    /// A source address keeps its uplink
+    HashSource,
+    /// A pair of source and destination addresses keeps its uplink
+    HashPair,
+}
+
+impl From<PolicyName> for Policy {
+    fn from(name: PolicyName) -> Policy {
+        match name {
+            PolicyName::Rr => Policy::Rr,
+            PolicyName::Wrr => Policy::Wrr,
+            PolicyName::HashSource => Policy::HashSource,
+            PolicyName::HashPair => Policy::HashPair,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct FlowsArgs {
+    /// Only flows on this uplink
+    #[arg(long, value_name = "NAME")]
+    pub uplink: Option<String>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Check a configuration and show all that is wrong with it
+    Check {
+        /// The file; /etc/braid/braid.toml if none is named
+        file: Option<PathBuf>,
+        /// The same, as `braid up` has it
+        #[arg(long, value_name = "FILE", conflicts_with = "file")]
+        config: Option<PathBuf>,
+    },
+    /// Show the configuration
+    Show {
+        /// The file; /etc/braid/braid.toml if none is named
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Write out every default
+        #[arg(long)]
+        effective: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct ExternalArgs {
+    /// Passed on as they are
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub arguments: Vec<OsString>,
+}
+
+fn parse_weight(text: &str) -> Result<(String, NonZeroU32), String> {
+    let (name, weight) = text.split_once('=').ok_or("write it as NAME=N, for example dsl=2")?;
+    let weight = weight.parse().map_err(|_| {
+        format!("{weight:?} is no weight: write a whole number from 1; leave an uplink out of the \
+                 configuration to send nothing over it")
+    })?;
+    Ok((name.to_owned(), weight))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn weights_are_whole_and_above_zero() {
+        assert_eq!(parse_weight("dsl=2").unwrap().1.get(), 2);
+        for bad in ["dsl", "dsl=", "dsl=0", "dsl=-1", "dsl=1.5"] {
+            assert!(parse_weight(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn external_commands_get_their_own_options() {
+        let cli = Cli::try_parse_from(["braid", "lab", "run", "demo", "--quick"]).unwrap();
+        let Command::Lab(external) = cli.command else { panic!("{cli:?}") };
+        assert_eq!(external.arguments, ["run", "demo", "--quick"]);
+        let cli = Cli::try_parse_from(["braid", "lab", "--help"]).unwrap();
+        let Command::Lab(external) = cli.command else { panic!("{cli:?}") };
+        assert_eq!(external.arguments, ["--help"]);
+    }
+}

@@ -1,0 +1,111 @@
+//! Asks the daemon over its Unix socket.
+
+use std::io;
+use std::time::Duration;
+
+use braid_daemon::failure::Failure;
+use braid_daemon::report::ErrorReport;
+use braid_daemon::run_dir::RunDir;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+/// An answer that takes longer than this will not come. Undoing everything is the longest: some
+/// dozens of kernel requests.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum NoAnswer {
+    /// Nobody is there to answer.
+    Unreachable(Failure),
+    /// The daemon's own words.
+    Refused(Failure),
+}
+
+/// Asks for something that only shows.
+pub async fn get<T: DeserializeOwned>(run_dir: &RunDir, path: &str) -> Result<T, NoAnswer> {
+    ask(run_dir, Method::GET, path).await
+}
+
+/// Asks for a change.
+pub async fn post<T: DeserializeOwned>(run_dir: &RunDir, path: &str) -> Result<T, NoAnswer> {
+    ask(run_dir, Method::POST, path).await
+}
+
+async fn ask<T>(run_dir: &RunDir, method: Method, path: &str) -> Result<T, NoAnswer>
+where
+    T: DeserializeOwned,
+{
+    let stream = UnixStream::connect(run_dir.socket())
+        .await
+        .map_err(|error| NoAnswer::Unreachable(unreachable(run_dir, &error)))?;
+    let exchanged = timeout(ANSWER_WITHIN, exchange(stream, method, path)).await;
+    let broken = |why: String| {
+        let place = run_dir.socket();
+        let text = format!("the daemon behind {} does not answer: {why}", place.display());
+        let log = run_dir.log();
+        NoAnswer::Unreachable(Failure::new("no-answer", text).fix(format!("see {}", log.display())))
+    };
+    let (good, body) = exchanged
+        .map_err(|_| broken(format!("nothing within {} s", ANSWER_WITHIN.as_secs())))?
+        .map_err(|error| broken(error.to_string()))?;
+    if good {
+        return serde_json::from_slice(&body).map_err(|error| {
+            let text = format!("the daemon's answer is not understood: {error}");
+            let fix = "the daemon may be of another version: braid up after ending it with SIGTERM";
+            NoAnswer::Refused(Failure::new("version", text).fix(fix))
+        });
+    }
+    match serde_json::from_slice::<ErrorReport>(&body) {
+        Ok(report) => Err(NoAnswer::Refused(report.error)),
+        Err(_) => Err(broken("it says something that is no error of ours".to_owned())),
+    }
+}
+
+async fn exchange(
+    stream: UnixStream,
+    method: Method,
+    path: &str,
+) -> Result<(bool, Bytes), hyper::Error> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let conversation = async {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "braid")
+            .header("connection", "close")
+            .body(Empty::<Bytes>::new())
+            .expect("a request made of constants is well-formed");
+        let response = sender.send_request(request).await?;
+        let good = response.status().is_success();
+        Ok((good, response.into_body().collect().await?.to_bytes()))
+    };
+    let (answer, _) = tokio::join!(conversation, connection);
+    answer
+}
+
+/// Says what it means that nobody answers.
+fn unreachable(run_dir: &RunDir, error: &io::Error) -> Failure {
+    let place = run_dir.socket();
+    let place = place.display();
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        let failure = Failure::new("forbidden", format!("the daemon at {place}: {error}"));
+        return failure.fix("use sudo, or have [api] group name a group that you are in");
+    }
+    if let Some(pid) = run_dir.holder() {
+        let text = format!("the daemon, process {pid}, does not listen at {place}: {error}");
+        return Failure::new("no-answer", text).fix(format!("see {}", run_dir.log().display()));
+    }
+    if run_dir.state().exists() {
+        let text = "no daemon is running, but its datapath is at work (it crashed or was killed)";
+        let fix = "braid up takes over without a lost packet; braid down removes everything";
+        return Failure::new("daemon-dead", text).fix(fix);
+    }
+    Failure::new("not-up", format!("no daemon at {place}: {error}")).fix("braid up starts one")
+}

@@ -1,0 +1,267 @@
+//! Reports as a person reads them.
+
+use braid_daemon::config::Paint;
+use braid_daemon::report::{
+    ExitReport, FlowReport, FlowsReport, Health, StatusReport, UpReport, UplinkReport, UplinkState,
+    VersionReport,
+};
+
+use crate::table::{Cell, NOTHING, Side, Table};
+use crate::terminal::{Tint, tinted};
+
+/// `braid status`.
+pub fn status(report: &StatusReport, paint: Paint) -> String {
+    let mut table = Table::new(&[
+        ("UPLINK", Side::Left),
+        ("STATE", Side::Left),
+        ("SHARE %", Side::Right),
+        ("FLOWS opened", Side::Right),
+        ("TX MB", Side::Right),
+        ("RX MB", Side::Right),
+        ("WHY", Side::Left),
+    ]);
+    for uplink in &report.uplinks {
+        table.row(vec![
+            uplink.name.as_str().into(),
+            state(uplink.state),
+            percent(uplink.share).into(),
+            uplink.flows_opened.to_string().into(),
+            megabytes(uplink.tx_bytes).into(),
+            megabytes(uplink.rx_bytes).into(),
+            uplink.why.as_str().into(),
+        ]);
+    }
+    let sum = |of: fn(&UplinkReport) -> u64| report.uplinks.iter().map(of).sum::<u64>();
+    table.row(vec![
+        "total".into(),
+        "".into(),
+        "".into(),
+        sum(|uplink| uplink.flows_opened).to_string().into(),
+        megabytes(sum(|uplink| uplink.tx_bytes)).into(),
+        megabytes(sum(|uplink| uplink.rx_bytes)).into(),
+        format!("policy {}", report.policy).into(),
+    ]);
+    let flows = &report.flows;
+    let mut text = table.render(paint);
+    text.push_str(&format!(
+        "# flows: {} established, {} waiting for a first answer; {} MB of kernel memory\n",
+        flows.established,
+        flows.embryonic,
+        megabytes(report.memory_bytes),
+    ));
+    text.push_str(&health(&report.health, paint));
+    text
+}
+
+fn health(health: &[Health], paint: Paint) -> String {
+    if health.is_empty() {
+        return format!("# health: {}\n", tinted("good", Tint::Good, paint));
+    }
+    let mut text = String::new();
+    for finding in health {
+        let line = format!("# health: {} ({})", finding.text, finding.code);
+        text.push_str(&tinted(&line, Tint::Warn, paint));
+        text.push('\n');
+        if !finding.fix.is_empty() {
+            text.push_str(&format!("#    fix: {}\n", finding.fix));
+        }
+    }
+    text
+}
+
+/// `braid uplinks`, and what `braid up` took.
+pub fn uplinks(uplinks: &[UplinkReport], paint: Paint) -> String {
+    let mut table = Table::new(&[
+        ("UPLINK", Side::Left),
+        ("DEVICE", Side::Left),
+        ("STATE", Side::Left),
+        ("MTU bytes", Side::Right),
+        ("IPV4", Side::Left),
+        ("IPV6", Side::Left),
+        ("WEIGHT", Side::Right),
+        ("SHARE %", Side::Right),
+        ("WHY", Side::Left),
+    ]);
+    for uplink in uplinks {
+        table.row(vec![
+            uplink.name.as_str().into(),
+            uplink.device.as_str().into(),
+            state(uplink.state),
+            uplink.mtu.to_string().into(),
+            exit(uplink.ipv4.as_ref()).into(),
+            exit(uplink.ipv6.as_ref()).into(),
+            uplink.weight.to_string().into(),
+            percent(uplink.share).into(),
+            uplink.why.as_str().into(),
+        ]);
+    }
+    table.render(paint)
+}
+
+/// What `braid up` says.
+pub fn up(report: &UpReport, paint: Paint) -> String {
+    let mut text = uplinks(&report.uplinks, paint);
+    let adopted = if report.adopted { ", took over the datapath at work" } else { "" };
+    text.push_str(&format!(
+        "# up: process {}, policy {}{adopted}\n",
+        report.pid, report.policy
+    ));
+    for candidate in &report.passed_over {
+        text.push_str(&format!("# not taken: {candidate}\n"));
+    }
+    text
+}
+
+/// `braid flows`, the most recently active first.
+pub fn flows(report: &FlowsReport, paint: Paint) -> String {
+    let mut table = Table::new(&[
+        ("PROTOCOL", Side::Left),
+        ("INNER", Side::Left),
+        ("REMOTE", Side::Left),
+        ("OUTER", Side::Left),
+        ("UPLINK", Side::Left),
+        ("STATE", Side::Left),
+        ("AGE s", Side::Right),
+        ("IDLE s", Side::Right),
+        ("TX kB", Side::Right),
+        ("RX kB", Side::Right),
+        ("WHY", Side::Left),
+    ]);
+    let mut flows: Vec<&FlowReport> = report.flows.iter().collect();
+    flows.sort_by_key(|flow| flow.idle_ms);
+    for flow in flows {
+        table.row(vec![
+            flow.protocol.as_str().into(),
+            flow.inner.as_str().into(),
+            flow.remote.as_deref().unwrap_or("any").into(),
+            flow.outer.as_str().into(),
+            flow.uplink.as_str().into(),
+            flow.state.as_str().into(),
+            seconds(flow.age_ms).into(),
+            seconds(flow.idle_ms).into(),
+            kilobytes(flow.tx_bytes).into(),
+            kilobytes(flow.rx_bytes).into(),
+            flow.why.as_str().into(),
+        ]);
+    }
+    table.render(paint)
+}
+
+/// `braid version`.
+pub fn version(report: &VersionReport) -> String {
+    let commit = report.commit.as_deref().unwrap_or("not built from a repository");
+    let datapath = report.datapath.as_ref().map_or_else(
+        || "not at work here".to_owned(),
+        |datapath| format!("{}, looked after by process {}", datapath.version, datapath.pid),
+    );
+    format!(
+        "braid     {}\ncommit    {commit}\nkernel    {}\ndatapath  {datapath}\n",
+        report.version, report.kernel
+    )
+}
+
+fn state(state: UplinkState) -> Cell {
+    match state {
+        UplinkState::Up => Cell::tinted("up", Tint::Good),
+        UplinkState::Down => Cell::tinted("down", Tint::Bad),
+    }
+}
+
+fn exit<A: std::fmt::Display>(exit: Option<&ExitReport<A>>) -> String {
+    match exit {
+        None => NOTHING.to_owned(),
+        Some(ExitReport { address, gateway: None }) => address.to_string(),
+        Some(ExitReport { address, gateway: Some(gateway) }) => format!("{address} via {gateway}"),
+    }
+}
+
+fn percent(fraction: f64) -> String {
+    format!("{:.1}", fraction * 100.0)
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / 1e6)
+}
+
+fn kilobytes(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / 1e3)
+}
+
+fn seconds(milliseconds: u64) -> String {
+    format!("{:.1}", milliseconds as f64 / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_daemon::config::Policy;
+    use braid_daemon::report::{FlowCounts, LayerName};
+
+    fn uplink(name: &str, state: UplinkState, share: f64, why: &str) -> UplinkReport {
+        UplinkReport {
+            name: name.into(),
+            device: format!("{name}0"),
+            index: 0,
+            layer: LayerName::L2,
+            state,
+            mtu: 1500,
+            ipv4: Some(ExitReport {
+                address: [192, 0, 2, 2].into(),
+                gateway: Some([192, 0, 2, 1].into()),
+            }),
+            ipv6: None,
+            weight: 3,
+            share,
+            tx_bytes: 1_250_000,
+            rx_bytes: 98_000_000,
+            tx_packets: 900,
+            rx_packets: 70_000,
+            flows_opened: 42,
+            why: why.into(),
+        }
+    }
+
+    fn report() -> StatusReport {
+        StatusReport {
+            version: "0.1.0".into(),
+            pid: 4711,
+            policy: Policy::Wrr,
+            uplinks: vec![
+                uplink("dsl", UplinkState::Up, 1.0, "default route metric 100"),
+                uplink("lte", UplinkState::Down, 0.0, "no carrier"),
+            ],
+            flows: FlowCounts { established: 30, embryonic: 2 },
+            reasons: [("out_flow".to_owned(), 900)].into(),
+            memory_bytes: 12_300_000,
+            health: vec![Health {
+                code: "uplink-down".into(),
+                text: "lte: no carrier; new flows take the other uplinks".into(),
+                fix: "plug it in".into(),
+            }],
+        }
+    }
+
+    #[test]
+    fn status_is_a_table_and_health_lines() {
+        let expected = "\
+UPLINK  STATE  SHARE %  FLOWS opened  TX MB  RX MB  WHY
+dsl     up       100.0            42    1.2   98.0  default route metric 100
+lte     down       0.0            42    1.2   98.0  no carrier
+total                             84    2.5  196.0  policy wrr
+# flows: 30 established, 2 waiting for a first answer; 12.3 MB of kernel memory
+# health: lte: no carrier; new flows take the other uplinks (uplink-down)
+#    fix: plug it in
+";
+        assert_eq!(status(&report(), Paint::Plain), expected);
+    }
+
+    #[test]
+    fn uplinks_show_addresses_and_gateways() {
+        let expected = "\
+UPLINK  DEVICE  STATE  MTU bytes  IPV4                     IPV6  WEIGHT  SHARE %  WHY
+dsl     dsl0    up          1500  192.0.2.2 via 192.0.2.1  –          3    100.0  default route metric 100
+lte     lte0    down        1500  192.0.2.2 via 192.0.2.1  –          3      0.0  no carrier
+";
+        assert_eq!(uplinks(&report().uplinks, Paint::Plain), expected);
+    }
+}

@@ -1,0 +1,128 @@
+//! Output for people: colour where it is wanted, errors with the next step, progress.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use braid_daemon::config::Paint;
+use braid_daemon::failure::Failure;
+use braid_daemon::report::ErrorReport;
+use serde::Serialize;
+
+/// What takes longer than this is told about while it goes on.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Colours that carry nothing which the words do not say too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tint {
+    /// As the terminal has it.
+    None,
+    /// Something works.
+    Good,
+    /// Something does not.
+    Bad,
+    /// Something needs a look.
+    Warn,
+    /// A title.
+    Bold,
+}
+
+/// Whether a stream is a terminal that wants colour (<https://no-color.org>).
+pub fn paint(stream: &impl IsTerminal) -> Paint {
+    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    if stream.is_terminal() && !unwanted { Paint::Colour } else { Paint::Plain }
+}
+
+/// Text in a colour, where there is any.
+pub fn tinted(text: &str, tint: Tint, paint: Paint) -> String {
+    let code = match (paint, tint) {
+        (Paint::Plain, _) | (_, Tint::None) => return text.to_owned(),
+        (_, Tint::Good) => "32",
+        (_, Tint::Bad) => "31",
+        (_, Tint::Warn) => "33",
+        (_, Tint::Bold) => "1",
+    };
+    format!("\x1b[{code}m{text}\x1b[0m")
+}
+
+/// Prints the answer. A reader that has seen enough (`| head`) is no error.
+pub fn answer(text: &str) -> Result<(), Failure> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::io("write the answer", &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints the answer as JSON.
+pub fn answer_json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Failure::new("json", error.to_string()))?;
+    answer(&format!("{text}\n"))
+}
+
+/// Shows a failure: what, where and why, then what to do next.
+pub fn show_failure(failure: &Failure, json: bool) {
+    let paint = paint(&io::stderr());
+    eprintln!("{} {}", tinted("error:", Tint::Bad, paint), failure.text);
+    if let Some(fix) = &failure.fix {
+        eprintln!("  {} {fix}", tinted("fix:", Tint::Bold, paint));
+    }
+    if json {
+        // The failure itself is on standard error already.
+        let _ = answer_json(&ErrorReport { error: failure.clone() });
+    }
+}
+
+/// Tells on standard error what goes on, once it takes longer than a second.
+pub struct Progress {
+    steps: Option<Sender<String>>,
+    teller: Option<JoinHandle<()>>,
+}
+
+impl Progress {
+    /// Progress of what `command` does.
+    pub fn of(command: &'static str) -> Progress {
+        let (steps, told) = channel::<String>();
+        let teller = std::thread::spawn(move || {
+            let start = Instant::now();
+            let mut latest: Option<String> = None;
+            loop {
+                let step = match latest {
+                    Some(_) => told.recv_timeout(PATIENCE.saturating_sub(start.elapsed())),
+                    None => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                };
+                match step {
+                    Ok(step) => latest = Some(step),
+                    Err(RecvTimeoutError::Disconnected) => return,
+                    Err(RecvTimeoutError::Timeout) => {}
+                }
+                if start.elapsed() >= PATIENCE
+                    && let Some(step) = latest.take()
+                {
+                    eprintln!("{command}: {step} …");
+                }
+            }
+        });
+        Progress { steps: Some(steps), teller: Some(teller) }
+    }
+
+    /// Something else begins.
+    pub fn step(&self, what: &str) {
+        if let Some(steps) = &self.steps {
+            // A teller that has gone away is no reason to stop working.
+            let _ = steps.send(what.to_owned());
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.steps.take();
+        if let Some(teller) = self.teller.take() {
+            let _ = teller.join();
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! `braid up` and `braid down`.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use braid_daemon::config::{Config, ConfigError};
+use braid_daemon::failure::Failure;
+use braid_daemon::launch::{self, Pipe};
+use braid_daemon::report::{DownReport, UpReport};
+use braid_daemon::run_dir::RunDir;
+use braid_daemon::serve::{self, Assignment, Herald};
+use braid_daemon::settings::{Overrides, Settings};
+use braid_daemon::{preflight, teardown};
+
+use crate::cli::{Output, UpArgs};
+use crate::client::{self, NoAnswer};
+use crate::terminal::{Progress, answer, answer_json, paint};
+use crate::{Outcome, Stop, runtime, show};
+
+/// Starts the daemon, in the background unless asked otherwise.
+pub fn up(run_dir: RunDir, arguments: &UpArgs) -> Outcome {
+    if arguments.detached {
+        return detached(run_dir, arguments);
+    }
+    let assignment = assignment(run_dir.clone(), arguments)?;
+    preflight::check()?;
+    if arguments.foreground {
+        let mut herald = Terminal { json: arguments.output.json };
+        return Ok(runtime()?.block_on(serve::run(assignment, &mut herald))?);
+    }
+    // What is wrong on the command line is better said before a process is started for it.
+    Settings::new(assignment.config, &assignment.overrides)?;
+    let progress = Progress::of("braid up");
+    progress.step("starting the daemon");
+    let command = again(&run_dir, arguments)?;
+    let report = launch::background(command, &run_dir, |what| progress.step(what))?;
+    drop(progress);
+    announce(&report, arguments.output.json)
+}
+
+fn announce(report: &UpReport, json: bool) -> Outcome {
+    Ok(match json {
+        true => answer_json(report)?,
+        false => answer(&show::up(report, paint(&std::io::stdout())))?,
+    })
+}
+
+fn assignment(run_dir: RunDir, arguments: &UpArgs) -> Result<Assignment, Stop> {
+    let (config, _) = Config::find(arguments.config.as_deref()).map_err(Stop::Config)?;
+    let overrides = Overrides {
+        policy: arguments.policy.map(Into::into),
+        weights: arguments.weights.clone(),
+    };
+    Ok(Assignment { run_dir, config, overrides, commit: crate::COMMIT })
+}
+
+/// This program again, as the daemon in the background.
+fn again(run_dir: &RunDir, arguments: &UpArgs) -> Result<Command, Failure> {
+    let program = std::env::current_exe().map_err(|error| Failure::io("find myself", &error))?;
+    let mut command = Command::new(program);
+    command.arg("--run-dir").arg(run_dir.path()).args(["up", "--foreground", "--detached"]);
+    if let Some(config) = &arguments.config {
+        // The daemon works in another directory.
+        let config = std::path::absolute(config);
+        command.arg("--config").arg(config.map_err(|error| Failure::io("--config", &error))?);
+    }
+    if let Some(policy) = arguments.policy {
+        command.arg("--policy").arg(braid_daemon::config::Policy::from(policy).to_string());
+    }
+    for (name, weight) in &arguments.weights {
+        command.arg("--weight").arg(format!("{name}={weight}"));
+    }
+    Ok(command)
+}
+
+/// The daemon in the background: its words go to the process that started it.
+fn detached(run_dir: RunDir, arguments: &UpArgs) -> Outcome {
+    let mut pipe = Pipe::detach()?;
+    let outcome = assignment(run_dir, arguments).and_then(|assignment| {
+        Ok(runtime()?.block_on(serve::run(assignment, &mut pipe))?)
+    });
+    if let Err(stop) = &outcome {
+        pipe.failed(match stop {
+            Stop::Failure(failure) => failure.clone(),
+            // The file was fine a moment ago, when the starting process read it.
+            Stop::Config(error) => Failure::new("config", error.to_string()),
+            Stop::Unreachable(failure) => failure.clone(),
+            Stop::Degraded => Failure::new("degraded", "degraded"),
+        });
+    }
+    outcome
+}
+
+/// A daemon in the foreground tells the terminal.
+struct Terminal {
+    json: bool,
+}
+
+impl Herald for Terminal {
+    fn step(&mut self, what: &str) {
+        tracing::info!("{what}");
+    }
+
+    fn ready(&mut self, report: UpReport) {
+        if let Err(stop) = announce(&report, self.json) {
+            tracing::warn!(?stop, "cannot tell that the daemon is ready");
+        }
+    }
+}
+
+/// Ends the daemon, or cleans up after a dead one.
+pub fn down(run_dir: &RunDir, output: Output) -> Outcome {
+    let progress = Progress::of("braid down");
+    progress.step("undoing what was changed");
+    let report = runtime()?.block_on(async {
+        match run_dir.holder() {
+            Some(pid) => ask_down(run_dir, pid).await,
+            None => clean_up(run_dir).await,
+        }
+    })?;
+    drop(progress);
+    if output.json {
+        return Ok(answer_json(&report)?);
+    }
+    let text = match report.undone.as_slice() {
+        [] => "nothing to undo: braid is not up\n".to_owned(),
+        undone => format!("{}\n# down: the machine is as it was found\n", undone.join("\n")),
+    };
+    Ok(answer(&text)?)
+}
+
+async fn ask_down(run_dir: &RunDir, pid: u32) -> Result<DownReport, Stop> {
+    match client::post(run_dir, "/v1/down").await {
+        Ok(report) => Ok(report),
+        Err(NoAnswer::Refused(failure)) => Err(failure.into()),
+        Err(NoAnswer::Unreachable(failure)) => {
+            let fix = format!("kill {pid}, then braid down again");
+            Err(Stop::Unreachable(failure.fix(fix)))
+        }
+    }
+}
+
+async fn clean_up(run_dir: &RunDir) -> Result<DownReport, Stop> {
+    let path: PathBuf = run_dir.path().to_owned();
+    if !path.exists() {
+        return Ok(DownReport::default());
+    }
+    preflight::check()?;
+    let _lock = run_dir.lock()?;
+    Ok(teardown::remove(run_dir).await?)
+}
+
+impl From<ConfigError> for Stop {
+    fn from(error: ConfigError) -> Stop {
+        Stop::Config(error)
+    }
+}
