@@ -1,66 +1,290 @@
 //! Opening, adopting and describing the pinned datapath.
-#![allow(unused_variables, clippy::todo)]
 
+use std::fs;
+use std::io;
 use std::path::Path;
 
+use aya::{Ebpf, EbpfError, EbpfLoader, include_bytes_aligned};
 use braid_core::UplinkId;
 
+use crate::hooks::{self, Hook, Place, Programs};
+use crate::layout::Meta;
+use crate::pins::{self, Pins};
+use crate::shared::{LAYOUT_VERSION, PROGRAMS_HASH};
+use crate::tables::{self, MAPS, Tables, refused};
 use crate::{
-    Attachments, Counters, Error, Family, Flow, KernelTime, MapMemory, Opened, Options, Removed,
-    SweepReport, UplinkEntry, Walk,
+    Attachments, Counters, Error, Family, Flow, HookKind, KernelTime, MapMemory, Opened, Options,
+    Removed, SweepReport, UplinkEntry, Walk, counters, devices, upkeep, uplinks,
 };
 
+static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/braid.bpf.o"));
+
 /// A handle on the pinned programs and maps. Dropping it changes nothing in the kernel.
-pub struct Datapath {}
+pub struct Datapath {
+    pins: Pins,
+    programs: Programs,
+    tables: Tables,
+    hook: HookKind,
+    coexist: bool,
+}
 
 impl Datapath {
-    /// Loads and pins the programs, or adopts those that are pinned already. All or nothing: the
-    /// new set is built in a temporary directory beside and renamed into place.
+    /// Loads and pins the programs, or adopts those that are pinned already. All or nothing: a new
+    /// set is built in a temporary directory beside and renamed into place. Table sizes of an
+    /// adopted set stay what they were.
     pub fn open(options: &Options) -> Result<(Self, Opened), Error> {
-        todo!()
+        check(options)?;
+        pins::prepare(&options.pin_dir)?;
+        let pins = Pins::current(&options.pin_dir);
+        let opened = if pins.exist() {
+            adopt(&pins, options)?
+        } else {
+            let next = Pins::next(&options.pin_dir);
+            next.remove()?;
+            build(&next, options)?;
+            next.rename(&pins)?;
+            Opened::Fresh
+        };
+        let programs = Programs::open(&pins)?;
+        let tables = Tables::open(&pins)?;
+        let datapath = Self {
+            pins,
+            programs,
+            tables,
+            hook: options.hook,
+            coexist: options.coexist,
+        };
+        Ok((datapath, opened))
     }
 
     /// Makes the programs sit exactly on `wanted`: adds what is missing, takes away what is ours
     /// and not wanted, leaves alone what is right. Interface indices are those of the calling
     /// thread's network namespace. Repeating it changes nothing.
     pub fn attach(&mut self, wanted: &Attachments) -> Result<(), Error> {
-        todo!()
+        let lans = devices::set_lans(&mut self.tables, &wanted.lans)?;
+        let mut places = vec![Place {
+            hook: Hook::Outbound,
+            ifindex: wanted.steer,
+        }];
+        let inbound = wanted.uplinks.iter();
+        places.extend(inbound.map(|&ifindex| Place {
+            hook: Hook::Inbound,
+            ifindex,
+        }));
+        places.extend(lans.into_iter().map(|ifindex| Place {
+            hook: Hook::Lan,
+            ifindex,
+        }));
+        for place in hooks::places(&self.pins)? {
+            if !places.contains(&place) {
+                hooks::take(&self.pins, place)?;
+            }
+        }
+        for place in places {
+            hooks::put(
+                &mut self.programs,
+                &self.pins,
+                place,
+                self.hook,
+                self.coexist,
+            )?;
+        }
+        Ok(())
     }
 
     /// Replaces all uplink entries. Flows keep their uplink by [`UplinkEntry::id`].
     pub fn set_uplinks(&mut self, uplinks: &[UplinkEntry]) -> Result<(), Error> {
-        todo!()
+        uplinks::set_uplinks(&mut self.tables, uplinks)
     }
 
     /// Replaces one family's slot table in one step: a packet sees the old or the new table, never
     /// a mixture. An empty table: new flows of this family are dropped, reason `no_uplink`.
-    pub fn set_slots(&mut self, family: Family, walk: Walk, slots: &[UplinkId]) -> Result<(), Error> {
-        todo!()
+    pub fn set_slots(
+        &mut self,
+        family: Family,
+        walk: Walk,
+        slots: &[UplinkId],
+    ) -> Result<(), Error> {
+        uplinks::set_slots(&mut self.tables, family, walk, slots)
     }
 
     /// Removes flows that were idle longer than their state allows at `now`, and halves of pairs.
     pub fn sweep(&mut self, now: KernelTime) -> Result<SweepReport, Error> {
-        todo!()
+        upkeep::sweep(&mut self.tables, now)
     }
 
     /// All flows, embryos too.
     pub fn flows(&self) -> Result<Vec<Flow>, Error> {
-        todo!()
+        upkeep::flows(&self.tables)
     }
 
     /// Counters, summed over the CPUs.
     pub fn counters(&self) -> Result<Counters, Error> {
-        todo!()
+        counters::read(&self.tables)
     }
 
     /// Kernel memory per map.
     pub fn memory(&self) -> Result<Vec<MapMemory>, Error> {
-        todo!()
+        tables::memory(&self.pins)
     }
 }
 
 /// Detaches and unpins everything that an instance pinned under `pin_dir`, also what a crash left
-/// half done. Finding nothing is success. `pin_dir` itself stays.
+/// half done. Finding nothing is success. `pin_dir` itself stays. clsact filters are looked for in
+/// the calling thread's network namespace.
 pub fn remove(pin_dir: &Path) -> Result<Removed, Error> {
-    todo!()
+    let pins = Pins::current(pin_dir);
+    let mut removed = Removed::default();
+    for place in hooks::places(&pins)? {
+        removed.attachments += usize::from(hooks::take(&pins, place)?);
+    }
+    for set in [pins, Pins::next(pin_dir)] {
+        let [links, programs, maps] = set.remove()?;
+        removed.attachments += links;
+        removed.programs += programs;
+        removed.maps += maps;
+    }
+    Ok(removed)
+}
+
+fn check(options: &Options) -> Result<(), Error> {
+    let sizes = [
+        ("max_flows", options.max_flows),
+        ("max_embryos", options.max_embryos),
+    ];
+    match sizes.into_iter().find(|(_, size)| *size == 0) {
+        Some((what, _)) => Err(Error::Invalid {
+            what,
+            problem: "must be at least 1".into(),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Takes over what is pinned, replacing the programs if they are another build's.
+fn adopt(pins: &Pins, options: &Options) -> Result<Opened, Error> {
+    let meta = tables::read_meta(pins).unwrap_or_default();
+    if meta.layout != LAYOUT_VERSION {
+        return Err(Error::Layout {
+            path: pins.root().to_owned(),
+            found: version_of(&meta),
+            found_layout: meta.layout,
+            needed_layout: LAYOUT_VERSION,
+        });
+    }
+    if meta.programs == PROGRAMS_HASH {
+        return Ok(Opened::Adopted);
+    }
+    upgrade(pins, options)?;
+    Ok(Opened::Upgraded {
+        from: version_of(&meta),
+    })
+}
+
+/// Loads, verifies and pins everything under `pins`.
+fn build(pins: &Pins, options: &Options) -> Result<(), Error> {
+    pins.create()?;
+    let mut object = load(pins, options)?;
+    for hook in Hook::ALL {
+        pin_program(&mut object, hook, &pins.program(hook.program()))?;
+    }
+    write_meta(pins)
+}
+
+/// Puts this build's programs in the place of another's, on the maps as they are. The version is
+/// written last, so that an upgrade that was cut short is done again.
+fn upgrade(pins: &Pins, options: &Options) -> Result<(), Error> {
+    let mut object = load(pins, options)?;
+    for hook in Hook::ALL {
+        let path = pins.program(hook.program());
+        let next = pins.program(&format!("{}-next", hook.program()));
+        pins::remove_file(&next)?;
+        pin_program(&mut object, hook, &next)?;
+        fs::rename(&next, &path).map_err(|source| pins::system(&path, source))?;
+    }
+    let mut programs = Programs::open(pins)?;
+    for place in hooks::places(pins)? {
+        hooks::replace(&mut programs, pins, place)?;
+    }
+    write_meta(pins)
+}
+
+/// Hands the object to the kernel, with maps pinned under `pins` (or taken from there).
+fn load(pins: &Pins, options: &Options) -> Result<Ebpf, Error> {
+    let mut loader = EbpfLoader::new();
+    for name in MAPS {
+        loader.map_pin_path(name, pins.map(name));
+    }
+    for name in ["flows", "flows_reverse"] {
+        loader.map_max_entries(name, options.max_flows);
+    }
+    for name in ["embryos", "embryos_reverse"] {
+        loader.map_max_entries(name, options.max_embryos);
+    }
+    loader.load(OBJECT).map_err(|error| match error {
+        EbpfError::MapError(error) => match refused("creating maps", &error) {
+            Error::System { action, source } if source.raw_os_error() == Some(libc::EINVAL) => {
+                Error::Kernel {
+                    action: format!("{action}: {source}"),
+                    release: release(),
+                }
+            }
+            other => other,
+        },
+        other => Error::Load {
+            program: "braid.bpf.o".into(),
+            reason: other.to_string(),
+        },
+    })
+}
+
+fn pin_program(object: &mut Ebpf, hook: Hook, path: &Path) -> Result<(), Error> {
+    let name = hook.program();
+    let program = object
+        .program_mut(name)
+        .expect("the object has all three programs");
+    let program: &mut aya::programs::SchedClassifier = program
+        .try_into()
+        .map_err(|error| hooks::refused(name, &error))?;
+    program
+        .load()
+        .map_err(|error| hooks::refused(name, &error))?;
+    program
+        .pin(path)
+        .map_err(|error| pins::system(path, io::Error::other(error.to_string())))
+}
+
+fn write_meta(pins: &Pins) -> Result<(), Error> {
+    let mut meta = Meta {
+        layout: LAYOUT_VERSION,
+        programs: PROGRAMS_HASH,
+        ..Meta::default()
+    };
+    let version = env!("CARGO_PKG_VERSION").as_bytes();
+    let length = version.len().min(meta.version.len());
+    meta.version[..length].copy_from_slice(&version[..length]);
+    let mut tables = Tables::open(pins)?;
+    tables
+        .meta
+        .set(0, meta, 0)
+        .map_err(|error| refused("map meta", &error))
+}
+
+fn version_of(meta: &Meta) -> String {
+    let text = meta
+        .version
+        .split(|byte| *byte == 0)
+        .next()
+        .unwrap_or_default();
+    match text {
+        [] => "unknown".into(),
+        text => String::from_utf8_lossy(text).into_owned(),
+    }
+}
+
+fn release() -> String {
+    nix::sys::utsname::uname().map_or_else(
+        |_| "unknown".into(),
+        |name| name.release().to_string_lossy().into_owned(),
+    )
 }

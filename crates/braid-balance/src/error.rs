@@ -107,3 +107,14 @@ pub enum Error {
         source: io::Error,
     },
 }
+
+impl Error {
+    /// The kernel's `source` in answer to `action`; a lack of permission gets its own variant.
+    pub(crate) fn system(action: impl Into<String>, source: io::Error) -> Self {
+        let action = action.into();
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => Self::Permission { action },
+            _ => Self::System { action, source },
+        }
+    }
+}

@@ -9,15 +9,31 @@
 //! This crate must never decide *which* uplink is better (that is the slot table's author), change
 //! routes, addresses or sysctls (that is the daemon's plumbing), or touch another party's program.
 
+mod batch;
+mod counters;
 mod datapath;
+mod devices;
 mod error;
+mod filters;
+mod hooks;
+mod layout;
+mod pins;
+mod shared;
+mod tables;
 mod time;
 mod types;
+mod upkeep;
+mod uplinks;
 
 pub use datapath::{Datapath, remove};
 pub use error::Error;
+pub use shared::{REASONS, Reason, ReasonKind};
 pub use time::KernelTime;
 pub use types::{
     Attachments, Choice, Counters, Exit, Family, Flow, FlowState, HookKind, Layer, MapMemory,
     Opened, Options, Protocol, Removed, SweepReport, Traffic, UplinkCounters, UplinkEntry, Walk,
+};
+pub use upkeep::{
+    ICMP_IDLE, PORTLESS_IDLE, TCP_CLOSED_IDLE_UNDER_PRESSURE, TCP_EMBRYO_IDLE,
+    TCP_ESTABLISHED_IDLE, TCP_TRANSITORY_IDLE, UDP_EMBRYO_IDLE, UDP_IDLE,
 };

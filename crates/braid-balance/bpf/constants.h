@@ -1,0 +1,67 @@
+// Numbers that the programs and the loader share. build.rs reads every `#define NAME integer` here
+// into Rust; there is no second copy.
+#ifndef BRAID_CONSTANTS_H
+#define BRAID_CONSTANTS_H
+
+// Number of the map layout. Raise it whenever a map's key, value or meaning changes: programs of
+// another layout must not take the maps over.
+#define LAYOUT_VERSION 1
+
+#define MAX_UPLINKS 32
+#define SLOTS	    1024
+#define FAMILIES    2
+#define FAMILY_V4   0
+#define FAMILY_V6   1
+
+// Default sizes; the loader overrides the first two.
+#define DEFAULT_FLOWS	262144
+#define DEFAULT_EMBRYOS 65536
+#define MAX_LAN_DEVICES 64
+#define MAX_FRAGMENTED	4096
+
+// How a new flow picks its slot (slot_bank.walk).
+#define WALK_ROUND_ROBIN 0
+#define WALK_HASH_SOURCE 1
+#define WALK_HASH_PAIR	 2
+
+// Why a flow is where it is (flow.choice).
+#define CHOICE_NEXT_SLOT   0
+#define CHOICE_HASH_SOURCE 1
+#define CHOICE_HASH_PAIR   2
+#define CHOICE_NEXT_USABLE 3
+#define CHOICE_MIDSTREAM   4
+
+// flow.state. Everything from STATE_ESTABLISHED on has been answered and confirmed.
+#define STATE_NEW	  0
+#define STATE_ANSWERED	  1
+#define STATE_ESTABLISHED 2
+#define STATE_FIN_WAIT	  3
+#define STATE_CLOSING	  4
+#define STATE_RESET	  5
+
+// flow.fins
+#define FIN_INSIDE  1
+#define FIN_OUTSIDE 2
+
+// flow.flags
+#define FLOW_FAST	 1
+#define FLOW_NEXT_HOP_V6 2
+
+// uplink.layer
+#define LAYER_L2 2
+#define LAYER_L3 3
+
+// QUIC's port: UDP to it is a flow per five-tuple, all other UDP one mapping per inner port.
+#define QUIC_PORT 443
+
+// Random ports tried after the client's own before a flow is refused.
+#define PORT_TRIES 64
+
+// Slots looked at after one whose uplink cannot take the flow.
+#define SLOT_TRIES 128
+
+// Bytes from the start of a packet within which all headers that we read must lie; IPv6 extension
+// headers that reach further are not followed.
+#define HEADER_REACH 224
+
+#endif

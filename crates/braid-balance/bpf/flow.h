@@ -1,0 +1,210 @@
+// The flow tables: finding, opening, promoting and forgetting flows, and their states.
+#ifndef BRAID_FLOW_H
+#define BRAID_FLOW_H
+
+#include "ports.h"
+#include "slots.h"
+
+// The key under which a mapping is kept: UDP other than QUIC has one per inner address and port,
+// whatever the remote (RFC 4787 REQ-1), so that hole punching and STUN work.
+static __always_inline int any_remote(__u8 protocol, __be16 far_port)
+{
+	return protocol == IPPROTO_UDP && far_port != bpf_htons(QUIC_PORT);
+}
+
+static __always_inline void forget_remote(struct tuple *tuple)
+{
+	__builtin_memset(&tuple->far, 0, sizeof(tuple->far));
+	tuple->far_port = 0;
+}
+
+static __always_inline int is_echo_request(const struct packet *packet)
+{
+	__u16 type = bpf_ntohs(packet->source_port) >> 8;
+
+	return packet->family == FAMILY_V4 ? type == ICMP_V4_ECHO : type == ICMP_V6_ECHO;
+}
+
+static __always_inline int is_echo_reply(const struct packet *packet)
+{
+	__u16 type = bpf_ntohs(packet->source_port) >> 8;
+
+	return packet->family == FAMILY_V4 ? type == ICMP_V4_ECHO_REPLY
+					   : type == ICMP_V6_ECHO_REPLY;
+}
+
+static __always_inline int is_icmp(const struct packet *packet)
+{
+	return packet->protocol == IPPROTO_ICMP || packet->protocol == IPPROTO_ICMPV6;
+}
+
+// Fills the forward key of an outbound packet. Not 0: its protocol cannot be translated.
+static __always_inline int forward_key(const struct packet *packet, struct tuple *key)
+{
+	__builtin_memset(key, 0, sizeof(*key));
+	key->near = packet->source;
+	key->far = packet->dest;
+	key->protocol = packet->protocol;
+	switch (packet->protocol) {
+	case IPPROTO_TCP:
+	case IPPROTO_UDP:
+		key->near_port = packet->source_port;
+		key->far_port = packet->dest_port;
+		if (any_remote(packet->protocol, packet->dest_port))
+			forget_remote(key);
+		return 0;
+	case IPPROTO_ICMP:
+	case IPPROTO_ICMPV6:
+		key->near_port = packet->dest_port;
+		return !is_echo_request(packet);
+	case IPPROTO_GRE:
+	case IPPROTO_ESP:
+	case IPPROTO_IPIP:
+	case IPPROTO_IPV6:
+	case IPPROTO_SCTP:
+		return 0;
+	default:
+		return -1;
+	}
+}
+
+static __always_inline void reverse_of(const struct tuple *key, const struct flow *flow,
+				       struct tuple *reverse)
+{
+	__builtin_memset(reverse, 0, sizeof(*reverse));
+	reverse->near = flow->outer;
+	reverse->far = key->far;
+	reverse->near_port = flow->outer_port;
+	reverse->far_port = key->far_port;
+	reverse->protocol = key->protocol;
+}
+
+struct found {
+	struct flow *flow;
+	int kept; // in the table that nothing is evicted from
+};
+
+static __always_inline struct found find(const struct tuple *key)
+{
+	struct found found = {.flow = bpf_map_lookup_elem(&flows, key), .kept = 1};
+
+	if (!found.flow) {
+		found.flow = bpf_map_lookup_elem(&embryos, key);
+		found.kept = 0;
+	}
+	return found;
+}
+
+static __always_inline void forget(const struct tuple *key, const struct found *found)
+{
+	struct tuple reverse;
+
+	reverse_of(key, found->flow, &reverse);
+	if (found->kept) {
+		bpf_map_delete_elem(&flows, key);
+		bpf_map_delete_elem(&flows_reverse, &reverse);
+	} else {
+		bpf_map_delete_elem(&embryos, key);
+		bpf_map_delete_elem(&embryos_reverse, &reverse);
+	}
+}
+
+// Moves an embryo to where nothing evicts it. New entries first, old ones after: in between both
+// exist and say the same. A full table leaves the embryo where it is; it still works.
+static __always_inline int promote(const struct tuple *key, const struct flow *embryo)
+{
+	struct workbench *work = workbench();
+	struct tuple reverse;
+
+	if (!work)
+		return -1;
+	work->flow = *embryo;
+	reverse_of(key, &work->flow, &reverse);
+	if (bpf_map_update_elem(&flows, key, &work->flow, BPF_ANY)) {
+		count(REASON_flow_table_full);
+		return -1;
+	}
+	if (bpf_map_update_elem(&flows_reverse, &reverse, key, BPF_ANY)) {
+		bpf_map_delete_elem(&flows, key);
+		count(REASON_flow_table_full);
+		return -1;
+	}
+	bpf_map_delete_elem(&embryos, key);
+	bpf_map_delete_elem(&embryos_reverse, &reverse);
+	count(REASON_flow_promoted);
+	return 0;
+}
+
+static __always_inline __u8 open_state(const struct flow *flow)
+{
+	if (flow->fins == (FIN_INSIDE | FIN_OUTSIDE))
+		return STATE_CLOSING;
+	return flow->fins ? STATE_FIN_WAIT : STATE_ESTABLISHED;
+}
+
+// TCP's life as seen from the middle. `side` is the sender's FIN bit. A RST may be forged blindly,
+// so whatever comes after it brings a kept flow back; only silence and time end it. An embryo that
+// was refused must be answered first.
+static __always_inline void advance_tcp(struct flow *flow, int kept, __u8 tcp_flags, __u8 side)
+{
+	__u8 state = flow->state;
+
+	if (state == STATE_CLOSING)
+		return;
+	if ((tcp_flags & TCP_FIN) && !(flow->fins & side))
+		flow->fins |= side;
+	if (tcp_flags & TCP_RST) {
+		state = STATE_RESET;
+	} else if (state == STATE_NEW || (state == STATE_RESET && !kept)) {
+		if (side == FIN_OUTSIDE)
+			state = STATE_ANSWERED;
+	} else if (state != STATE_ANSWERED || (side == FIN_INSIDE && !(tcp_flags & TCP_SYN))) {
+		state = open_state(flow);
+	}
+	// Most packets change nothing: do not dirty the cache line for them.
+	if (state != flow->state)
+		flow->state = state;
+}
+
+// Whether an embryo has now been answered and, for TCP, confirmed.
+static __always_inline int proven(const struct flow *flow)
+{
+	return flow->state >= STATE_ESTABLISHED && flow->state != STATE_RESET;
+}
+
+static __always_inline __u32 packets_in(const struct __sk_buff *skb)
+{
+	return skb->gso_segs ? skb->gso_segs : 1;
+}
+
+static __always_inline void note_sent(struct __sk_buff *skb, const struct packet *packet,
+				      struct flow *flow, __u32 uplink, __u64 now)
+{
+	struct uplink_counters *counters = bpf_map_lookup_elem(&traffic, &uplink);
+	__u32 packets = packets_in(skb), bytes = skb->len - packet->l3;
+
+	flow->last_seen = now;
+	__sync_fetch_and_add(&flow->tx_packets, packets);
+	__sync_fetch_and_add(&flow->tx_bytes, bytes);
+	if (counters) {
+		counters->tx_packets += packets;
+		counters->tx_bytes += bytes;
+	}
+}
+
+static __always_inline void note_received(struct __sk_buff *skb, const struct packet *packet,
+					  struct flow *flow, __u32 uplink, __u64 now)
+{
+	struct uplink_counters *counters = bpf_map_lookup_elem(&traffic, &uplink);
+	__u32 packets = packets_in(skb), bytes = skb->len - packet->l3;
+
+	flow->last_seen = now;
+	__sync_fetch_and_add(&flow->rx_packets, packets);
+	__sync_fetch_and_add(&flow->rx_bytes, bytes);
+	if (counters) {
+		counters->rx_packets += packets;
+		counters->rx_bytes += bytes;
+	}
+}
+
+#endif

@@ -1,0 +1,168 @@
+// Uplink ingress: recognise answers, put the inner address back, deliver.
+#ifndef BRAID_INBOUND_H
+#define BRAID_INBOUND_H
+
+#include "outbound.h"
+
+// Fills the reverse key of an inbound packet. Not 0: never ours.
+static __always_inline int reverse_key(const struct packet *packet, struct tuple *key)
+{
+	__builtin_memset(key, 0, sizeof(*key));
+	key->near = packet->dest;
+	key->far = packet->source;
+	key->protocol = packet->protocol;
+	switch (packet->protocol) {
+	case IPPROTO_TCP:
+	case IPPROTO_UDP:
+		key->near_port = packet->dest_port;
+		key->far_port = packet->source_port;
+		if (any_remote(packet->protocol, packet->source_port))
+			forget_remote(key);
+		return 0;
+	case IPPROTO_ICMP:
+	case IPPROTO_ICMPV6:
+		key->near_port = packet->dest_port;
+		return !is_echo_reply(packet);
+	case IPPROTO_GRE:
+	case IPPROTO_ESP:
+	case IPPROTO_IPIP:
+	case IPPROTO_IPV6:
+	case IPPROTO_SCTP:
+		return 0;
+	default:
+		return -1;
+	}
+}
+
+struct answer {
+	struct tuple key; // forward key
+	struct found found;
+};
+
+// Follows a reverse entry to its flow. The entry of an embryo may be recycled under our hands, so
+// the flow must say the same outer end, or it is not the one.
+static __always_inline int follow(const struct tuple *reverse, struct answer *answer)
+{
+	struct tuple *key = bpf_map_lookup_elem(&flows_reverse, reverse);
+	int kept = key != NULL;
+
+	if (!key)
+		key = bpf_map_lookup_elem(&embryos_reverse, reverse);
+	if (!key)
+		return -1;
+	answer->key = *key;
+	answer->found = find(&answer->key);
+	if (answer->found.flow && answer->found.flow->outer_port == reverse->near_port &&
+	    same_address(&answer->found.flow->outer, &reverse->near))
+		return 0;
+	count(REASON_half_pair);
+	if (kept)
+		bpf_map_delete_elem(&flows_reverse, reverse);
+	else
+		bpf_map_delete_elem(&embryos_reverse, reverse);
+	return -1;
+}
+
+static __always_inline int find_answered(struct tuple *reverse, struct answer *answer)
+{
+	if (!follow(reverse, answer))
+		return 0;
+	// A datagram from port 443 is an answer to QUIC, or to a mapping that serves every remote.
+	if (reverse->protocol != IPPROTO_UDP || !reverse->far_port)
+		return -1;
+	forget_remote(reverse);
+	return follow(reverse, answer);
+}
+
+// Whether the packet may go straight to the LAN device that the flow came from.
+static __always_inline int is_short(const struct __sk_buff *skb, const struct packet *packet,
+				    const struct flow *flow)
+{
+	if (!(flow->flags & FLOW_FAST) || packet->fragment != WHOLE || packet->hops <= 1 ||
+	    wire_size(skb, packet) > flow->inside_mtu)
+		return 0;
+	return packet->protocol == IPPROTO_TCP || (flow->remote_port == packet->source_port &&
+						   same_address(&flow->remote, &packet->source));
+}
+
+static __always_inline int inbound_fragment(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct rewrite rewrite = {.from = packet->dest, .side = DEST};
+	struct fragment_key key;
+	struct fragment *first;
+
+	fragment_key_of(packet, 1, &key);
+	first = bpf_map_lookup_elem(&fragments, &key);
+	if (!first)
+		return leave(REASON_in_no_flow, PASS);
+	rewrite.to = first->translated;
+	if (apply(skb, packet, &rewrite))
+		return leave(REASON_in_rewrite_failed, DROP);
+	return leave(REASON_in_fragment, PASS);
+}
+
+static __always_inline int inbound(struct __sk_buff *skb, __u64 now)
+{
+	__u32 device = skb->ifindex, mtu_device, *id = bpf_map_lookup_elem(&uplink_of, &device);
+	struct bpf_redir_neigh hop = {};
+	struct packet packet = {};
+	struct rewrite rewrite = {};
+	struct answer answer;
+	struct uplink *uplink;
+	struct tuple reverse;
+	struct flow *flow;
+	int result;
+	__u8 layer;
+
+	uplink = id ? uplink_at(*id) : NULL;
+	if (!uplink)
+		return leave(REASON_in_not_uplink, PASS);
+	layer = uplink->layer;
+	result = parse(skb, layer == LAYER_L3 ? 0 : ETH_HLEN, &packet);
+	if (result == PARSE_NOT_IP)
+		return leave(REASON_in_not_ip, PASS);
+	if (result == PARSE_MALFORMED)
+		return leave(REASON_in_malformed, PASS);
+	if (packet.fragment == LATER_FRAGMENT)
+		return inbound_fragment(skb, &packet);
+	if (reverse_key(&packet, &reverse))
+		return leave(REASON_in_protocol, PASS);
+	if (find_answered(&reverse, &answer))
+		return leave(REASON_in_no_flow, PASS);
+
+	flow = answer.found.flow;
+	note_received(skb, &packet, flow, flow->uplink, now);
+	rewrite.from = packet.dest;
+	rewrite.to = answer.key.near;
+	rewrite.from_port = reverse.near_port;
+	rewrite.to_port = answer.key.near_port;
+	rewrite.side = DEST;
+	rewrite.hop = is_short(skb, &packet, flow);
+	if (rewrite.hop) {
+		if (flow->flags & FLOW_NEXT_HOP_V6)
+			next_hop_v6(&hop, &flow->next_hop);
+		else
+			next_hop_v4(&hop, flow->next_hop.word[3]);
+	}
+	mtu_device = flow->inside_ifindex;
+	if (packet.fragment == FIRST_FRAGMENT)
+		remember_fragment(&packet, 1, &answer.key.near, flow->uplink);
+	if (packet.protocol == IPPROTO_TCP) {
+		advance_tcp(flow, answer.found.kept, packet.tcp_flags, FIN_OUTSIDE);
+	} else if (flow->state == STATE_NEW) {
+		flow->state = STATE_ESTABLISHED;
+	}
+	// Whatever answers an echo proves nothing that needs to last.
+	if (!answer.found.kept && packet.protocol != IPPROTO_TCP && !is_icmp(&packet))
+		promote(&answer.key, flow);
+
+	if (apply(skb, &packet, &rewrite))
+		return leave(REASON_in_rewrite_failed, DROP);
+	if (!rewrite.hop)
+		return leave(REASON_in_stack, PASS);
+	if (layer == LAYER_L3 && bpf_skb_change_head(skb, ETH_HLEN, 0))
+		return leave(REASON_in_rewrite_failed, DROP);
+	return leave(REASON_in_lan, bpf_redirect_neigh(mtu_device, &hop, sizeof(hop), 0));
+}
+
+#endif

@@ -1,0 +1,69 @@
+// Ingress of a gateway's LAN devices: the short way for packets of flows that the stack has let
+// through and that were answered since. Everything else passes to the stack, so that its FORWARD
+// rules see every new connection.
+#ifndef BRAID_LAN_H
+#define BRAID_LAN_H
+
+#include "outbound.h"
+
+#define PACKET_HOST 0 // skb->pkt_type: addressed to us, as opposed to bridged or broadcast
+
+static __always_inline int lan(struct __sk_buff *skb, __u64 now)
+{
+	struct packet packet = {};
+	struct rewrite rewrite = {};
+	struct uplink *uplink;
+	struct found found;
+	struct tuple key;
+	struct flow *flow;
+	int result;
+
+	if (skb->pkt_type != PACKET_HOST)
+		return leave(REASON_lan_not_fast, PASS);
+	result = parse(skb, ETH_HLEN, &packet);
+	if (result == PARSE_NOT_IP)
+		return leave(REASON_lan_not_ip, PASS);
+	if (result == PARSE_MALFORMED)
+		return leave(REASON_lan_malformed, PASS);
+	if (packet.fragment != WHOLE ||
+	    (packet.protocol != IPPROTO_TCP && packet.protocol != IPPROTO_UDP) ||
+	    (packet.tcp_flags & TCP_SYN))
+		return leave(REASON_lan_not_fast, PASS);
+
+	if (forward_key(&packet, &key))
+		return leave(REASON_lan_not_fast, PASS);
+	found = find(&key);
+	flow = found.flow;
+	if (!flow || flow->state == STATE_NEW)
+		return leave(REASON_lan_no_flow, PASS);
+	if (!(flow->flags & FLOW_FAST) || flow->inside_ifindex != skb->ifindex)
+		return leave(REASON_lan_not_fast, PASS);
+	if (packet.protocol == IPPROTO_UDP &&
+	    (flow->remote_port != packet.dest_port || !same_address(&flow->remote, &packet.dest)))
+		return leave(REASON_lan_not_fast, PASS);
+	uplink = uplink_at(flow->uplink);
+	if (!uplink || !uplink->ifindex || !uplink->exits[packet.family & 1].present)
+		return leave(REASON_lan_not_fast, PASS);
+	if (packet.hops <= 1)
+		return leave(REASON_lan_ttl, PASS);
+	if (wire_size(skb, &packet) > uplink->mtu)
+		return leave(REASON_lan_too_big, PASS);
+
+	note_sent(skb, &packet, flow, flow->uplink, now);
+	rewrite.from = packet.source;
+	rewrite.to = flow->outer;
+	rewrite.from_port = key.near_port;
+	rewrite.to_port = flow->outer_port;
+	rewrite.side = SOURCE;
+	rewrite.hop = 1;
+	if (packet.protocol == IPPROTO_TCP) {
+		advance_tcp(flow, found.kept, packet.tcp_flags, FIN_INSIDE);
+		if (!found.kept && proven(flow))
+			promote(&key, flow);
+	}
+	if (apply(skb, &packet, &rewrite))
+		return leave(REASON_lan_rewrite_failed, DROP);
+	return leave(REASON_lan_fast, through(&packet, uplink));
+}
+
+#endif

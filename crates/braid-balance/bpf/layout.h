@@ -1,0 +1,139 @@
+// Keys and values of the maps. The loader has the same structures (src/layout.rs); both sides
+// assert sizes and offsets.
+#ifndef BRAID_LAYOUT_H
+#define BRAID_LAYOUT_H
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include "constants.h"
+
+// An IPv6 address, or an IPv4 address in v4-mapped form (::ffff:a.b.c.d), network order.
+struct address {
+	__be32 word[4];
+};
+
+// One direction's identity of a flow. `near` is the inner end in the forward tables and the outer
+// one in the reverse tables; `far` is the remote, all zero where one mapping serves every remote.
+// ICMP echo has its id as near port; protocols without ports have zero.
+struct tuple {
+	struct address near;
+	struct address far;
+	__be16 near_port;
+	__be16 far_port;
+	__u8 protocol;
+	__u8 unused[3];
+};
+
+// Value of the forward tables: all there is to know about a flow.
+struct flow {
+	struct address outer;
+	// The remote that the stack saw last; others of the same mapping do not take the short way.
+	struct address remote;
+	// Towards the inside, from a LAN's flow whose way back is known.
+	struct address next_hop;
+	__u64 created;	 // ns of the monotonic clock
+	__u64 last_seen; // ns of the monotonic clock
+	__u64 tx_packets;
+	__u64 tx_bytes;
+	__u64 rx_packets;
+	__u64 rx_bytes;
+	__u32 inside_ifindex; // device it came in by; 0: the host itself
+	__u32 inside_mtu;
+	__be16 outer_port;
+	__be16 remote_port;
+	__u8 uplink;
+	__u8 state;
+	__u8 fins;
+	__u8 flags;
+	__u8 choice;
+	__u8 unused[7];
+};
+
+// How one family leaves through an uplink.
+struct exit {
+	struct address address;
+	struct address gateway;
+	__u8 present;
+	__u8 has_gateway;
+	__u8 unused[2];
+};
+
+struct uplink {
+	struct exit exits[FAMILIES];
+	__u32 ifindex; // 0: no such uplink
+	__u32 mtu;
+	__u16 port_low;
+	__u16 port_high; // inclusive
+	__u8 layer;
+	__u8 accepts_new;
+	__u8 unused[2];
+};
+
+struct slot_bank {
+	__u32 count; // 0: no uplink takes new flows
+	__u32 walk;
+	__u8 slot[SLOTS];
+};
+
+struct settings {
+	__u32 active[FAMILIES]; // which of a family's two banks is walked
+};
+
+// Next slot of a family's round robin. A lock and not an atomic, because fetch-and-add came with
+// Linux 5.12 and our floor is 5.10; only new flows come here.
+struct turn {
+	struct bpf_spin_lock lock;
+	__u32 next;
+};
+
+struct uplink_counters {
+	__u64 tx_packets;
+	__u64 tx_bytes;
+	__u64 rx_packets;
+	__u64 rx_bytes;
+	__u64 flows_opened;
+};
+
+struct lan_device {
+	__u32 mtu;
+};
+
+// A packet that is being sent in fragments: the ports are in the first one only.
+struct fragment_key {
+	struct address source;
+	struct address dest;
+	__u32 id;
+	__u8 protocol;
+	__u8 inbound;
+	__u8 unused[2];
+};
+
+struct fragment {
+	struct address translated;
+	__u32 uplink;
+};
+
+// What pinned the maps. Version is text, zero-padded.
+struct meta {
+	__u32 layout;
+	__u32 unused;
+	__u64 programs; // hash of the programs' sources
+	__u8 version[24];
+};
+
+_Static_assert(sizeof(struct tuple) == 40, "tuple");
+_Static_assert(sizeof(struct flow) == 120, "flow");
+_Static_assert(__builtin_offsetof(struct flow, created) == 48, "flow.created");
+_Static_assert(__builtin_offsetof(struct flow, inside_ifindex) == 96, "flow.inside_ifindex");
+_Static_assert(__builtin_offsetof(struct flow, choice) == 112, "flow.choice");
+_Static_assert(sizeof(struct exit) == 36, "exit");
+_Static_assert(sizeof(struct uplink) == 88, "uplink");
+_Static_assert(__builtin_offsetof(struct uplink, ifindex) == 72, "uplink.ifindex");
+_Static_assert(sizeof(struct slot_bank) == 8 + SLOTS, "slot_bank");
+_Static_assert(sizeof(struct uplink_counters) == 40, "uplink_counters");
+_Static_assert(sizeof(struct fragment_key) == 40, "fragment_key");
+_Static_assert(sizeof(struct fragment) == 20, "fragment");
+_Static_assert(sizeof(struct turn) == 8, "turn");
+_Static_assert(sizeof(struct meta) == 40, "meta");
+
+#endif

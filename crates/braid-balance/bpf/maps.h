@@ -1,0 +1,70 @@
+// The maps, and counting.
+#ifndef BRAID_MAPS_H
+#define BRAID_MAPS_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "layout.h"
+#include "reasons.h"
+
+#define ARRAY_MAP(map, map_type, entries, value_type)                                              \
+	struct {                                                                                   \
+		__uint(type, map_type);                                                            \
+		__uint(max_entries, entries);                                                      \
+		__type(key, __u32);                                                                \
+		__type(value, value_type);                                                         \
+	} map SEC(".maps")
+
+#define HASH_MAP(map, map_type, flags, entries, key_type, value_type)                              \
+	struct {                                                                                   \
+		__uint(type, map_type);                                                            \
+		__uint(map_flags, flags);                                                          \
+		__uint(max_entries, entries);                                                      \
+		__type(key, key_type);                                                             \
+		__type(value, value_type);                                                         \
+	} map SEC(".maps")
+
+ARRAY_MAP(meta, BPF_MAP_TYPE_ARRAY, 1, struct meta);
+ARRAY_MAP(settings, BPF_MAP_TYPE_ARRAY, 1, struct settings);
+ARRAY_MAP(uplinks, BPF_MAP_TYPE_ARRAY, MAX_UPLINKS, struct uplink);
+ARRAY_MAP(slots, BPF_MAP_TYPE_ARRAY, FAMILIES * 2, struct slot_bank);
+ARRAY_MAP(turns, BPF_MAP_TYPE_ARRAY, FAMILIES, struct turn);
+ARRAY_MAP(reasons, BPF_MAP_TYPE_PERCPU_ARRAY, REASON_COUNT, __u64);
+ARRAY_MAP(traffic, BPF_MAP_TYPE_PERCPU_ARRAY, MAX_UPLINKS, struct uplink_counters);
+
+HASH_MAP(uplink_of, BPF_MAP_TYPE_HASH, 0, MAX_UPLINKS * 2, __u32, __u32);
+HASH_MAP(lan_devices, BPF_MAP_TYPE_HASH, 0, MAX_LAN_DEVICES, __u32, struct lan_device);
+
+// Established flows: nothing is ever evicted from these two.
+HASH_MAP(flows, BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC, DEFAULT_FLOWS, struct tuple, struct flow);
+HASH_MAP(flows_reverse, BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC, DEFAULT_FLOWS, struct tuple,
+	 struct tuple);
+
+// Flows that have not proven themselves: a flood of them evicts only its like.
+HASH_MAP(embryos, BPF_MAP_TYPE_LRU_HASH, 0, DEFAULT_EMBRYOS, struct tuple, struct flow);
+HASH_MAP(embryos_reverse, BPF_MAP_TYPE_LRU_HASH, 0, DEFAULT_EMBRYOS, struct tuple, struct tuple);
+
+HASH_MAP(fragments, BPF_MAP_TYPE_LRU_HASH, 0, MAX_FRAGMENTED, struct fragment_key, struct fragment);
+
+static __always_inline void count(enum reason reason)
+{
+	__u32 index = reason;
+	__u64 *counter = bpf_map_lookup_elem(&reasons, &index);
+
+	if (counter)
+		*counter += 1;
+}
+
+// Ends a program: counts why and returns what to do.
+static __always_inline int leave(enum reason reason, int action)
+{
+	count(reason);
+	return action;
+}
+
+static __always_inline struct uplink *uplink_at(__u32 id)
+{
+	return bpf_map_lookup_elem(&uplinks, &id);
+}
+
+#endif

@@ -1,0 +1,309 @@
+// braid0 egress: choose an uplink, remember the flow, translate, send. Everything that routing puts
+// into braid0 ends here; nobody listens at the veth's other end.
+#ifndef BRAID_OUTBOUND_H
+#define BRAID_OUTBOUND_H
+
+#include "leave.h"
+
+// Addresses that mean something on one link only, or more than one receiver.
+static __always_inline int is_unicast(const struct packet *packet)
+{
+	if (packet->family == FAMILY_V4) {
+		__u32 address = bpf_ntohl(packet->dest.word[3]);
+
+		return address < 0xe0000000 && (address >> 24) != 0 && (address >> 24) != 127 &&
+		       (address >> 16) != 0xa9fe;
+	}
+	if ((packet->dest.word[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000))
+		return 0;
+	if ((packet->dest.word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000))
+		return 0;
+	return packet->dest.word[0] | packet->dest.word[1];
+}
+
+// Learns how answers to the workbench's packet reach a LAN's client, so that they can take the
+// short way. Only if the route back leads to the device it came from: otherwise the two directions
+// would differ and the stack would see half a connection.
+__noinline int learn_inside(struct __sk_buff *skb)
+{
+	__u32 device = skb->ingress_ifindex;
+	struct lan_device *lan = bpf_map_lookup_elem(&lan_devices, &device);
+	struct workbench *work = workbench();
+	struct bpf_fib_lookup route = {};
+	struct uplink *uplink;
+
+	if (!work)
+		return -1;
+	work->flow.inside_ifindex = device;
+	work->flow.flags = 0;
+	uplink = uplink_at(work->flow.uplink);
+	if (!lan || !uplink ||
+	    (work->packet.protocol != IPPROTO_TCP && work->packet.protocol != IPPROTO_UDP))
+		return 0;
+	route.ifindex = uplink->ifindex;
+	route.l4_protocol = work->packet.protocol;
+	if (work->packet.family == FAMILY_V4) {
+		route.family = AF_INET;
+		route.ipv4_src = work->packet.dest.word[3];
+		route.ipv4_dst = work->packet.source.word[3];
+	} else {
+		route.family = AF_INET6;
+		__builtin_memcpy(route.ipv6_src, &work->packet.dest, 16);
+		__builtin_memcpy(route.ipv6_dst, &work->packet.source, 16);
+	}
+	if (bpf_fib_lookup(skb, &route, sizeof(route), 0) != BPF_FIB_LKUP_RET_SUCCESS ||
+	    route.ifindex != device)
+		return 0;
+	work->flow.inside_mtu = lan->mtu;
+	if (route.family == AF_INET) {
+		map_v4(&work->flow.next_hop, route.ipv4_dst);
+		work->flow.flags = FLOW_FAST;
+	} else {
+		copy_v6(&work->flow.next_hop, route.ipv6_dst);
+		work->flow.flags = FLOW_FAST | FLOW_NEXT_HOP_V6;
+	}
+	return 0;
+}
+
+// A roaming client comes in by another device: its old way back must not be used.
+static __always_inline void learn_again(struct __sk_buff *skb, const struct packet *packet,
+					struct flow *flow)
+{
+	struct workbench *work = workbench();
+
+	if (!work)
+		return;
+	work->packet = *packet;
+	work->flow.uplink = flow->uplink;
+	learn_inside(skb);
+	flow->inside_ifindex = work->flow.inside_ifindex;
+	flow->inside_mtu = work->flow.inside_mtu;
+	flow->next_hop = work->flow.next_hop;
+	flow->flags = work->flow.flags;
+}
+
+static __always_inline int is_midstream(const struct packet *packet)
+{
+	return packet->protocol == IPPROTO_TCP &&
+	       (packet->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN;
+}
+
+// Opens the workbench's flow: uplink, port, both entries. Returns the reason to count.
+__noinline int open_flow(struct __sk_buff *skb, __u64 now)
+{
+	struct workbench *work = workbench();
+	struct uplink_counters *counters;
+	struct uplink *uplink;
+	struct flow *flow;
+	int midstream;
+
+	if (!work)
+		return REASON_out_table_failed;
+	midstream = is_midstream(&work->packet);
+	if (choose_uplink(midstream))
+		return REASON_no_uplink;
+	uplink = uplink_at(work->uplink);
+	if (!uplink)
+		return REASON_no_uplink;
+
+	flow = &work->flow;
+	__builtin_memset(flow, 0, sizeof(*flow));
+	flow->outer = uplink->exits[work->packet.family & 1].address;
+	reverse_of(&work->key, flow, &work->reverse);
+	if (claim_port(skb))
+		return has_ports(work->key.protocol) ? REASON_nat_ports_exhausted
+						     : REASON_nat_address_taken;
+
+	flow->outer_port = work->reverse.near_port;
+	flow->created = now;
+	flow->last_seen = now;
+	flow->uplink = work->uplink;
+	flow->choice = work->choice;
+	flow->state = STATE_NEW;
+	learn_inside(skb);
+
+	// Another CPU may have opened the same flow meanwhile (two datagrams of one socket). The
+	// first to insert wins, here and in the table it may have been promoted to.
+	if (bpf_map_update_elem(&embryos, &work->key, flow, BPF_NOEXIST)) {
+		bpf_map_delete_elem(&embryos_reverse, &work->reverse);
+		return bpf_map_lookup_elem(&embryos, &work->key) ? REASON_out_new
+								 : REASON_out_table_failed;
+	}
+	if (bpf_map_lookup_elem(&flows, &work->key)) {
+		bpf_map_delete_elem(&embryos, &work->key);
+		bpf_map_delete_elem(&embryos_reverse, &work->reverse);
+		return REASON_out_new;
+	}
+	counters = bpf_map_lookup_elem(&traffic, &work->uplink);
+	if (counters)
+		counters->flows_opened++;
+	return midstream ? REASON_tcp_midstream : REASON_out_new;
+}
+
+// Whether the flow that the key finds is over for this packet: a SYN after both ends have closed
+// is a new connection that happens to reuse the port, and a mapping whose uplink or address is
+// gone can be renewed where the protocol survives that.
+static __always_inline int is_over(const struct packet *packet, const struct flow *flow)
+{
+	struct uplink *uplink;
+
+	if (packet->protocol == IPPROTO_TCP) {
+		if ((packet->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN)
+			return 0;
+		if (flow->state != STATE_CLOSING && flow->state != STATE_RESET)
+			return 0;
+		count(REASON_flow_replaced);
+		return 1;
+	}
+	uplink = uplink_at(flow->uplink);
+	if (uplink && uplink->ifindex && uplink->exits[packet->family & 1].present &&
+	    same_address(&uplink->exits[packet->family & 1].address, &flow->outer))
+		return 0;
+	count(REASON_flow_moved);
+	return 1;
+}
+
+// An embryo's two entries are evicted one by one. Not 0: the reverse one is another's by now.
+static __always_inline int keep_pair(const struct tuple *key, const struct flow *flow)
+{
+	struct tuple reverse, *owner;
+
+	reverse_of(key, flow, &reverse);
+	owner = bpf_map_lookup_elem(&embryos_reverse, &reverse);
+	if (owner)
+		return !same_address(&owner->near, &key->near) ||
+		       owner->near_port != key->near_port;
+	count(REASON_half_pair);
+	return claim(&reverse, key);
+}
+
+// The flow of a packet, opened if need be.
+static __always_inline int find_or_open(struct __sk_buff *skb, const struct packet *packet,
+					const struct tuple *key, __u64 now, struct found *found)
+{
+	struct workbench *work = workbench();
+	int reason;
+
+	*found = find(key);
+	if (found->flow && is_over(packet, found->flow)) {
+		forget(key, found);
+		found->flow = NULL;
+	}
+	if (found->flow && !found->kept && keep_pair(key, found->flow)) {
+		bpf_map_delete_elem(&embryos, key);
+		found->flow = NULL;
+	}
+	if (found->flow)
+		return REASON_out_flow;
+	if (!work)
+		return REASON_out_table_failed;
+	work->packet = *packet;
+	work->key = *key;
+	reason = open_flow(skb, now);
+	if (reason != REASON_out_new && reason != REASON_tcp_midstream)
+		return reason;
+	*found = find(key);
+	return found->flow ? reason : REASON_out_table_failed;
+}
+
+static __always_inline void fragment_key_of(const struct packet *packet, __u8 inbound,
+					    struct fragment_key *key)
+{
+	__builtin_memset(key, 0, sizeof(*key));
+	key->source = packet->source;
+	key->dest = packet->dest;
+	key->id = packet->fragment_id;
+	key->protocol = packet->family == FAMILY_V4 ? packet->protocol : 0;
+	key->inbound = inbound;
+}
+
+static __always_inline void remember_fragment(const struct packet *packet, __u8 inbound,
+					      const struct address *translated, __u32 uplink)
+{
+	struct fragment_key key;
+	struct fragment fragment = {.translated = *translated, .uplink = uplink};
+
+	fragment_key_of(packet, inbound, &key);
+	bpf_map_update_elem(&fragments, &key, &fragment, BPF_ANY);
+}
+
+static __always_inline int outbound_fragment(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct rewrite rewrite = {.from = packet->source, .side = SOURCE};
+	struct uplink_counters *counters;
+	struct fragment_key key;
+	struct fragment *first;
+	struct uplink *uplink;
+	__u32 id;
+
+	fragment_key_of(packet, 0, &key);
+	first = bpf_map_lookup_elem(&fragments, &key);
+	if (!first)
+		return leave(REASON_out_fragment_orphan, DROP);
+	id = first->uplink;
+	rewrite.to = first->translated;
+	uplink = uplink_at(id);
+	if (!uplink || !uplink->ifindex)
+		return leave(REASON_uplink_gone, DROP);
+	if (apply(skb, packet, &rewrite))
+		return leave(REASON_out_rewrite_failed, DROP);
+	counters = bpf_map_lookup_elem(&traffic, &id);
+	if (counters) {
+		counters->tx_packets++;
+		counters->tx_bytes += skb->len - packet->l3;
+	}
+	return leave(REASON_out_fragment, through(packet, uplink));
+}
+
+static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
+{
+	struct packet packet = {};
+	struct rewrite rewrite = {};
+	struct uplink *uplink;
+	struct found found;
+	struct tuple key;
+	int reason = parse(skb, ETH_HLEN, &packet);
+
+	if (reason == PARSE_NOT_IP)
+		return leave(REASON_out_not_ip, DROP);
+	if (reason == PARSE_MALFORMED)
+		return leave(REASON_out_malformed, DROP);
+	if (!is_unicast(&packet))
+		return leave(REASON_out_not_unicast, DROP);
+	if (packet.fragment == LATER_FRAGMENT)
+		return outbound_fragment(skb, &packet);
+	if (forward_key(&packet, &key))
+		return leave(REASON_out_protocol, DROP);
+
+	reason = find_or_open(skb, &packet, &key, now, &found);
+	if (!found.flow)
+		return leave(reason, DROP);
+	uplink = uplink_at(found.flow->uplink);
+	if (!uplink || !uplink->ifindex || !uplink->exits[packet.family & 1].present)
+		return leave(REASON_uplink_gone, DROP);
+
+	if (reason == REASON_out_flow && found.flow->inside_ifindex != skb->ingress_ifindex)
+		learn_again(skb, &packet, found.flow);
+	if (packet.protocol == IPPROTO_UDP) {
+		found.flow->remote = packet.dest;
+		found.flow->remote_port = packet.dest_port;
+	}
+	note_sent(skb, &packet, found.flow, found.flow->uplink, now);
+	rewrite.from = packet.source;
+	rewrite.to = found.flow->outer;
+	rewrite.from_port = key.near_port;
+	rewrite.to_port = found.flow->outer_port;
+	rewrite.side = SOURCE;
+	if (packet.fragment == FIRST_FRAGMENT)
+		remember_fragment(&packet, 0, &found.flow->outer, found.flow->uplink);
+	if (packet.protocol == IPPROTO_TCP) {
+		advance_tcp(found.flow, found.kept, packet.tcp_flags, FIN_INSIDE);
+		if (!found.kept && proven(found.flow))
+			promote(&key, found.flow);
+	}
+	if (apply(skb, &packet, &rewrite))
+		return leave(REASON_out_rewrite_failed, DROP);
+	return leave(reason, through(&packet, uplink));
+}
+
+#endif

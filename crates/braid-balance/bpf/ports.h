@@ -1,0 +1,104 @@
+// Source port choice on an uplink, free of races between CPUs.
+#ifndef BRAID_PORTS_H
+#define BRAID_PORTS_H
+
+#include "parse.h"
+
+#define EXISTS (-17) // -EEXIST
+
+// Takes the reverse entry for `owner`. Not 0: somebody has it. Established flows' entries are
+// looked at before and after the insertion, because an embryo may be promoted in between.
+static __always_inline int claim(const struct tuple *reverse, const struct tuple *owner)
+{
+	if (bpf_map_lookup_elem(&flows_reverse, reverse))
+		return -1;
+	if (bpf_map_update_elem(&embryos_reverse, reverse, owner, BPF_NOEXIST))
+		return -1;
+	if (bpf_map_lookup_elem(&flows_reverse, reverse)) {
+		bpf_map_delete_elem(&embryos_reverse, reverse);
+		return -1;
+	}
+	return 0;
+}
+
+// Whether the machine itself has a socket for what would come back to this port. The sender's own
+// unconnected socket is found too; it is told from others by being bound to no address.
+static __always_inline int socket_in_the_way(struct __sk_buff *skb, const struct packet *packet,
+					     const struct tuple *reverse)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *socket;
+	__u32 size, bound;
+
+	if (packet->family == FAMILY_V4) {
+		tuple.ipv4.saddr = reverse->far.word[3];
+		tuple.ipv4.daddr = reverse->near.word[3];
+		tuple.ipv4.sport = reverse->far_port;
+		tuple.ipv4.dport = reverse->near_port;
+		size = sizeof(tuple.ipv4);
+	} else {
+		__builtin_memcpy(tuple.ipv6.saddr, &reverse->far, 16);
+		__builtin_memcpy(tuple.ipv6.daddr, &reverse->near, 16);
+		tuple.ipv6.sport = reverse->far_port;
+		tuple.ipv6.dport = reverse->near_port;
+		size = sizeof(tuple.ipv6);
+	}
+	if (packet->protocol == IPPROTO_TCP)
+		socket = bpf_sk_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	else if (packet->protocol == IPPROTO_UDP)
+		socket = bpf_sk_lookup_udp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	else
+		return 0;
+	if (!socket)
+		return 0;
+	bound = packet->family == FAMILY_V4 ? socket->src_ip4
+					    : socket->src_ip6[0] | socket->src_ip6[1] |
+						      socket->src_ip6[2] | socket->src_ip6[3];
+	bpf_sk_release(socket);
+	return skb->ingress_ifindex || bound;
+}
+
+static __always_inline int has_ports(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_ICMP ||
+	       protocol == IPPROTO_ICMPV6;
+}
+
+// Completes the workbench's reverse key with a port that is ours from now on. The client's own port
+// if it is free (peers like it, and it needs no more thought), else a random one: a predictable
+// port would help those who forge answers (RFC 6056). Randomness is fetched here and not at the
+// entry point, because most packets belong to a known flow and most new ones keep their port.
+__noinline int claim_port(struct __sk_buff *skb)
+{
+	struct workbench *work = workbench();
+	struct uplink *uplink;
+	__u32 low, span, start, stride;
+
+	if (!work)
+		return -1;
+	uplink = uplink_at(work->uplink);
+	work->reverse.near_port = work->key.near_port;
+	if (!has_ports(work->key.protocol))
+		return claim(&work->reverse, &work->key);
+	if (!socket_in_the_way(skb, &work->packet, &work->reverse) &&
+	    !claim(&work->reverse, &work->key))
+		return 0;
+	count(REASON_port_changed);
+
+	if (!uplink || uplink->port_high < uplink->port_low)
+		return -1;
+	low = uplink->port_low;
+	span = uplink->port_high - low + 1;
+	start = bpf_get_prandom_u32();
+	stride = (start >> 16) | 1;
+	for (int i = 0; i < PORT_TRIES; i++) {
+		work->reverse.near_port = bpf_htons(low + start % span);
+		start += stride;
+		if (!socket_in_the_way(skb, &work->packet, &work->reverse) &&
+		    !claim(&work->reverse, &work->key))
+			return 0;
+	}
+	return -1;
+}
+
+#endif

@@ -1,0 +1,57 @@
+// Every way out of a program, and every event worth a number, has a name here: it is a counter's
+// label and the word that `braid status` prints. build.rs reads this list into Rust.
+//
+// REASON(name, kind, text); kinds: SENT left through an uplink or to a LAN, PASSED handed to the
+// next program or the stack, DROPPED, EVENT something that happened on the way to one of those.
+#ifndef BRAID_REASONS_H
+#define BRAID_REASONS_H
+
+#define REASONS(REASON)                                                                            \
+	REASON(out_flow, SENT, "packet of a known flow sent")                                      \
+	REASON(out_new, SENT, "first packet of a new flow sent")                                   \
+	REASON(tcp_midstream, SENT, "tcp without a flow and without syn, sent by hash")            \
+	REASON(out_fragment, SENT, "later fragment sent")                                          \
+	REASON(out_not_ip, DROPPED, "outbound frame that is neither ipv4 nor ipv6")                \
+	REASON(out_malformed, DROPPED, "outbound packet with truncated or lying headers")          \
+	REASON(out_not_unicast, DROPPED, "outbound to multicast, broadcast or a link scope")       \
+	REASON(out_protocol, DROPPED, "outbound protocol that cannot be translated")               \
+	REASON(out_fragment_orphan, DROPPED, "outbound later fragment before its first one")       \
+	REASON(no_uplink, DROPPED, "no uplink takes new flows of this family")                     \
+	REASON(uplink_gone, DROPPED, "tcp flow whose uplink is gone")                              \
+	REASON(nat_ports_exhausted, DROPPED, "no free source port on the uplink")                  \
+	REASON(nat_address_taken, DROPPED, "portless protocol to a remote that another host uses") \
+	REASON(out_table_failed, DROPPED, "flow could not be stored")                              \
+	REASON(out_rewrite_failed, DROPPED, "outbound packet could not be rewritten")              \
+	REASON(in_stack, PASSED, "answer handed to the stack")                                     \
+	REASON(in_lan, SENT, "answer sent straight to a lan device")                               \
+	REASON(in_fragment, PASSED, "later fragment of an answer handed to the stack")             \
+	REASON(in_icmp_error, PASSED, "icmp error about a flow handed to the stack")               \
+	REASON(in_no_flow, PASSED, "inbound packet of no flow of ours")                            \
+	REASON(in_not_ip, PASSED, "inbound frame that is neither ipv4 nor ipv6")                   \
+	REASON(in_malformed, PASSED, "inbound packet with truncated or lying headers")             \
+	REASON(in_protocol, PASSED, "inbound protocol or icmp type that is never translated")      \
+	REASON(in_not_uplink, PASSED, "inbound on a device that is no uplink any more")            \
+	REASON(in_rewrite_failed, DROPPED, "inbound packet could not be rewritten")                \
+	REASON(lan_fast, SENT, "lan packet sent the short way")                                    \
+	REASON(lan_no_flow, PASSED, "lan packet of no established flow")                           \
+	REASON(lan_not_ip, PASSED, "lan frame that is neither ipv4 nor ipv6")                      \
+	REASON(lan_malformed, PASSED, "lan packet with truncated or lying headers")                \
+	REASON(lan_not_fast, PASSED, "lan packet that must see the stack")                         \
+	REASON(lan_too_big, PASSED, "lan packet above the uplink's mtu")                           \
+	REASON(lan_ttl, PASSED, "lan packet whose hop limit ends here")                            \
+	REASON(lan_rewrite_failed, DROPPED, "lan packet could not be rewritten")                   \
+	REASON(flow_promoted, EVENT, "embryo became established")                                  \
+	REASON(flow_table_full, EVENT, "embryo stays one because the table is full")               \
+	REASON(flow_replaced, EVENT, "syn on a closed flow opened a new one")                      \
+	REASON(flow_moved, EVENT, "mapping renewed because its uplink or address is gone")         \
+	REASON(half_pair, EVENT, "half of a pair found, repaired or removed")                      \
+	REASON(slot_skipped, EVENT, "slot named an uplink that takes no flows")                    \
+	REASON(port_changed, EVENT, "flow could not keep its source port")
+
+enum reason_kind { SENT, PASSED, DROPPED, EVENT };
+
+#define REASON_ENUM(name, kind, text) REASON_##name,
+enum reason { REASONS(REASON_ENUM) REASON_COUNT };
+#undef REASON_ENUM
+
+#endif

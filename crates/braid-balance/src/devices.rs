@@ -1,0 +1,63 @@
+//! A gateway's LAN devices, as the programs need to know them.
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+
+use nix::net::if_::if_indextoname;
+
+use crate::Error;
+use crate::layout::LanDevice;
+use crate::tables::{Tables, refused};
+
+/// Writes the LAN devices' map and returns those that get the short way: Ethernet ones.
+pub(crate) fn set_lans(tables: &mut Tables, ifindexes: &[u32]) -> Result<Vec<u32>, Error> {
+    let mut wanted = BTreeMap::new();
+    for &ifindex in ifindexes {
+        let ethernet = ethernet_mtu(ifindex).map_err(|source| Error::Device { ifindex, source })?;
+        if let Some(mtu) = ethernet {
+            wanted.insert(ifindex, LanDevice { mtu });
+        }
+    }
+    let map = &mut tables.lan_devices;
+    let failed = |error| refused("map lan_devices", &error);
+    for known in map.keys().collect::<Result<Vec<_>, _>>().map_err(failed)? {
+        if !wanted.contains_key(&known) {
+            map.remove(&known).map_err(failed)?;
+        }
+    }
+    for (ifindex, device) in &wanted {
+        map.insert(ifindex, device, 0).map_err(failed)?;
+    }
+    Ok(wanted.into_keys().collect())
+}
+
+/// The MTU of an Ethernet device, `None` for other kinds. Asked by ioctl and not in sysfs, which
+/// shows the namespace that it was mounted in.
+fn ethernet_mtu(ifindex: u32) -> io::Result<Option<u32>> {
+    let name = if_indextoname(ifindex)?;
+    let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::1]:0"))?;
+    // SAFETY: all zero is a valid ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.as_bytes()) {
+        *to = from.cast_signed();
+    }
+    let mut ask = |what: libc::Ioctl| {
+        // SAFETY: both requests read and write one ifreq.
+        match unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut request) } {
+            0 => Ok(request.ifr_ifru),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    let address = ask(libc::SIOCGIFHWADDR)?;
+    // SAFETY: SIOCGIFHWADDR fills this member.
+    if unsafe { address.ifru_hwaddr.sa_family } != libc::ARPHRD_ETHER {
+        return Ok(None);
+    }
+    let mtu = ask(libc::SIOCGIFMTU)?;
+    // SAFETY: SIOCGIFMTU fills this member.
+    let mtu = unsafe { mtu.ifru_mtu };
+    Ok(u32::try_from(mtu).ok())
+}

@@ -1,0 +1,170 @@
+//! Keys and values of the maps, as `bpf/layout.h` has them. Both sides assert sizes and offsets.
+#![allow(unsafe_code)]
+
+use std::mem::{offset_of, size_of};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::shared::{FAMILIES, SLOTS};
+
+/// An IPv6 address, or an IPv4 one in v4-mapped form, network order.
+pub(crate) type Address = [u8; 16];
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C, align(4))]
+pub(crate) struct Tuple {
+    pub near: Address,
+    pub far: Address,
+    pub near_port: [u8; 2],
+    pub far_port: [u8; 2],
+    pub protocol: u8,
+    pub unused: [u8; 3],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct FlowValue {
+    pub outer: Address,
+    pub remote: Address,
+    pub next_hop: Address,
+    pub created: u64,
+    pub last_seen: u64,
+    pub tx_packets: u64,
+    pub tx_bytes: u64,
+    pub rx_packets: u64,
+    pub rx_bytes: u64,
+    pub inside_ifindex: u32,
+    pub inside_mtu: u32,
+    pub outer_port: [u8; 2],
+    pub remote_port: [u8; 2],
+    pub uplink: u8,
+    pub state: u8,
+    pub fins: u8,
+    pub flags: u8,
+    pub choice: u8,
+    pub unused: [u8; 7],
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, align(4))]
+pub(crate) struct ExitValue {
+    pub address: Address,
+    pub gateway: Address,
+    pub present: u8,
+    pub has_gateway: u8,
+    pub unused: [u8; 2],
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct UplinkValue {
+    pub exits: [ExitValue; FAMILIES as usize],
+    pub ifindex: u32,
+    pub mtu: u32,
+    pub port_low: u16,
+    pub port_high: u16,
+    pub layer: u8,
+    pub accepts_new: u8,
+    pub unused: [u8; 2],
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct SlotBank {
+    pub count: u32,
+    pub walk: u32,
+    pub slot: [u8; SLOTS as usize],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Settings {
+    pub active: [u32; FAMILIES as usize],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct TrafficValue {
+    pub tx_packets: u64,
+    pub tx_bytes: u64,
+    pub rx_packets: u64,
+    pub rx_bytes: u64,
+    pub flows_opened: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct LanDevice {
+    pub mtu: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Meta {
+    pub layout: u32,
+    pub unused: u32,
+    pub programs: u64,
+    pub version: [u8; 24],
+}
+
+const _: () = {
+    assert!(size_of::<Tuple>() == 40);
+    assert!(size_of::<FlowValue>() == 120);
+    assert!(offset_of!(FlowValue, created) == 48);
+    assert!(offset_of!(FlowValue, inside_ifindex) == 96);
+    assert!(offset_of!(FlowValue, choice) == 112);
+    assert!(size_of::<ExitValue>() == 36);
+    assert!(size_of::<UplinkValue>() == 88);
+    assert!(offset_of!(UplinkValue, ifindex) == 72);
+    assert!(size_of::<SlotBank>() == 8 + SLOTS as usize);
+    assert!(size_of::<TrafficValue>() == 40);
+    assert!(size_of::<Meta>() == 40);
+};
+
+macro_rules! plain_old_data {
+    ($($name:ty),*) => {
+        $(
+            // SAFETY: repr(C), integers and arrays of them only, every byte is a named field (the
+            // sizes above leave no room for padding), every bit pattern is a value.
+            unsafe impl aya::Pod for $name {}
+        )*
+    };
+}
+plain_old_data!(
+    Tuple,
+    FlowValue,
+    ExitValue,
+    UplinkValue,
+    SlotBank,
+    Settings,
+    TrafficValue,
+    LanDevice,
+    Meta
+);
+
+pub(crate) fn from_v4(address: Ipv4Addr) -> Address {
+    address.to_ipv6_mapped().octets()
+}
+
+pub(crate) fn from_v6(address: Ipv6Addr) -> Address {
+    address.octets()
+}
+
+/// The socket address of a map's address and port, IPv4 where it is v4-mapped.
+pub(crate) fn socket_address(address: Address, port: [u8; 2]) -> SocketAddr {
+    let ip = IpAddr::V6(Ipv6Addr::from(address)).to_canonical();
+    SocketAddr::new(ip, u16::from_be_bytes(port))
+}
+
+impl Tuple {
+    /// The reverse table's key for this forward key and its flow.
+    pub(crate) fn reverse(&self, flow: &FlowValue) -> Self {
+        Self {
+            near: flow.outer,
+            far: self.far,
+            near_port: flow.outer_port,
+            far_port: self.far_port,
+            protocol: self.protocol,
+            unused: [0; 3],
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Typed handles on the pinned maps.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
+
+use crate::layout::{
+    FlowValue, LanDevice, Meta, Settings, SlotBank, TrafficValue, Tuple, UplinkValue,
+};
+use crate::pins::Pins;
+use crate::{Error, MapMemory};
+
+/// Every map of the object, by name.
+pub(crate) const MAPS: [&str; 15] = [
+    "bench",
+    "embryos",
+    "embryos_reverse",
+    "flows",
+    "flows_reverse",
+    "fragments",
+    "lan_devices",
+    "meta",
+    "reasons",
+    "settings",
+    "slots",
+    "traffic",
+    "turns",
+    "uplink_of",
+    "uplinks",
+];
+
+/// The maps that this side reads or writes.
+pub(crate) struct Tables {
+    pub meta: Array<MapData, Meta>,
+    pub settings: Array<MapData, Settings>,
+    pub uplinks: Array<MapData, UplinkValue>,
+    pub slots: Array<MapData, SlotBank>,
+    pub uplink_of: HashMap<MapData, u32, u32>,
+    pub lan_devices: HashMap<MapData, u32, LanDevice>,
+    pub reasons: PerCpuArray<MapData, u64>,
+    pub traffic: PerCpuArray<MapData, TrafficValue>,
+    pub kept: Pair,
+    pub embryos: Pair,
+}
+
+/// A forward table and its reverse.
+pub(crate) struct Pair {
+    pub forward: HashMap<MapData, Tuple, FlowValue>,
+    pub reverse: HashMap<MapData, Tuple, Tuple>,
+    forward_data: MapData,
+    reverse_data: MapData,
+}
+
+impl Pair {
+    fn open(pins: &Pins, forward: &str, reverse: &str) -> Result<Self, Error> {
+        Ok(Self {
+            forward: typed(pins, forward)?,
+            reverse: typed(pins, reverse)?,
+            forward_data: data(pins, forward)?,
+            reverse_data: data(pins, reverse)?,
+        })
+    }
+
+    pub(crate) fn forward_fd(&self) -> BorrowedFd<'_> {
+        self.forward_data.fd().as_fd()
+    }
+
+    pub(crate) fn reverse_fd(&self) -> BorrowedFd<'_> {
+        self.reverse_data.fd().as_fd()
+    }
+
+    pub(crate) fn max_entries(&self) -> Result<u32, Error> {
+        let info = self
+            .forward_data
+            .info()
+            .map_err(|error| refused("map flows", &error))?;
+        Ok(info.max_entries())
+    }
+}
+
+impl Tables {
+    pub(crate) fn open(pins: &Pins) -> Result<Self, Error> {
+        Ok(Self {
+            meta: typed(pins, "meta")?,
+            settings: typed(pins, "settings")?,
+            uplinks: typed(pins, "uplinks")?,
+            slots: typed(pins, "slots")?,
+            uplink_of: typed(pins, "uplink_of")?,
+            lan_devices: typed(pins, "lan_devices")?,
+            reasons: typed(pins, "reasons")?,
+            traffic: typed(pins, "traffic")?,
+            kept: Pair::open(pins, "flows", "flows_reverse")?,
+            embryos: Pair::open(pins, "embryos", "embryos_reverse")?,
+        })
+    }
+}
+
+/// Reads who pinned the maps; `None` if that cannot be read, as after another layout.
+pub(crate) fn read_meta(pins: &Pins) -> Option<Meta> {
+    let meta: Array<MapData, Meta> = typed(pins, "meta").ok()?;
+    meta.get(&0, 0).ok()
+}
+
+/// Kernel memory of every pinned map, as `/proc/self/fdinfo` accounts it.
+pub(crate) fn memory(pins: &Pins) -> Result<Vec<MapMemory>, Error> {
+    MAPS.iter()
+        .map(|&name| {
+            let map = data(pins, name)?;
+            let path = format!("/proc/self/fdinfo/{}", map.fd().as_fd().as_raw_fd());
+            let text = fs::read_to_string(&path).map_err(|source| Error::system(&path, source))?;
+            let bytes = text
+                .lines()
+                .find_map(|line| line.strip_prefix("memlock:")?.trim().parse().ok())
+                .unwrap_or(0);
+            Ok(MapMemory {
+                map: name.to_owned(),
+                bytes,
+            })
+        })
+        .collect()
+}
+
+pub(crate) fn data(pins: &Pins, name: &str) -> Result<MapData, Error> {
+    MapData::from_pin(pins.map(name)).map_err(|error| refused(&format!("map {name}"), &error))
+}
+
+fn typed<T: TryFrom<Map, Error = MapError>>(pins: &Pins, name: &str) -> Result<T, Error> {
+    let named = |error| refused(&format!("map {name}"), &error);
+    Map::from_map_data(data(pins, name)?)
+        .and_then(T::try_from)
+        .map_err(named)
+}
+
+/// The kernel's answer to an operation on `what`.
+pub(crate) fn refused(what: &str, error: &MapError) -> Error {
+    let source = match error {
+        MapError::SyscallError(call) => match call.io_error.raw_os_error() {
+            Some(number) => io::Error::from_raw_os_error(number),
+            None => io::Error::other(call.to_string()),
+        },
+        other => io::Error::other(other.to_string()),
+    };
+    Error::system(what, source)
+}

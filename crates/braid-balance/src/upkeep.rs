@@ -1,0 +1,225 @@
+//! The flow table's upkeep: idle times, halves of pairs, and the list of flows.
+
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use aya::Pod;
+use aya::maps::MapError;
+use braid_core::UplinkId;
+
+use crate::layout::{FlowValue, Tuple, socket_address};
+use crate::shared::{
+    CHOICE_HASH_PAIR, CHOICE_HASH_SOURCE, CHOICE_MIDSTREAM, CHOICE_NEXT_USABLE, FLOW_FAST,
+    STATE_ANSWERED, STATE_CLOSING, STATE_ESTABLISHED, STATE_FIN_WAIT, STATE_NEW,
+};
+use crate::tables::{Pair, Tables, refused};
+use crate::{Choice, Error, Flow, FlowState, KernelTime, Protocol, SweepReport, Traffic, batch};
+
+/// Established TCP: RFC 5382 REQ-5, "established connection idle-timeout … MUST NOT be less than
+/// 2 hours 4 minutes".
+pub const TCP_ESTABLISHED_IDLE: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
+/// Partly or wholly closed TCP: RFC 5382 REQ-5, "transitory … MUST NOT be less than 4 minutes".
+pub const TCP_TRANSITORY_IDLE: Duration = Duration::from_secs(4 * 60);
+/// The same once the table is nearly full: closed connections are what it can best do without,
+/// and a late segment of one is answered by the sender's own host all the same.
+pub const TCP_CLOSED_IDLE_UNDER_PRESSURE: Duration = Duration::from_secs(10);
+/// TCP that is not established yet: above the longest pause between Linux' SYN retransmissions
+/// (64 s), and no more, as nobody waits longer.
+pub const TCP_EMBRYO_IDLE: Duration = Duration::from_secs(75);
+/// Answered UDP: RFC 4787 REQ-5, "five minutes or more is RECOMMENDED".
+pub const UDP_IDLE: Duration = Duration::from_secs(5 * 60);
+/// Unanswered UDP: RFC 4787 REQ-5 has two minutes as its least.
+pub const UDP_EMBRYO_IDLE: Duration = Duration::from_secs(2 * 60);
+/// ICMP echo: RFC 5508 REQ-1, "MUST NOT expire in less than 60 seconds".
+pub const ICMP_IDLE: Duration = Duration::from_secs(60);
+/// Protocols without ports, which no RFC speaks of: as UDP.
+pub const PORTLESS_IDLE: Duration = UDP_IDLE;
+
+/// Share of the table, as a divisor, that must be free for closed connections to stay their time.
+const PRESSURE_DIVISOR: usize = 8;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+
+/// How long a flow may be idle.
+fn idle_time(protocol: u8, state: FlowState, pressed: bool) -> Duration {
+    match (protocol, state) {
+        (TCP, FlowState::Established) => TCP_ESTABLISHED_IDLE,
+        (TCP, FlowState::New | FlowState::Answered) => TCP_EMBRYO_IDLE,
+        (TCP, FlowState::Closing | FlowState::Reset) if pressed => TCP_CLOSED_IDLE_UNDER_PRESSURE,
+        (TCP, _) => TCP_TRANSITORY_IDLE,
+        (UDP, FlowState::New) => UDP_EMBRYO_IDLE,
+        (UDP, _) => UDP_IDLE,
+        (ICMP | ICMPV6, _) => ICMP_IDLE,
+        _ => PORTLESS_IDLE,
+    }
+}
+
+fn state_of(value: u8) -> FlowState {
+    match u32::from(value) {
+        STATE_NEW => FlowState::New,
+        STATE_ANSWERED => FlowState::Answered,
+        STATE_ESTABLISHED => FlowState::Established,
+        STATE_FIN_WAIT => FlowState::FinWait,
+        STATE_CLOSING => FlowState::Closing,
+        _ => FlowState::Reset,
+    }
+}
+
+fn choice_of(value: u8) -> Choice {
+    match u32::from(value) {
+        CHOICE_HASH_SOURCE => Choice::HashSource,
+        CHOICE_HASH_PAIR => Choice::HashPair,
+        CHOICE_NEXT_USABLE => Choice::NextUsable,
+        CHOICE_MIDSTREAM => Choice::Midstream,
+        _ => Choice::NextSlot,
+    }
+}
+
+/// All flows of both tables, in no particular order.
+pub(crate) fn flows(tables: &Tables) -> Result<Vec<Flow>, Error> {
+    let mut flows = Vec::new();
+    for (pair, kept) in [(&tables.kept, true), (&tables.embryos, false)] {
+        let entries = read::<FlowValue>("flows", pair.forward_fd())?;
+        flows.extend(entries.iter().map(|(key, value)| flow(key, value, kept)));
+    }
+    Ok(flows)
+}
+
+fn flow(key: &Tuple, value: &FlowValue, kept: bool) -> Flow {
+    Flow {
+        protocol: Protocol(key.protocol),
+        inner: socket_address(key.near, key.near_port),
+        remote: (key.far != [0; 16]).then(|| socket_address(key.far, key.far_port)),
+        outer: socket_address(value.outer, value.outer_port),
+        uplink: UplinkId(value.uplink),
+        state: state_of(value.state),
+        kept,
+        fast: u32::from(value.flags) & FLOW_FAST != 0,
+        choice: choice_of(value.choice),
+        created: KernelTime::from_nanos(value.created),
+        last_seen: KernelTime::from_nanos(value.last_seen),
+        tx: Traffic {
+            packets: value.tx_packets,
+            bytes: value.tx_bytes,
+        },
+        rx: Traffic {
+            packets: value.rx_packets,
+            bytes: value.rx_bytes,
+        },
+    }
+}
+
+/// Removes what was idle too long at `now` and mends or removes halves of pairs.
+pub(crate) fn sweep(tables: &mut Tables, now: KernelTime) -> Result<SweepReport, Error> {
+    let started = Instant::now();
+    let mut report = SweepReport::default();
+    let room = tables.kept.max_entries()? as usize;
+    report.established = sweep_pair(&mut tables.kept, now, room, &mut report)?;
+    // The kernel evicts embryos by itself, so their table is never pressed.
+    report.embryos = sweep_pair(&mut tables.embryos, now, usize::MAX, &mut report)?;
+    report.took = started.elapsed();
+    Ok(report)
+}
+
+/// Returns the number of flows left. The reverse table is read first: a flow's reverse entry is
+/// made before or at once after its forward entry, so an entry without its other half in these
+/// two pictures is looked at again before anything is done about it.
+fn sweep_pair(
+    pair: &mut Pair,
+    now: KernelTime,
+    room: usize,
+    report: &mut SweepReport,
+) -> Result<usize, Error> {
+    let reverse: HashMap<Tuple, Tuple> = read::<Tuple>("flows_reverse", pair.reverse_fd())?
+        .into_iter()
+        .collect();
+    let forward: HashMap<Tuple, FlowValue> = read::<FlowValue>("flows", pair.forward_fd())?
+        .into_iter()
+        .collect();
+    let pressed = forward.len() > room - room / PRESSURE_DIVISOR;
+    let mut left = forward.len();
+    for (key, value) in &forward {
+        let idle = now.since(KernelTime::from_nanos(value.last_seen));
+        if idle >= idle_time(key.protocol, state_of(value.state), pressed) {
+            if expire(pair, key, value)? {
+                report.expired += 1;
+                left -= 1;
+            }
+        } else if reverse.get(&key.reverse(value)) != Some(key) && !complete(pair, key)? {
+            report.repaired += 1;
+        }
+    }
+    for (key, owner) in &reverse {
+        let whole = forward
+            .get(owner)
+            .is_some_and(|value| owner.reverse(value) == *key);
+        if !whole && !owned(pair, key, owner)? {
+            gone(pair.reverse.remove(key))?;
+            report.repaired += 1;
+        }
+    }
+    Ok(left)
+}
+
+/// Removes a flow unless a packet has come since it was read.
+fn expire(pair: &mut Pair, key: &Tuple, value: &FlowValue) -> Result<bool, Error> {
+    match found(pair.forward.get(key, 0))? {
+        Some(current) if current.last_seen == value.last_seen => {
+            gone(pair.forward.remove(key))?;
+            gone(pair.reverse.remove(&key.reverse(value)))?;
+            Ok(true)
+        }
+        _ => Ok(false),
+    }
+}
+
+/// Gives a flow its reverse entry back, or removes it if another flow has that by now. `true`:
+/// it was whole after all.
+fn complete(pair: &mut Pair, key: &Tuple) -> Result<bool, Error> {
+    let Some(value) = found(pair.forward.get(key, 0))? else {
+        return Ok(true);
+    };
+    let reverse = key.reverse(&value);
+    match found(pair.reverse.get(&reverse, 0))? {
+        Some(owner) if owner == *key => Ok(true),
+        Some(_) => gone(pair.forward.remove(key)).map(|()| false),
+        None => match pair.reverse.insert(reverse, key, 0) {
+            Ok(()) => Ok(false),
+            Err(error) => Err(refused("map flows_reverse", &error)),
+        },
+    }
+}
+
+/// Whether the reverse entry's flow exists by now.
+fn owned(pair: &Pair, reverse: &Tuple, owner: &Tuple) -> Result<bool, Error> {
+    let value = found(pair.forward.get(owner, 0))?;
+    Ok(value.is_some_and(|value| owner.reverse(&value) == *reverse))
+}
+
+fn read<V: Pod>(what: &str, map: BorrowedFd<'_>) -> Result<Vec<(Tuple, V)>, Error> {
+    batch::entries(map).map_err(|source| Error::system(format!("reading map {what}"), source))
+}
+
+fn found<V>(result: Result<V, MapError>) -> Result<Option<V>, Error> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(MapError::KeyNotFound) => Ok(None),
+        Err(error) => Err(refused("looking up a flow", &error)),
+    }
+}
+
+/// A removal's result; what is gone already is fine.
+fn gone(result: Result<(), MapError>) -> Result<(), Error> {
+    match result {
+        Err(MapError::SyscallError(call))
+            if call.io_error.kind() != std::io::ErrorKind::NotFound =>
+        {
+            Err(Error::system("removing a flow", call.io_error))
+        }
+        _ => Ok(()),
+    }
+}

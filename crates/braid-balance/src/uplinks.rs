@@ -1,0 +1,149 @@
+//! Writing uplink entries and slot tables.
+
+use std::collections::BTreeMap;
+
+use braid_core::{MAX_UPLINKS, UplinkId};
+
+use crate::layout::{Address, ExitValue, SlotBank, UplinkValue, from_v4, from_v6};
+use crate::shared::{
+    FAMILY_V4, FAMILY_V6, LAYER_L2, LAYER_L3, SLOTS, WALK_HASH_PAIR, WALK_HASH_SOURCE,
+    WALK_ROUND_ROBIN,
+};
+use crate::tables::{Tables, refused};
+use crate::{Error, Exit, Family, Layer, UplinkEntry, Walk};
+
+const _: () = assert!(MAX_UPLINKS == crate::shared::MAX_UPLINKS as usize);
+const _: () = assert!(braid_core::slots::SLOTS == SLOTS as usize);
+
+/// Replaces all entries. Entries that stay the same are not written: the programs may be reading
+/// them, and a write is not atomic.
+pub(crate) fn set_uplinks(tables: &mut Tables, uplinks: &[UplinkEntry]) -> Result<(), Error> {
+    let mut wanted = BTreeMap::new();
+    let mut by_device = BTreeMap::new();
+    for uplink in uplinks {
+        let id = uplink.id;
+        let refuse = |problem: String| {
+            Err(Error::Invalid {
+                what: "uplink",
+                problem,
+            })
+        };
+        if id.index() >= MAX_UPLINKS {
+            return refuse(format!("{id}: ids go up to {}", MAX_UPLINKS - 1));
+        }
+        if uplink.ifindex == 0 || uplink.ports.is_empty() {
+            return refuse(format!("{id}: needs a device and a range of ports"));
+        }
+        if wanted.insert(id.index(), value(uplink)).is_some() {
+            return refuse(format!("{id}: given twice"));
+        }
+        if let Some(other) = by_device.insert(uplink.ifindex, u32::from(id.0)) {
+            return refuse(format!("{id} and {other}: same device"));
+        }
+    }
+    let failed = |error| refused("map uplinks", &error);
+    for index in 0..MAX_UPLINKS {
+        let value = wanted.remove(&index).unwrap_or_default();
+        let index = u32::try_from(index).expect("below MAX_UPLINKS");
+        if tables.uplinks.get(&index, 0).map_err(failed)? != value {
+            tables.uplinks.set(index, value, 0).map_err(failed)?;
+        }
+    }
+    set_devices(tables, &by_device)
+}
+
+fn set_devices(tables: &mut Tables, wanted: &BTreeMap<u32, u32>) -> Result<(), Error> {
+    let map = &mut tables.uplink_of;
+    let failed = |error| refused("map uplink_of", &error);
+    for known in map.keys().collect::<Result<Vec<_>, _>>().map_err(failed)? {
+        if !wanted.contains_key(&known) {
+            map.remove(&known).map_err(failed)?;
+        }
+    }
+    for (ifindex, id) in wanted {
+        map.insert(ifindex, id, 0).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn value(uplink: &UplinkEntry) -> UplinkValue {
+    let layer = match uplink.layer {
+        Layer::L2 => LAYER_L2,
+        Layer::L3 => LAYER_L3,
+    };
+    UplinkValue {
+        exits: [exit(uplink.v4, from_v4), exit(uplink.v6, from_v6)],
+        ifindex: uplink.ifindex,
+        mtu: uplink.mtu,
+        port_low: *uplink.ports.start(),
+        port_high: *uplink.ports.end(),
+        layer: layer as u8,
+        accepts_new: uplink.accepts_new.into(),
+        unused: [0; 2],
+    }
+}
+
+fn exit<A: Copy>(exit: Option<Exit<A>>, mapped: impl Fn(A) -> Address) -> ExitValue {
+    exit.map_or_else(ExitValue::default, |exit| ExitValue {
+        address: mapped(exit.address),
+        gateway: exit.gateway.map_or([0; 16], &mapped),
+        present: 1,
+        has_gateway: exit.gateway.is_some().into(),
+        unused: [0; 2],
+    })
+}
+
+/// Writes the bank that is not walked, then makes it the one that is: one word decides.
+pub(crate) fn set_slots(
+    tables: &mut Tables,
+    family: Family,
+    walk: Walk,
+    slots: &[UplinkId],
+) -> Result<(), Error> {
+    if slots.len() > SLOTS as usize {
+        let problem = format!("{} entries, at most {SLOTS}", slots.len());
+        return Err(Error::Invalid {
+            what: "slots",
+            problem,
+        });
+    }
+    let mut bank = SlotBank {
+        count: u32::try_from(slots.len()).expect("at most SLOTS"),
+        walk: match walk {
+            Walk::RoundRobin => WALK_ROUND_ROBIN,
+            Walk::HashSource => WALK_HASH_SOURCE,
+            Walk::HashPair => WALK_HASH_PAIR,
+        },
+        slot: [0; SLOTS as usize],
+    };
+    for (slot, &uplink) in slots.iter().enumerate() {
+        if !is_configured(tables, uplink)? {
+            return Err(Error::UnknownUplink { slot, uplink });
+        }
+        bank.slot[slot] = uplink.0;
+    }
+    let family = match family {
+        Family::V4 => FAMILY_V4,
+        Family::V6 => FAMILY_V6,
+    };
+    let failed = |error| refused("map slots", &error);
+    let mut settings = tables.settings.get(&0, 0).map_err(failed)?;
+    let active = &mut settings.active[family as usize];
+    *active ^= 1;
+    tables
+        .slots
+        .set(family * 2 + (*active & 1), bank, 0)
+        .map_err(failed)?;
+    tables.settings.set(0, settings, 0).map_err(failed)
+}
+
+fn is_configured(tables: &Tables, uplink: UplinkId) -> Result<bool, Error> {
+    if uplink.index() >= MAX_UPLINKS {
+        return Ok(false);
+    }
+    let value = tables.uplinks.get(&u32::from(uplink.0), 0);
+    Ok(value
+        .map_err(|error| refused("map uplinks", &error))?
+        .ifindex
+        != 0)
+}

@@ -1,0 +1,66 @@
+//! Namespaces, devices and servers for tests on real packets. Everything a test makes is taken
+//! away when it ends, however it ends. Needs root; without it the first command fails loudly.
+#![allow(dead_code)]
+
+pub mod net;
+pub mod world;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+static SERIAL: AtomicUsize = AtomicUsize::new(0);
+
+/// A name that no other test and no other run uses.
+pub fn unique() -> String {
+    format!(
+        "brb{}x{}",
+        std::process::id(),
+        SERIAL.fetch_add(1, Ordering::Relaxed)
+    )
+}
+
+/// Runs a command line; its failure is the test's.
+pub fn run(line: &str) -> String {
+    let mut words = line.split_whitespace();
+    let program = words.next().expect("a command");
+    let output = Command::new(program).args(words).output().expect(program);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.success(),
+        "{line}: {errors}(these tests need root)"
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A bpffs of one's own.
+pub struct BpfFs(PathBuf);
+
+impl BpfFs {
+    pub fn mount() -> Self {
+        let path = std::env::temp_dir().join(format!("{}-bpf", unique()));
+        std::fs::create_dir(&path).expect("a new directory");
+        mount(
+            Some("bpf"),
+            &path,
+            Some("bpf"),
+            MsFlags::empty(),
+            None::<&str>,
+        )
+        .expect("mounting a bpffs (these tests need root)");
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for BpfFs {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}

@@ -1,0 +1,173 @@
+//! Network namespaces, and servers and clients that live in them.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, setns};
+
+use super::run;
+
+/// How long anything that should happen may take before the test calls it missing.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A network namespace, deleted when dropped.
+pub struct Namespace(String);
+
+impl Namespace {
+    pub fn new(name: &str) -> Self {
+        run(&format!("ip netns add {name}"));
+        let namespace = Self(name.to_owned());
+        namespace.ip("link set lo up");
+        namespace
+    }
+
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// `ip -n NAME …`
+    pub fn ip(&self, line: &str) -> String {
+        run(&format!("ip -n {} {line}", self.0))
+    }
+
+    /// Runs a command inside.
+    pub fn run(&self, line: &str) -> String {
+        run(&format!("ip netns exec {} {line}", self.0))
+    }
+
+    /// Whether a command inside succeeds.
+    pub fn succeeds(&self, line: &str) -> bool {
+        let mut command = Command::new("ip");
+        command
+            .args(["netns", "exec", &self.0])
+            .args(line.split_whitespace());
+        command.output().expect("ip").status.success()
+    }
+
+    pub fn sysctl(&self, name: &str, value: &str) {
+        self.run(&format!("sysctl -qw {name}={value}"));
+    }
+
+    /// Runs `work` on a thread inside.
+    pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                let file = File::open(format!("/run/netns/{}", self.0)).expect("the namespace");
+                setns(file, CloneFlags::CLONE_NEWNET).expect("entering it (needs root)");
+                work()
+            });
+            inside
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    pub fn ifindex(&self, device: &str) -> u32 {
+        self.enter(|| nix::net::if_::if_nametoindex(device).expect("an existing device"))
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).output();
+    }
+}
+
+/// Serves until the namespace is gone: TCP tells the peer's address and then echoes; UDP answers
+/// each datagram with the peer's address, a newline and the datagram.
+pub fn serve(namespace: &Namespace, address: IpAddr, port: u16) {
+    let (listener, socket) = namespace.enter(|| {
+        let listener = TcpListener::bind((address, port)).expect("a free port");
+        let socket = UdpSocket::bind((address, port)).expect("a free port");
+        (listener, socket)
+    });
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || answer(stream));
+        }
+    });
+    thread::spawn(move || {
+        let mut datagram = [0; 2048];
+        while let Ok((length, peer)) = socket.recv_from(&mut datagram) {
+            let mut reply = format!("{peer}\n").into_bytes();
+            reply.extend_from_slice(&datagram[..length]);
+            let _ = socket.send_to(&reply, peer);
+        }
+    });
+}
+
+fn answer(mut stream: TcpStream) {
+    let Ok(peer) = stream.peer_addr() else { return };
+    if stream.write_all(format!("{peer}\n").as_bytes()).is_err() {
+        return;
+    }
+    let mut bytes = [0; 65536];
+    while let Ok(length @ 1..) = stream.read(&mut bytes) {
+        if stream.write_all(&bytes[..length]).is_err() {
+            return;
+        }
+    }
+}
+
+/// A TCP connection to a server of [`serve`], with the address that the server sees.
+pub struct Client {
+    pub stream: TcpStream,
+    pub seen: SocketAddr,
+}
+
+impl Client {
+    /// Connects from the calling thread's namespace.
+    pub fn connect(server: SocketAddr) -> Self {
+        Self::try_connect(server).unwrap_or_else(|error| panic!("{server}: {error}"))
+    }
+
+    pub fn try_connect(server: SocketAddr) -> std::io::Result<Self> {
+        let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut line = Vec::new();
+        let mut byte = [0];
+        loop {
+            stream.read_exact(&mut byte)?;
+            if byte == *b"\n" {
+                break;
+            }
+            line.extend(byte);
+        }
+        let seen = String::from_utf8(line)
+            .expect("text")
+            .parse()
+            .expect("an address");
+        Ok(Self { stream, seen })
+    }
+
+    /// Sends `bytes` and expects them back.
+    pub fn echo(&mut self, bytes: &[u8]) {
+        let mut writer = self.stream.try_clone().expect("a second handle");
+        thread::scope(|scope| {
+            scope.spawn(move || writer.write_all(bytes).expect("the server reads"));
+            let mut back = vec![0; bytes.len()];
+            self.stream
+                .read_exact(&mut back)
+                .expect("the server echoes");
+            assert!(back == bytes, "the echo differs");
+        });
+    }
+}
+
+/// Sends a datagram through `socket` and returns the address that the server saw.
+pub fn ask(socket: &UdpSocket, server: SocketAddr) -> std::io::Result<SocketAddr> {
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.send_to(b"hello", server)?;
+    let mut reply = [0; 2048];
+    let (length, from) = socket.recv_from(&mut reply)?;
+    assert_eq!(from, server, "the answer's source");
+    let text = String::from_utf8_lossy(&reply[..length]).into_owned();
+    let (seen, rest) = text.split_once('\n').expect("address and payload");
+    assert_eq!(rest, "hello");
+    Ok(seen.parse().expect("an address"))
+}
