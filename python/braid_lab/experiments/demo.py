@@ -47,7 +47,7 @@ class Extent:
     warmup_s: float
 
 
-QUICK = Extent(rounds=2, pages=2, bulk_s=2.5, warmup_s=1.5)
+QUICK = Extent(rounds=2, pages=2, bulk_s=2.0, warmup_s=1.5)
 FULL = Extent(rounds=3, pages=2, bulk_s=3.5, warmup_s=1.5)
 
 

@@ -31,7 +31,7 @@ OBJECTS = (34, 20, 12, 9, 7, 5, 4, 3)
 
 #: Log-normal object sizes. About 2.2 objects share a connection, whose median is then near 100 KB; among the
 #: paper's 100 pages the largest object is expected at 4 to 5 MB.
-MEDIAN_BYTES = 35_000
+MEDIAN_BYTES = 30_000
 SIGMA = 1.3
 LARGEST_BYTES = 5_000_000
 
