@@ -249,7 +249,7 @@ mod tests {
     fn what_is_written_is_read_back() {
         for text in [
             r#"{"set":{"direction":"up","rate":"unlimited","queue":"1000p","aqm":"drop-tail"}}"#,
-            r#"{"set":{"direction":"both","loss":"1 %","loss_burst":"off","jitter_dist":"pareto"}}"#,
+            r#"{"set":{"direction":"both","jitter_dist":"pareto","loss":"1 %","loss_burst":"off"}}"#,
             r#"{"stats":{}}"#,
         ] {
             let request = read(text).expect("a request");

@@ -27,7 +27,13 @@ use crate::{Config, Settings, Time};
 const FRAME_MAX: usize = 65_535 + 18;
 
 /// Packets that are read from one device before the other and the due ones get their turn.
-const BATCH: usize = 64;
+const BATCH: usize = 1024;
+
+/// Shortest time between two turns of the loop. An idle link is served at once; on a busy one
+/// packets are read and written together that fall into one tick, as a network card with interrupt
+/// moderation does. A wake-up costs about four times as much as a packet here, so this is what
+/// makes hundreds of Mbit/s affordable; it bounds what it adds to a delay to two ticks.
+const TICK: Duration = Duration::from_micros(200);
 
 /// A device and the link that begins there.
 const ENDS: [usize; 2] = [0, 1];
@@ -163,7 +169,13 @@ impl Emulator {
     pub fn run(&mut self) -> Result<Value, DriveError> {
         let mut frame = vec![0; FRAME_MAX];
         let mut watched = self.watched();
+        let (mut last, mut turn) = (Time::ZERO, Time::ZERO);
         loop {
+            let busy = turn.since(last) < 2 * TICK;
+            let early = (turn + TICK).since(self.clock.now());
+            if busy && !early.is_zero() {
+                sys::wait(&mut [], Some(early)).map_err(DriveError::system("wait for a tick"))?;
+            }
             let now = self.clock.now();
             let due = self
                 .links
@@ -176,6 +188,7 @@ impl Emulator {
             if watched[SIGNALS].revents != 0 {
                 break;
             }
+            (last, turn) = (turn, self.clock.now());
             for end in ENDS {
                 if watched[DEVICES + end].revents != 0 {
                     self.receive(end, &mut frame)?;
