@@ -20,6 +20,7 @@ fn departures(text: &str, lens: &[u32]) -> Vec<f64> {
     let mut link = Link::new(
         Config {
             speed: Speed::Trace(trace),
+            queue: Limit::Packets(1000),
             ..Config::default()
         },
         1,
