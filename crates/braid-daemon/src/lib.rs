@@ -8,11 +8,21 @@
 //! It must never touch a packet (that is the datapath's) and never decide shares (the core's).
 #![forbid(unsafe_code)]
 
+mod api;
 pub mod config;
+pub mod doctor;
+mod engine;
 pub mod failure;
+mod health;
+pub mod launch;
+mod peer;
 pub mod plumbing;
+pub mod preflight;
 pub mod report;
-pub mod roster;
+mod roster;
 pub mod run_dir;
+pub mod serve;
 pub mod settings;
-pub mod state;
+mod state;
+pub mod teardown;
+mod view;

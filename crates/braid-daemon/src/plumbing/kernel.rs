@@ -20,7 +20,7 @@ use rtnetlink::{Handle, IpVersion};
 use tokio::task::AbortHandle;
 
 use super::plan::{Device, Found};
-use super::state::{Family, Step};
+use super::state::{Family, ForeignRule, Step};
 use super::sysctl::Values;
 use super::{Error, GROUP, MARK, PEER_DEVICE, STEER_DEVICE, Saved, message};
 
@@ -88,6 +88,15 @@ impl Kernel {
                 .extend(rules.iter().filter_map(message::parse_rule));
         }
         Ok(found)
+    }
+
+    pub async fn foreign_rules(&self) -> Result<Vec<ForeignRule>, Error> {
+        let mut foreign = Vec::new();
+        for version in [IpVersion::V4, IpVersion::V6] {
+            let rules = all("rules", self.handle.rule().get(version).execute()).await?;
+            foreign.extend(rules.iter().filter_map(message::parse_foreign_rule));
+        }
+        Ok(foreign)
     }
 
     pub async fn take(&self, step: &Step) -> io::Result<()> {

@@ -1,5 +1,6 @@
 //! Our kernel objects as netlink messages, and back. Pure.
 
+use std::fmt::Display;
 use std::net::IpAddr;
 
 use braid_core::MAX_UPLINKS;
@@ -16,7 +17,7 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 
-use super::state::{Family, Route, Rule};
+use super::state::{Family, ForeignRule, Route, Rule};
 use super::{BALANCE_TABLE, DIVERT_PREFERENCE, GROUP, MARK, PEER_DEVICE, STEER_DEVICE};
 
 /// `FRA_SUPPRESS_PREFIXLEN` of a rule that suppresses nothing.
@@ -186,6 +187,44 @@ pub(super) fn parse_rule(message: &RuleMessage) -> Option<Rule> {
     }
     let preferences = DIVERT_PREFERENCE - 2..=DIVERT_PREFERENCE;
     (protocol == ROUTE_PROTOCOL && preferences.contains(&rule.preference)).then_some(rule)
+}
+
+/// `None` for rules that are ours, come after ours or only find specific routes.
+pub(super) fn parse_foreign_rule(message: &RuleMessage) -> Option<ForeignRule> {
+    let mut preference = 0;
+    let mut table = u32::from(message.header.table);
+    let (mut selector, mut mark, mut mask) = (String::new(), None, u32::MAX);
+    let mut say = |word: &str, value: &dyn Display| selector += &format!(" {word} {value}");
+    for attribute in &message.attributes {
+        match attribute {
+            RuleAttribute::Priority(id) => preference = *id,
+            RuleAttribute::Table(id) => table = *id,
+            RuleAttribute::Source(ip) => say("from", &format!("{ip}/{}", message.header.src_len)),
+            RuleAttribute::Destination(ip) => {
+                say("to", &format!("{ip}/{}", message.header.dst_len))
+            }
+            RuleAttribute::Iifname(device) => say("iif", device),
+            RuleAttribute::Oifname(device) => say("oif", device),
+            RuleAttribute::FwMark(value) => mark = Some(*value),
+            RuleAttribute::FwMask(value) => mask = *value,
+            RuleAttribute::SuppressPrefixLen(length) if *length != NOTHING_SUPPRESSED => {
+                return None;
+            }
+            _ => {}
+        }
+    }
+    if let Some(mark) = mark {
+        say("fwmark", &format!("{mark:#x}/{mask:#x}"));
+    }
+    let earlier = (1..=DIVERT_PREFERENCE).contains(&preference);
+    // Without a table it is a rule of VRFs (l3mdev) or one that only skips.
+    let leads_away = message.header.action == RuleAction::ToTable && table != 0;
+    (earlier && leads_away && parse_rule(message).is_none()).then_some(ForeignRule {
+        family: family(message.header.family)?,
+        preference,
+        selector,
+        table,
+    })
 }
 
 fn is_our_table(table: u32) -> bool {

@@ -9,9 +9,8 @@
 //! 1. `plan(Desired { divert: AsFound, .. })`, store [`Plan::saved`], `apply`;
 //! 2. attach the datapath to [`Plumbing::steer_ifindex`] and the uplinks;
 //! 3. `plan(Desired { divert: On, .. })`, store, `apply`; again whenever the uplinks change;
-//! 4. at the end `plan(Desired { divert: Off, .. })`, `apply`, remove the datapath,
-//!    [`Plumbing::remove`]. `remove` alone also does, at the price of packets that find no datapath
-//!    for a moment.
+//! 4. at the end [`Plumbing::undivert`], remove the datapath, [`Plumbing::remove`]. `remove` alone
+//!    also does, at the price of packets that find no datapath for a moment.
 //!
 //! ```text
 //! pref 32763  lookup main suppress_prefixlength 0   specific routes win: LANs, containers, VPNs
@@ -40,7 +39,8 @@ use braid_core::UplinkId;
 
 pub use desired::{Desired, Divert};
 pub use plan::Plan;
-pub use state::{Family, Route, Rule, Step};
+pub(crate) use ports::Ports;
+pub use state::{Family, ForeignRule, Route, Rule, Step};
 pub use sysctl::{Saved, SavedSysctl};
 
 /// The device that outbound traffic is routed into; the steering program sits on its egress.
@@ -163,6 +163,27 @@ impl Plumbing {
     pub async fn steer_ifindex(&self) -> Result<Option<u32>, Error> {
         let found = self.kernel.read(Vec::new(), &Saved::default()).await?;
         Ok(found.steer.filter(|d| d.ours).map(|d| d.index))
+    }
+
+    /// Rules that are not ours and are asked before or among ours: what matches them is not balanced.
+    /// Rules that only find specific routes (a VPN's `suppress_prefixlength 0`) are left out.
+    ///
+    /// # Errors
+    /// [`Error::Read`].
+    pub async fn earlier_rules(&self) -> Result<Vec<ForeignRule>, Error> {
+        self.kernel.foreign_rules().await
+    }
+
+    /// Removes our rules and nothing else: from now on new packets leave as they would without
+    /// Braid. Idempotent. Returns the steps taken.
+    ///
+    /// # Errors
+    /// As [`Plumbing::plan_removal`] and [`Plumbing::apply`].
+    pub async fn undivert(&self) -> Result<Plan, Error> {
+        let found = self.kernel.read(Vec::new(), &Saved::default()).await?;
+        let plan = plan::undiversion(&found);
+        self.apply(&plan).await?;
+        Ok(plan)
     }
 
     /// What [`Plumbing::remove`] would do. Changes nothing.

@@ -133,6 +133,14 @@ pub(super) fn plan(desired: &Desired, found: &Found, saved: &Saved) -> Result<Pl
     })
 }
 
+/// Our rules go, all else stays.
+pub(super) fn undiversion(found: &Found) -> Plan {
+    Plan {
+        steps: remove_rules(found.rules.iter()),
+        saved: Saved::default(),
+    }
+}
+
 /// Everything of ours goes, what was changed goes back.
 pub(super) fn removal(found: &Found, saved: &Saved) -> Plan {
     let mut steps = remove_rules(found.rules.iter());

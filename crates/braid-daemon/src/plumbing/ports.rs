@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 /// A set of port numbers: sorted, disjoint and not adjacent ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ports(Vec<RangeInclusive<u16>>);
+pub(crate) struct Ports(Vec<RangeInclusive<u16>>);
 
 impl Ports {
     /// The union of ranges in any order; empty ranges do not count.
@@ -49,8 +49,12 @@ impl Ports {
         Ports::new(rest)
     }
 
-    pub fn overlaps(&self, other: &Ports) -> bool {
-        *self != self.without(other)
+    /// How many ports there are.
+    pub fn len(&self) -> u32 {
+        self.0
+            .iter()
+            .map(|r| u32::from(*r.end()) - u32::from(*r.start()) + 1)
+            .sum()
     }
 }
 

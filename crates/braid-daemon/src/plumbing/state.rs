@@ -144,6 +144,35 @@ impl fmt::Display for Rule {
     }
 }
 
+/// Someone else's rule that is asked before ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignRule {
+    /// Its family.
+    pub family: Family,
+    /// Its preference.
+    pub preference: u32,
+    /// What it applies to, in `ip`'s words and with a space in front; empty for everything.
+    pub selector: String,
+    /// The table it leads to.
+    pub table: u32,
+}
+
+impl fmt::Display for ForeignRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            preference,
+            selector,
+            table,
+            ..
+        } = self;
+        write!(
+            f,
+            "{} pref {preference}{selector} lookup {table}",
+            self.family.flag()
+        )
+    }
+}
+
 /// One change of the kernel's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {

@@ -1,0 +1,555 @@
+//! What the facts mean. Pure.
+
+use std::ops::RangeInclusive;
+
+use braid_uplink::{Discovery, Uplink};
+
+use super::facts::{Facts, PORT_RANGE, RP_FILTER_ALL, V4_FORWARD, V6_FORWARD, rp_filter};
+use super::{Finding, Level};
+use crate::plumbing::Ports;
+
+/// The oldest kernel with all that the datapath uses.
+const OLDEST_KERNEL: (u32, u32) = (5, 10);
+/// The first kernel with TCX links.
+const TCX_KERNEL: (u32, u32) = (6, 6);
+/// Capabilities and their bits (`linux/capability.h`).
+const NET_ADMIN: (&str, u32) = ("CAP_NET_ADMIN", 12);
+const SYS_ADMIN: (&str, u32) = ("CAP_SYS_ADMIN", 21);
+const BPF: (&str, u32) = ("CAP_BPF", 39);
+/// Fewer ephemeral ports than this are soon used up by an ordinary host.
+const FEW_PORTS: u32 = 4096;
+
+pub(super) fn judge(facts: &Facts, ports: &[RangeInclusive<u16>]) -> Vec<Finding> {
+    let mut findings = vec![
+        capabilities(facts),
+        kernel(facts),
+        bpf(facts),
+        sysctls(facts),
+        devices(facts),
+    ];
+    match &facts.discovery {
+        Ok(discovery) => {
+            findings.push(uplinks(discovery));
+            findings.push(reverse_path(facts, &discovery.uplinks));
+            findings.push(forwarding(facts));
+            findings.extend(local_ports(facts, ports));
+            findings.extend(earlier_rules(facts));
+            findings.extend(firewall(facts, &discovery.uplinks));
+        }
+        Err(error) => {
+            findings.push(fail(
+                "uplinks",
+                format!("the kernel does not tell: {error}"),
+                "",
+            ));
+        }
+    }
+    findings.extend(clashes(facts));
+    findings
+}
+
+fn finding(code: &str, level: Level, text: impl Into<String>, fix: impl Into<String>) -> Finding {
+    Finding {
+        code: code.to_owned(),
+        level,
+        text: text.into(),
+        fix: fix.into(),
+    }
+}
+
+fn ok(code: &str, text: impl Into<String>) -> Finding {
+    finding(code, Level::Ok, text, "")
+}
+
+fn warn(code: &str, text: impl Into<String>, fix: impl Into<String>) -> Finding {
+    finding(code, Level::Warn, text, fix)
+}
+
+fn fail(code: &str, text: impl Into<String>, fix: impl Into<String>) -> Finding {
+    finding(code, Level::Fail, text, fix)
+}
+
+fn capabilities(facts: &Facts) -> Finding {
+    let has = |(_, bit): (&str, u32)| facts.capabilities & (1 << bit) != 0;
+    let mut missing = Vec::new();
+    if !has(NET_ADMIN) {
+        missing.push(NET_ADMIN.0.to_owned());
+    }
+    // CAP_BPF (5.8) loads programs; mounting their file system still takes CAP_SYS_ADMIN.
+    if !has(SYS_ADMIN) {
+        let instead = if has(BPF) {
+            " to mount the BPF file system"
+        } else {
+            ""
+        };
+        missing.push(format!("{}{instead}", SYS_ADMIN.0));
+    }
+    if missing.is_empty() {
+        return ok(
+            "capabilities",
+            "may change the network and load BPF programs",
+        );
+    }
+    fail(
+        "capabilities",
+        format!("lacks {}", missing.join(" and ")),
+        "sudo braid doctor",
+    )
+}
+
+fn kernel(facts: &Facts) -> Finding {
+    let release = &facts.release;
+    match version(release) {
+        Some(version) if version < OLDEST_KERNEL => {
+            let (major, minor) = OLDEST_KERNEL;
+            let text = format!("kernel {release} is too old: {major}.{minor} or newer is needed");
+            fail("kernel", text, "boot a newer kernel")
+        }
+        Some(version) if version < TCX_KERNEL => ok(
+            "kernel",
+            format!("kernel {release}: programs attach by clsact (TCX from 6.6 on)"),
+        ),
+        Some(_) => ok(
+            "kernel",
+            format!("kernel {release}: programs attach by TCX"),
+        ),
+        None => warn(
+            "kernel",
+            format!("kernel {release:?} has no version that I can read"),
+            "",
+        ),
+    }
+}
+
+/// Major and minor number of a kernel release such as `6.1.0-18-amd64`.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn bpf(facts: &Facts) -> Finding {
+    if !facts.bpf {
+        let text = "the kernel was built without BPF (no bpf in /proc/filesystems)";
+        return fail(
+            "bpf",
+            text,
+            "boot a kernel with CONFIG_BPF_SYSCALL=y, as distributions' are",
+        );
+    }
+    if !facts.btf {
+        let text = "the kernel does not describe its types (no /sys/kernel/btf/vmlinux): \
+                    the verifier's messages will be poorer";
+        return warn("bpf", text, "boot a kernel with CONFIG_DEBUG_INFO_BTF=y");
+    }
+    ok("bpf", "the kernel has BPF, its file system and BTF")
+}
+
+fn sysctls(facts: &Facts) -> Finding {
+    match &facts.sysctls_locked {
+        None => ok("sysctl", "settings below /proc/sys/net can be changed"),
+        Some(why) => fail(
+            "sysctl",
+            format!("settings below /proc/sys/net cannot be changed: {why}"),
+            "run as root; in a container: mount -o remount,rw /proc/sys",
+        ),
+    }
+}
+
+fn devices(facts: &Facts) -> Finding {
+    match facts.foreign_device {
+        Some(device) => fail(
+            "device-name",
+            format!("a device named {device} exists and is not braid's"),
+            format!("ip link set {device} down; ip link set {device} name {device}-old"),
+        ),
+        None if facts.running => ok("device-name", "braid0 exists and is braid's: braid is up"),
+        None => ok("device-name", "the names braid0 and braid1 are free"),
+    }
+}
+
+fn uplinks(discovery: &Discovery) -> Finding {
+    let rejected: String = discovery
+        .rejected
+        .iter()
+        .map(|r| format!("; {r}"))
+        .collect();
+    let names = |u: &Uplink| format!("{} ({})", u.name, u.why);
+    let found: Vec<String> = discovery.uplinks.iter().map(names).collect();
+    match found.as_slice() {
+        [] if rejected.is_empty() => fail(
+            "uplinks",
+            "no uplink: the main routing table has no default route",
+            "ip route add default via GATEWAY dev DEVICE",
+        ),
+        [] => fail(
+            "uplinks",
+            format!("no uplink{rejected}"),
+            "connect one of them, or name others in the configuration",
+        ),
+        [only] => warn(
+            "uplinks",
+            format!("only one uplink: {only}{rejected}: there is nothing to balance"),
+            "connect a second line and give it a default route with another metric",
+        ),
+        all => ok(
+            "uplinks",
+            format!("{} uplinks: {}{rejected}", all.len(), all.join(", ")),
+        ),
+    }
+}
+
+fn reverse_path(facts: &Facts, uplinks: &[Uplink]) -> Finding {
+    let value = |key: &str| facts.sysctls.get(key).map_or("0", String::as_str);
+    let all = value(RP_FILTER_ALL);
+    let effective = |u: &&Uplink| value(&rp_filter(&u.device)).max(all) == "1";
+    let strict: Vec<_> = uplinks
+        .iter()
+        .filter(effective)
+        .map(|u| u.device.as_str())
+        .collect();
+    if strict.is_empty() {
+        return ok(
+            "rp-filter",
+            "reverse path filtering is not strict on any uplink",
+        );
+    }
+    let text = format!(
+        "reverse path filtering is strict on {}: braid makes it loose while it runs",
+        strict.join(", ")
+    );
+    ok("rp-filter", text)
+}
+
+fn is_on(facts: &Facts, key: &str) -> bool {
+    facts.sysctls.get(key).is_some_and(|value| value != "0")
+}
+
+fn forwarding(facts: &Facts) -> Finding {
+    let text = match (is_on(facts, V4_FORWARD), is_on(facts, V6_FORWARD)) {
+        (true, true) => "this machine forwards IPv4 and IPv6: clients behind it are balanced too",
+        (true, false) => "this machine forwards IPv4: clients behind it are balanced too",
+        (false, true) => "this machine forwards IPv6: clients behind it are balanced too",
+        (false, false) => "this machine does not forward: only its own traffic is balanced",
+    };
+    ok("forwarding", text)
+}
+
+fn local_ports(facts: &Facts, ports: &[RangeInclusive<u16>]) -> Option<Finding> {
+    let text = facts.sysctls.get(PORT_RANGE)?;
+    let (first, last) = text.split_once(char::is_whitespace)?;
+    let range = first.trim().parse().ok()?..=last.trim().parse().ok()?;
+    let (local, ours) = (Ports::new([range]), Ports::new(ports.iter().cloned()));
+    let rest = local.without(&ours);
+    if rest == local {
+        return Some(ok(
+            "port-range",
+            format!("local sockets use ports {local}, braid {ours}"),
+        ));
+    }
+    let text = format!(
+        "local sockets use ports {local}, of which braid takes {ours}: {} remain for them",
+        rest.len()
+    );
+    let fix = "sysctl -w net.ipv4.ip_local_port_range='32768 60999'";
+    Some(match rest.len() {
+        0 => fail("port-range", text, fix),
+        n if n < FEW_PORTS => warn("port-range", text, fix),
+        _ => ok("port-range", text),
+    })
+}
+
+fn earlier_rules(facts: &Facts) -> Option<Finding> {
+    let rules: Vec<_> = facts
+        .earlier_rules
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    (!rules.is_empty()).then(|| {
+        let text = format!(
+            "routing rules that come before braid's; what matches them is not balanced: {}",
+            rules.join("; ")
+        );
+        warn(
+            "earlier-rules",
+            text,
+            "if they are not from a VPN that is meant to win: ip rule del pref …",
+        )
+    })
+}
+
+fn firewall(facts: &Facts, uplinks: &[Uplink]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let translates = |line: &&String| {
+        let word = |w: &str| {
+            line.split([' ', ';'])
+                .any(|part| part.eq_ignore_ascii_case(w))
+        };
+        word("masquerade") && !names_a_device(line)
+    };
+    if let Some(line) = facts.firewall.iter().find(translates) {
+        let text = format!(
+            "the firewall translates addresses of whatever leaves (`{line}`): clients of the LAN \
+             look like one, and source hashing cannot tell them apart"
+        );
+        findings.push(warn(
+            "masquerade",
+            text,
+            "restrict it to devices other than braid0",
+        ));
+    }
+    let names = |line: &&String| {
+        line.split(' ')
+            .any(|word| word.eq_ignore_ascii_case("accept"))
+            && uplinks.iter().any(|u| leaves_by(line, &u.device))
+    };
+    if is_on(facts, V4_FORWARD) || is_on(facts, V6_FORWARD) {
+        let line = facts.firewall.iter().find(names);
+        findings.extend(line.map(|line| {
+            let text = format!(
+                "the firewall accepts by the device that packets leave by (`{line}`): while braid \
+                 runs, forwarded packets leave by braid0"
+            );
+            warn(
+                "firewall",
+                text,
+                "accept the same for braid0, for example: oifname \"braid0\" accept",
+            )
+        }));
+    }
+    findings
+}
+
+/// Whether a firewall rule only applies to some outgoing devices, in nft's or iptables' words.
+fn names_a_device(line: &str) -> bool {
+    line.split(' ')
+        .any(|word| matches!(word, "oif" | "oifname" | "-o"))
+}
+
+fn leaves_by(line: &str, device: &str) -> bool {
+    names_a_device(line)
+        && line
+            .split([' ', '"', ',', '{', '}'])
+            .any(|word| word == device)
+}
+
+fn clashes(facts: &Facts) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if facts.mwan3 {
+        let text = "mwan3 is installed: it also spreads flows, and its rules come first";
+        findings.push(warn(
+            "mwan3",
+            text,
+            "/etc/init.d/mwan3 stop; /etc/init.d/mwan3 disable",
+        ));
+    }
+    if facts.networkd_removes_rules {
+        let text = "systemd-networkd removes routing rules that it does not know when it restarts; \
+                    braid puts them back, but connections may miss them for a moment";
+        let fix = "set ManageForeignRoutingPolicyRules=no under [Network] in \
+                   /etc/systemd/networkd.conf, then: systemctl restart systemd-networkd";
+        findings.push(warn("networkd", text, fix));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use braid_uplink::{Candidate, Exit, Layer, Reason, Rejected};
+
+    use super::*;
+    use crate::plumbing::{Family, ForeignRule};
+
+    fn uplink(name: &str, index: u8) -> Uplink {
+        Uplink {
+            name: name.to_owned(),
+            device: name.to_owned(),
+            ifindex: index.into(),
+            layer: Layer::L2,
+            mtu: 1500,
+            v4: Some(Exit {
+                address: Ipv4Addr::new(10, index, 0, 2),
+                gateway: Some(Ipv4Addr::new(10, index, 0, 1)),
+                others: Vec::new(),
+                metric: 0,
+                advertised: false,
+            }),
+            v6: None,
+            why: "default route metric 0".to_owned(),
+        }
+    }
+
+    fn healthy() -> Facts {
+        let sysctls = [
+            (PORT_RANGE, "32768\t60999"),
+            (V4_FORWARD, "0"),
+            (RP_FILTER_ALL, "0"),
+        ];
+        Facts {
+            capabilities: u64::MAX,
+            release: "6.12.9-amd64".to_owned(),
+            bpf: true,
+            btf: true,
+            sysctls_locked: None,
+            discovery: Ok(Discovery {
+                uplinks: vec![uplink("dsl", 1), uplink("lte", 2)],
+                rejected: Vec::new(),
+            }),
+            foreign_device: None,
+            running: false,
+            earlier_rules: Vec::new(),
+            sysctls: sysctls.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+            firewall: Vec::new(),
+            mwan3: false,
+            networkd_removes_rules: false,
+        }
+    }
+
+    /// What is not fine, one a line.
+    fn complaints(change: impl FnOnce(&mut Facts)) -> String {
+        let mut facts = healthy();
+        change(&mut facts);
+        let findings = judge(&facts, &[16384..=32767]);
+        let bad = findings.iter().filter(|f| f.level != Level::Ok);
+        bad.map(|f| format!("{:?} {}: {}\n", f.level, f.code, f.text))
+            .collect()
+    }
+
+    #[test]
+    fn a_healthy_machine_has_nothing_but_ok() {
+        assert_eq!(complaints(|_| {}), "");
+        let codes: Vec<_> = judge(&healthy(), &[]).into_iter().map(|f| f.code).collect();
+        assert_eq!(
+            codes,
+            [
+                "capabilities",
+                "kernel",
+                "bpf",
+                "sysctl",
+                "device-name",
+                "uplinks",
+                "rp-filter",
+                "forwarding",
+                "port-range"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_keeps_braid_from_running_fails() {
+        assert_eq!(
+            complaints(|f| f.capabilities = 1 << 12 | 1 << 39),
+            "Fail capabilities: lacks CAP_SYS_ADMIN to mount the BPF file system\n"
+        );
+        assert_eq!(
+            complaints(|f| f.capabilities = 0),
+            "Fail capabilities: lacks CAP_NET_ADMIN and CAP_SYS_ADMIN\n"
+        );
+        assert_eq!(
+            complaints(|f| f.release = "5.9.16".to_owned()),
+            "Fail kernel: kernel 5.9.16 is too old: 5.10 or newer is needed\n"
+        );
+        assert_eq!(
+            complaints(|f| f.bpf = false),
+            "Fail bpf: the kernel was built without BPF (no bpf in /proc/filesystems)\n"
+        );
+        assert_eq!(
+            complaints(|f| f.foreign_device = Some("braid0")),
+            "Fail device-name: a device named braid0 exists and is not braid's\n"
+        );
+        assert_eq!(
+            complaints(|f| f.discovery = Ok(Discovery::default())),
+            "Fail uplinks: no uplink: the main routing table has no default route\n"
+        );
+        let rejected = Rejected {
+            candidate: Candidate {
+                name: "eth0".to_owned(),
+                device: "eth0".to_owned(),
+            },
+            reason: Reason::NoCarrier,
+        };
+        let nothing = Discovery {
+            uplinks: Vec::new(),
+            rejected: vec![rejected],
+        };
+        assert_eq!(
+            complaints(|f| f.discovery = Ok(nothing)),
+            "Fail uplinks: no uplink; eth0: no carrier\n"
+        );
+    }
+
+    #[test]
+    fn kernels_before_tcx_are_fine() {
+        let judged = judge(
+            &Facts {
+                release: "5.10.0-30".to_owned(),
+                ..healthy()
+            },
+            &[],
+        );
+        assert!(judged[1].text.contains("clsact") && judged[1].level == Level::Ok);
+    }
+
+    #[test]
+    fn one_uplink_is_a_warning() {
+        assert_eq!(
+            complaints(|f| f.discovery.as_mut().unwrap().uplinks.truncate(1)),
+            "Warn uplinks: only one uplink: dsl (default route metric 0): there is nothing to \
+             balance\n"
+        );
+    }
+
+    #[test]
+    fn port_ranges_that_overlap_are_counted() {
+        let range = |text: &str| {
+            let value = text.to_owned();
+            complaints(|f| drop(f.sysctls.insert(PORT_RANGE.to_owned(), value)))
+        };
+        assert_eq!(range("1024\t60999"), "");
+        assert_eq!(
+            range("16384\t32768"),
+            "Warn port-range: local sockets use ports 16384-32768, of which braid takes \
+             16384-32767: 1 remain for them\n"
+        );
+        assert!(range("20000\t30000").starts_with("Fail port-range"));
+    }
+
+    #[test]
+    fn other_tools_are_named() {
+        let rule = ForeignRule {
+            family: Family::V4,
+            preference: 2001,
+            selector: " fwmark 0x100/0x3f00".to_owned(),
+            table: 1,
+        };
+        let text = complaints(|f| f.earlier_rules.push(rule));
+        assert!(
+            text.ends_with("-4 pref 2001 fwmark 0x100/0x3f00 lookup 1\n"),
+            "{text}"
+        );
+        assert!(complaints(|f| f.mwan3 = true).starts_with("Warn mwan3"));
+        assert!(complaints(|f| f.networkd_removes_rules = true).starts_with("Warn networkd"));
+    }
+
+    #[test]
+    fn firewall_rules_that_no_longer_match_are_shown() {
+        let with = |line: &str| {
+            let line = line.to_owned();
+            complaints(|f| {
+                f.firewall.push(line);
+                f.sysctls.insert(V4_FORWARD.to_owned(), "1".to_owned());
+            })
+        };
+        assert_eq!(with("oifname \"dsl\" masquerade"), "");
+        assert_eq!(with("-A POSTROUTING -o dsl -j MASQUERADE"), "");
+        assert!(with("masquerade").starts_with("Warn masquerade"));
+        assert!(with("-A POSTROUTING -j MASQUERADE").starts_with("Warn masquerade"));
+        assert!(
+            with("iifname \"lan\" oifname { \"dsl\", \"lte\" } accept")
+                .starts_with("Warn firewall")
+        );
+        assert!(with("-A FORWARD -o lte -j ACCEPT").starts_with("Warn firewall"));
+        assert_eq!(with("-A FORWARD -o dsl2 -j ACCEPT"), "");
+    }
+}
