@@ -1,7 +1,7 @@
 //! Leaves the machine as it was found, whether the daemon does it or somebody after its death.
 
 use crate::failure::Failure;
-use crate::plumbing::{Desired, Divert, INNER_V4, INNER_V6, Plan, Plumbing};
+use crate::plumbing::{Plan, Plumbing};
 use crate::report::DownReport;
 use crate::run_dir::RunDir;
 use crate::state::State;
@@ -22,8 +22,7 @@ pub async fn remove(run_dir: &RunDir) -> Result<DownReport, Failure> {
     let plumbing = state.as_ref().map(|_| Plumbing::open()).transpose()?;
     if let Some(plumbing) = &plumbing {
         // Traffic first goes its old way again; only then does the datapath go.
-        let off = plumbing.plan(&nothing(), &saved).await?;
-        plumbing.apply(&off).await?;
+        let off = plumbing.undivert().await?;
         report.undone.extend(lines(&off));
     }
     let removed = braid_balance::remove(&run_dir.pins())?;
@@ -46,15 +45,4 @@ pub async fn remove(run_dir: &RunDir) -> Result<DownReport, Failure> {
 
 fn lines(plan: &Plan) -> impl Iterator<Item = String> {
     plan.steps.iter().map(ToString::to_string)
-}
-
-fn nothing() -> Desired {
-    Desired {
-        inner_v4: INNER_V4,
-        inner_v6: INNER_V6,
-        uplinks: Vec::new(),
-        ports: Vec::new(),
-        forward: false,
-        divert: Divert::Off,
-    }
 }

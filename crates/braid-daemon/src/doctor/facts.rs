@@ -120,11 +120,19 @@ fn words(path: &str) -> Vec<String> {
 
 /// Lines of both kinds of firewall; empty without one, or without the right to look.
 fn firewall() -> Vec<String> {
-    let commands: [(&str, &[&str]); 3] =
-        [("nft", &["list", "ruleset"]), ("iptables-legacy-save", &[]), ("ip6tables-legacy-save", &[])];
+    let commands: [(&str, &[&str]); 3] = [
+        ("nft", &["list", "ruleset"]),
+        ("iptables-legacy-save", &[]),
+        ("ip6tables-legacy-save", &[]),
+    ];
     let mut lines = Vec::new();
     for (program, arguments) in commands {
-        lines.extend(output(program, arguments).unwrap_or_default().lines().map(trimmed));
+        lines.extend(
+            output(program, arguments)
+                .unwrap_or_default()
+                .lines()
+                .map(trimmed),
+        );
     }
     lines
 }
