@@ -2,7 +2,9 @@
 #ifndef BRAID_INBOUND_H
 #define BRAID_INBOUND_H
 
-#include "outbound.h"
+#include "fragment.h"
+#include "icmp.h"
+#include "leave.h"
 
 // Fills the reverse key of an inbound packet. Not 0: never ours.
 static __always_inline int reverse_key(const struct packet *packet, struct tuple *key)
@@ -34,35 +36,6 @@ static __always_inline int reverse_key(const struct packet *packet, struct tuple
 	}
 }
 
-struct answer {
-	struct tuple key; // forward key
-	struct found found;
-};
-
-// Follows a reverse entry to its flow. The entry of an embryo may be recycled under our hands, so
-// the flow must say the same outer end, or it is not the one.
-static __always_inline int follow(const struct tuple *reverse, struct answer *answer)
-{
-	struct tuple *key = bpf_map_lookup_elem(&flows_reverse, reverse);
-	int kept = key != NULL;
-
-	if (!key)
-		key = bpf_map_lookup_elem(&embryos_reverse, reverse);
-	if (!key)
-		return -1;
-	answer->key = *key;
-	answer->found = find(&answer->key);
-	if (answer->found.flow && answer->found.flow->outer_port == reverse->near_port &&
-	    same_address(&answer->found.flow->outer, &reverse->near))
-		return 0;
-	count(REASON_half_pair);
-	if (kept)
-		bpf_map_delete_elem(&flows_reverse, reverse);
-	else
-		bpf_map_delete_elem(&embryos_reverse, reverse);
-	return -1;
-}
-
 static __always_inline int find_answered(struct tuple *reverse, struct answer *answer)
 {
 	if (!follow(reverse, answer))
@@ -85,7 +58,7 @@ static __always_inline int is_short(const struct __sk_buff *skb, const struct pa
 						   same_address(&flow->remote, &packet->source));
 }
 
-static __always_inline int inbound_fragment(struct __sk_buff *skb, const struct packet *packet)
+static __noinline int inbound_fragment(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct rewrite rewrite = {.from = packet->dest, .side = DEST};
 	struct fragment_key key;
@@ -101,68 +74,77 @@ static __always_inline int inbound_fragment(struct __sk_buff *skb, const struct 
 	return leave(REASON_in_fragment, PASS);
 }
 
-static __always_inline int inbound(struct __sk_buff *skb, __u64 now)
+// A packet that may be an answer. A function of its own, as the others that inbound() calls: the
+// stack of 512 bytes is for all that are active at once.
+static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *packet, __u64 now)
 {
-	__u32 device = skb->ifindex, mtu_device, *id = bpf_map_lookup_elem(&uplink_of, &device);
 	struct bpf_redir_neigh hop = {};
-	struct packet packet = {};
-	struct rewrite rewrite = {};
+	struct rewrite rewrite = {.side = DEST};
 	struct answer answer;
-	struct uplink *uplink;
 	struct tuple reverse;
 	struct flow *flow;
-	int result;
-	__u8 layer;
+	__u32 device;
 
-	uplink = id ? uplink_at(*id) : NULL;
-	if (!uplink)
-		return leave(REASON_in_not_uplink, PASS);
-	layer = uplink->layer;
-	result = parse(skb, layer == LAYER_L3 ? 0 : ETH_HLEN, &packet);
-	if (result == PARSE_NOT_IP)
-		return leave(REASON_in_not_ip, PASS);
-	if (result == PARSE_MALFORMED)
+	if (!packet)
 		return leave(REASON_in_malformed, PASS);
-	if (packet.fragment == LATER_FRAGMENT)
-		return inbound_fragment(skb, &packet);
-	if (reverse_key(&packet, &reverse))
+	if (reverse_key(packet, &reverse))
 		return leave(REASON_in_protocol, PASS);
 	if (find_answered(&reverse, &answer))
 		return leave(REASON_in_no_flow, PASS);
 
 	flow = answer.found.flow;
-	note_received(skb, &packet, flow, flow->uplink, now);
-	rewrite.from = packet.dest;
+	note_received(skb, packet, flow, flow->uplink, now);
+	rewrite.from = packet->dest;
 	rewrite.to = answer.key.near;
 	rewrite.from_port = reverse.near_port;
 	rewrite.to_port = answer.key.near_port;
-	rewrite.side = DEST;
-	rewrite.hop = is_short(skb, &packet, flow);
+	rewrite.hop = is_short(skb, packet, flow);
 	if (rewrite.hop) {
 		if (flow->flags & FLOW_NEXT_HOP_V6)
 			next_hop_v6(&hop, &flow->next_hop);
 		else
 			next_hop_v4(&hop, flow->next_hop.word[3]);
 	}
-	mtu_device = flow->inside_ifindex;
-	if (packet.fragment == FIRST_FRAGMENT)
-		remember_fragment(&packet, 1, &answer.key.near, flow->uplink);
-	if (packet.protocol == IPPROTO_TCP) {
-		advance_tcp(flow, answer.found.kept, packet.tcp_flags, FIN_OUTSIDE);
+	device = flow->inside_ifindex;
+	if (packet->fragment == FIRST_FRAGMENT)
+		remember_fragment(packet, 1, &answer.key.near, flow->uplink);
+	if (packet->protocol == IPPROTO_TCP) {
+		advance_tcp(flow, answer.found.kept, packet->tcp_flags, FIN_OUTSIDE);
 	} else if (flow->state == STATE_NEW) {
 		flow->state = STATE_ESTABLISHED;
 	}
 	// Whatever answers an echo proves nothing that needs to last.
-	if (!answer.found.kept && packet.protocol != IPPROTO_TCP && !is_icmp(&packet))
+	if (!answer.found.kept && packet->protocol != IPPROTO_TCP && !is_icmp(packet))
 		promote(&answer.key, flow);
 
-	if (apply(skb, &packet, &rewrite))
+	if (apply(skb, packet, &rewrite))
 		return leave(REASON_in_rewrite_failed, DROP);
 	if (!rewrite.hop)
 		return leave(REASON_in_stack, PASS);
-	if (layer == LAYER_L3 && bpf_skb_change_head(skb, ETH_HLEN, 0))
+	if (!packet->l3 && bpf_skb_change_head(skb, ETH_HLEN, 0))
 		return leave(REASON_in_rewrite_failed, DROP);
-	return leave(REASON_in_lan, bpf_redirect_neigh(mtu_device, &hop, sizeof(hop), 0));
+	return leave(REASON_in_lan, bpf_redirect_neigh(device, &hop, sizeof(hop), 0));
+}
+
+static __always_inline int inbound(struct __sk_buff *skb, __u64 now)
+{
+	__u32 device = skb->ifindex, *id = bpf_map_lookup_elem(&uplink_of, &device);
+	struct uplink *uplink = id ? uplink_at(*id) : NULL;
+	struct packet packet = {};
+	int result;
+
+	if (!uplink)
+		return leave(REASON_in_not_uplink, PASS);
+	result = parse(skb, uplink->layer == LAYER_L3 ? 0 : ETH_HLEN, &packet);
+	if (result == PARSE_NOT_IP)
+		return leave(REASON_in_not_ip, PASS);
+	if (result == PARSE_MALFORMED)
+		return leave(REASON_in_malformed, PASS);
+	if (packet.fragment == LATER_FRAGMENT)
+		return inbound_fragment(skb, &packet);
+	if (is_icmp_error(&packet))
+		return icmp_error(skb, &packet);
+	return inbound_whole(skb, &packet, now);
 }
 
 #endif

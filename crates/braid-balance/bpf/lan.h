@@ -4,7 +4,7 @@
 #ifndef BRAID_LAN_H
 #define BRAID_LAN_H
 
-#include "outbound.h"
+#include "leave.h"
 
 #define PACKET_HOST 0 // skb->pkt_type: addressed to us, as opposed to bridged or broadcast
 

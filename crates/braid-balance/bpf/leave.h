@@ -41,6 +41,18 @@ static __always_inline int through(const struct packet *packet, const struct upl
 	return bpf_redirect_neigh(uplink->ifindex, &hop, sizeof(hop), 0);
 }
 
+// The same for a packet that came through the stack and so has a route already: the one into braid0.
+// While a neighbour is being resolved the kernel keeps such packets, and then sends them to the
+// neighbour of *that* route, with a wrong MAC address; the first packet through every uplink would
+// be lost. Without a given hop the kernel looks up the route anew by the rewritten addresses (the
+// rule "from <uplink's address>" finds the right one) and puts it in the old one's place.
+static __always_inline int through_route(const struct uplink *uplink)
+{
+	if (uplink->layer == LAYER_L3)
+		return bpf_redirect(uplink->ifindex, 0);
+	return bpf_redirect_neigh(uplink->ifindex, 0, 0, 0);
+}
+
 // Bytes of the largest IP packet that this sk_buff becomes on the wire.
 static __always_inline __u32 wire_size(const struct __sk_buff *skb, const struct packet *packet)
 {

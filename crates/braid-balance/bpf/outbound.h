@@ -3,6 +3,7 @@
 #ifndef BRAID_OUTBOUND_H
 #define BRAID_OUTBOUND_H
 
+#include "fragment.h"
 #include "leave.h"
 
 // Addresses that mean something on one link only, or more than one receiver.
@@ -206,27 +207,6 @@ static __always_inline int find_or_open(struct __sk_buff *skb, const struct pack
 	return found->flow ? reason : REASON_out_table_failed;
 }
 
-static __always_inline void fragment_key_of(const struct packet *packet, __u8 inbound,
-					    struct fragment_key *key)
-{
-	__builtin_memset(key, 0, sizeof(*key));
-	key->source = packet->source;
-	key->dest = packet->dest;
-	key->id = packet->fragment_id;
-	key->protocol = packet->family == FAMILY_V4 ? packet->protocol : 0;
-	key->inbound = inbound;
-}
-
-static __always_inline void remember_fragment(const struct packet *packet, __u8 inbound,
-					      const struct address *translated, __u32 uplink)
-{
-	struct fragment_key key;
-	struct fragment fragment = {.translated = *translated, .uplink = uplink};
-
-	fragment_key_of(packet, inbound, &key);
-	bpf_map_update_elem(&fragments, &key, &fragment, BPF_ANY);
-}
-
 static __always_inline int outbound_fragment(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct rewrite rewrite = {.from = packet->source, .side = SOURCE};
@@ -252,7 +232,7 @@ static __always_inline int outbound_fragment(struct __sk_buff *skb, const struct
 		counters->tx_packets++;
 		counters->tx_bytes += skb->len - packet->l3;
 	}
-	return leave(REASON_out_fragment, through(packet, uplink));
+	return leave(REASON_out_fragment, through_route(uplink));
 }
 
 static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
@@ -303,7 +283,7 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 	}
 	if (apply(skb, &packet, &rewrite))
 		return leave(REASON_out_rewrite_failed, DROP);
-	return leave(reason, through(&packet, uplink));
+	return leave(reason, through_route(uplink));
 }
 
 #endif

@@ -1,0 +1,37 @@
+// From an outer end back to the flow.
+#ifndef BRAID_ANSWER_H
+#define BRAID_ANSWER_H
+
+#include "flow.h"
+#include "nat.h"
+
+struct answer {
+	struct tuple key; // forward key
+	struct found found;
+};
+
+// Follows a reverse entry to its flow. The entry of an embryo may be recycled under our hands, so
+// the flow must say the same outer end, or it is not the one.
+static __always_inline int follow(const struct tuple *reverse, struct answer *answer)
+{
+	struct tuple *key = bpf_map_lookup_elem(&flows_reverse, reverse);
+	int kept = key != NULL;
+
+	if (!key)
+		key = bpf_map_lookup_elem(&embryos_reverse, reverse);
+	if (!key)
+		return -1;
+	answer->key = *key;
+	answer->found = find(&answer->key);
+	if (answer->found.flow && answer->found.flow->outer_port == reverse->near_port &&
+	    same_address(&answer->found.flow->outer, &reverse->near))
+		return 0;
+	count(REASON_half_pair);
+	if (kept)
+		bpf_map_delete_elem(&flows_reverse, reverse);
+	else
+		bpf_map_delete_elem(&embryos_reverse, reverse);
+	return -1;
+}
+
+#endif

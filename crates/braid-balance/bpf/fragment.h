@@ -1,0 +1,29 @@
+// Fragments: only a packet's first one has ports, so it leaves a note for the others. They are
+// expected after it; one that comes before is not ours to guess.
+#ifndef BRAID_FRAGMENT_H
+#define BRAID_FRAGMENT_H
+
+#include "parse.h"
+
+static __always_inline void fragment_key_of(const struct packet *packet, __u8 inbound,
+					    struct fragment_key *key)
+{
+	__builtin_memset(key, 0, sizeof(*key));
+	key->source = packet->source;
+	key->dest = packet->dest;
+	key->id = packet->fragment_id;
+	key->protocol = packet->family == FAMILY_V4 ? packet->protocol : 0;
+	key->inbound = inbound;
+}
+
+static __always_inline void remember_fragment(const struct packet *packet, __u8 inbound,
+					      const struct address *translated, __u32 uplink)
+{
+	struct fragment_key key;
+	struct fragment fragment = {.translated = *translated, .uplink = uplink};
+
+	fragment_key_of(packet, inbound, &key);
+	bpf_map_update_elem(&fragments, &key, &fragment, BPF_ANY);
+}
+
+#endif
