@@ -298,7 +298,10 @@ fn what_cannot_be_made_is_named() {
          shows those that exist)"
     );
 
-    ip(&format!("-n {}-b link add other type veth peer name more", lab.id));
+    ip(&format!(
+        "-n {}-b link add other type veth peer name more",
+        lab.id
+    ));
     let mut options = lab.options(json!({}));
     options.b.device = "other".to_owned();
     let place = format!("network namespace \"{}-b\"", lab.id);

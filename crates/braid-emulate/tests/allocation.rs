@@ -1,0 +1,65 @@
+//! In a steady state a link allocates nothing, whatever it is told to do.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use braid_core::Rate;
+use braid_emulate::config::Aqm;
+use braid_emulate::delay::{Delay, Distribution};
+use braid_emulate::rate::Speed;
+use braid_emulate::{Config, Link, Time};
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+struct Counting;
+
+// SAFETY: every call is handed to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Overloads a link by half for a while; the packets are numbers of buffers.
+fn load(link: &mut Link<u32>, now: &mut Time, packets: u32) {
+    for packet in 0..packets {
+        *now = *now + Duration::from_micros(80);
+        link.handle_packet(*now, 1514, packet);
+        while link.poll_output(*now).is_some() {}
+    }
+}
+
+#[test]
+fn a_steady_state_allocates_nothing() {
+    let config = Config {
+        speed: Speed::Fixed(Rate::from_bits_per_sec(100_000_000)),
+        delay: Delay {
+            base: Duration::from_millis(20),
+            jitter: Duration::from_millis(5),
+            distribution: Distribution::Normal,
+            reorder: true,
+        },
+        loss: "1 %".parse().expect("a share"),
+        burst: "1 %, 20 %".parse().ok(),
+        aqm: Aqm::Codel,
+        ..Config::default()
+    };
+    let mut link = Link::new(config, 1);
+    let mut now = Time::ZERO;
+    load(&mut link, &mut now, 20_000);
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    load(&mut link, &mut now, 100_000);
+    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0);
+    assert!(link.stats().codel.packets + link.stats().queue_full.packets > 1000);
+}
