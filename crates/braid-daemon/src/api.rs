@@ -78,7 +78,11 @@ impl Desk {
     ) -> Answer<T> {
         let ending = || Refusal(Failure::new("ending", "the daemon is ending"));
         self.jobs.send(job).await.map_err(|_| ending())?;
-        answered.await.map_err(|_| ending())?.map(Json).map_err(Refusal)
+        answered
+            .await
+            .map_err(|_| ending())?
+            .map(Json)
+            .map_err(Refusal)
     }
 }
 
@@ -114,18 +118,24 @@ pub async fn serve(
     end: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let router = Router::new()
-        .route("/v1/status", get(|State(desk): State<Desk>| async move {
-            desk.ask(Engine::status).await
-        }))
-        .route("/v1/uplinks", get(|State(desk): State<Desk>| async move {
-            desk.ask(Engine::uplinks).await
-        }))
-        .route("/v1/flows", get(|State(desk): State<Desk>| async move {
-            desk.ask(Engine::flows).await
-        }))
-        .route("/v1/config", get(|State(desk): State<Desk>| async move {
-            desk.ask(|engine| Ok(engine.settings.config.clone())).await
-        }))
+        .route(
+            "/v1/status",
+            get(|State(desk): State<Desk>| async move { desk.ask(Engine::status).await }),
+        )
+        .route(
+            "/v1/uplinks",
+            get(|State(desk): State<Desk>| async move { desk.ask(Engine::uplinks).await }),
+        )
+        .route(
+            "/v1/flows",
+            get(|State(desk): State<Desk>| async move { desk.ask(Engine::flows).await }),
+        )
+        .route(
+            "/v1/config",
+            get(|State(desk): State<Desk>| async move {
+                desk.ask(|engine| Ok(engine.settings.config.clone())).await
+            }),
+        )
         .route("/v1/version", get(version))
         .route("/v1/down", post(down))
         .fallback(|| async {
@@ -138,7 +148,9 @@ pub async fn serve(
         .layer(from_fn_with_state(gate, admit))
         .with_state(Desk { jobs, commit })
         .into_make_service_with_connect_info::<Peer>();
-    axum::serve(listener, router).with_graceful_shutdown(end).await
+    axum::serve(listener, router)
+        .with_graceful_shutdown(end)
+        .await
 }
 
 async fn admit(
@@ -159,7 +171,10 @@ async fn version(State(desk): State<Desk>) -> Json<VersionReport> {
         version: version.clone(),
         commit: desk.commit.map(str::to_owned),
         kernel: kernel_release(),
-        datapath: Some(DatapathReport { version, pid: std::process::id() }),
+        datapath: Some(DatapathReport {
+            version,
+            pid: std::process::id(),
+        }),
     })
 }
 

@@ -83,7 +83,11 @@ impl Engine {
             found.require_any()?;
         }
         if settings.config.uplinks.is_empty() {
-            let names: Vec<&str> = found.uplinks.iter().map(|uplink| uplink.name.as_str()).collect();
+            let names: Vec<&str> = found
+                .uplinks
+                .iter()
+                .map(|uplink| uplink.name.as_str())
+                .collect();
             overrides.check_names(&names)?;
         }
         let state = match earlier {
@@ -94,7 +98,11 @@ impl Engine {
         let brought_up =
             Engine::bring_up(settings, run_dir.clone(), selection, state, &snapshot, step).await;
         match brought_up {
-            Ok((engine, opened)) => Ok(Started { engine, watch, adopted: opened != Opened::Fresh }),
+            Ok((engine, opened)) => Ok(Started {
+                engine,
+                watch,
+                adopted: opened != Opened::Fresh,
+            }),
             Err(failure) if clean => {
                 if let Err(second) = teardown::remove(&run_dir).await {
                     tracing::warn!(failure = %second, "cannot undo the failed start");
@@ -174,9 +182,16 @@ impl Engine {
     fn not_members(&self, found: Discovery) -> Vec<Rejected> {
         let is_member = |rejected: &Rejected| {
             let device = &rejected.candidate.device;
-            self.roster.members().iter().any(|member| member.uplink.device == *device)
+            self.roster
+                .members()
+                .iter()
+                .any(|member| member.uplink.device == *device)
         };
-        found.rejected.into_iter().filter(|rejected| !is_member(rejected)).collect()
+        found
+            .rejected
+            .into_iter()
+            .filter(|rejected| !is_member(rejected))
+            .collect()
     }
 
     fn set_tables(&mut self) -> Result<(), Failure> {
@@ -201,9 +216,21 @@ impl Engine {
         let desired = Desired {
             inner_v4: INNER_V4,
             inner_v6: INNER_V6,
-            uplinks: usable().map(|member| (member.id, member.uplink.clone())).collect(),
-            ports: self.roster.members().iter().map(|member| member.ports.clone()).collect(),
-            forward: self.settings.config.lan.as_ref().is_some_and(|lan| lan.forward),
+            uplinks: usable()
+                .map(|member| (member.id, member.uplink.clone()))
+                .collect(),
+            ports: self
+                .roster
+                .members()
+                .iter()
+                .map(|member| member.ports.clone())
+                .collect(),
+            forward: self
+                .settings
+                .config
+                .lan
+                .as_ref()
+                .is_some_and(|lan| lan.forward),
             divert,
         };
         let plan = self.plumbing.plan(&desired, &self.state.saved).await?;
@@ -229,7 +256,12 @@ impl Engine {
 
     /// Devices whose clients are served: those named, or on a gateway all that are no uplinks.
     fn lans(&self, snapshot: &Snapshot) -> Vec<u32> {
-        let named = self.settings.config.lan.as_ref().map(|lan| lan.devices.as_slice());
+        let named = self
+            .settings
+            .config
+            .lan
+            .as_ref()
+            .map(|lan| lan.devices.as_slice());
         match named {
             Some(devices) if !devices.is_empty() => devices
                 .iter()
@@ -240,14 +272,21 @@ impl Engine {
             _ => {
                 let members = self.roster.members().iter();
                 let uplinks: Vec<Uplink> = members.map(|member| member.uplink.clone()).collect();
-                braid_uplink::lans(snapshot, &uplinks).iter().map(|lan| lan.ifindex).collect()
+                braid_uplink::lans(snapshot, &uplinks)
+                    .iter()
+                    .map(|lan| lan.ifindex)
+                    .collect()
             }
         }
     }
 
     /// Devices of `[lan]` that do not exist.
     pub(crate) fn wanted_lans(&self) -> &[String] {
-        self.settings.config.lan.as_ref().map_or(&[], |lan| &lan.devices)
+        self.settings
+            .config
+            .lan
+            .as_ref()
+            .map_or(&[], |lan| &lan.devices)
     }
 }
 
@@ -266,9 +305,12 @@ fn refuse_remains(snapshot: &Snapshot) -> Result<(), Failure> {
 
 /// Whether the machine forwards packets already.
 fn is_gateway() -> bool {
-    ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"]
-        .iter()
-        .any(|path| std::fs::read_to_string(path).is_ok_and(|value| value.trim() != "0"))
+    [
+        "/proc/sys/net/ipv4/ip_forward",
+        "/proc/sys/net/ipv6/conf/all/forwarding",
+    ]
+    .iter()
+    .any(|path| std::fs::read_to_string(path).is_ok_and(|value| value.trim() != "0"))
 }
 
 fn options(settings: &Settings, pins: &Path) -> braid_balance::Options {

@@ -44,7 +44,11 @@ impl Trouble {
     /// Looks at the counters for growth.
     pub fn note(&mut self, counters: &Counters) {
         for ((reason, _, _), (count, grew)) in ALARMS.iter().zip(&mut self.seen) {
-            let now = counters.reasons.iter().find(|(name, _)| name == reason).map(|(_, n)| *n);
+            let now = counters
+                .reasons
+                .iter()
+                .find(|(name, _)| name == reason)
+                .map(|(_, n)| *n);
             if let (Some(before), Some(now)) = (*count, now)
                 && now > before
             {
@@ -56,13 +60,15 @@ impl Trouble {
 
     fn alarms(&self) -> impl Iterator<Item = Health> {
         let recent = |grew: &Option<Instant>| grew.is_some_and(|at| at.elapsed() < REMEMBERED);
-        ALARMS.iter().zip(&self.seen).filter(move |(_, (_, grew))| recent(grew)).map(
-            |((reason, text, fix), _)| Health {
+        ALARMS
+            .iter()
+            .zip(&self.seen)
+            .filter(move |(_, (_, grew))| recent(grew))
+            .map(|((reason, text, fix), _)| Health {
                 code: reason.replace('_', "-"),
                 text: (*text).to_owned(),
                 fix: (*fix).to_owned(),
-            },
-        )
+            })
     }
 }
 
@@ -95,7 +101,11 @@ pub fn health(engine: &Engine) -> Vec<Health> {
             fix: String::new(),
         }));
     }
-    for device in engine.wanted_lans().iter().filter(|device| !device_exists(device)) {
+    for device in engine
+        .wanted_lans()
+        .iter()
+        .filter(|device| !device_exists(device))
+    {
         health.push(Health {
             code: "lan-missing".into(),
             text: format!("[lan] device {device} does not exist: its clients are not served"),
@@ -123,11 +133,18 @@ mod tests {
 
     #[test]
     fn only_growth_is_an_alarm() {
-        let counters = |n| Counters { reasons: vec![("no_uplink", n)], uplinks: vec![] };
+        let counters = |n| Counters {
+            reasons: vec![("no_uplink", n)],
+            uplinks: vec![],
+        };
         let mut trouble = Trouble::default();
         trouble.note(&counters(7));
         trouble.note(&counters(7));
-        assert_eq!(trouble.alarms().count(), 0, "what an earlier daemon saw is old news");
+        assert_eq!(
+            trouble.alarms().count(),
+            0,
+            "what an earlier daemon saw is old news"
+        );
         trouble.note(&counters(8));
         let codes: Vec<String> = trouble.alarms().map(|health| health.code).collect();
         assert_eq!(codes, ["no-uplink"]);

@@ -41,8 +41,13 @@ pub fn background(
     let path = run_dir.log();
     let log = OpenOptions::new().append(true).create(true).open(&path);
     let log = log.map_err(|error| Failure::io(format!("log {}", path.display()), &error))?;
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
-    let mut child = command.spawn().map_err(|error| Failure::io("start the daemon", &error))?;
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log);
+    let mut child = command
+        .spawn()
+        .map_err(|error| Failure::io("start the daemon", &error))?;
     let news = child.stdout.take().map(BufReader::new);
     for line in news.into_iter().flat_map(BufRead::lines) {
         let line = line.map_err(|error| Failure::io("listen to the daemon", &error))?;
@@ -57,7 +62,9 @@ pub fn background(
             Err(_) => tracing::debug!(line, "not a word of the daemon"),
         }
     }
-    let ended = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+    let ended = child
+        .wait()
+        .map_or_else(|error| error.to_string(), |status| status.to_string());
     let mut text = format!("the daemon ended before it was ready ({ended})");
     for line in last_lines(&path) {
         text.push_str("\n  ");
@@ -69,7 +76,10 @@ pub fn background(
 fn last_lines(path: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(LAST_WORDS)..].iter().map(|line| (*line).to_owned()).collect()
+    lines[lines.len().saturating_sub(LAST_WORDS)..]
+        .iter()
+        .map(|line| (*line).to_owned())
+        .collect()
 }
 
 /// The child's end of the pipe.

@@ -37,7 +37,10 @@ impl Gate {
     /// There is no such group.
     pub fn new(group: Option<&str>) -> Result<Gate, Failure> {
         let group = group.map(find_group).transpose()?;
-        Ok(Gate { owner: geteuid(), group })
+        Ok(Gate {
+            owner: geteuid(),
+            group,
+        })
     }
 
     /// The group whose members may use the API.
@@ -52,7 +55,10 @@ impl Gate {
     /// The peer may not use the API.
     pub fn admit(&self, peer: Peer) -> Result<(), Failure> {
         let Some((uid, gid)) = peer.0 else {
-            return Err(Failure::new("forbidden", "the kernel does not say who is asking"));
+            return Err(Failure::new(
+                "forbidden",
+                "the kernel does not say who is asking",
+            ));
         };
         if uid.is_root() || uid == self.owner || self.is_member(uid, gid) {
             return Ok(());
@@ -67,19 +73,28 @@ impl Gate {
     /// Whether a user is in the group, by the process' own group or by the user database (the
     /// kernel tells a peer's first group only).
     fn is_member(&self, uid: Uid, gid: Gid) -> bool {
-        let Some(group) = &self.group else { return false };
+        let Some(group) = &self.group else {
+            return false;
+        };
         if gid == group.gid {
             return true;
         }
-        let Ok(Some(user)) = User::from_uid(uid) else { return false };
-        let Ok(name) = std::ffi::CString::new(user.name) else { return false };
+        let Ok(Some(user)) = User::from_uid(uid) else {
+            return false;
+        };
+        let Ok(name) = std::ffi::CString::new(user.name) else {
+            return false;
+        };
         getgrouplist(&name, user.gid).is_ok_and(|groups| groups.contains(&group.gid))
     }
 }
 
 fn find_group(name: &str) -> Result<Group, Failure> {
     let found = Group::from_name(name).map_err(|errno| {
-        Failure::io(format!("look up group {name:?}"), &std::io::Error::from(errno))
+        Failure::io(
+            format!("look up group {name:?}"),
+            &std::io::Error::from(errno),
+        )
     })?;
     found.ok_or_else(|| {
         let failure = Failure::new("no-group", format!("[api] group {name:?} does not exist"));
@@ -98,7 +113,10 @@ mod tests {
     #[test]
     fn root_the_owner_and_the_group_are_let_in() {
         let adm = find_group("adm").unwrap();
-        let gate = Gate { owner: Uid::from_raw(1234), group: Some(adm.clone()) };
+        let gate = Gate {
+            owner: Uid::from_raw(1234),
+            group: Some(adm.clone()),
+        };
         gate.admit(peer(0, 0)).unwrap();
         gate.admit(peer(1234, 1)).unwrap();
         gate.admit(peer(99_999, adm.gid.as_raw())).unwrap();

@@ -37,23 +37,33 @@ pub fn check() -> Result<(), Failure> {
 /// The running kernel's release, as `uname -r` prints it.
 #[must_use]
 pub fn kernel_release() -> String {
-    nix::sys::utsname::uname()
-        .map_or_else(|_| "unknown".to_owned(), |uname| uname.release().to_string_lossy().into())
+    nix::sys::utsname::uname().map_or_else(
+        |_| "unknown".to_owned(),
+        |uname| uname.release().to_string_lossy().into(),
+    )
 }
 
 fn effective(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
 }
 
 fn missing_capabilities(effective: u64) -> String {
-    let missing = CAPABILITIES.iter().filter(|(_, bit, _)| effective & (1 << bit) == 0);
-    missing.map(|(name, _, why)| format!("{name} ({why})")).collect::<Vec<_>>().join(", ")
+    let missing = CAPABILITIES
+        .iter()
+        .filter(|(_, bit, _)| effective & (1 << bit) == 0);
+    missing
+        .map(|(name, _, why)| format!("{name} ({why})"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// A release that cannot be read is not held against the kernel: loading will tell.
 fn is_too_old(release: &str) -> bool {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
         (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < OLDEST_KERNEL,
         _ => false,

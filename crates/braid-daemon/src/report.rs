@@ -7,6 +7,7 @@ use schemars::{JsonSchema, Schema, schema_for};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, Policy};
+use crate::doctor::Finding;
 use crate::failure::Failure;
 
 /// Answer to `GET /v1/uplinks`.
@@ -206,6 +207,13 @@ pub struct UpReport {
     pub passed_over: Vec<String>,
 }
 
+/// What `braid doctor` finds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DoctorReport {
+    /// Every check, prerequisites first.
+    pub findings: Vec<Finding>,
+}
+
 /// Every answer that is not a success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorReport {
@@ -232,6 +240,8 @@ struct Api {
     down: DownReport,
     #[schemars(rename = "braid up --json")]
     up: UpReport,
+    #[schemars(rename = "braid doctor --json")]
+    doctor: DoctorReport,
     #[schemars(rename = "any error")]
     error: ErrorReport,
 }

@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 use braid_balance::{Exit, Family, Layer, UplinkEntry, Walk};
 use braid_core::slots::{SLOTS, SlotTable, Weights};
 use braid_core::{MAX_UPLINKS, UplinkId};
-use braid_uplink::{Discovery, Reason, Snapshot, Uplink};
+use braid_uplink::{Discovery, LinkState, Reason, Snapshot, Uplink};
 
 use crate::config::Policy;
 use crate::settings::Settings;
@@ -108,13 +108,16 @@ impl Roster {
                 .rejected
                 .iter()
                 .find(|r| r.candidate.device == *device);
-            let missing = if link.is_some() {
-                Reason::NoRoute
-            } else {
-                Reason::Missing
+            // A device that goes down loses its routes and is then no candidate at all.
+            let unlisted = match link.map(|link| link.state) {
+                None => Reason::Missing,
+                Some(LinkState::AdminDown) => Reason::AdminDown,
+                Some(LinkState::NoCarrier) => Reason::NoCarrier,
+                Some(LinkState::Dormant) => Reason::Dormant,
+                Some(LinkState::Up) => Reason::NoRoute,
             };
             let why = rejected
-                .map_or(missing, |rejected| rejected.reason.clone())
+                .map_or(unlisted, |rejected| rejected.reason.clone())
                 .to_string();
             if member.down.as_ref() != Some(&why) {
                 changes.push(Change::Gone(member.uplink.name.clone(), why.clone()));
@@ -257,7 +260,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::settings::Overrides;
-    use braid_uplink::{Candidate, Link, LinkState, Rejected};
+    use braid_uplink::{Candidate, Link, Rejected};
 
     fn uplink(device: &str, ifindex: u32, v6: bool) -> Uplink {
         let exit = braid_uplink::Exit {

@@ -1,6 +1,6 @@
 //! The daemon's loop: one thread that owns everything and does one thing at a time.
 
-use std::future::{Future, pending};
+use std::future::pending;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -58,7 +58,12 @@ pub trait Herald {
 /// Why it could not start; or, at the end, what could not be undone.
 pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), Failure> {
     preflight::check()?;
-    let Assignment { run_dir, config, overrides, commit } = assignment;
+    let Assignment {
+        run_dir,
+        config,
+        overrides,
+        commit,
+    } = assignment;
     let settings = Settings::new(config, &overrides)?;
     let gate = Gate::new(settings.config.api.group.as_deref())?;
     run_dir.create()?;
@@ -67,8 +72,15 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
     // Signals from here on end the daemon in order, and not in the middle of a change.
     let signals = Signals::new()?;
 
-    let started =
-        Engine::start(settings, &overrides, run_dir.clone(), |what| herald.step(what)).await?;
+    let started = Engine::start(settings, &overrides, run_dir.clone(), |what| {
+        herald.step(what)
+    })
+    .await;
+    if started.is_err() && !run_dir.state().exists() {
+        // Nothing was at work before and nothing is now: then nothing stays.
+        run_dir.clear()?;
+    }
+    let started = started?;
     let (jobs, mut questions) = mpsc::channel(QUESTIONS);
     let (end, ended) = oneshot::channel::<()>();
     let end_of_service = async {
@@ -106,7 +118,11 @@ async fn follow(
     questions: &mut mpsc::Receiver<Job>,
     mut signals: Signals,
 ) -> Option<oneshot::Sender<Result<crate::report::DownReport, Failure>>> {
-    let Started { mut engine, mut watch, .. } = started;
+    let Started {
+        mut engine,
+        mut watch,
+        ..
+    } = started;
     let mut sweep_at = Instant::now() + SWEEP_EVERY;
     let mut retry_at: Option<Instant> = None;
     loop {
@@ -157,7 +173,11 @@ fn note(engine: &mut Engine, failed: Option<Failure>) -> Option<Instant> {
         tracing::warn!(%failure, "cannot follow a change of the network");
     }
     engine.trouble.reconcile = failed;
-    engine.trouble.reconcile.as_ref().map(|_| Instant::now() + RETRY)
+    engine
+        .trouble
+        .reconcile
+        .as_ref()
+        .map(|_| Instant::now() + RETRY)
 }
 
 async fn until(at: Option<Instant>) {
@@ -202,12 +222,10 @@ impl Signals {
         })
     }
 
-    fn any(&mut self) -> impl Future<Output = ()> {
-        async {
-            tokio::select! {
-                _ = self.terminate.recv() => {}
-                _ = self.interrupt.recv() => {}
-            }
+    async fn any(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 
 use braid_core::Rate;
 use braid_uplink::{Override, Selection, Wanted};
@@ -73,6 +74,15 @@ impl Settings {
         configured
             .map(|uplink| uplink.ports.clone())
             .unwrap_or_default()
+    }
+
+    /// All ports that address translation may hand out.
+    #[must_use]
+    pub fn all_ports(&self) -> Vec<RangeInclusive<u16>> {
+        match self.config.uplinks.as_slice() {
+            [] => vec![Ports::default().range()],
+            uplinks => uplinks.iter().map(|uplink| uplink.ports.range()).collect(),
+        }
     }
 
     /// Which devices are to be uplinks.

@@ -38,7 +38,11 @@ impl State {
     /// # Errors
     /// `/proc` is not to be had.
     pub fn fresh() -> Result<State, Failure> {
-        Ok(State { boot: boot()?, network: network_namespace()?, ..State::default() })
+        Ok(State {
+            boot: boot()?,
+            network: network_namespace()?,
+            ..State::default()
+        })
     }
 
     /// Reads the state of an instance; `None` if it left none in this boot.
@@ -71,7 +75,10 @@ impl State {
         if self.network == here {
             return Ok(());
         }
-        let text = format!("started in network namespace {}, this is {here}", self.network);
+        let text = format!(
+            "started in network namespace {}, this is {here}",
+            self.network
+        );
         Err(Failure::new("other-network", text).fix(
             "run it there (nsenter --net=…); if that namespace is gone, unmount bpf/ in the run \
              directory and remove the directory",
@@ -100,7 +107,8 @@ impl State {
 fn boot() -> Result<String, Failure> {
     let path = "/proc/sys/kernel/random/boot_id";
     let text = fs::read_to_string(path);
-    text.map(|id| id.trim().to_owned()).map_err(|error| Failure::io(format!("read {path}"), &error))
+    text.map(|id| id.trim().to_owned())
+        .map_err(|error| Failure::io(format!("read {path}"), &error))
 }
 
 #[cfg(test)]
@@ -112,16 +120,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path());
         assert_eq!(State::load(&run_dir).unwrap(), None);
-        let state = State {
-            network: "net:[4026531840]".into(),
-            saved: Saved::default(),
-            uplinks: vec![Remembered {
-                index: 3,
-                device: "wwan0".into(),
-            }],
-        };
+        let mut state = State::fresh().unwrap();
+        state.uplinks.push(Remembered {
+            index: 3,
+            device: "wwan0".into(),
+        });
         state.store(&run_dir).unwrap();
-        assert_eq!(State::load(&run_dir).unwrap(), Some(state));
+        assert_eq!(State::load(&run_dir).unwrap(), Some(state.clone()));
+        state.check_network().unwrap();
+        state.boot = "an earlier one".into();
+        state.store(&run_dir).unwrap();
+        assert_eq!(State::load(&run_dir).unwrap(), None);
     }
 
     #[test]

@@ -37,7 +37,9 @@ pub async fn remove(run_dir: &RunDir) -> Result<DownReport, Failure> {
         report.undone.extend(lines(&rest));
     }
     if run_dir.unmount_bpffs()? {
-        report.undone.push(format!("umount {}", run_dir.bpffs().display()));
+        report
+            .undone
+            .push(format!("umount {}", run_dir.bpffs().display()));
     }
     run_dir.clear()?;
     Ok(report)

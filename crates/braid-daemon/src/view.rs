@@ -29,7 +29,9 @@ impl Engine {
             let counters = counters.get(&member.id).copied().unwrap_or_default();
             uplink(member, &counters, self.roster.share(member.id))
         });
-        Ok(UplinksReport { uplinks: uplinks.collect() })
+        Ok(UplinksReport {
+            uplinks: uplinks.collect(),
+        })
     }
 
     /// Everything at a glance.
@@ -38,7 +40,10 @@ impl Engine {
     /// The datapath's tables cannot be read.
     pub fn status(&self) -> Result<StatusReport, Failure> {
         let counters = self.datapath.counters()?;
-        let reasons = counters.reasons.iter().map(|(name, n)| ((*name).to_owned(), *n));
+        let reasons = counters
+            .reasons
+            .iter()
+            .map(|(name, n)| ((*name).to_owned(), *n));
         let mut flows = FlowCounts::default();
         for flow in self.datapath.flows()? {
             match flow.kept {
@@ -66,10 +71,15 @@ impl Engine {
         let now = KernelTime::now();
         let name = |id: UplinkId| {
             let member = self.roster.members().iter().find(|member| member.id == id);
-            member.map_or_else(|| format!("uplink {id}"), |member| member.uplink.name.clone())
+            member.map_or_else(
+                || format!("uplink {id}"),
+                |member| member.uplink.name.clone(),
+            )
         };
         let flows = self.datapath.flows()?;
-        Ok(FlowsReport { flows: flows.iter().map(|f| flow(f, name(f.uplink), now)).collect() })
+        Ok(FlowsReport {
+            flows: flows.iter().map(|f| flow(f, name(f.uplink), now)).collect(),
+        })
     }
 }
 
@@ -83,7 +93,11 @@ fn uplink(member: &Member, counters: &UplinkCounters, share: f64) -> UplinkRepor
             braid_uplink::Layer::L2 => LayerName::L2,
             braid_uplink::Layer::L3 => LayerName::L3,
         },
-        state: if member.down.is_none() { UplinkState::Up } else { UplinkState::Down },
+        state: if member.down.is_none() {
+            UplinkState::Up
+        } else {
+            UplinkState::Down
+        },
         mtu: uplink.mtu,
         ipv4: uplink.v4.as_ref().map(exit),
         ipv6: uplink.v6.as_ref().map(exit),
@@ -99,7 +113,10 @@ fn uplink(member: &Member, counters: &UplinkCounters, share: f64) -> UplinkRepor
 }
 
 fn exit<A: Copy + Into<IpAddr>>(exit: &braid_uplink::Exit<A>) -> ExitReport<A> {
-    ExitReport { address: exit.address, gateway: exit.gateway }
+    ExitReport {
+        address: exit.address,
+        gateway: exit.gateway,
+    }
 }
 
 fn flow(flow: &Flow, uplink: String, now: KernelTime) -> FlowReport {

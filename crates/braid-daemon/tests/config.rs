@@ -47,3 +47,36 @@ fn a_missing_file_is_named() {
          No such file or directory (os error 2)\n"
     );
 }
+
+/// The TOML examples of the manual.
+fn examples(manual: &str) -> Vec<String> {
+    let blocks = manual.split("```toml\n").skip(1);
+    blocks
+        .map(|block| block.split("```").next().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn the_manuals_examples_are_accepted() {
+    let manual = include_str!("../../../docs/configuration.md");
+    let examples = examples(manual);
+    assert!(examples.len() >= 4);
+    for example in examples {
+        if let Err(error) = Config::parse("docs/configuration.md", &example) {
+            panic!("{}", error.render(Paint::Plain));
+        }
+    }
+}
+
+#[test]
+fn the_manual_explains_every_key() {
+    let manual = include_str!("../../../docs/configuration.md");
+    for (table, keys) in Config::keys() {
+        for key in *keys {
+            assert!(
+                manual.contains(&format!("`{key}`")),
+                "`{key}` of {table} is not explained"
+            );
+        }
+    }
+}

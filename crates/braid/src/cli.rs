@@ -8,7 +8,8 @@ use braid_daemon::config::Policy;
 use braid_daemon::run_dir;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-const EXIT_CODES: &str = "Exit codes: 0 fine, 1 failed, 2 usage, 3 daemon not reachable, 4 degraded";
+const EXIT_CODES: &str =
+    "Exit codes: 0 fine, 1 failed, 2 usage, 3 daemon not reachable, 4 degraded";
 
 /// Several uplinks carry one machine's traffic.
 #[derive(Debug, Parser)]
@@ -40,13 +41,24 @@ pub enum Command {
     Uplinks(Output),
     /// Show every flow and the uplink that carries it
     Flows(FlowsArgs),
+    /// Check this machine and print the mending command for each finding
+    ///
+    /// Changes nothing. FAIL means that Braid cannot run (exit code 1), WARN that something may not
+    /// behave as expected (exit code 4).
+    Doctor {
+        /// Configuration file that names the uplinks; /etc/braid/braid.toml if it is there
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        #[command(flatten)]
+        output: Output,
+    },
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Show the versions of the program, the kernel and the datapath
     Version(Output),
     /// Emulate a link between two network namespaces
-    Emulate(braid_emulate::cli::EmulateArgs),
+    Emulate(Box<braid_emulate::cli::EmulateArgs>),
     /// Talk to the control socket of a running `braid emulate`
     EmulateCtl(braid_emulate::cli::EmulateCtlArgs),
     /// Topologies and experiments in network namespaces (runs braid-lab)
@@ -149,10 +161,14 @@ pub struct ExternalArgs {
 }
 
 fn parse_weight(text: &str) -> Result<(String, NonZeroU32), String> {
-    let (name, weight) = text.split_once('=').ok_or("write it as NAME=N, for example dsl=2")?;
+    let (name, weight) = text
+        .split_once('=')
+        .ok_or("write it as NAME=N, for example dsl=2")?;
     let weight = weight.parse().map_err(|_| {
-        format!("{weight:?} is no weight: write a whole number from 1; leave an uplink out of the \
-                 configuration to send nothing over it")
+        format!(
+            "{weight:?} is no weight: write a whole number from 1; leave an uplink out of the \
+                 configuration to send nothing over it"
+        )
     })?;
     Ok((name.to_owned(), weight))
 }
@@ -178,10 +194,14 @@ mod tests {
     #[test]
     fn external_commands_get_their_own_options() {
         let cli = Cli::try_parse_from(["braid", "lab", "run", "demo", "--quick"]).unwrap();
-        let Command::Lab(external) = cli.command else { panic!("{cli:?}") };
+        let Command::Lab(external) = cli.command else {
+            panic!("{cli:?}")
+        };
         assert_eq!(external.arguments, ["run", "demo", "--quick"]);
         let cli = Cli::try_parse_from(["braid", "lab", "--help"]).unwrap();
-        let Command::Lab(external) = cli.command else { panic!("{cli:?}") };
+        let Command::Lab(external) = cli.command else {
+            panic!("{cli:?}")
+        };
         assert_eq!(external.arguments, ["--help"]);
     }
 }

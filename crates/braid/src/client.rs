@@ -48,7 +48,10 @@ where
     let exchanged = timeout(ANSWER_WITHIN, exchange(stream, method, path)).await;
     let broken = |why: String| {
         let place = run_dir.socket();
-        let text = format!("the daemon behind {} does not answer: {why}", place.display());
+        let text = format!(
+            "the daemon behind {} does not answer: {why}",
+            place.display()
+        );
         let log = run_dir.log();
         NoAnswer::Unreachable(Failure::new("no-answer", text).fix(format!("see {}", log.display())))
     };
@@ -64,7 +67,9 @@ where
     }
     match serde_json::from_slice::<ErrorReport>(&body) {
         Ok(report) => Err(NoAnswer::Refused(report.error)),
-        Err(_) => Err(broken("it says something that is no error of ours".to_owned())),
+        Err(_) => Err(broken(
+            "it says something that is no error of ours".to_owned(),
+        )),
     }
 }
 

@@ -23,18 +23,27 @@ pub fn become_program(name: &str, arguments: &[OsString]) -> Failure {
 /// in; on PATH.
 fn find(program: &str) -> Option<PathBuf> {
     let own = std::env::current_exe().ok();
-    let beside = own.iter().filter_map(|own| Some(own.parent()?.join(program)));
+    let beside = own
+        .iter()
+        .filter_map(|own| Some(own.parent()?.join(program)));
     let here = std::env::current_dir().ok();
     let above = own.iter().chain(&here).flat_map(|start| {
-        start.ancestors().map(|folder| folder.join(".venv/bin").join(program))
+        start
+            .ancestors()
+            .map(|folder| folder.join(".venv/bin").join(program))
     });
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let listed: Vec<PathBuf> =
-        std::env::split_paths(&path).map(|folder| folder.join(program)).collect();
-    beside.chain(above).chain(listed).find(|path| is_program(path))
+    let listed: Vec<PathBuf> = std::env::split_paths(&path)
+        .map(|folder| folder.join(program))
+        .collect();
+    beside
+        .chain(above)
+        .chain(listed)
+        .find(|path| is_program(path))
 }
 
 fn is_program(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
-    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    path.metadata()
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }

@@ -13,20 +13,23 @@ mod terminal;
 mod up;
 
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
 use braid_daemon::config::{Config, ConfigError, DEFAULT_PATH};
+use braid_daemon::doctor::{self, Level};
 use braid_daemon::failure::Failure;
 use braid_daemon::preflight::kernel_release;
-use braid_daemon::report::{FlowsReport, StatusReport, UplinksReport, VersionReport};
+use braid_daemon::report::{DoctorReport, FlowsReport, StatusReport, UplinksReport, VersionReport};
 use braid_daemon::run_dir::RunDir;
+use braid_daemon::settings::{Overrides, Settings};
 use clap::Parser;
 use serde::de::DeserializeOwned;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::{Cli, Command, ConfigCommand, FlowsArgs, Output};
 use crate::client::NoAnswer;
-use crate::terminal::{answer, answer_json, paint, show_failure};
+use crate::terminal::{answer, answer_either, answer_json, paint, show_failure};
 
 /// Commit that this program was built from.
 const COMMIT: Option<&str> = option_env!("BRAID_COMMIT");
@@ -40,6 +43,8 @@ enum Stop {
     Config(ConfigError),
     /// Nobody answers: 3.
     Unreachable(Failure),
+    /// The answer says that Braid cannot run here: 1.
+    Unfit,
     /// It worked, and what it shows is not as it should be: 4.
     Degraded,
 }
@@ -67,6 +72,7 @@ fn main() -> ExitCode {
     let json = wants_json(&cli.command);
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(Stop::Unfit) => ExitCode::from(1),
         Err(Stop::Degraded) => ExitCode::from(4),
         Err(Stop::Failure(failure)) => {
             show_failure(&failure, json);
@@ -93,20 +99,19 @@ fn run(cli: Cli) -> Outcome {
         Command::Uplinks(output) => uplinks(&run_dir, output),
         Command::Flows(arguments) => flows(&run_dir, &arguments),
         Command::Version(output) => version(&run_dir, output),
+        Command::Doctor { config, output } => examine(config.as_deref(), output),
         Command::Config(ConfigCommand::Check { file, config }) => {
             config_check(file.or(config).as_deref())
         }
-        Command::Config(ConfigCommand::Show { config, effective, output }) => {
-            config_show(config.as_deref(), effective, output)
-        }
-        Command::Emulate(arguments) => emulate(braid_emulate::cli::run(arguments)),
+        Command::Config(ConfigCommand::Show {
+            config,
+            effective,
+            output,
+        }) => config_show(config.as_deref(), effective, output),
+        Command::Emulate(arguments) => emulate(braid_emulate::cli::run(*arguments)),
         Command::EmulateCtl(arguments) => emulate(braid_emulate::cli::control(arguments)),
-        Command::Lab(external) => {
-            Err(external::become_program("lab", &external.arguments).into())
-        }
-        Command::Sdn(external) => {
-            Err(external::become_program("sdn", &external.arguments).into())
-        }
+        Command::Lab(external) => Err(external::become_program("lab", &external.arguments).into()),
+        Command::Sdn(external) => Err(external::become_program("sdn", &external.arguments).into()),
     }
 }
 
@@ -118,6 +123,7 @@ fn wants_json(command: &Command) -> bool {
         | Command::Status(output)
         | Command::Uplinks(output)
         | Command::Version(output)
+        | Command::Doctor { output, .. }
         | Command::Config(ConfigCommand::Show { output, .. }) => output.json,
         _ => false,
     }
@@ -127,12 +133,18 @@ fn wants_json(command: &Command) -> bool {
 fn start_log() {
     let filter = EnvFilter::try_from_env("BRAID_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let colour = paint(&io::stderr()) == braid_daemon::config::Paint::Colour;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colour).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(colour)
+        .init();
 }
 
 /// One thread: every command and the daemon do one thing at a time.
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     runtime.map_err(|error| Failure::io("start the event loop", &error))
 }
 
@@ -142,19 +154,20 @@ fn ask<T: DeserializeOwned>(run_dir: &RunDir, path: &str) -> Result<T, Stop> {
 
 fn status(run_dir: &RunDir, output: Output) -> Outcome {
     let report: StatusReport = ask(run_dir, "/v1/status")?;
-    match output.json {
-        true => answer_json(&report)?,
-        false => answer(&show::status(&report, paint(&io::stdout())))?,
+    answer_either(output.json, &report, |paint| show::status(&report, paint))?;
+    if report.health.is_empty() {
+        Ok(())
+    } else {
+        Err(Stop::Degraded)
     }
-    if report.health.is_empty() { Ok(()) } else { Err(Stop::Degraded) }
 }
 
 fn uplinks(run_dir: &RunDir, output: Output) -> Outcome {
     let report: UplinksReport = ask(run_dir, "/v1/uplinks")?;
-    Ok(match output.json {
-        true => answer_json(&report)?,
-        false => answer(&show::uplinks(&report.uplinks, paint(&io::stdout())))?,
-    })
+    answer_either(output.json, &report, |paint| {
+        show::uplinks(&report.uplinks, paint)
+    })?;
+    Ok(())
 }
 
 fn flows(run_dir: &RunDir, arguments: &FlowsArgs) -> Outcome {
@@ -162,10 +175,10 @@ fn flows(run_dir: &RunDir, arguments: &FlowsArgs) -> Outcome {
     if let Some(uplink) = &arguments.uplink {
         report.flows.retain(|flow| flow.uplink == *uplink);
     }
-    Ok(match arguments.output.json {
-        true => answer_json(&report)?,
-        false => answer(&show::flows(&report, paint(&io::stdout())))?,
-    })
+    answer_either(arguments.output.json, &report, |paint| {
+        show::flows(&report, paint)
+    })?;
+    Ok(())
 }
 
 /// The daemon knows what is in the kernel; without one there is nothing to say of it.
@@ -177,13 +190,26 @@ fn version(run_dir: &RunDir, output: Output) -> Outcome {
         kernel: kernel_release(),
         datapath: daemon.and_then(|daemon| daemon.datapath),
     };
-    Ok(match output.json {
-        true => answer_json(&report)?,
-        false => answer(&show::version(&report))?,
-    })
+    answer_either(output.json, &report, |_| show::version(&report))?;
+    Ok(())
 }
 
-fn config_check(file: Option<&std::path::Path>) -> Outcome {
+fn examine(file: Option<&Path>, output: Output) -> Outcome {
+    let (config, _) = Config::find(file)?;
+    let settings = Settings::new(config, &Overrides::default())?;
+    let (selection, ports) = (settings.selection()?, settings.all_ports());
+    let findings = runtime()?.block_on(doctor::examine(&selection, &ports));
+    let worst = doctor::worst(&findings);
+    let report = DoctorReport { findings };
+    answer_either(output.json, &report, |paint| show::doctor(&report, paint))?;
+    match worst {
+        Level::Ok => Ok(()),
+        Level::Warn => Err(Stop::Degraded),
+        Level::Fail => Err(Stop::Unfit),
+    }
+}
+
+fn config_check(file: Option<&Path>) -> Outcome {
     let (config, path) = Config::find(file)?;
     let place = path.map_or_else(|| format!("no {DEFAULT_PATH}"), |p| p.display().to_string());
     let uplinks = match config.uplinks.len() {
@@ -191,10 +217,13 @@ fn config_check(file: Option<&std::path::Path>) -> Outcome {
         1 => "1 uplink".to_owned(),
         n => format!("{n} uplinks"),
     };
-    Ok(answer(&format!("{place}: good ({uplinks}, policy {})\n", config.policy))?)
+    Ok(answer(&format!(
+        "{place}: good ({uplinks}, policy {})\n",
+        config.policy
+    ))?)
 }
 
-fn config_show(file: Option<&std::path::Path>, effective: bool, output: Output) -> Outcome {
+fn config_show(file: Option<&Path>, effective: bool, output: Output) -> Outcome {
     let (config, path) = Config::find(file)?;
     if output.json {
         return Ok(answer_json(&config)?);

@@ -1,9 +1,10 @@
 //! Reports as a person reads them.
 
 use braid_daemon::config::Paint;
+use braid_daemon::doctor::Level;
 use braid_daemon::report::{
-    ExitReport, FlowReport, FlowsReport, Health, StatusReport, UpReport, UplinkReport, UplinkState,
-    VersionReport,
+    DoctorReport, ExitReport, FlowReport, FlowsReport, Health, StatusReport, UpReport,
+    UplinkReport, UplinkState, VersionReport,
 };
 
 use crate::table::{Cell, NOTHING, Side, Table};
@@ -101,7 +102,11 @@ pub fn uplinks(uplinks: &[UplinkReport], paint: Paint) -> String {
 /// What `braid up` says.
 pub fn up(report: &UpReport, paint: Paint) -> String {
     let mut text = uplinks(&report.uplinks, paint);
-    let adopted = if report.adopted { ", took over the datapath at work" } else { "" };
+    let adopted = if report.adopted {
+        ", took over the datapath at work"
+    } else {
+        ""
+    };
     text.push_str(&format!(
         "# up: process {}, policy {}{adopted}\n",
         report.pid, report.policy
@@ -147,12 +152,41 @@ pub fn flows(report: &FlowsReport, paint: Paint) -> String {
     table.render(paint)
 }
 
+/// `braid doctor`.
+pub fn doctor(report: &DoctorReport, paint: Paint) -> String {
+    let mut text = String::new();
+    for finding in &report.findings {
+        let (word, tint) = match finding.level {
+            Level::Ok => ("ok  ", Tint::Good),
+            Level::Warn => ("WARN", Tint::Warn),
+            Level::Fail => ("FAIL", Tint::Bad),
+        };
+        text.push_str(&format!(
+            "{}  {}\n",
+            tinted(word, tint, paint),
+            finding.text
+        ));
+        if !finding.fix.is_empty() {
+            text.push_str(&format!("      fix: {}\n", finding.fix));
+        }
+    }
+    text
+}
+
 /// `braid version`.
 pub fn version(report: &VersionReport) -> String {
-    let commit = report.commit.as_deref().unwrap_or("not built from a repository");
+    let commit = report
+        .commit
+        .as_deref()
+        .unwrap_or("not built from a repository");
     let datapath = report.datapath.as_ref().map_or_else(
         || "not at work here".to_owned(),
-        |datapath| format!("{}, looked after by process {}", datapath.version, datapath.pid),
+        |datapath| {
+            format!(
+                "{}, looked after by process {}",
+                datapath.version, datapath.pid
+            )
+        },
     );
     format!(
         "braid     {}\ncommit    {commit}\nkernel    {}\ndatapath  {datapath}\n",
@@ -170,8 +204,14 @@ fn state(state: UplinkState) -> Cell {
 fn exit<A: std::fmt::Display>(exit: Option<&ExitReport<A>>) -> String {
     match exit {
         None => NOTHING.to_owned(),
-        Some(ExitReport { address, gateway: None }) => address.to_string(),
-        Some(ExitReport { address, gateway: Some(gateway) }) => format!("{address} via {gateway}"),
+        Some(ExitReport {
+            address,
+            gateway: None,
+        }) => address.to_string(),
+        Some(ExitReport {
+            address,
+            gateway: Some(gateway),
+        }) => format!("{address} via {gateway}"),
     }
 }
 
@@ -230,7 +270,10 @@ mod tests {
                 uplink("dsl", UplinkState::Up, 1.0, "default route metric 100"),
                 uplink("lte", UplinkState::Down, 0.0, "no carrier"),
             ],
-            flows: FlowCounts { established: 30, embryonic: 2 },
+            flows: FlowCounts {
+                established: 30,
+                embryonic: 2,
+            },
             reasons: [("out_flow".to_owned(), 900)].into(),
             memory_bytes: 12_300_000,
             health: vec![Health {

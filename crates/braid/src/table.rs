@@ -27,7 +27,10 @@ pub struct Cell {
 impl Cell {
     /// A cell in colour.
     pub fn tinted(text: impl Into<String>, tint: Tint) -> Cell {
-        Cell { text: text.into(), tint }
+        Cell {
+            text: text.into(),
+            tint,
+        }
     }
 }
 
@@ -46,7 +49,10 @@ pub struct Table {
 impl Table {
     /// A table with these columns.
     pub fn new(columns: &[(&'static str, Side)]) -> Table {
-        Table { columns: columns.to_vec(), rows: Vec::new() }
+        Table {
+            columns: columns.to_vec(),
+            rows: Vec::new(),
+        }
     }
 
     /// Adds a row with a cell for each column.
@@ -57,11 +63,17 @@ impl Table {
 
     /// The table as text, one line a row.
     pub fn render(&self, paint: Paint) -> String {
-        let titles = self.columns.iter().map(|(title, _)| Cell::tinted(*title, Tint::Bold));
+        let titles = self
+            .columns
+            .iter()
+            .map(|(title, _)| Cell::tinted(*title, Tint::Bold));
         let titles: Vec<Cell> = titles.collect();
         let rows = || std::iter::once(&titles).chain(&self.rows);
         let width = |column: usize| {
-            rows().map(|row| row[column].text.chars().count()).max().unwrap_or_default()
+            rows()
+                .map(|row| row[column].text.chars().count())
+                .max()
+                .unwrap_or_default()
         };
         let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
         let mut text = String::new();
@@ -93,6 +105,10 @@ mod tests {
         table.row(vec![Cell::tinted("a-long-name", Tint::Bad), "100".into()]);
         let plain = "UPLINK       SHARE %\na                  5\na-long-name      100\n";
         assert_eq!(table.render(Paint::Plain), plain);
-        assert!(table.render(Paint::Colour).contains("\x1b[31ma-long-name\x1b[0m      100"));
+        assert!(
+            table
+                .render(Paint::Colour)
+                .contains("\x1b[31ma-long-name\x1b[0m      100")
+        );
     }
 }

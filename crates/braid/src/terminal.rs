@@ -31,7 +31,11 @@ pub enum Tint {
 /// Whether a stream is a terminal that wants colour (<https://no-color.org>).
 pub fn paint(stream: &impl IsTerminal) -> Paint {
     let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    if stream.is_terminal() && !unwanted { Paint::Colour } else { Paint::Plain }
+    if stream.is_terminal() && !unwanted {
+        Paint::Colour
+    } else {
+        Paint::Plain
+    }
 }
 
 /// Text in a colour, where there is any.
@@ -63,6 +67,19 @@ pub fn answer_json(value: &impl Serialize) -> Result<(), Failure> {
     answer(&format!("{text}\n"))
 }
 
+/// Prints a report as JSON or as `text` shows it.
+pub fn answer_either(
+    json: bool,
+    report: &impl Serialize,
+    text: impl FnOnce(Paint) -> String,
+) -> Result<(), Failure> {
+    if json {
+        answer_json(report)
+    } else {
+        answer(&text(paint(&io::stdout())))
+    }
+}
+
 /// Shows a failure: what, where and why, then what to do next.
 pub fn show_failure(failure: &Failure, json: bool) {
     let paint = paint(&io::stderr());
@@ -72,7 +89,9 @@ pub fn show_failure(failure: &Failure, json: bool) {
     }
     if json {
         // The failure itself is on standard error already.
-        let _ = answer_json(&ErrorReport { error: failure.clone() });
+        let _ = answer_json(&ErrorReport {
+            error: failure.clone(),
+        });
     }
 }
 
@@ -106,7 +125,10 @@ impl Progress {
                 }
             }
         });
-        Progress { steps: Some(steps), teller: Some(teller) }
+        Progress {
+            steps: Some(steps),
+            teller: Some(teller),
+        }
     }
 
     /// Something else begins.

@@ -14,7 +14,7 @@ use braid_daemon::{preflight, teardown};
 
 use crate::cli::{Output, UpArgs};
 use crate::client::{self, NoAnswer};
-use crate::terminal::{Progress, answer, answer_json, paint};
+use crate::terminal::{Progress, answer, answer_either, answer_json};
 use crate::{Outcome, Stop, runtime, show};
 
 /// Starts the daemon, in the background unless asked otherwise.
@@ -25,7 +25,9 @@ pub fn up(run_dir: RunDir, arguments: &UpArgs) -> Outcome {
     let assignment = assignment(run_dir.clone(), arguments)?;
     preflight::check()?;
     if arguments.foreground {
-        let mut herald = Terminal { json: arguments.output.json };
+        let mut herald = Terminal {
+            json: arguments.output.json,
+        };
         return Ok(runtime()?.block_on(serve::run(assignment, &mut herald))?);
     }
     // What is wrong on the command line is better said before a process is started for it.
@@ -39,10 +41,9 @@ pub fn up(run_dir: RunDir, arguments: &UpArgs) -> Outcome {
 }
 
 fn announce(report: &UpReport, json: bool) -> Outcome {
-    Ok(match json {
-        true => answer_json(report)?,
-        false => answer(&show::up(report, paint(&std::io::stdout())))?,
-    })
+    Ok(answer_either(json, report, |paint| {
+        show::up(report, paint)
+    })?)
 }
 
 fn assignment(run_dir: RunDir, arguments: &UpArgs) -> Result<Assignment, Stop> {
@@ -51,21 +52,33 @@ fn assignment(run_dir: RunDir, arguments: &UpArgs) -> Result<Assignment, Stop> {
         policy: arguments.policy.map(Into::into),
         weights: arguments.weights.clone(),
     };
-    Ok(Assignment { run_dir, config, overrides, commit: crate::COMMIT })
+    Ok(Assignment {
+        run_dir,
+        config,
+        overrides,
+        commit: crate::COMMIT,
+    })
 }
 
 /// This program again, as the daemon in the background.
 fn again(run_dir: &RunDir, arguments: &UpArgs) -> Result<Command, Failure> {
     let program = std::env::current_exe().map_err(|error| Failure::io("find myself", &error))?;
     let mut command = Command::new(program);
-    command.arg("--run-dir").arg(run_dir.path()).args(["up", "--foreground", "--detached"]);
+    command
+        .arg("--run-dir")
+        .arg(run_dir.path())
+        .args(["up", "--foreground", "--detached"]);
     if let Some(config) = &arguments.config {
         // The daemon works in another directory.
         let config = std::path::absolute(config);
-        command.arg("--config").arg(config.map_err(|error| Failure::io("--config", &error))?);
+        command
+            .arg("--config")
+            .arg(config.map_err(|error| Failure::io("--config", &error))?);
     }
     if let Some(policy) = arguments.policy {
-        command.arg("--policy").arg(braid_daemon::config::Policy::from(policy).to_string());
+        command
+            .arg("--policy")
+            .arg(braid_daemon::config::Policy::from(policy).to_string());
     }
     for (name, weight) in &arguments.weights {
         command.arg("--weight").arg(format!("{name}={weight}"));
@@ -76,16 +89,15 @@ fn again(run_dir: &RunDir, arguments: &UpArgs) -> Result<Command, Failure> {
 /// The daemon in the background: its words go to the process that started it.
 fn detached(run_dir: RunDir, arguments: &UpArgs) -> Outcome {
     let mut pipe = Pipe::detach()?;
-    let outcome = assignment(run_dir, arguments).and_then(|assignment| {
-        Ok(runtime()?.block_on(serve::run(assignment, &mut pipe))?)
-    });
+    let outcome = assignment(run_dir, arguments)
+        .and_then(|assignment| Ok(runtime()?.block_on(serve::run(assignment, &mut pipe))?));
     if let Err(stop) = &outcome {
         pipe.failed(match stop {
             Stop::Failure(failure) => failure.clone(),
             // The file was fine a moment ago, when the starting process read it.
             Stop::Config(error) => Failure::new("config", error.to_string()),
             Stop::Unreachable(failure) => failure.clone(),
-            Stop::Degraded => Failure::new("degraded", "degraded"),
+            Stop::Unfit | Stop::Degraded => Failure::new("health", "not as it should be"),
         });
     }
     outcome
@@ -124,7 +136,10 @@ pub fn down(run_dir: &RunDir, output: Output) -> Outcome {
     }
     let text = match report.undone.as_slice() {
         [] => "nothing to undo: braid is not up\n".to_owned(),
-        undone => format!("{}\n# down: the machine is as it was found\n", undone.join("\n")),
+        undone => format!(
+            "{}\n# down: the machine is as it was found\n",
+            undone.join("\n")
+        ),
     };
     Ok(answer(&text)?)
 }

@@ -303,6 +303,12 @@ impl Config {
         Ok((Config::load(&path)?, Some(path)))
     }
 
+    /// Every table, as its title, with its keys.
+    #[must_use]
+    pub fn keys() -> &'static [(&'static str, &'static [&'static str])] {
+        read::SECTIONS
+    }
+
     /// The configuration as a file that would mean the same, every default written out.
     #[must_use]
     pub fn to_toml(&self) -> String {

@@ -28,7 +28,7 @@ const DATAPATH: (&str, &[&str]) = (
     &["hook", "coexist", "max_flows", "max_embryos"],
 );
 const API: (&str, &[&str]) = ("[api]", &["group"]);
-const SECTIONS: &[(&str, &[&str])] = &[TOP, UPLINK, LAN, DATAPATH, API];
+pub(super) const SECTIONS: &[(&str, &[&str])] = &[TOP, UPLINK, LAN, DATAPATH, API];
 
 /// Weights above this say nothing that a smaller proportion would not.
 const MAX_WEIGHT: u32 = 1_000_000;
