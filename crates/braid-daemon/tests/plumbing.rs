@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use braid_core::UplinkId;
 use braid_daemon::plumbing::{Desired, Divert, Error, Plumbing, Saved};
@@ -74,6 +75,24 @@ fn machine() {
     ip("route add default via fe80::1 dev dsl");
     set_sysctl("net/ipv4/conf/dsl/rp_filter", "1");
     set_sysctl("net/ipv4/ip_local_reserved_ports", "8080,20000-20001");
+    settle();
+}
+
+/// Waits until the kernel has seen every carrier: it then adds a multicast route for each device,
+/// on its own and a little later.
+fn settle() {
+    let ends = ip("-o link show type veth").lines().count();
+    let ready = || {
+        ip("-6 route show table local type multicast")
+            .lines()
+            .count()
+            == ends
+    };
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !ready() {
+        assert!(Instant::now() < deadline, "devices did not come up");
+        std::thread::yield_now();
+    }
 }
 
 async fn desired(divert: Divert) -> Desired {
@@ -152,6 +171,70 @@ fn applying_twice_changes_nothing_and_removing_restores_everything() {
         assert_eq!(nothing_left.to_string(), "");
     });
 }
+
+#[test]
+fn what_diverts_comes_last_and_goes_first() {
+    in_namespace(async || {
+        machine();
+        let plumbing = Plumbing::open().unwrap();
+        let up = plumbing
+            .plan(&desired(Divert::On).await, &Saved::default())
+            .await
+            .unwrap();
+        assert_eq!(up.to_string(), UP);
+        plumbing.apply(&up).await.unwrap();
+        let down = plumbing.plan_removal(&up.saved).await.unwrap();
+        assert_eq!(down.to_string(), DOWN);
+        let undivert = plumbing.undivert().await.unwrap();
+        assert!(DOWN.starts_with(&undivert.to_string()));
+        assert_eq!(plumbing.undivert().await.unwrap().to_string(), "");
+    });
+}
+
+const UP: &str = "\
+sysctl -w net/ipv4/conf/dsl/rp_filter=2
+sysctl -w net/ipv4/ip_local_reserved_ports='8080,16384-32767'
+ip link add braid0 mtu 1430 group 45520 type veth peer name braid1 mtu 1430 group 45520
+ip link set braid0 alias braid mtu 1430 arp off addrgenmode none
+ip link set braid1 alias braid mtu 1430 arp off addrgenmode none
+ip link set braid0 up
+ip link set braid1 up
+sysctl -w net/ipv4/conf/braid1/forwarding=0
+sysctl -w net/ipv6/conf/braid1/disable_ipv6=1
+sysctl -w net/ipv6/conf/braid0/disable_ipv6=0
+ip addr add 192.0.0.8/32 dev braid0
+ip addr add 64:ff9b:1:6272::8/128 dev braid0 nodad
+ip -4 route replace default dev braid0 src 192.0.0.8 table 45520 proto 98
+ip -6 route replace default dev braid0 src 64:ff9b:1:6272::8 metric 1024 table 45520 proto 98
+ip -4 route replace default via 10.1.0.1 dev dsl onlink table 45521 proto 98
+ip -6 route replace default via fe80::1 dev dsl metric 1024 onlink table 45521 proto 98
+ip -4 route replace default via 10.2.0.1 dev lte onlink table 45522 proto 98
+ip -4 rule add pref 32763 lookup main suppress_prefixlength 0 protocol 98
+ip -4 rule add pref 32764 from 10.1.0.2 lookup 45521 protocol 98
+ip -4 rule add pref 32764 from 10.1.0.3 lookup 45521 protocol 98
+ip -4 rule add pref 32764 from 10.2.0.2 lookup 45522 protocol 98
+ip -6 rule add pref 32763 lookup main suppress_prefixlength 0 protocol 98
+ip -6 rule add pref 32764 from 2001:db8:1::2 lookup 45521 protocol 98
+ip -4 rule add pref 32765 lookup 45520 protocol 98
+ip -6 rule add pref 32765 lookup 45520 protocol 98
+";
+
+const DOWN: &str = "\
+ip -4 rule del pref 32765 lookup 45520 protocol 98
+ip -6 rule del pref 32765 lookup 45520 protocol 98
+ip -4 rule del pref 32763 lookup main suppress_prefixlength 0 protocol 98
+ip -4 rule del pref 32764 from 10.1.0.2 lookup 45521 protocol 98
+ip -4 rule del pref 32764 from 10.1.0.3 lookup 45521 protocol 98
+ip -4 rule del pref 32764 from 10.2.0.2 lookup 45522 protocol 98
+ip -6 rule del pref 32763 lookup main suppress_prefixlength 0 protocol 98
+ip -6 rule del pref 32764 from 2001:db8:1::2 lookup 45521 protocol 98
+ip link del braid0
+ip -4 route del default via 10.1.0.1 dev dsl onlink table 45521 proto 98
+ip -4 route del default via 10.2.0.1 dev lte onlink table 45522 proto 98
+ip -6 route del default via fe80::1 dev dsl metric 1024 onlink table 45521 proto 98
+sysctl -w net/ipv4/conf/dsl/rp_filter=1
+sysctl -w net/ipv4/ip_local_reserved_ports='8080,20000-20001'
+";
 
 #[test]
 fn the_kernel_routes_as_intended() {
@@ -409,9 +492,10 @@ fn uplinks_come_go_and_renumber() {
              ip -6 rule del pref 32763 lookup main suppress_prefixlength 0 protocol 98\n\
              ip -6 rule del pref 32764 from 2001:db8:1::2 lookup 45521 protocol 98\n\
              ip -6 route del default dev braid0 src 64:ff9b:1:6272::8 metric 1024 table 45520 proto 98\n\
-             ip -6 route del default via fe80::1 dev dsl metric 1024 onlink table 45521 proto 98\n\
-             ip addr del 64:ff9b:1:6272::8/128 dev braid0\n"
+             ip -6 route del default via fe80::1 dev dsl metric 1024 onlink table 45521 proto 98\n"
         );
+        // Local sockets are bound to the inner address, and go on when IPv6 is back.
+        assert!(ip("addr show dev braid0").contains("64:ff9b:1:6272::8"));
 
         // The kernel itself removes the routes of a device that goes down; the smaller MTU goes too.
         ip("link set lte down");

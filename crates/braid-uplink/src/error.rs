@@ -15,7 +15,7 @@ pub enum Error {
         /// What was being read: `links`, `addresses`, `routes`.
         what: &'static str,
         /// The kernel's answer.
-        source: rtnetlink::Error,
+        source: std::io::Error,
     },
     /// Two configured uplinks have the same name.
     #[error("two uplinks are named {0:?}")]

@@ -51,7 +51,13 @@ async fn collect<T>(
     stream: impl Stream<Item = Result<T, rtnetlink::Error>>,
 ) -> Result<Vec<T>, Error> {
     let all = stream.boxed_local().try_collect().await;
-    all.map_err(|source| Error::Netlink { what, source })
+    all.map_err(|error| Error::Netlink {
+        what,
+        source: match error {
+            rtnetlink::Error::NetlinkError(answer) => answer.to_io(),
+            other => std::io::Error::other(other),
+        },
+    })
 }
 
 async fn main_routes(handle: &Handle, family: AddressFamily) -> Result<Vec<RouteMessage>, Error> {
@@ -60,11 +66,15 @@ async fn main_routes(handle: &Handle, family: AddressFamily) -> Result<Vec<Route
     message.header.table = RouteHeader::RT_TABLE_MAIN;
     match collect("routes", handle.route().get(message).execute()).await {
         // A namespace that never had a route of a family has no such table.
-        Err(Error::Netlink {
-            source: rtnetlink::Error::NetlinkError(e),
-            ..
-        }) if e.to_io().kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        routes => routes,
+        Err(Error::Netlink { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            Ok(Vec::new())
+        }
+        // A kernel without IPv6 answers with the routes that it has.
+        Ok(mut routes) => {
+            routes.retain(|route| route.header.address_family == family);
+            Ok(routes)
+        }
+        Err(error) => Err(error),
     }
 }
 

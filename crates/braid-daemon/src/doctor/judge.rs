@@ -284,7 +284,7 @@ fn firewall(facts: &Facts, uplinks: &[Uplink]) -> Vec<Finding> {
             line.split([' ', ';'])
                 .any(|part| part.eq_ignore_ascii_case(w))
         };
-        word("masquerade") && !names_a_device(line)
+        word("masquerade") && outgoing(line).is_none()
     };
     if let Some(line) = facts.firewall.iter().find(translates) {
         let text = format!(
@@ -319,17 +319,21 @@ fn firewall(facts: &Facts, uplinks: &[Uplink]) -> Vec<Finding> {
     findings
 }
 
-/// Whether a firewall rule only applies to some outgoing devices, in nft's or iptables' words.
-fn names_a_device(line: &str) -> bool {
-    line.split(' ')
-        .any(|word| matches!(word, "oif" | "oifname" | "-o"))
+/// What a firewall rule says of the outgoing device, in nft's or iptables' words.
+fn outgoing(line: &str) -> Option<&str> {
+    let rest = ["oifname ", "oif ", "-o "].iter().find_map(|word| {
+        let (before, rest) = line.split_once(word)?;
+        (before.is_empty() || before.ends_with(' ')).then_some(rest)
+    })?;
+    match rest.strip_prefix('{') {
+        Some(set) => set.split('}').next(),
+        None => rest.split(' ').next(),
+    }
 }
 
 fn leaves_by(line: &str, device: &str) -> bool {
-    names_a_device(line)
-        && line
-            .split([' ', '"', ',', '{', '}'])
-            .any(|word| word == device)
+    let devices = outgoing(line).unwrap_or_default();
+    devices.split([' ', '"', ',']).any(|word| word == device)
 }
 
 fn clashes(facts: &Facts) -> Vec<Finding> {
@@ -551,5 +555,7 @@ mod tests {
         );
         assert!(with("-A FORWARD -o lte -j ACCEPT").starts_with("Warn firewall"));
         assert_eq!(with("-A FORWARD -o dsl2 -j ACCEPT"), "");
+        assert_eq!(with("-A FORWARD -i dsl -o lan -j ACCEPT"), "");
+        assert_eq!(with("iifname \"dsl\" oifname != \"dsl\" accept"), "");
     }
 }

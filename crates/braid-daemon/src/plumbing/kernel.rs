@@ -55,7 +55,7 @@ impl Kernel {
                 .and_then(name_of)
                 .map(str::to_owned)
         };
-        let ipv6 = Path::new(PROC_SYS).join("net/ipv6").exists();
+        let ipv6 = has_ipv6();
         let steer = named(STEER_DEVICE).map(|l| device(l, ipv6));
         let mut found = Found {
             steer,
@@ -72,10 +72,7 @@ impl Kernel {
             let own = addresses.iter().filter(|a| a.header.index == steer.index);
             found.addresses = own.filter_map(|a| local(&a.attributes)).collect();
         }
-        for (family, version) in [(Family::V4, IpVersion::V4), (Family::V6, IpVersion::V6)] {
-            if family == Family::V6 && !ipv6 {
-                continue;
-            }
+        for (family, version) in families(ipv6) {
             let ours = message::our_routes(family);
             let routes = all("routes", self.handle.route().get(ours).execute()).await?;
             let routes = routes
@@ -92,7 +89,7 @@ impl Kernel {
 
     pub async fn foreign_rules(&self) -> Result<Vec<ForeignRule>, Error> {
         let mut foreign = Vec::new();
-        for version in [IpVersion::V4, IpVersion::V6] {
+        for (_, version) in families(has_ipv6()) {
             let rules = all("rules", self.handle.rule().get(version).execute()).await?;
             foreign.extend(rules.iter().filter_map(message::parse_foreign_rule));
         }
@@ -183,6 +180,16 @@ impl Kernel {
         let missing = || io::Error::new(io::ErrorKind::NotFound, format!("no device {device}"));
         Ok(link.ok_or_else(missing)?.header.index)
     }
+}
+
+fn has_ipv6() -> bool {
+    Path::new(PROC_SYS).join("net/ipv6").exists()
+}
+
+/// The families to ask for.
+fn families(ipv6: bool) -> impl Iterator<Item = (Family, IpVersion)> {
+    let v6 = ipv6.then_some((Family::V6, IpVersion::V6));
+    std::iter::once((Family::V4, IpVersion::V4)).chain(v6)
 }
 
 async fn all<T>(

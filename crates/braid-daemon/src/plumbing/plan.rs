@@ -70,7 +70,8 @@ pub(super) struct Device {
 }
 
 /// What is missing. The order never cuts traffic: stale rules go first and new ones come last, the
-/// diverting ones at the outermost.
+/// diverting ones at the outermost. An inner address stays although its family has lost its last
+/// uplink: local sockets are bound to it and go on when an uplink is back.
 pub(super) fn plan(desired: &Desired, found: &Found, saved: &Saved) -> Result<Plan, Error> {
     let sysctls = sysctl::changes(desired, &found.sysctls, saved);
     let fixed = desired.fixed_rules();
@@ -114,10 +115,11 @@ pub(super) fn plan(desired: &Desired, found: &Found, saved: &Saved) -> Result<Pl
         .filter(|r| !routes.contains(r) && !replaced(r));
     steps.extend(stale.map(|r| Step::DelRoute((*r).clone())));
     if !fresh {
+        let inner = [IpAddr::from(desired.inner_v4), desired.inner_v6.into()];
         let stale = found
             .addresses
             .iter()
-            .filter(|a| !addresses.contains(a) && is_global(**a));
+            .filter(|a| !inner.contains(a) && is_global(**a));
         steps.extend(stale.map(|a| Step::DelAddress(*a)));
     }
 
