@@ -16,7 +16,8 @@ use crate::{Config, Settings};
 
 /// Emulate a link: rate, delay, loss and queue between two TAP devices, which are made for it and
 /// vanish with it. "Up" is from a to b, "down" from b to a; an option without a direction is for
-/// both. Rates count whole Ethernet frames.
+/// both. Without any the link is perfect: unlimited rate, no delay, no loss. Its queue holds 100 ms.
+/// Rates count whole Ethernet frames.
 #[derive(Debug, Args)]
 pub struct EmulateArgs {
     /// One end: a name in /run/netns (or - for this namespace) and the device to make there
@@ -90,34 +91,34 @@ macro_rules! link_args {
         #[derive(Debug, Clone, Default, Args)]
         #[command(next_help_heading = $heading)]
         struct $name {
-            /// Rate, such as 20Mbit/s, or "unlimited" [default: unlimited]
+            /// Rate, such as 20Mbit/s, or "unlimited"
             #[arg(id = concat!("rate", $suffix), long = concat!("rate", $suffix), value_name = "RATE")]
             rate: Option<RateSetting>,
             /// File with a recorded rate: mahimahi, or CSV of seconds,Mbit/s; repeats
             #[arg(id = concat!("trace", $suffix), long = concat!("trace", $suffix), value_name = "FILE")]
             trace: Option<PathBuf>,
-            /// One-way delay, such as 15ms [default: 0 ms]
+            /// One-way delay, such as 15ms
             #[arg(id = concat!("delay", $suffix), long = concat!("delay", $suffix), value_name = "TIME")]
             delay: Option<Span>,
-            /// Scatter of the delay, in order unless --reorder [default: 0 ms]
+            /// Scatter of the delay, in order unless --reorder
             #[arg(id = concat!("jitter", $suffix), long = concat!("jitter", $suffix), value_name = "TIME")]
             jitter: Option<Span>,
-            /// Shape of the scatter [default: uniform]
+            /// Shape of the scatter
             #[arg(id = concat!("jitter-dist", $suffix), long = concat!("jitter-dist", $suffix), value_name = "SHAPE", value_enum)]
             jitter_dist: Option<Distribution>,
             /// Let jitter change the order of packets
             #[arg(id = concat!("reorder", $suffix), long = concat!("reorder", $suffix), value_name = "true|false", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
             reorder: Option<bool>,
-            /// Random loss, such as 1% or 0.01 [default: 0 %]
+            /// Random loss, such as 1% or 0.01
             #[arg(id = concat!("loss", $suffix), long = concat!("loss", $suffix), value_name = "SHARE")]
             loss: Option<Share>,
             /// Bursty loss (Gilbert-Elliott): chance of turning bad, of turning good again, and if wanted loss while bad and while good; or "off"
             #[arg(id = concat!("loss-burst", $suffix), long = concat!("loss-burst", $suffix), value_name = "P,R[,BAD,GOOD]")]
             loss_burst: Option<BurstSetting>,
-            /// What waits at most, in time, packets or bytes: 100ms, 1000p, 256KB [default: 100 ms]
+            /// What waits at most, in time, packets or bytes: 100ms, 1000p, 256KB
             #[arg(id = concat!("queue", $suffix), long = concat!("queue", $suffix), value_name = "LIMIT")]
             queue: Option<Limit>,
-            /// What drops packets before the queue is full [default: drop-tail]
+            /// What drops packets before the queue is full
             #[arg(id = concat!("aqm", $suffix), long = concat!("aqm", $suffix), value_name = "AQM", value_enum)]
             aqm: Option<Aqm>,
         }

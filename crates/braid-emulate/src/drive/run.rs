@@ -31,7 +31,7 @@ const BATCH: usize = 1024;
 
 /// Shortest time between two turns of the loop. An idle link is served at once; on a busy one
 /// packets are read and written together that fall into one tick, as a network card with interrupt
-/// moderation does. A wake-up costs about four times as much as a packet here, so this is what
+/// moderation does. A wake-up costs several times as much as a packet, so this is what
 /// makes hundreds of Mbit/s affordable; it bounds what it adds to a delay to two ticks.
 const TICK: Duration = Duration::from_micros(200);
 

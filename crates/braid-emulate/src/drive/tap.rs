@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use nix::errno::Errno;
@@ -51,92 +51,20 @@ impl Tap {
     }
 
     fn create_here(endpoint: &Endpoint, mac: Option<Mac>) -> Result<Tap, DriveError> {
-        let step = |step: &'static str| {
-            move |source| DriveError::Device {
-                device: endpoint.device.clone(),
-                place: endpoint.place(),
-                step,
-                source,
-            }
-        };
-        let device = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open("/dev/net/tun")
-            .map_err(|source| DriveError::NoTun { source })?;
-
-        let mut request = sys::interface_request(&endpoint.device);
-        request.ifr_ifru.ifru_flags =
-            (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_TUN_EXCL) as libc::c_short;
-        sys::interface_ioctl(device.as_fd(), libc::TUNSETIFF, &mut request).map_err(|error| {
-            match error.raw_os_error() {
-                // EBUSY: a TAP of that name; EINVAL: a device of another kind.
-                Some(libc::EBUSY | libc::EEXIST | libc::EINVAL) => DriveError::DeviceTaken {
-                    device: endpoint.device.clone(),
-                    place: endpoint.place(),
-                },
-                _ => step("make a TAP device")(error),
-            }
-        })?;
-
-        let socket = socket(
-            AddressFamily::Inet,
-            SockType::Datagram,
-            SockFlag::SOCK_CLOEXEC,
-            None,
-        )
-        .map_err(|errno| step("open a socket")(errno.into()))?;
-        let ioctl = |call, request: &mut libc::ifreq, what| {
-            sys::interface_ioctl(socket.as_fd(), call, request).map_err(step(what))
-        };
-        if let Some(Mac(bytes)) = mac {
-            let mut request = sys::interface_request(&endpoint.device);
-            let mut address = libc::sockaddr {
-                sa_family: libc::ARPHRD_ETHER,
-                sa_data: [0; 14],
-            };
-            for (to, from) in address.sa_data.iter_mut().zip(bytes) {
-                *to = from as libc::c_char;
-            }
-            request.ifr_ifru.ifru_hwaddr = address;
-            ioctl(libc::SIOCSIFHWADDR, &mut request, "set the MAC address")?;
+        let device = attach(endpoint)?;
+        let interface = Interface::open(endpoint)?;
+        if let Some(mac) = mac {
+            interface.set_mac(mac)?;
         }
-        let mut request = sys::interface_request(&endpoint.device);
-        // The field of the union that the kernel calls ifr_qlen is a plain int too.
-        request.ifr_ifru.ifru_metric = KERNEL_QUEUE;
-        ioctl(
-            libc::SIOCSIFTXQLEN,
-            &mut request,
-            "set the length of the kernel's queue",
-        )?;
-
-        let mut request = sys::interface_request(&endpoint.device);
-        ioctl(libc::SIOCGIFFLAGS, &mut request, "read flags")?;
-        // SAFETY: SIOCGIFFLAGS has just filled this field of the union.
-        let flags = unsafe { request.ifr_ifru.ifru_flags };
-        request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
-        ioctl(libc::SIOCSIFFLAGS, &mut request, "set it up")?;
-
-        let mut request = sys::interface_request(&endpoint.device);
-        ioctl(libc::SIOCGIFINDEX, &mut request, "read its index")?;
-        // SAFETY: SIOCGIFINDEX has just filled this field of the union.
-        let index = unsafe { request.ifr_ifru.ifru_ifindex };
-        let mut request = sys::interface_request(&endpoint.device);
-        ioctl(libc::SIOCGIFHWADDR, &mut request, "read its MAC address")?;
-        // SAFETY: SIOCGIFHWADDR has just filled this field of the union.
-        let address = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
-        let mac = Mac(std::array::from_fn(|i| address[i] as u8));
-
-        let counters =
-            File::open("/proc/thread-self/net/dev").map_err(step("open its counters"))?;
-        let index = index.unsigned_abs();
+        interface.set_queue(KERNEL_QUEUE)?;
+        interface.set_up()?;
         Ok(Tap {
             endpoint: endpoint.clone(),
             device,
-            counters,
-            index,
-            mac,
+            counters: File::open("/proc/thread-self/net/dev")
+                .map_err(|source| failed(endpoint, "open its counters", source))?,
+            index: interface.index()?,
+            mac: interface.mac()?,
         })
     }
 
@@ -188,13 +116,123 @@ impl Tap {
     }
 
     fn failed(&self, step: &'static str, source: io::Error) -> DriveError {
-        let device = self.endpoint.device.clone();
-        DriveError::Device {
-            device,
-            place: self.endpoint.place(),
-            step,
-            source,
+        failed(&self.endpoint, step, source)
+    }
+}
+
+fn failed(endpoint: &Endpoint, step: &'static str, source: io::Error) -> DriveError {
+    let device = endpoint.device.clone();
+    DriveError::Device {
+        device,
+        place: endpoint.place(),
+        step,
+        source,
+    }
+}
+
+/// A new TAP device and the descriptor through which its frames go.
+fn attach(endpoint: &Endpoint) -> Result<File, DriveError> {
+    let device = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open("/dev/net/tun")
+        .map_err(|source| DriveError::NoTun { source })?;
+    let mut request = sys::interface_request(&endpoint.device);
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_TUN_EXCL;
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    match sys::interface_ioctl(device.as_fd(), libc::TUNSETIFF, &mut request) {
+        Ok(()) => Ok(device),
+        Err(error) => Err(match error.raw_os_error() {
+            // EBUSY: a TAP of that name; EINVAL: a device of another kind.
+            Some(libc::EBUSY | libc::EEXIST | libc::EINVAL) => DriveError::DeviceTaken {
+                device: endpoint.device.clone(),
+                place: endpoint.place(),
+            },
+            _ => failed(endpoint, "make a TAP device", error),
+        }),
+    }
+}
+
+/// The device as the rest of the kernel sees it, by its name.
+struct Interface<'a> {
+    endpoint: &'a Endpoint,
+    socket: OwnedFd,
+}
+
+impl<'a> Interface<'a> {
+    fn open(endpoint: &'a Endpoint) -> Result<Interface<'a>, DriveError> {
+        let socket = socket(
+            AddressFamily::Inet,
+            SockType::Datagram,
+            SockFlag::SOCK_CLOEXEC,
+            None,
+        )
+        .map_err(|errno| failed(endpoint, "open a socket", errno.into()))?;
+        Ok(Interface { endpoint, socket })
+    }
+
+    /// Calls the kernel with a request that `fill` has filled in, and returns what it became.
+    fn call(
+        &self,
+        call: libc::Ioctl,
+        step: &'static str,
+        fill: impl FnOnce(&mut libc::ifreq),
+    ) -> Result<libc::ifreq, DriveError> {
+        let mut request = sys::interface_request(&self.endpoint.device);
+        fill(&mut request);
+        sys::interface_ioctl(self.socket.as_fd(), call, &mut request)
+            .map_err(|source| failed(self.endpoint, step, source))?;
+        Ok(request)
+    }
+
+    fn set_mac(&self, Mac(bytes): Mac) -> Result<(), DriveError> {
+        let mut address = libc::sockaddr {
+            sa_family: libc::ARPHRD_ETHER,
+            sa_data: [0; 14],
+        };
+        for (to, from) in address.sa_data.iter_mut().zip(bytes) {
+            *to = from as libc::c_char;
         }
+        self.call(libc::SIOCSIFHWADDR, "set the MAC address", |request| {
+            request.ifr_ifru.ifru_hwaddr = address;
+        })?;
+        Ok(())
+    }
+
+    fn set_queue(&self, frames: i32) -> Result<(), DriveError> {
+        self.call(
+            libc::SIOCSIFTXQLEN,
+            "set the length of the kernel's queue",
+            |request| {
+                // The kernel calls this field ifr_qlen; it is a plain int at the same place.
+                request.ifr_ifru.ifru_metric = frames;
+            },
+        )?;
+        Ok(())
+    }
+
+    fn set_up(&self) -> Result<(), DriveError> {
+        let request = self.call(libc::SIOCGIFFLAGS, "read its flags", |_| ())?;
+        // SAFETY: SIOCGIFFLAGS has just filled this field of the union.
+        let flags = unsafe { request.ifr_ifru.ifru_flags };
+        self.call(libc::SIOCSIFFLAGS, "set it up", |request| {
+            request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
+        })?;
+        Ok(())
+    }
+
+    fn index(&self) -> Result<u32, DriveError> {
+        let request = self.call(libc::SIOCGIFINDEX, "read its index", |_| ())?;
+        // SAFETY: SIOCGIFINDEX has just filled this field of the union.
+        Ok(unsafe { request.ifr_ifru.ifru_ifindex }.unsigned_abs())
+    }
+
+    fn mac(&self) -> Result<Mac, DriveError> {
+        let request = self.call(libc::SIOCGIFHWADDR, "read its MAC address", |_| ())?;
+        // SAFETY: SIOCGIFHWADDR has just filled this field of the union.
+        let address = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
+        Ok(Mac(std::array::from_fn(|i| address[i] as u8)))
     }
 }
 
