@@ -92,8 +92,12 @@ def namespace(tag: str, *, congestion_control: str = "cubic") -> Iterator[Namesp
     try:
         made.ip("link set lo up")
         _use_congestion_control(made, congestion_control)
-        # Runs must not learn from one another: no cached RTT or threshold of an earlier connection.
-        made.sysctl(ipv4__tcp_no_metrics_save=1)
+        made.sysctl(
+            # Runs must not learn from one another: no cached RTT or threshold of an earlier connection.
+            ipv4__tcp_no_metrics_save=1,
+            # Nobody else can have our addresses, and nothing is to change by itself a second later.
+            ipv6__conf__default__accept_dad=0,
+        )
         yield made
     finally:
         made.delete()
