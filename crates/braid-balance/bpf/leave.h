@@ -41,11 +41,12 @@ static __always_inline int through(const struct packet *packet, const struct upl
 	return bpf_redirect_neigh(uplink->ifindex, &hop, sizeof(hop), 0);
 }
 
-// The same for a packet that came through the stack and so has a route already: the one into braid0.
-// While a neighbour is being resolved the kernel keeps such packets, and then sends them to the
-// neighbour of *that* route, with a wrong MAC address; the first packet through every uplink would
-// be lost. Without a given hop the kernel looks up the route anew by the rewritten addresses (the
-// rule "from <uplink's address>" finds the right one) and puts it in the old one's place.
+// The same for a packet that came through the stack, and so has a route already (the one into
+// braid0), while the uplink's neighbour may be unknown: the kernel keeps such a packet until the
+// neighbour answers and then sends it to the neighbour of *that* route, with a wrong MAC address.
+// Without a given hop the kernel looks up the route anew by the rewritten addresses, for which
+// routing must have a rule "from <uplink's address>". A flow that was answered has a neighbour, so
+// only the first packets of each pay for the lookup.
 static __always_inline int through_route(const struct uplink *uplink)
 {
 	if (uplink->layer == LAYER_L3)

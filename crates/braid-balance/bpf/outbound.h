@@ -283,7 +283,7 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 	}
 	if (apply(skb, &packet, &rewrite))
 		return leave(REASON_out_rewrite_failed, DROP);
-	return leave(reason, through_route(uplink));
+	return leave(reason, found.kept ? through(&packet, uplink) : through_route(uplink));
 }
 
 #endif

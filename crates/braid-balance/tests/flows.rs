@@ -2,16 +2,17 @@
 
 mod support;
 
-use std::net::{SocketAddr, UdpSocket};
+use std::io::ErrorKind;
+use std::net::SocketAddr;
 
-use braid_balance::{FlowState, HookKind, Walk};
-use support::net::{Client, ask};
+use braid_balance::{FlowState, HookKind, Layer, Walk};
+use support::net::{Client, Namespace, ask, ask_with, udp_socket};
 use support::world::{PORT, QUIC, SERVER_V4, SERVER_V6, World, reason, uplink_of};
 
 /// Enough for super-packets, congestion control and both directions at once.
 const BULK: usize = 1 << 20;
 
-fn tcp_alternates(from: &support::net::Namespace, server: SocketAddr) {
+fn tcp_alternates(from: &Namespace, server: SocketAddr) {
     let payload: Vec<u8> = (0..BULK).map(|i| (i % 251) as u8).collect();
     let uplinks: Vec<_> = (0..4)
         .map(|_| {
@@ -28,15 +29,10 @@ fn tcp_alternates(from: &support::net::Namespace, server: SocketAddr) {
     );
 }
 
-fn udp_goes_out(from: &support::net::Namespace, server: SocketAddr) {
+fn udp_goes_out(from: &Namespace, server: SocketAddr) {
     for _ in 0..2 {
         let seen = from.enter(|| {
-            let socket = UdpSocket::bind(if server.is_ipv4() {
-                "0.0.0.0:0"
-            } else {
-                "[::]:0"
-            });
-            let socket = socket.expect("a socket");
+            let socket = udp_socket(server);
             let first = ask(&socket, server).expect("an answer");
             assert_eq!(
                 ask(&socket, server).expect("another answer"),
@@ -147,4 +143,80 @@ fn a_closed_connection_is_remembered_as_closing() {
         );
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn traffic_flows_over_devices_without_ethernet_headers() {
+    let world = World::with_uplinks(Layer::L3);
+    world.serve();
+    let (datapath, _) = world.start(&world.options(HookKind::Auto));
+    everything_flows(&world);
+    assert!(
+        reason(&datapath, "lan_fast") > 0,
+        "LAN packets took the short way"
+    );
+    assert!(
+        reason(&datapath, "in_lan") > 0,
+        "answers got an Ethernet header"
+    );
+}
+
+/// Sends from host and LAN to both families of server.
+fn everyone(world: &World, port: u16, act: impl Fn(SocketAddr) + Sync) {
+    for from in [&world.host, &world.client] {
+        for address in [SERVER_V4, SERVER_V6] {
+            from.enter(|| act(SocketAddr::new(address, port)));
+        }
+    }
+}
+
+#[test]
+fn fragments_follow_their_first() {
+    let world = World::new();
+    world.serve();
+    world.offloads(false);
+    let (datapath, _) = world.start(&world.options(HookKind::Auto));
+    let payload: Vec<u8> = (0..5000).map(|i| (i % 251) as u8).collect();
+    everyone(&world, PORT, |server| {
+        ask_with(&udp_socket(server), server, &payload).expect("the whole datagram");
+    });
+    assert!(reason(&datapath, "out_fragment") >= 4);
+    assert!(reason(&datapath, "in_fragment") >= 4);
+}
+
+#[test]
+fn errors_of_the_network_reach_the_sender() {
+    let world = World::new();
+    world.offloads(false);
+    let (datapath, _) = world.start(&world.options(HookKind::Auto));
+    everyone(&world, PORT, |server| {
+        let socket = udp_socket(server);
+        socket.connect(server).expect("a route");
+        socket.send(b"nobody listens").expect("sent");
+        socket
+            .set_read_timeout(Some(support::net::PATIENCE))
+            .expect("a timeout");
+        let error = socket.recv(&mut [0; 16]).expect_err("nobody answers");
+        assert_eq!(
+            error.kind(),
+            ErrorKind::ConnectionRefused,
+            "{server}: {error}"
+        );
+    });
+    assert_eq!(reason(&datapath, "in_icmp_error"), 4);
+}
+
+#[test]
+fn path_mtu_is_learnt_through_the_translation() {
+    let world = World::new();
+    world.offloads(false);
+    // A link behind the uplinks that carries less: the servers move behind it.
+    let far = Namespace::new(&support::unique());
+    world.narrow(&far, 1300);
+    let (datapath, _) = world.start(&world.options(HookKind::Auto));
+    let payload = vec![7; 100_000];
+    everyone(&world, PORT, |server| {
+        Client::connect(server).echo(&payload);
+    });
+    assert!(reason(&datapath, "in_icmp_error") > 0);
 }

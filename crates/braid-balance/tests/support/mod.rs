@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub mod net;
+pub mod tun;
 pub mod world;
 
 use std::path::{Path, PathBuf};

@@ -91,7 +91,7 @@ pub fn serve(namespace: &Namespace, address: IpAddr, port: u16) {
         }
     });
     thread::spawn(move || {
-        let mut datagram = [0; 2048];
+        let mut datagram = vec![0; 65536];
         while let Ok((length, peer)) = socket.recv_from(&mut datagram) {
             let mut reply = format!("{peer}\n").into_bytes();
             reply.extend_from_slice(&datagram[..length]);
@@ -161,13 +161,38 @@ impl Client {
 
 /// Sends a datagram through `socket` and returns the address that the server saw.
 pub fn ask(socket: &UdpSocket, server: SocketAddr) -> std::io::Result<SocketAddr> {
+    ask_with(socket, server, b"hello")
+}
+
+/// The same with a payload of one's own, which must come back whole.
+pub fn ask_with(
+    socket: &UdpSocket,
+    server: SocketAddr,
+    payload: &[u8],
+) -> std::io::Result<SocketAddr> {
     socket.set_read_timeout(Some(PATIENCE))?;
-    socket.send_to(b"hello", server)?;
-    let mut reply = [0; 2048];
+    socket.send_to(payload, server)?;
+    let mut reply = vec![0; 65536];
     let (length, from) = socket.recv_from(&mut reply)?;
     assert_eq!(from, server, "the answer's source");
-    let text = String::from_utf8_lossy(&reply[..length]).into_owned();
-    let (seen, rest) = text.split_once('\n').expect("address and payload");
-    assert_eq!(rest, "hello");
-    Ok(seen.parse().expect("an address"))
+    let mut parts = reply[..length].splitn(2, |byte| *byte == b'\n');
+    let (seen, back) = (
+        parts.next().expect("an address"),
+        parts.next().expect("a payload"),
+    );
+    assert!(back == payload, "the echo differs");
+    Ok(std::str::from_utf8(seen)
+        .expect("text")
+        .parse()
+        .expect("an address"))
+}
+
+/// A UDP socket in the calling thread's namespace, of the server's family.
+pub fn udp_socket(server: SocketAddr) -> UdpSocket {
+    UdpSocket::bind(if server.is_ipv4() {
+        "0.0.0.0:0"
+    } else {
+        "[::]:0"
+    })
+    .expect("a socket")
 }

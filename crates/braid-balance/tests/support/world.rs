@@ -15,7 +15,7 @@ use braid_balance::{
 use braid_core::UplinkId;
 
 use super::net::{Namespace, serve};
-use super::{BpfFs, unique};
+use super::{BpfFs, tun, unique};
 
 pub const SERVER_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 80));
 pub const SERVER_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0x80, 0, 0, 0, 0, 0x80));
@@ -40,23 +40,28 @@ pub struct World {
     pub host: Namespace,
     pub inet: Namespace,
     pub client: Namespace,
+    layer: Layer,
     bpffs: BpfFs,
 }
 
 impl World {
-    /// Builds it, without any program.
+    /// Builds it, without any program, with Ethernet uplinks.
     pub fn new() -> Self {
+        Self::with_uplinks(Layer::L2)
+    }
+
+    /// Builds it with uplinks of a kind: veth or TUN.
+    pub fn with_uplinks(layer: Layer) -> Self {
         let name = unique();
         let host = Namespace::new(&format!("{name}-host"));
         let inet = Namespace::new(&format!("{name}-inet"));
         let client = Namespace::new(&format!("{name}-lan"));
         for (uplink, (v4, v6)) in NETWORKS.iter().enumerate() {
-            join(
-                &host,
-                &format!("wan{uplink}"),
-                &inet,
-                &format!("isp{uplink}"),
-            );
+            let (wan, isp) = (format!("wan{uplink}"), format!("isp{uplink}"));
+            match layer {
+                Layer::L2 => join(&host, &wan, &inet, &isp),
+                Layer::L3 => tun::join(&host, &wan, &inet, &isp),
+            }
             host.ip(&format!("addr add {v4}.2/24 dev wan{uplink}"));
             host.ip(&format!("addr add {v6}:2/64 dev wan{uplink} nodad"));
             inet.ip(&format!("addr add {v4}.1/24 dev isp{uplink}"));
@@ -78,6 +83,7 @@ impl World {
             host,
             inet,
             client,
+            layer,
             bpffs: BpfFs::mount(),
         };
         world.steer();
@@ -95,6 +101,20 @@ impl World {
         }
         host.ip("addr add 192.0.0.8/32 dev braid0");
         host.ip("addr add 64:ff9b:1:6272::8/128 dev braid0 nodad");
+        for (uplink, (v4, v6)) in NETWORKS.iter().enumerate() {
+            for (family, from, gateway) in [
+                ("-4", format!("{v4}.2"), format!("{v4}.1")),
+                ("-6", format!("{v6}:2"), format!("{v6}:1")),
+            ] {
+                let table = 45521 + uplink;
+                host.ip(&format!(
+                    "{family} rule add pref 32764 from {from} lookup {table}"
+                ));
+                host.ip(&format!(
+                    "{family} route add default via {gateway} dev wan{uplink} table {table}"
+                ));
+            }
+        }
         for (family, inner, hop) in [
             ("-4", "192.0.0.8", "192.0.0.9"),
             ("-6", "64:ff9b:1:6272::8", "64:ff9b:1:6272::9"),
@@ -113,6 +133,31 @@ impl World {
             for port in [PORT, QUIC] {
                 serve(&self.inet, address, port);
             }
+        }
+    }
+
+    /// Moves the servers to `far`, behind a link that carries `mtu` bytes. Call before anything
+    /// serves; the network in between forwards.
+    pub fn narrow(&self, far: &Namespace, mtu: u32) {
+        let inet = &self.inet;
+        inet.sysctl("net.ipv4.ip_forward", "1");
+        inet.sysctl("net.ipv6.conf.all.forwarding", "1");
+        join(inet, "narrow", far, "eth0");
+        inet.ip(&format!("link set narrow mtu {mtu}"));
+        inet.ip("addr add 172.16.0.1/24 dev narrow");
+        inet.ip("addr add fd00:2::1/64 dev narrow nodad");
+        far.ip("addr add 172.16.0.2/24 dev eth0");
+        far.ip("addr add fd00:2::2/64 dev eth0 nodad");
+        far.ip("route add default via 172.16.0.1");
+        far.ip("route add default via fd00:2::1");
+        for (server, via) in [(SERVER_V4, "172.16.0.2"), (SERVER_V6, "fd00:2::2")] {
+            inet.ip(&format!("addr del {server} dev lo"));
+            inet.ip(&format!("route add {server} via {via}"));
+            far.ip(&format!("addr add {server} dev lo nodad"));
+            serve(far, server, PORT);
+        }
+        for (namespace, device) in [(inet, "narrow"), (far, "eth0")] {
+            namespace.run(&format!("ethtool -K {device} tx off tso off gso off"));
         }
     }
 
@@ -147,6 +192,7 @@ impl World {
     }
 
     pub fn uplinks(&self) -> Vec<UplinkEntry> {
+        let ethernet = self.layer == Layer::L2;
         let entry = |id: u8| {
             let [v4, v6] = OUTSIDE[usize::from(id)];
             let (IpAddr::V4(v4), IpAddr::V6(v6)) = (v4, v6) else {
@@ -158,15 +204,15 @@ impl World {
             UplinkEntry {
                 id: UplinkId(id),
                 ifindex: self.host.ifindex(&format!("wan{id}")),
-                layer: Layer::L2,
+                layer: self.layer,
                 mtu: 1500,
                 v4: Some(Exit {
                     address: v4,
-                    gateway: Some(Ipv4Addr::new(a, b, c, 1)),
+                    gateway: ethernet.then(|| Ipv4Addr::new(a, b, c, 1)),
                 }),
                 v6: Some(Exit {
                     address: v6,
-                    gateway: Some(gateway6.into()),
+                    gateway: ethernet.then(|| gateway6.into()),
                 }),
                 ports: 16384..=32767,
                 accepts_new: true,
