@@ -286,6 +286,29 @@ fn the_log_never_exceeds(log: &PathBuf, rate: f64) -> usize {
 }
 
 #[test]
+fn a_removed_device_ends_the_emulator_with_its_name() {
+    let mut lab = Lab::new("g");
+    lab.emulate(json!({}));
+    ip(&format!("-n {}-b link del dev link", lab.id));
+    let emulator = lab.emulator.take().expect("an emulator");
+    let error = emulator
+        .join()
+        .expect("no panic")
+        .expect_err("an end")
+        .to_string();
+    let place = format!("network namespace \"{}-b\"", lab.id);
+    assert_eq!(
+        error,
+        format!("device \"link\" in {place}: it was removed, and the link is cut")
+    );
+    assert!(
+        lab.tell(json!({ "stats": {} }))
+            .unwrap_err()
+            .contains("no emulator listens on it")
+    );
+}
+
+#[test]
 fn what_cannot_be_made_is_named() {
     let mut lab = Lab::new("e");
     let error = |options| Emulator::start(options).expect_err("refused").to_string();

@@ -23,3 +23,18 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_used_again_with_nothing_left_of_the_last_packet() {
+        let mut pool = Pool::default();
+        let first = pool.fill(&[1; 1500]);
+        let place = first.as_ptr();
+        pool.recycle(first);
+        let second = pool.fill(&[2; 60]);
+        assert_eq!((second.as_ptr(), &second[..]), (place, &[2; 60][..]));
+    }
+}

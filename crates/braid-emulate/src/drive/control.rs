@@ -200,7 +200,10 @@ pub fn ask(path: &Path, request: &Request) -> Result<Value, DriveError> {
         path: path.to_owned(),
         source,
     };
-    let mut stream = UnixStream::connect(path).map_err(refuse)?;
+    let mut stream = UnixStream::connect(path).map_err(|source| DriveError::NoEmulator {
+        path: path.to_owned(),
+        source,
+    })?;
     let line = serde_json::to_string(request).map_err(|error| refuse(error.into()))?;
     stream
         .write_all(format!("{line}\n").as_bytes())

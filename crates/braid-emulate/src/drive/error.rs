@@ -55,11 +55,27 @@ pub enum DriveError {
         /// Why it did not work.
         source: io::Error,
     },
+    /// Somebody removed a device while it was in use.
+    #[error("device {device:?} in {place}: it was removed, and the link is cut")]
+    DeviceGone {
+        /// Its name.
+        device: String,
+        /// Its namespace, in words.
+        place: String,
+    },
     /// Another emulator answers on the control socket.
     #[error("control socket {}: another process listens on it", path.display())]
     SocketTaken {
         /// The socket.
         path: PathBuf,
+    },
+    /// Nobody answers on the control socket.
+    #[error("control socket {}: no emulator listens on it ({source})", path.display())]
+    NoEmulator {
+        /// The socket.
+        path: PathBuf,
+        /// What the connection said.
+        source: io::Error,
     },
     /// The control socket, or the connection to it.
     #[error("control socket {}: {source}", path.display())]

@@ -88,6 +88,7 @@ impl Tap {
             Ok(len) => Ok(Some(&buffer[..len])),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            Err(error) if error.raw_os_error() == Some(libc::EBADFD) => Err(self.gone()),
             Err(source) => Err(self.failed("read", source)),
         }
     }
@@ -98,9 +99,7 @@ impl Tap {
         match nix::unistd::write(&self.device, frame) {
             // A TAP device takes a frame as a whole or not at all.
             Ok(_) => Ok(true),
-            Err(errno @ (Errno::EBADFD | Errno::ENODEV | Errno::EBADF)) => {
-                Err(self.failed("write", errno.into()))
-            }
+            Err(Errno::EBADFD) => Err(self.gone()),
             Err(_) => Ok(false),
         }
     }
@@ -113,6 +112,15 @@ impl Tap {
         read.and_then(|_| self.counters.read_to_string(&mut text))
             .map_err(|source| self.failed("read its counters", source))?;
         Ok(transmit_drops(&text, &self.endpoint.device).unwrap_or(0))
+    }
+
+    /// The kernel answers EBADFD once a descriptor has lost its device.
+    fn gone(&self) -> DriveError {
+        let device = self.endpoint.device.clone();
+        DriveError::DeviceGone {
+            device,
+            place: self.endpoint.place(),
+        }
     }
 
     fn failed(&self, step: &'static str, source: io::Error) -> DriveError {
