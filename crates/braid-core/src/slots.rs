@@ -131,17 +131,16 @@ impl SlotTable {
     #[must_use]
     pub fn rebalance(&self, weights: &Weights) -> SlotTable {
         let target = weights.counts();
-        let wanted = |uplink: UplinkId| {
-            target
-                .iter()
-                .find(|(id, _)| *id == uplink)
-                .map_or(0, |&(_, count)| count)
-        };
-        let mut table = self.0.clone();
-        let mut seen = [0usize; MAX_UPLINKS];
+        let (mut has, mut wants) = ([0; MAX_UPLINKS], [0; MAX_UPLINKS]);
+        self.0.iter().for_each(|uplink| has[uplink.index()] += 1);
+        target
+            .iter()
+            .for_each(|&(uplink, count)| wants[uplink.index()] = count);
+
+        let mut seen = [0; MAX_UPLINKS];
         let mut free = Vec::new();
-        for (position, &uplink) in self.0.iter().enumerate() {
-            let (has, wants) = (self.share(uplink), wanted(uplink));
+        for (position, uplink) in self.0.iter().enumerate() {
+            let (has, wants) = (has[uplink.index()], wants[uplink.index()]);
             let nth = seen[uplink.index()];
             seen[uplink.index()] += 1;
             if wants < has && picked(nth, has - wants, has) {
@@ -150,9 +149,10 @@ impl SlotTable {
         }
         let takers: Vec<_> = target
             .iter()
-            .map(|&(uplink, count)| (uplink, count.saturating_sub(self.share(uplink))))
+            .map(|&(uplink, count)| (uplink, count.saturating_sub(has[uplink.index()])))
             .filter(|&(_, more)| more > 0)
             .collect();
+        let mut table = self.0.clone();
         for (&position, uplink) in free.iter().zip(interleave(&takers, free.len())) {
             table[position] = uplink;
         }
