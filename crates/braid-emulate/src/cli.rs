@@ -198,9 +198,13 @@ fn absolute(mut settings: Settings) -> Result<Settings, DriveError> {
     Ok(settings)
 }
 
+/// A reader that has seen enough and is gone is no failure.
 fn print(line: &Value) -> Result<(), DriveError> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}")
-        .and_then(|()| out.flush())
-        .map_err(DriveError::system("print"))
+    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(DriveError::system("print")(error))
+        }
+        _ => Ok(()),
+    }
 }
