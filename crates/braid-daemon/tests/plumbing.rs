@@ -551,6 +551,35 @@ fn what_others_do_meanwhile_is_respected() {
 }
 
 #[test]
+fn rules_of_others_that_come_first_are_found() {
+    in_namespace(async || {
+        machine();
+        let plumbing = Plumbing::open().unwrap();
+        let up = plumbing
+            .plan(&desired(Divert::On).await, &Saved::default())
+            .await
+            .unwrap();
+        plumbing.apply(&up).await.unwrap();
+        ip("rule add pref 2001 fwmark 0x100/0x3f00 lookup 1");
+        ip("rule add pref 2002 lookup main suppress_prefixlength 0");
+        ip("rule add pref 40000 lookup 2");
+        ip("-6 rule add pref 300 from 2001:db8::/64 iif lan lookup 7");
+        // As a VPN adds it: the kernel picks the preference, and that is before ours.
+        ip("rule add not fwmark 0xca6c lookup 51820");
+        let rules = plumbing.earlier_rules().await.unwrap();
+        let rules: Vec<_> = rules.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            rules,
+            [
+                "-4 pref 2000 not fwmark 0xca6c/0xffffffff lookup 51820",
+                "-4 pref 2001 fwmark 0x100/0x3f00 lookup 1",
+                "-6 pref 300 iif lan from 2001:db8::/64 lookup 7",
+            ]
+        );
+    });
+}
+
+#[test]
 fn a_foreign_device_of_our_name_is_refused_and_survives() {
     in_namespace(async || {
         machine();

@@ -15,7 +15,7 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
     RouteType,
 };
-use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
 
 use super::state::{Family, ForeignRule, Route, Rule};
 use super::{BALANCE_TABLE, DIVERT_PREFERENCE, GROUP, MARK, PEER_DEVICE, STEER_DEVICE};
@@ -193,7 +193,9 @@ pub(super) fn parse_rule(message: &RuleMessage) -> Option<Rule> {
 pub(super) fn parse_foreign_rule(message: &RuleMessage) -> Option<ForeignRule> {
     let mut preference = 0;
     let mut table = u32::from(message.header.table);
-    let (mut selector, mut mark, mut mask) = (String::new(), None, u32::MAX);
+    let inverted = message.header.flags.contains(RuleFlags::Invert);
+    let not = if inverted { " not" } else { "" };
+    let (mut selector, mut mark, mut mask) = (not.to_owned(), None, u32::MAX);
     let mut say = |word: &str, value: &dyn Display| selector += &format!(" {word} {value}");
     for attribute in &message.attributes {
         match attribute {

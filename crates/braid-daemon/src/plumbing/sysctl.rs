@@ -1,5 +1,8 @@
 //! Sysctls that Braid changes, and what they were before. Decisions only.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,201 @@
+//! Tables: one fact changed on a healthy machine in, complaints out.
+
+use std::net::Ipv4Addr;
+
+use braid_uplink::{Candidate, Exit, Layer, Reason, Rejected};
+
+use super::*;
+use crate::plumbing::{Family, ForeignRule};
+
+fn uplink(name: &str, index: u8) -> Uplink {
+    Uplink {
+        name: name.to_owned(),
+        device: name.to_owned(),
+        ifindex: index.into(),
+        layer: Layer::L2,
+        mtu: 1500,
+        v4: Some(Exit {
+            address: Ipv4Addr::new(10, index, 0, 2),
+            gateway: Some(Ipv4Addr::new(10, index, 0, 1)),
+            others: Vec::new(),
+            metric: 0,
+            advertised: false,
+        }),
+        v6: None,
+        why: "default route metric 0".to_owned(),
+    }
+}
+
+fn healthy() -> Facts {
+    let sysctls = [
+        (PORT_RANGE, "32768\t60999"),
+        (V4_FORWARD, "0"),
+        (RP_FILTER_ALL, "0"),
+    ];
+    Facts {
+        capabilities: u64::MAX,
+        release: "6.12.9-amd64".to_owned(),
+        bpf: true,
+        btf: true,
+        sysctls_locked: None,
+        discovery: Ok(Discovery {
+            uplinks: vec![uplink("dsl", 1), uplink("lte", 2)],
+            rejected: Vec::new(),
+        }),
+        foreign_device: None,
+        running: false,
+        earlier_rules: Vec::new(),
+        sysctls: sysctls.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+        firewall: Vec::new(),
+        mwan3: false,
+        networkd_removes_rules: false,
+    }
+}
+
+/// What is not fine, one a line.
+fn complaints(change: impl FnOnce(&mut Facts)) -> String {
+    let mut facts = healthy();
+    change(&mut facts);
+    let findings = judge(&facts, &[16384..=32767]);
+    let bad = findings.iter().filter(|f| f.level != Level::Ok);
+    bad.map(|f| format!("{:?} {}: {}\n", f.level, f.code, f.text))
+        .collect()
+}
+
+#[test]
+fn a_healthy_machine_has_nothing_but_ok() {
+    assert_eq!(complaints(|_| {}), "");
+    let codes: Vec<_> = judge(&healthy(), &[]).into_iter().map(|f| f.code).collect();
+    assert_eq!(
+        codes,
+        [
+            "capabilities",
+            "kernel",
+            "bpf",
+            "sysctl",
+            "device-name",
+            "uplinks",
+            "rp-filter",
+            "forwarding",
+            "port-range"
+        ]
+    );
+}
+
+#[test]
+fn what_keeps_braid_from_running_fails() {
+    assert_eq!(
+        complaints(|f| f.capabilities = 1 << 12 | 1 << 39),
+        "Fail capabilities: lacks CAP_SYS_ADMIN to mount the BPF file system\n"
+    );
+    assert_eq!(
+        complaints(|f| f.capabilities = 0),
+        "Fail capabilities: lacks CAP_NET_ADMIN and CAP_SYS_ADMIN\n"
+    );
+    assert_eq!(
+        complaints(|f| f.release = "5.9.16".to_owned()),
+        "Fail kernel: kernel 5.9.16 is too old: 5.10 or newer is needed\n"
+    );
+    assert_eq!(
+        complaints(|f| f.bpf = false),
+        "Fail bpf: the kernel was built without BPF (no bpf in /proc/filesystems)\n"
+    );
+    assert_eq!(
+        complaints(|f| f.foreign_device = Some("braid0")),
+        "Fail device-name: a device named braid0 exists and is not braid's\n"
+    );
+    assert_eq!(
+        complaints(|f| f.discovery = Ok(Discovery::default())),
+        "Fail uplinks: no uplink: the main routing table has no default route\n"
+    );
+    let rejected = Rejected {
+        candidate: Candidate {
+            name: "eth0".to_owned(),
+            device: "eth0".to_owned(),
+        },
+        reason: Reason::NoCarrier,
+    };
+    let nothing = Discovery {
+        uplinks: Vec::new(),
+        rejected: vec![rejected],
+    };
+    assert_eq!(
+        complaints(|f| f.discovery = Ok(nothing)),
+        "Fail uplinks: no uplink; eth0: no carrier\n"
+    );
+}
+
+#[test]
+fn kernels_before_tcx_are_fine() {
+    let judged = judge(
+        &Facts {
+            release: "5.10.0-30".to_owned(),
+            ..healthy()
+        },
+        &[],
+    );
+    assert!(judged[1].text.contains("clsact") && judged[1].level == Level::Ok);
+}
+
+#[test]
+fn one_uplink_is_a_warning() {
+    assert_eq!(
+        complaints(|f| f.discovery.as_mut().unwrap().uplinks.truncate(1)),
+        "Warn uplinks: only one uplink: dsl (default route metric 0): there is nothing to \
+         balance\n"
+    );
+}
+
+#[test]
+fn port_ranges_that_overlap_are_counted() {
+    let range = |text: &str| {
+        let value = text.to_owned();
+        complaints(|f| drop(f.sysctls.insert(PORT_RANGE.to_owned(), value)))
+    };
+    assert_eq!(range("1024\t60999"), "");
+    assert_eq!(
+        range("16384\t32768"),
+        "Warn port-range: local sockets use ports 16384-32768, of which braid takes \
+         16384-32767: 1 remain for them\n"
+    );
+    assert!(range("20000\t30000").starts_with("Fail port-range"));
+}
+
+#[test]
+fn other_tools_are_named() {
+    let rule = ForeignRule {
+        family: Family::V4,
+        preference: 2001,
+        selector: " fwmark 0x100/0x3f00".to_owned(),
+        table: 1,
+    };
+    let text = complaints(|f| f.earlier_rules.push(rule));
+    assert!(
+        text.ends_with("-4 pref 2001 fwmark 0x100/0x3f00 lookup 1\n"),
+        "{text}"
+    );
+    assert!(complaints(|f| f.mwan3 = true).starts_with("Warn mwan3"));
+    assert!(complaints(|f| f.networkd_removes_rules = true).starts_with("Warn networkd"));
+}
+
+#[test]
+fn firewall_rules_that_no_longer_match_are_shown() {
+    let with = |line: &str| {
+        let line = line.to_owned();
+        complaints(|f| {
+            f.firewall.push(line);
+            f.sysctls.insert(V4_FORWARD.to_owned(), "1".to_owned());
+        })
+    };
+    assert_eq!(with("oifname \"dsl\" masquerade"), "");
+    assert_eq!(with("-A POSTROUTING -o dsl -j MASQUERADE"), "");
+    assert!(with("masquerade").starts_with("Warn masquerade"));
+    assert!(with("-A POSTROUTING -j MASQUERADE").starts_with("Warn masquerade"));
+    assert!(
+        with("iifname \"lan\" oifname { \"dsl\", \"lte\" } accept").starts_with("Warn firewall")
+    );
+    assert!(with("-A FORWARD -o lte -j ACCEPT").starts_with("Warn firewall"));
+    assert_eq!(with("-A FORWARD -o dsl2 -j ACCEPT"), "");
+    assert_eq!(with("-A FORWARD -i dsl -o lan -j ACCEPT"), "");
+    assert_eq!(with("iifname \"dsl\" oifname != \"dsl\" accept"), "");
+}

@@ -1,0 +1,140 @@
+//! A kernel of a few values in memory: changes, restorations, crashes.
+
+use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
+
+use braid_core::UplinkId;
+use braid_uplink::{Exit, Layer, Uplink};
+
+use super::*;
+use crate::plumbing::Divert;
+
+/// A kernel of a few sysctls, and what the last plan saved.
+struct Machine {
+    values: Values,
+    saved: Saved,
+}
+
+impl Machine {
+    fn new(values: &[(&str, &str)]) -> Machine {
+        let values = values
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect();
+        Machine {
+            values,
+            saved: Saved::default(),
+        }
+    }
+
+    fn take(&mut self, changes: Changes) -> Vec<String> {
+        let steps: Vec<_> = changes.writes.into_iter().chain(changes.restores).collect();
+        for step in &steps {
+            let Step::Sysctl { key, value } = step else {
+                panic!("{step}")
+            };
+            self.values.insert(key.clone(), value.clone());
+        }
+        self.saved = changes.saved;
+        steps.iter().map(ToString::to_string).collect()
+    }
+
+    fn apply(&mut self, uplinks: &[&str], ports: &[RangeInclusive<u16>]) -> Vec<String> {
+        let uplinks = uplinks
+            .iter()
+            .map(|name| (UplinkId(0), uplink(name)))
+            .collect();
+        let desired = Desired::new(uplinks, ports.to_vec(), Divert::On);
+        self.take(changes(&desired, &self.values, &self.saved))
+    }
+
+    fn remove(&mut self) -> Vec<String> {
+        self.take(restoration(&self.values, &self.saved))
+    }
+}
+
+fn uplink(device: &str) -> Uplink {
+    let address = Ipv4Addr::new(10, 0, 0, 2);
+    let (gateway, others) = (None, Vec::new());
+    Uplink {
+        name: device.to_owned(),
+        device: device.to_owned(),
+        ifindex: 7,
+        layer: Layer::L2,
+        mtu: 1500,
+        v4: Some(Exit {
+            address,
+            gateway,
+            others,
+            metric: 0,
+            advertised: false,
+        }),
+        v6: None,
+        why: String::new(),
+    }
+}
+
+#[test]
+fn only_strict_filters_are_loosened_whether_by_device_or_by_all() {
+    let key = rp_filter("a");
+    for (all, own, expected) in [
+        ("0", "0", None),
+        ("0", "1", Some("2")),
+        ("1", "0", Some("2")),
+        ("2", "0", None),
+    ] {
+        let mut machine = Machine::new(&[(RP_FILTER_ALL, all), (&key, own)]);
+        let steps = machine.apply(&["a"], &[]);
+        let expected = expected.map(|value| format!("sysctl -w {key}={value}"));
+        assert_eq!(steps, Vec::from_iter(expected), "all {all}, own {own}");
+        assert_eq!(machine.apply(&["a"], &[]), [""; 0], "not idempotent");
+        machine.remove();
+        assert_eq!(machine.values[&key], own);
+    }
+}
+
+#[test]
+fn an_uplink_that_goes_gets_its_filter_back() {
+    let key = rp_filter("a");
+    let mut machine = Machine::new(&[(RP_FILTER_ALL, "0"), (&key, "1")]);
+    machine.apply(&["a"], &[]);
+    assert_eq!(machine.apply(&[], &[]), [format!("sysctl -w {key}=1")]);
+    assert_eq!(machine.apply(&[], &[]), [""; 0]);
+    assert_eq!(machine.saved, Saved::default());
+    // A device that is gone has nothing to restore.
+    machine.apply(&["a"], &[]);
+    machine.values.remove(&key);
+    assert_eq!(machine.remove(), [""; 0]);
+}
+
+#[test]
+fn reserved_ports_follow_the_configuration_and_leave_others_alone() {
+    let mut machine = Machine::new(&[(RESERVED_PORTS, "8080,17000")]);
+    let ports = |machine: &Machine| machine.values[RESERVED_PORTS].clone();
+    machine.apply(&[], &[16384..=32767]);
+    assert_eq!(ports(&machine), "8080,16384-32767");
+    machine.apply(&[], &[20000..=29999]);
+    assert_eq!(ports(&machine), "8080,17000,20000-29999");
+    machine.values.insert(
+        RESERVED_PORTS.to_owned(),
+        "17000,20000-29999,40000".to_owned(),
+    );
+    assert_eq!(machine.apply(&[], &[20000..=29999]), [""; 0]);
+    machine.remove();
+    assert_eq!(ports(&machine), "17000,40000");
+    assert_eq!(machine.remove(), [""; 0]);
+}
+
+#[test]
+fn what_was_stored_before_a_crash_does_not_confuse_the_next_start() {
+    let key = rp_filter("a");
+    let mut machine = Machine::new(&[(RP_FILTER_ALL, "0"), (&key, "1")]);
+    let desired = Desired::new(vec![(UplinkId(0), uplink("a"))], Vec::new(), Divert::On);
+    // Stored, but the step was never taken.
+    machine.saved = changes(&desired, &machine.values, &Saved::default()).saved;
+    assert_eq!(machine.remove(), [""; 0]);
+    machine.saved = changes(&desired, &machine.values, &Saved::default()).saved;
+    assert_eq!(machine.apply(&["a"], &[]), [format!("sysctl -w {key}=2")]);
+    machine.remove();
+    assert_eq!(machine.values[&key], "1");
+}
