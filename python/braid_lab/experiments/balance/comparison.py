@@ -21,7 +21,7 @@ STEAL_REPEATS_PER_ROUND = 2
 
 #: Pairs per round of the loads that can be short (iperf3 knows whole seconds only): the closer in time two
 #: measurements are, the less the rest of the machine comes between them.
-SHORT_TURNS = 2
+SHORT_TURNS = 3
 
 #: Connections per second at which their duration is measured: far from what either gateway can do.
 PACED_CONNECTIONS = 1000.0

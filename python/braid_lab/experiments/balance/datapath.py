@@ -23,8 +23,8 @@ class Plan:
     train_seconds: float
 
 
-QUICK = Plan(rounds=3, seconds=0.35, train_seconds=4.0)
-FULL = Plan(rounds=6, seconds=2.0, train_seconds=8.0)
+QUICK = Plan(rounds=2, seconds=0.3, train_seconds=4.0)
+FULL = Plan(rounds=6, seconds=1.5, train_seconds=8.0)
 
 
 @experiment(

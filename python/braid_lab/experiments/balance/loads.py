@@ -145,8 +145,9 @@ def small_packets(net: SideBySide, side: Side, seconds: float, *, flows: int = 6
 
 def syn_flood(net: SideBySide, side: Side, count: int, seed: int) -> dict[str, Any]:
     """Send spoofed SYNs from the LAN into the hole."""
-    words = ["--to", side.hole, "--from", side.lan, "--count", str(count), "--seed", str(seed)]
-    return _generate(net, "syn-flood", *words)
+    # All ports: a flood of one port ends at the number of ports that address translation has for one remote.
+    where = ["--to", side.hole, "--ports", "1-65535", "--from", side.lan]
+    return _generate(net, "syn-flood", *where, "--count", str(count), "--seed", str(seed), "--seconds", "45")
 
 
 @dataclass(frozen=True)
