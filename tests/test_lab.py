@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import statistics
 import sys
@@ -18,10 +19,15 @@ from braid_lab.net.links import End, Line, emulated
 from braid_lab.net.namespace import RUN_NETNS, clean, namespace
 from braid_lab.net.topology import UplinkSpec, network
 from braid_lab.process import LabError, Process, run, wait_until
+from braid_lab.product import binary, running
+
+
+def namespaces(pid: int) -> set[str]:
+    return {path.name for path in RUN_NETNS.glob(f"{scratch.PREFIX}{pid}-*")}
 
 
 def mine() -> set[str]:
-    return {path.name for path in RUN_NETNS.glob(f"{scratch.PREFIX}*")}
+    return namespaces(os.getpid())
 
 
 def test_a_failure_inside_a_topology_leaves_nothing() -> None:
@@ -45,10 +51,10 @@ with unwind_on_signals(), network([UplinkSpec("dsl"), UplinkSpec("lte")]) as net
 def test_a_signal_tears_everything_down(tmp_path: Path) -> None:
     with Process([sys.executable, "-c", BUILD_AND_WAIT], log=tmp_path / "lab") as lab:
         host = lab.wait_output(r"^brl-\S+").group()
-        assert host in mine()
+        assert host in namespaces(lab.pid)
         lab.signal(signal.SIGTERM)
         lab.wait(timeout=10)
-        assert not {name for name in mine() if name.startswith(f"brl-{lab.pid}-")}
+        assert not namespaces(lab.pid)
         assert not (scratch.ROOT / str(lab.pid)).exists()
 
 
@@ -57,11 +63,49 @@ def test_clean_removes_what_a_killed_run_left_and_nothing_else(tmp_path: Path) -
         host = lab.wait_output(r"^brl-\S+").group()
         lab.signal(signal.SIGKILL)
         lab.wait(timeout=10)
-        assert host in mine()
+        assert host in namespaces(lab.pid)
         removed = clean()
         assert host in removed
-        assert host not in mine()
+        assert not namespaces(lab.pid)
         assert alive.name in mine()
+
+
+BRAID_AND_WAIT = """
+import signal
+from braid_lab.net.topology import UplinkSpec, network
+from braid_lab.product import braid
+with network([UplinkSpec("dsl"), UplinkSpec("lte")]) as net, braid(net.host, net.scratch / "braid") as daemon:
+    print("daemon", daemon.pid, flush=True)
+    signal.pause()
+"""
+
+
+def test_clean_removes_a_killed_runs_daemon_and_its_mount(tmp_path: Path) -> None:
+    with Process([sys.executable, "-c", BRAID_AND_WAIT], log=tmp_path / "lab") as lab:
+        daemon = int(lab.wait_output(r"^daemon (\d+)").group(1))
+        lab.signal(signal.SIGKILL)
+        lab.wait(timeout=10)
+    assert running(daemon)
+    clean()
+    assert not running(daemon)
+    assert f"/braid-lab/{lab.pid}/" not in Path("/proc/self/mountinfo").read_text()
+
+
+def test_the_binary_hands_over_to_the_lab() -> None:
+    place = Path(sys.executable).parent
+    path = {"PATH": f"{place}:/usr/sbin:/usr/bin:/sbin:/bin"}
+    assert "demo\n" in run([binary(), "lab", "list", "--names"], env=path).stdout
+
+
+def test_the_shell_is_on_the_host(tmp_path: Path) -> None:
+    script = tmp_path / "shell"
+    script.write_text("#!/bin/sh\nbraid uplinks && ip netns identify $$\n")
+    script.chmod(0o755)
+    done = run([sys.executable, "-m", "braid_lab.cli", "shell", "--lan", "1"], env={"SHELL": str(script)})
+    assert "100.64.2.2" in done.stdout
+    host = done.stdout.splitlines()[-1]
+    assert host.endswith("-gateway")
+    assert not (RUN_NETNS / host).exists()
 
 
 def test_pages_are_as_the_paper_measured() -> None:

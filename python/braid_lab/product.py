@@ -73,10 +73,11 @@ class Braid:
         """Kill the daemon as a crash would, and wait until it is gone."""
         pid = self.pid
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not _running(pid), what=f"daemon {pid} to die")
+        wait_until(lambda: not running(pid), what=f"daemon {pid} to die")
 
 
-def _running(pid: int) -> bool:
+def running(pid: int) -> bool:
+    """Whether a process runs; one that ended and was not yet reaped by its parent does not."""
     with contextlib.suppress(FileNotFoundError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
