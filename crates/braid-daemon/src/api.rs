@@ -182,3 +182,64 @@ async fn down(State(desk): State<Desk>) -> Answer<DownReport> {
     let (answer, answered) = oneshot::channel();
     desk.pass(Job::Down(answer), answered).await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixStream;
+
+    /// Sends one request and returns the whole response.
+    async fn exchange(run_dir: &RunDir, request: &str) -> String {
+        let mut stream = UnixStream::connect(run_dir.socket()).await.unwrap();
+        let text = format!("{request} HTTP/1.1\r\nhost: braid\r\nconnection: close\r\n\r\n");
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.unwrap();
+        response
+    }
+
+    #[tokio::test]
+    async fn answers_and_refusals_are_json() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        let gate = Gate::new(None).unwrap();
+        let listener = bind(&run_dir, &gate).unwrap();
+        let (jobs, mut questions) = mpsc::channel(1);
+        let (end, ended) = oneshot::channel::<()>();
+        let service = tokio::spawn(serve(listener, gate, jobs, Some("c0ffee"), async {
+            let _ = ended.await;
+        }));
+
+        let missing = exchange(&run_dir, "GET /v2/status").await;
+        assert!(missing.starts_with("HTTP/1.1 404"), "{missing}");
+        assert!(
+            missing.contains(r#"{"error":{"code":"not-found","#),
+            "{missing}"
+        );
+        let wrong = exchange(&run_dir, "GET /v1/down").await;
+        assert!(wrong.starts_with("HTTP/1.1 405"), "{wrong}");
+        let version = exchange(&run_dir, "GET /v1/version").await;
+        assert!(version.contains(r#""commit":"c0ffee""#), "{version}");
+
+        let (response, ()) = tokio::join!(exchange(&run_dir, "POST /v1/down"), async {
+            let Some(Job::Down(answer)) = questions.recv().await else {
+                panic!("no request to end")
+            };
+            let undone = vec!["ip link del braid0".to_owned()];
+            answer.send(Ok(DownReport { undone })).unwrap();
+        });
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+        assert!(
+            response.ends_with(r#"{"undone":["ip link del braid0"]}"#),
+            "{response}"
+        );
+
+        // A loop that is over answers nobody any more.
+        drop(questions);
+        let late = exchange(&run_dir, "GET /v1/status").await;
+        assert!(late.starts_with("HTTP/1.1 503"), "{late}");
+        drop(end);
+        service.await.unwrap().unwrap();
+    }
+}

@@ -58,22 +58,46 @@ impl std::error::Error for Failure {}
 impl From<braid_balance::Error> for Failure {
     fn from(error: braid_balance::Error) -> Failure {
         use braid_balance::Error as E;
-        let code = match &error {
-            E::Permission { .. } => "permission",
-            E::Kernel { .. } => "kernel-too-old",
-            E::ForeignProgram { .. } => "foreign-program",
-            E::Layout { .. } => "datapath-version",
-            _ => "datapath",
-        };
-        let failure = Failure::new(code, format!("datapath: {error}"));
         match error {
-            E::Permission { .. } => failure.fix("run it as root; `braid doctor` says what lacks"),
-            E::Kernel { .. } | E::Load { .. } => failure.fix("`braid doctor` checks the kernel"),
-            E::ForeignProgram { .. } => {
-                failure.fix("detach that program, or set coexist = true in [datapath]")
+            E::Permission { action } => {
+                let text = format!("datapath: {action}: operation not permitted");
+                Failure::new("permission", text).fix("run it as root; braid doctor says what lacks")
             }
-            E::Layout { .. } => failure.fix("braid down, then braid up"),
-            _ => failure,
+            E::Kernel { action, release } => {
+                let text = format!("datapath: {action}: not supported by kernel {release}");
+                let fix = "boot kernel 5.10 or newer; braid doctor says what lacks";
+                Failure::new("kernel-too-old", text).fix(fix)
+            }
+            E::ForeignProgram {
+                device,
+                direction,
+                program,
+                id,
+            } => {
+                let text = format!(
+                    "datapath: program {program:?} (id {id}), which is not Braid's, is attached to \
+                     {device} {direction}"
+                );
+                let fix = "detach that program, or set coexist = true in [datapath] to share the \
+                           hook with it";
+                Failure::new("foreign-program", text).fix(fix)
+            }
+            E::Layout {
+                found,
+                found_layout,
+                needed_layout,
+                ..
+            } => {
+                let text = format!(
+                    "datapath: the one at work is of version {found} and keeps its flows in layout \
+                     {found_layout}, this version needs layout {needed_layout}"
+                );
+                Failure::new("datapath-version", text)
+                    .fix("braid down, then braid up; running flows are lost")
+            }
+            E::Load { .. } => Failure::new("datapath", format!("datapath: {error}"))
+                .fix("braid doctor checks what the kernel can do"),
+            _ => Failure::new("datapath", format!("datapath: {error}")),
         }
     }
 }

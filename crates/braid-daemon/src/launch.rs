@@ -126,3 +126,64 @@ fn say(word: &Word) {
         let _ = writeln!(io::stdout(), "{line}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Policy;
+
+    /// Starts a shell script in the daemon's place.
+    fn start(script: &str) -> (Result<UpReport, Failure>, Vec<String>) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let mut steps = Vec::new();
+        let outcome = background(command, &RunDir::new(folder.path()), |what| {
+            steps.push(what.to_owned());
+        });
+        (outcome, steps)
+    }
+
+    fn line(word: &Word) -> String {
+        serde_json::to_string(word).unwrap()
+    }
+
+    #[test]
+    fn a_ready_daemon_is_reported_while_it_lives_on() {
+        let report = UpReport {
+            pid: 7,
+            adopted: false,
+            policy: Policy::Rr,
+            uplinks: vec![],
+            passed_over: vec![],
+        };
+        let (step, ready) = (Word::Step("loading".into()), Word::Ready(report.clone()));
+        // It goes on for as long as it can still write, as a daemon goes on without its parent.
+        let script = format!(
+            "echo '{}'; echo '{}'; while echo; do sleep 0.01; done 2>/dev/null",
+            line(&step),
+            line(&ready)
+        );
+        let (outcome, steps) = start(&script);
+        assert_eq!(outcome.unwrap(), report);
+        assert_eq!(steps, ["loading"]);
+    }
+
+    #[test]
+    fn a_daemons_own_words_reach_its_parent() {
+        let failure = Failure::new("no-uplink", "no uplink found").fix("connect one");
+        let (outcome, _) = start(&format!(
+            "echo '{}'; exit 1",
+            line(&Word::Failed(failure.clone()))
+        ));
+        assert_eq!(outcome.unwrap_err(), failure);
+    }
+
+    #[test]
+    fn a_daemon_that_dies_without_a_word_leaves_its_log() {
+        let (outcome, _) = start("echo 'thread main panicked' >&2; kill -9 $$");
+        let failure = outcome.unwrap_err();
+        assert!(failure.text.contains("signal: 9"), "{failure}");
+        assert!(failure.text.contains("thread main panicked"), "{failure}");
+    }
+}

@@ -68,19 +68,15 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
     let gate = Gate::new(settings.config.api.group.as_deref())?;
     run_dir.create()?;
     let _lock = run_dir.lock()?;
-    let _claim = NetworkClaim::take()?;
     // Signals from here on end the daemon in order, and not in the middle of a change.
     let signals = Signals::new()?;
-
-    let started = Engine::start(settings, &overrides, run_dir.clone(), |what| {
-        herald.step(what)
-    })
-    .await;
-    if started.is_err() && !run_dir.state().exists() {
+    let begun = begin(settings, &overrides, &run_dir, herald).await;
+    if begun.is_err() && !run_dir.state().exists() {
         // Nothing was at work before and nothing is now: then nothing stays.
         run_dir.clear()?;
     }
-    let started = started?;
+    let (started, _claim) = begun?;
+
     let (jobs, mut questions) = mpsc::channel(QUESTIONS);
     let (end, ended) = oneshot::channel::<()>();
     let end_of_service = async {
@@ -110,6 +106,18 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
     drop(end);
     farewell(service).await;
     outcome
+}
+
+async fn begin(
+    settings: Settings,
+    overrides: &Overrides,
+    run_dir: &RunDir,
+    herald: &mut dyn Herald,
+) -> Result<(Started, NetworkClaim), Failure> {
+    let claim = NetworkClaim::take()?;
+    let step = |what: &str| herald.step(what);
+    let started = Engine::start(settings, overrides, run_dir.clone(), step).await?;
+    Ok((started, claim))
 }
 
 /// Does what comes up until the end. Returns who asked for everything to be undone, if that is why.
