@@ -9,6 +9,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
+use aya::programs::{SchedClassifier, TcAttachType};
 use braid_balance::{
     Attachments, Datapath, Exit, Family, HookKind, Layer, Opened, Options, UplinkEntry, Walk,
 };
@@ -148,8 +149,12 @@ impl World {
         inet.ip("addr add fd00:2::1/64 dev narrow nodad");
         far.ip("addr add 172.16.0.2/24 dev eth0");
         far.ip("addr add fd00:2::2/64 dev eth0 nodad");
-        far.ip("route add default via 172.16.0.1");
-        far.ip("route add default via fd00:2::1");
+        // What comes back must fit, but the servers must not say so when a connection opens.
+        for gateway in ["172.16.0.1", "fd00:2::1"] {
+            far.ip(&format!(
+                "route add default via {gateway} mtu {mtu} advmss 1440"
+            ));
+        }
         for (server, via) in [(SERVER_V4, "172.16.0.2"), (SERVER_V6, "fd00:2::2")] {
             inet.ip(&format!("addr del {server} dev lo"));
             inet.ip(&format!("route add {server} via {via}"));
@@ -239,6 +244,35 @@ impl World {
             .enter(|| datapath.attach(&attachments))
             .expect("attaching");
         (datapath, opened)
+    }
+
+    /// Ids of the programs that run on the host's devices, by either kind of hook, sorted.
+    pub fn run_ids(&self) -> Vec<u32> {
+        let mut ids = Vec::new();
+        for device in ["braid0", "wan0", "wan1", "lan0"] {
+            for (side, name) in [
+                (TcAttachType::Ingress, "ingress"),
+                (TcAttachType::Egress, "egress"),
+            ] {
+                let query = || SchedClassifier::query_tcx(device, side);
+                let Ok((_, programs)) = self.host.enter(query) else {
+                    continue;
+                };
+                ids.extend(programs.iter().map(aya::programs::ProgramInfo::id));
+                let filters = self
+                    .host
+                    .run(&format!("tc filter show dev {device} {name}"));
+                let numbers = filters.split(" id ").skip(1);
+                ids.extend(numbers.map(|rest| {
+                    rest.split_whitespace()
+                        .next()
+                        .and_then(|id| id.parse::<u32>().ok())
+                        .expect("an id")
+                }));
+            }
+        }
+        ids.sort_unstable();
+        ids
     }
 
     pub fn walk(&self, datapath: &mut Datapath, walk: Walk, slots: &[u8]) {
