@@ -58,7 +58,8 @@ def _list(options: argparse.Namespace) -> None:
     if options.names:
         sys.stdout.write("".join(f"{each.name}\n" for each in known))
         return
-    table("Experiments", ["name", "what", "source"], [[each.name, each.title, each.paper] for each in known])
+    rows = [[each.name, each.title, each.paper] for each in known]
+    table("Experiments", ["name", "what", "source"], rows, texts=3)
 
 
 def _run(options: argparse.Namespace) -> None:

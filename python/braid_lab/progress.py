@@ -69,11 +69,11 @@ class Display:
         self.console.print(text, markup=False)
 
 
-def table(title: str, header: list[str], rows: list[list[str]]) -> None:
-    """Print a table on stdout; all columns but the first are figures and stand to the right."""
+def table(title: str, header: list[str], rows: list[list[str]], *, texts: int = 1) -> None:
+    """Print a table on stdout; the first `texts` columns are texts, all others figures that stand to the right."""
     made = Table(title=title, title_justify="left", title_style="bold")
     for number, name in enumerate(header):
-        made.add_column(name, justify="left" if number == 0 else "right")
+        made.add_column(name, justify="left" if number < texts else "right")
     for row in rows:
         made.add_row(*row)
     Console(highlight=False).print(made)

@@ -222,7 +222,7 @@ def _burden(run: Run, pair: Pair, extent: Extent, links: list[Emulated], *, mbit
     """Fill links in both directions for a while and record what arrives and what the emulator uses."""
     down = [(pair.near, pair.far, f"10.{number}.0.2") for number in range(len(links))]
     up = [(pair.far, pair.near, f"10.{number}.0.1") for number in range(len(links))]
-    per_second = 1.02e6 * mbit / FRAME_BITS
+    per_second = 1.1e6 * mbit / FRAME_BITS
     shares, rates = [], []
     for _ in range(extent.runs):
         before = [_ticks(link.process.pid) for link in links]
