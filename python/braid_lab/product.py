@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from braid_lab.process import LabError, Output, run, wait_until
+from braid_lab.process import CommandError, LabError, Output, run, wait_until
 
 if TYPE_CHECKING:
     from braid_lab.net.namespace import Namespace
@@ -37,6 +37,10 @@ def binary(name: str = "braid") -> Path:
     return path
 
 
+#: The exit status of commands that show a state which is not as it should be.
+DEGRADED = 4
+
+
 class Braid:
     """The real `braid` in a namespace, with its own run directory."""
 
@@ -51,8 +55,11 @@ class Braid:
         return run(argv, namespace=self.namespace.name, check=check, timeout=timeout)
 
     def json(self, *words: str) -> dict[str, Any]:
-        """Return what `braid WORDS… --json` says."""
-        answer: dict[str, Any] = json.loads(self.call(*words, "--json").stdout)
+        """Return what `braid WORDS… --json` says; a degraded state is an answer too."""
+        said = self.call(*words, "--json", check=False)
+        if said.status not in (0, DEGRADED):
+            raise CommandError(["braid", *words], said.status, said.text)
+        answer: dict[str, Any] = json.loads(said.stdout)
         return answer
 
     def up(self, *options: str | Path) -> Output:
