@@ -1,1 +1,30 @@
-//! Views over other people's bytes: Ethernet, IP, TCP, UDP, ICMP, and incremental checksums.
+//! Views over other people's bytes: Ethernet, IP, TCP, UDP, ICMP, and checksums.
+//!
+//! In: bytes as they came from a wire or a file. Out: what their headers say, or an [`Error`] that
+//! names the header and what is wrong with it. Nothing here allocates, panics on any input, or
+//! believes a length without checking it against the bytes that are there.
+//!
+//! ```
+//! use braid_packet::{Packet, Transport};
+//!
+//! let bytes = braid_packet::build::udp(
+//!     ("192.0.2.1".parse().unwrap(), 1000),
+//!     ("192.0.2.2".parse().unwrap(), 53),
+//!     b"question",
+//! );
+//! let packet = Packet::parse(&bytes)?;
+//! assert!(matches!(packet.transport, Transport::Udp { dest: 53, .. }));
+//! assert!(packet.checksums_hold());
+//! # Ok::<(), braid_packet::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod build;
+pub mod checksum;
+mod error;
+mod ip;
+mod packet;
+
+pub use error::Error;
+pub use ip::{Fragment, Ip};
+pub use packet::{Packet, Transport, protocol};

@@ -1,0 +1,85 @@
+//! The internet checksum (RFC 1071) and its incremental update (RFC 1624).
+
+use std::net::IpAddr;
+
+/// One's complement sum of 16-bit words, folded; an odd last byte counts as if a zero followed.
+pub fn sum(bytes: &[u8]) -> u16 {
+    let mut words = bytes.chunks_exact(2);
+    let mut sum: u64 = words
+        .by_ref()
+        .map(|w| u64::from(u16::from_be_bytes([w[0], w[1]])))
+        .sum();
+    if let [last] = words.remainder() {
+        sum += u64::from(*last) << 8;
+    }
+    fold(sum)
+}
+
+/// The checksum of a header that contains its own checksum as zero: what the field should be.
+pub fn of(bytes: &[u8]) -> u16 {
+    !sum(bytes)
+}
+
+/// The transport checksum over pseudo-header (RFC 9293 §3.1, RFC 8200 §8.1) and segment, whose own
+/// checksum field is zero. Addresses of different families have no pseudo-header; both are then
+/// taken in their IPv6 form.
+pub fn of_transport(source: IpAddr, dest: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
+    let ends = match (source, dest) {
+        (IpAddr::V4(source), IpAddr::V4(dest)) => {
+            u64::from(sum(&source.octets())) + u64::from(sum(&dest.octets()))
+        }
+        _ => u64::from(sum(&v6(source))) + u64::from(sum(&v6(dest))),
+    };
+    let length = segment.len() as u64;
+    !fold(ends + u64::from(protocol) + (length >> 16) + (length & 0xffff) + u64::from(sum(segment)))
+}
+
+/// The checksum after a 16-bit word that it covers changed: RFC 1624 eq. 3, `~(~C + ~m + m')`.
+pub fn replace(checksum: u16, old: u16, new: u16) -> u16 {
+    !fold(u64::from(!checksum) + u64::from(!old) + u64::from(new))
+}
+
+/// Whether two checksums mean the same: one's complement has two zeros.
+pub fn same(a: u16, b: u16) -> bool {
+    let plain = |value| if value == 0xffff { 0 } else { value };
+    plain(a) == plain(b)
+}
+
+fn v6(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    u16::try_from(sum).expect("folded to 16 bits")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rfc_1071_section_3_example() {
+        // "0001 f203 f4f5 f6f7": the sum is ddf2 (after the carry is added).
+        assert_eq!(
+            sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]),
+            0xddf2
+        );
+    }
+
+    #[test]
+    fn rfc_1624_section_4_example() {
+        // "HC = 0xDD2F, m = 0x5555, m' = 0x3285 … HC' = 0x0000" by eq. 3.
+        assert_eq!(replace(0xdd2f, 0x5555, 0x3285), 0x0000);
+    }
+
+    #[test]
+    fn an_odd_byte_is_padded_behind() {
+        assert_eq!(sum(&[0x12]), 0x1200);
+    }
+}
