@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub mod net;
+pub mod probe;
 pub mod tun;
 pub mod world;
 

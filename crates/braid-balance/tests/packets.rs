@@ -1,0 +1,385 @@
+//! Packet tables: what each program makes of one packet after another.
+
+mod support;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use Verdict::{Dropped, Passed, Sent};
+use braid_balance::{Choice, FlowState, Layer, UplinkEntry, Walk};
+use braid_core::UplinkId;
+use braid_packet::{Transport, build, protocol};
+use support::probe::{Outcome, Probe, Verdict};
+use support::world::{OUTSIDE, SERVER_V4, SERVER_V6};
+
+const INNER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 0, 8));
+const INNER6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x64, 0xff9b, 1, 0x6272, 0, 0, 0, 8));
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 2));
+const SERVER: (IpAddr, u16) = (SERVER_V4, 80);
+
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 16;
+
+fn tcp(port: u16, flags: u8) -> Vec<u8> {
+    build::tcp((INNER, port), SERVER, flags, b"")
+}
+
+/// An answer to a packet that left: ends exchanged.
+fn answer(sent: &Outcome, flags: u8) -> (usize, Vec<u8>) {
+    let packet = sent.read();
+    let Transport::Tcp { source, dest, .. } = packet.transport else {
+        panic!("not tcp")
+    };
+    let uplink = OUTSIDE
+        .iter()
+        .position(|ends| ends.contains(&packet.ip.source))
+        .expect("outer");
+    (
+        uplink,
+        build::tcp(
+            (packet.ip.dest, dest),
+            (packet.ip.source, source),
+            flags,
+            b"",
+        ),
+    )
+}
+
+fn handshake(probe: &Probe, port: u16) -> (usize, Vec<u8>) {
+    let sent = probe.out(&tcp(port, SYN)).is(Sent, "out_new");
+    let (uplink, syn_ack) = answer(&sent, SYN | ACK);
+    probe.back(uplink, &syn_ack).is(Passed, "in_stack");
+    let confirmed = probe.out(&tcp(port, ACK)).is(Sent, "out_flow");
+    assert_eq!(confirmed.events, ["flow_promoted"]);
+    answer(&sent, ACK)
+}
+
+#[test]
+fn tcp_from_syn_to_fin() {
+    let probe = Probe::new();
+    let state = || {
+        probe
+            .flow((INNER, 4000))
+            .map(|flow| (flow.state, flow.kept))
+    };
+    let sent = probe.out(&tcp(4000, SYN)).is(Sent, "out_new");
+    assert_eq!(sent.read().ip.dest, SERVER.0);
+    assert_eq!(
+        sent.read().ip.hops,
+        64,
+        "the host's own packets keep their hop limit"
+    );
+    assert_eq!(state(), Some((FlowState::New, false)));
+    let again = probe.out(&tcp(4000, SYN)).is(Sent, "out_flow");
+    assert_eq!(
+        again.packet, sent.packet,
+        "a retransmitted SYN takes the same way"
+    );
+
+    let (uplink, syn_ack) = answer(&sent, SYN | ACK);
+    let delivered = probe.back(uplink, &syn_ack).is(Passed, "in_stack");
+    assert_eq!(delivered.read().ip.dest, INNER);
+    assert_eq!(state(), Some((FlowState::Answered, false)));
+    probe.out(&tcp(4000, ACK)).is(Sent, "out_flow");
+    assert_eq!(state(), Some((FlowState::Established, true)));
+    probe.out(&tcp(4000, FIN | ACK)).is(Sent, "out_flow");
+    assert_eq!(state(), Some((FlowState::FinWait, true)));
+    let (_, fin) = answer(&sent, FIN | ACK);
+    probe.back(uplink, &fin).is(Passed, "in_stack");
+    assert_eq!(state(), Some((FlowState::Closing, true)));
+
+    let reused = probe.out(&tcp(4000, SYN)).is(Sent, "out_new");
+    assert_eq!(reused.events, ["flow_replaced"]);
+    assert_ne!(
+        reused.read().ip.source,
+        sent.read().ip.source,
+        "a new choice: the next slot"
+    );
+}
+
+#[test]
+fn a_reset_that_nobody_heeds_kills_nothing() {
+    let probe = Probe::new();
+    let (uplink, data) = handshake(&probe, 4100);
+    let rst = build::tcp(SERVER, (OUTSIDE[uplink][0], 4100), RST, b"");
+    probe.back(uplink, &rst).is(Passed, "in_stack");
+    assert_eq!(
+        probe.flow((INNER, 4100)).expect("a flow").state,
+        FlowState::Reset
+    );
+    probe.back(uplink, &data).is(Passed, "in_stack");
+    assert_eq!(
+        probe.flow((INNER, 4100)).expect("a flow").state,
+        FlowState::Established
+    );
+}
+
+#[test]
+fn a_refused_connection_may_try_again_elsewhere() {
+    let probe = Probe::new();
+    let sent = probe.out(&tcp(4200, SYN)).is(Sent, "out_new");
+    let (uplink, refused) = answer(&sent, RST | ACK);
+    probe.back(uplink, &refused).is(Passed, "in_stack");
+    let again = probe.out(&tcp(4200, SYN)).is(Sent, "out_new");
+    assert_ne!(again.read().ip.source, sent.read().ip.source);
+}
+
+#[test]
+fn tcp_in_midstream_goes_by_hash_and_is_answered() {
+    let probe = Probe::new();
+    let sent = probe.out(&tcp(4300, ACK)).is(Sent, "tcp_midstream");
+    assert_eq!(
+        probe.flow((INNER, 4300)).expect("an embryo").choice,
+        Choice::Midstream
+    );
+    let (uplink, rst) = answer(&sent, RST);
+    probe.back(uplink, &rst).is(Passed, "in_stack");
+    probe.out(&tcp(4300, ACK)).is(Sent, "out_flow");
+    assert!(
+        !probe.flow((INNER, 4300)).expect("an embryo").kept,
+        "refused: proves nothing"
+    );
+}
+
+#[test]
+fn one_udp_mapping_serves_every_remote() {
+    let probe = Probe::new();
+    let to = |host: u8, port| {
+        let remote = IpAddr::V4(Ipv4Addr::new(192, 0, 2, host));
+        probe.out(&build::udp((INNER, 5000), (remote, port), b"x"))
+    };
+    let first = to(1, 3478).is(Sent, "out_new");
+    let second = to(2, 9999).is(Sent, "out_flow");
+    assert_eq!(
+        first.read().ip.source,
+        second.read().ip.source,
+        "RFC 4787 REQ-1"
+    );
+    let uplink = usize::from(first.read().ip.source == OUTSIDE[1][0]);
+    let stranger = (IpAddr::V4(Ipv4Addr::new(192, 0, 2, 3)), 443);
+    let hole = build::udp(stranger, (OUTSIDE[uplink][0], 5000), b"punched");
+    let delivered = probe.back(uplink, &hole).is(Passed, "in_stack");
+    assert_eq!(delivered.events, ["flow_promoted"]);
+    assert_eq!(delivered.read().ip.dest, INNER);
+    assert_eq!(probe.flow((INNER, 5000)).expect("a flow").remote, None);
+}
+
+#[test]
+fn quic_is_a_flow_per_remote() {
+    let probe = Probe::new();
+    let to = |host: u8| {
+        let remote = IpAddr::V4(Ipv4Addr::new(192, 0, 2, host));
+        probe
+            .out(&build::udp((INNER, 5100), (remote, 443), b"x"))
+            .is(Sent, "out_new")
+    };
+    assert_ne!(to(1).read().ip.source, to(2).read().ip.source);
+}
+
+#[test]
+fn echoes_keep_their_id_and_never_leave_the_embryos() {
+    let probe = Probe::new();
+    for (inner, server, ask, reply) in [(INNER, SERVER_V4, 8, 0), (INNER6, SERVER_V6, 128, 129)] {
+        let sent = probe
+            .out(&build::icmp(inner, server, ask, 0, 77, b"ping"))
+            .is(Sent, "out_new");
+        let outer = sent.read().ip.source;
+        let uplink = OUTSIDE
+            .iter()
+            .position(|ends| ends.contains(&outer))
+            .expect("outer");
+        let back = build::icmp(server, outer, reply, 0, 77, b"ping");
+        let delivered = probe.back(uplink, &back).is(Passed, "in_stack");
+        assert_eq!(delivered.read().ip.dest, inner);
+        assert!(!probe.flow((inner, 77)).expect("an embryo").kept);
+        let stranger = build::icmp(server, outer, ask, 0, 77, b"ping");
+        probe.back(uplink, &stranger).is(Passed, "in_protocol");
+    }
+}
+
+#[test]
+fn a_taken_port_is_replaced_by_one_of_the_range_until_none_is_left() {
+    let probe = Probe::new();
+    let narrow = |ports| UplinkEntry {
+        ports,
+        ..probe.world.uplinks()[0].clone()
+    };
+    probe
+        .datapath
+        .borrow_mut()
+        .set_uplinks(&[narrow(20_000..=20_001)])
+        .expect("uplinks");
+    let mut datapath = probe.datapath.borrow_mut();
+    probe.world.walk(&mut datapath, Walk::RoundRobin, &[0]);
+    drop(datapath);
+    let from = |host: u8| {
+        let client = IpAddr::V4(Ipv4Addr::new(10, 1, 0, host));
+        probe.forwarded(&build::tcp((client, 6000), SERVER, SYN, b""))
+    };
+    let port = |outcome: &Outcome| match outcome.read().transport {
+        Transport::Tcp { source, .. } => source,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        port(&from(10).is(Sent, "out_new")),
+        6000,
+        "the client's own port"
+    );
+    let second = from(11).is(Sent, "out_new");
+    assert_eq!(second.events, ["port_changed"]);
+    let third = from(12).is(Sent, "out_new");
+    let mut ports = [port(&second), port(&third)];
+    ports.sort_unstable();
+    assert_eq!(ports, [20_000, 20_001]);
+    from(13).is(Dropped, "nat_ports_exhausted");
+}
+
+#[test]
+fn protocols_without_ports_go_by_address() {
+    let probe = Probe::new();
+    let gre = |from| build::packet(from, SERVER_V4, 47, vec![0; 16], None);
+    let sent = probe.forwarded(&gre(CLIENT)).is(Sent, "out_new");
+    let uplink = usize::from(sent.read().ip.source == OUTSIDE[1][0]);
+    let back = build::packet(SERVER_V4, OUTSIDE[uplink][0], 47, vec![0; 16], None);
+    assert_eq!(
+        probe
+            .back(uplink, &back)
+            .is(Passed, "in_stack")
+            .read()
+            .ip
+            .dest,
+        CLIENT
+    );
+    probe
+        .datapath
+        .borrow_mut()
+        .set_uplinks(&probe.world.uplinks()[..1])
+        .expect("one uplink");
+    for host in 20..22 {
+        let other = IpAddr::V4(Ipv4Addr::new(10, 1, 0, host));
+        let _ = probe.forwarded(&gre(other));
+    }
+    let late = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 30));
+    probe.forwarded(&gre(late)).is(Dropped, "nat_address_taken");
+    let unknown = build::packet(INNER, SERVER_V4, 200, vec![0; 16], None);
+    probe.out(&unknown).is(Dropped, "out_protocol");
+}
+
+#[test]
+fn what_must_not_leave_does_not() {
+    let probe = Probe::new();
+    for dest in [
+        "224.0.0.1",
+        "255.255.255.255",
+        "169.254.1.1",
+        "127.0.0.1",
+        "0.0.0.0",
+    ] {
+        let packet = build::udp((INNER, 1), (dest.parse().expect("v4"), 1), b"");
+        probe.out(&packet).is(Dropped, "out_not_unicast");
+    }
+    for dest in ["ff02::1", "fe80::1", "::1", "::"] {
+        let packet = build::udp((INNER6, 1), (dest.parse().expect("v6"), 1), b"");
+        probe.out(&packet).is(Dropped, "out_not_unicast");
+    }
+}
+
+#[test]
+fn a_slot_without_its_uplink_is_skipped_and_none_at_all_is_said() {
+    let probe = Probe::new();
+    let mut uplinks = probe.world.uplinks();
+    uplinks[0].accepts_new = false;
+    probe
+        .datapath
+        .borrow_mut()
+        .set_uplinks(&uplinks)
+        .expect("uplinks");
+    for port in 7000..7004 {
+        let sent = probe.out(&tcp(port, SYN)).is(Sent, "out_new");
+        assert_eq!(sent.read().ip.source, OUTSIDE[1][0]);
+    }
+    assert_eq!(
+        probe.flow((INNER, 7000)).expect("a flow").uplink,
+        UplinkId(1)
+    );
+    uplinks[1].v4 = None;
+    probe
+        .datapath
+        .borrow_mut()
+        .set_uplinks(&uplinks)
+        .expect("uplinks");
+    probe.out(&tcp(7010, SYN)).is(Dropped, "no_uplink");
+}
+
+#[test]
+fn flows_of_a_vanished_uplink_move_or_say_so() {
+    let probe = Probe::new();
+    let mut datapath = probe.datapath.borrow_mut();
+    probe.world.walk(&mut datapath, Walk::RoundRobin, &[0]);
+    drop(datapath);
+    let udp = build::udp((INNER, 5300), (SERVER_V4, 53), b"x");
+    probe.out(&udp).is(Sent, "out_new");
+    probe.out(&tcp(7100, SYN)).is(Sent, "out_new");
+    let second = probe.world.uplinks().split_off(1);
+    let mut datapath = probe.datapath.borrow_mut();
+    datapath.set_uplinks(&second).expect("uplinks");
+    probe.world.walk(&mut datapath, Walk::RoundRobin, &[1]);
+    drop(datapath);
+    let moved = probe.out(&udp).is(Sent, "out_new");
+    assert_eq!(moved.events, ["flow_moved"]);
+    assert_eq!(moved.read().ip.source, OUTSIDE[1][0]);
+    probe.out(&tcp(7100, ACK)).is(Dropped, "uplink_gone");
+}
+
+#[test]
+fn hop_limits_and_sizes_of_the_short_way() {
+    let probe = Probe::new();
+    probe.world.host.ip(&format!(
+        "neigh replace {CLIENT} dev lan0 lladdr 02:00:00:00:00:01"
+    ));
+    let lan = |flags, payload: &[u8]| build::tcp((CLIENT, 8000), SERVER, flags, payload);
+    probe.lan(&lan(SYN, b"")).is(Passed, "lan_not_fast");
+    let sent = probe.forwarded(&lan(SYN, b"")).is(Sent, "out_new");
+    probe.lan(&lan(ACK, b"")).is(Passed, "lan_no_flow");
+    let (uplink, syn_ack) = answer(&sent, SYN | ACK);
+    let back = probe.back(uplink, &syn_ack).is(Sent, "in_lan");
+    assert_eq!((back.read().ip.dest, back.read().ip.hops), (CLIENT, 63));
+    let first = probe.lan(&lan(ACK, b"")).is(Sent, "lan_fast");
+    assert_eq!(first.events, ["flow_promoted"]);
+    assert_eq!(
+        (first.read().ip.source, first.read().ip.hops),
+        (OUTSIDE[uplink][0], 63)
+    );
+    probe.lan(&lan(ACK, &[0; 1461])).is(Passed, "lan_too_big");
+    let mut last = lan(ACK, b"");
+    last[8] = 1;
+    probe.lan(&last).is(Passed, "lan_ttl");
+}
+
+#[test]
+fn a_zero_udp_checksum_stays_zero() {
+    let probe = Probe::new();
+    let mut packet = build::udp((INNER, 5400), (SERVER_V4, 53), b"x");
+    packet[26..28].fill(0);
+    let sent = probe.out(&packet).is(Sent, "out_new");
+    assert_eq!(sent.packet[26..28], [0, 0]);
+    assert_eq!(sent.read().ip.protocol, protocol::UDP);
+}
+
+#[test]
+fn the_layer_of_an_uplink_says_where_headers_begin() {
+    let probe = Probe::new();
+    let mut uplinks = probe.world.uplinks();
+    for uplink in &mut uplinks {
+        uplink.layer = Layer::L3;
+    }
+    probe
+        .datapath
+        .borrow_mut()
+        .set_uplinks(&uplinks)
+        .expect("uplinks");
+    // These frames have an Ethernet header, which is no IP header.
+    let reply = build::tcp(SERVER, (OUTSIDE[0][0], 1), ACK, b"");
+    probe.back(0, &reply).is(Passed, "in_malformed");
+}
