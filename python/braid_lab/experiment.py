@@ -66,6 +66,8 @@ class Run:
     notes: list[str] = field(default_factory=list)
     #: A table that is printed at the end and shown in the report: header, then rows of texts.
     table: list[list[str]] = field(default_factory=list)
+    #: Names of the plots in the order in which they were made.
+    plots: list[str] = field(default_factory=list)
 
     @property
     def random(self) -> random.Random:
@@ -129,6 +131,7 @@ class Run:
         from braid_lab.plots import new
 
         plot = new(width, height)
+        self.plots.append(name)
         yield plot
         for kind in ("svg", "png"):
             plot.savefig(self.folder / f"{name}.{kind}")
@@ -196,6 +199,7 @@ def execute(chosen: Experiment, *, quick: bool, seed: int, out: Path) -> Run:
         "machine": describe(before),
         "figures": [vars(each) for each in run.figures],
         "table": run.table,
+        "plots": run.plots,
         "notes": run.notes,
     }
     (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")

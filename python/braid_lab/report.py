@@ -29,7 +29,7 @@ def write(out: Path) -> bool:
 
 def _load(path: Path) -> dict[str, Any]:
     result: dict[str, Any] = json.loads(path.read_text())
-    result["plots"] = [_inline(plot) for plot in sorted(path.parent.glob("*.svg"))]
+    result["plots"] = [_inline(path.parent / f"{name}.svg") for name in result.get("plots", [])]
     return result
 
 

@@ -178,6 +178,11 @@ def _uplink(
     host.ip(*at_host)
     internet.ip(*at_isp)
     _routes(host, "add", uplink)
+    if 4 in spec.families and spec.layer == "l2":
+        # As after DHCP, both ends know each other. Otherwise the first to ask for the gateway might be a packet with
+        # another uplink's address, left over from an earlier measurement; the gateway does not answer such a
+        # question, and resolution would then keep everybody waiting for three seconds.
+        host.run(["ping", "-c", "1", "-W", "2", "-I", near, uplink.gateway4], check=False)
     return uplink
 
 
