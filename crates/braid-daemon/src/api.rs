@@ -21,13 +21,15 @@ use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::peer::{Gate, Peer};
 use crate::preflight::kernel_release;
-use crate::report::{DatapathReport, DownReport, ErrorReport, VersionReport};
+use crate::report::{DatapathReport, DownReport, ErrorReport, UplinksReport, VersionReport};
 use crate::run_dir::RunDir;
 
 /// What the loop that owns the engine is asked.
 pub enum Job {
     /// A question. It answers its asker itself.
     Ask(Box<dyn FnOnce(&Engine) + Send>),
+    /// Read the configuration again.
+    Reload(oneshot::Sender<Result<UplinksReport, Failure>>),
     /// Undo everything and end.
     Down(oneshot::Sender<Result<DownReport, Failure>>),
 }
@@ -137,6 +139,7 @@ pub async fn serve(
             }),
         )
         .route("/v1/version", get(version))
+        .route("/v1/reload", post(reload))
         .route("/v1/down", post(down))
         .fallback(|| async {
             let failure = Failure::new("not-found", "there is nothing here");
@@ -176,6 +179,11 @@ async fn version(State(desk): State<Desk>) -> Json<VersionReport> {
             pid: std::process::id(),
         }),
     })
+}
+
+async fn reload(State(desk): State<Desk>) -> Answer<UplinksReport> {
+    let (answer, answered) = oneshot::channel();
+    desk.pass(Job::Reload(answer), answered).await
 }
 
 async fn down(State(desk): State<Desk>) -> Answer<DownReport> {

@@ -9,7 +9,9 @@
 
 use std::path::Path;
 
-use braid_balance::{Attachments, Datapath, Family, HookKind, KernelTime, Opened, SweepReport};
+use braid_balance::{
+    Attachments, Datapath, Family, HookKind, KernelTime, Opened, SweepReport, Walk,
+};
 use braid_core::UplinkId;
 use braid_uplink::{Discovery, Rejected, Selection, Snapshot, Uplink, Watch};
 
@@ -17,22 +19,25 @@ use crate::config::Hook;
 use crate::failure::Failure;
 use crate::health::Trouble;
 use crate::plumbing::{Desired, Divert, INNER_V4, INNER_V6, Plumbing, STEER_DEVICE};
+use crate::report::UpReport;
 use crate::roster::{Change, Roster, walk};
 use crate::run_dir::RunDir;
-use crate::settings::{Overrides, Settings};
+use crate::settings::{Origin, Settings};
 use crate::state::State;
 use crate::teardown;
 
 /// A running instance.
 pub struct Engine {
     pub(crate) settings: Settings,
+    /// Where the settings came from and will be read again.
+    pub(crate) origin: Origin,
+    pub(crate) selection: Selection,
     pub(crate) datapath: Datapath,
     pub(crate) roster: Roster,
     pub(crate) trouble: Trouble,
     /// Candidates that are not uplinks, from the last look.
     pub(crate) passed_over: Vec<Rejected>,
     run_dir: RunDir,
-    selection: Selection,
     plumbing: Plumbing,
     state: State,
     applied: Option<Tables>,
@@ -41,6 +46,7 @@ pub struct Engine {
 /// What the datapath's tables were last set to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Tables {
+    walk: Walk,
     uplinks: Vec<braid_balance::UplinkEntry>,
     v4: Vec<UplinkId>,
     v6: Vec<UplinkId>,
@@ -52,8 +58,8 @@ pub struct Started {
     pub engine: Engine,
     /// Tells when to [`Engine::reconcile`].
     pub watch: Watch,
-    /// A datapath that was at work already was taken over.
-    pub adopted: bool,
+    /// What was taken.
+    pub report: UpReport,
 }
 
 impl Engine {
@@ -64,7 +70,7 @@ impl Engine {
     /// What stood in the way. On a clean machine everything is undone again.
     pub async fn start(
         settings: Settings,
-        overrides: &Overrides,
+        origin: Origin,
         run_dir: RunDir,
         mut step: impl FnMut(&str),
     ) -> Result<Started, Failure> {
@@ -82,26 +88,26 @@ impl Engine {
             refuse_remains(&snapshot)?;
             found.require_any()?;
         }
-        if settings.config.uplinks.is_empty() {
-            let names: Vec<&str> = found
-                .uplinks
-                .iter()
-                .map(|uplink| uplink.name.as_str())
-                .collect();
-            overrides.check_names(&names)?;
-        }
+        origin.check_found(&settings, &found)?;
         let state = match earlier {
             Some(state) => state,
             None => State::fresh()?,
         };
 
-        let brought_up =
-            Engine::bring_up(settings, run_dir.clone(), selection, state, &snapshot, step).await;
-        match brought_up {
-            Ok((engine, opened)) => Ok(Started {
+        let brought_up = Engine::bring_up(
+            settings,
+            origin,
+            selection,
+            run_dir.clone(),
+            state,
+            &snapshot,
+            step,
+        );
+        match brought_up.await {
+            Ok((engine, report)) => Ok(Started {
                 engine,
                 watch,
-                adopted: opened != Opened::Fresh,
+                report,
             }),
             Err(failure) if clean => {
                 if let Err(second) = teardown::remove(&run_dir).await {
@@ -115,12 +121,13 @@ impl Engine {
 
     async fn bring_up(
         settings: Settings,
-        run_dir: RunDir,
+        origin: Origin,
         selection: Selection,
+        run_dir: RunDir,
         state: State,
         snapshot: &Snapshot,
         mut step: impl FnMut(&str),
-    ) -> Result<(Engine, Opened), Failure> {
+    ) -> Result<(Engine, UpReport), Failure> {
         state.store(&run_dir)?;
         run_dir.mount_bpffs()?;
         step("loading the datapath");
@@ -137,14 +144,22 @@ impl Engine {
             passed_over: Vec::new(),
             applied: None,
             settings,
+            origin,
+            selection,
             datapath,
             run_dir,
-            selection,
             state,
         };
         step("setting up routes");
         engine.reconcile(snapshot).await?;
-        Ok((engine, opened))
+        let report = UpReport {
+            pid: std::process::id(),
+            adopted: opened != Opened::Fresh,
+            policy: engine.settings.config.policy,
+            uplinks: engine.uplinks()?.uplinks,
+            passed_over: engine.passed_over.iter().map(ToString::to_string).collect(),
+        };
+        Ok((engine, report))
     }
 
     /// Brings everything in line with what there is now. Costs nothing when nothing has changed.
@@ -196,6 +211,7 @@ impl Engine {
 
     fn set_tables(&mut self) -> Result<(), Failure> {
         let tables = Tables {
+            walk: walk(self.settings.config.policy),
             uplinks: self.roster.entries(),
             v4: self.roster.slots(Family::V4).to_vec(),
             v6: self.roster.slots(Family::V6).to_vec(),
@@ -203,10 +219,11 @@ impl Engine {
         if self.applied.as_ref() == Some(&tables) {
             return Ok(());
         }
-        let walk = walk(self.settings.config.policy);
         self.datapath.set_uplinks(&tables.uplinks)?;
-        self.datapath.set_slots(Family::V4, walk, &tables.v4)?;
-        self.datapath.set_slots(Family::V6, walk, &tables.v6)?;
+        self.datapath
+            .set_slots(Family::V4, tables.walk, &tables.v4)?;
+        self.datapath
+            .set_slots(Family::V6, tables.walk, &tables.v6)?;
         self.applied = Some(tables);
         Ok(())
     }

@@ -102,6 +102,16 @@ impl From<braid_balance::Error> for Failure {
     }
 }
 
+impl From<crate::config::ConfigError> for Failure {
+    /// The text is everything that is wrong, over many lines.
+    fn from(error: crate::config::ConfigError) -> Failure {
+        Failure::new(
+            "config",
+            error.render(crate::config::Paint::Plain).trim_end(),
+        )
+    }
+}
+
 impl From<braid_uplink::Error> for Failure {
     fn from(error: braid_uplink::Error) -> Failure {
         match &error {

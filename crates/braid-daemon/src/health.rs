@@ -38,6 +38,8 @@ pub struct Trouble {
     seen: [(Option<u64>, Option<Instant>); ALARMS.len()],
     /// Why the last attempt to follow a change failed.
     pub(crate) reconcile: Option<Failure>,
+    /// Why the last reload was refused.
+    pub(crate) reload: Option<Failure>,
 }
 
 impl Trouble {
@@ -85,7 +87,9 @@ pub fn health(engine: &Engine) -> Vec<Health> {
         });
     }
     for member in members {
-        if let Some(why) = &member.down {
+        // What the user took out of the configuration is as it should be.
+        let wanted = engine.settings.selects(&member.uplink.device);
+        if let Some(why) = member.down.as_ref().filter(|_| wanted) {
             let name = &member.uplink.name;
             health.push(Health {
                 code: "uplink-down".into(),
@@ -117,6 +121,13 @@ pub fn health(engine: &Engine) -> Vec<Health> {
             code: "behind".into(),
             text: format!("a change of the network could not be followed: {failure}"),
             fix: failure.fix.clone().unwrap_or_default(),
+        });
+    }
+    if engine.trouble.reload.is_some() {
+        health.push(Health {
+            code: "reload-refused".into(),
+            text: "the last reload was refused: the configuration before it is at work".into(),
+            fix: "braid reload shows what is wrong".into(),
         });
     }
     health.extend(engine.trouble.alarms());

@@ -236,6 +236,8 @@ struct Api {
     version: VersionReport,
     #[schemars(rename = "GET /v1/config")]
     config: Config,
+    #[schemars(rename = "POST /v1/reload")]
+    reload: UplinksReport,
     #[schemars(rename = "POST /v1/down")]
     down: DownReport,
     #[schemars(rename = "braid up --json")]

@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 use braid_balance::{Exit, Family, Layer, UplinkEntry, Walk};
 use braid_core::slots::{SLOTS, SlotTable, Weights};
 use braid_core::{MAX_UPLINKS, UplinkId};
-use braid_uplink::{Discovery, LinkState, Reason, Snapshot, Uplink};
+use braid_uplink::{Discovery, Link, LinkState, Reason, Snapshot, Uplink};
 
 use crate::config::Policy;
 use crate::settings::Settings;
@@ -96,6 +96,10 @@ impl Roster {
         for member in &mut self.members {
             let link = snapshot.link_named(&member.uplink.device);
             member.present = link.is_some();
+            if let Some(link) = link {
+                // A device that was made anew under its old name has another index.
+                member.uplink.ifindex = link.index;
+            }
             if found
                 .uplinks
                 .iter()
@@ -108,17 +112,12 @@ impl Roster {
                 .rejected
                 .iter()
                 .find(|r| r.candidate.device == *device);
-            // A device that goes down loses its routes and is then no candidate at all.
-            let unlisted = match link.map(|link| link.state) {
-                None => Reason::Missing,
-                Some(LinkState::AdminDown) => Reason::AdminDown,
-                Some(LinkState::NoCarrier) => Reason::NoCarrier,
-                Some(LinkState::Dormant) => Reason::Dormant,
-                Some(LinkState::Up) => Reason::NoRoute,
+            let why = match rejected {
+                Some(rejected) => rejected.reason.to_string(),
+                None if !settings.selects(device) => "not in the configuration any more".into(),
+                // A device that goes down loses its routes and is then no candidate at all.
+                None => state_of(link).to_string(),
             };
-            let why = rejected
-                .map_or(unlisted, |rejected| rejected.reason.clone())
-                .to_string();
             if member.down.as_ref() != Some(&why) {
                 changes.push(Change::Gone(member.uplink.name.clone(), why.clone()));
                 member.down = Some(why);
@@ -141,6 +140,8 @@ impl Roster {
         if let Some(member) = known {
             let was_down = member.down.take().is_some();
             member.present = true;
+            member.weight = settings.weight(&name);
+            member.ports = settings.ports(&name).range();
             let differs = member.uplink != *uplink;
             member.uplink = uplink.clone();
             return match (was_down, differs) {
@@ -238,6 +239,17 @@ impl Roster {
     }
 }
 
+/// Why a device that is no candidate cannot be used.
+fn state_of(link: Option<&Link>) -> Reason {
+    match link.map(|link| link.state) {
+        None => Reason::Missing,
+        Some(LinkState::AdminDown) => Reason::AdminDown,
+        Some(LinkState::NoCarrier) => Reason::NoCarrier,
+        Some(LinkState::Dormant) => Reason::Dormant,
+        Some(LinkState::Up) => Reason::NoRoute,
+    }
+}
+
 /// How a policy has the datapath walk the slots.
 #[must_use]
 pub fn walk(policy: Policy) -> Walk {
@@ -260,7 +272,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::settings::Overrides;
-    use braid_uplink::{Candidate, Link, Rejected};
+    use braid_uplink::{Candidate, Rejected};
 
     fn uplink(device: &str, ifindex: u32, v6: bool) -> Uplink {
         let exit = braid_uplink::Exit {
@@ -389,5 +401,38 @@ mod tests {
         assert!(roster.slots(Family::V6).is_empty());
         assert!(!roster.members()[1].present);
         assert_eq!(roster.members()[1].down.as_deref(), Some("no such device"));
+    }
+
+    #[test]
+    fn a_device_made_anew_has_its_new_index_before_it_is_usable() {
+        let mut roster = Roster::default();
+        let (found, snapshot) = seen(&[uplink("a", 1, false), uplink("b", 2, false)]);
+        roster.update(&found, &snapshot, &settings("rr"));
+        let (_, snapshot) = seen(&[uplink("a", 7, false), uplink("b", 2, false)]);
+        let (found, _) = seen(&[uplink("b", 2, false)]);
+        roster.update(&found, &snapshot, &settings("rr"));
+        let indices: Vec<u32> = roster.entries().iter().map(|entry| entry.ifindex).collect();
+        assert_eq!(indices, [7, 2]);
+    }
+
+    #[test]
+    fn a_reloaded_configuration_changes_weights_and_membership() {
+        let config = |text| {
+            let config = Config::parse("test", text).unwrap();
+            Settings::new(config, &Overrides::default()).unwrap()
+        };
+        let both = [uplink("a", 1, false), uplink("b", 2, false)];
+        let mut roster = Roster::default();
+        let (found, snapshot) = seen(&both);
+        roster.update(&found, &snapshot, &settings("rr"));
+        let three_to_one =
+            config("[[uplink]]\ndevice='a'\nweight=3\n[[uplink]]\ndevice='b'\nweight=1\n");
+        roster.update(&found, &snapshot, &three_to_one);
+        assert_eq!((share(&roster, 0), share(&roster, 1)), (0.75, 0.25));
+        let (found, _) = seen(&both[1..]);
+        roster.update(&found, &snapshot, &config("[[uplink]]\ndevice='b'\n"));
+        let why = roster.members()[0].down.as_deref();
+        assert_eq!(why, Some("not in the configuration any more"));
+        assert_eq!((share(&roster, 0), share(&roster, 1)), (0.0, 1.0));
     }
 }

@@ -3,20 +3,20 @@
 use std::future::pending;
 use std::time::Duration;
 
+use braid_uplink::Watch;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::api::{self, Job};
-use crate::config::Config;
 use crate::engine::{Engine, Started};
 use crate::failure::Failure;
 use crate::peer::Gate;
 use crate::preflight;
-use crate::report::UpReport;
+use crate::report::{DownReport, UpReport};
 use crate::run_dir::{NetworkClaim, RunDir};
-use crate::settings::{Overrides, Settings};
+use crate::settings::{Origin, Settings};
 use crate::teardown;
 
 /// Least time between two sweeps of the flow table. Idle times are minutes; closed TCP flows free
@@ -36,9 +36,7 @@ pub struct Assignment {
     /// Where it lives.
     pub run_dir: RunDir,
     /// What it works by.
-    pub config: Config,
-    /// What the command line said besides.
-    pub overrides: Overrides,
+    pub origin: Origin,
     /// Commit of the build, for `GET /v1/version`.
     pub commit: Option<&'static str>,
 }
@@ -60,17 +58,17 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
     preflight::check()?;
     let Assignment {
         run_dir,
-        config,
-        overrides,
+        origin,
         commit,
     } = assignment;
-    let settings = Settings::new(config, &overrides)?;
+    let settings = origin.read()?;
     let gate = Gate::new(settings.config.api.group.as_deref())?;
     run_dir.create()?;
     let _lock = run_dir.lock()?;
     // Signals from here on end the daemon in order, and not in the middle of a change.
     let signals = Signals::new()?;
-    let begun = begin(settings, &overrides, &run_dir, herald).await;
+    let listener = api::bind(&run_dir, &gate)?;
+    let begun = begin(settings, origin, &run_dir, herald).await;
     if begun.is_err() && !run_dir.state().exists() {
         // Nothing was at work before and nothing is now: then nothing stays.
         run_dir.clear()?;
@@ -83,12 +81,11 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
         // Sent or dropped: either way the service is over.
         let _ = ended.await;
     };
-    let listener = api::bind(&run_dir, &gate)?;
     let service = tokio::spawn(api::serve(listener, gate, jobs, commit, end_of_service));
-    herald.ready(report(&started)?);
+    herald.ready(started.report);
     tracing::info!(pid = std::process::id(), "ready");
 
-    let asked_down = follow(started, &mut questions, signals).await;
+    let asked_down = follow(started.engine, started.watch, &mut questions, signals).await;
     let outcome = match asked_down {
         Some(answer) => {
             let outcome = teardown::remove(&run_dir).await;
@@ -110,34 +107,39 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
 
 async fn begin(
     settings: Settings,
-    overrides: &Overrides,
+    origin: Origin,
     run_dir: &RunDir,
     herald: &mut dyn Herald,
 ) -> Result<(Started, NetworkClaim), Failure> {
     let claim = NetworkClaim::take()?;
     let step = |what: &str| herald.step(what);
-    let started = Engine::start(settings, overrides, run_dir.clone(), step).await?;
+    let started = Engine::start(settings, origin, run_dir.clone(), step).await?;
     Ok((started, claim))
 }
 
 /// Does what comes up until the end. Returns who asked for everything to be undone, if that is why.
 async fn follow(
-    started: Started,
+    mut engine: Engine,
+    mut watch: Watch,
     questions: &mut mpsc::Receiver<Job>,
     mut signals: Signals,
-) -> Option<oneshot::Sender<Result<crate::report::DownReport, Failure>>> {
-    let Started {
-        mut engine,
-        mut watch,
-        ..
-    } = started;
+) -> Option<oneshot::Sender<Result<DownReport, Failure>>> {
     let mut sweep_at = Instant::now() + SWEEP_EVERY;
     let mut retry_at: Option<Instant> = None;
     loop {
         tokio::select! {
-            () = signals.any() => return None,
+            told = signals.next() => match told {
+                Told::End => return None,
+                // Nobody waits for the answer: the log and the health lines have it.
+                Told::Reload => drop(engine.reload().await),
+            },
             job = questions.recv() => match job {
                 Some(Job::Ask(question)) => question(&engine),
+                Some(Job::Reload(answer)) => {
+                    let outcome = engine.reload().await;
+                    // An asker that has hung up needs no answer.
+                    let _ = answer.send(outcome.and_then(|()| engine.uplinks()));
+                }
                 Some(Job::Down(answer)) => return Some(answer),
                 // The service holds the other end until the loop is over.
                 None => return None,
@@ -204,19 +206,17 @@ async fn farewell(service: JoinHandle<std::io::Result<()>>) {
     }
 }
 
-fn report(started: &Started) -> Result<UpReport, Failure> {
-    let engine = &started.engine;
-    Ok(UpReport {
-        pid: std::process::id(),
-        adopted: started.adopted,
-        policy: engine.settings.config.policy,
-        uplinks: engine.uplinks()?.uplinks,
-        passed_over: engine.passed_over.iter().map(ToString::to_string).collect(),
-    })
+/// What a daemon is told by signals.
+enum Told {
+    /// SIGTERM or SIGINT.
+    End,
+    /// SIGHUP.
+    Reload,
 }
 
-/// The signals that end a daemon.
+/// The signals that a daemon listens to.
 struct Signals {
+    reload: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
 }
@@ -225,15 +225,17 @@ impl Signals {
     fn new() -> Result<Signals, Failure> {
         let listen = |kind| signal(kind).map_err(|error| Failure::io("listen for signals", &error));
         Ok(Signals {
+            reload: listen(SignalKind::hangup())?,
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
         })
     }
 
-    async fn any(&mut self) {
+    async fn next(&mut self) -> Told {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => Told::End,
+            _ = self.interrupt.recv() => Told::End,
+            _ = self.reload.recv() => Told::Reload,
         }
     }
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 use braid_core::Rate;
-use braid_uplink::{Override, Selection, Wanted};
+use braid_uplink::{Discovery, Override, Selection, Wanted};
 
 use crate::config::{Config, Policy, Ports};
 use crate::failure::Failure;
@@ -17,6 +18,43 @@ pub struct Overrides {
     pub policy: Option<Policy>,
     /// `--weight NAME=N`, in the order given.
     pub weights: Vec<(String, NonZeroU32)>,
+}
+
+/// Where settings come from, to be read now and again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The file that the user named, if any; see [`Config::find`].
+    pub file: Option<PathBuf>,
+    /// What the command line said over it.
+    pub overrides: Overrides,
+}
+
+impl Origin {
+    /// Reads and joins both.
+    ///
+    /// # Errors
+    /// As [`Config::find`] and [`Settings::new`].
+    pub fn read(&self) -> Result<Settings, Failure> {
+        let (config, _) = Config::find(self.file.as_deref())?;
+        Settings::new(config, &self.overrides)
+    }
+
+    /// Checks the command line's words against the uplinks that were found, where only that tells
+    /// their names.
+    ///
+    /// # Errors
+    /// As [`Overrides::check_names`].
+    pub fn check_found(&self, settings: &Settings, found: &Discovery) -> Result<(), Failure> {
+        if !settings.config.uplinks.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<&str> = found
+            .uplinks
+            .iter()
+            .map(|uplink| uplink.name.as_str())
+            .collect();
+        self.overrides.check_names(&names)
+    }
 }
 
 /// What the daemon works by.
@@ -83,6 +121,13 @@ impl Settings {
             [] => vec![Ports::default().range()],
             uplinks => uplinks.iter().map(|uplink| uplink.ports.range()).collect(),
         }
+    }
+
+    /// Whether a device may be an uplink at all.
+    #[must_use]
+    pub fn selects(&self, device: &str) -> bool {
+        let uplinks = &self.config.uplinks;
+        uplinks.is_empty() || uplinks.iter().any(|uplink| uplink.device == device)
     }
 
     /// Which devices are to be uplinks.

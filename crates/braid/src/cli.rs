@@ -32,6 +32,11 @@ pub enum Command {
     Up(UpArgs),
     /// End, and leave the machine as it was found; also after a crash
     Down(Output),
+    /// Read the configuration again: all of it or nothing
+    ///
+    /// Running flows keep their uplinks. After a refusal the old configuration stays at work, and
+    /// `braid status` says so.
+    Reload(Output),
     /// Show uplinks, flows and what is not as it should be
     ///
     /// SHARE % is the part of new flows that an uplink gets. Exit code 4 means degraded: a health

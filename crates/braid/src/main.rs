@@ -95,6 +95,7 @@ fn run(cli: Cli) -> Outcome {
     match cli.command {
         Command::Up(arguments) => up::up(run_dir, &arguments),
         Command::Down(output) => up::down(&run_dir, output),
+        Command::Reload(output) => reload(&run_dir, output),
         Command::Status(output) => status(&run_dir, output),
         Command::Uplinks(output) => uplinks(&run_dir, output),
         Command::Flows(arguments) => flows(&run_dir, &arguments),
@@ -120,6 +121,7 @@ fn wants_json(command: &Command) -> bool {
         Command::Up(arguments) => arguments.output.json && !arguments.detached,
         Command::Flows(arguments) => arguments.output.json,
         Command::Down(output)
+        | Command::Reload(output)
         | Command::Status(output)
         | Command::Uplinks(output)
         | Command::Version(output)
@@ -160,6 +162,15 @@ fn status(run_dir: &RunDir, output: Output) -> Outcome {
     } else {
         Err(Stop::Degraded)
     }
+}
+
+fn reload(run_dir: &RunDir, output: Output) -> Outcome {
+    let answer = runtime()?.block_on(client::post(run_dir, "/v1/reload"));
+    let report: UplinksReport = answer?;
+    answer_either(output.json, &report, |paint| {
+        show::uplinks(&report.uplinks, paint)
+    })?;
+    Ok(())
 }
 
 fn uplinks(run_dir: &RunDir, output: Output) -> Outcome {

@@ -83,7 +83,11 @@ pub fn answer_either(
 /// Shows a failure: what, where and why, then what to do next.
 pub fn show_failure(failure: &Failure, json: bool) {
     let paint = paint(&io::stderr());
-    eprintln!("{} {}", tinted("error:", Tint::Bad, paint), failure.text);
+    match failure.code.as_str() {
+        // Its text is a page of its own, with carets under the words that it is about.
+        "config" => eprintln!("{}", failure.text),
+        _ => eprintln!("{} {}", tinted("error:", Tint::Bad, paint), failure.text),
+    }
     if let Some(fix) = &failure.fix {
         eprintln!("  {} {fix}", tinted("fix:", Tint::Bold, paint));
     }

@@ -9,7 +9,7 @@ use braid_daemon::launch::{self, Pipe};
 use braid_daemon::report::{DownReport, UpReport};
 use braid_daemon::run_dir::RunDir;
 use braid_daemon::serve::{self, Assignment, Herald};
-use braid_daemon::settings::{Overrides, Settings};
+use braid_daemon::settings::{Origin, Overrides, Settings};
 use braid_daemon::{preflight, teardown};
 
 use crate::cli::{Output, UpArgs};
@@ -30,11 +30,9 @@ pub fn up(run_dir: RunDir, arguments: &UpArgs) -> Outcome {
         };
         return Ok(runtime()?.block_on(serve::run(assignment, &mut herald))?);
     }
-    // What is wrong on the command line is better said before a process is started for it.
-    Settings::new(assignment.config, &assignment.overrides)?;
     let progress = Progress::of("braid up");
     progress.step("starting the daemon");
-    let command = again(&run_dir, arguments)?;
+    let command = again(&run_dir, &assignment.origin)?;
     let report = launch::background(command, &run_dir, |what| progress.step(what))?;
     drop(progress);
     announce(&report, arguments.output.json)
@@ -47,40 +45,41 @@ fn announce(report: &UpReport, json: bool) -> Outcome {
 }
 
 fn assignment(run_dir: RunDir, arguments: &UpArgs) -> Result<Assignment, Stop> {
-    let (config, _) = Config::find(arguments.config.as_deref()).map_err(Stop::Config)?;
-    let overrides = Overrides {
-        policy: arguments.policy.map(Into::into),
-        weights: arguments.weights.clone(),
+    // The daemon works in another directory.
+    let absolute =
+        |path| std::path::absolute(path).map_err(|error| Failure::io("--config", &error));
+    let origin = Origin {
+        file: arguments.config.as_ref().map(absolute).transpose()?,
+        overrides: Overrides {
+            policy: arguments.policy.map(Into::into),
+            weights: arguments.weights.clone(),
+        },
     };
+    // Read here for its diagnostics alone; the daemon reads it itself, now and at every reload.
+    let (config, _) = Config::find(arguments.config.as_deref())?;
+    Settings::new(config, &origin.overrides)?;
     Ok(Assignment {
         run_dir,
-        config,
-        overrides,
+        origin,
         commit: crate::COMMIT,
     })
 }
 
 /// This program again, as the daemon in the background.
-fn again(run_dir: &RunDir, arguments: &UpArgs) -> Result<Command, Failure> {
+fn again(run_dir: &RunDir, origin: &Origin) -> Result<Command, Failure> {
     let program = std::env::current_exe().map_err(|error| Failure::io("find myself", &error))?;
     let mut command = Command::new(program);
     command
         .arg("--run-dir")
         .arg(run_dir.path())
         .args(["up", "--foreground", "--detached"]);
-    if let Some(config) = &arguments.config {
-        // The daemon works in another directory.
-        let config = std::path::absolute(config);
-        command
-            .arg("--config")
-            .arg(config.map_err(|error| Failure::io("--config", &error))?);
+    if let Some(config) = &origin.file {
+        command.arg("--config").arg(config);
     }
-    if let Some(policy) = arguments.policy {
-        command
-            .arg("--policy")
-            .arg(braid_daemon::config::Policy::from(policy).to_string());
+    if let Some(policy) = origin.overrides.policy {
+        command.arg("--policy").arg(policy.to_string());
     }
-    for (name, weight) in &arguments.weights {
+    for (name, weight) in &origin.overrides.weights {
         command.arg("--weight").arg(format!("{name}={weight}"));
     }
     Ok(command)

@@ -1,0 +1,92 @@
+//! Taking a changed configuration over while running: all of it or nothing.
+
+use std::mem;
+
+use crate::engine::Engine;
+use crate::failure::Failure;
+use crate::settings::Settings;
+
+impl Engine {
+    /// Reads the configuration again and works by it from now on. Flows keep their uplinks; shares
+    /// of new flows follow the new word. After a failure everything is as before, and
+    /// `braid status` says so until a reload succeeds.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration, or what the kernel refused.
+    pub async fn reload(&mut self) -> Result<(), Failure> {
+        let outcome = self.try_reload().await;
+        match &outcome {
+            Ok(()) => tracing::info!("configuration reloaded"),
+            Err(failure) => tracing::warn!(%failure, "configuration not reloaded"),
+        }
+        self.trouble.reload = outcome.as_ref().err().cloned();
+        outcome
+    }
+
+    async fn try_reload(&mut self) -> Result<(), Failure> {
+        let settings = self.origin.read()?;
+        check_fixed(&self.settings, &settings)?;
+        let selection = settings.selection()?;
+        let snapshot = braid_uplink::netlink::read().await?;
+        let found = braid_uplink::choose(&snapshot, &selection);
+        found.require_any()?;
+        self.origin.check_found(&settings, &found)?;
+
+        let before = mem::replace(&mut self.settings, settings);
+        let selected = mem::replace(&mut self.selection, selection);
+        let outcome = self.reconcile(&snapshot).await;
+        if outcome.is_err() {
+            self.settings = before;
+            self.selection = selected;
+            if let Err(failure) = self.reconcile(&snapshot).await {
+                tracing::warn!(%failure, "cannot go back to the old configuration");
+            }
+        }
+        outcome
+    }
+}
+
+/// Refuses changes of what is fixed at start: the size and hooks of what runs in the kernel, and
+/// who may ask.
+fn check_fixed(now: &Settings, wanted: &Settings) -> Result<(), Failure> {
+    let (now, wanted) = (&now.config, &wanted.config);
+    let table = if now.datapath != wanted.datapath {
+        "[datapath]"
+    } else if now.api != wanted.api {
+        "[api]"
+    } else {
+        return Ok(());
+    };
+    let text = format!("{table} has changed, which a running daemon cannot follow");
+    let fix = match table {
+        "[api]" => "end the daemon with SIGTERM, then braid up: no flow is lost",
+        _ => "braid down, then braid up; running flows are lost",
+    };
+    Err(Failure::new("fixed", text).fix(fix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::settings::Overrides;
+
+    fn settings(text: &str) -> Settings {
+        let config = Config::parse("test", text).unwrap();
+        Settings::new(config, &Overrides::default()).unwrap()
+    }
+
+    #[test]
+    fn policy_and_weights_may_change_and_the_datapath_may_not() {
+        let now = settings("");
+        check_fixed(&now, &settings("policy = 'hash-pair'")).unwrap();
+        check_fixed(&now, &settings("[[uplink]]\ndevice='a'\nweight=2\n")).unwrap();
+        let refused = check_fixed(&now, &settings("[datapath]\nmax_flows = 2048")).unwrap_err();
+        assert_eq!(
+            refused.text,
+            "[datapath] has changed, which a running daemon cannot follow"
+        );
+        let refused = check_fixed(&now, &settings("[api]\ngroup = 'adm'")).unwrap_err();
+        assert!(refused.fix.unwrap().contains("SIGTERM"));
+    }
+}
