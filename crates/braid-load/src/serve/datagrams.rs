@@ -1,6 +1,6 @@
 //! UDP: echo, count, and tell the count.
 
-use super::GLANCE_MS;
+use super::{GLANCE_MS, REST};
 use crate::batch::Batch;
 use crate::error::Error;
 use crate::socket::{dropped_datagrams, enlarge_receive_buffer};
@@ -11,14 +11,9 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 /// Datagrams taken per system call.
 const BATCH: usize = 128;
-
-/// Rest between two drains of the sockets. Without it every datagram wakes the server, and waking
-/// costs more than what is being measured (the same reason why network cards delay interrupts).
-const REST: Duration = Duration::from_micros(300);
 
 /// The datagram sockets and what they counted.
 pub(super) struct Sink {

@@ -90,3 +90,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ServeReport, Error> {
 
 /// How often a serving thread looks whether it should stop, in milliseconds.
 const GLANCE_MS: u8 = 100;
+
+/// Rest of a serving thread between two rounds of events. Without it every packet wakes the server,
+/// and waking costs more than what is being measured (the same reason why network cards delay
+/// interrupts).
+const REST: Duration = Duration::from_micros(300);

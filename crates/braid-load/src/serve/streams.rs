@@ -1,19 +1,21 @@
 //! TCP: accepts on many ports and echoes, one epoll per thread.
 //!
-//! Every thread listens on every port (`SO_REUSEPORT`), so that no queue is shared.
+//! Every thread listens on every port (`SO_REUSEPORT`), so that no queue is shared. Between two
+//! rounds of events a thread rests: a wake-up per connection costs as much as a gateway does, and the
+//! gateway is what is being measured.
 
-use super::GLANCE_MS;
+use super::{GLANCE_MS, REST};
 use crate::error::Error;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn6, accept4, bind, listen, setsockopt,
-    socket, sockopt,
+    AddressFamily, Backlog, MsgFlags, SockFlag, SockType, SockaddrIn6, bind, listen, recv,
+    setsockopt, socket, sockopt,
 };
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddrV6, TcpListener, TcpStream};
 use std::ops::RangeInclusive;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Events taken per wait.
@@ -25,8 +27,8 @@ const LISTENER: u64 = 1 << 32;
 /// One thread's listeners and connections.
 pub(super) struct Worker {
     epoll: Epoll,
-    /// Kept only so that they stay open; events name them by descriptor.
-    _listeners: Vec<TcpListener>,
+    /// Named by their place in this list.
+    listeners: Vec<TcpListener>,
     /// Indexed by descriptor, which the kernel keeps small and dense.
     connections: Vec<Option<TcpStream>>,
     accepted: BTreeMap<IpAddr, u64>,
@@ -41,7 +43,7 @@ impl Worker {
         for port in ports {
             let listener = listener(port)
                 .map_err(|e| Error::new(format!("listen on TCP port {port}"), e.into()))?;
-            let token = listener.as_raw_fd() as u64 | LISTENER;
+            let token = listeners.len() as u64 | LISTENER;
             epoll
                 .add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, token))
                 .map_err(explain)?;
@@ -50,7 +52,7 @@ impl Worker {
         let (connections, accepted) = (Vec::new(), BTreeMap::new());
         Ok(Worker {
             epoll,
-            _listeners: listeners,
+            listeners,
             connections,
             accepted,
         })
@@ -65,38 +67,38 @@ impl Worker {
                 .wait(&mut events, EpollTimeout::from(GLANCE_MS))
                 .map_err(|e| Error::new("wait for events", e.into()))?;
             for event in &events[..count] {
-                let fd = (event.data() & !LISTENER) as RawFd;
+                let number = (event.data() & !LISTENER) as usize;
                 if event.data() & LISTENER != 0 {
-                    self.accept(fd)?;
+                    self.accept(number)?;
                 } else {
-                    self.echo(fd);
+                    self.serve(number);
                 }
             }
+            std::thread::sleep(REST);
         }
         Ok(self.accepted)
     }
 
     /// Takes everything that waits at a listener.
-    fn accept(&mut self, listener: RawFd) -> Result<(), Error> {
+    fn accept(&mut self, number: usize) -> Result<(), Error> {
         loop {
-            let fd = match accept4(listener, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC) {
-                Ok(fd) => fd,
-                Err(nix::Error::EAGAIN) => return Ok(()),
+            let (mut stream, peer) = match self.listeners[number].accept() {
+                Ok(accepted) => accepted,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
                 // The client has left already.
-                Err(nix::Error::ECONNABORTED) => continue,
-                Err(e) => return Err(Error::new("accept a connection", e.into())),
+                Err(e) if e.kind() == ErrorKind::ConnectionAborted => continue,
+                Err(e) => return Err(Error::new("accept a connection", e)),
             };
-            // SAFETY: `fd` was just returned by the kernel and belongs to nobody else.
-            let stream = TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
-            // A client that reset its connection meanwhile has no address any more.
-            if let Ok(peer) = stream.peer_addr() {
-                *self.accepted.entry(peer.ip().to_canonical()).or_default() += 1;
+            *self.accepted.entry(peer.ip().to_canonical()).or_default() += 1;
+            // Most clients have closed or asked by now: no need to wait for what is there.
+            if !echo(&mut stream) {
+                continue;
             }
-            let event = EpollEvent::new(EpollFlags::EPOLLIN, fd as u64);
+            let slot = stream.as_raw_fd() as usize;
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, slot as u64);
             self.epoll
                 .add(&stream, event)
                 .map_err(|e| Error::new("watch a connection", e.into()))?;
-            let slot = fd as usize;
             if self.connections.len() <= slot {
                 self.connections.resize_with(slot + 1, || None);
             }
@@ -104,21 +106,24 @@ impl Worker {
         }
     }
 
-    /// Sends back what came; forgets a connection that ended. Closing takes it out of the epoll.
-    fn echo(&mut self, fd: RawFd) {
-        let Some(slot) = self.connections.get_mut(fd as usize) else {
-            return;
-        };
-        let Some(stream) = slot else { return };
-        let mut bytes = [0; 4096];
-        let alive = match stream.read(&mut bytes) {
-            Ok(0) => false,
-            Ok(length) => stream.write_all(&bytes[..length]).is_ok(),
-            Err(e) => e.kind() == std::io::ErrorKind::WouldBlock,
-        };
-        if !alive {
-            *slot = None;
+    /// Serves a connection that has something to say, and forgets it when it ends. Closing takes it
+    /// out of the epoll.
+    fn serve(&mut self, slot: usize) {
+        if let Some(connection) = self.connections.get_mut(slot)
+            && !connection.as_mut().is_some_and(echo)
+        {
+            *connection = None;
         }
+    }
+}
+
+/// Sends back what has come, without waiting for more; `false`: the connection is over.
+fn echo(stream: &mut TcpStream) -> bool {
+    let mut bytes = [0; 4096];
+    match recv(stream.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
+        Ok(0) => false,
+        Ok(length) => stream.write_all(&bytes[..length]).is_ok(),
+        Err(e) => e == nix::Error::EAGAIN,
     }
 }
 
