@@ -5,6 +5,7 @@
 pub mod net;
 pub mod probe;
 pub mod tun;
+pub mod twin;
 pub mod world;
 
 use std::path::{Path, PathBuf};

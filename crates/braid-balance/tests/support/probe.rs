@@ -68,6 +68,11 @@ impl Probe {
     pub fn new() -> Self {
         let world = World::new();
         let (datapath, _) = world.start(&world.options(HookKind::Auto));
+        // Off the devices again: neighbour discovery is counted too, when it likes.
+        let links = world.pin_dir().join("datapath/links");
+        for link in std::fs::read_dir(links).expect("pinned links") {
+            std::fs::remove_file(link.expect("a link").path()).expect("unpinned");
+        }
         let open = |name| {
             let path = world.pin_dir().join("datapath/programs").join(name);
             SchedClassifier::from_pin(path).expect("pinned")
@@ -84,6 +89,16 @@ impl Probe {
             lan: devices[3],
             lan_mac,
         }
+    }
+
+    /// Whether the kernel's test run takes the packet at all: it wants a whole IP header.
+    pub fn takes(packet: &[u8]) -> bool {
+        packet.len()
+            >= if packet.first().is_some_and(|byte| byte >> 4 == 6) {
+                40
+            } else {
+                20
+            }
     }
 
     /// Out of the host itself.
