@@ -64,7 +64,7 @@ fn lan(probe: &Probe, inner: IpAddr, server: IpAddr) -> Vec<u8> {
     host.ip(&format!(
         "neigh replace {inner} dev lan0 lladdr 02:00:00:00:00:01"
     ));
-    let mut packet = |flags| build::tcp((inner, 2000), (server, 80), flags, &[0; 1000]);
+    let packet = |flags| build::tcp((inner, 2000), (server, 80), flags, &[0; 1000]);
     let _ = probe.forwarded(&packet(SYN));
     let _ = probe.back(0, &build::tcp((server, 80), (inner, 2000), SYN | ACK, b""));
     let _ = probe

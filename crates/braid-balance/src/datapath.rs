@@ -75,19 +75,20 @@ impl Datapath {
             hook: Hook::Lan,
             ifindex,
         }));
+        // All checks first: a refusal must not leave half of the programs in place.
+        let mut missing = Vec::new();
+        for &place in &places {
+            if hooks::is_missing(&self.programs, place, self.coexist)? {
+                missing.push(place);
+            }
+        }
         for place in hooks::places(&self.pins)? {
             if !places.contains(&place) {
                 hooks::take(&self.pins, place)?;
             }
         }
-        for place in places {
-            hooks::put(
-                &mut self.programs,
-                &self.pins,
-                place,
-                self.hook,
-                self.coexist,
-            )?;
+        for place in missing {
+            hooks::put(&mut self.programs, &self.pins, place, self.hook)?;
         }
         Ok(())
     }

@@ -133,32 +133,33 @@ pub(crate) fn uses_tcx(hook: HookKind) -> bool {
     }
 }
 
-/// Puts a program on its place unless it is there already.
+/// Whether the program has to be put on its place, or sits there already. Somebody else's program
+/// on a hook that we are not on yet is refused, unless both shall live there.
+pub(crate) fn is_missing(programs: &Programs, place: Place, coexist: bool) -> Result<bool, Error> {
+    let device = place.device()?;
+    let (ours, foreign) = occupants(place, &device, programs.id(place.hook)?)?;
+    match foreign {
+        Some((program, id)) if !ours && !coexist => {
+            let direction = place.hook.side_name();
+            Err(Error::ForeignProgram {
+                device,
+                direction,
+                program,
+                id,
+            })
+        }
+        _ => Ok(!ours),
+    }
+}
+
+/// Puts a program on its place, where it is missing.
 pub(crate) fn put(
     programs: &mut Programs,
     pins: &Pins,
     place: Place,
     hook: HookKind,
-    coexist: bool,
 ) -> Result<(), Error> {
     let device = place.device()?;
-    let own = programs.id(place.hook)?;
-    let (ours, foreign) = occupants(place, &device, own)?;
-    if !ours
-        && !coexist
-        && let Some((program, id)) = foreign
-    {
-        let direction = place.hook.side_name();
-        return Err(Error::ForeignProgram {
-            device,
-            direction,
-            program,
-            id,
-        });
-    }
-    if ours {
-        return Ok(());
-    }
     tracing::info!(device, program = place.hook.program(), "attaching");
     if uses_tcx(hook) {
         put_tcx(programs, pins, place, &device)
