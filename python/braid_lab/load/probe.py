@@ -2,7 +2,9 @@
 
 Both ends run on one machine and so share a clock; arrival is stamped by the kernel. Run the receiver first, as
 `python -m braid_lab.load.probe receive ADDRESS` (prints `ready`, and its findings as JSON once the train has
-passed), then `python -m braid_lab.load.probe send ADDRESS COUNT BYTES PER_SECOND`.
+passed), then `python -m braid_lab.load.probe send ADDRESS COUNT BYTES PER_SECOND CATCH_UP_S`. A sender that the
+machine kept waiting makes up for at most CATCH_UP_S: much where a link is to be kept full, little where delay is
+measured, since a burst fills the queue and is then taken for the link's delay.
 """
 
 from __future__ import annotations
@@ -29,8 +31,6 @@ SILENCE_SECONDS = 0.6
 #: How long the first packet may take.
 PATIENCE_SECONDS = 10.0
 BUFFER_BYTES = 16 << 20
-#: A sender that is later than this does not make up for it.
-STALL_SECONDS = 0.001
 
 
 def receive(address: str) -> None:
@@ -80,7 +80,7 @@ def _findings(arrivals: list[tuple[int, int, int, int]]) -> dict[str, object]:
     }
 
 
-def send(address: str, count: int, size: int, per_second: float) -> None:
+def send(address: str, count: int, size: int, per_second: float, catch_up: float) -> None:
     """Send a train of `count` packets with `size` bytes of payload, evenly spaced."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, BUFFER_BYTES)
@@ -88,13 +88,11 @@ def send(address: str, count: int, size: int, per_second: float) -> None:
         packet = bytearray(size)
         start = time.monotonic()
         for sequence in range(count):
-            # Sleeping is too coarse for fast trains: those send what has fallen due since the last look. After a
-            # longer stall of our own, the rest of the train is late: making up for it would be a burst that
-            # fills the link's queue and is then taken for its delay.
+            # Sleeping is too coarse for fast trains: those send what has fallen due since the last look.
             ahead = start + sequence / per_second - time.monotonic()
             if ahead > 0:
                 time.sleep(ahead)
-            elif ahead < -STALL_SECONDS:
+            elif ahead < -catch_up:
                 start -= ahead
             STAMP.pack_into(packet, 0, sequence, time.time_ns())
             sender.send(packet)
@@ -105,8 +103,8 @@ def main() -> None:
     match sys.argv[1:]:
         case ["receive", address]:
             receive(address)
-        case ["send", address, count, size, per_second]:
-            send(address, int(count), int(size), float(per_second))
+        case ["send", address, count, size, per_second, catch_up]:
+            send(address, int(count), int(size), float(per_second), float(catch_up))
         case _:
             raise SystemExit(__doc__)
 

@@ -66,15 +66,20 @@ class Pair:
             self.near.run(["ping", "-c", "1", "-W", "5", f"10.{number}.0.2"], check=False)
             yield link
 
-    def train(self, *, count: int, size: int, per_second: float, number: int = 0) -> dict[str, Any]:
-        """Send a train over the link and return what arrived."""
-        return trains([(self.near, self.far, f"10.{number}.0.2")], count=count, size=size, per_second=per_second)[0]
+    def train(self, *, count: int, size: int, per_second: float, full: bool = False) -> dict[str, Any]:
+        """Send a train over the first link and return what arrived; `full` as in `trains`."""
+        return trains([(self.near, self.far, "10.0.0.2")], count=count, size=size, per_second=per_second, full=full)[
+            0
+        ]
 
 
 def trains(
-    ways: Sequence[tuple[Namespace, Namespace, str]], *, count: int, size: int, per_second: float
+    ways: Sequence[tuple[Namespace, Namespace, str]], *, count: int, size: int, per_second: float, full: bool = False
 ) -> list[dict[str, Any]]:
-    """Send trains at once over several ways, each from, to and to which address; return what each was like."""
+    """Send trains at once over several ways, each from, to and to which address; return what each was like.
+
+    `full` keeps the links full even if the senders themselves are held up for a moment.
+    """
     probe = [sys.executable, "-m", "braid_lab.load.probe"]
     with contextlib.ExitStack() as stack:
         receivers, senders = [], []
@@ -86,7 +91,7 @@ def trains(
             receiver.wait_output("^ready$")
         for at, (place, _, address) in enumerate(ways):
             log = scratch.directory() / f"send-{at}"
-            argv = [*probe, "send", address, str(count), str(size), str(per_second)]
+            argv = [*probe, "send", address, str(count), str(size), str(per_second), "1" if full else "0.001"]
             senders.append(stack.enter_context(Process(argv, log=log, namespace=place.name)))
         for sender in senders:
             sender.wait()
@@ -126,7 +131,9 @@ def _rates(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) -> 
         with run.step(f"rate {mbit} Mbit/s"), pair.linked(Line(rate=f"{mbit}Mbit/s", queue="50ms")):
             for _ in range(extent.runs):
                 per_second = 1.33e6 * mbit / FRAME_BITS
-                found = pair.train(count=round(per_second * extent.seconds), size=FULL, per_second=per_second)
+                found = pair.train(
+                    count=round(per_second * extent.seconds), size=FULL, per_second=per_second, full=True
+                )
                 errors.append(abs(found["mbit"] / mbit - 1))
                 rows.append(_row("rate", mbit, found["mbit"], found))
         run.measure(f"rate_error_{mbit}mbit", errors, better="lower")
@@ -226,7 +233,8 @@ def _burden(run: Run, pair: Pair, extent: Extent, links: list[Emulated], *, mbit
     shares, rates = [], []
     for _ in range(extent.runs):
         before = [_ticks(link.process.pid) for link in links]
-        found = trains([*down, *up], count=round(per_second * 2 * extent.seconds), size=FULL, per_second=per_second)
+        count = round(per_second * 2 * extent.seconds)
+        found = trains([*down, *up], count=count, size=FULL, per_second=per_second, full=True)
         used = sum(_ticks(link.process.pid) - start for link, start in zip(links, before, strict=True))
         # The trains themselves, not the starting of the programs, are what the time is spent on.
         busy = 2 * extent.seconds * os.sysconf("SC_CLK_TCK") * (os.cpu_count() or 1)
