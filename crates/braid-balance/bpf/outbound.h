@@ -32,6 +32,7 @@ __noinline int learn_inside(struct __sk_buff *skb)
 	struct workbench *work = workbench();
 	struct bpf_fib_lookup route = {};
 	struct uplink *uplink;
+	long result;
 
 	if (!work)
 		return -1;
@@ -52,7 +53,9 @@ __noinline int learn_inside(struct __sk_buff *skb)
 		__builtin_memcpy(route.ipv6_src, &work->packet.dest, 16);
 		__builtin_memcpy(route.ipv6_dst, &work->packet.source, 16);
 	}
-	if (bpf_fib_lookup(skb, &route, sizeof(route), 0) != BPF_FIB_LKUP_RET_SUCCESS ||
+	// An unknown neighbour is fine, it is asked for when it is needed.
+	result = bpf_fib_lookup(skb, &route, sizeof(route), 0);
+	if ((result != BPF_FIB_LKUP_RET_SUCCESS && result != BPF_FIB_LKUP_RET_NO_NEIGH) ||
 	    route.ifindex != device)
 		return 0;
 	work->flow.inside_mtu = lan->mtu;

@@ -383,3 +383,70 @@ fn the_layer_of_an_uplink_says_where_headers_begin() {
     let reply = build::tcp(SERVER, (OUTSIDE[0][0], 1), ACK, b"");
     probe.back(0, &reply).is(Passed, "in_malformed");
 }
+
+#[test]
+fn a_flood_of_syns_evicts_its_like_and_nothing_else() {
+    let probe = Probe::new();
+    let ports = 10_000..10_020;
+    for port in ports.clone() {
+        handshake(&probe, port);
+    }
+    // Six times as many as there is room for.
+    for source in 0..6_000_u32 {
+        let spoofed = IpAddr::V4(Ipv4Addr::from(0x0a02_0000 + source));
+        probe
+            .forwarded(&build::tcp((spoofed, 1), SERVER, SYN, b""))
+            .is(Sent, "out_new");
+    }
+    let flows = probe.datapath.borrow().flows().expect("flows");
+    assert_eq!(flows.iter().filter(|flow| flow.kept).count(), ports.len());
+    assert!(flows.len() <= 1024 + ports.len(), "{} flows", flows.len());
+    for port in ports {
+        probe.out(&tcp(port, ACK)).is(Sent, "out_flow");
+    }
+}
+
+#[test]
+fn a_full_table_leaves_flows_as_embryos_that_work() {
+    let probe = Probe::with_room(2);
+    handshake(&probe, 9001);
+    handshake(&probe, 9002);
+    let sent = probe.out(&tcp(9003, SYN)).is(Sent, "out_new");
+    let (uplink, syn_ack) = answer(&sent, SYN | ACK);
+    probe.back(uplink, &syn_ack).is(Passed, "in_stack");
+    let full = probe.out(&tcp(9003, ACK)).is(Sent, "out_flow");
+    assert_eq!(full.events, ["flow_table_full"]);
+    let (_, data) = answer(&sent, ACK);
+    probe.back(uplink, &data).is(Passed, "in_stack");
+    assert!(!probe.flow((INNER, 9003)).expect("an embryo").kept);
+}
+
+#[test]
+fn shares_are_exact() {
+    let probe = Probe::new();
+    let mut third = probe.world.uplinks()[1].clone();
+    third.id = UplinkId(2);
+    third.ifindex = probe.world.host.ifindex("lan0");
+    let uplinks = [probe.world.uplinks(), vec![third]].concat();
+    probe
+        .datapath
+        .borrow_mut()
+        .set_uplinks(&uplinks)
+        .expect("uplinks");
+    let slots = [0, 1, 0, 2, 0, 1, 0, 1, 0];
+    probe
+        .world
+        .walk(&mut probe.datapath.borrow_mut(), Walk::RoundRobin, &slots);
+    for port in 0..450 {
+        probe.out(&tcp(20_000 + port, SYN)).is(Sent, "out_new");
+        // A retransmission takes no turn.
+        probe.out(&tcp(20_000 + port, SYN)).is(Sent, "out_flow");
+    }
+    let counters = probe.datapath.borrow().counters().expect("counters");
+    let opened: Vec<_> = counters
+        .uplinks
+        .iter()
+        .map(|(_, uplink)| uplink.flows_opened)
+        .collect();
+    assert_eq!(opened, [250, 150, 50], "5 : 3 : 1");
+}

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
-use braid_balance::{Datapath, HookKind, REASONS, Reason, ReasonKind};
+use braid_balance::{Datapath, HookKind, Options, REASONS, Reason, ReasonKind};
 use braid_packet::Packet;
 
 use super::world::World;
@@ -66,8 +66,17 @@ pub struct Probe {
 
 impl Probe {
     pub fn new() -> Self {
+        Self::with_room(4096)
+    }
+
+    /// With room for so many established flows.
+    pub fn with_room(max_flows: u32) -> Self {
         let world = World::new();
-        let (datapath, _) = world.start(&world.options(HookKind::Auto));
+        let options = Options {
+            max_flows,
+            ..world.options(HookKind::Auto)
+        };
+        let (datapath, _) = world.start(&options);
         // Off the devices again: neighbour discovery is counted too, when it likes.
         let links = world.pin_dir().join("datapath/links");
         for link in std::fs::read_dir(links).expect("pinned links") {
