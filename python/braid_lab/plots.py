@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import matplotlib as mpl
+from typing import TYPE_CHECKING
 
-mpl.use("Agg")
-
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: Colours that stay apart for colour-blind readers (Okabe and Ito).
 COLOURS = {
@@ -21,6 +20,11 @@ COLOURS = {
 
 def new(width: float, height: float) -> Figure:
     """Return an empty plot, `width` by `height` inches."""
+    # Slow to load, and of no use to `list`, `shell` and `clean`.
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    mpl.use("Agg")
     mpl.rcParams.update(
         {
             "font.size": 9,

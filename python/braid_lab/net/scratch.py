@@ -9,6 +9,8 @@ import os
 import shutil
 from pathlib import Path
 
+from braid_lab.process import LabError, run
+
 #: Sockets live here, so the path is short: a Unix socket's address holds 107 bytes.
 ROOT = Path("/run/braid-lab")
 
@@ -27,7 +29,13 @@ def start_time(pid: int) -> str | None:
 
 
 def directory() -> Path:
-    """Return this process's own directory, made on first use with a note of who we are."""
+    """Return this process's own directory, made on first use with a note of who we are.
+
+    Whatever makes a namespace or runs a program beside us passes here first, so it is here that LabError says that
+    the lab needs root.
+    """
+    if os.geteuid() != 0:
+        raise LabError("network namespaces need root: run it as root, for example with sudo")
     mine = ROOT / str(os.getpid())
     owner = mine / "owner"
     ours = start_time(os.getpid()) or ""
@@ -66,6 +74,4 @@ def remove(path: Path) -> None:
 
 
 def _umount(mount: str) -> None:
-    from braid_lab.process import run
-
     run(["umount", "--lazy", mount], check=False)

@@ -48,3 +48,20 @@ def datapath(run: Run) -> None:
         endurance.killed_daemon(run, net, daemon, options, seconds=plan.train_seconds)
         endurance.flood(run, net)
         endurance.capacity(run, net, daemon)
+    _tabulate(run)
+
+
+def _tabulate(run: Run) -> None:
+    """Put what Braid must keep below the comparison."""
+    names = (
+        "wrr_share_error",
+        "kill9_lost_packets",
+        "syn_flood_evicted",
+        "flows_held",
+        "flows_held_memory_bytes",
+    )
+    for each in run.figures:
+        if each.name in names:
+            run.table.append(
+                [each.name.replace("_", " "), "on", f"{each.value:,.4f}".rstrip("0").rstrip("."), "", each.unit, ""]
+            )

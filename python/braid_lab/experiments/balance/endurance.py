@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from braid_lab.experiment import Run
 from braid_lab.experiments.balance import loads
@@ -87,18 +85,12 @@ def flood(run: Run, net: SideBySide) -> None:
     run.figure("syn_flood_rate", sent["rate"], unit="1/s")
 
 
-def _status(daemon: Braid) -> dict[str, Any]:
-    """Return the daemon's status; that it calls itself degraded under such loads is for the reader, not for us."""
-    status: dict[str, Any] = json.loads(daemon.call("status", "--json", check=False).stdout)
-    return status
-
-
 def capacity(run: Run, net: SideBySide, daemon: Braid) -> None:
     """Hold many connections at once and prove each alive; record what they cost in memory."""
     with run.step(f"hold {HELD_FLOWS:,} connections at once"):
-        before = _status(daemon)
+        before = daemon.json("status")
         with loads.hold(net, net.braid, HELD_FLOWS) as held:
-            during = _status(daemon)
+            during = daemon.json("status")
             alive = held.alive()
     memory = during["memory_bytes"]
     run.figure("flows_held", alive, better="higher", runs=HELD_FLOWS)
