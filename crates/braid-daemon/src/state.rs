@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -51,18 +52,26 @@ impl State {
     /// It is there and cannot be read.
     pub fn load(run_dir: &RunDir) -> Result<Option<State>, Failure> {
         let path = run_dir.state();
-        let text = match fs::read_to_string(&path) {
+        let bytes = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            text => {
-                text.map_err(|error| Failure::io(format!("read {}", path.display()), &error))?
+            bytes => {
+                bytes.map_err(|error| Failure::io(format!("read {}", path.display()), &error))?
             }
         };
-        let state: State = serde_json::from_str(&text).map_err(|error| {
+        let state = State::parse(&path, &bytes)?;
+        Ok((state.boot == boot()?).then_some(state))
+    }
+
+    /// Reads the contents of a state file; `path` is for the error only.
+    ///
+    /// # Errors
+    /// They are not a state, whatever the disk has made of them, with what to do about it.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<State, Failure> {
+        serde_json::from_slice(bytes).map_err(|error| {
             let text = format!("{}: {error}", path.display());
             let fix = "remove the file and run braid down; sysctls then stay as Braid set them";
             Failure::new("state", text).fix(fix)
-        })?;
-        Ok((state.boot == boot()?).then_some(state))
+        })
     }
 
     /// Checks that the state is of the network namespace that the calling thread is in: undoing
@@ -137,7 +146,9 @@ mod tests {
     fn a_broken_file_is_an_error_with_advice() {
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path());
-        fs::write(run_dir.state(), "{").unwrap();
-        assert!(State::load(&run_dir).unwrap_err().fix.is_some());
+        for contents in [&b""[..], b"{", b"\0\0\0\0", b"{\"boot\":\"\xff"] {
+            fs::write(run_dir.state(), contents).unwrap();
+            assert!(State::load(&run_dir).unwrap_err().fix.is_some());
+        }
     }
 }
