@@ -307,4 +307,57 @@ lte     lte0    down        1500  192.0.2.2 via 192.0.2.1  –          3      0
 ";
         assert_eq!(uplinks(&report().uplinks, Paint::Plain), expected);
     }
+
+    #[test]
+    fn flows_come_most_recent_first() {
+        let flow = |inner: &str, remote: Option<&str>, idle_ms| FlowReport {
+            protocol: "udp".into(),
+            inner: inner.into(),
+            remote: remote.map(str::to_owned),
+            outer: "192.0.2.2:5000".into(),
+            uplink: "dsl".into(),
+            state: "established".into(),
+            age_ms: 2500,
+            idle_ms,
+            tx_bytes: 1234,
+            rx_bytes: 0,
+            tx_packets: 3,
+            rx_packets: 0,
+            why: "next slot".into(),
+        };
+        let report = FlowsReport {
+            flows: vec![
+                flow("10.0.0.2:5000", None, 900),
+                flow("10.0.0.3:5000", Some("198.51.100.1:443"), 100),
+            ],
+        };
+        let expected = "\
+PROTOCOL  INNER          REMOTE            OUTER           UPLINK  STATE        AGE s  IDLE s  TX kB  RX kB  WHY
+udp       10.0.0.3:5000  198.51.100.1:443  192.0.2.2:5000  dsl     established    2.5     0.1    1.2    0.0  next slot
+udp       10.0.0.2:5000  any               192.0.2.2:5000  dsl     established    2.5     0.9    1.2    0.0  next slot
+";
+        assert_eq!(flows(&report, Paint::Plain), expected);
+    }
+
+    #[test]
+    fn findings_come_with_the_mending_command() {
+        let finding = |level, text: &str, fix: &str| braid_daemon::doctor::Finding {
+            code: "x".into(),
+            level,
+            text: text.into(),
+            fix: fix.into(),
+        };
+        let report = DoctorReport {
+            findings: vec![
+                finding(Level::Ok, "kernel 6.1", ""),
+                finding(Level::Fail, "no uplink", "ip route add default via GATEWAY"),
+            ],
+        };
+        let expected = "\
+ok    kernel 6.1
+FAIL  no uplink
+      fix: ip route add default via GATEWAY
+";
+        assert_eq!(doctor(&report, Paint::Plain), expected);
+    }
 }
