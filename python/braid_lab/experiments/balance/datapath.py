@@ -23,7 +23,7 @@ class Plan:
     train_seconds: float
 
 
-QUICK = Plan(rounds=2, seconds=0.3, train_seconds=4.0)
+QUICK = Plan(rounds=2, seconds=0.3, train_seconds=3.0)
 FULL = Plan(rounds=6, seconds=1.5, train_seconds=8.0)
 
 
@@ -33,7 +33,7 @@ FULL = Plan(rounds=6, seconds=1.5, train_seconds=8.0)
     paper="host-flow-balancing",
 )
 def datapath(run: Run) -> None:
-    """Measure both gateways in turn, then ours alone: shares, a killed daemon, a flood, capacity."""
+    """Measure both gateways in turn, and ours alone: shares, capacity, a killed daemon, a flood."""
     plan = QUICK if run.quick else FULL
     weights = [word for name, weight in WEIGHTS.items() for word in ("--weight", f"{name}={weight}")]
     options = ["--policy", "wrr", *weights]
@@ -44,10 +44,13 @@ def datapath(run: Run) -> None:
             daemon = stack.enter_context(braid(net.braid.gateway, net.scratch / "braid", *options))
             stack.enter_context(loads.servers(net))
         endurance.shares(run, net, daemon)
+        endurance.capacity(run, net, daemon)
+        with run.step("start braid anew: an empty flow table, as nftables has"):
+            daemon.down()
+            daemon.up(*options)
         comparison.compare(run, net, rounds=plan.rounds, seconds=plan.seconds)
         endurance.killed_daemon(run, net, daemon, options, seconds=plan.train_seconds)
         endurance.flood(run, net)
-        endurance.capacity(run, net, daemon)
     _tabulate(run)
 
 
