@@ -182,7 +182,8 @@ impl Step {
     }
 }
 
-/// Follows the rates from `start` on until `len` bytes have left.
+/// Follows the rates from `start` on until `len` bytes have left; what would take longer than 584
+/// years ends there, as all time does.
 fn integrate(steps: &[Step], period_work: u128, start: u64, len: u32) -> u64 {
     let period = steps[steps.len() - 1].end;
     let mut left = u128::from(len) * 8 * u128::from(NANOS_PER_SEC);
@@ -194,7 +195,8 @@ fn integrate(steps: &[Step], period_work: u128, start: u64, len: u32) -> u64 {
         let capacity = step.work(at, step.end);
         if left <= capacity {
             let span = left.div_ceil(u128::from(step.rate.bits_per_sec()).max(1));
-            return base + at + u64::try_from(span).unwrap_or(u64::MAX);
+            let span = u64::try_from(span).unwrap_or(u64::MAX);
+            return base.saturating_add(at).saturating_add(span);
         }
         left -= capacity;
         at = step.end;
@@ -203,7 +205,8 @@ fn integrate(steps: &[Step], period_work: u128, start: u64, len: u32) -> u64 {
             // Whole periods at once: a slow trace of short steps may need many of them.
             let skipped = (left - 1) / period_work;
             left -= skipped * period_work;
-            base += period * (1 + u64::try_from(skipped).unwrap_or(0));
+            let periods = u64::try_from(skipped).unwrap_or(u64::MAX).saturating_add(1);
+            base = base.saturating_add(period.saturating_mul(periods));
             (at, index) = (0, 0);
         }
     }
@@ -213,7 +216,10 @@ fn integrate(steps: &[Step], period_work: u128, start: u64, len: u32) -> u64 {
 /// packet that is there at the same instant; later it is gone.
 fn opportunity(times: &[u64], cursor: &mut Cursor, start: u64, len: u32) -> u64 {
     let (count, period) = (times.len() as u64, times[times.len() - 1]);
-    let when = |n: u64| (n / count) * period + times[(n % count) as usize];
+    let when = |n: u64| {
+        let base = (n / count).saturating_mul(period);
+        base.saturating_add(times[(n % count) as usize])
+    };
     if when(cursor.opportunity) < start {
         // A period's last instant is the next one's first; its opportunities come first.
         let cycle = (start - 1) / period;
