@@ -229,7 +229,13 @@ fn check_device(device: &At<String>, problems: &mut Vec<Problem>) {
         "lo" => "the loopback leads nowhere",
         "braid0" | "braid1" => "Braid's own device",
         _ if name.len() > MAX_DEVICE => "longer than the 15 characters a device name has",
-        _ if name.contains(['/', ' ', ':']) => "no device has such a name",
+        // The kernel's own rule. A name becomes part of paths below /proc/sys.
+        "." | ".." => "no device has such a name",
+        _ if name
+            .contains(|c: char| matches!(c, '/' | ':') || c.is_whitespace() || c.is_control()) =>
+        {
+            "no device has such a name"
+        }
         _ => return,
     };
     let what = format!("no uplink on device {name:?}");
