@@ -6,7 +6,7 @@ SHELL := /bin/bash
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO := cargo
 PYTHON_BIN := .venv/bin
-SHELL_SCRIPTS := tools/setup .ci/run
+SHELL_SCRIPTS := tools/setup .ci/run fuzz/run
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 
 help: ## this list
@@ -52,6 +52,10 @@ experiments: setup build ## the long form of every experiment (root)
 	for name in $$($(PYTHON_BIN)/braid-lab list --names); do \
 		$(PYTHON_BIN)/braid-lab run "$$name" || exit 1; done
 	$(PYTHON_BIN)/braid-lab report
+
+FUZZ_SECONDS ?= 60
+fuzz: setup-rust ## feed every parser made-up input, FUZZ_SECONDS (60) each (nightly Rust, cargo-fuzz)
+	FUZZ_SECONDS=$(FUZZ_SECONDS) fuzz/run
 
 clean: ## remove what was built, and what an interrupted lab left behind
 	if [ -x $(PYTHON_BIN)/braid-lab ]; then $(PYTHON_BIN)/braid-lab clean; fi

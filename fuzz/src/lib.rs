@@ -1,0 +1,48 @@
+//! What every parser is held to, whatever bytes it meets.
+//!
+//! In: arbitrary bytes. Out: nothing, or a panic that names the broken promise. One function per
+//! parser; the fuzzer feeds it (`make fuzz`), and `tests/replay.rs` feeds it the committed corpus
+//! in every test run, on a stable compiler and without the fuzzer. An input that once broke a
+//! promise stays in `corpus/<target>/`.
+//!
+//! Nothing here opens a file, a socket or a device: a fuzzer reaches whatever it can name.
+#![forbid(unsafe_code)]
+
+mod config;
+mod control;
+mod drive;
+mod options;
+mod packet;
+mod state;
+mod trace;
+mod units;
+mod uplinks;
+
+pub use config::config;
+pub use control::control;
+pub use options::options;
+pub use packet::packet;
+pub use state::state;
+pub use trace::trace;
+pub use units::units;
+pub use uplinks::uplinks;
+
+/// A function that holds one parser to its promises.
+pub type Target = fn(&[u8]);
+
+/// Every target by name, which is also the name of its corpus directory and of its fuzzer.
+pub const TARGETS: [(&str, Target); 8] = [
+    ("config", config),
+    ("control", control),
+    ("options", options),
+    ("packet", packet),
+    ("state", state),
+    ("trace", trace),
+    ("units", units),
+    ("uplinks", uplinks),
+];
+
+/// Texts are read from files and sockets as UTF-8; what is not UTF-8 never reaches their parsers.
+fn text(data: &[u8]) -> Option<&str> {
+    std::str::from_utf8(data).ok()
+}

@@ -1,0 +1,29 @@
+//! The file by which one daemon undoes what another has done.
+
+use std::path::Path;
+
+use braid_daemon::state::State;
+
+/// What is no state is refused with advice; what is one survives being written, and no beginning
+/// of it is taken for all of it.
+pub fn state(data: &[u8]) {
+    let path = Path::new("/run/braid/state.json");
+    let state = match State::parse(path, data) {
+        Ok(state) => state,
+        Err(refused) => {
+            assert!(refused.text.contains("state.json") && refused.fix.is_some());
+            return;
+        }
+    };
+    let written = serde_json::to_vec(&state).expect("a state is plain data");
+    let again = State::parse(path, &written).expect("what is written is read");
+    assert_eq!(again, state);
+    for end in 0..written.len() {
+        let half = State::parse(path, &written[..end]);
+        assert!(
+            half.is_err(),
+            "{end} of {} bytes were enough",
+            written.len()
+        );
+    }
+}
