@@ -5,6 +5,7 @@
 #include "fragment.h"
 #include "icmp.h"
 #include "leave.h"
+#include "mss.h"
 
 // Fills the reverse key of an inbound packet. Not 0: never ours.
 static __always_inline int reverse_key(const struct packet *packet, struct tuple *key)
@@ -76,7 +77,8 @@ static __noinline int inbound_fragment(struct __sk_buff *skb, const struct packe
 
 // A packet that may be an answer. A function of its own, as the others that inbound() calls: the
 // stack of 512 bytes is for all that are active at once.
-static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *packet, __u64 now)
+static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *packet, __u64 now,
+				    __u32 mtu)
 {
 	struct bpf_redir_neigh hop = {};
 	struct rewrite rewrite = {.side = DEST};
@@ -117,6 +119,8 @@ static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *
 	if (!answer.found.kept && packet->protocol != IPPROTO_TCP && !is_icmp(packet))
 		promote(&answer.key, flow);
 
+	if ((packet->tcp_flags & TCP_SYN) && clamp_mss(skb, packet, mtu))
+		return leave(REASON_in_rewrite_failed, DROP);
 	if (apply(skb, packet, &rewrite))
 		return leave(REASON_in_rewrite_failed, DROP);
 	if (!rewrite.hop)
@@ -144,7 +148,7 @@ static __always_inline int inbound(struct __sk_buff *skb, __u64 now)
 		return inbound_fragment(skb, &packet);
 	if (is_icmp_error(&packet))
 		return icmp_error(skb, &packet);
-	return inbound_whole(skb, &packet, now);
+	return inbound_whole(skb, &packet, now, uplink->mtu);
 }
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "fragment.h"
 #include "leave.h"
+#include "mss.h"
 
 // Addresses that mean something on one link only, or more than one receiver.
 static __always_inline int is_unicast(const struct packet *packet)
@@ -284,6 +285,8 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 		if (!found.kept && proven(found.flow))
 			promote(&key, found.flow);
 	}
+	if ((packet.tcp_flags & TCP_SYN) && clamp_mss(skb, &packet, uplink->mtu))
+		return leave(REASON_out_rewrite_failed, DROP);
 	if (apply(skb, &packet, &rewrite))
 		return leave(REASON_out_rewrite_failed, DROP);
 	return leave(reason, found.kept ? through(&packet, uplink) : through_route(uplink));

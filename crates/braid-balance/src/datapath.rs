@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use aya::programs::ProgramError;
 use aya::{Ebpf, EbpfError, EbpfLoader, include_bytes_aligned};
 use braid_core::UplinkId;
 
@@ -18,6 +19,10 @@ use crate::{
 };
 
 static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/braid.bpf.o"));
+
+/// The verifier gives up with EAGAIN when a signal or task work is pending, which says nothing about
+/// the program.
+const LOAD_ATTEMPTS: usize = 16;
 
 /// A handle on the pinned programs and maps. Dropping it changes nothing in the kernel.
 pub struct Datapath {
@@ -247,9 +252,18 @@ fn pin_program(object: &mut Ebpf, hook: Hook, path: &Path) -> Result<(), Error> 
     let program: &mut aya::programs::SchedClassifier = program
         .try_into()
         .map_err(|error| hooks::refused(name, &error))?;
-    program
-        .load()
-        .map_err(|error| hooks::refused(name, &error))?;
+    let mut attempt = program.load();
+    for _ in 1..LOAD_ATTEMPTS {
+        match &attempt {
+            Err(ProgramError::LoadError { io_error, .. })
+                if io_error.raw_os_error() == Some(libc::EAGAIN) =>
+            {
+                attempt = program.load();
+            }
+            _ => break,
+        }
+    }
+    attempt.map_err(|error| hooks::refused(name, &error))?;
     program
         .pin(path)
         .map_err(|error| pins::system(path, io::Error::other(error.to_string())))

@@ -450,3 +450,50 @@ fn shares_are_exact() {
         .collect();
     assert_eq!(opened, [250, 150, 50], "5 : 3 : 1");
 }
+
+/// A SYN or SYN/ACK with options: NOP, NOP, MSS.
+fn with_mss(near: (IpAddr, u16), far: (IpAddr, u16), flags: u8, mss: u16) -> Vec<u8> {
+    let plain = build::tcp(near, far, flags, b"");
+    let header = plain.len() - 20;
+    let mut segment = plain[header..].to_vec();
+    segment[12] = 7 << 4;
+    segment[16..18].fill(0);
+    segment.extend([1, 1, 2, 4]);
+    segment.extend(mss.to_be_bytes());
+    segment.extend([0, 0]);
+    build::packet(near.0, far.0, protocol::TCP, segment, Some(16))
+}
+
+#[test]
+fn segment_sizes_are_clamped_to_the_uplink_both_ways() {
+    let probe = Probe::new();
+    let mut uplinks = probe.world.uplinks();
+    uplinks.iter_mut().for_each(|uplink| uplink.mtu = 1400);
+    probe
+        .datapath
+        .borrow_mut()
+        .set_uplinks(&uplinks)
+        .expect("uplinks");
+    for (inner, server, headers) in [(INNER, SERVER_V4, 40), (INNER6, SERVER_V6, 60)] {
+        let mss = |outcome: &Outcome| {
+            let packet = outcome.read();
+            u16::from_be_bytes([packet.segment()[24], packet.segment()[25]])
+        };
+        let (near, far) = ((inner, 4400), (server, 80));
+        let sent = probe
+            .out(&with_mss(near, far, SYN, 1460))
+            .is(Sent, "out_new");
+        assert_eq!(mss(&sent), 1400 - headers);
+        let outer = sent.read().ip.source;
+        let uplink = OUTSIDE
+            .iter()
+            .position(|ends| ends.contains(&outer))
+            .expect("outer");
+        let back = probe.back(uplink, &with_mss(far, (outer, 4400), SYN | ACK, 1460));
+        assert_eq!(mss(&back.is(Passed, "in_stack")), 1400 - headers);
+        let small = probe
+            .out(&with_mss(near, far, SYN, 536))
+            .is(Sent, "out_flow");
+        assert_eq!(mss(&small), 536, "what fits stays");
+    }
+}
