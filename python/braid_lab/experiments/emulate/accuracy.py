@@ -103,6 +103,8 @@ def accuracy(run: Run) -> None:
     """Measure rate, delay, jitter, loss, and the ceiling."""
     extent = QUICK if run.quick else FULL_EXTENT
     rows: list[dict[str, Any]] = []
+    # One more for delay at speed, bursts and the ceiling each, two for jitter and the processor each.
+    run.display.expect(len(RATES_MBIT) + len(DELAYS_MS) + len(LOSSES) + 7)
     with namespace("near") as near, namespace("far") as far:
         pair = Pair(near, far)
         _rates(run, pair, extent, rows)
