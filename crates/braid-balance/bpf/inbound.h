@@ -119,7 +119,7 @@ static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *
 	if (!answer.found.kept && packet->protocol != IPPROTO_TCP && !is_icmp(packet))
 		promote(&answer.key, flow);
 
-	if ((packet->tcp_flags & TCP_SYN) && clamp_mss(skb, packet, mtu))
+	if (fit_segments(skb, packet, mtu))
 		return leave(REASON_in_rewrite_failed, DROP);
 	if (apply(skb, packet, &rewrite))
 		return leave(REASON_in_rewrite_failed, DROP);

@@ -285,7 +285,7 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 		if (!found.kept && proven(found.flow))
 			promote(&key, found.flow);
 	}
-	if ((packet.tcp_flags & TCP_SYN) && clamp_mss(skb, &packet, uplink->mtu))
+	if (fit_segments(skb, &packet, uplink->mtu))
 		return leave(REASON_out_rewrite_failed, DROP);
 	if (apply(skb, &packet, &rewrite))
 		return leave(REASON_out_rewrite_failed, DROP);
