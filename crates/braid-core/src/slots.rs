@@ -159,6 +159,14 @@ impl SlotTable {
         SlotTable(table)
     }
 
+    /// A table that is at work somewhere, to be changed by [`SlotTable::rebalance`]. `None` unless
+    /// it has [`SLOTS`] slots of possible uplinks.
+    #[must_use]
+    pub fn found(slots: &[UplinkId]) -> Option<SlotTable> {
+        let whole = slots.len() == SLOTS && slots.iter().all(|id| id.index() < MAX_UPLINKS);
+        whole.then(|| SlotTable(slots.to_vec()))
+    }
+
     /// The slots, in the order in which they are walked.
     #[must_use]
     pub fn as_slice(&self) -> &[UplinkId] {
