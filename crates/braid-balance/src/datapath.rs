@@ -114,6 +114,12 @@ impl Datapath {
         uplinks::set_slots(&mut self.tables, family, walk, slots)
     }
 
+    /// One family's slot table as it is walked now; empty before the first
+    /// [`Datapath::set_slots`].
+    pub fn slots(&self, family: Family) -> Result<Vec<UplinkId>, Error> {
+        uplinks::slots(&self.tables, family)
+    }
+
     /// Removes flows that were idle longer than their state allows at `now`, and halves of pairs.
     pub fn sweep(&mut self, now: KernelTime) -> Result<SweepReport, Error> {
         upkeep::sweep(&mut self.tables, now)

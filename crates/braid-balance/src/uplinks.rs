@@ -137,6 +137,23 @@ pub(crate) fn set_slots(
     tables.settings.set(0, settings, 0).map_err(failed)
 }
 
+/// Reads the bank that is walked.
+pub(crate) fn slots(tables: &Tables, family: Family) -> Result<Vec<UplinkId>, Error> {
+    let family = match family {
+        Family::V4 => FAMILY_V4,
+        Family::V6 => FAMILY_V6,
+    };
+    let failed = |error| refused("map slots", &error);
+    let settings = tables.settings.get(&0, 0).map_err(failed)?;
+    let active = settings.active[family as usize] & 1;
+    let bank = tables
+        .slots
+        .get(&(family * 2 + active), 0)
+        .map_err(failed)?;
+    let walked = bank.slot.iter().take(bank.count as usize);
+    Ok(walked.map(|&uplink| UplinkId(uplink)).collect())
+}
+
 fn is_configured(tables: &Tables, uplink: UplinkId) -> Result<bool, Error> {
     if uplink.index() >= MAX_UPLINKS {
         return Ok(false);
