@@ -124,14 +124,23 @@ fn kernel_state() -> BTreeMap<String, String> {
     state
 }
 
+/// Sysctls that change without us: a key that is made when it is first read, and the machine's
+/// lists of congestion controls, which every namespace shows and any program anywhere extends by
+/// choosing one (`tcp_set_default_congestion_control` in the kernel).
+const NOT_OURS: [&str; 3] = [
+    "tcp_fastopen_key",
+    "tcp_allowed_congestion_control",
+    "tcp_available_congestion_control",
+];
+
 fn read_sysctls(directory: &Path, state: &mut BTreeMap<String, String>) {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             read_sysctls(&path, state);
         } else if let Ok(text) = fs::read_to_string(&path) {
-            // Some cannot be read, or count by themselves.
-            if !path.ends_with("tcp_fastopen_key") {
+            // Some cannot be read.
+            if !NOT_OURS.iter().any(|name| path.ends_with(name)) {
                 state.insert(path.display().to_string(), text);
             }
         }
