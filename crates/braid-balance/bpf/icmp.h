@@ -1,6 +1,6 @@
-// ICMP errors about our flows: the packet that they quote is ours as it looked outside, so it must
-// look as it did inside before the stack sees it, or path MTU discovery and "connection refused"
-// are lost on the way. Only the quoted IP header and 8 bytes after it are certain (RFC 792).
+// ICMP errors about our flows: the packet that they quote must look as it did on the other side, or
+// path MTU discovery and "connection refused" are lost on the way. Only the quoted IP header and 8
+// bytes after it are certain (RFC 792).
 #ifndef BRAID_ICMP_H
 #define BRAID_ICMP_H
 
@@ -93,15 +93,48 @@ static __always_inline __u32 mend_quoted(struct __sk_buff *skb, const struct pac
 	return (__u16)~old + (__u16)*check;
 }
 
+// Replaces one end of the quoted packet, and mends the checksums up to the error's own.
+static __always_inline int rewrite_quote(struct __sk_buff *skb, const struct packet *outer,
+					 const struct packet *quoted, const struct rewrite *rewrite)
+{
+	__u32 address = address_difference(&rewrite->from, &rewrite->to), moved = 0;
+	__u32 port = quoted->l4 + (is_icmp(quoted) ? 4 : rewrite->side == DEST ? 2 : 0);
+	__u64 sum;
+	void *end;
+
+	if (has_ports(quoted->protocol))
+		moved = put16(skb, port, rewrite->to_port);
+	sum = (__u64)moved +
+	      mend_quoted(skb, quoted,
+			  fold16((__u64)moved + (quoted->protocol == IPPROTO_ICMP ? 0 : address)));
+	if (outer->family == FAMILY_V4) {
+		struct iphdr *ip = at(skb, quoted->l3, sizeof(*ip));
+
+		if (!ip)
+			return -1;
+		// Address and header checksum balance each other in the outer sum.
+		ip->check = replace32(ip->check, rewrite->from.word[3], rewrite->to.word[3]);
+		if (rewrite->side == SOURCE)
+			ip->saddr = rewrite->to.word[3];
+		else
+			ip->daddr = rewrite->to.word[3];
+	} else {
+		end = at(skb, quoted->l3 + (rewrite->side == SOURCE ? 8 : 24), 16);
+		if (!end)
+			return -1;
+		__builtin_memcpy(end, &rewrite->to, 16);
+		sum += address;
+	}
+	return bpf_l4_csum_replace(skb, outer->l4 + 2, 0, fold32(sum), 0);
+}
+
+// An error from outside: it quotes a packet that we have sent.
 static __noinline int icmp_error(struct __sk_buff *skb, const struct packet *outer)
 {
-	struct rewrite rewrite = {.side = DEST};
+	struct rewrite rewrite = {.side = SOURCE};
 	struct packet quoted = {};
 	struct answer answer;
 	struct tuple reverse;
-	__u32 port, moved = 0, address;
-	__u64 sum = 0;
-	void *source;
 
 	if (!outer)
 		return leave(REASON_in_malformed, PASS);
@@ -113,32 +146,57 @@ static __noinline int icmp_error(struct __sk_buff *skb, const struct packet *out
 
 	rewrite.from = outer->dest;
 	rewrite.to = answer.key.near;
-	address = address_difference(&rewrite.from, &rewrite.to);
-	port = quoted.l4 + (is_icmp(&quoted) ? 4 : 0);
-	if (has_ports(quoted.protocol))
-		moved = put16(skb, port, answer.key.near_port);
-	sum = (__u64)moved +
-	      mend_quoted(skb, &quoted,
-			  fold16((__u64)moved + (quoted.protocol == IPPROTO_ICMP ? 0 : address)));
-	if (outer->family == FAMILY_V4) {
-		struct iphdr *ip = at(skb, quoted.l3, sizeof(*ip));
-
-		if (!ip)
-			return leave(REASON_in_rewrite_failed, DROP);
-		// Address and header checksum balance each other in the outer sum.
-		ip->check = replace32(ip->check, ip->saddr, rewrite.to.word[3]);
-		ip->saddr = rewrite.to.word[3];
-	} else {
-		source = at(skb, quoted.l3 + 8, 16);
-		if (!source)
-			return leave(REASON_in_rewrite_failed, DROP);
-		__builtin_memcpy(source, &rewrite.to, 16);
-		sum += address;
-	}
-	if (bpf_l4_csum_replace(skb, outer->l4 + 2, 0, fold32(sum), 0) ||
-	    apply(skb, outer, &rewrite))
+	rewrite.to_port = answer.key.near_port;
+	if (rewrite_quote(skb, outer, &quoted, &rewrite))
+		return leave(REASON_in_rewrite_failed, DROP);
+	rewrite.side = DEST;
+	rewrite.from_port = rewrite.to_port;
+	if (apply(skb, outer, &rewrite))
 		return leave(REASON_in_rewrite_failed, DROP);
 	return leave(REASON_in_icmp_error, PASS);
+}
+
+// An error from inside, about a packet that came through us: "fragmentation needed" of a gateway
+// whose LAN carries less than its uplinks, "port unreachable" of a client (RFC 5508 REQ-4, REQ-5).
+// Its source may be any router's address inside and becomes the flow's outer one.
+static __noinline int outbound_error(struct __sk_buff *skb, const struct packet *outer)
+{
+	struct rewrite rewrite = {.side = DEST};
+	struct packet quoted = {};
+	struct uplink *uplink;
+	struct found found;
+	struct tuple key;
+
+	if (!outer)
+		return leave(REASON_out_malformed, DROP);
+	bpf_skb_pull_data(skb, skb->len < 256 ? skb->len : 256);
+	if (parse_quote(skb, outer, &quoted))
+		return leave(REASON_out_malformed, DROP);
+	if (reverse_key(&quoted, &key))
+		return leave(REASON_out_icmp_orphan, DROP);
+	found = find(&key);
+	// As for answers: a remote's port 443 may be a mapping's that serves every remote.
+	if (!found.flow && key.protocol == IPPROTO_UDP && key.far_port) {
+		forget_remote(&key);
+		found = find(&key);
+	}
+	if (!found.flow)
+		return leave(REASON_out_icmp_orphan, DROP);
+	uplink = uplink_at(found.flow->uplink);
+	if (!uplink || !uplink->ifindex || !uplink->exits[outer->family & 1].present)
+		return leave(REASON_uplink_gone, DROP);
+
+	rewrite.from = quoted.dest;
+	rewrite.to = found.flow->outer;
+	rewrite.to_port = found.flow->outer_port;
+	if (rewrite_quote(skb, outer, &quoted, &rewrite))
+		return leave(REASON_out_rewrite_failed, DROP);
+	rewrite.side = SOURCE;
+	rewrite.from = outer->source;
+	rewrite.from_port = rewrite.to_port;
+	if (apply(skb, outer, &rewrite))
+		return leave(REASON_out_rewrite_failed, DROP);
+	return leave(REASON_out_icmp_error, through_route(uplink));
 }
 
 #endif

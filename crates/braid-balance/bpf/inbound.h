@@ -7,36 +7,6 @@
 #include "leave.h"
 #include "mss.h"
 
-// Fills the reverse key of an inbound packet. Not 0: never ours.
-static __always_inline int reverse_key(const struct packet *packet, struct tuple *key)
-{
-	__builtin_memset(key, 0, sizeof(*key));
-	key->near = packet->dest;
-	key->far = packet->source;
-	key->protocol = packet->protocol;
-	switch (packet->protocol) {
-	case IPPROTO_TCP:
-	case IPPROTO_UDP:
-		key->near_port = packet->dest_port;
-		key->far_port = packet->source_port;
-		if (any_remote(packet->protocol, packet->source_port))
-			forget_remote(key);
-		return 0;
-	case IPPROTO_ICMP:
-	case IPPROTO_ICMPV6:
-		key->near_port = packet->dest_port;
-		return !is_echo_reply(packet);
-	case IPPROTO_GRE:
-	case IPPROTO_ESP:
-	case IPPROTO_IPIP:
-	case IPPROTO_IPV6:
-	case IPPROTO_SCTP:
-		return 0;
-	default:
-		return -1;
-	}
-}
-
 static __always_inline int find_answered(struct tuple *reverse, struct answer *answer)
 {
 	if (!follow(reverse, answer))

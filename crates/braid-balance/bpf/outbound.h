@@ -4,6 +4,7 @@
 #define BRAID_OUTBOUND_H
 
 #include "fragment.h"
+#include "icmp.h"
 #include "leave.h"
 #include "mss.h"
 
@@ -256,6 +257,8 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 		return leave(REASON_out_not_unicast, DROP);
 	if (packet.fragment == LATER_FRAGMENT)
 		return outbound_fragment(skb, &packet);
+	if (is_icmp_error(&packet))
+		return outbound_error(skb, &packet);
 	if (forward_key(&packet, &key))
 		return leave(REASON_out_protocol, DROP);
 

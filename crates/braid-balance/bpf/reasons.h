@@ -46,7 +46,9 @@
 	REASON(flow_moved, EVENT, "mapping renewed because its uplink or address is gone")         \
 	REASON(half_pair, EVENT, "half of a pair found, repaired or removed")                      \
 	REASON(slot_skipped, EVENT, "slot named an uplink that takes no flows")                    \
-	REASON(port_changed, EVENT, "flow could not keep its source port")
+	REASON(port_changed, EVENT, "flow could not keep its source port")                         \
+	REASON(out_icmp_error, SENT, "icmp error about a flow sent to its remote")                 \
+	REASON(out_icmp_orphan, DROPPED, "outbound icmp error about no flow of ours")
 
 enum reason_kind { SENT, PASSED, DROPPED, EVENT };
 

@@ -497,3 +497,42 @@ fn segment_sizes_are_clamped_to_the_uplink_both_ways() {
         assert_eq!(mss(&small), 536, "what fits stays");
     }
 }
+
+/// An ICMP error that `router` inside sends about a packet as the inside has received it.
+fn complain(router: IpAddr, received: &Outcome) -> Vec<u8> {
+    let (kind, code) = if router.is_ipv4() { (3, 4) } else { (2, 0) };
+    let remote = received.read().ip.source;
+    build::icmp(router, remote, kind, code, 0, &received.packet)
+}
+
+#[test]
+fn errors_from_inside_reach_the_remote() {
+    let probe = Probe::new();
+    let router = [
+        "10.1.0.1".parse().expect("v4"),
+        "fd00:1::1".parse().expect("v6"),
+    ];
+    let client: [IpAddr; 2] = [CLIENT, "fd00:1::2".parse().expect("v6")];
+    for (family, server) in [SERVER_V4, SERVER_V6].into_iter().enumerate() {
+        let ask = build::udp((client[family], 5600), (server, 53), b"x");
+        let sent = probe.forwarded(&ask).is(Sent, "out_new");
+        let outer = sent.read().ip.source;
+        let uplink = usize::from(outer == OUTSIDE[1][family]);
+        let reply = build::udp((server, 53), (outer, 5600), b"a large answer");
+        let received = probe.back(uplink, &reply);
+        // A client's own error and one of a router on the way to it.
+        for from in [client[family], router[family]] {
+            let error = probe.forwarded(&complain(from, &received));
+            let error = error.is(Sent, "out_icmp_error");
+            assert_eq!(error.read().ip.source, outer);
+            let quote = &error.read().segment()[8..];
+            assert_eq!(quote[HOPS_END[family]..], reply[HOPS_END[family]..]);
+        }
+        let stranger = build::udp((server, 54), (router[family], 1), b"x");
+        let orphan = build::icmp(router[family], server, [3, 1][family], 3, 0, &stranger);
+        probe.forwarded(&orphan).is(Dropped, "out_icmp_orphan");
+    }
+}
+
+/// Where what a router may change ends: behind TTL and header checksum, or behind the hop limit.
+const HOPS_END: [usize; 2] = [12, 8];
