@@ -1,4 +1,5 @@
-//! What can be told to be missing before anything is changed.
+//! What can be told to be missing before anything is changed: a start ends with it, and
+//! [`crate::doctor`] lists it.
 
 use std::fs;
 
@@ -7,7 +8,8 @@ use crate::failure::Failure;
 /// The oldest kernel whose BPF has what the datapath needs (`bpf_redirect_neigh`, 5.10).
 const OLDEST_KERNEL: (u32, u32) = (5, 10);
 
-/// Capabilities the daemon uses, with their bits (`linux/capability.h`) and what for.
+/// Capabilities the daemon uses, with their bits (`linux/capability.h`) and what for. Not `CAP_BPF`
+/// (5.8) in the place of the second: mounting takes that one all the same.
 const CAPABILITIES: [(&str, u32, &str); 2] = [
     ("CAP_NET_ADMIN", 12, "to change routes and attach programs"),
     ("CAP_SYS_ADMIN", 21, "to mount its bpffs and load programs"),
@@ -18,20 +20,20 @@ const CAPABILITIES: [(&str, u32, &str); 2] = [
 /// # Errors
 /// The first thing that lacks, with what to do about it.
 pub fn check() -> Result<(), Failure> {
-    let status = fs::read_to_string("/proc/self/status")
-        .map_err(|error| Failure::io("read /proc/self/status", &error))?;
-    let missing = missing_capabilities(effective(&status));
-    if !missing.is_empty() {
+    if let Some(missing) = missing_capabilities(capabilities()) {
         let failure = Failure::new("permission", format!("not permitted: lacks {missing}"));
         return Err(failure.fix("run it as root, for example with sudo"));
     }
-    let release = kernel_release();
-    if is_too_old(&release) {
-        let (major, minor) = OLDEST_KERNEL;
-        let text = format!("kernel {release} is too old: {major}.{minor} or newer is needed");
+    if let Some(text) = too_old(&kernel_release()) {
         return Err(Failure::new("kernel-too-old", text).fix("boot a newer kernel"));
     }
     Ok(())
+}
+
+/// `CapEff` of this process; none if that cannot be read.
+pub(crate) fn capabilities() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    effective(&status)
 }
 
 /// The running kernel's release, as `uname -r` prints it.
@@ -49,25 +51,29 @@ fn effective(status: &str) -> u64 {
         .unwrap_or(0)
 }
 
-fn missing_capabilities(effective: u64) -> String {
+/// Which of the needed capabilities lack, and what for; `None` if none does.
+pub(crate) fn missing_capabilities(effective: u64) -> Option<String> {
     let missing = CAPABILITIES
         .iter()
         .filter(|(_, bit, _)| effective & (1 << bit) == 0);
-    missing
+    let missing: Vec<_> = missing
         .map(|(name, _, why)| format!("{name} ({why})"))
-        .collect::<Vec<_>>()
-        .join(", ")
+        .collect();
+    (!missing.is_empty()).then(|| missing.join(", "))
 }
 
-/// A release that cannot be read is not held against the kernel: loading will tell.
-fn is_too_old(release: &str) -> bool {
-    let mut numbers = release
-        .split(|c: char| !c.is_ascii_digit())
-        .map(str::parse::<u32>);
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) < OLDEST_KERNEL,
-        _ => false,
-    }
+/// What to say of a kernel that is too old. A release that cannot be read is not held against it:
+/// loading will tell.
+pub(crate) fn too_old(release: &str) -> Option<String> {
+    let (major, minor) = OLDEST_KERNEL;
+    let too_old = version(release)? < OLDEST_KERNEL;
+    too_old.then(|| format!("kernel {release} is too old: {major}.{minor} or newer is needed"))
+}
+
+/// Major and minor number of a kernel release such as `6.1.0-18-amd64`.
+pub(crate) fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -76,18 +82,20 @@ mod tests {
 
     #[test]
     fn kernels_are_compared_by_number() {
-        assert!(is_too_old("5.9.16-generic"));
-        assert!(is_too_old("4.19.0"));
-        assert!(!is_too_old("5.10.0-30-amd64"));
-        assert!(!is_too_old("6.1"));
-        assert!(!is_too_old("unknown"));
+        let text = "kernel 5.9.16-generic is too old: 5.10 or newer is needed";
+        assert_eq!(too_old("5.9.16-generic").as_deref(), Some(text));
+        assert!(too_old("4.19.0").is_some());
+        assert_eq!(too_old("5.10.0-30-amd64"), None);
+        assert_eq!(too_old("6.1"), None);
+        assert_eq!(too_old("unknown"), None);
     }
 
     #[test]
     fn what_lacks_is_named_with_its_purpose() {
         let root = effective("Name:\tx\nCapEff:\t000001ffffffffff\n");
-        assert_eq!(missing_capabilities(root), "");
+        assert_eq!(missing_capabilities(root), None);
         let text = missing_capabilities(effective("CapEff:\t0000000000200000\n"));
-        assert_eq!(text, "CAP_NET_ADMIN (to change routes and attach programs)");
+        let expected = "CAP_NET_ADMIN (to change routes and attach programs)";
+        assert_eq!(text.as_deref(), Some(expected));
     }
 }

@@ -10,7 +10,7 @@ use braid_uplink::{Discovery, OWN_DEVICES, Selection, choose, netlink};
 use nix::unistd::{AccessFlags, access};
 
 use crate::plumbing::{ForeignRule, Plumbing};
-use crate::preflight::kernel_release;
+use crate::preflight::{capabilities, kernel_release};
 
 /// Everything that is judged.
 #[derive(Debug)]
@@ -104,13 +104,6 @@ async fn look_at_ours() -> Result<(bool, Vec<ForeignRule>), crate::plumbing::Err
     let plumbing = Plumbing::open()?;
     let ours = plumbing.steer_ifindex().await?.is_some();
     Ok((ours, plumbing.earlier_rules().await?))
-}
-
-fn capabilities() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0)
 }
 
 fn words(path: &str) -> Vec<String> {

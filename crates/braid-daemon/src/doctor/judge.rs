@@ -10,15 +10,10 @@ use braid_uplink::{Discovery, Uplink};
 use super::facts::{Facts, PORT_RANGE, RP_FILTER_ALL, V4_FORWARD, V6_FORWARD, rp_filter};
 use super::{Finding, Level};
 use crate::plumbing::Ports;
+use crate::preflight;
 
-/// The oldest kernel with all that the datapath uses.
-const OLDEST_KERNEL: (u32, u32) = (5, 10);
 /// The first kernel with TCX links.
 const TCX_KERNEL: (u32, u32) = (6, 6);
-/// Capabilities and their bits (`linux/capability.h`).
-const NET_ADMIN: (&str, u32) = ("CAP_NET_ADMIN", 12);
-const SYS_ADMIN: (&str, u32) = ("CAP_SYS_ADMIN", 21);
-const BPF: (&str, u32) = ("CAP_BPF", 39);
 /// Fewer ephemeral ports than this are soon used up by an ordinary host.
 const FEW_PORTS: u32 = 4096;
 
@@ -73,41 +68,25 @@ fn fail(code: &str, text: impl Into<String>, fix: impl Into<String>) -> Finding 
 }
 
 fn capabilities(facts: &Facts) -> Finding {
-    let has = |(_, bit): (&str, u32)| facts.capabilities & (1 << bit) != 0;
-    let mut missing = Vec::new();
-    if !has(NET_ADMIN) {
-        missing.push(NET_ADMIN.0.to_owned());
-    }
-    // CAP_BPF (5.8) loads programs; mounting their file system still takes CAP_SYS_ADMIN.
-    if !has(SYS_ADMIN) {
-        let instead = if has(BPF) {
-            " to mount the BPF file system"
-        } else {
-            ""
-        };
-        missing.push(format!("{}{instead}", SYS_ADMIN.0));
-    }
-    if missing.is_empty() {
-        return ok(
+    match preflight::missing_capabilities(facts.capabilities) {
+        Some(missing) => fail(
+            "capabilities",
+            format!("lacks {missing}"),
+            "sudo braid doctor",
+        ),
+        None => ok(
             "capabilities",
             "may change the network and load BPF programs",
-        );
+        ),
     }
-    fail(
-        "capabilities",
-        format!("lacks {}", missing.join(" and ")),
-        "sudo braid doctor",
-    )
 }
 
 fn kernel(facts: &Facts) -> Finding {
     let release = &facts.release;
-    match version(release) {
-        Some(version) if version < OLDEST_KERNEL => {
-            let (major, minor) = OLDEST_KERNEL;
-            let text = format!("kernel {release} is too old: {major}.{minor} or newer is needed");
-            fail("kernel", text, "boot a newer kernel")
-        }
+    if let Some(text) = preflight::too_old(release) {
+        return fail("kernel", text, "boot a newer kernel");
+    }
+    match preflight::version(release) {
         Some(version) if version < TCX_KERNEL => ok(
             "kernel",
             format!("kernel {release}: programs attach by clsact (TCX from 6.6 on)"),
@@ -122,12 +101,6 @@ fn kernel(facts: &Facts) -> Finding {
             "",
         ),
     }
-}
-
-/// Major and minor number of a kernel release such as `6.1.0-18-amd64`.
-fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 fn bpf(facts: &Facts) -> Finding {

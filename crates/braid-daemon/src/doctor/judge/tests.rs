@@ -86,11 +86,12 @@ fn a_healthy_machine_has_nothing_but_ok() {
 fn what_keeps_braid_from_running_fails() {
     assert_eq!(
         complaints(|f| f.capabilities = 1 << 12 | 1 << 39),
-        "Fail capabilities: lacks CAP_SYS_ADMIN to mount the BPF file system\n"
+        "Fail capabilities: lacks CAP_SYS_ADMIN (to mount its bpffs and load programs)\n"
     );
     assert_eq!(
         complaints(|f| f.capabilities = 0),
-        "Fail capabilities: lacks CAP_NET_ADMIN and CAP_SYS_ADMIN\n"
+        "Fail capabilities: lacks CAP_NET_ADMIN (to change routes and attach programs), \
+         CAP_SYS_ADMIN (to mount its bpffs and load programs)\n"
     );
     assert_eq!(
         complaints(|f| f.release = "5.9.16".to_owned()),
