@@ -39,7 +39,9 @@ pub fn background(
 ) -> Result<UpReport, Failure> {
     run_dir.create()?;
     let path = run_dir.log();
-    let log = OpenOptions::new().append(true).create(true).open(&path);
+    let log = run_dir
+        .bound_log()
+        .and_then(|()| OpenOptions::new().append(true).create(true).open(&path));
     let log = log.map_err(|error| Failure::io(format!("log {}", path.display()), &error))?;
     command
         .stdin(Stdio::null())

@@ -22,6 +22,9 @@ pub const DEFAULT: &str = "/run/braid";
 /// namespace, so it keeps two instances with different run directories from sharing one network.
 const NETWORK_CLAIM: &[u8] = b"braid-daemon";
 
+/// What a log may grow to, in bytes, before it is put aside: run directories are often in memory.
+const LOG_LIMIT: u64 = 1 << 20;
+
 /// Names of files in a run directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunDir(PathBuf);
@@ -55,6 +58,29 @@ impl RunDir {
     #[must_use]
     pub fn log(&self) -> PathBuf {
         self.0.join("braid.log")
+    }
+
+    /// What the log was before it grew too long; only the last one is kept.
+    #[must_use]
+    pub fn old_log(&self) -> PathBuf {
+        self.0.join("braid.log.old")
+    }
+
+    /// Puts a log aside that has grown too long. By copying it: a running daemon goes on writing to
+    /// the same file, of which its standard error is an appending handle.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn bound_log(&self) -> io::Result<()> {
+        let log = self.log();
+        match fs::metadata(&log) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+            Ok(file) if file.len() <= LOG_LIMIT => return Ok(()),
+            Ok(_) => {}
+        }
+        fs::copy(&log, self.old_log())?;
+        OpenOptions::new().write(true).open(&log)?.set_len(0)
     }
 
     /// Held by the running daemon; contains its process id.
@@ -178,7 +204,13 @@ impl RunDir {
     /// # Errors
     /// What the system said.
     pub fn clear(&self) -> Result<(), Failure> {
-        for file in [self.socket(), self.state(), self.log(), self.lock_file()] {
+        for file in [
+            self.socket(),
+            self.state(),
+            self.log(),
+            self.old_log(),
+            self.lock_file(),
+        ] {
             match fs::remove_file(&file) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(Failure::io(format!("remove {}", file.display()), &error));
@@ -275,6 +307,31 @@ mod tests {
         drop(run_dir.lock().unwrap());
         run_dir.clear().unwrap();
         assert!(!run_dir.path().exists());
+    }
+
+    #[test]
+    fn a_log_that_grew_too_long_is_put_aside_under_its_writer() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        run_dir.bound_log().unwrap();
+        let mut options = OpenOptions::new();
+        let mut writer = options
+            .append(true)
+            .create(true)
+            .open(run_dir.log())
+            .unwrap();
+        let long = vec![b'x'; LOG_LIMIT as usize];
+        writer.write_all(&long).unwrap();
+        run_dir.bound_log().unwrap();
+        assert!(!run_dir.old_log().exists());
+        writer.write_all(b"y").unwrap();
+        run_dir.bound_log().unwrap();
+        writer.write_all(b"new").unwrap();
+        assert_eq!(fs::read(run_dir.log()).unwrap(), b"new");
+        let old = fs::metadata(run_dir.old_log()).unwrap();
+        assert_eq!(old.len(), LOG_LIMIT + 1);
+        run_dir.clear().unwrap();
+        assert!(!run_dir.old_log().exists());
     }
 
     #[test]

@@ -85,7 +85,14 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
     herald.ready(started.report);
     tracing::info!(pid = std::process::id(), "ready");
 
-    let asked_down = follow(started.engine, started.watch, &mut questions, signals).await;
+    let asked_down = follow(
+        &run_dir,
+        started.engine,
+        started.watch,
+        &mut questions,
+        signals,
+    )
+    .await;
     let outcome = match asked_down {
         Some(answer) => {
             let outcome = teardown::remove(&run_dir).await;
@@ -119,6 +126,7 @@ async fn begin(
 
 /// Does what comes up until the end. Returns who asked for everything to be undone, if that is why.
 async fn follow(
+    run_dir: &RunDir,
     mut engine: Engine,
     mut watch: Watch,
     questions: &mut mpsc::Receiver<Job>,
@@ -170,6 +178,9 @@ async fn follow(
                     }
                 };
                 sweep_at = Instant::now() + pause;
+                if let Err(error) = run_dir.bound_log() {
+                    tracing::debug!(%error, "cannot put the log aside");
+                }
             },
         }
     }
