@@ -137,11 +137,13 @@ pub struct FlowsReport {
 pub struct FlowReport {
     /// `tcp`, `udp`, `icmp`, … or the IANA number.
     pub protocol: String,
-    /// Inside address and port.
+    /// Inside address and port, of ICMP address and echo id; the address alone where the protocol
+    /// has no ports.
     pub inner: String,
-    /// The far end; none where one mapping serves every far end (UDP other than QUIC).
+    /// The far end, without port where it has none (ICMP); none where one mapping serves every far
+    /// end (UDP other than QUIC).
     pub remote: Option<String>,
-    /// Outside address and port.
+    /// Outside address and port, as the inside's.
     pub outer: String,
     /// Name of the uplink that carries it.
     pub uplink: String,

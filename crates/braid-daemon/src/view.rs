@@ -122,9 +122,9 @@ fn exit<A: Copy + Into<IpAddr>>(exit: &braid_uplink::Exit<A>) -> ExitReport<A> {
 fn flow(flow: &Flow, uplink: String, now: KernelTime) -> FlowReport {
     FlowReport {
         protocol: protocol(flow.protocol.0),
-        inner: flow.inner.to_string(),
-        remote: flow.remote.as_ref().map(SocketAddr::to_string),
-        outer: flow.outer.to_string(),
+        inner: endpoint(&flow.inner),
+        remote: flow.remote.as_ref().map(endpoint),
+        outer: endpoint(&flow.outer),
         uplink,
         state: state(flow.state).to_owned(),
         age_ms: millis(now.since(flow.created)),
@@ -134,6 +134,14 @@ fn flow(flow: &Flow, uplink: String, now: KernelTime) -> FlowReport {
         tx_packets: flow.tx.packets,
         rx_packets: flow.rx.packets,
         why: why(flow.choice).to_owned(),
+    }
+}
+
+/// Address and port; the address alone where there is no port.
+fn endpoint(address: &SocketAddr) -> String {
+    match address.port() {
+        0 => address.ip().to_string(),
+        _ => address.to_string(),
     }
 }
 
@@ -176,5 +184,19 @@ fn why(choice: Choice) -> &'static str {
         Choice::HashPair => "hash of source and destination",
         Choice::NextUsable => "its slot's uplink could not take it",
         Choice::Midstream => "seen in mid-stream, hash of source and destination",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_without_port_is_its_address() {
+        let text = |address: &str| endpoint(&address.parse().unwrap());
+        assert_eq!(text("198.51.100.1:443"), "198.51.100.1:443");
+        assert_eq!(text("198.51.100.1:0"), "198.51.100.1");
+        assert_eq!(text("[2001:db8::1]:53"), "[2001:db8::1]:53");
+        assert_eq!(text("[2001:db8::1]:0"), "2001:db8::1");
     }
 }
