@@ -60,3 +60,25 @@ def test_a_slow_download_survives_a_restart(make_network: MakeNetwork, start_bra
         daemon.kill9()
         daemon.up()
         assert slow.wait().status == 0
+
+
+def test_a_restart_moves_no_source_to_another_uplink(make_network: MakeNetwork, start_braid: StartBraid) -> None:
+    net = make_network(UplinkSpec("dsl"), UplinkSpec("lte"), UplinkSpec("sat"))
+    daemon = start_braid(net, "--policy", "hash-pair")
+
+    def taken() -> list[dict[str, int]]:
+        return [by_uplink(net, ask_tcp(net.host, 1, server)) for server in net.servers()]
+
+    def is_at(state: str) -> bool:
+        return any(each["name"] == "dsl" and each["state"] == state for each in daemon.json("uplinks")["uplinks"])
+
+    # An uplink that was away leaves another table than a fresh start would make.
+    isp = net.uplinks["dsl"].far
+    isp.namespace.ip(f"link set {isp.device} down")
+    wait_until(lambda: is_at("down"), what="dsl to be seen down")
+    isp.namespace.ip(f"link set {isp.device} up")
+    wait_until(lambda: is_at("up"), what="dsl to be seen up again")
+    before = taken()
+    daemon.kill9()
+    daemon.up("--policy", "hash-pair")
+    assert taken() == before

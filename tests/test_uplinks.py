@@ -31,3 +31,19 @@ def test_an_uplink_that_appears_is_taken(net: Topology, start_braid: StartBraid)
         assert [name for name, state in states(daemon).items() if state == "up"] == ["dsl"]
     wait_until(lambda: states(daemon).get("lte") == "up", what="lte to be taken")
     assert by_uplink(net, ask_tcp(net.host, 10, net.server())) == {"dsl": 5, "lte": 5}
+
+
+def test_a_renamed_device_is_the_same_uplink(net: Topology, start_braid: StartBraid) -> None:
+    daemon = start_braid(net)
+    lte, isp = net.uplinks["lte"], net.uplinks["lte"].far
+    net.host.ip("link set lte down", "link set lte name mobile", "link set mobile up")
+    net.host.ip(
+        f"address add {lte.address6}/64 dev mobile nodad",
+        *(f"route add {route.replace('dev lte', 'dev mobile')}" for route in lte.defaults()),
+    )
+    wait_until(lambda: states(daemon).get("mobile") == "up", what="the device to be taken under its new name")
+    indices = {each["name"]: each["index"] for each in daemon.json("uplinks")["uplinks"]}
+    assert indices == {"dsl": 0, "mobile": 1}
+    assert by_uplink(net, ask_tcp(net.host, 10, net.server())) == {"dsl": 5, "lte": 5}
+    isp.namespace.ip(f"link set {isp.device} down")
+    wait_until(lambda: states(daemon).get("mobile") != "up", what="changes to be followed as before")

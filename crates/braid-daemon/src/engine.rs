@@ -6,13 +6,13 @@
 //! - A start on a clean machine is all or nothing. A start on a machine where a datapath is at work
 //!   changes nothing that works, also when it fails: the old programs go on carrying the flows.
 //! - Tables before programs, programs before rules: traffic is diverted only into what is ready.
+//! - A dead uplink leaves the tables before anything else is done, a new one takes flows after
+//!   everything else is; see [`Tables::first_half`].
 
 use std::path::Path;
 
-use braid_balance::{
-    Attachments, Datapath, Family, HookKind, KernelTime, Opened, SweepReport, Walk,
-};
-use braid_core::UplinkId;
+use braid_balance::{Attachments, Datapath, Family, HookKind, KernelTime, Opened, SweepReport};
+use braid_core::slots::SlotTable;
 use braid_uplink::{Discovery, Rejected, Selection, Snapshot, Uplink, Watch};
 
 use crate::config::Hook;
@@ -24,6 +24,7 @@ use crate::roster::{Change, Roster, walk};
 use crate::run_dir::RunDir;
 use crate::settings::{Origin, Settings};
 use crate::state::State;
+use crate::tables::Tables;
 use crate::teardown;
 
 /// A running instance.
@@ -40,16 +41,8 @@ pub struct Engine {
     run_dir: RunDir,
     plumbing: Plumbing,
     state: State,
+    /// What the datapath's tables were last set to.
     applied: Option<Tables>,
-}
-
-/// What the datapath's tables were last set to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Tables {
-    walk: Walk,
-    uplinks: Vec<braid_balance::UplinkEntry>,
-    v4: Vec<UplinkId>,
-    v6: Vec<UplinkId>,
 }
 
 /// A successful start.
@@ -137,9 +130,14 @@ impl Engine {
             Opened::Adopted => tracing::info!("datapath taken over as it is"),
             Opened::Upgraded { from } => tracing::info!(from, "datapath taken over and upgraded"),
         }
+        let at_work = |family| {
+            let slots = datapath.slots(family)?;
+            Ok::<_, Failure>(SlotTable::found(&slots))
+        };
+        let (v4, v6) = (at_work(Family::V4)?, at_work(Family::V6)?);
         let mut engine = Engine {
             plumbing: Plumbing::open()?,
-            roster: Roster::new(state.uplinks.clone()),
+            roster: Roster::new(state.uplinks.clone(), v4, v6),
             trouble: Trouble::default(),
             passed_over: Vec::new(),
             applied: None,
@@ -168,20 +166,38 @@ impl Engine {
     /// What the kernel refused. Calling again goes on from there.
     pub async fn reconcile(&mut self, snapshot: &Snapshot) -> Result<(), Failure> {
         let found = braid_uplink::choose(snapshot, &self.selection);
-        for change in self.roster.update(&found, snapshot, &self.settings) {
-            tell(&change);
-        }
+        let changes = self.roster.update(&found, snapshot, &self.settings);
+        changes.iter().for_each(tell);
         self.passed_over = self.not_members(found);
-        if self.state.uplinks != self.roster.remembered() {
-            self.state.uplinks = self.roster.remembered().to_vec();
-            self.state.store(&self.run_dir)?;
+        self.remember(&changes)?;
+        let tables = self.tables();
+        if let Some(applied) = &self.applied {
+            // That is what new flows wait for when an uplink died.
+            self.set_tables(tables.first_half(applied))?;
+        } else {
+            // A start diverts nothing yet; a restart finds everything in place.
+            self.set_tables(tables.clone())?;
         }
-        // An uplink that died is taken out of the tables first: that is what new flows wait for.
-        self.set_tables()?;
         self.plumb(Divert::AsFound).await?;
         let attachments = self.attachments(snapshot).await?;
         self.datapath.attach(&attachments)?;
+        self.set_tables(tables)?;
         self.plumb(Divert::On).await
+    }
+
+    /// Stores what the next daemon must know of these changes.
+    fn remember(&mut self, changes: &[Change]) -> Result<(), Failure> {
+        let renamed = changes.iter().filter_map(|change| match change {
+            Change::Renamed(old, new) => Some((old.as_str(), new.as_str())),
+            _ => None,
+        });
+        let saved = self.state.saved.renamed(&renamed.collect::<Vec<_>>());
+        if self.state.uplinks == self.roster.remembered() && self.state.saved == saved {
+            return Ok(());
+        }
+        self.state.uplinks = self.roster.remembered().to_vec();
+        self.state.saved = saved;
+        self.state.store(&self.run_dir)
     }
 
     /// Removes flows that ended or fell silent, and looks for trouble in the counters.
@@ -209,21 +225,26 @@ impl Engine {
             .collect()
     }
 
-    fn set_tables(&mut self) -> Result<(), Failure> {
-        let tables = Tables {
+    fn tables(&self) -> Tables {
+        Tables {
             walk: walk(self.settings.config.policy),
             uplinks: self.roster.entries(),
             v4: self.roster.slots(Family::V4).to_vec(),
             v6: self.roster.slots(Family::V6).to_vec(),
-        };
+        }
+    }
+
+    fn set_tables(&mut self, tables: Tables) -> Result<(), Failure> {
         if self.applied.as_ref() == Some(&tables) {
             return Ok(());
         }
         self.datapath.set_uplinks(&tables.uplinks)?;
-        self.datapath
-            .set_slots(Family::V4, tables.walk, &tables.v4)?;
-        self.datapath
-            .set_slots(Family::V6, tables.walk, &tables.v6)?;
+        let applied = self.applied.as_ref();
+        if applied.is_none_or(|applied| tables.walks_otherwise(applied)) {
+            let (datapath, walk) = (&mut self.datapath, tables.walk);
+            datapath.set_slots(Family::V4, walk, &tables.v4)?;
+            datapath.set_slots(Family::V6, walk, &tables.v6)?;
+        }
         self.applied = Some(tables);
         Ok(())
     }
@@ -350,6 +371,7 @@ fn tell(change: &Change) {
         Change::Taken(uplink) => tracing::info!(uplink, "uplink taken"),
         Change::Back(uplink) => tracing::info!(uplink, "uplink is back"),
         Change::Gone(uplink, why) => tracing::warn!(uplink, why, "uplink is down"),
+        Change::Renamed(old, uplink) => tracing::info!(uplink, old, "uplink has another name"),
         Change::Renumbered(uplink) => tracing::info!(uplink, "uplink has changed"),
         Change::NoRoom(uplink) => tracing::warn!(uplink, "no number left for another uplink"),
     }

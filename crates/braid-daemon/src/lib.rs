@@ -25,5 +25,6 @@ pub mod run_dir;
 pub mod serve;
 pub mod settings;
 pub mod state;
+mod tables;
 pub mod teardown;
 mod view;

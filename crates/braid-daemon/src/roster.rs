@@ -5,10 +5,15 @@
 //! Rules:
 //! - An uplink keeps its number for as long as it is known, also across restarts of the daemon,
 //!   because flows in the kernel refer to it.
-//! - An uplink that goes away stays listed and keeps its entry, taking no new flows: when it comes
-//!   back with its address, its flows go on.
+//! - An uplink that goes away stays listed and keeps its number, taking no new flows: when it comes
+//!   back with its address, its flows go on. Without its device it has no entry in the datapath,
+//!   whose index might be another's by then.
+//! - Uplinks that nobody named are their devices: one that is renamed is the same uplink under
+//!   another name (and has the weight of that name). Uplinks of a configuration are what their
+//!   device's name says, whichever device bears it.
 //! - A change of membership moves as few slots as possible, so that sticky flows stay put.
 
+use std::mem;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
@@ -48,6 +53,8 @@ pub enum Change {
     Back(String),
     /// An uplink cannot be used any more, and why.
     Gone(String, String),
+    /// An uplink's device has another name now: the old one, the new one.
+    Renamed(String, String),
     /// An uplink has another address, gateway, MTU or device index.
     Renumbered(String),
     /// There is an uplink, but no number left for it.
@@ -64,12 +71,19 @@ pub struct Roster {
 }
 
 impl Roster {
-    /// Starts with the numbers that an earlier daemon gave out.
+    /// Starts with the numbers that an earlier daemon gave out, and with the slot tables that the
+    /// datapath walks, so that a restart moves no sticky flow.
     #[must_use]
-    pub fn new(remembered: Vec<Remembered>) -> Roster {
+    pub fn new(
+        remembered: Vec<Remembered>,
+        v4: Option<SlotTable>,
+        v6: Option<SlotTable>,
+    ) -> Roster {
         Roster {
+            members: Vec::new(),
             remembered,
-            ..Roster::default()
+            v4,
+            v6,
         }
     }
 
@@ -92,7 +106,10 @@ impl Roster {
         snapshot: &Snapshot,
         settings: &Settings,
     ) -> Vec<Change> {
-        let mut changes = Vec::new();
+        let mut changes = match settings.config.uplinks.is_empty() {
+            true => self.rename(snapshot),
+            false => Vec::new(),
+        };
         for member in &mut self.members {
             let link = snapshot.link_named(&member.uplink.device);
             member.present = link.is_some();
@@ -128,6 +145,38 @@ impl Roster {
         }
         self.v4 = self.table(Family::V4);
         self.v6 = self.table(Family::V6);
+        changes
+    }
+
+    /// Follows devices to their new names. An uplink that is gone and whose name another one bears
+    /// now is forgotten: nobody could tell the two apart.
+    fn rename(&mut self, snapshot: &Snapshot) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let mut renamed = Vec::new();
+        for member in &mut self.members {
+            let Some(link) = snapshot.link(member.uplink.ifindex) else {
+                continue;
+            };
+            if link.name == member.uplink.device {
+                continue;
+            }
+            let old = mem::replace(&mut member.uplink.device, link.name.clone());
+            member.uplink.name.clone_from(&link.name);
+            let known = self.remembered.iter_mut();
+            for known in known.filter(|known| known.index == member.id.0) {
+                known.device.clone_from(&link.name);
+            }
+            renamed.push((member.id.0, link.name.clone()));
+            changes.push(Change::Renamed(old, link.name.clone()));
+        }
+        let stays = |id: u8, device: &str| {
+            let mut others = renamed.iter().filter(|(other, _)| *other != id);
+            others.all(|(_, name)| name != device)
+        };
+        self.members
+            .retain(|member| stays(member.id.0, &member.uplink.device));
+        self.remembered
+            .retain(|known| stays(known.index, &known.device));
         changes
     }
 
@@ -184,7 +233,7 @@ impl Roster {
         Some(UplinkId(index))
     }
 
-    /// What the datapath is to know of every uplink.
+    /// What the datapath is to know of every uplink that has a device.
     #[must_use]
     pub fn entries(&self) -> Vec<UplinkEntry> {
         let entry = |member: &Member| UplinkEntry {
@@ -200,7 +249,8 @@ impl Roster {
             ports: member.ports.clone(),
             accepts_new: member.down.is_none(),
         };
-        self.members.iter().map(entry).collect()
+        let present = self.members.iter().filter(|member| member.present);
+        present.map(entry).collect()
     }
 
     /// The uplinks that can be used now.

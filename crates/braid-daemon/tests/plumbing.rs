@@ -213,8 +213,8 @@ sysctl -w net/ipv6/conf/braid1/disable_ipv6=1
 sysctl -w net/ipv6/conf/braid0/disable_ipv6=0
 ip addr add 192.0.0.8/32 dev braid0
 ip addr add 64:ff9b:1:6272::8/128 dev braid0 nodad
-ip -4 route replace default dev braid0 src 192.0.0.8 table 45520 proto 98
-ip -6 route replace default dev braid0 src 64:ff9b:1:6272::8 metric 1024 table 45520 proto 98
+ip -4 route replace default via 192.0.0.9 dev braid0 src 192.0.0.8 onlink table 45520 proto 98
+ip -6 route replace default via 64:ff9b:1:6272::9 dev braid0 src 64:ff9b:1:6272::8 metric 1024 onlink table 45520 proto 98
 ip -4 route replace default via 10.1.0.1 dev dsl onlink table 45521 proto 98
 ip -6 route replace default via fe80::1 dev dsl metric 1024 onlink table 45521 proto 98
 ip -4 route replace default via 10.2.0.1 dev lte onlink table 45522 proto 98
@@ -280,11 +280,11 @@ fn the_kernel_routes_as_intended() {
         for (to, expected) in [
             (
                 "198.51.100.1",
-                "198.51.100.1 dev braid0 table 45520 src 192.0.0.8",
+                "198.51.100.1 via 192.0.0.9 dev braid0 table 45520 src 192.0.0.8",
             ),
             (
                 "2001:db8:ffff::1",
-                "2001:db8:ffff::1 from :: dev braid0 table 45520 proto 98 src 64:ff9b:1:6272::8 \
+                "2001:db8:ffff::1 from :: via 64:ff9b:1:6272::9 dev braid0 table 45520 proto 98 src 64:ff9b:1:6272::8 \
                  metric 1024 pref medium",
             ),
             // Specific routes win.
@@ -500,7 +500,7 @@ fn uplinks_come_go_and_renumber() {
             "ip -6 rule del pref 32765 lookup 45520 protocol 98\n\
              ip -6 rule del pref 32763 lookup main suppress_prefixlength 0 protocol 98\n\
              ip -6 rule del pref 32764 from 2001:db8:1::2 lookup 45521 protocol 98\n\
-             ip -6 route del default dev braid0 src 64:ff9b:1:6272::8 metric 1024 table 45520 proto 98\n\
+             ip -6 route del default via 64:ff9b:1:6272::9 dev braid0 src 64:ff9b:1:6272::8 metric 1024 onlink table 45520 proto 98\n\
              ip -6 route del default via fe80::1 dev dsl metric 1024 onlink table 45521 proto 98\n"
         );
         // Local sockets are bound to the inner address, and go on when IPv6 is back.
@@ -520,7 +520,7 @@ fn uplinks_come_go_and_renumber() {
         assert_eq!(
             step().await,
             "ip link set braid0 up\n\
-             ip -4 route replace default dev braid0 src 192.0.0.8 table 45520 proto 98\n\
+             ip -4 route replace default via 192.0.0.9 dev braid0 src 192.0.0.8 onlink table 45520 proto 98\n\
              ip -4 rule add pref 32765 lookup 45520 protocol 98\n"
         );
         ip("link del braid1");

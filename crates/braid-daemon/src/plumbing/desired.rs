@@ -7,7 +7,10 @@ use braid_core::UplinkId;
 use braid_uplink::{Exit, Uplink};
 
 use super::state::{Family, MAIN_TABLE, Route, Rule};
-use super::{BALANCE_TABLE, DIVERT_PREFERENCE, INNER_V4, INNER_V6, STEER_DEVICE, uplink_table};
+use super::{
+    BALANCE_TABLE, DIVERT_PREFERENCE, INNER_V4, INNER_V6, NEXT_HOP_V4, NEXT_HOP_V6, STEER_DEVICE,
+    uplink_table,
+};
 
 /// The least MTU that IPv6 works on (RFC 8200 §5).
 const V6_LEAST_MTU: u32 = 1280;
@@ -113,7 +116,7 @@ impl Desired {
             family,
             table: BALANCE_TABLE,
             device: STEER_DEVICE.to_owned(),
-            gateway: None,
+            gateway: Some(next_hop(family)),
             source: Some(self.inner(family)),
             metric: family.metric(),
         });
@@ -191,5 +194,12 @@ fn own_addresses(uplink: &Uplink, family: Family) -> Vec<IpAddr> {
     match family {
         Family::V4 => all(uplink.v4.as_ref()),
         Family::V6 => all(uplink.v6.as_ref()),
+    }
+}
+
+fn next_hop(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => NEXT_HOP_V4.into(),
+        Family::V6 => NEXT_HOP_V6.into(),
     }
 }

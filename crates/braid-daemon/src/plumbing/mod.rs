@@ -16,7 +16,7 @@
 //! pref 32763  lookup main suppress_prefixlength 0   specific routes win: LANs, containers, VPNs
 //! pref 32764  from <address of uplink i>            answers of local servers leave where the
 //!             lookup 45521+i                        question came in
-//! pref 32765  lookup 45520                          default dev braid0: the rest is balanced
+//! pref 32765  lookup 45520                          default via braid0: the rest is balanced
 //! pref 32766  lookup main                           (the kernel's own)
 //! ```
 //! Ours sit just above the kernel's, so that rules which a VPN adds later still come first.
@@ -54,6 +54,12 @@ pub const INNER_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 /// RFC 8215. Not a unique local address (`fd00::/8`): RFC 6724 and glibc rank IPv4 above those, and
 /// the host would then never use IPv6.
 pub const INNER_V6: Ipv6Addr = Ipv6Addr::new(0x64, 0xff9b, 1, 0x6272, 0, 0, 0, 8);
+/// Next hop of the IPv4 default route into `braid0`. Nobody has the address and no packet is ever sent
+/// to it; but without a next hop every destination would take an entry of the kernel's neighbour
+/// table, and past 1024 of them (`gc_thresh3`) the kernel drops packets.
+pub const NEXT_HOP_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 9);
+/// Next hop of the IPv6 default route into `braid0`, see [`NEXT_HOP_V4`].
+pub const NEXT_HOP_V6: Ipv6Addr = Ipv6Addr::new(0x64, 0xff9b, 1, 0x6272, 0, 0, 0, 9);
 /// The routing table with the default routes into `braid0`.
 pub const BALANCE_TABLE: u32 = 45520;
 /// Preference of the rules that divert; the two kinds of other rules come right before.

@@ -42,6 +42,24 @@ impl Saved {
     fn get(&self, key: &str) -> Option<&SavedSysctl> {
         self.sysctls.iter().find(|s| s.key == key)
     }
+
+    /// The same after devices got other names, given as old and new: the kernel renames their
+    /// sysctls with them.
+    #[must_use]
+    pub fn renamed(&self, devices: &[(&str, &str)]) -> Saved {
+        let mut saved = self.clone();
+        for sysctl in &mut saved.sysctls {
+            let conf = sysctl.key.split_once("/conf/");
+            let of = conf.and_then(|(family, rest)| Some((family, rest.rsplit_once('/')?)));
+            let Some((family, (device, name))) = of else {
+                continue;
+            };
+            if let Some((_, new)) = devices.iter().find(|(old, _)| *old == device) {
+                sysctl.key = format!("{family}/conf/{new}/{name}");
+            }
+        }
+        saved
+    }
 }
 
 /// Present values by key; what does not exist is absent.

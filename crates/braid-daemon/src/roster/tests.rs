@@ -113,7 +113,7 @@ fn a_restarted_daemon_uses_the_same_numbers() {
             device: "gone".into(),
         },
     ];
-    let mut roster = Roster::new(remembered);
+    let mut roster = Roster::new(remembered, None, None);
     let (found, snapshot) = seen(&[uplink("a", 1, false), uplink("b", 2, false)]);
     roster.update(&found, &snapshot, &settings("rr"));
     let ids: Vec<u8> = roster.members().iter().map(|member| member.id.0).collect();
@@ -144,6 +144,100 @@ fn a_device_made_anew_has_its_new_index_before_it_is_usable() {
     roster.update(&found, &snapshot, &settings("rr"));
     let indices: Vec<u32> = roster.entries().iter().map(|entry| entry.ifindex).collect();
     assert_eq!(indices, [7, 2]);
+}
+
+fn numbers(roster: &Roster) -> Vec<(u8, &str, u32)> {
+    let members = roster.members().iter();
+    members
+        .map(|m| (m.id.0, m.uplink.device.as_str(), m.uplink.ifindex))
+        .collect()
+}
+
+#[test]
+fn a_renamed_device_is_the_same_uplink() {
+    let settings = settings("rr");
+    let mut roster = Roster::default();
+    let (found, snapshot) = seen(&[uplink("a", 1, false), uplink("b", 2, false)]);
+    roster.update(&found, &snapshot, &settings);
+    let slots = roster.slots(Family::V4).to_vec();
+
+    let (found, snapshot) = seen(&[uplink("wan", 1, false), uplink("b", 2, false)]);
+    let changes = roster.update(&found, &snapshot, &settings);
+    assert_eq!(changes, [Change::Renamed("a".into(), "wan".into())]);
+    assert_eq!(numbers(&roster), [(0, "wan", 1), (1, "b", 2)]);
+    assert_eq!(roster.members()[0].uplink.name, "wan");
+    assert_eq!(roster.slots(Family::V4), slots);
+    assert_eq!(roster.remembered()[0].device, "wan");
+
+    // Also while it is down and no candidate.
+    let (_, snapshot) = seen(&[uplink("dsl", 1, false), uplink("b", 2, false)]);
+    let (found, _) = seen(&[uplink("b", 2, false)]);
+    roster.update(&found, &snapshot, &settings);
+    assert_eq!(numbers(&roster), [(0, "dsl", 1), (1, "b", 2)]);
+}
+
+#[test]
+fn devices_may_swap_names_or_take_over_one() {
+    let settings = settings("rr");
+    let mut roster = Roster::default();
+    let (found, snapshot) = seen(&[uplink("a", 1, false), uplink("b", 2, false)]);
+    roster.update(&found, &snapshot, &settings);
+    let (found, snapshot) = seen(&[uplink("b", 1, false), uplink("a", 2, false)]);
+    roster.update(&found, &snapshot, &settings);
+    assert_eq!(numbers(&roster), [(0, "b", 1), (1, "a", 2)]);
+    let known: Vec<_> = roster
+        .remembered()
+        .iter()
+        .map(|r| r.device.as_str())
+        .collect();
+    assert_eq!(known, ["b", "a"]);
+
+    let (found, snapshot) = seen(&[uplink("b", 1, false)]);
+    roster.update(&found, &snapshot, &settings);
+    let (found, snapshot) = seen(&[uplink("a", 1, false)]);
+    roster.update(&found, &snapshot, &settings);
+    assert_eq!(numbers(&roster), [(0, "a", 1)]);
+    assert_eq!(roster.remembered().len(), 1);
+}
+
+#[test]
+fn a_configured_uplink_is_whichever_device_bears_its_name() {
+    let text = "[[uplink]]\ndevice='a'\n[[uplink]]\ndevice='b'\n";
+    let config = Config::parse("test", text).unwrap();
+    let settings = Settings::new(config, &Overrides::default()).unwrap();
+    let mut roster = Roster::default();
+    let (found, snapshot) = seen(&[uplink("a", 1, false)]);
+    roster.update(&found, &snapshot, &settings);
+    let (found, snapshot) = seen(&[uplink("b", 1, false)]);
+    roster.update(&found, &snapshot, &settings);
+    assert_eq!(numbers(&roster), [(0, "a", 1), (1, "b", 1)]);
+    let entries = roster.entries();
+    let entries: Vec<_> = entries.iter().map(|e| (e.id.0, e.ifindex)).collect();
+    assert_eq!(entries, [(1, 1)], "no two uplinks on one device");
+}
+
+#[test]
+fn a_restarted_daemon_goes_on_with_the_slots_it_finds() {
+    let settings = settings("hash-source");
+    let mut roster = Roster::default();
+    let all = [
+        uplink("a", 1, false),
+        uplink("b", 2, false),
+        uplink("c", 3, false),
+    ];
+    let (found, snapshot) = seen(&all);
+    let (without_a, _) = seen(&all[1..]);
+    for found in [&found, &without_a, &found] {
+        roster.update(found, &snapshot, &settings);
+    }
+    let slots = roster.slots(Family::V4).to_vec();
+    let restarted = |table| {
+        let mut next = Roster::new(roster.remembered().to_vec(), table, None);
+        next.update(&found, &snapshot, &settings);
+        next.slots(Family::V4).to_vec()
+    };
+    assert_eq!(restarted(SlotTable::found(&slots)), slots);
+    assert_ne!(restarted(None), slots, "moved and moved back, it is another table");
 }
 
 #[test]

@@ -138,3 +138,25 @@ fn what_was_stored_before_a_crash_does_not_confuse_the_next_start() {
     machine.remove();
     assert_eq!(machine.values[&key], "1");
 }
+
+#[test]
+fn what_was_saved_follows_renamed_devices() {
+    let sysctl = |key: &str, before: &str| SavedSysctl {
+        key: key.to_owned(),
+        before: before.to_owned(),
+        ours: "2".to_owned(),
+    };
+    let saved = |a: &str, b: &str| Saved {
+        sysctls: vec![
+            sysctl(&format!("net/ipv4/conf/{a}/rp_filter"), "1"),
+            sysctl(&format!("net/ipv6/conf/{b}/accept_ra"), "0"),
+            sysctl(RESERVED_PORTS, ""),
+            sysctl(V6_FORWARD, "0"),
+        ],
+    };
+    let before = saved("wan.7", "lte");
+    assert_eq!(before.renamed(&[]), before);
+    assert_eq!(before.renamed(&[("wan.7", "dsl")]), saved("dsl", "lte"));
+    let swapped = before.renamed(&[("wan.7", "lte"), ("lte", "wan.7")]);
+    assert_eq!(swapped, saved("lte", "wan.7"));
+}

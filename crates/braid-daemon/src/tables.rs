@@ -1,0 +1,111 @@
+//! What the datapath's tables are set to, and in which order a change reaches them.
+
+use braid_balance::{UplinkEntry, Walk};
+use braid_core::UplinkId;
+
+/// Everything that decides where a new flow goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tables {
+    /// How the slots are walked.
+    pub walk: Walk,
+    /// Every uplink with a device.
+    pub uplinks: Vec<UplinkEntry>,
+    /// Slots for IPv4.
+    pub v4: Vec<UplinkId>,
+    /// Slots for IPv6.
+    pub v6: Vec<UplinkId>,
+}
+
+impl Tables {
+    /// The first half of a change: what must not wait, without what is not ready.
+    ///
+    /// An uplink that died takes no new flow from this moment. One that is new, or whose device
+    /// is, has no program yet that would translate the answers: it takes flows in the second half,
+    /// when that is in place, and its slots stay with who had them until then.
+    pub fn first_half(&self, applied: &Tables) -> Tables {
+        let takes_flows = |entry: &UplinkEntry| {
+            let same = |old: &&UplinkEntry| old.id == entry.id && old.ifindex == entry.ifindex;
+            applied
+                .uplinks
+                .iter()
+                .find(same)
+                .is_some_and(|old| old.accepts_new)
+        };
+        let mut uplinks = self.uplinks.clone();
+        for entry in &mut uplinks {
+            entry.accepts_new &= takes_flows(entry);
+        }
+        if uplinks == self.uplinks {
+            return self.clone();
+        }
+        Tables {
+            uplinks,
+            ..applied.clone()
+        }
+    }
+
+    /// Whether the slots, or the way they are walked, differ.
+    pub fn walks_otherwise(&self, other: &Tables) -> bool {
+        (self.walk, &self.v4, &self.v6) != (other.walk, &other.v4, &other.v6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_balance::Layer;
+
+    fn entry(id: u8, ifindex: u32, accepts_new: bool) -> UplinkEntry {
+        UplinkEntry {
+            id: UplinkId(id),
+            ifindex,
+            layer: Layer::L2,
+            mtu: 1500,
+            v4: None,
+            v6: None,
+            ports: 16384..=32767,
+            accepts_new,
+        }
+    }
+
+    fn tables(uplinks: Vec<UplinkEntry>, slots: &[u8]) -> Tables {
+        Tables {
+            walk: Walk::RoundRobin,
+            uplinks,
+            v4: slots.iter().copied().map(UplinkId).collect(),
+            v6: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_dead_uplink_goes_at_once() {
+        let before = tables(vec![entry(0, 1, true), entry(1, 2, true)], &[0, 1]);
+        let after = tables(vec![entry(0, 1, false), entry(1, 2, true)], &[1, 1]);
+        assert_eq!(after.first_half(&before), after);
+    }
+
+    #[test]
+    fn a_new_uplink_waits_while_a_dead_one_goes() {
+        let before = tables(vec![entry(0, 1, true), entry(1, 2, true)], &[0, 1]);
+        let after = tables(
+            vec![entry(0, 1, false), entry(1, 2, true), entry(2, 3, true)],
+            &[2, 1],
+        );
+        let first = tables(
+            vec![entry(0, 1, false), entry(1, 2, true), entry(2, 3, false)],
+            &[0, 1],
+        );
+        assert_eq!(after.first_half(&before), first);
+        // Stopped there and tried again: still waiting. The second half is the whole.
+        assert_eq!(after.first_half(&first), first);
+        assert_eq!(after.first_half(&after), after);
+    }
+
+    #[test]
+    fn an_uplink_that_is_back_or_on_a_new_device_waits() {
+        let before = tables(vec![entry(0, 1, false), entry(1, 2, true)], &[1, 1]);
+        let after = tables(vec![entry(0, 1, true), entry(1, 7, true)], &[0, 1]);
+        let first = tables(vec![entry(0, 1, false), entry(1, 7, false)], &[1, 1]);
+        assert_eq!(after.first_half(&before), first);
+    }
+}
