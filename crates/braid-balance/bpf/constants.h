@@ -5,7 +5,7 @@
 
 // Number of the map layout. Raise it whenever a map's key, value or meaning changes: programs of
 // another layout must not take the maps over.
-#define LAYOUT_VERSION 1
+#define LAYOUT_VERSION 2
 
 #define MAX_UPLINKS 32
 #define SLOTS	    1024
@@ -18,6 +18,12 @@
 #define DEFAULT_EMBRYOS 65536
 #define MAX_LAN_DEVICES 64
 #define MAX_FRAGMENTED	4096
+
+// Addresses of uplinks, both families and what each may have besides.
+#define MAX_OWN_ADDRESSES 256
+
+// Room for reasons. The map's size is part of the layout, the length of the list is not.
+#define MAX_REASONS 128
 
 // How a new flow picks its slot (slot_bank.walk).
 #define WALK_ROUND_ROBIN 0

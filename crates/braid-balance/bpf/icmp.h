@@ -9,6 +9,8 @@
 
 #define QUOTED_CERTAIN 8
 
+#define NO_FLOW (-2)
+
 static __always_inline int is_icmp_error(const struct packet *packet)
 {
 	__u16 type = bpf_ntohs(packet->source_port) >> 8;
@@ -158,7 +160,8 @@ static __noinline int icmp_error(struct __sk_buff *skb, const struct packet *out
 
 // An error from inside, about a packet that came through us: "fragmentation needed" of a gateway
 // whose LAN carries less than its uplinks, "port unreachable" of a client (RFC 5508 REQ-4, REQ-5).
-// Its source may be any router's address inside and becomes the flow's outer one.
+// Its source may be any router's address inside and becomes the flow's outer one. NO_FLOW: nothing
+// is done or counted.
 static __noinline int outbound_error(struct __sk_buff *skb, const struct packet *outer)
 {
 	struct rewrite rewrite = {.side = DEST};
@@ -173,7 +176,7 @@ static __noinline int outbound_error(struct __sk_buff *skb, const struct packet 
 	if (parse_quote(skb, outer, &quoted))
 		return leave(REASON_out_malformed, DROP);
 	if (reverse_key(&quoted, &key))
-		return leave(REASON_out_icmp_orphan, DROP);
+		return NO_FLOW;
 	found = find(&key);
 	// As for answers: a remote's port 443 may be a mapping's that serves every remote.
 	if (!found.flow && key.protocol == IPPROTO_UDP && key.far_port) {
@@ -181,7 +184,7 @@ static __noinline int outbound_error(struct __sk_buff *skb, const struct packet 
 		found = find(&key);
 	}
 	if (!found.flow)
-		return leave(REASON_out_icmp_orphan, DROP);
+		return NO_FLOW;
 	uplink = uplink_at(found.flow->uplink);
 	if (!uplink || !uplink->ifindex || !uplink->exits[outer->family & 1].present)
 		return leave(REASON_uplink_gone, DROP);

@@ -29,11 +29,15 @@ ARRAY_MAP(settings, BPF_MAP_TYPE_ARRAY, 1, struct settings);
 ARRAY_MAP(uplinks, BPF_MAP_TYPE_ARRAY, MAX_UPLINKS, struct uplink);
 ARRAY_MAP(slots, BPF_MAP_TYPE_ARRAY, FAMILIES * 2, struct slot_bank);
 ARRAY_MAP(turns, BPF_MAP_TYPE_ARRAY, FAMILIES, struct turn);
-ARRAY_MAP(reasons, BPF_MAP_TYPE_PERCPU_ARRAY, REASON_COUNT, __u64);
+ARRAY_MAP(reasons, BPF_MAP_TYPE_PERCPU_ARRAY, MAX_REASONS, __u64);
+_Static_assert(REASON_COUNT <= MAX_REASONS, "reasons");
 ARRAY_MAP(traffic, BPF_MAP_TYPE_PERCPU_ARRAY, MAX_UPLINKS, struct uplink_counters);
 
 HASH_MAP(uplink_of, BPF_MAP_TYPE_HASH, 0, MAX_UPLINKS * 2, __u32, __u32);
 HASH_MAP(lan_devices, BPF_MAP_TYPE_HASH, 0, MAX_LAN_DEVICES, __u32, struct lan_device);
+
+// Which uplink an outside address belongs to.
+HASH_MAP(own_addresses, BPF_MAP_TYPE_HASH, 0, MAX_OWN_ADDRESSES, struct address, __u32);
 
 // Established flows: nothing is ever evicted from these two.
 HASH_MAP(flows, BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC, DEFAULT_FLOWS, struct tuple, struct flow);

@@ -201,6 +201,8 @@ static __always_inline int find_or_open(struct __sk_buff *skb, const struct pack
 	}
 	if (found->flow)
 		return REASON_out_flow;
+	if (bpf_map_lookup_elem(&own_addresses, &packet->source))
+		return REASON_out_own_address;
 	if (!work)
 		return REASON_out_table_failed;
 	work->packet = *packet;
@@ -210,6 +212,33 @@ static __always_inline int find_or_open(struct __sk_buff *skb, const struct pack
 		return reason;
 	*found = find(key);
 	return found->flow ? reason : REASON_out_table_failed;
+}
+
+// A packet that no flow claims. Its source may be an uplink's own address already: connection
+// tracking has put that there, because the packet answers one that came to a forwarded or published
+// port. It leaves through that uplink as it is; anything else would break the connection.
+static __noinline int outbound_unclaimed(struct __sk_buff *skb, const struct packet *packet,
+					 __u32 otherwise)
+{
+	struct uplink_counters *counters;
+	struct uplink *uplink;
+	__u32 *known, id;
+
+	if (!packet)
+		return leave(REASON_out_malformed, DROP);
+	known = bpf_map_lookup_elem(&own_addresses, &packet->source);
+	if (!known)
+		return leave(otherwise, DROP);
+	id = *known;
+	uplink = uplink_at(id);
+	if (!uplink || !uplink->ifindex)
+		return leave(REASON_uplink_gone, DROP);
+	counters = bpf_map_lookup_elem(&traffic, &id);
+	if (counters) {
+		counters->tx_packets += packets_in(skb);
+		counters->tx_bytes += skb->len - packet->l3;
+	}
+	return leave(REASON_out_own_address, through_route(uplink));
 }
 
 static __always_inline int outbound_fragment(struct __sk_buff *skb, const struct packet *packet)
@@ -224,7 +253,7 @@ static __always_inline int outbound_fragment(struct __sk_buff *skb, const struct
 	fragment_key_of(packet, 0, &key);
 	first = bpf_map_lookup_elem(&fragments, &key);
 	if (!first)
-		return leave(REASON_out_fragment_orphan, DROP);
+		return outbound_unclaimed(skb, packet, REASON_out_fragment_orphan);
 	id = first->uplink;
 	rewrite.to = first->translated;
 	uplink = uplink_at(id);
@@ -257,14 +286,17 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 		return leave(REASON_out_not_unicast, DROP);
 	if (packet.fragment == LATER_FRAGMENT)
 		return outbound_fragment(skb, &packet);
-	if (is_icmp_error(&packet))
-		return outbound_error(skb, &packet);
+	if (is_icmp_error(&packet)) {
+		reason = outbound_error(skb, &packet);
+		return reason == NO_FLOW ? outbound_unclaimed(skb, &packet, REASON_out_icmp_orphan)
+					 : reason;
+	}
 	if (forward_key(&packet, &key))
-		return leave(REASON_out_protocol, DROP);
+		return outbound_unclaimed(skb, &packet, REASON_out_protocol);
 
 	reason = find_or_open(skb, &packet, &key, now, &found);
 	if (!found.flow)
-		return leave(reason, DROP);
+		return outbound_unclaimed(skb, &packet, reason);
 	uplink = uplink_at(found.flow->uplink);
 	if (!uplink || !uplink->ifindex || !uplink->exits[packet.family & 1].present)
 		return leave(REASON_uplink_gone, DROP);

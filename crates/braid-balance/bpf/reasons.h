@@ -1,6 +1,8 @@
 // Every way out of a program, and every event worth a number, has a name here: it is a counter's
 // label and the word that `braid status` prints. build.rs reads this list into Rust.
 //
+// The list only grows at its end: a number's meaning outlives an upgrade.
+//
 // REASON(name, kind, text); kinds: SENT left through an uplink or to a LAN, PASSED handed to the
 // next program or the stack, DROPPED, EVENT something that happened on the way to one of those.
 #ifndef BRAID_REASONS_H
@@ -48,7 +50,8 @@
 	REASON(slot_skipped, EVENT, "slot named an uplink that takes no flows")                    \
 	REASON(port_changed, EVENT, "flow could not keep its source port")                         \
 	REASON(out_icmp_error, SENT, "icmp error about a flow sent to its remote")                 \
-	REASON(out_icmp_orphan, DROPPED, "outbound icmp error about no flow of ours")
+	REASON(out_icmp_orphan, DROPPED, "outbound icmp error about no flow of ours")              \
+	REASON(out_own_address, SENT, "packet from an uplink's own address sent as it is")
 
 enum reason_kind { SENT, PASSED, DROPPED, EVENT };
 

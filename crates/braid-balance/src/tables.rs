@@ -7,13 +7,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 
 use crate::layout::{
-    FlowValue, LanDevice, Meta, Settings, SlotBank, TrafficValue, Tuple, UplinkValue,
+    Address, FlowValue, LanDevice, Meta, Settings, SlotBank, TrafficValue, Tuple, UplinkValue,
 };
 use crate::pins::Pins;
 use crate::{Error, MapMemory};
 
 /// Every map of the object, by name.
-pub(crate) const MAPS: [&str; 15] = [
+pub(crate) const MAPS: [&str; 16] = [
     "bench",
     "embryos",
     "embryos_reverse",
@@ -22,6 +22,7 @@ pub(crate) const MAPS: [&str; 15] = [
     "fragments",
     "lan_devices",
     "meta",
+    "own_addresses",
     "reasons",
     "settings",
     "slots",
@@ -38,6 +39,7 @@ pub(crate) struct Tables {
     pub uplinks: Array<MapData, UplinkValue>,
     pub slots: Array<MapData, SlotBank>,
     pub uplink_of: HashMap<MapData, u32, u32>,
+    pub own_addresses: HashMap<MapData, Address, u32>,
     pub lan_devices: HashMap<MapData, u32, LanDevice>,
     pub reasons: PerCpuArray<MapData, u64>,
     pub traffic: PerCpuArray<MapData, TrafficValue>,
@@ -88,6 +90,7 @@ impl Tables {
             uplinks: typed(pins, "uplinks")?,
             slots: typed(pins, "slots")?,
             uplink_of: typed(pins, "uplink_of")?,
+            own_addresses: typed(pins, "own_addresses")?,
             lan_devices: typed(pins, "lan_devices")?,
             reasons: typed(pins, "reasons")?,
             traffic: typed(pins, "traffic")?,

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use aya::Pod;
+use aya::maps::{HashMap, MapData};
 use braid_core::{MAX_UPLINKS, UplinkId};
 
 use crate::layout::{Address, ExitValue, SlotBank, UplinkValue, from_v4, from_v6};
@@ -41,6 +43,7 @@ pub(crate) fn set_uplinks(tables: &mut Tables, uplinks: &[UplinkEntry]) -> Resul
             return refuse(format!("{id} and {other}: same device"));
         }
     }
+    let own = own_addresses(&wanted);
     let failed = |error| refused("map uplinks", &error);
     for index in 0..MAX_UPLINKS {
         let value = wanted.remove(&index).unwrap_or_default();
@@ -49,19 +52,36 @@ pub(crate) fn set_uplinks(tables: &mut Tables, uplinks: &[UplinkEntry]) -> Resul
             tables.uplinks.set(index, value, 0).map_err(failed)?;
         }
     }
-    set_devices(tables, &by_device)
+    replace("map uplink_of", &mut tables.uplink_of, &by_device)?;
+    replace("map own_addresses", &mut tables.own_addresses, &own)
 }
 
-fn set_devices(tables: &mut Tables, wanted: &BTreeMap<u32, u32>) -> Result<(), Error> {
-    let map = &mut tables.uplink_of;
-    let failed = |error| refused("map uplink_of", &error);
+/// Who has which outside address; of two uplinks with the same one, the first.
+fn own_addresses(uplinks: &BTreeMap<usize, UplinkValue>) -> BTreeMap<Address, u32> {
+    let mut own = BTreeMap::new();
+    for (&id, uplink) in uplinks {
+        for exit in uplink.exits.iter().filter(|exit| exit.present != 0) {
+            own.entry(exit.address)
+                .or_insert(u32::try_from(id).expect("below MAX_UPLINKS"));
+        }
+    }
+    own
+}
+
+/// Makes a map hold what is wanted and nothing else.
+fn replace<K: Pod + Ord>(
+    what: &str,
+    map: &mut HashMap<MapData, K, u32>,
+    wanted: &BTreeMap<K, u32>,
+) -> Result<(), Error> {
+    let failed = |error| refused(what, &error);
     for known in map.keys().collect::<Result<Vec<_>, _>>().map_err(failed)? {
         if !wanted.contains_key(&known) {
             map.remove(&known).map_err(failed)?;
         }
     }
-    for (ifindex, id) in wanted {
-        map.insert(ifindex, id, 0).map_err(failed)?;
+    for (key, id) in wanted {
+        map.insert(key, id, 0).map_err(failed)?;
     }
     Ok(())
 }

@@ -6,8 +6,8 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use braid_balance::{FlowState, HookKind, Layer, Walk};
-use support::net::{Client, Namespace, ask, ask_with, udp_socket};
-use support::world::{PORT, QUIC, SERVER_V4, SERVER_V6, World, reason, uplink_of};
+use support::net::{Client, Namespace, ask, ask_with, serve, udp_socket};
+use support::world::{OUTSIDE, PORT, QUIC, SERVER_V4, SERVER_V6, World, reason, uplink_of};
 
 /// Enough for super-packets, congestion control and both directions at once.
 const BULK: usize = 1 << 20;
@@ -219,4 +219,33 @@ fn path_mtu_is_learnt_through_the_translation() {
         Client::connect(server).echo(&payload);
     });
     assert!(reason(&datapath, "in_icmp_error") > 0);
+}
+
+#[test]
+fn a_forwarded_port_answers_by_the_uplink_it_was_asked_on() {
+    let world = World::new();
+    let client = SocketAddr::from(([10, 1, 0, 2], PORT));
+    serve(&world.client, client.ip(), client.port());
+    let host = &world.host;
+    host.run("nft add table ip nat");
+    host.run("nft add chain ip nat in { type nat hook prerouting priority -100 ; }");
+    host.run(&format!(
+        "nft add rule ip nat in iifname wan* tcp dport 8080 dnat to {client}"
+    ));
+    // From the internet, and not from a neighbour that the host has a route to.
+    for (uplink, ends) in OUTSIDE.iter().enumerate() {
+        let route = format!(
+            "route replace {}/32 dev isp{uplink} src {SERVER_V4}",
+            ends[0]
+        );
+        world.inet.ip(&route);
+    }
+    let (datapath, _) = world.start(&world.options(HookKind::Auto));
+    for ends in OUTSIDE {
+        let port = SocketAddr::new(ends[0], 8080);
+        let connect = || Client::connect(port).echo(&[5; 100_000]);
+        world.inet.enter(connect);
+    }
+    assert!(reason(&datapath, "out_own_address") > 0);
+    assert_eq!(reason(&datapath, "tcp_midstream"), 0);
 }

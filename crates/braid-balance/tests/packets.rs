@@ -536,3 +536,38 @@ fn errors_from_inside_reach_the_remote() {
 
 /// Where what a router may change ends: behind TTL and header checksum, or behind the hop limit.
 const HOPS_END: [usize; 2] = [12, 8];
+
+#[test]
+fn what_has_an_uplinks_address_already_leaves_through_it() {
+    let probe = Probe::new();
+    for (family, server) in [SERVER_V4, SERVER_V6].into_iter().enumerate() {
+        for (uplink, outside) in OUTSIDE.iter().enumerate() {
+            let own = outside[family];
+            let sent = || {
+                let counters = probe.datapath.borrow().counters().expect("counters");
+                counters.uplinks[uplink].1.tx.packets
+            };
+            let before = sent();
+            let echo_reply = [0, 129][family];
+            let answers = [
+                build::tcp((own, 8080), (server, 5700), SYN | ACK, b""),
+                build::udp((own, 8080), (server, 5700), b"x"),
+                build::icmp(own, server, echo_reply, 0, 7, b"x"),
+                build::icmp(
+                    own,
+                    server,
+                    [3, 1][family],
+                    3,
+                    0,
+                    &build::udp((server, 1), (own, 2), b"x"),
+                ),
+            ];
+            for answer in answers {
+                let outcome = probe.forwarded(&answer).is(Sent, "out_own_address");
+                assert_eq!(outcome.packet, answer);
+            }
+            assert_eq!(sent() - before, 4);
+        }
+    }
+    assert_eq!(probe.datapath.borrow().flows().expect("flows").len(), 0);
+}
