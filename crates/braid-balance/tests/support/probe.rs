@@ -3,11 +3,13 @@
 
 use std::cell::RefCell;
 use std::net::IpAddr;
+use std::time::Instant;
 
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 use braid_balance::{Datapath, HookKind, Options, REASONS, Reason, ReasonKind};
 use braid_packet::Packet;
 
+use super::net::PATIENCE;
 use super::world::World;
 
 /// Bytes of an Ethernet header.
@@ -81,6 +83,11 @@ impl Probe {
         let links = world.pin_dir().join("datapath/links");
         for link in std::fs::read_dir(links).expect("pinned links") {
             std::fs::remove_file(link.expect("a link").path()).expect("unpinned");
+        }
+        // The kernel takes a link down some time after its last reference went.
+        let deadline = Instant::now() + PATIENCE;
+        while !world.run_ids().is_empty() {
+            assert!(Instant::now() < deadline, "programs stay on the devices");
         }
         let open = |name| {
             let path = world.pin_dir().join("datapath/programs").join(name);
