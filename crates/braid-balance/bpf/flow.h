@@ -99,6 +99,17 @@ static __always_inline int reverse_key(const struct packet *packet, struct tuple
 	}
 }
 
+// Whether the flow's uplink is up and has the address that the flow goes by.
+static __always_inline int holds(__u8 family, const struct flow *flow, const struct uplink *uplink)
+{
+	const struct exit *exit;
+
+	if (!uplink || !uplink->ifindex || !uplink->accepts_new)
+		return 0;
+	exit = &uplink->exits[family & 1];
+	return exit->present && same_address(&exit->address, &flow->outer);
+}
+
 static __always_inline void reverse_of(const struct tuple *key, const struct flow *flow,
 				       struct tuple *reverse)
 {

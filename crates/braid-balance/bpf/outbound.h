@@ -146,24 +146,23 @@ __noinline int open_flow(struct __sk_buff *skb, __u64 now)
 	return midstream ? REASON_tcp_midstream : REASON_out_new;
 }
 
-// Whether the flow that the key finds is over for this packet: a SYN after both ends have closed
-// is a new connection that happens to reuse the port, and a mapping whose uplink or address is
-// gone can be renewed where the protocol survives that.
-static __always_inline int is_over(const struct packet *packet, const struct flow *flow)
+// Whether the flow that the key finds is over for this packet. A SYN opens a new connection if the
+// old one was reset or its client has closed it, and the port is reused. What can begin anew leaves
+// an uplink that is down or has another address by now: everything but TCP behind its SYN, which
+// the remote knows by that address only.
+static __always_inline int is_over(const struct packet *packet, const struct flow *flow,
+				   const struct uplink *uplink)
 {
-	struct uplink *uplink;
-
 	if (packet->protocol == IPPROTO_TCP) {
 		if ((packet->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN)
 			return 0;
-		if (flow->state != STATE_CLOSING && flow->state != STATE_RESET)
-			return 0;
-		count(REASON_flow_replaced);
-		return 1;
+		if (flow->state == STATE_CLOSING || flow->state == STATE_RESET ||
+		    (flow->fins & FIN_INSIDE)) {
+			count(REASON_flow_replaced);
+			return 1;
+		}
 	}
-	uplink = uplink_at(flow->uplink);
-	if (uplink && uplink->ifindex && uplink->exits[packet->family & 1].present &&
-	    same_address(&uplink->exits[packet->family & 1].address, &flow->outer))
+	if (holds(packet->family, flow, uplink))
 		return 0;
 	count(REASON_flow_moved);
 	return 1;
@@ -183,17 +182,21 @@ static __always_inline int keep_pair(const struct tuple *key, const struct flow 
 	return claim(&reverse, key);
 }
 
-// The flow of a packet, opened if need be.
+// The flow of a packet, opened if need be, and its uplink.
 static __always_inline int find_or_open(struct __sk_buff *skb, const struct packet *packet,
-					const struct tuple *key, __u64 now, struct found *found)
+					const struct tuple *key, __u64 now, struct found *found,
+					struct uplink **uplink)
 {
 	struct workbench *work = workbench();
 	int reason;
 
 	*found = find(key);
-	if (found->flow && is_over(packet, found->flow)) {
-		forget(key, found);
-		found->flow = NULL;
+	if (found->flow) {
+		*uplink = uplink_at(found->flow->uplink);
+		if (is_over(packet, found->flow, *uplink)) {
+			forget(key, found);
+			found->flow = NULL;
+		}
 	}
 	if (found->flow && !found->kept && keep_pair(key, found->flow)) {
 		bpf_map_delete_elem(&embryos, key);
@@ -211,7 +214,10 @@ static __always_inline int find_or_open(struct __sk_buff *skb, const struct pack
 	if (reason != REASON_out_new && reason != REASON_tcp_midstream)
 		return reason;
 	*found = find(key);
-	return found->flow ? reason : REASON_out_table_failed;
+	if (!found->flow)
+		return REASON_out_table_failed;
+	*uplink = uplink_at(found->flow->uplink);
+	return reason;
 }
 
 // A packet that no flow claims. Its source may be an uplink's own address already: connection
@@ -273,7 +279,7 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 {
 	struct packet packet = {};
 	struct rewrite rewrite = {};
-	struct uplink *uplink;
+	struct uplink *uplink = NULL;
 	struct found found;
 	struct tuple key;
 	int reason = parse(skb, ETH_HLEN, &packet);
@@ -294,10 +300,9 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 	if (forward_key(&packet, &key))
 		return outbound_unclaimed(skb, &packet, REASON_out_protocol);
 
-	reason = find_or_open(skb, &packet, &key, now, &found);
+	reason = find_or_open(skb, &packet, &key, now, &found, &uplink);
 	if (!found.flow)
 		return outbound_unclaimed(skb, &packet, reason);
-	uplink = uplink_at(found.flow->uplink);
 	if (!uplink || !uplink->ifindex || !uplink->exits[packet.family & 1].present)
 		return leave(REASON_uplink_gone, DROP);
 

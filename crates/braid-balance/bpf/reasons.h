@@ -45,7 +45,7 @@
 	REASON(flow_promoted, EVENT, "embryo became established")                                  \
 	REASON(flow_table_full, EVENT, "embryo stays one because the table is full")               \
 	REASON(flow_replaced, EVENT, "syn on a closed flow opened a new one")                      \
-	REASON(flow_moved, EVENT, "mapping renewed because its uplink or address is gone")         \
+	REASON(flow_moved, EVENT, "mapping renewed, its uplink is down or renumbered")             \
 	REASON(half_pair, EVENT, "half of a pair found, repaired or removed")                      \
 	REASON(slot_skipped, EVENT, "slot named an uplink that takes no flows")                    \
 	REASON(port_changed, EVENT, "flow could not keep its source port")                         \

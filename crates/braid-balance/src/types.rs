@@ -119,7 +119,8 @@ pub struct UplinkEntry {
     /// Source ports (and ICMP echo ids) for flows whose own port is taken, not empty. Keep it
     /// outside `ip_local_port_range` and inside `ip_local_reserved_ports`.
     pub ports: RangeInclusive<u16>,
-    /// Whether new flows may be put here. Existing ones stay either way.
+    /// Whether it is up. `false`: no new flows are put here, and existing ones other than open TCP
+    /// connections move with their next packet from inside.
     pub accepts_new: bool,
 }
 

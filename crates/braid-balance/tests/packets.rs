@@ -571,3 +571,80 @@ fn what_has_an_uplinks_address_already_leaves_through_it() {
     }
     assert_eq!(probe.datapath.borrow().flows().expect("flows").len(), 0);
 }
+
+#[test]
+fn what_can_begin_anew_leaves_a_dead_or_renumbered_uplink() {
+    let dead: fn(&mut UplinkEntry) = |uplink| uplink.accepts_new = false;
+    let renumbered: fn(&mut UplinkEntry) = |uplink| {
+        let exit = uplink.v4.as_mut().expect("an IPv4 exit");
+        exit.address = Ipv4Addr::new(203, 0, 113, 77);
+    };
+    for change in [dead, renumbered] {
+        let probe = Probe::new();
+        let walk = |slots: &[u8]| {
+            let mut datapath = probe.datapath.borrow_mut();
+            probe.world.walk(&mut datapath, Walk::RoundRobin, slots);
+        };
+        walk(&[0]);
+        let udp = build::udp((INNER, 5800), (SERVER_V4, 5000), b"x");
+        let quic = build::udp((INNER, 5801), (SERVER_V4, 443), b"x");
+        let echo = build::icmp(INNER, SERVER_V4, 8, 0, 5802, b"x");
+        let fresh = [udp, quic, echo, tcp(5803, SYN)];
+        for packet in &fresh {
+            probe.out(packet).is(Sent, "out_new");
+        }
+        handshake(&probe, 5804);
+        let mut uplinks = probe.world.uplinks();
+        change(&mut uplinks[0]);
+        probe
+            .datapath
+            .borrow_mut()
+            .set_uplinks(&uplinks)
+            .expect("uplinks");
+        walk(&[1]);
+        probe.out(&tcp(5804, ACK)).is(Sent, "out_flow");
+        for packet in fresh.iter().chain([&tcp(5804, SYN)]) {
+            let moved = probe.out(packet).is(Sent, "out_new");
+            assert_eq!(moved.events, ["flow_moved"]);
+            assert_eq!(moved.read().ip.source, OUTSIDE[1][0]);
+        }
+    }
+}
+
+#[test]
+fn a_lans_datagrams_leave_the_short_way_to_move() {
+    let probe = Probe::new();
+    probe.world.host.ip(&format!(
+        "neigh replace {CLIENT} dev lan0 lladdr 02:00:00:00:00:01"
+    ));
+    let ask = build::udp((CLIENT, 5810), (SERVER_V4, 5000), b"x");
+    let outer = probe.forwarded(&ask).is(Sent, "out_new").read().ip.source;
+    let uplink = usize::from(outer == OUTSIDE[1][0]);
+    let reply = build::udp((SERVER_V4, 5000), (outer, 5810), b"x");
+    probe.back(uplink, &reply).is(Sent, "in_lan");
+    probe.lan(&ask).is(Sent, "lan_fast");
+    let mut uplinks = probe.world.uplinks();
+    uplinks[uplink].accepts_new = false;
+    probe
+        .datapath
+        .borrow_mut()
+        .set_uplinks(&uplinks)
+        .expect("uplinks");
+    probe.lan(&ask).is(Passed, "lan_not_fast");
+}
+
+#[test]
+fn a_port_reused_after_the_clients_fin_is_a_new_flow() {
+    let probe = Probe::new();
+    handshake(&probe, 5820);
+    probe.out(&tcp(5820, FIN | ACK)).is(Sent, "out_flow");
+    let reused = probe.out(&tcp(5820, SYN)).is(Sent, "out_new");
+    assert_eq!(reused.events, ["flow_replaced"]);
+    let (uplink, syn_ack) = answer(&reused, SYN | ACK);
+    probe.back(uplink, &syn_ack).is(Passed, "in_stack");
+    probe.out(&tcp(5820, ACK)).is(Sent, "out_flow");
+    assert_eq!(
+        probe.flow((INNER, 5820)).expect("a flow").state,
+        FlowState::Established
+    );
+}
