@@ -143,30 +143,29 @@ impl Roster {
         for uplink in &found.uplinks {
             changes.extend(self.note(uplink, settings));
         }
+        self.remember_indices();
         self.v4 = self.table(Family::V4);
         self.v6 = self.table(Family::V6);
         changes
     }
 
-    /// Follows devices to their new names. An uplink that is gone and whose name another one bears
-    /// now is forgotten: nobody could tell the two apart.
+    /// Follows devices to their new names, also those of an earlier daemon. An uplink that is gone
+    /// and whose name another one bears now is forgotten: nobody could tell the two apart.
     fn rename(&mut self, snapshot: &Snapshot) -> Vec<Change> {
         let mut changes = Vec::new();
         let mut renamed = Vec::new();
-        for member in &mut self.members {
-            let Some(link) = snapshot.link(member.uplink.ifindex) else {
+        for known in &mut self.remembered {
+            let link = snapshot.link(known.ifindex);
+            let Some(link) = link.filter(|link| link.name != known.device) else {
                 continue;
             };
-            if link.name == member.uplink.device {
-                continue;
+            let old = mem::replace(&mut known.device, link.name.clone());
+            let members = self.members.iter_mut();
+            for member in members.filter(|member| member.id.0 == known.index) {
+                member.uplink.device.clone_from(&link.name);
+                member.uplink.name.clone_from(&link.name);
             }
-            let old = mem::replace(&mut member.uplink.device, link.name.clone());
-            member.uplink.name.clone_from(&link.name);
-            let known = self.remembered.iter_mut();
-            for known in known.filter(|known| known.index == member.id.0) {
-                known.device.clone_from(&link.name);
-            }
-            renamed.push((member.id.0, link.name.clone()));
+            renamed.push((known.index, link.name.clone()));
             changes.push(Change::Renamed(old, link.name.clone()));
         }
         let stays = |id: u8, device: &str| {
@@ -178,6 +177,19 @@ impl Roster {
         self.remembered
             .retain(|known| stays(known.index, &known.device));
         changes
+    }
+
+    /// By its index a device is known again under another name, as long as it is there.
+    fn remember_indices(&mut self) {
+        for member in &self.members {
+            let known = self.remembered.iter_mut();
+            for known in known.filter(|known| known.index == member.id.0) {
+                known.ifindex = match member.present {
+                    true => member.uplink.ifindex,
+                    false => 0,
+                };
+            }
+        }
     }
 
     fn note(&mut self, uplink: &Uplink, settings: &Settings) -> Option<Change> {
@@ -229,6 +241,7 @@ impl Roster {
         self.remembered.push(Remembered {
             index,
             device: device.to_owned(),
+            ifindex: 0,
         });
         Some(UplinkId(index))
     }

@@ -31,6 +31,10 @@ pub struct Remembered {
     pub index: u8,
     /// Its network device.
     pub device: String,
+    /// The kernel's index of that device, by which it is known again after it was renamed; 0 while
+    /// it does not exist.
+    #[serde(default)]
+    pub ifindex: u32,
 }
 
 impl State {
@@ -133,6 +137,7 @@ mod tests {
         state.uplinks.push(Remembered {
             index: 3,
             device: "wwan0".into(),
+            ifindex: 9,
         });
         state.store(&run_dir).unwrap();
         assert_eq!(State::load(&run_dir).unwrap(), Some(state.clone()));

@@ -107,10 +107,12 @@ fn a_restarted_daemon_uses_the_same_numbers() {
         Remembered {
             index: 1,
             device: "b".into(),
+            ifindex: 2,
         },
         Remembered {
             index: 0,
             device: "gone".into(),
+            ifindex: 5,
         },
     ];
     let mut roster = Roster::new(remembered, None, None);
@@ -169,6 +171,13 @@ fn a_renamed_device_is_the_same_uplink() {
     assert_eq!(roster.slots(Family::V4), slots);
     assert_eq!(roster.remembered()[0].device, "wan");
 
+    // Also while no daemon ran.
+    let mut next = Roster::new(roster.remembered().to_vec(), SlotTable::found(&slots), None);
+    let (found, snapshot) = seen(&[uplink("wan", 1, false), uplink("lte", 2, false)]);
+    next.update(&found, &snapshot, &settings);
+    assert_eq!(numbers(&next), [(0, "wan", 1), (1, "lte", 2)]);
+    assert_eq!(next.slots(Family::V4), slots);
+
     // Also while it is down and no candidate.
     let (_, snapshot) = seen(&[uplink("dsl", 1, false), uplink("b", 2, false)]);
     let (found, _) = seen(&[uplink("b", 2, false)]);
@@ -214,6 +223,11 @@ fn a_configured_uplink_is_whichever_device_bears_its_name() {
     let entries = roster.entries();
     let entries: Vec<_> = entries.iter().map(|e| (e.id.0, e.ifindex)).collect();
     assert_eq!(entries, [(1, 1)], "no two uplinks on one device");
+
+    // Without that configuration there is only the device.
+    let (found, snapshot) = seen(&[uplink("c", 1, false)]);
+    roster.update(&found, &snapshot, &self::settings("rr"));
+    assert_eq!(numbers(&roster), [(0, "a", 1), (1, "c", 1)]);
 }
 
 #[test]
@@ -237,7 +251,11 @@ fn a_restarted_daemon_goes_on_with_the_slots_it_finds() {
         next.slots(Family::V4).to_vec()
     };
     assert_eq!(restarted(SlotTable::found(&slots)), slots);
-    assert_ne!(restarted(None), slots, "moved and moved back, it is another table");
+    assert_ne!(
+        restarted(None),
+        slots,
+        "moved and moved back, it is another table"
+    );
 }
 
 #[test]
