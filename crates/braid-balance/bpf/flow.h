@@ -151,25 +151,56 @@ static __always_inline void forget(const struct tuple *key, const struct found *
 	}
 }
 
+// An embryo's two entries are evicted one by one, and a pressed port's is taken over. Not 0: the
+// reverse one is another's by now.
+static __always_inline int keep_pair(const struct tuple *key, const struct flow *flow)
+{
+	struct tuple reverse, *owner;
+
+	reverse_of(key, flow, &reverse);
+	owner = bpf_map_lookup_elem(&embryos_reverse, &reverse);
+	if (owner)
+		return !is_owner(owner, key);
+	count(REASON_half_pair);
+	return claim(&reverse, key);
+}
+
+// Counts why a table of kept flows refuses; the lack of memory passes by itself.
+static __always_inline int refuse(long error)
+{
+	if (error == TABLE_FULL)
+		count(REASON_flow_table_full);
+	return -1;
+}
+
 // Moves an embryo to where nothing evicts it. New entries first, old ones after: in between both
-// exist and say the same. A full table leaves the embryo where it is; it still works.
+// exist and say the same. A full table leaves the embryo where it is; it still works. Another CPU
+// may recycle the embryo for another flow while we look, so what we go by is a copy that its
+// reverse entry confirms.
 static __always_inline int promote(const struct tuple *key, const struct flow *embryo)
 {
 	struct workbench *work = workbench();
-	struct tuple reverse;
+	struct tuple reverse, *owner;
+	long error;
 
 	if (!work)
 		return -1;
 	work->flow = *embryo;
 	reverse_of(key, &work->flow, &reverse);
-	if (bpf_map_update_elem(&flows, key, &work->flow, BPF_ANY)) {
-		count(REASON_flow_table_full);
+	owner = bpf_map_lookup_elem(&embryos_reverse, &reverse);
+	if (!owner || !is_owner(owner, key)) {
+		count(REASON_half_pair);
 		return -1;
 	}
-	if (bpf_map_update_elem(&flows_reverse, &reverse, key, BPF_ANY)) {
+	error = bpf_map_update_elem(&flows, key, &work->flow, BPF_NOEXIST);
+	if (error == EXISTS) // another CPU was faster
+		return 0;
+	if (error)
+		return refuse(error);
+	error = bpf_map_update_elem(&flows_reverse, &reverse, key, BPF_NOEXIST);
+	if (error) {
 		bpf_map_delete_elem(&flows, key);
-		count(REASON_flow_table_full);
-		return -1;
+		return refuse(error);
 	}
 	bpf_map_delete_elem(&embryos, key);
 	bpf_map_delete_elem(&embryos_reverse, &reverse);

@@ -36,6 +36,10 @@ static __always_inline int lan(struct __sk_buff *skb, __u64 now)
 	flow = found.flow;
 	if (!flow || flow->state == STATE_NEW)
 		return leave(REASON_lan_no_flow, PASS);
+	if (!found.kept && keep_pair(&key, flow)) {
+		bpf_map_delete_elem(&embryos, &key);
+		return leave(REASON_lan_no_flow, PASS);
+	}
 	if (!(flow->flags & FLOW_FAST) || flow->inside_ifindex != skb->ifindex)
 		return leave(REASON_lan_not_fast, PASS);
 	if (packet.protocol == IPPROTO_UDP &&

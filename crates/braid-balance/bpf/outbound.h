@@ -168,20 +168,6 @@ static __always_inline int is_over(const struct packet *packet, const struct flo
 	return 1;
 }
 
-// An embryo's two entries are evicted one by one. Not 0: the reverse one is another's by now.
-static __always_inline int keep_pair(const struct tuple *key, const struct flow *flow)
-{
-	struct tuple reverse, *owner;
-
-	reverse_of(key, flow, &reverse);
-	owner = bpf_map_lookup_elem(&embryos_reverse, &reverse);
-	if (owner)
-		return !same_address(&owner->near, &key->near) ||
-		       owner->near_port != key->near_port;
-	count(REASON_half_pair);
-	return claim(&reverse, key);
-}
-
 // The flow of a packet, opened if need be, and its uplink.
 static __always_inline int find_or_open(struct __sk_buff *skb, const struct packet *packet,
 					const struct tuple *key, __u64 now, struct found *found,

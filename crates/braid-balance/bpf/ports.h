@@ -4,7 +4,14 @@
 
 #include "parse.h"
 
-#define EXISTS (-17) // -EEXIST
+#define EXISTS	   (-17) // -EEXIST
+#define TABLE_FULL (-7)	 // -E2BIG
+
+// Whether a reverse entry's owner is `key`. The entry's own key has the remote and the protocol.
+static __always_inline int is_owner(const struct tuple *owner, const struct tuple *key)
+{
+	return same_address(&owner->near, &key->near) && owner->near_port == key->near_port;
+}
 
 // Takes the reverse entry for `owner`. Not 0: somebody has it. Established flows' entries are
 // looked at before and after the insertion, because an embryo may be promoted in between.

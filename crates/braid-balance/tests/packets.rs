@@ -648,3 +648,25 @@ fn a_port_reused_after_the_clients_fin_is_a_new_flow() {
         FlowState::Established
     );
 }
+
+#[test]
+fn an_embryo_whose_port_has_gone_to_another_is_not_promoted() {
+    let probe = Probe::new();
+    let mut datapath = probe.datapath.borrow_mut();
+    probe.world.walk(&mut datapath, Walk::RoundRobin, &[0]);
+    drop(datapath);
+    let other = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 3));
+    let from = |client, flags| build::tcp((client, 5900), SERVER, flags, b"");
+    let sent = probe.forwarded(&from(CLIENT, SYN)).is(Sent, "out_new");
+    let (uplink, syn_ack) = answer(&sent, SYN | ACK);
+    let _ = probe.back(uplink, &syn_ack);
+    // Its reverse entry is evicted and claimed by another client with the same port.
+    probe.world.empty("embryos_reverse");
+    let taken = probe.forwarded(&from(other, SYN)).is(Sent, "out_new");
+    assert_eq!(taken.events, [""; 0]);
+    probe.lan(&from(CLIENT, ACK)).is(Passed, "lan_no_flow");
+    assert!(probe.flow((CLIENT, 5900)).is_none());
+    let (_, syn_ack) = answer(&taken, SYN | ACK);
+    let delivered = probe.back(uplink, &syn_ack);
+    assert_eq!(delivered.read().ip.dest, other);
+}

@@ -9,6 +9,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
+use aya::maps::{HashMap, Map, MapData};
 use aya::programs::{SchedClassifier, TcAttachType};
 use braid_balance::{
     Attachments, Datapath, Exit, Family, HookKind, Layer, Opened, Options, UplinkEntry, Walk,
@@ -187,6 +188,19 @@ impl World {
         self.bpffs.path().join("test")
     }
 
+    /// Empties a pinned table whose keys are tuples, as eviction might.
+    pub fn empty(&self, table: &str) {
+        let path = self.pin_dir().join("datapath/maps").join(table);
+        let data = MapData::from_pin(path).expect("pinned");
+        let size = data.info().expect("a map").value_size();
+        let map = Map::from_map_data(data).expect("a map");
+        match size {
+            40 => drain::<40>(map),
+            120 => drain::<120>(map),
+            other => panic!("{table}: values of {other} bytes"),
+        }
+    }
+
     pub fn options(&self, hook: HookKind) -> Options {
         Options {
             hook,
@@ -305,4 +319,15 @@ fn join(a: &Namespace, device_a: &str, b: &Namespace, device_b: &str) {
     ));
     a.ip(&format!("link set {device_a} up"));
     b.ip(&format!("link set {device_b} up"));
+}
+
+fn drain<const VALUE: usize>(map: Map)
+where
+    [u8; VALUE]: aya::Pod,
+{
+    let mut table: HashMap<_, [u8; 40], [u8; VALUE]> = HashMap::try_from(map).expect("a hash map");
+    let keys: Vec<_> = table.keys().map(|key| key.expect("a key")).collect();
+    for key in keys {
+        table.remove(&key).expect("an entry");
+    }
 }
