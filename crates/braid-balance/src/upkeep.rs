@@ -118,9 +118,10 @@ pub(crate) fn sweep(tables: &mut Tables, now: KernelTime) -> Result<SweepReport,
     let started = Instant::now();
     let mut report = SweepReport::default();
     let room = tables.kept.max_entries()? as usize;
-    report.established = sweep_pair(&mut tables.kept, now, room, &mut report)?;
+    let embryos = &mut tables.embryos;
+    report.established = sweep_pair(&mut tables.kept, Some(embryos), now, room, &mut report)?;
     // The kernel evicts embryos by itself, so their table is never pressed.
-    report.embryos = sweep_pair(&mut tables.embryos, now, usize::MAX, &mut report)?;
+    report.embryos = sweep_pair(embryos, None, now, usize::MAX, &mut report)?;
     report.took = started.elapsed();
     Ok(report)
 }
@@ -128,8 +129,12 @@ pub(crate) fn sweep(tables: &mut Tables, now: KernelTime) -> Result<SweepReport,
 /// Returns the number of flows left. The reverse table is read first: a flow's reverse entry is
 /// made before or at once after its forward entry, so an entry without its other half in these
 /// two pictures is looked at again before anything is done about it.
+///
+/// A kept flow gets a lost reverse entry back, from an embryo if need be. Embryos do not: their
+/// table would evict a live one for it, and the next packet from inside does it as well.
 fn sweep_pair(
     pair: &mut Pair,
+    mut embryos: Option<&mut Pair>,
     now: KernelTime,
     room: usize,
     report: &mut SweepReport,
@@ -149,7 +154,10 @@ fn sweep_pair(
                 report.expired += 1;
                 left -= 1;
             }
-        } else if reverse.get(&key.reverse(value)) != Some(key) && !complete(pair, key)? {
+        } else if let Some(embryos) = &mut embryos
+            && reverse.get(&key.reverse(value)) != Some(key)
+            && !complete(pair, embryos, key)?
+        {
             report.repaired += 1;
         }
     }
@@ -179,7 +187,7 @@ fn expire(pair: &mut Pair, key: &Tuple, value: &FlowValue) -> Result<bool, Error
 
 /// Gives a flow its reverse entry back, or removes it if another flow has that by now. `true`:
 /// it was whole after all.
-fn complete(pair: &mut Pair, key: &Tuple) -> Result<bool, Error> {
+fn complete(pair: &mut Pair, embryos: &mut Pair, key: &Tuple) -> Result<bool, Error> {
     let Some(value) = found(pair.forward.get(key, 0))? else {
         return Ok(true);
     };
@@ -187,10 +195,12 @@ fn complete(pair: &mut Pair, key: &Tuple) -> Result<bool, Error> {
     match found(pair.reverse.get(&reverse, 0))? {
         Some(owner) if owner == *key => Ok(true),
         Some(_) => gone(pair.forward.remove(key)).map(|()| false),
-        None => match pair.reverse.insert(reverse, key, 0) {
-            Ok(()) => Ok(false),
-            Err(error) => Err(refused("map flows_reverse", &error)),
-        },
+        None => {
+            let inserted = pair.reverse.insert(reverse, key, 0);
+            inserted.map_err(|error| refused("map flows_reverse", &error))?;
+            // An embryo that has claimed the port meanwhile finds so and opens anew.
+            gone(embryos.reverse.remove(&reverse)).map(|()| false)
+        }
     }
 }
 

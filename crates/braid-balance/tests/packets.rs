@@ -5,7 +5,7 @@ mod support;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use Verdict::{Dropped, Passed, Sent};
-use braid_balance::{Choice, FlowState, Layer, UplinkEntry, Walk};
+use braid_balance::{Choice, FlowState, KernelTime, Layer, UplinkEntry, Walk};
 use braid_core::UplinkId;
 use braid_packet::{Transport, build, protocol};
 use support::probe::{Outcome, Probe, Verdict};
@@ -669,4 +669,32 @@ fn an_embryo_whose_port_has_gone_to_another_is_not_promoted() {
     let (_, syn_ack) = answer(&taken, SYN | ACK);
     let delivered = probe.back(uplink, &syn_ack);
     assert_eq!(delivered.read().ip.dest, other);
+}
+
+#[test]
+fn a_sweep_mends_kept_flows_and_leaves_embryos_to_their_packets() {
+    let probe = Probe::new();
+    let mut datapath = probe.datapath.borrow_mut();
+    probe.world.walk(&mut datapath, Walk::RoundRobin, &[0]);
+    drop(datapath);
+    let (uplink, data) = handshake(&probe, 6100);
+    let sent = probe.out(&tcp(6101, SYN)).is(Sent, "out_new");
+    for table in ["flows_reverse", "embryos_reverse"] {
+        probe.world.empty(table);
+    }
+    // Another client claims the kept flow's port while nothing says that it is taken.
+    let rival = build::tcp((CLIENT, 6100), SERVER, SYN, b"");
+    probe.forwarded(&rival).is(Sent, "out_new");
+    let now = KernelTime::now();
+    let report = probe.datapath.borrow_mut().sweep(now).expect("a sweep");
+    assert_eq!((report.expired, report.repaired), (0, 1));
+    let delivered = probe.back(uplink, &data).is(Passed, "in_stack");
+    assert_eq!(delivered.read().ip.dest, INNER);
+    let elsewhere = probe.forwarded(&rival).is(Sent, "out_new");
+    assert!(elsewhere.events.contains(&"port_changed"));
+    let again = probe.out(&tcp(6101, SYN)).is(Sent, "out_flow");
+    assert_eq!(
+        (again.events, again.packet),
+        (vec!["half_pair"], sent.packet)
+    );
 }
