@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from braid_lab.net.topology import Topology
-from braid_lab.observe import ask_tcp, by_uplink
+from braid_lab.observe import ask_tcp, by_uplink, differences, kernel_state
 from braid_lab.process import wait_until
 from braid_lab.product import Braid
 from conftest import StartBraid
@@ -47,3 +47,33 @@ def test_a_renamed_device_is_the_same_uplink(net: Topology, start_braid: StartBr
     assert by_uplink(net, ask_tcp(net.host, 10, net.server())) == {"dsl": 5, "lte": 5}
     isp.namespace.ip(f"link set {isp.device} down")
     wait_until(lambda: states(daemon).get("mobile") != "up", what="changes to be followed as before")
+
+
+def test_a_device_renamed_without_a_daemon_is_known_again_and_left_as_found(
+    net: Topology, start_braid: StartBraid
+) -> None:
+    def rename(old: str, new: str) -> None:
+        lte = net.uplinks["lte"]
+        net.host.ip(
+            f"link set {old} down",
+            f"link set {old} name {new}",
+            f"link set {new} up",
+            f"address add {lte.address6}/64 dev {new} nodad",
+            *(f"route add {route.replace('dev lte', f'dev {new}')}" for route in lte.defaults()),
+        )
+
+    rename("lte", "mobile")
+    net.host.sysctl(ipv4__conf__mobile__rp_filter=1)
+    before = kernel_state(net.host)
+    rename("mobile", "lte")
+    daemon = start_braid(net)
+    daemon.kill9()
+    rename("lte", "mobile")
+    daemon.up()
+    indices = {each["name"]: each["index"] for each in daemon.json("uplinks")["uplinks"]}
+    assert indices == {"dsl": 0, "mobile": 1}
+    net.host.run(["ping", "-c", "2", "-i", "0.01", "-W", "2", net.server()])
+    remotes = {flow["remote"] for flow in daemon.json("flows")["flows"] if flow["protocol"] == "icmp"}
+    assert remotes == {net.server()}
+    daemon.down()
+    assert differences(before, kernel_state(net.host)) == []
