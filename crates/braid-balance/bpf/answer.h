@@ -24,6 +24,7 @@ static __always_inline int follow(const struct tuple *reverse, struct answer *an
 	answer->key = *key;
 	answer->found = find(&answer->key);
 	if (answer->found.flow && answer->found.flow->outer_port == reverse->near_port &&
+	    answer->found.flow->realm == reverse->realm &&
 	    same_address(&answer->found.flow->outer, &reverse->near))
 		return 0;
 	count(REASON_half_pair);

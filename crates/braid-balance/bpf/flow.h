@@ -76,6 +76,7 @@ static __always_inline int reverse_key(const struct packet *packet, struct tuple
 	key->near = packet->dest;
 	key->far = packet->source;
 	key->protocol = packet->protocol;
+	key->realm = packet->realm;
 	switch (packet->protocol) {
 	case IPPROTO_TCP:
 	case IPPROTO_UDP:
@@ -107,7 +108,8 @@ static __always_inline int holds(__u8 family, const struct flow *flow, const str
 	if (!uplink || !uplink->ifindex || !uplink->accepts_new)
 		return 0;
 	exit = &uplink->exits[family & 1];
-	return exit->present && same_address(&exit->address, &flow->outer);
+	return exit->present && exit->realm == flow->realm &&
+	       same_address(&exit->address, &flow->outer);
 }
 
 static __always_inline void reverse_of(const struct tuple *key, const struct flow *flow,
@@ -119,6 +121,7 @@ static __always_inline void reverse_of(const struct tuple *key, const struct flo
 	reverse->near_port = flow->outer_port;
 	reverse->far_port = key->far_port;
 	reverse->protocol = key->protocol;
+	reverse->realm = flow->realm;
 }
 
 struct found {

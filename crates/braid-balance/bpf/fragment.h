@@ -14,6 +14,7 @@ static __always_inline void fragment_key_of(const struct packet *packet, __u8 in
 	key->id = packet->fragment_id;
 	key->protocol = packet->family == FAMILY_V4 ? packet->protocol : 0;
 	key->inbound = inbound;
+	key->realm = packet->realm;
 }
 
 static __always_inline void remember_fragment(const struct packet *packet, __u8 inbound,

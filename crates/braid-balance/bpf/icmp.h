@@ -143,7 +143,10 @@ static __noinline int icmp_error(struct __sk_buff *skb, const struct packet *out
 	bpf_skb_pull_data(skb, skb->len < 256 ? skb->len : 256);
 	if (parse_quote(skb, outer, &quoted) || !same_address(&quoted.source, &outer->dest))
 		return leave(REASON_in_malformed, PASS);
-	if (forward_key(&quoted, &reverse) || follow(&reverse, &answer))
+	if (forward_key(&quoted, &reverse))
+		return leave(REASON_in_no_flow, PASS);
+	reverse.realm = outer->realm;
+	if (follow(&reverse, &answer))
 		return leave(REASON_in_no_flow, PASS);
 
 	rewrite.from = outer->dest;

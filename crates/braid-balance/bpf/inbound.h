@@ -100,6 +100,15 @@ static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *
 	return leave(REASON_in_lan, bpf_redirect_neigh(device, &hop, sizeof(hop), 0));
 }
 
+// The answer's address may be another uplink's: on one network, any device answers for all of the
+// machine's addresses.
+static __always_inline __u8 realm_of(const struct uplink *uplink, const struct packet *packet)
+{
+	const struct exit *exit = &uplink->exits[packet->family & 1];
+
+	return same_address(&exit->address, &packet->dest) ? exit->realm : 0;
+}
+
 static __always_inline int inbound(struct __sk_buff *skb, __u64 now)
 {
 	__u32 device = skb->ifindex, *id = bpf_map_lookup_elem(&uplink_of, &device);
@@ -114,6 +123,7 @@ static __always_inline int inbound(struct __sk_buff *skb, __u64 now)
 		return leave(REASON_in_not_ip, PASS);
 	if (result == PARSE_MALFORMED)
 		return leave(REASON_in_malformed, PASS);
+	packet.realm = realm_of(uplink, &packet);
 	if (packet.fragment == LATER_FRAGMENT)
 		return inbound_fragment(skb, &packet);
 	if (is_icmp_error(&packet))

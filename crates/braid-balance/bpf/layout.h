@@ -14,14 +14,17 @@ struct address {
 
 // One direction's identity of a flow. `near` is the inner end in the forward tables and the outer
 // one in the reverse tables; `far` is the remote, all zero where one mapping serves every remote.
-// ICMP echo has its id as near port; protocols without ports have zero.
+// ICMP echo has its id as near port; protocols without ports have zero. `realm` tells uplinks with
+// the same address apart (two home routers that both hand out 192.168.1.100); it is zero in the
+// forward tables.
 struct tuple {
 	struct address near;
 	struct address far;
 	__be16 near_port;
 	__be16 far_port;
 	__u8 protocol;
-	__u8 unused[3];
+	__u8 realm;
+	__u8 unused[2];
 };
 
 // Value of the forward tables: all there is to know about a flow.
@@ -46,7 +49,8 @@ struct flow {
 	__u8 fins;
 	__u8 flags;
 	__u8 choice;
-	__u8 unused[7];
+	__u8 realm; // of its outer address
+	__u8 unused[6];
 };
 
 // How one family leaves through an uplink.
@@ -55,7 +59,8 @@ struct exit {
 	struct address gateway;
 	__u8 present;
 	__u8 has_gateway;
-	__u8 unused[2];
+	__u8 realm; // no other exit has the same address and realm
+	__u8 unused[1];
 };
 
 struct uplink {
@@ -105,7 +110,8 @@ struct fragment_key {
 	__u32 id;
 	__u8 protocol;
 	__u8 inbound;
-	__u8 unused[2];
+	__u8 realm;
+	__u8 unused[1];
 };
 
 struct fragment {
@@ -126,6 +132,9 @@ _Static_assert(sizeof(struct flow) == 120, "flow");
 _Static_assert(__builtin_offsetof(struct flow, created) == 48, "flow.created");
 _Static_assert(__builtin_offsetof(struct flow, inside_ifindex) == 96, "flow.inside_ifindex");
 _Static_assert(__builtin_offsetof(struct flow, choice) == 112, "flow.choice");
+_Static_assert(__builtin_offsetof(struct flow, realm) == 113, "flow.realm");
+_Static_assert(__builtin_offsetof(struct tuple, realm) == 37, "tuple.realm");
+_Static_assert(__builtin_offsetof(struct exit, realm) == 34, "exit.realm");
 _Static_assert(sizeof(struct exit) == 36, "exit");
 _Static_assert(sizeof(struct uplink) == 88, "uplink");
 _Static_assert(__builtin_offsetof(struct uplink, ifindex) == 72, "uplink.ifindex");

@@ -115,6 +115,7 @@ __noinline int open_flow(struct __sk_buff *skb, __u64 now)
 	flow = &work->flow;
 	__builtin_memset(flow, 0, sizeof(*flow));
 	flow->outer = uplink->exits[work->packet.family & 1].address;
+	flow->realm = uplink->exits[work->packet.family & 1].realm;
 	reverse_of(&work->key, flow, &work->reverse);
 	if (claim_port(skb))
 		return has_ports(work->key.protocol) ? REASON_nat_ports_exhausted

@@ -70,7 +70,8 @@ struct packet {
 	__u8 protocol;
 	__u8 fragment;
 	__u8 tcp_flags;
-	__u8 hops; // TTL or hop limit
+	__u8 hops;  // TTL or hop limit
+	__u8 realm; // of the outer address that an inbound packet is for
 };
 
 // What opening and promoting a flow works on. Kept in a per-CPU map and not on the stack: functions

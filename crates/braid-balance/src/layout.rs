@@ -17,7 +17,8 @@ pub(crate) struct Tuple {
     pub near_port: [u8; 2],
     pub far_port: [u8; 2],
     pub protocol: u8,
-    pub unused: [u8; 3],
+    pub realm: u8,
+    pub unused: [u8; 2],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,7 +42,8 @@ pub(crate) struct FlowValue {
     pub fins: u8,
     pub flags: u8,
     pub choice: u8,
-    pub unused: [u8; 7],
+    pub realm: u8,
+    pub unused: [u8; 6],
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +53,8 @@ pub(crate) struct ExitValue {
     pub gateway: Address,
     pub present: u8,
     pub has_gateway: u8,
-    pub unused: [u8; 2],
+    pub realm: u8,
+    pub unused: [u8; 1],
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,6 +115,9 @@ const _: () = {
     assert!(offset_of!(FlowValue, created) == 48);
     assert!(offset_of!(FlowValue, inside_ifindex) == 96);
     assert!(offset_of!(FlowValue, choice) == 112);
+    assert!(offset_of!(FlowValue, realm) == 113);
+    assert!(offset_of!(Tuple, realm) == 37);
+    assert!(offset_of!(ExitValue, realm) == 34);
     assert!(size_of::<ExitValue>() == 36);
     assert!(size_of::<UplinkValue>() == 88);
     assert!(offset_of!(UplinkValue, ifindex) == 72);
@@ -164,7 +170,8 @@ impl Tuple {
             near_port: flow.outer_port,
             far_port: self.far_port,
             protocol: self.protocol,
-            unused: [0; 3],
+            realm: flow.realm,
+            unused: [0; 2],
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Writing uplink entries and slot tables.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aya::Pod;
 use aya::maps::{HashMap, MapData};
@@ -8,7 +8,7 @@ use braid_core::{MAX_UPLINKS, UplinkId};
 
 use crate::layout::{Address, ExitValue, SlotBank, UplinkValue, from_v4, from_v6};
 use crate::shared::{
-    FAMILY_V4, FAMILY_V6, LAYER_L2, LAYER_L3, SLOTS, WALK_HASH_PAIR, WALK_HASH_SOURCE,
+    FAMILIES, FAMILY_V4, FAMILY_V6, LAYER_L2, LAYER_L3, SLOTS, WALK_HASH_PAIR, WALK_HASH_SOURCE,
     WALK_ROUND_ROBIN,
 };
 use crate::tables::{Tables, refused};
@@ -45,15 +45,42 @@ pub(crate) fn set_uplinks(tables: &mut Tables, uplinks: &[UplinkEntry]) -> Resul
     }
     let own = own_addresses(&wanted);
     let failed = |error| refused("map uplinks", &error);
-    for index in 0..MAX_UPLINKS {
-        let value = wanted.remove(&index).unwrap_or_default();
-        let index = u32::try_from(index).expect("below MAX_UPLINKS");
-        if tables.uplinks.get(&index, 0).map_err(failed)? != value {
+    let current: Vec<_> = (0..crate::shared::MAX_UPLINKS)
+        .map(|index| tables.uplinks.get(&index, 0))
+        .collect::<Result<_, _>>()
+        .map_err(failed)?;
+    set_realms(&mut wanted, &current);
+    for (index, current) in (0_u32..).zip(current) {
+        let value = wanted.get(&(index as usize)).copied().unwrap_or_default();
+        if current != value {
             tables.uplinks.set(index, value, 0).map_err(failed)?;
         }
     }
     replace("map uplink_of", &mut tables.uplink_of, &by_device)?;
     replace("map own_addresses", &mut tables.own_addresses, &own)
+}
+
+/// Tells uplinks with the same address apart: each gets the smallest realm that no other one with
+/// this address has, and keeps it as long as it keeps the address, because its flows have it too.
+fn set_realms(wanted: &mut BTreeMap<usize, UplinkValue>, current: &[UplinkValue]) {
+    for family in 0..FAMILIES as usize {
+        let mut taken = BTreeSet::new();
+        let mut fresh = Vec::new();
+        for (&id, uplink) in wanted.iter_mut() {
+            let (exit, before) = (&mut uplink.exits[family], &current[id].exits[family]);
+            if exit.present != 0 && before.present != 0 && exit.address == before.address {
+                exit.realm = before.realm;
+                taken.insert((exit.address, exit.realm));
+            } else if exit.present != 0 {
+                fresh.push(exit);
+            }
+        }
+        for exit in fresh {
+            let mut realms = 0..=u8::MAX;
+            let free = realms.find(|&realm| taken.insert((exit.address, realm)));
+            exit.realm = free.expect("fewer uplinks than realms");
+        }
+    }
 }
 
 /// Who has which outside address; of two uplinks with the same one, the first.
@@ -109,7 +136,8 @@ fn exit<A: Copy>(exit: Option<Exit<A>>, mapped: impl Fn(A) -> Address) -> ExitVa
         gateway: exit.gateway.map_or([0; 16], &mapped),
         present: 1,
         has_gateway: exit.gateway.is_some().into(),
-        unused: [0; 2],
+        realm: 0,
+        unused: [0; 1],
     })
 }
 

@@ -698,3 +698,55 @@ fn a_sweep_mends_kept_flows_and_leaves_embryos_to_their_packets() {
         (vec!["half_pair"], sent.packet)
     );
 }
+
+#[test]
+fn uplinks_with_the_same_address_do_not_mix_up_their_answers() {
+    let probe = Probe::new();
+    let mut uplinks = probe.world.uplinks();
+    uplinks[1].v4 = uplinks[0].v4;
+    let set = |uplinks: &[UplinkEntry]| {
+        let mut datapath = probe.datapath.borrow_mut();
+        datapath.set_uplinks(uplinks).expect("uplinks");
+    };
+    set(&uplinks);
+    let outer = OUTSIDE[0][0];
+    let clients: [IpAddr; 2] = [CLIENT, Ipv4Addr::new(10, 1, 0, 3).into()];
+    let large = vec![7; 1200];
+    for (uplink, client) in clients.into_iter().enumerate() {
+        let mut walk = probe.datapath.borrow_mut();
+        let slot = u8::try_from(uplink).expect("two uplinks");
+        probe.world.walk(&mut walk, Walk::RoundRobin, &[slot]);
+        drop(walk);
+        let sent = probe.forwarded(&build::tcp((client, 6200), SERVER, SYN, b""));
+        assert_eq!(sent.events, [""; 0], "the port is free in its realm");
+        let quic = build::udp((client, 6201), (SERVER_V4, 443), &large);
+        probe.forwarded(&quic).is(Sent, "out_new");
+    }
+    // Realms are kept while addresses are, whoever comes and goes.
+    set(&uplinks[1..]);
+    uplinks.reverse();
+    set(&uplinks);
+    for (uplink, client) in clients.into_iter().enumerate() {
+        let syn_ack = build::tcp(SERVER, (outer, 6200), SYN | ACK, b"");
+        let delivered = probe.back(uplink, &syn_ack).is(Sent, "in_lan");
+        assert_eq!(delivered.read().ip.dest, client);
+        let quoted = build::tcp((outer, 6200), SERVER, SYN, b"");
+        let error = build::icmp(SERVER_V4, outer, 3, 4, 0, &quoted);
+        let delivered = probe.back(uplink, &error).is(Passed, "in_icmp_error");
+        assert_eq!(delivered.read().ip.dest, client);
+        let mut first = build::udp((SERVER_V4, 443), (outer, 6201), &large);
+        first[6] = 0x20;
+        let _ = probe.back(uplink, &first).is(Passed, "in_stack");
+        let mut later = first;
+        later[6..8].copy_from_slice(&[0, 150]);
+        let delivered = probe.back(uplink, &later).is(Passed, "in_fragment");
+        assert_eq!(delivered.packet[16..20], octets(client));
+    }
+}
+
+fn octets(address: IpAddr) -> [u8; 4] {
+    match address {
+        IpAddr::V4(address) => address.octets(),
+        IpAddr::V6(address) => panic!("{address}"),
+    }
+}
