@@ -76,7 +76,7 @@ struct packet {
 
 // What opening and promoting a flow works on. Kept in a per-CPU map and not on the stack: functions
 // that take it from there are verified once, on their own, instead of once per path that leads to
-// them, and Linux 5.10 allows such functions no pointers but the context.
+// them, and Linux 5.10 allows such functions no pointers but the context. The map is not pinned.
 struct workbench {
 	struct packet packet;
 	struct tuple key;

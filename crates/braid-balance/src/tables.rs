@@ -12,9 +12,9 @@ use crate::layout::{
 use crate::pins::Pins;
 use crate::{Error, MapMemory};
 
-/// Every map of the object, by name.
-pub(crate) const MAPS: [&str; 16] = [
-    "bench",
+/// The maps that are pinned, by name: every one of the object but `bench`, in which the programs
+/// only work. So what is on it is no part of the layout, and each build has its own.
+pub(crate) const MAPS: [&str; 15] = [
     "embryos",
     "embryos_reverse",
     "flows",
