@@ -65,8 +65,11 @@ impl Datapath {
     /// Makes the programs sit exactly on `wanted`: adds what is missing, takes away what is ours
     /// and not wanted, leaves alone what is right. Interface indices are those of the calling
     /// thread's network namespace. Repeating it changes nothing.
+    ///
+    /// A LAN device that has vanished, or has somebody else's program, is left out with a warning:
+    /// its flows only lack the short way.
     pub fn attach(&mut self, wanted: &Attachments) -> Result<(), Error> {
-        let lans = devices::set_lans(&mut self.tables, &wanted.lans)?;
+        let mut lans = devices::lans(&wanted.lans);
         let mut places = vec![Place {
             hook: Hook::Outbound,
             ifindex: wanted.steer,
@@ -76,10 +79,6 @@ impl Datapath {
             hook: Hook::Inbound,
             ifindex,
         }));
-        places.extend(lans.into_iter().map(|ifindex| Place {
-            hook: Hook::Lan,
-            ifindex,
-        }));
         // All checks first: a refusal must not leave half of the programs in place.
         let mut missing = Vec::new();
         for &place in &places {
@@ -87,15 +86,36 @@ impl Datapath {
                 missing.push(place);
             }
         }
+        lans.retain(|&ifindex, _| {
+            let hook = Hook::Lan;
+            let place = Place { hook, ifindex };
+            match hooks::is_missing(&self.programs, place, self.coexist) {
+                Ok(true) => missing.push(place),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(ifindex, %error, "lan device without the short way");
+                    return false;
+                }
+            }
+            places.push(place);
+            true
+        });
         for place in hooks::places(&self.pins)? {
             if !places.contains(&place) {
                 hooks::take(&self.pins, place)?;
             }
         }
         for place in missing {
-            hooks::put(&mut self.programs, &self.pins, place, self.hook)?;
+            match hooks::put(&mut self.programs, &self.pins, place, self.hook) {
+                Err(error) if place.hook == Hook::Lan => {
+                    tracing::warn!(ifindex = place.ifindex, %error, "lan device without the short way");
+                    lans.remove(&place.ifindex);
+                }
+                result => result?,
+            }
         }
-        Ok(())
+        // Last: a device whose flows are marked for the short way must have the program.
+        devices::set_lans(&mut self.tables, &lans)
     }
 
     /// Replaces all uplink entries. Flows keep their uplink by [`UplinkEntry::id`].

@@ -12,15 +12,25 @@ use crate::Error;
 use crate::layout::LanDevice;
 use crate::tables::{Tables, refused};
 
-/// Writes the LAN devices' map and returns those that get the short way: Ethernet ones.
-pub(crate) fn set_lans(tables: &mut Tables, ifindexes: &[u32]) -> Result<Vec<u32>, Error> {
-    let mut wanted = BTreeMap::new();
+/// The devices that can have the short way: Ethernet ones. One that cannot be asked has vanished
+/// meanwhile; its flows and the others' are none the worse for leaving it out.
+pub(crate) fn lans(ifindexes: &[u32]) -> BTreeMap<u32, LanDevice> {
+    let mut lans = BTreeMap::new();
     for &ifindex in ifindexes {
-        let ethernet = ethernet_mtu(ifindex).map_err(|source| Error::Device { ifindex, source })?;
-        if let Some(mtu) = ethernet {
-            wanted.insert(ifindex, LanDevice { mtu });
+        match ethernet_mtu(ifindex) {
+            Ok(Some(mtu)) => drop(lans.insert(ifindex, LanDevice { mtu })),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(ifindex, %error, "lan device without the short way"),
         }
     }
+    lans
+}
+
+/// Makes the map of LAN devices hold what is wanted and nothing else.
+pub(crate) fn set_lans(
+    tables: &mut Tables,
+    wanted: &BTreeMap<u32, LanDevice>,
+) -> Result<(), Error> {
     let map = &mut tables.lan_devices;
     let failed = |error| refused("map lan_devices", &error);
     for known in map.keys().collect::<Result<Vec<_>, _>>().map_err(failed)? {
@@ -28,10 +38,10 @@ pub(crate) fn set_lans(tables: &mut Tables, ifindexes: &[u32]) -> Result<Vec<u32
             map.remove(&known).map_err(failed)?;
         }
     }
-    for (ifindex, device) in &wanted {
+    for (ifindex, device) in wanted {
         map.insert(ifindex, device, 0).map_err(failed)?;
     }
-    Ok(wanted.into_keys().collect())
+    Ok(())
 }
 
 /// The MTU of an Ethernet device, `None` for other kinds. Asked by ioctl and not in sysfs, which

@@ -12,6 +12,7 @@ use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
 use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType, tc};
 use aya::util::KernelVersion;
+use nix::errno::Errno;
 use nix::net::if_::if_indextoname;
 
 use crate::filters::{self, Filter};
@@ -90,11 +91,14 @@ impl Place {
     }
 
     fn device(self) -> Result<String, Error> {
-        let name = if_indextoname(self.ifindex).map_err(|error| Error::Device {
-            ifindex: self.ifindex,
-            source: error.into(),
-        })?;
-        Ok(name.to_string_lossy().into_owned())
+        // For an unknown index this returns an empty name, not the error that it documents.
+        match if_indextoname(self.ifindex) {
+            Ok(name) if !name.is_empty() => Ok(name.to_string_lossy().into_owned()),
+            answer => Err(Error::Device {
+                ifindex: self.ifindex,
+                source: answer.err().unwrap_or(Errno::ENODEV).into(),
+            }),
+        }
     }
 }
 
@@ -194,7 +198,11 @@ pub(crate) fn places(pins: &Pins) -> Result<Vec<Place>, Error> {
                 hook,
                 ifindex: device.index(),
             };
-            if !places.contains(&place) && own_filter(place)?.is_some() {
+            let filter = match own_filter(place) {
+                Err(error) if is_gone(&error) => None,
+                filter => filter?,
+            };
+            if !places.contains(&place) && filter.is_some() {
                 places.push(place);
             }
         }
@@ -364,6 +372,11 @@ fn list(place: Place) -> Result<Vec<Filter>, Error> {
         ifindex: place.ifindex,
         source,
     })
+}
+
+/// Whether a device went away between being listed and being asked.
+fn is_gone(error: &Error) -> bool {
+    matches!(error, Error::Device { source, .. } if source.raw_os_error() == Some(libc::ENODEV))
 }
 
 fn is_already_there(error: &tc::TcError) -> bool {

@@ -189,11 +189,44 @@ fn attaching_follows_the_wish_and_the_devices() {
         .host
         .enter(|| datapath.attach(&fewer))
         .expect("nothing to do");
-    let gone = world
+    world
         .host
         .enter(|| datapath.attach(&all))
-        .expect_err("a device is missing");
+        .expect("the lan device is left out");
+    assert_eq!(world.run_ids().len(), 3);
+    let mut without = all.clone();
+    without.uplinks.push(all.lans[0]);
+    let gone = world
+        .host
+        .enter(|| datapath.attach(&without))
+        .expect_err("an uplink's device is missing");
     assert!(matches!(gone, Error::Device { .. }), "{gone}");
+}
+
+#[test]
+fn a_lan_device_with_a_foreign_program_lacks_the_short_way_only() {
+    let world = World::new();
+    world.serve();
+    world.host.run("tc qdisc add dev lan0 clsact");
+    world
+        .host
+        .run("tc filter add dev lan0 ingress protocol ip u32 match ip dst 192.0.2.1 classid 1:");
+    let (datapath, _) = world.start(&world.options(HookKind::Auto));
+    world
+        .client
+        .enter(|| Client::connect(SERVER).echo(&[1; 10_000]));
+    let flows = datapath.flows().expect("flows");
+    assert!(flows.iter().all(|flow| !flow.fast), "{flows:?}");
+    assert_eq!(reason(&datapath, "in_lan"), 0);
+}
+
+#[test]
+fn the_programs_workbench_is_not_pinned() {
+    let world = World::new();
+    let (_datapath, _) = world.start(&world.options(HookKind::Auto));
+    let maps = world.pin_dir().join("datapath/maps");
+    assert!(maps.join("flows").exists());
+    assert!(!maps.join("bench").exists());
 }
 
 #[test]
