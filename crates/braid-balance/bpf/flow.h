@@ -218,9 +218,16 @@ static __always_inline __u8 open_state(const struct flow *flow)
 	return flow->fins ? STATE_FIN_WAIT : STATE_ESTABLISHED;
 }
 
-// TCP's life as seen from the middle. `side` is the sender's FIN bit. A RST may be forged blindly,
-// so whatever comes after it brings a kept flow back; only silence and time end it. An embryo that
-// was refused must be answered first.
+// Whether an embryo has now been answered and, for TCP, confirmed.
+static __always_inline int proven(const struct flow *flow)
+{
+	return flow->state >= STATE_ESTABLISHED && flow->state != STATE_RESET;
+}
+
+// TCP's life as seen from the middle. `side` is the sender's FIN bit. A RST from outside may be
+// forged blindly, so whatever comes after it brings a kept flow back; only silence and time end it.
+// The inside's word is taken: after its RST, or any after its FIN, nobody there has a connection
+// left. An embryo that was refused must be answered first.
 static __always_inline void advance_tcp(struct flow *flow, int kept, __u8 tcp_flags, __u8 side)
 {
 	__u8 state = flow->state;
@@ -230,7 +237,9 @@ static __always_inline void advance_tcp(struct flow *flow, int kept, __u8 tcp_fl
 	if ((tcp_flags & TCP_FIN) && !(flow->fins & side))
 		flow->fins |= side;
 	if (tcp_flags & TCP_RST) {
-		state = STATE_RESET;
+		state = (kept || proven(flow)) && (side == FIN_INSIDE || (flow->fins & FIN_INSIDE))
+				? STATE_CLOSING
+				: STATE_RESET;
 	} else if (state == STATE_NEW || (state == STATE_RESET && !kept)) {
 		if (side == FIN_OUTSIDE)
 			state = STATE_ANSWERED;
@@ -240,12 +249,6 @@ static __always_inline void advance_tcp(struct flow *flow, int kept, __u8 tcp_fl
 	// Most packets change nothing: do not dirty the cache line for them.
 	if (state != flow->state)
 		flow->state = state;
-}
-
-// Whether an embryo has now been answered and, for TCP, confirmed.
-static __always_inline int proven(const struct flow *flow)
-{
-	return flow->state >= STATE_ESTABLISHED && flow->state != STATE_RESET;
 }
 
 static __always_inline __u32 packets_in(const struct __sk_buff *skb)

@@ -750,3 +750,29 @@ fn octets(address: IpAddr) -> [u8; 4] {
         IpAddr::V6(address) => panic!("{address}"),
     }
 }
+
+#[test]
+fn a_reset_ends_a_connection_for_those_who_have_ended_it_themselves() {
+    let probe = Probe::new();
+    let state = |port| {
+        probe
+            .flow((INNER, port))
+            .map(|flow| (flow.state, flow.kept))
+    };
+    let _ = handshake(&probe, 6300);
+    probe.out(&tcp(6300, RST)).is(Sent, "out_flow");
+    assert_eq!(state(6300), Some((FlowState::Closing, true)));
+    let (uplink, _) = handshake(&probe, 6301);
+    probe.out(&tcp(6301, FIN | ACK)).is(Sent, "out_flow");
+    let rst = build::tcp(SERVER, (OUTSIDE[uplink][0], 6301), RST, b"");
+    probe.back(uplink, &rst).is(Passed, "in_stack");
+    assert_eq!(state(6301), Some((FlowState::Closing, true)));
+    // An embryo's client that gives up, as a port scan does, proves nothing.
+    let sent = probe.out(&tcp(6302, SYN)).is(Sent, "out_new");
+    let (uplink, syn_ack) = answer(&sent, SYN | ACK);
+    let _ = probe.back(uplink, &syn_ack);
+    for _ in 0..2 {
+        probe.out(&tcp(6302, RST)).is(Sent, "out_flow");
+    }
+    assert_eq!(state(6302), Some((FlowState::Reset, false)));
+}
