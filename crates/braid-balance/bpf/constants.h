@@ -63,6 +63,12 @@
 // Random ports tried after the client's own before a flow is refused.
 #define PORT_TRIES 64
 
+// Of these, so many look for a free port; the others also take a port from a flow that nobody has
+// answered, and the last ones from any embryo. A flood of new flows to one remote cannot keep
+// others out.
+#define PORT_TRIES_FREE	      8
+#define PORT_TRIES_UNANSWERED 48
+
 // Slots looked at after one whose uplink cannot take the flow.
 #define SLOT_TRIES 128
 

@@ -28,6 +28,35 @@ static __always_inline int claim(const struct tuple *reverse, const struct tuple
 	return 0;
 }
 
+// Takes the workbench's reverse entry from an embryo; from an answered one only if `any`. The loser
+// notices with its next packet from inside and opens anew. Not 0: it is an established flow's.
+__noinline int take_over(__u32 any)
+{
+	struct workbench *work = workbench();
+	struct tuple *owner, loser;
+	struct flow *embryo;
+
+	if (!work || bpf_map_lookup_elem(&flows_reverse, &work->reverse))
+		return -1;
+	owner = bpf_map_lookup_elem(&embryos_reverse, &work->reverse);
+	if (!owner)
+		return claim(&work->reverse, &work->key);
+	loser = *owner;
+	embryo = bpf_map_lookup_elem(&embryos, &loser);
+	if (embryo && embryo->state != STATE_NEW && embryo->state != STATE_RESET && !any)
+		return -1;
+	if (bpf_map_update_elem(&embryos_reverse, &work->reverse, &work->key, BPF_ANY))
+		return -1;
+	// It may have been promoted in between.
+	if (bpf_map_lookup_elem(&flows_reverse, &work->reverse)) {
+		bpf_map_delete_elem(&embryos_reverse, &work->reverse);
+		return -1;
+	}
+	bpf_map_delete_elem(&embryos, &loser);
+	count(REASON_port_taken_over);
+	return 0;
+}
+
 // Whether the machine itself has a socket for what would come back to this port. The sender's own
 // unconnected socket is found too; it is told from others by being bound to no address.
 static __always_inline int socket_in_the_way(struct __sk_buff *skb, const struct packet *packet,
@@ -101,8 +130,11 @@ __noinline int claim_port(struct __sk_buff *skb)
 	for (int i = 0; i < PORT_TRIES; i++) {
 		work->reverse.near_port = bpf_htons(low + start % span);
 		start += stride;
-		if (!socket_in_the_way(skb, &work->packet, &work->reverse) &&
-		    !claim(&work->reverse, &work->key))
+		if (socket_in_the_way(skb, &work->packet, &work->reverse))
+			continue;
+		if (!claim(&work->reverse, &work->key))
+			return 0;
+		if (i >= PORT_TRIES_FREE && !take_over(i >= PORT_TRIES_UNANSWERED))
 			return 0;
 	}
 	return -1;

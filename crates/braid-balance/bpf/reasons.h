@@ -51,7 +51,8 @@
 	REASON(port_changed, EVENT, "flow could not keep its source port")                         \
 	REASON(out_icmp_error, SENT, "icmp error about a flow sent to its remote")                 \
 	REASON(out_icmp_orphan, DROPPED, "outbound icmp error about no flow of ours")              \
-	REASON(out_own_address, SENT, "packet from an uplink's own address sent as it is")
+	REASON(out_own_address, SENT, "packet from an uplink's own address sent as it is")         \
+	REASON(port_taken_over, EVENT, "flow took the port of one that has proven nothing")
 
 enum reason_kind { SENT, PASSED, DROPPED, EVENT };
 

@@ -213,26 +213,39 @@ fn a_taken_port_is_replaced_by_one_of_the_range_until_none_is_left() {
     let mut datapath = probe.datapath.borrow_mut();
     probe.world.walk(&mut datapath, Walk::RoundRobin, &[0]);
     drop(datapath);
-    let from = |host: u8| {
-        let client = IpAddr::V4(Ipv4Addr::new(10, 1, 0, host));
-        probe.forwarded(&build::tcp((client, 6000), SERVER, SYN, b""))
-    };
+    let client = |host: u8| IpAddr::V4(Ipv4Addr::new(10, 1, 0, host));
+    let from = |host, flags| probe.forwarded(&build::tcp((client(host), 6000), SERVER, flags, b""));
     let port = |outcome: &Outcome| match outcome.read().transport {
         Transport::Tcp { source, .. } => source,
         other => panic!("{other:?}"),
     };
-    assert_eq!(
-        port(&from(10).is(Sent, "out_new")),
-        6000,
-        "the client's own port"
-    );
-    let second = from(11).is(Sent, "out_new");
+    let open = |host| {
+        let sent = from(host, SYN).is(Sent, "out_new");
+        let (uplink, syn_ack) = answer(&sent, SYN | ACK);
+        let _ = probe.back(uplink, &syn_ack);
+        let _ = from(host, ACK).is(Sent, "out_flow");
+        sent
+    };
+    assert_eq!(port(&open(10)), 6000, "the client's own port");
+    let second = open(11);
     assert_eq!(second.events, ["port_changed"]);
-    let third = from(12).is(Sent, "out_new");
+    let third = from(12, SYN).is(Sent, "out_new");
     let mut ports = [port(&second), port(&third)];
     ports.sort_unstable();
     assert_eq!(ports, [20_000, 20_001]);
-    from(13).is(Dropped, "nat_ports_exhausted");
+    // Nobody has answered the third one, so its port goes to the next, and then back to it.
+    for host in [13, 12] {
+        let taken = from(host, SYN).is(Sent, "out_new");
+        assert_eq!(taken.events, ["port_changed", "port_taken_over"]);
+        assert_eq!(port(&taken), port(&third));
+    }
+    assert!(probe.flow((client(13), 6000)).is_none());
+    // Nor is an answer enough, as long as nobody inside has confirmed it.
+    let (uplink, syn_ack) = answer(&third, SYN | ACK);
+    let delivered = probe.back(uplink, &syn_ack);
+    assert_eq!(delivered.read().ip.dest, client(12));
+    assert_eq!(port(&open(14)), port(&third));
+    from(15, SYN).is(Dropped, "nat_ports_exhausted");
 }
 
 #[test]
