@@ -118,6 +118,8 @@ static __always_inline int inbound(struct __sk_buff *skb, __u64 now)
 
 	if (!uplink)
 		return leave(REASON_in_not_uplink, PASS);
+	if (is_tagged(skb))
+		return leave(REASON_in_vlan, PASS);
 	result = parse(skb, uplink->layer == LAYER_L3 ? 0 : ETH_HLEN, &packet);
 	if (result == PARSE_NOT_IP)
 		return leave(REASON_in_not_ip, PASS);

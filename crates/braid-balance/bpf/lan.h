@@ -18,7 +18,7 @@ static __always_inline int lan(struct __sk_buff *skb, __u64 now)
 	struct flow *flow;
 	int result;
 
-	if (skb->pkt_type != PACKET_HOST)
+	if (skb->pkt_type != PACKET_HOST || is_tagged(skb))
 		return leave(REASON_lan_not_fast, PASS);
 	result = parse(skb, ETH_HLEN, &packet);
 	if (result == PARSE_NOT_IP)

@@ -14,6 +14,8 @@
 #define IP_FRAGMENT_OFFSET 0x1fff
 #define IP_MORE_FRAGMENTS  0x2000
 
+#define VLAN_ID 0x0fff
+
 #define TCP_FIN 0x01
 #define TCP_SYN 0x02
 #define TCP_RST 0x04
@@ -93,6 +95,12 @@ static __always_inline struct workbench *workbench(void)
 	__u32 zero = 0;
 
 	return bpf_map_lookup_elem(&bench, &zero);
+}
+
+// A tagged frame shows up on the parent device first; it is the VLAN device's. Tag 0 is priority.
+static __always_inline int is_tagged(const struct __sk_buff *skb)
+{
+	return skb->vlan_present && (skb->vlan_tci & VLAN_ID);
 }
 
 // A pointer to `size` bytes at `offset`, or NULL beyond the linear part. The mask gives the

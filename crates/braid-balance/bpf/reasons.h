@@ -52,7 +52,8 @@
 	REASON(out_icmp_error, SENT, "icmp error about a flow sent to its remote")                 \
 	REASON(out_icmp_orphan, DROPPED, "outbound icmp error about no flow of ours")              \
 	REASON(out_own_address, SENT, "packet from an uplink's own address sent as it is")         \
-	REASON(port_taken_over, EVENT, "flow took the port of one that has proven nothing")
+	REASON(port_taken_over, EVENT, "flow took the port of one that has proven nothing")        \
+	REASON(in_vlan, PASSED, "inbound inside a vlan that has a device of its own")
 
 enum reason_kind { SENT, PASSED, DROPPED, EVENT };
 

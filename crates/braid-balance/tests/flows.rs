@@ -249,3 +249,23 @@ fn a_forwarded_port_answers_by_the_uplink_it_was_asked_on() {
     assert!(reason(&datapath, "out_own_address") > 0);
     assert_eq!(reason(&datapath, "tcp_midstream"), 0);
 }
+
+#[test]
+fn what_comes_inside_a_vlan_is_left_to_its_device() {
+    let world = World::new();
+    let (datapath, _) = world.start(&world.options(HookKind::Auto));
+    let packet = braid_packet::build::udp((SERVER_V4, 1), (OUTSIDE[0][0], 2), b"tagged");
+    // To everybody: it only has to come in.
+    let macs = [[0xff; 6], [2, 0, 0, 0, 0, 1]].concat();
+    let tag = |id: u8| [0x81, 0, 0, id, 8, 0];
+    for (id, counted) in [(5, "in_vlan"), (0, "in_no_flow")] {
+        let before = reason(&datapath, counted);
+        let frame = [&macs[..], &tag(id), &packet].concat();
+        support::frame::send(&world.inet, "isp0", &frame);
+        let deadline = std::time::Instant::now() + support::net::PATIENCE;
+        while reason(&datapath, counted) == before {
+            assert!(std::time::Instant::now() < deadline, "{counted}");
+            std::thread::yield_now();
+        }
+    }
+}
