@@ -264,6 +264,17 @@ static __always_inline int parse_v6(struct __sk_buff *skb, struct packet *packet
 	return parse_transport(skb, packet, left);
 }
 
+// Whether anything lies between the first IP header and the transport header.
+static __always_inline int has_options(struct __sk_buff *skb, __u32 l3)
+{
+	__u8 *first = at(skb, l3, 1), *next = at(skb, l3 + 6, 1);
+
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		return first && (*first & 0xf) > 5;
+	return next && (*next == IPPROTO_HOPOPTS || *next == IPPROTO_ROUTING ||
+			*next == IPPROTO_DSTOPTS || *next == IPPROTO_FRAGMENT);
+}
+
 // A function of its own, so that the verifier forgets the many ways through the headers before it
 // goes on: it then looks at a twentieth of the states.
 //
@@ -277,7 +288,9 @@ static __noinline int parse(struct __sk_buff *skb, __u32 l3, struct packet *pack
 		return PARSE_NOT_IP;
 	if (skb->len < l3)
 		return PARSE_MALFORMED;
-	// Headers may lie in pages. The usual ones fit `wanted`; what is longer is rare.
+	// Headers may lie in pages. The usual ones fit `wanted`; what is longer is rare and shows.
+	if (has_options(skb, l3))
+		wanted = 256;
 	if (skb->data_end - skb->data < wanted && skb->data_end - skb->data < skb->len)
 		bpf_skb_pull_data(skb, skb->len < 256 ? skb->len : 256);
 	if (skb->protocol == bpf_htons(ETH_P_IP))
