@@ -174,7 +174,7 @@ static __always_inline int find_or_open(struct __sk_buff *skb, const struct pack
 					const struct tuple *key, __u64 now, struct found *found,
 					struct uplink **uplink)
 {
-	struct workbench *work = workbench();
+	struct workbench *work;
 	int reason;
 
 	*found = find(key);
@@ -193,6 +193,7 @@ static __always_inline int find_or_open(struct __sk_buff *skb, const struct pack
 		return REASON_out_flow;
 	if (bpf_map_lookup_elem(&own_addresses, &packet->source))
 		return REASON_out_own_address;
+	work = workbench();
 	if (!work)
 		return REASON_out_table_failed;
 	work->packet = *packet;
@@ -200,7 +201,11 @@ static __always_inline int find_or_open(struct __sk_buff *skb, const struct pack
 	reason = open_flow(skb, now);
 	if (reason != REASON_out_new && reason != REASON_tcp_midstream)
 		return reason;
-	*found = find(key);
+	// It is an embryo, unless another CPU has opened and promoted it meanwhile.
+	found->flow = bpf_map_lookup_elem(&embryos, key);
+	found->kept = 0;
+	if (!found->flow)
+		*found = find(key);
 	if (!found->flow)
 		return REASON_out_table_failed;
 	*uplink = uplink_at(found->flow->uplink);
