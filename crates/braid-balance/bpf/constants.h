@@ -19,6 +19,10 @@
 #define MAX_LAN_DEVICES 64
 #define MAX_FRAGMENTED	4096
 
+// Interface indices below this find their uplink in an array, which the JIT compiles to a few
+// instructions; the few above it in a hash.
+#define LOW_DEVICES 1024
+
 // Addresses of uplinks, both families and what each may have besides.
 #define MAX_OWN_ADDRESSES 256
 

@@ -111,8 +111,7 @@ static __always_inline __u8 realm_of(const struct uplink *uplink, const struct p
 
 static __always_inline int inbound(struct __sk_buff *skb, __u64 now)
 {
-	__u32 device = skb->ifindex, *id = bpf_map_lookup_elem(&uplink_of, &device);
-	struct uplink *uplink = id ? uplink_at(*id) : NULL;
+	struct uplink *uplink = uplink_of(skb->ifindex);
 	struct packet packet = {};
 	int result;
 

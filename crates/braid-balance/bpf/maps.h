@@ -33,7 +33,10 @@ ARRAY_MAP(reasons, BPF_MAP_TYPE_PERCPU_ARRAY, MAX_REASONS, __u64);
 _Static_assert(REASON_COUNT <= MAX_REASONS, "reasons");
 ARRAY_MAP(traffic, BPF_MAP_TYPE_PERCPU_ARRAY, MAX_UPLINKS, struct uplink_counters);
 
-HASH_MAP(uplink_of, BPF_MAP_TYPE_HASH, 0, MAX_UPLINKS * 2, __u32, __u32);
+// Interface index to uplink + 1; 0: none.
+ARRAY_MAP(uplink_of_low, BPF_MAP_TYPE_ARRAY, LOW_DEVICES, __u32);
+HASH_MAP(uplink_of_high, BPF_MAP_TYPE_HASH, 0, MAX_UPLINKS * 2, __u32, __u32);
+
 HASH_MAP(lan_devices, BPF_MAP_TYPE_HASH, 0, MAX_LAN_DEVICES, __u32, struct lan_device);
 
 // Which uplink an outside address belongs to.
@@ -69,6 +72,15 @@ static __always_inline int leave(enum reason reason, int action)
 static __always_inline struct uplink *uplink_at(__u32 id)
 {
 	return bpf_map_lookup_elem(&uplinks, &id);
+}
+
+static __always_inline struct uplink *uplink_of(__u32 device)
+{
+	__u32 *number = bpf_map_lookup_elem(&uplink_of_low, &device);
+
+	if (!number)
+		number = bpf_map_lookup_elem(&uplink_of_high, &device);
+	return number && *number ? uplink_at(*number - 1) : NULL;
 }
 
 #endif

@@ -14,7 +14,7 @@ use crate::{Error, MapMemory};
 
 /// The maps that are pinned, by name: every one of the object but `bench`, in which the programs
 /// only work. So what is on it is no part of the layout, and each build has its own.
-pub(crate) const MAPS: [&str; 15] = [
+pub(crate) const MAPS: [&str; 16] = [
     "embryos",
     "embryos_reverse",
     "flows",
@@ -28,7 +28,8 @@ pub(crate) const MAPS: [&str; 15] = [
     "slots",
     "traffic",
     "turns",
-    "uplink_of",
+    "uplink_of_high",
+    "uplink_of_low",
     "uplinks",
 ];
 
@@ -38,7 +39,8 @@ pub(crate) struct Tables {
     pub settings: Array<MapData, Settings>,
     pub uplinks: Array<MapData, UplinkValue>,
     pub slots: Array<MapData, SlotBank>,
-    pub uplink_of: HashMap<MapData, u32, u32>,
+    pub uplink_of_low: Array<MapData, u32>,
+    pub uplink_of_high: HashMap<MapData, u32, u32>,
     pub own_addresses: HashMap<MapData, Address, u32>,
     pub lan_devices: HashMap<MapData, u32, LanDevice>,
     pub reasons: PerCpuArray<MapData, u64>,
@@ -89,7 +91,8 @@ impl Tables {
             settings: typed(pins, "settings")?,
             uplinks: typed(pins, "uplinks")?,
             slots: typed(pins, "slots")?,
-            uplink_of: typed(pins, "uplink_of")?,
+            uplink_of_low: typed(pins, "uplink_of_low")?,
+            uplink_of_high: typed(pins, "uplink_of_high")?,
             own_addresses: typed(pins, "own_addresses")?,
             lan_devices: typed(pins, "lan_devices")?,
             reasons: typed(pins, "reasons")?,

@@ -8,8 +8,8 @@ use braid_core::{MAX_UPLINKS, UplinkId};
 
 use crate::layout::{Address, ExitValue, SlotBank, UplinkValue, from_v4, from_v6};
 use crate::shared::{
-    FAMILIES, FAMILY_V4, FAMILY_V6, LAYER_L2, LAYER_L3, SLOTS, WALK_HASH_PAIR, WALK_HASH_SOURCE,
-    WALK_ROUND_ROBIN,
+    FAMILIES, FAMILY_V4, FAMILY_V6, LAYER_L2, LAYER_L3, LOW_DEVICES, SLOTS, WALK_HASH_PAIR,
+    WALK_HASH_SOURCE, WALK_ROUND_ROBIN,
 };
 use crate::tables::{Tables, refused};
 use crate::{Error, Exit, Family, Layer, UplinkEntry, Walk};
@@ -39,8 +39,8 @@ pub(crate) fn set_uplinks(tables: &mut Tables, uplinks: &[UplinkEntry]) -> Resul
         if wanted.insert(id.index(), value(uplink)).is_some() {
             return refuse(format!("{id}: given twice"));
         }
-        if let Some(other) = by_device.insert(uplink.ifindex, u32::from(id.0)) {
-            return refuse(format!("{id} and {other}: same device"));
+        if let Some(other) = by_device.insert(uplink.ifindex, u32::from(id.0) + 1) {
+            return refuse(format!("{id} and {}: same device", other - 1));
         }
     }
     let own = own_addresses(&wanted);
@@ -56,7 +56,7 @@ pub(crate) fn set_uplinks(tables: &mut Tables, uplinks: &[UplinkEntry]) -> Resul
             tables.uplinks.set(index, value, 0).map_err(failed)?;
         }
     }
-    replace("map uplink_of", &mut tables.uplink_of, &by_device)?;
+    set_devices(tables, &by_device)?;
     replace("map own_addresses", &mut tables.own_addresses, &own)
 }
 
@@ -93,6 +93,25 @@ fn own_addresses(uplinks: &BTreeMap<usize, UplinkValue>) -> BTreeMap<Address, u3
         }
     }
     own
+}
+
+/// Writes which device is whose: uplink + 1 by interface index.
+fn set_devices(tables: &mut Tables, by_device: &BTreeMap<u32, u32>) -> Result<(), Error> {
+    let failed = |error| refused("map uplink_of_low", &error);
+    for device in 0..LOW_DEVICES {
+        let number = by_device.get(&device).copied().unwrap_or_default();
+        if tables.uplink_of_low.get(&device, 0).map_err(failed)? != number {
+            tables
+                .uplink_of_low
+                .set(device, number, 0)
+                .map_err(failed)?;
+        }
+    }
+    let high: BTreeMap<_, _> = by_device
+        .range(LOW_DEVICES..)
+        .map(|(&device, &number)| (device, number))
+        .collect();
+    replace("map uplink_of_high", &mut tables.uplink_of_high, &high)
 }
 
 /// Makes a map hold what is wanted and nothing else.

@@ -789,3 +789,23 @@ fn a_reset_ends_a_connection_for_those_who_have_ended_it_themselves() {
     }
     assert_eq!(state(6302), Some((FlowState::Reset, false)));
 }
+
+#[test]
+fn devices_with_high_numbers_are_found_too() {
+    let probe = Probe::new();
+    let high = "link add name high index 70000 type veth peer name high1";
+    probe.world.host.ip(high);
+    let mut uplinks = probe.world.uplinks();
+    uplinks[1].ifindex = 70_000;
+    let set = |uplinks: &[UplinkEntry]| {
+        let mut datapath = probe.datapath.borrow_mut();
+        datapath.set_uplinks(uplinks).expect("uplinks");
+    };
+    set(&uplinks);
+    let reply = build::tcp(SERVER, (OUTSIDE[1][0], 1), ACK, b"");
+    probe.back_by(70_000, &reply).is(Passed, "in_no_flow");
+    probe.back(0, &reply).is(Passed, "in_no_flow");
+    probe.back(1, &reply).is(Passed, "in_not_uplink");
+    set(&uplinks[..1]);
+    probe.back_by(70_000, &reply).is(Passed, "in_not_uplink");
+}

@@ -132,6 +132,11 @@ impl Probe {
         self.run(1, packet, self.wans[uplink], self.wans[uplink])
     }
 
+    /// In by a device of any index.
+    pub fn back_by(&self, device: u32, packet: &[u8]) -> Outcome {
+        self.run(1, packet, device, device)
+    }
+
     /// In by the LAN.
     pub fn lan(&self, packet: &[u8]) -> Outcome {
         self.run(2, packet, self.lan, self.lan)
