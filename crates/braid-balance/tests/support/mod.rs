@@ -5,6 +5,7 @@
 pub mod frame;
 pub mod net;
 pub mod probe;
+pub mod talk;
 pub mod tun;
 pub mod twin;
 pub mod world;
