@@ -162,7 +162,7 @@ static __noinline int icmp_error(struct __sk_buff *skb, const struct packet *out
 }
 
 // An error from inside, about a packet that came through us: "fragmentation needed" of a gateway
-// whose LAN carries less than its uplinks, "port unreachable" of a client (RFC 5508 REQ-4, REQ-5).
+// whose LAN carries less than its uplinks, "port unreachable" of a client (RFC 5508 REQ-5).
 // Its source may be any router's address inside and becomes the flow's outer one. NO_FLOW: nothing
 // is done or counted.
 static __noinline int outbound_error(struct __sk_buff *skb, const struct packet *outer)

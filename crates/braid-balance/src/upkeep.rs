@@ -20,7 +20,7 @@ use crate::{Choice, Error, Flow, FlowState, KernelTime, Protocol, SweepReport, T
 /// 2 hours 4 minutes".
 pub const TCP_ESTABLISHED_IDLE: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
 /// TCP that one end has closed or the remote has reset: RFC 5382 REQ-5, "transitory … MUST NOT be
-/// less than 4 minutes"; RFC 7857 §2.3 says the same for resets, as they may be forged blindly.
+/// less than 4 minutes"; RFC 7857 §2 says the same for resets, as they may be forged blindly.
 pub const TCP_TRANSITORY_IDLE: Duration = Duration::from_secs(4 * 60);
 /// TCP that is over: both ends have sent FIN, or the inside has reset it. A deliberate deviation
 /// from the four minutes of RFC 5382 REQ-5: as long as Linux' own TIME_WAIT, after which neither
