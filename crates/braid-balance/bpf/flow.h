@@ -38,25 +38,27 @@ static __always_inline int is_icmp(const struct packet *packet)
 	return packet->protocol == IPPROTO_ICMP || packet->protocol == IPPROTO_ICMPV6;
 }
 
-// Fills the forward key of an outbound packet. Not 0: its protocol cannot be translated.
-static __always_inline int forward_key(const struct packet *packet, struct tuple *key)
+// Fills a key from a packet's two ends. Not 0: its protocol cannot be translated.
+static __always_inline int fill_key(const struct packet *packet, const struct address *near,
+				    const struct address *far, __be16 near_port, __be16 far_port,
+				    struct tuple *key)
 {
 	__builtin_memset(key, 0, sizeof(*key));
-	key->near = packet->source;
-	key->far = packet->dest;
+	key->near = *near;
+	key->far = *far;
 	key->protocol = packet->protocol;
 	switch (packet->protocol) {
 	case IPPROTO_TCP:
 	case IPPROTO_UDP:
-		key->near_port = packet->source_port;
-		key->far_port = packet->dest_port;
-		if (any_remote(packet->protocol, packet->dest_port))
+		key->near_port = near_port;
+		key->far_port = far_port;
+		if (any_remote(packet->protocol, far_port))
 			forget_remote(key);
 		return 0;
 	case IPPROTO_ICMP:
 	case IPPROTO_ICMPV6:
 		key->near_port = packet->dest_port;
-		return !is_echo_request(packet);
+		return 0;
 	case IPPROTO_GRE:
 	case IPPROTO_ESP:
 	case IPPROTO_IPIP:
@@ -68,36 +70,24 @@ static __always_inline int forward_key(const struct packet *packet, struct tuple
 	}
 }
 
+// Fills the forward key of an outbound packet. Not 0: it cannot be translated.
+static __always_inline int forward_key(const struct packet *packet, struct tuple *key)
+{
+	if (fill_key(packet, &packet->source, &packet->dest, packet->source_port, packet->dest_port,
+		     key))
+		return -1;
+	return is_icmp(packet) && !is_echo_request(packet);
+}
+
 // Fills the key of a packet towards the inside: the reverse key of one as it comes in, the forward
 // key of one as the inside sees it. Not 0: never ours.
 static __always_inline int reverse_key(const struct packet *packet, struct tuple *key)
 {
-	__builtin_memset(key, 0, sizeof(*key));
-	key->near = packet->dest;
-	key->far = packet->source;
-	key->protocol = packet->protocol;
-	key->realm = packet->realm;
-	switch (packet->protocol) {
-	case IPPROTO_TCP:
-	case IPPROTO_UDP:
-		key->near_port = packet->dest_port;
-		key->far_port = packet->source_port;
-		if (any_remote(packet->protocol, packet->source_port))
-			forget_remote(key);
-		return 0;
-	case IPPROTO_ICMP:
-	case IPPROTO_ICMPV6:
-		key->near_port = packet->dest_port;
-		return !is_echo_reply(packet);
-	case IPPROTO_GRE:
-	case IPPROTO_ESP:
-	case IPPROTO_IPIP:
-	case IPPROTO_IPV6:
-	case IPPROTO_SCTP:
-		return 0;
-	default:
+	if (fill_key(packet, &packet->dest, &packet->source, packet->dest_port, packet->source_port,
+		     key))
 		return -1;
-	}
+	key->realm = packet->realm;
+	return is_icmp(packet) && !is_echo_reply(packet);
 }
 
 // Whether the flow's uplink is up and has the address that the flow goes by.

@@ -114,12 +114,7 @@ static __always_inline int rewrite_quote(struct __sk_buff *skb, const struct pac
 
 		if (!ip)
 			return -1;
-		// Address and header checksum balance each other in the outer sum.
-		ip->check = replace32(ip->check, rewrite->from.word[3], rewrite->to.word[3]);
-		if (rewrite->side == SOURCE)
-			ip->saddr = rewrite->to.word[3];
-		else
-			ip->daddr = rewrite->to.word[3];
+		replace_end(ip, rewrite);
 	} else {
 		end = at(skb, quoted->l3 + (rewrite->side == SOURCE ? 8 : 24), 16);
 		if (!end)

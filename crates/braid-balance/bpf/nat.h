@@ -55,6 +55,17 @@ static __always_inline int mend_transport(struct __sk_buff *skb, const struct pa
 	return bpf_l4_csum_replace(skb, offset, rewrite->from_port, rewrite->to_port, mark | 2);
 }
 
+// Puts the new address in. The header sums to a constant before and after, so whatever sums over it
+// (an ICMP error that quotes it, a receiving device's sum of the packet) stays right without help.
+static __always_inline void replace_end(struct iphdr *ip, const struct rewrite *rewrite)
+{
+	ip->check = replace32(ip->check, rewrite->from.word[3], rewrite->to.word[3]);
+	if (rewrite->side == SOURCE)
+		ip->saddr = rewrite->to.word[3];
+	else
+		ip->daddr = rewrite->to.word[3];
+}
+
 static __always_inline int rewrite_v4(struct __sk_buff *skb, const struct packet *packet,
 				      const struct rewrite *rewrite)
 {
@@ -62,13 +73,7 @@ static __always_inline int rewrite_v4(struct __sk_buff *skb, const struct packet
 
 	if (!ip)
 		return -1;
-	// The header sums to a constant before and after, so a sum over the whole packet that the
-	// receiving device made stays right without help.
-	ip->check = replace32(ip->check, rewrite->from.word[3], rewrite->to.word[3]);
-	if (rewrite->side == SOURCE)
-		ip->saddr = rewrite->to.word[3];
-	else
-		ip->daddr = rewrite->to.word[3];
+	replace_end(ip, rewrite);
 	if (rewrite->hop) {
 		ip->check = replace32(ip->check, bpf_htons(ip->ttl << 8),
 				      bpf_htons((ip->ttl - 1) << 8));
