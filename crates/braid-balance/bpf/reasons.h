@@ -53,7 +53,10 @@
 	REASON(out_icmp_orphan, DROPPED, "outbound icmp error about no flow of ours")              \
 	REASON(out_own_address, SENT, "packet from an uplink's own address sent as it is")         \
 	REASON(port_taken_over, EVENT, "flow took the port of one that has proven nothing")        \
-	REASON(in_vlan, PASSED, "inbound inside a vlan that has a device of its own")
+	REASON(in_vlan, PASSED, "inbound inside a vlan that has a device of its own")              \
+	REASON(class_blocked, DROPPED, "no uplink of those that the flow's class may use")         \
+	REASON(client_over_limit, DROPPED, "new flow of a client that holds more than its share")  \
+	REASON(lan_spoofed, DROPPED, "new flow from a lan with a source that is not there")
 
 enum reason_kind { SENT, PASSED, DROPPED, EVENT };
 
