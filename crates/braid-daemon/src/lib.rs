@@ -12,6 +12,7 @@ mod api;
 pub mod config;
 pub mod doctor;
 mod engine;
+pub mod events;
 pub mod failure;
 mod health;
 pub mod launch;

@@ -66,6 +66,18 @@ impl RunDir {
         self.0.join("braid.log.old")
     }
 
+    /// What changed, when and why; see [`crate::events`].
+    #[must_use]
+    pub fn events(&self) -> PathBuf {
+        self.0.join("events.jsonl")
+    }
+
+    /// A state file that could not be read, kept for whoever wants to know what happened.
+    #[must_use]
+    pub fn broken_state(&self) -> PathBuf {
+        self.0.join("state.json.broken")
+    }
+
     /// Puts a log aside that has grown too long. By copying it: a running daemon goes on writing to
     /// the same file, of which its standard error is an appending handle.
     ///
@@ -207,8 +219,12 @@ impl RunDir {
         for file in [
             self.socket(),
             self.state(),
+            self.state().with_extension("json.new"),
+            self.broken_state(),
             self.log(),
             self.old_log(),
+            self.events(),
+            self.events().with_extension("jsonl.old"),
             self.lock_file(),
         ] {
             match fs::remove_file(&file) {

@@ -1,0 +1,115 @@
+//! From the roster to the kernel: tables, attachments, routes.
+
+use braid_balance::{Attachments, Family};
+use braid_uplink::{Snapshot, Uplink};
+
+use super::Engine;
+use crate::failure::Failure;
+use crate::plumbing::{Desired, Divert, INNER_V4, INNER_V6};
+use crate::roster::walk;
+use crate::tables::Tables;
+
+impl Engine {
+    pub(super) fn tables(&self) -> Tables {
+        Tables {
+            walk: walk(self.settings.config.policy),
+            uplinks: self.roster.entries(),
+            v4: self.roster.slots(Family::V4).to_vec(),
+            v6: self.roster.slots(Family::V6).to_vec(),
+        }
+    }
+
+    pub(super) fn set_tables(&mut self, tables: Tables) -> Result<(), Failure> {
+        if self.applied.as_ref() == Some(&tables) {
+            return Ok(());
+        }
+        self.datapath.set_uplinks(&tables.uplinks)?;
+        let applied = self.applied.as_ref();
+        if applied.is_none_or(|applied| tables.walks_otherwise(applied)) {
+            let (datapath, walk) = (&mut self.datapath, tables.walk);
+            datapath.set_slots(Family::V4, walk, &tables.v4)?;
+            datapath.set_slots(Family::V6, walk, &tables.v6)?;
+        }
+        self.applied = Some(tables);
+        Ok(())
+    }
+
+    pub(super) async fn plumb(&mut self, divert: Divert) -> Result<(), Failure> {
+        let usable = || self.roster.usable();
+        let desired = Desired {
+            inner_v4: INNER_V4,
+            inner_v6: INNER_V6,
+            uplinks: usable()
+                .map(|member| (member.id, member.uplink.clone()))
+                .collect(),
+            ports: self
+                .roster
+                .members()
+                .iter()
+                .map(|member| member.ports.clone())
+                .collect(),
+            forward: self
+                .settings
+                .config
+                .lan
+                .as_ref()
+                .is_some_and(|lan| lan.forward),
+            divert,
+        };
+        let plan = self.plumbing.plan(&desired, &self.state.saved).await?;
+        if self.state.saved != plan.saved {
+            self.state.saved = plan.saved.clone();
+            self.state.store(&self.run_dir)?;
+        }
+        Ok(self.plumbing.apply(&plan).await?)
+    }
+
+    pub(super) async fn attachments(&self, snapshot: &Snapshot) -> Result<Attachments, Failure> {
+        let steer = self.plumbing.steer_ifindex().await?.ok_or_else(|| {
+            Failure::new("plumbing", "braid0 is gone right after it was made")
+                .fix("see whether a network manager removes devices that it does not know")
+        })?;
+        let present = self.roster.members().iter().filter(|member| member.present);
+        Ok(Attachments {
+            steer,
+            uplinks: present.map(|member| member.uplink.ifindex).collect(),
+            lans: self.lans(snapshot),
+        })
+    }
+
+    /// Devices whose clients are served: those named, or on a gateway all that are no uplinks.
+    fn lans(&self, snapshot: &Snapshot) -> Vec<u32> {
+        let named = self
+            .settings
+            .config
+            .lan
+            .as_ref()
+            .map(|lan| lan.devices.as_slice());
+        match named {
+            Some(devices) if !devices.is_empty() => devices
+                .iter()
+                .filter_map(|device| snapshot.link_named(device))
+                .map(|link| link.index)
+                .collect(),
+            None if !is_gateway() => Vec::new(),
+            _ => {
+                let members = self.roster.members().iter();
+                let uplinks: Vec<Uplink> = members.map(|member| member.uplink.clone()).collect();
+                braid_uplink::lans(snapshot, &uplinks)
+                    .iter()
+                    .map(|lan| lan.ifindex)
+                    .collect()
+            }
+        }
+    }
+}
+
+/// Whether the machine forwards packets already.
+fn is_gateway() -> bool {
+    [
+        "/proc/sys/net/ipv4/ip_forward",
+        "/proc/sys/net/ipv6/conf/all/forwarding",
+    ]
+    .iter()
+    .any(|path| std::fs::read_to_string(path).is_ok_and(|value| value.trim() != "0"))
+}

@@ -1,0 +1,161 @@
+//! How an instance begins: on a clean machine, or from what an earlier daemon left at work.
+
+use std::path::Path;
+
+use braid_balance::{Datapath, Family, HookKind, Opened};
+use braid_core::slots::SlotTable;
+use braid_uplink::{Selection, Snapshot};
+
+use super::{Engine, Started};
+use crate::config::Hook;
+use crate::events::{EventKind, Events};
+use crate::failure::Failure;
+use crate::health::Trouble;
+use crate::plumbing::{Plumbing, STEER_DEVICE};
+use crate::report::UpReport;
+use crate::roster::Roster;
+use crate::run_dir::RunDir;
+use crate::settings::{Origin, Settings};
+use crate::state::State;
+use crate::teardown;
+
+impl Engine {
+    /// Starts an instance, or takes over what an earlier daemon left at work. The caller holds the
+    /// run directory's lock. `step` is told what goes on.
+    ///
+    /// # Errors
+    /// What stood in the way. On a clean machine everything is undone again.
+    pub async fn start(
+        settings: Settings,
+        origin: Origin,
+        run_dir: RunDir,
+        mut step: impl FnMut(&str),
+    ) -> Result<Started, Failure> {
+        let earlier = State::load(&run_dir)?;
+        if let Some(state) = &earlier {
+            state.check_network()?;
+        }
+        step("looking for uplinks");
+        let selection = settings.selection()?;
+        let watch = braid_uplink::watch()?;
+        let snapshot = braid_uplink::netlink::read().await?;
+        let found = braid_uplink::choose(&snapshot, &selection);
+        let clean = earlier.is_none();
+        if clean {
+            refuse_remains(&snapshot)?;
+            found.require_any()?;
+        }
+        origin.check_found(&settings, &found)?;
+        let state = match earlier {
+            Some(state) => state,
+            None => State::fresh()?,
+        };
+
+        let brought_up = Engine::bring_up(
+            settings,
+            origin,
+            selection,
+            run_dir.clone(),
+            state,
+            &snapshot,
+            step,
+        );
+        match brought_up.await {
+            Ok((engine, report)) => Ok(Started {
+                engine,
+                watch,
+                report,
+            }),
+            Err(failure) if clean => {
+                if let Err(second) = teardown::remove(&run_dir).await {
+                    tracing::warn!(failure = %second, "cannot undo the failed start");
+                }
+                Err(failure)
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    async fn bring_up(
+        settings: Settings,
+        origin: Origin,
+        selection: Selection,
+        run_dir: RunDir,
+        state: State,
+        snapshot: &Snapshot,
+        mut step: impl FnMut(&str),
+    ) -> Result<(Engine, UpReport), Failure> {
+        state.store(&run_dir)?;
+        run_dir.mount_bpffs()?;
+        step("loading the datapath");
+        let (datapath, opened) = Datapath::open(&options(&settings, &run_dir.pins()))?;
+        match &opened {
+            Opened::Fresh => tracing::info!("datapath loaded"),
+            Opened::Adopted => tracing::info!("datapath taken over as it is"),
+            Opened::Upgraded { from } => tracing::info!(from, "datapath taken over and upgraded"),
+        }
+        let at_work = |family| {
+            let slots = datapath.slots(family)?;
+            Ok::<_, Failure>(SlotTable::found(&slots))
+        };
+        let (v4, v6) = (at_work(Family::V4)?, at_work(Family::V6)?);
+        let mut engine = Engine {
+            plumbing: Plumbing::open()?,
+            roster: Roster::new(state.uplinks.clone(), v4, v6),
+            trouble: Trouble::default(),
+            events: Events::open(run_dir.events()),
+            passed_over: Vec::new(),
+            applied: None,
+            settings,
+            origin,
+            selection,
+            datapath,
+            run_dir,
+            state,
+        };
+        step("setting up routes");
+        engine.reconcile(snapshot).await?;
+        let text = match &opened {
+            Opened::Fresh => "on a clean machine".to_owned(),
+            Opened::Adopted => "took over what was at work".to_owned(),
+            Opened::Upgraded { from } => format!("took over from version {from}"),
+        };
+        engine.events.note(EventKind::Started, None, text, None);
+        let report = UpReport {
+            pid: std::process::id(),
+            adopted: opened != Opened::Fresh,
+            policy: engine.settings.config.policy,
+            uplinks: engine.uplinks()?.uplinks,
+            passed_over: engine.passed_over.iter().map(ToString::to_string).collect(),
+        };
+        Ok((engine, report))
+    }
+}
+
+/// Refuses to build upon what an instance with another run directory left behind: its sysctls would
+/// be taken for the machine's own, and nobody could put them back.
+fn refuse_remains(snapshot: &Snapshot) -> Result<(), Failure> {
+    if snapshot.link_named(STEER_DEVICE).is_none() {
+        return Ok(());
+    }
+    let text = format!("{STEER_DEVICE} exists, and this run directory knows nothing of it");
+    Err(Failure::new("remains", text).fix(
+        "braid down with the --run-dir it was started with; if that directory is lost, \
+         ip link del braid0",
+    ))
+}
+
+fn options(settings: &Settings, pins: &Path) -> braid_balance::Options {
+    let config = &settings.config.datapath;
+    braid_balance::Options {
+        pin_dir: pins.to_owned(),
+        hook: match config.hook {
+            Hook::Auto => HookKind::Auto,
+            Hook::Tcx => HookKind::Tcx,
+            Hook::Clsact => HookKind::Clsact,
+        },
+        coexist: config.coexist,
+        max_flows: config.max_flows,
+        max_embryos: config.max_embryos,
+    }
+}
