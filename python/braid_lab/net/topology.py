@@ -24,6 +24,12 @@ from braid_lab.net.namespace import Namespace, namespace
 #: How many addresses the internet's servers answer on: a page comes from several hosts.
 SERVERS = 8
 
+#: Public resolvers, which Braid asks for a sign of life when nobody tells it whom to ask: this internet has them too.
+RESOLVERS = {
+    4: ("1.1.1.1", "8.8.8.8", "9.9.9.9"),
+    6: ("2606:4700:4700::1111", "2001:4860:4860::8888", "2620:fe::fe"),
+}
+
 GATEWAY_LINK_LOCAL = "fe80::1"
 
 
@@ -144,6 +150,8 @@ def _internet() -> Iterator[Namespace]:
         made.ip(
             *(f"address add 198.51.100.{number}/32 dev lo" for number in range(1, SERVERS + 1)),
             *(f"address add 2001:db8:ffff::{number}/128 dev lo nodad" for number in range(1, SERVERS + 1)),
+            *(f"address add {address}/32 dev lo" for address in RESOLVERS[4]),
+            *(f"address add {address}/128 dev lo nodad" for address in RESOLVERS[6]),
         )
         yield made
 

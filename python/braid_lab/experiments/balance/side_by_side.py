@@ -20,6 +20,7 @@ from typing import Literal
 from braid_lab.net import scratch
 from braid_lab.net.links import End, set_offload, veth
 from braid_lab.net.namespace import Namespace, namespace
+from braid_lab.net.topology import RESOLVERS
 
 SideName = Literal["braid", "nft"]
 
@@ -104,6 +105,7 @@ def _prepare(internet: Namespace, client: Namespace) -> None:
         core__somaxconn=65535,
         ipv4__tcp_max_syn_backlog=65535,
     )
+    internet.ip(*(f"address add {address}/32 dev lo" for address in RESOLVERS[4]))
     client.sysctl(ipv4__ip_local_port_range="1024 65535")
 
 
