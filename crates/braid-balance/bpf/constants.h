@@ -5,13 +5,16 @@
 
 // Number of the map layout. Raise it whenever a map's key, value or meaning changes: programs of
 // another layout must not take the maps over.
-#define LAYOUT_VERSION 2
+#define LAYOUT_VERSION 3
 
 #define MAX_UPLINKS 32
 #define SLOTS	    1024
 #define FAMILIES    2
 #define FAMILY_V4   0
 #define FAMILY_V6   1
+
+// Slot tables, one per class of traffic and family. Class 0 is for what no rule names.
+#define CLASSES 64
 
 // Default sizes; the loader overrides the first two.
 #define DEFAULT_FLOWS	262144
@@ -40,6 +43,10 @@
 #define CHOICE_HASH_PAIR   2
 #define CHOICE_NEXT_USABLE 3
 #define CHOICE_MIDSTREAM   4
+#define CHOICE_STICKY	   5
+#define CHOICE_ONLY	   6
+#define CHOICE_MOVED	   7
+#define CHOICE_FAILBACK	   8
 
 // flow.state. Everything from STATE_ESTABLISHED on has been answered and confirmed.
 #define STATE_NEW	  0

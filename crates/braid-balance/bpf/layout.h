@@ -34,12 +34,18 @@ struct flow {
 	struct address remote;
 	// Towards the inside, from a LAN's flow whose way back is known.
 	struct address next_hop;
-	__u64 created;	 // ns of the monotonic clock
+	// What most packets write, on one cache line.
 	__u64 last_seen; // ns of the monotonic clock
 	__u64 tx_packets;
 	__u64 tx_bytes;
 	__u64 rx_packets;
 	__u64 rx_bytes;
+	// TCP, host order: the inside's last acknowledgement number, and the sequence number after
+	// the highest that it has sent. The first makes a reset that it believes, the second tells
+	// what it sends again.
+	__u32 inside_ack;
+	__u32 inside_next;
+	__u64 created;	      // ns of the monotonic clock
 	__u32 inside_ifindex; // device it came in by; 0: the host itself
 	__u32 inside_mtu;
 	__be16 outer_port;
@@ -50,7 +56,10 @@ struct flow {
 	__u8 flags;
 	__u8 choice;
 	__u8 realm; // of its outer address
-	__u8 unused[6];
+	__u8 class;
+	__u8 rule;	// that chose the class, + 1; 0: none
+	__u8 came_from; // uplink that it was moved from, + 1; 0: never moved
+	__u8 unused[3];
 };
 
 // How one family leaves through an uplink.
@@ -71,20 +80,24 @@ struct uplink {
 	__u16 port_high; // inclusive
 	__u8 layer;
 	__u8 accepts_new;
-	__u8 unused[2];
+	__u8 tells; // 1: the inside is told that its TCP connections here are over
+	__u8 unused[1];
 };
 
 struct slot_bank {
 	__u32 count; // 0: no uplink takes new flows
 	__u32 walk;
+	__u32 sticky; // s that a client keeps its uplink for a site; 0: it does not
+	__u32 unused;
 	__u8 slot[SLOTS];
 };
 
 struct settings {
-	__u32 active[FAMILIES]; // which of a family's two banks is walked
+	// Which of a table's two banks is walked, by class * FAMILIES + family.
+	__u8 active[CLASSES * FAMILIES];
 };
 
-// Next slot of a family's round robin. A lock and not an atomic, because fetch-and-add came with
+// Next slot of a table's round robin. A lock and not an atomic, because fetch-and-add came with
 // Linux 5.12 and our floor is 5.10; only new flows come here.
 struct turn {
 	struct bpf_spin_lock lock;
@@ -97,6 +110,16 @@ struct uplink_counters {
 	__u64 rx_packets;
 	__u64 rx_bytes;
 	__u64 flows_opened;
+	// What tells whether anybody answers. SYNs are those that open a flow, their answers the
+	// first ones; repeats are what the inside sends again, which it does when nothing
+	// acknowledges it.
+	__u64 syns;
+	__u64 syn_repeats;
+	__u64 syn_answers;
+	__u64 repeats;
+	// From SYN to SYN/ACK, of handshakes without a repeated SYN.
+	__u64 rtt_us_sum;
+	__u64 rtt_samples;
 };
 
 struct lan_device {
@@ -128,18 +151,21 @@ struct meta {
 };
 
 _Static_assert(sizeof(struct tuple) == 40, "tuple");
-_Static_assert(sizeof(struct flow) == 120, "flow");
-_Static_assert(__builtin_offsetof(struct flow, created) == 48, "flow.created");
-_Static_assert(__builtin_offsetof(struct flow, inside_ifindex) == 96, "flow.inside_ifindex");
-_Static_assert(__builtin_offsetof(struct flow, choice) == 112, "flow.choice");
-_Static_assert(__builtin_offsetof(struct flow, realm) == 113, "flow.realm");
+_Static_assert(sizeof(struct flow) == 128, "flow");
+_Static_assert(__builtin_offsetof(struct flow, last_seen) == 48, "flow.last_seen");
+_Static_assert(__builtin_offsetof(struct flow, inside_ack) == 88, "flow.inside_ack");
+_Static_assert(__builtin_offsetof(struct flow, created) == 96, "flow.created");
+_Static_assert(__builtin_offsetof(struct flow, inside_ifindex) == 104, "flow.inside_ifindex");
+_Static_assert(__builtin_offsetof(struct flow, choice) == 120, "flow.choice");
+_Static_assert(__builtin_offsetof(struct flow, came_from) == 124, "flow.came_from");
 _Static_assert(__builtin_offsetof(struct tuple, realm) == 37, "tuple.realm");
 _Static_assert(__builtin_offsetof(struct exit, realm) == 34, "exit.realm");
 _Static_assert(sizeof(struct exit) == 36, "exit");
 _Static_assert(sizeof(struct uplink) == 88, "uplink");
 _Static_assert(__builtin_offsetof(struct uplink, ifindex) == 72, "uplink.ifindex");
-_Static_assert(sizeof(struct slot_bank) == 8 + SLOTS, "slot_bank");
-_Static_assert(sizeof(struct uplink_counters) == 40, "uplink_counters");
+_Static_assert(__builtin_offsetof(struct uplink, tells) == 86, "uplink.tells");
+_Static_assert(sizeof(struct slot_bank) == 16 + SLOTS, "slot_bank");
+_Static_assert(sizeof(struct uplink_counters) == 88, "uplink_counters");
 _Static_assert(sizeof(struct fragment_key) == 40, "fragment_key");
 _Static_assert(sizeof(struct fragment) == 20, "fragment");
 _Static_assert(sizeof(struct turn) == 8, "turn");

@@ -27,8 +27,9 @@
 ARRAY_MAP(meta, BPF_MAP_TYPE_ARRAY, 1, struct meta);
 ARRAY_MAP(settings, BPF_MAP_TYPE_ARRAY, 1, struct settings);
 ARRAY_MAP(uplinks, BPF_MAP_TYPE_ARRAY, MAX_UPLINKS, struct uplink);
-ARRAY_MAP(slots, BPF_MAP_TYPE_ARRAY, FAMILIES * 2, struct slot_bank);
-ARRAY_MAP(turns, BPF_MAP_TYPE_ARRAY, FAMILIES, struct turn);
+// Banks by (class * FAMILIES + family) * 2 + which of the two.
+ARRAY_MAP(slots, BPF_MAP_TYPE_ARRAY, CLASSES *FAMILIES * 2, struct slot_bank);
+ARRAY_MAP(turns, BPF_MAP_TYPE_ARRAY, CLASSES *FAMILIES, struct turn);
 ARRAY_MAP(reasons, BPF_MAP_TYPE_PERCPU_ARRAY, MAX_REASONS, __u64);
 _Static_assert(REASON_COUNT <= MAX_REASONS, "reasons");
 ARRAY_MAP(traffic, BPF_MAP_TYPE_PERCPU_ARRAY, MAX_UPLINKS, struct uplink_counters);

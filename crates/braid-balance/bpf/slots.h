@@ -24,9 +24,9 @@ static __always_inline int takes_flows(const struct uplink *uplink, __u8 family)
 }
 
 // One counter for all CPUs, so that round robin is exact however packets are spread over them.
-static __always_inline __u32 next_turn(__u32 family)
+static __always_inline __u32 next_turn(__u32 table)
 {
-	struct turn *turn = bpf_map_lookup_elem(&turns, &family);
+	struct turn *turn = bpf_map_lookup_elem(&turns, &table);
 	__u32 mine;
 
 	if (!turn)
@@ -41,14 +41,15 @@ static __always_inline __u32 next_turn(__u32 family)
 __noinline int choose_uplink(__u32 midstream)
 {
 	struct workbench *work = workbench();
-	__u32 zero = 0, family, bank, turn;
+	__u32 zero = 0, family, number, bank, turn;
 	struct settings *now = bpf_map_lookup_elem(&settings, &zero);
 	struct slot_bank *table;
 
 	if (!now || !work)
 		return -1;
 	family = work->packet.family & 1;
-	bank = family * 2 + (now->active[family] & 1);
+	number = family; // class 0
+	bank = number * 2 + (now->active[number] & 1);
 	table = bpf_map_lookup_elem(&slots, &bank);
 	if (!table || !table->count || table->count > SLOTS)
 		return -1;
@@ -60,7 +61,7 @@ __noinline int choose_uplink(__u32 midstream)
 		turn = hash_address(hash_address(0, &work->key.near), &work->packet.dest);
 		work->choice = midstream ? CHOICE_MIDSTREAM : CHOICE_HASH_PAIR;
 	} else {
-		turn = next_turn(family);
+		turn = next_turn(number);
 		work->choice = CHOICE_NEXT_SLOT;
 	}
 

@@ -45,5 +45,11 @@ fn add(sum: UplinkCounters, cpu: &TrafficValue) -> UplinkCounters {
             bytes: sum.rx.bytes + cpu.rx_bytes,
         },
         flows_opened: sum.flows_opened + cpu.flows_opened,
+        syns: sum.syns + cpu.syns,
+        syn_repeats: sum.syn_repeats + cpu.syn_repeats,
+        syn_answers: sum.syn_answers + cpu.syn_answers,
+        repeats: sum.repeats + cpu.repeats,
+        rtt_us_sum: sum.rtt_us_sum + cpu.rtt_us_sum,
+        rtt_samples: sum.rtt_samples + cpu.rtt_samples,
     }
 }

@@ -4,7 +4,7 @@
 use std::mem::{offset_of, size_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::shared::{FAMILIES, SLOTS};
+use crate::shared::{CLASSES, FAMILIES, SLOTS};
 
 /// An IPv6 address, or an IPv4 one in v4-mapped form, network order.
 pub(crate) type Address = [u8; 16];
@@ -27,12 +27,14 @@ pub(crate) struct FlowValue {
     pub outer: Address,
     pub remote: Address,
     pub next_hop: Address,
-    pub created: u64,
     pub last_seen: u64,
     pub tx_packets: u64,
     pub tx_bytes: u64,
     pub rx_packets: u64,
     pub rx_bytes: u64,
+    pub inside_ack: u32,
+    pub inside_next: u32,
+    pub created: u64,
     pub inside_ifindex: u32,
     pub inside_mtu: u32,
     pub outer_port: [u8; 2],
@@ -43,7 +45,10 @@ pub(crate) struct FlowValue {
     pub flags: u8,
     pub choice: u8,
     pub realm: u8,
-    pub unused: [u8; 6],
+    pub class: u8,
+    pub rule: u8,
+    pub came_from: u8,
+    pub unused: [u8; 3],
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +72,8 @@ pub(crate) struct UplinkValue {
     pub port_high: u16,
     pub layer: u8,
     pub accepts_new: u8,
-    pub unused: [u8; 2],
+    pub tells: u8,
+    pub unused: [u8; 1],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -75,13 +81,15 @@ pub(crate) struct UplinkValue {
 pub(crate) struct SlotBank {
     pub count: u32,
     pub walk: u32,
+    pub sticky: u32,
+    pub unused: u32,
     pub slot: [u8; SLOTS as usize],
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Settings {
-    pub active: [u32; FAMILIES as usize],
+    pub active: [u8; (CLASSES * FAMILIES) as usize],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -92,6 +100,12 @@ pub(crate) struct TrafficValue {
     pub rx_packets: u64,
     pub rx_bytes: u64,
     pub flows_opened: u64,
+    pub syns: u64,
+    pub syn_repeats: u64,
+    pub syn_answers: u64,
+    pub repeats: u64,
+    pub rtt_us_sum: u64,
+    pub rtt_samples: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,18 +125,21 @@ pub(crate) struct Meta {
 
 const _: () = {
     assert!(size_of::<Tuple>() == 40);
-    assert!(size_of::<FlowValue>() == 120);
-    assert!(offset_of!(FlowValue, created) == 48);
-    assert!(offset_of!(FlowValue, inside_ifindex) == 96);
-    assert!(offset_of!(FlowValue, choice) == 112);
-    assert!(offset_of!(FlowValue, realm) == 113);
+    assert!(size_of::<FlowValue>() == 128);
+    assert!(offset_of!(FlowValue, last_seen) == 48);
+    assert!(offset_of!(FlowValue, inside_ack) == 88);
+    assert!(offset_of!(FlowValue, created) == 96);
+    assert!(offset_of!(FlowValue, inside_ifindex) == 104);
+    assert!(offset_of!(FlowValue, choice) == 120);
+    assert!(offset_of!(FlowValue, came_from) == 124);
     assert!(offset_of!(Tuple, realm) == 37);
     assert!(offset_of!(ExitValue, realm) == 34);
     assert!(size_of::<ExitValue>() == 36);
     assert!(size_of::<UplinkValue>() == 88);
     assert!(offset_of!(UplinkValue, ifindex) == 72);
-    assert!(size_of::<SlotBank>() == 8 + SLOTS as usize);
-    assert!(size_of::<TrafficValue>() == 40);
+    assert!(offset_of!(UplinkValue, tells) == 86);
+    assert!(size_of::<SlotBank>() == 16 + SLOTS as usize);
+    assert!(size_of::<TrafficValue>() == 88);
     assert!(size_of::<Meta>() == 40);
 };
 

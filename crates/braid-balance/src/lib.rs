@@ -30,8 +30,9 @@ pub use error::Error;
 pub use shared::{REASONS, Reason, ReasonKind};
 pub use time::KernelTime;
 pub use types::{
-    Attachments, Choice, Counters, Exit, Family, Flow, FlowState, HookKind, Layer, MapMemory,
-    Opened, Options, Protocol, Removed, SweepReport, Traffic, UplinkCounters, UplinkEntry, Walk,
+    Attachments, Choice, ClassId, Counters, Exit, Family, Flow, FlowState, HookKind, Layer,
+    MapMemory, Opened, Options, Protocol, Removed, SweepReport, Traffic, UplinkCounters,
+    UplinkEntry, Walk,
 };
 pub use upkeep::{
     DNS_IDLE, ICMP_IDLE, PORTLESS_IDLE, TCP_CLOSED_IDLE, TCP_CLOSED_IDLE_UNDER_PRESSURE,

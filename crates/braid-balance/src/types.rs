@@ -122,6 +122,9 @@ pub struct UplinkEntry {
     /// Whether it is up. `false`: no new flows are put here, and existing ones other than open TCP
     /// connections move with their next packet from inside.
     pub accepts_new: bool,
+    /// Whether the inside is told that its open TCP connections here are over: their next segment
+    /// is answered with a reset. For an uplink that is dead while another takes new flows.
+    pub tells: bool,
 }
 
 /// How one IP version leaves through an uplink.
@@ -171,7 +174,21 @@ pub enum Choice {
     NextUsable,
     /// TCP seen in mid-stream without a flow: by hash of the address pair.
     Midstream,
+    /// Its client has been on this uplink for the same site lately.
+    Sticky,
+    /// A rule names this uplink and no other.
+    Only,
+    /// The uplink that it was on has died or lost its address.
+    Moved,
+    /// A better uplink has come back.
+    Failback,
 }
+
+/// Number of a class of traffic, `0..64`, each with slot tables of its own. 0 is the default: what
+/// no rule names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct ClassId(pub u8);
 
 /// Transport protocol of a flow, as its IANA number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -227,6 +244,12 @@ pub struct Flow {
     pub fast: bool,
     /// Why it is on this uplink.
     pub choice: Choice,
+    /// The class whose slot table chose.
+    pub class: ClassId,
+    /// Position of the rule that put it in its class; `None`: no rule did.
+    pub rule: Option<usize>,
+    /// The uplink that it was moved from last; `None`: it has always been here.
+    pub came_from: Option<UplinkId>,
     /// When its first packet was seen.
     pub created: KernelTime,
     /// When its last packet was seen, in either direction.
@@ -271,6 +294,18 @@ pub struct UplinkCounters {
     pub rx: Traffic,
     /// Flows put on it.
     pub flows_opened: u64,
+    /// TCP connections asked for: SYNs that opened a flow.
+    pub syns: u64,
+    /// SYNs sent again, because nobody had answered.
+    pub syn_repeats: u64,
+    /// SYNs that were answered, by acceptance or refusal.
+    pub syn_answers: u64,
+    /// TCP segments with data that the inside has sent again.
+    pub repeats: u64,
+    /// Microseconds from SYN to its answer, summed over [`UplinkCounters::rtt_samples`].
+    pub rtt_us_sum: u64,
+    /// Handshakes measured: those whose SYN was sent once.
+    pub rtt_samples: u64,
 }
 
 /// Kernel memory held by one map.

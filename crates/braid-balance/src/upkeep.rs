@@ -10,11 +10,14 @@ use braid_core::UplinkId;
 
 use crate::layout::{FlowValue, Tuple, socket_address};
 use crate::shared::{
-    CHOICE_HASH_PAIR, CHOICE_HASH_SOURCE, CHOICE_MIDSTREAM, CHOICE_NEXT_USABLE, FLOW_FAST,
-    QUIC_PORT, STATE_ANSWERED, STATE_CLOSING, STATE_ESTABLISHED, STATE_FIN_WAIT, STATE_NEW,
+    CHOICE_FAILBACK, CHOICE_HASH_PAIR, CHOICE_HASH_SOURCE, CHOICE_MIDSTREAM, CHOICE_MOVED,
+    CHOICE_NEXT_USABLE, CHOICE_ONLY, CHOICE_STICKY, FLOW_FAST, QUIC_PORT, STATE_ANSWERED,
+    STATE_CLOSING, STATE_ESTABLISHED, STATE_FIN_WAIT, STATE_NEW,
 };
 use crate::tables::{Pair, Tables, refused};
-use crate::{Choice, Error, Flow, FlowState, KernelTime, Protocol, SweepReport, Traffic, batch};
+use crate::{
+    Choice, ClassId, Error, Flow, FlowState, KernelTime, Protocol, SweepReport, Traffic, batch,
+};
 
 /// Established TCP: RFC 5382 REQ-5, "established connection idle-timeout … MUST NOT be less than
 /// 2 hours 4 minutes".
@@ -90,6 +93,10 @@ fn choice_of(value: u8) -> Choice {
         CHOICE_HASH_PAIR => Choice::HashPair,
         CHOICE_NEXT_USABLE => Choice::NextUsable,
         CHOICE_MIDSTREAM => Choice::Midstream,
+        CHOICE_STICKY => Choice::Sticky,
+        CHOICE_ONLY => Choice::Only,
+        CHOICE_MOVED => Choice::Moved,
+        CHOICE_FAILBACK => Choice::Failback,
         _ => Choice::NextSlot,
     }
 }
@@ -115,6 +122,9 @@ fn flow(key: &Tuple, value: &FlowValue, kept: bool) -> Flow {
         kept,
         fast: u32::from(value.flags) & FLOW_FAST != 0,
         choice: choice_of(value.choice),
+        class: ClassId(value.class),
+        rule: usize::from(value.rule).checked_sub(1),
+        came_from: value.came_from.checked_sub(1).map(UplinkId),
         created: KernelTime::from_nanos(value.created),
         last_seen: KernelTime::from_nanos(value.last_seen),
         tx: Traffic {

@@ -145,7 +145,8 @@ fn value(uplink: &UplinkEntry) -> UplinkValue {
         port_high: *uplink.ports.end(),
         layer: layer as u8,
         accepts_new: uplink.accepts_new.into(),
-        unused: [0; 2],
+        tells: uplink.tells.into(),
+        unused: [0; 1],
     }
 }
 
@@ -181,6 +182,8 @@ pub(crate) fn set_slots(
             Walk::HashSource => WALK_HASH_SOURCE,
             Walk::HashPair => WALK_HASH_PAIR,
         },
+        sticky: 0,
+        unused: 0,
         slot: [0; SLOTS as usize],
     };
     for (slot, &uplink) in slots.iter().enumerate() {
@@ -199,7 +202,7 @@ pub(crate) fn set_slots(
     *active ^= 1;
     tables
         .slots
-        .set(family * 2 + (*active & 1), bank, 0)
+        .set(family * 2 + u32::from(*active & 1), bank, 0)
         .map_err(failed)?;
     tables.settings.set(0, settings, 0).map_err(failed)
 }
@@ -215,7 +218,7 @@ pub(crate) fn slots(tables: &Tables, family: Family) -> Result<Vec<UplinkId>, Er
     let active = settings.active[family as usize] & 1;
     let bank = tables
         .slots
-        .get(&(family * 2 + active), 0)
+        .get(&(family * 2 + u32::from(active)), 0)
         .map_err(failed)?;
     let walked = bank.slot.iter().take(bank.count as usize);
     Ok(walked.map(|&uplink| UplinkId(uplink)).collect())

@@ -261,6 +261,7 @@ impl Roster {
             v6: member.uplink.v6.as_ref().map(exit),
             ports: member.ports.clone(),
             accepts_new: member.down.is_none(),
+            tells: false,
         };
         let present = self.members.iter().filter(|member| member.present);
         present.map(entry).collect()

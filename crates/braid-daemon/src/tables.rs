@@ -65,6 +65,7 @@ mod tests {
             v6: None,
             ports: 16384..=32767,
             accepts_new,
+            tells: false,
         }
     }
 

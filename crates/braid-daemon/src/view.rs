@@ -98,6 +98,9 @@ fn uplink(member: &Member, counters: &UplinkCounters, share: f64) -> UplinkRepor
         } else {
             UplinkState::Down
         },
+        tier: 1,
+        rtt_ms: None,
+        loss: None,
         mtu: uplink.mtu,
         ipv4: uplink.v4.as_ref().map(exit),
         ipv6: uplink.v6.as_ref().map(exit),
@@ -133,6 +136,7 @@ fn flow(flow: &Flow, uplink: String, now: KernelTime) -> FlowReport {
         rx_bytes: flow.rx.bytes,
         tx_packets: flow.tx.packets,
         rx_packets: flow.rx.packets,
+        came_from: None,
         why: why(flow.choice).to_owned(),
     }
 }
@@ -184,6 +188,10 @@ fn why(choice: Choice) -> &'static str {
         Choice::HashPair => "hash of source and destination",
         Choice::NextUsable => "its slot's uplink could not take it",
         Choice::Midstream => "seen in mid-stream, hash of source and destination",
+        Choice::Sticky => "its client is there for the same site",
+        Choice::Only => "its rule names this uplink",
+        Choice::Moved => "moved, its uplink had died",
+        Choice::Failback => "moved back to a better uplink",
     }
 }
 

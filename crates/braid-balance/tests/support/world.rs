@@ -196,7 +196,7 @@ impl World {
         let map = Map::from_map_data(data).expect("a map");
         match size {
             40 => drain::<40>(map),
-            120 => drain::<120>(map),
+            128 => drain::<128>(map),
             other => panic!("{table}: values of {other} bytes"),
         }
     }
@@ -235,6 +235,7 @@ impl World {
                 }),
                 ports: 16384..=32767,
                 accepts_new: true,
+                tells: false,
             }
         };
         vec![entry(0), entry(1)]
