@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod carrier;
 mod choose;
 mod error;
 pub mod netlink;

@@ -78,7 +78,7 @@ async fn main_routes(handle: &Handle, family: AddressFamily) -> Result<Vec<Route
     }
 }
 
-fn link(message: &LinkMessage) -> Link {
+pub(crate) fn link(message: &LinkMessage) -> Link {
     let mut link = Link {
         index: message.header.index,
         name: String::new(),
@@ -117,11 +117,14 @@ fn link_state(flags: LinkFlags, operational: State) -> LinkState {
     if !flags.contains(LinkFlags::Up) {
         return LinkState::AdminDown;
     }
+    // The operational state follows the carrier when the kernel's link watch gets round to it.
+    if !flags.contains(LinkFlags::LowerUp) {
+        return LinkState::NoCarrier;
+    }
     match operational {
-        State::Up => LinkState::Up,
+        // Drivers that report no operational state (tun, many virtual ones) have only a carrier.
+        State::Up | State::Unknown => LinkState::Up,
         State::Dormant => LinkState::Dormant,
-        // Drivers that do not report an operational state (tun, many virtual ones) have a carrier.
-        State::Unknown if flags.contains(LinkFlags::LowerUp) => LinkState::Up,
         _ => LinkState::NoCarrier,
     }
 }
@@ -209,5 +212,29 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
         RouteAddress::Inet(ip) => Some((*ip).into()),
         RouteAddress::Inet6(ip) => Some((*ip).into()),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_lost_its_carrier_is_not_up_whatever_its_operational_state_still_says() {
+        let (on, carrier) = (LinkFlags::Up, LinkFlags::Up | LinkFlags::LowerUp);
+        for (flags, operational, state) in [
+            (carrier, State::Up, LinkState::Up),
+            (carrier, State::Unknown, LinkState::Up),
+            (carrier, State::Dormant, LinkState::Dormant),
+            (carrier, State::LowerLayerDown, LinkState::NoCarrier),
+            (carrier, State::Down, LinkState::NoCarrier),
+            (on, State::Up, LinkState::NoCarrier),
+            (on, State::Dormant, LinkState::NoCarrier),
+            (on, State::Unknown, LinkState::NoCarrier),
+            (LinkFlags::LowerUp, State::Up, LinkState::AdminDown),
+        ] {
+            let found = link_state(flags, operational);
+            assert_eq!(found, state, "{flags:?}, {operational:?}");
+        }
     }
 }

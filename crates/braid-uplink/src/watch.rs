@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use rtnetlink::MulticastGroup;
 use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket, protocols};
-use tokio::time::{Instant, timeout_at};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
 
+use crate::carrier::Carriers;
 use crate::{Error, Snapshot, netlink};
 
 /// Changes come in bursts (a link comes up, then its addresses, then its routes): look again only
@@ -25,11 +27,45 @@ const GROUPS: [MulticastGroup; 7] = [
     MulticastGroup::Ipv6Rule,
 ];
 
-/// A subscription to changes of links, addresses, routes and rules. Dropping it ends it.
+/// A subscription to changes of links, addresses, routes and rules, and a look of its own at the
+/// carriers. Dropping it ends it.
+///
+/// Whatever is under way is kept here and not in the future that [`Watch::next`] returns: a caller
+/// with a short timer of its own may drop that future as often as it likes.
 pub struct Watch {
     socket: TokioSocket,
+    carriers: Carriers,
     /// A change was seen and its snapshot not yet handed out.
-    pending: bool,
+    burst: Option<Burst>,
+    reading: Option<JoinHandle<Result<Snapshot, Error>>>,
+    /// There has been a first reading, which the carriers are compared with.
+    begun: bool,
+}
+
+/// Until when to wait for more changes of the same burst.
+#[derive(Clone, Copy)]
+struct Burst {
+    quiet: Instant,
+    latest: Instant,
+}
+
+impl Burst {
+    fn grow(burst: Option<Burst>) -> Burst {
+        let now = Instant::now();
+        Burst {
+            quiet: now + QUIET,
+            latest: burst.map_or(now + PATIENCE, |burst| burst.latest),
+        }
+    }
+
+    /// Nothing to wait for.
+    fn over() -> Burst {
+        let now = Instant::now();
+        Burst {
+            quiet: now,
+            latest: now,
+        }
+    }
 }
 
 /// Subscribes, in the network namespace of the calling thread. A change after this call is never
@@ -45,41 +81,93 @@ pub fn watch() -> Result<Watch, Error> {
     socket.socket_mut().bind(&SocketAddr::new(0, groups))?;
     Ok(Watch {
         socket,
-        pending: false,
+        carriers: Carriers::open()?,
+        burst: None,
+        reading: None,
+        begun: false,
     })
 }
 
 impl Watch {
-    /// Waits for the next change (or burst of changes) and reads everything anew. May yield a
-    /// snapshot equal to the last one: routing rules are watched too, so that whoever owns some can
-    /// put them back. Cancel-safe.
+    /// Waits for the next change (or burst of changes) and reads everything anew. A lost carrier is
+    /// noticed within 25 ms even while the kernel has not told of it. May yield a snapshot equal to
+    /// the last one: routing rules are watched too, so that whoever owns some can put them back.
+    /// Cancel-safe.
     ///
     /// # Errors
     /// [`Error::Netlink`] when the kernel cannot be read; calling again retries.
     pub async fn next(&mut self) -> Result<Snapshot, Error> {
-        if !self.pending {
-            self.event().await?;
-            self.pending = true;
+        loop {
+            if !self.begun || self.burst.is_some_and(is_over) {
+                let snapshot = self.read().await?;
+                self.carriers.expect(&snapshot);
+                self.begun = true;
+                if self.burst.take_if(|burst| is_over(*burst)).is_some() {
+                    return Ok(snapshot);
+                }
+            }
+            self.wait().await?;
         }
-        let latest = Instant::now() + PATIENCE;
-        while let Ok(event) = timeout_at(latest.min(Instant::now() + QUIET), self.event()).await {
-            event?;
-        }
-        let snapshot = netlink::read().await?;
-        self.pending = false;
-        Ok(snapshot)
     }
 
-    /// What the event says is not looked at: it only means that something changed. So an overrun of
-    /// the socket's buffer, which loses events, loses nothing.
-    async fn event(&mut self) -> io::Result<()> {
-        let mut ignored = Vec::with_capacity(4096);
-        match self.socket.recv(&mut ignored).await {
-            Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
-                tracing::debug!("kernel dropped network events, reading everything anew");
-                Ok(())
+    /// Waits for an event, for a carrier that is not as it was, or for the end of a burst.
+    async fn wait(&mut self) -> io::Result<()> {
+        let Watch {
+            socket, carriers, ..
+        } = self;
+        let rest = async {
+            match self.burst {
+                Some(burst) => sleep_until(burst.quiet.min(burst.latest)).await,
+                None => std::future::pending().await,
             }
-            outcome => outcome,
+        };
+        tokio::select! {
+            outcome = event(socket) => {
+                outcome?;
+                if self.burst.is_none() {
+                    carriers.look_now();
+                }
+                self.burst = Some(Burst::grow(self.burst));
+            }
+            () = carriers.changed() => self.burst = Some(Burst::over()),
+            () = rest => {}
         }
+        Ok(())
+    }
+
+    /// The reading goes on when this future is dropped; the next call awaits the same one.
+    async fn read(&mut self) -> Result<Snapshot, Error> {
+        let reading = self
+            .reading
+            .get_or_insert_with(|| tokio::task::spawn_blocking(read_apart));
+        let outcome = reading.await;
+        self.reading = None;
+        outcome.map_err(|stopped| Error::Socket(io::Error::other(stopped)))?
+    }
+}
+
+fn is_over(burst: Burst) -> bool {
+    burst.quiet.min(burst.latest) <= Instant::now()
+}
+
+/// Reads on a thread that may block: the kernel answers while the question is being sent, and waits
+/// for a lock that it holds for long while namespaces are taken down.
+fn read_apart() -> Result<Snapshot, Error> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(netlink::read())
+}
+
+/// What the event says is not looked at: it only means that something changed. So an overrun of
+/// the socket's buffer, which loses events, loses nothing.
+async fn event(socket: &mut TokioSocket) -> io::Result<()> {
+    let mut ignored = Vec::with_capacity(4096);
+    match socket.recv(&mut ignored).await {
+        Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
+            tracing::debug!("kernel dropped network events, reading everything anew");
+            Ok(())
+        }
+        outcome => outcome,
     }
 }

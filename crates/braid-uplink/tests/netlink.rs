@@ -134,6 +134,23 @@ fn a_change_wakes_the_watcher_and_a_burst_wakes_it_once() {
 }
 
 #[test]
+fn a_caller_with_a_shorter_timer_still_gets_its_change() {
+    in_namespace(async || {
+        let mut changes = watch().unwrap();
+        ethernet("dsl", "10.1.0.2/24");
+        ip("route add default via 10.1.0.1 dev dsl");
+        // Shorter than the rest after a burst, and than reading takes.
+        let tick = Duration::from_millis(1);
+        let snapshot = loop {
+            if let Ok(change) = tokio::time::timeout(tick, changes.next()).await {
+                break change.unwrap();
+            }
+        };
+        assert_eq!(choose(&snapshot, &Selection::Automatic).uplinks.len(), 1);
+    });
+}
+
+#[test]
 fn an_overrun_of_the_event_buffer_loses_nothing() {
     in_namespace(async || {
         let mut changes = watch().unwrap();

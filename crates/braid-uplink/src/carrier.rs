@@ -1,0 +1,189 @@
+//! A cheap look at the devices that matter, so that a lost carrier is seen at once.
+//!
+//! The kernel tells of a carrier by its link watch, which waits up to a second between two rounds
+//! and, like every change of a device, for a lock that other namespaces hold for seconds while they
+//! are taken down. The device itself knows at once (`IFF_LOWER_UP`); nobody tells, so we ask.
+
+use std::io;
+use std::time::Duration;
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
+use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use rtnetlink::sys::{Socket, SocketAddr, protocols};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+
+use crate::snapshot::{Link, LinkState};
+use crate::{Error, OWN_DEVICES, Snapshot, netlink};
+
+/// From one look to the next. One costs some ten microseconds per device.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Looks at devices again and again, beside the runtime's threads: a question to the kernel may
+/// block for as long as a lock is held.
+pub(crate) struct Carriers {
+    /// `None` while a look is under way, or after one that failed.
+    questions: Option<Questions>,
+    expected: Vec<Link>,
+    look: Option<JoinHandle<io::Result<(Questions, bool)>>>,
+    look_at: Instant,
+}
+
+impl Carriers {
+    /// For the network namespace of the calling thread.
+    pub(crate) fn open() -> Result<Carriers, Error> {
+        Ok(Carriers {
+            questions: Some(Questions::open()?),
+            expected: Vec::new(),
+            look: None,
+            look_at: Instant::now(),
+        })
+    }
+
+    /// From now on, tells when devices that could be uplinks are not as in this snapshot. Devices
+    /// without an address are none, and what else changes about a device comes with an event.
+    pub(crate) fn expect(&mut self, snapshot: &Snapshot) {
+        let has_address = |link: &Link| {
+            let mut addresses = snapshot.addresses.iter();
+            addresses.any(|a| a.link == link.index && a.global)
+        };
+        self.expected.clear();
+        let devices = snapshot.links.iter().filter(|link| {
+            link.state != LinkState::AdminDown
+                && link.layer.is_some()
+                && !OWN_DEVICES.contains(&link.name.as_str())
+                && has_address(link)
+        });
+        self.expected.extend(devices.cloned());
+        // A look that began before the snapshot was read has nothing to tell.
+        self.look = None;
+        self.look_at = Instant::now() + LOOK_EVERY;
+    }
+
+    /// Makes the next look come at once.
+    pub(crate) fn look_now(&mut self) {
+        self.look_at = Instant::now();
+    }
+
+    /// Waits until a device is not as expected. Cancel-safe.
+    pub(crate) async fn changed(&mut self) {
+        loop {
+            if self.look.is_none() {
+                sleep_until(self.look_at).await;
+                let questions = self.questions.take();
+                let expected = self.expected.clone();
+                self.look = Some(tokio::task::spawn_blocking(move || {
+                    let questions = questions.map_or_else(Questions::open, Ok)?;
+                    let differs = questions.differ(&expected)?;
+                    Ok((questions, differs))
+                }));
+            }
+            let Some(look) = &mut self.look else { continue };
+            let outcome = look.await;
+            self.look = None;
+            self.look_at = Instant::now() + LOOK_EVERY;
+            match outcome {
+                Ok(Ok((questions, differs))) => {
+                    self.questions = Some(questions);
+                    if differs {
+                        return;
+                    }
+                }
+                Ok(Err(error)) => tracing::debug!(%error, "cannot look at the carriers"),
+                // The runtime is ending.
+                Err(error) => tracing::debug!(%error, "a look at the carriers was stopped"),
+            }
+        }
+    }
+}
+
+/// A socket that asks the kernel about one device at a time.
+struct Questions(Socket);
+
+impl Questions {
+    fn open() -> io::Result<Questions> {
+        let mut socket = Socket::new(protocols::NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Questions(socket))
+    }
+
+    fn differ(&self, expected: &[Link]) -> io::Result<bool> {
+        for link in expected {
+            if self.ask(link.index)?.as_ref() != Some(link) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// `None` when there is no such device.
+    fn ask(&self, index: u32) -> io::Result<Option<Link>> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        let leave_out = vec![LinkExtentMask::SkipStats];
+        message.attributes.push(LinkAttribute::ExtMask(leave_out));
+        let mut question = NetlinkMessage::from(RouteNetlinkMessage::GetLink(message));
+        question.header.flags = NLM_F_REQUEST;
+        question.finalize();
+        let mut bytes = vec![0; question.buffer_len()];
+        question.serialize(&mut bytes);
+        self.0.send(&bytes, 0)?;
+        // The kernel has answered when sending returns: this never waits.
+        let (answer, _) = self.0.recv_from_full()?;
+        let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer);
+        match answer.map_err(io::Error::other)?.payload {
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
+                Ok(Some(netlink::link(&link)))
+            }
+            NetlinkPayload::Error(error) if error.raw_code() == -libc::ENODEV => Ok(None),
+            NetlinkPayload::Error(error) => Err(error.to_io()),
+            other => Err(io::Error::other(format!("an odd answer: {other:?}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use nix::sched::{CloneFlags, unshare};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    fn ip(arguments: &str) {
+        let status = Command::new("ip").args(arguments.split(' ')).status();
+        assert!(status.expect("ip of iproute2").success(), "ip {arguments}");
+    }
+
+    #[test]
+    fn a_lost_and_a_found_carrier_are_seen_without_being_told() {
+        // The namespace ends with its thread.
+        let thread = std::thread::spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).expect("network tests need root: cannot unshare");
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_all().build().unwrap();
+            runtime.block_on(lose_and_find());
+        });
+        thread.join().unwrap();
+    }
+
+    async fn lose_and_find() {
+        ip("link add dsl type veth peer name far");
+        ip("link set far up");
+        ip("link set dsl up");
+        ip("addr add 10.1.0.2/24 dev dsl");
+        let mut carriers = Carriers::open().unwrap();
+        carriers.expect(&netlink::read().await.unwrap());
+        let quiet = timeout(LOOK_EVERY * 5, carriers.changed()).await;
+        assert!(quiet.is_err(), "woken although nothing happened");
+        for far in ["link set far down", "link set far up", "link del dsl"] {
+            ip(far);
+            let seen = timeout(LOOK_EVERY * 50, carriers.changed()).await;
+            assert!(seen.is_ok(), "{far} was not seen");
+            carriers.expect(&netlink::read().await.unwrap());
+        }
+    }
+}
