@@ -40,6 +40,8 @@ pub struct Trouble {
     pub(crate) reconcile: Option<Failure>,
     /// Why the last reload was refused.
     pub(crate) reload: Option<Failure>,
+    /// Why the state of an earlier daemon could not be read.
+    pub(crate) lost_state: Option<String>,
 }
 
 impl Trouble {
@@ -128,6 +130,20 @@ pub fn health(engine: &Engine) -> Vec<Health> {
             code: "reload-refused".into(),
             text: "the last reload was refused: the configuration before it is at work".into(),
             fix: "braid reload shows what is wrong".into(),
+        });
+    }
+    if let Some(why) = &engine.trouble.lost_state {
+        health.push(Health {
+            code: "state-lost".into(),
+            text: format!("what sysctls were before Braid is lost, they will stay: {why}"),
+            fix: "compare them with your own settings after braid down".into(),
+        });
+    }
+    if let Some(why) = engine.events.file_trouble() {
+        health.push(Health {
+            code: "events-unwritten".into(),
+            text: format!("events are only kept in memory: {why}"),
+            fix: "free some room in the run directory's file system".into(),
         });
     }
     health.extend(engine.trouble.alarms());

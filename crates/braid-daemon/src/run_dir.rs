@@ -79,7 +79,8 @@ impl RunDir {
     }
 
     /// Puts a log aside that has grown too long. By copying it: a running daemon goes on writing to
-    /// the same file, of which its standard error is an appending handle.
+    /// the same file, of which its standard error is an appending handle. One that cannot be copied
+    /// is dropped.
     ///
     /// # Errors
     /// What the system said.
@@ -91,8 +92,13 @@ impl RunDir {
             Ok(file) if file.len() <= LOG_LIMIT => return Ok(()),
             Ok(_) => {}
         }
-        fs::copy(&log, self.old_log())?;
-        OpenOptions::new().write(true).open(&log)?.set_len(0)
+        let copied = fs::copy(&log, self.old_log());
+        if copied.is_err() {
+            // No room: the log must not be what keeps the disk full.
+            let _ = fs::remove_file(self.old_log());
+        }
+        OpenOptions::new().write(true).open(&log)?.set_len(0)?;
+        copied.map(drop)
     }
 
     /// Held by the running daemon; contains its process id.

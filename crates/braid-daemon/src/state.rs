@@ -4,10 +4,11 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
+use braid_core::{MAX_UPLINKS, UplinkId};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
-use crate::plumbing::Saved;
+use crate::plumbing::{Saved, SavedSysctl};
 use crate::run_dir::{RunDir, network_namespace};
 
 /// Contents of `state.json`. Written before the kernel is changed, so that whatever is changed can
@@ -37,6 +38,18 @@ pub struct Remembered {
     pub ifindex: u32,
 }
 
+/// What an earlier daemon left in the run directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Earlier {
+    /// Nothing, or nothing of this boot.
+    Nothing,
+    /// Its state.
+    State(State),
+    /// A file that is no state: why, and where it is now. What was changed can only be told from
+    /// the kernel, and what sysctls were before is lost.
+    Broken(String),
+}
+
 impl State {
     /// A state of this boot and network, with nothing changed yet.
     ///
@@ -50,32 +63,68 @@ impl State {
         })
     }
 
-    /// Reads the state of an instance; `None` if it left none in this boot.
+    /// Reads the state of an instance. One that cannot be read is put aside under another name, so
+    /// that it stops nobody a second time and can still be looked at.
     ///
     /// # Errors
-    /// It is there and cannot be read.
-    pub fn load(run_dir: &RunDir) -> Result<Option<State>, Failure> {
+    /// The system refused to read the file, or to put it aside.
+    pub fn load(run_dir: &RunDir) -> Result<Earlier, Failure> {
         let path = run_dir.state();
+        let refused = |what: &str, error| Failure::io(format!("{what} {}", path.display()), &error);
+        let aside = run_dir.broken_state();
         let bytes = match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            bytes => {
-                bytes.map_err(|error| Failure::io(format!("read {}", path.display()), &error))?
+            Err(error) if error.kind() == io::ErrorKind::NotFound && aside.exists() => {
+                return Ok(Earlier::Broken(format!("see {}", aside.display())));
             }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Earlier::Nothing),
+            bytes => bytes.map_err(|error| refused("read", error))?,
         };
-        let state = State::parse(&path, &bytes)?;
-        Ok((state.boot == boot()?).then_some(state))
+        match State::parse(&path, &bytes) {
+            Ok(state) if state.boot == boot()? => Ok(Earlier::State(state)),
+            Ok(_) => Ok(Earlier::Nothing),
+            Err(failure) => {
+                fs::rename(&path, &aside).map_err(|error| refused("put aside", error))?;
+                let text = format!("{}; it is now {}", failure.text, aside.display());
+                tracing::warn!(text, "cannot read the state of an earlier daemon");
+                Ok(Earlier::Broken(text))
+            }
+        }
     }
 
     /// Reads the contents of a state file; `path` is for the error only.
     ///
     /// # Errors
-    /// They are not a state, whatever the disk has made of them, with what to do about it.
+    /// They are not a state, whatever the disk has made of them.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<State, Failure> {
-        serde_json::from_slice(bytes).map_err(|error| {
-            let text = format!("{}: {error}", path.display());
-            let fix = "remove the file and run braid down; sysctls then stay as Braid set them";
-            Failure::new("state", text).fix(fix)
-        })
+        let broken = |why: String| {
+            let fix = "braid up and braid down put it aside and go by what the kernel tells";
+            Failure::new("state", format!("{}: {why}", path.display())).fix(fix)
+        };
+        let state: State =
+            serde_json::from_slice(bytes).map_err(|error| broken(error.to_string()))?;
+        state.check().map_err(broken)?;
+        Ok(state)
+    }
+
+    /// Root writes to what is named here: it must be below `/proc/sys/net` whoever wrote the file.
+    fn check(&self) -> Result<(), String> {
+        for SavedSysctl { key, .. } in &self.saved.sysctls {
+            let mut parts = key.split('/');
+            let below_net = parts.next() == Some("net") && key.len() > "net/".len();
+            if !below_net || parts.any(|part| matches!(part, "" | "." | "..")) {
+                return Err(format!("{key:?} is no sysctl of Braid's"));
+            }
+        }
+        for (at, uplink) in self.uplinks.iter().enumerate() {
+            let index = uplink.index;
+            if UplinkId(index).index() >= MAX_UPLINKS {
+                return Err(format!("{index} is no uplink's number"));
+            }
+            if self.uplinks[..at].iter().any(|other| other.index == index) {
+                return Err(format!("two uplinks have number {index}"));
+            }
+        }
+        Ok(())
     }
 
     /// Checks that the state is of the network namespace that the calling thread is in: undoing
@@ -113,7 +162,11 @@ impl State {
             file.sync_all()?;
             fs::rename(&fresh, &path)
         };
-        write().map_err(|error| Failure::io(format!("write {}", path.display()), &error))
+        write().map_err(|error| {
+            // Half a file on a full disk helps nobody.
+            let _ = fs::remove_file(&fresh);
+            Failure::io(format!("write {}", path.display()), &error)
+        })
     }
 }
 
@@ -132,7 +185,7 @@ mod tests {
     fn what_is_stored_is_what_is_loaded() {
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path());
-        assert_eq!(State::load(&run_dir).unwrap(), None);
+        assert_eq!(State::load(&run_dir).unwrap(), Earlier::Nothing);
         let mut state = State::fresh().unwrap();
         state.uplinks.push(Remembered {
             index: 3,
@@ -140,20 +193,75 @@ mod tests {
             ifindex: 9,
         });
         state.store(&run_dir).unwrap();
-        assert_eq!(State::load(&run_dir).unwrap(), Some(state.clone()));
+        let loaded = State::load(&run_dir).unwrap();
+        assert_eq!(loaded, Earlier::State(state.clone()));
         state.check_network().unwrap();
         state.boot = "an earlier one".into();
         state.store(&run_dir).unwrap();
-        assert_eq!(State::load(&run_dir).unwrap(), None);
+        assert_eq!(State::load(&run_dir).unwrap(), Earlier::Nothing);
     }
 
     #[test]
-    fn a_broken_file_is_an_error_with_advice() {
+    fn a_broken_file_is_put_aside_and_named() {
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path());
         for contents in [&b""[..], b"{", b"\0\0\0\0", b"{\"boot\":\"\xff"] {
             fs::write(run_dir.state(), contents).unwrap();
-            assert!(State::load(&run_dir).unwrap_err().fix.is_some());
+            let Earlier::Broken(why) = State::load(&run_dir).unwrap() else {
+                panic!("taken for a state: {contents:?}");
+            };
+            assert!(why.ends_with("state.json.broken"), "{why}");
+            assert_eq!(fs::read(run_dir.broken_state()).unwrap(), contents);
+            let again = State::load(&run_dir).unwrap();
+            assert!(matches!(again, Earlier::Broken(_)), "{again:?}");
         }
+        let state = State::fresh().unwrap();
+        state.store(&run_dir).unwrap();
+        assert_eq!(State::load(&run_dir).unwrap(), Earlier::State(state));
+    }
+
+    fn with_key(key: &str) -> State {
+        let mut state = State::fresh().unwrap();
+        state.saved.sysctls.push(SavedSysctl {
+            key: key.into(),
+            before: "0".into(),
+            ours: "1".into(),
+        });
+        state
+    }
+
+    #[test]
+    fn a_file_that_would_have_us_write_elsewhere_is_foreign() {
+        let refused = |state: &State| {
+            let bytes = serde_json::to_vec(state).unwrap();
+            State::parse(Path::new("state.json"), &bytes).is_err()
+        };
+        assert!(!refused(&with_key("net/ipv4/conf/eth0.5/rp_filter")));
+        for key in [
+            "net/../kernel/core_pattern",
+            "../../etc/passwd",
+            "/etc/passwd",
+            "kernel/core_pattern",
+            "net//x",
+            "net/.",
+            "net/",
+            "net",
+            "",
+        ] {
+            assert!(refused(&with_key(key)), "{key}");
+        }
+        let mut twice = State::fresh().unwrap();
+        let same = |device: &str| Remembered {
+            index: 3,
+            device: device.into(),
+            ifindex: 0,
+        };
+        twice.uplinks = vec![same("a"), same("b")];
+        assert!(refused(&twice));
+        twice.uplinks = vec![Remembered {
+            index: 200,
+            ..same("a")
+        }];
+        assert!(refused(&twice));
     }
 }

@@ -1,10 +1,10 @@
 //! Leaves the machine as it was found, whether the daemon does it or somebody after its death.
 
 use crate::failure::Failure;
-use crate::plumbing::{Plan, Plumbing};
+use crate::plumbing::{Plan, Plumbing, Saved};
 use crate::report::DownReport;
 use crate::run_dir::RunDir;
-use crate::state::State;
+use crate::state::{Earlier, State};
 
 /// Undoes everything that an instance changed. Finding nothing is success; after a failure it may
 /// be repeated.
@@ -13,13 +13,21 @@ use crate::state::State;
 /// The first thing that could not be undone.
 pub async fn remove(run_dir: &RunDir) -> Result<DownReport, Failure> {
     let mut report = DownReport::default();
-    let state = State::load(run_dir)?;
-    if let Some(state) = &state {
+    let earlier = State::load(run_dir)?;
+    if let Earlier::State(state) = &earlier {
         state.check_network()?;
     }
-    let saved = state.clone().map(|state| state.saved).unwrap_or_default();
     // Without a state nothing was changed here by this instance; another one's must stay.
-    let plumbing = state.as_ref().map(|_| Plumbing::open()).transpose()?;
+    let (plumbing, saved) = match earlier {
+        Earlier::Nothing => (None, Saved::default()),
+        Earlier::State(state) => (Some(Plumbing::open()?), state.saved),
+        Earlier::Broken(why) => {
+            report.undone.push(format!(
+                "sysctls stay as Braid set them, what they were before is lost ({why})"
+            ));
+            (Some(Plumbing::open()?), Saved::default())
+        }
+    };
     if let Some(plumbing) = &plumbing {
         // Traffic first goes its old way again; only then does the datapath go.
         let off = plumbing.undivert().await?;

@@ -16,7 +16,7 @@ use crate::report::UpReport;
 use crate::roster::Roster;
 use crate::run_dir::RunDir;
 use crate::settings::{Origin, Settings};
-use crate::state::State;
+use crate::state::{Earlier, State};
 use crate::teardown;
 
 impl Engine {
@@ -32,7 +32,7 @@ impl Engine {
         mut step: impl FnMut(&str),
     ) -> Result<Started, Failure> {
         let earlier = State::load(&run_dir)?;
-        if let Some(state) = &earlier {
+        if let Earlier::State(state) = &earlier {
             state.check_network()?;
         }
         step("looking for uplinks");
@@ -40,15 +40,20 @@ impl Engine {
         let watch = braid_uplink::watch()?;
         let snapshot = braid_uplink::netlink::read().await?;
         let found = braid_uplink::choose(&snapshot, &selection);
-        let clean = earlier.is_none();
+        let clean = match &earlier {
+            Earlier::Nothing => true,
+            Earlier::State(_) => false,
+            Earlier::Broken(_) => !run_dir.pins().exists(),
+        };
         if clean {
             refuse_remains(&snapshot)?;
             found.require_any()?;
         }
         origin.check_found(&settings, &found)?;
-        let state = match earlier {
-            Some(state) => state,
-            None => State::fresh()?,
+        let (state, lost) = match earlier {
+            Earlier::Nothing => (State::fresh()?, None),
+            Earlier::State(state) => (state, None),
+            Earlier::Broken(why) => (State::fresh()?, Some(why)),
         };
 
         let brought_up = Engine::bring_up(
@@ -57,6 +62,7 @@ impl Engine {
             selection,
             run_dir.clone(),
             state,
+            lost,
             &snapshot,
             step,
         );
@@ -82,6 +88,7 @@ impl Engine {
         selection: Selection,
         run_dir: RunDir,
         state: State,
+        lost: Option<String>,
         snapshot: &Snapshot,
         mut step: impl FnMut(&str),
     ) -> Result<(Engine, UpReport), Failure> {
@@ -113,6 +120,14 @@ impl Engine {
             run_dir,
             state,
         };
+        if let Some(why) = lost {
+            let text = "the state of an earlier daemon could not be read: sysctls will stay as \
+                        Braid set them";
+            engine
+                .events
+                .note(EventKind::Trouble, None, text, Some(why.clone()));
+            engine.trouble.lost_state = Some(why);
+        }
         step("setting up routes");
         engine.reconcile(snapshot).await?;
         let text = match &opened {
