@@ -1,5 +1,8 @@
 //! What the API answers and `--json` prints: one set of types for both, described by a schema.
 
+mod explain;
+mod run;
+
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -8,7 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, Policy};
 use crate::doctor::Finding;
+use crate::events::Event;
 use crate::failure::Failure;
+
+pub use explain::{Candidate, ExplainQuestion, ExplainReport, Outcome, Stage, Step};
+pub use run::{RunRequest, RunsReport, WhenDown};
 
 /// Answer to `GET /v1/uplinks`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -30,6 +37,13 @@ pub struct UplinkReport {
     pub layer: LayerName,
     /// Whether new flows may take it.
     pub state: UplinkState,
+    /// How preferred it is: the lowest tier with an uplink that is up is used. 1 where nobody said.
+    pub tier: u8,
+    /// Smoothed round-trip time to the probes' targets and of handshakes, in milliseconds; none
+    /// before the first answer.
+    pub rtt_ms: Option<f64>,
+    /// Fraction of the last probes that nobody answered, 0 to 1; none before the first.
+    pub loss: Option<f64>,
     /// Largest IP packet in bytes.
     pub mtu: u32,
     /// The way out for IPv4, if it has one.
@@ -51,7 +65,7 @@ pub struct UplinkReport {
     pub rx_packets: u64,
     /// Flows put on it.
     pub flows_opened: u64,
-    /// Why it is used, or why not.
+    /// Why it is used, or why not: the evidence.
     pub why: String,
 }
 
@@ -65,14 +79,43 @@ pub enum LayerName {
     L3,
 }
 
-/// Whether an uplink takes new flows.
+/// Whether an uplink takes new flows, and why not. `why` has the evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum UplinkState {
     /// It does.
     Up,
-    /// It does not; `why` says why.
+    /// It does, but fewer than its share: it loses or delays too much.
+    Degraded,
+    /// It could, but a preferred one does, or failback holds it back.
+    Standby,
+    /// It does not: a captive portal answers in the internet's place.
+    Portal,
+    /// It does not: its device is fine and nobody answers.
+    Dead,
+    /// It does not: its device cannot carry anything.
     Down,
+}
+
+impl UplinkState {
+    /// Whether new flows are put on it.
+    #[must_use]
+    pub fn takes_new(self) -> bool {
+        matches!(self, UplinkState::Up | UplinkState::Degraded)
+    }
+
+    /// The word for it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            UplinkState::Up => "up",
+            UplinkState::Degraded => "degraded",
+            UplinkState::Standby => "standby",
+            UplinkState::Portal => "portal",
+            UplinkState::Dead => "dead",
+            UplinkState::Down => "down",
+        }
+    }
 }
 
 /// One family's way out.
@@ -161,8 +204,19 @@ pub struct FlowReport {
     pub tx_packets: u64,
     /// Packets to inside.
     pub rx_packets: u64,
+    /// Name of the uplink that it was on before, if it was moved.
+    pub came_from: Option<String>,
     /// Why it is on this uplink.
     pub why: String,
+}
+
+/// Answer to `GET /v1/events?after=N&wait=SECONDS`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EventsReport {
+    /// Events with a number above `after` that are still remembered, oldest first.
+    pub events: Vec<Event>,
+    /// Number of the latest event of all: the next `after`. Zero before the first.
+    pub latest: u64,
 }
 
 /// Answer to `GET /v1/version`.
@@ -234,6 +288,18 @@ struct Api {
     uplinks: UplinksReport,
     #[schemars(rename = "GET /v1/flows")]
     flows: FlowsReport,
+    #[schemars(rename = "GET /v1/events")]
+    events: EventsReport,
+    #[schemars(rename = "query of GET /v1/explain")]
+    question: ExplainQuestion,
+    #[schemars(rename = "GET /v1/explain")]
+    explain: ExplainReport,
+    #[schemars(rename = "GET /v1/runs")]
+    runs: RunsReport,
+    #[schemars(rename = "body of POST /v1/runs, and its answer")]
+    run: RunRequest,
+    #[schemars(rename = "DELETE /v1/runs/{id}")]
+    run_ended: RunRequest,
     #[schemars(rename = "GET /v1/version")]
     version: VersionReport,
     #[schemars(rename = "GET /v1/config")]

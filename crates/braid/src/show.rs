@@ -195,10 +195,13 @@ pub fn version(report: &VersionReport) -> String {
 }
 
 fn state(state: UplinkState) -> Cell {
-    match state {
-        UplinkState::Up => Cell::tinted("up", Tint::Good),
-        UplinkState::Down => Cell::tinted("down", Tint::Bad),
-    }
+    let tint = match state {
+        UplinkState::Up => Tint::Good,
+        UplinkState::Standby => Tint::None,
+        UplinkState::Degraded => Tint::Warn,
+        UplinkState::Portal | UplinkState::Dead | UplinkState::Down => Tint::Bad,
+    };
+    Cell::tinted(state.as_str(), tint)
 }
 
 fn exit<A: std::fmt::Display>(exit: Option<&ExitReport<A>>) -> String {
@@ -244,6 +247,9 @@ mod tests {
             index: 0,
             layer: LayerName::L2,
             state,
+            tier: 1,
+            rtt_ms: None,
+            loss: None,
             mtu: 1500,
             ipv4: Some(ExitReport {
                 address: [192, 0, 2, 2].into(),
@@ -323,6 +329,7 @@ lte     lte0    down        1500  192.0.2.2 via 192.0.2.1  –          3      0
             rx_bytes: 0,
             tx_packets: 3,
             rx_packets: 0,
+            came_from: None,
             why: "next slot".into(),
         };
         let report = FlowsReport {
