@@ -13,7 +13,9 @@
 mod carrier;
 mod choose;
 mod error;
+pub mod liveness;
 pub mod netlink;
+pub mod probe;
 mod selection;
 mod snapshot;
 mod uplink;

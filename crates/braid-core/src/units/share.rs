@@ -31,6 +31,16 @@ impl Share {
     /// Everything.
     pub const ALL: Share = Share(WHOLE as u32);
 
+    /// So many of so many, rounded down to 10⁻⁹; everything if `part` is not less than `whole`.
+    #[must_use]
+    pub const fn of(part: u32, whole: u32) -> Share {
+        if part >= whole {
+            return Share::ALL;
+        }
+        // Below 10⁹, since part is less than whole.
+        Share((part as u64 * WHOLE / whole as u64) as u32)
+    }
+
     /// As a fraction, 0 to 1.
     #[must_use]
     pub fn fraction(self) -> f64 {

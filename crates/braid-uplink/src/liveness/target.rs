@@ -1,0 +1,225 @@
+//! Whom to ask whether an uplink works.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The port of DNS.
+const DNS_PORT: u16 = 53;
+/// The longest host name (RFC 1035 §2.3.4, as text).
+const MAX_NAME: usize = 253;
+
+/// Whom to ask, and how. Written as text: `icmp:1.1.1.1`, `tcp:[2001:db8::1]:443`,
+/// `dns:9.9.9.9/example.org`, `http://example.org/generate_204`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// An echo request. Good: its reply.
+    Icmp(IpAddr),
+    /// A connection, closed at once. Good: it opens, or the target itself refuses it.
+    Tcp(SocketAddr),
+    /// A question over UDP. Good: an answer to this very question, that the name exists or not.
+    Dns {
+        /// The server.
+        server: SocketAddr,
+        /// Whose address is asked for; empty is the root's name servers.
+        name: String,
+    },
+    /// A request over HTTP/1.1. Good: exactly the expected answer; any other is a captive
+    /// portal's. Tells the host's operator that one is there: none is asked unless configured.
+    Http {
+        /// A name or an address.
+        host: String,
+        /// TCP port.
+        port: u16,
+        /// Path and query, beginning with `/`.
+        path: String,
+        /// What is to come back.
+        expect: Expect,
+    },
+}
+
+/// The answer that a target for HTTP gives.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Expect {
+    /// Status 204 without a body.
+    #[default]
+    NoContent,
+    /// Status 200 with exactly this body.
+    Body(String),
+}
+
+/// Why a text is no target.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no target: {why}")]
+pub struct TargetError {
+    text: String,
+    why: &'static str,
+}
+
+impl Target {
+    /// The same target, expecting this body under status 200. Only for HTTP; others are unchanged.
+    #[must_use]
+    pub fn expecting(self, body: String) -> Target {
+        match self {
+            Target::Http {
+                host, port, path, ..
+            } => Target::Http {
+                host,
+                port,
+                path,
+                expect: Expect::Body(body),
+            },
+            other => other,
+        }
+    }
+
+    /// The address that is asked; `None` for a name, which may have any.
+    #[must_use]
+    pub fn address(&self) -> Option<IpAddr> {
+        match self {
+            Target::Icmp(address) => Some(*address),
+            Target::Tcp(at) | Target::Dns { server: at, .. } => Some(at.ip()),
+            Target::Http { host, .. } => host.parse().ok(),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Icmp(address) => write!(f, "icmp:{address}"),
+            Target::Tcp(at) => write!(f, "tcp:{at}"),
+            Target::Dns { server, name } => {
+                match (server.port(), server.ip()) {
+                    (DNS_PORT, ip) => write!(f, "dns:{ip}")?,
+                    _ => write!(f, "dns:{server}")?,
+                }
+                match name.as_str() {
+                    "" => Ok(()),
+                    name => write!(f, "/{name}"),
+                }
+            }
+            Target::Http {
+                host, port, path, ..
+            } => {
+                match host.contains(':') {
+                    true => write!(f, "http://[{host}]")?,
+                    false => write!(f, "http://{host}")?,
+                }
+                match port {
+                    80 => write!(f, "{path}"),
+                    port => write!(f, ":{port}{path}"),
+                }
+            }
+        }
+    }
+}
+
+impl FromStr for Target {
+    type Err = TargetError;
+
+    fn from_str(text: &str) -> Result<Target, TargetError> {
+        let refuse = |why| TargetError {
+            text: text.to_owned(),
+            why,
+        };
+        if let Some(rest) = text.strip_prefix("icmp:") {
+            let address = bare(rest).ok_or(refuse("icmp: wants an address"))?;
+            return Ok(Target::Icmp(address));
+        }
+        if let Some(rest) = text.strip_prefix("tcp:") {
+            let at: SocketAddr = rest
+                .parse()
+                .map_err(|_| refuse("tcp: wants address:port, IPv6 in brackets"))?;
+            return match at.port() {
+                0 => Err(refuse("port 0 cannot be asked")),
+                _ => Ok(Target::Tcp(at)),
+            };
+        }
+        if let Some(rest) = text.strip_prefix("dns:") {
+            let (server, name) = rest.split_once('/').unwrap_or((rest, ""));
+            let server = match (bare(server), server.parse::<SocketAddr>()) {
+                (Some(address), _) => SocketAddr::new(address, DNS_PORT),
+                (None, Ok(at)) if at.port() != 0 => at,
+                _ => return Err(refuse("dns: wants an address, or address:port")),
+            };
+            let name = name.strip_suffix('.').unwrap_or(name);
+            if !name.is_empty() && !is_name(name) {
+                return Err(refuse("what is asked for is no host name"));
+            }
+            let name = name.to_owned();
+            return Ok(Target::Dns { server, name });
+        }
+        if let Some(rest) = text.strip_prefix("http://") {
+            return http(rest).map_err(refuse);
+        }
+        Err(refuse(
+            "a target is icmp:ADDRESS, tcp:ADDRESS:PORT, dns:ADDRESS[/NAME] or http://HOST[:PORT]/PATH",
+        ))
+    }
+}
+
+/// An address, in brackets or not.
+fn bare(text: &str) -> Option<IpAddr> {
+    let inner = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
+    match inner {
+        Some(inner) => inner.parse().ok().map(IpAddr::V6),
+        None => text.parse().ok(),
+    }
+}
+
+fn http(rest: &str) -> Result<Target, &'static str> {
+    let (authority, path) = match rest.find('/') {
+        Some(slash) => rest.split_at(slash),
+        None => (rest, "/"),
+    };
+    // What is sent on one line must not end it.
+    if !path.bytes().all(|byte| byte.is_ascii_graphic()) || path.contains('#') {
+        return Err("a path has no spaces, no fragment, and nothing but ASCII");
+    }
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => {
+            let port = port.parse().ok().filter(|port| *port != 0);
+            (host, port.ok_or("the port is no number from 1 to 65535")?)
+        }
+        _ => (authority, 80),
+    };
+    let host = match bare(host) {
+        Some(address) => address.to_string(),
+        None if is_name(host) => host.to_ascii_lowercase(),
+        None => return Err("the host is neither an address nor a name"),
+    };
+    Ok(Target::Http {
+        host,
+        port,
+        path: path.to_owned(),
+        expect: Expect::NoContent,
+    })
+}
+
+/// A host name in its ASCII form, without a dot at its end.
+fn is_name(name: &str) -> bool {
+    let label = |label: &str| {
+        let inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        (1..=63).contains(&label.len())
+            && label.bytes().all(inner)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    name.len() <= MAX_NAME && name.split('.').all(label)
+}
+
+impl Serialize for Target {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Target {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Target, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
