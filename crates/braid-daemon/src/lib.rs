@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod clients;
 pub mod config;
 pub mod doctor;
 mod engine;
@@ -16,6 +17,7 @@ pub mod events;
 pub mod failure;
 mod health;
 pub mod launch;
+mod metrics;
 mod peer;
 pub mod plumbing;
 pub mod preflight;
@@ -26,6 +28,8 @@ pub mod run_dir;
 pub mod serve;
 pub mod settings;
 pub mod state;
+mod supervisor;
 mod tables;
 pub mod teardown;
+mod unmovable;
 mod view;
