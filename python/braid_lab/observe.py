@@ -10,6 +10,7 @@ from typing import Any
 
 from braid_lab.net.namespace import Namespace
 from braid_lab.net.topology import Topology
+from braid_lab.product import Braid
 
 #: Settings that Braid may touch, and those next to them.
 SYSCTLS = r"^net\.(ipv4\.(conf|ip_|ping|fwmark)|ipv6\.(conf|ip6?_))"
@@ -74,3 +75,9 @@ def by_uplink(net: Topology, seen: Sequence[tuple[str, int]]) -> dict[str, int]:
     for address, _ in seen:
         counts[names[address]] += 1
     return counts
+
+
+def verdicts(daemon: Braid) -> list[tuple[str, str]]:
+    """Return every change of judgement over an uplink, in order: its name, and up, degraded, portal or dead."""
+    changes = [event for event in daemon.json("events")["events"] if event["kind"] == "verdict"]
+    return [(event["uplink"], event["text"].partition(":")[0]) for event in changes]

@@ -1,0 +1,231 @@
+"""Trials in which an uplink dies: what new connections, open ones and a QUIC download notice of it.
+
+Each trial starts a daemon that knows nothing yet, lets traffic run until everything has been seen to work, takes one
+of the two uplinks away, and looks at what the programs in front of it live through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from braid_lab.load.download3 import Downloaded
+from braid_lab.load.fresh import PATIENCE_SECONDS, PROMPT_SECONDS, Attempt, attempts, outage
+from braid_lab.net.namespace import Namespace
+from braid_lab.net.topology import Topology, Uplink
+from braid_lab.observe import ask_tcp
+from braid_lab.process import LabError, Process, wait_until
+from braid_lab.product import braid
+
+PlaceName = Literal["host", "gateway"]
+
+#: Light traffic: a new connection this often, every other one over the uplink that dies.
+LIGHT_MS = 25.0
+#: Where tens of milliseconds are to be told apart.
+DENSE_MS = 8.0
+
+#: Connections seen to work before the uplink is taken away: measured round trips and an even share for both.
+WARM_ATTEMPTS = 24
+
+#: What is not over after this counts as lasting this long.
+LIMIT_SECONDS = 8.0
+
+#: All is well again when every connection of so long a time was good.
+CALM_SECONDS = 0.6
+
+#: Open connections of each kind; every other one is on the uplink that dies.
+HELD = 4
+
+#: A download of two to three seconds; the black hole comes when a tenth of it is there.
+DOWNLOAD_BYTES = 5_000_000
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the application is: on the host that runs Braid, or on a client behind it."""
+
+    name: PlaceName
+    net: Topology
+
+    @property
+    def application(self) -> Namespace:
+        """The namespace of the programs whose traffic is watched."""
+        return self.net.clients[0] if self.net.clients else self.net.host
+
+    def address(self, uplink: Uplink, family: int) -> str:
+        """Return the address that servers see flows of an uplink come from."""
+        return uplink.address4 if family == 4 else uplink.address6
+
+    def start(self, program: str, *words: object, tag: str = "") -> Process:
+        """Start one of the lab's clients beside us; `tag` tells several of one kind apart."""
+        argv = [sys.executable, "-m", f"braid_lab.load.{program}", *map(str, words)]
+        log = self.net.scratch / f"{self.application.name}-{program}{tag}"
+        return Process(argv, log=log, namespace=self.application.name)
+
+    @contextlib.contextmanager
+    def daemon(self, turn: int, family: int) -> Iterator[Uplink]:
+        """Run a new daemon for a trial; yields the uplink that is to die, the other one every turn.
+
+        The next flow of this family takes that uplink.
+        """
+        uplinks = list(self.net.uplinks.values())
+        with braid(self.net.host, self.net.scratch / f"braid-{self.net.host.name}"):
+            ask_tcp(self.application, turn % len(uplinks), self.net.server(1, family))
+            yield uplinks[turn % len(uplinks)]
+
+
+def seen(fresh: Process) -> list[Attempt]:
+    """Return the connections of a running `fresh` whose fate is known by now."""
+    now = time.monotonic()
+    return attempts(fresh.stdout(), now)
+
+
+def _warm(fresh: Process) -> None:
+    wait_until(
+        lambda: sum(each.good for each in seen(fresh)) >= WARM_ATTEMPTS or not fresh.running,
+        what="connections over both uplinks",
+    )
+
+
+def _watch_until_calm(fresh: Process, since: float) -> float:
+    """Wait until new connections are all good again and return how long they were not, in seconds."""
+
+    def calm() -> bool:
+        known = seen(fresh)
+        # What began right after `since` shows that it is bad only by lasting too long.
+        settled = since + max(outage(known, since), PROMPT_SECONDS)
+        return bool(known) and known[-1].at - settled > CALM_SECONDS
+
+    with contextlib.suppress(LabError):
+        wait_until(calm, what="new connections to be good again", timeout=LIMIT_SECONDS)
+    # The last ones end before the uplink comes back, which would help them.
+    fresh.stop(grace=2 * PATIENCE_SECONDS)
+    return min(LIMIT_SECONDS, outage(seen(fresh), since))
+
+
+@contextlib.contextmanager
+def black_hole(uplink: Uplink) -> Iterator[float]:
+    """Swallow everything on an uplink without a sign of it at the device; yields when it began."""
+    if uplink.emulator is None:
+        raise LabError(f"{uplink.name} is no emulated line")
+    began = time.monotonic()
+    uplink.emulator.blackhole(True)
+    try:
+        yield began
+    finally:
+        uplink.emulator.blackhole(False)
+
+
+@contextlib.contextmanager
+def unplugged(uplink: Uplink) -> Iterator[float]:
+    """Take the carrier from an uplink's device at the host; yields when that began."""
+    near = uplink.near
+    began = time.monotonic()
+    near.namespace.ip(f"link set {near.device} carrier off")
+    try:
+        yield began
+    finally:
+        near.namespace.ip(f"link set {near.device} carrier on")
+
+
+@dataclass(frozen=True)
+class Silent:
+    """What a silent black hole meant, in seconds."""
+
+    new_flow_outage: float
+    #: When the last connection on the dead uplink was told.
+    tcp_told: float
+    #: Connections on the other uplink that ended without need.
+    wronged: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of a connection that was held open."""
+
+    number: int
+    kind: Literal["waiting", "sending"]
+    via: str
+    at: float
+    error: str
+
+
+def silent(place: Place, family: int, turn: int) -> Silent:
+    """Black-hole an uplink under light traffic and a few open connections."""
+    server = place.net.server(1, family)
+    with (
+        place.daemon(turn, family) as victim,
+        place.start("held", HELD, HELD, server) as held,
+        place.start("fresh", LIGHT_MS, *place.net.servers(family)) as fresh,
+    ):
+        dead = place.address(victim, family)
+        doomed = held_by(held).count(dead)
+        _warm(fresh)
+        with black_hole(victim) as began:
+            _wait_told(held, dead, doomed)
+            lasted = _watch_until_calm(fresh, began)
+        ends = ended(held)
+    resets = [each.at - began for each in ends if each.via == dead and each.error == "ECONNRESET"]
+    return Silent(
+        lasted,
+        max(resets) if len(resets) == doomed else LIMIT_SECONDS,
+        sum(each.via != dead for each in ends),
+    )
+
+
+def held_by(held: Process) -> list[str]:
+    """Return the address of each connection that a running `held` has opened."""
+    addresses: list[str] = json.loads(held.wait_output(r"^\[.*\]\n").group())
+    return addresses
+
+
+def ended(held: Process) -> list[Ended]:
+    """Return which of them have ended."""
+    return [Ended(**json.loads(line)) for line in held.stdout().split("\n")[1:-1]]
+
+
+def _wait_told(held: Process, dead: str, count: int) -> None:
+    """Wait until so many connections by this address have ended, or for as long as we have patience."""
+    with contextlib.suppress(LabError):
+        wait_until(
+            lambda: sum(each.via == dead for each in ended(held)) >= count,
+            what="connections to be told",
+            timeout=LIMIT_SECONDS,
+        )
+
+
+def carrier(place: Place, family: int, turn: int) -> float:
+    """Unplug an uplink and return for how long new connections suffer, in seconds."""
+    with place.daemon(turn, family) as victim:
+        with place.start("fresh", DENSE_MS, *place.net.servers(family)) as fresh:
+            _warm(fresh)
+            with unplugged(victim) as began:
+                return _watch_until_calm(fresh, began)
+
+
+def download(place: Place, family: int, turn: int) -> Downloaded:
+    """Black-hole the uplink of a running HTTP/3 download and return what the download was like."""
+    with place.daemon(turn, family) as victim:
+        with place.start("download3", place.net.server(1, family), DOWNLOAD_BYTES) as client:
+            seen = client.wait_output(r"^from (\S+)\n").group(1)
+            if seen != place.address(victim, family):
+                raise LabError(f"the download is at {seen} and not on {victim.name}")
+            client.wait_output(r"^flowing\n")
+            with black_hole(victim) as began:
+                return _end_of(client, began)
+
+
+def _end_of(client: Process, began: float) -> Downloaded:
+    """Wait for a download's end; one that does not end was stalled for as long as we waited."""
+    try:
+        output = client.wait(timeout=LIMIT_SECONDS + 4.0)
+    except LabError:
+        return Downloaded(0, LIMIT_SECONDS, began, None, "no end")
+    if output.status != 0:
+        return Downloaded(0, LIMIT_SECONDS, began, None, output.stderr.strip().splitlines()[-1])
+    return Downloaded(**json.loads(output.stdout.splitlines()[-1]))

@@ -1,0 +1,190 @@
+"""`balance/failover`: what applications notice when an uplink dies, and whether one dies that should not.
+
+Two uplinks, a DSL and an LTE line; the application is on the host itself or behind it as on a gateway, and speaks
+IPv4 or IPv6. An uplink goes silent without a sign at its device, or loses its carrier. Beside these trials lossy and
+flapping lines are watched, in networks of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from braid_lab.experiment import Run, experiment
+from braid_lab.experiments.balance import dying, patience
+from braid_lab.experiments.balance.dying import Place, PlaceName
+from braid_lab.load.download3 import Downloaded
+from braid_lab.net.topology import UplinkSpec, network
+from braid_lab.workbench import DEMO_UPLINKS, serve
+
+T = TypeVar("T")
+
+PLACES: tuple[PlaceName, ...] = ("host", "gateway")
+FAMILIES = (4, 6)
+
+#: What mwan3 needs by its defaults until a silent line is taken out: five pings of 10 s, the best case of 50 to 70 s.
+MWAN3_MS = 50_000.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured: trials of each kind and case, and for how long lossy lines are watched at least."""
+
+    trials: int
+    watch_seconds: float
+
+
+QUICK = Plan(trials=3, watch_seconds=60.0)
+FULL = Plan(trials=9, watch_seconds=300.0)
+
+
+@dataclass
+class Case:
+    """What one place and IP version gave, trial by trial."""
+
+    silent: list[dying.Silent] = field(default_factory=list)
+    carrier: list[float] = field(default_factory=list)
+    downloads: list[Downloaded] = field(default_factory=list)
+
+
+Cases = dict[str, Case]
+
+
+@experiment("balance/failover", "An uplink dies under new connections, open ones and a QUIC download")
+def failover(run: Run) -> None:
+    """Let uplinks die in turn while lossy ones are watched."""
+    plan = QUICK if run.quick else FULL
+    cases: Cases = {f"{place}_ipv{family}": Case() for place in PLACES for family in FAMILIES}
+    with contextlib.ExitStack() as stack:
+        with run.step("build a host and a gateway, twice"):
+            dying_at = [_place(stack, name, DEMO_UPLINKS) for name in PLACES]
+            bearing = [_place(stack, name, patience.UPLINKS) for name in PLACES]
+        with contextlib.ExitStack() as watching:
+            borne = {place.name: watching.enter_context(patience.watched(place)) for place in bearing}
+            with ThreadPoolExecutor(max_workers=len(PLACES)) as pool:
+                _trials(run, pool, dying_at, cases, plan.trials)
+            with run.step("watch the lossy and the flapping lines on"):
+                patience.watch_on(borne.values(), plan.watch_seconds)
+    _record_deaths(run, cases)
+    _record_borne(run, borne)
+    run.notes += [
+        "The value to compare with is mwan3's by its defaults, 50 to 70 s.",
+        f"A silent black hole by the emulator, a lost carrier at the host's device. New connections every "
+        f"{dying.LIGHT_MS:g} ms ({dying.DENSE_MS:g} ms for the carrier), all other traffic with them.",
+    ]
+
+
+def _place(stack: contextlib.ExitStack, name: PlaceName, uplinks: Sequence[UplinkSpec]) -> Place:
+    net = stack.enter_context(network(uplinks, lan_clients=1 if name == "gateway" else 0))
+    serve(net, "http1", "http3")
+    return Place(name, net)
+
+
+def _trials(run: Run, pool: ThreadPoolExecutor, places: Sequence[Place], cases: Cases, count: int) -> None:
+    """Make all trials; host and gateway, which share nothing, side by side."""
+    run.display.expect(count * len(FAMILIES) * 3 + 2)
+    for turn in range(count):
+        for family in FAMILIES:
+            everywhere = partial(_everywhere, pool, places, family, turn)
+
+            def title(what: str, family: int = family, turn: int = turn) -> str:
+                return f"IPv{family}, trial {turn + 1} of {count}: {what}"
+
+            with run.step(title("an uplink goes silent")):
+                for case, silent in everywhere(dying.silent).items():
+                    cases[case].silent.append(silent)
+            with run.step(title("an uplink loses its carrier")):
+                for case, seconds in everywhere(dying.carrier).items():
+                    cases[case].carrier.append(seconds)
+            with run.step(title("an uplink goes silent under a QUIC download")):
+                for case, downloaded in everywhere(dying.download).items():
+                    cases[case].downloads.append(downloaded)
+
+
+def _everywhere(
+    pool: ThreadPoolExecutor,
+    places: Sequence[Place],
+    family: int,
+    turn: int,
+    trial: Callable[[Place, int, int], T],
+) -> dict[str, T]:
+    """Make one trial at all places at once; return what each gave, by case."""
+    results = pool.map(lambda place: trial(place, family, turn), places)
+    return {f"{place.name}_ipv{family}": result for place, result in zip(places, results, strict=True)}
+
+
+def _record_deaths(run: Run, cases: Cases) -> None:
+    """Turn trials into figures, raw series, a table and a plot."""
+    milliseconds: dict[str, dict[str, list[float]]] = {
+        "new_flow_outage": {name: [each.new_flow_outage for each in case.silent] for name, case in cases.items()},
+        "tcp_told": {name: [each.tcp_told for each in case.silent] for name, case in cases.items()},
+        "carrier_outage": {name: case.carrier for name, case in cases.items()},
+        "quic_stall": {name: [each.pause for each in case.downloads] for name, case in cases.items()},
+    }
+    run.table = [["median ms", *(name.replace("_", ", ") for name in cases), "worst"]]
+    for what, by_case in milliseconds.items():
+        reference = MWAN3_MS if what == "new_flow_outage" else None
+        samples = {name: [1000 * each for each in seconds] for name, seconds in by_case.items()}
+        medians = {
+            name: run.measure(f"{what}_ms_{name}", each, unit="ms", better="lower", paper=reference)
+            for name, each in samples.items()
+        }
+        worst = max(medians, key=lambda name: medians[name])
+        run.measure(f"{what}_ms", samples[worst], unit="ms", better="lower", paper=reference)
+        run.table.append(
+            [what.replace("_", " "), *(f"{each:.0f}" for each in medians.values()), f"{medians[worst]:.0f}"]
+        )
+    trials = [each for case in cases.values() for each in case.downloads]
+    run.figure("quic_errors", sum(each.error is not None for each in trials), better="lower", runs=len(trials))
+    silent = [each for case in cases.values() for each in case.silent]
+    run.figure("tcp_wronged", sum(each.wronged for each in silent), better="lower", runs=len(silent))
+    rows = [
+        {"case": name, "what": what, "trial": trial, "ms": round(1000 * seconds, 1)}
+        for what, by_case in milliseconds.items()
+        for name, samples_s in by_case.items()
+        for trial, seconds in enumerate(samples_s)
+    ]
+    run.series("trials", rows)
+    _draw(run, milliseconds)
+
+
+def _draw(run: Run, milliseconds: dict[str, dict[str, list[float]]]) -> None:
+    with run.plot("outages") as plot:
+        axes = plot.subplots()
+        for place, by_case in enumerate(milliseconds.values()):
+            for shift, values in enumerate(by_case.values()):
+                where = place + 0.15 * (shift - 1.5)
+                axes.plot([where] * len(values), [1000 * each for each in values], "o", color=f"C{shift}", alpha=0.7)
+        axes.set_xticks(range(len(milliseconds)), [what.replace("_", " ") for what in milliseconds])
+        axes.set_ylabel("ms")
+        axes.set_ylim(bottom=0)
+        axes.legend([name.replace("_", ", ") for name in next(iter(milliseconds.values()))])
+
+
+def _record_borne(run: Run, borne: dict[PlaceName, patience.Borne]) -> None:
+    """Record what became of the lossy and the flapping lines."""
+    cases = [(place, family, f"{place}_ipv{family}") for place in borne for family in FAMILIES]
+    false_deaths = {name: borne[place].false_deaths[family] for place, family, name in cases}
+    admitted = {name: borne[place].admitted[family] for place, family, name in cases}
+    watched = sum(one.watched_seconds for one in borne.values()) * len(FAMILIES)
+    unit = f"in {watched / 60:.1f} min"
+    run.figure("false_deaths", sum(false_deaths.values()), unit=unit, better="lower")
+    run.figure("flaps_admitted", max(admitted.values()), better="lower")
+    flaps = max(one.flaps for one in borne.values())
+    run.figure("flaps_made", flaps)
+    run.figure("false_deaths_watched_s", watched, unit="s")
+    for name in false_deaths:
+        run.figure(f"false_deaths_{name}", false_deaths[name], unit=unit, better="lower")
+        run.figure(f"flaps_admitted_{name}", admitted[name], better="lower")
+    run.table.append(["false deaths (count)", *map(str, false_deaths.values()), str(sum(false_deaths.values()))])
+    run.table.append([f"flaps admitted, of {flaps}", *map(str, admitted.values()), str(max(admitted.values()))])
+    each_s = min(one.watched_seconds for one in borne.values())
+    run.notes.append(
+        f"{len(cases)} lossy lines (10 % loss, 300 ms of jitter, both ways), each watched for {each_s:.0f} s, "
+        f"{watched / 60:.1f} min in all. As many flapping ones, {flaps} times silent for "
+        f"{patience.SILENT_SECONDS:g} s and then at work for {patience.WORKING_SECONDS:g} s."
+    )

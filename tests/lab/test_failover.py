@@ -1,0 +1,85 @@
+"""How outages and pauses are worked out, and the watched clients through a network without Braid."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+import pytest
+
+from braid_lab.experiments.balance.dying import black_hole
+from braid_lab.load.download3 import longest_pause
+from braid_lab.load.fresh import Attempt, attempts, outage
+from braid_lab.net.links import Line
+from braid_lab.net.topology import UplinkSpec, network
+from braid_lab.process import Process, wait_until
+from braid_lab.workbench import serve
+
+
+def series(*qualities: bool) -> list[Attempt]:
+    """Connections begun at 0, 1, 2… seconds."""
+    return [
+        Attempt(number, float(number), 0.1 if good else 3.0, "198.51.100.9") for number, good in enumerate(qualities)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("qualities", "since", "seconds"),
+    [
+        ((True, True, True, True), 0.5, 0.0),
+        ((True, False, True, True), 0.5, 1.5),
+        ((True, False, True, False, True), 0.5, 3.5),
+        # What began before the event is not about new connections.
+        ((False, True, True, True), 0.5, 0.0),
+        # It never got well: as long as anybody looked.
+        ((True, True, False, False), 0.5, 2.5),
+    ],
+)
+def test_an_outage_ends_with_the_last_bad_connection(
+    qualities: tuple[bool, ...], since: float, seconds: float
+) -> None:
+    assert outage(series(*qualities), since) == pytest.approx(seconds)
+
+
+def test_connections_under_way_count_once_they_take_too_long() -> None:
+    known = [Attempt(1, 10.0, 0.1, "a"), Attempt(2, 10.1), Attempt(3, 10.55)]
+    output = "".join(json.dumps(asdict(each)) + "\n" for each in [Attempt(1, 10.0), *known]) + '{"numb'
+    assert attempts(output, now=10.7) == known[:2]
+    assert [each.good for each in attempts(output, now=10.7)] == [True, False]
+
+
+def test_the_longest_pause_is_found() -> None:
+    assert longest_pause([1.0, 1.1, 2.5, 2.6]) == pytest.approx((1.4, 1.1))
+    assert longest_pause([1.0]) == (0.0, 0.0)
+
+
+def test_a_silent_second_shows_in_every_client() -> None:
+    with network([UplinkSpec("dsl", Line(rate="20Mbit/s", delay="5ms"))]) as net:
+        serve(net, "http1", "http3")
+
+        def start(program: str, *words: str) -> Process:
+            argv = [sys.executable, "-m", f"braid_lab.load.{program}", *words]
+            return Process(argv, log=net.scratch / program, namespace=net.host.name)
+
+        with (
+            start("fresh", "20", net.server()) as fresh,
+            start("held", "1", "1", net.server()) as held,
+            start("download3", net.server(1, 6), "4000000") as download,
+        ):
+            held.wait_output(r"^\[.*\]\n")
+            download.wait_output("^flowing")
+            with black_hole(net.uplinks["dsl"]) as since:
+                wait_until(
+                    lambda: any(each.at > since + 0.2 and not each.good for each in attempts(fresh.stdout(), 1e9)),
+                    what="a connection to be stuck",
+                )
+            end = json.loads(download.wait().stdout.splitlines()[-1])
+            fresh.stop(grace=10)
+            seen = attempts(fresh.stdout(), 1e9)
+        assert 0.2 < outage(seen, since) < 5
+        assert {each.via for each in seen if each.good} == {net.uplinks["dsl"].address4}
+        assert (end["bytes"], end["error"], end["via"]) == (4_000_000, None, net.uplinks["dsl"].address6)
+        assert end["pause"] > 0.2
+        # A line that is silent for a second ends no connection by itself.
+        assert held.stdout().count("\n") == 1
