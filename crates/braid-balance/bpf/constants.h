@@ -16,6 +16,36 @@
 // Slot tables, one per class of traffic and family. Class 0 is for what no rule names.
 #define CLASSES 64
 
+// Rules that put flows into classes. A flow remembers the rule's number + 1 in a byte.
+#define MAX_RULES 255
+
+// Ancestors of a socket's cgroup that rules are held against, the root not counted.
+#define CGROUP_LEVELS 12
+
+// What rules ask for that must be looked up (rule_bank.needs).
+#define NEEDS_MAC    1
+#define NEEDS_NAMES  2
+#define NEEDS_CGROUP 4
+
+// What is known of a flow (facts.known).
+#define KNOWS_PORTS 1
+#define KNOWS_UID   2
+#define KNOWS_MAC   4
+
+// Remote addresses with a known name, clients that keep to an uplink for a site, LAN clients whose
+// link-layer address is known: of these the least recently used make room.
+#define MAX_NAMED   16384
+#define MAX_STICKY  16384
+#define MAX_CLIENTS 4096
+
+// Bits of a remote's address that name its site where nothing else does: the usual share of one
+// operator's servers, or of one customer.
+#define SITE_BITS_V4 24
+#define SITE_BITS_V6 56
+
+// Clients that may open no flow now.
+#define MAX_LIMITED 1024
+
 // Default sizes; the loader overrides the first two.
 #define DEFAULT_FLOWS	262144
 #define DEFAULT_EMBRYOS 65536

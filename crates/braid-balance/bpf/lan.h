@@ -5,8 +5,17 @@
 #define BRAID_LAN_H
 
 #include "leave.h"
+#include "rules.h"
 
 #define PACKET_HOST 0 // skb->pkt_type: addressed to us, as opposed to bridged or broadcast
+
+// Hands a packet that may open a flow to the stack.
+static __always_inline int take_long_way(struct __sk_buff *skb, const struct packet *packet,
+					 enum reason reason)
+{
+	learn_mac(skb, packet);
+	return leave(reason, PASS);
+}
 
 static __always_inline int lan(struct __sk_buff *skb, __u64 now)
 {
@@ -28,14 +37,14 @@ static __always_inline int lan(struct __sk_buff *skb, __u64 now)
 	if (packet.fragment != WHOLE ||
 	    (packet.protocol != IPPROTO_TCP && packet.protocol != IPPROTO_UDP) ||
 	    (packet.tcp_flags & TCP_SYN))
-		return leave(REASON_lan_not_fast, PASS);
+		return take_long_way(skb, &packet, REASON_lan_not_fast);
 
 	if (forward_key(&packet, &key))
 		return leave(REASON_lan_not_fast, PASS);
 	found = find(&key);
 	flow = found.flow;
 	if (!flow || flow->state == STATE_NEW)
-		return leave(REASON_lan_no_flow, PASS);
+		return take_long_way(skb, &packet, REASON_lan_no_flow);
 	if (!found.kept && keep_pair(&key, flow)) {
 		bpf_map_delete_elem(&embryos, &key);
 		return leave(REASON_lan_no_flow, PASS);

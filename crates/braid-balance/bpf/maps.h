@@ -75,6 +75,12 @@ static __always_inline struct uplink *uplink_at(__u32 id)
 	return bpf_map_lookup_elem(&uplinks, &id);
 }
 
+static __always_inline int takes_flows(const struct uplink *uplink, __u8 family)
+{
+	return uplink && uplink->ifindex && uplink->accepts_new &&
+	       uplink->exits[family & 1].present;
+}
+
 static __always_inline struct uplink *uplink_of(__u32 device)
 {
 	__u32 *number = bpf_map_lookup_elem(&uplink_of_low, &device);

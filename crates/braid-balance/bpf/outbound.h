@@ -3,10 +3,12 @@
 #ifndef BRAID_OUTBOUND_H
 #define BRAID_OUTBOUND_H
 
+#include "clients.h"
 #include "fragment.h"
 #include "icmp.h"
 #include "leave.h"
 #include "mss.h"
+#include "rules.h"
 
 // Addresses that mean something on one link only, or more than one receiver.
 static __always_inline int is_unicast(const struct packet *packet)
@@ -24,41 +26,68 @@ static __always_inline int is_unicast(const struct packet *packet)
 	return packet->dest.word[0] | packet->dest.word[1];
 }
 
+// Looks up the way back to the workbench packet's sender, as for a packet that comes in by
+// `device`.
+static __always_inline long way_back(struct __sk_buff *skb, const struct workbench *work,
+				     __u32 device, struct bpf_fib_lookup *route)
+{
+	__builtin_memset(route, 0, sizeof(*route));
+	route->ifindex = device;
+	route->l4_protocol = work->packet.protocol;
+	if (work->packet.family == FAMILY_V4) {
+		route->family = AF_INET;
+		route->ipv4_src = work->packet.dest.word[3];
+		route->ipv4_dst = work->packet.source.word[3];
+	} else {
+		route->family = AF_INET6;
+		__builtin_memcpy(route->ipv6_src, &work->packet.dest, 16);
+		__builtin_memcpy(route->ipv6_dst, &work->packet.source, 16);
+	}
+	return bpf_fib_lookup(skb, route, sizeof(*route), 0);
+}
+
+// Whether the way back says that nobody behind a LAN device has this source: it leads outside, or
+// nowhere. What leads to the machine itself the stack has judged already. Before Linux 5.13 the
+// device asked for stays in place where the neighbour is unknown, so an uplink that is found there
+// must be found from the LAN device too.
+static __always_inline int is_spoofed(struct __sk_buff *skb, const struct workbench *work,
+				      long result, struct bpf_fib_lookup *route)
+{
+	if (result == BPF_FIB_LKUP_RET_BLACKHOLE || result == BPF_FIB_LKUP_RET_UNREACHABLE ||
+	    result == BPF_FIB_LKUP_RET_PROHIBIT)
+		return 1;
+	if (result == BPF_FIB_LKUP_RET_NO_NEIGH && uplink_of(route->ifindex))
+		result = way_back(skb, work, skb->ingress_ifindex, route);
+	if (result != BPF_FIB_LKUP_RET_SUCCESS && result != BPF_FIB_LKUP_RET_NO_NEIGH)
+		return 0;
+	return route->ifindex == skb->ifindex || uplink_of(route->ifindex);
+}
+
 // Learns how answers to the workbench's packet reach a LAN's client, so that they can take the
 // short way. Only if the route back leads to the device it came from: otherwise the two directions
-// would differ and the stack would see half a connection.
+// would differ and the stack would see half a connection. Not 0: the LAN has no such client.
 __noinline int learn_inside(struct __sk_buff *skb)
 {
 	__u32 device = skb->ingress_ifindex;
 	struct lan_device *lan = bpf_map_lookup_elem(&lan_devices, &device);
 	struct workbench *work = workbench();
-	struct bpf_fib_lookup route = {};
+	struct bpf_fib_lookup route;
 	struct uplink *uplink;
 	long result;
 
 	if (!work)
-		return -1;
+		return 0;
 	work->flow.inside_ifindex = device;
 	work->flow.flags = 0;
 	uplink = uplink_at(work->flow.uplink);
-	if (!lan || !uplink ||
-	    (work->packet.protocol != IPPROTO_TCP && work->packet.protocol != IPPROTO_UDP))
+	if (!lan || !uplink)
 		return 0;
-	route.ifindex = uplink->ifindex;
-	route.l4_protocol = work->packet.protocol;
-	if (work->packet.family == FAMILY_V4) {
-		route.family = AF_INET;
-		route.ipv4_src = work->packet.dest.word[3];
-		route.ipv4_dst = work->packet.source.word[3];
-	} else {
-		route.family = AF_INET6;
-		__builtin_memcpy(route.ipv6_src, &work->packet.dest, 16);
-		__builtin_memcpy(route.ipv6_dst, &work->packet.source, 16);
-	}
 	// An unknown neighbour is fine, it is asked for when it is needed.
-	result = bpf_fib_lookup(skb, &route, sizeof(route), 0);
+	result = way_back(skb, work, uplink->ifindex, &route);
 	if ((result != BPF_FIB_LKUP_RET_SUCCESS && result != BPF_FIB_LKUP_RET_NO_NEIGH) ||
 	    route.ifindex != device)
+		return is_spoofed(skb, work, result, &route);
+	if (work->packet.protocol != IPPROTO_TCP && work->packet.protocol != IPPROTO_UDP)
 		return 0;
 	work->flow.inside_mtu = lan->mtu;
 	if (route.family == AF_INET) {
@@ -105,15 +134,22 @@ __noinline int open_flow(struct __sk_buff *skb, __u64 now)
 
 	if (!work)
 		return REASON_out_table_failed;
+	if (is_over_limit(&work->key.near))
+		return REASON_client_over_limit;
 	midstream = is_midstream(&work->packet);
-	if (choose_uplink(midstream))
-		return REASON_no_uplink;
+	if (classify(skb, now) || choose_uplink(midstream, now))
+		return work->class ? REASON_class_blocked : REASON_no_uplink;
+	flow = &work->flow;
+	__builtin_memset(flow, 0, sizeof(*flow));
+	flow->uplink = work->uplink;
+	if (learn_inside(skb))
+		return REASON_lan_spoofed;
+	if (work->sticky)
+		stick(now);
 	uplink = uplink_at(work->uplink);
 	if (!uplink)
 		return REASON_no_uplink;
 
-	flow = &work->flow;
-	__builtin_memset(flow, 0, sizeof(*flow));
 	flow->outer = uplink->exits[work->packet.family & 1].address;
 	flow->realm = uplink->exits[work->packet.family & 1].realm;
 	reverse_of(&work->key, flow, &work->reverse);
@@ -126,8 +162,9 @@ __noinline int open_flow(struct __sk_buff *skb, __u64 now)
 	flow->last_seen = now;
 	flow->uplink = work->uplink;
 	flow->choice = work->choice;
+	flow->class = work->class;
+	flow->rule = work->rule;
 	flow->state = STATE_NEW;
-	learn_inside(skb);
 
 	// Another CPU may have opened the same flow meanwhile (two datagrams of one socket). The
 	// first to insert wins, here and in the table it may have been promoted to.

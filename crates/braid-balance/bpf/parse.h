@@ -86,6 +86,9 @@ struct workbench {
 	struct flow flow;
 	__u32 uplink;
 	__u32 choice;
+	__u32 class;
+	__u32 rule;   // that chose the class, + 1; 0: none
+	__u32 sticky; // s that the client keeps its uplink for the site; 0: it does not
 };
 
 ARRAY_MAP(bench, BPF_MAP_TYPE_PERCPU_ARRAY, 1, struct workbench);

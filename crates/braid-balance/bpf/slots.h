@@ -2,7 +2,7 @@
 #ifndef BRAID_SLOTS_H
 #define BRAID_SLOTS_H
 
-#include "parse.h"
+#include "sticky.h"
 
 // murmur3's finaliser over the words: cheap, and every bit of the address moves every bit.
 static __always_inline __u32 hash_address(__u32 hash, const struct address *address)
@@ -15,12 +15,6 @@ static __always_inline __u32 hash_address(__u32 hash, const struct address *addr
 		hash ^= hash >> 16;
 	}
 	return hash;
-}
-
-static __always_inline int takes_flows(const struct uplink *uplink, __u8 family)
-{
-	return uplink && uplink->ifindex && uplink->accepts_new &&
-	       uplink->exits[family & 1].present;
 }
 
 // One counter for all CPUs, so that round robin is exact however packets are spread over them.
@@ -37,35 +31,52 @@ static __always_inline __u32 next_turn(__u32 table)
 	return mine;
 }
 
-// Walks the table for the workbench's flow. Not 0: no uplink takes new flows.
-__noinline int choose_uplink(__u32 midstream)
+// Where the walk through the table begins, and why there.
+static __always_inline __u32 first_slot(struct workbench *work, const struct slot_bank *table,
+					__u32 number, __u32 midstream)
+{
+	if (midstream) {
+		work->choice = CHOICE_MIDSTREAM;
+		return hash_address(hash_address(0, &work->key.near), &work->packet.dest);
+	}
+	if (work->class && table->count == 1) {
+		work->choice = CHOICE_ONLY;
+		return 0;
+	}
+	if (table->walk == WALK_HASH_SOURCE) {
+		work->choice = CHOICE_HASH_SOURCE;
+		return hash_address(0, &work->key.near);
+	}
+	if (table->walk == WALK_HASH_PAIR) {
+		work->choice = CHOICE_HASH_PAIR;
+		return hash_address(hash_address(0, &work->key.near), &work->packet.dest);
+	}
+	work->choice = CHOICE_NEXT_SLOT;
+	return next_turn(number);
+}
+
+// Chooses for the workbench's flow: what its client had before, else by its class' table. Not 0: no
+// uplink takes it. What is in midstream belongs to a connection that somebody else has begun.
+__noinline int choose_uplink(__u32 midstream, __u64 now)
 {
 	struct workbench *work = workbench();
 	__u32 zero = 0, family, number, bank, turn;
-	struct settings *now = bpf_map_lookup_elem(&settings, &zero);
+	struct settings *settled = bpf_map_lookup_elem(&settings, &zero);
 	struct slot_bank *table;
 
-	if (!now || !work)
+	if (!settled || !work)
 		return -1;
 	family = work->packet.family & 1;
-	number = family; // class 0
-	bank = number * 2 + (now->active[number] & 1);
+	number = (work->class & (CLASSES - 1)) * FAMILIES + family;
+	bank = number * 2 + (settled->active[number] & 1);
 	table = bpf_map_lookup_elem(&slots, &bank);
 	if (!table || !table->count || table->count > SLOTS)
 		return -1;
-
-	if (table->walk == WALK_HASH_SOURCE && !midstream) {
-		turn = hash_address(0, &work->key.near);
-		work->choice = CHOICE_HASH_SOURCE;
-	} else if (table->walk == WALK_HASH_PAIR || midstream) {
-		turn = hash_address(hash_address(0, &work->key.near), &work->packet.dest);
-		work->choice = midstream ? CHOICE_MIDSTREAM : CHOICE_HASH_PAIR;
-	} else {
-		turn = next_turn(number);
-		work->choice = CHOICE_NEXT_SLOT;
-	}
-
-	for (int i = 0; i < SLOT_TRIES; i++) {
+	work->sticky = midstream ? 0 : table->sticky;
+	if (!choose_again(work, now))
+		return 0;
+	turn = first_slot(work, table, number, midstream);
+	for (int i = 0; i < SLOT_TRIES && i < table->count; i++) {
 		__u32 position = (turn + i) % table->count;
 		__u32 id = table->slot[position & (SLOTS - 1)];
 

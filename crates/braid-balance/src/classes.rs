@@ -2,9 +2,20 @@
 
 use std::time::Duration;
 
-use braid_core::UplinkId;
+use braid_core::{MAX_UPLINKS, UplinkId};
 
-use crate::{ClassId, Walk};
+use crate::layout::SlotBank;
+use crate::shared::{
+    CLASSES, FAMILIES, FAMILY_V4, FAMILY_V6, SLOTS, WALK_HASH_PAIR, WALK_HASH_SOURCE,
+    WALK_ROUND_ROBIN,
+};
+use crate::tables::{Tables, refused};
+use crate::{ClassId, Error, Family, Walk};
+
+const _: () = assert!(braid_core::slots::SLOTS == SLOTS as usize);
+
+/// Classes there are.
+pub const MAX_CLASSES: usize = CLASSES as usize;
 
 /// What one class of traffic walks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,15 +25,128 @@ pub struct ClassEntry {
     /// How a new flow picks its slot.
     pub walk: Walk,
     /// How long a client keeps its uplink for a site, counted from the last flow that it opened to
-    /// it, to the second; `None`: every flow is chosen anew.
+    /// it, in whole seconds; `None`: every flow is chosen anew. An uplink that takes flows is kept
+    /// although the slots do not name it any more; see
+    /// [`Datapath::forget_sticky`](crate::Datapath::forget_sticky).
     pub sticky: Option<Duration>,
     /// Slots for IPv4, at most 1024. Empty: new flows are dropped, reason `no_uplink` in class 0 and
-    /// `class_blocked` in others. A single slot says that there is no choice: flows say
-    /// [`Choice::Only`](crate::Choice::Only).
+    /// `class_blocked` in others. A single slot in another class than 0 says that a rule leaves no
+    /// choice: flows say [`Choice::Only`](crate::Choice::Only).
     pub v4: Vec<UplinkId>,
     /// Slots for IPv6.
     pub v6: Vec<UplinkId>,
 }
 
-/// Classes there are.
-pub const MAX_CLASSES: usize = crate::shared::CLASSES as usize;
+/// Replaces all slot tables. The bank that is not walked is written, then made the one that is: a
+/// byte decides for each class and family. What stays the same is not written.
+pub(crate) fn set_classes(tables: &mut Tables, classes: &[ClassEntry]) -> Result<(), Error> {
+    let wanted = banks(tables, classes)?;
+    let failed = |error| refused("map slots", &error);
+    let mut settings = tables.settings.get(&0, 0).map_err(failed)?;
+    for (number, bank) in wanted.iter().enumerate() {
+        let active = &mut settings.active[number];
+        let first = u32::try_from(number * 2).expect("few tables");
+        let walked = first + u32::from(*active & 1);
+        if tables.slots.get(&walked, 0).map_err(failed)? == *bank {
+            continue;
+        }
+        *active ^= 1;
+        let other = first + u32::from(*active & 1);
+        tables.slots.set(other, bank, 0).map_err(failed)?;
+    }
+    tables.settings.set(0, settings, 0).map_err(failed)
+}
+
+/// Every table's bank, by class and family; those of classes that are not given are empty.
+fn banks(tables: &Tables, classes: &[ClassEntry]) -> Result<Vec<SlotBank>, Error> {
+    let mut banks = vec![SlotBank::EMPTY; (CLASSES * FAMILIES) as usize];
+    let mut given = [false; MAX_CLASSES];
+    let refuse = |problem| {
+        Err(Error::Invalid {
+            what: "classes",
+            problem,
+        })
+    };
+    for class in classes {
+        let id = class.id.0;
+        let Some(given) = given.get_mut(usize::from(id)) else {
+            return refuse(format!("class {id}: they go up to {}", CLASSES - 1));
+        };
+        if std::mem::replace(given, true) {
+            return refuse(format!("class {id}: given twice"));
+        }
+        for (family, slots) in [(Family::V4, &class.v4), (Family::V6, &class.v6)] {
+            if slots.len() > SLOTS as usize {
+                return refuse(format!(
+                    "class {id}: {} slots, at most {SLOTS}",
+                    slots.len()
+                ));
+            }
+            banks[number(class.id, family)] = bank(tables, class, slots)?;
+        }
+    }
+    Ok(banks)
+}
+
+fn bank(tables: &Tables, class: &ClassEntry, slots: &[UplinkId]) -> Result<SlotBank, Error> {
+    let seconds = class.sticky.map_or(0, |time| time.as_secs().max(1));
+    let mut bank = SlotBank {
+        count: u32::try_from(slots.len()).expect("at most SLOTS"),
+        walk: match class.walk {
+            Walk::RoundRobin => WALK_ROUND_ROBIN,
+            Walk::HashSource => WALK_HASH_SOURCE,
+            Walk::HashPair => WALK_HASH_PAIR,
+        },
+        sticky: u32::try_from(seconds).unwrap_or(u32::MAX),
+        ..SlotBank::EMPTY
+    };
+    let mut known = [None; MAX_UPLINKS];
+    for (slot, &uplink) in slots.iter().enumerate() {
+        let configured = match known.get_mut(uplink.index()) {
+            None => false,
+            Some(Some(known)) => *known,
+            Some(unknown) => *unknown.insert(is_configured(tables, uplink)?),
+        };
+        if !configured {
+            return Err(Error::UnknownUplink { slot, uplink });
+        }
+        bank.slot[slot] = uplink.0;
+    }
+    Ok(bank)
+}
+
+/// Reads the bank that is walked.
+pub(crate) fn class_slots(
+    tables: &Tables,
+    class: ClassId,
+    family: Family,
+) -> Result<Vec<UplinkId>, Error> {
+    if u32::from(class.0) >= CLASSES {
+        return Ok(Vec::new());
+    }
+    let number = number(class, family);
+    let failed = |error| refused("map slots", &error);
+    let settings = tables.settings.get(&0, 0).map_err(failed)?;
+    let walked = number * 2 + usize::from(settings.active[number] & 1);
+    let walked = u32::try_from(walked).expect("few tables");
+    let bank = tables.slots.get(&walked, 0).map_err(failed)?;
+    let slots = bank.slot.iter().take(bank.count as usize);
+    Ok(slots.map(|&uplink| UplinkId(uplink)).collect())
+}
+
+/// Number of a class' table for one family.
+fn number(class: ClassId, family: Family) -> usize {
+    let family = match family {
+        Family::V4 => FAMILY_V4,
+        Family::V6 => FAMILY_V6,
+    };
+    usize::from(class.0) * FAMILIES as usize + family as usize
+}
+
+fn is_configured(tables: &Tables, uplink: UplinkId) -> Result<bool, Error> {
+    let value = tables.uplinks.get(&u32::from(uplink.0), 0);
+    Ok(value
+        .map_err(|error| refused("map uplinks", &error))?
+        .ifindex
+        != 0)
+}

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 
 use aya::programs::ProgramError;
@@ -14,8 +15,9 @@ use crate::pins::{self, Pins};
 use crate::shared::{LAYOUT_VERSION, PROGRAMS_HASH};
 use crate::tables::{self, MAPS, Tables, refused};
 use crate::{
-    Attachments, Counters, Error, Family, Flow, HookKind, KernelTime, MapMemory, Opened, Options,
-    Removed, SweepReport, UplinkEntry, Walk, counters, devices, upkeep, uplinks,
+    Attachments, ClassEntry, ClassId, Counters, Error, Family, Flow, HookKind, KernelTime,
+    MapMemory, Name, Opened, Options, Removed, RuleEntry, Sticky, SweepReport, UplinkEntry,
+    classes, clients, counters, devices, names, rules, sticky, upkeep, uplinks,
 };
 
 static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/braid.bpf.o"));
@@ -123,21 +125,57 @@ impl Datapath {
         uplinks::set_uplinks(&mut self.tables, uplinks)
     }
 
-    /// Replaces one family's slot table in one step: a packet sees the old or the new table, never
-    /// a mixture. An empty table: new flows of this family are dropped, reason `no_uplink`.
-    pub fn set_slots(
-        &mut self,
-        family: Family,
-        walk: Walk,
-        slots: &[UplinkId],
-    ) -> Result<(), Error> {
-        uplinks::set_slots(&mut self.tables, family, walk, slots)
+    /// Replaces all slot tables, each in one step: a packet sees the old or the new table of its
+    /// class and family, never a mixture. A class that is not given is empty afterwards.
+    pub fn set_classes(&mut self, classes: &[ClassEntry]) -> Result<(), Error> {
+        classes::set_classes(&mut self.tables, classes)
     }
 
-    /// One family's slot table as it is walked now; empty before the first
-    /// [`Datapath::set_slots`].
-    pub fn slots(&self, family: Family) -> Result<Vec<UplinkId>, Error> {
-        uplinks::slots(&self.tables, family)
+    /// The slot table of a class and family as it is walked now; empty before the first
+    /// [`Datapath::set_classes`].
+    pub fn class_slots(&self, class: ClassId, family: Family) -> Result<Vec<UplinkId>, Error> {
+        classes::class_slots(&self.tables, class, family)
+    }
+
+    /// Replaces all rules in one step. The first one that a new flow satisfies puts it into its
+    /// class, by then known to [`Datapath::set_classes`]; flows that are open stay where they are.
+    pub fn set_rules(&mut self, rules: &[RuleEntry]) -> Result<(), Error> {
+        rules::table::set_rules(&mut self.tables, rules)
+    }
+
+    /// Notes what is known of remote addresses; for each it replaces what was known before. Room is
+    /// for 16,384 addresses, of which the least recently asked for make room for others.
+    pub fn learn_names(&mut self, names: &[(IpAddr, Name)]) -> Result<(), Error> {
+        names::learn_names(&mut self.tables, names)
+    }
+
+    /// What is known of a remote address at `now`.
+    pub fn name(&self, remote: IpAddr, now: KernelTime) -> Result<Option<Name>, Error> {
+        names::name(&self.tables, remote, now)
+    }
+
+    /// Forgets all names, as their marks mean other rules from now on.
+    pub fn forget_names(&mut self) -> Result<(), Error> {
+        names::forget_names(&mut self.tables)
+    }
+
+    /// Which client keeps to which uplink for which site, entries that have expired too. Room is
+    /// for 16,384, of which the least recently used make room for others.
+    pub fn sticky(&self) -> Result<Vec<Sticky>, Error> {
+        sticky::sticky(&self.tables)
+    }
+
+    /// Lets clients choose anew what `which` picks, and says how many entries that were. Needed
+    /// before flows are to leave an uplink that is up (failback), and when a class' number comes to
+    /// mean other uplinks; entries of an uplink that takes no flows count for nothing anyway.
+    pub fn forget_sticky(&mut self, which: impl Fn(&Sticky) -> bool) -> Result<usize, Error> {
+        sticky::forget_sticky(&mut self.tables, which)
+    }
+
+    /// Refuses new flows of these inner addresses, at most 1024, reason `client_over_limit`, and of
+    /// no others. Flows that are open go on.
+    pub fn limit_clients(&mut self, clients: &[IpAddr]) -> Result<(), Error> {
+        clients::limit_clients(&mut self.tables, clients)
     }
 
     /// Removes flows that were idle longer than their state allows at `now`, and halves of pairs.

@@ -4,7 +4,7 @@
 use std::mem::{offset_of, size_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::shared::{CLASSES, FAMILIES, SLOTS};
+use crate::shared::{CLASSES, FAMILIES, SLOTS, WALK_ROUND_ROBIN};
 
 /// An IPv6 address, or an IPv4 one in v4-mapped form, network order.
 pub(crate) type Address = [u8; 16];
@@ -76,7 +76,7 @@ pub(crate) struct UplinkValue {
     pub unused: [u8; 1],
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct SlotBank {
     pub count: u32,
@@ -172,10 +172,32 @@ pub(crate) fn from_v6(address: Ipv6Addr) -> Address {
     address.octets()
 }
 
+pub(crate) fn from_ip(address: IpAddr) -> Address {
+    match address {
+        IpAddr::V4(address) => from_v4(address),
+        IpAddr::V6(address) => from_v6(address),
+    }
+}
+
+/// The address of a map's, IPv4 where it is v4-mapped.
+pub(crate) fn to_ip(address: Address) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::from(address)).to_canonical()
+}
+
 /// The socket address of a map's address and port, IPv4 where it is v4-mapped.
 pub(crate) fn socket_address(address: Address, port: [u8; 2]) -> SocketAddr {
-    let ip = IpAddr::V6(Ipv6Addr::from(address)).to_canonical();
-    SocketAddr::new(ip, u16::from_be_bytes(port))
+    SocketAddr::new(to_ip(address), u16::from_be_bytes(port))
+}
+
+impl SlotBank {
+    /// Of a class that has no uplink.
+    pub(crate) const EMPTY: Self = Self {
+        count: 0,
+        walk: WALK_ROUND_ROBIN,
+        sticky: 0,
+        unused: 0,
+        slot: [0; SLOTS as usize],
+    };
 }
 
 impl Tuple {

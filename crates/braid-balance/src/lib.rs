@@ -10,6 +10,8 @@
 //! routes, addresses or sysctls (that is the daemon's plumbing), or touch another party's program.
 
 mod batch;
+mod classes;
+mod clients;
 mod counters;
 mod datapath;
 mod devices;
@@ -17,17 +19,25 @@ mod error;
 mod filters;
 mod hooks;
 mod layout;
+mod names;
 mod pins;
+mod rules;
 mod shared;
+mod sticky;
 mod tables;
 mod time;
 mod types;
 mod upkeep;
 mod uplinks;
 
+pub use classes::{ClassEntry, MAX_CLASSES};
+pub use clients::MAX_LIMITED;
 pub use datapath::{Datapath, remove};
 pub use error::Error;
+pub use names::Name;
+pub use rules::{CGROUP_LEVELS, FlowFacts, MAX_RULES, NameBit, RuleEntry};
 pub use shared::{REASONS, Reason, ReasonKind};
+pub use sticky::{Site, Sticky};
 pub use time::KernelTime;
 pub use types::{
     Attachments, Choice, ClassId, Counters, Exit, Family, Flow, FlowState, HookKind, Layer,

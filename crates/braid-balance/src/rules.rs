@@ -100,8 +100,7 @@ impl RuleEntry {
     #[must_use]
     pub fn matches(&self, flow: &FlowFacts) -> bool {
         let ported = matches!(flow.protocol, TCP | UDP);
-        let port =
-            |wanted: &RangeInclusive<u16>, port: u16| ported && wanted.contains(&port);
+        let port = |wanted: &RangeInclusive<u16>, port: u16| ported && wanted.contains(&port);
         asked(&self.source, |prefix| contains(*prefix, flow.source))
             && asked(&self.dest, |prefix| contains(*prefix, flow.dest))
             && asked(&self.protocol, |wanted| *wanted == flow.protocol)
@@ -137,11 +136,17 @@ fn contains((prefix, length): (IpAddr, u8), address: IpAddr) -> bool {
     match (prefix, address) {
         (IpAddr::V4(prefix), IpAddr::V4(address)) => {
             let left = 32_u32.saturating_sub(length);
-            (prefix.to_bits() ^ address.to_bits()).checked_shr(left).unwrap_or(0) == 0
+            (prefix.to_bits() ^ address.to_bits())
+                .checked_shr(left)
+                .unwrap_or(0)
+                == 0
         }
         (IpAddr::V6(prefix), IpAddr::V6(address)) => {
             let left = 128_u32.saturating_sub(length);
-            (prefix.to_bits() ^ address.to_bits()).checked_shr(left).unwrap_or(0) == 0
+            (prefix.to_bits() ^ address.to_bits())
+                .checked_shr(left)
+                .unwrap_or(0)
+                == 0
         }
         _ => false,
     }

@@ -1,10 +1,16 @@
 //! Which client keeps to which uplink for which site.
+#![allow(unsafe_code)]
 
+use std::mem::{offset_of, size_of};
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 
 use braid_core::UplinkId;
 
-use crate::{ClassId, KernelTime};
+use crate::layout::{Address, to_ip};
+use crate::shared::{SITE_BITS_V4, SITE_BITS_V6};
+use crate::tables::{Tables, gone};
+use crate::{ClassId, Error, KernelTime, batch};
 
 /// Which remote addresses count as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,4 +34,94 @@ pub struct Sticky {
     pub uplink: UplinkId,
     /// When it last opened a flow there.
     pub used: KernelTime,
+}
+
+impl Site {
+    /// The site of a remote address of which no name is known.
+    #[must_use]
+    pub fn of(remote: IpAddr) -> Self {
+        match remote {
+            IpAddr::V4(address) => {
+                let mask = u32::MAX << (32 - SITE_BITS_V4);
+                Self::Network(IpAddr::V4((address.to_bits() & mask).into()))
+            }
+            IpAddr::V6(address) => {
+                let mask = u128::MAX << (128 - SITE_BITS_V6);
+                Self::Network(IpAddr::V6((address.to_bits() & mask).into()))
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C, align(4))]
+pub(crate) struct StickyKey {
+    pub client: Address,
+    pub site: Address,
+    pub class: u8,
+    pub unused: [u8; 3],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct StickyValue {
+    pub used: u64,
+    pub uplink: u8,
+    pub unused: [u8; 7],
+}
+
+const _: () = {
+    assert!(size_of::<StickyKey>() == 36);
+    assert!(offset_of!(StickyKey, class) == 32);
+    assert!(size_of::<StickyValue>() == 16);
+    assert!(offset_of!(StickyValue, uplink) == 8);
+};
+
+// SAFETY: repr(C), integers and arrays of them only, every byte is a named field, every bit pattern
+// is a value.
+unsafe impl aya::Pod for StickyKey {}
+// SAFETY: the same.
+unsafe impl aya::Pod for StickyValue {}
+
+/// All that is remembered, also what is too old to count.
+pub(crate) fn sticky(tables: &Tables) -> Result<Vec<Sticky>, Error> {
+    let entries = entries(tables)?;
+    Ok(entries
+        .iter()
+        .map(|(key, value)| read(key, value))
+        .collect())
+}
+
+/// Removes what `which` picks and says how many that were.
+pub(crate) fn forget_sticky(
+    tables: &mut Tables,
+    which: impl Fn(&Sticky) -> bool,
+) -> Result<usize, Error> {
+    let mut forgotten = 0;
+    for (key, value) in entries(tables)? {
+        if which(&read(&key, &value)) {
+            gone("map sticky", tables.sticky.remove(&key))?;
+            forgotten += 1;
+        }
+    }
+    Ok(forgotten)
+}
+
+fn entries(tables: &Tables) -> Result<Vec<(StickyKey, StickyValue)>, Error> {
+    let map = tables.sticky_data.fd().as_fd();
+    batch::entries(map).map_err(|source| Error::system("reading map sticky", source))
+}
+
+fn read(key: &StickyKey, value: &StickyValue) -> Sticky {
+    let site = match key.site {
+        [0xff, 0xff, 0xff, 0xff, .., a, b, c, d] => Site::Named(u32::from_ne_bytes([a, b, c, d])),
+        network => Site::Network(to_ip(network)),
+    };
+    Sticky {
+        client: to_ip(key.client),
+        site,
+        class: ClassId(key.class),
+        uplink: UplinkId(value.uplink),
+        used: KernelTime::from_nanos(value.used),
+    }
 }

@@ -1,31 +1,42 @@
 //! Typed handles on the pinned maps.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use aya::Pod;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 
 use crate::layout::{
     Address, FlowValue, LanDevice, Meta, Settings, SlotBank, TrafficValue, Tuple, UplinkValue,
 };
+use crate::names::NameValue;
 use crate::pins::Pins;
+use crate::rules::table::RuleBank;
+use crate::sticky::{StickyKey, StickyValue};
 use crate::{Error, MapMemory};
 
-/// The maps that are pinned, by name: every one of the object but `bench`, in which the programs
-/// only work. So what is on it is no part of the layout, and each build has its own.
-pub(crate) const MAPS: [&str; 16] = [
+/// The maps that are pinned, by name: every one of the object but `bench` and `subjects`, in which the
+/// programs only work. So what is on them is no part of the layout, and each build has its own.
+pub(crate) const MAPS: [&str; 22] = [
+    "client_macs",
     "embryos",
     "embryos_reverse",
     "flows",
     "flows_reverse",
     "fragments",
     "lan_devices",
+    "limited",
     "meta",
+    "names",
     "own_addresses",
     "reasons",
+    "rules",
+    "rules_active",
     "settings",
     "slots",
+    "sticky",
     "traffic",
     "turns",
     "uplink_of_high",
@@ -45,6 +56,12 @@ pub(crate) struct Tables {
     pub lan_devices: HashMap<MapData, u32, LanDevice>,
     pub reasons: PerCpuArray<MapData, u64>,
     pub traffic: PerCpuArray<MapData, TrafficValue>,
+    pub rules: Array<MapData, RuleBank>,
+    pub rules_active: Array<MapData, u32>,
+    pub names: HashMap<MapData, Address, NameValue>,
+    pub sticky: HashMap<MapData, StickyKey, StickyValue>,
+    pub sticky_data: MapData,
+    pub limited: HashMap<MapData, Address, u32>,
     pub kept: Pair,
     pub embryos: Pair,
 }
@@ -97,6 +114,12 @@ impl Tables {
             lan_devices: typed(pins, "lan_devices")?,
             reasons: typed(pins, "reasons")?,
             traffic: typed(pins, "traffic")?,
+            rules: typed(pins, "rules")?,
+            rules_active: typed(pins, "rules_active")?,
+            names: typed(pins, "names")?,
+            sticky: typed(pins, "sticky")?,
+            sticky_data: data(pins, "sticky")?,
+            limited: typed(pins, "limited")?,
             kept: Pair::open(pins, "flows", "flows_reverse")?,
             embryos: Pair::open(pins, "embryos", "embryos_reverse")?,
         })
@@ -149,4 +172,33 @@ pub(crate) fn refused(what: &str, error: &MapError) -> Error {
         other => io::Error::other(other.to_string()),
     };
     Error::system(what, source)
+}
+
+/// Makes a map hold what is wanted and nothing else.
+pub(crate) fn replace<K: Pod + Ord>(
+    what: &str,
+    map: &mut HashMap<MapData, K, u32>,
+    wanted: &BTreeMap<K, u32>,
+) -> Result<(), Error> {
+    let failed = |error| refused(what, &error);
+    for known in map.keys().collect::<Result<Vec<_>, _>>().map_err(failed)? {
+        if !wanted.contains_key(&known) {
+            map.remove(&known).map_err(failed)?;
+        }
+    }
+    for (key, id) in wanted {
+        map.insert(key, id, 0).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// A removal's result; what is gone already is fine.
+pub(crate) fn gone(what: &str, result: Result<(), MapError>) -> Result<(), Error> {
+    match result {
+        Err(MapError::KeyNotFound) => Ok(()),
+        Err(MapError::SyscallError(call)) if call.io_error.kind() == io::ErrorKind::NotFound => {
+            Ok(())
+        }
+        result => result.map_err(|error| refused(what, &error)),
+    }
 }

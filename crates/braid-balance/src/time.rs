@@ -13,6 +13,11 @@ impl KernelTime {
         Self(Duration::from_nanos(nanoseconds))
     }
 
+    /// Nanoseconds after boot, as the programs count them.
+    pub(crate) fn as_nanos(self) -> u64 {
+        u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX)
+    }
+
     /// Reads the clock.
     pub fn now() -> Self {
         let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)

@@ -1,21 +1,15 @@
-//! Writing uplink entries and slot tables.
+//! Writing uplink entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use aya::Pod;
-use aya::maps::{HashMap, MapData};
-use braid_core::{MAX_UPLINKS, UplinkId};
+use braid_core::MAX_UPLINKS;
 
-use crate::layout::{Address, ExitValue, SlotBank, UplinkValue, from_v4, from_v6};
-use crate::shared::{
-    FAMILIES, FAMILY_V4, FAMILY_V6, LAYER_L2, LAYER_L3, LOW_DEVICES, SLOTS, WALK_HASH_PAIR,
-    WALK_HASH_SOURCE, WALK_ROUND_ROBIN,
-};
-use crate::tables::{Tables, refused};
-use crate::{Error, Exit, Family, Layer, UplinkEntry, Walk};
+use crate::layout::{Address, ExitValue, UplinkValue, from_v4, from_v6};
+use crate::shared::{FAMILIES, LAYER_L2, LAYER_L3, LOW_DEVICES};
+use crate::tables::{Tables, refused, replace};
+use crate::{Error, Exit, Layer, UplinkEntry};
 
 const _: () = assert!(MAX_UPLINKS == crate::shared::MAX_UPLINKS as usize);
-const _: () = assert!(braid_core::slots::SLOTS == SLOTS as usize);
 
 /// Replaces all entries. Entries that stay the same are not written: the programs may be reading
 /// them, and a write is not atomic.
@@ -114,24 +108,6 @@ fn set_devices(tables: &mut Tables, by_device: &BTreeMap<u32, u32>) -> Result<()
     replace("map uplink_of_high", &mut tables.uplink_of_high, &high)
 }
 
-/// Makes a map hold what is wanted and nothing else.
-fn replace<K: Pod + Ord>(
-    what: &str,
-    map: &mut HashMap<MapData, K, u32>,
-    wanted: &BTreeMap<K, u32>,
-) -> Result<(), Error> {
-    let failed = |error| refused(what, &error);
-    for known in map.keys().collect::<Result<Vec<_>, _>>().map_err(failed)? {
-        if !wanted.contains_key(&known) {
-            map.remove(&known).map_err(failed)?;
-        }
-    }
-    for (key, id) in wanted {
-        map.insert(key, id, 0).map_err(failed)?;
-    }
-    Ok(())
-}
-
 fn value(uplink: &UplinkEntry) -> UplinkValue {
     let layer = match uplink.layer {
         Layer::L2 => LAYER_L2,
@@ -159,78 +135,4 @@ fn exit<A: Copy>(exit: Option<Exit<A>>, mapped: impl Fn(A) -> Address) -> ExitVa
         realm: 0,
         unused: [0; 1],
     })
-}
-
-/// Writes the bank that is not walked, then makes it the one that is: one word decides.
-pub(crate) fn set_slots(
-    tables: &mut Tables,
-    family: Family,
-    walk: Walk,
-    slots: &[UplinkId],
-) -> Result<(), Error> {
-    if slots.len() > SLOTS as usize {
-        let problem = format!("{} entries, at most {SLOTS}", slots.len());
-        return Err(Error::Invalid {
-            what: "slots",
-            problem,
-        });
-    }
-    let mut bank = SlotBank {
-        count: u32::try_from(slots.len()).expect("at most SLOTS"),
-        walk: match walk {
-            Walk::RoundRobin => WALK_ROUND_ROBIN,
-            Walk::HashSource => WALK_HASH_SOURCE,
-            Walk::HashPair => WALK_HASH_PAIR,
-        },
-        sticky: 0,
-        unused: 0,
-        slot: [0; SLOTS as usize],
-    };
-    for (slot, &uplink) in slots.iter().enumerate() {
-        if !is_configured(tables, uplink)? {
-            return Err(Error::UnknownUplink { slot, uplink });
-        }
-        bank.slot[slot] = uplink.0;
-    }
-    let family = match family {
-        Family::V4 => FAMILY_V4,
-        Family::V6 => FAMILY_V6,
-    };
-    let failed = |error| refused("map slots", &error);
-    let mut settings = tables.settings.get(&0, 0).map_err(failed)?;
-    let active = &mut settings.active[family as usize];
-    *active ^= 1;
-    tables
-        .slots
-        .set(family * 2 + u32::from(*active & 1), bank, 0)
-        .map_err(failed)?;
-    tables.settings.set(0, settings, 0).map_err(failed)
-}
-
-/// Reads the bank that is walked.
-pub(crate) fn slots(tables: &Tables, family: Family) -> Result<Vec<UplinkId>, Error> {
-    let family = match family {
-        Family::V4 => FAMILY_V4,
-        Family::V6 => FAMILY_V6,
-    };
-    let failed = |error| refused("map slots", &error);
-    let settings = tables.settings.get(&0, 0).map_err(failed)?;
-    let active = settings.active[family as usize] & 1;
-    let bank = tables
-        .slots
-        .get(&(family * 2 + u32::from(active)), 0)
-        .map_err(failed)?;
-    let walked = bank.slot.iter().take(bank.count as usize);
-    Ok(walked.map(|&uplink| UplinkId(uplink)).collect())
-}
-
-fn is_configured(tables: &Tables, uplink: UplinkId) -> Result<bool, Error> {
-    if uplink.index() >= MAX_UPLINKS {
-        return Ok(false);
-    }
-    let value = tables.uplinks.get(&u32::from(uplink.0), 0);
-    Ok(value
-        .map_err(|error| refused("map uplinks", &error))?
-        .ifindex
-        != 0)
 }

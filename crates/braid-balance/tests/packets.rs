@@ -361,11 +361,12 @@ fn a_flood_of_syns_evicts_its_like_and_nothing_else() {
     for port in ports.clone() {
         handshake(&probe, port);
     }
-    // Six times as many as there is room for.
+    // Six times as many as there is room for, from behind a router of the LAN.
+    probe.world.host.ip("route add 10.2.0.0/16 via 10.1.0.2");
     for source in 0..6_000_u32 {
-        let spoofed = IpAddr::V4(Ipv4Addr::from(0x0a02_0000 + source));
+        let client = IpAddr::V4(Ipv4Addr::from(0x0a02_0000 + source));
         probe
-            .forwarded(&build::tcp((spoofed, 1), SERVER, SYN, b""))
+            .forwarded(&build::tcp((client, 1), SERVER, SYN, b""))
             .is(Sent, "out_new");
     }
     let flows = probe.datapath.borrow().flows().expect("flows");

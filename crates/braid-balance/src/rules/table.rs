@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use super::{MAX_RULES, RuleEntry};
-use crate::layout::{Address, from_v4, from_v6};
+use crate::layout::{Address, from_ip};
 use crate::shared::{
     CLASSES, FAMILY_V4, FAMILY_V6, KNOWS_MAC, KNOWS_PORTS, KNOWS_UID, NEEDS_CGROUP, NEEDS_MAC,
     NEEDS_NAMES,
@@ -74,7 +74,7 @@ pub(crate) fn set_rules(tables: &mut Tables, rules: &[RuleEntry]) -> Result<(), 
     let wanted = bank(rules)?;
     let failed = |error| refused("map rules", &error);
     let active = tables.rules_active.get(&0, 0).map_err(failed)? & 1;
-    if *tables.rules.get(&active, 0).map_err(failed)? == *wanted {
+    if tables.rules.get(&active, 0).map_err(failed)? == *wanted {
         return Ok(());
     }
     let next = active ^ 1;
@@ -185,10 +185,7 @@ fn mapped_length(address: IpAddr, length: u8) -> Option<u32> {
 }
 
 fn masked(address: IpAddr, mask: &Address) -> Address {
-    let whole = match address {
-        IpAddr::V4(address) => from_v4(address),
-        IpAddr::V6(address) => from_v6(address),
-    };
+    let whole = from_ip(address);
     std::array::from_fn(|byte| whole[byte] & mask[byte])
 }
 

@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use aya::maps::{HashMap, Map, MapData};
 use aya::programs::{SchedClassifier, TcAttachType};
 use braid_balance::{
-    Attachments, Datapath, Exit, Family, HookKind, Layer, Opened, Options, UplinkEntry, Walk,
+    Attachments, ClassEntry, ClassId, Datapath, Exit, HookKind, Layer, Opened, Options,
+    UplinkEntry, Walk,
 };
 use braid_core::UplinkId;
 
@@ -292,9 +293,14 @@ impl World {
 
     pub fn walk(&self, datapath: &mut Datapath, walk: Walk, slots: &[u8]) {
         let slots: Vec<_> = slots.iter().copied().map(UplinkId).collect();
-        for family in [Family::V4, Family::V6] {
-            datapath.set_slots(family, walk, &slots).expect("slots");
-        }
+        let class = ClassEntry {
+            id: ClassId::default(),
+            walk,
+            sticky: None,
+            v4: slots.clone(),
+            v6: slots,
+        };
+        datapath.set_classes(&[class]).expect("slots");
     }
 }
 

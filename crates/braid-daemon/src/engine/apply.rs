@@ -1,6 +1,6 @@
 //! From the roster to the kernel: tables, attachments, routes.
 
-use braid_balance::{Attachments, Family};
+use braid_balance::{Attachments, ClassEntry, ClassId, Family};
 use braid_uplink::{Snapshot, Uplink};
 
 use super::Engine;
@@ -26,9 +26,13 @@ impl Engine {
         self.datapath.set_uplinks(&tables.uplinks)?;
         let applied = self.applied.as_ref();
         if applied.is_none_or(|applied| tables.walks_otherwise(applied)) {
-            let (datapath, walk) = (&mut self.datapath, tables.walk);
-            datapath.set_slots(Family::V4, walk, &tables.v4)?;
-            datapath.set_slots(Family::V6, walk, &tables.v6)?;
+            self.datapath.set_classes(&[ClassEntry {
+                id: ClassId::default(),
+                walk: tables.walk,
+                sticky: None,
+                v4: tables.v4.clone(),
+                v6: tables.v6.clone(),
+            }])?;
         }
         self.applied = Some(tables);
         Ok(())

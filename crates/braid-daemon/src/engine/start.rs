@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use braid_balance::{Datapath, Family, HookKind, Opened};
+use braid_balance::{ClassId, Datapath, Family, HookKind, Opened};
 use braid_core::slots::SlotTable;
 use braid_uplink::{Selection, Snapshot};
 
@@ -102,7 +102,7 @@ impl Engine {
             Opened::Upgraded { from } => tracing::info!(from, "datapath taken over and upgraded"),
         }
         let at_work = |family| {
-            let slots = datapath.slots(family)?;
+            let slots = datapath.class_slots(ClassId::default(), family)?;
             Ok::<_, Failure>(SlotTable::found(&slots))
         };
         let (v4, v6) = (at_work(Family::V4)?, at_work(Family::V6)?);
