@@ -3,12 +3,16 @@
 //! Handlers own nothing: they pass questions to the loop that owns the engine and wait for the
 //! answer, so that no lock is needed and every answer is of one moment.
 
+mod events;
+
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{ConnectInfo, Query, Request, State};
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -19,6 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::Engine;
 use crate::failure::Failure;
+use crate::metrics::{self, Scrape};
 use crate::peer::{Gate, Peer};
 use crate::preflight::kernel_release;
 use crate::report::{DatapathReport, DownReport, ErrorReport, UplinksReport, VersionReport};
@@ -28,6 +33,8 @@ use crate::run_dir::RunDir;
 pub enum Job {
     /// A question. It answers its asker itself.
     Ask(Box<dyn FnOnce(&Engine) + Send>),
+    /// A small change. It answers its asker itself.
+    Change(Box<dyn FnOnce(&mut Engine) + Send>),
     /// Read the configuration again.
     Reload(oneshot::Sender<Result<UplinksReport, Failure>>),
     /// Undo everything and end.
@@ -52,6 +59,7 @@ impl IntoResponse for Refusal {
             "forbidden" => StatusCode::FORBIDDEN,
             "not-found" => StatusCode::NOT_FOUND,
             "method" => StatusCode::METHOD_NOT_ALLOWED,
+            "usage" => StatusCode::BAD_REQUEST,
             "ending" => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
@@ -65,10 +73,18 @@ impl Desk {
         T: Serialize + Send + 'static,
         F: FnOnce(&Engine) -> Result<T, Failure> + Send + 'static,
     {
+        put(&self.jobs, question).await.map(Json).map_err(Refusal)
+    }
+
+    async fn change<T, F>(&self, change: F) -> Answer<T>
+    where
+        T: Serialize + Send + 'static,
+        F: FnOnce(&mut Engine) -> Result<T, Failure> + Send + 'static,
+    {
         let (answer, answered) = oneshot::channel();
-        let job = Job::Ask(Box::new(move |engine| {
+        let job = Job::Change(Box::new(move |engine| {
             // An asker that has hung up needs no answer.
-            let _ = answer.send(question(engine));
+            let _ = answer.send(change(engine));
         }));
         self.pass(job, answered).await
     }
@@ -78,13 +94,60 @@ impl Desk {
         job: Job,
         answered: oneshot::Receiver<Result<T, Failure>>,
     ) -> Answer<T> {
-        let ending = || Refusal(Failure::new("ending", "the daemon is ending"));
-        self.jobs.send(job).await.map_err(|_| ending())?;
-        answered
-            .await
-            .map_err(|_| ending())?
-            .map(Json)
-            .map_err(Refusal)
+        let answer = pass(&self.jobs, job, answered).await;
+        answer.map(Json).map_err(Refusal)
+    }
+}
+
+/// Puts a question to the loop and waits for the answer.
+///
+/// # Errors
+/// The answer is one, or the daemon is ending.
+pub(crate) async fn put<T, F>(jobs: &mpsc::Sender<Job>, question: F) -> Result<T, Failure>
+where
+    T: Send + 'static,
+    F: FnOnce(&Engine) -> Result<T, Failure> + Send + 'static,
+{
+    let (answer, answered) = oneshot::channel();
+    let job = Job::Ask(Box::new(move |engine| {
+        // An asker that has hung up needs no answer.
+        let _ = answer.send(question(engine));
+    }));
+    pass(jobs, job, answered).await
+}
+
+async fn pass<T>(
+    jobs: &mpsc::Sender<Job>,
+    job: Job,
+    answered: oneshot::Receiver<Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let ending = || Failure::new("ending", "the daemon is ending");
+    jobs.send(job).await.map_err(|_| ending())?;
+    answered.await.map_err(|_| ending())?
+}
+
+/// Words after the `?`, or what is wrong with them.
+fn understood<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Refusal> {
+    query.map(|Query(words)| words).map_err(|rejection| {
+        let fix = "docs/api.schema.json lists what may be asked";
+        Refusal(Failure::new("usage", rejection.body_text()).fix(fix))
+    })
+}
+
+/// Figures of now, as text; see [`metrics`].
+pub(crate) async fn scrape(jobs: &mpsc::Sender<Job>) -> Response {
+    let figures = put(jobs, |engine| {
+        Ok(Scrape {
+            status: engine.status()?,
+            events: *engine.latest_event().borrow(),
+        })
+    });
+    match figures.await {
+        Ok(figures) => {
+            let kind = [(CONTENT_TYPE, metrics::CONTENT_TYPE)];
+            (kind, figures.into_text()).into_response()
+        }
+        Err(failure) => Refusal(failure).into_response(),
     }
 }
 
@@ -137,6 +200,11 @@ pub async fn serve(
             get(|State(desk): State<Desk>| async move {
                 desk.ask(|engine| Ok(engine.settings.config.clone())).await
             }),
+        )
+        .route("/v1/events", get(events::events))
+        .route(
+            "/v1/metrics",
+            get(|State(desk): State<Desk>| async move { scrape(&desk.jobs).await }),
         )
         .route("/v1/version", get(version))
         .route("/v1/reload", post(reload))

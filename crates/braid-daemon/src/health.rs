@@ -40,6 +40,8 @@ pub struct Trouble {
     pub(crate) reconcile: Option<Failure>,
     /// Why the last reload was refused.
     pub(crate) reload: Option<Failure>,
+    /// Why nobody can ask for metrics although the configuration says where.
+    pub(crate) metrics: Option<String>,
     /// Why the state of an earlier daemon could not be read.
     pub(crate) lost_state: Option<String>,
 }
@@ -144,6 +146,13 @@ pub fn health(engine: &Engine) -> Vec<Health> {
             code: "events-unwritten".into(),
             text: format!("events are only kept in memory: {why}"),
             fix: "free some room in the run directory's file system".into(),
+        });
+    }
+    if let Some(why) = &engine.trouble.metrics {
+        health.push(Health {
+            code: "metrics".into(),
+            text: format!("{why}: nobody can ask for metrics there"),
+            fix: "free that address or name another, then braid reload".into(),
         });
     }
     health.extend(engine.trouble.alarms());

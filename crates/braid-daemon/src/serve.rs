@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::api::{self, Job};
 use crate::engine::{Engine, Started};
 use crate::failure::Failure;
+use crate::metrics;
 use crate::peer::Gate;
 use crate::preflight;
 use crate::report::{DownReport, UpReport};
@@ -81,6 +82,7 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
         // Sent or dropped: either way the service is over.
         let _ = ended.await;
     };
+    tokio::spawn(metrics::export(jobs.clone()));
     let service = tokio::spawn(api::serve(listener, gate, jobs, commit, end_of_service));
     herald.ready(started.report);
     tracing::info!(pid = std::process::id(), "ready");
@@ -143,6 +145,7 @@ async fn follow(
             },
             job = questions.recv() => match job {
                 Some(Job::Ask(question)) => question(&engine),
+                Some(Job::Change(change)) => change(&mut engine),
                 Some(Job::Reload(answer)) => {
                     let outcome = engine.reload().await;
                     // An asker that has hung up needs no answer.
