@@ -1,6 +1,7 @@
-//! Who the uplinks are: those seen now, and those seen before whose flows are still in the kernel.
+//! Who the uplinks are: those seen now, and those seen before whose flows are still in the kernel;
+//! and how each stands.
 //!
-//! Pure: discoveries go in, the datapath's entries and slot tables come out.
+//! Pure: discoveries and verdicts go in, the datapath's entries and slot tables come out.
 //!
 //! Rules:
 //! - An uplink keeps its number for as long as it is known, also across restarts of the daemon,
@@ -11,6 +12,8 @@
 //! - Uplinks that nobody named are their devices: one that is renamed is the same uplink under
 //!   another name (and has the weight of that name). Uplinks of a configuration are what their
 //!   device's name says, whichever device bears it.
+//! - An uplink that nothing gets through takes no new flows, unless there is no better one for that
+//!   family of addresses: then the judgement may be wrong, and nothing is lost by trying.
 //! - A change of membership moves as few slots as possible, so that sticky flows stay put.
 
 use std::mem;
@@ -21,6 +24,7 @@ use std::ops::RangeInclusive;
 use braid_balance::{Exit, Family, Layer, UplinkEntry, Walk};
 use braid_core::slots::{SLOTS, SlotTable, Weights};
 use braid_core::{MAX_UPLINKS, UplinkId};
+use braid_uplink::liveness::{Look, Verdict};
 use braid_uplink::{Discovery, Link, LinkState, Reason, Snapshot, Uplink};
 
 use crate::config::Policy;
@@ -28,7 +32,7 @@ use crate::settings::Settings;
 use crate::state::Remembered;
 
 /// One uplink, here or gone.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Member {
     /// Its number.
     pub id: UplinkId,
@@ -38,11 +42,51 @@ pub struct Member {
     pub ports: RangeInclusive<u16>,
     /// What it is, or was when it was last usable.
     pub uplink: Uplink,
-    /// Why it cannot be used now; `None`: it can.
+    /// Why it cannot be used now, as far as its device tells; `None`: it can.
     pub down: Option<String>,
+    /// It is down in a way that no packet gets through: without device, carrier or address.
+    pub cut: bool,
     /// Its device exists now.
     pub present: bool,
+    /// How it fares, while it is watched.
+    pub look: Option<Look>,
 }
+
+impl Member {
+    /// The judgement over it; up while nothing is known against it.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        self.look.as_ref().map_or(Verdict::Up, |look| look.verdict)
+    }
+
+    /// Whether nothing gets through it, by its device or by judgement.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.cut || (self.down.is_none() && self.verdict() == Verdict::Dead)
+    }
+
+    /// Whether it has a way out for a family.
+    #[must_use]
+    pub fn has(&self, family: Family) -> bool {
+        match family {
+            Family::V4 => self.uplink.v4.is_some(),
+            Family::V6 => self.uplink.v6.is_some(),
+        }
+    }
+
+    /// Whether new flows of a family do well on it, as far as known.
+    #[must_use]
+    pub fn works(&self, family: Family) -> bool {
+        let way = self.look.as_ref().is_none_or(|look| match family {
+            Family::V4 => look.ways.v4,
+            Family::V6 => look.ways.v6,
+        });
+        self.down.is_none() && self.has(family) && way && self.verdict().takes_new_flows()
+    }
+}
+
+/// Both families of addresses.
+pub const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 /// A change that a user would notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,11 +173,12 @@ impl Roster {
                 .rejected
                 .iter()
                 .find(|r| r.candidate.device == *device);
+            // A device that goes down loses its routes and is then no candidate at all.
+            let reason = rejected.map_or_else(|| state_of(link), |r| r.reason.clone());
+            member.cut = cuts(&reason);
             let why = match rejected {
-                Some(rejected) => rejected.reason.to_string(),
                 None if !settings.selects(device) => "not in the configuration any more".into(),
-                // A device that goes down loses its routes and is then no candidate at all.
-                None => state_of(link).to_string(),
+                _ => reason.to_string(),
             };
             if member.down.as_ref() != Some(&why) {
                 changes.push(Change::Gone(member.uplink.name.clone(), why.clone()));
@@ -201,6 +246,7 @@ impl Roster {
         if let Some(member) = known {
             let was_down = member.down.take().is_some();
             member.present = true;
+            member.cut = false;
             member.weight = settings.weight(&name);
             member.ports = settings.ports(&name).range();
             let differs = member.uplink != *uplink;
@@ -220,7 +266,9 @@ impl Roster {
             ports: settings.ports(&name).range(),
             uplink: uplink.clone(),
             down: None,
+            cut: false,
             present: true,
+            look: None,
         });
         Some(Change::Taken(name))
     }
@@ -246,9 +294,46 @@ impl Roster {
         Some(UplinkId(index))
     }
 
-    /// What the datapath is to know of every uplink that has a device.
+    /// Takes note of how the uplinks fare.
+    pub fn judge(&mut self, look: impl Fn(UplinkId) -> Option<Look>) {
+        for member in &mut self.members {
+            member.look = look(member.id);
+        }
+        self.v4 = self.table(Family::V4);
+        self.v6 = self.table(Family::V6);
+    }
+
+    /// The uplink of a number.
     #[must_use]
-    pub fn entries(&self) -> Vec<UplinkEntry> {
+    pub fn member(&self, id: UplinkId) -> Option<&Member> {
+        self.members.iter().find(|member| member.id == id)
+    }
+
+    /// Whether an uplink is to take new flows of a family: it works, or it is there and none works.
+    #[must_use]
+    pub fn carries(&self, member: &Member, family: Family) -> bool {
+        let any_works = || self.members.iter().any(|other| other.works(family));
+        member.down.is_none()
+            && member.has(family)
+            && (member.works(family) || !any_works())
+    }
+
+    /// Whether what is on an uplink has somewhere else to go.
+    #[must_use]
+    pub fn relieves(&self, member: &Member) -> bool {
+        let other_works = |family| {
+            let mut others = self.members.iter().filter(|other| other.id != member.id);
+            others.any(|other| other.works(family))
+        };
+        FAMILIES
+            .into_iter()
+            .any(|family| member.has(family) && other_works(family))
+    }
+
+    /// What the datapath is to know of every uplink that has a device. `tells` says of which ones
+    /// TCP is to be told that it is over.
+    #[must_use]
+    pub fn entries(&self, tells: impl Fn(&Member) -> bool) -> Vec<UplinkEntry> {
         let entry = |member: &Member| UplinkEntry {
             id: member.id,
             ifindex: member.uplink.ifindex,
@@ -260,8 +345,8 @@ impl Roster {
             v4: member.uplink.v4.as_ref().map(exit),
             v6: member.uplink.v6.as_ref().map(exit),
             ports: member.ports.clone(),
-            accepts_new: member.down.is_none(),
-            tells: false,
+            accepts_new: FAMILIES.iter().any(|family| self.carries(member, *family)),
+            tells: tells(member),
         };
         let present = self.members.iter().filter(|member| member.present);
         present.map(entry).collect()
@@ -290,11 +375,11 @@ impl Roster {
     }
 
     fn table(&self, family: Family) -> Option<SlotTable> {
-        let (before, has): (_, fn(&Uplink) -> bool) = match family {
-            Family::V4 => (&self.v4, |uplink| uplink.v4.is_some()),
-            Family::V6 => (&self.v6, |uplink| uplink.v6.is_some()),
+        let before = match family {
+            Family::V4 => &self.v4,
+            Family::V6 => &self.v6,
         };
-        let able = self.usable().filter(|member| has(&member.uplink));
+        let able = self.usable().filter(|member| self.carries(member, family));
         let weights = Weights::new(able.map(|member| (member.id, member.weight.get()))).ok()?;
         Some(match before {
             Some(table) => table.rebalance(&weights),
@@ -314,11 +399,24 @@ fn state_of(link: Option<&Link>) -> Reason {
     }
 }
 
+/// Whether nothing gets through a device in this state: the flows on it are lost.
+fn cuts(reason: &Reason) -> bool {
+    matches!(
+        reason,
+        Reason::Missing
+            | Reason::AdminDown
+            | Reason::NoCarrier
+            | Reason::Dormant
+            | Reason::NoAddress
+            | Reason::NotItsAddress(_)
+    )
+}
+
 /// How a policy has the datapath walk the slots.
 #[must_use]
 pub fn walk(policy: Policy) -> Walk {
     match policy {
-        Policy::Rr | Policy::Wrr => Walk::RoundRobin,
+        Policy::Rr | Policy::Wrr | Policy::LeastLoaded => Walk::RoundRobin,
         Policy::HashSource => Walk::HashSource,
         Policy::HashPair => Walk::HashPair,
     }

@@ -8,22 +8,34 @@
 //! - Unknown keys are errors: a misspelt key that is silently ignored is the worst kind of default.
 //! - A value with a unit is a string of its own type (`"20 Mbit/s"`); a bare number never is one.
 
+mod domain;
+mod liveness;
+mod matcher;
+mod policy;
 mod problem;
 mod read;
+mod rule;
+mod sticky;
 mod table;
+mod target;
+mod uplink;
 
-use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
-use std::num::NonZeroU32;
-use std::ops::RangeInclusive;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use braid_core::Rate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use domain::{DomainPattern, HostName};
+pub use liveness::LivenessConfig;
+pub use matcher::{Dscp, IpProtocol, IpVersion, Mac, PortRange, Prefix, UidRange};
+pub use policy::{Failback, Policy};
 pub use problem::{ConfigError, Paint, Problem};
+pub use rule::{Action, CgroupPath, RuleConfig, WhenDown};
+pub use sticky::Sticky;
+pub use target::{HttpTarget, Target};
+pub use uplink::{Ports, UplinkConfig};
 
 /// Where the configuration is looked for when none is named on the command line.
 pub const DEFAULT_PATH: &str = "/etc/braid/braid.toml";
@@ -35,9 +47,21 @@ pub struct Config {
     /// How new flows are shared out. Without a word from the user: `wrr` if any uplink has a weight
     /// or a capacity, else `rr`.
     pub policy: Policy,
+    /// How long a client's flows to a site keep their uplink.
+    #[serde(default)]
+    pub sticky: Sticky,
+    /// What an uplink that is back gets.
+    #[serde(default)]
+    pub failback: Failback,
     /// The uplinks to use, exactly these. Empty: whatever default routes show.
     #[serde(default, rename = "uplink", skip_serializing_if = "Vec::is_empty")]
     pub uplinks: Vec<UplinkConfig>,
+    /// How uplinks are watched.
+    #[serde(default)]
+    pub liveness: LivenessConfig,
+    /// Which flows are not for the common policy. The first rule that matches decides.
+    #[serde(default, rename = "rule", skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<RuleConfig>,
     /// Set when the machine is to be a gateway for the networks behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lan: Option<LanConfig>,
@@ -47,86 +71,9 @@ pub struct Config {
     /// The local API on the Unix socket.
     #[serde(default)]
     pub api: ApiConfig,
-}
-
-/// How new flows are shared out over the uplinks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Policy {
-    /// Each new flow takes the next uplink, all alike.
-    #[default]
-    Rr,
-    /// Each new flow takes the next uplink, in proportion to the weights.
-    Wrr,
-    /// A source address keeps its uplink; weights set how many sources each gets.
-    HashSource,
-    /// A pair of source and destination addresses keeps its uplink.
-    HashPair,
-}
-
-impl Policy {
-    /// The words a user may write, in the order of the documentation.
-    pub const NAMES: [&'static str; 4] = ["rr", "wrr", "hash-source", "hash-pair"];
-
-    /// Whether weights mean anything under this policy.
-    #[must_use]
-    pub fn uses_weights(self) -> bool {
-        self != Policy::Rr
-    }
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Policy::Rr => "rr",
-            Policy::Wrr => "wrr",
-            Policy::HashSource => "hash-source",
-            Policy::HashPair => "hash-pair",
-        })
-    }
-}
-
-impl FromStr for Policy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "rr" => Ok(Policy::Rr),
-            "wrr" => Ok(Policy::Wrr),
-            "hash-source" => Ok(Policy::HashSource),
-            "hash-pair" => Ok(Policy::HashPair),
-            _ => Err(format!(
-                "no policy {text:?}; there are {}",
-                Policy::NAMES.join(", ")
-            )),
-        }
-    }
-}
-
-/// One uplink that the user named.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct UplinkConfig {
-    /// What the uplink is called everywhere; the device's name if not given.
-    pub name: String,
-    /// The network device, for example `eth0`.
-    pub device: String,
-    /// Relative share of new flows; needs no unit, only the proportion matters. None: 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub weight: Option<NonZeroU32>,
-    /// What the uplink carries; another way to give the weight.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>")]
-    pub capacity: Option<Rate>,
-    /// IPv4 gateway to use instead of the one that the routing table shows.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gateway4: Option<Ipv4Addr>,
-    /// IPv6 gateway to use instead of the one that the routing table shows.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gateway6: Option<Ipv6Addr>,
-    /// Source ports for flows whose own port is taken.
+    /// Figures for a monitoring system.
     #[serde(default)]
-    pub ports: Ports,
+    pub metrics: MetricsConfig,
 }
 
 /// The networks behind this machine.
@@ -200,73 +147,13 @@ pub struct ApiConfig {
     pub group: Option<String>,
 }
 
-/// A range of source ports, written `"16384-32767"`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "String", into = "String")]
-#[schemars(with = "String")]
-pub struct Ports(RangeInclusive<u16>);
-
-impl Ports {
-    /// The lowest port that may be in a range: those below belong to services.
-    pub const LOWEST: u16 = 1024;
-
-    /// The ports, lowest to highest.
-    #[must_use]
-    pub fn range(&self) -> RangeInclusive<u16> {
-        self.0.clone()
-    }
-}
-
-impl Default for Ports {
-    /// Below Linux' own ephemeral range (32768–60999), so that local sockets and mappings do not
-    /// compete for ports.
-    fn default() -> Self {
-        Self(16_384..=32_767)
-    }
-}
-
-impl fmt::Display for Ports {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.0.start(), self.0.end())
-    }
-}
-
-impl From<Ports> for String {
-    fn from(ports: Ports) -> Self {
-        ports.to_string()
-    }
-}
-
-impl TryFrom<String> for Ports {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl FromStr for Ports {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (low, high) = text.split_once('-').ok_or("not a range of ports")?;
-        let port = |text: &str| {
-            let text = text.trim();
-            text.parse::<u16>()
-                .map_err(|_| format!("{text:?} is no port number"))
-        };
-        let (low, high) = (port(low)?, port(high)?);
-        if low > high {
-            return Err(format!("the range is empty: {low} is above {high}"));
-        }
-        if low < Self::LOWEST {
-            return Err(format!(
-                "{low} is below {}, where services listen",
-                Self::LOWEST
-            ));
-        }
-        Ok(Self(low..=high))
-    }
+/// Figures for a monitoring system.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MetricsConfig {
+    /// Address and port that Prometheus may ask, besides the local API. None: no port is opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen: Option<SocketAddr>,
 }
 
 impl Config {

@@ -4,7 +4,9 @@
 
 use std::ops::Range;
 use std::str::FromStr;
+use std::time::Duration;
 
+use braid_core::units::{UnitError, duration};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -96,17 +98,102 @@ impl<'t, 'i> Table<'t, 'i> {
             problems.push(wrong_type(key, "a string in quotes", value).fix(fix));
             return None;
         };
-        match text.parse() {
-            Ok(parsed) => Some(At {
-                value: parsed,
-                at: value.span(),
-            }),
-            Err(error) => {
-                let what = format!("`{key}` cannot be {text:?}");
-                problems.push(Problem::new(what, value.span(), error.to_string()).fix(fix));
-                None
-            }
+        read_text(key, text, value.span(), fix, problems)
+    }
+
+    /// Takes out a string, or a list of strings, that each mean something; whole numbers may stand
+    /// without quotes.
+    pub(super) fn list<T>(
+        &mut self,
+        key: &str,
+        fix: &str,
+        problems: &mut Vec<Problem>,
+    ) -> Vec<At<T>>
+    where
+        T: FromStr<Err: std::fmt::Display>,
+    {
+        let Some(value) = self.take(key) else {
+            return Vec::new();
+        };
+        let items: Vec<&Spanned<DeValue<'_>>> = match value.get_ref() {
+            DeValue::Array(items) => items.iter().collect(),
+            _ => vec![value],
+        };
+        if items.is_empty() {
+            let what = format!("`{key}` is an empty list");
+            let fix = "leave the line out, or write something into the list";
+            problems.push(Problem::new(what, value.span(), "says nothing").fix(fix));
         }
+        let mut list = Vec::new();
+        for item in items {
+            let text = match item.get_ref() {
+                DeValue::String(text) => text.to_string(),
+                DeValue::Integer(number) => number.to_string(),
+                _ => {
+                    problems.push(wrong_type(
+                        key,
+                        "a string in quotes, or a list of them",
+                        item,
+                    ));
+                    continue;
+                }
+            };
+            list.extend(read_text(key, &text, item.span(), fix, problems));
+        }
+        list
+    }
+
+    /// Takes out a string that means something, or a whole number without quotes.
+    pub(super) fn one<T>(
+        &mut self,
+        key: &str,
+        fix: &str,
+        problems: &mut Vec<Problem>,
+    ) -> Option<At<T>>
+    where
+        T: FromStr<Err: std::fmt::Display>,
+    {
+        let value = self.take(key)?;
+        let text = match value.get_ref() {
+            DeValue::String(text) => text.to_string(),
+            DeValue::Integer(number) => number.to_string(),
+            _ => {
+                problems.push(wrong_type(key, "a string in quotes or a number", value).fix(fix));
+                return None;
+            }
+        };
+        read_text(key, &text, value.span(), fix, problems)
+    }
+
+    /// Whether a key is there and has not been taken out.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.entries.iter().any(|(_, name, _)| *name == key)
+    }
+
+    /// Takes out a span of time within bounds.
+    pub(super) fn time(
+        &mut self,
+        key: &str,
+        (least, most): (Duration, Duration),
+        problems: &mut Vec<Problem>,
+    ) -> Option<At<Duration>> {
+        let (low, high) = (duration::display(least), duration::display(most));
+        let fix = format!("write a time from \"{low}\" to \"{high}\"");
+        let time: At<Span> = self.parsed(key, &fix, problems)?;
+        let Span(span) = time.value;
+        let label = match span {
+            _ if span < least => "too short",
+            _ if span > most => "too long",
+            _ => {
+                return Some(At {
+                    value: span,
+                    at: time.at,
+                });
+            }
+        };
+        let what = format!("`{key}` cannot be \"{}\"", duration::display(span));
+        problems.push(Problem::new(what, time.at, label).fix(fix));
+        None
     }
 
     /// Takes out one word of a fixed list.
@@ -226,6 +313,37 @@ impl<'t, 'i> Table<'t, 'i> {
             let what = format!("unknown key `{key}` in {}", self.title);
             problems.push(Problem::new(what, at, "not known here").fix(fix));
         }
+    }
+}
+
+fn read_text<T>(
+    key: &str,
+    text: &str,
+    at: Range<usize>,
+    fix: &str,
+    problems: &mut Vec<Problem>,
+) -> Option<At<T>>
+where
+    T: FromStr<Err: std::fmt::Display>,
+{
+    match text.parse::<T>() {
+        Ok(value) => Some(At { value, at }),
+        Err(error) => {
+            let what = format!("`{key}` cannot be {text:?}");
+            problems.push(Problem::new(what, at, error.to_string()).fix(fix));
+            None
+        }
+    }
+}
+
+/// A span of time as text.
+struct Span(Duration);
+
+impl FromStr for Span {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        duration::parse(text).map(Span)
     }
 }
 

@@ -1,34 +1,18 @@
-//! From TOML text to a [`Config`], noting all that is wrong on the way.
+//! `[[uplink]]`.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::ops::Range;
-use std::sync::Arc;
 
-use braid_core::{MAX_UPLINKS, Rate};
-use miette::NamedSource;
-use toml::de::{DeTable, DeValue};
+use braid_core::{MAX_UPLINKS, Rate, Share};
+use toml::de::DeTable;
 
-use super::problem::{ConfigError, Problem};
-use super::table::{At, Table, wrong_type};
-use super::{ApiConfig, Config, DatapathConfig, Hook, LanConfig, Policy, UplinkConfig};
-
-const TOP: (&str, &[&str]) = (
-    "the top level",
-    &["policy", "uplink", "lan", "datapath", "api"],
-);
-const UPLINK: (&str, &[&str]) = (
-    "[[uplink]]",
-    &[
-        "name", "device", "weight", "capacity", "gateway4", "gateway6", "ports",
-    ],
-);
-const LAN: (&str, &[&str]) = ("[lan]", &["devices", "forward"]);
-const DATAPATH: (&str, &[&str]) = (
-    "[datapath]",
-    &["hook", "coexist", "max_flows", "max_embryos"],
-);
-const API: (&str, &[&str]) = ("[api]", &["group"]);
-pub(super) const SECTIONS: &[(&str, &[&str])] = &[TOP, UPLINK, LAN, DATAPATH, API];
+use super::super::problem::Problem;
+use super::super::rule::Action;
+use super::super::table::{At, Table};
+use super::super::target::Target;
+use super::super::uplink::{FIRST_TIER, UplinkConfig};
+use super::{SECTIONS, UPLINK};
 
 /// Weights above this say nothing that a smaller proportion would not.
 const MAX_WEIGHT: u32 = 1_000_000;
@@ -36,110 +20,36 @@ const MAX_WEIGHT: u32 = 1_000_000;
 const MAX_NAME: usize = 32;
 /// `IFNAMSIZ` less its final zero.
 const MAX_DEVICE: usize = 15;
+/// Tiers are for telling cheap from dear: nobody has more kinds of uplinks than uplinks.
+const LAST_TIER: u32 = 32;
+/// Targets of one uplink: a burst asks all of them.
+const MAX_TARGETS: usize = 16;
 
 /// An uplink as read, with the places that checks across uplinks point at.
-struct Draft {
-    name: At<String>,
-    device: At<String>,
+pub(super) struct Draft {
+    pub name: At<String>,
+    pub device: At<String>,
     weight: Option<At<u32>>,
     capacity: Option<At<Rate>>,
     /// Neither a weight nor a capacity is written, not even a wrong one.
     shareless: bool,
-    config: UplinkConfig,
+    pub config: UplinkConfig,
 }
 
-pub(super) fn read(name: &str, text: &str) -> Result<Config, ConfigError> {
-    let mut problems = Vec::new();
-    let (document, syntax) = DeTable::parse_recoverable(text);
-    for error in syntax {
-        let at = error.span().unwrap_or(0..0);
-        problems.push(Problem::new(error.message(), at, "here"));
+impl Draft {
+    /// Whether its share of flows is written down.
+    pub fn has_share(&self) -> bool {
+        self.weight.is_some() || self.capacity.is_some()
     }
-    // After a syntax error keys may have landed in the wrong table: what is said about them then
-    // would mislead, so meaning waits until the text can be read.
-    let mut config = Config::default();
-    if problems.is_empty() {
-        config = top(document.get_ref(), &mut problems);
-    }
-    if problems.is_empty() {
-        return Ok(config);
-    }
-    let source = Arc::new(NamedSource::new(name, text.to_owned()));
-    problems.sort_by_key(Problem::offset);
-    let problems = problems
+}
+
+pub(super) fn uplinks(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<Draft> {
+    let tables = super::tables(table, "uplink", problems);
+    let drafts: Vec<Draft> = tables
         .into_iter()
-        .map(|problem| problem.within(&source))
+        .filter_map(|(inner, at)| uplink(inner, at, problems))
         .collect();
-    Err(ConfigError::Invalid {
-        name: name.to_owned(),
-        problems,
-    })
-}
-
-fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> Config {
-    let mut table = Table::new(TOP.0, TOP.1, document);
-    let policy = table
-        .word("policy", &Policy::NAMES, problems)
-        .map(|policy| policy.value);
-    let drafts = uplinks(&mut table, problems);
     across_uplinks(&drafts, problems);
-    let lan = section(&mut table, "lan", problems).map(|(inner, _)| lan(inner, &drafts, problems));
-    let datapath = section(&mut table, "datapath", problems)
-        .map_or_else(DatapathConfig::default, |(inner, _)| {
-            datapath(inner, problems)
-        });
-    let api = section(&mut table, "api", problems)
-        .map_or_else(ApiConfig::default, |(inner, _)| api(inner, problems));
-    table.finish(SECTIONS, problems);
-
-    let weighted = drafts
-        .iter()
-        .any(|draft| draft.weight.is_some() || draft.capacity.is_some());
-    let unsaid = if weighted { Policy::Wrr } else { Policy::Rr };
-    let uplinks = drafts.into_iter().map(|draft| draft.config).collect();
-    Config {
-        policy: policy.unwrap_or(unsaid),
-        uplinks,
-        lan,
-        datapath,
-        api,
-    }
-}
-
-/// Takes out a `[section]`.
-fn section<'t, 'i>(
-    table: &mut Table<'t, 'i>,
-    key: &str,
-    problems: &mut Vec<Problem>,
-) -> Option<(&'t DeTable<'i>, Range<usize>)> {
-    let value = table.take(key)?;
-    let inner = value.get_ref().as_table();
-    if inner.is_none() {
-        let fix = format!("write [{key}] on a line of its own, and its keys below");
-        problems.push(wrong_type(key, "a table", value).fix(fix));
-    }
-    inner.map(|inner| (inner, value.span()))
-}
-
-fn uplinks(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<Draft> {
-    let Some(value) = table.take("uplink") else {
-        return Vec::new();
-    };
-    let items = match value.get_ref() {
-        DeValue::Array(items) => items,
-        _ => {
-            let fix = "write [[uplink]], with two brackets, for each of them";
-            problems.push(wrong_type("uplink", "a list of tables", value).fix(fix));
-            return Vec::new();
-        }
-    };
-    let mut drafts = Vec::new();
-    for item in items.iter() {
-        match item.get_ref().as_table() {
-            Some(inner) => drafts.extend(uplink(inner, item.span(), problems)),
-            None => problems.push(wrong_type("uplink", "a list of tables", item)),
-        }
-    }
     drafts
 }
 
@@ -154,6 +64,10 @@ fn uplink(inner: &DeTable<'_>, at: Range<usize>, problems: &mut Vec<Problem>) ->
     let gateway4 = table.parsed("gateway4", "write an address like \"192.0.2.1\"", problems);
     let gateway6 = table.parsed("gateway6", "write an address like \"fe80::1\"", problems);
     let ports = table.parsed("ports", "write a range like \"16384-32767\"", problems);
+    let tier = table.count("tier", 1..=LAST_TIER, problems);
+    let metered = table.truth("metered", problems);
+    let overflow = overflow(&mut table, problems);
+    let targets = targets(&mut table, problems);
     table.finish(SECTIONS, problems);
 
     check_gateways(gateway4.as_ref(), gateway6.as_ref(), problems);
@@ -177,6 +91,13 @@ fn uplink(inner: &DeTable<'_>, at: Range<usize>, problems: &mut Vec<Problem>) ->
         let fix = "leave the uplink out to send nothing over it";
         problems.push(Problem::new(what, capacity.at.clone(), "carries nothing").fix(fix));
     }
+    if let (Some(overflow), false) = (&overflow, has("capacity")) {
+        let what = "`overflow` needs a capacity";
+        problems.push(
+            Problem::new(what, overflow.at.clone(), "a part of what?")
+                .fix("add a line like capacity = \"20 Mbit/s\""),
+        );
+    }
     let Some(device) = device else {
         if !had_device {
             let fix = "add a line like device = \"eth0\" (`ip link` lists them)";
@@ -198,6 +119,10 @@ fn uplink(inner: &DeTable<'_>, at: Range<usize>, problems: &mut Vec<Problem>) ->
         gateway4: gateway4.map(|gateway| gateway.value),
         gateway6: gateway6.map(|gateway| gateway.value),
         ports: ports.map(|ports| ports.value).unwrap_or_default(),
+        tier: tier.map_or(FIRST_TIER, |tier| tier.value as u8),
+        metered: metered.unwrap_or(false),
+        overflow: overflow.map(|share| share.value),
+        targets,
     };
     Some(Draft {
         name,
@@ -222,7 +147,30 @@ fn weight(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Option<At<u
     weight
 }
 
-fn check_device(device: &At<String>, problems: &mut Vec<Problem>) {
+fn overflow(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Option<At<Share>> {
+    let fix = "write a share like \"80 %\"";
+    let overflow: At<Share> = table.parsed("overflow", fix, problems)?;
+    if overflow.value == Share::NONE {
+        let what = "`overflow` cannot be nothing";
+        let fix = "to use the next tier always, give its uplinks the same tier";
+        problems.push(Problem::new(what, overflow.at.clone(), "0 %").fix(fix));
+        return None;
+    }
+    Some(overflow)
+}
+
+/// Takes out `targets`, here and in `[liveness]`.
+pub(super) fn targets(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<Target> {
+    let targets = table.list::<Target>("targets", Target::FIX, problems);
+    super::no_repeats("targets", &targets, problems);
+    if let Some(extra) = targets.get(MAX_TARGETS) {
+        let what = format!("more than {MAX_TARGETS} targets");
+        problems.push(Problem::new(what, extra.at.clone(), "one too many"));
+    }
+    targets.into_iter().map(|target| target.value).collect()
+}
+
+pub(super) fn check_device(device: &At<String>, problems: &mut Vec<Problem>) {
     let name = device.value.as_str();
     let label = match name {
         "" => "empty",
@@ -244,18 +192,29 @@ fn check_device(device: &At<String>, problems: &mut Vec<Problem>) {
 }
 
 fn check_name(name: &At<String>, problems: &mut Vec<Problem>) {
+    if Action::RESERVED.contains(&name.value.as_str()) {
+        let what = format!("no uplink can be called {:?}", name.value);
+        let fix = "give it another name";
+        let label = "means something else in a rule's `use`";
+        problems.push(Problem::new(what, name.at.clone(), label).fix(fix));
+    }
+    check_label("uplink", name, problems);
+}
+
+/// Names of uplinks and rules become metric labels and table cells.
+pub(super) fn check_label(kind: &str, name: &At<String>, problems: &mut Vec<Problem>) {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let good = (1..=MAX_NAME).contains(&name.value.len()) && name.value.chars().all(fits);
     if !good {
-        let what = format!("no uplink can be called {:?}", name.value);
+        let what = format!("no {kind} can be called {:?}", name.value);
         let fix = "use 1 to 32 letters, digits, '-', '_' and '.'";
         problems.push(Problem::new(what, name.at.clone(), "this name").fix(fix));
     }
 }
 
 fn check_gateways(
-    v4: Option<&At<std::net::Ipv4Addr>>,
-    v6: Option<&At<std::net::Ipv6Addr>>,
+    v4: Option<&At<Ipv4Addr>>,
+    v6: Option<&At<Ipv6Addr>>,
     problems: &mut Vec<Problem>,
 ) {
     let bad4 = v4.filter(|a| {
@@ -325,70 +284,5 @@ fn across_uplinks(drafts: &[Draft], problems: &mut Vec<Problem>) {
                 .also(capacity.at.clone(), "a capacity here")
                 .fix("add a line like capacity = \"20 Mbit/s\""),
         );
-    }
-}
-
-fn lan(inner: &DeTable<'_>, drafts: &[Draft], problems: &mut Vec<Problem>) -> LanConfig {
-    let mut table = Table::new(LAN.0, LAN.1, inner);
-    let devices = table.texts("devices", problems);
-    let forward = table.truth("forward", problems).unwrap_or(true);
-    table.finish(SECTIONS, problems);
-    for (i, device) in devices.iter().enumerate() {
-        check_device(device, problems);
-        if let Some(draft) = drafts
-            .iter()
-            .find(|draft| draft.device.value == device.value)
-        {
-            let what = format!("{:?} faces the clients and is an uplink too", device.value);
-            problems.push(
-                Problem::new(what, device.at.clone(), "a LAN device here")
-                    .also(draft.device.at.clone(), "an uplink here")
-                    .fix("remove it from one of the two"),
-            );
-        }
-        if let Some(first) = devices[..i]
-            .iter()
-            .find(|other| other.value == device.value)
-        {
-            let what = format!("{:?} is listed twice", device.value);
-            problems.push(
-                Problem::new(what, device.at.clone(), "again here")
-                    .also(first.at.clone(), "first here")
-                    .fix("remove one of the two"),
-            );
-        }
-    }
-    LanConfig {
-        devices: devices.into_iter().map(|device| device.value).collect(),
-        forward,
-    }
-}
-
-fn datapath(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> DatapathConfig {
-    let mut table = Table::new(DATAPATH.0, DATAPATH.1, inner);
-    let default = DatapathConfig::default();
-    let hook = table.word::<Hook>("hook", &["auto", "tcx", "clsact"], problems);
-    let coexist = table.truth("coexist", problems);
-    let max_flows = table.count("max_flows", 1024..=16_777_216, problems);
-    let max_embryos = table.count("max_embryos", 1024..=4_194_304, problems);
-    table.finish(SECTIONS, problems);
-    DatapathConfig {
-        hook: hook.map_or(default.hook, |hook| hook.value),
-        coexist: coexist.unwrap_or(default.coexist),
-        max_flows: max_flows.map_or(default.max_flows, |n| n.value),
-        max_embryos: max_embryos.map_or(default.max_embryos, |n| n.value),
-    }
-}
-
-fn api(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> ApiConfig {
-    let mut table = Table::new(API.0, API.1, inner);
-    let group = table.text("group", problems);
-    table.finish(SECTIONS, problems);
-    if let Some(empty) = group.as_ref().filter(|group| group.value.is_empty()) {
-        let fix = "name a group, or leave the line out for root alone";
-        problems.push(Problem::new("no group", empty.at.clone(), "empty").fix(fix));
-    }
-    ApiConfig {
-        group: group.map(|group| group.value),
     }
 }

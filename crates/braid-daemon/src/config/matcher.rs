@@ -1,0 +1,418 @@
+//! What a rule can ask of a packet: prefixes, port and user ranges, protocols, link-layer
+//! addresses. Each is a type that reads what a user writes and prints what it reads.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Gives a type that displays and parses the traits that serde's `try_from`/`into` want.
+macro_rules! as_text {
+    ($type:ty) => {
+        impl From<$type> for String {
+            fn from(value: $type) -> Self {
+                value.to_string()
+            }
+        }
+
+        impl TryFrom<String> for $type {
+            type Error = String;
+
+            fn try_from(text: String) -> Result<Self, Self::Error> {
+                text.parse()
+            }
+        }
+    };
+}
+pub(super) use as_text;
+
+/// IP version.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum IpVersion {
+    /// IPv4.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+}
+
+impl IpVersion {
+    /// The words a user may write.
+    pub(super) const NAMES: [&'static str; 2] = ["ipv4", "ipv6"];
+
+    /// The version of an address.
+    #[must_use]
+    pub fn of(address: IpAddr) -> IpVersion {
+        match address {
+            IpAddr::V4(_) => IpVersion::Ipv4,
+            IpAddr::V6(_) => IpVersion::Ipv6,
+        }
+    }
+}
+
+impl fmt::Display for IpVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            IpVersion::Ipv4 => "ipv4",
+            IpVersion::Ipv6 => "ipv6",
+        })
+    }
+}
+
+impl FromStr for IpVersion {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "ipv4" => Ok(IpVersion::Ipv4),
+            "ipv6" => Ok(IpVersion::Ipv6),
+            _ => Err(format!("no IP version is called {text:?}")),
+        }
+    }
+}
+
+/// A network, `"192.0.2.0/24"`, or one address.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub struct Prefix {
+    address: IpAddr,
+    length: u8,
+}
+
+impl Prefix {
+    /// Its first address.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// How many bits of it are given, 0 to 32 or 128.
+    #[must_use]
+    pub fn length(&self) -> u8 {
+        self.length
+    }
+
+    /// Whether an address is in it.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let same = self.address.is_ipv4() == address.is_ipv4();
+        same && masked(address, self.length) == self.address
+    }
+
+    /// Whether all of another is in it.
+    #[must_use]
+    pub fn covers(&self, other: &Prefix) -> bool {
+        self.length <= other.length && self.contains(other.address)
+    }
+}
+
+/// The address with all bits after the first `length` cleared.
+fn masked(address: IpAddr, length: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(a) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+            Ipv4Addr::from_bits(a.to_bits() & mask).into()
+        }
+        IpAddr::V6(a) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
+            Ipv6Addr::from_bits(a.to_bits() & mask).into()
+        }
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, Some(length)),
+            None => (text, None),
+        };
+        let address: IpAddr = address
+            .parse()
+            .map_err(|_| format!("{address:?} is not an IP address"))?;
+        let all = if address.is_ipv4() { 32 } else { 128 };
+        let length = match length {
+            None => all,
+            Some(digits) => digits
+                .parse()
+                .ok()
+                .filter(|length| *length <= all)
+                .ok_or_else(|| format!("a prefix has 0 to {all} bits, not {digits:?}"))?,
+        };
+        let first = masked(address, length);
+        if first != address {
+            return Err(format!(
+                "bits are set after the first {length}: {first}/{length}?"
+            ));
+        }
+        Ok(Prefix { address, length })
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = if self.address.is_ipv4() { 32 } else { 128 };
+        match self.length == all {
+            true => self.address.fmt(f),
+            false => write!(f, "{}/{}", self.address, self.length),
+        }
+    }
+}
+
+as_text!(Prefix);
+
+/// One number or a range of them, `"443"` or `"8000-8100"`.
+macro_rules! number_range {
+    ($(#[$doc:meta])* $name:ident, $number:ty, $least:literal, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        #[derive(Serialize, Deserialize, JsonSchema)]
+        #[serde(try_from = "String", into = "String")]
+        #[schemars(with = "String")]
+        pub struct $name(RangeInclusive<$number>);
+
+        impl $name {
+            /// Lowest to highest.
+            #[must_use]
+            pub fn range(&self) -> RangeInclusive<$number> {
+                self.0.clone()
+            }
+
+            /// Whether all of another is in it.
+            #[must_use]
+            pub fn covers(&self, other: &Self) -> bool {
+                self.0.contains(other.0.start()) && self.0.contains(other.0.end())
+            }
+
+            /// Whether some number is in both.
+            #[must_use]
+            pub fn meets(&self, other: &Self) -> bool {
+                self.0.start() <= other.0.end() && other.0.start() <= self.0.end()
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                let number = |text: &str| {
+                    let text = text.trim();
+                    text.parse::<$number>()
+                        .ok()
+                        .filter(|number| ($least..=<$number>::MAX).contains(number))
+                        .ok_or_else(|| format!("{text:?} is no {}", $what))
+                };
+                let (low, high) = match text.split_once('-') {
+                    Some((low, high)) => (number(low)?, number(high)?),
+                    None => (number(text)?, number(text)?),
+                };
+                if low > high {
+                    return Err(format!("the range is empty: {low} is above {high}"));
+                }
+                Ok(Self(low..=high))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self.0.start() == self.0.end() {
+                    true => self.0.start().fmt(f),
+                    false => write!(f, "{}-{}", self.0.start(), self.0.end()),
+                }
+            }
+        }
+
+        as_text!($name);
+    };
+}
+
+number_range!(
+    /// A port or a range of ports, `"443"` or `"8000-8100"`.
+    PortRange, u16, 1, "port number"
+);
+number_range!(
+    /// A user id or a range of them, `"1000"` or `"1000-1999"`.
+    UidRange, u32, 0, "user id"
+);
+
+/// A link-layer address, `"02:00:5e:10:00:01"`.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub struct Mac(pub [u8; 6]);
+
+impl FromStr for Mac {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut bytes = [0; 6];
+        let mut parts = text.split([':', '-']);
+        for byte in &mut bytes {
+            let part = parts.next().filter(|part| part.len() == 2);
+            *byte = part
+                .and_then(|part| u8::from_str_radix(part, 16).ok())
+                .ok_or("not six pairs of hexadecimal digits")?;
+        }
+        if parts.next().is_some() {
+            return Err("not six pairs of hexadecimal digits".to_owned());
+        }
+        if bytes[0] & 1 != 0 || bytes == [0; 6] {
+            return Err("not the address of one device".to_owned());
+        }
+        Ok(Mac(bytes))
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+as_text!(Mac);
+
+/// A transport protocol by name or IANA number. `icmp` means ICMP for IPv4 and ICMPv6 for IPv6.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub struct IpProtocol(u8);
+
+impl IpProtocol {
+    /// The protocols that have names here (IANA protocol numbers).
+    const NAMED: [(&'static str, u8); 7] = [
+        ("tcp", 6),
+        ("udp", 17),
+        ("icmp", 1),
+        ("gre", 47),
+        ("esp", 50),
+        ("sctp", 132),
+        ("ipip", 4),
+    ];
+
+    /// TCP.
+    pub const TCP: IpProtocol = IpProtocol(6);
+    /// UDP.
+    pub const UDP: IpProtocol = IpProtocol(17);
+    /// ICMP of either IP version.
+    pub const ICMP: IpProtocol = IpProtocol(1);
+    const ICMPV6: u8 = 58;
+
+    /// Its number in packets of an IP version.
+    #[must_use]
+    pub fn number(self, version: IpVersion) -> u8 {
+        match (self, version) {
+            (IpProtocol::ICMP, IpVersion::Ipv6) => IpProtocol::ICMPV6,
+            (IpProtocol(number), _) => number,
+        }
+    }
+
+    /// The same number in packets of both IP versions, if it is the same.
+    #[must_use]
+    pub fn one_number(self) -> Option<u8> {
+        (self != IpProtocol::ICMP).then_some(self.0)
+    }
+
+    /// Whether its packets have ports.
+    #[must_use]
+    pub fn has_ports(self) -> bool {
+        matches!(self.0, 6 | 17)
+    }
+}
+
+impl FromStr for IpProtocol {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let named = Self::NAMED.iter().find(|(name, _)| *name == text);
+        match (named, text.parse::<u8>()) {
+            (Some((_, number)), _) => Ok(IpProtocol(*number)),
+            (None, Ok(Self::ICMPV6)) => Ok(IpProtocol::ICMP),
+            (None, Ok(number)) => Ok(IpProtocol(number)),
+            (None, Err(_)) => Err(format!("no protocol is called {text:?}")),
+        }
+    }
+}
+
+impl fmt::Display for IpProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Self::NAMED.iter().find(|(_, number)| *number == self.0) {
+            Some((name, _)) => f.write_str(name),
+            None => self.0.fmt(f),
+        }
+    }
+}
+
+as_text!(IpProtocol);
+
+/// A differentiated-services code point by name or number, 0 to 63: `"ef"`, `"af41"`, `"cs1"`,
+/// `"46"`.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub struct Dscp(u8);
+
+impl Dscp {
+    const EF: u8 = 46;
+
+    /// Its number, 0 to 63.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        self.0
+    }
+}
+
+impl FromStr for Dscp {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Ok(number) = text.parse::<u8>() {
+            let beyond = || format!("{number} is beyond 63");
+            return (number < 64).then_some(Dscp(number)).ok_or_else(beyond);
+        }
+        let digit = |c: u8, most: u8| c.checked_sub(b'0').filter(|d| *d <= most);
+        let number = match text.as_bytes() {
+            b"ef" => Some(Self::EF),
+            // RFC 2474 §4.2.2.1: class selectors.
+            [b'c', b's', class] => digit(*class, 7).map(|class| class * 8),
+            // RFC 2597 §6: class 1 to 4, drop precedence 1 to 3.
+            [b'a', b'f', class, drop] => match (digit(*class, 4), digit(*drop, 3)) {
+                (Some(class @ 1..), Some(drop @ 1..)) => Some(class * 8 + drop * 2),
+                _ => None,
+            },
+            _ => None,
+        };
+        number
+            .map(Dscp)
+            .ok_or_else(|| format!("no code point is called {text:?}"))
+    }
+}
+
+impl fmt::Display for Dscp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (class, rest) = (self.0 / 8, self.0 % 8);
+        match (class, rest) {
+            _ if self.0 == Self::EF => f.write_str("ef"),
+            (_, 0) => write!(f, "cs{class}"),
+            (1..=4, 2 | 4 | 6) => write!(f, "af{class}{}", rest / 2),
+            _ => self.0.fmt(f),
+        }
+    }
+}
+
+as_text!(Dscp);

@@ -1,0 +1,286 @@
+//! From TOML text to a [`Config`], noting all that is wrong on the way.
+
+mod liveness;
+mod rules;
+mod uplinks;
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
+
+use miette::NamedSource;
+use toml::de::{DeTable, DeValue};
+
+use super::policy::{Failback, Policy};
+use super::problem::{ConfigError, Problem};
+use super::table::{At, Table, wrong_type};
+use super::{ApiConfig, Config, DatapathConfig, Hook, LanConfig, LivenessConfig, MetricsConfig};
+use uplinks::Draft;
+
+const TOP: (&str, &[&str]) = (
+    "the top level",
+    &[
+        "policy", "sticky", "failback", "uplink", "liveness", "rule", "lan", "datapath", "api",
+        "metrics",
+    ],
+);
+const UPLINK: (&str, &[&str]) = (
+    "[[uplink]]",
+    &[
+        "name", "device", "weight", "capacity", "gateway4", "gateway6", "ports", "tier", "metered",
+        "overflow", "targets",
+    ],
+);
+const LIVENESS: (&str, &[&str]) = (
+    "[liveness]",
+    &[
+        "enabled",
+        "targets",
+        "need",
+        "interval",
+        "metered_interval",
+        "rise",
+        "tell_tcp",
+        "portal",
+        "portal_expect",
+        "degraded_loss",
+        "degraded_rtt",
+    ],
+);
+const RULE: (&str, &[&str]) = (
+    "[[rule]]",
+    &[
+        "name",
+        "source",
+        "destination",
+        "protocol",
+        "source_port",
+        "port",
+        "dscp",
+        "mac",
+        "domain",
+        "uid",
+        "user",
+        "cgroup",
+        "family",
+        "use",
+        "when_down",
+        "sticky",
+    ],
+);
+const LAN: (&str, &[&str]) = ("[lan]", &["devices", "forward"]);
+const DATAPATH: (&str, &[&str]) = (
+    "[datapath]",
+    &["hook", "coexist", "max_flows", "max_embryos"],
+);
+const API: (&str, &[&str]) = ("[api]", &["group"]);
+const METRICS: (&str, &[&str]) = ("[metrics]", &["listen"]);
+pub(super) const SECTIONS: &[(&str, &[&str])] =
+    &[TOP, UPLINK, LIVENESS, RULE, LAN, DATAPATH, API, METRICS];
+
+/// What a wrong `sticky` is told.
+const STICKY_FIX: &str = "write \"off\", or a time from \"1 s\" to \"24 h\" like \"10 min\"";
+
+pub(super) fn read(name: &str, text: &str) -> Result<Config, ConfigError> {
+    let mut problems = Vec::new();
+    let (document, syntax) = DeTable::parse_recoverable(text);
+    for error in syntax {
+        let at = error.span().unwrap_or(0..0);
+        problems.push(Problem::new(error.message(), at, "here"));
+    }
+    // After a syntax error keys may have landed in the wrong table: what is said about them then
+    // would mislead, so meaning waits until the text can be read.
+    let mut config = Config::default();
+    if problems.is_empty() {
+        config = top(document.get_ref(), &mut problems);
+    }
+    if problems.is_empty() {
+        return Ok(config);
+    }
+    let source = Arc::new(NamedSource::new(name, text.to_owned()));
+    problems.sort_by_key(Problem::offset);
+    let problems = problems
+        .into_iter()
+        .map(|problem| problem.within(&source))
+        .collect();
+    Err(ConfigError::Invalid {
+        name: name.to_owned(),
+        problems,
+    })
+}
+
+fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> Config {
+    let mut table = Table::new(TOP.0, TOP.1, document);
+    let policy = table.word("policy", &Policy::NAMES, problems);
+    let sticky = table.parsed("sticky", STICKY_FIX, problems);
+    let failback = table.word("failback", &Failback::NAMES, problems);
+    let drafts = uplinks::uplinks(&mut table, problems);
+    let liveness = section(&mut table, "liveness", problems)
+        .map_or_else(LivenessConfig::default, |(inner, _)| {
+            liveness::liveness(inner, problems)
+        });
+    let rules = rules::rules(&mut table, &drafts, problems);
+    let lan = section(&mut table, "lan", problems).map(|(inner, _)| lan(inner, &drafts, problems));
+    let datapath = section(&mut table, "datapath", problems)
+        .map_or_else(DatapathConfig::default, |(inner, _)| {
+            datapath(inner, problems)
+        });
+    let api = section(&mut table, "api", problems)
+        .map_or_else(ApiConfig::default, |(inner, _)| api(inner, problems));
+    let metrics = section(&mut table, "metrics", problems)
+        .map_or_else(MetricsConfig::default, |(inner, _)| {
+            metrics(inner, problems)
+        });
+    table.finish(SECTIONS, problems);
+
+    let unsaid = match drafts.iter().any(Draft::has_share) {
+        true => Policy::Wrr,
+        false => Policy::Rr,
+    };
+    Config {
+        policy: policy.map_or(unsaid, |policy| policy.value),
+        sticky: sticky.map(|sticky| sticky.value).unwrap_or_default(),
+        failback: failback.map(|word| word.value).unwrap_or_default(),
+        uplinks: drafts.into_iter().map(|draft| draft.config).collect(),
+        liveness,
+        rules,
+        lan,
+        datapath,
+        api,
+        metrics,
+    }
+}
+
+/// Takes out a list of `[[tables]]`, each with the place of its header.
+fn tables<'t, 'i>(
+    table: &mut Table<'t, 'i>,
+    key: &str,
+    problems: &mut Vec<Problem>,
+) -> Vec<(&'t DeTable<'i>, Range<usize>)> {
+    let Some(value) = table.take(key) else {
+        return Vec::new();
+    };
+    let DeValue::Array(items) = value.get_ref() else {
+        let fix = format!("write [[{key}]], with two brackets, for each of them");
+        problems.push(wrong_type(key, "a list of tables", value).fix(fix));
+        return Vec::new();
+    };
+    let mut tables = Vec::new();
+    for item in items.iter() {
+        match item.get_ref().as_table() {
+            Some(inner) => tables.push((inner, item.span())),
+            None => problems.push(wrong_type(key, "a list of tables", item)),
+        }
+    }
+    tables
+}
+
+/// A list's entries are there once each.
+fn no_repeats<T: PartialEq + Display>(key: &str, items: &[At<T>], problems: &mut Vec<Problem>) {
+    for (i, item) in items.iter().enumerate() {
+        if let Some(first) = items[..i].iter().find(|other| other.value == item.value) {
+            let what = format!("`{key}` lists \"{}\" twice", item.value);
+            problems.push(
+                Problem::new(what, item.at.clone(), "again here")
+                    .also(first.at.clone(), "first here")
+                    .fix("remove one of the two"),
+            );
+        }
+    }
+}
+
+/// Takes out a `[section]`.
+fn section<'t, 'i>(
+    table: &mut Table<'t, 'i>,
+    key: &str,
+    problems: &mut Vec<Problem>,
+) -> Option<(&'t DeTable<'i>, Range<usize>)> {
+    let value = table.take(key)?;
+    let inner = value.get_ref().as_table();
+    if inner.is_none() {
+        let fix = format!("write [{key}] on a line of its own, and its keys below");
+        problems.push(wrong_type(key, "a table", value).fix(fix));
+    }
+    inner.map(|inner| (inner, value.span()))
+}
+
+fn lan(inner: &DeTable<'_>, drafts: &[Draft], problems: &mut Vec<Problem>) -> LanConfig {
+    let mut table = Table::new(LAN.0, LAN.1, inner);
+    let devices = table.texts("devices", problems);
+    let forward = table.truth("forward", problems).unwrap_or(true);
+    table.finish(SECTIONS, problems);
+    for (i, device) in devices.iter().enumerate() {
+        uplinks::check_device(device, problems);
+        if let Some(draft) = drafts
+            .iter()
+            .find(|draft| draft.device.value == device.value)
+        {
+            let what = format!("{:?} faces the clients and is an uplink too", device.value);
+            problems.push(
+                Problem::new(what, device.at.clone(), "a LAN device here")
+                    .also(draft.device.at.clone(), "an uplink here")
+                    .fix("remove it from one of the two"),
+            );
+        }
+        if let Some(first) = devices[..i]
+            .iter()
+            .find(|other| other.value == device.value)
+        {
+            let what = format!("{:?} is listed twice", device.value);
+            problems.push(
+                Problem::new(what, device.at.clone(), "again here")
+                    .also(first.at.clone(), "first here")
+                    .fix("remove one of the two"),
+            );
+        }
+    }
+    LanConfig {
+        devices: devices.into_iter().map(|device| device.value).collect(),
+        forward,
+    }
+}
+
+fn datapath(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> DatapathConfig {
+    let mut table = Table::new(DATAPATH.0, DATAPATH.1, inner);
+    let default = DatapathConfig::default();
+    let hook = table.word::<Hook>("hook", &["auto", "tcx", "clsact"], problems);
+    let coexist = table.truth("coexist", problems);
+    let max_flows = table.count("max_flows", 1024..=16_777_216, problems);
+    let max_embryos = table.count("max_embryos", 1024..=4_194_304, problems);
+    table.finish(SECTIONS, problems);
+    DatapathConfig {
+        hook: hook.map_or(default.hook, |hook| hook.value),
+        coexist: coexist.unwrap_or(default.coexist),
+        max_flows: max_flows.map_or(default.max_flows, |n| n.value),
+        max_embryos: max_embryos.map_or(default.max_embryos, |n| n.value),
+    }
+}
+
+fn api(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> ApiConfig {
+    let mut table = Table::new(API.0, API.1, inner);
+    let group = table.text("group", problems);
+    table.finish(SECTIONS, problems);
+    if let Some(empty) = group.as_ref().filter(|group| group.value.is_empty()) {
+        let fix = "name a group, or leave the line out for root alone";
+        problems.push(Problem::new("no group", empty.at.clone(), "empty").fix(fix));
+    }
+    ApiConfig {
+        group: group.map(|group| group.value),
+    }
+}
+
+fn metrics(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> MetricsConfig {
+    let mut table = Table::new(METRICS.0, METRICS.1, inner);
+    let fix = "write an address and a port like \"127.0.0.1:9494\" or \"[::1]:9494\"";
+    let listen: Option<At<SocketAddr>> = table.parsed("listen", fix, problems);
+    table.finish(SECTIONS, problems);
+    if let Some(listen) = listen.as_ref().filter(|listen| listen.value.port() == 0) {
+        let what = "`listen` cannot have port 0";
+        problems
+            .push(Problem::new(what, listen.at.clone(), "any port, so nobody finds it").fix(fix));
+    }
+    MetricsConfig {
+        listen: listen.map(|listen| listen.value),
+    }
+}

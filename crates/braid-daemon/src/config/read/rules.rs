@@ -1,0 +1,291 @@
+//! `[[rule]]`.
+
+use std::ops::Range;
+
+use super::super::matcher::{Dscp, IpProtocol, IpVersion, UidRange};
+use super::super::policy::Policy;
+use super::super::problem::Problem;
+use super::super::rule::{Action, CgroupPath, RuleConfig, WhenDown};
+use super::super::sticky::Sticky;
+use super::super::table::{At, Table, nearest};
+use super::uplinks::{Draft, check_label};
+use super::{RULE, SECTIONS, STICKY_FIX};
+
+/// Rules that go by domain: the datapath has a bit for each.
+const MAX_DOMAIN_RULES: usize = 64;
+/// A login name's longest (useradd(8)).
+const MAX_USER: usize = 32;
+
+pub(super) fn rules(
+    table: &mut Table<'_, '_>,
+    uplinks: &[Draft],
+    problems: &mut Vec<Problem>,
+) -> Vec<RuleConfig> {
+    let mut rules = Vec::new();
+    let mut names: Vec<At<String>> = Vec::new();
+    let tables = super::tables(table, "rule", problems);
+    for (number, (inner, at)) in (1..).zip(tables) {
+        let mut read = Reader {
+            table: Table::new(RULE.0, RULE.1, inner),
+            at,
+            problems,
+        };
+        let name = read.name(number, &names);
+        let rule = read.rule(&name.value, uplinks);
+        names.push(name);
+        rules.extend(rule);
+    }
+    let mut by_domain = rules
+        .iter()
+        .zip(&names)
+        .filter(|(rule, _)| !rule.domain.is_empty());
+    if let Some((_, name)) = by_domain.nth(MAX_DOMAIN_RULES) {
+        let what = format!("more than {MAX_DOMAIN_RULES} rules with `domain`");
+        let fix = "put domains with the same `use` into one rule's list";
+        problems.push(Problem::new(what, name.at.clone(), "one too many").fix(fix));
+    }
+    rules
+}
+
+/// One rule while it is being read.
+struct Reader<'p, 't, 'i> {
+    table: Table<'t, 'i>,
+    at: Range<usize>,
+    problems: &'p mut Vec<Problem>,
+}
+
+impl Reader<'_, '_, '_> {
+    fn note(&mut self, what: impl Into<String>, at: Range<usize>, label: &str, fix: &str) {
+        self.problems.push(Problem::new(what, at, label).fix(fix));
+    }
+
+    fn name(&mut self, number: usize, before: &[At<String>]) -> At<String> {
+        let unnamed = At {
+            value: format!("rule-{number}"),
+            at: self.at.clone(),
+        };
+        let Some(name) = self.table.text("name", self.problems) else {
+            return unnamed;
+        };
+        check_label("rule", &name, self.problems);
+        if let Some(first) = before.iter().find(|other| other.value == name.value) {
+            let what = format!("two rules are called {:?}", name.value);
+            self.problems.push(
+                Problem::new(what, name.at.clone(), "again here")
+                    .also(first.at.clone(), "first here")
+                    .fix("give each rule a name of its own"),
+            );
+        }
+        name
+    }
+
+    fn rule(mut self, name: &str, uplinks: &[Draft]) -> Option<RuleConfig> {
+        let prefix = "write a network like \"192.0.2.0/24\" or \"2001:db8::/32\", or an address";
+        let ports = "write a port like \"443\" or a range like \"8000-8100\"";
+        let (table, problems) = (&mut self.table, &mut *self.problems);
+        let source = table.list("source", prefix, problems);
+        let destination = table.list("destination", prefix, problems);
+        let protocol: Option<At<IpProtocol>> = table.one(
+            "protocol",
+            "write tcp, udp, icmp, gre, esp, sctp, ipip, or a number from 0 to 255",
+            problems,
+        );
+        let source_port = table.list("source_port", ports, problems);
+        let port = table.list("port", ports, problems);
+        let dscp: Option<At<Dscp>> = table.one(
+            "dscp",
+            "write a number from 0 to 63, or a name like \"ef\", \"af41\" or \"cs1\"",
+            problems,
+        );
+        let mac = table.list(
+            "mac",
+            "write an address like \"02:00:5e:10:00:01\"",
+            problems,
+        );
+        let domain = table.list(
+            "domain",
+            "write a name like \"bank.example\", or \"*.bank.example\" for all names below it",
+            problems,
+        );
+        let uid = table.list(
+            "uid",
+            "write a user id like \"1000\" or a range like \"1000-1999\"",
+            problems,
+        );
+        let user = table.text("user", problems);
+        let cgroup: Option<At<CgroupPath>> = table.parsed(
+            "cgroup",
+            "write its path below the cgroup2 mount, like \"/system.slice/backup.service\"",
+            problems,
+        );
+        let family = table.word::<IpVersion>("family", &IpVersion::NAMES, problems);
+        let had_use = table.has("use");
+        let action = self.action(uplinks);
+        let when_down = self
+            .table
+            .word::<WhenDown>("when_down", &WhenDown::NAMES, self.problems);
+        let sticky: Option<At<Sticky>> = self.table.parsed("sticky", STICKY_FIX, self.problems);
+
+        self.check_ports(protocol.as_ref(), source_port.first().or(port.first()));
+        if let (Some(user), Some(uid)) = (&user, uid.first()) {
+            let uid: &At<UidRange> = uid;
+            let what = "a rule has either `user` or `uid`";
+            let fix = "name all of them by number";
+            self.problems.push(
+                Problem::new(what, user.at.clone(), "the name")
+                    .also(uid.at.clone(), "the number")
+                    .fix(fix),
+            );
+        }
+        if let Some(user) = &user
+            && !is_user(&user.value)
+        {
+            let what = format!("no user is called {:?}", user.value);
+            self.note(
+                what,
+                user.at.clone(),
+                "this name",
+                "write a login name, or `uid`",
+            );
+        }
+        if let Some(action) = &action {
+            self.check_kernel_rule(
+                action,
+                [
+                    ("dscp", dscp.as_ref().map(|dscp| &dscp.at)),
+                    ("mac", mac.first().map(|mac: &At<_>| &mac.at)),
+                    ("domain", domain.first().map(|domain: &At<_>| &domain.at)),
+                    ("cgroup", cgroup.as_ref().map(|cgroup| &cgroup.at)),
+                ],
+            );
+            self.check_extras(action, when_down.as_ref(), sticky.as_ref());
+        } else if !had_use {
+            let what = "a rule without `use`";
+            let fix = "add a line like use = \"wrr\": a policy, an uplink, \"none\" or \"block\"";
+            self.note(what, self.at.clone(), "this one", fix);
+        }
+        self.table.finish(SECTIONS, self.problems);
+        Some(RuleConfig {
+            name: name.to_owned(),
+            source: values(source),
+            destination: values(destination),
+            protocol: protocol.map(|protocol| protocol.value),
+            source_port: values(source_port),
+            port: values(port),
+            dscp: dscp.map(|dscp| dscp.value),
+            mac: values(mac),
+            domain: values(domain),
+            uid: values(uid),
+            user: user.map(|user| user.value),
+            cgroup: cgroup.map(|cgroup| cgroup.value),
+            family: family.map(|family| family.value),
+            action: action?.value,
+            when_down: when_down.map(|word| word.value).unwrap_or_default(),
+            sticky: sticky.map(|sticky| sticky.value),
+        })
+    }
+
+    /// Takes out `use`. Where the uplinks are written down, an uplink must be one of them.
+    fn action(&mut self, uplinks: &[Draft]) -> Option<At<Action>> {
+        let fix = "write a policy, the name of an uplink, \"none\" or \"block\"";
+        let action: At<Action> = self.table.parsed("use", fix, self.problems)?;
+        let Action::Uplink(name) = &action.value else {
+            return Some(action);
+        };
+        let known: Vec<&str> = uplinks
+            .iter()
+            .map(|draft| draft.name.value.as_str())
+            .collect();
+        if uplinks.is_empty() || known.contains(&name.as_str()) {
+            return Some(action);
+        }
+        let words: Vec<&str> = known.iter().copied().chain(Action::RESERVED).collect();
+        let all = format!(
+            "there are the uplinks {}, the policies {}, none and block",
+            known.join(", "),
+            Policy::NAMES.join(", ")
+        );
+        let fix = match nearest(name, &words) {
+            Some(near) => format!("did you mean \"{near}\"? ({all})"),
+            None => all,
+        };
+        let what = format!("there is no uplink {name:?}");
+        self.note(
+            what,
+            action.at.clone(),
+            "neither an uplink nor a policy",
+            &fix,
+        );
+        None
+    }
+
+    fn check_ports<T>(&mut self, protocol: Option<&At<IpProtocol>>, port: Option<&At<T>>) {
+        if let (Some(protocol), Some(port)) = (protocol, port)
+            && !protocol.value.has_ports()
+        {
+            let what = format!("{} has no ports", protocol.value);
+            self.problems.push(
+                Problem::new(what, port.at.clone(), "a port here")
+                    .also(protocol.at.clone(), "the protocol")
+                    .fix("write protocol = \"tcp\" or \"udp\", or leave the port out"),
+            );
+        }
+    }
+
+    /// `none` is carried out by the kernel's routing rules, which know less than the datapath.
+    fn check_kernel_rule(
+        &mut self,
+        action: &At<Action>,
+        unknown: [(&str, Option<&Range<usize>>); 4],
+    ) {
+        if action.value != Action::None {
+            return;
+        }
+        for (key, at) in unknown {
+            let Some(at) = at else { continue };
+            let what = format!("`{key}` cannot be used with use = \"none\"");
+            self.problems.push(
+                Problem::new(what, at.clone(), "routing rules do not know this")
+                    .also(action.at.clone(), "becomes a routing rule")
+                    .fix("match by source, destination, protocol, ports, uid, user or family"),
+            );
+        }
+    }
+
+    fn check_extras(
+        &mut self,
+        action: &At<Action>,
+        when_down: Option<&At<WhenDown>>,
+        sticky: Option<&At<Sticky>>,
+    ) {
+        let names_uplink = matches!(action.value, Action::Uplink(_));
+        if let (Some(when_down), false) = (when_down, names_uplink) {
+            let what = "`when_down` is for rules that name an uplink";
+            self.note(
+                what,
+                when_down.at.clone(),
+                "means nothing here",
+                "remove the line",
+            );
+        }
+        let shares_out = matches!(action.value, Action::Policy(_));
+        if let (Some(sticky), false) = (sticky, shares_out) {
+            let what = "`sticky` is for rules that name a policy";
+            self.note(
+                what,
+                sticky.at.clone(),
+                "means nothing here",
+                "remove the line",
+            );
+        }
+    }
+}
+
+fn is_user(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_graphic() && !matches!(c, ':' | '/' | ',');
+    (1..=MAX_USER).contains(&name.len()) && name.chars().all(fits)
+}
+
+fn values<T>(list: Vec<At<T>>) -> Vec<T> {
+    list.into_iter().map(|item| item.value).collect()
+}

@@ -1,0 +1,89 @@
+//! How long a client and a site keep the uplink that they have.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use braid_core::units::duration;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// `"off"`, or for how long after the last new flow a client's new flows to a site take the uplink
+/// that the client's flows to that site have: `"10 min"`, whole seconds, 1 s to 24 h.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub enum Sticky {
+    /// Each flow is a new choice.
+    #[default]
+    Off,
+    /// For this long.
+    For(Duration),
+}
+
+impl Sticky {
+    const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+    /// The time, if there is one.
+    #[must_use]
+    pub fn time(self) -> Option<Duration> {
+        match self {
+            Sticky::Off => None,
+            Sticky::For(time) => Some(time),
+        }
+    }
+}
+
+impl fmt::Display for Sticky {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Sticky::Off => f.write_str("off"),
+            Sticky::For(time) => duration::display(*time).fmt(f),
+        }
+    }
+}
+
+impl FromStr for Sticky {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "off" {
+            return Ok(Sticky::Off);
+        }
+        let time = duration::parse(text).map_err(|error| error.to_string())?;
+        if time.subsec_nanos() != 0 || time.is_zero() {
+            return Err("not a whole number of seconds from 1".to_owned());
+        }
+        if time > Sticky::LONGEST {
+            return Err("longer than 24 h".to_owned());
+        }
+        Ok(Sticky::For(time))
+    }
+}
+
+impl From<Sticky> for String {
+    fn from(sticky: Sticky) -> Self {
+        sticky.to_string()
+    }
+}
+
+impl TryFrom<String> for Sticky {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
