@@ -1,0 +1,49 @@
+"""The experiment itself: every behaviour in every setting, each with its verdict and its reason."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+
+# Importing a module registers its cases.
+from braid_lab.experiment import Run, experiment
+from braid_lab.experiments.balance.nat import fragments, host, icmp, tcp, timers, udp  # noqa: F401
+from braid_lab.experiments.balance.nat.bench import bench
+from braid_lab.experiments.balance.nat.cases import Role, Verdict, judge
+
+ROLES: tuple[Role, ...] = ("gateway", "host")
+
+
+@experiment("balance/nat", "what RFC 4787, 5382 and 5508 ask of an address translator, behaviour by behaviour")
+def nat(run: Run) -> None:
+    """Try every behaviour over TAP devices, with offloads and without, by both IP versions."""
+    verdicts: list[Verdict] = []
+    for role in ROLES:
+        for offload in (True, False):
+            word = "with" if offload else "without"
+            with run.step(f"{role}, {word} offloads"), bench(role, offload=offload) as place:
+                verdicts += judge(role, place, offload=offload)
+    with run.step("idle times, by daemons that live in the future"), bench("gateway", offload=True) as place:
+        verdicts += timers.survey(place)
+    record(run, verdicts)
+
+
+def record(run: Run, verdicts: Sequence[Verdict]) -> None:
+    """Turn verdicts into figures; a behaviour is there if it is in all settings."""
+    grouped: dict[str, list[Verdict]] = defaultdict(list)
+    for each in verdicts:
+        grouped[each.name].append(each)
+    run.table.append(["behaviour", "asked by", "missing because"])
+    unexplained = 0
+    for name, tries in grouped.items():
+        good = [0.0 if each.missed else 1.0 for each in tries]
+        run.figure(f"pass_{name}", min(good), better="higher", runs=len(tries), spread=(min(good), max(good)))
+        missed = next((each for each in tries if each.missed), None)
+        if missed:
+            unexplained += not missed.deviation
+            reason = f"on purpose: {missed.deviation}" if missed.deviation else missed.missed[:200]
+            run.table.append([name, missed.source, reason])
+    run.figure("behaviours", len(grouped))
+    run.figure("behaviours_missing_unexplained", unexplained, better="lower")
+    run.series("behaviours", [asdict(each) for each in verdicts])

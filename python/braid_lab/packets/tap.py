@@ -1,0 +1,170 @@
+"""A TAP device whose wire we hold: what the kernel sends we read byte by byte, what we write it receives.
+
+With offloads the device is what a virtual machine's network card is: the kernel may hand us packets whose checksum
+is not finished and segments larger than the link, and takes the same from us. Without, every byte is as on a wire.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import select
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from braid_lab.net.namespace import Namespace
+from braid_lab.packets.wire import CHECKSUM_AT, TCP, UDP, Packet, Tcp, Udp, decode, encode, ones_sum
+from braid_lab.process import LabError
+
+TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0
+IFF_TAP, IFF_NO_PI, IFF_VNET_HDR = 0x0002, 0x1000, 0x4000
+#: Checksums, and TCP segmentation for both IP versions.
+OFFLOADS = 0x01 | 0x02 | 0x04
+CLONE_NEWNET = 0x40000000
+#: struct virtio_net_hdr: flags, gso type, header length, gso size, where the checksum starts and lies.
+VNET = struct.Struct("=BBHHHH")
+NEEDS_CHECKSUM = 1
+ETHERNET = struct.Struct("!6s6sH")
+ETHERTYPE = {4: 0x0800, 6: 0x86DD}
+LARGEST_FRAME = 1 << 17
+
+
+@contextlib.contextmanager
+def inside(place: Namespace) -> Iterator[None]:
+    """Let the calling thread be in a namespace; sockets and devices opened meanwhile stay there."""
+    with Path("/proc/thread-self/ns/net").open() as here, place.path.open() as there:
+        _enter(there.fileno())
+        try:
+            yield
+        finally:
+            _enter(here.fileno())
+
+
+def _enter(descriptor: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).setns(descriptor, CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "setns")
+
+
+class Port:
+    """One TAP device in a namespace, and everybody at the other end of its wire.
+
+    There is one link-layer address on our side for all who are there, `neighbour`; the namespace must be told whom
+    it stands for (`ip neighbour`), since nobody here answers such questions.
+    """
+
+    def __init__(self, place: Namespace, device: str, number: int, *, offload: bool) -> None:
+        """Make the device and set it up; it goes with `close`."""
+        self.place, self.device, self.offload = place, device, offload
+        self.address = bytes([2, 0, 0, 0, 1, number])
+        self._peer = bytes([2, 0, 0, 0, 2, number])
+        with inside(place):
+            self._descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+        request = struct.pack("16sH22x", device.encode(), IFF_TAP | IFF_NO_PI | IFF_VNET_HDR)
+        fcntl.ioctl(self._descriptor, TUNSETIFF, request)
+        fcntl.ioctl(self._descriptor, TUNSETOFFLOAD, OFFLOADS if offload else 0)
+        place.ip(f"link set {device} address {self.address.hex(':')}", f"link set {device} up")
+
+    @property
+    def neighbour(self) -> str:
+        """The link-layer address of everybody beyond."""
+        return self._peer.hex(":")
+
+    def close(self) -> None:
+        """Let the device go."""
+        os.close(self._descriptor)
+
+    def send(self, packet: Packet, *, spoil: bool = False, source: bytes | None = None) -> None:
+        """Hand the kernel a packet from the wire; with offloads its checksum is left unfinished where that is usual.
+
+        `source` is the sender's link-layer address, if it is not to be `neighbour`.
+        """
+        partial = self.offload and not spoil and packet.piece is None and _summed_by_devices(packet)
+        data = encode(packet, partial=partial, spoil=spoil)
+        header = VNET.pack(0, 0, 0, 0, 0, 0)
+        if partial:
+            protocol = TCP if isinstance(packet.body, Tcp) else UDP
+            start = ETHERNET.size + len(data) - _transport_size(packet)
+            header = VNET.pack(NEEDS_CHECKSUM, 0, 0, 0, start, CHECKSUM_AT[protocol])
+        frame = ETHERNET.pack(self.address, source or self._peer, ETHERTYPE[packet.family]) + data
+        os.write(self._descriptor, header + frame)
+
+    def packets(self) -> list[Packet]:
+        """Return the IP packets that wait, oldest first."""
+        found: list[Packet] = []
+        while True:
+            try:
+                data = os.read(self._descriptor, LARGEST_FRAME)
+            except BlockingIOError:
+                return found
+            packet = _received(data)
+            if packet:
+                found.append(packet)
+
+    def fileno(self) -> int:
+        """Readable when packets wait."""
+        return self._descriptor
+
+
+Arrived = tuple[Port, Packet]
+
+
+def expect(
+    ports: Sequence[Port],
+    wanted: Callable[[Packet], bool],
+    *,
+    what: str,
+    timeout: float = 1.0,
+    passing: list[Arrived] | None = None,
+) -> Arrived:
+    """Return the first packet on any of the ports that is `wanted`; those before it are added to `passing`.
+
+    LabError with what came instead.
+    """
+    seen: list[Arrived] = [] if passing is None else passing
+    deadline = time.monotonic() + timeout
+    found: Arrived | None = None
+    while True:
+        for port in ports:
+            for packet in port.packets():
+                if found is None and wanted(packet):
+                    found = (port, packet)
+                else:
+                    seen.append((port, packet))
+        if found:
+            return found
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise LabError(f"no {what}; instead {[(port.device, packet) for port, packet in seen[-3:]]}")
+        select.select(ports, [], [], left)
+
+
+def _summed_by_devices(packet: Packet) -> bool:
+    return isinstance(packet.body, Tcp) or (isinstance(packet.body, Udp) and packet.body.checksum)
+
+
+def _transport_size(packet: Packet) -> int:
+    body = packet.body
+    if isinstance(body, Udp):
+        return 8 + len(body.data)
+    if isinstance(body, Tcp):
+        return 20 + (0 if body.mss is None else 4) + len(body.data)
+    raise LabError("only TCP and UDP are left to devices")
+
+
+def _received(data: bytes) -> Packet | None:
+    """Take a frame apart after finishing its checksum as the device would; None if it holds no IP packet."""
+    flags, _, _, _, start, offset = VNET.unpack_from(data)
+    frame = bytearray(data[VNET.size :])
+    if flags & NEEDS_CHECKSUM:
+        # The field holds the pseudo header's sum, so summing over it finishes the job.
+        value = ~ones_sum(bytes(frame[start:])) & 0xFFFF
+        struct.pack_into("!H", frame, start + offset, value or 0xFFFF)
+    if struct.unpack_from("!H", frame, 12)[0] not in ETHERTYPE.values():
+        return None
+    with contextlib.suppress(ValueError):
+        return decode(bytes(frame[ETHERNET.size :]))
+    return None

@@ -1,0 +1,64 @@
+"""What RFC 4787, 5382 and 5508 ask of an address translator; the behaviours are the lab's, docs/nat.md lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from braid_lab.experiments.balance.nat import fragments, host, icmp, tcp, timers, udp
+from braid_lab.experiments.balance.nat.bench import Bench, bench
+from braid_lab.experiments.balance.nat.cases import Case, Role, cases
+from braid_lab.process import LabError
+from braid_lab.product import repository
+
+MODULES = (fragments, host, icmp, tcp, udp)
+ALL = [*cases("gateway"), *cases("host")]
+
+
+@pytest.fixture(scope="module", params=["gateway", "host"])
+def place(request: pytest.FixtureRequest) -> Iterator[tuple[Role, Bench]]:
+    role: Role = request.param
+    with bench(role, offload=False) as made:
+        yield role, made
+
+
+def test_every_module_has_its_behaviours() -> None:
+    assert {each.body.__module__ for each in ALL} == {each.__name__ for each in MODULES}
+
+
+def tried(place: Bench, what: Case, family: int) -> str:
+    try:
+        what.body(place, family)
+    except (LabError, TimeoutError) as error:
+        return f"{what.name} ({what.source}): {error}"
+    return ""
+
+
+def test_behaviours_are_there_unless_their_lack_is_explained(place: tuple[Role, Bench]) -> None:
+    role, made = place
+    missed = [
+        text
+        for each in cases(role)
+        for family in each.families
+        if not each.deviation and (text := tried(made, each, family))
+    ]
+    assert not missed, "\n".join(missed)
+
+
+def test_an_explained_lack_is_real(place: tuple[Role, Bench]) -> None:
+    """A deviation that is none any more must not stay in the documentation."""
+    role, made = place
+    there = [
+        each.name
+        for each in cases(role)
+        for family in each.families[:1]
+        if each.deviation and not tried(made, each, family)
+    ]
+    assert not there
+
+
+def test_all_behaviours_are_documented() -> None:
+    text = (repository() / "docs/nat.md").read_text()
+    names = {each.name for each in ALL} | {each.name for each in timers.TIMES}
+    assert not {name for name in names if f"`{name}`" not in text}
