@@ -8,11 +8,11 @@ from dataclasses import asdict
 
 import pytest
 
-from braid_lab.experiments.balance.dying import black_hole
 from braid_lab.load.download3 import longest_pause
 from braid_lab.load.fresh import Attempt, attempts, outage
 from braid_lab.net.links import Line
 from braid_lab.net.topology import UplinkSpec, network
+from braid_lab.net.trouble import black_hole
 from braid_lab.process import Process, wait_until
 from braid_lab.workbench import serve
 

@@ -18,6 +18,7 @@ from braid_lab.load.download3 import Downloaded
 from braid_lab.load.fresh import PATIENCE_SECONDS, PROMPT_SECONDS, Attempt, attempts, outage
 from braid_lab.net.namespace import Namespace
 from braid_lab.net.topology import Topology, Uplink
+from braid_lab.net.trouble import black_hole, unplugged
 from braid_lab.observe import ask_tcp
 from braid_lab.process import LabError, Process, wait_until
 from braid_lab.product import braid
@@ -106,31 +107,6 @@ def _watch_until_calm(fresh: Process, since: float) -> float:
     # The last ones end before the uplink comes back, which would help them.
     fresh.stop(grace=2 * PATIENCE_SECONDS)
     return min(LIMIT_SECONDS, outage(seen(fresh), since))
-
-
-@contextlib.contextmanager
-def black_hole(uplink: Uplink) -> Iterator[float]:
-    """Swallow everything on an uplink without a sign of it at the device; yields when it began."""
-    if uplink.emulator is None:
-        raise LabError(f"{uplink.name} is no emulated line")
-    began = time.monotonic()
-    uplink.emulator.blackhole(True)
-    try:
-        yield began
-    finally:
-        uplink.emulator.blackhole(False)
-
-
-@contextlib.contextmanager
-def unplugged(uplink: Uplink) -> Iterator[float]:
-    """Take the carrier from an uplink's device at the host; yields when that began."""
-    near = uplink.near
-    began = time.monotonic()
-    near.namespace.ip(f"link set {near.device} carrier off")
-    try:
-        yield began
-    finally:
-        near.namespace.ip(f"link set {near.device} carrier on")
 
 
 @dataclass(frozen=True)

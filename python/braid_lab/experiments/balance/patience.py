@@ -13,9 +13,10 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from braid_lab.experiments.balance.dying import Place, black_hole
+from braid_lab.experiments.balance.dying import Place
 from braid_lab.net.links import Line
 from braid_lab.net.topology import UplinkSpec
+from braid_lab.net.trouble import black_hole
 from braid_lab.observe import verdicts
 from braid_lab.process import Process
 from braid_lab.product import braid
