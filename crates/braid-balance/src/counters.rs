@@ -15,23 +15,33 @@ pub(crate) fn read(tables: &Tables) -> Result<Counters, Error> {
         let values = values.map_err(|error| refused("map reasons", &error))?;
         counters.reasons.push((reason.name, values.iter().sum()));
     }
+    counters.uplinks = uplinks(tables)?;
+    Ok(counters)
+}
+
+/// The counters of every uplink that has an entry.
+pub(crate) fn uplinks(tables: &Tables) -> Result<Vec<(UplinkId, UplinkCounters)>, Error> {
+    let mut uplinks = Vec::new();
+    for (id, _) in devices(tables)? {
+        let values = tables.traffic.get(&u32::from(id.0), 0);
+        let values = values.map_err(|error| refused("map traffic", &error))?;
+        let sum = values.iter().fold(UplinkCounters::default(), add);
+        uplinks.push((id, sum));
+    }
+    Ok(uplinks)
+}
+
+/// The device of every uplink that has an entry.
+pub(crate) fn devices(tables: &Tables) -> Result<Vec<(UplinkId, u32)>, Error> {
+    let mut devices = Vec::new();
     for id in 0..u8::try_from(MAX_UPLINKS).expect("fewer than 256 uplinks") {
         let uplink = tables.uplinks.get(&u32::from(id), 0);
-        if uplink
-            .map_err(|error| refused("map uplinks", &error))?
-            .ifindex
-            == 0
-        {
-            continue;
+        let uplink = uplink.map_err(|error| refused("map uplinks", &error))?;
+        if uplink.ifindex != 0 {
+            devices.push((UplinkId(id), uplink.ifindex));
         }
-        let values = tables.traffic.get(&u32::from(id), 0);
-        let values = values.map_err(|error| refused("map traffic", &error))?;
-        counters.uplinks.push((
-            UplinkId(id),
-            values.iter().fold(UplinkCounters::default(), add),
-        ));
     }
-    Ok(counters)
+    Ok(devices)
 }
 
 fn add(sum: UplinkCounters, cpu: &TrafficValue) -> UplinkCounters {

@@ -16,8 +16,8 @@ use crate::shared::{LAYOUT_VERSION, PROGRAMS_HASH};
 use crate::tables::{self, MAPS, Tables, refused};
 use crate::{
     Attachments, ClassEntry, ClassId, Counters, Error, Family, Flow, HookKind, KernelTime,
-    MapMemory, Name, Opened, Options, Removed, RuleEntry, Sticky, SweepReport, UplinkEntry,
-    classes, clients, counters, devices, names, rules, sticky, upkeep, uplinks,
+    MapMemory, Name, Opened, Options, Removed, RuleEntry, Sticky, SweepReport, UplinkCounters,
+    UplinkEntry, classes, clients, counters, devices, names, rules, sticky, upkeep, uplinks,
 };
 
 static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/braid.bpf.o"));
@@ -191,6 +191,22 @@ impl Datapath {
     /// Counters, summed over the CPUs.
     pub fn counters(&self) -> Result<Counters, Error> {
         counters::read(&self.tables)
+    }
+
+    /// The same of the uplinks alone: cheap enough for many times a second.
+    pub fn uplink_counters(&self) -> Result<Vec<(UplinkId, UplinkCounters)>, Error> {
+        counters::uplinks(&self.tables)
+    }
+
+    /// Which uplinks have an entry, and the interface index of each: what a daemon that has lost its
+    /// memory can still tell.
+    pub fn uplink_devices(&self) -> Result<Vec<(UplinkId, u32)>, Error> {
+        counters::devices(&self.tables)
+    }
+
+    /// Most answered flows at once; of an adopted datapath what it was loaded with.
+    pub fn capacity(&self) -> Result<u32, Error> {
+        self.tables.kept.max_entries()
     }
 
     /// Kernel memory per map.
