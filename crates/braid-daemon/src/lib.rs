@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+pub mod cgroup;
 mod clients;
 pub mod config;
 pub mod doctor;

@@ -15,7 +15,7 @@ use crate::events::Event;
 use crate::failure::Failure;
 
 pub use explain::{Candidate, ExplainQuestion, ExplainReport, Outcome, Stage, Step};
-pub use run::{RunRequest, RunsReport, WhenDown};
+pub use run::{RunRequest, RunsReport};
 
 /// Answer to `GET /v1/uplinks`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
