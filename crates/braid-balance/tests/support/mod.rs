@@ -2,6 +2,7 @@
 //! away when it ends, however it ends. Needs root; without it the first command fails loudly.
 #![allow(dead_code)]
 
+pub mod choose;
 pub mod frame;
 pub mod net;
 pub mod probe;

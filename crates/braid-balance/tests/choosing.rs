@@ -1,0 +1,292 @@
+//! Which uplink a new flow takes, by packet tables: classes, clients that keep to their uplink, and
+//! those that get none.
+
+mod support;
+
+use std::net::IpAddr;
+use std::thread;
+use std::time::Duration;
+
+use Verdict::{Dropped, Sent};
+use braid_balance::{
+    Choice, ClassEntry, ClassId, Family, KernelTime, Name, RuleEntry, Site, UplinkEntry,
+};
+use braid_core::UplinkId;
+use braid_packet::build;
+use support::choose::{class, flow_of, ip, open, set_classes, set_rules, sticky, uplink};
+use support::probe::{Probe, Verdict};
+use support::talk::{CLIENT, INNER, INNER6, SERVER, SYN};
+use support::world::{SERVER_V4, SERVER_V6};
+
+#[test]
+fn a_class_takes_its_own_turns() {
+    let probe = Probe::new();
+    set_classes(&probe, &[class(0, &[0, 1]), class(1, &[0, 1])]);
+    let to = |dest| RuleEntry {
+        dest: Some((dest, 32)),
+        class: ClassId(1),
+        ..RuleEntry::default()
+    };
+    set_rules(&probe, &[to(ip("192.0.2.81"))]);
+    let mut ways = [Vec::new(), Vec::new()];
+    for turn in 0..6 {
+        ways[0].push(open(&probe, 4100 + turn, SERVER_V4));
+        ways[1].push(open(&probe, 4100 + turn, ip("192.0.2.81")));
+    }
+    for way in ways {
+        assert!(way == [0, 1, 0, 1, 0, 1] || way == [1, 0, 1, 0, 1, 0]);
+    }
+}
+
+#[test]
+fn a_class_without_a_usable_uplink_is_blocked_and_nobody_else() {
+    let probe = Probe::new();
+    set_classes(&probe, &[class(0, &[0, 1]), class(1, &[1]), class(2, &[])]);
+    let by_port = |port, class| RuleEntry {
+        dest_ports: Some(port..=port),
+        class: ClassId(class),
+        ..RuleEntry::default()
+    };
+    set_rules(&probe, &[by_port(81, 1), by_port(82, 2)]);
+    let mut uplinks = probe.world.uplinks();
+    uplinks[1].accepts_new = false;
+    probe
+        .datapath
+        .borrow_mut()
+        .set_uplinks(&uplinks)
+        .expect("uplinks");
+    for (port, verdict, reason) in [
+        (80, Sent, "out_new"),
+        (81, Dropped, "class_blocked"),
+        (82, Dropped, "class_blocked"),
+    ] {
+        let syn = build::tcp((INNER, 4200), (SERVER_V4, port), SYN, b"");
+        probe.out(&syn).is(verdict, reason);
+    }
+    set_classes(&probe, &[]);
+    let syn = build::tcp((INNER, 4201), SERVER, SYN, b"");
+    probe.out(&syn).is(Dropped, "no_uplink");
+}
+
+#[test]
+fn tables_read_as_they_were_written_and_nonsense_changes_nothing() {
+    let probe = Probe::new();
+    let slots = |class, family| {
+        let datapath = probe.datapath.borrow();
+        datapath.class_slots(class, family).expect("slots")
+    };
+    let last = ClassEntry {
+        v6: Vec::new(),
+        ..class(63, &[1, 0, 1])
+    };
+    set_classes(&probe, &[class(0, &[0]), last.clone()]);
+    assert_eq!(slots(ClassId(63), Family::V4), last.v4);
+    assert_eq!(slots(ClassId(63), Family::V6), []);
+    for wrong in [
+        vec![class(64, &[0])],
+        vec![class(1, &[0]), class(1, &[1])],
+        vec![class(1, &[9])],
+        vec![class(1, &[77])],
+        vec![class(1, &[0; 1025])],
+    ] {
+        let mut datapath = probe.datapath.borrow_mut();
+        assert!(datapath.set_classes(&wrong).is_err());
+    }
+    assert_eq!(slots(ClassId::default(), Family::V6), [UplinkId(0)]);
+    set_classes(&probe, &[class(0, &[1])]);
+    assert_eq!(slots(ClassId(63), Family::V4), []);
+    let many = vec![RuleEntry::default(); 256];
+    assert!(probe.datapath.borrow_mut().set_rules(&many).is_err());
+}
+
+// --- clients that keep to their uplink --------------------------------------------------------
+
+const LONG: Duration = Duration::from_secs(600);
+
+#[test]
+fn a_client_keeps_its_uplink_for_a_site() {
+    let probe = Probe::new();
+    set_classes(&probe, &[sticky(0, &[0, 1], LONG)]);
+    for (near, far) in [
+        ("192.0.2.1", "192.0.2.254"),
+        ("2001:db8:80:a00::1", "2001:db8:80:aff::9"),
+    ] {
+        let first = open(&probe, 5000, ip(near));
+        for port in 5001..5006 {
+            assert_eq!(open(&probe, port, ip(far)), first, "{near} and {far}");
+        }
+        let inner = if ip(near).is_ipv4() { INNER } else { INNER6 };
+        assert_eq!(flow_of(&probe, inner, 5005).choice, Choice::Sticky);
+    }
+    // Other sites, other clients: their own turns.
+    let ways = |remotes: [&str; 2]| remotes.map(|remote| open(&probe, 5100, ip(remote)));
+    let [one, other] = ways(["192.0.3.1", "192.0.4.1"]);
+    assert_ne!(one, other);
+    let [one, other] = ways(["2001:db8:80:b00::1", "2001:db8:80:c00::1"]);
+    assert_ne!(one, other);
+    let client = |host: u8| {
+        let syn = build::tcp((IpAddr::from([10, 1, 0, host]), 5200), SERVER, SYN, b"");
+        uplink(&probe.forwarded(&syn).is(Sent, "out_new"))
+    };
+    assert_ne!(client(2), client(3));
+}
+
+#[test]
+fn names_make_one_site_of_many_addresses() {
+    let probe = Probe::new();
+    set_classes(&probe, &[sticky(0, &[0, 1], LONG)]);
+    let later = KernelTime::now().after(LONG);
+    let bank = |expires| Name {
+        rules: 0,
+        site: 7,
+        expires,
+    };
+    let addresses = ["192.0.2.1", "198.18.5.5", "100.64.0.1", "203.0.113.9"];
+    let mut names = addresses.map(|address| (ip(address), bank(later)));
+    names[3].1.expires = KernelTime::from_nanos(1);
+    probe
+        .datapath
+        .borrow_mut()
+        .learn_names(&names)
+        .expect("names");
+    let first = open(&probe, 5300, ip(addresses[0]));
+    assert_eq!(open(&probe, 5301, ip(addresses[1])), first);
+    assert_eq!(open(&probe, 5302, ip(addresses[2])), first);
+    assert_ne!(
+        open(&probe, 5303, ip(addresses[3])),
+        first,
+        "a name that has expired"
+    );
+    let datapath = probe.datapath.borrow();
+    let named = datapath.sticky().expect("sticky");
+    let named = named
+        .iter()
+        .find(|entry| entry.site == Site::Named(7))
+        .expect("an entry");
+    assert_eq!((named.client, usize::from(named.uplink.0)), (INNER, first));
+    let now = KernelTime::now();
+    assert_eq!(
+        datapath.name(ip(addresses[0]), now).expect("readable"),
+        Some(bank(later))
+    );
+    assert_eq!(
+        datapath.name(ip(addresses[3]), now).expect("readable"),
+        None
+    );
+    drop(datapath);
+    probe.datapath.borrow_mut().forget_names().expect("names");
+    assert_ne!(
+        open(&probe, 5304, ip(addresses[1])),
+        open(&probe, 5305, ip(addresses[2]))
+    );
+}
+
+#[test]
+fn what_a_client_keeps_to_ends_with_time_death_or_command() {
+    let probe = Probe::new();
+    let second = Duration::from_secs(1);
+    set_classes(&probe, &[sticky(0, &[0, 1], second)]);
+    let first = open(&probe, 5400, SERVER_V4);
+    assert_eq!(open(&probe, 5401, SERVER_V4), first);
+    let entry = probe.datapath.borrow().sticky().expect("sticky")[0];
+    assert_eq!(entry.site, Site::of(SERVER_V4));
+    // The time that it is about must really pass.
+    thread::sleep(second.saturating_sub(KernelTime::now().since(entry.used)));
+    assert_ne!(open(&probe, 5402, SERVER_V4), first, "too long ago");
+
+    set_classes(&probe, &[sticky(0, &[0, 1], LONG)]);
+    let before = open(&probe, 5403, SERVER_V4);
+    let mut uplinks = probe.world.uplinks();
+    uplinks[before].accepts_new = false;
+    let set_uplinks = |uplinks: &[UplinkEntry]| {
+        let mut datapath = probe.datapath.borrow_mut();
+        datapath.set_uplinks(uplinks).expect("uplinks");
+    };
+    set_uplinks(&uplinks);
+    assert_ne!(open(&probe, 5404, SERVER_V4), before, "its uplink is dead");
+    set_uplinks(&probe.world.uplinks());
+    for port in 5405..5409 {
+        assert_ne!(
+            open(&probe, port, SERVER_V4),
+            before,
+            "and stays where it went"
+        );
+    }
+
+    let forgotten = probe
+        .datapath
+        .borrow_mut()
+        .forget_sticky(|entry| usize::from(entry.uplink.0) != before)
+        .expect("forgetting");
+    assert_eq!(forgotten, 1);
+    assert_eq!(probe.datapath.borrow().sticky().expect("sticky"), []);
+}
+
+// --- who may not ------------------------------------------------------------------------------
+
+#[test]
+fn a_client_over_its_limit_opens_nothing_and_keeps_what_it_has() {
+    let probe = Probe::new();
+    let from = |client, port| probe.forwarded(&build::tcp((client, port), SERVER, SYN, b""));
+    let limit = |clients: &[IpAddr]| {
+        let mut datapath = probe.datapath.borrow_mut();
+        datapath.limit_clients(clients).expect("limits");
+    };
+    let neighbour = ip("10.1.0.3");
+    from(CLIENT, 6000).is(Sent, "out_new");
+    limit(&[CLIENT, ip("fd00:1::2")]);
+    from(CLIENT, 6001).is(Dropped, "client_over_limit");
+    from(CLIENT, 6000).is(Sent, "out_flow");
+    from(neighbour, 6001).is(Sent, "out_new");
+    let six = build::tcp((ip("fd00:1::2"), 6002), (SERVER_V6, 80), SYN, b"");
+    probe.forwarded(&six).is(Dropped, "client_over_limit");
+    limit(&[neighbour]);
+    from(CLIENT, 6001).is(Sent, "out_new");
+    from(neighbour, 6002).is(Dropped, "client_over_limit");
+    let many: Vec<_> = (0..1025_u32).map(|host| IpAddr::V4(host.into())).collect();
+    assert!(probe.datapath.borrow_mut().limit_clients(&many).is_err());
+}
+
+#[test]
+fn a_source_that_the_lan_does_not_have_opens_nothing() {
+    let probe = Probe::new();
+    let host = &probe.world.host;
+    host.ip("route add blackhole 10.66.0.0/16");
+    host.ip("route add unreachable fd00:66::/32");
+    host.ip("route add 10.2.0.0/16 via 10.1.0.2");
+    for (source, is_there) in [
+        ("10.1.0.77", true),
+        ("10.2.3.4", true),
+        ("fd00:1::77", true),
+        ("10.9.9.9", false),      // by default
+        ("203.0.113.77", false),  // an uplink's network
+        ("10.66.0.1", false),     // nowhere
+        ("2001:db8:7::7", false), // by default
+        ("2001:db8:1::7", false), // an uplink's network
+        ("fd00:66::1", false),    // nowhere
+    ] {
+        let source = ip(source);
+        let server = if source.is_ipv4() {
+            SERVER_V4
+        } else {
+            SERVER_V6
+        };
+        let echo = if source.is_ipv4() { 8 } else { 128 };
+        for packet in [
+            build::tcp((source, 6100), (server, 80), SYN, b""),
+            build::udp((source, 6101), (server, 443), b""),
+            build::icmp(source, server, echo, 0, 6102, b""),
+        ] {
+            let outcome = probe.forwarded(&packet);
+            match is_there {
+                true => outcome.is(Sent, "out_new"),
+                false => outcome.is(Dropped, "lan_spoofed"),
+            };
+        }
+    }
+    // Nothing of it is remembered, and the host's own packets have no LAN to come from.
+    let flows = probe.datapath.borrow().flows().expect("flows");
+    assert_eq!(flows.len(), 9);
+    let own = build::tcp((ip("10.9.9.9"), 6103), SERVER, SYN, b"");
+    probe.out(&own).is(Sent, "out_new");
+}
