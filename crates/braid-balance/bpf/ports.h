@@ -108,7 +108,7 @@ __noinline int claim_port(struct __sk_buff *skb)
 {
 	struct workbench *work = workbench();
 	struct uplink *uplink;
-	__u32 low, span, start, stride;
+	__u32 low, span, start, stride, port;
 
 	if (!work)
 		return -1;
@@ -128,8 +128,14 @@ __noinline int claim_port(struct __sk_buff *skb)
 	start = bpf_get_prandom_u32();
 	stride = (start >> 16) | 1;
 	for (int i = 0; i < PORT_TRIES; i++) {
-		work->reverse.near_port = bpf_htons(low + start % span);
+		port = low + start % span;
 		start += stride;
+		// RTP and RTCP take neighbouring ports, the even one first (RFC 4787 REQ-4).
+		if (work->key.protocol == IPPROTO_UDP)
+			port ^= (port ^ bpf_ntohs(work->key.near_port)) & 1;
+		if (port < low || port > uplink->port_high)
+			continue;
+		work->reverse.near_port = bpf_htons(port);
 		if (socket_in_the_way(skb, &work->packet, &work->reverse))
 			continue;
 		if (!claim(&work->reverse, &work->key))

@@ -205,6 +205,26 @@ fn a_taken_port_is_replaced_by_one_of_the_range_until_none_is_left() {
     from(15, SYN).is(Dropped, "nat_ports_exhausted");
 }
 
+/// RFC 4787 REQ-4: "A NAT [should] have a port parity preservation behavior".
+#[test]
+fn a_datagrams_other_port_stays_even_or_odd() {
+    let probe = Probe::new();
+    probe
+        .world
+        .walk(&mut probe.datapath.borrow_mut(), Walk::RoundRobin, &[0]);
+    let client = |host: u8| IpAddr::V4(Ipv4Addr::new(10, 1, 0, host));
+    for inside in 6000..6010 {
+        for host in [10, 11] {
+            let sent = probe.forwarded(&build::udp((client(host), inside), SERVER, b"x"));
+            let Transport::Udp { source, .. } = sent.read().transport else {
+                panic!("{sent:?}");
+            };
+            assert_eq!(source % 2, inside % 2, "port {inside} of {host}");
+            assert_eq!(source == inside, host == 10);
+        }
+    }
+}
+
 #[test]
 fn protocols_without_ports_go_by_address() {
     let probe = Probe::new();
