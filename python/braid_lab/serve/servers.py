@@ -8,11 +8,13 @@ from collections.abc import Sequence
 #: Every server prints this once it answers.
 READY = r"^ready$|Server listening"
 
+#: All but "echo", which answers on the port of HTTP/3.
 KINDS = ("http1", "http3", "dns", "iperf3")
 
 HTTP_PORT = 80
 QUIC_PORT = 443
 DNS_PORT = 53
+ECHO_PORT = 7
 IPERF3_PORT = 5201
 
 

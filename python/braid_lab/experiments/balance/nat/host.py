@@ -12,7 +12,7 @@ from braid_lab.experiments.balance.nat.cases import ONLY_V4, case, check
 from braid_lab.experiments.balance.nat.fragments import LARGE, collect
 from braid_lab.packets.fragments import split
 from braid_lab.packets.tap import Arrived, Port, expect, inside
-from braid_lab.packets.wire import Flag, Packet, Tcp, Udp, echo, encode, too_big, unreachable
+from braid_lab.packets.wire import Flag, Icmp, Packet, Tcp, Udp, echo, encode, too_big, unreachable
 
 SYN, ACK = Flag.SYN, Flag.ACK
 #: Longest that a packet to one of the machine's own sockets takes.
@@ -36,9 +36,10 @@ def _socket(bench: Bench, family: int, kind: int, protocol: int = 0) -> Iterator
         yield made
 
 
-def _seen(bench: Bench, dest: str) -> Arrived:
-    """Return the next packet to `dest` that leaves the machine, whole and sound."""
-    port, packet = expect(list(bench.uplinks.values()), lambda each: each.dest == dest, what="packet outside")
+def _seen(bench: Bench, dest: str, kind: type[Udp | Icmp] = Udp) -> Arrived:
+    """Return the next packet of a kind to `dest` that leaves the machine, whole and sound."""
+    ports = list(bench.uplinks.values())
+    port, packet = expect(ports, lambda each: each.dest == dest and isinstance(each.body, kind), what="packet outside")
     check(not packet.faults, f"spoilt on its way out: {packet}")
     return port, packet
 
@@ -80,7 +81,7 @@ def echo_passes_both_ways(bench: Bench, family: int) -> None:
         request = Packet("192.0.0.8" if family == 4 else "::", bench.remote(family), echo(family, 710))
         # ICMPv6 is summed by the kernel, ICMP by us.
         pinger.sendto(encode(request)[20 if family == 4 else 40 :], (bench.remote(family), 0))
-        port, packet = _seen(bench, bench.remote(family))
+        port, packet = _seen(bench, bench.remote(family), Icmp)
         reply = echo(family, packet.icmp().ident, reply=True)
         port.send(Packet(packet.dest, packet.source, reply))
         while True:
@@ -148,9 +149,12 @@ def _connecting(bench: Bench, family: int, asker: socket.socket) -> tuple[Port, 
     with contextlib.suppress(BlockingIOError):
         asker.connect((bench.remote(family), SERVICE))
     asker.settimeout(PATIENCE_S)
-    port, syn = _seen(bench, bench.remote(family))
+    # An earlier connection may still be sending its FIN.
+    ports = list(bench.uplinks.values())
+    port, syn = expect(ports, lambda each: isinstance(each.body, Tcp) and each.body.flags == SYN, what="SYN")
+    check(not syn.faults, f"spoilt on its way out: {syn}")
     most = UPLINKS[port.device] - HEADERS[family]
-    check(syn.tcp().flags == SYN and (syn.tcp().mss or 0) <= most, f"the SYN is {syn}")
+    check((syn.tcp().mss or 0) <= most, f"the SYN is {syn}")
     return port, syn
 
 

@@ -1,0 +1,1 @@
+"""`balance/soak`: everything changes all the time, and nobody may notice."""
