@@ -10,6 +10,7 @@
 
 mod api;
 pub mod cgroup;
+pub mod classes;
 mod clients;
 pub mod config;
 pub mod doctor;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use braid_core::Rate;
 use braid_uplink::{Discovery, Override, Selection, Wanted};
 
-use crate::config::{Config, Policy, Ports};
+use crate::config::{Config, FIRST_TIER, Policy, Ports, RuleConfig, UplinkConfig};
 use crate::failure::Failure;
 
 /// What `braid up` says besides the file, and over it.
@@ -64,6 +64,9 @@ pub struct Settings {
     pub config: Config,
     /// Weights by uplink name, from either source; whoever is not listed has 1.
     pub weights: BTreeMap<String, NonZeroU32>,
+    /// Rules that programs asked for while running (`braid run`); they come before those of the
+    /// file.
+    pub passing: Vec<RuleConfig>,
 }
 
 impl Settings {
@@ -92,7 +95,45 @@ impl Settings {
         if !config.policy.uses_weights() {
             weights.clear();
         }
-        Ok(Settings { config, weights })
+        Ok(Settings {
+            config,
+            weights,
+            passing: Vec::new(),
+        })
+    }
+
+    /// Every rule in the order in which they are asked.
+    pub fn rules(&self) -> impl Iterator<Item = &RuleConfig> {
+        self.passing.iter().chain(&self.config.rules)
+    }
+
+    /// What the file says of an uplink.
+    #[must_use]
+    pub fn uplink(&self, name: &str) -> Option<&UplinkConfig> {
+        self.config
+            .uplinks
+            .iter()
+            .find(|uplink| uplink.name == name)
+    }
+
+    /// The tier of an uplink; lower ones go first.
+    #[must_use]
+    pub fn tier(&self, name: &str) -> u8 {
+        self.uplink(name).map_or(FIRST_TIER, |uplink| uplink.tier)
+    }
+
+    /// What an uplink can carry, if the file says so.
+    #[must_use]
+    pub fn capacity(&self, name: &str) -> Option<Rate> {
+        self.uplink(name)?.capacity
+    }
+
+    /// The load in bits per second at which an uplink wants help from the next tier.
+    #[must_use]
+    pub fn overflow(&self, name: &str) -> Option<f64> {
+        let uplink = self.uplink(name)?;
+        let capacity = uplink.capacity?.bits_per_sec() as f64;
+        Some(capacity * uplink.overflow?.fraction())
     }
 
     /// The weight of an uplink.
@@ -104,12 +145,7 @@ impl Settings {
     /// The source ports of an uplink.
     #[must_use]
     pub fn ports(&self, name: &str) -> Ports {
-        let configured = self
-            .config
-            .uplinks
-            .iter()
-            .find(|uplink| uplink.name == name);
-        configured
+        self.uplink(name)
             .map(|uplink| uplink.ports.clone())
             .unwrap_or_default()
     }

@@ -35,7 +35,7 @@ pub use problem::{ConfigError, Paint, Problem};
 pub use rule::{Action, CgroupPath, RuleConfig, WhenDown};
 pub use sticky::Sticky;
 pub use target::{HttpTarget, Target};
-pub use uplink::{Ports, UplinkConfig};
+pub use uplink::{FIRST_TIER, Ports, UplinkConfig};
 
 /// Where the configuration is looked for when none is named on the command line.
 pub const DEFAULT_PATH: &str = "/etc/braid/braid.toml";

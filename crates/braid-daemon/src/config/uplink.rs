@@ -14,7 +14,7 @@ use super::matcher::as_text;
 use super::target::Target;
 
 /// The tier of an uplink that names none.
-pub(super) const FIRST_TIER: u8 = 1;
+pub const FIRST_TIER: u8 = 1;
 
 fn first_tier() -> u8 {
     FIRST_TIER

@@ -1,0 +1,204 @@
+//! What uplinks carry, and which weights follow from it.
+//!
+//! Rules, and why:
+//! - Loads are averaged over [`MEMORY`], because a page load of a second is no reason to move shares.
+//! - `least-loaded` weighs an uplink by what it has left of its capacity, at least [`LEAST_LEFT`] of
+//!   it. To give everything to the one with most left would send every new flow to the same uplink
+//!   until the next measurement, and then all to another.
+//! - Overflow is decided by the load of all tiers together. What one tier carries falls as soon as
+//!   the next one helps: going by that alone, help would be called and sent home in turns.
+//! - Without configured capacities each uplink is taken for as fast as the fastest that has been
+//!   seen lately.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use braid_core::{Rate, UplinkId};
+
+use super::{DEGRADED, Standing};
+use crate::config::Policy;
+use crate::settings::Settings;
+
+/// How long loads are averaged over.
+const MEMORY: Duration = Duration::from_secs(2);
+/// How long the fastest rate that was seen counts.
+const PEAK_MEMORY: Duration = Duration::from_secs(600);
+/// What is left at least, of an uplink's capacity: it never gets no flows at all.
+const LEAST_LEFT: f64 = 0.05;
+/// A capacity below which nothing is guessed, in bits per second.
+const LEAST_PEAK: f64 = 1e6;
+/// Weights that follow from fractions are whole numbers up to this one.
+const WHOLE: f64 = 1e6;
+
+/// What an uplink carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Sent, over the last short while.
+    pub tx: Rate,
+    /// Received.
+    pub rx: Rate,
+    /// What it can carry in its busier direction; `None`: not known.
+    pub capacity: Option<Rate>,
+}
+
+/// The averaged loads of all uplinks.
+#[derive(Debug, Default)]
+pub(super) struct Loads {
+    noted: Option<Instant>,
+    known: BTreeMap<UplinkId, Known>,
+    /// The fastest rate seen lately, in bits per second.
+    peak: f64,
+}
+
+/// One uplink's, in bits per second.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    used: f64,
+    capacity: Option<f64>,
+}
+
+impl Loads {
+    /// Takes note of the loads of now.
+    pub fn note(&mut self, now: Instant, standings: &[Standing]) {
+        let passed = self.noted.map(|noted| now.saturating_duration_since(noted));
+        self.noted = Some(now);
+        let kept = |memory: Duration| {
+            passed.map_or(0.0, |passed| {
+                (-passed.as_secs_f64() / memory.as_secs_f64()).exp()
+            })
+        };
+        let (old, peak_kept) = (kept(MEMORY), kept(PEAK_MEMORY));
+        self.peak *= peak_kept;
+        self.known
+            .retain(|id, _| standings.iter().any(|standing| standing.id == *id));
+        for standing in standings {
+            let Some(load) = standing.load else { continue };
+            let busier = load.tx.max(load.rx).bits_per_sec() as f64;
+            let known = self.known.entry(standing.id).or_insert(Known {
+                used: busier,
+                capacity: None,
+            });
+            known.used = known.used * old + busier * (1.0 - old);
+            known.capacity = load.capacity.map(|rate| rate.bits_per_sec() as f64);
+            self.peak = self.peak.max(known.used);
+        }
+    }
+
+    /// Whether these uplinks' shares follow their load.
+    pub fn matter(policy: Policy, settings: &Settings, able: &[&Standing]) -> bool {
+        let first = able.iter().map(|s| s.tier).min();
+        let overflows =
+            |s: &&&Standing| Some(s.tier) == first && settings.overflow(&s.name).is_some();
+        policy == Policy::LeastLoaded || able.iter().any(|s| overflows(&s))
+    }
+
+    /// The uplinks that get flows, with their weights: none if there is no uplink.
+    pub fn weights(
+        &self,
+        policy: Policy,
+        settings: &Settings,
+        able: &[&Standing],
+    ) -> Vec<(UplinkId, u32)> {
+        let mut tiers: BTreeMap<u8, Vec<&Standing>> = BTreeMap::new();
+        for standing in able {
+            tiers.entry(standing.tier).or_default().push(standing);
+        }
+        let tiers: Vec<Vec<&Standing>> = tiers.into_values().collect();
+        let parts = self.fill(settings, &tiers);
+        let in_use: Vec<(&Vec<&Standing>, f64)> = tiers
+            .iter()
+            .zip(parts)
+            .filter(|(_, part)| *part > 0.0)
+            .collect();
+        if let [(tier, _)] = in_use.as_slice() {
+            return self.within(policy, tier);
+        }
+        let mut weights = Vec::new();
+        for (tier, part) in in_use {
+            let within = self.within(policy, tier);
+            let sum: f64 = within.iter().map(|(_, weight)| f64::from(*weight)).sum();
+            weights.extend(within.into_iter().map(|(id, weight)| {
+                let share = part * f64::from(weight) / sum;
+                // At most a million: the fraction is at most one.
+                (id, ((share * WHOLE).round() as u32).max(1))
+            }));
+        }
+        weights
+    }
+
+    /// Weights of uplinks of one tier.
+    fn within(&self, policy: Policy, tier: &[&Standing]) -> Vec<(UplinkId, u32)> {
+        let left: Vec<f64> = tier.iter().map(|standing| self.left(standing)).collect();
+        let most = left.iter().copied().fold(0.0, f64::max);
+        let some_degraded = tier.iter().any(|standing| standing.degraded);
+        let weigh = |(standing, left): (&&Standing, f64)| {
+            let weight = match policy {
+                Policy::LeastLoaded if most > 0.0 => (left / most * 1000.0).round().max(1.0) as u64,
+                _ => u64::from(standing.weight.get()),
+            };
+            match (some_degraded, standing.degraded) {
+                (true, false) => weight * DEGRADED,
+                _ => weight,
+            }
+        };
+        let weights: Vec<u64> = tier.iter().zip(left).map(weigh).collect();
+        let largest = weights.iter().copied().max().unwrap_or(0);
+        // Whatever does not fit into a weight is more than a slot table can tell apart.
+        let shift = largest
+            .checked_ilog2()
+            .map_or(0, |bits| bits.saturating_sub(31));
+        let fit = |weight: u64| u32::try_from(weight >> shift).unwrap_or(u32::MAX).max(1);
+        tier.iter()
+            .zip(weights)
+            .map(|(standing, weight)| (standing.id, fit(weight)))
+            .collect()
+    }
+
+    /// What an uplink has left of its capacity, in bits per second.
+    fn left(&self, standing: &Standing) -> f64 {
+        let known = self.known.get(&standing.id);
+        let capacity = known
+            .and_then(|known| known.capacity)
+            .unwrap_or(self.peak.max(LEAST_PEAK));
+        let used = known.map_or(0.0, |known| known.used);
+        (capacity - used).max(capacity * LEAST_LEFT)
+    }
+
+    /// The part of all flows that each tier gets: each is filled up to its overflow before the next
+    /// one gets any. When all are full, the rest goes to all by what they take.
+    fn fill(&self, settings: &Settings, tiers: &[Vec<&Standing>]) -> Vec<f64> {
+        let used = |s: &&Standing| self.known.get(&s.id).map_or(0.0, |known| known.used);
+        let total: f64 = tiers.iter().flatten().map(used).sum();
+        let mut parts = vec![0.0; tiers.len()];
+        let mut rest = total;
+        let mut room = 0.0;
+        for (part, tier) in parts.iter_mut().zip(tiers) {
+            let takes = takes(settings, tier);
+            *part = takes.map_or(rest, |takes| takes.min(rest));
+            rest -= *part;
+            room += takes.unwrap_or(0.0);
+            if takes.is_none() || rest <= 0.0 {
+                break;
+            }
+        }
+        if rest > 0.0 && room > 0.0 {
+            let over = rest / room;
+            for (part, tier) in parts.iter_mut().zip(tiers) {
+                *part += takes(settings, tier).unwrap_or(0.0) * over;
+            }
+        }
+        match (total > 0.0, parts.first_mut()) {
+            (true, _) => parts.iter_mut().for_each(|part| *part /= total),
+            (false, Some(first)) => *first = 1.0,
+            (false, None) => {}
+        }
+        parts
+    }
+}
+
+/// What a tier takes before the next one helps, in bits per second; `None`: everything.
+fn takes(settings: &Settings, tier: &[&Standing]) -> Option<f64> {
+    tier.iter()
+        .map(|standing| settings.overflow(&standing.name))
+        .sum()
+}
