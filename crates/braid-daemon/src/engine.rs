@@ -10,18 +10,25 @@
 //!   everything else is; see [`Tables::first_half`].
 
 mod apply;
+mod leaving;
 mod start;
+mod watching;
 
 use braid_balance::{Datapath, KernelTime, SweepReport};
+use braid_uplink::liveness::ProbeAnswer;
 use braid_uplink::{Discovery, Rejected, Selection, Snapshot, Watch};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
+
+use self::leaving::Leaving;
+use self::watching::Watching;
 
 use crate::events::{Event, EventKind, Events};
 use crate::failure::Failure;
 use crate::health::Trouble;
 use crate::plumbing::{Divert, Plumbing};
 use crate::report::UpReport;
-use crate::roster::{Change, Roster};
+use crate::roster::{Change, FAMILIES, Member, Roster};
 use crate::run_dir::RunDir;
 use crate::settings::{Origin, Settings};
 use crate::state::State;
@@ -44,6 +51,8 @@ pub struct Engine {
     state: State,
     /// What the datapath's tables were last set to.
     applied: Option<Tables>,
+    watching: Watching,
+    leaving: Leaving,
 }
 
 /// A successful start.
@@ -52,6 +61,8 @@ pub struct Started {
     pub engine: Engine,
     /// Tells when to [`Engine::reconcile`].
     pub watch: Watch,
+    /// How probes fared, for [`Engine::hear`].
+    pub answers: UnboundedReceiver<ProbeAnswer>,
     /// What was taken.
     pub report: UpReport,
 }
@@ -62,24 +73,30 @@ impl Engine {
     /// # Errors
     /// What the kernel refused. Calling again goes on from there.
     pub async fn reconcile(&mut self, snapshot: &Snapshot) -> Result<(), Failure> {
-        let found = braid_uplink::choose(snapshot, &self.selection);
-        let changes = self.roster.update(&found, snapshot, &self.settings);
-        self.tell(&changes);
-        self.passed_over = self.not_members(found);
-        self.remember(&changes)?;
-        let tables = self.tables();
-        if let Some(applied) = &self.applied {
-            // That is what new flows wait for when an uplink died.
-            self.set_tables(tables.first_half(applied))?;
-        } else {
-            // A start diverts nothing yet; a restart finds everything in place.
-            self.set_tables(tables.clone())?;
-        }
+        self.notice(snapshot)?;
         self.plumb(Divert::AsFound).await?;
         let attachments = self.attachments(snapshot).await?;
         self.datapath.attach(&attachments)?;
-        self.set_tables(tables)?;
-        self.plumb(Divert::On).await
+        self.settle()?;
+        self.plumb(Divert::On).await?;
+        self.attend()
+    }
+
+    /// The part of [`Engine::reconcile`] that must not wait: who died takes no new flows, and what
+    /// is on it is told or moved.
+    ///
+    /// # Errors
+    /// What the kernel or the disk refused. Calling again goes on from there.
+    pub fn notice(&mut self, snapshot: &Snapshot) -> Result<(), Failure> {
+        let found = braid_uplink::choose(snapshot, &self.selection);
+        let changes = self.roster.update(&found, snapshot, &self.settings);
+        self.passed_over = self.not_members(found);
+        self.watch_members();
+        // Neither a slow log nor a full disk may come before it.
+        let steered = self.steer();
+        self.tell(&changes);
+        steered?;
+        self.remember(&changes)
     }
 
     /// Stores what the next daemon must know of these changes.
@@ -129,6 +146,32 @@ impl Engine {
             .lan
             .as_ref()
             .map_or(&[], |lan| &lan.devices)
+    }
+
+    /// What goes on, in a line for a service manager.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let members = self.roster.members();
+        let takes = |member: &&Member| FAMILIES.iter().any(|family| member.works(*family));
+        let mut text = format!(
+            "{} of {} uplinks work",
+            members.iter().filter(takes).count(),
+            members.len()
+        );
+        for member in members.iter().filter(|member| !takes(member)) {
+            let why = match &member.down {
+                Some(why) => why.clone(),
+                None => member.verdict().to_string(),
+            };
+            text.push_str(&format!("; {}: {why}", member.uplink.name));
+        }
+        text
+    }
+
+    /// Notes that the daemon ends and leaves everything at work.
+    pub fn note_end(&mut self) {
+        let text = "traffic goes on without it";
+        self.events.note(EventKind::Ended, None, text, None);
     }
 
     /// Events with a number above `after`, oldest first; 0 asks for all that are remembered.

@@ -35,3 +35,4 @@ mod tables;
 pub mod teardown;
 mod unmovable;
 mod view;
+mod watch_rules;

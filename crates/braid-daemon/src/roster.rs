@@ -131,6 +131,11 @@ impl Roster {
         }
     }
 
+    /// Goes by these numbers. For a roster that has no members yet.
+    pub fn recall(&mut self, remembered: Vec<Remembered>) {
+        self.remembered = remembered;
+    }
+
     /// All uplinks, in the order in which they were first seen.
     #[must_use]
     pub fn members(&self) -> &[Member] {
@@ -313,9 +318,7 @@ impl Roster {
     #[must_use]
     pub fn carries(&self, member: &Member, family: Family) -> bool {
         let any_works = || self.members.iter().any(|other| other.works(family));
-        member.down.is_none()
-            && member.has(family)
-            && (member.works(family) || !any_works())
+        member.down.is_none() && member.has(family) && (member.works(family) || !any_works())
     }
 
     /// Whether what is on an uplink has somewhere else to go.

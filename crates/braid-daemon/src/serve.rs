@@ -3,10 +3,11 @@
 use std::future::pending;
 use std::time::Duration;
 
-use braid_uplink::Watch;
+use braid_uplink::liveness::ProbeAnswer;
+use braid_uplink::{Snapshot, Watch};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::api::{self, Job};
@@ -18,6 +19,7 @@ use crate::preflight;
 use crate::report::{DownReport, UpReport};
 use crate::run_dir::{NetworkClaim, RunDir};
 use crate::settings::{Origin, Settings};
+use crate::supervisor::Supervisor;
 use crate::teardown;
 
 /// Least time between two sweeps of the flow table. Idle times are minutes; closed TCP flows free
@@ -87,14 +89,19 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
     herald.ready(started.report);
     tracing::info!(pid = std::process::id(), "ready");
 
-    let asked_down = follow(
-        &run_dir,
-        started.engine,
-        started.watch,
-        &mut questions,
-        signals,
-    )
-    .await;
+    let supervisor = Supervisor::from_environment();
+    supervisor.ready();
+    let mut following = Loop {
+        run_dir: &run_dir,
+        engine: started.engine,
+        watch: started.watch,
+        answers: started.answers,
+        supervisor,
+        sweep_at: Instant::now() + SWEEP_EVERY,
+        retry_at: None,
+    };
+    let asked_down = following.follow(&mut questions, signals).await;
+    following.supervisor.stopping();
     let outcome = match asked_down {
         Some(answer) => {
             let outcome = teardown::remove(&run_dir).await;
@@ -105,6 +112,7 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
             result
         }
         None => {
+            following.engine.note_end();
             tracing::info!("ending, traffic goes on; braid down removes everything");
             Ok(())
         }
@@ -126,82 +134,130 @@ async fn begin(
     Ok((started, claim))
 }
 
-/// Does what comes up until the end. Returns who asked for everything to be undone, if that is why.
-async fn follow(
-    run_dir: &RunDir,
-    mut engine: Engine,
-    mut watch: Watch,
-    questions: &mut mpsc::Receiver<Job>,
-    mut signals: Signals,
-) -> Option<oneshot::Sender<Result<DownReport, Failure>>> {
-    let mut sweep_at = Instant::now() + SWEEP_EVERY;
-    let mut retry_at: Option<Instant> = None;
-    loop {
-        tokio::select! {
-            told = signals.next() => match told {
-                Told::End => return None,
-                // Nobody waits for the answer: the log and the health lines have it.
-                Told::Reload => drop(engine.reload().await),
-            },
-            job = questions.recv() => match job {
-                Some(Job::Ask(question)) => question(&engine),
-                Some(Job::Change(change)) => change(&mut engine),
-                Some(Job::Reload(answer)) => {
-                    let outcome = engine.reload().await;
-                    // An asker that has hung up needs no answer.
-                    let _ = answer.send(outcome.and_then(|()| engine.uplinks()));
-                }
-                Some(Job::Down(answer)) => return Some(answer),
-                // The service holds the other end until the loop is over.
-                None => return None,
-            },
-            change = watch.next(), if retry_at.is_none() => {
-                let failed = match change {
-                    Ok(snapshot) => engine.reconcile(&snapshot).await.err(),
-                    Err(error) => Some(Failure::from(error)),
-                };
-                retry_at = note(&mut engine, failed);
-            },
-            () = until(retry_at) => {
-                let failed = match braid_uplink::netlink::read().await {
-                    Ok(snapshot) => engine.reconcile(&snapshot).await.err(),
-                    Err(error) => Some(Failure::from(error)),
-                };
-                retry_at = note(&mut engine, failed);
-            },
-            () = sleep_until(sweep_at) => {
-                let pause = match engine.sweep() {
-                    Ok(report) => {
-                        tracing::debug!(?report, "swept");
-                        SWEEP_EVERY.max(report.took * SWEEP_SHARE)
-                    }
-                    Err(failure) => {
-                        tracing::warn!(%failure, "cannot sweep the flow table");
-                        SWEEP_EVERY
-                    }
-                };
-                sweep_at = Instant::now() + pause;
-                if let Err(error) = run_dir.bound_log() {
-                    tracing::debug!(%error, "cannot put the log aside");
-                }
-            },
-        }
-    }
+/// The loop's own things.
+struct Loop<'a> {
+    run_dir: &'a RunDir,
+    engine: Engine,
+    watch: Watch,
+    answers: mpsc::UnboundedReceiver<ProbeAnswer>,
+    supervisor: Supervisor,
+    sweep_at: Instant,
+    /// A change of the network is not followed to its end; when to go on.
+    retry_at: Option<Instant>,
 }
 
-/// Remembers how following a change went; after a failure, when to try again.
-fn note(engine: &mut Engine, failed: Option<Failure>) -> Option<Instant> {
-    if let Some(failure) = &failed
-        && engine.trouble.reconcile.as_ref() != Some(failure)
-    {
-        tracing::warn!(%failure, "cannot follow a change of the network");
+impl Loop<'_> {
+    /// Does what comes up until the end. Returns who asked for everything to be undone, if that is
+    /// why.
+    async fn follow(
+        &mut self,
+        questions: &mut mpsc::Receiver<Job>,
+        mut signals: Signals,
+    ) -> Option<oneshot::Sender<Result<DownReport, Failure>>> {
+        loop {
+            let next_tick = Instant::from_std(self.engine.next_tick());
+            tokio::select! {
+                told = signals.next() => match told {
+                    Told::End => return None,
+                    // Nobody waits for the answer: the log and the health lines have it.
+                    Told::Reload => drop(self.reload().await),
+                },
+                job = questions.recv() => match job {
+                    Some(Job::Ask(question)) => question(&self.engine),
+                    Some(Job::Change(change)) => change(&mut self.engine),
+                    Some(Job::Reload(answer)) => {
+                        let outcome = self.reload().await;
+                        // An asker that has hung up needs no answer.
+                        let _ = answer.send(outcome.and_then(|()| self.engine.uplinks()));
+                    }
+                    Some(Job::Down(answer)) => return Some(answer),
+                    // The service holds the other end until the loop is over.
+                    None => return None,
+                },
+                change = self.watch.next() => self.change(change).await,
+                () = until(self.retry_at) => {
+                    let snapshot = braid_uplink::netlink::read().await;
+                    self.retry_at = None;
+                    self.change(snapshot).await;
+                }
+                Some(answer) = self.answers.recv() => {
+                    let outcome = self.engine.hear(answer);
+                    self.see_to(outcome);
+                }
+                () = sleep_until(next_tick) => self.tick().await,
+                () = sleep_until(self.sweep_at) => self.sweep(),
+            }
+        }
     }
-    engine.trouble.reconcile = failed;
-    engine
-        .trouble
-        .reconcile
-        .as_ref()
-        .map(|_| Instant::now() + RETRY)
+
+    async fn reload(&mut self) -> Result<(), Failure> {
+        self.supervisor.reloading();
+        let outcome = self.engine.reload().await;
+        self.supervisor.ready();
+        outcome
+    }
+
+    /// Follows a change of the network. While an earlier one waits to be tried again, only what must
+    /// not wait is done: else our own half-done changes would have us try without pause.
+    async fn change(&mut self, change: Result<Snapshot, braid_uplink::Error>) {
+        let outcome = match change {
+            Ok(snapshot) if self.retry_at.is_some() => {
+                let outcome = self.engine.notice(&snapshot);
+                return self.see_to(outcome);
+            }
+            Ok(snapshot) => self.engine.reconcile(&snapshot).await,
+            Err(error) => Err(Failure::from(error)),
+        };
+        if outcome.is_ok() {
+            self.engine.trouble.reconcile = None;
+        }
+        self.see_to(outcome);
+    }
+
+    async fn tick(&mut self) {
+        // After something that took long, answers may wait in their sockets: let those be read (the
+        // first time round finds them, the second has them handed on) before silence is judged.
+        yield_now().await;
+        yield_now().await;
+        while let Ok(answer) = self.answers.try_recv() {
+            let outcome = self.engine.hear(answer);
+            self.see_to(outcome);
+        }
+        let outcome = self.engine.tick();
+        if outcome.is_ok() {
+            let status = self.engine.summary();
+            self.supervisor.worked(std::time::Instant::now(), status);
+        }
+        self.see_to(outcome);
+    }
+
+    fn sweep(&mut self) {
+        let pause = match self.engine.sweep() {
+            Ok(report) => {
+                tracing::debug!(?report, "swept");
+                SWEEP_EVERY.max(report.took * SWEEP_SHARE)
+            }
+            Err(failure) => {
+                tracing::warn!(%failure, "cannot sweep the flow table");
+                SWEEP_EVERY
+            }
+        };
+        self.sweep_at = Instant::now() + pause;
+        if let Err(error) = self.run_dir.bound_log() {
+            tracing::debug!(%error, "cannot put the log aside");
+        }
+    }
+
+    /// Remembers what could not be followed, and tries again after a while.
+    fn see_to(&mut self, outcome: Result<(), Failure>) {
+        let Err(failure) = outcome else { return };
+        let trouble = &mut self.engine.trouble.reconcile;
+        if trouble.as_ref() != Some(&failure) {
+            tracing::warn!(%failure, "cannot follow a change of the network");
+        }
+        *trouble = Some(failure);
+        self.retry_at = Some(Instant::now() + RETRY);
+    }
 }
 
 async fn until(at: Option<Instant>) {

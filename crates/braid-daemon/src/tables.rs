@@ -1,5 +1,7 @@
 //! What the datapath's tables are set to, and in which order a change reaches them.
 
+use std::net::IpAddr;
+
 use braid_balance::{UplinkEntry, Walk};
 use braid_core::UplinkId;
 
@@ -42,6 +44,44 @@ impl Tables {
             uplinks,
             ..applied.clone()
         }
+    }
+
+    /// Uplinks that take new flows and did not before.
+    pub fn returned(&self, applied: &Tables) -> Vec<UplinkId> {
+        let took = |id| {
+            applied
+                .uplinks
+                .iter()
+                .any(|old| old.id == id && old.accepts_new)
+        };
+        let takes = self.uplinks.iter().filter(|entry| entry.accepts_new);
+        takes
+            .map(|entry| entry.id)
+            .filter(|id| !took(*id))
+            .collect()
+    }
+
+    /// Addresses that uplinks had and have no more.
+    pub fn lost_addresses(&self, applied: &Tables) -> Vec<(UplinkId, IpAddr)> {
+        let addresses = |entry: &UplinkEntry| {
+            let v4 = entry.v4.map(|exit| IpAddr::from(exit.address));
+            let v6 = entry.v6.map(|exit| IpAddr::from(exit.address));
+            [v4, v6].map(move |address| address.map(|address| (entry.id, address)))
+        };
+        let all = |tables: &Tables| -> Vec<(UplinkId, IpAddr)> {
+            tables
+                .uplinks
+                .iter()
+                .flat_map(addresses)
+                .flatten()
+                .collect()
+        };
+        let now = all(self);
+        let known = |id| self.uplinks.iter().any(|entry| entry.id == id);
+        let mut lost = all(applied);
+        // Without its device an uplink is dead, which is another matter.
+        lost.retain(|old| known(old.0) && !now.contains(old));
+        lost
     }
 
     /// Whether the slots, or the way they are walked, differ.

@@ -10,16 +10,54 @@ use crate::roster::walk;
 use crate::tables::Tables;
 
 impl Engine {
-    pub(super) fn tables(&self) -> Tables {
+    /// The first half of a change, which must not wait: who died takes no new flow from now on, and
+    /// what is on it is told or moved.
+    pub(super) fn steer(&mut self) -> Result<(), Failure> {
+        let tables = self.tables();
+        let Some(applied) = &self.applied else {
+            // A start diverts nothing yet; a restart finds everything in place, and tells nobody.
+            self.leaving.inherit(self.roster.members());
+            let tables = self.tables();
+            return self.set_tables(tables);
+        };
+        let first = tables.first_half(applied);
+        self.leaving.note_addresses(applied, &first);
+        self.set_tables(first)?;
+        self.leave()
+    }
+
+    /// The second half, when everything is ready for it: who is new or back takes flows.
+    pub(super) fn settle(&mut self) -> Result<(), Failure> {
+        let tables = self.tables();
+        let returned = self
+            .applied
+            .as_ref()
+            .map_or_else(Vec::new, |applied| tables.returned(applied));
+        self.set_tables(tables)?;
+        self.come_back(&returned)
+    }
+
+    /// Both halves, after a verdict: devices are as they were.
+    pub(super) fn follow_verdicts(&mut self) -> Result<(), Failure> {
+        self.steer()?;
+        // While a change of the network is not followed to its end, who is new has no program that
+        // would translate the answers.
+        match self.trouble.reconcile {
+            None => self.settle(),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn tables(&self) -> Tables {
         Tables {
             walk: walk(self.settings.config.policy),
-            uplinks: self.roster.entries(),
+            uplinks: self.roster.entries(|member| self.tells(member)),
             v4: self.roster.slots(Family::V4).to_vec(),
             v6: self.roster.slots(Family::V6).to_vec(),
         }
     }
 
-    pub(super) fn set_tables(&mut self, tables: Tables) -> Result<(), Failure> {
+    fn set_tables(&mut self, tables: Tables) -> Result<(), Failure> {
         if self.applied.as_ref() == Some(&tables) {
             return Ok(());
         }

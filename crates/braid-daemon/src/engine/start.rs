@@ -3,9 +3,14 @@
 use std::path::Path;
 
 use braid_balance::{ClassId, Datapath, Family, HookKind, Opened};
+use braid_core::UplinkId;
 use braid_core::slots::SlotTable;
+use braid_uplink::liveness::ProbeAnswer;
 use braid_uplink::{Selection, Snapshot};
+use tokio::sync::mpsc::{self, UnboundedSender};
 
+use super::leaving::Leaving;
+use super::watching::Watching;
 use super::{Engine, Started};
 use crate::config::Hook;
 use crate::events::{EventKind, Events};
@@ -16,7 +21,7 @@ use crate::report::UpReport;
 use crate::roster::Roster;
 use crate::run_dir::RunDir;
 use crate::settings::{Origin, Settings};
-use crate::state::{Earlier, State};
+use crate::state::{Earlier, Remembered, State};
 use crate::teardown;
 
 impl Engine {
@@ -56,6 +61,7 @@ impl Engine {
             Earlier::Broken(why) => (State::fresh()?, Some(why)),
         };
 
+        let (tell, answers) = mpsc::unbounded_channel();
         let brought_up = Engine::bring_up(
             settings,
             origin,
@@ -63,6 +69,7 @@ impl Engine {
             run_dir.clone(),
             state,
             lost,
+            tell,
             &snapshot,
             step,
         );
@@ -70,6 +77,7 @@ impl Engine {
             Ok((engine, report)) => Ok(Started {
                 engine,
                 watch,
+                answers,
                 report,
             }),
             Err(failure) if clean => {
@@ -89,6 +97,7 @@ impl Engine {
         run_dir: RunDir,
         state: State,
         lost: Option<String>,
+        tell: UnboundedSender<ProbeAnswer>,
         snapshot: &Snapshot,
         mut step: impl FnMut(&str),
     ) -> Result<(Engine, UpReport), Failure> {
@@ -113,6 +122,8 @@ impl Engine {
             events: Events::open(run_dir.events()),
             passed_over: Vec::new(),
             applied: None,
+            watching: Watching::new(tell),
+            leaving: Leaving::default(),
             settings,
             origin,
             selection,
@@ -121,6 +132,8 @@ impl Engine {
             state,
         };
         if let Some(why) = lost {
+            engine.state.uplinks = numbers(&engine.datapath.uplink_devices()?, snapshot);
+            engine.roster.recall(engine.state.uplinks.clone());
             let text = "the state of an earlier daemon could not be read: sysctls will stay as \
                         Braid set them";
             engine
@@ -158,6 +171,20 @@ fn refuse_remains(snapshot: &Snapshot) -> Result<(), Failure> {
         "braid down with the --run-dir it was started with; if that directory is lost, \
          ip link del braid0",
     ))
+}
+
+/// Which device had which number, as far as the kernel tells: by name it is known to none that is
+/// gone, whose flows are lost anyway.
+fn numbers(devices: &[(UplinkId, u32)], snapshot: &Snapshot) -> Vec<Remembered> {
+    let known = devices.iter().filter_map(|(id, ifindex)| {
+        let link = snapshot.link(*ifindex)?;
+        Some(Remembered {
+            index: id.0,
+            device: link.name.clone(),
+            ifindex: *ifindex,
+        })
+    });
+    known.collect()
 }
 
 fn options(settings: &Settings, pins: &Path) -> braid_balance::Options {

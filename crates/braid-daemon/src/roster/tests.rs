@@ -85,7 +85,7 @@ fn an_uplink_that_goes_and_comes_keeps_its_number_and_gets_its_share_back() {
     assert_eq!(roster.update(&one, &snapshot, &settings), [gone]);
     assert_eq!((share(&roster, 0), share(&roster, 1)), (0.0, 1.0));
     let accepts: Vec<bool> = roster
-        .entries()
+        .entries(|_| false)
         .iter()
         .map(|entry| entry.accepts_new)
         .collect();
@@ -144,7 +144,11 @@ fn a_device_made_anew_has_its_new_index_before_it_is_usable() {
     let (_, snapshot) = seen(&[uplink("a", 7, false), uplink("b", 2, false)]);
     let (found, _) = seen(&[uplink("b", 2, false)]);
     roster.update(&found, &snapshot, &settings("rr"));
-    let indices: Vec<u32> = roster.entries().iter().map(|entry| entry.ifindex).collect();
+    let indices: Vec<u32> = roster
+        .entries(|_| false)
+        .iter()
+        .map(|entry| entry.ifindex)
+        .collect();
     assert_eq!(indices, [7, 2]);
 }
 
@@ -220,7 +224,7 @@ fn a_configured_uplink_is_whichever_device_bears_its_name() {
     let (found, snapshot) = seen(&[uplink("b", 1, false)]);
     roster.update(&found, &snapshot, &settings);
     assert_eq!(numbers(&roster), [(0, "a", 1), (1, "b", 1)]);
-    let entries = roster.entries();
+    let entries = roster.entries(|_| false);
     let entries: Vec<_> = entries.iter().map(|e| (e.id.0, e.ifindex)).collect();
     assert_eq!(entries, [(1, 1)], "no two uplinks on one device");
 

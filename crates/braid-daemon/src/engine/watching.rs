@@ -1,0 +1,206 @@
+//! Watching over the uplinks: what the datapath counts and what probes find goes to the lookout,
+//! and what it concludes is acted upon.
+
+use std::time::{Duration, Instant};
+
+use braid_balance::UplinkCounters;
+use braid_core::UplinkId;
+use braid_uplink::liveness::{
+    Lookout, Outcome, ProbeAnswer, ProbeOrder, Sample, Verdict, VerdictChange, Watched,
+};
+use braid_uplink::probe::Prober;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::Engine;
+use crate::events::EventKind;
+use crate::failure::Failure;
+use crate::roster::Member;
+use crate::watch_rules::watch_rules;
+
+/// From one look at the counters to the next while anything moves: short against the time in which
+/// silence is noticed.
+const BUSY: Duration = Duration::from_millis(50);
+/// The same on a machine at rest, which should sleep.
+const IDLE: Duration = Duration::from_millis(250);
+/// How long after the last packet a machine counts as at rest: people and programs pause.
+const RESTLESS: Duration = Duration::from_secs(2);
+/// Least time between two looks, whatever the lookout asks for.
+const LEAST: Duration = Duration::from_millis(5);
+
+/// What the engine needs to watch.
+pub(super) struct Watching {
+    pub lookout: Lookout,
+    prober: Prober,
+    looked: Instant,
+    /// Packets of all uplinks at the last look, and when they last became more.
+    packets: u64,
+    moved: Instant,
+}
+
+impl Watching {
+    /// Answers to probes go to this channel, for [`Engine::hear`]. There is one for each probe that
+    /// is under way, whose number the lookout bounds.
+    pub fn new(answers: UnboundedSender<ProbeAnswer>) -> Watching {
+        let now = Instant::now();
+        Watching {
+            lookout: Lookout::new(now),
+            prober: Prober::new(answers),
+            looked: now,
+            packets: 0,
+            moved: now,
+        }
+    }
+
+    fn pace(&self, now: Instant) -> Duration {
+        match now.saturating_duration_since(self.moved) < RESTLESS {
+            true => BUSY,
+            false => IDLE,
+        }
+    }
+
+    fn note(&mut self, now: Instant, counters: &[(UplinkId, UplinkCounters)]) {
+        let of = |counters: &UplinkCounters| counters.tx.packets + counters.rx.packets;
+        let packets = counters.iter().map(|(_, counters)| of(counters)).sum();
+        if self.packets != packets {
+            self.packets = packets;
+            self.moved = now;
+        }
+        let samples: Vec<_> = counters.iter().map(sample).collect();
+        self.lookout.handle_traffic(now, &samples);
+        self.lookout.handle_timeout(now);
+    }
+}
+
+impl Engine {
+    /// When [`Engine::tick`] is due.
+    #[must_use]
+    pub fn next_tick(&self) -> Instant {
+        let watching = &self.watching;
+        let regular = watching.looked + watching.pace(watching.looked);
+        let asked = watching.lookout.poll_timeout().unwrap_or(regular);
+        regular.min(asked.max(watching.looked + LEAST))
+    }
+
+    /// Looks at the traffic and at the time, and acts on what follows from it.
+    ///
+    /// # Errors
+    /// The counters cannot be read, or the kernel refused to follow a verdict.
+    pub fn tick(&mut self) -> Result<(), Failure> {
+        let now = Instant::now();
+        self.watching.looked = now;
+        let counters = self.datapath.uplink_counters()?;
+        self.watching.note(now, &counters);
+        self.attend()
+    }
+
+    /// Takes note of how a probe fared, and acts on what follows from it.
+    ///
+    /// # Errors
+    /// The kernel refused to follow a verdict.
+    pub fn hear(&mut self, answer: ProbeAnswer) -> Result<(), Failure> {
+        self.watching.lookout.handle_probe(Instant::now(), answer);
+        self.attend()
+    }
+
+    /// Has the lookout watch the uplinks that there are now.
+    pub(super) fn watch_members(&mut self) {
+        let watched = |member: &Member| Watched {
+            v4: member.uplink.v4.is_some(),
+            v6: member.uplink.v6.is_some(),
+            usable: member.down.is_none(),
+            rules: watch_rules(&self.settings, &member.uplink.name),
+        };
+        let members = match self.settings.config.liveness.enabled {
+            true => self.roster.members(),
+            false => &[],
+        };
+        let uplinks: Vec<_> = members.iter().map(|m| (m.id, watched(m))).collect();
+        let lookout = &mut self.watching.lookout;
+        lookout.set_uplinks(Instant::now(), &uplinks);
+        self.roster.judge(|id| lookout.look(id));
+    }
+
+    /// Sends what the lookout wants sent and follows its verdicts.
+    pub(super) fn attend(&mut self) -> Result<(), Failure> {
+        let now = Instant::now();
+        while let Some(order) = self.watching.lookout.poll_transmit(now) {
+            self.probe(order, now);
+        }
+        let mut changes = Vec::new();
+        while let Some(change) = self.watching.lookout.poll_event() {
+            changes.push(change);
+        }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let lookout = &self.watching.lookout;
+        self.roster.judge(|id| lookout.look(id));
+        // First the deed, then the word: the log may be slow.
+        let outcome = self.follow_verdicts();
+        changes.iter().for_each(|change| self.tell_verdict(change));
+        outcome
+    }
+
+    fn probe(&mut self, order: ProbeOrder, now: Instant) {
+        let watching = &mut self.watching;
+        match self.roster.member(order.uplink) {
+            Some(member) => watching.prober.send(order, &member.uplink),
+            None => {
+                let outcome = Outcome::NotSent {
+                    why: "no such uplink".into(),
+                };
+                let (uplink, id) = (order.uplink, order.id);
+                watching.lookout.handle_probe(
+                    now,
+                    ProbeAnswer {
+                        uplink,
+                        id,
+                        outcome,
+                    },
+                );
+            }
+        }
+    }
+
+    fn tell_verdict(&mut self, change: &VerdictChange) {
+        let Some(member) = self.roster.member(change.uplink) else {
+            return;
+        };
+        let uplink = member.uplink.name.clone();
+        let means = match change.to {
+            Verdict::Dead | Verdict::Portal if self.roster.relieves(member) => {
+                ": new flows take the other uplinks"
+            }
+            Verdict::Dead | Verdict::Portal => ": no other uplink works, new flows still take it",
+            Verdict::Degraded => ": fewer new flows take it",
+            Verdict::Up if change.from == change.to => match (change.ways.v4, change.ways.v6) {
+                (true, false) if member.uplink.v6.is_some() => " for ipv4, not for ipv6",
+                (false, true) if member.uplink.v4.is_some() => " for ipv6, not for ipv4",
+                _ => " for both families",
+            },
+            Verdict::Up => ": new flows take it again",
+        };
+        let text = format!("{}{means}", change.to);
+        let evidence = change.evidence.to_string();
+        match change.to {
+            Verdict::Dead | Verdict::Portal => tracing::warn!(uplink, text, evidence, "verdict"),
+            _ => tracing::info!(uplink, text, evidence, "verdict"),
+        }
+        self.events
+            .note(EventKind::Verdict, Some(&uplink), text, Some(evidence));
+    }
+}
+
+fn sample((id, counters): &(UplinkId, UplinkCounters)) -> (UplinkId, Sample) {
+    let sample = Sample {
+        sent: counters.tx.packets,
+        received: counters.rx.packets,
+        syns: counters.syns,
+        syn_answers: counters.syn_answers,
+        syn_repeats: counters.syn_repeats,
+        repeats: counters.repeats,
+        rtt_us_sum: counters.rtt_us_sum,
+        rtt_samples: counters.rtt_samples,
+    };
+    (*id, sample)
+}
