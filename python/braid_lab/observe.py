@@ -77,6 +77,11 @@ def by_uplink(net: Topology, seen: Sequence[tuple[str, int]]) -> dict[str, int]:
     return counts
 
 
+def states(daemon: Braid) -> dict[str, str]:
+    """Return each uplink's state: up, degraded, standby, portal, dead or down."""
+    return {each["name"]: each["state"] for each in daemon.json("uplinks")["uplinks"]}
+
+
 def verdicts(daemon: Braid) -> list[tuple[str, str]]:
     """Return every change of judgement over an uplink, in order: its name, and up, degraded, portal or dead."""
     changes = [event for event in daemon.json("events")["events"] if event["kind"] == "verdict"]

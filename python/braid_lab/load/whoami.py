@@ -36,6 +36,11 @@ def by_udp(asker: socket.socket, address: str) -> Seen:
     """Ask from a socket; TimeoutError if nobody answers."""
     asker.sendto(QUERY, (address, DNS_PORT))
     answer, _ = asker.recvfrom(512)
+    return seen_as(answer)
+
+
+def seen_as(answer: bytes) -> Seen:
+    """Return whom the answer to `QUERY` says we are."""
     # The question comes back, then a record of 12 bytes before its data, which begins with the text's length.
     return _seen(answer[len(QUERY) + 13 :])
 

@@ -1,13 +1,15 @@
-"""What happens to uplinks in the field: they fall silent, are unplugged, and come back."""
+"""What happens to uplinks in the field: they fall silent, are unplugged, get a captive portal, and come back."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from braid_lab.net.topology import Uplink
-from braid_lab.process import LabError
+from braid_lab.process import LabError, Process
 
 
 def _swallow(uplink: Uplink, on: bool) -> None:
@@ -29,7 +31,7 @@ def black_hole(uplink: Uplink) -> Iterator[float]:
 
 @contextlib.contextmanager
 def unplugged(uplink: Uplink) -> Iterator[float]:
-    """Take the carrier from an emulated line's device at the host, with all that is under way; yields when it began."""
+    """Take the carrier from an emulated line's device at the host, and what is under way; yields when it began."""
     near = uplink.near
     began = time.monotonic()
     near.namespace.ip(f"link set {near.device} carrier off")
@@ -39,3 +41,27 @@ def unplugged(uplink: Uplink) -> Iterator[float]:
     finally:
         _swallow(uplink, False)
         near.namespace.ip(f"link set {near.device} carrier on")
+
+
+#: Where a portal listens on its uplink's far side.
+PORTAL_PORT = 8080
+
+
+@contextlib.contextmanager
+def captive(uplink: Uplink, scratch: Path) -> Iterator[float]:
+    """Answer all IPv4 HTTP on an uplink by a captive portal, pings passing as before; yields when it began."""
+    isp = uplink.far
+    argv = [sys.executable, "-m", "braid_lab.serve.portal", uplink.gateway4, str(PORTAL_PORT)]
+    table = f"portal-{uplink.name}"
+    ruleset = (
+        f"table ip {table} {{\n chain caught {{\n  type nat hook prerouting priority dstnat;\n"
+        f'  iifname "{isp.device}" tcp dport 80 redirect to :{PORTAL_PORT}\n }}\n}}\n'
+    )
+    with Process(argv, log=scratch / f"{isp.namespace.name}-{table}", namespace=isp.namespace.name) as portal:
+        portal.wait_output("^ready")
+        began = time.monotonic()
+        isp.namespace.run(["nft", "-f", "-"], text=ruleset)
+        try:
+            yield began
+        finally:
+            isp.namespace.run(["nft", "delete", "table", "ip", table], check=False)

@@ -3,6 +3,7 @@
 GET /bytes/N   N bytes           GET /stream    bytes without end, until the client leaves
 GET /address   the client's address and port as seen here, which tells through which uplink it came
 POST /sink     takes a body of Content-Length bytes and says how many came
+GET /generate_204   nothing, with status 204: what those ask who look for a captive portal
 
 Run as `python -m braid_lab.serve.http1 ADDRESS…`; prints `ready`.
 """
@@ -78,6 +79,8 @@ class Http1(asyncio.Protocol):
             self._waiting = self._swallow(self._waiting)
         elif path == b"/address":
             self._say(b"200 OK", f"{self._peer[0]} {self._peer[1]}\n".encode())
+        elif path == b"/generate_204":
+            self._transport.write(b"HTTP/1.1 204 No Content\r\n\r\n")
         elif path == b"/stream":
             self._transport.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
             self._to_send = ENDLESS
