@@ -11,7 +11,8 @@ mod support;
 use std::net::IpAddr;
 
 use aya::maps::{HashMap, Map, MapData};
-use braid_balance::Walk;
+use aya::programs::SchedClassifier;
+use braid_balance::{ClassId, MAX_RULES, RuleEntry, Walk};
 use braid_packet::build;
 use support::probe::Probe;
 use support::world::{OUTSIDE, SERVER_V4, SERVER_V6};
@@ -21,6 +22,8 @@ const ACK: u8 = 16;
 /// Fewer than the hop limit set below, which the LAN's program counts down.
 const REPEAT: u32 = 200;
 const ROUNDS: usize = 200;
+/// New flows measured, one run each: fewer than embryos there is room for.
+const NEW_FLOWS: u16 = 500;
 
 fn main() {
     let probe = Probe::new();
@@ -44,6 +47,40 @@ fn main() {
         let stranger = build::tcp((server, 9), (inner, 9), ACK, b"");
         measure(&probe, &format!("inbound, not ours {word}"), 1, &stranger);
     }
+    for rules in [0, 1, 32, MAX_RULES] {
+        open(&probe, rules);
+    }
+    println!("\n{:<28} {:>10}", "PROGRAM", "VERIFIED");
+    for name in ["braid_outbound", "braid_inbound", "braid_lan"] {
+        let path = probe.world.pin_dir().join("datapath/programs").join(name);
+        let program = SchedClassifier::from_pin(path).expect("pinned");
+        let verified = program
+            .info()
+            .expect("a program")
+            .verified_instruction_count();
+        println!("{name:<28} {:>10}", verified.expect("Linux 5.16 or newer"));
+    }
+}
+
+/// New flows that none of so many rules matches.
+fn open(probe: &Probe, rules: usize) {
+    let rule = RuleEntry {
+        dest_ports: Some(1..=1),
+        class: ClassId(1),
+        ..RuleEntry::default()
+    };
+    let mut datapath = probe.datapath.borrow_mut();
+    datapath.set_rules(&vec![rule; rules]).expect("rules");
+    drop(datapath);
+    let times = (0..NEW_FLOWS).map(|port| {
+        let ends = (
+            (OUTSIDE[0][0], 20_000 + port),
+            (SERVER_V4, 9000 + rules as u16),
+        );
+        let syn = build::tcp(ends.0, ends.1, SYN, b"");
+        probe.nanoseconds(0, &syn, 1)
+    });
+    report(&format!("outbound, new, {rules} rules"), times.collect());
 }
 
 /// Empties the list of the uplinks' own addresses.
@@ -93,9 +130,11 @@ fn lan(probe: &Probe, inner: IpAddr, server: IpAddr) -> Vec<u8> {
 }
 
 fn measure(probe: &Probe, what: &str, program: usize, packet: &[u8]) {
-    let mut times: Vec<_> = (0..ROUNDS)
-        .map(|_| probe.nanoseconds(program, packet, REPEAT))
-        .collect();
+    let times = (0..ROUNDS).map(|_| probe.nanoseconds(program, packet, REPEAT));
+    report(what, times.collect());
+}
+
+fn report(what: &str, mut times: Vec<u128>) {
     times.sort_unstable();
-    println!("{what:<28} {:>10} {:>10}", times[ROUNDS / 2], times[0]);
+    println!("{what:<28} {:>10} {:>10}", times[times.len() / 2], times[0]);
 }
