@@ -1,0 +1,233 @@
+//! The configuration's rules, as the datapath asks them.
+//!
+//! Pure, but for [`System::look_up`]. A rule with lists becomes several of the datapath's rules:
+//! one for each combination. Rules with `use = "none"` become none at all: the kernel's routing
+//! carries them out before the datapath sees a packet (see [`crate::plumbing`]).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use braid_balance::{ClassId, Family, NameBit, RuleEntry};
+use nix::unistd::User;
+
+use crate::cgroup;
+use crate::classes::Classes;
+use crate::config::{Action, CgroupPath, IpProtocol, IpVersion, Prefix, RuleConfig};
+use crate::settings::Settings;
+
+/// What the machine calls users and control groups, as far as rules name them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct System {
+    /// Users' numbers by name.
+    pub users: BTreeMap<String, u32>,
+    /// Control groups' kernel ids by path.
+    pub cgroups: BTreeMap<CgroupPath, u64>,
+}
+
+impl System {
+    /// Asks the machine.
+    #[must_use]
+    pub fn look_up(settings: &Settings) -> System {
+        let users = settings.rules().filter_map(|rule| rule.user.as_ref());
+        let users = users.filter_map(|name| {
+            let user = User::from_name(name).ok()??;
+            Some((name.clone(), user.uid.as_raw()))
+        });
+        let mount = cgroup::mount();
+        let cgroups = settings.rules().filter_map(|rule| rule.cgroup.as_ref());
+        let cgroups = cgroups.filter_map(|path| {
+            let group = mount.as_ref()?.join(path.relative());
+            Some((path.clone(), cgroup::id(&group).ok()?))
+        });
+        System {
+            users: users.collect(),
+            cgroups: cgroups.collect(),
+        }
+    }
+
+    /// What keeps a rule from matching anything, if something does.
+    #[must_use]
+    pub fn lacks(&self, rule: &RuleConfig) -> Option<String> {
+        if let Some(user) = rule
+            .user
+            .as_ref()
+            .filter(|user| !self.users.contains_key(*user))
+        {
+            return Some(format!("there is no user {user:?}"));
+        }
+        let group = rule.cgroup.as_ref()?;
+        let missing = !self.cgroups.contains_key(group);
+        missing.then(|| format!("there is no control group {group}"))
+    }
+}
+
+/// The datapath's rules, and which of the configuration's each stands for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleBook {
+    entries: Vec<RuleEntry>,
+    names: Vec<String>,
+    /// Rules that match nothing now, and why.
+    pub idle: Vec<(String, String)>,
+}
+
+impl RuleBook {
+    /// Puts the rules together. [`Classes::update`] must have seen the settings.
+    #[must_use]
+    pub fn compile(settings: &Settings, classes: &Classes, system: &System) -> RuleBook {
+        let mut book = RuleBook::default();
+        let mut bits = name_bits(settings);
+        for rule in settings.rules() {
+            let bit = match rule.domain.is_empty() {
+                true => None,
+                false => bits.next().map(|(bit, _)| bit),
+            };
+            let Some(class) = classes.class_of(settings, rule) else {
+                continue;
+            };
+            if let Some(why) = system.lacks(rule) {
+                book.idle.push((rule.name.clone(), why));
+                continue;
+            }
+            for mut entry in entries(rule) {
+                entry.class = class;
+                entry.name = bit;
+                entry.cgroup = rule
+                    .cgroup
+                    .as_ref()
+                    .and_then(|path| system.cgroups.get(path).copied());
+                if let Some(uid) = rule.user.as_ref().and_then(|user| system.users.get(user)) {
+                    entry.uid = Some(*uid..=*uid);
+                }
+                book.entries.push(entry);
+                book.names.push(rule.name.clone());
+            }
+        }
+        book
+    }
+
+    /// For [`braid_balance::Datapath::set_rules`].
+    #[must_use]
+    pub fn entries(&self) -> &[RuleEntry] {
+        &self.entries
+    }
+
+    /// The name of the rule that an entry stands for: a flow's
+    /// [`rule`](braid_balance::Flow::rule).
+    #[must_use]
+    pub fn name_of(&self, entry: usize) -> Option<&str> {
+        self.names.get(entry).map(String::as_str)
+    }
+}
+
+/// Rules that name an uplink which is not among `known`: with uplinks that are found by
+/// themselves it may yet come.
+pub fn without_uplink<'s>(
+    settings: &'s Settings,
+    known: &[&str],
+) -> impl Iterator<Item = (&'s RuleConfig, &'s str)> {
+    settings.rules().filter_map(move |rule| match &rule.action {
+        Action::Uplink(name) if !known.contains(&name.as_str()) => Some((rule, name.as_str())),
+        _ => None,
+    })
+}
+
+/// The rules that go by domain, with the mark of each.
+pub fn name_bits(settings: &Settings) -> impl Iterator<Item = (NameBit, &RuleConfig)> {
+    let by_domain = settings.rules().filter(|rule| !rule.domain.is_empty());
+    (0..).map_while(NameBit::new).zip(by_domain)
+}
+
+/// Every combination of what a rule lists, without its class, its mark, and what only the machine
+/// knows.
+#[must_use]
+pub fn entries(rule: &RuleConfig) -> Vec<RuleEntry> {
+    let mut entries = Vec::new();
+    for family in families(rule) {
+        let of_family = |prefixes: &[Prefix]| -> Vec<Option<(IpAddr, u8)>> {
+            match prefixes {
+                [] => vec![None],
+                prefixes => prefixes
+                    .iter()
+                    .filter(|p| family.is_none_or(|family| IpVersion::of(p.address()) == family))
+                    .map(|p| Some((p.address(), p.length())))
+                    .collect(),
+            }
+        };
+        for source in of_family(&rule.source) {
+            for dest in of_family(&rule.destination) {
+                if let (Some((a, _)), Some((b, _))) = (source, dest)
+                    && a.is_ipv4() != b.is_ipv4()
+                {
+                    continue;
+                }
+                entries.push(RuleEntry {
+                    source,
+                    dest,
+                    protocol: number(rule.protocol, family),
+                    dscp: rule.dscp.map(|dscp| dscp.number()),
+                    // A prefix says the family as well.
+                    family: match source.or(dest) {
+                        Some(_) => None,
+                        None => family.map(balance_family),
+                    },
+                    class: ClassId(0),
+                    ..RuleEntry::default()
+                });
+            }
+        }
+    }
+    let entries = multiply(entries, &rule.source_port, |entry, ports| {
+        entry.source_ports = Some(ports.range());
+    });
+    let entries = multiply(entries, &rule.port, |entry, ports| {
+        entry.dest_ports = Some(ports.range());
+    });
+    let entries = multiply(entries, &rule.mac, |entry, mac| entry.mac = Some(mac.0));
+    multiply(entries, &rule.uid, |entry, uid| {
+        entry.uid = Some(uid.range())
+    })
+}
+
+/// The IP versions to write apart: both where a protocol has another number in each.
+fn families(rule: &RuleConfig) -> Vec<Option<IpVersion>> {
+    match (rule.family, rule.protocol) {
+        (Some(family), _) => vec![Some(family)],
+        (None, Some(protocol)) if protocol.one_number().is_none() => {
+            vec![Some(IpVersion::Ipv4), Some(IpVersion::Ipv6)]
+        }
+        (None, _) => vec![None],
+    }
+}
+
+fn number(protocol: Option<IpProtocol>, family: Option<IpVersion>) -> Option<u8> {
+    let protocol = protocol?;
+    family.map_or(protocol.one_number(), |family| {
+        Some(protocol.number(family))
+    })
+}
+
+fn balance_family(version: IpVersion) -> Family {
+    match version {
+        IpVersion::Ipv4 => Family::V4,
+        IpVersion::Ipv6 => Family::V6,
+    }
+}
+
+fn multiply<T>(
+    entries: Vec<RuleEntry>,
+    items: &[T],
+    set: impl Fn(&mut RuleEntry, &T),
+) -> Vec<RuleEntry> {
+    if items.is_empty() {
+        return entries;
+    }
+    let each = |entry: RuleEntry| {
+        let set = &set;
+        items.iter().map(move |item| {
+            let mut entry = entry.clone();
+            set(&mut entry, item);
+            entry
+        })
+    };
+    entries.into_iter().flat_map(each).collect()
+}
