@@ -154,9 +154,15 @@ impl Datapath {
         names::name(&self.tables, remote, now)
     }
 
-    /// Forgets all names, as their marks mean other rules from now on.
-    pub fn forget_names(&mut self) -> Result<(), Error> {
-        names::forget_names(&mut self.tables)
+    /// All addresses of which something is known by name, what has expired too. A daemon that takes
+    /// over finds here what the one before has noted, by that one's rules.
+    pub fn names(&self) -> Result<Vec<(IpAddr, Name)>, Error> {
+        names::names(&self.tables)
+    }
+
+    /// Forgets what is known of these remote addresses.
+    pub fn forget_names(&mut self, remotes: &[IpAddr]) -> Result<(), Error> {
+        names::forget_names(&mut self.tables, remotes)
     }
 
     /// Which client keeps to which uplink for which site, entries that have expired too. Room is

@@ -4,12 +4,13 @@
 
 use std::mem::{offset_of, size_of};
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 
 use aya::maps::MapError;
 
-use crate::layout::from_ip;
-use crate::tables::{Tables, refused};
-use crate::{Error, KernelTime};
+use crate::layout::{from_ip, to_ip};
+use crate::tables::{Tables, gone, refused};
+use crate::{Error, KernelTime, batch};
 
 /// What a remote address' names say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,23 +66,32 @@ pub(crate) fn name(
         Err(MapError::KeyNotFound) => return Ok(None),
         value => value.map_err(|error| refused("map names", &error))?,
     };
-    let name = Name {
-        rules: value.rules,
-        site: value.site,
-        expires: KernelTime::from_nanos(value.expires),
-    };
+    let name = read(&value);
     Ok((now < name.expires).then_some(name))
 }
 
-pub(crate) fn forget_names(tables: &mut Tables) -> Result<(), Error> {
-    let failed = |error| refused("map names", &error);
-    let known: Vec<_> = tables
-        .names
-        .keys()
-        .collect::<Result<_, _>>()
-        .map_err(failed)?;
-    for address in known {
-        crate::tables::gone("map names", tables.names.remove(&address))?;
+/// Everything, also what has expired.
+pub(crate) fn names(tables: &Tables) -> Result<Vec<(IpAddr, Name)>, Error> {
+    let map = tables.names_data.fd().as_fd();
+    let entries = batch::entries(map);
+    let entries = entries.map_err(|source| Error::system("reading map names", source))?;
+    let named = entries
+        .iter()
+        .map(|(address, value)| (to_ip(*address), read(value)));
+    Ok(named.collect())
+}
+
+pub(crate) fn forget_names(tables: &mut Tables, addresses: &[IpAddr]) -> Result<(), Error> {
+    for address in addresses {
+        gone("map names", tables.names.remove(&from_ip(*address)))?;
     }
     Ok(())
+}
+
+fn read(value: &NameValue) -> Name {
+    Name {
+        rules: value.rules,
+        site: value.site,
+        expires: KernelTime::from_nanos(value.expires),
+    }
 }

@@ -14,7 +14,7 @@ use crate::shared::{
     CHOICE_NEXT_USABLE, CHOICE_ONLY, CHOICE_STICKY, FLOW_FAST, QUIC_PORT, STATE_ANSWERED,
     STATE_CLOSING, STATE_ESTABLISHED, STATE_FIN_WAIT, STATE_NEW,
 };
-use crate::tables::{Pair, Tables, refused};
+use crate::tables::{Pair, Tables, gone, refused};
 use crate::{
     Choice, ClassId, Error, Flow, FlowState, KernelTime, Protocol, SweepReport, Traffic, batch,
 };
@@ -191,7 +191,7 @@ fn sweep_pair(
             .get(owner)
             .is_some_and(|value| owner.reverse(value) == *key);
         if !whole && !owned(pair, key, owner)? {
-            gone(pair.reverse.remove(key))?;
+            gone("removing a flow", pair.reverse.remove(key))?;
             report.repaired += 1;
         }
     }
@@ -202,8 +202,8 @@ fn sweep_pair(
 fn expire(pair: &mut Pair, key: &Tuple, value: &FlowValue) -> Result<bool, Error> {
     match found(pair.forward.get(key, 0))? {
         Some(current) if current.last_seen == value.last_seen => {
-            gone(pair.forward.remove(key))?;
-            gone(pair.reverse.remove(&key.reverse(value)))?;
+            gone("removing a flow", pair.forward.remove(key))?;
+            gone("removing a flow", pair.reverse.remove(&key.reverse(value)))?;
             Ok(true)
         }
         _ => Ok(false),
@@ -219,12 +219,12 @@ fn complete(pair: &mut Pair, embryos: &mut Pair, key: &Tuple) -> Result<bool, Er
     let reverse = key.reverse(&value);
     match found(pair.reverse.get(&reverse, 0))? {
         Some(owner) if owner == *key => Ok(true),
-        Some(_) => gone(pair.forward.remove(key)).map(|()| false),
+        Some(_) => gone("removing a flow", pair.forward.remove(key)).map(|()| false),
         None => {
             let inserted = pair.reverse.insert(reverse, key, 0);
             inserted.map_err(|error| refused("map flows_reverse", &error))?;
             // An embryo that has claimed the port meanwhile finds so and opens anew.
-            gone(embryos.reverse.remove(&reverse)).map(|()| false)
+            gone("removing a flow", embryos.reverse.remove(&reverse)).map(|()| false)
         }
     }
 }
@@ -244,18 +244,6 @@ fn found<V>(result: Result<V, MapError>) -> Result<Option<V>, Error> {
         Ok(value) => Ok(Some(value)),
         Err(MapError::KeyNotFound) => Ok(None),
         Err(error) => Err(refused("looking up a flow", &error)),
-    }
-}
-
-/// A removal's result; what is gone already is fine.
-fn gone(result: Result<(), MapError>) -> Result<(), Error> {
-    match result {
-        Err(MapError::SyscallError(call))
-            if call.io_error.kind() != std::io::ErrorKind::NotFound =>
-        {
-            Err(Error::system("removing a flow", call.io_error))
-        }
-        _ => Ok(()),
     }
 }
 

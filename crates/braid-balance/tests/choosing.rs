@@ -173,8 +173,17 @@ fn names_make_one_site_of_many_addresses() {
         datapath.name(ip(addresses[3]), now).expect("readable"),
         None
     );
+    let known = datapath.names().expect("names");
+    assert_eq!(known.len(), 4);
+    let all = known.iter().map(|(address, _)| *address);
+    let all: Vec<_> = all.collect();
     drop(datapath);
-    probe.datapath.borrow_mut().forget_names().expect("names");
+    let mut datapath = probe.datapath.borrow_mut();
+    datapath.forget_names(&all).expect("names");
+    datapath
+        .forget_names(&all)
+        .expect("nothing to forget is fine");
+    drop(datapath);
     assert_ne!(
         open(&probe, 5304, ip(addresses[1])),
         open(&probe, 5305, ip(addresses[2]))
