@@ -8,6 +8,7 @@
 struct answer {
 	struct tuple key; // forward key
 	struct found found;
+	int late; // it came to a mapping that has moved
 };
 
 // Follows a reverse entry to its flow. The entry of an embryo may be recycled under our hands, so
@@ -22,6 +23,7 @@ static __always_inline int follow(const struct tuple *reverse, struct answer *an
 	if (!key)
 		return -1;
 	answer->key = *key;
+	answer->late = 0;
 	answer->found = find(&answer->key);
 	if (answer->found.flow && answer->found.flow->outer_port == reverse->near_port &&
 	    answer->found.flow->realm == reverse->realm &&
@@ -33,6 +35,20 @@ static __always_inline int follow(const struct tuple *reverse, struct answer *an
 	else
 		bpf_map_delete_elem(&embryos_reverse, reverse);
 	return -1;
+}
+
+// The same for an outer end that the flow has left: what was on its way then is still welcome.
+static __always_inline int follow_late(const struct tuple *reverse, __u64 now,
+				       struct answer *answer)
+{
+	struct late *moved = bpf_map_lookup_elem(&late, reverse);
+
+	if (!moved || moved->until < now)
+		return -1;
+	answer->key = moved->key;
+	answer->late = 1;
+	answer->found = find(&answer->key);
+	return answer->found.flow ? 0 : -1;
 }
 
 #endif

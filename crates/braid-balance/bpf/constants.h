@@ -51,6 +51,9 @@
 #define DEFAULT_EMBRYOS 65536
 #define MAX_LAN_DEVICES 64
 #define MAX_FRAGMENTED	4096
+#define MAX_LATE	16384
+#define MAX_LAST_WORDS	4096
+#define MAX_QUESTIONS	4096
 
 // Interface indices below this find their uplink in an array, which the JIT compiles to a few
 // instructions; the few above it in a hash.
@@ -93,6 +96,10 @@
 // flow.flags
 #define FLOW_FAST	 1
 #define FLOW_NEXT_HOP_V6 2
+// Its inside has been told that it is over: whatever comes of it is answered with a reset.
+#define FLOW_TOLD 4
+// It is to choose anew with its next packet from inside.
+#define FLOW_LEAVES 8
 
 // uplink.layer
 #define LAYER_L2 2
@@ -112,6 +119,12 @@
 
 // Slots looked at after one whose uplink cannot take the flow.
 #define SLOT_TRIES 128
+
+// Bytes of the largest packet that is kept as a flow's last words.
+#define LAST_WORDS 256
+
+// Seconds for which answers to a mapping that has moved still find their flow.
+#define LATE_SECONDS 30
 
 // Bytes from the start of a packet within which all headers that we read must lie; IPv6 extension
 // headers that reach further are not followed.

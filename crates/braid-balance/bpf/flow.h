@@ -90,16 +90,19 @@ static __always_inline int reverse_key(const struct packet *packet, struct tuple
 	return is_icmp(packet) && !is_echo_reply(packet);
 }
 
-// Whether the flow's uplink is up and has the address that the flow goes by.
+// Whether the flow is to go on where it is: its uplink has the address that the flow goes by, and
+// is up or the only one, whose death may be an error that nothing is gained from.
 static __always_inline int holds(__u8 family, const struct flow *flow, const struct uplink *uplink)
 {
 	const struct exit *exit;
 
-	if (!uplink || !uplink->ifindex || !uplink->accepts_new)
+	if (!uplink || !uplink->ifindex || (flow->flags & FLOW_LEAVES))
 		return 0;
 	exit = &uplink->exits[family & 1];
-	return exit->present && exit->realm == flow->realm &&
-	       same_address(&exit->address, &flow->outer);
+	if (!exit->present || exit->realm != flow->realm ||
+	    !same_address(&exit->address, &flow->outer))
+		return 0;
+	return uplink->accepts_new || !(uplink->others & (1 << (family & 1)));
 }
 
 static __always_inline void reverse_of(const struct tuple *key, const struct flow *flow,
@@ -130,23 +133,26 @@ static __always_inline struct found find(const struct tuple *key)
 	return found;
 }
 
-static __always_inline void forget(const struct tuple *key, const struct found *found)
+static __noinline int forget(const struct tuple *key, const struct flow *flow, __u32 kept)
 {
 	struct tuple reverse;
 
-	reverse_of(key, found->flow, &reverse);
-	if (found->kept) {
+	if (!key || !flow)
+		return -1;
+	reverse_of(key, flow, &reverse);
+	if (kept) {
 		bpf_map_delete_elem(&flows, key);
 		bpf_map_delete_elem(&flows_reverse, &reverse);
 	} else {
 		bpf_map_delete_elem(&embryos, key);
 		bpf_map_delete_elem(&embryos_reverse, &reverse);
 	}
+	return 0;
 }
 
 // An embryo's two entries are evicted one by one, and a pressed port's is taken over. Not 0: the
 // reverse one is another's by now.
-static __always_inline int keep_pair(const struct tuple *key, const struct flow *flow)
+static __noinline int keep_pair(const struct tuple *key, const struct flow *flow)
 {
 	struct tuple reverse, *owner;
 
@@ -170,7 +176,7 @@ static __always_inline int refuse(long error)
 // exist and say the same. A full table leaves the embryo where it is; it still works. Another CPU
 // may recycle the embryo for another flow while we look, so what we go by is a copy that its
 // reverse entry confirms.
-static __always_inline int promote(const struct tuple *key, const struct flow *embryo)
+static __noinline int promote(const struct tuple *key, const struct flow *embryo)
 {
 	struct workbench *work = workbench();
 	struct tuple reverse, *owner;
@@ -246,6 +252,44 @@ static __always_inline __u32 packets_in(const struct __sk_buff *skb)
 	return skb->gso_segs ? skb->gso_segs : 1;
 }
 
+// Reads the inside's numbers. What it sends again, nobody has acknowledged.
+static __always_inline void note_segment(const struct packet *packet, struct flow *flow,
+					 struct uplink_counters *counters)
+{
+	__u32 syn = packet->tcp_flags & TCP_SYN, fin = packet->tcp_flags & TCP_FIN;
+	__u32 length = packet->payload + !!syn + !!fin;
+
+	if ((packet->tcp_flags & TCP_ACK) && flow->inside_ack != packet->ack)
+		flow->inside_ack = packet->ack;
+	if (!length)
+		return;
+	if ((__s32)(packet->sequence + length - flow->inside_next) > 0) {
+		flow->inside_next = packet->sequence + length;
+		if (syn && counters)
+			counters->syns++;
+	} else if (counters) {
+		if (syn)
+			counters->syn_repeats++;
+		else
+			counters->repeats++;
+	}
+}
+
+// The first answer to a SYN, which tells the round trip if the SYN went out once.
+static __always_inline void note_answer(const struct flow *flow, __u64 now)
+{
+	__u32 uplink = flow->uplink;
+	struct uplink_counters *counters = bpf_map_lookup_elem(&traffic, &uplink);
+
+	if (!counters || flow->choice == CHOICE_MIDSTREAM)
+		return;
+	counters->syn_answers++;
+	if (flow->tx_packets != 1)
+		return;
+	counters->rtt_us_sum += (now - flow->created) / 1000;
+	counters->rtt_samples++;
+}
+
 static __always_inline void note_sent(struct __sk_buff *skb, const struct packet *packet,
 				      struct flow *flow, __u32 uplink, __u64 now)
 {
@@ -259,6 +303,8 @@ static __always_inline void note_sent(struct __sk_buff *skb, const struct packet
 		counters->tx_packets += packets;
 		counters->tx_bytes += bytes;
 	}
+	if (packet->protocol == IPPROTO_TCP)
+		note_segment(packet, flow, counters);
 }
 
 static __always_inline void note_received(struct __sk_buff *skb, const struct packet *packet,

@@ -17,14 +17,18 @@ static __always_inline void fragment_key_of(const struct packet *packet, __u8 in
 	key->realm = packet->realm;
 }
 
-static __always_inline void remember_fragment(const struct packet *packet, __u8 inbound,
-					      const struct address *translated, __u32 uplink)
+// A function of its own, as its callers' stacks are nearly full and few packets come here.
+static __noinline int remember_fragment(const struct packet *packet, __u8 inbound,
+					const struct address *translated, __u32 uplink)
 {
 	struct fragment_key key;
-	struct fragment fragment = {.translated = *translated, .uplink = uplink};
+	struct fragment fragment = {.uplink = uplink};
 
+	if (!packet || !translated)
+		return -1;
+	fragment.translated = *translated;
 	fragment_key_of(packet, inbound, &key);
-	bpf_map_update_elem(&fragments, &key, &fragment, BPF_ANY);
+	return bpf_map_update_elem(&fragments, &key, &fragment, BPF_ANY);
 }
 
 #endif

@@ -7,15 +7,43 @@
 #include "leave.h"
 #include "mss.h"
 
-static __always_inline int find_answered(struct tuple *reverse, struct answer *answer)
+static __always_inline int find_answered(struct tuple *reverse, __u64 now, struct answer *answer)
 {
 	if (!follow(reverse, answer))
 		return 0;
+	if (reverse->protocol != IPPROTO_UDP)
+		return -1;
+	if (!follow_late(reverse, now, answer))
+		return 0;
 	// A datagram from port 443 is an answer to QUIC, or to a mapping that serves every remote.
-	if (reverse->protocol != IPPROTO_UDP || !reverse->far_port)
+	if (!reverse->far_port)
 		return -1;
 	forget_remote(reverse);
-	return follow(reverse, answer);
+	if (!follow(reverse, answer))
+		return 0;
+	return follow_late(reverse, now, answer);
+}
+
+// What an answer says about its flow. A late one says nothing about the mapping that is new.
+static __always_inline void heed(const struct packet *packet, struct answer *answer, __u64 now)
+{
+	struct flow *flow = answer->found.flow;
+
+	if (answer->late) {
+		count(REASON_in_late);
+		return;
+	}
+	if (packet->protocol == IPPROTO_TCP) {
+		if (flow->state == STATE_NEW)
+			note_answer(flow, now);
+		advance_tcp(flow, answer->found.kept, packet->tcp_flags, FIN_OUTSIDE);
+		return;
+	}
+	if (flow->state == STATE_NEW)
+		flow->state = STATE_ESTABLISHED;
+	// Whatever answers an echo proves nothing that needs to last.
+	if (!answer->found.kept && !is_icmp(packet))
+		promote(&answer->key, flow);
 }
 
 // Whether the packet may go straight to the LAN device that the flow came from.
@@ -61,11 +89,11 @@ static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *
 		return leave(REASON_in_malformed, PASS);
 	if (reverse_key(packet, &reverse))
 		return leave(REASON_in_protocol, PASS);
-	if (find_answered(&reverse, &answer))
+	if (find_answered(&reverse, now, &answer))
 		return leave(REASON_in_no_flow, PASS);
 
 	flow = answer.found.flow;
-	note_received(skb, packet, flow, flow->uplink, now);
+	note_received(skb, packet, flow, answer.late ? flow->came_from - 1 : flow->uplink, now);
 	rewrite.from = packet->dest;
 	rewrite.to = answer.key.near;
 	rewrite.from_port = reverse.near_port;
@@ -80,14 +108,7 @@ static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *
 	device = flow->inside_ifindex;
 	if (packet->fragment == FIRST_FRAGMENT)
 		remember_fragment(packet, 1, &answer.key.near, flow->uplink);
-	if (packet->protocol == IPPROTO_TCP) {
-		advance_tcp(flow, answer.found.kept, packet->tcp_flags, FIN_OUTSIDE);
-	} else if (flow->state == STATE_NEW) {
-		flow->state = STATE_ESTABLISHED;
-	}
-	// Whatever answers an echo proves nothing that needs to last.
-	if (!answer.found.kept && packet->protocol != IPPROTO_TCP && !is_icmp(packet))
-		promote(&answer.key, flow);
+	heed(packet, &answer, now);
 
 	if (fit_segments(skb, packet, mtu))
 		return leave(REASON_in_rewrite_failed, DROP);

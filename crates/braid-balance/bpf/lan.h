@@ -4,8 +4,10 @@
 #ifndef BRAID_LAN_H
 #define BRAID_LAN_H
 
+#include "last_words.h"
 #include "leave.h"
 #include "rules.h"
+#include "tell.h"
 
 #define PACKET_HOST 0 // skb->pkt_type: addressed to us, as opposed to bridged or broadcast
 
@@ -55,6 +57,12 @@ static __always_inline int lan(struct __sk_buff *skb, __u64 now)
 	    (flow->remote_port != packet.dest_port || !same_address(&flow->remote, &packet.dest)))
 		return leave(REASON_lan_not_fast, PASS);
 	uplink = uplink_at(flow->uplink);
+	if (packet.protocol == IPPROTO_TCP && is_told(&packet, flow, uplink)) {
+		note_told(flow, now);
+		if (turn_into_reset(skb, &packet))
+			return leave(REASON_lan_rewrite_failed, DROP);
+		return leave(REASON_lan_told, back_to_sender(skb));
+	}
 	if (!uplink || !uplink->ifindex || !uplink->exits[packet.family & 1].present)
 		return leave(REASON_lan_not_fast, PASS);
 	// A mapping that must move does so on the long way.
@@ -76,6 +84,8 @@ static __always_inline int lan(struct __sk_buff *skb, __u64 now)
 		advance_tcp(flow, found.kept, packet.tcp_flags, FIN_INSIDE);
 		if (!found.kept && proven(flow))
 			promote(&key, flow);
+	} else if (worth_noting(skb, &packet, &found)) {
+		note_words(skb, &packet, &key, now, found.kept);
 	}
 	if (apply(skb, &packet, &rewrite))
 		return leave(REASON_lan_rewrite_failed, DROP);

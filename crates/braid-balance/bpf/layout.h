@@ -80,8 +80,10 @@ struct uplink {
 	__u16 port_high; // inclusive
 	__u8 layer;
 	__u8 accepts_new;
-	__u8 tells; // 1: the inside is told that its TCP connections here are over
-	__u8 unused[1];
+	// Bits of families (1 << FAMILY_…): whose TCP connections here are over, and their inside
+	// is to be told; and which another uplink takes flows of.
+	__u8 tells;
+	__u8 others;
 };
 
 struct slot_bank {
@@ -142,6 +144,20 @@ struct fragment {
 	__u32 uplink;
 };
 
+// Where a mapping that has moved went.
+struct late {
+	struct tuple key; // forward key
+	__u64 until;	  // ns of the monotonic clock
+};
+
+// The last small packet that a flow's inside has sent, as it was before translation.
+struct last_words {
+	__u64 at; // ns of the monotonic clock
+	__u32 length;
+	__u32 unused;
+	__u8 bytes[LAST_WORDS];
+};
+
 // What pinned the maps. Version is text, zero-padded.
 struct meta {
 	__u32 layout;
@@ -164,6 +180,8 @@ _Static_assert(sizeof(struct exit) == 36, "exit");
 _Static_assert(sizeof(struct uplink) == 88, "uplink");
 _Static_assert(__builtin_offsetof(struct uplink, ifindex) == 72, "uplink.ifindex");
 _Static_assert(__builtin_offsetof(struct uplink, tells) == 86, "uplink.tells");
+_Static_assert(sizeof(struct late) == 48, "late");
+_Static_assert(sizeof(struct last_words) == 16 + LAST_WORDS, "last_words");
 _Static_assert(sizeof(struct slot_bank) == 16 + SLOTS, "slot_bank");
 _Static_assert(sizeof(struct uplink_counters) == 88, "uplink_counters");
 _Static_assert(sizeof(struct fragment_key) == 40, "fragment_key");

@@ -52,6 +52,14 @@ HASH_MAP(flows_reverse, BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC, DEFAULT_FLOWS, str
 HASH_MAP(embryos, BPF_MAP_TYPE_LRU_HASH, 0, DEFAULT_EMBRYOS, struct tuple, struct flow);
 HASH_MAP(embryos_reverse, BPF_MAP_TYPE_LRU_HASH, 0, DEFAULT_EMBRYOS, struct tuple, struct tuple);
 
+// Outer ends of mappings that have moved, for answers that are still on their way.
+HASH_MAP(late, BPF_MAP_TYPE_LRU_HASH, 0, MAX_LATE, struct tuple, struct late);
+
+// Of QUIC flows that were answered, and of what has not been answered yet; apart, so that a flood
+// of questions leaves the flows' alone.
+HASH_MAP(last_words, BPF_MAP_TYPE_LRU_HASH, 0, MAX_LAST_WORDS, struct tuple, struct last_words);
+HASH_MAP(questions, BPF_MAP_TYPE_LRU_HASH, 0, MAX_QUESTIONS, struct tuple, struct last_words);
+
 HASH_MAP(fragments, BPF_MAP_TYPE_LRU_HASH, 0, MAX_FRAGMENTED, struct fragment_key, struct fragment);
 
 static __always_inline void count(enum reason reason)

@@ -6,9 +6,11 @@
 #include "clients.h"
 #include "fragment.h"
 #include "icmp.h"
+#include "last_words.h"
 #include "leave.h"
 #include "mss.h"
 #include "rules.h"
+#include "tell.h"
 
 // Addresses that mean something on one link only, or more than one receiver.
 static __always_inline int is_unicast(const struct packet *packet)
@@ -114,13 +116,28 @@ static __always_inline void learn_again(struct __sk_buff *skb, const struct pack
 	flow->inside_ifindex = work->flow.inside_ifindex;
 	flow->inside_mtu = work->flow.inside_mtu;
 	flow->next_hop = work->flow.next_hop;
-	flow->flags = work->flow.flags;
+	flow->flags = (flow->flags & ~(FLOW_FAST | FLOW_NEXT_HOP_V6)) | work->flow.flags;
 }
 
 static __always_inline int is_midstream(const struct packet *packet)
 {
 	return packet->protocol == IPPROTO_TCP &&
 	       (packet->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN;
+}
+
+// What a flow that has moved keeps. Its first packet may be its last words, which the daemon has
+// sent, so they do not tell where it came in.
+static __always_inline void inherit(const struct __sk_buff *skb, struct flow *flow,
+				    const struct flow *left)
+{
+	flow->came_from = left->uplink + 1;
+	flow->choice = left->flags & FLOW_LEAVES ? CHOICE_FAILBACK : CHOICE_MOVED;
+	if (skb->ingress_ifindex || !left->inside_ifindex)
+		return;
+	flow->inside_ifindex = left->inside_ifindex;
+	flow->inside_mtu = left->inside_mtu;
+	flow->next_hop = left->next_hop;
+	flow->flags = left->flags & (FLOW_FAST | FLOW_NEXT_HOP_V6);
 }
 
 // Opens the workbench's flow: uplink, port, both entries. Returns the reason to count.
@@ -165,6 +182,9 @@ __noinline int open_flow(struct __sk_buff *skb, __u64 now)
 	flow->class = work->class;
 	flow->rule = work->rule;
 	flow->state = STATE_NEW;
+	flow->inside_next = work->packet.sequence;
+	if (work->moves)
+		inherit(skb, flow, &work->left);
 
 	// Another CPU may have opened the same flow meanwhile (two datagrams of one socket). The
 	// first to insert wins, here and in the table it may have been promoted to.
@@ -184,26 +204,48 @@ __noinline int open_flow(struct __sk_buff *skb, __u64 now)
 	return midstream ? REASON_tcp_midstream : REASON_out_new;
 }
 
-// Whether the flow that the key finds is over for this packet. A SYN opens a new connection if the
-// old one was reset or its client has closed it, and the port is reused. What can begin anew leaves
-// an uplink that is down or has another address by now: everything but TCP behind its SYN, which
-// the remote knows by that address only.
-static __always_inline int is_over(const struct packet *packet, const struct flow *flow,
-				   const struct uplink *uplink)
+enum fate { STAYS, REPLACED, MOVES };
+
+// What the packet means for the flow that its key finds. A SYN opens a new connection if the old
+// one was reset or its client has closed it, and the port is reused. What can begin anew leaves an
+// uplink that is down or has another address by now: everything but TCP behind its SYN, which the
+// remote knows by that address only.
+static __always_inline enum fate fate_of(const struct packet *packet, const struct flow *flow,
+					 const struct uplink *uplink)
 {
 	if (packet->protocol == IPPROTO_TCP) {
 		if ((packet->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN)
-			return 0;
+			return STAYS;
 		if (flow->state == STATE_CLOSING || flow->state == STATE_RESET ||
 		    (flow->fins & FIN_INSIDE)) {
 			count(REASON_flow_replaced);
-			return 1;
+			return REPLACED;
 		}
 	}
 	if (holds(packet->family, flow, uplink))
-		return 0;
+		return STAYS;
 	count(REASON_flow_moved);
-	return 1;
+	return MOVES;
+}
+
+// Keeps on the workbench what a flow was before it moves. Answers to a datagram may be on their way
+// to where it was; the stack would not take them for an answer there.
+static __noinline int depart(const struct tuple *key, const struct flow *flow, __u64 now)
+{
+	struct workbench *work = workbench();
+	struct late moved = {};
+
+	if (!work || !key || !flow)
+		return 0;
+	work->left = *flow;
+	work->moves = 1;
+	if (key->protocol != IPPROTO_UDP)
+		return 0;
+	moved.key = *key;
+	moved.until = now + LATE_SECONDS * 1000000000ull;
+	reverse_of(key, &work->left, &work->reverse);
+	bpf_map_update_elem(&late, &work->reverse, &moved, BPF_ANY);
+	return 0;
 }
 
 // The flow of a packet, opened if need be, and its uplink.
@@ -211,14 +253,18 @@ static __always_inline int find_or_open(struct __sk_buff *skb, const struct pack
 					const struct tuple *key, __u64 now, struct found *found,
 					struct uplink **uplink)
 {
+	enum fate fate = STAYS;
 	struct workbench *work;
 	int reason;
 
 	*found = find(key);
 	if (found->flow) {
 		*uplink = uplink_at(found->flow->uplink);
-		if (is_over(packet, found->flow, *uplink)) {
-			forget(key, found);
+		fate = fate_of(packet, found->flow, *uplink);
+		if (fate == MOVES)
+			depart(key, found->flow, now);
+		if (fate != STAYS) {
+			forget(key, found->flow, found->kept);
 			found->flow = NULL;
 		}
 	}
@@ -235,6 +281,7 @@ static __always_inline int find_or_open(struct __sk_buff *skb, const struct pack
 		return REASON_out_table_failed;
 	work->packet = *packet;
 	work->key = *key;
+	work->moves = fate == MOVES;
 	reason = open_flow(skb, now);
 	if (reason != REASON_out_new && reason != REASON_tcp_midstream)
 		return reason;
@@ -276,7 +323,7 @@ static __noinline int outbound_unclaimed(struct __sk_buff *skb, const struct pac
 	return leave(REASON_out_own_address, through_route(uplink));
 }
 
-static __always_inline int outbound_fragment(struct __sk_buff *skb, const struct packet *packet)
+static __noinline int outbound_fragment(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct rewrite rewrite = {.from = packet->source, .side = SOURCE};
 	struct uplink_counters *counters;
@@ -285,6 +332,8 @@ static __always_inline int outbound_fragment(struct __sk_buff *skb, const struct
 	struct uplink *uplink;
 	__u32 id;
 
+	if (!packet)
+		return leave(REASON_out_malformed, DROP);
 	fragment_key_of(packet, 0, &key);
 	first = bpf_map_lookup_elem(&fragments, &key);
 	if (!first)
@@ -332,11 +381,21 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 	reason = find_or_open(skb, &packet, &key, now, &found, &uplink);
 	if (!found.flow)
 		return outbound_unclaimed(skb, &packet, reason);
+	if (packet.protocol == IPPROTO_TCP && is_told(&packet, found.flow, uplink)) {
+		note_told(found.flow, now);
+		if (turn_into_reset(skb, &packet))
+			return leave(REASON_out_rewrite_failed, DROP);
+		return leave(REASON_out_told, back_inside(skb));
+	}
 	if (!uplink || !uplink->ifindex || !uplink->exits[packet.family & 1].present)
 		return leave(REASON_uplink_gone, DROP);
 
-	if (reason == REASON_out_flow && found.flow->inside_ifindex != skb->ingress_ifindex)
+	// What comes from nowhere may be the daemon's repetition of a LAN client's words.
+	if (reason == REASON_out_flow && skb->ingress_ifindex &&
+	    found.flow->inside_ifindex != skb->ingress_ifindex)
 		learn_again(skb, &packet, found.flow);
+	if (worth_noting(skb, &packet, &found))
+		note_words(skb, &packet, &key, now, found.kept);
 	if (packet.protocol == IPPROTO_UDP) {
 		found.flow->remote = packet.dest;
 		found.flow->remote_port = packet.dest_port;

@@ -66,6 +66,9 @@ struct packet {
 	__u32 l4;
 	__u32 l4_header; // bytes of the TCP or UDP header
 	__u32 fragment_id;
+	__u32 sequence;	    // TCP, host order
+	__u32 ack;	    // the same
+	__u32 payload;	    // bytes after the TCP or UDP header
 	__be16 source_port; // ICMP: type and code instead
 	__be16 dest_port;   // ICMP: id
 	__u8 family;
@@ -84,6 +87,9 @@ struct workbench {
 	struct tuple key;
 	struct tuple reverse;
 	struct flow flow;
+	struct flow left; // what the flow was before it moved
+	__u32 moves;	  // 0: it has not
+	struct last_words words;
 	__u32 uplink;
 	__u32 choice;
 	__u32 class;
@@ -145,6 +151,7 @@ static __always_inline int parse_transport(struct __sk_buff *skb, struct packet 
 	packet->dest_port = 0;
 	packet->tcp_flags = 0;
 	packet->l4_header = 0;
+	packet->payload = 0;
 	if (packet->fragment == LATER_FRAGMENT)
 		return PARSED;
 
@@ -159,12 +166,16 @@ static __always_inline int parse_transport(struct __sk_buff *skb, struct packet 
 		packet->source_port = tcp->source;
 		packet->dest_port = tcp->dest;
 		packet->tcp_flags = ((__u8 *)tcp)[13];
+		packet->sequence = bpf_ntohl(tcp->seq);
+		packet->ack = bpf_ntohl(tcp->ack_seq);
+		packet->payload = left - packet->l4_header;
 	} else if (packet->protocol == IPPROTO_UDP) {
 		struct udphdr *udp = at(skb, packet->l4, sizeof(*udp));
 
 		if (!udp || left < sizeof(*udp) || bpf_ntohs(udp->len) < sizeof(*udp))
 			return PARSE_MALFORMED;
 		packet->l4_header = sizeof(*udp);
+		packet->payload = left - sizeof(*udp);
 		packet->source_port = udp->source;
 		packet->dest_port = udp->dest;
 	} else if (packet->protocol == IPPROTO_ICMP || packet->protocol == IPPROTO_ICMPV6) {

@@ -56,7 +56,14 @@
 	REASON(in_vlan, PASSED, "inbound inside a vlan that has a device of its own")              \
 	REASON(class_blocked, DROPPED, "no uplink of those that the flow's class may use")         \
 	REASON(client_over_limit, DROPPED, "new flow of a client that holds more than its share")  \
-	REASON(lan_spoofed, DROPPED, "new flow from a lan with a source that is not there")
+	REASON(lan_spoofed, DROPPED, "new flow from a lan with a source that is not there")        \
+	REASON(out_told, SENT, "tcp segment of a dead connection answered with a reset")           \
+	REASON(lan_told, SENT, "lan's tcp segment of a dead connection answered with a reset")     \
+	REASON(in_late, EVENT, "answer to a mapping that has moved")                               \
+	REASON(out_held, DROPPED, "outbound later fragment held until its first one came")         \
+	REASON(in_held, EVENT, "inbound later fragment held until its first one came")             \
+	REASON(notice_lost, EVENT, "notice to the daemon left out")                                \
+	REASON(lan_hairpin, SENT, "lan packet to a mapping of the lan's own")
 
 enum reason_kind { SENT, PASSED, DROPPED, EVENT };
 

@@ -4,20 +4,23 @@ use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use aya::programs::ProgramError;
 use aya::{Ebpf, EbpfError, EbpfLoader, include_bytes_aligned};
 use braid_core::UplinkId;
 
 use crate::hooks::{self, Hook, Place, Programs};
+use crate::inject::Injector;
 use crate::layout::Meta;
 use crate::pins::{self, Pins};
 use crate::shared::{LAYOUT_VERSION, PROGRAMS_HASH};
 use crate::tables::{self, MAPS, Tables, refused};
 use crate::{
-    Attachments, ClassEntry, ClassId, Counters, Error, Family, Flow, HookKind, KernelTime,
-    MapMemory, Name, Opened, Options, Removed, RuleEntry, Sticky, SweepReport, UplinkCounters,
-    UplinkEntry, classes, clients, counters, devices, names, rules, sticky, upkeep, uplinks,
+    Attachments, ClassEntry, ClassId, Counters, Error, Evacuated, Family, Flow, HookKind,
+    KernelTime, MapMemory, Name, Opened, Options, Release, Released, Removed, RuleEntry, Sticky,
+    SweepReport, UplinkCounters, UplinkEntry, classes, clients, counters, devices, evacuate, names,
+    rules, sticky, upkeep, uplinks,
 };
 
 static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/braid.bpf.o"));
@@ -33,6 +36,9 @@ pub struct Datapath {
     tables: Tables,
     hook: HookKind,
     coexist: bool,
+    /// The device that programs are attached to for steering; 0 before they are.
+    steer: u32,
+    injector: Option<Injector>,
 }
 
 impl Datapath {
@@ -60,6 +66,8 @@ impl Datapath {
             tables,
             hook: options.hook,
             coexist: options.coexist,
+            steer: 0,
+            injector: None,
         };
         Ok((datapath, opened))
     }
@@ -115,6 +123,10 @@ impl Datapath {
                 }
                 result => result?,
             }
+        }
+        if self.steer != wanted.steer {
+            self.steer = wanted.steer;
+            self.injector = None;
         }
         // Last: a device whose flows are marked for the short way must have the program.
         devices::set_lans(&mut self.tables, &lans)
@@ -184,6 +196,42 @@ impl Datapath {
         clients::limit_clients(&mut self.tables, clients)
     }
 
+    /// Takes the flows off an uplink that has died: open TCP connections are told, QUIC
+    /// connections to servers that `survives` says to follow a change of address are moved, others
+    /// are told, and questions that nobody has answered are asked again. Only families that
+    /// another uplink takes flows of; everything else stays. Other UDP mappings move with their
+    /// next packet from inside.
+    ///
+    /// First [`Datapath::set_uplinks`] must say that the uplink takes no flows. Needs
+    /// [`Datapath::attach`] before, and the network namespace of its devices.
+    pub fn evacuate(
+        &mut self,
+        uplink: UplinkId,
+        survives: impl Fn(IpAddr) -> bool,
+    ) -> Result<Evacuated, Error> {
+        let injector = injector(&mut self.injector, self.steer)?;
+        evacuate::evacuate(&mut self.tables, injector, uplink, survives)
+    }
+
+    /// Lets flows of an uplink that works go, as when a better one has come back or an address has
+    /// changed. Embryos stay as they are.
+    ///
+    /// Needs [`Datapath::attach`] before, and the network namespace of its devices.
+    pub fn release(&mut self, which: impl Fn(&Flow) -> Release) -> Result<Released, Error> {
+        let injector = injector(&mut self.injector, self.steer)?;
+        evacuate::release(&mut self.tables, injector, which)
+    }
+
+    /// QUIC flows that were moved at least `older_than` before `now`, whose client has gone on
+    /// sending while their server was silent: it does not follow changes of address.
+    pub fn unanswered_moves(
+        &self,
+        older_than: Duration,
+        now: KernelTime,
+    ) -> Result<Vec<Flow>, Error> {
+        evacuate::unanswered_moves(&self.tables, older_than, now)
+    }
+
     /// Removes flows that were idle longer than their state allows at `now`, and halves of pairs.
     pub fn sweep(&mut self, now: KernelTime) -> Result<SweepReport, Error> {
         upkeep::sweep(&mut self.tables, now)
@@ -218,6 +266,14 @@ impl Datapath {
     /// Kernel memory per map.
     pub fn memory(&self) -> Result<Vec<MapMemory>, Error> {
         tables::memory(&self.pins)
+    }
+}
+
+/// The sockets to inject packets with, opened when they are needed first.
+fn injector(kept: &mut Option<Injector>, steer: u32) -> Result<&Injector, Error> {
+    match kept {
+        Some(injector) => Ok(injector),
+        None => Ok(kept.insert(Injector::open(steer)?)),
     }
 }
 

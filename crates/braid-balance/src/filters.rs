@@ -1,9 +1,9 @@
 //! The BPF filters of a device's clsact qdisc, read over rtnetlink. aya attaches and detaches them
 //! but cannot list them.
-#![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::netlink::{NLMSG_HEADER, attributes, half, open, receive, send, text, word};
 
 /// `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)` of linux/pkt_sched.h.
 const PARENT_INGRESS: u32 = 0xffff_fff2;
@@ -19,8 +19,7 @@ const TCA_OPTIONS: u16 = 2;
 const TCA_BPF_NAME: u16 = 7;
 const TCA_BPF_ID: u16 = 11;
 
-/// Bytes of `struct nlmsghdr` and `struct tcmsg`.
-const NLMSG_HEADER: usize = 16;
+/// Bytes of `struct tcmsg`.
 const TC_HEADER: usize = 20;
 
 /// A filter on a clsact hook.
@@ -70,53 +69,6 @@ pub(crate) fn list(ifindex: u32, egress: bool) -> io::Result<Vec<Filter>> {
     let mut buffer = vec![0; 64 * 1024];
     while !read(receive(&socket, &mut buffer)?, &mut filters)? {}
     Ok(filters)
-}
-
-fn open() -> io::Result<OwnedFd> {
-    // SAFETY: plain system call; the result is checked.
-    let fd = unsafe {
-        libc::socket(
-            libc::AF_NETLINK,
-            libc::SOCK_RAW | libc::SOCK_CLOEXEC,
-            libc::NETLINK_ROUTE,
-        )
-    };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a descriptor that the kernel has just given us and nobody else knows.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn send(socket: &OwnedFd, message: &[u8]) -> io::Result<()> {
-    // SAFETY: the kernel reads `message.len()` bytes of `message`.
-    let sent = unsafe {
-        libc::send(
-            socket.as_raw_fd(),
-            message.as_ptr().cast(),
-            message.len(),
-            0,
-        )
-    };
-    if sent < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
-}
-
-fn receive<'a>(socket: &OwnedFd, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
-    // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`.
-    let length = unsafe {
-        libc::recv(
-            socket.as_raw_fd(),
-            buffer.as_mut_ptr().cast(),
-            buffer.len(),
-            0,
-        )
-    };
-    let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
-    Ok(&buffer[..length])
 }
 
 /// A request about the qdisc or the filters of a device.
@@ -192,37 +144,6 @@ fn filter(message: &[u8]) -> Option<Filter> {
     (handle != 0).then_some(filter)
 }
 
-/// The attributes (type, value) in `bytes`; stops at the first that does not fit.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        if bytes.len() < 4 {
-            return None;
-        }
-        let length = usize::from(half(bytes, 0));
-        // The upper bits say "nested" and "network order".
-        let kind = half(bytes, 2) & 0x3fff;
-        let value = bytes.get(4..length)?;
-        bytes = &bytes[length.next_multiple_of(4).min(bytes.len())..];
-        Some((kind, value))
-    })
-}
-
-fn text(value: &[u8]) -> String {
-    String::from_utf8_lossy(value.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
-}
-
-fn word(bytes: &[u8], at: usize) -> u32 {
-    bytes
-        .get(at..at + 4)
-        .map_or(0, |b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
-}
-
-fn half(bytes: &[u8], at: usize) -> u16 {
-    bytes
-        .get(at..at + 2)
-        .map_or(0, |b| u16::from_ne_bytes([b[0], b[1]]))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,14 +152,5 @@ mod tests {
     fn loopback_without_a_qdisc_has_no_filters() {
         let loopback = nix::net::if_::if_nametoindex("lo").expect("every namespace has lo");
         assert_eq!(list(loopback, false).expect("a dump"), []);
-    }
-
-    #[test]
-    fn a_truncated_attribute_ends_the_list() {
-        let whole = [8, 0, 1, 0, b'b', b'p', b'f', 0];
-        assert_eq!(attributes(&whole).collect::<Vec<_>>(), [(1, &b"bpf\0"[..])]);
-        for length in 0..whole.len() {
-            assert_eq!(attributes(&whole[..length]).count(), 0, "{length} bytes");
-        }
     }
 }

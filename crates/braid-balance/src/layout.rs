@@ -4,7 +4,7 @@
 use std::mem::{offset_of, size_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::shared::{CLASSES, FAMILIES, SLOTS, WALK_ROUND_ROBIN};
+use crate::shared::{CLASSES, FAMILIES, LAST_WORDS, SLOTS, WALK_ROUND_ROBIN};
 
 /// An IPv6 address, or an IPv4 one in v4-mapped form, network order.
 pub(crate) type Address = [u8; 16];
@@ -73,7 +73,7 @@ pub(crate) struct UplinkValue {
     pub layer: u8,
     pub accepts_new: u8,
     pub tells: u8,
-    pub unused: [u8; 1],
+    pub others: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +114,15 @@ pub(crate) struct LanDevice {
     pub mtu: u32,
 }
 
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct WordsValue {
+    pub at: u64,
+    pub length: u32,
+    pub unused: u32,
+    pub bytes: [u8; LAST_WORDS as usize],
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct Meta {
@@ -140,6 +149,7 @@ const _: () = {
     assert!(offset_of!(UplinkValue, tells) == 86);
     assert!(size_of::<SlotBank>() == 16 + SLOTS as usize);
     assert!(size_of::<TrafficValue>() == 88);
+    assert!(size_of::<WordsValue>() == 16 + LAST_WORDS as usize);
     assert!(size_of::<Meta>() == 40);
 };
 
@@ -161,6 +171,7 @@ plain_old_data!(
     Settings,
     TrafficValue,
     LanDevice,
+    WordsValue,
     Meta
 );
 

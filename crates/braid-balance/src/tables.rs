@@ -10,6 +10,7 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 
 use crate::layout::{
     Address, FlowValue, LanDevice, Meta, Settings, SlotBank, TrafficValue, Tuple, UplinkValue,
+    WordsValue,
 };
 use crate::names::NameValue;
 use crate::pins::Pins;
@@ -19,7 +20,7 @@ use crate::{Error, MapMemory};
 
 /// The maps that are pinned, by name: every one of the object but `bench` and `subjects`, in which the
 /// programs only work. So what is on them is no part of the layout, and each build has its own.
-pub(crate) const MAPS: [&str; 22] = [
+pub(crate) const MAPS: [&str; 25] = [
     "client_macs",
     "embryos",
     "embryos_reverse",
@@ -27,10 +28,13 @@ pub(crate) const MAPS: [&str; 22] = [
     "flows_reverse",
     "fragments",
     "lan_devices",
+    "last_words",
+    "late",
     "limited",
     "meta",
     "names",
     "own_addresses",
+    "questions",
     "reasons",
     "rules",
     "rules_active",
@@ -65,6 +69,8 @@ pub(crate) struct Tables {
     pub limited: HashMap<MapData, Address, u32>,
     pub kept: Pair,
     pub embryos: Pair,
+    pub last_words: HashMap<MapData, Tuple, WordsValue>,
+    pub questions: HashMap<MapData, Tuple, WordsValue>,
 }
 
 /// A forward table and its reverse.
@@ -124,6 +130,8 @@ impl Tables {
             limited: typed(pins, "limited")?,
             kept: Pair::open(pins, "flows", "flows_reverse")?,
             embryos: Pair::open(pins, "embryos", "embryos_reverse")?,
+            last_words: typed(pins, "last_words")?,
+            questions: typed(pins, "questions")?,
         })
     }
 }

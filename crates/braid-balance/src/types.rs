@@ -120,10 +120,12 @@ pub struct UplinkEntry {
     /// outside `ip_local_port_range` and inside `ip_local_reserved_ports`.
     pub ports: RangeInclusive<u16>,
     /// Whether it is up. `false`: no new flows are put here, and existing ones other than open TCP
-    /// connections move with their next packet from inside.
+    /// connections move with their next packet from inside, if another uplink takes flows of their
+    /// family.
     pub accepts_new: bool,
     /// Whether the inside is told that its open TCP connections here are over: their next segment
-    /// is answered with a reset. For an uplink that is dead while another takes new flows.
+    /// is answered with a reset. For an uplink that is dead; without effect while no other takes
+    /// flows of the family.
     pub tells: bool,
 }
 

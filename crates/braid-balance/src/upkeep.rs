@@ -50,8 +50,8 @@ pub const PORTLESS_IDLE: Duration = UDP_IDLE;
 /// Share of the table, as a divisor, that must be free for closed connections to stay their time.
 const PRESSURE_DIVISOR: usize = 8;
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 /// DNS' port.
@@ -111,7 +111,7 @@ pub(crate) fn flows(tables: &Tables) -> Result<Vec<Flow>, Error> {
     Ok(flows)
 }
 
-fn flow(key: &Tuple, value: &FlowValue, kept: bool) -> Flow {
+pub(crate) fn flow(key: &Tuple, value: &FlowValue, kept: bool) -> Flow {
     Flow {
         protocol: Protocol(key.protocol),
         inner: socket_address(key.near, key.near_port),
@@ -202,12 +202,17 @@ fn sweep_pair(
 fn expire(pair: &mut Pair, key: &Tuple, value: &FlowValue) -> Result<bool, Error> {
     match found(pair.forward.get(key, 0))? {
         Some(current) if current.last_seen == value.last_seen => {
-            gone("removing a flow", pair.forward.remove(key))?;
-            gone("removing a flow", pair.reverse.remove(&key.reverse(value)))?;
+            forget(pair, key, value)?;
             Ok(true)
         }
         _ => Ok(false),
     }
+}
+
+/// Removes a flow.
+pub(crate) fn forget(pair: &mut Pair, key: &Tuple, value: &FlowValue) -> Result<(), Error> {
+    gone("removing a flow", pair.forward.remove(key))?;
+    gone("removing a flow", pair.reverse.remove(&key.reverse(value)))
 }
 
 /// Gives a flow its reverse entry back, or removes it if another flow has that by now. `true`:
@@ -235,11 +240,11 @@ fn owned(pair: &Pair, reverse: &Tuple, owner: &Tuple) -> Result<bool, Error> {
     Ok(value.is_some_and(|value| owner.reverse(&value) == *reverse))
 }
 
-fn read<V: Pod>(what: &str, map: BorrowedFd<'_>) -> Result<Vec<(Tuple, V)>, Error> {
+pub(crate) fn read<V: Pod>(what: &str, map: BorrowedFd<'_>) -> Result<Vec<(Tuple, V)>, Error> {
     batch::entries(map).map_err(|source| Error::system(format!("reading map {what}"), source))
 }
 
-fn found<V>(result: Result<V, MapError>) -> Result<Option<V>, Error> {
+pub(crate) fn found<V>(result: Result<V, MapError>) -> Result<Option<V>, Error> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(MapError::KeyNotFound) => Ok(None),

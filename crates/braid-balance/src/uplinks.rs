@@ -45,13 +45,28 @@ pub(crate) fn set_uplinks(tables: &mut Tables, uplinks: &[UplinkEntry]) -> Resul
         .map_err(failed)?;
     set_realms(&mut wanted, &current);
     for (index, current) in (0_u32..).zip(current) {
-        let value = wanted.get(&(index as usize)).copied().unwrap_or_default();
+        let mut value = wanted.get(&(index as usize)).copied().unwrap_or_default();
+        value.others = others(&wanted, index as usize);
+        value.tells &= value.others;
         if current != value {
             tables.uplinks.set(index, value, 0).map_err(failed)?;
         }
     }
     set_devices(tables, &by_device)?;
     replace("map own_addresses", &mut tables.own_addresses, &own)
+}
+
+/// The families that an uplink other than this one takes flows of.
+fn others(uplinks: &BTreeMap<usize, UplinkValue>, than: usize) -> u8 {
+    let takers = uplinks
+        .iter()
+        .filter(|(id, uplink)| **id != than && uplink.accepts_new != 0);
+    takers.fold(0, |families, (_, uplink)| {
+        let present = (0..)
+            .zip(&uplink.exits)
+            .map(|(family, exit)| exit.present << family);
+        present.fold(families, |families, bit: u8| families | bit)
+    })
 }
 
 /// Tells uplinks with the same address apart: each gets the smallest realm that no other one with
@@ -121,8 +136,8 @@ fn value(uplink: &UplinkEntry) -> UplinkValue {
         port_high: *uplink.ports.end(),
         layer: layer as u8,
         accepts_new: uplink.accepts_new.into(),
-        tells: uplink.tells.into(),
-        unused: [0; 1],
+        tells: u8::from(uplink.tells).wrapping_neg(),
+        others: 0,
     }
 }
 

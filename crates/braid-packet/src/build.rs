@@ -10,30 +10,34 @@ pub type End = (IpAddr, u16);
 /// Hop limit of what is built here: the customary 64.
 const HOPS: u8 = 64;
 
+/// Flags of a TCP segment, as in its header.
+pub mod flags {
+    /// No more data from this side.
+    pub const FIN: u8 = 0x01;
+    /// Opens a connection.
+    pub const SYN: u8 = 0x02;
+    /// There is no such connection (any more).
+    pub const RST: u8 = 0x04;
+    /// The acknowledgement number means something.
+    pub const ACK: u8 = 0x10;
+}
+
 /// A TCP segment without options; window 65,535, sequence numbers zero.
 ///
 /// # Panics
 /// If the ends are of different families, or the packet would exceed 65,535 bytes.
 pub fn tcp(source: End, dest: End, flags: u8, payload: &[u8]) -> Vec<u8> {
+    segment(source, dest, [0, 0], flags, payload)
+}
+
+/// The same with sequence and acknowledgement number.
+///
+/// # Panics
+/// As [`tcp`].
+pub fn segment(source: End, dest: End, numbers: [u32; 2], flags: u8, payload: &[u8]) -> Vec<u8> {
     let mut segment = ports(source, dest);
-    segment.extend([
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        5 << 4,
-        flags,
-        0xff,
-        0xff,
-        0,
-        0,
-        0,
-        0,
-    ]);
+    segment.extend(numbers.map(u32::to_be_bytes).concat());
+    segment.extend([5 << 4, flags, 0xff, 0xff, 0, 0, 0, 0]);
     segment.extend(payload);
     packet(source.0, dest.0, protocol::TCP, segment, Some(16))
 }
@@ -66,6 +70,20 @@ pub fn icmp(source: IpAddr, dest: IpAddr, kind: u8, code: u8, id: u16, payload: 
         protocol::ICMPV6
     };
     packet(source, dest, protocol, segment, Some(2))
+}
+
+/// The error "port unreachable" about `quote`, from the port's own host to the quote's sender.
+///
+/// # Panics
+/// As [`tcp`].
+pub fn port_unreachable(source: IpAddr, dest: IpAddr, quote: &[u8]) -> Vec<u8> {
+    let (kind, code, protocol) = match source {
+        IpAddr::V4(_) => (3, 3, protocol::ICMP),
+        IpAddr::V6(_) => (1, 4, protocol::ICMPV6),
+    };
+    let mut message = vec![kind, code, 0, 0, 0, 0, 0, 0];
+    message.extend(quote);
+    packet(source, dest, protocol, message, Some(2))
 }
 
 /// An IP packet around a segment; `checksum` is the offset of its checksum field.

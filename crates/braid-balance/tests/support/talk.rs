@@ -14,6 +14,8 @@ pub const INNER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 0, 8));
 pub const INNER6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x64, 0xff9b, 1, 0x6272, 0, 0, 0, 8));
 /// A client of the LAN.
 pub const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 2));
+/// Its IPv6 address.
+pub const CLIENT6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 2));
 /// A server's TCP port.
 pub const SERVER: (IpAddr, u16) = (SERVER_V4, 80);
 

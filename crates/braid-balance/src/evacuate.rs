@@ -1,0 +1,257 @@
+//! Taking flows off an uplink: telling, moving, and remembering who did not follow.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use aya::maps::{HashMap, MapData};
+use braid_core::{MAX_UPLINKS, UplinkId};
+use braid_packet::build::{self, End, flags};
+use serde::Serialize;
+
+use crate::inject::Injector;
+use crate::layout::{FlowValue, Tuple, WordsValue, socket_address};
+use crate::shared::{
+    FAMILY_V4, FAMILY_V6, FLOW_LEAVES, FLOW_TOLD, QUIC_PORT, STATE_CLOSING, STATE_NEW,
+};
+use crate::tables::{Pair, Tables, gone, refused};
+use crate::upkeep::{self, TCP, UDP, found, read};
+use crate::{Error, Flow, FlowState, KernelTime};
+
+/// Last words older than this are not said again: whoever has been quiet for so long waits for
+/// nothing, and moves with its next packet. The watch takes at most a few seconds to call an uplink
+/// dead.
+const WORDS_STALE: Duration = Duration::from_secs(10);
+
+/// What [`Datapath::evacuate`](crate::Datapath::evacuate) did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Evacuated {
+    /// TCP connections whose inside was sent a reset.
+    pub tcp_told: usize,
+    /// TCP connections that were being opened: their SYN was sent again by another uplink.
+    pub tcp_moved: usize,
+    /// QUIC connections whose last packet was sent again by another uplink.
+    pub quic_moved: usize,
+    /// QUIC connections whose inside was told "port unreachable", as their server does not survive
+    /// a move.
+    pub quic_told: usize,
+    /// Other datagrams that nobody had answered, sent again by another uplink.
+    pub udp_moved: usize,
+}
+
+/// What is to become of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// It stays where it is.
+    Keep,
+    /// Its next packet from inside chooses anew; answers that are on their way to the old mapping
+    /// are still accepted. UDP only; others stay.
+    Move,
+    /// Both ends are told that it is over. TCP only; others stay.
+    Tell,
+}
+
+/// What [`Datapath::release`](crate::Datapath::release) did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Released {
+    /// Flows that choose anew.
+    pub moved: usize,
+    /// Connections that were told.
+    pub told: usize,
+}
+
+pub(crate) fn evacuate(
+    tables: &mut Tables,
+    injector: &Injector,
+    uplink: UplinkId,
+    survives: impl Fn(IpAddr) -> bool,
+) -> Result<Evacuated, Error> {
+    let mut done = Evacuated::default();
+    let others = others(tables, uplink)?;
+    let leaves = |(key, value): &(Tuple, FlowValue)| {
+        value.uplink == uplink.0 && others[family(key) as usize]
+    };
+    let kept = read::<FlowValue>("flows", tables.kept.forward_fd())?;
+    for (key, value) in kept.iter().filter(|flow| leaves(flow)) {
+        match key.protocol {
+            TCP => done.tcp_told += usize::from(tell(&mut tables.kept, injector, key, value)?),
+            UDP if is_quic(key) && !survives(far(key).0) => {
+                drop_quic(tables, injector, key, value)?;
+                done.quic_told += 1;
+            }
+            UDP if is_quic(key) => {
+                done.quic_moved += usize::from(repeat(&tables.last_words, injector, key)?);
+            }
+            _ => {}
+        }
+    }
+    let embryos = read::<FlowValue>("embryos", tables.embryos.forward_fd())?;
+    let unanswered = |value: &FlowValue| u32::from(value.state) == STATE_NEW;
+    for (key, value) in embryos.iter().filter(|flow| leaves(flow)) {
+        if !unanswered(value) || !repeat(&tables.questions, injector, key)? {
+            continue;
+        }
+        match key.protocol {
+            TCP => done.tcp_moved += 1,
+            _ if is_quic(key) => done.quic_moved += 1,
+            _ => done.udp_moved += 1,
+        }
+    }
+    Ok(done)
+}
+
+pub(crate) fn release(
+    tables: &mut Tables,
+    injector: &Injector,
+    which: impl Fn(&Flow) -> Release,
+) -> Result<Released, Error> {
+    let mut done = Released::default();
+    for (key, value) in read::<FlowValue>("flows", tables.kept.forward_fd())? {
+        match which(&upkeep::flow(&key, &value, true)) {
+            Release::Tell if key.protocol == TCP => {
+                let told = tell(&mut tables.kept, injector, &key, &value)?;
+                if told {
+                    tell_far(injector, &key, &value)?;
+                }
+                done.told += usize::from(told);
+            }
+            Release::Move if key.protocol == UDP => {
+                let mark = |value: &mut FlowValue| value.flags |= FLOW_LEAVES as u8;
+                done.moved += usize::from(change(&mut tables.kept, &key, mark)?);
+            }
+            _ => {}
+        }
+    }
+    Ok(done)
+}
+
+/// QUIC flows that were moved at least `older_than` before `now`, whose client has gone on sending
+/// and whose server has not answered since.
+pub(crate) fn unanswered_moves(
+    tables: &Tables,
+    older_than: Duration,
+    now: KernelTime,
+) -> Result<Vec<Flow>, Error> {
+    let embryos = read::<FlowValue>("embryos", tables.embryos.forward_fd())?;
+    let flows = embryos.iter().filter(|(key, _)| is_quic(key));
+    Ok(flows
+        .map(|(key, value)| upkeep::flow(key, value, false))
+        .filter(|flow| {
+            flow.came_from.is_some()
+                && flow.state == FlowState::New
+                && flow.tx.packets > 1
+                && now.since(flow.created) >= older_than
+        })
+        .collect())
+}
+
+/// By family, whether an uplink other than this one takes flows.
+fn others(tables: &Tables, than: UplinkId) -> Result<[bool; 2], Error> {
+    let mut others = [false; 2];
+    for id in (0..MAX_UPLINKS).filter(|id| *id != than.index()) {
+        let index = u32::try_from(id).expect("a small number");
+        let uplink = tables.uplinks.get(&index, 0);
+        let uplink = uplink.map_err(|error| refused("map uplinks", &error))?;
+        for (others, exit) in others.iter_mut().zip(&uplink.exits) {
+            *others |= uplink.accepts_new != 0 && exit.present != 0;
+        }
+    }
+    Ok(others)
+}
+
+/// Marks a connection as over and sends its inside a reset that it believes. One that both ends
+/// have closed needs none, nor one that is gone meanwhile.
+fn tell(
+    pair: &mut Pair,
+    injector: &Injector,
+    key: &Tuple,
+    value: &FlowValue,
+) -> Result<bool, Error> {
+    let over = |value: &mut FlowValue| {
+        value.flags |= FLOW_TOLD as u8;
+        value.state = STATE_CLOSING as u8;
+    };
+    if u32::from(value.state) == STATE_CLOSING || !change(pair, key, over)? {
+        return Ok(false);
+    }
+    // Not the acknowledgement number as it was: a segment may have come since.
+    let value = found(pair.forward.get(key, 0))?.unwrap_or(*value);
+    let reset = build::segment(far(key), near(key), [value.inside_ack, 0], flags::RST, &[]);
+    injector.inwards(value.inside_ifindex, near(key).0, &reset)?;
+    Ok(true)
+}
+
+/// Sends the remote a reset that it believes.
+fn tell_far(injector: &Injector, key: &Tuple, value: &FlowValue) -> Result<(), Error> {
+    let reset = build::segment(near(key), far(key), [value.inside_next, 0], flags::RST, &[]);
+    injector.outwards(&reset).map(drop)
+}
+
+/// Ends a QUIC connection for its client, which opens another one or turns to TCP.
+fn drop_quic(
+    tables: &mut Tables,
+    injector: &Injector,
+    key: &Tuple,
+    value: &FlowValue,
+) -> Result<(), Error> {
+    upkeep::forget(&mut tables.kept, key, value)?;
+    let (near, far) = (near(key), far(key));
+    // Its headers are what a client's stack goes by.
+    let error = build::port_unreachable(far.0, near.0, &build::udp(near, far, &[]));
+    injector
+        .inwards(value.inside_ifindex, near.0, &error)
+        .map(drop)
+}
+
+/// Says a flow's last words again; the outbound program then moves the flow. `false`: there are
+/// none, or they are too old.
+fn repeat(
+    words: &HashMap<MapData, Tuple, WordsValue>,
+    injector: &Injector,
+    key: &Tuple,
+) -> Result<bool, Error> {
+    let Some(words) = found(words.get(key, 0))? else {
+        return Ok(false);
+    };
+    let age = KernelTime::now().since(KernelTime::from_nanos(words.at));
+    match words.bytes.get(..words.length as usize) {
+        Some(packet) if age < WORDS_STALE => injector.outwards(packet),
+        _ => Ok(false),
+    }
+}
+
+/// Changes a flow, unless it is gone. What a program writes at the same moment may be lost: some
+/// counts, or a state that this change makes meaningless.
+fn change(pair: &mut Pair, key: &Tuple, by: impl Fn(&mut FlowValue)) -> Result<bool, Error> {
+    /// `BPF_EXIST` of linux/bpf.h.
+    const EXIST: u64 = 2;
+    let Some(mut value) = found(pair.forward.get(key, 0))? else {
+        return Ok(false);
+    };
+    by(&mut value);
+    match pair.forward.insert(key, value, EXIST) {
+        Ok(()) => Ok(true),
+        Err(error) => gone("changing a flow", Err(error)).map(|()| false),
+    }
+}
+
+fn is_quic(key: &Tuple) -> bool {
+    key.protocol == UDP && u32::from(u16::from_be_bytes(key.far_port)) == QUIC_PORT
+}
+
+fn family(key: &Tuple) -> u32 {
+    if near(key).0.is_ipv4() {
+        FAMILY_V4
+    } else {
+        FAMILY_V6
+    }
+}
+
+fn near(key: &Tuple) -> End {
+    let address = socket_address(key.near, key.near_port);
+    (address.ip(), address.port())
+}
+
+fn far(key: &Tuple) -> End {
+    let address = socket_address(key.far, key.far_port);
+    (address.ip(), address.port())
+}
