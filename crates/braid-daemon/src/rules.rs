@@ -66,6 +66,7 @@ impl System {
 pub struct RuleBook {
     entries: Vec<RuleEntry>,
     names: Vec<String>,
+    system: System,
     /// Rules that match nothing now, and why.
     pub idle: Vec<(String, String)>,
 }
@@ -74,7 +75,10 @@ impl RuleBook {
     /// Puts the rules together. [`Classes::update`] must have seen the settings.
     #[must_use]
     pub fn compile(settings: &Settings, classes: &Classes, system: &System) -> RuleBook {
-        let mut book = RuleBook::default();
+        let mut book = RuleBook {
+            system: system.clone(),
+            ..RuleBook::default()
+        };
         let mut bits = name_bits(settings);
         for rule in settings.rules() {
             let bit = match rule.domain.is_empty() {
@@ -88,16 +92,9 @@ impl RuleBook {
                 book.idle.push((rule.name.clone(), why));
                 continue;
             }
-            for mut entry in entries(rule) {
+            for mut entry in resolved(rule, system) {
                 entry.class = class;
                 entry.name = bit;
-                entry.cgroup = rule
-                    .cgroup
-                    .as_ref()
-                    .and_then(|path| system.cgroups.get(path).copied());
-                if let Some(uid) = rule.user.as_ref().and_then(|user| system.users.get(user)) {
-                    entry.uid = Some(*uid..=*uid);
-                }
                 book.entries.push(entry);
                 book.names.push(rule.name.clone());
             }
@@ -111,12 +108,46 @@ impl RuleBook {
         &self.entries
     }
 
+    /// What the machine called users and control groups when the rules were put together.
+    #[must_use]
+    pub fn system(&self) -> &System {
+        &self.system
+    }
+
     /// The name of the rule that an entry stands for: a flow's
     /// [`rule`](braid_balance::Flow::rule).
     #[must_use]
     pub fn name_of(&self, entry: usize) -> Option<&str> {
         self.names.get(entry).map(String::as_str)
     }
+}
+
+/// Every combination of what a rule lists, with what the machine knows, and without its class and
+/// its mark. Nothing where the machine does not know what the rule names.
+#[must_use]
+pub fn resolved(rule: &RuleConfig, system: &System) -> Vec<RuleEntry> {
+    if system.lacks(rule).is_some() {
+        return Vec::new();
+    }
+    let cgroup = rule
+        .cgroup
+        .as_ref()
+        .and_then(|path| system.cgroups.get(path).copied());
+    let user = rule.user.as_ref().and_then(|user| system.users.get(user));
+    let mut entries = entries(rule);
+    for entry in &mut entries {
+        entry.cgroup = cgroup;
+        if let Some(uid) = user {
+            entry.uid = Some(*uid..=*uid);
+        }
+    }
+    entries
+}
+
+/// Whether the kernel's routing rules can say all that a rule asks for.
+#[must_use]
+pub fn kernel_knows(rule: &RuleConfig) -> bool {
+    rule.dscp.is_none() && rule.mac.is_empty() && rule.domain.is_empty() && rule.cgroup.is_none()
 }
 
 /// Rules that name an uplink which is not among `known`: with uplinks that are found by

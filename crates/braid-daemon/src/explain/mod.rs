@@ -1,0 +1,362 @@
+//! Why a new flow would go where.
+//!
+//! Pure: a question and what the daemon knows go in; what the datapath would decide comes out, with
+//! each thing that is looked at on the way, in the order in which it is. The decisions are not made
+//! anew here: rules are held against the flow by [`RuleEntry::matches`], tables are those that the
+//! datapath walks.
+//!
+//! [`RuleEntry::matches`]: braid_balance::RuleEntry::matches
+
+mod rule;
+mod slot;
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use braid_balance::{ClassEntry, ClassId, Family, KernelTime, Site, Sticky, Walk};
+use braid_core::UplinkId;
+use braid_core::units::duration;
+
+use crate::classes::{Classes, Purpose, Standing};
+use crate::config::WhenDown;
+use crate::names::Names;
+use crate::plumbing::{INNER_V4, INNER_V6};
+use crate::report::{Candidate, ExplainQuestion, Outcome, Stage, Step};
+use crate::rules::RuleBook;
+use crate::settings::Settings;
+use slot::position;
+
+/// What the daemon knows.
+#[derive(Clone, Copy)]
+pub struct World<'a> {
+    /// Now.
+    pub now: KernelTime,
+    /// The settings.
+    pub settings: &'a Settings,
+    /// The rules as the datapath has them.
+    pub rules: &'a RuleBook,
+    /// The classes as the datapath has them.
+    pub classes: &'a Classes,
+    /// Which client keeps to which uplink.
+    pub sticky: &'a [Sticky],
+    /// What addresses are called.
+    pub names: &'a Names,
+    /// How the uplinks stand.
+    pub standings: &'a [Standing],
+    /// An uplink's state with its evidence, in words.
+    pub evidence: &'a dyn Fn(UplinkId) -> String,
+    /// The main table's route to the destination, where it has one that is more specific than the
+    /// default route: Braid never sees such packets.
+    pub route: Option<&'a str>,
+}
+
+/// What becomes of a new flow, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// What becomes of it.
+    pub outcome: Outcome,
+    /// The uplink, where there is only one.
+    pub uplink: Option<String>,
+    /// Every uplink that it may take.
+    pub candidates: Vec<Candidate>,
+    /// How it came to that.
+    pub steps: Vec<Step>,
+}
+
+/// Explains what would become of a new flow.
+#[must_use]
+pub fn explain(question: &ExplainQuestion, world: &World<'_>) -> Explanation {
+    let mut story = Story {
+        world,
+        steps: Vec::new(),
+    };
+    if let Some(route) = world.route {
+        story.tell(
+            Stage::Route,
+            format!("the main table has a route of its own: {route}"),
+        );
+        return story.end(Outcome::Untouched, None, Vec::new());
+    }
+    let default = "no route but the default one: Braid's";
+    story.tell(Stage::Route, default.to_owned());
+    let facts = rule::facts(question, world);
+    let class = match rule::judge(&facts, question, world, &mut story) {
+        Some(class) => class,
+        None => return story.end(Outcome::Untouched, None, Vec::new()),
+    };
+    let asked = Asked {
+        client: facts.source,
+        dest: question.destination,
+        family: family_of(question.destination),
+    };
+    story.of_class(&asked, class)
+}
+
+/// The inside's address: the one that was named, or the host's own.
+fn client(question: &ExplainQuestion) -> IpAddr {
+    question.source.unwrap_or(match question.destination {
+        IpAddr::V4(_) => INNER_V4.into(),
+        IpAddr::V6(_) => INNER_V6.into(),
+    })
+}
+
+fn family_of(address: IpAddr) -> Family {
+    match address {
+        IpAddr::V4(_) => Family::V4,
+        IpAddr::V6(_) => Family::V6,
+    }
+}
+
+/// Who speaks to whom.
+struct Asked {
+    client: IpAddr,
+    dest: IpAddr,
+    family: Family,
+}
+
+/// An explanation while it is told.
+struct Story<'a, 'w> {
+    world: &'a World<'w>,
+    steps: Vec<Step>,
+}
+
+impl Story<'_, '_> {
+    fn tell(&mut self, stage: Stage, text: String) {
+        self.steps.push(Step { stage, text });
+    }
+
+    fn end(
+        self,
+        outcome: Outcome,
+        uplink: Option<UplinkId>,
+        candidates: Vec<Candidate>,
+    ) -> Explanation {
+        Explanation {
+            outcome,
+            uplink: uplink.map(|id| name(self.world, id)),
+            candidates,
+            steps: self.steps,
+        }
+    }
+
+    fn of_class(mut self, asked: &Asked, class: ClassId) -> Explanation {
+        let Some(entry) = self.world.classes.entry(class) else {
+            self.tell(
+                Stage::Policy,
+                format!("class {} is not set up yet", class.0),
+            );
+            return self.end(Outcome::NoUplink, None, Vec::new());
+        };
+        let slots = match asked.family {
+            Family::V4 => &entry.v4,
+            Family::V6 => &entry.v6,
+        };
+        let purpose = self.world.classes.purpose(class);
+        self.policy(purpose, slots, asked.family);
+        if slots.is_empty() {
+            self.absent(asked.family);
+            return match purpose {
+                Some(Purpose::Share { .. }) | None => self.end(Outcome::NoUplink, None, vec![]),
+                Some(_) => self.end(Outcome::Blocked, None, Vec::new()),
+            };
+        }
+        let stuck = self.sticky(asked, entry);
+        let chosen = stuck.or_else(|| self.slot(asked, entry, slots));
+        let candidates = match chosen {
+            Some(id) => vec![self.candidate(id, 1.0)],
+            None => self.sharers(slots),
+        };
+        for candidate in &candidates {
+            let text = format!("{}: {}", candidate.uplink, candidate.why);
+            self.tell(Stage::Uplink, text);
+        }
+        self.absent(asked.family);
+        match chosen {
+            Some(id) => self.end(Outcome::Uplink, Some(id), candidates),
+            None => self.end(Outcome::Shared, None, candidates),
+        }
+    }
+
+    /// What the class is for, and where that differs from what happens now, why.
+    fn policy(&mut self, purpose: Option<&Purpose>, slots: &[UplinkId], family: Family) {
+        let text = match purpose {
+            None => "the common policy".to_owned(),
+            Some(Purpose::Share { policy, sticky }) => match sticky.time() {
+                None => format!("shared out by {policy}"),
+                Some(_) => format!("shared out by {policy}, a client keeps to a site for {sticky}"),
+            },
+            Some(Purpose::Block) => "blocked".to_owned(),
+            Some(Purpose::Only { uplink, when_down }) => {
+                let target = self.world.standings.iter().find(|s| s.name == *uplink);
+                let why = match target {
+                    None => Some("is not there".to_owned()),
+                    Some(target) if !target.up => Some("takes no new flows".to_owned()),
+                    Some(target) => match family {
+                        Family::V4 if !target.v4 => Some("has no IPv4".to_owned()),
+                        Family::V6 if !target.v6 => Some("has no IPv6".to_owned()),
+                        _ => None,
+                    },
+                };
+                match (why, when_down) {
+                    (None, _) => format!("only {uplink}"),
+                    (Some(why), WhenDown::Block) => {
+                        format!("only {uplink}, which {why}: blocked meanwhile")
+                    }
+                    (Some(why), WhenDown::Others) if slots.is_empty() => {
+                        format!("only {uplink}, which {why}, and there is no other")
+                    }
+                    (Some(why), WhenDown::Others) => {
+                        format!("only {uplink}, which {why}: the others take over meanwhile")
+                    }
+                }
+            }
+        };
+        self.tell(Stage::Policy, text);
+    }
+
+    /// The uplink that the client keeps to for this site.
+    fn sticky(&mut self, asked: &Asked, entry: &ClassEntry) -> Option<UplinkId> {
+        let time = entry.sticky?;
+        let known = self.world.names.look(self.world.now, asked.dest);
+        let site = known
+            .filter(|known| known.facts.site != 0)
+            .map_or(Site::Network(network(asked.dest)), |known| {
+                Site::Named(known.facts.site)
+            });
+        let called = match (site, known) {
+            (Site::Named(_), Some(known)) => format!("the site of {}", known.name),
+            (_, _) => format!("the network of {}", asked.dest),
+        };
+        let found = self.world.sticky.iter().find(|sticky| {
+            (sticky.client, sticky.site, sticky.class) == (asked.client, site, entry.id)
+        });
+        let age = found.map(|sticky| self.world.now.since(sticky.used));
+        let (Some(sticky), Some(age)) = (found, age.filter(|age| *age < time)) else {
+            let text = format!("{} has no uplink for {called} yet", asked.client);
+            self.tell(Stage::Sticky, text);
+            return None;
+        };
+        let uplink = name(self.world, sticky.uplink);
+        let standing = self.world.standings.iter().find(|s| s.id == sticky.uplink);
+        let able = standing.is_some_and(|s| {
+            s.up && match asked.family {
+                Family::V4 => s.v4,
+                Family::V6 => s.v6,
+            }
+        });
+        let (client, ago) = (asked.client, whole_seconds(age));
+        let keeps = format!("{client} keeps to {uplink} for {called}, last used {ago} ago");
+        self.tell(
+            Stage::Sticky,
+            match able {
+                true => keeps,
+                false => format!("{keeps}, but {uplink} takes no new flows"),
+            },
+        );
+        able.then_some(sticky.uplink)
+    }
+
+    /// The slot that the flow gets, where that is certain.
+    fn slot(&mut self, asked: &Asked, entry: &ClassEntry, slots: &[UplinkId]) -> Option<UplinkId> {
+        let sole = slots
+            .iter()
+            .all(|slot| *slot == slots[0])
+            .then_some(slots[0]);
+        if slots.len() == 1 {
+            return sole;
+        }
+        let position = position(entry.walk, asked.client, asked.dest, slots.len());
+        let (text, chosen) = match (entry.walk, position) {
+            (Walk::HashSource, Some(at)) => (
+                format!(
+                    "slot {at} of {}, by the hash of {}",
+                    slots.len(),
+                    asked.client
+                ),
+                Some(slots[at]),
+            ),
+            (Walk::HashPair, Some(at)) => (
+                format!(
+                    "slot {at} of {}, by the hash of {} and {}",
+                    slots.len(),
+                    asked.client,
+                    asked.dest
+                ),
+                Some(slots[at]),
+            ),
+            (_, _) => (format!("the next of {} slots", slots.len()), sole),
+        };
+        self.tell(Stage::Slot, text);
+        chosen
+    }
+
+    fn candidate(&self, id: UplinkId, share: f64) -> Candidate {
+        Candidate {
+            uplink: name(self.world, id),
+            share,
+            why: (self.world.evidence)(id),
+        }
+    }
+
+    fn sharers(&self, slots: &[UplinkId]) -> Vec<Candidate> {
+        let mut sharers: Vec<(UplinkId, usize)> = Vec::new();
+        for slot in slots {
+            match sharers.iter_mut().find(|(id, _)| id == slot) {
+                Some((_, count)) => *count += 1,
+                None => sharers.push((*slot, 1)),
+            }
+        }
+        sharers.sort_by_key(|(id, count)| (std::cmp::Reverse(*count), *id));
+        let share = |count: usize| count as f64 / slots.len() as f64;
+        sharers
+            .into_iter()
+            .map(|(id, count)| self.candidate(id, share(count)))
+            .collect()
+    }
+
+    /// Uplinks that take no flows of this family, each with its reason.
+    fn absent(&mut self, family: Family) {
+        let world = self.world;
+        let waiting: Vec<UplinkId> = world
+            .classes
+            .waiting(world.standings)
+            .map(|standing| standing.id)
+            .collect();
+        for standing in world.standings {
+            let name = &standing.name;
+            let text = match family {
+                _ if !standing.up => {
+                    format!(
+                        "{name} takes no new flows: {}",
+                        (world.evidence)(standing.id)
+                    )
+                }
+                Family::V4 if !standing.v4 => format!("{name} has no IPv4"),
+                Family::V6 if !standing.v6 => format!("{name} has no IPv6"),
+                _ if waiting.contains(&standing.id) => {
+                    format!("{name} is back and waits, since failback is never")
+                }
+                _ => continue,
+            };
+            self.tell(Stage::Uplink, text);
+        }
+    }
+}
+
+fn name(world: &World<'_>, id: UplinkId) -> String {
+    let standing = world.standings.iter().find(|standing| standing.id == id);
+    standing.map_or_else(|| format!("uplink {id}"), |standing| standing.name.clone())
+}
+
+/// The network that stands for a site without a name: a /24 of IPv4, a /56 of IPv6.
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(a) => Ipv4Addr::from_bits(a.to_bits() & !0xff).into(),
+        IpAddr::V6(a) => Ipv6Addr::from_bits(a.to_bits() & (u128::MAX << 72)).into(),
+    }
+}
+
+fn whole_seconds(span: std::time::Duration) -> String {
+    duration::display(std::time::Duration::from_secs(span.as_secs())).to_string()
+}

@@ -1,0 +1,191 @@
+//! Which rule a flow meets.
+
+use std::net::IpAddr;
+
+use braid_balance::{ClassId, FlowFacts, RuleEntry};
+
+use super::{Story, World, client};
+use crate::config::{Action, RuleConfig};
+use crate::report::{ExplainQuestion, Stage};
+use crate::rules::{self, System};
+
+/// What rules can go by.
+pub(super) fn facts(question: &ExplainQuestion, world: &World<'_>) -> FlowFacts {
+    let domain = question
+        .domain
+        .as_deref()
+        .map(|name| name.trim_end_matches('.').to_ascii_lowercase());
+    let known = world.names.look(world.now, question.destination);
+    FlowFacts {
+        source: client(question),
+        dest: question.destination,
+        protocol: question.protocol,
+        ports: (
+            question.source_port.unwrap_or(0),
+            question.port.unwrap_or(0),
+        ),
+        dscp: question.dscp.unwrap_or(0),
+        mac: None,
+        uid: question.uid,
+        cgroups: Vec::new(),
+        names: match &domain {
+            Some(name) => world.names.marks_of(name),
+            None => known.map_or(0, |known| known.facts.rules),
+        },
+    }
+}
+
+/// The class that the rules put a flow into; `None`: a rule takes it away from Braid.
+pub(super) fn judge(
+    facts: &FlowFacts,
+    question: &ExplainQuestion,
+    world: &World<'_>,
+    story: &mut Story<'_, '_>,
+) -> Option<ClassId> {
+    if let Some(rule) = untouched(facts, world) {
+        let text = format!(
+            "rule {}: use = \"none\", by the kernel's routing",
+            rule.name
+        );
+        story.tell(Stage::Rule, text);
+        return None;
+    }
+    let mut unsure = Vec::new();
+    for (number, entry) in world.rules.entries().iter().enumerate() {
+        let name = world.rules.name_of(number).unwrap_or_default();
+        if entry.matches(facts) {
+            tell_unsure(&unsure, story);
+            let rule = world.settings.rules().find(|rule| rule.name == name);
+            let action = rule.map_or_else(String::new, |rule| rule.action.to_string());
+            let text = format!(
+                "rule {name}: use = \"{action}\"{}",
+                by_name(entry, question, world)
+            );
+            story.tell(Stage::Rule, text);
+            return Some(entry.class);
+        }
+        if let Some(lacking) = lacking(entry, facts, question)
+            && !unsure.iter().any(|(other, _)| other == name)
+        {
+            unsure.push((name.to_owned(), lacking));
+        }
+    }
+    tell_unsure(&unsure, story);
+    let text = match world.settings.rules().next() {
+        None => "there are no rules",
+        Some(_) => "no rule matches",
+    };
+    story.tell(Stage::Rule, text.to_owned());
+    Some(ClassId(0))
+}
+
+/// The rule with `use = "none"` that the kernel applies, if one does: unless a rule before it that
+/// the kernel knows too matches first.
+fn untouched<'s>(facts: &FlowFacts, world: &World<'s>) -> Option<&'s RuleConfig> {
+    let first = world.settings.rules().find(|rule| {
+        rules::kernel_knows(rule) && {
+            let system = world.rules.system();
+            matches(rule, facts, system)
+        }
+    });
+    first.filter(|rule| rule.action == Action::None)
+}
+
+fn matches(rule: &RuleConfig, facts: &FlowFacts, system: &System) -> bool {
+    rules::resolved(rule, system)
+        .iter()
+        .any(|entry| entry.matches(facts))
+}
+
+/// How the rule came to know the name, where it goes by one.
+fn by_name(entry: &RuleEntry, question: &ExplainQuestion, world: &World<'_>) -> String {
+    if entry.name.is_none() {
+        return String::new();
+    }
+    match (
+        &question.domain,
+        world.names.look(world.now, question.destination),
+    ) {
+        (Some(name), _) => format!(", for {name}"),
+        (None, Some(known)) => format!(
+            ", since {} was asked for as {}",
+            question.destination, known.name
+        ),
+        (None, None) => String::new(),
+    }
+}
+
+/// What the question leaves open that would let a rule match.
+fn lacking(
+    entry: &RuleEntry,
+    facts: &FlowFacts,
+    question: &ExplainQuestion,
+) -> Option<&'static str> {
+    let mut asks = entry.clone();
+    let mut lacking = None;
+    let mut open = |what: &'static str, clear: bool| {
+        if clear {
+            lacking.get_or_insert(what);
+        }
+        clear
+    };
+    if open("the client's link-layer address", asks.mac.is_some()) {
+        asks.mac = None;
+    }
+    if open("the control group", asks.cgroup.is_some()) {
+        asks.cgroup = None;
+    }
+    if open(
+        "the user",
+        asks.uid.is_some() && question.uid.is_none() && question.source.is_none(),
+    ) {
+        asks.uid = None;
+    }
+    if open(
+        "the code point",
+        asks.dscp.is_some() && question.dscp.is_none(),
+    ) {
+        asks.dscp = None;
+    }
+    if open(
+        "the client",
+        asks.source.is_some() && question.source.is_none(),
+    ) {
+        asks.source = None;
+    }
+    if open(
+        "the client's port",
+        asks.source_ports.is_some() && question.source_port.is_none(),
+    ) {
+        asks.source_ports = None;
+    }
+    if open(
+        "the port",
+        asks.dest_ports.is_some() && question.port.is_none(),
+    ) {
+        asks.dest_ports = None;
+    }
+    if open(
+        "the name",
+        asks.name.is_some() && question.domain.is_none() && facts.names == 0,
+    ) {
+        asks.name = None;
+    }
+    // A source prefix told the family as well.
+    let same_family = entry
+        .source
+        .is_none_or(|(prefix, _)| same_family(prefix, facts.dest));
+    lacking.filter(|_| same_family && asks.matches(facts))
+}
+
+fn same_family(a: IpAddr, b: IpAddr) -> bool {
+    a.is_ipv4() == b.is_ipv4()
+}
+
+fn tell_unsure(unsure: &[(String, &'static str)], story: &mut Story<'_, '_>) {
+    for (name, lacking) in unsure {
+        let text =
+            format!("rule {name} could match: it asks for {lacking}, which is not known here");
+        story.tell(Stage::Rule, text);
+    }
+}
