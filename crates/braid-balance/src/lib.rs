@@ -32,6 +32,7 @@ mod time;
 mod types;
 mod upkeep;
 mod uplinks;
+mod walk;
 
 pub use classes::{ClassEntry, MAX_CLASSES};
 pub use clients::MAX_LIMITED;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use Verdict::{Dropped, Sent};
 use braid_balance::{
-    Choice, ClassEntry, ClassId, Family, KernelTime, Name, RuleEntry, Site, UplinkEntry,
+    Choice, ClassEntry, ClassId, Family, KernelTime, Name, RuleEntry, Site, UplinkEntry, Walk,
 };
 use braid_core::UplinkId;
 use braid_packet::build;
@@ -36,6 +36,34 @@ fn a_class_takes_its_own_turns() {
     for way in ways {
         assert!(way == [0, 1, 0, 1, 0, 1] || way == [1, 0, 1, 0, 1, 0]);
     }
+}
+
+#[test]
+fn hashes_are_the_same_in_rust() {
+    let probe = Probe::new();
+    let slots = [0, 1, 1, 0, 1, 0, 0];
+    for walk in [Walk::HashSource, Walk::HashPair] {
+        let entry = ClassEntry {
+            walk,
+            ..class(0, &slots)
+        };
+        set_classes(&probe, &[entry]);
+        for host in 0..40_u8 {
+            let client = IpAddr::from([10, 1, 0, host]);
+            let remote = IpAddr::from([192, 0, 2, host.wrapping_mul(97)]);
+            let client6 = IpAddr::from([0xfd00, 1, 0, 0, 0, 0, 0, host.into()]);
+            let remote6 = IpAddr::from([0x2001, 0xdb8, host.into(), 9, 0, 0, 0, 1]);
+            for (client, remote) in [(client, remote), (client6, remote6)] {
+                let port = 7000 + u16::from(walk == Walk::HashPair);
+                let syn = build::tcp((client, port), (remote, 80), SYN, b"");
+                let slot = walk.slot(client, remote, slots.len()).expect("a slot");
+                let sent = probe.forwarded(&syn).is(Sent, "out_new");
+                assert_eq!(uplink(&sent), usize::from(slots[slot]), "{client} {remote}");
+            }
+        }
+    }
+    assert_eq!(Walk::HashPair.slot(INNER, SERVER_V4, 0), None);
+    assert_eq!(Walk::RoundRobin.slot(INNER, SERVER_V4, 2), None);
 }
 
 #[test]
