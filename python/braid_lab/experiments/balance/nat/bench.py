@@ -31,7 +31,7 @@ SERVICE = 5000
 FIRST_PORT, LAST_PORT = 2000, 16000
 
 #: Every unanswered packet here would look like a dying line, so no line is watched.
-CONFIGURATION = ""
+CONFIGURATION = "[liveness]\nenabled = false\n"
 
 
 @dataclass(frozen=True)
@@ -213,8 +213,8 @@ def _is_chatter(packet: Packet) -> bool:
 
 
 @contextlib.contextmanager
-def bench(role: Role, *, offload: bool, options: tuple[str, ...] = ()) -> Iterator[Bench]:
-    """Build the machine and start Braid on it."""
+def bench(role: Role, *, offload: bool, configuration: str = "") -> Iterator[Bench]:
+    """Build the machine and start Braid on it, with `configuration` (TOML) beside what is needed here."""
     with contextlib.ExitStack() as stack:
         host = stack.enter_context(namespace(role))
         host.sysctl(
@@ -231,14 +231,14 @@ def bench(role: Role, *, offload: bool, options: tuple[str, ...] = ()) -> Iterat
         if role == "gateway":
             _serve_lan(host, lan)
         run_dir = scratch.directory() / f"braid-{host.name}"
-        words = [*_configured(run_dir), *options]
+        words = _configured(run_dir, configuration)
         daemon = stack.enter_context(braid(host, run_dir, *words))
         yield Bench(role, host, lan, uplinks, daemon, words)
 
 
-def _configured(run_dir: Path) -> list[str]:
+def _configured(run_dir: Path, more: str) -> list[str]:
     file = run_dir.with_suffix(".toml")
-    file.write_text(CONFIGURATION)
+    file.write_text(more + CONFIGURATION)
     return ["--config", str(file)]
 
 

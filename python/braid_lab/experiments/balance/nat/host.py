@@ -39,7 +39,8 @@ def _socket(bench: Bench, family: int, kind: int, protocol: int = 0) -> Iterator
 def _seen(bench: Bench, dest: str, kind: type[Udp | Icmp] = Udp) -> Arrived:
     """Return the next packet of a kind to `dest` that leaves the machine, whole and sound."""
     ports = list(bench.uplinks.values())
-    port, packet = expect(ports, lambda each: each.dest == dest and isinstance(each.body, kind), what="packet outside")
+    wanted = f"{kind.__name__} outside"
+    port, packet = expect(ports, lambda each: each.dest == dest and isinstance(each.body, kind), what=wanted)
     check(not packet.faults, f"spoilt on its way out: {packet}")
     return port, packet
 

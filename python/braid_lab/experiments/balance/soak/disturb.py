@@ -15,7 +15,7 @@ from braid_lab.product import Braid
 
 #: Seconds that a line is away; in the full form sometimes ten times that.
 AWAY_S = (1.5, 4.0)
-POLICIES = ("rr", "wrr", "hash-source", "hash-pair", "least-loaded")
+POLICIES = ("rr", "wrr", "hash-source", "hash-pair")
 #: A policy nobody knows: the file must be refused as a whole.
 BAD = 'policy = "best"\n'
 

@@ -20,7 +20,7 @@ from braid_lab.net.links import Line
 from braid_lab.net.topology import Topology, UplinkSpec, network
 from braid_lab.plots import COLOURS
 from braid_lab.process import Process
-from braid_lab.product import Braid, braid
+from braid_lab.product import DEGRADED, Braid, braid
 from braid_lab.workbench import serve
 
 UPLINKS = tuple(
@@ -47,7 +47,7 @@ class Plan:
     kill_share: float
 
 
-QUICK = Plan(seconds=72, pause_s=(0.3, 1.5), settle_s=5, kill_share=0.4)
+QUICK = Plan(seconds=62, pause_s=(0.3, 1.5), settle_s=5, kill_share=0.4)
 FULL = Plan(seconds=2 * 3600, pause_s=(5, 40), settle_s=120, kill_share=0.75)
 
 
@@ -117,7 +117,7 @@ class Watch:
     def look(self) -> None:
         """Note what the daemon takes; while it is dead there is nothing to note."""
         answer = self._daemon.call("status", "--json", check=False)
-        if not answer.stdout.startswith("{"):
+        if answer.status not in (0, DEGRADED):
             return
         status = json.loads(answer.stdout)
         if status["pid"] != self._pid:
