@@ -11,10 +11,22 @@
 //! probes follows; only when they stay unanswered too is an uplink dead. An uplink that fails is
 //! left fast, and one that returns has to prove itself, longer each time.
 
+mod constants;
+mod damping;
 mod evidence;
+mod families;
+mod guard;
+mod judge;
 mod lookout;
+mod loss;
+mod pace;
+mod panel;
+mod recovery;
+mod rtt;
 mod rules;
+mod suspicion;
 mod target;
+mod traffic;
 mod types;
 
 pub use evidence::{Cause, Evidence};

@@ -13,7 +13,7 @@ const MAX_NAME: usize = 253;
 
 /// Whom to ask, and how. Written as text: `icmp:1.1.1.1`, `tcp:[2001:db8::1]:443`,
 /// `dns:9.9.9.9/example.org`, `http://example.org/generate_204`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
     /// An echo request. Good: its reply.
     Icmp(IpAddr),
@@ -41,7 +41,7 @@ pub enum Target {
 }
 
 /// The answer that a target for HTTP gives.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Expect {
     /// Status 204 without a body.
     #[default]
@@ -73,6 +73,10 @@ impl Target {
             },
             other => other,
         }
+    }
+
+    pub(super) fn is_http(&self) -> bool {
+        matches!(self, Target::Http { .. })
     }
 
     /// The address that is asked; `None` for a name, which may have any.

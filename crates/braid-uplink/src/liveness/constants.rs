@@ -1,0 +1,108 @@
+//! Every constant of the lookout, each with its reason. Durations unless said otherwise.
+
+use std::time::Duration;
+
+// Suspicion.
+
+/// Silence after sent packets that makes an uplink suspect, at least: below, the ticks in which
+/// traffic is counted (50 ms) would decide.
+pub(super) const SILENCE_MIN: Duration = Duration::from_millis(100);
+/// The same at most: some peers think for long before they answer.
+pub(super) const SILENCE_MAX: Duration = Duration::from_millis(1500);
+/// Half the time between two looks at the counters while something moves.
+pub(super) const HALF_TICK: Duration = Duration::from_millis(25);
+/// A burst lasts at least this long: shorter gaps are everyday on radio links.
+pub(super) const BURST_MIN: Duration = Duration::from_millis(200);
+/// Between two probes of a burst: losses on a link come in runs of a few tens of milliseconds.
+pub(super) const BURST_PACE: Duration = Duration::from_millis(40);
+/// Probes that open a burst together, each to another target.
+pub(super) const SALVO: u32 = 3;
+/// How likely a burst may go unanswered by chance on an uplink that works. With the loss that was
+/// seen before, it gives the number of probes that a death needs.
+pub(super) const CHANCE: f64 = 1e-7;
+/// Loss that is assumed at least and at most for that number: 6 to 46 probes.
+pub(super) const ASSUMED_LOSS: (f64, f64) = (0.05, 0.7);
+/// When some but too few targets answer, a burst lasts at least this long.
+pub(super) const TOO_FEW_MIN: Duration = Duration::from_secs(1);
+/// Connections or repeated segments without any answer that say something: one or two may have
+/// been to hosts that are not there.
+pub(super) const UNANSWERED: u64 = 3;
+/// How long those have to be unanswered to kill an uplink that has no target to ask.
+pub(super) const BY_TRAFFIC: Duration = Duration::from_millis(1500);
+/// How long connections have to be unanswered to make an uplink suspect although it receives.
+pub(super) const ONE_WAY: Duration = Duration::from_secs(1);
+
+// Round trips.
+
+/// Before so many round trips are known, their spread is not: RFC 6298 §2.1's second is used.
+pub(super) const KNOWN_AFTER: u32 = 8;
+/// The time-out while the round trip is not known.
+pub(super) const RTO_UNKNOWN: Duration = Duration::from_secs(1);
+/// Bounds of the time-out: from what a busy machine may take to answer to RFC 8961's patience.
+pub(super) const RTO: (Duration, Duration) = (Duration::from_millis(40), Duration::from_secs(3));
+/// Least variance that is allowed for, RFC 6298's clock granularity.
+pub(super) const SPREAD_MIN: Duration = Duration::from_millis(10);
+/// A probe is lost, and not only late, after at least this long.
+pub(super) const LOST_MIN: Duration = Duration::from_secs(1);
+
+// Pace.
+
+/// Between probes where much is to be learnt soon: at the beginning, while sent packets go
+/// unanswered, while one family is in doubt, after a death.
+pub(super) const KEEN: Duration = Duration::from_millis(200);
+/// The same where probes cost money.
+pub(super) const KEEN_METERED: Duration = Duration::from_secs(1);
+/// How long a dead uplink is probed keenly; afterwards at its interval.
+pub(super) const KEEN_AFTER_DEATH: Duration = Duration::from_secs(30);
+/// Probes that an uplink gets at the keen pace when it is new, answered or not.
+pub(super) const KEEN_PROBES: u32 = 24;
+/// Without packets for so long, an uplink is idle.
+pub(super) const IDLE: Duration = Duration::from_secs(2);
+/// Targets for HTTP are asked less often than others, where there are others.
+pub(super) const HTTP_PACE: Duration = Duration::from_secs(10);
+/// The same while an uplink is dead or behind a captive portal.
+pub(super) const HTTP_KEEN: Duration = Duration::from_secs(2);
+/// Until a wrong answer over HTTP is asked for again.
+pub(super) const HTTP_AGAIN: Duration = Duration::from_millis(500);
+/// Wrong answers in a row that make a captive portal: one may be a server's bad day.
+pub(super) const PORTAL_AFTER: u32 = 2;
+/// Every so many probes go to targets that are silent, to learn whether they still are.
+pub(super) const DEAF_TURN: u32 = 4;
+/// Unanswered probes in a row that make a target deaf, if others answered meanwhile.
+pub(super) const DEAF_AFTER: u32 = 3;
+/// Most probes under way on one uplink.
+pub(super) const MAX_FLIGHTS: usize = 128;
+/// Probes in a row that could not be sent, after which the targets are no evidence.
+pub(super) const UNSENDABLE: u32 = 3;
+
+// Quality.
+
+/// Probes over which loss is counted, and how many there must be to judge it.
+pub(super) const LOSS_WINDOW: usize = 20;
+pub(super) const LOSS_KNOWN: usize = 12;
+/// A long round trip has to last so long to count.
+pub(super) const SLOW_FOR: Duration = Duration::from_secs(5);
+/// Parts of the degrading loss and round trip below which an uplink is no longer degraded.
+pub(super) const LOSS_LEAVE: f64 = 0.4;
+pub(super) const RTT_LEAVE: f64 = 0.7;
+
+// Return.
+
+/// Good probes in a row after a device came back: it was seen to go, so less is in doubt.
+pub(super) const RISE_RETURNED: u32 = 3;
+/// How long an uplink has to answer before it returns, after its first death …
+pub(super) const HOLD: Duration = Duration::from_secs(1);
+/// … and the first wait for a trial where nothing can be asked …
+pub(super) const HOLD_TRIAL: Duration = Duration::from_secs(5);
+/// … doubling with each further death, up to this …
+pub(super) const HOLD_MAX: Duration = Duration::from_secs(60);
+/// … while deaths are forgotten by half in this time.
+pub(super) const FORGET: Duration = Duration::from_secs(300);
+
+// The lookout itself.
+
+/// Called later than this after it asked to be, answers may be waiting: nothing dies before they
+/// had time to be read.
+pub(super) const LATE: Duration = Duration::from_millis(100);
+/// Called later than this, the machine slept or the clock jumped: what was under way is forgotten.
+pub(super) const ASLEEP: Duration = Duration::from_secs(2);

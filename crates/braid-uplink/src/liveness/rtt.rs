@@ -1,0 +1,107 @@
+//! Round trips: RFC 6298 with a memory for the longest.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::constants::{KNOWN_AFTER, RTO, RTO_UNKNOWN, SPREAD_MIN};
+
+/// Round trips that the longest is taken of.
+const RECENT: usize = 16;
+
+/// Smoothed round trip and its variation.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rtt {
+    smoothed: Duration,
+    variation: Duration,
+    samples: u32,
+    /// Smoothing forgets a tail that jitter will show again: the longest of these is kept in mind.
+    recent: VecDeque<Duration>,
+}
+
+impl Rtt {
+    /// RFC 6298 §2.2 and §2.3.
+    pub(super) fn add(&mut self, rtt: Duration) {
+        if self.samples == 0 {
+            (self.smoothed, self.variation) = (rtt, rtt / 2);
+        } else {
+            self.variation = (self.variation * 3 + self.smoothed.abs_diff(rtt)) / 4;
+            self.smoothed = (self.smoothed * 7 + rtt) / 8;
+        }
+        self.samples = self.samples.saturating_add(1);
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(rtt);
+    }
+
+    pub(super) fn smoothed(&self) -> Option<Duration> {
+        (self.samples > 0).then_some(self.smoothed)
+    }
+
+    /// Enough samples to believe in their spread.
+    pub(super) fn is_known(&self) -> bool {
+        self.samples >= KNOWN_AFTER
+    }
+
+    /// SRTT + 4·RTTVAR, RFC 6298 §2.3.
+    pub(super) fn expected(&self) -> Duration {
+        self.smoothed + SPREAD_MIN.max(self.variation * 4)
+    }
+
+    /// How long to wait for an answer before thinking ill of its absence.
+    pub(super) fn timeout(&self) -> Duration {
+        let longest = self.recent.iter().max().copied().unwrap_or_default();
+        let timeout = self.expected().max(longest * 6 / 5);
+        let unknown = if self.is_known() {
+            Duration::ZERO
+        } else {
+            RTO_UNKNOWN
+        };
+        timeout.max(unknown).clamp(RTO.0, RTO.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// RFC 6298 §2.1: "Until a round-trip time (RTT) measurement has been made for a segment sent
+    /// between the sender and receiver, the sender SHOULD set RTO <- 1 second". We keep it until
+    /// eight are known.
+    #[test]
+    fn the_first_timeouts_are_a_second() {
+        let mut rtt = Rtt::default();
+        assert_eq!(rtt.timeout(), 1000 * MS);
+        for _ in 0..7 {
+            rtt.add(20 * MS);
+            assert_eq!(rtt.timeout(), 1000 * MS);
+        }
+        rtt.add(20 * MS);
+        assert!(rtt.timeout() < 60 * MS, "{:?}", rtt.timeout());
+    }
+
+    /// RFC 6298 §2.2: "SRTT <- R, RTTVAR <- R/2"; §2.3: "RTTVAR <- (1 - beta) * RTTVAR + beta *
+    /// |SRTT - R'|, SRTT <- (1 - alpha) * SRTT + alpha * R'" with alpha 1/8 and beta 1/4.
+    #[test]
+    fn smoothing_is_that_of_rfc_6298() {
+        let mut rtt = Rtt::default();
+        rtt.add(100 * MS);
+        assert_eq!((rtt.smoothed, rtt.variation), (100 * MS, 50 * MS));
+        rtt.add(200 * MS);
+        assert_eq!(rtt.variation, Duration::from_micros(62_500));
+        assert_eq!(rtt.smoothed, Duration::from_micros(112_500));
+    }
+
+    #[test]
+    fn a_long_round_trip_is_remembered_for_sixteen() {
+        let mut rtt = Rtt::default();
+        (0..20).for_each(|_| rtt.add(20 * MS));
+        rtt.add(500 * MS);
+        (0..15).for_each(|_| rtt.add(20 * MS));
+        assert_eq!(rtt.timeout(), 600 * MS);
+        (0..30).for_each(|_| rtt.add(20 * MS));
+        assert!(rtt.timeout() < 60 * MS, "{:?}", rtt.timeout());
+    }
+}

@@ -1,0 +1,206 @@
+//! Uplinks that come back: how, how soon, and how often.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_uplink::liveness::{Cause, Rules, Target, Verdict};
+
+use crate::sim::{MS, SECOND, Sim, id, watched};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn returns(sim: &Sim) -> usize {
+    let back = |from: Verdict, to: Verdict| !from.takes_new_flows() && to.takes_new_flows();
+    sim.changes.iter().filter(|c| back(c.from, c.to)).count()
+}
+
+#[test]
+fn the_first_return_takes_about_a_second() {
+    for seed in 0..50 {
+        let mut sim = Sim::new(seed, 1, &Rules::default());
+        sim.line(0).traffic = Some(25 * MS);
+        sim.run(5 * SECOND);
+        sim.line(0).dead(true);
+        sim.run(10 * SECOND);
+        assert_eq!(sim.verdict(0), Verdict::Dead);
+        sim.line(0).dead(false);
+        let after = sim
+            .wait(MINUTE, |sim| sim.verdict(0) == Verdict::Up)
+            .unwrap();
+        assert!(
+            (SECOND..1500 * MS).contains(&after),
+            "seed {seed}: {after:?}"
+        );
+        let change = sim.changes.last().unwrap();
+        assert_eq!(change.evidence.cause, Cause::Answers);
+        assert!(change.evidence.answers >= 5);
+    }
+}
+
+#[test]
+fn an_uplink_that_flaps_is_admitted_less_and_less() {
+    let mut sim = Sim::new(1, 2, &Rules::default());
+    sim.line(0).traffic = Some(25 * MS);
+    sim.run(5 * SECOND);
+    // Five seconds dead, five alive, for ten minutes: sixty chances to come back.
+    for _ in 0..60 {
+        sim.line(0).dead(true);
+        sim.run(5 * SECOND);
+        sim.line(0).dead(false);
+        sim.run(5 * SECOND);
+    }
+    let admitted = returns(&sim);
+    println!("admitted {admitted} of 60");
+    assert!(admitted <= 8, "{admitted}:\n{}", sim.story());
+    // And when it is well again, it returns within its wait of a minute at most.
+    let after = sim.wait(2 * MINUTE, |sim| sim.verdict(0) == Verdict::Up);
+    assert!(after.is_some_and(|after| after <= 70 * SECOND), "{after:?}");
+}
+
+#[test]
+fn a_lossy_line_gets_through_a_long_wait() {
+    let mut sim = Sim::new(1, 1, &Rules::default());
+    sim.run(5 * SECOND);
+    for _ in 0..8 {
+        sim.line(0).dead(true);
+        sim.run(3 * SECOND);
+        sim.line(0).dead(false);
+        sim.wait(2 * MINUTE, |sim| sim.verdict(0) == Verdict::Up);
+    }
+    sim.line(0).dead(true);
+    sim.run(3 * SECOND);
+    sim.line(0).dead(false);
+    sim.line(0).loss = 0.03;
+    let after = sim.wait(5 * MINUTE, |sim| sim.verdict(0) != Verdict::Dead);
+    assert!(after.is_some_and(|after| after > 20 * SECOND), "{after:?}");
+}
+
+#[test]
+fn a_device_that_returns_proves_itself_by_three_answers() {
+    let mut sim = Sim::new(1, 1, &Rules::default());
+    sim.run(5 * SECOND);
+    let mut away = watched(&Rules::default());
+    away.usable = false;
+    sim.lookout.set_uplinks(sim.now, &[(id(0), away)]);
+    sim.run(SECOND);
+    sim.lookout
+        .set_uplinks(sim.now, &[(id(0), watched(&Rules::default()))]);
+    sim.drain();
+    assert_eq!(sim.verdict(0), Verdict::Dead, "it has to prove itself");
+    let after = sim
+        .wait(MINUTE, |sim| sim.verdict(0) == Verdict::Up)
+        .unwrap();
+    assert!(after < 500 * MS, "{after:?}");
+}
+
+#[test]
+fn a_device_that_comes_and_goes_waits_longer_each_time() {
+    let mut sim = Sim::new(1, 1, &Rules::default());
+    sim.run(5 * SECOND);
+    let here = watched(&Rules::default());
+    let mut away = here.clone();
+    away.usable = false;
+    let mut waits = Vec::new();
+    for _ in 0..5 {
+        sim.lookout.set_uplinks(sim.now, &[(id(0), away.clone())]);
+        sim.run(100 * MS);
+        sim.lookout.set_uplinks(sim.now, &[(id(0), here.clone())]);
+        sim.drain();
+        let wait = sim.wait(2 * MINUTE, |sim| sim.verdict(0) == Verdict::Up);
+        waits.push(wait.unwrap().as_millis());
+    }
+    assert!(waits.is_sorted() && waits[4] > 10_000, "{waits:?}");
+}
+
+#[test]
+fn without_any_target_that_answers_traffic_decides_and_a_trial_brings_it_back() {
+    let rules = Rules {
+        targets: Vec::new(),
+        ..Rules::default()
+    };
+    let mut sim = Sim::new(1, 1, &rules);
+    sim.line(0).traffic = Some(25 * MS);
+    sim.run(5 * SECOND);
+    sim.line(0).dead(true);
+    let after = sim
+        .wait(MINUTE, |sim| sim.verdict(0) == Verdict::Dead)
+        .unwrap();
+    assert!((1500 * MS..1700 * MS).contains(&after), "{after:?}");
+    assert_eq!(sim.changes.last().unwrap().evidence.cause, Cause::Traffic);
+    sim.run(2 * MINUTE);
+    let trials = returns(&sim);
+    assert!((3..=5).contains(&trials), "{trials}:\n{}", sim.story());
+    sim.line(0).dead(false);
+    let after = sim
+        .wait(2 * MINUTE, |sim| sim.verdict(0) == Verdict::Up)
+        .unwrap();
+    assert!(after <= MINUTE, "{after:?}");
+    let deaths = sim.deaths();
+    sim.run(2 * MINUTE);
+    assert_eq!(sim.deaths(), deaths, "{}", sim.story());
+}
+
+#[test]
+fn unanswered_one_way_traffic_without_targets_kills_nothing() {
+    let rules = Rules {
+        targets: Vec::new(),
+        ..Rules::default()
+    };
+    let mut sim = Sim::new(1, 1, &rules);
+    sim.run(MINUTE);
+    assert_eq!(
+        sim.lookout.poll_timeout(),
+        None,
+        "there is nothing to wait for"
+    );
+    assert_eq!(sim.deaths(), 0);
+}
+
+#[test]
+fn a_captive_portal_is_named_and_left_when_it_lets_through() {
+    let http: Target = "http://example.org/generate_204".parse().unwrap();
+    let mut rules = Rules::default();
+    rules.targets.push(Arc::new(http));
+    for traffic in [None, Some(25 * MS)] {
+        let mut sim = Sim::new(1, 1, &rules);
+        sim.line(0).traffic = traffic;
+        sim.run(5 * SECOND);
+        sim.line(0).portal = true;
+        let after = sim.wait(MINUTE, |sim| sim.verdict(0) == Verdict::Portal);
+        assert!(
+            after.is_some_and(|after| after < 12 * SECOND),
+            "{}",
+            sim.story()
+        );
+        let text = sim.changes.last().unwrap().evidence.to_string();
+        assert!(text.contains("status 302 instead of 204"), "{text}");
+        let told = sim.changes.len();
+        sim.run(MINUTE);
+        assert_eq!(sim.changes.len(), told, "{}", sim.story());
+        sim.line(0).portal = false;
+        let after = sim.wait(MINUTE, |sim| sim.verdict(0) == Verdict::Up);
+        assert!(
+            after.is_some_and(|after| after < 20 * SECOND),
+            "{}",
+            sim.story()
+        );
+    }
+}
+
+#[test]
+fn a_portal_that_falls_silent_is_dead() {
+    let http: Target = "http://example.org/generate_204".parse().unwrap();
+    let mut rules = Rules::default();
+    rules.targets.push(Arc::new(http));
+    let mut sim = Sim::new(1, 1, &rules);
+    sim.line(0).portal = true;
+    let after = sim.wait(MINUTE, |sim| sim.verdict(0) == Verdict::Portal);
+    assert!(after.is_some(), "{}", sim.story());
+    sim.line(0).dead(true);
+    let after = sim.wait(MINUTE, |sim| sim.verdict(0) == Verdict::Dead);
+    assert!(
+        after.is_some_and(|after| after < 20 * SECOND),
+        "{}",
+        sim.story()
+    );
+}

@@ -1,0 +1,406 @@
+//! A machine with uplinks in virtual time: lines that delay, lose and fall silent, traffic over
+//! them, and a lookout that is driven as the daemon drives it. The same seed, the same story.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::time::{Duration, Instant};
+
+use braid_core::UplinkId;
+use braid_uplink::liveness::{
+    Lookout, Outcome, ProbeAnswer, ProbeId, ProbeOrder, Rules, Sample, Target, Verdict,
+    VerdictChange, Watched,
+};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+pub const MS: Duration = Duration::from_millis(1);
+pub const SECOND: Duration = Duration::from_secs(1);
+
+/// How often the daemon reads the counters while something moves.
+const TICK: Duration = Duration::from_millis(50);
+
+/// One uplink's line to the internet.
+pub struct Line {
+    /// Round trip without jitter.
+    pub rtt: Duration,
+    /// Up to so much more, each way, evenly spread.
+    pub jitter: Duration,
+    /// Share lost, each way.
+    pub loss: f64,
+    /// Packets do not overtake each other.
+    pub in_order: bool,
+    /// Nothing gets out, and nothing gets in.
+    pub dead_out: bool,
+    pub dead_in: bool,
+    /// Whoever is asked over HTTP, a portal answers, and nobody else does.
+    pub portal: bool,
+    /// Targets that do not answer.
+    pub silent: BTreeSet<Target>,
+    /// From one packet of the host to the next; `None` for no traffic.
+    pub traffic: Option<Duration>,
+    /// Nobody answers the traffic.
+    pub one_way: bool,
+    latest: [Instant; 2],
+    sample: Sample,
+    traffic_at: Instant,
+    /// Probes that were sent.
+    pub probes: u64,
+}
+
+impl Line {
+    fn new(now: Instant) -> Line {
+        Line {
+            rtt: 20 * MS,
+            jitter: Duration::ZERO,
+            loss: 0.0,
+            in_order: true,
+            dead_out: false,
+            dead_in: false,
+            portal: false,
+            silent: BTreeSet::new(),
+            traffic: None,
+            one_way: false,
+            latest: [now; 2],
+            sample: Sample::default(),
+            traffic_at: now,
+            probes: 0,
+        }
+    }
+
+    pub fn dead(&mut self, dead: bool) {
+        (self.dead_out, self.dead_in) = (dead, dead);
+    }
+
+    /// When a packet that is sent now arrives; `None` if it does not.
+    fn pass(&mut self, now: Instant, inwards: bool, dice: &mut SmallRng) -> Option<Instant> {
+        let dead = if inwards { self.dead_in } else { self.dead_out };
+        if dead || dice.random_bool(self.loss) {
+            return None;
+        }
+        let arrives = now + self.rtt / 2 + self.jitter.mul_f64(dice.random());
+        let latest = &mut self.latest[usize::from(inwards)];
+        if !self.in_order {
+            return Some(arrives);
+        }
+        *latest = arrives.max(*latest);
+        Some(*latest)
+    }
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    /// A packet of the host's flows, or its answer, reaches the other end.
+    Flow {
+        inwards: bool,
+        syn: bool,
+        sent: Instant,
+    },
+    /// A probe reaches its target, or its answer comes back.
+    Probe {
+        inwards: bool,
+        id: u64,
+        sent: Instant,
+        wrong: bool,
+    },
+    /// A probe's time is over.
+    Over { id: u64 },
+}
+
+/// The machine.
+pub struct Sim {
+    pub now: Instant,
+    start: Instant,
+    pub lookout: Lookout,
+    pub lines: BTreeMap<UplinkId, Line>,
+    pub changes: Vec<VerdictChange>,
+    /// The daemon does not run until then.
+    pub stalled: Instant,
+    dice: SmallRng,
+    tick_at: Instant,
+    under_way: BinaryHeap<Reverse<(Instant, u64, UplinkId, What)>>,
+    waiting: Vec<ProbeAnswer>,
+    asked: BTreeMap<u64, ProbeOrder>,
+    next: u64,
+}
+
+pub fn id(index: u8) -> UplinkId {
+    UplinkId(index)
+}
+
+pub fn watched(rules: &Rules) -> Watched {
+    Watched {
+        v4: true,
+        v6: true,
+        usable: true,
+        rules: rules.clone(),
+    }
+}
+
+impl Sim {
+    /// So many uplinks with lines of 20 ms, watched by these rules.
+    pub fn new(seed: u64, uplinks: u8, rules: &Rules) -> Sim {
+        let now = Instant::now();
+        let mut dice = SmallRng::seed_from_u64(seed);
+        let mut sim = Sim {
+            now,
+            start: now,
+            lookout: Lookout::new(now),
+            lines: (0..uplinks).map(|i| (id(i), Line::new(now))).collect(),
+            changes: Vec::new(),
+            stalled: now,
+            tick_at: now + TICK.mul_f64(dice.random()),
+            dice,
+            under_way: BinaryHeap::new(),
+            waiting: Vec::new(),
+            asked: BTreeMap::new(),
+            next: 0,
+        };
+        let all: Vec<_> = (0..uplinks).map(|i| (id(i), watched(rules))).collect();
+        sim.lookout.set_uplinks(now, &all);
+        sim.drain();
+        sim
+    }
+
+    pub fn line(&mut self, index: u8) -> &mut Line {
+        self.lines.get_mut(&id(index)).unwrap()
+    }
+
+    pub fn verdict(&self, index: u8) -> Verdict {
+        self.lookout.look(id(index)).unwrap().verdict
+    }
+
+    pub fn deaths(&self) -> usize {
+        let deaths = |c: &&VerdictChange| c.to == Verdict::Dead && c.from != Verdict::Dead;
+        self.changes.iter().filter(deaths).count()
+    }
+
+    pub fn chance(&mut self, most: Duration) -> Duration {
+        most.mul_f64(self.dice.random())
+    }
+
+    /// What happened, a line each.
+    pub fn story(&self) -> String {
+        let line = |c: &VerdictChange| {
+            let at = c.at.duration_since(self.start).as_millis();
+            format!(
+                "{at} ms: {} {} -> {}: {}\n",
+                c.uplink, c.from, c.to, c.evidence
+            )
+        };
+        self.changes.iter().map(line).collect()
+    }
+
+    pub fn run(&mut self, time: Duration) {
+        self.run_until(self.now + time, |_| false);
+    }
+
+    /// Runs until something is the case, at most so long; returns when it was.
+    pub fn wait(&mut self, time: Duration, until: impl Fn(&Sim) -> bool) -> Option<Duration> {
+        let began = self.now;
+        self.run_until(began + time, &until);
+        until(self).then(|| self.now.duration_since(began))
+    }
+
+    fn run_until(&mut self, end: Instant, until: impl Fn(&Sim) -> bool) {
+        let (mut still, mut calls) = (self.now, 0);
+        while !until(self) {
+            let flow = self.lines.values().filter(|l| l.traffic.is_some());
+            let flow = flow.map(|l| l.traffic_at).min();
+            let arrival = self.under_way.peek().map(|r| r.0.0);
+            let daemon = self
+                .lookout
+                .poll_timeout()
+                .map_or(self.tick_at, |at| at.min(self.tick_at));
+            let next = daemon.max(self.stalled);
+            let next = [flow, arrival]
+                .into_iter()
+                .flatten()
+                .fold(next, Instant::min);
+            if next > end {
+                break;
+            }
+            self.now = self.now.max(next);
+            calls = if self.now == still { calls + 1 } else { 0 };
+            still = self.now;
+            assert!(calls < 2000, "no progress at {:?}", self.now - self.start);
+            self.step();
+        }
+        if !until(self) {
+            self.now = end;
+        }
+    }
+
+    fn step(&mut self) {
+        self.send_flows();
+        while self.under_way.peek().is_some_and(|r| r.0.0 <= self.now) {
+            let Some(Reverse((_, _, uplink, what))) = self.under_way.pop() else {
+                break;
+            };
+            self.arrive(uplink, what);
+        }
+        if self.now < self.stalled {
+            return;
+        }
+        for answer in std::mem::take(&mut self.waiting) {
+            self.lookout.handle_probe(self.now, answer);
+            self.drain();
+        }
+        if self.tick_at <= self.now {
+            let samples: Vec<_> = self.lines.iter().map(|(id, l)| (*id, l.sample)).collect();
+            self.lookout.handle_traffic(self.now, &samples);
+            self.tick_at = self.now + TICK;
+            self.drain();
+        }
+        if self.lookout.poll_timeout().is_some_and(|at| at <= self.now) {
+            self.lookout.handle_timeout(self.now);
+            self.drain();
+        }
+    }
+
+    fn send_flows(&mut self) {
+        let (now, mut sent) = (self.now, Vec::new());
+        for (uplink, line) in &mut self.lines {
+            let Some(pause) = line.traffic else {
+                line.traffic_at = now;
+                continue;
+            };
+            while line.traffic_at <= now {
+                line.traffic_at += pause;
+                let takes = self
+                    .lookout
+                    .look(*uplink)
+                    .unwrap()
+                    .verdict
+                    .takes_new_flows();
+                // Light traffic is new connections, which go where new flows may go.
+                if takes {
+                    line.sample.sent += 1;
+                    line.sample.syns += u64::from(!line.one_way);
+                    sent.push(*uplink);
+                }
+            }
+        }
+        for uplink in sent {
+            let what = What::Flow {
+                inwards: false,
+                syn: true,
+                sent: now,
+            };
+            self.launch(uplink, false, what);
+        }
+    }
+
+    fn launch(&mut self, uplink: UplinkId, inwards: bool, what: What) {
+        let line = self.lines.get_mut(&uplink).unwrap();
+        if let Some(at) = line.pass(self.now, inwards, &mut self.dice) {
+            self.next += 1;
+            self.under_way.push(Reverse((at, self.next, uplink, what)));
+        }
+    }
+
+    fn arrive(&mut self, uplink: UplinkId, what: What) {
+        let line = self.lines.get_mut(&uplink).unwrap();
+        match what {
+            What::Flow {
+                inwards: true,
+                syn,
+                sent,
+            } => {
+                line.sample.received += 1;
+                line.sample.syn_answers += u64::from(syn);
+                line.sample.rtt_samples += 1;
+                line.sample.rtt_us_sum += self.now.duration_since(sent).as_micros() as u64;
+            }
+            What::Flow { syn, sent, .. } if !line.one_way && !line.portal => {
+                self.launch(
+                    uplink,
+                    true,
+                    What::Flow {
+                        inwards: true,
+                        syn,
+                        sent,
+                    },
+                );
+            }
+            What::Flow { .. } => {}
+            What::Probe {
+                inwards: true,
+                id,
+                sent,
+                wrong,
+            } => {
+                let rtt = self.now.duration_since(sent);
+                let outcome = if wrong {
+                    Outcome::Wrong {
+                        rtt,
+                        what: "status 302 instead of 204".into(),
+                    }
+                } else {
+                    Outcome::Answered { rtt }
+                };
+                self.answer(id, outcome);
+            }
+            What::Probe { id, sent, .. } => {
+                let Some(order) = self.asked.get(&id) else {
+                    return;
+                };
+                let is_http = matches!(*order.target, Target::Http { .. });
+                let answers = if line.portal {
+                    is_http
+                } else {
+                    !line.silent.contains(&order.target)
+                };
+                if answers {
+                    let wrong = line.portal;
+                    self.launch(
+                        uplink,
+                        true,
+                        What::Probe {
+                            inwards: true,
+                            id,
+                            sent,
+                            wrong,
+                        },
+                    );
+                }
+            }
+            What::Over { id } => self.answer(id, Outcome::Silent),
+        }
+    }
+
+    fn answer(&mut self, id: u64, outcome: Outcome) {
+        if let Some(order) = self.asked.remove(&id) {
+            let (uplink, id) = (order.uplink, ProbeId(id));
+            self.waiting.push(ProbeAnswer {
+                uplink,
+                id,
+                outcome,
+            });
+        }
+    }
+
+    /// Does what the lookout asks for.
+    pub fn drain(&mut self) {
+        while let Some(order) = self.lookout.poll_transmit(self.now) {
+            let (uplink, id, sent) = (order.uplink, order.id.0, self.now);
+            self.next += 1;
+            let over = Reverse((sent + order.timeout, self.next, uplink, What::Over { id }));
+            self.under_way.push(over);
+            self.asked.insert(id, order);
+            self.lines.get_mut(&uplink).unwrap().probes += 1;
+            self.launch(
+                uplink,
+                false,
+                What::Probe {
+                    inwards: false,
+                    id,
+                    sent,
+                    wrong: false,
+                },
+            );
+        }
+        while let Some(change) = self.lookout.poll_event() {
+            self.changes.push(change);
+        }
+    }
+}
