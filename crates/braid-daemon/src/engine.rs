@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use self::leaving::Leaving;
 use self::watching::Watching;
 
+use crate::classes::Classes;
 use crate::events::{Event, EventKind, Events};
 use crate::failure::Failure;
 use crate::health::Trouble;
@@ -51,6 +52,7 @@ pub struct Engine {
     state: State,
     /// What the datapath's tables were last set to.
     applied: Option<Tables>,
+    pub(crate) classes: Classes,
     watching: Watching,
     leaving: Leaving,
 }

@@ -1,7 +1,8 @@
 //! Who the uplinks are: those seen now, and those seen before whose flows are still in the kernel;
 //! and how each stands.
 //!
-//! Pure: discoveries and verdicts go in, the datapath's entries and slot tables come out.
+//! Pure: discoveries and verdicts go in; the datapath's entries, and how the uplinks stand for those
+//! who share out flows, come out.
 //!
 //! Rules:
 //! - An uplink keeps its number for as long as it is known, also across restarts of the daemon,
@@ -14,20 +15,18 @@
 //!   device's name says, whichever device bears it.
 //! - An uplink that nothing gets through takes no new flows, unless there is no better one for that
 //!   family of addresses: then the judgement may be wrong, and nothing is lost by trying.
-//! - A change of membership moves as few slots as possible, so that sticky flows stay put.
 
 use std::mem;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
-use braid_balance::{Exit, Family, Layer, UplinkEntry, Walk};
-use braid_core::slots::{SLOTS, SlotTable, Weights};
+use braid_balance::{Exit, Family, Layer, UplinkEntry};
 use braid_core::{MAX_UPLINKS, UplinkId};
 use braid_uplink::liveness::{Look, Verdict};
 use braid_uplink::{Discovery, Link, LinkState, Reason, Snapshot, Uplink};
 
-use crate::config::Policy;
+use crate::classes::{Load, Standing};
 use crate::settings::Settings;
 use crate::state::Remembered;
 
@@ -110,24 +109,15 @@ pub enum Change {
 pub struct Roster {
     members: Vec<Member>,
     remembered: Vec<Remembered>,
-    v4: Option<SlotTable>,
-    v6: Option<SlotTable>,
 }
 
 impl Roster {
-    /// Starts with the numbers that an earlier daemon gave out, and with the slot tables that the
-    /// datapath walks, so that a restart moves no sticky flow.
+    /// Starts with the numbers that an earlier daemon gave out.
     #[must_use]
-    pub fn new(
-        remembered: Vec<Remembered>,
-        v4: Option<SlotTable>,
-        v6: Option<SlotTable>,
-    ) -> Roster {
+    pub fn new(remembered: Vec<Remembered>) -> Roster {
         Roster {
             members: Vec::new(),
             remembered,
-            v4,
-            v6,
         }
     }
 
@@ -194,8 +184,6 @@ impl Roster {
             changes.extend(self.note(uplink, settings));
         }
         self.remember_indices();
-        self.v4 = self.table(Family::V4);
-        self.v6 = self.table(Family::V6);
         changes
     }
 
@@ -304,8 +292,6 @@ impl Roster {
         for member in &mut self.members {
             member.look = look(member.id);
         }
-        self.v4 = self.table(Family::V4);
-        self.v6 = self.table(Family::V6);
     }
 
     /// The uplink of a number.
@@ -360,34 +346,28 @@ impl Roster {
         self.members.iter().filter(|member| member.down.is_none())
     }
 
-    /// One family's slots; empty when no uplink has that family.
+    /// How the uplinks stand, each with what it carries.
     #[must_use]
-    pub fn slots(&self, family: Family) -> &[UplinkId] {
-        let table = match family {
-            Family::V4 => &self.v4,
-            Family::V6 => &self.v6,
+    pub fn standings(
+        &self,
+        settings: &Settings,
+        load: impl Fn(&Member) -> Option<Load>,
+    ) -> Vec<Standing> {
+        let standing = |member: &Member| {
+            let carries = |family| self.carries(member, family);
+            Standing {
+                id: member.id,
+                name: member.uplink.name.clone(),
+                up: FAMILIES.into_iter().any(carries),
+                degraded: member.verdict() == Verdict::Degraded,
+                v4: carries(Family::V4),
+                v6: carries(Family::V6),
+                tier: settings.tier(&member.uplink.name),
+                weight: member.weight,
+                load: load(member),
+            }
         };
-        table.as_ref().map_or(&[], SlotTable::as_slice)
-    }
-
-    /// The fraction of new flows that an uplink gets.
-    #[must_use]
-    pub fn share(&self, id: UplinkId) -> f64 {
-        let table = self.v4.as_ref().or(self.v6.as_ref());
-        table.map_or(0.0, |table| table.share(id) as f64 / SLOTS as f64)
-    }
-
-    fn table(&self, family: Family) -> Option<SlotTable> {
-        let before = match family {
-            Family::V4 => &self.v4,
-            Family::V6 => &self.v6,
-        };
-        let able = self.usable().filter(|member| self.carries(member, family));
-        let weights = Weights::new(able.map(|member| (member.id, member.weight.get()))).ok()?;
-        Some(match before {
-            Some(table) => table.rebalance(&weights),
-            None => SlotTable::spread(&weights),
-        })
+        self.members.iter().map(standing).collect()
     }
 }
 
@@ -413,16 +393,6 @@ fn cuts(reason: &Reason) -> bool {
             | Reason::NoAddress
             | Reason::NotItsAddress(_)
     )
-}
-
-/// How a policy has the datapath walk the slots.
-#[must_use]
-pub fn walk(policy: Policy) -> Walk {
-    match policy {
-        Policy::Rr | Policy::Wrr | Policy::LeastLoaded => Walk::RoundRobin,
-        Policy::HashSource => Walk::HashSource,
-        Policy::HashPair => Walk::HashPair,
-    }
 }
 
 fn exit<A: Copy + Into<IpAddr>>(exit: &braid_uplink::Exit<A>) -> Exit<A> {

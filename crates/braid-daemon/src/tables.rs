@@ -2,20 +2,18 @@
 
 use std::net::IpAddr;
 
-use braid_balance::{UplinkEntry, Walk};
+use braid_balance::{ClassEntry, RuleEntry, UplinkEntry};
 use braid_core::UplinkId;
 
 /// Everything that decides where a new flow goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tables {
-    /// How the slots are walked.
-    pub walk: Walk,
     /// Every uplink with a device.
     pub uplinks: Vec<UplinkEntry>,
-    /// Slots for IPv4.
-    pub v4: Vec<UplinkId>,
-    /// Slots for IPv6.
-    pub v6: Vec<UplinkId>,
+    /// Every class in use, with its slots.
+    pub classes: Vec<ClassEntry>,
+    /// Which flows are of which class; the first that matches decides.
+    pub rules: Vec<RuleEntry>,
 }
 
 impl Tables {
@@ -84,16 +82,19 @@ impl Tables {
         lost
     }
 
-    /// Whether the slots, or the way they are walked, differ.
-    pub fn walks_otherwise(&self, other: &Tables) -> bool {
-        (self.walk, &self.v4, &self.v6) != (other.walk, &other.v4, &other.v6)
+    /// The classes to set before these rules, when others are at work: those of both, so that no
+    /// flow is put into a class that is not there.
+    pub fn classes_of_both(&self, applied: &Tables) -> Vec<ClassEntry> {
+        let is_new = |class: &&ClassEntry| self.classes.iter().all(|other| other.id != class.id);
+        let old = applied.classes.iter().filter(is_new);
+        self.classes.iter().chain(old).cloned().collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use braid_balance::Layer;
+    use braid_balance::{ClassId, Exit, Layer, Walk};
 
     fn entry(id: u8, ifindex: u32, accepts_new: bool) -> UplinkEntry {
         UplinkEntry {
@@ -111,11 +112,65 @@ mod tests {
 
     fn tables(uplinks: Vec<UplinkEntry>, slots: &[u8]) -> Tables {
         Tables {
-            walk: Walk::RoundRobin,
             uplinks,
+            classes: vec![class(0, slots)],
+            rules: vec![],
+        }
+    }
+
+    fn class(id: u8, slots: &[u8]) -> ClassEntry {
+        ClassEntry {
+            id: ClassId(id),
+            walk: Walk::RoundRobin,
+            sticky: None,
             v4: slots.iter().copied().map(UplinkId).collect(),
             v6: Vec::new(),
         }
+    }
+
+    #[test]
+    fn rules_find_their_classes_whenever_they_look() {
+        let with = |classes| Tables {
+            uplinks: vec![],
+            classes,
+            rules: vec![],
+        };
+        let before = with(vec![class(0, &[1]), class(1, &[1])]);
+        let after = with(vec![class(0, &[2]), class(2, &[2])]);
+        let both = vec![class(0, &[2]), class(2, &[2]), class(1, &[1])];
+        assert_eq!(after.classes_of_both(&before), both);
+    }
+
+    fn renumbered(id: u8, address: [u8; 4]) -> UplinkEntry {
+        UplinkEntry {
+            v4: Some(Exit {
+                address: address.into(),
+                gateway: None,
+            }),
+            ..entry(id, 1, true)
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_gone_is_noticed() {
+        let before = tables(
+            vec![renumbered(0, [192, 0, 2, 1]), renumbered(1, [192, 0, 2, 2])],
+            &[0, 1],
+        );
+        let after = tables(vec![renumbered(0, [192, 0, 2, 9])], &[0]);
+        let gone = (UplinkId(0), IpAddr::from([192, 0, 2, 1]));
+        assert_eq!(after.lost_addresses(&before), [gone]);
+        assert_eq!(before.lost_addresses(&before), []);
+    }
+
+    #[test]
+    fn who_takes_flows_again_has_returned() {
+        let before = tables(vec![entry(0, 1, false), entry(1, 2, true)], &[1]);
+        let after = tables(
+            vec![entry(0, 1, true), entry(1, 2, true), entry(2, 3, true)],
+            &[0, 1, 2],
+        );
+        assert_eq!(after.returned(&before), [UplinkId(0), UplinkId(2)]);
     }
 
     #[test]

@@ -27,7 +27,7 @@ impl Engine {
         let members = self.roster.members().iter();
         let uplinks = members.map(|member| {
             let counters = counters.get(&member.id).copied().unwrap_or_default();
-            uplink(member, &counters, self.roster.share(member.id))
+            uplink(member, &counters, self.classes.share_of(member.id))
         });
         Ok(UplinksReport {
             uplinks: uplinks.collect(),

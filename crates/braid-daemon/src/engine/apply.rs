@@ -1,23 +1,27 @@
 //! From the roster to the kernel: tables, attachments, routes.
 
-use braid_balance::{Attachments, ClassEntry, ClassId, Family};
+use std::time::Instant;
+
+use braid_balance::Attachments;
 use braid_uplink::{Snapshot, Uplink};
 
 use super::Engine;
+use crate::classes::Standing;
 use crate::failure::Failure;
 use crate::plumbing::{Desired, Divert, INNER_V4, INNER_V6};
-use crate::roster::walk;
+use crate::roster::Member;
 use crate::tables::Tables;
 
 impl Engine {
     /// The first half of a change, which must not wait: who died takes no new flow from now on, and
     /// what is on it is told or moved.
     pub(super) fn steer(&mut self) -> Result<(), Failure> {
-        let tables = self.tables();
-        let Some(applied) = &self.applied else {
+        if self.applied.is_none() {
             // A start diverts nothing yet; a restart finds everything in place, and tells nobody.
             self.leaving.inherit(self.roster.members());
-            let tables = self.tables();
+        }
+        let tables = self.tables();
+        let Some(applied) = &self.applied else {
             return self.set_tables(tables);
         };
         let first = tables.first_half(applied);
@@ -48,29 +52,47 @@ impl Engine {
         }
     }
 
-    fn tables(&self) -> Tables {
+    fn tables(&mut self) -> Tables {
+        let standings = self.standings();
+        let now = Instant::now();
         Tables {
-            walk: walk(self.settings.config.policy),
             uplinks: self.roster.entries(|member| self.tells(member)),
-            v4: self.roster.slots(Family::V4).to_vec(),
-            v6: self.roster.slots(Family::V6).to_vec(),
+            classes: self.classes.update(now, &self.settings, &standings),
+            rules: Vec::new(),
         }
     }
 
+    /// How the uplinks stand.
+    pub(crate) fn standings(&self) -> Vec<Standing> {
+        let load = |member: &Member| {
+            let name = &member.uplink.name;
+            self.watching.load(member.id, &self.settings, name)
+        };
+        self.roster.standings(&self.settings, load)
+    }
+
     fn set_tables(&mut self, tables: Tables) -> Result<(), Failure> {
-        if self.applied.as_ref() == Some(&tables) {
+        let applied = self.applied.as_ref();
+        if applied == Some(&tables) {
             return Ok(());
         }
         self.datapath.set_uplinks(&tables.uplinks)?;
-        let applied = self.applied.as_ref();
-        if applied.is_none_or(|applied| tables.walks_otherwise(applied)) {
-            self.datapath.set_classes(&[ClassEntry {
-                id: ClassId::default(),
-                walk: tables.walk,
-                sticky: None,
-                v4: tables.v4.clone(),
-                v6: tables.v6.clone(),
-            }])?;
+        match applied {
+            Some(applied) if applied.rules == tables.rules => {
+                if applied.classes != tables.classes {
+                    self.datapath.set_classes(&tables.classes)?;
+                }
+            }
+            Some(applied) => {
+                let both = tables.classes_of_both(applied);
+                self.datapath.set_classes(&both)?;
+                self.datapath.set_rules(&tables.rules)?;
+                self.datapath.set_classes(&tables.classes)?;
+            }
+            None => {
+                self.datapath.set_classes(&tables.classes)?;
+                self.datapath.set_rules(&tables.rules)?;
+            }
         }
         self.applied = Some(tables);
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use braid_balance::{ClassId, Datapath, Family, HookKind, Opened};
+use braid_balance::{ClassId, Datapath, Family, HookKind, MAX_CLASSES, Opened};
 use braid_core::UplinkId;
 use braid_core::slots::SlotTable;
 use braid_uplink::liveness::ProbeAnswer;
@@ -12,13 +12,14 @@ use tokio::sync::mpsc::{self, UnboundedSender};
 use super::leaving::Leaving;
 use super::watching::Watching;
 use super::{Engine, Started};
+use crate::classes::Classes;
 use crate::config::Hook;
 use crate::events::{EventKind, Events};
 use crate::failure::Failure;
 use crate::health::Trouble;
 use crate::plumbing::{Plumbing, STEER_DEVICE};
 use crate::report::UpReport;
-use crate::roster::Roster;
+use crate::roster::{FAMILIES, Roster};
 use crate::run_dir::RunDir;
 use crate::settings::{Origin, Settings};
 use crate::state::{Earlier, Remembered, State};
@@ -110,18 +111,15 @@ impl Engine {
             Opened::Adopted => tracing::info!("datapath taken over as it is"),
             Opened::Upgraded { from } => tracing::info!(from, "datapath taken over and upgraded"),
         }
-        let at_work = |family| {
-            let slots = datapath.class_slots(ClassId::default(), family)?;
-            Ok::<_, Failure>(SlotTable::found(&slots))
-        };
-        let (v4, v6) = (at_work(Family::V4)?, at_work(Family::V6)?);
+        let classes = Classes::new(slots_at_work(&datapath)?);
         let mut engine = Engine {
             plumbing: Plumbing::open()?,
-            roster: Roster::new(state.uplinks.clone(), v4, v6),
+            roster: Roster::new(state.uplinks.clone()),
             trouble: Trouble::default(),
             events: Events::open(run_dir.events()),
             passed_over: Vec::new(),
             applied: None,
+            classes,
             watching: Watching::new(tell),
             leaving: Leaving::default(),
             settings,
@@ -171,6 +169,18 @@ fn refuse_remains(snapshot: &Snapshot) -> Result<(), Failure> {
         "braid down with the --run-dir it was started with; if that directory is lost, \
          ip link del braid0",
     ))
+}
+
+/// The slot tables that the datapath walks.
+fn slots_at_work(datapath: &Datapath) -> Result<Vec<(ClassId, Family, SlotTable)>, Failure> {
+    let mut tables = Vec::new();
+    for class in (0..MAX_CLASSES).filter_map(|class| u8::try_from(class).ok().map(ClassId)) {
+        for family in FAMILIES {
+            let slots = datapath.class_slots(class, family)?;
+            tables.extend(SlotTable::found(&slots).map(|table| (class, family, table)));
+        }
+    }
+    Ok(tables)
 }
 
 /// Which device had which number, as far as the kernel tells: by name it is known to none that is

@@ -1,10 +1,11 @@
 //! Watching over the uplinks: what the datapath counts and what probes find goes to the lookout,
 //! and what it concludes is acted upon.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use braid_balance::UplinkCounters;
-use braid_core::UplinkId;
+use braid_core::{Rate, UplinkId};
 use braid_uplink::liveness::{
     Lookout, Outcome, ProbeAnswer, ProbeOrder, Sample, Verdict, VerdictChange, Watched,
 };
@@ -12,9 +13,11 @@ use braid_uplink::probe::Prober;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::Engine;
+use crate::classes::{Classes, Load};
 use crate::events::EventKind;
 use crate::failure::Failure;
 use crate::roster::Member;
+use crate::settings::Settings;
 use crate::watch_rules::watch_rules;
 
 /// From one look at the counters to the next while anything moves: short against the time in which
@@ -24,6 +27,8 @@ const BUSY: Duration = Duration::from_millis(50);
 const IDLE: Duration = Duration::from_millis(250);
 /// How long after the last packet a machine counts as at rest: people and programs pause.
 const RESTLESS: Duration = Duration::from_secs(2);
+/// What rates are measured over.
+const METERED: Duration = Duration::from_secs(1);
 /// Least time between two looks, whatever the lookout asks for.
 const LEAST: Duration = Duration::from_millis(5);
 
@@ -35,6 +40,17 @@ pub(super) struct Watching {
     /// Packets of all uplinks at the last look, and when they last became more.
     packets: u64,
     moved: Instant,
+    meters: BTreeMap<UplinkId, Meter>,
+    metered: Instant,
+}
+
+/// What one uplink carried between two measurements.
+#[derive(Clone, Copy, Debug, Default)]
+struct Meter {
+    sent: u64,
+    received: u64,
+    tx: Rate,
+    rx: Rate,
 }
 
 impl Watching {
@@ -48,7 +64,51 @@ impl Watching {
             looked: now,
             packets: 0,
             moved: now,
+            meters: BTreeMap::new(),
+            metered: now,
         }
+    }
+
+    /// What an uplink carries, of the last second; `None` before there was one.
+    pub fn load(&self, id: UplinkId, settings: &Settings, name: &str) -> Option<Load> {
+        let meter = self.meters.get(&id)?;
+        Some(Load {
+            tx: meter.tx,
+            rx: meter.rx,
+            capacity: settings.capacity(name),
+        })
+    }
+
+    /// Measures rates, once in [`METERED`]; `true`: they are new.
+    fn measure(&mut self, now: Instant, counters: &[(UplinkId, UplinkCounters)]) -> bool {
+        let passed = now.saturating_duration_since(self.metered);
+        if passed < METERED {
+            return false;
+        }
+        self.metered = now;
+        let rate = |bytes: u64| {
+            let bits = bytes as f64 * 8.0 / passed.as_secs_f64();
+            Rate::from_bits_per_sec(bits as u64)
+        };
+        let before = std::mem::take(&mut self.meters);
+        for (id, counters) in counters {
+            let (sent, received) = (counters.tx.bytes, counters.rx.bytes);
+            // The first measurement has nothing to compare with.
+            let (tx, rx) = before.get(id).map_or_else(Default::default, |before| {
+                (
+                    rate(sent.saturating_sub(before.sent)),
+                    rate(received.saturating_sub(before.received)),
+                )
+            });
+            let meter = Meter {
+                sent,
+                received,
+                tx,
+                rx,
+            };
+            self.meters.insert(*id, meter);
+        }
+        true
     }
 
     fn pace(&self, now: Instant) -> Duration {
@@ -90,7 +150,11 @@ impl Engine {
         self.watching.looked = now;
         let counters = self.datapath.uplink_counters()?;
         self.watching.note(now, &counters);
-        self.attend()
+        self.attend()?;
+        if self.watching.measure(now, &counters) && Classes::follows_load(&self.settings) {
+            return self.follow_verdicts();
+        }
+        Ok(())
     }
 
     /// Takes note of how a probe fared, and acts on what follows from it.

@@ -1,8 +1,12 @@
 //! The roster against what may happen to uplinks.
 
 use super::*;
+use std::time::{Duration, Instant};
+
+use crate::classes::Classes;
 use crate::config::Config;
 use crate::settings::Overrides;
+use braid_uplink::liveness::{Evidence, Ways};
 use braid_uplink::{Candidate, Rejected};
 
 fn uplink(device: &str, ifindex: u32, v6: bool) -> Uplink {
@@ -57,8 +61,16 @@ fn settings(policy: &str) -> Settings {
     Settings::new(config, &Overrides::default()).unwrap()
 }
 
-fn share(roster: &Roster, id: u8) -> f64 {
-    roster.share(UplinkId(id))
+fn classes(roster: &Roster, settings: &Settings) -> Classes {
+    let mut classes = Classes::default();
+    let standings = roster.standings(settings, |_| None);
+    classes.update(Instant::now(), settings, &standings);
+    classes
+}
+
+fn shares(roster: &Roster, settings: &Settings) -> (f64, f64) {
+    let classes = classes(roster, settings);
+    (classes.share_of(UplinkId(0)), classes.share_of(UplinkId(1)))
 }
 
 #[test]
@@ -71,7 +83,7 @@ fn an_uplink_that_goes_and_comes_keeps_its_number_and_gets_its_share_back() {
         roster.update(&found, &snapshot, &settings),
         [Change::Taken("a".into()), Change::Taken("b".into())]
     );
-    assert_eq!((share(&roster, 0), share(&roster, 1)), (0.5, 0.5));
+    assert_eq!(shares(&roster, &settings), (0.5, 0.5));
 
     let (mut one, _) = seen(&both[1..]);
     one.rejected.push(Rejected {
@@ -83,7 +95,7 @@ fn an_uplink_that_goes_and_comes_keeps_its_number_and_gets_its_share_back() {
     });
     let gone = Change::Gone("a".into(), "no carrier".into());
     assert_eq!(roster.update(&one, &snapshot, &settings), [gone]);
-    assert_eq!((share(&roster, 0), share(&roster, 1)), (0.0, 1.0));
+    assert_eq!(shares(&roster, &settings), (0.0, 1.0));
     let accepts: Vec<bool> = roster
         .entries(|_| false)
         .iter()
@@ -98,7 +110,7 @@ fn an_uplink_that_goes_and_comes_keeps_its_number_and_gets_its_share_back() {
 
     let back = [Change::Back("a".into())];
     assert_eq!(roster.update(&found, &snapshot, &settings), back);
-    assert_eq!((share(&roster, 0), share(&roster, 1)), (0.5, 0.5));
+    assert_eq!(shares(&roster, &settings), (0.5, 0.5));
 }
 
 #[test]
@@ -115,7 +127,7 @@ fn a_restarted_daemon_uses_the_same_numbers() {
             ifindex: 5,
         },
     ];
-    let mut roster = Roster::new(remembered, None, None);
+    let mut roster = Roster::new(remembered);
     let (found, snapshot) = seen(&[uplink("a", 1, false), uplink("b", 2, false)]);
     roster.update(&found, &snapshot, &settings("rr"));
     let ids: Vec<u8> = roster.members().iter().map(|member| member.id.0).collect();
@@ -123,17 +135,104 @@ fn a_restarted_daemon_uses_the_same_numbers() {
 }
 
 #[test]
-fn each_family_has_its_own_table() {
+fn each_family_has_its_own_uplinks() {
     let mut roster = Roster::default();
     let (found, snapshot) = seen(&[uplink("a", 1, false), uplink("b", 2, true)]);
-    roster.update(&found, &snapshot, &settings("rr"));
-    assert_eq!(roster.slots(Family::V4).len(), SLOTS);
-    assert!(roster.slots(Family::V6).iter().all(|id| *id == UplinkId(1)));
+    let settings = settings("rr");
+    roster.update(&found, &snapshot, &settings);
+    let class = classes(&roster, &settings).entries()[0].clone();
+    assert!(class.v4.contains(&UplinkId(0)) && class.v4.contains(&UplinkId(1)));
+    assert!(class.v6.iter().all(|id| *id == UplinkId(1)));
     let (found, snapshot) = seen(&[uplink("a", 1, false)]);
-    roster.update(&found, &snapshot, &settings("rr"));
-    assert!(roster.slots(Family::V6).is_empty());
+    roster.update(&found, &snapshot, &settings);
+    assert!(classes(&roster, &settings).entries()[0].v6.is_empty());
     assert!(!roster.members()[1].present);
     assert_eq!(roster.members()[1].down.as_deref(), Some("no such device"));
+}
+
+fn look(verdict: Verdict, v4: bool, v6: bool) -> Look {
+    Look {
+        verdict,
+        since: Instant::now(),
+        evidence: Evidence::none(),
+        ways: Ways { v4, v6 },
+        rtt: Some(Duration::from_millis(20)),
+        loss: None,
+        trouble: None,
+    }
+}
+
+/// Judges two uplinks with both families and says which carries which: `46/4-`.
+fn carried(verdicts: [Look; 2]) -> String {
+    let mut roster = Roster::default();
+    let (found, snapshot) = seen(&[uplink("a", 1, true), uplink("b", 2, true)]);
+    roster.update(&found, &snapshot, &settings("rr"));
+    roster.judge(|id| verdicts.get(id.index()).cloned());
+    let of = |member: &Member| {
+        let word = |family, word| match roster.carries(member, family) {
+            true => word,
+            false => "-",
+        };
+        [word(Family::V4, "4"), word(Family::V6, "6")].concat()
+    };
+    let members: Vec<String> = roster.members().iter().map(of).collect();
+    members.join("/")
+}
+
+#[test]
+fn who_is_dead_takes_no_new_flows_unless_everybody_is() {
+    use Verdict::{Dead, Degraded, Portal, Up};
+    let both = |verdict| look(verdict, true, true);
+    assert_eq!(carried([both(Up), both(Up)]), "46/46");
+    assert_eq!(carried([both(Dead), both(Up)]), "--/46");
+    assert_eq!(carried([both(Portal), both(Degraded)]), "--/46");
+    assert_eq!(carried([both(Dead), both(Dead)]), "46/46");
+    assert_eq!(carried([both(Dead), both(Portal)]), "46/46");
+    // One family alone: the other's flows stay, its own go where it works, or where it may.
+    assert_eq!(carried([look(Up, true, false), both(Up)]), "4-/46");
+    assert_eq!(carried([both(Dead), look(Up, true, false)]), "-6/46");
+}
+
+#[test]
+fn flows_leave_an_uplink_only_for_one_that_works() {
+    let mut roster = Roster::default();
+    let (found, snapshot) = seen(&[uplink("a", 1, true), uplink("b", 2, false)]);
+    roster.update(&found, &snapshot, &settings("rr"));
+    let relieves = |roster: &Roster| -> Vec<bool> {
+        let members = roster.members().iter();
+        members.map(|member| roster.relieves(member)).collect()
+    };
+    assert_eq!(relieves(&roster), [true, true]);
+    roster.judge(|id| (id.0 == 0).then(|| look(Verdict::Dead, false, false)));
+    assert_eq!(relieves(&roster), [true, false], "b has no better one");
+    assert!(roster.members()[0].is_dead() && !roster.members()[1].is_dead());
+    let entries = roster.entries(Member::is_dead);
+    let tells: Vec<bool> = entries.iter().map(|entry| entry.tells).collect();
+    assert_eq!(tells, [true, false]);
+}
+
+#[test]
+fn only_what_stops_every_packet_cuts() {
+    for (reason, cut) in [
+        (Reason::NoCarrier, true),
+        (Reason::AdminDown, true),
+        (Reason::NoAddress, true),
+        (Reason::NoRoute, false),
+    ] {
+        let mut roster = Roster::default();
+        let (found, snapshot) = seen(&[uplink("a", 1, false)]);
+        roster.update(&found, &snapshot, &settings("rr"));
+        let (mut none, _) = seen(&[]);
+        none.rejected.push(Rejected {
+            candidate: Candidate {
+                name: "a".into(),
+                device: "a".into(),
+            },
+            reason,
+        });
+        roster.update(&none, &snapshot, &settings("rr"));
+        assert_eq!(roster.members()[0].is_dead(), cut, "{none:?}");
+    }
 }
 
 #[test]
@@ -165,22 +264,19 @@ fn a_renamed_device_is_the_same_uplink() {
     let mut roster = Roster::default();
     let (found, snapshot) = seen(&[uplink("a", 1, false), uplink("b", 2, false)]);
     roster.update(&found, &snapshot, &settings);
-    let slots = roster.slots(Family::V4).to_vec();
 
     let (found, snapshot) = seen(&[uplink("wan", 1, false), uplink("b", 2, false)]);
     let changes = roster.update(&found, &snapshot, &settings);
     assert_eq!(changes, [Change::Renamed("a".into(), "wan".into())]);
     assert_eq!(numbers(&roster), [(0, "wan", 1), (1, "b", 2)]);
     assert_eq!(roster.members()[0].uplink.name, "wan");
-    assert_eq!(roster.slots(Family::V4), slots);
     assert_eq!(roster.remembered()[0].device, "wan");
 
     // Also while no daemon ran.
-    let mut next = Roster::new(roster.remembered().to_vec(), SlotTable::found(&slots), None);
+    let mut next = Roster::new(roster.remembered().to_vec());
     let (found, snapshot) = seen(&[uplink("wan", 1, false), uplink("lte", 2, false)]);
     next.update(&found, &snapshot, &settings);
     assert_eq!(numbers(&next), [(0, "wan", 1), (1, "lte", 2)]);
-    assert_eq!(next.slots(Family::V4), slots);
 
     // Also while it is down and no candidate.
     let (_, snapshot) = seen(&[uplink("dsl", 1, false), uplink("b", 2, false)]);
@@ -235,34 +331,6 @@ fn a_configured_uplink_is_whichever_device_bears_its_name() {
 }
 
 #[test]
-fn a_restarted_daemon_goes_on_with_the_slots_it_finds() {
-    let settings = settings("hash-source");
-    let mut roster = Roster::default();
-    let all = [
-        uplink("a", 1, false),
-        uplink("b", 2, false),
-        uplink("c", 3, false),
-    ];
-    let (found, snapshot) = seen(&all);
-    let (without_a, _) = seen(&all[1..]);
-    for found in [&found, &without_a, &found] {
-        roster.update(found, &snapshot, &settings);
-    }
-    let slots = roster.slots(Family::V4).to_vec();
-    let restarted = |table| {
-        let mut next = Roster::new(roster.remembered().to_vec(), table, None);
-        next.update(&found, &snapshot, &settings);
-        next.slots(Family::V4).to_vec()
-    };
-    assert_eq!(restarted(SlotTable::found(&slots)), slots);
-    assert_ne!(
-        restarted(None),
-        slots,
-        "moved and moved back, it is another table"
-    );
-}
-
-#[test]
 fn a_reloaded_configuration_changes_weights_and_membership() {
     let config = |text| {
         let config = Config::parse("test", text).unwrap();
@@ -271,14 +339,14 @@ fn a_reloaded_configuration_changes_weights_and_membership() {
     let both = [uplink("a", 1, false), uplink("b", 2, false)];
     let mut roster = Roster::default();
     let (found, snapshot) = seen(&both);
-    roster.update(&found, &snapshot, &settings("rr"));
-    let three_to_one =
-        config("[[uplink]]\ndevice='a'\nweight=3\n[[uplink]]\ndevice='b'\nweight=1\n");
-    roster.update(&found, &snapshot, &three_to_one);
-    assert_eq!((share(&roster, 0), share(&roster, 1)), (0.75, 0.25));
+    roster.update(&found, &snapshot, &config(""));
+    let settings = config("[[uplink]]\ndevice='a'\nweight=3\n[[uplink]]\ndevice='b'\nweight=1\n");
+    roster.update(&found, &snapshot, &settings);
+    assert_eq!(shares(&roster, &settings), (0.75, 0.25));
     let (found, _) = seen(&both[1..]);
-    roster.update(&found, &snapshot, &config("[[uplink]]\ndevice='b'\n"));
+    let settings = config("[[uplink]]\ndevice='b'\n");
+    roster.update(&found, &snapshot, &settings);
     let why = roster.members()[0].down.as_deref();
     assert_eq!(why, Some("not in the configuration any more"));
-    assert_eq!((share(&roster, 0), share(&roster, 1)), (0.0, 1.0));
+    assert_eq!(shares(&roster, &settings), (0.0, 1.0));
 }
