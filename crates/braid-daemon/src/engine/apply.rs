@@ -8,8 +8,9 @@ use braid_uplink::{Snapshot, Uplink};
 use super::Engine;
 use crate::classes::Standing;
 use crate::failure::Failure;
-use crate::plumbing::{Desired, Divert, INNER_V4, INNER_V6};
+use crate::plumbing::{Bypass, Desired, Divert, INNER_V4, INNER_V6};
 use crate::roster::Member;
+use crate::rules::System;
 use crate::tables::Tables;
 
 impl Engine {
@@ -118,6 +119,7 @@ impl Engine {
                 .lan
                 .as_ref()
                 .is_some_and(|lan| lan.forward),
+            bypasses: Bypass::all(&self.settings, &System::look_up(&self.settings)),
             divert,
         };
         let plan = self.plumbing.plan(&desired, &self.state.saved).await?;

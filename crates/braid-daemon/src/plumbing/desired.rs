@@ -6,10 +6,12 @@ use std::ops::RangeInclusive;
 use braid_core::UplinkId;
 use braid_uplink::{Exit, Uplink};
 
-use super::state::{Family, MAIN_TABLE, Route, Rule};
+use super::bypass::Bypass;
+use super::selector::Selector;
+use super::state::{Family, Leads, MAIN_TABLE, Route, Rule};
 use super::{
-    BALANCE_TABLE, DIVERT_PREFERENCE, INNER_V4, INNER_V6, NEXT_HOP_V4, NEXT_HOP_V6, STEER_DEVICE,
-    uplink_table,
+    BALANCE_TABLE, DIVERT_PREFERENCE, INNER_V4, INNER_V6, NEXT_HOP_V4, NEXT_HOP_V6,
+    SPECIFIC_PREFERENCE, STEER_DEVICE, uplink_table,
 };
 
 /// The least MTU that IPv6 works on (RFC 8200 §5).
@@ -44,6 +46,8 @@ pub struct Desired {
     /// Make the machine a gateway (`[lan]` in the configuration). `false` leaves forwarding alone,
     /// on or off.
     pub forward: bool,
+    /// What the configuration's rules keep away from `braid0`.
+    pub bypasses: Vec<Bypass>,
     /// Whether traffic is diverted into `braid0`.
     pub divert: Divert,
 }
@@ -62,6 +66,7 @@ impl Desired {
             uplinks,
             ports,
             forward: false,
+            bypasses: Vec::new(),
             divert,
         }
     }
@@ -145,26 +150,29 @@ impl Desired {
     /// Rules other than the diverting ones.
     ///
     /// Specific routes of the main table (LANs, containers, VPNs) win over everything of ours; a
-    /// server's answers leave where the question came in, whatever the balance.
+    /// server's answers leave where the question came in, whatever the balance; what the
+    /// configuration says is none of ours follows the main table.
     pub(super) fn fixed_rules(&self) -> Vec<Rule> {
         let mut rules = Vec::new();
         for family in self.families() {
             rules.push(Rule {
                 family,
-                preference: DIVERT_PREFERENCE - 2,
-                from: None,
-                table: MAIN_TABLE,
-                suppress: Some(0),
+                preference: SPECIFIC_PREFERENCE,
+                select: Selector::default(),
+                leads: Leads::Table {
+                    table: MAIN_TABLE,
+                    suppress: Some(0),
+                },
             });
             for (id, uplink) in &self.uplinks {
                 rules.extend(own_addresses(uplink, family).into_iter().map(|from| Rule {
                     family,
                     preference: DIVERT_PREFERENCE - 1,
-                    from: Some(from),
-                    table: uplink_table(*id),
-                    suppress: None,
+                    select: Selector::from_address(from),
+                    leads: Leads::to(uplink_table(*id)),
                 }));
             }
+            rules.extend(self.bypasses.iter().flat_map(|bypass| bypass.rules(family)));
         }
         rules
     }
@@ -174,9 +182,8 @@ impl Desired {
         let rule = |family| Rule {
             family,
             preference: DIVERT_PREFERENCE,
-            from: None,
-            table: BALANCE_TABLE,
-            suppress: None,
+            select: Selector::default(),
+            leads: Leads::to(BALANCE_TABLE),
         };
         self.families().map(rule).collect()
     }

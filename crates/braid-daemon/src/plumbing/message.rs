@@ -17,8 +17,11 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
 
-use super::state::{Family, ForeignRule, Route, Rule};
-use super::{BALANCE_TABLE, DIVERT_PREFERENCE, GROUP, MARK, PEER_DEVICE, STEER_DEVICE};
+use super::selector::Selector;
+use super::state::{Family, ForeignRule, Leads, Route, Rule};
+use super::{
+    BALANCE_TABLE, BYPASS_PREFERENCES, DIVERT_PREFERENCE, GROUP, MARK, PEER_DEVICE, STEER_DEVICE,
+};
 
 /// `FRA_SUPPRESS_PREFIXLEN` of a rule that suppresses nothing.
 const NOTHING_SUPPRESSED: u32 = u32::MAX;
@@ -150,43 +153,51 @@ pub(super) fn parse_route(
 pub(super) fn rule(rule: &Rule) -> RuleMessage {
     let mut message = RuleMessage::default();
     message.header.family = netlink_family(rule.family);
-    message.header.action = RuleAction::ToTable;
     let attributes = &mut message.attributes;
     attributes.push(RuleAttribute::Priority(rule.preference));
-    attributes.push(RuleAttribute::Table(rule.table));
     attributes.push(RuleAttribute::Protocol(RouteProtocol::from(ROUTE_PROTOCOL)));
-    attributes.extend(rule.suppress.map(RuleAttribute::SuppressPrefixLen));
-    if let Some(from) = rule.from {
-        attributes.push(RuleAttribute::Source(from));
-        message.header.src_len = rule.family.host_prefix();
+    match rule.leads {
+        Leads::Past(preference) => {
+            message.header.action = RuleAction::Goto;
+            attributes.push(RuleAttribute::Goto(preference));
+        }
+        Leads::Table { table, suppress } => {
+            message.header.action = RuleAction::ToTable;
+            attributes.push(RuleAttribute::Table(table));
+            attributes.extend(suppress.map(RuleAttribute::SuppressPrefixLen));
+        }
     }
+    rule.select.put(&mut message);
     message
 }
 
-/// `None` for what is not ours: another protocol, preference or table.
+/// `None` for what is not ours: another protocol or preference.
 pub(super) fn parse_rule(message: &RuleMessage) -> Option<Rule> {
-    let mut rule = Rule {
-        family: family(message.header.family)?,
-        preference: 0,
-        from: None,
-        table: message.header.table.into(),
-        suppress: None,
-    };
-    let mut protocol = 0;
+    let (mut preference, mut protocol) = (0, 0);
+    let (mut table, mut suppress, mut past) = (message.header.table.into(), None, None);
     for attribute in &message.attributes {
         match attribute {
-            RuleAttribute::Priority(preference) => rule.preference = *preference,
-            RuleAttribute::Source(from) => rule.from = Some(*from),
-            RuleAttribute::Table(table) => rule.table = *table,
+            RuleAttribute::Priority(number) => preference = *number,
+            RuleAttribute::Table(number) => table = *number,
+            RuleAttribute::Goto(number) => past = Some(*number),
             RuleAttribute::Protocol(id) => protocol = u8::from(*id),
             RuleAttribute::SuppressPrefixLen(length) if *length != NOTHING_SUPPRESSED => {
-                rule.suppress = Some(*length);
+                suppress = Some(*length);
             }
             _ => {}
         }
     }
-    let preferences = DIVERT_PREFERENCE - 2..=DIVERT_PREFERENCE;
-    (protocol == ROUTE_PROTOCOL && preferences.contains(&rule.preference)).then_some(rule)
+    let fixed = (DIVERT_PREFERENCE - 2..=DIVERT_PREFERENCE).contains(&preference);
+    let ours = protocol == ROUTE_PROTOCOL && (fixed || BYPASS_PREFERENCES.contains(&preference));
+    ours.then_some(Rule {
+        family: family(message.header.family)?,
+        preference,
+        select: Selector::of(message),
+        leads: match past {
+            Some(preference) => Leads::Past(preference),
+            None => Leads::Table { table, suppress },
+        },
+    })
 }
 
 /// `None` for rules that are ours, come after ours or only find specific routes.

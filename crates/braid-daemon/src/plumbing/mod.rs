@@ -13,6 +13,8 @@
 //!    also does, at the price of packets that find no datapath for a moment.
 //!
 //! ```text
+//! pref 32256+ lookup main                           what `use = "none"` keeps away from us, and
+//!             or goto 32763                         what a rule before it wants to have balanced
 //! pref 32763  lookup main suppress_prefixlength 0   specific routes win: LANs, containers, VPNs
 //! pref 32764  from <address of uplink i>            answers of local servers leave where the
 //!             lookup 45521+i                        question came in
@@ -24,23 +26,28 @@
 //! What is ours is known by its marks alone (protocol 98 in our tables and preferences, the veth's
 //! group and alias), so removal needs no memory, except for sysctls ([`Saved`]).
 
+mod bypass;
 mod desired;
 mod kernel;
 mod message;
 mod plan;
 mod ports;
+mod selector;
 mod state;
 mod sysctl;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use braid_balance::MAX_RULES;
 use braid_core::UplinkId;
 
+pub use bypass::Bypass;
 pub use desired::{Desired, Divert};
 pub use plan::Plan;
 pub(crate) use ports::Ports;
-pub use state::{Family, ForeignRule, Route, Rule, Step};
+pub use selector::Selector;
+pub use state::{Family, ForeignRule, Leads, Route, Rule, Step};
 pub use sysctl::{Saved, SavedSysctl};
 
 /// The device that outbound traffic is routed into; the steering program sits on its egress.
@@ -64,6 +71,10 @@ pub const NEXT_HOP_V6: Ipv6Addr = Ipv6Addr::new(0x64, 0xff9b, 1, 0x6272, 0, 0, 0
 pub const BALANCE_TABLE: u32 = 45520;
 /// Preference of the rules that divert; the two kinds of other rules come right before.
 pub const DIVERT_PREFERENCE: u32 = 32765;
+/// Preference of the rule by which specific routes of the main table win.
+const SPECIFIC_PREFERENCE: u32 = DIVERT_PREFERENCE - 2;
+/// Preferences of the rules that keep traffic away from us, one for each of the configuration's.
+const BYPASS_PREFERENCES: std::ops::Range<u32> = 32_256..32_256 + MAX_RULES as u32;
 /// Alias of our devices.
 const MARK: &str = "braid";
 /// Device group of our devices: unlike the alias it is set in the moment of their creation, so

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use braid_uplink::ROUTE_PROTOCOL;
 
+use super::selector::Selector;
 use super::{BALANCE_TABLE, GROUP, MARK, PEER_DEVICE, STEER_DEVICE};
 
 /// `RT_TABLE_MAIN`.
@@ -111,34 +112,60 @@ pub struct Rule {
     pub family: Family,
     /// Its preference: smaller ones are asked first.
     pub preference: u32,
-    /// Only for packets from this address.
-    pub from: Option<IpAddr>,
-    /// The table to look in.
-    pub table: u32,
-    /// Ignore routes of prefixes this short or shorter.
-    pub suppress: Option<u32>,
+    /// The packets that it is for.
+    pub select: Selector,
+    /// What happens to them.
+    pub leads: Leads,
+}
+
+/// Where a routing rule leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leads {
+    /// To a table.
+    Table {
+        /// The table to look in.
+        table: u32,
+        /// Ignore routes of prefixes this short or shorter.
+        suppress: Option<u32>,
+    },
+    /// Past all rules before the one of this preference.
+    Past(u32),
+}
+
+impl Leads {
+    /// To a table, with all its routes.
+    #[must_use]
+    pub fn to(table: u32) -> Leads {
+        Leads::Table {
+            table,
+            suppress: None,
+        }
+    }
 }
 
 impl Rule {
     /// Whether it sends traffic into the datapath.
     #[must_use]
     pub fn diverts(&self) -> bool {
-        self.table == BALANCE_TABLE
+        self.leads == Leads::to(BALANCE_TABLE)
     }
 }
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "pref {}", self.preference)?;
-        if let Some(from) = self.from {
-            write!(f, " from {from}")?;
-        }
-        match self.table {
-            MAIN_TABLE => f.write_str(" lookup main")?,
-            table => write!(f, " lookup {table}")?,
-        }
-        if let Some(length) = self.suppress {
-            write!(f, " suppress_prefixlength {length}")?;
+        self.select.fmt(f)?;
+        match self.leads {
+            Leads::Past(preference) => write!(f, " goto {preference}")?,
+            Leads::Table { table, suppress } => {
+                match table {
+                    MAIN_TABLE => f.write_str(" lookup main")?,
+                    table => write!(f, " lookup {table}")?,
+                }
+                if let Some(length) = suppress {
+                    write!(f, " suppress_prefixlength {length}")?;
+                }
+            }
         }
         write!(f, " protocol {ROUTE_PROTOCOL}")
     }
