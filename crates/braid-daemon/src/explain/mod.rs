@@ -8,11 +8,10 @@
 //! [`RuleEntry::matches`]: braid_balance::RuleEntry::matches
 
 mod rule;
-mod slot;
 #[cfg(test)]
 mod tests;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use braid_balance::{ClassEntry, ClassId, Family, KernelTime, Site, Sticky, Walk};
 use braid_core::UplinkId;
@@ -25,7 +24,6 @@ use crate::plumbing::{INNER_V4, INNER_V6};
 use crate::report::{Candidate, ExplainQuestion, Outcome, Stage, Step};
 use crate::rules::RuleBook;
 use crate::settings::Settings;
-use slot::position;
 
 /// What the daemon knows.
 #[derive(Clone, Copy)]
@@ -221,9 +219,7 @@ impl Story<'_, '_> {
         let known = self.world.names.look(self.world.now, asked.dest);
         let site = known
             .filter(|known| known.facts.site != 0)
-            .map_or(Site::Network(network(asked.dest)), |known| {
-                Site::Named(known.facts.site)
-            });
+            .map_or(Site::of(asked.dest), |known| Site::Named(known.facts.site));
         let called = match (site, known) {
             (Site::Named(_), Some(known)) => format!("the site of {}", known.name),
             (_, _) => format!("the network of {}", asked.dest),
@@ -266,7 +262,7 @@ impl Story<'_, '_> {
         if slots.len() == 1 {
             return sole;
         }
-        let position = position(entry.walk, asked.client, asked.dest, slots.len());
+        let position = entry.walk.slot(asked.client, asked.dest, slots.len());
         let (text, chosen) = match (entry.walk, position) {
             (Walk::HashSource, Some(at)) => (
                 format!(
@@ -347,14 +343,6 @@ impl Story<'_, '_> {
 fn name(world: &World<'_>, id: UplinkId) -> String {
     let standing = world.standings.iter().find(|standing| standing.id == id);
     standing.map_or_else(|| format!("uplink {id}"), |standing| standing.name.clone())
-}
-
-/// The network that stands for a site without a name: a /24 of IPv4, a /56 of IPv6.
-fn network(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(a) => Ipv4Addr::from_bits(a.to_bits() & !0xff).into(),
-        IpAddr::V6(a) => Ipv6Addr::from_bits(a.to_bits() & (u128::MAX << 72)).into(),
-    }
 }
 
 fn whole_seconds(span: std::time::Duration) -> String {
