@@ -1,0 +1,190 @@
+"""What goes wrong around a daemon: full disks, damaged files, other clocks, devices and addresses that change."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from braid_lab.net.topology import Topology
+from braid_lab.observe import ask_tcp, by_uplink, differences, kernel_state, states
+from braid_lab.process import Process, run, wait_until
+from braid_lab.product import Braid, binary
+from conftest import StartBraid
+
+SHARED = {"dsl": 2, "lte": 2}
+
+
+@contextlib.contextmanager
+def tiny_disk(place: Path, size: str) -> Iterator[Path]:
+    """A file system of its own that is soon full."""
+    place.mkdir()
+    run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place])
+    try:
+        yield place
+    finally:
+        run(["umount", "--lazy", place], check=False)
+
+
+def fill(place: Path) -> None:
+    """Leave no byte free."""
+    with (place / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+        while True:
+            ballast.write(bytes(4096))
+
+
+def test_a_full_disk_stops_nothing(net: Topology) -> None:
+    before = kernel_state(net.host)
+    with tiny_disk(net.scratch / "tiny", "256k") as disk:
+        daemon = Braid(net.host, disk)
+        daemon.up()
+        try:
+            fill(disk)
+            assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == SHARED
+            # What happens now is remembered, even if it cannot be written down.
+            net.host.ip("link set lte down")
+            wait_until(lambda: states(daemon).get("lte") != "up", what="lte to be seen down")
+            assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == {"dsl": 4, "lte": 0}
+            assert [each for each in daemon.json("events")["events"] if each.get("uplink") == "lte"]
+            # A crash on a full disk: either it comes back, or it says why it does not, and flows go on.
+            daemon.kill9()
+            again = daemon.call("up", check=False)
+            assert again.status == 0 or "space" in again.stderr, again.text
+            assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == {"dsl": 4, "lte": 0}
+        finally:
+            (disk / "ballast").unlink(missing_ok=True)
+            daemon.down()
+            lte = net.uplinks["lte"]
+            net.host.ip(
+                "link set lte up",
+                f"address replace {lte.address6}/64 dev lte nodad",
+                *(f"route replace {route}" for route in lte.defaults()),
+            )
+    assert differences(before, kernel_state(net.host)) == []
+
+
+def test_starting_on_a_full_disk_is_refused_by_name(net: Topology) -> None:
+    before = kernel_state(net.host)
+    with tiny_disk(net.scratch / "full", "64k") as disk:
+        fill(disk)
+        daemon = Braid(net.host, disk)
+        refused = daemon.call("up", check=False)
+        if refused.status == 0:
+            # It found room for all that it must not forget.
+            daemon.down()
+        else:
+            assert "space" in refused.stderr, refused.text
+            assert "panicked" not in refused.text
+            daemon.call("down", check=False)
+    assert differences(before, kernel_state(net.host)) == []
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "half": lambda text: text[: len(text) // 2],
+    "empty": lambda _: b"",
+    "foreign": lambda _: b'{"something": "else"}',
+    "noise": lambda _: os.urandom(200),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_state_file_is_put_aside(net: Topology, start_braid: StartBraid, damage: str) -> None:
+    daemon = start_braid(net)
+    assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == SHARED
+    before = [each for each in daemon.json("flows")["flows"] if each["protocol"] == "tcp"]
+    daemon.kill9()
+    state = daemon.run_dir / "state.json"
+    state.write_bytes(DAMAGE[damage](state.read_bytes()))
+    said = daemon.call("up")
+    assert (daemon.run_dir / "state.json.broken").exists(), said.text
+    # Flows in the kernel still mean the same uplinks.
+    after = {each["outer"]: each["uplink"] for each in daemon.json("flows")["flows"]}
+    assert all(after.get(each["outer"], each["uplink"]) == each["uplink"] for each in before)
+    assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == SHARED
+    assert json.loads(state.read_text())
+
+
+@pytest.mark.parametrize("seconds", [-100, 100_000])
+def test_a_clock_that_is_elsewhere_confuses_nothing(net: Topology, start_braid: StartBraid, seconds: int) -> None:
+    """A daemon whose clock is behind the kernel's stamps, or far ahead: flows work, no time is negative."""
+    daemon = start_braid(net)
+    assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == SHARED
+    daemon.kill9()
+    shifted = ["unshare", "--time", "--fork", f"--monotonic={seconds}", f"--boottime={seconds}", "--"]
+    run([*shifted, str(binary()), "--run-dir", str(daemon.run_dir), "up"], namespace=net.host.name)
+    assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == SHARED
+    flows = daemon.json("flows")["flows"]
+    assert all(0 <= each["idle_ms"] <= (abs(seconds) + 60) * 1000 for each in flows), flows
+    assert set(states(daemon).values()) == {"up"}
+    with Process(
+        ["ping", "-i", "0.05", "-c", "20", net.server()], log=net.scratch / "ping", namespace=net.host.name
+    ) as p:
+        assert " 0% packet loss" in p.wait().stdout
+
+
+def test_a_removed_device_is_no_uplink_and_comes_back(net: Topology, start_braid: StartBraid) -> None:
+    daemon = start_braid(net)
+    lte = net.uplinks["lte"]
+    net.host.ip("link delete lte")
+    wait_until(lambda: states(daemon).get("lte", "down") != "up", what="lte to be missed")
+    assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == {"dsl": 4, "lte": 0}
+    far = lte.far
+    run(
+        [
+            *["ip", "link", "add", "lte", "netns", net.host.name, "up", "type", "veth"],
+            *["peer", "name", far.device, "netns", far.namespace.name],
+        ]
+    )
+    far.namespace.ip(
+        f"link set {far.device} up",
+        f"address add {lte.gateway4}/24 dev {far.device}",
+        f"address add fe80::1/64 dev {far.device} nodad",
+        f"address add 2001:db8:{lte.index}::1/64 dev {far.device} nodad",
+    )
+    net.host.ip(
+        f"address add {lte.address4}/24 dev lte",
+        f"address add {lte.address6}/64 dev lte nodad",
+        *(f"route add {route}" for route in lte.defaults()),
+    )
+    wait_until(lambda: states(daemon).get("lte") == "up", what="lte to be taken again")
+    assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == SHARED
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_an_address_that_changes_in_the_middle_of_a_flow(net: Topology, start_braid: StartBraid, family: int) -> None:
+    """A UDP flow goes on by itself; new flows and the other uplink are not concerned."""
+    daemon = start_braid(net)
+    old = {each.name: each.address4 if family == 4 else each.address6 for each in net.uplinks.values()}
+    askers = [
+        Process(
+            [sys.executable, "-m", "braid_lab.load.asker", "50", net.server(1, family)],
+            log=net.scratch / f"asker-{number}",
+            namespace=net.host.name,
+        )
+        for number in range(2)
+    ]
+    with askers[0] as one, askers[1] as other:
+        for each in askers:
+            each.wait_output(r"\S+")
+        on_lte = next(each for each in askers if each.stdout().split()[0] == old["lte"])
+        elsewhere = one if on_lte is other else other
+        index, size = net.uplinks["lte"].index, 24 if family == 4 else 64
+        new = f"100.64.{index}.77" if family == 4 else f"2001:db8:{index}::77"
+        routes = [route.replace(old["lte"], new) for route in net.uplinks["lte"].defaults()]
+        net.host.ip(
+            f"address add {new}/{size} dev lte" + (" nodad" if family == 6 else ""),
+            f"address delete {old['lte']}/{size} dev lte",
+            f"address replace {new}/{size} dev lte" + (" nodad" if family == 6 else ""),
+            *(f"route replace {route}" for route in routes),
+        )
+        # By the new address or by the other uplink, as the policy has it.
+        wait_until(lambda: on_lte.stdout().split()[-1] != old["lte"], what="the flow to go on", timeout=5)
+        assert set(elsewhere.stdout().split()) == {old["dsl"]}
+    wait_until(lambda: states(daemon).get("lte") == "up", what="lte to be used with its new address")
+    seen = {address for address, _ in ask_tcp(net.host, 4, net.server(1, family))}
+    assert seen == {old["dsl"], new}
