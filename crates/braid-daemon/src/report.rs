@@ -14,7 +14,9 @@ use crate::doctor::Finding;
 use crate::events::Event;
 use crate::failure::Failure;
 
-pub use explain::{Candidate, ExplainQuestion, ExplainReport, Outcome, Stage, Step};
+pub use explain::{
+    Candidate, ExplainQuestion, ExplainReport, ExplainsReport, Outcome, Stage, Step,
+};
 pub use run::{RunRequest, RunsReport};
 
 /// Answer to `GET /v1/uplinks`.
@@ -310,6 +312,8 @@ struct Api {
     down: DownReport,
     #[schemars(rename = "braid up --json")]
     up: UpReport,
+    #[schemars(rename = "braid explain --json")]
+    explains: ExplainsReport,
     #[schemars(rename = "braid doctor --json")]
     doctor: DoctorReport,
     #[schemars(rename = "any error")]

@@ -7,6 +7,9 @@ use std::path::PathBuf;
 use braid_daemon::config::Policy;
 use braid_daemon::run_dir;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::destination::{Destination, Endpoint, parse_protocol};
 
 const EXIT_CODES: &str =
     "Exit codes: 0 fine, 1 failed, 2 usage, 3 daemon not reachable, 4 degraded";
@@ -46,6 +49,26 @@ pub enum Command {
     Uplinks(Output),
     /// Show every flow and the uplink that carries it
     Flows(FlowsArgs),
+    /// Show why a flow went where it is, or where a new one would go
+    ///
+    /// DESTINATION is an address or a name, with or without a port. Flows at work that it describes
+    /// are listed too; `--protocol`, `--source` and a port narrow them down to one.
+    Explain(ExplainArgs),
+    /// Show uplinks, flows and reasons as they change; q quits
+    Top {
+        /// Seconds between two looks
+        #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = parse_pace)]
+        every: f64,
+    },
+    /// Show what changed, when and why
+    Events(EventsArgs),
+    /// Run a program on one uplink
+    ///
+    /// New flows of the program and of what it starts take that uplink until it ends. Signals are
+    /// passed on to it, and its exit code is this command's; 126 and 127 say that it could not be
+    /// started. Name servers that the machine asks on its behalf (systemd-resolved) are not part of
+    /// it.
+    Run(RunArgs),
     /// Check this machine and print the mending command for each finding
     ///
     /// Changes nothing. FAIL means that Braid cannot run (exit code 1), WARN that something may not
@@ -62,6 +85,18 @@ pub enum Command {
     Config(ConfigCommand),
     /// Show the versions of the program, the kernel and the datapath
     Version(Output),
+    /// Print what makes a shell complete `braid` commands
+    ///
+    /// For example: braid completions bash > /etc/bash_completion.d/braid
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write the manual pages, one a command
+    Man {
+        /// Directory to write them to; made if it is not there
+        directory: PathBuf,
+    },
     /// Emulate a link between two network namespaces
     Emulate(Box<braid_emulate::cli::EmulateArgs>),
     /// Talk to the control socket of a running `braid emulate`
@@ -135,6 +170,73 @@ pub struct FlowsArgs {
     pub output: Output,
 }
 
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// Address or name, with a port or without: 198.51.100.1:443, [2001:db8::1]:443, example.org
+    #[arg(value_name = "DESTINATION")]
+    pub destination: Destination,
+    /// Transport protocol: tcp, udp, icmp, … or its IANA number
+    #[arg(long, default_value = "tcp", value_name = "PROTOCOL", value_parser = parse_protocol)]
+    pub protocol: u8,
+    /// Address of the client behind this machine, with a port or without; this machine itself if
+    /// none is named
+    #[arg(long, value_name = "ADDRESS[:PORT]")]
+    pub source: Option<Endpoint>,
+    /// Name that the client looked up, for rules that ask for it
+    #[arg(long, value_name = "NAME")]
+    pub domain: Option<String>,
+    /// Number of the user whose program it is, for rules that ask for it
+    #[arg(long, value_name = "UID")]
+    pub uid: Option<u32>,
+    /// Code point of its packets, for rules that ask for it
+    #[arg(long, value_name = "DSCP", value_parser = clap::value_parser!(u8).range(0..64))]
+    pub dscp: Option<u8>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// Go on with what happens from now on, until interrupted; also over restarts of the daemon
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Only the last of what is remembered
+    #[arg(long, value_name = "N")]
+    pub last: Option<usize>,
+    /// Only what is about this uplink
+    #[arg(long, value_name = "NAME")]
+    pub uplink: Option<String>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The uplink, by the name that `braid uplinks` shows
+    #[arg(long, value_name = "NAME")]
+    pub uplink: String,
+    /// What becomes of new flows while that uplink takes none
+    #[arg(long, value_name = "WHAT", default_value = "block")]
+    pub when_down: WhenDownName,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    pub command: Vec<OsString>,
+}
+
+/// What becomes of flows whose uplink takes none, as words of the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum WhenDownName {
+    /// They are refused: nothing is seen on another uplink
+    Block,
+    /// They take the others
+    Others,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
     /// Check a configuration and show all that is wrong with it
@@ -176,6 +278,13 @@ fn parse_weight(text: &str) -> Result<(String, NonZeroU32), String> {
         )
     })?;
     Ok((name.to_owned(), weight))
+}
+
+fn parse_pace(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.2..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("write a number of seconds from 0.2 to 3600".to_owned()),
+    }
 }
 
 #[cfg(test)]

@@ -6,11 +6,12 @@ use std::time::Duration;
 use braid_daemon::failure::Failure;
 use braid_daemon::report::ErrorReport;
 use braid_daemon::run_dir::RunDir;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
@@ -30,22 +31,54 @@ pub enum NoAnswer {
 
 /// Asks for something that only shows.
 pub async fn get<T: DeserializeOwned>(run_dir: &RunDir, path: &str) -> Result<T, NoAnswer> {
-    ask(run_dir, Method::GET, path).await
+    ask(run_dir, Method::GET, path, Bytes::new(), ANSWER_WITHIN).await
+}
+
+/// Asks for something that may be `wait` in coming.
+pub async fn await_news<T: DeserializeOwned>(
+    run_dir: &RunDir,
+    path: &str,
+    wait: Duration,
+) -> Result<T, NoAnswer> {
+    let patience = ANSWER_WITHIN + wait;
+    ask(run_dir, Method::GET, path, Bytes::new(), patience).await
 }
 
 /// Asks for a change.
 pub async fn post<T: DeserializeOwned>(run_dir: &RunDir, path: &str) -> Result<T, NoAnswer> {
-    ask(run_dir, Method::POST, path).await
+    ask(run_dir, Method::POST, path, Bytes::new(), ANSWER_WITHIN).await
 }
 
-async fn ask<T>(run_dir: &RunDir, method: Method, path: &str) -> Result<T, NoAnswer>
+/// Asks for something new.
+pub async fn create<T: DeserializeOwned>(
+    run_dir: &RunDir,
+    path: &str,
+    what: &impl Serialize,
+) -> Result<T, NoAnswer> {
+    let body = serde_json::to_vec(what)
+        .map_err(|error| NoAnswer::Refused(Failure::new("json", error.to_string())))?;
+    ask(run_dir, Method::POST, path, body.into(), ANSWER_WITHIN).await
+}
+
+/// Asks for something to be taken away.
+pub async fn delete<T: DeserializeOwned>(run_dir: &RunDir, path: &str) -> Result<T, NoAnswer> {
+    ask(run_dir, Method::DELETE, path, Bytes::new(), ANSWER_WITHIN).await
+}
+
+async fn ask<T>(
+    run_dir: &RunDir,
+    method: Method,
+    path: &str,
+    body: Bytes,
+    patience: Duration,
+) -> Result<T, NoAnswer>
 where
     T: DeserializeOwned,
 {
     let stream = UnixStream::connect(run_dir.socket())
         .await
         .map_err(|error| NoAnswer::Unreachable(unreachable(run_dir, &error)))?;
-    let exchanged = timeout(ANSWER_WITHIN, exchange(stream, method, path)).await;
+    let exchanged = timeout(patience, exchange(stream, method, path, body)).await;
     let broken = |why: String| {
         let place = run_dir.socket();
         let text = format!(
@@ -56,7 +89,7 @@ where
         NoAnswer::Unreachable(Failure::new("no-answer", text).fix(format!("see {}", log.display())))
     };
     let (good, body) = exchanged
-        .map_err(|_| broken(format!("nothing within {} s", ANSWER_WITHIN.as_secs())))?
+        .map_err(|_| broken(format!("nothing within {} s", patience.as_secs())))?
         .map_err(|error| broken(error.to_string()))?;
     if good {
         return serde_json::from_slice(&body).map_err(|error| {
@@ -77,6 +110,7 @@ async fn exchange(
     stream: UnixStream,
     method: Method,
     path: &str,
+    body: Bytes,
 ) -> Result<(bool, Bytes), hyper::Error> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let conversation = async {
@@ -85,8 +119,9 @@ async fn exchange(
             .uri(path)
             .header("host", "braid")
             .header("connection", "close")
-            .body(Empty::<Bytes>::new())
-            .expect("a request made of constants is well-formed");
+            .header("content-type", "application/json")
+            .body(Full::new(body))
+            .expect("a request whose words are escaped is well-formed");
         let response = sender.send_request(request).await?;
         let good = response.status().is_success();
         Ok((good, response.into_body().collect().await?.to_bytes()))

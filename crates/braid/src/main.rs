@@ -6,15 +6,22 @@
 
 mod cli;
 mod client;
+mod destination;
+mod events;
+mod explain;
 mod external;
+mod manual;
+mod run;
 mod show;
 mod table;
 mod terminal;
+mod top;
 mod up;
 
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use braid_daemon::config::{Config, ConfigError, DEFAULT_PATH};
 use braid_daemon::doctor::{self, Level};
@@ -47,6 +54,8 @@ enum Stop {
     Unfit,
     /// It worked, and what it shows is not as it should be: 4.
     Degraded,
+    /// A program that was run ended with this code, or could not be started.
+    Ended(u8),
 }
 
 type Outcome = Result<(), Stop>;
@@ -74,6 +83,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Stop::Unfit) => ExitCode::from(1),
         Err(Stop::Degraded) => ExitCode::from(4),
+        Err(Stop::Ended(code)) => ExitCode::from(code),
         Err(Stop::Failure(failure)) => {
             show_failure(&failure, json);
             ExitCode::from(if failure.code == "usage" { 2 } else { 1 })
@@ -99,6 +109,12 @@ fn run(cli: Cli) -> Outcome {
         Command::Status(output) => status(&run_dir, output),
         Command::Uplinks(output) => uplinks(&run_dir, output),
         Command::Flows(arguments) => flows(&run_dir, &arguments),
+        Command::Explain(arguments) => explain::explain(&run_dir, &arguments),
+        Command::Top { every } => top::top(&run_dir, Duration::from_secs_f64(every)),
+        Command::Events(arguments) => events::events(&run_dir, &arguments),
+        Command::Run(arguments) => run::run(&run_dir, &arguments),
+        Command::Completions { shell } => Ok(manual::completions(shell)?),
+        Command::Man { directory } => Ok(manual::pages(&directory)?),
         Command::Version(output) => version(&run_dir, output),
         Command::Doctor { config, output } => examine(config.as_deref(), output),
         Command::Config(ConfigCommand::Check { file, config }) => {
@@ -120,6 +136,8 @@ fn wants_json(command: &Command) -> bool {
     match command {
         Command::Up(arguments) => arguments.output.json && !arguments.detached,
         Command::Flows(arguments) => arguments.output.json,
+        Command::Explain(arguments) => arguments.output.json,
+        Command::Events(arguments) => arguments.output.json && !arguments.follow,
         Command::Down(output)
         | Command::Reload(output)
         | Command::Status(output)

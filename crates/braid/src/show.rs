@@ -15,6 +15,8 @@ pub fn status(report: &StatusReport, paint: Paint) -> String {
     let mut table = Table::new(&[
         ("UPLINK", Side::Left),
         ("STATE", Side::Left),
+        ("RTT ms", Side::Right),
+        ("LOSS %", Side::Right),
         ("SHARE %", Side::Right),
         ("FLOWS opened", Side::Right),
         ("TX MB", Side::Right),
@@ -25,6 +27,8 @@ pub fn status(report: &StatusReport, paint: Paint) -> String {
         table.row(vec![
             uplink.name.as_str().into(),
             state(uplink.state),
+            tenths(uplink.rtt_ms).into(),
+            tenths(uplink.loss.map(|loss| loss * 100.0)).into(),
             percent(uplink.share).into(),
             uplink.flows_opened.to_string().into(),
             megabytes(uplink.tx_bytes).into(),
@@ -35,6 +39,8 @@ pub fn status(report: &StatusReport, paint: Paint) -> String {
     let sum = |of: fn(&UplinkReport) -> u64| report.uplinks.iter().map(of).sum::<u64>();
     table.row(vec![
         "total".into(),
+        "".into(),
+        "".into(),
         "".into(),
         "".into(),
         sum(|uplink| uplink.flows_opened).to_string().into(),
@@ -76,6 +82,9 @@ pub fn uplinks(uplinks: &[UplinkReport], paint: Paint) -> String {
         ("UPLINK", Side::Left),
         ("DEVICE", Side::Left),
         ("STATE", Side::Left),
+        ("TIER", Side::Right),
+        ("RTT ms", Side::Right),
+        ("LOSS %", Side::Right),
         ("MTU bytes", Side::Right),
         ("IPV4", Side::Left),
         ("IPV6", Side::Left),
@@ -88,6 +97,9 @@ pub fn uplinks(uplinks: &[UplinkReport], paint: Paint) -> String {
             uplink.name.as_str().into(),
             uplink.device.as_str().into(),
             state(uplink.state),
+            uplink.tier.to_string().into(),
+            tenths(uplink.rtt_ms).into(),
+            tenths(uplink.loss.map(|loss| loss * 100.0)).into(),
             uplink.mtu.to_string().into(),
             exit(uplink.ipv4.as_ref()).into(),
             exit(uplink.ipv6.as_ref()).into(),
@@ -119,6 +131,11 @@ pub fn up(report: &UpReport, paint: Paint) -> String {
 
 /// `braid flows`, the most recently active first.
 pub fn flows(report: &FlowsReport, paint: Paint) -> String {
+    flow_table(&report.flows, paint)
+}
+
+/// Flows, the most recently active first.
+pub fn flow_table(flows: &[FlowReport], paint: Paint) -> String {
     let mut table = Table::new(&[
         ("PROTOCOL", Side::Left),
         ("INNER", Side::Left),
@@ -132,7 +149,7 @@ pub fn flows(report: &FlowsReport, paint: Paint) -> String {
         ("RX kB", Side::Right),
         ("WHY", Side::Left),
     ]);
-    let mut flows: Vec<&FlowReport> = report.flows.iter().collect();
+    let mut flows: Vec<&FlowReport> = flows.iter().collect();
     flows.sort_by_key(|flow| flow.idle_ms);
     for flow in flows {
         table.row(vec![
@@ -218,7 +235,13 @@ fn exit<A: std::fmt::Display>(exit: Option<&ExitReport<A>>) -> String {
     }
 }
 
-fn percent(fraction: f64) -> String {
+/// A figure with one decimal, where there is one.
+pub fn tenths(value: Option<f64>) -> String {
+    value.map_or_else(|| NOTHING.to_owned(), |value| format!("{value:.1}"))
+}
+
+/// A fraction in percent.
+pub fn percent(fraction: f64) -> String {
     format!("{:.1}", fraction * 100.0)
 }
 
@@ -248,8 +271,8 @@ mod tests {
             layer: LayerName::L2,
             state,
             tier: 1,
-            rtt_ms: None,
-            loss: None,
+            rtt_ms: state.takes_new().then_some(21.4),
+            loss: state.takes_new().then_some(0.025),
             mtu: 1500,
             ipv4: Some(ExitReport {
                 address: [192, 0, 2, 2].into(),
@@ -293,10 +316,10 @@ mod tests {
     #[test]
     fn status_is_a_table_and_health_lines() {
         let expected = "\
-UPLINK  STATE  SHARE %  FLOWS opened  TX MB  RX MB  WHY
-dsl     up       100.0            42    1.2   98.0  default route metric 100
-lte     down       0.0            42    1.2   98.0  no carrier
-total                             84    2.5  196.0  policy wrr
+UPLINK  STATE  RTT ms  LOSS %  SHARE %  FLOWS opened  TX MB  RX MB  WHY
+dsl     up       21.4     2.5    100.0            42    1.2   98.0  default route metric 100
+lte     down        –       –      0.0            42    1.2   98.0  no carrier
+total                                             84    2.5  196.0  policy wrr
 # flows: 30 established, 2 waiting for a first answer; 12.3 MB of kernel memory
 # health: lte: no carrier; new flows take the other uplinks (uplink-down)
 #    fix: plug it in
@@ -307,9 +330,9 @@ total                             84    2.5  196.0  policy wrr
     #[test]
     fn uplinks_show_addresses_and_gateways() {
         let expected = "\
-UPLINK  DEVICE  STATE  MTU bytes  IPV4                     IPV6  WEIGHT  SHARE %  WHY
-dsl     dsl0    up          1500  192.0.2.2 via 192.0.2.1  –          3    100.0  default route metric 100
-lte     lte0    down        1500  192.0.2.2 via 192.0.2.1  –          3      0.0  no carrier
+UPLINK  DEVICE  STATE  TIER  RTT ms  LOSS %  MTU bytes  IPV4                     IPV6  WEIGHT  SHARE %  WHY
+dsl     dsl0    up        1    21.4     2.5       1500  192.0.2.2 via 192.0.2.1  –          3    100.0  default route metric 100
+lte     lte0    down      1       –       –       1500  192.0.2.2 via 192.0.2.1  –          3      0.0  no carrier
 ";
         assert_eq!(uplinks(&report().uplinks, Paint::Plain), expected);
     }

@@ -96,7 +96,9 @@ fn detached(run_dir: RunDir, arguments: &UpArgs) -> Outcome {
             // The file was fine a moment ago, when the starting process read it.
             Stop::Config(error) => Failure::new("config", error.to_string()),
             Stop::Unreachable(failure) => failure.clone(),
-            Stop::Unfit | Stop::Degraded => Failure::new("health", "not as it should be"),
+            Stop::Unfit | Stop::Degraded | Stop::Ended(_) => {
+                Failure::new("health", "not as it should be")
+            }
         });
     }
     outcome

@@ -54,6 +54,13 @@ pub struct ExplainReport {
     pub steps: Vec<Step>,
 }
 
+/// What `braid explain --json` prints: an answer for each address that the destination has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ExplainsReport {
+    /// The answers.
+    pub answers: Vec<ExplainReport>,
+}
+
 /// What becomes of a new flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]

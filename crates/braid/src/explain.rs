@@ -1,0 +1,214 @@
+//! `braid explain`: why a flow went, or would go, where.
+
+use std::net::{IpAddr, SocketAddr};
+
+use braid_daemon::config::Paint;
+use braid_daemon::failure::Failure;
+use braid_daemon::report::{ExplainQuestion, ExplainReport, ExplainsReport, Outcome, Stage};
+use braid_daemon::run_dir::RunDir;
+
+use crate::cli::ExplainArgs;
+use crate::destination::{Destination, Host};
+use crate::table::{Side, Table};
+use crate::terminal::{Tint, answer_either, tinted};
+use crate::{Stop, client, runtime, show};
+
+/// Asks about every address that the destination has.
+pub fn explain(run_dir: &RunDir, arguments: &ExplainArgs) -> Result<(), Stop> {
+    let report = runtime()?.block_on(async {
+        let mut answers: Vec<ExplainReport> = Vec::new();
+        for question in questions(arguments).await? {
+            let path = format!("/v1/explain?{}", query(&question)?);
+            answers.push(client::get(run_dir, &path).await?);
+        }
+        Ok::<_, Stop>(ExplainsReport { answers })
+    })?;
+    answer_either(arguments.output.json, &report, |paint| text(&report, paint))?;
+    Ok(())
+}
+
+async fn questions(arguments: &ExplainArgs) -> Result<Vec<ExplainQuestion>, Failure> {
+    let Destination { host, port } = &arguments.destination;
+    let (mut addresses, name) = match host {
+        Host::Address(address) => (vec![*address], None),
+        Host::Name(name) => (look_up(name).await?, Some(name)),
+    };
+    if let Some(source) = arguments.source {
+        let fits = |address: &IpAddr| address.is_ipv4() == source.address.is_ipv4();
+        addresses.retain(fits);
+        if addresses.is_empty() {
+            let text = "the source and the destination are of different IP versions";
+            return Err(Failure::new("usage", text));
+        }
+    }
+    let domain = arguments.domain.as_ref().or(name);
+    let question = |destination| ExplainQuestion {
+        destination,
+        port: *port,
+        protocol: arguments.protocol,
+        source: arguments.source.map(|source| source.address),
+        source_port: arguments.source.and_then(|source| source.port),
+        domain: domain.cloned(),
+        uid: arguments.uid,
+        dscp: arguments.dscp,
+    };
+    Ok(addresses.into_iter().map(question).collect())
+}
+
+/// Every address of a name, each once.
+async fn look_up(name: &str) -> Result<Vec<IpAddr>, Failure> {
+    let found = tokio::net::lookup_host((name, 0)).await;
+    let found = found.map_err(|error| {
+        let failure = Failure::new("name", format!("{name}: {error}"));
+        failure.fix("name an address instead, and the name by --domain")
+    })?;
+    let mut addresses: Vec<IpAddr> = found.map(|address: SocketAddr| address.ip()).collect();
+    addresses.sort();
+    addresses.dedup();
+    Ok(addresses)
+}
+
+/// The question as the words after a `?`.
+fn query(question: &ExplainQuestion) -> Result<String, Failure> {
+    serde_urlencoded::to_string(question)
+        .map_err(|error| Failure::new("usage", format!("cannot be asked: {error}")))
+}
+
+fn text(report: &ExplainsReport, paint: Paint) -> String {
+    let answers = report.answers.iter().map(|answer| one(answer, paint));
+    answers.collect::<Vec<_>>().join("\n")
+}
+
+fn one(report: &ExplainReport, paint: Paint) -> String {
+    let mut text = format!("{}\n", tinted(&report.question, Tint::Bold, paint));
+    text.push_str(&format!("new flow: {}\n", verdict(report, paint)));
+    let mut steps = Table::new(&[("STAGE", Side::Left), ("WHAT", Side::Left)]);
+    for step in &report.steps {
+        steps.row(vec![stage(step.stage).into(), step.text.as_str().into()]);
+    }
+    text.push_str(&steps.render(paint));
+    if !report.candidates.is_empty() {
+        let mut table = Table::new(&[
+            ("UPLINK", Side::Left),
+            ("SHARE %", Side::Right),
+            ("WHY", Side::Left),
+        ]);
+        for candidate in &report.candidates {
+            table.row(vec![
+                candidate.uplink.as_str().into(),
+                show::percent(candidate.share).into(),
+                candidate.why.as_str().into(),
+            ]);
+        }
+        text.push_str(&table.render(paint));
+    }
+    match report.flows.len() {
+        0 => text.push_str("# no such flow now\n"),
+        1 => text.push_str("# one such flow now:\n"),
+        n => text.push_str(&format!("# {n} such flows now:\n")),
+    }
+    if !report.flows.is_empty() {
+        text.push_str(&show::flow_table(&report.flows, paint));
+    }
+    text
+}
+
+fn verdict(report: &ExplainReport, paint: Paint) -> String {
+    let uplink = report.uplink.as_deref().unwrap_or_default();
+    let (text, tint) = match report.outcome {
+        Outcome::Uplink => (format!("takes {uplink}"), Tint::Good),
+        Outcome::Shared => (
+            "takes one of the uplinks below, by its turn".into(),
+            Tint::Good,
+        ),
+        Outcome::Untouched => (
+            "is not touched: it leaves by the machine's routes".into(),
+            Tint::None,
+        ),
+        Outcome::Blocked => ("is refused".into(), Tint::Warn),
+        Outcome::NoUplink => ("is dropped: no uplink can take it".into(), Tint::Bad),
+    };
+    tinted(&text, tint, paint)
+}
+
+fn stage(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Route => "route",
+        Stage::Rule => "rule",
+        Stage::Policy => "policy",
+        Stage::Sticky => "sticky",
+        Stage::Slot => "slot",
+        Stage::Uplink => "uplink",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_daemon::report::{Candidate, Step};
+
+    #[test]
+    fn a_question_survives_its_way() {
+        let question = ExplainQuestion {
+            destination: "2001:db8::1".parse().unwrap(),
+            port: Some(443),
+            protocol: 6,
+            source: None,
+            source_port: None,
+            domain: Some("a b&c.example".into()),
+            uid: None,
+            dscp: None,
+        };
+        let query = query(&question).unwrap();
+        assert_eq!(
+            query,
+            "destination=2001%3Adb8%3A%3A1&port=443&protocol=6&domain=a+b%26c.example"
+        );
+    }
+
+    #[test]
+    fn an_answer_says_what_and_why() {
+        let step = |stage, text: &str| Step {
+            stage,
+            text: text.into(),
+        };
+        let report = ExplainsReport {
+            answers: vec![ExplainReport {
+                question: "tcp from this machine to 198.51.100.1:443".into(),
+                flows: vec![],
+                outcome: Outcome::Shared,
+                uplink: None,
+                candidates: vec![
+                    Candidate {
+                        uplink: "dsl".into(),
+                        share: 0.25,
+                        why: "up, rtt 21 ms".into(),
+                    },
+                    Candidate {
+                        uplink: "lte".into(),
+                        share: 0.75,
+                        why: "up, rtt 52 ms".into(),
+                    },
+                ],
+                steps: vec![
+                    step(Stage::Route, "no route of this machine's own wins"),
+                    step(Stage::Rule, "no rule matches"),
+                    step(Stage::Policy, "wrr: the next slot"),
+                ],
+            }],
+        };
+        let expected = "\
+tcp from this machine to 198.51.100.1:443
+new flow: takes one of the uplinks below, by its turn
+STAGE   WHAT
+route   no route of this machine's own wins
+rule    no rule matches
+policy  wrr: the next slot
+UPLINK  SHARE %  WHY
+dsl        25.0  up, rtt 21 ms
+lte        75.0  up, rtt 52 ms
+# no such flow now
+";
+        assert_eq!(text(&report, Paint::Plain), expected);
+    }
+}

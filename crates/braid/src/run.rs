@@ -1,0 +1,122 @@
+//! `braid run`: a program on one uplink.
+//!
+//! The program gets a control group of its own below the one that `braid run` is in, and the daemon
+//! a rule for that group. Both go with the program, whatever ends it; if `braid run` itself is
+//! killed, the daemon removes both once the program is over.
+
+mod group;
+mod signals;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use braid_daemon::config::WhenDown;
+use braid_daemon::failure::Failure;
+use braid_daemon::report::RunRequest;
+use braid_daemon::run_dir::RunDir;
+use tokio::process::{Child, Command};
+
+use crate::cli::{RunArgs, WhenDownName};
+use crate::{Outcome, Stop, client, runtime};
+
+use group::Group;
+use signals::Passed;
+
+/// Exit codes for a program that cannot be started, as shells and env(1) have them.
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// Runs the program and ends as it did.
+pub fn run(run_dir: &RunDir, arguments: &RunArgs) -> Outcome {
+    match runtime()?.block_on(on_uplink(run_dir, arguments))? {
+        0 => Ok(()),
+        code => Err(Stop::Ended(code)),
+    }
+}
+
+async fn on_uplink(run_dir: &RunDir, arguments: &RunArgs) -> Result<u8, Stop> {
+    // From here on a signal ends the program, and what was set up for it is undone.
+    let mut signals = Passed::new()?;
+    let group = Group::make()?;
+    let words: Vec<_> = arguments
+        .command
+        .iter()
+        .map(|w| w.to_string_lossy())
+        .collect();
+    let request = RunRequest {
+        uplink: arguments.uplink.clone(),
+        group: group.path()?,
+        id: group.id(),
+        pid: std::process::id(),
+        command: words.join(" "),
+        when_down: match arguments.when_down {
+            WhenDownName::Block => WhenDown::Block,
+            WhenDownName::Others => WhenDown::Others,
+        },
+    };
+    let _: RunRequest = client::create(run_dir, "/v1/runs", &request).await?;
+    let code = match group.spawn(&mut command(arguments)) {
+        Ok(child) => wait(child, &mut signals).await,
+        Err(failure) => Err(failure),
+    };
+    let released = group.dissolve();
+    if let Ok(left @ 1..) = released {
+        eprintln!("braid run: {left} of its processes go on, and their new flows on any uplink");
+    }
+    let path = format!("/v1/runs/{}", request.id);
+    if client::delete::<RunRequest>(run_dir, &path).await.is_err() {
+        eprintln!("braid run: the daemon did not hear that this is over; it will notice by itself");
+    }
+    match code {
+        Err(failure) if failure.code == "not-found" => {
+            crate::show_failure(&failure, false);
+            Ok(NOT_FOUND)
+        }
+        Err(failure) if failure.code == "not-executable" => {
+            crate::show_failure(&failure, false);
+            Ok(NOT_EXECUTABLE)
+        }
+        Err(failure) => Err(failure.into()),
+        Ok(status) => released.map(|_| exit_code(status)).map_err(Stop::from),
+    }
+}
+
+fn command(arguments: &RunArgs) -> Command {
+    let (program, rest) = arguments
+        .command
+        .split_first()
+        .expect("clap wants one word");
+    let mut command = Command::new(program);
+    command.args(rest);
+    command
+}
+
+/// Stays with the program, and passes signals on.
+async fn wait(mut child: Child, signals: &mut Passed) -> Result<ExitStatus, Failure> {
+    loop {
+        tokio::select! {
+            status = child.wait() => {
+                return status.map_err(|error| Failure::io("wait for the program", &error));
+            }
+            signal = signals.next() => signals::pass(signal, &child),
+        }
+    }
+}
+
+/// As shells have it: 128 and the signal's number for a program that a signal ended.
+fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_those_of_a_shell() {
+        for (raw, code) in [(0, 0), (3 << 8, 3), (255 << 8, 255), (9, 137), (15, 143)] {
+            assert_eq!(exit_code(ExitStatus::from_raw(raw)), code);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The control group of a program on one uplink.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use braid_daemon::cgroup;
+use braid_daemon::config::CgroupPath;
+use braid_daemon::failure::Failure;
+use braid_daemon::runs::{GROUP_PREFIX, no_hierarchy};
+use tokio::process::{Child, Command};
+
+/// A program that forks while its group is emptied can be faster than us; this often we try.
+const TRIES: usize = 100;
+
+/// A group of its own, removed on drop if nothing else removed it.
+pub struct Group {
+    mount: PathBuf,
+    /// The group that this process is in.
+    home: PathBuf,
+    /// The new one.
+    leaf: PathBuf,
+    id: u64,
+}
+
+impl Group {
+    /// Makes a group below that of this process, so that limits and accounts which hold for the
+    /// session hold for the program too.
+    ///
+    /// # Errors
+    /// There are no control groups, or making one is not permitted.
+    pub fn make() -> Result<Group, Failure> {
+        let mount = cgroup::mount().ok_or_else(no_hierarchy)?;
+        let own = std::process::id();
+        let home = cgroup::of_process(own).map(|path| mount.join(path));
+        let home = home.filter(|home| home.is_dir()).unwrap_or(mount.clone());
+        let leaf = home.join(format!("{GROUP_PREFIX}{own}"));
+        let refused = |error: io::Error| {
+            let failure = Failure::io(format!("control group {}", leaf.display()), &error);
+            match error.kind() {
+                io::ErrorKind::PermissionDenied => failure
+                    .fix("sudo braid run … (in it, sudo -u USER COMMAND to be yourself again)"),
+                _ => failure,
+            }
+        };
+        match fs::create_dir(&leaf) {
+            // Left behind by a process that had this id before and was killed.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                empty(&leaf, &home).map_err(refused)?;
+                fs::create_dir(&leaf).map_err(refused)?;
+            }
+            outcome => outcome.map_err(refused)?,
+        }
+        let id = cgroup::id(&leaf).map_err(refused)?;
+        Ok(Group {
+            mount,
+            home,
+            leaf,
+            id,
+        })
+    }
+
+    /// The group's id in the kernel.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The group's path below the mount.
+    ///
+    /// # Errors
+    /// It has characters that cannot be told to the daemon.
+    pub fn path(&self) -> Result<CgroupPath, Failure> {
+        let relative = self.leaf.strip_prefix(&self.mount).unwrap_or(&self.leaf);
+        let text = format!("/{}", relative.display());
+        text.parse()
+            .map_err(|why| Failure::new("cgroup", format!("control group {text:?}: {why}")))
+    }
+
+    /// Starts a program in the group. This process goes there for that moment, because a child is
+    /// born where its parent is.
+    ///
+    /// # Errors
+    /// `not-found` and `not-executable` for the program, else what the system said of the group.
+    pub fn spawn(&self, command: &mut Command) -> Result<Child, Failure> {
+        let own = std::process::id();
+        let moved = |error: io::Error| Failure::io("change the control group", &error);
+        put(own, &self.leaf).map_err(moved)?;
+        let child = command.spawn();
+        put(own, &self.home).map_err(moved)?;
+        child.map_err(|error| {
+            let program = command
+                .as_std()
+                .get_program()
+                .to_string_lossy()
+                .into_owned();
+            let code = match error.kind() {
+                io::ErrorKind::NotFound => "not-found",
+                _ => "not-executable",
+            };
+            Failure::new(code, format!("{program}: {error}"))
+        })
+    }
+
+    /// Removes the group; processes that are still in it go back to where this one is. Returns how
+    /// many.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn dissolve(&self) -> Result<usize, Failure> {
+        empty(&self.leaf, &self.home).map_err(|error| {
+            let place = self.leaf.display();
+            Failure::io(format!("remove control group {place}"), &error)
+        })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Also on the way out of a panic; after `dissolve` there is nothing left to do.
+        let _ = empty(&self.leaf, &self.home);
+    }
+}
+
+fn put(pid: u32, group: &Path) -> io::Result<()> {
+    fs::write(group.join("cgroup.procs"), pid.to_string())
+}
+
+/// Removes a group and those below it, after moving their processes to another.
+fn empty(group: &Path, to: &Path) -> io::Result<usize> {
+    let mut moved = 0;
+    for _ in 0..TRIES {
+        match fs::remove_dir(group) {
+            Ok(()) => return Ok(moved),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(moved),
+            Err(_) => {}
+        }
+        for entry in fs::read_dir(group)?.flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                moved += empty(&entry.path(), to)?;
+            }
+        }
+        for pid in fs::read_to_string(group.join("cgroup.procs"))?.lines() {
+            // One that has ended meanwhile needs no place.
+            if pid.parse().is_ok_and(|pid| put(pid, to).is_ok()) {
+                moved += 1;
+            }
+        }
+    }
+    fs::remove_dir(group).map(|()| moved)
+}
