@@ -8,8 +8,7 @@ import pytest
 
 from braid_lab.experiments.balance.nat import fragments, host, icmp, tcp, timers, udp
 from braid_lab.experiments.balance.nat.bench import Bench, bench
-from braid_lab.experiments.balance.nat.cases import Case, Role, cases
-from braid_lab.process import LabError
+from braid_lab.experiments.balance.nat.cases import Role, attempt, cases
 from braid_lab.product import repository
 
 MODULES = (fragments, host, icmp, tcp, udp)
@@ -27,21 +26,13 @@ def test_every_module_has_its_behaviours() -> None:
     assert {each.body.__module__ for each in ALL} == {each.__name__ for each in MODULES}
 
 
-def tried(place: Bench, what: Case, family: int) -> str:
-    try:
-        what.body(place, family)
-    except (LabError, TimeoutError) as error:
-        return f"{what.name} ({what.source}): {error}"
-    return ""
-
-
 def test_behaviours_are_there_unless_their_lack_is_explained(place: tuple[Role, Bench]) -> None:
     role, made = place
     missed = [
-        text
+        f"{each.name} ({each.source}): {text}"
         for each in cases(role)
         for family in each.families
-        if not each.deviation and (text := tried(made, each, family))
+        if not each.deviation and (text := attempt(each.body, made, family))
     ]
     assert not missed, "\n".join(missed)
 
@@ -53,7 +44,7 @@ def test_an_explained_lack_is_real(place: tuple[Role, Bench]) -> None:
         each.name
         for each in cases(role)
         for family in each.families[:1]
-        if each.deviation and not tried(made, each, family)
+        if each.deviation and not attempt(each.body, made, family)
     ]
     assert not there
 

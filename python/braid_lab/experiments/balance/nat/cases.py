@@ -84,15 +84,18 @@ def judge(role: Role, place: Bench, *, offload: bool) -> list[Verdict]:
     """Try all behaviours of a role; a host's own have names that say so."""
     prefix = "host_" if role == "host" else ""
     return [
-        Verdict(f"{prefix}{each.name}_v{family}", each.source, each.deviation, _missed(each, place, family), offload)
+        Verdict(
+            f"{prefix}{each.name}_v{family}", each.source, each.deviation, attempt(each.body, place, family), offload
+        )
         for each in cases(role)
         for family in each.families
     ]
 
 
-def _missed(what: Case, place: Bench, family: int) -> str:
+def attempt(body: Body, place: Bench, family: int) -> str:
+    """Try one behaviour; return why it is not there, or nothing."""
     try:
-        what.body(place, family)
+        body(place, family)
     except TimeoutError:
         return "nothing reached the socket"
     except LabError as error:

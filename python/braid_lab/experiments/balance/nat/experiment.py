@@ -9,8 +9,11 @@ from dataclasses import asdict
 # Importing a module registers its cases.
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.balance.nat import fragments, host, icmp, tcp, timers, udp  # noqa: F401
-from braid_lab.experiments.balance.nat.bench import bench
-from braid_lab.experiments.balance.nat.cases import Role, Verdict, judge
+from braid_lab.experiments.balance.nat.bench import Bench, bench
+from braid_lab.experiments.balance.nat.cases import BOTH, Role, Verdict, attempt, judge
+
+#: The policy that gives a client one uplink.
+BY_SOURCE = 'policy = "hash-source"\n'
 
 ROLES: tuple[Role, ...] = ("gateway", "host")
 
@@ -24,9 +27,20 @@ def nat(run: Run) -> None:
             word = "with" if offload else "without"
             with run.step(f"{role}, {word} offloads"), bench(role, offload=offload) as place:
                 verdicts += judge(role, place, offload=offload)
+    with run.step("pairing by source"), bench("gateway", offload=True, configuration=BY_SOURCE) as place:
+        verdicts += paired(place)
     with run.step("idle times, by daemons that live in the future"), bench("gateway", offload=True) as place:
         verdicts += timers.survey(place)
     record(run, verdicts)
+
+
+def paired(place: Bench) -> list[Verdict]:
+    """Try what RFC 4787 REQ-2 recommends under the policy that is for it."""
+    return [
+        Verdict(f"udp_pooling_is_paired_by_hash_source_v{family}", "RFC 4787 REQ-2", "", missed)
+        for family in BOTH
+        for missed in [attempt(udp.udp_pooling_is_paired, place, family)]
+    ]
 
 
 def record(run: Run, verdicts: Sequence[Verdict]) -> None:

@@ -15,7 +15,9 @@ from braid_lab.product import Braid
 
 #: Seconds that a line is away; in the full form sometimes ten times that.
 AWAY_S = (1.5, 4.0)
-POLICIES = ("rr", "wrr", "hash-source", "hash-pair")
+POLICIES = ("rr", "wrr", "hash-source", "hash-pair", "least-loaded")
+STICKY = ("off", "10 s", "10 min")
+FAILBACKS = ("new-flows", "move-quic", "move-idle")
 #: A policy nobody knows: the file must be refused as a whole.
 BAD = 'policy = "best"\n'
 
@@ -153,9 +155,17 @@ class Disturber:
 
 
 def configuration(net: Topology, generator: random.Random) -> str:
-    """Return a configuration with all uplinks, a random policy and random weights."""
+    """Return a configuration with all uplinks, and anything for all else."""
     uplinks = "".join(
-        f'[[uplink]]\nname = "{name}"\ndevice = "{name}"\nweight = {generator.randint(1, 5)}\n'
+        f'[[uplink]]\nname = "{name}"\ndevice = "{name}"\ncapacity = "{generator.randint(10, 50)} Mbit/s"\n'
         for name in net.uplinks
     )
-    return f'policy = "{generator.choice(POLICIES)}"\n{uplinks}'
+    favourite = generator.choice(list(net.uplinks))
+    rules = (
+        f'[[rule]]\nname = "one"\ndestination = "{net.server(1)}"\nuse = "{favourite}"\n'
+        f'[[rule]]\nname = "two"\ndestination = "{net.server(2, 6)}"\nuse = "{generator.choice(POLICIES)}"\n'
+    )
+    return (
+        f'policy = "{generator.choice(POLICIES)}"\nsticky = "{generator.choice(STICKY)}"\n'
+        f'failback = "{generator.choice(FAILBACKS)}"\n{uplinks}{rules if generator.random() < 0.7 else ""}'
+    )
