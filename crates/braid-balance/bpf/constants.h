@@ -120,6 +120,23 @@
 // Slots looked at after one whose uplink cannot take the flow.
 #define SLOT_TRIES 128
 
+// Notices to the daemon (notice.kind), and the bit that says which way the packet goes.
+#define NOTICE_DNS	1
+#define NOTICE_FRAGMENT 2
+#define NOTICE_INBOUND	256
+
+// Bytes of the ring of notices, and of the largest packet in one.
+#define NOTICE_BYTES  524288
+#define NOTICE_PACKET 2048
+
+// Fragments of one source that are handed over to be held, per so many seconds; sources remembered.
+#define MAX_HELD_PER_SOURCE 64
+#define ALLOWANCE_SECONDS   2
+#define MAX_ALLOWANCES	    1024
+
+// DNS' port.
+#define DNS_PORT 53
+
 // Bytes of the largest packet that is kept as a flow's last words.
 #define LAST_WORDS 256
 

@@ -1,5 +1,5 @@
-// Fragments: only a packet's first one has ports, so it leaves a note for the others. They are
-// expected after it; one that comes before is not ours to guess.
+// Fragments: only a packet's first one has ports, so it leaves a note for the others. One that
+// comes before it is handed to the daemon (notice.h).
 #ifndef BRAID_FRAGMENT_H
 #define BRAID_FRAGMENT_H
 

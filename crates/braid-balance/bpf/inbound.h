@@ -6,6 +6,7 @@
 #include "icmp.h"
 #include "leave.h"
 #include "mss.h"
+#include "notice.h"
 
 static __always_inline int find_answered(struct tuple *reverse, __u64 now, struct answer *answer)
 {
@@ -57,16 +58,23 @@ static __always_inline int is_short(const struct __sk_buff *skb, const struct pa
 						   same_address(&flow->remote, &packet->source));
 }
 
-static __noinline int inbound_fragment(struct __sk_buff *skb, const struct packet *packet)
+static __noinline int inbound_fragment(struct __sk_buff *skb, const struct packet *packet,
+				       __u64 now)
 {
 	struct rewrite rewrite = {.from = packet->dest, .side = DEST};
 	struct fragment_key key;
 	struct fragment *first;
 
+	if (!packet)
+		return leave(REASON_in_malformed, PASS);
 	fragment_key_of(packet, 1, &key);
 	first = bpf_map_lookup_elem(&fragments, &key);
-	if (!first)
+	if (!first) {
+		// It may also be the machine's own, so the stack gets it all the same.
+		if (!hold_fragment(skb, packet, now, NOTICE_INBOUND))
+			count(REASON_in_held);
 		return leave(REASON_in_no_flow, PASS);
+	}
 	rewrite.to = first->translated;
 	if (apply(skb, packet, &rewrite))
 		return leave(REASON_in_rewrite_failed, DROP);
@@ -108,6 +116,8 @@ static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *
 	device = flow->inside_ifindex;
 	if (packet->fragment == FIRST_FRAGMENT)
 		remember_fragment(packet, 1, &answer.key.near, flow->uplink);
+	if (packet->protocol == IPPROTO_UDP && packet->source_port == bpf_htons(DNS_PORT))
+		note_names(skb, packet, flow, &answer.key.near, now);
 	heed(packet, &answer, now);
 
 	if (fit_segments(skb, packet, mtu))
@@ -147,7 +157,7 @@ static __always_inline int inbound(struct __sk_buff *skb, __u64 now)
 		return leave(REASON_in_malformed, PASS);
 	packet.realm = realm_of(uplink, &packet);
 	if (packet.fragment == LATER_FRAGMENT)
-		return inbound_fragment(skb, &packet);
+		return inbound_fragment(skb, &packet, now);
 	if (is_icmp_error(&packet))
 		return icmp_error(skb, &packet);
 	return inbound_whole(skb, &packet, now, uplink->mtu);

@@ -6,6 +6,7 @@
 
 #include "last_words.h"
 #include "leave.h"
+#include "notice.h"
 #include "rules.h"
 #include "tell.h"
 
@@ -84,8 +85,11 @@ static __always_inline int lan(struct __sk_buff *skb, __u64 now)
 		advance_tcp(flow, found.kept, packet.tcp_flags, FIN_INSIDE);
 		if (!found.kept && proven(flow))
 			promote(&key, flow);
-	} else if (worth_noting(skb, &packet, &found)) {
-		note_words(skb, &packet, &key, now, found.kept);
+	} else {
+		if (worth_noting(skb, &packet, &found))
+			note_words(skb, &packet, &key, now, found.kept);
+		if (packet.dest_port == bpf_htons(DNS_PORT))
+			note_question(skb, &packet, flow);
 	}
 	if (apply(skb, &packet, &rewrite))
 		return leave(REASON_lan_rewrite_failed, DROP);

@@ -97,6 +97,8 @@ struct slot_bank {
 struct settings {
 	// Which of a table's two banks is walked, by class * FAMILIES + family.
 	__u8 active[CLASSES * FAMILIES];
+	__u8 learns; // 1: DNS answers are handed to the daemon
+	__u8 unused[7];
 };
 
 // Next slot of a table's round robin. A lock and not an atomic, because fetch-and-add came with
@@ -144,6 +146,17 @@ struct fragment {
 	__u32 uplink;
 };
 
+// A packet for the daemon.
+struct notice {
+	__u64 at; // ns of the monotonic clock
+	struct fragment_key key;
+	__u16 length;
+	__u8 kind;
+	__u8 unused;
+	__u32 start; // where the payload begins, from the IP header
+	__u8 bytes[NOTICE_PACKET];
+};
+
 // Where a mapping that has moved went.
 struct late {
 	struct tuple key; // forward key
@@ -180,6 +193,8 @@ _Static_assert(sizeof(struct exit) == 36, "exit");
 _Static_assert(sizeof(struct uplink) == 88, "uplink");
 _Static_assert(__builtin_offsetof(struct uplink, ifindex) == 72, "uplink.ifindex");
 _Static_assert(__builtin_offsetof(struct uplink, tells) == 86, "uplink.tells");
+_Static_assert(sizeof(struct settings) == CLASSES * FAMILIES + 8, "settings");
+_Static_assert(sizeof(struct notice) == 56 + NOTICE_PACKET, "notice");
 _Static_assert(sizeof(struct late) == 48, "late");
 _Static_assert(sizeof(struct last_words) == 16 + LAST_WORDS, "last_words");
 _Static_assert(sizeof(struct slot_bank) == 16 + SLOTS, "slot_bank");

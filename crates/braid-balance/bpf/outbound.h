@@ -9,6 +9,7 @@
 #include "last_words.h"
 #include "leave.h"
 #include "mss.h"
+#include "notice.h"
 #include "rules.h"
 #include "tell.h"
 
@@ -323,7 +324,8 @@ static __noinline int outbound_unclaimed(struct __sk_buff *skb, const struct pac
 	return leave(REASON_out_own_address, through_route(uplink));
 }
 
-static __noinline int outbound_fragment(struct __sk_buff *skb, const struct packet *packet)
+static __noinline int outbound_fragment(struct __sk_buff *skb, const struct packet *packet,
+					__u64 now)
 {
 	struct rewrite rewrite = {.from = packet->source, .side = SOURCE};
 	struct uplink_counters *counters;
@@ -336,8 +338,12 @@ static __noinline int outbound_fragment(struct __sk_buff *skb, const struct pack
 		return leave(REASON_out_malformed, DROP);
 	fragment_key_of(packet, 0, &key);
 	first = bpf_map_lookup_elem(&fragments, &key);
-	if (!first)
-		return outbound_unclaimed(skb, packet, REASON_out_fragment_orphan);
+	if (!first) {
+		if (bpf_map_lookup_elem(&own_addresses, &packet->source) ||
+		    hold_fragment(skb, packet, now, 0))
+			return outbound_unclaimed(skb, packet, REASON_out_fragment_orphan);
+		return leave(REASON_out_held, DROP);
+	}
 	id = first->uplink;
 	rewrite.to = first->translated;
 	uplink = uplink_at(id);
@@ -369,7 +375,7 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 	if (!is_unicast(&packet))
 		return leave(REASON_out_not_unicast, DROP);
 	if (packet.fragment == LATER_FRAGMENT)
-		return outbound_fragment(skb, &packet);
+		return outbound_fragment(skb, &packet, now);
 	if (is_icmp_error(&packet)) {
 		reason = outbound_error(skb, &packet);
 		return reason == NO_FLOW ? outbound_unclaimed(skb, &packet, REASON_out_icmp_orphan)
@@ -399,6 +405,8 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 	if (packet.protocol == IPPROTO_UDP) {
 		found.flow->remote = packet.dest;
 		found.flow->remote_port = packet.dest_port;
+		if (packet.dest_port == bpf_htons(DNS_PORT))
+			note_question(skb, &packet, found.flow);
 	}
 	note_sent(skb, &packet, found.flow, found.flow->uplink, now);
 	rewrite.from = packet.source;

@@ -17,10 +17,10 @@ use crate::pins::{self, Pins};
 use crate::shared::{LAYOUT_VERSION, PROGRAMS_HASH};
 use crate::tables::{self, MAPS, Tables, refused};
 use crate::{
-    Attachments, ClassEntry, ClassId, Counters, Error, Evacuated, Family, Flow, HookKind,
-    KernelTime, MapMemory, Name, Opened, Options, Release, Released, Removed, RuleEntry, Sticky,
-    SweepReport, UplinkCounters, UplinkEntry, classes, clients, counters, devices, evacuate, names,
-    rules, sticky, upkeep, uplinks,
+    Attachments, ClassEntry, ClassId, Counters, Error, Evacuated, Family, Flow, Fragments,
+    HookKind, KernelTime, MapMemory, Name, Notices, Opened, Options, Release, Released, Removed,
+    RuleEntry, Sticky, SweepReport, UplinkCounters, UplinkEntry, classes, clients, counters,
+    devices, evacuate, names, notices, rules, sticky, upkeep, uplinks,
 };
 
 static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/braid.bpf.o"));
@@ -230,6 +230,32 @@ impl Datapath {
         now: KernelTime,
     ) -> Result<Vec<Flow>, Error> {
         evacuate::unanswered_moves(&self.tables, older_than, now)
+    }
+
+    /// Opens the ring of notices. One reader at a time.
+    pub fn notices(&self) -> Result<Notices, Error> {
+        Notices::open(&self.pins)
+    }
+
+    /// Whether DNS answers to flows of ours are handed over as [`Notice::DnsAnswer`]; at first they
+    /// are not.
+    ///
+    /// [`Notice::DnsAnswer`]: crate::Notice::DnsAnswer
+    pub fn hand_over_answers(&mut self, wanted: bool) -> Result<(), Error> {
+        notices::hand_over_answers(&mut self.tables, wanted)
+    }
+
+    /// Sends on those held fragments whose first one has come, says how many, and lets go of those
+    /// that were held too long.
+    ///
+    /// Needs [`Datapath::attach`] before, and the network namespace of its devices.
+    pub fn reinject(&mut self, held: &mut Fragments, now: KernelTime) -> Result<usize, Error> {
+        held.handle_timeout(now);
+        if held.is_empty() {
+            return Ok(0);
+        }
+        let injector = injector(&mut self.injector, self.steer)?;
+        notices::reinject(&self.tables, injector, held)
     }
 
     /// Removes flows that were idle longer than their state allows at `now`, and halves of pairs.

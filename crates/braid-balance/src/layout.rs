@@ -90,6 +90,8 @@ pub(crate) struct SlotBank {
 #[repr(C)]
 pub(crate) struct Settings {
     pub active: [u8; (CLASSES * FAMILIES) as usize],
+    pub learns: u8,
+    pub unused: [u8; 7],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -112,6 +114,25 @@ pub(crate) struct TrafficValue {
 #[repr(C)]
 pub(crate) struct LanDevice {
     pub mtu: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(C, align(4))]
+pub(crate) struct FragmentKey {
+    pub source: Address,
+    pub dest: Address,
+    pub id: u32,
+    pub protocol: u8,
+    pub inbound: u8,
+    pub realm: u8,
+    pub unused: [u8; 1],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C, align(4))]
+pub(crate) struct FragmentValue {
+    pub translated: Address,
+    pub uplink: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -149,6 +170,9 @@ const _: () = {
     assert!(offset_of!(UplinkValue, tells) == 86);
     assert!(size_of::<SlotBank>() == 16 + SLOTS as usize);
     assert!(size_of::<TrafficValue>() == 88);
+    assert!(size_of::<Settings>() == (CLASSES * FAMILIES) as usize + 8);
+    assert!(size_of::<FragmentKey>() == 40);
+    assert!(size_of::<FragmentValue>() == 20);
     assert!(size_of::<WordsValue>() == 16 + LAST_WORDS as usize);
     assert!(size_of::<Meta>() == 40);
 };
@@ -171,6 +195,8 @@ plain_old_data!(
     Settings,
     TrafficValue,
     LanDevice,
+    FragmentKey,
+    FragmentValue,
     WordsValue,
     Meta
 );

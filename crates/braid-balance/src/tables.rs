@@ -9,8 +9,8 @@ use aya::Pod;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 
 use crate::layout::{
-    Address, FlowValue, LanDevice, Meta, Settings, SlotBank, TrafficValue, Tuple, UplinkValue,
-    WordsValue,
+    Address, FlowValue, FragmentKey, FragmentValue, LanDevice, Meta, Settings, SlotBank,
+    TrafficValue, Tuple, UplinkValue, WordsValue,
 };
 use crate::names::NameValue;
 use crate::pins::Pins;
@@ -20,7 +20,8 @@ use crate::{Error, MapMemory};
 
 /// The maps that are pinned, by name: every one of the object but `bench` and `subjects`, in which the
 /// programs only work. So what is on them is no part of the layout, and each build has its own.
-pub(crate) const MAPS: [&str; 25] = [
+pub(crate) const MAPS: [&str; 27] = [
+    "allowances",
     "client_macs",
     "embryos",
     "embryos_reverse",
@@ -33,6 +34,7 @@ pub(crate) const MAPS: [&str; 25] = [
     "limited",
     "meta",
     "names",
+    "notices",
     "own_addresses",
     "questions",
     "reasons",
@@ -69,6 +71,7 @@ pub(crate) struct Tables {
     pub limited: HashMap<MapData, Address, u32>,
     pub kept: Pair,
     pub embryos: Pair,
+    pub fragments: HashMap<MapData, FragmentKey, FragmentValue>,
     pub last_words: HashMap<MapData, Tuple, WordsValue>,
     pub questions: HashMap<MapData, Tuple, WordsValue>,
 }
@@ -130,6 +133,7 @@ impl Tables {
             limited: typed(pins, "limited")?,
             kept: Pair::open(pins, "flows", "flows_reverse")?,
             embryos: Pair::open(pins, "embryos", "embryos_reverse")?,
+            fragments: typed(pins, "fragments")?,
             last_words: typed(pins, "last_words")?,
             questions: typed(pins, "questions")?,
         })
@@ -165,7 +169,10 @@ pub(crate) fn data(pins: &Pins, name: &str) -> Result<MapData, Error> {
     MapData::from_pin(pins.map(name)).map_err(|error| refused(&format!("map {name}"), &error))
 }
 
-fn typed<T: TryFrom<Map, Error = MapError>>(pins: &Pins, name: &str) -> Result<T, Error> {
+pub(crate) fn typed<T: TryFrom<Map, Error = MapError>>(
+    pins: &Pins,
+    name: &str,
+) -> Result<T, Error> {
     let named = |error| refused(&format!("map {name}"), &error);
     Map::from_map_data(data(pins, name)?)
         .and_then(T::try_from)

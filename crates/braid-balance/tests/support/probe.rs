@@ -248,7 +248,8 @@ impl Probe {
     }
 }
 
-fn mac(link: &str) -> [u8; 6] {
+/// The link-layer address in what `ip link` says.
+pub fn mac(link: &str) -> [u8; 6] {
     let text = link
         .split("link/ether ")
         .nth(1)

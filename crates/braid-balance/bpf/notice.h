@@ -1,0 +1,122 @@
+// Notices to the daemon: packets that it is to see or to hold. A ring that is full, or one source's
+// flood, costs notices and nothing else.
+#ifndef BRAID_NOTICE_H
+#define BRAID_NOTICE_H
+
+#include "fragment.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, NOTICE_BYTES);
+} notices SEC(".maps");
+
+// Fragments noticed of a source lately.
+struct allowance {
+	__u64 since; // ns of the monotonic clock
+	__u32 used;
+	__u32 unused;
+};
+
+HASH_MAP(allowances, BPF_MAP_TYPE_LRU_HASH, 0, MAX_ALLOWANCES, struct address, struct allowance);
+
+// Whether the source may have another fragment held.
+static __always_inline int may_hold(const struct address *source, __u64 now)
+{
+	struct allowance *known = bpf_map_lookup_elem(&allowances, source);
+	struct allowance fresh = {.since = now, .used = 1};
+
+	if (!known || now - known->since > ALLOWANCE_SECONDS * 1000000000ull) {
+		bpf_map_update_elem(&allowances, source, &fresh, BPF_ANY);
+		return 1;
+	}
+	known->used++; // no atomic: a few more do no harm
+	return known->used <= MAX_HELD_PER_SOURCE;
+}
+
+// Hands over the packet as it is now; `at` is where what matters begins, counted from its IP
+// header. Not 0: it was left out.
+static __noinline int give_notice(struct __sk_buff *skb, const struct packet *packet,
+				  const struct address *to, __u64 now, __u32 kind_at)
+{
+	struct notice *notice;
+	__u32 length;
+
+	if (!packet || !to)
+		return -1;
+	length = skb->len - packet->l3;
+	if (!length || length > NOTICE_PACKET)
+		goto lost;
+	notice = bpf_ringbuf_reserve(&notices, sizeof(*notice), 0);
+	if (!notice)
+		goto lost;
+	notice->at = now;
+	notice->key.source = packet->source;
+	notice->key.dest = *to;
+	notice->key.id = packet->fragment_id;
+	notice->key.protocol = packet->family == FAMILY_V4 ? packet->protocol : 0;
+	notice->key.inbound = !!(kind_at & NOTICE_INBOUND);
+	notice->key.realm = packet->realm;
+	notice->key.unused[0] = 0;
+	notice->length = length;
+	notice->kind = kind_at & 0xff;
+	notice->start = kind_at >> 16;
+	notice->unused = 0;
+	asm volatile("%0 &= 0xfff" : "+r"(length));
+	if (!length || length > NOTICE_PACKET ||
+	    bpf_skb_load_bytes(skb, packet->l3, notice->bytes, length)) {
+		bpf_ringbuf_discard(notice, 0);
+		goto lost;
+	}
+	bpf_ringbuf_submit(notice, 0);
+	return 0;
+lost:
+	count(REASON_notice_lost);
+	return -1;
+}
+
+// A later fragment whose first one has not come: the daemon holds it until then. Not 0: it does
+// not.
+static __always_inline int hold_fragment(struct __sk_buff *skb, const struct packet *packet,
+					 __u64 now, __u32 inbound)
+{
+	if (!may_hold(&packet->source, now)) {
+		count(REASON_notice_lost);
+		return -1;
+	}
+	return give_notice(skb, packet, &packet->dest, now, NOTICE_FRAGMENT | inbound);
+}
+
+// DNS numbers its questions. The last four that a socket has asked are kept where TCP flows have
+// their sequence numbers, so that nobody can teach us a name who does not know one of them.
+static __always_inline void note_question(struct __sk_buff *skb, const struct packet *packet,
+					  struct flow *flow)
+{
+	__u16 id;
+
+	if (bpf_skb_load_bytes(skb, packet->l4 + sizeof(struct udphdr), &id, sizeof(id)))
+		return;
+	flow->inside_next = flow->inside_next << 16 | flow->inside_ack >> 16;
+	flow->inside_ack = flow->inside_ack << 16 | id;
+}
+
+// Hands an answer to one of these over, if names are to be learnt.
+static __noinline int note_names(struct __sk_buff *skb, const struct packet *packet,
+				 const struct flow *flow, const struct address *to, __u64 now)
+{
+	__u32 zero = 0, start;
+	struct settings *settled = bpf_map_lookup_elem(&settings, &zero);
+	__u16 id;
+
+	if (!settled || !settled->learns || !packet || !flow || !to || packet->fragment != WHOLE ||
+	    flow->remote_port != packet->source_port ||
+	    !same_address(&flow->remote, &packet->source) ||
+	    bpf_skb_load_bytes(skb, packet->l4 + sizeof(struct udphdr), &id, sizeof(id)))
+		return 0;
+	if (id != (__u16)flow->inside_ack && id != flow->inside_ack >> 16 &&
+	    id != (__u16)flow->inside_next && id != flow->inside_next >> 16)
+		return 0;
+	start = packet->l4 - packet->l3 + sizeof(struct udphdr);
+	return give_notice(skb, packet, to, now, NOTICE_DNS | NOTICE_INBOUND | start << 16);
+}
+
+#endif

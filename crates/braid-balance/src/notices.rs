@@ -1,0 +1,189 @@
+//! Packets that the programs hand over: reading the ring, and sending held fragments on.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use aya::maps::{MapData, RingBuf};
+use braid_packet::{Packet, Transport, checksum};
+
+use crate::fragments::{Fragments, HeldFragment};
+use crate::inject::Injector;
+use crate::layout::{FragmentKey, to_ip};
+use crate::pins::Pins;
+use crate::shared::{NOTICE_DNS, NOTICE_FRAGMENT, NOTICE_PACKET};
+use crate::tables::{self, Tables, refused};
+use crate::upkeep::found;
+use crate::{Error, KernelTime};
+
+/// Offsets in `struct notice` of `bpf/layout.h`.
+const KEY: usize = 8;
+const LENGTH: usize = KEY + size_of::<FragmentKey>();
+const KIND: usize = LENGTH + 2;
+const START: usize = LENGTH + 4;
+const BYTES: usize = START + 4;
+
+/// Something that a program hands over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// An answer from the resolver that a flow of ours has asked lately, to one of its questions.
+    DnsAnswer {
+        /// The resolver.
+        from: SocketAddr,
+        /// Who has asked, inside.
+        to: IpAddr,
+        /// The DNS message, as it was sent: anything may be in it.
+        payload: Vec<u8>,
+    },
+    /// A later fragment that came before its first one.
+    Fragment(HeldFragment),
+}
+
+/// The ring of notices. Its descriptor is readable while there are any.
+pub struct Notices {
+    ring: RingBuf<MapData>,
+}
+
+impl Notices {
+    pub(crate) fn open(pins: &Pins) -> Result<Self, Error> {
+        let ring = tables::typed(pins, "notices")?;
+        Ok(Self { ring })
+    }
+
+    /// Takes the next one; `None`: there is none now.
+    #[allow(clippy::should_implement_trait, reason = "there may be more later")]
+    pub fn next(&mut self) -> Option<Notice> {
+        loop {
+            let record = self.ring.next()?;
+            if let Some(notice) = read(&record) {
+                return Some(notice);
+            }
+        }
+    }
+}
+
+impl AsFd for Notices {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ring.as_fd()
+    }
+}
+
+/// Reads a record; `None`: of no kind that we know, or a packet that cannot be read.
+fn read(record: &[u8]) -> Option<Notice> {
+    let half = |at: usize| Some(u16::from_ne_bytes(record.get(at..at + 2)?.try_into().ok()?));
+    let word = |at: usize| Some(u32::from_ne_bytes(record.get(at..at + 4)?.try_into().ok()?));
+    let at = u64::from_ne_bytes(record.get(..8)?.try_into().ok()?);
+    let length = usize::from(half(LENGTH)?).min(NOTICE_PACKET as usize);
+    let packet = record.get(BYTES..BYTES + length)?;
+    let key = key(record.get(KEY..LENGTH)?, word(KEY + 32)?)?;
+    match u32::from(*record.get(KIND)?) {
+        NOTICE_DNS => {
+            let headers = Packet::parse(packet).ok()?;
+            let Transport::Udp { source, .. } = headers.transport else {
+                return None;
+            };
+            Some(Notice::DnsAnswer {
+                from: SocketAddr::new(headers.ip.source, source),
+                to: to_ip(key.dest),
+                payload: packet.get(word(START)? as usize..)?.to_vec(),
+            })
+        }
+        NOTICE_FRAGMENT => Some(Notice::Fragment(HeldFragment {
+            key,
+            packet: packet.to_vec(),
+            at: KernelTime::from_nanos(at),
+        })),
+        _ => None,
+    }
+}
+
+fn key(bytes: &[u8], id: u32) -> Option<FragmentKey> {
+    Some(FragmentKey {
+        source: bytes.get(..16)?.try_into().ok()?,
+        dest: bytes.get(16..32)?.try_into().ok()?,
+        id,
+        protocol: *bytes.get(36)?,
+        inbound: *bytes.get(37)?,
+        realm: *bytes.get(38)?,
+        unused: [0],
+    })
+}
+
+pub(crate) fn hand_over_answers(tables: &mut Tables, wanted: bool) -> Result<(), Error> {
+    let failed = |error| refused("map settings", &error);
+    let mut settings = tables.settings.get(&0, 0).map_err(failed)?;
+    if settings.learns == u8::from(wanted) {
+        return Ok(());
+    }
+    settings.learns = wanted.into();
+    tables.settings.set(0, settings, 0).map_err(failed)
+}
+
+/// Sends on what is held of packets whose first fragment has left its note. Outwards through the
+/// program, which translates it now; inwards translated here.
+pub(crate) fn reinject(
+    tables: &Tables,
+    injector: &Injector,
+    held: &mut Fragments,
+) -> Result<usize, Error> {
+    let mut sent = 0;
+    for (fragment, note) in held.take(|key| found(tables.fragments.get(key, 0)))? {
+        sent += usize::from(if fragment.is_inbound() {
+            let inside = to_ip(note.translated);
+            let packet = translate(fragment.packet, inside).ok_or_else(|| {
+                Error::system("translating a fragment", io::ErrorKind::InvalidData.into())
+            })?;
+            injector.inwards(0, inside, &packet)?
+        } else {
+            injector.outwards(&fragment.packet)?
+        });
+    }
+    Ok(sent)
+}
+
+/// Replaces the destination of a packet whose transport header is elsewhere.
+fn translate(mut packet: Vec<u8>, to: IpAddr) -> Option<Vec<u8>> {
+    match to {
+        IpAddr::V4(to) => {
+            packet.get_mut(16..20)?.copy_from_slice(&to.octets());
+            let header = usize::from(packet[0] & 0xf) * 4;
+            packet[10..12].fill(0);
+            let sum = checksum::of(packet.get(..header)?);
+            packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        IpAddr::V6(to) => packet.get_mut(24..40)?.copy_from_slice(&to.octets()),
+    }
+    Some(packet)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_in_the_ring_is_read_without_panic() {
+        for length in 0..BYTES + 64 {
+            for kind in 0..4 {
+                let mut record = vec![0xff; length];
+                if let Some(byte) = record.get_mut(KIND) {
+                    *byte = kind;
+                }
+                let notice = read(&record);
+                assert!(notice.is_none(), "{notice:?}: lengths that lie");
+            }
+        }
+    }
+
+    #[test]
+    fn a_translated_fragment_has_a_right_header() {
+        let from: IpAddr = [192, 0, 2, 1].into();
+        let packet =
+            braid_packet::build::packet(from, [203, 0, 113, 2].into(), 17, vec![1; 9], None);
+        let inside: IpAddr = [10, 1, 0, 2].into();
+        let translated = translate(packet, inside).expect("a whole header");
+        assert_eq!(checksum::of(&translated[..20]), 0);
+        assert_eq!(translated[16..20], [10, 1, 0, 2]);
+        assert_eq!(translate(vec![0x45; 12], inside), None);
+    }
+}

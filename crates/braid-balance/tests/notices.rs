@@ -1,0 +1,211 @@
+//! What the programs hand over: answers to learn names from, and fragments that come too early.
+
+mod support;
+
+use std::net::{IpAddr, UdpSocket};
+use std::time::Instant;
+
+use Verdict::{Dropped, Passed, Sent};
+use braid_balance::{Datapath, Fragments, HookKind, KernelTime, Notice, Notices};
+use braid_packet::{build, checksum};
+use support::net::{Namespace, PATIENCE, udp_socket};
+use support::probe::{Probe, Verdict, mac};
+use support::talk::INNER;
+use support::world::{OUTSIDE, PORT, SERVER_V4, SERVER_V6, World, reason, uplink_of};
+
+const RESOLVER: (IpAddr, u16) = (SERVER_V4, 53);
+
+/// A DNS message that only has its number and some of what follows.
+fn message(id: u16) -> Vec<u8> {
+    [&id.to_be_bytes()[..], b"whatever it says"].concat()
+}
+
+#[test]
+fn only_answers_to_questions_are_handed_over() {
+    let probe = Probe::new();
+    let mut notices = probe.datapath.borrow().notices().expect("a ring");
+    let near = (INNER, 5353);
+    let ask = |id| probe.out(&build::udp(near, RESOLVER, &message(id)));
+    let sent = ask(1).is(Sent, "out_new");
+    let outer = (sent.read().ip.source, 5353);
+    let uplink = usize::from(outer.0 == OUTSIDE[1][0]);
+    let answer = |from, id| {
+        let packet = build::udp(from, outer, &message(id));
+        assert_eq!(probe.back(uplink, &packet).verdict, Passed);
+    };
+    answer(RESOLVER, 1);
+    assert_eq!(notices.next(), None, "nobody wants to learn");
+    let want = |wanted| {
+        let mut datapath = probe.datapath.borrow_mut();
+        datapath.hand_over_answers(wanted).expect("settings");
+    };
+    want(true);
+    for id in 2..=5 {
+        ask(id).is(Sent, "out_flow");
+    }
+    for id in [5, 2] {
+        answer(RESOLVER, id);
+        let expected = Notice::DnsAnswer {
+            from: RESOLVER.into(),
+            to: INNER,
+            payload: message(id),
+        };
+        assert_eq!(notices.next(), Some(expected));
+    }
+    // Not asked any more, never asked, or not the one who was asked.
+    answer(RESOLVER, 1);
+    answer(RESOLVER, 6);
+    let stranger = ([192, 0, 2, 66].into(), 53);
+    answer(stranger, 5);
+    answer((SERVER_V4, 5353), 5);
+    assert_eq!(notices.next(), None);
+    want(false);
+    answer(RESOLVER, 5);
+    assert_eq!(notices.next(), None);
+}
+
+#[test]
+fn a_flood_of_fragments_is_handed_over_in_part() {
+    let probe = Probe::new();
+    let mut notices = probe.datapath.borrow().notices().expect("a ring");
+    let later = |source: IpAddr, id: u16| {
+        let whole = build::udp((source, 1), (SERVER_V4, 2), &[7; 3000]);
+        pieces(&whole, id.into()).remove(1)
+    };
+    for id in 0..64 {
+        let held = probe.forwarded(&later([10, 1, 0, 9].into(), id));
+        held.is(Dropped, "out_held");
+    }
+    let more = probe.forwarded(&later([10, 1, 0, 9].into(), 99));
+    let lost = more.is(Dropped, "out_fragment_orphan");
+    assert_eq!(lost.events, ["notice_lost"]);
+    let other = probe.forwarded(&later([10, 1, 0, 10].into(), 1));
+    other.is(Dropped, "out_held");
+    let held = std::iter::from_fn(|| notices.next());
+    assert_eq!(held.count(), 65);
+}
+
+/// Cuts a packet's payload into pieces of 1,400 bytes.
+fn pieces(packet: &[u8], id: u32) -> Vec<Vec<u8>> {
+    let v6 = packet[0] >> 4 == 6;
+    let header = if v6 { 40 } else { 20 };
+    let chunks = packet[header..].chunks(1400);
+    let last = chunks.len() - 1;
+    let cut = |(index, chunk): (usize, &[u8])| {
+        let place = u16::try_from(index * 1400 / 8).expect("an offset");
+        let mut piece = packet[..header].to_vec();
+        let more = u16::from(index < last);
+        if v6 {
+            piece[4..6].copy_from_slice(&u16::try_from(8 + chunk.len()).unwrap().to_be_bytes());
+            piece[6] = 44;
+            piece.extend([packet[6], 0]);
+            piece.extend((place << 3 | more).to_be_bytes());
+            piece.extend(id.to_be_bytes());
+        } else {
+            piece[2..4].copy_from_slice(&u16::try_from(20 + chunk.len()).unwrap().to_be_bytes());
+            piece[4..6].copy_from_slice(&u16::try_from(id).unwrap().to_be_bytes());
+            piece[6..8].copy_from_slice(&(place | more << 13).to_be_bytes());
+            piece[10..12].fill(0);
+            let sum = checksum::of(&piece);
+            piece[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        piece.extend(chunk);
+        piece
+    };
+    chunks.enumerate().map(cut).collect()
+}
+
+/// Sends IP packets out of a device to the station with a link-layer address.
+fn send(namespace: &Namespace, device: &str, to: [u8; 6], packets: &[Vec<u8>]) {
+    for packet in packets {
+        let kind: [u8; 2] = if packet[0] >> 4 == 6 {
+            [0x86, 0xdd]
+        } else {
+            [8, 0]
+        };
+        let frame = [&to[..], &[2, 0, 0, 0, 0, 1], &kind, packet].concat();
+        support::frame::send(namespace, device, &frame);
+    }
+}
+
+/// Does as the daemon does until the socket has received something; returns that.
+fn receive(
+    world: &World,
+    datapath: &mut Datapath,
+    notices: &mut Notices,
+    socket: &UdpSocket,
+) -> Vec<u8> {
+    socket.set_nonblocking(true).expect("a socket");
+    let mut held = Fragments::new();
+    let mut bytes = vec![0; 65536];
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        while let Some(notice) = notices.next() {
+            if let Notice::Fragment(fragment) = notice {
+                assert!(held.hold(fragment, KernelTime::now()));
+            }
+        }
+        let reinject = || datapath.reinject(&mut held, KernelTime::now());
+        world.host.enter(reinject).expect("reinjected");
+        if let Ok(length) = socket.recv(&mut bytes) {
+            assert!(held.is_empty());
+            return bytes[..length].to_vec();
+        }
+        assert!(Instant::now() < deadline, "{} held", held.len());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn fragments_arrive_in_whatever_order_they_come() {
+    let world = World::new();
+    world.serve();
+    world.offloads(false);
+    let (mut datapath, _) = world.start(&world.options(HookKind::Auto));
+    let mut notices = datapath.notices().expect("a ring");
+    let payload: Vec<u8> = (0..3000).map(|i| (i % 251) as u8).collect();
+    let address =
+        |namespace: &Namespace, device: &str| mac(&namespace.ip(&format!("link show {device}")));
+    let mut id = 100;
+    for (from, device, gateway) in [
+        (&world.host, "braid0", address(&world.host, "braid0")),
+        (&world.client, "eth0", address(&world.host, "lan0")),
+    ] {
+        for server in [SERVER_V4, SERVER_V6] {
+            let server = (server, PORT);
+            let (socket, near, outer) = from.enter(|| {
+                let socket = udp_socket(server.into());
+                socket.connect(server).expect("a route");
+                let near = socket.local_addr().expect("bound");
+                socket.send(b"opens").expect("sent");
+                socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
+                let mut bytes = [0; 100];
+                let length = socket.recv(&mut bytes).expect("an answer");
+                let text = std::str::from_utf8(&bytes[..length]).expect("text");
+                let outer = text.lines().next().expect("an address").to_owned();
+                (
+                    socket,
+                    near,
+                    outer.parse::<std::net::SocketAddr>().expect("an address"),
+                )
+            });
+            id += 1;
+            let (near, outer, uplink) = ((near.ip(), near.port()), outer, uplink_of(outer));
+            let mut out = pieces(&build::udp(near, server, &payload), id);
+            out.reverse();
+            send(from, device, gateway, &out);
+            let back = receive(&world, &mut datapath, &mut notices, &socket);
+            assert!(back.ends_with(&payload), "outwards, {near:?}");
+
+            let outer = (outer.ip(), outer.port());
+            let mut back = pieces(&build::udp(server, outer, &payload), id);
+            back.reverse();
+            let wan = address(&world.host, &format!("wan{uplink}"));
+            send(&world.inet, &format!("isp{uplink}"), wan, &back);
+            let received = receive(&world, &mut datapath, &mut notices, &socket);
+            assert!(received == payload, "inwards, {near:?}");
+        }
+    }
+    assert_eq!(reason(&datapath, "out_held"), 8);
+    assert_eq!(reason(&datapath, "in_held"), 8);
+}
