@@ -10,11 +10,14 @@
 //!   everything else is; see [`Tables::first_half`].
 
 mod apply;
+mod asked;
 mod leaving;
+mod returning;
 mod start;
+mod upkeep;
 mod watching;
 
-use braid_balance::{Datapath, KernelTime, SweepReport};
+use braid_balance::Datapath;
 use braid_uplink::liveness::ProbeAnswer;
 use braid_uplink::{Discovery, Rejected, Selection, Snapshot, Watch};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -24,13 +27,17 @@ use self::leaving::Leaving;
 use self::watching::Watching;
 
 use crate::classes::Classes;
+use crate::clients::Limits;
 use crate::events::{Event, EventKind, Events};
 use crate::failure::Failure;
 use crate::health::Trouble;
+use crate::names::Names;
 use crate::plumbing::{Divert, Plumbing};
 use crate::report::UpReport;
 use crate::roster::{Change, FAMILIES, Member, Roster};
+use crate::rules::{RuleBook, System};
 use crate::run_dir::RunDir;
+use crate::runs::Runs;
 use crate::settings::{Origin, Settings};
 use crate::state::State;
 use crate::tables::Tables;
@@ -55,6 +62,15 @@ pub struct Engine {
     pub(crate) classes: Classes,
     watching: Watching,
     leaving: Leaving,
+    limits: Limits,
+    /// What the machine calls what rules name; looked up at start, at a reload and with each run.
+    system: System,
+    /// The rules as the datapath has them.
+    pub(crate) rules: RuleBook,
+    /// Programs that run on one uplink.
+    pub(crate) runs: Runs,
+    /// What remote addresses are called.
+    pub(crate) names: Names,
 }
 
 /// A successful start.
@@ -114,16 +130,6 @@ impl Engine {
         self.state.uplinks = self.roster.remembered().to_vec();
         self.state.saved = saved;
         self.state.store(&self.run_dir)
-    }
-
-    /// Removes flows that ended or fell silent, and looks for trouble in the counters.
-    ///
-    /// # Errors
-    /// The tables cannot be read.
-    pub fn sweep(&mut self) -> Result<SweepReport, Failure> {
-        let report = self.datapath.sweep(KernelTime::now())?;
-        self.trouble.note(&self.datapath.counters()?);
-        Ok(report)
     }
 
     fn not_members(&self, found: Discovery) -> Vec<Rejected> {

@@ -59,6 +59,10 @@ pub enum EventKind {
     Reloaded,
     /// The configuration was read again and refused.
     ReloadRefused,
+    /// A program runs on one uplink (`braid run`).
+    RunBegan,
+    /// Such a program has ended.
+    RunEnded,
     /// Something of the machine or the files of Braid was not as it should be.
     Trouble,
 }

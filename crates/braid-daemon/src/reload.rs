@@ -24,7 +24,8 @@ impl Engine {
     }
 
     async fn try_reload(&mut self) -> Result<(), Failure> {
-        let settings = self.origin.read()?;
+        let mut settings = self.origin.read()?;
+        settings.passing = self.runs.rules();
         check_fixed(&self.settings, &settings)?;
         let selection = settings.selection()?;
         let snapshot = braid_uplink::netlink::read().await?;

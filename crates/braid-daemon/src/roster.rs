@@ -300,11 +300,17 @@ impl Roster {
         self.members.iter().find(|member| member.id == id)
     }
 
-    /// Whether an uplink is to take new flows of a family: it works, or it is there and none works.
+    /// Whether an uplink is to take new flows of a family: it works, or it is there and none works
+    /// for that family. One that is dead takes none at all while another works for any of its
+    /// families: programs fall back from one family to the other, and its flows are to leave it.
     #[must_use]
     pub fn carries(&self, member: &Member, family: Family) -> bool {
         let any_works = || self.members.iter().any(|other| other.works(family));
-        member.down.is_none() && member.has(family) && (member.works(family) || !any_works())
+        let last_resort = || {
+            let judged_well = member.verdict().takes_new_flows();
+            !any_works() && (judged_well || !self.relieves(member))
+        };
+        member.down.is_none() && member.has(family) && (member.works(family) || last_resort())
     }
 
     /// Whether what is on an uplink has somewhere else to go.

@@ -72,6 +72,12 @@ impl RunDir {
         self.0.join("events.jsonl")
     }
 
+    /// Programs that run on one uplink; see [`crate::runs`].
+    #[must_use]
+    pub fn runs(&self) -> PathBuf {
+        self.0.join("runs.json")
+    }
+
     /// A state file that could not be read, kept for whoever wants to know what happened.
     #[must_use]
     pub fn broken_state(&self) -> PathBuf {
@@ -231,6 +237,8 @@ impl RunDir {
             self.old_log(),
             self.events(),
             self.events().with_extension("jsonl.old"),
+            self.runs(),
+            self.runs().with_extension("json.new"),
             self.lock_file(),
         ] {
             match fs::remove_file(&file) {

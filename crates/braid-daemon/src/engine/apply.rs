@@ -10,6 +10,7 @@ use crate::classes::Standing;
 use crate::failure::Failure;
 use crate::plumbing::{Bypass, Desired, Divert, INNER_V4, INNER_V6};
 use crate::roster::Member;
+use crate::rules::RuleBook;
 use crate::rules::System;
 use crate::tables::Tables;
 
@@ -56,10 +57,12 @@ impl Engine {
     fn tables(&mut self) -> Tables {
         let standings = self.standings();
         let now = Instant::now();
+        let classes = self.classes.update(now, &self.settings, &standings);
+        self.rules = RuleBook::compile(&self.settings, &self.classes, &self.system);
         Tables {
             uplinks: self.roster.entries(|member| self.tells(member)),
-            classes: self.classes.update(now, &self.settings, &standings),
-            rules: Vec::new(),
+            classes,
+            rules: self.rules.entries().to_vec(),
         }
     }
 

@@ -1,5 +1,4 @@
-//! What becomes of the flows of an uplink that nothing gets through any more, and of those that
-//! could go back to one that returned.
+//! What becomes of the flows of an uplink that nothing gets through any more.
 //!
 //! Rules, and why:
 //! - Nobody is told or moved unless another uplink works: a connection that hangs may come back
@@ -8,26 +7,44 @@
 //!   dead uplink again.
 //! - A daemon that starts tells nothing about uplinks that it finds dead by their device: it does
 //!   not know what an earlier one told.
+//! - A QUIC server that leaves a moved flow unanswered is remembered, and told the next time.
+//! - Connections on an address that is gone are told too: no answer can reach them.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
+use braid_balance::{Evacuated, Flow, KernelTime, Protocol, Release};
 use braid_core::UplinkId;
 
 use super::Engine;
+use crate::events::EventKind;
 use crate::failure::Failure;
 use crate::roster::Member;
 use crate::tables::Tables;
+use crate::unmovable::Unmovable;
+
+/// How long a server may leave a moved flow unanswered. Its answer takes one round trip; a client
+/// that hears nothing says the same again after two or three.
+const ANSWER: Duration = Duration::from_secs(3);
+/// How long moved flows are looked after: past the idle time-out of most QUIC connections (30 s),
+/// after which a silent one says nothing about its server.
+const AFTERCARE: Duration = Duration::from_secs(40);
+/// IANA's number of TCP.
+pub(super) const TCP: Protocol = Protocol(6);
 
 /// What was done about dead uplinks.
 #[derive(Debug, Default)]
 pub(super) struct Leaving {
-    /// Dead, and their flows were told or moved since they died.
+    /// Dead, and their flows were told or moved since they died. At most as many as uplinks.
     evacuated: BTreeSet<UplinkId>,
-    /// Dead by their device when this daemon began.
+    /// Dead by their device when this daemon began. As many.
     inherited: BTreeSet<UplinkId>,
-    /// Addresses that are gone, whose connections are still to be told.
+    /// Addresses that are gone, whose connections are still to be told; emptied at once.
     stale: Vec<(UplinkId, IpAddr)>,
+    unmovable: Unmovable,
+    /// Until when moved flows are looked after.
+    aftercare: Option<Instant>,
 }
 
 impl Leaving {
@@ -45,34 +62,164 @@ impl Leaving {
             }
         }
     }
+
+    /// From now on moved flows are looked after.
+    pub fn look_after(&mut self, now: Instant) {
+        self.aftercare = Some(now + AFTERCARE);
+    }
 }
 
 impl Engine {
     /// Whether TCP is told that its uplink is dead.
     pub(super) fn tells(&self, member: &Member) -> bool {
-        self.settings.config.liveness.tell_tcp
-            && member.is_dead()
+        self.settings.config.liveness.tell_tcp && self.is_to_leave(member)
+    }
+
+    fn is_to_leave(&self, member: &Member) -> bool {
+        member.is_dead()
             && self.roster.relieves(member)
             && !self.leaving.inherited.contains(&member.id)
     }
 
-    /// Tells or moves what is on dead uplinks, once for each death, and what goes by an address that
-    /// is gone.
+    /// Tells or moves what is on dead uplinks, once for each death, and tells what goes by an address
+    /// that is gone.
     pub(super) fn leave(&mut self) -> Result<(), Failure> {
-        let alive: Vec<UplinkId> = self
-            .roster
-            .members()
+        let members = self.roster.members();
+        let dead: BTreeSet<UplinkId> = members
             .iter()
-            .filter(|m| !m.is_dead())
-            .map(|m| m.id)
+            .filter(|member| member.is_dead())
+            .map(|member| member.id)
             .collect();
-        self.leaving.evacuated.retain(|id| !alive.contains(id));
-        self.leaving.inherited.retain(|id| !alive.contains(id));
+        let leaving = &mut self.leaving;
+        leaving.evacuated.retain(|id| dead.contains(id));
+        leaving.inherited.retain(|id| dead.contains(id));
+        let due: Vec<(UplinkId, String)> = members
+            .iter()
+            .filter(|member| !self.leaving.evacuated.contains(&member.id))
+            .filter(|member| self.is_to_leave(member))
+            .map(|member| (member.id, member.uplink.name.clone()))
+            .collect();
+        for (id, name) in due {
+            self.evacuate(id, &name)?;
+        }
+        self.leave_addresses()
+    }
+
+    fn evacuate(&mut self, id: UplinkId, name: &str) -> Result<(), Failure> {
+        let now = Instant::now();
+        let unmovable = &self.leaving.unmovable;
+        let done = self
+            .datapath
+            .evacuate(id, |server| unmovable.survives(server, now))?;
+        self.leaving.evacuated.insert(id);
+        if done.quic_moved > 0 {
+            self.leaving.look_after(now);
+        }
+        tracing::info!(uplink = name, ?done, "flows left a dead uplink");
+        if done != Evacuated::default() {
+            let kind = EventKind::Evacuated;
+            self.events.note(kind, Some(name), in_words(&done), None);
+        }
         Ok(())
     }
 
-    /// Has flows go back to uplinks that returned, as far as the configuration wants it.
-    pub(super) fn come_back(&mut self, _returned: &[UplinkId]) -> Result<(), Failure> {
+    fn leave_addresses(&mut self) -> Result<(), Failure> {
+        if self.leaving.stale.is_empty() {
+            return Ok(());
+        }
+        let stale = &self.leaving.stale;
+        let released = self.datapath.release(|flow| {
+            let gone = stale.contains(&(flow.uplink, flow.outer.ip()));
+            match flow.protocol {
+                // Others move by themselves with their next packet.
+                TCP if gone => Release::Tell,
+                _ => Release::Keep,
+            }
+        })?;
+        for (id, address) in std::mem::take(&mut self.leaving.stale) {
+            let name = self.roster.member(id).map(|m| m.uplink.name.clone());
+            let text = format!(
+                "{address} is gone, {} told",
+                plural(released.told, "connection")
+            );
+            tracing::info!(uplink = name, text, "address is gone");
+            let kind = EventKind::Evacuated;
+            self.events.note(kind, name.as_deref(), text, None);
+        }
         Ok(())
+    }
+
+    /// Learns which servers left moved flows unanswered.
+    ///
+    /// # Errors
+    /// The flows cannot be read.
+    pub(super) fn look_after_moves(&mut self) -> Result<(), Failure> {
+        let now = Instant::now();
+        match self.leaving.aftercare {
+            Some(until) if now < until => {}
+            _ => return Ok(()),
+        }
+        let silent = self.datapath.unanswered_moves(ANSWER, KernelTime::now())?;
+        for server in silent.iter().filter_map(server) {
+            if self.leaving.unmovable.learn(server, now) {
+                tracing::debug!(%server, "does not survive a move");
+                let text = "a QUIC server did not answer a moved flow: its flows will be told \
+                            instead of moved";
+                self.events.note(
+                    EventKind::ServerUnmovable,
+                    None,
+                    text,
+                    Some(server.to_string()),
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn server(flow: &Flow) -> Option<IpAddr> {
+    flow.remote.map(|remote| remote.ip())
+}
+
+fn in_words(done: &Evacuated) -> String {
+    let parts = [
+        (done.tcp_told, "TCP connection", "told"),
+        (
+            done.tcp_moved,
+            "TCP connection attempt",
+            "repeated elsewhere",
+        ),
+        (done.quic_moved, "QUIC connection", "moved"),
+        (done.quic_told, "QUIC connection", "told"),
+        (done.udp_moved, "question", "repeated elsewhere"),
+    ];
+    let parts: Vec<String> = parts
+        .iter()
+        .filter(|(n, _, _)| *n > 0)
+        .map(|(n, what, done)| format!("{} {done}", plural(*n, what)))
+        .collect();
+    parts.join(", ")
+}
+
+pub(super) fn plural(n: usize, what: &str) -> String {
+    match n {
+        1 => format!("1 {what}"),
+        _ => format!("{n} {what}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_done_is_said_in_words() {
+        let done = Evacuated {
+            tcp_told: 1,
+            quic_moved: 2,
+            ..Evacuated::default()
+        };
+        let text = "1 TCP connection told, 2 QUIC connections moved";
+        assert_eq!(in_words(&done), text);
     }
 }

@@ -13,14 +13,18 @@ use super::leaving::Leaving;
 use super::watching::Watching;
 use super::{Engine, Started};
 use crate::classes::Classes;
+use crate::clients::Limits;
 use crate::config::Hook;
 use crate::events::{EventKind, Events};
 use crate::failure::Failure;
 use crate::health::Trouble;
+use crate::names::Names;
 use crate::plumbing::{Plumbing, STEER_DEVICE};
 use crate::report::UpReport;
 use crate::roster::{FAMILIES, Roster};
+use crate::rules::{RuleBook, System};
 use crate::run_dir::RunDir;
+use crate::runs::Runs;
 use crate::settings::{Origin, Settings};
 use crate::state::{Earlier, Remembered, State};
 use crate::teardown;
@@ -92,7 +96,7 @@ impl Engine {
     }
 
     async fn bring_up(
-        settings: Settings,
+        mut settings: Settings,
         origin: Origin,
         selection: Selection,
         run_dir: RunDir,
@@ -112,6 +116,8 @@ impl Engine {
             Opened::Upgraded { from } => tracing::info!(from, "datapath taken over and upgraded"),
         }
         let classes = Classes::new(slots_at_work(&datapath)?);
+        let runs = Runs::open(run_dir.runs());
+        settings.passing = runs.rules();
         let mut engine = Engine {
             plumbing: Plumbing::open()?,
             roster: Roster::new(state.uplinks.clone()),
@@ -122,6 +128,11 @@ impl Engine {
             classes,
             watching: Watching::new(tell),
             leaving: Leaving::default(),
+            limits: Limits::default(),
+            system: System::look_up(&settings),
+            rules: RuleBook::default(),
+            names: Names::new(&settings),
+            runs,
             settings,
             origin,
             selection,

@@ -190,7 +190,7 @@ fn who_is_dead_takes_no_new_flows_unless_everybody_is() {
     assert_eq!(carried([both(Dead), both(Portal)]), "46/46");
     // One family alone: the other's flows stay, its own go where it works, or where it may.
     assert_eq!(carried([look(Up, true, false), both(Up)]), "4-/46");
-    assert_eq!(carried([both(Dead), look(Up, true, false)]), "-6/46");
+    assert_eq!(carried([both(Dead), look(Up, true, false)]), "--/46");
 }
 
 #[test]

@@ -1,0 +1,82 @@
+//! What the API changes while everything else stays: programs that run on one uplink, and uplinks
+//! that are let back.
+
+use super::Engine;
+use crate::events::EventKind;
+use crate::failure::Failure;
+use crate::report::RunRequest;
+use crate::rules::System;
+
+impl Engine {
+    /// Lets uplinks back that `failback = "never"` keeps waiting.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn let_back(&mut self) -> Result<(), Failure> {
+        self.classes.let_back();
+        self.follow_verdicts()
+    }
+
+    /// Puts new flows of a control group on one uplink, before any rule of the configuration.
+    ///
+    /// # Errors
+    /// There is no such uplink or group, or the kernel refused; then nothing has changed.
+    pub fn begin_run(&mut self, run: RunRequest) -> Result<RunRequest, Failure> {
+        let members = self.roster.members();
+        if members.iter().all(|member| member.uplink.name != run.uplink) {
+            let known: Vec<&str> = members.iter().map(|m| m.uplink.name.as_str()).collect();
+            let failure = Failure::new("no-uplink", format!("no uplink {:?}", run.uplink));
+            return Err(failure.fix(format!("there are {}", known.join(", "))));
+        }
+        self.runs.begin(run.clone())?;
+        if let Err(failure) = self.follow_runs() {
+            self.runs.end(run.id);
+            self.follow_runs()?;
+            return Err(failure);
+        }
+        let text = format!("{} runs on it alone", run.command);
+        self.events
+            .note(EventKind::RunBegan, Some(&run.uplink), text, None);
+        Ok(run)
+    }
+
+    /// Takes that back.
+    ///
+    /// # Errors
+    /// There is no such run, or the kernel refused.
+    pub fn end_run(&mut self, id: u64) -> Result<RunRequest, Failure> {
+        let run = self.runs.end(id);
+        let run = run.ok_or_else(|| Failure::new("not-found", format!("no run {id}")))?;
+        self.follow_runs()?;
+        self.tell_end(&run, None);
+        Ok(run)
+    }
+
+    /// Takes back what nobody said is over, and is.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(super) fn end_lost_runs(&mut self) -> Result<(), Failure> {
+        let over = self.runs.prune();
+        if over.is_empty() {
+            return Ok(());
+        }
+        for run in &over {
+            let evidence = "its control group is empty or gone, and so is the command that made it";
+            self.tell_end(run, Some(evidence.to_owned()));
+        }
+        self.follow_runs()
+    }
+
+    fn tell_end(&mut self, run: &RunRequest, evidence: Option<String>) {
+        let text = format!("{} has ended", run.command);
+        self.events
+            .note(EventKind::RunEnded, Some(&run.uplink), text, evidence);
+    }
+
+    fn follow_runs(&mut self) -> Result<(), Failure> {
+        self.settings.passing = self.runs.rules();
+        self.system = System::look_up(&self.settings);
+        self.follow_verdicts()
+    }
+}

@@ -1,0 +1,195 @@
+//! What goes back to an uplink that returned, by `failback`.
+//!
+//! Rules, and why:
+//! - What goes back is what was moved away from it, and what runs on an uplink of a later tier,
+//!   which was only taken because this one was not there.
+//! - A flow whose class cannot take the returned uplink stays: it would only choose another one.
+//! - QUIC moves without harm. A TCP connection cannot move, it can only be told; `move-idle` does
+//!   that to connections on which nothing has moved for [`IDLE`], since whoever is told in the middle of
+//!   something loses it.
+//! - Coming back too early costs more than coming back late: the lookout's damping decides when an
+//!   uplink has returned, not this.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use braid_balance::{ClassEntry, Family, Flow, KernelTime, Protocol, Release, Released};
+use braid_core::UplinkId;
+
+use super::Engine;
+use super::leaving::{TCP, plural};
+use crate::config::Failback;
+use crate::events::EventKind;
+use crate::failure::Failure;
+
+/// How long nothing has moved on a connection that counts as idle: longer than any answer that
+/// somebody waits for, shorter than the pause after which programs drop a connection themselves.
+const IDLE: Duration = Duration::from_secs(30);
+/// IANA's number of UDP.
+const UDP: Protocol = Protocol(17);
+
+/// What decides whether a flow goes back.
+struct Returning<'a> {
+    failback: Failback,
+    returned: &'a [UplinkId],
+    /// Uplinks of a later tier than one that returned.
+    later: BTreeSet<UplinkId>,
+    classes: &'a [ClassEntry],
+    now: KernelTime,
+}
+
+impl Returning<'_> {
+    fn fate(&self, flow: &Flow) -> Release {
+        let moved_away = |from: &UplinkId| self.returned.contains(from);
+        let away = flow.came_from.as_ref().is_some_and(moved_away);
+        if !(away || self.later.contains(&flow.uplink)) || !self.may_return(flow) {
+            return Release::Keep;
+        }
+        let idle = self.now.since(flow.last_seen) >= IDLE;
+        match (flow.protocol, self.failback) {
+            (UDP, Failback::MoveQuic) if flow.remote.is_some() => Release::Move,
+            (UDP, Failback::MoveIdle) => Release::Move,
+            (TCP, Failback::MoveIdle) if idle => Release::Tell,
+            _ => Release::Keep,
+        }
+    }
+
+    fn may_return(&self, flow: &Flow) -> bool {
+        let family = match flow.inner.is_ipv4() {
+            true => Family::V4,
+            false => Family::V6,
+        };
+        let class = self.classes.iter().find(|class| class.id == flow.class);
+        class.is_some_and(|class| {
+            let slots = match family {
+                Family::V4 => &class.v4,
+                Family::V6 => &class.v6,
+            };
+            self.returned.iter().any(|id| slots.contains(id))
+        })
+    }
+}
+
+impl Engine {
+    /// Has flows go back to uplinks that returned, as far as the configuration wants it.
+    pub(super) fn come_back(&mut self, returned: &[UplinkId]) -> Result<(), Failure> {
+        let failback = self.settings.config.failback;
+        let moves = matches!(failback, Failback::MoveQuic | Failback::MoveIdle);
+        if returned.is_empty() || !moves {
+            return Ok(());
+        }
+        let standings = self.standings();
+        let first = standings.iter().filter(|s| returned.contains(&s.id));
+        let Some(tier) = first.map(|s| s.tier).min() else {
+            return Ok(());
+        };
+        let later = standings.iter().filter(|s| s.tier > tier).map(|s| s.id);
+        let later: BTreeSet<UplinkId> = later.collect();
+        // Who keeps to the uplink that took over would take it again.
+        self.datapath
+            .forget_sticky(|sticky| later.contains(&sticky.uplink))?;
+        let returning = Returning {
+            failback,
+            returned,
+            later,
+            classes: self.classes.entries(),
+            now: KernelTime::now(),
+        };
+        let done = self.datapath.release(|flow| returning.fate(flow))?;
+        if done != Released::default() {
+            self.leaving.look_after(Instant::now());
+            self.tell_return(returned, &done);
+        }
+        Ok(())
+    }
+
+    fn tell_return(&mut self, returned: &[UplinkId], done: &Released) {
+        let text = format!(
+            "{} moved back, {} told",
+            plural(done.moved, "flow"),
+            plural(done.told, "idle connection")
+        );
+        let members = returned.iter().filter_map(|id| self.roster.member(*id));
+        let names: Vec<String> = members.map(|member| member.uplink.name.clone()).collect();
+        let names = names.join(", ");
+        tracing::info!(uplink = names, text, "failback");
+        self.events
+            .note(EventKind::Failback, Some(&names), text, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_balance::{Choice, ClassId, FlowState, Traffic, Walk};
+
+    fn flow(protocol: Protocol, uplink: u8, came_from: Option<u8>, class: u8) -> Flow {
+        Flow {
+            protocol,
+            inner: "192.0.0.8:1000".parse().unwrap(),
+            remote: Some("198.51.100.1:443".parse().unwrap()),
+            outer: "192.0.2.1:1000".parse().unwrap(),
+            uplink: UplinkId(uplink),
+            state: FlowState::Established,
+            kept: true,
+            fast: false,
+            choice: Choice::NextSlot,
+            class: ClassId(class),
+            rule: None,
+            came_from: came_from.map(UplinkId),
+            created: KernelTime::from_nanos(0),
+            last_seen: KernelTime::from_nanos(0),
+            tx: Traffic::default(),
+            rx: Traffic::default(),
+        }
+    }
+
+    fn class(id: u8, slots: &[u8]) -> ClassEntry {
+        ClassEntry {
+            id: ClassId(id),
+            walk: Walk::RoundRobin,
+            sticky: None,
+            v4: slots.iter().copied().map(UplinkId).collect(),
+            v6: vec![],
+        }
+    }
+
+    /// Uplink 0 has returned, 1 is of its tier, 2 of a later one; class 1 is for 2 alone.
+    fn fate(failback: Failback, idle: Duration, flow: &Flow) -> Release {
+        let classes = [class(0, &[0, 1]), class(1, &[2])];
+        let returning = Returning {
+            failback,
+            returned: &[UplinkId(0)],
+            later: [UplinkId(2)].into(),
+            classes: &classes,
+            now: KernelTime::from_nanos(0).after(idle),
+        };
+        returning.fate(flow)
+    }
+
+    #[test]
+    fn what_was_moved_away_or_only_stood_in_goes_back() {
+        let quic = |failback, flow: &Flow| fate(failback, Duration::ZERO, flow);
+        use Failback::{MoveIdle, MoveQuic};
+        let (away, stayed) = (flow(UDP, 1, Some(0), 0), flow(UDP, 1, None, 0));
+        assert_eq!(quic(MoveQuic, &away), Release::Move);
+        assert_eq!(quic(MoveQuic, &stayed), Release::Keep);
+        assert_eq!(quic(MoveQuic, &flow(UDP, 2, None, 0)), Release::Move);
+        assert_eq!(quic(MoveQuic, &flow(UDP, 2, None, 1)), Release::Keep);
+        let mapping = Flow {
+            remote: None,
+            ..away
+        };
+        assert_eq!(quic(MoveQuic, &mapping), Release::Keep);
+        assert_eq!(quic(MoveIdle, &mapping), Release::Move);
+    }
+
+    #[test]
+    fn tcp_is_told_only_when_idle_and_asked_for() {
+        let tcp = flow(TCP, 2, None, 0);
+        assert_eq!(fate(Failback::MoveIdle, IDLE, &tcp), Release::Tell);
+        let busy = IDLE - Duration::from_secs(1);
+        assert_eq!(fate(Failback::MoveIdle, busy, &tcp), Release::Keep);
+        assert_eq!(fate(Failback::MoveQuic, IDLE, &tcp), Release::Keep);
+    }
+}

@@ -1,0 +1,74 @@
+//! What is done every few seconds: flows that ended are removed, hogs are limited, and what was
+//! learnt is let go of in time.
+
+use std::net::IpAddr;
+
+use braid_balance::{KernelTime, SweepReport};
+
+use super::Engine;
+use crate::clients::Over;
+use crate::events::EventKind;
+use crate::failure::Failure;
+
+impl Engine {
+    /// Removes flows that ended or fell silent, limits hosts that hold too many, and looks for
+    /// trouble in the counters.
+    ///
+    /// # Errors
+    /// The tables cannot be read or written.
+    pub fn sweep(&mut self) -> Result<SweepReport, Failure> {
+        let report = self.datapath.sweep(KernelTime::now())?;
+        self.trouble.note(&self.datapath.counters()?);
+        self.limit_hogs(report.established)?;
+        self.look_after_moves()?;
+        self.forget_names()?;
+        self.end_lost_runs()?;
+        Ok(report)
+    }
+
+    /// Host by host only while the table fills up: reading all of it takes a while.
+    fn limit_hogs(&mut self, held: usize) -> Result<(), Failure> {
+        let capacity = usize::try_from(self.datapath.capacity()?).unwrap_or(usize::MAX);
+        if !self.limits.concern(held, capacity) {
+            return Ok(());
+        }
+        let flows = self.datapath.flows()?;
+        let kept = flows.iter().filter(|flow| flow.kept);
+        let changes = self.limits.look(kept.map(|flow| flow.inner.ip()), capacity);
+        if changes == Default::default() {
+            return Ok(());
+        }
+        self.datapath.limit_clients(&self.limits.limited())?;
+        changes.limited.iter().for_each(|over| self.tell_hog(over));
+        for client in changes.freed {
+            let text = format!("{client} may open flows again");
+            self.events.note(EventKind::ClientFree, None, text, None);
+        }
+        Ok(())
+    }
+
+    fn tell_hog(&mut self, over: &Over) {
+        let Over {
+            client,
+            flows,
+            share,
+        } = over;
+        tracing::warn!(flows, share, "an inside host holds more than its share");
+        let text = format!("{client} opens no more flows while the table is more than half full");
+        let evidence = format!("it holds {flows} flows, its share is {share}");
+        self.events
+            .note(EventKind::ClientLimited, None, text, Some(evidence));
+    }
+
+    /// Who may open no more flows for now.
+    #[must_use]
+    pub fn limited_clients(&self) -> Vec<IpAddr> {
+        self.limits.limited()
+    }
+
+    /// What has ended, the datapath knows by itself.
+    fn forget_names(&mut self) -> Result<(), Failure> {
+        self.names.expire(KernelTime::now());
+        Ok(())
+    }
+}
