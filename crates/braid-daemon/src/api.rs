@@ -4,6 +4,8 @@
 //! answer, so that no lock is needed and every answer is of one moment.
 
 mod events;
+mod explain;
+mod runs;
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -15,7 +17,7 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use serde::Serialize;
 use tokio::net::UnixListener;
@@ -206,6 +208,10 @@ pub async fn serve(
             "/v1/metrics",
             get(|State(desk): State<Desk>| async move { scrape(&desk.jobs).await }),
         )
+        .route("/v1/explain", get(explain::explain))
+        .route("/v1/failback", post(failback))
+        .route("/v1/runs", get(runs::list).post(runs::begin))
+        .route("/v1/runs/{id}", delete(runs::end))
         .route("/v1/version", get(version))
         .route("/v1/reload", post(reload))
         .route("/v1/down", post(down))
@@ -252,6 +258,14 @@ async fn version(State(desk): State<Desk>) -> Json<VersionReport> {
 async fn reload(State(desk): State<Desk>) -> Answer<UplinksReport> {
     let (answer, answered) = oneshot::channel();
     desk.pass(Job::Reload(answer), answered).await
+}
+
+async fn failback(State(desk): State<Desk>) -> Answer<UplinksReport> {
+    desk.change(|engine| {
+        engine.let_back()?;
+        engine.uplinks()
+    })
+    .await
 }
 
 async fn down(State(desk): State<Desk>) -> Answer<DownReport> {

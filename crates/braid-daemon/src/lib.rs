@@ -28,6 +28,7 @@ pub mod preflight;
 mod reload;
 pub mod report;
 mod roster;
+mod route;
 pub mod rules;
 pub mod run_dir;
 pub mod runs;

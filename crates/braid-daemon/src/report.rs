@@ -308,6 +308,8 @@ struct Api {
     config: Config,
     #[schemars(rename = "POST /v1/reload")]
     reload: UplinksReport,
+    #[schemars(rename = "POST /v1/failback")]
+    failback: UplinksReport,
     #[schemars(rename = "POST /v1/down")]
     down: DownReport,
     #[schemars(rename = "braid up --json")]

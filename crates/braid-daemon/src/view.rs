@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use braid_balance::{Choice, Flow, FlowState, KernelTime, UplinkCounters};
 use braid_core::UplinkId;
+use braid_uplink::liveness::{Cause, Verdict};
 
 use crate::engine::Engine;
+use crate::explain::{World, explain};
 use crate::failure::Failure;
 use crate::health::health;
 use crate::report::{
-    ExitReport, FlowCounts, FlowReport, FlowsReport, LayerName, StatusReport, UplinkReport,
-    UplinkState, UplinksReport,
+    ExitReport, ExplainQuestion, ExplainReport, FlowCounts, FlowReport, FlowsReport, LayerName,
+    StatusReport, UplinkReport, UplinkState, UplinksReport,
 };
-use crate::roster::Member;
+use crate::roster::{FAMILIES, Member};
 
 impl Engine {
     /// Every uplink with its counters.
@@ -27,11 +29,115 @@ impl Engine {
         let members = self.roster.members().iter();
         let uplinks = members.map(|member| {
             let counters = counters.get(&member.id).copied().unwrap_or_default();
-            uplink(member, &counters, self.classes.share_of(member.id))
+            self.uplink(member, &counters)
         });
         Ok(UplinksReport {
             uplinks: uplinks.collect(),
         })
+    }
+
+    fn uplink(&self, member: &Member, counters: &UplinkCounters) -> UplinkReport {
+        let uplink = &member.uplink;
+        let look = member.look.as_ref().filter(|_| member.down.is_none());
+        let (state, why) = self.standing(member);
+        UplinkReport {
+            name: uplink.name.clone(),
+            device: uplink.device.clone(),
+            index: member.id.0,
+            layer: match uplink.layer {
+                braid_uplink::Layer::L2 => LayerName::L2,
+                braid_uplink::Layer::L3 => LayerName::L3,
+            },
+            state,
+            tier: self.settings.tier(&uplink.name),
+            rtt_ms: look
+                .and_then(|look| look.rtt)
+                .map(|rtt| rtt.as_secs_f64() * 1e3),
+            loss: look.and_then(|look| look.loss).map(|loss| loss.fraction()),
+            mtu: uplink.mtu,
+            ipv4: uplink.v4.as_ref().map(exit),
+            ipv6: uplink.v6.as_ref().map(exit),
+            weight: member.weight.get(),
+            share: self.classes.share_of(member.id),
+            tx_bytes: counters.tx.bytes,
+            rx_bytes: counters.rx.bytes,
+            tx_packets: counters.tx.packets,
+            rx_packets: counters.rx.packets,
+            flows_opened: counters.flows_opened,
+            why,
+        }
+    }
+
+    /// Whether an uplink takes new flows, and the evidence.
+    fn standing(&self, member: &Member) -> (UplinkState, String) {
+        if let Some(why) = &member.down {
+            return (UplinkState::Down, why.clone());
+        }
+        let evidence = member.look.as_ref().map(|look| &look.evidence);
+        let said = evidence.filter(|evidence| evidence.cause != Cause::New);
+        let known = said.map_or_else(|| member.uplink.why.clone(), ToString::to_string);
+        let state = match member.verdict() {
+            Verdict::Dead => UplinkState::Dead,
+            Verdict::Portal => UplinkState::Portal,
+            verdict if !self.takes_new(member) => {
+                return (UplinkState::Standby, self.why_standby(member, verdict));
+            }
+            Verdict::Degraded => UplinkState::Degraded,
+            Verdict::Up => {
+                let why = match said {
+                    None => known,
+                    Some(evidence) => format!("{}; {evidence}", member.uplink.why),
+                };
+                return (UplinkState::Up, why);
+            }
+        };
+        let last_resort = !state.takes_new() && self.takes_new(member);
+        let why = match last_resort {
+            true => format!("{known}; used all the same, there is no better one"),
+            false => known,
+        };
+        (state, why)
+    }
+
+    /// Whether any class puts new flows on it.
+    fn takes_new(&self, member: &Member) -> bool {
+        let mut entries = self.classes.entries().iter();
+        entries.any(|class| class.v4.contains(&member.id) || class.v6.contains(&member.id))
+    }
+
+    fn why_standby(&self, member: &Member, verdict: Verdict) -> String {
+        let standings = self.standings();
+        let mut waiting = self.classes.waiting(&standings);
+        if waiting.any(|standing| standing.id == member.id) {
+            return "works again and waits, since failback is never: braid failback".to_owned();
+        }
+        let tier = self.settings.tier(&member.uplink.name);
+        match verdict {
+            Verdict::Degraded => format!("tier {tier}, and works badly"),
+            _ if FAMILIES.into_iter().any(|family| member.works(family)) => {
+                format!("tier {tier}: uplinks of a lower one are preferred")
+            }
+            _ => "no family of addresses works on it".to_owned(),
+        }
+    }
+
+    /// An uplink's state with its evidence, in words.
+    fn evidence(&self, id: UplinkId) -> String {
+        let Some(member) = self.roster.member(id) else {
+            return "not known any more".to_owned();
+        };
+        let (state, why) = self.standing(member);
+        let rtt = member.look.as_ref().and_then(|look| look.rtt);
+        match rtt {
+            Some(rtt) if state.takes_new() => {
+                format!(
+                    "{}, rtt {:.1} ms; {why}",
+                    state.as_str(),
+                    rtt.as_secs_f64() * 1e3
+                )
+            }
+            _ => format!("{}: {why}", state.as_str()),
+        }
     }
 
     /// Everything at a glance.
@@ -68,76 +174,123 @@ impl Engine {
     /// # Errors
     /// The datapath's tables cannot be read.
     pub fn flows(&self) -> Result<FlowsReport, Failure> {
+        self.flows_that(|_| true)
+    }
+
+    fn flows_that(&self, wanted: impl Fn(&Flow) -> bool) -> Result<FlowsReport, Failure> {
         let now = KernelTime::now();
-        let name = |id: UplinkId| {
-            let member = self.roster.members().iter().find(|member| member.id == id);
-            member.map_or_else(
-                || format!("uplink {id}"),
-                |member| member.uplink.name.clone(),
-            )
-        };
         let flows = self.datapath.flows()?;
+        let wanted = flows.iter().filter(|flow| wanted(flow));
         Ok(FlowsReport {
-            flows: flows.iter().map(|f| flow(f, name(f.uplink), now)).collect(),
+            flows: wanted.map(|flow| self.flow(flow, now)).collect(),
+        })
+    }
+
+    fn flow(&self, flow: &Flow, now: KernelTime) -> FlowReport {
+        let rule = flow.rule.and_then(|entry| self.rules.name_of(entry));
+        FlowReport {
+            protocol: protocol(flow.protocol.0),
+            inner: endpoint(&flow.inner),
+            remote: flow.remote.as_ref().map(endpoint),
+            outer: endpoint(&flow.outer),
+            uplink: self.name_of(flow.uplink),
+            state: state(flow.state).to_owned(),
+            age_ms: millis(now.since(flow.created)),
+            idle_ms: millis(now.since(flow.last_seen)),
+            tx_bytes: flow.tx.bytes,
+            rx_bytes: flow.rx.bytes,
+            tx_packets: flow.tx.packets,
+            rx_packets: flow.rx.packets,
+            came_from: flow.came_from.map(|id| self.name_of(id)),
+            why: match rule {
+                None => why(flow.choice).to_owned(),
+                Some(rule) => format!("rule {rule}: {}", why(flow.choice)),
+            },
+        }
+    }
+
+    fn name_of(&self, id: UplinkId) -> String {
+        let member = self.roster.member(id);
+        member.map_or_else(
+            || format!("uplink {id}"),
+            |member| member.uplink.name.clone(),
+        )
+    }
+
+    /// Why a flow went, or would go, where. `route` is the machine's own route to the destination,
+    /// where it has one that is more specific than a default route.
+    ///
+    /// # Errors
+    /// The datapath's tables cannot be read.
+    pub fn explain(
+        &self,
+        question: &ExplainQuestion,
+        route: Option<&str>,
+    ) -> Result<ExplainReport, Failure> {
+        let flows = self.flows_that(|flow| describes(question, flow))?.flows;
+        let world = World {
+            now: KernelTime::now(),
+            settings: &self.settings,
+            rules: &self.rules,
+            classes: &self.classes,
+            sticky: &self.datapath.sticky()?,
+            names: &self.names,
+            standings: &self.standings(),
+            evidence: &|id| self.evidence(id),
+            route,
+        };
+        let explanation = explain(question, &world);
+        Ok(ExplainReport {
+            question: in_full(question),
+            flows,
+            outcome: explanation.outcome,
+            uplink: explanation.uplink,
+            candidates: explanation.candidates,
+            steps: explanation.steps,
         })
     }
 }
 
-fn uplink(member: &Member, counters: &UplinkCounters, share: f64) -> UplinkReport {
-    let uplink = &member.uplink;
-    UplinkReport {
-        name: uplink.name.clone(),
-        device: uplink.device.clone(),
-        index: member.id.0,
-        layer: match uplink.layer {
-            braid_uplink::Layer::L2 => LayerName::L2,
-            braid_uplink::Layer::L3 => LayerName::L3,
-        },
-        state: if member.down.is_none() {
-            UplinkState::Up
-        } else {
-            UplinkState::Down
-        },
-        tier: 1,
-        rtt_ms: None,
-        loss: None,
-        mtu: uplink.mtu,
-        ipv4: uplink.v4.as_ref().map(exit),
-        ipv6: uplink.v6.as_ref().map(exit),
-        weight: member.weight.get(),
-        share,
-        tx_bytes: counters.tx.bytes,
-        rx_bytes: counters.rx.bytes,
-        tx_packets: counters.tx.packets,
-        rx_packets: counters.rx.packets,
-        flows_opened: counters.flows_opened,
-        why: member.down.clone().unwrap_or_else(|| uplink.why.clone()),
-    }
+/// Whether a question is about a flow: everything that both say is the same.
+fn describes(question: &ExplainQuestion, flow: &Flow) -> bool {
+    let remote = flow.remote;
+    flow.protocol.0 == question.protocol
+        && remote.is_none_or(|remote| remote.ip() == question.destination)
+        && remote.is_none_or(|remote| question.port.is_none_or(|port| port == remote.port()))
+        && flow.inner.is_ipv4() == question.destination.is_ipv4()
+        && question
+            .source
+            .is_none_or(|source| source == flow.inner.ip())
+        && question
+            .source_port
+            .is_none_or(|port| port == flow.inner.port())
+}
+
+/// The question as a person would put it.
+fn in_full(question: &ExplainQuestion) -> String {
+    let with_port = |address: IpAddr, port: Option<u16>| match port {
+        Some(port) => SocketAddr::new(address, port).to_string(),
+        None => address.to_string(),
+    };
+    let source = match (question.source, question.source_port) {
+        (None, _) => "this machine".to_owned(),
+        (Some(source), port) => with_port(source, port),
+    };
+    let destination = with_port(question.destination, question.port);
+    let name = question
+        .domain
+        .as_ref()
+        .map_or_else(String::new, |name| format!(" ({name})"));
+    format!(
+        "{} from {source} to {destination}{name}",
+        protocol(question.protocol)
+    )
 }
 
 fn exit<A: Copy + Into<IpAddr>>(exit: &braid_uplink::Exit<A>) -> ExitReport<A> {
     ExitReport {
         address: exit.address,
         gateway: exit.gateway,
-    }
-}
-
-fn flow(flow: &Flow, uplink: String, now: KernelTime) -> FlowReport {
-    FlowReport {
-        protocol: protocol(flow.protocol.0),
-        inner: endpoint(&flow.inner),
-        remote: flow.remote.as_ref().map(endpoint),
-        outer: endpoint(&flow.outer),
-        uplink,
-        state: state(flow.state).to_owned(),
-        age_ms: millis(now.since(flow.created)),
-        idle_ms: millis(now.since(flow.last_seen)),
-        tx_bytes: flow.tx.bytes,
-        rx_bytes: flow.rx.bytes,
-        tx_packets: flow.tx.packets,
-        rx_packets: flow.rx.packets,
-        came_from: None,
-        why: why(flow.choice).to_owned(),
     }
 }
 

@@ -40,6 +40,8 @@ pub enum Command {
     /// Running flows keep their uplinks. After a refusal the old configuration stays at work, and
     /// `braid status` says so.
     Reload(Output),
+    /// Let uplinks back that `failback = "never"` keeps waiting
+    Failback(Output),
     /// Show uplinks, flows and what is not as it should be
     ///
     /// SHARE % is the part of new flows that an uplink gets. Exit code 4 means degraded: a health

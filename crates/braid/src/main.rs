@@ -105,7 +105,8 @@ fn run(cli: Cli) -> Outcome {
     match cli.command {
         Command::Up(arguments) => up::up(run_dir, &arguments),
         Command::Down(output) => up::down(&run_dir, output),
-        Command::Reload(output) => reload(&run_dir, output),
+        Command::Reload(output) => change(&run_dir, "/v1/reload", output),
+        Command::Failback(output) => change(&run_dir, "/v1/failback", output),
         Command::Status(output) => status(&run_dir, output),
         Command::Uplinks(output) => uplinks(&run_dir, output),
         Command::Flows(arguments) => flows(&run_dir, &arguments),
@@ -140,6 +141,7 @@ fn wants_json(command: &Command) -> bool {
         Command::Events(arguments) => arguments.output.json && !arguments.follow,
         Command::Down(output)
         | Command::Reload(output)
+        | Command::Failback(output)
         | Command::Status(output)
         | Command::Uplinks(output)
         | Command::Version(output)
@@ -182,8 +184,9 @@ fn status(run_dir: &RunDir, output: Output) -> Outcome {
     }
 }
 
-fn reload(run_dir: &RunDir, output: Output) -> Outcome {
-    let answer = runtime()?.block_on(client::post(run_dir, "/v1/reload"));
+/// Has something changed that concerns the uplinks, and shows them.
+fn change(run_dir: &RunDir, path: &str, output: Output) -> Outcome {
+    let answer = runtime()?.block_on(client::post(run_dir, path));
     let report: UplinksReport = answer?;
     answer_either(output.json, &report, |paint| {
         show::uplinks(&report.uplinks, paint)

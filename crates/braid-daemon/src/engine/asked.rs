@@ -23,7 +23,10 @@ impl Engine {
     /// There is no such uplink or group, or the kernel refused; then nothing has changed.
     pub fn begin_run(&mut self, run: RunRequest) -> Result<RunRequest, Failure> {
         let members = self.roster.members();
-        if members.iter().all(|member| member.uplink.name != run.uplink) {
+        if members
+            .iter()
+            .all(|member| member.uplink.name != run.uplink)
+        {
             let known: Vec<&str> = members.iter().map(|m| m.uplink.name.as_str()).collect();
             let failure = Failure::new("no-uplink", format!("no uplink {:?}", run.uplink));
             return Err(failure.fix(format!("there are {}", known.join(", "))));

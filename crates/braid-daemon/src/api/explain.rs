@@ -1,0 +1,26 @@
+//! `GET /v1/explain`: why a flow went, or would go, where.
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+
+use super::{Answer, Desk, Refusal, understood};
+use crate::failure::Failure;
+use crate::report::{ExplainQuestion, ExplainReport};
+use crate::route::own_route;
+
+pub(super) async fn explain(
+    State(desk): State<Desk>,
+    query: Result<Query<ExplainQuestion>, QueryRejection>,
+) -> Answer<ExplainReport> {
+    let question = understood(query)?;
+    if question
+        .source
+        .is_some_and(|source| source.is_ipv4() != question.destination.is_ipv4())
+    {
+        let text = "the source and the destination are of different IP versions";
+        return Err(Refusal(Failure::new("usage", text)));
+    }
+    let route = own_route(question.destination).await.map_err(Refusal)?;
+    desk.ask(move |engine| engine.explain(&question, route.as_deref()))
+        .await
+}

@@ -1,0 +1,88 @@
+//! The machine's own routes: what never comes to Braid.
+
+use std::io;
+use std::net::IpAddr;
+
+use futures_util::TryStreamExt;
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType,
+};
+use rtnetlink::RouteMessageBuilder;
+
+use crate::failure::Failure;
+
+/// The route to a destination, where the machine has one that is more specific than a default
+/// route. In the words of `ip route`.
+///
+/// # Errors
+/// The kernel cannot be asked.
+pub async fn own_route(destination: IpAddr) -> Result<Option<String>, Failure> {
+    let broken = |error: &io::Error| Failure::io("ask the kernel for a route", error);
+    let (connection, handle, _) = rtnetlink::new_connection().map_err(|error| broken(&error))?;
+    let driver = tokio::spawn(connection).abort_handle();
+    let length = if destination.is_ipv4() { 32 } else { 128 };
+    let mut question = RouteMessageBuilder::<IpAddr>::new()
+        .destination_prefix(destination, length)
+        .map_err(|error| Failure::new("usage", error.to_string()))?
+        .build();
+    // Otherwise the answer is about this one address and does not say which route it comes from.
+    question.header.flags |= RouteFlags::FibMatch;
+    let answer = handle.route().get(question).execute().try_next().await;
+    driver.abort();
+    match answer {
+        Ok(Some(route)) => Ok(in_words(&route)),
+        Ok(None) => Ok(None),
+        // No route at all, not even a default one, is none of its own.
+        Err(rtnetlink::Error::NetlinkError(error)) if is_unreachable(&error.to_io()) => Ok(None),
+        Err(error) => Err(Failure::new(
+            "route",
+            format!("ask the kernel for a route: {error}"),
+        )),
+    }
+}
+
+fn is_unreachable(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable
+    )
+}
+
+/// `None` for a default route.
+fn in_words(route: &RouteMessage) -> Option<String> {
+    if route.header.destination_prefix_length == 0 {
+        return None;
+    }
+    let mut text = String::new();
+    if route.header.kind == RouteType::Local {
+        text.push_str("local ");
+    }
+    let attributes = || route.attributes.iter();
+    let destination = attributes().find_map(|attribute| match attribute {
+        RouteAttribute::Destination(address) => address_text(address),
+        _ => None,
+    });
+    let length = route.header.destination_prefix_length;
+    text.push_str(&format!("{}/{length}", destination.unwrap_or_default()));
+    for attribute in attributes() {
+        match attribute {
+            RouteAttribute::Gateway(gateway) => {
+                text.push_str(&format!(" via {}", address_text(gateway)?));
+            }
+            RouteAttribute::Oif(index) => {
+                let name = nix::net::if_::if_indextoname(*index).ok()?;
+                text.push_str(&format!(" dev {}", name.to_string_lossy()));
+            }
+            _ => {}
+        }
+    }
+    Some(text)
+}
+
+fn address_text(address: &RouteAddress) -> Option<String> {
+    match address {
+        RouteAddress::Inet(address) => Some(address.to_string()),
+        RouteAddress::Inet6(address) => Some(address.to_string()),
+        _ => None,
+    }
+}
