@@ -1,0 +1,148 @@
+//! Requests over HTTP/1.1, the portal's own language.
+
+use std::net::SocketAddr;
+
+use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, CONNECTION, HOST, USER_AGENT};
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+
+use super::{Failure, Way, tcp};
+use crate::liveness::Expect;
+
+/// Longest head of an answer, in bytes; what is longer is no answer that we asked for.
+const MAX_HEAD: usize = 16 * 1024;
+
+pub(super) async fn ask(
+    way: &Way,
+    dest: SocketAddr,
+    host: &str,
+    path: &str,
+    expect: &Expect,
+) -> Result<(), Failure> {
+    let request = request(dest, host, path)?;
+    // A refusal is no portal: they want to be seen.
+    let stream = tcp::connect(way, dest).await?.map_err(Failure::heard)?;
+    let mut client = http1::Builder::new();
+    client.max_buf_size(MAX_HEAD);
+    let handshake = client.handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = handshake.map_err(silent)?;
+    let talk = async {
+        let answer = sender.send_request(request).await.map_err(broken)?;
+        read(answer, expect).await
+    };
+    // Whatever ends the connection ends the talk, which has more to say about it.
+    let drive = async {
+        let _ = connection.await;
+        std::future::pending().await
+    };
+    tokio::select! {
+        outcome = talk => outcome,
+        never = drive => never,
+    }
+}
+
+fn request(dest: SocketAddr, host: &str, path: &str) -> Result<Request<Empty<Bytes>>, Failure> {
+    let name = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    };
+    let name = match dest.port() {
+        80 => name,
+        port => format!("{name}:{port}"),
+    };
+    Request::get(path)
+        .header(HOST, name)
+        .header(USER_AGENT, "braid")
+        .header(ACCEPT, "*/*")
+        .header(CONNECTION, "close")
+        .body(Empty::new())
+        .map_err(|error| Failure::NotSent(std::io::Error::other(error)))
+}
+
+async fn read(answer: Response<hyper::body::Incoming>, expect: &Expect) -> Result<(), Failure> {
+    let status = answer.status();
+    let most = match expect {
+        Expect::NoContent => 0,
+        Expect::Body(body) => body.len(),
+    };
+    // A status that is wrong needs no body.
+    judge(expect, status, None).map_err(Failure::Wrong)?;
+    let body = Limited::new(answer.into_body(), most).collect().await;
+    match body {
+        Ok(body) => judge(expect, status, Some(&body.to_bytes())).map_err(Failure::Wrong),
+        Err(error) if error.is::<LengthLimitError>() => {
+            Err(Failure::Wrong(format!("more than {most} bytes of body")))
+        }
+        Err(_) => Err(Failure::Silent),
+    }
+}
+
+/// Whether status and body (if read yet) are as expected; else what is wrong, in a few words.
+///
+/// # Errors
+/// The difference.
+pub fn judge(expect: &Expect, status: StatusCode, body: Option<&[u8]>) -> Result<(), String> {
+    let (wanted, text) = match expect {
+        Expect::NoContent => (StatusCode::NO_CONTENT, ""),
+        Expect::Body(body) => (StatusCode::OK, body.as_str()),
+    };
+    if status != wanted {
+        return Err(format!(
+            "status {} instead of {}",
+            status.as_u16(),
+            wanted.as_u16()
+        ));
+    }
+    match body {
+        Some(body) if body != text.as_bytes() => Err(format!(
+            "another body of {} bytes than was expected",
+            body.len()
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What answers, but not in HTTP, is not the target.
+fn broken(error: hyper::Error) -> Failure {
+    if error.is_parse() {
+        Failure::Wrong("an answer that is no HTTP".to_owned())
+    } else {
+        Failure::Silent
+    }
+}
+
+fn silent(_: hyper::Error) -> Failure {
+    Failure::Silent
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_and_body_have_to_be_exact() {
+        let none = Expect::NoContent;
+        let text = Expect::Body("success\n".to_owned());
+        for (expect, status, body, wrong) in [
+            (&none, 204, "", None),
+            (&none, 302, "", Some("status 302 instead of 204")),
+            (&none, 200, "", Some("status 200 instead of 204")),
+            (&text, 200, "success\n", None),
+            (&text, 204, "", Some("status 204 instead of 200")),
+            (
+                &text,
+                200,
+                "success",
+                Some("another body of 7 bytes than was expected"),
+            ),
+        ] {
+            let status = StatusCode::from_u16(status).unwrap();
+            let found = judge(expect, status, Some(body.as_bytes())).err();
+            assert_eq!(found.as_deref(), wrong, "{expect:?} {status} {body:?}");
+        }
+    }
+}

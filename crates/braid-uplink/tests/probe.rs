@@ -1,0 +1,393 @@
+//! Probes over a real wire: two network namespaces and a cable, made by the test and gone with it.
+//! Needs root.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::process::Command;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use braid_core::UplinkId;
+use braid_uplink::liveness::{Outcome, ProbeAnswer, ProbeId, ProbeOrder, Target};
+use braid_uplink::probe::{MAX_PROBES, Prober, dns};
+use braid_uplink::{Exit, Layer, Uplink};
+use nix::sched::{CloneFlags, unshare};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+const HERE: [&str; 2] = ["10.7.0.2", "2001:db8:7::2"];
+const THERE: [&str; 2] = ["10.7.0.1", "2001:db8:7::1"];
+/// Long enough for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// For what is not to be answered.
+const SHORT: Duration = Duration::from_millis(300);
+
+fn ip(arguments: &str) {
+    let status = Command::new("ip").args(arguments.split(' ')).status();
+    let status = status.expect("ip of iproute2");
+    assert!(status.success(), "ip {arguments}: {status}");
+}
+
+/// Runs the test in a namespace with a cable to another, in which `far` runs its servers first.
+/// Both namespaces end with their threads.
+fn on_a_cable(far: impl FnOnce() + Send + 'static, test: impl AsyncFnOnce(Rig) + Send + 'static) {
+    let near = std::thread::spawn(move || {
+        unshare(CloneFlags::CLONE_NEWNET).expect("network tests need root: cannot unshare");
+        let (ready, is_ready) = mpsc::channel();
+        let (go, may_go) = mpsc::channel();
+        let (done, is_done) = mpsc::channel::<()>();
+        let other = std::thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            // The thread's id names its namespace to the other thread.
+            ready.send(nix::unistd::gettid()).unwrap();
+            may_go.recv().unwrap();
+            ip("link set lo up");
+            ip(&format!("addr add {}/24 dev far", THERE[0]));
+            ip(&format!("addr add {}/64 dev far nodad", THERE[1]));
+            ip("link set far up");
+            far();
+            ready.send(nix::unistd::gettid()).unwrap();
+            // The namespace stays until the test is over.
+            let _ = is_done.recv();
+        });
+        let there = is_ready.recv().unwrap();
+        ip("link set lo up");
+        ip(&format!(
+            "link add wan type veth peer name far netns {there}"
+        ));
+        ip(&format!("addr add {}/24 dev wan", HERE[0]));
+        ip(&format!("addr add {}/64 dev wan nodad", HERE[1]));
+        ip("link set wan up");
+        go.send(()).unwrap();
+        is_ready.recv().expect("the other side");
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().unwrap();
+        runtime.block_on(async { test(Rig::new()).await });
+        drop(runtime);
+        drop(done);
+        other.join().unwrap();
+    });
+    if let Err(panic) = near.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// The near side.
+struct Rig {
+    prober: Prober,
+    answers: UnboundedReceiver<ProbeAnswer>,
+    uplink: Uplink,
+    next: u64,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        fn exit<A: std::str::FromStr>(address: &str) -> Option<Exit<A>> {
+            Some(Exit {
+                address: address.parse().ok()?,
+                gateway: None,
+                others: Vec::new(),
+                metric: 0,
+                advertised: false,
+            })
+        }
+        let (tx, answers) = unbounded_channel();
+        Rig {
+            prober: Prober::new(tx),
+            answers,
+            uplink: Uplink {
+                name: "wan".to_owned(),
+                device: "wan".to_owned(),
+                ifindex: 2,
+                layer: Layer::L2,
+                mtu: 1500,
+                v4: exit(HERE[0]),
+                v6: exit(HERE[1]),
+                why: String::new(),
+            },
+            next: 0,
+        }
+    }
+
+    fn send(&mut self, target: &Arc<Target>, timeout: Duration) -> ProbeId {
+        self.next += 1;
+        let id = ProbeId(self.next);
+        let order = ProbeOrder {
+            uplink: UplinkId(3),
+            id,
+            target: target.clone(),
+            timeout,
+        };
+        self.prober.send(order, &self.uplink);
+        id
+    }
+
+    async fn ask_target(&mut self, target: Target, timeout: Duration) -> Outcome {
+        let id = self.send(&Arc::new(target), timeout);
+        let answer = self.answers.recv().await.unwrap();
+        assert_eq!((answer.uplink, answer.id), (UplinkId(3), id));
+        answer.outcome
+    }
+
+    async fn ask(&mut self, target: &str, timeout: Duration) -> Outcome {
+        self.ask_target(target.parse().unwrap(), timeout).await
+    }
+}
+
+fn is_good(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Answered { rtt } if *rtt < PATIENCE)
+}
+
+/// What is wrong about a wrong answer.
+fn wrong(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Wrong { what, .. } => what,
+        other => panic!("not wrong but {other:?}"),
+    }
+}
+
+/// Serves each connection by these bytes, in the calling thread's namespace; `drip` between bytes.
+fn serve(port: u16, answer: &'static [u8], drip: Duration) {
+    let listener = TcpListener::bind(("::", port)).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { continue };
+            std::thread::spawn(move || {
+                let mut request = [0; 1024];
+                let read = stream.read(&mut request).unwrap_or(0);
+                assert!(request[..read].is_empty() || request.starts_with(b"GET /"));
+                if drip.is_zero() {
+                    let _ = stream.write_all(answer);
+                    return;
+                }
+                for byte in answer {
+                    if stream.write_all(&[*byte]).is_err() {
+                        break;
+                    }
+                    std::thread::sleep(drip);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn echo_requests_are_answered_in_both_families() {
+    on_a_cable(
+        || {},
+        async |mut rig| {
+            for there in THERE {
+                let outcome = rig.ask(&format!("icmp:{there}"), PATIENCE).await;
+                assert!(is_good(&outcome), "{there}: {outcome:?}");
+            }
+            // Nobody has these addresses: the neighbour's silence becomes an error, or time is up.
+            for nobody in ["icmp:10.7.0.9", "icmp:2001:db8:7::9"] {
+                assert_eq!(rig.ask(nobody, SHORT).await, Outcome::Silent, "{nobody}");
+            }
+        },
+    );
+}
+
+#[test]
+fn probes_leave_by_their_uplink_and_not_where_routes_point() {
+    on_a_cable(
+        || {},
+        async |mut rig| {
+            // A nearer way to the same place, to a device that swallows everything.
+            ip("link add hole type veth peer name bottom");
+            ip("link set bottom up");
+            ip("link set hole up");
+            ip(&format!("route add {}/32 dev hole", THERE[0]));
+            let outcome = rig.ask(&format!("icmp:{}", THERE[0]), PATIENCE).await;
+            assert!(is_good(&outcome), "{outcome:?}");
+            rig.uplink.device = "hole".to_owned();
+            let outcome = rig.ask(&format!("icmp:{}", THERE[0]), SHORT).await;
+            assert_eq!(outcome, Outcome::Silent);
+            rig.uplink.device = "gone".to_owned();
+            let outcome = rig.ask(&format!("icmp:{}", THERE[0]), SHORT).await;
+            assert!(matches!(outcome, Outcome::NotSent { .. }), "{outcome:?}");
+        },
+    );
+}
+
+#[test]
+fn a_family_that_the_uplink_lacks_is_not_asked() {
+    on_a_cable(
+        || {},
+        async |mut rig| {
+            rig.uplink.v6 = None;
+            let outcome = rig.ask(&format!("icmp:{}", THERE[1]), PATIENCE).await;
+            assert!(matches!(outcome, Outcome::NotSent { .. }), "{outcome:?}");
+        },
+    );
+}
+
+#[test]
+fn connections_open_or_are_refused_or_swallowed() {
+    on_a_cable(
+        || serve(4000, b"", Duration::ZERO),
+        async |mut rig| {
+            for target in [
+                "tcp:10.7.0.1:4000",
+                "tcp:[2001:db8:7::1]:4000",
+                "tcp:10.7.0.1:4001",
+            ] {
+                let outcome = rig.ask(target, PATIENCE).await;
+                assert!(is_good(&outcome), "{target}: {outcome:?}");
+            }
+            assert_eq!(rig.ask("tcp:10.7.0.9:4000", SHORT).await, Outcome::Silent);
+        },
+    );
+}
+
+#[test]
+fn questions_over_dns_hear_their_own_answer_only() {
+    let server = || {
+        let socket = UdpSocket::bind(SocketAddr::new(IpAddr::from([0; 16]), 53)).unwrap();
+        std::thread::spawn(move || {
+            let mut question = [0; 512];
+            while let Ok((length, from)) = socket.recv_from(&mut question) {
+                let question = &question[..length];
+                let mut answer = question.to_vec();
+                answer[2] |= 0x80;
+                let mut other_id = answer.clone();
+                other_id[0] ^= 1;
+                let mut other_name = answer.clone();
+                other_name[14] ^= 1;
+                let silent = question
+                    == dns::question(
+                        u16::from_be_bytes([question[0], question[1]]),
+                        "silent.example",
+                    );
+                let refuse = question
+                    == dns::question(
+                        u16::from_be_bytes([question[0], question[1]]),
+                        "refused.example",
+                    );
+                answer[3] |= if refuse { 5 } else { 0 };
+                let _ = socket.send_to(b"", from);
+                let _ = socket.send_to(&other_id, from);
+                let _ = socket.send_to(&other_name, from);
+                let _ = socket.send_to(&vec![0xff; 4000], from);
+                if !silent {
+                    let _ = socket.send_to(&answer, from);
+                }
+            }
+        });
+    };
+    on_a_cable(server, async |mut rig| {
+        for target in ["dns:10.7.0.1/example.org", "dns:2001:db8:7::1"] {
+            let outcome = rig.ask(target, PATIENCE).await;
+            assert!(is_good(&outcome), "{target}: {outcome:?}");
+        }
+        let outcome = rig.ask("dns:10.7.0.1/silent.example", SHORT).await;
+        assert_eq!(outcome, Outcome::Silent);
+        let outcome = rig.ask("dns:10.7.0.1/refused.example", PATIENCE).await;
+        assert_eq!(wrong(outcome), "response code 5");
+        // A port that nobody listens on: the machine says so.
+        assert_eq!(
+            rig.ask("dns:10.7.0.1:5353", PATIENCE).await,
+            Outcome::Silent
+        );
+    });
+}
+
+#[test]
+fn answers_over_http_have_to_be_exact() {
+    let huge: &'static [u8] =
+        Vec::leak([&b"HTTP/1.1 200 OK\r\n\r\n"[..], &[b'x'; 1_000_000]].concat());
+    let headers: &'static [u8] =
+        Vec::leak([&b"HTTP/1.1 204 No Content\r\nX: "[..], &[b'x'; 1_000_000]].concat());
+    let servers = move || {
+        serve(80, b"HTTP/1.1 204 No Content\r\n\r\n", Duration::ZERO);
+        serve(
+            81,
+            b"HTTP/1.1 302 Found\r\nLocation: http://portal.example/\r\n\r\n",
+            Duration::ZERO,
+        );
+        serve(
+            82,
+            b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nsuccess\n",
+            Duration::ZERO,
+        );
+        serve(
+            83,
+            b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nlogin\n",
+            Duration::ZERO,
+        );
+        serve(84, b"SSH-2.0-OpenSSH_9.2\r\n", Duration::ZERO);
+        serve(
+            85,
+            b"HTTP/1.1 204 No Content\r\n\r\n",
+            Duration::from_millis(100),
+        );
+        serve(86, huge, Duration::ZERO);
+        serve(87, headers, Duration::ZERO);
+        serve(88, b"", Duration::ZERO);
+        serve(
+            89,
+            b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nsucc",
+            Duration::ZERO,
+        );
+    };
+    on_a_cable(servers, async |mut rig| {
+        for target in [
+            "http://10.7.0.1/",
+            "http://[2001:db8:7::1]/generate_204?x=1",
+        ] {
+            let outcome = rig.ask(target, PATIENCE).await;
+            assert!(is_good(&outcome), "{target}: {outcome:?}");
+        }
+        let expecting = |port: u16| {
+            let target: Target = format!("http://10.7.0.1:{port}/").parse().unwrap();
+            target.expecting("success\n".to_owned())
+        };
+        let outcome = rig.ask_target(expecting(82), PATIENCE).await;
+        assert!(is_good(&outcome), "{outcome:?}");
+        let outcome = rig.ask("http://10.7.0.1:81/", PATIENCE).await;
+        assert_eq!(wrong(outcome), "status 302 instead of 204");
+        let outcome = rig.ask_target(expecting(83), PATIENCE).await;
+        assert_eq!(wrong(outcome), "another body of 6 bytes than was expected");
+        let outcome = rig.ask("http://10.7.0.1:84/", PATIENCE).await;
+        assert_eq!(wrong(outcome), "an answer that is no HTTP");
+        let outcome = rig.ask_target(expecting(86), PATIENCE).await;
+        assert_eq!(wrong(outcome), "more than 8 bytes of body");
+        let outcome = rig.ask("http://10.7.0.1:87/", PATIENCE).await;
+        assert_eq!(wrong(outcome), "an answer that is no HTTP");
+        for port in [85, 88, 90] {
+            let outcome = rig.ask(&format!("http://10.7.0.1:{port}/"), SHORT).await;
+            assert_eq!(outcome, Outcome::Silent, "{port}");
+        }
+        let outcome = rig.ask_target(expecting(89), PATIENCE).await;
+        assert_eq!(outcome, Outcome::Silent);
+    });
+}
+
+/// Open files of this process.
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn probes_are_bounded_and_leave_nothing_behind() {
+    on_a_cable(
+        || {},
+        async |mut rig| {
+            let silent = Arc::new("icmp:10.7.0.9".parse().unwrap());
+            let before = open_files();
+            let asked = MAX_PROBES + 50;
+            for _ in 0..asked {
+                rig.send(&silent, SHORT);
+            }
+            let began = Instant::now();
+            let mut refused = 0;
+            for _ in 0..asked {
+                let answer = rig.answers.recv().await.unwrap();
+                refused += usize::from(matches!(answer.outcome, Outcome::NotSent { .. }));
+            }
+            assert!(refused >= 50, "{refused} of {asked} were refused");
+            assert!(began.elapsed() < PATIENCE);
+            // Other tests of this process open files meanwhile, but none a thousand.
+            assert!(open_files() < before + MAX_PROBES / 2);
+        },
+    );
+}
