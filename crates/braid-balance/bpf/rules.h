@@ -22,6 +22,10 @@ struct facts {
 
 #define FACT_WORDS (sizeof(struct facts) / 4)
 
+// Rules that one call tries.
+#define RULES_AT_ONCE 15
+_Static_assert(MAX_RULES % RULES_AT_ONCE == 0, "rules are tried to the last");
+
 struct rule {
 	struct facts value;
 	struct facts mask;
@@ -70,14 +74,11 @@ ARRAY_MAP(rules_active, BPF_MAP_TYPE_ARRAY, 1, __u32);
 HASH_MAP(client_macs, BPF_MAP_TYPE_LRU_HASH, 0, MAX_CLIENTS, struct address, __u64);
 ARRAY_MAP(subjects, BPF_MAP_TYPE_PERCPU_ARRAY, 1, struct subject);
 
-static __always_inline struct rule_bank *rules_in_force(void)
+static __always_inline __u32 bank_in_force(void)
 {
-	__u32 zero = 0, *active = bpf_map_lookup_elem(&rules_active, &zero), bank;
+	__u32 zero = 0, *active = bpf_map_lookup_elem(&rules_active, &zero);
 
-	if (!active)
-		return NULL;
-	bank = *active & 1;
-	return bpf_map_lookup_elem(&rules, &bank);
+	return active ? *active & 1 : 0;
 }
 
 static __always_inline __u8 dscp_of(struct __sk_buff *skb, const struct packet *packet)
@@ -170,32 +171,53 @@ static __always_inline int satisfies(const struct subject *flow, const struct ru
 	return !rule->cgroup || is_in_cgroup(flow, rule->cgroup);
 }
 
-// Puts the workbench's flow into its class.
-__noinline int classify(struct __sk_buff *skb, __u64 now)
+// Holds the subject against some rules of a bank, from the `first` on. Not 0: one of them has put
+// the workbench's flow into its class. A function of its own is verified once, not once per rule.
+__noinline int try_rules(__u32 number, __u32 first)
 {
-	struct rule_bank *bank = rules_in_force();
+	struct rule_bank *bank = bpf_map_lookup_elem(&rules, &number);
 	struct workbench *work = workbench();
 	struct subject *subject;
 	__u32 zero = 0;
+
+	subject = bpf_map_lookup_elem(&subjects, &zero);
+	if (!bank || !work || !subject || first > MAX_RULES - RULES_AT_ONCE)
+		return 0;
+	for (int i = 0; i < RULES_AT_ONCE; i++) {
+		const struct rule *rule = &bank->rule[first + i];
+
+		if (first + i >= bank->count)
+			return 0;
+		if (satisfies(subject, rule)) {
+			work->class = rule->class & (CLASSES - 1);
+			work->rule = first + i + 1;
+			return 1;
+		}
+	}
+	return 0;
+}
+
+// Puts the workbench's flow into its class.
+__noinline int classify(struct __sk_buff *skb, __u64 now)
+{
+	struct workbench *work = workbench();
+	struct rule_bank *bank;
+	struct subject *subject;
+	__u32 zero = 0, number;
 
 	if (!work)
 		return -1;
 	work->class = 0;
 	work->rule = 0;
+	number = bank_in_force();
+	bank = bpf_map_lookup_elem(&rules, &number);
 	subject = bpf_map_lookup_elem(&subjects, &zero);
 	if (!bank || !subject || !bank->count)
 		return 0;
 	look_at_flow(skb, work, subject, bank->needs, now);
-	for (int i = 0; i < MAX_RULES; i++) {
-		const struct rule *rule = &bank->rule[i];
-
-		if (i >= bank->count)
+	for (__u32 first = 0; first < MAX_RULES; first += RULES_AT_ONCE) {
+		if (first >= bank->count || try_rules(number, first))
 			break;
-		if (satisfies(subject, rule)) {
-			work->class = rule->class & (CLASSES - 1);
-			work->rule = i + 1;
-			break;
-		}
 	}
 	return 0;
 }
@@ -204,7 +226,8 @@ __noinline int classify(struct __sk_buff *skb, __u64 now)
 // a flow that takes the short one has its class already.
 static __always_inline void learn_mac(struct __sk_buff *skb, const struct packet *packet)
 {
-	struct rule_bank *bank = rules_in_force();
+	__u32 number = bank_in_force();
+	struct rule_bank *bank = bpf_map_lookup_elem(&rules, &number);
 	__u64 *known, seen = 0;
 	struct ethhdr *ethernet;
 
