@@ -1,15 +1,16 @@
 //! Every way to get the configuration wrong has a file in `bad-configs/`, and beside it the text
-//! that a user then reads. `BLESS=1 cargo test -p braid-daemon` writes the texts anew; read the
-//! difference before you commit it.
+//! that a user then reads; what is accepted and odd is in `odd-configs/`.
+//! `BLESS=1 cargo test -p braid-daemon` writes the texts anew; read the difference before you commit
+//! it.
 
 use std::fs;
 use std::path::Path;
 
 use braid_daemon::config::{Config, Paint};
 
-#[test]
-fn bad_configurations_are_met_with_the_expected_words() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bad-configs");
+/// Holds every `.toml` of a folder against the `.txt` beside it; `say` is what is said of it.
+fn against_golden(folder: &str, least: usize, say: impl Fn(&str, &str) -> String) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let bless = std::env::var_os("BLESS").is_some();
     let mut seen = 0;
     let mut wrong = Vec::new();
@@ -21,21 +22,37 @@ fn bad_configurations_are_met_with_the_expected_words() {
         seen += 1;
         let name = path.file_name().unwrap().to_str().unwrap();
         let text = fs::read_to_string(&path).unwrap();
-        let said = match Config::parse(name, &text) {
-            Ok(_) => "accepted\n".to_owned(),
-            Err(error) => error.render(Paint::Plain),
-        };
+        let said = say(name, &text);
         let golden = path.with_extension("txt");
         if bless {
             fs::write(&golden, &said).unwrap();
         }
         let expected = fs::read_to_string(&golden).unwrap_or_default();
-        if said != expected || said == "accepted\n" {
+        if said != expected {
             wrong.push(format!("{name}: expected\n{expected}\nbut got\n{said}"));
         }
     }
-    assert!(seen >= 15, "only {seen} files in {}", folder.display());
+    assert!(seen >= least, "only {seen} files in {}", folder.display());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn bad_configurations_are_met_with_the_expected_words() {
+    against_golden("tests/bad-configs", 30, |name, text| {
+        let error = Config::parse(name, text).expect_err(name);
+        error.render(Paint::Plain)
+    });
+}
+
+#[test]
+fn odd_configurations_are_accepted_with_the_expected_words() {
+    against_golden("tests/odd-configs", 5, |name, text| {
+        match Config::check(name, text) {
+            Ok((_, warnings)) if warnings.is_empty() => "nothing odd\n".to_owned(),
+            Ok((_, warnings)) => warnings.render(Paint::Plain),
+            Err(error) => panic!("{}", error.render(Paint::Plain)),
+        }
+    });
 }
 
 #[test]

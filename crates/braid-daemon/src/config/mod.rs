@@ -8,6 +8,7 @@
 //! - Unknown keys are errors: a misspelt key that is silently ignored is the worst kind of default.
 //! - A value with a unit is a string of its own type (`"20 Mbit/s"`); a bare number never is one.
 
+mod conflict;
 mod domain;
 mod liveness;
 mod matcher;
@@ -31,7 +32,7 @@ pub use domain::{DomainPattern, HostName};
 pub use liveness::LivenessConfig;
 pub use matcher::{Dscp, IpProtocol, IpVersion, Mac, PortRange, Prefix, UidRange};
 pub use policy::{Failback, Policy};
-pub use problem::{ConfigError, Paint, Problem};
+pub use problem::{ConfigError, Paint, Problem, Warnings};
 pub use rule::{Action, CgroupPath, RuleConfig, WhenDown};
 pub use sticky::Sticky;
 pub use target::{HttpTarget, Target};
@@ -174,6 +175,15 @@ impl Config {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn parse(name: &str, text: &str) -> Result<Config, ConfigError> {
+        Config::check(name, text).map(|(config, _)| config)
+    }
+
+    /// As [`Config::parse`], with what is odd about a configuration that is accepted: rules that can
+    /// never match, and rules that take a part of each other's flows.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn check(name: &str, text: &str) -> Result<(Config, Warnings), ConfigError> {
         read::read(name, text)
     }
 

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use miette::{
-    Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, SourceCode,
+    Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, Severity,
+    SourceCode,
 };
 
 /// Columns that diagnostics are wrapped to.
@@ -53,22 +54,51 @@ impl ConfigError {
                 format!("error: cannot read the configuration {path}: {source}\n")
             }
             ConfigError::Invalid { name, problems } => {
-                let theme = match paint {
-                    Paint::Colour => GraphicalTheme::unicode(),
-                    Paint::Plain => GraphicalTheme::unicode_nocolor(),
-                };
-                let handler = GraphicalReportHandler::new_themed(theme).with_width(WIDTH);
-                let mut text = String::new();
-                for problem in problems {
-                    // Writing to a string has no way to go wrong.
-                    let _ = handler.render_report(&mut text, problem);
-                    text.push('\n');
-                }
-                text.push_str(&format!("error: {} in {name}\n", count(problems.len())));
-                text
+                let text = shown(problems, paint);
+                format!("{text}error: {} in {name}\n", count(problems.len()))
             }
         }
     }
+}
+
+/// What is odd about a configuration that is accepted: in the order of the file.
+#[derive(Debug, Default)]
+pub struct Warnings(pub(super) Vec<Problem>);
+
+impl Warnings {
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing is odd.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each with file, line, column, caret and what to do, as [`ConfigError::render`]; empty if
+    /// there are none.
+    #[must_use]
+    pub fn render(&self, paint: Paint) -> String {
+        shown(&self.0, paint)
+    }
+}
+
+fn shown(problems: &[Problem], paint: Paint) -> String {
+    let theme = match paint {
+        Paint::Colour => GraphicalTheme::unicode(),
+        Paint::Plain => GraphicalTheme::unicode_nocolor(),
+    };
+    let handler = GraphicalReportHandler::new_themed(theme).with_width(WIDTH);
+    let mut text = String::new();
+    for problem in problems {
+        // Writing to a string has no way to go wrong.
+        let _ = handler.render_report(&mut text, problem);
+        text.push('\n');
+    }
+    text
 }
 
 fn count(problems: usize) -> String {
@@ -84,6 +114,7 @@ pub struct Problem {
     what: String,
     labels: Vec<(Range<usize>, String)>,
     fix: Option<String>,
+    severity: Severity,
     source: Option<Arc<NamedSource<String>>>,
 }
 
@@ -98,8 +129,15 @@ impl Problem {
             what: what.into(),
             labels: vec![(at, label.into())],
             fix: None,
+            severity: Severity::Error,
             source: None,
         }
+    }
+
+    /// Makes it something odd, which does not stop the configuration from being used.
+    pub(super) fn warning(mut self) -> Problem {
+        self.severity = Severity::Warning;
+        self
     }
 
     /// Adds what to do about it.
@@ -135,6 +173,10 @@ impl fmt::Display for Problem {
 impl std::error::Error for Problem {}
 
 impl Diagnostic for Problem {
+    fn severity(&self) -> Option<Severity> {
+        Some(self.severity)
+    }
+
     fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
         self.fix
             .as_ref()

@@ -13,7 +13,7 @@ use miette::NamedSource;
 use toml::de::{DeTable, DeValue};
 
 use super::policy::{Failback, Policy};
-use super::problem::{ConfigError, Problem};
+use super::problem::{ConfigError, Problem, Warnings};
 use super::table::{At, Table, wrong_type};
 use super::{ApiConfig, Config, DatapathConfig, Hook, LanConfig, LivenessConfig, MetricsConfig};
 use uplinks::Draft;
@@ -82,8 +82,8 @@ pub(super) const SECTIONS: &[(&str, &[&str])] =
 /// What a wrong `sticky` is told.
 const STICKY_FIX: &str = "write \"off\", or a time from \"1 s\" to \"24 h\" like \"10 min\"";
 
-pub(super) fn read(name: &str, text: &str) -> Result<Config, ConfigError> {
-    let mut problems = Vec::new();
+pub(super) fn read(name: &str, text: &str) -> Result<(Config, Warnings), ConfigError> {
+    let (mut problems, mut warnings) = (Vec::new(), Vec::new());
     let (document, syntax) = DeTable::parse_recoverable(text);
     for error in syntax {
         let at = error.span().unwrap_or(0..0);
@@ -93,24 +93,27 @@ pub(super) fn read(name: &str, text: &str) -> Result<Config, ConfigError> {
     // would mislead, so meaning waits until the text can be read.
     let mut config = Config::default();
     if problems.is_empty() {
-        config = top(document.get_ref(), &mut problems);
-    }
-    if problems.is_empty() {
-        return Ok(config);
+        config = top(document.get_ref(), &mut problems, &mut warnings);
     }
     let source = Arc::new(NamedSource::new(name, text.to_owned()));
-    problems.sort_by_key(Problem::offset);
-    let problems = problems
-        .into_iter()
-        .map(|problem| problem.within(&source))
-        .collect();
+    if problems.is_empty() {
+        return Ok((config, Warnings(in_order(warnings, &source))));
+    }
     Err(ConfigError::Invalid {
         name: name.to_owned(),
-        problems,
+        problems: in_order(problems, &source),
     })
 }
 
-fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> Config {
+fn in_order(mut problems: Vec<Problem>, source: &Arc<NamedSource<String>>) -> Vec<Problem> {
+    problems.sort_by_key(Problem::offset);
+    problems
+        .into_iter()
+        .map(|problem| problem.within(source))
+        .collect()
+}
+
+fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<Problem>) -> Config {
     let mut table = Table::new(TOP.0, TOP.1, document);
     let policy = table.word("policy", &Policy::NAMES, problems);
     let sticky = table.parsed("sticky", STICKY_FIX, problems);
@@ -120,7 +123,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> Config {
         .map_or_else(LivenessConfig::default, |(inner, _)| {
             liveness::liveness(inner, problems)
         });
-    let rules = rules::rules(&mut table, &drafts, problems);
+    let rules = rules::rules(&mut table, &drafts, problems, warnings);
     let lan = section(&mut table, "lan", problems).map(|(inner, _)| lan(inner, &drafts, problems));
     let datapath = section(&mut table, "datapath", problems)
         .map_or_else(DatapathConfig::default, |(inner, _)| {

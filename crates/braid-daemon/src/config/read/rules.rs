@@ -1,7 +1,11 @@
 //! `[[rule]]`.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
+use braid_balance::{MAX_CLASSES, MAX_RULES};
+
+use super::super::conflict::{Conflict, conflicts};
 use super::super::matcher::{Dscp, IpProtocol, IpVersion, UidRange};
 use super::super::policy::Policy;
 use super::super::problem::Problem;
@@ -10,6 +14,7 @@ use super::super::sticky::Sticky;
 use super::super::table::{At, Table, nearest};
 use super::uplinks::{Draft, check_label};
 use super::{RULE, SECTIONS, STICKY_FIX};
+use crate::rules::entries;
 
 /// Rules that go by domain: the datapath has a bit for each.
 const MAX_DOMAIN_RULES: usize = 64;
@@ -20,7 +25,9 @@ pub(super) fn rules(
     table: &mut Table<'_, '_>,
     uplinks: &[Draft],
     problems: &mut Vec<Problem>,
+    warnings: &mut Vec<Problem>,
 ) -> Vec<RuleConfig> {
+    let before = problems.len();
     let mut rules = Vec::new();
     let mut names: Vec<At<String>> = Vec::new();
     let tables = super::tables(table, "rule", problems);
@@ -35,16 +42,96 @@ pub(super) fn rules(
         names.push(name);
         rules.extend(rule);
     }
-    let mut by_domain = rules
-        .iter()
-        .zip(&names)
-        .filter(|(rule, _)| !rule.domain.is_empty());
-    if let Some((_, name)) = by_domain.nth(MAX_DOMAIN_RULES) {
-        let what = format!("more than {MAX_DOMAIN_RULES} rules with `domain`");
-        let fix = "put domains with the same `use` into one rule's list";
-        problems.push(Problem::new(what, name.at.clone(), "one too many").fix(fix));
+    // Only of rules that could all be read is it known which is which.
+    if problems.len() == before {
+        limits(&rules, &names, problems);
+        warnings.extend(
+            conflicts(&rules)
+                .iter()
+                .map(|(place, conflict)| odd(&rules, &names, *place, conflict)),
+        );
     }
     rules
+}
+
+/// What the datapath has room for.
+fn limits(rules: &[RuleConfig], names: &[At<String>], problems: &mut Vec<Problem>) {
+    let one_too_many = |place: usize, what: String, fix: &str| {
+        Problem::new(what, names[place].at.clone(), "one too many").fix(fix)
+    };
+    let by_domain = (0..rules.len()).filter(|place| !rules[*place].domain.is_empty());
+    if let Some(place) = by_domain.clone().nth(MAX_DOMAIN_RULES) {
+        let what = format!("more than {MAX_DOMAIN_RULES} rules with `domain`");
+        let fix = "put domains with the same `use` into one rule's list";
+        problems.push(one_too_many(place, what, fix));
+    }
+    let mut room = MAX_RULES;
+    let mut kinds = BTreeSet::new();
+    for (place, rule) in rules.iter().enumerate() {
+        if rule.action == Action::None {
+            continue;
+        }
+        let takes = entries(rule).len();
+        if takes > room {
+            let what = format!(
+                "the rules come to more than {MAX_RULES} combinations: {:?} alone to {takes}",
+                rule.name
+            );
+            let fix = "a rule with lists is one for each combination of their entries: \
+                       write wider prefixes or ranges";
+            problems.push(one_too_many(place, what, fix));
+            return;
+        }
+        room -= takes;
+        kinds.insert((&rule.action, rule.when_down, rule.sticky));
+        if kinds.len() == MAX_CLASSES {
+            let what = format!("more than {} kinds of treatment", MAX_CLASSES - 1);
+            let fix = "`use`, `when_down` and `sticky` together make the kind: use fewer";
+            problems.push(one_too_many(place, what, fix));
+            return;
+        }
+    }
+}
+
+/// What to say about a rule that stands in another one's way.
+fn odd(rules: &[RuleConfig], names: &[At<String>], place: usize, conflict: &Conflict) -> Problem {
+    let (name, at) = (&rules[place].name, names[place].at.clone());
+    let other = |first: &usize| (&rules[*first].name, names[*first].at.clone());
+    let problem = match conflict {
+        Conflict::Nothing => Problem::new(
+            format!("rule {name:?} matches nothing"),
+            at,
+            "asks for what no flow is at once",
+        )
+        .fix("addresses must be of one IP version; link-layer addresses are of a LAN's clients, users and control groups of this machine's own programs"),
+        Conflict::Hidden(first) => {
+            let (first, first_at) = other(first);
+            Problem::new(format!("rule {name:?} never matches"), at, "is asked after")
+                .also(first_at, "takes all of it")
+                .fix(format!("put it before {first:?}, or remove one of the two"))
+        }
+        Conflict::Overlap(first) => {
+            let (first, first_at) = other(first);
+            Problem::new(
+                format!("rules {first:?} and {name:?} match some flows alike"),
+                at,
+                "is asked after",
+            )
+            .also(first_at, "decides what both match")
+            .fix("put first what should win; nothing to do if that is so")
+        }
+        Conflict::TooEarly(first) => {
+            let (first, first_at) = other(first);
+            Problem::new(
+                format!("rule {name:?} is carried out before {first:?}"),
+                at,
+                "by the kernel's routing",
+            )
+            .also(first_at, "asks for what routing does not know")
+            .fix("match them apart by source, destination, protocol, ports, uid, user or family")
+        }
+    };
+    problem.warning()
 }
 
 /// One rule while it is being read.

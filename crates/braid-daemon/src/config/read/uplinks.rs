@@ -31,6 +31,7 @@ pub(super) struct Draft {
     pub device: At<String>,
     weight: Option<At<u32>>,
     capacity: Option<At<Rate>>,
+    overflow: Option<Range<usize>>,
     /// Neither a weight nor a capacity is written, not even a wrong one.
     shareless: bool,
     pub config: UplinkConfig,
@@ -121,7 +122,7 @@ fn uplink(inner: &DeTable<'_>, at: Range<usize>, problems: &mut Vec<Problem>) ->
         ports: ports.map(|ports| ports.value).unwrap_or_default(),
         tier: tier.map_or(FIRST_TIER, |tier| tier.value as u8),
         metered: metered.unwrap_or(false),
-        overflow: overflow.map(|share| share.value),
+        overflow: overflow.as_ref().map(|share| share.value),
         targets,
     };
     Some(Draft {
@@ -129,6 +130,7 @@ fn uplink(inner: &DeTable<'_>, at: Range<usize>, problems: &mut Vec<Problem>) ->
         device,
         weight,
         capacity,
+        overflow: overflow.map(|overflow| overflow.at),
         shareless,
         config,
     })
@@ -236,6 +238,29 @@ fn check_gateways(
     }
 }
 
+/// A tier has a load as a whole: all of its uplinks say when they want help, or none does.
+fn across_tiers(drafts: &[Draft], problems: &mut Vec<Problem>) {
+    for draft in drafts
+        .iter()
+        .filter(|draft| draft.config.overflow.is_none())
+    {
+        let tier = draft.config.tier;
+        let other = drafts
+            .iter()
+            .find(|o| o.config.tier == tier && o.overflow.is_some());
+        if let Some((other, at)) = other.and_then(|o| Some((o, o.overflow.clone()?))) {
+            let what = format!("uplink {:?} has no overflow", draft.name.value);
+            let label = format!("is of tier {tier} too");
+            let fix = "add a line like overflow = \"80 %\", or give it another tier";
+            problems.push(
+                Problem::new(what, draft.device.at.clone(), label)
+                    .also(at, format!("{:?} has one", other.name.value))
+                    .fix(fix),
+            );
+        }
+    }
+}
+
 /// What only shows when uplinks are seen side by side.
 fn across_uplinks(drafts: &[Draft], problems: &mut Vec<Problem>) {
     for (i, draft) in drafts.iter().enumerate() {
@@ -264,6 +289,7 @@ fn across_uplinks(drafts: &[Draft], problems: &mut Vec<Problem>) {
         let what = format!("more than {MAX_UPLINKS} uplinks");
         problems.push(Problem::new(what, extra.device.at.clone(), "one too many"));
     }
+    across_tiers(drafts, problems);
     let capacity = drafts.iter().find_map(|draft| draft.capacity.as_ref());
     let weight = drafts.iter().find_map(|draft| draft.weight.as_ref());
     let one_has_both = drafts
