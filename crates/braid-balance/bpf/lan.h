@@ -12,10 +12,14 @@
 
 #define PACKET_HOST 0 // skb->pkt_type: addressed to us, as opposed to bridged or broadcast
 
-// Hands a packet that may open a flow to the stack.
+// Hands a packet that may open a flow to the stack. One whose source is the machine's own address
+// on an uplink would leave as an answer of a published port does. IPv4's stack drops it, IPv6's
+// does not.
 static __always_inline int take_long_way(struct __sk_buff *skb, const struct packet *packet,
 					 enum reason reason)
 {
+	if (bpf_map_lookup_elem(&own_addresses, &packet->source))
+		return leave(REASON_lan_spoofed, DROP);
 	learn_mac(skb, packet);
 	return leave(reason, PASS);
 }

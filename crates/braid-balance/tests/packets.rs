@@ -226,6 +226,17 @@ fn a_datagrams_other_port_stays_even_or_odd() {
 }
 
 #[test]
+fn nobody_in_a_lan_has_our_addresses() {
+    let probe = Probe::new();
+    for own in OUTSIDE.as_flattened() {
+        let server = if own.is_ipv4() { SERVER_V4 } else { SERVER_V6 };
+        probe
+            .lan(&build::tcp((*own, 4000), (server, 80), SYN, b""))
+            .is(Dropped, "lan_spoofed");
+    }
+}
+
+#[test]
 fn protocols_without_ports_go_by_address() {
     let probe = Probe::new();
     let gre = |from| build::packet(from, SERVER_V4, 47, vec![0; 16], None);
