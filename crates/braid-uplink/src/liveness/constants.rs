@@ -11,6 +11,8 @@ pub(super) const SILENCE_MIN: Duration = Duration::from_millis(100);
 pub(super) const SILENCE_MAX: Duration = Duration::from_millis(1500);
 /// Half the time between two looks at the counters while something moves.
 pub(super) const HALF_TICK: Duration = Duration::from_millis(25);
+/// Packets that are no further apart than this are traffic that suffers from a silence.
+pub(super) const FOLLOWS: Duration = Duration::from_millis(300);
 /// A burst lasts at least this long: shorter gaps are everyday on radio links.
 pub(super) const BURST_MIN: Duration = Duration::from_millis(200);
 /// Between two probes of a burst: losses on a link come in runs of a few tens of milliseconds.
@@ -22,8 +24,9 @@ pub(super) const SALVO: u32 = 3;
 pub(super) const CHANCE: f64 = 1e-7;
 /// Loss that is assumed at least and at most for that number: 6 to 46 probes.
 pub(super) const ASSUMED_LOSS: (f64, f64) = (0.05, 0.7);
-/// When some but too few targets answer, a burst lasts at least this long.
-pub(super) const TOO_FEW_MIN: Duration = Duration::from_secs(1);
+/// It lasts this long where there is no hurry: no traffic suffers, or some targets do answer. A line
+/// whose round trip jumps is then not taken for a dead one.
+pub(super) const PATIENT_MIN: Duration = Duration::from_secs(1);
 /// Connections or repeated segments without any answer that say something: one or two may have
 /// been to hosts that are not there.
 pub(super) const UNANSWERED: u64 = 3;
@@ -88,6 +91,8 @@ pub(super) const RTT_LEAVE: f64 = 0.7;
 
 // Return.
 
+/// So long after a death, an answer to what was asked before it takes the death back.
+pub(super) const PREMATURE: Duration = Duration::from_millis(1500);
 /// Good probes in a row after a device came back: it was seen to go, so less is in doubt.
 pub(super) const RISE_RETURNED: u32 = 3;
 /// How long an uplink has to answer before it returns, after its first death …
@@ -104,5 +109,7 @@ pub(super) const FORGET: Duration = Duration::from_secs(300);
 /// Called later than this after it asked to be, answers may be waiting: nothing dies before they
 /// had time to be read.
 pub(super) const LATE: Duration = Duration::from_millis(100);
+/// By how much such lateness may put off a death.
+pub(super) const GRACE_MAX: Duration = Duration::from_secs(1);
 /// Called later than this, the machine slept or the clock jumped: what was under way is forgotten.
 pub(super) const ASLEEP: Duration = Duration::from_secs(2);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use braid_core::UplinkId;
 
-use super::constants::{DEAF_AFTER, HTTP_AGAIN, LOST_MIN, PORTAL_AFTER, RTO};
+use super::constants::{DEAF_AFTER, HTTP_AGAIN, LOST_MIN, PORTAL_AFTER, PREMATURE, RTO};
 use super::damping::Damping;
 use super::families::Families;
 use super::loss::Loss;
@@ -32,6 +32,8 @@ pub(super) struct Guard {
     pub(super) traffic: Traffic,
     pub(super) families: Families,
     pub(super) damping: Damping,
+    /// The damping before a death that late answers may take back.
+    pub(super) premature: Option<Damping>,
     pub(super) suspicion: Option<Suspicion>,
     pub(super) recovery: Option<Recovery>,
     pub(super) trial_at: Option<Instant>,
@@ -66,6 +68,7 @@ impl Guard {
             traffic: Traffic::default(),
             families: Families::default(),
             damping: Damping::default(),
+            premature: None,
             suspicion: None,
             recovery: None,
             trial_at: None,
@@ -184,6 +187,10 @@ impl Guard {
             && self.families.answered(now, v6)
         {
             self.family_changed(now, v6);
+        }
+        let died = now.saturating_duration_since(self.since);
+        if self.verdict == Verdict::Dead && often && flight.sent < self.since && died < PREMATURE {
+            self.take_back(now);
         }
         let counts = match self.verdict {
             Verdict::Portal => self.panel.target(seat).is_http(),

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::constants::{
-    BY_TRAFFIC, DEAF_AFTER, HOLD, HOLD_TRIAL, HTTP_KEEN, LOSS_LEAVE, ONE_WAY, RISE_RETURNED,
-    RTT_LEAVE, SLOW_FOR,
+    BY_TRAFFIC, DEAF_AFTER, GRACE_MAX, HOLD, HOLD_TRIAL, HTTP_KEEN, LOSS_LEAVE, ONE_WAY,
+    RISE_RETURNED, RTT_LEAVE, SLOW_FOR,
 };
 use super::families::Families;
 use super::guard::Guard;
@@ -106,8 +106,10 @@ impl Guard {
     /// When the burst will be proof, if nothing is heard.
     pub(super) fn proof_at(&self) -> Option<Instant> {
         let suspicion = self.suspicion.as_ref()?;
-        let proof = suspicion.proof_at(&self.panel, self.rtt.timeout())?;
-        Some(proof.max(self.grace))
+        let hurry = self.traffic.suffers_from(self.traffic.patience(&self.rtt));
+        let proof = suspicion.proof_at(&self.panel, self.rtt.timeout(), hurry)?;
+        // A machine that is always late must come to a conclusion, too.
+        Some(proof.max(self.grace.min(proof + GRACE_MAX)))
     }
 
     fn judge_suspicion(&mut self, now: Instant) {
@@ -160,6 +162,7 @@ impl Guard {
 
     /// With a trial it returns after that hold without having answered.
     fn die(&mut self, now: Instant, evidence: Evidence, trial: Option<Duration>) {
+        self.premature = Some(self.damping);
         self.damping.strike(now);
         self.forget_quality(now);
         self.trial_at = trial.map(|first| now + self.damping.hold(first));
@@ -205,7 +208,24 @@ impl Guard {
         }
     }
 
+    /// An answer to what was asked before the death: the way has become long, and was not broken.
+    pub(super) fn take_back(&mut self, now: Instant) {
+        let Some(damping) = self.premature.take() else {
+            return;
+        };
+        self.damping = damping;
+        let evidence = Evidence {
+            window: now.saturating_duration_since(self.since),
+            probes: 1,
+            answers: 1,
+            detail: Some("the answers were only late".to_owned()),
+            ..self.evidence(Cause::Answers)
+        };
+        self.rise(now, evidence);
+    }
+
     fn rise(&mut self, now: Instant, evidence: Evidence) {
+        self.premature = None;
         self.recovery = None;
         self.trial_at = None;
         self.forget_quality(now);
@@ -281,17 +301,15 @@ impl Guard {
         let rtt = self.rtt.smoothed().unwrap_or_default();
         let slow = rtt >= rules.degraded_rtt;
         self.slow_since = slow.then(|| self.slow_since.unwrap_or(now));
-        let Some(loss) = self.loss.known() else {
-            return;
-        };
         let limit = rules.degraded_loss.fraction();
-        let too_lossy = limit > 0.0 && loss >= limit;
+        let loss = self.loss.known();
+        let too_lossy = limit > 0.0 && loss.is_some_and(|loss| loss >= limit);
         let too_slow = self.slow_since.is_some_and(|since| now >= since + SLOW_FOR);
         if self.verdict == Verdict::Up && (too_lossy || too_slow) {
             let cause = if too_lossy { Cause::Loss } else { Cause::Delay };
             self.change(now, Verdict::Degraded, self.evidence(cause));
         } else if self.verdict == Verdict::Degraded
-            && loss <= limit * LOSS_LEAVE
+            && loss.is_none_or(|loss| loss <= limit * LOSS_LEAVE)
             && rtt <= rules.degraded_rtt.mul_f64(RTT_LEAVE)
         {
             self.change(now, Verdict::Up, self.evidence(Cause::Recovered));

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::constants::{BURST_MIN, BURST_PACE, KEEN, SALVO, TOO_FEW_MIN};
+use super::constants::{BURST_MIN, BURST_PACE, KEEN, PATIENT_MIN, SALVO};
 use super::panel::{Flight, Panel, Seat};
 
 /// Why an uplink is suspect.
@@ -94,14 +94,21 @@ impl Suspicion {
         flight.sent >= self.from && self.witnesses.contains(&flight.seat)
     }
 
-    /// When silence will be proof, if it lasts; `None` while too few probes are under way.
-    pub(super) fn proof_at(&self, panel: &Panel, rto: Duration) -> Option<Instant> {
-        let window = if self.heard.is_empty() {
-            BURST_MIN.max(rto)
-        } else {
-            TOO_FEW_MIN.max(rto * 2)
+    /// When silence will be proof, if it lasts; `None` while too few probes are under way. There is
+    /// a hurry from that time on if traffic suffers.
+    pub(super) fn proof_at(
+        &self,
+        panel: &Panel,
+        rto: Duration,
+        hurry: Option<Instant>,
+    ) -> Option<Instant> {
+        let patient = self.began + PATIENT_MIN.max(rto * 2);
+        let end = match hurry {
+            Some(from) if self.heard.is_empty() => {
+                patient.min(self.began.max(from) + BURST_MIN.max(rto))
+            }
+            _ => patient,
         };
-        let end = self.began + window;
         let Some(missing) = self.too_many.checked_sub(self.lost + 1) else {
             return Some(end);
         };

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Sample;
-use super::constants::{HALF_TICK, SILENCE_MAX, SILENCE_MIN, UNANSWERED};
+use super::constants::{FOLLOWS, HALF_TICK, SILENCE_MAX, SILENCE_MIN, UNANSWERED};
 use super::rtt::Rtt;
 
 /// What the traffic of one uplink has told so far.
@@ -19,6 +19,8 @@ pub(super) struct Traffic {
     /// When something last moved, and when something last came in.
     pub(super) moved: Option<Instant>,
     pub(super) received: Option<Instant>,
+    /// The last packets were sent within a short time.
+    follows: bool,
 }
 
 /// A time in which something is missing.
@@ -90,6 +92,8 @@ impl Traffic {
             self.unheard.get_or_insert(silence);
         }
         if moved.sent > 0 || moved.received > 0 {
+            let pause = self.moved.map(|at| now.saturating_duration_since(at));
+            self.follows = pause.is_some_and(|pause| pause <= FOLLOWS);
             self.moved = Some(now);
         }
         moved.received > 0
@@ -112,6 +116,14 @@ impl Traffic {
     /// What is under way is no longer known to be; counters go on from where they are.
     pub(super) fn forget(&mut self) {
         (self.silence, self.unheard) = (None, None);
+    }
+
+    /// Since when traffic suffers from a silence that outlasted `patience`. A silence that probes
+    /// have explained counts while packets follow each other.
+    pub(super) fn suffers_from(&self, patience: Duration) -> Option<Instant> {
+        let silence = self.silence?;
+        let counts = !silence.explained || self.follows;
+        counts.then_some(silence.since + patience)
     }
 
     /// After how much silence an uplink is suspect, where `probes` know the way as well.

@@ -43,7 +43,7 @@ fn a_black_hole_is_found_within_400_ms_where_some_traffic_is() {
 fn a_black_hole_is_found_by_probes_alone_where_there_is_no_traffic() {
     for rtt in [20, 150] {
         let found = deaths(100, rtt * MS, None);
-        assert!(*found.last().unwrap() <= 2 * SECOND, "{rtt} ms: {found:?}");
+        assert!(*found.last().unwrap() <= 2500 * MS, "{rtt} ms: {found:?}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use braid_uplink::liveness::{Cause, Rules, Target, Verdict};
 
-use crate::sim::{MS, SECOND, Sim, id, watched};
+use crate::sim::{MS, SECOND, Scatter, Sim, id, watched};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -13,20 +13,61 @@ fn target(text: &str) -> Target {
     text.parse().unwrap()
 }
 
+/// 10 % loss and 300 ms of jitter, each way.
+fn spoil(sim: &mut Sim, seed: u64) {
+    let scatters = [
+        Scatter::Above,
+        Scatter::Uniform,
+        Scatter::Normal,
+        Scatter::Pareto,
+    ];
+    let traffics = [None, Some(25 * MS), Some(250 * MS), Some(3 * SECOND)];
+    let line = sim.line(0);
+    line.rtt = 40 * MS;
+    line.loss = 0.1;
+    line.jitter = 300 * MS;
+    line.scatter = scatters[seed as usize % 4];
+    line.traffic = traffics[seed as usize / 4 % 4];
+    // In order, a packet that takes six seconds holds up all others: a dead line, while it lasts.
+    line.in_order = seed / 16 % 2 == 0 && line.scatter != Scatter::Pareto;
+}
+
 #[test]
 fn loss_and_jitter_never_kill() {
-    let traffics = [None, Some(25 * MS), Some(250 * MS), Some(3 * SECOND)];
-    for seed in 0..80 {
+    for seed in 0..320 {
         let mut sim = Sim::new(seed, 1, &Rules::default());
-        let line = sim.line(0);
-        line.rtt = 40 * MS;
-        line.loss = 0.1;
-        line.jitter = 300 * MS;
-        line.in_order = seed % 2 == 0;
-        line.traffic = traffics[seed as usize / 2 % 4];
+        spoil(&mut sim, seed);
         sim.run(5 * MINUTE);
         assert_eq!(sim.deaths(), 0, "seed {seed}:\n{}", sim.story());
     }
+}
+
+#[test]
+fn a_good_line_that_turns_bad_is_taken_for_dead_for_a_moment_at_most() {
+    let (mut short, mut long) = (0, 0);
+    for seed in 0..320 {
+        let mut sim = Sim::new(seed, 1, &Rules::default());
+        let settle = 10 * SECOND + sim.chance(SECOND);
+        sim.run(settle);
+        spoil(&mut sim, seed);
+        while sim
+            .wait(MINUTE, |sim| sim.verdict(0) == Verdict::Dead)
+            .is_some()
+        {
+            let back = sim.wait(MINUTE, |sim| sim.verdict(0) != Verdict::Dead);
+            match back.unwrap() {
+                back if back <= SECOND => short += 1,
+                back if back <= 5 * SECOND => long += 1,
+                back => panic!("seed {seed}: {back:?}\n{}", sim.story()),
+            }
+            assert!(short + long < 320, "seed {seed}:\n{}", sim.story());
+        }
+    }
+    println!("taken for dead {short} times of 320 for a moment, {long} times for seconds");
+    assert!(
+        long * 10 <= short,
+        "{short} for a moment, {long} for seconds"
+    );
 }
 
 #[test]

@@ -19,12 +19,41 @@ pub const SECOND: Duration = Duration::from_secs(1);
 /// How often the daemon reads the counters while something moves.
 const TICK: Duration = Duration::from_millis(50);
 
+/// How delays scatter, as the lab's emulator has it; the jitter is its scale.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scatter {
+    /// From nothing to the jitter more.
+    Above,
+    /// Evenly around the mean, or normally with the jitter as standard deviation.
+    Uniform,
+    Normal,
+    /// Pareto with shape 3 and the jitter as mean: mostly little, now and then much.
+    Pareto,
+}
+
+impl Scatter {
+    fn draw(self, dice: &mut SmallRng) -> f64 {
+        let unit: f64 = dice.random();
+        match self {
+            Scatter::Above => unit,
+            Scatter::Uniform => 2.0 * unit - 1.0,
+            Scatter::Normal => {
+                let radius = (-2.0 * (1.0 - unit).ln()).sqrt();
+                let angle = std::f64::consts::TAU * dice.random::<f64>();
+                (radius * angle.cos()).clamp(-3.0, 3.0)
+            }
+            Scatter::Pareto => (2.0 * ((1.0 - unit).powf(-1.0 / 3.0) - 1.0)).min(20.0),
+        }
+    }
+}
+
 /// One uplink's line to the internet.
 pub struct Line {
     /// Round trip without jitter.
     pub rtt: Duration,
-    /// Up to so much more, each way, evenly spread.
+    /// The scale by which delays scatter, each way, and how they do.
     pub jitter: Duration,
+    pub scatter: Scatter,
     /// Share lost, each way.
     pub loss: f64,
     /// Packets do not overtake each other.
@@ -52,6 +81,7 @@ impl Line {
         Line {
             rtt: 20 * MS,
             jitter: Duration::ZERO,
+            scatter: Scatter::Above,
             loss: 0.0,
             in_order: true,
             dead_out: false,
@@ -77,7 +107,9 @@ impl Line {
         if dead || dice.random_bool(self.loss) {
             return None;
         }
-        let arrives = now + self.rtt / 2 + self.jitter.mul_f64(dice.random());
+        let scattered = self.jitter.as_secs_f64() * self.scatter.draw(dice);
+        let delay = (self.rtt / 2).as_secs_f64() + scattered;
+        let arrives = now + Duration::from_secs_f64(delay.max(0.0));
         let latest = &mut self.latest[usize::from(inwards)];
         if !self.in_order {
             return Some(arrives);
