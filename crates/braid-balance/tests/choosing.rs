@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use Verdict::{Dropped, Sent};
 use braid_balance::{
-    Choice, ClassEntry, ClassId, Family, KernelTime, Name, RuleEntry, Site, UplinkEntry, Walk,
+    Choice, ClassEntry, ClassId, Family, KernelTime, Name, NameBit, RuleEntry, Site, UplinkEntry,
+    Walk,
 };
 use braid_core::UplinkId;
 use braid_packet::build;
@@ -257,6 +258,43 @@ fn what_a_client_keeps_to_ends_with_time_death_or_command() {
         .expect("forgetting");
     assert_eq!(forgotten, 1);
     assert_eq!(probe.datapath.borrow().sticky().expect("sticky"), []);
+}
+
+#[test]
+fn a_flow_that_moves_stays_in_its_class() {
+    let probe = Probe::new();
+    set_classes(&probe, &[class(0, &[0]), class(1, &[0])]);
+    let mark = NameBit::new(3).expect("a mark");
+    let named = RuleEntry {
+        name: Some(mark),
+        class: ClassId(1),
+        ..RuleEntry::default()
+    };
+    set_rules(&probe, &[named]);
+    let name = Name {
+        rules: mark.mask(),
+        site: 0,
+        expires: KernelTime::now().after(LONG),
+    };
+    let mut datapath = probe.datapath.borrow_mut();
+    datapath.learn_names(&[(SERVER_V4, name)]).expect("names");
+    drop(datapath);
+    let quic = build::udp((CLIENT, 5500), (SERVER_V4, 443), b"x");
+    probe.forwarded(&quic).is(Sent, "out_new");
+    // By now the rule would not know it, and its client may open nothing.
+    let mut uplinks = probe.world.uplinks();
+    uplinks[0].accepts_new = false;
+    let mut datapath = probe.datapath.borrow_mut();
+    datapath.forget_names(&[SERVER_V4]).expect("names");
+    datapath.limit_clients(&[CLIENT]).expect("limits");
+    datapath.set_uplinks(&uplinks).expect("uplinks");
+    drop(datapath);
+    set_classes(&probe, &[class(1, &[1])]);
+    let moved = probe.forwarded(&quic).is(Sent, "out_new");
+    assert_eq!(uplink(&moved), 1);
+    let flow = flow_of(&probe, CLIENT, 5500);
+    assert_eq!((flow.class, flow.rule), (ClassId(1), Some(0)));
+    assert_eq!(flow.choice, Choice::Moved);
 }
 
 // --- who may not ------------------------------------------------------------------------------
