@@ -12,10 +12,13 @@
 mod apply;
 mod asked;
 mod leaving;
+mod noticing;
 mod returning;
 mod start;
 mod upkeep;
 mod watching;
+
+use std::os::fd::OwnedFd;
 
 use braid_balance::Datapath;
 use braid_uplink::liveness::ProbeAnswer;
@@ -24,6 +27,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 
 use self::leaving::Leaving;
+use self::noticing::Noticing;
 use self::watching::Watching;
 
 use crate::classes::Classes;
@@ -62,6 +66,7 @@ pub struct Engine {
     pub(crate) classes: Classes,
     watching: Watching,
     leaving: Leaving,
+    noticing: Noticing,
     limits: Limits,
     /// What the machine calls what rules name; looked up at start, at a reload and with each run.
     system: System,
@@ -79,6 +84,8 @@ pub struct Started {
     pub engine: Engine,
     /// Tells when to [`Engine::reconcile`].
     pub watch: Watch,
+    /// Readable while there is something for [`Engine::hear_notices`].
+    pub notices: OwnedFd,
     /// How probes fared, for [`Engine::hear`].
     pub answers: UnboundedReceiver<ProbeAnswer>,
     /// What was taken.
@@ -109,6 +116,7 @@ impl Engine {
         let found = braid_uplink::choose(snapshot, &self.selection);
         let changes = self.roster.update(&found, snapshot, &self.settings);
         self.passed_over = self.not_members(found);
+        self.note_own_addresses(snapshot);
         self.watch_members();
         // Neither a slow log nor a full disk may come before it.
         let steered = self.steer();

@@ -2,7 +2,10 @@
 
 use std::mem;
 
+use braid_uplink::Snapshot;
+
 use crate::engine::Engine;
+use crate::events::EventKind;
 use crate::failure::Failure;
 use crate::settings::Settings;
 
@@ -16,8 +19,17 @@ impl Engine {
     pub async fn reload(&mut self) -> Result<(), Failure> {
         let outcome = self.try_reload().await;
         match &outcome {
-            Ok(()) => tracing::info!("configuration reloaded"),
-            Err(failure) => tracing::warn!(%failure, "configuration not reloaded"),
+            Ok(()) => {
+                tracing::info!("configuration reloaded");
+                let text = "the configuration was read again and is at work";
+                self.events.note(EventKind::Reloaded, None, text, None);
+            }
+            Err(failure) => {
+                tracing::warn!(%failure, "configuration not reloaded");
+                let text = "the configuration was read again and refused: the one before it stays";
+                let why = Some(failure.to_string());
+                self.events.note(EventKind::ReloadRefused, None, text, why);
+            }
         }
         self.trouble.reload = outcome.as_ref().err().cloned();
         outcome
@@ -35,15 +47,23 @@ impl Engine {
 
         let before = mem::replace(&mut self.settings, settings);
         let selected = mem::replace(&mut self.selection, selection);
-        let outcome = self.reconcile(&snapshot).await;
+        let outcome = self.work_by_settings(&snapshot).await;
         if outcome.is_err() {
             self.settings = before;
             self.selection = selected;
-            if let Err(failure) = self.reconcile(&snapshot).await {
+            if let Err(failure) = self.work_by_settings(&snapshot).await {
                 tracing::warn!(%failure, "cannot go back to the old configuration");
             }
         }
         outcome
+    }
+
+    async fn work_by_settings(&mut self, snapshot: &Snapshot) -> Result<(), Failure> {
+        self.look_up_system();
+        // A user who reloads has seen which uplinks are back.
+        self.classes.let_back();
+        self.follow_names()?;
+        self.reconcile(snapshot).await
     }
 }
 

@@ -1,10 +1,13 @@
 //! The daemon's loop: one thread that owns everything and does one thing at a time.
 
 use std::future::pending;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use braid_uplink::liveness::ProbeAnswer;
 use braid_uplink::{Snapshot, Watch};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, yield_now};
@@ -96,6 +99,7 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
         engine: started.engine,
         watch: started.watch,
         answers: started.answers,
+        notices: readiness(started.notices)?,
         supervisor,
         sweep_at: Instant::now() + SWEEP_EVERY,
         retry_at: None,
@@ -140,6 +144,7 @@ struct Loop<'a> {
     engine: Engine,
     watch: Watch,
     answers: mpsc::UnboundedReceiver<ProbeAnswer>,
+    notices: AsyncFd<OwnedFd>,
     supervisor: Supervisor,
     sweep_at: Instant,
     /// A change of the network is not followed to its end; when to go on.
@@ -156,6 +161,7 @@ impl Loop<'_> {
     ) -> Option<oneshot::Sender<Result<DownReport, Failure>>> {
         loop {
             let next_tick = Instant::from_std(self.engine.next_tick());
+            let next_fragments = self.engine.next_fragments().map(Instant::from_std);
             tokio::select! {
                 told = signals.next() => match told {
                     Told::End => return None,
@@ -182,6 +188,18 @@ impl Loop<'_> {
                 }
                 Some(answer) = self.answers.recv() => {
                     let outcome = self.engine.hear(answer);
+                    self.see_to(outcome);
+                }
+                Ok(mut ready) = self.notices.readable() => {
+                    let outcome = self.engine.hear_notices();
+                    if !matches!(outcome, Ok(true)) {
+                        ready.clear_ready();
+                    }
+                    drop(ready);
+                    self.see_to(outcome.map(drop));
+                }
+                () = until(next_fragments) => {
+                    let outcome = self.engine.send_fragments_on();
                     self.see_to(outcome);
                 }
                 () = sleep_until(next_tick) => self.tick().await,
@@ -258,6 +276,16 @@ impl Loop<'_> {
         *trouble = Some(failure);
         self.retry_at = Some(Instant::now() + RETRY);
     }
+}
+
+/// Waits upon a descriptor.
+#[expect(
+    deprecated,
+    reason = "what replaces it is unsafe, for descriptors that somebody else may close; this one is owned"
+)]
+fn readiness(descriptor: OwnedFd) -> Result<AsyncFd<OwnedFd>, Failure> {
+    AsyncFd::with_interest(descriptor, Interest::READABLE)
+        .map_err(|error| Failure::io("listen to the datapath", &error))
 }
 
 async fn until(at: Option<Instant>) {

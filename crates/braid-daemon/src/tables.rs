@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use braid_balance::{ClassEntry, RuleEntry, UplinkEntry};
+use braid_balance::{ClassEntry, ClassId, RuleEntry, UplinkEntry};
 use braid_core::UplinkId;
 
 /// Everything that decides where a new flow goes.
@@ -85,16 +85,24 @@ impl Tables {
     /// The classes to set before these rules, when others are at work: those of both, so that no
     /// flow is put into a class that is not there.
     pub fn classes_of_both(&self, applied: &Tables) -> Vec<ClassEntry> {
-        let is_new = |class: &&ClassEntry| self.classes.iter().all(|other| other.id != class.id);
-        let old = applied.classes.iter().filter(is_new);
+        let gone = applied.new_classes(self);
+        let gone = |class: &&ClassEntry| gone.contains(&class.id);
+        let old = applied.classes.iter().filter(gone);
         self.classes.iter().chain(old).cloned().collect()
+    }
+
+    /// Classes that there are here and not there.
+    pub fn new_classes(&self, applied: &Tables) -> Vec<ClassId> {
+        let known = |id| applied.classes.iter().any(|class| class.id == id);
+        let ids = self.classes.iter().map(|class| class.id);
+        ids.filter(|id| !known(*id)).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use braid_balance::{ClassId, Exit, Layer, Walk};
+    use braid_balance::{Exit, Layer, Walk};
 
     fn entry(id: u8, ifindex: u32, accepts_new: bool) -> UplinkEntry {
         UplinkEntry {

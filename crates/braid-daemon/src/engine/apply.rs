@@ -10,8 +10,7 @@ use crate::classes::Standing;
 use crate::failure::Failure;
 use crate::plumbing::{Bypass, Desired, Divert, INNER_V4, INNER_V6};
 use crate::roster::Member;
-use crate::rules::RuleBook;
-use crate::rules::System;
+use crate::rules::{RuleBook, System};
 use crate::tables::Tables;
 
 impl Engine {
@@ -66,6 +65,11 @@ impl Engine {
         }
     }
 
+    /// Asks the machine anew what it calls that which rules name.
+    pub(crate) fn look_up_system(&mut self) {
+        self.system = System::look_up(&self.settings);
+    }
+
     /// How the uplinks stand.
     pub(crate) fn standings(&self) -> Vec<Standing> {
         let load = |member: &Member| {
@@ -88,6 +92,12 @@ impl Engine {
                 }
             }
             Some(applied) => {
+                // A number that was somebody else's once means other uplinks now.
+                let fresh = tables.new_classes(applied);
+                if !fresh.is_empty() {
+                    self.datapath
+                        .forget_sticky(|sticky| fresh.contains(&sticky.class))?;
+                }
                 let both = tables.classes_of_both(applied);
                 self.datapath.set_classes(&both)?;
                 self.datapath.set_rules(&tables.rules)?;

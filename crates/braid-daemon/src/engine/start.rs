@@ -10,6 +10,7 @@ use braid_uplink::{Selection, Snapshot};
 use tokio::sync::mpsc::{self, UnboundedSender};
 
 use super::leaving::Leaving;
+use super::noticing::Noticing;
 use super::watching::Watching;
 use super::{Engine, Started};
 use crate::classes::Classes;
@@ -80,6 +81,10 @@ impl Engine {
         );
         match brought_up.await {
             Ok((engine, report)) => Ok(Started {
+                notices: engine
+                    .noticing
+                    .readiness()
+                    .map_err(|error| Failure::io("listen to the datapath", &error))?,
                 engine,
                 watch,
                 answers,
@@ -128,6 +133,7 @@ impl Engine {
             classes,
             watching: Watching::new(tell),
             leaving: Leaving::default(),
+            noticing: Noticing::new(datapath.notices()?),
             limits: Limits::default(),
             system: System::look_up(&settings),
             rules: RuleBook::default(),
@@ -150,6 +156,7 @@ impl Engine {
                 .note(EventKind::Trouble, None, text, Some(why.clone()));
             engine.trouble.lost_state = Some(why);
         }
+        engine.follow_names()?;
         step("setting up routes");
         engine.reconcile(snapshot).await?;
         let text = match &opened {

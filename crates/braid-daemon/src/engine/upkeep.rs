@@ -1,8 +1,6 @@
 //! What is done every few seconds: flows that ended are removed, hogs are limited, and what was
 //! learnt is let go of in time.
 
-use std::net::IpAddr;
-
 use braid_balance::{KernelTime, SweepReport};
 
 use super::Engine;
@@ -58,17 +56,5 @@ impl Engine {
         let evidence = format!("it holds {flows} flows, its share is {share}");
         self.events
             .note(EventKind::ClientLimited, None, text, Some(evidence));
-    }
-
-    /// Who may open no more flows for now.
-    #[must_use]
-    pub fn limited_clients(&self) -> Vec<IpAddr> {
-        self.limits.limited()
-    }
-
-    /// What has ended, the datapath knows by itself.
-    fn forget_names(&mut self) -> Result<(), Failure> {
-        self.names.expire(KernelTime::now());
-        Ok(())
     }
 }

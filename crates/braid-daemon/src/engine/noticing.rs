@@ -1,0 +1,120 @@
+//! What the datapath hands over: answers of name servers, and fragments that came too early.
+//!
+//! What bounds it: the ring's size in the kernel, [`AT_ONCE`] notices before others have their turn,
+//! [`braid_balance::Fragments`]' own bounds, and those of [`crate::names`]. A flood of either fills
+//! its own room and nothing else.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use braid_balance::{Fragments, KernelTime, Notice, Notices};
+use braid_uplink::Snapshot;
+
+use super::Engine;
+use crate::failure::Failure;
+use crate::plumbing::{INNER_V4, INNER_V6};
+
+/// Notices that are taken before others have their turn.
+const AT_ONCE: usize = 256;
+/// How soon to look again whether the first piece of a held fragment has come.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// What is needed for it.
+pub(super) struct Noticing {
+    notices: Notices,
+    fragments: Fragments,
+    /// When to look again whether first fragments have come; `None`: nothing is held.
+    look_at: Option<Instant>,
+}
+
+impl Noticing {
+    pub fn new(notices: Notices) -> Noticing {
+        Noticing {
+            notices,
+            fragments: Fragments::new(),
+            look_at: None,
+        }
+    }
+
+    /// A descriptor of its own that is readable while there are notices.
+    pub fn readiness(&self) -> io::Result<OwnedFd> {
+        self.notices.as_fd().try_clone_to_owned()
+    }
+}
+
+impl Engine {
+    /// When [`Engine::send_fragments_on`] is due; `None`: nothing is held.
+    #[must_use]
+    pub fn next_fragments(&self) -> Option<Instant> {
+        self.noticing.look_at
+    }
+
+    /// Takes what the datapath hands over. `true`: there may be more.
+    ///
+    /// # Errors
+    /// The tables cannot be written.
+    pub fn hear_notices(&mut self) -> Result<bool, Failure> {
+        let now = KernelTime::now();
+        for _ in 0..AT_ONCE {
+            match self.noticing.notices.next() {
+                None => return self.send_fragments_on().map(|()| false),
+                Some(Notice::Fragment(fragment)) => {
+                    // One for which there is no room is lost, as it would be without us.
+                    self.noticing.fragments.hold(fragment, now);
+                }
+                Some(Notice::DnsAnswer { from, payload, .. }) => {
+                    match self.names.handle_answer(now, from, &payload) {
+                        Ok(learnt) => {
+                            self.datapath.learn_names(&learnt.learn)?;
+                            self.datapath.forget_names(&learnt.forget)?;
+                        }
+                        Err(lie) => tracing::debug!(?lie, "an answer is not believed"),
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+        self.send_fragments_on().map(|()| true)
+    }
+
+    /// Sends on the held fragments whose first one has come by now.
+    ///
+    /// # Errors
+    /// They cannot be sent.
+    pub fn send_fragments_on(&mut self) -> Result<(), Failure> {
+        let Noticing {
+            fragments, look_at, ..
+        } = &mut self.noticing;
+        *look_at = None;
+        if fragments.is_empty() {
+            return Ok(());
+        }
+        self.datapath.reinject(fragments, KernelTime::now())?;
+        if !fragments.is_empty() {
+            *look_at = Some(Instant::now() + LOOK_AGAIN);
+        }
+        Ok(())
+    }
+
+    /// Has names mean what the settings say now.
+    pub(crate) fn follow_names(&mut self) -> Result<(), Failure> {
+        let known = self.names.set_rules(&self.settings);
+        self.datapath.learn_names(&known)?;
+        self.datapath.hand_over_answers(self.names.listens())?;
+        Ok(())
+    }
+
+    /// Takes note of the machine's own addresses, which no name elsewhere has.
+    pub(super) fn note_own_addresses(&mut self, snapshot: &Snapshot) {
+        let own = snapshot.addresses.iter().map(|address| address.address);
+        let inner = [INNER_V4.into(), INNER_V6.into()];
+        self.names.set_own(own.chain(inner));
+    }
+
+    pub(super) fn forget_names(&mut self) -> Result<(), Failure> {
+        let ended = self.names.expire(KernelTime::now());
+        self.datapath.forget_names(&ended)?;
+        Ok(())
+    }
+}
