@@ -147,8 +147,8 @@ def test_top_needs_a_terminal_and_says_so(net: Topology, start_braid: StartBraid
 def test_top_shows_uplinks_and_ends_with_q(make_network: MakeNetwork, start_braid: StartBraid) -> None:
     net = make_network(*PLAIN)
     daemon = start_braid(net)
-    command = f"{binary()} --run-dir {daemon.run_dir} top --every 0.2"
-    # `script` gives it a terminal; what is typed is what we feed it.
+    command = f"stty rows 40 cols 120; exec {binary()} --run-dir {daemon.run_dir} top --every 0.2"
+    # `script` gives it a terminal, which has no size by itself; what is typed is what we feed it.
     keys = net.scratch / "keys"
     run(["mkfifo", keys])
     argv = ["sh", "-c", f"script -qec '{command}' /dev/null < {keys}"]
