@@ -13,6 +13,7 @@ mod control;
 mod drive;
 mod options;
 mod packet;
+mod probe;
 mod state;
 mod trace;
 mod units;
@@ -22,6 +23,7 @@ pub use config::config;
 pub use control::control;
 pub use options::options;
 pub use packet::packet;
+pub use probe::probe;
 pub use state::state;
 pub use trace::trace;
 pub use units::units;
@@ -31,11 +33,12 @@ pub use uplinks::uplinks;
 pub type Target = fn(&[u8]);
 
 /// Every target by name, which is also the name of its corpus directory and of its fuzzer.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("config", config),
     ("control", control),
     ("options", options),
     ("packet", packet),
+    ("probe", probe),
     ("state", state),
     ("trace", trace),
     ("units", units),

@@ -134,21 +134,14 @@ impl FromStr for Target {
             return Ok(Target::Icmp(address));
         }
         if let Some(rest) = text.strip_prefix("tcp:") {
-            let at: SocketAddr = rest
-                .parse()
-                .map_err(|_| refuse("tcp: wants address:port, IPv6 in brackets"))?;
-            return match at.port() {
-                0 => Err(refuse("port 0 cannot be asked")),
-                _ => Ok(Target::Tcp(at)),
-            };
+            let at = endpoint(rest).ok_or(refuse("tcp: wants address:port, IPv6 in brackets"))?;
+            return Ok(Target::Tcp(at));
         }
         if let Some(rest) = text.strip_prefix("dns:") {
             let (server, name) = rest.split_once('/').unwrap_or((rest, ""));
-            let server = match (bare(server), server.parse::<SocketAddr>()) {
-                (Some(address), _) => SocketAddr::new(address, DNS_PORT),
-                (None, Ok(at)) if at.port() != 0 => at,
-                _ => return Err(refuse("dns: wants an address, or address:port")),
-            };
+            let on_its_port = bare(server).map(|address| SocketAddr::new(address, DNS_PORT));
+            let server = on_its_port.or_else(|| endpoint(server));
+            let server = server.ok_or(refuse("dns: wants an address, or address:port"))?;
             let name = name.strip_suffix('.').unwrap_or(name);
             if !name.is_empty() && !is_name(name) {
                 return Err(refuse("what is asked for is no host name"));
@@ -172,6 +165,13 @@ fn bare(text: &str) -> Option<IpAddr> {
         Some(inner) => inner.parse().ok().map(IpAddr::V6),
         None => text.parse().ok(),
     }
+}
+
+/// Address and port. No scope: what is to tell whether the internet is there is not on the link.
+fn endpoint(text: &str) -> Option<SocketAddr> {
+    let at: SocketAddr = text.parse().ok()?;
+    let scoped = matches!(at, SocketAddr::V6(at) if at.scope_id() != 0);
+    (at.port() != 0 && !scoped).then_some(at)
 }
 
 fn http(rest: &str) -> Result<Target, &'static str> {
@@ -225,5 +225,57 @@ impl<'de> Deserialize<'de> for Target {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Target, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_written_as_they_are_read() {
+        for (text, shown) in [
+            ("icmp:1.1.1.1", "icmp:1.1.1.1"),
+            ("icmp:[2620:fe::fe]", "icmp:2620:fe::fe"),
+            ("tcp:[2001:db8::1]:443", "tcp:[2001:db8::1]:443"),
+            ("dns:9.9.9.9", "dns:9.9.9.9"),
+            (
+                "dns:2620:fe::fe/Example.org.",
+                "dns:2620:fe::fe/Example.org",
+            ),
+            ("dns:[2620:fe::fe]:5353/a.b", "dns:[2620:fe::fe]:5353/a.b"),
+            ("http://Example.org", "http://example.org/"),
+            ("http://example.org:80/x?y=1", "http://example.org/x?y=1"),
+            ("http://[2001:db8::1]:8080/x", "http://[2001:db8::1]:8080/x"),
+        ] {
+            let target: Target = text.parse().unwrap();
+            assert_eq!(target.to_string(), shown);
+            assert_eq!(shown.parse(), Ok(target));
+        }
+    }
+
+    #[test]
+    fn what_is_no_target_says_why() {
+        for (text, why) in [
+            ("1.1.1.1", "a target is icmp:ADDRESS"),
+            ("icmp:example.org", "wants an address"),
+            ("icmp:fe80::1%2", "wants an address"),
+            ("tcp:1.1.1.1", "wants address:port"),
+            ("tcp:1.1.1.1:0", "wants address:port"),
+            ("tcp:[fe80::1%2]:443", "wants address:port"),
+            ("dns:1.1.1.1/-x.org", "no host name"),
+            ("dns:resolver.example", "wants an address"),
+            ("http://", "neither an address nor a name"),
+            ("http://a b/", "neither an address nor a name"),
+            ("http://example.org:http/", "the port is no number"),
+            ("http://example.org/\r\nX: y", "no spaces"),
+            ("https://example.org/", "a target is icmp:ADDRESS"),
+        ] {
+            let error = text.parse::<Target>().unwrap_err().to_string();
+            assert!(
+                error.contains(why) && error.contains(&format!("{text:?}")),
+                "{error}"
+            );
+        }
     }
 }
