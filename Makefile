@@ -1,12 +1,12 @@
 # Braid: every target sets up what it needs by itself (tools/setup; SETUP=skip leaves that out).
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build demo test check bench experiments fuzz clean setup setup-rust
+.PHONY: help build package demo test check bench experiments fuzz clean setup setup-rust
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO := cargo
 PYTHON_BIN := .venv/bin
-SHELL_SCRIPTS := tools/setup .ci/run fuzz/run
+SHELL_SCRIPTS := tools/setup .ci/run fuzz/run $(addprefix packaging/debian/,build postinst prerm postrm)
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 
 help: ## this list
@@ -24,6 +24,9 @@ endif
 
 build: setup-rust ## build the braid binary into target/release
 	$(CARGO) build --release --locked --bins
+
+package: build ## a Debian package in target/debian
+	packaging/debian/build target/release/braid target/debian
 
 demo: setup build ## two emulated uplinks, one page and one bulk load, alone and together (root)
 	$(PYTHON_BIN)/braid-lab run demo
