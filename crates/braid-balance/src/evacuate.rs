@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use aya::maps::{HashMap, MapData};
 use braid_core::{MAX_UPLINKS, UplinkId};
+use braid_packet::Packet;
 use braid_packet::build::{self, End, flags};
 use serde::Serialize;
 
@@ -214,9 +215,25 @@ fn repeat(
     };
     let age = KernelTime::now().since(KernelTime::from_nanos(words.at));
     match words.bytes.get(..words.length as usize) {
-        Some(packet) if age < WORDS_STALE => injector.outwards(packet),
+        Some(packet) if age < WORDS_STALE => injector.outwards(&summed(packet)),
         _ => Ok(false),
     }
+}
+
+/// The packet with its checksum complete: the program may have seen it before the device that was to
+/// complete it.
+fn summed(packet: &[u8]) -> Vec<u8> {
+    let mut bytes = packet.to_vec();
+    let Ok(headers) = Packet::parse(packet) else {
+        return bytes;
+    };
+    if let (Some(at), Some(sum)) = (headers.checksum_offset(), headers.transport_checksum())
+        && bytes[at..at + 2] != [0, 0]
+    {
+        let sum = if sum == 0 { 0xffff } else { sum };
+        bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    }
+    bytes
 }
 
 /// Changes a flow, unless it is gone. What a program writes at the same moment may be lost: some
