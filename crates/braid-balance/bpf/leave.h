@@ -41,17 +41,29 @@ static __always_inline int through(const struct packet *packet, const struct upl
 	return bpf_redirect_neigh(uplink->ifindex, &hop, sizeof(hop), 0);
 }
 
-// The same for a packet that came through the stack, and so has a route already (the one into
-// braid0), while the uplink's neighbour may be unknown: the kernel keeps such a packet until the
-// neighbour answers and then sends it to the neighbour of *that* route, with a wrong MAC address.
 // Without a given hop the kernel looks up the route anew by the rewritten addresses, for which
-// routing must have a rule "from <uplink's address>". A flow that was answered has a neighbour, so
-// only the first packets of each pay for the lookup.
+// routing must have a rule "from <uplink's address>".
 static __always_inline int through_route(const struct uplink *uplink)
 {
 	if (uplink->layer == LAYER_L3)
 		return bpf_redirect(uplink->ifindex, 0);
 	return bpf_redirect_neigh(uplink->ifindex, 0, 0, 0);
+}
+
+// As through(), for a packet that came through the stack and so has a route already, the one into
+// braid0. While the uplink's neighbour is unknown the kernel keeps the packet, and sends it to the
+// neighbour of *that* route in the end, with a wrong MAC address. No helper takes a route off, but
+// what a tunnel is told about a packet takes its place and has no neighbour. Eight bytes are the
+// structure's first version, which every kernel takes.
+static __always_inline int through_anew(struct __sk_buff *skb, const struct packet *packet,
+					const struct uplink *uplink)
+{
+	__u64 nothing = 0;
+
+	if (uplink->layer == LAYER_L2 &&
+	    bpf_skb_set_tunnel_key(skb, (struct bpf_tunnel_key *)&nothing, sizeof(nothing), 0))
+		return through_route(uplink);
+	return through(packet, uplink);
 }
 
 // Bytes of the largest IP packet that this sk_buff becomes on the wire.

@@ -343,7 +343,7 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 		return leave(REASON_out_rewrite_failed, DROP);
 	if (apply(skb, &packet, &rewrite))
 		return leave(REASON_out_rewrite_failed, DROP);
-	return leave(reason, found.kept ? through(&packet, uplink) : through_route(uplink));
+	return leave(reason, through_anew(skb, &packet, uplink));
 }
 
 #endif

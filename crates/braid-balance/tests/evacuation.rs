@@ -295,7 +295,7 @@ fn flows_are_released_from_an_uplink_that_works() {
         stays.echo(b"here");
         let flow = |what: fn(&braid_balance::Flow) -> bool| {
             let flows = datapath.flows().expect("flows");
-            flows.into_iter().find(|flow| what(flow)).expect("a flow")
+            flows.into_iter().find(what).expect("a flow")
         };
         assert_eq!(flow(|flow| flow.protocol.0 == 17).outer, before);
         let after = support::net::ask(&socket, quic).expect("an answer");

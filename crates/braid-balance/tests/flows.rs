@@ -206,6 +206,23 @@ fn errors_of_the_network_reach_the_sender() {
     assert_eq!(reason(&datapath, "in_icmp_error"), 4);
 }
 
+/// While the neighbour is asked for its address the kernel holds the packet; what it then puts on
+/// the wire must be for that neighbour.
+#[test]
+fn an_answered_flow_survives_a_forgotten_neighbour() {
+    let world = World::new();
+    world.serve();
+    let (_datapath, _) = world.start(&world.options(HookKind::Auto));
+    everyone(&world, PORT, |server| {
+        let socket = udp_socket(server);
+        let seen = ask(&socket, server).expect("an answer");
+        ask(&socket, server).expect("an answer");
+        let device = format!("wan{}", uplink_of(seen));
+        world.host.ip(&format!("neigh flush dev {device}"));
+        assert_eq!(ask(&socket, server).expect("no packet lost"), seen);
+    });
+}
+
 #[test]
 fn path_mtu_is_learnt_through_the_translation() {
     let world = World::new();
