@@ -204,13 +204,9 @@ impl Guard {
         }
     }
 
-    /// Probes answer, so silence has another reason.
     fn clear(&mut self) {
         self.suspicion = None;
-        if let Some(silence) = &mut self.traffic.silence {
-            silence.explained = true;
-        }
-        self.traffic.unheard = None;
+        self.traffic.explain();
     }
 
     fn wrong(&mut self, now: Instant, flight: &Flight, what: String) {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Sample;
-use super::constants::{FOLLOWS, HALF_TICK, SILENCE_MAX, SILENCE_MIN, UNANSWERED};
+use super::constants::{FOLLOWS, HALF_TICK, SILENCE_MAX, SILENCE_MIN, STREAM, UNANSWERED};
 use super::rtt::Rtt;
 
 /// What the traffic of one uplink has told so far.
@@ -12,13 +12,15 @@ pub(super) struct Traffic {
     last: Option<(Instant, Sample)>,
     /// Round trips of handshakes: to many hosts, so with more spread than those of probes.
     pub(super) rtt: Rtt,
-    /// Packets went out, and nothing has come in since.
+    /// Packets went out, or a stream came in, and nothing has come in since.
     pub(super) silence: Option<Silence>,
     /// Connections were asked for, and none has been answered since, whatever else came in.
     pub(super) unheard: Option<Silence>,
     /// When something last moved, and when something last came in.
     pub(super) moved: Option<Instant>,
     pub(super) received: Option<Instant>,
+    /// Since when it has come in without a pause.
+    stream: Option<Instant>,
     /// The last packets were sent within a short time.
     follows: bool,
 }
@@ -81,9 +83,14 @@ impl Traffic {
             explained: false,
         };
         if moved.received > 0 {
+            let pause = self.received.map(|at| now.saturating_duration_since(at));
+            if pause.is_none_or(|pause| pause > FOLLOWS) {
+                self.stream = None;
+            }
+            self.stream.get_or_insert(now);
             self.silence = None;
             self.received = Some(now);
-        } else if moved.sent > 0 {
+        } else if self.stream_ends() || moved.sent > 0 {
             self.silence.get_or_insert(silence);
         }
         if moved.answers > 0 {
@@ -97,6 +104,26 @@ impl Traffic {
             self.moved = Some(now);
         }
         moved.received > 0
+    }
+
+    /// A stream has just ended: whoever only receives sends nothing when nothing comes, so this is
+    /// all that is seen of a line that falls silent under a download. To be called when nothing
+    /// came in; says so once.
+    fn stream_ends(&mut self) -> bool {
+        let (Some(began), Some(last)) = (self.stream.take(), self.received) else {
+            return false;
+        };
+        last.saturating_duration_since(began) >= STREAM
+    }
+
+    /// Probes answer, so silence has another reason. Where nothing was sent there is none: a stream
+    /// was over.
+    pub(super) fn explain(&mut self) {
+        self.silence = self.silence.take().filter(|s| self.since(s).sent > 0);
+        if let Some(silence) = &mut self.silence {
+            silence.explained = true;
+        }
+        self.unheard = None;
     }
 
     fn add_round_trips(&mut self, old: &Sample, new: &Sample) {

@@ -8,11 +8,21 @@ use crate::sim::{MS, SECOND, Sim};
 
 /// From the beginning of a silence to the verdict, over many seeds, sorted.
 fn deaths(seeds: u64, rtt: Duration, traffic: Option<Duration>) -> Vec<Duration> {
+    deaths_under(seeds, rtt, traffic, false)
+}
+
+fn deaths_under(
+    seeds: u64,
+    rtt: Duration,
+    traffic: Option<Duration>,
+    download: bool,
+) -> Vec<Duration> {
     let mut found = Vec::new();
     for seed in 0..seeds {
         let mut sim = Sim::new(seed, 2, &Rules::default());
         sim.line(0).rtt = rtt;
         sim.line(0).traffic = traffic;
+        sim.line(0).download = download;
         let settle = 5 * SECOND + sim.chance(SECOND);
         sim.run(settle);
         assert_eq!(sim.changes.len(), 0, "seed {seed}:\n{}", sim.story());
@@ -36,6 +46,14 @@ fn a_black_hole_is_found_within_400_ms_where_some_traffic_is() {
             *found.last().unwrap() <= longest * MS,
             "{rtt} ms: {found:?}"
         );
+    }
+}
+
+#[test]
+fn a_black_hole_is_found_as_fast_under_a_download_that_sends_nothing() {
+    for rtt in [20, 50] {
+        let found = deaths_under(200, rtt * MS, Some(MS), true);
+        assert!(*found.last().unwrap() <= 500 * MS, "{rtt} ms: {found:?}");
     }
 }
 

@@ -88,6 +88,21 @@ fn traffic_that_nobody_answers_kills_nothing_and_costs_five_probes_a_second() {
 }
 
 #[test]
+fn a_download_that_is_over_costs_a_few_probes_once() {
+    let mut sim = Sim::new(1, 1, &Rules::default());
+    sim.run(10 * SECOND);
+    sim.line(0).download = true;
+    sim.line(0).traffic = Some(MS);
+    sim.run(5 * SECOND);
+    let before = sim.line(0).probes;
+    sim.line(0).traffic = None;
+    sim.run(10 * SECOND);
+    let probes = sim.line(0).probes - before;
+    assert!((10..22).contains(&probes), "{probes} probes in 10 s");
+    assert_eq!(sim.deaths(), 0, "{}", sim.story());
+}
+
+#[test]
 fn a_quiet_line_costs_a_probe_a_second_and_a_metered_one_a_tenth_of_that() {
     for (metered, most) in [(false, 70), (true, 8)] {
         let rules = Rules {

@@ -69,6 +69,8 @@ pub struct Line {
     pub traffic: Option<Duration>,
     /// Nobody answers the traffic.
     pub one_way: bool,
+    /// It only comes in, as a download does whose acknowledgements do not count.
+    pub download: bool,
     latest: [Instant; 2],
     sample: Sample,
     traffic_at: Instant,
@@ -90,6 +92,7 @@ impl Line {
             silent: BTreeSet::new(),
             traffic: None,
             one_way: false,
+            download: false,
             latest: [now; 2],
             sample: Sample::default(),
             traffic_at: now,
@@ -305,20 +308,22 @@ impl Sim {
                     .verdict
                     .takes_new_flows();
                 // Light traffic is new connections, which go where new flows may go.
-                if takes {
+                if line.download {
+                    sent.push((*uplink, true));
+                } else if takes {
                     line.sample.sent += 1;
                     line.sample.syns += u64::from(!line.one_way);
-                    sent.push(*uplink);
+                    sent.push((*uplink, false));
                 }
             }
         }
-        for uplink in sent {
+        for (uplink, inwards) in sent {
             let what = What::Flow {
-                inwards: false,
-                syn: true,
+                inwards,
+                syn: !inwards,
                 sent: now,
             };
-            self.launch(uplink, false, what);
+            self.launch(uplink, inwards, what);
         }
     }
 
@@ -340,8 +345,8 @@ impl Sim {
             } => {
                 line.sample.received += 1;
                 line.sample.syn_answers += u64::from(syn);
-                line.sample.rtt_samples += 1;
-                line.sample.rtt_us_sum += self.now.duration_since(sent).as_micros() as u64;
+                line.sample.rtt_samples += u64::from(syn);
+                line.sample.rtt_us_sum += u64::from(syn) * self.now.duration_since(sent).as_micros() as u64;
             }
             What::Flow { syn, sent, .. } if !line.one_way && !line.portal => {
                 self.launch(
