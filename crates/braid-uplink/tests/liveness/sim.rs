@@ -346,7 +346,8 @@ impl Sim {
                 line.sample.received += 1;
                 line.sample.syn_answers += u64::from(syn);
                 line.sample.rtt_samples += u64::from(syn);
-                line.sample.rtt_us_sum += u64::from(syn) * self.now.duration_since(sent).as_micros() as u64;
+                line.sample.rtt_us_sum +=
+                    u64::from(syn) * self.now.duration_since(sent).as_micros() as u64;
             }
             What::Flow { syn, sent, .. } if !line.one_way && !line.portal => {
                 self.launch(
