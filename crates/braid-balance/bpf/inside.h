@@ -24,15 +24,15 @@ static __always_inline long way_back(struct __sk_buff *skb, const struct workben
 	return bpf_fib_lookup(skb, route, sizeof(*route), 0);
 }
 
-// Whether the way back says that nobody behind a LAN device has this source: it leads outside, or
-// nowhere. What leads to the machine itself the stack has judged already. Before Linux 5.13 the
+// Whether the way back says that nobody behind a LAN device has this source: it leads outside,
+// nowhere, or to the machine itself, which only IPv4's stack minds. Before Linux 5.13 the
 // device asked for stays in place where the neighbour is unknown, so an uplink that is found there
 // must be found from the LAN device too.
 static __always_inline int is_spoofed(struct __sk_buff *skb, const struct workbench *work,
 				      long result, struct bpf_fib_lookup *route)
 {
 	if (result == BPF_FIB_LKUP_RET_BLACKHOLE || result == BPF_FIB_LKUP_RET_UNREACHABLE ||
-	    result == BPF_FIB_LKUP_RET_PROHIBIT)
+	    result == BPF_FIB_LKUP_RET_PROHIBIT || result == BPF_FIB_LKUP_RET_NOT_FWDED)
 		return 1;
 	if (result == BPF_FIB_LKUP_RET_NO_NEIGH && uplink_of(route->ifindex))
 		result = way_back(skb, work, skb->ingress_ifindex, route);

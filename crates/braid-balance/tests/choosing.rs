@@ -339,6 +339,8 @@ fn a_source_that_the_lan_does_not_have_opens_nothing() {
         ("2001:db8:7::7", false), // by default
         ("2001:db8:1::7", false), // an uplink's network
         ("fd00:66::1", false),    // nowhere
+        ("192.0.0.8", false),     // the machine itself
+        ("64:ff9b:1:6272::8", false),
     ] {
         let source = ip(source);
         let server = if source.is_ipv4() {
