@@ -49,7 +49,7 @@ fn hashes_are_the_same_in_rust() {
             ..class(0, &slots)
         };
         set_classes(&probe, &[entry]);
-        for host in 0..40_u8 {
+        for host in 1..=40_u8 {
             let client = IpAddr::from([10, 1, 0, host]);
             let remote = IpAddr::from([192, 0, 2, host.wrapping_mul(97)]);
             let client6 = IpAddr::from([0xfd00, 1, 0, 0, 0, 0, 0, host.into()]);
