@@ -11,6 +11,7 @@
 mod config;
 mod control;
 mod drive;
+mod names;
 mod options;
 mod packet;
 mod probe;
@@ -21,6 +22,7 @@ mod uplinks;
 
 pub use config::config;
 pub use control::control;
+pub use names::names;
 pub use options::options;
 pub use packet::packet;
 pub use probe::probe;
@@ -33,9 +35,10 @@ pub use uplinks::uplinks;
 pub type Target = fn(&[u8]);
 
 /// Every target by name, which is also the name of its corpus directory and of its fuzzer.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 10] = [
     ("config", config),
     ("control", control),
+    ("names", names),
     ("options", options),
     ("packet", packet),
     ("probe", probe),

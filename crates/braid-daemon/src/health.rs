@@ -1,5 +1,7 @@
 //! What is not as it should be, in words that say what it means.
 
+mod wishes;
+
 use std::time::{Duration, Instant};
 
 use braid_balance::Counters;
@@ -120,6 +122,7 @@ pub fn health(engine: &Engine) -> Vec<Health> {
             fix: "connect it, or take it out of the configuration".into(),
         });
     }
+    health.extend(wishes::unmet(engine));
     if let Some(failure) = &engine.trouble.reconcile {
         health.push(Health {
             code: "behind".into(),

@@ -4,6 +4,9 @@
 //! one for each combination. Rules with `use = "none"` become none at all: the kernel's routing
 //! carries them out before the datapath sees a packet (see [`crate::plumbing`]).
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

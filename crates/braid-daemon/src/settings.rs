@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use braid_core::Rate;
 use braid_uplink::{Discovery, Override, Selection, Wanted};
 
-use crate::config::{Config, FIRST_TIER, Policy, Ports, RuleConfig, UplinkConfig};
+use crate::config::{Action, Config, FIRST_TIER, Policy, Ports, RuleConfig, UplinkConfig};
 use crate::failure::Failure;
 
 /// What `braid up` says besides the file, and over it.
@@ -92,7 +92,8 @@ impl Settings {
             overrides.check_names(&names)?;
         }
         weights.extend(overrides.weights.iter().cloned());
-        if !config.policy.uses_weights() {
+        let weighs = |rule: &RuleConfig| matches!(&rule.action, Action::Policy(policy) if policy.uses_weights());
+        if !config.policy.uses_weights() && !config.rules.iter().any(weighs) {
             weights.clear();
         }
         Ok(Settings {

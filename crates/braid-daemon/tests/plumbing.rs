@@ -7,7 +7,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use braid_core::UplinkId;
-use braid_daemon::plumbing::{Desired, Divert, Error, Plumbing, Saved};
+use braid_daemon::config::Config;
+use braid_daemon::plumbing::{Bypass, Desired, Divert, Error, Plumbing, Saved};
+use braid_daemon::rules::System;
+use braid_daemon::settings::{Overrides, Settings};
 use braid_uplink::{Selection, discover};
 use nix::sched::{CloneFlags, unshare};
 
@@ -321,6 +324,79 @@ fn the_kernel_routes_as_intended() {
     });
 }
 
+/// Rules that keep traffic away from us, and one that wants a part of it back.
+fn bypasses() -> Vec<Bypass> {
+    let text = "[[rule]]
+        destination = ['198.51.100.7', '2001:db8:ffff::7']
+        use = 'rr'
+        [[rule]]
+        destination = ['198.51.100.0/24', '2001:db8:ffff::/48']
+        use = 'none'
+        [[rule]]
+        protocol = 'udp'
+        port = ['53', '5000-5010']
+        source_port = '7000-8000'
+        use = 'none'
+        [[rule]]
+        uid = ['4000-4999', '77']
+        use = 'none'";
+    let config = Config::parse("test", text).unwrap();
+    let settings = Settings::new(config, &Overrides::default()).unwrap();
+    Bypass::all(&settings, &System::default())
+}
+
+#[test]
+fn what_is_none_of_ours_follows_the_main_table() {
+    in_namespace(async || {
+        machine();
+        let before = kernel_state();
+        let plumbing = Plumbing::open().unwrap();
+        let mut desired = desired(Divert::On).await;
+        desired.bypasses = bypasses();
+        let up = plumbing.plan(&desired, &Saved::default()).await.unwrap();
+        plumbing.apply(&up).await.unwrap();
+        let again = plumbing.plan(&desired, &up.saved).await.unwrap();
+        assert_eq!(
+            again.to_string(),
+            "",
+            "the kernel's rules read back as they were written"
+        );
+        let device = |to: &str| {
+            let answer = ip(&format!("route get {to}"));
+            let mut words = answer.split_whitespace().skip_while(|word| *word != "dev");
+            words.nth(1).unwrap().to_owned()
+        };
+        for (to, expected) in [
+            ("198.51.100.1", "dsl"),
+            ("198.51.100.7", "braid0"),
+            ("2001:db8:ffff::1", "dsl"),
+            ("2001:db8:ffff::7", "braid0"),
+            ("203.0.113.1", "braid0"),
+            ("203.0.113.1 ipproto udp sport 7000 dport 53", "dsl"),
+            ("203.0.113.1 ipproto udp sport 6999 dport 53", "braid0"),
+            ("203.0.113.1 ipproto tcp sport 7000 dport 53", "braid0"),
+            ("203.0.113.1 ipproto udp sport 8000 dport 5010", "dsl"),
+            ("203.0.113.1 uid 4000", "dsl"),
+            ("203.0.113.1 uid 77", "dsl"),
+            ("203.0.113.1 uid 5000", "braid0"),
+        ] {
+            assert_eq!(device(to), expected, "{to}");
+        }
+
+        desired.bypasses.truncate(2);
+        let fewer = plumbing.plan(&desired, &up.saved).await.unwrap();
+        let steps = fewer.to_string();
+        assert!(
+            steps.lines().all(|step| step.contains(" rule del ")),
+            "{steps}"
+        );
+        plumbing.apply(&fewer).await.unwrap();
+        assert_eq!(device("203.0.113.1 uid 77"), "braid0");
+        plumbing.remove(&up.saved).await.unwrap();
+        assert_same(&kernel_state(), &before, "after removal");
+    });
+}
+
 #[test]
 fn an_apply_that_stops_anywhere_is_continued_or_taken_back() {
     in_namespace(async || {
@@ -386,6 +462,7 @@ fn the_text_of_a_plan_does_the_same_as_the_plan() {
         let plumbing = Plumbing::open().unwrap();
         let mut desired = desired(Divert::On).await;
         desired.forward = true;
+        desired.bypasses = bypasses();
         let up = plumbing.plan(&desired, &Saved::default()).await.unwrap();
         for step in &up.steps {
             let done = Command::new("sh")

@@ -243,6 +243,10 @@ fn examine(file: Option<&Path>, output: Output) -> Outcome {
 
 fn config_check(file: Option<&Path>) -> Outcome {
     let (config, path) = Config::find(file)?;
+    if let Some(path) = &path {
+        let (_, warnings) = Config::look(path)?;
+        eprint!("{}", warnings.render(paint(&io::stderr())));
+    }
     let place = path.map_or_else(|| format!("no {DEFAULT_PATH}"), |p| p.display().to_string());
     let uplinks = match config.uplinks.len() {
         0 => "uplinks found by their default routes".to_owned(),

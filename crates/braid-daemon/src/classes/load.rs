@@ -2,9 +2,10 @@
 //!
 //! Rules, and why:
 //! - Loads are averaged over [`MEMORY`], because a page load of a second is no reason to move shares.
-//! - `least-loaded` weighs an uplink by what it has left of its capacity, at least [`LEAST_LEFT`] of
-//!   it. To give everything to the one with most left would send every new flow to the same uplink
-//!   until the next measurement, and then all to another.
+//! - `least-loaded` weighs an uplink by what it has left of its capacity, and [`RESERVE`] of it. To
+//!   give everything to the one with most left would send every new flow to the same uplink until
+//!   the next measurement, and then all to another; without the reserve, shares of nearly full
+//!   uplinks would follow every flutter of their loads.
 //! - Overflow is decided by the load of all tiers together. What one tier carries falls as soon as
 //!   the next one helps: going by that alone, help would be called and sent home in turns.
 //! - Without configured capacities each uplink is taken for as fast as the fastest that has been
@@ -23,8 +24,8 @@ use crate::settings::Settings;
 const MEMORY: Duration = Duration::from_secs(2);
 /// How long the fastest rate that was seen counts.
 const PEAK_MEMORY: Duration = Duration::from_secs(600);
-/// What is left at least, of an uplink's capacity: it never gets no flows at all.
-const LEAST_LEFT: f64 = 0.05;
+/// What an uplink counts as having left even when it is full, of its capacity.
+const RESERVE: f64 = 0.25;
 /// A capacity below which nothing is guessed, in bits per second.
 const LEAST_PEAK: f64 = 1e6;
 /// Weights that follow from fractions are whole numbers up to this one.
@@ -133,6 +134,7 @@ impl Loads {
         let some_degraded = tier.iter().any(|standing| standing.degraded);
         let weigh = |(standing, left): (&&Standing, f64)| {
             let weight = match policy {
+                Policy::Rr => 1,
                 Policy::LeastLoaded if most > 0.0 => (left / most * 1000.0).round().max(1.0) as u64,
                 _ => u64::from(standing.weight.get()),
             };
@@ -161,7 +163,7 @@ impl Loads {
             .and_then(|known| known.capacity)
             .unwrap_or(self.peak.max(LEAST_PEAK));
         let used = known.map_or(0.0, |known| known.used);
-        (capacity - used).max(capacity * LEAST_LEFT)
+        (capacity - used).max(0.0) + capacity * RESERVE
     }
 
     /// The part of all flows that each tier gets: each is filled up to its overflow before the next

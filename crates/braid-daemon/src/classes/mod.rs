@@ -12,33 +12,33 @@
 //! - A degraded uplink counts a quarter: it still works, and it would be worse to learn that all at
 //!   once.
 //! - A table changes by the fewest slots, so that clients that stick stay put. Where shares follow
-//!   the measured load, they change only by whole steps of [`STEP`] and at most once in [`PACE`]:
-//!   new flows need time to show in the load that is measured.
+//!   the measured load, they change only in steps that matter, and not too often; see
+//!   `shared.rs`.
 
+mod fixed;
 mod load;
 mod purpose;
+mod shared;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use braid_balance::{ClassEntry, ClassId, Family, MAX_CLASSES, Walk};
 use braid_core::UplinkId;
-use braid_core::slots::{SlotTable, Weights};
+use braid_core::slots::SlotTable;
 
 pub use load::Load;
 pub use purpose::Purpose;
 
-use crate::config::{Action, Failback, Policy, RuleConfig, WhenDown};
+use crate::config::{Action, Failback, Policy, RuleConfig};
 use crate::settings::Settings;
+use fixed::{blocked, only};
 use load::Loads;
+use shared::{Shared, Wanted};
 
-/// How far a share, of all new flows, must be off before the table follows the load.
-const STEP: f64 = 0.05;
-/// Least time between two changes of a table that follow the load.
-const PACE: Duration = Duration::from_secs(1);
 /// What a degraded uplink's weight is divided by.
 const DEGRADED: u64 = 4;
 
@@ -74,20 +74,6 @@ impl Standing {
     }
 }
 
-/// One family's table of one class, and what it was made for.
-#[derive(Clone, Debug)]
-struct Shared {
-    table: SlotTable,
-    /// What must be the same for the load alone to be what differs.
-    facts: Vec<Fact>,
-    shares: Vec<(UplinkId, f64)>,
-    /// When the load last changed it.
-    followed: Option<Instant>,
-}
-
-/// Of one uplink: its weight, whether it is degraded, its tier.
-type Fact = (UplinkId, u32, bool, u8);
-
 /// The classes of traffic of an instance.
 #[derive(Debug, Default)]
 pub struct Classes {
@@ -107,15 +93,9 @@ impl Classes {
     /// sticks.
     #[must_use]
     pub fn new(adopted: Vec<(ClassId, Family, SlotTable)>) -> Classes {
-        let shared = adopted.into_iter().map(|(class, family, table)| {
-            let found = Shared {
-                table,
-                facts: Vec::new(),
-                shares: Vec::new(),
-                followed: None,
-            };
-            ((class, family), found)
-        });
+        let shared = adopted
+            .into_iter()
+            .map(|(class, family, table)| ((class, family), Shared::found(table)));
         Classes {
             shared: shared.collect(),
             ..Classes::default()
@@ -269,7 +249,7 @@ impl Classes {
             .shared
             .iter()
             .filter(|((class, _), _)| *class == ClassId(0));
-        let used = in_use.flat_map(|(_, shared)| shared.table.as_slice());
+        let used = in_use.flat_map(|(_, shared)| shared.used());
         self.fallen.extend(used.filter(|id| !up.contains(id)));
         if up.iter().all(|id| self.fallen.contains(id)) {
             self.fallen.retain(|id| !up.contains(id));
@@ -289,11 +269,12 @@ impl Classes {
             _ => (settings.config.policy, settings.config.sticky),
         };
         let mut slots = |family| {
-            let mut able = standings.iter();
-            let able: Vec<&Standing> = able
-                .by_ref()
-                .filter(|s| s.up && s.has(family) && !self.fallen.contains(&s.id))
-                .collect();
+            let up = || standings.iter().filter(|s| s.up && s.has(family));
+            let mut able: Vec<&Standing> = up().filter(|s| !self.fallen.contains(&s.id)).collect();
+            if able.is_empty() {
+                // Who waits is better than nobody.
+                able = up().collect();
+            }
             self.family(now, (id, family), policy, settings, &able)
         };
         let (v4, v6) = (slots(Family::V4), slots(Family::V6));
@@ -314,40 +295,22 @@ impl Classes {
         settings: &Settings,
         able: &[&Standing],
     ) -> Vec<UplinkId> {
-        let weights = self.loads.weights(policy, settings, able);
-        let Ok(table_weights) = Weights::new(weights.iter().copied()) else {
-            self.shared.remove(&key);
-            return Vec::new();
+        let wanted = Wanted {
+            weights: self.loads.weights(policy, settings, able),
+            facts: able
+                .iter()
+                .map(|s| (s.id, s.weight.get(), s.degraded, s.tier))
+                .collect(),
+            follows: Loads::matter(policy, settings, able),
         };
-        let facts: Vec<Fact> = able
-            .iter()
-            .map(|s| (s.id, s.weight.get(), s.degraded, s.tier))
-            .collect();
-        let shares = shares(&weights);
-        let follows = Loads::matter(policy, settings, able);
-        if let Some(shared) = self.shared.get(&key)
-            && shared.facts == facts
-            && follows
-        {
-            let early = shared.followed.is_some_and(|at| now < at + PACE);
-            if early || furthest(&shared.shares, &shares) < STEP {
-                return shared.table.as_slice().to_vec();
+        match Shared::next(self.shared.remove(&key), now, wanted) {
+            Some(shared) => {
+                let slots = shared.slots();
+                self.shared.insert(key, shared);
+                slots
             }
+            None => Vec::new(),
         }
-        let before = self.shared.get(&key).map(|shared| &shared.table);
-        let table = match before {
-            Some(table) => table.rebalance(&table_weights),
-            None => SlotTable::spread(&table_weights),
-        };
-        let slots = table.as_slice().to_vec();
-        let shared = Shared {
-            table,
-            facts,
-            shares,
-            followed: follows.then_some(now),
-        };
-        self.shared.insert(key, shared);
-        slots
     }
 }
 
@@ -359,60 +322,4 @@ pub fn walk(policy: Policy) -> Walk {
         Policy::HashSource => Walk::HashSource,
         Policy::HashPair => Walk::HashPair,
     }
-}
-
-/// A class whose flows take one uplink.
-fn only(
-    id: ClassId,
-    uplink: &str,
-    when_down: WhenDown,
-    common: &ClassEntry,
-    standings: &[Standing],
-) -> ClassEntry {
-    let target = standings.iter().find(|s| s.name == uplink && s.up);
-    let slots = |family, others: &Vec<UplinkId>| match (target, when_down) {
-        (Some(target), _) if target.has(family) => vec![target.id],
-        (_, WhenDown::Others) => others.clone(),
-        (_, WhenDown::Block) => Vec::new(),
-    };
-    ClassEntry {
-        id,
-        // Where the uplink takes the flow there is nothing to walk.
-        walk: common.walk,
-        sticky: None,
-        v4: slots(Family::V4, &common.v4),
-        v6: slots(Family::V6, &common.v6),
-    }
-}
-
-/// A class whose flows go nowhere.
-fn blocked(id: ClassId) -> ClassEntry {
-    ClassEntry {
-        id,
-        walk: Walk::RoundRobin,
-        sticky: None,
-        v4: Vec::new(),
-        v6: Vec::new(),
-    }
-}
-
-fn shares(weights: &[(UplinkId, u32)]) -> Vec<(UplinkId, f64)> {
-    let sum: f64 = weights.iter().map(|(_, weight)| f64::from(*weight)).sum();
-    weights
-        .iter()
-        .map(|(id, weight)| (*id, f64::from(*weight) / sum))
-        .collect()
-}
-
-/// The largest difference between an uplink's two shares.
-fn furthest(a: &[(UplinkId, f64)], b: &[(UplinkId, f64)]) -> f64 {
-    let share = |shares: &[(UplinkId, f64)], id| {
-        shares
-            .iter()
-            .find(|(other, _)| *other == id)
-            .map_or(0.0, |(_, share)| *share)
-    };
-    let all = a.iter().chain(b).map(|(id, _)| *id);
-    all.map(|id| (share(a, id) - share(b, id)).abs())
-        .fold(0.0, f64::max)
 }

@@ -1,1 +1,493 @@
+//! Which uplinks share which flows.
 
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use braid_balance::{ClassId, Family, Walk};
+use braid_core::slots::{SLOTS, Weights};
+use braid_core::{Rate, UplinkId};
+use proptest::prelude::*;
+
+use super::{Classes, Load, Standing};
+use crate::config::Config;
+use crate::settings::{Overrides, Settings};
+
+fn settings(text: &str) -> Settings {
+    let config = Config::parse("test", text).unwrap();
+    Settings::new(config, &Overrides::default()).unwrap()
+}
+
+/// An uplink that is up and has both families.
+fn standing(id: u8, name: &str) -> Standing {
+    Standing {
+        id: UplinkId(id),
+        name: name.to_owned(),
+        up: true,
+        degraded: false,
+        v4: true,
+        v6: true,
+        tier: 1,
+        weight: NonZeroU32::MIN,
+        load: None,
+    }
+}
+
+fn weighted(id: u8, weight: u32) -> Standing {
+    Standing {
+        weight: NonZeroU32::new(weight).unwrap(),
+        ..standing(id, &format!("uplink{id}"))
+    }
+}
+
+/// How many slots of a class' IPv4 table each uplink has.
+fn counts(classes: &Classes, class: u8) -> Vec<(u8, usize)> {
+    let slots = &classes.entry(ClassId(class)).unwrap().v4;
+    let ids = 0..32;
+    ids.map(|id| (id, slots.iter().filter(|slot| slot.0 == id).count()))
+        .filter(|(_, count)| *count > 0)
+        .collect()
+}
+
+#[test]
+fn without_rules_there_is_one_class() {
+    let mut classes = Classes::default();
+    let settings = settings("");
+    let entries = classes.update(
+        Instant::now(),
+        &settings,
+        &[standing(0, "a"), standing(1, "b")],
+    );
+    assert_eq!(entries.len(), 1);
+    assert_eq!(
+        (entries[0].id, entries[0].walk),
+        (ClassId(0), Walk::RoundRobin)
+    );
+    assert_eq!(counts(&classes, 0), [(0, 512), (1, 512)]);
+    assert!((classes.share_of(UplinkId(1)) - 0.5).abs() < 1e-9);
+}
+
+#[test]
+fn a_degraded_uplink_counts_a_quarter() {
+    let mut classes = Classes::default();
+    let mut uplinks = [standing(0, "a"), standing(1, "b")];
+    uplinks[1].degraded = true;
+    classes.update(Instant::now(), &settings(""), &uplinks);
+    assert_eq!(counts(&classes, 0), [(0, 819), (1, 205)]);
+    uplinks[0].degraded = true;
+    classes.update(Instant::now(), &settings(""), &uplinks);
+    assert_eq!(
+        counts(&classes, 0),
+        [(0, 512), (1, 512)],
+        "nobody is better"
+    );
+}
+
+#[test]
+fn only_the_lowest_tier_that_is_up_takes_flows() {
+    let mut classes = Classes::default();
+    let mut uplinks = [standing(0, "a"), standing(1, "b"), standing(2, "c")];
+    uplinks[1].tier = 2;
+    uplinks[2].tier = 3;
+    let at = Instant::now();
+    classes.update(at, &settings(""), &uplinks);
+    assert_eq!(counts(&classes, 0), [(0, SLOTS)]);
+    uplinks[0].up = false;
+    classes.update(at, &settings(""), &uplinks);
+    assert_eq!(counts(&classes, 0), [(1, SLOTS)]);
+    // A family is served by whoever has it, whatever the tier.
+    uplinks[1].v4 = false;
+    let entries = classes.update(at, &settings(""), &uplinks);
+    assert_eq!(counts(&classes, 0), [(2, SLOTS)]);
+    assert!(entries[0].v6.iter().all(|slot| *slot == UplinkId(1)));
+    for uplink in &mut uplinks {
+        uplink.up = false;
+    }
+    let entries = classes.update(at, &settings(""), &uplinks);
+    assert!(entries[0].v4.is_empty() && entries[0].v6.is_empty());
+}
+
+const RULES: &str = "
+    [[rule]]
+    name = 'calls'
+    dscp = 'ef'
+    use = 'lte'
+    [[rule]]
+    name = 'backup'
+    port = 873
+    use = 'lte'
+    when_down = 'block'
+    [[rule]]
+    name = 'web'
+    port = 443
+    use = 'hash-source'
+    sticky = '10 min'
+    [[rule]]
+    name = 'plain'
+    port = 80
+    use = 'rr'
+    [[rule]]
+    name = 'evil'
+    destination = '192.0.2.0/24'
+    use = 'block'
+    [[rule]]
+    name = 'ours'
+    destination = '198.51.100.0/24'
+    use = 'none'
+";
+
+#[test]
+fn rules_make_classes_of_what_they_ask_for() {
+    let mut classes = Classes::default();
+    let settings = settings(RULES);
+    let mut uplinks = [standing(0, "dsl"), standing(1, "lte")];
+    let at = Instant::now();
+    classes.update(at, &settings, &uplinks);
+    let class = |classes: &Classes, name: &str| {
+        let rule = settings.rules().find(|rule| rule.name == name).unwrap();
+        classes.class_of(&settings, rule)
+    };
+    let of = |classes: &Classes, name: &str| {
+        classes
+            .entry(class(classes, name).unwrap())
+            .unwrap()
+            .clone()
+    };
+    // A single slot says that there is no choice.
+    assert_eq!(of(&classes, "calls").v4, [UplinkId(1)]);
+    assert_eq!(of(&classes, "backup").v6, [UplinkId(1)]);
+    let web = of(&classes, "web");
+    assert_eq!(
+        (web.walk, web.sticky),
+        (Walk::HashSource, Some(Duration::from_secs(600)))
+    );
+    assert_eq!(
+        class(&classes, "plain"),
+        Some(ClassId(0)),
+        "that is the common policy"
+    );
+    assert!(of(&classes, "evil").v4.is_empty());
+    assert_eq!(class(&classes, "ours"), None, "the datapath never sees it");
+
+    uplinks[1].up = false;
+    let common = classes.update(at, &settings, &uplinks)[0].clone();
+    assert_eq!(of(&classes, "calls").v4, common.v4, "the others take over");
+    assert!(
+        of(&classes, "backup").v4.is_empty(),
+        "nothing of it is ever seen elsewhere"
+    );
+
+    uplinks[1].up = true;
+    uplinks[1].v6 = false;
+    let common = classes.update(at, &settings, &uplinks)[0].clone();
+    let calls = of(&classes, "calls");
+    assert_eq!((calls.v4, calls.v6), (vec![UplinkId(1)], common.v6));
+    assert!(of(&classes, "backup").v6.is_empty());
+
+    // An uplink that nobody has seen yet is one that is down.
+    classes.update(at, &settings, &uplinks[..1]);
+    assert!(of(&classes, "backup").v4.is_empty() && !of(&classes, "calls").v4.is_empty());
+}
+
+#[test]
+fn each_class_has_its_own_weights() {
+    let settings = settings("policy = 'wrr'\n[[rule]]\nport = 80\nuse = 'rr'\n");
+    let mut classes = Classes::default();
+    classes.update(Instant::now(), &settings, &[weighted(0, 3), weighted(1, 1)]);
+    assert_eq!(counts(&classes, 0), [(0, 768), (1, 256)]);
+    assert_eq!(counts(&classes, 1), [(0, 512), (1, 512)]);
+}
+
+#[test]
+fn a_class_keeps_its_number_while_a_rule_asks_for_it() {
+    let mut classes = Classes::default();
+    let uplinks = [standing(0, "dsl"), standing(1, "lte")];
+    let (before, at) = (settings(RULES), Instant::now());
+    classes.update(at, &before, &uplinks);
+    let web = before.rules().find(|rule| rule.name == "web").unwrap();
+    let number = classes.class_of(&before, web);
+    let blocked = before.rules().find(|rule| rule.name == "evil").unwrap();
+    let freed = classes.class_of(&before, blocked).unwrap();
+    let after = settings(
+        "[[rule]]\nname='new'\nuse='dsl'\n[[rule]]\nport=443\nuse='hash-source'\nsticky='10 min'\n",
+    );
+    let entries = classes.update(at, &after, &uplinks);
+    let mut rules = after.rules();
+    let new = classes.class_of(&after, rules.next().unwrap()).unwrap();
+    assert_eq!(classes.class_of(&after, rules.next().unwrap()), number);
+    assert_ne!(Some(new), number);
+    assert_eq!(entries.len(), 3);
+    assert!(
+        entries
+            .iter()
+            .all(|entry| entry.id != freed || freed == new)
+    );
+}
+
+#[test]
+fn never_fails_back_until_the_others_die() {
+    let settings = settings("failback = 'never'");
+    let mut classes = Classes::default();
+    let at = Instant::now();
+    let mut uplinks = [standing(0, "dsl"), standing(1, "lte")];
+    uplinks[1].tier = 2;
+    let shares = |classes: &mut Classes, uplinks: &[Standing]| {
+        classes.update(at, &settings, uplinks);
+        counts(classes, 0)
+    };
+    assert_eq!(shares(&mut classes, &uplinks), [(0, SLOTS)]);
+    uplinks[0].up = false;
+    assert_eq!(shares(&mut classes, &uplinks), [(1, SLOTS)]);
+    uplinks[0].up = true;
+    assert_eq!(shares(&mut classes, &uplinks), [(1, SLOTS)], "it waits");
+    let waiting: Vec<_> = classes.waiting(&uplinks).map(|s| s.name.as_str()).collect();
+    assert_eq!(waiting, ["dsl"]);
+    uplinks[1].up = false;
+    assert_eq!(
+        shares(&mut classes, &uplinks),
+        [(0, SLOTS)],
+        "there is nobody else"
+    );
+    uplinks[1].up = true;
+    assert_eq!(shares(&mut classes, &uplinks), [(0, SLOTS)]);
+    uplinks[0].up = false;
+    assert_eq!(shares(&mut classes, &uplinks), [(1, SLOTS)]);
+    uplinks[0].up = true;
+    assert_eq!(shares(&mut classes, &uplinks), [(1, SLOTS)]);
+    classes.let_back();
+    assert_eq!(
+        shares(&mut classes, &uplinks),
+        [(0, SLOTS)],
+        "the user said so"
+    );
+}
+
+#[test]
+fn a_family_that_only_a_waiting_uplink_has_is_served() {
+    let settings = settings("failback = 'never'");
+    let mut classes = Classes::default();
+    let at = Instant::now();
+    let mut uplinks = [standing(0, "dsl"), standing(1, "lte")];
+    uplinks[1].v6 = false;
+    classes.update(at, &settings, &uplinks);
+    uplinks[0].up = false;
+    classes.update(at, &settings, &uplinks);
+    uplinks[0].up = true;
+    let entry = classes.update(at, &settings, &uplinks)[0].clone();
+    assert!(
+        entry.v4.iter().all(|slot| *slot == UplinkId(1)),
+        "dsl waits"
+    );
+    assert!(
+        entry.v6.iter().all(|slot| *slot == UplinkId(0)),
+        "lte has no IPv6"
+    );
+}
+
+#[test]
+fn a_spare_that_failed_unused_is_not_kept_waiting() {
+    let settings = settings("failback = 'never'");
+    let mut classes = Classes::default();
+    let at = Instant::now();
+    let mut uplinks = [standing(0, "dsl"), standing(1, "lte")];
+    uplinks[1].tier = 2;
+    classes.update(at, &settings, &uplinks);
+    uplinks[1].up = false;
+    classes.update(at, &settings, &uplinks);
+    uplinks[1].up = true;
+    classes.update(at, &settings, &uplinks);
+    assert_eq!(classes.waiting(&uplinks).count(), 0);
+}
+
+#[test]
+fn a_restart_goes_on_with_the_tables_that_are_walked() {
+    let mut first = Classes::default();
+    let uplinks = [weighted(0, 3), weighted(1, 2)];
+    let at = Instant::now();
+    let entries = first.update(at, &settings("policy='wrr'"), &uplinks);
+    let found = braid_core::slots::SlotTable::found(&entries[0].v4).unwrap();
+    let mut second = Classes::new(vec![(ClassId(0), Family::V4, found)]);
+    assert_eq!(
+        second.update(at, &settings("policy='wrr'"), &uplinks)[0].v4,
+        entries[0].v4
+    );
+}
+
+/// Uplinks under a steady demand: flows last [`LASTING`] on average, so loads follow shares late.
+struct Line {
+    standings: Vec<Standing>,
+    /// Mbit/s.
+    capacity: Vec<f64>,
+    carried: Vec<f64>,
+}
+
+const LASTING: f64 = 10.0;
+const TICK: Duration = Duration::from_millis(250);
+
+impl Line {
+    fn new(standings: Vec<Standing>, capacity: Vec<f64>) -> Line {
+        let carried = vec![0.0; capacity.len()];
+        Line {
+            standings,
+            capacity,
+            carried,
+        }
+    }
+
+    /// Offers `demand` Mbit/s for a while; returns how often the table changed.
+    fn run(
+        &mut self,
+        classes: &mut Classes,
+        settings: &Settings,
+        from: &mut Instant,
+        seconds: u32,
+        demand: f64,
+    ) -> usize {
+        let (mut changes, mut before) = (0, Vec::new());
+        for _ in 0..seconds * 4 {
+            let rate = |mbit: f64| Rate::from_bits_per_sec((mbit * 1e6) as u64);
+            for (i, standing) in self.standings.iter_mut().enumerate() {
+                standing.load = Some(Load {
+                    tx: Rate::from_bits_per_sec(0),
+                    rx: rate(self.carried[i].min(self.capacity[i])),
+                    capacity: Some(rate(self.capacity[i])),
+                });
+            }
+            let entries = classes.update(*from, settings, &self.standings);
+            if !before.is_empty() && entries[0].v4 != before {
+                changes += 1;
+            }
+            before.clone_from(&entries[0].v4);
+            for (i, carried) in self.carried.iter_mut().enumerate() {
+                let share = classes.share_of(self.standings[i].id);
+                *carried += (demand * share - *carried) * TICK.as_secs_f64() / LASTING;
+            }
+            *from += TICK;
+        }
+        changes
+    }
+}
+
+const TIERS: &str = "
+    [[uplink]]
+    name = 'dsl'
+    device = 'eth0'
+    capacity = '20 Mbit/s'
+    overflow = '80 %'
+    [[uplink]]
+    name = 'lte'
+    device = 'wwan0'
+    capacity = '30 Mbit/s'
+    tier = 2
+";
+
+fn two_tiers() -> Line {
+    let mut standings = vec![standing(0, "dsl"), standing(1, "lte")];
+    standings[1].tier = 2;
+    Line::new(standings, vec![20.0, 30.0])
+}
+
+#[test]
+fn the_next_tier_carries_what_is_too_much_and_no_more() {
+    let (settings, mut line) = (settings(TIERS), two_tiers());
+    let (mut classes, mut at) = (Classes::default(), Instant::now());
+    line.run(&mut classes, &settings, &mut at, 60, 12.0);
+    assert_eq!(counts(&classes, 0), [(0, SLOTS)], "12 of 16 Mbit/s");
+    line.run(&mut classes, &settings, &mut at, 180, 32.0);
+    let lte = classes.share_of(UplinkId(1));
+    assert!((lte - 0.5).abs() < 0.06, "32 − 16 of 32 Mbit/s, not {lte}");
+    line.run(&mut classes, &settings, &mut at, 180, 12.0);
+    assert_eq!(
+        counts(&classes, 0),
+        [(0, SLOTS)],
+        "it is not needed any more"
+    );
+}
+
+#[test]
+fn least_loaded_evens_out_what_is_uneven() {
+    let settings = settings("policy = 'least-loaded'");
+    let standings = vec![standing(0, "a"), standing(1, "b")];
+    let mut line = Line::new(standings, vec![40.0, 10.0]);
+    let (mut classes, mut at) = (Classes::default(), Instant::now());
+    line.run(&mut classes, &settings, &mut at, 120, 30.0);
+    let used: Vec<f64> = line
+        .carried
+        .iter()
+        .zip(&line.capacity)
+        .map(|(l, c)| l / c)
+        .collect();
+    assert!((used[0] - used[1]).abs() < 0.15, "{used:?}");
+}
+
+proptest! {
+    #[test]
+    fn shares_are_exact_and_changes_are_the_smallest(
+        before in prop::collection::btree_map(0u8..32, 1u32..1000, 1..12),
+        after in prop::collection::btree_map(0u8..32, 1u32..1000, 1..12),
+    ) {
+        let settings = settings("policy = 'wrr'");
+        let uplinks = |weights: &std::collections::BTreeMap<u8, u32>| -> Vec<Standing> {
+            weights.iter().map(|(id, weight)| weighted(*id, *weight)).collect()
+        };
+        let wanted = |weights: &std::collections::BTreeMap<u8, u32>| {
+            let weights = weights.iter().map(|(id, weight)| (UplinkId(*id), *weight));
+            Weights::new(weights).unwrap().counts()
+        };
+        let (mut classes, at) = (Classes::default(), Instant::now());
+        let first = classes.update(at, &settings, &uplinks(&before))[0].v4.clone();
+        let second = classes.update(at, &settings, &uplinks(&after))[0].v4.clone();
+        let have = |slots: &[UplinkId], id: UplinkId| slots.iter().filter(|s| **s == id).count();
+        for (slots, wanted) in [(&first, wanted(&before)), (&second, wanted(&after))] {
+            for (id, count) in wanted {
+                prop_assert_eq!(have(slots, id), count);
+            }
+        }
+        let moved = first.iter().zip(&second).filter(|(a, b)| a != b).count();
+        let gained: usize = (0..32).map(UplinkId)
+            .map(|id| have(&second, id).saturating_sub(have(&first, id)))
+            .sum();
+        prop_assert_eq!(moved, gained);
+    }
+
+    #[test]
+    fn no_flow_goes_to_who_is_down_or_of_a_higher_tier(
+        uplinks in prop::collection::vec((any::<bool>(), any::<bool>(), any::<bool>(), 1u8..4), 1..8),
+    ) {
+        let standings: Vec<Standing> = uplinks.iter().zip(0..).map(|((up, v4, v6, tier), id)| {
+            Standing { up: *up, v4: *v4, v6: *v6, tier: *tier, ..weighted(id, 1) }
+        }).collect();
+        let mut classes = Classes::default();
+        let entry = classes.update(Instant::now(), &settings(""), &standings)[0].clone();
+        for (slots, family) in [(&entry.v4, Family::V4), (&entry.v6, Family::V6)] {
+            let able = || standings.iter().filter(|s| s.up && s.has(family));
+            let first = able().map(|s| s.tier).min();
+            let best: Vec<UplinkId> = able().filter(|s| Some(s.tier) == first).map(|s| s.id).collect();
+            prop_assert_eq!(slots.is_empty(), best.is_empty());
+            prop_assert!(slots.iter().all(|slot| best.contains(slot)));
+            prop_assert!(best.iter().all(|id| slots.contains(id)));
+        }
+    }
+
+    #[test]
+    fn overflow_settles_under_a_steady_load(demand in 1.0f64..80.0) {
+        let (settings, mut line) = (settings(TIERS), two_tiers());
+        let (mut classes, mut at) = (Classes::default(), Instant::now());
+        line.run(&mut classes, &settings, &mut at, 240, demand);
+        let changes = line.run(&mut classes, &settings, &mut at, 240, demand);
+        prop_assert_eq!(changes, 0);
+    }
+
+    #[test]
+    fn least_loaded_settles_under_a_steady_load(
+        demand in 1.0f64..60.0,
+        capacity in prop::collection::vec(5.0f64..50.0, 2..5),
+    ) {
+        let settings = settings("policy = 'least-loaded'");
+        let standings = (0..).zip(&capacity).map(|(id, _)| weighted(id, 1)).collect();
+        let mut line = Line::new(standings, capacity);
+        let (mut classes, mut at) = (Classes::default(), Instant::now());
+        line.run(&mut classes, &settings, &mut at, 240, demand);
+        let changes = line.run(&mut classes, &settings, &mut at, 240, demand);
+        prop_assert!(changes <= 1, "{} changes", changes);
+    }
+}

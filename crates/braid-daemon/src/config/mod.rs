@@ -10,6 +10,7 @@
 
 mod conflict;
 mod domain;
+mod header;
 mod liveness;
 mod matcher;
 mod policy;
@@ -29,8 +30,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use domain::{DomainPattern, HostName};
+pub use header::{Dscp, IpProtocol};
 pub use liveness::LivenessConfig;
-pub use matcher::{Dscp, IpProtocol, IpVersion, Mac, PortRange, Prefix, UidRange};
+pub use matcher::{IpVersion, Mac, PortRange, Prefix, UidRange};
 pub use policy::{Failback, Policy};
 pub use problem::{ConfigError, Paint, Problem, Warnings};
 pub use rule::{Action, CgroupPath, RuleConfig, WhenDown};
@@ -163,11 +165,19 @@ impl Config {
     /// # Errors
     /// The file cannot be read, or everything that is wrong with its contents.
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        Config::look(path).map(|(config, _)| config)
+    }
+
+    /// As [`Config::load`], with what is odd about a configuration that is accepted.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn look(path: &Path) -> Result<(Config, Warnings), ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
             path: path.to_owned(),
             source,
         })?;
-        Config::parse(&path.display().to_string(), &text)
+        Config::check(&path.display().to_string(), &text)
     }
 
     /// Checks the text of a configuration; `name` is what diagnostics call it.

@@ -8,7 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::domain::DomainPattern;
-use super::matcher::{Dscp, IpProtocol, IpVersion, Mac, PortRange, Prefix, UidRange, as_text};
+use super::header::{Dscp, IpProtocol};
+use super::matcher::{IpVersion, Mac, PortRange, Prefix, UidRange, as_text};
 use super::policy::Policy;
 use super::sticky::Sticky;
 

@@ -1,1 +1,355 @@
+//! Explanations as golden texts: a question, a world, and every step in words.
 
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use braid_balance::{ClassId, KernelTime, Site, Sticky};
+use braid_core::UplinkId;
+
+use super::{World, explain};
+use crate::classes::{Classes, Standing};
+use crate::config::Config;
+use crate::names::{Names, site};
+use crate::report::ExplainQuestion;
+use crate::rules::{RuleBook, System};
+use crate::settings::{Overrides, Settings};
+
+const RULES: &str = "
+    policy = 'hash-source'
+    sticky = '10 min'
+    [[uplink]]
+    name = 'dsl'
+    device = 'eth0'
+    [[uplink]]
+    name = 'lte'
+    device = 'wwan0'
+    [[rule]]
+    name = 'office'
+    destination = '198.51.100.0/24'
+    use = 'none'
+    [[rule]]
+    name = 'bank'
+    domain = ['bank.example', '*.bank.example']
+    use = 'lte'
+    [[rule]]
+    name = 'backup'
+    port = 873
+    user = 'backup'
+    use = 'lte'
+    when_down = 'block'
+    [[rule]]
+    name = 'rsync'
+    port = 873
+    use = 'rr'
+    sticky = 'off'
+    [[rule]]
+    name = 'tv'
+    source = '192.168.1.80'
+    use = 'block'
+";
+
+/// What a test says of the world.
+struct Scene {
+    settings: Settings,
+    standings: Vec<Standing>,
+    sticky: Vec<Sticky>,
+    names: Names,
+    route: Option<&'static str>,
+}
+
+fn scene(text: &str) -> Scene {
+    let config = Config::parse("test", text).unwrap();
+    let settings = Settings::new(config, &Overrides::default()).unwrap();
+    let standing = |id, name: &str| Standing {
+        id: UplinkId(id),
+        name: name.to_owned(),
+        up: true,
+        degraded: false,
+        v4: true,
+        v6: name == "dsl",
+        tier: 1,
+        weight: NonZeroU32::MIN,
+        load: None,
+    };
+    Scene {
+        names: Names::new(&settings),
+        settings,
+        standings: vec![standing(0, "dsl"), standing(1, "lte")],
+        sticky: Vec::new(),
+        route: None,
+    }
+}
+
+fn now() -> KernelTime {
+    KernelTime::from_nanos(1_000_000_000_000)
+}
+
+fn ask(destination: &str) -> ExplainQuestion {
+    let server: SocketAddr = destination.parse().unwrap();
+    ExplainQuestion {
+        destination: server.ip(),
+        port: Some(server.port()),
+        protocol: 6,
+        source: None,
+        source_port: None,
+        domain: None,
+        uid: None,
+        dscp: None,
+    }
+}
+
+fn told(scene: &Scene, question: &ExplainQuestion) -> String {
+    let mut classes = Classes::default();
+    classes.update(Instant::now(), &scene.settings, &scene.standings);
+    let system = System {
+        users: [("backup".to_owned(), 34)].into(),
+        ..System::default()
+    };
+    let rules = RuleBook::compile(&scene.settings, &classes, &system);
+    let evidence = |id: UplinkId| match scene.standings[usize::from(id.0)].up {
+        true => "up, 20 ms".to_owned(),
+        false => "dead: 12 packets out and nothing back for 240 ms".to_owned(),
+    };
+    let world = World {
+        now: now(),
+        settings: &scene.settings,
+        rules: &rules,
+        classes: &classes,
+        sticky: &scene.sticky,
+        names: &scene.names,
+        standings: &scene.standings,
+        evidence: &evidence,
+        route: scene.route,
+    };
+    let explanation = explain(question, &world);
+    let mut text = String::new();
+    for step in &explanation.steps {
+        writeln!(text, "{:?}: {}", step.stage, step.text).unwrap();
+    }
+    let uplink = explanation.uplink.as_deref().unwrap_or("-");
+    let candidates = explanation.candidates.iter();
+    let candidates: Vec<String> = candidates
+        .map(|c| format!("{} {:.2}", c.uplink, c.share))
+        .collect();
+    writeln!(
+        text,
+        "=> {:?} {uplink} [{}]",
+        explanation.outcome,
+        candidates.join(", ")
+    )
+    .unwrap();
+    text
+}
+
+#[test]
+fn without_rules_it_is_the_next_slot() {
+    let scene = scene("");
+    assert_eq!(
+        told(&scene, &ask("203.0.113.5:443")),
+        "\
+Route: no route but the default one: Braid's
+Rule: there are no rules
+Policy: shared out by rr
+Slot: the next of 1024 slots
+Uplink: dsl: up, 20 ms
+Uplink: lte: up, 20 ms
+=> Shared - [dsl 0.50, lte 0.50]
+"
+    );
+}
+
+#[test]
+fn a_family_that_one_uplink_has_leaves_no_choice() {
+    let scene = scene("");
+    assert_eq!(
+        told(&scene, &ask("[2a00::5]:443")),
+        "\
+Route: no route but the default one: Braid's
+Rule: there are no rules
+Policy: shared out by rr
+Slot: the next of 1024 slots
+Uplink: dsl: up, 20 ms
+Uplink: lte has no IPv6
+=> Uplink dsl [dsl 1.00]
+"
+    );
+}
+
+#[test]
+fn a_route_of_its_own_never_comes_here() {
+    let mut scene = scene(RULES);
+    scene.route = Some("192.168.1.0/24 dev eth1");
+    assert_eq!(
+        told(&scene, &ask("192.168.1.7:22")),
+        "\
+Route: the main table has a route of its own: 192.168.1.0/24 dev eth1
+=> Untouched - []
+"
+    );
+}
+
+#[test]
+fn none_is_the_kernels_affair() {
+    assert_eq!(
+        told(&scene(RULES), &ask("198.51.100.9:443")),
+        "\
+Route: no route but the default one: Braid's
+Rule: rule office: use = \"none\", by the kernel's routing
+=> Untouched - []
+"
+    );
+}
+
+#[test]
+fn a_rule_by_name_and_its_uplink_dead() {
+    let mut scene = scene(RULES);
+    let mut question = ask("203.0.113.5:443");
+    question.domain = Some("WWW.bank.example.".to_owned());
+    assert_eq!(
+        told(&scene, &question),
+        "\
+Route: no route but the default one: Braid's
+Rule: rule bank: use = \"lte\", for WWW.bank.example.
+Policy: only lte
+Uplink: lte: up, 20 ms
+=> Uplink lte [lte 1.00]
+"
+    );
+    scene.standings[1].up = false;
+    assert_eq!(
+        told(&scene, &question),
+        "\
+Route: no route but the default one: Braid's
+Rule: rule bank: use = \"lte\", for WWW.bank.example.
+Policy: only lte, which takes no new flows: the others take over meanwhile
+Slot: slot 0 of 1024, by the hash of 192.0.0.8
+Uplink: dsl: up, 20 ms
+Uplink: lte takes no new flows: dead: 12 packets out and nothing back for 240 ms
+=> Uplink dsl [dsl 1.00]
+"
+        .replace("slot 0 of", &slot_of_host())
+    );
+}
+
+/// Where the hash of the host's own address leads.
+fn slot_of_host() -> String {
+    let host = crate::plumbing::INNER_V4.into();
+    let dest = IpAddr::from([203, 0, 113, 5]);
+    let slot = braid_balance::Walk::HashSource
+        .slot(host, dest, 1024)
+        .unwrap();
+    format!("slot {slot} of")
+}
+
+#[test]
+fn what_the_question_leaves_open_is_said() {
+    let scene = scene(RULES);
+    assert_eq!(
+        told(&scene, &ask("203.0.113.5:873")),
+        "\
+Route: no route but the default one: Braid's
+Rule: rule bank could match: it asks for the name, which is not known here
+Rule: rule backup could match: it asks for the user, which is not known here
+Rule: rule rsync: use = \"rr\"
+Policy: shared out by rr
+Slot: the next of 1024 slots
+Uplink: dsl: up, 20 ms
+Uplink: lte: up, 20 ms
+=> Shared - [dsl 0.50, lte 0.50]
+"
+    );
+}
+
+#[test]
+fn blocked_by_a_rule_and_blocked_meanwhile() {
+    let mut scene = scene(RULES);
+    let mut question = ask("203.0.113.5:443");
+    question.source = Some("192.168.1.80".parse().unwrap());
+    question.domain = Some("shop.example".to_owned());
+    assert_eq!(
+        told(&scene, &question),
+        "\
+Route: no route but the default one: Braid's
+Rule: rule tv: use = \"block\"
+Policy: blocked
+=> Blocked - []
+"
+    );
+    scene.standings[1].up = false;
+    let mut question = ask("203.0.113.5:873");
+    question.uid = Some(34);
+    question.domain = Some("shop.example".to_owned());
+    assert_eq!(
+        told(&scene, &question),
+        "\
+Route: no route but the default one: Braid's
+Rule: rule backup: use = \"lte\"
+Policy: only lte, which takes no new flows: blocked meanwhile
+Uplink: lte takes no new flows: dead: 12 packets out and nothing back for 240 ms
+=> Blocked - []
+"
+    );
+}
+
+#[test]
+fn a_client_keeps_to_its_uplink() {
+    let mut scene = scene(RULES);
+    let client: IpAddr = "192.168.1.7".parse().unwrap();
+    let used = KernelTime::from_nanos(940_000_000_000);
+    scene.sticky = vec![Sticky {
+        client,
+        site: Site::of("203.0.113.5".parse().unwrap()),
+        class: ClassId(0),
+        uplink: UplinkId(1),
+        used,
+    }];
+    let mut question = ask("203.0.113.5:443");
+    question.source = Some(client);
+    question.domain = Some("shop.example".to_owned());
+    assert_eq!(
+        told(&scene, &question),
+        "\
+Route: no route but the default one: Braid's
+Rule: no rule matches
+Policy: shared out by hash-source, a client keeps to a site for 10 min
+Sticky: 192.168.1.7 keeps to lte for the network of 203.0.113.5, last used 1 min ago
+Uplink: lte: up, 20 ms
+=> Uplink lte [lte 1.00]
+"
+    );
+    scene.standings[1].up = false;
+    let text = told(&scene, &question);
+    assert!(
+        text.contains("1 min ago, but lte takes no new flows\nSlot: "),
+        "{text}"
+    );
+    assert!(text.ends_with("=> Uplink dsl [dsl 1.00]\n"), "{text}");
+    scene.sticky[0].used = KernelTime::from_nanos(400_000_000_000);
+    let text = told(&scene, &question);
+    let none = "Sticky: 192.168.1.7 has no uplink for the network of 203.0.113.5 yet\n";
+    assert!(text.contains(none), "ten minutes are over: {text}");
+}
+
+#[test]
+fn a_learnt_name_is_evidence() {
+    let mut scene = scene(RULES);
+    // Header, question and answer: www.bank.example is 203.0.113.5 for 600 s.
+    let mut answer = b"\x00\x01\x81\x80\x00\x01\x00\x01\x00\x00\x00\x00".to_vec();
+    answer.extend(b"\x03www\x04bank\x07example\x00\x00\x01\x00\x01");
+    answer.extend(b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x02\x58\x00\x04\xcb\x00\x71\x05");
+    let server = "9.9.9.9:53".parse().unwrap();
+    scene.names.handle_answer(now(), server, &answer).unwrap();
+    let text = told(&scene, &ask("203.0.113.5:443"));
+    let rule =
+        "Rule: rule bank: use = \"lte\", since 203.0.113.5 was asked for as www.bank.example\n";
+    assert!(text.contains(rule), "{text}");
+
+    let known = scene
+        .names
+        .look(now(), "203.0.113.5".parse().unwrap())
+        .unwrap();
+    assert_eq!(known.facts.site, site("bank.example"));
+    assert_eq!(known.facts.expires, now().after(Duration::from_secs(600)));
+}

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 
+use braid_balance::KernelTime;
+
 /// Why an answer of a name server is not believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lie {
@@ -55,13 +57,13 @@ impl std::error::Error for Lie {}
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lies {
     counts: BTreeMap<Lie, u64>,
-    last: Option<(Lie, SocketAddr)>,
+    last: Option<(Lie, SocketAddr, KernelTime)>,
 }
 
 impl Lies {
-    pub(super) fn count(&mut self, lie: Lie, server: SocketAddr) {
+    pub(super) fn count(&mut self, lie: Lie, server: SocketAddr, now: KernelTime) {
         *self.counts.entry(lie).or_default() += 1;
-        self.last = Some((lie, server));
+        self.last = Some((lie, server, now));
     }
 
     /// How often one was met.
@@ -70,9 +72,9 @@ impl Lies {
         self.counts.get(&lie).copied().unwrap_or(0)
     }
 
-    /// The last one, and the server that it came from.
+    /// The last one, the server that it came from, and when.
     #[must_use]
-    pub fn last(&self) -> Option<(Lie, SocketAddr)> {
+    pub fn last(&self) -> Option<(Lie, SocketAddr, KernelTime)> {
         self.last
     }
 }

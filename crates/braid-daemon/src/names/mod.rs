@@ -118,7 +118,7 @@ impl Names {
     ) -> Result<Learnt, Lie> {
         let outcome = self.judge(now, payload);
         if let Err(lie) = outcome {
-            self.lies.count(lie, server);
+            self.lies.count(lie, server, now);
         }
         outcome
     }
@@ -149,7 +149,8 @@ impl Names {
             .learn
             .retain(|(address, _)| !forget.contains(address));
         match strange {
-            Some(lie) if learnt.learn.is_empty() => Err(lie),
+            // Names inside may well have private addresses; a rule's name should not.
+            Some(lie) if learnt.learn.is_empty() && marks != 0 => Err(lie),
             _ => Ok(learnt),
         }
     }

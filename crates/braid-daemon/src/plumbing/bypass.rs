@@ -103,3 +103,81 @@ fn selectors(entry: &RuleEntry, family: Family) -> Vec<Selector> {
 fn some_network(network: Option<(IpAddr, u8)>) -> Option<(IpAddr, u8)> {
     network.filter(|(_, length)| *length > 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::settings::Overrides;
+
+    fn rules(text: &str) -> Vec<String> {
+        let config = Config::parse("test", text).unwrap();
+        let settings = Settings::new(config, &Overrides::default()).unwrap();
+        let system = System {
+            users: [("backup".to_owned(), 34)].into(),
+            ..System::default()
+        };
+        let bypasses = Bypass::all(&settings, &system);
+        let of = |family: Family| {
+            let rules = bypasses.iter().flat_map(move |bypass| bypass.rules(family));
+            rules.map(|rule| rule.to_string()).collect::<Vec<_>>()
+        };
+        [of(Family::V4), of(Family::V6)].concat()
+    }
+
+    #[test]
+    fn none_is_looked_up_in_the_main_table() {
+        let text = "[[rule]]
+            source = '192.168.1.0/24'
+            destination = '198.51.100.7'
+            protocol = 'tcp'
+            port = ['22', '8000-8100']
+            use = 'none'
+            [[rule]]
+            user = 'backup'
+            use = 'none'
+            [[rule]]
+            source = '2001:db8::/32'
+            source_port = '123'
+            use = 'none'
+            [[rule]]
+            destination = '0.0.0.0/0'
+            protocol = 'icmp'
+            use = 'none'
+            [[rule]]
+            use = 'block'";
+        assert_eq!(
+            rules(text),
+            [
+                "pref 32256 from 192.168.1.0/24 to 198.51.100.7 ipproto 6 dport 22 lookup main protocol 98",
+                "pref 32256 from 192.168.1.0/24 to 198.51.100.7 ipproto 6 dport 8000-8100 lookup main protocol 98",
+                "pref 32257 uidrange 34-34 lookup main protocol 98",
+                "pref 32259 ipproto 1 lookup main protocol 98",
+                "pref 32257 uidrange 34-34 lookup main protocol 98",
+                "pref 32258 from 2001:db8::/32 ipproto 6 sport 123 lookup main protocol 98",
+                "pref 32258 from 2001:db8::/32 ipproto 17 sport 123 lookup main protocol 98",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_an_earlier_rule_wants_goes_past() {
+        let text = "[[rule]]
+            destination = '198.51.100.7'
+            use = 'wrr'
+            [[rule]]
+            domain = 'bank.example'
+            use = 'rr'
+            [[rule]]
+            destination = '198.51.100.0/24'
+            use = 'none'";
+        assert_eq!(
+            rules(text),
+            [
+                "pref 32256 to 198.51.100.7 goto 32763 protocol 98",
+                "pref 32258 to 198.51.100.0/24 lookup main protocol 98",
+            ]
+        );
+        assert!(rules("[[rule]]\nport = 22\nuse = 'block'\n").is_empty());
+    }
+}

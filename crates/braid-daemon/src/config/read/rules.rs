@@ -6,7 +6,8 @@ use std::ops::Range;
 use braid_balance::{MAX_CLASSES, MAX_RULES};
 
 use super::super::conflict::{Conflict, conflicts};
-use super::super::matcher::{Dscp, IpProtocol, IpVersion, UidRange};
+use super::super::header::{Dscp, IpProtocol};
+use super::super::matcher::{IpVersion, UidRange};
 use super::super::policy::Policy;
 use super::super::problem::Problem;
 use super::super::rule::{Action, CgroupPath, RuleConfig, WhenDown};

@@ -1,0 +1,42 @@
+//! Classes that share nothing out: one uplink, or none.
+
+use braid_balance::{ClassEntry, ClassId, Family, Walk};
+use braid_core::UplinkId;
+
+use super::Standing;
+use crate::config::WhenDown;
+
+/// A class whose flows take one uplink.
+pub(super) fn only(
+    id: ClassId,
+    uplink: &str,
+    when_down: WhenDown,
+    common: &ClassEntry,
+    standings: &[Standing],
+) -> ClassEntry {
+    let target = standings.iter().find(|s| s.name == uplink && s.up);
+    let slots = |family, others: &Vec<UplinkId>| match (target, when_down) {
+        (Some(target), _) if target.has(family) => vec![target.id],
+        (_, WhenDown::Others) => others.clone(),
+        (_, WhenDown::Block) => Vec::new(),
+    };
+    ClassEntry {
+        id,
+        // Where the uplink takes the flow there is nothing to walk.
+        walk: common.walk,
+        sticky: None,
+        v4: slots(Family::V4, &common.v4),
+        v6: slots(Family::V6, &common.v6),
+    }
+}
+
+/// A class whose flows go nowhere.
+pub(super) fn blocked(id: ClassId) -> ClassEntry {
+    ClassEntry {
+        id,
+        walk: Walk::RoundRobin,
+        sticky: None,
+        v4: Vec::new(),
+        v6: Vec::new(),
+    }
+}

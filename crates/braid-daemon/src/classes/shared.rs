@@ -1,0 +1,100 @@
+//! One family's table of one class, and when it changes.
+
+use std::time::{Duration, Instant};
+
+use braid_core::UplinkId;
+use braid_core::slots::{SlotTable, Weights};
+
+/// How far a share, of all new flows, must be off before the table follows the load.
+const STEP: f64 = 0.05;
+/// Least time between two changes of a table that follow the load.
+const PACE: Duration = Duration::from_secs(1);
+/// Of one uplink: its weight, whether it is degraded, its tier.
+pub(super) type Fact = (UplinkId, u32, bool, u8);
+
+/// What a table should be like.
+pub(super) struct Wanted {
+    /// Who gets flows, by weight; empty: nobody.
+    pub weights: Vec<(UplinkId, u32)>,
+    /// What must be the same for the load alone to be what differs.
+    pub facts: Vec<Fact>,
+    /// The weights follow the load.
+    pub follows: bool,
+}
+
+/// A table, and what it was made for.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    table: SlotTable,
+    facts: Vec<Fact>,
+    shares: Vec<(UplinkId, f64)>,
+    /// When the load last changed it.
+    followed: Option<Instant>,
+}
+
+impl Shared {
+    /// A table that is at work already.
+    pub fn found(table: SlotTable) -> Shared {
+        Shared {
+            table,
+            facts: Vec::new(),
+            shares: Vec::new(),
+            followed: None,
+        }
+    }
+
+    /// The table after `before`, changed by as few slots as possible, and not at all where only the
+    /// load differs and not by much. `None`: there is no uplink.
+    pub fn next(before: Option<Shared>, now: Instant, wanted: Wanted) -> Option<Shared> {
+        let weights = Weights::new(wanted.weights.iter().copied()).ok()?;
+        let shares = shares(&wanted.weights);
+        let table = match before {
+            Some(before) if wanted.follows && before.facts == wanted.facts => {
+                let early = before.followed.is_some_and(|at| now < at + PACE);
+                if early || furthest(&before.shares, &shares) < STEP {
+                    return Some(before);
+                }
+                before.table.rebalance(&weights)
+            }
+            Some(before) => before.table.rebalance(&weights),
+            None => SlotTable::spread(&weights),
+        };
+        Some(Shared {
+            table,
+            facts: wanted.facts,
+            shares,
+            followed: wanted.follows.then_some(now),
+        })
+    }
+
+    /// The slots, for the datapath.
+    pub fn slots(&self) -> Vec<UplinkId> {
+        self.table.as_slice().to_vec()
+    }
+
+    /// The uplinks that have slots, each as often as it has.
+    pub fn used(&self) -> &[UplinkId] {
+        self.table.as_slice()
+    }
+}
+
+fn shares(weights: &[(UplinkId, u32)]) -> Vec<(UplinkId, f64)> {
+    let sum: f64 = weights.iter().map(|(_, weight)| f64::from(*weight)).sum();
+    weights
+        .iter()
+        .map(|(id, weight)| (*id, f64::from(*weight) / sum))
+        .collect()
+}
+
+/// The largest difference between an uplink's two shares.
+fn furthest(a: &[(UplinkId, f64)], b: &[(UplinkId, f64)]) -> f64 {
+    let share = |shares: &[(UplinkId, f64)], id| {
+        shares
+            .iter()
+            .find(|(other, _)| *other == id)
+            .map_or(0.0, |(_, share)| *share)
+    };
+    let all = a.iter().chain(b).map(|(id, _)| *id);
+    all.map(|id| (share(a, id) - share(b, id)).abs())
+        .fold(0.0, f64::max)
+}

@@ -1,0 +1,42 @@
+//! Answers of name servers.
+
+use std::net::SocketAddr;
+
+use braid_balance::KernelTime;
+use braid_daemon::config::Config;
+use braid_daemon::names::{LEAST_TIME, Lie, MOST_TIME, Names};
+use braid_daemon::settings::{Overrides, Settings};
+
+const RULES: &str = "
+    sticky = '1 min'
+    [[rule]]
+    domain = ['bank.example', '*.bank.example']
+    use = 'block'
+";
+
+/// Whatever a server says: what is learnt is known for a bounded time and by a name, what is not
+/// believed is counted, and the same answer says the same again.
+pub fn names(data: &[u8]) {
+    let config = Config::parse("fuzz.toml", RULES).expect("good rules");
+    let settings = Settings::new(config, &Overrides::default()).expect("good settings");
+    let mut names = Names::new(&settings);
+    let now = KernelTime::from_nanos(1);
+    let server = SocketAddr::from(([192, 0, 2, 53], 53));
+    let first = names.handle_answer(now, server, data);
+    match &first {
+        Ok(learnt) => {
+            assert!(learnt.forget.is_empty(), "there is room");
+            for (address, facts) in &learnt.learn {
+                let known = names.look(now, *address).expect("it was learnt");
+                assert_eq!(facts.rules, names.marks_of(&known.name), "{known:?}");
+                let time = facts.expires.since(now);
+                assert!((LEAST_TIME..=MOST_TIME).contains(&time), "{time:?}");
+            }
+        }
+        Err(lie) => {
+            assert_eq!(names.lies().of(*lie), 1);
+            assert!(names.lies().last().is_some() && Lie::ALL.contains(lie));
+        }
+    }
+    assert_eq!(names.handle_answer(now, server, data), first);
+}
