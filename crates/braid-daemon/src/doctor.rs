@@ -3,14 +3,19 @@
 //! [`examine`] gathers facts (`facts`, thin, never fails: what cannot be read is a fact too) and
 //! judges them (`judge`, pure). Nothing is changed.
 
+mod around;
 mod facts;
 mod judge;
+mod targets;
 
-use std::ops::RangeInclusive;
+use std::path::Path;
 
 use braid_uplink::Selection;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::settings::Settings;
+use crate::watch_rules::watch_rules;
 
 /// How bad a finding is.
 #[derive(
@@ -41,9 +46,23 @@ pub struct Finding {
 
 /// Checks everything, in the network namespace of the calling thread: prerequisites first.
 ///
-/// `ports` are those that address translation hands out. Needs a tokio runtime with I/O.
-pub async fn examine(selection: &Selection, ports: &[RangeInclusive<u16>]) -> Vec<Finding> {
-    judge::judge(&facts::gather(selection).await, ports)
+/// Asks the probes' targets too, which takes up to two seconds. Needs a tokio runtime with I/O and
+/// time.
+pub async fn examine(settings: &Settings, selection: &Selection, run_dir: &Path) -> Vec<Finding> {
+    let mut facts = facts::gather(selection).await;
+    let uplinks = match &facts.discovery {
+        Ok(discovery) => discovery.uplinks.clone(),
+        Err(_) => Vec::new(),
+    };
+    facts.around = around::look(&uplinks, run_dir);
+    if settings.config.liveness.enabled {
+        let with_targets = uplinks.into_iter().map(|uplink| {
+            let targets = watch_rules(settings, &uplink.name).targets;
+            (uplink, targets)
+        });
+        facts.targets = Some(targets::ask(&with_targets.collect::<Vec<_>>()).await);
+    }
+    judge::judge(&facts, &settings.all_ports())
 }
 
 /// The worst level among findings; [`Level::Ok`] for none.

@@ -87,17 +87,13 @@ fn one(report: &ExplainReport, paint: Paint) -> String {
         steps.row(vec![stage(step.stage).into(), step.text.as_str().into()]);
     }
     text.push_str(&steps.render(paint));
-    if !report.candidates.is_empty() {
-        let mut table = Table::new(&[
-            ("UPLINK", Side::Left),
-            ("SHARE %", Side::Right),
-            ("WHY", Side::Left),
-        ]);
+    // The steps say of each how it stands.
+    if report.candidates.len() > 1 {
+        let mut table = Table::new(&[("UPLINK", Side::Left), ("SHARE %", Side::Right)]);
         for candidate in &report.candidates {
             table.row(vec![
                 candidate.uplink.as_str().into(),
                 show::percent(candidate.share).into(),
-                candidate.why.as_str().into(),
             ]);
         }
         text.push_str(&table.render(paint));
@@ -194,6 +190,7 @@ mod tests {
                     step(Stage::Route, "no route of this machine's own wins"),
                     step(Stage::Rule, "no rule matches"),
                     step(Stage::Policy, "wrr: the next slot"),
+                    step(Stage::Uplink, "dsl: up, rtt 21 ms"),
                 ],
             }],
         };
@@ -204,9 +201,10 @@ STAGE   WHAT
 route   no route of this machine's own wins
 rule    no rule matches
 policy  wrr: the next slot
-UPLINK  SHARE %  WHY
-dsl        25.0  up, rtt 21 ms
-lte        75.0  up, rtt 52 ms
+uplink  dsl: up, rtt 21 ms
+UPLINK  SHARE %
+dsl        25.0
+lte        75.0
 # no such flow now
 ";
         assert_eq!(text(&report, Paint::Plain), expected);

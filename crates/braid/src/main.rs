@@ -117,7 +117,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Completions { shell } => Ok(manual::completions(shell)?),
         Command::Man { directory } => Ok(manual::pages(&directory)?),
         Command::Version(output) => version(&run_dir, output),
-        Command::Doctor { config, output } => examine(config.as_deref(), output),
+        Command::Doctor { config, output } => examine(&run_dir, config.as_deref(), output),
         Command::Config(ConfigCommand::Check { file, config }) => {
             config_check(file.or(config).as_deref())
         }
@@ -226,11 +226,12 @@ fn version(run_dir: &RunDir, output: Output) -> Outcome {
     Ok(())
 }
 
-fn examine(file: Option<&Path>, output: Output) -> Outcome {
+fn examine(run_dir: &RunDir, file: Option<&Path>, output: Output) -> Outcome {
     let (config, _) = Config::find(file)?;
     let settings = Settings::new(config, &Overrides::default())?;
-    let (selection, ports) = (settings.selection()?, settings.all_ports());
-    let findings = runtime()?.block_on(doctor::examine(&selection, &ports));
+    let selection = settings.selection()?;
+    let examination = doctor::examine(&settings, &selection, run_dir.path());
+    let findings = runtime()?.block_on(examination);
     let worst = doctor::worst(&findings);
     let report = DoctorReport { findings };
     answer_either(output.json, &report, |paint| show::doctor(&report, paint))?;

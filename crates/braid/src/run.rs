@@ -7,6 +7,7 @@
 mod group;
 mod signals;
 
+use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
@@ -22,6 +23,8 @@ use crate::{Outcome, Stop, client, runtime};
 use group::Group;
 use signals::Passed;
 
+/// Characters of a command that are told to the daemon.
+const TITLE: usize = 60;
 /// Exit codes for a program that cannot be started, as shells and env(1) have them.
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -38,17 +41,12 @@ async fn on_uplink(run_dir: &RunDir, arguments: &RunArgs) -> Result<u8, Stop> {
     // From here on a signal ends the program, and what was set up for it is undone.
     let mut signals = Passed::new()?;
     let group = Group::make()?;
-    let words: Vec<_> = arguments
-        .command
-        .iter()
-        .map(|w| w.to_string_lossy())
-        .collect();
     let request = RunRequest {
         uplink: arguments.uplink.clone(),
         group: group.path()?,
         id: group.id(),
         pid: std::process::id(),
-        command: words.join(" "),
+        command: title(&arguments.command),
         when_down: match arguments.when_down {
             WhenDownName::Block => WhenDown::Block,
             WhenDownName::Others => WhenDown::Others,
@@ -79,6 +77,16 @@ async fn on_uplink(run_dir: &RunDir, arguments: &RunArgs) -> Result<u8, Stop> {
         Err(failure) => Err(failure.into()),
         Ok(status) => released.map(|_| exit_code(status)).map_err(Stop::from),
     }
+}
+
+/// The program and its arguments, as far as a line of events has room for them.
+fn title(command: &[OsString]) -> String {
+    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    let mut title: String = words.join(" ").chars().take(TITLE).collect();
+    if title.len() < words.join(" ").len() {
+        title.push('…');
+    }
+    title
 }
 
 fn command(arguments: &RunArgs) -> Command {
@@ -112,6 +120,15 @@ fn exit_code(status: ExitStatus) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_command_is_cut() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        assert_eq!(title(&words("curl -O x")), "curl -O x");
+        let long = title(&words(&"ä ".repeat(100)));
+        assert_eq!(long.chars().count(), TITLE + 1);
+        assert!(long.ends_with('…'));
+    }
 
     #[test]
     fn exit_codes_are_those_of_a_shell() {

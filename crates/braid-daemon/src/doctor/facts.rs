@@ -9,6 +9,8 @@ use std::process::{Command, Stdio};
 use braid_uplink::{Discovery, OWN_DEVICES, Selection, choose, netlink};
 use nix::unistd::{AccessFlags, access};
 
+use super::around::Around;
+use super::targets::Tried;
 use crate::plumbing::{ForeignRule, Plumbing};
 use crate::preflight::{capabilities, kernel_release};
 
@@ -41,6 +43,10 @@ pub(super) struct Facts {
     pub mwan3: bool,
     /// systemd-networkd runs, and its configuration does not tell it to leave foreign rules alone.
     pub networkd_removes_rules: bool,
+    /// What else is on the machine.
+    pub around: Around,
+    /// Which targets answered where; `None`: nobody was to ask.
+    pub targets: Option<Tried>,
 }
 
 pub(super) const PORT_RANGE: &str = "net/ipv4/ip_local_port_range";
@@ -70,6 +76,8 @@ pub(super) async fn gather(selection: &Selection) -> Facts {
         running: false,
         earlier_rules: Vec::new(),
         sysctls: BTreeMap::new(),
+        around: Around::default(),
+        targets: None,
     };
     match netlink::read().await {
         Ok(snapshot) => {

@@ -1,5 +1,6 @@
 //! What the facts mean. Pure.
 
+mod around;
 #[cfg(test)]
 mod tests;
 
@@ -43,6 +44,7 @@ pub(super) fn judge(facts: &Facts, ports: &[RangeInclusive<u16>]) -> Vec<Finding
         }
     }
     findings.extend(clashes(facts));
+    findings.extend(around::around(facts));
     findings
 }
 

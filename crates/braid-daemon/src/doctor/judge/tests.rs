@@ -5,6 +5,8 @@ use std::net::Ipv4Addr;
 use braid_uplink::{Candidate, Exit, Layer, Reason, Rejected};
 
 use super::*;
+use crate::doctor::around::Around;
+use crate::doctor::targets::Tried;
 use crate::plumbing::{Family, ForeignRule};
 
 fn uplink(name: &str, index: u8) -> Uplink {
@@ -49,6 +51,18 @@ fn healthy() -> Facts {
         firewall: Vec::new(),
         mwan3: false,
         networkd_removes_rules: false,
+        around: Around {
+            cgroups: Some("/sys/fs/cgroup".into()),
+            clock: 1_800_000_000,
+            run_space: Some(("/run".into(), 400_000_000)),
+            unit: Some("active".to_owned()),
+            conntrack: Some((1000, 262_144)),
+            ..Around::default()
+        },
+        targets: Some(Tried::of(&[
+            ("icmp:1.1.1.1", "dsl", true),
+            ("icmp:1.1.1.1", "lte", true),
+        ])),
     }
 }
 
@@ -77,7 +91,13 @@ fn a_healthy_machine_has_nothing_but_ok() {
             "uplinks",
             "rp-filter",
             "forwarding",
-            "port-range"
+            "port-range",
+            "cgroup2",
+            "clock",
+            "run-space",
+            "unit",
+            "conntrack",
+            "targets",
         ]
     );
 }
@@ -199,4 +219,73 @@ fn firewall_rules_that_no_longer_match_are_shown() {
     assert_eq!(with("-A FORWARD -o dsl2 -j ACCEPT"), "");
     assert_eq!(with("-A FORWARD -i dsl -o lan -j ACCEPT"), "");
     assert_eq!(with("iifname \"dsl\" oifname != \"dsl\" accept"), "");
+}
+
+#[test]
+fn what_else_runs_here_is_named() {
+    let rival = complaints(|facts| {
+        facts.around.programs.insert("mwan3track".to_owned());
+    });
+    assert!(rival.starts_with("Warn rival: mwan3track runs"), "{rival}");
+    let manager = complaints(|facts| {
+        facts.around.connectivity_checks = true;
+        facts.around.programs.insert("NetworkManager".to_owned());
+    });
+    assert!(manager.starts_with("Warn networkmanager:"), "{manager}");
+    let foreign = complaints(|facts| {
+        facts.around.foreign_programs = vec![("dsl".to_owned(), "shaper".to_owned())];
+    });
+    assert_eq!(
+        foreign,
+        "Warn foreign-program: programs that are not braid's are where its own go: shaper on dsl\n"
+    );
+}
+
+#[test]
+fn what_the_machine_lacks_is_named() {
+    let lacks = complaints(|facts| {
+        facts.around = Around {
+            run_space: Some(("/run".into(), 0)),
+            unit: Some("failed".to_owned()),
+            conntrack: Some((9, 10)),
+            ..Around::default()
+        };
+    });
+    let codes: Vec<&str> = lacks
+        .lines()
+        .filter_map(|line| line.split(':').next())
+        .collect();
+    assert_eq!(
+        codes,
+        [
+            "Warn cgroup2",
+            "Warn clock",
+            "Fail run-space",
+            "Warn unit",
+            "Warn conntrack"
+        ]
+    );
+}
+
+#[test]
+fn targets_that_never_answer_are_named() {
+    let tried = |tries: &[(&str, &str, bool)]| complaints(|f| f.targets = Some(Tried::of(tries)));
+    let nobody = tried(&[
+        ("icmp:1.1.1.1", "dsl", false),
+        ("icmp:1.1.1.1", "lte", false),
+    ]);
+    assert!(
+        nobody.starts_with("Warn targets: no target answers on any uplink (icmp:1.1.1.1)"),
+        "{nobody}"
+    );
+    let one = tried(&[
+        ("icmp:1.1.1.1", "dsl", true),
+        ("icmp:1.1.1.1", "lte", false),
+        ("icmp:192.0.2.1", "dsl", false),
+    ]);
+    assert_eq!(
+        one,
+        "Warn targets: targets that answer on no uplink count for nothing: icmp:192.0.2.1\n\
+         Warn uplink-silent: lte: nothing answers there that answers on another uplink\n"
+    );
 }

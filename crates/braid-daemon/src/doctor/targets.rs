@@ -1,0 +1,134 @@
+//! Asks every target over every uplink once, as the daemon will.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_core::UplinkId;
+use braid_uplink::Uplink;
+use braid_uplink::liveness::{Outcome, ProbeId, ProbeOrder, Target};
+use braid_uplink::probe::Prober;
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::time::{Instant, timeout_at};
+
+/// How long an answer may take. A satellite's takes 600 ms.
+const PATIENCE: Duration = Duration::from_millis(1500);
+
+/// Who answered where.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tried {
+    /// Whether each target answered, by target and uplink. A pair that could not be asked (no
+    /// address of that family) is not in it.
+    answered: BTreeMap<(String, String), bool>,
+}
+
+impl Tried {
+    /// Every target that was asked.
+    pub fn targets(&self) -> BTreeSet<&str> {
+        self.answered
+            .keys()
+            .map(|(target, _)| target.as_str())
+            .collect()
+    }
+
+    /// Targets that answered on no uplink.
+    pub fn silent_everywhere(&self) -> Vec<&str> {
+        let answers = |target: &&str| {
+            let mut tries = self.answered.iter();
+            tries.any(|((name, _), answered)| name == target && *answered)
+        };
+        self.targets()
+            .into_iter()
+            .filter(|target| !answers(target))
+            .collect()
+    }
+
+    /// Uplinks on which no target answered.
+    pub fn silent_uplinks(&self) -> Vec<&str> {
+        let uplinks: BTreeSet<&str> = self
+            .answered
+            .keys()
+            .map(|(_, uplink)| uplink.as_str())
+            .collect();
+        let answers = |uplink: &&str| {
+            let mut tries = self.answered.iter();
+            tries.any(|((_, name), answered)| name == uplink && *answered)
+        };
+        uplinks
+            .into_iter()
+            .filter(|uplink| !answers(uplink))
+            .collect()
+    }
+
+    #[cfg(test)]
+    pub fn of(tries: &[(&str, &str, bool)]) -> Tried {
+        let tries = tries.iter().map(|(target, uplink, answered)| {
+            (((*target).to_owned(), (*uplink).to_owned()), *answered)
+        });
+        Tried {
+            answered: tries.collect(),
+        }
+    }
+}
+
+/// Asks. Each uplink comes with the targets that are its own.
+pub(super) async fn ask(uplinks: &[(Uplink, Vec<Arc<Target>>)]) -> Tried {
+    let (tell, mut told) = unbounded_channel();
+    let mut prober = Prober::new(tell);
+    let mut asked: BTreeMap<ProbeId, (String, String)> = BTreeMap::new();
+    let mut tried = Tried::default();
+    for (index, (uplink, targets)) in uplinks.iter().enumerate() {
+        for target in targets {
+            let id = ProbeId(asked.len() as u64);
+            asked.insert(id, (target.to_string(), uplink.name.clone()));
+            let order = ProbeOrder {
+                uplink: UplinkId(u8::try_from(index).unwrap_or(u8::MAX)),
+                id,
+                target: Arc::clone(target),
+                timeout: PATIENCE,
+            };
+            prober.send(order, uplink);
+        }
+    }
+    let until = Instant::now() + PATIENCE + Duration::from_millis(200);
+    let mut open = asked.len();
+    while open > 0 {
+        let Ok(Some(answer)) = timeout_at(until, told.recv()).await else {
+            break;
+        };
+        open -= 1;
+        let Some(pair) = asked.remove(&answer.id) else {
+            continue;
+        };
+        match answer.outcome {
+            Outcome::NotSent { .. } => {}
+            outcome => {
+                let answered = matches!(outcome, Outcome::Answered { .. });
+                tried.answered.insert(pair, answered);
+            }
+        }
+    }
+    // Whoever has not been heard of by now has not answered.
+    tried
+        .answered
+        .extend(asked.into_values().map(|pair| (pair, false)));
+    tried
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_of_a_target_or_of_an_uplink() {
+        let tried = Tried::of(&[
+            ("icmp:1.1.1.1", "dsl", true),
+            ("icmp:1.1.1.1", "lte", false),
+            ("icmp:192.0.2.1", "dsl", false),
+            ("icmp:192.0.2.1", "lte", false),
+        ]);
+        assert_eq!(tried.silent_everywhere(), ["icmp:192.0.2.1"]);
+        assert_eq!(tried.silent_uplinks(), ["lte"]);
+        assert_eq!(tried.targets().len(), 2);
+    }
+}
