@@ -49,7 +49,7 @@ fn hashes_are_the_same_in_rust() {
             ..class(0, &slots)
         };
         set_classes(&probe, &[entry]);
-        for host in 1..=40_u8 {
+        for host in 2..42_u8 {
             let client = IpAddr::from([10, 1, 0, host]);
             let remote = IpAddr::from([192, 0, 2, host.wrapping_mul(97)]);
             let client6 = IpAddr::from([0xfd00, 1, 0, 0, 0, 0, 0, host.into()]);
@@ -212,6 +212,13 @@ fn names_make_one_site_of_many_addresses() {
     datapath
         .forget_names(&all)
         .expect("nothing to forget is fine");
+    for (meaning, forgets) in [(7, true), (7, false), (8, true), (8, false)] {
+        datapath.learn_names(&names).expect("names");
+        assert_eq!(datapath.keep_names(meaning).expect("names"), forgets);
+        let left = datapath.names().expect("names").len();
+        assert_eq!(left, if forgets { 0 } else { 4 });
+    }
+    datapath.keep_names(7).expect("names");
     drop(datapath);
     assert_ne!(
         open(&probe, 5304, ip(addresses[1])),
