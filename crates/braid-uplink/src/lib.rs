@@ -2,9 +2,12 @@
 //!
 //! In go the kernel's links, addresses and routes ([`Snapshot`], read over netlink) and what the
 //! user asked for ([`Selection`]); out come the uplinks to use and, for every candidate that was
-//! not taken, the reason ([`Discovery`]). The decision itself ([`choose`]) is a pure function over
-//! plain data; [`netlink`] and [`watch()`] are the only parts that touch a socket. This crate never
-//! changes anything in the kernel.
+//! not taken, the reason ([`Discovery`]). Then whether they work: what the datapath counted and how
+//! probes fared goes in, verdicts with their evidence come out ([`liveness`]).
+//!
+//! The decisions ([`choose`], [`liveness::Lookout`]) are pure functions over plain data and
+//! passed-in time; [`netlink`], [`watch()`] and [`probe`] are the only parts that touch a socket.
+//! This crate never changes anything in the kernel.
 //!
 //! Everything is read in the network namespace of the calling thread.
 

@@ -28,6 +28,8 @@ pub enum Cause {
     Recovered,
     /// Enough good probes in a row.
     Answers,
+    /// It was taken for dead, and then answers came to what had been asked before.
+    Late,
     /// It was dead by traffic alone, and is tried again.
     Trial,
     /// Its device was gone or without carrier, and is back.
@@ -111,6 +113,7 @@ impl fmt::Display for Evidence {
                 self.rtt_ms()
             )?,
             Cause::Answers => write!(f, "{answers} probes answered in a row, {window} ms")?,
+            Cause::Late => f.write_str("not dead: the answers were only late")?,
             Cause::Trial => f.write_str("tried again: no target to ask")?,
             Cause::Returned => f.write_str("its device is back")?,
             Cause::FamilySilent => f.write_str("one family is silent")?,

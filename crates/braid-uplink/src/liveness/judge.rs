@@ -214,13 +214,7 @@ impl Guard {
             return;
         };
         self.damping = damping;
-        let evidence = Evidence {
-            window: now.saturating_duration_since(self.since),
-            probes: 1,
-            answers: 1,
-            detail: Some("the answers were only late".to_owned()),
-            ..self.evidence(Cause::Answers)
-        };
+        let evidence = self.evidence(Cause::Late);
         self.rise(now, evidence);
     }
 
