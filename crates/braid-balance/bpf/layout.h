@@ -174,7 +174,7 @@ struct last_words {
 // What pinned the maps. Version is text, zero-padded.
 struct meta {
 	__u32 layout;
-	__u32 unused;
+	__u32 marks;	// what names' marks mean, a number of the daemon's
 	__u64 programs; // hash of the programs' sources
 	__u8 version[24];
 };

@@ -1,33 +1,21 @@
-//! Opening, adopting and describing the pinned datapath.
+//! The datapath's handle: what can be asked of it and told to it.
 
-use std::fs;
-use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use aya::programs::ProgramError;
-use aya::{Ebpf, EbpfError, EbpfLoader, include_bytes_aligned};
 use braid_core::UplinkId;
 
 use crate::hooks::{self, Hook, Place, Programs};
 use crate::inject::Injector;
-use crate::layout::Meta;
-use crate::pins::{self, Pins};
-use crate::shared::{LAYOUT_VERSION, PROGRAMS_HASH};
-use crate::tables::{self, MAPS, Tables, refused};
+use crate::pins::Pins;
+use crate::tables::{self, Tables};
 use crate::{
     Attachments, ClassEntry, ClassId, Counters, Error, Evacuated, Family, Flow, Fragments,
     HookKind, KernelTime, MapMemory, Name, Notices, Opened, Options, Release, Released, Removed,
     RuleEntry, Sticky, SweepReport, UplinkCounters, UplinkEntry, classes, clients, counters,
-    devices, evacuate, names, notices, rules, sticky, upkeep, uplinks,
+    devices, evacuate, loading, names, notices, rules, sticky, upkeep, uplinks,
 };
-
-static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/braid.bpf.o"));
-
-/// The verifier gives up with EAGAIN when a signal or task work is pending, which says nothing about
-/// the program.
-const LOAD_ATTEMPTS: usize = 16;
 
 /// A handle on the pinned programs and maps. Dropping it changes nothing in the kernel.
 pub struct Datapath {
@@ -46,18 +34,7 @@ impl Datapath {
     /// set is built in a temporary directory beside and renamed into place. Table sizes of an
     /// adopted set stay what they were.
     pub fn open(options: &Options) -> Result<(Self, Opened), Error> {
-        check(options)?;
-        pins::prepare(&options.pin_dir)?;
-        let pins = Pins::current(&options.pin_dir);
-        let opened = if pins.exist() {
-            adopt(&pins, options)?
-        } else {
-            let next = Pins::next(&options.pin_dir);
-            next.remove()?;
-            build(&next, options)?;
-            next.rename(&pins)?;
-            Opened::Fresh
-        };
+        let (pins, opened) = loading::open(options)?;
         let programs = Programs::open(&pins)?;
         let tables = Tables::open(&pins)?;
         let datapath = Self {
@@ -170,6 +147,13 @@ impl Datapath {
     /// over finds here what the one before has noted, by that one's rules.
     pub fn names(&self) -> Result<Vec<(IpAddr, Name)>, Error> {
         names::names(&self.tables)
+    }
+
+    /// Says what the marks of names mean: any number that is another one when the rules that the marks
+    /// stand for are others. If it is another one than before, which may have been another daemon's,
+    /// all names are forgotten. `true`: they were.
+    pub fn keep_names(&mut self, meaning: u32) -> Result<bool, Error> {
+        names::keep_names(&mut self.tables, meaning)
     }
 
     /// Forgets what is known of these remote addresses.
@@ -319,155 +303,4 @@ pub fn remove(pin_dir: &Path) -> Result<Removed, Error> {
         removed.maps += maps;
     }
     Ok(removed)
-}
-
-fn check(options: &Options) -> Result<(), Error> {
-    let sizes = [
-        ("max_flows", options.max_flows),
-        ("max_embryos", options.max_embryos),
-    ];
-    match sizes.into_iter().find(|(_, size)| *size == 0) {
-        Some((what, _)) => Err(Error::Invalid {
-            what,
-            problem: "must be at least 1".into(),
-        }),
-        None => Ok(()),
-    }
-}
-
-/// Takes over what is pinned, replacing the programs if they are another build's.
-fn adopt(pins: &Pins, options: &Options) -> Result<Opened, Error> {
-    let meta = tables::read_meta(pins).unwrap_or_default();
-    if meta.layout != LAYOUT_VERSION {
-        return Err(Error::Layout {
-            path: pins.root().to_owned(),
-            found: version_of(&meta),
-            found_layout: meta.layout,
-            needed_layout: LAYOUT_VERSION,
-        });
-    }
-    if meta.programs == PROGRAMS_HASH {
-        return Ok(Opened::Adopted);
-    }
-    upgrade(pins, options)?;
-    Ok(Opened::Upgraded {
-        from: version_of(&meta),
-    })
-}
-
-/// Loads, verifies and pins everything under `pins`.
-fn build(pins: &Pins, options: &Options) -> Result<(), Error> {
-    pins.create()?;
-    let mut object = load(pins, options)?;
-    for hook in Hook::ALL {
-        pin_program(&mut object, hook, &pins.program(hook.program()))?;
-    }
-    write_meta(pins)
-}
-
-/// Puts this build's programs in the place of another's, on the maps as they are. The version is
-/// written last, so that an upgrade that was cut short is done again.
-fn upgrade(pins: &Pins, options: &Options) -> Result<(), Error> {
-    let mut object = load(pins, options)?;
-    for hook in Hook::ALL {
-        let path = pins.program(hook.program());
-        let next = pins.program(&format!("{}-next", hook.program()));
-        pins::remove_file(&next)?;
-        pin_program(&mut object, hook, &next)?;
-        fs::rename(&next, &path).map_err(|source| pins::system(&path, source))?;
-    }
-    let mut programs = Programs::open(pins)?;
-    for place in hooks::places(pins)? {
-        hooks::replace(&mut programs, pins, place)?;
-    }
-    write_meta(pins)
-}
-
-/// Hands the object to the kernel, with maps pinned under `pins` (or taken from there).
-fn load(pins: &Pins, options: &Options) -> Result<Ebpf, Error> {
-    let mut loader = EbpfLoader::new();
-    for name in MAPS {
-        loader.map_pin_path(name, pins.map(name));
-    }
-    for name in ["flows", "flows_reverse"] {
-        loader.map_max_entries(name, options.max_flows);
-    }
-    for name in ["embryos", "embryos_reverse"] {
-        loader.map_max_entries(name, options.max_embryos);
-    }
-    loader.load(OBJECT).map_err(|error| match error {
-        EbpfError::MapError(error) => match refused("creating maps", &error) {
-            Error::System { action, source } if source.raw_os_error() == Some(libc::EINVAL) => {
-                Error::Kernel {
-                    action: format!("{action}: {source}"),
-                    release: release(),
-                }
-            }
-            other => other,
-        },
-        other => Error::Load {
-            program: "braid.bpf.o".into(),
-            reason: other.to_string(),
-        },
-    })
-}
-
-fn pin_program(object: &mut Ebpf, hook: Hook, path: &Path) -> Result<(), Error> {
-    let name = hook.program();
-    let program = object
-        .program_mut(name)
-        .expect("the object has all three programs");
-    let program: &mut aya::programs::SchedClassifier = program
-        .try_into()
-        .map_err(|error| hooks::refused(name, &error))?;
-    let mut attempt = program.load();
-    for _ in 1..LOAD_ATTEMPTS {
-        match &attempt {
-            Err(ProgramError::LoadError { io_error, .. })
-                if io_error.raw_os_error() == Some(libc::EAGAIN) =>
-            {
-                attempt = program.load();
-            }
-            _ => break,
-        }
-    }
-    attempt.map_err(|error| hooks::refused(name, &error))?;
-    program
-        .pin(path)
-        .map_err(|error| pins::system(path, io::Error::other(error.to_string())))
-}
-
-fn write_meta(pins: &Pins) -> Result<(), Error> {
-    let mut meta = Meta {
-        layout: LAYOUT_VERSION,
-        programs: PROGRAMS_HASH,
-        ..Meta::default()
-    };
-    let version = env!("CARGO_PKG_VERSION").as_bytes();
-    let length = version.len().min(meta.version.len());
-    meta.version[..length].copy_from_slice(&version[..length]);
-    let mut tables = Tables::open(pins)?;
-    tables
-        .meta
-        .set(0, meta, 0)
-        .map_err(|error| refused("map meta", &error))
-}
-
-fn version_of(meta: &Meta) -> String {
-    let text = meta
-        .version
-        .split(|byte| *byte == 0)
-        .next()
-        .unwrap_or_default();
-    match text {
-        [] => "unknown".into(),
-        text => String::from_utf8_lossy(text).into_owned(),
-    }
-}
-
-fn release() -> String {
-    nix::sys::utsname::uname().map_or_else(
-        |_| "unknown".into(),
-        |name| name.release().to_string_lossy().into_owned(),
-    )
 }

@@ -148,7 +148,7 @@ pub(crate) struct WordsValue {
 #[repr(C)]
 pub(crate) struct Meta {
     pub layout: u32,
-    pub unused: u32,
+    pub marks: u32,
     pub programs: u64,
     pub version: [u8; 24],
 }

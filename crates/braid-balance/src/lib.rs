@@ -22,6 +22,7 @@ mod fragments;
 mod hooks;
 mod inject;
 mod layout;
+mod loading;
 mod names;
 mod netlink;
 mod notices;

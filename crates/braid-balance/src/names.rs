@@ -88,6 +88,21 @@ pub(crate) fn forget_names(tables: &mut Tables, addresses: &[IpAddr]) -> Result<
     Ok(())
 }
 
+/// Forgets all names unless their marks have meant the same before.
+pub(crate) fn keep_names(tables: &mut Tables, meaning: u32) -> Result<bool, Error> {
+    let failed = |error| refused("map meta", &error);
+    let mut meta = tables.meta.get(&0, 0).map_err(failed)?;
+    if meta.marks == meaning {
+        return Ok(false);
+    }
+    let known = names(tables)?;
+    let known: Vec<_> = known.into_iter().map(|(address, _)| address).collect();
+    forget_names(tables, &known)?;
+    meta.marks = meaning;
+    tables.meta.set(0, meta, 0).map_err(failed)?;
+    Ok(true)
+}
+
 fn read(value: &NameValue) -> Name {
     Name {
         rules: value.rules,

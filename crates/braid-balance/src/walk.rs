@@ -21,10 +21,10 @@ impl Walk {
 
 /// murmur3's finaliser over the words.
 fn hash_address(hash: u32, address: IpAddr) -> u32 {
-    let words = from_ip(address);
-    let (words, _) = words.as_chunks::<4>();
-    words.iter().fold(hash, |hash, word| {
-        let mut hash = hash ^ u32::from_ne_bytes(*word);
+    let octets = from_ip(address);
+    octets.chunks_exact(4).fold(hash, |hash, word| {
+        let word = u32::from_ne_bytes(word.try_into().expect("four bytes"));
+        let mut hash = hash ^ word;
         hash = hash.wrapping_mul(0x85eb_ca6b);
         hash ^= hash >> 13;
         hash = hash.wrapping_mul(0xc2b2_ae35);
