@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from braid_lab.experiments.balance.dying import Place
+from braid_lab.net.links import Line
 from braid_lab.net.topology import Topology, UplinkSpec, network
 from braid_lab.product import Braid, binary
 from braid_lab.workbench import serve
@@ -60,3 +62,22 @@ def start_braid() -> Iterator[StartBraid]:
             return daemon
 
         yield start
+
+
+#: Two emulated lines, which can fall silent and lose their carrier.
+LINE = Line(rate="40Mbit/s", delay="10ms", queue="100ms")
+LINES = (UplinkSpec("dsl", LINE), UplinkSpec("lte", LINE))
+
+
+@pytest.fixture(params=[4, 6], ids=["ipv4", "ipv6"])
+def family(request: pytest.FixtureRequest) -> int:
+    """Each IP version in turn."""
+    version: int = request.param
+    return version
+
+
+@pytest.fixture(params=["host", "gateway"])
+def place(request: pytest.FixtureRequest, make_network: MakeNetwork) -> Place:
+    """An application on the host, then one behind it, with two emulated lines."""
+    clients = 1 if request.param == "gateway" else 0
+    return Place(request.param, make_network(*LINES, lan_clients=clients, serving=("http1", "http3", "dns")))
