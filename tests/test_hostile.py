@@ -10,7 +10,6 @@ import pytest
 
 from braid_lab.experiments.balance.nat.bench import SERVICE, Bench, Mapping, bench
 from braid_lab.experiments.balance.nat.fragments import LARGE, collect
-from braid_lab.net.topology import lan_address
 from braid_lab.packets.fragments import split
 from braid_lab.packets.wire import Flag, Packet, Piece, Raw, Tcp, Udp, echo, encode, unreachable
 from braid_lab.process import LabError, wait_until
@@ -214,14 +213,12 @@ def test_a_client_that_fills_the_table_is_limited(tight: Bench) -> None:
     """Beyond its share of a table that is half full a client opens nothing new, and the others do."""
     other = Bystander(tight, 4)
     opened = [tight.open_udp(4, client=EVIL) for _ in range(600)]
-    assert opened
-    limited = wait_until(
-        lambda: [each for each in tight.daemon.json("status")["health"] if lan_address(EVIL) in each["text"]],
-        what="the client to be named",
-        timeout=15,
-        poll=0.2,
-    )
-    assert limited
+
+    def limited() -> list[str]:
+        return [each["text"] for each in tight.daemon.json("events")["events"] if each["kind"] == "client-limited"]
+
+    (said,) = wait_until(limited, what="the client to be named", timeout=15, poll=0.1)
+    assert tight.client(4, EVIL) in said
     before = tight.reasons()
     with pytest.raises(LabError):
         tight.send_udp(4, client=EVIL)

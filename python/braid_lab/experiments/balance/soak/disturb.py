@@ -65,7 +65,10 @@ class Disturber:
         if len(self._up()) < 2:
             # The last line that works is left alone.
             weights = {each: weight for each, weight in weights.items() if each not in self._deadly()}
-        what = self._random.choices(list(weights), list(weights.values()))[0]
+        return self.do(self._random.choices(list(weights), list(weights.values()))[0])
+
+    def do(self, what: Callable[[], None]) -> str:
+        """Do one of the things below."""
         what()
         name = what.__name__
         self.done[name] = self.done.get(name, 0) + 1

@@ -47,8 +47,8 @@ class Plan:
     kill_share: float
 
 
-QUICK = Plan(seconds=62, pause_s=(0.3, 1.5), settle_s=5, kill_share=0.4)
-FULL = Plan(seconds=2 * 3600, pause_s=(5, 40), settle_s=120, kill_share=0.75)
+QUICK = Plan(seconds=62, pause_s=(0.3, 1.5), settle_s=20, kill_share=0.4)
+FULL = Plan(seconds=2 * 3600, pause_s=(5, 40), settle_s=300, kill_share=0.75)
 
 
 @experiment(
@@ -133,6 +133,7 @@ def _go_on(run: Run, plan: Plan, watch: Watch, disturber: Disturber) -> None:
     """Disturb until the time is over, and let things settle."""
     generator = run.random
     began = time.monotonic()
+    disturber.do(disturber.kill)
     while (gone := time.monotonic() - began) < plan.seconds:
         disturber.one_more(may_kill=gone < plan.kill_share * plan.seconds)
         watch.pause(generator.uniform(*plan.pause_s))
@@ -167,6 +168,7 @@ def _record(
     run.figure("restarts", disturber.restarts)
     run.figure("restarts_unplanned", watch.lives - 1 - disturber.restarts, better="lower")
     run.figure("disturbances", sum(disturber.done.values()))
+    run.notes.append("log and events are put aside when they have 1 MiB and 256 KiB; one old file of each is kept")
     run.table += [["disturbance", "times"], *([name, str(times)] for name, times in sorted(disturber.done.items()))]
     run.series("looks", [asdict(each) for each in looks])
     run.series("outages", [asdict(each) for each in disturber.outages])
