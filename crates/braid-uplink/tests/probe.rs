@@ -362,6 +362,18 @@ fn answers_over_http_have_to_be_exact() {
     });
 }
 
+#[test]
+fn a_name_that_cannot_be_looked_up_says_nothing_about_the_uplink() {
+    on_a_cable(
+        || {},
+        async |mut rig| {
+            // No resolver can be reached from here, and nobody has this name (RFC 6761 §6.4).
+            let outcome = rig.ask("http://braid.invalid/", 4 * PATIENCE).await;
+            assert!(matches!(outcome, Outcome::NotSent { .. }), "{outcome:?}");
+        },
+    );
+}
+
 /// Open files of this process.
 fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()

@@ -27,6 +27,7 @@ fn spoil(sim: &mut Sim, seed: u64) {
     line.loss = 0.1;
     line.jitter = 300 * MS;
     line.scatter = scatters[seed as usize % 4];
+    line.download = !(seed / 32).is_multiple_of(2);
     line.traffic = traffics[seed as usize / 4 % 4];
     // In order, a packet that takes six seconds holds up all others: a dead line, while it lasts.
     line.in_order = (seed / 16).is_multiple_of(2) && line.scatter != Scatter::Pareto;
