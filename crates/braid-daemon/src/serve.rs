@@ -79,7 +79,7 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
         // Nothing was at work before and nothing is now: then nothing stays.
         run_dir.clear()?;
     }
-    let (started, _claim) = begun?;
+    let (started, claim) = begun?;
 
     let (jobs, mut questions) = mpsc::channel(QUESTIONS);
     let (end, ended) = oneshot::channel::<()>();
@@ -111,6 +111,8 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
             let outcome = teardown::remove(&run_dir).await;
             tracing::info!("down");
             let result = outcome.as_ref().map(|_| ()).map_err(Failure::clone);
+            // Whoever hears that it is down may start another one at once.
+            drop(claim);
             // An asker that has hung up still gets the machine undone.
             let _ = answer.send(outcome);
             result
