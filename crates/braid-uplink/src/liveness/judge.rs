@@ -241,8 +241,8 @@ impl Guard {
         };
         let mut evidence = self.evidence(Cause::Returned);
         if self.panel.witnesses(heard, self.passes()).is_empty() {
-            if first {
-                self.change(now, Verdict::Up, evidence);
+            if first && self.verdict == Verdict::Up {
+                self.evidence = evidence;
                 return;
             }
             self.trial_at = Some(now + hold);

@@ -94,6 +94,33 @@ fn a_device_that_returns_proves_itself_by_three_answers() {
 }
 
 #[test]
+fn a_device_that_returns_is_up_at_once_where_nobody_can_be_asked() {
+    let rules = Rules {
+        targets: Vec::new(),
+        ..Rules::default()
+    };
+    let mut sim = Sim::new(1, 1, &rules);
+    let mut device = watched(&rules);
+    for usable in [false, true] {
+        sim.run(SECOND);
+        device.usable = usable;
+        sim.lookout.set_uplinks(sim.now, &[(id(0), device.clone())]);
+        sim.drain();
+        assert_eq!(sim.verdict(0), Verdict::Up);
+    }
+    assert!(sim.changes.is_empty(), "{}", sim.story());
+    // The second time within minutes it has to wait.
+    for usable in [false, true] {
+        device.usable = usable;
+        sim.lookout.set_uplinks(sim.now, &[(id(0), device.clone())]);
+        sim.drain();
+    }
+    assert_eq!(sim.verdict(0), Verdict::Dead);
+    let after = sim.wait(MINUTE, |sim| sim.verdict(0) == Verdict::Up);
+    assert!(after.is_some_and(|after| after <= 2 * SECOND), "{after:?}");
+}
+
+#[test]
 fn a_device_that_comes_and_goes_waits_longer_each_time() {
     let mut sim = Sim::new(1, 1, &Rules::default());
     sim.run(5 * SECOND);
