@@ -65,6 +65,10 @@
 // Room for reasons. The map's size is part of the layout, the length of the list is not.
 #define MAX_REASONS 128
 
+// Nanoseconds after a packet of an answered flow for which its uplink's neighbour is taken for
+// known.
+#define NEIGHBOUR_TRUST 1000000
+
 // How a new flow picks its slot (slot_bank.walk).
 #define WALK_ROUND_ROBIN 0
 #define WALK_HASH_SOURCE 1
@@ -133,6 +137,9 @@
 #define MAX_HELD_PER_SOURCE 64
 #define ALLOWANCE_SECONDS   2
 #define MAX_ALLOWANCES	    1024
+
+// skb->mark of a datagram on its way from a LAN's program to the outbound one, to be turned round.
+#define MARK_HAIRPIN 1651664228
 
 // DNS' port.
 #define DNS_PORT 53

@@ -9,8 +9,6 @@
 
 #define QUOTED_CERTAIN 8
 
-#define NO_FLOW (-2)
-
 static __always_inline int is_icmp_error(const struct packet *packet)
 {
 	__u16 type = bpf_ntohs(packet->source_port) >> 8;

@@ -79,13 +79,13 @@ __noinline int learn_inside(struct __sk_buff *skb)
 }
 
 // A roaming client comes in by another device: its old way back must not be used.
-static __always_inline void learn_again(struct __sk_buff *skb, const struct packet *packet,
-					struct flow *flow)
+static __noinline int learn_again(struct __sk_buff *skb, const struct packet *packet,
+				  struct flow *flow)
 {
 	struct workbench *work = workbench();
 
-	if (!work)
-		return;
+	if (!work || !packet || !flow)
+		return -1;
 	work->packet = *packet;
 	work->flow.uplink = flow->uplink;
 	learn_inside(skb);
@@ -93,6 +93,7 @@ static __always_inline void learn_again(struct __sk_buff *skb, const struct pack
 	flow->inside_mtu = work->flow.inside_mtu;
 	flow->next_hop = work->flow.next_hop;
 	flow->flags = (flow->flags & ~(FLOW_FAST | FLOW_NEXT_HOP_V6)) | work->flow.flags;
+	return 0;
 }
 
 #endif

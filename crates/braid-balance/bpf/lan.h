@@ -4,6 +4,7 @@
 #ifndef BRAID_LAN_H
 #define BRAID_LAN_H
 
+#include "hairpin.h"
 #include "last_words.h"
 #include "leave.h"
 #include "notice.h"
@@ -18,10 +19,16 @@
 static __always_inline int take_long_way(struct __sk_buff *skb, const struct packet *packet,
 					 enum reason reason)
 {
+	__u32 device;
+
 	if (bpf_map_lookup_elem(&own_addresses, &packet->source))
 		return leave(REASON_lan_spoofed, DROP);
 	learn_mac(skb, packet);
-	return leave(reason, PASS);
+	device = hairpin_device(skb, packet);
+	if (!device)
+		return leave(reason, PASS);
+	skb->mark = MARK_HAIRPIN;
+	return leave(REASON_lan_hairpin, bpf_redirect(device, 0));
 }
 
 static __always_inline int lan(struct __sk_buff *skb, __u64 now)
@@ -60,7 +67,7 @@ static __always_inline int lan(struct __sk_buff *skb, __u64 now)
 		return leave(REASON_lan_not_fast, PASS);
 	if (packet.protocol == IPPROTO_UDP &&
 	    (flow->remote_port != packet.dest_port || !same_address(&flow->remote, &packet.dest)))
-		return leave(REASON_lan_not_fast, PASS);
+		return take_long_way(skb, &packet, REASON_lan_not_fast);
 	uplink = uplink_at(flow->uplink);
 	if (packet.protocol == IPPROTO_TCP && is_told(&packet, flow, uplink)) {
 		note_told(flow, now);

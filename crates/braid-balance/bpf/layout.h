@@ -98,7 +98,8 @@ struct settings {
 	// Which of a table's two banks is walked, by class * FAMILIES + family.
 	__u8 active[CLASSES * FAMILIES];
 	__u8 learns; // 1: DNS answers are handed to the daemon
-	__u8 unused[7];
+	__u8 unused[3];
+	__u32 steer; // device of the outbound program; 0: not known yet
 };
 
 // Next slot of a table's round robin. A lock and not an atomic, because fetch-and-add came with

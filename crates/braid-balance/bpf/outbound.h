@@ -5,6 +5,7 @@
 
 #include "clients.h"
 #include "fragment.h"
+#include "hairpin.h"
 #include "icmp.h"
 #include "inside.h"
 #include "last_words.h"
@@ -318,6 +319,12 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 	if (reason == REASON_out_flow && skb->ingress_ifindex &&
 	    found.flow->inside_ifindex != skb->ingress_ifindex)
 		learn_again(skb, &packet, found.flow);
+	if (skb->mark == MARK_HAIRPIN && packet.protocol == IPPROTO_UDP) {
+		int turned = turn_round(skb, &packet, found.flow, now);
+
+		if (turned != NO_FLOW)
+			return turned;
+	}
 	if (worth_noting(skb, &packet, &found))
 		note_words(skb, &packet, &key, now, found.kept);
 	if (packet.protocol == IPPROTO_UDP) {
@@ -326,6 +333,8 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 		if (packet.dest_port == bpf_htons(DNS_PORT))
 			note_question(skb, &packet, found.flow);
 	}
+	if (!found.kept || now - found.flow->last_seen > NEIGHBOUR_TRUST)
+		put_route_aside(skb);
 	note_sent(skb, &packet, found.flow, found.flow->uplink, now);
 	rewrite.from = packet.source;
 	rewrite.to = found.flow->outer;
@@ -343,7 +352,7 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 		return leave(REASON_out_rewrite_failed, DROP);
 	if (apply(skb, &packet, &rewrite))
 		return leave(REASON_out_rewrite_failed, DROP);
-	return leave(reason, through_anew(skb, &packet, uplink));
+	return leave(reason, through(&packet, uplink));
 }
 
 #endif

@@ -63,7 +63,8 @@
 	REASON(out_held, DROPPED, "outbound later fragment held until its first one came")         \
 	REASON(in_held, EVENT, "inbound later fragment held until its first one came")             \
 	REASON(notice_lost, EVENT, "notice to the daemon left out")                                \
-	REASON(lan_hairpin, SENT, "lan packet to a mapping of the lan's own")
+	REASON(lan_hairpin, SENT, "lan packet to a mapping of the lan's own")                      \
+	REASON(out_hairpin, SENT, "the same turned round to the lan")
 
 enum reason_kind { SENT, PASSED, DROPPED, EVENT };
 

@@ -105,6 +105,7 @@ impl Datapath {
             self.steer = wanted.steer;
             self.injector = None;
         }
+        devices::set_steer(&mut self.tables, wanted.steer)?;
         // Last: a device whose flows are marked for the short way must have the program.
         devices::set_lans(&mut self.tables, &lans)
     }

@@ -26,6 +26,17 @@ pub(crate) fn lans(ifindexes: &[u32]) -> BTreeMap<u32, LanDevice> {
     lans
 }
 
+/// Tells the LAN's program where the outbound one sits.
+pub(crate) fn set_steer(tables: &mut Tables, ifindex: u32) -> Result<(), Error> {
+    let failed = |error| refused("map settings", &error);
+    let mut settings = tables.settings.get(&0, 0).map_err(failed)?;
+    if settings.steer == ifindex {
+        return Ok(());
+    }
+    settings.steer = ifindex;
+    tables.settings.set(0, settings, 0).map_err(failed)
+}
+
 /// Makes the map of LAN devices hold what is wanted and nothing else.
 pub(crate) fn set_lans(
     tables: &mut Tables,

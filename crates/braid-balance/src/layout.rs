@@ -91,7 +91,8 @@ pub(crate) struct SlotBank {
 pub(crate) struct Settings {
     pub active: [u8; (CLASSES * FAMILIES) as usize],
     pub learns: u8,
-    pub unused: [u8; 7],
+    pub unused: [u8; 3],
+    pub steer: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -23,10 +23,10 @@ use crate::{
 /// 2 hours 4 minutes".
 pub const TCP_ESTABLISHED_IDLE: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
 /// TCP that one end has closed or the remote has reset: RFC 5382 REQ-5, "transitory … MUST NOT be
-/// less than 4 minutes"; RFC 7857 §2 says the same for resets, as they may be forged blindly.
+/// less than 4 minutes"; RFC 7857 §2.2 says the same for resets, as they may be forged blindly.
 pub const TCP_TRANSITORY_IDLE: Duration = Duration::from_secs(4 * 60);
 /// TCP that is over: both ends have sent FIN, or the inside has reset it. A deliberate deviation
-/// from the four minutes of RFC 5382 REQ-5: as long as Linux' own TIME_WAIT, after which neither
+/// from the four minutes of RFC 5382 REQ-5 and RFC 7857 §2.1: as long as Linux' own TIME_WAIT, after which neither
 /// end knows the connection. At 1,000 connections/s, four minutes of them fill the default table.
 pub const TCP_CLOSED_IDLE: Duration = Duration::from_secs(60);
 /// The same once the table is nearly full: closed connections are what it can best do without,
@@ -35,14 +35,14 @@ pub const TCP_CLOSED_IDLE_UNDER_PRESSURE: Duration = Duration::from_secs(10);
 /// TCP that is not established yet: above the longest pause between Linux' SYN retransmissions
 /// (64 s), and no more, as nobody waits longer.
 pub const TCP_EMBRYO_IDLE: Duration = Duration::from_secs(75);
-/// Answered UDP: RFC 4787 REQ-5, "five minutes or more is RECOMMENDED".
+/// Answered UDP: RFC 4787 REQ-5c, "five minutes or more … is RECOMMENDED".
 pub const UDP_IDLE: Duration = Duration::from_secs(5 * 60);
 /// Unanswered UDP: RFC 4787 REQ-5 has two minutes as its least.
 pub const UDP_EMBRYO_IDLE: Duration = Duration::from_secs(2 * 60);
 /// Answered DNS: one question, one answer. RFC 4787 REQ-5a allows less than two minutes for
 /// well-known ports.
 pub const DNS_IDLE: Duration = Duration::from_secs(20);
-/// ICMP echo: RFC 5508 REQ-1, "MUST NOT expire in less than 60 seconds".
+/// ICMP echo: RFC 5508 REQ-2, "MUST NOT expire in less than 60 seconds".
 pub const ICMP_IDLE: Duration = Duration::from_secs(60);
 /// Protocols without ports, which no RFC speaks of: as UDP.
 pub const PORTLESS_IDLE: Duration = UDP_IDLE;

@@ -286,3 +286,39 @@ fn what_comes_inside_a_vlan_is_left_to_its_device() {
         }
     }
 }
+
+/// RFC 4787 REQ-9: "A NAT MUST support 'Hairpinning'", with "External source IP address and port".
+#[test]
+fn clients_reach_each_other_by_their_outer_ends() {
+    let world = World::new();
+    world.serve();
+    world.offloads(false);
+    let (datapath, _) = world.start(&world.options(HookKind::Auto));
+    for server in [SERVER_V4, SERVER_V6] {
+        let server = SocketAddr::new(server, PORT);
+        let socket = || world.client.enter(|| udp_socket(server));
+        let (a, b, fresh) = (socket(), socket(), socket());
+        let outer = [&a, &b].map(|socket| ask(socket, server).expect("an answer"));
+        let receive = |socket: &std::net::UdpSocket, from: Option<SocketAddr>| {
+            let mut bytes = [0; 100];
+            socket
+                .set_read_timeout(Some(support::net::PATIENCE))
+                .expect("a socket");
+            let (length, seen) = socket.recv_from(&mut bytes).expect("a datagram");
+            assert!(from.is_none_or(|from| from == seen), "{seen} for {from:?}");
+            (bytes[..length].to_vec(), seen)
+        };
+        a.send_to(b"hello", outer[1]).expect("sent");
+        assert_eq!(receive(&b, Some(outer[0])).0, b"hello");
+        b.send_to(b"well met", outer[0]).expect("sent");
+        assert_eq!(receive(&a, Some(outer[1])).0, b"well met");
+        // Who has no mapping yet gets one.
+        fresh.send_to(b"me too", outer[1]).expect("sent");
+        let (words, seen) = receive(&b, None);
+        assert_eq!(words, b"me too");
+        uplink_of(seen);
+        b.send_to(b"welcome", seen).expect("sent");
+        assert_eq!(receive(&fresh, Some(outer[1])).0, b"welcome");
+    }
+    assert_eq!(reason(&datapath, "out_hairpin"), 8);
+}

@@ -1,0 +1,87 @@
+// A LAN's client that sends to the outer end of a mapping of the LAN's own, as peers do that know
+// each other's outer address only (RFC 4787 REQ-9, "external source IP address and port"). The
+// LAN's program hands such a datagram to the outbound one, which opens the sender's mapping if it
+// has none, and this turns it round.
+#ifndef BRAID_HAIRPIN_H
+#define BRAID_HAIRPIN_H
+
+#include "answer.h"
+#include "leave.h"
+
+// Finds the mapping that the packet is for. Not 0: there is none that has a short way back; what is
+// for the machine's own servers is the stack's.
+static __always_inline int find_hairpin(const struct packet *packet, struct answer *answer)
+{
+	__u32 *id = bpf_map_lookup_elem(&own_addresses, &packet->dest);
+	struct uplink *uplink;
+	struct tuple reverse;
+
+	if (!id || packet->protocol != IPPROTO_UDP || packet->fragment != WHOLE)
+		return -1;
+	uplink = uplink_at(*id);
+	if (!uplink)
+		return -1;
+	__builtin_memset(&reverse, 0, sizeof(reverse));
+	reverse.near = packet->dest;
+	reverse.near_port = packet->dest_port;
+	reverse.protocol = packet->protocol;
+	if (same_address(&uplink->exits[packet->family & 1].address, &packet->dest))
+		reverse.realm = uplink->exits[packet->family & 1].realm;
+	if (follow(&reverse, answer))
+		return -1;
+	return answer->found.flow->flags & FLOW_FAST ? 0 : -1;
+}
+
+// The device of the outbound program, if the packet is to be turned round; else 0.
+static __noinline __u32 hairpin_device(struct __sk_buff *skb, const struct packet *packet)
+{
+	__u32 zero = 0;
+	struct settings *settled = bpf_map_lookup_elem(&settings, &zero);
+	struct answer answer;
+
+	if (!settled || !packet || find_hairpin(packet, &answer) || packet->hops <= 1 ||
+	    wire_size(skb, packet) > answer.found.flow->inside_mtu)
+		return 0;
+	return settled->steer;
+}
+
+// Sends the packet to the inside that its destination stands for, from the outer end of its
+// sender's `flow`. NO_FLOW: it is not for the LAN, nothing is done or counted.
+static __noinline int turn_round(struct __sk_buff *skb, struct packet *packet, struct flow *flow,
+				 __u64 now)
+{
+	struct bpf_redir_neigh hop = {};
+	struct rewrite rewrite = {.side = SOURCE};
+	struct answer answer;
+	struct flow *target;
+
+	if (!packet || !flow || find_hairpin(packet, &answer))
+		return NO_FLOW;
+	skb->mark = 0;
+	target = answer.found.flow;
+	flow->last_seen = now;
+	target->last_seen = now;
+	rewrite.from = packet->source;
+	rewrite.to = flow->outer;
+	rewrite.from_port = packet->source_port;
+	rewrite.to_port = flow->outer_port;
+	if (apply(skb, packet, &rewrite))
+		return leave(REASON_out_rewrite_failed, DROP);
+	packet->source = flow->outer;
+	rewrite.side = DEST;
+	rewrite.hop = 1;
+	rewrite.from = packet->dest;
+	rewrite.to = answer.key.near;
+	rewrite.from_port = packet->dest_port;
+	rewrite.to_port = answer.key.near_port;
+	if (target->flags & FLOW_NEXT_HOP_V6)
+		next_hop_v6(&hop, &target->next_hop);
+	else
+		next_hop_v4(&hop, target->next_hop.word[3]);
+	if (apply(skb, packet, &rewrite))
+		return leave(REASON_out_rewrite_failed, DROP);
+	return leave(REASON_out_hairpin,
+		     bpf_redirect_neigh(target->inside_ifindex, &hop, sizeof(hop), 0));
+}
+
+#endif
