@@ -135,9 +135,12 @@ class Bench:
 
     def _open_pilots(self, family: int) -> list[Mapping]:
         found: dict[str, Mapping] = {}
-        while len(found) < len(self.uplinks):
-            pilot = self.open_udp(family, remote=99)
+        # A policy may have its own idea of which client takes which uplink, or of which uplink is used at all.
+        for number in range(4 * CLIENTS):
+            pilot = self.open_udp(family, client=1 + number % CLIENTS, remote=99)
             found.setdefault(pilot.uplink.device, pilot)
+            if len(found) == len(self.uplinks):
+                break
         return list(found.values())
 
     # Conversations.
