@@ -100,6 +100,7 @@ impl Engine {
     /// Has names mean what the settings say now.
     pub(crate) fn follow_names(&mut self) -> Result<(), Failure> {
         let known = self.names.set_rules(&self.settings);
+        self.datapath.keep_names(self.names.meaning())?;
         self.datapath.learn_names(&known)?;
         self.datapath.hand_over_answers(self.names.listens())?;
         Ok(())

@@ -22,6 +22,7 @@ mod message;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -92,6 +93,16 @@ impl Names {
             (*address, known.facts)
         });
         known.collect()
+    }
+
+    /// A number that is another one where the marks stand for other rules, for
+    /// [`braid_balance::Datapath::keep_names`].
+    #[must_use]
+    pub fn meaning(&self) -> u32 {
+        let mut hasher = DefaultHasher::new();
+        self.rules.hash(&mut hasher);
+        let [.., a, b, c, d] = hasher.finish().to_be_bytes();
+        u32::from_be_bytes([a, b, c, d])
     }
 
     /// Addresses of this machine and of its inside, which no name elsewhere has.

@@ -329,6 +329,15 @@ fn marks_add_up_and_follow_the_rules() {
 }
 
 #[test]
+fn marks_mean_the_same_to_the_next_daemon_if_its_rules_are_the_same() {
+    let meaning = |text: &str| Names::new(&settings(text)).meaning();
+    let other = "[[rule]]\ndomain='x.cdn.example'\nuse='block'\n";
+    assert_eq!(meaning(BANK), meaning(BANK));
+    assert_ne!(meaning(BANK), meaning(other));
+    assert_ne!(meaning(BANK), meaning(""));
+}
+
+#[test]
 fn there_is_room_for_so_many() {
     let mut names = Names::new(&settings(BANK));
     let mut forgotten = 0;
