@@ -33,6 +33,9 @@ DENSE_MS = 8.0
 #: Connections seen to work before the uplink is taken away: measured round trips and an even share for both.
 WARM_ATTEMPTS = 24
 
+#: How long a client may take to start and to get going on a busy machine.
+START_SECONDS = 30.0
+
 #: What is not over after this counts as lasting this long.
 LIMIT_SECONDS = 8.0
 
@@ -90,6 +93,7 @@ def _warm(fresh: Process) -> None:
     wait_until(
         lambda: sum(each.good for each in seen(fresh)) >= WARM_ATTEMPTS or not fresh.running,
         what="connections over both uplinks",
+        timeout=START_SECONDS,
     )
 
 
@@ -156,7 +160,7 @@ def silent(place: Place, family: int, turn: int) -> Silent:
 
 def held_by(held: Process) -> list[str]:
     """Return the address of each connection that a running `held` has opened."""
-    addresses: list[str] = json.loads(held.wait_output(r"^\[.*\]\n").group())
+    addresses: list[str] = json.loads(held.wait_output(r"^\[.*\]\n", timeout=START_SECONDS).group())
     return addresses
 
 
@@ -188,10 +192,10 @@ def download(place: Place, family: int, turn: int) -> Downloaded:
     """Black-hole the uplink of a running HTTP/3 download and return what the download was like."""
     with place.daemon(turn, family) as victim:
         with place.start("download3", place.net.server(1, family), DOWNLOAD_BYTES) as client:
-            seen = client.wait_output(r"^from (\S+)\n").group(1)
+            seen = client.wait_output(r"^from (\S+)\n", timeout=START_SECONDS).group(1)
             if seen != place.address(victim, family):
                 raise LabError(f"the download is at {seen} and not on {victim.name}")
-            client.wait_output(r"^flowing\n")
+            client.wait_output(r"^flowing\n", timeout=START_SECONDS)
             with black_hole(victim) as began:
                 return _end_of(client, began)
 

@@ -8,11 +8,12 @@ flapping lines are watched, in networks of their own.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.balance import dying, patience
@@ -32,14 +33,19 @@ MWAN3_MS = 50_000.0
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured: trials of each kind and case, and for how long lossy lines are watched at least."""
+    """How much is measured: trials of each kind and case, and for how long lossy lines are watched at least.
 
-    trials: int
+    Beyond the fewest trials, further ones are made while another round fits into the watching.
+    """
+
+    fewest: int
+    most: int
     watch_seconds: float
 
 
-QUICK = Plan(trials=3, watch_seconds=60.0)
-FULL = Plan(trials=9, watch_seconds=300.0)
+#: Four lossy lines for 76 s are five minutes of line.
+QUICK = Plan(fewest=2, most=4, watch_seconds=76.0)
+FULL = Plan(fewest=9, most=12, watch_seconds=300.0)
 
 
 @dataclass
@@ -66,7 +72,7 @@ def failover(run: Run) -> None:
         with contextlib.ExitStack() as watching:
             borne = {place.name: watching.enter_context(patience.watched(place)) for place in bearing}
             with ThreadPoolExecutor(max_workers=len(PLACES)) as pool:
-                _trials(run, pool, dying_at, cases, plan.trials)
+                _trials(run, pool, dying_at, cases, plan)
             with run.step("watch the lossy and the flapping lines on"):
                 patience.watch_on(borne.values(), plan.watch_seconds)
     _record_deaths(run, cases)
@@ -84,25 +90,30 @@ def _place(stack: contextlib.ExitStack, name: PlaceName, uplinks: Sequence[Uplin
     return Place(name, net)
 
 
-def _trials(run: Run, pool: ThreadPoolExecutor, places: Sequence[Place], cases: Cases, count: int) -> None:
+def _trials(run: Run, pool: ThreadPoolExecutor, places: Sequence[Place], cases: Cases, plan: Plan) -> None:
     """Make all trials; host and gateway, which share nothing, side by side."""
-    run.display.expect(count * len(FAMILIES) * 3 + 2)
-    for turn in range(count):
+    run.display.expect(plan.most * len(FAMILIES) * 3 + 2)
+    end = time.monotonic() + plan.watch_seconds
+    for turn in range(plan.most):
+        began = time.monotonic()
         for family in FAMILIES:
-            everywhere = partial(_everywhere, pool, places, family, turn)
+            _round(run, partial(_everywhere, pool, places, family, turn), cases, f"IPv{family}, trial {turn + 1}")
+        lasted = time.monotonic() - began
+        if turn + 1 >= plan.fewest and time.monotonic() + lasted > end:
+            return
 
-            def title(what: str, family: int = family, turn: int = turn) -> str:
-                return f"IPv{family}, trial {turn + 1} of {count}: {what}"
 
-            with run.step(title("an uplink goes silent")):
-                for case, silent in everywhere(dying.silent).items():
-                    cases[case].silent.append(silent)
-            with run.step(title("an uplink loses its carrier")):
-                for case, seconds in everywhere(dying.carrier).items():
-                    cases[case].carrier.append(seconds)
-            with run.step(title("an uplink goes silent under a QUIC download")):
-                for case, downloaded in everywhere(dying.download).items():
-                    cases[case].downloads.append(downloaded)
+def _round(run: Run, everywhere: Callable[..., dict[str, Any]], cases: Cases, title: str) -> None:
+    """Make one trial of each kind."""
+    with run.step(f"{title}: an uplink goes silent"):
+        for case, silent in everywhere(dying.silent).items():
+            cases[case].silent.append(silent)
+    with run.step(f"{title}: an uplink loses its carrier"):
+        for case, seconds in everywhere(dying.carrier).items():
+            cases[case].carrier.append(seconds)
+    with run.step(f"{title}: an uplink goes silent under a QUIC download"):
+        for case, downloaded in everywhere(dying.download).items():
+            cases[case].downloads.append(downloaded)
 
 
 def _everywhere(
