@@ -182,13 +182,13 @@ def _record_borne(run: Run, borne: dict[PlaceName, patience.Borne]) -> None:
     false_deaths = {name: borne[place].false_deaths[family] for place, family, name in cases}
     admitted = {name: borne[place].admitted[family] for place, family, name in cases}
     watched = sum(one.watched_seconds for one in borne.values()) * len(FAMILIES)
-    unit = f"in {watched / 60:.1f} min"
-    run.figure("false_deaths", sum(false_deaths.values()), unit=unit, better="lower")
+    run.figure("false_deaths", sum(false_deaths.values()), unit=f"in {watched / 60:.1f} min", better="lower")
     run.figure("flaps_admitted", max(admitted.values()), better="lower")
     flaps = max(one.flaps for one in borne.values())
     run.figure("flaps_made", flaps)
     run.figure("false_deaths_watched_s", watched, unit="s")
-    for name in false_deaths:
+    for place, _, name in cases:
+        unit = f"in {borne[place].watched_seconds / 60:.1f} min"
         run.figure(f"false_deaths_{name}", false_deaths[name], unit=unit, better="lower")
         run.figure(f"flaps_admitted_{name}", admitted[name], better="lower")
     run.table.append(["false deaths (count)", *map(str, false_deaths.values()), str(sum(false_deaths.values()))])
