@@ -15,6 +15,8 @@ from braid_lab.product import Braid
 
 #: Seconds that a line is away; in the full form sometimes ten times that.
 AWAY_S = (1.5, 4.0)
+#: Time that a new daemon is given at least.
+SETTLE_S = 0.2
 POLICIES = ("rr", "wrr", "hash-source", "hash-pair", "least-loaded")
 STICKY = ("off", "10 s", "10 min")
 FAILBACKS = ("new-flows", "move-quic", "move-idle")
@@ -155,6 +157,8 @@ class Disturber:
         self._pause(self._random.uniform(0.2, 1.0))
         self._daemon.up(*self._options)
         self.restarts += 1
+        # Each life is looked at, however short it is.
+        self._pause(SETTLE_S)
 
 
 def configuration(net: Topology, generator: random.Random) -> str:
