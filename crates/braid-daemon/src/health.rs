@@ -5,10 +5,12 @@ mod wishes;
 use std::time::{Duration, Instant};
 
 use braid_balance::Counters;
+use braid_uplink::liveness::Verdict;
 
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::report::Health;
+use crate::roster::Member;
 
 /// How long something that the datapath counted is reported after it was last seen: long enough
 /// for a person to notice, short enough that a mended machine looks mended.
@@ -104,6 +106,7 @@ pub fn health(engine: &Engine) -> Vec<Health> {
             });
         }
     }
+    health.extend(members.iter().filter_map(|member| judged(engine, member)));
     if !engine.settings.config.uplinks.is_empty() {
         health.extend(engine.passed_over.iter().map(|rejected| Health {
             code: "uplink-missing".into(),
@@ -160,6 +163,34 @@ pub fn health(engine: &Engine) -> Vec<Health> {
     }
     health.extend(engine.trouble.alarms());
     health
+}
+
+/// What is to be said of an uplink that is there and does not work well.
+fn judged(engine: &Engine, member: &Member) -> Option<Health> {
+    let look = member.look.as_ref().filter(|_| member.down.is_none())?;
+    let (code, means) = match look.verdict {
+        Verdict::Up => return None,
+        Verdict::Degraded => ("uplink-degraded", "fewer new flows take it"),
+        verdict => (
+            match verdict {
+                Verdict::Portal => "uplink-portal",
+                _ => "uplink-dead",
+            },
+            match engine.roster.relieves(member) {
+                true => "new flows take the other uplinks",
+                false => "no other uplink works, so new flows still take it",
+            },
+        ),
+    };
+    let fix = match look.verdict {
+        Verdict::Portal => "log in to the network behind it, with a browser",
+        _ => "",
+    };
+    Some(Health {
+        code: code.into(),
+        text: format!("{}: {}; {means}", member.uplink.name, look.evidence),
+        fix: fix.into(),
+    })
 }
 
 fn device_exists(device: &str) -> bool {

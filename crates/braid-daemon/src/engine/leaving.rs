@@ -8,6 +8,8 @@
 //! - A daemon that starts tells nothing about uplinks that it finds dead by their device: it does
 //!   not know what an earlier one told.
 //! - A QUIC server that leaves a moved flow unanswered is remembered, and told the next time.
+//! - Where TCP is not to be told (`tell_tcp = false`), nothing is said at all: QUIC and other
+//!   datagrams still leave with their next packet from inside.
 //! - Connections on an address that is gone are told too: no answer can reach them.
 
 use std::collections::BTreeSet;
@@ -72,11 +74,8 @@ impl Leaving {
 impl Engine {
     /// Whether TCP is told that its uplink is dead.
     pub(super) fn tells(&self, member: &Member) -> bool {
-        self.settings.config.liveness.tell_tcp && self.is_to_leave(member)
-    }
-
-    fn is_to_leave(&self, member: &Member) -> bool {
-        member.is_dead()
+        self.settings.config.liveness.tell_tcp
+            && member.is_dead()
             && self.roster.relieves(member)
             && !self.leaving.inherited.contains(&member.id)
     }
@@ -96,7 +95,7 @@ impl Engine {
         let due: Vec<(UplinkId, String)> = members
             .iter()
             .filter(|member| !self.leaving.evacuated.contains(&member.id))
-            .filter(|member| self.is_to_leave(member))
+            .filter(|member| self.tells(member))
             .map(|member| (member.id, member.uplink.name.clone()))
             .collect();
         for (id, name) in due {
