@@ -64,6 +64,19 @@ def test_events_tell_what_happened_and_in_which_order(net: Topology, start_braid
     assert "refused" in text
 
 
+def test_round_trips_are_those_of_now(net: Topology, start_braid: StartBraid) -> None:
+    daemon = start_braid(net)
+    # Nothing changes for the second daemon: no device, no verdict.
+    daemon.kill9()
+    daemon.up()
+
+    def measured() -> bool:
+        uplinks = daemon.json("uplinks")["uplinks"]
+        return all(each["rtt_ms"] is not None and each["loss"] == 0 for each in uplinks)
+
+    wait_until(measured, what="round trips of both uplinks")
+
+
 def test_events_can_be_followed(net: Topology, start_braid: StartBraid) -> None:
     daemon = start_braid(net)
     words = [str(binary()), "--run-dir", str(daemon.run_dir), "events", "--follow", "--json"]

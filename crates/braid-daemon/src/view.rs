@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use braid_balance::{Choice, Flow, FlowState, KernelTime, UplinkCounters};
-use braid_core::UplinkId;
+use braid_core::{Share, UplinkId};
 use braid_uplink::liveness::{Cause, Verdict};
 
 use crate::engine::Engine;
@@ -38,7 +38,7 @@ impl Engine {
 
     fn uplink(&self, member: &Member, counters: &UplinkCounters) -> UplinkReport {
         let uplink = &member.uplink;
-        let look = member.look.as_ref().filter(|_| member.down.is_none());
+        let look = self.look(member.id).filter(|_| member.down.is_none());
         let (state, why) = self.standing(member);
         UplinkReport {
             name: uplink.name.clone(),
@@ -51,9 +51,10 @@ impl Engine {
             state,
             tier: self.settings.tier(&uplink.name),
             rtt_ms: look
+                .as_ref()
                 .and_then(|look| look.rtt)
                 .map(|rtt| rtt.as_secs_f64() * 1e3),
-            loss: look.and_then(|look| look.loss).map(|loss| loss.fraction()),
+            loss: look.and_then(|look| look.loss).map(Share::fraction),
             mtu: uplink.mtu,
             ipv4: uplink.v4.as_ref().map(exit),
             ipv6: uplink.v6.as_ref().map(exit),
@@ -127,7 +128,7 @@ impl Engine {
             return "not known any more".to_owned();
         };
         let (state, why) = self.standing(member);
-        let rtt = member.look.as_ref().and_then(|look| look.rtt);
+        let rtt = self.look(id).and_then(|look| look.rtt);
         match rtt {
             Some(rtt) if state.takes_new() => {
                 format!(

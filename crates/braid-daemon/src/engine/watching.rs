@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use braid_balance::UplinkCounters;
 use braid_core::{Rate, UplinkId};
 use braid_uplink::liveness::{
-    Lookout, Outcome, ProbeAnswer, ProbeOrder, Sample, Verdict, VerdictChange, Watched,
+    Look, Lookout, Outcome, ProbeAnswer, ProbeOrder, Sample, Verdict, VerdictChange, Watched,
 };
 use braid_uplink::probe::Prober;
 use tokio::sync::mpsc::UnboundedSender;
@@ -164,6 +164,11 @@ impl Engine {
     pub fn hear(&mut self, answer: ProbeAnswer) -> Result<(), Failure> {
         self.watching.lookout.handle_probe(Instant::now(), answer);
         self.attend()
+    }
+
+    /// How an uplink fares at this moment. What a member has is of its last verdict.
+    pub(crate) fn look(&self, id: UplinkId) -> Option<Look> {
+        self.watching.lookout.look(id)
     }
 
     /// Has the lookout watch the uplinks that there are now.
