@@ -151,11 +151,9 @@ def test_nothing_is_torn_down_while_no_line_works(place: Place, start_braid: Sta
         with black_hole(dsl), black_hole(lte):
             # Whichever dies first may tell its own: the other one is still thought to work.
             wait_until(lambda: len(set(verdicts(daemon))) == 2, what="both to be found dead", timeout=10)
-        told = {each.via for each in ended(held)}
-        assert len(told) <= 1
+            assert len({each.via for each in ended(held)}) <= 1
+        # Whichever is back first takes over; those on the other one may be told then.
         wait_until(lambda: "up" in states(daemon).values(), what="a line to be back", timeout=20)
-        assert held.running
-        assert {each.via for each in ended(held)} == told
         assert len(ask_tcp(place.application, 4, place.net.server())) == 4
 
 
