@@ -28,6 +28,9 @@ const PEAK_MEMORY: Duration = Duration::from_secs(600);
 const RESERVE: f64 = 0.25;
 /// A capacity below which nothing is guessed, in bits per second.
 const LEAST_PEAK: f64 = 1e6;
+/// The part of all flows below which a later tier is not used: half a step of the tables, so that
+/// one that goes and one that comes are never the same flutter.
+const LEAST_HELP: f64 = 0.025;
 /// Weights that follow from fractions are whole numbers up to this one.
 const WHOLE: f64 = 1e6;
 
@@ -190,11 +193,24 @@ impl Loads {
             }
         }
         match (total > 0.0, parts.first_mut()) {
-            (true, _) => parts.iter_mut().for_each(|part| *part /= total),
+            (true, _) => {
+                parts.iter_mut().for_each(|part| *part /= total);
+                leave_out_slivers(&mut parts);
+            }
             (false, Some(first)) => *first = 1.0,
             (false, None) => {}
         }
         parts
+    }
+}
+
+/// What is too little for a tier to be used goes to the first one.
+fn leave_out_slivers(parts: &mut [f64]) {
+    if let Some((first, later)) = parts.split_first_mut() {
+        for part in later.iter_mut().filter(|part| **part < LEAST_HELP) {
+            *first += *part;
+            *part = 0.0;
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use braid_core::slots::{SlotTable, Weights};
 const STEP: f64 = 0.05;
 /// Least time between two changes of a table that follow the load.
 const PACE: Duration = Duration::from_secs(1);
+
 /// Of one uplink: its weight, whether it is degraded, its tier.
 pub(super) type Fact = (UplinkId, u32, bool, u8);
 
@@ -51,7 +52,10 @@ impl Shared {
         let table = match before {
             Some(before) if wanted.follows && before.facts == wanted.facts => {
                 let early = before.followed.is_some_and(|at| now < at + PACE);
-                if early || furthest(&before.shares, &shares) < STEP {
+                // Who gets nothing any more goes, however little it had.
+                let gone = |(id, _): &(UplinkId, f64)| shares.iter().all(|(other, _)| other != id);
+                let same = !before.shares.iter().any(gone);
+                if early || (same && furthest(&before.shares, &shares) < STEP) {
                     return Some(before);
                 }
                 before.table.rebalance(&weights)
