@@ -55,7 +55,7 @@ pub struct Names {
 /// What is known of one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// The name that a client asked for last.
+    /// The last name that a rule means; without one the first, whose site it is.
     pub name: String,
     /// What the datapath knows.
     pub facts: Name,
@@ -83,13 +83,18 @@ impl Names {
     /// rules mean nothing any more: returns what the datapath should know instead of what it knows.
     pub fn set_rules(&mut self, settings: &Settings) -> Vec<(IpAddr, Name)> {
         let rules = name_bits(settings).map(|(bit, rule)| (bit, rule.domain.clone()));
-        self.rules = rules.collect();
+        let rules: Vec<_> = rules.collect();
+        // Marks of all names that an address had: only the last name is remembered.
+        let same = rules == self.rules;
+        self.rules = rules;
         let sticks = |sticky: Sticky| sticky != Sticky::Off;
         self.sites = sticks(settings.config.sticky)
             || settings.rules().any(|rule| rule.sticky.is_some_and(sticks));
         let rules = &self.rules;
         let known = self.known.iter_mut().map(|(address, known)| {
-            known.facts.rules = marks(rules, &known.name);
+            if !same {
+                known.facts.rules = marks(rules, &known.name);
+            }
             (*address, known.facts)
         });
         known.collect()
@@ -193,7 +198,11 @@ impl Names {
             expires: before.facts.expires.max(expires),
         });
         let known = Known {
-            name: name.to_owned(),
+            name: match before {
+                // The name that rules mean, not another one of the same server.
+                Some(before) if marks == 0 => before.name.clone(),
+                _ => name.to_owned(),
+            },
             facts,
         };
         self.known.insert(address, known);

@@ -299,8 +299,15 @@ fn with_sticky_every_name_has_its_site() {
     assert_ne!(site("a.co.uk"), site("b.co.uk"), "those are two owners");
     assert_eq!(site("x.a.co.uk"), site("a.co.uk"));
 
-    let inside = answer("nas.home.test", &[("nas.home.test", A, 60, data("192.168.1.9"))]);
-    assert_eq!(learn(&mut names, 0, &inside), Ok(vec![]), "no lie, and nothing to learn");
+    let inside = answer(
+        "nas.home.test",
+        &[("nas.home.test", A, 60, data("192.168.1.9"))],
+    );
+    assert_eq!(
+        learn(&mut names, 0, &inside),
+        Ok(vec![]),
+        "no lie, and nothing to learn"
+    );
 
     // Whoever comes later does not take an address to another site.
     let evil = answer("evil.test", &[("evil.test", A, 60, data("198.51.100.8"))]);
@@ -322,6 +329,11 @@ fn marks_add_up_and_follow_the_rules() {
     );
     let known = names.look(seconds(99), ip("198.51.100.7")).unwrap();
     assert_eq!(known.facts.rules, 0b11);
+    let same = names.set_rules(&settings(BANK));
+    assert_eq!(
+        same[0].1.rules, 0b11,
+        "a reload without other rules changes nothing"
+    );
     let renamed = names.set_rules(&settings("[[rule]]\ndomain='x.cdn.example'\nuse='block'\n"));
     assert_eq!(renamed[0].1.rules, 1, "the new rule's mark");
     assert_eq!(names.expire(seconds(100)), [ip("198.51.100.7")]);
