@@ -28,6 +28,7 @@ use tokio::sync::watch;
 
 use self::leaving::Leaving;
 use self::noticing::Noticing;
+use self::returning::Working;
 use self::watching::Watching;
 
 use crate::classes::Classes;
@@ -66,6 +67,7 @@ pub struct Engine {
     pub(crate) classes: Classes,
     watching: Watching,
     leaving: Leaving,
+    working: Working,
     noticing: Noticing,
     limits: Limits,
     /// What the machine calls what rules name; looked up at start, at a reload and with each run.

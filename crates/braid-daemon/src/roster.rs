@@ -16,6 +16,7 @@
 //! - An uplink that nothing gets through takes no new flows, unless there is no better one for that
 //!   family of addresses: then the judgement may be wrong, and nothing is lost by trying.
 
+use std::collections::BTreeSet;
 use std::mem;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -62,6 +63,18 @@ impl Member {
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.cut || (self.down.is_none() && self.verdict() == Verdict::Dead)
+    }
+
+    /// Whether its device has an address, be it the one for new flows or another.
+    #[must_use]
+    pub fn bears(&self, address: IpAddr) -> bool {
+        fn all<A: Copy + Into<IpAddr>>(exit: &braid_uplink::Exit<A>) -> Vec<IpAddr> {
+            let all = exit.others.iter().chain([&exit.address]);
+            all.map(|address| (*address).into()).collect()
+        }
+        let v4 = self.uplink.v4.as_ref().map(all);
+        let v6 = self.uplink.v6.as_ref().map(all);
+        v4.into_iter().chain(v6).flatten().any(|own| own == address)
     }
 
     /// Whether it has a way out for a family.
@@ -350,6 +363,14 @@ impl Roster {
     /// The uplinks that can be used now.
     pub fn usable(&self) -> impl Iterator<Item = &Member> {
         self.members.iter().filter(|member| member.down.is_none())
+    }
+
+    /// The uplinks that work for some family: not those that are only used for want of a better one.
+    #[must_use]
+    pub fn working(&self) -> BTreeSet<UplinkId> {
+        let works = |member: &&Member| FAMILIES.iter().any(|family| member.works(*family));
+        let working = self.members.iter().filter(works);
+        working.map(|member| member.id).collect()
     }
 
     /// How the uplinks stand, each with what it carries.

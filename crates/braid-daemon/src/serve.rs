@@ -123,6 +123,8 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
             Ok(())
         }
     };
+    // Whoever still asks hears at once that this is over, and does not hold the end up.
+    drop(questions);
     drop(end);
     farewell(service).await;
     outcome
@@ -213,6 +215,10 @@ impl Loop<'_> {
     async fn reload(&mut self) -> Result<(), Failure> {
         self.supervisor.reloading();
         let outcome = self.engine.reload().await;
+        if outcome.is_err() {
+            // What the old configuration asks for may not be in place again either.
+            self.retry_at.get_or_insert(Instant::now() + RETRY);
+        }
         self.supervisor.ready();
         outcome
     }

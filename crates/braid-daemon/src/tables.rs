@@ -44,21 +44,6 @@ impl Tables {
         }
     }
 
-    /// Uplinks that take new flows and did not before.
-    pub fn returned(&self, applied: &Tables) -> Vec<UplinkId> {
-        let took = |id| {
-            applied
-                .uplinks
-                .iter()
-                .any(|old| old.id == id && old.accepts_new)
-        };
-        let takes = self.uplinks.iter().filter(|entry| entry.accepts_new);
-        takes
-            .map(|entry| entry.id)
-            .filter(|id| !took(*id))
-            .collect()
-    }
-
     /// Addresses that uplinks had and have no more.
     pub fn lost_addresses(&self, applied: &Tables) -> Vec<(UplinkId, IpAddr)> {
         let addresses = |entry: &UplinkEntry| {
@@ -169,16 +154,6 @@ mod tests {
         let gone = (UplinkId(0), IpAddr::from([192, 0, 2, 1]));
         assert_eq!(after.lost_addresses(&before), [gone]);
         assert_eq!(before.lost_addresses(&before), []);
-    }
-
-    #[test]
-    fn who_takes_flows_again_has_returned() {
-        let before = tables(vec![entry(0, 1, false), entry(1, 2, true)], &[1]);
-        let after = tables(
-            vec![entry(0, 1, true), entry(1, 2, true), entry(2, 3, true)],
-            &[0, 1, 2],
-        );
-        assert_eq!(after.returned(&before), [UplinkId(0), UplinkId(2)]);
     }
 
     #[test]

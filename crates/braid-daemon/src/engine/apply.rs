@@ -25,6 +25,7 @@ impl Engine {
         let Some(applied) = &self.applied else {
             return self.set_tables(tables);
         };
+        self.working.fail(&self.roster.working());
         let first = tables.first_half(applied);
         self.leaving.note_addresses(applied, &first);
         self.set_tables(first)?;
@@ -34,11 +35,8 @@ impl Engine {
     /// The second half, when everything is ready for it: who is new or back takes flows.
     pub(super) fn settle(&mut self) -> Result<(), Failure> {
         let tables = self.tables();
-        let returned = self
-            .applied
-            .as_ref()
-            .map_or_else(Vec::new, |applied| tables.returned(applied));
         self.set_tables(tables)?;
+        let returned = self.working.returned(self.roster.working());
         self.come_back(&returned)
     }
 
@@ -132,7 +130,7 @@ impl Engine {
                 .lan
                 .as_ref()
                 .is_some_and(|lan| lan.forward),
-            bypasses: Bypass::all(&self.settings, &System::look_up(&self.settings)),
+            bypasses: Bypass::all(&self.settings, &self.system),
             divert,
         };
         let plan = self.plumbing.plan(&desired, &self.state.saved).await?;

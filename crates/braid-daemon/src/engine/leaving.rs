@@ -10,7 +10,8 @@
 //! - A QUIC server that leaves a moved flow unanswered is remembered, and told the next time.
 //! - Where TCP is not to be told (`tell_tcp = false`), nothing is said at all: QUIC and other
 //!   datagrams still leave with their next packet from inside.
-//! - Connections on an address that is gone are told too: no answer can reach them.
+//! - Connections on an address that is gone are told too: no answer can reach them. One that its
+//!   device still has (deprecated, or second to a new one) goes on.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -42,7 +43,8 @@ pub(super) struct Leaving {
     evacuated: BTreeSet<UplinkId>,
     /// Dead by their device when this daemon began. As many.
     inherited: BTreeSet<UplinkId>,
-    /// Addresses that are gone, whose connections are still to be told; emptied at once.
+    /// Addresses that new flows do not take any more, whose connections are to be told when their
+    /// device has them no longer. At most as many as the devices have addresses.
     stale: Vec<(UplinkId, IpAddr)>,
     unmovable: Unmovable,
     /// Until when moved flows are looked after.
@@ -123,10 +125,18 @@ impl Engine {
     }
 
     fn leave_addresses(&mut self) -> Result<(), Failure> {
-        if self.leaving.stale.is_empty() {
+        if !self.settings.config.liveness.tell_tcp {
+            self.leaving.stale.clear();
+        }
+        let still_there = |(id, address): &(UplinkId, IpAddr)| {
+            let member = self.roster.member(*id);
+            member.is_some_and(|member| member.bears(*address))
+        };
+        let stale = self.leaving.stale.iter().copied();
+        let (still, stale): (Vec<_>, Vec<_>) = stale.partition(still_there);
+        if stale.is_empty() {
             return Ok(());
         }
-        let stale = &self.leaving.stale;
         let released = self.datapath.release(|flow| {
             let gone = stale.contains(&(flow.uplink, flow.outer.ip()));
             match flow.protocol {
@@ -135,7 +145,8 @@ impl Engine {
                 _ => Release::Keep,
             }
         })?;
-        for (id, address) in std::mem::take(&mut self.leaving.stale) {
+        self.leaving.stale = still;
+        for (id, address) in stale {
             let name = self.roster.member(id).map(|m| m.uplink.name.clone());
             let text = format!(
                 "{address} is gone, {} told",

@@ -70,6 +70,28 @@ impl Returning<'_> {
     }
 }
 
+/// Which uplinks work, so that it shows which have returned. One that merely takes flows because
+/// none works has not.
+#[derive(Debug, Default)]
+pub(super) struct Working(Option<BTreeSet<UplinkId>>);
+
+impl Working {
+    /// Takes note of who does not work any more.
+    pub fn fail(&mut self, now: &BTreeSet<UplinkId>) {
+        if let Some(working) = &mut self.0 {
+            working.retain(|id| now.contains(id));
+        }
+    }
+
+    /// Who works now and did not before. At first nobody: a start moves nothing.
+    pub fn returned(&mut self, now: BTreeSet<UplinkId>) -> Vec<UplinkId> {
+        match self.0.replace(now.clone()) {
+            Some(before) => now.difference(&before).copied().collect(),
+            None => Vec::new(),
+        }
+    }
+}
+
 impl Engine {
     /// Has flows go back to uplinks that returned, as far as the configuration wants it.
     pub(super) fn come_back(&mut self, returned: &[UplinkId]) -> Result<(), Failure> {
@@ -182,6 +204,18 @@ mod tests {
         };
         assert_eq!(quic(MoveQuic, &mapping), Release::Keep);
         assert_eq!(quic(MoveIdle, &mapping), Release::Move);
+    }
+
+    #[test]
+    fn who_works_again_has_returned_even_if_it_went_before_the_other_half_of_a_change() {
+        let set = |ids: &[u8]| ids.iter().copied().map(UplinkId).collect::<BTreeSet<_>>();
+        let mut working = Working::default();
+        assert_eq!(working.returned(set(&[0, 1])), [], "a start moves nothing");
+        working.fail(&set(&[1]));
+        assert_eq!(working.returned(set(&[])), [], "none works");
+        assert_eq!(working.returned(set(&[0, 1])), [UplinkId(0), UplinkId(1)]);
+        working.fail(&set(&[1]));
+        assert_eq!(working.returned(set(&[0, 1])), [UplinkId(0)]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use tokio::sync::mpsc::{self, UnboundedSender};
 
 use super::leaving::Leaving;
 use super::noticing::Noticing;
+use super::returning::Working;
 use super::watching::Watching;
 use super::{Engine, Started};
 use crate::classes::Classes;
@@ -100,6 +101,10 @@ impl Engine {
         }
     }
 
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "all that a start has found out, which the engine takes over"
+    )]
     async fn bring_up(
         mut settings: Settings,
         origin: Origin,
@@ -133,6 +138,7 @@ impl Engine {
             classes,
             watching: Watching::new(tell),
             leaving: Leaving::default(),
+            working: Working::default(),
             noticing: Noticing::new(datapath.notices()?),
             limits: Limits::default(),
             system: System::look_up(&settings),
@@ -157,6 +163,8 @@ impl Engine {
             engine.trouble.lost_state = Some(why);
         }
         engine.follow_names()?;
+        // Whoever an earlier daemon limited would stay so: this one limits nobody yet.
+        engine.datapath.limit_clients(&[])?;
         step("setting up routes");
         engine.reconcile(snapshot).await?;
         let text = match &opened {
