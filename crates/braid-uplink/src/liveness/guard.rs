@@ -101,6 +101,7 @@ impl Guard {
             self.panel = panel;
             self.suspicion = None;
             self.open(now);
+            self.ask_others(now, heard);
         }
         match (old.usable, self.watched.usable) {
             (true, false) => self.leave(now),

@@ -208,6 +208,18 @@ impl Guard {
         }
     }
 
+    /// Other targets are asked from now on. Where none is left that could tell of a return, it is tried.
+    pub(super) fn ask_others(&mut self, now: Instant, heard: &Heard) {
+        let nobody = match self.verdict {
+            Verdict::Dead => self.panel.witnesses(heard, self.passes()).is_empty(),
+            Verdict::Portal => !self.panel.has_http(),
+            _ => false,
+        };
+        if nobody {
+            self.trial_at = Some(now + self.damping.hold(HOLD_TRIAL));
+        }
+    }
+
     /// An answer to what was asked before the death: the way has become long, and was not broken.
     pub(super) fn take_back(&mut self, now: Instant) {
         let Some(damping) = self.premature.take() else {

@@ -95,8 +95,7 @@ impl Guard {
         let lost = self.panel.flights().map(|f| f.lost_at).min();
         let returns = self.recovery.as_ref().and_then(Recovery::done_at);
         let others = match self.verdict {
-            Verdict::Dead => self.trial_at,
-            Verdict::Portal => None,
+            Verdict::Dead | Verdict::Portal => self.trial_at,
             _ => earliest([
                 self.proof_at(),
                 self.suspicion_at(heard),

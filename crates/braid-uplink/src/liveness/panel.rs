@@ -143,6 +143,10 @@ impl Panel {
         members.filter(|member| member.answered.is_some()).count()
     }
 
+    pub(super) fn has_http(&self) -> bool {
+        self.members.iter().any(|member| member.target.is_http())
+    }
+
     pub(super) fn is_asked_often(&self, seat: Seat) -> bool {
         let is_http = |member: &Member| member.target.is_http();
         !is_http(&self.members[seat]) || self.members.iter().all(is_http)

@@ -231,3 +231,30 @@ fn a_portal_that_falls_silent_is_dead() {
         sim.story()
     );
 }
+
+/// Whoever finds an uplink dead because of a bad target takes that target away.
+#[test]
+fn an_uplink_whose_targets_are_taken_away_is_tried() {
+    let http: Target = "http://example.org/generate_204".parse().unwrap();
+    let mut rules = Rules::default();
+    rules.targets.push(Arc::new(http));
+    let none = Rules {
+        targets: Vec::new(),
+        ..Rules::default()
+    };
+    for (verdict, left) in [(Verdict::Dead, &none), (Verdict::Portal, &Rules::default())] {
+        let mut sim = Sim::new(1, 1, &rules);
+        sim.run(5 * SECOND);
+        match verdict {
+            Verdict::Portal => sim.line(0).portal = true,
+            _ => sim.line(0).dead(true),
+        }
+        let after = sim.wait(MINUTE, |sim| sim.verdict(0) == verdict);
+        assert!(after.is_some(), "{}", sim.story());
+        sim.lookout.set_uplinks(sim.now, &[(id(0), watched(left))]);
+        sim.drain();
+        let after = sim.wait(MINUTE, |sim| sim.verdict(0) == Verdict::Up);
+        assert!(after.is_some(), "{}", sim.story());
+        assert_eq!(sim.changes.last().unwrap().evidence.cause, Cause::Trial);
+    }
+}
