@@ -117,7 +117,7 @@ pub(crate) fn release(
             }
             Release::Move if key.protocol == UDP => {
                 let mark = |value: &mut FlowValue| value.flags |= FLOW_LEAVES as u8;
-                done.moved += usize::from(change(&mut tables.kept, &key, mark)?);
+                done.moved += usize::from(change(&mut tables.kept, &key, &value, mark)?);
             }
             _ => {}
         }
@@ -171,7 +171,7 @@ fn tell(
         value.flags |= FLOW_TOLD as u8;
         value.state = STATE_CLOSING as u8;
     };
-    if u32::from(value.state) == STATE_CLOSING || !change(pair, key, over)? {
+    if u32::from(value.state) == STATE_CLOSING || !change(pair, key, value, over)? {
         return Ok(false);
     }
     // Not the acknowledgement number as it was: a segment may have come since.
@@ -236,12 +236,18 @@ fn summed(packet: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Changes a flow, unless it is gone. What a program writes at the same moment may be lost: some
+/// Changes a flow, unless it is gone or another one by now, as after a port was used again. What a program writes at the same moment may be lost: some
 /// counts, or a state that this change makes meaningless.
-fn change(pair: &mut Pair, key: &Tuple, by: impl Fn(&mut FlowValue)) -> Result<bool, Error> {
+fn change(
+    pair: &mut Pair,
+    key: &Tuple,
+    seen: &FlowValue,
+    by: impl Fn(&mut FlowValue),
+) -> Result<bool, Error> {
     /// `BPF_EXIST` of linux/bpf.h.
     const EXIST: u64 = 2;
-    let Some(mut value) = found(pair.forward.get(key, 0))? else {
+    let current = found(pair.forward.get(key, 0))?;
+    let Some(mut value) = current.filter(|value| value.created == seen.created) else {
         return Ok(false);
     };
     by(&mut value);

@@ -65,6 +65,24 @@ fn only_answers_to_questions_are_handed_over() {
 }
 
 #[test]
+fn the_numbers_of_questions_that_were_not_asked_cannot_be_told() {
+    let probe = Probe::new();
+    let mut notices = probe.datapath.borrow().notices().expect("a ring");
+    let wanted = probe.datapath.borrow_mut().hand_over_answers(true);
+    wanted.expect("settings");
+    let believed = (1..=3).filter(|port| {
+        let asked = build::udp((INNER, *port), RESOLVER, &message(7));
+        let sent = probe.out(&asked).is(Sent, "out_new");
+        let outer = (sent.read().ip.source, *port);
+        let uplink = usize::from(outer.0 == OUTSIDE[1][0]);
+        probe.back(uplink, &build::udp(RESOLVER, outer, &message(0)));
+        notices.next().is_some()
+    });
+    // One may be, by chance.
+    assert!(believed.count() < 3);
+}
+
+#[test]
 fn a_flood_of_fragments_is_handed_over_in_part() {
     let probe = Probe::new();
     let mut notices = probe.datapath.borrow().notices().expect("a ring");
