@@ -55,6 +55,19 @@ static __always_inline __u32 first_slot(struct workbench *work, const struct slo
 	return next_turn(number);
 }
 
+// Sends what is to leave its uplink back to the one that it was moved away from, if it was. Not 0:
+// it was not, or that one takes nothing.
+static __always_inline int go_back(struct workbench *work, __u32 family)
+{
+	__u32 id = work->left.came_from - 1;
+
+	if (!work->moves || !(work->left.flags & FLOW_LEAVES) ||
+	    work->left.choice != CHOICE_MOVED || !takes_flows(uplink_at(id), family))
+		return -1;
+	work->uplink = id;
+	return 0;
+}
+
 // Chooses for the workbench's flow: what its client had before, else by its class' table. Not 0: no
 // uplink takes it. What is in midstream belongs to a connection that somebody else has begun.
 __noinline int choose_uplink(__u32 midstream, __u64 now)
@@ -73,7 +86,7 @@ __noinline int choose_uplink(__u32 midstream, __u64 now)
 	if (!table || !table->count || table->count > SLOTS)
 		return -1;
 	work->sticky = midstream ? 0 : table->sticky;
-	if (!choose_again(work, now))
+	if (!go_back(work, family) || !choose_again(work, now))
 		return 0;
 	turn = first_slot(work, table, number, midstream);
 	for (int i = 0; i < SLOT_TRIES && i < table->count; i++) {

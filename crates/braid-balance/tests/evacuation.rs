@@ -319,3 +319,29 @@ fn flows_are_released_from_an_uplink_that_works() {
         world.empty("embryos_reverse");
     }
 }
+
+#[test]
+fn what_was_moved_away_goes_back_to_where_it_was() {
+    let world = World::new();
+    world.serve();
+    let (mut datapath, _) = world.start(&world.options(HookKind::Auto));
+    let quic = SocketAddr::new(SERVER_V4, QUIC);
+    let sockets: Vec<_> = (0..8)
+        .map(|_| world.host.enter(|| udp_socket(quic)))
+        .collect();
+    let ask = |socket| support::net::ask(socket, quic).expect("an answer").ip();
+    let first: Vec<_> = sockets.iter().map(ask).collect();
+    bury(&world, &mut datapath, 0);
+    for socket in &sockets {
+        assert!(OUTSIDE[1].contains(&ask(socket)));
+    }
+    datapath.set_uplinks(&world.uplinks()).expect("uplinks");
+    let release = |flow: &braid_balance::Flow| match flow.choice {
+        braid_balance::Choice::Moved => Release::Move,
+        _ => Release::Keep,
+    };
+    let done = world.host.enter(|| datapath.release(release));
+    assert_eq!(done.expect("released").moved, 4);
+    let last: Vec<_> = sockets.iter().map(ask).collect();
+    assert_eq!(last, first);
+}

@@ -13,7 +13,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use braid_balance::{ClassEntry, Family, Flow, KernelTime, Protocol, Release, Released};
+use braid_balance::{Choice, ClassEntry, Family, Flow, KernelTime, Protocol, Release, Released};
 use braid_core::UplinkId;
 
 use super::Engine;
@@ -40,9 +40,13 @@ struct Returning<'a> {
 
 impl Returning<'_> {
     fn fate(&self, flow: &Flow) -> Release {
-        let moved_away = |from: &UplinkId| self.returned.contains(from);
-        let away = flow.came_from.as_ref().is_some_and(moved_away);
-        if !(away || self.later.contains(&flow.uplink)) || !self.may_return(flow) {
+        // What has gone back already came from where it does not belong.
+        let from = flow.came_from.filter(|_| flow.choice == Choice::Moved);
+        let goes = match from {
+            Some(from) if self.returned.contains(&from) => self.may_take(flow, &[from]),
+            _ => self.later.contains(&flow.uplink) && self.may_take(flow, self.returned),
+        };
+        if !goes {
             return Release::Keep;
         }
         let idle = self.now.since(flow.last_seen) >= IDLE;
@@ -54,7 +58,8 @@ impl Returning<'_> {
         }
     }
 
-    fn may_return(&self, flow: &Flow) -> bool {
+    /// Whether the flow's class gives flows to one of these.
+    fn may_take(&self, flow: &Flow, uplinks: &[UplinkId]) -> bool {
         let family = match flow.inner.is_ipv4() {
             true => Family::V4,
             false => Family::V6,
@@ -65,7 +70,7 @@ impl Returning<'_> {
                 Family::V4 => &class.v4,
                 Family::V6 => &class.v6,
             };
-            self.returned.iter().any(|id| slots.contains(id))
+            uplinks.iter().any(|id| slots.contains(id))
         })
     }
 }
@@ -143,7 +148,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use braid_balance::{Choice, ClassId, FlowState, Traffic, Walk};
+    use braid_balance::{ClassId, FlowState, Traffic, Walk};
 
     fn flow(protocol: Protocol, uplink: u8, came_from: Option<u8>, class: u8) -> Flow {
         Flow {
@@ -155,7 +160,10 @@ mod tests {
             state: FlowState::Established,
             kept: true,
             fast: false,
-            choice: Choice::NextSlot,
+            choice: match came_from {
+                Some(_) => Choice::Moved,
+                None => Choice::NextSlot,
+            },
             class: ClassId(class),
             rule: None,
             came_from: came_from.map(UplinkId),
@@ -204,6 +212,11 @@ mod tests {
         };
         assert_eq!(quic(MoveQuic, &mapping), Release::Keep);
         assert_eq!(quic(MoveIdle, &mapping), Release::Move);
+        let back = Flow {
+            choice: Choice::Failback,
+            ..flow(UDP, 1, Some(0), 0)
+        };
+        assert_eq!(quic(MoveQuic, &back), Release::Keep);
     }
 
     #[test]
