@@ -181,7 +181,7 @@ impl Datapath {
         clients::limit_clients(&mut self.tables, clients)
     }
 
-    /// Takes the flows off an uplink that has died: open TCP connections are told, QUIC
+    /// Takes the flows off an uplink that has died: open TCP connections are told if `tells`, QUIC
     /// connections to servers that `survives` says to follow a change of address are moved, others
     /// are told, and questions that nobody has answered are asked again. Only families that
     /// another uplink takes flows of; everything else stays. Other UDP mappings move with their
@@ -192,10 +192,11 @@ impl Datapath {
     pub fn evacuate(
         &mut self,
         uplink: UplinkId,
+        tells: bool,
         survives: impl Fn(IpAddr) -> bool,
     ) -> Result<Evacuated, Error> {
         let injector = injector(&mut self.injector, self.steer)?;
-        evacuate::evacuate(&mut self.tables, injector, uplink, survives)
+        evacuate::evacuate(&mut self.tables, injector, uplink, tells, survives)
     }
 
     /// Lets flows of an uplink that works go, as when a better one has come back or an address has

@@ -64,6 +64,7 @@ pub(crate) fn evacuate(
     tables: &mut Tables,
     injector: &Injector,
     uplink: UplinkId,
+    tells: bool,
     survives: impl Fn(IpAddr) -> bool,
 ) -> Result<Evacuated, Error> {
     let mut done = Evacuated::default();
@@ -74,7 +75,9 @@ pub(crate) fn evacuate(
     let kept = read::<FlowValue>("flows", tables.kept.forward_fd())?;
     for (key, value) in kept.iter().filter(|flow| leaves(flow)) {
         match key.protocol {
-            TCP => done.tcp_told += usize::from(tell(&mut tables.kept, injector, key, value)?),
+            TCP if tells => {
+                done.tcp_told += usize::from(tell(&mut tables.kept, injector, key, value)?)
+            }
             UDP if is_quic(key) && !survives(far(key).0) => {
                 drop_quic(tables, injector, key, value)?;
                 done.quic_told += 1;

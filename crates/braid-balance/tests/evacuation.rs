@@ -49,7 +49,7 @@ fn connections_are_told(world: &World) {
             bury(world, &mut datapath, 0);
             speaks.stream.write_all(&[2; 10_000]).expect("buffered");
             was_reset(speaks.stream.read(&mut [0; 9]), &who("speaks"));
-            let evacuate = || datapath.evacuate(UplinkId(0), |_| true);
+            let evacuate = || datapath.evacuate(UplinkId(0), true, |_| true);
             let done = world.host.enter(evacuate).expect("evacuated");
             assert!(done.tcp_told >= 1, "{}: {done:?}", who("evacuated"));
             was_reset(listens.stream.read(&mut [0; 9]), &who("listens"));
@@ -58,7 +58,7 @@ fn connections_are_told(world: &World) {
             assert_eq!(uplink_of(again.seen), 1);
             let again = world
                 .host
-                .enter(|| datapath.evacuate(UplinkId(0), |_| true));
+                .enter(|| datapath.evacuate(UplinkId(0), true, |_| true));
             assert_eq!(again.expect("repeated").tcp_told, 0, "told once is enough");
             datapath.set_uplinks(&world.uplinks()).expect("uplinks");
         }
@@ -150,7 +150,7 @@ fn quic_that_only_listens_is_moved_and_late_answers_arrive() {
             let died = uplink_of(old);
             bury(&world, &mut datapath, died);
             let id = UplinkId(u8::try_from(died).expect("small"));
-            let evacuate = || datapath.evacuate(id, |_| true);
+            let evacuate = || datapath.evacuate(id, true, |_| true);
             let done = world.host.enter(evacuate).expect("evacuated");
             assert_eq!(done.quic_moved, 1, "{done:?}");
             let (new, words) = pusher.hear();
@@ -200,7 +200,7 @@ fn quic_to_a_server_that_does_not_survive_is_refused() {
             bury(&world, &mut datapath, died);
             let id = UplinkId(u8::try_from(died).expect("small"));
             let stubborn: IpAddr = server.ip();
-            let evacuate = || datapath.evacuate(id, |remote| remote != stubborn);
+            let evacuate = || datapath.evacuate(id, true, |remote| remote != stubborn);
             let done = world.host.enter(evacuate).expect("evacuated");
             assert_eq!((done.quic_told, done.quic_moved), (1, 0), "{done:?}");
             let error = socket.recv(&mut bytes).expect_err("nobody is there");
@@ -248,7 +248,7 @@ fn questions_are_asked_again() {
                 }
                 world.walk(&mut datapath, braid_balance::Walk::RoundRobin, &[1]);
                 bury(&world, &mut datapath, 0);
-                let evacuate = || datapath.evacuate(UplinkId(0), |_| true);
+                let evacuate = || datapath.evacuate(UplinkId(0), true, |_| true);
                 let done = world.host.enter(evacuate).expect("evacuated");
                 assert_eq!((done.tcp_moved, done.udp_moved), (1, 1), "{done:?}");
                 let client = connecting.join().expect("connected");

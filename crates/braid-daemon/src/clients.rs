@@ -4,7 +4,8 @@
 //! Pure. Rules, and why:
 //! - Nobody is limited while the table is not [`CROWDED`]: what is free may be used by anyone.
 //! - Then each host has the same share of the whole table, and who holds more opens no new flows;
-//!   running ones go on. A host alone has all of it.
+//!   running ones go on. A host alone has all of it. However many addresses somebody makes up,
+//!   [`LEAST`] of the table is everybody's.
 //! - It may again below [`EASED`] of its share, or when the table has emptied to [`CALM`]: so that
 //!   a host at the limit does not flap.
 //! - Every look begins with the flows there are, so nothing grows here: at most [`MOST`] hosts are
@@ -19,6 +20,8 @@ const CROWDED: (usize, usize) = (1, 2);
 const CALM: (usize, usize) = (3, 8);
 /// Part of its share below which a limited host is free again.
 const EASED: (usize, usize) = (3, 4);
+/// Part of the table that no host is limited below.
+const LEAST: (usize, usize) = (1, 64);
 /// Most hosts limited at once.
 const MOST: usize = 256;
 
@@ -64,7 +67,7 @@ impl Limits {
         let mut held: BTreeMap<IpAddr, usize> = BTreeMap::new();
         inner.for_each(|client| *held.entry(client).or_default() += 1);
         let total: usize = held.values().sum();
-        let share = capacity / held.len().max(1);
+        let share = (capacity / held.len().max(1)).max(part(capacity, LEAST));
         let over = |client: &IpAddr, flows: usize| match self.limited.contains(client) {
             true => flows >= part(share, EASED),
             false => flows > share,
@@ -137,6 +140,15 @@ mod tests {
         assert_eq!(look(&mut limits, &[(1, 90), (2, 3)]), (vec![1], vec![]));
         assert_eq!(look(&mut limits, &[(1, 20), (2, 3)]), (vec![], vec![1]));
         assert!(!limits.concern(20, CAPACITY));
+    }
+
+    #[test]
+    fn made_up_addresses_take_nothing_from_others() {
+        let mut limits = Limits::default();
+        let made_up = (0..4096_u32).flat_map(|i| std::iter::repeat_n(i.to_be_bytes().into(), 10));
+        let honest = std::iter::repeat_n(IpAddr::from([192, 168, 0, 1]), 900);
+        let changes = limits.look(made_up.chain(honest), 65_536);
+        assert_eq!(changes, Changes::default());
     }
 
     #[test]

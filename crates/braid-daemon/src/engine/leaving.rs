@@ -76,8 +76,12 @@ impl Leaving {
 impl Engine {
     /// Whether TCP is told that its uplink is dead.
     pub(super) fn tells(&self, member: &Member) -> bool {
-        self.settings.config.liveness.tell_tcp
-            && member.is_dead()
+        self.settings.config.liveness.tell_tcp && self.is_left(member)
+    }
+
+    /// Whether flows leave an uplink because it is dead.
+    fn is_left(&self, member: &Member) -> bool {
+        member.is_dead()
             && self.roster.relieves(member)
             && !self.leaving.inherited.contains(&member.id)
     }
@@ -97,7 +101,7 @@ impl Engine {
         let due: Vec<(UplinkId, String)> = members
             .iter()
             .filter(|member| !self.leaving.evacuated.contains(&member.id))
-            .filter(|member| self.tells(member))
+            .filter(|member| self.is_left(member))
             .map(|member| (member.id, member.uplink.name.clone()))
             .collect();
         for (id, name) in due {
@@ -109,13 +113,12 @@ impl Engine {
     fn evacuate(&mut self, id: UplinkId, name: &str) -> Result<(), Failure> {
         let now = Instant::now();
         let unmovable = &self.leaving.unmovable;
-        let done = self
-            .datapath
-            .evacuate(id, |server| unmovable.survives(server, now))?;
+        let tells = self.settings.config.liveness.tell_tcp;
+        let survives = |server| unmovable.survives(server, now);
+        let done = self.datapath.evacuate(id, tells, survives)?;
         self.leaving.evacuated.insert(id);
-        if done.quic_moved > 0 {
-            self.leaving.look_after(now);
-        }
+        // Also for what has moved by itself before it was looked at.
+        self.leaving.look_after(now);
         tracing::info!(uplink = name, ?done, "flows left a dead uplink");
         if done != Evacuated::default() {
             let kind = EventKind::Evacuated;
