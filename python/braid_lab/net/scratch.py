@@ -40,8 +40,12 @@ def directory() -> Path:
     owner = mine / "owner"
     ours = start_time(os.getpid()) or ""
     if not owner.exists() or owner.read_text() != ours:
-        mine.mkdir(parents=True, exist_ok=True)
-        owner.write_text(ours)
+        # A directory without a note looks abandoned to `clean` of another run, so it appears with its note in it.
+        remove(mine)
+        new = ROOT / f"new-{os.getpid()}"
+        new.mkdir(parents=True, exist_ok=True)
+        (new / owner.name).write_text(ours)
+        new.rename(mine)
         atexit.register(_leave, mine)
     return mine
 
