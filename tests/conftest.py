@@ -12,6 +12,7 @@ import pytest
 from braid_lab.experiments.balance.dying import Place
 from braid_lab.net.links import Line
 from braid_lab.net.topology import Topology, UplinkSpec, network
+from braid_lab.net.trouble import black_hole, unplugged
 from braid_lab.product import Braid, binary
 from braid_lab.workbench import serve
 
@@ -74,6 +75,20 @@ def family(request: pytest.FixtureRequest) -> int:
     """Each IP version in turn."""
     version: int = request.param
     return version
+
+
+#: Both applications, IP versions and troubles, any two of them together. All eight would prove little more,
+#: and take long; `balance/failover` tries every combination.
+each_pair_of_place_family_and_trouble = pytest.mark.parametrize(
+    ("place", "family", "how"),
+    [
+        pytest.param("host", 4, black_hole, id="host-ipv4-silent"),
+        pytest.param("host", 6, unplugged, id="host-ipv6-unplugged"),
+        pytest.param("gateway", 4, unplugged, id="gateway-ipv4-unplugged"),
+        pytest.param("gateway", 6, black_hole, id="gateway-ipv6-silent"),
+    ],
+    indirect=["place", "family"],
+)
 
 
 @pytest.fixture(params=["host", "gateway"])

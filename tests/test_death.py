@@ -18,7 +18,7 @@ from braid_lab.net.trouble import black_hole, unplugged
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink, states, verdicts
 from braid_lab.process import Process, wait_until
 from braid_lab.product import Braid
-from conftest import LINES, PLAIN, MakeNetwork, StartBraid
+from conftest import LINES, PLAIN, MakeNetwork, StartBraid, each_pair_of_place_family_and_trouble
 
 Trouble = Callable[[Uplink], AbstractContextManager[float]]
 
@@ -97,7 +97,7 @@ def test_connections_that_only_wait_are_told_without_any_traffic(place: Place, s
             wait_told(place, held, lte, 4)
 
 
-@pytest.mark.parametrize("how", [black_hole, unplugged], ids=["silent", "unplugged"])
+@each_pair_of_place_family_and_trouble
 def test_a_quic_download_moves_and_arrives_whole(
     place: Place, family: int, how: Trouble, start_braid: StartBraid
 ) -> None:
@@ -181,6 +181,7 @@ def test_a_daemon_killed_in_the_middle_of_a_death_is_taken_over(
     assert outage(seen(fresh), began) < 2 * SOON_S
 
 
+@pytest.mark.parametrize("place", ["gateway"], indirect=True)
 def test_a_machine_that_slept_finds_nobody_dead(place: Place, start_braid: StartBraid) -> None:
     daemon = start_braid(place.net)
     pid = daemon.pid

@@ -12,11 +12,11 @@ import pytest
 from braid_lab.experiments.balance.dying import Place
 from braid_lab.net.links import Line
 from braid_lab.net.topology import Topology, Uplink, UplinkSpec
-from braid_lab.net.trouble import black_hole, unplugged
+from braid_lab.net.trouble import black_hole
 from braid_lab.observe import ask_tcp, by_uplink, states
 from braid_lab.process import Process, wait_until
 from braid_lab.product import Braid
-from conftest import LINES, MakeNetwork, StartBraid
+from conftest import LINES, MakeNetwork, StartBraid, each_pair_of_place_family_and_trouble
 
 Trouble = Callable[[Uplink], AbstractContextManager[float]]
 
@@ -55,7 +55,7 @@ def configured(net: Topology, start_braid: StartBraid, text: str) -> Braid:
     return start_braid(net, "--config", str(file))
 
 
-@pytest.mark.parametrize("how", [black_hole, unplugged], ids=["silent", "unplugged"])
+@each_pair_of_place_family_and_trouble
 def test_a_line_that_is_back_gets_its_share(place: Place, family: int, how: Trouble, start_braid: StartBraid) -> None:
     daemon = start_braid(place.net)
     lte = place.net.uplinks["lte"]
@@ -117,7 +117,10 @@ def downloaded(place: Place, family: int, daemon: Braid) -> str | None:
     return address
 
 
-@pytest.mark.parametrize(("policy", "ends_at"), [("new-flows", "lte"), ("move-quic", "dsl"), ("move-idle", "dsl")])
+@pytest.mark.parametrize(
+    ("family", "policy", "ends_at"),
+    [(4, "new-flows", "lte"), (4, "move-quic", "dsl"), (6, "move-quic", "dsl"), (6, "move-idle", "dsl")],
+)
 def test_what_a_quic_download_does_when_its_line_is_back(
     make_network: MakeNetwork, family: int, policy: str, ends_at: str, start_braid: StartBraid
 ) -> None:
