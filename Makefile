@@ -32,9 +32,11 @@ demo: setup build ## two emulated uplinks, one page and one bulk load, alone and
 	$(PYTHON_BIN)/braid-lab run demo
 	$(PYTHON_BIN)/braid-lab report
 
+# Most end-to-end tests wait, so more of them than there are processors run at once.
+TEST_WORKERS ?= 4
 test: check build ## formatting, lints, types, and every test (root)
 	$(CARGO) test --workspace --locked
-	$(PYTHON_BIN)/pytest tests
+	$(PYTHON_BIN)/pytest tests -n $(TEST_WORKERS) --dist loadgroup
 
 check: setup ## formatting, lints, types
 	$(CARGO) fmt --all --check
