@@ -36,7 +36,7 @@ demo: setup build ## two emulated uplinks, one page and one bulk load, alone and
 TEST_WORKERS ?= 4
 test: check build ## formatting, lints, types, and every test (root)
 	$(CARGO) test --workspace --locked
-	$(PYTHON_BIN)/pytest tests -n $(TEST_WORKERS) --dist loadgroup
+	$(PYTHON_BIN)/pytest tests -n $(TEST_WORKERS)
 
 check: setup ## formatting, lints, types
 	$(CARGO) fmt --all --check

@@ -6,8 +6,10 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from braid_lab.experiments.balance.dying import Place
 from braid_lab.net.links import Line
@@ -30,6 +32,36 @@ def pytest_configure() -> None:
     binary()
     # pytest unwinds on KeyboardInterrupt alone.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+#: Tests that one worker runs, one after the other, by file or by test. They share what is made once for a file, or
+#: use what is the machine's: control groups, and what `braid-lab clean` finds.
+TOGETHER = {
+    "tests/lab/test_balance.py": "balance",
+    "tests/test_hostile.py": "hostile",
+    "tests/test_lying_names.py": "lying names",
+    "tests/test_nat.py": "nat",
+    "tests/test_package.py": "package",
+    "tests/test_run.py": "control groups",
+    "tests/test_rules.py::test_braid_run_keeps_a_program_on_its_uplink": "control groups",
+    "tests/test_lab.py": "clean",
+}
+
+
+class Together(LoadScopeScheduling):  # type: ignore[misc]
+    """Give every test to whoever is free, and those that belong together to one worker.
+
+    pytest-xdist's own groups do nothing under pytest 9.2: it tells them by the tests' ids, which it can no longer
+    change.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return TOGETHER.get(nodeid) or TOGETHER.get(nodeid.partition("::")[0]) or nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Have tests that belong together run on one worker, whatever `--dist` says."""
+    return Together(config, log)
 
 
 @pytest.fixture

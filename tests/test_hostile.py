@@ -28,9 +28,6 @@ ports = "20000-20031"
 max_flows = 1024
 """
 
-#: Most share a network.
-pytestmark = pytest.mark.xdist_group("hostile")
-
 EVIL, GOOD = 1, 2
 FLOOD = 2000
 SEED = 20261122

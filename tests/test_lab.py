@@ -38,9 +38,6 @@ def test_a_failure_inside_a_topology_leaves_nothing() -> None:
     assert mine() == before
 
 
-#: `clean` takes what any dead run left, so that those who make dead runs must not meet.
-cleaning = pytest.mark.xdist_group("cleaning")
-
 BUILD_AND_WAIT = """
 import signal, time
 from braid_lab.net.topology import UplinkSpec, network
@@ -61,7 +58,6 @@ def test_a_signal_tears_everything_down(tmp_path: Path) -> None:
         assert not (scratch.ROOT / str(lab.pid)).exists()
 
 
-@cleaning
 def test_clean_removes_what_a_killed_run_left_and_nothing_else(tmp_path: Path) -> None:
     with namespace("alive") as alive, Process([sys.executable, "-c", BUILD_AND_WAIT], log=tmp_path / "lab") as lab:
         host = lab.wait_output(r"^brl-\S+").group()
@@ -84,7 +80,6 @@ with network([UplinkSpec("dsl"), UplinkSpec("lte")]) as net, braid(net.host, net
 """
 
 
-@cleaning
 def test_clean_removes_a_killed_runs_daemon_and_its_mount(tmp_path: Path) -> None:
     with Process([sys.executable, "-c", BRAID_AND_WAIT], log=tmp_path / "lab") as lab:
         daemon = int(lab.wait_output(r"^daemon (\d+)").group(1))

@@ -15,9 +15,6 @@ from braid_lab.packets.tap import expect
 from braid_lab.packets.wire import Packet, Udp
 from braid_lab.process import wait_until
 
-#: They share a network.
-pytestmark = pytest.mark.xdist_group("lying-names")
-
 DNS, A, CNAME, AAAA, IN = 53, 1, 5, 28, 1
 RULES = '[[rule]]\nname = "bank"\ndomain = "*.bank.example"\nuse = "lte"\n'
 SEED = 20261122

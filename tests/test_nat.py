@@ -15,11 +15,7 @@ MODULES = (fragments, host, icmp, tcp, udp)
 ALL = [*cases("gateway"), *cases("host")]
 
 
-#: What shares a network runs on one worker.
-ROLES = [pytest.param(role, marks=pytest.mark.xdist_group(f"nat-{role}")) for role in ("gateway", "host")]
-
-
-@pytest.fixture(scope="module", params=ROLES)
+@pytest.fixture(scope="module", params=["gateway", "host"])
 def place(request: pytest.FixtureRequest) -> Iterator[tuple[Role, Bench]]:
     role: Role = request.param
     with bench(role, offload=False) as made:

@@ -11,9 +11,6 @@ import pytest
 from braid_lab.process import run
 from braid_lab.product import binary, repository
 
-#: One package for all.
-pytestmark = pytest.mark.xdist_group("package")
-
 UNIT = "usr/lib/systemd/system/braid.service"
 WANTED = (
     "usr/bin/braid",

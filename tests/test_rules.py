@@ -242,7 +242,6 @@ def test_what_is_blocked_goes_nowhere(ruled: tuple[Topology, Braid]) -> None:
     assert daemon.json("status")["reasons"]["class_blocked"] > before
 
 
-@pytest.mark.xdist_group("control-groups")
 def test_braid_run_keeps_a_program_on_its_uplink(ruled: tuple[Topology, Braid]) -> None:
     net, daemon = ruled
     words = [sys.executable, "-m", "braid_lab.load.whoami", "tcp", "4", net.server(1)]

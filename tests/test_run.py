@@ -16,9 +16,6 @@ from braid_lab.process import Process, run, wait_until
 from braid_lab.product import Braid, binary
 from conftest import StartBraid
 
-#: Control groups are the machine's: who counts them must not meet who makes them.
-pytestmark = pytest.mark.xdist_group("control-groups")
-
 #: Says that it is ready, and what signal it had.
 PATIENT = "trap 'echo got; exit 5' TERM INT HUP USR1; echo ready; while :; do sleep 0.05; done"
 

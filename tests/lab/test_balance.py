@@ -11,9 +11,6 @@ from braid_lab.experiments.balance import loads, nftables
 from braid_lab.experiments.balance.figures import Load, Sample, both_ways, ratios, share_error
 from braid_lab.experiments.balance.side_by_side import WEIGHTS, SideBySide, SideName, side_by_side
 
-#: They share a network, and some measure.
-pytestmark = pytest.mark.xdist_group("balance")
-
 
 def sample(load: Load, side: SideName, number: int, value: float) -> Sample:
     return Sample(load, True, number, side, value, steal=0.0)
