@@ -1,7 +1,7 @@
 //! What changed, when and why: for `braid events`, and for whoever asks the day after.
 //!
 //! What bounds it: [`REMEMBERED`] events in memory, the oldest giving way, each with at most
-//! [`TEXT_LIMIT`] characters of text and of evidence; on disk two files of at most [`FILE_LIMIT`]
+//! `TEXT_LIMIT` characters of text and of evidence; on disk two files of at most [`FILE_LIMIT`]
 //! bytes. A disk that is full costs the file and nothing else: events go on in memory, and writing
 //! begins again with the first event that finds room.
 

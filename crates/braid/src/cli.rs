@@ -174,7 +174,7 @@ pub struct FlowsArgs {
 
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
-    /// Address or name, with a port or without: 198.51.100.1:443, [2001:db8::1]:443, example.org
+    /// Address or name, with a port or without: `198.51.100.1:443`, `[2001:db8::1]:443`, `example.org`
     #[arg(value_name = "DESTINATION")]
     pub destination: Destination,
     /// Transport protocol: tcp, udp, icmp, … or its IANA number
