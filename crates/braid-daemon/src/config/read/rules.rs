@@ -347,7 +347,9 @@ impl Reader<'_, '_, '_> {
         sticky: Option<&At<Sticky>>,
     ) {
         let names_uplink = matches!(action.value, Action::Uplink(_));
-        if let (Some(when_down), false) = (when_down, names_uplink) {
+        // The default changes nothing anywhere, and the effective configuration spells it out.
+        let block = when_down.filter(|word| word.value == WhenDown::Block);
+        if let (Some(when_down), false) = (block, names_uplink) {
             let what = "`when_down` is for rules that name an uplink";
             self.note(
                 what,
