@@ -48,7 +48,7 @@ check: setup ## formatting, lints, types
 	$(PYTHON_BIN)/mypy
 	shellcheck $(SHELL_SCRIPTS)
 
-bench: setup build ## the short form of every experiment, at most 90 s each (root)
+bench: setup build ## the short form of every experiment, some 90 s each (root)
 	for name in $$($(PYTHON_BIN)/braid-lab list --names); do \
 		$(PYTHON_BIN)/braid-lab run "$$name" --quick || exit 1; done
 	$(PYTHON_BIN)/braid-lab report
