@@ -45,17 +45,23 @@ static __noinline __u32 hairpin_device(struct __sk_buff *skb, const struct packe
 	return settled->steer;
 }
 
-// Sends the packet to the inside that its destination stands for, from the outer end of its
-// sender's `flow`. NO_FLOW: it is not for the LAN, nothing is done or counted.
-static __noinline int turn_round(struct __sk_buff *skb, struct packet *packet, struct flow *flow,
-				 __u64 now)
+// Sends the workbench's packet, whose flow has the workbench's key, to the inside that its
+// destination stands for, from the outer end of that flow. NO_FLOW: it is not for the LAN, nothing
+// is done or counted.
+__noinline int turn_round(struct __sk_buff *skb, __u64 now)
 {
 	struct bpf_redir_neigh hop = {};
 	struct rewrite rewrite = {.side = SOURCE};
+	struct workbench *work = workbench();
+	struct flow *flow, *target;
 	struct answer answer;
-	struct flow *target;
+	struct packet *packet;
 
-	if (!packet || !flow || find_hairpin(packet, &answer))
+	if (!work || find_hairpin(&work->packet, &answer))
+		return NO_FLOW;
+	packet = &work->packet;
+	flow = find(&work->key).flow;
+	if (!flow)
 		return NO_FLOW;
 	skb->mark = 0;
 	target = answer.found.flow;

@@ -63,6 +63,8 @@ __noinline int open_flow(struct __sk_buff *skb, __u64 now)
 
 	if (!work)
 		return REASON_out_table_failed;
+	if (bpf_map_lookup_elem(&own_addresses, &work->packet.source))
+		return REASON_out_own_address;
 	// What has moved is no new flow: its class is what its sender made it, who need not have
 	// sent this packet.
 	if (work->moves) {
@@ -129,47 +131,69 @@ __noinline int open_flow(struct __sk_buff *skb, __u64 now)
 	return midstream ? REASON_tcp_midstream : REASON_out_new;
 }
 
-enum fate { STAYS, REPLACED, MOVES };
-
-// What the packet means for the flow that its key finds. A SYN opens a new connection if the old
-// one was reset or its client has closed it, and the port is reused. What can begin anew leaves an
-// uplink that is down or has another address by now: everything but TCP behind its SYN, which the
-// remote knows by that address only.
-static __always_inline enum fate fate_of(const struct packet *packet, const struct flow *flow,
-					 const struct uplink *uplink)
+// Whether a SYN opens a new connection: the old one was reset, or its client has closed it, and the
+// port is reused.
+static __always_inline int is_over(const struct packet *packet, const struct flow *flow)
 {
-	if (packet->protocol == IPPROTO_TCP) {
-		if ((packet->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN)
-			return STAYS;
-		if (flow->state == STATE_CLOSING || flow->state == STATE_RESET ||
-		    (flow->fins & FIN_INSIDE)) {
-			count(REASON_flow_replaced);
-			return REPLACED;
-		}
-	}
-	if (holds(packet->family, flow, uplink))
-		return STAYS;
-	count(REASON_flow_moved);
-	return MOVES;
+	return packet->protocol == IPPROTO_TCP &&
+	       (flow->state == STATE_CLOSING || flow->state == STATE_RESET ||
+		(flow->fins & FIN_INSIDE));
 }
 
-// Keeps on the workbench what a flow was before it moves. Answers to a datagram may be on their way
-// to where it was; the stack would not take them for an answer there.
-static __noinline int depart(const struct tuple *key, const struct flow *flow, __u64 now)
+// Whether the packet goes where its flow is. What can begin anew leaves an uplink that is down or
+// has another address by now: everything but TCP behind its SYN, which the remote knows by that
+// address only.
+static __always_inline int stays(const struct packet *packet, const struct flow *flow,
+				 const struct uplink *uplink)
 {
-	struct workbench *work = workbench();
+	if (packet->protocol == IPPROTO_TCP && (packet->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN)
+		return 1;
+	return !is_over(packet, flow) && holds(packet->family, flow, uplink);
+}
+
+// Keeps on the workbench what its flow was before it moves. Answers to a datagram may be on their
+// way to where it was; the stack would not take them for an answer there.
+static __always_inline void depart(struct workbench *work, const struct flow *flow, __u64 now)
+{
 	struct late moved = {};
 
-	if (!work || !key || !flow)
-		return 0;
 	work->left = *flow;
 	work->moves = 1;
-	if (key->protocol != IPPROTO_UDP)
-		return 0;
-	moved.key = *key;
+	if (work->key.protocol != IPPROTO_UDP)
+		return;
+	moved.key = work->key;
 	moved.until = now + LATE_SECONDS * 1000000000ull;
-	reverse_of(key, &work->left, &work->reverse);
+	reverse_of(&work->key, &work->left, &work->reverse);
 	bpf_map_update_elem(&late, &work->reverse, &moved, BPF_ANY);
+}
+
+// Takes away the flow that the workbench's packet does not go on with: one that is over, that moves
+// or that has lost its port. Not 0: it goes on with it after all, as another CPU has opened it
+// anew.
+__noinline int clear_way(__u64 now)
+{
+	struct workbench *work = workbench();
+	struct found found;
+
+	if (!work)
+		return 0;
+	work->moves = 0;
+	found = find(&work->key);
+	if (!found.flow)
+		return 0;
+	if (stays(&work->packet, found.flow, uplink_at(found.flow->uplink))) {
+		if (found.kept || !keep_pair(&work->key, found.flow))
+			return 1;
+		bpf_map_delete_elem(&embryos, &work->key);
+		return 0;
+	}
+	if (is_over(&work->packet, found.flow)) {
+		count(REASON_flow_replaced);
+	} else {
+		count(REASON_flow_moved);
+		depart(work, found.flow, now);
+	}
+	forget(&work->key, found.flow, found.kept);
 	return 0;
 }
 
@@ -178,43 +202,26 @@ static __always_inline int find_or_open(struct __sk_buff *skb, const struct pack
 					const struct tuple *key, __u64 now, struct found *found,
 					struct uplink **uplink)
 {
-	enum fate fate = STAYS;
 	struct workbench *work;
 	int reason;
 
 	*found = find(key);
 	if (found->flow) {
 		*uplink = uplink_at(found->flow->uplink);
-		fate = fate_of(packet, found->flow, *uplink);
-		if (fate == MOVES)
-			depart(key, found->flow, now);
-		if (fate != STAYS) {
-			forget(key, found->flow, found->kept);
-			found->flow = NULL;
-		}
-	}
-	if (found->flow && !found->kept && keep_pair(key, found->flow)) {
-		bpf_map_delete_elem(&embryos, key);
+		if (stays(packet, found->flow, *uplink) &&
+		    (found->kept || !keep_pair(key, found->flow)))
+			return REASON_out_flow;
 		found->flow = NULL;
 	}
-	if (found->flow)
-		return REASON_out_flow;
-	if (bpf_map_lookup_elem(&own_addresses, &packet->source))
-		return REASON_out_own_address;
 	work = workbench();
 	if (!work)
 		return REASON_out_table_failed;
 	work->packet = *packet;
 	work->key = *key;
-	work->moves = fate == MOVES;
-	reason = open_flow(skb, now);
-	if (reason != REASON_out_new && reason != REASON_tcp_midstream)
+	reason = clear_way(now) ? REASON_out_flow : open_flow(skb, now);
+	if (reason != REASON_out_flow && reason != REASON_out_new && reason != REASON_tcp_midstream)
 		return reason;
-	// It is an embryo, unless another CPU has opened and promoted it meanwhile.
-	found->flow = bpf_map_lookup_elem(&embryos, key);
-	found->kept = 0;
-	if (!found->flow)
-		*found = find(key);
+	*found = find(key);
 	if (!found->flow)
 		return REASON_out_table_failed;
 	*uplink = uplink_at(found->flow->uplink);
@@ -283,6 +290,19 @@ static __noinline int outbound_fragment(struct __sk_buff *skb, const struct pack
 	return leave(REASON_out_fragment, through_route(uplink));
 }
 
+// What its function takes, put on the workbench.
+static __always_inline int hand_round(struct __sk_buff *skb, const struct packet *packet,
+				      const struct tuple *key, __u64 now)
+{
+	struct workbench *work = workbench();
+
+	if (!work)
+		return NO_FLOW;
+	work->packet = *packet;
+	work->key = *key;
+	return turn_round(skb, now);
+}
+
 static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 {
 	struct packet packet = {};
@@ -325,7 +345,7 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 	    found.flow->inside_ifindex != skb->ingress_ifindex)
 		learn_again(skb, &packet, found.flow);
 	if (skb->mark == MARK_HAIRPIN && packet.protocol == IPPROTO_UDP) {
-		int turned = turn_round(skb, &packet, found.flow, now);
+		int turned = hand_round(skb, &packet, &key, now);
 
 		if (turned != NO_FLOW)
 			return turned;

@@ -100,6 +100,19 @@ static __always_inline int has_ports(__u8 protocol)
 	       protocol == IPPROTO_ICMPV6;
 }
 
+// Takes the workbench's reverse key as it is by now; after `tries` others, from an embryo too.
+// Not 0: somebody has it.
+__noinline int take_port(struct __sk_buff *skb, __u32 tries)
+{
+	struct workbench *work = workbench();
+
+	if (!work || socket_in_the_way(skb, &work->packet, &work->reverse))
+		return -1;
+	if (!claim(&work->reverse, &work->key))
+		return 0;
+	return tries < PORT_TRIES_FREE ? -1 : take_over(tries >= PORT_TRIES_UNANSWERED);
+}
+
 // Completes the workbench's reverse key with a port that is ours from now on. The client's own port
 // if it is free (peers like it, and it needs no more thought), else a random one: a predictable
 // port would help those who forge answers (RFC 6056). Randomness is fetched here and not at the
@@ -116,8 +129,7 @@ __noinline int claim_port(struct __sk_buff *skb)
 	work->reverse.near_port = work->key.near_port;
 	if (!has_ports(work->key.protocol))
 		return claim(&work->reverse, &work->key);
-	if (!socket_in_the_way(skb, &work->packet, &work->reverse) &&
-	    !claim(&work->reverse, &work->key))
+	if (!take_port(skb, 0))
 		return 0;
 	count(REASON_port_changed);
 
@@ -136,11 +148,7 @@ __noinline int claim_port(struct __sk_buff *skb)
 		if (port < low || port > uplink->port_high)
 			continue;
 		work->reverse.near_port = bpf_htons(port);
-		if (socket_in_the_way(skb, &work->packet, &work->reverse))
-			continue;
-		if (!claim(&work->reverse, &work->key))
-			return 0;
-		if (i >= PORT_TRIES_FREE && !take_over(i >= PORT_TRIES_UNANSWERED))
+		if (!take_port(skb, i))
 			return 0;
 	}
 	return -1;

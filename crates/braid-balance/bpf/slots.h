@@ -68,6 +68,18 @@ static __always_inline int go_back(struct workbench *work, __u32 family)
 	return 0;
 }
 
+// The uplink of a place in a table's bank, or -1: it cannot take a flow of the family.
+__noinline int uplink_in_slot(__u32 bank, __u32 place, __u32 family)
+{
+	struct slot_bank *table = bpf_map_lookup_elem(&slots, &bank);
+	__u32 id;
+
+	if (!table)
+		return -1;
+	id = table->slot[place & (SLOTS - 1)];
+	return takes_flows(uplink_at(id), family) ? id : -1;
+}
+
 // Chooses for the workbench's flow: what its client had before, else by its class' table. Not 0: no
 // uplink takes it. What is in midstream belongs to a connection that somebody else has begun.
 __noinline int choose_uplink(__u32 midstream, __u64 now)
@@ -90,17 +102,16 @@ __noinline int choose_uplink(__u32 midstream, __u64 now)
 		return 0;
 	turn = first_slot(work, table, number, midstream);
 	for (int i = 0; i < SLOT_TRIES && i < table->count; i++) {
-		__u32 position = (turn + i) % table->count;
-		__u32 id = table->slot[position & (SLOTS - 1)];
+		int id = uplink_in_slot(bank, (turn + i) % table->count, family);
 
-		if (takes_flows(uplink_at(id), family)) {
-			work->uplink = id;
-			if (i) {
-				count(REASON_slot_skipped);
-				work->choice = CHOICE_NEXT_USABLE;
-			}
-			return 0;
+		if (id < 0)
+			continue;
+		work->uplink = id;
+		if (i) {
+			count(REASON_slot_skipped);
+			work->choice = CHOICE_NEXT_USABLE;
 		}
+		return 0;
 	}
 	return -1;
 }

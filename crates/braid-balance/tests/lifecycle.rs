@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use aya::maps::{Array, Map, MapData};
+use aya::programs::SchedClassifier;
 use braid_balance::{
     Attachments, Datapath, Error, FlowState, HookKind, KernelTime, Opened, Options, Removed,
     TCP_ESTABLISHED_IDLE, TCP_TRANSITORY_IDLE, remove,
@@ -26,6 +27,22 @@ fn pretend(world: &World, offset: usize) {
     let mut value = meta.get(&0, 0).expect("an entry");
     value[offset] ^= 1;
     meta.set(0, value, 0).expect("writable");
+}
+
+/// Loading takes as long as the verifier takes, some microseconds for each instruction that it looks
+/// at, and twice as many if a rare way is followed once per way that leads there.
+#[test]
+fn the_verifier_is_soon_done() {
+    let world = World::new();
+    let (_datapath, _) = world.start(&world.options(HookKind::Auto));
+    let verified = ["braid_outbound", "braid_inbound", "braid_lan"].map(|name| {
+        let path = world.pin_dir().join("datapath/programs").join(name);
+        let program = SchedClassifier::from_pin(path).expect("pinned");
+        let info = program.info().expect("a program");
+        info.verified_instruction_count()
+            .expect("Linux 5.16 or newer")
+    });
+    assert!(verified.iter().sum::<u32>() < 300_000, "{verified:?}");
 }
 
 #[test]
