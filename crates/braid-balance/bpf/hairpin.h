@@ -1,7 +1,8 @@
 // A LAN's client that sends to the outer end of a mapping of the LAN's own, as peers do that know
 // each other's outer address only (RFC 4787 REQ-9, "external source IP address and port"). The
 // LAN's program hands such a datagram to the outbound one, which opens the sender's mapping if it
-// has none, and this turns it round.
+// has none, and this turns it round. Within one LAN's device only: what goes from one LAN to
+// another is for the firewall's FORWARD rules to decide.
 #ifndef BRAID_HAIRPIN_H
 #define BRAID_HAIRPIN_H
 
@@ -39,8 +40,13 @@ static __noinline __u32 hairpin_device(struct __sk_buff *skb, const struct packe
 	struct settings *settled = bpf_map_lookup_elem(&settings, &zero);
 	struct answer answer;
 
-	if (!settled || !packet || find_hairpin(packet, &answer) || packet->hops <= 1 ||
-	    wire_size(skb, packet) > answer.found.flow->inside_mtu)
+	if (!settled || !packet || find_hairpin(packet, &answer))
+		return 0;
+	if (answer.found.flow->inside_ifindex != skb->ifindex) {
+		count(REASON_hairpin_apart);
+		return 0;
+	}
+	if (packet->hops <= 1 || wire_size(skb, packet) > answer.found.flow->inside_mtu)
 		return 0;
 	return settled->steer;
 }
@@ -63,8 +69,10 @@ __noinline int turn_round(struct __sk_buff *skb, __u64 now)
 	flow = find(&work->key).flow;
 	if (!flow)
 		return NO_FLOW;
-	skb->mark = 0;
 	target = answer.found.flow;
+	if (target->inside_ifindex != flow->inside_ifindex)
+		return NO_FLOW;
+	skb->mark = 0;
 	flow->last_seen = now;
 	target->last_seen = now;
 	rewrite.from = packet->source;

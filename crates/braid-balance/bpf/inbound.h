@@ -81,6 +81,36 @@ static __noinline int inbound_fragment(struct __sk_buff *skb, const struct packe
 	return leave(REASON_in_fragment, PASS);
 }
 
+// Counts a packet to the machine's own address that belongs neither to a flow nor to a socket here.
+// Most of these are for forwarded and published ports, whose answers outbound_unclaimed() counts:
+// without both, such traffic would look as if nobody answered. What sockets here receive, the
+// probes' among them, says what they make of it themselves.
+static __noinline int note_unclaimed(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct tuple ends = {};
+	struct uplink_counters *counters;
+	__u32 *known, id;
+
+	if (!packet || (packet->protocol != IPPROTO_TCP && packet->protocol != IPPROTO_UDP))
+		return 0;
+	known = bpf_map_lookup_elem(&own_addresses, &packet->dest);
+	if (!known)
+		return 0;
+	id = *known;
+	ends.near = packet->dest;
+	ends.far = packet->source;
+	ends.near_port = packet->dest_port;
+	ends.far_port = packet->source_port;
+	if (socket_in_the_way(skb, packet, &ends))
+		return 0;
+	counters = bpf_map_lookup_elem(&traffic, &id);
+	if (counters) {
+		counters->rx_packets += packets_in(skb);
+		counters->rx_bytes += skb->len - packet->l3;
+	}
+	return 0;
+}
+
 // A packet that may be an answer. A function of its own, as the others that inbound() calls: the
 // stack of 512 bytes is for all that are active at once.
 static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *packet, __u64 now,
@@ -97,8 +127,10 @@ static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *
 		return leave(REASON_in_malformed, PASS);
 	if (reverse_key(packet, &reverse))
 		return leave(REASON_in_protocol, PASS);
-	if (find_answered(&reverse, now, &answer))
+	if (find_answered(&reverse, now, &answer)) {
+		note_unclaimed(skb, packet);
 		return leave(REASON_in_no_flow, PASS);
+	}
 
 	flow = answer.found.flow;
 	note_received(skb, packet, flow, answer.late ? flow->came_from - 1 : flow->uplink, now);

@@ -79,7 +79,13 @@ lost:
 static __always_inline int hold_fragment(struct __sk_buff *skb, const struct packet *packet,
 					 __u64 now, __u32 inbound)
 {
-	if (!may_hold(&packet->source, now)) {
+	if (skb->len - packet->l3 > NOTICE_PACKET) {
+		count(REASON_fragment_wide);
+		return -1;
+	}
+	// Sources are easily made up: what they fill must leave room for the answers of resolvers.
+	if (bpf_ringbuf_query(&notices, BPF_RB_AVAIL_DATA) > NOTICE_BYTES / 2 ||
+	    !may_hold(&packet->source, now)) {
 		count(REASON_notice_lost);
 		return -1;
 	}

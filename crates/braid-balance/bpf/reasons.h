@@ -64,7 +64,9 @@
 	REASON(in_held, EVENT, "inbound later fragment held until its first one came")             \
 	REASON(notice_lost, EVENT, "notice to the daemon left out")                                \
 	REASON(lan_hairpin, SENT, "lan packet to a mapping of the lan's own")                      \
-	REASON(out_hairpin, SENT, "the same turned round to the lan")
+	REASON(out_hairpin, SENT, "the same turned round to the lan")                              \
+	REASON(hairpin_apart, EVENT, "packet to a mapping of another lan's left to the stack")     \
+	REASON(fragment_wide, EVENT, "early fragment too wide to be held")
 
 enum reason_kind { SENT, PASSED, DROPPED, EVENT };
 

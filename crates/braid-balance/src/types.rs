@@ -292,7 +292,7 @@ pub struct Counters {
 pub struct UplinkCounters {
     /// Sent through it.
     pub tx: Traffic,
-    /// Received through it, for flows of ours.
+    /// Received through it: for flows of ours, and for forwarded and published ports.
     pub rx: Traffic,
     /// Flows put on it.
     pub flows_opened: u64,

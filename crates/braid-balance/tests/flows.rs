@@ -265,6 +265,16 @@ fn a_forwarded_port_answers_by_the_uplink_it_was_asked_on() {
     }
     assert!(reason(&datapath, "out_own_address") > 0);
     assert_eq!(reason(&datapath, "tcp_midstream"), 0);
+    // Both directions count, or the uplink would look as if nobody answered; what a socket of the
+    // machine's own receives does not.
+    let received = || {
+        let counters = datapath.uplink_counters().expect("counters");
+        [0, 1].map(|uplink: usize| {
+            let (_, counters) = &counters[uplink];
+            (counters.tx.bytes > 100_000, counters.rx.bytes > 100_000)
+        })
+    };
+    assert_eq!(received(), [(true, true); 2]);
 }
 
 #[test]
@@ -321,4 +331,36 @@ fn clients_reach_each_other_by_their_outer_ends() {
         assert_eq!(receive(&fresh, Some(outer[1])).0, b"welcome");
     }
     assert_eq!(reason(&datapath, "out_hairpin"), 8);
+}
+
+/// What goes from one LAN to another is the firewall's to decide.
+#[test]
+fn clients_of_another_lan_are_not_reached_behind_the_firewall_s_back() {
+    let world = World::new();
+    world.serve();
+    let guests = Namespace::new(&support::unique());
+    world.add_lan(&guests);
+    let (mut datapath, _) = world.start(&world.options(HookKind::Auto));
+    let mut attachments = world.attachments();
+    attachments.lans.push(world.host.ifindex("lan1"));
+    world
+        .host
+        .enter(|| datapath.attach(&attachments))
+        .expect("attaching");
+    for server in [SERVER_V4, SERVER_V6] {
+        let server = SocketAddr::new(server, PORT);
+        let a = world.client.enter(|| udp_socket(server));
+        let outer = ask(&a, server).expect("an answer");
+        let guest = guests.enter(|| udp_socket(server));
+        ask(&guest, server).expect("an answer");
+        guest.connect(outer).expect("a route");
+        guest.send(b"let me in").expect("sent");
+        // The gateway's own answer.
+        let error = guest.recv(&mut [0; 9]).expect_err("nobody is there");
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+        a.set_nonblocking(true).expect("a socket");
+        a.recv(&mut [0; 9]).expect_err("nothing came");
+    }
+    assert_eq!(reason(&datapath, "hairpin_apart"), 2);
+    assert_eq!(reason(&datapath, "out_hairpin"), 0);
 }

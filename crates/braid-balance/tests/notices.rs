@@ -103,6 +103,59 @@ fn a_flood_of_fragments_is_handed_over_in_part() {
     assert_eq!(held.count(), 65);
 }
 
+/// Whoever makes up sources for fragments cannot keep others' answers from being learnt.
+#[test]
+fn fragments_of_many_sources_leave_room_for_answers() {
+    let probe = Probe::new();
+    let mut notices = probe.datapath.borrow().notices().expect("a ring");
+    let wanted = probe.datapath.borrow_mut().hand_over_answers(true);
+    wanted.expect("settings");
+    let asked = build::udp((INNER, 5353), RESOLVER, &message(7));
+    let sent = probe.out(&asked).is(Sent, "out_new");
+    let outer = (sent.read().ip.source, 5353);
+    let uplink = usize::from(outer.0 == OUTSIDE[1][0]);
+    // Twice what the ring has room for.
+    for id in 0..512_u16 {
+        let source = IpAddr::from([10, 1, 1, u8::try_from(id / 8).expect("small")]);
+        let whole = build::udp((source, 1), (SERVER_V4, 2), &[7; 3000]);
+        let later = pieces(&whole, id.into()).remove(1);
+        probe.forwarded(&later);
+    }
+    probe.back(uplink, &build::udp(RESOLVER, outer, &message(7)));
+    let handed_over: Vec<_> = std::iter::from_fn(|| notices.next()).collect();
+    let fragments = handed_over.len() - 1;
+    assert!((64..=256).contains(&fragments), "{fragments} held");
+    assert!(matches!(handed_over.last(), Some(Notice::DnsAnswer { .. })));
+}
+
+/// A LAN of jumbo frames: what does not fit a notice is counted by its own name.
+#[test]
+fn early_fragments_up_to_two_kibibytes_are_held() {
+    let probe = Probe::new();
+    let whole = build::udp(([10, 1, 0, 9].into(), 1), (SERVER_V4, 2), &[7; 6000]);
+    for (bytes, reason, events) in [
+        (2028, "out_held", &[][..]),
+        (2036, "out_fragment_orphan", &["fragment_wide"][..]),
+    ] {
+        let later = later_piece(&whole, 2000, bytes);
+        let outcome = probe.forwarded(&later).is(Dropped, reason);
+        assert_eq!(outcome.events, events, "{bytes} bytes");
+    }
+}
+
+/// The piece of an IPv4 packet's payload from `start` on, as a fragment that is not the last.
+fn later_piece(packet: &[u8], start: u16, bytes: u16) -> Vec<u8> {
+    let mut piece = packet[..20].to_vec();
+    piece[2..4].copy_from_slice(&(20 + bytes).to_be_bytes());
+    piece[6..8].copy_from_slice(&(start / 8 | 1 << 13).to_be_bytes());
+    piece[10..12].fill(0);
+    let sum = checksum::of(&piece);
+    piece[10..12].copy_from_slice(&sum.to_be_bytes());
+    let start = 20 + usize::from(start);
+    piece.extend(&packet[start..start + usize::from(bytes)]);
+    piece
+}
+
 /// Cuts a packet's payload into pieces of 1,400 bytes.
 fn pieces(packet: &[u8], id: u32) -> Vec<Vec<u8>> {
     let v6 = packet[0] >> 4 == 6;

@@ -168,6 +168,17 @@ impl World {
         }
     }
 
+    /// Another LAN, of one client behind lan1.
+    pub fn add_lan(&self, client: &Namespace) {
+        join(&self.host, "lan1", client, "eth0");
+        self.host.ip("addr add 10.3.0.1/24 dev lan1");
+        self.host.ip("addr add fd00:3::1/64 dev lan1 nodad");
+        client.ip("addr add 10.3.0.2/24 dev eth0");
+        client.ip("addr add fd00:3::2/64 dev eth0 nodad");
+        client.ip("route add default via 10.3.0.1");
+        client.ip("route add default via fd00:3::1");
+    }
+
     /// Switches transmit offloads everywhere; off, every checksum is a real one.
     pub fn offloads(&self, on: bool) {
         let word = if on { "on" } else { "off" };
