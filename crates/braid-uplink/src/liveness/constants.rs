@@ -14,7 +14,7 @@ pub(super) const HALF_TICK: Duration = Duration::from_millis(25);
 /// Packets that are no further apart than this are traffic that suffers from a silence.
 pub(super) const FOLLOWS: Duration = Duration::from_millis(300);
 /// What has come in for so long without a pause is a stream, whose end is worth a question.
-pub(super) const STREAM: Duration = Duration::from_millis(400);
+pub(super) const STREAM: Duration = Duration::from_millis(200);
 /// A burst lasts at least this long: shorter gaps are everyday on radio links.
 pub(super) const BURST_MIN: Duration = Duration::from_millis(200);
 /// Between two probes of a burst: losses on a link come in runs of a few tens of milliseconds.

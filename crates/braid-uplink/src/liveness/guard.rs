@@ -32,8 +32,8 @@ pub(super) struct Guard {
     pub(super) traffic: Traffic,
     pub(super) families: Families,
     pub(super) damping: Damping,
-    /// The damping before a death that late answers may take back.
-    pub(super) premature: Option<Damping>,
+    /// Late answers may take the death back.
+    pub(super) premature: bool,
     pub(super) suspicion: Option<Suspicion>,
     pub(super) recovery: Option<Recovery>,
     pub(super) trial_at: Option<Instant>,
@@ -68,7 +68,7 @@ impl Guard {
             traffic: Traffic::default(),
             families: Families::default(),
             damping: Damping::default(),
-            premature: None,
+            premature: false,
             suspicion: None,
             recovery: None,
             trial_at: None,

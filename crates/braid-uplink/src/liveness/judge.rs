@@ -162,8 +162,9 @@ impl Guard {
 
     /// With a trial it returns after that hold without having answered.
     fn die(&mut self, now: Instant, evidence: Evidence, trial: Option<Duration>) {
-        self.premature = Some(self.damping);
         self.damping.strike(now);
+        // Taking back again and again would be flapping: only the first for long comes back at once.
+        self.premature = self.damping.is_first();
         self.forget_quality(now);
         self.trial_at = trial.map(|first| now + self.damping.hold(first));
         let rules = &self.watched.rules;
@@ -220,18 +221,18 @@ impl Guard {
         }
     }
 
-    /// An answer to what was asked before the death: the way has become long, and was not broken.
+    /// An answer to what was asked before the death: the way has become long, and was not broken. The
+    /// death still counts, since flows have left for it.
     pub(super) fn take_back(&mut self, now: Instant) {
-        let Some(damping) = self.premature.take() else {
+        if !self.premature {
             return;
-        };
-        self.damping = damping;
+        }
         let evidence = self.evidence(Cause::Late);
         self.rise(now, evidence);
     }
 
     fn rise(&mut self, now: Instant, evidence: Evidence) {
-        self.premature = None;
+        self.premature = false;
         self.recovery = None;
         self.trial_at = None;
         self.forget_quality(now);

@@ -75,6 +75,58 @@ fn a_lossy_line_gets_through_a_long_wait() {
     assert!(after.is_some_and(|after| after > 20 * SECOND), "{after:?}");
 }
 
+/// A round trip that jumps from 20 to 900 ms, until the uplink is called dead for it.
+fn die_of_delay(sim: &mut Sim) {
+    sim.line(0).rtt = 900 * MS;
+    let after = sim.wait(10 * SECOND, |sim| sim.verdict(0) == Verdict::Dead);
+    assert!(after.is_some(), "the jump did not show:\n{}", sim.story());
+}
+
+/// How long until it is up again, and why.
+fn up_again(sim: &mut Sim) -> (Duration, Cause) {
+    let after = sim.wait(MINUTE, |sim| sim.verdict(0) == Verdict::Up);
+    let after = after.expect("up again within a minute");
+    (after, sim.changes.last().unwrap().evidence.cause)
+}
+
+#[test]
+fn a_death_that_was_taken_back_counts_for_the_next() {
+    for seed in 0..20 {
+        let mut sim = Sim::new(seed, 1, &Rules::default());
+        sim.line(0).traffic = Some(25 * MS);
+        sim.run(5 * SECOND);
+        die_of_delay(&mut sim);
+        let (after, cause) = up_again(&mut sim);
+        assert_eq!(cause, Cause::Late, "seed {seed}:\n{}", sim.story());
+        assert!(after < SECOND, "seed {seed}: {after:?}");
+        sim.line(0).rtt = 20 * MS;
+        sim.run(30 * SECOND);
+        sim.line(0).dead(true);
+        sim.wait(10 * SECOND, |sim| sim.verdict(0) == Verdict::Dead);
+        sim.line(0).dead(false);
+        let (after, _) = up_again(&mut sim);
+        // One second for a first death, nearly two for a second half a minute later.
+        assert!(after > 1700 * MS, "seed {seed}: {after:?}");
+    }
+}
+
+#[test]
+fn only_the_first_death_for_long_is_taken_back() {
+    for seed in 0..20 {
+        let mut sim = Sim::new(seed, 1, &Rules::default());
+        sim.line(0).traffic = Some(25 * MS);
+        sim.run(5 * SECOND);
+        die_of_delay(&mut sim);
+        assert_eq!(up_again(&mut sim).1, Cause::Late, "seed {seed}");
+        sim.line(0).rtt = 20 * MS;
+        sim.run(30 * SECOND);
+        die_of_delay(&mut sim);
+        let (after, cause) = up_again(&mut sim);
+        assert_eq!(cause, Cause::Answers, "seed {seed}:\n{}", sim.story());
+        assert!(after > 1700 * MS, "seed {seed}: {after:?}");
+    }
+}
+
 #[test]
 fn a_device_that_returns_proves_itself_by_three_answers() {
     let mut sim = Sim::new(1, 1, &Rules::default());
