@@ -38,6 +38,9 @@
 #define MAX_STICKY  16384
 #define MAX_CLIENTS 4096
 
+// The same of clients and sites that nobody has answered yet.
+#define MAX_STICKY_EMBRYOS 4096
+
 // Bits of a remote's address that name its site where nothing else does: the usual share of one
 // operator's servers, or of one customer.
 #define SITE_BITS_V4 24

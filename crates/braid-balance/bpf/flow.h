@@ -176,7 +176,7 @@ static __always_inline int refuse(long error)
 // exist and say the same. A full table leaves the embryo where it is; it still works. Another CPU
 // may recycle the embryo for another flow while we look, so what we go by is a copy that its
 // reverse entry confirms.
-static __noinline int promote(const struct tuple *key, const struct flow *embryo)
+static __noinline int promote(const struct tuple *key, const struct flow *embryo, __u64 now)
 {
 	struct workbench *work = workbench();
 	struct tuple reverse, *owner;
@@ -184,6 +184,7 @@ static __noinline int promote(const struct tuple *key, const struct flow *embryo
 
 	if (!work)
 		return -1;
+	work->key = *key;
 	work->flow = *embryo;
 	reverse_of(key, &work->flow, &reverse);
 	owner = bpf_map_lookup_elem(&embryos_reverse, &reverse);
@@ -203,6 +204,7 @@ static __noinline int promote(const struct tuple *key, const struct flow *embryo
 	}
 	bpf_map_delete_elem(&embryos, key);
 	bpf_map_delete_elem(&embryos_reverse, &reverse);
+	keep_choice(now);
 	count(REASON_flow_promoted);
 	return 0;
 }

@@ -44,7 +44,7 @@ static __always_inline void heed(const struct packet *packet, struct answer *ans
 		flow->state = STATE_ESTABLISHED;
 	// Whatever answers an echo proves nothing that needs to last.
 	if (!answer->found.kept && !is_icmp(packet))
-		promote(&answer->key, flow);
+		promote(&answer->key, flow, now);
 }
 
 // Whether the packet may go straight to the LAN device that the flow came from.

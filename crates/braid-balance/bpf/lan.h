@@ -95,7 +95,7 @@ static __always_inline int lan(struct __sk_buff *skb, __u64 now)
 	if (packet.protocol == IPPROTO_TCP) {
 		advance_tcp(flow, found.kept, packet.tcp_flags, FIN_INSIDE);
 		if (!found.kept && proven(flow))
-			promote(&key, flow);
+			promote(&key, flow, now);
 	} else {
 		if (worth_noting(skb, &packet, &found))
 			note_words(skb, &packet, &key, now, found.kept);

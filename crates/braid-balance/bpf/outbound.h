@@ -371,7 +371,7 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 	if (packet.protocol == IPPROTO_TCP) {
 		advance_tcp(found.flow, found.kept, packet.tcp_flags, FIN_INSIDE);
 		if (!found.kept && proven(found.flow))
-			promote(&key, found.flow);
+			promote(&key, found.flow, now);
 	}
 	if (fit_segments(skb, &packet, uplink->mtu))
 		return leave(REASON_out_rewrite_failed, DROP);

@@ -80,21 +80,47 @@ __noinline int uplink_in_slot(__u32 bank, __u32 place, __u32 family)
 	return takes_flows(uplink_at(id), family) ? id : -1;
 }
 
+// The bank that is walked for a class and family, whose table has this number.
+static __always_inline struct slot_bank *walked_bank(__u32 number, __u32 *bank)
+{
+	__u32 zero = 0;
+	struct settings *settled = bpf_map_lookup_elem(&settings, &zero);
+
+	if (!settled || number >= CLASSES * FAMILIES)
+		return NULL;
+	*bank = number * 2 + (settled->active[number] & 1);
+	return bpf_map_lookup_elem(&slots, bank);
+}
+
+// Keeps the uplink of the workbench's flow for its client and site, if the flow's class wants that.
+__noinline int keep_choice(__u64 now)
+{
+	struct workbench *work = workbench();
+	struct slot_bank *table;
+	__u32 number, bank;
+
+	if (!work || work->flow.choice == CHOICE_MIDSTREAM)
+		return 0;
+	number = work->flow.class * FAMILIES + (is_v4(&work->key.near) ? FAMILY_V4 : FAMILY_V6);
+	table = walked_bank(number, &bank);
+	if (table && table->sticky)
+		settle(work, table->sticky, now);
+	return 0;
+}
+
 // Chooses for the workbench's flow: what its client had before, else by its class' table. Not 0: no
 // uplink takes it. What is in midstream belongs to a connection that somebody else has begun.
 __noinline int choose_uplink(__u32 midstream, __u64 now)
 {
 	struct workbench *work = workbench();
-	__u32 zero = 0, family, number, bank, turn;
-	struct settings *settled = bpf_map_lookup_elem(&settings, &zero);
+	__u32 family, number, bank, turn;
 	struct slot_bank *table;
 
-	if (!settled || !work)
+	if (!work)
 		return -1;
 	family = work->packet.family & 1;
-	number = (work->class & (CLASSES - 1)) * FAMILIES + family;
-	bank = number * 2 + (settled->active[number] & 1);
-	table = bpf_map_lookup_elem(&slots, &bank);
+	number = work->class * FAMILIES + family;
+	table = walked_bank(number, &bank);
 	if (!table || !table->count || table->count > SLOTS)
 		return -1;
 	work->sticky = midstream ? 0 : table->sticky;

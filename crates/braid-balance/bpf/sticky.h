@@ -1,6 +1,6 @@
 // Which client keeps to which uplink for which site, so that what it has told a server by one
 // address (a login) is not asked for by another. Counted from the last flow that it opened there:
-// packets of known flows do not come here.
+// what a flow carries after its first answer does not come here.
 #ifndef BRAID_STICKY_H
 #define BRAID_STICKY_H
 
@@ -26,23 +26,33 @@ struct sticky {
 _Static_assert(sizeof(struct sticky_key) == 36, "sticky_key");
 _Static_assert(sizeof(struct sticky) == 16, "sticky");
 
+// Two tables, as for flows: what a client has had answered, and what it has only asked for. The
+// second keeps together what a browser opens at once, and is all that a flood of SYNs turns over.
 HASH_MAP(sticky, BPF_MAP_TYPE_LRU_HASH, 0, MAX_STICKY, struct sticky_key, struct sticky);
+HASH_MAP(sticky_embryos, BPF_MAP_TYPE_LRU_HASH, 0, MAX_STICKY_EMBRYOS, struct sticky_key,
+	 struct sticky);
 
-static __always_inline void sticky_key_of(const struct workbench *work, __u64 now,
+static __always_inline int is_v4(const struct address *address)
+{
+	return !(address->word[0] | address->word[1]) && address->word[2] == bpf_htonl(0xffff);
+}
+
+static __always_inline void sticky_key_of(const struct address *client,
+					  const struct address *remote, __u32 class, __u64 now,
 					  struct sticky_key *key)
 {
-	const struct name *name = name_of(&work->packet.dest, now);
+	const struct name *name = name_of(remote, now);
 
 	__builtin_memset(key, 0, sizeof(*key));
-	key->client = work->key.near;
-	key->class = work->class;
+	key->client = *client;
+	key->class = class;
 	if (name && name->site) {
 		key->site.word[0] = NAMED_SITE;
 		key->site.word[3] = name->site;
 		return;
 	}
-	key->site = work->packet.dest;
-	if (work->packet.family == FAMILY_V4) {
+	key->site = *remote;
+	if (is_v4(remote)) {
 		key->site.word[3] &= bpf_htonl(~0u << (32 - SITE_BITS_V4));
 	} else {
 		key->site.word[1] &= bpf_htonl(~0u << (64 - SITE_BITS_V6));
@@ -51,17 +61,24 @@ static __always_inline void sticky_key_of(const struct workbench *work, __u64 no
 	}
 }
 
-// The entry, if it still counts and its uplink can take the flow.
+// Whether an entry still says something: it is not older than `seconds`, and its uplink can take
+// the flow. Another CPU may have stamped it after `now` was read.
+static __always_inline int counts(const struct sticky *entry, __u32 seconds, __u8 family, __u64 now)
+{
+	return entry && (__s64)(now - entry->used) < (__s64)seconds * 1000000000ll &&
+	       takes_flows(uplink_at(entry->uplink), family);
+}
+
+// What is remembered of the workbench's client and site.
 static __always_inline struct sticky *recall(const struct workbench *work,
 					     const struct sticky_key *key, __u64 now)
 {
 	struct sticky *entry = bpf_map_lookup_elem(&sticky, key);
 
-	// Another CPU may have stamped it after `now` was read.
-	if (!entry || (__s64)(now - entry->used) >= (__s64)work->sticky * 1000000000ll ||
-	    !takes_flows(uplink_at(entry->uplink), work->packet.family))
-		return NULL;
-	return entry;
+	if (counts(entry, work->sticky, work->packet.family, now))
+		return entry;
+	entry = bpf_map_lookup_elem(&sticky_embryos, key);
+	return counts(entry, work->sticky, work->packet.family, now) ? entry : NULL;
 }
 
 // Chooses what the client had before for this site. Not 0: nothing that counts.
@@ -72,7 +89,7 @@ static __always_inline int choose_again(struct workbench *work, __u64 now)
 
 	if (!work->sticky)
 		return -1;
-	sticky_key_of(work, now, &key);
+	sticky_key_of(&work->key.near, &work->packet.dest, work->class, now, &key);
 	entry = recall(work, &key, now);
 	if (!entry)
 		return -1;
@@ -81,8 +98,7 @@ static __always_inline int choose_again(struct workbench *work, __u64 now)
 	return 0;
 }
 
-// Notes the workbench's choice, unless another CPU was faster: what it chose counts then. A browser
-// opens several connections to a site at once.
+// Notes the workbench's choice, unless another CPU was faster: what it chose counts then.
 __noinline int stick(__u64 now)
 {
 	struct workbench *work = workbench();
@@ -91,16 +107,16 @@ __noinline int stick(__u64 now)
 
 	if (!work)
 		return -1;
-	sticky_key_of(work, now, &key);
+	sticky_key_of(&work->key.near, &work->packet.dest, work->class, now, &key);
 	fresh.uplink = work->uplink;
 	entry = recall(work, &key, now);
 	if (!entry) {
-		if (!bpf_map_update_elem(&sticky, &key, &fresh, BPF_NOEXIST))
+		if (!bpf_map_update_elem(&sticky_embryos, &key, &fresh, BPF_NOEXIST))
 			return 0;
 		entry = recall(work, &key, now);
 	}
 	if (!entry) {
-		bpf_map_update_elem(&sticky, &key, &fresh, BPF_ANY); // a stale one
+		bpf_map_update_elem(&sticky_embryos, &key, &fresh, BPF_ANY); // a stale one
 		return 0;
 	}
 	if (entry->uplink != work->uplink) {
@@ -109,6 +125,25 @@ __noinline int stick(__u64 now)
 	}
 	entry->used = now;
 	return 0;
+}
+
+// Keeps what the workbench's flow was given, now that the flow has been answered. What was answered
+// earlier and elsewhere stays.
+static __always_inline void settle(const struct workbench *work, __u32 seconds, __u64 now)
+{
+	const struct flow *flow = &work->flow;
+	struct sticky fresh = {.used = now, .uplink = flow->uplink}, *entry;
+	struct sticky_key key;
+
+	sticky_key_of(&work->key.near,
+		      work->key.protocol == IPPROTO_UDP ? &flow->remote : &work->key.far,
+		      flow->class, now, &key);
+	entry = bpf_map_lookup_elem(&sticky, &key);
+	if (!counts(entry, seconds, is_v4(&work->key.near) ? FAMILY_V4 : FAMILY_V6, now))
+		bpf_map_update_elem(&sticky, &key, &fresh, BPF_ANY);
+	else if (entry->uplink == flow->uplink)
+		entry->used = now;
+	bpf_map_delete_elem(&sticky_embryos, &key);
 }
 
 #endif

@@ -163,7 +163,8 @@ impl Datapath {
     }
 
     /// Which client keeps to which uplink for which site, entries that have expired too. Room is
-    /// for 16,384, of which the least recently used make room for others.
+    /// for 16,384 whose flows were answered, and for 4,096 others after them; of both the least
+    /// recently used make room.
     pub fn sticky(&self) -> Result<Vec<Sticky>, Error> {
         sticky::sticky(&self.tables)
     }

@@ -5,11 +5,13 @@ use std::mem::{offset_of, size_of};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 
+use aya::maps::{HashMap, MapData};
 use braid_core::UplinkId;
 
 use crate::layout::{Address, to_ip};
+use crate::pins::Pins;
 use crate::shared::{SITE_BITS_V4, SITE_BITS_V6};
-use crate::tables::{Tables, gone};
+use crate::tables::{self, Tables, gone};
 use crate::{ClassId, Error, KernelTime, batch};
 
 /// Which remote addresses count as one.
@@ -83,13 +85,35 @@ unsafe impl aya::Pod for StickyKey {}
 // SAFETY: the same.
 unsafe impl aya::Pod for StickyValue {}
 
-/// All that is remembered, also what is too old to count.
+/// One of the two tables.
+pub(crate) struct StickyTable {
+    map: HashMap<MapData, StickyKey, StickyValue>,
+    data: MapData,
+}
+
+impl StickyTable {
+    pub(crate) fn open(pins: &Pins, name: &str) -> Result<Self, Error> {
+        Ok(Self {
+            map: tables::typed(pins, name)?,
+            data: tables::data(pins, name)?,
+        })
+    }
+
+    fn entries(&self) -> Result<Vec<(StickyKey, StickyValue)>, Error> {
+        batch::entries(self.data.fd().as_fd())
+            .map_err(|source| Error::system("reading map sticky", source))
+    }
+}
+
+/// All that is remembered, also what is too old to count. What has been answered comes first, as it
+/// does where both tables know something.
 pub(crate) fn sticky(tables: &Tables) -> Result<Vec<Sticky>, Error> {
-    let entries = entries(tables)?;
-    Ok(entries
-        .iter()
-        .map(|(key, value)| read(key, value))
-        .collect())
+    let mut all = Vec::new();
+    for table in &tables.sticky {
+        let entries = table.entries()?;
+        all.extend(entries.iter().map(|(key, value)| read(key, value)));
+    }
+    Ok(all)
 }
 
 /// Removes what `which` picks and says how many that were.
@@ -98,18 +122,15 @@ pub(crate) fn forget_sticky(
     which: impl Fn(&Sticky) -> bool,
 ) -> Result<usize, Error> {
     let mut forgotten = 0;
-    for (key, value) in entries(tables)? {
-        if which(&read(&key, &value)) {
-            gone("map sticky", tables.sticky.remove(&key))?;
-            forgotten += 1;
+    for table in &mut tables.sticky {
+        for (key, value) in table.entries()? {
+            if which(&read(&key, &value)) {
+                gone("map sticky", table.map.remove(&key))?;
+                forgotten += 1;
+            }
         }
     }
     Ok(forgotten)
-}
-
-fn entries(tables: &Tables) -> Result<Vec<(StickyKey, StickyValue)>, Error> {
-    let map = tables.sticky_data.fd().as_fd();
-    batch::entries(map).map_err(|source| Error::system("reading map sticky", source))
 }
 
 fn read(key: &StickyKey, value: &StickyValue) -> Sticky {

@@ -15,12 +15,12 @@ use crate::layout::{
 use crate::names::NameValue;
 use crate::pins::Pins;
 use crate::rules::table::RuleBank;
-use crate::sticky::{StickyKey, StickyValue};
+use crate::sticky::StickyTable;
 use crate::{Error, MapMemory};
 
 /// The maps that are pinned, by name: every one of the object but `bench` and `subjects`, in which the
 /// programs only work. So what is on them is no part of the layout, and each build has its own.
-pub(crate) const MAPS: [&str; 27] = [
+pub(crate) const MAPS: [&str; 28] = [
     "allowances",
     "client_macs",
     "embryos",
@@ -43,6 +43,7 @@ pub(crate) const MAPS: [&str; 27] = [
     "settings",
     "slots",
     "sticky",
+    "sticky_embryos",
     "traffic",
     "turns",
     "uplink_of_high",
@@ -66,8 +67,8 @@ pub(crate) struct Tables {
     pub rules_active: Array<MapData, u32>,
     pub names: HashMap<MapData, Address, NameValue>,
     pub names_data: MapData,
-    pub sticky: HashMap<MapData, StickyKey, StickyValue>,
-    pub sticky_data: MapData,
+    /// What has been answered, and what has not.
+    pub sticky: [StickyTable; 2],
     pub limited: HashMap<MapData, Address, u32>,
     pub kept: Pair,
     pub embryos: Pair,
@@ -128,8 +129,10 @@ impl Tables {
             rules_active: typed(pins, "rules_active")?,
             names: typed(pins, "names")?,
             names_data: data(pins, "names")?,
-            sticky: typed(pins, "sticky")?,
-            sticky_data: data(pins, "sticky")?,
+            sticky: [
+                StickyTable::open(pins, "sticky")?,
+                StickyTable::open(pins, "sticky_embryos")?,
+            ],
             limited: typed(pins, "limited")?,
             kept: Pair::open(pins, "flows", "flows_reverse")?,
             embryos: Pair::open(pins, "embryos", "embryos_reverse")?,

@@ -16,8 +16,8 @@ use braid_core::UplinkId;
 use braid_packet::build;
 use support::choose::{class, flow_of, ip, open, set_classes, set_rules, sticky, uplink};
 use support::probe::{Probe, Verdict};
-use support::talk::{CLIENT, INNER, INNER6, SERVER, SYN};
-use support::world::{SERVER_V4, SERVER_V6};
+use support::talk::{ACK, CLIENT, INNER, INNER6, SERVER, SYN, answer, handshake, tcp};
+use support::world::{OUTSIDE, SERVER_V4, SERVER_V6};
 
 #[test]
 fn a_class_takes_its_own_turns() {
@@ -265,6 +265,49 @@ fn what_a_client_keeps_to_ends_with_time_death_or_command() {
         .expect("forgetting");
     assert_eq!(forgotten, 1);
     assert_eq!(probe.datapath.borrow().sticky().expect("sticky"), []);
+}
+
+#[test]
+fn flows_that_nobody_answers_push_out_nothing_that_was_answered() {
+    let probe = Probe::new();
+    set_classes(&probe, &[sticky(0, &[0, 1], LONG)]);
+    let (uplink, _) = handshake(&probe, 5600);
+    let quic = build::udp((INNER, 5600), (ip("192.0.3.1"), 443), b"");
+    let sent = probe.out(&quic).is(Sent, "out_new");
+    let back = usize::from(sent.read().ip.source == OUTSIDE[1][0]);
+    let outer = (sent.read().ip.source, 5600);
+    probe.back(back, &build::udp((ip("192.0.3.1"), 443), outer, b""));
+    let network = u32::from_be_bytes([11, 0, 0, 1]);
+    for site in 0..20_000 {
+        let remote = IpAddr::V4((network + site * 256).into());
+        let syn = build::tcp((INNER, 5601), (remote, 80), SYN, b"");
+        probe.nanoseconds(0, &syn, 1);
+    }
+    assert_eq!(open(&probe, 5602, SERVER_V4), uplink);
+    assert_eq!(open(&probe, 5602, ip("192.0.3.9")), back);
+    let flows = probe.datapath.borrow().flows().expect("flows");
+    let again: Vec<_> = flows
+        .iter()
+        .filter(|flow| flow.inner.port() == 5602)
+        .map(|flow| flow.choice)
+        .collect();
+    assert_eq!(again, [Choice::Sticky; 2]);
+}
+
+#[test]
+fn what_was_answered_first_is_kept() {
+    let probe = Probe::new();
+    // Opened before stickiness was asked for, by different uplinks.
+    let sent = [5700, 5701].map(|port| probe.out(&tcp(port, SYN)).is(Sent, "out_new"));
+    let answers = sent.map(|sent| answer(&sent, SYN | ACK));
+    assert_ne!(answers[0].0, answers[1].0);
+    set_classes(&probe, &[sticky(0, &[0, 1], LONG)]);
+    for (port, (uplink, syn_ack)) in [5700, 5701].into_iter().zip(&answers) {
+        probe.back(*uplink, syn_ack);
+        probe.out(&tcp(port, ACK)).is(Sent, "out_flow");
+    }
+    assert_eq!(open(&probe, 5702, SERVER_V4), answers[0].0);
+    assert_eq!(open(&probe, 5703, SERVER_V4), answers[0].0);
 }
 
 #[test]
