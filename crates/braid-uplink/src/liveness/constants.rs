@@ -15,6 +15,9 @@ pub(super) const HALF_TICK: Duration = Duration::from_millis(25);
 pub(super) const FOLLOWS: Duration = Duration::from_millis(300);
 /// What has come in for so long without a pause is a stream, whose end is worth a question.
 pub(super) const STREAM: Duration = Duration::from_millis(200);
+/// So many packets from one look at the counters to the next are one at once, however short: beside
+/// some 25 kB the question costs next to nothing.
+pub(super) const STREAM_PACKETS: u64 = 20;
 /// A burst lasts at least this long: shorter gaps are everyday on radio links.
 pub(super) const BURST_MIN: Duration = Duration::from_millis(200);
 /// Between two probes of a burst: losses on a link come in runs of a few tens of milliseconds.

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::Sample;
-use super::constants::{FOLLOWS, HALF_TICK, SILENCE_MAX, SILENCE_MIN, STREAM, UNANSWERED};
+use super::constants::{
+    FOLLOWS, HALF_TICK, SILENCE_MAX, SILENCE_MIN, STREAM, STREAM_PACKETS, UNANSWERED,
+};
 use super::rtt::Rtt;
 
 /// What the traffic of one uplink has told so far.
@@ -19,10 +21,23 @@ pub(super) struct Traffic {
     /// When something last moved, and when something last came in.
     pub(super) moved: Option<Instant>,
     pub(super) received: Option<Instant>,
-    /// Since when it has come in without a pause.
-    stream: Option<Instant>,
+    stream: Option<Stream>,
     /// The last packets were sent within a short time.
     follows: bool,
+}
+
+/// Something that comes in without a pause.
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    began: Instant,
+    /// Most packets between two looks.
+    most: u64,
+}
+
+impl Stream {
+    fn new(began: Instant) -> Stream {
+        Stream { began, most: 0 }
+    }
 }
 
 /// A time in which something is missing.
@@ -87,7 +102,8 @@ impl Traffic {
             if pause.is_none_or(|pause| pause > FOLLOWS) {
                 self.stream = None;
             }
-            self.stream.get_or_insert(now);
+            let stream = self.stream.get_or_insert(Stream::new(now));
+            stream.most = stream.most.max(moved.received);
             self.silence = None;
             self.received = Some(now);
         } else if self.stream_ends() || moved.sent > 0 {
@@ -110,10 +126,10 @@ impl Traffic {
     /// all that is seen of a line that falls silent under a download. To be called when nothing
     /// came in; says so once.
     fn stream_ends(&mut self) -> bool {
-        let (Some(began), Some(last)) = (self.stream.take(), self.received) else {
+        let (Some(stream), Some(last)) = (self.stream.take(), self.received) else {
             return false;
         };
-        last.saturating_duration_since(began) >= STREAM
+        stream.most >= STREAM_PACKETS || last.saturating_duration_since(stream.began) >= STREAM
     }
 
     /// Probes answer, so silence has another reason. Where nothing was sent there is none: a stream

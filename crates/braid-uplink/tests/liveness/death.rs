@@ -59,12 +59,15 @@ fn a_black_hole_is_found_as_fast_under_a_download_that_sends_nothing() {
 
 #[test]
 fn a_black_hole_is_found_as_fast_under_a_download_that_has_just_begun() {
-    for seed in 0..200 {
+    // Some packets for a while, or many at once, as after a pause.
+    for (seed, pause, lasts) in
+        (0..200).map(|seed| [(seed, 5, 300), (seed, 1, 100)][seed as usize % 2])
+    {
         let mut sim = Sim::new(seed, 2, &Rules::default());
         let settle = 5 * SECOND + sim.chance(SECOND);
         sim.run(settle);
-        (sim.line(0).traffic, sim.line(0).download) = (Some(MS), true);
-        sim.run(300 * MS);
+        (sim.line(0).traffic, sim.line(0).download) = (Some(pause * MS), true);
+        sim.run(lasts * MS);
         sim.line(0).dead(true);
         let after = sim.wait(10 * SECOND, |sim| sim.verdict(0) == Verdict::Dead);
         assert!(after.unwrap() <= 500 * MS, "seed {seed}: {after:?}");
