@@ -16,7 +16,15 @@ from braid_lab.packets.wire import Packet, Udp
 from braid_lab.process import wait_until
 
 DNS, A, CNAME, AAAA, IN = 53, 1, 5, 28, 1
-RULES = '[[rule]]\nname = "bank"\ndomain = "*.bank.example"\nuse = "lte"\n'
+#: Name servers that clients ask, by their number in `Bench.remote`: one that is listed, one of a client's own.
+TRUSTED, STRANGE = 53, 54
+RULES = """
+name_servers = "198.51.100.53"
+[[rule]]
+name = "bank"
+domain = "*.bank.example"
+use = "lte"
+"""
 SEED = 20261122
 
 
@@ -54,9 +62,9 @@ def message(asked: str, *records: Record, kind: int = A, answers: int | None = N
     return struct.pack("!6H", 7, flags, 1, count, 0, 0) + question + b"".join(each.wire() for each in records)
 
 
-def ask(place: Bench, asked: str, kind: int = A) -> Mapping:
+def ask(place: Bench, asked: str, kind: int = A, server: int = TRUSTED) -> Mapping:
     """Let a client ask a name server."""
-    mapping = place.send_udp(4, remote=53, remote_port=DNS)
+    mapping = place.send_udp(4, remote=server, remote_port=DNS)
     place.out(mapping.request(message(asked, kind=kind, flags=0x0100)))
     return mapping
 
@@ -152,6 +160,17 @@ def test_a_stranger_is_not_believed(place: Bench) -> None:
     expect([place.lan], lambda each: each.source == forged.source, what="the stranger's datagram")
     learn(place, 60)
     assert not rule_for(place, "203.0.113.11")
+
+
+def test_a_name_server_of_a_clients_own_teaches_nobody(place: Bench) -> None:
+    """Anybody can run one and have it put any address under any name."""
+    name, server = "pay.bank.example", "203.0.113.13"
+    answer(place, ask(place, name, server=STRANGE), message(name, address(name, server)))
+    learn(place, 62)
+    assert not rule_for(place, server)
+    [said] = [each for each in place.daemon.json("status")["health"] if each["code"] == "name-disbelieved"]
+    assert place.remote(4, STRANGE) in said["text"], said
+    assert "name_servers" in said["fix"], said
 
 
 def test_circles_and_noise_harm_nobody(place: Bench) -> None:

@@ -1,6 +1,6 @@
 //! Answers of name servers.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use braid_balance::KernelTime;
 use braid_daemon::config::Config;
@@ -8,6 +8,7 @@ use braid_daemon::names::{LEAST_TIME, Lie, MOST_TIME, Names};
 use braid_daemon::settings::{Overrides, Settings};
 
 const RULES: &str = "
+    name_servers = 'any'
     sticky = '1 min'
     [[rule]]
     domain = ['bank.example', '*.bank.example']
@@ -22,7 +23,8 @@ pub fn names(data: &[u8]) {
     let mut names = Names::new(&settings);
     let now = KernelTime::from_nanos(1);
     let server = SocketAddr::from(([192, 0, 2, 53], 53));
-    let first = names.handle_answer(now, server, data);
+    let client = IpAddr::from([192, 168, 1, 7]);
+    let first = names.handle_answer(now, server, client, data);
     match &first {
         Ok(learnt) => {
             assert!(learnt.forget.is_empty(), "there is room");
@@ -38,5 +40,5 @@ pub fn names(data: &[u8]) {
             assert!(names.lies().last().is_some() && Lie::ALL.contains(lie));
         }
     }
-    assert_eq!(names.handle_answer(now, server, data), first);
+    assert_eq!(names.handle_answer(now, server, client, data), first);
 }

@@ -13,6 +13,7 @@ mod domain;
 mod header;
 mod liveness;
 mod matcher;
+mod name_servers;
 mod policy;
 mod problem;
 mod read;
@@ -33,6 +34,7 @@ pub use domain::{DomainPattern, HostName};
 pub use header::{Dscp, IpProtocol};
 pub use liveness::LivenessConfig;
 pub use matcher::{IpVersion, Mac, PortRange, Prefix, UidRange};
+pub use name_servers::{NameServer, NameServers};
 pub use policy::{Failback, Policy};
 pub use problem::{ConfigError, Paint, Problem, Warnings};
 pub use rule::{Action, CgroupPath, RuleConfig, WhenDown};
@@ -56,6 +58,10 @@ pub struct Config {
     /// What an uplink that is back gets.
     #[serde(default)]
     pub failback: Failback,
+    /// Which name servers clients are believed to have asked, for rules by domain and for sites.
+    /// What this machine asks itself is believed of all.
+    #[serde(default)]
+    pub name_servers: NameServers,
     /// The uplinks to use, exactly these. Empty: whatever default routes show.
     #[serde(default, rename = "uplink", skip_serializing_if = "Vec::is_empty")]
     pub uplinks: Vec<UplinkConfig>,

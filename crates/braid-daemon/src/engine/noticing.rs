@@ -13,6 +13,7 @@ use braid_uplink::Snapshot;
 
 use super::Engine;
 use crate::failure::Failure;
+use crate::names;
 use crate::plumbing::{INNER_V4, INNER_V6};
 
 /// Notices that are taken before others have their turn.
@@ -63,8 +64,8 @@ impl Engine {
                     // One for which there is no room is lost, as it would be without us.
                     self.noticing.fragments.hold(fragment, now);
                 }
-                Some(Notice::DnsAnswer { from, payload, .. }) => {
-                    match self.names.handle_answer(now, from, &payload) {
+                Some(Notice::DnsAnswer { from, to, payload }) => {
+                    match self.names.handle_answer(now, from, to, &payload) {
                         Ok(learnt) => {
                             self.datapath.learn_names(&learnt.learn)?;
                             self.datapath.forget_names(&learnt.forget)?;
@@ -100,6 +101,7 @@ impl Engine {
     /// Has names mean what the settings say now.
     pub(crate) fn follow_names(&mut self) -> Result<(), Failure> {
         let known = self.names.set_rules(&self.settings);
+        self.note_name_servers();
         self.datapath.keep_names(self.names.meaning())?;
         self.datapath.learn_names(&known)?;
         self.datapath.hand_over_answers(self.names.listens())?;
@@ -111,6 +113,13 @@ impl Engine {
         let own = snapshot.addresses.iter().map(|address| address.address);
         let inner = [INNER_V4.into(), INNER_V6.into()];
         self.names.set_own(own.chain(inner));
+    }
+
+    /// Looks again which name servers the machine asks: its providers may have told it others.
+    pub(crate) fn note_name_servers(&mut self) {
+        if self.names.listens() {
+            self.names.set_system(names::of_machine());
+        }
     }
 
     pub(super) fn forget_names(&mut self) -> Result<(), Failure> {

@@ -61,7 +61,15 @@ fn lies(engine: &Engine) -> Option<Health> {
         text: format!(
             "{all} answers of name servers were not believed, the last from {server}: {lie}"
         ),
-        fix: "rules by domain may miss flows; have clients ask another name server if it goes on"
-            .into(),
+        fix: match lie {
+            Lie::NotTrusted => {
+                "rules by domain miss such flows; list it in name_servers if you trust it, or have \
+                 clients ask this machine's own"
+            }
+            _ => {
+                "rules by domain may miss flows; have clients ask another name server if it goes on"
+            }
+        }
+        .into(),
     })
 }

@@ -17,15 +17,18 @@ pub enum Lie {
     Circle,
     /// It gives a name an address that no server elsewhere can have.
     NotElsewhere,
+    /// A client has asked a server that nobody but the client has chosen.
+    NotTrusted,
 }
 
 impl Lie {
     /// All of them.
-    pub const ALL: [Lie; 4] = [
+    pub const ALL: [Lie; 5] = [
         Lie::Malformed,
         Lie::NotAsked,
         Lie::Circle,
         Lie::NotElsewhere,
+        Lie::NotTrusted,
     ];
 
     /// A stable word for programs.
@@ -36,6 +39,7 @@ impl Lie {
             Lie::NotAsked => "not_asked",
             Lie::Circle => "circle",
             Lie::NotElsewhere => "not_elsewhere",
+            Lie::NotTrusted => "not_trusted",
         }
     }
 }
@@ -47,6 +51,7 @@ impl fmt::Display for Lie {
             Lie::NotAsked => "answers something else than was asked",
             Lie::Circle => "its aliases lead in a circle",
             Lie::NotElsewhere => "gives a private or local address to a name elsewhere",
+            Lie::NotTrusted => "a client asked it, and it is not among name_servers",
         })
     }
 }

@@ -5,6 +5,10 @@
 //! Rules, and why:
 //! - Only what a rule asks for is learnt: names that a rule with `domain` means, and with `sticky`
 //!   all names, whose sites then stay together.
+//! - Anybody can run a name server. What this machine has asked itself is believed; what a client has
+//!   asked is believed of the servers that `name_servers` lists, by default those that this machine
+//!   asks. Else a client could have a server of its own put any address under any name, for all.
+//!   What is left is a client with an accomplice who can send by a listed server's address.
 //! - An answer is believed for the name that was asked, along its chain of aliases, and for nothing
 //!   else that it says (RFC 5452 §6: data that was not asked for).
 //! - An address that no server elsewhere can have (private, local, the machine's own) is not
@@ -18,6 +22,7 @@
 
 mod lie;
 mod message;
+mod servers;
 #[cfg(test)]
 mod tests;
 
@@ -29,8 +34,9 @@ use std::time::Duration;
 use braid_balance::{KernelTime, Name, NameBit};
 
 pub use lie::{Lie, Lies};
+pub use servers::of_machine;
 
-use crate::config::{DomainPattern, Sticky};
+use crate::config::{DomainPattern, NameServers, Sticky};
 use crate::rules::name_bits;
 use crate::settings::Settings;
 
@@ -48,6 +54,9 @@ pub struct Names {
     /// Some class keeps sites together: every name says something.
     sites: bool,
     own: BTreeSet<IpAddr>,
+    trusted: NameServers,
+    /// Those that the machine asks itself.
+    system: BTreeSet<IpAddr>,
     known: BTreeMap<IpAddr, Known>,
     lies: Lies,
 }
@@ -87,6 +96,12 @@ impl Names {
         // Marks of all names that an address had: only the last name is remembered.
         let same = rules == self.rules;
         self.rules = rules;
+        let trusted = &settings.config.name_servers;
+        if self.trusted != *trusted {
+            // Nobody knows any more who said what.
+            self.known.clear();
+            self.trusted.clone_from(trusted);
+        }
         let sticks = |sticky: Sticky| sticky != Sticky::Off;
         self.sites = sticks(settings.config.sticky)
             || settings.rules().any(|rule| rule.sticky.is_some_and(sticks));
@@ -100,12 +115,13 @@ impl Names {
         known.collect()
     }
 
-    /// A number that is another one where the marks stand for other rules, for
+    /// A number that is another one where the marks stand for other rules, or for what other name
+    /// servers said, for
     /// [`braid_balance::Datapath::keep_names`].
     #[must_use]
     pub fn meaning(&self) -> u32 {
         let mut hasher = DefaultHasher::new();
-        self.rules.hash(&mut hasher);
+        (&self.rules, &self.trusted).hash(&mut hasher);
         let [.., a, b, c, d] = hasher.finish().to_be_bytes();
         u32::from_be_bytes([a, b, c, d])
     }
@@ -115,14 +131,19 @@ impl Names {
         self.own = own.into_iter().collect();
     }
 
+    /// The name servers that this machine asks itself; see [`of_machine`].
+    pub fn set_system(&mut self, servers: BTreeSet<IpAddr>) {
+        self.system = servers;
+    }
+
     /// Whether answers say anything that matters. `false`: nobody needs to look at them.
     #[must_use]
     pub fn listens(&self) -> bool {
         self.sites || !self.rules.is_empty()
     }
 
-    /// Takes an answer that came to a client through a mapping of ours, from the server that the
-    /// client asked.
+    /// Takes an answer that came to `client`, which may be this machine, through a mapping of ours,
+    /// from the server that it asked.
     ///
     /// # Errors
     /// Why it is not believed; it is counted.
@@ -130,22 +151,34 @@ impl Names {
         &mut self,
         now: KernelTime,
         server: SocketAddr,
+        client: IpAddr,
         payload: &[u8],
     ) -> Result<Learnt, Lie> {
-        let outcome = self.judge(now, payload);
+        let trusted = self.own.contains(&client)
+            || self
+                .trusted
+                .include(server.ip(), |server| self.system.contains(&server));
+        let outcome = self.judge(now, trusted, payload);
         if let Err(lie) = outcome {
             self.lies.count(lie, server, now);
         }
         outcome
     }
 
-    fn judge(&mut self, now: KernelTime, payload: &[u8]) -> Result<Learnt, Lie> {
+    fn judge(&mut self, now: KernelTime, trusted: bool, payload: &[u8]) -> Result<Learnt, Lie> {
         let Some(answer) = message::read(payload)? else {
             return Ok(Learnt::default());
         };
         let marks = marks(&self.rules, &answer.question);
         if marks == 0 && !self.sites {
             return Ok(Learnt::default());
+        }
+        if !trusted {
+            // That a site stays unknown is nothing to speak of; that a rule misses its flows is.
+            return match marks {
+                0 => Ok(Learnt::default()),
+                _ => Err(Lie::NotTrusted),
+            };
         }
         let site = site(&answer.question);
         let mut learnt = Learnt::default();

@@ -1,12 +1,12 @@
 //! Answers as bytes, and what is believed of them.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use braid_balance::KernelTime;
 use proptest::prelude::*;
 
-use super::{LEAST_TIME, Lie, MOST_ADDRESSES, MOST_TIME, Names, site};
+use super::{LEAST_TIME, Learnt, Lie, MOST_ADDRESSES, MOST_TIME, Names, site};
 use crate::config::Config;
 use crate::settings::{Overrides, Settings};
 
@@ -15,10 +15,18 @@ const CNAME: u16 = 5;
 const TXT: u16 = 16;
 const AAAA: u16 = 28;
 
+/// Settings that believe every name server.
 fn settings(text: &str) -> Settings {
-    let config = Config::parse("test", text).unwrap();
+    believing("any", text)
+}
+
+fn believing(servers: &str, text: &str) -> Settings {
+    let text = format!("name_servers = '{servers}'\n{text}");
+    let config = Config::parse("test", &text).unwrap();
     Settings::new(config, &Overrides::default()).unwrap()
 }
+
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 1, 7));
 
 const BANK: &str = "
     [[rule]]
@@ -91,7 +99,7 @@ fn data(address: &str) -> Vec<u8> {
 
 /// The addresses that are learnt, with their marks, or the lie.
 fn learn(names: &mut Names, now: u64, payload: &[u8]) -> Result<Vec<(String, u64)>, Lie> {
-    let learnt = names.handle_answer(seconds(now), server(), payload)?;
+    let learnt = names.handle_answer(seconds(now), server(), CLIENT, payload)?;
     let learnt = learnt.learn.into_iter();
     Ok(learnt
         .map(|(address, facts)| (address.to_string(), facts.rules))
@@ -356,7 +364,9 @@ fn there_is_room_for_so_many() {
     for i in 0..MOST_ADDRESSES as u32 + 500 {
         let address = (0x0800_0000 + i).to_be_bytes().to_vec();
         let payload = answer("bank.example", &[("bank.example", A, 100 + i, address)]);
-        let learnt = names.handle_answer(seconds(0), server(), &payload).unwrap();
+        let learnt = names
+            .handle_answer(seconds(0), server(), CLIENT, &payload)
+            .unwrap();
         forgotten += learnt.forget.len();
     }
     assert_eq!((names.len(), forgotten), (MOST_ADDRESSES, 500));
@@ -367,11 +377,61 @@ fn there_is_room_for_so_many() {
     );
 }
 
+#[test]
+fn a_client_is_believed_where_its_server_is() {
+    let answer = |name: &str| answer(name, &[(name, A, 60, data("198.51.100.7"))]);
+    let told = |names: &mut Names, client: IpAddr| {
+        names.handle_answer(seconds(0), server(), client, &answer("www.bank.example"))
+    };
+    let own = ip("192.168.1.1");
+    let mut names = Names::new(&believing("system", BANK));
+    names.set_own([own]);
+    assert_eq!(told(&mut names, CLIENT), Err(Lie::NotTrusted));
+    assert_eq!(names.lies().of(Lie::NotTrusted), 1);
+    assert!(
+        told(&mut names, own).is_ok(),
+        "what the machine asked itself"
+    );
+    assert_eq!(names.len(), 1);
+    names.expire(seconds(1000));
+    names.set_system([server().ip()].into());
+    assert!(told(&mut names, CLIENT).is_ok(), "the machine asks it too");
+    for (servers, trusted) in [("192.0.2.1", false), ("9.9.9.9", true), ("any", true)] {
+        let mut names = Names::new(&believing(servers, BANK));
+        names.set_system([ip("192.0.2.53")].into());
+        assert_eq!(told(&mut names, CLIENT).is_ok(), trusted, "{servers}");
+    }
+}
+
+#[test]
+fn nobody_speaks_of_a_strange_server_that_no_rule_is_about() {
+    let rules = format!("sticky = '1 min'\n{BANK}");
+    let mut names = Names::new(&believing("system", &rules));
+    let shop = answer(
+        "shop.example",
+        &[("shop.example", A, 60, data("198.51.100.8"))],
+    );
+    let learnt = names.handle_answer(seconds(0), server(), CLIENT, &shop);
+    assert_eq!(learnt, Ok(Learnt::default()), "not even its site");
+    assert_eq!(names.lies().last(), None);
+}
+
+#[test]
+fn what_servers_said_that_are_believed_no_more_is_forgotten() {
+    let mut names = Names::new(&settings(BANK));
+    let before = names.meaning();
+    let records = [("bank.example", A, 60, data("198.51.100.7"))];
+    learn(&mut names, 0, &answer("bank.example", &records)).unwrap();
+    assert_eq!(names.set_rules(&believing("system", BANK)), []);
+    assert!(names.is_empty());
+    assert_ne!(names.meaning(), before, "nor does the datapath keep it");
+}
+
 proptest! {
     #[test]
     fn whatever_comes_is_borne(payload in prop::collection::vec(any::<u8>(), 0..300)) {
         let mut names = Names::new(&settings("sticky = '1 min'"));
-        let _ = names.handle_answer(seconds(0), server(), &payload);
+        let _ = names.handle_answer(seconds(0), server(), CLIENT, &payload);
     }
 
     #[test]
@@ -384,6 +444,6 @@ proptest! {
         payload[at % length] = to;
         payload.truncate(cut.min(length));
         let mut names = Names::new(&settings("sticky = '1 min'"));
-        let _ = names.handle_answer(seconds(0), server(), &payload);
+        let _ = names.handle_answer(seconds(0), server(), CLIENT, &payload);
     }
 }

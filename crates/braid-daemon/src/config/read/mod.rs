@@ -15,13 +15,24 @@ use toml::de::{DeTable, DeValue};
 use super::policy::{Failback, Policy};
 use super::problem::{ConfigError, Problem, Warnings};
 use super::table::{At, Table, wrong_type};
-use super::{ApiConfig, Config, DatapathConfig, Hook, LanConfig, LivenessConfig, MetricsConfig};
+use super::{
+    ApiConfig, Config, DatapathConfig, Hook, LanConfig, LivenessConfig, MetricsConfig, NameServers,
+};
 use uplinks::Draft;
 
 const TOP: (&str, &[&str]) = (
     "the top level",
     &[
-        "policy", "sticky", "failback", "uplink", "liveness", "rule", "lan", "datapath", "api",
+        "policy",
+        "sticky",
+        "failback",
+        "name_servers",
+        "uplink",
+        "liveness",
+        "rule",
+        "lan",
+        "datapath",
+        "api",
         "metrics",
     ],
 );
@@ -82,6 +93,10 @@ pub(super) const SECTIONS: &[(&str, &[&str])] =
 /// What a wrong `sticky` is told.
 const STICKY_FIX: &str = "write \"off\", or a time from \"1 s\" to \"24 h\" like \"10 min\"";
 
+/// What a wrong `name_servers` is told.
+const NAME_SERVERS_FIX: &str =
+    "write addresses, \"system\" for those that this machine asks, or \"any\"";
+
 pub(super) fn read(name: &str, text: &str) -> Result<(Config, Warnings), ConfigError> {
     let (mut problems, mut warnings) = (Vec::new(), Vec::new());
     let (document, syntax) = DeTable::parse_recoverable(text);
@@ -118,6 +133,8 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
     let policy = table.word("policy", &Policy::NAMES, problems);
     let sticky = table.parsed("sticky", STICKY_FIX, problems);
     let failback = table.word("failback", &Failback::NAMES, problems);
+    let name_servers = table.list("name_servers", NAME_SERVERS_FIX, problems);
+    no_repeats("name_servers", &name_servers, problems);
     let drafts = uplinks::uplinks(&mut table, problems);
     let liveness = section(&mut table, "liveness", problems)
         .map_or_else(LivenessConfig::default, |(inner, _)| {
@@ -145,6 +162,10 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
         policy: policy.map_or(unsaid, |policy| policy.value),
         sticky: sticky.map(|sticky| sticky.value).unwrap_or_default(),
         failback: failback.map(|word| word.value).unwrap_or_default(),
+        name_servers: match name_servers.is_empty() {
+            true => NameServers::default(),
+            false => NameServers(name_servers.into_iter().map(|one| one.value).collect()),
+        },
         uplinks: drafts.into_iter().map(|draft| draft.config).collect(),
         liveness,
         rules,
