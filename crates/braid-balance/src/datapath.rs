@@ -177,7 +177,8 @@ impl Datapath {
     }
 
     /// Refuses new flows of these inner addresses, at most 1024, reason `client_over_limit`, and of
-    /// no others. Flows that are open go on.
+    /// no others. An IPv6 address whose last 64 bits are zero stands for all of its /64. Flows that
+    /// are open go on.
     pub fn limit_clients(&mut self, clients: &[IpAddr]) -> Result<(), Error> {
         clients::limit_clients(&mut self.tables, clients)
     }
@@ -209,14 +210,18 @@ impl Datapath {
         evacuate::release(&mut self.tables, injector, which)
     }
 
-    /// QUIC flows that were moved at least `older_than` before `now`, whose client has gone on
-    /// sending while their server was silent: it does not follow changes of address.
-    pub fn unanswered_moves(
-        &self,
+    /// Ends QUIC flows that were moved at least `older_than` before `now`, whose client has gone on
+    /// sending while their server was silent: it does not follow changes of address. The client
+    /// hears "port unreachable". Says which flows they were.
+    ///
+    /// Needs [`Datapath::attach`] before, and the network namespace of its devices.
+    pub fn end_unanswered_moves(
+        &mut self,
         older_than: Duration,
         now: KernelTime,
     ) -> Result<Vec<Flow>, Error> {
-        evacuate::unanswered_moves(&self.tables, older_than, now)
+        let injector = injector(&mut self.injector, self.steer)?;
+        evacuate::end_unanswered_moves(&mut self.tables, injector, older_than, now)
     }
 
     /// Opens the ring of notices. One reader at a time.

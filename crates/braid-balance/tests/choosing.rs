@@ -302,12 +302,15 @@ fn what_was_answered_first_is_kept() {
     let answers = sent.map(|sent| answer(&sent, SYN | ACK));
     assert_ne!(answers[0].0, answers[1].0);
     set_classes(&probe, &[sticky(0, &[0, 1], LONG)]);
-    for (port, (uplink, syn_ack)) in [5700, 5701].into_iter().zip(&answers) {
+    // The one whose turn it is not.
+    for index in [1, 0] {
+        let (uplink, syn_ack) = &answers[index];
         probe.back(*uplink, syn_ack);
+        let port = [5700, 5701][index];
         probe.out(&tcp(port, ACK)).is(Sent, "out_flow");
     }
-    assert_eq!(open(&probe, 5702, SERVER_V4), answers[0].0);
-    assert_eq!(open(&probe, 5703, SERVER_V4), answers[0].0);
+    assert_eq!(open(&probe, 5702, SERVER_V4), answers[1].0);
+    assert_eq!(open(&probe, 5703, SERVER_V4), answers[1].0);
 }
 
 #[test]
@@ -365,6 +368,15 @@ fn a_client_over_its_limit_opens_nothing_and_keeps_what_it_has() {
     from(neighbour, 6001).is(Sent, "out_new");
     let six = build::tcp((ip("fd00:1::2"), 6002), (SERVER_V6, 80), SYN, b"");
     probe.forwarded(&six).is(Dropped, "client_over_limit");
+    // Of a whole network, whoever makes up another address in it.
+    let from_six = |client: &str, port| {
+        let six = build::tcp((ip(client), port), (SERVER_V6, 80), SYN, b"");
+        probe.forwarded(&six)
+    };
+    from_six("fd00:1::77", 6003).is(Sent, "out_new");
+    limit(&[ip("fd00:1::")]);
+    from_six("fd00:1::78", 6003).is(Dropped, "client_over_limit");
+    from_six("fd00:1:0:1::78", 6003).is(Sent, "out_new");
     limit(&[neighbour]);
     from(CLIENT, 6001).is(Sent, "out_new");
     from(neighbour, 6002).is(Dropped, "client_over_limit");

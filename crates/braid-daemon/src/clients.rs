@@ -6,36 +6,82 @@
 //! - Then each host has the same share of the whole table, and who holds more opens no new flows;
 //!   running ones go on. A host alone has all of it. However many addresses somebody makes up,
 //!   [`LEAST`] of the table is everybody's.
+//! - Who makes up IPv6 addresses is over no share with any of them. Where the table is [`NEARLY_FULL`]
+//!   all the same, a /64 that holds [`CROWDED`] of it, without its hosts that are limited already, is
+//!   limited as one: its other hosts may then lack IPv6 for a while, and would else lack everything,
+//!   together with those of all other networks.
 //! - It may again below [`EASED`] of its share, or when the table has emptied to [`CALM`]: so that
 //!   a host at the limit does not flap.
-//! - Every look begins with the flows there are, so nothing grows here: at most [`MOST`] hosts are
+//! - Every look begins with the flows there are, so nothing grows here: at most [`MOST`] are
 //!   limited, those who hold most.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// Part of the table, as a fraction, above which shares count.
 const CROWDED: (usize, usize) = (1, 2);
+/// Part of the table above which whole networks count.
+const NEARLY_FULL: (usize, usize) = (3, 4);
 /// Part of the table below which they do not count any more.
 const CALM: (usize, usize) = (3, 8);
 /// Part of its share below which a limited host is free again.
 const EASED: (usize, usize) = (3, 4);
 /// Part of the table that no host is limited below.
 const LEAST: (usize, usize) = (1, 64);
-/// Most hosts limited at once.
+/// Most hosts and networks limited at once.
 const MOST: usize = 256;
+
+/// Who may be limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Client {
+    /// One address.
+    Host(IpAddr),
+    /// A /64: the first of its addresses.
+    Network(Ipv6Addr),
+}
+
+impl Client {
+    /// The /64 of an IPv6 address.
+    fn network_of(address: IpAddr) -> Option<Client> {
+        match address {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(v6) => {
+                let network = Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64);
+                Some(Client::Network(network))
+            }
+        }
+    }
+
+    /// As [`braid_balance::Datapath::limit_clients`] wants it.
+    fn address(self) -> IpAddr {
+        match self {
+            Client::Host(address) => address,
+            Client::Network(network) => network.into(),
+        }
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Client::Host(address) => write!(f, "{address}"),
+            Client::Network(network) => write!(f, "{network}/64"),
+        }
+    }
+}
 
 /// Who is limited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    limited: BTreeSet<IpAddr>,
+    limited: BTreeSet<Client>,
 }
 
-/// A host over its share.
+/// A host or network over its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Over {
-    /// The host.
-    pub client: IpAddr,
+    /// Who.
+    pub client: Client,
     /// Flows that it holds.
     pub flows: usize,
     /// Flows that it may hold.
@@ -48,7 +94,7 @@ pub struct Changes {
     /// Limited from now on.
     pub limited: Vec<Over>,
     /// Free again.
-    pub freed: Vec<IpAddr>,
+    pub freed: Vec<Client>,
 }
 
 fn part(of: usize, (numerator, denominator): (usize, usize)) -> usize {
@@ -67,27 +113,20 @@ impl Limits {
         let mut held: BTreeMap<IpAddr, usize> = BTreeMap::new();
         inner.for_each(|client| *held.entry(client).or_default() += 1);
         let total: usize = held.values().sum();
-        let share = (capacity / held.len().max(1)).max(part(capacity, LEAST));
-        let over = |client: &IpAddr, flows: usize| match self.limited.contains(client) {
-            true => flows >= part(share, EASED),
-            false => flows > share,
-        };
-        let counts = match self.limited.is_empty() {
+        let crowded = match self.limited.is_empty() {
             true => total > part(capacity, CROWDED),
             false => total > part(capacity, CALM),
         };
-        let mut hogs: Vec<Over> = held
-            .iter()
-            .filter(|&(client, &flows)| counts && held.len() > 1 && over(client, flows))
-            .map(|(&client, &flows)| Over {
-                client,
-                flows,
-                share,
-            })
-            .collect();
+        let mut hogs = match crowded && held.len() > 1 {
+            true => self.hosts(&held, capacity),
+            false => Vec::new(),
+        };
+        if crowded {
+            hogs.extend(self.networks(&held, &hogs, capacity));
+        }
         hogs.sort_by_key(|over| std::cmp::Reverse(over.flows));
         hogs.truncate(MOST);
-        let now: BTreeSet<IpAddr> = hogs.iter().map(|over| over.client).collect();
+        let now: BTreeSet<Client> = hogs.iter().map(|over| over.client).collect();
         hogs.retain(|over| !self.limited.contains(&over.client));
         let freed = self.limited.difference(&now).copied().collect();
         self.limited = now;
@@ -97,10 +136,64 @@ impl Limits {
         }
     }
 
-    /// Who is limited now.
+    fn hosts(&self, held: &BTreeMap<IpAddr, usize>, capacity: usize) -> Vec<Over> {
+        let share = (capacity / held.len()).max(part(capacity, LEAST));
+        let over = held.iter().map(|(&client, &flows)| Over {
+            client: Client::Host(client),
+            flows,
+            share,
+        });
+        over.filter(|over| self.is_over(over)).collect()
+    }
+
+    /// Networks whose unlimited hosts together hold what leaves too little for all others.
+    fn networks(
+        &self,
+        held: &BTreeMap<IpAddr, usize>,
+        hogs: &[Over],
+        capacity: usize,
+    ) -> Vec<Over> {
+        let total: usize = held.values().sum();
+        let limited: BTreeSet<Client> = hogs.iter().map(|over| over.client).collect();
+        let mut networks: BTreeMap<Client, usize> = BTreeMap::new();
+        for (client, flows) in held {
+            let network = Client::network_of(*client);
+            if let Some(network) = network.filter(|_| !limited.contains(&Client::Host(*client))) {
+                *networks.entry(network).or_default() += flows;
+            }
+        }
+        let share = part(capacity, CROWDED);
+        let over = networks.into_iter().map(|(client, flows)| Over {
+            client,
+            flows,
+            share,
+        });
+        over.filter(|over| {
+            let counts = self.limited.contains(&over.client) || total > part(capacity, NEARLY_FULL);
+            counts && over.flows < total && self.is_over(over)
+        })
+        .collect()
+    }
+
+    fn is_over(&self, over: &Over) -> bool {
+        match self.limited.contains(&over.client) {
+            true => over.flows >= part(over.share, EASED),
+            false => over.flows > over.share,
+        }
+    }
+
+    /// Who is limited now, for [`braid_balance::Datapath::limit_clients`].
     #[must_use]
     pub fn limited(&self) -> Vec<IpAddr> {
-        self.limited.iter().copied().collect()
+        self.limited.iter().map(|client| client.address()).collect()
+    }
+
+    /// As what an address is limited, if it is.
+    #[must_use]
+    pub fn limit_of(&self, address: IpAddr) -> Option<Client> {
+        let network = Client::network_of(address);
+        let mut who = [Some(Client::Host(address)), network].into_iter().flatten();
+        who.find(|client| self.limited.contains(client))
     }
 }
 
@@ -114,7 +207,7 @@ mod tests {
         let flows = held.iter().flat_map(|&(client, flows)| {
             std::iter::repeat_n(IpAddr::from([192, 168, 0, client]), flows)
         });
-        let last = |client: IpAddr| match client {
+        let last = |client: Client| match client.address() {
             IpAddr::V4(v4) => v4.octets()[3],
             IpAddr::V6(_) => unreachable!(),
         };
@@ -157,5 +250,54 @@ mod tests {
         let held = [(1, 70), (2, 10), (3, 10), (4, 9)];
         assert_eq!(look(&mut limits, &held).0, [1]);
         assert_eq!(limits.limited().len(), 1);
+    }
+
+    /// Flows of `addresses` made-up hosts of a /64, and those of an IPv4 host.
+    fn made_up(addresses: usize, own: usize) -> impl Iterator<Item = IpAddr> {
+        let six = (0..addresses).map(|host| {
+            let network = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 0).to_bits();
+            Ipv6Addr::from_bits(network + 1 + host as u128).into()
+        });
+        six.chain(std::iter::repeat_n(IpAddr::from([192, 168, 0, 1]), own))
+    }
+
+    #[test]
+    fn made_up_addresses_of_a_network_are_limited_as_one() {
+        const CAPACITY: usize = 1000;
+        let mut limits = Limits::default();
+        let network = Client::Network("fd00:1::".parse().unwrap());
+        let none = Changes::default();
+        assert_eq!(
+            limits.look(made_up(700, 10), CAPACITY),
+            none,
+            "room is left"
+        );
+        assert_eq!(limits.look(made_up(990, 0), CAPACITY), none, "it is alone");
+        assert_eq!(limits.look(made_up(400, 390), CAPACITY).limited.len(), 1);
+        let mut limits = Limits::default();
+        let changes = limits.look(made_up(745, 10), CAPACITY);
+        assert_eq!(changes.limited.len(), 1);
+        assert_eq!(changes.limited[0].client, network);
+        assert_eq!(network.to_string(), "fd00:1::/64");
+        assert_eq!(limits.limited(), ["fd00:1::".parse::<IpAddr>().unwrap()]);
+        let of = |address: &str| limits.limit_of(address.parse().unwrap());
+        assert_eq!(
+            (of("fd00:1::9:9"), of("fd00:1:0:1::9")),
+            (Some(network), None)
+        );
+        assert_eq!(of("192.168.0.1"), None);
+        assert_eq!(limits.look(made_up(600, 10), CAPACITY), none, "no flapping");
+        assert_eq!(limits.look(made_up(370, 10), CAPACITY).freed, [network]);
+    }
+
+    #[test]
+    fn a_hog_among_neighbours_is_limited_alone() {
+        const CAPACITY: usize = 1000;
+        let mut limits = Limits::default();
+        let hog = IpAddr::from([0xfd00, 1, 0, 0, 0, 0, 0, 0xbad]);
+        let flows = made_up(60, 10).chain(std::iter::repeat_n(hog, 800));
+        let changes = limits.look(flows, CAPACITY);
+        let clients: Vec<Client> = changes.limited.iter().map(|over| over.client).collect();
+        assert_eq!(clients, [Client::Host(hog)]);
     }
 }
