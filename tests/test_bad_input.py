@@ -67,6 +67,53 @@ def test_a_full_disk_stops_nothing(net: Topology) -> None:
     assert differences(before, kernel_state(net.host)) == []
 
 
+def recreate(net: Topology, name: str) -> None:
+    """Make an uplink's device anew, as a modem that was unplugged and is back, with all that belongs to it."""
+    uplink = net.uplinks[name]
+    far = uplink.far
+    run(
+        [
+            *["ip", "link", "add", name, "netns", net.host.name, "up", "type", "veth"],
+            *["peer", "name", far.device, "netns", far.namespace.name],
+        ]
+    )
+    far.namespace.ip(
+        f"link set {far.device} up",
+        f"address add {uplink.gateway4}/24 dev {far.device}",
+        f"address add fe80::1/64 dev {far.device} nodad",
+        f"address add 2001:db8:{uplink.index}::1/64 dev {far.device} nodad",
+    )
+    net.host.ip(
+        f"address add {uplink.address4}/24 dev {name}",
+        f"address add {uplink.address6}/64 dev {name} nodad",
+        *(f"route add {route}" for route in uplink.defaults()),
+    )
+
+
+def test_an_uplink_that_is_back_takes_flows_although_the_disk_is_full(net: Topology) -> None:
+    def health(daemon: Braid) -> list[str]:
+        return [each["code"] for each in daemon.json("status")["health"]]
+
+    with tiny_disk(net.scratch / "crowded", "256k") as disk:
+        daemon = Braid(net.host, disk)
+        daemon.up()
+        try:
+            net.host.ip("link delete lte")
+            wait_until(lambda: states(daemon).get("lte") != "up", what="lte to be missed")
+            fill(disk)
+            recreate(net, "lte")
+            wait_until(lambda: states(daemon).get("lte") == "up", what="lte to be taken again")
+            assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == SHARED
+            assert "state-unwritten" in health(daemon)
+            assert "behind" not in health(daemon)
+            (disk / "ballast").unlink()
+            wait_until(lambda: "state-unwritten" not in health(daemon), what="the state to be written", timeout=15)
+            assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == SHARED
+        finally:
+            (disk / "ballast").unlink(missing_ok=True)
+            daemon.down()
+
+
 def test_starting_on_a_full_disk_is_refused_by_name(net: Topology) -> None:
     before = kernel_state(net.host)
     with tiny_disk(net.scratch / "full", "64k") as disk:
@@ -126,28 +173,10 @@ def test_a_clock_that_is_elsewhere_confuses_nothing(net: Topology, start_braid: 
 
 def test_a_removed_device_is_no_uplink_and_comes_back(net: Topology, start_braid: StartBraid) -> None:
     daemon = start_braid(net)
-    lte = net.uplinks["lte"]
     net.host.ip("link delete lte")
     wait_until(lambda: states(daemon).get("lte", "down") != "up", what="lte to be missed")
     assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == {"dsl": 4, "lte": 0}
-    far = lte.far
-    run(
-        [
-            *["ip", "link", "add", "lte", "netns", net.host.name, "up", "type", "veth"],
-            *["peer", "name", far.device, "netns", far.namespace.name],
-        ]
-    )
-    far.namespace.ip(
-        f"link set {far.device} up",
-        f"address add {lte.gateway4}/24 dev {far.device}",
-        f"address add fe80::1/64 dev {far.device} nodad",
-        f"address add 2001:db8:{lte.index}::1/64 dev {far.device} nodad",
-    )
-    net.host.ip(
-        f"address add {lte.address4}/24 dev lte",
-        f"address add {lte.address6}/64 dev lte nodad",
-        *(f"route add {route}" for route in lte.defaults()),
-    )
+    recreate(net, "lte")
     wait_until(lambda: states(daemon).get("lte") == "up", what="lte to be taken again")
     assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == SHARED
 

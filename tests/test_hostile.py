@@ -223,6 +223,10 @@ def test_a_client_that_fills_the_table_is_limited(tight: Bench) -> None:
     with pytest.raises(LabError):
         tight.send_udp(4, client=EVIL)
     assert counted(tight, before).get("client_over_limit") == 1
+    server = tight.remote(4)
+    for client, outcome in ((EVIL, "refused"), (GOOD, "shared")):
+        explained = tight.daemon.json("explain", server, "--source", tight.client(4, client))["answers"][0]
+        assert explained["outcome"] == outcome, explained
     # What it has goes on.
     tight.out(opened[0].request())
     other.is_well()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -9,9 +10,9 @@ import pytest
 
 from braid_lab.net.namespace import namespace
 from braid_lab.net.topology import Topology
-from braid_lab.observe import ask_tcp, by_uplink, differences, kernel_state
-from braid_lab.process import CommandError, Output, run
-from braid_lab.product import Braid, binary
+from braid_lab.observe import ask_tcp, by_uplink, differences, kernel_state, states
+from braid_lab.process import CommandError, Output, run, wait_until
+from braid_lab.product import Braid, binary, repository
 from conftest import PLAIN, MakeNetwork, StartBraid
 
 FAILED, USAGE, UNREACHABLE = 1, 2, 3
@@ -151,6 +152,60 @@ def test_a_foreign_program_on_the_hook_is_named_and_left(net: Topology, start_br
     assert differences(before, kernel_state(net.host)) == []
 
 
+def test_a_reload_that_the_kernel_refuses_lets_no_uplink_back(net: Topology, start_braid: StartBraid) -> None:
+    """All or nothing: what waits goes on waiting until a reload succeeds."""
+    file = net.scratch / "never.toml"
+    one = '[[uplink]]\ndevice = "{}"\n'
+    file.write_text('failback = "never"\n' + one.format("dsl") + one.format("lte"))
+    daemon = start_braid(net, "--config", file)
+    lte = net.uplinks["lte"]
+    net.host.ip("link set lte down")
+    wait_until(lambda: states(daemon)["lte"] == "down", what="lte to be seen down")
+    net.host.ip(
+        "link set lte up",
+        f"address replace {lte.address6}/64 dev lte nodad",
+        *(f"route replace {route}" for route in lte.defaults()),
+    )
+    wait_until(lambda: states(daemon)["lte"] == "standby", what="lte to wait")
+    # A third uplink, whose hook is taken.
+    program = foreign_program(net)
+    net.host.ip(
+        "link add third type veth peer name far",
+        "link set far up",
+        "link set third up",
+        "address add 192.0.2.9/24 dev third",
+    )
+    net.host.run(["tc", "qdisc", "add", "dev", "third", "clsact"])
+    words = ["tc", "filter", "add", "dev", "third", "ingress", "bpf", "direct-action", "obj", str(program)]
+    net.host.run([*words, "sec", "classifier"])
+    before = file.read_text()
+    file.write_text(before + one.format("third") + 'gateway4 = "192.0.2.1"\n')
+    refused = daemon.call("reload", check=False)
+    assert refused.status == FAILED, refused.text
+    assert "third" in refused.stderr, refused.text
+    assert states(daemon)["lte"] == "standby"
+    assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == {"dsl": 4, "lte": 0}
+    file.write_text(before)
+    daemon.call("reload")
+    assert states(daemon)["lte"] == "up"
+
+
+def test_a_reload_says_who_may_ask(net: Topology, start_braid: StartBraid) -> None:
+    file = net.scratch / "api.toml"
+    file.write_text("")
+    daemon = start_braid(net, "--config", file)
+    socket = daemon.run_dir / "braid.sock"
+    for group, owner in (("adm", "adm"), ("daemon", "daemon"), (None, "root")):
+        file.write_text("" if group is None else f'[api]\ngroup = "{group}"\n')
+        daemon.call("reload")
+        assert socket.group() == owner
+    file.write_text('[api]\ngroup = "no-such-group"\n')
+    refused = daemon.call("reload", check=False)
+    assert refused.status == FAILED
+    assert "no-such-group" in refused.stderr, refused.text
+    assert socket.group() == "root"
+
+
 def test_without_root_the_reason_is_said(net: Topology) -> None:
     unprivileged = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]
     place = net.scratch / "unprivileged"
@@ -183,3 +238,34 @@ def test_version_and_doctor_work_without_a_daemon(net: Topology) -> None:
     daemon = Braid(net.host, net.scratch / "nobody")
     assert daemon.json("version")["version"]
     daemon.json("doctor")
+
+
+def test_the_units_capabilities_are_enough(net: Topology) -> None:
+    """What the service may not do it need not: up, a reload, taking over and down work all the same."""
+    unit = (repository() / "packaging/systemd/braid.service").read_text()
+    [left] = [
+        line.partition("=")[2].split() for line in unit.splitlines() if line.startswith("CapabilityBoundingSet=")
+    ]
+    assert "NoNewPrivileges=yes" in unit
+    bounds = ",".join(["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in left)])
+    before = kernel_state(net.host)
+    daemon = Braid(net.host, net.scratch / "confined")
+
+    def confined(*words: str) -> Output:
+        argv: list[str | Path] = ["setpriv", "--no-new-privs", f"--bounding-set={bounds}", "--", binary()]
+        return run([*argv, "--run-dir", daemon.run_dir, *words], namespace=net.host.name)
+
+    try:
+        confined("up")
+        allowed = re.search(r"CapEff:\s*(\w+)", Path(f"/proc/{daemon.pid}/status").read_text())
+        assert allowed is not None
+        assert int(allowed[1], 16).bit_count() <= len(left)
+        assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == {"dsl": 2, "lte": 2}
+        confined("reload")
+        daemon.kill9()
+        confined("up")
+        assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == {"dsl": 2, "lte": 2}
+        confined("down")
+    finally:
+        daemon.call("down", check=False)
+    assert differences(before, kernel_state(net.host)) == []

@@ -271,6 +271,9 @@ def test_explain_names_the_rule(ruled: tuple[Topology, Braid]) -> None:
         answer = daemon.json("explain", *words)["answers"][0]
         assert answer["uplink"] == uplink, (words, answer)
         assert any(rule in step["text"] for step in answer["steps"] if step["stage"] == "rule"), (words, answer)
+    nobody = daemon.json("explain", net.server(1), "--source", "10.99.0.1")["answers"][0]
+    assert nobody["outcome"] == "refused", nobody
+    assert any("lan_spoofed" in step["text"] for step in nobody["steps"]), nobody
     answer = daemon.json("explain", net.server(1))["answers"][0]
     assert answer["outcome"] == "shared", answer
     assert {each["uplink"] for each in answer["candidates"]} == {"dsl", "lte"}, answer

@@ -109,6 +109,39 @@ def test_a_killed_run_keeps_to_its_uplink_and_is_forgotten_when_it_is_over(
     assert groups() == []
 
 
+def test_a_run_without_room_for_its_rule_starts_nothing(net: Topology, start_braid: StartBraid) -> None:
+    """Else the program would run without it, and be seen on the other uplink."""
+    file = net.scratch / "full.toml"
+    kinds = "".join(f'[[rule]]\nport = {n}\nuse = "rr"\nsticky = "{n} s"\n' for n in range(1, 64))
+    ports = list(range(1000, 1255))
+    for text, what in ((kinds, "63 kinds"), (f'[[rule]]\nport = {ports}\nuse = "lte"\n', "255 rules")):
+        file.write_text(text)
+        daemon = start_braid(net, "--config", file)
+        said = daemon.call("run", "--uplink", "lte", "--", "sh", "-c", "echo started", check=False)
+        assert (said.status, said.stdout) == (1, ""), said.text
+        assert f"room for {what}" in said.stderr, said.text
+        assert (runs(daemon), groups()) == ([], [])
+        daemon.down()
+
+
+def test_rules_and_runs_that_are_too_many_together_are_refused_at_a_reload(
+    net: Topology, start_braid: StartBraid
+) -> None:
+    file = net.scratch / "growing.toml"
+    file.write_text("")
+    daemon = start_braid(net, "--config", file)
+    with on_lte(daemon, "sh", "-c", PATIENT) as program:
+        program.wait_output("ready")
+        file.write_text(f'[[rule]]\nport = {list(range(1000, 1255))}\nuse = "block"\n')
+        refused = daemon.call("reload", check=False)
+        assert refused.status == 1, refused.text
+        assert "255" in refused.stderr, refused.text
+        assert len(runs(daemon)) == 1
+        program.signal(signal.SIGTERM)
+        program.wait(timeout=10)
+    daemon.call("reload")
+
+
 def test_a_run_without_a_daemon_starts_nothing(net: Topology) -> None:
     daemon = Braid(net.host, net.scratch / "nobody")
     said = daemon.call("run", "--uplink", "lte", "--", "sh", "-c", "echo started", check=False)

@@ -166,7 +166,7 @@ pub fn bind(run_dir: &RunDir, gate: &Gate) -> Result<UnixListener, Failure> {
             _ => {}
         }
         let listener = UnixListener::bind(&path)?;
-        std::os::unix::fs::chown(&path, None, gate.gid())?;
+        gate.give(&path)?;
         fs::set_permissions(&path, Permissions::from_mode(0o660))?;
         Ok(listener)
     };

@@ -2,7 +2,8 @@
 //! never cuts traffic.
 //!
 //! Rules, and why:
-//! - What is about to be changed is on disk before it is changed; see [`crate::state`].
+//! - What is about to be changed is on disk before it is changed, unless the disk refuses; see
+//!   `remembering.rs`.
 //! - A start on a clean machine is all or nothing. A start on a machine where a datapath is at work
 //!   changes nothing that works, also when it fails: the old programs go on carrying the flows.
 //! - Tables before programs, programs before rules: traffic is diverted only into what is ready.
@@ -13,6 +14,7 @@ mod apply;
 mod asked;
 mod leaving;
 mod noticing;
+mod remembering;
 mod returning;
 mod start;
 mod upkeep;
@@ -20,7 +22,7 @@ mod watching;
 
 use std::os::fd::OwnedFd;
 
-use braid_balance::Datapath;
+use braid_balance::{Datapath, Flow};
 use braid_uplink::liveness::ProbeAnswer;
 use braid_uplink::{Discovery, Rejected, Selection, Snapshot, Watch};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -37,6 +39,7 @@ use crate::events::{Event, EventKind, Events};
 use crate::failure::Failure;
 use crate::health::Trouble;
 use crate::names::Names;
+use crate::picture::Picture;
 use crate::plumbing::{Divert, Plumbing};
 use crate::report::UpReport;
 use crate::roster::{Change, FAMILIES, Member, Roster};
@@ -59,7 +62,7 @@ pub struct Engine {
     pub(crate) events: Events,
     /// Candidates that are not uplinks, from the last look.
     pub(crate) passed_over: Vec<Rejected>,
-    run_dir: RunDir,
+    pub(crate) run_dir: RunDir,
     plumbing: Plumbing,
     state: State,
     /// What the datapath's tables were last set to.
@@ -69,9 +72,13 @@ pub struct Engine {
     leaving: Leaving,
     working: Working,
     noticing: Noticing,
-    limits: Limits,
+    pub(crate) limits: Limits,
     /// What the machine calls what rules name; looked up at start, at a reload and with each run.
     system: System,
+    /// The flows as they were a moment ago.
+    pub(crate) flows_lately: Picture<Vec<Flow>>,
+    /// A start on a clean machine is under way: what cannot be written down is not done.
+    starting: bool,
     /// The rules as the datapath has them.
     pub(crate) rules: RuleBook,
     /// Programs that run on one uplink.
@@ -113,7 +120,7 @@ impl Engine {
     /// is on it is told or moved.
     ///
     /// # Errors
-    /// What the kernel or the disk refused. Calling again goes on from there.
+    /// What the kernel refused. Calling again goes on from there.
     pub fn notice(&mut self, snapshot: &Snapshot) -> Result<(), Failure> {
         let found = braid_uplink::choose(snapshot, &self.selection);
         let changes = self.roster.update(&found, snapshot, &self.settings);
@@ -123,23 +130,8 @@ impl Engine {
         // Neither a slow log nor a full disk may come before it.
         let steered = self.steer();
         self.tell(&changes);
-        steered?;
-        self.remember(&changes)
-    }
-
-    /// Stores what the next daemon must know of these changes.
-    fn remember(&mut self, changes: &[Change]) -> Result<(), Failure> {
-        let renamed = changes.iter().filter_map(|change| match change {
-            Change::Renamed(old, new) => Some((old.as_str(), new.as_str())),
-            _ => None,
-        });
-        let saved = self.state.saved.renamed(&renamed.collect::<Vec<_>>());
-        if self.state.uplinks == self.roster.remembered() && self.state.saved == saved {
-            return Ok(());
-        }
-        self.state.uplinks = self.roster.remembered().to_vec();
-        self.state.saved = saved;
-        self.state.store(&self.run_dir)
+        self.remember(&changes);
+        steered
     }
 
     fn not_members(&self, found: Discovery) -> Vec<Rejected> {

@@ -238,7 +238,9 @@ impl Journal {
     }
 }
 
+/// One line of bounded length: commands and addresses are other people's words.
 fn cut(text: String) -> String {
+    let text = text.replace(char::is_control, " ");
     match text.char_indices().nth(TEXT_LIMIT) {
         None => text,
         Some((at, _)) => format!("{}…", &text[..at]),
@@ -315,6 +317,13 @@ mod tests {
         note(&mut events, "dead");
         assert_eq!(events.after(0).len(), 1);
         assert!(events.file_trouble().unwrap().contains("No space left"));
+    }
+
+    #[test]
+    fn other_peoples_words_stay_on_their_line() {
+        let mut events = Events::open("/dev/full".into());
+        note(&mut events, "sh -c 'a\nb\u{1b}[31m' runs on it alone");
+        assert_eq!(events.after(0)[0].text, "sh -c 'a b [31m' runs on it alone");
     }
 
     #[tokio::test]

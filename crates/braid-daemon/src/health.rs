@@ -46,6 +46,8 @@ pub struct Trouble {
     pub(crate) reload: Option<Failure>,
     /// Why nobody can ask for metrics although the configuration says where.
     pub(crate) metrics: Option<String>,
+    /// Why what was changed, and which uplink has which number, is not on disk.
+    pub(crate) unwritten: Option<Failure>,
     /// Why the state of an earlier daemon could not be read.
     pub(crate) lost_state: Option<String>,
 }
@@ -145,6 +147,15 @@ pub fn health(engine: &Engine) -> Vec<Health> {
             code: "state-lost".into(),
             text: format!("what sysctls were before Braid is lost, they will stay: {why}"),
             fix: "compare them with your own settings after braid down".into(),
+        });
+    }
+    if let Some(why) = &engine.trouble.unwritten {
+        health.push(Health {
+            code: "state-unwritten".into(),
+            text: format!(
+                "what Braid changed is not on disk: a daemon that is killed now loses it: {why}"
+            ),
+            fix: "free some room in the run directory's file system".into(),
         });
     }
     if let Some(why) = engine.events.file_trouble() {

@@ -23,6 +23,7 @@ pub mod launch;
 mod metrics;
 pub mod names;
 mod peer;
+mod picture;
 pub mod plumbing;
 pub mod preflight;
 mod reload;

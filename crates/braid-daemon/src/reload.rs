@@ -7,17 +7,19 @@ use braid_uplink::Snapshot;
 use crate::engine::Engine;
 use crate::events::EventKind;
 use crate::failure::Failure;
+use crate::peer::{Gate, find_group};
+use crate::rules::check_room;
 use crate::settings::Settings;
 
 impl Engine {
     /// Reads the configuration again and works by it from now on. Flows keep their uplinks; shares
     /// of new flows follow the new word. After a failure everything is as before, and
-    /// `braid status` says so until a reload succeeds.
+    /// `braid status` says so until a reload succeeds. `gate` lets in whom the new word names.
     ///
     /// # Errors
     /// What is wrong with the configuration, or what the kernel refused.
-    pub async fn reload(&mut self) -> Result<(), Failure> {
-        let outcome = self.try_reload().await;
+    pub async fn reload(&mut self, gate: &Gate) -> Result<(), Failure> {
+        let outcome = self.try_reload(gate).await;
         match &outcome {
             Ok(()) => {
                 tracing::info!("configuration reloaded");
@@ -35,10 +37,12 @@ impl Engine {
         outcome
     }
 
-    async fn try_reload(&mut self) -> Result<(), Failure> {
+    async fn try_reload(&mut self, gate: &Gate) -> Result<(), Failure> {
         let mut settings = self.origin.read()?;
         settings.passing = self.runs.rules();
         check_fixed(&self.settings, &settings)?;
+        check_room(&settings)?;
+        let group = find_group(settings.config.api.group.as_deref())?;
         let selection = settings.selection()?;
         let snapshot = braid_uplink::netlink::read().await?;
         let found = braid_uplink::choose(&snapshot, &selection);
@@ -47,10 +51,19 @@ impl Engine {
 
         let before = mem::replace(&mut self.settings, settings);
         let selected = mem::replace(&mut self.selection, selection);
-        let outcome = self.work_by_settings(&snapshot).await;
+        let roster = self.roster.clone();
+        let outcome = match self.work_by_settings(&snapshot).await {
+            // A user who reloads has seen which uplinks are back.
+            Ok(()) => self
+                .let_back()
+                .and_then(|()| gate.admit_group(group, &self.run_dir.socket())),
+            refused => refused,
+        };
         if outcome.is_err() {
             self.settings = before;
             self.selection = selected;
+            // An uplink that only the refused file names would stay, and with it what was refused.
+            self.roster = roster;
             if let Err(failure) = self.work_by_settings(&snapshot).await {
                 tracing::warn!(%failure, "cannot go back to the old configuration");
             }
@@ -60,29 +73,18 @@ impl Engine {
 
     async fn work_by_settings(&mut self, snapshot: &Snapshot) -> Result<(), Failure> {
         self.look_up_system();
-        // A user who reloads has seen which uplinks are back.
-        self.classes.let_back();
         self.follow_names()?;
         self.reconcile(snapshot).await
     }
 }
 
-/// Refuses changes of what is fixed at start: the size and hooks of what runs in the kernel, and
-/// who may ask.
+/// Refuses changes of what is fixed at start: the size and hooks of what runs in the kernel.
 fn check_fixed(now: &Settings, wanted: &Settings) -> Result<(), Failure> {
-    let (now, wanted) = (&now.config, &wanted.config);
-    let table = if now.datapath != wanted.datapath {
-        "[datapath]"
-    } else if now.api != wanted.api {
-        "[api]"
-    } else {
+    if now.config.datapath == wanted.config.datapath {
         return Ok(());
-    };
-    let text = format!("{table} has changed, which a running daemon cannot follow");
-    let fix = match table {
-        "[api]" => "end the daemon with SIGTERM, then braid up: no flow is lost",
-        _ => "braid down, then braid up; running flows are lost",
-    };
+    }
+    let text = "[datapath] has changed, which a running daemon cannot follow";
+    let fix = "braid down, then braid up; running flows are lost";
     Err(Failure::new("fixed", text).fix(fix))
 }
 
@@ -107,7 +109,6 @@ mod tests {
             refused.text,
             "[datapath] has changed, which a running daemon cannot follow"
         );
-        let refused = check_fixed(&now, &settings("[api]\ngroup = 'adm'")).unwrap_err();
-        assert!(refused.fix.unwrap().contains("SIGTERM"));
+        check_fixed(&now, &settings("[api]\ngroup = 'adm'")).unwrap();
     }
 }

@@ -11,12 +11,23 @@ use rtnetlink::RouteMessageBuilder;
 
 use crate::failure::Failure;
 
+/// A route that is more specific than a default route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnRoute {
+    /// In the words of `ip route`.
+    pub text: String,
+    /// The device that it leads out of, if that is one.
+    pub device: Option<String>,
+    /// It leads to the machine itself.
+    pub local: bool,
+}
+
 /// The route to a destination, where the machine has one that is more specific than a default
-/// route. In the words of `ip route`.
+/// route.
 ///
 /// # Errors
 /// The kernel cannot be asked.
-pub async fn own_route(destination: IpAddr) -> Result<Option<String>, Failure> {
+pub async fn own_route(destination: IpAddr) -> Result<Option<OwnRoute>, Failure> {
     let broken = |error: &io::Error| Failure::io("ask the kernel for a route", error);
     let (connection, handle, _) = rtnetlink::new_connection().map_err(|error| broken(&error))?;
     let driver = tokio::spawn(connection).abort_handle();
@@ -49,12 +60,14 @@ fn is_unreachable(error: &io::Error) -> bool {
 }
 
 /// `None` for a default route.
-fn in_words(route: &RouteMessage) -> Option<String> {
+fn in_words(route: &RouteMessage) -> Option<OwnRoute> {
     if route.header.destination_prefix_length == 0 {
         return None;
     }
     let mut text = String::new();
-    if route.header.kind == RouteType::Local {
+    let mut device = None;
+    let local = route.header.kind == RouteType::Local;
+    if local {
         text.push_str("local ");
     }
     let attributes = || route.attributes.iter();
@@ -71,12 +84,18 @@ fn in_words(route: &RouteMessage) -> Option<String> {
             }
             RouteAttribute::Oif(index) => {
                 let name = nix::net::if_::if_indextoname(*index).ok()?;
-                text.push_str(&format!(" dev {}", name.to_string_lossy()));
+                let name = name.to_string_lossy().into_owned();
+                text.push_str(&format!(" dev {name}"));
+                device = Some(name);
             }
             _ => {}
         }
     }
-    Some(text)
+    Some(OwnRoute {
+        text,
+        device,
+        local,
+    })
 }
 
 fn address_text(address: &RouteAddress) -> Option<String> {

@@ -4,6 +4,7 @@
 //! one for each combination. Rules with `use = "none"` become none at all: the kernel's routing
 //! carries them out before the datapath sees a packet (see [`crate::plumbing`]).
 
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,8 @@ use crate::cgroup;
 use crate::classes::Classes;
 use crate::config::{Action, CgroupPath, IpProtocol, IpVersion, Prefix, RuleConfig};
 use crate::settings::Settings;
+
+pub use room::check_room;
 
 /// What the machine calls users and control groups, as far as rules name them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -62,16 +62,14 @@ impl Runs {
     /// Rules for all of them, to be asked before those of the configuration.
     #[must_use]
     pub fn rules(&self) -> Vec<RuleConfig> {
-        let rule = |run: &RunRequest| {
-            let name = format!("braid run {}", run.pid);
-            let action = Action::Uplink(run.uplink.clone());
-            RuleConfig {
-                cgroup: Some(run.group.clone()),
-                when_down: run.when_down,
-                ..RuleConfig::everything(name, action)
-            }
-        };
         self.runs.iter().map(rule).collect()
+    }
+
+    /// The same with one run more, or with another one in the place of a run of that group.
+    #[must_use]
+    pub fn rules_with(&self, run: &RunRequest) -> Vec<RuleConfig> {
+        let others = self.runs.iter().filter(|known| known.id != run.id);
+        others.chain([run]).map(rule).collect()
     }
 
     /// Adds a run.
@@ -140,6 +138,16 @@ impl Runs {
         if let Err(failure) = self.store() {
             tracing::warn!(%failure, "runs that are over stay on disk");
         }
+    }
+}
+
+fn rule(run: &RunRequest) -> RuleConfig {
+    let name = format!("braid run {}", run.pid);
+    let action = Action::Uplink(run.uplink.clone());
+    RuleConfig {
+        cgroup: Some(run.group.clone()),
+        when_down: run.when_down,
+        ..RuleConfig::everything(name, action)
     }
 }
 

@@ -22,6 +22,7 @@ use crate::preflight;
 use crate::report::{DownReport, UpReport};
 use crate::run_dir::{NetworkClaim, RunDir};
 use crate::settings::{Origin, Settings};
+use crate::state::Earlier;
 use crate::supervisor::Supervisor;
 use crate::teardown;
 
@@ -88,7 +89,13 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
         let _ = ended.await;
     };
     tokio::spawn(metrics::export(jobs.clone()));
-    let service = tokio::spawn(api::serve(listener, gate, jobs, commit, end_of_service));
+    let service = tokio::spawn(api::serve(
+        listener,
+        gate.clone(),
+        jobs,
+        commit,
+        end_of_service,
+    ));
     herald.ready(started.report);
     tracing::info!(pid = std::process::id(), "ready");
 
@@ -97,6 +104,7 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
     let mut following = Loop {
         run_dir: &run_dir,
         engine: started.engine,
+        gate,
         watch: started.watch,
         answers: started.answers,
         notices: readiness(started.notices)?,
@@ -108,7 +116,8 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
     following.supervisor.stopping();
     let outcome = match asked_down {
         Some(answer) => {
-            let outcome = teardown::remove(&run_dir).await;
+            let state = following.engine.state().clone();
+            let outcome = teardown::undo(&run_dir, Earlier::State(state)).await;
             tracing::info!("down");
             let result = outcome.as_ref().map(|_| ()).map_err(Failure::clone);
             // Whoever hears that it is down may start another one at once.
@@ -146,6 +155,7 @@ async fn begin(
 struct Loop<'a> {
     run_dir: &'a RunDir,
     engine: Engine,
+    gate: Gate,
     watch: Watch,
     answers: mpsc::UnboundedReceiver<ProbeAnswer>,
     notices: AsyncFd<OwnedFd>,
@@ -214,7 +224,7 @@ impl Loop<'_> {
 
     async fn reload(&mut self) -> Result<(), Failure> {
         self.supervisor.reloading();
-        let outcome = self.engine.reload().await;
+        let outcome = self.engine.reload(&self.gate).await;
         if outcome.is_err() {
             // What the old configuration asks for may not be in place again either.
             self.retry_at.get_or_insert(Instant::now() + RETRY);

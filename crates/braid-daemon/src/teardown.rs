@@ -12,8 +12,15 @@ use crate::state::{Earlier, State};
 /// # Errors
 /// The first thing that could not be undone.
 pub async fn remove(run_dir: &RunDir) -> Result<DownReport, Failure> {
+    undo(run_dir, State::load(run_dir)?).await
+}
+
+/// As [`remove`], by what the caller knows was changed.
+///
+/// # Errors
+/// As [`remove`].
+pub async fn undo(run_dir: &RunDir, earlier: Earlier) -> Result<DownReport, Failure> {
     let mut report = DownReport::default();
-    let earlier = State::load(run_dir)?;
     if let Earlier::State(state) = &earlier {
         state.check_network()?;
     }

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use braid_balance::{Choice, Flow, FlowState, KernelTime, UplinkCounters};
 use braid_core::{Share, UplinkId};
 use braid_uplink::liveness::{Cause, Verdict};
 
 use crate::engine::Engine;
-use crate::explain::{World, explain};
+use crate::explain::{World, client, explain};
 use crate::failure::Failure;
 use crate::health::health;
 use crate::report::{
@@ -17,6 +18,7 @@ use crate::report::{
     StatusReport, UplinkReport, UplinkState, UplinksReport,
 };
 use crate::roster::{FAMILIES, Member};
+use crate::route::OwnRoute;
 
 impl Engine {
     /// Every uplink with its counters.
@@ -152,7 +154,7 @@ impl Engine {
             .iter()
             .map(|(name, n)| ((*name).to_owned(), *n));
         let mut flows = FlowCounts::default();
-        for flow in self.datapath.flows()? {
+        for flow in self.flows_lately()?.iter() {
             match flow.kept {
                 true => flows.established += 1,
                 false => flows.embryonic += 1,
@@ -170,6 +172,12 @@ impl Engine {
         })
     }
 
+    /// The flow table, read at most once a second where that takes long.
+    fn flows_lately(&self) -> Result<Rc<Vec<Flow>>, Failure> {
+        let read = || Ok(self.datapath.flows()?);
+        self.flows_lately.look(Instant::now, read)
+    }
+
     /// Every flow.
     ///
     /// # Errors
@@ -180,7 +188,7 @@ impl Engine {
 
     fn flows_that(&self, wanted: impl Fn(&Flow) -> bool) -> Result<FlowsReport, Failure> {
         let now = KernelTime::now();
-        let flows = self.datapath.flows()?;
+        let flows = self.flows_lately()?;
         let wanted = flows.iter().filter(|flow| wanted(flow));
         Ok(FlowsReport {
             flows: wanted.map(|flow| self.flow(flow, now)).collect(),
@@ -218,8 +226,35 @@ impl Engine {
         )
     }
 
+    /// Why a client may open no flow at all, if that is so; the datapath decides the same.
+    fn refused(
+        &self,
+        question: &ExplainQuestion,
+        back: Option<Option<&OwnRoute>>,
+    ) -> Option<String> {
+        if let Some(limited) = self.limits.limit_of(client(question)) {
+            return Some(format!(
+                "{limited} holds more than its share of a crowded flow table: reason client_over_limit"
+            ));
+        }
+        let source = question.source?;
+        let outside = |device: &str| {
+            let mut members = self.roster.members().iter();
+            members.any(|member| member.uplink.device == device)
+        };
+        let there = back?.is_some_and(|back| {
+            back.local
+                || back
+                    .device
+                    .as_deref()
+                    .is_some_and(|device| !outside(device))
+        });
+        (!there).then(|| format!("no network behind this machine has {source}: reason lan_spoofed"))
+    }
+
     /// Why a flow went, or would go, where. `route` is the machine's own route to the destination,
-    /// where it has one that is more specific than a default route.
+    /// where it has one that is more specific than a default route; `back` is the one to the source,
+    /// where the question names one.
     ///
     /// # Errors
     /// The datapath's tables cannot be read.
@@ -227,6 +262,7 @@ impl Engine {
         &self,
         question: &ExplainQuestion,
         route: Option<&str>,
+        back: Option<Option<&OwnRoute>>,
     ) -> Result<ExplainReport, Failure> {
         let flows = self.flows_that(|flow| describes(question, flow))?.flows;
         let world = World {
@@ -239,6 +275,7 @@ impl Engine {
             standings: &self.standings(),
             evidence: &|id| self.evidence(id),
             route,
+            refused: self.refused(question, back),
         };
         let explanation = explain(question, &world);
         Ok(ExplainReport {

@@ -122,6 +122,7 @@ fn verdict(report: &ExplainReport, paint: Paint) -> String {
             Tint::None,
         ),
         Outcome::Blocked => ("is refused".into(), Tint::Warn),
+        Outcome::Refused => ("is dropped: its client may not open it".into(), Tint::Bad),
         Outcome::NoUplink => ("is dropped: no uplink can take it".into(), Tint::Bad),
     };
     tinted(&text, tint, paint)
@@ -130,6 +131,7 @@ fn verdict(report: &ExplainReport, paint: Paint) -> String {
 fn stage(stage: Stage) -> &'static str {
     match stage {
         Stage::Route => "route",
+        Stage::Client => "client",
         Stage::Rule => "rule",
         Stage::Policy => "policy",
         Stage::Sticky => "sticky",

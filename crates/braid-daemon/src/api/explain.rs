@@ -21,6 +21,13 @@ pub(super) async fn explain(
         return Err(Refusal(Failure::new("usage", text)));
     }
     let route = own_route(question.destination).await.map_err(Refusal)?;
-    desk.ask(move |engine| engine.explain(&question, route.as_deref()))
-        .await
+    let back = match question.source {
+        None => None,
+        Some(source) => Some(own_route(source).await.map_err(Refusal)?),
+    };
+    desk.ask(move |engine| {
+        let route = route.as_ref().map(|route| route.text.as_str());
+        engine.explain(&question, route, back.as_ref().map(Option::as_ref))
+    })
+    .await
 }

@@ -228,7 +228,7 @@ impl Classes {
             }
             let taken: BTreeSet<ClassId> = self.numbers.values().copied().collect();
             let last = u8::try_from(MAX_CLASSES - 1).unwrap_or(u8::MAX);
-            // The configuration has no more kinds than there are numbers.
+            // There is a number for each kind: `check_room` has seen to that.
             if let Some(free) = (1..=last).map(ClassId).find(|id| !taken.contains(id)) {
                 self.numbers.insert(purpose, free);
             }

@@ -136,7 +136,10 @@ impl Engine {
         let plan = self.plumbing.plan(&desired, &self.state.saved).await?;
         if self.state.saved != plan.saved {
             self.state.saved = plan.saved.clone();
-            self.state.store(&self.run_dir)?;
+            self.write_down();
+            if let (true, Some(failure)) = (self.starting, &self.trouble.unwritten) {
+                return Err(failure.clone());
+            }
         }
         Ok(self.plumbing.apply(&plan).await?)
     }

@@ -5,7 +5,8 @@ use super::Engine;
 use crate::events::EventKind;
 use crate::failure::Failure;
 use crate::report::RunRequest;
-use crate::rules::System;
+use crate::rules::{System, check_room};
+use crate::settings::Settings;
 
 impl Engine {
     /// Lets uplinks back that `failback = "never"` keeps waiting.
@@ -20,7 +21,8 @@ impl Engine {
     /// Puts new flows of a control group on one uplink, before any rule of the configuration.
     ///
     /// # Errors
-    /// There is no such uplink or group, or the kernel refused; then nothing has changed.
+    /// There is no such uplink or group, no room for its rule, or the kernel refused; then nothing
+    /// has changed.
     pub fn begin_run(&mut self, run: RunRequest) -> Result<RunRequest, Failure> {
         let members = self.roster.members();
         if members
@@ -31,6 +33,10 @@ impl Engine {
             let failure = Failure::new("no-uplink", format!("no uplink {:?}", run.uplink));
             return Err(failure.fix(format!("there are {}", known.join(", "))));
         }
+        check_room(&Settings {
+            passing: self.runs.rules_with(&run),
+            ..self.settings.clone()
+        })?;
         self.runs.begin(run.clone())?;
         if let Err(failure) = self.follow_runs() {
             self.runs.end(run.id);

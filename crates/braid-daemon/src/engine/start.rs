@@ -21,10 +21,11 @@ use crate::events::{EventKind, Events};
 use crate::failure::Failure;
 use crate::health::Trouble;
 use crate::names::Names;
+use crate::picture::Picture;
 use crate::plumbing::{Plumbing, STEER_DEVICE};
 use crate::report::UpReport;
 use crate::roster::{FAMILIES, Roster};
-use crate::rules::{RuleBook, System};
+use crate::rules::{RuleBook, System, check_room};
 use crate::run_dir::RunDir;
 use crate::runs::Runs;
 use crate::settings::{Origin, Settings};
@@ -62,6 +63,8 @@ impl Engine {
             found.require_any()?;
         }
         origin.check_found(&settings, &found)?;
+        // What is on disk already needs no room there.
+        let kept = matches!(earlier, Earlier::State(_));
         let (state, lost) = match earlier {
             Earlier::Nothing => (State::fresh()?, None),
             Earlier::State(state) => (state, None),
@@ -75,6 +78,7 @@ impl Engine {
             selection,
             run_dir.clone(),
             state,
+            kept,
             lost,
             tell,
             &snapshot,
@@ -111,12 +115,15 @@ impl Engine {
         selection: Selection,
         run_dir: RunDir,
         state: State,
+        kept: bool,
         lost: Option<String>,
         tell: UnboundedSender<ProbeAnswer>,
         snapshot: &Snapshot,
         mut step: impl FnMut(&str),
     ) -> Result<(Engine, UpReport), Failure> {
-        state.store(&run_dir)?;
+        if !kept {
+            state.store(&run_dir)?;
+        }
         run_dir.mount_bpffs()?;
         step("loading the datapath");
         let (datapath, opened) = Datapath::open(&options(&settings, &run_dir.pins()))?;
@@ -128,6 +135,7 @@ impl Engine {
         let classes = Classes::new(slots_at_work(&datapath)?);
         let runs = Runs::open(run_dir.runs());
         settings.passing = runs.rules();
+        check_room(&settings)?;
         let mut engine = Engine {
             plumbing: Plumbing::open()?,
             roster: Roster::new(state.uplinks.clone()),
@@ -142,6 +150,8 @@ impl Engine {
             noticing: Noticing::new(datapath.notices()?),
             limits: Limits::default(),
             system: System::look_up(&settings),
+            flows_lately: Picture::default(),
+            starting: !kept,
             rules: RuleBook::default(),
             names: Names::new(&settings),
             runs,
@@ -167,6 +177,7 @@ impl Engine {
         engine.datapath.limit_clients(&[])?;
         step("setting up routes");
         engine.reconcile(snapshot).await?;
+        engine.starting = false;
         let text = match &opened {
             Opened::Fresh => "on a clean machine".to_owned(),
             Opened::Adopted => "took over what was at work".to_owned(),

@@ -1,6 +1,8 @@
 //! What is done every few seconds: flows that ended are removed, hogs are limited, and what was
 //! learnt is let go of in time.
 
+use std::time::Instant;
+
 use braid_balance::{KernelTime, SweepReport};
 
 use super::Engine;
@@ -20,7 +22,10 @@ impl Engine {
         self.limit_hogs(report.established)?;
         self.look_after_moves()?;
         self.forget_names()?;
+        self.note_name_servers();
         self.end_lost_runs()?;
+        self.catch_up_writing();
+        self.flows_lately.expire(Instant::now());
         Ok(report)
     }
 

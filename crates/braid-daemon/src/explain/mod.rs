@@ -26,7 +26,7 @@ use crate::rules::RuleBook;
 use crate::settings::Settings;
 
 /// What the daemon knows.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct World<'a> {
     /// Now.
     pub now: KernelTime,
@@ -47,6 +47,8 @@ pub struct World<'a> {
     /// The main table's route to the destination, where it has one that is more specific than the
     /// default route: Braid never sees such packets.
     pub route: Option<&'a str>,
+    /// Why the client may open no flow, if that is so.
+    pub refused: Option<String>,
 }
 
 /// What becomes of a new flow, and why.
@@ -78,6 +80,10 @@ pub fn explain(question: &ExplainQuestion, world: &World<'_>) -> Explanation {
     }
     let default = "no route but the default one: Braid's";
     story.tell(Stage::Route, default.to_owned());
+    if let Some(refused) = &world.refused {
+        story.tell(Stage::Client, refused.clone());
+        return story.end(Outcome::Refused, None, Vec::new());
+    }
     let facts = rule::facts(question, world);
     let class = match rule::judge(&facts, question, world, &mut story) {
         Some(class) => class,
@@ -92,7 +98,7 @@ pub fn explain(question: &ExplainQuestion, world: &World<'_>) -> Explanation {
 }
 
 /// The inside's address: the one that was named, or the host's own.
-fn client(question: &ExplainQuestion) -> IpAddr {
+pub(crate) fn client(question: &ExplainQuestion) -> IpAddr {
     question.source.unwrap_or(match question.destination {
         IpAddr::V4(_) => INNER_V4.into(),
         IpAddr::V6(_) => INNER_V6.into(),

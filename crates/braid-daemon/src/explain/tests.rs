@@ -57,6 +57,7 @@ struct Scene {
     sticky: Vec<Sticky>,
     names: Names,
     route: Option<&'static str>,
+    refused: Option<&'static str>,
 }
 
 fn scene(text: &str) -> Scene {
@@ -79,6 +80,7 @@ fn scene(text: &str) -> Scene {
         standings: vec![standing(0, "dsl"), standing(1, "lte")],
         sticky: Vec::new(),
         route: None,
+        refused: None,
     }
 }
 
@@ -122,6 +124,7 @@ fn told(scene: &Scene, question: &ExplainQuestion) -> String {
         standings: &scene.standings,
         evidence: &evidence,
         route: scene.route,
+        refused: scene.refused.map(str::to_owned),
     };
     let explanation = explain(question, &world);
     let mut text = String::new();
@@ -186,6 +189,20 @@ fn a_route_of_its_own_never_comes_here() {
         "\
 Route: the main table has a route of its own: 192.168.1.0/24 dev eth1
 => Untouched - []
+"
+    );
+}
+
+#[test]
+fn a_client_that_may_not_opens_nothing() {
+    let mut scene = scene(RULES);
+    scene.refused = Some("192.168.1.7 holds more than its share");
+    assert_eq!(
+        told(&scene, &ask("203.0.113.5:443")),
+        "\
+Route: no route but the default one: Braid's
+Client: 192.168.1.7 holds more than its share
+=> Refused - []
 "
     );
 }
@@ -340,7 +357,10 @@ fn a_learnt_name_is_evidence() {
     answer.extend(b"\x03www\x04bank\x07example\x00\x00\x01\x00\x01");
     answer.extend(b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x02\x58\x00\x04\xcb\x00\x71\x05");
     let server = "9.9.9.9:53".parse().unwrap();
-    scene.names.handle_answer(now(), server, &answer).unwrap();
+    let own = "192.0.0.8".parse().unwrap();
+    scene.names.set_own([own]);
+    let heard = scene.names.handle_answer(now(), server, own, &answer);
+    heard.unwrap();
     let text = told(&scene, &ask("203.0.113.5:443"));
     let rule =
         "Rule: rule bank: use = \"lte\", since 203.0.113.5 was asked for as www.bank.example\n";

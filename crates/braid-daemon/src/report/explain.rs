@@ -73,6 +73,8 @@ pub enum Outcome {
     Untouched,
     /// It is refused, because a rule says so.
     Blocked,
+    /// It is dropped, because its client may open none: it holds too many, or is not there.
+    Refused,
     /// It is dropped, because no uplink can take it.
     NoUplink,
 }
@@ -105,6 +107,8 @@ pub struct Step {
 pub enum Stage {
     /// The kernel's routes: whether it comes to Braid at all.
     Route,
+    /// The client: whether it may open flows.
+    Client,
     /// The rules of the configuration and of `braid run`.
     Rule,
     /// The policy that the rule, or the lack of one, leads to.
