@@ -16,89 +16,24 @@
 //! - An uplink that nothing gets through takes no new flows, unless there is no better one for that
 //!   family of addresses: then the judgement may be wrong, and nothing is lost by trying.
 
+mod member;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 use std::mem;
 use std::net::IpAddr;
-use std::num::NonZeroU32;
-use std::ops::RangeInclusive;
 
 use braid_balance::{Exit, Family, Layer, UplinkEntry};
 use braid_core::{MAX_UPLINKS, UplinkId};
 use braid_uplink::liveness::{Look, Verdict};
 use braid_uplink::{Discovery, Link, LinkState, Reason, Snapshot, Uplink};
 
+pub use member::{FAMILIES, Member};
+
 use crate::classes::{Load, Standing};
 use crate::settings::Settings;
 use crate::state::Remembered;
-
-/// One uplink, here or gone.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Member {
-    /// Its number.
-    pub id: UplinkId,
-    /// Its relative share.
-    pub weight: NonZeroU32,
-    /// Source ports for flows whose own port is taken.
-    pub ports: RangeInclusive<u16>,
-    /// What it is, or was when it was last usable.
-    pub uplink: Uplink,
-    /// Why it cannot be used now, as far as its device tells; `None`: it can.
-    pub down: Option<String>,
-    /// It is down in a way that no packet gets through: without device, carrier or address.
-    pub cut: bool,
-    /// Its device exists now.
-    pub present: bool,
-    /// How it fares, while it is watched.
-    pub look: Option<Look>,
-}
-
-impl Member {
-    /// The judgement over it; up while nothing is known against it.
-    #[must_use]
-    pub fn verdict(&self) -> Verdict {
-        self.look.as_ref().map_or(Verdict::Up, |look| look.verdict)
-    }
-
-    /// Whether nothing gets through it, by its device or by judgement.
-    #[must_use]
-    pub fn is_dead(&self) -> bool {
-        self.cut || (self.down.is_none() && self.verdict() == Verdict::Dead)
-    }
-
-    /// Whether its device has an address, be it the one for new flows or another.
-    #[must_use]
-    pub fn bears(&self, address: IpAddr) -> bool {
-        fn all<A: Copy + Into<IpAddr>>(exit: &braid_uplink::Exit<A>) -> Vec<IpAddr> {
-            let all = exit.others.iter().chain([&exit.address]);
-            all.map(|address| (*address).into()).collect()
-        }
-        let v4 = self.uplink.v4.as_ref().map(all);
-        let v6 = self.uplink.v6.as_ref().map(all);
-        v4.into_iter().chain(v6).flatten().any(|own| own == address)
-    }
-
-    /// Whether it has a way out for a family.
-    #[must_use]
-    pub fn has(&self, family: Family) -> bool {
-        match family {
-            Family::V4 => self.uplink.v4.is_some(),
-            Family::V6 => self.uplink.v6.is_some(),
-        }
-    }
-
-    /// Whether new flows of a family do well on it, as far as known.
-    #[must_use]
-    pub fn works(&self, family: Family) -> bool {
-        let way = self.look.as_ref().is_none_or(|look| match family {
-            Family::V4 => look.ways.v4,
-            Family::V6 => look.ways.v6,
-        });
-        self.down.is_none() && self.has(family) && way && self.verdict().takes_new_flows()
-    }
-}
-
-/// Both families of addresses.
-pub const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 /// A change that a user would notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -428,6 +363,3 @@ fn exit<A: Copy + Into<IpAddr>>(exit: &braid_uplink::Exit<A>) -> Exit<A> {
         gateway: exit.gateway,
     }
 }
-
-#[cfg(test)]
-mod tests;

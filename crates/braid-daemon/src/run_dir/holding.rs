@@ -1,0 +1,213 @@
+//! That there is one daemon: a lock on the run directory, and a claim on the network.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+
+use super::RunDir;
+use crate::failure::Failure;
+
+/// Abstract Unix socket that a daemon holds while it runs. Its namespace is the *network*
+/// namespace, so it keeps two instances with different run directories from sharing one network.
+const NETWORK_CLAIM: &[u8] = b"braid-daemon";
+
+/// How long a daemon that was killed may take to let go of what it holds: the kernel waits for each
+/// of its threads, and one that asks about devices may hang for as long as namespaces are torn down.
+const LAST_BREATH: Duration = Duration::from_secs(10);
+/// From one look to the next at whether it has.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+impl RunDir {
+    /// Takes the lock, from a daemon that was killed as soon as it is dead.
+    ///
+    /// # Errors
+    /// Another daemon holds it, or the system refused.
+    pub fn lock(&self) -> Result<Lock, Failure> {
+        after_the_dying(|| self.try_lock())
+    }
+
+    fn try_lock(&self) -> Result<Lock, Refused> {
+        let path = self.lock_file();
+        let broken = |error: io::Error| Refused::Broken(Failure::io(path.display(), &error));
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o644);
+        let file = options.open(&path).map_err(broken)?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(mut file) => {
+                let written = file
+                    .set_len(0)
+                    .and_then(|()| file.seek(SeekFrom::Start(0)))
+                    .and_then(|_| writeln!(file, "{}", std::process::id()));
+                written.map_err(broken)?;
+                Ok(Lock { _file: file })
+            }
+            Err((mut file, Errno::EWOULDBLOCK)) => {
+                let mut holder = String::new();
+                file.read_to_string(&mut holder).map_err(broken)?;
+                let place = self.0.display();
+                let why = format!("it runs in {place}");
+                Err(second_daemon(holder.trim().parse().ok(), &why))
+            }
+            Err((_, errno)) => Err(broken(errno.into())),
+        }
+    }
+
+    /// The process id of the daemon that holds the lock, if one does and is not dying.
+    #[must_use]
+    pub fn holder(&self) -> Option<u32> {
+        let mut file = File::open(self.lock_file()).ok()?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).ok()?;
+        match Flock::lock(file, FlockArg::LockSharedNonblock) {
+            Err((_, Errno::EWOULDBLOCK)) => text.trim().parse().ok().filter(|pid| !is_dying(*pid)),
+            _ => None,
+        }
+    }
+}
+
+/// Held while a daemon runs; the kernel lets go of it however the daemon ends.
+#[derive(Debug)]
+pub struct Lock {
+    _file: Flock<File>,
+}
+
+/// Held while a daemon runs in this network namespace.
+#[derive(Debug)]
+pub struct NetworkClaim {
+    _listener: UnixListener,
+}
+
+impl NetworkClaim {
+    /// Claims the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// Another daemon has it, or the system refused.
+    pub fn take() -> Result<NetworkClaim, Failure> {
+        after_the_dying(NetworkClaim::try_take)
+    }
+
+    fn try_take() -> Result<NetworkClaim, Refused> {
+        let broken = |error: io::Error| Refused::Broken(Failure::io("claim this network", &error));
+        let address = SocketAddr::from_abstract_name(NETWORK_CLAIM).map_err(broken)?;
+        match UnixListener::bind_addr(&address) {
+            Ok(listener) => Ok(NetworkClaim {
+                _listener: listener,
+            }),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                let peer = UnixStream::connect_addr(&address).ok();
+                let holder = peer.and_then(|peer| getsockopt(&peer, PeerCredentials).ok());
+                let holder = holder.and_then(|peer| u32::try_from(peer.pid()).ok());
+                Err(second_daemon(
+                    holder,
+                    "it serves this network from another run directory",
+                ))
+            }
+            Err(error) => Err(broken(error)),
+        }
+    }
+}
+
+/// Why something that one daemon at a time may hold was not to be had.
+enum Refused {
+    /// This process has it, as far as known.
+    Held(Option<u32>, Failure),
+    Broken(Failure),
+}
+
+/// Tries for as long as whoever holds it is dying.
+fn after_the_dying<T>(attempt: impl Fn() -> Result<T, Refused>) -> Result<T, Failure> {
+    let latest = Instant::now() + LAST_BREATH;
+    loop {
+        match attempt() {
+            Ok(taken) => return Ok(taken),
+            Err(Refused::Held(Some(pid), _)) if is_dying(pid) && Instant::now() < latest => {
+                sleep(LOOK_AGAIN);
+            }
+            Err(Refused::Held(_, failure) | Refused::Broken(failure)) => return Err(failure),
+        }
+    }
+}
+
+/// Whether a process is over. Its other threads may still hold what it held.
+fn is_dying(pid: u32) -> bool {
+    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat
+            .rsplit_once(')')
+            .is_some_and(|(_, rest)| rest.trim_start().starts_with(['Z', 'X'])),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+fn second_daemon(holder: Option<u32>, why: &str) -> Refused {
+    let process = holder.map_or("unknown".to_owned(), |pid| pid.to_string());
+    let text = format!("a daemon is running already, process {process}: {why}");
+    let failure = Failure::new("second-daemon", text);
+    Refused::Held(
+        holder,
+        failure.fix("braid status shows what it does; braid down ends it"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_lock_names_the_first_holder() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path().join("run"));
+        run_dir.create().unwrap();
+        assert_eq!(run_dir.holder(), None);
+        let lock = run_dir.lock().unwrap();
+        let refused = run_dir.lock().unwrap_err();
+        assert_eq!(refused.code, "second-daemon");
+        assert!(
+            refused
+                .text
+                .contains(&format!("process {}", std::process::id())),
+            "{refused}"
+        );
+        assert_eq!(run_dir.holder(), Some(std::process::id()));
+        drop(lock);
+        assert_eq!(run_dir.holder(), None);
+        drop(run_dir.lock().unwrap());
+        run_dir.clear().unwrap();
+        assert!(!run_dir.path().exists());
+    }
+
+    #[test]
+    fn a_dead_daemon_is_waited_for_and_a_live_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        let lock = run_dir.lock().unwrap();
+        // No process has such a number (the kernel's highest is 4,194,304).
+        fs::write(run_dir.lock_file(), "4194305\n").unwrap();
+        assert_eq!(run_dir.holder(), None);
+        let second = std::thread::spawn({
+            let run_dir = run_dir.clone();
+            move || run_dir.lock().map(drop)
+        });
+        assert!(run_dir.try_lock().is_err());
+        drop(lock);
+        second.join().unwrap().unwrap();
+        let mut sleeper = std::process::Command::new("sleep");
+        let mut sleeper = sleeper.arg("1000").spawn().unwrap();
+        assert!(!is_dying(sleeper.id()));
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        assert!(is_dying(sleeper.id()));
+    }
+}
