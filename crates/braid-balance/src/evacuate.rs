@@ -23,6 +23,10 @@ use crate::{Error, Flow, FlowState, KernelTime};
 /// dead.
 const WORDS_STALE: Duration = Duration::from_secs(10);
 
+/// A flow's last words are said again within less than this. What has moved and sends later than
+/// that has a client who still wants an answer.
+const WORDS_SAID: Duration = Duration::from_millis(100);
+
 /// What [`Datapath::evacuate`](crate::Datapath::evacuate) did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Evacuated {
@@ -79,7 +83,7 @@ pub(crate) fn evacuate(
                 done.tcp_told += usize::from(tell(&mut tables.kept, injector, key, value)?)
             }
             UDP if is_quic(key) && !survives(far(key).0) => {
-                drop_quic(tables, injector, key, value)?;
+                end_quic(&mut tables.kept, injector, key, value)?;
                 done.quic_told += 1;
             }
             UDP if is_quic(key) => {
@@ -98,6 +102,14 @@ pub(crate) fn evacuate(
             TCP => done.tcp_moved += 1,
             _ if is_quic(key) => done.quic_moved += 1,
             _ => done.udp_moved += 1,
+        }
+    }
+    // What has moved by itself since its uplink died, to a server that does not follow.
+    let came = |value: &FlowValue| value.came_from == uplink.0 + 1 && unanswered(value);
+    for (key, value) in embryos.iter().filter(|(_, value)| came(value)) {
+        if is_quic(key) && !survives(far(key).0) {
+            end_quic(&mut tables.embryos, injector, key, value)?;
+            done.quic_told += 1;
         }
     }
     Ok(done)
@@ -128,24 +140,28 @@ pub(crate) fn release(
     Ok(done)
 }
 
-/// QUIC flows that were moved at least `older_than` before `now`, whose client has gone on sending
-/// and whose server has not answered since.
-pub(crate) fn unanswered_moves(
-    tables: &Tables,
+/// Ends QUIC flows that were moved at least `older_than` before `now`, whose client has gone on
+/// sending and whose server has not answered since, and says which they were.
+pub(crate) fn end_unanswered_moves(
+    tables: &mut Tables,
+    injector: &Injector,
     older_than: Duration,
     now: KernelTime,
 ) -> Result<Vec<Flow>, Error> {
-    let embryos = read::<FlowValue>("embryos", tables.embryos.forward_fd())?;
-    let flows = embryos.iter().filter(|(key, _)| is_quic(key));
-    Ok(flows
-        .map(|(key, value)| upkeep::flow(key, value, false))
-        .filter(|flow| {
-            flow.came_from.is_some()
-                && flow.state == FlowState::New
-                && flow.tx.packets > 1
-                && now.since(flow.created) >= older_than
-        })
-        .collect())
+    let mut ended = Vec::new();
+    for (key, value) in read::<FlowValue>("embryos", tables.embryos.forward_fd())? {
+        let flow = upkeep::flow(&key, &value, false);
+        if is_quic(&key)
+            && flow.came_from.is_some()
+            && flow.state == FlowState::New
+            && flow.last_seen.since(flow.created) >= WORDS_SAID
+            && now.since(flow.created) >= older_than
+        {
+            end_quic(&mut tables.embryos, injector, &key, &value)?;
+            ended.push(flow);
+        }
+    }
+    Ok(ended)
 }
 
 /// By family, whether an uplink other than this one takes flows.
@@ -191,13 +207,13 @@ fn tell_far(injector: &Injector, key: &Tuple, value: &FlowValue) -> Result<(), E
 }
 
 /// Ends a QUIC connection for its client, which opens another one or turns to TCP.
-fn drop_quic(
-    tables: &mut Tables,
+fn end_quic(
+    pair: &mut Pair,
     injector: &Injector,
     key: &Tuple,
     value: &FlowValue,
 ) -> Result<(), Error> {
-    upkeep::forget(&mut tables.kept, key, value)?;
+    upkeep::forget(pair, key, value)?;
     let (near, far) = (near(key), far(key));
     // Its headers are what a client's stack goes by.
     let error = build::port_unreachable(far.0, near.0, &build::udp(near, far, &[]));

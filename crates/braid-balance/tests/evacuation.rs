@@ -5,9 +5,9 @@ mod support;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use braid_balance::{Datapath, FlowState, HookKind, KernelTime, Layer, Release};
+use braid_balance::{Datapath, Flow, FlowState, HookKind, KernelTime, Layer, Release};
 use braid_core::UplinkId;
 use support::net::{Client, Namespace, PATIENCE, udp_socket};
 use support::world::{OUTSIDE, PORT, QUIC, SERVER_V4, SERVER_V6, World, reason, uplink_of};
@@ -156,20 +156,15 @@ fn quic_that_only_listens_is_moved_and_late_answers_arrive() {
             let (new, words) = pusher.hear();
             assert_eq!(words, b"ack", "its last words");
             assert_eq!(uplink_of(new), 1 - died);
-            let moved = datapath.unanswered_moves(std::time::Duration::ZERO, KernelTime::now());
-            assert_eq!(moved.expect("flows"), [], "its client has said nothing yet");
-            socket.send(b"anybody there?").expect("sent");
-            assert_eq!(pusher.hear().0, new);
-            let moved = datapath.unanswered_moves(std::time::Duration::ZERO, KernelTime::now());
-            let moved = moved.expect("flows");
-            assert_eq!(moved.len(), 1, "{moved:?}");
-            assert_eq!(moved[0].remote, Some(server));
+            let ended = end_unanswered_moves(&world, &mut datapath);
+            assert_eq!(ended, [], "its client has said nothing yet");
             pusher.0.send_to(b"late", old).expect("sent");
             assert_eq!(receive(), b"late");
             pusher.0.send_to(b"more", new).expect("sent");
             assert_eq!(receive(), b"more");
-            let moved = datapath.unanswered_moves(std::time::Duration::ZERO, KernelTime::now());
-            assert_eq!(moved.expect("flows"), []);
+            socket.send(b"and more").expect("sent");
+            assert_eq!(pusher.hear().0, new);
+            assert_eq!(end_unanswered_moves(&world, &mut datapath), []);
             datapath.set_uplinks(&world.uplinks()).expect("uplinks");
         }
     }
@@ -209,6 +204,63 @@ fn quic_to_a_server_that_does_not_survive_is_refused() {
                 ErrorKind::ConnectionRefused,
                 "{server}: {error}"
             );
+            datapath.set_uplinks(&world.uplinks()).expect("uplinks");
+        }
+    }
+}
+
+fn end_unanswered_moves(world: &World, datapath: &mut Datapath) -> Vec<Flow> {
+    let end = || datapath.end_unanswered_moves(Duration::ZERO, KernelTime::now());
+    world.host.enter(end).expect("flows")
+}
+
+#[test]
+fn quic_that_has_moved_to_no_avail_is_told() {
+    let world = World::new();
+    world.offloads(false);
+    let (mut datapath, _) = world.start(&world.options(HookKind::Auto));
+    for (from, known) in [
+        (&world.host, false),
+        (&world.client, false),
+        (&world.host, true),
+        (&world.client, true),
+    ] {
+        for server in [SERVER_V4, SERVER_V6] {
+            let server = SocketAddr::new(server, QUIC);
+            let pusher = Pusher::new(&world.inet, server);
+            let socket = from.enter(|| udp_socket(server));
+            socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
+            socket.connect(server).expect("a route");
+            socket.send(b"hello").expect("sent");
+            let (old, _) = pusher.hear();
+            pusher.0.send_to(b"data", old).expect("sent");
+            assert_eq!(socket.recv(&mut [0; 9]).expect("data"), 4);
+
+            let died = uplink_of(old);
+            bury(&world, &mut datapath, died);
+            // It goes on by the other uplink before anybody has looked at it.
+            let ask = || {
+                socket.send(b"anybody there?").expect("sent");
+                assert_eq!(uplink_of(pusher.hear().0), 1 - died);
+            };
+            ask();
+            let id = UplinkId(u8::try_from(died).expect("small"));
+            let evacuate = || datapath.evacuate(id, true, |_| !known);
+            let done = world.host.enter(evacuate).expect("evacuated");
+            assert_eq!(done.quic_told, usize::from(known), "{done:?}");
+            let asking = Instant::now();
+            while !known {
+                let ended = end_unanswered_moves(&world, &mut datapath);
+                if let [flow] = &ended[..] {
+                    assert_eq!(flow.remote, Some(server));
+                    break;
+                }
+                assert!(asking.elapsed() < PATIENCE, "{ended:?}");
+                ask();
+            }
+            let error = socket.recv(&mut [0; 9]).expect_err("nobody is there");
+            assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{server}");
+            assert_eq!(end_unanswered_moves(&world, &mut datapath), []);
             datapath.set_uplinks(&world.uplinks()).expect("uplinks");
         }
     }

@@ -7,7 +7,8 @@
 //!   dead uplink again.
 //! - A daemon that starts tells nothing about uplinks that it finds dead by their device: it does
 //!   not know what an earlier one told.
-//! - A QUIC server that leaves a moved flow unanswered is remembered, and told the next time.
+//! - A QUIC server that leaves a moved flow unanswered is remembered. Its flows are told, this one
+//!   and those that would be moved later.
 //! - Where TCP is not to be told (`tell_tcp = false`), nothing is said at all: QUIC and other
 //!   datagrams still leave with their next packet from inside.
 //! - Connections on an address that is gone are told too: no answer can reach them. One that its
@@ -162,21 +163,23 @@ impl Engine {
         Ok(())
     }
 
-    /// Learns which servers left moved flows unanswered.
+    /// Learns which servers left moved flows unanswered, and tells those flows.
     ///
     /// # Errors
-    /// The flows cannot be read.
+    /// The flows cannot be read or told.
     pub(super) fn look_after_moves(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
         match self.leaving.aftercare {
             Some(until) if now < until => {}
             _ => return Ok(()),
         }
-        let silent = self.datapath.unanswered_moves(ANSWER, KernelTime::now())?;
-        for server in silent.iter().filter_map(server) {
+        let ended = self
+            .datapath
+            .end_unanswered_moves(ANSWER, KernelTime::now())?;
+        for server in ended.iter().filter_map(server) {
             if self.leaving.unmovable.learn(server, now) {
                 tracing::debug!(%server, "does not survive a move");
-                let text = "a QUIC server did not answer a moved flow: its flows will be told \
+                let text = "a QUIC server did not answer a moved flow: its flows are told \
                             instead of moved";
                 self.events.note(
                     EventKind::ServerUnmovable,
