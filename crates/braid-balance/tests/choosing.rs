@@ -376,7 +376,8 @@ fn a_client_over_its_limit_opens_nothing_and_keeps_what_it_has() {
     from_six("fd00:1::77", 6003).is(Sent, "out_new");
     limit(&[ip("fd00:1::")]);
     from_six("fd00:1::78", 6003).is(Dropped, "client_over_limit");
-    from_six("fd00:1:0:1::78", 6003).is(Sent, "out_new");
+    // Of another network nobody is limited; this one has none.
+    from_six("fd00:1:0:1::78", 6003).is(Dropped, "lan_spoofed");
     limit(&[neighbour]);
     from(CLIENT, 6001).is(Sent, "out_new");
     from(neighbour, 6002).is(Dropped, "client_over_limit");
