@@ -1,5 +1,7 @@
 //! From the engine's own terms to what the API answers.
 
+mod explain;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -10,15 +12,13 @@ use braid_core::{Share, UplinkId};
 use braid_uplink::liveness::{Cause, Verdict};
 
 use crate::engine::Engine;
-use crate::explain::{World, client, explain};
 use crate::failure::Failure;
 use crate::health::health;
 use crate::report::{
-    ExitReport, ExplainQuestion, ExplainReport, FlowCounts, FlowReport, FlowsReport, LayerName,
-    StatusReport, UplinkReport, UplinkState, UplinksReport,
+    ExitReport, FlowCounts, FlowReport, FlowsReport, LayerName, StatusReport, UplinkReport,
+    UplinkState, UplinksReport,
 };
 use crate::roster::{FAMILIES, Member};
-use crate::route::OwnRoute;
 
 impl Engine {
     /// Every uplink with its counters.
@@ -225,104 +225,6 @@ impl Engine {
             |member| member.uplink.name.clone(),
         )
     }
-
-    /// Why a client may open no flow at all, if that is so; the datapath decides the same.
-    fn refused(
-        &self,
-        question: &ExplainQuestion,
-        back: Option<Option<&OwnRoute>>,
-    ) -> Option<String> {
-        if let Some(limited) = self.limits.limit_of(client(question)) {
-            return Some(format!(
-                "{limited} holds more than its share of a crowded flow table: reason client_over_limit"
-            ));
-        }
-        let source = question.source?;
-        let outside = |device: &str| {
-            let mut members = self.roster.members().iter();
-            members.any(|member| member.uplink.device == device)
-        };
-        let there = back?.is_some_and(|back| {
-            back.local
-                || back
-                    .device
-                    .as_deref()
-                    .is_some_and(|device| !outside(device))
-        });
-        (!there).then(|| format!("no network behind this machine has {source}: reason lan_spoofed"))
-    }
-
-    /// Why a flow went, or would go, where. `route` is the machine's own route to the destination,
-    /// where it has one that is more specific than a default route; `back` is the one to the source,
-    /// where the question names one.
-    ///
-    /// # Errors
-    /// The datapath's tables cannot be read.
-    pub fn explain(
-        &self,
-        question: &ExplainQuestion,
-        route: Option<&str>,
-        back: Option<Option<&OwnRoute>>,
-    ) -> Result<ExplainReport, Failure> {
-        let flows = self.flows_that(|flow| describes(question, flow))?.flows;
-        let world = World {
-            now: KernelTime::now(),
-            settings: &self.settings,
-            rules: &self.rules,
-            classes: &self.classes,
-            sticky: &self.datapath.sticky()?,
-            names: &self.names,
-            standings: &self.standings(),
-            evidence: &|id| self.evidence(id),
-            route,
-            refused: self.refused(question, back),
-        };
-        let explanation = explain(question, &world);
-        Ok(ExplainReport {
-            question: in_full(question),
-            flows,
-            outcome: explanation.outcome,
-            uplink: explanation.uplink,
-            candidates: explanation.candidates,
-            steps: explanation.steps,
-        })
-    }
-}
-
-/// Whether a question is about a flow: everything that both say is the same.
-fn describes(question: &ExplainQuestion, flow: &Flow) -> bool {
-    let remote = flow.remote;
-    flow.protocol.0 == question.protocol
-        && remote.is_none_or(|remote| remote.ip() == question.destination)
-        && remote.is_none_or(|remote| question.port.is_none_or(|port| port == remote.port()))
-        && flow.inner.is_ipv4() == question.destination.is_ipv4()
-        && question
-            .source
-            .is_none_or(|source| source == flow.inner.ip())
-        && question
-            .source_port
-            .is_none_or(|port| port == flow.inner.port())
-}
-
-/// The question as a person would put it.
-fn in_full(question: &ExplainQuestion) -> String {
-    let with_port = |address: IpAddr, port: Option<u16>| match port {
-        Some(port) => SocketAddr::new(address, port).to_string(),
-        None => address.to_string(),
-    };
-    let source = match (question.source, question.source_port) {
-        (None, _) => "this machine".to_owned(),
-        (Some(source), port) => with_port(source, port),
-    };
-    let destination = with_port(question.destination, question.port);
-    let name = question
-        .domain
-        .as_ref()
-        .map_or_else(String::new, |name| format!(" ({name})"));
-    format!(
-        "{} from {source} to {destination}{name}",
-        protocol(question.protocol)
-    )
 }
 
 fn exit<A: Copy + Into<IpAddr>>(exit: &braid_uplink::Exit<A>) -> ExitReport<A> {

@@ -23,11 +23,11 @@ pub(super) async fn explain(
     let route = own_route(question.destination).await.map_err(Refusal)?;
     let back = match question.source {
         None => None,
-        Some(source) => Some(own_route(source).await.map_err(Refusal)?),
+        Some(source) => own_route(source).await.map_err(Refusal)?,
     };
     desk.ask(move |engine| {
         let route = route.as_ref().map(|route| route.text.as_str());
-        engine.explain(&question, route, back.as_ref().map(Option::as_ref))
+        engine.explain(&question, route, back.as_ref())
     })
     .await
 }
