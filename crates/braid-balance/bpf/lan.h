@@ -98,7 +98,7 @@ static __always_inline int lan(struct __sk_buff *skb, __u64 now)
 			promote(&key, flow, now);
 	} else {
 		if (worth_noting(skb, &packet, &found))
-			note_words(skb, &packet, &key, now, found.kept);
+			note_words(skb, &packet, &key, now, &found);
 		if (packet.dest_port == bpf_htons(DNS_PORT))
 			note_question(skb, &packet, flow);
 	}

@@ -164,12 +164,20 @@ struct late {
 	__u64 until;	  // ns of the monotonic clock
 };
 
-// The last small packet that a flow's inside has sent, as it was before translation.
-struct last_words {
+// A small packet that a flow's inside has sent, as it was before translation.
+struct words {
 	__u64 at; // ns of the monotonic clock
 	__u32 length;
 	__u32 unused;
 	__u8 bytes[LAST_WORDS];
+};
+
+// The last of these: two said upon hearing something, and two said without having heard anything
+// since the packet before.
+struct last_words {
+	struct words upon_hearing[2];
+	struct words unasked[2];
+	__u64 heard; // packets that had come in when the last one was said
 };
 
 // What pinned the maps. Version is text, zero-padded.
@@ -197,7 +205,8 @@ _Static_assert(__builtin_offsetof(struct uplink, tells) == 86, "uplink.tells");
 _Static_assert(sizeof(struct settings) == CLASSES * FAMILIES + 8, "settings");
 _Static_assert(sizeof(struct notice) == 56 + NOTICE_PACKET, "notice");
 _Static_assert(sizeof(struct late) == 48, "late");
-_Static_assert(sizeof(struct last_words) == 16 + LAST_WORDS, "last_words");
+_Static_assert(sizeof(struct words) == 16 + LAST_WORDS, "words");
+_Static_assert(sizeof(struct last_words) == 4 * sizeof(struct words) + 8, "last_words");
 _Static_assert(sizeof(struct slot_bank) == 16 + SLOTS, "slot_bank");
 _Static_assert(sizeof(struct uplink_counters) == 88, "uplink_counters");
 _Static_assert(sizeof(struct fragment_key) == 40, "fragment_key");

@@ -58,7 +58,7 @@ HASH_MAP(late, BPF_MAP_TYPE_LRU_HASH, 0, MAX_LATE, struct tuple, struct late);
 // Of QUIC flows that were answered, and of what has not been answered yet; apart, so that a flood
 // of questions leaves the flows' alone.
 HASH_MAP(last_words, BPF_MAP_TYPE_LRU_HASH, 0, MAX_LAST_WORDS, struct tuple, struct last_words);
-HASH_MAP(questions, BPF_MAP_TYPE_LRU_HASH, 0, MAX_QUESTIONS, struct tuple, struct last_words);
+HASH_MAP(questions, BPF_MAP_TYPE_LRU_HASH, 0, MAX_QUESTIONS, struct tuple, struct words);
 
 HASH_MAP(fragments, BPF_MAP_TYPE_LRU_HASH, 0, MAX_FRAGMENTED, struct fragment_key, struct fragment);
 

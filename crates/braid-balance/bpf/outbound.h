@@ -351,7 +351,7 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 			return turned;
 	}
 	if (worth_noting(skb, &packet, &found))
-		note_words(skb, &packet, &key, now, found.kept);
+		note_words(skb, &packet, &key, now, &found);
 	if (packet.protocol == IPPROTO_UDP) {
 		found.flow->remote = packet.dest;
 		found.flow->remote_port = packet.dest_port;

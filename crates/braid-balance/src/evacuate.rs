@@ -10,7 +10,7 @@ use braid_packet::build::{self, End, flags};
 use serde::Serialize;
 
 use crate::inject::Injector;
-use crate::layout::{FlowValue, Tuple, WordsValue, socket_address};
+use crate::layout::{FlowValue, LastWordsValue, Tuple, WordsValue, socket_address};
 use crate::shared::{
     FAMILY_V4, FAMILY_V6, FLOW_LEAVES, FLOW_TOLD, QUIC_PORT, STATE_CLOSING, STATE_NEW,
 };
@@ -34,7 +34,7 @@ pub struct Evacuated {
     pub tcp_told: usize,
     /// TCP connections that were being opened: their SYN was sent again by another uplink.
     pub tcp_moved: usize,
-    /// QUIC connections whose last packet was sent again by another uplink.
+    /// QUIC connections whose last packets were sent again by another uplink.
     pub quic_moved: usize,
     /// QUIC connections whose inside was told "port unreachable", as their server does not survive
     /// a move.
@@ -87,7 +87,7 @@ pub(crate) fn evacuate(
                 done.quic_told += 1;
             }
             UDP if is_quic(key) => {
-                done.quic_moved += usize::from(repeat(&tables.last_words, injector, key)?);
+                done.quic_moved += usize::from(repeat_words(&tables.last_words, injector, key)?);
             }
             _ => {}
         }
@@ -95,7 +95,7 @@ pub(crate) fn evacuate(
     let embryos = read::<FlowValue>("embryos", tables.embryos.forward_fd())?;
     let unanswered = |value: &FlowValue| u32::from(value.state) == STATE_NEW;
     for (key, value) in embryos.iter().filter(|flow| leaves(flow)) {
-        if !unanswered(value) || !repeat(&tables.questions, injector, key)? {
+        if !unanswered(value) || !repeat_question(&tables.questions, injector, key)? {
             continue;
         }
         match key.protocol {
@@ -222,19 +222,43 @@ fn end_quic(
         .map(drop)
 }
 
-/// Says a flow's last words again; the outbound program then moves the flow. `false`: there are
-/// none, or they are too old.
-fn repeat(
-    words: &HashMap<MapData, Tuple, WordsValue>,
+/// Says a flow's last words again, in the order in which they were said; the outbound program then
+/// moves the flow. `false`: there are none, or they are too old.
+fn repeat_words(
+    last: &HashMap<MapData, Tuple, LastWordsValue>,
     injector: &Injector,
     key: &Tuple,
 ) -> Result<bool, Error> {
-    let Some(words) = found(words.get(key, 0))? else {
+    let Some(last) = found(last.get(key, 0))? else {
         return Ok(false);
     };
+    let mut words: Vec<&WordsValue> = last.upon_hearing.iter().chain(&last.unasked).collect();
+    words.sort_by_key(|words| words.at);
+    let mut said = false;
+    for words in words {
+        said |= say(injector, words)?;
+    }
+    Ok(said)
+}
+
+/// Asks again what nobody has answered; as for last words.
+fn repeat_question(
+    questions: &HashMap<MapData, Tuple, WordsValue>,
+    injector: &Injector,
+    key: &Tuple,
+) -> Result<bool, Error> {
+    match found(questions.get(key, 0))? {
+        Some(words) => say(injector, &words),
+        None => Ok(false),
+    }
+}
+
+fn say(injector: &Injector, words: &WordsValue) -> Result<bool, Error> {
     let age = KernelTime::now().since(KernelTime::from_nanos(words.at));
     match words.bytes.get(..words.length as usize) {
-        Some(packet) if age < WORDS_STALE => injector.outwards(&summed(packet)),
+        Some(packet) if !packet.is_empty() && age < WORDS_STALE => {
+            injector.outwards(&summed(packet))
+        }
         _ => Ok(false),
     }
 }

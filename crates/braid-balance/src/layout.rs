@@ -145,6 +145,14 @@ pub(crate) struct WordsValue {
     pub bytes: [u8; LAST_WORDS as usize],
 }
 
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct LastWordsValue {
+    pub upon_hearing: [WordsValue; 2],
+    pub unasked: [WordsValue; 2],
+    pub heard: u64,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct Meta {
@@ -175,6 +183,7 @@ const _: () = {
     assert!(size_of::<FragmentKey>() == 40);
     assert!(size_of::<FragmentValue>() == 20);
     assert!(size_of::<WordsValue>() == 16 + LAST_WORDS as usize);
+    assert!(size_of::<LastWordsValue>() == 4 * size_of::<WordsValue>() + 8);
     assert!(size_of::<Meta>() == 40);
 };
 
@@ -199,6 +208,7 @@ plain_old_data!(
     FragmentKey,
     FragmentValue,
     WordsValue,
+    LastWordsValue,
     Meta
 );
 

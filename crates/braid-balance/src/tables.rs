@@ -9,8 +9,8 @@ use aya::Pod;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 
 use crate::layout::{
-    Address, FlowValue, FragmentKey, FragmentValue, LanDevice, Meta, Settings, SlotBank,
-    TrafficValue, Tuple, UplinkValue, WordsValue,
+    Address, FlowValue, FragmentKey, FragmentValue, LanDevice, LastWordsValue, Meta, Settings,
+    SlotBank, TrafficValue, Tuple, UplinkValue, WordsValue,
 };
 use crate::names::NameValue;
 use crate::pins::Pins;
@@ -73,7 +73,7 @@ pub(crate) struct Tables {
     pub kept: Pair,
     pub embryos: Pair,
     pub fragments: HashMap<MapData, FragmentKey, FragmentValue>,
-    pub last_words: HashMap<MapData, Tuple, WordsValue>,
+    pub last_words: HashMap<MapData, Tuple, LastWordsValue>,
     pub questions: HashMap<MapData, Tuple, WordsValue>,
 }
 

@@ -170,40 +170,44 @@ fn quic_that_only_listens_is_moved_and_late_answers_arrive() {
     }
 }
 
+/// Of many probes into the silence the last two are kept, and they push out no acknowledgement.
 #[test]
-fn quic_to_a_server_that_does_not_survive_is_refused() {
+fn what_was_said_upon_hearing_is_said_again_before_the_probes_that_followed() {
     let world = World::new();
-    world.serve();
-    world.offloads(false);
     let (mut datapath, _) = world.start(&world.options(HookKind::Auto));
     for from in [&world.host, &world.client] {
         for server in [SERVER_V4, SERVER_V6] {
             let server = SocketAddr::new(server, QUIC);
+            let pusher = Pusher::new(&world.inet, server);
             let socket = from.enter(|| udp_socket(server));
             socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
             socket.connect(server).expect("a route");
             socket.send(b"hello").expect("sent");
-            let mut bytes = [0; 100];
-            let length = socket.recv(&mut bytes).expect("an answer");
-            let seen = std::str::from_utf8(&bytes[..length]).expect("text");
-            let seen: SocketAddr = seen
-                .lines()
-                .next()
-                .and_then(|line| line.parse().ok())
-                .expect("an address");
-            let died = uplink_of(seen);
+            let (old, _) = pusher.hear();
+            for said in ["ack 1", "ack 2", "ack 3"] {
+                pusher.0.send_to(b"data", old).expect("sent");
+                assert_eq!(socket.recv(&mut [0; 9]).expect("data"), 4);
+                socket.send(said.as_bytes()).expect("sent");
+                assert_eq!(pusher.hear().1, said.as_bytes());
+            }
+            for probe in ["probe 1", "probe 2", "probe 3"] {
+                socket.send(probe.as_bytes()).expect("sent");
+                assert_eq!(pusher.hear().1, probe.as_bytes());
+            }
+
+            let died = uplink_of(old);
             bury(&world, &mut datapath, died);
             let id = UplinkId(u8::try_from(died).expect("small"));
-            let stubborn: IpAddr = server.ip();
-            let evacuate = || datapath.evacuate(id, true, |remote| remote != stubborn);
+            let evacuate = || datapath.evacuate(id, true, |_| true);
             let done = world.host.enter(evacuate).expect("evacuated");
-            assert_eq!((done.quic_told, done.quic_moved), (1, 0), "{done:?}");
-            let error = socket.recv(&mut bytes).expect_err("nobody is there");
-            assert_eq!(
-                error.kind(),
-                ErrorKind::ConnectionRefused,
-                "{server}: {error}"
-            );
+            assert_eq!(done.quic_moved, 1, "{done:?}");
+            for again in ["ack 2", "ack 3", "probe 2", "probe 3"] {
+                let (new, words) = pusher.hear();
+                assert_eq!(String::from_utf8_lossy(&words), again);
+                assert_eq!(uplink_of(new), 1 - died);
+            }
+            let ended = end_unanswered_moves(&world, &mut datapath);
+            assert_eq!(ended, [], "its client has said nothing new");
             datapath.set_uplinks(&world.uplinks()).expect("uplinks");
         }
     }
@@ -261,6 +265,45 @@ fn quic_that_has_moved_to_no_avail_is_told() {
             let error = socket.recv(&mut [0; 9]).expect_err("nobody is there");
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{server}");
             assert_eq!(end_unanswered_moves(&world, &mut datapath), []);
+            datapath.set_uplinks(&world.uplinks()).expect("uplinks");
+        }
+    }
+}
+
+#[test]
+fn quic_to_a_server_that_does_not_survive_is_refused() {
+    let world = World::new();
+    world.serve();
+    world.offloads(false);
+    let (mut datapath, _) = world.start(&world.options(HookKind::Auto));
+    for from in [&world.host, &world.client] {
+        for server in [SERVER_V4, SERVER_V6] {
+            let server = SocketAddr::new(server, QUIC);
+            let socket = from.enter(|| udp_socket(server));
+            socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
+            socket.connect(server).expect("a route");
+            socket.send(b"hello").expect("sent");
+            let mut bytes = [0; 100];
+            let length = socket.recv(&mut bytes).expect("an answer");
+            let seen = std::str::from_utf8(&bytes[..length]).expect("text");
+            let seen: SocketAddr = seen
+                .lines()
+                .next()
+                .and_then(|line| line.parse().ok())
+                .expect("an address");
+            let died = uplink_of(seen);
+            bury(&world, &mut datapath, died);
+            let id = UplinkId(u8::try_from(died).expect("small"));
+            let stubborn: IpAddr = server.ip();
+            let evacuate = || datapath.evacuate(id, true, |remote| remote != stubborn);
+            let done = world.host.enter(evacuate).expect("evacuated");
+            assert_eq!((done.quic_told, done.quic_moved), (1, 0), "{done:?}");
+            let error = socket.recv(&mut bytes).expect_err("nobody is there");
+            assert_eq!(
+                error.kind(),
+                ErrorKind::ConnectionRefused,
+                "{server}: {error}"
+            );
             datapath.set_uplinks(&world.uplinks()).expect("uplinks");
         }
     }
