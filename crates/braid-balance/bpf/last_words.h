@@ -34,8 +34,8 @@ static __always_inline int store_words(struct __sk_buff *skb, const struct packe
 	return bpf_skb_load_bytes(skb, packet->l3, words->bytes, length);
 }
 
-// Notes the packet, before its translation, in place of an older one. A reader may see half of it;
-// its checksum tells.
+// Notes the packet, before its translation, in place of an older one. A reader may see half of it,
+// which its checksum tells, unless a device was to complete that.
 static __noinline int note_words(struct __sk_buff *skb, const struct packet *packet,
 				 const struct tuple *key, __u64 now, const struct found *found)
 {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use aya::maps::{HashMap, MapData};
 use braid_core::{MAX_UPLINKS, UplinkId};
-use braid_packet::Packet;
 use braid_packet::build::{self, End, flags};
+use braid_packet::{Packet, checksum};
 use serde::Serialize;
 
 use crate::inject::Injector;
@@ -256,31 +256,39 @@ fn repeat_question(
 fn say(injector: &Injector, words: &WordsValue) -> Result<bool, Error> {
     let age = KernelTime::now().since(KernelTime::from_nanos(words.at));
     match words.bytes.get(..words.length as usize) {
-        Some(packet) if !packet.is_empty() && age < WORDS_STALE => {
-            injector.outwards(&summed(packet))
-        }
+        Some(packet) if age < WORDS_STALE => match summed(packet) {
+            Some(packet) => injector.outwards(&packet),
+            None => Ok(false),
+        },
         _ => Ok(false),
     }
 }
 
 /// The packet with its checksum complete: the program may have seen it before the device that was to
-/// complete it.
-fn summed(packet: &[u8]) -> Vec<u8> {
+/// complete it. `None`: its checksum is neither complete nor begun, so it was read while a program
+/// was writing another over it. Of a begun one that cannot be told; what QUIC has sealed, its server
+/// drops.
+fn summed(packet: &[u8]) -> Option<Vec<u8>> {
+    let headers = Packet::parse(packet).ok()?;
     let mut bytes = packet.to_vec();
-    let Ok(headers) = Packet::parse(packet) else {
-        return bytes;
-    };
-    if let (Some(at), Some(sum)) = (headers.checksum_offset(), headers.transport_checksum())
-        && bytes[at..at + 2] != [0, 0]
-    {
-        let sum = if sum == 0 { 0xffff } else { sum };
-        bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    if headers.checksums_hold() {
+        return Some(bytes);
     }
-    bytes
+    let (at, sum) = (headers.checksum_offset()?, headers.transport_checksum()?);
+    let ip = &headers.ip;
+    let empty = vec![0; headers.segment().len()];
+    let begun = !checksum::of_transport(ip.source, ip.dest, ip.protocol, &empty);
+    if !checksum::same(u16::from_be_bytes([bytes[at], bytes[at + 1]]), begun) {
+        return None;
+    }
+    let sum = if sum == 0 { 0xffff } else { sum };
+    bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    Some(bytes)
 }
 
-/// Changes a flow, unless it is gone or another one by now, as after a port was used again. What a program writes at the same moment may be lost: some
-/// counts, or a state that this change makes meaningless.
+/// Changes a flow, unless it is gone or another one by now, as after a port was used again. What a
+/// program writes at the same moment may be lost: some counts, or a state that this change makes
+/// meaningless.
 fn change(
     pair: &mut Pair,
     key: &Tuple,
@@ -320,4 +328,36 @@ fn near(key: &Tuple) -> End {
 fn far(key: &Tuple) -> End {
     let address = socket_address(key.far, key.far_port);
     (address.ip(), address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_completed_and_torn_ones_left_unsaid() {
+        for (near, far) in [
+            ("192.0.0.8", "192.0.2.80"),
+            ("64:ff9b:1:6272::8", "2001:db8:80::80"),
+        ] {
+            let [near, far] = [near, far].map(|ip| (ip.parse().expect("an address"), 443));
+            let whole = build::udp(near, far, b"the very last words");
+            assert_eq!(summed(&whole), Some(whole.clone()));
+
+            let at = whole.len() - b"the very last words".len() - 2;
+            let empty = vec![0; whole.len() + 2 - at + 4];
+            let mut begun = whole.clone();
+            let sum = !checksum::of_transport(near.0, far.0, UDP, &empty);
+            begun[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+            assert_eq!(summed(&begun), Some(whole.clone()), "as a device would");
+
+            for byte in at..whole.len() {
+                let mut torn = whole.clone();
+                torn[byte] ^= 1;
+                assert_eq!(summed(&torn), None, "byte {byte}");
+            }
+            assert_eq!(summed(&whole[..whole.len() - 9]), None);
+            assert_eq!(summed(&[]), None);
+        }
+    }
 }
