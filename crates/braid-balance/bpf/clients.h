@@ -4,8 +4,8 @@
 
 #include "parse.h"
 
-// Inner addresses that hold more than their share of the flow table, and IPv6 networks (/64, the rest
-// zero) that do: a host may use as many of its network's addresses as it likes.
+// Inner addresses that hold more than their share of the flow table, and IPv6 networks (/64, the
+// rest zero) that do: a host may use as many of its network's addresses as it likes.
 HASH_MAP(limited, BPF_MAP_TYPE_HASH, 0, MAX_LIMITED, struct address, __u32);
 
 static __always_inline int is_over_limit(const struct address *client)
