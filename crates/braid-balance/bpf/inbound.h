@@ -81,13 +81,39 @@ static __noinline int inbound_fragment(struct __sk_buff *skb, const struct packe
 	return leave(REASON_in_fragment, PASS);
 }
 
+static __always_inline enum socket_kind receiver_of(struct __sk_buff *skb,
+						    const struct packet *packet)
+{
+	struct tuple ends = {
+		.near = packet->dest,
+		.far = packet->source,
+		.near_port = packet->dest_port,
+		.far_port = packet->source_port,
+	};
+
+	return socket_of(skb, packet, &ends);
+}
+
+// Whether a datagram to a mapping that serves every remote is for a socket of the machine's that is
+// bound to the uplink's address: the kernel knows nothing of mappings when it gives a socket its
+// port. Asked only where the datagram is not from whom the mapping's inside has spoken to last.
+static __noinline int is_for_socket(struct __sk_buff *skb, const struct packet *packet,
+				    const struct flow *flow)
+{
+	if (!packet || !flow || packet->protocol != IPPROTO_UDP)
+		return 0;
+	if (flow->remote_port == packet->source_port &&
+	    same_address(&flow->remote, &packet->source))
+		return 0;
+	return receiver_of(skb, packet) == BOUND_SOCKET;
+}
+
 // Counts a packet to the machine's own address that belongs neither to a flow nor to a socket here.
 // Most of these are for forwarded and published ports, whose answers outbound_unclaimed() counts:
 // without both, such traffic would look as if nobody answered. What sockets here receive, the
 // probes' among them, says what they make of it themselves.
 static __noinline int note_unclaimed(struct __sk_buff *skb, const struct packet *packet)
 {
-	struct tuple ends = {};
 	struct uplink_counters *counters;
 	__u32 *known, id;
 
@@ -97,11 +123,7 @@ static __noinline int note_unclaimed(struct __sk_buff *skb, const struct packet 
 	if (!known)
 		return 0;
 	id = *known;
-	ends.near = packet->dest;
-	ends.far = packet->source;
-	ends.near_port = packet->dest_port;
-	ends.far_port = packet->source_port;
-	if (socket_in_the_way(skb, packet, &ends))
+	if (receiver_of(skb, packet) != NO_SOCKET)
 		return 0;
 	counters = bpf_map_lookup_elem(&traffic, &id);
 	if (counters) {
@@ -133,6 +155,8 @@ static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *
 	}
 
 	flow = answer.found.flow;
+	if (is_for_socket(skb, packet, flow))
+		return leave(REASON_in_no_flow, PASS);
 	note_received(skb, packet, flow, answer.late ? flow->came_from - 1 : flow->uplink, now);
 	rewrite.from = packet->dest;
 	rewrite.to = answer.key.near;

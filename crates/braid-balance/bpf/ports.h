@@ -57,10 +57,12 @@ __noinline int take_over(__u32 any)
 	return 0;
 }
 
-// Whether the machine itself has a socket for what would come back to this port. The sender's own
-// unconnected socket is found too; it is told from others by being bound to no address.
-static __always_inline int socket_in_the_way(struct __sk_buff *skb, const struct packet *packet,
-					     const struct tuple *reverse)
+enum socket_kind { NO_SOCKET, UNBOUND_SOCKET, BOUND_SOCKET };
+
+// The machine's own socket, if there is one, for what comes in with these ends, and whether it is
+// bound to an address.
+static __always_inline enum socket_kind
+socket_of(struct __sk_buff *skb, const struct packet *packet, const struct tuple *reverse)
 {
 	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *socket;
@@ -84,14 +86,24 @@ static __always_inline int socket_in_the_way(struct __sk_buff *skb, const struct
 	else if (packet->protocol == IPPROTO_UDP)
 		socket = bpf_sk_lookup_udp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	else
-		return 0;
+		return NO_SOCKET;
 	if (!socket)
-		return 0;
+		return NO_SOCKET;
 	bound = packet->family == FAMILY_V4 ? socket->src_ip4
 					    : socket->src_ip6[0] | socket->src_ip6[1] |
 						      socket->src_ip6[2] | socket->src_ip6[3];
 	bpf_sk_release(socket);
-	return skb->ingress_ifindex || bound;
+	return bound ? BOUND_SOCKET : UNBOUND_SOCKET;
+}
+
+// Whether the machine itself has a socket for what would come back to this port. The sender's own
+// unconnected socket is found too; it is told from others by being bound to no address.
+static __always_inline int socket_in_the_way(struct __sk_buff *skb, const struct packet *packet,
+					     const struct tuple *reverse)
+{
+	enum socket_kind found = socket_of(skb, packet, reverse);
+
+	return found == BOUND_SOCKET || (found && skb->ingress_ifindex);
 }
 
 static __always_inline int has_ports(__u8 protocol)

@@ -3,7 +3,7 @@
 mod support;
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use braid_balance::{FlowState, HookKind, Layer, Walk};
 use support::net::{Client, Namespace, ask, ask_with, serve, udp_socket};
@@ -294,6 +294,36 @@ fn what_comes_inside_a_vlan_is_left_to_its_device() {
             assert!(std::time::Instant::now() < deadline, "{counted}");
             std::thread::yield_now();
         }
+    }
+}
+
+/// The kernel gives a socket that is bound to an uplink's address any port that no other socket has:
+/// it knows nothing of mappings.
+#[test]
+fn a_socket_of_the_machine_is_answered_on_a_port_that_a_mapping_has() {
+    let world = World::new();
+    world.serve();
+    let (mut datapath, _) = world.start(&world.options(HookKind::Auto));
+    world.walk(&mut datapath, Walk::RoundRobin, &[0]);
+    for (family, server) in [SERVER_V4, SERVER_V6].into_iter().enumerate() {
+        let own = OUTSIDE[0][family];
+        let other: IpAddr = ["192.0.2.81", "2001:db8:80::81"][family]
+            .parse()
+            .expect("an address");
+        world.inet.ip(&format!("addr add {other} dev lo nodad"));
+        serve(&world.inet, other, PORT);
+        let (server, other) = (SocketAddr::new(server, PORT), SocketAddr::new(other, PORT));
+        let client = world.client.enter(|| udp_socket(server));
+        let outer = ask(&client, server).expect("an answer");
+        assert_eq!(outer.ip(), own);
+        let probe = world
+            .host
+            .enter(|| UdpSocket::bind(outer).expect("a port that no socket has"));
+        assert_eq!(ask(&probe, other).expect("an answer"), outer);
+        // The client's mapping is open to others all the same.
+        assert_eq!(ask(&client, server).expect("an answer"), outer);
+        drop(probe);
+        assert_eq!(ask(&client, other).expect("an answer"), outer);
     }
 }
 

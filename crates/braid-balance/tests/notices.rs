@@ -147,7 +147,7 @@ fn early_fragments_up_to_two_kibibytes_are_held() {
 fn later_piece(packet: &[u8], start: u16, bytes: u16) -> Vec<u8> {
     let mut piece = packet[..20].to_vec();
     piece[2..4].copy_from_slice(&(20 + bytes).to_be_bytes());
-    piece[6..8].copy_from_slice(&(start / 8 | 1 << 13).to_be_bytes());
+    piece[6..8].copy_from_slice(&((start / 8) | (1 << 13)).to_be_bytes());
     piece[10..12].fill(0);
     let sum = checksum::of(&piece);
     piece[10..12].copy_from_slice(&sum.to_be_bytes());
