@@ -46,6 +46,8 @@ fn main() {
         );
         let stranger = build::tcp((server, 9), (inner, 9), ACK, b"");
         measure(&probe, &format!("inbound, not ours {word}"), 1, &stranger);
+        let published = build::tcp((server, 9), (OUTSIDE[1][family], 9), ACK, b"");
+        measure(&probe, &format!("inbound, published {word}"), 1, &published);
     }
     for rules in [0, 1, 32, MAX_RULES] {
         open(&probe, rules);
@@ -83,12 +85,12 @@ fn open(probe: &Probe, rules: usize) {
     report(&format!("outbound, new, {rules} rules"), times.collect());
 }
 
-/// Empties the list of the uplinks' own addresses.
+/// Takes the addresses that flows have here off the list of the uplinks' own.
 fn disown(probe: &Probe) {
     let path = probe.world.pin_dir().join("datapath/maps/own_addresses");
     let map = Map::from_map_data(MapData::from_pin(path).expect("pinned")).expect("a map");
     let mut own: HashMap<_, [u8; 16], u32> = HashMap::try_from(map).expect("a hash map");
-    for address in OUTSIDE.as_flattened() {
+    for address in OUTSIDE[0] {
         let octets = match address {
             IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
             IpAddr::V6(address) => address.octets(),

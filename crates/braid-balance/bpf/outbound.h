@@ -177,7 +177,6 @@ __noinline int clear_way(__u64 now)
 
 	if (!work)
 		return 0;
-	work->moves = 0;
 	found = find(&work->key);
 	if (!found.flow)
 		return 0;
@@ -203,7 +202,7 @@ static __always_inline int find_or_open(struct __sk_buff *skb, const struct pack
 					struct uplink **uplink)
 {
 	struct workbench *work;
-	int reason;
+	int reason, known = 0;
 
 	*found = find(key);
 	if (found->flow) {
@@ -212,13 +211,15 @@ static __always_inline int find_or_open(struct __sk_buff *skb, const struct pack
 		    (found->kept || !keep_pair(key, found->flow)))
 			return REASON_out_flow;
 		found->flow = NULL;
+		known = 1;
 	}
 	work = workbench();
 	if (!work)
 		return REASON_out_table_failed;
 	work->packet = *packet;
 	work->key = *key;
-	reason = clear_way(now) ? REASON_out_flow : open_flow(skb, now);
+	work->moves = 0;
+	reason = known && clear_way(now) ? REASON_out_flow : open_flow(skb, now);
 	if (reason != REASON_out_flow && reason != REASON_out_new && reason != REASON_tcp_midstream)
 		return reason;
 	*found = find(key);
