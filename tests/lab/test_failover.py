@@ -28,18 +28,28 @@ def series(*qualities: bool) -> list[Attempt]:
     ("qualities", "since", "seconds"),
     [
         ((True, True, True, True), 0.5, 0.0),
-        ((True, False, True, True), 0.5, 1.5),
+        # One of them took 3 s instead of 0.1.
+        ((True, False, True, True), 0.5, 2.9),
+        # No new one was good for longer than any of them took.
         ((True, False, True, False, True), 0.5, 3.5),
         # What began before the event is not about new connections.
-        ((False, True, True, True), 0.5, 0.0),
+        ((False, True, True, True), 0.5, 0.1),
         # It never got well: as long as anybody looked.
-        ((True, True, False, False), 0.5, 2.5),
+        ((True, True, False, False, False, False), 0.5, 4.5),
     ],
 )
-def test_an_outage_ends_with_the_last_bad_connection(
+def test_an_outage_is_the_longest_wait_and_lasts_until_connections_are_good(
     qualities: tuple[bool, ...], since: float, seconds: float
 ) -> None:
     assert outage(series(*qualities), since) == pytest.approx(seconds)
+
+
+def test_a_wait_that_ends_soon_is_an_outage_too_and_each_uplink_has_its_usual_time() -> None:
+    usual = [Attempt(1, 0.0, 0.04, "dsl"), Attempt(2, 0.1, 0.16, "lte"), Attempt(3, 0.2, 0.04, "dsl")]
+    # Begun on the one that died, answered by the other; the last is as quick as ever.
+    after = [Attempt(4, 0.3, 0.46, "lte"), Attempt(5, 0.5, 0.26, "lte"), Attempt(6, 0.8, 0.16, "lte")]
+    assert outage([*usual, *after], 0.25) == pytest.approx(0.3)
+    assert all(each.good for each in after)
 
 
 def test_connections_under_way_count_once_they_take_too_long() -> None:

@@ -53,15 +53,31 @@ def attempts(output: str, now: float) -> list[Attempt]:
 
 
 def outage(attempts: Sequence[Attempt], since: float) -> float:
-    """Return for how long after `since` new connections were not all good, in seconds.
+    """Return what an event at `since` cost people who began to connect after it, in seconds.
 
-    It ends where the first good one begins after the last bad one; with none after it, where the last one begins.
+    That is the longest that one of them waited beyond what is usual: what nine of ten earlier connections by the
+    uplink that answered in the end stayed within. Who begins right after a line has died waits until somebody has
+    noticed and something is done about it, so this is how long new connections were stuck, also where they succeed
+    at last.
+
+    Where connections were not good at all (an error, or longer than any that lost no packet), it is at least the time
+    from `since` until the first good one begins after the last bad one; with none after it, until the last one.
     """
     later = sorted((each for each in attempts if each.at >= since), key=lambda each: each.at)
+    usual = _usual([each for each in attempts if each.at < since])
+    waits = [each.seconds - usual.get(each.via, 0.0) for each in later if each.seconds is not None]
     bad = [place for place, each in enumerate(later) if not each.good]
-    if not bad:
-        return 0.0
-    return later[min(bad[-1] + 1, len(later) - 1)].at - since
+    stuck = later[min(bad[-1] + 1, len(later) - 1)].at - since if bad else 0.0
+    return max(stuck, *waits, 0.0)
+
+
+def _usual(before: Sequence[Attempt]) -> dict[str | None, float]:
+    """Return how long good connections take by each address at which servers see us."""
+    taken: dict[str | None, list[float]] = {}
+    for each in before:
+        if each.good and each.seconds is not None:
+            taken.setdefault(each.via, []).append(each.seconds)
+    return {via: sorted(seconds)[9 * (len(seconds) - 1) // 10] for via, seconds in taken.items()}
 
 
 async def attempt(begun: Attempt, address: str) -> Attempt:
