@@ -20,7 +20,7 @@ pub struct Options {
     /// Attach although another party's program sits on the hook; ours then runs first and hands on
     /// what is not ours. `false`: refuse, naming it.
     pub coexist: bool,
-    /// Most established flows at once, at least 1. One takes 336 bytes of kernel memory when in use,
+    /// Most established flows at once, at least 1. One takes 360 bytes of kernel memory when in use,
     /// nothing before.
     pub max_flows: u32,
     /// Most embryonic flows (no answer seen yet) at once, at least 1; the least recently used one
