@@ -16,8 +16,9 @@ from typing import Literal
 
 from braid_lab.load.download3 import Downloaded
 from braid_lab.load.fresh import PATIENCE_SECONDS, PROMPT_SECONDS, Attempt, attempts, outage
+from braid_lab.net.links import Line
 from braid_lab.net.namespace import Namespace
-from braid_lab.net.topology import Topology, Uplink
+from braid_lab.net.topology import Topology, Uplink, UplinkSpec
 from braid_lab.net.trouble import black_hole, unplugged
 from braid_lab.observe import ask_tcp
 from braid_lab.process import LabError, Process, wait_until
@@ -45,8 +46,15 @@ CALM_SECONDS = 0.6
 #: Open connections of each kind; every other one is on the uplink that dies.
 HELD = 4
 
-#: A download of two to three seconds; the black hole comes when a tenth of it is there.
-DOWNLOAD_BYTES = 5_000_000
+#: A DSL and an LTE line. Slow ones, because the lab's QUIC ends are Python and several run at once: one that lags
+#: behind its line reads the packets that move a connection as late as all others, and that would be measured instead.
+UPLINKS = (
+    UplinkSpec("dsl", Line(rate="8Mbit/s", delay="15ms", queue="250ms")),
+    UplinkSpec("lte", Line(rate="10Mbit/s", delay="40ms", queue="250ms")),
+)
+
+#: A download of two seconds; the black hole comes when a tenth of it is there.
+DOWNLOAD_BYTES = 2_000_000
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from braid_lab.experiments.balance import dying, patience
 from braid_lab.experiments.balance.dying import Place, PlaceName
 from braid_lab.load.download3 import Downloaded
 from braid_lab.net.topology import UplinkSpec, network
-from braid_lab.workbench import DEMO_UPLINKS, serve
+from braid_lab.workbench import serve
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ def failover(run: Run) -> None:
                     borne[name] = watching.enter_context(patience.watched(place))
             end = time.monotonic() + plan.watch_seconds
             with run.step("build a host and a gateway whose uplinks will die"):
-                dying_at = [_place(stack, name, DEMO_UPLINKS, "http1", "http3") for name in PLACES]
+                dying_at = [_place(stack, name, dying.UPLINKS, "http1", "http3") for name in PLACES]
             with ThreadPoolExecutor(max_workers=len(PLACES)) as pool:
                 _trials(run, pool, dying_at, cases, plan, end)
             _record_deaths(run, cases)
