@@ -11,6 +11,8 @@
 mod config;
 mod control;
 mod drive;
+mod frames;
+mod handshake;
 mod names;
 mod options;
 mod packet;
@@ -22,6 +24,8 @@ mod uplinks;
 
 pub use config::config;
 pub use control::control;
+pub use frames::frames;
+pub use handshake::handshake;
 pub use names::names;
 pub use options::options;
 pub use packet::packet;
@@ -35,9 +39,11 @@ pub use uplinks::uplinks;
 pub type Target = fn(&[u8]);
 
 /// Every target by name, which is also the name of its corpus directory and of its fuzzer.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 12] = [
     ("config", config),
     ("control", control),
+    ("frames", frames),
+    ("handshake", handshake),
     ("names", names),
     ("options", options),
     ("packet", packet),

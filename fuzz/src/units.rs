@@ -3,7 +3,7 @@
 use std::fmt::{Debug, Display};
 
 use braid_core::units::{UnitError, duration};
-use braid_core::{Bytes, Rate, Share};
+use braid_core::{Bytes, Frequency, Rate, Share};
 
 /// What is accepted displays as a text that is read back as the same value, and what is refused
 /// quotes what was written.
@@ -14,6 +14,7 @@ pub fn units(data: &[u8]) {
     check(text, str::parse::<Rate>, Rate::to_string);
     check(text, str::parse::<Bytes>, Bytes::to_string);
     check(text, str::parse::<Share>, Share::to_string);
+    check(text, str::parse::<Frequency>, Frequency::to_string);
     check(text, duration::parse, |span| {
         duration::display(*span).to_string()
     });

@@ -1,15 +1,30 @@
 //! Braid's decisions, pure.
 //!
-//! In: weights, rates, sizes and times as typed values. Out: tables and typed values.
+//! In: weights, rates, sizes, times and what was seen of packets, as typed values. Out: tables,
+//! predictions, choices and typed values. Packets themselves are moved through and never looked at.
 //!
 //! This crate must never open a socket, read a clock, draw a random number or iterate over an
 //! unordered collection: what it decides follows from its arguments alone, so that the same code
 //! runs on real packets, in simulations, under property tests and under a fuzzer.
 #![forbid(unsafe_code)]
 
+pub mod aqm;
+pub mod bond;
+pub mod estimate;
+mod link;
+pub mod liveness;
+pub mod outlook;
+pub mod pace;
+pub mod parity;
+pub mod repair;
+pub mod resequence;
+pub mod schedule;
 pub mod slots;
+mod time;
 pub mod units;
 mod uplink;
 
-pub use units::{Bytes, Rate, Share};
+pub use link::{LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, RelativeDelay, Stamp};
+pub use time::Time;
+pub use units::{Bytes, Frequency, Rate, Share};
 pub use uplink::{MAX_UPLINKS, UplinkId};

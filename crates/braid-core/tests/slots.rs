@@ -90,6 +90,27 @@ fn a_tiny_weight_still_gets_a_slot() {
     );
 }
 
+/// FNV-1a of a table, one byte a slot.
+fn digest(weights: &[u32]) -> u64 {
+    let weights = (0u8..).map(UplinkId).zip(weights.iter().copied());
+    let table = SlotTable::spread(&Weights::new(weights).unwrap());
+    table
+        .as_slice()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |value, uplink| {
+            (value ^ uplink.index() as u64).wrapping_mul(0x100_0000_01b3)
+        })
+}
+
+/// The fabric's controller writes tables of its own, in Python: `tests/sdn/test_shares.py` has the
+/// same digests.
+#[test]
+fn tables_that_fabric_edges_know_too() {
+    assert_eq!(digest(&[1, 1]), 0x4d9c_3ea8_9a59_3b25);
+    assert_eq!(digest(&[5, 3, 1]), 0x62d5_d5b9_a4ae_8ff4);
+    assert_eq!(digest(&[20_000, 1, 9_999, 333]), 0xe910_137b_9014_1921);
+}
+
 proptest! {
     #[test]
     fn proportions_are_exact(weights in any_weights()) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use braid_core::units::duration;
-use braid_core::{Bytes, Rate, Share};
+use braid_core::{Bytes, Frequency, Rate, Share};
 use proptest::prelude::*;
 
 fn rate_error(text: &str) -> String {
@@ -29,6 +29,8 @@ fn quantities_are_read_as_people_write_them() {
     assert_eq!(duration::parse("50 µs"), Ok(Duration::from_micros(50)));
     assert_eq!("1 %".parse::<Share>(), "0.01".parse());
     assert_eq!("100%".parse::<Share>(), "1".parse());
+    assert_eq!("8/s".parse(), Ok(Frequency::per_second(8)));
+    assert_eq!(Frequency::per_second(200).to_string(), "200 /s");
 }
 
 #[test]
@@ -53,6 +55,10 @@ fn refusals_say_what_would_be_right() {
     assert_eq!(
         rate_error("0.1 bit/s"),
         "\"0.1 bit/s\" is too fine: the smallest step of a rate is 1 bit/s"
+    );
+    assert_eq!(
+        "0.5 /s".parse::<Frequency>().unwrap_err().to_string(),
+        "\"0.5 /s\" is too fine: the smallest step of a frequency is 1 /s"
     );
     assert_eq!(
         "5".parse::<Share>().unwrap_err().to_string(),

@@ -24,9 +24,8 @@ pub mod queue;
 pub mod rate;
 mod rng;
 pub mod stats;
-pub mod time;
 pub mod trace;
 
+pub use braid_core::Time;
 pub use config::{Config, ConfigError, Settings};
 pub use link::{Fate, Link, Output};
-pub use time::Time;

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::codel::Codel;
+use crate::Time;
+use crate::codel;
 use crate::config::{Aqm, Config};
 use crate::delay::Line;
 use crate::loss::{Loss, Luck};
@@ -10,7 +11,6 @@ use crate::queue::{Fifo, Held};
 use crate::rate::Wire;
 use crate::rng::Rng;
 use crate::stats::{Count, Stats};
-use crate::time::Time;
 
 /// What became of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -75,7 +75,7 @@ pub struct Link<P> {
     config: Config,
     rng: Rng,
     loss: Loss,
-    codel: Codel,
+    codel: braid_core::aqm::Codel,
     queue: Fifo<P>,
     wire: Wire<Held<P>>,
     line: Line<P>,
@@ -91,7 +91,7 @@ impl<P> Link<P> {
         Link {
             rng: Rng::new(seed),
             loss: Loss::default(),
-            codel: Codel::default(),
+            codel: codel::controller(),
             queue: Fifo::new(config.queue, config.speed.mean()),
             wire: Wire::new(config.speed.clone()),
             line: Line::new(),
@@ -162,7 +162,7 @@ impl<P> Link<P> {
             self.wire.set_speed(now, config.speed.clone());
         }
         if config.aqm != self.config.aqm {
-            self.codel = Codel::default();
+            self.codel = codel::controller();
         }
         self.queue.set_limit(config.queue, config.speed.mean());
         self.config = config;
@@ -229,6 +229,7 @@ impl<P> Link<P> {
                 self.codel.pop(now, &mut self.queue, |mut held| {
                     held.started = now;
                     dropped.push_back(output(held, Fate::Codel, now));
+                    None
                 })
             }
         }

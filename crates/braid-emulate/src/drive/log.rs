@@ -5,8 +5,8 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::DriveError;
+use crate::Time;
 use crate::link::Output;
-use crate::time::Time;
 
 const HEADING: &str = "direction,number,bytes,arrived_ns,started_ns,due_ns,fate,written_ns";
 

@@ -1,23 +1,24 @@
-//! The emulator's time: nanoseconds since it started.
+//! Instants of one end's own clock.
 
 use std::ops::Add;
 use std::time::Duration;
 
-/// An instant, in nanoseconds since the emulator started. Traces begin at zero.
+/// An instant, in nanoseconds since an origin that the driver chose (its start, say). Instants of
+/// two machines cannot be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(u64);
 
 impl Time {
-    /// The start.
+    /// The origin.
     pub const ZERO: Time = Time(0);
 
-    /// So many nanoseconds after the start.
+    /// So many nanoseconds after the origin.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Time {
         Time(nanos)
     }
 
-    /// In nanoseconds since the start.
+    /// In nanoseconds since the origin.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
@@ -27,6 +28,15 @@ impl Time {
     #[must_use]
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// So long before this; the origin at the earliest.
+    #[must_use]
+    pub fn before(self, span: Duration) -> Time {
+        Time(
+            self.0
+                .saturating_sub(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)),
+        )
     }
 }
 

@@ -1,0 +1,9 @@
+//! The bonding tunnel: packets of one flow over all uplinks, through a far end of your own.
+//!
+//! [`proto`] is the protocol, pure: bytes, times and randomness go in as arguments, bytes and facts
+//! come out. It must never open a socket, read a clock or draw a random number, so that the same
+//! code runs on real packets, in a simulation in virtual time, under property tests and under the
+//! fuzzer. `docs/protocol.md` specifies what is on the wire.
+#![forbid(unsafe_code)]
+
+pub mod proto;

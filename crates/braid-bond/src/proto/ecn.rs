@@ -1,0 +1,76 @@
+//! Congestion marks in inner packets.
+//!
+//! The tunnel's own queue marks instead of dropping where the inner packet says that its ends
+//! understand (RFC 3168 §5); the mark is in the inner header, so it reaches them whatever happens to
+//! the outer one.
+
+use braid_packet::checksum;
+
+const ECN: u8 = 0b11;
+const NOT_ECT: u8 = 0b00;
+
+/// Marks an inner packet as having met congestion; says whether it could.
+pub fn mark(packet: &mut [u8]) -> bool {
+    match packet.first().map(|first| first >> 4) {
+        Some(4) if packet.len() >= 20 => mark_v4(packet),
+        Some(6) if packet.len() >= 40 => mark_v6(packet),
+        _ => false,
+    }
+}
+
+fn mark_v4(packet: &mut [u8]) -> bool {
+    if packet[1] & ECN == NOT_ECT {
+        return false;
+    }
+    let word = |packet: &[u8], at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
+    let before = word(packet, 0);
+    packet[1] |= ECN;
+    let sum = checksum::replace(word(packet, 10), before, word(packet, 0));
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    true
+}
+
+/// The traffic class is in the lower half of byte 0 and the upper of byte 1; its ECN is the latter's
+/// middle.
+fn mark_v6(packet: &mut [u8]) -> bool {
+    if packet[1] >> 4 & ECN == NOT_ECT {
+        return false;
+    }
+    packet[1] |= ECN << 4;
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_packet::{Packet, build};
+
+    fn packets(ecn: u8) -> [Vec<u8>; 2] {
+        let end = |address: &str| (address.parse().expect("an address"), 9);
+        let mut v4 = build::udp(end("192.0.2.1"), end("192.0.2.2"), b"payload");
+        v4[1] = ecn;
+        let sum = checksum::replace(
+            u16::from_be_bytes([v4[10], v4[11]]),
+            0x4500,
+            0x4500 | u16::from(ecn),
+        );
+        v4[10..12].copy_from_slice(&sum.to_be_bytes());
+        let mut v6 = build::udp(end("2001:db8::1"), end("2001:db8::2"), b"payload");
+        v6[1] = ecn << 4;
+        [v4, v6]
+    }
+
+    #[test]
+    fn what_can_be_marked_is_and_its_checksum_holds() {
+        for ecn in 0..4 {
+            for packet in packets(ecn) {
+                let mut marked = packet.clone();
+                assert_eq!(mark(&mut marked), ecn != 0, "{packet:02x?}");
+                let parsed = Packet::parse(&marked).expect("well formed");
+                assert!(parsed.checksums_hold(), "{ecn}");
+                assert_eq!(marked == packet, ecn == 0 || ecn == 3);
+            }
+        }
+        assert!(!mark(&mut []) && !mark(&mut [0x45, 3]) && !mark(&mut [0x10; 60]));
+    }
+}

@@ -1,0 +1,125 @@
+//! Which flow an inner packet belongs to, and how it wants to be treated.
+
+use braid_core::schedule::Class;
+use braid_packet::{Fragment, Ip, protocol};
+
+/// Expedited Forwarding (RFC 3246): voice.
+const DSCP_EF: u8 = 46;
+
+/// UDP ports of DNS: one small question, one small answer.
+const DNS: u16 = 53;
+
+/// A hash of what makes a flow: addresses, protocol and ports. Fragments of a packet hash without
+/// ports, so that they stay together; what cannot be read hashes to one flow.
+#[must_use]
+pub fn hash(packet: &[u8]) -> u32 {
+    let Ok(ip) = Ip::parse(packet) else {
+        return 0;
+    };
+    let mut hash = Fnv::new();
+    let addresses = match ip.source.is_ipv4() {
+        true => &packet[12..20],
+        false => &packet[8..40],
+    };
+    hash.write(addresses);
+    hash.write(&[ip.protocol]);
+    if ip.fragment == Fragment::Whole {
+        let ports = packet.get(ip.header..ip.header + 4);
+        let has_ports = matches!(ip.protocol, protocol::TCP | protocol::UDP);
+        hash.write(ports.filter(|_| has_ports).unwrap_or_default());
+    }
+    hash.finish()
+}
+
+/// How a packet is treated where no rule says otherwise: what is small and waits for an answer, or
+/// is marked as voice, is not made to wait for its turn.
+#[must_use]
+pub fn class(packet: &[u8]) -> Class {
+    let Ok(ip) = Ip::parse(packet) else {
+        return Class::Ordered;
+    };
+    let traffic_class = match ip.source.is_ipv4() {
+        true => packet[1],
+        false => packet[0] << 4 | packet[1] >> 4,
+    };
+    let ports = packet.get(ip.header..ip.header + 4);
+    let is_dns = ip.protocol == protocol::UDP
+        && ip.fragment == Fragment::Whole
+        && ports.is_some_and(|ports| {
+            let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
+            port(0) == DNS || port(2) == DNS
+        });
+    let is_icmp = matches!(ip.protocol, protocol::ICMP | protocol::ICMPV6);
+    if traffic_class >> 2 == DSCP_EF || is_dns || is_icmp {
+        Class::Unordered
+    } else {
+        Class::Ordered
+    }
+}
+
+/// FNV-1a of 64 bits, folded: quick for a few bytes. An inner sender that finds collisions only
+/// makes its own flows share a turn.
+struct Fnv(u64);
+
+impl Fnv {
+    fn new() -> Self {
+        Fnv(0xcbf2_9ce4_8422_2325)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn finish(&self) -> u32 {
+        (self.0 ^ self.0 >> 32) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use braid_packet::build;
+
+    fn end(address: &str, port: u16) -> build::End {
+        (address.parse().expect("an address"), port)
+    }
+
+    #[test]
+    fn flows_are_told_apart_and_their_packets_kept_together() {
+        let dest = end("192.0.2.1", 443);
+        let flows: BTreeSet<_> = (0..1000)
+            .map(|port| hash(&build::tcp(end("10.0.0.1", port), dest, 0, b"")) % 256)
+            .collect();
+        assert!(flows.len() > 240, "{} lanes of 256", flows.len());
+        let (a, b) = (end("10.0.0.1", 1), end("2001:db8::1", 1));
+        let v6 = end("2001:db8::2", 443);
+        assert_eq!(
+            hash(&build::udp(a, dest, b"a")),
+            hash(&build::udp(a, dest, b"other"))
+        );
+        assert_eq!(
+            hash(&build::udp(b, v6, b"a")),
+            hash(&build::udp(b, v6, b"other"))
+        );
+        assert_eq!((hash(&[]), hash(&[0x45; 3])), (0, 0));
+    }
+
+    #[test]
+    fn questions_and_voice_do_not_wait() {
+        let (a, b) = (end("10.0.0.1", 1000), end("192.0.2.1", 53));
+        assert_eq!(class(&build::udp(a, b, b"?")), Class::Unordered);
+        assert_eq!(class(&build::udp(b, a, b"!")), Class::Unordered);
+        assert_eq!(class(&build::tcp(a, b, 0, b"")), Class::Ordered);
+        let ping = build::icmp(a.0, b.0, 8, 0, 1, b"");
+        assert_eq!(class(&ping), Class::Unordered);
+        let mut voice = build::udp(a, end("192.0.2.1", 4000), b"");
+        assert_eq!(class(&voice), Class::Ordered);
+        voice[1] = 46 << 2;
+        assert_eq!(class(&voice), Class::Unordered);
+        assert_eq!(class(&[0x60, 0xb8, 0]), Class::Ordered);
+    }
+}

@@ -1,0 +1,146 @@
+//! DATA: an inner packet, or a part of one.
+//!
+//! ```text
+//! type    1 L P E cc K 0     L length present · P a part · E the last part · cc class ·
+//!                            K this is a copy
+//! lane    8
+//! number  24                 lane sequence number, lowest 24 bits
+//! offset  16                 if P: where in the packet the content begins
+//! length  varint             if L; without it the frame ends with the packet
+//! content
+//! ```
+//! Five bytes for a full packet. The parts of a packet share its number: what is lost and repaired is
+//! the packet. They say where they begin rather than which they are, since a copy over another link
+//! may be cut elsewhere.
+
+use super::{FrameError, append_u24, kind};
+use crate::proto::reader::Reader;
+use crate::proto::varint;
+
+const LENGTH: u8 = 0x40;
+const PART: u8 = 0x20;
+const LAST: u8 = 0x10;
+const CLASS_SHIFT: u8 = 2;
+const COPY: u8 = 0x02;
+const RESERVED: u8 = 0x01;
+
+/// How a flow wants to be treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// In order within its lane, over all links: the default.
+    Ordered = 0,
+    /// As it comes, by the link of least delay: real-time flows that tolerate reordering.
+    Unordered = 1,
+    /// A copy over each of two links; the first to arrive counts.
+    Redundant = 2,
+    /// In order, on one link while that suffices: small flows.
+    Pinned = 3,
+}
+
+impl Class {
+    /// Every class, in the order of their codes.
+    pub const ALL: [Class; 4] = [
+        Class::Ordered,
+        Class::Unordered,
+        Class::Redundant,
+        Class::Pinned,
+    ];
+}
+
+/// Which part of a packet a frame carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Where in the packet it begins, bytes.
+    pub offset: u16,
+    /// Whether none follows.
+    pub last: bool,
+}
+
+/// An inner packet, or a part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Data<'a> {
+    /// How the flow wants to be treated.
+    pub class: Class,
+    /// Whether it was sent before: a repair, or the second of a redundant pair.
+    pub copy: bool,
+    /// Whether the frame says its own length; without, it is the last of its packet.
+    pub has_length: bool,
+    /// The lane that the flow is hashed onto.
+    pub lane: u8,
+    /// The lowest 24 bits of the lane sequence number; the upper eight are zero.
+    pub number: u32,
+    /// Which part this is; none if it is all.
+    pub part: Option<Part>,
+    /// The bytes, at least one.
+    pub content: &'a [u8],
+}
+
+impl<'a> Data<'a> {
+    /// Reads what follows the type byte `kind`.
+    pub(super) fn parse(kind: u8, reader: &mut Reader<'a>) -> Result<Self, FrameError> {
+        if kind & RESERVED != 0 || kind & (PART | LAST) == LAST {
+            return Err(FrameError::Range);
+        }
+        let lane = reader.u8()?;
+        let number = reader.u24()?;
+        let part = match kind & PART {
+            0 => None,
+            _ => Some(reader.u16()?),
+        };
+        let has_length = kind & LENGTH != 0;
+        let content = if has_length {
+            let length = varint::parse_u32(reader)?;
+            reader.take(length as usize)?
+        } else {
+            reader.take_rest()
+        };
+        if content.is_empty() {
+            return Err(FrameError::Truncated);
+        }
+        Ok(Data {
+            class: Class::ALL[usize::from(kind >> CLASS_SHIFT & 3)],
+            copy: kind & COPY != 0,
+            has_length,
+            lane,
+            number,
+            part: part.map(|offset| Part {
+                offset,
+                last: kind & LAST != 0,
+            }),
+            content,
+        })
+    }
+
+    /// Writes the frame.
+    pub fn append(&self, out: &mut Vec<u8>) {
+        let mut kind = kind::DATA | (self.class as u8) << CLASS_SHIFT;
+        kind |= if self.has_length { LENGTH } else { 0 };
+        kind |= if self.part.is_some() { PART } else { 0 };
+        kind |= if self.part.is_some_and(|part| part.last) {
+            LAST
+        } else {
+            0
+        };
+        kind |= if self.copy { COPY } else { 0 };
+        out.extend_from_slice(&[kind, self.lane]);
+        append_u24(self.number, out);
+        if let Some(part) = self.part {
+            out.extend_from_slice(&part.offset.to_be_bytes());
+        }
+        if self.has_length {
+            varint::append(self.content.len() as u64, out);
+        }
+        out.extend_from_slice(self.content);
+    }
+
+    /// Bytes before a content of `length` bytes.
+    #[must_use]
+    pub const fn header_size(has_length: bool, is_part: bool, length: usize) -> usize {
+        let length = if has_length {
+            varint::size_of(length as u64)
+        } else {
+            0
+        };
+        5 + 2 * is_part as usize + length
+    }
+}

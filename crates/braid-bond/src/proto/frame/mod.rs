@@ -1,0 +1,208 @@
+//! What a data packet carries: frames, one file each.
+//!
+//! Every frame has `parse` and `append`, which are inverses: a frame has exactly one encoding, and
+//! what has another is refused. Parsing borrows from the packet and allocates nothing; appending
+//! writes into a buffer that its owner reuses.
+//!
+//! The type byte is the frame's first. 0x80 and above is [`Data`], whose flags are in the type
+//! byte itself, because its header is paid for on every packet. 0x00–0x3f are the frames of this
+//! version; 0x40–0x7f are for frames that later versions add: they carry their length, and who
+//! does not know them skips them.
+
+mod close;
+mod data;
+mod flush;
+mod nack;
+mod padding;
+mod parity;
+mod path;
+mod ping;
+mod report;
+
+pub use close::{Close, Reason};
+pub use data::{Class, Data, Part};
+pub use flush::Flush;
+pub use nack::{Nack, Range, Ranges};
+pub use padding::Padding;
+pub use parity::Parity;
+pub use path::{Challenge, PathResponse, TOKEN};
+pub use ping::{Ping, Pong};
+pub use report::{Entries, Entry, Report};
+
+use super::reader::Reader;
+use super::varint;
+
+/// A frame that cannot be read. The packet that carries it is authentic, so its sender is at fault
+/// or of another version; the rest of the packet is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The packet ends before the frame does.
+    #[error("frame is cut short")]
+    Truncated,
+    /// A number in more bytes than it needs.
+    #[error("number in more bytes than it needs")]
+    Overlong,
+    /// A number or flag that this frame cannot have.
+    #[error("value out of its range")]
+    Range,
+    /// A frame type of which this version knows neither meaning nor length.
+    #[error("unknown frame type {0:#04x}")]
+    Type(u8),
+}
+
+/// Type bytes below [`Data`]'s.
+pub(crate) mod kind {
+    pub const PADDING: u8 = 0x00;
+    pub const PING: u8 = 0x01;
+    pub const PONG: u8 = 0x02;
+    pub const REPORT: u8 = 0x03;
+    pub const FLUSH: u8 = 0x04;
+    pub const NACK: u8 = 0x05;
+    pub const PARITY: u8 = 0x06;
+    pub const PATH_CHALLENGE: u8 = 0x07;
+    pub const PATH_RESPONSE: u8 = 0x08;
+    pub const CLOSE: u8 = 0x09;
+    /// First of the frames that carry their length, so that older versions can skip them.
+    pub const SKIPPABLE: u8 = 0x40;
+    /// First of the data frames' type bytes.
+    pub const DATA: u8 = 0x80;
+}
+
+/// One frame of a received packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame<'a> {
+    /// An inner packet or a part of one.
+    Data(Data<'a>),
+    /// What arrived, per link.
+    Report(Report<'a>),
+    /// Please answer.
+    Ping(Ping),
+    /// The answer.
+    Pong(Pong),
+    /// How far a lane has been sent.
+    Flush(Flush),
+    /// What is missing.
+    Nack(Nack<'a>),
+    /// Redundancy over several data frames.
+    Parity(Parity<'a>),
+    /// Show that you receive at this address.
+    PathChallenge(Challenge),
+    /// I do.
+    PathResponse(PathResponse),
+    /// Bytes without meaning.
+    Padding(Padding),
+    /// The session ends.
+    Close(Close),
+    /// A frame of a later version.
+    Unknown {
+        /// Its type byte, 0x40–0x7f.
+        kind: u8,
+        /// What it carries.
+        content: &'a [u8],
+    },
+}
+
+impl<'a> Frame<'a> {
+    /// Whether its packet makes the far end report. What only answers does not, or two idle ends
+    /// would answer each other's answers for ever.
+    #[must_use]
+    pub fn elicits(&self) -> bool {
+        match self {
+            Frame::Data(_) | Frame::Parity(_) | Frame::PathChallenge(_) => true,
+            Frame::Ping(ping) => ping.token == 0,
+            Frame::Report(_)
+            | Frame::Pong(_)
+            | Frame::Flush(_)
+            | Frame::Nack(_)
+            | Frame::PathResponse(_)
+            | Frame::Padding(_)
+            | Frame::Close(_)
+            | Frame::Unknown { .. } => false,
+        }
+    }
+
+    /// Reads the frame at the cursor.
+    ///
+    /// # Errors
+    /// Any [`FrameError`]; the cursor is then somewhere inside the frame.
+    pub fn parse(reader: &mut Reader<'a>) -> Result<Self, FrameError> {
+        let kind = reader.u8()?;
+        Ok(match kind {
+            kind::PADDING => Frame::Padding(Padding::parse(reader)),
+            kind::PING => Frame::Ping(Ping::parse(reader)?),
+            kind::PONG => Frame::Pong(Pong::parse(reader)?),
+            kind::REPORT => Frame::Report(Report::parse(reader)?),
+            kind::FLUSH => Frame::Flush(Flush::parse(reader)?),
+            kind::NACK => Frame::Nack(Nack::parse(reader)?),
+            kind::PARITY => Frame::Parity(Parity::parse(reader)?),
+            kind::PATH_CHALLENGE => Frame::PathChallenge(Challenge::parse(reader)?),
+            kind::PATH_RESPONSE => Frame::PathResponse(PathResponse::parse(reader)?),
+            kind::CLOSE => Frame::Close(Close::parse(reader)?),
+            kind::DATA.. => Frame::Data(Data::parse(kind, reader)?),
+            kind::SKIPPABLE.. => {
+                let size = varint::parse_u32(reader)?;
+                let content = reader.take(size as usize)?;
+                Frame::Unknown { kind, content }
+            }
+            _ => return Err(FrameError::Type(kind)),
+        })
+    }
+
+    /// Writes the frame at the end of `out`. A [`Data`] frame without length must be the last.
+    pub fn append(&self, out: &mut Vec<u8>) {
+        match self {
+            Frame::Data(frame) => frame.append(out),
+            Frame::Report(frame) => frame.append(out),
+            Frame::Ping(frame) => frame.append(out),
+            Frame::Pong(frame) => frame.append(out),
+            Frame::Flush(frame) => frame.append(out),
+            Frame::Nack(frame) => frame.append(out),
+            Frame::Parity(frame) => frame.append(out),
+            Frame::PathChallenge(frame) => frame.append(out),
+            Frame::PathResponse(frame) => frame.append(out),
+            Frame::Padding(frame) => frame.append(out),
+            Frame::Close(frame) => frame.append(out),
+            Frame::Unknown { kind, content } => {
+                out.push(*kind);
+                varint::append(content.len() as u64, out);
+                out.extend_from_slice(content);
+            }
+        }
+    }
+}
+
+/// The frames of an opened packet, in order; ends after the first error.
+#[derive(Clone, Debug)]
+pub struct Frames<'a> {
+    reader: Reader<'a>,
+}
+
+impl<'a> Frames<'a> {
+    /// The frames in `plain`, the decrypted inside of a data packet.
+    #[must_use]
+    pub fn new(plain: &'a [u8]) -> Self {
+        Frames {
+            reader: Reader::new(plain),
+        }
+    }
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Result<Frame<'a>, FrameError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.reader.is_empty() {
+            return None;
+        }
+        let frame = Frame::parse(&mut self.reader);
+        if frame.is_err() {
+            self.reader.take_rest();
+        }
+        Some(frame)
+    }
+}
+
+/// Writes a number's lowest three bytes, big endian.
+pub(crate) fn append_u24(value: u32, out: &mut Vec<u8>) {
+    out.extend_from_slice(&value.to_be_bytes()[1..]);
+}

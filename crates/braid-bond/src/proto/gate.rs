@@ -1,0 +1,97 @@
+//! What a data packet must pass before anything in it is believed: its session must be ours, its
+//! link known, its number new, its seal right. In this order, cheapest first; only a packet that
+//! passes all changes anything.
+
+use super::packet::{Header, SessionIndex, expand_number};
+use super::reject::Reject;
+use super::replay::{Refused, Replay};
+use super::session::{Keyring, Which};
+use braid_core::{LinkId, MAX_LINKS, PacketNumber, Time};
+
+/// Keys and replay windows of one tunnel.
+#[derive(Debug, Default)]
+pub struct Gate {
+    /// The keys.
+    pub keys: Keyring,
+    /// Links whose packets pass, one bit each.
+    allowed: u32,
+    /// Made when something authentic comes on a link: a hub has many tunnels, most with few links.
+    windows: [Option<Replay>; MAX_LINKS],
+}
+
+/// A packet that passed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Opened<'a> {
+    /// The link it came on.
+    pub link: LinkId,
+    /// Its number on the link.
+    pub number: PacketNumber,
+    /// Whether its number is the highest so far: what it says about addresses counts.
+    pub newest: bool,
+    /// Whether it confirmed keys.
+    pub which: Which,
+    /// Stamp and frames.
+    pub plain: &'a [u8],
+}
+
+impl From<Refused> for Reject {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Seen => Reject::Seen,
+            Refused::Old => Reject::Old,
+        }
+    }
+}
+
+impl Gate {
+    /// Lets packets of a link pass from now on. A link that is known already keeps its window: one
+    /// that goes and comes back under the same keys must not accept anew what it has seen.
+    pub fn insert(&mut self, link: LinkId) {
+        self.allowed |= 1 << link.0;
+    }
+
+    /// Lets packets of a link pass no more; its window stays.
+    pub fn remove(&mut self, link: LinkId) {
+        self.allowed &= !(1 << link.0);
+    }
+
+    /// Forgets all keys and all that was seen: a session that does not go on begins at zero.
+    pub fn restart(&mut self) {
+        self.keys.clear();
+        self.windows = [const { None }; MAX_LINKS];
+    }
+
+    /// Opens a data packet in place.
+    ///
+    /// # Errors
+    /// Why it is refused; nothing has changed then, but the packet's own bytes.
+    pub fn open<'a>(
+        &mut self,
+        now: Time,
+        header: Header,
+        packet: &'a mut [u8],
+    ) -> Result<Opened<'a>, Reject> {
+        let index: SessionIndex = header.receiver;
+        let session = self.keys.receiving(now, index).ok_or(Reject::Session)?;
+        let link = header.link;
+        if self.allowed & 1 << link.0 == 0 {
+            return Err(Reject::Link);
+        }
+        let window = &mut self.windows[link.index()];
+        let next = window.as_ref().map_or(0, Replay::next);
+        let number = expand_number(header.number, next);
+        window.as_ref().map_or(Ok(()), |seen| seen.check(number))?;
+        let plain = session
+            .open(link, number, packet)
+            .map_err(|_| Reject::Forged)?;
+        window.get_or_insert_default().take(number)?;
+        let which = self.keys.handle_authentic(now, index);
+        Ok(Opened {
+            link,
+            number,
+            newest: number.0 >= next,
+            which,
+            plain,
+        })
+    }
+}

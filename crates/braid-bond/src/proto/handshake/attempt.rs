@@ -1,0 +1,219 @@
+//! The initiator's side of one handshake.
+
+use snow::HandshakeState;
+
+use super::cookie::CookieReply;
+use super::initiation::{Initiation, Payload};
+use super::mac::{MAC, MacKey};
+use super::response::{self, Response};
+use super::{Ciphers, HandshakeError, Identity, Options, Psk, PublicKey, RESET_TOKEN, noise};
+use crate::proto::entropy::Entropy;
+use crate::proto::packet::SessionIndex;
+use crate::proto::seal::Cipher;
+use crate::proto::session::{Role, Session};
+use braid_core::{LinkId, MAX_LINKS, Time};
+
+/// Answers that are computed on in vain before this attempt hears no more: a bound on what somebody
+/// who sees our packets can make us compute.
+const FORGERIES: u32 = 16;
+
+/// What the initiator says.
+#[derive(Clone, Debug)]
+pub struct Start {
+    /// By what the responder is to address us.
+    pub index: SessionIndex,
+    /// The responder's index of the session to go on with; none begins anew.
+    pub continues: Option<SessionIndex>,
+    /// µs since 1970; must be more than whatever was said before with this identity.
+    pub micros: u64,
+    /// What to seal data with.
+    pub ciphers: Ciphers,
+    /// Whatever else there is to say.
+    pub options: Options,
+}
+
+/// A handshake under way: message 1 is written, message 2 awaited.
+pub struct Attempt {
+    noise: HandshakeState,
+    /// Noise message 1, the same on all links and in all repetitions.
+    message: Vec<u8>,
+    ephemeral: [u8; 32],
+    peer: PublicKey,
+    to_peer: MacKey,
+    to_us: MacKey,
+    start: Start,
+    cookies: [Option<[u8; MAC]>; MAX_LINKS],
+    forgeries: u32,
+}
+
+impl std::fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Attempt")
+            .field("start", &self.start)
+            .finish()
+    }
+}
+
+/// What a cookie reply means for the attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CookieEffect {
+    /// Send message 1 on this link again; it now carries the cookie.
+    Retry(LinkId),
+    /// The responder has heard of a later time than ours: begin a new attempt with a time beyond
+    /// this one, µs since 1970.
+    ClockBehind(u64),
+}
+
+/// A handshake that succeeded.
+#[derive(Debug)]
+pub struct Established {
+    /// The session.
+    pub session: Session,
+    /// Whether the responder went on with the session that [`Start::continues`] named. If not,
+    /// numbers and lanes begin at zero.
+    pub continued: bool,
+    /// What the responder said.
+    pub options: Options,
+}
+
+impl Attempt {
+    /// Begins a handshake with the end that has the key `peer`.
+    #[must_use]
+    pub fn new(
+        own: &Identity,
+        peer: PublicKey,
+        psk: &Psk,
+        start: Start,
+        entropy: &mut Entropy,
+    ) -> Self {
+        let mut noise = noise::initiate(own, peer, entropy.bytes());
+        noise
+            .set_psk(2, &psk.0)
+            .expect("the pattern has a pre-shared key");
+        let payload = Payload {
+            micros: start.micros,
+            sender: start.index,
+            continues: start.continues,
+            ciphers: start.ciphers,
+            options: start.options.clone(),
+        };
+        let payload = payload.to_bytes();
+        let mut message = vec![0; payload.len() + 96];
+        let size = noise
+            .write_message(&payload, &mut message)
+            .expect("the message fits its buffer");
+        message.truncate(size);
+        let ephemeral = *message.first_chunk().expect("it begins with the key");
+        Attempt {
+            noise,
+            message,
+            ephemeral,
+            peer,
+            to_peer: MacKey::of(peer),
+            to_us: MacKey::of(own.public()),
+            start,
+            cookies: [None; MAX_LINKS],
+            forgeries: 0,
+        }
+    }
+
+    /// What it said.
+    #[must_use]
+    pub fn start(&self) -> &Start {
+        &self.start
+    }
+
+    /// Writes message 1 as it goes out on `link`.
+    pub fn append(&self, link: LinkId, out: &mut Vec<u8>) {
+        let from = out.len();
+        Initiation::append(link, &self.message, out);
+        let mac1 = self.to_peer.sign(&[&out[from..]]);
+        out.extend_from_slice(&mac1);
+        let mac2 = self.cookies[link.index()].map_or([0; MAC], |cookie| {
+            MacKey::secret(&cookie).sign(&[&out[from..]])
+        });
+        out.extend_from_slice(&mac2);
+    }
+
+    fn mac1(&self, link: LinkId) -> [u8; MAC] {
+        let mut datagram = Vec::with_capacity(self.message.len() + 3);
+        Initiation::append(link, &self.message, &mut datagram);
+        self.to_peer.sign(&[&datagram])
+    }
+
+    /// Takes a cookie reply.
+    ///
+    /// # Errors
+    /// If it does not answer this attempt's message.
+    pub fn handle_cookie(&mut self, datagram: &[u8]) -> Result<CookieEffect, HandshakeError> {
+        let link = CookieReply::link_of(datagram).ok_or(HandshakeError::Malformed)?;
+        let reply = CookieReply::open(datagram, self.peer, &self.mac1(link))?;
+        self.cookies[link.index()] = Some(reply.cookie);
+        if reply.floor >= self.start.micros {
+            Ok(CookieEffect::ClockBehind(reply.floor))
+        } else {
+            Ok(CookieEffect::Retry(link))
+        }
+    }
+
+    /// Takes message 2. Once this succeeded, the attempt is over.
+    ///
+    /// # Errors
+    /// If it does not answer this attempt, or not authentically. The attempt goes on then.
+    pub fn handle_response(
+        &mut self,
+        now: Time,
+        datagram: &[u8],
+    ) -> Result<Established, HandshakeError> {
+        let response = Response::parse(datagram)?;
+        let parts = [response.before_mac1, &self.ephemeral];
+        if response.receiver != self.start.index || !self.to_us.verify(&parts, response.mac1) {
+            return Err(HandshakeError::Mac);
+        }
+        if self.forgeries == FORGERIES {
+            return Err(HandshakeError::Forged);
+        }
+        let mut payload = vec![0; response.noise.len()];
+        let size = self
+            .noise
+            .read_message(response.noise, &mut payload)
+            .map_err(|_| {
+                self.forgeries += 1;
+                HandshakeError::Forged
+            })?;
+        let payload = response::Payload::parse(&payload[..size])?;
+        if self.start.ciphers.offered & payload.cipher.code() == 0 {
+            return Err(HandshakeError::Cipher);
+        }
+        let session = session(
+            now,
+            Role::Initiator,
+            (self.start.index, payload.sender),
+            payload.cipher,
+            &mut self.noise,
+            payload.reset,
+        );
+        Ok(Established {
+            session,
+            continued: payload.continued,
+            options: payload.options,
+        })
+    }
+}
+
+/// The session of a finished handshake. `indices` are ours and the other end's.
+pub(super) fn session(
+    now: Time,
+    role: Role,
+    indices: (SessionIndex, SessionIndex),
+    cipher: Cipher,
+    noise: &mut HandshakeState,
+    reset: [u8; RESET_TOKEN],
+) -> Session {
+    let (forth, back) = noise.dangerously_get_raw_split();
+    let (send, receive) = match role {
+        Role::Initiator => (forth, back),
+        Role::Responder => (back, forth),
+    };
+    Session::new(now, role, indices, cipher, (&send, &receive), reset)
+}

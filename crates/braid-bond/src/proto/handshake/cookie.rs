@@ -1,0 +1,165 @@
+//! The responder's answer to a message 1 that it does not want to compute on yet.
+//!
+//! ```text
+//! 0      3
+//! 1      link
+//! 2..17  salt
+//! 18..   sealed: cookie 16 · time 64; tag 16
+//! ```
+//! Sealed by ChaCha20-Poly1305 with a zero nonce, nothing associated, and the key
+//! HMAC-SHA256(SHA256("braid cookie" ‖ responder's public key), salt ‖ mac1 of the initiation):
+//! only who has seen the initiation can read or make one, and no key is used twice.
+//!
+//! The cookie is a MAC over the sender's address by a secret that changes every two minutes. An
+//! initiation that carries it has `mac2` keyed by it, and so proves that its sender receives at that
+//! address. The time is zero, or the one that the initiation was not later than: a machine without
+//! a clock of its own goes on from there.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+
+use super::mac::{MAC, MacKey};
+use super::{HandshakeError, PublicKey};
+use crate::proto::entropy::Entropy;
+use crate::proto::packet::{TAG, kind};
+use crate::proto::reader::Reader;
+use braid_core::{LinkId, MAX_LINKS, Time};
+
+/// A responder's secret is used for so long, and accepted for as long again.
+pub const COOKIE_LIFE: Duration = Duration::from_secs(120);
+
+const SALT: usize = 16;
+const PLAIN: usize = MAC + 8;
+const SIZE: usize = 2 + SALT + PLAIN + TAG;
+
+const _: () = assert!(SIZE <= super::INITIATION_MIN);
+
+/// What the responder wants first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CookieReply {
+    /// The link that the initiation named.
+    pub link: LinkId,
+    /// To key `mac2` with.
+    pub cookie: [u8; MAC],
+    /// µs since 1970 that the next initiation's time must exceed; zero if the time was fine.
+    pub floor: u64,
+}
+
+impl CookieReply {
+    /// Writes the datagram that answers the initiation with `mac1`.
+    pub(super) fn append(
+        &self,
+        responder: PublicKey,
+        mac1: &[u8; MAC],
+        salt: [u8; SALT],
+        out: &mut Vec<u8>,
+    ) {
+        let mut sealed = [0; PLAIN];
+        sealed[..MAC].copy_from_slice(&self.cookie);
+        sealed[MAC..].copy_from_slice(&self.floor.to_be_bytes());
+        let tag = key(responder, &salt, mac1)
+            .seal_in_place_separate_tag(zero(), Aad::empty(), &mut sealed)
+            .expect("it is far below the cipher's limit");
+        out.extend_from_slice(&[kind::COOKIE, self.link.0]);
+        out.extend_from_slice(&salt);
+        out.extend_from_slice(&sealed);
+        out.extend_from_slice(tag.as_ref());
+    }
+
+    /// The link that a datagram names, not believed yet.
+    #[must_use]
+    pub fn link_of(datagram: &[u8]) -> Option<LinkId> {
+        let link = *datagram.get(1)?;
+        (usize::from(link) < MAX_LINKS).then_some(LinkId(link))
+    }
+
+    /// Opens the datagram that answers the initiation with `mac1`.
+    ///
+    /// # Errors
+    /// [`HandshakeError::Malformed`], or [`HandshakeError::Forged`].
+    pub fn open(
+        datagram: &[u8],
+        responder: PublicKey,
+        mac1: &[u8; MAC],
+    ) -> Result<Self, HandshakeError> {
+        let datagram: &[u8; SIZE] = datagram.try_into().map_err(|_| HandshakeError::Malformed)?;
+        let link = Self::link_of(datagram).ok_or(HandshakeError::Malformed)?;
+        let mut salt = [0; SALT];
+        salt.copy_from_slice(&datagram[2..2 + SALT]);
+        let mut sealed = [0; PLAIN + TAG];
+        sealed.copy_from_slice(&datagram[2 + SALT..]);
+        let plain = key(responder, &salt, mac1)
+            .open_in_place(zero(), Aad::empty(), &mut sealed)
+            .map_err(|_| HandshakeError::Forged)?;
+        let mut reader = Reader::new(plain);
+        Ok(CookieReply {
+            link,
+            cookie: reader.array().map_err(|_| HandshakeError::Malformed)?,
+            floor: reader.u64().map_err(|_| HandshakeError::Malformed)?,
+        })
+    }
+}
+
+fn key(responder: PublicKey, salt: &[u8; SALT], mac1: &[u8; MAC]) -> LessSafeKey {
+    let secret = MacKey::of_cookies(responder).sign_whole(&[salt, mac1]);
+    let key = UnboundKey::new(&CHACHA20_POLY1305, &secret);
+    LessSafeKey::new(key.expect("the cipher has keys of 32 bytes"))
+}
+
+fn zero() -> Nonce {
+    Nonce::assume_unique_for_key([0; NONCE_LEN])
+}
+
+/// A responder's cookie secrets.
+#[derive(Debug)]
+pub(super) struct Jar {
+    current: MacKey,
+    previous: Option<MacKey>,
+    since: Time,
+}
+
+impl Jar {
+    pub fn new(now: Time, entropy: &mut Entropy) -> Self {
+        Jar {
+            current: MacKey::secret(&entropy.bytes::<32>()),
+            previous: None,
+            since: now,
+        }
+    }
+
+    /// Changes the secret if it is old enough.
+    pub fn turn(&mut self, now: Time, entropy: &mut Entropy) {
+        let age = now.since(self.since);
+        if age < COOKIE_LIFE {
+            return;
+        }
+        let fresh = MacKey::secret(&entropy.bytes::<32>());
+        let old = std::mem::replace(&mut self.current, fresh);
+        self.previous = (age < 2 * COOKIE_LIFE).then_some(old);
+        self.since = now;
+    }
+
+    /// The cookie of an address.
+    pub fn cookie(&self, from: SocketAddr) -> [u8; MAC] {
+        cookie(&self.current, from)
+    }
+
+    /// Whether `mac2` over `message` is keyed by a cookie of this address.
+    pub fn verify(&self, from: SocketAddr, message: &[u8], mac2: &[u8; MAC]) -> bool {
+        let secrets = [Some(&self.current), self.previous.as_ref()];
+        secrets.into_iter().flatten().any(|secret| {
+            let cookie = MacKey::secret(&cookie(secret, from));
+            cookie.verify(&[message], mac2)
+        })
+    }
+}
+
+fn cookie(secret: &MacKey, from: SocketAddr) -> [u8; MAC] {
+    let address = match from.ip() {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    };
+    secret.sign(&[&address.octets(), &from.port().to_be_bytes()])
+}

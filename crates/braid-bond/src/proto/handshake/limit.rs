@@ -1,0 +1,114 @@
+//! How much may be asked of us in a second, by all and by one.
+
+use std::net::IpAddr;
+
+use super::mac::MacKey;
+use crate::proto::entropy::Entropy;
+use braid_core::Time;
+
+/// What one address may ask for per second once it has proved itself.
+const PROVEN: Bucket = Bucket::new(10, 40);
+
+/// Addresses are hashed onto so many buckets; the hash is keyed, so nobody can aim.
+const SOURCES: usize = 1024;
+
+const NANOS: u64 = 1_000_000_000;
+
+/// So many per second, and so many at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bucket {
+    /// ns of waiting that one costs.
+    cost: u64,
+    /// Most ns of waiting that are saved up.
+    most: u64,
+    /// When it would have been empty: what has passed since is saved up.
+    empty: u64,
+}
+
+impl Bucket {
+    pub const fn new(per_second: u64, burst: u64) -> Self {
+        let cost = NANOS / per_second;
+        Bucket {
+            cost,
+            most: cost * burst,
+            empty: 0,
+        }
+    }
+
+    /// Takes one, if there is one.
+    pub fn take(&mut self, now: Time) -> bool {
+        // The origin of time is a burst ago, so that the first instants are not poorer.
+        let now = now.as_nanos().saturating_add(self.most);
+        self.empty = self.empty.max(now - self.most);
+        let enough = now >= self.empty + self.cost;
+        if enough {
+            self.empty += self.cost;
+        }
+        enough
+    }
+}
+
+/// A bucket for each address, or rather for each hash of one.
+#[derive(Debug)]
+pub(super) struct Sources {
+    secret: MacKey,
+    buckets: Box<[Bucket]>,
+}
+
+impl Sources {
+    pub fn new(entropy: &mut Entropy) -> Self {
+        Sources {
+            secret: MacKey::secret(&entropy.bytes::<32>()),
+            buckets: vec![PROVEN; SOURCES].into_boxed_slice(),
+        }
+    }
+
+    /// Takes one on this address's account; for IPv6, on its /64's.
+    pub fn take(&mut self, now: Time, from: IpAddr) -> bool {
+        let mut octets = match from {
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(address) => address.octets(),
+        };
+        if from.is_ipv6() {
+            octets[8..].fill(0);
+        }
+        let [a, b, ..] = self.secret.sign(&[&octets]);
+        let bucket = usize::from(u16::from_be_bytes([a, b])) % SOURCES;
+        self.buckets[bucket].take(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_bucket_gives_a_burst_and_then_its_rate() {
+        let mut bucket = Bucket::new(10, 4);
+        let given = |bucket: &mut Bucket, now| (0..100).filter(|_| bucket.take(now)).count();
+        assert_eq!(given(&mut bucket, Time::ZERO), 4);
+        let second = Time::ZERO + Duration::from_secs(1);
+        assert_eq!(given(&mut bucket, second), 4, "no more than a burst");
+        let later = second + Duration::from_millis(250);
+        assert_eq!(given(&mut bucket, later), 2);
+        assert_eq!(
+            given(&mut bucket, second),
+            0,
+            "time that goes back gives nothing"
+        );
+    }
+
+    #[test]
+    fn one_address_cannot_use_up_what_another_has() {
+        let mut sources = Sources::new(&mut Entropy::new(&[1; 32]));
+        let greedy = IpAddr::from([192, 0, 2, 1]);
+        let asked = (0..100).filter(|_| sources.take(Time::ZERO, greedy));
+        assert_eq!(asked.count(), 40);
+        assert!(sources.take(Time::ZERO, IpAddr::from([192, 0, 2, 2])));
+        let net = |low| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, low]);
+        let asked = (0..100).filter(|low| sources.take(Time::ZERO, net(*low)));
+        assert_eq!(asked.count(), 40, "a /64 is one");
+    }
+}

@@ -1,0 +1,397 @@
+//! The responder's side of handshakes, of all who may begin one.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use snow::HandshakeState;
+
+use super::attempt::session;
+use super::cookie::{CookieReply, Jar};
+use super::initiation::{Initiation, Payload};
+use super::limit::{Bucket, Sources};
+use super::mac::{self, MacKey};
+use super::reset::Tokens;
+use super::response::{self, Response};
+use super::{Ciphers, HandshakeError, Identity, Options, Psk, PublicKey, Reset, noise};
+use crate::proto::entropy::Entropy;
+use crate::proto::packet::SessionIndex;
+use crate::proto::session::{Role, Session};
+use braid_core::{LinkId, Time};
+
+/// Initiations per second that are computed on without asking for cookies. Two Diffie–Hellmans
+/// each: about 2 % of a core.
+const UNPROVEN: Bucket = Bucket::new(100, 200);
+
+/// Resets per second.
+const RESETS: Bucket = Bucket::new(100, 200);
+
+/// What happened to initiations, in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListenerCounters {
+    /// That began a session.
+    pub accepted: u64,
+    /// Copies of one that was answered already, over another link or after a loss.
+    pub repeated: u64,
+    /// Malformed, or of another version.
+    pub malformed: u64,
+    /// Not meant for our key.
+    pub macs_wrong: u64,
+    /// Answered by a cookie, since there was load.
+    pub cookies: u64,
+    /// Beyond what one address may ask for.
+    pub limited: u64,
+    /// Sealed wrongly.
+    pub forged: u64,
+    /// By a key that is not served.
+    pub unknown_peers: u64,
+    /// Not newer than the last of its peer.
+    pub stale: u64,
+    /// With no cipher in common.
+    pub ciphers: u64,
+    /// Resets sent for sessions that are not known.
+    pub resets: u64,
+}
+
+#[derive(Debug)]
+struct Peer {
+    psk: Psk,
+    to_peer: MacKey,
+    /// Time of the newest initiation; zero if there was none.
+    newest: u64,
+    answered: Option<Answered>,
+}
+
+/// A handshake that was answered: copies of its message 1 are answered the same.
+#[derive(Debug)]
+struct Answered {
+    /// SHA-256 of its Noise message 1.
+    hash: [u8; 32],
+    ephemeral: [u8; 32],
+    receiver: SessionIndex,
+    /// Noise message 2.
+    message: Vec<u8>,
+}
+
+impl Answered {
+    fn datagram(&self, link: LinkId, to_peer: &MacKey) -> Vec<u8> {
+        let mut datagram = Vec::with_capacity(super::INITIATION_MIN);
+        Response::append(link, self.receiver, &self.message, &mut datagram);
+        let mac1 = to_peer.sign(&[&datagram, &self.ephemeral]);
+        datagram.extend_from_slice(&mac1);
+        datagram
+    }
+}
+
+/// Answers initiations: those of the peers that it was told of. Its memory is bounded by their
+/// number, whatever arrives.
+#[derive(Debug)]
+pub struct Listener {
+    own: Identity,
+    to_us: MacKey,
+    tokens: Tokens,
+    entropy: Entropy,
+    jar: Jar,
+    unproven: Bucket,
+    sources: Sources,
+    resets: Bucket,
+    peers: BTreeMap<PublicKey, Peer>,
+    /// Whose message 1 an answered one was, by its hash: one per peer at most.
+    answered: BTreeMap<[u8; 32], PublicKey>,
+    counters: ListenerCounters,
+}
+
+/// What is to be done about an initiation.
+#[derive(Debug)]
+pub enum Answer {
+    /// Send this back to where it came from.
+    Reply(Vec<u8>),
+    /// A peer of ours would like a session: [`Listener::accept`] it, or drop it.
+    Offer(Box<Offer>),
+}
+
+/// An initiation that is authentic.
+pub struct Offer {
+    noise: HandshakeState,
+    link: LinkId,
+    hash: [u8; 32],
+    ephemeral: [u8; 32],
+    payload: Payload,
+    peer: PublicKey,
+}
+
+impl std::fmt::Debug for Offer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Offer")
+            .field("peer", &self.peer)
+            .field("payload", &self.payload)
+            .finish()
+    }
+}
+
+impl Offer {
+    /// Who.
+    #[must_use]
+    pub fn peer(&self) -> PublicKey {
+        self.peer
+    }
+
+    /// Our index of the session that it would like to go on with.
+    #[must_use]
+    pub fn continues(&self) -> Option<SessionIndex> {
+        self.payload.continues
+    }
+
+    /// What it said.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.payload.options
+    }
+}
+
+/// An offer that was accepted.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The session. Nothing may be sent in it before something authentic has arrived in it.
+    pub session: Session,
+    /// Send this back to where the initiation came from.
+    pub reply: Vec<u8>,
+}
+
+impl Listener {
+    /// A responder that serves nobody yet.
+    #[must_use]
+    pub fn new(now: Time, own: Identity, mut entropy: Entropy) -> Self {
+        let jar = Jar::new(now, &mut entropy);
+        let sources = Sources::new(&mut entropy);
+        Listener {
+            to_us: MacKey::of(own.public()),
+            tokens: Tokens::of(&own),
+            own,
+            entropy,
+            jar,
+            unproven: UNPROVEN,
+            sources,
+            resets: RESETS,
+            peers: BTreeMap::new(),
+            answered: BTreeMap::new(),
+            counters: ListenerCounters::default(),
+        }
+    }
+
+    /// Serves a peer from now on.
+    pub fn insert(&mut self, peer: PublicKey, psk: Psk) {
+        self.remove(peer);
+        let peer_state = Peer {
+            psk,
+            to_peer: MacKey::of(peer),
+            newest: 0,
+            answered: None,
+        };
+        self.peers.insert(peer, peer_state);
+    }
+
+    /// Serves a peer no more. Its running session is the caller's to close.
+    pub fn remove(&mut self, peer: PublicKey) {
+        if let Some(answered) = self.peers.remove(&peer).and_then(|peer| peer.answered) {
+            self.answered.remove(&answered.hash);
+        }
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> ListenerCounters {
+        self.counters
+    }
+
+    /// Takes message 1.
+    ///
+    /// # Errors
+    /// Why there is no answer. What it cost grows with how much it proved: malformed ones nothing,
+    /// those without knowledge of our key one hash, those without a cookie under load two.
+    pub fn handle_initiation(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        datagram: &[u8],
+    ) -> Result<Answer, HandshakeError> {
+        let answer = self.judge(now, from, datagram);
+        match &answer {
+            Err(HandshakeError::Malformed | HandshakeError::Version(_)) => {
+                self.counters.malformed += 1;
+            }
+            Err(HandshakeError::Mac) => self.counters.macs_wrong += 1,
+            Err(HandshakeError::Cookie) => self.counters.limited += 1,
+            Err(HandshakeError::Forged) => self.counters.forged += 1,
+            Err(HandshakeError::Peer) => self.counters.unknown_peers += 1,
+            Err(HandshakeError::Stale) => self.counters.stale += 1,
+            Err(HandshakeError::Cipher) => self.counters.ciphers += 1,
+            Ok(_) => {}
+        }
+        answer
+    }
+
+    fn judge(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        datagram: &[u8],
+    ) -> Result<Answer, HandshakeError> {
+        let initiation = Initiation::parse(datagram)?;
+        if !self
+            .to_us
+            .verify(&[initiation.before_mac1], initiation.mac1)
+        {
+            return Err(HandshakeError::Mac);
+        }
+        self.jar.turn(now, &mut self.entropy);
+        if !self.unproven.take(now) {
+            let proven = self
+                .jar
+                .verify(from, initiation.before_mac2, initiation.mac2);
+            if !proven {
+                self.counters.cookies += 1;
+                return Ok(Answer::Reply(self.cookie_reply(from, &initiation, 0)));
+            }
+            if !self.sources.take(now, from.ip()) {
+                return Err(HandshakeError::Cookie);
+            }
+        }
+        let hash = mac::hash(initiation.noise);
+        if let Some(reply) = self.repeat(&hash, initiation.link) {
+            self.counters.repeated += 1;
+            return Ok(Answer::Reply(reply));
+        }
+        self.compute(from, &initiation, hash)
+    }
+
+    fn repeat(&self, hash: &[u8; 32], link: LinkId) -> Option<Vec<u8>> {
+        let peer = self.peers.get(self.answered.get(hash)?)?;
+        let answered = peer.answered.as_ref()?;
+        Some(answered.datagram(link, &peer.to_peer))
+    }
+
+    fn compute(
+        &mut self,
+        from: SocketAddr,
+        initiation: &Initiation<'_>,
+        hash: [u8; 32],
+    ) -> Result<Answer, HandshakeError> {
+        let mut noise = noise::respond(&self.own, self.entropy.bytes());
+        let mut payload = vec![0; initiation.noise.len()];
+        let size = noise
+            .read_message(initiation.noise, &mut payload)
+            .map_err(|_| HandshakeError::Forged)?;
+        let peer = noise.get_remote_static().and_then(<[u8]>::first_chunk);
+        let peer = PublicKey(*peer.ok_or(HandshakeError::Forged)?);
+        let payload = Payload::parse(&payload[..size])?;
+        let newest = self.peers.get(&peer).ok_or(HandshakeError::Peer)?.newest;
+        if payload.micros <= newest {
+            self.counters.stale += 1;
+            let reply = self.cookie_reply(from, initiation, newest);
+            return Ok(Answer::Reply(reply));
+        }
+        Ok(Answer::Offer(Box::new(Offer {
+            noise,
+            link: initiation.link,
+            hash,
+            ephemeral: initiation.ephemeral(),
+            payload,
+            peer,
+        })))
+    }
+
+    fn cookie_reply(
+        &mut self,
+        from: SocketAddr,
+        initiation: &Initiation<'_>,
+        floor: u64,
+    ) -> Vec<u8> {
+        let reply = CookieReply {
+            link: initiation.link,
+            cookie: self.jar.cookie(from),
+            floor,
+        };
+        let mut datagram = Vec::new();
+        let salt = self.entropy.bytes();
+        reply.append(self.own.public(), initiation.mac1, salt, &mut datagram);
+        datagram
+    }
+
+    /// Accepts an offer. `index` is by what the initiator is to address us, not in use by any
+    /// other session; `continued` says that the session it named goes on.
+    ///
+    /// # Errors
+    /// [`HandshakeError::Cipher`], or [`HandshakeError::Peer`] or [`HandshakeError::Stale`] if the
+    /// peer was removed, or another offer of its was accepted, in the meantime.
+    pub fn accept(
+        &mut self,
+        now: Time,
+        mut offer: Offer,
+        index: SessionIndex,
+        continued: bool,
+        ciphers: Ciphers,
+        options: &Options,
+    ) -> Result<Accepted, HandshakeError> {
+        let peer = self
+            .peers
+            .get_mut(&offer.peer)
+            .ok_or(HandshakeError::Peer)?;
+        if offer.payload.micros <= peer.newest {
+            return Err(HandshakeError::Stale);
+        }
+        let cipher = ciphers.choose(offer.payload.ciphers);
+        let cipher = cipher.ok_or(HandshakeError::Cipher)?;
+        offer
+            .noise
+            .set_psk(2, &peer.psk.0)
+            .expect("the pattern has a pre-shared key");
+        let payload = response::Payload {
+            sender: index,
+            cipher,
+            continued,
+            reset: self.tokens.token(index),
+            options: options.clone(),
+        };
+        let payload_bytes = payload.to_bytes();
+        let mut message = vec![0; payload_bytes.len() + 48];
+        let size = offer
+            .noise
+            .write_message(&payload_bytes, &mut message)
+            .expect("the message fits its buffer");
+        message.truncate(size);
+        let answered = Answered {
+            hash: offer.hash,
+            ephemeral: offer.ephemeral,
+            receiver: offer.payload.sender,
+            message,
+        };
+        let reply = answered.datagram(offer.link, &peer.to_peer);
+        peer.newest = offer.payload.micros;
+        if let Some(old) = peer.answered.replace(answered) {
+            self.answered.remove(&old.hash);
+        }
+        self.answered.insert(offer.hash, offer.peer);
+        self.counters.accepted += 1;
+        let session = session(
+            now,
+            Role::Responder,
+            (index, offer.payload.sender),
+            cipher,
+            &mut offer.noise,
+            payload.reset,
+        );
+        Ok(Accepted { session, reply })
+    }
+
+    /// The answer to a data packet for a session that nobody knows; none if there were too many.
+    pub fn reset(&mut self, now: Time, index: SessionIndex) -> Option<Vec<u8>> {
+        if !self.resets.take(now) {
+            return None;
+        }
+        self.counters.resets += 1;
+        let token = self.tokens.token(index);
+        let mut datagram = Vec::new();
+        Reset { index, token }.append(&mut datagram);
+        Some(datagram)
+    }
+}

@@ -1,0 +1,98 @@
+//! Hashes that cost an attacker as much as the defender, and no Diffie–Hellman.
+//!
+//! All are HMAC-SHA256, cut to 16 bytes:
+//! ```text
+//! mac1 of an initiation    key SHA256("braid mac" ‖ responder's public key)
+//!                          over the datagram before it
+//! mac1 of a response       key SHA256("braid mac" ‖ initiator's public key)
+//!                          over the datagram before it ‖ initiator's ephemeral key
+//! mac2 of an initiation    key the cookie; over the datagram before it
+//! ```
+//! The response's also covers the ephemeral key of the initiation that it answers: who has not seen
+//! that cannot make the initiator compute anything.
+
+use ring::{digest, hmac};
+
+use super::PublicKey;
+
+/// Bytes of a MAC, and of a cookie.
+pub const MAC: usize = 16;
+
+/// Checks and makes the MACs of messages to one public key.
+#[derive(Clone)]
+pub struct MacKey(hmac::Key);
+
+impl std::fmt::Debug for MacKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MacKey")
+    }
+}
+
+impl MacKey {
+    /// For messages to `receiver`.
+    #[must_use]
+    pub fn of(receiver: PublicKey) -> Self {
+        MacKey(derived(b"braid mac", receiver))
+    }
+
+    /// For cookie replies from `responder`; see [`CookieReply`](super::CookieReply).
+    #[must_use]
+    pub fn of_cookies(responder: PublicKey) -> Self {
+        MacKey(derived(b"braid cookie", responder))
+    }
+
+    /// Keyed by a secret.
+    #[must_use]
+    pub fn secret(secret: &[u8]) -> Self {
+        MacKey(hmac::Key::new(hmac::HMAC_SHA256, secret))
+    }
+
+    /// The MAC over these parts, one behind the other.
+    #[must_use]
+    pub fn sign(&self, parts: &[&[u8]]) -> [u8; MAC] {
+        let mut mac = [0; MAC];
+        mac.copy_from_slice(&self.sign_whole(parts)[..MAC]);
+        mac
+    }
+
+    /// The MAC over these parts, not cut.
+    #[must_use]
+    pub fn sign_whole(&self, parts: &[&[u8]]) -> [u8; 32] {
+        let mut context = hmac::Context::with_key(&self.0);
+        parts.iter().for_each(|part| context.update(part));
+        let mut mac = [0; 32];
+        mac.copy_from_slice(context.sign().as_ref());
+        mac
+    }
+
+    /// Whether `mac` is right, in a time that does not tell where it is wrong.
+    #[must_use]
+    pub fn verify(&self, parts: &[&[u8]], mac: &[u8; MAC]) -> bool {
+        same(&self.sign(parts), mac)
+    }
+}
+
+/// Whether two secrets are the same, in a time that does not tell where they differ.
+#[must_use]
+pub fn same(a: &[u8; MAC], b: &[u8; MAC]) -> bool {
+    // ORed through `black_box`, or the compiler may leave the loop at the first difference.
+    let differing = a.iter().zip(b).fold(0, |differing, (a, b)| {
+        std::hint::black_box(differing | (a ^ b))
+    });
+    differing == 0
+}
+
+/// SHA-256.
+#[must_use]
+pub fn hash(bytes: &[u8]) -> [u8; 32] {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
+    hash
+}
+
+fn derived(label: &[u8], key: PublicKey) -> hmac::Key {
+    let mut context = digest::Context::new(&digest::SHA256);
+    context.update(label);
+    context.update(&key.0);
+    hmac::Key::new(hmac::HMAC_SHA256, context.finish().as_ref())
+}

@@ -1,0 +1,77 @@
+//! What ends tell each other in a handshake beyond what every handshake needs.
+//!
+//! ```text
+//! options × (type 8 · length 8 · value), then zeros
+//! ```
+//! Type 0 ends the list. Who does not know a type skips it.
+
+/// Most bytes of options in a message; so bounded, message 2 is never larger than message 1.
+pub const OPTIONS_MAX: usize = 128;
+
+/// A list of options.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    bytes: Vec<u8>,
+}
+
+impl Options {
+    /// No options.
+    #[must_use]
+    pub const fn new() -> Self {
+        Options { bytes: Vec::new() }
+    }
+
+    /// Adds an option of a type that is not zero; says whether there was room.
+    #[must_use]
+    pub fn push(&mut self, kind: u8, value: &[u8]) -> bool {
+        let Ok(length) = u8::try_from(value.len()) else {
+            return false;
+        };
+        if kind == 0 || self.bytes.len() + 2 + value.len() > OPTIONS_MAX {
+            return false;
+        }
+        self.bytes.extend_from_slice(&[kind, length]);
+        self.bytes.extend_from_slice(value);
+        true
+    }
+
+    /// Types and values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (u8, &[u8])> {
+        let mut rest = self.bytes.as_slice();
+        std::iter::from_fn(move || {
+            let (kind, value, after) = split(rest)?;
+            rest = after;
+            Some((kind, value))
+        })
+    }
+
+    /// As it is on the wire, without the zeros.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Reads a list up to its end; none if an option is cut short, if anything but zeros follows,
+    /// or if it is larger than [`OPTIONS_MAX`].
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut rest = bytes;
+        while let Some((_, _, after)) = split(rest) {
+            rest = after;
+        }
+        let size = bytes.len() - rest.len();
+        let complete = rest.iter().all(|byte| *byte == 0) && size <= OPTIONS_MAX;
+        complete.then(|| Options {
+            bytes: bytes[..size].to_vec(),
+        })
+    }
+}
+
+fn split(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let ([kind, length], rest) = bytes.split_first_chunk()?;
+    if *kind == 0 {
+        return None;
+    }
+    let (value, rest) = rest.split_at_checked(usize::from(*length))?;
+    Some((*kind, value, rest))
+}

@@ -1,0 +1,33 @@
+//! The bond's protocol: bytes, times and randomness in, bytes and facts out.
+//!
+//! From the outside in:
+//! - [`packet`]: what is in the clear, eight bytes; [`gate`], with [`seal`] and [`replay`]: nothing
+//!   that is forged or was seen gets further; [`reject`] counts it.
+//! - [`handshake`]: how two ends get keys; [`session`]: how keys are used and changed; [`path`]: to
+//!   which address a link leads.
+//! - [`frame`]: what a packet carries; [`parts`]: packets in several; [`mtu`]: how large they may be;
+//!   [`flow`]: how inner packets are treated.
+//! - [`tunnel`]: all of it together, at one end of a bond; [`server`]: many such ends at one address.
+//!
+//! The rules that hold everywhere: nothing is computed for a stranger that costs more than a hash;
+//! nothing is sent to an address that has not proved itself, beyond three times what it sent; every
+//! refusal has a counted reason; memory is bounded whatever arrives.
+
+mod ecn;
+pub mod entropy;
+pub mod flow;
+pub mod frame;
+pub mod gate;
+pub mod handshake;
+pub mod mtu;
+pub mod packet;
+pub mod parts;
+pub mod path;
+pub mod reader;
+pub mod reject;
+pub mod replay;
+pub mod seal;
+pub mod server;
+pub mod session;
+pub mod tunnel;
+pub mod varint;

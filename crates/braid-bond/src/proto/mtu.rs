@@ -1,0 +1,209 @@
+//! How large a datagram of a link may be (RFC 8899).
+//!
+//! Nothing is asked of the network: a padded PING that is answered proves its size. The search
+//! tries the sizes that networks really have, from the largest down, so that the usual one is known
+//! after one round trip; until then [`BASE`] is used, which every path carries.
+
+use std::time::Duration;
+
+use braid_core::Time;
+
+/// UDP payload that every path carries: what is left of 1,280 bytes (RFC 8200 §5) over IPv6.
+pub const BASE: u16 = 1232;
+
+/// UDP payloads that are tried, largest first: what IPv4 and IPv6 leave of 1500 (Ethernet), 1492
+/// (PPPoE), 1460 (mobile networks' tunnels), 1420 (WireGuard) and 1380.
+const SIZES: [u16; 9] = [1472, 1464, 1452, 1444, 1432, 1412, 1392, 1372, 1332];
+
+/// An unanswered probe is repeated after this (RFC 8899 §5.1.1 has 15 s; a tunnel's links are
+/// known to answer in much less, and time-outs are no sign of congestion here).
+const PROBE_AFTER: Duration = Duration::from_secs(1);
+
+/// A size is given up after so many probes (RFC 8899 §5.1.2: MAX_PROBES).
+const PROBES: u32 = 3;
+
+/// After this a larger size is tried again (RFC 8899 §5.1.1: PMTU_RAISE_TIMER).
+const RAISE_AFTER: Duration = Duration::from_secs(600);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// `SIZES[index]` is asked for.
+    Searching {
+        index: usize,
+        probes: u32,
+        due: Time,
+    },
+    /// The largest is known.
+    Known { raise: Option<Time> },
+}
+
+/// The search for one link.
+#[derive(Clone, Debug)]
+pub struct Mtu {
+    payload: u16,
+    /// No size above this is tried.
+    most: u16,
+    state: State,
+}
+
+/// A probe that is to be sent now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// UDP payload, exactly.
+    pub size: u16,
+    /// The PING's token, by which [`Mtu::handle_pong`] knows it again.
+    pub token: u32,
+}
+
+impl Mtu {
+    /// Nothing is known; `most` is the largest UDP payload that the device lets out.
+    #[must_use]
+    pub fn new(now: Time, most: u16) -> Self {
+        Mtu {
+            payload: BASE,
+            most,
+            state: search(now, 0, most),
+        }
+    }
+
+    /// UDP payload that the link carries.
+    #[must_use]
+    pub fn payload(&self) -> u16 {
+        self.payload
+    }
+
+    /// The probe that is to be sent now.
+    pub fn poll_probe(&mut self, now: Time) -> Option<Probe> {
+        if matches!(self.state, State::Known { raise: Some(at) } if now >= at) {
+            self.state = search(now, 0, self.most);
+        }
+        let State::Searching { index, probes, due } = self.state else {
+            return None;
+        };
+        if now < due {
+            return None;
+        }
+        let (index, probes) = if probes == PROBES {
+            (index + 1, 0)
+        } else {
+            (index, probes)
+        };
+        match SIZES.get(index) {
+            Some(size) if *size > self.payload => {
+                let due = now + PROBE_AFTER;
+                let probes = probes + 1;
+                self.state = State::Searching { index, probes, due };
+                Some(Probe {
+                    size: *size,
+                    token: u32::from(*size),
+                })
+            }
+            _ => {
+                self.settle(now);
+                None
+            }
+        }
+    }
+
+    /// A PONG came with this token; says whether the link now carries more.
+    pub fn handle_pong(&mut self, now: Time, token: u32) -> bool {
+        let size = SIZES.iter().find(|size| u32::from(**size) == token);
+        let Some(size) = size.filter(|size| **size > self.payload) else {
+            return false;
+        };
+        self.payload = *size;
+        self.settle(now);
+        true
+    }
+
+    fn settle(&mut self, now: Time) {
+        let largest = SIZES.iter().find(|size| **size <= self.most);
+        let raise = largest.filter(|largest| **largest > self.payload);
+        self.state = State::Known {
+            raise: raise.map(|_| now + RAISE_AFTER),
+        };
+    }
+
+    /// Large packets may vanish on this link: begin anew from [`BASE`] (RFC 8899 §4.3).
+    pub fn handle_black_hole(&mut self, now: Time) {
+        *self = Mtu::new(now, self.most);
+    }
+
+    /// When [`Mtu::poll_probe`] has something to do.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        match self.state {
+            State::Searching { due, .. } => Some(due),
+            State::Known { raise } => raise,
+        }
+    }
+}
+
+fn search(now: Time, from: usize, most: u16) -> State {
+    let skipped = SIZES[from..].iter().take_while(|size| **size > most);
+    State::Searching {
+        index: from + skipped.count(),
+        probes: 0,
+        due: now,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Probes at each time-out, answered within 20 ms if the path carries them.
+    fn search_on(path: u16, most: u16) -> (Mtu, Vec<u16>) {
+        let mut mtu = Mtu::new(Time::ZERO, most);
+        let mut tried = Vec::new();
+        while matches!(mtu.state, State::Searching { .. }) {
+            let now = mtu.poll_timeout().expect("it searches");
+            let Some(probe) = mtu.poll_probe(now) else {
+                continue;
+            };
+            tried.push(probe.size);
+            if probe.size <= path {
+                let answered = now + Duration::from_millis(20);
+                assert!(mtu.handle_pong(answered, probe.token));
+                assert!(!mtu.handle_pong(answered, probe.token), "once");
+            }
+        }
+        (mtu, tried)
+    }
+
+    #[test]
+    fn an_ethernet_path_is_known_after_one_probe() {
+        let (mtu, tried) = search_on(1472, 1472);
+        assert_eq!((mtu.payload(), tried), (1472, vec![1472]));
+        assert_eq!(mtu.poll_timeout(), None, "there is nothing larger");
+    }
+
+    #[test]
+    fn a_smaller_path_is_found_and_asked_again_later() {
+        let (mut mtu, tried) = search_on(1452, 1472);
+        assert_eq!(mtu.payload(), 1452);
+        assert_eq!(tried, [1472, 1472, 1472, 1464, 1464, 1464, 1452]);
+        let raise = mtu.poll_timeout().expect("it may grow");
+        assert!(
+            mtu.poll_probe(raise.before(Duration::from_nanos(1)))
+                .is_none()
+        );
+        assert_eq!(mtu.poll_probe(raise).map(|probe| probe.size), Some(1472));
+        assert_eq!(mtu.payload(), 1452, "what is proven is used meanwhile");
+        mtu.handle_black_hole(raise);
+        assert_eq!(mtu.payload(), BASE);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_found_is_carried_and_no_other_size_is_larger(path in 1232u16..2000, most in 1232u16..2000) {
+            let (mtu, tried) = search_on(path, most);
+            let best = SIZES.into_iter().find(|size| *size <= path.min(most));
+            prop_assert_eq!(mtu.payload(), best.unwrap_or(BASE));
+            prop_assert!(tried.iter().all(|size| *size <= most));
+            prop_assert!(tried.len() <= SIZES.len() * PROBES as usize);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The initiator's handshakes: when they begin, on which links, and how often they are repeated.
+
+use std::time::Duration;
+
+use crate::proto::entropy::Entropy;
+use crate::proto::handshake::{
+    Attempt, Ciphers, CookieEffect, Established, HandshakeError, Identity, Options, Psk, PublicKey,
+    Start,
+};
+use crate::proto::packet::SessionIndex;
+use braid_core::{LinkId, Time};
+
+/// First repetition of message 1, doubled each time up to [`REPEAT_MOST`].
+const REPEAT: Duration = Duration::from_millis(250);
+const REPEAT_MOST: Duration = Duration::from_secs(4);
+
+/// After this a handshake begins anew: what kept it from being answered may have been in it.
+const ATTEMPT_LIFE: Duration = Duration::from_secs(10);
+
+/// Who the initiator is, and whom it calls.
+#[derive(Clone, Debug)]
+pub struct ClientSettings {
+    /// Who we are.
+    pub identity: Identity,
+    /// Whom we call.
+    pub hub: PublicKey,
+    /// What both were given beforehand; the default is none.
+    pub psk: Psk,
+    /// What to seal data with.
+    pub ciphers: Ciphers,
+    /// What to tell the hub.
+    pub options: Options,
+    /// µs since 1970 at [`Time::ZERO`]; a clock that is wrong costs a round trip at most.
+    pub unix_micros: u64,
+}
+
+#[derive(Debug)]
+struct Running {
+    attempt: Attempt,
+    begun: Time,
+    repeat: Duration,
+    due: Time,
+    /// Links that message 1 is yet to go out on, one bit each.
+    links: u32,
+}
+
+/// Begins handshakes.
+#[derive(Debug)]
+pub(super) struct Client {
+    settings: ClientSettings,
+    running: Option<Running>,
+    /// No initiation may have a time up to this.
+    floor: u64,
+}
+
+impl Client {
+    pub fn new(settings: ClientSettings) -> Self {
+        Client {
+            settings,
+            running: None,
+            floor: 0,
+        }
+    }
+
+    /// Begins a handshake, unless one is under way.
+    pub fn want(&mut self, now: Time, continues: Option<SessionIndex>, entropy: &mut Entropy) {
+        if self.running.is_none() {
+            self.begin(now, continues, entropy);
+        }
+    }
+
+    fn begin(&mut self, now: Time, continues: Option<SessionIndex>, entropy: &mut Entropy) {
+        let clock = self.settings.unix_micros + now.as_nanos() / 1000;
+        let micros = clock.max(self.floor + 1);
+        self.floor = micros;
+        let index = std::iter::repeat_with(|| SessionIndex::new(entropy.bytes()));
+        let start = Start {
+            index: index.flatten().next().expect("few bytes are all zero"),
+            continues,
+            micros,
+            ciphers: self.settings.ciphers,
+            options: self.settings.options.clone(),
+        };
+        let settings = &self.settings;
+        let attempt = Attempt::new(
+            &settings.identity,
+            settings.hub,
+            &settings.psk,
+            start,
+            entropy,
+        );
+        self.running = Some(Running {
+            attempt,
+            begun: now,
+            repeat: REPEAT,
+            due: now + REPEAT,
+            links: u32::MAX,
+        });
+    }
+
+    /// Whether a handshake is under way.
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Message 1, and the link that it is to go out on; `usable` says which have an address.
+    pub fn poll(&mut self, usable: u32, out: &mut Vec<u8>) -> Option<LinkId> {
+        let running = self.running.as_mut()?;
+        let links = running.links & usable;
+        if links == 0 {
+            return None;
+        }
+        let link = LinkId(links.trailing_zeros() as u8);
+        running.links &= !(1 << link.0);
+        running.attempt.append(link, out);
+        Some(link)
+    }
+
+    /// A link has come: the handshake that is under way goes out on it as well.
+    pub fn handle_link(&mut self, link: LinkId) {
+        if let Some(running) = &mut self.running {
+            running.links |= 1 << link.0;
+        }
+    }
+
+    /// Repeats message 1, or begins anew. Returns whether a handshake was given up.
+    pub fn handle_timeout(&mut self, now: Time, entropy: &mut Entropy) -> bool {
+        let Some(running) = self.running.as_mut().filter(|running| now >= running.due) else {
+            return false;
+        };
+        if now.since(running.begun) >= ATTEMPT_LIFE {
+            let continues = running.attempt.start().continues;
+            self.begin(now, continues, entropy);
+            return true;
+        }
+        running.repeat = (running.repeat * 2).min(REPEAT_MOST);
+        running.due = now + running.repeat;
+        running.links = u32::MAX;
+        false
+    }
+
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.running.as_ref().map(|running| running.due)
+    }
+
+    pub fn handle_response(
+        &mut self,
+        now: Time,
+        datagram: &[u8],
+    ) -> Result<Established, HandshakeError> {
+        let running = self.running.as_mut().ok_or(HandshakeError::Mac)?;
+        let established = running.attempt.handle_response(now, datagram)?;
+        self.running = None;
+        Ok(established)
+    }
+
+    pub fn handle_cookie(
+        &mut self,
+        now: Time,
+        datagram: &[u8],
+        entropy: &mut Entropy,
+    ) -> Result<(), HandshakeError> {
+        let running = self.running.as_mut().ok_or(HandshakeError::Mac)?;
+        match running.attempt.handle_cookie(datagram)? {
+            CookieEffect::Retry(link) => running.links |= 1 << link.0,
+            CookieEffect::ClockBehind(floor) => {
+                self.floor = self.floor.max(floor);
+                let continues = running.attempt.start().continues;
+                self.begin(now, continues, entropy);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,201 @@
+//! One link of a tunnel: its address, its numbers, and what is waiting to be said on it.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::proto::frame::{Flush, Pong, TOKEN};
+use crate::proto::mtu::Mtu;
+use crate::proto::packet::OVERHEAD;
+use crate::proto::path::Path;
+use braid_core::bond::{LinkSettings, TRAIN};
+use braid_core::repair::Nack;
+use braid_core::{Bytes, LaneId, PacketNumber, Time};
+
+/// Answers and requests that wait for one link; more are dropped, and asked for again by whoever
+/// needs them.
+const MOST_WAITING: usize = 32;
+
+/// Lanes that are flushed at the end of a burst. With more, the burst was of many flows, and each
+/// has lost little.
+const MOST_LANES: usize = 8;
+
+/// Later parts of packets whose numbers are remembered: those of what copies are kept of.
+const MOST_PARTS: usize = 4096;
+
+/// First and largest distance of the packets by which a link is tried that has not answered yet.
+const TRY: Duration = Duration::from_millis(100);
+const TRY_MOST: Duration = Duration::from_secs(20);
+
+/// UDP payload of the largest datagram on an Ethernet.
+pub const PAYLOAD_MOST: u16 = 1472;
+
+/// What is configured of a link. Nothing has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkConfig {
+    /// Where its other end is; none for a hub, which hears.
+    pub remote: Option<SocketAddr>,
+    /// Its cost: dearer links carry what cheaper ones cannot.
+    pub tier: u8,
+    /// Never send faster than this; no limit if none.
+    pub cap: Option<braid_core::Rate>,
+    /// A rate to begin with, known from an earlier session; it is corrected at once.
+    pub initial: Option<braid_core::Rate>,
+    /// Largest UDP payload that its device lets out, bytes.
+    pub payload_most: u16,
+}
+
+impl Default for LinkConfig {
+    fn default() -> Self {
+        LinkConfig {
+            remote: None,
+            tier: 0,
+            cap: None,
+            initial: None,
+            payload_most: PAYLOAD_MOST,
+        }
+    }
+}
+
+impl LinkConfig {
+    pub(super) fn settings(&self, overhead: Bytes) -> LinkSettings {
+        LinkSettings {
+            tier: self.tier,
+            cap: self.cap,
+            initial: self.initial,
+            overhead,
+            train: TRAIN,
+        }
+    }
+}
+
+/// Bytes that are certainly enough for a packet with a path challenge or response.
+pub(super) const CHALLENGE: u64 = (OVERHEAD + 1 + TOKEN) as u64;
+
+#[derive(Debug)]
+pub(super) struct Link {
+    pub config: LinkConfig,
+    pub path: Path,
+    pub mtu: Mtu,
+    /// Whether the sender has it: something authentic came, and the address is proven.
+    pub in_use: bool,
+    /// Packets numbered before the sender's count began: it begins at zero each time that it gets
+    /// the link, and a number must never be used twice under one key.
+    pub before: u64,
+    pub pongs: VecDeque<Pong>,
+    pub response: Option<(SocketAddr, [u8; TOKEN])>,
+    pub nacks: VecDeque<Nack>,
+    pub report: bool,
+    pub reported: Time,
+    /// Something came on it that wants to be reported, on this link at least.
+    pub owes: bool,
+    /// Something is to be sent, whatever it is: it confirms new keys.
+    pub greet: bool,
+    /// When it last brought or carried inner packets.
+    pub carried: Option<Time>,
+    /// Lanes that sent on it since it last fell idle.
+    pub lanes: Vec<LaneId>,
+    /// Numbers of later parts, and of the first part of the same packet.
+    pub parts: VecDeque<(PacketNumber, PacketNumber)>,
+    try_after: Duration,
+    pub try_at: Option<Time>,
+}
+
+impl Link {
+    pub fn new(now: Time, config: LinkConfig) -> Self {
+        Link {
+            config,
+            path: Path::new(config.remote),
+            mtu: Mtu::new(now, config.payload_most),
+            in_use: false,
+            before: 0,
+            pongs: VecDeque::new(),
+            response: None,
+            nacks: VecDeque::new(),
+            report: false,
+            reported: now,
+            owes: false,
+            greet: false,
+            carried: None,
+            lanes: Vec::with_capacity(MOST_LANES),
+            parts: VecDeque::new(),
+            try_after: TRY,
+            try_at: None,
+        }
+    }
+
+    /// The session began anew: numbers, and what was to be said, are void. Addresses are not.
+    pub fn restart(&mut self, now: Time) {
+        let path = self.path.clone();
+        *self = Link::new(now, self.config);
+        self.path = path;
+    }
+
+    /// Tries the link from now on, at growing distances, until it is in use.
+    pub fn begin_trying(&mut self, now: Time) {
+        self.try_after = TRY;
+        self.try_at = Some(now);
+    }
+
+    /// When it is to be tried, if it can be.
+    pub fn try_timeout(&self) -> Option<Time> {
+        let can = !self.in_use && self.path.address(CHALLENGE).is_some();
+        self.try_at.filter(|_| can)
+    }
+
+    /// Whether it is to be tried now.
+    pub fn poll_try(&mut self, now: Time) -> bool {
+        if std::mem::take(&mut self.greet) {
+            return true;
+        }
+        if self.in_use || self.try_at.is_none_or(|at| now < at) {
+            return false;
+        }
+        self.try_at = Some(now + self.try_after);
+        self.try_after = (self.try_after * 2).min(TRY_MOST);
+        true
+    }
+
+    pub fn push_pong(&mut self, pong: Pong) {
+        if self.pongs.len() < MOST_WAITING {
+            self.pongs.push_back(pong);
+        }
+    }
+
+    pub fn push_nack(&mut self, nack: Nack) {
+        if self.nacks.len() < MOST_WAITING {
+            self.nacks.push_back(nack);
+        }
+    }
+
+    pub fn touch_lane(&mut self, lane: LaneId) {
+        if self.lanes.len() < MOST_LANES && !self.lanes.contains(&lane) {
+            self.lanes.push(lane);
+        }
+    }
+
+    pub fn push_part(&mut self, part: PacketNumber, first: PacketNumber) {
+        if self.parts.len() == MOST_PARTS {
+            self.parts.pop_front();
+        }
+        self.parts.push_back((part, first));
+    }
+
+    /// Whether anything waits that can go out in an ordinary packet.
+    pub fn has_something_to_say(&self) -> bool {
+        !self.pongs.is_empty() || !self.nacks.is_empty() || self.report
+    }
+
+    /// The flushes of a burst's end; `next` gives a lane's next number.
+    pub fn take_flushes(&mut self, next: impl Fn(LaneId) -> u64) -> Vec<Flush> {
+        let lanes = self.lanes.drain(..);
+        let flush = lanes.filter_map(|lane| {
+            let highest = next(lane).checked_sub(1)?;
+            Some(Flush {
+                lane: lane.0,
+                highest: highest as u32 & 0x00ff_ffff,
+            })
+        });
+        flush.collect()
+    }
+}

@@ -1,0 +1,412 @@
+//! One end of a bond: inner packets in, datagrams out, and the other way round.
+//!
+//! A [`Tunnel`] joins the protocol to the decisions of `braid_core::bond`: keys, frames and addresses
+//! here; which link, what order, how fast, what is lost there. It opens no socket and reads no
+//! clock; its driver does, and calls
+//!
+//! | when | what |
+//! |---|---|
+//! | a datagram came | [`Tunnel::handle_datagram`] |
+//! | an inner packet came | [`Tunnel::handle_inner`] |
+//! | the time of [`Tunnel::poll_timeout`] has come | [`Tunnel::handle_timeout`] |
+//! | after any of these, until none | [`Tunnel::poll_transmit`], [`Tunnel::poll_inner`], [`Tunnel::poll_event`] |
+//!
+//! Rules beyond those of its parts:
+//!
+//! - A link carries data once something authentic came on it and its address is proven. Until then
+//!   it is tried, at growing distances.
+//! - A report speaks of all links. It goes over every link that carried data of late, and over idle
+//!   ones every [`REPORT_IDLE`]: the news of a dead link must not depend on it, and an idle metered
+//!   link is not worth forty packets a second.
+//! - Packet numbers go on whatever happens to a link, since they are nonces; the sender's own count,
+//!   which begins anew with a link, is added to them.
+//! - With nothing to send, all that is sent is what liveness asks for: three packets a minute and link,
+//!   and their answers.
+
+mod client;
+mod clock;
+mod link;
+mod receive;
+mod reports;
+mod transmit;
+mod types;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::entropy::Entropy;
+use super::frame::Reason;
+use super::gate::Gate;
+use super::handshake::{HandshakeError, Options};
+use super::packet::{OVERHEAD, SessionIndex};
+use super::parts::Parts;
+use super::reject::{Reject, Rejects};
+use super::session::Session;
+use super::{ecn, flow};
+use braid_core::bond::{Inner, Receiver, Sender, SenderSettings};
+use braid_core::liveness::Verdict;
+use braid_core::{Bytes, LinkId, MAX_LINKS, Time};
+
+use client::Client;
+use clock::{PeerClock, PeerLanes};
+use link::Link;
+
+pub use client::ClientSettings;
+pub use link::{LinkConfig, PAYLOAD_MOST};
+pub use types::{Datagram, Event, Settings};
+
+/// An idle link gets a report this often at most.
+pub const REPORT_IDLE: Duration = Duration::from_millis(500);
+
+/// What a packet takes on the wire beside its UDP payload: IPv4 and UDP headers. Both ends count
+/// the same, whichever family a link is of.
+pub const WIRE: u64 = 28;
+
+/// DATA frame's header without length.
+const DATA_HEADER: usize = 5;
+
+/// A bond all of whose links have been silent for so long shakes hands again: the hub may have
+/// forgotten us, and its reset got lost.
+const DEAF: Duration = Duration::from_secs(5);
+
+/// Events that nobody fetched are dropped beyond this, the oldest first.
+const MOST_EVENTS: usize = 256;
+
+/// An inner packet on its way out; copies of it share its bytes.
+type Packet = Arc<Vec<u8>>;
+
+/// The session is being closed.
+#[derive(Debug)]
+struct Closing {
+    reason: Reason,
+    /// Links that the other end is yet to be told on, one bit each.
+    links: u32,
+}
+
+/// One end of a bond.
+#[derive(Debug)]
+pub struct Tunnel {
+    settings: Settings,
+    client: Option<Client>,
+    gate: Gate,
+    entropy: Entropy,
+    links: [Option<Link>; MAX_LINKS],
+    sender: Sender<Packet>,
+    receiver: Receiver<Vec<u8>>,
+    parts: Parts,
+    clock: PeerClock,
+    lanes: PeerLanes,
+    reports: reports::Outgoing,
+    rest: Option<transmit::Rest>,
+    scratch: Vec<u8>,
+    events: VecDeque<Event>,
+    rejects: Rejects,
+    /// Whether the current keys have carried inner packets.
+    busy: bool,
+    closing: Option<Closing>,
+    heard: Time,
+}
+
+impl Tunnel {
+    /// The end that calls: begins a handshake as soon as it has a link.
+    #[must_use]
+    pub fn call(now: Time, client: ClientSettings, settings: Settings, entropy: Entropy) -> Self {
+        let client = Some(Client::new(client));
+        Self::new(now, client, settings, entropy)
+    }
+
+    /// The end that was called, with the session that it accepted.
+    #[must_use]
+    pub fn answer(now: Time, session: Session, settings: Settings, entropy: Entropy) -> Self {
+        let mut tunnel = Self::new(now, None, settings, entropy);
+        tunnel.gate.keys.offer(session);
+        tunnel
+    }
+
+    fn new(now: Time, client: Option<Client>, settings: Settings, entropy: Entropy) -> Self {
+        Tunnel {
+            sender: sender(&settings),
+            receiver: Receiver::new(settings.receiver),
+            settings,
+            client,
+            gate: Gate::default(),
+            entropy,
+            links: [const { None }; MAX_LINKS],
+            parts: Parts::default(),
+            clock: PeerClock::default(),
+            lanes: PeerLanes::default(),
+            reports: reports::Outgoing::default(),
+            rest: None,
+            scratch: Vec::with_capacity(2048),
+            events: VecDeque::new(),
+            rejects: Rejects::default(),
+            busy: false,
+            closing: None,
+            heard: now,
+        }
+    }
+
+    /// Adds a link, or changes what is configured of one.
+    pub fn add_link(&mut self, now: Time, id: LinkId, config: LinkConfig) {
+        self.retire(now, id);
+        let mut link = Link::new(now, config);
+        link.before = self.links[id.index()]
+            .as_ref()
+            .map_or(0, |known| known.before);
+        link.begin_trying(now);
+        self.links[id.index()] = Some(link);
+        self.gate.insert(id);
+        let continues = self.gate.keys.peek().map(Session::peer);
+        if let Some(client) = &mut self.client {
+            client.handle_link(id);
+            if continues.is_none() {
+                client.want(now, None, &mut self.entropy);
+            }
+        }
+    }
+
+    /// Takes a link away; what was in flight on it goes out on others. Its numbers are kept, so it may
+    /// come back.
+    pub fn remove_link(&mut self, now: Time, id: LinkId) {
+        self.retire(now, id);
+        let Some(link) = &mut self.links[id.index()] else {
+            return;
+        };
+        link.path = super::path::Path::default();
+        link.try_at = None;
+        self.receiver.set_live(now, id, false);
+        self.gate.remove(id);
+    }
+
+    /// Takes a link from the sender, and remembers how many numbers it used: they are nonces.
+    fn retire(&mut self, now: Time, id: LinkId) {
+        let used = self.sender.link(id).map_or(0, |(link, _)| link.sent().0.0);
+        if let Some(link) = self.links[id.index()].as_mut().filter(|link| link.in_use) {
+            link.before += used;
+            link.in_use = false;
+        }
+        self.sender.remove_link(now, id);
+    }
+
+    /// Takes an inner packet.
+    pub fn handle_inner(&mut self, now: Time, packet: Vec<u8>) {
+        if packet.is_empty() || packet.len() > super::parts::PACKET_MAX {
+            return;
+        }
+        let inner = Inner {
+            flow: flow::hash(&packet),
+            class: (self.settings.class)(&packet),
+            len: Bytes::new(packet.len() as u64),
+        };
+        self.busy = true;
+        self.sender.handle_packet(now, inner, Arc::new(packet));
+    }
+
+    /// New keys for this session, that the other end asked for.
+    pub fn offer(&mut self, session: Session) {
+        self.gate.keys.offer(session);
+    }
+
+    /// Ends the session: the other end is told on every link.
+    pub fn close(&mut self, reason: Reason) {
+        let links = u32::MAX;
+        self.closing = Some(Closing { reason, links });
+    }
+
+    /// The next inner packet for this end.
+    pub fn poll_inner(&mut self) -> Option<Vec<u8>> {
+        self.receiver.poll_delivery().map(|delivery| delivery.item)
+    }
+
+    /// The next thing that has become known.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// By what the other end addresses this one at the moment.
+    pub fn indices(&self) -> impl Iterator<Item = SessionIndex> {
+        self.gate.keys.indices()
+    }
+
+    /// The keys in use; none before the first handshake.
+    #[must_use]
+    pub fn session(&self) -> Option<&Session> {
+        self.gate.keys.peek()
+    }
+
+    /// What was refused, and why.
+    #[must_use]
+    pub fn rejects(&self) -> &Rejects {
+        &self.rejects
+    }
+
+    /// The sending direction.
+    #[must_use]
+    pub fn sender(&self) -> &Sender<impl Clone + use<>> {
+        &self.sender
+    }
+
+    /// The receiving direction.
+    #[must_use]
+    pub fn receiver(&self) -> &Receiver<Vec<u8>> {
+        &self.receiver
+    }
+
+    /// UDP payload that a link carries; none without such a link.
+    #[must_use]
+    pub fn payload(&self, link: LinkId) -> Option<u16> {
+        self.links[link.index()]
+            .as_ref()
+            .map(|link| link.mtu.payload())
+    }
+
+    /// When [`Tunnel::handle_timeout`] has something to do.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let links = self.links.iter().flatten();
+        let links = links.flat_map(|link| {
+            let probes = link.mtu.poll_timeout().filter(|_| link.in_use);
+            [link.try_timeout(), probes, link.path.poll_timeout()]
+        });
+        let session = self.gate.keys.peek();
+        let links = links.flatten().filter(|_| session.is_some());
+        let rekey = session.map(|session| session.rekey_at(self.busy));
+        let client = self.client.as_ref();
+        let can = self.closing.is_none() && self.links.iter().any(Option::is_some);
+        let rekey = rekey.filter(|_| can && client.is_some_and(|client| !client.is_running()));
+        links
+            .chain(rekey)
+            .chain(client.and_then(Client::poll_timeout))
+            .chain(self.sender.poll_timeout().filter(|_| session.is_some()))
+            .chain(self.receiver.poll_timeout())
+            .chain(self.receiver.next_report())
+            .min()
+    }
+
+    /// Does what is due. Early and repeated calls do no harm.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.sender.handle_timeout(now);
+        self.receiver.handle_timeout(now);
+        self.gate.keys.handle_timeout(now);
+        self.handle_changes(now);
+        self.speak(now);
+        self.renew(now);
+    }
+
+    /// Begins handshakes where they are due.
+    fn renew(&mut self, now: Time) {
+        let deaf = now.since(self.heard) >= DEAF && self.is_silent();
+        let alive = self.gate.keys.current(now).is_some();
+        let session = self.gate.keys.peek();
+        let has_links = self.links.iter().flatten().next().is_some();
+        let due = session.is_none_or(|session| session.is_rekey_due(now, self.busy));
+        let continues = session.filter(|_| alive).map(Session::peer);
+        let Some(client) = self.client.as_mut().filter(|_| has_links) else {
+            return;
+        };
+        if client.handle_timeout(now, &mut self.entropy) {
+            push(&mut self.events, Event::Unanswered);
+        }
+        if (due || deaf || !alive) && self.closing.is_none() {
+            client.want(now, continues, &mut self.entropy);
+        }
+    }
+
+    /// Whether packets are under way and every link has fallen silent.
+    fn is_silent(&self) -> bool {
+        let in_use = |id: &u8| {
+            self.links[usize::from(*id)]
+                .as_ref()
+                .is_some_and(|l| l.in_use)
+        };
+        let mut verdicts = (0..MAX_LINKS as u8)
+            .filter(in_use)
+            .filter_map(|id| self.sender.link(LinkId(id)))
+            .map(|(_, liveness)| liveness.verdict());
+        let first = verdicts.next();
+        first == Some(Verdict::Suspect) && verdicts.all(|verdict| verdict == Verdict::Suspect)
+    }
+
+    /// Follows the sender's verdicts.
+    fn handle_changes(&mut self, now: Time) {
+        while let Some(change) = self.sender.poll_change() {
+            if change.verdict == Verdict::Suspect {
+                self.receiver.set_live(now, change.link, false);
+                if let Some(link) = &mut self.links[change.link.index()] {
+                    link.mtu.handle_black_hole(now);
+                }
+            }
+            push(&mut self.events, Event::Judged(change));
+        }
+    }
+
+    /// Takes up keys that are in force from now on.
+    fn handle_keys(&mut self, now: Time, continued: bool, options: Options) {
+        self.busy = false;
+        self.heard = now;
+        if !continued {
+            self.sender = sender(&self.settings);
+            self.receiver = Receiver::new(self.settings.receiver);
+            self.parts.clear();
+            self.clock = PeerClock::default();
+            self.lanes = PeerLanes::default();
+            self.reports = reports::Outgoing::default();
+            self.rest = None;
+            for link in self.links.iter_mut().flatten() {
+                link.restart(now);
+            }
+        }
+        for link in self.links.iter_mut().flatten() {
+            // Something on every link: it confirms the keys, and shows which links work.
+            link.begin_trying(now);
+            link.greet = true;
+        }
+        push(&mut self.events, Event::Established { continued, options });
+    }
+
+    /// Gives a link to the sender once it may carry data.
+    fn take_into_use(&mut self, now: Time, id: LinkId) {
+        let Some(link) = &mut self.links[id.index()] else {
+            return;
+        };
+        if link.in_use || link.path.proven().is_none() {
+            return;
+        }
+        link.in_use = true;
+        let overhead = (OVERHEAD + DATA_HEADER) as u64 + WIRE;
+        let settings = link.config.settings(Bytes::new(overhead));
+        self.sender.add_link(now, id, settings);
+        push(&mut self.events, Event::Usable(id));
+    }
+
+    fn refuse(&mut self, reason: Reject) {
+        self.rejects.count(reason);
+    }
+
+    fn is_client(&self) -> bool {
+        self.client.is_some()
+    }
+}
+
+fn sender(settings: &Settings) -> Sender<Packet> {
+    let mark = |packet: &mut Packet| Arc::get_mut(packet).is_some_and(|packet| ecn::mark(packet));
+    let options = SenderSettings {
+        mark,
+        ..SenderSettings::default()
+    };
+    Sender::new((settings.scheduler)(), options)
+}
+
+fn push(events: &mut VecDeque<Event>, event: Event) {
+    if events.len() == MOST_EVENTS {
+        events.pop_front();
+    }
+    events.push_back(event);
+}
+
+impl From<HandshakeError> for Reject {
+    fn from(_: HandshakeError) -> Self {
+        Reject::Handshake
+    }
+}

@@ -1,0 +1,266 @@
+//! What comes in.
+
+use std::net::SocketAddr;
+
+use super::link::LinkConfig;
+use super::{Event, Link, Tunnel, WIRE, push, reports};
+use crate::proto::frame::{self, Data, Frame, Frames};
+use crate::proto::handshake::{Reset, Response};
+use crate::proto::packet::{Header, Kind, STAMP};
+use crate::proto::reject::Reject;
+use crate::proto::session::{Session, Which};
+use braid_core::estimate::{Arrival, NumberRange};
+use braid_core::repair::Nack;
+use braid_core::schedule::Class;
+use braid_core::{Bytes, LaneId, LinkId, PacketNumber, Stamp, Time};
+
+/// Where a packet came from and when it was sent.
+#[derive(Clone, Copy)]
+struct Origin {
+    link: LinkId,
+    from: SocketAddr,
+    stamp: Stamp,
+}
+
+impl Tunnel {
+    /// Takes a datagram that came from there. Its bytes are undefined afterwards.
+    ///
+    /// # Errors
+    /// Why it was refused; it is counted.
+    pub fn handle_datagram(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        datagram: &mut [u8],
+    ) -> Result<(), Reject> {
+        let result = match Kind::of(datagram) {
+            None => Err(Reject::Malformed),
+            Some(Kind::Data(header)) => self.handle_data(now, from, header, datagram),
+            Some(Kind::Response) => self.handle_response(now, datagram),
+            Some(Kind::Cookie) => self.handle_cookie(now, datagram),
+            Some(Kind::Reset) => self.handle_reset(now, datagram),
+            // Those are for whoever accepts sessions.
+            Some(Kind::Initiation) => Err(Reject::Handshake),
+        };
+        result.inspect_err(|reason| self.refuse(*reason))
+    }
+
+    fn handle_response(&mut self, now: Time, datagram: &[u8]) -> Result<(), Reject> {
+        let client = self.client.as_mut().ok_or(Reject::Handshake)?;
+        let receiver = Response::parse(datagram)?.receiver;
+        if self.gate.keys.has(receiver) {
+            // A copy that came over another link.
+            return Ok(());
+        }
+        let established = client.handle_response(now, datagram)?;
+        if !established.continued {
+            self.gate.restart();
+        }
+        self.gate.keys.install(now, established.session);
+        self.handle_keys(now, established.continued, established.options);
+        Ok(())
+    }
+
+    fn handle_cookie(&mut self, now: Time, datagram: &[u8]) -> Result<(), Reject> {
+        let client = self.client.as_mut().ok_or(Reject::Handshake)?;
+        client.handle_cookie(now, datagram, &mut self.entropy)?;
+        Ok(())
+    }
+
+    fn handle_reset(&mut self, now: Time, datagram: &[u8]) -> Result<(), Reject> {
+        let reset = Reset::parse(datagram).ok_or(Reject::Malformed)?;
+        let session = self.gate.keys.peek();
+        let session = session.filter(|session| session.peer() == reset.index);
+        let session = session.ok_or(Reject::Session)?;
+        reset
+            .verify(session.reset_token())
+            .map_err(|_| Reject::Reset)?;
+        let continues = Some(Session::peer(session));
+        if let Some(client) = &mut self.client {
+            client.want(now, continues, &mut self.entropy);
+        }
+        Ok(())
+    }
+
+    fn handle_data(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        header: Header,
+        datagram: &mut [u8],
+    ) -> Result<(), Reject> {
+        let id = header.link;
+        if !self.is_client() {
+            // A hub's links are its clients': any number will do, once it is authentic.
+            self.gate.insert(id);
+        }
+        let len = datagram.len() as u64;
+        let opened = self.gate.open(now, header, datagram)?;
+        let (number, newest, which) = (opened.number, opened.newest, opened.which);
+        let (bits, frames) = opened.plain.split_at(STAMP);
+        let bits = u32::from_be_bytes([0, bits[0], bits[1], bits[2]]);
+        self.heard = now;
+        if which == Which::Confirmed {
+            // A tunnel that answers is made anew for a session that is not continued.
+            self.handle_keys(now, true, Default::default());
+        }
+        let stamp = self.clock.expand(now, bits);
+        let link =
+            self.links[id.index()].get_or_insert_with(|| Link::new(now, LinkConfig::default()));
+        link.path
+            .handle_received(now, from, len, newest, &mut self.entropy);
+        let elicits = Frames::new(frames).any(|frame| frame.is_ok_and(|frame| frame.elicits()));
+        link.owes |= elicits;
+        self.take_into_use(now, id);
+        let wire = Bytes::new(len + WIRE);
+        let arrival = self
+            .receiver
+            .handle_datagram(now, id, (number, stamp), wire, elicits);
+        if arrival == Arrival::Duplicate {
+            return Err(Reject::Old);
+        }
+        let origin = Origin {
+            link: id,
+            from,
+            stamp,
+        };
+        let mut result = Ok(());
+        for frame in Frames::new(frames) {
+            match frame {
+                Ok(frame) => self.handle_frame(now, origin, frame),
+                Err(_) => result = Err(Reject::Frame),
+            }
+        }
+        self.receiver.handle_end(now);
+        self.handle_changes(now);
+        self.speak(now);
+        result
+    }
+
+    fn handle_frame(&mut self, now: Time, origin: Origin, frame: Frame<'_>) {
+        match frame {
+            Frame::Data(data) => self.handle_packet(now, origin, &data),
+            Frame::Report(report) => self.handle_report(now, origin.stamp, report),
+            Frame::Nack(nack) => self.handle_nack(now, nack),
+            Frame::Flush(flush) => {
+                let lane = LaneId(flush.lane);
+                let highest = self.lanes.expand(lane, flush.highest);
+                self.receiver
+                    .handle_flush(now, origin.link, lane, highest, origin.stamp);
+            }
+            // A report answers those without token.
+            Frame::Ping(ping) if ping.token == 0 => {}
+            Frame::Ping(ping) => {
+                let pong = frame::Pong { token: ping.token };
+                self.on(origin.link, |link| link.push_pong(pong));
+            }
+            Frame::Pong(pong) => self.handle_pong(now, origin.link, pong),
+            Frame::PathChallenge(challenge) => self.on(origin.link, |link| {
+                link.response = Some((origin.from, challenge.token));
+            }),
+            Frame::PathResponse(response) => {
+                self.handle_path_response(now, origin, response.token);
+            }
+            Frame::Close(close) => {
+                self.gate.keys.clear();
+                push(&mut self.events, Event::Closed(close.reason));
+            }
+            Frame::Padding(_) | Frame::Parity(_) | Frame::Unknown { .. } => {}
+        }
+    }
+
+    fn on(&mut self, id: LinkId, act: impl FnOnce(&mut Link)) {
+        if let Some(link) = &mut self.links[id.index()] {
+            act(link);
+        }
+    }
+
+    fn handle_packet(&mut self, now: Time, origin: Origin, data: &Data<'_>) {
+        self.busy = true;
+        self.on(origin.link, |link| link.carried = Some(now));
+        let lane = LaneId(data.lane);
+        let seq = self.lanes.expand(lane, data.number);
+        let packet = match data.part {
+            None => Some(data.content.to_vec()),
+            Some(part) => self.parts.handle_part(data.lane, seq.0, part, data.content),
+        };
+        if let Some(packet) = packet {
+            let place = (lane, seq, class(data.class));
+            self.receiver
+                .handle_data(now, origin.link, origin.stamp, place, packet);
+        }
+    }
+
+    fn handle_report(&mut self, now: Time, stamp: Stamp, report: frame::Report<'_>) {
+        for entry in report.entries {
+            let Some(link) = &self.links[entry.link.index()] else {
+                continue;
+            };
+            if let Some(report) = reports::incoming(now, stamp, &entry, link.before) {
+                self.sender.handle_report(now, &report);
+            }
+        }
+        self.receiver.set_answer(self.sender.answer());
+    }
+
+    /// What is missing of a packet in parts may be a later one: then all of it is sent again.
+    fn handle_nack(&mut self, now: Time, nack: frame::Nack<'_>) {
+        let Some(link) = &self.links[nack.link.index()] else {
+            return;
+        };
+        let before = link.before;
+        let own = |number: u64| number.checked_sub(before).map(PacketNumber);
+        for range in nack.ranges {
+            let Some(last) = own(range.last) else {
+                continue;
+            };
+            let first = own(range.first).unwrap_or_default();
+            let range = NumberRange { first, last };
+            let parts = link
+                .parts
+                .iter()
+                .filter(|(part, _)| (range.first..=range.last).contains(part));
+            let firsts = parts.map(|(_, first)| NumberRange {
+                first: *first,
+                last: *first,
+            });
+            for range in std::iter::once(range).chain(firsts) {
+                let link = nack.link;
+                self.sender.handle_nack(now, Nack { link, range });
+            }
+        }
+    }
+
+    fn handle_pong(&mut self, now: Time, id: LinkId, pong: frame::Pong) {
+        let Some(link) = &mut self.links[id.index()] else {
+            return;
+        };
+        if link.mtu.handle_pong(now, pong.token) {
+            let payload = link.mtu.payload();
+            push(&mut self.events, Event::Carries { link: id, payload });
+        }
+    }
+
+    fn handle_path_response(&mut self, now: Time, origin: Origin, token: [u8; frame::TOKEN]) {
+        let Some(link) = &mut self.links[origin.link.index()] else {
+            return;
+        };
+        if link.path.handle_response(origin.from, token) {
+            let event = Event::Moved {
+                link: origin.link,
+                to: origin.from,
+            };
+            push(&mut self.events, event);
+            self.take_into_use(now, origin.link);
+        }
+    }
+}
+
+fn class(class: frame::Class) -> Class {
+    match class {
+        frame::Class::Ordered => Class::Ordered,
+        frame::Class::Unordered => Class::Unordered,
+        frame::Class::Redundant => Class::Redundant,
+        frame::Class::Pinned => Class::Pinned,
+    }
+}

@@ -1,0 +1,291 @@
+//! What gets through the gate: every authentic packet once, and nothing else, also while keys change.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use braid_bond::proto::gate::Gate;
+use braid_bond::proto::packet::{Header, Kind, STAMP};
+use braid_bond::proto::reject::Reject;
+use braid_bond::proto::replay::WINDOW;
+use braid_bond::proto::session::{
+    KEY_LIFE, Keyring, PREVIOUS_LIFE, REKEY_AFTER, REKEY_IDLE, Which,
+};
+use braid_core::{LinkId, PacketNumber, Time};
+use proptest::prelude::*;
+use support::World;
+
+const NOW: Time = Time::from_nanos(1);
+
+/// A sending end: numbers go on over changes of keys.
+struct Sender {
+    keys: Keyring,
+    next: [u64; 3],
+}
+
+impl Sender {
+    fn send(&mut self, now: Time, link: u8) -> Vec<u8> {
+        let number = self.next[usize::from(link)];
+        self.next[usize::from(link)] += 1;
+        self.seal(now, link, number)
+    }
+
+    fn seal(&mut self, now: Time, link: u8, number: u64) -> Vec<u8> {
+        let session = self.keys.current(now).expect("there are keys");
+        let header = Header {
+            link: LinkId(link),
+            receiver: session.peer(),
+            number: number as u32,
+        };
+        let mut packet = header.to_bytes().to_vec();
+        packet.extend([0; STAMP]);
+        packet.extend(number.to_be_bytes());
+        session.seal(LinkId(link), PacketNumber(number), &mut packet);
+        packet
+    }
+}
+
+/// Client and server with keys; the server's gate knows links 0 to 2.
+fn ends(world: &mut World) -> (Sender, Gate) {
+    let (client, server) = world.sessions(NOW, 1);
+    let mut sender = Sender {
+        keys: Keyring::default(),
+        next: [0; 3],
+    };
+    sender.keys.install(NOW, client.session);
+    let mut gate = Gate::default();
+    gate.keys.offer(server);
+    (0..3).for_each(|link| gate.insert(LinkId(link)));
+    (sender, gate)
+}
+
+/// What came through, as the number that was sealed in.
+fn pass(gate: &mut Gate, now: Time, packet: &[u8]) -> Result<(u8, u64), Reject> {
+    let Some(Kind::Data(header)) = Kind::of(packet) else {
+        return Err(Reject::Malformed);
+    };
+    let mut packet = packet.to_vec();
+    let opened = gate.open(now, header, &mut packet)?;
+    let number = opened.plain[STAMP..].try_into().expect("eight bytes");
+    let number = u64::from_be_bytes(number);
+    assert_eq!(opened.number, PacketNumber(number));
+    Ok((opened.link.0, number))
+}
+
+#[test]
+fn whatever_is_not_a_fresh_authentic_packet_is_refused_for_its_own_reason() {
+    let mut world = World::new();
+    let (mut sender, mut gate) = ends(&mut world);
+    let packet = sender.send(NOW, 1);
+    assert_eq!(pass(&mut gate, NOW, &packet), Ok((1, 0)));
+    assert_eq!(pass(&mut gate, NOW, &packet), Err(Reject::Seen), "replayed");
+
+    let mut other_link = sender.send(NOW, 1);
+    other_link[0] ^= 3;
+    assert_eq!(
+        pass(&mut gate, NOW, &other_link),
+        Err(Reject::Forged),
+        "moved to a link"
+    );
+    let mut unknown_link = sender.send(NOW, 1);
+    unknown_link[0] = 0x40 | 31;
+    assert_eq!(pass(&mut gate, NOW, &unknown_link), Err(Reject::Link));
+
+    let packet = sender.send(NOW, 1);
+    for size in 0..packet.len() {
+        let refused = pass(&mut gate, NOW, &packet[..size]);
+        let short = if size < 27 {
+            Reject::Malformed
+        } else {
+            Reject::Forged
+        };
+        assert_eq!(refused, Err(short), "cut to {size}");
+    }
+    let longer = [packet.as_slice(), &[0]].concat();
+    assert_eq!(pass(&mut gate, NOW, &longer), Err(Reject::Forged));
+    assert_eq!(
+        pass(&mut gate, NOW, &packet),
+        Ok((1, 3)),
+        "refusals changed nothing"
+    );
+
+    // Reflected to its sender, who has the same keys the other way round.
+    let mut own = Gate::default();
+    own.insert(LinkId(1));
+    own.keys = std::mem::take(&mut sender.keys);
+    assert_eq!(pass(&mut own, NOW, &packet), Err(Reject::Session));
+    let mut readdressed = packet.clone();
+    let index = own.keys.peek().expect("current").own();
+    readdressed[1..4].copy_from_slice(&index.to_bytes());
+    assert_eq!(pass(&mut own, NOW, &readdressed), Err(Reject::Forged));
+
+    // Of another session: one that is not ours, and one that happens to have our index.
+    let (mut stranger, _) = ends(&mut World::new());
+    let (_, mut fresh) = ends(&mut world.again());
+    let mut foreign = stranger.send(NOW, 1);
+    assert_eq!(pass(&mut fresh, NOW, &foreign), Err(Reject::Forged));
+    foreign[3] ^= 1;
+    assert_eq!(pass(&mut fresh, NOW, &foreign), Err(Reject::Session));
+}
+
+#[test]
+fn what_is_older_than_the_window_is_refused_and_a_jump_of_numbers_is_not() {
+    let (mut sender, mut gate) = ends(&mut World::new());
+    let first = sender.seal(NOW, 0, 0);
+    let edge = sender.seal(NOW, 0, 1);
+    let jump = sender.seal(NOW, 0, WINDOW);
+    assert_eq!(pass(&mut gate, NOW, &jump), Ok((0, WINDOW)));
+    assert_eq!(pass(&mut gate, NOW, &first), Err(Reject::Old));
+    assert_eq!(pass(&mut gate, NOW, &edge), Ok((0, 1)));
+    let far = (1 << 31) - 1;
+    let packet = sender.seal(NOW, 0, far);
+    assert_eq!(pass(&mut gate, NOW, &packet), Ok((0, far)));
+    let over = sender.seal(NOW, 0, far + (1 << 31));
+    assert_eq!(
+        pass(&mut gate, NOW, &over),
+        Ok((0, far + (1 << 31))),
+        "beyond 32 bits"
+    );
+}
+
+#[test]
+fn the_responder_sends_by_new_keys_only_after_they_were_confirmed() {
+    let mut world = World::new();
+    let (mut sender, mut gate) = ends(&mut world);
+    assert!(gate.keys.current(NOW).is_none(), "nothing has arrived");
+    pass(&mut gate, NOW, &sender.send(NOW, 0)).expect("authentic");
+    let old = gate.keys.current(NOW).expect("confirmed").own();
+
+    let (client, server) = world.sessions(NOW, 2);
+    let new = server.own();
+    gate.keys.offer(server);
+    pass(&mut gate, NOW, &sender.send(NOW, 0)).expect("by the old keys");
+    assert_eq!(gate.keys.current(NOW).expect("keys").own(), old);
+    let straggler = sender.send(NOW, 0);
+    sender.keys.install(NOW, client.session);
+    let mut packet = sender.send(NOW, 0);
+    let Some(Kind::Data(header)) = Kind::of(&packet) else {
+        panic!("it is data")
+    };
+    let opened = gate.open(NOW, header, &mut packet).expect("authentic");
+    assert_eq!(
+        (opened.which, opened.number),
+        (Which::Confirmed, PacketNumber(3))
+    );
+    assert_eq!(gate.keys.current(NOW).expect("keys").own(), new);
+    assert_eq!(
+        pass(&mut gate, NOW, &straggler),
+        Ok((0, 2)),
+        "under way when keys changed"
+    );
+    let late = sender.keys.indices().count();
+    assert_eq!(late, 2);
+    let end = NOW + PREVIOUS_LIFE;
+    gate.keys.handle_timeout(end);
+    assert_eq!(gate.keys.indices().collect::<Vec<_>>(), [new]);
+}
+
+#[test]
+fn keys_are_changed_by_time_and_die_of_age() {
+    let (mut sender, _) = ends(&mut World::new());
+    let session = sender.keys.current(NOW).expect("keys");
+    let due = |busy, after| session.is_rekey_due(NOW + after, busy);
+    assert!(!due(true, REKEY_AFTER - Duration::from_nanos(1)) && due(true, REKEY_AFTER));
+    assert!(!due(false, REKEY_IDLE - Duration::from_nanos(1)) && due(false, REKEY_IDLE));
+    assert!(sender.keys.current(NOW + KEY_LIFE).is_none());
+}
+
+/// What befalls one packet after another.
+#[derive(Clone, Debug)]
+enum Step {
+    Send {
+        link: u8,
+        fate: Fate,
+    },
+    /// The n-th packet under way arrives.
+    Arrive(usize),
+    /// New keys at the initiator; the responder has had them since message 1.
+    Rekey,
+    /// The n-th packet that ever arrived comes again.
+    Replay(usize),
+    /// The n-th packet under way comes with a bit flipped, and stays under way.
+    Corrupt(usize, usize),
+}
+
+#[derive(Clone, Debug)]
+enum Fate {
+    Lost,
+    UnderWay,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0u8..3, prop_oneof![1 => Just(Fate::Lost), 5 => Just(Fate::UnderWay)])
+            .prop_map(|(link, fate)| Step::Send { link, fate }),
+        5 => any::<usize>().prop_map(Step::Arrive),
+        1 => Just(Step::Rekey),
+        1 => any::<usize>().prop_map(Step::Replay),
+        1 => any::<(usize, usize)>().prop_map(|(which, bit)| Step::Corrupt(which, bit)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn over_loss_reordering_and_changes_of_keys_each_packet_passes_once(
+        steps in prop::collection::vec(step(), 1..200),
+    ) {
+        let mut world = World::new();
+        let (mut sender, mut gate) = ends(&mut world);
+        let mut under_way: Vec<(usize, Vec<u8>)> = Vec::new();
+        let mut arrived: Vec<Vec<u8>> = Vec::new();
+        let mut passed = BTreeSet::new();
+        // The responder has three: the newest offered, the last that were confirmed, and those
+        // that were confirmed before. Keys 0 do not exist.
+        let (mut keys, mut confirmed, mut before) = (1, 0, 0);
+        for step in steps {
+            match step {
+                Step::Send { link, fate } => {
+                    let packet = sender.send(NOW, link);
+                    if matches!(fate, Fate::UnderWay) {
+                        under_way.push((keys, packet));
+                    }
+                }
+                Step::Arrive(which) if !under_way.is_empty() => {
+                    let (made, packet) = under_way.remove(which % under_way.len());
+                    let result = pass(&mut gate, NOW, &packet);
+                    let known = [keys, confirmed, before].contains(&made);
+                    if made > confirmed && known {
+                        before = std::mem::replace(&mut confirmed, made);
+                    }
+                    if known {
+                        prop_assert!(passed.insert(result.expect("authentic")));
+                        arrived.push(packet);
+                    } else {
+                        prop_assert_eq!(result, Err(Reject::Session));
+                    }
+                }
+                Step::Rekey => {
+                    keys += 1;
+                    let (client, server) = world.sessions(NOW, keys as u64);
+                    gate.keys.offer(server);
+                    sender.keys.install(NOW, client.session);
+                }
+                Step::Replay(which) if !arrived.is_empty() => {
+                    let packet = &arrived[which % arrived.len()];
+                    let result = pass(&mut gate, NOW, packet);
+                    prop_assert!(matches!(result, Err(Reject::Seen | Reject::Session)), "{result:?}");
+                }
+                Step::Corrupt(which, bit) if !under_way.is_empty() => {
+                    let mut packet = under_way[which % under_way.len()].1.clone();
+                    let bit = bit % (packet.len() * 8);
+                    packet[bit / 8] ^= 1 << (bit % 8);
+                    prop_assert!(pass(&mut gate, NOW, &packet).is_err());
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! An end that has the keys and says anything.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use braid_bond::proto::entropy::Entropy;
+use braid_bond::proto::frame::{
+    Class, Data, Entry, Flush, Frame, Nack, Part, PathResponse, Ping, Pong, Range, Report,
+};
+use braid_bond::proto::handshake::{Answer, Ciphers, Listener, Options, Psk};
+use braid_bond::proto::packet::{Header, SessionIndex};
+use braid_bond::proto::reject::Reject;
+use braid_bond::proto::seal::Cipher;
+use braid_bond::proto::session::Session;
+use braid_bond::proto::tunnel::{Settings, Tunnel};
+use braid_core::{LinkId, PacketNumber, Time};
+use proptest::prelude::*;
+
+use crate::sim::{HUB, client_settings, identity, inner, link};
+
+/// A tunnel, and the keys of its other end.
+struct Hostile {
+    now: Time,
+    tunnel: Tunnel,
+    session: Session,
+    numbers: [u64; 2],
+    buffer: Vec<u8>,
+}
+
+impl Hostile {
+    fn new() -> Hostile {
+        let now = Time::from_nanos(1_000_000);
+        let entropy = Entropy::new(&[1; 32]);
+        let mut tunnel = Tunnel::call(now, client_settings(), Settings::default(), entropy);
+        (0..2).for_each(|id| tunnel.add_link(now, LinkId(id), link()));
+        let mut buffer = Vec::new();
+        tunnel.poll_transmit(now, &mut buffer).expect("it calls");
+        let mut listener = Listener::new(now, identity(2), Entropy::new(&[2; 32]));
+        listener.insert(identity(1).public(), Psk([7; 32]));
+        let from = SocketAddr::from(([192, 0, 2, 9], 9));
+        let Ok(Answer::Offer(offer)) = listener.handle_initiation(now, from, &buffer) else {
+            panic!("it is genuine")
+        };
+        let index = SessionIndex::new([1, 2, 3]).expect("not zero");
+        let ciphers = Ciphers::preferring(Cipher::ChaCha20Poly1305);
+        let mut accepted = listener
+            .accept(now, *offer, index, false, ciphers, &Options::new())
+            .expect("nothing is against it");
+        tunnel
+            .handle_datagram(now, HUB, &mut accepted.reply)
+            .expect("it is genuine");
+        Hostile {
+            now,
+            tunnel,
+            session: accepted.session,
+            numbers: [0; 2],
+            buffer,
+        }
+    }
+
+    /// Says `plain`, stamp included, under a number that is `skip` further than it should be.
+    fn say(&mut self, link: u8, skip: u64, plain: &[u8]) {
+        let number = self.numbers[usize::from(link)] + skip;
+        self.numbers[usize::from(link)] = number + 1;
+        let header = Header {
+            link: LinkId(link),
+            receiver: self.session.peer(),
+            number: number as u32,
+        };
+        let mut packet = header.to_bytes().to_vec();
+        packet.extend_from_slice(plain);
+        self.session
+            .seal(LinkId(link), PacketNumber(number), &mut packet);
+        let _ = self.tunnel.handle_datagram(self.now, HUB, &mut packet);
+    }
+
+    /// Lets the tunnel do what it wants to; it must come to an end.
+    fn settle(&mut self, span: Duration) {
+        self.now = self.now + span;
+        self.tunnel.handle_timeout(self.now);
+        let sent = (0..100_000)
+            .take_while(|_| {
+                let sent = self.tunnel.poll_transmit(self.now, &mut self.buffer);
+                sent.is_some_and(|_| self.buffer.len() <= 1472)
+            })
+            .count();
+        assert!(sent < 100_000, "it talks for ever");
+        while self.tunnel.poll_inner().is_some() {}
+        while self.tunnel.poll_event().is_some() {}
+        assert!(self.tunnel.receiver().occupied() <= 32_768);
+    }
+}
+
+fn extreme() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        0u64..100,
+        (0u32..62).prop_map(|bits| (1 << bits) - 1),
+        Just((1 << 62) - 1)
+    ]
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    let counts = [extreme(), extreme(), extreme(), extreme()];
+    let times = any::<[u32; 4]>();
+    (
+        0u8..3,
+        counts,
+        times,
+        0u32..1 << 24,
+        extreme(),
+        any::<bool>(),
+    )
+        .prop_map(
+            |(
+                link,
+                [highest, packets, bytes, lost],
+                [age, held, jitter, train],
+                echo,
+                delay,
+                below,
+            )| {
+                let delay = (delay >> 1) as i64;
+                Entry {
+                    link: LinkId(link),
+                    highest,
+                    packets,
+                    bytes,
+                    lost,
+                    age,
+                    held,
+                    echo,
+                    delay: if below { -delay } else { delay },
+                    jitter,
+                    train,
+                }
+            },
+        )
+}
+
+/// Frames, well formed and absurd.
+fn frames() -> impl Strategy<Value = Vec<u8>> {
+    let data = (
+        any::<u8>(),
+        0u32..1 << 24,
+        any::<Option<(u16, bool)>>(),
+        0usize..4,
+        1usize..400,
+    );
+    let data = data.prop_map(|(lane, number, part, class, size)| {
+        let mut out = Vec::new();
+        let data = Data {
+            class: Class::ALL[class],
+            copy: false,
+            has_length: true,
+            lane: lane % 4,
+            number,
+            part: part.map(|(offset, last)| Part { offset, last }),
+            content: &vec![0x45; size],
+        };
+        data.append(&mut out);
+        out
+    });
+    let report = (extreme(), entry()).prop_map(|(number, entry)| {
+        let mut out = Vec::new();
+        Report::write(number, &[entry], &mut out);
+        out
+    });
+    let nack = (0u8..3, extreme(), extreme()).prop_map(|(link, a, b)| {
+        let mut out = Vec::new();
+        let range = Range {
+            first: a.min(b),
+            last: a.max(b),
+        };
+        Nack::write(LinkId(link), &[range], &mut out);
+        out
+    });
+    let small = prop_oneof![
+        any::<u32>().prop_map(|token| Frame::Ping(Ping { token })),
+        any::<u16>().prop_map(|token| Frame::Pong(Pong {
+            token: token.into()
+        })),
+        (0u8..4, 0u32..1 << 24).prop_map(|(lane, highest)| Frame::Flush(Flush { lane, highest })),
+        any::<[u8; 8]>().prop_map(|token| Frame::PathResponse(PathResponse { token })),
+    ];
+    let small = small.prop_map(|frame| {
+        let mut out = Vec::new();
+        frame.append(&mut out);
+        out
+    });
+    let noise = prop::collection::vec(any::<u8>(), 0..60);
+    prop_oneof![3 => data, 3 => report, 2 => nack, 2 => small, 1 => noise]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn whatever_it_says_memory_is_bounded_and_it_comes_to_an_end(
+        packets in prop::collection::vec(
+            (0u8..2, prop_oneof![4 => Just(0u64), 1 => 0u64..100_000], any::<[u8; 3]>(),
+             prop::collection::vec(frames(), 0..4), 0u64..200),
+            1..80,
+        ),
+    ) {
+        let mut hostile = Hostile::new();
+        for (number, (link, skip, stamp, frames, millis)) in packets.into_iter().enumerate() {
+            let plain = [stamp.as_slice(), frames.concat().as_slice()].concat();
+            hostile.say(link, skip, &plain);
+            hostile.tunnel.handle_inner(hostile.now, inner(7, number as u64, 1500));
+            hostile.settle(Duration::from_millis(millis));
+        }
+        // All of it was heard, but for what came after a CLOSE among the noise.
+        let rejects = hostile.tunnel.rejects();
+        let expected = [Reject::Frame, Reject::Old, Reject::Session];
+        let expected: u64 = expected.map(|reason| rejects.of(reason)).iter().sum();
+        prop_assert_eq!(rejects.total(), expected, "{:?}", rejects);
+    }
+}

@@ -1,0 +1,281 @@
+//! How sessions begin, go on and end.
+
+use std::time::Duration;
+
+use braid_bond::proto::frame::Reason;
+use braid_bond::proto::reject::Reject;
+use braid_bond::proto::tunnel::Event;
+use braid_core::{LinkId, Time};
+
+use crate::line::Lines;
+use crate::sim::{End, HUB, Pair, inner, link, number, server};
+
+fn two() -> Vec<Lines> {
+    vec![Lines::new(0, 50, 15), Lines::new(1, 20, 40)]
+}
+
+fn after(seconds: u64) -> Time {
+    Time::ZERO + Duration::from_secs(seconds)
+}
+
+fn count(events: &[(Time, Event)], is: impl Fn(&Event) -> bool) -> usize {
+    events.iter().filter(|(_, event)| is(event)).count()
+}
+
+#[test]
+fn a_client_connects_and_packets_pass_both_ways() {
+    let mut pair = Pair::new(1, two());
+    pair.connect();
+    assert!(pair.now < after(1), "{:?}", pair.now);
+    for number in 0..100 {
+        pair.inner_at_client(inner(5, number, 1500));
+        pair.inner_at_hub(inner(6, number, 1500));
+    }
+    pair.run_for(Duration::from_secs(1));
+    let numbers = |packets: &[(Time, Vec<u8>)]| -> Vec<u64> {
+        packets.iter().map(|(_, packet)| number(packet).1).collect()
+    };
+    let all: Vec<u64> = (0..100).collect();
+    assert_eq!(numbers(&pair.at_hub), all);
+    assert_eq!(numbers(&pair.at_client), all);
+    assert_eq!(pair.at_hub[0].1, inner(5, 0, 1500));
+    assert_eq!(pair.client.rejects().total(), 0);
+}
+
+#[test]
+fn a_line_that_swallows_everything_does_not_keep_the_others() {
+    let mut lines = two();
+    lines[0].both(|line| line.hole = true);
+    let mut pair = Pair::new(2, lines);
+    pair.run(after(1), |_| {});
+    pair.inner_at_client(inner(5, 0, 1000));
+    pair.run(after(2), |_| {});
+    assert_eq!(pair.at_hub.len(), 1);
+    let usable = |event: &Event| matches!(event, Event::Usable(_));
+    assert_eq!(count(&pair.client_events, usable), 1);
+    // It heals, and is taken into use without a new handshake.
+    pair.lines[0].both(|line| line.hole = false);
+    pair.run(after(30), |_| {});
+    assert_eq!(count(&pair.client_events, usable), 2);
+    let established = |event: &Event| matches!(event, Event::Established { .. });
+    assert_eq!(count(&pair.client_events, established), 1);
+}
+
+#[test]
+fn idle_links_are_left_in_peace() {
+    let mut pair = Pair::new(3, two());
+    pair.connect();
+    pair.run_for(Duration::from_secs(20));
+    let sent = |pair: &Pair| -> Vec<u64> {
+        let lines = pair.lines.iter();
+        lines.flat_map(|l| [l.up.packets, l.down.packets]).collect()
+    };
+    let before = sent(&pair);
+    pair.run_for(Duration::from_secs(600));
+    for (now, before) in sent(&pair).into_iter().zip(before) {
+        let per_minute = (now - before) as f64 / 10.0;
+        println!("{per_minute} datagrams a minute");
+        assert!((2.0..10.0).contains(&per_minute), "{per_minute} a minute");
+    }
+}
+
+#[test]
+fn keys_change_while_packets_flow_and_nothing_is_lost_or_reordered() {
+    let mut pair = Pair::new(4, two());
+    pair.connect();
+    let sent = 8000;
+    pair.tick(
+        Duration::from_secs(400),
+        Duration::from_millis(50),
+        |pair, count| {
+            pair.inner_at_client(inner(5, count, 500));
+        },
+    );
+    pair.run_for(Duration::from_secs(1));
+    let continued = |event: &Event| {
+        matches!(
+            event,
+            Event::Established {
+                continued: true,
+                ..
+            }
+        )
+    };
+    assert_eq!(
+        count(&pair.client_events, continued),
+        3,
+        "every two minutes"
+    );
+    let numbers: Vec<u64> = pair.at_hub.iter().map(|(_, p)| number(p).1).collect();
+    assert_eq!(numbers.len() as u64, sent);
+    assert_eq!(numbers, (0..sent).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_restarted_hub_is_noticed_and_called_again() {
+    let mut pair = Pair::new(5, two());
+    pair.connect();
+    pair.run_for(Duration::from_secs(2));
+    pair.server = server(pair.now + Duration::from_secs(1234), 0x55);
+    let restart = pair.now;
+    pair.tick(
+        Duration::from_secs(3),
+        Duration::from_millis(10),
+        |pair, count| {
+            pair.inner_at_client(inner(5, count, 500));
+        },
+    );
+    let first = pair.at_hub.first().expect("it goes on").0;
+    let outage = first.since(restart);
+    assert!(outage < Duration::from_millis(300), "{outage:?}");
+    let anew = |event: &Event| {
+        matches!(
+            event,
+            Event::Established {
+                continued: false,
+                ..
+            }
+        )
+    };
+    assert_eq!(count(&pair.client_events, anew), 2);
+}
+
+#[test]
+fn a_nat_that_rebinds_is_followed_and_a_thief_is_not() {
+    let mut pair = Pair::new(6, vec![Lines::new(0, 50, 15)]);
+    pair.connect();
+    pair.recorded = Some(Vec::new());
+    pair.inner_at_client(inner(5, 0, 500));
+    pair.run_for(Duration::from_secs(1));
+    // Somebody on the way repeats what he saw from an address of his own, first and afterwards.
+    let thief = "198.51.100.7:7".parse().expect("an address");
+    let recorded = pair.recorded.take().expect("recorded");
+    for (_, datagram) in recorded {
+        pair.inject(End::Hub, thief, datagram);
+    }
+    pair.run_for(Duration::from_secs(1));
+    let moved = |event: &Event| matches!(event, Event::Moved { .. });
+    assert_eq!(count(&pair.hub_events, moved), 1, "only the client's first");
+    assert!(pair.hub().rejects().of(Reject::Seen) > 0);
+
+    pair.lines[0].client = "203.0.113.9:999".parse().expect("an address");
+    let begin = pair.now;
+    pair.tick(
+        Duration::from_secs(2),
+        Duration::from_millis(20),
+        |pair, count| {
+            pair.inner_at_client(inner(5, count + 1, 500));
+            pair.inner_at_hub(inner(6, count, 500));
+        },
+    );
+    assert_eq!(count(&pair.hub_events, moved), 2);
+    let first = pair.at_client.first().expect("it goes on").0.since(begin);
+    assert!(first < Duration::from_millis(200), "{first:?}");
+    let established = |event: &Event| matches!(event, Event::Established { .. });
+    assert_eq!(count(&pair.client_events, established), 1);
+}
+
+#[test]
+fn closing_is_told_and_a_revoked_client_gets_no_new_session() {
+    let mut pair = Pair::new(7, two());
+    pair.connect();
+    let peer = pair.peer;
+    pair.server.revoke(peer);
+    pair.run_for(Duration::from_secs(5));
+    let revoked = |event: &Event| *event == Event::Closed(Reason::Revoked);
+    assert_eq!(count(&pair.client_events, revoked), 1);
+    pair.inner_at_client(inner(5, 0, 500));
+    pair.run_for(Duration::from_secs(30));
+    assert!(pair.at_hub.is_empty());
+    assert!(pair.server.listener().counters().unknown_peers > 0);
+    let unanswered = |event: &Event| *event == Event::Unanswered;
+    assert!(count(&pair.client_events, unanswered) >= 2);
+}
+
+#[test]
+fn links_come_and_go_and_numbers_never_repeat() {
+    // `Session::seal` panics if a number is used twice.
+    let mut pair = Pair::new(8, two());
+    pair.connect();
+    for round in 0..5u64 {
+        for number in 0..50 {
+            pair.inner_at_client(inner(5, round * 50 + number, 1400));
+        }
+        if round % 2 == 0 {
+            pair.client.remove_link(pair.now, LinkId(0));
+        }
+        pair.run_for(Duration::from_millis(700));
+        let now = pair.now;
+        pair.client.add_link(now, LinkId(0), link());
+        pair.run_for(Duration::from_millis(700));
+    }
+    pair.run_for(Duration::from_secs(2));
+    let mut numbers: Vec<u64> = pair.at_hub.iter().map(|(_, p)| number(p).1).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), pair.at_hub.len(), "nothing twice");
+    assert!(numbers.len() >= 245, "{} of 250", numbers.len());
+}
+
+#[test]
+fn a_small_path_carries_whole_packets_in_parts() {
+    let mut lines = two();
+    lines[0].both(|line| line.payload = 1300);
+    lines[1].both(|line| line.payload = 1452);
+    let mut pair = Pair::new(9, lines);
+    pair.connect();
+    pair.run_for(Duration::from_secs(30));
+    assert_eq!(pair.client.payload(LinkId(0)), Some(1232));
+    assert_eq!(pair.client.payload(LinkId(1)), Some(1452));
+    for number in 0..200 {
+        pair.inner_at_client(inner(5, number, 1500));
+    }
+    pair.run_for(Duration::from_secs(2));
+    println!("{:?}", pair.hub().receiver().counters());
+    println!(
+        "{:?} {:?}",
+        pair.client.sender().drops(),
+        pair.client.sender().backlog()
+    );
+    let numbers: Vec<u64> = pair.at_hub.iter().map(|(_, p)| number(p).1).collect();
+    assert_eq!(numbers, (0..200).collect::<Vec<_>>());
+    assert!(pair.at_hub.iter().all(|(_, packet)| packet.len() == 1500));
+}
+
+#[test]
+fn noise_is_refused_and_counted_and_disturbs_nobody() {
+    let mut pair = Pair::new(10, two());
+    pair.recorded = Some(Vec::new());
+    pair.connect();
+    for round in 0..200u64 {
+        pair.inner_at_client(inner(5, round, 800));
+        pair.inner_at_hub(inner(6, round, 800));
+        let recorded = pair
+            .recorded
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default();
+        for (from, datagram) in recorded.into_iter().filter(|(_, d)| d[0] & 0xe0 == 0x40) {
+            let mut forged = datagram.clone();
+            // A number that was not used yet, or it would be refused for that.
+            forged[5] ^= 0x80;
+            let short = datagram[..datagram.len() - 1].to_vec();
+            for bad in [datagram.clone(), forged, short] {
+                pair.inject(End::Hub, from, bad);
+            }
+            // Back to its sender.
+            pair.inject(End::Client, HUB, datagram);
+        }
+        pair.run_for(Duration::from_millis(5));
+    }
+    pair.run_for(Duration::from_secs(1));
+    assert_eq!((pair.at_hub.len(), pair.at_client.len()), (200, 200));
+    let hub = *pair.hub().rejects();
+    assert!(
+        hub.of(Reject::Seen) > 400 && hub.of(Reject::Forged) > 200,
+        "{hub:?}"
+    );
+    assert!(pair.client.rejects().of(Reject::Session) > 200);
+    let established = |event: &Event| matches!(event, Event::Established { .. });
+    assert_eq!(count(&pair.client_events, established), 1);
+}

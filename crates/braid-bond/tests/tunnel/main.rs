@@ -1,0 +1,7 @@
+//! Whole tunnels over lines in virtual time.
+
+mod hostile;
+mod life;
+mod line;
+mod load;
+mod sim;

@@ -1,0 +1,288 @@
+//! The test vectors of `docs/protocol.md`: made from fixed keys, and compared with what the document
+//! shows. `BLESS=1` writes them anew; a difference is a change of the protocol.
+
+mod support;
+
+use std::fmt::Write;
+use std::path::Path;
+use std::{env, fs};
+
+use braid_bond::proto::entropy::Entropy;
+use braid_bond::proto::frame::{
+    Challenge, Class, Close, Data, Entry, Flush, Frame, Nack, Padding, Parity, Part, PathResponse,
+    Ping, Pong, Range, Reason, Report,
+};
+use braid_bond::proto::handshake::{
+    Answer, Attempt, Ciphers, Identity, Listener, Options, Psk, Start,
+};
+use braid_bond::proto::packet::{Header, stamp_bits};
+use braid_bond::proto::seal::Cipher;
+use braid_bond::proto::session::Session;
+use braid_core::{LinkId, PacketNumber, Stamp, Time};
+use support::{address, index, message1};
+
+const FILE: &str = "../../docs/protocol-vectors.txt";
+
+#[derive(Default)]
+struct Vectors(String);
+
+impl Vectors {
+    fn title(&mut self, title: &str) {
+        writeln!(self.0, "\n# {title}").expect("text grows");
+    }
+
+    fn add(&mut self, name: &str, bytes: &[u8]) {
+        writeln!(self.0, "{name} = {}", hex(bytes)).expect("text grows");
+    }
+
+    fn frame(&mut self, name: &str, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut out = Vec::new();
+        write(&mut out);
+        self.add(name, &out);
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("text grows");
+        text
+    })
+}
+
+#[test]
+fn the_document_shows_what_the_code_does() {
+    let mut vectors = Vectors::default();
+    vectors
+        .0
+        .push_str("# Test vectors of the bond's protocol, version 1: see protocol.md. All numbers are hexadecimal.\n");
+    handshake(&mut vectors, Cipher::Aes256Gcm);
+    handshake(&mut vectors, Cipher::ChaCha20Poly1305);
+    frames(&mut vectors);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(FILE);
+    if env::var_os("BLESS").is_some() {
+        fs::write(&path, &vectors.0).expect("the folder is there");
+    }
+    let shown = fs::read_to_string(&path).expect("the file is there");
+    for (shown, now) in shown.lines().zip(vectors.0.lines()) {
+        assert_eq!(shown, now);
+    }
+    assert_eq!(shown, vectors.0);
+}
+
+fn handshake(vectors: &mut Vectors, cipher: Cipher) {
+    let now = Time::ZERO;
+    let client = Identity::new([0x11; 32]);
+    let server = Identity::new([0x22; 32]);
+    let psk = Psk([0x33; 32]);
+    vectors.title(&format!("handshake, data sealed by {cipher:?}"));
+    vectors.add("initiator's private key", client.private());
+    vectors.add("initiator's public key", &client.public().0);
+    vectors.add("responder's private key", server.private());
+    vectors.add("responder's public key", &server.public().0);
+    vectors.add("pre-shared key", &psk.0);
+
+    let mut listener = Listener::new(now, server.clone(), Entropy::new(&[0x44; 32]));
+    listener.insert(client.public(), psk.clone());
+    let ephemeral: [u8; 32] = Entropy::new(&[0x55; 32]).bytes();
+    vectors.add("initiator's ephemeral private key", &ephemeral);
+    let mut options = Options::new();
+    assert!(options.push(0x7f, b"an option"));
+    let start = Start {
+        index: index(0x00a1_b2c3),
+        continues: Some(index(0x0000_0007)),
+        micros: 1_700_000_000_000_000,
+        ciphers: Ciphers::preferring(cipher),
+        options: options.clone(),
+    };
+    let mut entropy = Entropy::new(&[0x55; 32]);
+    let mut attempt = Attempt::new(&client, server.public(), &psk, start, &mut entropy);
+    let first = message1(&attempt, LinkId(0));
+    vectors.add("initiation on link 0", &first);
+    vectors.add("initiation on link 3", &message1(&attempt, LinkId(3)));
+
+    // A listener under load asks for a cookie.
+    let cookie = loop {
+        match listener.handle_initiation(now, address(1), &first) {
+            Ok(Answer::Reply(reply)) => break reply,
+            Ok(Answer::Offer(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    };
+    vectors.add("cookie reply to link 0", &cookie);
+    attempt.handle_cookie(&cookie).expect("genuine");
+    let proven = message1(&attempt, LinkId(0));
+    vectors.add("initiation on link 0 with the cookie", &proven);
+    let Ok(Answer::Offer(offer)) = listener.handle_initiation(now, address(1), &proven) else {
+        panic!("it is proven")
+    };
+    let ciphers = Ciphers::preferring(Cipher::Aes256Gcm);
+    let accepted = listener
+        .accept(
+            now,
+            *offer,
+            index(0x00d4_e5f6),
+            true,
+            ciphers,
+            &Options::new(),
+        )
+        .expect("nothing is against it");
+    vectors.add("response on link 0", &accepted.reply);
+    let established = attempt
+        .handle_response(now, &accepted.reply)
+        .expect("genuine");
+    let reset = listener.reset(now, index(0x00d4_e5f6)).expect("the first");
+    vectors.add("reset", &reset);
+    let mut client = established.session;
+    let mut server = accepted.session;
+    data(vectors, "initiator to responder", &mut client, &mut server);
+    data(vectors, "responder to initiator", &mut server, &mut client);
+}
+
+/// A packet with a number beyond 32 bits.
+fn data(vectors: &mut Vectors, name: &str, from: &mut Session, to: &mut Session) {
+    let (link, number) = (LinkId(3), PacketNumber(0x0001_0000_0002));
+    let header = Header {
+        link,
+        receiver: from.peer(),
+        number: number.0 as u32,
+    };
+    let mut packet = header.to_bytes().to_vec();
+    packet.extend_from_slice(&stamp_bits(Stamp(0x1234_5678)).to_be_bytes()[1..]);
+    Ping { token: 5 }.append(&mut packet);
+    let plain = packet[8..].to_vec();
+    from.seal(link, number, &mut packet);
+    vectors.add(
+        &format!("{name}, link 3, number 100000002, sealed inside"),
+        &plain,
+    );
+    vectors.add(&format!("{name}, link 3, number 100000002"), &packet);
+    let opened = to.open(link, number, &mut packet).expect("authentic");
+    assert_eq!(opened, plain);
+}
+
+fn frames(vectors: &mut Vectors) {
+    vectors.title("frames");
+    let whole = Data {
+        class: Class::Ordered,
+        copy: false,
+        has_length: false,
+        lane: 0x2a,
+        number: 0x0001_0203,
+        part: None,
+        content: b"packet",
+    };
+    vectors.frame("data, ordered, to the end", |out| whole.append(out));
+    let first = Data {
+        class: Class::Pinned,
+        copy: true,
+        has_length: true,
+        part: Some(Part {
+            offset: 0,
+            last: false,
+        }),
+        ..whole
+    };
+    vectors.frame("data, pinned, part at 0, copy, with length", |out| {
+        first.append(out);
+    });
+    let redundant = Data {
+        class: Class::Redundant,
+        has_length: true,
+        ..whole
+    };
+    vectors.frame("data, redundant, with length", |out| redundant.append(out));
+    let last = Data {
+        class: Class::Unordered,
+        part: Some(Part {
+            offset: 0x04d2,
+            last: true,
+        }),
+        ..whole
+    };
+    vectors.frame(
+        "data, unordered, part at 4d2, the last, to the end",
+        |out| {
+            last.append(out);
+        },
+    );
+    let entry = Entry {
+        link: LinkId(0),
+        highest: 70_000,
+        packets: 69_990,
+        bytes: 98_000_000,
+        lost: 10,
+        age: 12,
+        held: 500,
+        echo: 0x0012_3456,
+        delay: -1500,
+        jitter: 80,
+        train: 50_000,
+    };
+    let other = Entry {
+        link: LinkId(3),
+        delay: 1500,
+        ..entry
+    };
+    vectors.frame("report, number 300, links 0 and 3", |out| {
+        Report::write(300, &[entry, other], out);
+    });
+    let ranges = [
+        Range { first: 7, last: 7 },
+        Range {
+            first: 100,
+            last: 199,
+        },
+    ];
+    vectors.frame("nack, link 3, 7 and 100 to 199", |out| {
+        Nack::write(LinkId(3), &ranges, out);
+    });
+    let parity = Parity {
+        lane: 0x2a,
+        first: 0x0001_0203,
+        count: 5,
+        kinds: 0x10,
+        lengths: 0x0004,
+        content: b"folded",
+    };
+    let simple = [
+        ("ping, token 1000", Frame::Ping(Ping { token: 1000 })),
+        ("pong, token 1000", Frame::Pong(Pong { token: 1000 })),
+        (
+            "flush, lane 2a, highest 010203",
+            Frame::Flush(Flush {
+                lane: 0x2a,
+                highest: 0x0001_0203,
+            }),
+        ),
+        ("parity", Frame::Parity(parity)),
+        (
+            "path challenge",
+            Frame::PathChallenge(Challenge {
+                token: *b"12345678",
+            }),
+        ),
+        (
+            "path response",
+            Frame::PathResponse(PathResponse {
+                token: *b"12345678",
+            }),
+        ),
+        ("padding, 4 bytes", Frame::Padding(Padding { bytes: 4 })),
+        (
+            "close, revoked",
+            Frame::Close(Close {
+                reason: Reason::Revoked,
+            }),
+        ),
+        (
+            "a frame of a later version",
+            Frame::Unknown {
+                kind: 0x40,
+                content: b"later",
+            },
+        ),
+    ];
+    for (name, frame) in simple {
+        vectors.frame(name, |out| frame.append(out));
+    }
+}

@@ -1,0 +1,115 @@
+//! CoDel (RFC 8289): drops at the head of the queue once packets have waited more than a target for
+//! longer than an interval, at a rate that grows with the square root of the number of drops.
+
+use std::time::Duration;
+
+use crate::Time;
+
+/// A queue of one full frame is never too long (RFC 8289 §5.6: `maxpacket`).
+const FULL_FRAME: u64 = 1514;
+
+/// A queue that CoDel can take packets from.
+pub trait Source {
+    /// A packet.
+    type Packet;
+
+    /// The first one, if there is one.
+    fn pop(&mut self) -> Option<Self::Packet>;
+
+    /// When a packet came into the queue.
+    fn arrived(packet: &Self::Packet) -> Time;
+
+    /// Bytes that are still in the queue.
+    fn bytes(&self) -> u64;
+}
+
+/// State of the controller; names as in RFC 8289 §5.
+#[derive(Debug, Clone, Copy)]
+pub struct Codel {
+    target: Duration,
+    interval: Duration,
+    first_above: Option<Time>,
+    drop_next: Time,
+    count: u32,
+    last_count: u32,
+    dropping: bool,
+}
+
+impl Codel {
+    /// Drops nothing yet. `target` is the acceptable standing queue (5 ms in RFC 8289 §4.4),
+    /// `interval` about a worst-case round trip (100 ms, §4.3).
+    #[must_use]
+    pub const fn new(target: Duration, interval: Duration) -> Codel {
+        Codel {
+            target,
+            interval,
+            first_above: None,
+            drop_next: Time::ZERO,
+            count: 0,
+            last_count: 0,
+            dropping: false,
+        }
+    }
+
+    /// Takes the next packet to send at `now`. A packet that is to be dropped goes to `congested`;
+    /// if that gives it back, it was marked instead and is sent (RFC 8289 §3: "drop or mark").
+    pub fn pop<S: Source>(
+        &mut self,
+        now: Time,
+        queue: &mut S,
+        mut congested: impl FnMut(S::Packet) -> Option<S::Packet>,
+    ) -> Option<S::Packet> {
+        let (mut head, mut too_long) = self.pop_judged(now, queue);
+        if self.dropping {
+            if !too_long {
+                self.dropping = false;
+            }
+            while self.dropping && now >= self.drop_next {
+                self.count += 1;
+                if let Some(marked) = head.take().and_then(&mut congested) {
+                    self.drop_next = self.control_law(self.drop_next);
+                    return Some(marked);
+                }
+                (head, too_long) = self.pop_judged(now, queue);
+                if too_long {
+                    self.drop_next = self.control_law(self.drop_next);
+                } else {
+                    self.dropping = false;
+                }
+            }
+        } else if too_long {
+            let marked = head.take().and_then(&mut congested);
+            head = marked.or_else(|| self.pop_judged(now, queue).0);
+            self.enter(now);
+        }
+        head
+    }
+
+    /// Starts to drop; soon after the last time, at the rate that controlled the queue then.
+    fn enter(&mut self, now: Time) {
+        self.dropping = true;
+        let delta = self.count.saturating_sub(self.last_count);
+        let recent = now.since(self.drop_next) < 16 * self.interval;
+        self.count = if delta > 1 && recent { delta } else { 1 };
+        self.drop_next = self.control_law(now);
+        self.last_count = self.count;
+    }
+
+    /// The next packet, and whether packets have waited too long for too long.
+    fn pop_judged<S: Source>(&mut self, now: Time, queue: &mut S) -> (Option<S::Packet>, bool) {
+        let Some(packet) = queue.pop() else {
+            self.first_above = None;
+            return (None, false);
+        };
+        if now.since(S::arrived(&packet)) < self.target || queue.bytes() <= FULL_FRAME {
+            self.first_above = None;
+            return (Some(packet), false);
+        }
+        let due = *self.first_above.get_or_insert(now + self.interval);
+        (Some(packet), now >= due)
+    }
+
+    fn control_law(&self, from: Time) -> Time {
+        from + self.interval.div_f64(f64::from(self.count.max(1)).sqrt())
+    }
+}

@@ -1,0 +1,195 @@
+//! One link of a sender.
+
+use std::time::Duration;
+
+use crate::estimate::{Demand, LinkEstimator, LinkReport};
+use crate::liveness::Liveness;
+use crate::pace::Pacer;
+use crate::repair::Copies;
+use crate::schedule::{Interval, LinkView};
+use crate::{Bytes, LinkId, PacketNumber, Rate, Time};
+
+/// A link that showed no queue for so long is not full.
+const FULL_FOR: Duration = Duration::from_secs(1);
+
+/// A link that carried no data for so long does not count for whether the bond is full.
+const USED_FOR: Duration = Duration::from_secs(1);
+
+/// After a pause of this, or of twice the usual distance of packets if that is longer, a link
+/// that carried data says that nothing follows.
+const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE_MOST: Duration = Duration::from_millis(50);
+
+/// What is configured of a link. Nothing has to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinkSettings {
+    /// Its cost: dearer links carry what cheaper ones cannot.
+    pub tier: u8,
+    /// Never send faster than this; no limit if none.
+    pub cap: Option<Rate>,
+    /// A rate to begin with, known from an earlier session; it is corrected at once.
+    pub initial: Option<Rate>,
+    /// What each packet takes on the wire beside the inner packet.
+    pub overhead: Bytes,
+    /// How many full packets to send at once in the beginning, to have a first guess of the rate:
+    /// without one an inner TCP's first second is spent on a link's 4 Mbit/s, its slow start ends
+    /// early, and it needs 5 to 10 s to fill the bond. [`TRAIN`] is enough; zero for none.
+    pub train: u32,
+}
+
+/// A train of so many full packets is 10 ms of 40 Mbit/s.
+pub const TRAIN: u32 = 32;
+
+/// A link as its sender drives it.
+#[derive(Debug)]
+pub(super) struct Outgoing<T> {
+    pub id: LinkId,
+    pub settings: LinkSettings,
+    pub estimator: LinkEstimator,
+    pub pacer: Pacer,
+    pub liveness: Liveness,
+    pub copies: Copies<T>,
+    /// Bytes that may still be sent; no limit if none.
+    pub quota: Option<Bytes>,
+    /// Packets of the train that are still to be sent.
+    pub train: u32,
+    full_at: Option<Time>,
+    data_at: Option<Time>,
+    /// Usual distance of data packets.
+    distance: Duration,
+    /// Data went out and nothing after it.
+    open_ended: bool,
+    interval_sent: u64,
+    interval_lost: u64,
+    lost: u64,
+}
+
+impl<T> Outgoing<T> {
+    pub fn new(now: Time, id: LinkId, settings: LinkSettings, copies: Copies<T>) -> Outgoing<T> {
+        Outgoing {
+            id,
+            settings,
+            estimator: LinkEstimator::new(settings.initial),
+            pacer: Pacer::default(),
+            liveness: Liveness::new(now),
+            copies,
+            quota: None,
+            train: settings.train,
+            full_at: None,
+            data_at: None,
+            distance: PAUSE_MOST,
+            open_ended: false,
+            interval_sent: 0,
+            interval_lost: 0,
+            lost: 0,
+        }
+    }
+
+    /// What to send at: what was measured, within the cap, as far as the link may be used.
+    pub fn rate(&self) -> Rate {
+        let measured = self.estimator.rate();
+        let capped = self.settings.cap.map_or(measured, |cap| measured.min(cap));
+        let share = self.liveness.share();
+        Rate::from_bits_per_sec((capped.bits_per_sec() as f64 * share) as u64)
+    }
+
+    pub fn is_usable(&self) -> bool {
+        self.liveness.share() > 0.0 && self.quota.is_none_or(|left| left.get() > 0)
+    }
+
+    pub fn view(&self, now: Time, len: Bytes, paced: bool) -> LinkView {
+        let ready = match paced {
+            true => self.estimator.has_room(len).then(|| self.pacer.ready()),
+            false => Some(now),
+        };
+        LinkView {
+            id: self.id,
+            tier: self.settings.tier,
+            usable: self.is_usable(),
+            ready,
+            rate: self.rate(),
+            // Nothing is known before the first report: not worse than the others, not better.
+            delay: self.estimator.delay().unwrap_or_default(),
+            base: self.estimator.base(now).unwrap_or_default(),
+        }
+    }
+
+    /// Counts a packet of any kind; the pacer is charged for all of them.
+    pub fn handle_sent(&mut self, now: Time, len: Bytes, elicits: bool) -> PacketNumber {
+        // A link that may carry no data is still probed; that is not paced.
+        let rate = match self.rate() {
+            none if none.bits_per_sec() == 0 => self.estimator.capacity().proven(),
+            rate => rate,
+        };
+        self.pacer.handle_sent(now, len, rate);
+        if elicits {
+            self.liveness.handle_sent(now);
+        }
+        self.open_ended = false;
+        self.interval_sent += 1;
+        if let Some(quota) = &mut self.quota {
+            *quota = Bytes::new(quota.get().saturating_sub(len.get()));
+        }
+        self.estimator.handle_sent(now, len, elicits)
+    }
+
+    /// The packet just sent takes so many bytes more.
+    pub fn handle_more(&mut self, now: Time, len: Bytes) {
+        self.pacer.handle_sent(now, len, self.rate());
+        if let Some(quota) = &mut self.quota {
+            *quota = Bytes::new(quota.get().saturating_sub(len.get()));
+        }
+        self.estimator.handle_more(len);
+    }
+
+    /// The packet just sent carried data.
+    pub fn handle_data(&mut self, now: Time) {
+        if let Some(last) = self.data_at {
+            let distance = now.since(last).min(PAUSE_MOST);
+            self.distance = (self.distance * 7 + distance) / 8;
+        }
+        self.data_at = Some(now);
+        self.open_ended = true;
+    }
+
+    /// Returns whether the report told of new packets.
+    pub fn handle_report(&mut self, now: Time, report: &LinkReport, demand: Demand) -> bool {
+        if !self.estimator.handle_report(now, report, demand) {
+            return false;
+        }
+        self.interval_lost += report.lost.saturating_sub(self.lost);
+        self.lost = self.lost.max(report.lost);
+        let queue = self.estimator.queue(now);
+        let lossy = self.estimator.loss().fast() > 0.05 && demand == Demand::Backlog;
+        if queue > self.estimator.capacity().target() / 2 || lossy {
+            self.full_at = Some(now);
+        }
+        let (packets, lost) = (report.packets, report.lost);
+        self.liveness
+            .handle_progress(now, &self.estimator, packets, lost);
+        true
+    }
+
+    /// Whether the link is full, as far as it counts for the bond at all.
+    pub fn is_full_or_unused(&self, now: Time) -> bool {
+        let recent = |at: Option<Time>, span| at.is_some_and(|at| now.since(at) < span);
+        !self.is_usable() || recent(self.full_at, FULL_FOR) || !recent(self.data_at, USED_FOR)
+    }
+
+    /// When the link should say that nothing follows; none if something else has said so.
+    pub fn close_at(&self) -> Option<Time> {
+        let pause = (self.distance * 2).clamp(PAUSE, PAUSE_MOST);
+        self.data_at
+            .filter(|_| self.open_ended)
+            .map(|at| at + pause)
+    }
+
+    /// Sent and lost since the last call.
+    pub fn take_interval(&mut self) -> Interval {
+        Interval {
+            link: self.id,
+            sent: std::mem::take(&mut self.interval_sent),
+            lost: std::mem::take(&mut self.interval_lost),
+        }
+    }
+}

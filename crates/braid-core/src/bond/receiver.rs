@@ -1,0 +1,348 @@
+//! The receiving end: what arrived, in what order it goes on, what is reported and asked for.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::estimate::{Arrival, Arrivals, LinkReport};
+use crate::parity::{Decoder, Group, Rebuild};
+use crate::repair::{Asker, Nack};
+use crate::resequence::{Counters, Delivery, Limits, Order, Resequencer, Tag};
+use crate::schedule::Class;
+use crate::{Bytes, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, Stamp, Time};
+
+/// Added to every wait: what timers, bursts and threads take.
+const MARGIN: Duration = Duration::from_millis(8);
+
+/// A link that has been silent for so long is not waited for.
+const FORGOTTEN: Duration = Duration::from_secs(1);
+
+/// What is configured of a receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReceiverSettings {
+    /// How much is held at most.
+    pub limits: Limits,
+    /// How long a gap holds up its lane at most.
+    pub longest_wait: Duration,
+    /// The same where a copy may come.
+    pub longest_repair: Duration,
+    /// Whether to ask for what was lost.
+    pub repair: bool,
+}
+
+impl Default for ReceiverSettings {
+    fn default() -> ReceiverSettings {
+        ReceiverSettings {
+            limits: Limits::default(),
+            longest_wait: Duration::from_millis(100),
+            longest_repair: Duration::from_millis(150),
+            repair: true,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Incoming {
+    arrivals: Arrivals,
+    asker: Asker,
+    live: bool,
+}
+
+/// The receiving end of one direction. See the [module](super) for who calls what when.
+#[derive(Debug)]
+pub struct Receiver<T> {
+    settings: ReceiverSettings,
+    links: Vec<Incoming>,
+    ids: Vec<LinkId>,
+    reseq: Resequencer<T>,
+    parity: Decoder<T>,
+    nacks: VecDeque<Nack>,
+    answer: Option<Duration>,
+    passed: Option<Stamp>,
+}
+
+impl<T: Clone> Receiver<T> {
+    /// A receiver that knows of no link; one is known by its first packet.
+    #[must_use]
+    pub fn new(settings: ReceiverSettings) -> Receiver<T> {
+        Receiver {
+            reseq: Resequencer::new(settings.limits),
+            settings,
+            links: Vec::new(),
+            ids: Vec::new(),
+            parity: Decoder::default(),
+            nacks: VecDeque::new(),
+            answer: None,
+            passed: None,
+        }
+    }
+
+    /// How long a copy takes to come: [`Sender::answer`](super::Sender::answer) of this end.
+    pub fn set_answer(&mut self, answer: Option<Duration>) {
+        self.answer = answer;
+        self.reseq.set_rescue(self.rescue());
+    }
+
+    /// Whether a link may still bring what is missing. Its sender knows, and so does whoever sees
+    /// the device go; links are live until told otherwise.
+    pub fn set_live(&mut self, now: Time, link: LinkId, live: bool) {
+        if let Some(index) = self.index(link) {
+            self.links[index].live = live;
+            self.progress(now);
+        }
+    }
+
+    /// Forgets a link, which begins anew with number 0.
+    pub fn remove_link(&mut self, now: Time, link: LinkId) {
+        if let Some(index) = self.index(link) {
+            self.links.remove(index);
+            self.ids.remove(index);
+            self.progress(now);
+        }
+    }
+
+    /// Takes any authenticated packet of a link; `len` is what it took on the wire, `elicits` what
+    /// its sender told [`Sender::number_control`](super::Sender::number_control), true for data.
+    /// Drop [`Arrival::Duplicate`]s; of all others, hand the inner packets to
+    /// [`handle_data`](Self::handle_data), then call [`handle_end`](Self::handle_end).
+    pub fn handle_datagram(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        (number, stamp): (PacketNumber, Stamp),
+        len: Bytes,
+        elicits: bool,
+    ) -> Arrival {
+        let index = self.index_or_insert(link);
+        let incoming = &mut self.links[index];
+        let arrivals = &mut incoming.arrivals;
+        let arrival = arrivals.handle_packet(now, number, stamp, len, elicits);
+        if arrival != Arrival::Duplicate {
+            incoming.asker.handle_packet();
+            incoming.live = true;
+        }
+        self.ask(index);
+        arrival
+    }
+
+    /// Takes an inner packet that came in the packet last handled.
+    pub fn handle_data(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        stamp: Stamp,
+        place: (LaneId, LaneSeq, Class),
+        item: T,
+    ) {
+        let (lane, seq, class) = place;
+        let tag = Tag {
+            lane,
+            seq,
+            stamp,
+            link,
+            order: match class {
+                Class::Unordered => Order::Ignore,
+                _ => Order::Keep,
+            },
+        };
+        let hold = self.hold(now, link);
+        self.parity.handle_packet(lane, seq, &item);
+        self.reseq.handle_packet(now, tag, hold, item);
+    }
+
+    /// Takes the sum of a group of inner packets that came in the packet last handled; afterwards
+    /// empty [`poll_rebuild`](Self::poll_rebuild).
+    pub fn handle_parity(&mut self, link: LinkId, stamp: Stamp, group: Group, sum: T) {
+        self.parity.handle_sum(group, link, stamp, sum);
+    }
+
+    /// An inner packet that can be made from a sum: make it, and hand it to
+    /// [`handle_data`](Self::handle_data). Ask after every packet, once a sum has come.
+    pub fn poll_rebuild(&mut self) -> Option<Rebuild<T>> {
+        self.parity.poll_rebuild()
+    }
+
+    /// Inner packets that could be rebuilt.
+    #[must_use]
+    pub fn rebuilt(&self) -> u64 {
+        self.parity.rebuilt()
+    }
+
+    /// Takes what the packet last handled says of a lane: nothing of it above `highest` has been sent.
+    pub fn handle_flush(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        lane: LaneId,
+        highest: LaneSeq,
+        stamp: Stamp,
+    ) {
+        let hold = self.hold(now, link);
+        self.reseq.handle_flush(now, lane, highest, stamp, hold);
+    }
+
+    /// The packet last handled has been taken apart: what it says about how far links have come is
+    /// acted upon.
+    pub fn handle_end(&mut self, now: Time) {
+        self.progress(now);
+    }
+
+    /// Gives up what is overdue. Early and repeated calls do no harm.
+    pub fn handle_timeout(&mut self, now: Time) {
+        for index in 0..self.links.len() {
+            self.links[index].arrivals.handle_timeout(now);
+            self.ask(index);
+        }
+        self.progress(now);
+        self.reseq.handle_timeout(now);
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let links = self.links.iter().filter_map(|l| l.arrivals.poll_timeout());
+        links.chain(self.reseq.poll_timeout()).min()
+    }
+
+    /// The next inner packet to hand on.
+    pub fn poll_delivery(&mut self) -> Option<Delivery<T>> {
+        self.reseq.poll_delivery()
+    }
+
+    /// The next request to send again, to be sent over every usable link at once.
+    pub fn poll_nack(&mut self) -> Option<Nack> {
+        self.nacks.pop_front()
+    }
+
+    /// Whether reports are due; call it after packets and at least every 5 ms while they come.
+    #[must_use]
+    pub fn is_report_due(&self, now: Time) -> bool {
+        self.links
+            .iter()
+            .any(|link| link.arrivals.is_report_due(now))
+    }
+
+    /// When a report will be due, if no packet comes before; none if there is nothing to report.
+    #[must_use]
+    pub fn next_report(&self) -> Option<Time> {
+        self.links
+            .iter()
+            .filter_map(|link| link.arrivals.next_report())
+            .min()
+    }
+
+    /// What to report, one for each link, to be sent together over every usable link.
+    pub fn poll_reports(&mut self, now: Time, mut each: impl FnMut(LinkReport)) {
+        for link in &mut self.links {
+            if let Some(report) = link.arrivals.report(now) {
+                each(report);
+            }
+        }
+    }
+
+    /// What was seen of a link.
+    #[must_use]
+    pub fn arrivals(&self, link: LinkId) -> Option<&Arrivals> {
+        self.index(link).map(|index| &self.links[index].arrivals)
+    }
+
+    /// What the resequencer did.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        self.reseq.counters()
+    }
+
+    /// Packets held or missing.
+    #[must_use]
+    pub fn occupied(&self) -> usize {
+        self.reseq.occupied()
+    }
+
+    /// How long a gap that `link` shows holds up its lane: until the slowest link could have
+    /// brought what is missing, and a copy could have come.
+    fn hold(&self, now: Time, link: LinkId) -> Duration {
+        let live = || self.links.iter().filter(|link| is_live(link, now));
+        let slowest = live().filter_map(|link| link.arrivals.delay()).max();
+        let jitter = live().map(|link| link.arrivals.jitter()).max();
+        let extent = live().map(|link| link.arrivals.extent(now)).max();
+        let own = self.arrivals(link).and_then(Arrivals::delay);
+        let skew = match (slowest, own) {
+            (Some(slowest), Some(own)) => slowest.over(own),
+            _ => Duration::ZERO,
+        };
+        let jitter = (4 * jitter.unwrap_or_default()).max(extent.unwrap_or_default());
+        let wait = (skew + jitter + MARGIN).min(self.settings.longest_wait);
+        (wait + self.rescue()).min(self.longest())
+    }
+
+    fn longest(&self) -> Duration {
+        match self.rescue().is_zero() {
+            true => self.settings.longest_wait,
+            false => self.settings.longest_repair,
+        }
+    }
+
+    /// The time in which a copy comes; zero if none would come in time.
+    fn rescue(&self) -> Duration {
+        let answer = self.answer.filter(|_| self.settings.repair);
+        // Half as much again: of packets given up too early the inner flow would retransmit all.
+        let answer = answer.map(|answer| answer * 3 / 2 + MARGIN);
+        answer
+            .filter(|answer| *answer <= self.settings.longest_repair)
+            .unwrap_or_default()
+    }
+
+    fn ask(&mut self, index: usize) {
+        let rescue = self.rescue();
+        let patience = self.settings.longest_repair;
+        let incoming = &mut self.links[index];
+        while let Some(lost) = incoming.arrivals.poll_lost() {
+            if rescue.is_zero() {
+                continue;
+            }
+            if let Some(range) = incoming.asker.ask(lost, rescue, patience) {
+                let link = self.ids[index];
+                self.nacks.push_back(Nack { link, range });
+            }
+        }
+    }
+
+    /// Tells the resequencer how far all live links have come.
+    fn progress(&mut self, now: Time) {
+        let settled = self
+            .links
+            .iter()
+            .zip(&self.ids)
+            .filter(|(link, _)| is_live(link, now))
+            .filter_map(|(link, id)| Some((link.arrivals.settled()?, *id)));
+        let Some((passed, laggard)) = settled.min() else {
+            return;
+        };
+        if self.passed != Some(passed) {
+            self.passed = Some(passed);
+            self.reseq.handle_progress(now, passed, Some(laggard));
+        }
+    }
+
+    fn index(&self, link: LinkId) -> Option<usize> {
+        self.ids.iter().position(|id| *id == link)
+    }
+
+    fn index_or_insert(&mut self, link: LinkId) -> usize {
+        if let Some(index) = self.index(link) {
+            return index;
+        }
+        debug_assert!(link.index() < MAX_LINKS);
+        self.ids.push(link);
+        self.links.push(Incoming {
+            arrivals: Arrivals::new(link),
+            asker: Asker::default(),
+            live: true,
+        });
+        self.links.len() - 1
+    }
+}
+
+fn is_live(link: &Incoming, now: Time) -> bool {
+    let last = link.arrivals.last_at();
+    link.live && last.is_some_and(|last| now.since(last) < FORGOTTEN)
+}

@@ -1,0 +1,384 @@
+//! The receiving end's view of one link: what arrived, what is missing, and since when.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::report::LinkReport;
+use super::train::Train;
+use super::{REPORT_INTERVAL, REPORT_PACKETS, ReorderExtent};
+use crate::{Bytes, LinkId, PacketNumber, RelativeDelay, Stamp, Time};
+
+/// Most ranges of missing packets that may still come, and most that are remembered after they
+/// were given up. Beyond that the oldest is given up, or forgotten: memory is bounded.
+const MOST_RANGES: usize = 256;
+
+/// A packet-count report waits at least this long for the last one.
+const REPORT_SPACING: Duration = Duration::from_millis(5);
+
+/// Packet numbers of one link, `first..=last`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NumberRange {
+    /// The lowest.
+    pub first: PacketNumber,
+    /// The highest.
+    pub last: PacketNumber,
+}
+
+impl NumberRange {
+    /// How many.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.last.0 - self.first.0 + 1
+    }
+}
+
+/// What a packet was to its link when it came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// Higher than all before it.
+    Newest,
+    /// Missing until now, and waited for.
+    Reordered,
+    /// Missing until now, and held for lost already.
+    Late,
+    /// Here before, or so old that nobody can tell. Drop it.
+    Duplicate,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Gap {
+    first: u64,
+    last: u64,
+    /// When the packet after it arrived.
+    seen: Time,
+    /// The stamp of the packet before it.
+    before: Option<Stamp>,
+}
+
+/// Which packets of one link arrived.
+///
+/// A link is a FIFO, but for the extent that it is known to reorder by ([`ReorderExtent`]): a
+/// missing packet is *lost* once a later one has been here for that long; on a link that keeps
+/// order, at once (RFC 1990 §4.1 reasons likewise). What is still missing within the extent is
+/// *open*. [`Arrivals::settled`] is how far the link has come: of all that was sent on it with
+/// stamps up to that one, nothing can come any more.
+#[derive(Debug, Clone)]
+pub struct Arrivals {
+    link: LinkId,
+    /// The lowest number that never came and is above all that did.
+    next: u64,
+    newest: Option<Newest>,
+    /// May still come, by number.
+    open: VecDeque<Gap>,
+    /// Given up, by number; remembered so that a late packet is told from a duplicate.
+    given_up: VecDeque<Gap>,
+    /// Given up and not yet asked for by [`poll_lost`](Self::poll_lost).
+    fresh: VecDeque<NumberRange>,
+    extent: ReorderExtent,
+    packets: u64,
+    bytes: Bytes,
+    lost: u64,
+    late: u64,
+    duplicates: u64,
+    delay: Delays,
+    train: Train,
+    reported: Time,
+    unreported: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Newest {
+    stamp: Stamp,
+    at: Time,
+    received_at: Time,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Delays {
+    lowest: Option<RelativeDelay>,
+    last: Option<RelativeDelay>,
+    smoothed: f64,
+    jitter: f64,
+    count: f64,
+}
+
+impl Delays {
+    fn handle_delay(&mut self, delay: RelativeDelay) {
+        self.lowest = Some(self.lowest.map_or(delay, |lowest| lowest.min(delay)));
+        let micros = delay.0 as f64;
+        match self.last.replace(delay) {
+            Some(last) => {
+                // A plain mean at first, or the first few would be averaged with nothing.
+                self.count = (self.count + 1.0).min(16.0);
+                self.jitter += (((delay.0 - last.0) as f64).abs() - self.jitter) / self.count;
+                self.smoothed += (micros - self.smoothed) / self.count.max(4.0);
+            }
+            None => self.smoothed = micros,
+        }
+    }
+}
+
+impl Arrivals {
+    /// A link on which nothing has arrived.
+    #[must_use]
+    pub fn new(link: LinkId) -> Arrivals {
+        Arrivals {
+            link,
+            next: 0,
+            newest: None,
+            open: VecDeque::new(),
+            given_up: VecDeque::new(),
+            fresh: VecDeque::new(),
+            extent: ReorderExtent::default(),
+            packets: 0,
+            bytes: Bytes::default(),
+            lost: 0,
+            late: 0,
+            duplicates: 0,
+            delay: Delays::default(),
+            train: Train::default(),
+            reported: Time::ZERO,
+            unreported: 0,
+        }
+    }
+
+    /// Takes a packet that has been authenticated. `len` is what it took on the wire; `elicits`
+    /// says whether it asks for a report: anything but a report alone does.
+    pub fn handle_packet(
+        &mut self,
+        now: Time,
+        number: PacketNumber,
+        stamp: Stamp,
+        len: Bytes,
+        elicits: bool,
+    ) -> Arrival {
+        self.handle_timeout(now);
+        let arrival = if number.0 >= self.next {
+            self.handle_newest(now, number.0, stamp);
+            Arrival::Newest
+        } else if let Some(gap) = take(&mut self.open, number.0, stamp) {
+            self.extent.handle_late(now, now.since(gap.seen));
+            Arrival::Reordered
+        } else if let Some(gap) = take(&mut self.given_up, number.0, stamp) {
+            self.extent.handle_late(now, now.since(gap.seen));
+            self.lost = self.lost.saturating_sub(1);
+            self.late += 1;
+            Arrival::Late
+        } else {
+            self.duplicates += 1;
+            return Arrival::Duplicate;
+        };
+        self.packets += 1;
+        self.bytes += len;
+        self.unreported += u32::from(elicits);
+        self.delay.handle_delay(RelativeDelay::of(stamp, now));
+        self.train.handle_packet(now, stamp, len);
+        if let Some(newest) = &mut self.newest {
+            newest.received_at = now;
+        }
+        arrival
+    }
+
+    fn handle_newest(&mut self, now: Time, number: u64, stamp: Stamp) {
+        let missing = number > self.next;
+        let before = self.newest.map(|newest| newest.stamp);
+        if missing {
+            let gap = Gap {
+                first: self.next,
+                last: number - 1,
+                seen: now,
+                before,
+            };
+            if self.extent.extent(now).is_zero() && self.open.is_empty() {
+                self.give_up(gap);
+            } else {
+                self.open.push_back(gap);
+                if self.open.len() > MOST_RANGES {
+                    self.give_up_oldest();
+                }
+            }
+        }
+        self.next = number + 1;
+        self.newest = Some(Newest {
+            stamp,
+            at: now,
+            received_at: now,
+        });
+    }
+
+    /// Gives up what has been missing for longer than the link reorders. Early and repeated calls
+    /// do no harm.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let extent = self.extent.extent(now);
+        while self
+            .open
+            .front()
+            .is_some_and(|gap| now.since(gap.seen) >= extent)
+        {
+            self.give_up_oldest();
+        }
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let mut extent = self.extent;
+        let gap = self.open.front()?;
+        Some(gap.seen + extent.extent(gap.seen))
+    }
+
+    /// The next range held for lost since the last call, each told once: what to ask for again.
+    pub fn poll_lost(&mut self) -> Option<NumberRange> {
+        self.fresh.pop_front()
+    }
+
+    /// How far this link has come: whatever was sent on it with a stamp up to this one has arrived
+    /// or is lost. None before the first packet.
+    #[must_use]
+    pub fn settled(&self) -> Option<Stamp> {
+        match self.open.front() {
+            Some(gap) => gap.before,
+            None => self.newest.map(|newest| newest.stamp),
+        }
+    }
+
+    /// Whether a report is due.
+    #[must_use]
+    pub fn is_report_due(&self, now: Time) -> bool {
+        let passed = now.since(self.reported);
+        self.unreported > 0
+            && (passed >= REPORT_INTERVAL
+                || (self.unreported >= REPORT_PACKETS && passed >= REPORT_SPACING))
+    }
+
+    /// When a report will be due if nothing more arrives; none if there is nothing to report.
+    #[must_use]
+    pub fn next_report(&self) -> Option<Time> {
+        (self.unreported > 0).then_some(self.reported + REPORT_INTERVAL)
+    }
+
+    /// What to tell the sender; none before the first packet. The next report is due after this.
+    pub fn report(&mut self, now: Time) -> Option<LinkReport> {
+        let newest = self.newest?;
+        self.reported = now;
+        self.unreported = 0;
+        let delay = self.delay.lowest.take().or(self.delay.last)?;
+        Some(LinkReport {
+            link: self.link,
+            highest: PacketNumber(self.next - 1),
+            echo: newest.stamp,
+            held: now.since(newest.at),
+            received_at: newest.received_at,
+            packets: self.packets,
+            bytes: self.bytes,
+            lost: self.lost,
+            delay,
+            jitter: self.jitter(),
+            train: self.train.take(),
+        })
+    }
+
+    /// Mean deviation of the delay between neighbouring packets (RFC 3550 §6.4.1).
+    #[must_use]
+    pub fn jitter(&self) -> Duration {
+        Duration::from_micros(self.delay.jitter as u64)
+    }
+
+    /// The delay, smoothed over some 16 packets; none before the first.
+    #[must_use]
+    pub fn delay(&self) -> Option<RelativeDelay> {
+        self.delay
+            .last
+            .map(|_| RelativeDelay(self.delay.smoothed as i64))
+    }
+
+    /// How far the link is known to reorder.
+    #[must_use]
+    pub fn extent(&self, now: Time) -> Duration {
+        let mut extent = self.extent;
+        extent.extent(now)
+    }
+
+    /// When the last packet arrived.
+    #[must_use]
+    pub fn last_at(&self) -> Option<Time> {
+        self.newest.map(|newest| newest.received_at)
+    }
+
+    /// Packets that arrived, without duplicates.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// Packets held for lost that did not come after all.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Packets held for lost that did come: misjudged.
+    #[must_use]
+    pub fn late(&self) -> u64 {
+        self.late
+    }
+
+    /// Packets that came twice.
+    #[must_use]
+    pub fn duplicates(&self) -> u64 {
+        self.duplicates
+    }
+
+    /// Packets missing that may still come.
+    #[must_use]
+    pub fn open(&self) -> u64 {
+        self.open.iter().map(|gap| gap.last - gap.first + 1).sum()
+    }
+
+    fn give_up_oldest(&mut self) {
+        if let Some(gap) = self.open.pop_front() {
+            self.give_up(gap);
+        }
+    }
+
+    fn give_up(&mut self, gap: Gap) {
+        self.lost += gap.last - gap.first + 1;
+        self.given_up.push_back(gap);
+        if self.given_up.len() > MOST_RANGES {
+            self.given_up.pop_front();
+        }
+        self.fresh.push_back(NumberRange {
+            first: PacketNumber(gap.first),
+            last: PacketNumber(gap.last),
+        });
+        if self.fresh.len() > MOST_RANGES {
+            self.fresh.pop_front();
+        }
+    }
+}
+
+/// Takes `number`, whose packet is stamped `stamp`, out of the gap that it is in.
+fn take(gaps: &mut VecDeque<Gap>, number: u64, stamp: Stamp) -> Option<Gap> {
+    let index = gaps.partition_point(|gap| gap.last < number);
+    let gap = *gaps.get(index).filter(|gap| gap.first <= number)?;
+    match (gap.first == number, gap.last == number) {
+        (true, true) => {
+            gaps.remove(index);
+        }
+        (true, false) => {
+            gaps[index].first += 1;
+            gaps[index].before = Some(stamp);
+        }
+        (false, true) => gaps[index].last -= 1,
+        (false, false) => {
+            gaps[index].last = number - 1;
+            let right = Gap {
+                first: number + 1,
+                before: Some(stamp),
+                ..gap
+            };
+            gaps.insert(index + 1, right);
+        }
+    }
+    Some(gap)
+}

@@ -1,0 +1,351 @@
+//! How fast to send on a link: a rate proven by delivery, steered by the queue it makes.
+//!
+//! - **Proven**: [`Capacity::proven`] only rises to what arrived, half-way for each sample; in the
+//!   beginning, before the link ever queued, all the way. What was merely sent proves nothing.
+//! - **Queue target**: the rate is `C · (1 + (T − q)/τ)`, within 0.5 and 1.25, so that a full link
+//!   holds a queue of `T`: enough never to run dry, little enough not to be felt. `T` is 8 ms or
+//!   twice the link's jitter, which looks like a queue and is none.
+//! - **Down only with cause**: a low sample is the link's doing only if there is a queue and we
+//!   loaded it; anything else means that nobody sent more. Letting C decay on any low sample
+//!   collapses it.
+//! - **At once**: with twice the target's queue, or a burst of congestive loss, C falls to what
+//!   arrived: waiting half-way down fills a queue of seconds on a link that lost three quarters.
+//! - **Up only on demand**: with a backlog of our own and no queue on the link, though it was sent
+//!   what was allowed, the factor grows to 1.5 and 2. Without a backlog nothing is probed: others' traffic would pay for it.
+//! - **Loss without a queue** is either radio loss or a policer. Which, is asked of the link: for
+//!   a moment a little less is sent. If loss falls, it was a policer, and the link is not pushed
+//!   again for a while; if not, it is random, and the rate makes up for what it takes.
+//! - **Drain**: a queue that never empties becomes the base that it is measured by. So now and then
+//!   it is emptied for a moment.
+
+use std::time::Duration;
+
+use crate::{Rate, Time};
+
+/// What a new link is given: enough for a TCP flow's first windows, while the first reports come.
+const INITIAL: Rate = Rate::from_bits_per_sec(4_000_000);
+
+/// No estimate falls below this: a link must stay measurable.
+const LEAST: f64 = 100_000.0;
+
+/// How much of a train's rate is believed.
+const TRAIN_TRUST: f64 = 0.95;
+
+/// So many lost packets of a sample tell something.
+const ASK_LEAST: u64 = 5;
+
+/// The answer rests on so many packets, or on what came in this time.
+const ANSWER_PACKETS: u64 = 600;
+const ANSWER_MOST: Duration = Duration::from_millis(500);
+
+/// The least queue that is aimed at.
+const TARGET: Duration = Duration::from_millis(8);
+
+/// The most, on links with much jitter.
+const TARGET_MOST: Duration = Duration::from_millis(30);
+
+/// How long a report may have been under way and waited for: the control loop's own delay.
+const LOOP: Duration = Duration::from_millis(25);
+
+/// Loss above this, without a queue, is worth asking the link about.
+const ASK_ABOVE: f64 = 0.015;
+
+/// How long the answer holds.
+const ANSWER_HOLDS: Duration = Duration::from_secs(5);
+
+/// A queue that has not been empty for so long is drained.
+const DRAIN_EVERY: Duration = Duration::from_secs(8);
+
+/// A drain ends after so long, empty or not.
+const DRAIN_MOST: Duration = Duration::from_millis(200);
+
+/// Below this a queue counts as empty.
+const EMPTY: Duration = Duration::from_millis(2);
+
+/// Whether the sender has more to send than it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Demand {
+    /// All that came could be sent.
+    Met,
+    /// Packets wait for links.
+    Backlog,
+}
+
+/// What a few reports in a row say of a link.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sample {
+    /// What arrived, by the receiver's clock.
+    pub delivered: Rate,
+    /// What these packets had been sent at.
+    pub offered: Rate,
+    /// Packets that arrived.
+    pub arrived: u64,
+    /// Packets that were lost among them.
+    pub lost: u64,
+    /// The same two, only since the last sample.
+    pub fresh: (u64, u64),
+    /// The fraction that was lost over the last seconds.
+    pub average: f64,
+}
+
+impl Sample {
+    /// The fraction that was lost, 0 to 1.
+    #[must_use]
+    pub fn loss(&self) -> f64 {
+        self.lost as f64 / ((self.lost + self.arrived) as f64).max(1.0)
+    }
+}
+
+/// What the queue on a link looks like now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Queue {
+    /// One-way delay above its base.
+    pub delay: Duration,
+    /// The link's jitter.
+    pub jitter: Duration,
+    /// The link's lowest round trip.
+    pub rtt_min: Duration,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Asking {
+    /// Nothing to ask.
+    No,
+    /// A little less is sent since `since`; before, the fraction `before` was lost. What was sent
+    /// since has been arriving since `since` and a round trip.
+    Less {
+        since: Time,
+        before: f64,
+        arrived: u64,
+        lost: u64,
+    },
+    /// It was a policer: no pushing until then.
+    Policed { until: Time },
+    /// It is random: make up for it until then.
+    Random { until: Time, lost: f64 },
+}
+
+/// The rate controller of one link.
+#[derive(Debug, Clone)]
+pub struct Capacity {
+    proven: f64,
+    queue: Queue,
+    /// Whether the link ever queued: the end of its start.
+    started: bool,
+    /// Whether a train has been believed.
+    seeded: bool,
+    /// Whether the last sample was of packets sent at what was allowed.
+    loaded: bool,
+    /// Reports in a row with backlog, at what was allowed, and without a queue.
+    unmet: u32,
+    demand: Demand,
+    asking: Asking,
+    backoff: Duration,
+    emptied: Time,
+    draining: Option<Time>,
+}
+
+impl Default for Capacity {
+    fn default() -> Capacity {
+        Capacity::new(INITIAL)
+    }
+}
+
+impl Capacity {
+    /// Begins at a rate that is known from elsewhere, such as the last session.
+    #[must_use]
+    pub fn new(initial: Rate) -> Capacity {
+        Capacity {
+            proven: (initial.bits_per_sec() as f64).max(LEAST),
+            queue: Queue {
+                delay: Duration::ZERO,
+                jitter: Duration::ZERO,
+                rtt_min: Duration::ZERO,
+            },
+            started: false,
+            seeded: false,
+            loaded: false,
+            unmet: 0,
+            demand: Demand::Met,
+            asking: Asking::No,
+            backoff: Duration::from_secs(1),
+            emptied: Time::ZERO,
+            draining: None,
+        }
+    }
+
+    /// Takes the state of the queue, with each report.
+    pub fn handle_queue(&mut self, now: Time, queue: Queue, demand: Demand) {
+        self.queue = queue;
+        self.demand = demand;
+        if queue.delay > self.target() {
+            self.started = true;
+        }
+        let wants = demand == Demand::Backlog && self.loaded && queue.delay < self.target() / 2;
+        self.unmet = if wants { self.unmet + 1 } else { 0 };
+        if queue.delay < EMPTY {
+            self.emptied = now;
+            self.draining = None;
+        }
+        match self.draining {
+            Some(since) if now.since(since) >= DRAIN_MOST => {
+                self.draining = None;
+                self.emptied = now;
+            }
+            None if now.since(self.emptied) >= DRAIN_EVERY => self.draining = Some(now),
+            _ => {}
+        }
+    }
+
+    /// Takes what a train of packets came in at. It only counts until the link has proven more, or
+    /// has shown that it is full.
+    pub fn handle_train(&mut self, train: Rate) {
+        if !self.started && !self.seeded {
+            self.seeded = true;
+            self.proven = (train.bits_per_sec() as f64 * TRAIN_TRUST).max(self.proven);
+        }
+    }
+
+    /// Takes a sample of what arrived. Call [`handle_queue`](Self::handle_queue) first.
+    pub fn handle_sample(&mut self, now: Time, sample: &Sample) {
+        self.ask(now, sample);
+        let proven = self.made_up(sample.delivered.bits_per_sec() as f64);
+        let offered = sample.offered.bits_per_sec() as f64;
+        let (queue, target) = (self.queue.delay, self.target());
+        // Sent at what we allowed; or, where that was changing, at more than came through.
+        let allowed = self.proven * self.factor().min(1.0);
+        let loaded =
+            offered >= 0.85 * allowed || (offered >= 0.45 * self.proven && offered > 1.1 * proven);
+        self.loaded = loaded;
+        if proven > self.proven {
+            let step = if self.started { 0.5 } else { 1.0 };
+            self.proven += step * (proven - self.proven);
+            return;
+        }
+        let burst = sample.loss() > 0.2 && queue > target;
+        if queue <= target || !loaded {
+            return;
+        }
+        if (queue > 2 * target || burst) && self.proven > 1.05 * proven {
+            self.proven = 1.05 * proven;
+        } else {
+            self.proven += 0.5 * (proven - self.proven);
+        }
+        self.proven = self.proven.max(LEAST);
+    }
+
+    /// Radio loss takes its part after the bottleneck as well as before it: to fill the link, so
+    /// much more must be sent.
+    fn made_up(&self, delivered: f64) -> f64 {
+        match self.asking {
+            Asking::Random { lost, .. } => delivered / (1.0 - lost.min(0.3)),
+            _ => delivered,
+        }
+    }
+
+    fn ask(&mut self, now: Time, sample: &Sample) {
+        let delivered = sample.delivered.bits_per_sec() as f64;
+        let queued = self.queue.delay > self.target();
+        match self.asking {
+            Asking::No | Asking::Random { .. } => {
+                let known = match self.asking {
+                    Asking::Random { until, lost } if now < until => lost * 1.5 + ASK_ABOVE,
+                    _ => ASK_ABOVE,
+                };
+                let tells = sample.lost >= ASK_LEAST && sample.loss() > known;
+                if tells && !queued && self.demand == Demand::Backlog {
+                    self.asking = Asking::Less {
+                        since: now,
+                        before: sample.loss().min(sample.average),
+                        arrived: 0,
+                        lost: 0,
+                    };
+                } else if matches!(self.asking, Asking::Random { until, .. } if now >= until)
+                    && sample.loss() < ASK_ABOVE
+                {
+                    self.asking = Asking::No;
+                }
+            }
+            Asking::Less {
+                since,
+                before,
+                ref mut arrived,
+                ref mut lost,
+            } => {
+                if now.since(since) < self.queue.rtt_min + LOOP {
+                    return;
+                }
+                *arrived += sample.fresh.0;
+                *lost += sample.fresh.1;
+                let all = *arrived + *lost;
+                if all < ANSWER_PACKETS && now.since(since) < ANSWER_MOST {
+                    return;
+                }
+                let after = *lost as f64 / (all as f64).max(1.0);
+                if after < before / 3.0 {
+                    self.asking = Asking::Policed {
+                        until: now + self.backoff,
+                    };
+                    self.backoff = (self.backoff * 2).min(Duration::from_secs(10));
+                    self.started = true;
+                    self.proven = self.proven.min(delivered * 1.05).max(LEAST);
+                } else {
+                    self.backoff = Duration::from_secs(1);
+                    self.asking = Asking::Random {
+                        until: now + ANSWER_HOLDS,
+                        lost: after,
+                    };
+                }
+            }
+            Asking::Policed { until } => {
+                if now >= until {
+                    self.asking = Asking::No;
+                }
+            }
+        }
+    }
+
+    /// What the link has proven to carry.
+    #[must_use]
+    pub fn proven(&self) -> Rate {
+        Rate::from_bits_per_sec(self.proven as u64)
+    }
+
+    /// What to send at now.
+    #[must_use]
+    pub fn rate(&self) -> Rate {
+        Rate::from_bits_per_sec((self.proven * self.factor()) as u64)
+    }
+
+    /// The queue that is aimed at: 8 ms, more where jitter would drown that.
+    #[must_use]
+    pub fn target(&self) -> Duration {
+        (2 * self.queue.jitter).clamp(TARGET, TARGET_MOST)
+    }
+
+    /// Whether the link has shown that it is full.
+    #[must_use]
+    pub fn has_started(&self) -> bool {
+        self.started
+    }
+
+    fn factor(&self) -> f64 {
+        let steer = self.steer();
+        if self.draining.is_some() {
+            return steer.min(0.75);
+        }
+        match self.asking {
+            Asking::Less { .. } => steer.min(0.9),
+            Asking::Policed { .. } => steer.min(0.98),
+            _ if self.unmet >= 4 => steer.max(2.0),
+            _ if self.unmet >= 2 => steer.max(1.5),
+            _ => steer,
+        }
+    }
+
+    fn steer(&self) -> f64 {
+        let tau = 2.0 * (self.queue.rtt_min + LOOP).as_secs_f64();
+        let error = self.target().as_secs_f64() - self.queue.delay.as_secs_f64();
+        (1.0 + error / tau).clamp(0.5, 1.25)
+    }
+}

@@ -1,0 +1,96 @@
+//! Loss in a fast and a slow average, told apart into random and congestive.
+
+use std::time::Duration;
+
+use crate::Time;
+
+/// The fast average follows a burst within a few reports.
+const FAST: Duration = Duration::from_millis(200);
+
+/// The slow average is what a link is judged by over seconds.
+const SLOW: Duration = Duration::from_secs(2);
+
+/// Averages of a link's loss, each a fraction of packets, 0 to 1, and totals.
+///
+/// Loss that comes with a queue on the link is congestive: slowing down helps. Loss without one is
+/// taken for random: slowing down gives capacity away and does not help.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LossSplit {
+    last: Option<Time>,
+    fast: Average,
+    slow: Average,
+    random: u64,
+    congestive: u64,
+}
+
+/// Lost and settled packets, both fading alike: their ratio weighs each packet the same, so that
+/// a report about two packets does not count like one about two hundred.
+#[derive(Debug, Clone, Copy, Default)]
+struct Average {
+    lost: f64,
+    settled: f64,
+}
+
+impl LossSplit {
+    /// `lost` of `lost + arrived` packets were lost of late; `queued` says whether the link had a
+    /// queue then.
+    pub fn handle_loss(&mut self, now: Time, lost: u64, arrived: u64, queued: bool) {
+        let passed = self.last.map_or(Duration::ZERO, |last| now.since(last));
+        self.last = Some(now);
+        for (average, span) in [(&mut self.fast, FAST), (&mut self.slow, SLOW)] {
+            let keep = (-passed.as_secs_f64() / span.as_secs_f64()).exp();
+            average.lost = average.lost * keep + lost as f64;
+            average.settled = average.settled * keep + (lost + arrived) as f64;
+        }
+        *(if queued {
+            &mut self.congestive
+        } else {
+            &mut self.random
+        }) += lost;
+    }
+
+    /// Over about the last 0.2 s.
+    #[must_use]
+    pub fn fast(&self) -> f64 {
+        self.fast.ratio()
+    }
+
+    /// Over about the last 2 s.
+    #[must_use]
+    pub fn slow(&self) -> f64 {
+        self.slow.ratio()
+    }
+
+    /// How many packets the slow average rests on, older ones counting less.
+    #[must_use]
+    pub fn weight(&self) -> f64 {
+        self.slow.settled
+    }
+
+    /// Packets lost without a queue, in total.
+    #[must_use]
+    pub fn random(&self) -> u64 {
+        self.random
+    }
+
+    /// Packets lost with a queue, in total.
+    #[must_use]
+    pub fn congestive(&self) -> u64 {
+        self.congestive
+    }
+
+    /// Forgets the averages, as for a link that begins anew.
+    pub fn restart(&mut self) {
+        self.fast = Average::default();
+        self.slow = Average::default();
+    }
+}
+
+impl Average {
+    fn ratio(&self) -> f64 {
+        if self.settled < 1.0 {
+            return 0.0;
+        }
+        (self.lost / self.settled).min(1.0)
+    }
+}

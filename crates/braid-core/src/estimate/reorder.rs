@@ -1,0 +1,50 @@
+//! How far a link reorders, learned from packets that came late.
+
+use std::time::Duration;
+
+use crate::Time;
+
+/// A packet later than this is no reordering any more: whoever waited for it would wait too long.
+const LONGEST: Duration = Duration::from_millis(50);
+
+/// Without packets as late as half the extent for so long, the extent shrinks by a quarter.
+const FORGETS: Duration = Duration::from_secs(5);
+
+/// Below this it is rounded to nothing: one link's timestamps are no better.
+const SHORTEST: Duration = Duration::from_micros(200);
+
+/// How long a missing packet of a link may still be on its way after a later one arrived.
+///
+/// It begins at zero (a wire is a FIFO, its gaps are losses at once) and grows at once to a
+/// quarter more than the latest packet was late, since each misjudged packet costs the inner flow a
+/// retransmission; it shrinks slowly.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ReorderExtent {
+    extent: Duration,
+    needed: Time,
+}
+
+impl ReorderExtent {
+    /// A packet came `late` after the first one that was sent behind it.
+    pub fn handle_late(&mut self, now: Time, late: Duration) {
+        if late > LONGEST {
+            return;
+        }
+        if late * 2 >= self.extent {
+            self.needed = now;
+        }
+        self.extent = self.extent.max(late + late / 4 + SHORTEST).min(LONGEST);
+    }
+
+    /// The extent at `now`; zero for a link that keeps order.
+    pub fn extent(&mut self, now: Time) -> Duration {
+        while !self.extent.is_zero() && now.since(self.needed) >= FORGETS {
+            self.needed = self.needed + FORGETS;
+            self.extent = self.extent * 3 / 4;
+            if self.extent < SHORTEST {
+                self.extent = Duration::ZERO;
+            }
+        }
+        self.extent
+    }
+}

@@ -1,0 +1,124 @@
+//! What was sent on a link and has not been spoken of yet.
+
+use std::collections::VecDeque;
+
+use crate::{Bytes, PacketNumber, Time};
+
+/// Most packets remembered: 0.8 s at 1 Gbit/s. What is older counts as arrived.
+const MOST: usize = 65_536;
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    at: Time,
+    /// Bytes sent before this packet.
+    before: u64,
+    /// Packets that elicit a report up to this one, itself included.
+    eliciting: u64,
+}
+
+/// The packets of a link above the last reported one, in the order of their numbers.
+///
+/// A link is a FIFO, so what is in flight is what was sent after the highest packet that arrived;
+/// with bytes counted in total, no packet is ever accounted for singly.
+#[derive(Debug, Clone, Default)]
+pub struct SentLog {
+    entries: VecDeque<Entry>,
+    /// The number of the first entry.
+    first: u64,
+    sent: u64,
+    eliciting: u64,
+}
+
+/// When a packet was sent, and how much had been sent on its link by then, itself not counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SentAt {
+    /// When.
+    pub at: Time,
+    /// Bytes before it.
+    pub before: Bytes,
+}
+
+impl SentLog {
+    /// Takes the next packet and gives it its number.
+    pub fn handle_sent(&mut self, now: Time, len: Bytes, elicits: bool) -> PacketNumber {
+        if self.entries.len() == MOST {
+            self.entries.pop_front();
+            self.first += 1;
+        }
+        let number = PacketNumber(self.first + self.entries.len() as u64);
+        self.eliciting += u64::from(elicits);
+        self.entries.push_back(Entry {
+            at: now,
+            before: self.sent,
+            eliciting: self.eliciting,
+        });
+        self.sent += len.get();
+        number
+    }
+
+    /// The last packet is larger than was said.
+    pub fn handle_more(&mut self, len: Bytes) {
+        self.sent += len.get();
+    }
+
+    /// Forgets everything below `highest`, which is kept, and says when it was sent; none if it is
+    /// forgotten already or was never sent.
+    pub fn handle_arrived(&mut self, highest: PacketNumber) -> Option<SentAt> {
+        let index = usize::try_from(highest.0.checked_sub(self.first)?).ok()?;
+        let entry = *self.entries.get(index)?;
+        self.entries.drain(..index);
+        self.first += index as u64;
+        Some(SentAt {
+            at: entry.at,
+            before: Bytes::new(entry.before),
+        })
+    }
+
+    /// When the first packet above `highest` was sent that elicits a report; none if there is none.
+    #[must_use]
+    pub fn first_eliciting(&self, highest: Option<PacketNumber>) -> Option<Time> {
+        let told = match self.index_above(highest) {
+            0 => self.forgotten(),
+            index => self.entries.get(index - 1)?.eliciting,
+        };
+        let index = self
+            .entries
+            .partition_point(|entry| entry.eliciting <= told);
+        self.entries.get(index).map(|entry| entry.at)
+    }
+
+    /// Eliciting packets before the first entry: as if it were one, which errs by at most one
+    /// packet that is forgotten anyway.
+    fn forgotten(&self) -> u64 {
+        let first = self.entries.front().map_or(0, |entry| entry.eliciting);
+        if self.first == 0 {
+            0
+        } else {
+            first.saturating_sub(1)
+        }
+    }
+
+    fn index_above(&self, highest: Option<PacketNumber>) -> usize {
+        let index = highest.map_or(0, |highest| (highest.0 + 1).saturating_sub(self.first));
+        usize::try_from(index).unwrap_or(usize::MAX)
+    }
+
+    /// Bytes sent above `highest`.
+    #[must_use]
+    pub fn in_flight(&self, highest: Option<PacketNumber>) -> Bytes {
+        let before = self.entries.get(self.index_above(highest));
+        Bytes::new(before.map_or(0, |entry| self.sent - entry.before))
+    }
+
+    /// Bytes sent in total.
+    #[must_use]
+    pub fn total(&self) -> Bytes {
+        Bytes::new(self.sent)
+    }
+
+    /// The number that the next packet will have.
+    #[must_use]
+    pub fn next(&self) -> PacketNumber {
+        PacketNumber(self.first + self.entries.len() as u64)
+    }
+}

@@ -1,0 +1,320 @@
+//! Whether a link may carry data: noticed from its own traffic within a round trip or three reports.
+//!
+//! - **Suspect**: packets are in flight and no report has told of a new one for longer than
+//!   max(3 reports, SRTT + 4 · RTTVAR + a report, 60 ms). Reports travel over all links, so a
+//!   link's silence is its own. No new data goes there, what is in flight is repeated elsewhere.
+//! - **Probing**: a suspect link gets a small packet now and then, more rarely the longer it is
+//!   silent; any packet does, since whatever arrives is reported.
+//! - **Returning**: a short silence (a handover, a long queue) ends with the first sign of life, with
+//!   half the link's share. After a long one a few signs in a row are wanted, more if it keeps
+//!   failing, and it begins with a small share that doubles: a link that is only half there must not
+//!   take a second's worth of packets down with it.
+//! - **Quarantine**: a link that loses 30 % without a queue is worse than none for TCP. It is taken out, and probed
+//!   at a low rate until it loses less than 10 %.
+//! - **Idle**: an idle link is left in peace but for a packet every [`KEEPALIVE`], which keeps
+//!   NAT mappings and notices a black hole nobody would otherwise see.
+
+use std::time::Duration;
+
+use crate::Time;
+use crate::estimate::{LinkEstimator, REPORT_INTERVAL};
+
+/// Shortest silence that makes a link suspect.
+const SILENCE: Duration = Duration::from_millis(75);
+
+/// An idle link is sent something this often: three packets a minute, and within the 30 s after
+/// which the most impatient NATs forget a UDP mapping (RFC 4787 §4.3 wants two minutes of them).
+pub const KEEPALIVE: Duration = Duration::from_secs(20);
+
+/// First and largest distance between probes of a suspect link.
+const PROBE_FIRST: Duration = Duration::from_millis(50);
+const PROBE_LAST: Duration = Duration::from_secs(1);
+
+/// After so long the largest distance is this.
+const LONG_GONE: Duration = Duration::from_secs(30);
+const PROBE_LONG_GONE: Duration = Duration::from_secs(10);
+
+/// A silence up to this is an interruption, not a failure.
+const SHORT: Duration = Duration::from_millis(500);
+
+/// Signs of life wanted after a failure, doubled by each failure of the last [`FORGIVEN`], and the
+/// most that are wanted.
+const SIGNS: u32 = 3;
+const SIGNS_MOST: u32 = 48;
+const FORGIVEN: Duration = Duration::from_secs(30);
+
+/// The share that a returning link begins with; it doubles every [`STEP`].
+const SHARE_AFTER_FAILURE: f64 = 0.1;
+const SHARE_AFTER_SHORT: f64 = 0.5;
+const STEP: Duration = Duration::from_millis(100);
+
+/// Loss without a queue that takes a link out, in so many rounds of so many packets in a row: counted
+/// by packets, since a flow that suffers from it sends few. And loss that lets it back in, measured
+/// over so many probes.
+const LOSS_OUT: f64 = 0.3;
+const LOSS_OUT_PACKETS: u64 = 100;
+const LOSS_OUT_ROUNDS: u32 = 2;
+const LOSS_IN: f64 = 0.1;
+const LOSS_IN_PROBES: u64 = 30;
+
+/// First and largest distance between probes in quarantine.
+const QUARANTINE_FIRST: Duration = Duration::from_millis(100);
+const QUARANTINE_LAST: Duration = Duration::from_secs(2);
+
+/// Whether a link may carry data, and how much.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Verdict {
+    /// Entirely.
+    Active,
+    /// Not: it has fallen silent.
+    Suspect,
+    /// A part, 0 to 1, of its rate: it has come back.
+    Returning(f64),
+    /// Not: it loses too much.
+    Quarantined,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum State {
+    Active,
+    Suspect {
+        since: Time,
+        signs: u32,
+        last_sign: Time,
+    },
+    Returning {
+        share: f64,
+        next: Time,
+    },
+    Quarantined {
+        spacing: Duration,
+        /// Totals at the start of the round.
+        packets: u64,
+        lost: u64,
+    },
+}
+
+/// Judges one link.
+#[derive(Debug, Clone)]
+pub struct Liveness {
+    state: State,
+    failures: u32,
+    failed_at: Time,
+    /// The last packet that elicited a report.
+    sent: Time,
+    probed: Time,
+    spacing: Duration,
+    changed: Option<Verdict>,
+    /// Totals at the start of the round by which loss is judged, and bad rounds before it.
+    round: (u64, u64),
+    bad_rounds: u32,
+}
+
+impl Liveness {
+    /// Active: the handshake has just passed over it.
+    #[must_use]
+    pub fn new(now: Time) -> Liveness {
+        Liveness {
+            state: State::Active,
+            failures: 0,
+            failed_at: Time::ZERO,
+            sent: now,
+            probed: now,
+            spacing: PROBE_FIRST,
+            changed: None,
+            round: (0, 0),
+            bad_rounds: 0,
+        }
+    }
+
+    /// Something that elicits a report was sent on the link.
+    pub fn handle_sent(&mut self, now: Time) {
+        self.sent = now;
+    }
+
+    /// A report told of new packets on the link: a sign of life. `packets` and `lost` are its totals.
+    pub fn handle_progress(&mut self, now: Time, link: &LinkEstimator, packets: u64, lost: u64) {
+        match &mut self.state {
+            State::Suspect {
+                since,
+                signs,
+                last_sign,
+            } => {
+                // Reports come over every link: the same sign counts once.
+                if *signs > 0 && now.since(*last_sign) < REPORT_INTERVAL / 2 {
+                    return;
+                }
+                *signs += 1;
+                *last_sign = now;
+                self.spacing = PROBE_FIRST;
+                let (short, signs) = (now.since(*since) <= SHORT, *signs);
+                if short {
+                    self.enter_returning(now, SHARE_AFTER_SHORT);
+                } else if signs >= self.wanted(now) {
+                    self.enter_returning(now, SHARE_AFTER_FAILURE);
+                }
+            }
+            State::Active | State::Returning { .. } => {
+                if self.loses_too_much(packets, link.loss().random()) {
+                    self.enter(State::Quarantined {
+                        spacing: QUARANTINE_FIRST,
+                        packets,
+                        lost,
+                    });
+                }
+            }
+            State::Quarantined {
+                spacing,
+                packets: packets_then,
+                lost: lost_then,
+            } => {
+                let gone = lost.saturating_sub(*lost_then);
+                let all = gone + packets.saturating_sub(*packets_then);
+                if all < LOSS_IN_PROBES {
+                    return;
+                }
+                if (gone as f64) < LOSS_IN * all as f64 {
+                    self.enter_returning(now, SHARE_AFTER_FAILURE);
+                } else {
+                    *spacing = (*spacing * 2).min(QUARANTINE_LAST);
+                    (*packets_then, *lost_then) = (packets, lost);
+                }
+            }
+        }
+    }
+
+    fn loses_too_much(&mut self, packets: u64, random: u64) -> bool {
+        let lost = random.saturating_sub(self.round.1);
+        let all = lost + packets.saturating_sub(self.round.0);
+        if all < LOSS_OUT_PACKETS {
+            return false;
+        }
+        self.round = (packets, random);
+        let bad = lost as f64 >= LOSS_OUT * all as f64;
+        self.bad_rounds = if bad { self.bad_rounds + 1 } else { 0 };
+        let out = self.bad_rounds >= LOSS_OUT_ROUNDS;
+        self.bad_rounds = if out { 0 } else { self.bad_rounds };
+        out
+    }
+
+    /// Judges the silence. Early and repeated calls do no harm.
+    pub fn handle_timeout(&mut self, now: Time, link: &LinkEstimator) {
+        match &mut self.state {
+            State::Active | State::Returning { .. }
+                if silent_until(link).is_some_and(|until| now >= until) =>
+            {
+                if now.since(self.failed_at) > FORGIVEN {
+                    self.failures = 0;
+                }
+                self.failures += 1;
+                self.failed_at = now;
+                self.spacing = PROBE_FIRST;
+                self.probed = now;
+                self.enter(State::Suspect {
+                    since: now,
+                    signs: 0,
+                    last_sign: now,
+                });
+            }
+            State::Returning { share, next } if now >= *next => {
+                *share *= 2.0;
+                *next = now + STEP.max(link.rtt().smoothed());
+                if *share >= 1.0 {
+                    self.enter(State::Active);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) or to probe next.
+    #[must_use]
+    pub fn poll_timeout(&self, link: &LinkEstimator) -> Time {
+        let probe = self.probe_at();
+        let judge = match self.state {
+            State::Active => silent_until(link),
+            State::Returning { next, .. } => silent_until(link).into_iter().chain([next]).min(),
+            State::Suspect { .. } | State::Quarantined { .. } => None,
+        };
+        judge.map_or(probe, |judge| judge.min(probe))
+    }
+
+    /// Whether a small packet should go out on the link now; it counts as sent.
+    pub fn poll_probe(&mut self, now: Time) -> bool {
+        if now < self.probe_at() {
+            return false;
+        }
+        if let State::Suspect { since, .. } = self.state {
+            let most = if now.since(since) > LONG_GONE {
+                PROBE_LONG_GONE
+            } else {
+                PROBE_LAST
+            };
+            self.spacing = (self.spacing * 2).min(most);
+        }
+        self.probed = now;
+        true
+    }
+
+    fn probe_at(&self) -> Time {
+        match self.state {
+            State::Active | State::Returning { .. } => self.sent.max(self.probed) + KEEPALIVE,
+            State::Suspect { .. } => self.probed + self.spacing,
+            State::Quarantined { spacing, .. } => self.probed + spacing,
+        }
+    }
+
+    /// What was judged, once for each change.
+    pub fn poll_change(&mut self) -> Option<Verdict> {
+        self.changed.take()
+    }
+
+    /// What is judged now.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        match self.state {
+            State::Active => Verdict::Active,
+            State::Suspect { .. } => Verdict::Suspect,
+            State::Returning { share, .. } => Verdict::Returning(share),
+            State::Quarantined { .. } => Verdict::Quarantined,
+        }
+    }
+
+    /// The part of the link's rate that may be used, 0 to 1.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        match self.verdict() {
+            Verdict::Active => 1.0,
+            Verdict::Returning(share) => share,
+            Verdict::Suspect | Verdict::Quarantined => 0.0,
+        }
+    }
+
+    fn wanted(&self, now: Time) -> u32 {
+        if now.since(self.failed_at) > FORGIVEN {
+            return SIGNS;
+        }
+        SIGNS
+            .saturating_mul(1 << self.failures.saturating_sub(1).min(8))
+            .min(SIGNS_MOST)
+    }
+
+    fn enter_returning(&mut self, now: Time, share: f64) {
+        self.enter(State::Returning {
+            share,
+            next: now + STEP,
+        });
+    }
+
+    fn enter(&mut self, state: State) {
+        self.state = state;
+        self.changed = Some(self.verdict());
+    }
+}
+
+/// When the link's silence becomes suspicious; never while nothing is in flight.
+fn silent_until(link: &LinkEstimator) -> Option<Time> {
+    let waiting = link.waiting_since()?;
+    let since = link.progressed().map_or(waiting, |told| told.max(waiting));
+    Some(since + SILENCE.max(link.rtt().overdue() + REPORT_INTERVAL))
+}

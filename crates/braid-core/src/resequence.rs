@@ -1,0 +1,39 @@
+//! Putting packets of several links back in order, without waiting longer than it helps.
+//!
+//! Inner packets are numbered per lane ([`LaneId`](crate::LaneId)); a missing one holds up its lane
+//! and no other. What ends the wait, in the order in which it usually happens:
+//!
+//! 1. It **arrives**: everything behind it goes on at once.
+//! 2. It is **known lost**: every live link has settled past the stamp of the packet behind it
+//!    ([`Arrivals::settled`](crate::estimate::Arrivals::settled)). Links are FIFOs, so it cannot
+//!    come any more; waiting on would only be delay. (A buffer without this rule waits out its
+//!    timer for every loss.) If it was asked for again, the copy gets the time that a copy takes.
+//! 3. Its **deadline** comes. It was fixed when the gap was first seen and is never moved back: a
+//!    timer that every packet re-arms holds for ever under load, and did worse than no buffer at all
+//!    (40.6 against 87.3 Mbit/s on 50 + 50 Mbit/s with 5 % loss).
+//! 4. **Memory** is short: the lane goes on without it.
+//!
+//! A packet that comes after its gap was given up is *late*: forwarded, since the inner flow's own
+//! retransmission may cost a round trip more. One that comes twice is dropped. All is counted.
+//!
+//! [`Resequencer`] does this. [`TimeoutResequencer`] is \[l3b\] §4.3 as written, for comparison.
+
+mod counters;
+mod lane;
+mod paper;
+mod resequencer;
+
+pub use counters::Counters;
+pub use paper::TimeoutResequencer;
+pub use resequencer::{Delivery, Limits, Order, Resequencer, Tag};
+
+/// Why a missing packet was given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GivenUp {
+    /// Every live link has settled past it.
+    KnownLost,
+    /// Its deadline came.
+    Deadline,
+    /// Memory was short.
+    Forced,
+}

@@ -1,0 +1,220 @@
+//! Earliest arrival over measured links.
+//!
+//! - A packet goes to the link on which it would *arrive* first: `max(now, ready) + len/rate +
+//!   delay`. Round robin by rate sent 79 where this sent 91 of 92 (80 + 20 Mbit/s): it puts packets
+//!   on a slow link that a fast one would have delivered earlier.
+//! - If that link is not ready yet, a slower one that is may take the packet, but only where the
+//!   backlog is so long that its tail would arrive no earlier by the faster links. So a slow link is
+//!   never used before it helps, and always when it does.
+//! - Packets are not queued per link. What waits, waits in the one queue in front, where every flow
+//!   has its turn and CoDel sees it.
+//! - A link that is slower than the fastest by more than the receiver's *reorder budget* is left
+//!   out: its packets would be given up for lost and then come late. Empty links are compared, or a
+//!   queue on the fast one would let the slow one in for a moment.
+//! - *Hysteresis*: among links that arrive at nearly the same time the last one stays; *runs*: with
+//!   a backlog a link takes about a millisecond's worth at once, which the kernel sends as one.
+//! - *Tiers*: a dearer link counts only once the cheaper ones have more waiting than they send in
+//!   [`Tuning::overflow_after`], and a cheaper one that is ready never waits for it.
+
+use std::time::Duration;
+
+use crate::{Bytes, LinkId, MAX_LINKS, Time};
+
+use super::{Choice, Class, Head, LinkView, Scheduler};
+
+/// The longest run, in bytes: 16 full packets, as many as a GSO send takes with room to spare.
+const RUN_MOST: u64 = 16 * 1500;
+
+/// How long a run lasts on its link.
+const RUN_SPAN: Duration = Duration::from_millis(1);
+
+/// A link whose window is full is taken to be ready after the next report.
+const NEXT_REPORT: Duration = Duration::from_millis(25);
+
+/// A pinned flow leaves a link that makes it wait longer than this.
+const PIN_PATIENCE: Duration = Duration::from_millis(20);
+
+/// What can be chosen about it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tuning {
+    /// How much slower or faster than the fastest link of the cheapest tier one may be, both empty.
+    /// The receiver waits 100 ms at
+    /// most; what is slower by more than this leaves no room for jitter.
+    pub reorder_budget: Duration,
+    /// Links this close together count as equal.
+    pub hysteresis: Duration,
+    /// How much of the way to "the backlog's tail would be no earlier otherwise" must be there
+    /// before a slower link is used: 1 is all of it, 0 uses every link that is ready.
+    pub patience: f64,
+    /// Backlog on cheaper links that lets dearer ones in.
+    pub overflow_after: Duration,
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        Tuning {
+            reorder_budget: Duration::from_millis(80),
+            hysteresis: Duration::from_millis(1),
+            patience: 0.5,
+            overflow_after: Duration::from_millis(10),
+        }
+    }
+}
+
+/// The default scheduler.
+#[derive(Debug, Clone, Default)]
+pub struct Adaptive {
+    tuning: Tuning,
+    last: Option<LinkId>,
+}
+
+/// A link that may be chosen. Times are in seconds from now; delays from the lowest one.
+#[derive(Debug, Clone, Copy)]
+struct Candidate<'a> {
+    view: &'a LinkView,
+    ready: f64,
+    /// When the packet would arrive, if it waited for the link.
+    arrival: f64,
+    rate: f64,
+}
+
+impl Adaptive {
+    /// With other than default tuning.
+    #[must_use]
+    pub fn new(tuning: Tuning) -> Adaptive {
+        Adaptive { tuning, last: None }
+    }
+
+    fn send(&mut self, head: &Head, view: &LinkView) -> Choice {
+        if head.except.is_none() {
+            self.last = Some(view.id);
+        }
+        let span = view.rate.bytes_in(RUN_SPAN).get().min(RUN_MOST);
+        let run = span.min(head.backlog.get()).max(head.len.get());
+        Choice::Send {
+            link: view.id,
+            run: Bytes::new(run),
+        }
+    }
+
+    /// Of links ready now, the one that delivers first; else the time when one will be.
+    fn soonest(&mut self, now: Time, head: &Head, candidates: &[Option<Candidate<'_>>]) -> Choice {
+        let ready = candidates.iter().flatten().filter(|c| c.ready <= 0.0);
+        match ready.min_by(|a, b| a.arrival.total_cmp(&b.arrival)) {
+            Some(best) => self.send(head, best.view),
+            None => wait(now, candidates),
+        }
+    }
+
+    fn earliest(&mut self, now: Time, head: &Head, candidates: &[Option<Candidate<'_>>]) -> Choice {
+        let Some(best) = candidates
+            .iter()
+            .flatten()
+            .min_by(|a, b| a.arrival.total_cmp(&b.arrival))
+        else {
+            return Choice::Wait(None);
+        };
+        let near = best.arrival + self.tuning.hysteresis.as_secs_f64();
+        let stays = |c: &&Candidate<'_>| {
+            c.ready <= 0.0 && c.arrival <= near && Some(c.view.id) == self.last
+        };
+        if let Some(last) = candidates.iter().flatten().find(stays) {
+            return self.send(head, last.view);
+        }
+        if best.ready <= 0.0 {
+            return self.send(head, best.view);
+        }
+        let backlog = head.backlog.get() as f64 * 8.0;
+        let helps = |c: &&Candidate<'_>| {
+            let faster = candidates
+                .iter()
+                .flatten()
+                .filter(|f| f.arrival < c.arrival);
+            let drain = backlog / faster.map(|f| f.rate).sum::<f64>().max(1.0);
+            let gain = c.arrival - best.arrival;
+            let cheaper = c.view.tier < best.view.tier;
+            c.ready <= 0.0 && (cheaper || gain * self.tuning.patience <= drain)
+        };
+        let helping = candidates.iter().flatten().filter(helps);
+        match helping.min_by(|a, b| a.arrival.total_cmp(&b.arrival)) {
+            Some(other) => self.send(head, other.view),
+            None => wait(now, candidates),
+        }
+    }
+
+    /// The dearest tier that takes part: the cheapest one, and further ones while those before
+    /// have too much waiting.
+    fn tier(&self, head: &Head, links: &[LinkView]) -> u8 {
+        let usable = || links.iter().filter(|view| is_candidate(head, view));
+        let mut tier = usable().map(|view| view.tier).min().unwrap_or(0);
+        loop {
+            let within = usable().filter(|view| view.tier <= tier);
+            let rate: u64 = within.map(|view| view.rate.bits_per_sec()).sum();
+            let behind = head.backlog.get() - head.len.get().min(head.backlog.get());
+            let waits = behind as f64 * 8.0 / rate.max(1) as f64;
+            let next = usable().map(|view| view.tier).filter(|t| *t > tier).min();
+            match next {
+                Some(next) if waits > self.tuning.overflow_after.as_secs_f64() => tier = next,
+                _ => return tier,
+            }
+        }
+    }
+}
+
+impl Scheduler for Adaptive {
+    fn choose(&mut self, now: Time, head: &Head, links: &[LinkView]) -> Choice {
+        let tier = self.tier(head, links);
+        let within = || {
+            links
+                .iter()
+                .filter(|view| is_candidate(head, view) && view.tier <= tier)
+        };
+        let cheapest = within().map(|view| view.tier).min();
+        let cheap = within().filter(|view| Some(view.tier) == cheapest);
+        let fastest = cheap.map(|view| view.base).min().unwrap_or_default();
+        let budget = self.tuning.reorder_budget;
+        let fits = |view: &&LinkView| {
+            view.base.over(fastest) <= budget && fastest.over(view.base) <= budget
+        };
+        let taking = || within().filter(fits);
+        let Some(lowest) = taking().map(|view| view.delay).min() else {
+            return Choice::Wait(None);
+        };
+        let mut all = [const { None }; MAX_LINKS];
+        let count = taking().count().min(MAX_LINKS);
+        for (slot, view) in all.iter_mut().zip(taking()) {
+            let ready = view.ready.unwrap_or(now + NEXT_REPORT);
+            let ready = ready.since(now).as_secs_f64();
+            let rate = (view.rate.bits_per_sec() as f64).max(1.0);
+            let wire = head.len.get() as f64 * 8.0 / rate;
+            *slot = Some(Candidate {
+                view,
+                ready,
+                arrival: ready + wire + view.delay.over(lowest).as_secs_f64(),
+                rate,
+            });
+        }
+        let candidates = &all[..count];
+        let pinned = candidates
+            .iter()
+            .flatten()
+            .find(|c| Some(c.view.id) == head.pin && head.class == Class::Pinned)
+            .filter(|c| c.ready <= PIN_PATIENCE.as_secs_f64());
+        match (head.class, pinned) {
+            (_, Some(pin)) if pin.ready <= 0.0 => self.send(head, pin.view),
+            (_, Some(pin)) => wait(now, &[Some(*pin)]),
+            (Class::Unordered, _) => self.soonest(now, head, candidates),
+            _ if head.except.is_some() => self.soonest(now, head, candidates),
+            _ => self.earliest(now, head, candidates),
+        }
+    }
+}
+
+fn is_candidate(head: &Head, view: &LinkView) -> bool {
+    view.usable && head.except != Some(view.id)
+}
+
+fn wait(now: Time, candidates: &[Option<Candidate<'_>>]) -> Choice {
+    let ready = candidates.iter().flatten().filter_map(|c| c.view.ready);
+    Choice::Wait(ready.filter(|ready| *ready > now).min())
+}

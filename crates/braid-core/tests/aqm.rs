@@ -1,0 +1,159 @@
+//! The queue in front of all links: turns, CoDel, marking, bounds; and the pacer.
+
+use std::time::Duration;
+
+use braid_core::aqm::FlowQueue;
+use braid_core::pace::Pacer;
+use braid_core::{Bytes, Rate, Time};
+use proptest::prelude::*;
+
+const FULL: Bytes = Bytes::new(1500);
+
+fn ms(ms: u64) -> Time {
+    Time::from_nanos(ms * 1_000_000)
+}
+
+fn never(_: &mut u32) -> bool {
+    false
+}
+
+fn drain(queue: &mut FlowQueue<u32>, now: Time) -> Vec<u32> {
+    std::iter::from_fn(|| queue.pop(now, false, never))
+        .map(|queued| queued.item)
+        .collect()
+}
+
+#[test]
+fn one_flow_keeps_its_order() {
+    let mut queue = FlowQueue::new(100);
+    (0..50).for_each(|item| queue.push(ms(0), 7, FULL, item));
+    assert_eq!(drain(&mut queue, ms(1)), (0..50).collect::<Vec<_>>());
+    assert_eq!((queue.packets(), queue.bytes()), (0, Bytes::new(0)));
+}
+
+/// RFC 8290 §4.2: flows take turns by bytes, so small packets are not at a disadvantage.
+#[test]
+fn flows_have_equal_bytes_whatever_their_packets() {
+    let mut queue = FlowQueue::new(10_000);
+    (0..1000).for_each(|_| queue.push(ms(0), 1, FULL, 1));
+    (0..5000).for_each(|_| queue.push(ms(0), 2, Bytes::new(300), 2));
+    let mut bytes = [0u64; 3];
+    for _ in 0..1200 {
+        let queued = queue.pop(ms(1), false, never).expect("a packet");
+        bytes[queued.item as usize] += queued.len.get();
+    }
+    let ratio = bytes[1] as f64 / bytes[2] as f64;
+    assert!((0.95..1.05).contains(&ratio), "{ratio}");
+}
+
+/// RFC 8290 §4.2: a flow that sends less than a quantum goes before those that have queues.
+#[test]
+fn a_sparse_flow_does_not_wait_behind_a_bulk() {
+    let mut queue = FlowQueue::new(1000);
+    (0..500).for_each(|_| queue.push(ms(0), 1, FULL, 1));
+    for round in 0..10 {
+        assert_eq!(queue.pop(ms(round), false, never).map(|q| q.item), Some(1));
+        queue.push(ms(round), 2, Bytes::new(100), 2);
+        let next_two = [0, 1].map(|_| queue.pop(ms(round), false, never).map(|q| q.item));
+        assert!(next_two.contains(&Some(2)), "{next_two:?}");
+    }
+}
+
+/// RFC 8289 §3: nothing happens to a queue that stands for less than an interval.
+#[test]
+fn a_burst_is_not_dropped_and_a_standing_queue_is() {
+    let run = |standing_ms: u64, control| {
+        let mut queue = FlowQueue::new(10_000);
+        for at in 0..2000u64 {
+            queue.push(ms(at), 1, FULL, 0);
+            // One in, one out: the queue stands at what came in before.
+            if at >= standing_ms {
+                queue.pop(ms(at), control, never);
+            }
+        }
+        queue.dropped()
+    };
+    assert_eq!(run(15, true), 0);
+    assert!(run(60, true) > 5);
+    assert_eq!(run(60, false), 0);
+}
+
+/// RFC 8290 §5.4: what can be marked is marked and sent.
+#[test]
+fn what_can_be_marked_is_not_dropped() {
+    let mut queue = FlowQueue::new(10_000);
+    let mut out = Vec::new();
+    for at in 0..2000u64 {
+        queue.push(ms(at), 1, FULL, 0u32);
+        if at >= 60 {
+            let mark = |item: &mut u32| {
+                *item = 1;
+                true
+            };
+            out.extend(queue.pop(ms(at), true, mark));
+        }
+    }
+    assert_eq!(queue.dropped(), 0);
+    let marked = out.iter().filter(|queued| queued.item == 1).count();
+    assert_eq!(marked as u64, queue.marked());
+    assert!(marked > 5);
+    assert_eq!(out.len(), 1940);
+}
+
+/// RFC 8290 §4.1: a full queue drops from the longest flow, not from the one that comes.
+#[test]
+fn a_full_queue_drops_from_the_longest_flow() {
+    let mut queue = FlowQueue::new(100);
+    (0..90).for_each(|_| queue.push(ms(0), 1, FULL, 1));
+    (0..10).for_each(|_| queue.push(ms(0), 2, FULL, 2));
+    queue.push(ms(0), 3, FULL, 3);
+    let left = drain(&mut queue, ms(1));
+    assert_eq!(left.iter().filter(|item| **item == 2).count(), 10);
+    assert_eq!(left.iter().filter(|item| **item == 3).count(), 1);
+    assert_eq!(queue.overflowed(), 45);
+}
+
+proptest! {
+    /// Against a count: what goes in comes out or was counted as dropped, flows keep their order, and
+    /// the limit holds.
+    #[test]
+    fn nothing_is_lost_uncounted(steps in proptest::collection::vec((0u32..5, 40u64..1500, any::<bool>()), 1..500),
+                                 limit in 1usize..60) {
+        let mut queue = FlowQueue::new(limit);
+        let (mut pushed, mut popped) = (0u64, 0u64);
+        let mut last = [None; 5];
+        for (number, (flow, len, pop)) in steps.into_iter().enumerate() {
+            let now = ms(number as u64 * 3);
+            queue.push(now, flow, Bytes::new(len), (flow, number));
+            pushed += 1;
+            prop_assert!(queue.packets() <= limit);
+            if pop && let Some(queued) = queue.pop(now, true, |_| false) {
+                let (flow, number) = queued.item;
+                prop_assert!(last[flow as usize] < Some(number));
+                last[flow as usize] = Some(number);
+                popped += 1;
+            }
+            let gone = queue.dropped() + queue.overflowed();
+            prop_assert_eq!(pushed, popped + gone + queue.packets() as u64);
+        }
+        while queue.pop(ms(0), false, |_| false).is_some() {}
+        prop_assert_eq!((queue.packets(), queue.bytes()), (0, Bytes::new(0)));
+    }
+
+    /// However late it is called, the pacer does not exceed the rate by more than two milliseconds'
+    /// worth.
+    #[test]
+    fn the_pacer_keeps_the_rate(late in proptest::collection::vec(0u64..4_000, 10..200), mbit in 1u64..500) {
+        let rate = Rate::from_bits_per_sec(mbit * 1_000_000);
+        let mut pacer = Pacer::default();
+        let start = ms(1_000);
+        let (mut now, mut sent) = (start, 0u64);
+        for late in late {
+            now = now.max(pacer.ready()) + Duration::from_micros(late);
+            pacer.handle_sent(now, FULL, rate);
+            sent += 1500;
+            let span = now.since(start) + Duration::from_millis(2);
+            prop_assert!(sent <= rate.bytes_in(span).get() + 3 * 1500);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! When a link is suspected, and how it comes back.
+
+use std::time::Duration;
+
+use braid_core::estimate::{Demand, LinkEstimator, LinkReport};
+use braid_core::liveness::{KEEPALIVE, Liveness, Verdict};
+use braid_core::{Bytes, LinkId, PacketNumber, RelativeDelay, Stamp, Time};
+
+const LEN: Bytes = Bytes::new(100);
+
+fn ms(ms: u64) -> Time {
+    Time::from_nanos(ms * 1_000_000)
+}
+
+/// A link with a round trip of 30 ms, whose packets arrive or do not.
+struct Bench {
+    link: LinkEstimator,
+    live: Liveness,
+    sent: u64,
+    arrived: u64,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench {
+            link: LinkEstimator::new(None),
+            live: Liveness::new(ms(0)),
+            sent: 0,
+            arrived: 0,
+        }
+    }
+
+    /// Sends a packet now, and if it arrives, a report of it comes now too (a round trip later).
+    fn exchange(&mut self, at: u64, arrives: bool) {
+        let number = self.link.handle_sent(ms(at), LEN, true);
+        self.live.handle_sent(ms(at));
+        self.sent += 1;
+        if !arrives {
+            return;
+        }
+        self.arrived += 1;
+        let now = ms(at + 30);
+        let report = LinkReport {
+            link: LinkId(0),
+            highest: number,
+            echo: Stamp(at * 1_000),
+            held: Duration::ZERO,
+            received_at: ms(at + 15),
+            packets: self.arrived,
+            bytes: Bytes::new(self.arrived * 100),
+            lost: self.sent - self.arrived,
+            delay: RelativeDelay(15_000),
+            jitter: Duration::ZERO,
+            train: None,
+        };
+        assert_eq!(report.highest, PacketNumber(self.sent - 1));
+        self.link.handle_report(now, &report, Demand::Met);
+        let lost = self.sent - self.arrived;
+        self.live
+            .handle_progress(now, &self.link, self.arrived, lost);
+    }
+
+    fn settle(&mut self, until: u64) {
+        (0..until)
+            .step_by(50)
+            .for_each(|at| self.exchange(at, true));
+    }
+
+    fn verdict(&mut self, at: u64) -> Verdict {
+        self.live.handle_timeout(ms(at), &self.link);
+        self.live.verdict()
+    }
+
+    /// Drives probes until `until`; they arrive or not. Returns when they were sent.
+    fn probes(&mut self, from: u64, until: u64, arrive: bool) -> Vec<u64> {
+        let mut at = Vec::new();
+        for now in from..until {
+            self.live.handle_timeout(ms(now), &self.link);
+            if self.live.poll_probe(ms(now)) {
+                at.push(now);
+                self.exchange(now, arrive);
+            }
+        }
+        at
+    }
+}
+
+#[test]
+fn silence_with_packets_in_flight_makes_a_link_suspect() {
+    let mut bench = Bench::new();
+    bench.settle(2_000);
+    bench.exchange(2_000, false);
+    assert_eq!(bench.verdict(2_074), Verdict::Active);
+    assert_eq!(bench.live.poll_timeout(&bench.link), ms(2_075));
+    assert_eq!(bench.verdict(2_075), Verdict::Suspect);
+    assert_eq!(bench.live.poll_change(), Some(Verdict::Suspect));
+    assert_eq!(bench.live.poll_change(), None);
+    assert_eq!(bench.live.share(), 0.0);
+}
+
+#[test]
+fn silence_without_packets_in_flight_means_nothing() {
+    let mut bench = Bench::new();
+    bench.settle(2_000);
+    assert_eq!(bench.verdict(19_000), Verdict::Active);
+    // What nobody would report does not count as in flight either.
+    bench.link.handle_sent(ms(19_000), LEN, false);
+    assert_eq!(bench.verdict(19_500), Verdict::Active);
+}
+
+#[test]
+fn probes_of_a_suspect_link_become_rare() {
+    let mut bench = Bench::new();
+    bench.settle(1_000);
+    bench.exchange(1_000, false);
+    bench.verdict(1_200);
+    let at = bench.probes(1_200, 120_000, false);
+    assert!(at[0] <= 1_250);
+    let gaps: Vec<_> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.windows(2).all(|pair| pair[0] <= pair[1]), "{gaps:?}");
+    assert_eq!(gaps.last(), Some(&10_000));
+    assert!(at.len() < 50);
+}
+
+#[test]
+fn a_short_silence_ends_with_the_first_sign() {
+    let mut bench = Bench::new();
+    bench.settle(1_000);
+    bench.exchange(1_000, false);
+    bench.verdict(1_100);
+    bench.exchange(1_200, true);
+    assert_eq!(bench.live.verdict(), Verdict::Returning(0.5));
+    assert_eq!(bench.verdict(1_400), Verdict::Active);
+}
+
+#[test]
+fn a_long_silence_ends_after_a_few_signs_with_a_small_share() {
+    let mut bench = Bench::new();
+    bench.settle(1_000);
+    bench.exchange(1_000, false);
+    bench.verdict(1_100);
+    for at in [9_000, 9_100] {
+        bench.exchange(at, true);
+        assert_eq!(bench.live.verdict(), Verdict::Suspect);
+    }
+    bench.exchange(9_200, true);
+    assert_eq!(bench.live.verdict(), Verdict::Returning(0.1));
+    let shares: Vec<_> = (9_250..9_900)
+        .step_by(25)
+        .map(|at| {
+            bench.exchange(at, true);
+            bench.verdict(at + 30);
+            bench.live.share()
+        })
+        .collect();
+    assert!(
+        shares.windows(2).all(|pair| pair[0] <= pair[1]),
+        "{shares:?}"
+    );
+    assert_eq!(bench.live.verdict(), Verdict::Active);
+}
+
+#[test]
+fn a_link_that_keeps_failing_has_to_show_more() {
+    let signs = |failures: u64| {
+        let mut bench = Bench::new();
+        bench.settle(1_000);
+        let mut at = 1_000;
+        for _ in 0..failures {
+            bench.exchange(at, false);
+            bench.verdict(at + 200);
+            at += 1_000;
+            let mut signs = 0;
+            while bench.live.verdict() == Verdict::Suspect {
+                bench.exchange(at, true);
+                at += 50;
+                signs += 1;
+            }
+            if failures == 1 {
+                return signs;
+            }
+            for _ in 0..20 {
+                bench.exchange(at, true);
+                bench.verdict(at + 30);
+                at += 50;
+            }
+            if signs > 5 {
+                return signs;
+            }
+        }
+        0
+    };
+    assert_eq!(signs(1), 3);
+    assert_eq!(signs(3), 6);
+}
+
+#[test]
+fn a_link_that_loses_a_third_is_quarantined_until_it_does_not() {
+    let mut bench = Bench::new();
+    bench.settle(1_000);
+    let mut steps = 0;
+    while bench.live.verdict() == Verdict::Active && steps < 600 {
+        bench.exchange(1_000 + steps * 10, steps % 5 > 1);
+        steps += 1;
+    }
+    assert_eq!(bench.live.verdict(), Verdict::Quarantined);
+    // Of these probes none arrives: nothing changes, and they do not become more.
+    let silent = bench.probes(10_000, 20_000, false);
+    assert_eq!(bench.live.verdict(), Verdict::Quarantined);
+    assert!((90..=110).contains(&silent.len()));
+    // Then all arrive: a round that saw the loss, and one that did not.
+    let heard = bench.probes(20_000, 40_000, true);
+    assert!((30..=250).contains(&heard.len()), "{}", heard.len());
+    assert_eq!(bench.live.verdict(), Verdict::Active);
+}
+
+#[test]
+fn an_idle_link_is_sent_a_packet_every_keepalive() {
+    let mut bench = Bench::new();
+    bench.settle(1_000);
+    let at = bench.probes(1_000, 200_000, true);
+    let every = KEEPALIVE.as_millis() as u64;
+    assert!(
+        at.windows(2).all(|pair| pair[1] - pair[0] == every),
+        "{at:?}"
+    );
+}

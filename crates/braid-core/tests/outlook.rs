@@ -1,0 +1,142 @@
+//! Predicted times against the formulas that they come from, worked in floating point.
+
+use std::time::Duration;
+
+use braid_core::Rate;
+use braid_core::outlook::{CUSTOMARY, LEAST_LOSS_PPM, Line, Path, UNBOUNDED, kilobytes, ppm};
+use proptest::prelude::*;
+
+fn line(capacity_mbit: u64) -> Line {
+    let capacity = kilobytes(Rate::from_bits_per_sec(capacity_mbit * 1_000_000));
+    Line {
+        capacity,
+        spare: capacity,
+        busy: 0,
+        opened: 0,
+        loss_ppm: 0,
+    }
+}
+
+fn path(rtt_ms: u64, packets: u32, lost: u32) -> Path {
+    Path {
+        rtt: Duration::from_millis(rtt_ms),
+        packets,
+        lost,
+    }
+}
+
+/// [ofrp] §2.1: "the mean rate of a TCP connection is determined on the packet loss ratio and RTT
+/// of a path". Mathis et al., eq. (3), by hand: 1460 · √1.5 / (0.1 s · √0.01) = 178.8 kB/s, so
+/// 1 MB takes 0.6 s of rounds and 5.59 s.
+#[test]
+fn a_lossy_path_goes_at_the_rate_of_mathis() {
+    let found = line(100).predict(&path(100, 999_500, 10_000));
+    assert_eq!(found.loss_ppm, 10_000);
+    assert_eq!(found.mathis, 178);
+    assert_eq!(found.time, Duration::from_micros(600_000 + 5_617_977));
+}
+
+#[test]
+fn a_clean_path_goes_at_what_the_line_has() {
+    let found = line(20).predict(&path(20, 0, 0));
+    assert_eq!(
+        (found.room, u64::from(found.loss_ppm)),
+        (2500, LEAST_LOSS_PPM)
+    );
+    assert_eq!(found.time, Duration::from_millis(120 + 400));
+}
+
+/// What round-trip times alone get wrong: the nearer line is full, or loses.
+#[test]
+fn a_full_or_lossy_line_loses_against_a_longer_way() {
+    let near = line(50);
+    let far = line(50).predict(&path(40, 0, 0));
+    assert!(near.predict(&path(20, 0, 0)).time < far.time);
+    let full = Line {
+        spare: 0,
+        busy: 3,
+        ..near
+    };
+    assert!(full.predict(&path(20, 0, 0)).time > far.time);
+    let lossy = Line {
+        loss_ppm: ppm(0.02),
+        ..near
+    };
+    assert!(lossy.predict(&path(20, 0, 0)).time > far.time);
+    assert!(near.predict(&path(20, 2_000, 40)).time > far.time);
+}
+
+#[test]
+fn flows_of_one_moment_do_not_all_follow_the_same_figures() {
+    let mut lines = [line(50), line(40)];
+    let ways = [path(20, 0, 0), path(20, 0, 0)];
+    for _ in 0..90 {
+        let times = [0, 1].map(|i| lines[i].predict(&ways[i]).time);
+        let best = usize::from(times[1] < times[0]);
+        lines[best].opened += 1;
+    }
+    assert_eq!(lines.map(|line| line.opened), [50, 40]);
+}
+
+#[test]
+fn odd_rates_and_fractions_become_the_nearest_sensible_ones() {
+    assert_eq!(kilobytes(Rate::from_bits_per_sec(u64::MAX)), UNBOUNDED);
+    assert_eq!(kilobytes(Rate::from_bits_per_sec(7_999)), 0);
+    assert_eq!([ppm(f64::NAN), ppm(-1.0), ppm(2.0)], [0, 0, 1_000_000]);
+    assert_eq!(ppm(0.0123456), 12_346);
+    let unknown = line(0).predict(&path(0, 0, 0));
+    assert_eq!(unknown.room, CUSTOMARY, "nothing is known of it");
+    let full = Line {
+        capacity: 1,
+        spare: 0,
+        busy: 5,
+        ..line(0)
+    };
+    let found = full.predict(&path(0, 0, 0));
+    assert_eq!(found.room, 1, "never a division by zero");
+}
+
+proptest! {
+    #[test]
+    fn whole_numbers_stay_near_the_formulas(
+        (capacity, spare, busy, opened) in (1..UNBOUNDED, 0..UNBOUNDED, 0..1000u32, 0..1000u32),
+        base in 0..=1_000_000u32,
+        (rtt, packets, lost) in (0..5_000_000u64, any::<u32>(), any::<u32>()),
+    ) {
+        let line = Line { capacity, spare, busy, opened, loss_ppm: base };
+        let way = Path { rtt: Duration::from_micros(rtt), packets, lost };
+        let found = line.predict(&way);
+        let rtt = (rtt.clamp(100, 2_000_000)) as f64 / 1e6;
+        let loss = (f64::from(lost) + f64::from(base) / 1e6 * 500.0) / (f64::from(packets) + 500.0);
+        let loss = loss.clamp(1e-5, 1.0);
+        prop_assert!((f64::from(found.loss_ppm) / 1e6 - loss).abs() <= 1.1e-6);
+        let mathis = 1460.0 * 1.5f64.sqrt() / (rtt * (f64::from(found.loss_ppm) / 1e6).sqrt()) / 1e3;
+        prop_assert!((f64::from(found.mathis) - mathis).abs() <= mathis * 0.001 + 1.0);
+        let rate = f64::from(found.mathis.min(found.room).max(1));
+        let time = 6.0 * rtt + 1e3 / rate;
+        prop_assert!((found.time.as_secs_f64() - time).abs() <= 2e-6);
+    }
+
+    #[test]
+    fn more_of_anything_bad_never_makes_it_faster(
+        (capacity, spare, busy, opened) in (1..100_000u32, 0..100_000u32, 0..50u32, 0..50u32),
+        base in 0..=1_000_000u32,
+        (rtt, packets, lost) in (0..3_000u64, 0..100_000u32, 0..10_000u32),
+    ) {
+        let line = Line { capacity, spare, busy, opened, loss_ppm: base };
+        let way = path(rtt, packets, lost);
+        let time = line.predict(&way).time;
+        let worse = [
+            line.predict(&path(rtt + 1, packets, lost)),
+            line.predict(&path(rtt, packets, lost + 1)),
+            Line { busy: busy + 1, ..line }.predict(&way),
+            Line { opened: opened + 1, ..line }.predict(&way),
+            Line { spare: spare / 2, ..line }.predict(&way),
+            Line { capacity: (capacity / 2).max(1), ..line }.predict(&way),
+            Line { loss_ppm: (base + 1).min(1_000_000), ..line }.predict(&way),
+        ];
+        for worse in worse {
+            prop_assert!(worse.time >= time, "{worse:?}");
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! A TCP flow: CUBIC (RFC 9438) with HyStart, SACK and RACK (RFC 8985), as Linux has them, counted
+//! in segments. No undo of wrong loss, so that reordering costs more here than it does there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use braid_core::Time;
+
+const BETA: f64 = 0.7;
+const C: f64 = 0.4;
+/// A receive window of 6 MB, Linux's default limit.
+const WINDOW: u64 = 4_000;
+
+/// An acknowledgement: everything below `next`, and the newest ranges above.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ack {
+    pub next: u64,
+    pub sacks: Vec<(u64, u64)>,
+    /// When the segment that it answers was sent.
+    pub echo: Time,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Segment {
+    sent: Time,
+    sacked: bool,
+    lost: bool,
+    again: bool,
+}
+
+#[derive(Debug)]
+pub struct TcpSender {
+    segments: BTreeMap<u64, Segment>,
+    /// Of the segments: SACKed; held for lost and not sent again.
+    sacked: usize,
+    lost: usize,
+    next: u64,
+    una: u64,
+    cwnd: f64,
+    ssthresh: f64,
+    w_max: f64,
+    epoch: Option<(Time, f64, f64)>,
+    recovery: Option<u64>,
+    srtt: Option<Duration>,
+    rttvar: Duration,
+    min_rtt: Duration,
+    /// HyStart: end of the round, its lowest round trip and samples.
+    round: (u64, Duration, u32),
+    rack: Option<(Time, Duration)>,
+    reordering: bool,
+    rto_at: Option<Time>,
+    backoff: u32,
+    pub cuts: u32,
+    pub timeouts: u32,
+}
+
+impl TcpSender {
+    pub fn new() -> TcpSender {
+        TcpSender {
+            segments: BTreeMap::new(),
+            sacked: 0,
+            lost: 0,
+            next: 0,
+            una: 0,
+            cwnd: 10.0,
+            ssthresh: f64::INFINITY,
+            w_max: 0.0,
+            epoch: None,
+            recovery: None,
+            srtt: None,
+            rttvar: Duration::ZERO,
+            min_rtt: Duration::MAX,
+            round: (0, Duration::MAX, 0),
+            rack: None,
+            reordering: false,
+            rto_at: None,
+            backoff: 0,
+            cuts: 0,
+            timeouts: 0,
+        }
+    }
+
+    pub fn srtt(&self) -> Duration {
+        self.srtt.unwrap_or_default()
+    }
+
+    fn pipe(&self) -> usize {
+        self.segments.len() - self.sacked - self.lost
+    }
+
+    /// Segments to send now.
+    pub fn poll_transmit(&mut self, now: Time) -> Vec<u64> {
+        let mut out = Vec::new();
+        let mut room = (self.cwnd as usize).saturating_sub(self.pipe());
+        let lost: Vec<u64> = self
+            .segments
+            .iter()
+            .filter(|(_, s)| s.lost && !s.sacked)
+            .map(|(&seq, _)| seq)
+            .take(room.min(self.lost))
+            .collect();
+        self.lost -= lost.len();
+        for seq in lost {
+            if let Some(segment) = self.segments.get_mut(&seq) {
+                *segment = Segment {
+                    sent: now,
+                    sacked: false,
+                    lost: false,
+                    again: true,
+                };
+            }
+            out.push(seq);
+            room -= 1;
+        }
+        while room > 0 && self.next < self.una + WINDOW {
+            let fresh = Segment {
+                sent: now,
+                sacked: false,
+                lost: false,
+                again: false,
+            };
+            self.segments.insert(self.next, fresh);
+            out.push(self.next);
+            self.next += 1;
+            room -= 1;
+        }
+        if !out.is_empty() && self.rto_at.is_none() {
+            self.rto_at = Some(now + self.rto());
+        }
+        out
+    }
+
+    fn rto(&self) -> Duration {
+        let base = self.srtt.map_or(Duration::from_secs(1), |srtt| {
+            srtt + (self.rttvar * 4).max(Duration::from_millis(200))
+        });
+        base * (1 << self.backoff.min(6))
+    }
+
+    pub fn handle_ack(&mut self, now: Time, ack: &Ack) {
+        let rtt = now.since(ack.echo);
+        self.handle_rtt(rtt);
+        let mut delivered = 0;
+        let mut newest: Option<(Time, Duration)> = None;
+        let mut note = |segment: &Segment| {
+            let sample = (segment.sent, now.since(segment.sent));
+            if newest.is_none_or(|n| n.0 < sample.0) {
+                newest = Some(sample);
+            }
+        };
+        while let Some((&seq, segment)) = self.segments.first_key_value() {
+            if seq >= ack.next {
+                break;
+            }
+            if !segment.sacked {
+                delivered += 1;
+                note(segment);
+                // Below what was SACKed before, never sent again: it was only late.
+                let late = self.rack.is_some_and(|(sent, _)| segment.sent < sent);
+                self.reordering |= late && !segment.again;
+            }
+            self.sacked -= usize::from(segment.sacked);
+            self.lost -= usize::from(segment.lost);
+            self.segments.remove(&seq);
+        }
+        let advanced = ack.next > self.una;
+        self.una = self.una.max(ack.next);
+        for &(from, to) in &ack.sacks {
+            for (_, segment) in self.segments.range_mut(from..to) {
+                if !segment.sacked {
+                    self.sacked += 1;
+                    self.lost -= usize::from(segment.lost);
+                    segment.lost = false;
+                    segment.sacked = true;
+                    delivered += 1;
+                    note(segment);
+                }
+            }
+        }
+        if let Some(newest) = newest
+            && self.rack.is_none_or(|rack| rack.0 < newest.0)
+        {
+            self.rack = Some(newest);
+        }
+        if advanced {
+            self.backoff = 0;
+            self.rto_at = (!self.segments.is_empty()).then(|| now + self.rto());
+        }
+        if self.recovery.is_some_and(|end| self.una >= end) {
+            self.recovery = None;
+        }
+        self.detect(now);
+        if self.recovery.is_none() && delivered > 0 {
+            self.grow(now, delivered);
+        }
+    }
+
+    fn handle_rtt(&mut self, rtt: Duration) {
+        self.min_rtt = self.min_rtt.min(rtt);
+        match self.srtt {
+            Some(srtt) => {
+                self.rttvar = (self.rttvar * 3 + srtt.abs_diff(rtt)) / 4;
+                self.srtt = Some((srtt * 7 + rtt) / 8);
+            }
+            None => {
+                self.srtt = Some(rtt);
+                self.rttvar = rtt / 2;
+            }
+        }
+        if self.cwnd < self.ssthresh {
+            let (end, low, samples) = &mut self.round;
+            if self.una >= *end {
+                *end = self.next;
+                *low = Duration::MAX;
+                *samples = 0;
+            }
+            *low = rtt.min(*low);
+            *samples += 1;
+            let grace =
+                (self.min_rtt / 8).clamp(Duration::from_millis(4), Duration::from_millis(16));
+            if *samples >= 8 && *low > self.min_rtt + grace && self.cwnd > 16.0 {
+                self.ssthresh = self.cwnd;
+            }
+        }
+    }
+
+    /// Whether anything outstanding can have been overtaken.
+    fn has_holes(&self) -> bool {
+        self.sacked > 0 || self.recovery.is_some()
+    }
+
+    fn detect(&mut self, now: Time) {
+        let Some((rack_sent, rack_rtt)) = self.rack.filter(|_| self.has_holes()) else {
+            return;
+        };
+        let reo = if self.reordering {
+            self.min_rtt / 4
+        } else {
+            Duration::ZERO
+        };
+        let mut above = self.sacked;
+        let mut found = false;
+        for segment in self.segments.values_mut() {
+            if segment.sacked {
+                above -= 1;
+                continue;
+            }
+            if segment.lost {
+                continue;
+            }
+            let overdue = now.since(segment.sent) >= rack_rtt + reo + Duration::from_micros(1);
+            let by_rack = segment.sent < rack_sent && overdue;
+            let by_count = !self.reordering && !segment.again && above >= 3;
+            if by_rack || by_count {
+                segment.lost = true;
+                self.lost += 1;
+                found = true;
+            }
+        }
+        if found && self.recovery.is_none() {
+            self.cut();
+        }
+    }
+
+    fn cut(&mut self) {
+        self.cuts += 1;
+        self.recovery = Some(self.next);
+        let fast = self.cwnd < self.w_max;
+        self.w_max = if fast {
+            self.cwnd * (1.0 + BETA) / 2.0
+        } else {
+            self.cwnd
+        };
+        self.cwnd = (self.cwnd * BETA).max(2.0);
+        self.ssthresh = self.cwnd;
+        self.epoch = None;
+    }
+
+    fn grow(&mut self, now: Time, delivered: u32) {
+        // Limited by what there is to send it never is; the window counts as used.
+        if self.cwnd < self.ssthresh {
+            self.cwnd += f64::from(delivered);
+            return;
+        }
+        let srtt = self.srtt().as_secs_f64();
+        let cwnd = self.cwnd;
+        let w_max = self.w_max;
+        let (start, k, _) = *self.epoch.get_or_insert_with(|| {
+            let k = ((w_max - cwnd).max(0.0) / C).cbrt();
+            (now, k, cwnd)
+        });
+        let origin = w_max.max(self.epoch.map_or(cwnd, |e| e.2));
+        let t = now.since(start).as_secs_f64() + srtt;
+        let target = (origin + C * (t - k).powi(3)).clamp(cwnd, 1.5 * cwnd);
+        let started = self.epoch.map_or(cwnd, |e| e.2);
+        let friendly = started + 3.0 * (1.0 - BETA) / (1.0 + BETA) * (t - srtt) / srtt;
+        let step = (target - cwnd) / cwnd * f64::from(delivered);
+        self.cwnd = (cwnd + step).max(friendly.min(cwnd + f64::from(delivered)));
+    }
+
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let rack = self
+            .rack
+            .filter(|_| self.has_holes())
+            .and_then(|(sent, rtt)| {
+                let reo = if self.reordering {
+                    self.min_rtt / 4
+                } else {
+                    Duration::ZERO
+                };
+                let waiting = |s: &&Segment| !s.sacked && !s.lost && s.sent < sent;
+                let first = self.segments.values().find(waiting)?;
+                Some(first.sent + rtt + reo + Duration::from_micros(1))
+            });
+        rack.into_iter().chain(self.rto_at).min()
+    }
+
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.detect(now);
+        if self.rto_at.is_some_and(|at| at <= now) {
+            self.timeouts += 1;
+            self.backoff += 1;
+            self.segments.values_mut().for_each(|s| s.lost = !s.sacked);
+            self.lost = self.segments.len() - self.sacked;
+            self.ssthresh = (self.cwnd * BETA).max(2.0);
+            self.w_max = self.cwnd;
+            self.cwnd = 2.0;
+            self.epoch = None;
+            self.recovery = Some(self.next);
+            self.rto_at = Some(now + self.rto());
+        }
+    }
+}
+
+/// The receiving end: acknowledges every second segment, and every one out of order.
+#[derive(Debug, Default)]
+pub struct TcpReceiver {
+    next: u64,
+    ahead: BTreeSet<u64>,
+    unacked: u32,
+    pub out_of_order: u64,
+}
+
+impl TcpReceiver {
+    pub fn handle_segment(&mut self, seq: u64, sent: Time) -> Option<Ack> {
+        let ordered = seq == self.next && self.ahead.is_empty();
+        if seq >= self.next {
+            self.ahead.insert(seq);
+        }
+        self.out_of_order += u64::from(seq != self.next);
+        while self.ahead.remove(&self.next) {
+            self.next += 1;
+        }
+        self.unacked += 1;
+        if ordered && self.unacked < 2 {
+            return None;
+        }
+        self.unacked = 0;
+        Some(Ack {
+            next: self.next,
+            sacks: self.sacks(seq),
+            echo: sent,
+        })
+    }
+
+    /// The range that holds `seq`, and the two lowest others.
+    fn sacks(&self, seq: u64) -> Vec<(u64, u64)> {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        if self.ahead.is_empty() {
+            return ranges;
+        }
+        let mut low = seq;
+        while low > self.next && self.ahead.contains(&(low - 1)) {
+            low -= 1;
+        }
+        let mut high = seq;
+        while self.ahead.contains(&high) {
+            high += 1;
+        }
+        if high > low {
+            ranges.push((low, high));
+        }
+        for &seq in self.ahead.iter().take(64) {
+            match ranges.iter().skip(1).position(|range| range.1 == seq) {
+                Some(index) => ranges[index + 1].1 = seq + 1,
+                None if ranges.len() < 4 => ranges.push((seq, seq + 1)),
+                None => break,
+            }
+        }
+        ranges
+    }
+}

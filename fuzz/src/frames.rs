@@ -1,0 +1,41 @@
+//! Frames of the bond's protocol.
+
+use braid_bond::proto::frame::{Frame, Frames};
+use braid_bond::proto::packet::{Kind, OVERHEAD};
+use braid_bond::proto::reader::Reader;
+
+/// Whatever a packet carries: reading comes to an end, what is read is written again as the same
+/// bytes, and what lists say they have is there.
+pub fn frames(data: &[u8]) {
+    let mut reader = Reader::new(data);
+    let mut again = Vec::new();
+    while !reader.is_empty() {
+        let before = reader.rest();
+        let Ok(frame) = Frame::parse(&mut reader) else {
+            break;
+        };
+        let taken = before.len() - reader.rest().len();
+        assert!(taken > 0, "{frame:?} takes nothing");
+        again.clear();
+        frame.append(&mut again);
+        assert_eq!(again, before[..taken], "{frame:?}");
+        match frame {
+            Frame::Nack(nack) => {
+                let ranges: Vec<_> = nack.ranges.collect();
+                assert!(ranges.iter().all(|range| range.first <= range.last));
+                assert!(ranges.is_sorted_by(|a, b| a.last + 1 < b.first));
+                assert_eq!(ranges.len(), usize::from(again[2]));
+            }
+            Frame::Report(report) => {
+                let entries: Vec<_> = report.entries.collect();
+                assert!(entries.is_sorted_by(|a, b| a.link < b.link));
+            }
+            _ => {}
+        }
+    }
+    assert!(Frames::new(data).count() <= data.len());
+    if let Some(Kind::Data(header)) = Kind::of(data) {
+        assert!(data.len() >= OVERHEAD);
+        assert_eq!(header.to_bytes(), data[..8]);
+    }
+}
