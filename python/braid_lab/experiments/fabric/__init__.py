@@ -1,0 +1,1 @@
+"""Experiments with the fabric: one flow over several paths of a network of switches."""

@@ -1,0 +1,180 @@
+"""Real Open vSwitch in a namespace: one ovs-vswitchd with a bridge for each switch of a shape, in userspace.
+
+Everything of it (database, sockets, logs) is in the lab's own directory, so several may run beside one another and
+beside the machine's own. Bridges are `datapath_type=netdev`, fail-mode secure, OpenFlow 1.3; links between them are
+veth pairs, or emulated lines where they have a delay or a rate. Checksum offload is off on every veth end: packets
+that a host left unfinished would pass ping and lose TCP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from braid_lab.fabric.shapes import Shape, Wire
+from braid_lab.net import scratch
+from braid_lab.net.links import Emulated, End, Line, emulated, set_offload, veth
+from braid_lab.net.namespace import Namespace, namespace
+from braid_lab.process import Process, wait_until
+
+SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
+
+#: Where the controller of a lab's switches listens.
+CONTROLLER = "tcp:127.0.0.1:6653"
+
+#: Names of devices hold 15 characters.
+DEVICE = 15
+
+
+@dataclass
+class Station:
+    """A host of a fabric: a namespace with one device."""
+
+    name: str
+    switch: str
+    place: Namespace
+    mac: str
+    address: str
+
+
+@dataclass
+class OvsNetwork:
+    """A shape made of Open vSwitch; everything in it goes when its block ends."""
+
+    shape: Shape
+    place: Namespace
+    folder: Path
+    stack: contextlib.ExitStack = field(repr=False)
+    stations: dict[str, Station] = field(default_factory=dict)
+    lines: dict[tuple[str, str], Emulated] = field(default_factory=dict)
+    _database: Process | None = None
+    _daemon: Process | None = None
+    _runs: int = 0
+
+    def vsctl(self, *words: str) -> str:
+        """Run ovs-vsctl on it."""
+        return self.place.run(["ovs-vsctl", f"--db=unix:{self.folder}/db.sock", *words]).stdout
+
+    def ofctl(self, command: str, switch: str, *words: str, check: bool = True) -> str:
+        """Run ovs-ofctl on one of its switches."""
+        target = f"unix:{self.folder}/{switch}.mgmt"
+        return self.place.run(["ovs-ofctl", "-O", "OpenFlow13", command, target, *words], check=check).stdout
+
+    def rules(self, switch: str) -> int:
+        """Return how many rules a switch has."""
+        return self.ofctl("dump-flows", switch).count("cookie=")
+
+    def start(self) -> None:
+        """Start the switches; their database keeps what they are."""
+        self._runs += 1
+        environment = {"OVS_RUNDIR": str(self.folder), "OVS_LOGDIR": str(self.folder), "OVS_DBDIR": str(self.folder)}
+        daemon = Process(
+            ["ovs-vswitchd", f"unix:{self.folder}/db.sock", "--log-file=/dev/null", "-vconsole:warn"],
+            log=self.folder / f"vswitchd{self._runs}",
+            namespace=self.place.name,
+            env=environment,
+        )
+        self._daemon = daemon
+        self.stack.callback(daemon.stop)
+
+    def stop(self, *, how: signal.Signals = signal.SIGTERM) -> None:
+        """Stop all switches; their rules are lost with them."""
+        assert self._daemon is not None  # noqa: S101
+        self._daemon.signal(how)
+        self._daemon.wait()
+
+    def control(self, target: str = CONTROLLER, *switches: str) -> None:
+        """Have switches (all without a name) connect to a controller."""
+        words: list[str] = []
+        for switch in switches or self.shape.switches:
+            words += ["--", "set-controller", switch, target]
+        self.vsctl(*words[1:])
+
+    def connected(self, switch: str) -> bool:
+        """Whether a switch has its controller."""
+        return "is_connected: true" in self.vsctl("show").partition(f"Bridge {switch}\n")[2].partition("Bridge ")[0]
+
+
+def _database(net: OvsNetwork) -> None:
+    net.place.run(["ovsdb-tool", "create", net.folder / "conf.db", SCHEMA])
+    words: list[str | Path] = [
+        "ovsdb-server",
+        net.folder / "conf.db",
+        f"--remote=punix:{net.folder}/db.sock",
+        "--log-file=/dev/null",
+    ]
+    environment = {"OVS_RUNDIR": str(net.folder), "OVS_LOGDIR": str(net.folder)}
+    process = Process(words, log=net.folder / "ovsdb", namespace=net.place.name, env=environment)
+    net.stack.callback(process.stop)
+    wait_until(lambda: (net.folder / "db.sock").exists(), what="ovsdb-server")
+    net.vsctl("--no-wait", "init")
+
+
+@contextlib.contextmanager
+def ovs_network(shape: Shape, *, controller: str = CONTROLLER, plain: bool = False) -> Iterator[OvsNetwork]:
+    """Build a shape; `plain` makes every link a veth pair, whatever its rate and delay are.
+
+    The switches are told to connect to `controller`, which may come later.
+    """
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(namespace("fabric"))
+        folder = scratch.directory() / f"ovs-{place.name.rpartition('-')[0].rpartition('-')[2]}"
+        folder.mkdir(parents=True)
+        net = OvsNetwork(shape, place, folder, stack)
+        _database(net)
+        devices = shape.ports()
+        for wire, ends in zip(shape.wires, devices, strict=True):
+            _wire(net, wire, ends, plain=plain)
+        for number, station in enumerate(shape.stations, 1):
+            _station(net, number, station.name, station.switch)
+        net.start()
+        words: list[str] = []
+        for switch in shape.switches:
+            words += ["--", "add-br", switch, "--", "set", "bridge", switch, "datapath_type=netdev"]
+            words += [
+                "fail_mode=secure",
+                "protocols=OpenFlow13",
+                f"other-config:datapath-id={shape.dpid(switch):016x}",
+            ]
+            words += ["--", "set-controller", switch, controller]
+            words += ["--", "set", "controller", switch, "max_backoff=1000", "inactivity_probe=5000"]
+        for wire, (one, other) in zip(shape.wires, devices, strict=True):
+            words += ["--", "add-port", wire.one, one, "--", "add-port", wire.other, other]
+        for station in shape.stations:
+            words += ["--", "add-port", station.switch, station.name]
+        net.vsctl(*words[1:])
+        yield net
+
+
+def _wire(net: OvsNetwork, wire: Wire, ends: tuple[str, str], *, plain: bool) -> None:
+    near, far = (End(net.place, name[:DEVICE]) for name in ends)
+    if plain or (wire.mbit >= 1000 and not wire.delay_ms):
+        net.stack.enter_context(veth(near, far))
+        for end in (near, far):
+            net.place.run(["ethtool", "-K", end.device, "tx", "off"])
+            net.place.sysctl(**{f"ipv6__conf__{end.device}__disable_ipv6": 1})
+        return
+    line = Line(rate=f"{wire.mbit:g}Mbit/s", delay=f"{wire.delay_ms:g}ms", queue="100ms")
+    link = net.stack.enter_context(emulated(near, far, line, scratch=net.folder))
+    for end in (near, far):
+        net.place.sysctl(**{f"ipv6__conf__{end.device}__disable_ipv6": 1})
+    net.lines[wire.one, wire.other] = net.lines[wire.other, wire.one] = link
+
+
+def _station(net: OvsNetwork, number: int, name: str, switch: str) -> None:
+    host = net.stack.enter_context(namespace(name))
+    mac, address = f"02:00:00:00:{number >> 8:02x}:{number & 0xFF:02x}", f"10.77.{number >> 8}.{number & 0xFF}"
+    inner, outer = End(host, "eth0"), End(net.place, name)
+    net.stack.enter_context(veth(inner, outer))
+    set_offload(inner, on=False)
+    net.place.run(["ethtool", "-K", outer.device, "tx", "off"])
+    net.place.sysctl(**{f"ipv6__conf__{name}__disable_ipv6": 1})
+    host.ip(
+        f"link set eth0 address {mac}",
+        f"address add {address}/16 dev eth0",
+        f"address add fd77::{number:x}/64 dev eth0",
+    )
+    net.stations[name] = Station(name, switch, host, mac, address)

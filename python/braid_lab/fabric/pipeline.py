@@ -1,0 +1,221 @@
+"""A made-up OpenFlow 1.3 switch, pure: messages and frames in, answers and frames out.
+
+It does with Braid's rules what a real one does: tables in order, highest priority first, VLAN headers pushed and
+popped, no packet back out of the port it came from. It can be told to have a small table, or to be one that rules are
+lost in.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from braid_sdn.fabric.probe import mac_bytes
+from braid_sdn.openflow.messages import (
+    TAGGED,
+    UNTAGGED,
+    AddRule,
+    AskPortCounters,
+    AskRules,
+    Barrier,
+    BarrierDone,
+    Counters,
+    DeleteRule,
+    Echo,
+    EchoReply,
+    FromSwitch,
+    KnownRule,
+    Match,
+    Output,
+    PacketIn,
+    PacketOut,
+    PopTag,
+    Port,
+    PortCounters,
+    PortStatus,
+    PushTag,
+    Refused,
+    Reserved,
+    Rule,
+    RuleKey,
+    Rules,
+    ToSwitch,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """A frame that leaves by a port."""
+
+    port: int
+    frame: bytes
+
+
+Outcome = FromSwitch | Emit
+
+
+@dataclass
+class Pipeline:
+    """One switch."""
+
+    dpid: int
+    ports: dict[int, Port]
+    #: Rules that fit; more are refused.
+    room: int = 1_000_000
+    rules: dict[RuleKey, Rule] = field(default_factory=dict)
+    matched: dict[RuleKey, tuple[int, int]] = field(default_factory=dict)
+    counters: dict[int, list[int]] = field(default_factory=dict)
+    #: When rules with a lease lapse.
+    lapses: dict[RuleKey, float] = field(default_factory=dict)
+    _by_table: dict[int, list[Rule]] = field(default_factory=dict)
+
+    def handle(self, now: float, message: ToSwitch) -> Iterator[Outcome]:
+        """Do what the controller says."""
+        self.pass_time(now)
+        match message:
+            case AddRule(rule):
+                if rule.key not in self.rules and len(self.rules) >= self.room:
+                    yield Refused("table-full", rule)
+                    return
+                self.rules[rule.key] = rule
+                self.matched[rule.key] = (0, 0)
+                self._by_table.pop(rule.table, None)
+                if rule.lease:
+                    self.lapses[rule.key] = now + rule.lease
+            case DeleteRule(key):
+                if self.rules.pop(key, None):
+                    self._by_table.pop(key[0], None)
+            case Barrier(token):
+                yield BarrierDone(token)
+            case Echo(data):
+                yield EchoReply(data)
+            case AskRules(table):
+                known = [
+                    KnownRule(rule, *self.matched[key])
+                    for key, rule in self.rules.items()
+                    if table is None or rule.table == table
+                ]
+                yield Rules(tuple(known), table)
+            case AskPortCounters():
+                yield Counters(tuple(self._counters(number, now) for number in sorted(self.ports)))
+            case PacketOut(ports, data, in_port):
+                for port in ports:
+                    if port == Reserved.TABLE:
+                        yield from self._walk(in_port, data)
+                    else:
+                        yield from self._emit(port, in_port, data)
+
+    def pass_time(self, now: float) -> None:
+        """Forget rules whose lease is over."""
+        for key in [key for key, at in self.lapses.items() if at <= now]:
+            del self.lapses[key]
+            if self.rules.pop(key, None):
+                self._by_table.pop(key[0], None)
+
+    def receive(self, port: int, frame: bytes) -> Iterator[Outcome]:
+        """Take a frame in at a port."""
+        if port in self.ports and self.ports[port].up:
+            self.counters.setdefault(port, [0, 0])[0] += len(frame)
+            yield from self._walk(port, frame)
+
+    def set_port(self, number: int, *, up: bool) -> PortStatus:
+        """Plug a port in or out."""
+        self.ports[number] = replace(self.ports[number], up=up)
+        return PortStatus(self.ports[number])
+
+    def restart(self) -> None:
+        """Forget all rules and counters, as a switch without memory does."""
+        self.rules.clear()
+        self.matched.clear()
+        self.counters.clear()
+        self._by_table.clear()
+
+    def _counters(self, number: int, now: float) -> PortCounters:
+        received, sent = self.counters.get(number, [0, 0])
+        return PortCounters(number, received, sent, 0, now)
+
+    def _emit(self, port: int, in_port: int, frame: bytes) -> Iterator[Outcome]:
+        if port == Reserved.CONTROLLER:
+            yield PacketIn(in_port, frame)
+        elif port != in_port and port in self.ports and self.ports[port].up:
+            self.counters.setdefault(port, [0, 0])[1] += len(frame)
+            yield Emit(port, frame)
+
+    def _walk(self, in_port: int, frame: bytes) -> Iterator[Outcome]:
+        table: int | None = 0
+        while table is not None:
+            rule = self._find(table, in_port, frame)
+            if rule is None:
+                return
+            packets, octets = self.matched[rule.key]
+            self.matched[rule.key] = (packets + 1, octets + len(frame))
+            for action in rule.actions:
+                match action:
+                    case Output(port):
+                        yield from self._emit(port, in_port, frame)
+                    case PushTag(vlan):
+                        frame = frame[:12] + struct.pack("!HH", 0x8100, vlan) + frame[12:]
+                    case PopTag():
+                        frame = frame[:12] + frame[16:]
+            table = rule.goto
+
+    def _find(self, table: int, in_port: int, frame: bytes) -> Rule | None:
+        ordered = self._by_table.get(table)
+        if ordered is None:
+            ordered = sorted((r for r in self.rules.values() if r.table == table), key=lambda r: -r.priority)
+            self._by_table[table] = ordered
+        fields = Fields.of(frame)
+        return next((rule for rule in ordered if fields.match(rule.match, in_port)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What rules look at in a frame."""
+
+    target: bytes
+    source: bytes
+    vlan: int
+    kind: int
+    ip_proto: int | None
+    icmpv6_type: int | None
+
+    @classmethod
+    def of(cls, frame: bytes) -> Fields:
+        """Take a frame apart."""
+        at, vlan = 12, UNTAGGED
+        while frame[at : at + 2] in (b"\x81\x00", b"\x88\xa8"):
+            if vlan == UNTAGGED:
+                vlan = int.from_bytes(frame[at + 2 : at + 4], "big") & 0xFFF
+            at += 4
+        kind = int.from_bytes(frame[at : at + 2], "big")
+        body = frame[at + 2 :]
+        proto = body[6] if kind == 0x86DD and len(body) > 40 else None
+        icmp = body[40] if proto == 58 else None
+        return cls(frame[:6], frame[6:12], vlan, kind, proto, icmp)
+
+    def match(self, match: Match, in_port: int) -> bool:
+        """Whether a rule is for this frame."""
+        if match.in_port is not None and match.in_port != in_port:
+            return False
+        if match.vlan is not None:
+            if match.vlan == TAGGED and self.vlan == UNTAGGED:
+                return False
+            if match.vlan != TAGGED and match.vlan != self.vlan:
+                return False
+        if match.eth_type is not None and match.eth_type != self.kind:
+            return False
+        if match.eth_src is not None and mac_bytes(match.eth_src) != self.source:
+            return False
+        if match.eth_dst is not None and not self._to(match.eth_dst, match.eth_dst_mask):
+            return False
+        if match.ip_proto is not None and match.ip_proto != self.ip_proto:
+            return False
+        return match.icmpv6_type is None or match.icmpv6_type == self.icmpv6_type
+
+    def _to(self, target: str, mask: str | None) -> bool:
+        wanted = mac_bytes(target)
+        if mask is None:
+            return wanted == self.target
+        bits = mac_bytes(mask)
+        return all(a & m == b & m for a, b, m in zip(self.target, wanted, bits, strict=True))

@@ -1,0 +1,117 @@
+"""Networks as plain data: the paper's, two-path lines, fat trees, and generated ones."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """A link between two switches; figures are for each direction."""
+
+    one: str
+    other: str
+    mbit: float = 1000.0
+    delay_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Station:
+    """A host (or, with `edge`, an edge) and the switch it is plugged into."""
+
+    name: str
+    switch: str
+    edge: bool = False
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A network."""
+
+    switches: tuple[str, ...]
+    wires: tuple[Wire, ...]
+    stations: tuple[Station, ...] = ()
+
+    def dpid(self, switch: str) -> int:
+        """Return a switch's datapath id: its place, counted from 1."""
+        return self.switches.index(switch) + 1
+
+    def ports(self) -> list[tuple[str, str]]:
+        """Return the two devices of each wire, named after both ends: `SHA-BEJ` is Shanghai's port to Beijing."""
+        names: dict[str, int] = {}
+        made = []
+        for wire in self.wires:
+            ends = (f"{wire.one}-{wire.other}", f"{wire.other}-{wire.one}")
+            turn = names[ends[0]] = names[ends[1]] = names.get(ends[0], 0) + 1
+            made.append(ends if turn == 1 else (f"{ends[0]}{turn}", f"{ends[1]}{turn}"))
+        return made
+
+
+def _with_stations(switches: tuple[str, ...], wires: tuple[Wire, ...], at: dict[str, str], *, edge: bool) -> Shape:
+    return Shape(switches, wires, tuple(Station(name, switch, edge) for name, switch in at.items()))
+
+
+def two_paths(*, mbit: float = 10.0, delay_ms: float = 25.0, other_ms: float | None = None) -> Shape:
+    """Two paths of equal rate between two switches, over a switch each: [mpsdn] Fig. 3 and 5."""
+    other = delay_ms if other_ms is None else other_ms
+    wires = (
+        Wire("A", "P", mbit, delay_ms / 2),
+        Wire("P", "B", mbit, delay_ms / 2),
+        Wire("A", "Q", mbit, other / 2),
+        Wire("Q", "B", mbit, other / 2),
+    )
+    return _with_stations(("A", "B", "P", "Q"), wires, {"ha": "A", "hb": "B"}, edge=True)
+
+
+def east_asia(*, edges: tuple[str, ...] = ("BEJ", "HAW", "TOK", "SYD")) -> Shape:
+    """The East Asia backbone, [mpsdn] Fig. 2 and Table II, with rates as scaled down there.
+
+    Of the delays the paper tells sums alone: BEJ-SHA-TOK-HAW and BEJ-HKG-MAN-HAW 95 ms, TOK-SIN-SYD and TOK-SYD 60
+    ms. How they are shared among the links is ours, by distance.
+    """
+    wires = (
+        Wire("BEJ", "SHA", 10, 15),
+        Wire("SHA", "TOK", 10, 20),
+        Wire("TOK", "HAW", 10, 60),
+        Wire("BEJ", "HKG", 10, 20),
+        Wire("HKG", "MAN", 10, 15),
+        Wire("MAN", "HAW", 10, 60),
+        Wire("TOK", "SIN", 10, 35),
+        Wire("SIN", "SYD", 10, 25),
+        Wire("TOK", "SYD", 20, 60),
+    )
+    switches = ("BEJ", "SHA", "TOK", "HAW", "HKG", "MAN", "SIN", "SYD")
+    return _with_stations(switches, wires, {each.lower(): each for each in edges}, edge=True)
+
+
+def fat_tree(arity: int = 4, *, mbit: float = 1000.0) -> Shape:
+    """A fat tree of `arity` (even) pods: 5·arity²/4 switches, a host at each edge switch."""
+    half = arity // 2
+    core = [f"c{number}" for number in range(half * half)]
+    switches, wires = list(core), list[Wire]()
+    at: dict[str, str] = {}
+    for pod in range(arity):
+        above = [f"a{pod}.{number}" for number in range(half)]
+        below = [f"e{pod}.{number}" for number in range(half)]
+        switches += above + below
+        wires += [Wire(a, b, mbit) for a in above for b in below]
+        wires += [Wire(a, core[number * half + up], mbit) for number, a in enumerate(above) for up in range(half)]
+        at |= {f"h{pod}.{number}": each for number, each in enumerate(below)}
+    return _with_stations(tuple(switches), tuple(wires), at, edge=False)
+
+
+def generated(switches: int, *, seed: int = 1, more: float = 1.0, hosts: int = 0) -> Shape:
+    """A connected random network: a random tree, and `more` further links for each switch."""
+    chance = random.Random(seed)
+    names = [f"s{number}" for number in range(switches)]
+    pairs = {(chance.randrange(number), number) for number in range(1, switches)}
+    while len(pairs) < min(round(switches - 1 + more * switches), switches * (switches - 1) // 2):
+        one, other = sorted(chance.sample(range(switches), 2))
+        pairs.add((one, other))
+    wires = tuple(
+        Wire(names[a], names[b], chance.choice((10, 20, 100)), chance.choice((0.5, 2, 5, 10)))
+        for a, b in sorted(pairs)
+    )
+    at = {f"h{number}": names[number * switches // max(1, hosts)] for number in range(hosts)}
+    return _with_stations(tuple(names), wires, at, edge=False)

@@ -1,0 +1,253 @@
+"""`braid-sdn`, which is also `braid sdn`: OpenFlow applications. Nouns show, verbs change."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import http.client
+import json
+import os
+import signal
+import socket
+import ssl
+import sys
+import urllib.parse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+#: Exit codes, as of `braid` itself.
+FAILED, USAGE, UNREACHABLE, DEGRADED = 1, 2, 3, 4
+
+RUN_DIR = Path("/run/braid")
+
+
+class StopError(Exception):
+    """A command that could not do what was asked, and its exit code."""
+
+    def __init__(self, text: str, code: int = FAILED) -> None:
+        """Keep the exit code."""
+        super().__init__(text)
+        self.code = code
+
+
+def main() -> None:
+    """Do what the command line says."""
+    options = _parser().parse_args()
+    try:
+        code = options.act(options)
+    except StopError as error:
+        sys.stderr.write(f"braid sdn: {error}\n")
+        raise SystemExit(error.code) from error
+    except BrokenPipeError:
+        # Whoever read our output has had enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    raise SystemExit(code)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="braid sdn", description=__doc__)
+    applications = parser.add_subparsers(required=True, metavar="APPLICATION")
+    fabric = applications.add_parser("fabric", help="one flow over several paths of a network of switches")
+    verbs = fabric.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        made: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
+        made.set_defaults(act=globals()[f"_{name}"])
+        default = os.environ.get("BRAID_RUN_DIR", RUN_DIR)
+        made.add_argument("--run-dir", type=Path, default=default, metavar="DIR", help=f"default: {RUN_DIR}")
+        return made
+
+    run = command("run", "control the switches that connect; ends by SIGINT or SIGTERM, and the network forwards on")
+    run.add_argument("--config", type=Path, metavar="FILE", help="what docs/fabric.md describes; default: none")
+    run.add_argument("--listen", metavar="ADDRESS:PORT", help="where switches connect (default: 127.0.0.1:6653)")
+    run.add_argument("--http", metavar="ADDRESS:PORT", help="serve the API there too, for edges; it has no passwords")
+    for name, text in (
+        ("status", "show switches, links, hosts, edges, and what is not as it should be"),
+        ("paths", "show over which paths each pair of edges is split"),
+        ("explain", "show which way traffic between two hosts or edges takes, and why"),
+    ):
+        shown = command(name, text)
+        shown.add_argument("--json", action="store_true", help="print JSON as docs/fabric.md describes it")
+        if name == "explain":
+            shown.add_argument("source", help="a host's MAC or IP address, or an edge's name")
+            shown.add_argument("target", help="likewise")
+    command("svg", "print the network as a drawing with shares, latency and load")
+    return parser
+
+
+# The controller.
+
+
+def _run(options: argparse.Namespace) -> int:
+    # Slow to load, and of no use to the other commands.
+    from dataclasses import replace
+
+    from braid_sdn.fabric.config import ConfigError, read
+    from braid_sdn.fabric.service import Service
+
+    try:
+        config = read(options.config)
+    except ConfigError as error:
+        raise StopError(str(error)) from error
+    if options.listen:
+        host, port = _address(options.listen)
+        config = replace(config, host=host, port=port)
+    http = _address(options.http) if options.http else None
+
+    async def serve() -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        await Service(config).run(options.run_dir / "fabric.sock", http)
+
+    try:
+        asyncio.run(serve())
+    except asyncio.CancelledError:
+        return 0
+    except (OSError, ssl.SSLError) as error:
+        raise StopError(str(error)) from error
+    return 0
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise StopError(f"{text}: must be an address and a port such as 127.0.0.1:6653", USAGE)
+    return host.strip("[]"), int(port)
+
+
+# What asks it.
+
+
+class _Unix(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=10)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(10)
+        self.sock.connect(str(self._path))
+
+
+def _ask(options: argparse.Namespace, what: str, **query: str) -> bytes:
+    path = options.run_dir / "fabric.sock"
+    target = f"/v1/fabric/{what}" + (f"?{urllib.parse.urlencode(query)}" if query else "")
+    connection = _Unix(path)
+    try:
+        connection.request("GET", target)
+        answer = connection.getresponse()
+        body = answer.read()
+    except OSError as error:
+        text = f"no controller answers at {path}: {error.strerror} (braid sdn fabric run)"
+        raise StopError(text, UNREACHABLE) from error
+    finally:
+        connection.close()
+    if answer.status != 200:
+        raise StopError(json.loads(body)["error"])
+    return body
+
+
+def _status(options: argparse.Namespace) -> int:
+    return _show(options, _ask(options, "status"), _status_text)
+
+
+def _paths(options: argparse.Namespace) -> int:
+    return _show(options, _ask(options, "paths"), _paths_text)
+
+
+def _explain(options: argparse.Namespace) -> int:
+    body = _ask(options, "explain", source=options.source, target=options.target)
+    return _show(options, body, lambda told: "".join(f"{line}\n" for line in told["story"]))
+
+
+def _svg(options: argparse.Namespace) -> int:
+    sys.stdout.write(_ask(options, "topology.svg").decode())
+    return 0
+
+
+def _show(options: argparse.Namespace, body: bytes, text: Any) -> int:
+    told = json.loads(body)
+    if options.json:
+        sys.stdout.write(body.decode())
+    else:
+        sys.stdout.write(text(told))
+        for each in told["health"]:
+            sys.stdout.write(f"# health: {each['subject']}: {each['text']} ({each['code']})\n")
+    return DEGRADED if told["health"] else 0
+
+
+def _status_text(told: dict[str, Any]) -> str:
+    switches = [
+        [each["name"], each["id"], each["ports_up"], each["rules"], _number(each["echo_ms"], 2), each["address"]]
+        for each in told["switches"]
+    ]
+    links = [
+        [
+            each["source"],
+            each["target"],
+            _number(each["latency_ms"], 2),
+            _number(each["used_bit_s"] / 1e6, 1),
+            _number(each["capacity_bit_s"] / 1e6, 1),
+        ]
+        for each in told["links"]
+    ]
+    hosts = [[each["mac"], each["port"], " ".join(each["addresses"])] for each in told["hosts"]]
+    return "\n".join(
+        (
+            table(["SWITCH", "ID", "PORTS UP", "RULES", "ECHO ms", "ADDRESS"], switches, texts=(0, 1, 5)),
+            table(["LINK FROM", "TO", "LATENCY ms", "USED Mbit/s", "CAPACITY Mbit/s"], links, texts=(0, 1)),
+            table(["HOST", "PORT", "ADDRESSES"], hosts, texts=(0, 1, 2)),
+        )
+    )
+
+
+def _paths_text(told: dict[str, Any]) -> str:
+    rows = []
+    for pair in told["pairs"]:
+        name = f"{pair['source']} → {pair['target']}"
+        for path in pair["paths"]:
+            rows.append(
+                [
+                    name,
+                    path["tag"],
+                    _number(path["latency_ms"], 1),
+                    _number(path["capacity_bit_s"] / 1e6, 1),
+                    _number(100 * path["share"], 1),
+                    " ".join(path["switches"]),
+                    f"{pair['order']}: {pair['why']}",
+                ]
+            )
+        for left in pair["left_out"]:
+            latency, why = _number(left["latency_ms"], 1), f"left out: {left['why']}"
+            rows.append([name, "-", latency, "-", "-", " ".join(left["switches"]), why])
+    rows += [[f"{each['source']} → {each['target']}", *"-----", each["why"]] for each in told["unserved"]]
+    header = ["PAIR", "TAG", "LATENCY ms", "FREE Mbit/s", "SHARE %", "SWITCHES", "WHY"]
+    return table(header, rows, texts=(0, 5, 6))
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]], *, texts: Sequence[int]) -> str:
+    """Return an aligned table; columns in `texts` stand to the left, figures to the right."""
+    lines = [list(header), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(header))]
+    made = []
+    for line in lines:
+        cells = [
+            cell.ljust(width) if at in texts else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        made.append("  ".join(cells).rstrip() + "\n")
+    return "".join(made)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The local API: HTTP/1.1 and JSON on a Unix socket, and on an address where asked for. It only reads.
+
+GET /v1/fabric/status      /v1/fabric/paths      /v1/fabric/topology.svg
+GET /v1/fabric/explain?source=A&target=B
+GET /v1/fabric/figures     /v1/fabric/edges/NAME
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import urllib.parse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from braid_sdn.fabric import report
+from braid_sdn.fabric.controller import Controller
+from braid_sdn.fabric.draw import svg
+
+#: Seconds that a request may take to come in.
+PATIENCE = 10.0
+#: Bytes that a request's head may have.
+HEAD = 16384
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What goes back."""
+
+    status: int
+    body: bytes
+    kind: str = "application/json"
+
+
+class Api:
+    """Answers questions about a controller."""
+
+    def __init__(self, fabric: Controller, clock: Callable[[], float]) -> None:
+        """Nothing is listened on yet; see `listen`."""
+        self.fabric = fabric
+        self.clock = clock
+        self._servers: list[asyncio.Server] = []
+        self._socket: Path | None = None
+
+    async def listen(self, socket: Path, http: tuple[str, int] | None) -> None:
+        """Answer on a Unix socket, readable by its owner alone, and on a TCP address."""
+        socket.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            socket.unlink()
+        self._servers.append(await asyncio.start_unix_server(self._serve, socket, limit=HEAD))
+        socket.chmod(0o600)
+        self._socket = socket
+        if http is not None:
+            self._servers.append(await asyncio.start_server(self._serve, *http, limit=HEAD))
+
+    async def close(self) -> None:
+        """Stop."""
+        for server in self._servers:
+            server.close()
+        if self._socket is not None:
+            self._socket.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            answer = self.answer(head.split("\r\n", 1)[0])
+            head = f"Content-Type: {answer.kind}\r\nContent-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
+            reason = "OK" if answer.status == 200 else "Error"
+            writer.write(f"HTTP/1.1 {answer.status} {reason}\r\n{head}".encode() + answer.body)
+            await writer.drain()
+        except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
+            # Whoever asked has gone, or asks no question.
+            pass
+        finally:
+            writer.close()
+
+    def answer(self, request: str) -> Answer:
+        """Return the answer to a request line."""
+        words = request.split(" ")
+        if len(words) != 3 or words[0] != "GET":
+            return _error(405, "only GET is answered")
+        url = urllib.parse.urlsplit(words[1])
+        query = dict(urllib.parse.parse_qsl(url.query))
+        now = self.clock()
+        match url.path.split("/")[1:]:
+            case ["v1", "fabric", "status"]:
+                return _json(report.status(self.fabric, now))
+            case ["v1", "fabric", "paths"]:
+                return _json(report.paths(self.fabric, now))
+            case ["v1", "fabric", "topology.svg"]:
+                return Answer(
+                    200,
+                    svg(report.status(self.fabric, now), report.paths(self.fabric, now)).encode(),
+                    "image/svg+xml",
+                )
+            case ["v1", "fabric", "explain"]:
+                try:
+                    return _json(report.explain(self.fabric, now, query["source"], query["target"]))
+                except KeyError as missing:
+                    return _error(400, f"the query needs {missing.args[0]}")
+                except report.UnknownEndError as error:
+                    return _error(404, str(error))
+            case ["v1", "fabric", "figures"]:
+                return _json(report.figures(self.fabric))
+            case ["v1", "fabric", "edges", name]:
+                table = report.edge_table(self.fabric, urllib.parse.unquote(name))
+                return _json(table) if table else _error(404, f"no edge is called {name}")
+        return _error(404, f"there is no {url.path}")
+
+
+def _json(data: object) -> Answer:
+    return Answer(200, json.dumps(data).encode() + b"\n")
+
+
+def _error(status: int, text: str) -> Answer:
+    return Answer(status, json.dumps({"error": text}).encode() + b"\n")

@@ -1,0 +1,403 @@
+"""The fabric controller itself, without sockets or clock: what switches say goes in, what to tell them comes out.
+
+Events change what is known (`topology`, `hosts`, `traffic`, `watch`), `damp` says when that is worth a new plan,
+`planner` makes it, `rules` writes it as rules, and `change` brings them to the switches. Times are seconds of a
+monotonic clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from braid_sdn.fabric import planner, rules
+from braid_sdn.fabric.audit import Audit
+from braid_sdn.fabric.change import Changer, Step
+from braid_sdn.fabric.damp import Damper
+from braid_sdn.fabric.discovery import Schedule
+from braid_sdn.fabric.hosts import Hosts, announced
+from braid_sdn.fabric.load import PERIOD
+from braid_sdn.fabric.model import Graph, PortId, Problem
+from braid_sdn.fabric.plan import Edge, Pair, Plan
+from braid_sdn.fabric.probe import ForgedError, Kind, Probe, mac_text, open_frame, seal
+from braid_sdn.fabric.problems import Problems
+from braid_sdn.fabric.questions import Questions
+from braid_sdn.fabric.settings import Settings
+from braid_sdn.fabric.topology import Topology
+from braid_sdn.fabric.traffic import Traffic
+from braid_sdn.fabric.watch import Watch
+from braid_sdn.openflow.messages import (
+    LAST_PORT,
+    AddRule,
+    AskPortCounters,
+    AskRules,
+    BarrierDone,
+    Counters,
+    Echo,
+    EchoReply,
+    FromSwitch,
+    Hello,
+    PacketIn,
+    PacketOut,
+    PortStatus,
+    Refused,
+    Reserved,
+    Rules,
+    ToSwitch,
+)
+
+#: Seconds a port must be up, and hear no switch, before broadcasts go out of it.
+OUTSIDE_AFTER = 0.9
+#: The first plan waits until nothing new was found for this long, seconds, but not for longer than FIRST_PLAN.
+SETTLED = 1.0
+FIRST_PLAN = 30.0
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What edges are to do; each change of anything has a new generation."""
+
+    generation: int
+    pairs: dict[tuple[str, str], Pair]
+
+
+class Controller:
+    """Keeps one fabric."""
+
+    def __init__(self, settings: Settings, stopwatch: Callable[[], float] = time.perf_counter) -> None:
+        """Nothing is known yet. `stopwatch` only measures how long planning takes."""
+        self.settings = settings
+        self.topology = Topology(names=dict(settings.names))
+        self.hosts = Hosts()
+        self.traffic = Traffic()
+        self.watch = Watch()
+        self.problems = Problems()
+        self.plan = Plan()
+        self.graph = Graph.of(())
+        self.edges: tuple[Edge, ...] = ()
+        self.tables = Tables(0, {})
+        #: Seconds that each plan took to make; the last ones.
+        self.planning: list[float] = []
+        #: When the first switch connected.
+        self.first_switch: float | None = None
+        self.changer = Changer(drain=settings.drain)
+        self.audit = Audit()
+        self._schedule = Schedule()
+        self._damper = Damper()
+        self._stopwatch = stopwatch
+        self._planned = False
+        self._count_at: float | None = None
+        self._nonce = 0
+        self._questions = Questions()
+        self._out: list[tuple[int, ToSwitch]] = []
+
+    # What happens.
+
+    def handle_switch(self, now: float, hello: Hello) -> None:
+        """A switch connected and introduced itself."""
+        dpid = hello.dpid
+        if self.first_switch is None:
+            self.first_switch, self._count_at = now, now + PERIOD
+        ports = [port for port in hello.ports if port.number <= LAST_PORT]
+        self.topology.handle_switch(now, dpid, ports, hello.address)
+        self.traffic.forget(dpid)
+        self.watch.revive(dpid)
+        # Discovery first: without it nothing else can be decided.
+        self._tell(dpid, AddRule(rules.base()[0]))
+        self._tell(dpid, self.audit.ask(now, dpid, self.changer.changes))
+        self._schedule.add_switch(now, dpid)
+        for number in self.topology.switches[dpid].up():
+            self._schedule.at_once(now, PortId(dpid, number))
+        self._damper.better(now)
+
+    def handle_gone(self, now: float, dpid: int) -> None:
+        """A switch's connection ended."""
+        self.topology.handle_gone(now, dpid)
+        self.changer.handle_gone(now, dpid)
+        self.audit.forget(dpid)
+        self._schedule.remove_switch(dpid)
+
+    def handle(self, now: float, dpid: int, message: FromSwitch) -> None:
+        """A switch said something."""
+        if dpid not in self.topology.switches:
+            return
+        match message:
+            case PacketIn():
+                self._packet(now, PortId(dpid, message.in_port), message.data)
+            case PortStatus():
+                self._port(now, dpid, message)
+            case EchoReply() if len(message.data) == 8:
+                sent = int.from_bytes(message.data, "big") / 1e9
+                if 0 <= now - sent < 10:
+                    self.topology.switches[dpid].echo.add(now, now - sent)
+            case Counters():
+                self.traffic.handle_ports(dpid, message.ports)
+            case Rules():
+                self._rules(now, dpid, message)
+            case BarrierDone():
+                self.changer.handle_barrier(now, dpid, message.token)
+            case Refused():
+                self._refused(now, dpid, message)
+        self._settle(now)
+
+    def handle_timeout(self, now: float) -> None:
+        """Do what is due; early and late calls are harmless."""
+        self._discover(now)
+        if self.topology.expire(now):
+            self._damper.broken(now)
+        died, other = self.watch.judge(now)
+        for tag in died:
+            self._ask_links(now, tag)
+        if died or other:
+            self._damper.broken(now)
+        self._probe(now)
+        if self._count_at is not None and now >= self._count_at:
+            self._count(now)
+        for dpid in self.audit.due(now, idle=self.changer.idle):
+            self._tell(dpid, self.audit.ask(now, dpid, self.changer.changes))
+        for dpid in self.audit.renewals(now):
+            for rule in rules.leases():
+                self._tell(dpid, AddRule(rule))
+        if self._damper.due(now) and self._settled(now):
+            self._make_plan(now)
+        self.changer.handle_timeout(now)
+        self._settle(now)
+
+    def poll_messages(self) -> list[tuple[int, ToSwitch]]:
+        """Return what to send, and to whom, in this order."""
+        out, self._out = self._out + self.changer.poll_messages(), []
+        return out
+
+    def poll_timeout(self) -> float | None:
+        """Return when to call `handle_timeout`."""
+        plan = self._damper.poll_timeout()
+        if plan is not None and not self._planned and self.first_switch is not None:
+            plan = max(plan, min(self.topology.changed + SETTLED, self.first_switch + FIRST_PLAN))
+        every = (
+            plan,
+            self._count_at,
+            self._schedule.poll_timeout(),
+            self.topology.poll_timeout(),
+            self.watch.poll_timeout(),
+            self.changer.poll_timeout(),
+            self.audit.poll_timeout(idle=self.changer.idle),
+        )
+        return min((at for at in every if at is not None), default=None)
+
+    # Events, one by one.
+
+    def _tell(self, dpid: int, message: ToSwitch) -> None:
+        self._out.append((dpid, message))
+
+    def _packet(self, now: float, arrived: PortId, frame: bytes) -> None:
+        try:
+            probe = open_frame(frame, self.settings.key, round(now * 1e9))
+        except ForgedError as why:
+            where = self.topology.port_name(arrived)
+            text = f"a frame claims to be our own, but {why}: ignored; see who is plugged in there"
+            self.problems.report(now, Problem("forged-probe", where, text))
+            return
+        if probe is not None:
+            self._probed(now, arrived, probe)
+        elif arrived.port <= LAST_PORT and len(frame) >= 14:
+            self._from_host(now, arrived, frame)
+
+    def _probed(self, now: float, arrived: PortId, probe: Probe) -> None:
+        seconds = now - probe.sent / 1e9
+        if probe.kind is Kind.PATH:
+            self.watch.heard_path(now, probe.tag, seconds)
+        elif probe.kind is Kind.EDGE:
+            names = [edge.name for edge in self.edges if edge.port == arrived == probe.source]
+            if names and self.watch.heard_edge(now, names[0], seconds):
+                self._damper.better(now)
+        elif self.topology.handle_probe(now, probe, arrived, seconds):
+            self.hosts.lose_port(arrived)
+            self._schedule.at_once(now, arrived)
+            self._damper.better(now)
+
+    def _from_host(self, now: float, arrived: PortId, frame: bytes) -> None:
+        if arrived in self.topology.neighbours():
+            return
+        mac = mac_text(frame[6:12])
+        if self.hosts.see(now, mac, arrived):
+            self._damper.soon(now)
+        told = announced(frame)
+        if told is not None and told[0] == mac:
+            self.hosts.addressed(*told)
+        self._out += self._questions.handle(self.hosts, arrived, frame)
+
+    def _port(self, now: float, dpid: int, message: PortStatus) -> None:
+        port = PortId(dpid, message.port.number)
+        if port.port > LAST_PORT:
+            return
+        if self.topology.handle_port(now, dpid, message.port, gone=message.gone):
+            self._damper.broken(now)
+        if message.port.up and not message.gone:
+            self._schedule.at_once(now, port)
+        else:
+            self._schedule.remove_port(port)
+            if message.gone:
+                self.hosts.lose_port(port)
+        self._damper.better(now)
+
+    def _rules(self, now: float, dpid: int, message: Rules) -> None:
+        if message.table is not None:
+            self.traffic.handle_rules(now, dpid, message.rules)
+            has = {key for key in self.changer.has.get(dpid, {}) if key[0] == message.table}
+            if self.changer.idle and {each.rule.key for each in message.rules} != has:
+                self.audit.soon(now, dpid)
+            return
+        if not self.audit.answered(now, dpid, self.changer.changes, known=dpid in self.changer.has):
+            return
+        known = [each.rule for each in message.rules]
+        if dpid not in self.changer.has:
+            self.hosts.adopt(rules.hosts_in(dpid, [rule for rule in known if rules.is_ours(rule)]))
+            (self._damper.soon if self._planned else self._damper.better)(now)
+        self.changer.handle_rules(now, dpid, known)
+
+    def _refused(self, now: float, dpid: int, message: Refused) -> None:
+        name = self.topology.name(dpid)
+        if message.reason == "table-full":
+            text = "a table is full: no more paths are led through it; give it larger tables or fewer hosts"
+            self.problems.report(now, Problem("table-full", name, text))
+            self.problems.full(now, dpid)
+        else:
+            self.problems.report(
+                now, Problem("refused", name, f"the switch refuses what it is told: {message.reason}")
+            )
+        if message.rule is not None:
+            self.changer.handle_refused(now, dpid, message.rule)
+            self._damper.broken(now)
+
+    # What is due.
+
+    def _discover(self, now: float) -> None:
+        self.topology.interval = self._schedule.interval
+        ports, switches = self._schedule.due(now)
+        for port in ports:
+            self._send_probe(now, Kind.LINK, port)
+            self.topology.sent(port)
+        for dpid in switches:
+            self._tell(dpid, Echo(round(now * 1e9).to_bytes(8, "big")))
+
+    def _send_probe(self, now: float, kind: Kind, source: PortId, tag: int = 0) -> None:
+        self._nonce += 1
+        frame = seal(Probe(kind, source, tag, self._nonce, round(now * 1e9)), self.settings.key)
+        out = (Reserved.TABLE,) if kind is Kind.PATH else (source.port,)
+        self._tell(source.switch, PacketOut(out, frame))
+
+    def _probe(self, now: float) -> None:
+        tags, names = self.watch.due(now)
+        firsts = {path.tag: path.first for pair in self.tables.pairs.values() for path in pair.paths}
+        for tag in tags:
+            if tag in firsts and firsts[tag] in self.topology.switches:
+                self._send_probe(now, Kind.PATH, PortId(firsts[tag], 0), tag)
+        ports = {edge.name: edge.port for edge in self.edges}
+        for name in names:
+            if name in ports and ports[name].switch in self.topology.switches:
+                self._send_probe(now, Kind.EDGE, ports[name])
+
+    def _ask_links(self, now: float, tag: int) -> None:
+        """Ask every link of a path that died whether it works."""
+        for pair in self.tables.pairs.values():
+            for path in pair.paths:
+                if path.tag == tag:
+                    for step in path.steps[:-1]:
+                        self._schedule.at_once(now, step)
+                        self.topology.ask(now, step)
+
+    def _count(self, now: float) -> None:
+        """Work out what the last period's counters say, and ask for the next ones."""
+        # In a large network the answers alone would keep the controller busy.
+        self._count_at = now + max(PERIOD, len(self.topology.switches) / 100)
+        self.traffic.observe(now, self.topology.links())
+        for dpid in self.topology.switches:
+            self._tell(dpid, AskPortCounters())
+        on_paths = {step.switch for pair in self.tables.pairs.values() for path in pair.paths for step in path.steps}
+        for dpid in sorted(on_paths & self.topology.switches.keys()):
+            self._tell(dpid, AskRules(rules.PATHS))
+        if self.edges:
+            self._damper.soon(now)
+
+    def _settled(self, now: float) -> bool:
+        if self._planned or self.first_switch is None:
+            return True
+        return now - self.topology.changed >= SETTLED or now - self.first_switch >= FIRST_PLAN
+
+    # Planning.
+
+    def _make_plan(self, now: float) -> None:
+        began = self._stopwatch()
+        self._resolve()
+        self.graph = self.traffic.graph(now, self.topology)
+        self.plan = planner.make(self.plan, self._situation(now))
+        switches = list(self.topology.switches)
+        self._planned = True
+        self.changer.want(now, rules.wanted(self.plan, self.hosts.known.values(), self.edges, switches))
+        self.audit.plan(now, switches)
+        took = self._stopwatch() - began
+        self.planning = [*self.planning[-99:], took]
+        self._damper.made(now, took)
+
+    def _situation(self, now: float) -> planner.Situation:
+        in_use: set[int] = set()
+        for has in self.changer.has.values():
+            in_use |= rules.tags_in(has.values())
+        around = self.topology.neighbours()
+        outside: dict[int, set[int]] = {}
+        for port, since in self.topology.up_since.items():
+            if port not in around and now - since >= OUTSIDE_AFTER:
+                outside.setdefault(port.switch, set()).add(port.port)
+        return planner.Situation(
+            graph=self.graph,
+            hosts=tuple(self.hosts.known.values()),
+            edges=tuple(edge for edge in self.edges if edge.port not in around),
+            outside={switch: frozenset(ports) for switch, ports in outside.items()},
+            tags_in_use=frozenset(in_use),
+            dead=frozenset(self.watch.dead),
+            full=self.problems.switches_full(now),
+            silent=frozenset(self.watch.silent),
+            limits=self.settings.limits,
+            seen_by=lambda graph, pair: self.traffic.without_own(
+                graph, {path.tag: path.steps for path in pair.paths}
+            ),
+        )
+
+    def _resolve(self) -> None:
+        """Find the switches and ports that the settings speak of."""
+        found = []
+        dpids = {self.topology.name(dpid): dpid for dpid in self.topology.switches}
+        dpids |= {f"{dpid:016x}": dpid for dpid in self.topology.switches}
+        for edge in self.settings.edges:
+            dpid = dpids.get(edge.switch)
+            ports = self.topology.switches[dpid].ports.values() if dpid is not None else ()
+            numbers = [port.number for port in ports if edge.port in (port.name, str(port.number))]
+            if dpid is not None and numbers:
+                found.append(Edge(edge.name, PortId(dpid, numbers[0])))
+        self.edges = tuple(found)
+        for link in self.settings.links:
+            for hearing in self.topology.links():
+                ends = {hearing.source.switch, hearing.target.switch}
+                if ends == {dpids.get(name) for name in link.between}:
+                    self.traffic.configured[hearing.source] = link.capacity
+
+    def _settle(self, now: float) -> None:
+        """Follow up on a change that has come far enough."""
+        self._announce(now)
+        if self.changer.step in (Step.IDLE, Step.DRAIN) and not self._damper.urgent:
+            self._out += self._questions.release(self.plan)
+
+    def _announce(self, now: float) -> None:
+        """Once all new tags' rules are in place edges may use them, and probes follow."""
+        if not self.changer.poll_announce():
+            return
+        if self.plan.pairs != self.tables.pairs:
+            self.tables = Tables(self.tables.generation + 1, dict(self.plan.pairs))
+        followed = [
+            (path, chosen.hops)
+            for pair in self.tables.pairs.values()
+            for path, chosen in zip(pair.paths, pair.selection.paths, strict=True)
+        ]
+        probed = {edge.name for edge in self.settings.edges if edge.probe}
+        self.watch.follow(now, followed, [edge for edge in self.edges if edge.name in probed])

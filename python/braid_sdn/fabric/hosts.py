@@ -1,0 +1,174 @@
+"""Hosts: where they are, which addresses they have, and answers to who asks for them (ARP, neighbour discovery)."""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from braid_sdn.fabric.model import PortId, Problem
+from braid_sdn.fabric.plan import Host
+from braid_sdn.fabric.probe import mac_bytes, mac_text
+
+#: Hosts that one port may show: more look like a flood of made-up addresses.
+PER_PORT = 256
+
+#: Addresses that one host may have.
+ADDRESSES = 16
+
+#: A host that is at another place this often within FLAPPING seconds is two hosts with one address, or a loop.
+MOVES = 5
+FLAPPING = 10.0
+
+ARP = b"\x08\x06"
+IPV6 = b"\x86\xdd"
+_ARP_BODY = struct.Struct("!HHBBH6s4s6s4s")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Somebody asks who has an address."""
+
+    #: Who asks, and may be answered.
+    mac: str
+    address: str
+    wanted: str
+
+
+@dataclass
+class Hosts:
+    """Who is where."""
+
+    known: dict[str, Host] = field(default_factory=dict)
+    _by_address: dict[str, str] = field(default_factory=dict)
+    _moves: dict[str, list[float]] = field(default_factory=dict)
+    _crowded: set[PortId] = field(default_factory=set)
+
+    def see(self, now: float, mac: str, port: PortId) -> bool:
+        """A packet with this source came in at this port; whether that is news."""
+        raw = mac_bytes(mac)
+        # Groups are no senders, and our own probes are no hosts.
+        if raw[0] & 1 or not any(raw):
+            return False
+        host = self.known.get(mac)
+        if host is not None and host.port == port:
+            return False
+        if sum(1 for each in self.known.values() if each.port == port) >= PER_PORT:
+            self._crowded.add(port)
+            return False
+        if host is not None:
+            recent = [at for at in self._moves.get(mac, []) if now - at < FLAPPING] + [now]
+            self._moves[mac] = recent[-2 * MOVES :]
+            if len(recent) > MOVES:
+                return False
+        self.known[mac] = replace(host, port=port) if host else Host(mac, port)
+        return True
+
+    def adopt(self, hosts: Iterable[Host]) -> None:
+        """Take over hosts that switches' rules tell of, where nothing newer is known."""
+        for host in hosts:
+            self.known.setdefault(host.mac, host)
+
+    def addressed(self, mac: str, address: str) -> None:
+        """A host says that an address is its own; the last one who says so is believed."""
+        host = self.known.get(mac)
+        if host is None or address in host.addresses or address in ("0.0.0.0", "::"):  # noqa: S104
+            return
+        if len(host.addresses) >= ADDRESSES:
+            return
+        before = self.known.get(self._by_address.get(address, ""))
+        if before is not None:
+            self.known[before.mac] = replace(before, addresses=before.addresses - {address})
+        self.known[mac] = replace(host, addresses=host.addresses | {address})
+        self._by_address[address] = mac
+
+    def having(self, address: str) -> Host | None:
+        """Return the host with this address."""
+        return self.known.get(self._by_address.get(address, ""))
+
+    def find(self, word: str) -> Host | None:
+        """Return the host that a person means: by MAC or IP address."""
+        word = word.lower()
+        return self.known.get(word) or self.having(word)
+
+    def lose_port(self, port: PortId) -> bool:
+        """Forget who was at a port that is now a link, or gone; whether that was anybody."""
+        lost = [mac for mac, host in self.known.items() if host.port == port]
+        for mac in lost:
+            for address in self.known.pop(mac).addresses:
+                self._by_address.pop(address, None)
+        self._crowded.discard(port)
+        return bool(lost)
+
+    def problems(self, now: float, port_name: dict[PortId, str]) -> list[Problem]:
+        """Return who cannot be served as they are, by name."""
+        found = []
+        for mac, moves in sorted(self._moves.items()):
+            if sum(1 for at in moves if now - at < FLAPPING) > MOVES:
+                text = f"seen at {MOVES} and more places within {FLAPPING:g} s: a loop, or two hosts with one address"
+                found.append(Problem("host-flapping", mac, text))
+        for port in sorted(self._crowded):
+            text = f"more than {PER_PORT} hosts: further ones are not learned"
+            found.append(Problem("crowded-port", port_name.get(port, str(port)), text))
+        return found
+
+
+def asked(frame: bytes) -> Asked | None:
+    """Return who asks for which address, of an ARP request or a neighbour solicitation; None of anything else."""
+    kind, body = frame[12:14], frame[14:]
+    if kind == ARP and len(body) >= _ARP_BODY.size:
+        hardware, protocol, hlen, plen, operation, mac, address, _, target = _ARP_BODY.unpack_from(body)
+        if (hardware, protocol, hlen, plen, operation) == (1, 0x0800, 6, 4, 1):
+            return Asked(mac_text(mac), str(ipaddress.IPv4Address(address)), str(ipaddress.IPv4Address(target)))
+    if kind == IPV6 and len(body) >= 64 and body[6] == 58 and body[40] == 135:
+        source, target = ipaddress.IPv6Address(body[8:24]), ipaddress.IPv6Address(body[48:64])
+        return Asked(mac_text(frame[6:12]), str(source), str(target))
+    return None
+
+
+def announced(frame: bytes) -> tuple[str, str] | None:
+    """Return whose address (MAC, IP) a frame tells: any ARP, a neighbour solicitation or advertisement."""
+    question = asked(frame)
+    if question is not None:
+        return question.mac, question.address
+    body = frame[14:]
+    if frame[12:14] == ARP and len(body) >= _ARP_BODY.size:
+        _, _, hlen, plen, _, mac, address, _, _ = _ARP_BODY.unpack_from(body)
+        if (hlen, plen) == (6, 4):
+            return mac_text(mac), str(ipaddress.IPv4Address(address))
+    if frame[12:14] == IPV6 and len(body) >= 64 and body[6] == 58 and body[40] == 136:
+        return mac_text(frame[6:12]), str(ipaddress.IPv6Address(body[48:64]))
+    return None
+
+
+def answer(question: Asked, host: Host) -> bytes:
+    """Return the frame that answers for `host`, as it would itself."""
+    wanted = ipaddress.ip_address(question.wanted)
+    header = mac_bytes(question.mac) + mac_bytes(host.mac)
+    if isinstance(wanted, ipaddress.IPv4Address):
+        asker = ipaddress.IPv4Address(question.address)
+        body = _ARP_BODY.pack(
+            1, 0x0800, 6, 4, 2, mac_bytes(host.mac), wanted.packed, mac_bytes(question.mac), asker.packed
+        )
+        return (header + ARP + body).ljust(60, b"\0")
+    to = ipaddress.IPv6Address(question.address)
+    # Who asks without an address of its own (duplicate address detection) is answered to all nodes: RFC 4861 §7.2.4.
+    unasked = to == ipaddress.IPv6Address("::")
+    if unasked:
+        to = ipaddress.IPv6Address("ff02::1")
+        header = bytes.fromhex("333300000001") + mac_bytes(host.mac)
+    flags = 0x20000000 if unasked else 0x60000000
+    advertisement = struct.pack("!BBHI", 136, 0, 0, flags) + wanted.packed + b"\x02\x01" + mac_bytes(host.mac)
+    pseudo = wanted.packed + to.packed + struct.pack("!II", len(advertisement), 58)
+    checksum = _checksum(pseudo + advertisement)
+    advertisement = advertisement[:2] + struct.pack("!H", checksum) + advertisement[4:]
+    ip = struct.pack("!IHBB", 0x60000000, len(advertisement), 58, 255) + wanted.packed + to.packed
+    return header + IPV6 + ip + advertisement
+
+
+def _checksum(data: bytes) -> int:
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF

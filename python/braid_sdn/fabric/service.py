@@ -1,0 +1,103 @@
+"""The running controller: sockets and clock around `Controller`, and the local API beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from braid_sdn.fabric.api import Api
+from braid_sdn.fabric.config import Config
+from braid_sdn.fabric.controller import Controller
+from braid_sdn.fabric.model import Problem
+from braid_sdn.openflow.messages import FromSwitch, Hello
+from braid_sdn.openflow.server import SILENCE, Server
+from braid_sdn.openflow.tls import server_context
+
+
+class Service:
+    """Hands what switches say to the controller, and what it wants to the switches."""
+
+    def __init__(self, config: Config) -> None:
+        """Nothing is listened on yet; see `run`."""
+        self.config = config
+        self.controller = Controller(config.settings)
+        self.server = Server(self)
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._pumping = False
+        self._stopped = False
+
+    async def run(self, socket: Path, http: tuple[str, int] | None) -> None:
+        """Serve until cancelled."""
+        tls = server_context(self.config.tls) if self.config.tls else None
+        listening = await self.server.listen(self.config.host, self.config.port, tls)
+        api = Api(self.controller, self._loop.time)
+        await api.listen(socket, http)
+        sys.stderr.write(f"ready: switches at {listening.sockets[0].getsockname()[:2]}, API at {socket}\n")
+        sys.stderr.flush()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._watch_silence())
+        finally:
+            self.stop()
+            self.server.close()
+            listening.close()
+            await api.close()
+
+    def stop(self) -> None:
+        """Let nothing happen any more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def _watch_silence(self) -> None:
+        while True:
+            await asyncio.sleep(SILENCE / 3)
+            self.server.expire(self._loop.time())
+
+    # What switches do.
+
+    def connected(self, now: float, hello: Hello) -> None:
+        """A switch introduced itself."""
+        self.controller.handle_switch(now, hello)
+        self._pump_soon()
+
+    def gone(self, now: float, dpid: int) -> None:
+        """Its connection ended."""
+        self.controller.handle_gone(now, dpid)
+        self._pump_soon()
+
+    def said(self, now: float, dpid: int, message: FromSwitch) -> None:
+        """It said something."""
+        self.controller.handle(now, dpid, message)
+        self._pump_soon()
+
+    def unfit(self, now: float, address: str, code: str, text: str) -> None:
+        """Somebody connected whom we cannot serve."""
+        # The port is another at each try.
+        self.controller.problems.report(now, Problem(code, f"switch at {address.rpartition(':')[0]}", text))
+
+    # Time.
+
+    def _pump_soon(self) -> None:
+        """Send what is to be sent, once for all that happens in this turn of the loop."""
+        if not self._pumping:
+            self._pumping = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pumping = False
+        if self._stopped:
+            return
+        for dpid, message in self.controller.poll_messages():
+            self.server.send(dpid, message)
+        if self._timer is not None:
+            self._timer.cancel()
+        due = self.controller.poll_timeout()
+        self._timer = None if due is None else self._loop.call_at(due, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self.controller.handle_timeout(self._loop.time())
+        self._pump()

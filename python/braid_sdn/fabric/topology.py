@@ -1,0 +1,240 @@
+"""What is known of the network: switches, their ports, and which ports reach one another, each with its age.
+
+A link is believed in while discovery frames cross it in both directions. Signals, the quickest first: a port that
+goes down, a path probe that is missed (the links of that path are asked at once), and the age of what was heard last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from braid_sdn.fabric.latency import WindowedMinimum, link_latency
+from braid_sdn.fabric.load import Saturation
+from braid_sdn.fabric.model import PortId, Problem
+from braid_sdn.fabric.probe import Probe
+from braid_sdn.openflow.messages import Port
+
+#: A link is forgotten when this many discovery frames in a row were not heard.
+MISSED = 3.5
+
+#: A look that comes this much too late, seconds, says that we were busy, and what was heard may not be read yet.
+BUSY = 0.3
+
+#: Seconds within which a link that was asked has to answer, beside its latency.
+ASKED_PATIENCE = 0.15
+
+
+@dataclass
+class Hearing:
+    """One direction of a link: what its far end hears."""
+
+    source: PortId
+    target: PortId
+    first: float
+    last: float
+    #: Frames sent over it since the last one was heard: a controller that is too busy to send hears nothing either.
+    unanswered: int = 0
+    whole: WindowedMinimum = field(default_factory=WindowedMinimum)
+    saturation: Saturation = field(default_factory=Saturation)
+    #: Not heard any more, but an end's switch has lost its controller, so it cannot be: it may work or not. Nothing
+    #: goes over it that has another way.
+    stale: bool = False
+
+
+@dataclass
+class Switch:
+    """A connected switch."""
+
+    dpid: int
+    address: str
+    since: float
+    ports: dict[int, Port]
+    echo: WindowedMinimum = field(default_factory=WindowedMinimum)
+
+    def up(self) -> Iterator[int]:
+        """The numbers of ports that work."""
+        return (number for number, port in sorted(self.ports.items()) if port.up)
+
+
+@dataclass
+class Topology:
+    """All of it; time is passed in, seconds."""
+
+    #: Seconds between two discovery frames of a port; hearing ages by it.
+    interval: float = 1.0
+    names: dict[int, str] = field(default_factory=dict)
+    switches: dict[int, Switch] = field(default_factory=dict)
+    heard: dict[tuple[PortId, PortId], Hearing] = field(default_factory=dict)
+    #: When what is connected to what last changed.
+    changed: float = 0.0
+    #: Since when each port is up.
+    up_since: dict[PortId, float] = field(default_factory=dict)
+    #: By when a link that was asked must be heard again.
+    _asked: dict[tuple[PortId, PortId], float] = field(default_factory=dict)
+    _look_at: float = 0.0
+    _from: dict[PortId, dict[PortId, Hearing]] = field(default_factory=dict)
+
+    def name(self, switch: int) -> str:
+        """What people call a switch."""
+        return self.names.get(switch, f"{switch:016x}")
+
+    def port_name(self, port: PortId) -> str:
+        """What people call a port: the switch's and the device's name."""
+        known = self.switches.get(port.switch)
+        device = known.ports.get(port.port) if known else None
+        return f"{self.name(port.switch)}:{device.name if device else port.port}"
+
+    # What happens.
+
+    def handle_switch(self, now: float, dpid: int, ports: Iterable[Port], address: str) -> None:
+        """A switch has introduced itself."""
+        self.switches[dpid] = Switch(dpid, address, now, {port.number: port for port in ports})
+        for number in self.switches[dpid].up():
+            self.up_since[PortId(dpid, number)] = now
+        for hearing in self.heard.values():
+            if dpid in (hearing.source.switch, hearing.target.switch):
+                hearing.last = now
+        self.changed = now
+
+    def handle_gone(self, now: float, dpid: int) -> None:
+        """A switch's connection ended. It may forward on, so its links stay, stale, until a port goes down."""
+        self.switches.pop(dpid, None)
+        self.changed = now
+
+    def handle_port(self, now: float, dpid: int, port: Port, *, gone: bool) -> bool:
+        """A port changed; whether links were lost by it."""
+        switch = self.switches.get(dpid)
+        if switch is None:
+            return False
+        before = switch.ports.get(port.number)
+        here = PortId(dpid, port.number)
+        if gone:
+            switch.ports.pop(port.number, None)
+        else:
+            switch.ports[port.number] = port
+        if port.up and not gone:
+            if before is None or not before.up:
+                self.up_since[here] = now
+                self.changed = now
+            return False
+        self.up_since.pop(here, None)
+        return self._forget(now, [key for key in self.heard if here in key])
+
+    def handle_probe(self, now: float, probe: Probe, arrived: PortId, seconds: float) -> bool:
+        """A discovery frame arrived `seconds` after it was sent; whether that is a link not known before."""
+        key = (probe.source, arrived)
+        known = self.heard.get(key)
+        if known is None:
+            known = self.heard[key] = Hearing(probe.source, arrived, now, now)
+            self._from.setdefault(probe.source, {})[arrived] = known
+            self.changed = now
+        fresh = known.first == known.last == now or known.stale
+        known.last = now
+        known.unanswered = 0
+        self._asked.pop(key, None)
+        known.stale = False
+        known.whole.add(now, seconds)
+        return fresh
+
+    def sent(self, source: PortId) -> None:
+        """A discovery frame left by this port."""
+        for hearing in self._from.get(source, {}).values():
+            hearing.unanswered += 1
+
+    def ask(self, now: float, source: PortId) -> None:
+        """A discovery frame is being sent at once: what hears it must do so soon, or is lost."""
+        for target, hearing in self._from.get(source, {}).items():
+            self._asked.setdefault((source, target), now + ASKED_PATIENCE + (hearing.whole.get(now) or 0.0))
+
+    def expire(self, now: float) -> bool:
+        """Forget what was not heard for too long; whether that was anything."""
+        if now < self._look_at and now < min(self._asked.values(), default=now + 1):
+            return False
+        busy = self._look_at and now > min([self._look_at, *self._asked.values()]) + BUSY
+        self._look_at = now + self.interval / 8
+        if busy:
+            self._asked = {key: max(due, now + ASKED_PATIENCE) for key, due in self._asked.items()}
+            return False
+        limit = MISSED * self.interval
+        late = [key for key, due in self._asked.items() if now >= due]
+        old = [
+            key
+            for key, hearing in self.heard.items()
+            if now - hearing.last >= limit and hearing.unanswered >= MISSED and not hearing.stale
+        ]
+        for key in late:
+            del self._asked[key]
+        lost = {*old, *late} & self.heard.keys()
+        silent = {key for key in lost if not {key[0].switch, key[1].switch} <= self.switches.keys()}
+        for key in silent:
+            self.heard[key].stale = True
+            self.changed = now
+        return self._forget(now, list(lost - silent)) or bool(silent)
+
+    def _forget(self, now: float, keys: list[tuple[PortId, PortId]]) -> bool:
+        for key in keys:
+            del self.heard[key]
+            del self._from[key[0]][key[1]]
+            self._asked.pop(key, None)
+        if keys:
+            self.changed = now
+        return bool(keys)
+
+    def poll_timeout(self) -> float | None:
+        """Return when to look for hearings that are too old: not to the moment, of which there are very many."""
+        return min([*self._asked.values(), self._look_at], default=None) if self.heard else None
+
+    # What is known.
+
+    def neighbours(self) -> dict[PortId, set[PortId]]:
+        """Return for each port the ports that it hears or that hear it."""
+        around: dict[PortId, set[PortId]] = {}
+        for source, target in self.heard:
+            around.setdefault(target, set()).add(source)
+            around.setdefault(source, set()).add(target)
+        return around
+
+    def links(self) -> list[Hearing]:
+        """Return the directions of all links that work: both directions are heard, both ends see nobody else."""
+        around = self.neighbours()
+        return [
+            hearing
+            for (source, target), hearing in sorted(self.heard.items())
+            if (target, source) in self.heard
+            and source.switch != target.switch
+            and len(around[source]) == len(around[target]) == 1
+        ]
+
+    def latency(self, now: float, hearing: Hearing) -> float:
+        """Return a direction's latency, seconds ([mpsdn] §III-A); 0 while echoes of an end are not measured."""
+        whole = hearing.whole.get(now)
+        ends = [self.switches.get(port.switch) for port in (hearing.source, hearing.target)]
+        echoes = [end.echo.get(now) if end else None for end in ends]
+        if whole is None or echoes[0] is None or echoes[1] is None:
+            return 0.0
+        return link_latency(whole, echoes[0], echoes[1])
+
+    def problems(self, now: float, edge_ports: dict[PortId, str]) -> list[Problem]:
+        """Return what is wrong with the wiring, by name."""
+        found = []
+        around = self.neighbours()
+        for (source, target), hearing in sorted(self.heard.items()):
+            both = f"{self.port_name(source)} → {self.port_name(target)}"
+            if source.switch == target.switch:
+                found.append(
+                    Problem("loop", both, "both ends are on one switch: the ports are not used; unplug the cable")
+                )
+            elif (target, source) not in self.heard and now - hearing.first > MISSED * self.interval:
+                text = "frames cross it in this direction alone: it is not used; check cable, optics and filters"
+                found.append(Problem("one-way-link", both, text))
+        for port, others in sorted(around.items()):
+            if len(others) > 1:
+                names = ", ".join(self.port_name(other) for other in sorted(others))
+                text = f"hears several ports ({names}): a shared segment is not used; give each link its own port"
+                found.append(Problem("shared-segment", self.port_name(port), text))
+            if port in edge_ports:
+                names = ", ".join(self.port_name(other) for other in sorted(others))
+                text = f"a switch ({names}) is plugged in where this edge should be: the edge is left out"
+                found.append(Problem("miscabled-edge", edge_ports[port], text))
+        return found

@@ -1,0 +1,100 @@
+"""Bookkeeping of load: what every link carries, how much of that our own paths do, what it showed of its limit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from braid_sdn.fabric.load import PortRates, capacity, observe, rates
+from braid_sdn.fabric.model import Arc, Graph, PortId
+from braid_sdn.fabric.rules import PATHS
+from braid_sdn.fabric.topology import Hearing, Topology
+from braid_sdn.openflow.messages import KnownRule, PortCounters
+
+#: Seconds that a link whose switch lost its controller counts longer than any that is known to work.
+STALE_PENALTY = 10.0
+
+
+@dataclass
+class Traffic:
+    """Rates by port and by tag."""
+
+    #: What the configuration says about a port's link, bit/s.
+    configured: dict[PortId, float] = field(default_factory=dict)
+    rates: dict[PortId, PortRates] = field(default_factory=dict)
+    #: bit/s that rules of a tag matched at a switch: what came to it by that path.
+    tagged: dict[tuple[int, int], float] = field(default_factory=dict)
+    _ports: dict[PortId, PortCounters] = field(default_factory=dict)
+    _rules: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)
+
+    def handle_ports(self, switch: int, counters: Iterable[PortCounters]) -> None:
+        """Take in a switch's port counters."""
+        for each in counters:
+            port = PortId(switch, each.port)
+            before = self._ports.get(port)
+            self._ports[port] = each
+            seen = rates(before, each) if before else None
+            if seen is not None:
+                self.rates[port] = seen
+
+    def handle_rules(self, now: float, switch: int, rules: Iterable[KnownRule]) -> None:
+        """Take in what a switch's path rules counted; a rule with a new counter starts anew."""
+        for each in rules:
+            tag = each.rule.match.vlan
+            if each.rule.table != PATHS or tag is None or each.rule.match.eth_type is not None:
+                continue
+            key = (switch, tag)
+            before, at = self._rules.get(key, (0, now))
+            self._rules[key] = (each.bytes, now)
+            if now > at:
+                self.tagged[key] = max(0, 8 * (each.bytes - before)) / (now - at)
+
+    def forget(self, switch: int) -> None:
+        """A switch restarted or went: its counters begin anew."""
+        for ports in (self._ports, self.rates):
+            for port in [port for port in ports if port.switch == switch]:
+                del ports[port]
+        for tags in (self._rules, self.tagged):
+            for key in [key for key in tags if key[0] == switch]:
+                del tags[key]
+
+    def observe(self, now: float, links: Iterable[Hearing]) -> None:
+        """After a period: hold what went into each link against what came out."""
+        for link in links:
+            sent, received = self.rates.get(link.source), self.rates.get(link.target)
+            if sent and received:
+                link.saturation = observe(link.saturation, now, sent.sent, received.received)
+
+    def graph(self, now: float, topology: Topology) -> Graph:
+        """Return the network with what each link can carry and what it carries, our own paths included."""
+        arcs = []
+        for link in topology.links():
+            speeds = [
+                switch.ports[end.port].speed
+                for end in (link.source, link.target)
+                if (switch := topology.switches.get(end.switch)) and end.port in switch.ports
+            ]
+            room = capacity(self.configured.get(link.source), link.saturation.limit, *speeds)
+            sent = self.rates.get(link.source)
+            latency = topology.latency(now, link) + (STALE_PENALTY if link.stale else 0.0)
+            arcs.append(
+                Arc(link.source, link.target, room, room if link.stale else sent.sent if sent else 0.0, latency)
+            )
+        return Graph.of(arcs, topology.switches)
+
+    def without_own(self, graph: Graph, paths: Mapping[int, Iterable[PortId]]) -> Graph:
+        """Return the graph as a pair sees it whose own paths (tag: steps) are no use by others."""
+        own: dict[PortId, float] = {}
+        for tag, steps in paths.items():
+            walk = list(steps)
+            for here, onward in itertools.pairwise(walk):
+                # What arrived at the next switch, not what was sent: what the link lost was not carried.
+                own[here] = own.get(here, 0.0) + self.tagged.get((onward.switch, tag), 0.0)
+        if not own:
+            return graph
+        arcs = [
+            Arc(a.source, a.target, a.capacity, max(0.0, a.used - own.get(a.source, 0.0)), a.latency)
+            for a in graph.arcs
+        ]
+        return Graph.of(arcs, graph.switches)

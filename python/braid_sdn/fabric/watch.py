@@ -1,0 +1,138 @@
+"""Whether paths and edges work: probes along each tag and out to each edge, and what their silence means.
+
+A path's probe takes the very rules that its packets take. After MISSED in a row the path is dead: edges stop using
+it, and its links are asked one by one, so that the one at fault is known too. It is trusted again after REST.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from braid_sdn.fabric.latency import WindowedMinimum
+from braid_sdn.fabric.plan import Edge, TaggedPath
+from braid_sdn.fabric.planner import Hops
+
+#: Seconds between two probes of a path while there are few.
+PACE = 0.05
+#: Probes a second over all paths: with more paths each is probed less often.
+BUDGET = 400.0
+#: Probes in a row that must be missed. With PACE, a silent path is left after some 150 ms and its own latency.
+MISSED = 3
+#: Seconds that a new path has until its first probe must have come through.
+FIRST_ANSWER = 2.0
+#: Seconds that a dead path is left alone.
+REST = 10.0
+
+#: Seconds between two probes of an edge, and how many it may miss.
+EDGE_PACE = 1.0
+EDGE_MISSED = 3
+
+
+@dataclass
+class Watched:
+    """One path, or one edge."""
+
+    since: float
+    #: When the next probe is due.
+    due: float
+    pace: float
+    heard: float
+    #: Seconds from end to end; empty until the first probe came back.
+    trip: WindowedMinimum = field(default_factory=WindowedMinimum)
+    answered: bool = False
+
+    def late(self, now: float, missed: int) -> bool:
+        """Whether so many probes in a row are missing. They arrive at their pace, however long the way."""
+        return now - self.heard > missed * self.pace
+
+
+@dataclass
+class Watch:
+    """All paths and edges that are probed. Times are seconds."""
+
+    paths: dict[int, Watched] = field(default_factory=dict)
+    edges: dict[str, Watched] = field(default_factory=dict)
+    #: Ways that are not to be used, and until when.
+    dead: dict[Hops, float] = field(default_factory=dict)
+    #: Edges that were given up on.
+    silent: set[str] = field(default_factory=set)
+    _hops: dict[int, Hops] = field(default_factory=dict)
+    _judged: float | None = None
+
+    def follow(self, now: float, paths: Iterable[tuple[TaggedPath, Hops]], edges: Iterable[Edge]) -> None:
+        """Probe these paths and edges from now on, and no others."""
+        wanted = {path.tag: hops for path, hops in paths}
+        pace = max(PACE, len(wanted) / BUDGET)
+        self._hops = wanted
+        self.paths = {tag: self.paths.get(tag) or Watched(now, now, pace, now) for tag in wanted}
+        for each in self.paths.values():
+            each.pace = pace
+        names = [edge.name for edge in edges]
+        self.edges = {name: self.edges.get(name) or Watched(now, now, EDGE_PACE, now) for name in names}
+        self.silent &= set(names)
+
+    def revive(self, switch: int) -> None:
+        """A switch came back: what was silent for its sake may work again."""
+        for hops in [hops for hops in self.dead if any(switch in (a.switch, b.switch) for a, b in hops)]:
+            del self.dead[hops]
+
+    def heard_path(self, now: float, tag: int, seconds: float) -> None:
+        """A path's probe arrived."""
+        watched = self.paths.get(tag)
+        if watched is not None:
+            watched.heard, watched.answered = now, True
+            watched.trip.add(now, seconds)
+
+    def heard_edge(self, now: float, name: str, seconds: float) -> bool:
+        """An edge sent a probe back; whether it had been given up on."""
+        watched = self.edges.get(name)
+        if watched is None:
+            return False
+        watched.heard, watched.answered = now, True
+        watched.trip.add(now, seconds)
+        back = name in self.silent
+        self.silent.discard(name)
+        return back
+
+    def due(self, now: float) -> tuple[list[int], list[str]]:
+        """Return the tags and the edges to probe now."""
+        tags = [tag for tag, each in self.paths.items() if each.due <= now]
+        names = [name for name, each in self.edges.items() if each.due <= now]
+        for each in [self.paths[tag] for tag in tags] + [self.edges[name] for name in names]:
+            # Probes that were not sent in time are not made up for, and their silence is nobody's fault.
+            if now - each.due > each.pace:
+                each.heard = max(each.heard, now - each.pace)
+            each.due = max(each.due + each.pace, now)
+        return tags, names
+
+    def judge(self, now: float) -> tuple[list[int], bool]:
+        """Return the tags of paths that just died, and whether anything else changed that a plan depends on."""
+        self._excuse(now)
+        died = [
+            tag
+            for tag, each in self.paths.items()
+            if each.late(now, MISSED)
+            and self._hops[tag] not in self.dead
+            and (each.answered or now - each.since > FIRST_ANSWER)
+        ]
+        for tag in died:
+            self.dead[self._hops[tag]] = now + REST
+        rested = [hops for hops, until in self.dead.items() if until <= now]
+        for hops in rested:
+            del self.dead[hops]
+        gone = {name for name, each in self.edges.items() if each.late(now, EDGE_MISSED)} - self.silent
+        self.silent |= gone
+        return died, bool(rested or gone)
+
+    def _excuse(self, now: float) -> None:
+        """If we were held up ourselves, probes may have come that nobody has read yet: silence is counted anew."""
+        if self._judged is not None and now - self._judged > 2 * PACE and self.paths:
+            for each in (*self.paths.values(), *self.edges.values()):
+                each.heard = max(each.heard, now - each.pace)
+        self._judged = now
+
+    def poll_timeout(self) -> float | None:
+        """Return when the next probe is due."""
+        every = [each.due for each in (*self.paths.values(), *self.edges.values())]
+        return min([*every, *self.dead.values()], default=None)

@@ -1,0 +1,123 @@
+"""Rules as OpenFlow 1.3 has them, both ways. Bytes are os-ken's business; meaning is ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from os_ken.ofproto import ofproto_v1_3 as of  # type: ignore[import-untyped]
+from os_ken.ofproto import ofproto_v1_3_parser as parser
+from os_ken.ofproto.ofproto_protocol import ProtocolDesc  # type: ignore[import-untyped]
+
+from braid_sdn.openflow.messages import TAGGED, UNTAGGED, Action, Match, Output, PopTag, PushTag, Rule
+
+#: What os-ken's messages are made for: OpenFlow 1.3.
+DIALECT = ProtocolDesc(version=of.OFP_VERSION)
+
+_PRESENT = of.OFPVID_PRESENT
+_CVLAN = 0x8100
+
+#: Match fields whose values are the same on both sides.
+_PLAIN = ("in_port", "eth_type", "eth_src", "ip_proto", "icmpv6_type")
+
+
+class UnknownRuleError(Exception):
+    """A rule uses something that Braid never does."""
+
+
+def match_out(match: Match) -> Any:
+    """Return a match as os-ken has it."""
+    fields: dict[str, Any] = {name: getattr(match, name) for name in _PLAIN if getattr(match, name) is not None}
+    if match.eth_dst is not None:
+        fields["eth_dst"] = match.eth_dst if match.eth_dst_mask is None else (match.eth_dst, match.eth_dst_mask)
+    if match.vlan == UNTAGGED:
+        fields["vlan_vid"] = of.OFPVID_NONE
+    elif match.vlan == TAGGED:
+        fields["vlan_vid"] = (_PRESENT, _PRESENT)
+    elif match.vlan is not None:
+        fields["vlan_vid"] = _PRESENT | match.vlan
+    return parser.OFPMatch(**fields)
+
+
+def match_in(match: Any) -> Match:
+    """Return a match that a switch told of; raises UnknownRuleError."""
+    fields: dict[str, Any] = {}
+    for name, value in match.items():
+        if name in _PLAIN:
+            fields[name] = value
+        elif name == "eth_dst":
+            fields["eth_dst"], fields["eth_dst_mask"] = value if isinstance(value, tuple) else (value, None)
+        elif name == "vlan_vid" and value == (_PRESENT, _PRESENT):
+            fields["vlan"] = TAGGED
+        elif name == "vlan_vid" and isinstance(value, int):
+            fields["vlan"] = value & ~_PRESENT if value & _PRESENT else UNTAGGED
+        else:
+            raise UnknownRuleError(f"matches {name} = {value}")
+    return Match(**fields)
+
+
+def actions_out(actions: Iterable[Action]) -> list[Any]:
+    """Return actions as os-ken has them."""
+    made: list[Any] = []
+    for action in actions:
+        match action:
+            case Output(port):
+                made.append(parser.OFPActionOutput(port, of.OFPCML_NO_BUFFER))
+            case PushTag(vlan):
+                made.append(parser.OFPActionPushVlan(_CVLAN))
+                made.append(parser.OFPActionSetField(vlan_vid=_PRESENT | vlan))
+            case PopTag():
+                made.append(parser.OFPActionPopVlan())
+    return made
+
+
+def actions_in(actions: Iterable[Any]) -> tuple[Action, ...]:
+    """Return actions that somebody told of; raises UnknownRuleError."""
+    made: list[Action] = []
+    pushed = False
+    for action in actions:
+        if pushed != (isinstance(action, parser.OFPActionSetField) and action.key == "vlan_vid"):
+            raise UnknownRuleError("has an action of somebody else's")
+        if isinstance(action, parser.OFPActionOutput):
+            made.append(Output(action.port))
+        elif isinstance(action, parser.OFPActionPopVlan):
+            made.append(PopTag())
+        elif pushed:
+            made.append(PushTag(action.value & ~_PRESENT))
+        elif not isinstance(action, parser.OFPActionPushVlan):
+            raise UnknownRuleError("has an action of somebody else's")
+        pushed = isinstance(action, parser.OFPActionPushVlan)
+    return tuple(made)
+
+
+def instructions_out(rule: Rule) -> list[Any]:
+    """Return what a rule does as os-ken has it."""
+    made = []
+    if rule.actions:
+        made.append(parser.OFPInstructionActions(of.OFPIT_APPLY_ACTIONS, actions_out(rule.actions)))
+    if rule.goto is not None:
+        made.append(parser.OFPInstructionGotoTable(rule.goto))
+    return made
+
+
+def rule_in(told: Any) -> Rule:
+    """Return the rule of a flow-mod or of one entry of flow statistics.
+
+    A rule that uses what Braid never does comes without actions, but with the right key where that is possible, so
+    that it is seen to be wrong; raises UnknownRuleError where even its match is of that kind.
+    """
+    actions: tuple[Action, ...] = ()
+    goto = None
+    cookie = told.cookie
+    match = match_in(told.match)
+    for each in told.instructions:
+        try:
+            if isinstance(each, parser.OFPInstructionGotoTable):
+                goto = each.table_id
+            elif isinstance(each, parser.OFPInstructionActions) and each.type == of.OFPIT_APPLY_ACTIONS:
+                actions = actions_in(each.actions)
+            else:
+                raise UnknownRuleError("has an instruction of somebody else's")
+        except UnknownRuleError:
+            cookie = 0
+    return Rule(told.table_id, told.priority, match, actions, goto, cookie, told.hard_timeout)

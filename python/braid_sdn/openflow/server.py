@@ -1,0 +1,234 @@
+"""Where switches connect: an asyncio server that speaks OpenFlow 1.3, over TCP or TLS.
+
+Not os-ken's own server: its threads of one connection wait for one another when a switch leaves (`hub.kill` does
+nothing with native threads), so that its end is never told; its eventlet is at the end of its life. Here one loop
+serves all, and each message bears the time at which its bytes arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Callable
+from typing import Protocol
+
+from os_ken.ofproto import ofproto_v1_3 as of  # type: ignore[import-untyped]
+from os_ken.ofproto import ofproto_v1_3_parser as parser
+
+from braid_sdn.openflow.flows import DIALECT
+from braid_sdn.openflow.messages import FromSwitch, Hello, ToSwitch
+from braid_sdn.openflow.wire import HEADER, VERSION, Dialogue, parse, port_in
+
+#: Seconds that a switch has to introduce itself.
+INTRODUCTION = 10.0
+#: Seconds of silence after which a connection is given up; echoes keep a living one busy.
+SILENCE = 15.0
+
+
+#: Bytes; nothing that a switch says before it tells its id is longer.
+LONGEST_HELLO = 1024
+
+
+class Listener(Protocol):
+    """Who is told what switches do. Times are the loop's, seconds."""
+
+    def connected(self, now: float, hello: Hello) -> None:
+        """A switch introduced itself."""
+
+    def gone(self, now: float, dpid: int) -> None:
+        """Its connection ended."""
+
+    def said(self, now: float, dpid: int, message: FromSwitch) -> None:
+        """It said something."""
+
+    def unfit(self, now: float, address: str, code: str, text: str) -> None:
+        """Somebody connected whom we cannot serve."""
+
+
+class Server:
+    """All connections."""
+
+    def __init__(self, listener: Listener) -> None:
+        """Nothing is listened on yet; see `listen`."""
+        self.listener = listener
+        self.switches: dict[int, Connection] = {}
+        self.connections: set[Connection] = set()
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> asyncio.Server:
+        """Accept switches at an address."""
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(lambda: Connection(self), host, port, ssl=tls, backlog=1024)
+
+    def send(self, dpid: int, message: ToSwitch) -> None:
+        """Send a message; one to a switch that is gone is dropped."""
+        connection = self.switches.get(dpid)
+        if connection is not None:
+            connection.send(message)
+
+    def expire(self, now: float) -> None:
+        """End connections that have been silent for too long."""
+        for connection in list(self.connections):
+            if now - connection.heard > SILENCE:
+                connection.end()
+
+    def close(self) -> None:
+        """End all of them."""
+        for connection in list(self.connections):
+            connection.end()
+
+
+class Connection(asyncio.Protocol):
+    """One switch."""
+
+    def __init__(self, server: Server) -> None:
+        """Made by asyncio for every connection."""
+        self.server = server
+        self.dialogue = Dialogue()
+        self.dpid: int | None = None
+        self.heard = 0.0
+        self.address = "?"
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._features: int | None = None
+        self._ports: list[object] = []
+        self._handshake: Callable[[int, bytes, float], None] | None = self._hello
+        self._deadline: asyncio.TimerHandle | None = None
+
+    # asyncio's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say hello."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
+        loop = asyncio.get_running_loop()
+        self.heard = loop.time()
+        self.server.connections.add(self)
+        self._deadline = loop.call_later(INTRODUCTION, self._never_introduced)
+        bitmap = parser.OFPHelloElemVersionBitmap([VERSION])
+        hello = parser.OFPHello(DIALECT, [bitmap])
+        hello.set_xid(0)
+        hello.serialize()
+        transport.write(bytes(hello.buf))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Tell that it is gone."""
+        if self._deadline:
+            self._deadline.cancel()
+        self.server.connections.discard(self)
+        if self.dpid is not None and self.server.switches.get(self.dpid) is self:
+            del self.server.switches[self.dpid]
+            self.server.listener.gone(asyncio.get_running_loop().time(), self.dpid)
+
+    def data_received(self, data: bytes) -> None:
+        """Cut the stream into messages."""
+        now = self.heard = asyncio.get_running_loop().time()
+        self._buffer += data
+        at = 0
+        while len(self._buffer) - at >= HEADER.size:
+            version, kind, length, _ = HEADER.unpack_from(self._buffer, at)
+            if length < HEADER.size or (self._features is None and length > LONGEST_HELLO):
+                self._refuse(now, "malformed", f"sends a message of length {length}: not OpenFlow")
+                return
+            if len(self._buffer) - at < length:
+                break
+            message = bytes(self._buffer[at : at + length])
+            at += length
+            self._message(now, version, kind, message)
+            if self._transport is None or self._transport.is_closing():
+                return
+        del self._buffer[:at]
+
+    # Ours.
+
+    def send(self, message: ToSwitch) -> None:
+        """Send a message."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(self.dialogue.encode(message))
+
+    def end(self) -> None:
+        """Cut it."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _message(self, now: float, version: int, kind: int, message: bytes) -> None:
+        if kind == of.OFPT_ECHO_REQUEST and version == VERSION:
+            self._raw(of.OFPT_ECHO_REPLY, message[4:8], message[8:])
+        elif self._handshake is not None:
+            self._handshake(version, message, now)
+        elif version == VERSION and self.dpid is not None:
+            told = self.dialogue.decode(message)
+            if told is not None:
+                self.server.listener.said(now, self.dpid, told)
+
+    def _raw(self, kind: int, xid: bytes, body: bytes = b"") -> None:
+        if self._transport is not None:
+            self._transport.write(bytes((VERSION, kind)) + (8 + len(body)).to_bytes(2, "big") + xid + body)
+
+    def _hello(self, version: int, message: bytes, now: float) -> None:
+        if message[1] != of.OFPT_HELLO:
+            self._refuse(now, "malformed", "does not begin with a hello: not OpenFlow")
+            return
+        offered = _versions(version, message)
+        if VERSION not in offered:
+            names = ", ".join(f"1.{each - 1}" for each in sorted(offered)) or "none"
+            self._raw(of.OFPT_ERROR, b"\0\0\0\0", b"\0\0\0\0")
+            text = (
+                f"speaks OpenFlow {names}, not 1.3: ignored; allow it (ovs-vsctl set bridge … protocols=OpenFlow13)"
+            )
+            self._refuse(now, "other-version", text)
+            return
+        self._handshake = self._introduce
+        self._raw(of.OFPT_FEATURES_REQUEST, b"\0\0\0\1")
+        self._raw(of.OFPT_MULTIPART_REQUEST, b"\0\0\0\2", of.OFPMP_PORT_DESC.to_bytes(2, "big") + bytes(6))
+
+    def _introduce(self, version: int, message: bytes, now: float) -> None:
+        told = parse(message) if version == VERSION else None
+        if isinstance(told, parser.OFPSwitchFeatures):
+            self._features = told.datapath_id
+        elif isinstance(told, parser.OFPPortDescStatsReply):
+            self._ports += told.body
+            if not told.flags & of.OFPMPF_REPLY_MORE and self._features is not None:
+                self._introduced(now, self._features)
+        elif isinstance(told, parser.OFPErrorMsg):
+            self._refuse(now, "refused", f"ended the introduction: error type {told.type} code {told.code}")
+
+    def _introduced(self, now: float, dpid: int) -> None:
+        other = self.server.switches.get(dpid)
+        if other is not None:
+            text = f"has the datapath id {dpid:016x} of {other.address}: ignored; give it its own"
+            self._refuse(now, "duplicate-id", text)
+            return
+        if self._deadline:
+            self._deadline.cancel()
+        self._handshake = None
+        self.dpid = dpid
+        self.server.switches[dpid] = self
+        ports = tuple(port_in(each) for each in self._ports)
+        self.server.listener.connected(now, Hello(dpid, ports, self.address))
+
+    def _never_introduced(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._refuse(now, "silent-switch", f"did not introduce itself within {INTRODUCTION:g} s")
+
+    def _refuse(self, now: float, code: str, text: str) -> None:
+        self.server.listener.unfit(now, self.address, code, text)
+        if self._transport is not None:
+            with contextlib.suppress(OSError):
+                self._transport.close()
+
+
+def _versions(version: int, message: bytes) -> set[int]:
+    """Return the wire versions that a hello offers: its bitmap's, else all up to its own (OpenFlow 1.3 §6.3.1)."""
+    at = HEADER.size
+    while at + 4 <= len(message):
+        kind, length = int.from_bytes(message[at : at + 2], "big"), int.from_bytes(message[at + 2 : at + 4], "big")
+        if length < 4:
+            break
+        if kind == of.OFPHET_VERSIONBITMAP:
+            bits = int.from_bytes(message[at + 4 : at + 8], "big")
+            return {number for number in range(32) if bits >> number & 1}
+        at += (length + 7) // 8 * 8
+    return {version} if version < VERSION else {VERSION, version}

@@ -1,0 +1,30 @@
+"""TLS between switches and controller: both show certificates of one authority (as `ovs-pki` makes them)."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files."""
+
+    certificate: Path
+    key: Path
+    #: The authority that signed the switches' certificates; who shows none of it is refused.
+    authority: Path
+
+
+def server_context(files: TlsFiles) -> ssl.SSLContext:
+    """Return what a server accepts switches with: TLS 1.2 or later, the other side's certificate required.
+
+    Raises OSError or ssl.SSLError for files that are not there or do not belong together.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(files.certificate, files.key)
+    context.load_verify_locations(files.authority)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context

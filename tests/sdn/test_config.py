@@ -1,0 +1,83 @@
+"""The configuration file: a good one, and bad ones with everything that is wrong named at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from braid_lab.fabric.control import configuration
+from braid_lab.fabric.shapes import east_asia
+from braid_sdn.fabric.config import ConfigError, read
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "fabric.toml"
+    path.write_text(text)
+    return path
+
+
+def test_no_file_is_a_configuration() -> None:
+    config = read(None)
+    assert (config.host, config.port, config.tls) == ("127.0.0.1", 6653, None)
+    assert len(config.settings.key) >= 16
+    assert read(None).settings.key != config.settings.key
+
+
+def test_everything_that_can_be_said(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"0123456789abcdef\n")
+    text = 'listen = "[::1]:7000"\nkey_file = "key"\n' + configuration(east_asia())
+    text += '[paths]\nleave_out_skew = "100 ms"\nresequence_mdi = 0.1\n'
+    text += '[tls]\ncertificate = "c.pem"\nkey = "c.key"\nauthority = "/ca.pem"\n'
+    config = read(written(tmp_path, text))
+    assert (config.host, config.port) == ("::1", 7000)
+    assert config.settings.key == b"0123456789abcdef"
+    assert config.settings.names[1] == "BEJ"
+    assert config.settings.links[0].capacity == 10e6
+    assert config.settings.limits.leave_out_skew == pytest.approx(0.1)
+    assert config.tls is not None
+    assert (config.tls.certificate, config.tls.authority) == (tmp_path / "c.pem", Path("/ca.pem"))
+
+
+BAD = """
+listen = "here"
+colour = "blue"
+[[switch]]
+id = "xyz"
+name = "A"
+[[link]]
+between = ["A"]
+capacity = "fast"
+[[edge]]
+name = "e"
+[paths]
+leave_out_mdi = 0.7
+resequence_skew = 5
+"""
+
+
+def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(written(tmp_path, BAD))
+    lines = [line.partition(": ")[2] for line in str(refused.value).splitlines()]
+    assert {line.partition(":")[0] for line in lines} == {
+        "listen",
+        "colour",
+        "switch 1.id",
+        "link 1.between",
+        "link 1.capacity",
+        "edge 1.switch",
+        "edge 1.port",
+        "paths.leave_out_mdi",
+        "paths.resequence_skew",
+    }
+
+
+def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"fabric\.toml"):
+        read(tmp_path / "fabric.toml")
+    with pytest.raises(ConfigError, match="line 1"):
+        read(written(tmp_path, "= what"))
+    with pytest.raises(ConfigError, match="at least 16"):
+        (tmp_path / "key").write_bytes(b"short")
+        read(written(tmp_path, 'key_file = "key"'))

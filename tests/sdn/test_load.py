@@ -1,0 +1,75 @@
+"""What links carry and can carry, and the smallest of a window."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braid_sdn.fabric.latency import WINDOW, WindowedMinimum, link_latency
+from braid_sdn.fabric.load import SATURATION_LASTS, UNKNOWN_CAPACITY, Saturation, capacity, observe, rates
+from braid_sdn.fabric.model import Arc, Graph, PortId
+from braid_sdn.fabric.traffic import Traffic
+from braid_sdn.openflow.messages import PortCounters
+
+
+def test_rates_are_by_the_switchs_own_clock_and_directions_are_apart() -> None:
+    seen = rates(PortCounters(1, 1000, 5000, 0, 10.0), PortCounters(1, 3000, 5000, 0, 12.0))
+    assert seen is not None
+    assert (seen.received, seen.sent) == (8000.0, 0.0)
+
+
+def test_counters_that_begin_anew_say_nothing() -> None:
+    assert rates(PortCounters(1, 1000, 5000, 0, 10.0), PortCounters(1, 10, 20, 0, 12.0)) is None
+    assert rates(PortCounters(1, 1000, 5000, 0, 10.0), PortCounters(1, 1000, 5000, 0, 10.0)) is None
+
+
+def test_a_full_link_shows_its_limit_and_is_believed_for_a_while() -> None:
+    state = observe(Saturation(), 0, sent=20e6, received=10e6)
+    # Once may be chance.
+    assert state.limit is None
+    state = observe(state, 2, sent=20e6, received=9.9e6)
+    assert state.limit == 9.9e6
+    assert observe(state, 4, sent=5e6, received=5e6).limit == 9.9e6
+    # It carries more than that: whatever it was, it is over.
+    assert observe(state, 4, sent=12e6, received=12e6).limit is None
+    assert observe(state, 3 + SATURATION_LASTS, sent=5e6, received=5e6).limit is None
+
+
+@pytest.mark.parametrize(("sent", "received"), [(10e6, 9.5e6), (1000.0, 0.0)])
+def test_a_little_loss_or_a_lost_packet_on_an_idle_link_is_no_limit(sent: float, received: float) -> None:
+    state = observe(observe(Saturation(), 0, sent, received), 2, sent, received)
+    assert state.limit is None
+
+
+def test_who_knows_best_says_the_capacity() -> None:
+    assert capacity(5e6, 3e6, 1e9) == 5e6
+    assert capacity(None, 3e6, 1e9) == 3e6
+    assert capacity(None, None, 1e9, 1e8) == 1e8
+    assert capacity(None, None, 0.0, 0.0) == UNKNOWN_CAPACITY
+
+
+def test_our_own_paths_are_no_use_by_others() -> None:
+    """Otherwise a path that is full of its own traffic would be left for being full."""
+    a, b, c = PortId(1, 1), PortId(2, 2), PortId(3, 3)
+    graph = Graph.of([Arc(a, PortId(2, 1), 10e6, 9e6), Arc(b, PortId(3, 1), 10e6, 9e6)])
+    traffic = Traffic()
+    # 8 Mbit/s came to switch 2 by tag 7, and 5 went on to switch 3.
+    traffic.tagged = {(2, 7): 8e6, (3, 7): 5e6}
+    seen = traffic.without_own(graph, {7: (a, b, c)})
+    assert [arc.used for arc in seen.arcs] == [1e6, 4e6]
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 20), st.floats(0, 1)), min_size=1, max_size=60))
+def test_the_smallest_of_the_window_is_that_of_a_plain_list(steps: list[tuple[float, float]]) -> None:
+    minimum, kept, now = WindowedMinimum(), list[tuple[float, float]](), 0.0
+    for pause, value in steps:
+        now += pause
+        kept.append((now, value))
+        minimum.add(now, value)
+        assert minimum.get(now) == min(each for at, each in kept if at >= now - WINDOW)
+
+
+def test_a_link_takes_what_is_left_of_a_probe() -> None:
+    assert link_latency(0.029, 0.002, 0.006) == pytest.approx(0.025)
+    assert link_latency(0.001, 0.004, 0.004) == 0.0

@@ -1,0 +1,235 @@
+"""Bytes on the wire: our messages there and back by os-ken, and the server with made-up and unfit switches."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from braid_lab.fabric.fake import FakeNetwork
+from braid_lab.fabric.shapes import east_asia, two_paths
+from braid_sdn.fabric import rules
+from braid_sdn.fabric.config import Config
+from braid_sdn.fabric.model import PortId
+from braid_sdn.fabric.plan import Edge, Flood, Host, Plan, TaggedPath, Tree
+from braid_sdn.fabric.rules import base, leases
+from braid_sdn.fabric.service import Service
+from braid_sdn.fabric.settings import Settings
+from braid_sdn.openflow.flows import rule_in
+from braid_sdn.openflow.messages import (
+    AddRule,
+    AskPortCounters,
+    AskRules,
+    Barrier,
+    BarrierDone,
+    DeleteRule,
+    Echo,
+    EchoReply,
+    Match,
+    PacketIn,
+    PacketOut,
+    Refused,
+    Rule,
+)
+from braid_sdn.openflow.tls import TlsFiles
+from braid_sdn.openflow.wire import HEADER, VERSION, Dialogue, parse
+
+from .virtual import KEY
+
+
+def every_rule() -> list[Rule]:
+    """One of each kind that a plan leads to."""
+    plan = Plan(
+        internal={1: frozenset({2})},
+        outside={1: frozenset({5})},
+        trees={1: Tree(1, 7, {2: 3}), 2: Tree(2, 8, {1: 2})},
+        flood=Flood(9, {1: frozenset({2})}),
+    )
+    hosts = [Host("02:00:00:00:00:01", PortId(1, 5)), Host("02:00:00:00:00:02", PortId(2, 5))]
+    made = rules.wanted(plan, hosts, [Edge("e", PortId(1, 6))], [1, 2])
+    path: list[Rule] = []
+    rules._path(TaggedPath(11, (PortId(1, 2), PortId(2, 6))), {1: path, 2: path})
+    return [*base(), *leases(), *made[1].values(), *made[2].values(), *path]
+
+
+@pytest.mark.parametrize("rule", every_rule(), ids=lambda rule: f"{rule.table}-{rule.priority}-{rule.match.vlan}")
+def test_rules_survive_the_wire(rule: Rule) -> None:
+    told = parse(Dialogue().encode(AddRule(rule)))
+    assert rule_in(told) == rule
+
+
+def test_the_rest_has_the_bytes_of_the_specification() -> None:
+    dialogue = Dialogue()
+    assert dialogue.encode(Echo(b"12345678"))[:4] == b"\x04\x02\x00\x10"
+    assert dialogue.encode(Barrier(5)) == bytes.fromhex("0414000880000005")
+    assert dialogue.decode(bytes.fromhex("0415000880000005")) == BarrierDone(5)
+    assert dialogue.decode(b"\x04\x03\x00\x0a\x00\x00\x00\x01hi") == EchoReply(b"hi")
+    out = dialogue.encode(PacketOut((3, 4), b"frame"))
+    assert (
+        out[:4] + out[8:]
+        == bytes.fromhex(
+            "040d003dfffffffffffffffd00200000000000000000001000000003ffff0000000000000000001000000004ffff000000000000"
+        )
+        + b"frame"
+    )
+    assert dialogue.encode(AskPortCounters())[8:] == bytes.fromhex("0004000000000000ffffffff00000000")
+    assert dialogue.encode(AskRules(3))[8:17] == bytes.fromhex("000100000000000003")
+    gone = parse(dialogue.encode(DeleteRule((3, 10, Match(vlan=7)))))
+    assert (gone.command, gone.table_id, gone.priority) == (4, 3, 10)
+
+
+def test_a_refusal_names_its_rule() -> None:
+    dialogue = Dialogue()
+    rule = base()[0]
+    xid = HEADER.unpack_from(dialogue.encode(AddRule(rule)))[3]
+    error = HEADER.pack(VERSION, 1, 12, xid) + b"\x00\x05\x00\x01"
+    assert dialogue.decode(error) == Refused("table-full", rule)
+    assert dialogue.decode(error) == Refused("table-full", None)
+
+
+@given(st.integers(0, 30), st.binary(max_size=120))
+@settings(max_examples=300)
+def test_no_message_makes_the_decoder_stumble(kind: int, body: bytes) -> None:
+    data = HEADER.pack(VERSION, kind, HEADER.size + len(body), 1) + body
+    told = Dialogue().decode(data)
+    assert not isinstance(told, PacketIn) or told.data == body[len(body) - len(told.data) :]
+
+
+# The server.
+
+
+def serving(test: Callable[[Service, tuple[str, int]], Awaitable[None]], *, tls: TlsFiles | None = None) -> None:
+    """Run a service on a free port of the loopback for the length of a test."""
+
+    async def run() -> None:
+        config = Config(Settings(KEY), port=0, tls=tls)
+        service = Service(config)
+        from braid_sdn.openflow.tls import server_context
+
+        listening = await service.server.listen("127.0.0.1", 0, server_context(tls) if tls else None)
+        try:
+            async with asyncio.timeout(60):
+                await test(service, listening.sockets[0].getsockname()[:2])
+        finally:
+            service.server.close()
+            listening.close()
+            service.stop()
+            await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+def codes(service: Service) -> set[str]:
+    now = asyncio.get_running_loop().time()
+    return {each.code for each in service.controller.problems.current(now)}
+
+
+def test_made_up_switches_are_found_over_tcp() -> None:
+    async def test(service: Service, address: tuple[str, int]) -> None:
+        network = FakeNetwork(east_asia())
+        await network.connect(*address)
+        await until(lambda: len(service.controller.topology.links()) == 18)
+        await until(lambda: service.controller.planning and service.controller.changer.idle)
+        for dpid, switch in network.switches.items():
+            has = service.controller.changer.has[dpid]
+            assert {key for key, rule in switch.pipeline.rules.items() if not rule.lease} == has.keys()
+        network.close()
+        await until(lambda: not service.controller.topology.switches)
+
+    serving(test)
+
+
+async def speak(address: tuple[str, int], *messages: bytes) -> bytes:
+    """Connect, say something, and return what comes until the other side hangs up."""
+    reader, writer = await asyncio.open_connection(*address)
+    for message in messages:
+        writer.write(message)
+    said = await reader.read()
+    writer.close()
+    return said
+
+
+def test_another_version_is_named_and_the_rest_goes_on() -> None:
+    async def test(service: Service, address: tuple[str, int]) -> None:
+        said = await speak(address, b"\x01\x00\x00\x08\x00\x00\x00\x01")
+        # OpenFlow 1.3 §6.3.1: an error HELLO_FAILED, INCOMPATIBLE comes before the end.
+        assert said.endswith(b"\x04\x01\x00\x0c\x00\x00\x00\x00\x00\x00\x00\x00")
+        (problem,) = service.controller.problems.current(asyncio.get_running_loop().time())
+        assert problem.code == "other-version"
+        assert "OpenFlow 1.0, not 1.3" in problem.text
+        network = FakeNetwork(two_paths())
+        await network.connect(*address)
+        await until(lambda: len(service.controller.topology.links()) == 8)
+        network.close()
+
+    serving(test)
+
+
+def test_a_second_switch_with_an_id_is_named_and_refused() -> None:
+    async def test(service: Service, address: tuple[str, int]) -> None:
+        first, second = FakeNetwork(two_paths()), FakeNetwork(two_paths())
+        await first.connect(*address)
+        await until(lambda: len(service.controller.topology.switches) == 4)
+        await second.connect(*address)
+        await until(lambda: "duplicate-id" in codes(service))
+        await until(lambda: all(each.transport is None for each in second.switches.values()))
+        assert len(service.controller.topology.switches) == 4
+        assert all(each.transport is not None for each in first.switches.values())
+        first.close()
+
+    serving(test)
+
+
+@pytest.mark.parametrize(
+    "words", [b"GET / HTTP/1.1\r\n\r\n", b"\x04\x00\x00\x00\x00\x00\x00\x00", b"\x04\x05\x00\x08\x00\x00\x00\x01"]
+)
+def test_who_speaks_no_openflow_is_shown_out(words: bytes) -> None:
+    async def test(service: Service, address: tuple[str, int]) -> None:
+        await speak(address, words)
+        assert codes(service) & {"malformed", "other-version"}
+
+    serving(test)
+
+
+def certificates(folder: Path) -> TlsFiles:
+    """An authority, and a controller's and a switch's certificates."""
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority", "-days", "2")
+    for name in ("controller", "switch"):
+        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        sign = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2")
+        openssl("x509", "-req", "-in", f"{name}.csr", *sign, "-out", f"{name}.pem")
+    return TlsFiles(folder / "controller.pem", folder / "controller.key", folder / "ca.pem")
+
+
+def test_only_switches_with_a_certificate_of_the_authority_are_served(tmp_path: Path) -> None:
+    async def test(service: Service, address: tuple[str, int]) -> None:
+        trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        trusting.check_hostname = False
+        network = FakeNetwork(two_paths())
+        stranger = FakeNetwork(two_paths())
+        # TLS 1.3 tells a client without a certificate only after it thinks it is connected.
+        await stranger.connect(*address, tls=trusting)
+        await until(lambda: all(each.transport is None for each in stranger.switches.values()))
+        assert not service.controller.topology.switches
+        trusting.load_cert_chain(tmp_path / "switch.pem", tmp_path / "switch.key")
+        await network.connect(*address, tls=trusting)
+        await until(lambda: len(service.controller.topology.switches) == 4)
+        network.close()
+
+    serving(test, tls=certificates(tmp_path))

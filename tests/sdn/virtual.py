@@ -1,0 +1,224 @@
+"""A network of made-up switches in virtual time, with a controller: every message and frame takes its time."""
+
+from __future__ import annotations
+
+import heapq
+import ipaddress
+import itertools
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+
+from braid_lab.fabric.pipeline import Emit, Outcome, Pipeline
+from braid_lab.fabric.shapes import Shape
+from braid_sdn.fabric.controller import Controller
+from braid_sdn.fabric.model import Arc, Graph, PortId
+from braid_sdn.fabric.settings import EdgeSettings, LinkSettings, Settings
+from braid_sdn.openflow.messages import Hello, Port
+
+KEY = b"a key of this test alone"
+
+#: Seconds that a message between controller and switch takes, each way.
+CONTROL = 0.001
+
+
+def mac(number: int) -> str:
+    return f"02:00:00:00:{number >> 8:02x}:{number & 0xFF:02x}"
+
+
+def frame(source: str, target: str, payload: bytes = b"hello") -> bytes:
+    ends = bytes.fromhex(target.replace(":", "") + source.replace(":", ""))
+    return (ends + b"\x08\x00" + payload).ljust(60, b"\0")
+
+
+def arp(source: str, address: str, wanted: str, *, reply_to: str | None = None) -> bytes:
+    """A question for an address, or the answer to one."""
+    operation = 1 if reply_to is None else 2
+    target = reply_to or "ff:ff:ff:ff:ff:ff"
+    ends = bytes.fromhex(target.replace(":", "") + source.replace(":", ""))
+    body = struct.pack("!HHBBH", 1, 0x0800, 6, 4, operation) + bytes.fromhex(source.replace(":", ""))
+    body += ipaddress.IPv4Address(address).packed + bytes(6) + ipaddress.IPv4Address(wanted).packed
+    return (ends + b"\x08\x06" + body).ljust(60, b"\0")
+
+
+def port(number: int, name: str) -> Port:
+    return Port(number, name, f"06:00:00:00:00:{number:02x}", True, 10e9)
+
+
+class Network:
+    """Switches, wires and stations of a shape. `received` is what each station got."""
+
+    def __init__(self, shape: Shape, **settings: object) -> None:
+        self.shape = shape
+        self.now = 100.0
+        self._serial = itertools.count()
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self.switches: dict[int, Pipeline] = {}
+        self.peer: dict[PortId, PortId] = {}
+        self.delay: dict[PortId, float] = {}
+        #: Directions that swallow everything, without a sign at the ports.
+        self.silent: set[PortId] = set()
+        self.stations: dict[str, PortId] = {}
+        #: Stations that send edge probes back, as braid edge does.
+        self.reflect: set[str] = set()
+        self.received: dict[str, list[bytes]] = {}
+        self.connected: set[int] = set()
+        for name in shape.switches:
+            dpid = shape.dpid(name)
+            self.switches[dpid] = Pipeline(dpid, {})
+        for wire, (one, other) in zip(shape.wires, shape.ports(), strict=True):
+            a, b = self._add_port(wire.one, one), self._add_port(wire.other, other)
+            self.wire(a, b, wire.delay_ms / 1000)
+        for station in shape.stations:
+            self.stations[station.name] = self._add_port(station.switch, station.name)
+            self.received[station.name] = []
+        made = Settings(
+            key=KEY,
+            names={shape.dpid(name): name for name in shape.switches},
+            edges=tuple(EdgeSettings(s.name, s.switch, s.name, probe=False) for s in shape.stations if s.edge),
+            links=tuple(LinkSettings((wire.one, wire.other), 1e6 * wire.mbit) for wire in shape.wires),
+        )
+        self.settings = replace(made, **settings)  # type: ignore[arg-type]
+        self.controller = Controller(self.settings, stopwatch=lambda: 0.0)
+
+    def _add_port(self, switch: str, name: str) -> PortId:
+        dpid = self.shape.dpid(switch)
+        number = len(self.switches[dpid].ports) + 1
+        self.switches[dpid].ports[number] = port(number, name)
+        return PortId(dpid, number)
+
+    def wire(self, one: PortId, other: PortId, seconds: float = 0.0) -> None:
+        self.peer[one], self.peer[other] = other, one
+        self.delay[one] = self.delay[other] = seconds
+
+    def port_of(self, one: str, other: str) -> PortId:
+        """The port of one switch that leads to another."""
+        here, there = self.shape.dpid(one), self.shape.dpid(other)
+        return next(a for a, b in self.peer.items() if (a.switch, b.switch) == (here, there))
+
+    # Time.
+
+    def at(self, when: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (when, next(self._serial), what))
+
+    def run(self, seconds: float) -> None:
+        """Let time pass."""
+        end = self.now + seconds
+        while True:
+            due = self.controller.poll_timeout()
+            event = self._events[0][0] if self._events else float("inf")
+            upcoming = min(event, max(self.now, due) if due is not None else float("inf"))
+            if upcoming > end:
+                break
+            self.now = upcoming
+            if event <= upcoming:
+                heapq.heappop(self._events)[2]()
+            else:
+                self.controller.handle_timeout(self.now)
+            self._flush()
+        self.now = end
+
+    def run_until(self, condition: Callable[[], bool], *, within: float) -> float:
+        """Let time pass until something holds; how long that took."""
+        began = self.now
+        while not condition():
+            assert self.now - began < within, f"not within {within} s of virtual time"
+            self.run(0.01)
+        return self.now - began
+
+    def _flush(self) -> None:
+        for dpid, message in self.controller.poll_messages():
+            if dpid in self.connected:
+                self.at(self.now + CONTROL, lambda d=dpid, m=message: self._deliver(d, m))  # type: ignore[misc]
+
+    def _deliver(self, dpid: int, message: object) -> None:
+        if dpid in self.connected:
+            self._outcomes(dpid, list(self.switches[dpid].handle(self.now, message)))  # type: ignore[arg-type]
+
+    def _outcomes(self, dpid: int, outcomes: list[Outcome]) -> None:
+        for each in outcomes:
+            if isinstance(each, Emit):
+                self._leave(PortId(dpid, each.port), each.frame)
+            elif dpid in self.connected:
+                self.at(self.now + CONTROL, lambda e=each: self._said(dpid, e))  # type: ignore[misc]
+
+    def _said(self, dpid: int, message: object) -> None:
+        if dpid in self.connected:
+            self.controller.handle(self.now, dpid, message)  # type: ignore[arg-type]
+
+    def _leave(self, source: PortId, data: bytes) -> None:
+        for name, place in self.stations.items():
+            if place == source:
+                if data[12:14] == b"\x88\xb5":
+                    if name in self.reflect:
+                        self.at(self.now + 0.001, lambda n=name, d=data: self.send(n, d))  # type: ignore[misc]
+                elif data[12:14] != b"\x88\xcc":
+                    self.received[name].append(data)
+        target = self.peer.get(source)
+        if target is not None and source not in self.silent:
+            self.at(
+                self.now + self.delay[source],
+                lambda: self._outcomes(target.switch, list(self.switches[target.switch].receive(target.port, data))),
+            )
+
+    # What a test does.
+
+    def connect(self, *switches: str) -> None:
+        """Connect switches (all of them without a name) to the controller."""
+        for name in switches or self.shape.switches:
+            dpid = self.shape.dpid(name)
+            self.connected.add(dpid)
+            self.controller.handle_switch(
+                self.now, Hello(dpid, tuple(self.switches[dpid].ports.values()), f"test:{name}")
+            )
+        self._flush()
+
+    def disconnect(self, *switches: str) -> None:
+        for name in switches or self.shape.switches:
+            self.connected.discard(self.shape.dpid(name))
+            self.controller.handle_gone(self.now, self.shape.dpid(name))
+
+    def restart_controller(self) -> None:
+        """Replace the controller by one that knows nothing, and connect the switches to it."""
+        self.connected.clear()
+        self.controller = Controller(self.settings, stopwatch=lambda: 0.0)
+        self.connect()
+
+    def send(self, station: str, data: bytes) -> None:
+        """Have a station send a frame."""
+        place = self.stations[station]
+        self._outcomes(place.switch, list(self.switches[place.switch].receive(place.port, data)))
+
+    def unplug(self, one: str, other: str, *, up: bool = False) -> None:
+        """Take a wire out, with the sign of it at both ends; or put it in again."""
+        for end in (self.port_of(one, other), self.port_of(other, one)):
+            status = self.switches[end.switch].set_port(end.port, up=up)
+            (self.silent.discard if up else self.silent.add)(end)
+            if end.switch in self.connected:
+                self.controller.handle(self.now, end.switch, status)
+        self._flush()
+
+    def silence(self, one: str, other: str, *, on: bool = True) -> None:
+        """Have a wire swallow everything in both directions, without a sign of it."""
+        for end in (self.port_of(one, other), self.port_of(other, one)):
+            (self.silent.add if on else self.silent.discard)(end)
+
+    def codes(self) -> set[str]:
+        """The codes of all present problems."""
+        from braid_sdn.fabric.report import problems
+
+        return {problem.code for problem in problems(self.controller, self.now)}
+
+
+def graph_of(shape: Shape) -> Graph:
+    """A shape as the controller would know it, all of it free."""
+    numbers: dict[str, int] = {}
+    arcs = []
+    for wire in shape.wires:
+        ends = []
+        for switch in (wire.one, wire.other):
+            numbers[switch] = numbers.get(switch, 0) + 1
+            ends.append(PortId(shape.dpid(switch), numbers[switch]))
+        for source, target in (ends, ends[::-1]):
+            arcs.append(Arc(source, target, 1e6 * wire.mbit, 0.0, wire.delay_ms / 1000))
+    return Graph.of(arcs, (shape.dpid(name) for name in shape.switches))
