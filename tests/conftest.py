@@ -38,6 +38,7 @@ def pytest_configure() -> None:
 #: use what is the machine's: control groups, and what `braid-lab clean` finds.
 TOGETHER = {
     "tests/lab/test_balance.py": "balance",
+    "tests/test_fabric.py": "fabric",
     "tests/test_hostile.py": "hostile",
     "tests/test_lying_names.py": "lying names",
     "tests/test_nat.py": "nat",
@@ -96,6 +97,9 @@ def start_braid() -> Iterator[StartBraid]:
 
         yield start
 
+
+#: For tests that count which flow went where, which are not about how that is decided.
+BY_TURNS = ("--policy", "rr")
 
 #: Two emulated lines, which can fall silent and lose their carrier.
 LINE = Line(rate="40Mbit/s", delay="10ms", queue="100ms")

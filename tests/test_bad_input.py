@@ -14,7 +14,7 @@ from braid_lab.net.topology import Topology
 from braid_lab.observe import ask_tcp, by_uplink, differences, kernel_state, states
 from braid_lab.process import Process, run, wait_until
 from braid_lab.product import Braid, binary
-from conftest import StartBraid
+from conftest import BY_TURNS, StartBraid
 
 SHARED = {"dsl": 2, "lte": 2}
 
@@ -172,7 +172,7 @@ def test_a_clock_that_is_elsewhere_confuses_nothing(net: Topology, start_braid: 
 
 
 def test_a_removed_device_is_no_uplink_and_comes_back(net: Topology, start_braid: StartBraid) -> None:
-    daemon = start_braid(net)
+    daemon = start_braid(net, *BY_TURNS)
     net.host.ip("link delete lte")
     wait_until(lambda: states(daemon).get("lte", "down") != "up", what="lte to be missed")
     assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == {"dsl": 4, "lte": 0}

@@ -7,7 +7,7 @@ import pytest
 from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink
 from braid_lab.workbench import load
-from conftest import PLAIN, MakeNetwork, StartBraid
+from conftest import BY_TURNS, PLAIN, MakeNetwork, StartBraid
 
 #: curl's exit status for a refused connection; a time-out would have another.
 CURL_COULD_NOT_CONNECT = 7
@@ -22,7 +22,7 @@ def lan(make_network: MakeNetwork) -> Topology:
 
 @both_families
 def test_clients_take_both_uplinks(lan: Topology, start_braid: StartBraid, family: int) -> None:
-    start_braid(lan)
+    start_braid(lan, *BY_TURNS)
     for client in lan.clients:
         assert by_uplink(lan, ask_tcp(client, 10, lan.server(1, family))) == {"dsl": 5, "lte": 5}
         sockets = ask_udp(client, 10, *lan.servers(family)[:2])

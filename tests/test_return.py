@@ -16,7 +16,7 @@ from braid_lab.net.trouble import black_hole
 from braid_lab.observe import ask_tcp, by_uplink, states
 from braid_lab.process import Process, wait_until
 from braid_lab.product import Braid
-from conftest import LINES, MakeNetwork, StartBraid, each_pair_of_place_family_and_trouble
+from conftest import BY_TURNS, LINES, MakeNetwork, StartBraid, each_pair_of_place_family_and_trouble
 
 Trouble = Callable[[Uplink], AbstractContextManager[float]]
 
@@ -57,7 +57,7 @@ def configured(net: Topology, start_braid: StartBraid, text: str) -> Braid:
 
 @each_pair_of_place_family_and_trouble
 def test_a_line_that_is_back_gets_its_share(place: Place, family: int, how: Trouble, start_braid: StartBraid) -> None:
-    daemon = start_braid(place.net)
+    daemon = start_braid(place.net, *BY_TURNS)
     lte = place.net.uplinks["lte"]
     with how(lte):
         wait_for(daemon, "lte", "dead", "down")
@@ -143,7 +143,7 @@ def test_idle_flows_move_back_where_that_is_asked_for(make_network: MakeNetwork,
 
 def test_nothing_goes_back_until_it_is_asked_for(make_network: MakeNetwork, start_braid: StartBraid) -> None:
     place = Place("host", make_network(*LINES))
-    daemon = configured(place.net, start_braid, 'failback = "never"\n')
+    daemon = configured(place.net, start_braid, 'policy = "rr"\nfailback = "never"\n')
     die_and_return(daemon, place.net.uplinks["lte"], back="standby")
     assert shares(place) == {"dsl": 6, "lte": 0}
     daemon.call("reload")

@@ -128,7 +128,7 @@ def test_explain_lists_the_flow_that_it_describes(net: Topology, start_braid: St
 @pytest.fixture
 def metered(net: Topology, start_braid: StartBraid) -> Braid:
     file = net.scratch / "metrics.toml"
-    file.write_text('[metrics]\nlisten = "127.0.0.1:9494"\n')
+    file.write_text('policy = "rr"\n[metrics]\nlisten = "127.0.0.1:9494"\n')
     return start_braid(net, "--config", file)
 
 

@@ -6,7 +6,7 @@ from braid_lab.net.topology import Topology
 from braid_lab.observe import ask_tcp, by_uplink, differences, kernel_state
 from braid_lab.process import wait_until
 from braid_lab.product import Braid
-from conftest import StartBraid
+from conftest import BY_TURNS, StartBraid
 
 
 def states(daemon: Braid) -> dict[str, str]:
@@ -14,7 +14,7 @@ def states(daemon: Braid) -> dict[str, str]:
 
 
 def test_a_dead_link_gets_no_new_flows_and_comes_back(net: Topology, start_braid: StartBraid) -> None:
-    daemon = start_braid(net)
+    daemon = start_braid(net, *BY_TURNS)
     isp = net.uplinks["lte"].far
     isp.namespace.ip(f"link set {isp.device} down")
     wait_until(lambda: states(daemon).get("lte") != "up", what="lte to be seen down")

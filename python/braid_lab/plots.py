@@ -13,6 +13,8 @@ COLOURS = {
     "lte": "#e69f00",
     "rr": "#999999",
     "wrr": "#009e73",
+    "race": "#d55e00",
+    "fastest": "#56b4e9",
     "paper": "#cc79a7",
     "asked": "#999999",
 }

@@ -11,6 +11,9 @@ struct answer {
 	int late; // it came to a mapping that has moved
 };
 
+// What follow() says of an entry that a race has made, on a way that has not won.
+#define OF_RACE 1
+
 // Follows a reverse entry to its flow. The entry of an embryo may be recycled under our hands, so
 // the flow must say the same outer end, or it is not the one.
 static __always_inline int follow(const struct tuple *reverse, struct answer *answer)
@@ -29,6 +32,8 @@ static __always_inline int follow(const struct tuple *reverse, struct answer *an
 	    answer->found.flow->realm == reverse->realm &&
 	    same_address(&answer->found.flow->outer, &reverse->near))
 		return 0;
+	if (!kept && reverse->protocol == IPPROTO_TCP && bpf_map_lookup_elem(&races, &answer->key))
+		return OF_RACE;
 	count(REASON_half_pair);
 	if (kept)
 		bpf_map_delete_elem(&flows_reverse, reverse);

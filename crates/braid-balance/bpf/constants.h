@@ -5,7 +5,7 @@
 
 // Number of the map layout. Raise it whenever a map's key, value or meaning changes: programs of
 // another layout must not take the maps over.
-#define LAYOUT_VERSION 4
+#define LAYOUT_VERSION 5
 
 #define MAX_UPLINKS 32
 #define SLOTS	    1024
@@ -76,6 +76,8 @@
 #define WALK_ROUND_ROBIN 0
 #define WALK_HASH_SOURCE 1
 #define WALK_HASH_PAIR	 2
+#define WALK_RACE	 3
+#define WALK_FASTEST	 4
 
 // Why a flow is where it is (flow.choice).
 #define CHOICE_NEXT_SLOT   0
@@ -87,6 +89,9 @@
 #define CHOICE_ONLY	   6
 #define CHOICE_MOVED	   7
 #define CHOICE_FAILBACK	   8
+#define CHOICE_RACED	   9
+#define CHOICE_REMEMBERED  10
+#define CHOICE_PREDICTED   11
 
 // flow.state. Everything from STATE_ESTABLISHED on has been answered and confirmed.
 #define STATE_NEW	  0
@@ -143,6 +148,49 @@
 
 // skb->mark of a datagram on its way from a LAN's program to the outbound one, to be turned round.
 #define MARK_HAIRPIN 1651664228
+
+// skb->mark of a copy of a SYN on its way to the uplink whose number the lowest byte is.
+#define MARK_COPY 1651663872
+
+// Races that are remembered, destinations of which a path is: of both, the least recently used make
+// room.
+#define MAX_RACES 8192
+#define MAX_PATHS 8192
+
+// Bits of a remote's address that paths are remembered by: what is routed apart is seldom smaller.
+#define PATH_BITS_V4 24
+#define PATH_BITS_V6 48
+
+// Seconds after which nobody waits for the answer to a SYN any more.
+#define RACE_PATIENCE 75
+
+// What became of the SYN that a race has sent by an uplink (race.fates).
+#define FATE_NONE     0
+#define FATE_ASKED    1
+#define FATE_REFUSED  2
+#define FATE_ANSWERED 3
+
+// An RTT is remembered as the one before, moved towards the new one by one part in so many.
+#define RTT_PARTS 4
+
+// Packets of a flow after which its losses are added to its path's, and of a path after which what
+// it remembers of them counts half.
+#define LOSS_BATCH 64
+#define LOSS_HALF  32768
+
+// The prediction of outlook.rs in braid-core, which says what the numbers mean.
+#define PREDICT_PRIOR	  500
+#define PREDICT_LEAST_PPM 10
+#define PREDICT_LEAST_RTT 100
+#define PREDICT_MOST_RTT  2000000
+#define PREDICT_ROUNDS	  6
+#define PREDICT_KILOBYTES 1000
+#define PREDICT_CUSTOMARY 2500
+
+// RTT in us for which the prospects of uplinks are compared; where the best one's transfer takes
+// less time than one part in so many of another's, that one is left out of a race.
+#define PREDICT_USUAL_RTT 50000
+#define PREDICT_CROWDED	  2
 
 // DNS' port.
 #define DNS_PORT 53

@@ -179,15 +179,16 @@ static __always_inline int refuse(long error)
 static __noinline int promote(const struct tuple *key, const struct flow *embryo, __u64 now)
 {
 	struct workbench *work = workbench();
-	struct tuple reverse, *owner;
+	struct tuple *reverse, *owner;
 	long error;
 
 	if (!work)
 		return -1;
 	work->key = *key;
 	work->flow = *embryo;
-	reverse_of(key, &work->flow, &reverse);
-	owner = bpf_map_lookup_elem(&embryos_reverse, &reverse);
+	reverse = &work->reverse;
+	reverse_of(key, &work->flow, reverse);
+	owner = bpf_map_lookup_elem(&embryos_reverse, reverse);
 	if (!owner || !is_owner(owner, key)) {
 		count(REASON_half_pair);
 		return -1;
@@ -197,13 +198,13 @@ static __noinline int promote(const struct tuple *key, const struct flow *embryo
 		return 0;
 	if (error)
 		return refuse(error);
-	error = bpf_map_update_elem(&flows_reverse, &reverse, key, BPF_NOEXIST);
+	error = bpf_map_update_elem(&flows_reverse, reverse, key, BPF_NOEXIST);
 	if (error) {
 		bpf_map_delete_elem(&flows, key);
 		return refuse(error);
 	}
 	bpf_map_delete_elem(&embryos, key);
-	bpf_map_delete_elem(&embryos_reverse, &reverse);
+	bpf_map_delete_elem(&embryos_reverse, reverse);
 	keep_choice(now);
 	count(REASON_flow_promoted);
 	return 0;
@@ -256,7 +257,7 @@ static __always_inline __u32 packets_in(const struct __sk_buff *skb)
 
 // Reads the inside's numbers. What it sends again, nobody has acknowledged.
 static __always_inline void note_segment(const struct packet *packet, struct flow *flow,
-					 struct uplink_counters *counters)
+					 struct uplink_counters *counters, __u32 packets)
 {
 	__u32 syn = packet->tcp_flags & TCP_SYN, fin = packet->tcp_flags & TCP_FIN;
 	__u32 length = packet->payload + !!syn + !!fin;
@@ -265,21 +266,48 @@ static __always_inline void note_segment(const struct packet *packet, struct flo
 		flow->inside_ack = packet->ack;
 	if (!length)
 		return;
+	if (packet->payload)
+		flow->seen += packets;
 	if ((__s32)(packet->sequence + length - flow->inside_next) > 0) {
 		flow->inside_next = packet->sequence + length;
 		if (syn && counters)
 			counters->syns++;
-	} else if (counters) {
-		if (syn)
+	} else if (syn) {
+		if (counters)
 			counters->syn_repeats++;
-		else
+	} else {
+		flow->lost += packets;
+		if (counters)
 			counters->repeats++;
 	}
 }
 
-// The first answer to a SYN, which tells the round trip if the SYN went out once.
-static __always_inline void note_answer(const struct flow *flow, __u64 now)
+// Reads the outside's numbers. A gap before a segment is a packet that is lost, or will come late;
+// what fills it says no more. What is lost is told from what is only late by nothing, so links
+// that reorder look worse than they are.
+static __always_inline void note_arrival(const struct packet *packet, struct flow *flow,
+					 __u32 packets)
 {
+	__u32 length = packet->payload + !!(packet->tcp_flags & TCP_SYN);
+	__u32 next = packet->sequence + length;
+
+	if (!length)
+		return;
+	if (packet->payload) {
+		flow->seen += packets;
+		if (flow->outside_next && (__s32)(packet->sequence - flow->outside_next) > 0)
+			flow->lost++;
+	}
+	if (!flow->outside_next || (__s32)(next - flow->outside_next) > 0)
+		flow->outside_next = next ? next : 1;
+}
+
+// The first answer to a SYN, which tells the round trip if the SYN went out once. Without a remote
+// it tells nothing of the way there: a refusal may come from anywhere.
+static __always_inline void note_answer(const struct flow *flow, const struct address *remote,
+					__u64 now)
+{
+	__u32 rtt = (now - flow->created) / 1000;
 	__u32 uplink = flow->uplink;
 	struct uplink_counters *counters = bpf_map_lookup_elem(&traffic, &uplink);
 
@@ -288,8 +316,16 @@ static __always_inline void note_answer(const struct flow *flow, __u64 now)
 	counters->syn_answers++;
 	if (flow->tx_packets != 1)
 		return;
-	counters->rtt_us_sum += (now - flow->created) / 1000;
+	counters->rtt_us_sum += rtt;
 	counters->rtt_samples++;
+	if (remote)
+		learn_rtt(remote, uplink, rtt, now);
+}
+
+// Whether the flow is where it is because of what is remembered of the way.
+static __always_inline int is_by_way(const struct flow *flow)
+{
+	return flow->choice == CHOICE_REMEMBERED || flow->choice == CHOICE_PREDICTED;
 }
 
 static __always_inline void note_sent(struct __sk_buff *skb, const struct packet *packet,
@@ -306,7 +342,7 @@ static __always_inline void note_sent(struct __sk_buff *skb, const struct packet
 		counters->tx_bytes += bytes;
 	}
 	if (packet->protocol == IPPROTO_TCP)
-		note_segment(packet, flow, counters);
+		note_segment(packet, flow, counters, packets);
 }
 
 static __always_inline void note_received(struct __sk_buff *skb, const struct packet *packet,

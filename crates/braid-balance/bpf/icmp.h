@@ -6,6 +6,7 @@
 
 #include "answer.h"
 #include "leave.h"
+#include "race.h"
 
 #define QUOTED_CERTAIN 8
 
@@ -55,6 +56,7 @@ static __always_inline int parse_quote(struct __sk_buff *skb, const struct packe
 		return -1;
 	quoted->source_port = ports->source;
 	quoted->dest_port = ports->dest;
+	quoted->sequence = bpf_ntohl(((__be32 *)ports)[1]); // TCP's
 	if (is_icmp(quoted)) {
 		icmp = (struct icmp_header *)ports;
 		quoted->source_port = bpf_htons(icmp->type << 8 | icmp->code);
@@ -123,13 +125,28 @@ static __always_inline int rewrite_quote(struct __sk_buff *skb, const struct pac
 	return bpf_l4_csum_replace(skb, outer->l4 + 2, 0, fold32(sum), 0);
 }
 
+// An error about a SYN that was raced. Not 0: others may still answer, or one has.
+static __always_inline int heed_refusal(struct __sk_buff *skb, const struct packet *outer,
+					const struct packet *quoted, const struct tuple *reverse,
+					__u64 now, struct answer *answer)
+{
+	if (hear_error(quoted->sequence, skb->len - outer->l3, reverse, &answer->key, now) !=
+	    RACE_GOES_ON)
+		return -1;
+	if (follow(reverse, answer))
+		return -1;
+	answer->found.flow->state = STATE_RESET;
+	return 0;
+}
+
 // An error from outside: it quotes a packet that we have sent.
-static __noinline int icmp_error(struct __sk_buff *skb, const struct packet *outer)
+static __noinline int icmp_error(struct __sk_buff *skb, const struct packet *outer, __u64 now)
 {
 	struct rewrite rewrite = {.side = SOURCE};
 	struct packet quoted = {};
 	struct answer answer;
 	struct tuple reverse;
+	int result;
 
 	if (!outer)
 		return leave(REASON_in_malformed, PASS);
@@ -139,7 +156,10 @@ static __noinline int icmp_error(struct __sk_buff *skb, const struct packet *out
 	if (forward_key(&quoted, &reverse))
 		return leave(REASON_in_no_flow, PASS);
 	reverse.realm = outer->realm;
-	if (follow(&reverse, &answer))
+	result = follow(&reverse, &answer);
+	if (result == OF_RACE && heed_refusal(skb, outer, &quoted, &reverse, now, &answer))
+		return leave(REASON_race_refused, DROP);
+	if (result && result != OF_RACE)
 		return leave(REASON_in_no_flow, PASS);
 
 	rewrite.from = outer->dest;

@@ -7,13 +7,14 @@
 #include "leave.h"
 #include "mss.h"
 #include "notice.h"
+#include "race.h"
 
 static __always_inline int find_answered(struct tuple *reverse, __u64 now, struct answer *answer)
 {
-	if (!follow(reverse, answer))
-		return 0;
-	if (reverse->protocol != IPPROTO_UDP)
-		return -1;
+	int result = follow(reverse, answer);
+
+	if (!result || reverse->protocol != IPPROTO_UDP)
+		return result;
 	if (!follow_late(reverse, now, answer))
 		return 0;
 	// A datagram from port 443 is an answer to QUIC, or to a mapping that serves every remote.
@@ -25,8 +26,14 @@ static __always_inline int find_answered(struct tuple *reverse, __u64 now, struc
 	return follow_late(reverse, now, answer);
 }
 
+static __always_inline int is_syn_ack(const struct packet *packet)
+{
+	return (packet->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == (TCP_SYN | TCP_ACK);
+}
+
 // What an answer says about its flow. A late one says nothing about the mapping that is new.
-static __always_inline void heed(const struct packet *packet, struct answer *answer, __u64 now)
+static __always_inline void heed(const struct packet *packet, struct answer *answer, __u32 packets,
+				 __u64 now)
 {
 	struct flow *flow = answer->found.flow;
 
@@ -35,9 +42,15 @@ static __always_inline void heed(const struct packet *packet, struct answer *ans
 		return;
 	}
 	if (packet->protocol == IPPROTO_TCP) {
-		if (flow->state == STATE_NEW)
-			note_answer(flow, now);
+		if (flow->state == STATE_NEW) {
+			note_answer(flow, is_syn_ack(packet) ? &answer->key.far : NULL, now);
+			if ((packet->tcp_flags & TCP_RST) && is_by_way(flow))
+				forget_way(&answer->key.far, flow->uplink);
+		}
+		note_arrival(packet, flow, packets);
 		advance_tcp(flow, answer->found.kept, packet->tcp_flags, FIN_OUTSIDE);
+		if (flow->seen >= LOSS_BATCH || (flow->seen && flow->state >= STATE_FIN_WAIT))
+			learn_losses(&answer->key.far, flow);
 		return;
 	}
 	if (flow->state == STATE_NEW)
@@ -144,12 +157,20 @@ static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *
 	struct tuple reverse;
 	struct flow *flow;
 	__u32 device;
+	int result;
 
 	if (!packet)
 		return leave(REASON_in_malformed, PASS);
 	if (reverse_key(packet, &reverse))
 		return leave(REASON_in_protocol, PASS);
-	if (find_answered(&reverse, now, &answer)) {
+	result = find_answered(&reverse, now, &answer);
+	if (result == OF_RACE) {
+		if (hear(packet, &reverse, &answer.key, now) == RACE_GOES_ON)
+			result = follow(&reverse, &answer);
+		if (result)
+			return RACE_ENDS;
+	}
+	if (result) {
 		note_unclaimed(skb, packet);
 		return leave(REASON_in_no_flow, PASS);
 	}
@@ -174,7 +195,7 @@ static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *
 		remember_fragment(packet, 1, &answer.key.near, flow->uplink);
 	if (packet->protocol == IPPROTO_UDP && packet->source_port == bpf_htons(DNS_PORT))
 		note_names(skb, packet, flow, &answer.key.near, now);
-	heed(packet, &answer, now);
+	heed(packet, &answer, packets_in(skb), now);
 
 	if (fit_segments(skb, packet, mtu))
 		return leave(REASON_in_rewrite_failed, DROP);
@@ -215,8 +236,9 @@ static __always_inline int inbound(struct __sk_buff *skb, __u64 now)
 	if (packet.fragment == LATER_FRAGMENT)
 		return inbound_fragment(skb, &packet, now);
 	if (is_icmp_error(&packet))
-		return icmp_error(skb, &packet);
-	return inbound_whole(skb, &packet, now, uplink->mtu);
+		return icmp_error(skb, &packet, now);
+	result = inbound_whole(skb, &packet, now, uplink->mtu);
+	return result == RACE_ENDS ? race_end(skb, &packet) : result;
 }
 
 #endif

@@ -45,6 +45,8 @@ struct flow {
 	// what it sends again.
 	__u32 inside_ack;
 	__u32 inside_next;
+	__u32 outside_next;   // as inside_next, of the outside; 0: nothing has come yet
+	__u32 seen;	      // data packets since losses were last added to the path's
 	__u64 created;	      // ns of the monotonic clock
 	__u32 inside_ifindex; // device it came in by; 0: the host itself
 	__u32 inside_mtu;
@@ -59,7 +61,10 @@ struct flow {
 	__u8 class;
 	__u8 rule;	// that chose the class, + 1; 0: none
 	__u8 came_from; // uplink that it was moved from, + 1; 0: never moved
-	__u8 unused[3];
+	__u8 tick;	// of the outlook, when it last counted as busy
+	__u8 unused[2];
+	__u32 lost; // of those seen: repeats from inside, gaps from outside
+	__u32 unused_too;
 };
 
 // How one family leaves through an uplink.
@@ -84,13 +89,14 @@ struct uplink {
 	// is to be told; and which another uplink takes flows of.
 	__u8 tells;
 	__u8 others;
+	__u32 epoch; // what is remembered of another one's paths counts no more
 };
 
 struct slot_bank {
 	__u32 count; // 0: no uplink takes new flows
 	__u32 walk;
 	__u32 sticky; // s that a client keeps its uplink for a site; 0: it does not
-	__u32 unused;
+	__u32 racers; // bits of the uplinks that a race is run on
 	__u8 slot[SLOTS];
 };
 
@@ -99,7 +105,11 @@ struct settings {
 	__u8 active[CLASSES * FAMILIES];
 	__u8 learns; // 1: DNS answers are handed to the daemon
 	__u8 unused[3];
-	__u32 steer; // device of the outbound program; 0: not known yet
+	__u32 steer;	  // device of the outbound program; 0: not known yet
+	__u32 memory;	  // s for which a path's RTT counts
+	__u32 again;	  // one flow in so many races although all RTTs are known; 0: none
+	__u32 per_prefix; // races a second towards one prefix
+	__u32 total;	  // races a second
 };
 
 // Next slot of a table's round robin. A lock and not an atomic, because fetch-and-add came with
@@ -125,6 +135,58 @@ struct uplink_counters {
 	// From SYN to SYN/ACK, of handshakes without a repeated SYN.
 	__u64 rtt_us_sum;
 	__u64 rtt_samples;
+	// TCP: packets with data in either direction, and those that tell of a loss.
+	__u64 data_packets;
+	__u64 lost;
+};
+
+// What is remembered of the way to a prefix by one uplink.
+struct way {
+	__u32 rtt;     // us; 0: not known
+	__u32 at;      // s of the monotonic clock, of the RTT
+	__u32 packets; // with data
+	__u32 lost;
+	__u32 epoch; // of the uplink, when it was learnt
+};
+
+struct path_key {
+	struct address prefix;
+};
+
+struct path {
+	// Races in this second.
+	__u32 second;
+	__u32 races;
+	struct way ways[MAX_UPLINKS];
+};
+
+// What the daemon expects of an uplink. Rates in units of 1000 bytes a second.
+struct outlook {
+	__u32 capacity;
+	__u32 spare;
+	__u32 busy; // flows that were moving data
+	__u32 loss; // parts in a million
+	__u32 tick; // number of this outlook
+	// Counted here since it was written: flows opened, those from before it by half, flows that
+	// have moved data.
+	__u32 opened;
+	__u32 active;
+};
+
+struct race_budget {
+	__u32 second;
+	__u32 races;
+};
+
+// A SYN that went out by several uplinks. The first to answer becomes the flow; until the entry is
+// gone, the answers of the others are told that they came too late.
+struct race {
+	struct flow flow; // what it will be, but for its outer end
+	__u64 touched;	  // ns of the monotonic clock
+	__u32 sequence;	  // the SYN's, host order
+	__u32 favourite;  // uplink that wins if it answers at all, + 1; 0: the first one wins
+	__be16 ports[MAX_UPLINKS];
+	__u8 fates[MAX_UPLINKS];
 };
 
 struct lan_device {
@@ -180,6 +242,15 @@ struct last_words {
 	__u64 heard; // packets that had come in when the last one was said
 };
 
+// The site is a number that names give, behind a word that no address begins with, or the network
+// of the remote: /24 or /56.
+struct sticky_key {
+	struct address client;
+	struct address site;
+	__u8 class;
+	__u8 unused[3];
+};
+
 // What pinned the maps. Version is text, zero-padded.
 struct meta {
 	__u32 layout;
@@ -189,28 +260,33 @@ struct meta {
 };
 
 _Static_assert(sizeof(struct tuple) == 40, "tuple");
-_Static_assert(sizeof(struct flow) == 128, "flow");
+_Static_assert(sizeof(struct flow) == 144, "flow");
 _Static_assert(__builtin_offsetof(struct flow, last_seen) == 48, "flow.last_seen");
 _Static_assert(__builtin_offsetof(struct flow, inside_ack) == 88, "flow.inside_ack");
-_Static_assert(__builtin_offsetof(struct flow, created) == 96, "flow.created");
-_Static_assert(__builtin_offsetof(struct flow, inside_ifindex) == 104, "flow.inside_ifindex");
-_Static_assert(__builtin_offsetof(struct flow, choice) == 120, "flow.choice");
-_Static_assert(__builtin_offsetof(struct flow, came_from) == 124, "flow.came_from");
+_Static_assert(__builtin_offsetof(struct flow, created) == 104, "flow.created");
+_Static_assert(__builtin_offsetof(struct flow, inside_ifindex) == 112, "flow.inside_ifindex");
+_Static_assert(__builtin_offsetof(struct flow, choice) == 128, "flow.choice");
+_Static_assert(__builtin_offsetof(struct flow, came_from) == 132, "flow.came_from");
 _Static_assert(__builtin_offsetof(struct tuple, realm) == 37, "tuple.realm");
 _Static_assert(__builtin_offsetof(struct exit, realm) == 34, "exit.realm");
 _Static_assert(sizeof(struct exit) == 36, "exit");
-_Static_assert(sizeof(struct uplink) == 88, "uplink");
+_Static_assert(sizeof(struct uplink) == 92, "uplink");
 _Static_assert(__builtin_offsetof(struct uplink, ifindex) == 72, "uplink.ifindex");
 _Static_assert(__builtin_offsetof(struct uplink, tells) == 86, "uplink.tells");
-_Static_assert(sizeof(struct settings) == CLASSES * FAMILIES + 8, "settings");
+_Static_assert(sizeof(struct settings) == CLASSES * FAMILIES + 24, "settings");
 _Static_assert(sizeof(struct notice) == 56 + NOTICE_PACKET, "notice");
 _Static_assert(sizeof(struct late) == 48, "late");
 _Static_assert(sizeof(struct words) == 16 + LAST_WORDS, "words");
 _Static_assert(sizeof(struct last_words) == 4 * sizeof(struct words) + 8, "last_words");
 _Static_assert(sizeof(struct slot_bank) == 16 + SLOTS, "slot_bank");
-_Static_assert(sizeof(struct uplink_counters) == 88, "uplink_counters");
+_Static_assert(sizeof(struct uplink_counters) == 104, "uplink_counters");
 _Static_assert(sizeof(struct fragment_key) == 40, "fragment_key");
 _Static_assert(sizeof(struct fragment) == 20, "fragment");
+_Static_assert(sizeof(struct way) == 20, "way");
+_Static_assert(sizeof(struct path) == 8 + MAX_UPLINKS * 20, "path");
+_Static_assert(sizeof(struct outlook) == 28, "outlook");
+_Static_assert(sizeof(struct race) == 144 + 16 + MAX_UPLINKS * 3, "race");
+_Static_assert(sizeof(struct sticky_key) == 36, "sticky_key");
 _Static_assert(sizeof(struct turn) == 8, "turn");
 _Static_assert(sizeof(struct meta) == 40, "meta");
 

@@ -60,6 +60,13 @@ HASH_MAP(late, BPF_MAP_TYPE_LRU_HASH, 0, MAX_LATE, struct tuple, struct late);
 HASH_MAP(last_words, BPF_MAP_TYPE_LRU_HASH, 0, MAX_LAST_WORDS, struct tuple, struct last_words);
 HASH_MAP(questions, BPF_MAP_TYPE_LRU_HASH, 0, MAX_QUESTIONS, struct tuple, struct words);
 
+// Races under way and just decided, by forward key; what is remembered of the ways to a prefix;
+// what is expected of uplinks.
+HASH_MAP(races, BPF_MAP_TYPE_LRU_HASH, 0, MAX_RACES, struct tuple, struct race);
+HASH_MAP(paths, BPF_MAP_TYPE_LRU_HASH, 0, MAX_PATHS, struct path_key, struct path);
+ARRAY_MAP(outlooks, BPF_MAP_TYPE_ARRAY, MAX_UPLINKS, struct outlook);
+ARRAY_MAP(race_budget, BPF_MAP_TYPE_ARRAY, 1, struct race_budget);
+
 HASH_MAP(fragments, BPF_MAP_TYPE_LRU_HASH, 0, MAX_FRAGMENTED, struct fragment_key, struct fragment);
 
 static __always_inline void count(enum reason reason)
@@ -77,6 +84,15 @@ static __always_inline int leave(enum reason reason, int action)
 	count(reason);
 	return action;
 }
+
+// An uplink's number as an index. The mask gives the verifier a bound that survives what the
+// compiler makes of a comparison.
+static __always_inline __u32 place_of(__u32 id)
+{
+	asm volatile("%0 &= 0x1f" : "+r"(id));
+	return id;
+}
+_Static_assert(MAX_UPLINKS == 0x1f + 1, "place_of");
 
 static __always_inline struct uplink *uplink_at(__u32 id)
 {

@@ -12,6 +12,7 @@
 #include "leave.h"
 #include "mss.h"
 #include "notice.h"
+#include "race.h"
 #include "rules.h"
 #include "tell.h"
 
@@ -78,11 +79,15 @@ __noinline int open_flow(struct __sk_buff *skb, __u64 now)
 	midstream = is_midstream(&work->packet);
 	if (choose_uplink(midstream, now))
 		return work->class ? REASON_class_blocked : REASON_no_uplink;
+	if (work->racers)
+		choose_way(now);
 	flow = &work->flow;
 	__builtin_memset(flow, 0, sizeof(*flow));
 	flow->uplink = work->uplink;
 	if (learn_inside(skb))
 		return REASON_lan_spoofed;
+	if (work->racers && !begin_race(skb, now))
+		return REASON_race_begun;
 	if (work->sticky)
 		stick(now);
 	uplink = uplink_at(work->uplink);
@@ -128,6 +133,7 @@ __noinline int open_flow(struct __sk_buff *skb, __u64 now)
 	counters = bpf_map_lookup_elem(&traffic, &work->uplink);
 	if (counters)
 		counters->flows_opened++;
+	note_opened(work->uplink);
 	return midstream ? REASON_tcp_midstream : REASON_out_new;
 }
 
@@ -140,6 +146,13 @@ static __always_inline int is_over(const struct packet *packet, const struct flo
 		(flow->fins & FIN_INSIDE));
 }
 
+// Whether a SYN is said again because nobody has answered where its flow was put by memory. It is
+// raced then.
+static __always_inline int asks_again(const struct packet *packet, const struct flow *flow)
+{
+	return packet->protocol == IPPROTO_TCP && flow->state == STATE_NEW && is_by_way(flow);
+}
+
 // Whether the packet goes where its flow is. What can begin anew leaves an uplink that is down or
 // has another address by now: everything but TCP behind its SYN, which the remote knows by that
 // address only.
@@ -148,7 +161,8 @@ static __always_inline int stays(const struct packet *packet, const struct flow 
 {
 	if (packet->protocol == IPPROTO_TCP && (packet->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN)
 		return 1;
-	return !is_over(packet, flow) && holds(packet->family, flow, uplink);
+	return !is_over(packet, flow) && !asks_again(packet, flow) &&
+	       holds(packet->family, flow, uplink);
 }
 
 // Keeps on the workbench what its flow was before it moves. Answers to a datagram may be on their
@@ -188,6 +202,9 @@ __noinline int clear_way(__u64 now)
 	}
 	if (is_over(&work->packet, found.flow)) {
 		count(REASON_flow_replaced);
+	} else if (asks_again(&work->packet, found.flow)) {
+		count(REASON_path_silent);
+		forget_way(&work->key.far, found.flow->uplink);
 	} else {
 		count(REASON_flow_moved);
 		depart(work, found.flow, now);
@@ -219,6 +236,11 @@ static __always_inline int find_or_open(struct __sk_buff *skb, const struct pack
 	work->packet = *packet;
 	work->key = *key;
 	work->moves = 0;
+	if (packet->protocol == IPPROTO_TCP && bpf_map_lookup_elem(&races, key)) {
+		reason = meet_race(known, now);
+		if (reason != NO_RACE)
+			return reason;
+	}
 	reason = known && clear_way(now) ? REASON_out_flow : open_flow(skb, now);
 	if (reason != REASON_out_flow && reason != REASON_out_new && reason != REASON_tcp_midstream)
 		return reason;
@@ -326,10 +348,16 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 		return reason == NO_FLOW ? outbound_unclaimed(skb, &packet, REASON_out_icmp_orphan)
 					 : reason;
 	}
+	if (is_copy(skb))
+		return send_copy(skb, &packet);
 	if (forward_key(&packet, &key))
 		return outbound_unclaimed(skb, &packet, REASON_out_protocol);
 
 	reason = find_or_open(skb, &packet, &key, now, &found, &uplink);
+	if (reason == REASON_race_begun || reason == REASON_race_repeated)
+		return send_copies(skb, reason);
+	if (reason == REASON_race_none_left)
+		return refuse_inside(skb, &packet);
 	if (!found.flow)
 		return outbound_unclaimed(skb, &packet, reason);
 	if (packet.protocol == IPPROTO_TCP && is_told(&packet, found.flow, uplink)) {

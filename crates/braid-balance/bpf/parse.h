@@ -93,8 +93,31 @@ struct workbench {
 	__u32 uplink;
 	__u32 choice;
 	__u32 class;
-	__u32 rule;   // that chose the class, + 1; 0: none
+	__u32 rule; // that chose the class, + 1; 0: none
+	struct sticky_key site;
 	__u32 sticky; // s that the client keeps its uplink for the site; 0: it does not
+	// Choosing by what is known of the ways to the remote.
+	__u32 walk;
+	struct path_key prefix;
+	__u32 live;  // bits of the racers that take flows
+	__u32 known; // bits of those whose RTT is remembered
+	__u32 roomy; // bits of those with good prospects, on whom a race is worth while
+	__u32 best;  // of the known ones
+	__u64 best_score;
+	__u64 best_prospect;
+	__u32 promising; // whose that is
+	__u32 racers;	 // bits of the uplinks that the flow is raced on; 0: it is not
+	__u32 entered;	 // bits of those that have a port for it
+	__u32 favourite;
+	__u32 refused; // not 0: some uplink has refused the SYN that is said again
+	struct race race;
+	__u32 mss_offset; // of the SYN to be copied, and what it says; 0: nothing
+	__u32 mss;
+	__u32 addressed;  // the uplink that it has been addressed for, + 1; 0: none yet
+	__u32 spoilt;	  // not 0: it could not be
+	__be16 copy_port; // that the SYN to be copied has now
+	__u32 heard;	  // what hear() says of an answer
+	__u32 decided;	  // the race that it belongs to has a winner
 };
 
 ARRAY_MAP(bench, BPF_MAP_TYPE_PERCPU_ARRAY, 1, struct workbench);

@@ -112,17 +112,17 @@ static __always_inline int has_ports(__u8 protocol)
 	       protocol == IPPROTO_ICMPV6;
 }
 
-// Takes the workbench's reverse key as it is by now; after `tries` others, from an embryo too.
-// Not 0: somebody has it.
-__noinline int take_port(struct __sk_buff *skb, __u32 tries)
+// What take_port() says of a port that it does not get.
+enum port_state { PORT_TAKEN = 1, PORT_UNFIT };
+
+// Takes the workbench's reverse key as it is by now. Not 0: why not.
+__noinline int take_port(struct __sk_buff *skb)
 {
 	struct workbench *work = workbench();
 
 	if (!work || socket_in_the_way(skb, &work->packet, &work->reverse))
-		return -1;
-	if (!claim(&work->reverse, &work->key))
-		return 0;
-	return tries < PORT_TRIES_FREE ? -1 : take_over(tries >= PORT_TRIES_UNANSWERED);
+		return PORT_UNFIT;
+	return claim(&work->reverse, &work->key) ? PORT_TAKEN : 0;
 }
 
 // Completes the workbench's reverse key with a port that is ours from now on. The client's own port
@@ -133,7 +133,7 @@ __noinline int claim_port(struct __sk_buff *skb)
 {
 	struct workbench *work = workbench();
 	struct uplink *uplink;
-	__u32 low, span, start, stride, port;
+	__u32 low, span, start, stride, port, state;
 
 	if (!work)
 		return -1;
@@ -141,7 +141,7 @@ __noinline int claim_port(struct __sk_buff *skb)
 	work->reverse.near_port = work->key.near_port;
 	if (!has_ports(work->key.protocol))
 		return claim(&work->reverse, &work->key);
-	if (!take_port(skb, 0))
+	if (!take_port(skb))
 		return 0;
 	count(REASON_port_changed);
 
@@ -160,7 +160,11 @@ __noinline int claim_port(struct __sk_buff *skb)
 		if (port < low || port > uplink->port_high)
 			continue;
 		work->reverse.near_port = bpf_htons(port);
-		if (!take_port(skb, i))
+		state = take_port(skb);
+		if (!state)
+			return 0;
+		if (state == PORT_TAKEN && i >= PORT_TRIES_FREE &&
+		    !take_over(i >= PORT_TRIES_UNANSWERED))
 			return 0;
 	}
 	return -1;

@@ -66,7 +66,21 @@
 	REASON(lan_hairpin, SENT, "lan packet to a mapping of the lan's own")                      \
 	REASON(out_hairpin, SENT, "the same turned round to the lan")                              \
 	REASON(hairpin_apart, EVENT, "packet to a mapping of another lan's left to the stack")     \
-	REASON(fragment_wide, EVENT, "early fragment too wide to be held")
+	REASON(fragment_wide, EVENT, "early fragment too wide to be held")                         \
+	REASON(race_begun, SENT, "syn sent by several uplinks, the first answer wins")             \
+	REASON(race_repeated, SENT, "repeated syn sent by all that have not refused it")           \
+	REASON(race_copy, SENT, "copy of a raced syn sent")                                        \
+	REASON(race_none_left, SENT, "repeated syn that all have refused answered with a reset")   \
+	REASON(race_undecided, DROPPED, "segment of a connection whose race is not decided")       \
+	REASON(race_lost, SENT, "syn/ack that came too late answered with a reset")                \
+	REASON(race_refused, DROPPED, "refusal by one uplink while another may still answer")      \
+	REASON(race_late, DROPPED, "what else came to an uplink that has lost a race")             \
+	REASON(race_won, EVENT, "syn/ack that came first")                                         \
+	REASON(race_over_rate, EVENT, "syn not raced because there were enough races")             \
+	REASON(race_crowded, EVENT, "race without uplinks that are full or lose too much")         \
+	REASON(path_remembered, EVENT, "flow put on the way with the shortest remembered rtt")     \
+	REASON(path_predicted, EVENT, "flow put on the way with the shortest predicted time")      \
+	REASON(path_silent, EVENT, "syn said again where memory put it, raced instead")
 
 enum reason_kind { SENT, PASSED, DROPPED, EVENT };
 

@@ -124,8 +124,13 @@ __noinline int choose_uplink(__u32 midstream, __u64 now)
 	if (!table || !table->count || table->count > SLOTS)
 		return -1;
 	work->sticky = midstream ? 0 : table->sticky;
+	if (work->sticky)
+		set_site(work, &work->packet.dest, work->class, now);
+	work->racers = 0;
 	if (!go_back(work, family) || !choose_again(work, now))
 		return 0;
+	work->walk = table->walk;
+	work->racers = midstream ? 0 : table->racers;
 	turn = first_slot(work, table, number, midstream);
 	for (int i = 0; i < SLOT_TRIES && i < table->count; i++) {
 		int id = uplink_in_slot(bank, (turn + i) % table->count, family);

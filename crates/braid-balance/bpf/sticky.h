@@ -5,15 +5,7 @@
 #define BRAID_STICKY_H
 
 #include "names.h"
-
-// The site is a number that names give, behind a word that no address begins with, or the network
-// of the remote: /24 or /56.
-struct sticky_key {
-	struct address client;
-	struct address site;
-	__u8 class;
-	__u8 unused[3];
-};
+#include "ways.h"
 
 #define NAMED_SITE 0xffffffff
 
@@ -23,7 +15,6 @@ struct sticky {
 	__u8 unused[7];
 };
 
-_Static_assert(sizeof(struct sticky_key) == 36, "sticky_key");
 _Static_assert(sizeof(struct sticky) == 16, "sticky");
 
 // Two tables, as for flows: what a client has had answered, and what it has only asked for. The
@@ -32,19 +23,16 @@ HASH_MAP(sticky, BPF_MAP_TYPE_LRU_HASH, 0, MAX_STICKY, struct sticky_key, struct
 HASH_MAP(sticky_embryos, BPF_MAP_TYPE_LRU_HASH, 0, MAX_STICKY_EMBRYOS, struct sticky_key,
 	 struct sticky);
 
-static __always_inline int is_v4(const struct address *address)
-{
-	return !(address->word[0] | address->word[1]) && address->word[2] == bpf_htonl(0xffff);
-}
-
-static __always_inline void sticky_key_of(const struct address *client,
-					  const struct address *remote, __u32 class, __u64 now,
-					  struct sticky_key *key)
+// Puts on the workbench what a client's choice for a remote is kept by. Not on the stack, which is
+// short.
+static __always_inline void set_site(struct workbench *work, const struct address *remote,
+				     __u32 class, __u64 now)
 {
 	const struct name *name = name_of(remote, now);
+	struct sticky_key *key = &work->site;
 
 	__builtin_memset(key, 0, sizeof(*key));
-	key->client = *client;
+	key->client = work->key.near;
 	key->class = class;
 	if (name && name->site) {
 		key->site.word[0] = NAMED_SITE;
@@ -70,27 +58,24 @@ static __always_inline int counts(const struct sticky *entry, __u32 seconds, __u
 }
 
 // What is remembered of the workbench's client and site.
-static __always_inline struct sticky *recall(const struct workbench *work,
-					     const struct sticky_key *key, __u64 now)
+static __always_inline struct sticky *recall(const struct workbench *work, __u64 now)
 {
-	struct sticky *entry = bpf_map_lookup_elem(&sticky, key);
+	struct sticky *entry = bpf_map_lookup_elem(&sticky, &work->site);
 
 	if (counts(entry, work->sticky, work->packet.family, now))
 		return entry;
-	entry = bpf_map_lookup_elem(&sticky_embryos, key);
+	entry = bpf_map_lookup_elem(&sticky_embryos, &work->site);
 	return counts(entry, work->sticky, work->packet.family, now) ? entry : NULL;
 }
 
-// Chooses what the client had before for this site. Not 0: nothing that counts.
+// Chooses what the client had before for the workbench's site. Not 0: nothing that counts.
 static __always_inline int choose_again(struct workbench *work, __u64 now)
 {
-	struct sticky_key key;
 	struct sticky *entry;
 
 	if (!work->sticky)
 		return -1;
-	sticky_key_of(&work->key.near, &work->packet.dest, work->class, now, &key);
-	entry = recall(work, &key, now);
+	entry = recall(work, now);
 	if (!entry)
 		return -1;
 	work->uplink = entry->uplink;
@@ -98,25 +83,24 @@ static __always_inline int choose_again(struct workbench *work, __u64 now)
 	return 0;
 }
 
-// Notes the workbench's choice, unless another CPU was faster: what it chose counts then.
+// Notes the workbench's choice for its site, unless another CPU was faster: what it chose counts
+// then.
 __noinline int stick(__u64 now)
 {
 	struct workbench *work = workbench();
-	struct sticky_key key;
 	struct sticky fresh = {.used = now}, *entry;
 
 	if (!work)
 		return -1;
-	sticky_key_of(&work->key.near, &work->packet.dest, work->class, now, &key);
 	fresh.uplink = work->uplink;
-	entry = recall(work, &key, now);
+	entry = recall(work, now);
 	if (!entry) {
-		if (!bpf_map_update_elem(&sticky_embryos, &key, &fresh, BPF_NOEXIST))
+		if (!bpf_map_update_elem(&sticky_embryos, &work->site, &fresh, BPF_NOEXIST))
 			return 0;
-		entry = recall(work, &key, now);
+		entry = recall(work, now);
 	}
 	if (!entry) {
-		bpf_map_update_elem(&sticky_embryos, &key, &fresh, BPF_ANY); // a stale one
+		bpf_map_update_elem(&sticky_embryos, &work->site, &fresh, BPF_ANY); // a stale one
 		return 0;
 	}
 	if (entry->uplink != work->uplink) {
@@ -129,21 +113,19 @@ __noinline int stick(__u64 now)
 
 // Keeps what the workbench's flow was given, now that the flow has been answered. What was answered
 // earlier and elsewhere stays.
-static __always_inline void settle(const struct workbench *work, __u32 seconds, __u64 now)
+static __always_inline void settle(struct workbench *work, __u32 seconds, __u64 now)
 {
 	const struct flow *flow = &work->flow;
 	struct sticky fresh = {.used = now, .uplink = flow->uplink}, *entry;
-	struct sticky_key key;
 
-	sticky_key_of(&work->key.near,
-		      work->key.protocol == IPPROTO_UDP ? &flow->remote : &work->key.far,
-		      flow->class, now, &key);
-	entry = bpf_map_lookup_elem(&sticky, &key);
+	set_site(work, work->key.protocol == IPPROTO_UDP ? &flow->remote : &work->key.far,
+		 flow->class, now);
+	entry = bpf_map_lookup_elem(&sticky, &work->site);
 	if (!counts(entry, seconds, is_v4(&work->key.near) ? FAMILY_V4 : FAMILY_V6, now))
-		bpf_map_update_elem(&sticky, &key, &fresh, BPF_ANY);
+		bpf_map_update_elem(&sticky, &work->site, &fresh, BPF_ANY);
 	else if (entry->uplink == flow->uplink)
 		entry->used = now;
-	bpf_map_delete_elem(&sticky_embryos, &key);
+	bpf_map_delete_elem(&sticky_embryos, &work->site);
 }
 
 #endif

@@ -6,8 +6,8 @@ use braid_core::{MAX_UPLINKS, UplinkId};
 
 use crate::layout::SlotBank;
 use crate::shared::{
-    CLASSES, FAMILIES, FAMILY_V4, FAMILY_V6, SLOTS, WALK_HASH_PAIR, WALK_HASH_SOURCE,
-    WALK_ROUND_ROBIN,
+    CLASSES, FAMILIES, FAMILY_V4, FAMILY_V6, SLOTS, WALK_FASTEST, WALK_HASH_PAIR, WALK_HASH_SOURCE,
+    WALK_RACE, WALK_ROUND_ROBIN,
 };
 use crate::tables::{Tables, refused};
 use crate::{ClassId, Error, Family, Walk};
@@ -35,6 +35,10 @@ pub struct ClassEntry {
     pub v4: Vec<UplinkId>,
     /// Slots for IPv6.
     pub v6: Vec<UplinkId>,
+    /// The uplinks that a new flow may be raced on, or weighed against each other by what is
+    /// remembered of its destination, under [`Walk::Race`] and [`Walk::Fastest`]. Fewer than two
+    /// that take flows of its family: the slots choose.
+    pub racers: Vec<UplinkId>,
 }
 
 /// Replaces all slot tables. The bank that is not walked is written, then made the one that is: a
@@ -96,7 +100,10 @@ fn bank(tables: &Tables, class: &ClassEntry, slots: &[UplinkId]) -> Result<SlotB
             Walk::RoundRobin => WALK_ROUND_ROBIN,
             Walk::HashSource => WALK_HASH_SOURCE,
             Walk::HashPair => WALK_HASH_PAIR,
+            Walk::Race => WALK_RACE,
+            Walk::Fastest => WALK_FASTEST,
         },
+        racers: racers(tables, class)?,
         sticky: u32::try_from(seconds).unwrap_or(u32::MAX),
         ..SlotBank::EMPTY
     };
@@ -113,6 +120,19 @@ fn bank(tables: &Tables, class: &ClassEntry, slots: &[UplinkId]) -> Result<SlotB
         bank.slot[slot] = uplink.0;
     }
     Ok(bank)
+}
+
+/// The bits of a class' racers.
+fn racers(tables: &Tables, class: &ClassEntry) -> Result<u32, Error> {
+    class.racers.iter().try_fold(0, |bits, &uplink| {
+        if uplink.index() < MAX_UPLINKS && is_configured(tables, uplink)? {
+            return Ok(bits | 1 << uplink.0);
+        }
+        Err(Error::Invalid {
+            what: "classes",
+            problem: format!("class {}: {uplink} races and is no uplink", class.id.0),
+        })
+    })
 }
 
 /// Reads the bank that is walked.

@@ -61,5 +61,7 @@ fn add(sum: UplinkCounters, cpu: &TrafficValue) -> UplinkCounters {
         repeats: sum.repeats + cpu.repeats,
         rtt_us_sum: sum.rtt_us_sum + cpu.rtt_us_sum,
         rtt_samples: sum.rtt_samples + cpu.rtt_samples,
+        data_packets: sum.data_packets + cpu.data_packets,
+        lost: sum.lost + cpu.lost,
     }
 }

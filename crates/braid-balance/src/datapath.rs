@@ -11,10 +11,11 @@ use crate::inject::Injector;
 use crate::pins::Pins;
 use crate::tables::{self, Tables};
 use crate::{
-    Attachments, ClassEntry, ClassId, Counters, Error, Evacuated, Family, Flow, Fragments,
-    HookKind, KernelTime, MapMemory, Name, Notices, Opened, Options, Release, Released, Removed,
-    RuleEntry, Sticky, SweepReport, UplinkCounters, UplinkEntry, classes, clients, counters,
-    devices, evacuate, loading, names, notices, rules, sticky, upkeep, uplinks,
+    Attachments, Bustle, ClassEntry, ClassId, Counters, Error, Evacuated, Family, Flow, Fragments,
+    HookKind, KernelTime, MapMemory, Name, Notices, Opened, Options, Outlook, PathMemory,
+    RaceSettings, Release, Released, Removed, RuleEntry, Sticky, SweepReport, UplinkCounters,
+    UplinkEntry, classes, clients, counters, devices, evacuate, loading, names, notices, paths,
+    races, rules, sticky, upkeep, uplinks,
 };
 
 /// A handle on the pinned programs and maps. Dropping it changes nothing in the kernel.
@@ -253,6 +254,38 @@ impl Datapath {
     /// Removes flows that were idle longer than their state allows at `now`, and halves of pairs.
     pub fn sweep(&mut self, now: KernelTime) -> Result<SweepReport, Error> {
         upkeep::sweep(&mut self.tables, now)
+    }
+
+    /// Sets when new connections are raced. Before this, none are.
+    pub fn set_race(&mut self, race: RaceSettings) -> Result<(), Error> {
+        races::set(&mut self.tables, race)
+    }
+
+    /// Says what to expect of the uplinks, all of them; [`Datapath::bustle`] counts from here on.
+    /// Before this, nothing can be said of any, so all count the same.
+    pub fn set_outlooks(&mut self, outlooks: &[Outlook]) -> Result<(), Error> {
+        paths::set_outlooks(&mut self.tables, outlooks)
+    }
+
+    /// What has happened on every uplink since the last [`Datapath::set_outlooks`].
+    pub fn bustle(&self) -> Result<Vec<Bustle>, Error> {
+        paths::bustle(&self.tables)
+    }
+
+    /// What is remembered of the ways to a remote's prefix; `None`: nothing.
+    pub fn path(&self, remote: IpAddr) -> Result<Option<PathMemory>, Error> {
+        paths::path(&self.tables, remote)
+    }
+
+    /// The same of all prefixes, in no particular order.
+    pub fn paths(&self) -> Result<Vec<PathMemory>, Error> {
+        paths::paths(&self.tables)
+    }
+
+    /// Puts back what an earlier instance remembered, for the uplinks as they are now. What is not
+    /// valid, and what has been learnt meanwhile, is left out.
+    pub fn remember(&mut self, memory: &[PathMemory]) -> Result<(), Error> {
+        paths::remember(&mut self.tables, memory)
     }
 
     /// All flows, embryos too.

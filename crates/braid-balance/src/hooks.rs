@@ -416,8 +416,10 @@ pub(crate) fn refused(what: &str, error: &ProgramError) -> Error {
 
 /// The verifier's verdict is in the last lines before its statistics.
 fn last_words(log: &str, error: &io::Error) -> String {
-    let verdict = log.lines().rev().find(|line| {
-        !line.is_empty() && !line.starts_with("processed") && !line.starts_with("verification time")
-    });
+    const STATISTICS: [&str; 3] = ["processed", "verification time", "stack depth"];
+    let verdict = log
+        .lines()
+        .rev()
+        .find(|line| !line.is_empty() && !STATISTICS.iter().any(|words| line.starts_with(words)));
     verdict.map_or_else(|| error.to_string(), |line| format!("{error}: {line}"))
 }

@@ -4,7 +4,7 @@
 use std::mem::{offset_of, size_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::shared::{CLASSES, FAMILIES, LAST_WORDS, SLOTS, WALK_ROUND_ROBIN};
+use crate::shared::{CLASSES, FAMILIES, LAST_WORDS, MAX_UPLINKS, SLOTS, WALK_ROUND_ROBIN};
 
 /// An IPv6 address, or an IPv4 one in v4-mapped form, network order.
 pub(crate) type Address = [u8; 16];
@@ -34,6 +34,8 @@ pub(crate) struct FlowValue {
     pub rx_bytes: u64,
     pub inside_ack: u32,
     pub inside_next: u32,
+    pub outside_next: u32,
+    pub seen: u32,
     pub created: u64,
     pub inside_ifindex: u32,
     pub inside_mtu: u32,
@@ -48,7 +50,10 @@ pub(crate) struct FlowValue {
     pub class: u8,
     pub rule: u8,
     pub came_from: u8,
-    pub unused: [u8; 3],
+    pub tick: u8,
+    pub unused: [u8; 2],
+    pub lost: u32,
+    pub unused_too: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +79,7 @@ pub(crate) struct UplinkValue {
     pub accepts_new: u8,
     pub tells: u8,
     pub others: u8,
+    pub epoch: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +88,7 @@ pub(crate) struct SlotBank {
     pub count: u32,
     pub walk: u32,
     pub sticky: u32,
-    pub unused: u32,
+    pub racers: u32,
     pub slot: [u8; SLOTS as usize],
 }
 
@@ -93,6 +99,10 @@ pub(crate) struct Settings {
     pub learns: u8,
     pub unused: [u8; 3],
     pub steer: u32,
+    pub memory: u32,
+    pub again: u32,
+    pub per_prefix: u32,
+    pub total: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -109,6 +119,49 @@ pub(crate) struct TrafficValue {
     pub repeats: u64,
     pub rtt_us_sum: u64,
     pub rtt_samples: u64,
+    pub data_packets: u64,
+    pub lost: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct WayValue {
+    pub rtt: u32,
+    pub at: u32,
+    pub packets: u32,
+    pub lost: u32,
+    pub epoch: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct PathValue {
+    pub second: u32,
+    pub races: u32,
+    pub ways: [WayValue; MAX_UPLINKS as usize],
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct OutlookValue {
+    pub capacity: u32,
+    pub spare: u32,
+    pub busy: u32,
+    pub loss: u32,
+    pub tick: u32,
+    pub opened: u32,
+    pub active: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct RaceValue {
+    pub flow: FlowValue,
+    pub touched: u64,
+    pub sequence: u32,
+    pub favourite: u32,
+    pub ports: [[u8; 2]; MAX_UPLINKS as usize],
+    pub fates: [u8; MAX_UPLINKS as usize],
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -164,22 +217,26 @@ pub(crate) struct Meta {
 
 const _: () = {
     assert!(size_of::<Tuple>() == 40);
-    assert!(size_of::<FlowValue>() == 128);
+    assert!(size_of::<FlowValue>() == 144);
     assert!(offset_of!(FlowValue, last_seen) == 48);
     assert!(offset_of!(FlowValue, inside_ack) == 88);
-    assert!(offset_of!(FlowValue, created) == 96);
-    assert!(offset_of!(FlowValue, inside_ifindex) == 104);
-    assert!(offset_of!(FlowValue, choice) == 120);
-    assert!(offset_of!(FlowValue, came_from) == 124);
+    assert!(offset_of!(FlowValue, created) == 104);
+    assert!(offset_of!(FlowValue, inside_ifindex) == 112);
+    assert!(offset_of!(FlowValue, choice) == 128);
+    assert!(offset_of!(FlowValue, came_from) == 132);
     assert!(offset_of!(Tuple, realm) == 37);
     assert!(offset_of!(ExitValue, realm) == 34);
     assert!(size_of::<ExitValue>() == 36);
-    assert!(size_of::<UplinkValue>() == 88);
+    assert!(size_of::<UplinkValue>() == 92);
     assert!(offset_of!(UplinkValue, ifindex) == 72);
     assert!(offset_of!(UplinkValue, tells) == 86);
     assert!(size_of::<SlotBank>() == 16 + SLOTS as usize);
-    assert!(size_of::<TrafficValue>() == 88);
-    assert!(size_of::<Settings>() == (CLASSES * FAMILIES) as usize + 8);
+    assert!(size_of::<TrafficValue>() == 104);
+    assert!(size_of::<Settings>() == (CLASSES * FAMILIES) as usize + 24);
+    assert!(size_of::<WayValue>() == 20);
+    assert!(size_of::<PathValue>() == 8 + MAX_UPLINKS as usize * 20);
+    assert!(size_of::<OutlookValue>() == 28);
+    assert!(size_of::<RaceValue>() == 144 + 16 + MAX_UPLINKS as usize * 3);
     assert!(size_of::<FragmentKey>() == 40);
     assert!(size_of::<FragmentValue>() == 20);
     assert!(size_of::<WordsValue>() == 16 + LAST_WORDS as usize);
@@ -204,6 +261,9 @@ plain_old_data!(
     SlotBank,
     Settings,
     TrafficValue,
+    PathValue,
+    OutlookValue,
+    RaceValue,
     LanDevice,
     FragmentKey,
     FragmentValue,
@@ -243,7 +303,7 @@ impl SlotBank {
         count: 0,
         walk: WALK_ROUND_ROBIN,
         sticky: 0,
-        unused: 0,
+        racers: 0,
         slot: [0; SLOTS as usize],
     };
 }

@@ -9,8 +9,8 @@ use aya::Pod;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 
 use crate::layout::{
-    Address, FlowValue, FragmentKey, FragmentValue, LanDevice, LastWordsValue, Meta, Settings,
-    SlotBank, TrafficValue, Tuple, UplinkValue, WordsValue,
+    Address, FlowValue, FragmentKey, FragmentValue, LanDevice, LastWordsValue, Meta, OutlookValue,
+    PathValue, RaceValue, Settings, SlotBank, TrafficValue, Tuple, UplinkValue, WordsValue,
 };
 use crate::names::NameValue;
 use crate::pins::Pins;
@@ -18,9 +18,9 @@ use crate::rules::table::RuleBank;
 use crate::sticky::StickyTable;
 use crate::{Error, MapMemory};
 
-/// The maps that are pinned, by name: every one of the object but `bench` and `subjects`, in which the
-/// programs only work. So what is on them is no part of the layout, and each build has its own.
-pub(crate) const MAPS: [&str; 28] = [
+/// The maps that are pinned, by name: every one of the object but `bench`, `blank_path` and `subjects`, in
+/// which the programs only work. So what is on them is no part of the layout, and each build has its own.
+pub(crate) const MAPS: [&str; 32] = [
     "allowances",
     "client_macs",
     "embryos",
@@ -35,8 +35,12 @@ pub(crate) const MAPS: [&str; 28] = [
     "meta",
     "names",
     "notices",
+    "outlooks",
     "own_addresses",
+    "paths",
     "questions",
+    "race_budget",
+    "races",
     "reasons",
     "rules",
     "rules_active",
@@ -75,6 +79,11 @@ pub(crate) struct Tables {
     pub fragments: HashMap<MapData, FragmentKey, FragmentValue>,
     pub last_words: HashMap<MapData, Tuple, LastWordsValue>,
     pub questions: HashMap<MapData, Tuple, WordsValue>,
+    pub races: HashMap<MapData, Tuple, RaceValue>,
+    pub races_data: MapData,
+    pub paths: HashMap<MapData, Address, PathValue>,
+    pub paths_data: MapData,
+    pub outlooks: Array<MapData, OutlookValue>,
 }
 
 /// A forward table and its reverse.
@@ -139,6 +148,11 @@ impl Tables {
             fragments: typed(pins, "fragments")?,
             last_words: typed(pins, "last_words")?,
             questions: typed(pins, "questions")?,
+            races: typed(pins, "races")?,
+            races_data: data(pins, "races")?,
+            paths: typed(pins, "paths")?,
+            paths_data: data(pins, "paths")?,
+            outlooks: typed(pins, "outlooks")?,
         })
     }
 }

@@ -127,6 +127,9 @@ pub struct UplinkEntry {
     /// is answered with a reset. For an uplink that is dead; without effect while no other takes
     /// flows of the family.
     pub tells: bool,
+    /// Number of what its paths have been since it last changed; what was remembered under another
+    /// one counts no more.
+    pub epoch: u32,
 }
 
 /// How one IP version leaves through an uplink.
@@ -160,6 +163,11 @@ pub enum Walk {
     HashSource,
     /// `slot[hash of inner and remote address]`: a client keeps its uplink per destination.
     HashPair,
+    /// The racer whose SYN/ACK returns first, or whose remembered RTT is the shortest; round robin
+    /// for what is neither raced nor remembered.
+    Race,
+    /// The racer by which a transfer is predicted to be over first; else as `Race`.
+    Fastest,
 }
 
 /// Why a flow is where it is.
@@ -184,6 +192,12 @@ pub enum Choice {
     Moved,
     /// A better uplink has come back.
     Failback,
+    /// Its SYN went out by several uplinks, and was answered here first.
+    Raced,
+    /// The uplink with the shortest remembered round trip to its destination.
+    Remembered,
+    /// The uplink by which a transfer is predicted to be over first.
+    Predicted,
 }
 
 /// Number of a class of traffic, `0..64`, each with slot tables of its own. 0 is the default: what
@@ -308,6 +322,11 @@ pub struct UplinkCounters {
     pub rtt_us_sum: u64,
     /// Handshakes measured: those whose SYN was sent once.
     pub rtt_samples: u64,
+    /// TCP segments with data, in both directions.
+    pub data_packets: u64,
+    /// Of these, what tells of a loss: repeats from inside, and gaps before segments from outside.
+    /// Where a link reorders, it looks worse than it is.
+    pub lost: u64,
 }
 
 /// Kernel memory held by one map.

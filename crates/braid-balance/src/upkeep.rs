@@ -1,6 +1,6 @@
 //! The flow table's upkeep: idle times, halves of pairs, and the list of flows.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,14 @@ use braid_core::UplinkId;
 use crate::layout::{FlowValue, Tuple, socket_address};
 use crate::shared::{
     CHOICE_FAILBACK, CHOICE_HASH_PAIR, CHOICE_HASH_SOURCE, CHOICE_MIDSTREAM, CHOICE_MOVED,
-    CHOICE_NEXT_USABLE, CHOICE_ONLY, CHOICE_STICKY, FLOW_FAST, QUIC_PORT, STATE_ANSWERED,
-    STATE_CLOSING, STATE_ESTABLISHED, STATE_FIN_WAIT, STATE_NEW,
+    CHOICE_NEXT_USABLE, CHOICE_ONLY, CHOICE_PREDICTED, CHOICE_RACED, CHOICE_REMEMBERED,
+    CHOICE_STICKY, FLOW_FAST, QUIC_PORT, STATE_ANSWERED, STATE_CLOSING, STATE_ESTABLISHED,
+    STATE_FIN_WAIT, STATE_NEW,
 };
 use crate::tables::{Pair, Tables, gone, refused};
 use crate::{
     Choice, ClassId, Error, Flow, FlowState, KernelTime, Protocol, SweepReport, Traffic, batch,
+    races,
 };
 
 /// Established TCP: RFC 5382 REQ-5, "established connection idle-timeout … MUST NOT be less than
@@ -97,6 +99,9 @@ fn choice_of(value: u8) -> Choice {
         CHOICE_ONLY => Choice::Only,
         CHOICE_MOVED => Choice::Moved,
         CHOICE_FAILBACK => Choice::Failback,
+        CHOICE_RACED => Choice::Raced,
+        CHOICE_REMEMBERED => Choice::Remembered,
+        CHOICE_PREDICTED => Choice::Predicted,
         _ => Choice::NextSlot,
     }
 }
@@ -144,9 +149,12 @@ pub(crate) fn sweep(tables: &mut Tables, now: KernelTime) -> Result<SweepReport,
     let mut report = SweepReport::default();
     let room = tables.kept.max_entries()? as usize;
     let embryos = &mut tables.embryos;
-    report.established = sweep_pair(&mut tables.kept, Some(embryos), now, room, &mut report)?;
+    let runners = races::sweep(&mut tables.races, &tables.races_data, now)?;
+    let none = HashSet::new();
+    let kept = &mut tables.kept;
+    report.established = sweep_pair(kept, Some(embryos), &none, now, room, &mut report)?;
     // The kernel evicts embryos by itself, so their table is never pressed.
-    report.embryos = sweep_pair(embryos, None, now, usize::MAX, &mut report)?;
+    report.embryos = sweep_pair(embryos, None, &runners, now, usize::MAX, &mut report)?;
     report.took = started.elapsed();
     Ok(report)
 }
@@ -157,9 +165,12 @@ pub(crate) fn sweep(tables: &mut Tables, now: KernelTime) -> Result<SweepReport,
 ///
 /// A kept flow gets a lost reverse entry back, from an embryo if need be. Embryos do not: their
 /// table would evict a live one for it, and the next packet from inside does it as well.
+///
+/// Outer ends that races hold (`runners`, by connection and port) need no flow of their own.
 fn sweep_pair(
     pair: &mut Pair,
     mut embryos: Option<&mut Pair>,
+    runners: &HashSet<(Tuple, [u8; 2])>,
     now: KernelTime,
     room: usize,
     report: &mut SweepReport,
@@ -190,7 +201,8 @@ fn sweep_pair(
         let whole = forward
             .get(owner)
             .is_some_and(|value| owner.reverse(value) == *key);
-        if !whole && !owned(pair, key, owner)? {
+        let races = runners.contains(&(*owner, key.near_port));
+        if !whole && !races && !owned(pair, key, owner)? {
             gone("removing a flow", pair.reverse.remove(key))?;
             report.repaired += 1;
         }

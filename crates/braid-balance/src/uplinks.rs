@@ -138,6 +138,7 @@ fn value(uplink: &UplinkEntry) -> UplinkValue {
         accepts_new: uplink.accepts_new.into(),
         tells: u8::from(uplink.tells).wrapping_neg(),
         others: 0,
+        epoch: uplink.epoch,
     }
 }
 

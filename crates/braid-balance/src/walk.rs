@@ -11,7 +11,7 @@ impl Walk {
     #[must_use]
     pub fn slot(self, inner: IpAddr, remote: IpAddr, slots: usize) -> Option<usize> {
         let hash = match self {
-            Self::RoundRobin => return None,
+            Self::RoundRobin | Self::Race | Self::Fastest => return None,
             Self::HashSource => hash_address(0, inner),
             Self::HashPair => hash_address(hash_address(0, inner), remote),
         };

@@ -198,6 +198,10 @@ pub async fn serve(
             get(|State(desk): State<Desk>| async move { desk.ask(Engine::flows).await }),
         )
         .route(
+            "/v1/paths",
+            get(|State(desk): State<Desk>| async move { desk.ask(Engine::paths).await }),
+        )
+        .route(
             "/v1/config",
             get(|State(desk): State<Desk>| async move {
                 desk.ask(|engine| Ok(engine.settings.config.clone())).await

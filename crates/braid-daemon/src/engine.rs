@@ -14,6 +14,7 @@ mod apply;
 mod asked;
 mod leaving;
 mod noticing;
+mod racing;
 mod remembering;
 mod returning;
 mod start;
@@ -39,6 +40,7 @@ use crate::events::{Event, EventKind, Events};
 use crate::failure::Failure;
 use crate::health::Trouble;
 use crate::names::Names;
+use crate::outlooks::Outlooks;
 use crate::picture::Picture;
 use crate::plumbing::{Divert, Plumbing};
 use crate::report::UpReport;
@@ -85,6 +87,8 @@ pub struct Engine {
     pub(crate) runs: Runs,
     /// What remote addresses are called.
     pub(crate) names: Names,
+    /// What is expected of the uplinks.
+    pub(crate) outlooks: Outlooks,
 }
 
 /// A successful start.

@@ -56,6 +56,8 @@ impl Collector for Scrape {
             count(&mut family, &[("reason", reason.as_str())], *packets)?;
         }
 
+        self.races(&mut encoder)?;
+
         let gauges: [(&str, &str, Option<&Unit>, f64); 5] = [
             (
                 "flows_established",
@@ -185,11 +187,62 @@ impl Scrape {
                 }
             }
         }
-        let (name, help) = ("uplink_flows_opened", "Flows put on it");
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for uplink in &self.status.uplinks {
-            let labels = [("uplink", uplink.name.as_str())];
-            count(&mut family, &labels, uplink.flows_opened)?;
+        type One = fn(&UplinkReport) -> u64;
+        let counts: [(&str, &str, One); 3] = [
+            ("uplink_flows_opened", "Flows put on it", |uplink| {
+                uplink.flows_opened
+            }),
+            (
+                "uplink_data_packets",
+                "TCP packets with data seen on it, in both directions",
+                |uplink| uplink.data_packets,
+            ),
+            (
+                "uplink_lost_packets",
+                "Of those, what tells of a loss: repeats from inside, gaps from outside",
+                |uplink| uplink.lost_packets,
+            ),
+        ];
+        for (name, help, of) in counts {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for uplink in &self.status.uplinks {
+                let labels = [("uplink", uplink.name.as_str())];
+                count(&mut family, &labels, of(uplink))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What races did, and what they cost: sums of the datapath's reasons.
+    fn races(&self, encoder: &mut DescriptorEncoder) -> Result<(), fmt::Error> {
+        let races: [(&str, &str, &[&str]); 4] = [
+            (
+                "race_connections",
+                "Connections whose SYN went out by several uplinks",
+                &["race_begun"],
+            ),
+            (
+                "race_extra_packets",
+                "Copies of SYNs, and resets for answers that came too late",
+                &["race_copy", "race_lost"],
+            ),
+            (
+                "race_over_rate",
+                "Connections that were not raced because there were enough races",
+                &["race_over_rate"],
+            ),
+            (
+                "race_by_memory",
+                "Flows that went by what is remembered of their destination",
+                &["path_remembered", "path_predicted"],
+            ),
+        ];
+        for (name, help, reasons) in races {
+            let seen = reasons
+                .iter()
+                .filter_map(|name| self.status.reasons.get(*name));
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            family.encode_counter::<NoLabelSet, _, u64>(&seen.sum::<u64>(), None)?;
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! What the API answers and `--json` prints: one set of types for both, described by a schema.
 
 mod explain;
+mod path;
 mod run;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use crate::failure::Failure;
 pub use explain::{
     Candidate, ExplainQuestion, ExplainReport, ExplainsReport, Outcome, Stage, Step,
 };
+pub use path::{PathReport, PathsReport, WayReport};
 pub use run::{RunRequest, RunsReport};
 
 /// Answer to `GET /v1/uplinks`.
@@ -67,6 +69,11 @@ pub struct UplinkReport {
     pub rx_packets: u64,
     /// Flows put on it.
     pub flows_opened: u64,
+    /// TCP packets with data that were seen on it, in both directions.
+    pub data_packets: u64,
+    /// Of those, what tells of a loss: repeats from inside, gaps from outside. An uplink that reorders
+    /// looks worse than it is.
+    pub lost_packets: u64,
     /// Why it is used, or why not: the evidence.
     pub why: String,
 }
@@ -290,6 +297,8 @@ struct Api {
     uplinks: UplinksReport,
     #[schemars(rename = "GET /v1/flows")]
     flows: FlowsReport,
+    #[schemars(rename = "GET /v1/paths")]
+    paths: PathsReport,
     #[schemars(rename = "GET /v1/events")]
     events: EventsReport,
     #[schemars(rename = "query of GET /v1/explain")]

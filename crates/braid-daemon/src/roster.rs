@@ -16,6 +16,7 @@
 //! - An uplink that nothing gets through takes no new flows, unless there is no better one for that
 //!   family of addresses: then the judgement may be wrong, and nothing is lost by trying.
 
+mod epoch;
 mod member;
 #[cfg(test)]
 mod tests;
@@ -132,6 +133,7 @@ impl Roster {
             changes.extend(self.note(uplink, settings));
         }
         self.remember_indices();
+        self.count_failures();
         changes
     }
 
@@ -210,6 +212,7 @@ impl Roster {
             cut: false,
             present: true,
             look: None,
+            worked: [false; 2],
         });
         Some(Change::Taken(name))
     }
@@ -231,6 +234,7 @@ impl Roster {
             index,
             device: device.to_owned(),
             ifindex: 0,
+            failures: 0,
         });
         Some(UplinkId(index))
     }
@@ -240,6 +244,7 @@ impl Roster {
         for member in &mut self.members {
             member.look = look(member.id);
         }
+        self.count_failures();
     }
 
     /// The uplink of a number.
@@ -290,6 +295,7 @@ impl Roster {
             ports: member.ports.clone(),
             accepts_new: FAMILIES.iter().any(|family| self.carries(member, *family)),
             tells: tells(member),
+            epoch: self.epoch(member),
         };
         let present = self.members.iter().filter(|member| member.present);
         present.map(entry).collect()
@@ -326,6 +332,7 @@ impl Roster {
                 v6: carries(Family::V6),
                 tier: settings.tier(&member.uplink.name),
                 weight: member.weight,
+                metered: settings.metered(&member.uplink.name),
                 load: load(member),
             }
         };

@@ -73,6 +73,12 @@ impl RunDir {
         self.0.join("runs.json")
     }
 
+    /// What was learnt of the ways to destinations, between two instances; see [`crate::ways`].
+    #[must_use]
+    pub fn ways(&self) -> PathBuf {
+        self.0.join("ways.json")
+    }
+
     /// A state file that could not be read, kept for whoever wants to know what happened.
     #[must_use]
     pub fn broken_state(&self) -> PathBuf {
@@ -188,6 +194,7 @@ impl RunDir {
             self.events().with_extension("jsonl.old"),
             self.runs(),
             self.runs().with_extension("json.new"),
+            self.ways(),
             self.lock_file(),
         ] {
             match fs::remove_file(&file) {

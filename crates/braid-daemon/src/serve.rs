@@ -25,6 +25,7 @@ use crate::settings::{Origin, Settings};
 use crate::state::Earlier;
 use crate::supervisor::Supervisor;
 use crate::teardown;
+use crate::ways::Keepsake;
 
 /// Least time between two sweeps of the flow table. Idle times are minutes; closed TCP flows free
 /// their ports a few seconds late at worst, and a reused port needs no sweep.
@@ -117,7 +118,9 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
     let outcome = match asked_down {
         Some(answer) => {
             let state = following.engine.state().clone();
+            let keepsake = following.engine.keepsake();
             let outcome = teardown::undo(&run_dir, Earlier::State(state)).await;
+            leave(keepsake, &run_dir);
             tracing::info!("down");
             let result = outcome.as_ref().map(|_| ()).map_err(Failure::clone);
             // Whoever hears that it is down may start another one at once.
@@ -137,6 +140,14 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
     drop(end);
     farewell(service).await;
     outcome
+}
+
+/// Leaves to the next instance what this one has learnt. Nothing is lost that cannot be learnt again.
+fn leave(keepsake: Result<Option<Keepsake>, Failure>, run_dir: &RunDir) {
+    let left = keepsake.and_then(|kept| kept.map_or(Ok(()), |kept| kept.leave(run_dir)));
+    if let Err(failure) = left {
+        tracing::warn!(%failure, "what was learnt of the ways is lost");
+    }
 }
 
 async fn begin(

@@ -69,6 +69,11 @@ pub struct Settings {
     pub passing: Vec<RuleConfig>,
 }
 
+/// Whether weights decide under a policy of the file's, and not only where nothing better is known.
+fn asks_for_weights(policy: Policy) -> bool {
+    policy.uses_weights() && policy != Policy::default()
+}
+
 impl Settings {
     /// Joins the two. The command line wins; a weight there asks for weighted round robin if the
     /// file says nothing that uses weights.
@@ -83,7 +88,7 @@ impl Settings {
                 return Err(failure.fix("say --policy wrr, or leave the weights out"));
             }
             Some(policy) => policy,
-            None if weighted && !config.policy.uses_weights() => Policy::Wrr,
+            None if weighted && !asks_for_weights(config.policy) => Policy::Wrr,
             None => config.policy,
         };
         let mut weights = configured_weights(&config);
@@ -121,6 +126,12 @@ impl Settings {
     #[must_use]
     pub fn tier(&self, name: &str) -> u8 {
         self.uplink(name).map_or(FIRST_TIER, |uplink| uplink.tier)
+    }
+
+    /// Whether traffic on an uplink costs money.
+    #[must_use]
+    pub fn metered(&self, name: &str) -> bool {
+        self.uplink(name).is_some_and(|uplink| uplink.metered)
     }
 
     /// What an uplink can carry, if the file says so.

@@ -36,6 +36,9 @@ pub struct Remembered {
     /// it does not exist.
     #[serde(default)]
     pub ifindex: u32,
+    /// How often it has failed: what was learnt of the ways by it before counts no more.
+    #[serde(default)]
+    pub failures: u32,
 }
 
 /// What an earlier daemon left in the run directory.
@@ -170,7 +173,11 @@ impl State {
     }
 }
 
-fn boot() -> Result<String, Failure> {
+/// The id of this boot.
+///
+/// # Errors
+/// `/proc` is not to be had.
+pub(crate) fn boot() -> Result<String, Failure> {
     let path = "/proc/sys/kernel/random/boot_id";
     let text = fs::read_to_string(path);
     text.map(|id| id.trim().to_owned())
@@ -191,6 +198,7 @@ mod tests {
             index: 3,
             device: "wwan0".into(),
             ifindex: 9,
+            failures: 2,
         });
         state.store(&run_dir).unwrap();
         let loaded = State::load(&run_dir).unwrap();
@@ -255,6 +263,7 @@ mod tests {
             index: 3,
             device: device.into(),
             ifindex: 0,
+            failures: 0,
         };
         twice.uplinks = vec![same("a"), same("b")];
         assert!(refused(&twice));

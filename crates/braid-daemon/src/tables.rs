@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use braid_balance::{ClassEntry, ClassId, RuleEntry, UplinkEntry};
+use braid_balance::{ClassEntry, ClassId, RaceSettings, RuleEntry, UplinkEntry};
 use braid_core::UplinkId;
 
 /// Everything that decides where a new flow goes.
@@ -14,6 +14,8 @@ pub(crate) struct Tables {
     pub classes: Vec<ClassEntry>,
     /// Which flows are of which class; the first that matches decides.
     pub rules: Vec<RuleEntry>,
+    /// When flows are raced.
+    pub race: RaceSettings,
 }
 
 impl Tables {
@@ -88,6 +90,14 @@ impl Tables {
 mod tests {
     use super::*;
     use braid_balance::{Exit, Layer, Walk};
+    use std::time::Duration;
+
+    const RACE: RaceSettings = RaceSettings {
+        memory: Duration::from_secs(120),
+        again: 16,
+        per_prefix: 8,
+        total: 200,
+    };
 
     fn entry(id: u8, ifindex: u32, accepts_new: bool) -> UplinkEntry {
         UplinkEntry {
@@ -100,6 +110,7 @@ mod tests {
             ports: 16384..=32767,
             accepts_new,
             tells: false,
+            epoch: 0,
         }
     }
 
@@ -108,6 +119,7 @@ mod tests {
             uplinks,
             classes: vec![class(0, slots)],
             rules: vec![],
+            race: RACE,
         }
     }
 
@@ -118,6 +130,7 @@ mod tests {
             sticky: None,
             v4: slots.iter().copied().map(UplinkId).collect(),
             v6: Vec::new(),
+            racers: Vec::new(),
         }
     }
 
@@ -127,6 +140,7 @@ mod tests {
             uplinks: vec![],
             classes,
             rules: vec![],
+            race: RACE,
         };
         let before = with(vec![class(0, &[1]), class(1, &[1])]);
         let after = with(vec![class(0, &[2]), class(2, &[2])]);

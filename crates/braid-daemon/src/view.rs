@@ -1,6 +1,7 @@
 //! From the engine's own terms to what the API answers.
 
 mod explain;
+mod path;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -67,6 +68,8 @@ impl Engine {
             tx_packets: counters.tx.packets,
             rx_packets: counters.rx.packets,
             flows_opened: counters.flows_opened,
+            data_packets: counters.data_packets,
+            lost_packets: counters.lost,
             why,
         }
     }
@@ -285,6 +288,9 @@ fn why(choice: Choice) -> &'static str {
         Choice::Only => "its rule names this uplink",
         Choice::Moved => "moved, its uplink had died",
         Choice::Failback => "moved back to a better uplink",
+        Choice::Raced => "won the race",
+        Choice::Remembered => "shortest remembered round trip",
+        Choice::Predicted => "shortest predicted transfer",
     }
 }
 

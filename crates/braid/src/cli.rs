@@ -30,8 +30,8 @@ pub enum Command {
     /// Start: new flows leave over all uplinks from now on
     ///
     /// Without a configuration every device that a default route leaves through is an uplink, and
-    /// all get the same share. Returns when the daemon is at work. A daemon that was killed is
-    /// replaced without a lost packet.
+    /// each new flow goes where a transfer is expected to be over first. Returns when the daemon is
+    /// at work. A daemon that was killed is replaced without a lost packet.
     Up(UpArgs),
     /// End, and leave the machine as it was found; also after a crash
     Down(Output),
@@ -51,6 +51,11 @@ pub enum Command {
     Uplinks(Output),
     /// Show every flow and the uplink that carries it
     Flows(FlowsArgs),
+    /// Show what is remembered of the ways to destinations
+    ///
+    /// A network (a /24 of IPv4, a /48 of IPv6) and an uplink a line, those first that were asked for
+    /// last. COUNTS says whether it decides about new flows under policy race or fastest.
+    Paths(Output),
     /// Show why a flow went where it is, or where a new one would go
     ///
     /// DESTINATION is an address or a name, with or without a port. Flows at work that it describes
@@ -150,6 +155,12 @@ pub enum PolicyName {
     HashSource,
     /// A pair of source and destination addresses keeps its uplink
     HashPair,
+    /// Each new flow takes the next uplink, in proportion to what each has left
+    LeastLoaded,
+    /// Each new connection takes the uplink that its destination answers first by
+    Race,
+    /// Each new connection takes the uplink that promises the fastest transfer
+    Fastest,
 }
 
 impl From<PolicyName> for Policy {
@@ -159,6 +170,9 @@ impl From<PolicyName> for Policy {
             PolicyName::Wrr => Policy::Wrr,
             PolicyName::HashSource => Policy::HashSource,
             PolicyName::HashPair => Policy::HashPair,
+            PolicyName::LeastLoaded => Policy::LeastLoaded,
+            PolicyName::Race => Policy::Race,
+            PolicyName::Fastest => Policy::Fastest,
         }
     }
 }

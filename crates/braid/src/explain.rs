@@ -11,7 +11,7 @@ use crate::cli::ExplainArgs;
 use crate::destination::{Destination, Host};
 use crate::table::{Side, Table};
 use crate::terminal::{Tint, answer_either, tinted};
-use crate::{Stop, client, runtime, show};
+use crate::{Stop, client, paths, runtime, show};
 
 /// Asks about every address that the destination has.
 pub fn explain(run_dir: &RunDir, arguments: &ExplainArgs) -> Result<(), Stop> {
@@ -93,10 +93,14 @@ fn one(report: &ExplainReport, paint: Paint) -> String {
         for candidate in &report.candidates {
             table.row(vec![
                 candidate.uplink.as_str().into(),
-                show::percent(candidate.share).into(),
+                show::share(candidate.share).into(),
             ]);
         }
         text.push_str(&table.render(paint));
+    }
+    if let Some(path) = &report.path {
+        text.push_str(&format!("# what is remembered of {}:\n", path.network));
+        text.push_str(&paths::ways(&path.ways, paint));
     }
     match report.flows.len() {
         0 => text.push_str("# no such flow now\n"),
@@ -117,6 +121,10 @@ fn verdict(report: &ExplainReport, paint: Paint) -> String {
             "takes one of the uplinks below, by its turn".into(),
             Tint::Good,
         ),
+        Outcome::Raced => (
+            "goes out by the uplinks below, and takes the one whose answer comes first".into(),
+            Tint::Good,
+        ),
         Outcome::Untouched => (
             "is not touched: it leaves by the machine's routes".into(),
             Tint::None,
@@ -135,6 +143,7 @@ fn stage(stage: Stage) -> &'static str {
         Stage::Rule => "rule",
         Stage::Policy => "policy",
         Stage::Sticky => "sticky",
+        Stage::Race => "race",
         Stage::Slot => "slot",
         Stage::Uplink => "uplink",
     }
@@ -143,7 +152,7 @@ fn stage(stage: Stage) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use braid_daemon::report::{Candidate, Step};
+    use braid_daemon::report::{Candidate, PathReport, Step, WayReport};
 
     #[test]
     fn a_question_survives_its_way() {
@@ -165,6 +174,55 @@ mod tests {
     }
 
     #[test]
+    fn what_is_remembered_comes_as_a_table() {
+        let way = WayReport {
+            uplink: "dsl".into(),
+            rtt_ms: Some(21.4),
+            age_ms: 3000,
+            packets: 0,
+            lost: 0,
+            predicted_ms: None,
+            counts: true,
+        };
+        let candidate = |uplink: &str| Candidate {
+            uplink: uplink.into(),
+            share: None,
+            why: "up".into(),
+        };
+        let report = ExplainsReport {
+            answers: vec![ExplainReport {
+                question: "tcp from this machine to 198.51.100.1:443".into(),
+                flows: vec![],
+                outcome: Outcome::Raced,
+                uplink: None,
+                candidates: vec![candidate("dsl"), candidate("lte")],
+                path: Some(PathReport {
+                    network: "198.51.100.0/24".into(),
+                    ways: vec![way],
+                }),
+                steps: vec![Step {
+                    stage: Stage::Race,
+                    text: "raced on dsl, lte".into(),
+                }],
+            }],
+        };
+        let expected = "\
+tcp from this machine to 198.51.100.1:443
+new flow: goes out by the uplinks below, and takes the one whose answer comes first
+STAGE  WHAT
+race   raced on dsl, lte
+UPLINK  SHARE %
+dsl           –
+lte           –
+# what is remembered of 198.51.100.0/24:
+UPLINK  RTT ms  AGE s  PACKETS  LOSS %  1 MB ms  COUNTS
+dsl       21.4    3.0        0       –        –  yes
+# no such flow now
+";
+        assert_eq!(text(&report, Paint::Plain), expected);
+    }
+
+    #[test]
     fn an_answer_says_what_and_why() {
         let step = |stage, text: &str| Step {
             stage,
@@ -179,15 +237,16 @@ mod tests {
                 candidates: vec![
                     Candidate {
                         uplink: "dsl".into(),
-                        share: 0.25,
+                        share: Some(0.25),
                         why: "up, rtt 21 ms".into(),
                     },
                     Candidate {
                         uplink: "lte".into(),
-                        share: 0.75,
+                        share: Some(0.75),
                         why: "up, rtt 52 ms".into(),
                     },
                 ],
+                path: None,
                 steps: vec![
                     step(Stage::Route, "no route of this machine's own wins"),
                     step(Stage::Rule, "no rule matches"),

@@ -11,6 +11,7 @@ mod events;
 mod explain;
 mod external;
 mod manual;
+mod paths;
 mod run;
 mod show;
 mod table;
@@ -110,6 +111,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Status(output) => status(&run_dir, output),
         Command::Uplinks(output) => uplinks(&run_dir, output),
         Command::Flows(arguments) => flows(&run_dir, &arguments),
+        Command::Paths(output) => paths::paths(&run_dir, output),
         Command::Explain(arguments) => explain::explain(&run_dir, &arguments),
         Command::Top { every } => top::top(&run_dir, Duration::from_secs_f64(every)),
         Command::Events(arguments) => events::events(&run_dir, &arguments),
@@ -144,6 +146,7 @@ fn wants_json(command: &Command) -> bool {
         | Command::Failback(output)
         | Command::Status(output)
         | Command::Uplinks(output)
+        | Command::Paths(output)
         | Command::Version(output)
         | Command::Doctor { output, .. }
         | Command::Config(ConfigCommand::Show { output, .. }) => output.json,

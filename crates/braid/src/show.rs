@@ -245,6 +245,11 @@ pub fn percent(fraction: f64) -> String {
     format!("{:.1}", fraction * 100.0)
 }
 
+/// A fraction in percent, where there is one.
+pub fn share(fraction: Option<f64>) -> String {
+    fraction.map_or_else(|| NOTHING.to_owned(), percent)
+}
+
 fn megabytes(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / 1e6)
 }
@@ -253,7 +258,8 @@ fn kilobytes(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / 1e3)
 }
 
-fn seconds(milliseconds: u64) -> String {
+/// Milliseconds as seconds.
+pub fn seconds(milliseconds: u64) -> String {
     format!("{:.1}", milliseconds as f64 / 1e3)
 }
 
@@ -286,6 +292,8 @@ mod tests {
             tx_packets: 900,
             rx_packets: 70_000,
             flows_opened: 42,
+            data_packets: 0,
+            lost_packets: 0,
             why: why.into(),
         }
     }

@@ -134,7 +134,7 @@ def network(uplinks: Sequence[UplinkSpec], *, lan_clients: int = 0) -> Iterator[
         host = stack.enter_context(namespace("gateway" if lan_clients else "host"))
         internet = stack.enter_context(_internet())
         made = {
-            spec.name: _uplink(stack, folder, host, internet, index, spec)
+            spec.name: attach(stack, folder, host, internet, index, spec)
             for index, spec in enumerate(uplinks, start=1)
         }
         clients = _lan(stack, host, lan_clients) if lan_clients else []
@@ -150,22 +150,29 @@ def _internet() -> Iterator[Namespace]:
         made.ip(
             *(f"address add 198.51.100.{number}/32 dev lo" for number in range(1, SERVERS + 1)),
             *(f"address add 2001:db8:ffff::{number}/128 dev lo nodad" for number in range(1, SERVERS + 1)),
-            *(f"address add {address}/32 dev lo" for address in RESOLVERS[4]),
-            *(f"address add {address}/128 dev lo nodad" for address in RESOLVERS[6]),
         )
+        add_resolvers(made)
         yield made
 
 
-def _uplink(
+def add_resolvers(place: Namespace) -> None:
+    """Give a namespace the public resolvers' addresses."""
+    place.ip(
+        *(f"address add {address}/32 dev lo" for address in RESOLVERS[4]),
+        *(f"address add {address}/128 dev lo nodad" for address in RESOLVERS[6]),
+    )
+
+
+def attach(
     stack: contextlib.ExitStack,
     folder: Path,
     host: Namespace,
-    internet: Namespace,
+    isp: Namespace,
     index: int,
     spec: UplinkSpec,
 ) -> Uplink:
-    """Make one uplink and give both its ends their addresses."""
-    uplink = Uplink(spec, index, End(host, spec.name), End(internet, f"isp-{spec.name}"[:15]))
+    """Make one uplink, from 1 by `index`, and give both its ends their addresses and the host its default routes."""
+    uplink = Uplink(spec, index, End(host, spec.name), End(isp, f"isp-{spec.name}"[:15]))
     if spec.layer == "l3":
         stack.enter_context(tunnel(uplink.near, uplink.far, scratch=folder))
     elif spec.line is not None:
@@ -184,7 +191,7 @@ def _uplink(
             f"address add {GATEWAY_LINK_LOCAL}/64 dev {far} nodad",
         ]
     host.ip(*at_host)
-    internet.ip(*at_isp)
+    isp.ip(*at_isp)
     _routes(host, "add", uplink)
     if 4 in spec.families and spec.layer == "l2":
         # As after DHCP, both ends know each other. Otherwise the first to ask for the gateway might be a packet with

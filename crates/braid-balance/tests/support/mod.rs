@@ -6,6 +6,8 @@ pub mod choose;
 pub mod frame;
 pub mod net;
 pub mod probe;
+pub mod race;
+pub mod race_twin;
 pub mod talk;
 pub mod tun;
 pub mod twin;

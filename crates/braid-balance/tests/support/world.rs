@@ -208,7 +208,7 @@ impl World {
         let map = Map::from_map_data(data).expect("a map");
         match size {
             40 => drain::<40>(map),
-            128 => drain::<128>(map),
+            144 => drain::<144>(map),
             other => panic!("{table}: values of {other} bytes"),
         }
     }
@@ -248,6 +248,7 @@ impl World {
                 ports: 16384..=32767,
                 accepts_new: true,
                 tells: false,
+                epoch: 0,
             }
         };
         vec![entry(0), entry(1)]
@@ -310,6 +311,7 @@ impl World {
             sticky: None,
             v4: slots.clone(),
             v6: slots,
+            racers: Vec::new(),
         };
         datapath.set_classes(&[class]).expect("slots");
     }

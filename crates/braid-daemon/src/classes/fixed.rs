@@ -27,6 +27,11 @@ pub(super) fn only(
         sticky: None,
         v4: slots(Family::V4, &common.v4),
         v6: slots(Family::V6, &common.v6),
+        // Where all go the common way they race as the others do.
+        racers: match (target, when_down) {
+            (None, WhenDown::Others) => common.racers.clone(),
+            _ => Vec::new(),
+        },
     }
 }
 
@@ -38,5 +43,6 @@ pub(super) fn blocked(id: ClassId) -> ClassEntry {
         sticky: None,
         v4: Vec::new(),
         v6: Vec::new(),
+        racers: Vec::new(),
     }
 }

@@ -28,6 +28,10 @@ const PEAK_MEMORY: Duration = Duration::from_secs(600);
 const RESERVE: f64 = 0.25;
 /// A capacity below which nothing is guessed, in bits per second.
 const LEAST_PEAK: f64 = 1e6;
+/// The least rate that tells what uplinks can carry, in bits per second. What is slower was most
+/// likely all that programs wanted: to take it for a capacity would have every uplink that somebody
+/// listens to the radio on look full.
+const TELLING_PEAK: f64 = 5e6;
 /// The part of all flows below which a later tier is not used: half a step of the tables, so that
 /// one that goes and one that comes are never the same flutter.
 const LEAST_HELP: f64 = 0.025;
@@ -43,6 +47,15 @@ pub struct Load {
     pub rx: Rate,
     /// What it can carry in its busier direction; `None`: not known.
     pub capacity: Option<Rate>,
+}
+
+/// What an uplink can carry, and what of that is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// What it can carry.
+    pub capacity: Rate,
+    /// What it has left.
+    pub spare: Rate,
 }
 
 /// The averaged loads of all uplinks.
@@ -167,6 +180,20 @@ impl Loads {
             .unwrap_or(self.peak.max(LEAST_PEAK));
         let used = known.map_or(0.0, |known| known.used);
         (capacity - used).max(0.0) + capacity * RESERVE
+    }
+
+    /// See [`Classes::room`](super::Classes::room).
+    pub fn room(&self, id: UplinkId) -> Option<Room> {
+        let known = self.known.get(&id);
+        let told = known.and_then(|known| known.capacity);
+        let seen = (self.peak >= TELLING_PEAK).then_some(self.peak);
+        let capacity = told.or(seen)?;
+        let used = known.map_or(0.0, |known| known.used);
+        let rate = |bits: f64| Rate::from_bits_per_sec(bits as u64);
+        Some(Room {
+            capacity: rate(capacity),
+            spare: rate((capacity - used).max(0.0)),
+        })
     }
 
     /// The part of all flows that each tier gets: each is filled up to its overflow before the next

@@ -11,6 +11,8 @@
 //!   cheap ones cannot take.
 //! - A degraded uplink counts a quarter: it still works, and it would be worse to learn that all at
 //!   once.
+//! - Under `race` and `fastest` the slots are for flows that cannot be raced; who is raced is said
+//!   beside them, see `racers.rs`.
 //! - A table changes by the fewest slots, so that clients that stick stay put. Where shares follow
 //!   the measured load, they change only in steps that matter, and not too often; see
 //!   `shared.rs`.
@@ -18,6 +20,7 @@
 mod fixed;
 mod load;
 mod purpose;
+mod racers;
 mod shared;
 #[cfg(test)]
 mod tests;
@@ -30,7 +33,7 @@ use braid_balance::{ClassEntry, ClassId, Family, MAX_CLASSES, Walk};
 use braid_core::UplinkId;
 use braid_core::slots::SlotTable;
 
-pub use load::Load;
+pub use load::{Load, Room};
 pub use purpose::Purpose;
 
 use crate::config::{Action, Failback, Policy, RuleConfig};
@@ -61,11 +64,19 @@ pub struct Standing {
     pub tier: u8,
     /// Its relative share.
     pub weight: NonZeroU32,
+    /// Traffic on it costs money.
+    pub metered: bool,
     /// What it carries now; `None`: not measured yet.
     pub load: Option<Load>,
 }
 
 impl Standing {
+    /// Whether it takes new flows of a family.
+    #[must_use]
+    pub fn takes(&self, family: Family) -> bool {
+        self.up && self.has(family)
+    }
+
     fn has(&self, family: Family) -> bool {
         match family {
             Family::V4 => self.v4,
@@ -107,13 +118,22 @@ impl Classes {
     #[must_use]
     pub fn follows_load(settings: &Settings) -> bool {
         let config = &settings.config;
-        let least_loaded = |rule: &RuleConfig| rule.action == Action::Policy(Policy::LeastLoaded);
-        config.policy == Policy::LeastLoaded
-            || settings.rules().any(least_loaded)
+        let follows = |policy| matches!(policy, Policy::LeastLoaded | Policy::Fastest);
+        let asks = |rule: &RuleConfig| matches!(rule.action, Action::Policy(p) if follows(p));
+        follows(config.policy)
+            || settings.rules().any(asks)
             || config
                 .uplinks
                 .iter()
                 .any(|uplink| uplink.overflow.is_some())
+    }
+
+    /// What an uplink can carry, and what it has left of that, as far as known: what is configured,
+    /// or the fastest rate that any uplink was seen to carry lately; `None` while that is so little
+    /// that it says nothing.
+    #[must_use]
+    pub fn room(&self, id: UplinkId) -> Option<Room> {
+        self.loads.room(id)
     }
 
     /// What the datapath's classes are to be from now on. Cheap, and the same as before when
@@ -268,14 +288,13 @@ impl Classes {
             Some(Purpose::Share { policy, sticky }) => (*policy, *sticky),
             _ => (settings.config.policy, settings.config.sticky),
         };
+        let mut raced = Vec::new();
         let mut slots = |family| {
-            let up = || standings.iter().filter(|s| s.up && s.has(family));
-            let mut able: Vec<&Standing> = up().filter(|s| !self.fallen.contains(&s.id)).collect();
-            if able.is_empty() {
-                // Who waits is better than nobody.
-                able = up().collect();
-            }
-            self.family(now, (id, family), policy, settings, &able)
+            let able = self.able(family, standings);
+            let slots = self.family(now, (id, family), policy, settings, &able);
+            let metered = settings.config.race.metered;
+            raced.push((family, racers::of_family(policy, metered, &able, &slots)));
+            slots
         };
         let (v4, v6) = (slots(Family::V4), slots(Family::V6));
         ClassEntry {
@@ -284,6 +303,18 @@ impl Classes {
             sticky: sticky.time(),
             v4,
             v6,
+            racers: racers::of_class(&raced, standings),
+        }
+    }
+
+    /// Who may take flows of a family.
+    fn able<'a>(&self, family: Family, standings: &'a [Standing]) -> Vec<&'a Standing> {
+        let up = || standings.iter().filter(|s| s.up && s.has(family));
+        let able: Vec<&Standing> = up().filter(|s| !self.fallen.contains(&s.id)).collect();
+        match able.is_empty() {
+            // Who waits is better than nobody.
+            true => up().collect(),
+            false => able,
         }
     }
 
@@ -319,6 +350,8 @@ impl Classes {
 pub fn walk(policy: Policy) -> Walk {
     match policy {
         Policy::Rr | Policy::Wrr | Policy::LeastLoaded => Walk::RoundRobin,
+        Policy::Race => Walk::Race,
+        Policy::Fastest => Walk::Fastest,
         Policy::HashSource => Walk::HashSource,
         Policy::HashPair => Walk::HashPair,
     }

@@ -1,6 +1,7 @@
 //! Which uplinks share which flows.
 
 mod load;
+mod race;
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
@@ -15,7 +16,13 @@ use crate::config::Config;
 use crate::settings::{Overrides, Settings};
 
 fn settings(text: &str) -> Settings {
-    let config = Config::parse("test", text).unwrap();
+    // By turns, if a test does not say how: that is the simplest to count.
+    let unsaid = if text.contains("policy") {
+        ""
+    } else {
+        "policy = 'rr'\n"
+    };
+    let config = Config::parse("test", &format!("{unsaid}{text}")).unwrap();
     Settings::new(config, &Overrides::default()).unwrap()
 }
 
@@ -30,6 +37,7 @@ fn standing(id: u8, name: &str) -> Standing {
         v6: true,
         tier: 1,
         weight: NonZeroU32::MIN,
+        metered: false,
         load: None,
     }
 }

@@ -16,6 +16,7 @@ mod matcher;
 mod name_servers;
 mod policy;
 mod problem;
+mod race;
 mod read;
 mod rule;
 mod sticky;
@@ -37,6 +38,7 @@ pub use matcher::{IpVersion, Mac, PortRange, Prefix, UidRange};
 pub use name_servers::{NameServer, NameServers};
 pub use policy::{Failback, Policy};
 pub use problem::{ConfigError, Paint, Problem, Warnings};
+pub use race::RaceConfig;
 pub use rule::{Action, CgroupPath, RuleConfig, WhenDown};
 pub use sticky::Sticky;
 pub use target::{HttpTarget, Target};
@@ -68,6 +70,9 @@ pub struct Config {
     /// How uplinks are watched.
     #[serde(default)]
     pub liveness: LivenessConfig,
+    /// How connections are raced, under the policies `race` and `fastest`.
+    #[serde(default)]
+    pub race: RaceConfig,
     /// Which flows are not for the common policy. The first rule that matches decides.
     #[serde(default, rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<RuleConfig>,

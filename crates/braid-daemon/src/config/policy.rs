@@ -24,7 +24,6 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
     /// Each new flow takes the next uplink, all alike.
-    #[default]
     Rr,
     /// Each new flow takes the next uplink, in proportion to the weights.
     Wrr,
@@ -34,16 +33,37 @@ pub enum Policy {
     HashPair,
     /// Each new flow takes the next uplink, in proportion to what each has left of its capacity.
     LeastLoaded,
+    /// A new TCP connection takes the uplink that its destination answers first by: its SYN goes out
+    /// on all, or what earlier ones found is remembered. Weights are for flows that cannot be raced.
+    Race,
+    /// As `race`, and the uplink by which a transfer would take the shortest time wins: by its round
+    /// trip, its loss and what it has left.
+    #[default]
+    Fastest,
 }
 
 impl Policy {
     /// The words a user may write, in the order of the documentation.
-    pub const NAMES: [&'static str; 5] = ["rr", "wrr", "hash-source", "hash-pair", "least-loaded"];
+    pub const NAMES: [&'static str; 7] = [
+        "rr",
+        "wrr",
+        "hash-source",
+        "hash-pair",
+        "least-loaded",
+        "race",
+        "fastest",
+    ];
 
     /// Whether weights mean anything under this policy.
     #[must_use]
     pub fn uses_weights(self) -> bool {
         self != Policy::Rr
+    }
+
+    /// Whether the destination's answer says which uplink a flow takes.
+    #[must_use]
+    pub fn races(self) -> bool {
+        matches!(self, Policy::Race | Policy::Fastest)
     }
 
     /// The word for it.
@@ -55,6 +75,8 @@ impl Policy {
             Policy::HashSource => "hash-source",
             Policy::HashPair => "hash-pair",
             Policy::LeastLoaded => "least-loaded",
+            Policy::Race => "race",
+            Policy::Fastest => "fastest",
         }
     }
 }
@@ -75,6 +97,8 @@ impl FromStr for Policy {
             "hash-source" => Ok(Policy::HashSource),
             "hash-pair" => Ok(Policy::HashPair),
             "least-loaded" => Ok(Policy::LeastLoaded),
+            "race" => Ok(Policy::Race),
+            "fastest" => Ok(Policy::Fastest),
             _ => Err(format!(
                 "no policy {text:?}; there are {}",
                 Policy::NAMES.join(", ")

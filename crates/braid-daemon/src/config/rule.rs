@@ -111,9 +111,9 @@ pub enum Action {
 
 impl Action {
     /// Words that mean something here, so that no uplink can have them as its name.
-    pub const RESERVED: [&'static str; 7] = {
-        let [a, b, c, d, e] = Policy::NAMES;
-        [a, b, c, d, e, "none", "block"]
+    pub const RESERVED: [&'static str; 9] = {
+        let [a, b, c, d, e, f, g] = Policy::NAMES;
+        [a, b, c, d, e, f, g, "none", "block"]
     };
 }
 

@@ -47,7 +47,7 @@ pub struct UplinkConfig {
     /// Which uplinks go first: of those that are up, only the ones of the lowest tier take flows.
     #[serde(default = "first_tier")]
     pub tier: u8,
-    /// Traffic costs money: probe less.
+    /// Traffic costs money: probe less, and race only if `[race]` says so.
     #[serde(default)]
     pub metered: bool,
     /// The load, of its capacity, at which the next tier helps out; none: never.

@@ -6,6 +6,7 @@ use braid_balance::Attachments;
 use braid_uplink::{Snapshot, Uplink};
 
 use super::Engine;
+use super::racing::race_settings;
 use crate::classes::Standing;
 use crate::failure::Failure;
 use crate::plumbing::{Bypass, Desired, Divert, INNER_V4, INNER_V6};
@@ -36,6 +37,7 @@ impl Engine {
     pub(super) fn settle(&mut self) -> Result<(), Failure> {
         let tables = self.tables();
         self.set_tables(tables)?;
+        self.introduce_racers()?;
         let returned = self.working.returned(self.roster.working());
         self.come_back(&returned)
     }
@@ -60,6 +62,7 @@ impl Engine {
             uplinks: self.roster.entries(|member| self.tells(member)),
             classes,
             rules: self.rules.entries().to_vec(),
+            race: race_settings(&self.settings),
         }
     }
 
@@ -81,6 +84,9 @@ impl Engine {
         let applied = self.applied.as_ref();
         if applied == Some(&tables) {
             return Ok(());
+        }
+        if applied.is_none_or(|applied| applied.race != tables.race) {
+            self.datapath.set_race(tables.race)?;
         }
         self.datapath.set_uplinks(&tables.uplinks)?;
         match applied {

@@ -181,6 +181,7 @@ mod tests {
             sticky: None,
             v4: slots.iter().copied().map(UplinkId).collect(),
             v6: vec![],
+            racers: vec![],
         }
     }
 

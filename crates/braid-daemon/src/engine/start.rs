@@ -21,6 +21,7 @@ use crate::events::{EventKind, Events};
 use crate::failure::Failure;
 use crate::health::Trouble;
 use crate::names::Names;
+use crate::outlooks::Outlooks;
 use crate::picture::Picture;
 use crate::plumbing::{Plumbing, STEER_DEVICE};
 use crate::report::UpReport;
@@ -31,6 +32,7 @@ use crate::runs::Runs;
 use crate::settings::{Origin, Settings};
 use crate::state::{Earlier, Remembered, State};
 use crate::teardown;
+use crate::ways::Keepsake;
 
 impl Engine {
     /// Starts an instance, or takes over what an earlier daemon left at work. The caller holds the
@@ -154,6 +156,7 @@ impl Engine {
             starting: !kept,
             rules: RuleBook::default(),
             names: Names::new(&settings),
+            outlooks: Outlooks::default(),
             runs,
             settings,
             origin,
@@ -178,6 +181,11 @@ impl Engine {
         step("setting up routes");
         engine.reconcile(snapshot).await?;
         engine.starting = false;
+        match opened {
+            Opened::Fresh => engine.take_up_keepsake()?,
+            // The datapath itself remembers, and better.
+            _ => drop(Keepsake::take(&engine.run_dir.ways())),
+        }
         let text = match &opened {
             Opened::Fresh => "on a clean machine".to_owned(),
             Opened::Adopted => "took over what was at work".to_owned(),
@@ -229,6 +237,7 @@ fn numbers(devices: &[(UplinkId, u32)], snapshot: &Snapshot) -> Vec<Remembered> 
             index: id.0,
             device: link.name.clone(),
             ifindex: *ifindex,
+            failures: 0,
         })
     });
     known.collect()

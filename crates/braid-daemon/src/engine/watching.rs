@@ -151,10 +151,13 @@ impl Engine {
         let counters = self.datapath.uplink_counters()?;
         self.watching.note(now, &counters);
         self.attend()?;
-        if self.watching.measure(now, &counters) && Classes::follows_load(&self.settings) {
-            return self.follow_verdicts();
+        if !self.watching.measure(now, &counters) {
+            return Ok(());
         }
-        Ok(())
+        if Classes::follows_load(&self.settings) {
+            self.follow_verdicts()?;
+        }
+        self.tell_outlooks(now, &counters)
     }
 
     /// Takes note of how a probe fared, and acts on what follows from it.
@@ -207,6 +210,7 @@ impl Engine {
         // First the deed, then the word: the log may be slow.
         let outcome = self.follow_verdicts();
         changes.iter().for_each(|change| self.tell_verdict(change));
+        self.remember(&[]);
         outcome
     }
 

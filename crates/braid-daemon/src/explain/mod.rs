@@ -7,14 +7,16 @@
 //!
 //! [`RuleEntry::matches`]: braid_balance::RuleEntry::matches
 
+mod race;
 mod rule;
 #[cfg(test)]
 mod tests;
 
 use std::net::IpAddr;
 
-use braid_balance::{ClassEntry, ClassId, Family, KernelTime, Site, Sticky, Walk};
+use braid_balance::{ClassEntry, ClassId, Family, KernelTime, PathMemory, Site, Sticky, Walk};
 use braid_core::UplinkId;
+use braid_core::outlook::Line;
 use braid_core::units::duration;
 
 use crate::classes::{Classes, Purpose, Standing};
@@ -24,6 +26,8 @@ use crate::plumbing::{INNER_V4, INNER_V6};
 use crate::report::{Candidate, ExplainQuestion, Outcome, Stage, Step};
 use crate::rules::RuleBook;
 use crate::settings::Settings;
+use race::Decided;
+pub(crate) use race::{counts, predict};
 
 /// What the daemon knows.
 #[derive(Clone)]
@@ -38,6 +42,10 @@ pub struct World<'a> {
     pub classes: &'a Classes,
     /// Which client keeps to which uplink.
     pub sticky: &'a [Sticky],
+    /// What is remembered of the ways to the destination.
+    pub path: Option<&'a PathMemory>,
+    /// What the datapath goes by in its predictions for an uplink, if it was told anything.
+    pub line: &'a dyn Fn(UplinkId) -> Option<Line>,
     /// What addresses are called.
     pub names: &'a Names,
     /// How the uplinks stand.
@@ -92,6 +100,7 @@ pub fn explain(question: &ExplainQuestion, world: &World<'_>) -> Explanation {
     let asked = Asked {
         client: facts.source,
         dest: question.destination,
+        protocol: question.protocol,
         family: family_of(question.destination),
     };
     story.of_class(&asked, class)
@@ -116,6 +125,7 @@ fn family_of(address: IpAddr) -> Family {
 struct Asked {
     client: IpAddr,
     dest: IpAddr,
+    protocol: u8,
     family: Family,
 }
 
@@ -165,11 +175,19 @@ impl Story<'_, '_> {
                 Some(_) => self.end(Outcome::Blocked, None, Vec::new()),
             };
         }
-        let stuck = self.sticky(asked, entry);
-        let chosen = stuck.or_else(|| self.slot(asked, entry, slots));
+        let decided = match self.sticky(asked, entry) {
+            Some(stuck) => Decided::Chosen(stuck),
+            None => self.race(asked, entry),
+        };
+        let (chosen, racers) = match decided {
+            Decided::Chosen(id) => (Some(id), Vec::new()),
+            Decided::Raced(racers) => (None, racers),
+            Decided::BySlots => (self.slot(asked, entry, slots), Vec::new()),
+        };
         let candidates = match chosen {
-            Some(id) => vec![self.candidate(id, 1.0)],
-            None => self.sharers(slots),
+            Some(id) => vec![self.candidate(id, Some(1.0))],
+            None if racers.is_empty() => self.sharers(slots),
+            None => racers.iter().map(|id| self.candidate(*id, None)).collect(),
         };
         for candidate in &candidates {
             let text = format!("{}: {}", candidate.uplink, candidate.why);
@@ -178,7 +196,8 @@ impl Story<'_, '_> {
         self.absent(asked.family);
         match chosen {
             Some(id) => self.end(Outcome::Uplink, Some(id), candidates),
-            None => self.end(Outcome::Shared, None, candidates),
+            None if racers.is_empty() => self.end(Outcome::Shared, None, candidates),
+            None => self.end(Outcome::Raced, None, candidates),
         }
     }
 
@@ -186,10 +205,16 @@ impl Story<'_, '_> {
     fn policy(&mut self, purpose: Option<&Purpose>, slots: &[UplinkId], family: Family) {
         let text = match purpose {
             None => "the common policy".to_owned(),
-            Some(Purpose::Share { policy, sticky }) => match sticky.time() {
-                None => format!("shared out by {policy}"),
-                Some(_) => format!("shared out by {policy}, a client keeps to a site for {sticky}"),
-            },
+            Some(Purpose::Share { policy, sticky }) => {
+                let how = match policy.races() {
+                    true => format!("policy {policy}"),
+                    false => format!("shared out by {policy}"),
+                };
+                match sticky.time() {
+                    None => how,
+                    Some(_) => format!("{how}, a client keeps to a site for {sticky}"),
+                }
+            }
             Some(Purpose::Block) => "blocked".to_owned(),
             Some(Purpose::Only { uplink, when_down }) => {
                 let target = self.world.standings.iter().find(|s| s.name == *uplink);
@@ -293,7 +318,7 @@ impl Story<'_, '_> {
         chosen
     }
 
-    fn candidate(&self, id: UplinkId, share: f64) -> Candidate {
+    fn candidate(&self, id: UplinkId, share: Option<f64>) -> Candidate {
         Candidate {
             uplink: name(self.world, id),
             share,
@@ -313,7 +338,7 @@ impl Story<'_, '_> {
         let share = |count: usize| count as f64 / slots.len() as f64;
         sharers
             .into_iter()
-            .map(|(id, count)| self.candidate(id, share(count)))
+            .map(|(id, count)| self.candidate(id, Some(share(count))))
             .collect()
     }
 

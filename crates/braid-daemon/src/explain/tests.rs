@@ -1,12 +1,15 @@
 //! Explanations as golden texts: a question, a world, and every step in words.
 
+mod race;
+
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-use braid_balance::{ClassId, KernelTime, Site, Sticky};
+use braid_balance::{ClassId, KernelTime, PathMemory, Site, Sticky};
 use braid_core::UplinkId;
+use braid_core::outlook::Line;
 
 use super::{World, explain};
 use crate::classes::{Classes, Standing};
@@ -54,6 +57,8 @@ const RULES: &str = "
 struct Scene {
     settings: Settings,
     standings: Vec<Standing>,
+    path: Option<PathMemory>,
+    lines: Vec<Line>,
     sticky: Vec<Sticky>,
     names: Names,
     route: Option<&'static str>,
@@ -61,7 +66,13 @@ struct Scene {
 }
 
 fn scene(text: &str) -> Scene {
-    let config = Config::parse("test", text).unwrap();
+    // By turns, if a test does not say how: that is the simplest to count.
+    let unsaid = if text.contains("policy") {
+        ""
+    } else {
+        "policy = 'rr'\n"
+    };
+    let config = Config::parse("test", &format!("{unsaid}{text}")).unwrap();
     let settings = Settings::new(config, &Overrides::default()).unwrap();
     let standing = |id, name: &str| Standing {
         id: UplinkId(id),
@@ -72,12 +83,15 @@ fn scene(text: &str) -> Scene {
         v6: name == "dsl",
         tier: 1,
         weight: NonZeroU32::MIN,
+        metered: false,
         load: None,
     };
     Scene {
         names: Names::new(&settings),
         settings,
         standings: vec![standing(0, "dsl"), standing(1, "lte")],
+        path: None,
+        lines: Vec::new(),
         sticky: Vec::new(),
         route: None,
         refused: None,
@@ -120,6 +134,8 @@ fn told(scene: &Scene, question: &ExplainQuestion) -> String {
         rules: &rules,
         classes: &classes,
         sticky: &scene.sticky,
+        path: scene.path.as_ref(),
+        line: &|id| scene.lines.get(id.index()).copied(),
         names: &scene.names,
         standings: &scene.standings,
         evidence: &evidence,
@@ -134,7 +150,10 @@ fn told(scene: &Scene, question: &ExplainQuestion) -> String {
     let uplink = explanation.uplink.as_deref().unwrap_or("-");
     let candidates = explanation.candidates.iter();
     let candidates: Vec<String> = candidates
-        .map(|c| format!("{} {:.2}", c.uplink, c.share))
+        .map(|c| match c.share {
+            Some(share) => format!("{} {share:.2}", c.uplink),
+            None => c.uplink.clone(),
+        })
         .collect();
     writeln!(
         text,

@@ -22,6 +22,8 @@ fn uplink(name: &str, state: UplinkState, rtt_ms: Option<f64>) -> UplinkReport {
         tx_packets: 1,
         rx_packets: 2,
         flows_opened: 3,
+        data_packets: 0,
+        lost_packets: 0,
         why: String::new(),
     }
 }
@@ -36,7 +38,14 @@ fn text(uplinks: Vec<UplinkReport>) -> String {
             established: 7,
             embryonic: 1,
         },
-        reasons: [("out_flow".to_owned(), 900)].into(),
+        reasons: [
+            ("out_flow", 900),
+            ("race_begun", 5),
+            ("race_copy", 6),
+            ("race_lost", 4),
+        ]
+        .map(|(reason, packets)| (reason.to_owned(), packets))
+        .into(),
         memory_bytes: 4096,
         health: vec![Health {
             code: "uplink-dead".into(),

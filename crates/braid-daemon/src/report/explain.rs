@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::FlowReport;
+use super::{FlowReport, PathReport};
 
 /// The query of `GET /v1/explain`: a flow that may or may not exist. What is not said is not looked
 /// at, so that a rule that asks for it does not match; the steps say so.
@@ -50,6 +50,8 @@ pub struct ExplainReport {
     pub uplink: Option<String>,
     /// Every uplink that a new flow may take, with its part; empty if it takes none.
     pub candidates: Vec<Candidate>,
+    /// What is remembered of the ways to the destination's network; none if that is nothing.
+    pub path: Option<PathReport>,
     /// How it came to that, in the order in which it is decided.
     pub steps: Vec<Step>,
 }
@@ -69,6 +71,8 @@ pub enum Outcome {
     Uplink,
     /// It takes one of the candidates, by its turn.
     Shared,
+    /// It goes out by all of the candidates and takes the one whose answer comes first.
+    Raced,
     /// Braid does not touch it: it leaves by the machine's own routes.
     Untouched,
     /// It is refused, because a rule says so.
@@ -84,8 +88,8 @@ pub enum Outcome {
 pub struct Candidate {
     /// Its name.
     pub uplink: String,
-    /// Fraction of such flows that it gets, 0 to 1.
-    pub share: f64,
+    /// Fraction of such flows that it gets, 0 to 1; none where a race decides that.
+    pub share: Option<f64>,
     /// Its state with the evidence for it.
     pub why: String,
 }
@@ -115,6 +119,8 @@ pub enum Stage {
     Policy,
     /// What this client's last flow to this site took.
     Sticky,
+    /// Whether it is raced, and what is remembered of the ways to its destination.
+    Race,
     /// The slot table.
     Slot,
     /// What is known of the uplinks.

@@ -28,6 +28,8 @@ pub struct Member {
     pub present: bool,
     /// How it fares, while it is watched.
     pub look: Option<Look>,
+    /// The families that it worked for when that was last looked at.
+    pub worked: [bool; 2],
 }
 
 impl Member {

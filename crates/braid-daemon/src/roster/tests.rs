@@ -1,5 +1,7 @@
 //! The roster against what may happen to uplinks.
 
+mod epoch;
+
 use super::*;
 use std::time::{Duration, Instant};
 
@@ -120,11 +122,13 @@ fn a_restarted_daemon_uses_the_same_numbers() {
             index: 1,
             device: "b".into(),
             ifindex: 2,
+            failures: 0,
         },
         Remembered {
             index: 0,
             device: "gone".into(),
             ifindex: 5,
+            failures: 0,
         },
     ];
     let mut roster = Roster::new(remembered);

@@ -13,7 +13,13 @@ use crate::config::Config;
 use crate::settings::{Overrides, Settings};
 
 fn settings(text: &str) -> Settings {
-    let config = Config::parse("test", text).unwrap();
+    // By turns, if a test does not say how: that is the simplest to count.
+    let unsaid = if text.contains("policy") {
+        ""
+    } else {
+        "policy = 'rr'\n"
+    };
+    let config = Config::parse("test", &format!("{unsaid}{text}")).unwrap();
     Settings::new(config, &Overrides::default()).unwrap()
 }
 
@@ -27,6 +33,7 @@ fn compiled(settings: &Settings, system: &System) -> RuleBook {
         v6: true,
         tier: 1,
         weight: NonZeroU32::MIN,
+        metered: false,
         load: None,
     };
     let mut classes = Classes::default();

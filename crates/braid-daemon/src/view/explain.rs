@@ -47,12 +47,16 @@ impl Engine {
         back: Option<&OwnRoute>,
     ) -> Result<ExplainReport, Failure> {
         let flows = self.flows_that(|flow| describes(question, flow))?.flows;
+        let path = self.datapath.path(question.destination)?;
+        let bustle = self.datapath.bustle()?;
         let world = World {
             now: KernelTime::now(),
             settings: &self.settings,
             rules: &self.rules,
             classes: &self.classes,
             sticky: &self.datapath.sticky()?,
+            path: path.as_ref(),
+            line: &|id| self.outlooks.line(id, &bustle),
             names: &self.names,
             standings: &self.standings(),
             evidence: &|id| self.evidence(id),
@@ -66,6 +70,9 @@ impl Engine {
             outcome: explanation.outcome,
             uplink: explanation.uplink,
             candidates: explanation.candidates,
+            path: path
+                .filter(|path| !path.ways.is_empty())
+                .map(|path| self.path(&path, &bustle)),
             steps: explanation.steps,
         })
     }

@@ -202,6 +202,8 @@ pub mod tests {
             tx_packets: 0,
             rx_packets: 0,
             flows_opened: 1,
+            data_packets: 0,
+            lost_packets: 0,
             why: "3 of 3 targets answer".into(),
         }
     }

@@ -1,6 +1,7 @@
 //! From TOML text to a [`Config`], noting all that is wrong on the way.
 
 mod liveness;
+mod race;
 mod rules;
 mod uplinks;
 
@@ -17,6 +18,7 @@ use super::problem::{ConfigError, Problem, Warnings};
 use super::table::{At, Table, wrong_type};
 use super::{
     ApiConfig, Config, DatapathConfig, Hook, LanConfig, LivenessConfig, MetricsConfig, NameServers,
+    RaceConfig,
 };
 use uplinks::Draft;
 
@@ -29,6 +31,7 @@ const TOP: (&str, &[&str]) = (
         "name_servers",
         "uplink",
         "liveness",
+        "race",
         "rule",
         "lan",
         "datapath",
@@ -59,6 +62,10 @@ const LIVENESS: (&str, &[&str]) = (
         "degraded_rtt",
     ],
 );
+const RACE: (&str, &[&str]) = (
+    "[race]",
+    &["memory", "again", "per_destination", "total", "metered"],
+);
 const RULE: (&str, &[&str]) = (
     "[[rule]]",
     &[
@@ -87,8 +94,9 @@ const DATAPATH: (&str, &[&str]) = (
 );
 const API: (&str, &[&str]) = ("[api]", &["group"]);
 const METRICS: (&str, &[&str]) = ("[metrics]", &["listen"]);
-pub(super) const SECTIONS: &[(&str, &[&str])] =
-    &[TOP, UPLINK, LIVENESS, RULE, LAN, DATAPATH, API, METRICS];
+pub(super) const SECTIONS: &[(&str, &[&str])] = &[
+    TOP, UPLINK, LIVENESS, RACE, RULE, LAN, DATAPATH, API, METRICS,
+];
 
 /// What a wrong `sticky` is told.
 const STICKY_FIX: &str = "write \"off\", or a time from \"1 s\" to \"24 h\" like \"10 min\"";
@@ -140,6 +148,10 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
         .map_or_else(LivenessConfig::default, |(inner, _)| {
             liveness::liveness(inner, problems)
         });
+    let race = section(&mut table, "race", problems)
+        .map_or_else(RaceConfig::default, |(inner, _)| {
+            race::race(inner, problems)
+        });
     let rules = rules::rules(&mut table, &drafts, problems, warnings);
     let lan = section(&mut table, "lan", problems).map(|(inner, _)| lan(inner, &drafts, problems));
     let datapath = section(&mut table, "datapath", problems)
@@ -156,7 +168,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
 
     let unsaid = match drafts.iter().any(Draft::has_share) {
         true => Policy::Wrr,
-        false => Policy::Rr,
+        false => Policy::default(),
     };
     Config {
         policy: policy.map_or(unsaid, |policy| policy.value),
@@ -168,6 +180,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
         },
         uplinks: drafts.into_iter().map(|draft| draft.config).collect(),
         liveness,
+        race,
         rules,
         lan,
         datapath,

@@ -241,7 +241,9 @@ def bench(role: Role, *, offload: bool, configuration: str = "") -> Iterator[Ben
 
 def _configured(run_dir: Path, more: str) -> list[str]:
     file = run_dir.with_suffix(".toml")
-    file.write_text(more + CONFIGURATION)
+    # By turns, so that both uplinks are used whatever the packets' round trips.
+    policy = "" if "policy" in more else 'policy = "rr"\n'
+    file.write_text(policy + more + CONFIGURATION)
     return ["--config", str(file)]
 
 

@@ -1,0 +1,640 @@
+//! Races, by packet tables, and against their twin in every order of events.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use Verdict::{Dropped, Passed, Sent};
+use braid_balance::{Choice, KernelTime, PathMemory, RaceSettings, Walk, Way, prefix_of};
+use braid_core::UplinkId;
+use braid_packet::{Packet, Transport, build};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use support::choose::{flow_of, set_classes};
+use support::probe::{Outcome, Verdict};
+use support::race::{ALWAYS, ONCE, RACERS, Track, outlook, racing, uplink_at};
+use support::race_twin::{Event, Twin};
+use support::talk::{ACK, CLIENT, CLIENT6, INNER, INNER6, RST, SYN};
+use support::world::{SERVER_V4, SERVER_V6};
+
+const PORT: u16 = 4000;
+const SEQUENCE: u32 = 999;
+
+/// A connection: who asks whom.
+#[derive(Clone, Copy)]
+struct Ends {
+    near: (IpAddr, u16),
+    far: (IpAddr, u16),
+}
+
+const V4: Ends = Ends {
+    near: (INNER, PORT),
+    far: (SERVER_V4, 80),
+};
+
+impl Ends {
+    fn out(self, numbers: [u32; 2], flags: u8) -> Vec<u8> {
+        build::segment(self.near, self.far, numbers, flags, b"")
+    }
+
+    fn syn(self) -> Vec<u8> {
+        self.out([SEQUENCE, 0], SYN)
+    }
+}
+
+/// Where a SYN went: its outer end, by uplink.
+type Runners = BTreeMap<usize, (IpAddr, u16)>;
+
+/// All that a raced SYN became: the packet itself, and its copies.
+fn runners(track: &Track, sent: &Outcome, count: usize) -> Runners {
+    let mut all = track.copies(count - 1);
+    all.push(sent.packet.clone());
+    all.iter()
+        .map(|bytes| {
+            let packet = Packet::parse(bytes).expect("a packet");
+            assert!(packet.checksums_hold(), "wrong checksum in {packet:x?}");
+            let Transport::Tcp { source, .. } = packet.transport else {
+                panic!("not tcp")
+            };
+            (uplink_at(packet.ip.source), (packet.ip.source, source))
+        })
+        .collect()
+}
+
+/// What the server answers to a runner.
+fn answer(ends: Ends, runner: (IpAddr, u16), numbers: [u32; 2], flags: u8) -> Vec<u8> {
+    build::segment(ends.far, runner, numbers, flags, b"")
+}
+
+fn is_reset(outcome: &Outcome, from: (IpAddr, u16), to: (IpAddr, u16), sequence: u32) {
+    let packet = outcome.read();
+    let segment = packet.segment();
+    assert_eq!((packet.ip.source, packet.ip.dest), (from.0, to.0));
+    let word = |at: usize| u32::from_be_bytes(segment[at..at + 4].try_into().expect("four bytes"));
+    assert_eq!((word(4), segment[13]), (sequence, RST));
+}
+
+#[test]
+fn the_first_answer_wins_and_the_others_are_reset() {
+    for (near, far, lan) in [
+        (INNER, SERVER_V4, false),
+        (INNER6, SERVER_V6, false),
+        (CLIENT, SERVER_V4, true),
+        (CLIENT6, SERVER_V6, true),
+    ] {
+        let track = Track::new(Walk::Race, ALWAYS);
+        let ends = Ends {
+            near: (near, PORT),
+            far: (far, 80),
+        };
+        let out = |packet: &[u8]| match lan {
+            true => track.probe.forwarded(packet),
+            false => track.probe.out(packet),
+        };
+        let sent = out(&ends.syn()).is(Sent, "race_begun");
+        let runners = runners(&track, &sent, RACERS);
+        assert_eq!(runners.len(), RACERS);
+        assert!(track.probe.flow(ends.near).is_none(), "nobody has won");
+
+        let won = track.back(1, &answer(ends, runners[&1], [5000, 1000], SYN | ACK));
+        // A LAN's client is reached the short way.
+        let way = if lan {
+            (Sent, "in_lan")
+        } else {
+            (Passed, "in_stack")
+        };
+        assert_eq!((won.verdict, won.reason), way);
+        assert_eq!(won.read().ip.dest, near);
+        let flow = flow_of(&track.probe, near, PORT);
+        assert_eq!((flow.uplink, flow.choice), (UplinkId(1), Choice::Raced));
+
+        // Ports and sequence numbers differ from uplink to uplink, as servers do not know that
+        // they speak to one client.
+        for loser in [0, 2] {
+            let late = answer(ends, runners[&loser], [7000, 1000], SYN | ACK);
+            let reset = track.back(loser, &late).is(Sent, "race_lost");
+            is_reset(&reset, runners[&loser], ends.far, 1000);
+        }
+        let confirmed = out(&ends.out([1000, 5001], ACK)).is(Sent, "out_flow");
+        assert_eq!(confirmed.events, ["flow_promoted"]);
+        assert_eq!(confirmed.read().ip.source, runners[&1].0);
+        // The loser's reset was lost: its server says it again, and hears it again.
+        let late = answer(ends, runners[&0], [7000, 1000], SYN | ACK);
+        track.back(0, &late).is(Sent, "race_lost");
+    }
+}
+
+#[test]
+fn every_order_of_events_is_as_the_twin_says() {
+    let uplink = || 0..RACERS;
+    let right = || prop::bool::weighted(0.9);
+    let event = prop_oneof![
+        3 => prop_oneof![9 => Just(SEQUENCE), 1 => Just(77)].prop_map(|sequence| Event::Syn { sequence }),
+        2 => Just(Event::Ack),
+        5 => (uplink(), right()).prop_map(|(uplink, right)| Event::SynAck { uplink, right }),
+        5 => (uplink(), right()).prop_map(|(uplink, right)| Event::Reset { uplink, right }),
+        3 => uplink().prop_map(|uplink| Event::Error { uplink }),
+        1 => uplink().prop_map(|uplink| Event::Data { uplink }),
+        1 => Just(Event::Pause),
+    ];
+    let track = Track::new(Walk::Race, ALWAYS);
+    let port = std::cell::Cell::new(20_000_u16);
+    let config = Config {
+        cases: 400,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let test = |(family, events): (bool, Vec<Event>)| {
+        port.set(port.get() + 1);
+        let ends = match family {
+            true => Ends {
+                near: (INNER6, port.get()),
+                far: (SERVER_V6, 80),
+            },
+            false => Ends {
+                near: (INNER, port.get()),
+                ..V4
+            },
+        };
+        play(&track, ends, &events)
+    };
+    let events = prop::collection::vec(event, 1..24);
+    TestRunner::new(config)
+        .run(&(any::<bool>(), events), test)
+        .unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Plays a connection's events to programs and twin.
+fn play(track: &Track, ends: Ends, events: &[Event]) -> Result<(), TestCaseError> {
+    track.drain();
+    let mut twin = Twin::default();
+    let mut known = Runners::new();
+    let mut last = SEQUENCE;
+    for (step, &event) in events.iter().enumerate() {
+        if matches!(event, Event::Ack) && !twin.may_talk() {
+            continue;
+        }
+        let Some(expected) = twin.handle(event, RACERS) else {
+            let later = KernelTime::now().after(Duration::from_secs(80));
+            track
+                .probe
+                .datapath
+                .borrow_mut()
+                .sweep(later)
+                .expect("a sweep");
+            continue;
+        };
+        last = twin.sequence().unwrap_or(last);
+        // Before anything was sent, nobody can answer.
+        let runner = |uplink: usize| known.get(&uplink).copied();
+        let from_outside = |uplink: usize, ack: u32, flags: u8| {
+            let packet = answer(ends, runner(uplink)?, [5000, ack], flags);
+            Some(track.back(uplink, &packet))
+        };
+        let ack = |right: bool| if right { last + 1 } else { last + 100 };
+        let outcome = match event {
+            Event::Syn { sequence } => Some(track.probe.out(&ends.out([sequence, 0], SYN))),
+            Event::Ack => Some(track.probe.out(&ends.out([last + 1, 5001], ACK))),
+            Event::SynAck { uplink, right } => from_outside(uplink, ack(right), SYN | ACK),
+            Event::Reset { uplink, right } => from_outside(uplink, ack(right), RST | ACK),
+            Event::Data { uplink } => from_outside(uplink, last + 1, ACK),
+            Event::Error { uplink } => runner(uplink).map(|runner| {
+                let quote = build::segment(runner, ends.far, [last, 0], SYN, b"");
+                let error = build::port_unreachable(ends.far.0, runner.0, &quote);
+                track.back(uplink, &error)
+            }),
+            Event::Pause => unreachable!("handled above"),
+        };
+        let Some(outcome) = outcome else { continue };
+        prop_assert_eq!(
+            (outcome.verdict, outcome.reason),
+            (expected.verdict, expected.reason),
+            "step {} of {:?}: {:?}",
+            step,
+            events,
+            twin
+        );
+        prop_assert!(outcome.read().checksums_hold());
+        if !expected.by.is_empty() {
+            let sent = runners(track, &outcome, expected.by.len());
+            let by: Vec<usize> = sent.keys().copied().collect();
+            prop_assert_eq!(by, expected.by);
+            known.extend(sent);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_not_to_be_raced_goes_by_one_uplink() {
+    let track = Track::new(Walk::Race, ALWAYS);
+    let private: IpAddr = "192.168.7.7".parse().expect("an address");
+    let unique: IpAddr = "fd12::7".parse().expect("an address");
+    let with_data = build::segment(V4.near, V4.far, [SEQUENCE, 0], SYN, b"early");
+    track.probe.out(&with_data).is(Sent, "out_new");
+    for (near, far) in [(INNER, private), (INNER6, unique)] {
+        let syn = build::tcp((near, 4001), (far, 80), SYN, b"");
+        track.probe.out(&syn).is(Sent, "out_new");
+    }
+    let datagram = build::udp((INNER, 4002), (SERVER_V4, 443), b"hello");
+    track.probe.out(&datagram).is(Sent, "out_new");
+    // Nobody else takes flows.
+    track.set_up(|uplinks| {
+        uplinks[0].accepts_new = false;
+        uplinks[2].v4 = None;
+    });
+    let syn = build::tcp((INNER, 4003), V4.far, SYN, b"");
+    track.probe.out(&syn).is(Sent, "out_new");
+    // A class with a single racer.
+    track.set_up(|_| {});
+    let mut class = racing(Walk::Race);
+    class.racers.truncate(1);
+    set_classes(&track.probe, &[class]);
+    let syn = build::tcp((INNER, 4004), V4.far, SYN, b"");
+    track.probe.out(&syn).is(Sent, "out_new");
+    track.copies(0);
+}
+
+#[test]
+fn races_are_rationed_by_prefix_and_in_all() {
+    let race = RaceSettings {
+        per_prefix: 2,
+        total: 3,
+        ..ALWAYS
+    };
+    let track = Track::new(Walk::Race, race);
+    let other: IpAddr = "198.18.1.1".parse().expect("an address");
+    let counts = |far: IpAddr, ports: std::ops::Range<u16>| {
+        let raced = ports.filter(|port| {
+            let syn = build::tcp((INNER, *port), (far, 80), SYN, b"");
+            let sent = track.probe.out(&syn);
+            assert_eq!(sent.verdict, Sent);
+            if sent.reason == "out_new" {
+                assert!(sent.events.contains(&"race_over_rate"));
+            }
+            sent.reason == "race_begun"
+        });
+        raced.count()
+    };
+    // All within one second of the kernel's clock, or it is said again.
+    loop {
+        let second = || KernelTime::now().since(KernelTime::from_nanos(0)).as_secs();
+        let began = second();
+        let raced = (counts(SERVER_V4, 4000..4005), counts(other, 4005..4010));
+        if second() == began {
+            assert_eq!(raced, (2, 1));
+            break;
+        }
+    }
+}
+
+/// Opens a connection that is answered at once by an uplink; what it took to open.
+fn connect(track: &Track, port: u16, by: usize) -> &'static str {
+    let ends = Ends {
+        near: (INNER, port),
+        ..V4
+    };
+    let sent = track.probe.out(&ends.syn());
+    if sent.reason == "out_new" {
+        let packet = sent.read();
+        let Transport::Tcp { source, .. } = packet.transport else {
+            panic!("not tcp")
+        };
+        let (uplink, runner) = (uplink_at(packet.ip.source), (packet.ip.source, source));
+        let back = answer(ends, runner, [5000, 1000], SYN | ACK);
+        track.back(uplink, &back).is(Passed, "in_stack");
+        return sent.reason;
+    }
+    let runners = runners(track, &sent, RACERS);
+    for uplink in std::iter::once(by).chain((0..RACERS).filter(|uplink| *uplink != by)) {
+        let back = answer(ends, runners[&uplink], [5000, 1000], SYN | ACK);
+        track.back(uplink, &back);
+    }
+    sent.reason
+}
+
+#[test]
+fn what_is_remembered_needs_no_race() {
+    let track = Track::new(Walk::Race, ONCE);
+    assert_eq!(connect(&track, 4000, 2), "race_begun");
+    let memory = track
+        .probe
+        .datapath
+        .borrow()
+        .path(SERVER_V4)
+        .expect("memory");
+    let memory = memory.expect("of this prefix");
+    assert_eq!((memory.prefix, memory.bits), prefix_of(SERVER_V4));
+    assert_eq!(memory.ways.len(), RACERS);
+    assert!(memory.ways.iter().all(|way| way.valid && way.rtt.is_some()));
+    let best = |memory: &PathMemory| {
+        let rtts = memory.ways.iter().min_by_key(|way| way.rtt);
+        rtts.expect("ways").uplink
+    };
+    assert_eq!(best(&memory), UplinkId(2), "who answered first");
+
+    assert_eq!(connect(&track, 4001, 0), "out_new");
+    let flow = flow_of(&track.probe, INNER, 4001);
+    assert_eq!(
+        (flow.uplink, flow.choice),
+        (UplinkId(2), Choice::Remembered)
+    );
+    // Datagrams follow.
+    let datagram = build::udp((INNER, 4002), (SERVER_V4, 443), b"hello");
+    track.probe.out(&datagram).is(Sent, "out_new");
+    let flow = flow_of(&track.probe, INNER, 4002);
+    assert_eq!(
+        (flow.uplink, flow.choice),
+        (UplinkId(2), Choice::Remembered)
+    );
+
+    // Of an uplink that has changed, nothing is known.
+    track.set_up(|uplinks| uplinks[1].epoch = 1);
+    assert_eq!(connect(&track, 4003, 1), "race_begun");
+    // An instance that starts anew is told.
+    let memory = track.probe.datapath.borrow().paths().expect("memory");
+    let fresh = Track::new(Walk::Race, ONCE);
+    fresh
+        .probe
+        .datapath
+        .borrow_mut()
+        .remember(&memory)
+        .expect("memory");
+    assert_eq!(connect(&fresh, 4000, 0), "out_new");
+}
+
+#[test]
+fn memory_that_is_wrong_is_dropped() {
+    let track = Track::new(Walk::Race, ONCE);
+    assert_eq!(connect(&track, 4000, 2), "race_begun");
+    // Nobody answers there: the SYN is said again, and raced.
+    let ends = Ends {
+        near: (INNER, 4001),
+        ..V4
+    };
+    let sent = track.probe.out(&ends.syn()).is(Sent, "out_new");
+    assert_eq!(uplink_at(sent.read().ip.source), 2);
+    let again = track.probe.out(&ends.syn()).is(Sent, "race_begun");
+    assert!(again.events.contains(&"path_silent"));
+    let runners = runners(&track, &again, RACERS);
+    let back = answer(ends, runners[&0], [5000, 1000], SYN | ACK);
+    track.back(0, &back).is(Passed, "in_stack");
+    assert_eq!(flow_of(&track.probe, INNER, 4001).choice, Choice::Raced);
+    // A refusal is the client's to hear, but the next one asks all.
+    assert_eq!(connect(&track, 4002, 2), "race_begun");
+    let ends = Ends {
+        near: (INNER, 4003),
+        ..V4
+    };
+    let sent = track.probe.out(&ends.syn()).is(Sent, "out_new");
+    let runner = (sent.read().ip.source, 4003);
+    let refused = answer(ends, runner, [0, 1000], RST | ACK);
+    track
+        .back(uplink_at(runner.0), &refused)
+        .is(Passed, "in_stack");
+    assert_eq!(connect(&track, 4004, 2), "race_begun");
+}
+
+/// Has the programs remember these RTTs, in milliseconds, of the server's prefix.
+fn remember(track: &Track, rtts: [u64; RACERS]) {
+    let way = |(uplink, rtt): (u8, u64)| Way {
+        uplink: UplinkId(uplink),
+        rtt: Some(Duration::from_millis(rtt)),
+        age: Duration::ZERO,
+        packets: 0,
+        lost: 0,
+        valid: true,
+    };
+    let (prefix, bits) = prefix_of(SERVER_V4);
+    let memory = PathMemory {
+        prefix,
+        bits,
+        ways: (0..).zip(rtts).map(way).collect(),
+    };
+    track
+        .probe
+        .datapath
+        .borrow_mut()
+        .remember(&[memory])
+        .expect("memory");
+}
+
+/// Data from the server: `count` segments of 1000 bytes, of which every `lost`-th never comes.
+fn download(track: &Track, port: u16, count: u32, lost: u32) {
+    let ends = Ends {
+        near: (INNER, port),
+        ..V4
+    };
+    let flow = flow_of(&track.probe, INNER, port);
+    track
+        .probe
+        .out(&ends.out([1000, 5001], ACK))
+        .is(Sent, "out_flow");
+    for number in (0..count).filter(|number| number % lost != lost - 1) {
+        let sequence = 5001 + number * 1000;
+        let outer = (flow.outer.ip(), flow.outer.port());
+        let data = build::segment(ends.far, outer, [sequence, 1000], ACK, &[7; 1000]);
+        track
+            .back(flow.uplink.index(), &data)
+            .is(Passed, "in_stack");
+    }
+}
+
+#[test]
+fn the_fastest_way_is_not_always_the_shortest() {
+    let track = Track::new(Walk::Fastest, ONCE);
+    // The test's server answers in no time, which moves what is remembered a little.
+    remember(&track, [60, 50, 20]);
+    assert_eq!(connect(&track, 4001, 0), "out_new");
+    let flow = flow_of(&track.probe, INNER, 4001);
+    assert_eq!((flow.uplink, flow.choice), (UplinkId(2), Choice::Predicted));
+    // It loses one segment in ten.
+    download(&track, 4001, 2000, 10);
+    let memory = track
+        .probe
+        .datapath
+        .borrow()
+        .path(SERVER_V4)
+        .expect("memory");
+    let way = memory.expect("of this prefix").ways[2];
+    let share = f64::from(way.lost) / f64::from(way.packets);
+    assert!((0.09..0.13).contains(&share), "{way:?}");
+    assert_eq!(connect(&track, 4002, 0), "out_new");
+    let flow = flow_of(&track.probe, INNER, 4002);
+    assert_ne!(flow.uplink, UplinkId(2), "lossy");
+    // What is full takes no new one, however short the way.
+    let spare = |id: usize| if id == flow.uplink.index() { 1 } else { 100 };
+    let outlooks = [0_u8, 1, 2].map(|id| outlook(id, 100, spare(id.into()), 0));
+    let mut busy = outlooks;
+    for outlook in &mut busy {
+        outlook.busy = if spare(outlook.uplink.index()) == 1 {
+            99
+        } else {
+            0
+        };
+    }
+    track
+        .probe
+        .datapath
+        .borrow_mut()
+        .set_outlooks(&busy)
+        .expect("outlooks");
+    assert_eq!(connect(&track, 4003, 0), "out_new");
+    let next = flow_of(&track.probe, INNER, 4003);
+    assert!(next.uplink != flow.uplink && next.uplink != UplinkId(2));
+}
+
+#[test]
+fn flows_opened_at_once_do_not_all_go_the_same_way() {
+    let track = Track::new(Walk::Fastest, ONCE);
+    assert_eq!(connect(&track, 4000, 0), "race_begun");
+    let mut taken = [0; RACERS];
+    for port in 4001..4031 {
+        connect(&track, port, 0);
+        taken[flow_of(&track.probe, INNER, port).uplink.index()] += 1;
+    }
+    assert!(
+        taken.iter().all(|count| (7..=13).contains(count)),
+        "{taken:?}"
+    );
+    let bustle = track.probe.datapath.borrow().bustle().expect("counts");
+    let opened: u32 = bustle.iter().map(|bustle| bustle.opened).sum();
+    assert_eq!(opened, 31);
+}
+
+#[test]
+fn a_race_again_only_measures_where_speed_is_predicted() {
+    let track = Track::new(Walk::Fastest, ALWAYS);
+    remember(&track, [500, 60, 500]);
+    let ends = Ends {
+        near: (INNER, 4001),
+        ..V4
+    };
+    let favourite = 1;
+    let sent = track.probe.out(&ends.syn()).is(Sent, "race_begun");
+    let all = runners(&track, &sent, RACERS);
+    let syn_ack = |uplink: usize| answer(ends, all[&uplink], [5000, 1000], SYN | ACK);
+    track.back(0, &syn_ack(0)).is(Sent, "race_lost");
+    track
+        .back(favourite, &syn_ack(favourite))
+        .is(Passed, "in_stack");
+    assert_eq!(flow_of(&track.probe, INNER, 4001).uplink, UplinkId(1));
+
+    // A favourite that refuses, or says nothing until the SYN is said again, is none.
+    for (port, silent) in [(4002, false), (4003, true)] {
+        let ends = Ends {
+            near: (INNER, port),
+            ..V4
+        };
+        let sent = track.probe.out(&ends.syn()).is(Sent, "race_begun");
+        let all = runners(&track, &sent, RACERS);
+        if silent {
+            let sent = track.probe.out(&ends.syn()).is(Sent, "race_repeated");
+            runners(&track, &sent, RACERS);
+        } else {
+            let refusal = answer(ends, all[&favourite], [0, 1000], RST | ACK);
+            track.back(favourite, &refusal).is(Dropped, "race_refused");
+        }
+        let back = answer(ends, all[&2], [5000, 1000], SYN | ACK);
+        track.back(2, &back).is(Passed, "in_stack");
+    }
+}
+
+#[test]
+fn a_crowded_uplink_is_left_out() {
+    let track = Track::new(Walk::Fastest, ALWAYS);
+    let outlooks = [
+        outlook(0, 100, 100, 0),
+        outlook(1, 100, 90, 0),
+        outlook(2, 10, 9, 0),
+    ];
+    track
+        .probe
+        .datapath
+        .borrow_mut()
+        .set_outlooks(&outlooks)
+        .expect("outlooks");
+    let sent = track.probe.out(&V4.syn()).is(Sent, "race_begun");
+    assert!(sent.events.contains(&"race_crowded"));
+    let runners = runners(&track, &sent, 2);
+    assert_eq!(runners.keys().copied().collect::<Vec<_>>(), [0, 1]);
+}
+
+#[test]
+fn each_uplink_gets_the_segment_size_that_fits_it() {
+    let track = Track::new(Walk::Race, ALWAYS);
+    track.set_up(|uplinks| uplinks[1].mtu = 1400);
+    let mut syn = V4.syn();
+    // MSS 1460, in a header four bytes longer.
+    syn.splice(40..40, [2, 4, 5, 180]);
+    syn[32] = 6 << 4;
+    let length = u16::try_from(syn.len()).expect("small");
+    syn[2..4].copy_from_slice(&length.to_be_bytes());
+    let syn = support::twin::translate(&syn, support::twin::Side::Source, V4.near, false);
+    let sent = track.probe.out(&syn).is(Sent, "race_begun");
+    let mut all = track.copies(RACERS - 1);
+    all.push(sent.packet.clone());
+    let mut sizes = BTreeMap::new();
+    for bytes in &all {
+        let packet = Packet::parse(bytes).expect("a packet");
+        assert!(packet.checksums_hold());
+        let size = u16::from_be_bytes([bytes[42], bytes[43]]);
+        sizes.insert(uplink_at(packet.ip.source), size);
+    }
+    assert_eq!(sizes, BTreeMap::from([(0, 1460), (1, 1360), (2, 1460)]));
+}
+
+#[test]
+fn an_uplink_that_dies_is_not_waited_for() {
+    let track = Track::new(Walk::Race, ALWAYS);
+    let sent = track.probe.out(&V4.syn()).is(Sent, "race_begun");
+    let all = runners(&track, &sent, RACERS);
+    let refusal = |uplink: usize| answer(V4, all[&uplink], [0, 1000], RST | ACK);
+    track.back(0, &refusal(0)).is(Dropped, "race_refused");
+    track.set_up(|uplinks| uplinks[2].accepts_new = false);
+    track.back(1, &refusal(1)).is(Passed, "in_stack");
+
+    // All refused at one moment, as the client sees when it asks again.
+    let ends = Ends {
+        near: (INNER, 4001),
+        ..V4
+    };
+    track.set_up(|_| {});
+    let sent = track.probe.out(&ends.syn()).is(Sent, "race_begun");
+    let all = runners(&track, &sent, RACERS);
+    for uplink in [0, 1] {
+        let refusal = answer(ends, all[&uplink], [0, 1000], RST | ACK);
+        track.back(uplink, &refusal).is(Dropped, "race_refused");
+    }
+    track.set_up(|uplinks| uplinks[2].accepts_new = false);
+    let told = track.probe.out(&ends.syn()).is(Sent, "race_none_left");
+    let packet = told.read();
+    assert_eq!((packet.ip.source, packet.ip.dest), (SERVER_V4, INNER));
+    assert_eq!(packet.segment()[13], RST | ACK);
+    track.probe.out(&ends.syn()).is(Sent, "race_begun");
+}
+
+/// RFC 5382 REQ-2a: "A NAT MUST support simultaneous-open" mode of TCP.
+#[test]
+fn an_end_that_opens_at_the_same_time_wins() {
+    let track = Track::new(Walk::Race, ALWAYS);
+    let sent = track.probe.out(&V4.syn()).is(Sent, "race_begun");
+    let all = runners(&track, &sent, RACERS);
+    let opens = answer(V4, all[&2], [5000, 0], SYN);
+    track.back(2, &opens).is(Passed, "in_stack");
+    let flow = flow_of(&track.probe, INNER, PORT);
+    assert_eq!((flow.uplink, flow.choice), (UplinkId(2), Choice::Raced));
+    let both = V4.out([SEQUENCE, 5001], SYN | ACK);
+    track.probe.out(&both).is(Sent, "out_flow");
+    // When it opened says nothing about the way to it.
+    let memory = track
+        .probe
+        .datapath
+        .borrow()
+        .path(SERVER_V4)
+        .expect("memory");
+    let ways = memory.map_or(Vec::new(), |memory| memory.ways);
+    assert!(ways.iter().all(|way| way.rtt.is_none()), "{ways:?}");
+}

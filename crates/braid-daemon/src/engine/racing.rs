@@ -1,0 +1,101 @@
+//! What the datapath must be told for races, and what it knows of the ways to destinations.
+
+use std::time::Instant;
+
+use braid_balance::{KernelTime, RaceSettings, UplinkCounters, Walk};
+use braid_core::UplinkId;
+
+use super::Engine;
+use crate::failure::Failure;
+use crate::settings::Settings;
+use crate::ways::Keepsake;
+
+/// When the datapath races, as the settings have it.
+pub(super) fn race_settings(settings: &Settings) -> RaceSettings {
+    let race = &settings.config.race;
+    RaceSettings {
+        memory: race.memory,
+        again: race.again,
+        per_prefix: race.per_destination.times_per_second(),
+        total: race.total.times_per_second(),
+    }
+}
+
+impl Engine {
+    /// Whether some class is walked like that.
+    fn walks(&self, walks: &[Walk]) -> bool {
+        let mut classes = self.classes.entries().iter();
+        classes.any(|class| walks.contains(&class.walk))
+    }
+
+    /// Says what is expected of the uplinks, where some class goes by it. To be called about once a
+    /// second: flows that were opened since, and those that are moving, count from one call to the
+    /// next.
+    pub(super) fn tell_outlooks(
+        &mut self,
+        now: Instant,
+        counters: &[(UplinkId, UplinkCounters)],
+    ) -> Result<(), Failure> {
+        // Losses count whether or not anybody asks: a reload may ask for them.
+        let carried = |id| {
+            let name = &self.roster.member(id)?.uplink.name;
+            let load = self.watching.load(id, &self.settings, name)?;
+            let capacity = self.classes.room(id)?.capacity.bits_per_sec();
+            Some(load.tx.max(load.rx).bits_per_sec() as f64 / capacity.max(1) as f64)
+        };
+        let load = |id| carried(id).unwrap_or_default();
+        self.outlooks.note(now, counters, load);
+        if !self.walks(&[Walk::Fastest]) {
+            self.outlooks.forget();
+            return Ok(());
+        }
+        let bustle = self.datapath.bustle()?;
+        let outlooks = self.outlooks.tell(&bustle, |id| self.classes.room(id));
+        Ok(self.datapath.set_outlooks(outlooks)?)
+    }
+
+    /// Says so at once where a racer is new: without a word an uplink is taken to carry nothing.
+    pub(super) fn introduce_racers(&mut self) -> Result<(), Failure> {
+        let classes = self.classes.entries().iter();
+        let fastest = classes.filter(|class| class.walk == Walk::Fastest);
+        let mut racers = fastest.flat_map(|class| &class.racers);
+        if racers.all(|id| self.outlooks.line(*id, &[]).is_some()) {
+            return Ok(());
+        }
+        let counters = self.datapath.uplink_counters()?;
+        self.tell_outlooks(Instant::now(), &counters)
+    }
+
+    /// What was learnt of the ways, for an instance after this one that has another datapath.
+    ///
+    /// # Errors
+    /// The tables cannot be read.
+    pub fn keepsake(&self) -> Result<Option<Keepsake>, Failure> {
+        if !self.walks(&[Walk::Race, Walk::Fastest]) {
+            return Ok(None);
+        }
+        let paths = self.datapath.paths()?;
+        let who = |id| {
+            let member = self.roster.member(id)?;
+            Some((member.uplink.device.clone(), member.way_out()))
+        };
+        Keepsake::of(paths, who, KernelTime::now())
+    }
+
+    /// Goes on from what an instance before this one has learnt. What cannot be read is as if it were
+    /// not there: all of it can be learnt again.
+    pub(super) fn take_up_keepsake(&mut self) -> Result<(), Failure> {
+        let Some(keepsake) = Keepsake::take(&self.run_dir.ways()) else {
+            return Ok(());
+        };
+        let members = self.roster.members();
+        let who = |device: &str, way_out| {
+            let mut members = members.iter().filter(|member| member.present);
+            let found = members.find(|m| m.uplink.device == device && m.way_out() == way_out);
+            found.map(|member| member.id)
+        };
+        let paths = keepsake.paths(who, KernelTime::now())?;
+        tracing::debug!(paths = paths.len(), "ways of an earlier instance");
+        Ok(self.datapath.remember(&paths)?)
+    }
+}

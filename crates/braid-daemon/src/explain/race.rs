@@ -1,0 +1,236 @@
+//! Whether a new flow would be raced, or go by what is remembered: `choose_way` of `bpf/ways.h` told as
+//! a story.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use braid_balance::{ClassEntry, Walk, Way, prefix_of};
+use braid_core::UplinkId;
+use braid_core::outlook::{CROWDED, Line, Path, Prediction};
+
+use super::{Asked, Story, name};
+use crate::report::Stage;
+
+/// IANA number of TCP.
+const TCP: u8 = 6;
+
+/// What decides about a flow of a class that races.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Decided {
+    /// Whose answer comes first.
+    Raced(Vec<UplinkId>),
+    /// What is known: this one.
+    Chosen(UplinkId),
+    /// Nothing of that: the slots.
+    BySlots,
+}
+
+/// What a way is worth now.
+struct Score {
+    uplink: UplinkId,
+    rtt: Duration,
+    /// Under `fastest`.
+    prediction: Option<Prediction>,
+}
+
+impl Score {
+    /// What counts: the smallest wins, of equals the lowest number.
+    fn time(&self) -> Duration {
+        self.prediction.map_or(self.rtt, |found| found.time)
+    }
+}
+
+/// Whether a way decides about new flows, as the datapath reckons.
+pub(crate) fn counts(way: &Way, memory: Duration) -> bool {
+    way.valid && way.rtt.is_some() && way.age.as_secs() <= memory.as_secs()
+}
+
+/// How a transfer by a way would fare; `None`: its round trip is not known.
+pub(crate) fn predict(way: &Way, line: &Line) -> Option<Prediction> {
+    let path = Path {
+        rtt: way.rtt?,
+        packets: way.packets,
+        lost: way.lost,
+    };
+    Some(line.predict(&path))
+}
+
+impl Story<'_, '_> {
+    /// What becomes of a flow that neither stickiness nor a rule has put anywhere.
+    pub(super) fn race(&mut self, asked: &Asked, entry: &ClassEntry) -> Decided {
+        if !matches!(entry.walk, Walk::Race | Walk::Fastest) {
+            return Decided::BySlots;
+        }
+        let live = self.live(asked, entry);
+        if live.len() < 2 {
+            let text = match entry.racers.is_empty() {
+                true => {
+                    "nothing is raced now: metered uplinks and those of later tiers take no part"
+                }
+                false => "fewer than two uplinks could race: it is not raced",
+            };
+            self.tell(Stage::Race, text.to_owned());
+            return Decided::BySlots;
+        }
+        let mut scores = self.scores(entry.walk, &live);
+        scores.sort_by_key(|score| (score.time(), score.uplink));
+        let refusal = unraceable(asked);
+        let (worth, left_out) = self.worth_while(entry.walk, &live);
+        let is_known = |id: &UplinkId| scores.iter().any(|score| score.uplink == *id);
+        match scores.first().map(|best| best.uplink) {
+            Some(best) if refusal.is_some() || worth.iter().all(is_known) => {
+                if let Some(why) = refusal {
+                    self.tell(Stage::Race, format!("not raced: {why}"));
+                }
+                let again = refusal.is_none();
+                self.known(&scores, again);
+                Decided::Chosen(best)
+            }
+            None if refusal.is_some() => {
+                let why = refusal.unwrap_or_default();
+                let text = format!(
+                    "not raced: {why}, and no way to {} is known",
+                    network(asked)
+                );
+                self.tell(Stage::Race, text);
+                Decided::BySlots
+            }
+            _ => self.begin(asked, worth, &left_out, &scores),
+        }
+    }
+
+    /// The racers that take flows of this family.
+    fn live(&self, asked: &Asked, entry: &ClassEntry) -> Vec<UplinkId> {
+        let takes = |id: &&UplinkId| {
+            let mut standings = self.world.standings.iter();
+            standings.any(|standing| standing.id == **id && standing.takes(asked.family))
+        };
+        entry.racers.iter().filter(takes).copied().collect()
+    }
+
+    /// The ways that are known and count.
+    fn scores(&self, walk: Walk, live: &[UplinkId]) -> Vec<Score> {
+        let memory = self.world.settings.config.race.memory;
+        let ways = self.world.path.map_or(&[][..], |path| &path.ways);
+        let score = |way: &Way| {
+            let rtt = way.rtt.filter(|_| counts(way, memory))?;
+            let line = self.line(way.uplink);
+            Some(Score {
+                uplink: way.uplink,
+                rtt,
+                prediction: predict(way, &line).filter(|_| walk == Walk::Fastest),
+            })
+        };
+        let ways = ways.iter().filter(|way| live.contains(&way.uplink));
+        ways.filter_map(score).collect()
+    }
+
+    /// What the datapath goes by; before it was told anything, it takes an uplink to have nothing.
+    fn line(&self, id: UplinkId) -> Line {
+        (self.world.line)(id).unwrap_or(Line {
+            capacity: 0,
+            spare: 0,
+            busy: 0,
+            opened: 0,
+            loss_ppm: 0,
+        })
+    }
+
+    /// Tells what is known, the best first.
+    fn known(&mut self, scores: &[Score], again: bool) {
+        let figures = scores.iter().map(|score| match score.prediction {
+            None => format!("{} {}", name(self.world, score.uplink), tenths(score.rtt)),
+            Some(found) => {
+                let time = found.time.as_millis();
+                format!("{} {time} ms for 1 MB", name(self.world, score.uplink))
+            }
+        });
+        let figures = figures.collect::<Vec<_>>().join(", ");
+        let race = &self.world.settings.config.race;
+        let anew = match race.again {
+            rate if rate > 0 && again => format!("; one in {rate} such connections is raced anew"),
+            _ => String::new(),
+        };
+        let what = match scores.iter().any(|score| score.prediction.is_some()) {
+            true => "predicted",
+            false => "remembered",
+        };
+        self.tell(Stage::Race, format!("{what}: {figures}{anew}"));
+    }
+
+    /// A race begins, over those on whom it is worth while.
+    fn begin(
+        &mut self,
+        asked: &Asked,
+        worth: Vec<UplinkId>,
+        left_out: &[UplinkId],
+        scores: &[Score],
+    ) -> Decided {
+        let names = |ids: &[UplinkId]| {
+            let names = ids.iter().map(|id| name(self.world, *id));
+            names.collect::<Vec<_>>().join(", ")
+        };
+        let missing = worth
+            .iter()
+            .filter(|id| scores.iter().all(|s| s.uplink != **id));
+        let missing = names(&missing.copied().collect::<Vec<_>>());
+        let network = network(asked);
+        let others = match left_out {
+            [] => String::new(),
+            ids => format!("; full or losing too much: {}", names(ids)),
+        };
+        let cap = self.world.settings.config.race.per_destination;
+        let text = match worth.as_slice() {
+            [sole] => format!("only {} is worth while{others}", name(self.world, *sole)),
+            _ => format!(
+                "raced on {}, at most {cap} towards {network}: its round trip by {missing} is not \
+                 known{others}",
+                names(&worth),
+            ),
+        };
+        self.tell(Stage::Race, text);
+        match worth.as_slice() {
+            [sole] => Decided::Chosen(*sole),
+            _ => Decided::Raced(worth),
+        }
+    }
+
+    /// On whom a race is worth while, and who is left out.
+    fn worth_while(&self, walk: Walk, live: &[UplinkId]) -> (Vec<UplinkId>, Vec<UplinkId>) {
+        if walk != Walk::Fastest {
+            return (live.to_vec(), Vec::new());
+        }
+        let prospect = |id: &UplinkId| self.line(*id).prospect();
+        let best = live.iter().map(prospect).min().unwrap_or_default();
+        live.iter().partition(|id| prospect(id) <= best * CROWDED)
+    }
+}
+
+/// Why copies of a flow's first packet may not be sent.
+fn unraceable(asked: &Asked) -> Option<&'static str> {
+    if asked.protocol != TCP {
+        return Some("only TCP is");
+    }
+    is_private(asked.dest).then_some("the destination is private")
+}
+
+/// Addresses that no way out leads to, or always the same one, as the datapath has it.
+fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            let [a, b, ..] = address.octets();
+            address.is_private() || (a == 100 && b & 0xc0 == 64)
+        }
+        IpAddr::V6(address) => address.is_unique_local(),
+    }
+}
+
+/// The network that is remembered.
+fn network(asked: &Asked) -> String {
+    let (prefix, bits) = prefix_of(asked.dest);
+    format!("{prefix}/{bits}")
+}
+
+fn tenths(span: Duration) -> String {
+    format!("{:.1} ms", span.as_secs_f64() * 1e3)
+}

@@ -1,0 +1,169 @@
+//! Flows that are raced, or go by what is remembered.
+
+use std::time::Duration;
+
+use braid_balance::{PathMemory, Way};
+use braid_core::UplinkId;
+use braid_core::outlook::Line;
+
+use super::{Scene, ask, scene, told};
+
+/// A path's memory: of dsl, of lte, with round trips in ms and ages in s.
+fn path(ways: &[(u8, u64, u64)]) -> Option<PathMemory> {
+    let way = |(uplink, rtt, age): &(u8, u64, u64)| Way {
+        uplink: UplinkId(*uplink),
+        rtt: (*rtt > 0).then(|| Duration::from_millis(*rtt)),
+        age: Duration::from_secs(*age),
+        packets: 0,
+        lost: 0,
+        valid: true,
+    };
+    Some(PathMemory {
+        prefix: [203, 0, 113, 0].into(),
+        bits: 24,
+        ways: ways.iter().map(way).collect(),
+    })
+}
+
+/// Lines with a capacity, and what is spare of it, in Mbit/s.
+fn lines(rooms: [(u32, u32); 2]) -> Vec<Line> {
+    let line = |(capacity, spare): (u32, u32)| Line {
+        capacity: capacity * 125,
+        spare: spare * 125,
+        busy: u32::from(spare < capacity),
+        opened: 0,
+        loss_ppm: 0,
+    };
+    rooms.map(line).to_vec()
+}
+
+/// What is said of the race, and what comes of it.
+fn race(scene: &Scene, protocol: u8, destination: &str) -> String {
+    let mut question = ask(destination);
+    question.protocol = protocol;
+    let text = told(scene, &question);
+    let kept = |line: &&str| ["Race:", "Slot:", "=>"].iter().any(|s| line.starts_with(s));
+    text.lines().filter(kept).collect::<Vec<_>>().join("\n")
+}
+
+const SERVER: &str = "203.0.113.5:443";
+
+#[test]
+fn what_nobody_knows_is_raced() {
+    let mut scene = scene("policy = 'race'");
+    let all = "Race: raced on dsl, lte, at most 8 /s towards 203.0.113.0/24: its round trip by \
+               dsl, lte is not known\n=> Raced - [dsl, lte]";
+    assert_eq!(race(&scene, 6, SERVER), all);
+    // One way is known, the other is stale, of another epoch, or silent.
+    let half = all.replace("by dsl, lte is", "by lte is");
+    for lte in [(1, 50, 121), (1, 0, 1)] {
+        scene.path = path(&[(0, 20, 1), lte]);
+        assert_eq!(race(&scene, 6, SERVER), half);
+    }
+    scene.path = path(&[(0, 20, 1), (1, 10, 1)]);
+    scene.path.as_mut().unwrap().ways[1].valid = false;
+    assert_eq!(race(&scene, 6, SERVER), half);
+}
+
+#[test]
+fn what_is_known_of_all_is_not_raced() {
+    let mut scene = scene("policy = 'race'\n[race]\nmemory = '10 s'\nagain = 100");
+    scene.path = path(&[(0, 30, 10), (1, 20, 1)]);
+    assert_eq!(
+        race(&scene, 6, SERVER),
+        "Race: remembered: lte 20.0 ms, dsl 30.0 ms; one in 100 such connections is raced anew\n\
+         => Uplink lte [lte 1.00]"
+    );
+    scene.settings.config.race.again = 0;
+    let text = race(&scene, 6, SERVER);
+    assert!(
+        text.starts_with("Race: remembered: lte 20.0 ms, dsl 30.0 ms\n"),
+        "{text}"
+    );
+    // Of equals the lowest number, as the datapath takes it.
+    scene.path = path(&[(0, 20, 1), (1, 20, 1)]);
+    assert!(race(&scene, 6, SERVER).ends_with("=> Uplink dsl [dsl 1.00]"));
+}
+
+#[test]
+fn what_cannot_be_raced_goes_by_what_is_known_or_by_the_slots() {
+    let mut scene = scene("policy = 'race'");
+    assert_eq!(
+        race(&scene, 17, SERVER),
+        "Race: not raced: only TCP is, and no way to 203.0.113.0/24 is known\n\
+         Slot: the next of 1024 slots\n=> Shared - [dsl 0.50, lte 0.50]"
+    );
+    for private in [
+        "10.1.2.3:80",
+        "100.64.0.1:80",
+        "100.127.0.1:80",
+        "172.16.0.1:80",
+    ] {
+        let text = race(&scene, 6, private);
+        assert!(
+            text.starts_with("Race: not raced: the destination is private"),
+            "{text}"
+        );
+    }
+    assert!(race(&scene, 6, "100.128.0.1:80").ends_with("=> Raced - [dsl, lte]"));
+    scene.path = path(&[(1, 50, 1)]);
+    assert_eq!(
+        race(&scene, 17, SERVER),
+        "Race: not raced: only TCP is\nRace: remembered: lte 50.0 ms\n=> Uplink lte [lte 1.00]"
+    );
+}
+
+#[test]
+fn one_uplink_alone_runs_no_race() {
+    let mut scene = scene("policy = 'race'");
+    let text = race(&scene, 6, "[2a00::5]:443");
+    assert_eq!(
+        text,
+        "Race: fewer than two uplinks could race: it is not raced\n\
+         Slot: the next of 1024 slots\n=> Uplink dsl [dsl 1.00]"
+    );
+    scene.standings.iter_mut().for_each(|s| s.metered = true);
+    let text = race(&scene, 6, SERVER);
+    assert!(
+        text.starts_with("Race: nothing is raced now: metered"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_fastest_is_not_always_the_nearest() {
+    let mut scene = scene("policy = 'fastest'");
+    scene.lines = lines([(20, 20), (20, 20)]);
+    scene.path = path(&[(0, 20, 1), (1, 40, 1)]);
+    assert_eq!(
+        race(&scene, 6, SERVER),
+        "Race: predicted: dsl 520 ms for 1 MB, lte 640 ms for 1 MB; one in 16 such connections \
+         is raced anew\n=> Uplink dsl [dsl 1.00]"
+    );
+    scene.lines = lines([(20, 0), (20, 20)]);
+    assert!(race(&scene, 6, SERVER).ends_with("=> Uplink lte [lte 1.00]"));
+    scene.lines = lines([(20, 20), (20, 20)]);
+    let dsl = &mut scene.path.as_mut().unwrap().ways[0];
+    (dsl.packets, dsl.lost) = (10_000, 300);
+    assert!(race(&scene, 6, SERVER).ends_with("=> Uplink lte [lte 1.00]"));
+}
+
+#[test]
+fn a_full_uplink_is_left_out_of_the_race() {
+    let mut scene = scene("policy = 'fastest'");
+    scene.lines = lines([(100, 100), (20, 0)]);
+    assert_eq!(
+        race(&scene, 6, SERVER),
+        "Race: only dsl is worth while; full or losing too much: lte\n=> Uplink dsl [dsl 1.00]"
+    );
+    // The same for one that loses; what is known of the others is all that is asked for then.
+    scene.lines = lines([(20, 20), (20, 20)]);
+    scene.lines[1].loss_ppm = 30_000;
+    assert!(race(&scene, 6, SERVER).starts_with("Race: only dsl is worth while; full"));
+    scene.path = path(&[(0, 20, 1)]);
+    assert!(race(&scene, 6, SERVER).starts_with("Race: predicted: dsl 520 ms for 1 MB; one in"));
+    scene.path = None;
+    // Before anything was said of them they are alike.
+    scene.lines.clear();
+    assert!(race(&scene, 6, SERVER).ends_with("=> Raced - [dsl, lte]"));
+}

@@ -1,0 +1,53 @@
+//! What is remembered of the ways to destinations, in the API's terms.
+
+use std::net::IpAddr;
+
+use braid_balance::{Bustle, PathMemory, Way};
+
+use super::millis;
+use crate::engine::Engine;
+use crate::explain::{counts, predict};
+use crate::failure::Failure;
+use crate::report::{PathReport, PathsReport, WayReport};
+
+impl Engine {
+    /// Everything that is remembered of the ways to destinations.
+    ///
+    /// # Errors
+    /// The datapath's tables cannot be read.
+    pub fn paths(&self) -> Result<PathsReport, Failure> {
+        let mut paths = self.datapath.paths()?;
+        paths.retain(|path| !path.ways.is_empty());
+        paths.sort_by_key(|path| (path.ways.iter().map(|way| way.age).min(), path.prefix));
+        let bustle = self.datapath.bustle()?;
+        let report = |path: &PathMemory| self.path(path, &bustle);
+        Ok(PathsReport {
+            paths: paths.iter().map(report).collect(),
+        })
+    }
+
+    pub(super) fn path(&self, path: &PathMemory, bustle: &[Bustle]) -> PathReport {
+        PathReport {
+            network: network(path.prefix, path.bits),
+            ways: path.ways.iter().map(|way| self.way(way, bustle)).collect(),
+        }
+    }
+
+    fn way(&self, way: &Way, bustle: &[Bustle]) -> WayReport {
+        let line = self.outlooks.line(way.uplink, bustle);
+        let found = line.and_then(|line| predict(way, &line));
+        WayReport {
+            uplink: self.name_of(way.uplink),
+            rtt_ms: way.rtt.map(|rtt| rtt.as_secs_f64() * 1e3),
+            age_ms: millis(way.age),
+            packets: way.packets,
+            lost: way.lost,
+            predicted_ms: found.map(|found| found.time.as_secs_f64() * 1e3),
+            counts: counts(way, self.settings.config.race.memory),
+        }
+    }
+}
+
+fn network(prefix: IpAddr, bits: u8) -> String {
+    format!("{prefix}/{bits}")
+}

@@ -1,0 +1,262 @@
+//! What was learnt of the ways to destinations, over `braid down` and `braid up`.
+//!
+//! The datapath's own memory is pinned in the kernel and outlives the daemon. It does not outlive
+//! `braid down`, which an upgrade to a version with other tables needs. So a daemon that takes everything
+//! down leaves what it has learnt in the run directory, where the next one finds it.
+//!
+//! Rules, and why:
+//! - Only where some flows are raced: else the directory is gone, as everything else is.
+//! - For root alone to read: it says where people went. It is in memory (`/run`), is read once, and
+//!   counts for this boot only.
+//! - An uplink is known again by its device, addresses and gateways, not by its number. Ages count on.
+//! - 4,096 networks at most, those first that were asked for last.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use braid_balance::{KernelTime, PathMemory, Way};
+use braid_core::UplinkId;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+use crate::run_dir::RunDir;
+use crate::state::boot;
+
+/// Networks that are kept.
+const MOST: usize = 4096;
+/// What is older does not count under any configuration.
+const OLDEST: Duration = Duration::from_secs(3600);
+
+/// What one instance leaves to the next.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Keepsake {
+    /// The boot that it belongs to.
+    boot: String,
+    /// When it was taken, in milliseconds of the kernel's monotonic clock.
+    taken_ms: u64,
+    paths: Vec<KeptPath>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct KeptPath {
+    prefix: IpAddr,
+    bits: u8,
+    ways: Vec<KeptWay>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct KeptWay {
+    device: String,
+    way_out: u32,
+    rtt_us: Option<u64>,
+    age_ms: u64,
+    packets: u32,
+    lost: u32,
+}
+
+impl Keepsake {
+    /// What is worth keeping of these; `None`: nothing. `who` names an uplink's device and where it
+    /// leads.
+    ///
+    /// # Errors
+    /// `/proc` is not to be had.
+    pub(crate) fn of(
+        mut paths: Vec<PathMemory>,
+        who: impl Fn(UplinkId) -> Option<(String, u32)>,
+        now: KernelTime,
+    ) -> Result<Option<Keepsake>, Failure> {
+        paths.sort_by_key(|path| (path.ways.iter().map(|way| way.age).min(), path.prefix));
+        let kept = |way: &Way| {
+            let (device, way_out) = who(way.uplink).filter(|_| way.valid && way.age <= OLDEST)?;
+            Some(KeptWay {
+                device,
+                way_out,
+                rtt_us: way.rtt.map(|rtt| whole(rtt.as_micros())),
+                age_ms: whole(way.age.as_millis()),
+                packets: way.packets,
+                lost: way.lost,
+            })
+        };
+        let paths = paths.into_iter().map(|path| KeptPath {
+            prefix: path.prefix,
+            bits: path.bits,
+            ways: path.ways.iter().filter_map(kept).collect(),
+        });
+        let paths: Vec<KeptPath> = paths.filter(|p| !p.ways.is_empty()).take(MOST).collect();
+        if paths.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Keepsake {
+            boot: boot()?,
+            taken_ms: milliseconds(now),
+            paths,
+        }))
+    }
+
+    /// What still counts of it. `who` is the uplink that a device is and that leads there.
+    ///
+    /// # Errors
+    /// `/proc` is not to be had.
+    pub(crate) fn paths(
+        self,
+        who: impl Fn(&str, u32) -> Option<UplinkId>,
+        now: KernelTime,
+    ) -> Result<Vec<PathMemory>, Failure> {
+        let passed = milliseconds(now).checked_sub(self.taken_ms);
+        let Some(passed) = passed.filter(|_| self.boot == boot().unwrap_or_default()) else {
+            return Ok(Vec::new());
+        };
+        let way = |way: &KeptWay| {
+            let age = Duration::from_millis(way.age_ms.saturating_add(passed));
+            let uplink = who(&way.device, way.way_out).filter(|_| age <= OLDEST)?;
+            Some(Way {
+                uplink,
+                rtt: way.rtt_us.map(Duration::from_micros),
+                age,
+                packets: way.packets,
+                lost: way.lost,
+                valid: true,
+            })
+        };
+        let paths = self.paths.iter().take(MOST).map(|path| PathMemory {
+            prefix: path.prefix,
+            bits: path.bits,
+            ways: path.ways.iter().filter_map(way).collect(),
+        });
+        Ok(paths.filter(|path| !path.ways.is_empty()).collect())
+    }
+
+    /// Leaves it in the run directory, for root alone.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub(crate) fn leave(&self, run_dir: &RunDir) -> Result<(), Failure> {
+        let path = run_dir.ways();
+        run_dir.create()?;
+        let write = || -> io::Result<()> {
+            let text = serde_json::to_vec(self)?;
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            options.open(&path)?.write_all(&text)
+        };
+        write().map_err(|error| {
+            // Half of it is nothing.
+            let _ = fs::remove_file(&path);
+            Failure::io(format!("write {}", path.display()), &error)
+        })
+    }
+
+    /// Takes it away from where it was left; `None`: nothing is there that can be read.
+    pub(crate) fn take(path: &Path) -> Option<Keepsake> {
+        let bytes = fs::read(path).ok()?;
+        if let Err(error) = fs::remove_file(path) {
+            tracing::debug!(%error, "cannot remove what was kept of the ways");
+        }
+        serde_json::from_slice(&bytes)
+            .inspect_err(|error| tracing::debug!(%error, "cannot read what was kept of the ways"))
+            .ok()
+    }
+}
+
+fn milliseconds(now: KernelTime) -> u64 {
+    whole(now.since(KernelTime::from_nanos(0)).as_millis())
+}
+
+fn whole(number: u128) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn way(uplink: u8, age: u64, valid: bool) -> Way {
+        Way {
+            uplink: UplinkId(uplink),
+            rtt: Some(Duration::from_micros(21_400)),
+            age: Duration::from_secs(age),
+            packets: 640,
+            lost: 3,
+            valid,
+        }
+    }
+
+    fn path(third: u8, ways: Vec<Way>) -> PathMemory {
+        PathMemory {
+            prefix: [198, 51, third, 0].into(),
+            bits: 24,
+            ways,
+        }
+    }
+
+    fn at(seconds: u64) -> KernelTime {
+        KernelTime::from_nanos(seconds * 1_000_000_000)
+    }
+
+    fn device(id: UplinkId) -> Option<(String, u32)> {
+        [("dsl", 7), ("lte", 8)]
+            .get(id.index())
+            .map(|(name, way_out)| ((*name).to_owned(), *way_out))
+    }
+
+    #[test]
+    fn what_is_left_is_found_under_other_numbers_and_older() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path().join("run"));
+        let paths = vec![
+            path(
+                1,
+                vec![way(0, 10, true), way(1, 20, false), way(5, 1, true)],
+            ),
+            path(2, vec![way(1, 3599, true)]),
+            path(3, vec![way(0, 3601, true)]),
+        ];
+        let kept = Keepsake::of(paths, device, at(1000)).unwrap().unwrap();
+        kept.leave(&run_dir).unwrap();
+        let found = Keepsake::take(&run_dir.ways()).unwrap();
+        assert_eq!(found, kept);
+        assert_eq!(Keepsake::take(&run_dir.ways()), None, "read once");
+        let who = |device: &str, way_out| (device == "dsl" && way_out == 7).then_some(UplinkId(4));
+        let back = found.paths(who, at(1060)).unwrap();
+        assert_eq!(back, [path(1, vec![way(4, 70, true)])]);
+    }
+
+    #[test]
+    fn what_leads_elsewhere_or_is_of_another_boot_counts_no_more() {
+        let paths = vec![path(1, vec![way(0, 10, true)])];
+        let kept = Keepsake::of(paths, device, at(1000)).unwrap().unwrap();
+        let id = Some(UplinkId(0));
+        let other_gateway = |_: &str, way_out| id.filter(|_| way_out == 9);
+        assert_eq!(kept.clone().paths(other_gateway, at(1000)).unwrap(), []);
+        assert_eq!(kept.clone().paths(|_, _| id, at(999)).unwrap(), []);
+        assert_eq!(kept.clone().paths(|_, _| id, at(9000)).unwrap(), []);
+        let other = Keepsake {
+            boot: "another".into(),
+            ..kept
+        };
+        assert_eq!(other.paths(|_, _| id, at(1000)).unwrap(), []);
+        assert_eq!(Keepsake::of(Vec::new(), device, at(1)).unwrap(), None);
+    }
+
+    #[test]
+    fn the_latest_are_kept_of_too_many() {
+        let many = (0..=MOST).map(|n| PathMemory {
+            prefix: IpAddr::from(u32::try_from(n << 8).unwrap().to_be_bytes()),
+            bits: 24,
+            ways: vec![way(0, n as u64 % 3000, true)],
+        });
+        let kept = Keepsake::of(many.collect(), device, at(1))
+            .unwrap()
+            .unwrap();
+        assert_eq!(kept.paths.len(), MOST);
+        let dropped = kept
+            .paths
+            .iter()
+            .all(|path| path.ways[0].age_ms < 2_999_000);
+        assert!(dropped, "the oldest of all is the one that went");
+    }
+}

@@ -1,0 +1,1 @@
+"""The race: the SYN that returns first chooses the uplink ([ofrp])."""

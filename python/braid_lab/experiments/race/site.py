@@ -1,0 +1,43 @@
+"""One site behind several uplinks: its server answers on every address of `plan`, and Braid chooses between them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from braid_lab.experiments.race import plan
+from braid_lab.net.links import Line
+from braid_lab.net.topology import Topology, UplinkSpec, network
+from braid_lab.process import Process
+from braid_lab.product import Braid, braid
+from braid_lab.serve import servers
+
+
+@dataclass(frozen=True)
+class Site:
+    """A network that is up, with Braid on its host."""
+
+    net: Topology
+    daemon: Braid
+
+    def uplink_index(self, name: str) -> int:
+        """Return an uplink's index, as `plan.pinned_address` counts."""
+        return self.net.uplinks[name].index
+
+
+@contextlib.contextmanager
+def site(lines: Mapping[str, Line | None], *, capacity: str | None = None, watched: bool = True) -> Iterator[Site]:
+    """Build uplinks like these (None: a plain cable), a web server, and Braid; IPv4 only."""
+    specs = [UplinkSpec(name, line, families=frozenset({4})) for name, line in lines.items()]
+    with network(specs) as net:
+        net.internet.ip(*(f"route add local {each} dev lo" for each in plan.everything(len(specs))))
+        argv = servers.argv("http1", ["0.0.0.0"])  # noqa: S104 - every address of the site's networks
+        server = Process(argv, log=net.scratch / f"serve-{net.internet.name}", namespace=net.internet.name)
+        net.stack.callback(server.stop)
+        server.wait_output(servers.READY, timeout=20)
+        run_dir = net.scratch / f"braid-{net.host.name}"
+        file = run_dir.with_suffix(".toml")
+        file.write_text(plan.configuration(lines, capacity=capacity, watched=watched))
+        with braid(net.host, run_dir, "--config", file) as daemon:
+            yield Site(net, daemon)
