@@ -34,9 +34,10 @@ demo: setup build ## two emulated uplinks, one page and one bulk load, alone and
 
 # Most end-to-end tests wait, so more of them than there are processors run at once.
 TEST_WORKERS ?= 4
-test: check build ## formatting, lints, types, and every test (root)
+test: check ## formatting, lints, types, and every test, with the checks of a debug build (root)
+	$(CARGO) build --workspace --bins --locked
 	$(CARGO) test --workspace --locked
-	$(PYTHON_BIN)/pytest tests -n $(TEST_WORKERS)
+	BRAID_BIN=target/debug $(PYTHON_BIN)/pytest tests -n $(TEST_WORKERS)
 
 check: setup ## formatting, lints, types
 	$(CARGO) fmt --all --check

@@ -32,6 +32,8 @@ def pytest_configure() -> None:
     binary()
     # pytest unwinds on KeyboardInterrupt alone.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A shell's background job ignores it, and so would what the tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 #: Tests that one worker runs, one after the other, by file or by test. They share what is made once for a file, or

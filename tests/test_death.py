@@ -112,7 +112,7 @@ def test_a_quic_download_moves_and_arrives_whole(
     end = json.loads(output.stdout.splitlines()[-1])
     assert (end["bytes"], end["error"]) == (size, None)
     assert end["via"] == place.address(lte, family)
-    assert end["pause"] < SOON_S
+    assert end["pause"] < 2 * SOON_S
 
 
 def test_a_device_that_is_removed_ends_its_connections_alone(

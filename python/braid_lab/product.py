@@ -29,11 +29,11 @@ def repository() -> Path:
 
 @functools.cache
 def binary(name: str = "braid") -> Path:
-    """Return a built program: BRAID_BIN for braid itself if set, else target/release/NAME."""
-    chosen = os.environ.get("BRAID_BIN") if name == "braid" else None
-    path = Path(chosen).resolve() if chosen else repository() / "target" / "release" / name
+    """Return a built program, of the folder BRAID_BIN if that is set, else of target/release."""
+    chosen = os.environ.get("BRAID_BIN")
+    path = (Path(chosen).resolve() if chosen else repository() / "target" / "release") / name
     if not path.exists():
-        raise LabError(f"{path} is not there: run `make build`, or set BRAID_BIN")
+        raise LabError(f"{path} is not there: run `make build`, or set BRAID_BIN to the folder it is in")
     return path
 
 

@@ -184,8 +184,22 @@ fn listen(ifindex: u32) -> OwnedFd {
     socket
 }
 
-/// The IP packet that was heard next.
+/// The IP packet with TCP that was heard next. The kernel has things of its own to say on a new device.
 fn receive(socket: &OwnedFd) -> Option<Vec<u8>> {
+    loop {
+        let packet = hear(socket)?;
+        let protocol = match packet[0] >> 4 {
+            4 => packet[9],
+            _ => packet[6],
+        };
+        if i32::from(protocol) == libc::IPPROTO_TCP {
+            return Some(packet);
+        }
+    }
+}
+
+/// What was heard next, without its Ethernet header.
+fn hear(socket: &OwnedFd) -> Option<Vec<u8>> {
     let mut frame = vec![0; 2048];
     // SAFETY: the buffer lives longer than the call, with this length.
     let length = unsafe {
