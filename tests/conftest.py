@@ -40,6 +40,7 @@ def pytest_configure() -> None:
 #: use what is the machine's: control groups, and what `braid-lab clean` finds.
 TOGETHER = {
     "tests/lab/test_balance.py": "balance",
+    "tests/test_edge.py": "edge",
     "tests/test_fabric.py": "fabric",
     "tests/test_hostile.py": "hostile",
     "tests/test_lying_names.py": "lying names",

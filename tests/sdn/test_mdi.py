@@ -94,3 +94,12 @@ def test_the_buffer_holds_what_waits_for_the_slowest() -> None:
     buffer = buffer_for(chosen)
     # 50 ms of 10 Mbit/s are 62,500 bytes, 41.2 frames; a quarter more, rounded up, and 16.
     assert (buffer.threshold, buffer.size) == (68, 136)
+
+
+def test_a_path_in_use_does_not_go_for_what_another_look_measures() -> None:
+    limits = Thresholds()
+    milder = limits.for_those_in_use()
+    assert milder.leave_out_mdi == pytest.approx(0.44)
+    assert milder.leave_out_skew == pytest.approx(0.22)
+    assert Thresholds(leave_out_mdi=0.5).for_those_in_use().leave_out_mdi == 0.5
+    assert (milder.resequence_mdi, milder.resequence_skew) == (limits.resequence_mdi, limits.resequence_skew)

@@ -16,16 +16,25 @@
 //! A packet that comes after its gap was given up is *late*: forwarded, since the inner flow's own
 //! retransmission may cost a round trip more. One that comes twice is dropped. All is counted.
 //!
-//! [`Resequencer`] does this. [`TimeoutResequencer`] is \[l3b\] §4.3 as written, for comparison.
+//! [`Resequencer`] does this for a bond, whose sender numbers packets. [`Streams`] does it for the
+//! fabric's edges, by the numbers that TCP brings. [`TimeoutResequencer`] is \[l3b\] §4.3 and
+//! [`Algorithm1`] that of \[mpsdn\], both as written, for comparison.
 
+mod algorithm1;
 mod counters;
 mod lane;
 mod paper;
+mod patience;
 mod resequencer;
+mod stream;
+mod streams;
 
+pub use algorithm1::{Algorithm1, Algorithm1Settings};
 pub use counters::Counters;
 pub use paper::TimeoutResequencer;
 pub use resequencer::{Delivery, Limits, Order, Resequencer, Tag};
+pub use stream::MAX_PATHS;
+pub use streams::{PathId, Segment, SegmentKind, StreamCounters, StreamLimits, Streams};
 
 /// Why a missing packet was given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -108,6 +108,9 @@ pub enum Command {
     Emulate(Box<braid_emulate::cli::EmulateArgs>),
     /// Talk to the control socket of a running `braid emulate`
     EmulateCtl(braid_emulate::cli::EmulateCtlArgs),
+    /// Split single flows over the paths of a network of switches, and put them in order
+    #[command(subcommand)]
+    Edge(braid_edge::cli::EdgeCommand),
     /// Topologies and experiments in network namespaces (runs braid-lab)
     #[command(disable_help_flag = true)]
     Lab(ExternalArgs),

@@ -7,6 +7,7 @@
 mod cli;
 mod client;
 mod destination;
+mod edge;
 mod events;
 mod explain;
 mod external;
@@ -31,6 +32,7 @@ use braid_daemon::preflight::kernel_release;
 use braid_daemon::report::{DoctorReport, FlowsReport, StatusReport, UplinksReport, VersionReport};
 use braid_daemon::run_dir::RunDir;
 use braid_daemon::settings::{Overrides, Settings};
+use braid_edge::cli::EdgeCommand;
 use clap::Parser;
 use serde::de::DeserializeOwned;
 use tracing_subscriber::EnvFilter;
@@ -130,6 +132,7 @@ fn run(cli: Cli) -> Outcome {
         }) => config_show(config.as_deref(), effective, output),
         Command::Emulate(arguments) => emulate(braid_emulate::cli::run(*arguments)),
         Command::EmulateCtl(arguments) => emulate(braid_emulate::cli::control(arguments)),
+        Command::Edge(command) => edge::edge(&run_dir, command),
         Command::Lab(external) => Err(external::become_program("lab", &external.arguments).into()),
         Command::Sdn(external) => Err(external::become_program("sdn", &external.arguments).into()),
     }
@@ -139,6 +142,7 @@ fn wants_json(command: &Command) -> bool {
     match command {
         Command::Up(arguments) => arguments.output.json && !arguments.detached,
         Command::Flows(arguments) => arguments.output.json,
+        Command::Edge(EdgeCommand::Status(arguments)) => arguments.json,
         Command::Explain(arguments) => arguments.output.json,
         Command::Events(arguments) => arguments.output.json && !arguments.follow,
         Command::Down(output)

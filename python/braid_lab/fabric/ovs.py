@@ -25,6 +25,9 @@ SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 #: Where the controller of a lab's switches listens.
 CONTROLLER = "tcp:127.0.0.1:6653"
 
+#: The devices of the machine between a host and its switch.
+INSIDE, OUTSIDE = "inside", "outside"
+
 #: Names of devices hold 15 characters.
 DEVICE = 15
 
@@ -38,6 +41,8 @@ class Station:
     place: Namespace
     mac: str
     address: str
+    #: The machine between it and its switch, where an edge may run; none if it is plugged in directly.
+    box: Namespace | None = None
 
 
 @dataclass
@@ -71,8 +76,17 @@ class OvsNetwork:
         """Start the switches; their database keeps what they are."""
         self._runs += 1
         environment = {"OVS_RUNDIR": str(self.folder), "OVS_LOGDIR": str(self.folder), "OVS_DBDIR": str(self.folder)}
+        # Before everything that is not real-time, as the lines: a switch that is not let run drops what piles up.
         daemon = Process(
-            ["ovs-vswitchd", f"unix:{self.folder}/db.sock", "--log-file=/dev/null", "-vconsole:warn"],
+            [
+                "chrt",
+                "--rr",
+                "1",
+                "ovs-vswitchd",
+                f"unix:{self.folder}/db.sock",
+                "--log-file=/dev/null",
+                "-vconsole:warn",
+            ],
             log=self.folder / f"vswitchd{self._runs}",
             namespace=self.place.name,
             env=environment,
@@ -114,13 +128,18 @@ def _database(net: OvsNetwork) -> None:
 
 
 @contextlib.contextmanager
-def ovs_network(shape: Shape, *, controller: str = CONTROLLER, plain: bool = False) -> Iterator[OvsNetwork]:
+def ovs_network(
+    shape: Shape, *, controller: str = CONTROLLER, plain: bool = False, boxes: bool = False
+) -> Iterator[OvsNetwork]:
     """Build a shape; `plain` makes every link a veth pair, whatever its rate and delay are.
 
-    The switches are told to connect to `controller`, which may come later.
+    The switches are told to connect to `controller`, which may come later. With `boxes`, stations that are edges have
+    a machine between them and their switch that bridges, until an edge runs there.
     """
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(namespace("fabric"))
+        # What a switch's port holds until it is read; the kernel's own 200 kB are 100 full frames.
+        place.sysctl(core__rmem_default=4 << 20)
         folder = scratch.directory() / f"ovs-{place.name.rpartition('-')[0].rpartition('-')[2]}"
         folder.mkdir(parents=True)
         net = OvsNetwork(shape, place, folder, stack)
@@ -129,7 +148,7 @@ def ovs_network(shape: Shape, *, controller: str = CONTROLLER, plain: bool = Fal
         for wire, ends in zip(shape.wires, devices, strict=True):
             _wire(net, wire, ends, plain=plain)
         for number, station in enumerate(shape.stations, 1):
-            _station(net, number, station.name, station.switch)
+            _station(net, number, station.name, station.switch, boxed=boxes and station.edge)
         net.start()
         words: list[str] = []
         for switch in shape.switches:
@@ -157,18 +176,20 @@ def _wire(net: OvsNetwork, wire: Wire, ends: tuple[str, str], *, plain: bool) ->
             net.place.run(["ethtool", "-K", end.device, "tx", "off"])
             net.place.sysctl(**{f"ipv6__conf__{end.device}__disable_ipv6": 1})
         return
-    line = Line(rate=f"{wire.mbit:g}Mbit/s", delay=f"{wire.delay_ms:g}ms", queue="100ms")
+    line = Line(rate=f"{wire.mbit:g}Mbit/s", delay=f"{wire.delay_ms:g}ms", queue=wire.queue)
     link = net.stack.enter_context(emulated(near, far, line, scratch=net.folder))
     for end in (near, far):
         net.place.sysctl(**{f"ipv6__conf__{end.device}__disable_ipv6": 1})
     net.lines[wire.one, wire.other] = net.lines[wire.other, wire.one] = link
 
 
-def _station(net: OvsNetwork, number: int, name: str, switch: str) -> None:
+def _station(net: OvsNetwork, number: int, name: str, switch: str, *, boxed: bool) -> None:
     host = net.stack.enter_context(namespace(name))
     mac, address = f"02:00:00:00:{number >> 8:02x}:{number & 0xFF:02x}", f"10.77.{number >> 8}.{number & 0xFF}"
     inner, outer = End(host, "eth0"), End(net.place, name)
-    net.stack.enter_context(veth(inner, outer))
+    box = net.stack.enter_context(_box(name, inner, outer)) if boxed else None
+    if box is None:
+        net.stack.enter_context(veth(inner, outer))
     set_offload(inner, on=False)
     net.place.run(["ethtool", "-K", outer.device, "tx", "off"])
     net.place.sysctl(**{f"ipv6__conf__{name}__disable_ipv6": 1})
@@ -177,4 +198,22 @@ def _station(net: OvsNetwork, number: int, name: str, switch: str) -> None:
         f"address add {address}/16 dev eth0",
         f"address add fd77::{number:x}/64 dev eth0",
     )
-    net.stations[name] = Station(name, switch, host, mac, address)
+    net.stations[name] = Station(name, switch, host, mac, address, box)
+
+
+@contextlib.contextmanager
+def _box(name: str, inner: End, outer: End) -> Iterator[Namespace]:
+    """Put a machine between a host and its switch: it bridges what nobody takes first."""
+    with namespace(f"box-{name}") as box:
+        inside, outside = End(box, INSIDE), End(box, OUTSIDE)
+        with veth(inner, inside), veth(outside, outer):
+            for end in (inside, outside):
+                set_offload(end, on=False)
+                box.sysctl(**{f"ipv6__conf__{end.device}__disable_ipv6": 1})
+            box.ip(
+                "link add wire type bridge mcast_snooping 0",
+                f"link set {INSIDE} master wire",
+                f"link set {OUTSIDE} master wire",
+                "link set wire up",
+            )
+            yield box

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,8 @@ class Wire:
     other: str
     mbit: float = 1000.0
     delay_ms: float = 0.0
+    #: What waits in front of it, as `braid emulate` has it.
+    queue: str = "100ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,28 @@ def two_paths(*, mbit: float = 10.0, delay_ms: float = 25.0, other_ms: float | N
     return _with_stations(("A", "B", "P", "Q"), wires, {"ha": "A", "hb": "B"}, edge=True)
 
 
-def east_asia(*, edges: tuple[str, ...] = ("BEJ", "HAW", "TOK", "SYD")) -> Shape:
+def parallel(paths: Sequence[tuple[float, float]], *, prefix: str = "", queue: str = "100ms") -> Shape:
+    """Paths side by side between two switches, over a switch each, by Mbit/s and one-way ms."""
+    wires, middles = [], []
+    a, b = f"{prefix}A", f"{prefix}B"
+    for number, (mbit, delay_ms) in enumerate(paths, 1):
+        middle = f"{prefix}P{number}"
+        middles.append(middle)
+        wires += [Wire(a, middle, mbit, delay_ms / 2, queue), Wire(middle, b, mbit, delay_ms / 2, queue)]
+    at = {f"h{a.lower()}": a, f"h{b.lower()}": b}
+    return _with_stations((a, b, *middles), tuple(wires), at, edge=True)
+
+
+def beside(one: Shape, other: Shape) -> Shape:
+    """Two networks that have nothing to do with one another."""
+    return Shape(one.switches + other.switches, one.wires + other.wires, one.stations + other.stations)
+
+
+#: Queues of the lines that Mininet makes, unless told otherwise: [mpsdn] §IV-A used it and tells of none.
+MININET_QUEUE = "1000p"
+
+
+def east_asia(*, edges: tuple[str, ...] = ("BEJ", "HAW", "TOK", "SYD"), queue: str = "100ms") -> Shape:
     """The East Asia backbone, [mpsdn] Fig. 2 and Table II, with rates as scaled down there.
 
     Of the delays the paper tells sums alone: BEJ-SHA-TOK-HAW and BEJ-HKG-MAN-HAW 95 ms, TOK-SIN-SYD and TOK-SYD 60
@@ -82,7 +106,8 @@ def east_asia(*, edges: tuple[str, ...] = ("BEJ", "HAW", "TOK", "SYD")) -> Shape
         Wire("TOK", "SYD", 20, 60),
     )
     switches = ("BEJ", "SHA", "TOK", "HAW", "HKG", "MAN", "SIN", "SYD")
-    return _with_stations(switches, wires, {each.lower(): each for each in edges}, edge=True)
+    queued = tuple(replace(wire, queue=queue) for wire in wires)
+    return _with_stations(switches, queued, {each.lower(): each for each in edges}, edge=True)
 
 
 def fat_tree(arity: int = 4, *, mbit: float = 1000.0) -> Shape:

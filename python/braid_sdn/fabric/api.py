@@ -2,7 +2,7 @@
 
 GET /v1/fabric/status      /v1/fabric/paths      /v1/fabric/topology.svg
 GET /v1/fabric/explain?source=A&target=B
-GET /v1/fabric/figures     /v1/fabric/edges/NAME
+GET /v1/fabric/figures     /v1/fabric/edges/NAME?unlike=REVISION&wait=SECONDS&came=TAG:PACKETS,…
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from braid_sdn.fabric.draw import svg
 
 #: Seconds that a request may take to come in.
 PATIENCE = 10.0
+#: Seconds that a request may ask to be kept waiting.
+LONGEST_WAIT = 60.0
 #: Bytes that a request's head may have.
 HEAD = 16384
 
@@ -43,6 +46,14 @@ class Api:
         self.clock = clock
         self._servers: list[asyncio.Server] = []
         self._socket: Path | None = None
+        #: Done when something happened; then there is another.
+        self._news: asyncio.Future[None] | None = None
+
+    def happened(self) -> None:
+        """Have those look who wait for something new."""
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+        self._news = None
 
     async def listen(self, socket: Path, http: tuple[str, int] | None) -> None:
         """Answer on a Unix socket, readable by its owner alone, and on a TCP address."""
@@ -66,7 +77,9 @@ class Api:
         try:
             async with asyncio.timeout(PATIENCE):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            answer = self.answer(head.split("\r\n", 1)[0])
+            request = head.split("\r\n", 1)[0]
+            await self._wait(request)
+            answer = self.answer(request)
             head = f"Content-Type: {answer.kind}\r\nContent-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
             reason = "OK" if answer.status == 200 else "Error"
             writer.write(f"HTTP/1.1 {answer.status} {reason}\r\n{head}".encode() + answer.body)
@@ -77,15 +90,39 @@ class Api:
         finally:
             writer.close()
 
+    async def _wait(self, request: str) -> None:
+        """Keep a question for an edge's next table until there is one, or the edge is to tell what came to it."""
+        path, query = _parts(request)
+        match path:
+            case ["v1", "fabric", "edges", name] if "unlike" in query:
+                name = urllib.parse.unquote(name)
+            case _:
+                return
+        self.fabric.handle_came(self.clock(), name, _counts(query.get("came", "")))
+        asked = self.fabric.asked.get(name, 0)
+        try:
+            seconds = min(max(float(query.get("wait", 0)), 0.0), LONGEST_WAIT)
+        except ValueError:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while (
+                    report.edge_revision(self.fabric, name) == query["unlike"]
+                    and self.fabric.asked.get(name, 0) == asked
+                ):
+                    if self._news is None:
+                        self._news = asyncio.get_running_loop().create_future()
+                    # Others wait for the same one.
+                    await asyncio.shield(self._news)
+
     def answer(self, request: str) -> Answer:
         """Return the answer to a request line."""
         words = request.split(" ")
         if len(words) != 3 or words[0] != "GET":
             return _error(405, "only GET is answered")
-        url = urllib.parse.urlsplit(words[1])
-        query = dict(urllib.parse.parse_qsl(url.query))
+        path, query = _parts(request)
         now = self.clock()
-        match url.path.split("/")[1:]:
+        match path:
             case ["v1", "fabric", "status"]:
                 return _json(report.status(self.fabric, now))
             case ["v1", "fabric", "paths"]:
@@ -106,9 +143,25 @@ class Api:
             case ["v1", "fabric", "figures"]:
                 return _json(report.figures(self.fabric))
             case ["v1", "fabric", "edges", name]:
-                table = report.edge_table(self.fabric, urllib.parse.unquote(name))
-                return _json(table) if table else _error(404, f"no edge is called {name}")
-        return _error(404, f"there is no {url.path}")
+                name = urllib.parse.unquote(name)
+                table = report.edge_table(self.fabric, name)
+                if table is None:
+                    return _error(404, f"no edge is called {name}")
+                return Answer(304, b"") if table["revision"] == query.get("unlike") else _json(table)
+        return _error(404, f"there is no /{'/'.join(path)}")
+
+
+def _parts(request: str) -> tuple[list[str], dict[str, str]]:
+    """Return a request line's path, by its parts, and query."""
+    words = request.split(" ")
+    url = urllib.parse.urlsplit(words[1] if len(words) == 3 else "")
+    return url.path.split("/")[1:], dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
+
+
+def _counts(text: str) -> dict[int, int]:
+    """Return `TAG:PACKETS,…` as it was meant; what is not of that form says nothing."""
+    found = re.findall(r"(?:^|,)(\d{1,4}):(\d{1,20})(?=,|$)", text)
+    return {int(tag): int(packets) for tag, packets in found}
 
 
 def _json(data: object) -> Answer:

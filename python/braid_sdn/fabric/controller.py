@@ -8,7 +8,7 @@ monotonic clock.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from braid_sdn.fabric import planner, rules
@@ -65,9 +65,13 @@ class Tables:
 class Controller:
     """Keeps one fabric."""
 
-    def __init__(self, settings: Settings, stopwatch: Callable[[], float] = time.perf_counter) -> None:
-        """Nothing is known yet. `stopwatch` only measures how long planning takes."""
+    def __init__(
+        self, settings: Settings, stopwatch: Callable[[], float] = time.perf_counter, *, nonce: int = 0
+    ) -> None:
+        """Nothing is known yet. `stopwatch` only measures how long planning takes; `nonce` tells instances apart."""
         self.settings = settings
+        #: Tells this controller's tables from those of one before it.
+        self.nonce = nonce
         self.topology = Topology(names=dict(settings.names))
         self.hosts = Hosts()
         self.traffic = Traffic()
@@ -91,6 +95,8 @@ class Controller:
         self._nonce = 0
         self._questions = Questions()
         self._out: list[tuple[int, ToSwitch]] = []
+        #: How often each edge was asked to tell what came to it; see `handle_came`.
+        self.asked: dict[str, int] = {}
 
     # What happens.
 
@@ -146,6 +152,7 @@ class Controller:
         self._discover(now)
         if self.topology.expire(now):
             self._damper.broken(now)
+        self._ask_edges(now)
         died, other = self.watch.judge(now)
         for tag in died:
             self._ask_links(now, tag)
@@ -163,6 +170,24 @@ class Controller:
             self._make_plan(now)
         self.changer.handle_timeout(now)
         self._settle(now)
+
+    def handle_came(self, now: float, edge: str, counts: Mapping[int, int]) -> None:
+        """An edge tells how many packets came to it by each of its paths."""
+        for pair in self.tables.pairs.values():
+            if pair.target.name == edge:
+                self.watch.handle_came(now, counts, {path.tag: pair.share(path.tag) for path in pair.paths})
+
+    def _ask_edges(self, now: float) -> None:
+        """Have the edges at the ends of paths whose probes are missing tell whether anything comes."""
+        doubtful = set(self.watch.doubtful(now))
+        ends = {
+            pair.target.name
+            for pair in self.tables.pairs.values()
+            for path in pair.paths
+            if doubtful and path.tag in doubtful
+        }
+        for name in ends:
+            self.asked[name] = self.asked.get(name, 0) + 1
 
     def poll_messages(self) -> list[tuple[int, ToSwitch]]:
         """Return what to send, and to whom, in this order."""

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from braid_sdn.fabric.model import Path
 
 #: A full Ethernet frame, bytes: what buffers are counted in.
 FRAME_BYTES = 1518
+
+
+#: How much beyond a bound a path may be that is in use.
+LENIENCE = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,14 @@ class Thresholds:
     #: Seconds; above this a slower path is left out: a buffer that long is worse than one path. 25 ms and 225 ms are
     #: the paper's 0.4.
     leave_out_skew: float = 0.200
+
+    def for_those_in_use(self) -> Thresholds:
+        """Return the same, milder on leaving out: a path near a bound is not to come and go with each look."""
+        return replace(
+            self,
+            leave_out_mdi=min(0.5, LENIENCE * self.leave_out_mdi),
+            leave_out_skew=LENIENCE * self.leave_out_skew,
+        )
 
 
 class Order(Enum):

@@ -256,7 +256,7 @@ def _as_before(before: Pair, graph: Graph, now: Situation) -> Selection | None:
         for hop in path.hops:
             left[hop] -= room
         again.append(Path(tuple(arcs[hop] for hop in path.hops), room))
-    kept = select(again, now.limits)
+    kept = select(again, now.limits.for_those_in_use())
     return kept if kept is not None and len(kept.paths) == len(again) else None
 
 

@@ -6,6 +6,7 @@ docs/fabric.md describes them, and `schema` of format changes is in `version`.
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 from braid_sdn.fabric.controller import Controller
@@ -105,6 +106,17 @@ def paths(fabric: Controller, now: float) -> dict[str, Any]:
     }
 
 
+def edge_revision(fabric: Controller, name: str) -> str:
+    """Return what an edge's table is called: another one has another name. Cheap, since it is asked for often."""
+    hosts = [
+        host.mac
+        for pair in fabric.tables.pairs.values()
+        if pair.source.name == name
+        for host in _hosts_at(fabric, pair.target)
+    ]
+    return f"{fabric.nonce:x}.{fabric.tables.generation}.{zlib.crc32(' '.join(hosts).encode()):x}"
+
+
 def edge_table(fabric: Controller, name: str) -> dict[str, Any] | None:
     """Return what an edge has to do: slot tables towards others, and how to put in order what comes from them."""
     if not any(edge.name == name for edge in fabric.settings.edges):
@@ -135,6 +147,7 @@ def edge_table(fabric: Controller, name: str) -> dict[str, Any] | None:
             )
     return {
         "version": VERSION,
+        "revision": edge_revision(fabric, name),
         "generation": fabric.tables.generation,
         "edge": name,
         "outward": outward,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import sys
 from pathlib import Path
 
@@ -21,19 +22,19 @@ class Service:
     def __init__(self, config: Config) -> None:
         """Nothing is listened on yet; see `run`."""
         self.config = config
-        self.controller = Controller(config.settings)
+        self.controller = Controller(config.settings, nonce=secrets.randbits(32))
         self.server = Server(self)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._pumping = False
         self._stopped = False
+        self._api = Api(self.controller, self._loop.time)
 
     async def run(self, socket: Path, http: tuple[str, int] | None) -> None:
         """Serve until cancelled."""
         tls = server_context(self.config.tls) if self.config.tls else None
         listening = await self.server.listen(self.config.host, self.config.port, tls)
-        api = Api(self.controller, self._loop.time)
-        await api.listen(socket, http)
+        await self._api.listen(socket, http)
         sys.stderr.write(f"ready: switches at {listening.sockets[0].getsockname()[:2]}, API at {socket}\n")
         sys.stderr.flush()
         try:
@@ -43,7 +44,7 @@ class Service:
             self.stop()
             self.server.close()
             listening.close()
-            await api.close()
+            await self._api.close()
 
     def stop(self) -> None:
         """Let nothing happen any more."""
@@ -92,6 +93,7 @@ class Service:
             return
         for dpid, message in self.controller.poll_messages():
             self.server.send(dpid, message)
+        self._api.happened()
         if self._timer is not None:
             self._timer.cancel()
         due = self.controller.poll_timeout()

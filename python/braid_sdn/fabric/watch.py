@@ -6,7 +6,7 @@ it, and its links are asked one by one, so that the one at fault is known too. I
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from braid_sdn.fabric.latency import WindowedMinimum
@@ -14,11 +14,16 @@ from braid_sdn.fabric.plan import Edge, TaggedPath
 from braid_sdn.fabric.planner import Hops
 
 #: Seconds between two probes of a path while there are few.
-PACE = 0.05
+PACE = 0.02
 #: Probes a second over all paths: with more paths each is probed less often.
 BUDGET = 400.0
-#: Probes in a row that must be missed. With PACE, a silent path is left after some 150 ms and its own latency.
-MISSED = 3
+#: Probes in a row that must be missed. With PACE, a silent path is left after some 100 ms and its own latency. A full
+#: queue drops probes as it drops packets; then the edge at the path's end tells that packets come.
+MISSED = 5
+#: Probes in a row that must be missed before the edge at a path's end is asked whether anything comes.
+DOUBT = 2
+#: Of what its share of packets would be, what a path must bring to count as working without probes.
+LEAST_OF_SHARE = 0.25
 #: Seconds that a new path has until its first probe must have come through.
 FIRST_ANSWER = 2.0
 #: Seconds that a dead path is left alone.
@@ -41,10 +46,24 @@ class Watched:
     #: Seconds from end to end; empty until the first probe came back.
     trip: WindowedMinimum = field(default_factory=WindowedMinimum)
     answered: bool = False
+    #: Seconds that the last one was longer on its way than the quickest: what waits in front of it.
+    queued: float = 0.0
+    #: What the edge at its end has counted, and when it said so.
+    came: tuple[int, float] | None = None
 
     def late(self, now: float, missed: int) -> bool:
-        """Whether so many probes in a row are missing. They arrive at their pace, however long the way."""
-        return now - self.heard > missed * self.pace
+        """Whether so many probes in a row are missing.
+
+        They arrive at their pace, however long the way, unless it becomes longer: a queue that a window fills may
+        double from one probe to the next. Where an edge tells what comes, that is no question.
+        """
+        return now - self.heard > missed * self.pace + (self.queued if self.came is None else 0.0)
+
+    def hear(self, now: float, seconds: float) -> None:
+        """Take in a probe that was so long on its way."""
+        self.heard, self.answered = now, True
+        self.trip.add(now, seconds)
+        self.queued = seconds - (self.trip.get(now) or seconds)
 
 
 @dataclass
@@ -81,16 +100,42 @@ class Watch:
         """A path's probe arrived."""
         watched = self.paths.get(tag)
         if watched is not None:
-            watched.heard, watched.answered = now, True
-            watched.trip.add(now, seconds)
+            watched.hear(now, seconds)
+
+    def handle_came(self, now: float, counts: Mapping[int, int], share: Mapping[int, float]) -> None:
+        """Take in what an edge has counted of all paths of a pair, which have these shares.
+
+        A path that has brought about its share since the edge was asked last, and that was after the last probe,
+        works: what is missing are probes alone, which a full queue drops like anything else. One that brings much
+        less than the others is not defended: it may be full of others' traffic.
+        """
+        known = {tag: watched for tag in share if tag in counts and (watched := self.paths.get(tag)) is not None}
+        more = {tag: counts[tag] - each.came[0] for tag, each in known.items() if each.came is not None}
+        for tag, each in known.items():
+            others = [count / share[other] for other, count in more.items() if other != tag]
+            # One that alone brings anything proves nothing: a sender may have given up for the others' sake.
+            fair = more.get(tag, 0) > 0 and (len(share) == 1 or any(others))
+            fair = fair and more[tag] / share[tag] >= LEAST_OF_SHARE * max(others, default=0.0)
+            if fair and each.came is not None and each.came[1] > each.heard:
+                each.heard = now
+            each.came = counts[tag], now
+
+    def doubtful(self, now: float) -> list[int]:
+        """Return the tags of paths whose probes are missing and whose edges have not been asked lately."""
+        return [
+            tag
+            for tag, each in self.paths.items()
+            if now - each.heard > DOUBT * each.pace
+            and self._hops[tag] not in self.dead
+            and (each.came is None or now - each.came[1] > each.pace)
+        ]
 
     def heard_edge(self, now: float, name: str, seconds: float) -> bool:
         """An edge sent a probe back; whether it had been given up on."""
         watched = self.edges.get(name)
         if watched is None:
             return False
-        watched.heard, watched.answered = now, True
-        watched.trip.add(now, seconds)
+        watched.hear(now, seconds)
         back = name in self.silent
         self.silent.discard(name)
         return back

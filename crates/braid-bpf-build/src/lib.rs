@@ -1,0 +1,130 @@
+//! What crates with eBPF programs do at build time: compile `bpf/NAME.bpf.c`, and turn the headers
+//! that both sides share into Rust, so that no constant exists twice.
+//!
+//! In: the crate's `bpf` directory with `constants.h` and `reasons.h`. Out, in `OUT_DIR`:
+//! `NAME.bpf.o`, and `shared.rs` with every constant, the types `Reason` and `ReasonKind`, the list
+//! `REASONS`, and `PROGRAMS_HASH`. To be called from a `build.rs` and nowhere else: it speaks to
+//! cargo on standard output.
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The types of the list of reasons; both crates count alike.
+const TYPES: &str = include_str!("reason.rs");
+
+/// Compiles `bpf/NAME.bpf.c` and writes `shared.rs`.
+///
+/// # Panics
+/// With what is missing or wrong; a build cannot go on without it.
+pub fn build(name: &str) {
+    let sources = PathBuf::from("bpf");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    println!("cargo::rerun-if-changed=bpf");
+    println!("cargo::rerun-if-env-changed=BRAID_CLANG");
+
+    let object = out.join(format!("{name}.bpf.o"));
+    compile(&sources.join(format!("{name}.bpf.c")), &object);
+    let constants = fs::read_to_string(sources.join("constants.h")).expect("bpf/constants.h");
+    let reasons = fs::read_to_string(sources.join("reasons.h")).expect("bpf/reasons.h");
+    let mut generated = TYPES.to_owned();
+    generated.push_str(&constants_in_rust(&constants));
+    generated.push_str(&reasons_in_rust(&reasons));
+    writeln!(
+        generated,
+        "pub const PROGRAMS_HASH: u64 = {:#018x};",
+        hash_of(&sources)
+    )
+    .expect("writing to a string");
+    fs::write(out.join("shared.rs"), generated).expect("OUT_DIR is writable");
+}
+
+fn compile(source: &Path, object: &Path) {
+    let clang = env::var("BRAID_CLANG").unwrap_or_else(|_| "clang-14".into());
+    let architecture = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the architecture");
+    let status = Command::new(&clang)
+        .args([
+            "-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror",
+        ])
+        // Debian keeps <asm/types.h> in a directory per architecture, which clang does not search
+        // for the bpf target.
+        .arg(format!("-I/usr/include/{architecture}-linux-gnu"))
+        .arg("-c")
+        .arg(source)
+        .arg("-o")
+        .arg(object)
+        .status()
+        .unwrap_or_else(|error| {
+            panic!("{clang}: {error} (apt-get install clang-14 libbpf-dev, or set BRAID_CLANG)")
+        });
+    assert!(
+        status.success(),
+        "{clang} could not compile {}",
+        source.display()
+    );
+}
+
+/// Every `#define NAME integer`.
+fn constants_in_rust(header: &str) -> String {
+    let mut rust = String::new();
+    for line in header.lines() {
+        let mut words = line.split_whitespace();
+        if words.next() != Some("#define") {
+            continue;
+        }
+        let (Some(name), Some(value)) = (words.next(), words.next()) else {
+            continue;
+        };
+        if let Ok(value) = value.parse::<u32>() {
+            writeln!(rust, "pub const {name}: u32 = {value};").expect("writing to a string");
+        }
+    }
+    rust
+}
+
+/// Every `REASON(name, KIND, "text")` of the list.
+fn reasons_in_rust(header: &str) -> String {
+    let mut rows = String::new();
+    let mut count = 0;
+    for line in header.lines() {
+        let Some(inside) = line.trim_start().strip_prefix("REASON(") else {
+            continue;
+        };
+        let mut parts = inside.splitn(3, ", ");
+        let (Some(name), Some(kind), Some(rest)) = (parts.next(), parts.next(), parts.next())
+        else {
+            panic!("bpf/reasons.h: cannot read {line:?}");
+        };
+        let text = rest.split('"').nth(1).expect("a quoted text");
+        let kind = format!("{}{}", &kind[..1], kind[1..].to_lowercase());
+        writeln!(
+            rows,
+            "    Reason {{ name: {name:?}, kind: ReasonKind::{kind}, text: {text:?} }},"
+        )
+        .expect("writing to a string");
+        count += 1;
+    }
+    format!(
+        "/// Every reason, by its number.\npub const REASONS: [Reason; {count}] = [\n{rows}];\n"
+    )
+}
+
+/// FNV-1a over the sources, which tells one build's programs from another's: a difference makes
+/// the loader replace the programs, so an accidental equality is all that must not happen.
+fn hash_of(sources: &Path) -> u64 {
+    let mut files: Vec<_> = fs::read_dir(sources)
+        .expect("bpf/ exists")
+        .map(|entry| entry.expect("a directory entry").path())
+        .collect();
+    files.sort();
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for file in files {
+        for byte in fs::read(&file).expect("a readable source") {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    hash
+}

@@ -1,0 +1,308 @@
+//! All connections between two edges.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use crate::Time;
+
+use super::GivenUp;
+use super::patience::Patience;
+use super::stream::{Leaving, MAX_PATHS, Paths, Stream};
+
+/// A path between two edges, by its place among those in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PathId(pub u8);
+
+/// What a segment is to the order of its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SegmentKind {
+    /// A SYN: the connection begins with it.
+    Open,
+    /// Data, or a FIN.
+    Data,
+    /// A RST: whatever was missing will not come.
+    Reset,
+}
+
+/// What a TCP segment says of itself, and the path that it came by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// What it is.
+    pub kind: SegmentKind,
+    /// Its sequence number.
+    pub seq: u32,
+    /// Numbers that it takes: its bytes, and one each for SYN and FIN.
+    pub length: u32,
+    /// The path; none for one that is not in use any more.
+    pub path: Option<PathId>,
+}
+
+/// How much may be held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamLimits {
+    /// Segments of one connection: 4096 full frames are 250 ms of 200 Mbit/s.
+    pub stream: usize,
+    /// Segments of all connections.
+    pub all: usize,
+    /// Connections. Those beyond pass as they come.
+    pub streams: usize,
+}
+
+impl Default for StreamLimits {
+    fn default() -> StreamLimits {
+        StreamLimits {
+            stream: 4_096,
+            all: 16_384,
+            streams: 16_384,
+        }
+    }
+}
+
+/// What became of segments, in segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StreamCounters {
+    /// Went on at once, in order.
+    pub in_order: u64,
+    /// Waited for a missing one, then went on in order.
+    pub held: u64,
+    /// How long they waited, together.
+    pub waited: Duration,
+    /// The longest wait.
+    pub waited_most: Duration,
+    /// Sent again: waited for no gap.
+    pub again: u64,
+    /// Came after they had been given up; passed on.
+    pub late: u64,
+    /// Gaps given up because every path had passed them.
+    pub known_lost: u64,
+    /// Gaps given up at their deadline.
+    pub expired: u64,
+    /// Gaps given up because memory was short.
+    pub forced: u64,
+    /// Passed as they came, because there were too many connections.
+    pub crowded: u64,
+}
+
+impl StreamCounters {
+    pub(super) fn give_up(&mut self, why: GivenUp) {
+        match why {
+            GivenUp::KnownLost => self.known_lost += 1,
+            GivenUp::Deadline => self.expired += 1,
+            GivenUp::Forced => self.forced += 1,
+        }
+    }
+
+    pub(super) fn hold(&mut self, waited: Duration) {
+        self.held += 1;
+        self.waited += waited;
+        self.waited_most = self.waited_most.max(waited);
+    }
+}
+
+/// A connection that was silent for so long is forgotten; if it goes on, it is learned anew.
+const IDLE: Duration = Duration::from_secs(120);
+/// How often silent ones are looked for.
+const SWEEP: Duration = Duration::from_secs(10);
+
+/// Puts the segments of all connections between two edges in order. `K` names a connection's one
+/// direction, `T` is moved through and never looked at.
+///
+/// Call [`handle_segment`](Self::handle_segment) for what arrives and
+/// [`handle_timeout`](Self::handle_timeout) at [`poll_timeout`](Self::poll_timeout); after each,
+/// empty [`poll_delivery`](Self::poll_delivery).
+#[derive(Debug)]
+pub struct Streams<K, T> {
+    limits: StreamLimits,
+    paths: Paths,
+    streams: BTreeMap<K, Stream<T>>,
+    /// The deadlines of those that wait.
+    due: BTreeSet<(Time, K)>,
+    held: usize,
+    patience: Patience,
+    ready: VecDeque<T>,
+    counters: StreamCounters,
+    swept: Time,
+}
+
+impl<K: Ord + Copy, T> Streams<K, T> {
+    /// Nothing is known yet, not even paths; see [`set_paths`](Self::set_paths).
+    #[must_use]
+    pub fn new(now: Time, limits: StreamLimits) -> Streams<K, T> {
+        Streams {
+            limits,
+            paths: Paths {
+                epoch: 0,
+                count: 0,
+                lag: [Duration::ZERO; MAX_PATHS],
+                drained: now,
+            },
+            streams: BTreeMap::new(),
+            due: BTreeSet::new(),
+            held: 0,
+            patience: Patience::new(now),
+            ready: VecDeque::new(),
+            counters: StreamCounters::default(),
+            swept: now,
+        }
+    }
+
+    /// The paths in use from now on, by their latencies. What is held goes by the new ones; what
+    /// still comes by earlier ones has no [`Segment::path`]. Beyond [`MAX_PATHS`], paths have no say
+    /// in what is lost.
+    pub fn set_paths(&mut self, now: Time, latencies: &[Duration]) {
+        let slowest = latencies.iter().max().copied().unwrap_or_default();
+        let mut lag = [Duration::ZERO; MAX_PATHS];
+        for (lag, latency) in lag.iter_mut().zip(latencies) {
+            *lag = slowest.saturating_sub(*latency);
+        }
+        // Of the earlier ones the slowest may bring things as late as this.
+        let before = self.paths.lag.iter().max().copied().unwrap_or_default();
+        let first = self.paths.epoch == 0;
+        self.paths = Paths {
+            epoch: self.paths.epoch.wrapping_add(1),
+            // With a path that is not followed, nothing is known lost.
+            count: if latencies.len() > MAX_PATHS {
+                0
+            } else {
+                latencies.len()
+            },
+            lag,
+            drained: if first {
+                now
+            } else {
+                now + self.patience.hold(now, before)
+            },
+        };
+    }
+
+    /// Takes a segment of a connection.
+    pub fn handle_segment(&mut self, now: Time, key: K, segment: Segment, item: T) {
+        if segment.kind == SegmentKind::Reset {
+            self.end(now, key);
+            self.counters.in_order += 1;
+            self.ready.push_back(item);
+            return;
+        }
+        let opens = segment.kind == SegmentKind::Open;
+        if opens
+            && self
+                .streams
+                .get(&key)
+                .is_some_and(|stream| stream.is_other(segment.seq))
+        {
+            self.end(now, key);
+        }
+        if self.streams.len() >= self.limits.streams && !self.streams.contains_key(&key) {
+            self.counters.crowded += 1;
+            self.ready.push_back(item);
+            return;
+        }
+        let paths = self.paths;
+        self.with(now, key, segment.seq, |stream, out| {
+            stream.handle(now, &paths, segment, item, out);
+            stream.release(now, &paths, false, out);
+        });
+        let full = |all: &Self| {
+            let own = all.streams.get(&key).map_or(0, Stream::held);
+            own > 0 && (own > all.limits.stream || all.held > all.limits.all)
+        };
+        while full(self) {
+            self.with(now, key, segment.seq, |stream, out| {
+                stream.release(now, &paths, true, out);
+            });
+        }
+    }
+
+    /// Lets go on what has waited long enough, and forgets who is silent.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some(&(due, key)) = self.due.first()
+            && due <= now
+        {
+            let paths = self.paths;
+            self.with(now, key, 0, |stream, out| {
+                stream.release(now, &paths, false, out)
+            });
+        }
+        if now.since(self.swept) >= SWEEP {
+            self.swept = now;
+            self.streams
+                .retain(|_, stream| stream.held() > 0 || now.since(stream.last) < IDLE);
+        }
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.due.first().map(|&(due, _)| due)
+    }
+
+    /// The next segment to hand on.
+    pub fn poll_delivery(&mut self) -> Option<T> {
+        self.ready.pop_front()
+    }
+
+    /// Segments that wait.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Connections that are known.
+    #[must_use]
+    pub fn streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> &StreamCounters {
+        &self.counters
+    }
+
+    /// Does something with a connection, one that begins at `seq` if it is not known, and keeps
+    /// account of what it holds.
+    fn with(
+        &mut self,
+        now: Time,
+        key: K,
+        seq: u32,
+        act: impl FnOnce(&mut Stream<T>, &mut Leaving<'_, T>),
+    ) {
+        let stream = self
+            .streams
+            .entry(key)
+            .or_insert_with(|| Stream::beginning(now, seq));
+        let (held, due) = (stream.held(), stream.deadline());
+        let mut out = Leaving {
+            ready: &mut self.ready,
+            counters: &mut self.counters,
+            patience: &mut self.patience,
+        };
+        act(stream, &mut out);
+        self.held = self.held - held + stream.held();
+        let next = stream.deadline();
+        if next != due {
+            if let Some(due) = due {
+                self.due.remove(&(due, key));
+            }
+            if let Some(next) = next {
+                self.due.insert((next, key));
+            }
+        }
+    }
+
+    /// Hands on all that a connection holds, in order, and forgets it.
+    fn end(&mut self, now: Time, key: K) {
+        let paths = self.paths;
+        while self
+            .streams
+            .get(&key)
+            .is_some_and(|stream| stream.held() > 0)
+        {
+            self.with(now, key, 0, |stream, out| {
+                stream.release(now, &paths, true, out)
+            });
+        }
+        self.streams.remove(&key);
+    }
+}

@@ -1,0 +1,93 @@
+// The maps, and counting.
+#ifndef BRAID_EDGE_MAPS_H
+#define BRAID_EDGE_MAPS_H
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_helpers.h>
+#include "constants.h"
+#include "reasons.h"
+
+// Devices, by their indices; all zero until the edge is set up.
+struct settings {
+	__u32 inside;  // towards the hosts
+	__u32 outside; // towards the switch
+	__u32 hold;    // the resequencer's
+};
+
+struct host {
+	__u8 mac[ETH_ALEN];
+	__u16 zero;
+};
+
+struct slot_table {
+	__u16 tags[SLOTS];
+};
+
+struct traffic {
+	__u64 packets;
+	__u64 bytes;
+};
+
+#define ARRAY_MAP(map, map_type, entries, value_type)                                              \
+	struct {                                                                                   \
+		__uint(type, map_type);                                                            \
+		__uint(max_entries, entries);                                                      \
+		__type(key, __u32);                                                                \
+		__type(value, value_type);                                                         \
+	} map SEC(".maps")
+
+ARRAY_MAP(settings, BPF_MAP_TYPE_ARRAY, 1, struct settings);
+ARRAY_MAP(tables, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, struct slot_table);
+// Bytes sent to each target: where in its table the next packet stands.
+ARRAY_MAP(cursors, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, __u64);
+ARRAY_MAP(inward, BPF_MAP_TYPE_ARRAY, VLANS, __u32);
+// By tag: what was sent by a path from here, and what came by a path to here.
+ARRAY_MAP(sent, BPF_MAP_TYPE_PERCPU_ARRAY, VLANS, struct traffic);
+ARRAY_MAP(came, BPF_MAP_TYPE_PERCPU_ARRAY, VLANS, struct traffic);
+ARRAY_MAP(reasons, BPF_MAP_TYPE_PERCPU_ARRAY, MAX_REASONS, __u64);
+_Static_assert(REASON_COUNT <= MAX_REASONS, "reasons");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_HOSTS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct host);
+	__type(value, __u32);
+} hosts SEC(".maps");
+
+static __always_inline void count(enum reason reason)
+{
+	__u32 key = reason;
+	__u64 *counter = bpf_map_lookup_elem(&reasons, &key);
+
+	if (counter)
+		*counter += 1;
+}
+
+static __always_inline int leave(enum reason reason, int verdict)
+{
+	count(reason);
+	return verdict;
+}
+
+static __always_inline void account(void *map, __u32 tag, __u32 bytes)
+{
+	struct traffic *traffic = bpf_map_lookup_elem(map, &tag);
+
+	if (traffic) {
+		traffic->packets += 1;
+		traffic->bytes += bytes;
+	}
+}
+
+static __always_inline struct settings *devices(void)
+{
+	__u32 key = 0;
+	struct settings *found = bpf_map_lookup_elem(&settings, &key);
+
+	return found && found->outside ? found : 0;
+}
+
+#endif

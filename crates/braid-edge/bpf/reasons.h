@@ -1,0 +1,31 @@
+// Every way out of a program, and every event worth a number, has a name here: it is a counter's
+// label and the word that `braid edge status` prints. build.rs reads this list into Rust.
+//
+// REASON(name, kind, text); kinds: SENT, PASSED, DROPPED, EVENT something that happened on the way
+// to one of those.
+#ifndef BRAID_EDGE_REASONS_H
+#define BRAID_EDGE_REASONS_H
+
+#define REASONS(REASON)                                                                            \
+	REASON(split, SENT, "tcp packet sent by its slot's path")                                  \
+	REASON(sticky, SENT, "packet without sequence numbers sent by its flow's path")            \
+	REASON(single, SENT, "packet to a host behind no edge sent on a single path")              \
+	REASON(group, SENT, "broadcast or multicast sent to all")                                  \
+	REASON(own_vlan, DROPPED, "packet inside a vlan of the hosts' own")                        \
+	REASON(super_packet, EVENT, "several segments in one packet sent by one path")             \
+	REASON(tag_failed, DROPPED, "tag could not be written or taken off")                       \
+	REASON(probe, SENT, "controller's probe sent back")                                        \
+	REASON(as_came, SENT, "packet of a path handed on as it came")                             \
+	REASON(to_order, SENT, "packet of a path handed to the resequencer")                       \
+	REASON(ordered, SENT, "packet handed on by the resequencer")                               \
+	REASON(untagged, SENT, "packet of a single path handed on")                                \
+	REASON(unknown_tag, DROPPED, "tag of no path to here")                                     \
+	REASON(unset, DROPPED, "packet before the edge was set up")
+
+enum reason_kind { SENT, PASSED, DROPPED, EVENT };
+
+#define REASON_ENUM(name, kind, text) REASON_##name,
+enum reason { REASONS(REASON_ENUM) REASON_COUNT };
+#undef REASON_ENUM
+
+#endif

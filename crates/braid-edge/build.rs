@@ -1,0 +1,5 @@
+//! Compiles `bpf/edge.bpf.c` and turns the headers that both sides share into Rust.
+
+fn main() {
+    braid_bpf_build::build("edge");
+}

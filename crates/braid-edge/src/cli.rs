@@ -1,0 +1,93 @@
+//! The command line: `braid edge run` and `braid edge status`.
+
+use std::io::Write;
+use std::path::Path;
+
+use clap::{Args, Subcommand};
+
+use crate::controller::Place;
+use crate::datapath::Devices;
+use crate::run::{self, Options};
+use crate::status::{self, Status};
+use crate::{Error, Ordering};
+
+/// What `braid edge` can be told.
+#[derive(Debug, Subcommand)]
+pub enum EdgeCommand {
+    /// Split what comes from the hosts over the fabric's paths, and put in order what comes back
+    ///
+    /// Sits between two devices, one towards the hosts and one towards a switch's port, until SIGTERM
+    /// or SIGINT. It follows the controller's table; without a controller it goes on with the last
+    /// one, and before the first one everything passes on single paths. When it ends, so do its
+    /// programs: a bridge of the two devices, if there is one, then carries on.
+    Run(RunArgs),
+    /// Show what a running edge does
+    Status(StatusArgs),
+}
+
+/// `braid edge run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Its name, as the controller's configuration has it
+    #[arg(long, value_name = "NAME")]
+    pub name: String,
+    /// The device towards the hosts
+    #[arg(long, value_name = "DEVICE")]
+    pub inside: String,
+    /// The device towards the switch
+    #[arg(long, value_name = "DEVICE")]
+    pub outside: String,
+    /// Where the controller answers: unix:/run/braid/fabric.sock or http://ADDRESS:PORT
+    #[arg(long, value_name = "PLACE")]
+    pub controller: Place,
+    /// How TCP that came by several paths is put in order
+    #[arg(long, value_name = "HOW", default_value = "ours")]
+    pub order: Ordering,
+    /// The device to be made for packets that wait
+    #[arg(long, value_name = "DEVICE", default_value = "braid-hold")]
+    pub hold: String,
+}
+
+/// `braid edge status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// The edge
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Runs an edge until it is told to end. Prints one line of JSON once packets pass.
+///
+/// # Errors
+/// What it cannot do.
+pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
+    let options = Options {
+        devices: Devices {
+            inside: arguments.inside,
+            outside: arguments.outside,
+            hold: arguments.hold,
+        },
+        name: arguments.name,
+        controller: arguments.controller,
+        ordering: arguments.order,
+        run_dir: run_dir.to_owned(),
+    };
+    run::run(options, || {
+        // Whoever started it may not care, and have closed it.
+        let mut out = std::io::stdout();
+        let _ = out
+            .write_all(b"{\"ready\": true}\n")
+            .and_then(|()| out.flush());
+    })
+}
+
+/// Asks a running edge.
+///
+/// # Errors
+/// Nobody answers, or somebody else does.
+pub fn status(run_dir: &Path, name: &str) -> Result<Status, Error> {
+    status::ask(&status::socket(run_dir, name))
+}

@@ -1,0 +1,253 @@
+//! Asking the controller: HTTP/1.1 over its Unix socket or a TCP address.
+//!
+//! One question a connection, as the controller answers; the answer to "what else than this?" comes
+//! when there is something else, so a new table is here within milliseconds and nothing is asked in
+//! vain.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::Error;
+use crate::table::{Table, TableError};
+
+/// How long the controller may keep a question that it has nothing new to answer to.
+pub const WAIT: Duration = Duration::from_secs(10);
+/// An answer that takes longer than this on top will not come.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of an answer: 256 targets and 16,384 hosts are 2 MB.
+const MOST: u64 = 8 << 20;
+
+/// Where the controller answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A socket of this machine.
+    Unix(PathBuf),
+    /// `HOST:PORT`.
+    Http(String),
+}
+
+impl FromStr for Place {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Place, Error> {
+        let wrong = || Error::Place(text.to_owned());
+        if let Some(path) = text.strip_prefix("unix:") {
+            return match path.starts_with('/') {
+                true => Ok(Place::Unix(path.into())),
+                false => Err(wrong()),
+            };
+        }
+        let host = text.strip_prefix("http://").ok_or_else(wrong)?;
+        let host = host.strip_suffix('/').unwrap_or(host);
+        let port = host
+            .rsplit_once(':')
+            .and_then(|(_, port)| port.parse::<u16>().ok());
+        match port {
+            Some(port) if port > 0 && !host.contains('/') => Ok(Place::Http(host.to_owned())),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Unix(path) => write!(f, "unix:{}", path.display()),
+            Place::Http(host) => write!(f, "http://{host}"),
+        }
+    }
+}
+
+/// Why there is no table.
+#[derive(Debug, Error)]
+pub enum NoTable {
+    /// Nobody answers.
+    #[error(
+        "the controller at {place} does not answer: {source} (see whether braid sdn fabric runs)"
+    )]
+    Unreachable {
+        /// Where it was asked.
+        place: Place,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// It knows no edge of that name.
+    #[error(
+        "the controller knows no edge {0:?} (add an [[edge]] of that name to its configuration)"
+    )]
+    Unknown(String),
+    /// It answers something else.
+    #[error("the controller at {place} answers {status} (is it a braid sdn fabric?)")]
+    Refused {
+        /// Where it was asked.
+        place: Place,
+        /// The status line.
+        status: String,
+    },
+    /// A table that cannot be followed.
+    #[error("the controller's table: {0}")]
+    Table(#[from] TableError),
+}
+
+/// Asks for the table of edge `name`, unless it is still the one called `revision`, and tells how many
+/// packets came by each path. None if nothing changed within [`WAIT`], or the controller wants to be
+/// told again: it does when a path's probes are missing.
+///
+/// # Errors
+/// See [`NoTable`].
+pub fn ask(
+    place: &Place,
+    name: &str,
+    revision: &str,
+    came: &[(u16, u64)],
+) -> Result<Option<Table>, NoTable> {
+    let unreachable = |source| NoTable::Unreachable {
+        place: place.clone(),
+        source,
+    };
+    let wait = WAIT.as_secs();
+    let came: Vec<String> = came
+        .iter()
+        .map(|(tag, count)| format!("{tag}:{count}"))
+        .collect();
+    let path = format!(
+        "/v1/fabric/edges/{}?unlike={}&wait={wait}&came={}",
+        escaped(name),
+        escaped(revision),
+        came.join(",")
+    );
+    let (status, body) = get(place, &path).map_err(unreachable)?;
+    match status.split(' ').nth(1) {
+        Some("200") => Ok(Some(Table::read(&body)?)),
+        Some("304") => Ok(None),
+        Some("404") => Err(NoTable::Unknown(name.to_owned())),
+        _ => Err(NoTable::Refused {
+            place: place.clone(),
+            status,
+        }),
+    }
+}
+
+fn get(place: &Place, path: &str) -> io::Result<(String, Vec<u8>)> {
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: fabric\r\nConnection: close\r\n\r\n").into_bytes();
+    let timeout = Some(WAIT + PATIENCE);
+    match place {
+        Place::Unix(socket) => {
+            let stream = UnixStream::connect(socket)?;
+            stream.set_read_timeout(timeout)?;
+            stream.set_write_timeout(timeout)?;
+            exchange(stream, &request)
+        }
+        Place::Http(host) => {
+            let address = host.to_socket_addrs()?.next();
+            let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
+            let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+            stream.set_read_timeout(timeout)?;
+            stream.set_write_timeout(timeout)?;
+            exchange(stream, &request)
+        }
+    }
+}
+
+/// The status line and the body of the answer.
+fn exchange(mut stream: impl Read + Write, request: &[u8]) -> io::Result<(String, Vec<u8>)> {
+    let short = || io::Error::other("its answer ends early");
+    stream.write_all(request)?;
+    let mut answer = Vec::new();
+    stream.take(MOST).read_to_end(&mut answer)?;
+    let end = b"\r\n\r\n";
+    let split = answer
+        .windows(end.len())
+        .position(|window| window == end)
+        .ok_or_else(short)?;
+    let head = String::from_utf8_lossy(&answer[..split]).into_owned();
+    let body = answer.split_off(split + end.len());
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length")
+            .then(|| value.trim().parse::<usize>().ok())?
+    });
+    if length.is_some_and(|length| length != body.len()) {
+        return Err(short());
+    }
+    let status = head.lines().next().unwrap_or_default().to_owned();
+    Ok((status, body))
+}
+
+/// A word of a URL.
+fn escaped(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    word.bytes()
+        .map(|byte| match plain(byte) {
+            true => char::from(byte).to_string(),
+            false => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_and_refused() {
+        let unix: Place = "unix:/run/braid/fabric.sock".parse().expect("a place");
+        assert_eq!(unix.to_string(), "unix:/run/braid/fabric.sock");
+        let http: Place = "http://[::1]:8080/".parse().expect("a place");
+        assert_eq!(http, Place::Http("[::1]:8080".to_owned()));
+        for text in [
+            "",
+            "unix:fabric.sock",
+            "https://a:1",
+            "http://a",
+            "http://a:0",
+            "http://a:1/b",
+        ] {
+            assert!(text.parse::<Place>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_was_cut_short_is_none() {
+        struct Peer(&'static [u8]);
+        impl Read for Peer {
+            fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+                self.0.read(into)
+            }
+        }
+        impl Write for Peer {
+            fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+                Ok(from.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let whole = Peer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
+        let (status, body) = exchange(whole, b"").expect("an answer");
+        assert_eq!(
+            (status.as_str(), body.as_slice()),
+            ("HTTP/1.1 200 OK", b"{}".as_slice())
+        );
+        for short in [
+            &b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}"[..],
+            b"HTTP/1.1 2",
+            b"",
+        ] {
+            assert!(exchange(Peer(short), b"").is_err());
+        }
+    }
+
+    #[test]
+    fn names_are_escaped() {
+        assert_eq!(escaped("edge 1/ä"), "edge%201%2F%C3%A4");
+    }
+}

@@ -1,0 +1,215 @@
+//! The resequencer's thread: frames from the hold device to the [`Orderer`] and back.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use braid_core::Time;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
+
+use crate::Error;
+use crate::frame::{Frame, take_tag};
+use crate::hold::Hold;
+use crate::order::{Account, Orderer, Ordering};
+use crate::priority;
+use crate::table::Inward;
+
+/// A frame of an ordinary MTU with its tag; longer ones get a buffer of their own.
+const ORDINARY: usize = 2048;
+/// The longest frame that a TAP device hands over.
+const LONGEST: usize = 65_536 + 64;
+/// Frames read before deadlines are looked at again.
+const BATCH: usize = 64;
+/// Buffers kept for what comes next.
+const SPARE: usize = 1024;
+/// It answers between two batches.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How the other threads reach this one.
+#[derive(Debug, Clone)]
+pub struct Handle(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    inbox: Mutex<Inbox>,
+    answered: Condvar,
+    bell: UnixStream,
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    table: Option<Vec<Inward>>,
+    accounts: BTreeMap<String, Account>,
+    wants_accounts: bool,
+    end: bool,
+}
+
+impl Handle {
+    fn change(&self, change: impl FnOnce(&mut Inbox)) {
+        change(&mut self.0.inbox.lock().unwrap_or_else(PoisonError::into_inner));
+        // A bell that is full of rings is heard as well.
+        let _ = (&self.0.bell).write(&[1]);
+    }
+
+    /// Has it go by another table.
+    pub fn set_table(&self, table: Vec<Inward>) {
+        self.change(|inbox| inbox.table = Some(table));
+    }
+
+    /// Has it end.
+    pub fn end(&self) {
+        self.change(|inbox| inbox.end = true);
+    }
+
+    /// What it has done so far; of a thread that does not answer within [`PATIENCE`], what it said
+    /// last.
+    pub fn accounts(&self) -> BTreeMap<String, Account> {
+        self.change(|inbox| inbox.wants_accounts = true);
+        let inbox = self.0.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let answered = &self.0.answered;
+        let answer = answered.wait_timeout_while(inbox, PATIENCE, |inbox| inbox.wants_accounts);
+        let (inbox, _) = answer.unwrap_or_else(PoisonError::into_inner);
+        inbox.accounts.clone()
+    }
+}
+
+/// The thread's own side.
+pub struct Driver {
+    hold: Hold,
+    ordering: Ordering,
+    orderer: Orderer,
+    shared: Arc<Shared>,
+    ear: UnixStream,
+    origin: Instant,
+    spare: Vec<Vec<u8>>,
+    lost: u64,
+}
+
+impl Driver {
+    pub fn new(hold: Hold, ordering: Ordering) -> Result<(Driver, Handle), Error> {
+        let failed = |source| Error::system("making a socket pair", source);
+        let (bell, ear) = UnixStream::pair().map_err(failed)?;
+        bell.set_nonblocking(true).map_err(failed)?;
+        ear.set_nonblocking(true).map_err(failed)?;
+        let inbox = Mutex::new(Inbox::default());
+        let answered = Condvar::new();
+        let shared = Arc::new(Shared {
+            inbox,
+            answered,
+            bell,
+        });
+        let handle = Handle(Arc::clone(&shared));
+        let driver = Driver {
+            hold,
+            ordering,
+            orderer: Orderer::new(),
+            shared,
+            ear,
+            origin: Instant::now(),
+            spare: Vec::new(),
+            lost: 0,
+        };
+        Ok((driver, handle))
+    }
+
+    fn now(&self) -> Time {
+        Time::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Runs until told to end.
+    pub fn run(mut self) -> Result<(), Error> {
+        if let Err(error) = priority::real_time() {
+            tracing::info!(%error, "running with ordinary priority: a busy machine delays packets");
+        }
+        let mut buffer = vec![0; LONGEST];
+        loop {
+            let (frames, rung) = self.wait()?;
+            if rung && self.read_inbox() {
+                return Ok(());
+            }
+            if frames {
+                self.take_frames(&mut buffer)?;
+            }
+            let now = self.now();
+            let (hold, spare, lost) = (&self.hold, &mut self.spare, &mut self.lost);
+            self.orderer
+                .handle_timeout(now, |frame| pass(hold, spare, lost, frame));
+        }
+    }
+
+    /// Waits for frames, the bell, or a deadline.
+    fn wait(&self) -> Result<(bool, bool), Error> {
+        let timeout = self
+            .orderer
+            .poll_timeout()
+            .map(|due| TimeSpec::from_duration(due.since(self.now()).min(Duration::from_secs(60))));
+        let mut fds = [
+            PollFd::new(self.hold.fd(), PollFlags::POLLIN),
+            PollFd::new(self.ear.as_fd(), PollFlags::POLLIN),
+        ];
+        match ppoll(&mut fds, timeout, None) {
+            Ok(_) => Ok((fds[0].any() == Some(true), fds[1].any() == Some(true))),
+            Err(Errno::EINTR) => Ok((false, false)),
+            Err(errno) => Err(Error::system("waiting for packets", errno.into())),
+        }
+    }
+
+    /// Whether to end.
+    fn read_inbox(&mut self) -> bool {
+        let mut rings = [0; 64];
+        while matches!((&self.ear).read(&mut rings), Ok(count) if count == rings.len()) {}
+        let now = self.now();
+        let mut inbox = self
+            .shared
+            .inbox
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(table) = inbox.table.take() {
+            self.orderer.set(now, self.ordering, &table);
+        }
+        if std::mem::take(&mut inbox.wants_accounts) {
+            inbox.accounts = self.orderer.accounts();
+            self.shared.answered.notify_all();
+        }
+        inbox.end
+    }
+
+    fn take_frames(&mut self, buffer: &mut [u8]) -> Result<(), Error> {
+        for _ in 0..BATCH {
+            let Some(length) = self.hold.read(buffer)? else {
+                break;
+            };
+            // What the kernel itself says on every device has no tag, and is nobody's.
+            let Some(read) = take_tag(&mut buffer[..length]) else {
+                continue;
+            };
+            let mut bytes = self
+                .spare
+                .pop()
+                .unwrap_or_else(|| Vec::with_capacity(ORDINARY));
+            bytes.clear();
+            bytes.extend_from_slice(&buffer[..length]);
+            let now = self.now();
+            let (hold, spare, lost) = (&self.hold, &mut self.spare, &mut self.lost);
+            self.orderer.handle(now, read, Frame(bytes), |frame| {
+                pass(hold, spare, lost, frame);
+            });
+        }
+        Ok(())
+    }
+}
+
+fn pass(hold: &Hold, spare: &mut Vec<Vec<u8>>, lost: &mut u64, frame: Frame) {
+    if !hold.write(frame.bytes()) {
+        *lost += 1;
+        tracing::debug!(lost, "the kernel did not take a frame");
+    }
+    if spare.len() < SPARE && frame.0.capacity() <= 2 * ORDINARY {
+        spare.push(frame.0);
+    }
+}

@@ -1,0 +1,86 @@
+//! What can go wrong at an edge.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Something that an edge cannot do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A device is not there.
+    #[error("device {device}: {source} (see ip link)")]
+    Device {
+        /// Its name.
+        device: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Another edge sits there.
+    #[error(
+        "device {device}: program {program} is attached already (another braid edge runs here; end \
+         it first)"
+    )]
+    Taken {
+        /// The device's name.
+        device: String,
+        /// The program's name.
+        program: String,
+    },
+    /// The kernel refused something for want of permission.
+    #[error("{action}: operation not permitted (needs CAP_BPF and CAP_NET_ADMIN, or root)")]
+    Permission {
+        /// What was tried.
+        action: String,
+    },
+    /// The kernel is too old.
+    #[error("kernel {release}: programs that end with their process need Linux 6.6 or newer")]
+    Kernel {
+        /// The kernel's release.
+        release: String,
+    },
+    /// The kernel refused a program or a map.
+    #[error("{what}: {reason}")]
+    Load {
+        /// Which.
+        what: String,
+        /// Its last words.
+        reason: String,
+    },
+    /// The controller's place is not written as it should be.
+    #[error("{0:?} is no controller: write unix:/run/braid/fabric.sock or http://ADDRESS:PORT")]
+    Place(String),
+    /// A system call.
+    #[error("{action}: {source}")]
+    System {
+        /// What was tried.
+        action: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// No edge answers.
+    #[error("no edge at {}: {source} (braid edge run starts one)", path.display())]
+    NoEdge {
+        /// Its socket.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// An edge of another version, or something else, answered.
+    #[error("the answer of the edge at {} is not understood: {source}", path.display())]
+    Answer {
+        /// Its socket.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn system(action: impl Into<String>, source: io::Error) -> Error {
+        let action = action.into();
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => Error::Permission { action },
+            _ => Error::System { action, source },
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! An edge at work: the programs, the resequencer's thread, and what follows the controller.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::getpid;
+
+use crate::controller::{self, Place};
+use crate::datapath::{Datapath, Devices, Treatment};
+use crate::driver::{Driver, Handle};
+use crate::hold::Hold;
+use crate::order::{Account, Ordering, treatment};
+use crate::shared::REASONS;
+use crate::status::{
+    CamePath, InwardStatus, OutwardStatus, Problem, Segments, SentPath, Status, VERSION, listen,
+    serve,
+};
+use crate::table::{Inward, Table};
+use crate::{Error, status};
+
+/// How soon a controller that does not answer is asked again.
+const AGAIN: Duration = Duration::from_millis(200);
+/// How long tags are known that are no path's any more: packets may still come by them.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// What an edge is told at its start.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Its name, as the controller's configuration has it.
+    pub name: String,
+    /// The devices that it joins.
+    pub devices: Devices,
+    /// Where its controller is.
+    pub controller: Place,
+    /// How packets are put in order.
+    pub ordering: Ordering,
+    /// Where it answers.
+    pub run_dir: PathBuf,
+}
+
+/// What the threads have in common.
+struct Edge {
+    options: Options,
+    datapath: Mutex<Datapath>,
+    driver: Handle,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    table: Option<Table>,
+    /// Why the controller has no table for us; none while it has.
+    problem: Option<(&'static str, String)>,
+    /// Sources that had several paths at some time.
+    ordered: BTreeSet<String>,
+    /// Tags that were paths', and until when they are known.
+    lingering: BTreeMap<u16, Instant>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs until SIGTERM or SIGINT; `ready` is called once packets pass.
+pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
+    let mut ends = SigSet::empty();
+    ends.add(Signal::SIGTERM);
+    ends.add(Signal::SIGINT);
+    // Before any thread is there, so that all have it so.
+    ends.thread_block()
+        .map_err(|errno| Error::system("blocking signals", errno.into()))?;
+    let socket = status::socket(&options.run_dir, &options.name);
+    let listener = listen(&socket)?;
+    let hold = Hold::create(&options.devices.hold)?;
+    let datapath = Datapath::attach(&options.devices)?;
+    let (driver, handle) = Driver::new(hold, options.ordering)?;
+    let edge = Arc::new(Edge {
+        options,
+        datapath: Mutex::new(datapath),
+        driver: handle.clone(),
+        known: Mutex::new(Known::default()),
+    });
+    let resequencer = spawn("resequencer", || {
+        let ended = driver.run();
+        // Whatever ended it, the edge is none without it.
+        let _ = kill(getpid(), Signal::SIGTERM);
+        ended
+    })?;
+    let following = Arc::clone(&edge);
+    spawn("follower", move || follow(&following))?;
+    let answering = Arc::clone(&edge);
+    spawn("status", move || serve(&listener, || answering.status()))?;
+    ready();
+    ends.wait()
+        .map_err(|errno| Error::system("waiting for a signal", errno.into()))?;
+    handle.end();
+    let ended = resequencer.join();
+    let _ = std::fs::remove_file(&socket);
+    ended.unwrap_or(Ok(()))
+}
+
+fn spawn<T: Send + 'static>(
+    name: &str,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> Result<thread::JoinHandle<T>, Error> {
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(body);
+    thread.map_err(|source| Error::system("starting a thread", source))
+}
+
+/// Asks the controller for ever. While it does not answer, the last table holds.
+fn follow(edge: &Edge) {
+    let mut revision = String::new();
+    loop {
+        let options = &edge.options;
+        let answer = controller::ask(&options.controller, &options.name, &revision, &edge.came());
+        let problem = match answer {
+            Ok(Some(table)) => {
+                revision.clone_from(&table.revision);
+                edge.apply(table)
+                    .err()
+                    .map(|error| ("not-applied", error.to_string()))
+            }
+            Ok(None) => None,
+            Err(error) => Some((code(&error), error.to_string())),
+        };
+        let failed = problem.is_some();
+        edge.note(problem);
+        if failed {
+            // A controller that comes back may have made another plan under the same name.
+            revision.clear();
+            thread::sleep(AGAIN);
+        }
+    }
+}
+
+fn code(error: &controller::NoTable) -> &'static str {
+    match error {
+        controller::NoTable::Unreachable { .. } => "controller-silent",
+        controller::NoTable::Unknown(_) => "edge-unknown",
+        controller::NoTable::Refused { .. } => "controller-refuses",
+        controller::NoTable::Table(_) => "bad-table",
+    }
+}
+
+impl Edge {
+    fn note(&self, problem: Option<(&'static str, String)>) {
+        let mut known = locked(&self.known);
+        if known.problem == problem {
+            return;
+        }
+        match &problem {
+            Some((code, text)) => tracing::warn!(code, text, "no new table; the last one holds"),
+            None => tracing::info!("following the controller"),
+        }
+        known.problem = problem;
+    }
+
+    /// How many packets came by each path that is in use.
+    fn came(&self) -> Vec<(u16, u64)> {
+        let known = locked(&self.known);
+        let mut datapath = locked(&self.datapath);
+        let tags = known
+            .table
+            .iter()
+            .flat_map(|table| inward_tags(&table.inward));
+        tags.filter_map(|tag| Some((tag, datapath.traffic(false, tag).ok()?.packets)))
+            .collect()
+    }
+
+    /// Follows a table: what may come is known before it can come, and known a while after it may.
+    fn apply(&self, table: Table) -> Result<(), Error> {
+        let mut known = locked(&self.known);
+        let mut datapath = locked(&self.datapath);
+        let now = Instant::now();
+        let mut tags: BTreeMap<u16, Treatment> = BTreeMap::new();
+        known.lingering.retain(|tag, until| {
+            let keep = *until > now;
+            if !keep {
+                tags.insert(*tag, Treatment::Unknown);
+            }
+            keep
+        });
+        let before = known.table.take();
+        for tag in before.iter().flat_map(|table| inward_tags(&table.inward)) {
+            known.lingering.insert(tag, now + LINGER);
+        }
+        for inward in &table.inward {
+            let ordered = known.ordered.contains(&inward.source);
+            let treatment = treatment(self.options.ordering, inward, ordered);
+            if treatment == Treatment::InOrder {
+                known.ordered.insert(inward.source.clone());
+            }
+            for path in &inward.paths {
+                known.lingering.remove(&path.tag);
+                tags.insert(path.tag, treatment);
+            }
+        }
+        self.driver.set_table(table.inward.clone());
+        datapath.treat(tags)?;
+        datapath.split(&table.outward)?;
+        let (generation, pairs) = (table.generation, table.outward.len());
+        tracing::info!(generation, pairs, "following a new table");
+        known.table = Some(table);
+        Ok(())
+    }
+
+    fn status(&self) -> Status {
+        let accounts = self.driver.accounts();
+        let known = locked(&self.known);
+        let mut datapath = locked(&self.datapath);
+        let options = &self.options;
+        let counts = datapath.reasons().unwrap_or_default();
+        let reasons: BTreeMap<String, u64> = REASONS
+            .iter()
+            .zip(counts)
+            .map(|(reason, count)| (reason.name.to_owned(), count))
+            .collect();
+        let mut status = Status {
+            version: VERSION,
+            name: options.name.clone(),
+            inside: options.devices.inside.clone(),
+            outside: options.devices.outside.clone(),
+            controller: options.controller.to_string(),
+            generation: known.table.as_ref().map(|table| table.generation),
+            order: format!("{:?}", options.ordering).to_lowercase(),
+            outward: Vec::new(),
+            inward: Vec::new(),
+            health: health(&known, &reasons),
+            reasons,
+        };
+        let Some(table) = &known.table else {
+            return status;
+        };
+        for outward in &table.outward {
+            let mut slots: BTreeMap<u16, usize> = BTreeMap::new();
+            outward
+                .slots
+                .iter()
+                .for_each(|tag| *slots.entry(*tag).or_default() += 1);
+            let path = |(tag, count): (u16, usize)| {
+                let traffic = datapath.traffic(true, tag).unwrap_or_default();
+                SentPath {
+                    tag,
+                    share: count as f64 / outward.slots.len() as f64,
+                    packets: traffic.packets,
+                    bytes: traffic.bytes,
+                }
+            };
+            status.outward.push(OutwardStatus {
+                target: outward.target.clone(),
+                hosts: outward.hosts.len(),
+                paths: slots.into_iter().map(path).collect(),
+            });
+        }
+        for inward in &table.inward {
+            let paths = inward.paths.iter().map(|path| {
+                let traffic = datapath.traffic(false, path.tag).unwrap_or_default();
+                CamePath {
+                    tag: path.tag,
+                    latency_ms: path.latency_ms,
+                    packets: traffic.packets,
+                    bytes: traffic.bytes,
+                }
+            });
+            status.inward.push(InwardStatus {
+                source: inward.source.clone(),
+                in_order: known.ordered.contains(&inward.source),
+                paths: paths.collect(),
+                segments: segments(accounts.get(&inward.source)),
+            });
+        }
+        status
+    }
+}
+
+fn inward_tags(inward: &[Inward]) -> impl Iterator<Item = u16> + '_ {
+    inward
+        .iter()
+        .flat_map(|each| each.paths.iter().map(|path| path.tag))
+}
+
+fn health(known: &Known, reasons: &BTreeMap<String, u64>) -> Vec<Problem> {
+    let mut found = Vec::new();
+    if let Some((code, text)) = &known.problem {
+        found.push(Problem {
+            code: (*code).to_owned(),
+            text: text.clone(),
+        });
+    }
+    let count = |name: &str| reasons.get(name).copied().unwrap_or(0);
+    // A host's first packets may come before its offloads are off.
+    if count("super_packet") > count("split") / 100 + 100 {
+        found.push(Problem {
+            code: "super-packets".to_owned(),
+            text: "packets come in merged, and each is sent by one path: switch segmentation and \
+                   receive offload off (ethtool -K DEVICE gro off; on veth hosts tso off gso off)"
+                .to_owned(),
+        });
+    }
+    found
+}
+
+fn segments(account: Option<&Account>) -> Segments {
+    let Some(account) = account else {
+        return Segments::default();
+    };
+    let counters = account.counters;
+    let ms = |span: Duration| 1000.0 * span.as_secs_f64();
+    Segments {
+        streams: account.streams,
+        waiting: account.held,
+        in_order: counters.in_order,
+        held: counters.held,
+        held_mean_ms: match counters.held {
+            0 => 0.0,
+            held => ms(counters.waited) / held as f64,
+        },
+        held_most_ms: ms(counters.waited_most),
+        again: counters.again,
+        late: counters.late,
+        known_lost: counters.known_lost,
+        expired: counters.expired,
+        forced: counters.forced,
+        crowded: counters.crowded,
+    }
+}

@@ -1,0 +1,5 @@
+//! What the programs and this crate have in common, generated from `bpf/constants.h` and
+//! `bpf/reasons.h`.
+#![allow(missing_docs, dead_code)]
+
+include!(concat!(env!("OUT_DIR"), "/shared.rs"));

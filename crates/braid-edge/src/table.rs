@@ -1,0 +1,212 @@
+//! What the controller tells an edge (docs/fabric.md, `GET /v1/fabric/edges/NAME`), checked.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+use thiserror::Error;
+
+use crate::shared::{MAX_HOSTS, MAX_TARGETS, SLOTS};
+
+/// The version of the answer that is understood.
+const VERSION: u32 = 1;
+/// Tags that a path may have; 0 and 4095 are reserved, 1 is many switches' default VLAN.
+const TAGS: std::ops::RangeInclusive<u16> = 2..=4094;
+
+/// All that an edge has to do.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Table {
+    version: u32,
+    /// Names this table: the controller says nothing new while this is the current one.
+    #[serde(default)]
+    pub revision: String,
+    /// Counts the controller's plans.
+    pub generation: u64,
+    /// Towards other edges.
+    pub outward: Vec<Outward>,
+    /// From other edges.
+    pub inward: Vec<Inward>,
+}
+
+/// How packets to another edge are split.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Outward {
+    /// The other edge.
+    pub target: String,
+    /// The hosts behind it.
+    pub hosts: Vec<Mac>,
+    /// Tags, walked one by one.
+    pub slots: Vec<u16>,
+}
+
+/// What comes from another edge.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Inward {
+    /// The other edge.
+    pub source: String,
+    /// What the controller would have done about order.
+    pub order: Order,
+    /// \[mpsdn\] Algorithm 1's T.
+    pub threshold_packets: usize,
+    /// \[mpsdn\] Algorithm 1's S.
+    pub size_packets: usize,
+    /// The quickest first.
+    pub paths: Vec<InwardPath>,
+}
+
+/// The controller's word on order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// One path.
+    Single,
+    /// Paths alike enough.
+    Plain,
+    /// To be put in order.
+    Resequence,
+}
+
+/// A path from another edge.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct InwardPath {
+    /// Its tag.
+    pub tag: u16,
+    /// One way; not known of a path that was never measured.
+    pub latency_ms: Option<f64>,
+}
+
+impl InwardPath {
+    /// Its latency; none counts as no time at all.
+    #[must_use]
+    pub fn latency(&self) -> Duration {
+        let ms = self.latency_ms.filter(|ms| ms.is_finite() && *ms > 0.0);
+        Duration::from_secs_f64(ms.unwrap_or(0.0).min(60_000.0) / 1000.0)
+    }
+}
+
+/// A host's address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl<'de> Deserialize<'de> for Mac {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Mac, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let mut mac = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut mac {
+            let part = parts.next().filter(|part| part.len() == 2);
+            let value = part.and_then(|part| u8::from_str_radix(part, 16).ok());
+            *byte = value.ok_or_else(|| serde::de::Error::custom(format!("{text:?} is no MAC")))?;
+        }
+        match parts.next() {
+            None => Ok(Mac(mac)),
+            Some(_) => Err(serde::de::Error::custom(format!("{text:?} is no MAC"))),
+        }
+    }
+}
+
+/// A table that cannot be followed.
+#[derive(Debug, Error)]
+pub enum TableError {
+    /// Not the format.
+    #[error("not a table: {0}")]
+    Format(#[from] serde_json::Error),
+    /// Another version's.
+    #[error("its version is {0}, this edge knows {VERSION} (use the same version on both sides)")]
+    Version(u32),
+    /// Something is more, or other, than it may be.
+    #[error("{0}")]
+    Content(String),
+}
+
+impl Table {
+    /// Reads and checks a table.
+    ///
+    /// # Errors
+    /// Another format or version, slots of another number, tags that cannot be, too many edges or
+    /// hosts.
+    pub fn read(json: &[u8]) -> Result<Table, TableError> {
+        let table: Table = serde_json::from_slice(json)?;
+        if table.version != VERSION {
+            return Err(TableError::Version(table.version));
+        }
+        let wrong = |text: String| Err(TableError::Content(text));
+        if table.outward.len() > MAX_TARGETS as usize {
+            return wrong(format!(
+                "{} targets, at most {MAX_TARGETS}",
+                table.outward.len()
+            ));
+        }
+        let hosts: usize = table.outward.iter().map(|each| each.hosts.len()).sum();
+        if hosts > MAX_HOSTS as usize {
+            return wrong(format!("{hosts} hosts, at most {MAX_HOSTS}"));
+        }
+        for each in &table.outward {
+            if each.slots.len() != SLOTS as usize {
+                return wrong(format!(
+                    "{} slots to {}, not {SLOTS}",
+                    each.slots.len(),
+                    each.target
+                ));
+            }
+        }
+        let outward = table
+            .outward
+            .iter()
+            .flat_map(|each| each.slots.iter().copied());
+        let inward = table
+            .inward
+            .iter()
+            .flat_map(|each| each.paths.iter().map(|path| path.tag));
+        match outward.chain(inward).find(|tag| !TAGS.contains(tag)) {
+            Some(tag) => wrong(format!("tag {tag}, which no path can have")),
+            None => Ok(table),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(slots: usize, tag: u16) -> String {
+        let slots = vec![tag.to_string(); slots].join(",");
+        format!(
+            r#"{{"version":1,"revision":"a","generation":3,"edge":"ha",
+            "outward":[{{"target":"hb","hosts":["02:00:00:00:00:02"],"slots":[{slots}]}}],
+            "inward":[{{"source":"hb","order":"resequence","threshold_packets":20,"size_packets":40,
+              "paths":[{{"tag":9,"latency_ms":25.0,"capacity_bit_s":1}},
+                       {{"tag":10,"latency_ms":null,"capacity_bit_s":1}}]}}]}}"#
+        )
+    }
+
+    #[test]
+    fn a_table_is_read() {
+        let table = Table::read(text(1024, 7).as_bytes()).expect("a table");
+        assert_eq!(table.outward[0].hosts, [Mac([2, 0, 0, 0, 0, 2])]);
+        assert_eq!(
+            table.inward[0].paths[0].latency(),
+            Duration::from_millis(25)
+        );
+        assert_eq!(table.inward[0].paths[1].latency(), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_cannot_be_followed_is_refused_by_name() {
+        for (json, part) in [
+            (text(1023, 7), "1023 slots to hb"),
+            (text(1024, 4095), "tag 4095"),
+            (
+                text(1024, 7).replace(r#""version":1"#, r#""version":2"#),
+                "version is 2",
+            ),
+            (
+                text(1024, 7).replace("02:00:00:00:00:02", "02:00:00:00:00"),
+                "no MAC",
+            ),
+            ("{}".to_owned(), "missing field"),
+        ] {
+            let error = Table::read(json.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

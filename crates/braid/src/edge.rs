@@ -1,0 +1,176 @@
+//! `braid edge`: the fabric's edge.
+
+use braid_daemon::config::Paint;
+use braid_daemon::failure::Failure;
+use braid_daemon::run_dir::RunDir;
+use braid_edge::cli::{EdgeCommand, StatusArgs};
+use braid_edge::status::{Segments, Status};
+use braid_edge::{Error, cli};
+
+use crate::table::{NOTHING, Side, Table};
+use crate::terminal::answer_either;
+use crate::{Outcome, Stop};
+
+/// Runs or shows an edge.
+pub fn edge(run_dir: &RunDir, command: EdgeCommand) -> Outcome {
+    match command {
+        EdgeCommand::Run(arguments) => Ok(cli::run(run_dir.path(), arguments).map_err(failure)?),
+        EdgeCommand::Status(arguments) => status(run_dir, &arguments),
+    }
+}
+
+fn failure(error: Error) -> Failure {
+    let code = match &error {
+        Error::Place(_) => "usage",
+        Error::NoEdge { .. } => "not-up",
+        _ => "edge",
+    };
+    Failure::new(code, error.to_string())
+}
+
+fn status(run_dir: &RunDir, arguments: &StatusArgs) -> Outcome {
+    let status = match cli::status(run_dir.path(), &arguments.name) {
+        Ok(status) => status,
+        Err(error @ Error::NoEdge { .. }) => return Err(Stop::Unreachable(failure(error))),
+        Err(error) => return Err(Stop::Failure(failure(error))),
+    };
+    answer_either(arguments.json, &status, |paint| text(&status, paint))?;
+    match status.health.is_empty() {
+        true => Ok(()),
+        false => Err(Stop::Degraded),
+    }
+}
+
+fn text(status: &Status, paint: Paint) -> String {
+    let plan = status
+        .generation
+        .map_or_else(|| "no table yet".to_owned(), |n| format!("plan {n}"));
+    let mut text = format!(
+        "edge {}: {} inside, {} outside, {plan} of {}\n",
+        status.name, status.inside, status.outside, status.controller
+    );
+    let mut paths = Table::new(&[
+        ("EDGE", Side::Left),
+        ("WAY", Side::Left),
+        ("TAG", Side::Right),
+        ("SHARE %", Side::Right),
+        ("LATENCY ms", Side::Right),
+        ("PACKETS", Side::Right),
+        ("MB", Side::Right),
+    ]);
+    for outward in &status.outward {
+        for path in &outward.paths {
+            paths.row(vec![
+                outward.target.as_str().into(),
+                "to".into(),
+                path.tag.to_string().into(),
+                format!("{:.1}", 100.0 * path.share).into(),
+                NOTHING.into(),
+                path.packets.to_string().into(),
+                megabytes(path.bytes).into(),
+            ]);
+        }
+    }
+    for inward in &status.inward {
+        for path in &inward.paths {
+            let latency = path.latency_ms.map(|ms| format!("{ms:.1}"));
+            paths.row(vec![
+                inward.source.as_str().into(),
+                "from".into(),
+                path.tag.to_string().into(),
+                NOTHING.into(),
+                latency.unwrap_or_else(|| NOTHING.to_owned()).into(),
+                path.packets.to_string().into(),
+                megabytes(path.bytes).into(),
+            ]);
+        }
+    }
+    text.push_str(&paths.render(paint));
+    for inward in status.inward.iter().filter(|inward| inward.in_order) {
+        text.push_str(&order(&inward.source, &inward.segments));
+    }
+    for problem in &status.health {
+        text.push_str(&format!("# health: {}: {}\n", problem.code, problem.text));
+    }
+    text
+}
+
+fn order(source: &str, segments: &Segments) -> String {
+    let Segments {
+        in_order,
+        held,
+        held_mean_ms,
+        held_most_ms,
+        again,
+        late,
+        known_lost,
+        expired,
+        forced,
+        waiting,
+        ..
+    } = segments;
+    format!(
+        "order of {source}: {in_order} at once, {held} waited {held_mean_ms:.1} ms on average and \
+         {held_most_ms:.1} ms at most, {waiting} wait, {again} sent again, {late} late; gaps given \
+         up: {known_lost} known lost, {expired} at their deadline, {forced} for room\n"
+    )
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_edge::status::{InwardStatus, OutwardStatus, Problem, SentPath, VERSION};
+
+    use super::*;
+
+    #[test]
+    fn paths_are_a_line_each_with_what_became_of_order() {
+        let status = Status {
+            version: VERSION,
+            name: "ha".into(),
+            inside: "in0".into(),
+            outside: "out0".into(),
+            controller: "unix:/run/fabric.sock".into(),
+            generation: Some(3),
+            order: "ours".into(),
+            outward: vec![OutwardStatus {
+                target: "hb".into(),
+                hosts: 1,
+                paths: vec![SentPath {
+                    tag: 5,
+                    share: 0.5,
+                    packets: 10,
+                    bytes: 1_500_000,
+                }],
+            }],
+            inward: vec![InwardStatus {
+                source: "hb".into(),
+                in_order: true,
+                paths: vec![],
+                segments: Segments {
+                    in_order: 7,
+                    held: 2,
+                    held_mean_ms: 1.5,
+                    ..Segments::default()
+                },
+            }],
+            reasons: [].into(),
+            health: vec![Problem {
+                code: "controller-silent".into(),
+                text: "does not answer".into(),
+            }],
+        };
+        let expected = "\
+edge ha: in0 inside, out0 outside, plan 3 of unix:/run/fabric.sock
+EDGE  WAY  TAG  SHARE %  LATENCY ms  PACKETS   MB
+hb    to     5     50.0           –       10  1.5
+order of hb: 7 at once, 2 waited 1.5 ms on average and 0.0 ms at most, 0 wait, 0 sent again, 0 late; \
+gaps given up: 0 known lost, 0 at their deadline, 0 for room
+# health: controller-silent: does not answer
+";
+        assert_eq!(text(&status, Paint::Plain), expected);
+    }
+}

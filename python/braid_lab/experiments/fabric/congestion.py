@@ -1,0 +1,193 @@
+"""What happens to a flow over two paths when one of them is filled up, or cut: [mpsdn] Fig. 4, and a cut.
+
+At T1 others fill one link with ten times what it carries; some seconds later they stop. In the paper the flow falls
+to nothing, and crawls back to what one path carries. Then the same with the line cut, without a sign at any port.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from braid_lab.experiment import Run, experiment
+from braid_lab.fabric.edges import EdgedNetwork, edged_network
+from braid_lab.fabric.shapes import Shape, Station, Wire
+from braid_lab.fabric.stream import GOODPUT_SHARE, Transfer, transfer
+from braid_lab.process import LabError, Process, wait_until
+
+MBIT, DELAY_MS = 10.0, 20.0
+#: What a path alone carries for an application, Mbit/s.
+SINGLE = MBIT * GOODPUT_SHARE
+#: How finely the course is looked at, seconds: iperf3's least.
+STEP = 0.1
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Seconds: before the trouble, of it, and after it; and repetitions."""
+
+    before: int
+    trouble: int
+    after: int
+    runs: int
+
+    @property
+    def seconds(self) -> int:
+        """All of it."""
+        return self.before + self.trouble + self.after
+
+
+QUICK = Extent(7, 6, 15, 1)
+FULL = Extent(10, 15, 25, 3)
+
+
+def shape() -> Shape:
+    """Return two paths, and two hosts that are no edges and talk over the second half of one of them."""
+    half = DELAY_MS / 2
+    wires = tuple(Wire(*ends, MBIT, half) for ends in (("A", "P"), ("P", "B"), ("A", "Q"), ("Q", "B")))
+    stations = (Station("ha", "A", edge=True), Station("hb", "B", edge=True), Station("x", "P"), Station("y", "B"))
+    return Shape(("A", "B", "P", "Q"), wires, stations)
+
+
+@experiment("fabric/congestion", "A flow over two paths when one is filled up or cut", paper="mpsdn Fig. 4")
+def congestion(run: Run) -> None:
+    """Measure both troubles."""
+    extent = QUICK if run.quick else FULL
+    run.display.expect(1 + 2 * extent.runs)
+    run.table.append(
+        ["trouble", "left after s", "below half of one path s", "longest silence ms", "back on two paths s"]
+    )
+    rows: list[dict[str, float | str | int]] = []
+    with contextlib.ExitStack() as stack:
+        with run.step("network, controller, edges"):
+            network = stack.enter_context(edged_network(shape()))
+            network.settle("ha", "hb", 2)
+        for name, trouble in (("congestion", _filled), ("cut", _cut)):
+            below, silent, passages = [], [], []
+            for number in range(extent.runs):
+                with run.step(f"{name}: {extent.seconds} s"):
+                    network.settle("ha", "hb", 2)
+                    passage = _through(network, extent, trouble)
+                course = passage.made.course
+                first, last = round(passage.began / STEP), round((passage.began + extent.trouble) / STEP)
+                during = course[first:last]
+                below.append(STEP * sum(mbit < SINGLE / 2 for mbit in during))
+                silent.append(1000 * STEP * _longest(mbit == 0 for mbit in during))
+                passages.append(passage)
+                rows += [
+                    {"trouble": name, "run": number, "s": round(STEP * index, 1), "mbit": mbit}
+                    for index, mbit in enumerate(course)
+                ]
+            half = run.measure(f"seconds_below_half_of_remaining_path_{name}", below, unit="s", better="lower")
+            gap = run.measure(f"outage_ms_{name}", silent, unit="ms", better="lower")
+            left = run.measure(f"left_after_s_{name}", [each.left for each in passages], unit="s", better="lower")
+            back = [each.back for each in passages]
+            two = run.measure(f"back_on_two_paths_s_{name}", back, unit="s", better="lower")
+            run.table.append([name, f"{left:.2f}", f"{half:.1f}", f"{gap:.0f}", f"{two:.1f}"])
+    run.series("course", rows)
+    run.notes.append(
+        f"Looked at every {1000 * STEP:.0f} ms, so an outage is exact to that. The link is filled with "
+        f"{10 * MBIT:g} Mbit/s of UDP, ten times what it carries; the paper's 1 Gbit/s would measure this machine. "
+        "Back on two paths: from the trouble's end to the edge's new table."
+    )
+
+
+def _longest(flags: Iterator[bool]) -> int:
+    """Return the length of the longest row of true ones."""
+    return max((len(list(group)) for flag, group in itertools.groupby(flags) if flag), default=0)
+
+
+Trouble = Callable[[EdgedNetwork], contextlib.AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A transfer through a trouble; seconds."""
+
+    made: Transfer
+    #: When the trouble began, by the transfer's clock.
+    began: float
+    #: After which time the edge used the good path alone.
+    left: float
+    #: How long after the trouble's end it used both again.
+    back: float
+
+
+def _through(network: EdgedNetwork, extent: Extent, trouble: Trouble) -> Passage:
+    """Send, and make trouble for a while."""
+    stations, found = network.net.stations, list[Transfer]()
+    before = _sent(network)
+
+    def send() -> None:
+        made = transfer(stations["ha"], stations["hb"], network.net.folder, extent.seconds, interval=STEP)
+        found.append(made)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    wait_until(lambda: _sent(network) > before + 20, what="the transfer to begin")
+    start = time.monotonic()
+    # The lapse of time is what is measured here, nothing is waited for.
+    time.sleep(extent.before)
+    began = time.monotonic()
+    with trouble(network):
+        left = _left(network, extent.trouble)
+        time.sleep(max(0.0, began + extent.trouble - time.monotonic()))
+    ended = time.monotonic()
+    wait_until(lambda: len(network.edges["ha"].paths_to("hb")) == 2, what="two paths", timeout=60)
+    back = time.monotonic() - ended
+    sending.join()
+    return Passage(found[0], began - start, left, back)
+
+
+def _left(network: EdgedNetwork, patience: float) -> float:
+    """Wait until the edge uses one path alone; how long that took, `patience` if it did not."""
+    began = time.monotonic()
+    with contextlib.suppress(LabError):
+        wait_until(lambda: len(network.edges["ha"].paths_to("hb")) == 1, what="one path", timeout=patience)
+        return time.monotonic() - began
+    return patience
+
+
+def _sent(network: EdgedNetwork) -> int:
+    return sum(path["packets"] for path in network.edges["ha"].paths_to("hb"))
+
+
+@contextlib.contextmanager
+def _filled(network: EdgedNetwork) -> Iterator[None]:
+    """Have two hosts fill the link from P to B."""
+    net = network.net
+    source, target = net.stations["x"], net.stations["y"]
+    server = Process(["iperf3", "-s", "-1"], log=net.folder / "filling-server", namespace=target.place.name)
+    with server:
+        wait_until(lambda: "5201" in target.place.run(["ss", "-ltn"]).stdout, what="iperf3 to listen")
+        argv = [
+            "iperf3",
+            "-c",
+            target.address,
+            "-u",
+            "-l",
+            "1400",
+            "-b",
+            f"{10 * MBIT:g}M",
+            "-t",
+            "3600",
+            "--forceflush",
+        ]
+        with Process(argv, log=net.folder / "filling", namespace=source.place.name) as filling:
+            wait_until(lambda: "connected to" in filling.stdout(), what="the link to be filled")
+            yield
+
+
+@contextlib.contextmanager
+def _cut(network: EdgedNetwork) -> Iterator[None]:
+    """Have the line from P to B swallow everything."""
+    line = network.net.lines["P", "B"]
+    line.blackhole(True)
+    try:
+        yield
+    finally:
+        line.blackhole(False)

@@ -1,0 +1,129 @@
+"""One TCP flow over several paths of an OpenFlow network: [mpsdn] Table II, and past it.
+
+Real Open vSwitch, the real controller, a real edge at both ends; the lines are emulated. Hosts are untouched: CUBIC,
+one iperf3 stream. Nothing is configured but the lines' capacities; paths, latencies and shares are the controller's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from braid_lab.experiment import Run, experiment
+from braid_lab.fabric.edges import EdgedNetwork, edged_network
+from braid_lab.fabric.shapes import MININET_QUEUE, Shape, beside, east_asia, parallel
+from braid_lab.fabric.stream import GOODPUT_SHARE, Transfer, at_once, transfer
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pair of hosts, the paths that it should get, and what the paper measured."""
+
+    name: str
+    source: str
+    target: str
+    mbit: tuple[float, ...]
+    paper: float | None = None
+
+    @property
+    def most(self) -> float:
+        """What its paths carry for an application, Mbit/s."""
+        return sum(self.mbit) * GOODPUT_SHARE
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Seconds a transfer takes and how many of them the window has to open, and repetitions."""
+
+    seconds: int
+    opening: int
+    runs: int
+
+
+QUICK = Extent(20, 7, 1)
+FULL = Extent(60, 10, 3)
+
+#: [mpsdn] Table II: both pairs, whose paths share no link.
+EAST_ASIA = (
+    Case("bej_haw", "bej", "haw", (10, 10), 18.2),
+    Case("tok_syd", "tok", "syd", (10, 20), 26.8),
+)
+BEYOND = (Case("four_paths", "ha", "hb", (10, 10, 10, 10)), Case("10_75_ms", "hua", "hub", (10, 10)))
+
+
+@experiment("fabric/throughput", "One TCP flow over several paths of a fabric", paper="mpsdn Table II")
+def throughput(run: Run) -> None:
+    """Measure each case."""
+    extent = QUICK if run.quick else FULL
+    run.display.expect(2 * (1 + extent.runs))
+    run.table.append(["case", "paths Mbit/s", "goodput Mbit/s", "share", "paper Mbit/s", "put aside"])
+    # A pair's own edges alone, so that no other pair's plans are in the way.
+    shapes = (
+        (east_asia(queue=MININET_QUEUE), EAST_ASIA),
+        (beside(parallel([(10, 20)] * 4), parallel([(10, 10), (10, 75)], prefix="U")), BEYOND),
+    )
+    rows = []
+    for shape, cases in shapes:
+        with _network(run, shape, cases) as network:
+            found: dict[str, list[Transfer]] = {case.name: [] for case in cases}
+            for number in range(extent.runs):
+                with run.step(f"{', '.join(case.name for case in cases)}: {extent.seconds} s"):
+                    for name, made in _together(network, cases, extent.seconds).items():
+                        found[name].append(made)
+                        rows += [
+                            {"case": name, "run": number, "s": second, "mbit": mbit}
+                            for second, mbit in enumerate(made.course)
+                        ]
+        for case in cases:
+            _record(run, case, found[case.name], extent)
+    run.series("course", rows)
+    run.notes.append(
+        "share: goodput after the window opened, of what headers leave (1448 of 1518 bytes a frame). Pairs that "
+        "share no link are measured at the same time; the paper measured one after the other. Table II's lines have "
+        "queues of 1000 packets, Mininet's default; the others of 100 ms."
+    )
+
+
+@contextlib.contextmanager
+def _network(run: Run, shape: Shape, cases: tuple[Case, ...]) -> Iterator[EdgedNetwork]:
+    with contextlib.ExitStack() as stack:
+        with run.step("network, controller, edges"):
+            network = stack.enter_context(edged_network(shape))
+            for case in cases:
+                network.settle(case.source, case.target, len(case.mbit))
+        yield network
+
+
+def _together(network: EdgedNetwork, cases: tuple[Case, ...], seconds: int) -> dict[str, Transfer]:
+    """Measure pairs that have nothing in common at the same time."""
+    stations, folder = network.net.stations, network.net.folder
+
+    def one(case: Case) -> Transfer:
+        return transfer(stations[case.source], stations[case.target], folder, seconds)
+
+    made = at_once([functools.partial(one, case) for case in cases])
+    return {case.name: each for case, each in zip(cases, made, strict=True)}
+
+
+def _record(run: Run, case: Case, found: list[Transfer], extent: Extent) -> None:
+    mbit = run.measure(
+        f"mbit_{case.name}", [each.mbit for each in found], unit="Mbit/s", better="higher", paper=case.paper
+    )
+    paper = case.paper / sum(case.mbit) if case.paper else None
+    shares = [each.steady(extent.opening) / case.most for each in found]
+    share = run.measure(f"share_{case.name}", shares, better="higher", paper=paper)
+    aside = run.measure(
+        f"put_aside_{case.name}", [each.out_of_order for each in found], unit="segments", better="lower"
+    )
+    run.table.append(
+        [
+            case.name,
+            " + ".join(f"{each:g}" for each in case.mbit),
+            f"{mbit:.1f}",
+            f"{share:.3f}",
+            f"{case.paper:g}" if case.paper else "-",
+            f"{aside:.0f}",
+        ]
+    )

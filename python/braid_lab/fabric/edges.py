@@ -1,0 +1,113 @@
+"""Real edges, `braid edge run`, in the machines between hosts and switches."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from braid_lab.fabric.control import Fabric, configuration, controller
+from braid_lab.fabric.ovs import INSIDE, OUTSIDE, OvsNetwork, ovs_network
+from braid_lab.fabric.shapes import Shape
+from braid_lab.process import CommandError, LabError, Process, wait_until
+from braid_lab.product import DEGRADED, binary
+
+
+class Edge:
+    """An edge in a station's box."""
+
+    def __init__(self, net: OvsNetwork, name: str, *options: str) -> None:
+        """Nothing runs yet; see `start`."""
+        box = net.stations[name].box
+        if box is None:
+            raise LabError(f"{name}: no machine is between it and its switch; build the network with boxes")
+        self.net, self.name, self.options, self.box = net, name, options, box
+        self.process: Process | None = None
+        self._runs = 0
+
+    def start(self) -> None:
+        """Start it; returns when packets pass."""
+        self._runs += 1
+        words = ["--run-dir", str(self.net.folder), "edge", "run", "--name", self.name]
+        words += ["--inside", INSIDE, "--outside", OUTSIDE]
+        words += ["--controller", f"unix:{self.net.folder / 'fabric.sock'}", *self.options]
+        log = self.net.folder / f"edge-{self.name}{self._runs}"
+        self.process = Process([binary(), *words], log=log, namespace=self.box.name)
+        self.process.wait_output("ready", timeout=20)
+
+    def stop(self) -> None:
+        """End it; the box bridges on."""
+        if self.process is not None:
+            self.process.stop()
+
+    def status(self) -> dict[str, Any]:
+        """Return what it says of itself; a degraded state is an answer too."""
+        argv = [str(binary()), "--run-dir", str(self.net.folder), "edge", "status", self.name, "--json"]
+        said = self.net.place.run(argv, check=False)
+        if said.status not in (0, DEGRADED):
+            raise CommandError(argv, said.status, said.text)
+        told: dict[str, Any] = json.loads(said.stdout)
+        return told
+
+    def paths_to(self, target: str) -> list[dict[str, Any]]:
+        """Return the paths that it sends by."""
+        return next((each["paths"] for each in self.status()["outward"] if each["target"] == target), [])
+
+
+class EdgedNetwork:
+    """A network with its controller and an edge at each station that is one."""
+
+    def __init__(self, net: OvsNetwork, fabric: Fabric, edges: dict[str, Edge]) -> None:
+        """Made by `edged_network`."""
+        self.net, self.fabric, self.edges = net, fabric, edges
+
+    def pair(self, source: str, target: str) -> dict[str, Any] | None:
+        """Return how the controller serves a pair of edges."""
+        pairs = self.fabric.ask("paths")["pairs"]
+        return next((each for each in pairs if (each["source"], each["target"]) == (source, target)), None)
+
+    def settle(self, source: str, target: str, paths: int | None, *, timeout: float = 60.0) -> dict[str, Any]:
+        """Wait until a pair has so many paths both ways (None: any), its edges follow, and its hosts are known."""
+        one, other = self.net.stations[source], self.net.stations[target]
+
+        def ready() -> dict[str, Any] | None:
+            # Hosts are known by what they send.
+            if one.place.run(["ping", "-c", "1", "-W", "1", other.address], check=False).status:
+                return None
+            status, there, back = self.fabric.ask("status"), self.pair(source, target), self.pair(target, source)
+            if status["changing"] or not there or not back:
+                return None
+            if paths is not None and {len(there["paths"]), len(back["paths"])} != {paths}:
+                return None
+            for each in (self.edges[source], self.edges[target]):
+                known = each.status()
+                hosts = sum(outward["hosts"] for outward in known["outward"])
+                if known["generation"] != status["generation"] or not hosts:
+                    return None
+            return there
+
+        return wait_until(ready, what=f"{paths or 'any'} paths from {source} to {target}", timeout=timeout, poll=0.1)
+
+
+@contextlib.contextmanager
+def edged_network(
+    shape: Shape, *, order: str | Mapping[str, str] = "ours", limits: str = "", plain: bool = False
+) -> Iterator[EdgedNetwork]:
+    """Build a shape with its controller and edges.
+
+    `limits` is the controller's `[paths]`, `order` the edges' word on it, one for all or by edge.
+    """
+    with contextlib.ExitStack() as stack:
+        net = stack.enter_context(ovs_network(shape, boxes=True, plain=plain))
+        config = f"{configuration(shape, probe=True)}\n[paths]\n{limits}\n"
+        fabric = stack.enter_context(controller(net.place, net.folder, config))
+        edges = {}
+        for station in shape.stations:
+            if station.edge:
+                how = order if isinstance(order, str) else order[station.name]
+                made = Edge(net, station.name, "--order", how)
+                stack.callback(made.stop)
+                made.start()
+                edges[station.name] = made
+        yield EdgedNetwork(net, fabric, edges)

@@ -1,0 +1,91 @@
+"""When a path counts as dead: silence, but not a queue that grows."""
+
+from __future__ import annotations
+
+from braid_sdn.fabric.model import PortId
+from braid_sdn.fabric.plan import TaggedPath
+from braid_sdn.fabric.watch import MISSED, PACE, Watch
+
+HOPS = ((PortId(1, 1), PortId(2, 1)),)
+PATH = TaggedPath(7, (PortId(1, 1), PortId(2, 2)))
+
+
+def watched() -> Watch:
+    watch = Watch()
+    watch.follow(0.0, [(PATH, HOPS)], [])
+    return watch
+
+
+def looked_at(watch: Watch, since: float, until: float) -> bool:
+    """Judge as often as probes are due; whether the path died."""
+    now = since
+    while now < until:
+        if watch.judge(now)[0]:
+            return True
+        now += PACE / 2
+    return False
+
+
+def test_a_path_that_falls_silent_is_dead_after_some_probes() -> None:
+    watch = watched()
+    for number in range(50):
+        watch.heard_path(number * PACE, 7, 0.025)
+        watch.judge(number * PACE)
+    last = 49 * PACE
+    assert not looked_at(watch, last, last + (MISSED - 1) * PACE)
+    assert looked_at(watch, last + (MISSED - 1) * PACE, last + (MISSED + 2) * PACE)
+    assert HOPS in watch.dead
+
+
+def test_a_queue_that_doubles_from_probe_to_probe_is_no_silence() -> None:
+    watch = watched()
+    sent = heard = 0.0
+    for number in range(50):
+        sent = heard = number * PACE
+        watch.heard_path(heard, 7, 0.025)
+    queue = 0.06
+    while queue < 1.0:
+        # The next one waits behind what came in the meantime.
+        sent += PACE
+        arrives = max(heard + PACE, sent + queue)
+        assert not looked_at(watch, heard, arrives)
+        watch.heard_path(arrives, 7, 0.025 + arrives - sent)
+        heard, queue = arrives, 2 * queue
+    # It is one once nothing comes any more.
+    assert looked_at(watch, heard, heard + 2.5)
+
+
+def two() -> Watch:
+    """Two paths of the same share, both heard until second 1."""
+    watch = Watch()
+    other = TaggedPath(8, (PortId(1, 2), PortId(2, 2)))
+    watch.follow(0.0, [(PATH, HOPS), (other, ((PortId(1, 2), PortId(2, 3)),))], [])
+    for number in range(51):
+        for tag in (7, 8):
+            watch.heard_path(number * PACE, tag, 0.025)
+        watch.judge(number * PACE)
+    return watch
+
+
+def told(watch: Watch, counts: dict[int, int], step: dict[int, int]) -> set[int]:
+    """Path 7's probes are missing from second 1 on, and the edge is asked about it; return the tags that died."""
+    dead: set[int] = set()
+    now = 1.0
+    while now < 2.0:
+        now += PACE / 2
+        watch.heard_path(now, 8, 0.025)
+        if 7 in watch.doubtful(now):
+            counts = {tag: counts[tag] + step[tag] for tag in counts}
+            watch.handle_came(now, counts, {7: 0.5, 8: 0.5})
+        dead |= set(watch.judge(now)[0])
+    return dead
+
+
+def test_a_path_that_brings_packets_but_no_probes_works() -> None:
+    assert told(two(), {7: 100, 8: 100}, {7: 15, 8: 16}) == set()
+
+
+def test_a_path_that_brings_next_to_nothing_does_not() -> None:
+    assert told(two(), {7: 100, 8: 100}, {7: 2, 8: 16}) == {7}
+    assert told(two(), {7: 100, 8: 100}, {7: 0, 8: 0}) == {7}
+    assert told(two(), {7: 100, 8: 100}, {7: 1, 8: 0}) == {7}
