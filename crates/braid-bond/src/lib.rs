@@ -4,6 +4,12 @@
 //! come out. It must never open a socket, read a clock or draw a random number, so that the same
 //! code runs on real packets, in a simulation in virtual time, under property tests and under the
 //! fuzzer. `docs/protocol.md` specifies what is on the wire.
-#![forbid(unsafe_code)]
+//! [`token`] is what a hub hands out once, for somebody to join it.
+//!
+//! [`drive`] puts it between a TUN device and UDP sockets: it owns descriptors, threads, the clock and
+//! the system's randomness, and decides nothing about packets.
+#![deny(unsafe_code)]
 
+pub mod drive;
 pub mod proto;
+pub mod token;

@@ -2,7 +2,7 @@
 
 use braid_bond::proto::frame::{
     Challenge, Class, Close, Data, Entry, Flush, Frame, FrameError, Frames, Nack, Padding, Parity,
-    Part, PathResponse, Ping, Pong, Range, Reason, Report,
+    Part, PathResponse, Ping, Pong, Range, Reason, Report, Treat,
 };
 use braid_bond::proto::packet::{HEADER, OVERHEAD, STAMP, TAG};
 use braid_bond::proto::reader::Reader;
@@ -118,6 +118,8 @@ fn small() -> impl Strategy<Value = Vec<u8>> {
             (3u8..).prop_map(Reason::Other),
         ]
         .prop_map(|reason| Frame::Close(Close { reason })),
+        (any::<u8>(), any::<bool>(), 0u32..=1_000_000_000)
+            .prop_map(|(tier, spent, cap)| Frame::Treat(Treat { tier, spent, cap })),
     ];
     frame.prop_map(|frame| written(|out| frame.append(out)))
 }
@@ -126,12 +128,12 @@ fn bulky() -> impl Strategy<Value = Vec<u8>> {
     let content = prop::collection::vec(any::<u8>(), 1..200);
     let parity = (any::<[u8; 3]>(), 0..U24, any::<u16>(), content.clone());
     prop_oneof![
-        parity.prop_map(|([lane, count, kinds], first, lengths, content)| {
+        parity.prop_map(|([lane, count, power], first, lengths, content)| {
             let frame = Parity {
                 lane,
                 first,
                 count: count.max(2),
-                kinds,
+                power,
                 lengths,
                 content: &content,
             };
@@ -196,8 +198,10 @@ fn a_run_of_padding_is_one_frame() {
 
 #[test]
 fn what_has_no_meaning_is_refused() {
-    let cases: [(&[u8], FrameError); 10] = [
-        (&[0x0a], FrameError::Type(0x0a)),
+    let cases: [(&[u8], FrameError); 12] = [
+        (&[0x0b], FrameError::Type(0x0b)),
+        (&[0x0a, 0, 2, 0], FrameError::Range),
+        (&[0x0a, 0, 0, 0xc0, 0, 0, 1, 0, 0, 0, 0], FrameError::Range),
         (&[0x3f], FrameError::Type(0x3f)),
         (&[0x81, 0, 0, 0, 0, 1], FrameError::Range),
         (&[0x90, 0, 0, 0, 0, 1], FrameError::Range),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use braid_bond::proto::entropy::Entropy;
 use braid_bond::proto::handshake::mac::MacKey;
+use braid_bond::proto::handshake::terms::Refusal;
 use braid_bond::proto::handshake::{
     Answer, Attempt, Ciphers, CookieEffect, HandshakeError, Identity, Options, Psk, Reset, Start,
 };
@@ -46,6 +47,32 @@ fn both_ends_get_the_same_session() {
     assert_eq!(passes(&mut server, &mut client), Ok(()));
     let (mut other, _) = world.sessions(NOW, 2);
     assert_eq!(passes(&mut other.session, &mut server), Err(Forged));
+}
+
+#[test]
+fn a_refusal_is_authentic_and_says_why() {
+    let mut world = World::new();
+    let mut attempt = world.attempt(start(7, 1));
+    let said = message1(&attempt, LinkId(0));
+    let Ok(Answer::Offer(offer)) = world.listener.handle_initiation(NOW, address(1), &said) else {
+        panic!("its key is known")
+    };
+    let ciphers = Ciphers::preferring(Cipher::Aes256Gcm);
+    let refusal = Refusal::Used.to_options();
+    let accepted = world
+        .listener
+        .accept(NOW, *offer, index(9), false, ciphers, &refusal);
+    let mut reply = accepted.expect("it is answered").reply;
+    assert!(reply.len() <= said.len(), "nothing amplifies");
+    let last = reply.len() - 20;
+    reply[last] ^= 1;
+    assert!(
+        attempt.handle_response(NOW, &reply).is_err(),
+        "changed on the way"
+    );
+    reply[last] ^= 1;
+    let established = attempt.handle_response(NOW, &reply).expect("genuine");
+    assert_eq!(Refusal::read(&established.options), Some(Refusal::Used));
 }
 
 #[test]

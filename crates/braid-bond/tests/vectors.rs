@@ -10,14 +10,17 @@ use std::{env, fs};
 use braid_bond::proto::entropy::Entropy;
 use braid_bond::proto::frame::{
     Challenge, Class, Close, Data, Entry, Flush, Frame, Nack, Padding, Parity, Part, PathResponse,
-    Ping, Pong, Range, Reason, Report,
+    Ping, Pong, Range, Reason, Report, Treat,
 };
+use braid_bond::proto::handshake::terms::{self, Refusal, Terms};
 use braid_bond::proto::handshake::{
     Answer, Attempt, Ciphers, Identity, Listener, Options, Psk, Start,
 };
 use braid_bond::proto::packet::{Header, stamp_bits};
 use braid_bond::proto::seal::Cipher;
 use braid_bond::proto::session::Session;
+use braid_bond::token::{Secret, Token};
+use braid_core::units::Rate;
 use braid_core::{LinkId, PacketNumber, Stamp, Time};
 use support::{address, index, message1};
 
@@ -58,6 +61,7 @@ fn the_document_shows_what_the_code_does() {
     handshake(&mut vectors, Cipher::Aes256Gcm);
     handshake(&mut vectors, Cipher::ChaCha20Poly1305);
     frames(&mut vectors);
+    token(&mut vectors);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(FILE);
     if env::var_os("BLESS").is_some() {
         fs::write(&path, &vectors.0).expect("the folder is there");
@@ -67,6 +71,35 @@ fn the_document_shows_what_the_code_does() {
         assert_eq!(shown, now);
     }
     assert_eq!(shown, vectors.0);
+}
+
+fn token(vectors: &mut Vectors) {
+    vectors.title("token and options");
+    let secret = Secret::new([0x44; 32]);
+    vectors.add("secret", secret.bytes());
+    vectors.add("invitation's number", &secret.id().0);
+    vectors.add("pre-shared key of the secret", &secret.psk().0);
+    let addresses = ["198.51.100.7", "[2001:db8::7]:500", "hub.example.org:51"];
+    let token = Token {
+        hub: Identity::new([0x22; 32]).public(),
+        secret: secret.clone(),
+        addresses: addresses.map(|text| text.parse().expect("good")).into(),
+    };
+    writeln!(vectors.0, "token for {} = {token}", addresses.join(" ")).expect("text grows");
+    let options = terms::enrol(secret.id());
+    vectors.add("options of who was invited", options.as_bytes());
+    let address = |text: &str| text.parse().expect("good");
+    let terms = Terms {
+        addresses: vec![(address("10.73.0.2"), 16), (address("fd00:1:2:3::2"), 64)],
+        hub: vec![address("10.73.0.1")],
+        name: Some("attic".into()),
+        cap: Some(Rate::from_bits_per_sec(50_000_000)),
+    };
+    vectors.add("options of the answer", terms.to_options().as_bytes());
+    vectors.add(
+        "options of a refusal",
+        Refusal::Used.to_options().as_bytes(),
+    );
 }
 
 fn handshake(vectors: &mut Vectors, cipher: Cipher) {
@@ -104,7 +137,7 @@ fn handshake(vectors: &mut Vectors, cipher: Cipher) {
     let cookie = loop {
         match listener.handle_initiation(now, address(1), &first) {
             Ok(Answer::Reply(reply)) => break reply,
-            Ok(Answer::Offer(_)) => {}
+            Ok(Answer::Offer(_) | Answer::Stranger(_)) => {}
             Err(error) => panic!("{error}"),
         }
     };
@@ -240,7 +273,7 @@ fn frames(vectors: &mut Vectors) {
         lane: 0x2a,
         first: 0x0001_0203,
         count: 5,
-        kinds: 0x10,
+        power: 2,
         lengths: 0x0004,
         content: b"folded",
     };
@@ -272,6 +305,14 @@ fn frames(vectors: &mut Vectors) {
             "close, revoked",
             Frame::Close(Close {
                 reason: Reason::Revoked,
+            }),
+        ),
+        (
+            "treat, tier 2, nothing left of its quota, at most 50 Mbit/s",
+            Frame::Treat(Treat {
+                tier: 2,
+                spent: true,
+                cap: 50_000,
             }),
         ),
         (

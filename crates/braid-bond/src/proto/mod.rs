@@ -5,14 +5,15 @@
 //!   that is forged or was seen gets further; [`reject`] counts it.
 //! - [`handshake`]: how two ends get keys; [`session`]: how keys are used and changed; [`path`]: to
 //!   which address a link leads.
-//! - [`frame`]: what a packet carries; [`parts`]: packets in several; [`mtu`]: how large they may be;
-//!   [`flow`]: how inner packets are treated.
+//! - [`frame`]: what a packet carries; [`parts`]: packets in several; [`sum`]: several in one;
+//!   [`mtu`]: how large they may be; [`flow`]: how inner packets are treated; [`pool`]: what holds them.
 //! - [`tunnel`]: all of it together, at one end of a bond; [`server`]: many such ends at one address.
 //!
 //! The rules that hold everywhere: nothing is computed for a stranger that costs more than a hash;
 //! nothing is sent to an address that has not proved itself, beyond three times what it sent; every
 //! refusal has a counted reason; memory is bounded whatever arrives.
 
+mod agenda;
 mod ecn;
 pub mod entropy;
 pub mod flow;
@@ -23,11 +24,13 @@ pub mod mtu;
 pub mod packet;
 pub mod parts;
 pub mod path;
+pub mod pool;
 pub mod reader;
 pub mod reject;
 pub mod replay;
 pub mod seal;
 pub mod server;
 pub mod session;
+pub mod sum;
 pub mod tunnel;
 pub mod varint;

@@ -9,6 +9,8 @@
 use std::collections::VecDeque;
 
 use super::frame::Part;
+use super::pool::{Buffer, Packet, Pool};
+use braid_core::Time;
 
 /// Packets that are put together at once.
 pub const PACKETS: usize = 64;
@@ -23,7 +25,7 @@ const STRETCHES: usize = 64;
 struct Pending {
     lane: u8,
     number: u64,
-    bytes: Vec<u8>,
+    bytes: Buffer,
     /// What has come, from and to, ascending and apart.
     came: Vec<(usize, usize)>,
     /// How long the packet is, once its last part has come.
@@ -34,29 +36,34 @@ struct Pending {
 #[derive(Debug, Default)]
 pub struct Parts {
     pending: VecDeque<Pending>,
+    /// Lists of stretches to be used again.
+    spare: Vec<Vec<(usize, usize)>>,
     abandoned: u64,
 }
 
 impl Parts {
-    /// Takes a part; gives the packet if all of it has come now. A part that contradicts what came
-    /// before is dropped.
+    /// Takes a part of the packet that is number `place.1` of lane `place.0`; gives the packet if all
+    /// of it has come now. A part that contradicts what came before is dropped.
     pub fn handle_part(
         &mut self,
-        lane: u8,
-        number: u64,
+        now: Time,
+        place: (u8, u64),
         part: Part,
         content: &[u8],
-    ) -> Option<Vec<u8>> {
-        let at = self.find_or_begin(lane, number);
+        pool: &mut Pool,
+    ) -> Option<Packet> {
+        let at = self.find_or_begin(now, place, pool);
         let pending = &mut self.pending[at];
         pending.put(part, content);
         if !pending.is_complete() {
             return None;
         }
-        self.pending.remove(at).map(|whole| whole.bytes)
+        let whole = self.pending.remove(at)?;
+        self.spare.push(whole.came);
+        Some(pool.lend(whole.bytes))
     }
 
-    fn find_or_begin(&mut self, lane: u8, number: u64) -> usize {
+    fn find_or_begin(&mut self, now: Time, (lane, number): (u8, u64), pool: &mut Pool) -> usize {
         let known = self
             .pending
             .iter()
@@ -64,15 +71,21 @@ impl Parts {
         if let Some(at) = known {
             return at;
         }
-        if self.pending.len() == PACKETS {
-            self.pending.pop_front();
+        if self.pending.len() == PACKETS
+            && let Some(given_up) = self.pending.pop_front()
+        {
+            self.spare.push(given_up.came);
+            pool.give_back(given_up.bytes);
             self.abandoned += 1;
         }
+        let bytes = pool.take(now);
+        let mut came = self.spare.pop().unwrap_or_default();
+        came.clear();
         self.pending.push_back(Pending {
             lane,
             number,
-            bytes: Vec::new(),
-            came: Vec::new(),
+            bytes,
+            came,
             length: None,
         });
         self.pending.len() - 1
@@ -140,6 +153,8 @@ mod tests {
 
     use super::*;
 
+    const NOW: Time = Time::ZERO;
+
     fn part(offset: usize, last: bool) -> Part {
         Part {
             offset: offset as u16,
@@ -158,12 +173,14 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
         #[test]
         fn parts_cut_anywhere_and_in_any_order_make_the_packet_they_are_of(
             sizes in prop::collection::vec(1usize..3000, 1..20),
             cuts in cuts(),
         ) {
-            let mut parts = Parts::default();
+            let (mut parts, mut pool) = (Parts::default(), Pool::default());
             let mut missing: Vec<Vec<bool>> = sizes.iter().map(|size| vec![true; *size]).collect();
             let mut has_last = vec![false; sizes.len()];
             for (number, from, share) in cuts {
@@ -177,11 +194,11 @@ mod tests {
                 missing[number][from..to].fill(false);
                 has_last[number] |= to == size;
                 let whole = packet(number as u64, size);
-                let made = parts.handle_part(7, number as u64, part(from, to == size), &whole[from..to]);
+                let made = parts.handle_part(NOW, (7, number as u64), part(from, to == size), &whole[from..to], &mut pool);
                 let complete = has_last[number] && !missing[number].contains(&true);
                 prop_assert_eq!(made.is_some(), complete);
                 if let Some(made) = made {
-                    prop_assert_eq!(made, whole);
+                    prop_assert_eq!(&*made, whole.as_slice());
                     missing[number].clear();
                 }
             }
@@ -192,9 +209,9 @@ mod tests {
         fn memory_is_bounded_whatever_comes(
             came in prop::collection::vec((any::<u8>(), 0u64..100, 0usize..65_536, any::<bool>(), 1usize..2000), 0..2000),
         ) {
-            let mut parts = Parts::default();
+            let (mut parts, mut pool) = (Parts::default(), Pool::default());
             for (lane, number, offset, last, size) in came {
-                let made = parts.handle_part(lane, number, part(offset, last), &vec![0; size]);
+                let made = parts.handle_part(NOW, (lane, number), part(offset, last), &vec![0; size], &mut pool);
                 prop_assert!(made.is_none_or(|made| made.len() <= PACKET_MAX));
                 prop_assert!(parts.pending.len() <= PACKETS);
                 prop_assert!(parts.bytes() <= PACKETS * PACKET_MAX);
@@ -205,21 +222,15 @@ mod tests {
 
     #[test]
     fn parts_that_contradict_each_other_are_dropped() {
-        let mut parts = Parts::default();
-        assert_eq!(parts.handle_part(0, 0, part(2, false), b"c"), None);
-        assert_eq!(
-            parts.handle_part(0, 0, part(1, true), b"x"),
-            None,
-            "there is more"
-        );
-        assert_eq!(parts.handle_part(0, 0, part(3, true), b"d"), None);
-        assert_eq!(
-            parts.handle_part(0, 0, part(4, false), b"x"),
-            None,
-            "after the last"
-        );
-        assert_eq!(parts.handle_part(0, 0, part(0, false), b"a"), None);
-        let made = parts.handle_part(0, 0, part(1, false), b"b");
+        let (mut parts, mut pool) = (Parts::default(), Pool::default());
+        let mut take =
+            |part, content: &[u8]| parts.handle_part(NOW, (0, 0), part, content, &mut pool);
+        assert_eq!(take(part(2, false), b"c"), None);
+        assert_eq!(take(part(1, true), b"x"), None, "there is more");
+        assert_eq!(take(part(3, true), b"d"), None);
+        assert_eq!(take(part(4, false), b"x"), None, "after the last");
+        assert_eq!(take(part(0, false), b"a"), None);
+        let made = take(part(1, false), b"b");
         assert_eq!(made.as_deref(), Some(b"abcd".as_slice()));
     }
 }

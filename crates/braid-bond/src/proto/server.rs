@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
+use super::agenda::Agenda;
 use super::entropy::Entropy;
 use super::frame::Reason;
 use super::handshake::{Answer, Ciphers, Identity, Listener, Offer, Options, Psk, PublicKey};
@@ -19,30 +20,67 @@ use braid_core::Time;
 /// Handshake answers that wait to be sent; more are dropped, and asked for again.
 const MOST_REPLIES: usize = 1024;
 
+/// Strangers that wait to be judged; more are dropped, and knock again.
+const MOST_STRANGERS: usize = 16;
+
+/// Somebody unknown who would like a session.
+#[derive(Debug)]
+pub struct Stranger {
+    from: SocketAddr,
+    offer: Box<Offer>,
+}
+
+impl Stranger {
+    /// Who.
+    #[must_use]
+    pub fn peer(&self) -> PublicKey {
+        self.offer.peer()
+    }
+
+    /// What it said. Its key is proven by this, that it is no copy is not.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        self.offer.options()
+    }
+
+    /// Where it says it is.
+    #[must_use]
+    pub fn from(&self) -> SocketAddr {
+        self.from
+    }
+}
+
 /// The end that is called.
 #[derive(Debug)]
 pub struct Server {
     listener: Listener,
     ciphers: Ciphers,
-    settings: fn() -> Settings,
+    settings: Settings,
     entropy: Entropy,
     tunnels: BTreeMap<PublicKey, Tunnel>,
     /// Tunnels in which nothing has arrived yet, at most one per peer.
     unproven: BTreeMap<PublicKey, Tunnel>,
     /// Whose a session index is.
     indices: BTreeMap<SessionIndex, PublicKey>,
+    /// What peers are told in handshakes.
+    options: BTreeMap<PublicKey, Options>,
+    strangers: VecDeque<Stranger>,
+    /// Peers that are served no more and have a tunnel left.
+    revoked: Vec<PublicKey>,
     replies: VecDeque<(SocketAddr, Vec<u8>)>,
+    /// Which of the tunnels have something to do.
+    agenda: Agenda<PublicKey>,
     rejects: Rejects,
 }
 
 impl Server {
-    /// Serves nobody yet. `settings` are for each tunnel anew.
+    /// Serves nobody yet. `settings` are for each tunnel.
     #[must_use]
     pub fn new(
         now: Time,
         own: Identity,
         ciphers: Ciphers,
-        settings: fn() -> Settings,
+        settings: Settings,
         mut entropy: Entropy,
     ) -> Self {
         Server {
@@ -53,7 +91,11 @@ impl Server {
             tunnels: BTreeMap::new(),
             unproven: BTreeMap::new(),
             indices: BTreeMap::new(),
+            options: BTreeMap::new(),
+            strangers: VecDeque::new(),
+            revoked: Vec::new(),
             replies: VecDeque::new(),
+            agenda: Agenda::new(),
             rejects: Rejects::default(),
         }
     }
@@ -63,26 +105,77 @@ impl Server {
         self.listener.insert(peer, psk);
     }
 
+    /// What a peer is told in handshakes from now on.
+    pub fn set_options(&mut self, peer: PublicKey, options: Options) {
+        self.options.insert(peer, options);
+    }
+
+    /// Whether unknown keys are handed over by [`Server::poll_stranger`], or refused at once.
+    pub fn hear_strangers(&mut self, hear: bool) {
+        self.listener.hear_strangers(hear);
+    }
+
+    /// The next unknown key that shook hands. Drop it, or [`insert`](Server::insert) it and
+    /// [`admit`](Server::admit).
+    pub fn poll_stranger(&mut self) -> Option<Stranger> {
+        self.strangers.pop_front()
+    }
+
+    /// Answers a stranger that is served by now.
+    ///
+    /// # Errors
+    /// Why there is no answer; it is counted.
+    pub fn admit(&mut self, now: Time, stranger: Stranger) -> Result<(), Reject> {
+        let reply = self.accept(now, *stranger.offer)?;
+        self.reply(stranger.from, reply);
+        Ok(())
+    }
+
+    /// Treats packets to all peers otherwise from now on.
+    pub fn set_settings(&mut self, settings: Settings) {
+        let tunnels = self.tunnels.values_mut().chain(self.unproven.values_mut());
+        tunnels.for_each(|tunnel| tunnel.set_settings(settings.clone()));
+        self.tunnels.keys().for_each(|peer| self.agenda.wake(*peer));
+        self.settings = settings;
+    }
+
     /// Serves a peer no more: what it says from now on is not heard. It is told so by the next
     /// datagrams of [`Server::poll_transmit`].
     pub fn revoke(&mut self, peer: PublicKey) {
         self.listener.remove(peer);
+        self.options.remove(&peer);
         self.unproven.remove(&peer);
         if let Some(tunnel) = self.tunnels.get_mut(&peer) {
             tunnel.close(Reason::Revoked);
+            self.revoked.push(peer);
+            self.agenda.wake(peer);
         }
     }
 
     /// A peer's tunnel.
     pub fn tunnel(&mut self, peer: PublicKey) -> Option<&mut Tunnel> {
-        self.tunnels.get_mut(&peer)
+        let tunnel = self.tunnels.get_mut(&peer)?;
+        self.agenda.wake(peer);
+        Some(tunnel)
+    }
+
+    /// Every tunnel to which something has happened since [`Server::poll_transmit`] last found nothing:
+    /// only those can have inner packets or events.
+    pub fn each_ready(&mut self, mut each: impl FnMut(PublicKey, &mut Tunnel)) {
+        for peer in self.agenda.ready() {
+            if let Some(tunnel) = self.tunnels.get_mut(&peer) {
+                each(peer, tunnel);
+            }
+        }
     }
 
     /// All tunnels.
     pub fn tunnels(&mut self) -> impl Iterator<Item = (PublicKey, &mut Tunnel)> {
-        self.tunnels
-            .iter_mut()
-            .map(|(peer, tunnel)| (*peer, tunnel))
+        let agenda = &mut self.agenda;
+        self.tunnels.iter_mut().map(|(peer, tunnel)| {
+            agenda.wake(*peer);
+            (*peer, tunnel)
+        })
     }
 
     /// What handshakes came to.
@@ -147,10 +240,12 @@ impl Server {
             if let Some(tunnel) = self.unproven.remove(&peer) {
                 self.tunnels.insert(peer, tunnel);
             }
+            self.agenda.wake(peer);
             self.reindex(peer);
             return Ok(());
         }
         let tunnel = self.tunnels.get_mut(&peer).ok_or(Reject::Session)?;
+        self.agenda.wake(peer);
         tunnel.handle_datagram(now, from, datagram)
     }
 
@@ -166,6 +261,11 @@ impl Server {
             Answer::Offer(offer) => {
                 let reply = self.accept(now, *offer)?;
                 self.reply(from, reply);
+            }
+            Answer::Stranger(offer) => {
+                if self.strangers.len() < MOST_STRANGERS {
+                    self.strangers.push_back(Stranger { from, offer });
+                }
             }
         }
         Ok(())
@@ -185,17 +285,21 @@ impl Server {
                 break index;
             }
         };
-        let options = Options::new();
+        let none = Options::new();
+        let options = self.options.get(&peer).unwrap_or(&none);
         let ciphers = self.ciphers;
         let accepted = self
             .listener
-            .accept(now, offer, index, is_continued, ciphers, &options)
+            .accept(now, offer, index, is_continued, ciphers, options)
             .inspect_err(|_| self.rejects.count(Reject::Handshake))?;
         match continued {
-            Some(tunnel) => tunnel.offer(accepted.session),
+            Some(tunnel) => {
+                tunnel.offer(accepted.session);
+                self.agenda.wake(peer);
+            }
             None => {
                 let entropy = self.entropy.fork();
-                let tunnel = Tunnel::answer(now, accepted.session, (self.settings)(), entropy);
+                let tunnel = Tunnel::answer(now, accepted.session, self.settings.clone(), entropy);
                 self.unproven.insert(peer, tunnel);
             }
         }
@@ -226,21 +330,60 @@ impl Server {
             out.extend_from_slice(&reply);
             return Some(to);
         }
-        let mut tunnels = self.tunnels.values_mut();
-        let datagram: Datagram = tunnels.find_map(|tunnel| tunnel.poll_transmit(now, out))?;
-        Some(datagram.to)
+        while let Some(peer) = self.agenda.turn() {
+            let tunnel = self.tunnels.get_mut(&peer);
+            let until = match tunnel {
+                None => None,
+                Some(tunnel) => {
+                    if let Some(Datagram { to, .. }) = tunnel.poll_transmit(now, out) {
+                        self.agenda.handle_sent();
+                        return Some(to);
+                    }
+                    tunnel.poll_timeout()
+                }
+            };
+            self.agenda.rest(until);
+        }
+        None
     }
 
     /// When [`Server::handle_timeout`] has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let tunnels = self.tunnels.values().chain(self.unproven.values());
-        tunnels.filter_map(Tunnel::poll_timeout).min()
+        let ready = self.agenda.ready();
+        let ready = ready.filter_map(|peer| self.tunnels.get(&peer));
+        let tunnels = ready.chain(self.unproven.values());
+        let timeouts = tunnels.filter_map(Tunnel::poll_timeout);
+        timeouts.chain(self.agenda.poll_timeout()).min()
     }
 
     /// Does what is due. Early and repeated calls do no harm.
     pub fn handle_timeout(&mut self, now: Time) {
-        let tunnels = self.tunnels.values_mut().chain(self.unproven.values_mut());
-        tunnels.for_each(|tunnel| tunnel.handle_timeout(now));
+        while self.agenda.poll_due(now).is_some() {}
+        for peer in self.agenda.ready() {
+            if let Some(tunnel) = self.tunnels.get_mut(&peer) {
+                tunnel.handle_timeout(now);
+            }
+        }
+        let unproven = self.unproven.values_mut();
+        unproven.for_each(|tunnel| tunnel.handle_timeout(now));
+        self.forget_revoked();
+    }
+
+    /// Forgets tunnels of those that are not served any more and have been told so.
+    fn forget_revoked(&mut self) {
+        let is_over = |tunnel: &Tunnel| tunnel.session().is_none();
+        let listener = &self.listener;
+        let mut over = Vec::new();
+        self.revoked.retain(|peer| {
+            let tunnel = self.tunnels.get(peer).filter(|_| !listener.serves(*peer));
+            over.extend(tunnel.filter(|tunnel| is_over(tunnel)).map(|_| *peer));
+            tunnel.is_some_and(|tunnel| !is_over(tunnel))
+        });
+        for peer in over {
+            self.tunnels.remove(&peer);
+            self.agenda.forget(peer);
+            self.reindex(peer);
+        }
     }
 }

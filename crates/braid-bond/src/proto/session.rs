@@ -154,6 +154,12 @@ impl Session {
             .inspect_err(|_| self.forged += 1)
     }
 
+    /// When it was made.
+    #[must_use]
+    pub fn made(&self) -> Time {
+        self.made
+    }
+
     /// Whether it may still be used.
     #[must_use]
     pub fn is_alive(&self, now: Time) -> bool {

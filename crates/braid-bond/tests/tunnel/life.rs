@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use braid_bond::proto::frame::Reason;
+use braid_bond::proto::handshake::Options;
+use braid_bond::proto::handshake::terms::Refusal;
 use braid_bond::proto::reject::Reject;
 use braid_bond::proto::tunnel::Event;
 use braid_core::{LinkId, Time};
@@ -190,6 +192,31 @@ fn closing_is_told_and_a_revoked_client_gets_no_new_session() {
     assert!(pair.server.listener().counters().unknown_peers > 0);
     let unanswered = |event: &Event| *event == Event::Unanswered;
     assert!(count(&pair.client_events, unanswered) >= 2);
+}
+
+#[test]
+fn a_client_that_is_refused_hears_why_and_asks_again_now_and_then() {
+    let mut pair = Pair::new(9, two());
+    let refused = |event: &Event| *event == Event::Refused(Refusal::Used);
+    let peer = pair.peer;
+    pair.server.set_options(peer, Refusal::Used.to_options());
+    pair.run_for(Duration::from_secs(100));
+    let times: Vec<Time> = pair
+        .client_events
+        .iter()
+        .filter(|(_, event)| refused(event))
+        .map(|(at, _)| *at)
+        .collect();
+    assert!((3..=4).contains(&times.len()), "{times:?}");
+    assert!(times[0] < after(1), "{times:?}");
+    assert!(pair.client.session().is_none());
+    // Whoever runs the hub has changed their mind.
+    pair.server.set_options(peer, Options::new());
+    pair.run_for(Duration::from_secs(31));
+    assert!(pair.client.session().is_some());
+    pair.inner_at_client(inner(5, 0, 500));
+    pair.run_for(Duration::from_secs(1));
+    assert_eq!(pair.at_hub.len(), 1);
 }
 
 #[test]

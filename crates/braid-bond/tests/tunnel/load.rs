@@ -114,6 +114,43 @@ fn a_black_hole_costs_a_fifth_of_a_second_at_most() {
 }
 
 #[test]
+fn what_is_lost_is_made_of_sums_before_a_copy_could_come() {
+    let lines = || Lines::new(0, 50, 30);
+    let mut pair = Pair::new(25, vec![lossy(lines(), 0.02)]);
+    pair.connect();
+    let size = |number: u64| 600 + number as usize * 7 % 800;
+    let mut sent = BTreeMap::new();
+    pair.tick(
+        Duration::from_secs(4),
+        Duration::from_millis(1),
+        |pair, tick| {
+            for number in tick * 2..(tick + 1) * 2 {
+                sent.insert(number, pair.now);
+                pair.inner_at_client(inner(5, number, size(number)));
+            }
+        },
+    );
+    pair.run_for(Duration::from_secs(1));
+    let mut waits: Vec<Duration> = Vec::new();
+    for (at, packet) in &pair.at_hub {
+        let number = number(packet).1;
+        assert_eq!(packet, &inner(5, number, size(number)), "it was changed");
+        waits.push(at.since(sent[&number]));
+    }
+    waits.sort_unstable();
+    let late = waits[waits.len() * 95 / 100];
+    let hub = pair.hub().receiver();
+    let (rebuilt, given_up) = (hub.rebuilt(), hub.counters().given_up());
+    println!("{rebuilt} rebuilt, {given_up} given up, 95 % within {late:?}");
+    assert!(rebuilt > 100);
+    assert!(given_up * 100 <= sent.len() as u64);
+    assert!(
+        late <= Duration::from_millis(30 + 20),
+        "a copy takes 60 ms more"
+    );
+}
+
+#[test]
 fn small_packets_share_datagrams_when_they_queue() {
     let mut pair = Pair::new(23, vec![Lines::new(0, 50, 10)]);
     pair.connect();

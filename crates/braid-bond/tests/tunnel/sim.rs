@@ -80,7 +80,7 @@ pub fn identity(number: u8) -> Identity {
 pub fn server(now: Time, seed: u8) -> Server {
     let ciphers = Ciphers::preferring(Cipher::Aes256Gcm);
     let entropy = Entropy::new(&[seed; 32]);
-    let mut server = Server::new(now, identity(2), ciphers, Settings::default, entropy);
+    let mut server = Server::new(now, identity(2), ciphers, Settings::default(), entropy);
     server.insert(identity(1).public(), Psk([7; 32]));
     server
 }
@@ -246,14 +246,14 @@ impl Pair {
         }
         self.buffer = buffer;
         while let Some(packet) = self.client.poll_inner() {
-            self.at_client.push((self.now, packet));
+            self.at_client.push((self.now, packet.to_vec()));
         }
         while let Some(event) = self.client.poll_event() {
             self.client_events.push((self.now, event));
         }
         for (_, tunnel) in self.server.tunnels() {
             while let Some(packet) = tunnel.poll_inner() {
-                self.at_hub.push((self.now, packet));
+                self.at_hub.push((self.now, packet.to_vec()));
             }
             while let Some(event) = tunnel.poll_event() {
                 self.hub_events.push((self.now, event));
@@ -301,12 +301,13 @@ pub fn link() -> LinkConfig {
     }
 }
 
-/// An inner UDP packet of `size` bytes of flow `port`, with a number inside.
+/// An inner UDP packet of `size` bytes of flow `port`, with a number inside: to QUIC's port, so that
+/// small ones ask for order as well.
 pub fn inner(port: u16, number: u64, size: usize) -> Vec<u8> {
     let mut payload = vec![0; size - 28];
     payload[..8].copy_from_slice(&number.to_be_bytes());
     let end = |last, port| (std::net::IpAddr::from([10, 9, 0, last]), port);
-    braid_packet::build::udp(end(1, port), end(2, 9), &payload)
+    braid_packet::build::udp(end(1, port), end(2, 443), &payload)
 }
 
 /// Flow and number of such a packet.

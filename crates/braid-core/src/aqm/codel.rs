@@ -51,6 +51,11 @@ impl Codel {
         }
     }
 
+    /// Accepts another standing queue from now on, over another interval.
+    pub fn set_target(&mut self, target: Duration, interval: Duration) {
+        (self.target, self.interval) = (target, interval);
+    }
+
     /// Takes the next packet to send at `now`. A packet that is to be dropped goes to `congested`;
     /// if that gives it back, it was marked instead and is sent (RFC 8289 §3: "drop or mark").
     pub fn pop<S: Source>(

@@ -73,6 +73,7 @@ pub struct FlowQueue<T> {
     packets: usize,
     bytes: u64,
     most: usize,
+    grace: Duration,
     dropped: u64,
     marked: u64,
     overflowed: u64,
@@ -138,6 +139,7 @@ impl<T> FlowQueue<T> {
             packets: 0,
             bytes: 0,
             most: most.clamp(1, NONE as usize - 1),
+            grace: Duration::ZERO,
             dropped: 0,
             marked: 0,
             overflowed: 0,
@@ -147,6 +149,11 @@ impl<T> FlowQueue<T> {
     /// Changes how many packets it holds; what is above that goes when the next one comes.
     pub fn set_limit(&mut self, most: usize) {
         self.most = most.clamp(1, NONE as usize - 1);
+    }
+
+    /// Lets a flow's queue stand for so much longer than usual. It delays that flow alone.
+    pub fn set_grace(&mut self, grace: Duration) {
+        self.grace = grace;
     }
 
     /// Takes a packet of the flow that `hash` stands for.
@@ -257,11 +264,13 @@ impl<T> FlowQueue<T> {
         control: bool,
         mark: impl Fn(&mut T) -> bool,
     ) -> Option<Queued<T>> {
+        let grace = self.grace;
         let mut turn = self.turn(usize::from(id));
         if !control {
             return turn.pop();
         }
         let mut codel = turn.flow.codel;
+        codel.set_target(TARGET + grace, INTERVAL + grace);
         let (mut dropped, mut marked) = (0, 0);
         let packet = codel.pop(now, &mut turn, |mut packet| {
             let is_marked = mark(&mut packet.item);

@@ -7,7 +7,7 @@ use crate::liveness::Liveness;
 use crate::pace::Pacer;
 use crate::repair::Copies;
 use crate::schedule::{Interval, LinkView};
-use crate::{Bytes, LinkId, PacketNumber, Rate, Time};
+use crate::{Bytes, LinkId, PacketNumber, Rate, RelativeDelay, Time};
 
 /// A link that showed no queue for so long is not full.
 const FULL_FOR: Duration = Duration::from_secs(1);
@@ -108,10 +108,21 @@ impl<T> Outgoing<T> {
             usable: self.is_usable(),
             ready,
             rate: self.rate(),
-            // Nothing is known before the first report: not worse than the others, not better.
-            delay: self.estimator.delay().unwrap_or_default(),
+            delay: self.expected_delay(),
             base: self.estimator.base(now).unwrap_or_default(),
         }
+    }
+
+    /// When a packet that is sent now can go on at the far end, for the most part. A lost one can,
+    /// by its copy, a round trip later; and order waits for those that jitter makes late, while what
+    /// is reported is how soon the first ones came. So what can go over a link without loss and
+    /// jitter does.
+    fn expected_delay(&self) -> RelativeDelay {
+        let again = self.estimator.rtt().smoothed();
+        let lost = again.mul_f64(self.estimator.loss().slow());
+        // Nothing is known before the first report: not worse than the others, not better.
+        let delay = self.estimator.delay().unwrap_or_default();
+        delay.plus(lost + self.estimator.jitter() * 3 / 2)
     }
 
     /// Counts a packet of any kind; the pacer is charged for all of them.

@@ -13,6 +13,10 @@ use crate::{Bytes, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, Stamp, Time
 /// Added to every wait: what timers, bursts and threads take.
 const MARGIN: Duration = Duration::from_millis(8);
 
+/// Added to the time after which a sum is computed with, which is half of what reordering may take:
+/// to compute what would have come after all costs less than to wait.
+const RIPE: Duration = Duration::from_micros(300);
+
 /// A link that has been silent for so long is not waited for.
 const FORGOTTEN: Duration = Duration::from_secs(1);
 
@@ -48,22 +52,24 @@ struct Incoming {
 }
 
 /// The receiving end of one direction. See the [module](super) for who calls what when.
+///
+/// `T` is an inner packet, `S` the sum of some; both should be cheap to clone.
 #[derive(Debug)]
-pub struct Receiver<T> {
+pub struct Receiver<T, S = T> {
     settings: ReceiverSettings,
     links: Vec<Incoming>,
     ids: Vec<LinkId>,
     reseq: Resequencer<T>,
-    parity: Decoder<T>,
+    parity: Decoder<T, S>,
     nacks: VecDeque<Nack>,
     answer: Option<Duration>,
     passed: Option<Stamp>,
 }
 
-impl<T: Clone> Receiver<T> {
+impl<T: Clone, S: Clone> Receiver<T, S> {
     /// A receiver that knows of no link; one is known by its first packet.
     #[must_use]
-    pub fn new(settings: ReceiverSettings) -> Receiver<T> {
+    pub fn new(settings: ReceiverSettings) -> Receiver<T, S> {
         Receiver {
             reseq: Resequencer::new(settings.limits),
             settings,
@@ -151,14 +157,26 @@ impl<T: Clone> Receiver<T> {
 
     /// Takes the sum of a group of inner packets that came in the packet last handled; afterwards
     /// empty [`poll_rebuild`](Self::poll_rebuild).
-    pub fn handle_parity(&mut self, link: LinkId, stamp: Stamp, group: Group, sum: T) {
-        self.parity.handle_sum(group, link, stamp, sum);
+    pub fn handle_parity(&mut self, now: Time, link: LinkId, stamp: Stamp, group: Group, sum: S) {
+        let ripe = now + self.lag(now, link) / 2 + RIPE;
+        self.parity.handle_sum(now, group, (link, stamp), ripe, sum);
+        self.reseq.set_rescue(self.rescue());
     }
 
-    /// An inner packet that can be made from a sum: make it, and hand it to
-    /// [`handle_data`](Self::handle_data). Ask after every packet, once a sum has come.
-    pub fn poll_rebuild(&mut self) -> Option<Rebuild<T>> {
+    /// An inner packet that can be made from sums: make it, and hand it and the recipe to
+    /// [`handle_rebuilt`](Self::handle_rebuilt). Ask after every packet and timeout.
+    pub fn poll_rebuild(&mut self) -> Option<Rebuild<T, S>> {
         self.parity.poll_rebuild()
+    }
+
+    /// Takes an inner packet that was made; none if what its sums say cannot be.
+    pub fn handle_rebuilt(&mut self, now: Time, rebuild: Rebuild<T, S>, item: Option<T>) {
+        let place = (rebuild.lane, rebuild.seq, Class::Ordered);
+        let (link, stamp) = (rebuild.link, rebuild.stamp);
+        self.parity.give_back(rebuild);
+        if let Some(item) = item {
+            self.handle_data(now, link, stamp, place, item);
+        }
     }
 
     /// Inner packets that could be rebuilt.
@@ -193,6 +211,8 @@ impl<T: Clone> Receiver<T> {
             self.ask(index);
         }
         self.progress(now);
+        self.parity.handle_timeout(now);
+        self.reseq.set_rescue(self.rescue());
         self.reseq.handle_timeout(now);
     }
 
@@ -200,7 +220,10 @@ impl<T: Clone> Receiver<T> {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let links = self.links.iter().filter_map(|l| l.arrivals.poll_timeout());
-        links.chain(self.reseq.poll_timeout()).min()
+        links
+            .chain(self.reseq.poll_timeout())
+            .chain(self.parity.poll_timeout())
+            .min()
     }
 
     /// The next inner packet to hand on.
@@ -260,6 +283,12 @@ impl<T: Clone> Receiver<T> {
     /// How long a gap that `link` shows holds up its lane: until the slowest link could have
     /// brought what is missing, and a copy could have come.
     fn hold(&self, now: Time, link: LinkId) -> Duration {
+        let wait = (self.lag(now, link) + MARGIN).min(self.settings.longest_wait);
+        (wait + self.rescue()).min(self.longest())
+    }
+
+    /// How much later than on `link` something may come on the slowest one.
+    fn lag(&self, now: Time, link: LinkId) -> Duration {
         let live = || self.links.iter().filter(|link| is_live(link, now));
         let slowest = live().filter_map(|link| link.arrivals.delay()).max();
         let jitter = live().map(|link| link.arrivals.jitter()).max();
@@ -269,9 +298,7 @@ impl<T: Clone> Receiver<T> {
             (Some(slowest), Some(own)) => slowest.over(own),
             _ => Duration::ZERO,
         };
-        let jitter = (4 * jitter.unwrap_or_default()).max(extent.unwrap_or_default());
-        let wait = (skew + jitter + MARGIN).min(self.settings.longest_wait);
-        (wait + self.rescue()).min(self.longest())
+        skew + (4 * jitter.unwrap_or_default()).max(extent.unwrap_or_default())
     }
 
     fn longest(&self) -> Duration {
@@ -281,8 +308,16 @@ impl<T: Clone> Receiver<T> {
         }
     }
 
-    /// The time in which a copy comes; zero if none would come in time.
+    /// The time in which a sum or a copy comes; zero if neither would come in time.
     fn rescue(&self) -> Duration {
+        // What the next sum lacks, the one after it has.
+        let sums = self.parity.distance().map(|distance| distance * 2 + MARGIN);
+        let sums = sums.filter(|sums| *sums <= self.settings.longest_wait);
+        self.copy().max(sums.unwrap_or_default())
+    }
+
+    /// The time in which a copy comes; zero if none would come in time.
+    fn copy(&self) -> Duration {
         let answer = self.answer.filter(|_| self.settings.repair);
         // Half as much again: of packets given up too early the inner flow would retransmit all.
         let answer = answer.map(|answer| answer * 3 / 2 + MARGIN);
@@ -292,14 +327,14 @@ impl<T: Clone> Receiver<T> {
     }
 
     fn ask(&mut self, index: usize) {
-        let rescue = self.rescue();
+        let copy = self.copy();
         let patience = self.settings.longest_repair;
         let incoming = &mut self.links[index];
         while let Some(lost) = incoming.arrivals.poll_lost() {
-            if rescue.is_zero() {
+            if copy.is_zero() {
                 continue;
             }
-            if let Some(range) = incoming.asker.ask(lost, rescue, patience) {
+            if let Some(range) = incoming.asker.ask(lost, copy, patience) {
                 let link = self.ids[index];
                 self.nacks.push_back(Nack { link, range });
             }
@@ -319,6 +354,7 @@ impl<T: Clone> Receiver<T> {
         };
         if self.passed != Some(passed) {
             self.passed = Some(passed);
+            self.parity.handle_progress(passed);
             self.reseq.handle_progress(now, passed, Some(laggard));
         }
     }

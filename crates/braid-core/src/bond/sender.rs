@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::aqm::FlowQueue;
 use crate::estimate::{Demand, LinkEstimator, LinkReport, NumberRange};
 use crate::liveness::{Liveness, Verdict};
-use crate::parity::{Encoder, Group, group_size};
+use crate::parity::{Caution, Encoder, Group, WORTH_IT};
 use crate::repair::{Copies, Nack};
 use crate::schedule::{Choice, Class, Head, Interval, LinkView, Scheduler};
 use crate::{Bytes, LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, Rate, Stamp, Time};
@@ -27,6 +27,12 @@ const SECOND_COPY: Duration = Duration::from_millis(50);
 /// Loss of a link above which its copies are doubled.
 const INSURE_ABOVE: f64 = 0.005;
 
+/// So many packets must have passed on a link before it is known not to lose any.
+const KNOWN_AFTER: u64 = 80;
+
+/// A queue is let stand no longer than this because of copies that are waited for.
+const HELD_MOST: Duration = Duration::from_millis(150);
+
 /// What is configured of a sender.
 #[derive(Debug)]
 pub struct SenderSettings<T> {
@@ -37,18 +43,15 @@ pub struct SenderSettings<T> {
     pub copies: Bytes,
     /// And for how long.
     pub copies_age: Duration,
-    /// Whether lossy links get parity; if so, [`Sender::poll_parity`] must be asked.
-    pub parity: bool,
 }
 
 impl<T> Default for SenderSettings<T> {
-    /// No marking; up to 4 MB and 300 ms of copies a link; no parity.
+    /// No marking; up to 4 MB and 300 ms of copies a link.
     fn default() -> SenderSettings<T> {
         SenderSettings {
             mark: |_| false,
             copies: Bytes::new(4_000_000),
             copies_age: Duration::from_millis(300),
-            parity: false,
         }
     }
 }
@@ -95,8 +98,8 @@ pub struct Transmit<T> {
 }
 
 /// A sum of inner packets to be made, sealed and sent now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TransmitParity<T> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TransmitParity {
     /// On this link,
     pub link: LinkId,
     /// under this number,
@@ -105,8 +108,6 @@ pub struct TransmitParity<T> {
     pub stamp: Stamp,
     /// What it covers.
     pub group: Group,
-    /// The packets to sum up.
-    pub items: Vec<T>,
 }
 
 /// Why a packet without data should be sent.
@@ -175,9 +176,10 @@ pub struct Sender<T> {
     next_interval: Option<Time>,
     wait: Option<Time>,
     repaired: u64,
-    parity: Encoder<(Bytes, T)>,
-    /// Packets for each sum; none for no parity.
-    group: Option<usize>,
+    /// Largest packet that sums cover; none for no sums.
+    parity_most: Option<Bytes>,
+    parity: Encoder<T>,
+    care: Caution,
     sums: u64,
 }
 
@@ -198,10 +200,18 @@ impl<T: Clone> Sender<T> {
             next_interval: None,
             wait: None,
             repaired: 0,
+            parity_most: None,
             parity: Encoder::default(),
-            group: None,
+            care: Caution::default(),
             sums: 0,
         }
+    }
+
+    /// Chooses links otherwise from now on.
+    pub fn set_scheduler(&mut self, scheduler: Box<dyn Scheduler>) {
+        self.scheduler = scheduler;
+        self.next_interval = None;
+        self.run = None;
     }
 
     /// Adds a link over which the handshake has passed. One that is there already begins anew.
@@ -236,6 +246,12 @@ impl<T: Clone> Sender<T> {
         }
     }
 
+    /// Turns parity on where links lose, for inner packets up to this size, or off; it is off to begin with.
+    /// If it is on, [`poll_parity`](Self::poll_parity) must be asked.
+    pub fn set_parity(&mut self, most: Option<Bytes>) {
+        self.parity_most = most;
+    }
+
     /// Takes an inner packet.
     pub fn handle_packet(&mut self, now: Time, inner: Inner, item: T) {
         let waiting = Waiting {
@@ -261,7 +277,14 @@ impl<T: Clone> Sender<T> {
                 .map(|link| packets_in_queue(link.rate()))
                 .sum();
             self.queue.set_limit(span.max(QUEUE_LEAST));
-            self.group = group_size(self.loss()).filter(|_| self.settings.parity);
+            let rate = self.links.iter().map(|link| link.rate().bits_per_sec());
+            let rate = Rate::from_bits_per_sec(rate.sum());
+            let (loss, known) = self.loss();
+            self.care.handle_report(loss, known, rate);
+            // Where a lane waits for copies, what comes in meanwhile is no standing queue.
+            let held = self.answer().filter(|_| loss >= WORTH_IT);
+            self.queue
+                .set_grace(held.map_or(Duration::ZERO, |held| held.min(HELD_MOST)));
         }
     }
 
@@ -344,6 +367,7 @@ impl<T: Clone> Sender<T> {
         if let Some((_, left)) = &mut self.run {
             *left = left.saturating_sub(len.get());
         }
+        let covered = class == Class::Ordered && self.parity_most.is_some_and(|most| len <= most);
         let seq = &mut self.lanes[lane.index()];
         let piece = Piece {
             lane,
@@ -354,9 +378,9 @@ impl<T: Clone> Sender<T> {
         };
         *seq += 1;
         self.pins[lane.index()] = Some(link);
-        if let Some(size) = self.group.filter(|_| class == Class::Ordered) {
-            let item = (len, piece.item.clone());
-            self.parity.handle_sent(now, lane, piece.seq, &item, size);
+        if let Some(care) = self.care.handle_sent(now, lane, len).filter(|_| covered) {
+            let item = piece.item.clone();
+            self.parity.handle_sent(now, (lane, piece.seq), item, care);
         }
         if class == Class::Redundant {
             self.again.push_back(Again {
@@ -386,7 +410,8 @@ impl<T: Clone> Sender<T> {
             Choice::Send { link, run } => {
                 self.wait = None;
                 // A run is of one flow's turn or many; classes are looked at one by one.
-                self.run = (class == Class::Ordered).then_some((link, run.get()));
+                let runs = matches!(class, Class::Ordered | Class::Unordered);
+                self.run = runs.then_some((link, run.get()));
                 Some(link)
             }
             Choice::Wait(until) => {
@@ -484,35 +509,40 @@ impl<T: Clone> Sender<T> {
         }
     }
 
-    /// The next sum to send, on the link that is most likely to deliver it soon. Ask it before
+    /// The next sum to send, on the link that is most likely to deliver it soon; the packets that
+    /// it is of are put into `items`, which is emptied first. `len` says what such a sum takes. Ask it before
     /// [`poll_transmit`](Self::poll_transmit), each time, if parity is configured.
-    pub fn poll_parity(&mut self, now: Time) -> Option<TransmitParity<T>> {
-        let (group, items) = self.parity.poll(now)?;
+    pub fn poll_parity(
+        &mut self,
+        now: Time,
+        items: &mut Vec<T>,
+        len: impl Fn(&[T]) -> Bytes,
+    ) -> Option<TransmitParity> {
+        let group = self.parity.poll(now, items)?;
         let id = self.best(None)?;
-        let longest = items.iter().map(|(len, _)| *len).max()?;
         let link = self.link_mut(id)?;
-        let len = longest + link.settings.overhead;
-        let number = link.handle_sent(now, len, true);
+        let number = link.handle_sent(now, len(items) + link.settings.overhead, true);
         self.sums += 1;
         Some(TransmitParity {
             link: id,
             number,
             stamp: Stamp::of(now),
             group,
-            items: items.into_iter().map(|(_, item)| item).collect(),
         })
     }
 
-    /// What the bond loses, links weighed by what they may carry.
-    fn loss(&self) -> f64 {
-        let links = self.links.iter().filter(|link| link.is_usable());
+    /// What the bond loses, links weighed by what they may carry, and whether enough packets have
+    /// passed on each to say so. What is lost to a queue is not made up for: that would fill it.
+    fn loss(&self) -> (f64, bool) {
+        let links = || self.links.iter().filter(|link| link.is_usable());
         let (mut lost, mut all) = (0.0, 0.0);
-        for link in links {
+        for link in links() {
             let rate = link.rate().bits_per_sec() as f64;
-            lost += rate * link.estimator.loss().slow();
+            lost += rate * link.estimator.loss().slow_random();
             all += rate;
         }
-        if all > 0.0 { lost / all } else { 0.0 }
+        let known = links().all(|link| link.estimator.loss().packets() >= KNOWN_AFTER);
+        (if all > 0.0 { lost / all } else { 0.0 }, known)
     }
 
     /// Numbers and stamps a packet that is not [`Transmit`]'s: a report, a probe, the rest of a

@@ -19,8 +19,11 @@ pub struct LossSplit {
     last: Option<Time>,
     fast: Average,
     slow: Average,
+    /// As `slow`, without what was lost with a queue.
+    slow_random: Average,
     random: u64,
     congestive: u64,
+    packets: u64,
 }
 
 /// Lost and settled packets, both fading alike: their ratio weighs each packet the same, so that
@@ -37,9 +40,16 @@ impl LossSplit {
     pub fn handle_loss(&mut self, now: Time, lost: u64, arrived: u64, queued: bool) {
         let passed = self.last.map_or(Duration::ZERO, |last| now.since(last));
         self.last = Some(now);
-        for (average, span) in [(&mut self.fast, FAST), (&mut self.slow, SLOW)] {
+        self.packets += lost + arrived;
+        let random = if queued { 0 } else { lost };
+        let averages = [
+            (&mut self.fast, FAST, lost),
+            (&mut self.slow, SLOW, lost),
+            (&mut self.slow_random, SLOW, random),
+        ];
+        for (average, span, gone) in averages {
             let keep = (-passed.as_secs_f64() / span.as_secs_f64()).exp();
-            average.lost = average.lost * keep + lost as f64;
+            average.lost = average.lost * keep + gone as f64;
             average.settled = average.settled * keep + (lost + arrived) as f64;
         }
         *(if queued {
@@ -61,10 +71,22 @@ impl LossSplit {
         self.slow.ratio()
     }
 
+    /// What was lost without a queue, over about the last 2 s.
+    #[must_use]
+    pub fn slow_random(&self) -> f64 {
+        self.slow_random.ratio()
+    }
+
     /// How many packets the slow average rests on, older ones counting less.
     #[must_use]
     pub fn weight(&self) -> f64 {
         self.slow.settled
+    }
+
+    /// Packets that arrived or were lost, in total.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.packets
     }
 
     /// Packets lost without a queue, in total.
@@ -83,6 +105,7 @@ impl LossSplit {
     pub fn restart(&mut self) {
         self.fast = Average::default();
         self.slow = Average::default();
+        self.slow_random = Average::default();
     }
 }
 

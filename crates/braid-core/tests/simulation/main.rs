@@ -1,6 +1,7 @@
 //! A bond in virtual time: two ends over emulated links, with inner flows. The cases are those of
 //! the trial that the design cites, and the failures that it must survive.
 
+mod classes;
 mod failures;
 mod shares;
 mod tcp;

@@ -13,10 +13,16 @@ struct Bulk {
     /// One-way delay of the small flow, ms.
     p50: f64,
     p99: f64,
+    /// Seconds until a half-second has 90 % of the sum; infinite if none has.
+    t90: f64,
 }
 
 fn bulk(name: &str, lines: &[Line]) -> Bulk {
-    let mut world = World::new(lines, 1, || Box::new(Adaptive::default()));
+    seeded(name, lines, 1)
+}
+
+fn seeded(name: &str, lines: &[Line], seed: u64) -> Bulk {
+    let mut world = World::new(lines, seed, || Box::new(Adaptive::default()));
     world.add_tcp();
     world.add_stream(100, Duration::from_millis(20), Class::Ordered);
     world.run_until(START + Duration::from_secs(8));
@@ -25,12 +31,14 @@ fn bulk(name: &str, lines: &[Line]) -> Bulk {
         share: world.goodput(3.0, 8.0) / world.ceiling(),
         p50: quantile(delays, 0.5),
         p99: quantile(delays, 0.99),
+        t90: world.t90().unwrap_or(f64::INFINITY),
     };
     let tcp = &world.flows[0].sender;
     println!(
-        "{name}: share {:.3}, {:.3} in the first 2 s, delay {:.1} ms, p99 {:.1} ms; {} cuts, {} timeouts, {} repaired, {} sums, {} rebuilt, {} given up",
+        "{name}: share {:.3}, {:.3} in the first 2 s, 90 % after {:.1} s, delay {:.1} ms, p99 {:.1} ms; {} cuts, {} timeouts, {} repaired, {} sums, {} rebuilt, {} given up",
         outcome.share,
         world.goodput(0.0, 2.0) / world.ceiling(),
+        outcome.t90,
         outcome.p50,
         outcome.p99,
         tcp.cuts,
@@ -55,11 +63,17 @@ fn equal_links_add_up() {
     let outcome = bulk("50+50", &[line(50.0, 15), line(50.0, 15)]);
     assert!(outcome.share >= 0.97);
     assert!(outcome.p99 <= 15.0 + 40.0);
+    assert!(outcome.t90 <= 2.0);
 }
 
 #[test]
 fn unequal_rates_add_up() {
-    assert!(bulk("80+20", &[line(80.0, 15), line(20.0, 15)]).share >= 0.97);
+    for (fast, slow) in [(80.0, 20.0), (300.0, 30.0), (5.0, 3.0)] {
+        let lines = [line(fast, 15), line(slow, 15)];
+        let outcome = bulk(&format!("{fast}+{slow}"), &lines);
+        assert!(outcome.share >= 0.97);
+        assert!(outcome.t90 <= 2.0);
+    }
 }
 
 #[test]
@@ -67,6 +81,7 @@ fn unequal_rates_and_delays_add_up() {
     let outcome = bulk("100+10", &[line(100.0, 10), line(10.0, 30)]);
     assert!(outcome.share >= 0.95);
     assert!(outcome.p50 <= 30.0);
+    assert!(outcome.t90 <= 2.0);
 }
 
 #[test]
@@ -82,6 +97,30 @@ fn a_link_whose_delay_varies_adds_up() {
         ..line(60.0, 17)
     };
     assert!(bulk("64+60 varying", &[line(64.0, 7), varying]).share >= 0.85);
+}
+
+#[test]
+fn a_link_that_reorders_by_tens_of_ms_is_no_harm() {
+    let shaky = Line {
+        jitter_us: 20_000,
+        reorder: true,
+        ..line(60.0, 30)
+    };
+    let lines = [line(64.0, 15), shaky];
+    // What CUBIC makes of it depends on its slow start; never less than of the better link alone.
+    for seed in 1..=3 {
+        let outcome = seeded(&format!("64+60 reordering, seed {seed}"), &lines, seed);
+        assert!(outcome.share >= 0.98 * 64.0 / 124.0);
+    }
+    let mut world = World::new(&lines, 1, || Box::new(Adaptive::default()));
+    // 130 Mbit/s of inner packets: more than both links carry.
+    world.add_stream(1440, Duration::from_nanos(88_600), Class::Ordered);
+    world.run_until(START + Duration::from_secs(4));
+    let share = world.goodput(2.0, 4.0) / (124.0 * 1440.0 / 1500.0);
+    let misordered = world.streams[0].misordered;
+    println!("datagrams: share {share:.3}, {misordered} out of order");
+    assert!(share >= 0.97);
+    assert!(misordered <= 100);
 }
 
 #[test]
@@ -103,9 +142,24 @@ fn a_link_too_slow_for_the_reorder_budget_is_no_harm() {
 }
 
 #[test]
-fn radio_loss_on_one_link_is_repaired() {
-    assert!(bulk("50+50, 2 % on one", &[line(50.0, 15), lossy(2)]).share >= 0.75);
-    assert!(bulk("50+50, 5 % on one", &[line(50.0, 15), lossy(5)]).share >= 0.55);
+fn radio_loss_on_one_link_is_made_up_for() {
+    for (percent, least) in [(2, 0.90), (5, 0.85)] {
+        for seed in 1..=3 {
+            let name = format!("50+50, {percent} % on one, seed {seed}");
+            let outcome = seeded(&name, &[line(50.0, 15), lossy(percent)], seed);
+            assert!(outcome.share >= least);
+            assert!(outcome.t90 <= 3.0);
+        }
+    }
+}
+
+#[test]
+fn radio_loss_on_all_links_is_made_up_for() {
+    let both = seeded("50+50, 1 % on both", &[lossy(1), lossy(1)], 1);
+    assert!(both.share >= 0.88);
+    // Sums take up to 9 %, and 3 % are lost.
+    let one = seeded("50, 3 %", &[lossy(3)], 1);
+    assert!(one.share >= 0.85);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use braid_core::bond::{
     ControlKind, Inner, LinkSettings, Receiver, ReceiverSettings, Sender, SenderSettings, TRAIN,
 };
 use braid_core::estimate::{Arrival, LinkReport};
-use braid_core::parity::{Group, Rebuild};
+use braid_core::parity::{Group, Rebuild, field};
 use braid_core::repair::Nack;
 use braid_core::schedule::{Class, Scheduler};
 use braid_core::{Bytes, LaneId, LaneSeq, LinkId, PacketNumber, Rate, Share, Stamp, Time};
@@ -24,10 +24,22 @@ pub const FULL: u32 = 1500;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Packet {
-    Segment { flow: usize, seq: u64, sent: Time },
-    Ack { flow: usize, ack: Ack },
-    Datagram { flow: usize, seq: u64, sent: Time },
-    Sum(Vec<Packet>),
+    Segment {
+        flow: usize,
+        seq: u64,
+        sent: Time,
+    },
+    Ack {
+        flow: usize,
+        ack: Ack,
+    },
+    Datagram {
+        flow: usize,
+        seq: u64,
+        sent: Time,
+    },
+    /// Packets and what each is multiplied by.
+    Sum(Vec<(u8, Packet)>),
 }
 
 #[derive(Debug, Clone)]
@@ -148,11 +160,8 @@ impl World {
     pub fn new(lines: &[Line], seed: u64, scheduler: impl Fn() -> Box<dyn Scheduler>) -> World {
         let now = ms(500);
         let end = |_| {
-            let settings = SenderSettings {
-                parity: true,
-                ..SenderSettings::default()
-            };
-            let mut sender = Sender::new(scheduler(), settings);
+            let mut sender = Sender::new(scheduler(), SenderSettings::default());
+            sender.set_parity(Some(Bytes::new(u64::from(FULL))));
             for (id, line) in lines.iter().enumerate() {
                 let settings = LinkSettings {
                     tier: line.tier,
@@ -375,7 +384,7 @@ impl World {
                     .handle_data(now, id, frame.stamp, place, packet);
             }
             Body::Parity { group, sum } => {
-                end.receiver.handle_parity(id, frame.stamp, group, sum);
+                end.receiver.handle_parity(now, id, frame.stamp, group, sum);
             }
             Body::Reports(reports) => {
                 for report in &reports {
@@ -387,14 +396,17 @@ impl World {
             Body::Nack(nack) => end.sender.handle_nack(now, nack),
             Body::Control { .. } => {}
         }
-        while let Some(rebuild) = end.receiver.poll_rebuild() {
-            let item = taken_apart(&rebuild);
-            let place = (rebuild.lane, rebuild.seq, Class::Ordered);
-            end.receiver
-                .handle_data(now, rebuild.link, rebuild.stamp, place, item);
-        }
         end.receiver.handle_end(now);
+        self.rebuild(at);
         self.deliver(at);
+    }
+
+    fn rebuild(&mut self, at: usize) {
+        let receiver = &mut self.ends[at].receiver;
+        while let Some(rebuild) = receiver.poll_rebuild() {
+            let item = taken_apart(&rebuild);
+            receiver.handle_rebuilt(self.now, rebuild, Some(item));
+        }
     }
 
     fn deliver(&mut self, at: usize) {
@@ -442,6 +454,7 @@ impl World {
         let now = self.now;
         self.ends[at].sender.handle_timeout(now);
         self.ends[at].receiver.handle_timeout(now);
+        self.rebuild(at);
         self.deliver(at);
         while let Some(change) = self.ends[at].sender.poll_change() {
             self.changes.push((now, at, change));
@@ -468,18 +481,27 @@ impl World {
 
     fn send_next(&mut self, at: usize) -> bool {
         let now = self.now;
-        if let Some(parity) = self.ends[at].sender.poll_parity(now) {
-            let len = parity.items.iter().map(|item| self.len_of(item)).max();
-            let body = Body::Parity {
-                group: parity.group,
-                sum: Packet::Sum(parity.items),
-            };
+        let mut items = Vec::new();
+        let lens: Vec<u32> = self.streams.iter().map(|stream| stream.len).collect();
+        let longest = |items: &[Packet]| {
+            let longest = items.iter().map(|item| len_of(item, &lens)).max();
+            Bytes::new(u64::from(longest.unwrap_or_default()))
+        };
+        let sender = &mut self.ends[at].sender;
+        if let Some(parity) = sender.poll_parity(now, &mut items, longest) {
+            let len = longest(&items).get() as u32 + OVERHEAD;
+            let group = parity.group;
+            let numbers = (group.first.0..).map(LaneSeq);
+            let scaled = items
+                .into_iter()
+                .zip(numbers)
+                .map(|(item, seq)| (group.factor(seq).expect("it is covered"), item));
+            let sum = Packet::Sum(scaled.collect());
             let frame = Frame {
                 number: parity.number,
                 stamp: parity.stamp,
-                body,
+                body: Body::Parity { group, sum },
             };
-            let len = len.unwrap_or_default() + OVERHEAD;
             self.put(at, parity.link.index(), len, frame);
             return true;
         }
@@ -501,14 +523,6 @@ impl World {
             return true;
         }
         false
-    }
-
-    fn len_of(&self, packet: &Packet) -> u32 {
-        match packet {
-            Packet::Segment { .. } => FULL,
-            Packet::Datagram { flow, .. } => self.streams[*flow].len,
-            Packet::Ack { .. } | Packet::Sum(_) => 60,
-        }
     }
 
     fn everywhere(&mut self, at: usize, len: u32, elicits: bool, body: Body) {
@@ -548,6 +562,17 @@ impl World {
         slots.sum::<u64>() as f64 * 8.0 / 1e6 / ((to - from) as f64 / 10.0)
     }
 
+    /// Seconds from the start to the end of the first half-second that has 90 % of the ceiling.
+    pub fn t90(&self) -> Option<f64> {
+        let tenths = 5..=self.delivered.len();
+        let full = |end: &usize| {
+            let end = *end as f64 / 10.0;
+            self.goodput(end - 0.5, end) >= 0.9 * self.ceiling()
+        };
+        let mut tenths = tenths;
+        tenths.find(full).map(|end| end as f64 / 10.0)
+    }
+
     /// What headers leave of the links' rates, in Mbit/s.
     pub fn ceiling(&self) -> f64 {
         let sum: f64 = self.lines.iter().map(|line| line.mbit).sum();
@@ -555,18 +580,38 @@ impl World {
     }
 }
 
-/// What XOR would do: whatever of the sum is none of the others.
-fn taken_apart(rebuild: &Rebuild<Packet>) -> Packet {
-    let Packet::Sum(all) = &rebuild.sum else {
-        panic!("not a sum: {:?}", rebuild.sum);
-    };
-    assert_eq!(all.len(), rebuild.others.len() + 1);
-    let mut left = all.clone();
-    for other in &rebuild.others {
-        let index = left.iter().position(|packet| packet == other);
-        left.remove(index.expect("what is here was summed up"));
+fn len_of(packet: &Packet, streams: &[u32]) -> u32 {
+    match packet {
+        Packet::Segment { .. } => FULL,
+        Packet::Datagram { flow, .. } => streams[*flow],
+        Packet::Ack { .. } | Packet::Sum(_) => 60,
     }
-    left.pop().expect("one is missing")
+}
+
+/// What arithmetic on their bytes would do: all but one of the packets cancel each other out.
+fn taken_apart(rebuild: &Rebuild<Packet, Packet>) -> Packet {
+    let mut left: Vec<(u8, Packet)> = Vec::new();
+    let mut add =
+        |factor: u8, packet: &Packet| match left.iter_mut().find(|(_, other)| other == packet) {
+            Some((sum, _)) => *sum ^= factor,
+            None => left.push((factor, packet.clone())),
+        };
+    for (factor, sum) in &rebuild.sums {
+        let Packet::Sum(all) = sum else {
+            panic!("not a sum: {sum:?}");
+        };
+        for (inner, packet) in all {
+            add(field::times(*factor, *inner), packet);
+        }
+    }
+    for (factor, other) in &rebuild.others {
+        add(*factor, other);
+    }
+    left.retain(|(factor, _)| *factor > 0);
+    assert_eq!(left.len(), 1, "one is missing: {left:?}");
+    let (factor, packet) = left.remove(0);
+    assert_eq!(factor, 1);
+    packet
 }
 
 /// The given quantile, 0 to 1, in ms.

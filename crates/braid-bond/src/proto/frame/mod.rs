@@ -18,6 +18,7 @@ mod parity;
 mod path;
 mod ping;
 mod report;
+mod treat;
 
 pub use close::{Close, Reason};
 pub use data::{Class, Data, Part};
@@ -28,6 +29,7 @@ pub use parity::Parity;
 pub use path::{Challenge, PathResponse, TOKEN};
 pub use ping::{Ping, Pong};
 pub use report::{Entries, Entry, Report};
+pub use treat::Treat;
 
 use super::reader::Reader;
 use super::varint;
@@ -62,6 +64,7 @@ pub(crate) mod kind {
     pub const PATH_CHALLENGE: u8 = 0x07;
     pub const PATH_RESPONSE: u8 = 0x08;
     pub const CLOSE: u8 = 0x09;
+    pub const TREAT: u8 = 0x0a;
     /// First of the frames that carry their length, so that older versions can skip them.
     pub const SKIPPABLE: u8 = 0x40;
     /// First of the data frames' type bytes.
@@ -93,6 +96,8 @@ pub enum Frame<'a> {
     Padding(Padding),
     /// The session ends.
     Close(Close),
+    /// How this link is to be used.
+    Treat(Treat),
     /// A frame of a later version.
     Unknown {
         /// Its type byte, 0x40–0x7f.
@@ -117,6 +122,7 @@ impl<'a> Frame<'a> {
             | Frame::PathResponse(_)
             | Frame::Padding(_)
             | Frame::Close(_)
+            | Frame::Treat(_)
             | Frame::Unknown { .. } => false,
         }
     }
@@ -138,6 +144,7 @@ impl<'a> Frame<'a> {
             kind::PATH_CHALLENGE => Frame::PathChallenge(Challenge::parse(reader)?),
             kind::PATH_RESPONSE => Frame::PathResponse(PathResponse::parse(reader)?),
             kind::CLOSE => Frame::Close(Close::parse(reader)?),
+            kind::TREAT => Frame::Treat(Treat::parse(reader)?),
             kind::DATA.. => Frame::Data(Data::parse(kind, reader)?),
             kind::SKIPPABLE.. => {
                 let size = varint::parse_u32(reader)?;
@@ -162,6 +169,7 @@ impl<'a> Frame<'a> {
             Frame::PathResponse(frame) => frame.append(out),
             Frame::Padding(frame) => frame.append(out),
             Frame::Close(frame) => frame.append(out),
+            Frame::Treat(frame) => frame.append(out),
             Frame::Unknown { kind, content } => {
                 out.push(*kind);
                 varint::append(content.len() as u64, out);

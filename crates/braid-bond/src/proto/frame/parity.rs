@@ -1,12 +1,13 @@
-//! PARITY: the exclusive or of several packets of a lane; it stands in for any one of them.
+//! PARITY: the sum of several packets of a lane; a few of them stand in for as many that are missing.
 //!
 //! ```text
-//! type 0x06 · lane 8 · first 24 · count 8 · folded 8 · folded length 16 · length varint · content
+//! type 0x06 · lane 8 · first 24 · count 8 · power 8 · lengths 16 · length varint · content
 //! ```
-//! Covered are `count` consecutive packets from `first`. `folded` is the XOR of their DATA type
-//! bytes with flags L, P, E and K cleared, `folded length` of their lengths, `content` of their contents, the
-//! shorter ones taken as if zeros followed. The frame says how many it covers, because it can
-//! overtake them: XOR over the wrong number of packets yields a plausible wrong one.
+//! Covered are `count` consecutive packets from `first`, none of them in parts. Packet `i` of them is
+//! multiplied by 2^(`power` · `i`) in GF(2⁸); `lengths` is the sum of their lengths, `content` of their
+//! contents, the shorter ones taken as if zeros followed. With power 0 that is XOR. The frame says
+//! how many it covers, because it can overtake them: the sum over the wrong number of packets yields
+//! a plausible wrong one.
 
 use super::{FrameError, append_u24, kind};
 use crate::proto::reader::Reader;
@@ -21,11 +22,11 @@ pub struct Parity<'a> {
     pub first: u32,
     /// How many packets are covered, at least 2.
     pub count: u8,
-    /// XOR of their type bytes, L, P, E and K cleared.
-    pub kinds: u8,
-    /// XOR of their lengths.
+    /// Packet `i` is multiplied by 2^(`power` · `i`).
+    pub power: u8,
+    /// Sum of their lengths.
     pub lengths: u16,
-    /// XOR of their contents, as long as the longest.
+    /// Sum of their contents, as long as the longest.
     pub content: &'a [u8],
 }
 
@@ -34,7 +35,7 @@ impl<'a> Parity<'a> {
         let lane = reader.u8()?;
         let first = reader.u24()?;
         let count = reader.u8()?;
-        let kinds = reader.u8()?;
+        let power = reader.u8()?;
         let lengths = reader.u16()?;
         let length = varint::parse_u32(reader)?;
         let content = reader.take(length as usize)?;
@@ -45,17 +46,23 @@ impl<'a> Parity<'a> {
             lane,
             first,
             count,
-            kinds,
+            power,
             lengths,
             content,
         })
+    }
+
+    /// Bytes before a content of `length` bytes.
+    #[must_use]
+    pub const fn header_size(length: usize) -> usize {
+        9 + varint::size_of(length as u64)
     }
 
     /// Writes the frame.
     pub fn append(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&[kind::PARITY, self.lane]);
         append_u24(self.first, out);
-        out.extend_from_slice(&[self.count, self.kinds]);
+        out.extend_from_slice(&[self.count, self.power]);
         out.extend_from_slice(&self.lengths.to_be_bytes());
         varint::append(self.content.len() as u64, out);
         out.extend_from_slice(self.content);

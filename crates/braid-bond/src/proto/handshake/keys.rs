@@ -1,7 +1,10 @@
 //! Who an end is.
 
 use std::fmt;
+use std::str::FromStr;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use snow::params::DHChoice;
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 
@@ -14,6 +17,31 @@ impl fmt::Debug for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, ..] = self.0;
         write!(f, "PublicKey({a:02x}{b:02x}{c:02x}{d:02x}…)")
+    }
+}
+
+impl fmt::Display for PublicKey {
+    /// Base64, 44 characters, as people hand keys around.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&STANDARD.encode(self.0))
+    }
+}
+
+/// A text that is no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a key is 44 characters of base64, the last of them \"=\"")]
+pub struct NoKey;
+
+fn key_bytes(text: &str) -> Result<[u8; 32], NoKey> {
+    let bytes = STANDARD.decode(text.trim()).map_err(|_| NoKey)?;
+    bytes.try_into().map_err(|_| NoKey)
+}
+
+impl FromStr for PublicKey {
+    type Err = NoKey;
+
+    fn from_str(text: &str) -> Result<Self, NoKey> {
+        key_bytes(text).map(PublicKey)
     }
 }
 
@@ -57,6 +85,20 @@ impl Identity {
     pub fn private(&self) -> &[u8; 32] {
         &self.private
     }
+
+    /// The private key as base64, for a file or a terminal.
+    #[must_use]
+    pub fn private_text(&self) -> String {
+        STANDARD.encode(self.private)
+    }
+
+    /// The pair of a private key in base64.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn from_text(private: &str) -> Result<Self, NoKey> {
+        key_bytes(private).map(Identity::new)
+    }
 }
 
 /// A key that both ends were given beforehand, so that a future break of X25519 alone opens
@@ -67,5 +109,33 @@ pub struct Psk(pub [u8; 32]);
 impl fmt::Debug for Psk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Psk(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 7748 §6.1: Alice's key pair.
+    #[test]
+    fn a_pair_is_the_curves_and_reads_back_from_its_text() {
+        let private = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=";
+        let identity = Identity::from_text(private).unwrap();
+        let public = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=";
+        assert_eq!(identity.public().to_string(), public);
+        assert_eq!(public.parse(), Ok(identity.public()));
+        assert_eq!(identity.private_text(), private);
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused() {
+        for bad in [
+            "",
+            "abc",
+            "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTm==",
+            "ä",
+        ] {
+            assert_eq!(bad.parse::<PublicKey>(), Err(NoKey), "{bad}");
+        }
     }
 }

@@ -97,6 +97,7 @@ pub struct Listener {
     peers: BTreeMap<PublicKey, Peer>,
     /// Whose message 1 an answered one was, by its hash: one per peer at most.
     answered: BTreeMap<[u8; 32], PublicKey>,
+    hears_strangers: bool,
     counters: ListenerCounters,
 }
 
@@ -107,6 +108,9 @@ pub enum Answer {
     Reply(Vec<u8>),
     /// A peer of ours would like a session: [`Listener::accept`] it, or drop it.
     Offer(Box<Offer>),
+    /// Somebody unknown would: only if [`Listener::hear_strangers`] says so. [`Listener::insert`] them
+    /// first, or drop it.
+    Stranger(Box<Offer>),
 }
 
 /// An initiation that is authentic.
@@ -174,6 +178,7 @@ impl Listener {
             resets: RESETS,
             peers: BTreeMap::new(),
             answered: BTreeMap::new(),
+            hears_strangers: false,
             counters: ListenerCounters::default(),
         }
     }
@@ -188,6 +193,17 @@ impl Listener {
             answered: None,
         };
         self.peers.insert(peer, peer_state);
+    }
+
+    /// Whether unknown keys are refused, or what they say is handed over for somebody to decide.
+    pub fn hear_strangers(&mut self, hear: bool) {
+        self.hears_strangers = hear;
+    }
+
+    /// Whether a peer is served.
+    #[must_use]
+    pub fn serves(&self, peer: PublicKey) -> bool {
+        self.peers.contains_key(&peer)
     }
 
     /// Serves a peer no more. Its running session is the caller's to close.
@@ -222,7 +238,7 @@ impl Listener {
             Err(HandshakeError::Mac) => self.counters.macs_wrong += 1,
             Err(HandshakeError::Cookie) => self.counters.limited += 1,
             Err(HandshakeError::Forged) => self.counters.forged += 1,
-            Err(HandshakeError::Peer) => self.counters.unknown_peers += 1,
+            Err(HandshakeError::Peer) | Ok(Answer::Stranger(_)) => self.counters.unknown_peers += 1,
             Err(HandshakeError::Stale) => self.counters.stale += 1,
             Err(HandshakeError::Cipher) => self.counters.ciphers += 1,
             Ok(_) => {}
@@ -284,20 +300,29 @@ impl Listener {
         let peer = noise.get_remote_static().and_then(<[u8]>::first_chunk);
         let peer = PublicKey(*peer.ok_or(HandshakeError::Forged)?);
         let payload = Payload::parse(&payload[..size])?;
-        let newest = self.peers.get(&peer).ok_or(HandshakeError::Peer)?.newest;
-        if payload.micros <= newest {
+        let known = self.peers.get(&peer);
+        if known.is_none() && !self.hears_strangers {
+            return Err(HandshakeError::Peer);
+        }
+        let is_known = known.is_some();
+        let newest = known.map_or(0, |peer| peer.newest);
+        if is_known && payload.micros <= newest {
             self.counters.stale += 1;
             let reply = self.cookie_reply(from, initiation, newest);
             return Ok(Answer::Reply(reply));
         }
-        Ok(Answer::Offer(Box::new(Offer {
+        let offer = Box::new(Offer {
             noise,
             link: initiation.link,
             hash,
             ephemeral: initiation.ephemeral(),
             payload,
             peer,
-        })))
+        });
+        Ok(match is_known {
+            true => Answer::Offer(offer),
+            false => Answer::Stranger(offer),
+        })
     }
 
     fn cookie_reply(

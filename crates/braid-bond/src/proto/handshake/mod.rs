@@ -15,6 +15,8 @@
 //!   set back, or that has none, is told the time to go beyond (in the same [`CookieReply`]).
 //! - The session that message 1 begins is not used for sending until its initiator has proved by a
 //!   sealed packet that it holds the keys: a replay to a restarted responder displaces nobody.
+//! - A client that is not wanted is told why in a message 2 of its own ([`terms::Refusal`]): only who
+//!   holds the hub's key can send it away.
 //! - A responder that has forgotten a session says so by a token that only it can know
 //!   ([`Reset`]), and the initiator begins anew, without waiting for a time-out.
 
@@ -29,11 +31,12 @@ mod noise;
 mod options;
 mod reset;
 mod response;
+pub mod terms;
 
 pub use attempt::{Attempt, CookieEffect, Established, Start};
 pub use cookie::{COOKIE_LIFE, CookieReply};
 pub use initiation::{INITIATION_MIN, Initiation};
-pub use keys::{Identity, Psk, PublicKey};
+pub use keys::{Identity, NoKey, Psk, PublicKey};
 pub use listener::{Accepted, Answer, Listener, ListenerCounters, Offer};
 pub use options::{OPTIONS_MAX, Options};
 pub use reset::{RESET_TOKEN, Reset};

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::proto::entropy::Entropy;
+use crate::proto::handshake::terms::Refusal;
 use crate::proto::handshake::{
     Attempt, Ciphers, CookieEffect, Established, HandshakeError, Identity, Options, Psk, PublicKey,
     Start,
@@ -16,6 +17,10 @@ const REPEAT_MOST: Duration = Duration::from_secs(4);
 
 /// After this a handshake begins anew: what kept it from being answered may have been in it.
 const ATTEMPT_LIFE: Duration = Duration::from_secs(10);
+
+/// After a refusal nothing is asked for so long: whoever runs the hub may change their mind, but not
+/// at once.
+const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
 /// Who the initiator is, and whom it calls.
 #[derive(Clone, Debug)]
@@ -51,6 +56,8 @@ pub(super) struct Client {
     running: Option<Running>,
     /// No initiation may have a time up to this.
     floor: u64,
+    /// The hub has refused; until then it is not asked again.
+    quiet_until: Option<Time>,
 }
 
 impl Client {
@@ -59,12 +66,13 @@ impl Client {
             settings,
             running: None,
             floor: 0,
+            quiet_until: None,
         }
     }
 
-    /// Begins a handshake, unless one is under way.
+    /// Begins a handshake, unless one is under way or the hub has refused a moment ago.
     pub fn want(&mut self, now: Time, continues: Option<SessionIndex>, entropy: &mut Entropy) {
-        if self.running.is_none() {
+        if self.running.is_none() && self.quiet_until.is_none() {
             self.begin(now, continues, entropy);
         }
     }
@@ -98,9 +106,9 @@ impl Client {
         });
     }
 
-    /// Whether a handshake is under way.
+    /// Whether a handshake is under way, or none may be begun yet.
     pub fn is_running(&self) -> bool {
-        self.running.is_some()
+        self.running.is_some() || self.quiet_until.is_some()
     }
 
     /// Message 1, and the link that it is to go out on; `usable` says which have an address.
@@ -125,6 +133,7 @@ impl Client {
 
     /// Repeats message 1, or begins anew. Returns whether a handshake was given up.
     pub fn handle_timeout(&mut self, now: Time, entropy: &mut Entropy) -> bool {
+        self.quiet_until = self.quiet_until.filter(|until| now < *until);
         let Some(running) = self.running.as_mut().filter(|running| now >= running.due) else {
             return false;
         };
@@ -140,7 +149,8 @@ impl Client {
     }
 
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.running.as_ref().map(|running| running.due)
+        let due = self.running.as_ref().map(|running| running.due);
+        due.or(self.quiet_until)
     }
 
     pub fn handle_response(
@@ -151,6 +161,9 @@ impl Client {
         let running = self.running.as_mut().ok_or(HandshakeError::Mac)?;
         let established = running.attempt.handle_response(now, datagram)?;
         self.running = None;
+        if Refusal::read(&established.options).is_some() {
+            self.quiet_until = Some(now + REFUSED_PAUSE);
+        }
         Ok(established)
     }
 

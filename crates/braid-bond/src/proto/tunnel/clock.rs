@@ -36,11 +36,16 @@ impl Default for PeerLanes {
 }
 
 impl PeerLanes {
+    /// The number whose lowest 24 bits came, of a packet that may be yet to come.
+    pub fn expand_known(&self, lane: LaneId, bits: u32) -> LaneSeq {
+        LaneSeq(expand(bits, 24, self.0[lane.index()]))
+    }
+
     /// The number whose lowest 24 bits came.
     pub fn expand(&mut self, lane: LaneId, bits: u32) -> LaneSeq {
+        let number = self.expand_known(lane, bits);
         let next = &mut self.0[lane.index()];
-        let number = expand(bits, 24, *next);
-        *next = (*next).max(number + 1);
-        LaneSeq(number)
+        *next = (*next).max(number.0 + 1);
+        number
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::proto::frame::{Flush, Pong, TOKEN};
+use crate::proto::frame::{Flush, Pong, TOKEN, Treat};
 use crate::proto::mtu::Mtu;
 use crate::proto::packet::OVERHEAD;
 use crate::proto::path::Path;
@@ -41,6 +41,8 @@ pub struct LinkConfig {
     pub cap: Option<braid_core::Rate>,
     /// A rate to begin with, known from an earlier session; it is corrected at once.
     pub initial: Option<braid_core::Rate>,
+    /// Bytes that it may still carry; no limit if none.
+    pub quota: Option<Bytes>,
     /// Largest UDP payload that its device lets out, bytes.
     pub payload_most: u16,
 }
@@ -52,12 +54,32 @@ impl Default for LinkConfig {
             tier: 0,
             cap: None,
             initial: None,
+            quota: None,
             payload_most: PAYLOAD_MOST,
         }
     }
 }
 
 impl LinkConfig {
+    /// What the other end is to know of it.
+    pub(super) fn treat(&self) -> Treat {
+        Treat {
+            tier: self.tier,
+            spent: self.quota.is_some_and(|left| left.get() == 0),
+            cap: Treat::cap_of(self.cap),
+        }
+    }
+
+    /// The same as the other end says it is to be.
+    pub(super) fn treated(self, treat: Treat) -> Self {
+        LinkConfig {
+            tier: treat.tier,
+            cap: treat.rate(),
+            quota: treat.spent.then(|| Bytes::new(0)),
+            ..self
+        }
+    }
+
     pub(super) fn settings(&self, overhead: Bytes) -> LinkSettings {
         LinkSettings {
             tier: self.tier,
@@ -91,6 +113,11 @@ pub(super) struct Link {
     pub owes: bool,
     /// Something is to be sent, whatever it is: it confirms new keys.
     pub greet: bool,
+    /// The other end has been told how it is to be used, and that was not the ordinary way: it is told
+    /// again with every report, since any packet may be lost.
+    pub treats: bool,
+    /// It is to be told at once.
+    pub treat: bool,
     /// When it last brought or carried inner packets.
     pub carried: Option<Time>,
     /// Lanes that sent on it since it last fell idle.
@@ -116,6 +143,8 @@ impl Link {
             reported: now,
             owes: false,
             greet: false,
+            treats: false,
+            treat: true,
             carried: None,
             lanes: Vec::with_capacity(MOST_LANES),
             parts: VecDeque::new(),
@@ -183,19 +212,31 @@ impl Link {
 
     /// Whether anything waits that can go out in an ordinary packet.
     pub fn has_something_to_say(&self) -> bool {
-        !self.pongs.is_empty() || !self.nacks.is_empty() || self.report
+        !self.pongs.is_empty() || !self.nacks.is_empty() || self.report || self.wants_treat()
+    }
+
+    fn wants_treat(&self) -> bool {
+        let is_ordinary = self.config.treat() == Treat::default() && !self.treats;
+        self.treat && self.in_use && self.config.remote.is_some() && !is_ordinary
+    }
+
+    /// What the other end is to be told now of how the link is to be used: only who called says so.
+    pub fn take_treat(&mut self) -> Option<Treat> {
+        let treat = self.config.treat();
+        self.treat = false;
+        self.config.remote?;
+        self.treats |= treat != Treat::default();
+        self.treats.then_some(treat)
     }
 
     /// The flushes of a burst's end; `next` gives a lane's next number.
-    pub fn take_flushes(&mut self, next: impl Fn(LaneId) -> u64) -> Vec<Flush> {
-        let lanes = self.lanes.drain(..);
-        let flush = lanes.filter_map(|lane| {
+    pub fn take_flushes(&mut self, next: impl Fn(LaneId) -> u64) -> impl Iterator<Item = Flush> {
+        self.lanes.drain(..).filter_map(move |lane| {
             let highest = next(lane).checked_sub(1)?;
             Some(Flush {
                 lane: lane.0,
                 highest: highest as u32 & 0x00ff_ffff,
             })
-        });
-        flush.collect()
+        })
     }
 }

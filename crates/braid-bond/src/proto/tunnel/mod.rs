@@ -28,21 +28,24 @@ mod clock;
 mod link;
 mod receive;
 mod reports;
+mod residence;
 mod transmit;
 mod types;
+mod view;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::entropy::Entropy;
 use super::frame::Reason;
 use super::gate::Gate;
 use super::handshake::{HandshakeError, Options};
-use super::packet::{OVERHEAD, SessionIndex};
+use super::packet::SessionIndex;
 use super::parts::Parts;
+use super::pool::{Packet, Pool};
 use super::reject::{Reject, Rejects};
 use super::session::Session;
+use super::sum::Sum;
 use super::{ecn, flow};
 use braid_core::bond::{Inner, Receiver, Sender, SenderSettings};
 use braid_core::liveness::Verdict;
@@ -54,7 +57,8 @@ use link::Link;
 
 pub use client::ClientSettings;
 pub use link::{LinkConfig, PAYLOAD_MOST};
-pub use types::{Datagram, Event, Settings};
+pub use residence::Residence;
+pub use types::{Classify, Datagram, Event, MakeScheduler, Settings};
 
 /// An idle link gets a report this often at most.
 pub const REPORT_IDLE: Duration = Duration::from_millis(500);
@@ -73,9 +77,6 @@ const DEAF: Duration = Duration::from_secs(5);
 /// Events that nobody fetched are dropped beyond this, the oldest first.
 const MOST_EVENTS: usize = 256;
 
-/// An inner packet on its way out; copies of it share its bytes.
-type Packet = Arc<Vec<u8>>;
-
 /// The session is being closed.
 #[derive(Debug)]
 struct Closing {
@@ -93,12 +94,19 @@ pub struct Tunnel {
     entropy: Entropy,
     links: [Option<Link>; MAX_LINKS],
     sender: Sender<Packet>,
-    receiver: Receiver<Vec<u8>>,
+    receiver: Receiver<Packet, Sum>,
+    residence: Residence,
+    /// Buffers of packets on their way out, which are kept for repair for a while, and of those that
+    /// come in: apart, since a pool wants packets to leave in the order in which they came.
+    outward: Pool,
+    inward: Pool,
     parts: Parts,
     clock: PeerClock,
     lanes: PeerLanes,
     reports: reports::Outgoing,
     rest: Option<transmit::Rest>,
+    /// Packets of a sum that is being made.
+    covered: Vec<Packet>,
     scratch: Vec<u8>,
     events: VecDeque<Event>,
     rejects: Rejects,
@@ -128,16 +136,20 @@ impl Tunnel {
         Tunnel {
             sender: sender(&settings),
             receiver: Receiver::new(settings.receiver),
+            residence: Residence::default(),
             settings,
             client,
             gate: Gate::default(),
             entropy,
             links: [const { None }; MAX_LINKS],
+            outward: Pool::default(),
+            inward: Pool::default(),
             parts: Parts::default(),
             clock: PeerClock::default(),
             lanes: PeerLanes::default(),
             reports: reports::Outgoing::default(),
             rest: None,
+            covered: Vec::new(),
             scratch: Vec::with_capacity(2048),
             events: VecDeque::new(),
             rejects: Rejects::default(),
@@ -189,18 +201,20 @@ impl Tunnel {
         self.sender.remove_link(now, id);
     }
 
-    /// Takes an inner packet.
-    pub fn handle_inner(&mut self, now: Time, packet: Vec<u8>) {
+    /// Takes an inner packet, which is copied.
+    pub fn handle_inner(&mut self, now: Time, packet: impl AsRef<[u8]>) {
+        let packet = packet.as_ref();
         if packet.is_empty() || packet.len() > super::parts::PACKET_MAX {
             return;
         }
         let inner = Inner {
-            flow: flow::hash(&packet),
-            class: (self.settings.class)(&packet),
+            flow: flow::hash(packet),
+            class: (self.settings.class)(packet),
             len: Bytes::new(packet.len() as u64),
         };
         self.busy = true;
-        self.sender.handle_packet(now, inner, Arc::new(packet));
+        let packet = self.outward.packet(now, packet);
+        self.sender.handle_packet(now, inner, packet);
     }
 
     /// New keys for this session, that the other end asked for.
@@ -214,9 +228,11 @@ impl Tunnel {
         self.closing = Some(Closing { reason, links });
     }
 
-    /// The next inner packet for this end.
-    pub fn poll_inner(&mut self) -> Option<Vec<u8>> {
-        self.receiver.poll_delivery().map(|delivery| delivery.item)
+    /// The next inner packet for this end. Its buffer is used again once it is dropped.
+    pub fn poll_inner(&mut self) -> Option<Packet> {
+        let delivery = self.receiver.poll_delivery()?;
+        self.residence.record(delivery.waited);
+        Some(delivery.item)
     }
 
     /// The next thing that has become known.
@@ -249,7 +265,7 @@ impl Tunnel {
 
     /// The receiving direction.
     #[must_use]
-    pub fn receiver(&self) -> &Receiver<Vec<u8>> {
+    pub fn receiver(&self) -> &Receiver<Packet, Sum> {
         &self.receiver
     }
 
@@ -271,10 +287,12 @@ impl Tunnel {
         });
         let session = self.gate.keys.peek();
         let links = links.flatten().filter(|_| session.is_some());
-        let rekey = session.map(|session| session.rekey_at(self.busy));
+        // Without keys, as after the hub has closed, there is nothing to wait for.
+        let rekey = session.map_or(Time::ZERO, |session| session.rekey_at(self.busy));
         let client = self.client.as_ref();
         let can = self.closing.is_none() && self.links.iter().any(Option::is_some);
-        let rekey = rekey.filter(|_| can && client.is_some_and(|client| !client.is_running()));
+        let rests = client.is_some_and(|client| !client.is_running());
+        let rekey = Some(rekey).filter(|_| can && rests);
         links
             .chain(rekey)
             .chain(client.and_then(Client::poll_timeout))
@@ -288,7 +306,10 @@ impl Tunnel {
     pub fn handle_timeout(&mut self, now: Time) {
         self.sender.handle_timeout(now);
         self.receiver.handle_timeout(now);
+        self.rebuild(now);
         self.gate.keys.handle_timeout(now);
+        self.outward.handle_timeout(now);
+        self.inward.handle_timeout(now);
         self.handle_changes(now);
         self.speak(now);
         self.renew(now);
@@ -348,6 +369,7 @@ impl Tunnel {
         if !continued {
             self.sender = sender(&self.settings);
             self.receiver = Receiver::new(self.settings.receiver);
+            self.residence = Residence::default();
             self.parts.clear();
             self.clock = PeerClock::default();
             self.lanes = PeerLanes::default();
@@ -374,10 +396,19 @@ impl Tunnel {
             return;
         }
         link.in_use = true;
-        let overhead = (OVERHEAD + DATA_HEADER) as u64 + WIRE;
-        let settings = link.config.settings(Bytes::new(overhead));
+        let settings = link.config.settings(view::link_overhead());
         self.sender.add_link(now, id, settings);
+        self.sender.set_quota(id, link.config.quota);
+        self.cover();
         push(&mut self.events, Event::Usable(id));
+    }
+
+    /// Tells the sender how large packets may be for sums of them to fit into a datagram.
+    fn cover(&mut self) {
+        let links = self.links.iter().flatten().filter(|link| link.in_use);
+        let payload = links.map(|link| usize::from(link.mtu.payload())).min();
+        let most = payload.map(|payload| Bytes::new(view::whole_in(payload) as u64));
+        self.sender.set_parity(most);
     }
 
     fn refuse(&mut self, reason: Reject) {
@@ -390,7 +421,15 @@ impl Tunnel {
 }
 
 fn sender(settings: &Settings) -> Sender<Packet> {
-    let mark = |packet: &mut Packet| Arc::get_mut(packet).is_some_and(|packet| ecn::mark(packet));
+    // The pool holds on to the packet's bytes, so a marked packet is a new one. Few are.
+    let mark = |packet: &mut Packet| {
+        let mut bytes = packet.to_vec();
+        let marked = ecn::mark(&mut bytes);
+        if marked {
+            *packet = Packet::from(bytes);
+        }
+        marked
+    };
     let options = SenderSettings {
         mark,
         ..SenderSettings::default()

@@ -4,12 +4,15 @@ use std::net::SocketAddr;
 
 use super::link::LinkConfig;
 use super::{Event, Link, Tunnel, WIRE, push, reports};
-use crate::proto::frame::{self, Data, Frame, Frames};
+use crate::proto::frame::{self, Data, Frame, Frames, Treat};
+use crate::proto::handshake::terms::Refusal;
 use crate::proto::handshake::{Reset, Response};
 use crate::proto::packet::{Header, Kind, STAMP};
 use crate::proto::reject::Reject;
 use crate::proto::session::{Session, Which};
+use crate::proto::sum::{self, Sum};
 use braid_core::estimate::{Arrival, NumberRange};
+use braid_core::parity::Group;
 use braid_core::repair::Nack;
 use braid_core::schedule::Class;
 use braid_core::{Bytes, LaneId, LinkId, PacketNumber, Stamp, Time};
@@ -53,6 +56,10 @@ impl Tunnel {
             return Ok(());
         }
         let established = client.handle_response(now, datagram)?;
+        if let Some(refusal) = Refusal::read(&established.options) {
+            push(&mut self.events, Event::Refused(refusal));
+            return Ok(());
+        }
         if !established.continued {
             self.gate.restart();
         }
@@ -132,6 +139,7 @@ impl Tunnel {
             }
         }
         self.receiver.handle_end(now);
+        self.rebuild(now);
         self.handle_changes(now);
         self.speak(now);
         result
@@ -161,11 +169,19 @@ impl Tunnel {
             Frame::PathResponse(response) => {
                 self.handle_path_response(now, origin, response.token);
             }
+            Frame::Treat(treat) if !self.is_client() => self.handle_treat(origin.link, treat),
+            // A hub has nothing to say about our lines.
+            Frame::Treat(_) => {}
             Frame::Close(close) => {
                 self.gate.keys.clear();
                 push(&mut self.events, Event::Closed(close.reason));
+                // A hub that stopped may be back in a moment; one that revoked us says so again.
+                if let Some(client) = self.client.as_mut().filter(|_| self.closing.is_none()) {
+                    client.want(now, None, &mut self.entropy);
+                }
             }
-            Frame::Padding(_) | Frame::Parity(_) | Frame::Unknown { .. } => {}
+            Frame::Parity(parity) => self.handle_parity(now, origin, parity),
+            Frame::Padding(_) | Frame::Unknown { .. } => {}
         }
     }
 
@@ -181,13 +197,42 @@ impl Tunnel {
         let lane = LaneId(data.lane);
         let seq = self.lanes.expand(lane, data.number);
         let packet = match data.part {
-            None => Some(data.content.to_vec()),
-            Some(part) => self.parts.handle_part(data.lane, seq.0, part, data.content),
+            None => Some(self.inward.packet(now, data.content)),
+            Some(part) => {
+                let place = (data.lane, seq.0);
+                self.parts
+                    .handle_part(now, place, part, data.content, &mut self.inward)
+            }
         };
         if let Some(packet) = packet {
             let place = (lane, seq, class(data.class));
             self.receiver
                 .handle_data(now, origin.link, origin.stamp, place, packet);
+        }
+    }
+
+    fn handle_parity(&mut self, now: Time, origin: Origin, parity: frame::Parity<'_>) {
+        let lane = LaneId(parity.lane);
+        let group = Group {
+            lane,
+            // It says nothing about how far the lane has come: it may be a forgotten one's.
+            first: self.lanes.expand_known(lane, parity.first),
+            count: parity.count,
+            power: parity.power,
+        };
+        let sum = Sum {
+            lengths: parity.lengths,
+            content: self.inward.packet(now, parity.content),
+        };
+        self.receiver
+            .handle_parity(now, origin.link, origin.stamp, group, sum);
+    }
+
+    /// Makes what is missing where sums tell it.
+    pub(super) fn rebuild(&mut self, now: Time) {
+        while let Some(recipe) = self.receiver.poll_rebuild() {
+            let packet = sum::rebuild(now, &recipe, &mut self.inward);
+            self.receiver.handle_rebuilt(now, recipe, packet);
         }
     }
 
@@ -231,12 +276,24 @@ impl Tunnel {
         }
     }
 
+    fn handle_treat(&mut self, id: LinkId, treat: Treat) {
+        let link = self.links[id.index()].as_ref();
+        let Some(config) = link.map(|link| link.config) else {
+            return;
+        };
+        let treated = config.treated(treat);
+        if treated != config {
+            self.set_link(id, treated);
+        }
+    }
+
     fn handle_pong(&mut self, now: Time, id: LinkId, pong: frame::Pong) {
         let Some(link) = &mut self.links[id.index()] else {
             return;
         };
         if link.mtu.handle_pong(now, pong.token) {
             let payload = link.mtu.payload();
+            self.cover();
             push(&mut self.events, Event::Carries { link: id, payload });
         }
     }

@@ -13,6 +13,7 @@ pub(super) struct Outgoing {
     number: u64,
     made: Time,
     links: Vec<LinkReport>,
+    entries: Vec<Entry>,
     /// Taken off every delay of the session, so that delays are small numbers.
     zero: Option<i64>,
 }
@@ -29,27 +30,26 @@ impl Outgoing {
 
     pub fn append(&mut self, now: Time, out: &mut Vec<u8>) {
         let waited = now.since(self.made);
-        let entries: Vec<Entry> = self
-            .links
-            .iter()
-            .map(|report| {
-                let zero = *self.zero.get_or_insert(report.delay.0);
-                Entry {
-                    link: report.link,
-                    highest: report.highest.0,
-                    packets: report.packets,
-                    bytes: report.bytes.get(),
-                    lost: report.lost,
-                    age: micros(self.made.since(report.received_at) + waited),
-                    held: micros(report.held + waited),
-                    echo: stamp_bits(report.echo),
-                    delay: report.delay.0 - zero,
-                    jitter: micros(report.jitter),
-                    train: report.train.map_or(0, kilobits),
-                }
-            })
-            .collect();
-        Report::write(self.number, &entries, out);
+        let (made, zero) = (self.made, &mut self.zero);
+        let entry = |report: &LinkReport| {
+            let zero = *zero.get_or_insert(report.delay.0);
+            Entry {
+                link: report.link,
+                highest: report.highest.0,
+                packets: report.packets,
+                bytes: report.bytes.get(),
+                lost: report.lost,
+                age: micros(made.since(report.received_at) + waited),
+                held: micros(report.held + waited),
+                echo: stamp_bits(report.echo),
+                delay: report.delay.0 - zero,
+                jitter: micros(report.jitter),
+                train: report.train.map_or(0, kilobits),
+            }
+        };
+        self.entries.clear();
+        self.entries.extend(self.links.iter().map(entry));
+        Report::write(self.number, &self.entries, out);
     }
 }
 

@@ -5,10 +5,11 @@ use std::net::SocketAddr;
 use super::link::{CHALLENGE, Link};
 use super::{DATA_HEADER, Datagram, Packet, REPORT_IDLE, Tunnel, WIRE};
 use crate::proto::frame::{
-    self, Challenge, Close, Data, Frame, Nack, Padding, Part, PathResponse, Ping, Range,
+    self, Challenge, Close, Data, Frame, Nack, Padding, Parity, Part, PathResponse, Ping, Range,
 };
 use crate::proto::packet::{HEADER, Header, OVERHEAD, STAMP, TAG, stamp_bits};
-use braid_core::bond::{Control, ControlKind, Piece, Transmit};
+use crate::proto::sum;
+use braid_core::bond::{Control, ControlKind, Piece, Transmit, TransmitParity};
 use braid_core::schedule::Class;
 use braid_core::{Bytes, LaneId, LinkId, MAX_LINKS, PacketNumber, Stamp, Time};
 
@@ -73,6 +74,7 @@ impl Tunnel {
             .or_else(|| self.poll_rest(now, out))
             .or_else(|| self.poll_link(now, out))
             .or_else(|| self.poll_control(now, out))
+            .or_else(|| self.poll_parity(now, out))
             .or_else(|| self.poll_data(now, out))
     }
 
@@ -165,6 +167,11 @@ impl Tunnel {
             };
             Nack::write(nack.link, &[range], &mut self.scratch);
         }
+        if (link.report || link.treat)
+            && let Some(treat) = link.take_treat()
+        {
+            treat.append(&mut self.scratch);
+        }
         if std::mem::take(&mut link.report) {
             link.reported = now;
             self.reports.append(now, &mut self.scratch);
@@ -200,6 +207,35 @@ impl Tunnel {
                 self.send_scratch(now, id, to, false, out)
             }
         }
+    }
+
+    fn poll_parity(&mut self, now: Time, out: &mut Vec<u8>) -> Option<Datagram> {
+        // What every packet takes beside its content was counted for a DATA frame.
+        let size = |packets: &[Packet]| {
+            let longest = packets.iter().map(|packet| packet.len()).max().unwrap_or(0);
+            Bytes::new((longest + Parity::header_size(longest) - DATA_HEADER) as u64)
+        };
+        let parity = self.sender.poll_parity(now, &mut self.covered, size)?;
+        let TransmitParity {
+            link: id, group, ..
+        } = parity;
+        let lengths = sum::make(&group, &self.covered, &mut self.scratch);
+        self.covered.clear();
+        let link = self.links[id.index()].as_ref()?;
+        let to = link.path.proven()?;
+        let number = PacketNumber(link.before + parity.number.0);
+        self.begin(now, id, number, parity.stamp, out)?;
+        let frame = Parity {
+            lane: group.lane.0,
+            first: group.first.0 as u32 & 0x00ff_ffff,
+            count: group.count,
+            power: group.power,
+            lengths,
+            content: &self.scratch,
+        };
+        frame.append(out);
+        self.seal(now, id, number, out);
+        Some(Datagram { link: id, to })
     }
 
     fn poll_data(&mut self, now: Time, out: &mut Vec<u8>) -> Option<Datagram> {
@@ -250,7 +286,8 @@ impl Tunnel {
             let whole = rest.sent == 0 && DATA_HEADER + left <= room;
             let size = match whole {
                 true => left,
-                false => left.min(room - DATA_HEADER - OFFSET),
+                // Parts of one size: what is sent and received as one must be.
+                false => left.div_ceil(left.div_ceil(room - DATA_HEADER - OFFSET)),
             };
             let last = size == left;
             let used = Data::header_size(true, !whole, size) + size;

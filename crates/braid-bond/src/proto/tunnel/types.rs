@@ -1,10 +1,13 @@
 //! What a tunnel is told, and what it tells.
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use crate::proto::flow;
 use crate::proto::frame::Reason;
 use crate::proto::handshake::Options;
+use crate::proto::handshake::terms::Refusal;
 use braid_core::LinkId;
 use braid_core::bond::{Change, ReceiverSettings};
 use braid_core::schedule::{Class, Scheduler};
@@ -21,6 +24,8 @@ pub enum Event {
     },
     /// Nobody answered a handshake for ten seconds; it is tried on.
     Unanswered,
+    /// The hub does not want us. It is asked again every half a minute, since that may change.
+    Refused(Refusal),
     /// A link has become more or less usable.
     Judged(Change),
     /// A link carries data from now on.
@@ -53,24 +58,38 @@ pub struct Datagram {
     pub to: SocketAddr,
 }
 
+/// How an inner packet is to be treated. Called for each: it must be quick, and must not lock.
+pub type Classify = Arc<dyn Fn(&[u8]) -> Class + Send + Sync>;
+
+/// Makes who chooses links.
+pub type MakeScheduler = Arc<dyn Fn() -> Box<dyn Scheduler> + Send + Sync>;
+
 /// What is configured of a tunnel.
-#[derive(Debug)]
+#[derive(Clone)]
 pub struct Settings {
     /// Makes the scheduler, anew for each session.
-    pub scheduler: fn() -> Box<dyn Scheduler>,
+    pub scheduler: MakeScheduler,
     /// How packets are put in order.
     pub receiver: ReceiverSettings,
     /// How flows are treated.
-    pub class: fn(&[u8]) -> Class,
+    pub class: Classify,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("receiver", &self.receiver)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Default for Settings {
     /// Earliest arrival; order with repair; classes as [`flow::class`] says.
     fn default() -> Self {
         Settings {
-            scheduler: || Box::<braid_core::schedule::Adaptive>::default(),
+            scheduler: Arc::new(|| Box::<braid_core::schedule::Adaptive>::default()),
             receiver: ReceiverSettings::default(),
-            class: flow::class,
+            class: Arc::new(flow::class),
         }
     }
 }

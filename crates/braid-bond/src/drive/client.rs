@@ -1,0 +1,327 @@
+//! The end that calls.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use super::clamp::clamp;
+use super::inner::Device;
+use super::lines::Lines;
+use super::thread::{Clock, Control, Orders, entropy, preferred_cipher, spawn, until};
+use super::{ClientStatus, DriveError, LinkError, Policy, Stopped, Tun, report, sys};
+use crate::proto::frame::Reason;
+use crate::proto::handshake::{Ciphers, Identity, Options, Psk, PublicKey};
+use crate::proto::pool::Packet;
+use crate::proto::tunnel::{self, ClientSettings, Tunnel};
+use braid_core::{Bytes, LinkId, Rate, Time};
+
+/// What a client is, and where it calls.
+pub struct ClientConfig {
+    /// The inner device.
+    pub tun: Tun,
+    /// Who we are.
+    pub identity: Identity,
+    /// Whom we call.
+    pub hub: PublicKey,
+    /// What both were given beforehand; the default is none.
+    pub psk: Psk,
+    /// What to tell the hub.
+    pub options: Options,
+    /// How packets are treated.
+    pub policy: Policy,
+    /// Links to begin with.
+    pub links: Vec<Link>,
+    /// SO_MARK of the links' sockets.
+    pub mark: Option<u32>,
+    /// Told what becomes known, on the thread that carries packets: it must not block.
+    pub events: Box<dyn FnMut(ClientEvent) + Send>,
+}
+
+impl fmt::Debug for ClientConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientConfig")
+            .field("tun", &self.tun)
+            .field("identity", &self.identity)
+            .field("hub", &self.hub)
+            .field("policy", &self.policy)
+            .field("links", &self.links)
+            .field("mark", &self.mark)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A way to the hub.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Link {
+    /// Which; the same one as long as device and hub address are the same.
+    pub id: LinkId,
+    /// The device that its packets leave by; any, if empty.
+    pub device: String,
+    /// Their source address; the kernel's choice, if unspecified.
+    pub source: IpAddr,
+    /// The hub's address, of the same family.
+    pub hub: SocketAddr,
+    /// Its cost: dearer links carry what cheaper ones cannot.
+    pub tier: u8,
+    /// Never send faster than this; no limit if none.
+    pub cap: Option<Rate>,
+    /// A rate to begin with, known from an earlier session.
+    pub initial: Option<Rate>,
+    /// Bytes that it may still carry; no limit if none.
+    pub quota: Option<Bytes>,
+}
+
+/// What has become known at a client.
+#[derive(Debug)]
+pub enum ClientEvent {
+    /// By the tunnel.
+    Tunnel(tunnel::Event),
+    /// A link has no socket that works. It is tried again every few seconds, and whenever links are
+    /// set.
+    Link {
+        /// The link.
+        id: LinkId,
+        /// Its device.
+        device: String,
+        /// Why.
+        error: LinkError,
+    },
+    /// A link has a working socket again.
+    LinkRecovered {
+        /// The link.
+        id: LinkId,
+    },
+    /// The end has stopped by itself.
+    Died(DriveError),
+}
+
+/// A running client. It stops when this is dropped.
+#[derive(Debug)]
+pub struct ClientHandle {
+    control: Control<Order>,
+}
+
+/// What a client is told.
+#[derive(Debug)]
+enum Order {
+    Links(Vec<Link>),
+    Policy(Box<Policy>),
+    Status(SyncSender<ClientStatus>),
+    Stop,
+}
+
+/// Starts a client on a thread of its own.
+///
+/// # Errors
+/// See [`DriveError`]; links that cannot be used are no error, but an event.
+pub fn start(config: ClientConfig) -> Result<ClientHandle, DriveError> {
+    let clock = Clock::start();
+    let now = clock.now();
+    let client = ClientSettings {
+        identity: config.identity,
+        hub: config.hub,
+        psk: config.psk,
+        ciphers: Ciphers::preferring(preferred_cipher()),
+        options: config.options,
+        unix_micros: clock.unix_micros(),
+    };
+    let settings = config.policy.settings();
+    let mut client = Client {
+        clock,
+        tunnel: Tunnel::call(now, client, settings, entropy()?),
+        device: Device::new(config.tun),
+        lines: Lines::new(config.mark),
+        events: config.events,
+        datagram: Vec::with_capacity(2048),
+    };
+    let control = spawn("braid-bond", move |orders| {
+        let events = &mut client.events;
+        let tunnel = &mut client.tunnel;
+        client.lines.set(now, config.links, tunnel, events);
+        if let Err(error) = client.run(&orders) {
+            (client.events)(ClientEvent::Died(error));
+        }
+    })?;
+    Ok(ClientHandle { control })
+}
+
+impl ClientHandle {
+    /// Replaces the links; those that stay as they are notice nothing.
+    pub fn set_links(&self, links: Vec<Link>) {
+        self.control.tell(Order::Links(links));
+    }
+
+    /// Replaces the policy; the session goes on.
+    pub fn set_policy(&self, policy: Policy) {
+        self.control.tell(Order::Policy(Box::new(policy)));
+    }
+
+    /// How it is going.
+    ///
+    /// # Errors
+    /// The end has stopped.
+    pub fn status(&self) -> Result<ClientStatus, Stopped> {
+        self.control.ask(Order::Status)
+    }
+
+    /// Whether it runs.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.control.is_alive()
+    }
+
+    /// Tells the hub, and ends.
+    pub fn stop(self) {}
+}
+
+impl Drop for ClientHandle {
+    fn drop(&mut self) {
+        self.control.end(Order::Stop);
+    }
+}
+
+/// What runs on the thread.
+struct Client {
+    clock: Clock,
+    tunnel: Tunnel,
+    device: Device<Packet>,
+    lines: Lines,
+    events: Box<dyn FnMut(ClientEvent) + Send>,
+    /// The datagram that is being sent.
+    datagram: Vec<u8>,
+}
+
+impl Client {
+    fn run(&mut self, orders: &Orders<Order>) -> Result<(), DriveError> {
+        let mut watched = Vec::new();
+        let mut hurry = false;
+        loop {
+            let ready = self.wait(orders, &mut watched, hurry)?;
+            if ready.orders && self.obey(orders) {
+                return self.stop();
+            }
+            hurry = self.take(&ready)?;
+            let now = self.clock.now();
+            self.lines
+                .open(now, false, &mut self.tunnel, &mut self.events);
+            if self.tunnel.poll_timeout().is_some_and(|at| now >= at) {
+                self.tunnel.handle_timeout(now);
+            }
+            self.give(now)?;
+            self.lines.shares.turn(now);
+        }
+    }
+
+    /// Waits until there is something to do; not at all in a hurry.
+    fn wait(
+        &self,
+        orders: &Orders<Order>,
+        watched: &mut Vec<libc::pollfd>,
+        hurry: bool,
+    ) -> Result<Ready, DriveError> {
+        watched.clear();
+        watched.push(sys::watch(orders.fd()));
+        watched.push(sys::watch(self.device.fd()));
+        watched.extend(self.lines.fds().map(|(_, fd)| sys::watch(fd)));
+        let timeouts = [self.tunnel.poll_timeout(), self.lines.poll_timeout()];
+        let next = timeouts.into_iter().flatten().min();
+        let timeout = match hurry {
+            true => Some(Duration::ZERO),
+            false => until(self.clock.now(), next),
+        };
+        sys::wait(watched, timeout).map_err(|source| {
+            let step = "wait for packets";
+            DriveError::System { step, source }
+        })?;
+        let is_ready = |index: usize| watched[index].revents != 0;
+        let links = self.lines.fds().enumerate();
+        let links = links.filter(|(place, _)| is_ready(place + 2));
+        let links = links.fold(0, |bits, (_, (index, _))| bits | 1 << index);
+        Ok(Ready {
+            orders: is_ready(0),
+            device: is_ready(1),
+            links,
+        })
+    }
+
+    /// Does what was ordered; says whether to stop.
+    fn obey(&mut self, orders: &Orders<Order>) -> bool {
+        orders.rest();
+        while let Some(order) = orders.poll() {
+            let now = self.clock.now();
+            match order {
+                Order::Links(links) => {
+                    self.lines
+                        .set(now, links, &mut self.tunnel, &mut self.events);
+                }
+                Order::Policy(policy) => self.tunnel.set_settings(policy.settings()),
+                // Whoever asked may have gone.
+                Order::Status(answer) => _ = answer.try_send(self.status(now)),
+                Order::Stop => return true,
+            }
+        }
+        false
+    }
+
+    /// Takes what has come. Says whether there may be more.
+    fn take(&mut self, ready: &Ready) -> Result<bool, DriveError> {
+        let mut more = false;
+        let mut links = ready.links;
+        while links != 0 {
+            let index = links.trailing_zeros() as usize;
+            links &= links - 1;
+            let now = self.clock.now();
+            more |= self.lines.receive(now, index, &mut self.tunnel);
+        }
+        if ready.device {
+            let now = self.clock.now();
+            let tunnel = &mut self.tunnel;
+            more |= self.device.read(|packet| {
+                clamp(packet, || tunnel.whole());
+                tunnel.handle_inner(now, packet);
+            })?;
+        }
+        Ok(more)
+    }
+
+    /// Passes on what the tunnel returns.
+    fn give(&mut self, now: Time) -> Result<(), DriveError> {
+        while let Some(packet) = self.tunnel.poll_inner() {
+            self.device.write(packet)?;
+        }
+        self.device.flush()?;
+        while let Some(to) = self.tunnel.poll_transmit(now, &mut self.datagram) {
+            self.lines.send(to.link, to.to, &self.datagram);
+        }
+        self.lines.flush(now, &mut self.tunnel, &mut self.events);
+        while let Some(event) = self.tunnel.poll_event() {
+            (self.events)(ClientEvent::Tunnel(event));
+        }
+        Ok(())
+    }
+
+    fn status(&self, now: Time) -> ClientStatus {
+        let mut links = report::links(now, &self.tunnel, &self.lines.shares);
+        self.lines.fill(&mut links);
+        ClientStatus {
+            session: report::session(now, &self.tunnel),
+            links,
+            flow: report::flow(&self.tunnel),
+            tun: self.device.status(),
+        }
+    }
+
+    fn stop(&mut self) -> Result<(), DriveError> {
+        self.tunnel.close(Reason::Stopped);
+        self.give(self.clock.now())
+    }
+}
+
+/// What there is to do.
+struct Ready {
+    orders: bool,
+    device: bool,
+    /// Links, one bit each.
+    links: u32,
+}

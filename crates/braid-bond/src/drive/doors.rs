@@ -1,0 +1,154 @@
+//! A hub's sockets, and by which of its addresses each client asked.
+//!
+//! A machine with several addresses must answer from the one that was asked: anything else does not
+//! get through the client's NAT.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use super::DriveError;
+use super::udp::{Inbox, Origin, Outbox, Udp};
+use braid_core::Time;
+
+/// Addresses of clients are forgotten after so long, if there are many.
+const FORGET: Duration = Duration::from_secs(300);
+
+/// So many are kept in any case.
+const KEEP: usize = 1024;
+
+/// Addresses that asked and have not proved anything, for the answers to their handshakes. More are
+/// answered from whatever address the kernel chooses.
+const RECENT: usize = 64;
+
+/// A socket, and our address at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Asked {
+    door: usize,
+    to: Option<IpAddr>,
+}
+
+/// All sockets of a hub.
+#[derive(Debug)]
+pub(super) struct Doors {
+    doors: Vec<(SocketAddr, Udp)>,
+    known: HashMap<SocketAddr, (Asked, Time)>,
+    most: usize,
+    recent: VecDeque<(SocketAddr, Asked)>,
+    outbox: Outbox,
+    inbox: Inbox,
+}
+
+impl Doors {
+    pub fn open(listen: &[SocketAddr], mark: Option<u32>) -> Result<Doors, DriveError> {
+        let open = |address: &SocketAddr| {
+            let udp = Udp::bind(*address, "", mark).map_err(|error| DriveError::Listen {
+                address: *address,
+                step: error.step,
+                source: error.source,
+            })?;
+            Ok((*address, udp))
+        };
+        Ok(Doors {
+            doors: listen.iter().map(open).collect::<Result<_, DriveError>>()?,
+            known: HashMap::new(),
+            most: KEEP,
+            recent: VecDeque::with_capacity(RECENT),
+            outbox: Outbox::default(),
+            inbox: Inbox::new(),
+        })
+    }
+
+    pub fn len(&self) -> usize {
+        self.doors.len()
+    }
+
+    pub fn fds(&self) -> impl Iterator<Item = RawFd> {
+        self.doors.iter().map(|(_, udp)| udp.fd())
+    }
+
+    /// Hands over what has come; `take` says by `Some` whether it was authentic. Says whether there
+    /// may be more.
+    pub fn receive(
+        &mut self,
+        now: Time,
+        door: usize,
+        mut take: impl FnMut(SocketAddr, &mut [u8]) -> Option<()>,
+    ) -> bool {
+        let mut messages = match self.doors[door].1.receive(&mut self.inbox) {
+            Ok(Some(messages)) => messages,
+            Ok(None) => return false,
+            Err(error) => {
+                tracing::debug!(%error, "cannot receive");
+                return false;
+            }
+        };
+        let (known, recent) = (&mut self.known, &mut self.recent);
+        let mut last = None;
+        messages.each(|origin: Origin, datagram| {
+            let Origin { from, to } = origin;
+            let asked = Asked { door, to };
+            let is_authentic = take(from, datagram).is_some();
+            if last == Some((origin, is_authentic)) {
+                return;
+            }
+            last = Some((origin, is_authentic));
+            if is_authentic {
+                known.insert(from, (asked, now));
+            } else if !recent.contains(&(from, asked)) {
+                recent.truncate(RECENT - 1);
+                recent.push_front((from, asked));
+            }
+        });
+        let more = messages.is_full();
+        self.forget(now);
+        more
+    }
+
+    fn forget(&mut self, now: Time) {
+        if self.known.len() > self.most {
+            self.known
+                .retain(|_, (_, heard)| now.since(*heard) < FORGET);
+            self.most = KEEP.max(self.known.len() * 2);
+        }
+    }
+
+    /// Sends a datagram, at [`Doors::flush`] at the latest.
+    pub fn send(&mut self, to: SocketAddr, datagram: &[u8]) {
+        let Some(asked) = self.asked(to) else {
+            return;
+        };
+        let doors = &self.doors;
+        self.outbox
+            .push((asked.door, to, asked.to), datagram, &mut |run| {
+                send(doors, run);
+            });
+    }
+
+    /// By which socket and address to answer.
+    fn asked(&self, to: SocketAddr) -> Option<Asked> {
+        let known = self.known.get(&to).map(|(asked, _)| *asked);
+        let recent = || self.recent.iter().find(|(from, _)| *from == to);
+        let same_family = |(own, _): &(SocketAddr, Udp)| own.is_ipv4() == to.is_ipv4();
+        known
+            .or_else(|| recent().map(|(_, asked)| *asked))
+            .or_else(|| {
+                let door = self.doors.iter().position(same_family)?;
+                Some(Asked { door, to: None })
+            })
+    }
+
+    /// Sends all.
+    pub fn flush(&mut self) {
+        let doors = &self.doors;
+        self.outbox.flush(&mut |run| send(doors, run));
+    }
+}
+
+/// What one client cannot be sent must not keep others from being: it is as good as lost on the way.
+fn send(doors: &[(SocketAddr, Udp)], run: &super::udp::Run) {
+    if let Err(error) = doors[run.socket].1.send(run) {
+        tracing::debug!(%error, "cannot send");
+    }
+}

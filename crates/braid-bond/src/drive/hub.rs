@@ -1,0 +1,366 @@
+//! The end that is called.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use super::clamp::clamp;
+use super::doors::Doors;
+use super::inner::Device;
+use super::lines::headers;
+use super::peers::Peers;
+use super::thread::{Clock, Control, Orders, entropy, preferred_cipher, spawn, until};
+use super::{DriveError, HubStatus, Policy, Prefix, Stopped, Tun, sys};
+use crate::proto::frame::Reason;
+use crate::proto::handshake::{Ciphers, Identity, Options, Psk, PublicKey};
+use crate::proto::pool::Packet;
+use crate::proto::server::Server;
+use crate::proto::tunnel;
+use braid_core::{Rate, Time};
+
+/// Asked about an unknown key that shook hands, with what it said: whom to serve from now on. It is
+/// asked on the thread that carries packets, behind MAC, cookies and rate limits.
+pub type Enrol = Box<dyn FnMut(PublicKey, &Options) -> Option<Peer> + Send>;
+
+/// What a hub is, and where it listens.
+pub struct HubConfig {
+    /// The inner device.
+    pub tun: Tun,
+    /// Who it is.
+    pub identity: Identity,
+    /// Where it listens; answers leave from the address that was asked.
+    pub listen: Vec<SocketAddr>,
+    /// SO_MARK of its sockets.
+    pub mark: Option<u32>,
+    /// How packets to peers are treated.
+    pub policy: Policy,
+    /// Whom it serves to begin with.
+    pub peers: Vec<Peer>,
+    /// Whom it may serve beside those.
+    pub enrol: Option<Enrol>,
+    /// Told what becomes known, on the thread that carries packets: it must not block.
+    pub events: Box<dyn FnMut(HubEvent) + Send>,
+}
+
+impl fmt::Debug for HubConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HubConfig")
+            .field("tun", &self.tun)
+            .field("identity", &self.identity)
+            .field("listen", &self.listen)
+            .field("mark", &self.mark)
+            .field("policy", &self.policy)
+            .field("peers", &self.peers.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Somebody that a hub serves.
+#[derive(Clone)]
+pub struct Peer {
+    /// Who.
+    pub key: PublicKey,
+    /// What both were given beforehand; the default is none.
+    pub psk: Psk,
+    /// What to tell it.
+    pub options: Options,
+    /// What it may send from, and what is sent to it.
+    pub inner: Vec<Prefix>,
+    /// Most that it may send, and get; no limit if none.
+    pub cap: Option<Rate>,
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peer")
+            .field("key", &self.key)
+            .field("inner", &self.inner)
+            .field("cap", &self.cap)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What has become known at a hub.
+#[derive(Debug)]
+pub enum HubEvent {
+    /// By a peer's tunnel.
+    Peer(PublicKey, tunnel::Event),
+    /// The end has stopped by itself.
+    Died(DriveError),
+}
+
+/// A running hub. It stops when this is dropped.
+#[derive(Debug)]
+pub struct HubHandle {
+    control: Control<Order>,
+}
+
+/// What a hub is told.
+#[derive(Debug)]
+enum Order {
+    Insert(Box<Peer>),
+    Revoke(PublicKey),
+    Policy(Box<Policy>),
+    Status(SyncSender<HubStatus>),
+    Stop,
+}
+
+/// Starts a hub on a thread of its own.
+///
+/// # Errors
+/// See [`DriveError`].
+pub fn start(config: HubConfig) -> Result<HubHandle, DriveError> {
+    let clock = Clock::start();
+    let ciphers = Ciphers::preferring(preferred_cipher());
+    let settings = config.policy.settings();
+    let now = clock.now();
+    let mut server = Server::new(now, config.identity, ciphers, settings, entropy()?);
+    server.hear_strangers(config.enrol.is_some());
+    let mut hub = Hub {
+        clock,
+        server,
+        peers: Peers::default(),
+        device: Device::new(config.tun),
+        doors: Doors::open(&config.listen, config.mark)?,
+        enrol: config.enrol,
+        events: config.events,
+        datagram: Vec::with_capacity(2048),
+    };
+    config.peers.into_iter().for_each(|peer| hub.insert(peer));
+    let control = spawn("braid-hub", move |orders| {
+        if let Err(error) = hub.run(&orders) {
+            (hub.events)(HubEvent::Died(error));
+        }
+    })?;
+    Ok(HubHandle { control })
+}
+
+impl HubHandle {
+    /// Serves a peer from now on, or by these terms; a session that it has goes on.
+    pub fn insert(&self, peer: Peer) {
+        self.control.tell(Order::Insert(Box::new(peer)));
+    }
+
+    /// Serves a peer no more, and tells it.
+    pub fn revoke(&self, peer: PublicKey) {
+        self.control.tell(Order::Revoke(peer));
+    }
+
+    /// Replaces the policy for all peers; their sessions go on.
+    pub fn set_policy(&self, policy: Policy) {
+        self.control.tell(Order::Policy(Box::new(policy)));
+    }
+
+    /// How it is going.
+    ///
+    /// # Errors
+    /// The end has stopped.
+    pub fn status(&self) -> Result<HubStatus, Stopped> {
+        self.control.ask(Order::Status)
+    }
+
+    /// Whether it runs.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.control.is_alive()
+    }
+
+    /// Tells the peers, and ends.
+    pub fn stop(self) {}
+}
+
+impl Drop for HubHandle {
+    fn drop(&mut self) {
+        self.control.end(Order::Stop);
+    }
+}
+
+/// What runs on the thread.
+struct Hub {
+    clock: Clock,
+    server: Server,
+    peers: Peers,
+    device: Device<Packet>,
+    doors: Doors,
+    enrol: Option<Enrol>,
+    events: Box<dyn FnMut(HubEvent) + Send>,
+    /// The datagram that is being sent.
+    datagram: Vec<u8>,
+}
+
+impl Hub {
+    fn run(&mut self, orders: &Orders<Order>) -> Result<(), DriveError> {
+        let mut watched = Vec::new();
+        let mut hurry = false;
+        loop {
+            self.wait(orders, &mut watched, hurry)?;
+            let is_ready = |index: usize| watched[index].revents != 0;
+            if is_ready(0) && self.obey(orders) {
+                return self.stop();
+            }
+            hurry = false;
+            for door in 0..self.doors.len() {
+                if is_ready(door + 2) {
+                    hurry |= self.receive(door);
+                }
+            }
+            if is_ready(1) {
+                hurry |= self.read()?;
+            }
+            let now = self.clock.now();
+            if self.server.poll_timeout().is_some_and(|at| now >= at) {
+                self.server.handle_timeout(now);
+            }
+            self.deliver(now)?;
+            self.transmit(now);
+        }
+    }
+
+    /// Waits until there is something to do; not at all in a hurry.
+    fn wait(
+        &self,
+        orders: &Orders<Order>,
+        watched: &mut Vec<libc::pollfd>,
+        hurry: bool,
+    ) -> Result<(), DriveError> {
+        watched.clear();
+        watched.push(sys::watch(orders.fd()));
+        watched.push(sys::watch(self.device.fd()));
+        watched.extend(self.doors.fds().map(sys::watch));
+        let timeout = match hurry {
+            true => Some(Duration::ZERO),
+            false => until(self.clock.now(), self.server.poll_timeout()),
+        };
+        sys::wait(watched, timeout).map_err(|source| {
+            let step = "wait for packets";
+            DriveError::System { step, source }
+        })
+    }
+
+    /// Does what was ordered; says whether to stop.
+    fn obey(&mut self, orders: &Orders<Order>) -> bool {
+        orders.rest();
+        while let Some(order) = orders.poll() {
+            match order {
+                Order::Insert(peer) => self.insert(*peer),
+                Order::Revoke(peer) => {
+                    self.peers.remove(peer);
+                    self.server.revoke(peer);
+                }
+                Order::Policy(policy) => self.server.set_settings(policy.settings()),
+                // Whoever asked may have gone.
+                Order::Status(answer) => _ = answer.try_send(self.status()),
+                Order::Stop => return true,
+            }
+        }
+        false
+    }
+
+    fn insert(&mut self, peer: Peer) {
+        self.server.insert(peer.key, peer.psk.clone());
+        self.server.set_options(peer.key, peer.options.clone());
+        self.peers.insert(peer);
+    }
+
+    /// Takes what has come from outside. Says whether there may be more.
+    fn receive(&mut self, door: usize) -> bool {
+        let now = self.clock.now();
+        let (server, peers) = (&mut self.server, &mut self.peers);
+        let more = self.doors.receive(now, door, |from, datagram| {
+            let link = datagram.get(1).copied();
+            let bytes = datagram.len() as u64 + headers(from);
+            // What is refused is counted by the server, or by the peer's tunnel.
+            let peer = server.handle_datagram(now, from, datagram).ok()??;
+            peers.handle_received(peer, link, bytes);
+            Some(())
+        });
+        self.admit(now);
+        more
+    }
+
+    /// Has strangers judged.
+    fn admit(&mut self, now: Time) {
+        while let Some(stranger) = self.server.poll_stranger() {
+            let Some(enrol) = &mut self.enrol else {
+                continue;
+            };
+            let Some(peer) = enrol(stranger.peer(), stranger.options()) else {
+                continue;
+            };
+            if peer.key == stranger.peer() {
+                self.insert(peer);
+                // Why not is counted by the server.
+                let _ = self.server.admit(now, stranger);
+            }
+        }
+    }
+
+    /// Takes what the kernel has for peers. Says whether there may be more.
+    fn read(&mut self) -> Result<bool, DriveError> {
+        let now = self.clock.now();
+        let (server, peers) = (&mut self.server, &mut self.peers);
+        self.device.read(|packet| {
+            let Some(key) = peers.route(packet) else {
+                return;
+            };
+            match server
+                .tunnel(key)
+                .filter(|tunnel| tunnel.session().is_some())
+            {
+                None => peers.count_unrouted(),
+                Some(tunnel) => {
+                    if peers.allows_to(now, key, packet.len()) {
+                        clamp(packet, || tunnel.whole());
+                        tunnel.handle_inner(now, packet);
+                    }
+                }
+            }
+        })
+    }
+
+    /// Passes on what tunnels return: inner packets, and what has become known.
+    fn deliver(&mut self, now: Time) -> Result<(), DriveError> {
+        let (peers, device, events) = (&mut self.peers, &mut self.device, &mut self.events);
+        let mut result = Ok(());
+        self.server.each_ready(|key, tunnel| {
+            while let Some(packet) = tunnel.poll_inner() {
+                if peers.allows_from(now, key, &packet) && result.is_ok() {
+                    result = device.write(packet);
+                }
+            }
+            while let Some(event) = tunnel.poll_event() {
+                events(HubEvent::Peer(key, event));
+            }
+        });
+        result.and(self.device.flush())
+    }
+
+    fn transmit(&mut self, now: Time) {
+        while let Some(to) = self.server.poll_transmit(now, &mut self.datagram) {
+            self.doors.send(to, &self.datagram);
+        }
+        self.doors.flush();
+    }
+
+    fn status(&mut self) -> HubStatus {
+        let now = self.clock.now();
+        let listener = self.server.listener().counters();
+        let rejects = *self.server.rejects();
+        HubStatus {
+            peers: self.peers.status(now, &mut self.server),
+            listener,
+            rejects,
+            tun: self.device.status(),
+            unrouted: self.peers.unrouted(),
+        }
+    }
+
+    fn stop(&mut self) -> Result<(), DriveError> {
+        for (_, tunnel) in self.server.tunnels() {
+            tunnel.close(Reason::Stopped);
+        }
+        self.transmit(self.clock.now());
+        Ok(())
+    }
+}

@@ -1,0 +1,43 @@
+//! The tunnel on real packets: a TUN device on one side, UDP sockets on the other.
+//!
+//! An end is one thread that waits for its descriptors and for the tunnel's next time, gives what came
+//! to the [`Tunnel`](crate::proto::tunnel::Tunnel) or the [`Server`](crate::proto::server::Server),
+//! and takes what they return. It decides nothing about packets. What it adds is the cost per
+//! packet that it saves: super-packets of up to 64 KB cross the system's border in place of packets,
+//! in both directions and on both sides.
+//!
+//! - [`Tun`]: the inner device; `offload` splits what comes from it and joins what goes to it.
+//! - `udp`: sockets, bound to a device where the link has one.
+//! - [`client`], [`hub`]: the two kinds of ends.
+//!
+//! Whoever starts an end gives the device addresses and routes.
+
+mod clamp;
+pub mod client;
+mod doors;
+mod error;
+pub mod hub;
+mod inner;
+mod lines;
+mod offload;
+mod peers;
+mod policy;
+mod prefix;
+mod report;
+mod status;
+mod sys;
+mod thread;
+mod tun;
+mod udp;
+
+pub use crate::proto::tunnel::Classify;
+pub use client::{ClientConfig, ClientEvent, ClientHandle, Link};
+pub use error::{DriveError, LinkError, Stopped};
+pub use hub::{Enrol, HubConfig, HubEvent, HubHandle, Peer};
+pub use policy::{Policy, Scheduling};
+pub use prefix::Prefix;
+pub use status::{
+    ClientStatus, FlowStatus, HubStatus, LinkStatus, PeerStatus, RttStatus, SessionStatus, Traffic,
+    TunStatus,
+};
+pub use tun::Tun;

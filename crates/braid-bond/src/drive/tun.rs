@@ -1,0 +1,238 @@
+//! The TUN device: inner packets, whole or as super-packets that the kernel has not split yet.
+//!
+//! With IFF_VNET_HDR every read and write carries a header that says how a super-packet is to be
+//! split and which checksum is still to be done, so that 64 KB cross the border at the price of one
+//! packet. The device is ours alone and vanishes with us.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use super::offload::{VNET_HEADER, VnetHeader};
+use super::{DriveError, sys};
+
+/// Packets that the kernel holds for us until they are read. What waits here waits ahead of the
+/// tunnel's own queue, so it is only as long as a thread may be kept from running.
+const KERNEL_QUEUE: i32 = 1000;
+
+/// Which super-packets the device takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Takes {
+    pub tcp: bool,
+    pub udp: bool,
+}
+
+/// A TUN device of ours; gone when this is dropped, also by `kill -9`.
+#[derive(Debug)]
+pub struct Tun {
+    name: String,
+    index: u32,
+    mtu: u16,
+    file: File,
+    takes: Takes,
+}
+
+impl Tun {
+    /// Makes the device in the caller's network namespace and sets it up, with offloads where the
+    /// kernel has them.
+    ///
+    /// # Errors
+    /// See [`DriveError`].
+    pub fn open(name: &str, mtu: u16) -> Result<Tun, DriveError> {
+        Tun::open_with(name, mtu, true)
+    }
+
+    /// The same, with or without offloads.
+    ///
+    /// # Errors
+    /// See [`DriveError`].
+    pub fn open_with(name: &str, mtu: u16, offloads: bool) -> Result<Tun, DriveError> {
+        let legal = |byte: u8| byte.is_ascii_graphic() && byte != b'/';
+        if name.is_empty() || name.len() >= libc::IFNAMSIZ || !name.bytes().all(legal) {
+            let device = name.to_owned();
+            return Err(DriveError::Name { device });
+        }
+        let file = attach(name)?;
+        let takes = if offloads {
+            negotiate(name, &file)?
+        } else {
+            let (tcp, udp) = (false, false);
+            Takes { tcp, udp }
+        };
+        let device = Device::new(name)?;
+        device.set(libc::SIOCSIFMTU, "set its MTU", i32::from(mtu))?;
+        let step = "set the length of the kernel's queue";
+        device.set(libc::SIOCSIFTXQLEN, step, KERNEL_QUEUE)?;
+        device.set_up()?;
+        let index = device.call(libc::SIOCGIFINDEX, "read its index", |_| ())?;
+        Ok(Tun {
+            name: name.to_owned(),
+            index: sys::request_number(&index).unsigned_abs(),
+            mtu,
+            file,
+            takes,
+        })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its index in its namespace.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Its MTU.
+    #[must_use]
+    pub fn mtu(&self) -> u16 {
+        self.mtu
+    }
+
+    pub(super) fn takes(&self) -> Takes {
+        self.takes
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// The next packet or super-packet that the kernel sends through the device; none for now.
+    pub(super) fn read<'b>(
+        &self,
+        buffer: &'b mut [u8],
+    ) -> Result<Option<(VnetHeader, &'b mut [u8])>, DriveError> {
+        let len = match (&self.file).read(buffer) {
+            Ok(len) => len,
+            Err(error) => {
+                return match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+                    _ => Err(self.failed("read", error)),
+                };
+            }
+        };
+        let (header, packet) = buffer[..len].split_at_mut(VNET_HEADER.min(len));
+        match header.first_chunk() {
+            Some(header) => Ok(Some((VnetHeader::parse(header), packet))),
+            None => Err(self.failed("read", io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
+    /// Gives the kernel a packet, or a super-packet that this device [takes](Self::takes). False if
+    /// it did not take it: it is malformed, or the device is down, or there is no memory.
+    pub(super) fn write(&self, parts: &[IoSlice<'_>]) -> Result<bool, DriveError> {
+        match (&self.file).write_vectored(parts) {
+            Ok(_) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::EBADFD) => {
+                Err(self.failed("write", error))
+            }
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn failed(&self, step: &'static str, source: io::Error) -> DriveError {
+        // The kernel answers so once a descriptor has lost its device.
+        if source.raw_os_error() == Some(libc::EBADFD) {
+            let device = self.name.clone();
+            return DriveError::TunGone { device };
+        }
+        failed(&self.name, step, source)
+    }
+}
+
+fn failed(device: &str, step: &'static str, source: io::Error) -> DriveError {
+    let device = device.to_owned();
+    DriveError::Tun {
+        device,
+        step,
+        source,
+    }
+}
+
+/// A new device and the descriptor through which its packets go.
+fn attach(name: &str) -> Result<File, DriveError> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open("/dev/net/tun")
+        .map_err(|source| DriveError::NoTun { source })?;
+    let mut request = sys::interface_request(name);
+    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL;
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    match sys::interface_ioctl(file.as_fd(), libc::TUNSETIFF, &mut request) {
+        Ok(()) => Ok(file),
+        Err(error) => Err(match error.raw_os_error() {
+            // EBUSY: a TUN of that name; EINVAL: a device of another kind.
+            Some(libc::EBUSY | libc::EEXIST | libc::EINVAL) => {
+                let device = name.to_owned();
+                DriveError::Taken { device }
+            }
+            _ => failed(name, "make a TUN device", error),
+        }),
+    }
+}
+
+/// Takes what the kernel has: TCP since long, UDP since 6.2.
+fn negotiate(name: &str, file: &File) -> Result<Takes, DriveError> {
+    let size = VNET_HEADER as libc::c_int;
+    sys::int_ioctl(file.as_fd(), libc::TUNSETVNETHDRSZ, size)
+        .map_err(|source| failed(name, "set the size of its offload header", source))?;
+    let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+    let udp = libc::TUN_F_USO4 | libc::TUN_F_USO6;
+    let set = |flags: libc::c_uint| {
+        sys::number_ioctl(file.as_fd(), libc::TUNSETOFFLOAD, flags.into()).is_ok()
+    };
+    let (udp, tcp) = match set(tcp | udp) {
+        true => (true, true),
+        false => (false, set(tcp)),
+    };
+    Ok(Takes { tcp, udp })
+}
+
+/// The device as the rest of the kernel sees it, by its name.
+struct Device<'a> {
+    name: &'a str,
+    socket: OwnedFd,
+}
+
+impl<'a> Device<'a> {
+    fn new(name: &'a str) -> Result<Device<'a>, DriveError> {
+        let socket =
+            sys::control_socket().map_err(|source| failed(name, "open a socket", source))?;
+        Ok(Device { name, socket })
+    }
+
+    /// Calls the kernel with a request that `fill` has filled in, and returns what it became.
+    fn call(
+        &self,
+        call: libc::Ioctl,
+        step: &'static str,
+        fill: impl FnOnce(&mut libc::ifreq),
+    ) -> Result<libc::ifreq, DriveError> {
+        let mut request = sys::interface_request(self.name);
+        fill(&mut request);
+        sys::interface_ioctl(self.socket.as_fd(), call, &mut request)
+            .map_err(|source| failed(self.name, step, source))?;
+        Ok(request)
+    }
+
+    fn set(&self, call: libc::Ioctl, step: &'static str, value: i32) -> Result<(), DriveError> {
+        // MTU and queue length are plain ints at the same place.
+        self.call(call, step, |request| request.ifr_ifru.ifru_mtu = value)?;
+        Ok(())
+    }
+
+    fn set_up(&self) -> Result<(), DriveError> {
+        let request = self.call(libc::SIOCGIFFLAGS, "read its flags", |_| ())?;
+        let flags = sys::request_flags(&request) | libc::IFF_UP as libc::c_short;
+        self.call(libc::SIOCSIFFLAGS, "set it up", |request| {
+            request.ifr_ifru.ifru_flags = flags;
+        })?;
+        Ok(())
+    }
+}

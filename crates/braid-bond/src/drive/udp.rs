@@ -1,0 +1,262 @@
+//! UDP sockets: runs of datagrams out and in at the price of one.
+//!
+//! quinn-udp does the system calls: UDP_SEGMENT and UDP_GRO, IP_PKTINFO, DF by IP_PMTUDISC_PROBE (how
+//! large a datagram may be is the tunnel's to find out). What is decided here is which socket, and
+//! what goes out together.
+
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::{LinkError, sys};
+
+/// What the kernel may hold for us and from us. At 1 Gbit/s 4 MB are 32 ms: as long as a thread may
+/// be kept from running. Ordinary limits are raised where that is allowed.
+const RECEIVE_BUFFER: usize = 8 << 20;
+const SEND_BUFFER: usize = 4 << 20;
+
+/// Largest sum of UDP payloads in one system call.
+const RUN_BYTES: usize = 65_507;
+
+/// Datagrams in one system call: as many as every kernel with UDP_SEGMENT takes.
+const RUN_DATAGRAMS: usize = 64;
+
+/// Addresses that runs are made for at a time.
+const RUNS: usize = 8;
+
+/// Messages taken at once from one socket, each a run of up to 64 datagrams.
+pub(super) const MESSAGES: usize = 8;
+
+/// Bytes of the longest message.
+const MESSAGE: usize = 1 << 16;
+
+/// A UDP socket.
+#[derive(Debug)]
+pub(super) struct Udp {
+    socket: Socket,
+    state: UdpSocketState,
+}
+
+impl Udp {
+    /// A socket of this address; bound to a device unless that is empty.
+    pub fn bind(local: SocketAddr, device: &str, mark: Option<u32>) -> Result<Udp, LinkError> {
+        let step = |step| move |source| LinkError { step, source };
+        let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP));
+        let socket = socket.map_err(step("make a socket"))?;
+        if let Some(mark) = mark {
+            socket.set_mark(mark).map_err(step("mark the socket"))?;
+        }
+        if !device.is_empty() {
+            socket
+                .bind_device(Some(device.as_bytes()))
+                .map_err(step("bind the socket to its device"))?;
+        }
+        if local.is_ipv6() {
+            let only = socket.set_only_v6(true);
+            only.map_err(step("make the socket IPv6 only"))?;
+        }
+        socket
+            .bind(&local.into())
+            .map_err(step("bind the socket to its address"))?;
+        enlarge(&socket);
+        let state = UdpSocketState::new((&socket).into());
+        let state = state.map_err(step("set the socket's options"))?;
+        Ok(Udp { socket, state })
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// Takes what has come; none if there is nothing for now.
+    pub fn receive<'b>(&self, inbox: &'b mut Inbox) -> io::Result<Option<Messages<'b>>> {
+        let mut parts = inbox.bytes.chunks_exact_mut(MESSAGE);
+        let mut slices: [IoSliceMut<'_>; MESSAGES] =
+            std::array::from_fn(|_| IoSliceMut::new(parts.next().unwrap_or_default()));
+        let socket = (&self.socket).into();
+        match self.state.recv(socket, &mut slices, &mut inbox.meta) {
+            Ok(count) => Ok(Some(Messages {
+                bytes: &mut inbox.bytes,
+                meta: &inbox.meta[..count],
+            })),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Sends a run of datagrams. What the socket does not take is lost, as a network would lose it.
+    pub fn send(&self, run: &Run) -> io::Result<()> {
+        let at_once = self.state.max_gso_segments().min(RUN_DATAGRAMS) * run.size;
+        let mut result = Ok(());
+        for contents in run.bytes.chunks(at_once.max(1)) {
+            let transmit = Transmit {
+                destination: run.to,
+                ecn: None,
+                contents,
+                segment_size: Some(run.size),
+                src_ip: run.from,
+            };
+            let sent = self.state.try_send((&self.socket).into(), &transmit);
+            result = result.and(sent);
+        }
+        result
+    }
+}
+
+/// Raises buffers beyond the ordinary limit where we may, else up to it.
+fn enlarge(socket: &Socket) {
+    let fd = socket.as_fd();
+    let force = |name, size: usize| sys::set_int(fd, libc::SOL_SOCKET, name, size as i32).is_ok();
+    if !force(libc::SO_RCVBUFFORCE, RECEIVE_BUFFER) {
+        let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER);
+    }
+    if !force(libc::SO_SNDBUFFORCE, SEND_BUFFER) {
+        let _ = socket.set_send_buffer_size(SEND_BUFFER);
+    }
+}
+
+/// Room for what comes.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    bytes: Vec<u8>,
+    meta: [RecvMeta; MESSAGES],
+}
+
+impl Inbox {
+    pub fn new() -> Inbox {
+        Inbox {
+            bytes: vec![0; MESSAGES * MESSAGE],
+            meta: [RecvMeta::default(); MESSAGES],
+        }
+    }
+}
+
+/// What has come.
+pub(super) struct Messages<'b> {
+    bytes: &'b mut [u8],
+    meta: &'b [RecvMeta],
+}
+
+/// Where a datagram came from, and to which of our addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Origin {
+    pub from: SocketAddr,
+    pub to: Option<IpAddr>,
+}
+
+impl Messages<'_> {
+    /// Whether there may be more.
+    pub fn is_full(&self) -> bool {
+        self.meta.len() == MESSAGES
+    }
+
+    /// Every datagram.
+    pub fn each(&mut self, mut take: impl FnMut(Origin, &mut [u8])) {
+        for (bytes, meta) in self.bytes.chunks_exact_mut(MESSAGE).zip(self.meta) {
+            let origin = Origin {
+                from: meta.addr,
+                to: meta.dst_ip,
+            };
+            let datagrams = bytes[..meta.len].chunks_mut(meta.stride.max(1));
+            datagrams.for_each(|datagram| take(origin, datagram));
+        }
+    }
+}
+
+/// Datagrams of the same size, but for the last, from one socket to one address.
+#[derive(Debug)]
+pub(super) struct Run {
+    /// The owner's number of the socket.
+    pub socket: usize,
+    pub to: SocketAddr,
+    /// Our address, where the socket has several.
+    pub from: Option<IpAddr>,
+    size: usize,
+    pub count: usize,
+    pub bytes: Vec<u8>,
+    closed: bool,
+}
+
+impl Run {
+    fn new() -> Run {
+        Run {
+            socket: 0,
+            to: SocketAddr::from(([0, 0, 0, 0], 0)),
+            from: None,
+            size: 0,
+            count: 0,
+            bytes: Vec::with_capacity(RUN_BYTES),
+            closed: false,
+        }
+    }
+
+    fn begin(&mut self, socket: usize, to: SocketAddr, from: Option<IpAddr>, datagram: &[u8]) {
+        (self.socket, self.to, self.from) = (socket, to, from);
+        (self.size, self.count, self.closed) = (datagram.len(), 1, false);
+        self.bytes.clear();
+        self.bytes.extend_from_slice(datagram);
+    }
+
+    fn accepts(&self, from: Option<IpAddr>, datagram: &[u8]) -> bool {
+        !self.closed
+            && self.from == from
+            && datagram.len() <= self.size
+            && self.count < RUN_DATAGRAMS
+            && self.bytes.len() + datagram.len() <= RUN_BYTES
+    }
+
+    fn take(&mut self, datagram: &[u8]) {
+        self.closed = datagram.len() < self.size;
+        self.count += 1;
+        self.bytes.extend_from_slice(datagram);
+    }
+}
+
+/// Runs that are being made, each to another address.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    runs: Vec<Run>,
+    spare: Vec<Run>,
+}
+
+impl Outbox {
+    /// Adds a datagram to the run that it belongs to; sends what has to make way.
+    pub fn push(
+        &mut self,
+        (socket, to, from): (usize, SocketAddr, Option<IpAddr>),
+        datagram: &[u8],
+        send: &mut impl FnMut(&Run),
+    ) {
+        let same = |run: &Run| run.socket == socket && run.to == to;
+        if let Some(run) = self.runs.iter_mut().find(|run| same(run)) {
+            if run.accepts(from, datagram) {
+                run.take(datagram);
+            } else {
+                send(run);
+                run.begin(socket, to, from, datagram);
+            }
+            return;
+        }
+        if self.runs.len() == RUNS {
+            let oldest = self.runs.remove(0);
+            send(&oldest);
+            self.spare.push(oldest);
+        }
+        let mut run = self.spare.pop().unwrap_or_else(Run::new);
+        run.begin(socket, to, from, datagram);
+        self.runs.push(run);
+    }
+
+    /// Sends all.
+    pub fn flush(&mut self, send: &mut impl FnMut(&Run)) {
+        for run in self.runs.drain(..) {
+            send(&run);
+            self.spare.push(run);
+        }
+    }
+}

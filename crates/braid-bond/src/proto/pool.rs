@@ -1,0 +1,205 @@
+//! Buffers of inner packets that are used again and again, so that a tunnel in its steady state
+//! allocates nothing.
+//!
+//! A packet is shared: the queue, the copies kept for repair and the resequencer hold it without
+//! copying. Whoever drops it last does not give it back: the [`Pool`] keeps a handle of every buffer
+//! that it lent, in the order in which it lent them, and takes the first one again once nobody else
+//! holds it. Packets leave a tunnel in about the order in which they came, so the first is nearly
+//! always free if any is.
+
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::Duration;
+
+use braid_core::Time;
+
+/// So many packets that are still held are passed over in search of a free buffer.
+const TRIES: usize = 16;
+
+/// Buffers begin with room for a full packet and what is put before it.
+const ROOM: usize = 2048;
+
+/// Buffers that nobody needed for so long are given back to the system.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// With fewer buffers than there are it is tried so long after there were too few.
+const SETTLED: Duration = Duration::from_secs(10);
+
+/// An inner packet. Clones share its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet(Arc<Vec<u8>>);
+
+impl Deref for Packet {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsRef<[u8]> for Packet {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// For packets that are made rarely: the buffer is not of a pool.
+impl From<Vec<u8>> for Packet {
+    fn from(bytes: Vec<u8>) -> Self {
+        Packet(Arc::new(bytes))
+    }
+}
+
+/// A buffer that nobody else holds.
+#[derive(Debug)]
+pub struct Buffer(Arc<Vec<u8>>);
+
+impl Deref for Buffer {
+    type Target = Vec<u8>;
+
+    fn deref(&self) -> &Vec<u8> {
+        &self.0
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut Vec<u8> {
+        Arc::get_mut(&mut self.0).expect("a buffer has one owner")
+    }
+}
+
+/// Buffers that were lent.
+#[derive(Debug, Default)]
+pub struct Pool {
+    lent: VecDeque<Arc<Vec<u8>>>,
+    used: Time,
+    /// When there were last too few.
+    grown: Time,
+}
+
+impl Pool {
+    /// An empty buffer.
+    pub fn take(&mut self, now: Time) -> Buffer {
+        self.used = now;
+        let tries = TRIES.min(self.lent.len());
+        for index in 0..tries {
+            if is_free(&self.lent[index])
+                && let Some(mut buffer) = self.lent.remove(index).map(Buffer)
+            {
+                buffer.clear();
+                self.thin();
+                return buffer;
+            }
+        }
+        // Whatever is held for so long is not to be in the way of the others; and as with any list
+        // that grows, the more there is, the more is added.
+        self.lent.rotate_left(tries);
+        self.grown = now;
+        for _ in 0..self.lent.len() / 8 {
+            self.lent.push_front(fresh());
+        }
+        Buffer(fresh())
+    }
+
+    /// Makes a packet of a buffer, which is used again when the packet is dropped.
+    pub fn lend(&mut self, buffer: Buffer) -> Packet {
+        self.lent.push_back(Arc::clone(&buffer.0));
+        Packet(buffer.0)
+    }
+
+    /// A packet of these bytes.
+    pub fn packet(&mut self, now: Time, bytes: &[u8]) -> Packet {
+        let mut buffer = self.take(now);
+        buffer.extend_from_slice(bytes);
+        self.lend(buffer)
+    }
+
+    /// Takes back a buffer of which no packet came.
+    pub fn give_back(&mut self, buffer: Buffer) {
+        self.lent.push_front(buffer.0);
+    }
+
+    /// Where about half of all buffers have been free for long, one less is kept: a burst's memory goes
+    /// back in time.
+    fn thin(&mut self) {
+        let middle = self.lent.len() / 2;
+        let settled = self.used.since(self.grown) >= SETTLED;
+        if settled && middle > ROOM && self.lent.range(middle..middle + TRIES).all(is_free) {
+            self.lent.pop_front();
+        }
+    }
+
+    /// Gives memory back that has not been needed of late. Early and repeated calls do no harm.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if now.since(self.used) >= IDLE {
+            self.lent.clear();
+        }
+    }
+
+    /// Buffers that are lent or kept.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lent.len()
+    }
+
+    /// Whether no buffer is lent or kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.lent.is_empty()
+    }
+}
+
+fn fresh() -> Arc<Vec<u8>> {
+    Arc::new(Vec::with_capacity(ROOM))
+}
+
+/// Whether nobody but the pool holds it. No other handle can come up meanwhile: they come of handles.
+fn is_free(buffer: &Arc<Vec<u8>>) -> bool {
+    Arc::strong_count(buffer) == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Time = Time::ZERO;
+
+    #[test]
+    fn a_buffer_is_used_again_once_its_packet_is_dropped_and_not_before() {
+        let mut pool = Pool::default();
+        let first = pool.packet(NOW, b"first");
+        let copy = first.clone();
+        let second = pool.packet(NOW, b"second");
+        assert_eq!(pool.len(), 2);
+        drop(first);
+        let third = pool.packet(NOW, b"third");
+        assert_eq!(pool.len(), 3, "a copy of the first is still held");
+        assert_eq!(
+            (&*copy, &*second, &*third),
+            (&b"first"[..], &b"second"[..], &b"third"[..])
+        );
+        drop(copy);
+        let fourth = pool.packet(NOW, b"fourth");
+        assert_eq!((&*fourth, pool.len()), (&b"fourth"[..], 3));
+    }
+
+    #[test]
+    fn buffers_that_nobody_needs_go_back() {
+        let mut pool = Pool::default();
+        let packets: Vec<Packet> = (0..3 * ROOM).map(|_| pool.packet(NOW, b"x")).collect();
+        drop(packets);
+        let most = pool.len();
+        for _ in 0..2 * most {
+            drop(pool.packet(NOW, b"x"));
+        }
+        assert_eq!(pool.len(), most, "they may be wanted again soon");
+        let later = NOW + SETTLED;
+        for _ in 0..2 * most {
+            drop(pool.packet(later, b"x"));
+        }
+        assert!(pool.len() <= 2 * ROOM + 2, "{}", pool.len());
+        pool.handle_timeout(later + IDLE);
+        assert!(pool.is_empty());
+    }
+}
