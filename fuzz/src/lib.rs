@@ -13,6 +13,7 @@ mod control;
 mod drive;
 mod frames;
 mod handshake;
+mod hub;
 mod names;
 mod options;
 mod packet;
@@ -26,6 +27,7 @@ pub use config::config;
 pub use control::control;
 pub use frames::frames;
 pub use handshake::handshake;
+pub use hub::hub;
 pub use names::names;
 pub use options::options;
 pub use packet::packet;
@@ -39,11 +41,12 @@ pub use uplinks::uplinks;
 pub type Target = fn(&[u8]);
 
 /// Every target by name, which is also the name of its corpus directory and of its fuzzer.
-pub const TARGETS: [(&str, Target); 12] = [
+pub const TARGETS: [(&str, Target); 13] = [
     ("config", config),
     ("control", control),
     ("frames", frames),
     ("handshake", handshake),
+    ("hub", hub),
     ("names", names),
     ("options", options),
     ("packet", packet),

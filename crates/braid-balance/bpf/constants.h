@@ -5,7 +5,7 @@
 
 // Number of the map layout. Raise it whenever a map's key, value or meaning changes: programs of
 // another layout must not take the maps over.
-#define LAYOUT_VERSION 5
+#define LAYOUT_VERSION 6
 
 #define MAX_UPLINKS 32
 #define SLOTS	    1024
@@ -92,6 +92,7 @@
 #define CHOICE_RACED	   9
 #define CHOICE_REMEMBERED  10
 #define CHOICE_PREDICTED   11
+#define CHOICE_PREFERRED   12
 
 // flow.state. Everything from STATE_ESTABLISHED on has been answered and confirmed.
 #define STATE_NEW	  0

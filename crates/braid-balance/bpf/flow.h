@@ -102,7 +102,7 @@ static __always_inline int holds(__u8 family, const struct flow *flow, const str
 	if (!exit->present || exit->realm != flow->realm ||
 	    !same_address(&exit->address, &flow->outer))
 		return 0;
-	return uplink->accepts_new || !(uplink->others & (1 << (family & 1)));
+	return !(uplink->others & (1 << (family & 1))) || is_up(uplink);
 }
 
 static __always_inline void reverse_of(const struct tuple *key, const struct flow *flow,

@@ -90,13 +90,16 @@ struct uplink {
 	__u8 tells;
 	__u8 others;
 	__u32 epoch; // what is remembered of another one's paths counts no more
+	__u8 leased; // a process carries it: it takes flows only while the lease lasts
+	__u8 unused[3];
 };
 
 struct slot_bank {
 	__u32 count; // 0: no uplink takes new flows
-	__u32 walk;
-	__u32 sticky; // s that a client keeps its uplink for a site; 0: it does not
-	__u32 racers; // bits of the uplinks that a race is run on
+	__u16 walk;
+	__u16 prefers; // uplink that takes every flow as long as it takes any, + 1; 0: none
+	__u32 sticky;  // s that a client keeps its uplink for a site; 0: it does not
+	__u32 racers;  // bits of the uplinks that a race is run on
 	__u8 slot[SLOTS];
 };
 
@@ -270,9 +273,10 @@ _Static_assert(__builtin_offsetof(struct flow, came_from) == 132, "flow.came_fro
 _Static_assert(__builtin_offsetof(struct tuple, realm) == 37, "tuple.realm");
 _Static_assert(__builtin_offsetof(struct exit, realm) == 34, "exit.realm");
 _Static_assert(sizeof(struct exit) == 36, "exit");
-_Static_assert(sizeof(struct uplink) == 92, "uplink");
+_Static_assert(sizeof(struct uplink) == 96, "uplink");
 _Static_assert(__builtin_offsetof(struct uplink, ifindex) == 72, "uplink.ifindex");
 _Static_assert(__builtin_offsetof(struct uplink, tells) == 86, "uplink.tells");
+_Static_assert(__builtin_offsetof(struct uplink, leased) == 92, "uplink.leased");
 _Static_assert(sizeof(struct settings) == CLASSES * FAMILIES + 24, "settings");
 _Static_assert(sizeof(struct notice) == 56 + NOTICE_PACKET, "notice");
 _Static_assert(sizeof(struct late) == 48, "late");

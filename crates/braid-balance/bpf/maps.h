@@ -27,6 +27,8 @@
 ARRAY_MAP(meta, BPF_MAP_TYPE_ARRAY, 1, struct meta);
 ARRAY_MAP(settings, BPF_MAP_TYPE_ARRAY, 1, struct settings);
 ARRAY_MAP(uplinks, BPF_MAP_TYPE_ARRAY, MAX_UPLINKS, struct uplink);
+// Until when leased uplinks take flows, ns of the monotonic clock.
+ARRAY_MAP(lease, BPF_MAP_TYPE_ARRAY, 1, __u64);
 // Banks by (class * FAMILIES + family) * 2 + which of the two.
 ARRAY_MAP(slots, BPF_MAP_TYPE_ARRAY, CLASSES *FAMILIES * 2, struct slot_bank);
 ARRAY_MAP(turns, BPF_MAP_TYPE_ARRAY, CLASSES *FAMILIES, struct turn);
@@ -99,10 +101,27 @@ static __always_inline struct uplink *uplink_at(__u32 id)
 	return bpf_map_lookup_elem(&uplinks, &id);
 }
 
+// Whether an uplink that accepts flows is up. Who carries a leased one may be gone without anybody
+// having noticed. Verified once, not where it is called from.
+__noinline int is_carried(__u32 leased)
+{
+	__u32 zero = 0;
+	__u64 *until;
+
+	if (!leased)
+		return 1;
+	until = bpf_map_lookup_elem(&lease, &zero);
+	return until && bpf_ktime_get_ns() < *until;
+}
+
+static __always_inline int is_up(const struct uplink *uplink)
+{
+	return uplink->accepts_new && is_carried(uplink->leased);
+}
+
 static __always_inline int takes_flows(const struct uplink *uplink, __u8 family)
 {
-	return uplink && uplink->ifindex && uplink->accepts_new &&
-	       uplink->exits[family & 1].present;
+	return uplink && uplink->ifindex && uplink->exits[family & 1].present && is_up(uplink);
 }
 
 static __always_inline struct uplink *uplink_of(__u32 device)

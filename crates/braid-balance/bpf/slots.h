@@ -92,6 +92,24 @@ static __always_inline struct slot_bank *walked_bank(__u32 number, __u32 *bank)
 	return bpf_map_lookup_elem(&slots, bank);
 }
 
+// Takes the uplink that a table prefers to all others. Not 0: there is none, or it takes nothing.
+static __always_inline int take_preferred(struct workbench *work, const struct slot_bank *table,
+					  __u32 family)
+{
+	__u32 id;
+
+	if (!table->prefers)
+		return -1;
+	id = place_of(table->prefers - 1);
+	if (!takes_flows(uplink_at(id), family))
+		return -1;
+	work->uplink = id;
+	work->choice = CHOICE_PREFERRED;
+	work->sticky = 0;
+	work->racers = 0;
+	return 0;
+}
+
 // Keeps the uplink of the workbench's flow for its client and site, if the flow's class wants that.
 __noinline int keep_choice(__u64 now)
 {
@@ -99,7 +117,7 @@ __noinline int keep_choice(__u64 now)
 	struct slot_bank *table;
 	__u32 number, bank;
 
-	if (!work || work->flow.choice == CHOICE_MIDSTREAM)
+	if (!work || work->flow.choice == CHOICE_MIDSTREAM || work->flow.choice == CHOICE_PREFERRED)
 		return 0;
 	number = work->flow.class * FAMILIES + (is_v4(&work->key.near) ? FAMILY_V4 : FAMILY_V6);
 	table = walked_bank(number, &bank);
@@ -121,6 +139,8 @@ __noinline int choose_uplink(__u32 midstream, __u64 now)
 	family = work->packet.family & 1;
 	number = work->class * FAMILIES + family;
 	table = walked_bank(number, &bank);
+	if (table && !take_preferred(work, table, family))
+		return 0;
 	if (!table || !table->count || table->count > SLOTS)
 		return -1;
 	work->sticky = midstream ? 0 : table->sticky;

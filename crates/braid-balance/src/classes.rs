@@ -35,6 +35,9 @@ pub struct ClassEntry {
     pub v4: Vec<UplinkId>,
     /// Slots for IPv6.
     pub v6: Vec<UplinkId>,
+    /// The uplink that takes every flow of the class for as long as it takes any. The slots are for
+    /// when it does not; the datapath notices by itself, see [`UplinkEntry::leased`](crate::UplinkEntry).
+    pub prefers: Option<UplinkId>,
     /// The uplinks that a new flow may be raced on, or weighed against each other by what is
     /// remembered of its destination, under [`Walk::Race`] and [`Walk::Fastest`]. Fewer than two
     /// that take flows of its family: the slots choose.
@@ -102,7 +105,8 @@ fn bank(tables: &Tables, class: &ClassEntry, slots: &[UplinkId]) -> Result<SlotB
             Walk::HashPair => WALK_HASH_PAIR,
             Walk::Race => WALK_RACE,
             Walk::Fastest => WALK_FASTEST,
-        },
+        } as u16,
+        prefers: prefers(tables, class)?,
         racers: racers(tables, class)?,
         sticky: u32::try_from(seconds).unwrap_or(u32::MAX),
         ..SlotBank::EMPTY
@@ -120,6 +124,23 @@ fn bank(tables: &Tables, class: &ClassEntry, slots: &[UplinkId]) -> Result<SlotB
         bank.slot[slot] = uplink.0;
     }
     Ok(bank)
+}
+
+/// The uplink that a class prefers, as its bank has it.
+fn prefers(tables: &Tables, class: &ClassEntry) -> Result<u16, Error> {
+    match class.prefers {
+        None => Ok(0),
+        Some(uplink) if uplink.index() < MAX_UPLINKS && is_configured(tables, uplink)? => {
+            Ok(u16::from(uplink.0) + 1)
+        }
+        Some(uplink) => Err(Error::Invalid {
+            what: "classes",
+            problem: format!(
+                "class {}: {uplink} is preferred and is no uplink",
+                class.id.0
+            ),
+        }),
+    }
 }
 
 /// The bits of a class' racers.

@@ -12,7 +12,7 @@ use crate::pins::Pins;
 use crate::tables::{self, Tables};
 use crate::{
     Attachments, Bustle, ClassEntry, ClassId, Counters, Error, Evacuated, Family, Flow, Fragments,
-    HookKind, KernelTime, MapMemory, Name, Notices, Opened, Options, Outlook, PathMemory,
+    HookKind, KernelTime, Lease, MapMemory, Name, Notices, Opened, Options, Outlook, PathMemory,
     RaceSettings, Release, Released, Removed, RuleEntry, Sticky, SweepReport, UplinkCounters,
     UplinkEntry, classes, clients, counters, devices, evacuate, loading, names, notices, paths,
     races, rules, sticky, upkeep, uplinks,
@@ -223,6 +223,11 @@ impl Datapath {
     ) -> Result<Vec<Flow>, Error> {
         let injector = injector(&mut self.injector, self.steer)?;
         evacuate::end_unanswered_moves(&mut self.tables, injector, older_than, now)
+    }
+
+    /// Opens the lease of leased uplinks, for who carries their packets.
+    pub fn lease(&self) -> Result<Lease, Error> {
+        Lease::open(&self.pins)
     }
 
     /// Opens the ring of notices. One reader at a time.

@@ -80,13 +80,16 @@ pub(crate) struct UplinkValue {
     pub tells: u8,
     pub others: u8,
     pub epoch: u32,
+    pub leased: u8,
+    pub unused: [u8; 3],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct SlotBank {
     pub count: u32,
-    pub walk: u32,
+    pub walk: u16,
+    pub prefers: u16,
     pub sticky: u32,
     pub racers: u32,
     pub slot: [u8; SLOTS as usize],
@@ -227,9 +230,10 @@ const _: () = {
     assert!(offset_of!(Tuple, realm) == 37);
     assert!(offset_of!(ExitValue, realm) == 34);
     assert!(size_of::<ExitValue>() == 36);
-    assert!(size_of::<UplinkValue>() == 92);
+    assert!(size_of::<UplinkValue>() == 96);
     assert!(offset_of!(UplinkValue, ifindex) == 72);
     assert!(offset_of!(UplinkValue, tells) == 86);
+    assert!(offset_of!(UplinkValue, leased) == 92);
     assert!(size_of::<SlotBank>() == 16 + SLOTS as usize);
     assert!(size_of::<TrafficValue>() == 104);
     assert!(size_of::<Settings>() == (CLASSES * FAMILIES) as usize + 24);
@@ -301,7 +305,8 @@ impl SlotBank {
     /// Of a class that has no uplink.
     pub(crate) const EMPTY: Self = Self {
         count: 0,
-        walk: WALK_ROUND_ROBIN,
+        walk: WALK_ROUND_ROBIN as u16,
+        prefers: 0,
         sticky: 0,
         racers: 0,
         slot: [0; SLOTS as usize],

@@ -20,7 +20,7 @@ use crate::{Error, MapMemory};
 
 /// The maps that are pinned, by name: every one of the object but `bench`, `blank_path` and `subjects`, in
 /// which the programs only work. So what is on them is no part of the layout, and each build has its own.
-pub(crate) const MAPS: [&str; 32] = [
+pub(crate) const MAPS: [&str; 33] = [
     "allowances",
     "client_macs",
     "embryos",
@@ -31,6 +31,7 @@ pub(crate) const MAPS: [&str; 32] = [
     "lan_devices",
     "last_words",
     "late",
+    "lease",
     "limited",
     "meta",
     "names",

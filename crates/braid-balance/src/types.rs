@@ -130,6 +130,9 @@ pub struct UplinkEntry {
     /// Number of what its paths have been since it last changed; what was remembered under another
     /// one counts no more.
     pub epoch: u32,
+    /// A process carries its packets: it takes flows only while that process renews its
+    /// [`Lease`](crate::Lease). Without a word from it the datapath takes it for down.
+    pub leased: bool,
 }
 
 /// How one IP version leaves through an uplink.
@@ -198,6 +201,8 @@ pub enum Choice {
     Remembered,
     /// The uplink by which a transfer is predicted to be over first.
     Predicted,
+    /// The uplink that its class prefers to all others.
+    Preferred,
 }
 
 /// Number of a class of traffic, `0..64`, each with slot tables of its own. 0 is the default: what

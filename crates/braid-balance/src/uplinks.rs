@@ -139,6 +139,8 @@ fn value(uplink: &UplinkEntry) -> UplinkValue {
         tells: u8::from(uplink.tells).wrapping_neg(),
         others: 0,
         epoch: uplink.epoch,
+        leased: uplink.leased.into(),
+        unused: [0; 3],
     }
 }
 

@@ -430,3 +430,62 @@ fn a_source_that_the_lan_does_not_have_opens_nothing() {
     let own = build::tcp((ip("10.9.9.9"), 6103), SERVER, SYN, b"");
     probe.out(&own).is(Sent, "out_new");
 }
+
+#[test]
+fn a_preferred_uplink_takes_all_for_as_long_as_its_carrier_lives() {
+    let probe = Probe::new();
+    let renew = |until| {
+        let mut lease = probe.datapath.borrow().lease().expect("the lease");
+        lease.set(until).expect("renewed");
+    };
+    let now = KernelTime::now();
+    let mut uplinks = probe.world.uplinks();
+    uplinks[1].leased = true;
+    let set = |uplinks: &[UplinkEntry]| {
+        let mut datapath = probe.datapath.borrow_mut();
+        datapath.set_uplinks(uplinks).expect("uplinks");
+    };
+    set(&uplinks);
+    let prefers = |id, slots: &[u8]| ClassEntry {
+        prefers: Some(UplinkId(1)),
+        ..sticky(id, slots, Duration::from_secs(60))
+    };
+    set_classes(&probe, &[prefers(0, &[0]), prefers(1, &[])]);
+    set_rules(
+        &probe,
+        &[RuleEntry {
+            dest: Some((ip("192.0.2.81"), 32)),
+            class: ClassId(1),
+            ..RuleEntry::default()
+        }],
+    );
+    let blocked = |port| {
+        let syn = build::tcp((INNER, port), (ip("192.0.2.81"), 80), SYN, b"");
+        probe.out(&syn).is(Dropped, "class_blocked");
+    };
+
+    // Nobody has said yet that he carries anything.
+    assert_eq!(open(&probe, 4300, SERVER_V4), 0);
+    blocked(4301);
+    renew(now.after(Duration::from_secs(3600)));
+    // What kept to the other one meanwhile does so no longer.
+    for remote in [SERVER_V4, SERVER_V6, ip("192.0.2.81")] {
+        assert_eq!(open(&probe, 4302, remote), 1);
+    }
+    let chosen = flow_of(&probe, INNER, 4302);
+    assert_eq!(chosen.choice, Choice::Preferred);
+
+    renew(now);
+    assert_eq!(open(&probe, 4303, SERVER_V4), 0);
+    blocked(4304);
+    // An open connection waits for its carrier; what can begin anew does so elsewhere.
+    let (_, port) = (INNER, 4302);
+    let ack = build::tcp((INNER, port), (SERVER_V4, 443), ACK, b"");
+    assert_eq!(uplink(&probe.out(&ack).is(Sent, "out_flow")), 1);
+    assert_eq!(open(&probe, port, SERVER_V4), 0);
+
+    renew(now.after(Duration::from_secs(3600)));
+    uplinks[1].accepts_new = false;
+    set(&uplinks);
+    assert_eq!(open(&probe, 4305, SERVER_V4), 0, "its word is not all");
+}

@@ -3,19 +3,17 @@
 //! Handlers own nothing: they pass questions to the loop that owns the engine and wait for the
 //! answer, so that no lock is needed and every answer is of one moment.
 
+mod bond;
 mod events;
 mod explain;
 mod runs;
 
-use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{ConnectInfo, Query, Request, State};
-use axum::http::StatusCode;
+use axum::extract::{Query, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
@@ -25,11 +23,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::Engine;
 use crate::failure::Failure;
+use crate::local::{Refusal, admit};
 use crate::metrics::{self, Scrape};
 use crate::peer::{Gate, Peer};
 use crate::preflight::kernel_release;
-use crate::report::{DatapathReport, DownReport, ErrorReport, UplinksReport, VersionReport};
-use crate::run_dir::RunDir;
+use crate::report::{DatapathReport, DownReport, UplinksReport, VersionReport};
 
 /// What the loop that owns the engine is asked.
 pub enum Job {
@@ -51,23 +49,6 @@ struct Desk {
 }
 
 type Answer<T> = Result<Json<T>, Refusal>;
-
-/// A failure on its way to becoming a response.
-struct Refusal(Failure);
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        let status = match self.0.code.as_str() {
-            "forbidden" => StatusCode::FORBIDDEN,
-            "not-found" => StatusCode::NOT_FOUND,
-            "method" => StatusCode::METHOD_NOT_ALLOWED,
-            "usage" => StatusCode::BAD_REQUEST,
-            "ending" => StatusCode::SERVICE_UNAVAILABLE,
-            _ => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        (status, Json(ErrorReport { error: self.0 })).into_response()
-    }
-}
 
 impl Desk {
     async fn ask<T, F>(&self, question: F) -> Answer<T>
@@ -153,26 +134,6 @@ pub(crate) async fn scrape(jobs: &mpsc::Sender<Job>) -> Response {
     }
 }
 
-/// Opens the socket. The caller holds the run directory's lock, so a socket that is there already
-/// belongs to nobody.
-///
-/// # Errors
-/// What the system said.
-pub fn bind(run_dir: &RunDir, gate: &Gate) -> Result<UnixListener, Failure> {
-    let path = run_dir.socket();
-    let bind = || {
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&path)?;
-        gate.give(&path)?;
-        fs::set_permissions(&path, Permissions::from_mode(0o660))?;
-        Ok(listener)
-    };
-    bind().map_err(|error| Failure::io(format!("socket {}", path.display()), &error))
-}
-
 /// Serves the API until `end` is done and the last answer is out.
 ///
 /// # Errors
@@ -216,6 +177,10 @@ pub async fn serve(
         .route("/v1/failback", post(failback))
         .route("/v1/runs", get(runs::list).post(runs::begin))
         .route("/v1/runs/{id}", delete(runs::end))
+        .route(
+            "/v1/bond",
+            get(bond::show).post(bond::join).delete(bond::leave),
+        )
         .route("/v1/version", get(version))
         .route("/v1/reload", post(reload))
         .route("/v1/down", post(down))
@@ -232,18 +197,6 @@ pub async fn serve(
     axum::serve(listener, router)
         .with_graceful_shutdown(end)
         .await
-}
-
-async fn admit(
-    State(gate): State<Gate>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-    request: Request,
-    next: Next,
-) -> Response {
-    match gate.admit(peer) {
-        Ok(()) => next.run(request).await,
-        Err(failure) => Refusal(failure).into_response(),
-    }
 }
 
 async fn version(State(desk): State<Desk>) -> Json<VersionReport> {
@@ -280,6 +233,8 @@ async fn down(State(desk): State<Desk>) -> Answer<DownReport> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::local::bind;
+    use crate::run_dir::RunDir;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixStream;
 

@@ -12,6 +12,7 @@
 
 mod apply;
 mod asked;
+mod bonding;
 mod leaving;
 mod noticing;
 mod racing;
@@ -22,6 +23,7 @@ mod upkeep;
 mod watching;
 
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use braid_balance::{Datapath, Flow};
 use braid_uplink::liveness::ProbeAnswer;
@@ -29,11 +31,13 @@ use braid_uplink::{Discovery, Rejected, Selection, Snapshot, Watch};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 
+use self::bonding::Quotas;
 use self::leaving::Leaving;
 use self::noticing::Noticing;
 use self::returning::Working;
 use self::watching::Watching;
 
+use crate::bond::{Bond, News};
 use crate::classes::Classes;
 use crate::clients::Limits;
 use crate::events::{Event, EventKind, Events};
@@ -89,6 +93,10 @@ pub struct Engine {
     pub(crate) names: Names,
     /// What is expected of the uplinks.
     pub(crate) outlooks: Outlooks,
+    /// The way over all uplinks at once.
+    pub(crate) bond: Bond,
+    /// What uplinks have carried of their quotas.
+    pub(crate) quotas: Quotas,
 }
 
 /// A successful start.
@@ -101,6 +109,8 @@ pub struct Started {
     pub notices: OwnedFd,
     /// How probes fared, for [`Engine::hear`].
     pub answers: UnboundedReceiver<ProbeAnswer>,
+    /// What becomes of the bond, for [`Engine::hear_bond`].
+    pub news: UnboundedReceiver<News>,
     /// What was taken.
     pub report: UpReport,
 }
@@ -111,6 +121,7 @@ impl Engine {
     /// # Errors
     /// What the kernel refused. Calling again goes on from there.
     pub async fn reconcile(&mut self, snapshot: &Snapshot) -> Result<(), Failure> {
+        self.give_bond_addresses().await?;
         self.notice(snapshot)?;
         self.plumb(Divert::AsFound).await?;
         let attachments = self.attachments(snapshot).await?;
@@ -126,11 +137,14 @@ impl Engine {
     /// # Errors
     /// What the kernel refused. Calling again goes on from there.
     pub fn notice(&mut self, snapshot: &Snapshot) -> Result<(), Failure> {
-        let found = braid_uplink::choose(snapshot, &self.selection);
+        let mut found = braid_uplink::choose(snapshot, &self.selection);
+        self.bond
+            .join_discovery(&mut found, snapshot, Instant::now());
         let changes = self.roster.update(&found, snapshot, &self.settings);
         self.passed_over = self.not_members(found);
         self.note_own_addresses(snapshot);
         self.watch_members();
+        self.follow_lines();
         // Neither a slow log nor a full disk may come before it.
         let steered = self.steer();
         self.tell(&changes);

@@ -63,6 +63,12 @@ pub enum EventKind {
     RunBegan,
     /// Such a program has ended.
     RunEnded,
+    /// This machine has joined a hub, or left it.
+    BondJoined,
+    /// The bond takes flows, or takes none any more.
+    Bond,
+    /// An uplink's part in the bond.
+    BondLink,
     /// Something of the machine or the files of Braid was not as it should be.
     Trouble,
 }

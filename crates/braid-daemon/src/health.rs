@@ -1,5 +1,6 @@
 //! What is not as it should be, in words that say what it means.
 
+mod bond;
 mod wishes;
 
 use std::time::{Duration, Instant};
@@ -97,7 +98,11 @@ pub fn health(engine: &Engine) -> Vec<Health> {
         });
     }
     for member in members {
-        // What the user took out of the configuration is as it should be.
+        // The bond has words of its own; what the user took out of the configuration is as it should
+        // be.
+        if member.is_bond() {
+            continue;
+        }
         let wanted = engine.settings.selects(&member.uplink.device);
         if let Some(why) = member.down.as_ref().filter(|_| wanted) {
             let name = &member.uplink.name;
@@ -109,6 +114,8 @@ pub fn health(engine: &Engine) -> Vec<Health> {
         }
     }
     health.extend(members.iter().filter_map(|member| judged(engine, member)));
+    health.extend(bond::bond(engine));
+    health.extend(bond::quotas(engine));
     if !engine.settings.config.uplinks.is_empty() {
         health.extend(engine.passed_over.iter().map(|rejected| Health {
             code: "uplink-missing".into(),

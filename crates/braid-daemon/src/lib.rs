@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+pub mod bond;
 pub mod cgroup;
 pub mod classes;
 mod clients;
@@ -20,13 +21,15 @@ pub mod explain;
 pub mod failure;
 mod health;
 pub mod launch;
-mod metrics;
+pub mod local;
+pub mod metrics;
 pub mod names;
 mod outlooks;
-mod peer;
+pub mod peer;
 mod picture;
 pub mod plumbing;
 pub mod preflight;
+mod quota;
 mod reload;
 pub mod report;
 mod roster;
@@ -37,7 +40,8 @@ pub mod runs;
 pub mod serve;
 pub mod settings;
 pub mod state;
-mod supervisor;
+pub mod state_dir;
+pub mod supervisor;
 mod tables;
 pub mod teardown;
 mod unmovable;

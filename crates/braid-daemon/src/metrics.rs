@@ -4,6 +4,7 @@
 //! `uplink`, `direction` and `reason` alone: as many series as there are uplinks and reasons of the
 //! datapath, and none that traffic can add to.
 
+mod bond;
 mod listener;
 
 use std::fmt;
@@ -15,7 +16,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::report::{StatusReport, UplinkReport, UplinkState};
 
-pub use listener::export;
+pub use listener::{export, offer};
 
 /// What the text is, in an HTTP header's words.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -57,6 +58,7 @@ impl Collector for Scrape {
         }
 
         self.races(&mut encoder)?;
+        self.bond(&mut encoder)?;
 
         let gauges: [(&str, &str, Option<&Unit>, f64); 5] = [
             (

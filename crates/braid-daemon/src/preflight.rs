@@ -30,6 +30,19 @@ pub fn check() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Checks the one privilege of a daemon that only changes the network: devices, addresses, forwarding.
+///
+/// # Errors
+/// It lacks.
+pub fn check_network() -> Result<(), Failure> {
+    let (name, bit, _) = CAPABILITIES[0];
+    if capabilities() & (1 << bit) != 0 {
+        return Ok(());
+    }
+    let text = format!("not permitted: lacks {name} (to make devices and change addresses)");
+    Err(Failure::new("permission", text).fix("run it as root, for example with sudo"))
+}
+
 /// `CapEff` of this process; none if that cannot be read.
 pub(crate) fn capabilities() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -40,6 +40,7 @@ impl Engine {
     async fn try_reload(&mut self, gate: &Gate) -> Result<(), Failure> {
         let mut settings = self.origin.read()?;
         settings.passing = self.runs.rules();
+        settings.bonded = self.bond.is_accepted();
         check_fixed(&self.settings, &settings)?;
         check_room(&settings)?;
         let group = find_group(settings.config.api.group.as_deref())?;

@@ -1,5 +1,6 @@
 //! What the API answers and `--json` prints: one set of types for both, described by a schema.
 
+mod bond;
 mod explain;
 mod path;
 mod run;
@@ -15,6 +16,9 @@ use crate::doctor::Finding;
 use crate::events::Event;
 use crate::failure::Failure;
 
+pub use bond::{
+    BondLinkReport, BondLinkState, BondPacketsReport, BondReport, BondState, JoinRequest,
+};
 pub use explain::{
     Candidate, ExplainQuestion, ExplainReport, ExplainsReport, Outcome, Stage, Step,
 };
@@ -69,6 +73,13 @@ pub struct UplinkReport {
     pub rx_packets: u64,
     /// Flows put on it.
     pub flows_opened: u64,
+    /// Bytes that it has carried of its quota, both directions and the bond's included; none without
+    /// a quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota_used_bytes: Option<u64>,
+    /// Its quota for the day or the month, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota_bytes: Option<u64>,
     /// TCP packets with data that were seen on it, in both directions.
     pub data_packets: u64,
     /// Of those, what tells of a loss: repeats from inside, gaps from outside. An uplink that reorders
@@ -147,6 +158,9 @@ pub struct StatusReport {
     pub policy: Policy,
     /// Every uplink.
     pub uplinks: Vec<UplinkReport>,
+    /// The way over all uplinks at once; none on a machine that has joined no hub.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bond: Option<BondReport>,
     /// How many flows there are.
     pub flows: FlowCounts,
     /// Packets per exit reason of the datapath since it was loaded.
@@ -299,6 +313,14 @@ struct Api {
     flows: FlowsReport,
     #[schemars(rename = "GET /v1/paths")]
     paths: PathsReport,
+    #[schemars(rename = "GET /v1/bond")]
+    bond: BondReport,
+    #[schemars(rename = "body of POST /v1/bond")]
+    join: JoinRequest,
+    #[schemars(rename = "POST /v1/bond")]
+    joined: BondReport,
+    #[schemars(rename = "DELETE /v1/bond")]
+    left: BondReport,
     #[schemars(rename = "GET /v1/events")]
     events: EventsReport,
     #[schemars(rename = "query of GET /v1/explain")]

@@ -296,6 +296,7 @@ impl Roster {
             accepts_new: FAMILIES.iter().any(|family| self.carries(member, *family)),
             tells: tells(member),
             epoch: self.epoch(member),
+            leased: member.is_bond(),
         };
         let present = self.members.iter().filter(|member| member.present);
         present.map(entry).collect()
@@ -319,6 +320,7 @@ impl Roster {
     pub fn standings(
         &self,
         settings: &Settings,
+        tier: impl Fn(&str) -> u8,
         load: impl Fn(&Member) -> Option<Load>,
     ) -> Vec<Standing> {
         let standing = |member: &Member| {
@@ -330,9 +332,10 @@ impl Roster {
                 degraded: member.verdict() == Verdict::Degraded,
                 v4: carries(Family::V4),
                 v6: carries(Family::V6),
-                tier: settings.tier(&member.uplink.name),
+                tier: tier(&member.uplink.name),
                 weight: member.weight,
                 metered: settings.metered(&member.uplink.name),
+                bond: member.is_bond(),
                 load: load(member),
             }
         };
@@ -361,6 +364,7 @@ fn cuts(reason: &Reason) -> bool {
             | Reason::Dormant
             | Reason::NoAddress
             | Reason::NotItsAddress(_)
+            | Reason::Lost(_)
     )
 }
 

@@ -14,8 +14,10 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::api::{self, Job};
+use crate::bond::News;
 use crate::engine::{Engine, Started};
 use crate::failure::Failure;
+use crate::local;
 use crate::metrics;
 use crate::peer::Gate;
 use crate::preflight;
@@ -23,6 +25,7 @@ use crate::report::{DownReport, UpReport};
 use crate::run_dir::{NetworkClaim, RunDir};
 use crate::settings::{Origin, Settings};
 use crate::state::Earlier;
+use crate::state_dir::StateDir;
 use crate::supervisor::Supervisor;
 use crate::teardown;
 use crate::ways::Keepsake;
@@ -43,6 +46,8 @@ const QUESTIONS: usize = 16;
 pub struct Assignment {
     /// Where it lives.
     pub run_dir: RunDir,
+    /// What outlives a reboot.
+    pub state_dir: StateDir,
     /// What it works by.
     pub origin: Origin,
     /// Commit of the build, for `GET /v1/version`.
@@ -66,6 +71,7 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
     preflight::check()?;
     let Assignment {
         run_dir,
+        state_dir,
         origin,
         commit,
     } = assignment;
@@ -75,8 +81,8 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
     let _lock = run_dir.lock()?;
     // Signals from here on end the daemon in order, and not in the middle of a change.
     let signals = Signals::new()?;
-    let listener = api::bind(&run_dir, &gate)?;
-    let begun = begin(settings, origin, &run_dir, herald).await;
+    let listener = local::bind(&run_dir, &gate)?;
+    let begun = begin(settings, origin, &run_dir, state_dir, herald).await;
     if begun.is_err() && !run_dir.state().exists() {
         // Nothing was at work before and nothing is now: then nothing stays.
         run_dir.clear()?;
@@ -108,6 +114,7 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
         gate,
         watch: started.watch,
         answers: started.answers,
+        news: started.news,
         notices: readiness(started.notices)?,
         supervisor,
         sweep_at: Instant::now() + SWEEP_EVERY,
@@ -115,6 +122,7 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
     };
     let asked_down = following.follow(&mut questions, signals).await;
     following.supervisor.stopping();
+    following.engine.end_bond();
     let outcome = match asked_down {
         Some(answer) => {
             let state = following.engine.state().clone();
@@ -154,11 +162,12 @@ async fn begin(
     settings: Settings,
     origin: Origin,
     run_dir: &RunDir,
+    state_dir: StateDir,
     herald: &mut dyn Herald,
 ) -> Result<(Started, NetworkClaim), Failure> {
     let claim = NetworkClaim::take()?;
     let step = |what: &str| herald.step(what);
-    let started = Engine::start(settings, origin, run_dir.clone(), step).await?;
+    let started = Engine::start(settings, origin, run_dir.clone(), state_dir, step).await?;
     Ok((started, claim))
 }
 
@@ -169,6 +178,7 @@ struct Loop<'a> {
     gate: Gate,
     watch: Watch,
     answers: mpsc::UnboundedReceiver<ProbeAnswer>,
+    news: mpsc::UnboundedReceiver<News>,
     notices: AsyncFd<OwnedFd>,
     supervisor: Supervisor,
     sweep_at: Instant,
@@ -206,6 +216,7 @@ impl Loop<'_> {
                     None => return None,
                 },
                 change = self.watch.next() => self.change(change).await,
+                Some(news) = self.news.recv() => self.hear_bond(news).await,
                 () = until(self.retry_at) => {
                     let snapshot = braid_uplink::netlink::read().await;
                     self.retry_at = None;
@@ -259,6 +270,16 @@ impl Loop<'_> {
             self.engine.trouble.reconcile = None;
         }
         self.see_to(outcome);
+    }
+
+    /// Follows what the bond's helpers tell, all of it at once.
+    async fn hear_bond(&mut self, news: News) {
+        self.engine.hear_bond(news);
+        while let Ok(news) = self.news.try_recv() {
+            self.engine.hear_bond(news);
+        }
+        let snapshot = braid_uplink::netlink::read().await;
+        self.change(snapshot).await;
     }
 
     async fn tick(&mut self) {

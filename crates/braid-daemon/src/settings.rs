@@ -6,9 +6,9 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use braid_core::Rate;
-use braid_uplink::{Discovery, Override, Selection, Wanted};
+use braid_uplink::{BOND_DEVICE, Discovery, Override, Selection, Wanted};
 
-use crate::config::{Action, Config, FIRST_TIER, Policy, Ports, RuleConfig, UplinkConfig};
+use crate::config::{Action, Config, FIRST_TIER, Policy, Ports, Quota, RuleConfig, UplinkConfig};
 use crate::failure::Failure;
 
 /// What `braid up` says besides the file, and over it.
@@ -67,6 +67,8 @@ pub struct Settings {
     /// Rules that programs asked for while running (`braid run`); they come before those of the
     /// file.
     pub passing: Vec<RuleConfig>,
+    /// This machine has joined a hub, which has taken it: there is a bond.
+    pub bonded: bool,
 }
 
 /// Whether weights decide under a policy of the file's, and not only where nothing better is known.
@@ -105,6 +107,7 @@ impl Settings {
             config,
             weights,
             passing: Vec::new(),
+            bonded: false,
         })
     }
 
@@ -138,6 +141,12 @@ impl Settings {
     #[must_use]
     pub fn capacity(&self, name: &str) -> Option<Rate> {
         self.uplink(name)?.capacity
+    }
+
+    /// How much an uplink may carry in a day or a month, if the file says so.
+    #[must_use]
+    pub fn quota(&self, name: &str) -> Option<Quota> {
+        self.uplink(name)?.quota
     }
 
     /// The load in bits per second at which an uplink wants help from the next tier.
@@ -174,6 +183,9 @@ impl Settings {
     /// Whether a device may be an uplink at all.
     #[must_use]
     pub fn selects(&self, device: &str) -> bool {
+        if device == BOND_DEVICE {
+            return self.bonded;
+        }
         let uplinks = &self.config.uplinks;
         uplinks.is_empty() || uplinks.iter().any(|uplink| uplink.device == device)
     }

@@ -111,6 +111,7 @@ mod tests {
             accepts_new,
             tells: false,
             epoch: 0,
+            leased: false,
         }
     }
 
@@ -130,6 +131,7 @@ mod tests {
             sticky: None,
             v4: slots.iter().copied().map(UplinkId).collect(),
             v6: Vec::new(),
+            prefers: None,
             racers: Vec::new(),
         }
     }

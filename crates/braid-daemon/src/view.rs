@@ -16,8 +16,8 @@ use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::health::health;
 use crate::report::{
-    ExitReport, FlowCounts, FlowReport, FlowsReport, LayerName, StatusReport, UplinkReport,
-    UplinkState, UplinksReport,
+    BondReport, ExitReport, FlowCounts, FlowReport, FlowsReport, LayerName, StatusReport,
+    UplinkReport, UplinkState, UplinksReport,
 };
 use crate::roster::{FAMILIES, Member};
 
@@ -43,6 +43,7 @@ impl Engine {
         let uplink = &member.uplink;
         let look = self.look(member.id).filter(|_| member.down.is_none());
         let (state, why) = self.standing(member);
+        let quota = self.quota_of(&uplink.name);
         UplinkReport {
             name: uplink.name.clone(),
             device: uplink.device.clone(),
@@ -68,6 +69,8 @@ impl Engine {
             tx_packets: counters.tx.packets,
             rx_packets: counters.rx.packets,
             flows_opened: counters.flows_opened,
+            quota_used_bytes: quota.map(|(used, _)| used),
+            quota_bytes: quota.map(|(_, quota)| quota),
             data_packets: counters.data_packets,
             lost_packets: counters.lost,
             why,
@@ -108,7 +111,10 @@ impl Engine {
     /// Whether any class puts new flows on it.
     fn takes_new(&self, member: &Member) -> bool {
         let mut entries = self.classes.entries().iter();
-        entries.any(|class| class.v4.contains(&member.id) || class.v6.contains(&member.id))
+        entries.any(|class| {
+            let slots = [&class.v4, &class.v6];
+            class.prefers == Some(member.id) || slots.iter().any(|slots| slots.contains(&member.id))
+        })
     }
 
     fn why_standby(&self, member: &Member, verdict: Verdict) -> String {
@@ -116,6 +122,13 @@ impl Engine {
         let mut waiting = self.classes.waiting(&standings);
         if waiting.any(|standing| standing.id == member.id) {
             return "works again and waits, since failback is never: braid failback".to_owned();
+        }
+        if member.is_bond() {
+            return "no flows are sent there: flows = \"ruled\", and no rule that says so"
+                .to_owned();
+        }
+        if self.is_spent(&member.uplink.name) {
+            return "its quota is used up".to_owned();
         }
         let tier = self.settings.tier(&member.uplink.name);
         match verdict {
@@ -132,7 +145,15 @@ impl Engine {
         let Some(member) = self.roster.member(id) else {
             return "not known any more".to_owned();
         };
-        let (state, why) = self.standing(member);
+        let (state, mut why) = self.standing(member);
+        if member.is_bond() {
+            let links = self.bond.report(self.settings.config.bond).links;
+            let links = links.iter().map(|link| {
+                let (name, state) = (&link.uplink, link.state.as_str());
+                format!("; {name} {state}: {}", link.why)
+            });
+            why.extend(links);
+        }
         let rtt = self.look(id).and_then(|look| look.rtt);
         match rtt {
             Some(rtt) if state.takes_new() => {
@@ -168,11 +189,23 @@ impl Engine {
             pid: std::process::id(),
             policy: self.settings.config.policy,
             uplinks: self.uplinks()?.uplinks,
+            bond: self
+                .bond
+                .is_joined()
+                .then(|| self.bond.report(self.settings.config.bond)),
             flows,
             reasons: reasons.collect(),
             memory_bytes: self.datapath.memory()?.iter().map(|map| map.bytes).sum(),
             health: health(self),
         })
+    }
+
+    /// How the bond is doing.
+    ///
+    /// # Errors
+    /// None; it is a question as the others are.
+    pub fn bond_report(&self) -> Result<BondReport, Failure> {
+        Ok(self.bond.report(self.settings.config.bond))
     }
 
     /// The flow table, read at most once a second where that takes long.
@@ -291,6 +324,7 @@ fn why(choice: Choice) -> &'static str {
         Choice::Raced => "won the race",
         Choice::Remembered => "shortest remembered round trip",
         Choice::Predicted => "shortest predicted transfer",
+        Choice::Preferred => "the bond",
     }
 }
 

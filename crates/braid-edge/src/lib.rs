@@ -4,7 +4,7 @@
 //! packets under the tags of their paths, and what came under tags, in order and without them. A
 //! bump in the wire between an inside device (hosts) and an outside one (a switch's port): eBPF
 //! programs on both (`bpf/split.h`, `bpf/join.h`) do all that needs no waiting; what may have to wait
-//! goes through the [`hold`] device to the [`driver`], whose decisions are
+//! goes through the `hold` device to the `driver`, whose decisions are
 //! [`braid_core::resequence`]'s.
 //!
 //! This crate must never choose paths or shares: it walks what the controller wrote. Nothing of it

@@ -35,8 +35,12 @@ pub use watch::{Watch, watch};
 /// 98 is unassigned in `/etc/iproute2/rt_protos`.
 pub const ROUTE_PROTOCOL: u8 = 98;
 
-/// The two ends of Braid's own veth pair; never uplinks and never LANs.
-pub const OWN_DEVICES: [&str; 2] = ["braid0", "braid1"];
+/// Devices that Braid makes: the two ends of its veth pair, and the bond. Never found to be uplinks,
+/// and never LANs.
+pub const OWN_DEVICES: [&str; 3] = ["braid0", "braid1", BOND_DEVICE];
+
+/// The device of the bond. Braid itself says when it is an uplink.
+pub const BOND_DEVICE: &str = "braid-bond";
 
 /// Reads the kernel's state and decides.
 ///

@@ -132,6 +132,10 @@ pub enum Reason {
     NotItsAddress(IpAddr),
     /// A second gateway on a device that is already an uplink.
     SecondGateway(IpAddr),
+    /// Whoever makes the device says that it carries nothing for the moment, and why.
+    Waiting(String),
+    /// The same for so long that what is on it is lost.
+    Lost(String),
 }
 
 impl fmt::Display for Reason {
@@ -152,6 +156,7 @@ impl fmt::Display for Reason {
             }
             Reason::NotItsAddress(a) => write!(f, "{a} is not an address of the device"),
             Reason::SecondGateway(a) => write!(f, "second gateway {a} on one device"),
+            Reason::Waiting(why) | Reason::Lost(why) => f.write_str(why),
         }
     }
 }

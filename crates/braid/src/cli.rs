@@ -1,11 +1,14 @@
 //! What can be typed. Nouns show, verbs change.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use braid_core::units::{Rate, duration};
 use braid_daemon::config::Policy;
-use braid_daemon::run_dir;
+use braid_daemon::{run_dir, state_dir};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
@@ -21,6 +24,9 @@ pub struct Cli {
     /// Directory that everything of one instance lives under
     #[arg(long, global = true, env = "BRAID_RUN_DIR", default_value = run_dir::DEFAULT, value_name = "DIR")]
     pub run_dir: PathBuf,
+    /// Directory of what outlives a reboot: whom this machine has joined
+    #[arg(long, global = true, env = "BRAID_STATE_DIR", default_value = state_dir::DEFAULT, value_name = "DIR")]
+    pub state_dir: PathBuf,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -42,6 +48,25 @@ pub enum Command {
     Reload(Output),
     /// Let uplinks back that `failback = "never"` keeps waiting
     Failback(Output),
+    /// Join a hub: flows go over all uplinks at once, through it
+    ///
+    /// TOKEN is what `braid hub invite NAME` printed on the hub; it is good for one machine. A daemon
+    /// that runs calls the hub at once, and this waits until it has answered: exit code 4 means that
+    /// it has not, and goes on being called. Without a daemon the next `braid up` calls it.
+    Join {
+        /// What the hub printed; `-` reads it from standard input
+        token: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Leave the hub that was joined: flows are shared out over the uplinks again
+    Leave,
+    /// Show the bond: its links, what each carries and why
+    ///
+    /// A line for each link. RATE is what it is sent at, SPREAD by how much packets take longer by it
+    /// than by the fastest one, RANDOM and CONGESTED packets lost without and with a queue. Exit code 4
+    /// means that the hub is out of reach.
+    Bond(Output),
     /// Show uplinks, flows and what is not as it should be
     ///
     /// SHARE % is the part of new flows that an uplink gets. Exit code 4 means degraded: a health
@@ -87,6 +112,14 @@ pub enum Command {
         #[command(flatten)]
         output: Output,
     },
+    /// Run the far end of bonds in the foreground, or see to its clients
+    ///
+    /// Without a word more it runs: listens on UDP port 27243, makes its key at the first start, and
+    /// passes clients' packets on to the internet with this machine's address. `braid hub invite NAME`
+    /// prints a token; `braid join TOKEN` on the other side is all the set-up there is.
+    Hub(HubArgs),
+    /// Print a new key pair, base64: the private key, and the public key that follows from it
+    Keygen(Output),
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -277,6 +310,72 @@ pub enum ConfigCommand {
         #[command(flatten)]
         output: Output,
     },
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct HubArgs {
+    /// Configuration file; /etc/braid/hub.toml is read if it is there and none is named
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    #[command(subcommand)]
+    pub command: Option<HubCommand>,
+}
+
+impl HubArgs {
+    /// Whether failures are to be JSON too.
+    pub fn wants_json(&self) -> bool {
+        match &self.command {
+            Some(HubCommand::Invite(arguments)) => arguments.output.json,
+            Some(
+                HubCommand::Clients(output)
+                | HubCommand::Status(output)
+                | HubCommand::Revoke { output, .. },
+            ) => output.json,
+            None => false,
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum HubCommand {
+    /// Print a token for a new client
+    ///
+    /// The token is one word, good for one machine, and shown this once. What it lets in is that
+    /// machine: its own key never leaves it.
+    Invite(InviteArgs),
+    /// Show every client: its state, addresses, traffic and when it was heard last
+    Clients(Output),
+    /// Serve a client no more, from this moment on
+    Revoke {
+        /// The client
+        name: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show the hub: key, addresses, handshakes, what was refused, what is not as it should be
+    Status(Output),
+}
+
+#[derive(Debug, Args)]
+pub struct InviteArgs {
+    /// What the client is called: letters, digits, `-`, `_`, `.`
+    pub name: String,
+    /// Where the client finds the hub; again for each further address. The configuration's
+    /// addresses if none is named, or else the machine's own
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub address: Vec<String>,
+    /// Inner address for the client, once per IP version; the next free one if none is named
+    #[arg(long, value_name = "ADDRESS")]
+    pub inner: Vec<IpAddr>,
+    /// Most that is passed on for it in each direction, like "50 Mbit/s"
+    #[arg(long, value_name = "RATE")]
+    pub rate: Option<Rate>,
+    /// For how long the token may be used
+    #[arg(long, value_name = "TIME", default_value = "168 h", value_parser = duration::parse)]
+    pub valid: Duration,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 #[derive(Debug, Args)]

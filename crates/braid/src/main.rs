@@ -4,6 +4,7 @@
 //! daemon's local API; `--json` prints the same data.
 #![forbid(unsafe_code)]
 
+mod bond;
 mod cli;
 mod client;
 mod destination;
@@ -11,6 +12,7 @@ mod edge;
 mod events;
 mod explain;
 mod external;
+mod hub;
 mod manual;
 mod paths;
 mod run;
@@ -32,6 +34,7 @@ use braid_daemon::preflight::kernel_release;
 use braid_daemon::report::{DoctorReport, FlowsReport, StatusReport, UplinksReport, VersionReport};
 use braid_daemon::run_dir::RunDir;
 use braid_daemon::settings::{Overrides, Settings};
+use braid_daemon::state_dir::StateDir;
 use braid_edge::cli::EdgeCommand;
 use clap::Parser;
 use serde::de::DeserializeOwned;
@@ -105,10 +108,15 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Outcome {
     let run_dir = std::path::absolute(&cli.run_dir);
     let run_dir = RunDir::new(run_dir.map_err(|error| Failure::io("--run-dir", &error))?);
+    let state_dir = std::path::absolute(&cli.state_dir);
+    let state_dir = state_dir.map_err(|error| Failure::io("--state-dir", &error))?;
     match cli.command {
-        Command::Up(arguments) => up::up(run_dir, &arguments),
+        Command::Up(arguments) => up::up(run_dir, StateDir::new(state_dir), &arguments),
         Command::Down(output) => up::down(&run_dir, output),
         Command::Reload(output) => change(&run_dir, "/v1/reload", output),
+        Command::Join { token, output } => bond::join(&run_dir, &state_dir, &token, output),
+        Command::Leave => bond::leave(&run_dir, &state_dir),
+        Command::Bond(output) => bond::bond(&run_dir, output),
         Command::Failback(output) => change(&run_dir, "/v1/failback", output),
         Command::Status(output) => status(&run_dir, output),
         Command::Uplinks(output) => uplinks(&run_dir, output),
@@ -118,6 +126,8 @@ fn run(cli: Cli) -> Outcome {
         Command::Top { every } => top::top(&run_dir, Duration::from_secs_f64(every)),
         Command::Events(arguments) => events::events(&run_dir, &arguments),
         Command::Run(arguments) => run::run(&run_dir, &arguments),
+        Command::Hub(arguments) => hub::hub(&run_dir, &arguments),
+        Command::Keygen(output) => hub::keygen(output),
         Command::Completions { shell } => Ok(manual::completions(shell)?),
         Command::Man { directory } => Ok(manual::pages(&directory)?),
         Command::Version(output) => version(&run_dir, output),
@@ -145,12 +155,16 @@ fn wants_json(command: &Command) -> bool {
         Command::Edge(EdgeCommand::Status(arguments)) => arguments.json,
         Command::Explain(arguments) => arguments.output.json,
         Command::Events(arguments) => arguments.output.json && !arguments.follow,
+        Command::Hub(arguments) => arguments.wants_json(),
         Command::Down(output)
+        | Command::Keygen(output)
         | Command::Reload(output)
         | Command::Failback(output)
         | Command::Status(output)
         | Command::Uplinks(output)
         | Command::Paths(output)
+        | Command::Bond(output)
+        | Command::Join { output, .. }
         | Command::Version(output)
         | Command::Doctor { output, .. }
         | Command::Config(ConfigCommand::Show { output, .. }) => output.json,

@@ -7,6 +7,7 @@ use braid_daemon::report::{
     UplinkReport, UplinkState, VersionReport,
 };
 
+use crate::bond;
 use crate::table::{Cell, NOTHING, Side, Table};
 use crate::terminal::{Tint, tinted};
 
@@ -50,6 +51,10 @@ pub fn status(report: &StatusReport, paint: Paint) -> String {
     ]);
     let flows = &report.flows;
     let mut text = table.render(paint);
+    if let Some(bond) = &report.bond {
+        text.push('\n');
+        text.push_str(&bond::text(bond, paint));
+    }
     text.push_str(&format!(
         "# flows: {} established, {} waiting for a first answer; {} MB of kernel memory\n",
         flows.established,
@@ -60,7 +65,7 @@ pub fn status(report: &StatusReport, paint: Paint) -> String {
     text
 }
 
-fn health(health: &[Health], paint: Paint) -> String {
+pub fn health(health: &[Health], paint: Paint) -> String {
     if health.is_empty() {
         return format!("# health: {}\n", tinted("good", Tint::Good, paint));
     }
@@ -250,7 +255,8 @@ pub fn share(fraction: Option<f64>) -> String {
     fraction.map_or_else(|| NOTHING.to_owned(), percent)
 }
 
-fn megabytes(bytes: u64) -> String {
+/// Bytes in megabytes.
+pub fn megabytes(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / 1e6)
 }
 
@@ -292,6 +298,8 @@ mod tests {
             tx_packets: 900,
             rx_packets: 70_000,
             flows_opened: 42,
+            quota_used_bytes: None,
+            quota_bytes: None,
             data_packets: 0,
             lost_packets: 0,
             why: why.into(),
@@ -307,6 +315,7 @@ mod tests {
                 uplink("dsl", UplinkState::Up, 1.0, "default route metric 100"),
                 uplink("lte", UplinkState::Down, 0.0, "no carrier"),
             ],
+            bond: None,
             flows: FlowCounts {
                 established: 30,
                 embryonic: 2,

@@ -10,6 +10,7 @@ use braid_daemon::report::{DownReport, UpReport};
 use braid_daemon::run_dir::RunDir;
 use braid_daemon::serve::{self, Assignment, Herald};
 use braid_daemon::settings::{Origin, Overrides, Settings};
+use braid_daemon::state_dir::StateDir;
 use braid_daemon::{preflight, teardown};
 
 use crate::cli::{Output, UpArgs};
@@ -18,11 +19,11 @@ use crate::terminal::{Progress, answer, answer_either, answer_json};
 use crate::{Outcome, Stop, runtime, show};
 
 /// Starts the daemon, in the background unless asked otherwise.
-pub fn up(run_dir: RunDir, arguments: &UpArgs) -> Outcome {
+pub fn up(run_dir: RunDir, state_dir: StateDir, arguments: &UpArgs) -> Outcome {
     if arguments.detached {
-        return detached(run_dir, arguments);
+        return detached(run_dir, state_dir, arguments);
     }
-    let assignment = assignment(run_dir.clone(), arguments)?;
+    let assignment = assignment(run_dir.clone(), state_dir, arguments)?;
     preflight::check()?;
     if arguments.foreground {
         let mut herald = Terminal {
@@ -32,7 +33,7 @@ pub fn up(run_dir: RunDir, arguments: &UpArgs) -> Outcome {
     }
     let progress = Progress::of("braid up");
     progress.step("starting the daemon");
-    let command = again(&run_dir, &assignment.origin)?;
+    let command = again(&run_dir, &assignment)?;
     let report = launch::background(command, &run_dir, |what| progress.step(what))?;
     drop(progress);
     announce(&report, arguments.output.json)
@@ -44,7 +45,11 @@ fn announce(report: &UpReport, json: bool) -> Outcome {
     })?)
 }
 
-fn assignment(run_dir: RunDir, arguments: &UpArgs) -> Result<Assignment, Stop> {
+fn assignment(
+    run_dir: RunDir,
+    state_dir: StateDir,
+    arguments: &UpArgs,
+) -> Result<Assignment, Stop> {
     // The daemon works in another directory.
     let absolute =
         |path| std::path::absolute(path).map_err(|error| Failure::io("--config", &error));
@@ -60,18 +65,22 @@ fn assignment(run_dir: RunDir, arguments: &UpArgs) -> Result<Assignment, Stop> {
     Settings::new(config, &origin.overrides)?;
     Ok(Assignment {
         run_dir,
+        state_dir,
         origin,
         commit: crate::COMMIT,
     })
 }
 
 /// This program again, as the daemon in the background.
-fn again(run_dir: &RunDir, origin: &Origin) -> Result<Command, Failure> {
+fn again(run_dir: &RunDir, assignment: &Assignment) -> Result<Command, Failure> {
+    let origin = &assignment.origin;
     let program = std::env::current_exe().map_err(|error| Failure::io("find myself", &error))?;
     let mut command = Command::new(program);
     command
         .arg("--run-dir")
         .arg(run_dir.path())
+        .arg("--state-dir")
+        .arg(assignment.state_dir.path())
         .args(["up", "--foreground", "--detached"]);
     if let Some(config) = &origin.file {
         command.arg("--config").arg(config);
@@ -86,9 +95,9 @@ fn again(run_dir: &RunDir, origin: &Origin) -> Result<Command, Failure> {
 }
 
 /// The daemon in the background: its words go to the process that started it.
-fn detached(run_dir: RunDir, arguments: &UpArgs) -> Outcome {
+fn detached(run_dir: RunDir, state_dir: StateDir, arguments: &UpArgs) -> Outcome {
     let mut pipe = Pipe::detach()?;
-    let outcome = assignment(run_dir, arguments)
+    let outcome = assignment(run_dir, state_dir, arguments)
         .and_then(|assignment| Ok(runtime()?.block_on(serve::run(assignment, &mut pipe))?));
     if let Err(stop) = &outcome {
         pipe.failed(match stop {

@@ -21,6 +21,7 @@ pub fn class(id: u8, slots: &[u8]) -> ClassEntry {
         sticky: None,
         v4: slots.clone(),
         v6: slots,
+        prefers: None,
         racers: Vec::new(),
     }
 }

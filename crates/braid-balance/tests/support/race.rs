@@ -85,6 +85,7 @@ impl Track {
             accepts_new: true,
             tells: false,
             epoch: 0,
+            leased: false,
         });
         change(&mut uplinks);
         let mut datapath = self.probe.datapath.borrow_mut();
@@ -126,6 +127,7 @@ impl Track {
 pub fn racing(walk: Walk) -> ClassEntry {
     ClassEntry {
         walk,
+        prefers: None,
         racers: (0..3).map(UplinkId).collect(),
         ..class(0, &[0, 1, 2])
     }

@@ -249,6 +249,7 @@ impl World {
                 accepts_new: true,
                 tells: false,
                 epoch: 0,
+                leased: false,
             }
         };
         vec![entry(0), entry(1)]
@@ -311,6 +312,7 @@ impl World {
             sticky: None,
             v4: slots.clone(),
             v6: slots,
+            prefers: None,
             racers: Vec::new(),
         };
         datapath.set_classes(&[class]).expect("slots");

@@ -28,6 +28,11 @@ pub(super) fn only(
         v4: slots(Family::V4, &common.v4),
         v6: slots(Family::V6, &common.v6),
         // Where all go the common way they race as the others do.
+        // Where all go the common way, the bond is part of it.
+        prefers: match (target, when_down) {
+            (None, WhenDown::Others) => common.prefers,
+            _ => None,
+        },
         racers: match (target, when_down) {
             (None, WhenDown::Others) => common.racers.clone(),
             _ => Vec::new(),
@@ -43,6 +48,7 @@ pub(super) fn blocked(id: ClassId) -> ClassEntry {
         sticky: None,
         v4: Vec::new(),
         v6: Vec::new(),
+        prefers: None,
         racers: Vec::new(),
     }
 }

@@ -88,7 +88,8 @@ impl Loads {
         self.peak *= peak_kept;
         self.known
             .retain(|id, _| standings.iter().any(|standing| standing.id == *id));
-        for standing in standings {
+        // What the bond carries is on its uplinks.
+        for standing in standings.iter().filter(|standing| !standing.bond) {
             let Some(load) = standing.load else { continue };
             let busier = load.tx.max(load.rx).bits_per_sec() as f64;
             let known = self.known.entry(standing.id).or_insert(Known {

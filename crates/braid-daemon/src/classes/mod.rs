@@ -13,6 +13,9 @@
 //!   once.
 //! - Under `race` and `fastest` the slots are for flows that cannot be raced; who is raced is said
 //!   beside them, see `racers.rs`.
+//! - The bond is preferred where it is asked for, and has no part in what is shared out. The slots of
+//!   its class are for when it carries nothing: the datapath then goes by them at once, without being
+//!   told.
 //! - A table changes by the fewest slots, so that clients that stick stay put. Where shares follow
 //!   the measured load, they change only in steps that matter, and not too often; see
 //!   `shared.rs`.
@@ -36,7 +39,7 @@ use braid_core::slots::SlotTable;
 pub use load::{Load, Room};
 pub use purpose::Purpose;
 
-use crate::config::{Action, Failback, Policy, RuleConfig};
+use crate::config::{Action, Failback, Fallback, Policy, RuleConfig};
 use crate::settings::Settings;
 use fixed::{blocked, only};
 use load::Loads;
@@ -66,6 +69,8 @@ pub struct Standing {
     pub weight: NonZeroU32,
     /// Traffic on it costs money.
     pub metered: bool,
+    /// It is the bond, which goes over the others: flows are put there or shared out, never both.
+    pub bond: bool,
     /// What it carries now; `None`: not measured yet.
     pub load: Option<Load>,
 }
@@ -156,7 +161,9 @@ impl Classes {
         let mut entries = vec![common.clone()];
         for (purpose, id) in numbers {
             entries.push(match &purpose {
-                Purpose::Share { .. } => self.share(now, id, settings, standings),
+                Purpose::Share { .. } | Purpose::Bond { .. } => {
+                    self.share(now, id, settings, standings)
+                }
                 Purpose::Only { uplink, when_down } => {
                     only(id, uplink, *when_down, &common, standings)
                 }
@@ -209,6 +216,9 @@ impl Classes {
     #[must_use]
     pub fn share_of(&self, id: UplinkId) -> f64 {
         let common = self.entry(ClassId(0));
+        if let Some(preferred) = common.and_then(|class| class.prefers) {
+            return f64::from(u8::from(preferred == id));
+        }
         let slots = common.map_or(&[][..], |class| match class.v4.is_empty() {
             true => &class.v6,
             false => &class.v4,
@@ -284,9 +294,19 @@ impl Classes {
         settings: &Settings,
         standings: &[Standing],
     ) -> ClassEntry {
-        let (policy, sticky) = match self.purpose(id) {
-            Some(Purpose::Share { policy, sticky }) => (*policy, *sticky),
-            _ => (settings.config.policy, settings.config.sticky),
+        let (policy, sticky, prefers) = match self.purpose(id) {
+            Some(Purpose::Share { policy, sticky }) => (*policy, *sticky, None),
+            Some(Purpose::Bond { fallback }) => {
+                let prefers = bond(standings);
+                if *fallback == Fallback::Block {
+                    return ClassEntry {
+                        prefers,
+                        ..blocked(id)
+                    };
+                }
+                (settings.config.policy, settings.config.sticky, prefers)
+            }
+            _ => (settings.config.policy, settings.config.sticky, None),
         };
         let mut raced = Vec::new();
         let mut slots = |family| {
@@ -303,13 +323,15 @@ impl Classes {
             sticky: sticky.time(),
             v4,
             v6,
+            prefers,
             racers: racers::of_class(&raced, standings),
         }
     }
 
     /// Who may take flows of a family.
     fn able<'a>(&self, family: Family, standings: &'a [Standing]) -> Vec<&'a Standing> {
-        let up = || standings.iter().filter(|s| s.up && s.has(family));
+        let shares = |s: &&Standing| s.up && !s.bond && s.has(family);
+        let up = || standings.iter().filter(shares);
         let able: Vec<&Standing> = up().filter(|s| !self.fallen.contains(&s.id)).collect();
         match able.is_empty() {
             // Who waits is better than nobody.
@@ -343,6 +365,12 @@ impl Classes {
             None => Vec::new(),
         }
     }
+}
+
+/// The bond, while it takes flows.
+fn bond(standings: &[Standing]) -> Option<UplinkId> {
+    let bond = standings.iter().find(|standing| standing.bond);
+    bond.filter(|bond| bond.up).map(|bond| bond.id)
 }
 
 /// How a policy has the datapath walk the slots.

@@ -1,6 +1,6 @@
 //! What a class is for.
 
-use crate::config::{Action, Policy, RuleConfig, Sticky, WhenDown};
+use crate::config::{Action, BondFlows, Fallback, Policy, RuleConfig, Sticky, WhenDown};
 use crate::settings::Settings;
 
 /// What happens to the flows of a class. Rules that ask for the same share a class.
@@ -20,6 +20,11 @@ pub enum Purpose {
         /// What is done while it cannot take them.
         when_down: WhenDown,
     },
+    /// They go through the bond.
+    Bond {
+        /// What is done while that carries nothing.
+        fallback: Fallback,
+    },
     /// They go nowhere.
     Block,
 }
@@ -28,6 +33,16 @@ impl Purpose {
     /// What happens to flows without a rule.
     #[must_use]
     pub fn common(settings: &Settings) -> Purpose {
+        match settings.bonded && settings.config.bond.flows == BondFlows::All {
+            true => Purpose::Bond {
+                fallback: settings.config.bond.fallback,
+            },
+            false => Purpose::balance(settings),
+        }
+    }
+
+    /// What happens to them where there is no bond.
+    fn balance(settings: &Settings) -> Purpose {
         Purpose::Share {
             policy: settings.config.policy,
             sticky: settings.config.sticky,
@@ -45,6 +60,16 @@ impl Purpose {
             Action::Uplink(uplink) => Purpose::Only {
                 uplink: uplink.clone(),
                 when_down: rule.when_down,
+            },
+            Action::Bond => Purpose::Bond {
+                fallback: match rule.when_down {
+                    WhenDown::Block => Fallback::Block,
+                    WhenDown::Others => settings.config.bond.fallback,
+                },
+            },
+            Action::Balance => match (Purpose::balance(settings), rule.sticky) {
+                (Purpose::Share { policy, .. }, Some(sticky)) => Purpose::Share { policy, sticky },
+                (balance, _) => balance,
             },
             Action::Block => Purpose::Block,
             Action::None => return None,

@@ -1,5 +1,6 @@
 //! Which uplinks share which flows.
 
+mod bond;
 mod load;
 mod race;
 
@@ -38,6 +39,7 @@ fn standing(id: u8, name: &str) -> Standing {
         tier: 1,
         weight: NonZeroU32::MIN,
         metered: false,
+        bond: false,
         load: None,
     }
 }

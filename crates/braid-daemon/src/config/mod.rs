@@ -8,6 +8,7 @@
 //! - Unknown keys are errors: a misspelt key that is silently ignored is the worst kind of default.
 //! - A value with a unit is a string of its own type (`"20 Mbit/s"`); a bare number never is one.
 
+mod bond;
 mod conflict;
 mod domain;
 mod header;
@@ -16,6 +17,7 @@ mod matcher;
 mod name_servers;
 mod policy;
 mod problem;
+mod quota;
 mod race;
 mod read;
 mod rule;
@@ -31,6 +33,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use bond::{BondClass, BondConfig, BondFlows, BondScheduler, Fallback};
 pub use domain::{DomainPattern, HostName};
 pub use header::{Dscp, IpProtocol};
 pub use liveness::LivenessConfig;
@@ -38,11 +41,20 @@ pub use matcher::{IpVersion, Mac, PortRange, Prefix, UidRange};
 pub use name_servers::{NameServer, NameServers};
 pub use policy::{Failback, Policy};
 pub use problem::{ConfigError, Paint, Problem, Warnings};
+pub use quota::{Period, Quota};
 pub use race::RaceConfig;
 pub use rule::{Action, CgroupPath, RuleConfig, WhenDown};
 pub use sticky::Sticky;
 pub use target::{HttpTarget, Target};
 pub use uplink::{FIRST_TIER, Ports, UplinkConfig};
+
+/// For whoever reads a configuration of another kind in the same way and with the same words.
+pub mod reading {
+    pub use super::problem::Problem;
+    pub use super::read::{api, document, metrics, no_repeats, section};
+    pub use super::table::{At, Table, wrong_type};
+    pub use toml::de::{DeTable, DeValue};
+}
 
 /// Where the configuration is looked for when none is named on the command line.
 pub const DEFAULT_PATH: &str = "/etc/braid/braid.toml";
@@ -73,6 +85,9 @@ pub struct Config {
     /// How connections are raced, under the policies `race` and `fastest`.
     #[serde(default)]
     pub race: RaceConfig,
+    /// The way over all uplinks at once, through a hub of your own.
+    #[serde(default)]
+    pub bond: BondConfig,
     /// Which flows are not for the common policy. The first rule that matches decides.
     #[serde(default, rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<RuleConfig>,

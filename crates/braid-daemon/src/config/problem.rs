@@ -120,11 +120,7 @@ pub struct Problem {
 
 impl Problem {
     /// What is wrong, and the words beside the caret.
-    pub(super) fn new(
-        what: impl Into<String>,
-        at: Range<usize>,
-        label: impl Into<String>,
-    ) -> Problem {
+    pub fn new(what: impl Into<String>, at: Range<usize>, label: impl Into<String>) -> Problem {
         Problem {
             what: what.into(),
             labels: vec![(at, label.into())],
@@ -135,30 +131,30 @@ impl Problem {
     }
 
     /// Makes it something odd, which does not stop the configuration from being used.
-    pub(super) fn warning(mut self) -> Problem {
+    pub fn warning(mut self) -> Problem {
         self.severity = Severity::Warning;
         self
     }
 
     /// Adds what to do about it.
-    pub(super) fn fix(mut self, fix: impl Into<String>) -> Problem {
+    pub fn fix(mut self, fix: impl Into<String>) -> Problem {
         self.fix = Some(fix.into());
         self
     }
 
     /// Points at a second place that the problem is about.
-    pub(super) fn also(mut self, at: Range<usize>, label: impl Into<String>) -> Problem {
+    pub fn also(mut self, at: Range<usize>, label: impl Into<String>) -> Problem {
         self.labels.push((at, label.into()));
         self
     }
 
     /// Where in the file it is, in bytes.
-    pub(super) fn offset(&self) -> usize {
+    pub fn offset(&self) -> usize {
         self.labels.first().map_or(0, |(at, _)| at.start)
     }
 
     /// Gives the problem the text that its places are in.
-    pub(super) fn within(mut self, source: &Arc<NamedSource<String>>) -> Problem {
+    pub fn within(mut self, source: &Arc<NamedSource<String>>) -> Problem {
         self.source = Some(Arc::clone(source));
         self
     }

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::bond::BondClass;
 use super::domain::DomainPattern;
 use super::header::{Dscp, IpProtocol};
 use super::matcher::{IpVersion, Mac, PortRange, Prefix, UidRange, as_text};
@@ -65,6 +66,9 @@ pub struct RuleConfig {
     /// Whether a client's flows to a site stay together; as the top level says if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sticky: Option<Sticky>,
+    /// How the flow's packets are treated inside the bond, where the rule sends it there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<BondClass>,
 }
 
 impl RuleConfig {
@@ -88,6 +92,7 @@ impl RuleConfig {
             action,
             when_down: WhenDown::Others,
             sticky: None,
+            class: None,
         }
     }
 }
@@ -103,6 +108,10 @@ pub enum Action {
     Policy(Policy),
     /// It takes the uplink of this name.
     Uplink(String),
+    /// It goes through the bond.
+    Bond,
+    /// It is shared out over the uplinks as flows without a rule are where there is no bond.
+    Balance,
     /// Braid leaves it alone: it goes the way that the main routing table says.
     None,
     /// It goes nowhere.
@@ -111,9 +120,9 @@ pub enum Action {
 
 impl Action {
     /// Words that mean something here, so that no uplink can have them as its name.
-    pub const RESERVED: [&'static str; 9] = {
+    pub const RESERVED: [&'static str; 11] = {
         let [a, b, c, d, e, f, g] = Policy::NAMES;
-        [a, b, c, d, e, f, g, "none", "block"]
+        [a, b, c, d, e, f, g, "bond", "balance", "none", "block"]
     };
 }
 
@@ -123,6 +132,8 @@ impl FromStr for Action {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Ok(match text {
             "" => return Err("empty".to_owned()),
+            "bond" => Action::Bond,
+            "balance" => Action::Balance,
             "none" => Action::None,
             "block" => Action::Block,
             _ => match text.parse() {
@@ -138,6 +149,8 @@ impl fmt::Display for Action {
         f.write_str(match self {
             Action::Policy(policy) => policy.name(),
             Action::Uplink(name) => name,
+            Action::Bond => "bond",
+            Action::Balance => "balance",
             Action::None => "none",
             Action::Block => "block",
         })

@@ -17,7 +17,7 @@ use super::problem::Problem;
 const NEAR_MISS: f64 = 0.8;
 
 /// The name nearest to what was written, if any is near.
-pub(super) fn nearest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
+pub fn nearest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
     let scored = known
         .iter()
         .map(|name| (strsim::jaro_winkler(written, name), *name));
@@ -27,13 +27,15 @@ pub(super) fn nearest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
 
 /// A value, and where it stands in the file.
 #[derive(Clone, Debug)]
-pub(super) struct At<T> {
+pub struct At<T> {
+    /// The value.
     pub value: T,
+    /// Bytes of the file.
     pub at: Range<usize>,
 }
 
 /// One table while its keys are being taken out.
-pub(super) struct Table<'t, 'i> {
+pub struct Table<'t, 'i> {
     /// As a user writes it: `[datapath]`, or the top level's description.
     title: &'static str,
     entries: Vec<(Range<usize>, &'t str, &'t Spanned<DeValue<'i>>)>,
@@ -41,7 +43,8 @@ pub(super) struct Table<'t, 'i> {
 }
 
 impl<'t, 'i> Table<'t, 'i> {
-    pub(super) fn new(
+    /// A table whose keys are `known`; `title` is how a user writes it.
+    pub fn new(
         title: &'static str,
         known: &'static [&'static str],
         table: &'t DeTable<'i>,
@@ -58,7 +61,7 @@ impl<'t, 'i> Table<'t, 'i> {
     }
 
     /// Takes a key's value out; `None` if the key is not there.
-    pub(super) fn take(&mut self, key: &str) -> Option<&'t Spanned<DeValue<'i>>> {
+    pub fn take(&mut self, key: &str) -> Option<&'t Spanned<DeValue<'i>>> {
         debug_assert!(
             self.known.contains(&key),
             "{key} is not among {}'s keys",
@@ -69,7 +72,7 @@ impl<'t, 'i> Table<'t, 'i> {
     }
 
     /// Takes out a string.
-    pub(super) fn text(&mut self, key: &str, problems: &mut Vec<Problem>) -> Option<At<String>> {
+    pub fn text(&mut self, key: &str, problems: &mut Vec<Problem>) -> Option<At<String>> {
         let value = self.take(key)?;
         match value.get_ref().as_str() {
             Some(text) => Some(At {
@@ -84,12 +87,7 @@ impl<'t, 'i> Table<'t, 'i> {
     }
 
     /// Takes out a string that means something: `fix` shows how it is written.
-    pub(super) fn parsed<T>(
-        &mut self,
-        key: &str,
-        fix: &str,
-        problems: &mut Vec<Problem>,
-    ) -> Option<At<T>>
+    pub fn parsed<T>(&mut self, key: &str, fix: &str, problems: &mut Vec<Problem>) -> Option<At<T>>
     where
         T: FromStr<Err: std::fmt::Display>,
     {
@@ -103,12 +101,7 @@ impl<'t, 'i> Table<'t, 'i> {
 
     /// Takes out a string, or a list of strings, that each mean something; whole numbers may stand
     /// without quotes.
-    pub(super) fn list<T>(
-        &mut self,
-        key: &str,
-        fix: &str,
-        problems: &mut Vec<Problem>,
-    ) -> Vec<At<T>>
+    pub fn list<T>(&mut self, key: &str, fix: &str, problems: &mut Vec<Problem>) -> Vec<At<T>>
     where
         T: FromStr<Err: std::fmt::Display>,
     {
@@ -144,12 +137,7 @@ impl<'t, 'i> Table<'t, 'i> {
     }
 
     /// Takes out a string that means something, or a whole number without quotes.
-    pub(super) fn one<T>(
-        &mut self,
-        key: &str,
-        fix: &str,
-        problems: &mut Vec<Problem>,
-    ) -> Option<At<T>>
+    pub fn one<T>(&mut self, key: &str, fix: &str, problems: &mut Vec<Problem>) -> Option<At<T>>
     where
         T: FromStr<Err: std::fmt::Display>,
     {
@@ -166,12 +154,12 @@ impl<'t, 'i> Table<'t, 'i> {
     }
 
     /// Whether a key is there and has not been taken out.
-    pub(super) fn has(&self, key: &str) -> bool {
+    pub fn has(&self, key: &str) -> bool {
         self.entries.iter().any(|(_, name, _)| *name == key)
     }
 
     /// Takes out a span of time within bounds.
-    pub(super) fn time(
+    pub fn time(
         &mut self,
         key: &str,
         (least, most): (Duration, Duration),
@@ -197,7 +185,7 @@ impl<'t, 'i> Table<'t, 'i> {
     }
 
     /// Takes out one word of a fixed list.
-    pub(super) fn word<T>(
+    pub fn word<T>(
         &mut self,
         key: &str,
         words: &[&'static str],
@@ -227,7 +215,7 @@ impl<'t, 'i> Table<'t, 'i> {
     }
 
     /// Takes out `true` or `false`.
-    pub(super) fn truth(&mut self, key: &str, problems: &mut Vec<Problem>) -> Option<bool> {
+    pub fn truth(&mut self, key: &str, problems: &mut Vec<Problem>) -> Option<bool> {
         let value = self.take(key)?;
         let truth = value.get_ref().as_bool();
         if truth.is_none() {
@@ -237,7 +225,7 @@ impl<'t, 'i> Table<'t, 'i> {
     }
 
     /// Takes out a whole number within bounds.
-    pub(super) fn count(
+    pub fn count(
         &mut self,
         key: &str,
         bounds: std::ops::RangeInclusive<u32>,
@@ -273,7 +261,7 @@ impl<'t, 'i> Table<'t, 'i> {
     }
 
     /// Takes out a list of strings.
-    pub(super) fn texts(&mut self, key: &str, problems: &mut Vec<Problem>) -> Vec<At<String>> {
+    pub fn texts(&mut self, key: &str, problems: &mut Vec<Problem>) -> Vec<At<String>> {
         let Some(value) = self.take(key) else {
             return Vec::new();
         };
@@ -296,7 +284,7 @@ impl<'t, 'i> Table<'t, 'i> {
 
     /// Every key that nobody took is unknown. `elsewhere` lists other tables' keys, for those who
     /// wrote a known key in the wrong table.
-    pub(super) fn finish(
+    pub fn finish(
         self,
         elsewhere: &[(&str, &'static [&'static str])],
         problems: &mut Vec<Problem>,
@@ -348,7 +336,7 @@ impl FromStr for Span {
 }
 
 /// A value of the wrong kind.
-pub(super) fn wrong_type(key: &str, wanted: &str, value: &Spanned<DeValue<'_>>) -> Problem {
+pub fn wrong_type(key: &str, wanted: &str, value: &Spanned<DeValue<'_>>) -> Problem {
     let kind = value.get_ref().type_str();
     let article = if kind.starts_with(['a', 'i', 'o']) {
         "an"

@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::matcher::as_text;
+use super::quota::Quota;
 use super::target::Target;
 
 /// The tier of an uplink that names none.
@@ -54,6 +55,9 @@ pub struct UplinkConfig {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub overflow: Option<Share>,
+    /// How much it may carry in a day or a month. Beyond that it carries only what no other can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Quota>,
     /// Whom to ask whether this uplink is alive, instead of `[liveness]`'s targets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<Target>,

@@ -25,6 +25,8 @@ pub(super) struct Facts {
     pub bpf: bool,
     /// The kernel describes its own types (`/sys/kernel/btf/vmlinux`).
     pub btf: bool,
+    /// Why TUN devices cannot be made; `None` if they can.
+    pub no_tun: Option<String>,
     /// The error of trying whether sysctls may be written; `None` if they may.
     pub sysctls_locked: Option<String>,
     /// Uplinks, or why the kernel would not tell.
@@ -53,6 +55,7 @@ pub(super) const PORT_RANGE: &str = "net/ipv4/ip_local_port_range";
 pub(super) const V4_FORWARD: &str = "net/ipv4/ip_forward";
 pub(super) const V6_FORWARD: &str = "net/ipv6/conf/all/forwarding";
 pub(super) const RP_FILTER_ALL: &str = "net/ipv4/conf/all/rp_filter";
+pub(super) const TUN: &str = "/dev/net/tun";
 const RESERVED_PORTS: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
 pub(super) fn rp_filter(device: &str) -> String {
@@ -65,6 +68,12 @@ pub(super) async fn gather(selection: &Selection) -> Facts {
         release: kernel_release(),
         bpf: words("/proc/filesystems").iter().any(|word| word == "bpf"),
         btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
+        no_tun: fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(TUN)
+            .err()
+            .map(|e| e.to_string()),
         sysctls_locked: access(RESERVED_PORTS, AccessFlags::W_OK)
             .err()
             .map(|e| e.to_string()),

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 
 use braid_uplink::{Discovery, Uplink};
 
-use super::facts::{Facts, PORT_RANGE, RP_FILTER_ALL, V4_FORWARD, V6_FORWARD, rp_filter};
+use super::facts::{Facts, PORT_RANGE, RP_FILTER_ALL, TUN, V4_FORWARD, V6_FORWARD, rp_filter};
 use super::{Finding, Level};
 use crate::plumbing::Ports;
 use crate::preflight;
@@ -25,6 +25,7 @@ pub(super) fn judge(facts: &Facts, ports: &[RangeInclusive<u16>]) -> Vec<Finding
         bpf(facts),
         sysctls(facts),
         devices(facts),
+        tun(facts),
     ];
     match &facts.discovery {
         Ok(discovery) => {
@@ -120,6 +121,18 @@ fn bpf(facts: &Facts) -> Finding {
         return warn("bpf", text, "boot a kernel with CONFIG_DEBUG_INFO_BTF=y");
     }
     ok("bpf", "the kernel has BPF, its file system and BTF")
+}
+
+/// Only a bond needs it.
+fn tun(facts: &Facts) -> Finding {
+    match &facts.no_tun {
+        None => ok("tun", "a hub can be joined: the kernel has TUN devices"),
+        Some(why) => warn(
+            "tun",
+            format!("no hub can be joined: {TUN}: {why}"),
+            "modprobe tun",
+        ),
+    }
 }
 
 fn sysctls(facts: &Facts) -> Finding {

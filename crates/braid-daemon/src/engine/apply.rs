@@ -77,7 +77,8 @@ impl Engine {
             let name = &member.uplink.name;
             self.watching.load(member.id, &self.settings, name)
         };
-        self.roster.standings(&self.settings, load)
+        let tier = |name: &str| self.tier(name);
+        self.roster.standings(&self.settings, tier, load)
     }
 
     fn set_tables(&mut self, tables: Tables) -> Result<(), Failure> {

@@ -70,7 +70,8 @@ impl Returning<'_> {
                 Family::V4 => &class.v4,
                 Family::V6 => &class.v6,
             };
-            uplinks.iter().any(|id| slots.contains(id))
+            let takes = |id: &UplinkId| slots.contains(id) || class.prefers == Some(*id);
+            uplinks.iter().any(takes)
         })
     }
 }
@@ -181,6 +182,7 @@ mod tests {
             sticky: None,
             v4: slots.iter().copied().map(UplinkId).collect(),
             v6: vec![],
+            prefers: None,
             racers: vec![],
         }
     }

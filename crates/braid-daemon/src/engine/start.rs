@@ -9,11 +9,13 @@ use braid_uplink::liveness::ProbeAnswer;
 use braid_uplink::{Selection, Snapshot};
 use tokio::sync::mpsc::{self, UnboundedSender};
 
+use super::bonding::Quotas;
 use super::leaving::Leaving;
 use super::noticing::Noticing;
 use super::returning::Working;
 use super::watching::Watching;
 use super::{Engine, Started};
+use crate::bond::Bond;
 use crate::classes::Classes;
 use crate::clients::Limits;
 use crate::config::Hook;
@@ -31,6 +33,7 @@ use crate::run_dir::RunDir;
 use crate::runs::Runs;
 use crate::settings::{Origin, Settings};
 use crate::state::{Earlier, Remembered, State};
+use crate::state_dir::StateDir;
 use crate::teardown;
 use crate::ways::Keepsake;
 
@@ -44,6 +47,7 @@ impl Engine {
         settings: Settings,
         origin: Origin,
         run_dir: RunDir,
+        state_dir: StateDir,
         mut step: impl FnMut(&str),
     ) -> Result<Started, Failure> {
         let earlier = State::load(&run_dir)?;
@@ -74,6 +78,9 @@ impl Engine {
         };
 
         let (tell, answers) = mpsc::unbounded_channel();
+        let (news, heard) = mpsc::unbounded_channel();
+        let bond = Bond::open(state_dir.clone(), news)?;
+        let quotas = Quotas::open(state_dir)?;
         let brought_up = Engine::bring_up(
             settings,
             origin,
@@ -83,6 +90,8 @@ impl Engine {
             kept,
             lost,
             tell,
+            bond,
+            quotas,
             &snapshot,
             step,
         );
@@ -95,6 +104,7 @@ impl Engine {
                 engine,
                 watch,
                 answers,
+                news: heard,
                 report,
             }),
             Err(failure) if clean => {
@@ -120,6 +130,8 @@ impl Engine {
         kept: bool,
         lost: Option<String>,
         tell: UnboundedSender<ProbeAnswer>,
+        bond: Bond,
+        quotas: Quotas,
         snapshot: &Snapshot,
         mut step: impl FnMut(&str),
     ) -> Result<(Engine, UpReport), Failure> {
@@ -137,6 +149,7 @@ impl Engine {
         let classes = Classes::new(slots_at_work(&datapath)?);
         let runs = Runs::open(run_dir.runs());
         settings.passing = runs.rules();
+        settings.bonded = bond.is_accepted();
         check_room(&settings)?;
         let mut engine = Engine {
             plumbing: Plumbing::open()?,
@@ -157,6 +170,8 @@ impl Engine {
             rules: RuleBook::default(),
             names: Names::new(&settings),
             outlooks: Outlooks::default(),
+            bond,
+            quotas,
             runs,
             settings,
             origin,
@@ -181,6 +196,7 @@ impl Engine {
         step("setting up routes");
         engine.reconcile(snapshot).await?;
         engine.starting = false;
+        engine.set_bond_going();
         match opened {
             Opened::Fresh => engine.take_up_keepsake()?,
             // The datapath itself remembers, and better.

@@ -154,7 +154,7 @@ impl Engine {
         if !self.watching.measure(now, &counters) {
             return Ok(());
         }
-        if Classes::follows_load(&self.settings) {
+        if self.note_quotas(&counters) || Classes::follows_load(&self.settings) {
             self.follow_verdicts()?;
         }
         self.tell_outlooks(now, &counters)

@@ -20,7 +20,7 @@ use braid_core::outlook::Line;
 use braid_core::units::duration;
 
 use crate::classes::{Classes, Purpose, Standing};
-use crate::config::WhenDown;
+use crate::config::{Fallback, WhenDown};
 use crate::names::Names;
 use crate::plumbing::{INNER_V4, INNER_V6};
 use crate::report::{Candidate, ExplainQuestion, Outcome, Stage, Step};
@@ -168,10 +168,22 @@ impl Story<'_, '_> {
         };
         let purpose = self.world.classes.purpose(class);
         self.policy(purpose, slots, asked.family);
+        if let Some(id) = self.preferred(entry, asked.family) {
+            let candidate = self.candidate(id, Some(1.0));
+            let text = format!("{}: {}", candidate.uplink, candidate.why);
+            self.tell(Stage::Uplink, text);
+            return self.end(Outcome::Uplink, Some(id), vec![candidate]);
+        }
         if slots.is_empty() {
             self.absent(asked.family);
             return match purpose {
-                Some(Purpose::Share { .. }) | None => self.end(Outcome::NoUplink, None, vec![]),
+                Some(
+                    Purpose::Share { .. }
+                    | Purpose::Bond {
+                        fallback: Fallback::Balance,
+                    },
+                )
+                | None => self.end(Outcome::NoUplink, None, vec![]),
                 Some(_) => self.end(Outcome::Blocked, None, Vec::new()),
             };
         }
@@ -201,6 +213,13 @@ impl Story<'_, '_> {
         }
     }
 
+    /// The uplink that takes all of a class, while it takes any of the family.
+    fn preferred(&self, entry: &ClassEntry, family: Family) -> Option<UplinkId> {
+        let mut standings = self.world.standings.iter();
+        let preferred = standings.find(|standing| Some(standing.id) == entry.prefers)?;
+        preferred.takes(family).then_some(preferred.id)
+    }
+
     /// What the class is for, and where that differs from what happens now, why.
     fn policy(&mut self, purpose: Option<&Purpose>, slots: &[UplinkId], family: Family) {
         let text = match purpose {
@@ -213,6 +232,23 @@ impl Story<'_, '_> {
                 match sticky.time() {
                     None => how,
                     Some(_) => format!("{how}, a client keeps to a site for {sticky}"),
+                }
+            }
+            Some(Purpose::Bond { fallback }) => {
+                let bond = self.world.standings.iter().find(|s| s.bond);
+                let why = match bond {
+                    None => "is not there",
+                    Some(bond) if !bond.up => "carries nothing",
+                    Some(bond) if !bond.takes(family) => "has no address of this family",
+                    Some(_) => "",
+                };
+                match (why, fallback) {
+                    ("", _) => "the bond".to_owned(),
+                    (why, Fallback::Block) => format!("the bond, which {why}: blocked meanwhile"),
+                    (why, Fallback::Balance) => format!(
+                        "the bond, which {why}: policy {} meanwhile",
+                        self.world.settings.config.policy
+                    ),
                 }
             }
             Some(Purpose::Block) => "blocked".to_owned(),

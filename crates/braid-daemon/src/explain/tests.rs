@@ -84,6 +84,7 @@ fn scene(text: &str) -> Scene {
         tier: 1,
         weight: NonZeroU32::MIN,
         metered: false,
+        bond: false,
         load: None,
     };
     Scene {
@@ -391,4 +392,55 @@ fn a_learnt_name_is_evidence() {
         .unwrap();
     assert_eq!(known.facts.site, site("bank.example"));
     assert_eq!(known.facts.expires, now().after(Duration::from_secs(600)));
+}
+
+/// The same two uplinks, and the bond over them, which has IPv4 alone.
+fn bonded(text: &str, up: bool) -> Scene {
+    let mut scene = scene(text);
+    scene.settings.bonded = true;
+    scene.standings.push(Standing {
+        id: UplinkId(2),
+        name: "bond".to_owned(),
+        bond: true,
+        up,
+        v6: false,
+        ..scene.standings[0].clone()
+    });
+    scene
+}
+
+#[test]
+fn flows_take_the_bond() {
+    let said = told(&bonded("", true), &ask("192.0.2.1:443"));
+    let expected = "\
+Route: no route but the default one: Braid's
+Rule: there are no rules
+Policy: the bond
+Uplink: bond: up, 20 ms
+=> Uplink bond [bond 1.00]
+";
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn without_the_bond_they_are_shared_out_or_blocked() {
+    let said = told(&bonded("", false), &ask("192.0.2.1:443"));
+    let meanwhile = "Policy: the bond, which carries nothing: policy rr meanwhile\n";
+    assert!(said.contains(meanwhile), "{said}");
+    assert!(
+        said.ends_with("=> Shared - [dsl 0.50, lte 0.50]\n"),
+        "{said}"
+    );
+    let said = told(&bonded("", true), &ask("[2001:db8::1]:443"));
+    assert!(
+        said.contains("the bond, which has no address of this family"),
+        "{said}"
+    );
+    let blocked = bonded("[bond]\nfallback = 'block'\n", false);
+    let said = told(&blocked, &ask("192.0.2.1:443"));
+    assert!(
+        said.contains("the bond, which carries nothing: blocked meanwhile\n"),
+        "{said}"
+    );
+    assert!(said.ends_with("=> Blocked - []\n"), "{said}");
 }

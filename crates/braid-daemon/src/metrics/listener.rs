@@ -88,10 +88,19 @@ impl Drop for Listener {
 }
 
 async fn serve(listener: TcpListener, jobs: mpsc::Sender<Job>) {
-    let answer = move || {
+    offer(listener, move || {
         let jobs = jobs.clone();
         async move { scrape(&jobs).await }
-    };
+    })
+    .await;
+}
+
+/// Answers `GET /metrics` by `answer`, and nothing else, to a few askers at a time.
+pub async fn offer<A, F>(listener: TcpListener, answer: A)
+where
+    A: Fn() -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Response> + Send + 'static,
+{
     let router = Router::new()
         .route("/metrics", get(answer))
         .fallback(nothing);

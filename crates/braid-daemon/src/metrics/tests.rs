@@ -1,6 +1,9 @@
 use super::*;
-use crate::config::Policy;
-use crate::report::{FlowCounts, Health, LayerName};
+use crate::config::{BondConfig, BondScheduler, Policy};
+use crate::report::{
+    BondLinkReport, BondLinkState, BondPacketsReport, BondReport, BondState, FlowCounts, Health,
+    LayerName,
+};
 
 fn uplink(name: &str, state: UplinkState, rtt_ms: Option<f64>) -> UplinkReport {
     UplinkReport {
@@ -22,9 +25,75 @@ fn uplink(name: &str, state: UplinkState, rtt_ms: Option<f64>) -> UplinkReport {
         tx_packets: 1,
         rx_packets: 2,
         flows_opened: 3,
+        quota_used_bytes: None,
+        quota_bytes: None,
         data_packets: 0,
         lost_packets: 0,
         why: String::new(),
+    }
+}
+
+fn link(uplink: &str, state: BondLinkState, rate_bps: u64) -> BondLinkReport {
+    BondLinkReport {
+        uplink: uplink.into(),
+        number: 0,
+        hub: "203.0.113.9:27243".into(),
+        state,
+        share: 0.6,
+        why: String::new(),
+        rate_bps,
+        delivered_bps: None,
+        rtt_ms: (rate_bps > 0).then_some(31.0),
+        rtt_min_ms: None,
+        spread_ms: (rate_bps > 0).then_some(0.0),
+        queue_ms: 2.0,
+        jitter_ms: 0.5,
+        loss: 0.01,
+        lost_random: 3,
+        lost_congestive: 4,
+        payload: 1472,
+        tx_bytes: 1000,
+        rx_bytes: 9000,
+        late: 1,
+        duplicates: 2,
+        waited_for: 5,
+        send_errors: 0,
+    }
+}
+
+/// One that carries packets by one uplink, of which another way is tried too, and not by another.
+fn bond() -> BondReport {
+    BondReport {
+        state: BondState::Up,
+        why: String::new(),
+        hub: vec![],
+        name: None,
+        addresses: vec![],
+        config: BondConfig::default(),
+        links: vec![
+            link("dsl", BondLinkState::Trying, 0),
+            link("dsl", BondLinkState::Active, 48_000_000),
+            link("lte", BondLinkState::Suspect, 0),
+        ],
+        packets: Some(BondPacketsReport {
+            scheduler: BondScheduler::Adaptive,
+            residence_p50_ms: 0.1,
+            residence_p99_ms: 12.0,
+            in_order: 900,
+            held: 90,
+            unordered: 10,
+            gaps_lost: 6,
+            gaps_expired: 7,
+            gaps_forced: 0,
+            backlog_packets: 0,
+            backlog_bytes: 0,
+            dropped: 11,
+            marked: 0,
+            overflowed: 0,
+            repaired: 13,
+            refused: 2,
+        }),
+        troubles: vec![],
     }
 }
 
@@ -34,6 +103,7 @@ fn text(uplinks: Vec<UplinkReport>) -> String {
         pid: 1,
         policy: Policy::Rr,
         uplinks,
+        bond: Some(bond()),
         flows: FlowCounts {
             established: 7,
             embryonic: 1,

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use futures_util::{StreamExt, TryStreamExt};
 use netlink_packet_route::RouteNetlinkMessage as Request;
-use netlink_packet_route::address::AddressAttribute;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
     AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoKind, LinkAttribute, LinkFlags, LinkInfo,
     LinkMessage,
@@ -154,6 +154,46 @@ impl Kernel {
         }
     }
 
+    pub async fn give_addresses(&self, device: &str, wanted: &[IpAddr]) -> Result<(), Error> {
+        let refused = |what: &str, address: &IpAddr, source| Error::Refused {
+            step: format!("ip address {what} {address} dev {device}"),
+            source,
+        };
+        let index = self.index(device).await.map_err(|source| Error::Read {
+            what: device.to_owned(),
+            source,
+        })?;
+        let all: Vec<AddressMessage> =
+            all("addresses", self.handle.address().get().execute()).await?;
+        let own = all.iter().filter(|a| a.header.index == index);
+        let found: Vec<IpAddr> = own.filter_map(|a| local(&a.attributes)).collect();
+        let key = format!("net/ipv6/conf/{device}/disable_ipv6");
+        let v6 = sysctls(std::iter::once(key.clone()))?;
+        // Without IPv6 in the kernel there is nothing to say; new devices may be told to have none.
+        let possible = |address: &&IpAddr| address.is_ipv4() || !v6.is_empty();
+        let missing = wanted.iter().filter(|address| !found.contains(address));
+        let missing: Vec<&IpAddr> = missing.filter(possible).collect();
+        if missing.iter().any(|address| address.is_ipv6()) && v6.get(&key) != Some(&"0".to_owned())
+        {
+            write_sysctl(&key, "0").map_err(|source| Error::Refused {
+                step: format!("sysctl {key}=0"),
+                source,
+            })?;
+        }
+        for address in missing {
+            let request = Request::NewAddress(message::address(index, *address));
+            let added = self.send(request, NLM_F_CREATE | NLM_F_REPLACE).await;
+            added.map_err(|source| refused("add", address, source))?;
+        }
+        let stale = found.iter().filter(|address| !wanted.contains(address));
+        for address in stale.filter(|address| super::plan::is_global(**address)) {
+            let request = Request::DelAddress(message::address(index, *address));
+            let removed = gone_is_fine(self.send(request, 0).await);
+            removed.map_err(|source| refused("del", address, source))?;
+        }
+        Ok(())
+    }
+
     /// Sends one request and waits for the kernel's verdict.
     async fn send(&self, request: Request, flags: u16) -> io::Result<()> {
         let mut request = NetlinkMessage::from(request);
@@ -270,7 +310,7 @@ fn local(attributes: &[AddressAttribute]) -> Option<IpAddr> {
     }))
 }
 
-fn sysctls(keys: impl Iterator<Item = String>) -> Result<Values, Error> {
+pub(super) fn sysctls(keys: impl Iterator<Item = String>) -> Result<Values, Error> {
     let mut values = Values::new();
     for key in keys {
         let path = Path::new(PROC_SYS).join(&key);
@@ -291,7 +331,7 @@ fn sysctls(keys: impl Iterator<Item = String>) -> Result<Values, Error> {
 }
 
 /// A trailing newline, because the kernel does not look at an empty write.
-fn write_sysctl(key: &str, value: &str) -> io::Result<()> {
+pub(super) fn write_sysctl(key: &str, value: &str) -> io::Result<()> {
     fs::write(Path::new(PROC_SYS).join(key), format!("{value}\n"))
 }
 

@@ -28,6 +28,7 @@
 
 mod bypass;
 mod desired;
+mod forwarding;
 mod kernel;
 mod message;
 mod plan;
@@ -37,13 +38,14 @@ mod state;
 mod sysctl;
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use braid_balance::MAX_RULES;
 use braid_core::UplinkId;
 
 pub use bypass::Bypass;
 pub use desired::{Desired, Divert};
+pub use forwarding::Forwarding;
 pub use plan::Plan;
 pub(crate) use ports::Ports;
 pub use selector::Selector;
@@ -171,6 +173,15 @@ impl Plumbing {
             tracing::debug!(%step, "changed the kernel's state");
         }
         Ok(())
+    }
+
+    /// Has a device of ours other than the pair bear these addresses and no other global ones.
+    /// Costs a look when that is so already.
+    ///
+    /// # Errors
+    /// [`Error::Read`], or [`Error::Refused`] with what the kernel refused.
+    pub async fn give_addresses(&self, device: &str, wanted: &[IpAddr]) -> Result<(), Error> {
+        self.kernel.give_addresses(device, wanted).await
     }
 
     /// The kernel's index of `braid0`, once it exists and is ours.

@@ -244,7 +244,7 @@ fn own_sysctls(desired: &Desired, found: &Found, overwritten: bool) -> Vec<Step>
         .collect()
 }
 
-fn is_global(address: IpAddr) -> bool {
+pub(super) fn is_global(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(_) => true,
         IpAddr::V6(a) => !a.is_unicast_link_local(),

@@ -284,7 +284,7 @@ fn rp_filter(device: &str) -> String {
     format!("net/ipv4/conf/{device}/rp_filter")
 }
 
-fn accept_ra(device: &str) -> String {
+pub(super) fn accept_ra(device: &str) -> String {
     format!("net/ipv6/conf/{device}/accept_ra")
 }
 

@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 
 use braid_balance::Family;
 use braid_core::UplinkId;
-use braid_uplink::Uplink;
 use braid_uplink::liveness::{Look, Verdict};
+use braid_uplink::{BOND_DEVICE, Uplink};
 
 /// One uplink, here or gone.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,16 +33,25 @@ pub struct Member {
 }
 
 impl Member {
+    /// Whether it is the bond, whose packets this daemon carries.
+    #[must_use]
+    pub fn is_bond(&self) -> bool {
+        self.uplink.device == BOND_DEVICE
+    }
+
     /// The judgement over it; up while nothing is known against it.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         self.look.as_ref().map_or(Verdict::Up, |look| look.verdict)
     }
 
-    /// Whether nothing gets through it, by its device or by judgement.
+    /// Whether nothing gets through it, by its device or by judgement. Of the bond only the bond itself
+    /// says so, after a while: what is on it goes by the hub's address and cannot move, and a hub that
+    /// is out of reach for some seconds finds its connections as they were.
     #[must_use]
     pub fn is_dead(&self) -> bool {
-        self.cut || (self.down.is_none() && self.verdict() == Verdict::Dead)
+        let judged = self.down.is_none() && self.verdict() == Verdict::Dead;
+        self.cut || (judged && !self.is_bond())
     }
 
     /// Whether its device has an address, be it the one for new flows or another.

@@ -65,7 +65,7 @@ fn settings(policy: &str) -> Settings {
 
 fn classes(roster: &Roster, settings: &Settings) -> Classes {
     let mut classes = Classes::default();
-    let standings = roster.standings(settings, |_| None);
+    let standings = roster.standings(settings, |name| settings.tier(name), |_| None);
     classes.update(Instant::now(), settings, &standings);
     classes
 }

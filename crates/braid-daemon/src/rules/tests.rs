@@ -34,6 +34,7 @@ fn compiled(settings: &Settings, system: &System) -> RuleBook {
         tier: 1,
         weight: NonZeroU32::MIN,
         metered: false,
+        bond: false,
         load: None,
     };
     let mut classes = Classes::default();

@@ -1,5 +1,6 @@
 //! The model on a terminal of any size.
 
+use braid_daemon::config::Paint;
 use braid_daemon::report::{StatusReport, UplinkReport, UplinkState};
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
@@ -9,6 +10,7 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
 use super::model::{FlowRow, Model, Rates};
 use super::spark::spark;
+use crate::bond;
 use crate::show::{percent, tenths};
 use crate::table::NOTHING;
 
@@ -24,10 +26,12 @@ pub fn draw(frame: &mut Frame, model: &Model) {
     let Some(status) = &model.status else { return };
     let rows = |n: usize| Constraint::Length(u16::try_from(n).unwrap_or(u16::MAX));
     let health = health(status);
+    let bond = bond(status);
     let reasons = model.reasons.len().min(MOST_REASONS);
     let areas = Layout::vertical([
         Constraint::Length(1),
         rows(status.uplinks.len() + 2),
+        rows(bond.len()),
         rows(health.len()),
         Constraint::Min(3),
         rows(reasons + 1),
@@ -36,10 +40,11 @@ pub fn draw(frame: &mut Frame, model: &Model) {
     .split(frame.area());
     frame.render_widget(head(model, status), areas[0]);
     uplinks(frame, areas[1], model, status);
-    frame.render_widget(Paragraph::new(health), areas[2]);
-    flows(frame, areas[3], model, status);
-    frame.render_widget(Paragraph::new(reason_lines(model)), areas[4]);
-    frame.render_widget(foot(model), areas[5]);
+    frame.render_widget(Paragraph::new(bond), areas[2]);
+    frame.render_widget(Paragraph::new(health), areas[3]);
+    flows(frame, areas[4], model, status);
+    frame.render_widget(Paragraph::new(reason_lines(model)), areas[5]);
+    frame.render_widget(foot(model), areas[6]);
 }
 
 fn bold() -> Style {
@@ -117,6 +122,24 @@ fn row(model: &Model, uplink: &UplinkReport) -> Row<'static> {
         Cell::from(history(|rates| rates.up)).style(Color::Magenta),
         Cell::from(uplink.why.clone()),
     ])
+}
+
+/// The bond's links as `braid bond` has them, and an empty line behind; nothing without a bond.
+fn bond(status: &StatusReport) -> Vec<Line<'static>> {
+    let Some(report) = &status.bond else {
+        return Vec::new();
+    };
+    let table = bond::table(&report.links).render(Paint::Plain);
+    let mut lines = vec![Line::raw(format!(
+        "bond {}: {}",
+        report.state.as_str(),
+        report.why
+    ))];
+    if !report.links.is_empty() {
+        lines.extend(table.lines().map(|line| Line::raw(line.to_owned())));
+    }
+    lines.push(Line::raw(""));
+    lines
 }
 
 fn flows(frame: &mut Frame, area: Rect, model: &Model, status: &StatusReport) {
@@ -253,6 +276,16 @@ mod tests {
             std::fs::write(path, &text).unwrap();
         }
         assert_eq!(text, std::fs::read_to_string(path).unwrap());
+    }
+
+    #[test]
+    fn the_links_of_a_bond_are_among_it() {
+        let mut model = model();
+        let status = model.status.as_mut().unwrap();
+        status.bond = Some(bond::tests::report());
+        let text = drawn(&model, 140, 24);
+        assert!(text.contains("bond up: the hub answers"), "{text}");
+        assert!(text.contains("lte   suspect"), "{text}");
     }
 
     #[test]

@@ -202,6 +202,8 @@ pub mod tests {
             tx_packets: 0,
             rx_packets: 0,
             flows_opened: 1,
+            quota_used_bytes: None,
+            quota_bytes: None,
             data_packets: 0,
             lost_packets: 0,
             why: "3 of 3 targets answer".into(),
@@ -236,6 +238,7 @@ pub mod tests {
                 uplink("dsl", UplinkState::Up, bytes),
                 uplink("lte", UplinkState::Dead, 0),
             ],
+            bond: None,
             flows: FlowCounts {
                 established: 2,
                 embryonic: 0,

@@ -1,5 +1,6 @@
 //! From TOML text to a [`Config`], noting all that is wrong on the way.
 
+mod bond;
 mod liveness;
 mod race;
 mod rules;
@@ -17,8 +18,8 @@ use super::policy::{Failback, Policy};
 use super::problem::{ConfigError, Problem, Warnings};
 use super::table::{At, Table, wrong_type};
 use super::{
-    ApiConfig, Config, DatapathConfig, Hook, LanConfig, LivenessConfig, MetricsConfig, NameServers,
-    RaceConfig,
+    ApiConfig, BondConfig, Config, DatapathConfig, Hook, LanConfig, LivenessConfig, MetricsConfig,
+    NameServers, RaceConfig,
 };
 use uplinks::Draft;
 
@@ -32,6 +33,7 @@ const TOP: (&str, &[&str]) = (
         "uplink",
         "liveness",
         "race",
+        "bond",
         "rule",
         "lan",
         "datapath",
@@ -43,7 +45,7 @@ const UPLINK: (&str, &[&str]) = (
     "[[uplink]]",
     &[
         "name", "device", "weight", "capacity", "gateway4", "gateway6", "ports", "tier", "metered",
-        "overflow", "targets",
+        "overflow", "quota", "targets",
     ],
 );
 const LIVENESS: (&str, &[&str]) = (
@@ -66,6 +68,7 @@ const RACE: (&str, &[&str]) = (
     "[race]",
     &["memory", "again", "per_destination", "total", "metered"],
 );
+const BOND: (&str, &[&str]) = ("[bond]", &["flows", "fallback", "scheduler"]);
 const RULE: (&str, &[&str]) = (
     "[[rule]]",
     &[
@@ -85,6 +88,7 @@ const RULE: (&str, &[&str]) = (
         "use",
         "when_down",
         "sticky",
+        "class",
     ],
 );
 const LAN: (&str, &[&str]) = ("[lan]", &["devices", "forward"]);
@@ -95,7 +99,7 @@ const DATAPATH: (&str, &[&str]) = (
 const API: (&str, &[&str]) = ("[api]", &["group"]);
 const METRICS: (&str, &[&str]) = ("[metrics]", &["listen"]);
 pub(super) const SECTIONS: &[(&str, &[&str])] = &[
-    TOP, UPLINK, LIVENESS, RACE, RULE, LAN, DATAPATH, API, METRICS,
+    TOP, UPLINK, LIVENESS, RACE, BOND, RULE, LAN, DATAPATH, API, METRICS,
 ];
 
 /// What a wrong `sticky` is told.
@@ -106,7 +110,24 @@ const NAME_SERVERS_FIX: &str =
     "write addresses, \"system\" for those that this machine asks, or \"any\"";
 
 pub(super) fn read(name: &str, text: &str) -> Result<(Config, Warnings), ConfigError> {
-    let (mut problems, mut warnings) = (Vec::new(), Vec::new());
+    let mut warnings = Vec::new();
+    let config = document(name, text, |table, problems| {
+        top(table, problems, &mut warnings)
+    })?;
+    let source = Arc::new(NamedSource::new(name, text.to_owned()));
+    Ok((config, Warnings(in_order(warnings, &source))))
+}
+
+/// Reads a text by `top`, which takes its top level apart and notes what is wrong with it.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn document<T>(
+    name: &str,
+    text: &str,
+    top: impl FnOnce(&DeTable<'_>, &mut Vec<Problem>) -> T,
+) -> Result<T, ConfigError> {
+    let mut problems = Vec::new();
     let (document, syntax) = DeTable::parse_recoverable(text);
     for error in syntax {
         let at = error.span().unwrap_or(0..0);
@@ -114,18 +135,16 @@ pub(super) fn read(name: &str, text: &str) -> Result<(Config, Warnings), ConfigE
     }
     // After a syntax error keys may have landed in the wrong table: what is said about them then
     // would mislead, so meaning waits until the text can be read.
-    let mut config = Config::default();
-    if problems.is_empty() {
-        config = top(document.get_ref(), &mut problems, &mut warnings);
+    let read = problems
+        .is_empty()
+        .then(|| top(document.get_ref(), &mut problems));
+    match read.filter(|_| problems.is_empty()) {
+        Some(config) => Ok(config),
+        None => Err(ConfigError::Invalid {
+            name: name.to_owned(),
+            problems: in_order(problems, &Arc::new(NamedSource::new(name, text.to_owned()))),
+        }),
     }
-    let source = Arc::new(NamedSource::new(name, text.to_owned()));
-    if problems.is_empty() {
-        return Ok((config, Warnings(in_order(warnings, &source))));
-    }
-    Err(ConfigError::Invalid {
-        name: name.to_owned(),
-        problems: in_order(problems, &source),
-    })
 }
 
 fn in_order(mut problems: Vec<Problem>, source: &Arc<NamedSource<String>>) -> Vec<Problem> {
@@ -152,17 +171,22 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
         .map_or_else(RaceConfig::default, |(inner, _)| {
             race::race(inner, problems)
         });
+    let bond = section(&mut table, "bond", problems)
+        .map_or_else(BondConfig::default, |(inner, _)| {
+            bond::bond(inner, problems)
+        });
     let rules = rules::rules(&mut table, &drafts, problems, warnings);
     let lan = section(&mut table, "lan", problems).map(|(inner, _)| lan(inner, &drafts, problems));
     let datapath = section(&mut table, "datapath", problems)
         .map_or_else(DatapathConfig::default, |(inner, _)| {
             datapath(inner, problems)
         });
-    let api = section(&mut table, "api", problems)
-        .map_or_else(ApiConfig::default, |(inner, _)| api(inner, problems));
+    let api = section(&mut table, "api", problems).map_or_else(ApiConfig::default, |(inner, _)| {
+        api(inner, SECTIONS, problems)
+    });
     let metrics = section(&mut table, "metrics", problems)
         .map_or_else(MetricsConfig::default, |(inner, _)| {
-            metrics(inner, problems)
+            metrics(inner, SECTIONS, problems)
         });
     table.finish(SECTIONS, problems);
 
@@ -181,6 +205,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
         uplinks: drafts.into_iter().map(|draft| draft.config).collect(),
         liveness,
         race,
+        bond,
         rules,
         lan,
         datapath,
@@ -214,7 +239,7 @@ fn tables<'t, 'i>(
 }
 
 /// A list's entries are there once each.
-fn no_repeats<T: PartialEq + Display>(key: &str, items: &[At<T>], problems: &mut Vec<Problem>) {
+pub fn no_repeats<T: PartialEq + Display>(key: &str, items: &[At<T>], problems: &mut Vec<Problem>) {
     for (i, item) in items.iter().enumerate() {
         if let Some(first) = items[..i].iter().find(|other| other.value == item.value) {
             let what = format!("`{key}` lists \"{}\" twice", item.value);
@@ -228,7 +253,7 @@ fn no_repeats<T: PartialEq + Display>(key: &str, items: &[At<T>], problems: &mut
 }
 
 /// Takes out a `[section]`.
-fn section<'t, 'i>(
+pub fn section<'t, 'i>(
     table: &mut Table<'t, 'i>,
     key: &str,
     problems: &mut Vec<Problem>,
@@ -294,10 +319,15 @@ fn datapath(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> DatapathConfig 
     }
 }
 
-fn api(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> ApiConfig {
+/// `[api]`; `sections` are all tables that there are, with their keys.
+pub fn api(
+    inner: &DeTable<'_>,
+    sections: &[(&str, &'static [&'static str])],
+    problems: &mut Vec<Problem>,
+) -> ApiConfig {
     let mut table = Table::new(API.0, API.1, inner);
     let group = table.text("group", problems);
-    table.finish(SECTIONS, problems);
+    table.finish(sections, problems);
     if let Some(empty) = group.as_ref().filter(|group| group.value.is_empty()) {
         let fix = "name a group, or leave the line out for root alone";
         problems.push(Problem::new("no group", empty.at.clone(), "empty").fix(fix));
@@ -307,11 +337,16 @@ fn api(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> ApiConfig {
     }
 }
 
-fn metrics(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> MetricsConfig {
+/// `[metrics]`; `sections` as for [`api`].
+pub fn metrics(
+    inner: &DeTable<'_>,
+    sections: &[(&str, &'static [&'static str])],
+    problems: &mut Vec<Problem>,
+) -> MetricsConfig {
     let mut table = Table::new(METRICS.0, METRICS.1, inner);
     let fix = "write an address and a port like \"127.0.0.1:9494\" or \"[::1]:9494\"";
     let listen: Option<At<SocketAddr>> = table.parsed("listen", fix, problems);
-    table.finish(SECTIONS, problems);
+    table.finish(sections, problems);
     if let Some(listen) = listen.as_ref().filter(|listen| listen.value.port() == 0) {
         let what = "`listen` cannot have port 0";
         problems

@@ -1,10 +1,13 @@
 //! `[[rule]]`.
 
+mod class;
+
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use braid_balance::{MAX_CLASSES, MAX_RULES};
 
+use super::super::bond::BondClass;
 use super::super::conflict::{Conflict, conflicts};
 use super::super::header::{Dscp, IpProtocol};
 use super::super::matcher::{IpVersion, UidRange};
@@ -213,6 +216,9 @@ impl Reader<'_, '_, '_> {
             .table
             .word::<WhenDown>("when_down", &WhenDown::NAMES, self.problems);
         let sticky: Option<At<Sticky>> = self.table.parsed("sticky", STICKY_FIX, self.problems);
+        let class = self
+            .table
+            .word::<BondClass>("class", BondClass::NAMES, self.problems);
 
         self.check_ports(protocol.as_ref(), source_port.first().or(port.first()));
         if let (Some(user), Some(uid)) = (&user, uid.first()) {
@@ -247,9 +253,22 @@ impl Reader<'_, '_, '_> {
                 ],
             );
             self.check_extras(action, when_down.as_ref(), sticky.as_ref());
+            self.check_class(
+                action,
+                class.as_ref(),
+                [
+                    ("source", source.first().map(|at: &At<_>| &at.at)),
+                    ("source_port", source_port.first().map(|at: &At<_>| &at.at)),
+                    ("mac", mac.first().map(|at| &at.at)),
+                    ("domain", domain.first().map(|at| &at.at)),
+                    ("uid", uid.first().map(|at| &at.at)),
+                    ("user", user.as_ref().map(|at| &at.at)),
+                    ("cgroup", cgroup.as_ref().map(|at| &at.at)),
+                ],
+            );
         } else if !had_use {
             let what = "a rule without `use`";
-            let fix = "add a line like use = \"wrr\": a policy, an uplink, \"none\" or \"block\"";
+            let fix = "add a line like use = \"wrr\": a policy, an uplink, \"bond\", \"balance\", \"none\" or \"block\"";
             self.note(what, self.at.clone(), "this one", fix);
         }
         self.table.finish(SECTIONS, self.problems);
@@ -270,12 +289,14 @@ impl Reader<'_, '_, '_> {
             action: action?.value,
             when_down: when_down.map(|word| word.value).unwrap_or_default(),
             sticky: sticky.map(|sticky| sticky.value),
+            class: class.map(|class| class.value),
         })
     }
 
     /// Takes out `use`. Where the uplinks are written down, an uplink must be one of them.
     fn action(&mut self, uplinks: &[Draft]) -> Option<At<Action>> {
-        let fix = "write a policy, the name of an uplink, \"none\" or \"block\"";
+        let fix =
+            "write a policy, the name of an uplink, \"bond\", \"balance\", \"none\" or \"block\"";
         let action: At<Action> = self.table.parsed("use", fix, self.problems)?;
         let Action::Uplink(name) = &action.value else {
             return Some(action);
@@ -289,7 +310,7 @@ impl Reader<'_, '_, '_> {
         }
         let words: Vec<&str> = known.iter().copied().chain(Action::RESERVED).collect();
         let all = format!(
-            "there are the uplinks {}, the policies {}, none and block",
+            "there are the uplinks {}, the policies {}, bond, balance, none and block",
             known.join(", "),
             Policy::NAMES.join(", ")
         );
@@ -346,11 +367,11 @@ impl Reader<'_, '_, '_> {
         when_down: Option<&At<WhenDown>>,
         sticky: Option<&At<Sticky>>,
     ) {
-        let names_uplink = matches!(action.value, Action::Uplink(_));
+        let names_uplink = matches!(action.value, Action::Uplink(_) | Action::Bond);
         // The default changes nothing anywhere, and the effective configuration spells it out.
         let block = when_down.filter(|word| word.value == WhenDown::Block);
         if let (Some(when_down), false) = (block, names_uplink) {
-            let what = "`when_down` is for rules that name an uplink";
+            let what = "`when_down` is for rules that name an uplink or the bond";
             self.note(
                 what,
                 when_down.at.clone(),
@@ -358,7 +379,7 @@ impl Reader<'_, '_, '_> {
                 "remove the line",
             );
         }
-        let shares_out = matches!(action.value, Action::Policy(_));
+        let shares_out = matches!(action.value, Action::Policy(_) | Action::Balance);
         if let (Some(sticky), false) = (sticky, shares_out) {
             let what = "`sticky` is for rules that name a policy";
             self.note(

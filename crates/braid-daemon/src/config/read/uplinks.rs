@@ -5,9 +5,11 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 
 use braid_core::{MAX_UPLINKS, Rate, Share};
+use braid_uplink::OWN_DEVICES;
 use toml::de::DeTable;
 
 use super::super::problem::Problem;
+use super::super::quota::Quota;
 use super::super::rule::Action;
 use super::super::table::{At, Table};
 use super::super::target::Target;
@@ -68,6 +70,7 @@ fn uplink(inner: &DeTable<'_>, at: Range<usize>, problems: &mut Vec<Problem>) ->
     let tier = table.count("tier", 1..=LAST_TIER, problems);
     let metered = table.truth("metered", problems);
     let overflow = overflow(&mut table, problems);
+    let quota = table.parsed::<Quota>("quota", Quota::FIX, problems);
     let targets = targets(&mut table, problems);
     table.finish(SECTIONS, problems);
 
@@ -123,6 +126,7 @@ fn uplink(inner: &DeTable<'_>, at: Range<usize>, problems: &mut Vec<Problem>) ->
         tier: tier.map_or(FIRST_TIER, |tier| tier.value as u8),
         metered: metered.unwrap_or(false),
         overflow: overflow.as_ref().map(|share| share.value),
+        quota: quota.map(|quota| quota.value),
         targets,
     };
     Some(Draft {
@@ -177,7 +181,7 @@ pub(super) fn check_device(device: &At<String>, problems: &mut Vec<Problem>) {
     let label = match name {
         "" => "empty",
         "lo" => "the loopback leads nowhere",
-        "braid0" | "braid1" => "Braid's own device",
+        _ if OWN_DEVICES.contains(&name) => "Braid's own device",
         _ if name.len() > MAX_DEVICE => "longer than the 15 characters a device name has",
         // The kernel's own rule. A name becomes part of paths below /proc/sys.
         "." | ".." => "no device has such a name",

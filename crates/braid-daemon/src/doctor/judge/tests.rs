@@ -39,6 +39,7 @@ fn healthy() -> Facts {
         release: "6.12.9-amd64".to_owned(),
         bpf: true,
         btf: true,
+        no_tun: None,
         sysctls_locked: None,
         discovery: Ok(Discovery {
             uplinks: vec![uplink("dsl", 1), uplink("lte", 2)],
@@ -88,6 +89,7 @@ fn a_healthy_machine_has_nothing_but_ok() {
             "bpf",
             "sysctl",
             "device-name",
+            "tun",
             "uplinks",
             "rp-filter",
             "forwarding",
@@ -99,6 +101,14 @@ fn a_healthy_machine_has_nothing_but_ok() {
             "conntrack",
             "targets",
         ]
+    );
+}
+
+#[test]
+fn what_keeps_a_bond_from_running_is_a_warning() {
+    assert_eq!(
+        complaints(|f| f.no_tun = Some("no such file".to_owned())),
+        "Warn tun: no hub can be joined: /dev/net/tun: no such file\n"
     );
 }
 

@@ -1,0 +1,208 @@
+//! How the bond is doing, by what its driver tells.
+//!
+//! Pure. Rules, and why:
+//! - The bond takes flows while there are keys and some link carries data. With the last link they go
+//!   elsewhere at once: whoever waits for a hub waits in vain.
+//! - What is on it stays for [`PATIENCE`]: connections go through the hub's address and cannot move,
+//!   and a hub that is started anew is back within seconds.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use braid_bond::proto::handshake::terms::Refusal;
+
+/// How long flows wait for a hub that is out of reach before they are told or moved.
+pub const PATIENCE: Duration = Duration::from_secs(15);
+
+/// How the bond is doing.
+#[derive(Clone, Debug, PartialEq)]
+pub enum State {
+    /// Nobody has answered yet.
+    Calling {
+        /// How often ten seconds have passed so.
+        unanswered: u32,
+    },
+    /// It carries packets.
+    Up,
+    /// It did.
+    Lost {
+        /// Since then it does not.
+        since: Instant,
+        /// Why.
+        why: &'static str,
+    },
+    /// The hub does not want this machine.
+    Refused(Refusal),
+    /// What carries its packets has ended.
+    Stopped(String),
+}
+
+impl State {
+    /// Whether it takes new flows.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        matches!(self, State::Up)
+    }
+
+    /// Whether what is on it is to be told or moved.
+    #[must_use]
+    pub fn is_given_up(&self, now: Instant) -> bool {
+        match self {
+            State::Lost { since, .. } => now.saturating_duration_since(*since) >= PATIENCE,
+            State::Refused(_) | State::Stopped(_) => true,
+            State::Calling { .. } | State::Up => false,
+        }
+    }
+
+    /// The word for it.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            State::Calling { .. } => "calling",
+            State::Up => "up",
+            State::Lost { .. } => "lost",
+            State::Refused(_) => "refused",
+            State::Stopped(_) => "stopped",
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            State::Calling { unanswered: 0 } => f.write_str("the hub has not answered yet"),
+            State::Calling { unanswered } => {
+                write!(f, "the hub has not answered for {} s", unanswered * 10)
+            }
+            State::Up => f.write_str("the hub answers"),
+            State::Lost { why, .. } => f.write_str(why),
+            State::Refused(refusal) => refusal.fmt(f),
+            State::Stopped(why) => write!(f, "stopped: {why}"),
+        }
+    }
+}
+
+/// The same, and how it comes to be that.
+#[derive(Debug)]
+pub struct Condition {
+    keys: bool,
+    state: State,
+}
+
+impl Default for Condition {
+    fn default() -> Self {
+        Condition {
+            keys: false,
+            state: State::Calling { unanswered: 0 },
+        }
+    }
+}
+
+impl Condition {
+    /// How it is doing.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// There are keys.
+    pub fn established(&mut self) {
+        self.keys = true;
+        if matches!(self.state, State::Refused(_)) {
+            self.state = State::Calling { unanswered: 0 };
+        }
+    }
+
+    /// Nobody has answered for ten seconds. While links carry packets that is no news: they tell by
+    /// themselves when they do not.
+    pub fn unanswered(&mut self) {
+        match &mut self.state {
+            State::Calling { unanswered } => *unanswered = unanswered.saturating_add(1),
+            State::Refused(_) => self.state = State::Calling { unanswered: 1 },
+            State::Up | State::Lost { .. } | State::Stopped(_) => {}
+        }
+    }
+
+    /// The hub does not want this machine.
+    pub fn refused(&mut self, refusal: Refusal) {
+        self.keys = false;
+        self.state = State::Refused(refusal);
+    }
+
+    /// The hub has ended the session.
+    pub fn closed(&mut self, now: Instant) {
+        self.keys = false;
+        self.lose(now, "the hub has ended the session");
+    }
+
+    /// Whether any link carries data now.
+    pub fn links(&mut self, now: Instant, any: bool) {
+        match (any && self.keys, &self.state) {
+            (_, State::Refused(_) | State::Stopped(_)) => {}
+            (true, _) => self.state = State::Up,
+            (false, _) => self.lose(now, "no link to the hub carries anything"),
+        }
+    }
+
+    /// What carries its packets has ended.
+    pub fn stopped(&mut self, why: String) {
+        self.keys = false;
+        self.state = State::Stopped(why);
+    }
+
+    /// Nothing is lost that was never there, and what is lost is so since the first word of it.
+    fn lose(&mut self, now: Instant, why: &'static str) {
+        if self.state == State::Up {
+            self.state = State::Lost { since: now, why };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_up_with_keys_and_a_link_and_given_up_after_a_while() {
+        let now = Instant::now();
+        let mut bond = Condition::default();
+        bond.links(now, false);
+        assert_eq!(bond.state().word(), "calling");
+        bond.links(now, true);
+        assert!(!bond.state().is_up(), "no keys");
+        bond.established();
+        bond.links(now, true);
+        assert!(bond.state().is_up());
+        bond.unanswered();
+        assert!(bond.state().is_up());
+        bond.links(now, false);
+        bond.unanswered();
+        assert_eq!(bond.state().word(), "lost");
+        assert!(!bond.state().is_given_up(now + PATIENCE / 2));
+        assert!(bond.state().is_given_up(now + PATIENCE));
+        bond.links(now, true);
+        assert!(bond.state().is_up());
+    }
+
+    #[test]
+    fn a_refusal_stands_until_the_hub_says_otherwise() {
+        let now = Instant::now();
+        let mut bond = Condition::default();
+        bond.refused(Refusal::Revoked);
+        bond.links(now, true);
+        assert!(bond.state().is_given_up(now));
+        assert_eq!(
+            bond.state().to_string(),
+            "the hub does not serve this client any more"
+        );
+        bond.established();
+        bond.links(now, true);
+        assert!(bond.state().is_up());
+        bond.closed(now);
+        bond.links(now, true);
+        assert!(!bond.state().is_up(), "the keys are void");
+        bond.stopped("device gone".into());
+        bond.links(now, true);
+        assert_eq!(bond.state().to_string(), "stopped: device gone");
+    }
+}

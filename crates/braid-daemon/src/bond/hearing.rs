@@ -1,0 +1,148 @@
+//! What the bond's helpers tell, and what follows from it.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use braid_bond::drive::ClientEvent;
+use braid_bond::proto::handshake::terms::Terms;
+use braid_bond::proto::tunnel::Event;
+use braid_core::LinkId;
+use braid_core::liveness::Verdict;
+
+use super::{Bond, Joined, News, State, Told};
+
+impl Bond {
+    /// Takes note of news; says what a user would notice. The roster is to be looked at anew.
+    pub fn hear(&mut self, now: Instant, news: News) -> Vec<Told> {
+        let before = self.state().clone();
+        let mut told = Vec::new();
+        match news {
+            News::Driver(event) => self.hear_driver(now, event, &mut told),
+            News::Hub(found) => self.hear_hub(found),
+            News::Look => {}
+        }
+        let state = self.condition.state();
+        if before.word() != state.word() {
+            told.push(Told::Bond(state.to_string()));
+        }
+        if let Some(carrier) = &self.carrier {
+            carrier.take_flows(state.is_up());
+        }
+        if matches!(state, State::Stopped(_)) {
+            self.carrier = None;
+            self.policy = None;
+        }
+        told
+    }
+
+    fn hear_driver(&mut self, now: Instant, event: ClientEvent, told: &mut Vec<Told>) {
+        match event {
+            ClientEvent::Tunnel(event) => self.hear_tunnel(now, event, told),
+            ClientEvent::Link { id, error, .. } => {
+                let text = format!("bond: {error}");
+                told.extend(self.link_told(id, text.clone()));
+                self.errors.insert(id, text);
+                self.note_link(now, id, false);
+            }
+            ClientEvent::LinkRecovered { id } => drop(self.errors.remove(&id)),
+            ClientEvent::Died(error) => self.condition.stopped(error.to_string()),
+        }
+    }
+
+    fn hear_tunnel(&mut self, now: Instant, event: Event, told: &mut Vec<Told>) {
+        match event {
+            Event::Established { continued, options } => {
+                self.condition.established();
+                let terms = Terms::read(&options);
+                if !terms.addresses.is_empty() {
+                    self.accept(terms);
+                }
+                if !continued {
+                    self.links.fall_silent();
+                    self.condition.links(now, false);
+                    self.follow_links();
+                }
+            }
+            Event::Unanswered => self.condition.unanswered(),
+            Event::Refused(refusal) => self.condition.refused(refusal),
+            Event::Closed(_) => {
+                self.links.fall_silent();
+                self.condition.closed(now);
+                self.follow_links();
+            }
+            Event::Usable(link) => {
+                told.extend(self.link_told(link, "carries packets of the bond".into()));
+                self.note_link(now, link, true);
+            }
+            Event::Judged(change) => {
+                let (works, text) = match change.verdict {
+                    Verdict::Active => (true, "carries packets of the bond again"),
+                    Verdict::Returning(_) => (true, "is back in the bond, with a part at first"),
+                    Verdict::Suspect => (false, "has fallen silent in the bond"),
+                    Verdict::Quarantined => (false, "loses too much for the bond"),
+                };
+                if !matches!(change.verdict, Verdict::Returning(part) if part > 0.2) {
+                    told.extend(self.link_told(change.link, text.to_owned()));
+                }
+                self.note_link(now, change.link, works);
+            }
+            Event::Moved { .. } | Event::Carries { .. } => {}
+        }
+    }
+
+    fn link_told(&self, link: LinkId, text: String) -> Option<Told> {
+        let name = self.links.name_of(link)?;
+        Some(Told::Link(name.to_owned(), text))
+    }
+
+    fn note_link(&mut self, now: Instant, link: LinkId, works: bool) {
+        if self.links.note(link, works) {
+            self.follow_links();
+        }
+        self.condition.links(now, self.links.any_works());
+    }
+
+    fn hear_hub(&mut self, found: Result<Vec<SocketAddr>, String>) {
+        match found {
+            Ok(found) => {
+                self.nowhere = None;
+                if self.hub != found {
+                    self.hub.clone_from(&found);
+                    self.follow_links();
+                }
+                let known = self
+                    .joined
+                    .as_ref()
+                    .is_some_and(|joined| joined.hub == found);
+                self.remember(|joined| joined.hub = found, known);
+            }
+            Err(why) => {
+                tracing::warn!(why, "the hub cannot be looked up");
+                self.nowhere = Some(why);
+            }
+        }
+    }
+
+    /// Takes what the hub gives.
+    fn accept(&mut self, terms: Terms) {
+        let known = |joined: &Joined| joined.accepted && joined.terms == terms;
+        let known = self.joined.as_ref().is_some_and(known);
+        let accept = |joined: &mut Joined| {
+            joined.accepted = true;
+            joined.terms = terms;
+        };
+        self.remember(accept, known);
+    }
+
+    fn remember(&mut self, change: impl FnOnce(&mut Joined), known: bool) {
+        let Some(joined) = self.joined.as_mut().filter(|_| !known) else {
+            return;
+        };
+        change(joined);
+        let stored = joined.store(&self.state_dir);
+        if let Err(failure) = &stored {
+            tracing::warn!(%failure, "what the hub gave is not on disk");
+        }
+        self.unwritten = stored.err();
+    }
+}

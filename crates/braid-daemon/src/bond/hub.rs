@@ -1,0 +1,142 @@
+//! Where the hub is.
+//!
+//! Names are looked up by the machine's own resolver, again and again, because who runs a hub at home
+//! moves with it. What was found last stays good until something else is found.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use braid_bond::token::{Host, HubAddress};
+use tokio::net::lookup_host;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+
+use super::News;
+
+/// From one look-up to the next.
+const AGAIN: Duration = Duration::from_secs(60);
+/// The same while nothing was ever found.
+const SOON: Duration = Duration::from_secs(3);
+/// What takes longer is not found.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Most addresses that are tried.
+const MOST: usize = 8;
+
+/// Looks the hub up until it is dropped.
+#[derive(Debug)]
+pub struct Lookup(AbortHandle);
+
+impl Drop for Lookup {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Lookup {
+    /// Tells what it finds. Needs a tokio runtime.
+    #[must_use]
+    pub fn begin(addresses: Vec<HubAddress>, news: UnboundedSender<News>) -> Lookup {
+        let task = async move {
+            loop {
+                let found = look_up(&addresses).await;
+                let pause = if found.is_ok() { AGAIN } else { SOON };
+                if news.send(News::Hub(found)).is_err() || !has_names(&addresses) {
+                    return;
+                }
+                sleep(pause).await;
+            }
+        };
+        Lookup(tokio::spawn(task).abort_handle())
+    }
+}
+
+/// The addresses that need no look-up.
+#[must_use]
+pub fn plain(addresses: &[HubAddress]) -> Vec<SocketAddr> {
+    let plain = addresses.iter().filter_map(|address| match address.host {
+        Host::Address(ip) => Some(SocketAddr::new(ip, address.port)),
+        Host::Name(_) => None,
+    });
+    plain.collect()
+}
+
+fn has_names(addresses: &[HubAddress]) -> bool {
+    plain(addresses).len() < addresses.len()
+}
+
+/// Every address of the hub, in the token's order; or why there is none.
+async fn look_up(addresses: &[HubAddress]) -> Result<Vec<SocketAddr>, String> {
+    let mut found: Vec<SocketAddr> = Vec::new();
+    let mut why = String::new();
+    for address in addresses {
+        let of_one = match &address.host {
+            Host::Address(ip) => vec![SocketAddr::new(*ip, address.port)],
+            Host::Name(name) => match resolve(name, address.port).await {
+                Ok(of_one) => of_one,
+                Err(error) => {
+                    why = format!("{name} resolves to nothing: {error}");
+                    continue;
+                }
+            },
+        };
+        for one in of_one {
+            if found.len() < MOST && !found.contains(&one) {
+                found.push(one);
+            }
+        }
+    }
+    match found.is_empty() {
+        true => Err(why),
+        false => Ok(found),
+    }
+}
+
+async fn resolve(name: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+    match timeout(PATIENCE, lookup_host((name, port))).await {
+        Ok(Ok(found)) => {
+            let found: Vec<SocketAddr> = found.collect();
+            match found.is_empty() {
+                true => Err("no address".to_owned()),
+                false => Ok(found),
+            }
+        }
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::mpsc;
+
+    fn addresses(texts: &[&str]) -> Vec<HubAddress> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn addresses_need_no_look_up() {
+        let given = addresses(&["192.0.2.1", "[2001:db8::1]:9", "192.0.2.1"]);
+        let (news, mut heard) = mpsc::unbounded_channel();
+        let _lookup = Lookup::begin(given.clone(), news);
+        let Some(News::Hub(Ok(found))) = heard.recv().await else {
+            panic!("nothing found");
+        };
+        assert_eq!(found, plain(&given)[..2]);
+        assert!(heard.recv().await.is_none(), "it is not looked up again");
+    }
+
+    #[tokio::test]
+    async fn a_name_without_an_address_is_named() {
+        // RFC 6761 §6.4: `invalid` never resolves.
+        let found = look_up(&addresses(&["hub.invalid"])).await;
+        let why = found.unwrap_err();
+        assert!(
+            why.starts_with("hub.invalid resolves to nothing: "),
+            "{why}"
+        );
+        let both = look_up(&addresses(&["hub.invalid", "192.0.2.1"])).await;
+        assert_eq!(both.unwrap().len(), 1);
+    }
+}

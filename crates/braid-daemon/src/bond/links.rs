@@ -1,0 +1,236 @@
+//! Which links the bond is to have: from each uplink to each address of the hub.
+//!
+//! Pure. Rules, and why:
+//! - An uplink is one link, however many addresses the hub has: two links over one line would each
+//!   measure what the other leaves of it. So all ways of an uplink are tried, and once one carries
+//!   data the others are let go.
+//! - A way that falls silent is kept, and the others are tried again beside it: the line may be dead, or
+//!   only that family or address.
+//! - A way keeps its number for as long as it is wanted, since the session knows it by that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use braid_bond::drive::Link;
+use braid_core::{Bytes, LinkId, MAX_LINKS, Rate};
+
+/// What there is of an uplink.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// Its name.
+    pub name: String,
+    /// Its device.
+    pub device: String,
+    /// Its addresses, at most one of a family.
+    pub sources: Vec<IpAddr>,
+    /// Its cost: dearer ones carry what cheaper ones cannot.
+    pub tier: u8,
+    /// Never send faster than this.
+    pub cap: Option<Rate>,
+    /// Bytes that it may still carry; `None`: as many as it likes.
+    pub left: Option<Bytes>,
+}
+
+/// A way from here to the hub.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Way {
+    device: String,
+    hub: SocketAddr,
+}
+
+/// The links that are wanted, and what is known of them.
+#[derive(Debug, Default)]
+pub struct Links {
+    numbers: BTreeMap<Way, LinkId>,
+    names: BTreeMap<LinkId, String>,
+    working: BTreeSet<LinkId>,
+    wanted: Vec<Link>,
+}
+
+impl Links {
+    /// What the links are to be. Lines that come first get numbers first, where there are not
+    /// enough of them.
+    pub fn update(&mut self, lines: &[Line], hub: &[SocketAddr]) -> &[Link] {
+        let mut ways: Vec<(usize, _)> = Vec::new();
+        for line in lines {
+            ways.extend(self.ways(line, hub).into_iter().enumerate());
+        }
+        // Each line's first way before any one's second.
+        ways.sort_by_key(|(rank, _)| *rank);
+        let ways: Vec<_> = ways.into_iter().map(|(_, way)| way).collect();
+        self.numbers
+            .retain(|way, _| ways.iter().any(|(wanted, _, _)| wanted == way));
+        let mut links = Vec::new();
+        self.names.clear();
+        for (way, source, line) in ways {
+            let Some(id) = self.number(&way) else { break };
+            self.names.insert(id, line.name.clone());
+            links.push(Link {
+                id,
+                device: way.device,
+                source,
+                hub: way.hub,
+                tier: line.tier,
+                cap: line.cap,
+                initial: None,
+                quota: line.left,
+            });
+        }
+        let names = &self.names;
+        self.working.retain(|id| names.contains_key(id));
+        links.sort_by_key(|link| link.id);
+        self.wanted = links;
+        &self.wanted
+    }
+
+    /// Takes note of whether a link carries data; `true`: the links are to be others by that.
+    pub fn note(&mut self, link: LinkId, works: bool) -> bool {
+        match works && self.names.contains_key(&link) {
+            true => self.working.insert(link),
+            false => self.working.remove(&link),
+        }
+    }
+
+    /// None carries data any more.
+    pub fn fall_silent(&mut self) {
+        self.working.clear();
+    }
+
+    /// The links as they were last wanted, by number.
+    #[must_use]
+    pub fn wanted(&self) -> &[Link] {
+        &self.wanted
+    }
+
+    /// Whether any carries data.
+    #[must_use]
+    pub fn any_works(&self) -> bool {
+        !self.working.is_empty()
+    }
+
+    /// The uplink of a link.
+    #[must_use]
+    pub fn name_of(&self, link: LinkId) -> Option<&str> {
+        self.names.get(&link).map(String::as_str)
+    }
+
+    /// Every way of a line, or the one that works.
+    fn ways<'l>(&self, line: &'l Line, hub: &[SocketAddr]) -> Vec<(Way, IpAddr, &'l Line)> {
+        let ways = hub.iter().filter_map(|hub| {
+            let mut sources = line.sources.iter();
+            let source = sources.find(|source| source.is_ipv4() == hub.is_ipv4())?;
+            let way = Way {
+                device: line.device.clone(),
+                hub: *hub,
+            };
+            Some((way, *source, line))
+        });
+        let mut ways: Vec<_> = ways.collect();
+        let works = |(way, _, _): &(Way, IpAddr, &Line)| {
+            let id = self.numbers.get(way);
+            id.is_some_and(|id| self.working.contains(id))
+        };
+        if let Some(at) = ways.iter().position(works) {
+            return vec![ways.swap_remove(at)];
+        }
+        ways
+    }
+
+    fn number(&mut self, way: &Way) -> Option<LinkId> {
+        if let Some(id) = self.numbers.get(way) {
+            return Some(*id);
+        }
+        let last = u8::try_from(MAX_LINKS).unwrap_or(u8::MAX);
+        let mut ids = (0..last).map(LinkId);
+        let free = ids.find(|id| self.numbers.values().all(|taken| taken != id))?;
+        self.numbers.insert(way.clone(), free);
+        Some(free)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(name: &str, sources: &[&str]) -> Line {
+        Line {
+            name: name.to_owned(),
+            device: format!("{name}0"),
+            sources: sources
+                .iter()
+                .map(|source| source.parse().unwrap())
+                .collect(),
+            tier: 1,
+            cap: None,
+            left: None,
+        }
+    }
+
+    fn hub(addresses: &[&str]) -> Vec<SocketAddr> {
+        let parsed = addresses.iter().map(|address| address.parse().unwrap());
+        parsed.collect()
+    }
+
+    fn told(links: &[Link]) -> Vec<String> {
+        let tell = |link: &Link| format!("{} {} {}", link.id.0, link.device, link.hub);
+        links.iter().map(tell).collect()
+    }
+
+    #[test]
+    fn every_way_is_tried_until_one_works() {
+        let lines = [
+            line("dsl", &["192.0.2.1", "2001:db8::1"]),
+            line("lte", &["198.51.100.1"]),
+        ];
+        let hub = hub(&["203.0.113.9:1", "[2001:db8:9::9]:1"]);
+        let mut links = Links::default();
+        let all = [
+            "0 dsl0 203.0.113.9:1",
+            "1 lte0 203.0.113.9:1",
+            "2 dsl0 [2001:db8:9::9]:1",
+        ];
+        assert_eq!(told(links.update(&lines, &hub)), all);
+        assert!(links.note(LinkId(2), true));
+        assert!(!links.note(LinkId(2), true), "known already");
+        assert_eq!(told(links.update(&lines, &hub)), all[1..]);
+        assert_eq!(links.name_of(LinkId(2)), Some("dsl"));
+        // Silent again: it stays and keeps its number, and the other is tried beside it.
+        assert!(links.note(LinkId(2), false));
+        assert_eq!(told(links.update(&lines, &hub)), all);
+        assert!(!links.any_works());
+    }
+
+    #[test]
+    fn who_stays_keeps_its_number_and_who_goes_is_forgotten() {
+        let (dsl, lte) = (line("dsl", &["192.0.2.1"]), line("lte", &["198.51.100.1"]));
+        let hub = hub(&["203.0.113.9:1"]);
+        let mut links = Links::default();
+        links.update(&[dsl.clone(), lte.clone()], &hub);
+        assert!(links.note(LinkId(0), true) && links.note(LinkId(1), true));
+        assert_eq!(
+            told(links.update(std::slice::from_ref(&lte), &hub)),
+            ["1 lte0 203.0.113.9:1"]
+        );
+        assert!(!links.note(LinkId(0), true), "nobody wants it");
+        let renumbered = line("dsl", &["192.0.2.7"]);
+        let back = links.update(&[renumbered, lte], &hub);
+        assert_eq!(told(back), ["0 dsl0 203.0.113.9:1", "1 lte0 203.0.113.9:1"]);
+        assert_eq!(back[0].source, "192.0.2.7".parse::<IpAddr>().unwrap());
+    }
+
+    #[test]
+    fn there_are_no_more_links_than_numbers() {
+        let lines: Vec<Line> = (0..31)
+            .map(|n| line(&format!("u{n}"), &["192.0.2.1"]))
+            .collect();
+        let hub = hub(&["203.0.113.9:1", "203.0.113.10:1"]);
+        let mut links = Links::default();
+        assert_eq!(links.update(&lines, &hub).len(), MAX_LINKS);
+        assert!(
+            lines
+                .iter()
+                .all(|line| links.names.values().any(|name| *name == line.name))
+        );
+        assert!(Links::default().update(&lines, &[]).is_empty());
+    }
+}

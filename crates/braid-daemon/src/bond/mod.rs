@@ -1,0 +1,385 @@
+//! The bond: one more way out, over all uplinks at once, through a hub of the user's own.
+//!
+//! ```text
+//!  flows ──▶ datapath ──▶ braid-bond (TUN) ──▶ driver ══ a link for each uplink ══▶ hub ──▶ internet
+//! ```
+//! To the rest of the daemon it is an uplink like any other: it has a device without a link layer, and
+//! addresses, which the hub gave. So all that holds for flows holds for those in the bond: translation,
+//! classes, explanations, what becomes of them when it dies. What is different is that this daemon
+//! carries its packets, so it goes when the daemon goes; see `carrier`.
+//!
+//! Here: whom the machine has joined (`joined`), where the hub is (`hub`), which links are wanted
+//! (`links`), what helpers tell (`hearing`) and how it is doing by that (`condition`), how packets are treated
+//! (`policy`, `classify`).
+
+mod carrier;
+mod classify;
+mod condition;
+mod hearing;
+mod hub;
+mod joined;
+mod links;
+mod policy;
+mod report;
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+use braid_balance::Lease;
+use braid_bond::drive::{ClientConfig, ClientEvent, ClientStatus, Tun};
+use braid_bond::proto::handshake::terms;
+use braid_bond::token::Token;
+use braid_core::LinkId;
+use braid_uplink::{
+    BOND_DEVICE, Candidate, Discovery, Exit, Layer, Reason, Rejected, Snapshot, Uplink,
+};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::failure::Failure;
+use crate::settings::Settings;
+use crate::state_dir::StateDir;
+
+use carrier::Carrier;
+use condition::Condition;
+use hub::Lookup;
+use links::Links;
+use policy::PolicyFacts;
+
+pub use condition::{PATIENCE, State};
+pub use joined::{Joined, parse_token};
+pub use links::Line;
+
+/// What the bond is called among uplinks.
+pub const NAME: &str = "bond";
+
+/// Largest inner packet: the tunnel puts a full one into two datagrams where it must.
+const MTU: u16 = 1500;
+
+/// What the bond's helpers tell the loop.
+#[derive(Debug)]
+pub enum News {
+    /// The driver's words.
+    Driver(ClientEvent),
+    /// Where the hub is, or why that cannot be told.
+    Hub(Result<Vec<SocketAddr>, String>),
+    /// Time has come for something that was put off.
+    Look,
+}
+
+/// What became of news, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// The bond as a whole.
+    Bond(String),
+    /// One uplink's part in it.
+    Link(String, String),
+}
+
+/// The bond of an instance, joined or not.
+#[derive(Debug)]
+pub struct Bond {
+    state_dir: StateDir,
+    joined: Option<Joined>,
+    condition: Condition,
+    links: Links,
+    lines: Vec<Line>,
+    hub: Vec<SocketAddr>,
+    lookup: Option<Lookup>,
+    carrier: Option<Carrier>,
+    /// What the driver's policy was made of.
+    policy: Option<PolicyFacts>,
+    /// Why links have no socket.
+    errors: BTreeMap<LinkId, String>,
+    /// Why nothing is known of where the hub is.
+    nowhere: Option<String>,
+    /// Why what is on disk is not what is known.
+    unwritten: Option<Failure>,
+    news: UnboundedSender<News>,
+}
+
+impl Bond {
+    /// Goes on from what was joined before. Nothing is carried yet.
+    ///
+    /// # Errors
+    /// The file that says so cannot be read.
+    pub fn open(state_dir: StateDir, news: UnboundedSender<News>) -> Result<Bond, Failure> {
+        Ok(Bond {
+            joined: Joined::load(&state_dir)?,
+            state_dir,
+            condition: Condition::default(),
+            links: Links::default(),
+            lines: Vec::new(),
+            hub: Vec::new(),
+            lookup: None,
+            carrier: None,
+            policy: None,
+            errors: BTreeMap::new(),
+            nowhere: None,
+            unwritten: None,
+            news,
+        })
+    }
+
+    /// Whether this machine has joined a hub.
+    #[must_use]
+    pub fn is_joined(&self) -> bool {
+        self.joined.is_some()
+    }
+
+    /// Whether the hub has ever taken this machine. What must not leave the bond is not blocked before:
+    /// the hub may have to be looked up first.
+    #[must_use]
+    pub fn is_accepted(&self) -> bool {
+        self.joined.as_ref().is_some_and(|joined| joined.accepted)
+    }
+
+    /// How it is doing.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        self.condition.state()
+    }
+
+    /// Why something of it is not as it should be, besides its state.
+    pub fn troubles(&self) -> impl Iterator<Item = String> {
+        let nowhere = self.nowhere.clone().filter(|_| self.hub.is_empty());
+        let unwritten = self.unwritten.as_ref().map(ToString::to_string);
+        let errors = self
+            .errors
+            .iter()
+            .map(|(link, error)| format!("{}: {error}", self.links.name_of(*link).unwrap_or("?")));
+        let errors: Vec<String> = errors.collect();
+        nowhere.into_iter().chain(unwritten).chain(errors)
+    }
+
+    /// Joins the hub of a token. What was joined by the same token before goes on.
+    ///
+    /// # Errors
+    /// Another hub was joined, or the disk refuses.
+    pub fn join(&mut self, token: Token) -> Result<(), Failure> {
+        let joined = Joined::begin(&self.state_dir, token)?;
+        if self.joined.is_none() {
+            self.condition = Condition::default();
+            self.joined = Some(joined);
+        }
+        Ok(())
+    }
+
+    /// Leaves the hub; `false`: none was joined.
+    ///
+    /// # Errors
+    /// What the disk said; then nothing has changed.
+    pub fn leave(&mut self) -> Result<bool, Failure> {
+        let forgotten = Joined::forget(&self.state_dir)?;
+        self.joined = None;
+        self.rest();
+        Ok(forgotten)
+    }
+
+    /// Ends what runs.
+    fn rest(&mut self) {
+        self.carrier = None;
+        self.policy = None;
+        self.lookup = None;
+        self.links = Links::default();
+        self.hub.clear();
+        self.errors.clear();
+        self.nowhere = None;
+    }
+
+    /// Starts what is to run and does not: the device, the driver, the search for the hub. Needs a
+    /// tokio runtime, and the network namespace that the device is to be in.
+    pub fn set_going(
+        &mut self,
+        settings: &Settings,
+        lease: impl FnOnce() -> Result<Lease, Failure>,
+    ) {
+        let Some(joined) = self.joined.clone().filter(|_| self.carrier.is_none()) else {
+            return;
+        };
+        let addresses = joined.token.addresses.clone();
+        self.hub = match joined.hub.is_empty() {
+            true => hub::plain(&addresses),
+            false => joined.hub.clone(),
+        };
+        self.links.fall_silent();
+        self.errors.clear();
+        if let Err(failure) = self.start(&joined, settings, lease) {
+            let stopped = State::Stopped(failure.text.clone());
+            if *self.state() != stopped {
+                tracing::warn!(%failure, "the bond cannot be carried");
+            }
+            self.condition.stopped(failure.text);
+            return;
+        }
+        if matches!(self.state(), State::Stopped(_)) {
+            self.condition = Condition::default();
+        }
+        self.lookup = Some(Lookup::begin(addresses, self.news.clone()));
+    }
+
+    fn start(
+        &mut self,
+        joined: &Joined,
+        settings: &Settings,
+        lease: impl FnOnce() -> Result<Lease, Failure>,
+    ) -> Result<(), Failure> {
+        let tun = Tun::open(BOND_DEVICE, MTU).map_err(|error| carrier::stopped(&error))?;
+        let news = self.news.clone();
+        let facts = self.policy_facts(settings);
+        let config = ClientConfig {
+            tun,
+            identity: joined.identity.clone(),
+            hub: joined.token.hub,
+            psk: joined.token.secret.psk(),
+            options: terms::enrol(joined.token.secret.id()),
+            policy: facts.policy(settings),
+            links: self.links.wanted().to_vec(),
+            mark: None,
+            // Who hung up needs no news.
+            events: Box::new(move |event| drop(news.send(News::Driver(event)))),
+        };
+        self.carrier = Some(Carrier::start(config, lease()?)?);
+        self.policy = Some(facts);
+        Ok(())
+    }
+
+    /// Has the links be those of these lines.
+    pub fn follow_lines(&mut self, lines: Vec<Line>, settings: &Settings) {
+        self.lines = lines;
+        self.follow_links();
+        self.follow_settings(settings);
+    }
+
+    fn follow_links(&mut self) {
+        if self.joined.is_none() {
+            return;
+        }
+        let before = self.links.wanted().to_vec();
+        let wanted = self.links.update(&self.lines, &self.hub);
+        if wanted == before {
+            return;
+        }
+        let wanted = wanted.to_vec();
+        let is_wanted = |id: &LinkId| wanted.iter().any(|link| link.id == *id);
+        self.errors.retain(|id, _| is_wanted(id));
+        if let Some(carrier) = &self.carrier {
+            carrier.set_links(wanted);
+        }
+    }
+
+    fn follow_settings(&mut self, settings: &Settings) {
+        let facts = self.policy_facts(settings);
+        let Some(carrier) = &self.carrier else { return };
+        if self.policy.as_ref() != Some(&facts) {
+            carrier.set_policy(facts.policy(settings));
+            self.policy = Some(facts);
+        }
+    }
+
+    /// The inner addresses that its device is to have.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let terms = self
+            .joined
+            .iter()
+            .flat_map(|joined| &joined.terms.addresses);
+        terms.map(|(address, _)| *address).collect()
+    }
+
+    /// Puts the bond among the uplinks that were found, or among those that cannot be used.
+    pub fn join_discovery(&self, found: &mut Discovery, snapshot: &Snapshot, now: Instant) {
+        let Some(joined) = &self.joined else { return };
+        match self.uplink(joined, snapshot, now) {
+            Ok(uplink) => found.uplinks.push(uplink),
+            Err(reason) => found.rejected.push(Rejected {
+                candidate: Candidate {
+                    name: NAME.to_owned(),
+                    device: BOND_DEVICE.to_owned(),
+                },
+                reason,
+            }),
+        }
+    }
+
+    fn uplink(&self, joined: &Joined, snapshot: &Snapshot, now: Instant) -> Result<Uplink, Reason> {
+        let state = self.state();
+        if !state.is_up() {
+            let why = state.to_string();
+            return Err(match state.is_given_up(now) {
+                true => Reason::Lost(why),
+                false => Reason::Waiting(why),
+            });
+        }
+        let link = snapshot.link_named(BOND_DEVICE).ok_or(Reason::Missing)?;
+        let given = self.addresses();
+        let v4 = given.iter().find_map(|address| match address {
+            IpAddr::V4(address) => Some(*address),
+            IpAddr::V6(_) => None,
+        });
+        let v6 = given.iter().find_map(|address| match address {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(address) => Some(*address),
+        });
+        if v4.is_none() && v6.is_none() {
+            return Err(Reason::NoAddress);
+        }
+        let hub: Vec<String> = joined
+            .token
+            .addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        Ok(Uplink {
+            name: NAME.to_owned(),
+            device: BOND_DEVICE.to_owned(),
+            ifindex: link.index,
+            layer: Layer::L3,
+            mtu: link.mtu,
+            v4: v4.map(exit),
+            v6: v6.map(exit),
+            why: format!("joined {}", hub.join(", ")),
+        })
+    }
+
+    /// How its driver was doing a moment ago.
+    #[must_use]
+    pub fn latest(&self) -> Option<ClientStatus> {
+        self.carrier.as_ref().and_then(Carrier::latest)
+    }
+
+    /// The uplink of a link.
+    #[must_use]
+    pub fn name_of(&self, link: LinkId) -> Option<&str> {
+        self.links.name_of(link)
+    }
+
+    /// For whoever has news.
+    #[must_use]
+    pub fn news(&self) -> UnboundedSender<News> {
+        self.news.clone()
+    }
+
+    /// Whether its device is there and its driver runs.
+    #[must_use]
+    pub fn is_carried(&self) -> bool {
+        self.carrier.is_some()
+    }
+
+    /// Ends what runs, as the daemon does.
+    pub fn end(&mut self) {
+        drop(mem::take(&mut self.carrier));
+        self.lookup = None;
+    }
+}
+
+fn exit<A>(address: A) -> Exit<A> {
+    Exit {
+        address,
+        gateway: None,
+        others: Vec::new(),
+        metric: 0,
+        advertised: false,
+    }
+}

@@ -1,0 +1,202 @@
+//! From the driver's own terms to what the API answers. Pure.
+
+use std::time::Duration;
+
+use braid_bond::drive::{ClientStatus, Link, LinkStatus};
+use braid_core::LinkId;
+use braid_core::liveness::Verdict;
+
+use super::{Bond, State};
+use crate::config::{BondConfig, BondScheduler};
+use crate::report::{BondLinkReport, BondLinkState, BondPacketsReport, BondReport, BondState};
+
+/// By how much a link may be slower in delay than the fastest before that alone explains a share of
+/// nothing.
+const LATE: Duration = Duration::from_millis(20);
+/// A share that counts as nothing.
+const NOTHING: f64 = 0.005;
+
+impl Bond {
+    /// How it is doing.
+    #[must_use]
+    pub fn report(&self, config: BondConfig) -> BondReport {
+        let latest = self.latest();
+        let joined = self.joined.as_ref();
+        let state = match (joined, self.state()) {
+            (None, _) => BondState::None,
+            (_, State::Calling { .. }) => BondState::Calling,
+            (_, State::Up) => BondState::Up,
+            (_, State::Lost { .. }) => BondState::Lost,
+            (_, State::Refused(_)) => BondState::Refused,
+            (_, State::Stopped(_)) => BondState::Stopped,
+        };
+        let why = match joined {
+            None => "this machine has joined no hub".to_owned(),
+            Some(_) => self.state().to_string(),
+        };
+        let wanted = self.links.wanted();
+        let link = |link: &Link| {
+            let found = latest.iter().flat_map(|status| &status.links);
+            let status = found.into_iter().find(|status| status.id == link.id);
+            self.link(link, status, wanted, latest.as_ref())
+        };
+        BondReport {
+            state,
+            why,
+            hub: joined.map_or_else(Vec::new, |joined| {
+                joined
+                    .token
+                    .addresses
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect()
+            }),
+            name: joined.and_then(|joined| joined.terms.name.clone()),
+            addresses: self.addresses().iter().map(ToString::to_string).collect(),
+            config,
+            links: wanted.iter().map(link).collect(),
+            packets: latest
+                .as_ref()
+                .map(|status| packets(status, config.scheduler)),
+            troubles: self.troubles().collect(),
+        }
+    }
+
+    fn link(
+        &self,
+        link: &Link,
+        status: Option<&LinkStatus>,
+        wanted: &[Link],
+        all: Option<&ClientStatus>,
+    ) -> BondLinkReport {
+        let error = self.errors.get(&link.id);
+        let state = state_of(status, error.is_some());
+        let why = match (error, status) {
+            (Some(error), _) => error.clone(),
+            (None, None) => "not taken up yet".to_owned(),
+            (None, Some(status)) => why(link, status, state, wanted, all),
+        };
+        let rtt = status.and_then(|status| status.rtt);
+        let of = |value: fn(&LinkStatus) -> u64| status.map_or(0, value);
+        let span = |value: fn(&LinkStatus) -> Duration| status.map_or(0.0, |s| ms(value(s)));
+        BondLinkReport {
+            uplink: self.links.name_of(link.id).unwrap_or_default().to_owned(),
+            number: link.id.0,
+            hub: link.hub.to_string(),
+            state,
+            share: status.map_or(0.0, |status| status.share),
+            why,
+            rate_bps: of(|status| status.rate.bits_per_sec()),
+            delivered_bps: status.and_then(|s| Some(s.delivered?.bits_per_sec())),
+            rtt_ms: rtt.map(|rtt| ms(rtt.smoothed)),
+            rtt_min_ms: rtt.map(|rtt| ms(rtt.min)),
+            spread_ms: status.and_then(|status| Some(ms(status.spread?))),
+            queue_ms: span(|status| status.queue),
+            jitter_ms: span(|status| status.jitter),
+            loss: status.map_or(0.0, |status| status.loss_fast),
+            lost_random: of(|status| status.lost_random),
+            lost_congestive: of(|status| status.lost_congestive),
+            payload: status.map_or(0, |status| status.payload),
+            tx_bytes: of(|status| status.sent.bytes.get()),
+            rx_bytes: of(|status| status.received.bytes.get()),
+            late: of(|status| status.late),
+            duplicates: of(|status| status.duplicates),
+            waited_for: of(|status| status.waited_for),
+            send_errors: of(|status| status.send_errors),
+        }
+    }
+}
+
+fn state_of(status: Option<&LinkStatus>, failed: bool) -> BondLinkState {
+    let Some(status) = status.filter(|_| !failed) else {
+        return match failed {
+            true => BondLinkState::Failed,
+            false => BondLinkState::Trying,
+        };
+    };
+    match status.verdict.filter(|_| status.in_use) {
+        None => BondLinkState::Trying,
+        Some(Verdict::Active) => BondLinkState::Active,
+        Some(Verdict::Returning(_)) => BondLinkState::Returning,
+        Some(Verdict::Suspect) => BondLinkState::Suspect,
+        Some(Verdict::Quarantined) => BondLinkState::Quarantined,
+    }
+}
+
+/// What decides about a link's share.
+fn why(
+    link: &Link,
+    status: &LinkStatus,
+    state: BondLinkState,
+    wanted: &[Link],
+    all: Option<&ClientStatus>,
+) -> String {
+    if let Some(error) = &status.error {
+        return error.clone();
+    }
+    match (state, status.verdict) {
+        (BondLinkState::Trying, _) => return "nobody has answered on it yet".to_owned(),
+        (BondLinkState::Suspect, _) => return "silent: what it carried goes by others".to_owned(),
+        (BondLinkState::Quarantined, _) => {
+            return format!("loses {:.0} %: too much", status.loss_slow * 100.0);
+        }
+        (_, Some(Verdict::Returning(part))) => {
+            return format!("back: {:.0} % of its rate for now", part * 100.0);
+        }
+        _ => {}
+    }
+    if link.quota.is_some_and(|left| left.get() == 0) {
+        return "its quota is used up".to_owned();
+    }
+    let works = |id: LinkId| {
+        let mut links = all.iter().flat_map(|status| &status.links);
+        links.any(|link| link.id == id && link.in_use)
+    };
+    let cheapest = wanted
+        .iter()
+        .filter(|link| works(link.id))
+        .map(|link| link.tier)
+        .min();
+    if cheapest.is_some_and(|tier| tier < link.tier) {
+        return format!("tier {}: carries what cheaper ones cannot", link.tier);
+    }
+    let rate = status.rate.bits_per_sec() as f64 / 1e6;
+    let idle = all.is_some_and(|all| all.links.iter().all(|link| link.share < NOTHING));
+    match status.spread {
+        _ if idle => "idle".to_owned(),
+        Some(spread) if spread >= LATE && status.share < NOTHING => {
+            format!("packets would come {:.0} ms later by it", ms(spread))
+        }
+        _ => {
+            let rates = all.iter().flat_map(|status| &status.links);
+            let sum: u64 = rates.map(|link| link.rate.bits_per_sec()).sum();
+            format!("carries {rate:.1} of {:.1} Mbit/s", sum as f64 / 1e6)
+        }
+    }
+}
+
+fn packets(status: &ClientStatus, scheduler: BondScheduler) -> BondPacketsReport {
+    let flow = &status.flow;
+    BondPacketsReport {
+        scheduler,
+        residence_p50_ms: ms(flow.residence_p50),
+        residence_p99_ms: ms(flow.residence_p99),
+        in_order: flow.in_order,
+        held: flow.held,
+        unordered: flow.unordered,
+        gaps_lost: flow.known_lost,
+        gaps_expired: flow.expired,
+        gaps_forced: flow.forced,
+        backlog_packets: flow.backlog_packets,
+        backlog_bytes: flow.backlog_bytes.get(),
+        dropped: flow.dropped,
+        marked: flow.marked,
+        overflowed: flow.overflowed,
+        repaired: flow.repaired,
+        refused: flow.rejects.total(),
+    }
+}
+
+fn ms(span: Duration) -> f64 {
+    span.as_secs_f64() * 1e3
+}

@@ -1,0 +1,250 @@
+//! The bond among the uplinks: joined and left while running, its news followed, its links those of
+//! the uplinks that can be used; and what uplinks have carried of their quotas.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use braid_balance::UplinkCounters;
+use braid_core::UplinkId;
+use braid_uplink::BOND_DEVICE;
+
+use super::Engine;
+use crate::bond::{Line, News, PATIENCE, State, Told, parse_token};
+use crate::events::EventKind;
+use crate::failure::Failure;
+use crate::quota::{Usage, WRITTEN};
+use crate::report::BondReport;
+use crate::roster::Member;
+use crate::state_dir::StateDir;
+
+/// How long after its end what carries the bond is started again.
+const ANEW: Duration = Duration::from_secs(2);
+
+/// What a link costs whose uplink's quota is used up: more than any that the configuration knows.
+const SPENT_TIER: u8 = u8::MAX;
+
+/// The quotas' accounts.
+#[derive(Debug)]
+pub(crate) struct Quotas {
+    usage: Usage,
+    state_dir: StateDir,
+    written: (Usage, Instant),
+    /// Why they are not on disk.
+    pub unwritten: Option<Failure>,
+}
+
+impl Quotas {
+    /// Goes on from an earlier daemon's.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn open(state_dir: StateDir) -> Result<Quotas, Failure> {
+        let usage = Usage::load(&state_dir)?;
+        Ok(Quotas {
+            written: (usage.clone(), Instant::now()),
+            usage,
+            state_dir,
+            unwritten: None,
+        })
+    }
+
+    /// Writes them down, if it is time.
+    fn write(&mut self, now: Instant) {
+        let (before, at) = &self.written;
+        if now.saturating_duration_since(*at) < WRITTEN || before.is_as_used(&self.usage) {
+            return;
+        }
+        self.unwritten = self.usage.store(&self.state_dir).err();
+        self.written = (self.usage.clone(), now);
+    }
+}
+
+impl Engine {
+    /// Joins a hub, or tries again with the same token.
+    ///
+    /// # Errors
+    /// It is no token, another hub was joined, or the disk refuses; then nothing has changed.
+    pub fn join_bond(&mut self, token: &str) -> Result<BondReport, Failure> {
+        let was_joined = self.bond.is_joined();
+        self.bond.join(parse_token(token)?)?;
+        if !was_joined {
+            let text = "this machine has joined a hub";
+            self.events.note(EventKind::BondJoined, None, text, None);
+        }
+        self.set_bond_going();
+        self.bond_report()
+    }
+
+    /// Leaves the hub.
+    ///
+    /// # Errors
+    /// What the disk or the kernel refused.
+    pub fn leave_bond(&mut self) -> Result<BondReport, Failure> {
+        if !self.bond.leave()? {
+            let failure = Failure::new("not-joined", "this machine has joined no hub");
+            return Err(failure.fix("braid hub invite NAME, on the hub, prints a token to join by"));
+        }
+        self.settings.bonded = false;
+        let text = "this machine has left its hub";
+        self.events.note(EventKind::BondJoined, None, text, None);
+        // The device has gone with the driver, which the kernel tells as well.
+        self.look_at_bond_after(Duration::ZERO);
+        self.follow_verdicts()?;
+        self.bond_report()
+    }
+
+    /// Starts what is to carry the bond and does not run.
+    pub(super) fn set_bond_going(&mut self) {
+        let datapath = &self.datapath;
+        let lease = || Ok(datapath.lease()?);
+        self.bond.set_going(&self.settings, lease);
+        self.follow_lines();
+        if matches!(self.bond.state(), State::Stopped(_)) && self.bond.is_joined() {
+            self.look_at_bond_after(ANEW);
+        }
+    }
+
+    /// Takes note of what the bond's helpers tell. A look at the network is due after it.
+    pub fn hear_bond(&mut self, news: News) {
+        let before = self.bond.state().word();
+        let stopped = matches!(self.bond.state(), State::Stopped(_));
+        if stopped && matches!(news, News::Look) {
+            self.set_bond_going();
+        }
+        for told in self.bond.hear(Instant::now(), news) {
+            match told {
+                Told::Bond(text) => {
+                    let takes = if self.bond.state().is_up() {
+                        "up"
+                    } else {
+                        "down"
+                    };
+                    tracing::info!(text, takes, "bond");
+                    self.events
+                        .note(EventKind::Bond, Some(crate::bond::NAME), text, None);
+                }
+                Told::Link(uplink, text) => {
+                    tracing::info!(uplink, text, "bond");
+                    self.events
+                        .note(EventKind::BondLink, Some(&uplink), text, None);
+                }
+            }
+        }
+        self.settings.bonded = self.bond.is_accepted();
+        let state = self.bond.state();
+        if state.word() != before {
+            match state {
+                State::Lost { .. } => self.look_at_bond_after(PATIENCE),
+                State::Stopped(_) => self.look_at_bond_after(ANEW),
+                _ => {}
+            }
+        }
+    }
+
+    fn look_at_bond_after(&self, pause: Duration) {
+        let news = self.bond.news();
+        tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            // Who hung up needs no reminder.
+            let _ = news.send(News::Look);
+        });
+    }
+
+    pub(super) async fn give_bond_addresses(&mut self) -> Result<(), Failure> {
+        if !self.bond.is_carried() {
+            return Ok(());
+        }
+        let addresses = self.bond.addresses();
+        Ok(self
+            .plumbing
+            .give_addresses(BOND_DEVICE, &addresses)
+            .await?)
+    }
+
+    /// Has the bond's links be those of the uplinks.
+    pub(super) fn follow_lines(&mut self) {
+        let uplinks = self.roster.usable().filter(|member| !member.is_bond());
+        let lines = uplinks.map(|member| self.line(member)).collect();
+        self.bond.follow_lines(lines, &self.settings);
+    }
+
+    fn line(&self, member: &Member) -> Line {
+        let uplink = &member.uplink;
+        let v4 = uplink.v4.as_ref().map(|exit| exit.address.into());
+        let v6 = uplink.v6.as_ref().map(|exit| exit.address.into());
+        let quota = self.settings.quota(&uplink.name);
+        Line {
+            name: uplink.name.clone(),
+            device: uplink.device.clone(),
+            sources: v4.into_iter().chain(v6).collect(),
+            tier: self.tier(&uplink.name),
+            cap: self.settings.capacity(&uplink.name),
+            left: quota.map(|quota| self.quotas.usage.left(&uplink.name, quota)),
+        }
+    }
+
+    /// Whether an uplink has carried all that its quota allows.
+    pub(crate) fn is_spent(&self, name: &str) -> bool {
+        let quota = self.settings.quota(name);
+        quota.is_some_and(|quota| self.quotas.usage.left(name, quota).get() == 0)
+    }
+
+    /// The tier of an uplink, as far behind as can be once its quota is used up.
+    pub(crate) fn tier(&self, name: &str) -> u8 {
+        match self.is_spent(name) {
+            true => SPENT_TIER,
+            false => self.settings.tier(name),
+        }
+    }
+
+    /// Takes note of what uplinks with a quota have carried; `true`: one has used its quota up, or
+    /// has a new one.
+    pub(super) fn note_quotas(&mut self, counters: &[(UplinkId, UplinkCounters)]) -> bool {
+        let members = self.roster.members().iter();
+        let quotas = members.filter_map(|member| {
+            let name = &member.uplink.name;
+            Some((member.id, name.clone(), self.settings.quota(name)?))
+        });
+        let quotas: Vec<_> = quotas.collect();
+        if quotas.is_empty() {
+            return false;
+        }
+        let spent = |engine: &Engine| -> Vec<bool> {
+            let spent = quotas.iter().map(|(_, name, _)| engine.is_spent(name));
+            spent.collect()
+        };
+        let before = spent(self);
+        let now = SystemTime::now();
+        let links = self.bond.latest().map(|status| status.links);
+        for (id, name, quota) in &quotas {
+            let carried = counters.iter().find(|(other, _)| other == id);
+            if let Some((_, counters)) = carried {
+                let bytes = counters.tx.bytes + counters.rx.bytes;
+                self.quotas.usage.note(now, name, *quota, 0, bytes);
+            }
+            for link in links.iter().flatten() {
+                if self.bond.name_of(link.id) == Some(name) {
+                    let bytes = link.sent.bytes.get() + link.received.bytes.get();
+                    let counter = 1 + u32::from(link.id.0);
+                    self.quotas.usage.note(now, name, *quota, counter, bytes);
+                }
+            }
+        }
+        self.quotas.write(Instant::now());
+        self.follow_lines();
+        before != spent(self)
+    }
+
+    /// What an uplink has carried of its quota, and the quota, if it has one.
+    pub(crate) fn quota_of(&self, name: &str) -> Option<(u64, u64)> {
+        let quota = self.settings.quota(name)?;
+        Some((self.quotas.usage.of(name).get(), quota.volume.get()))
+    }
+
+    /// Ends what carries the bond, as the daemon ends: its flows wait for the next one.
+    pub fn end_bond(&mut self) {
+        self.bond.end();
+        if let Err(failure) = self.quotas.usage.store_if_used(&self.quotas.state_dir) {
+            tracing::warn!(%failure, "what was carried of quotas is not on disk");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What of the bond, and of quotas, is not as it should be.
+
+use crate::config::Fallback;
+use crate::engine::Engine;
+use crate::report::{BondLinkState, BondState, Health};
+
+/// How the bond is doing, its links, and what is not on disk.
+pub(super) fn bond(engine: &Engine) -> Vec<Health> {
+    if !engine.bond.is_joined() {
+        return Vec::new();
+    }
+    let report = engine.bond.report(engine.settings.config.bond);
+    let meanwhile = match report.config.fallback {
+        Fallback::Balance => "its new flows are shared out over the uplinks",
+        Fallback::Block => "its flows are blocked",
+    };
+    let (code, fix) = match report.state {
+        BondState::None | BondState::Up => ("", ""),
+        BondState::Calling | BondState::Lost => (
+            "bond-unreachable",
+            "see braid bond for what was tried; is braid hub running, and its UDP port open?",
+        ),
+        BondState::Refused => (
+            "bond-refused",
+            "braid leave, then join with a new token (braid hub invite NAME, on the hub)",
+        ),
+        BondState::Stopped => ("bond-stopped", "braid doctor says what lacks"),
+    };
+    let mut health = Vec::new();
+    if !code.is_empty() {
+        let tried: Vec<String> = report
+            .links
+            .iter()
+            .map(|link| format!("{} to {}", link.uplink, link.hub))
+            .collect();
+        let tried = match (report.state, tried.is_empty()) {
+            (BondState::Calling | BondState::Lost, true) => "; there is no way to it".to_owned(),
+            (BondState::Calling | BondState::Lost, false) => {
+                format!("; tried {}", tried.join(", "))
+            }
+            _ => String::new(),
+        };
+        health.push(Health {
+            code: code.into(),
+            text: format!("bond: {}{tried}; {meanwhile}", report.why),
+            fix: fix.into(),
+        });
+    }
+    let silent = report.links.iter().filter(|link| {
+        let bad = [BondLinkState::Suspect, BondLinkState::Quarantined];
+        report.state == BondState::Up && bad.contains(&link.state)
+    });
+    health.extend(silent.map(|link| Health {
+        code: "bond-link".into(),
+        text: format!(
+            "bond: {} {}; {}",
+            link.uplink,
+            link.state.as_str(),
+            link.why
+        ),
+        fix: String::new(),
+    }));
+    health.extend(report.troubles.into_iter().map(|text| Health {
+        code: "bond-trouble".into(),
+        text,
+        fix: String::new(),
+    }));
+    health
+}
+
+/// Uplinks that have carried all that they may, and accounts that are not on disk.
+pub(super) fn quotas(engine: &Engine) -> Vec<Health> {
+    let members = engine.roster.members().iter();
+    let spent = members.filter(|member| engine.is_spent(&member.uplink.name));
+    let mut health: Vec<Health> = spent
+        .map(|member| Health {
+            code: "quota-spent".into(),
+            text: format!(
+                "{}: its quota is used up; it carries what no other can",
+                member.uplink.name
+            ),
+            fix: "raise its quota, or wait until it begins anew".into(),
+        })
+        .collect();
+    if let Some(why) = &engine.quotas.unwritten {
+        health.push(Health {
+            code: "quota-unwritten".into(),
+            text: format!("what uplinks have carried of their quotas is not on disk: {why}"),
+            fix: "free some room there".into(),
+        });
+    }
+    health
+}

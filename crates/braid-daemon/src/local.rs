@@ -1,0 +1,68 @@
+//! The Unix socket that local questions come by, whichever daemon answers them: who may ask, and what
+//! a refusal looks like.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+
+use axum::Json;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use tokio::net::UnixListener;
+
+use crate::failure::Failure;
+use crate::peer::{Gate, Peer};
+use crate::report::ErrorReport;
+use crate::run_dir::RunDir;
+
+/// Opens the socket. The caller holds the run directory's lock, so a socket that is there already
+/// belongs to nobody.
+///
+/// # Errors
+/// What the system said.
+pub fn bind(run_dir: &RunDir, gate: &Gate) -> Result<UnixListener, Failure> {
+    let path = run_dir.socket();
+    let bind = || {
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        gate.give(&path)?;
+        fs::set_permissions(&path, Permissions::from_mode(0o660))?;
+        Ok(listener)
+    };
+    bind().map_err(|error| Failure::io(format!("socket {}", path.display()), &error))
+}
+
+/// A failure on its way to becoming a response. Its code decides the status.
+pub struct Refusal(pub Failure);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = match self.0.code.as_str() {
+            "forbidden" => StatusCode::FORBIDDEN,
+            "not-found" => StatusCode::NOT_FOUND,
+            "method" => StatusCode::METHOD_NOT_ALLOWED,
+            "usage" => StatusCode::BAD_REQUEST,
+            "ending" => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        (status, Json(ErrorReport { error: self.0 })).into_response()
+    }
+}
+
+/// Lets a request in, or answers that its sender may not ask; a layer of the router.
+pub async fn admit(
+    State(gate): State<Gate>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match gate.admit(peer) {
+        Ok(()) => next.run(request).await,
+        Err(failure) => Refusal(failure).into_response(),
+    }
+}

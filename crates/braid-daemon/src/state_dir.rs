@@ -1,0 +1,122 @@
+//! What must outlive a reboot: whom this machine has joined, and what its uplinks have carried of
+//! their quotas.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::failure::Failure;
+
+/// Where it is kept if nothing else is said.
+pub const DEFAULT: &str = "/var/lib/braid";
+
+/// A directory for root alone, since there are keys in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateDir(PathBuf);
+
+impl StateDir {
+    /// The directory need not exist yet.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> StateDir {
+        StateDir(path.into())
+    }
+
+    /// The directory itself.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Which hub this machine has joined; see [`crate::bond`].
+    #[must_use]
+    pub fn bond(&self) -> PathBuf {
+        self.0.join("bond.json")
+    }
+
+    /// What uplinks have carried of their quotas; see `crate::quota`.
+    #[must_use]
+    pub fn usage(&self) -> PathBuf {
+        self.0.join("usage.json")
+    }
+
+    /// Reads a file; `None`: there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not what it should be; `fix` says what to do then.
+    pub fn read<T: DeserializeOwned>(&self, path: &Path, fix: &str) -> Result<Option<T>, Failure> {
+        let bytes = match fs::read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            bytes => {
+                bytes.map_err(|error| Failure::io(format!("read {}", path.display()), &error))?
+            }
+        };
+        let read = serde_json::from_slice(&bytes);
+        read.map(Some)
+            .map_err(|error| Failure::new("state", format!("{}: {error}", path.display())).fix(fix))
+    }
+
+    /// Replaces a file in one step, durably, for root alone to read.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn write(&self, path: &Path, contents: &impl Serialize) -> Result<(), Failure> {
+        let fresh = path.with_extension("json.new");
+        let write = || {
+            let mut make = DirBuilder::new();
+            make.recursive(true).mode(0o700).create(&self.0)?;
+            let text = serde_json::to_vec_pretty(contents)?;
+            // What a crash has left there may have other permissions.
+            remove(&fresh)?;
+            let mut options = OpenOptions::new();
+            let mut file = options
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&fresh)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&fresh, path)?;
+            fs::File::open(&self.0)?.sync_all()
+        };
+        write().map_err(|error| {
+            // Half a file on a full disk helps nobody.
+            let _ = fs::remove_file(&fresh);
+            Failure::io(format!("write {}", path.display()), &error)
+        })
+    }
+}
+
+/// Removes a file; that there is none is fine.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_for_root_alone_and_reads_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::new(folder.path().join("deep/down"));
+        assert_eq!(state.read::<u32>(&state.bond(), "").unwrap(), None);
+        fs::create_dir_all(state.path()).unwrap();
+        fs::write(state.bond().with_extension("json.new"), "left by a crash").unwrap();
+        state.write(&state.bond(), &7).unwrap();
+        assert_eq!(state.read(&state.bond(), "").unwrap(), Some(7));
+        let mode = fs::metadata(state.bond()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        fs::write(state.bond(), "{").unwrap();
+        let broken = state.read::<u32>(&state.bond(), "braid leave").unwrap_err();
+        assert_eq!(broken.fix.as_deref(), Some("braid leave"));
+    }
+}

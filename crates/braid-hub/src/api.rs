@@ -1,0 +1,114 @@
+//! The local API: HTTP and JSON on a Unix socket, as the daemon has it.
+
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use axum::{Json, Router};
+use braid_daemon::failure::Failure;
+use braid_daemon::local::{Refusal, admit};
+use braid_daemon::metrics::CONTENT_TYPE as OPEN_METRICS;
+use braid_daemon::peer::{Gate, Peer};
+use serde::Serialize;
+use tokio::net::UnixListener;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::hub::Hub;
+use crate::metrics::Scrape;
+use crate::report::{InviteReport, InviteRequest, RevokeReport};
+
+/// What the loop that owns the hub is asked. It answers its asker itself.
+pub type Job = Box<dyn FnOnce(&mut Hub) + Send>;
+
+type Jobs = mpsc::Sender<Job>;
+type Answer<T> = Result<Json<T>, Refusal>;
+
+/// Puts a question to the loop and waits for the answer.
+async fn put<T, F>(jobs: &Jobs, question: F) -> Result<T, Failure>
+where
+    T: Send + 'static,
+    F: FnOnce(&mut Hub) -> Result<T, Failure> + Send + 'static,
+{
+    let ending = || Failure::new("ending", "the hub is ending");
+    let (answer, answered) = oneshot::channel();
+    let job: Job = Box::new(move |hub| {
+        // An asker that has hung up needs no answer.
+        let _ = answer.send(question(hub));
+    });
+    jobs.send(job).await.map_err(|_| ending())?;
+    answered.await.map_err(|_| ending())?
+}
+
+async fn ask<T, F>(jobs: Jobs, question: F) -> Answer<T>
+where
+    T: Serialize + Send + 'static,
+    F: FnOnce(&mut Hub) -> Result<T, Failure> + Send + 'static,
+{
+    put(&jobs, question).await.map(Json).map_err(Refusal)
+}
+
+/// Figures of now, as text.
+pub async fn scrape(jobs: Jobs) -> Response {
+    let figures = put(&jobs, |hub| {
+        Ok(Scrape {
+            status: hub.status()?,
+            clients: hub.clients()?.clients,
+        })
+    });
+    match figures.await {
+        Ok(figures) => ([(CONTENT_TYPE, OPEN_METRICS)], figures.into_text()).into_response(),
+        Err(failure) => Refusal(failure).into_response(),
+    }
+}
+
+async fn invite(
+    State(jobs): State<Jobs>,
+    request: Result<Json<InviteRequest>, JsonRejection>,
+) -> Answer<InviteReport> {
+    let Json(request) =
+        request.map_err(|rejection| Refusal(Failure::new("usage", rejection.body_text())))?;
+    ask(jobs, |hub| hub.invite(request)).await
+}
+
+async fn revoke(State(jobs): State<Jobs>, Path(name): Path<String>) -> Answer<RevokeReport> {
+    ask(jobs, move |hub| hub.revoke(&name)).await
+}
+
+/// Serves the API until `end` is done and the last answer is out.
+///
+/// # Errors
+/// What the system said.
+pub async fn serve(
+    listener: UnixListener,
+    gate: Gate,
+    jobs: Jobs,
+    end: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    let router = Router::new()
+        .route(
+            "/v1/status",
+            get(|State(jobs): State<Jobs>| ask(jobs, |hub| hub.status())),
+        )
+        .route(
+            "/v1/clients",
+            get(|State(jobs): State<Jobs>| ask(jobs, |hub| hub.clients())),
+        )
+        .route("/v1/clients/{name}", delete(revoke))
+        .route("/v1/invitations", post(invite))
+        .route("/v1/metrics", get(|State(jobs): State<Jobs>| scrape(jobs)))
+        .fallback(|| async {
+            let failure = Failure::new("not-found", "there is nothing here");
+            Refusal(failure.fix("docs/hub.md lists the paths"))
+        })
+        .method_not_allowed_fallback(|| async {
+            Refusal(Failure::new("method", "not with this method").fix("docs/hub.md lists them"))
+        })
+        .layer(from_fn_with_state(gate, admit))
+        .with_state(jobs)
+        .into_make_service_with_connect_info::<Peer>();
+    axum::serve(listener, router)
+        .with_graceful_shutdown(end)
+        .await
+}

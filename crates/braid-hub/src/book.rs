@@ -1,0 +1,405 @@
+//! Who may come in: invitations, keys that took them up, and revocations. Decides, and has the store
+//! keep it before anybody acts on it; no sockets, no clock.
+//!
+//! - A name and an address belong to one client at a time, from the invitation on.
+//! - A token is bound to the first key that names its invitation. The same key may try as often as it
+//!   likes; another one is refused, and whoever runs the hub hears of it, since then either the token
+//!   was copied or a machine was set up anew.
+//! - Who is revoked stays in the book: a refusal that says why beats silence.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use braid_bond::proto::handshake::terms::{Refusal, Terms};
+use braid_bond::proto::handshake::{Options, Psk, PublicKey};
+use braid_bond::token::{InvitationId, Secret};
+use braid_core::Rate;
+
+use crate::client::{Client, Name, Seconds, State};
+use crate::pool::{Pool, PoolError};
+use crate::store::{Store, StoreError};
+
+/// Most clients that are invited or joined.
+pub const CLIENTS_MAX: usize = 10_000;
+
+/// Keys without a client of their own that are told why they get nothing, at once; the oldest is
+/// forgotten for a newer one.
+const STRANGERS: usize = 64;
+
+/// A key that is refused is told so for this long, seconds: it repeats its question within four.
+const TOLD: Seconds = 20;
+
+/// Who is invited.
+#[derive(Clone, Debug)]
+pub struct Invitation {
+    /// What the client is called.
+    pub name: Name,
+    /// Inner addresses that it is to have; of networks that none is named of it gets the next.
+    pub addresses: Vec<IpAddr>,
+    /// Most that is passed on for it in each direction.
+    pub cap: Option<Rate>,
+    /// Until when its token may be used.
+    pub until: Seconds,
+}
+
+/// Why something was not written into the book.
+#[derive(Debug, thiserror::Error)]
+pub enum BookError {
+    /// The name is somebody's.
+    #[error("{0} is invited or has joined already")]
+    Named(Name),
+    /// Nobody has the name.
+    #[error("there is no client {0}")]
+    Nobody(Name),
+    /// It is revoked already.
+    #[error("{0} is revoked already")]
+    Revoked(Name),
+    /// There are too many.
+    #[error("there are {CLIENTS_MAX} clients, which is the most that one hub has")]
+    Many,
+    /// There is no address.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// It could not be kept.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A key, and how its handshakes are to be answered.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Who.
+    pub key: PublicKey,
+    /// The pre-shared key of its handshakes.
+    pub psk: Psk,
+    /// What it is told.
+    pub options: Options,
+    /// Its inner addresses; none if it is refused.
+    pub addresses: Vec<IpAddr>,
+    /// Most that is passed on for it.
+    pub cap: Option<Rate>,
+}
+
+/// What became of a key that named an invitation.
+#[derive(Clone, Debug)]
+pub enum Enrolled {
+    /// It is this client from now on, or was before.
+    Joined(Answer),
+    /// It gets nothing, and is told why.
+    Refused(Answer, Refusal),
+    /// There is no such invitation: it cannot be told anything that it could read.
+    Unknown,
+}
+
+/// Somebody tried a token that another machine had used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Misuse {
+    /// How often, by how many keys.
+    pub times: u64,
+    /// The last time.
+    pub last: Seconds,
+}
+
+/// The book.
+pub struct Book {
+    store: Box<dyn Store>,
+    pool: Pool,
+    clients: BTreeMap<u64, Client>,
+    by_key: BTreeMap<PublicKey, u64>,
+    by_invitation: BTreeMap<InvitationId, u64>,
+    misuses: BTreeMap<u64, Misuse>,
+    /// Keys that are being refused, and since when.
+    strangers: Vec<(PublicKey, Seconds)>,
+    /// Whose figures have changed since they were kept.
+    unkept: BTreeSet<u64>,
+}
+
+impl Book {
+    /// Opens the book of a store.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn open(store: Box<dyn Store>, pool: Pool) -> Result<Self, StoreError> {
+        let mut book = Book {
+            pool,
+            clients: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            by_invitation: BTreeMap::new(),
+            misuses: BTreeMap::new(),
+            strangers: Vec::new(),
+            unkept: BTreeSet::new(),
+            store,
+        };
+        for client in book.store.load()? {
+            book.take_in(client);
+        }
+        Ok(book)
+    }
+
+    fn take_in(&mut self, client: Client) {
+        let key = match client.state {
+            State::Joined { key, .. } => Some(key),
+            State::Revoked { key, .. } => key,
+            State::Invited { .. } => None,
+        };
+        if let Some(key) = key {
+            self.by_key.insert(key, client.id);
+        }
+        self.by_invitation.insert(client.invitation, client.id);
+        self.clients.insert(client.id, client);
+    }
+
+    /// The pool that addresses are given of.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// All clients, the oldest first.
+    pub fn clients(&self) -> impl Iterator<Item = &Client> {
+        self.clients.values()
+    }
+
+    /// Whose token was tried by another machine.
+    #[must_use]
+    pub fn misuse(&self, id: u64) -> Option<Misuse> {
+        self.misuses.get(&id).copied()
+    }
+
+    /// Clients that have an address which the pool does not have (any more), with that address.
+    pub fn outside(&self, now: Seconds) -> impl Iterator<Item = (&Client, IpAddr)> {
+        let current = self
+            .clients
+            .values()
+            .filter(move |client| client.is_current(now));
+        current.flat_map(|client| {
+            let outside = client.addresses.iter().filter(|a| !self.pool.has(**a));
+            outside.map(move |address| (client, *address))
+        })
+    }
+
+    /// How those who have joined are to be answered: at the start. Everybody else names an invitation,
+    /// and is answered when they do.
+    #[must_use]
+    pub fn answers(&self) -> Vec<Answer> {
+        let joined = self.clients.values().filter_map(|client| {
+            let key = client.served_key()?;
+            Some(self.welcome(client, key))
+        });
+        joined.collect()
+    }
+
+    /// Invites a client; its token has this secret.
+    ///
+    /// # Errors
+    /// See [`BookError`]; then nothing has changed.
+    pub fn invite(
+        &mut self,
+        invitation: Invitation,
+        secret: &Secret,
+        now: Seconds,
+    ) -> Result<&Client, BookError> {
+        let current = || {
+            self.clients
+                .values()
+                .filter(|client| client.is_current(now))
+        };
+        if current().any(|client| client.name == invitation.name) {
+            return Err(BookError::Named(invitation.name));
+        }
+        if current().count() >= CLIENTS_MAX {
+            return Err(BookError::Many);
+        }
+        let taken = current().flat_map(|client| client.addresses.iter().copied());
+        let taken: BTreeSet<IpAddr> = taken.collect();
+        let newest = self.clients.last_key_value();
+        let after = newest.map_or(&[][..], |(_, client)| &client.addresses);
+        let addresses = self.pool.wanted(&invitation.addresses, &taken, after)?;
+        let id = newest.map_or(1, |(id, _)| id + 1);
+        let client = Client {
+            id,
+            name: invitation.name,
+            invitation: secret.id(),
+            psk: secret.psk(),
+            addresses,
+            cap: invitation.cap,
+            created: now,
+            state: State::Invited {
+                until: invitation.until,
+            },
+            seen: None,
+            received: 0,
+            sent: 0,
+        };
+        self.store.put(&[&client])?;
+        self.take_in(client);
+        Ok(&self.clients[&id])
+    }
+
+    /// A key that is not served names an invitation.
+    ///
+    /// # Errors
+    /// It could not be kept; then nothing has changed, and the key may try again.
+    pub fn enrol(
+        &mut self,
+        key: PublicKey,
+        invitation: InvitationId,
+        now: Seconds,
+    ) -> Result<Enrolled, StoreError> {
+        let Some(id) = self.by_invitation.get(&invitation).copied() else {
+            return Ok(Enrolled::Unknown);
+        };
+        let client = &self.clients[&id];
+        let refusal = match client.state {
+            State::Joined { key: known, .. } if known == key => {
+                return Ok(Enrolled::Joined(self.welcome(client, key)));
+            }
+            State::Invited { until } if now < until => {
+                if self.by_key.contains_key(&key) {
+                    // A machine that was revoked comes back with a token, as somebody new.
+                    self.by_key.remove(&key);
+                }
+                let mut joined = client.clone();
+                joined.state = State::Joined { key, since: now };
+                joined.seen = Some(now);
+                self.store.put(&[&joined])?;
+                self.take_in(joined);
+                self.strangers.retain(|(stranger, _)| *stranger != key);
+                return Ok(Enrolled::Joined(self.welcome(&self.clients[&id], key)));
+            }
+            State::Invited { .. } => Refusal::Expired,
+            State::Joined { .. } => Refusal::Used,
+            State::Revoked { key: known, .. } if known.is_none_or(|known| known == key) => {
+                Refusal::Revoked
+            }
+            State::Revoked { .. } => Refusal::Used,
+        };
+        let answer = refuse(client, key, refusal);
+        if refusal == Refusal::Used {
+            let misuse = self.misuses.entry(id).or_insert(Misuse {
+                times: 0,
+                last: now,
+            });
+            misuse.times += 1;
+            misuse.last = now;
+        }
+        Ok(Enrolled::Refused(answer, refusal))
+    }
+
+    /// Notes that a key is being refused from now on.
+    pub fn remember_stranger(&mut self, key: PublicKey, now: Seconds) {
+        self.strangers.retain(|(known, _)| *known != key);
+        self.strangers.push((key, now));
+    }
+
+    /// Keys that were refused for long enough, or are too many: to be forgotten, so that nobody can
+    /// fill the hub's memory with made-up ones.
+    pub fn forget_strangers(&mut self, now: Seconds) -> Vec<PublicKey> {
+        let spare = self.strangers.len().saturating_sub(STRANGERS);
+        let old = |(_, since): &&(PublicKey, Seconds)| now.saturating_sub(*since) >= TOLD;
+        let old = self.strangers.iter().take_while(old).count();
+        let forgotten = self.strangers.drain(..old.max(spare));
+        forgotten.map(|(key, _)| key).collect()
+    }
+
+    /// Serves a client no more. Returns its key, if a machine had joined as it.
+    ///
+    /// # Errors
+    /// See [`BookError`]; then nothing has changed.
+    pub fn revoke(&mut self, name: &Name, now: Seconds) -> Result<Option<PublicKey>, BookError> {
+        // The newest of that name: those before it are revoked, or have expired.
+        let named = self
+            .clients
+            .values()
+            .rev()
+            .find(|client| client.name == *name);
+        let client = named.ok_or_else(|| BookError::Nobody(name.clone()))?;
+        let key = match client.state {
+            State::Revoked { .. } => return Err(BookError::Revoked(name.clone())),
+            State::Joined { key, .. } => Some(key),
+            State::Invited { .. } => None,
+        };
+        let mut revoked = client.clone();
+        revoked.state = State::Revoked { key, since: now };
+        self.store.put(&[&revoked])?;
+        self.misuses.remove(&revoked.id);
+        self.take_in(revoked);
+        Ok(key)
+    }
+
+    /// The client that a key is served as.
+    #[must_use]
+    pub fn served(&self, key: PublicKey) -> Option<&Client> {
+        let client = &self.clients[self.by_key.get(&key)?];
+        client.served_key().is_some().then_some(client)
+    }
+
+    /// Inner bytes that came from a key and went to it since the last note, and when it was heard.
+    pub fn note(&mut self, key: PublicKey, received: u64, sent: u64, seen: Option<Seconds>) {
+        let Some(client) = self
+            .by_key
+            .get(&key)
+            .and_then(|id| self.clients.get_mut(id))
+        else {
+            return;
+        };
+        let newer = seen.filter(|seen| client.seen.is_none_or(|known| *seen > known));
+        if received + sent > 0 || newer.is_some() {
+            client.received += received;
+            client.sent += sent;
+            client.seen = newer.or(client.seen);
+            self.unkept.insert(client.id);
+        }
+    }
+
+    /// Keeps figures that were noted.
+    ///
+    /// # Errors
+    /// See [`StoreError`]; they are kept the next time.
+    pub fn keep(&mut self) -> Result<(), StoreError> {
+        let changed: Vec<&Client> = self.unkept.iter().map(|id| &self.clients[id]).collect();
+        if !changed.is_empty() {
+            self.store.put(&changed)?;
+            self.unkept.clear();
+        }
+        Ok(())
+    }
+
+    fn welcome(&self, client: &Client, key: PublicKey) -> Answer {
+        let network = |address: &IpAddr| {
+            let most = if address.is_ipv4() { 32 } else { 128 };
+            (*address, self.pool.length(*address).unwrap_or(most))
+        };
+        let terms = Terms {
+            addresses: client.addresses.iter().map(network).collect(),
+            hub: self
+                .pool
+                .hub()
+                .into_iter()
+                .map(|(address, _)| address)
+                .collect(),
+            name: Some(client.name.to_string()),
+            cap: client.cap,
+        };
+        Answer {
+            key,
+            psk: client.psk.clone(),
+            options: terms.to_options(),
+            addresses: client.addresses.clone(),
+            cap: client.cap,
+        }
+    }
+}
+
+fn refuse(client: &Client, key: PublicKey, refusal: Refusal) -> Answer {
+    Answer {
+        key,
+        psk: client.psk.clone(),
+        options: refusal.to_options(),
+        addresses: Vec::new(),
+        cap: None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,266 @@
+//! Invitations, as a table of what somebody may try.
+
+use std::path::Path;
+
+use super::*;
+use crate::store::{Embedded, Founding};
+
+const NOW: Seconds = 1_000_000;
+const DAY: Seconds = 86_400;
+
+fn open(path: &Path, network: &str) -> Book {
+    let pool = Pool::new(vec![network.parse().unwrap()]).unwrap();
+    Book::open(Box::new(Embedded::open(path).unwrap()), pool).unwrap()
+}
+
+fn book() -> (tempfile::TempDir, Book) {
+    let folder = tempfile::tempdir().unwrap();
+    let book = open(&folder.path().join("hub.redb"), "10.73.0.0/29");
+    (folder, book)
+}
+
+fn invitation(name: &str) -> Invitation {
+    Invitation {
+        name: name.parse().unwrap(),
+        addresses: Vec::new(),
+        cap: None,
+        until: NOW + DAY,
+    }
+}
+
+fn secret(number: u8) -> Secret {
+    Secret::new([number; 32])
+}
+
+fn key(number: u8) -> PublicKey {
+    PublicKey([number; 32])
+}
+
+fn refusal(enrolled: Enrolled) -> Refusal {
+    match enrolled {
+        Enrolled::Refused(answer, refusal) => {
+            assert_eq!(Refusal::read(&answer.options), Some(refusal));
+            assert!(answer.addresses.is_empty(), "who is refused has no address");
+            refusal
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn joined(enrolled: Enrolled) -> Answer {
+    match enrolled {
+        Enrolled::Joined(answer) => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_first_key_gets_the_token_and_may_come_again() {
+    let (_folder, mut book) = book();
+    book.invite(invitation("attic"), &secret(1), NOW).unwrap();
+    let first = joined(book.enrol(key(1), secret(1).id(), NOW).unwrap());
+    let terms = Terms::read(&first.options);
+    assert_eq!(terms.addresses, [("10.73.0.2".parse().unwrap(), 29)]);
+    assert_eq!(terms.hub, ["10.73.0.1".parse::<IpAddr>().unwrap()]);
+    assert_eq!(terms.name.as_deref(), Some("attic"));
+    assert_eq!(first.psk.0, secret(1).psk().0);
+    let again = joined(book.enrol(key(1), secret(1).id(), NOW + 5).unwrap());
+    assert_eq!(again.addresses, first.addresses);
+    assert_eq!(book.misuse(1), None);
+    // Also after its time: it has joined.
+    joined(book.enrol(key(1), secret(1).id(), NOW + 2 * DAY).unwrap());
+}
+
+#[test]
+fn another_machine_is_refused_and_told_of() {
+    let (_folder, mut book) = book();
+    book.invite(invitation("attic"), &secret(1), NOW).unwrap();
+    joined(book.enrol(key(1), secret(1).id(), NOW).unwrap());
+    for times in 1..=3 {
+        let refused = book.enrol(key(2), secret(1).id(), NOW + times).unwrap();
+        assert_eq!(refusal(refused), Refusal::Used);
+        let last = NOW + times;
+        assert_eq!(book.misuse(1), Some(Misuse { times, last }));
+    }
+    assert!(book.served(key(1)).is_some());
+    assert!(book.served(key(2)).is_none());
+    let made_up = book.enrol(key(2), secret(9).id(), NOW).unwrap();
+    assert!(matches!(made_up, Enrolled::Unknown));
+}
+
+#[test]
+fn an_invitation_that_nobody_takes_up_gives_its_name_and_address_back() {
+    let (_folder, mut book) = book();
+    book.invite(invitation("attic"), &secret(1), NOW).unwrap();
+    let error = book
+        .invite(invitation("attic"), &secret(2), NOW)
+        .unwrap_err();
+    assert_eq!(error.to_string(), "attic is invited or has joined already");
+    let late = NOW + DAY;
+    let refused = book.enrol(key(1), secret(1).id(), late).unwrap();
+    assert_eq!(refusal(refused), Refusal::Expired);
+    let mut wish = invitation("attic");
+    wish.addresses = vec!["10.73.0.2".parse().unwrap()];
+    wish.until = late + DAY;
+    book.invite(wish, &secret(2), late).unwrap();
+    joined(book.enrol(key(1), secret(2).id(), late).unwrap());
+}
+
+#[test]
+fn a_revoked_client_is_told_so_until_it_is_invited_anew() {
+    let (_folder, mut book) = book();
+    let name: Name = "attic".parse().unwrap();
+    let nobody = book.revoke(&name, NOW).unwrap_err();
+    assert_eq!(nobody.to_string(), "there is no client attic");
+    book.invite(invitation("attic"), &secret(1), NOW).unwrap();
+    joined(book.enrol(key(1), secret(1).id(), NOW).unwrap());
+    assert_eq!(
+        book.revoke(&name, NOW).unwrap(),
+        Some(key(1)),
+        "it had joined"
+    );
+    assert!(book.served(key(1)).is_none());
+    let again = book.enrol(key(1), secret(1).id(), NOW).unwrap();
+    assert_eq!(refusal(again), Refusal::Revoked);
+    assert!(matches!(
+        book.revoke(&name, NOW),
+        Err(BookError::Revoked(_))
+    ));
+    // The same machine, invited anew, has another address.
+    book.invite(invitation("attic"), &secret(2), NOW).unwrap();
+    let new = joined(book.enrol(key(1), secret(2).id(), NOW).unwrap());
+    assert_eq!(new.addresses, ["10.73.0.3".parse::<IpAddr>().unwrap()]);
+    assert_eq!(book.served(key(1)).unwrap().id, 2);
+    let answers = book.answers();
+    assert_eq!(answers.len(), 1);
+    assert_eq!(answers[0].addresses, new.addresses);
+    // A token that nobody had used is dead too.
+    book.invite(invitation("cellar"), &secret(3), NOW).unwrap();
+    assert!(
+        book.revoke(&"cellar".parse().unwrap(), NOW)
+            .unwrap()
+            .is_none()
+    );
+    let dead = book.enrol(key(3), secret(3).id(), NOW).unwrap();
+    assert_eq!(refusal(dead), Refusal::Revoked);
+}
+
+#[test]
+fn a_full_pool_says_so_and_keeps_who_is_there() {
+    let (_folder, mut book) = book();
+    for number in 1..=5 {
+        let name = format!("client-{number}");
+        book.invite(invitation(&name), &secret(number), NOW)
+            .unwrap();
+    }
+    let full = book
+        .invite(invitation("one-more"), &secret(9), NOW)
+        .unwrap_err();
+    assert_eq!(
+        full.to_string(),
+        "all 5 addresses of the pool are given away"
+    );
+    joined(book.enrol(key(5), secret(5).id(), NOW).unwrap());
+    book.revoke(&"client-3".parse().unwrap(), NOW).unwrap();
+    let client = book
+        .invite(invitation("one-more"), &secret(9), NOW)
+        .unwrap();
+    assert_eq!(client.addresses, ["10.73.0.4".parse::<IpAddr>().unwrap()]);
+}
+
+#[test]
+fn a_duplicate_inner_address_is_refused() {
+    let (_folder, mut book) = book();
+    book.invite(invitation("attic"), &secret(1), NOW).unwrap();
+    let mut wish = invitation("cellar");
+    wish.addresses = vec!["10.73.0.2".parse().unwrap()];
+    let error = book.invite(wish, &secret(2), NOW).unwrap_err();
+    assert_eq!(error.to_string(), "10.73.0.2 is given away already");
+}
+
+#[test]
+fn what_was_decided_is_there_after_a_restart() {
+    let (folder, mut book) = book();
+    let path = folder.path().join("hub.redb");
+    book.invite(invitation("attic"), &secret(1), NOW).unwrap();
+    book.invite(invitation("cellar"), &secret(2), NOW).unwrap();
+    joined(book.enrol(key(1), secret(1).id(), NOW).unwrap());
+    joined(book.enrol(key(2), secret(2).id(), NOW).unwrap());
+    book.revoke(&"cellar".parse().unwrap(), NOW).unwrap();
+    book.note(key(1), 100, 20, Some(NOW + 7));
+    book.keep().unwrap();
+    drop(book);
+    let mut book = open(&path, "10.73.0.0/29");
+    let answers = book.answers();
+    assert_eq!(answers.len(), 1, "who is revoked is not served");
+    assert_eq!(
+        answers[0].addresses,
+        ["10.73.0.2".parse::<IpAddr>().unwrap()]
+    );
+    let revoked = book.enrol(key(2), secret(2).id(), NOW).unwrap();
+    assert_eq!(refusal(revoked), Refusal::Revoked);
+    let attic = book.served(key(1)).unwrap();
+    assert_eq!(
+        (attic.received, attic.sent, attic.seen),
+        (100, 20, Some(NOW + 7))
+    );
+    let other = book.enrol(key(3), secret(1).id(), NOW).unwrap();
+    assert_eq!(refusal(other), Refusal::Used);
+    drop(book);
+    let book = open(&path, "10.74.0.0/24");
+    let outside: Vec<_> = book
+        .outside(NOW)
+        .map(|(c, a)| (c.name.to_string(), a))
+        .collect();
+    assert_eq!(
+        outside,
+        [("attic".to_owned(), "10.73.0.2".parse().unwrap())]
+    );
+}
+
+#[test]
+fn strangers_are_forgotten_after_a_while_or_when_there_are_many() {
+    let (_folder, mut book) = book();
+    book.remember_stranger(key(1), NOW);
+    book.remember_stranger(key(2), NOW + 5);
+    assert_eq!(book.forget_strangers(NOW + TOLD - 1), []);
+    book.remember_stranger(key(1), NOW + 6);
+    assert_eq!(book.forget_strangers(NOW + 5 + TOLD), [key(2)]);
+    for number in 0..STRANGERS as u8 {
+        book.remember_stranger(key(100 + number), NOW + 7);
+    }
+    assert_eq!(book.forget_strangers(NOW + 8), [key(1)]);
+}
+
+/// A store that does not work any more.
+struct Full;
+
+impl Store for Full {
+    fn found(&mut self, new: Founding) -> Result<Founding, StoreError> {
+        Ok(new)
+    }
+
+    fn load(&self) -> Result<Vec<Client>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    fn put(&mut self, _: &[&Client]) -> Result<(), StoreError> {
+        Err(StoreError::Engine {
+            path: "hub.redb".into(),
+            why: "no space left".into(),
+        })
+    }
+}
+
+#[test]
+fn what_could_not_be_kept_has_not_happened() {
+    let pool = Pool::new(vec!["10.73.0.0/29".parse().unwrap()]).unwrap();
+    let mut book = Book::open(Box::new(Full), pool).unwrap();
+    let error = book
+        .invite(invitation("attic"), &secret(1), NOW)
+        .unwrap_err();
+    assert_eq!(error.to_string(), "store hub.redb: no space left");
+    assert_eq!(book.clients().count(), 0);
+    let unknown = book.enrol(key(1), secret(1).id(), NOW).unwrap();
+    assert!(matches!(unknown, Enrolled::Unknown));
+}

@@ -1,0 +1,218 @@
+//! What a hub knows of a client.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use braid_bond::proto::handshake::terms::NAME_MAX;
+use braid_bond::proto::handshake::{Psk, PublicKey};
+use braid_bond::token::InvitationId;
+use braid_core::Rate;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// Seconds since 1970.
+pub type Seconds = u64;
+
+/// A client's name: 1 to 32 letters, digits, `-`, `_` and `.`, beginning with a letter or a digit, so
+/// that it is one word in a table, a command line and a metric.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Name(String);
+
+/// A text that is no name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no name for a client: write 1 to {NAME_MAX} letters, digits, \"-\", \"_\" and \".\", \
+     the first a letter or a digit"
+)]
+pub struct NoName(String);
+
+impl FromStr for Name {
+    type Err = NoName;
+
+    fn from_str(text: &str) -> Result<Self, NoName> {
+        let first = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+        let rest = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        match first && text.len() <= NAME_MAX && text.chars().all(rest) {
+            true => Ok(Name(text.to_owned())),
+            false => Err(NoName(text.to_owned())),
+        }
+    }
+}
+
+impl TryFrom<String> for Name {
+    type Error = NoName;
+
+    fn try_from(text: String) -> Result<Self, NoName> {
+        text.parse()
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> String {
+        name.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// How far it has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It has a token that no machine has used.
+    Invited {
+        /// From then on the token is refused.
+        until: Seconds,
+    },
+    /// A machine has used its token.
+    Joined {
+        /// That machine's key.
+        #[serde(with = "key_text")]
+        key: PublicKey,
+        /// When it did.
+        since: Seconds,
+    },
+    /// It is not served any more. Kept, so that it can be told so.
+    Revoked {
+        /// The key of the machine that had used its token, if one had.
+        #[serde(with = "optional_key_text")]
+        key: Option<PublicKey>,
+        /// When it was.
+        since: Seconds,
+    },
+}
+
+/// A client.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Client {
+    /// Its number: never given twice, and the larger the later it was invited.
+    pub id: u64,
+    /// Its name; one that is invited or joined has it alone.
+    pub name: Name,
+    /// What its token is known by.
+    #[serde(with = "invitation_text")]
+    pub invitation: InvitationId,
+    /// The pre-shared key of its handshakes.
+    #[serde(with = "psk_text")]
+    pub psk: Psk,
+    /// Its inner addresses, at most one per IP version.
+    pub addresses: Vec<IpAddr>,
+    /// Most that is passed on for it, in each direction; no limit if none.
+    pub cap: Option<Rate>,
+    /// When it was invited.
+    pub created: Seconds,
+    /// How far it has come.
+    pub state: State,
+    /// When something of it was heard last.
+    pub seen: Option<Seconds>,
+    /// Bytes of inner packets that came from it, since it was invited.
+    pub received: u64,
+    /// Bytes of inner packets that went to it.
+    pub sent: u64,
+}
+
+impl Client {
+    /// The key of the machine that is served as this client.
+    #[must_use]
+    pub fn served_key(&self) -> Option<PublicKey> {
+        match self.state {
+            State::Joined { key, .. } => Some(key),
+            _ => None,
+        }
+    }
+
+    /// Whether its name and addresses are its own at `now`.
+    #[must_use]
+    pub fn is_current(&self, now: Seconds) -> bool {
+        match self.state {
+            State::Invited { until } => now < until,
+            State::Joined { .. } => true,
+            State::Revoked { .. } => false,
+        }
+    }
+
+    /// Its state in a word, at `now`.
+    #[must_use]
+    pub fn word(&self, now: Seconds) -> &'static str {
+        match self.state {
+            State::Invited { until } if now < until => "invited",
+            State::Invited { .. } => "expired",
+            State::Joined { .. } => "joined",
+            State::Revoked { .. } => "revoked",
+        }
+    }
+}
+
+fn bytes<'de, const N: usize, D: Deserializer<'de>>(deserializer: D) -> Result<[u8; N], D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let bytes = STANDARD.decode(text).map_err(de::Error::custom)?;
+    let wrong =
+        |bytes: Vec<u8>| de::Error::invalid_length(bytes.len(), &"as many as there should be");
+    bytes.try_into().map_err(wrong)
+}
+
+macro_rules! as_base64 {
+    ($module:ident, $type:ty, $wrap:expr) => {
+        mod $module {
+            use super::*;
+
+            pub fn serialize<S: Serializer>(
+                value: &$type,
+                serializer: S,
+            ) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&STANDARD.encode(value.0))
+            }
+
+            pub fn deserialize<'de, D: Deserializer<'de>>(
+                deserializer: D,
+            ) -> Result<$type, D::Error> {
+                bytes(deserializer).map($wrap)
+            }
+        }
+    };
+}
+
+as_base64!(key_text, PublicKey, PublicKey);
+as_base64!(invitation_text, InvitationId, InvitationId);
+as_base64!(psk_text, Psk, Psk);
+
+mod optional_key_text {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(
+        key: &Option<PublicKey>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        key.map(|key| key.to_string()).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<PublicKey>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        let key = text.map(|text| text.parse().map_err(de::Error::custom));
+        key.transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_one_word() {
+        for good in ["a", "attic", "lap-top_2.home", "7", &"n".repeat(32)] {
+            assert!(good.parse::<Name>().is_ok(), "{good}");
+        }
+        for bad in ["", "-a", ".", "a b", "ä", "a/b", "a\n", &"n".repeat(33)] {
+            assert!(bad.parse::<Name>().is_err(), "{bad}");
+        }
+    }
+}

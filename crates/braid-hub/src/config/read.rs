@@ -1,0 +1,283 @@
+//! From TOML to a configuration.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use braid_bond::token::{ADDRESSES_MAX, AddressError, HubAddress, PORT};
+use braid_core::Rate;
+use braid_daemon::config::reading::{
+    At, DeTable, Problem, Table, api, document, metrics, no_repeats, section,
+};
+use braid_daemon::config::{ApiConfig, ConfigError, MetricsConfig, Prefix};
+
+use super::{Forward, HubConfig, everywhere};
+use crate::pool::Pool;
+
+const TOP: (&str, &[&str]) = (
+    "the top level",
+    &[
+        "listen",
+        "address",
+        "device",
+        "mtu",
+        "pool",
+        "forward",
+        "between_clients",
+        "client_rate",
+        "store",
+        "api",
+        "metrics",
+    ],
+);
+const SECTIONS: &[(&str, &[&str])] = &[TOP, ("[api]", &["group"]), ("[metrics]", &["listen"])];
+
+const LISTEN_FIX: &str =
+    "write a port from 1 to 65535, or addresses with ports like \"198.51.100.7:27243\"";
+const ADDRESS_FIX: &str =
+    "write where clients find the hub, like \"hub.example.org\" or \"198.51.100.7:27243\"";
+const POOL_FIX: &str =
+    "write a network per IP version, like [\"10.73.0.0/16\", \"fd12:3456:789a::/64\"]";
+const RATE_FIX: &str = "write a rate like \"50 Mbit/s\"";
+
+pub(super) fn read(name: &str, text: &str) -> Result<HubConfig, ConfigError> {
+    document(name, text, top)
+}
+
+fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
+    let mut table = Table::new(TOP.0, TOP.1, document);
+    let default = HubConfig::default();
+    let listen = listen(&mut table, problems);
+    let port = listen
+        .iter()
+        .flatten()
+        .next()
+        .map_or(PORT, SocketAddr::port);
+    let written = table.list::<Written>("address", ADDRESS_FIX, problems);
+    let address: Vec<At<HubAddress>> = written
+        .into_iter()
+        .filter_map(|At { value, at }| {
+            let value = HubAddress::read(&value.0, port).ok()?;
+            Some(At { value, at })
+        })
+        .collect();
+    if let Some(extra) = address.get(ADDRESSES_MAX) {
+        let what = format!("`address` has more than {ADDRESSES_MAX} entries");
+        let fix = "name those that clients are to try first";
+        problems.push(Problem::new(what, extra.at.clone(), "one too many").fix(fix));
+    }
+    no_repeats("address", &address, problems);
+    let device = device(&mut table, problems);
+    // IPv6 needs 1280 (RFC 8200 §5); an inner packet of more than 1500 nobody sends unasked.
+    let mtu = table.count("mtu", 1280..=9000, problems);
+    let pool = pool(&mut table, problems);
+    let forward = table.word("forward", &Forward::NAMES, problems);
+    let between_clients = table.truth("between_clients", problems);
+    let client_rate = rate(&mut table, problems);
+    let store = table.text("store", problems).map(|text| {
+        let path = PathBuf::from(&text.value);
+        if !path.is_absolute() {
+            let what = format!("`store` cannot be {:?}", text.value);
+            let fix = "write the file's whole path, from the root";
+            problems.push(Problem::new(what, text.at, "not a whole path").fix(fix));
+        }
+        path
+    });
+    let api = section(&mut table, "api", problems).map_or_else(ApiConfig::default, |(inner, _)| {
+        api(inner, SECTIONS, problems)
+    });
+    let metrics = section(&mut table, "metrics", problems)
+        .map_or_else(MetricsConfig::default, |(inner, _)| {
+            metrics(inner, SECTIONS, problems)
+        });
+    table.finish(SECTIONS, problems);
+    HubConfig {
+        listen: listen.unwrap_or(default.listen),
+        address: address.into_iter().map(|address| address.value).collect(),
+        device: device.unwrap_or(default.device),
+        mtu: mtu.map_or(default.mtu, |mtu| mtu.value as u16),
+        pool,
+        forward: forward.map_or(default.forward, |word| word.value),
+        between_clients: between_clients.unwrap_or(default.between_clients),
+        client_rate,
+        store: store.unwrap_or(default.store),
+        api,
+        metrics,
+    }
+}
+
+/// What one entry of `listen` says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Port(u16),
+    Address(SocketAddr),
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let place = match text.parse::<SocketAddr>() {
+            Ok(address) => Place::Address(address),
+            Err(_) => Place::Port(text.parse().map_err(|_| "no port and no address")?),
+        };
+        match place {
+            Place::Port(0) => Err("any port, so nobody finds it".to_owned()),
+            Place::Address(address) if address.port() == 0 => {
+                Err("any port, so nobody finds it".to_owned())
+            }
+            place => Ok(place),
+        }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::Port(port) => port.fmt(f),
+            Place::Address(address) => address.fmt(f),
+        }
+    }
+}
+
+/// An address of the hub; its port may be that of `listen`.
+struct Written(String);
+
+impl FromStr for Written {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        HubAddress::read(text, PORT).map(|_| Written(text.to_owned()))
+    }
+}
+
+fn listen(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Option<Vec<SocketAddr>> {
+    let places = table.list::<Place>("listen", LISTEN_FIX, problems);
+    no_repeats("listen", &places, problems);
+    let places = places.into_iter().flat_map(|place| match place.value {
+        Place::Port(port) => everywhere(port),
+        Place::Address(address) => vec![address],
+    });
+    Some(places.collect()).filter(|places: &Vec<_>| !places.is_empty())
+}
+
+fn device(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Option<String> {
+    let device = table.text("device", problems)?;
+    let legal = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':' | b'"' | b'\\');
+    let good = (1..16).contains(&device.value.len())
+        && device.value.bytes().all(legal)
+        && !matches!(device.value.as_str(), "." | ".." | "all" | "default");
+    if !good {
+        let what = format!("`device` cannot be {:?}", device.value);
+        let fix = "write a name of 1 to 15 letters, digits, \"-\", \"_\" and \".\"";
+        problems.push(Problem::new(what, device.at, "no name for a device").fix(fix));
+        return None;
+    }
+    Some(device.value)
+}
+
+fn pool(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<Prefix> {
+    let networks: Vec<At<Prefix>> = table.list("pool", POOL_FIX, problems);
+    for (at, network) in networks.iter().enumerate() {
+        let version = |other: &&At<Prefix>| {
+            other.value.address().is_ipv4() == network.value.address().is_ipv4()
+        };
+        let first = networks[..at].iter().find(version);
+        let label = if first.is_some() {
+            "a second one"
+        } else {
+            "too small"
+        };
+        let pair = first.map(|first| first.value).into_iter();
+        let Err(error) = Pool::new(pair.chain([network.value]).collect()) else {
+            continue;
+        };
+        let problem = Problem::new(format!("`pool`: {error}"), network.at.clone(), label);
+        let problem = match first {
+            Some(first) => problem.also(first.at.clone(), "the first"),
+            None => problem,
+        };
+        problems.push(problem.fix(POOL_FIX));
+    }
+    networks.into_iter().map(|network| network.value).collect()
+}
+
+fn rate(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Option<Rate> {
+    let rate: At<Rate> = table.parsed("client_rate", RATE_FIX, problems)?;
+    if rate.value < Rate::from_bits_per_sec(1000) {
+        let what = "`client_rate` cannot be less than \"1 kbit/s\"";
+        let fix = "write a rate like \"50 Mbit/s\", or leave the line out for no limit";
+        problems.push(Problem::new(what, rate.at, "nothing would pass").fix(fix));
+        return None;
+    }
+    Some(rate.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn nothing_is_a_valid_configuration() {
+        let config = HubConfig::parse("empty", "").unwrap();
+        assert_eq!(config, HubConfig::default());
+        let networks = config.networks([0x12, 0x34, 0x56, 0x78, 0x9a]);
+        let texts: Vec<String> = networks.iter().map(Prefix::to_string).collect();
+        assert_eq!(texts, ["10.73.0.0/16", "fd12:3456:789a::/64"]);
+    }
+
+    #[test]
+    fn the_packaged_file_shows_the_defaults() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/hub.toml");
+        let text = std::fs::read_to_string(path).unwrap();
+        assert_eq!(
+            HubConfig::parse("packaged", &text).unwrap(),
+            HubConfig::default()
+        );
+        // And every line that is commented out can be taken in.
+        let all: String = text
+            .lines()
+            .map(|line| {
+                line.strip_prefix('#')
+                    .filter(|l| !l.starts_with(' '))
+                    .unwrap_or(line)
+            })
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        HubConfig::parse("all of it", &all).unwrap();
+    }
+
+    #[test]
+    fn every_key_is_read() {
+        let text = r#"
+            listen = [500, "198.51.100.7:600"]
+            address = ["hub.example.org", "198.51.100.7:600"]
+            device = "hub0"
+            mtu = 1400
+            pool = "10.0.0.0/24"
+            forward = "routed"
+            between_clients = true
+            client_rate = "50 Mbit/s"
+            store = "/var/lib/x.redb"
+            [api]
+            group = "netdev"
+            [metrics]
+            listen = "127.0.0.1:9495"
+        "#;
+        let config = HubConfig::parse("one", text).unwrap();
+        let listen: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
+        assert_eq!(listen, ["0.0.0.0:500", "[::]:500", "198.51.100.7:600"]);
+        let address: Vec<String> = config.address.iter().map(ToString::to_string).collect();
+        assert_eq!(address, ["hub.example.org:500", "198.51.100.7:600"]);
+        assert_eq!((config.port(), config.mtu), (500, 1400));
+        assert_eq!(config.forward, Forward::Routed);
+        assert!(config.between_clients);
+        assert_eq!(
+            config.networks([0; 5]).len(),
+            1,
+            "no IPv6 where none is wanted"
+        );
+        assert_eq!(config.client_rate, Some("50 Mbit/s".parse().unwrap()));
+    }
+}

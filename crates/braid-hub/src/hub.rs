@@ -1,0 +1,353 @@
+//! The hub itself: the book, and the end that carries packets.
+//!
+//! What is decided is kept first and done then. Packets never wait for it: a key that is not known is
+//! handed over, and answered when it asks again.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use braid_bond::drive::{HubHandle, HubStatus, Peer, PeerStatus, Stopped};
+use braid_bond::proto::handshake::{Identity, PublicKey};
+use braid_bond::proto::tunnel::Event;
+use braid_bond::token::{ADDRESSES_MAX, Host, HubAddress, InvitationId, Secret, Token};
+use braid_daemon::failure::Failure;
+use ring::rand::{SecureRandom, SystemRandom};
+
+use crate::book::{Answer, Book, BookError, Enrolled, Invitation};
+use crate::client::{Client, Name, NoName, Seconds};
+use crate::config::HubConfig;
+use crate::report::{InviteReport, InviteRequest, RevokeReport};
+use crate::store::StoreError;
+use crate::surroundings;
+
+/// Longest that a token may be used, seconds.
+const VALID_MAX: Seconds = 366 * 86_400;
+
+/// What the hub is.
+pub struct Hub {
+    pub(crate) config: HubConfig,
+    pub(crate) identity: Identity,
+    pub(crate) book: Book,
+    pub(crate) handle: HubHandle,
+    /// Inner bytes of each key when they were last noted: received, sent.
+    noted: BTreeMap<PublicKey, (u64, u64)>,
+    /// Why figures cannot be kept.
+    pub(crate) unkept: Option<String>,
+}
+
+/// Seconds since 1970.
+#[must_use]
+pub fn now() -> Seconds {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// Unpredictable bytes.
+///
+/// # Errors
+/// The system has none.
+pub fn random<const N: usize>() -> Result<[u8; N], Failure> {
+    let mut bytes = [0; N];
+    let filled = SystemRandom::new().fill(&mut bytes);
+    filled.map_err(|_| Failure::new("random", "the system gives no random bytes"))?;
+    Ok(bytes)
+}
+
+/// How the end that carries packets is to treat a key.
+pub(crate) fn peer(answer: Answer) -> Peer {
+    Peer {
+        key: answer.key,
+        psk: answer.psk,
+        options: answer.options,
+        inner: answer.addresses.into_iter().map(Into::into).collect(),
+        cap: answer.cap,
+    }
+}
+
+impl Hub {
+    pub(crate) fn new(
+        config: HubConfig,
+        identity: Identity,
+        book: Book,
+        handle: HubHandle,
+    ) -> Self {
+        Hub {
+            config,
+            identity,
+            book,
+            handle,
+            noted: BTreeMap::new(),
+            unkept: None,
+        }
+    }
+
+    /// Its public key.
+    #[must_use]
+    pub fn key(&self) -> PublicKey {
+        self.identity.public()
+    }
+
+    /// Invites a client.
+    ///
+    /// # Errors
+    /// Why not; then nothing has changed.
+    pub fn invite(&mut self, request: InviteRequest) -> Result<InviteReport, Failure> {
+        let name: Name = request.name.parse()?;
+        if !(60..=VALID_MAX).contains(&request.valid_s) {
+            let text = format!("a token cannot be valid for {} s", request.valid_s);
+            return Err(Failure::new("usage", text).fix("write a time from 1 min to 366 days"));
+        }
+        if request.rate.is_some_and(|rate| rate.bits_per_sec() < 1000) {
+            let text = "a client cannot have less than 1 kbit/s";
+            return Err(Failure::new("usage", text).fix("leave the rate out for no limit"));
+        }
+        let (addresses, warnings) = self.addresses(&request.address)?;
+        let at = now();
+        let until = at + request.valid_s;
+        let secret = Secret::new(random()?);
+        let invitation = Invitation {
+            name,
+            addresses: request.inner,
+            cap: request.rate.or(self.config.client_rate),
+            until,
+        };
+        let client = self.book.invite(invitation, &secret, at)?;
+        tracing::info!(client = %client.name, "invited");
+        let report = InviteReport {
+            name: client.name.to_string(),
+            addresses: client.addresses.clone(),
+            hub: addresses.iter().map(ToString::to_string).collect(),
+            until,
+            warnings,
+            token: String::new(),
+        };
+        let token = Token {
+            hub: self.identity.public(),
+            secret,
+            addresses,
+        };
+        Ok(InviteReport {
+            token: token.to_string(),
+            ..report
+        })
+    }
+
+    /// Where a token says that the hub is, and what may keep that from working.
+    fn addresses(&self, asked: &[String]) -> Result<(Vec<HubAddress>, Vec<String>), Failure> {
+        let port = self.config.port();
+        let read = |text: &String| HubAddress::read(text, port);
+        let addresses: Result<Vec<HubAddress>, _> = asked.iter().map(read).collect();
+        let mut addresses =
+            addresses.map_err(|error| Failure::new("usage", format!("--address: {error}")))?;
+        if addresses.len() > ADDRESSES_MAX {
+            let text = format!("a token has room for {ADDRESSES_MAX} addresses of the hub");
+            return Err(Failure::new("usage", text));
+        }
+        if addresses.is_empty() {
+            addresses = self.config.address.clone();
+        }
+        if !addresses.is_empty() {
+            return Ok((addresses, Vec::new()));
+        }
+        let own = surroundings::own_addresses(&self.config.device)?;
+        let host = |address| HubAddress {
+            host: Host::Address(address),
+            port,
+        };
+        let mut warnings = Vec::new();
+        if !own.iter().any(surroundings::is_public) {
+            warnings.push(
+                "this machine has no public address of its own: where it is reached from the \
+                 internet, have its router pass the port on and name that address by --address"
+                    .to_owned(),
+            );
+        }
+        let addresses: Vec<HubAddress> = own.into_iter().map(host).take(ADDRESSES_MAX).collect();
+        if addresses.is_empty() {
+            let failure = Failure::new("no-address", "this machine has no address");
+            return Err(failure.fix("name where clients find it by --address HOST[:PORT]"));
+        }
+        Ok((addresses, warnings))
+    }
+
+    /// Serves a client no more.
+    ///
+    /// # Errors
+    /// Why not; then nothing has changed.
+    pub fn revoke(&mut self, name: &str) -> Result<RevokeReport, Failure> {
+        let name: Name = name.parse()?;
+        let key = self.book.revoke(&name, now())?;
+        if let Some(key) = key {
+            self.handle.revoke(key);
+        }
+        tracing::info!(client = %name, "revoked");
+        Ok(RevokeReport {
+            name: name.to_string(),
+            had_joined: key.is_some(),
+        })
+    }
+
+    /// A key that is not served has named an invitation.
+    pub fn enrol(&mut self, key: PublicKey, invitation: InvitationId) {
+        match self.book.enrol(key, invitation, now()) {
+            Ok(Enrolled::Joined(answer)) => {
+                let client = self.book.served(key).map(|client| client.name.to_string());
+                tracing::info!(client, "joined");
+                self.handle.insert(peer(answer));
+            }
+            Ok(Enrolled::Refused(answer, refusal)) => {
+                tracing::warn!(%refusal, "a machine with a token is refused");
+                self.book.remember_stranger(key, now());
+                self.handle.insert(peer(answer));
+            }
+            Ok(Enrolled::Unknown) => tracing::debug!("somebody names an invitation of nobody's"),
+            Err(error) => self.not_kept(&error),
+        }
+    }
+
+    /// Something happened in a client's tunnel.
+    pub fn hear(&mut self, key: PublicKey, event: &Event) {
+        let Some(client) = self.book.served(key) else {
+            return;
+        };
+        let client = client.name.to_string();
+        match event {
+            Event::Established {
+                continued: false, ..
+            } => tracing::info!(client, "connected"),
+            Event::Closed(reason) => tracing::info!(client, ?reason, "disconnected"),
+            Event::Moved { link, .. } => tracing::debug!(client, link = link.0, "moved"),
+            event => tracing::trace!(client, ?event, "tunnel"),
+        }
+    }
+
+    /// Figures of now.
+    ///
+    /// # Errors
+    /// The end that carries packets has stopped.
+    pub fn figures(&self) -> Result<HubStatus, Failure> {
+        self.handle
+            .status()
+            .map_err(|Stopped| Failure::new("ending", "the hub is ending"))
+    }
+
+    /// Takes figures into the book, and forgets who has been refused for long enough.
+    ///
+    /// # Errors
+    /// As [`Hub::figures`].
+    pub fn note(&mut self) -> Result<(), Failure> {
+        let figures = self.figures()?;
+        let at = now();
+        for peer in &figures.peers {
+            self.note_peer(peer, at);
+        }
+        self.noted
+            .retain(|key, _| figures.peers.iter().any(|peer| peer.key == *key));
+        for key in self.book.forget_strangers(at) {
+            self.handle.revoke(key);
+        }
+        Ok(())
+    }
+
+    fn note_peer(&mut self, peer: &PeerStatus, at: Seconds) {
+        let total = (peer.received.bytes.get(), peer.sent.bytes.get());
+        let known = self.noted.insert(peer.key, total).unwrap_or_default();
+        let since = |total: u64, known: u64| total.checked_sub(known).unwrap_or(total);
+        let seen = peer
+            .session
+            .map(|session| at - session.heard.as_secs().min(at));
+        let (received, sent) = (since(total.0, known.0), since(total.1, known.1));
+        self.book.note(peer.key, received, sent, seen);
+    }
+
+    /// Keeps figures.
+    pub fn keep(&mut self) {
+        match self.book.keep() {
+            Ok(()) => self.unkept = None,
+            Err(error) => self.not_kept(&error),
+        }
+    }
+
+    fn not_kept(&mut self, error: &StoreError) {
+        let text = error.to_string();
+        if self.unkept.as_ref() != Some(&text) {
+            tracing::warn!(%error, "cannot keep what must not be forgotten");
+        }
+        self.unkept = Some(text);
+    }
+}
+
+/// How long ago, in words that fit a health line.
+pub(crate) fn ago(then: Seconds) -> String {
+    let past = Duration::from_secs(now().saturating_sub(then));
+    match past.as_secs() {
+        seconds @ ..120 => format!("{seconds} s ago"),
+        seconds @ ..7_200 => format!("{} min ago", seconds / 60),
+        seconds @ ..172_800 => format!("{} h ago", seconds / 3_600),
+        seconds => format!("{} days ago", seconds / 86_400),
+    }
+}
+
+/// Clients that are served or may still come.
+pub(crate) fn is_alive(client: &Client) -> bool {
+    client.is_current(now())
+}
+
+impl From<NoName> for Failure {
+    fn from(error: NoName) -> Failure {
+        Failure::new("usage", error.to_string())
+    }
+}
+
+impl From<BookError> for Failure {
+    fn from(error: BookError) -> Failure {
+        use crate::pool::PoolError as P;
+        let (code, fix) = match &error {
+            BookError::Named(name) => (
+                "name-taken",
+                format!("choose another name, or `braid hub revoke {name}` first"),
+            ),
+            BookError::Nobody(_) => ("no-client", "braid hub clients lists them".to_owned()),
+            BookError::Revoked(name) => (
+                "revoked",
+                format!("`braid hub invite {name}` lets it in again"),
+            ),
+            BookError::Many => ("many-clients", "revoke some, or run another hub".to_owned()),
+            BookError::Pool(P::Full(_)) => (
+                "pool-full",
+                "revoke clients that are not needed any more (braid hub clients), or name a \
+                 larger network in pool = [\"…\"]"
+                    .to_owned(),
+            ),
+            BookError::Pool(P::Taken(_) | P::Outside(..)) => (
+                "inner-address",
+                "leave the address out to have the next free one".to_owned(),
+            ),
+            BookError::Pool(_) => ("pool", "mend pool = [\"…\"]".to_owned()),
+            BookError::Store(error) => return Failure::new("store", error.to_string()),
+        };
+        Failure::new(code, error.to_string()).fix(fix)
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        let failure = Failure::new("store", error.to_string());
+        match &error {
+            StoreError::Held(_) => {
+                failure.fix("another hub uses it: braid hub status shows what that does")
+            }
+            StoreError::Io { source, .. }
+                if source.kind() == std::io::ErrorKind::PermissionDenied =>
+            {
+                failure.fix("run it as root, for example with sudo")
+            }
+            StoreError::Later { .. } => failure.fix("run the version that wrote it"),
+            StoreError::Engine { .. } | StoreError::Record { .. } => failure.fix(
+                "put the file aside and start anew, or restore a copy: clients must be invited \
+                 again if it is lost",
+            ),
+            StoreError::Io { .. } => failure,
+        }
+    }
+}

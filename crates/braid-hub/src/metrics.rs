@@ -1,0 +1,134 @@
+//! Figures for a monitoring system, in OpenMetrics text (`GET /v1/metrics`, `[metrics] listen`).
+//!
+//! Everything has the prefix `braid_hub_` and base units. The labels are `client`, `direction`,
+//! `state`, `outcome` and `reason`: none that traffic can add to.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::report::{ClientReport, StatusReport};
+
+/// One moment's figures.
+#[derive(Clone, Debug)]
+pub struct Scrape {
+    /// The hub.
+    pub status: StatusReport,
+    /// Its clients; only those that have joined are shown.
+    pub clients: Vec<ClientReport>,
+}
+
+impl Scrape {
+    /// The figures as text.
+    #[must_use]
+    pub fn into_text(mut self) -> String {
+        self.clients.retain(|client| client.state == "joined");
+        let mut registry = Registry::with_prefix("braid_hub");
+        registry.register_collector(Box::new(self));
+        let mut text = String::new();
+        text::encode(&mut text, &registry).expect("a string takes whatever is written to it");
+        text
+    }
+}
+
+type One = fn(&ClientReport) -> u64;
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let counts = &self.status.clients;
+        let mut family =
+            encoder.encode_descriptor("clients", "Clients by state", None, MetricType::Gauge)?;
+        for (state, count) in [
+            ("joined", counts.joined),
+            ("connected", counts.connected),
+            ("invited", counts.invited),
+            ("revoked", counts.revoked),
+        ] {
+            let labels = [("state", state)];
+            family
+                .encode_family(&labels)?
+                .encode_gauge(&(count as f64))?;
+        }
+        let help = "Whether it has a session";
+        let mut family =
+            encoder.encode_descriptor("client_connected", help, None, MetricType::Gauge)?;
+        for client in &self.clients {
+            let labels = [("client", client.name.as_str())];
+            let connected = f64::from(client.connected);
+            family.encode_family(&labels)?.encode_gauge(&connected)?;
+        }
+        let help = "Bytes of inner packets from it and to it, since it was invited";
+        let unit = Some(&Unit::Bytes);
+        let mut family = encoder.encode_descriptor("client", help, unit, MetricType::Counter)?;
+        for client in &self.clients {
+            for (direction, bytes) in [
+                ("receive", client.received_bytes),
+                ("transmit", client.sent_bytes),
+            ] {
+                let labels = [("client", client.name.as_str()), ("direction", direction)];
+                count(&mut family, &labels, bytes)?;
+            }
+        }
+        let refused: [(&str, &str, One); 3] = [
+            (
+                "client_spoofed_packets",
+                "Packets with a source that is not its own: refused",
+                |client| client.spoofed,
+            ),
+            (
+                "client_capped_packets",
+                "Packets beyond its rate: dropped",
+                |client| client.capped,
+            ),
+            (
+                "client_token_misuses",
+                "Handshakes with its token by other machines: refused",
+                |client| client.token_misuses,
+            ),
+        ];
+        for (name, help, of) in refused {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for client in &self.clients {
+                count(&mut family, &[("client", client.name.as_str())], of(client))?;
+            }
+        }
+        let mut family = encoder.encode_descriptor(
+            "handshakes",
+            "Handshakes by what they came to",
+            None,
+            MetricType::Counter,
+        )?;
+        for (outcome, times) in &self.status.handshakes {
+            count(&mut family, &[("outcome", outcome.as_str())], *times)?;
+        }
+        let mut family = encoder.encode_descriptor(
+            "rejected_datagrams",
+            "Datagrams that were refused",
+            None,
+            MetricType::Counter,
+        )?;
+        for (reason, times) in &self.status.rejected {
+            count(&mut family, &[("reason", reason.as_str())], *times)?;
+        }
+        let help = "Packets for inner addresses that no connected client has";
+        encoder
+            .encode_descriptor("unrouted_packets", help, None, MetricType::Counter)?
+            .encode_counter::<NoLabelSet, _, u64>(&self.status.unrouted, None)?;
+        let help = "Things that are not as they should be; braid hub status names them";
+        encoder
+            .encode_descriptor("health_problems", help, None, MetricType::Gauge)?
+            .encode_gauge(&(self.status.health.len() as f64))
+    }
+}
+
+fn count(family: &mut MetricEncoder, labels: &[(&str, &str)], value: u64) -> fmt::Result {
+    family
+        .encode_family(&labels)?
+        .encode_counter::<NoLabelSet, _, u64>(&value, None)
+}
+
+#[cfg(test)]
+mod tests;

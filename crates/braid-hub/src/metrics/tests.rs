@@ -1,0 +1,59 @@
+//! The text, compared with a file; `BLESS=1` writes it anew.
+
+use std::path::Path;
+use std::{env, fs};
+
+use super::*;
+use crate::report::ClientCounts;
+
+fn client(name: &str, state: &str) -> ClientReport {
+    ClientReport {
+        name: name.into(),
+        state: state.into(),
+        connected: true,
+        addresses: vec!["10.73.0.2".parse().unwrap()],
+        key: None,
+        rate: None,
+        created: 1,
+        until: None,
+        seen: Some(2),
+        received_bytes: 1_000,
+        sent_bytes: 2_000,
+        spoofed: 3,
+        capped: 4,
+        token_misuses: 5,
+        links: Vec::new(),
+    }
+}
+
+#[test]
+fn the_text_is_as_it_was() {
+    let scrape = Scrape {
+        status: StatusReport {
+            version: "0".into(),
+            pid: 1,
+            key: "k".into(),
+            listen: Vec::new(),
+            device: "braid-hub".into(),
+            networks: Vec::new(),
+            forward: "nat".into(),
+            clients: ClientCounts {
+                joined: 1,
+                connected: 1,
+                invited: 2,
+                revoked: 3,
+            },
+            handshakes: [("accepted".to_owned(), 7)].into(),
+            rejected: [("forged".to_owned(), 8)].into(),
+            unrouted: 9,
+            health: Vec::new(),
+        },
+        clients: vec![client("attic", "joined"), client("gone", "revoked")],
+    };
+    let text = scrape.into_text();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/metrics/tests.txt");
+    if env::var_os("BLESS").is_some() {
+        fs::write(&path, &text).unwrap();
+    }
+    assert_eq!(text, fs::read_to_string(&path).unwrap());
+}

@@ -1,0 +1,300 @@
+//! Which inner addresses there are to give. Decisions only.
+//!
+//! A pool is one network per IP version. The hub has the first address of each; a client gets the same
+//! place in all of them, so that 10.73.0.9 and fd00::9 are one client. Places are given in turn, not
+//! the lowest free one: what is still on its way to a client that was revoked must not reach the next.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use braid_daemon::config::Prefix;
+
+/// The hub's own place in every network.
+const HUB: u128 = 1;
+
+/// Places before the first client's.
+const FIRST: u128 = 2;
+
+/// Addresses to give.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    networks: Vec<Prefix>,
+}
+
+/// Why there is no address, or no pool.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PoolError {
+    /// A network without room for the hub and one client.
+    #[error("{0} has no room for the hub and a client: a network is /30 or larger (IPv6: /126)")]
+    Small(Prefix),
+    /// Two networks of one IP version.
+    #[error("{0} and {1}: there is one network per IP version")]
+    Twice(Prefix, Prefix),
+    /// No network at all.
+    #[error("there is no network to give addresses of")]
+    Nothing,
+    /// Everything is given away.
+    #[error("all {0} addresses of the pool are given away")]
+    Full(u128),
+    /// A wanted address that is in no network, or is no host's.
+    #[error("{0} is not one that clients can have: the pool is {1}, without its first and last")]
+    Outside(IpAddr, String),
+    /// A wanted address that somebody has.
+    #[error("{0} is given away already")]
+    Taken(IpAddr),
+}
+
+impl Pool {
+    /// A pool of these networks.
+    ///
+    /// # Errors
+    /// See [`PoolError`].
+    pub fn new(networks: Vec<Prefix>) -> Result<Self, PoolError> {
+        if networks.is_empty() {
+            return Err(PoolError::Nothing);
+        }
+        for (at, network) in networks.iter().enumerate() {
+            if last(network) < FIRST {
+                return Err(PoolError::Small(*network));
+            }
+            let version =
+                |other: &&Prefix| other.address().is_ipv4() == network.address().is_ipv4();
+            if let Some(other) = networks[..at].iter().find(version) {
+                return Err(PoolError::Twice(*other, *network));
+            }
+        }
+        Ok(Pool { networks })
+    }
+
+    /// The networks.
+    #[must_use]
+    pub fn networks(&self) -> &[Prefix] {
+        &self.networks
+    }
+
+    /// The hub's own addresses, with the lengths of their networks' prefixes.
+    #[must_use]
+    pub fn hub(&self) -> Vec<(IpAddr, u8)> {
+        let own = |network: &Prefix| (nth(network, HUB), network.length());
+        self.networks.iter().map(own).collect()
+    }
+
+    /// Length of the prefix of the network that an address is in; none if it is in none.
+    #[must_use]
+    pub fn length(&self, address: IpAddr) -> Option<u8> {
+        let network = self.networks.iter().find(|n| n.contains(address))?;
+        Some(network.length())
+    }
+
+    /// The next addresses that nobody has, one of each network; `after` are those that were given
+    /// last.
+    ///
+    /// # Errors
+    /// The pool is full.
+    pub fn next(
+        &self,
+        taken: &BTreeSet<IpAddr>,
+        after: &[IpAddr],
+    ) -> Result<Vec<IpAddr>, PoolError> {
+        let most = self
+            .networks
+            .iter()
+            .map(last)
+            .min()
+            .ok_or(PoolError::Nothing)?;
+        let given = after
+            .iter()
+            .filter_map(|address| self.place(*address))
+            .max();
+        let start = given.map_or(FIRST, |place| place + 1);
+        let start = if start > most { FIRST } else { start };
+        let at = |place| -> Vec<IpAddr> {
+            self.networks
+                .iter()
+                .map(|network| nth(network, place))
+                .collect()
+        };
+        (start..=most)
+            .chain(FIRST..start)
+            .map(at)
+            // Each address that is taken stops one place at most.
+            .take(taken.len() + 1)
+            .find(|addresses| addresses.iter().all(|address| !taken.contains(address)))
+            .ok_or(PoolError::Full(most - FIRST + 1))
+    }
+
+    /// Addresses that somebody asked for, with one of each network that they did not ask of.
+    ///
+    /// # Errors
+    /// One of them cannot be had, or the pool is full.
+    pub fn wanted(
+        &self,
+        wanted: &[IpAddr],
+        taken: &BTreeSet<IpAddr>,
+        after: &[IpAddr],
+    ) -> Result<Vec<IpAddr>, PoolError> {
+        for address in wanted {
+            if self.place(*address).is_none() {
+                return Err(PoolError::Outside(*address, self.text()));
+            }
+            if taken.contains(address) {
+                return Err(PoolError::Taken(*address));
+            }
+        }
+        let asked = |network: &&Prefix| wanted.iter().any(|address| network.contains(*address));
+        let rest: Vec<Prefix> = self
+            .networks
+            .iter()
+            .filter(|n| !asked(n))
+            .copied()
+            .collect();
+        let mut addresses = wanted.to_vec();
+        if !rest.is_empty() {
+            addresses.extend(Pool { networks: rest }.next(taken, after)?);
+        }
+        Ok(addresses)
+    }
+
+    /// Whether a client can have this address.
+    #[must_use]
+    pub fn has(&self, address: IpAddr) -> bool {
+        self.place(address).is_some()
+    }
+
+    /// The networks, as people write them.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let networks: Vec<String> = self.networks.iter().map(Prefix::to_string).collect();
+        networks.join(" and ")
+    }
+
+    /// A client's place in its network.
+    fn place(&self, address: IpAddr) -> Option<u128> {
+        let network = self.networks.iter().find(|n| n.contains(address))?;
+        let place = bits(address) - bits(network.address());
+        (FIRST..=last(network)).contains(&place).then_some(place)
+    }
+}
+
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+fn nth(network: &Prefix, place: u128) -> IpAddr {
+    let bits = bits(network.address()) + place;
+    match network.address() {
+        IpAddr::V4(_) => Ipv4Addr::from_bits(bits as u32).into(),
+        IpAddr::V6(_) => Ipv6Addr::from_bits(bits).into(),
+    }
+}
+
+/// The last place that a host can have: the one after it is IPv4's broadcast address, and IPv6's is
+/// left free too, so that both count alike. Zero where there is none.
+fn last(network: &Prefix) -> u128 {
+    let all = if network.address().is_ipv4() { 32 } else { 128 };
+    let size = 1u128.checked_shl(u32::from(all - network.length()));
+    size.unwrap_or(u128::MAX).saturating_sub(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pool(networks: &[&str]) -> Pool {
+        Pool::new(networks.iter().map(|n| n.parse().unwrap()).collect()).unwrap()
+    }
+
+    fn addresses(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_client_has_the_same_place_in_both_networks() {
+        let pool = pool(&["10.73.0.0/16", "fd00:1:2:3::/64"]);
+        let hub = [("10.73.0.1", 16), ("fd00:1:2:3::1", 64)];
+        assert_eq!(
+            pool.hub(),
+            hub.map(|(a, length)| (a.parse().unwrap(), length))
+        );
+        let first = pool.next(&BTreeSet::new(), &[]).unwrap();
+        assert_eq!(first, addresses(&["10.73.0.2", "fd00:1:2:3::2"]));
+        let second = pool.next(&first.iter().copied().collect(), &first).unwrap();
+        assert_eq!(second, addresses(&["10.73.0.3", "fd00:1:2:3::3"]));
+        assert_eq!(pool.length("10.73.9.9".parse().unwrap()), Some(16));
+    }
+
+    #[test]
+    fn places_go_round_and_a_full_pool_says_its_size() {
+        let pool = pool(&["10.0.0.0/29"]);
+        let mut taken = BTreeSet::new();
+        let mut last = Vec::new();
+        for place in 2..=6 {
+            last = pool.next(&taken, &last).unwrap();
+            assert_eq!(last, addresses(&[&format!("10.0.0.{place}")]));
+            taken.extend(&last);
+        }
+        assert_eq!(pool.next(&taken, &last), Err(PoolError::Full(5)));
+        taken.remove(&"10.0.0.3".parse().unwrap());
+        assert_eq!(pool.next(&taken, &last).unwrap(), addresses(&["10.0.0.3"]));
+        // The one that was given last is free again, and still not given at once.
+        taken.remove(&"10.0.0.2".parse().unwrap());
+        let after = addresses(&["10.0.0.2"]);
+        assert_eq!(pool.next(&taken, &after).unwrap(), addresses(&["10.0.0.3"]));
+    }
+
+    #[test]
+    fn networks_that_are_none_are_told() {
+        let network = |text: &str| text.parse::<Prefix>().unwrap();
+        assert_eq!(Pool::new(vec![]), Err(PoolError::Nothing));
+        for small in ["10.0.0.0/31", "10.0.0.0/32", "fd00::/127", "fd00::1/128"] {
+            let small = network(small);
+            assert_eq!(Pool::new(vec![small]), Err(PoolError::Small(small)));
+        }
+        let (a, b) = (network("10.0.0.0/24"), network("10.0.1.0/24"));
+        assert_eq!(Pool::new(vec![a, b]), Err(PoolError::Twice(a, b)));
+        assert!(Pool::new(vec![network("::/0")]).is_ok());
+    }
+
+    #[test]
+    fn a_wanted_address_is_the_clients_or_nobodys() {
+        let pool = pool(&["10.0.0.0/29", "fd00::/64"]);
+        let taken: BTreeSet<IpAddr> = addresses(&["10.0.0.4", "fd00::2"]).into_iter().collect();
+        let got = pool.wanted(&addresses(&["10.0.0.3"]), &taken, &[]);
+        assert_eq!(got.unwrap(), addresses(&["10.0.0.3", "fd00::3"]));
+        let four: IpAddr = "10.0.0.4".parse().unwrap();
+        assert_eq!(
+            pool.wanted(&[four], &taken, &[]),
+            Err(PoolError::Taken(four))
+        );
+        for outside in ["10.0.0.0", "10.0.0.1", "10.0.0.7", "10.0.1.2", "fd01::2"] {
+            let refused = pool.wanted(&addresses(&[outside]), &taken, &[]);
+            assert!(
+                matches!(refused, Err(PoolError::Outside(..))),
+                "{outside}: {refused:?}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_gets_what_somebody_has(length in 24u8..=30, given in proptest::collection::btree_set(2u8..=253, 0..200), after in 0u8..=255) {
+            let pool = pool(&[&format!("10.0.0.0/{length}")]);
+            let taken: BTreeSet<IpAddr> = given.iter().map(|g| IpAddr::from([10, 0, 0, *g])).collect();
+            let most = (1u128 << (32 - length)) - 2;
+            let free = (2..=most).filter(|place| !given.contains(&(*place as u8))).count();
+            match pool.next(&taken, &[IpAddr::from([10, 0, 0, after])]) {
+                Ok(addresses) => {
+                    prop_assert!(addresses.iter().all(|a| !taken.contains(a) && pool.has(*a)));
+                }
+                Err(error) => {
+                    prop_assert_eq!(free, 0);
+                    prop_assert_eq!(error, PoolError::Full(most - 1));
+                }
+            }
+        }
+    }
+}

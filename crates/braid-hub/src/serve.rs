@@ -1,0 +1,233 @@
+//! The hub's loop: one thread that owns the book and does one thing at a time. Packets have a thread
+//! of their own, which never waits for this one.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use axum::response::Response;
+use braid_bond::drive::{self, Enrol, HubEvent, Policy, Tun};
+use braid_bond::proto::handshake::{Identity, PublicKey, terms};
+use braid_bond::token::InvitationId;
+use braid_daemon::failure::Failure;
+use braid_daemon::local;
+use braid_daemon::metrics::offer;
+use braid_daemon::peer::Gate;
+use braid_daemon::run_dir::RunDir;
+use braid_daemon::supervisor::Supervisor;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
+
+use crate::api::{self, Job};
+use crate::book::Book;
+use crate::config::HubConfig;
+use crate::hub::{Hub, peer, random};
+use crate::pool::Pool;
+use crate::store::{Embedded, Founding, Store};
+use crate::surroundings::{Surroundings, give_addresses, has_family};
+
+/// How often figures are taken into the book.
+const NOTE_EVERY: Duration = Duration::from_secs(2);
+/// How often they are kept: what a `kill -9` may cost of them.
+const KEEP_EVERY: Duration = Duration::from_secs(60);
+/// How long the last answers may take to go out before the hub ends all the same.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Questions that may wait for the loop; more askers wait at the socket.
+const QUESTIONS: usize = 16;
+/// News of the packets' thread that may wait for the loop. More is dropped: a key that is not heard
+/// asks again, and what else there is to hear is for the log.
+const NEWS: usize = 256;
+
+/// News of the packets' thread.
+enum News {
+    Enrol(PublicKey, InvitationId),
+    Event(HubEvent),
+}
+
+/// Runs the hub until SIGTERM or SIGINT, then leaves the machine as it was found. `ready` is told
+/// once it serves.
+///
+/// # Errors
+/// Why it could not start, why it stopped by itself, or what could not be undone.
+pub async fn run(
+    run_dir: RunDir,
+    mut config: HubConfig,
+    ready: impl FnOnce(&Hub),
+) -> Result<(), Failure> {
+    let gate = Gate::new(config.api.group.as_deref())?;
+    config
+        .listen
+        .retain(|address| address.ip() != unspecified_v6() || has_family(address.ip()));
+    run_dir.create()?;
+    let _lock = run_dir
+        .lock()
+        .map_err(|failure| match failure.code.as_str() {
+            "second-daemon" => {
+                failure.fix("braid hub status shows what it does; it ends by SIGTERM")
+            }
+            _ => failure,
+        })?;
+    let signals = Signals::new()?;
+    let mut store = Embedded::open(&config.store)?;
+    let founding = store.found(Founding {
+        private: random()?,
+        global: random()?,
+    })?;
+    let identity = Identity::new(founding.private);
+    let pool = Pool::new(config.networks(founding.global));
+    let pool = pool.map_err(|error| Failure::new("pool", error.to_string()))?;
+    let book = Book::open(Box::new(store), pool.clone())?;
+    Surroundings::check(&pool, &config.device)?;
+    let tun = Tun::open(&config.device, config.mtu).map_err(driven)?;
+    give_addresses(tun.index(), &pool).await?;
+    let surroundings = Surroundings::set_up(&config, &pool, &run_dir).await?;
+    let served = serve(&run_dir, config, identity, book, tun, gate, signals, ready).await;
+    let undone = surroundings.undo().await;
+    served.and(undone)
+}
+
+fn unspecified_v6() -> IpAddr {
+    std::net::Ipv6Addr::UNSPECIFIED.into()
+}
+
+fn driven(error: drive::DriveError) -> Failure {
+    Failure::new("tunnel", error.to_string())
+}
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "what `run` has prepared, handed over once"
+)]
+async fn serve(
+    run_dir: &RunDir,
+    config: HubConfig,
+    identity: Identity,
+    book: Book,
+    tun: Tun,
+    gate: Gate,
+    signals: Signals,
+    ready: impl FnOnce(&Hub),
+) -> Result<(), Failure> {
+    let (tell, news) = mpsc::channel(NEWS);
+    let handle = drive::hub::start(drive::HubConfig {
+        tun,
+        identity: identity.clone(),
+        listen: config.listen.clone(),
+        mark: None,
+        policy: Policy::default(),
+        peers: book.answers().into_iter().map(peer).collect(),
+        enrol: Some(hand_over(tell.clone())),
+        events: Box::new(move |event| {
+            let died = matches!(event, HubEvent::Died(_));
+            // The loop notices a dead end by itself; everything else is for the log.
+            if tell.try_send(News::Event(event)).is_err() && !died {
+                tracing::debug!("more happens than can be told of");
+            }
+        }),
+    })
+    .map_err(driven)?;
+    let metrics =
+        match config.metrics.listen {
+            Some(address) => Some(TcpListener::bind(address).await.map_err(|error| {
+                Failure::io(format!("[metrics] listen = \"{address}\""), &error)
+            })?),
+            None => None,
+        };
+    let listener = local::bind(run_dir, &gate)?;
+    let (jobs, questions) = mpsc::channel::<Job>(QUESTIONS);
+    let (end, ended) = oneshot::channel::<()>();
+    let end_of_service = async {
+        // Sent or dropped: either way the service is over.
+        let _ = ended.await;
+    };
+    if let Some(metrics) = metrics {
+        let jobs = jobs.clone();
+        let answer = move || -> std::pin::Pin<Box<dyn Future<Output = Response> + Send>> {
+            Box::pin(api::scrape(jobs.clone()))
+        };
+        tokio::spawn(offer(metrics, answer));
+    }
+    let service = tokio::spawn(api::serve(listener, gate, jobs, end_of_service));
+    let mut hub = Hub::new(config, identity, book, handle);
+    ready(&hub);
+    let supervisor = Supervisor::from_environment();
+    supervisor.ready();
+    let outcome = follow(&mut hub, questions, news, signals, supervisor).await;
+    // What was carried until now counts; of an end that died by itself there is nothing to ask.
+    let _ = hub.note();
+    hub.keep();
+    hub.handle.stop();
+    drop(end);
+    if timeout(FAREWELL, service).await.is_err() {
+        tracing::debug!("an asker did not fetch its answer");
+    }
+    outcome
+}
+
+/// Hands keys that are not known, and name an invitation, over to the loop.
+fn hand_over(tell: mpsc::Sender<News>) -> Enrol {
+    Box::new(move |key, options| {
+        if let Some(invitation) = terms::invitation(options) {
+            // A key that is not heard asks again.
+            let _ = tell.try_send(News::Enrol(key, invitation));
+        }
+        None
+    })
+}
+
+async fn follow(
+    hub: &mut Hub,
+    mut questions: mpsc::Receiver<Job>,
+    mut news: mpsc::Receiver<News>,
+    mut signals: Signals,
+    mut supervisor: Supervisor,
+) -> Result<(), Failure> {
+    let mut note = interval(NOTE_EVERY);
+    note.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut keep = interval_at(Instant::now() + KEEP_EVERY, KEEP_EVERY);
+    loop {
+        tokio::select! {
+            () = signals.end() => {
+                supervisor.stopping();
+                return Ok(());
+            }
+            Some(job) = questions.recv() => job(hub),
+            Some(told) = news.recv() => match told {
+                News::Enrol(key, invitation) => hub.enrol(key, invitation),
+                News::Event(HubEvent::Peer(key, event)) => hub.hear(key, &event),
+                News::Event(HubEvent::Died(error)) => return Err(driven(error)),
+            },
+            _ = note.tick() => {
+                hub.note()?;
+                let counts = hub.status()?.clients;
+                let status = format!("{} of {} clients connected", counts.connected, counts.joined);
+                supervisor.worked(std::time::Instant::now(), status);
+            }
+            _ = keep.tick() => hub.keep(),
+        }
+    }
+}
+
+/// The signals that end a hub.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Signals, Failure> {
+        let listen = |kind| signal(kind).map_err(|error| Failure::io("listen for signals", &error));
+        Ok(Signals {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn end(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

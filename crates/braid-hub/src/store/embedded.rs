@@ -1,0 +1,254 @@
+//! A file (redb) with one table of clients and one of what else there is.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use redb::{Database, DatabaseError, ReadableTable, TableDefinition};
+
+use super::{Founding, Store, StoreError};
+use crate::client::Client;
+
+/// Client's number → its record, JSON.
+const CLIENTS: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("clients");
+/// Word → value, JSON.
+const HUB: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("hub");
+
+const FOUNDING: &str = "founding";
+const FORM: &str = "form";
+
+/// The form that records are written in.
+const THIS_FORM: u32 = 1;
+
+/// A store in a file. One process has it open at a time.
+#[derive(Debug)]
+pub struct Embedded {
+    path: PathBuf,
+    database: Database,
+}
+
+impl Embedded {
+    /// Opens a file, which is made if it is not there; for root's eyes only, as there are keys in it.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let io = |source| StoreError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        if let Some(folder) = path.parent() {
+            let mut builder = fs::DirBuilder::new();
+            builder.recursive(true).mode(0o700);
+            builder.create(folder).map_err(io)?;
+        }
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).mode(0o600);
+        let file = options.open(path).map_err(io)?;
+        file.set_permissions(fs::Permissions::from_mode(0o600))
+            .map_err(io)?;
+        let database = redb::Builder::new().create_file(file);
+        let database = database.map_err(|error| match error {
+            DatabaseError::DatabaseAlreadyOpen => StoreError::Held(path.to_owned()),
+            error => engine(path, error),
+        })?;
+        let store = Embedded {
+            path: path.to_owned(),
+            database,
+        };
+        store.check_form()?;
+        Ok(store)
+    }
+
+    /// Notes the form of a new file, and refuses one that is not understood.
+    fn check_form(&self) -> Result<(), StoreError> {
+        self.change(|store, transaction| {
+            let mut table = transaction.open_table(HUB).map_err(|e| store.engine(e))?;
+            let found = table.get(FORM).map_err(|e| store.engine(e))?;
+            let found = found.map(|value| value.value().to_vec());
+            match found {
+                None => {
+                    let form = THIS_FORM.to_string();
+                    let kept = table.insert(FORM, form.as_bytes());
+                    kept.map(drop).map_err(|e| store.engine(e))
+                }
+                Some(bytes) => match store.parse::<u32>("its form", &bytes)? {
+                    THIS_FORM => Ok(()),
+                    form => Err(StoreError::Later {
+                        path: store.path.clone(),
+                        form,
+                    }),
+                },
+            }?;
+            // So that a reader finds it.
+            let clients = transaction.open_table(CLIENTS);
+            clients.map(drop).map_err(|e| store.engine(e))
+        })
+    }
+
+    /// Makes one change, durably, or none.
+    fn change<T>(
+        &self,
+        make: impl FnOnce(&Self, &redb::WriteTransaction) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let transaction = self.database.begin_write().map_err(|e| self.engine(e))?;
+        let made = make(self, &transaction)?;
+        transaction.commit().map_err(|e| self.engine(e))?;
+        Ok(made)
+    }
+
+    fn engine(&self, error: impl Into<redb::Error>) -> StoreError {
+        engine(&self.path, error)
+    }
+
+    fn parse<'a, T: serde::Deserialize<'a>>(
+        &self,
+        what: &str,
+        bytes: &'a [u8],
+    ) -> Result<T, StoreError> {
+        serde_json::from_slice(bytes).map_err(|error| self.record(what, error.to_string()))
+    }
+
+    fn record(&self, what: &str, why: String) -> StoreError {
+        StoreError::Record {
+            path: self.path.clone(),
+            what: what.to_owned(),
+            why,
+        }
+    }
+}
+
+fn engine(path: &Path, error: impl Into<redb::Error>) -> StoreError {
+    StoreError::Engine {
+        path: path.to_owned(),
+        why: error.into().to_string(),
+    }
+}
+
+impl Store for Embedded {
+    fn found(&mut self, new: Founding) -> Result<Founding, StoreError> {
+        self.change(|store, transaction| {
+            let mut table = transaction.open_table(HUB).map_err(|e| store.engine(e))?;
+            let found = table.get(FOUNDING).map_err(|e| store.engine(e))?;
+            let found = found.map(|value| value.value().to_vec());
+            if let Some(bytes) = found {
+                return store.parse("the hub's key", &bytes);
+            }
+            let bytes = serde_json::to_vec(&new);
+            let bytes = bytes.map_err(|e| store.record("the hub's key", e.to_string()))?;
+            table
+                .insert(FOUNDING, bytes.as_slice())
+                .map_err(|e| store.engine(e))?;
+            Ok(new)
+        })
+    }
+
+    fn load(&self) -> Result<Vec<Client>, StoreError> {
+        let transaction = self.database.begin_read().map_err(|e| self.engine(e))?;
+        let table = transaction
+            .open_table(CLIENTS)
+            .map_err(|e| self.engine(e))?;
+        let rows = table.iter().map_err(|e| self.engine(e))?;
+        let read = |row: Result<(redb::AccessGuard<'_, u64>, redb::AccessGuard<'_, &[u8]>), _>| {
+            let (id, record) = row.map_err(|e: redb::StorageError| self.engine(e))?;
+            self.parse(&format!("client {}", id.value()), record.value())
+        };
+        rows.map(read).collect()
+    }
+
+    fn put(&mut self, clients: &[&Client]) -> Result<(), StoreError> {
+        self.change(|store, transaction| {
+            let mut table = transaction
+                .open_table(CLIENTS)
+                .map_err(|e| store.engine(e))?;
+            for client in clients {
+                let bytes = serde_json::to_vec(client);
+                let bytes = bytes.map_err(|e| store.record("a client", e.to_string()))?;
+                table
+                    .insert(client.id, bytes.as_slice())
+                    .map_err(|e| store.engine(e))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::State;
+    use braid_bond::token::Secret;
+
+    fn founding(byte: u8) -> Founding {
+        Founding {
+            private: [byte; 32],
+            global: [byte; 5],
+        }
+    }
+
+    fn client(id: u64) -> Client {
+        let secret = Secret::new([id as u8; 32]);
+        Client {
+            id,
+            name: format!("client-{id}").parse().unwrap(),
+            invitation: secret.id(),
+            psk: secret.psk(),
+            addresses: vec!["10.0.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
+            cap: Some("5 Mbit/s".parse().unwrap()),
+            created: 1,
+            state: State::Revoked {
+                key: Some(braid_bond::proto::handshake::PublicKey([3; 32])),
+                since: 2,
+            },
+            seen: Some(3),
+            received: 4,
+            sent: 5,
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_there_after_it_was_opened_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/hub.redb");
+        let mut store = Embedded::open(&path).unwrap();
+        assert_eq!(store.found(founding(1)).unwrap(), founding(1));
+        let (one, two) = (client(1), client(2));
+        store.put(&[&one, &two]).unwrap();
+        assert!(matches!(Embedded::open(&path), Err(StoreError::Held(_))));
+        drop(store);
+        let mut store = Embedded::open(&path).unwrap();
+        assert_eq!(store.found(founding(2)).unwrap(), founding(1), "made once");
+        let shown = |clients: &[Client]| serde_json::to_string(clients).unwrap();
+        assert_eq!(shown(&store.load().unwrap()), shown(&[one, two]));
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "there are keys in it");
+    }
+
+    #[test]
+    fn a_file_that_is_no_store_is_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hub.redb");
+        let text = "this is somebody's letter".repeat(500);
+        fs::write(&path, &text).unwrap();
+        let error = Embedded::open(&path).unwrap_err().to_string();
+        assert!(error.contains(&path.display().to_string()), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
+
+    #[test]
+    fn a_later_form_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hub.redb");
+        let store = Embedded::open(&path).unwrap();
+        store
+            .change(|_, transaction| {
+                let mut table = transaction.open_table(HUB).unwrap();
+                table.insert(FORM, b"2".as_slice()).unwrap();
+                Ok(())
+            })
+            .unwrap();
+        drop(store);
+        let refused = Embedded::open(&path);
+        assert!(matches!(refused, Err(StoreError::Later { form: 2, .. })));
+    }
+}

@@ -1,0 +1,344 @@
+//! `braid hub` and `braid keygen`: the far end of bonds.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use braid_bond::proto::handshake::Identity;
+use braid_daemon::config::Paint;
+use braid_daemon::failure::Failure;
+use braid_daemon::preflight;
+use braid_daemon::run_dir::RunDir;
+use braid_hub::config::HubConfig;
+use braid_hub::report::{
+    ClientReport, ClientsReport, InviteReport, InviteRequest, RevokeReport, StatusReport,
+};
+use serde::Serialize;
+
+use crate::cli::{HubArgs, HubCommand, InviteArgs, Output};
+use crate::client::{self, NoAnswer};
+use crate::table::{Cell, NOTHING, Side, Table};
+use crate::terminal::{Tint, answer_either};
+use crate::{Outcome, Stop, runtime, show};
+
+/// The hub's own directory, beside what the daemon has.
+const DIRECTORY: &str = "hub";
+
+/// Does what `braid hub …` says.
+pub fn hub(run_dir: &RunDir, arguments: &HubArgs) -> Outcome {
+    let run_dir = RunDir::new(run_dir.path().join(DIRECTORY));
+    match &arguments.command {
+        None => run(run_dir, arguments.config.as_deref()),
+        Some(HubCommand::Invite(arguments)) => invite(&run_dir, arguments),
+        Some(HubCommand::Clients(output)) => clients(&run_dir, *output),
+        Some(HubCommand::Revoke { name, output }) => revoke(&run_dir, name, *output),
+        Some(HubCommand::Status(output)) => status(&run_dir, *output),
+    }
+}
+
+fn run(run_dir: RunDir, config: Option<&Path>) -> Outcome {
+    let config = HubConfig::find(config)?;
+    preflight::check_network()?;
+    let ready = |hub: &braid_hub::hub::Hub| {
+        tracing::info!(key = %hub.key(), "the hub serves");
+    };
+    Ok(runtime()?.block_on(braid_hub::serve::run(run_dir, config, ready))?)
+}
+
+fn invite(run_dir: &RunDir, arguments: &InviteArgs) -> Outcome {
+    let request = InviteRequest {
+        name: arguments.name.clone(),
+        address: arguments.address.clone(),
+        inner: arguments.inner.clone(),
+        rate: arguments.rate,
+        valid_s: arguments.valid.as_secs(),
+    };
+    let asked = client::create(run_dir, "/v1/invitations", &request);
+    let report: InviteReport = runtime()?.block_on(asked).map_err(hub_away)?;
+    for warning in &report.warnings {
+        eprintln!("warning: {warning}");
+    }
+    if !arguments.output.json {
+        eprintln!(
+            "# {} will be {}; the token names {} and is good once, for {} h:",
+            report.name,
+            list(&report.addresses),
+            report.hub.join(", "),
+            arguments.valid.as_secs() / 3600
+        );
+    }
+    answer_either(arguments.output.json, &report, |_| {
+        format!("{}\n", report.token)
+    })?;
+    Ok(())
+}
+
+fn clients(run_dir: &RunDir, output: Output) -> Outcome {
+    let asked = client::get(run_dir, "/v1/clients");
+    let report: ClientsReport = runtime()?.block_on(asked).map_err(hub_away)?;
+    answer_either(output.json, &report, |paint| table(&report, now(), paint))?;
+    Ok(())
+}
+
+fn revoke(run_dir: &RunDir, name: &str, output: Output) -> Outcome {
+    let path = format!("/v1/clients/{}", escaped(name));
+    let asked = client::delete(run_dir, &path);
+    let report: RevokeReport = runtime()?.block_on(asked).map_err(hub_away)?;
+    answer_either(output.json, &report, |_| {
+        let what = match report.had_joined {
+            true => "its machine is told, and heard no more",
+            false => "nobody had used its token, and nobody can any more",
+        };
+        format!("{}: revoked; {what}\n", report.name)
+    })?;
+    Ok(())
+}
+
+/// A name as part of a path, whatever somebody typed.
+fn escaped(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let escape = |byte: u8| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    name.bytes().map(escape).collect()
+}
+
+fn status(run_dir: &RunDir, output: Output) -> Outcome {
+    let asked = client::get(run_dir, "/v1/status");
+    let report: StatusReport = runtime()?.block_on(asked).map_err(hub_away)?;
+    answer_either(output.json, &report, |paint| summary(&report, paint))?;
+    match report.health.is_empty() {
+        true => Ok(()),
+        false => Err(Stop::Degraded),
+    }
+}
+
+/// Says of a hub what the daemon's words would mislead about.
+fn hub_away(no_answer: NoAnswer) -> Stop {
+    match no_answer {
+        NoAnswer::Unreachable(failure) => Stop::Unreachable(match failure.code.as_str() {
+            "not-up" => Failure::new("not-up", "no hub is running here")
+                .fix("systemctl start braid-hub, or run braid hub"),
+            "daemon-dead" => Failure::new("daemon-dead", "no hub is running (it was killed)")
+                .fix("systemctl start braid-hub, or run braid hub: it goes on where that stopped"),
+            _ => failure,
+        }),
+        refused => refused.into(),
+    }
+}
+
+fn summary(report: &StatusReport, paint: Paint) -> String {
+    let counts = report.clients;
+    let mut text = format!(
+        "key         {}\nlisten      {}\ninner       {} on {}\nforward     {}\nclients     {} joined, {} of \
+         them connected; {} invited, {} revoked\n",
+        report.key,
+        report.listen.join(" "),
+        report.networks.join(" "),
+        report.device,
+        report.forward,
+        counts.joined,
+        counts.connected,
+        counts.invited,
+        counts.revoked,
+    );
+    for (what, counts) in [
+        ("handshakes", &report.handshakes),
+        ("refused", &report.rejected),
+    ] {
+        let some = counts.iter().filter(|(_, count)| **count > 0);
+        let words: Vec<String> = some
+            .map(|(name, count)| format!("{count} {name}"))
+            .collect();
+        let words = if words.is_empty() {
+            "none".to_owned()
+        } else {
+            words.join(", ")
+        };
+        text.push_str(&format!("{what:<12}{words}\n"));
+    }
+    text.push_str(&show::health(&report.health, paint));
+    text
+}
+
+fn table(report: &ClientsReport, now: u64, paint: Paint) -> String {
+    let mut table = Table::new(&[
+        ("CLIENT", Side::Left),
+        ("STATE", Side::Left),
+        ("INNER", Side::Left),
+        ("LINKS", Side::Right),
+        ("RTT ms", Side::Right),
+        ("RX MB", Side::Right),
+        ("TX MB", Side::Right),
+        ("RATE", Side::Right),
+        ("SPOOFED packets", Side::Right),
+        ("HEARD", Side::Left),
+    ]);
+    for client in &report.clients {
+        let links = client.links.iter().filter(|link| link.in_use);
+        let rtt = links
+            .clone()
+            .filter_map(|link| link.rtt_ms)
+            .min_by(f64::total_cmp);
+        table.row(vec![
+            client.name.as_str().into(),
+            state(client),
+            list(&client.addresses).into(),
+            links.count().to_string().into(),
+            show::tenths(rtt).into(),
+            show::megabytes(client.received_bytes).into(),
+            show::megabytes(client.sent_bytes).into(),
+            client
+                .rate
+                .map_or(NOTHING.to_owned(), |rate| rate.to_string())
+                .into(),
+            client.spoofed.to_string().into(),
+            heard(client, now).into(),
+        ]);
+    }
+    table.render(paint)
+}
+
+fn state(client: &ClientReport) -> Cell {
+    match (client.connected, client.state.as_str()) {
+        (true, _) => Cell::tinted("connected", Tint::Good),
+        (false, "joined") => Cell::tinted("away", Tint::Warn),
+        (false, "revoked") => Cell::tinted("revoked", Tint::Bad),
+        (false, state) => state.into(),
+    }
+}
+
+fn heard(client: &ClientReport, now: u64) -> String {
+    match client.seen {
+        None => NOTHING.to_owned(),
+        Some(_) if client.connected => "now".to_owned(),
+        Some(seen) => match now.saturating_sub(seen) {
+            past @ ..120 => format!("{past} s ago"),
+            past @ ..7_200 => format!("{} min ago", past / 60),
+            past @ ..172_800 => format!("{} h ago", past / 3_600),
+            past => format!("{} days ago", past / 86_400),
+        },
+    }
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or(Duration::ZERO).as_secs()
+}
+
+fn list(addresses: &[std::net::IpAddr]) -> String {
+    let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    texts.join(" ")
+}
+
+/// A key pair, base64.
+#[derive(Debug, Serialize)]
+struct KeyPair {
+    private: String,
+    public: String,
+}
+
+/// `braid keygen`.
+pub fn keygen(output: Output) -> Outcome {
+    let identity = Identity::new(braid_hub::hub::random()?);
+    let pair = KeyPair {
+        private: identity.private_text(),
+        public: identity.public().to_string(),
+    };
+    answer_either(output.json, &pair, |_| {
+        format!("private  {}\npublic   {}\n", pair.private, pair.public)
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_hub::report::{ClientCounts, LinkReport};
+
+    fn client(name: &str, state: &str, connected: bool) -> ClientReport {
+        ClientReport {
+            name: name.into(),
+            state: state.into(),
+            connected,
+            addresses: vec!["10.73.0.2".parse().unwrap()],
+            key: None,
+            rate: connected.then(|| "50 Mbit/s".parse().unwrap()),
+            created: 1,
+            until: None,
+            seen: Some(1_000),
+            received_bytes: 1_500_000,
+            sent_bytes: 98_000_000,
+            spoofed: 3,
+            capped: 0,
+            token_misuses: 0,
+            links: vec![LinkReport {
+                id: 0,
+                remote: None,
+                in_use: connected,
+                rtt_ms: Some(21.4),
+                loss: 0.0,
+                rate_bps: 1,
+                share: 1.0,
+                received_bytes: 1,
+                sent_bytes: 1,
+            }],
+        }
+    }
+
+    #[test]
+    fn clients_are_a_table() {
+        let report = ClientsReport {
+            clients: vec![
+                client("attic", "joined", true),
+                client("cellar", "joined", false),
+            ],
+        };
+        let expected = "\
+CLIENT  STATE      INNER      LINKS  RTT ms  RX MB  TX MB       RATE  SPOOFED packets  HEARD
+attic   connected  10.73.0.2      1    21.4    1.5   98.0  50 Mbit/s                3  now
+cellar  away       10.73.0.2      0       –    1.5   98.0          –                3  10 min ago
+";
+        assert_eq!(table(&report, 1_600, Paint::Plain), expected);
+    }
+
+    #[test]
+    fn status_says_what_is_not_as_it_should_be() {
+        let report = StatusReport {
+            version: "0.1.0".into(),
+            pid: 1,
+            key: "KEY=".into(),
+            listen: vec!["0.0.0.0:27243".into(), "[::]:27243".into()],
+            device: "braid-hub".into(),
+            networks: vec!["10.73.0.0/16".into()],
+            forward: "nat".into(),
+            clients: ClientCounts {
+                joined: 2,
+                connected: 1,
+                invited: 1,
+                revoked: 0,
+            },
+            handshakes: [("accepted".to_owned(), 4), ("stale".to_owned(), 0)].into(),
+            rejected: [("forged".to_owned(), 0)].into(),
+            unrouted: 0,
+            health: Vec::new(),
+        };
+        let expected = "\
+key         KEY=
+listen      0.0.0.0:27243 [::]:27243
+inner       10.73.0.0/16 on braid-hub
+forward     nat
+clients     2 joined, 1 of them connected; 1 invited, 0 revoked
+handshakes  4 accepted
+refused     none
+# health: good
+";
+        assert_eq!(summary(&report, Paint::Plain), expected);
+    }
+
+    #[test]
+    fn names_stay_one_part_of_a_path() {
+        assert_eq!(escaped("lap-top_2.home"), "lap-top_2.home");
+        assert_eq!(escaped("a/../b c"), "a%2F..%2Fb%20c");
+    }
+}

@@ -1,0 +1,138 @@
+//! A hub's own life: what it changes, what it leaves, what it remembers.
+
+use crate::world::{World, filter};
+
+#[test]
+fn it_leaves_the_machine_as_it_was() {
+    let world = World::new();
+    let state = || {
+        let keys = "net.ipv4.ip_forward net.ipv6.conf.all.forwarding net.ipv4.conf.up0.forwarding \
+                    net.ipv6.conf.up0.forwarding net.ipv4.conf.all.accept_redirects";
+        world.hub.run(&format!("sysctl {keys}")) + &world.hub.ip("route") + &filter(&world)
+    };
+    world.hub.sysctl("net.ipv6.conf.up0.forwarding", "1");
+    let before = state();
+    let hub = world.start_hub("");
+    assert_ne!(state(), before);
+    assert!(hub.end());
+    assert_eq!(state(), before);
+    assert!(!world.hub.succeeds("ip link show braid-hub"));
+    assert!(!world.folder.path().join("run/hub").exists());
+    // A crash in between changes nothing about that.
+    world.start_hub("").kill();
+    let hub = world.start_hub("");
+    assert!(hub.end());
+    assert_eq!(state(), before);
+    // Nor does another configuration after it.
+    world.start_hub("").kill();
+    let hub = world.start_hub("forward = \"off\"");
+    assert_eq!(filter(&world), "");
+    assert!(hub.end());
+    assert_eq!(state(), before);
+}
+
+#[test]
+fn a_killed_hub_has_forgotten_nothing_and_its_clients_go_on() {
+    let world = World::new();
+    let hub = world.start_hub("");
+    let token = world.invite("attic", &[]);
+    let client = world.join(0, &token, 1);
+    let terms = client.until_in();
+    assert!(client.reaches("203.0.113.1"));
+    let key = world.json(&["status"])["key"].clone();
+    // Acknowledged in the moment before the crash.
+    let later = world.invite("cellar", &[]);
+    hub.kill();
+    let dead = world.braid(&["status"]);
+    assert_eq!(dead.status.code(), Some(3));
+    let _hub = world.start_hub("");
+    assert_eq!(world.json(&["status"])["key"], key);
+    // The client notices by itself; its address is the same, so connections inside would go on.
+    assert!(client.reaches("203.0.113.1"));
+    let shown = world.client("attic");
+    assert_eq!(shown["addresses"][0], terms.addresses[0].0.to_string());
+    assert_eq!(shown["connected"], true);
+    let other = world.join(1, &later, 2);
+    other.until_in();
+    assert!(other.reaches("203.0.113.1"));
+}
+
+#[test]
+fn a_hub_that_stopped_is_called_again() {
+    let world = World::new();
+    let hub = world.start_hub("");
+    let client = world.join(0, &world.invite("attic", &[]), 1);
+    client.until_in();
+    assert!(client.reaches("203.0.113.1"));
+    assert!(hub.end());
+    let _hub = world.start_hub("");
+    assert!(client.reaches("203.0.113.1"));
+}
+
+#[test]
+fn invitations_survive_whenever_it_is_killed() {
+    let world = World::new();
+    let mut acknowledged = Vec::new();
+    for round in 0..5 {
+        let hub = world.start_hub("");
+        // Ever later in the middle of it all.
+        std::thread::scope(|scope| {
+            let inviting = scope.spawn(|| {
+                let mut names = Vec::new();
+                for number in 0.. {
+                    let name = format!("client-{round}-{number}");
+                    let words = ["invite", &name, "--address", crate::world::HUB];
+                    if !world.braid(&words).status.success() {
+                        return names;
+                    }
+                    names.push(name);
+                }
+                names
+            });
+            std::thread::sleep(std::time::Duration::from_millis(100 + 37 * round));
+            hub.kill();
+            acknowledged.extend(inviting.join().unwrap());
+        });
+    }
+    let _hub = world.start_hub("");
+    let clients = world.json(&["clients"]);
+    let known: Vec<&str> = clients["clients"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|client| client["name"].as_str().unwrap())
+        .collect();
+    let lost: Vec<_> = acknowledged
+        .iter()
+        .filter(|name| !known.contains(&name.as_str()))
+        .collect();
+    assert!(!acknowledged.is_empty());
+    assert!(lost.is_empty(), "{lost:?} of {}", acknowledged.len());
+    let mut addresses: Vec<String> = clients["clients"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|client| client["addresses"][0].to_string())
+        .collect();
+    let all = addresses.len();
+    addresses.sort();
+    addresses.dedup();
+    assert_eq!(addresses.len(), all, "nobody has another's address");
+}
+
+#[test]
+fn figures_are_there_for_a_monitoring_system() {
+    let world = World::new();
+    let _hub = world.start_hub("[metrics]\nlisten = \"127.0.0.1:9495\"");
+    let client = world.join(0, &world.invite("attic", &[]), 1);
+    client.until_in();
+    assert!(client.reaches("10.73.0.1"));
+    let text = world.hub.run("curl -s http://127.0.0.1:9495/metrics");
+    for line in [
+        "braid_hub_clients{state=\"connected\"} 1.0",
+        "braid_hub_client_connected{client=\"attic\"} 1.0",
+        "braid_hub_handshakes_total{outcome=\"accepted\"} 1",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+}

@@ -1,0 +1,129 @@
+//! What a client may not do, and what is not accepted from whoever runs the hub.
+
+use crate::world::{World, error, own, wait_for};
+
+#[test]
+fn a_client_cannot_speak_as_another() {
+    let world = World::new();
+    let _hub = world.start_hub("");
+    let client = world.join(0, &world.invite("attic", &[]), 1);
+    client.until_in();
+    assert!(client.reaches("10.73.0.1"));
+    client.run("ip addr add 10.73.0.99/32 dev bond0");
+    assert!(client.does_not_reach("-I 10.73.0.99 10.73.0.1"));
+    let shown = world.client("attic");
+    assert!(shown["spoofed"].as_u64().unwrap() >= 3, "{shown}");
+    assert!(client.reaches("10.73.0.1"), "its own packets pass");
+}
+
+#[test]
+fn clients_reach_each_other_if_the_hub_says_so() {
+    for (config, together) in [("", false), ("between_clients = true", true)] {
+        let world = World::new();
+        let _hub = world.start_hub(config);
+        let one = world.join(0, &world.invite("one", &[]), 1);
+        let two = world.join(1, &world.invite("two", &[]), 2);
+        one.until_in();
+        let two_is = own(&two.until_in(), true).to_string();
+        assert!(one.reaches("10.73.0.1") && two.reaches("10.73.0.1"));
+        let apart = one.does_not_reach(&two_is);
+        assert_eq!(!apart, together, "{config:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_in_words_and_nothing_changes() {
+    let world = World::new();
+    let _hub = world.start_hub("pool = \"10.73.0.0/29\"");
+    for (words, code, said) in [
+        (&["revoke", "nobody"][..], 1, "there is no client nobody"),
+        (
+            &["invite", "not a name"],
+            2,
+            "\"not a name\" is no name for a client",
+        ),
+        (&["invite", "x", "--address", "a:b"], 2, "\"b\" is no port"),
+        (
+            &["invite", "x", "--inner", "10.74.0.2"],
+            1,
+            "10.74.0.2 is not one that clients can have",
+        ),
+        (
+            &["invite", "x", "--valid", "1 s"],
+            2,
+            "a token cannot be valid for 1 s",
+        ),
+    ] {
+        let output = world.braid(words);
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{words:?}: {}",
+            error(&output)
+        );
+        assert!(
+            error(&output).contains(said),
+            "{words:?}: {}",
+            error(&output)
+        );
+        assert!(output.stdout.is_empty());
+    }
+    for number in 1..=5 {
+        world.invite(&format!("client-{number}"), &[]);
+    }
+    let taken = world.braid(&["invite", "client-3"]);
+    assert!(error(&taken).contains("client-3 is invited or has joined already"));
+    let full = world.braid(&["invite", "one-more"]);
+    assert_eq!(full.status.code(), Some(1));
+    assert!(
+        error(&full).contains("all 5 addresses of the pool are given away"),
+        "{}",
+        error(&full)
+    );
+    assert!(error(&full).contains("larger network"), "{}", error(&full));
+    world.braid(&["revoke", "client-2"]);
+    let token = world.invite("one-more", &["--inner", "10.73.0.3"]);
+    let client = world.join(0, &token, 1);
+    assert_eq!(own(&client.until_in(), true).to_string(), "10.73.0.3");
+}
+
+#[test]
+fn a_hub_that_cannot_run_says_why_and_leaves_nothing() {
+    let world = World::new();
+    let away = world.braid(&["status"]);
+    assert_eq!(away.status.code(), Some(3));
+    assert!(
+        error(&away).contains("no hub is running here"),
+        "{}",
+        error(&away)
+    );
+    for (config, said) in [
+        ("listen = 0", "any port, so nobody finds it"),
+        (
+            "pool = \"203.0.113.0/25\"",
+            "the inner network 203.0.113.0/25 overlaps 203.0.113.0/24 of up0",
+        ),
+        (
+            "[api]\ngroup = \"no-such-group\"",
+            "[api] group \"no-such-group\" does not exist",
+        ),
+        ("listen = \"198.51.100.1:500\"", "198.51.100.1:500"),
+        ("device = \"up0\"", "up0"),
+    ] {
+        let hub = world.try_start_hub(config);
+        let log = hub.log.clone();
+        assert!(!hub.wait(), "{config}");
+        let said_all = std::fs::read_to_string(&log).unwrap();
+        assert!(said_all.contains(said), "{config}: {said_all}");
+        std::fs::remove_file(&log).unwrap();
+        assert!(!world.hub.succeeds("ip link show braid-hub"), "{config}");
+        assert_eq!(crate::world::filter(&world), "", "{config}");
+        let forwarding = world.hub.run("sysctl -n net.ipv4.ip_forward");
+        assert_eq!(forwarding.trim(), "0", "{config}");
+    }
+    let first = world.start_hub("");
+    let second = world.try_start_hub("");
+    assert!(!second.wait());
+    wait_for(|| first.log().contains("already"), || first.log());
+    assert!(first.is_alive());
+}

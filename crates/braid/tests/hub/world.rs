@@ -1,0 +1,376 @@
+//! Two machines that may become clients, a hub, and an internet:
+//!
+//! ```text
+//!  ┌──────┐ wan0 10.1.M.2 ── 10.1.M.1 ┌─────┐ up0 203.0.113.2 ── 203.0.113.1 ┌──────────┐
+//!  │ M    │                           │ hub │     2001:db8:5::2   2001:db8:5::1 │ internet │
+//!  └──────┘ wan1 10.2.M.2 ── 10.2.M.1 └─────┘                                  └──────────┘
+//!                                      192.0.2.1
+//! ```
+
+use std::fs::{self, File};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use braid_bond::drive::{ClientConfig, ClientEvent, ClientHandle, Link, Policy, Tun, client};
+use braid_bond::proto::handshake::Identity;
+use braid_bond::proto::handshake::terms::{Refusal, Terms, enrol};
+use braid_bond::proto::tunnel::Event;
+use braid_bond::token::{Host, Token};
+use braid_core::LinkId;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::net::Namespace;
+use crate::run;
+
+/// How long what should happen may take on a busy machine before the test calls it missing.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where the machines find the hub.
+pub const HUB: &str = "192.0.2.1";
+/// The internet.
+pub const INTERNET: [&str; 2] = ["203.0.113.1", "2001:db8:5::1"];
+/// The hub's address there.
+pub const OUTSIDE: [&str; 2] = ["203.0.113.2", "2001:db8:5::2"];
+
+static SERIAL: AtomicU32 = AtomicU32::new(0);
+
+/// Namespaces, and the hub's directory.
+pub struct World {
+    pub machines: Vec<Namespace>,
+    pub hub: Namespace,
+    pub internet: Namespace,
+    pub folder: tempfile::TempDir,
+}
+
+impl World {
+    pub fn new() -> World {
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let name = format!("brh{}x{serial}", std::process::id());
+        let new = |what: &str| Namespace::new(&format!("{name}-{what}"));
+        let world = World {
+            machines: vec![new("m0"), new("m1")],
+            hub: new("hub"),
+            internet: new("net"),
+            folder: tempfile::tempdir().expect("room"),
+        };
+        let hub = &world.hub;
+        hub.ip(&format!("addr add {HUB}/32 dev lo"));
+        for (number, machine) in world.machines.iter().enumerate() {
+            for line in 1..=2 {
+                let (near, far) = (format!("wan{line}"), format!("m{number}l{line}"));
+                pair(machine, &near, hub, &far);
+                let net = format!("10.{line}.{number}");
+                machine.ip(&format!("addr add {net}.2/24 dev {near}"));
+                hub.ip(&format!("addr add {net}.1/24 dev {far}"));
+                machine.ip(&format!(
+                    "route add default via {net}.1 dev {near} metric {line}"
+                ));
+            }
+        }
+        pair(hub, "up0", &world.internet, "eth0");
+        for (namespace, device, addresses) in
+            [(hub, "up0", OUTSIDE), (&world.internet, "eth0", INTERNET)]
+        {
+            namespace.ip(&format!("addr add {}/24 dev {device}", addresses[0]));
+            namespace.ip(&format!("addr add {}/64 dev {device} nodad", addresses[1]));
+        }
+        world
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.folder.path().join("run")
+    }
+
+    /// A hub by this configuration, in which the store is named. Returns once it serves.
+    pub fn start_hub(&self, config: &str) -> Hub {
+        let hub = self.try_start_hub(config);
+        wait_for(
+            || self.braid(&["status"]).status.success() || !hub.is_alive(),
+            || hub.log(),
+        );
+        assert!(hub.is_alive(), "{}", hub.log());
+        hub
+    }
+
+    /// The same; it may not start.
+    pub fn try_start_hub(&self, config: &str) -> Hub {
+        let file = self.folder.path().join("hub.toml");
+        let store = self.folder.path().join("state/hub.redb");
+        fs::write(&file, format!("store = {store:?}\n{config}")).expect("room");
+        let log = self.folder.path().join("hub.log");
+        let output = File::options().create(true).append(true).open(&log);
+        let child = Command::new("ip")
+            .args([
+                "netns",
+                "exec",
+                self.hub.name(),
+                env!("CARGO_BIN_EXE_braid"),
+            ])
+            .arg("--run-dir")
+            .arg(self.directory())
+            .args(["hub", "--config"])
+            .arg(file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(output.expect("room"))
+            .spawn()
+            .expect("the program");
+        Hub { child, log }
+    }
+
+    /// `braid hub WORDS…`
+    pub fn braid(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        let command = command.arg("--run-dir").arg(self.directory());
+        command
+            .arg("hub")
+            .args(words)
+            .output()
+            .expect("the program")
+    }
+
+    /// The same as JSON, whether or not something is wrong with the hub.
+    pub fn json(&self, words: &[&str]) -> Value {
+        let words = [words, &["--json"]].concat();
+        let output = self.braid(&words);
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| panic!("{words:?}: {}", error(&output)))
+    }
+
+    /// A token for a new client.
+    pub fn invite(&self, name: &str, more: &[&str]) -> Token {
+        let words = [&["invite", name, "--address", HUB], more].concat();
+        let output = self.braid(&words);
+        assert!(output.status.success(), "{}", error(&output));
+        let said = String::from_utf8(output.stdout).expect("text");
+        said.parse().expect("a token and nothing else")
+    }
+
+    /// What the hub says of a client: the newest of that name.
+    pub fn client(&self, name: &str) -> Value {
+        let clients = self.json(&["clients"]);
+        let clients = clients["clients"].as_array().expect("a list");
+        let named = clients.iter().rev().find(|client| client["name"] == name);
+        named.expect("it is in the list").clone()
+    }
+
+    /// A machine comes with a token and a key.
+    pub fn join(&self, machine: usize, token: &Token, key: u8) -> Client<'_> {
+        let namespace = &self.machines[machine];
+        let Host::Address(hub) = token.addresses[0].host else {
+            panic!("the token names an address")
+        };
+        let (tell, events) = channel();
+        let links = (1..=2u8).map(|line| Link {
+            id: LinkId(line),
+            device: format!("wan{line}"),
+            source: format!("10.{line}.{machine}.2")
+                .parse()
+                .expect("an address"),
+            hub: SocketAddr::new(hub, token.addresses[0].port),
+            tier: 0,
+            cap: None,
+            initial: None,
+            quota: None,
+        });
+        let handle = namespace.enter(|| {
+            client::start(ClientConfig {
+                tun: Tun::open("bond0", 1500).expect("a TUN device"),
+                identity: Identity::new([key; 32]),
+                hub: token.hub,
+                psk: token.secret.psk(),
+                options: enrol(token.secret.id()),
+                policy: Policy::default(),
+                links: links.collect(),
+                mark: None,
+                events: Box::new(move |event| _ = tell.send(event)),
+            })
+            .expect("a client")
+        });
+        Client {
+            namespace,
+            events,
+            _handle: handle,
+        }
+    }
+}
+
+fn pair(one: &Namespace, near: &str, other: &Namespace, far: &str) {
+    one.ip(&format!(
+        "link add {near} type veth peer name {far} netns {}",
+        other.name()
+    ));
+    one.ip(&format!("link set {near} up"));
+    other.ip(&format!("link set {far} up"));
+}
+
+/// What a command complained about.
+pub fn error(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A running hub; killed when dropped.
+pub struct Hub {
+    child: Child,
+    pub log: PathBuf,
+}
+
+impl Hub {
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    pub fn is_alive(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
+    }
+
+    /// Waits for its own end; says whether it was a good one.
+    pub fn wait(mut self) -> bool {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("it is ours") {
+                return status.success();
+            }
+            assert!(Instant::now() < deadline, "it does not end: {}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Asks it to end.
+    pub fn end(self) -> bool {
+        let pid = Pid::from_raw(self.child.id() as i32);
+        kill(pid, Signal::SIGTERM).expect("it is ours");
+        self.wait()
+    }
+
+    /// Ends it as a crash would.
+    pub fn kill(mut self) {
+        self.child.kill().expect("it is ours");
+        self.child.wait().expect("it is ours");
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A machine that came with a token.
+pub struct Client<'a> {
+    namespace: &'a Namespace,
+    events: Receiver<ClientEvent>,
+    /// Carries its packets until it is dropped.
+    _handle: ClientHandle,
+}
+
+impl Client<'_> {
+    /// Waits for an event of its tunnel; those before it are dropped.
+    pub fn until<T>(&self, what: impl Fn(&Event) -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let event = self.events.recv_timeout(left).expect("the event comes");
+            if let ClientEvent::Tunnel(event) = &event
+                && let Some(found) = what(event)
+            {
+                return found;
+            }
+        }
+    }
+
+    /// Waits until it is let in, and takes the addresses that it is given; everything but the hub
+    /// is behind the tunnel then.
+    pub fn until_in(&self) -> Terms {
+        let terms = self.until(|event| match event {
+            Event::Established { options, .. } => Some(Terms::read(options)),
+            _ => None,
+        });
+        for (address, length) in &terms.addresses {
+            let nodad = if address.is_ipv6() { " nodad" } else { "" };
+            self.namespace
+                .ip(&format!("addr replace {address}/{length} dev bond0{nodad}"));
+        }
+        for network in ["203.0.113.0/24", "2001:db8:5::/64"] {
+            self.namespace
+                .ip(&format!("route replace {network} dev bond0"));
+        }
+        terms
+    }
+
+    /// Waits for a refusal.
+    pub fn until_refused(&self) -> Refusal {
+        self.until(|event| match event {
+            Event::Refused(refusal) => Some(*refusal),
+            Event::Established { .. } => panic!("it was let in"),
+            _ => None,
+        })
+    }
+
+    /// Whether somebody answers a ping; asks again for as long as should do.
+    pub fn reaches(&self, address: &str) -> bool {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if self
+                .namespace
+                .succeeds(&format!("ping -c 1 -W 1 {address}"))
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether nobody answers any of some pings.
+    pub fn does_not_reach(&self, words: &str) -> bool {
+        !self
+            .namespace
+            .succeeds(&format!("ping -c 3 -i 0.2 -W 1 {words}"))
+    }
+
+    /// Runs a command on the machine.
+    pub fn run(&self, line: &str) -> String {
+        self.namespace.run(line)
+    }
+
+    /// The machine.
+    pub fn namespace(&self) -> &Namespace {
+        self.namespace
+    }
+}
+
+/// One of a client's own addresses.
+pub fn own(terms: &Terms, v4: bool) -> IpAddr {
+    let mut addresses = terms.addresses.iter().map(|(address, _)| *address);
+    let found = addresses.find(|address| address.is_ipv4() == v4);
+    found.expect("it has one")
+}
+
+/// Waits for a condition, looking again every few milliseconds.
+pub fn wait_for(is_so: impl Fn() -> bool, describe: impl Fn() -> String) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it never was so: {}", describe());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The hub's filter table; empty if there is none.
+pub fn filter(world: &World) -> String {
+    let tables = run(&format!(
+        "ip netns exec {} nft list ruleset",
+        world.hub.name()
+    ));
+    tables
+        .lines()
+        .filter(|line| line.contains("braid_hub"))
+        .collect()
+}
