@@ -12,10 +12,13 @@ from braid_lab.process import run
 from braid_lab.product import binary, repository
 
 UNIT = "usr/lib/systemd/system/braid.service"
+HUB_UNIT = "usr/lib/systemd/system/braid-hub.service"
 WANTED = (
     "usr/bin/braid",
     UNIT,
+    HUB_UNIT,
     "etc/braid/braid.toml",
+    "etc/braid/hub.toml",
     "usr/share/man/man1/braid.1.gz",
     "usr/share/man/man1/braid-run.1.gz",
     "usr/share/man/man1/braid-config-check.1.gz",
@@ -71,7 +74,7 @@ def test_what_the_package_says_of_itself(package: Path, unpacked: Path) -> None:
     assert (values["Package"], values["Version"]) == ("braid", version)
     assert "libc6" in values["Depends"]
     assert int(values["Installed-Size"]) > 1000
-    assert (unpacked / "DEBIAN/conffiles").read_text() == "/etc/braid/braid.toml\n"
+    assert (unpacked / "DEBIAN/conffiles").read_text() == "/etc/braid/braid.toml\n/etc/braid/hub.toml\n"
     sums = (unpacked / "DEBIAN/md5sums").read_text().splitlines()
     assert any(line.endswith("  usr/bin/braid") for line in sums)
 
@@ -93,20 +96,25 @@ def test_the_example_is_a_valid_configuration_that_changes_nothing(unpacked: Pat
 def test_pages_and_completions_are_about_every_command(unpacked: Path) -> None:
     page = gzip.decompress((unpacked / "usr/share/man/man1/braid.1.gz").read_bytes()).decode()
     bash = (unpacked / "usr/share/bash-completion/completions/braid").read_text()
-    for command in ("up", "explain", "top", "events", "run", "doctor"):
+    for command in ("up", "explain", "top", "events", "run", "doctor", "hub", "keygen"):
         assert f"braid\\-{command}" in page
         assert (unpacked / f"usr/share/man/man1/braid-{command}.1.gz").is_file()
         assert command in bash
     run(["bash", "-n", unpacked / "usr/share/bash-completion/completions/braid"])
 
 
-def test_the_unit_is_one_that_systemd_takes(unpacked: Path) -> None:
-    text = (unpacked / UNIT).read_text()
+@pytest.mark.parametrize("unit", [UNIT, HUB_UNIT])
+def test_the_units_are_ones_that_systemd_takes(unpacked: Path, unit: str) -> None:
+    text = (unpacked / unit).read_text()
     # The machine that tests has the targets, and the package's program somewhere else.
-    unit = unpacked.parent / "braid.service"
-    unit.write_text(text.replace("/usr/bin/braid", str(unpacked / "usr/bin/braid")))
-    said = run(["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit], check=False)
+    copy = unpacked.parent / Path(unit).name
+    copy.write_text(text.replace("/usr/bin/braid", str(unpacked / "usr/bin/braid")))
+    said = run(["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", copy], check=False)
     assert (said.status, [line for line in said.text.splitlines() if "braid" in line]) == (0, []), said.text
+
+
+def test_the_daemon_has_no_mount_namespace_of_its_own(unpacked: Path) -> None:
+    text = (unpacked / UNIT).read_text()
     # A mount namespace of its own would take the datapath along when the service stops.
     for option in ("ProtectSystem", "ProtectHome", "PrivateTmp", "ProtectKernelModules", "RuntimeDirectory"):
         assert f"\n{option}=" not in text

@@ -48,10 +48,12 @@ class Braid:
         """Nothing is started yet; see `up`."""
         self.namespace = namespace
         self.run_dir = run_dir
+        #: What outlives `braid down`: which hub was joined, what quotas have been used.
+        self.state_dir = run_dir.with_name(f"{run_dir.name}-state")
 
     def call(self, *words: str | Path, check: bool = True, timeout: float = 30.0) -> Output:
         """Run `braid WORDS…` inside the namespace."""
-        argv = [binary(), "--run-dir", self.run_dir, *words]
+        argv = [binary(), "--run-dir", self.run_dir, "--state-dir", self.state_dir, *words]
         return run(argv, namespace=self.namespace.name, check=check, timeout=timeout)
 
     def json(self, *words: str) -> dict[str, Any]:

@@ -1,0 +1,105 @@
+"""The pairs and threes of links that the bond is tried over, and what is to be had of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from braid_lab.net.links import Line
+
+#: An emulated link counts Ethernet frames without their checksum.
+FRAME_BYTES = 1514
+
+#: The outer packet's IPv4 and UDP headers and what a full inner packet costs within: docs/protocol.md, *Data*.
+BOND_BYTES = 20 + 8 + 32
+
+#: IPv4 and TCP headers of a segment with time stamps.
+SEGMENT_HEADERS_BYTES = 20 + 20 + 12
+
+MTU_BYTES = 1500
+
+
+@dataclass(frozen=True)
+class Wander:
+    """A one-way delay that changes all the time."""
+
+    shortest_ms: float
+    longest_ms: float
+    #: How often it changes, and by how much at most.
+    every_s: float = 0.25
+    step_ms: float = 1.5
+
+    def course(self, generator: random.Random) -> Iterator[float]:
+        """Walk at random between the two bounds for ever, ms."""
+        now = (self.shortest_ms + self.longest_ms) / 2
+        while True:
+            yield now
+            step = generator.uniform(-self.step_ms, self.step_ms)
+            now = min(self.longest_ms, max(self.shortest_ms, now + step))
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link of a case. Delay and loss are one way, and the same both ways."""
+
+    mbit: float
+    delay_ms: float
+    loss: float = 0.0
+    queue_ms: float = 100.0
+    wander: Wander | None = None
+
+    def line(self, seed: int) -> Line:
+        """Return the emulated link that is this."""
+        return Line(
+            rate=f"{self.mbit:g}Mbit/s",
+            delay=f"{self.delay_ms:g}ms",
+            loss=f"{100 * self.loss:g}%" if self.loss else None,
+            queue=f"{self.queue_ms:g}ms",
+            seed=seed,
+        )
+
+
+@dataclass(frozen=True)
+class Case:
+    """Links that are used together."""
+
+    name: str
+    links: Mapping[str, Link]
+
+    @property
+    def ceiling_mbit(self) -> float:
+        """What headers leave of all links for one TCP flow through the bond: its goodput at best.
+
+        Of full frames, each with one inner packet, less what is lost. Small packets (acknowledgements, reports) go
+        the other way.
+        """
+        payload = MTU_BYTES - BOND_BYTES - SEGMENT_HEADERS_BYTES
+        return sum(link.mbit * (1 - link.loss) for link in self.links.values()) * payload / FRAME_BYTES
+
+    @property
+    def best(self) -> str:
+        """The link that a flow of its own gets most of: the fastest one of those that lose nothing."""
+        return max(self.links, key=lambda name: (self.links[name].loss == 0, self.links[name].mbit))
+
+
+def _pair(name: str, one: Link, other: Link) -> Case:
+    return Case(name, {"one": one, "two": other})
+
+
+#: Called by their Mbit/s, and by what is special.
+CASES = (
+    _pair("50_50", Link(50, 15), Link(50, 15)),
+    _pair("80_20", Link(80, 15), Link(20, 15)),
+    _pair("50_50_loss2", Link(50, 15), Link(50, 15, loss=0.02)),
+    _pair("50_50_loss5", Link(50, 15), Link(50, 15, loss=0.05)),
+    _pair("100_10", Link(100, 10), Link(10, 30)),
+    # [l3b] §5.1: 64 Mbit/s with 13 ms, and about 60 Mbit/s with 25 to 45 ms, round trip.
+    _pair("64_60", Link(64, 6.5), Link(60, 17.5, wander=Wander(12.5, 22.5))),
+    Case("50_20_10", {"one": Link(50, 15), "two": Link(20, 15), "three": Link(10, 15)}),
+    _pair("50_50_queue300", Link(50, 15, queue_ms=300), Link(50, 15, queue_ms=300)),
+    _pair("300_30", Link(300, 15), Link(30, 15)),
+)
+
+#: What the short form has time for.
+QUICK_CASES = ("50_50", "80_20", "50_50_loss2")

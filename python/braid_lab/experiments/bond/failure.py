@@ -1,0 +1,261 @@
+"""`bond/failure`: what a flow through the bond notices when links fail, move or get worse.
+
+Small datagrams beat through the bond in every class, beside a download that fills it, while something happens. An
+outage is the longest pause between two answers from then on, less the beat. Beats that have not come back are lost,
+whichever way; what comes back is ordered by the hub, which has no rules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from braid_lab.experiment import Run, experiment
+from braid_lab.experiments.bond import faults
+from braid_lab.experiments.bond.cases import Link
+from braid_lab.experiments.bond.figures import Beat, Course, outage_ms
+from braid_lab.experiments.bond.site import Site, site
+from braid_lab.process import LabError, Process, wait_until
+
+LINKS = {"one": Link(30, 15), "two": Link(30, 15)}
+
+#: The classes that rules can give, each with a server of its own.
+CLASSES = {"ordered": 2, "unordered": 3, "redundant": 4}
+
+#: Between two beats, s.
+BEAT_SECONDS = 0.01
+
+#: UDP payload of a beat.
+BEAT_BYTES = 64
+
+#: The download is under way for so long before something happens, and is looked at for so long after.
+BEFORE_SECONDS = 1.5
+
+#: What is lost on a link that is to be left alone, share of its packets.
+HOPELESS_LOSS = "30 %"
+
+#: Of the data, what a link has that is left alone, and what one of two equal ones has at least that is used.
+LEFT_SHARE, USED_SHARE = 0.02, 0.2
+
+Fault = Callable[[Site, str], AbstractContextManager[float]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something that happens to a link."""
+
+    name: str
+    fault: Fault
+    link: str
+    loaded: bool = True
+    #: For how long it lasts, s.
+    lasts_s: float = 2.0
+    #: For how long nothing of the host's runs before it begins, s.
+    asleep_s: float = 0.0
+
+
+CASES = (
+    Case("black_hole_one", faults.silent, "one"),
+    Case("black_hole_two", faults.silent, "two"),
+    Case("black_hole_idle", faults.silent, "one", loaded=False),
+    Case("carrier", faults.without_carrier, "one"),
+    Case("renumbered", faults.renumbered, "one"),
+    Case("rebound", faults.rebound, "one"),
+    Case("suspended", faults.suspended, "one", asleep_s=faults.SUSPENDED_SECONDS),
+    Case("hub_restarted", faults.restarted, "one", lasts_s=4.0),
+)
+
+
+@dataclass
+class Beaten:
+    """What became of the beats of one trial, by class, and of the download beside them."""
+
+    began: float
+    ended: float
+    #: What passes between two answers, and before the first one if the first question was asked when it began, s.
+    usual_s: float
+    beats: dict[str, list[Beat]]
+    #: The longest silence of the download, and why it broke if it did.
+    silence_s: float | None = None
+    broken: str | None = None
+
+    def outages(self) -> dict[str, float]:
+        """Return the outage of every class, ms."""
+        return {
+            name: outage_ms(
+                sorted(beat.answered for beat in beats if beat.answered is not None), self.began, self.usual_s
+            )
+            for name, beats in self.beats.items()
+        }
+
+    def through(self, hub: str) -> float:
+        """Return the share of answered beats that went through the hub since it began."""
+        some = [beat for beats in self.beats.values() for beat in beats if beat.via and beat.sent >= self.began]
+        return sum(beat.via == hub for beat in some) / max(1, len(some))
+
+    def lost(self) -> dict[str, int]:
+        """Return how many beats of every class, sent while it lasted, have not come back."""
+        return {
+            name: sum(beat.answered is None for beat in beats if self.began - 0.1 <= beat.sent <= self.ended)
+            for name, beats in self.beats.items()
+        }
+
+
+@experiment("bond/failure", "What a flow through the bond notices of faults", paper="layer3-bonding")
+def failure(run: Run) -> None:
+    """Let everything happen, in turn."""
+    turns = 1 if run.quick else 5
+    run.display.expect(2 + turns * len(CASES))
+    rules = "".join(
+        f'[[rule]]\ndestination = "198.51.100.{number}"\nuse = "bond"\nclass = "{name}"\n'
+        for name, number in CLASSES.items()
+    )
+    run.table.append(
+        [
+            "what happens",
+            *(f"{name}: out ms" for name in CLASSES),
+            *(f"{name}: lost" for name in CLASSES),
+            "through the hub",
+        ]
+    )
+    rows: list[dict[str, object]] = []
+    with contextlib.ExitStack() as stack:
+        with run.step("build two links, and join the hub"):
+            place = stack.enter_context(site(LINKS, seed=run.seed, configuration=rules))
+            internet = place.net.internet.name
+            place.background(internet, "braid_lab.load.stream", "serve", place.server)
+            place.background(internet, "braid_lab.serve.echo", *map(place.net.server, CLASSES.values()))
+        for case in CASES:
+            beaten = []
+            for turn in range(turns):
+                with run.step(f"{case.name.replace('_', ' ')}, turn {turn + 1} of {turns}"):
+                    beaten.append(_try(place, case))
+                    rows += _rows(case, beaten[-1])
+            _record(run, case, beaten, place.hub.far.address4)
+        with run.step("a link loses 30 %, and heals"):
+            _lose_and_heal(run, place)
+    run.series("beats", rows)
+
+
+def _try(place: Site, case: Case) -> Beaten:
+    """Let it happen once, and wait until the bond is whole again."""
+    with contextlib.ExitStack() as stack:
+        seconds = BEFORE_SECONDS + case.asleep_s + case.lasts_s + 1.0
+        load = stack.enter_context(_download(place, seconds)) if case.loaded else None
+        train = stack.enter_context(_train(place)) if case.loaded else None
+        if case.loaded:
+            time.sleep(BEFORE_SECONDS)
+        with case.fault(place, case.link) as began:
+            if train is None:
+                # Nothing but the bond's own packets passes while the link dies; then somebody speaks.
+                time.sleep(case.lasts_s / 2)
+                train = stack.enter_context(_train(place))
+            time.sleep(max(0.0, began + case.lasts_s - time.monotonic()))
+            ended = time.monotonic()
+        found = json.loads(train.stop().stdout.splitlines()[-1])
+        beats = {name: [Beat(*beat) for beat in each] for name, each in zip(CLASSES, found, strict=True)}
+        beaten = Beaten(began, ended, BEAT_SECONDS, beats)
+        if not case.loaded:
+            # From the first question on, of which the answer takes a round trip.
+            beaten.began = min(each[0].sent for each in beats.values()) - 1e-6
+            beaten.usual_s = min(beat.answered - beat.sent for beat in beats["ordered"] if beat.answered is not None)
+        if load is not None:
+            report = json.loads(load.wait(timeout=30).stdout)
+            course = Course(report["bin_s"], tuple(report["bytes"]))
+            beaten.broken = report["broken"]
+            beaten.silence_s = course.longest_silence(began - report["began"])
+    place.wait_carrying(timeout=60)
+    return beaten
+
+
+@contextlib.contextmanager
+def _train(place: Site) -> Iterator[Process]:
+    """Beat to the servers of all classes; under way when every one of them has answered."""
+    words = [sys.executable, "-m", "braid_lab.load.beat", f"{1000 * BEAT_SECONDS:g}", str(BEAT_BYTES)]
+    argv = [*words, *map(place.net.server, CLASSES.values())]
+    with Process(argv, log=place.net.scratch / "beat", namespace=place.net.host.name) as train:
+        train.wait_output("^ready$", timeout=20)
+        yield train
+
+
+@contextlib.contextmanager
+def _download(place: Site, seconds: float) -> Iterator[Process]:
+    """Fill the bond for so long."""
+    argv = [sys.executable, "-m", "braid_lab.load.stream", "take", place.server, f"{seconds:g}"]
+    with Process(argv, log=place.net.scratch / "take", namespace=place.net.host.name) as load:
+        yield load
+
+
+def _record(run: Run, case: Case, beaten: Sequence[Beaten], hub: str) -> None:
+    """Record what a case came to."""
+    outages, lost = [each.outages() for each in beaten], [each.lost() for each in beaten]
+    cells = []
+    for name in CLASSES:
+        some = [each[name] for each in outages]
+        cells.append(f"{run.measure(f'outage_ms_{case.name}_{name}', some, unit='ms', better='lower'):.0f}")
+    run.measure(f"outage_ms_{case.name}", [max(each.values()) for each in outages], unit="ms", better="lower")
+    for name in CLASSES:
+        gone = [each[name] for each in lost]
+        cells.append(f"{run.measure(f'lost_packets_{case.name}_{name}', gone, better='lower'):.0f}")
+    run.measure(f"lost_packets_{case.name}", [sum(each.values()) for each in lost], better="lower")
+    through = [each.through(hub) for each in beaten]
+    run.measure(f"through_hub_{case.name}", through)
+    silences = [1000 * each.silence_s for each in beaten if each.silence_s is not None]
+    if silences:
+        run.measure(f"downloads_broken_{case.name}", [each.broken is not None for each in beaten], better="lower")
+        run.measure(f"download_silent_ms_{case.name}", silences, unit="ms", better="lower")
+    run.table.append([case.name.replace("_", " "), *cells, f"{through[0]:.2f}"])
+
+
+def _rows(case: Case, beaten: Beaten) -> list[dict[str, object]]:
+    """Return every beat as a row, times counted from when it happened."""
+    return [
+        {
+            "case": case.name,
+            "class": name,
+            "sent_s": round(beat.sent - beaten.began, 4),
+            "rtt_ms": None if beat.answered is None else round(1000 * (beat.answered - beat.sent), 2),
+            "seen_as": beat.via,
+        }
+        for name, beats in beaten.beats.items()
+        for beat in beats
+    ]
+
+
+def _lose_and_heal(run: Run, place: Site) -> None:
+    """Let a link lose too much while it is needed: it must be left alone, and be back when it has healed."""
+    number = next(link["number"] for link in place.bond()["links"] if link["uplink"] == "two")
+
+    def share() -> float:
+        """The part that the hub gives it of what it sends: the download comes from there."""
+        (client,) = place.hub.json("clients")["clients"]
+        return next(float(link["share"]) for link in client["links"] if link["id"] == number)
+
+    with _download(place, 60):
+        wait_until(lambda: share() > USED_SHARE, what="the download to take both links", timeout=15, poll=0.05)
+        place.emulator("two").ask({"set": {"loss": HOPELESS_LOSS}})
+        began = time.monotonic()
+        left = _reached(lambda: share() < LEFT_SHARE, "the lossy link to be left alone", 15)
+        run.passes("lossy_link_left", left)
+        if left:
+            run.figure("lossy_link_left_s", time.monotonic() - began, unit="s", better="lower")
+        place.emulator("two").ask({"set": {"loss": "0 %"}})
+        healed = time.monotonic()
+        back = _reached(lambda: share() > USED_SHARE, "the healed link to come back", 30)
+        run.passes("healed_link_returns", back)
+        if back:
+            run.figure("healed_link_returns_s", time.monotonic() - healed, unit="s", better="lower")
+
+
+def _reached(condition: Callable[[], bool], what: str, timeout: float) -> bool:
+    """Whether it came about in time."""
+    try:
+        wait_until(condition, what=what, timeout=timeout, poll=0.05)
+    except LabError:
+        return False
+    return True

@@ -1,0 +1,113 @@
+"""What happens to links, hub and host while the bond carries packets, each for the length of a block."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+
+from braid_lab import far_hub
+from braid_lab.experiments.bond.site import Site
+from braid_lab.net.topology import Uplink
+from braid_lab.net.trouble import black_hole, unplugged
+from braid_lab.process import LabError
+
+#: The port that a link's packets come from once its NAT has forgotten them.
+REBOUND_PORT = 40001
+
+#: For how long a suspended host sleeps, s: longer than the bond's own patience with a silent link.
+SUSPENDED_SECONDS = 3.0
+
+
+@contextlib.contextmanager
+def silent(place: Site, name: str) -> Iterator[float]:
+    """Swallow all on a link, without a sign of it; yields when it began."""
+    with black_hole(place.net.uplinks[name]) as began:
+        yield began
+
+
+@contextlib.contextmanager
+def without_carrier(place: Site, name: str) -> Iterator[float]:
+    """Take the carrier from a link's device at the host; yields when it began."""
+    with unplugged(place.net.uplinks[name]) as began:
+        yield began
+
+
+@contextlib.contextmanager
+def renumbered(place: Site, name: str) -> Iterator[float]:
+    """Give the host another address on a link, as after a new lease, and then the old one again."""
+    uplink = place.net.uplinks[name]
+    other = uplink.address4.rpartition(".")[0] + ".77"
+    began = time.monotonic()
+    _readdress(uplink, uplink.address4, other)
+    try:
+        yield began
+    finally:
+        _readdress(uplink, other, uplink.address4)
+
+
+def _readdress(uplink: Uplink, old: str, new: str) -> None:
+    device = uplink.near.device
+    route = f"0.0.0.0/0 via {uplink.gateway4} dev {device} metric {uplink.metric} proto dhcp src {new}"
+    uplink.near.namespace.ip(
+        f"address add {new}/24 dev {device}",
+        f"address delete {old}/24 dev {device}",
+        # The address that is gone took with it whatever named it.
+        f"address replace {new}/24 dev {device}",
+        f"route replace {route}",
+    )
+
+
+@contextlib.contextmanager
+def rebound(place: Site, name: str) -> Iterator[float]:
+    """Have a NAT on the way give a link's packets another port, and forget the one before."""
+    uplink = place.net.uplinks[name]
+    port = _outer_port(place, uplink)
+    device, hub = uplink.far.device, far_hub.PORT
+    ruleset = (
+        "table ip rebound {\n"
+        " chain towards {\n  type filter hook prerouting priority raw\n"
+        f'  iifname "{device}" udp sport {port} udp dport {hub} udp sport set {REBOUND_PORT}\n }}\n'
+        " chain back {\n  type filter hook postrouting priority 300\n"
+        f'  oifname "{device}" udp sport {hub} udp dport {port} drop\n'
+        f'  oifname "{device}" udp sport {hub} udp dport {REBOUND_PORT} udp dport set {port}\n }}\n}}\n'
+    )
+    began = time.monotonic()
+    place.net.internet.run(["nft", "-f", "-"], text=ruleset)
+    try:
+        yield began
+    finally:
+        place.net.internet.run(["nft", "delete", "table", "ip", "rebound"])
+
+
+def _outer_port(place: Site, uplink: Uplink) -> int:
+    """Return the port that the bond speaks from on a link."""
+    sockets = place.net.host.run(["ss", "-H", "-u", "-a", "-n"]).stdout
+    found: list[str] = re.findall(rf"{re.escape(uplink.address4)}(?:%\S+?)?:(\d+)\s", sockets)
+    if len(set(found)) != 1:
+        raise LabError(f"no one UDP socket of the bond on {uplink.name}:\n{sockets}")
+    return int(found[0])
+
+
+@contextlib.contextmanager
+def restarted(place: Site, _: str) -> Iterator[float]:
+    """Kill the hub and start it again at once; yields when it was killed."""
+    began = time.monotonic()
+    place.hub.kill9()
+    place.hub.start()
+    yield began
+
+
+@contextlib.contextmanager
+def suspended(place: Site, _: str) -> Iterator[float]:
+    """Stop the daemon as a host that sleeps does; yields when it woke up."""
+    pid = place.daemon.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(SUSPENDED_SECONDS)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    yield time.monotonic()

@@ -1,0 +1,126 @@
+"""`bond/latency`: what a bond that is full both ways adds to a round trip, and what a call beside it notices.
+
+One download and one upload without end fill the bond; small datagrams beat through it as `ordered` and `unordered`
+packets, and a stream of 64 kbit/s as a call has them. Round trips are held against those of the same beats while
+nothing else is under way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator
+
+from braid_lab.experiment import Run, experiment
+from braid_lab.experiments.bond.cases import CASES, Case
+from braid_lab.experiments.bond.figures import WARM_UP_SECONDS, Beat, Trips, trips
+from braid_lab.experiments.bond.site import Site, emulators_kept_up, site, wandering
+from braid_lab.experiments.race.figures import percentile
+from braid_lab.process import LabError, Process
+
+#: Whose beats are what; the hub orders what comes back as it sees fit.
+CLASSES = {"ordered": 2, "unordered": 3}
+CALL = 4
+
+BEAT_SECONDS, BEAT_BYTES = 0.01, 64
+#: 64 kbit/s of payload, as telephony has it.
+CALL_SECONDS, CALL_BYTES = 0.02, 160
+
+RULES = "".join(
+    f'[[rule]]\ndestination = "198.51.100.{number}"\nuse = "bond"\nclass = "{name}"\n'
+    for name, number in CLASSES.items()
+)
+
+QUICK_CASES = ("50_50", "50_50_queue300")
+
+
+@experiment("bond/latency", "Round trips beside a full bond", paper="layer3-bonding")
+def latency(run: Run) -> None:
+    """Measure every case."""
+    cases = [case for case in CASES if not run.quick or case.name in QUICK_CASES]
+    seconds = 10.0 if run.quick else 40.0
+    run.display.expect(3 * len(cases))
+    run.table.append(
+        ["links, Mbit/s", "idle ms", "added p50 ms", "p99 ms", "unordered p50", "p99", "call lost", "jitter"]
+    )
+    late: list[float] = []
+    for case in cases:
+        with contextlib.ExitStack() as stack:
+            with run.step(f"{case.name}: build, and join the hub"):
+                place = stack.enter_context(site(case.links, seed=run.seed, configuration=RULES))
+                internet = place.net.internet.name
+                place.background(internet, "braid_lab.load.stream", "serve", place.server)
+                numbers = [*CLASSES.values(), CALL]
+                place.background(internet, "braid_lab.serve.echo", *map(place.net.server, numbers))
+                stack.enter_context(wandering(place, case.links, run.seed))
+            with run.step(f"{case.name}: idle"):
+                idle = _listen(place, seconds / 3)
+            with run.step(f"{case.name}: full both ways"), _full(place, seconds + WARM_UP_SECONDS):
+                time.sleep(WARM_UP_SECONDS)
+                full = _listen(place, seconds)
+            _record(run, case, idle, full)
+            late.append(emulators_kept_up(place))
+    run.figure("emulators_late_p99_ms", max(late), unit="ms", better="lower")
+
+
+def _record(run: Run, case: Case, idle: dict[str, Trips], full: dict[str, Trips]) -> None:
+    cells = []
+    base = 0.0
+    for name in CLASSES:
+        base = statistics.median(idle[name].ms)
+        suffix = "" if name == "ordered" else f"_{name}"
+        for share, word in ((0.5, "p50"), (0.99, "p99")):
+            added = percentile(full[name].ms, share) - base
+            count = len(full[name].ms)
+            run.figure(f"rtt_added_{word}_ms_{case.name}{suffix}", added, unit="ms", better="lower", runs=count)
+            cells.append(f"{added:.1f}")
+    call = full["call"]
+    run.figure(f"stream_loss_{case.name}", call.lost, better="lower", runs=len(call.ms))
+    run.figure(f"stream_jitter_ms_{case.name}", call.jitter(), unit="ms", better="lower", runs=len(call.ms))
+    run.table.append([case.name.replace("_", " "), f"{base:.1f}", *cells, f"{call.lost:.4f}", f"{call.jitter():.1f}"])
+    rows = [
+        {"when": when, "kind": kind, "rtt_ms": round(each, 3)}
+        for when, some in (("idle", idle), ("full", full))
+        for kind, found in some.items()
+        for each in found.ms
+    ]
+    run.series(f"round_trips_{case.name}", rows)
+
+
+def _listen(place: Site, seconds: float) -> dict[str, Trips]:
+    """Beat for so long."""
+    with contextlib.ExitStack() as stack:
+        beats = stack.enter_context(_train(place, "beats", BEAT_SECONDS, BEAT_BYTES, CLASSES.values()))
+        call = stack.enter_context(_train(place, "call", CALL_SECONDS, CALL_BYTES, [CALL]))
+        start = time.monotonic()
+        time.sleep(seconds)
+        end = time.monotonic()
+        found = [each for train in (beats, call) for each in json.loads(train.stop().stdout.splitlines()[-1])]
+    kinds = dict(zip([*CLASSES, "call"], ([Beat(*one) for one in each] for each in found), strict=True))
+    if astray := {str(beat.via) for each in kinds.values() for beat in each} - {"None", place.hub.far.address4}:
+        raise LabError(f"not through the hub, but seen as {', '.join(astray)}")
+    return {name: trips(each, start, end) for name, each in kinds.items()}
+
+
+@contextlib.contextmanager
+def _train(place: Site, name: str, spacing: float, size: int, numbers: Iterable[int]) -> Iterator[Process]:
+    words = [sys.executable, "-m", "braid_lab.load.beat", f"{1000 * spacing:g}", str(size)]
+    argv = [*words, *map(place.net.server, numbers)]
+    with Process(argv, log=place.net.scratch / name, namespace=place.net.host.name) as train:
+        train.wait_output("^ready$", timeout=20)
+        yield train
+
+
+@contextlib.contextmanager
+def _full(place: Site, seconds: float) -> Iterator[None]:
+    """Fill the bond both ways for the length of a block, which takes so long at most."""
+    with contextlib.ExitStack() as stack:
+        for verb in ("take", "give"):
+            # Longer by what beats need to begin and end with.
+            argv = [sys.executable, "-m", "braid_lab.load.stream", verb, place.server, f"{seconds + 10:g}"]
+            log = place.net.scratch / verb
+            stack.enter_context(Process(argv, log=log, namespace=place.net.host.name))
+        yield

@@ -1,0 +1,261 @@
+"""`bond/security`: what a hub must refuse, sent to it under a running download, each kind told by its own counter.
+
+Whoever attacks sees the packets on the way and can send with any address: the best place there is outside the two
+ends. Every kind is sent while a download goes through the bond, which is held against the same without attack.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from braid_lab import far_hub
+from braid_lab.experiment import Run, experiment
+from braid_lab.experiments.bond import attacks
+from braid_lab.experiments.bond.attacks import ATTACKS, Attack
+from braid_lab.experiments.bond.cases import Link
+from braid_lab.experiments.bond.figures import Course
+from braid_lab.experiments.bond.site import BOND_DEVICE, Site, site
+from braid_lab.packets.tap import inside
+from braid_lab.packets.wire import Packet, Udp, decode, encode
+from braid_lab.process import LabError, Process, wait_until
+
+LINKS = {"one": Link(30, 10), "two": Link(30, 10)}
+
+#: Sent of every kind.
+COUNT = 100
+
+#: Handshakes of a flood, a second.
+FLOOD_RATE = 4000
+
+#: A source that no client of the hub has.
+NOBODY = "10.99.99.99"
+
+#: Only who asks for all kinds of frames is shown those that leave.
+ETH_P_ALL = 3
+IPV4, ETHERNET_BYTES = bytes([8, 0]), 14
+
+#: For how long packets of the bond are waited for: it reports while it is at work.
+PATIENCE_SECONDS = 20.0
+
+#: A packet and its UDP payload.
+Seen = tuple[Packet, bytes]
+
+
+@experiment("bond/security", "What a hub refuses, and what that costs others", paper="layer3-bonding §2")
+def security(run: Run) -> None:
+    """Send everything that is to be refused."""
+    run.display.expect(6 + len(ATTACKS))
+    run.table.append(["what is sent", "sent", "refused", "counted as"])
+    with contextlib.ExitStack() as stack:
+        with run.step("build two links, and join the hub"):
+            place = stack.enter_context(site(LINKS, seed=run.seed))
+            place.background(place.net.internet.name, "braid_lab.load.stream", "serve", place.server)
+        seconds = 3.0 if run.quick else 10.0
+        with run.step("download in peace"):
+            peace = _goodput(place, seconds)
+        with run.step("upload until the replay window has moved"):
+            _wear_on(place)
+        for attack in ATTACKS:
+            with run.step(attack.name.replace("_", " ")):
+                _attack(run, place, attack)
+        with run.step("download under a flood of handshakes"):
+            flooded = _flood(run, place, seconds)
+        run.figure("goodput_under_flood", flooded / peace, better="higher")
+        with run.step("a client lies about its address"):
+            _spoof(run, place)
+        with run.step("revoke the key"):
+            _revoke(run, place)
+
+
+def _goodput(place: Site, seconds: float) -> float:
+    """Return the goodput of a download through the bond, Mbit/s."""
+    argv = [sys.executable, "-m", "braid_lab.load.stream", "take", place.server, f"{seconds:g}"]
+    report = json.loads(place.net.host.run(argv, timeout=seconds + 30).stdout)
+    course = Course(report["bin_s"], tuple(report["bytes"]))
+    return course.mbit(1.0, course.seconds)
+
+
+def _frames(place: Site) -> socket.socket:
+    """Return what sees every packet at the hub's door."""
+    with inside(place.hub.far.namespace):
+        tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+    tap.bind(("eth0", ETH_P_ALL))
+    tap.settimeout(5)
+    return tap
+
+
+def _see(tap: socket.socket, *, from_hub: bool) -> Iterator[Seen]:
+    """Yield the bond's data packets in one direction as they pass; LabError after a time."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        frame = tap.recv(1 << 16)
+        if frame[ETHERNET_BYTES - 2 : ETHERNET_BYTES] != IPV4:
+            continue
+        packet = decode(frame[ETHERNET_BYTES:])
+        if not isinstance(packet.body, Udp) or not attacks.is_data(packet.body.data):
+            continue
+        port = packet.body.source_port if from_hub else packet.body.dest_port
+        if port == far_hub.PORT:
+            yield packet, packet.body.data
+    raise LabError(f"no more packets of the bond at the hub's door within {PATIENCE_SECONDS:g} s")
+
+
+def _collect(place: Site, count: int, *, from_hub: bool) -> list[Seen]:
+    """Return so many different packets as they pass; a bond with nothing to do still says that it is there."""
+    with _frames(place) as tap:
+        return list(itertools.islice(_see(tap, from_hub=from_hub), count))
+
+
+@contextlib.contextmanager
+def _busy(place: Site, verb: str) -> Iterator[None]:
+    """Move data through the bond for the length of a block."""
+    argv = [sys.executable, "-m", "braid_lab.load.stream", verb, place.server, "60"]
+    with Process(argv, log=place.net.scratch / verb, namespace=place.net.host.name):
+        yield
+
+
+def _wear_on(place: Site) -> None:
+    """Send until every link's numbers are beyond the replay window's reach."""
+    highest: dict[int, int] = {}
+    with _busy(place, "give"), _frames(place) as tap:
+        for _, payload in _see(tap, from_hub=False):
+            link = payload[0] & attacks.LINK_BITS
+            highest[link] = max(highest.get(link, 0), attacks.number(payload))
+            if len(highest) >= len(LINKS) and min(highest.values()) > attacks.OLD + COUNT:
+                return
+
+
+def _send(place: Site, packets: Iterable[tuple[str, int, bytes]]) -> None:
+    """Send datagrams to the hub from somewhere on the way, from any source."""
+    with inside(place.net.internet):
+        raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+    with raw:
+        for source, port, payload in packets:
+            datagram = Packet(source, place.hub.far.address4, Udp(port, far_hub.PORT, payload))
+            raw.sendto(encode(datagram), (place.hub.far.address4, 0))
+
+
+def _counters(place: Site) -> dict[str, int]:
+    """Return all that the hub has refused, by reason."""
+    status = place.hub.json("status")
+    refused: dict[str, int] = dict(status["rejected"])
+    return refused | {f"handshake-{name}": count for name, count in status["handshakes"].items()}
+
+
+def _attack(run: Run, place: Site, attack: Attack) -> None:
+    """Send one kind while a download goes on, and record whether all were refused for the right reason."""
+    with _busy(place, "take" if attack.reflected else "give"):
+        seen = _collect(place, COUNT, from_hub=attack.reflected)
+        before = _counters(place)
+        good = [each for each in seen if len(each[1]) > attacks.HEADER_BYTES + 2 * attacks.MAC_BYTES] or seen
+        mine = [good[nth % len(good)] for nth in range(COUNT)]
+        _send(
+            place,
+            (_as_from_client(place, packet, attack.make(payload, nth)) for nth, (packet, payload) in enumerate(mine)),
+        )
+        refused = _grown(place, before, [attack.counter], COUNT)
+    alive = place.bond()["state"] == "up"
+    run.passes(attack.name, refused >= COUNT and alive)
+    run.table.append([attack.name.replace("_", " "), str(COUNT), str(refused), attack.counter])
+
+
+def _as_from_client(place: Site, packet: Packet, payload: bytes) -> tuple[str, int, bytes]:
+    """Return a datagram as if it came from where the client's come from."""
+    assert isinstance(packet.body, Udp)  # noqa: S101
+    if packet.source == place.hub.far.address4:
+        return packet.dest, packet.body.dest_port, payload
+    return packet.source, packet.body.source_port, payload
+
+
+def _grown(place: Site, before: dict[str, int], names: Sequence[str], by: int) -> int:
+    """Return by how much these counters have grown together, once it is so much, or will not be."""
+
+    def growth() -> int:
+        now = _counters(place)
+        return sum(now[name] - before[name] for name in names)
+
+    with contextlib.suppress(LabError):
+        wait_until(lambda: growth() >= by, what="the hub to count", timeout=3, poll=0.1)
+    return growth()
+
+
+def _flood(run: Run, place: Site, seconds: float) -> float:
+    """Knock thousands of times a second, blindly and with the hub's key; returns a download's goodput meanwhile."""
+    key = place.hub.json("status")["key"]
+    before = _counters(place)
+    argv = [sys.executable, "-m", "braid_lab.load.stream", "take", place.server, f"{seconds:g}"]
+    with Process(argv, log=place.net.scratch / "flooded", namespace=place.net.host.name) as load:
+        _send(place, _paced(_knocks(key), seconds))
+        report = json.loads(load.wait(timeout=seconds + 30).stdout)
+    after = _counters(place)
+    grown = {name: after[name] - before[name] for name in after if name.startswith("handshake-")}
+    refused = sum(count for name, count in grown.items() if name not in ("handshake-accepted", "handshake-repeated"))
+    run.passes("flood", refused > 0 and grown["handshake-accepted"] == 0 and place.bond()["state"] == "up")
+    told = ", ".join(f"{name.removeprefix('handshake-')} {count}" for name, count in grown.items() if count)
+    run.notes.append(f"Handshakes of the flood by what they came to: {told}.")
+    run.table.append(["flood of handshakes", str(sum(grown.values())), str(refused), told])
+    course = Course(report["bin_s"], tuple(report["bytes"]))
+    return course.mbit(1.0, course.seconds)
+
+
+def _knocks(key: str) -> Iterator[tuple[str, int, bytes]]:
+    """Yield initiations for ever, from ever new addresses, half of them with a right first MAC."""
+    nth = 0
+    while True:
+        address = f"192.0.2.{nth % 250 + 1}"
+        nth += 1
+        yield address, 1024 + nth % 60000, attacks.costly_initiation(key, nth)
+        yield address, 1024 + nth % 60000, attacks.blind_initiation(nth)
+
+
+def _paced(packets: Iterator[tuple[str, int, bytes]], seconds: float) -> Iterator[tuple[str, int, bytes]]:
+    """Yield them at `FLOOD_RATE` for so long."""
+    began = time.monotonic()
+    for sent, packet in enumerate(packets):
+        at = time.monotonic() - began
+        if at > seconds:
+            return
+        if sent > at * FLOOD_RATE:
+            time.sleep(0.002)
+        yield packet
+
+
+def _spoof(run: Run, place: Site) -> None:
+    """Send inner packets with an address that is not the client's."""
+
+    def refused() -> int:
+        return sum(client["spoofed"] for client in place.hub.json("clients")["clients"])
+
+    before = refused()
+    with inside(place.net.host):
+        raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+    with raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, BOND_DEVICE.encode())
+        for nth in range(COUNT):
+            lie = Packet(NOBODY, place.net.server(2), Udp(4000 + nth, 9, bytes(32)))
+            raw.sendto(encode(lie), (place.net.server(2), 0))
+    with contextlib.suppress(LabError):
+        wait_until(lambda: refused() - before >= COUNT, what="the hub to count", timeout=3, poll=0.1)
+    counted = refused() - before
+    run.passes("spoofed", counted >= COUNT)
+    run.table.append(["spoofed inner source", str(COUNT), str(counted), "spoofed"])
+
+
+def _revoke(run: Run, place: Site) -> None:
+    """Revoke the client's key: from that moment on it gets nothing, however often it asks."""
+    place.hub.revoke("lab")
+    began = time.monotonic()
+    with contextlib.suppress(LabError):
+        wait_until(lambda: place.bond()["state"] != "up", what="the client to notice", timeout=15, poll=0.05)
+    noticed = place.bond()["state"]
+    run.passes("revoked", noticed != "up")
+    run.figure("revoked_noticed_s", time.monotonic() - began, unit="s", better="lower")
+    connected = place.hub.json("status")["clients"]["connected"]
+    run.passes("revoked_has_no_session", connected == 0)
+    run.table.append(["a revoked key", "", "", f"the client's bond is {noticed}"])

@@ -1,0 +1,150 @@
+"""A host that has joined a hub, behind emulated links; what is not to take the bond is bound to a link's address."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from braid_lab import far_hub
+from braid_lab.experiments.bond.cases import Link
+from braid_lab.far_hub import Hub
+from braid_lab.net.far import far_end
+from braid_lab.net.links import Emulated
+from braid_lab.net.topology import Topology, Uplink, UplinkSpec, network
+from braid_lab.process import LabError, Process, wait_until
+from braid_lab.product import Braid, braid
+from braid_lab.serve.servers import READY
+
+#: The bond's device at the host.
+BOND_DEVICE = "braid-bond"
+
+#: How a link is called that carries packets.
+CARRYING = ("active", "returning")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A network that is up, with the bond at work."""
+
+    net: Topology
+    hub: Hub
+    daemon: Braid
+
+    @property
+    def server(self) -> str:
+        """The address that streams come from."""
+        return self.net.server(1)
+
+    def bond(self) -> dict[str, Any]:
+        """Return what `braid bond` says."""
+        return self.daemon.json("bond")
+
+    def carrying(self) -> set[str]:
+        """Return the uplinks whose links carry packets."""
+        return {link["uplink"] for link in self.bond()["links"] if link["state"] in CARRYING}
+
+    def wait_carrying(self, *, timeout: float = 20.0) -> None:
+        """Wait until every uplink's link carries packets and the bond takes flows."""
+        wait_until(
+            lambda: self.carrying() == set(self.net.uplinks) and self.bond()["state"] == "up",
+            what="all links of the bond to carry packets",
+            timeout=timeout,
+            poll=0.1,
+        )
+
+    def emulator(self, name: str) -> Emulated:
+        """Return an uplink's emulator."""
+        return emulator(self.net.uplinks[name])
+
+    def background(self, place: str, *words: str, ready: str = READY) -> Process:
+        """Run `python -m WORDS…` in a namespace for as long as the network lives; returns when it is ready."""
+        log = self.net.scratch / f"{place}-{words[0].rpartition('.')[2]}"
+        process = Process([sys.executable, "-m", *words], log=log, namespace=place)
+        self.net.stack.callback(process.stop)
+        process.wait_output(ready, timeout=20)
+        return process
+
+
+def emulator(uplink: Uplink) -> Emulated:
+    """Return the emulator of an uplink that has one."""
+    if uplink.emulator is None:
+        raise LabError(f"{uplink.name} is no emulated line")
+    return uplink.emulator
+
+
+@contextlib.contextmanager
+def site(links: Mapping[str, Link | None], *, seed: int, configuration: str = "") -> Iterator[Site]:
+    """Build links like these, a hub beyond them, and a host that has joined it; IPv4 only.
+
+    No link stands for a plain cable. `configuration` is the host's, as in braid.toml.
+    """
+    specs = [
+        UplinkSpec(name, link.line(seed + number) if link else None, families=frozenset({4}))
+        for number, (name, link) in enumerate(links.items())
+    ]
+    with contextlib.ExitStack() as stack:
+        net = stack.enter_context(network(specs))
+        # A run builds several networks, and each hub has its own memory.
+        folder = net.scratch / net.host.name.rpartition("-")[0]
+        folder.mkdir()
+        hub = stack.enter_context(far_hub.running(stack.enter_context(far_end(net)), folder / "hub"))
+        file = folder / "braid.toml"
+        file.write_text(configuration)
+        daemon = stack.enter_context(braid(net.host, folder / "braid", "--config", file))
+        daemon.call("join", hub.invite("lab"))
+        made = Site(net, hub, daemon)
+        made.wait_carrying()
+        _prepare_mptcp(net)
+        yield made
+
+
+def _prepare_mptcp(net: Topology) -> None:
+    """Let kernel MPTCP use every uplink beside the one that a connection is bound to."""
+    for place in (net.host, net.internet):
+        place.run(["ip", "mptcp", "limits", "set", "subflows", "8", "add_addr_accepted", "8"])
+    for uplink in net.uplinks.values():
+        words = ["add", uplink.address4, "dev", uplink.near.device, "subflow"]
+        net.host.run(["ip", "mptcp", "endpoint", *words])
+
+
+@contextlib.contextmanager
+def wandering(place: Site, links: Mapping[str, Link], seed: int) -> Iterator[None]:
+    """Let the delays of those links wander that do, for the length of a block."""
+    over = threading.Event()
+
+    def follow(name: str, link: Link) -> None:
+        assert link.wander is not None  # noqa: S101
+        for delay in link.wander.course(random.Random(seed)):
+            place.emulator(name).ask({"set": {"delay": f"{delay:.3f} ms"}})
+            if over.wait(link.wander.every_s):
+                return
+
+    threads = [threading.Thread(target=follow, args=each) for each in links.items() if each[1].wander]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def emulators_kept_up(place: Site) -> float:
+    """Return the lateness that 99 of 100 packets of the worst link stayed within, ms.
+
+    LabError if an emulator lost packets that it did not mean to lose: what was measured is then void.
+    """
+    latest = 0.0
+    for name in place.net.uplinks:
+        stats = place.emulator(name).ask({"stats": {}})["stats"]
+        for direction in (stats["up"], stats["down"]):
+            if direction["kernel_dropped_before"] or direction["device_refused"]:
+                raise LabError(f"link {name}: the emulator was too slow and lost packets; measure again")
+            latest = max(latest, direction["late_us"]["p99"] / 1000)
+    return latest

@@ -1,0 +1,52 @@
+"""The testbed of [l3b] §5.1 and its demand: a fixed line that is filled first, a mobile one for the rest."""
+
+from __future__ import annotations
+
+from braid_lab.experiments.bond.cases import BOND_BYTES, Link, Wander
+
+#: §5.1: "All generated UDP packets are 1492 bytes long". Here that is the packet on the line, tunnel and all.
+PACKET_BYTES = 1492
+FRAME_BYTES = PACKET_BYTES + 14
+
+#: UDP payload of an inner packet that becomes one of those.
+PAYLOAD_BYTES = PACKET_BYTES - BOND_BYTES - 28
+
+#: §5.1: what is left on the fixed line, and about what the mobile one has, Mbit/s of such packets.
+FIXED_MBIT, MOBILE_MBIT = 64.0, 60.0
+
+#: The shaper's queue is not given.
+QUEUE_MS = 20.0
+
+#: §5.2: "increases its rate exponentially every 200ms".
+STEP_SECONDS = 0.2
+
+#: Round trips of 13 ms and of 25 to 45 ms. An emulated link counts frames, so its rate is a little more.
+LINKS = {
+    "fixed": Link(FIXED_MBIT * FRAME_BYTES / PACKET_BYTES, 6.5, queue_ms=QUEUE_MS),
+    "mobile": Link(MOBILE_MBIT * FRAME_BYTES / PACKET_BYTES, 17.5, wander=Wander(12.5, 22.5)),
+}
+
+
+def configuration(scheduler: str) -> str:
+    """Return the host's: the mobile line only carries what the fixed one cannot, and nothing goes past the hub."""
+    tiers = "".join(
+        f'[[uplink]]\nname = "{name}"\ndevice = "{name}"\ntier = {tier}\n' for tier, name in enumerate(LINKS, start=1)
+    )
+    return f'[bond]\nscheduler = "{scheduler}"\nfallback = "block"\n{tiers}'
+
+
+def ramp(*, scale: float = 1.0) -> list[float]:
+    """Return the demand of §5.2 step by step, Mbit/s; `scale` stretches its time.
+
+    "starts with a sending rate of 63 Mb/s, then increases its rate exponentially every 200ms for 15 seconds, until it
+    reaches a maximum of 105Mb/s. It holds this constant sending rate for 10 seconds and afterwards decreases the rate
+    logarithmically to finally get back to the initial data rate of 63Mb/s after another 15 seconds."
+    """
+    slope, top = round(scale * 15 / STEP_SECONDS), round(scale * 10 / STEP_SECONDS)
+    up = [63.0 * (105 / 63) ** (step / slope) for step in range(slope)]
+    return [*up, *[105.0] * top, *reversed(up)]
+
+
+def per_second(mbit: float) -> float:
+    """Return how many packets that is."""
+    return mbit * 1e6 / 8 / PACKET_BYTES

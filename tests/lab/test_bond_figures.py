@@ -1,0 +1,86 @@
+"""The bond experiments' pure parts: what is to be had of links, and figures from courses."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from braid_lab.experiments.bond.cases import CASES, QUICK_CASES, Case, Link, Wander
+from braid_lab.experiments.bond.figures import Beat, Course, outage_ms, trips
+
+
+def course(*mbit: float) -> Course:
+    """Return a course of these goodputs, one a bin of 0.1 s."""
+    return Course(0.1, tuple(round(each * 1e6 / 8 * 0.1) for each in mbit))
+
+
+def test_headers_leave_what_is_on_the_wire_less_headers() -> None:
+    one = Case("x", {"one": Link(100, 5)})
+    # 1514 bytes on the wire: Ethernet 14, IPv4 20, UDP 8, bond 32, inner IPv4 20, inner TCP 32.
+    assert one.ceiling_mbit == pytest.approx(100 * 1388 / 1514)
+    lossy = Case("x", {"one": Link(50, 5), "two": Link(50, 5, loss=0.1)})
+    assert lossy.ceiling_mbit == pytest.approx(95 * 1388 / 1514)
+
+
+def test_the_best_link_is_the_fastest_that_loses_nothing() -> None:
+    assert Case("x", {"slow": Link(10, 5), "fast": Link(20, 5)}).best == "fast"
+    assert Case("x", {"clean": Link(10, 5), "lossy": Link(20, 5, loss=0.02)}).best == "clean"
+
+
+def test_cases_have_names_of_their_own() -> None:
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names)
+    assert set(QUICK_CASES) <= set(names)
+
+
+def test_a_link_says_to_the_emulator_what_it_is() -> None:
+    options = " ".join(Link(64, 6.5, loss=0.02, queue_ms=300).line(7).options())
+    assert options == "--rate 64Mbit/s --delay 6.5ms --loss 2% --queue 300ms --seed 7"
+
+
+def test_a_wandering_delay_stays_within_its_bounds_and_is_always_the_same() -> None:
+    wander = Wander(12.5, 22.5)
+    walk = list(itertools.islice(wander.course(random.Random(1)), 2000))
+    assert walk == list(itertools.islice(wander.course(random.Random(1)), 2000))
+    assert min(walk) == 12.5
+    assert max(walk) == 22.5
+    assert all(abs(later - earlier) <= wander.step_ms for earlier, later in itertools.pairwise(walk))
+
+
+def test_ninety_percent_is_reached_when_a_half_second_has_it() -> None:
+    slow_start = course(0, 0, 20, 60, 90, 90, 90, 90, 90, 90)
+    assert slow_start.reaches(90) == pytest.approx(0.9)
+    assert slow_start.reaches(91) == pytest.approx(slow_start.seconds), "never"
+    one_burst = course(*[0] * 5, 400, *[0] * 5)
+    assert one_burst.reaches(90) == pytest.approx(1.1), "400 Mbit/s in one bin are 80 in a half-second"
+
+
+def test_the_warm_up_does_not_count() -> None:
+    assert course(*[0] * 20, *[50] * 10).steady_mbit == pytest.approx(50)
+
+
+def test_an_outage_is_the_longest_pause_that_ends_after_the_fault() -> None:
+    arrivals = [0.0, 0.1, 0.2, 0.5, 0.6, 0.7]
+    assert outage_ms(arrivals, 0.25, 0.1) == pytest.approx(200)
+    assert outage_ms(arrivals, 0.55, 0.1) == pytest.approx(0)
+    assert outage_ms([0.0, 1.0, 1.1], 1.05, 0.1) == pytest.approx(0), "the pause before was over"
+    with pytest.raises(ValueError, match="nothing arrived"):
+        outage_ms([0.0, 0.1], 0.2, 0.1)
+
+
+def test_a_silence_is_a_run_of_bins_with_nothing_from_then_on() -> None:
+    stream = course(0, 0, 0, 5, 5, 0, 0, 5, 0)
+    assert stream.longest_silence(0) == pytest.approx(0.3)
+    assert stream.longest_silence(0.3) == pytest.approx(0.2)
+    assert course(5, 5).longest_silence(0) == 0
+
+
+def test_round_trips_are_those_of_what_was_sent_meanwhile() -> None:
+    times = [(0.0, 0.010), (1.0, 1.020), (1.1, None), (1.2, 1.240), (2.0, 2.001)]
+    beats = [Beat(sent, answered, None) for sent, answered in times]
+    found = trips(beats, 0.5, 1.5)
+    assert found.ms == pytest.approx((20, 40))
+    assert found.lost == pytest.approx(1 / 3)
+    assert found.jitter() == pytest.approx(20)

@@ -1,0 +1,44 @@
+"""[l3b]'s testbed and demand, and what is counted of numbered datagrams."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+
+import pytest
+
+from braid_lab.experiments.bond import testbed
+from braid_lab.load.paced import findings
+
+
+def test_the_ramp_is_the_papers() -> None:
+    """[l3b] §5.2: 63 to 105 Mbit/s in 15 s, 10 s there, 15 s back."""
+    ramp = testbed.ramp()
+    assert len(ramp) * testbed.STEP_SECONDS == pytest.approx(40)
+    assert ramp[0] == ramp[-1] == 63
+    assert max(ramp) == 105
+    assert ramp.count(105.0) * testbed.STEP_SECONDS == pytest.approx(10)
+    growth = {round(later / earlier, 9) for earlier, later in itertools.pairwise(ramp[:75])}
+    assert len(growth) == 1, "exponentially"
+    assert len(testbed.ramp(scale=0.5)) * testbed.STEP_SECONDS == pytest.approx(20, abs=0.5)
+
+
+def test_a_packet_on_the_line_is_as_long_as_the_papers() -> None:
+    assert testbed.PAYLOAD_BYTES + 28 + 32 + 28 == 1492
+    assert testbed.per_second(64) * 1492 * 8 == pytest.approx(64e6)
+    # A line of which 64 Mbit/s are left for those packets, Ethernet headers and all.
+    assert testbed.LINKS["fixed"].mbit == pytest.approx(64 * 1506 / 1492)
+
+
+def test_the_mobile_line_is_the_dearer_one() -> None:
+    read = tomllib.loads(testbed.configuration("overflow"))
+    assert read["bond"] == {"scheduler": "overflow", "fallback": "block"}
+    assert [(each["name"], each["tier"]) for each in read["uplink"]] == [("fixed", 1), ("mobile", 2)]
+
+
+def test_what_overtakes_is_in_order_and_what_was_overtaken_is_not() -> None:
+    found = findings([(10.0, 0), (10.01, 2), (10.02, 1), (10.15, 3), (10.16, 3)])
+    assert found["received"] == [3, 1]
+    assert found["in_order"] == [2, 1]
+    assert found["packets"] == 4, "a copy does not count"
+    assert findings([])["packets"] == 0
