@@ -334,12 +334,23 @@ impl Equations {
             unknowns: 0,
             rows: [([0; UNKNOWN_MOST], [0; SUMS]); SUMS],
         };
+        // Who misses the least goes first: what is alone in its window comes back whatever else is missing.
+        let mut order = [(usize::MAX, 0); SUMS];
         for (index, sum) in seen.sums.iter().enumerate() {
-            let few = missing(&seen.items, &sum.group).nth(MISSING_MOST).is_none();
-            if sum.ripe.is_some() || !few {
+            let count = missing(&seen.items, &sum.group).take(MISSING_MOST + 1);
+            order[index] = (count.count(), index);
+        }
+        order.sort_unstable();
+        for (_, index) in order
+            .into_iter()
+            .filter(|(count, _)| *count <= MISSING_MOST)
+        {
+            let sum = &seen.sums[index];
+            if sum.ripe.is_some() {
                 continue;
             }
             let (mut row, mut fits) = ([0; UNKNOWN_MOST], true);
+            let before = all.unknowns;
             for seq in missing(&seen.items, &sum.group) {
                 let factor = sum.group.factor(LaneSeq(seq)).unwrap_or(0);
                 match all.column(seq) {
@@ -350,6 +361,8 @@ impl Equations {
             if fits {
                 all.rows[index].0 = row;
                 all.rows[index].1[index] = 1;
+            } else {
+                all.unknowns = before;
             }
         }
         all
