@@ -96,7 +96,7 @@ def test_an_uplink_that_is_back_takes_flows_although_the_disk_is_full(net: Topol
 
     with tiny_disk(net.scratch / "crowded", "256k") as disk:
         daemon = Braid(net.host, disk)
-        daemon.up()
+        daemon.up(*BY_TURNS)
         try:
             net.host.ip("link delete lte")
             wait_until(lambda: states(daemon).get("lte") != "up", what="lte to be missed")
@@ -138,13 +138,13 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_state_file_is_put_aside(net: Topology, start_braid: StartBraid, damage: str) -> None:
-    daemon = start_braid(net)
+    daemon = start_braid(net, *BY_TURNS)
     assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == SHARED
     before = [each for each in daemon.json("flows")["flows"] if each["protocol"] == "tcp"]
     daemon.kill9()
     state = daemon.run_dir / "state.json"
     state.write_bytes(DAMAGE[damage](state.read_bytes()))
-    said = daemon.call("up")
+    said = daemon.call("up", *BY_TURNS)
     assert (daemon.run_dir / "state.json.broken").exists(), said.text
     # Flows in the kernel still mean the same uplinks.
     after = {each["outer"]: each["uplink"] for each in daemon.json("flows")["flows"]}
@@ -156,11 +156,11 @@ def test_a_damaged_state_file_is_put_aside(net: Topology, start_braid: StartBrai
 @pytest.mark.parametrize("seconds", [-100, 100_000])
 def test_a_clock_that_is_elsewhere_confuses_nothing(net: Topology, start_braid: StartBraid, seconds: int) -> None:
     """A daemon whose clock is behind the kernel's stamps, or far ahead: flows work, no time is negative."""
-    daemon = start_braid(net)
+    daemon = start_braid(net, *BY_TURNS)
     assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == SHARED
     daemon.kill9()
     shifted = ["unshare", "--time", "--fork", f"--monotonic={seconds}", f"--boottime={seconds}", "--"]
-    run([*shifted, str(binary()), "--run-dir", str(daemon.run_dir), "up"], namespace=net.host.name)
+    run([*shifted, str(binary()), "--run-dir", str(daemon.run_dir), "up", *BY_TURNS], namespace=net.host.name)
     assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == SHARED
     flows = daemon.json("flows")["flows"]
     assert all(0 <= each["idle_ms"] <= (abs(seconds) + 60) * 1000 for each in flows), flows
@@ -184,7 +184,7 @@ def test_a_removed_device_is_no_uplink_and_comes_back(net: Topology, start_braid
 @pytest.mark.parametrize("family", [4, 6])
 def test_an_address_that_changes_in_the_middle_of_a_flow(net: Topology, start_braid: StartBraid, family: int) -> None:
     """A UDP flow goes on by itself; new flows and the other uplink are not concerned."""
-    daemon = start_braid(net)
+    daemon = start_braid(net, *BY_TURNS)
     old = {each.name: each.address4 if family == 4 else each.address6 for each in net.uplinks.values()}
     askers = [
         Process(

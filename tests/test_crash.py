@@ -9,7 +9,7 @@ from braid_lab.net.links import Line
 from braid_lab.net.topology import UplinkSpec
 from braid_lab.observe import ask_tcp, by_uplink
 from braid_lab.process import Process, wait_until
-from conftest import PLAIN, MakeNetwork, StartBraid
+from conftest import BY_TURNS, PLAIN, MakeNetwork, StartBraid
 
 
 def test_downloads_and_pings_survive_the_daemon(make_network: MakeNetwork, start_braid: StartBraid) -> None:
@@ -42,7 +42,7 @@ def test_downloads_and_pings_survive_the_daemon(make_network: MakeNetwork, start
 
 def test_new_flows_open_while_no_daemon_runs(make_network: MakeNetwork, start_braid: StartBraid) -> None:
     net = make_network(*PLAIN, lan_clients=1)
-    daemon = start_braid(net)
+    daemon = start_braid(net, *BY_TURNS)
     daemon.kill9()
     for place in (net.host, net.clients[0]):
         assert by_uplink(net, ask_tcp(place, 10, net.server())) == {"dsl": 5, "lte": 5}

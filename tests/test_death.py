@@ -18,7 +18,7 @@ from braid_lab.net.trouble import black_hole, unplugged
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink, states, verdicts
 from braid_lab.process import Process, wait_until
 from braid_lab.product import Braid
-from conftest import LINES, PLAIN, MakeNetwork, StartBraid, each_pair_of_place_family_and_trouble
+from conftest import BY_TURNS, LINES, PLAIN, MakeNetwork, StartBraid, each_pair_of_place_family_and_trouble
 
 Trouble = Callable[[Uplink], AbstractContextManager[float]]
 
@@ -132,7 +132,7 @@ def test_a_device_that_is_removed_ends_its_connections_alone(
 
 def test_a_renamed_device_harms_nobody_else(make_network: MakeNetwork, start_braid: StartBraid) -> None:
     place = Place("host", make_network(*PLAIN))
-    daemon = start_braid(place.net)
+    daemon = start_braid(place.net, *BY_TURNS)
     lte = place.net.uplinks["lte"]
     with place.start("held", 4, 4, place.net.server()) as held:
         held_by(held)

@@ -7,14 +7,14 @@ import pytest
 from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink
 from braid_lab.workbench import load
-from conftest import MakeNetwork, StartBraid
+from conftest import BY_TURNS, MakeNetwork, StartBraid
 
 both_families = pytest.mark.parametrize("family", [4, 6])
 
 
 @both_families
 def test_tcp_takes_both_uplinks_in_turn(net: Topology, start_braid: StartBraid, family: int) -> None:
-    start_braid(net)
+    start_braid(net, *BY_TURNS)
     seen = ask_tcp(net.host, 10, net.server(1, family))
     assert by_uplink(net, seen) == {"dsl": 5, "lte": 5}
 
@@ -23,7 +23,7 @@ def test_tcp_takes_both_uplinks_in_turn(net: Topology, start_braid: StartBraid, 
 def test_udp_takes_both_uplinks_and_keeps_one_mapping_per_socket(
     net: Topology, start_braid: StartBraid, family: int
 ) -> None:
-    start_braid(net)
+    start_braid(net, *BY_TURNS)
     sockets = ask_udp(net.host, 10, *net.servers(family)[:3])
     # RFC 4787 REQ-1: whoever is asked sees the same address and port of one socket.
     assert all(len(set(socket)) == 1 for socket in sockets)
@@ -32,7 +32,7 @@ def test_udp_takes_both_uplinks_and_keeps_one_mapping_per_socket(
 
 @both_families
 def test_ping_takes_both_uplinks(net: Topology, start_braid: StartBraid, family: int) -> None:
-    daemon = start_braid(net)
+    daemon = start_braid(net, *BY_TURNS)
     for _ in range(4):
         net.host.run(["ping", "-c", "1", "-W", "2", net.server(1, family)])
     opened = {each["name"]: each["flows_opened"] for each in daemon.json("uplinks")["uplinks"]}
@@ -44,7 +44,7 @@ def test_http3_flows_take_both_uplinks_and_stay_there(
     make_network: MakeNetwork, start_braid: StartBraid, family: int
 ) -> None:
     net = make_network(serving=("http3",))
-    start_braid(net)
+    start_braid(net, *BY_TURNS)
     uplinks = []
     for _ in range(2):
         answers = load(net.host, "http3", net.server(1, family), "/address", "/bytes/300000", "/address")["answers"]
@@ -121,13 +121,13 @@ def test_links_without_ethernet_take_part(make_network: MakeNetwork, start_braid
 
 def test_an_uplink_with_one_family_carries_only_that(make_network: MakeNetwork, start_braid: StartBraid) -> None:
     net = make_network(UplinkSpec("dsl"), UplinkSpec("lte", families=frozenset({4})))
-    start_braid(net)
+    start_braid(net, *BY_TURNS)
     assert by_uplink(net, ask_tcp(net.host, 10, net.server(1, 4))) == {"dsl": 5, "lte": 5}
     assert by_uplink(net, ask_tcp(net.host, 10, net.server(1, 6))) == {"dsl": 10, "lte": 0}
 
 
 def test_specific_routes_win(net: Topology, start_braid: StartBraid) -> None:
-    start_braid(net)
+    start_braid(net, *BY_TURNS)
     lte = net.uplinks["lte"]
     net.host.ip(f"route add {net.server(5)}/32 via {lte.gateway4} dev lte")
     assert by_uplink(net, ask_tcp(net.host, 6, net.server(5))) == {"dsl": 0, "lte": 6}

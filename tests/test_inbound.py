@@ -10,7 +10,7 @@ from braid_lab.net.topology import Topology
 from braid_lab.observe import ask_tcp, by_uplink
 from braid_lab.process import Process
 from braid_lab.serve import servers
-from conftest import StartBraid
+from conftest import BY_TURNS, StartBraid
 
 
 @pytest.mark.parametrize("family", [4, 6])
@@ -31,7 +31,7 @@ def test_servers_on_every_uplinks_address_are_reached(net: Topology, start_braid
 
 
 def test_inbound_and_outbound_share_an_uplink(net: Topology, start_braid: StartBraid) -> None:
-    start_braid(net)
+    start_braid(net, *BY_TURNS)
     address = net.uplinks["lte"].address4
     with Process(servers.argv("http1", [address]), log=net.scratch / "inbound", namespace=net.host.name) as process:
         process.wait_output(servers.READY)

@@ -16,7 +16,7 @@ def test_a_line_with_a_captive_portal_gets_no_new_flows_until_it_is_gone(
     net: Topology, start_braid: StartBraid
 ) -> None:
     file = net.scratch / f"{net.host.name}.toml"
-    file.write_text(f'[liveness]\nportal = "http://{net.server()}/generate_204"\n')
+    file.write_text(f'policy = "rr"\n[liveness]\nportal = "http://{net.server()}/generate_204"\n')
     daemon = start_braid(net, "--config", str(file))
 
     def wait_for(state: str) -> None:

@@ -27,14 +27,14 @@ def test_a_dead_link_gets_no_new_flows_and_comes_back(net: Topology, start_braid
 
 def test_an_uplink_that_appears_is_taken(net: Topology, start_braid: StartBraid) -> None:
     with net.only("dsl"):
-        daemon = start_braid(net)
+        daemon = start_braid(net, *BY_TURNS)
         assert [name for name, state in states(daemon).items() if state == "up"] == ["dsl"]
     wait_until(lambda: states(daemon).get("lte") == "up", what="lte to be taken")
     assert by_uplink(net, ask_tcp(net.host, 10, net.server())) == {"dsl": 5, "lte": 5}
 
 
 def test_a_renamed_device_is_the_same_uplink(net: Topology, start_braid: StartBraid) -> None:
-    daemon = start_braid(net)
+    daemon = start_braid(net, *BY_TURNS)
     lte, isp = net.uplinks["lte"], net.uplinks["lte"].far
     net.host.ip("link set lte down", "link set lte name mobile", "link set mobile up")
     net.host.ip(
