@@ -16,6 +16,7 @@ pub mod liveness;
 pub mod outlook;
 pub mod pace;
 pub mod parity;
+mod prefix;
 pub mod repair;
 pub mod resequence;
 pub mod schedule;
@@ -25,6 +26,7 @@ pub mod units;
 mod uplink;
 
 pub use link::{LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, RelativeDelay, Stamp};
+pub use prefix::Prefix;
 pub use time::Time;
 pub use units::{Bytes, Frequency, Rate, Share};
 pub use uplink::{MAX_UPLINKS, UplinkId};

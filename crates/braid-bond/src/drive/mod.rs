@@ -22,7 +22,6 @@ mod lines;
 mod offload;
 mod peers;
 mod policy;
-mod prefix;
 mod report;
 mod status;
 mod sys;
@@ -31,11 +30,11 @@ mod tun;
 mod udp;
 
 pub use crate::proto::tunnel::Classify;
+pub use braid_core::Prefix;
 pub use client::{ClientConfig, ClientEvent, ClientHandle, Link};
 pub use error::{DriveError, LinkError, Stopped};
 pub use hub::{Enrol, HubConfig, HubEvent, HubHandle, Peer};
 pub use policy::{Policy, Scheduling};
-pub use prefix::Prefix;
 pub use status::{
     ClientStatus, FlowStatus, HubStatus, LinkStatus, PeerStatus, RttStatus, SessionStatus, Traffic,
     TunStatus,

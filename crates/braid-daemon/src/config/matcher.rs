@@ -1,8 +1,8 @@
 //! What a rule can ask of a packet's ends: prefixes, port and user ranges, link-layer addresses. Each is a type that reads what a user writes and prints what it reads.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::ops::RangeInclusive;
+use std::net::IpAddr;
+use std::ops::{Deref, RangeInclusive};
 use std::str::FromStr;
 
 use schemars::JsonSchema;
@@ -81,49 +81,13 @@ impl FromStr for IpVersion {
 )]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
-pub struct Prefix {
-    address: IpAddr,
-    length: u8,
-}
+pub struct Prefix(braid_core::Prefix);
 
-impl Prefix {
-    /// Its first address.
-    #[must_use]
-    pub fn address(&self) -> IpAddr {
-        self.address
-    }
+impl Deref for Prefix {
+    type Target = braid_core::Prefix;
 
-    /// How many bits of it are given, 0 to 32 or 128.
-    #[must_use]
-    pub fn length(&self) -> u8 {
-        self.length
-    }
-
-    /// Whether an address is in it.
-    #[must_use]
-    pub fn contains(&self, address: IpAddr) -> bool {
-        let same = self.address.is_ipv4() == address.is_ipv4();
-        same && masked(address, self.length) == self.address
-    }
-
-    /// Whether all of another is in it.
-    #[must_use]
-    pub fn covers(&self, other: &Prefix) -> bool {
-        self.length <= other.length && self.contains(other.address)
-    }
-}
-
-/// The address with all bits after the first `length` cleared.
-fn masked(address: IpAddr, length: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(a) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
-            Ipv4Addr::from_bits(a.to_bits() & mask).into()
-        }
-        IpAddr::V6(a) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
-            Ipv6Addr::from_bits(a.to_bits() & mask).into()
-        }
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
 }
 
@@ -138,7 +102,7 @@ impl FromStr for Prefix {
         let address: IpAddr = address
             .parse()
             .map_err(|_| format!("{address:?} is not an IP address"))?;
-        let all = if address.is_ipv4() { 32 } else { 128 };
+        let all = braid_core::Prefix::from(address).length();
         let length = match length {
             None => all,
             Some(digits) => digits
@@ -147,23 +111,21 @@ impl FromStr for Prefix {
                 .filter(|length| *length <= all)
                 .ok_or_else(|| format!("a prefix has 0 to {all} bits, not {digits:?}"))?,
         };
-        let first = masked(address, length);
-        if first != address {
-            return Err(format!(
-                "bits are set after the first {length}: {first}/{length}?"
-            ));
+        match braid_core::Prefix::new(address, length) {
+            Some(prefix) if prefix.address() == address => Ok(Prefix(prefix)),
+            network => {
+                let first = network.map_or(address, |network| network.address());
+                Err(format!(
+                    "bits are set after the first {length}: {first}/{length}?"
+                ))
+            }
         }
-        Ok(Prefix { address, length })
     }
 }
 
 impl fmt::Display for Prefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = if self.address.is_ipv4() { 32 } else { 128 };
-        match self.length == all {
-            true => self.address.fmt(f),
-            false => write!(f, "{}/{}", self.address, self.length),
-        }
+        self.0.fmt(f)
     }
 }
 

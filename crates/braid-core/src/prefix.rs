@@ -39,6 +39,12 @@ impl Prefix {
         let same = self.address.is_ipv4() == address.is_ipv4();
         same && masked(address, self.length) == self.address
     }
+
+    /// Whether all of another is in it.
+    #[must_use]
+    pub fn covers(&self, other: &Prefix) -> bool {
+        self.length <= other.length && self.contains(other.address)
+    }
 }
 
 impl From<IpAddr> for Prefix {
@@ -62,7 +68,7 @@ fn bits(address: IpAddr) -> u8 {
 }
 
 /// The address with all bits after the first `length` cleared.
-pub(super) fn masked(address: IpAddr, length: u8) -> IpAddr {
+fn masked(address: IpAddr, length: u8) -> IpAddr {
     match address {
         IpAddr::V4(a) => {
             let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
