@@ -103,12 +103,16 @@ fn fastest(all: &[Figures; RACERS], opened: &[u32; RACERS]) -> usize {
     (0..RACERS).min_by_key(time).expect("some uplink")
 }
 
-#[test]
-fn flows_go_where_the_core_predicts_the_shortest_transfer() {
+/// Plays cases of random figures of three uplinks, each to a server in a network of its own in `net`.
+fn for_random_figures(
+    cases: u16,
+    net: u8,
+    play: impl Fn(&Track, u16, IpAddr, &[Figures; RACERS]) -> Result<(), TestCaseError>,
+) {
     let track = Track::new(Walk::Fastest, ONCE);
     let case = Cell::new(0_u16);
     let config = Config {
-        cases: 200,
+        cases: cases.into(),
         ..Config::default()
     };
     let figures = [figures(), figures(), figures()];
@@ -116,80 +120,73 @@ fn flows_go_where_the_core_predicts_the_shortest_transfer() {
         .run(&figures, |all| {
             case.set(case.get() + 1);
             let [high, low] = case.get().to_be_bytes();
-            let server = IpAddr::from(Ipv4Addr::new(45, high, low, 7));
-            let (prefix, bits) = prefix_of(server);
-            let path = PathMemory {
-                prefix,
-                bits,
-                ways: (0..).zip(&all).map(way).collect(),
-            };
+            let server = IpAddr::from(Ipv4Addr::new(net, high, low, 7));
             let outlooks: Vec<Outlook> = (0..).zip(&all).map(outlook).collect();
             let mut datapath = track.probe.datapath.borrow_mut();
-            datapath.remember(&[path]).expect("memory");
             datapath.set_outlooks(&outlooks).expect("outlooks");
-            // Flows of the cases before still count, by half.
-            let bustle = datapath.bustle().expect("counts");
-            let mut opened: [u32; RACERS] = std::array::from_fn(|id| bustle[id].opened);
             drop(datapath);
-            for flow in 0..FLOWS {
-                let port = 2000 + case.get() * FLOWS + flow;
-                let syn = build::segment((INNER, port), (server, 80), [999, 0], SYN, &[]);
-                track.probe.out(&syn).is(Sent, "out_new");
-                let expected = fastest(&all, &opened);
-                let found = flow_of(&track.probe, INNER, port);
-                prop_assert_eq!(found.choice, Choice::Predicted);
-                prop_assert_eq!(found.uplink.index(), expected, "{:?}", opened);
-                opened[expected] += 1;
-            }
-            Ok(())
+            play(&track, case.get(), server, &all)
         })
         .expect("as predicted");
 }
 
 #[test]
-fn a_race_to_where_nothing_is_known_is_run_on_those_that_are_worth_while() {
-    let track = Track::new(Walk::Fastest, ONCE);
-    let case = Cell::new(0_u16);
-    let config = Config {
-        cases: 100,
-        ..Config::default()
-    };
-    let figures = [figures(), figures(), figures()];
-    TestRunner::new(config)
-        .run(&figures, |all| {
-            case.set(case.get() + 1);
-            let [high, low] = case.get().to_be_bytes();
-            let server = IpAddr::from(Ipv4Addr::new(46, high, low, 7));
-            let outlooks: Vec<Outlook> = (0..).zip(&all).map(outlook).collect();
-            let mut datapath = track.probe.datapath.borrow_mut();
-            datapath.set_outlooks(&outlooks).expect("outlooks");
-            drop(datapath);
-            let prospects = all.map(|figures| line(&figures, 0).prospect());
-            let best = prospects.into_iter().min().expect("some uplink");
-            let worth = |id: &usize| prospects[*id] <= best * CROWDED;
-            let worth: Vec<usize> = (0..RACERS).filter(worth).collect();
-            let port = 2000 + case.get();
+fn flows_go_where_the_core_predicts_the_shortest_transfer() {
+    for_random_figures(200, 45, |track, case, server, all| {
+        let (prefix, bits) = prefix_of(server);
+        let path = PathMemory {
+            prefix,
+            bits,
+            ways: (0..).zip(all).map(way).collect(),
+        };
+        let mut datapath = track.probe.datapath.borrow_mut();
+        datapath.remember(&[path]).expect("memory");
+        // Flows of the cases before still count, by half.
+        let bustle = datapath.bustle().expect("counts");
+        let mut opened: [u32; RACERS] = std::array::from_fn(|id| bustle[id].opened);
+        drop(datapath);
+        for flow in 0..FLOWS {
+            let port = 2000 + case * FLOWS + flow;
             let syn = build::segment((INNER, port), (server, 80), [999, 0], SYN, &[]);
-            let sent = track.probe.out(&syn);
-            if let [sole] = worth.as_slice() {
-                sent.is(Sent, "out_new");
-                let found = flow_of(&track.probe, INNER, port);
-                prop_assert_eq!(
-                    (found.uplink.index(), found.choice),
-                    (*sole, Choice::Predicted)
-                );
-                return Ok(());
-            }
-            let sent = sent.is(Sent, "race_begun");
-            let copies = track.copies(worth.len() - 1);
-            let all = copies.iter().chain([&sent.packet]);
-            let source = |bytes: &Vec<u8>| Packet::parse(bytes).expect("a packet").ip.source;
-            let mut raced: Vec<usize> = all.map(|bytes| uplink_at(source(bytes))).collect();
-            raced.sort_unstable();
-            prop_assert_eq!(&raced, &worth);
-            let left_out = raced.len() < RACERS;
-            prop_assert_eq!(sent.events.contains(&"race_crowded"), left_out);
-            Ok(())
-        })
-        .expect("as predicted");
+            track.probe.out(&syn).is(Sent, "out_new");
+            let expected = fastest(all, &opened);
+            let found = flow_of(&track.probe, INNER, port);
+            prop_assert_eq!(found.choice, Choice::Predicted);
+            prop_assert_eq!(found.uplink.index(), expected, "{:?}", opened);
+            opened[expected] += 1;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_race_to_where_nothing_is_known_is_run_on_those_that_are_worth_while() {
+    for_random_figures(100, 46, |track, case, server, all| {
+        let prospects = all.map(|figures| line(&figures, 0).prospect());
+        let best = prospects.into_iter().min().expect("some uplink");
+        let worth = |id: &usize| prospects[*id] <= best * CROWDED;
+        let worth: Vec<usize> = (0..RACERS).filter(worth).collect();
+        let port = 2000 + case;
+        let syn = build::segment((INNER, port), (server, 80), [999, 0], SYN, &[]);
+        let sent = track.probe.out(&syn);
+        if let [sole] = worth.as_slice() {
+            sent.is(Sent, "out_new");
+            let found = flow_of(&track.probe, INNER, port);
+            prop_assert_eq!(
+                (found.uplink.index(), found.choice),
+                (*sole, Choice::Predicted)
+            );
+            return Ok(());
+        }
+        let sent = sent.is(Sent, "race_begun");
+        let copies = track.copies(worth.len() - 1);
+        let all = copies.iter().chain([&sent.packet]);
+        let source = |bytes: &Vec<u8>| Packet::parse(bytes).expect("a packet").ip.source;
+        let mut raced: Vec<usize> = all.map(|bytes| uplink_at(source(bytes))).collect();
+        raced.sort_unstable();
+        prop_assert_eq!(&raced, &worth);
+        let left_out = raced.len() < RACERS;
+        prop_assert_eq!(sent.events.contains(&"race_crowded"), left_out);
+        Ok(())
+    });
 }

@@ -318,16 +318,17 @@ fn connect(track: &Track, port: u16, by: usize) -> &'static str {
     sent.reason
 }
 
+/// What is remembered of the server's network.
+fn memory(track: &Track) -> Option<PathMemory> {
+    let datapath = track.probe.datapath.borrow();
+    datapath.path(SERVER_V4).expect("memory")
+}
+
 #[test]
 fn what_is_remembered_needs_no_race() {
     let track = Track::new(Walk::Race, ONCE);
     assert_eq!(connect(&track, 4000, 2), "race_begun");
-    let memory = track
-        .probe
-        .datapath
-        .borrow()
-        .path(SERVER_V4)
-        .expect("memory");
+    let memory = memory(&track);
     let memory = memory.expect("of this prefix");
     assert_eq!((memory.prefix, memory.bits), prefix_of(SERVER_V4));
     assert_eq!(memory.ways.len(), RACERS);
@@ -455,12 +456,7 @@ fn the_fastest_way_is_not_always_the_shortest() {
     assert_eq!((flow.uplink, flow.choice), (UplinkId(2), Choice::Predicted));
     // It loses one segment in ten.
     download(&track, 4001, 2000, 10);
-    let memory = track
-        .probe
-        .datapath
-        .borrow()
-        .path(SERVER_V4)
-        .expect("memory");
+    let memory = memory(&track);
     let way = memory.expect("of this prefix").ways[2];
     let share = f64::from(way.lost) / f64::from(way.packets);
     assert!((0.09..0.13).contains(&share), "{way:?}");
@@ -632,12 +628,7 @@ fn an_end_that_opens_at_the_same_time_wins() {
     let both = V4.out([SEQUENCE, 5001], SYN | ACK);
     track.probe.out(&both).is(Sent, "out_flow");
     // When it opened says nothing about the way to it.
-    let memory = track
-        .probe
-        .datapath
-        .borrow()
-        .path(SERVER_V4)
-        .expect("memory");
+    let memory = memory(&track);
     let ways = memory.map_or(Vec::new(), |memory| memory.ways);
     assert!(ways.iter().all(|way| way.rtt.is_none()), "{ways:?}");
 }

@@ -3,48 +3,20 @@
 //!
 //! `cargo bench -p braid-bond --bench drive -- SECONDS`
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
+use counting::ALLOCATIONS;
 use world::{Client, HUB, Outer, World, link};
 
+#[path = "../../braid-emulate/tests/support/counting.rs"]
+mod counting;
 #[path = "../../braid-balance/tests/support/net.rs"]
 #[allow(dead_code, reason = "shared with tests")]
 mod net;
 #[path = "../tests/drive/world.rs"]
 #[allow(dead_code, reason = "shared with tests")]
 mod world;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-struct Counting;
-
-// SAFETY: every call is handed to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn run(line: &str) -> String {
-    let mut words = line.split_whitespace();
-    let program = words.next().expect("a command");
-    let output = Command::new(program).args(words).output().expect(program);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{line}: {error}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
 
 /// Processor time of this process, seconds: both ends, nothing else.
 fn cpu() -> f64 {

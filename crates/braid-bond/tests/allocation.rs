@@ -1,9 +1,8 @@
 //! In a steady state a tunnel allocates nothing, at either end, whatever sizes packets have.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use braid_bond::proto::entropy::Entropy;
@@ -13,26 +12,10 @@ use braid_bond::proto::server::Server;
 use braid_bond::proto::tunnel::{ClientSettings, LinkConfig, Settings, Tunnel};
 use braid_core::{LinkId, Time};
 
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+#[path = "../../braid-emulate/tests/support/counting.rs"]
+mod counting;
 
-struct Counting;
-
-// SAFETY: every call is handed to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use counting::ALLOCATIONS;
 
 /// One way of the wire: datagrams arrive after [`DELAY`], in buffers that are used again.
 #[derive(Default)]

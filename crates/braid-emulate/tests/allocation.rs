@@ -1,7 +1,6 @@
 //! In a steady state a link allocates nothing, whatever it is told to do.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use braid_core::Rate;
@@ -10,26 +9,10 @@ use braid_emulate::delay::{Delay, Distribution};
 use braid_emulate::rate::Speed;
 use braid_emulate::{Config, Link, Time};
 
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+#[path = "support/counting.rs"]
+mod counting;
 
-struct Counting;
-
-// SAFETY: every call is handed to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use counting::ALLOCATIONS;
 
 /// Overloads a link by half for a while; the packets are numbers of buffers.
 fn load(link: &mut Link<u32>, now: &mut Time, packets: u32) {

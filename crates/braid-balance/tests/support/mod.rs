@@ -14,7 +14,6 @@ pub mod twin;
 pub mod world;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -28,19 +27,6 @@ pub fn unique() -> String {
         std::process::id(),
         SERIAL.fetch_add(1, Ordering::Relaxed)
     )
-}
-
-/// Runs a command line; its failure is the test's.
-pub fn run(line: &str) -> String {
-    let mut words = line.split_whitespace();
-    let program = words.next().expect("a command");
-    let output = Command::new(program).args(words).output().expect(program);
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        output.status.success(),
-        "{line}: {errors}(these tests need root)"
-    );
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// A bpffs of one's own.

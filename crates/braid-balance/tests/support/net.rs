@@ -9,10 +9,21 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, setns};
 
-use super::run;
-
 /// How long anything that should happen may take before the test calls it missing.
 pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs a command line; its failure is the test's.
+pub fn run(line: &str) -> String {
+    let mut words = line.split_whitespace();
+    let program = words.next().expect("a command");
+    let output = Command::new(program).args(words).output().expect(program);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.success(),
+        "{line}: {errors}(these tests need root)"
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
 
 /// A network namespace, deleted when dropped.
 pub struct Namespace(String);

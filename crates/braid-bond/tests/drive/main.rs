@@ -7,15 +7,3 @@ mod life;
 mod net;
 mod packets;
 mod world;
-
-use std::process::Command;
-
-/// Runs a command line; its failure is the test's.
-fn run(line: &str) -> String {
-    let mut words = line.split_whitespace();
-    let program = words.next().expect("a command");
-    let output = Command::new(program).args(words).output().expect(program);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{line}: {error}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}

@@ -25,8 +25,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::net::Namespace;
-use crate::run;
+use crate::net::{Namespace, run};
 
 /// How long what should happen may take on a busy machine before the test calls it missing.
 const PATIENCE: Duration = Duration::from_secs(20);
