@@ -16,7 +16,6 @@ use crate::Error;
 use crate::frame::{Frame, take_tag};
 use crate::hold::Hold;
 use crate::order::{Account, Orderer, Ordering};
-use crate::priority;
 use crate::table::Inward;
 
 /// A frame of an ordinary MTU with its tag; longer ones get a buffer of their own.
@@ -123,7 +122,7 @@ impl Driver {
 
     /// Runs until told to end.
     pub fn run(mut self) -> Result<(), Error> {
-        if let Err(error) = priority::real_time() {
+        if let Err(error) = braid_device::real_time() {
             tracing::info!(%error, "running with ordinary priority: a busy machine delays packets");
         }
         let mut buffer = vec![0; LONGEST];

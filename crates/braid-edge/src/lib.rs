@@ -19,7 +19,6 @@ mod error;
 mod frame;
 mod hold;
 mod order;
-mod priority;
 mod run;
 mod shared;
 pub mod status;

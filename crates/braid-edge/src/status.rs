@@ -108,7 +108,7 @@ pub struct Segments {
     pub held_mean_ms: f64,
     /// The longest wait.
     pub held_most_ms: f64,
-    /// Sent again; went on at once.
+    /// Sent again: waited for no gap.
     pub again: u64,
     /// Came after they had been given up.
     pub late: u64,

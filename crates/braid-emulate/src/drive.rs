@@ -12,7 +12,6 @@ mod log;
 mod netns;
 mod port;
 mod run;
-mod sys;
 mod tap;
 
 pub use error::DriveError;

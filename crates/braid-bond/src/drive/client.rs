@@ -9,7 +9,7 @@ use super::clamp::clamp;
 use super::inner::Device;
 use super::lines::Lines;
 use super::thread::{Clock, Control, Orders, entropy, preferred_cipher, spawn, until};
-use super::{ClientStatus, DriveError, LinkError, Policy, Stopped, Tun, report, sys};
+use super::{ClientStatus, DriveError, LinkError, Policy, Stopped, Tun, report};
 use crate::proto::frame::Reason;
 use crate::proto::handshake::{Ciphers, Identity, Options, Psk, PublicKey};
 use crate::proto::pool::Packet;
@@ -221,16 +221,16 @@ impl Client {
         hurry: bool,
     ) -> Result<Ready, DriveError> {
         watched.clear();
-        watched.push(sys::watch(orders.fd()));
-        watched.push(sys::watch(self.device.fd()));
-        watched.extend(self.lines.fds().map(|(_, fd)| sys::watch(fd)));
+        watched.push(braid_device::watch(orders.fd()));
+        watched.push(braid_device::watch(self.device.fd()));
+        watched.extend(self.lines.fds().map(|(_, fd)| braid_device::watch(fd)));
         let timeouts = [self.tunnel.poll_timeout(), self.lines.poll_timeout()];
         let next = timeouts.into_iter().flatten().min();
         let timeout = match hurry {
             true => Some(Duration::ZERO),
             false => until(self.clock.now(), next),
         };
-        sys::wait(watched, timeout).map_err(|source| {
+        braid_device::wait(watched, timeout).map_err(|source| {
             let step = "wait for packets";
             DriveError::System { step, source }
         })?;

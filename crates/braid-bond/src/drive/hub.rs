@@ -11,7 +11,7 @@ use super::inner::Device;
 use super::lines::headers;
 use super::peers::Peers;
 use super::thread::{Clock, Control, Orders, entropy, preferred_cipher, spawn, until};
-use super::{DriveError, HubStatus, Policy, Prefix, Stopped, Tun, sys};
+use super::{DriveError, HubStatus, Policy, Prefix, Stopped, Tun};
 use crate::proto::frame::Reason;
 use crate::proto::handshake::{Ciphers, Identity, Options, Psk, PublicKey};
 use crate::proto::pool::Packet;
@@ -225,14 +225,14 @@ impl Hub {
         hurry: bool,
     ) -> Result<(), DriveError> {
         watched.clear();
-        watched.push(sys::watch(orders.fd()));
-        watched.push(sys::watch(self.device.fd()));
-        watched.extend(self.doors.fds().map(sys::watch));
+        watched.push(braid_device::watch(orders.fd()));
+        watched.push(braid_device::watch(self.device.fd()));
+        watched.extend(self.doors.fds().map(braid_device::watch));
         let timeout = match hurry {
             true => Some(Duration::ZERO),
             false => until(self.clock.now(), self.server.poll_timeout()),
         };
-        sys::wait(watched, timeout).map_err(|source| {
+        braid_device::wait(watched, timeout).map_err(|source| {
             let step = "wait for packets";
             DriveError::System { step, source }
         })

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use super::report::Shares;
 use super::udp::{Inbox, Outbox, Run, Udp};
-use super::{ClientEvent, Link, LinkError, LinkStatus, sys};
+use super::{ClientEvent, Link, LinkError, LinkStatus};
 use crate::proto::tunnel::{LinkConfig, PAYLOAD_MOST, Tunnel};
 use braid_core::{LinkId, MAX_LINKS, Time};
+use braid_device::{Failure, Interface};
 
 /// A link without a working socket is tried again after this.
 const RETRY: Duration = Duration::from_secs(2);
@@ -279,10 +280,13 @@ fn open(link: &Link, mark: Option<u32>) -> Result<(Udp, u16), LinkError> {
     let udp = Udp::bind(SocketAddr::new(link.source, 0), &link.device, mark)?;
     let mtu = match link.device.as_str() {
         "" => u32::from(PAYLOAD_MOST) + 28,
-        device => sys::device_mtu(device).map_err(|source| {
-            let step = "read the MTU of its device";
-            LinkError { step, source }
-        })?,
+        device => {
+            let mtu = Interface::open(device).and_then(|interface| interface.mtu());
+            mtu.map_err(|Failure { source, .. }| {
+                let step = "read the MTU of its device";
+                LinkError { step, source }
+            })?
+        }
     };
     let room = u64::from(mtu).saturating_sub(headers(link.hub));
     Ok((udp, room.min(PAYLOAD_MOST.into()) as u16))

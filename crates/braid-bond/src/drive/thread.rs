@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::sys::{self, Wake};
+use super::sys::Wake;
 use super::{DriveError, Stopped};
 use crate::proto::entropy::Entropy;
 use crate::proto::seal::Cipher;
@@ -91,10 +91,10 @@ pub(super) fn spawn<T: Send + 'static>(
         wake: Arc::clone(&wake),
     };
     let body = move || {
-        if let Err(error) = sys::no_timer_slack() {
+        if let Err(error) = braid_device::no_timer_slack() {
             tracing::debug!(%error, "timers are up to 50 µs late");
         }
-        if let Err(error) = sys::be_prompt() {
+        if let Err(error) = braid_device::prompt() {
             tracing::debug!(%error, "packets wait for processors like everything else");
         }
         body(orders);

@@ -4,10 +4,11 @@
 //! split and which checksum is still to be done, so that 64 KB cross the border at the price of one
 //! packet. The device is ours alone and vanishes with us.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use braid_device::{AttachError, Failure, Interface, Kind};
 
 use super::offload::{VNET_HEADER, VnetHeader};
 use super::{DriveError, sys};
@@ -60,15 +61,15 @@ impl Tun {
             let (tcp, udp) = (false, false);
             Takes { tcp, udp }
         };
-        let device = Device::new(name)?;
-        device.set(libc::SIOCSIFMTU, "set its MTU", i32::from(mtu))?;
-        let step = "set the length of the kernel's queue";
-        device.set(libc::SIOCSIFTXQLEN, step, KERNEL_QUEUE)?;
-        device.set_up()?;
-        let index = device.call(libc::SIOCGIFINDEX, "read its index", |_| ())?;
+        let failed_at = |Failure { step, source }| failed(name, step, source);
+        let interface = Interface::open(name).map_err(failed_at)?;
+        interface.set_mtu(mtu).map_err(failed_at)?;
+        interface.set_queue(KERNEL_QUEUE).map_err(failed_at)?;
+        interface.set_up().map_err(failed_at)?;
+        let index = interface.index().map_err(failed_at)?;
         Ok(Tun {
             name: name.to_owned(),
-            index: sys::request_number(&index).unsigned_abs(),
+            index,
             mtu,
             file,
             takes,
@@ -155,26 +156,14 @@ fn failed(device: &str, step: &'static str, source: io::Error) -> DriveError {
 
 /// A new device and the descriptor through which its packets go.
 fn attach(name: &str) -> Result<File, DriveError> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open("/dev/net/tun")
-        .map_err(|source| DriveError::NoTun { source })?;
-    let mut request = sys::interface_request(name);
-    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL;
-    request.ifr_ifru.ifru_flags = flags as libc::c_short;
-    match sys::interface_ioctl(file.as_fd(), libc::TUNSETIFF, &mut request) {
-        Ok(()) => Ok(file),
-        Err(error) => Err(match error.raw_os_error() {
-            // EBUSY: a TUN of that name; EINVAL: a device of another kind.
-            Some(libc::EBUSY | libc::EEXIST | libc::EINVAL) => {
-                let device = name.to_owned();
-                DriveError::Taken { device }
-            }
-            _ => failed(name, "make a TUN device", error),
-        }),
-    }
+    braid_device::attach(name, Kind::Tun).map_err(|error| match error {
+        AttachError::NoTun(source) => DriveError::NoTun { source },
+        AttachError::Taken(_) => {
+            let device = name.to_owned();
+            DriveError::Taken { device }
+        }
+        AttachError::Failed(source) => failed(name, "make a TUN device", source),
+    })
 }
 
 /// Takes what the kernel has: TCP since long, UDP since 6.2.
@@ -192,47 +181,4 @@ fn negotiate(name: &str, file: &File) -> Result<Takes, DriveError> {
         false => (false, set(tcp)),
     };
     Ok(Takes { tcp, udp })
-}
-
-/// The device as the rest of the kernel sees it, by its name.
-struct Device<'a> {
-    name: &'a str,
-    socket: OwnedFd,
-}
-
-impl<'a> Device<'a> {
-    fn new(name: &'a str) -> Result<Device<'a>, DriveError> {
-        let socket =
-            sys::control_socket().map_err(|source| failed(name, "open a socket", source))?;
-        Ok(Device { name, socket })
-    }
-
-    /// Calls the kernel with a request that `fill` has filled in, and returns what it became.
-    fn call(
-        &self,
-        call: libc::Ioctl,
-        step: &'static str,
-        fill: impl FnOnce(&mut libc::ifreq),
-    ) -> Result<libc::ifreq, DriveError> {
-        let mut request = sys::interface_request(self.name);
-        fill(&mut request);
-        sys::interface_ioctl(self.socket.as_fd(), call, &mut request)
-            .map_err(|source| failed(self.name, step, source))?;
-        Ok(request)
-    }
-
-    fn set(&self, call: libc::Ioctl, step: &'static str, value: i32) -> Result<(), DriveError> {
-        // MTU and queue length are plain ints at the same place.
-        self.call(call, step, |request| request.ifr_ifru.ifru_mtu = value)?;
-        Ok(())
-    }
-
-    fn set_up(&self) -> Result<(), DriveError> {
-        let request = self.call(libc::SIOCGIFFLAGS, "read its flags", |_| ())?;
-        let flags = sys::request_flags(&request) | libc::IFF_UP as libc::c_short;
-        self.call(libc::SIOCSIFFLAGS, "set it up", |request| {
-            request.ifr_ifru.ifru_flags = flags;
-        })?;
-        Ok(())
-    }
 }

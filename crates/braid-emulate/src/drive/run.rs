@@ -13,12 +13,12 @@ use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::DriveError;
 use super::buffers::Pool;
 use super::control::{Change, Request, Server};
 use super::log::Log;
 use super::port::{Direction, Endpoint, Mac};
 use super::tap::{Device, Tap};
-use super::{DriveError, sys};
 use crate::link::{Fate, Link};
 use crate::stats::Histogram;
 use crate::{Config, Settings, Time};
@@ -123,9 +123,9 @@ impl Emulator {
         ];
         let control = options.control.as_deref().map(Server::bind).transpose()?;
         let log = options.log.as_deref().map(Log::create).transpose()?;
-        sys::no_timer_slack().map_err(DriveError::system("ask for exact timers"))?;
+        braid_device::no_timer_slack().map_err(DriveError::system("ask for exact timers"))?;
         // Without it everything works, only less punctually: the ready line and statistics say so.
-        let real_time = sys::real_time().is_ok();
+        let real_time = braid_device::real_time().is_ok();
         let clock = Clock::start().map_err(DriveError::system("read the clock"))?;
         Ok(Emulator {
             taps,
@@ -174,7 +174,8 @@ impl Emulator {
             let busy = turn.since(last) < 2 * TICK;
             let early = (turn + TICK).since(self.clock.now());
             if busy && !early.is_zero() {
-                sys::wait(&mut [], Some(early)).map_err(DriveError::system("wait for a tick"))?;
+                braid_device::wait(&mut [], Some(early))
+                    .map_err(DriveError::system("wait for a tick"))?;
             }
             let now = self.clock.now();
             let due = self
@@ -183,7 +184,7 @@ impl Emulator {
                 .filter_map(Link::poll_timeout)
                 .chain(self.end)
                 .min();
-            sys::wait(&mut watched, due.map(|due| due.since(now)))
+            braid_device::wait(&mut watched, due.map(|due| due.since(now)))
                 .map_err(DriveError::system("wait for packets"))?;
             if watched[SIGNALS].revents != 0 {
                 break;
@@ -216,7 +217,11 @@ impl Emulator {
             self.taps[1].fd(),
         ];
         let control = self.control.iter().flat_map(Server::fds);
-        fixed.into_iter().chain(control).map(sys::watch).collect()
+        fixed
+            .into_iter()
+            .chain(control)
+            .map(braid_device::watch)
+            .collect()
     }
 
     /// Reads what the kernel sends through one device into the link that begins there.

@@ -1,17 +1,16 @@
 //! TAP devices without virtio-net header: what comes out are real frames of at most the MTU with
 //! real checksums, because the kernel has to segment and sum up before it hands them over.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::{AsRawFd, RawFd};
 
+use braid_device::{AttachError, Failure, Interface, Kind};
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use serde::Serialize;
 
 use super::port::{Endpoint, Mac};
-use super::{DriveError, netns, sys};
+use super::{DriveError, netns};
 
 /// Frames that the kernel holds for us until they are read. Its own 500 would drop silently when
 /// a burst arrives while the emulator writes; the emulator's queue is to be the one that drops. An
@@ -52,19 +51,20 @@ impl Tap {
 
     fn create_here(endpoint: &Endpoint, mac: Option<Mac>) -> Result<Tap, DriveError> {
         let device = attach(endpoint)?;
-        let interface = Interface::open(endpoint)?;
-        if let Some(mac) = mac {
-            interface.set_mac(mac)?;
+        let failed_at = |Failure { step, source }| failed(endpoint, step, source);
+        let interface = Interface::open(&endpoint.device).map_err(failed_at)?;
+        if let Some(Mac(mac)) = mac {
+            interface.set_mac(mac).map_err(failed_at)?;
         }
-        interface.set_queue(KERNEL_QUEUE)?;
-        interface.set_up()?;
+        interface.set_queue(KERNEL_QUEUE).map_err(failed_at)?;
+        interface.set_up().map_err(failed_at)?;
         Ok(Tap {
             endpoint: endpoint.clone(),
             device,
             counters: File::open("/proc/thread-self/net/dev")
                 .map_err(|source| failed(endpoint, "open its counters", source))?,
-            index: interface.index()?,
-            mac: interface.mac()?,
+            index: interface.index().map_err(failed_at)?,
+            mac: Mac(interface.mac().map_err(failed_at)?),
         })
     }
 
@@ -140,108 +140,14 @@ fn failed(endpoint: &Endpoint, step: &'static str, source: io::Error) -> DriveEr
 
 /// A new TAP device and the descriptor through which its frames go.
 fn attach(endpoint: &Endpoint) -> Result<File, DriveError> {
-    let device = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open("/dev/net/tun")
-        .map_err(|source| DriveError::NoTun { source })?;
-    let mut request = sys::interface_request(&endpoint.device);
-    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_TUN_EXCL;
-    request.ifr_ifru.ifru_flags = flags as libc::c_short;
-    match sys::interface_ioctl(device.as_fd(), libc::TUNSETIFF, &mut request) {
-        Ok(()) => Ok(device),
-        Err(error) => Err(match error.raw_os_error() {
-            // EBUSY: a TAP of that name; EINVAL: a device of another kind.
-            Some(libc::EBUSY | libc::EEXIST | libc::EINVAL) => DriveError::DeviceTaken {
-                device: endpoint.device.clone(),
-                place: endpoint.place(),
-            },
-            _ => failed(endpoint, "make a TAP device", error),
-        }),
-    }
-}
-
-/// The device as the rest of the kernel sees it, by its name.
-struct Interface<'a> {
-    endpoint: &'a Endpoint,
-    socket: OwnedFd,
-}
-
-impl<'a> Interface<'a> {
-    fn open(endpoint: &'a Endpoint) -> Result<Interface<'a>, DriveError> {
-        let socket = socket(
-            AddressFamily::Inet,
-            SockType::Datagram,
-            SockFlag::SOCK_CLOEXEC,
-            None,
-        )
-        .map_err(|errno| failed(endpoint, "open a socket", errno.into()))?;
-        Ok(Interface { endpoint, socket })
-    }
-
-    /// Calls the kernel with a request that `fill` has filled in, and returns what it became.
-    fn call(
-        &self,
-        call: libc::Ioctl,
-        step: &'static str,
-        fill: impl FnOnce(&mut libc::ifreq),
-    ) -> Result<libc::ifreq, DriveError> {
-        let mut request = sys::interface_request(&self.endpoint.device);
-        fill(&mut request);
-        sys::interface_ioctl(self.socket.as_fd(), call, &mut request)
-            .map_err(|source| failed(self.endpoint, step, source))?;
-        Ok(request)
-    }
-
-    fn set_mac(&self, Mac(bytes): Mac) -> Result<(), DriveError> {
-        let mut address = libc::sockaddr {
-            sa_family: libc::ARPHRD_ETHER,
-            sa_data: [0; 14],
-        };
-        for (to, from) in address.sa_data.iter_mut().zip(bytes) {
-            *to = from as libc::c_char;
-        }
-        self.call(libc::SIOCSIFHWADDR, "set the MAC address", |request| {
-            request.ifr_ifru.ifru_hwaddr = address;
-        })?;
-        Ok(())
-    }
-
-    fn set_queue(&self, frames: i32) -> Result<(), DriveError> {
-        self.call(
-            libc::SIOCSIFTXQLEN,
-            "set the length of the kernel's queue",
-            |request| {
-                // The kernel calls this field ifr_qlen; it is a plain int at the same place.
-                request.ifr_ifru.ifru_metric = frames;
-            },
-        )?;
-        Ok(())
-    }
-
-    fn set_up(&self) -> Result<(), DriveError> {
-        let request = self.call(libc::SIOCGIFFLAGS, "read its flags", |_| ())?;
-        // SAFETY: SIOCGIFFLAGS has just filled this field of the union.
-        let flags = unsafe { request.ifr_ifru.ifru_flags };
-        self.call(libc::SIOCSIFFLAGS, "set it up", |request| {
-            request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
-        })?;
-        Ok(())
-    }
-
-    fn index(&self) -> Result<u32, DriveError> {
-        let request = self.call(libc::SIOCGIFINDEX, "read its index", |_| ())?;
-        // SAFETY: SIOCGIFINDEX has just filled this field of the union.
-        Ok(unsafe { request.ifr_ifru.ifru_ifindex }.unsigned_abs())
-    }
-
-    fn mac(&self) -> Result<Mac, DriveError> {
-        let request = self.call(libc::SIOCGIFHWADDR, "read its MAC address", |_| ())?;
-        // SAFETY: SIOCGIFHWADDR has just filled this field of the union.
-        let address = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
-        Ok(Mac(std::array::from_fn(|i| address[i] as u8)))
-    }
+    braid_device::attach(&endpoint.device, Kind::Tap).map_err(|error| match error {
+        AttachError::NoTun(source) => DriveError::NoTun { source },
+        AttachError::Taken(_) => DriveError::DeviceTaken {
+            device: endpoint.device.clone(),
+            place: endpoint.place(),
+        },
+        AttachError::Failed(source) => failed(endpoint, "make a TAP device", source),
+    })
 }
 
 /// From `/proc/net/dev`: eight receive counters, then packets, bytes … of which the fourth of the

@@ -1,0 +1,164 @@
+//! A device as the rest of the kernel sees it, by its name.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::check;
+
+/// What could not be done with a device.
+#[derive(Debug)]
+pub struct Failure {
+    /// What was tried, such as "set it up".
+    pub step: &'static str,
+    /// What the kernel said.
+    pub source: io::Error,
+}
+
+/// A device of the caller's network namespace.
+#[derive(Debug)]
+pub struct Interface<'a> {
+    name: &'a str,
+    socket: OwnedFd,
+}
+
+impl<'a> Interface<'a> {
+    /// Ready to ask about the device of this name.
+    ///
+    /// # Errors
+    /// See [`Failure`], as everywhere here.
+    pub fn open(name: &'a str) -> Result<Interface<'a>, Failure> {
+        // SAFETY: it takes plain integers only.
+        let socket =
+            unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        let step = "open a socket";
+        let socket = check(socket).map_err(|source| Failure { step, source })?;
+        // SAFETY: the descriptor is new, so nobody else owns it.
+        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        Ok(Interface { name, socket })
+    }
+
+    /// Calls the kernel with a request that `fill` has filled in, and returns what it became.
+    fn call(
+        &self,
+        call: libc::Ioctl,
+        step: &'static str,
+        fill: impl FnOnce(&mut libc::ifreq),
+    ) -> Result<libc::ifreq, Failure> {
+        let mut request = request(self.name);
+        fill(&mut request);
+        ioctl(self.socket.as_fd(), call, &mut request)
+            .map_err(|source| Failure { step, source })?;
+        Ok(request)
+    }
+
+    /// Its MTU, bytes.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub fn mtu(&self) -> Result<u32, Failure> {
+        let request = self.call(libc::SIOCGIFMTU, "read its MTU", |_| ())?;
+        // SAFETY: SIOCGIFMTU has just filled this field of the union.
+        Ok(unsafe { request.ifr_ifru.ifru_mtu }.unsigned_abs())
+    }
+
+    /// Sets its MTU, bytes.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub fn set_mtu(&self, mtu: u16) -> Result<(), Failure> {
+        self.call(libc::SIOCSIFMTU, "set its MTU", |request| {
+            request.ifr_ifru.ifru_mtu = mtu.into();
+        })?;
+        Ok(())
+    }
+
+    /// Sets how many packets the kernel holds until they are read.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub fn set_queue(&self, packets: i32) -> Result<(), Failure> {
+        let step = "set the length of the kernel's queue";
+        self.call(libc::SIOCSIFTXQLEN, step, |request| {
+            // The kernel calls this field ifr_qlen; it is a plain int at the same place.
+            request.ifr_ifru.ifru_metric = packets;
+        })?;
+        Ok(())
+    }
+
+    /// Sets it up.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub fn set_up(&self) -> Result<(), Failure> {
+        let request = self.call(libc::SIOCGIFFLAGS, "read its flags", |_| ())?;
+        // SAFETY: SIOCGIFFLAGS has just filled this field of the union.
+        let flags = unsafe { request.ifr_ifru.ifru_flags };
+        self.call(libc::SIOCSIFFLAGS, "set it up", |request| {
+            request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
+        })?;
+        Ok(())
+    }
+
+    /// Its index.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub fn index(&self) -> Result<u32, Failure> {
+        let request = self.call(libc::SIOCGIFINDEX, "read its index", |_| ())?;
+        // SAFETY: SIOCGIFINDEX has just filled this field of the union.
+        Ok(unsafe { request.ifr_ifru.ifru_ifindex }.unsigned_abs())
+    }
+
+    /// Its MAC address.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub fn mac(&self) -> Result<[u8; 6], Failure> {
+        let request = self.call(libc::SIOCGIFHWADDR, "read its MAC address", |_| ())?;
+        // SAFETY: SIOCGIFHWADDR has just filled this field of the union.
+        let address = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
+        Ok(std::array::from_fn(|i| address[i] as u8))
+    }
+
+    /// Sets its MAC address.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub fn set_mac(&self, mac: [u8; 6]) -> Result<(), Failure> {
+        let mut address = libc::sockaddr {
+            sa_family: libc::ARPHRD_ETHER,
+            sa_data: [0; 14],
+        };
+        for (to, from) in address.sa_data.iter_mut().zip(mac) {
+            *to = from as libc::c_char;
+        }
+        self.call(libc::SIOCSIFHWADDR, "set the MAC address", |request| {
+            request.ifr_ifru.ifru_hwaddr = address;
+        })?;
+        Ok(())
+    }
+}
+
+/// An interface request about `device`, everything else zero.
+pub(super) fn request(device: &str) -> libc::ifreq {
+    // SAFETY: an `ifreq` is plain data, for which all zeroes is a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays zero.
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(device.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request
+}
+
+/// An `ioctl` whose argument is an interface request.
+pub(super) fn ioctl(
+    fd: BorrowedFd<'_>,
+    call: libc::Ioctl,
+    argument: &mut libc::ifreq,
+) -> io::Result<()> {
+    // SAFETY: every request that is given here takes a pointer to an `ifreq`, which the kernel
+    // reads and writes within its size.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), call, std::ptr::from_mut(argument)) })?;
+    Ok(())
+}
