@@ -86,6 +86,61 @@ def test_a_path_that_brings_packets_but_no_probes_works() -> None:
 
 
 def test_a_path_that_brings_next_to_nothing_does_not() -> None:
-    assert told(two(), {7: 100, 8: 100}, {7: 2, 8: 16}) == {7}
+    assert told(two(), {7: 100, 8: 100}, {7: 2, 8: 30}) == {7}
     assert told(two(), {7: 100, 8: 100}, {7: 0, 8: 0}) == {7}
     assert told(two(), {7: 100, 8: 100}, {7: 1, 8: 0}) == {7}
+
+
+def test_a_slow_line_that_is_full_of_our_own_works() -> None:
+    """Two packets between two looks: it takes a while until they prove anything, but not too long."""
+    assert told(two(), {7: 100, 8: 100}, {7: 2, 8: 2}) == set()
+
+
+def beside() -> Watch:
+    """Path 9 uses the first hop of path 7 and one of its own; all are heard until second 1."""
+    watch = Watch()
+    first, onward, other = HOPS[0], (PortId(2, 2), PortId(3, 1)), (PortId(2, 3), PortId(4, 1))
+    long = TaggedPath(9, (PortId(1, 1), PortId(2, 3), PortId(4, 2)))
+    watch.follow(0.0, [(TaggedPath(7, (PortId(1, 1), PortId(2, 2), PortId(3, 2))), (first, onward)),
+                       (long, (first, other))], [])  # fmt: skip
+    for number in range(51):
+        for tag in (7, 9):
+            watch.heard_path(number * PACE, tag, 0.025)
+        watch.judge(number * PACE)
+    return watch
+
+
+def filled(watch: Watch, used: int, *, last_hop_heard: bool) -> set[int]:
+    """Others of ours fill the first hop, so that no probe of 9 passes; return the tags that died."""
+    counts, dead, now = {7: 100, 9: 100}, set[int](), 1.0
+    while now < 2.0:
+        now += PACE / 2
+        watch.heard_path(now, 7, 0.4)
+        if last_hop_heard:
+            watch._brought[PortId(2, 3), PortId(4, 1)] = now
+        if 9 in watch.doubtful(now):
+            counts = {7: counts[7] + 16, 9: counts[9] + used}
+            watch.handle_came(now, {7: counts[7]}, {7: 1.0})
+            watch.handle_came(now, {9: counts[9]}, {9: 1.0})
+        dead |= set(watch.judge(now)[0])
+    return dead
+
+
+def test_a_path_that_nobody_uses_is_let_alone_while_its_hops_bring_what_others_send() -> None:
+    assert filled(beside(), 0, last_hop_heard=True) == set()
+    # Used, it has to bring something itself; and a hop that brings nothing is no queue of others.
+    assert filled(beside(), 1, last_hop_heard=True) == {9}
+    assert filled(beside(), 0, last_hop_heard=False) == {9}
+
+
+def test_who_has_a_hop_in_common_is_asked_too() -> None:
+    assert beside().beside([9]) == {7, 9}
+    assert two().beside([7]) == {7}
+
+
+def test_it_is_known_how_long_packets_are_under_way_at_most() -> None:
+    watch = two()
+    watch.heard_path(1.01, 8, 0.8)
+    assert watch.longest() == 0.8
+    watch.heard_path(1.03, 8, 0.1)
+    assert watch.longest() == 0.1

@@ -24,8 +24,9 @@ use crate::{Error, status};
 
 /// How soon a controller that does not answer is asked again.
 const AGAIN: Duration = Duration::from_millis(200);
-/// How long tags are known that are no path's any more: packets may still come by them.
-const LINGER: Duration = Duration::from_secs(2);
+/// How long tags are known that are no path's any more: packets may still come by them, and have
+/// waited in queues for as long as the controller keeps the tags' rules.
+const LINGER: Duration = Duration::from_secs(8);
 
 /// What an edge is told at its start.
 #[derive(Debug, Clone)]

@@ -98,7 +98,9 @@ class Api:
                 name = urllib.parse.unquote(name)
             case _:
                 return
-        self.fabric.handle_came(self.clock(), name, _counts(query.get("came", "")))
+        now = self.clock()
+        self.fabric.handle_came(now, name, _counts(query.get("came", "")))
+        self.fabric.handle_edge(now, name, current=report.edge_revision(self.fabric, name) == query["unlike"])
         asked = self.fabric.asked.get(name, 0)
         try:
             seconds = min(max(float(query.get("wait", 0)), 0.0), LONGEST_WAIT)

@@ -3,7 +3,7 @@
 Make before break, in four steps, each begun only when the one before is done everywhere:
 
 1. prepare: new tags' rules, which no packet carries yet, and delivery to hosts; a barrier on every switch touched.
-2. switch:  what puts tags on packets (tables 0 to 2), barriers, and the edges' new slot tables.
+2. switch:  what puts tags on packets (tables 0 to 2), barriers, and the edges' new slot tables, until they follow.
 3. drain:   packets with old tags finish their way.
 4. retire:  what nobody needs any more is deleted.
 
@@ -58,6 +58,9 @@ class Changer:
     _refused: dict[tuple[int, RuleKey], float] = field(default_factory=dict)
     _out: list[tuple[int, ToSwitch]] = field(default_factory=list)
     _announce: bool = False
+    #: Edges that do not follow their new tables yet.
+    _unconfirmed: set[str] = field(default_factory=set)
+    _announced: bool = False
 
     def handle_rules(self, now: float, switch: int, rules: Iterable[Rule]) -> None:
         """Take in what a switch has: after it connected, and at every audit."""
@@ -80,6 +83,12 @@ class Changer:
             del self._waiting[switch]
             self._advance(now)
 
+    def handle_confirmed(self, now: float, edge: str) -> None:
+        """An edge follows its new table."""
+        if edge in self._unconfirmed:
+            self._unconfirmed.discard(edge)
+            self._advance(now)
+
     def handle_refused(self, now: float, switch: int, rule: Rule) -> None:
         """A switch did not take a rule: it does not have it, and is not asked again for a while."""
         self.has.get(switch, {}).pop(rule.key, None)
@@ -94,12 +103,17 @@ class Changer:
 
     def handle_timeout(self, now: float) -> None:
         """Do what is due. The current time, not the deadline's, is passed; early and late calls are harmless."""
-        self._refused = {key: until for key, until in self._refused.items() if until > now}
+        lapsed = [key for key, until in self._refused.items() if until <= now]
+        for key in lapsed:
+            del self._refused[key]
         if self.step is Step.IDLE:
-            self._begin(now)
+            if lapsed:
+                self._begin(now)
         elif now >= self._deadline:
             self.slow |= set(self._waiting)
             self._waiting.clear()
+            self._unconfirmed.clear()
+            self._announced = True
             self._advance(now)
 
     @property
@@ -119,17 +133,30 @@ class Changer:
         return out
 
     def poll_announce(self) -> bool:
-        """Whether edges are to be told their new slot tables now: all new tags' rules are in place."""
+        """Whether edges are to be told their new slot tables now: all new tags' rules are in place.
+
+        If so, `announced` is to be called once they can read them.
+        """
         announce, self._announce = self._announce, False
         return announce
 
+    def announced(self, now: float, edges: Iterable[str]) -> None:
+        """Edges have new tables to read; those named here are waited for until they follow them, with a bound."""
+        self._unconfirmed |= set(edges)
+        self._announced = True
+        if self.step is Step.SWITCH:
+            self._advance(now)
+
     def _begin(self, now: float) -> None:
         self._waiting.clear()
+        self._unconfirmed.clear()
         self.step = Step.IDLE
-        self._announce = False
+        # What edges do may change although no rule does.
+        self._announce = True
         if self._missing(now, prepare=True) or self._missing(now, prepare=False) or self._surplus():
             self.changes += 1
             self.step = Step.PREPARE
+            self._announce = self._announced = False
             self._send(now, self._missing(now, prepare=True))
 
     def _advance(self, now: float) -> None:
@@ -140,6 +167,8 @@ class Changer:
                 self._announce = True
                 self._send(now, self._missing(now, prepare=False), always=False)
             elif self.step is Step.SWITCH:
+                if not self._announced or self._unconfirmed:
+                    return
                 self.step = Step.DRAIN
                 self._deadline = now + (self.drain if self._surplus() else 0.0)
                 if self._deadline > now:

@@ -19,7 +19,7 @@ from braid_sdn.fabric.discovery import Schedule
 from braid_sdn.fabric.hosts import Hosts, announced
 from braid_sdn.fabric.load import PERIOD
 from braid_sdn.fabric.model import Graph, PortId, Problem
-from braid_sdn.fabric.plan import Edge, Pair, Plan
+from braid_sdn.fabric.plan import Edge, Pair, Plan, worth_telling
 from braid_sdn.fabric.probe import ForgedError, Kind, Probe, mac_text, open_frame, seal
 from braid_sdn.fabric.problems import Problems
 from braid_sdn.fabric.questions import Questions
@@ -51,6 +51,8 @@ from braid_sdn.openflow.messages import (
 OUTSIDE_AFTER = 0.9
 #: The first plan waits until nothing new was found for this long, seconds, but not for longer than FIRST_PLAN.
 SETTLED = 1.0
+#: Seconds after which an edge that has not asked for a table is not waited for: it asks every ten.
+FOLLOWS = 15.0
 FIRST_PLAN = 30.0
 
 
@@ -97,6 +99,10 @@ class Controller:
         self._out: list[tuple[int, ToSwitch]] = []
         #: How often each edge was asked to tell what came to it; see `handle_came`.
         self.asked: dict[str, int] = {}
+        #: The pairs that the present generation is about.
+        self._told: dict[tuple[str, str], Pair] = {}
+        #: When each edge last asked for its table.
+        self._following: dict[str, float] = {}
 
     # What happens.
 
@@ -139,6 +145,7 @@ class Controller:
                     self.topology.switches[dpid].echo.add(now, now - sent)
             case Counters():
                 self.traffic.handle_ports(dpid, message.ports)
+                self.topology.handle_counters(now, dpid, message.ports)
             case Rules():
                 self._rules(now, dpid, message)
             case BarrierDone():
@@ -158,6 +165,8 @@ class Controller:
             self._ask_links(now, tag)
         if died or other:
             self._damper.broken(now)
+        for dpid in self.topology.looks(now):
+            self._tell(dpid, AskPortCounters())
         self._probe(now)
         if self._count_at is not None and now >= self._count_at:
             self._count(now)
@@ -171,6 +180,13 @@ class Controller:
         self.changer.handle_timeout(now)
         self._settle(now)
 
+    def handle_edge(self, now: float, edge: str, *, current: bool) -> None:
+        """An edge asks for its next table; whether it follows the current one."""
+        self._following[edge] = now
+        if current:
+            self.changer.handle_confirmed(now, edge)
+            self._settle(now)
+
     def handle_came(self, now: float, edge: str, counts: Mapping[int, int]) -> None:
         """An edge tells how many packets came to it by each of its paths."""
         for pair in self.tables.pairs.values():
@@ -178,8 +194,8 @@ class Controller:
                 self.watch.handle_came(now, counts, {path.tag: pair.share(path.tag) for path in pair.paths})
 
     def _ask_edges(self, now: float) -> None:
-        """Have the edges at the ends of paths whose probes are missing tell whether anything comes."""
-        doubtful = set(self.watch.doubtful(now))
+        """Have the edges at the ends of paths whose probes are missing, and of those beside, tell what comes."""
+        doubtful = self.watch.beside(self.watch.doubtful(now))
         ends = {
             pair.target.name
             for pair in self.tables.pairs.values()
@@ -417,12 +433,21 @@ class Controller:
         """Once all new tags' rules are in place edges may use them, and probes follow."""
         if not self.changer.poll_announce():
             return
-        if self.plan.pairs != self.tables.pairs:
-            self.tables = Tables(self.tables.generation + 1, dict(self.plan.pairs))
+        pairs = dict(self.plan.pairs)
+        changed = {
+            key for key in pairs.keys() | self._told.keys() if worth_telling(self._told.get(key), pairs.get(key))
+        }
+        if changed:
+            self._told = pairs
+        self.tables = Tables(self.tables.generation + bool(changed), pairs)
         followed = [
             (path, chosen.hops)
             for pair in self.tables.pairs.values()
             for path, chosen in zip(pair.paths, pair.selection.paths, strict=True)
         ]
         probed = {edge.name for edge in self.settings.edges if edge.probe}
+        # What waits in queues is on its way for longer than the latencies say.
+        self.changer.drain = self.settings.drain + self.watch.longest()
         self.watch.follow(now, followed, [edge for edge in self.edges if edge.name in probed])
+        following = {name for name, at in self._following.items() if now - at < FOLLOWS}
+        self.changer.announced(now, following & {name for key in changed for name in key})

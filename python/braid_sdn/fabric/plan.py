@@ -10,6 +10,10 @@ from braid_sdn.fabric.model import PortId
 #: VIDs that may be path tags; 0 and 4095 are reserved, 1 is many switches' default VLAN.
 TAGS = range(2, 4095)
 
+#: A latency that moved by more than this much, seconds and as a share, is told to the edges.
+LATENCY_SECONDS = 0.001
+LATENCY_SHARE = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Edge:
@@ -86,6 +90,21 @@ class Pair:
     def share(self, tag: int) -> float:
         """The part of the packets that a path gets."""
         return self.slots.count(tag) / len(self.slots)
+
+
+def worth_telling(before: Pair | None, after: Pair | None) -> bool:
+    """Whether edges have to know: other paths, shares or order, or latencies that they would wait differently for.
+
+    What a path could carry besides changes with every look, and is no business of theirs.
+    """
+    if before is None or after is None:
+        return before is not after
+    if (before.paths, before.slots, before.selection.order) != (after.paths, after.slots, after.selection.order):
+        return True
+    latencies = (
+        (was.latency, now.latency) for was, now in zip(before.selection.paths, after.selection.paths, strict=True)
+    )
+    return any(abs(now - was) > LATENCY_SECONDS + LATENCY_SHARE * was for was, now in latencies)
 
 
 @dataclass(frozen=True)

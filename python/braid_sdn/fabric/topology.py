@@ -2,6 +2,8 @@
 
 A link is believed in while discovery frames cross it in both directions. Signals, the quickest first: a port that
 goes down, a path probe that is missed (the links of that path are asked at once), and the age of what was heard last.
+A full queue drops discovery frames as it drops all others, or keeps them for a second: so a link whose far end
+counts more and more bytes works, whether it is heard or not.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from braid_sdn.fabric.latency import WindowedMinimum, link_latency
 from braid_sdn.fabric.load import Saturation
 from braid_sdn.fabric.model import PortId, Problem
 from braid_sdn.fabric.probe import Probe
-from braid_sdn.openflow.messages import Port
+from braid_sdn.openflow.messages import Port, PortCounters
 
 #: A link is forgotten when this many discovery frames in a row were not heard.
 MISSED = 3.5
@@ -23,6 +25,10 @@ BUSY = 0.3
 
 #: Seconds within which a link that was asked has to answer, beside its latency.
 ASKED_PATIENCE = 0.15
+#: Seconds between two looks at the counters of the far end of a link that was asked.
+LOOK = 0.05
+#: How many times longer a link that still brings bytes may go unheard. Not for ever: they may be another neighbour's.
+WHILE_IT_BRINGS = 4
 
 
 @dataclass
@@ -35,6 +41,8 @@ class Hearing:
     last: float
     #: Frames sent over it since the last one was heard: a controller that is too busy to send hears nothing either.
     unanswered: int = 0
+    #: When its far end was last seen to have counted more bytes than before.
+    brought: float = float("-inf")
     whole: WindowedMinimum = field(default_factory=WindowedMinimum)
     saturation: Saturation = field(default_factory=Saturation)
     #: Not heard any more, but an end's switch has lost its controller, so it cannot be: it may work or not. Nothing
@@ -58,6 +66,18 @@ class Switch:
 
 
 @dataclass
+class Asked:
+    """A link that has to show that it works."""
+
+    #: By when.
+    due: float
+    #: When the counters of its far end are looked at next.
+    look: float
+    #: Bytes that its far end had counted at the first look.
+    received: int | None = None
+
+
+@dataclass
 class Topology:
     """All of it; time is passed in, seconds."""
 
@@ -70,10 +90,12 @@ class Topology:
     changed: float = 0.0
     #: Since when each port is up.
     up_since: dict[PortId, float] = field(default_factory=dict)
-    #: By when a link that was asked must be heard again.
-    _asked: dict[tuple[PortId, PortId], float] = field(default_factory=dict)
+    _asked: dict[tuple[PortId, PortId], Asked] = field(default_factory=dict)
     _look_at: float = 0.0
     _from: dict[PortId, dict[PortId, Hearing]] = field(default_factory=dict)
+    _to: dict[PortId, dict[PortId, Hearing]] = field(default_factory=dict)
+    #: Bytes that ports have received, as they were counted last.
+    _received: dict[PortId, int] = field(default_factory=dict)
 
     def name(self, switch: int) -> str:
         """What people call a switch."""
@@ -128,6 +150,7 @@ class Topology:
         if known is None:
             known = self.heard[key] = Hearing(probe.source, arrived, now, now)
             self._from.setdefault(probe.source, {})[arrived] = known
+            self._to.setdefault(arrived, {})[probe.source] = known
             self.changed = now
         fresh = known.first == known.last == now or known.stale
         known.last = now
@@ -143,26 +166,49 @@ class Topology:
             hearing.unanswered += 1
 
     def ask(self, now: float, source: PortId) -> None:
-        """A discovery frame is being sent at once: what hears it must do so soon, or is lost."""
+        """A discovery frame is being sent at once: what hears it must do so soon, or bring something, or is lost."""
         for target, hearing in self._from.get(source, {}).items():
-            self._asked.setdefault((source, target), now + ASKED_PATIENCE + (hearing.whole.get(now) or 0.0))
+            due = now + ASKED_PATIENCE + (hearing.whole.get(now) or 0.0)
+            self._asked.setdefault((source, target), Asked(due, now))
+
+    def looks(self, now: float) -> list[int]:
+        """Return the switches whose counters tell whether links that were asked bring anything."""
+        due = [(target.switch, asked) for (_, target), asked in self._asked.items() if asked.look <= now]
+        for _, asked in due:
+            asked.look = now + LOOK
+        return sorted({switch for switch, _ in due} & self.switches.keys())
+
+    def handle_counters(self, now: float, dpid: int, counters: Iterable[PortCounters]) -> None:
+        """Take in what ports have received: a link whose far end counts more bytes than before works."""
+        for each in counters:
+            port = PortId(dpid, each.port)
+            more = each.received_bytes > self._received.get(port, each.received_bytes)
+            self._received[port] = each.received_bytes
+            for source, hearing in self._to.get(port, {}).items():
+                if more:
+                    hearing.brought = now
+                asked = self._asked.get((source, port))
+                if asked is None:
+                    continue
+                # What came before it was asked proves nothing.
+                if asked.received is None:
+                    asked.received = each.received_bytes
+                elif each.received_bytes > asked.received:
+                    del self._asked[source, port]
 
     def expire(self, now: float) -> bool:
         """Forget what was not heard for too long; whether that was anything."""
-        if now < self._look_at and now < min(self._asked.values(), default=now + 1):
+        dues = [asked.due for asked in self._asked.values()]
+        if now < self._look_at and now < min(dues, default=now + 1):
             return False
-        busy = self._look_at and now > min([self._look_at, *self._asked.values()]) + BUSY
+        busy = self._look_at and now > min([self._look_at, *dues]) + BUSY
         self._look_at = now + self.interval / 8
         if busy:
-            self._asked = {key: max(due, now + ASKED_PATIENCE) for key, due in self._asked.items()}
+            for asked in self._asked.values():
+                asked.due = max(asked.due, now + ASKED_PATIENCE)
             return False
-        limit = MISSED * self.interval
-        late = [key for key, due in self._asked.items() if now >= due]
-        old = [
-            key
-            for key, hearing in self.heard.items()
-            if now - hearing.last >= limit and hearing.unanswered >= MISSED and not hearing.stale
-        ]
+        late = [key for key, asked in self._asked.items() if now >= asked.due]
+        old = [key for key, hearing in self.heard.items() if self._is_old(now, hearing)]
         for key in late:
             del self._asked[key]
         lost = {*old, *late} & self.heard.keys()
@@ -172,10 +218,18 @@ class Topology:
             self.changed = now
         return self._forget(now, list(lost - silent)) or bool(silent)
 
+    def _is_old(self, now: float, hearing: Hearing) -> bool:
+        missed = MISSED
+        if hearing.brought > hearing.last and now - hearing.brought < MISSED * self.interval:
+            missed *= WHILE_IT_BRINGS
+        late = now - hearing.last >= missed * self.interval and hearing.unanswered >= missed
+        return late and not hearing.stale
+
     def _forget(self, now: float, keys: list[tuple[PortId, PortId]]) -> bool:
         for key in keys:
             del self.heard[key]
             del self._from[key[0]][key[1]]
+            del self._to[key[1]][key[0]]
             self._asked.pop(key, None)
         if keys:
             self.changed = now
@@ -183,7 +237,8 @@ class Topology:
 
     def poll_timeout(self) -> float | None:
         """Return when to look for hearings that are too old: not to the moment, of which there are very many."""
-        return min([*self._asked.values(), self._look_at], default=None) if self.heard else None
+        asked = [min(each.due, each.look) for each in self._asked.values()]
+        return min([*asked, self._look_at]) if self.heard else None
 
     # What is known.
 

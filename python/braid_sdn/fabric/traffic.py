@@ -6,11 +6,14 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from braid_sdn.fabric.load import PortRates, capacity, observe, rates
+from braid_sdn.fabric.load import PERIOD, PortRates, capacity, observe, rates
 from braid_sdn.fabric.model import Arc, Graph, PortId
 from braid_sdn.fabric.rules import PATHS
 from braid_sdn.fabric.topology import Hearing, Topology
 from braid_sdn.openflow.messages import KnownRule, PortCounters
+
+#: Seconds over which a rate is taken at the least.
+LEAST_PERIOD = PERIOD / 2
 
 #: Seconds that a link whose switch lost its controller counts longer than any that is known to work.
 STALE_PENALTY = 10.0
@@ -33,6 +36,9 @@ class Traffic:
         for each in counters:
             port = PortId(switch, each.port)
             before = self._ports.get(port)
+            if before and 0 <= each.age - before.age < LEAST_PERIOD:
+                # Looked at for another's sake; the rate of so short a time is that of a burst.
+                continue
             self._ports[port] = each
             seen = rates(before, each) if before else None
             if seen is not None:

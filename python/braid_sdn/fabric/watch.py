@@ -2,16 +2,23 @@
 
 A path's probe takes the very rules that its packets take. After MISSED in a row the path is dead: edges stop using
 it, and its links are asked one by one, so that the one at fault is known too. It is trusted again after REST.
+
+A full queue drops probes as it drops packets. So a path that brings packets works without them; and one that nobody
+uses is let alone while all its hops bring what others send.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from braid_sdn.fabric.latency import WindowedMinimum
+from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.plan import Edge, TaggedPath
 from braid_sdn.fabric.planner import Hops
+
+Hop = tuple[PortId, PortId]
 
 #: Seconds between two probes of a path while there are few.
 PACE = 0.02
@@ -24,6 +31,8 @@ MISSED = 5
 DOUBT = 2
 #: Of what its share of packets would be, what a path must bring to count as working without probes.
 LEAST_OF_SHARE = 0.25
+#: Packets of which less say nothing of a share: others' traffic lets some through.
+FEW = 4
 #: Seconds that a new path has until its first probe must have come through.
 FIRST_ANSWER = 2.0
 #: Seconds that a dead path is left alone.
@@ -48,8 +57,15 @@ class Watched:
     answered: bool = False
     #: Seconds that the last one was longer on its way than the quickest: what waits in front of it.
     queued: float = 0.0
+    #: Seconds that the last one was on its way.
+    last: float = 0.0
     #: What the edge at its end has counted, and when it said so.
     came: tuple[int, float] | None = None
+    #: Whether anything had come by it or a path beside it then.
+    used: bool = True
+
+    #: What the edge had counted of each path when it was first asked after the last probe.
+    before: dict[int, int] | None = None
 
     def late(self, now: float, missed: int) -> bool:
         """Whether so many probes in a row are missing.
@@ -61,9 +77,19 @@ class Watched:
 
     def hear(self, now: float, seconds: float) -> None:
         """Take in a probe that was so long on its way."""
-        self.heard, self.answered = now, True
+        self.heard, self.answered, self.before = now, True, None
         self.trip.add(now, seconds)
+        self.last = seconds
         self.queued = seconds - (self.trip.get(now) or seconds)
+
+
+def _fair(tag: int, brought: Mapping[int, int], share: Mapping[int, float]) -> bool:
+    """Whether a path brought about its part of all that came."""
+    others = [count / share[other] for other, count in brought.items() if other != tag]
+    # One that alone brings anything proves nothing: a sender may have given up for the others' sake.
+    if brought[tag] < FEW or (len(share) > 1 and not any(others)):
+        return False
+    return brought[tag] / share[tag] >= LEAST_OF_SHARE * max(others, default=0.0)
 
 
 @dataclass
@@ -77,6 +103,8 @@ class Watch:
     #: Edges that were given up on.
     silent: set[str] = field(default_factory=set)
     _hops: dict[int, Hops] = field(default_factory=dict)
+    #: When anything of ours, a probe or a packet, was last known to have come by a hop.
+    _brought: dict[Hop, float] = field(default_factory=dict)
     _judged: float | None = None
 
     def follow(self, now: float, paths: Iterable[tuple[TaggedPath, Hops]], edges: Iterable[Edge]) -> None:
@@ -84,6 +112,8 @@ class Watch:
         wanted = {path.tag: hops for path, hops in paths}
         pace = max(PACE, len(wanted) / BUDGET)
         self._hops = wanted
+        hops = set(itertools.chain.from_iterable(wanted.values()))
+        self._brought = {hop: at for hop, at in self._brought.items() if hop in hops}
         self.paths = {tag: self.paths.get(tag) or Watched(now, now, pace, now) for tag in wanted}
         for each in self.paths.values():
             each.pace = pace
@@ -101,23 +131,35 @@ class Watch:
         watched = self.paths.get(tag)
         if watched is not None:
             watched.hear(now, seconds)
+            self._bring(now, tag)
+
+    def longest(self) -> float:
+        """Return how long packets are under way at most, as far as the last probes tell."""
+        return max((each.last for each in self.paths.values()), default=0.0)
+
+    def _bring(self, now: float, tag: int) -> None:
+        for hop in self._hops[tag]:
+            self._brought[hop] = now
 
     def handle_came(self, now: float, counts: Mapping[int, int], share: Mapping[int, float]) -> None:
         """Take in what an edge has counted of all paths of a pair, which have these shares.
 
-        A path that has brought about its share since the edge was asked last, and that was after the last probe,
-        works: what is missing are probes alone, which a full queue drops like anything else. One that brings much
-        less than the others is not defended: it may be full of others' traffic.
+        A path that has brought about its share, and more than a few packets, since its probes are missing works:
+        what is missing are probes alone, which a full queue drops like anything else. One that brings much less than
+        the others is not defended: it may be full of others' traffic.
         """
         known = {tag: watched for tag in share if tag in counts and (watched := self.paths.get(tag)) is not None}
         more = {tag: counts[tag] - each.came[0] for tag, each in known.items() if each.came is not None}
+        for tag in more:
+            if more[tag] > 0:
+                self._bring(now, tag)
         for tag, each in known.items():
-            others = [count / share[other] for other, count in more.items() if other != tag]
-            # One that alone brings anything proves nothing: a sender may have given up for the others' sake.
-            fair = more.get(tag, 0) > 0 and (len(share) == 1 or any(others))
-            fair = fair and more[tag] / share[tag] >= LEAST_OF_SHARE * max(others, default=0.0)
-            if fair and each.came is not None and each.came[1] > each.heard:
-                each.heard = now
+            each.used = any(more.values()) or not more
+            since = each.before
+            if since is None:
+                each.before = dict(counts)
+            elif _fair(tag, {other: counts[other] - since.get(other, 0) for other in known}, share):
+                each.heard, each.before = now, None
             each.came = counts[tag], now
 
     def doubtful(self, now: float) -> list[int]:
@@ -129,6 +171,11 @@ class Watch:
             and self._hops[tag] not in self.dead
             and (each.came is None or now - each.came[1] > each.pace)
         ]
+
+    def beside(self, tags: Iterable[int]) -> set[int]:
+        """Return the tags of these paths and of all that have a hop with one of them in common."""
+        hops = {hop for tag in tags for hop in self._hops.get(tag, ())}
+        return {tag for tag, own in self._hops.items() if not hops.isdisjoint(own)}
 
     def heard_edge(self, now: float, name: str, seconds: float) -> bool:
         """An edge sent a probe back; whether it had been given up on."""
@@ -160,6 +207,7 @@ class Watch:
             if each.late(now, MISSED)
             and self._hops[tag] not in self.dead
             and (each.answered or now - each.since > FIRST_ANSWER)
+            and not self._let_alone(now, tag, each)
         ]
         for tag in died:
             self.dead[self._hops[tag]] = now + REST
@@ -169,6 +217,11 @@ class Watch:
         gone = {name for name, each in self.edges.items() if each.late(now, EDGE_MISSED)} - self.silent
         self.silent |= gone
         return died, bool(rested or gone)
+
+    def _let_alone(self, now: float, tag: int, each: Watched) -> bool:
+        """Whether nobody uses a path, and all its hops work for others: what its probes met is a queue of theirs."""
+        since = now - MISSED * each.pace
+        return not each.used and all(self._brought.get(hop, 0.0) > since for hop in self._hops[tag])
 
     def _excuse(self, now: float) -> None:
         """If we were held up ourselves, probes may have come that nobody has read yet: silence is counted anew."""

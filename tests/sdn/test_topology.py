@@ -1,0 +1,73 @@
+"""When a link is believed in: what is heard over it, and what it brings."""
+
+from __future__ import annotations
+
+import pytest
+
+from braid_sdn.fabric.model import PortId
+from braid_sdn.fabric.probe import Kind, Probe
+from braid_sdn.fabric.topology import ASKED_PATIENCE, LOOK, MISSED, WHILE_IT_BRINGS, Topology
+from braid_sdn.openflow.messages import Port, PortCounters
+
+A, B = PortId(1, 1), PortId(2, 1)
+
+
+def linked() -> Topology:
+    """Two switches that have heard each other once, at second 0."""
+    topology = Topology()
+    for here in (A, B):
+        port = Port(here.port, "p", "06:00:00:00:00:01", True, 1e9)
+        topology.handle_switch(0.0, here.switch, [port], "somewhere")
+    for source, target in ((A, B), (B, A)):
+        topology.handle_probe(0.0, Probe(Kind.LINK, source, 0, 1, 0), target, 0.01)
+    return topology
+
+
+def counted(topology: Topology, now: float, received: int) -> None:
+    topology.handle_counters(now, B.switch, [PortCounters(B.port, received, 0, 0, now)])
+
+
+def asked(topology: Topology, counts: list[int]) -> bool:
+    """Ask the link from A to B at second 1, count at its far end as often as it wants; whether it was lost."""
+    topology.expire(0.9)
+    topology.ask(1.0, A)
+    now = 1.0
+    for count in counts:
+        assert topology.looks(now) == [B.switch]
+        assert topology.looks(now) == []
+        counted(topology, now + 0.01, count)
+        now += LOOK
+    return topology.expire(1.0 + ASKED_PATIENCE + 0.011)
+
+
+def test_a_link_that_was_asked_and_is_silent_is_lost() -> None:
+    assert asked(linked(), [])
+    # What came before it was asked proves nothing.
+    topology = linked()
+    counted(topology, 0.5, 1000)
+    assert asked(topology, [9000, 9000, 9000])
+    assert (A, B) not in topology.heard
+
+
+def test_a_link_that_was_asked_and_brings_bytes_is_not() -> None:
+    topology = linked()
+    assert not asked(topology, [9000, 9000 + 1518])
+    assert (A, B) in topology.heard
+    assert topology.looks(2.0) == []
+
+
+@pytest.mark.parametrize("brings", [False, True])
+def test_a_link_that_is_not_heard_is_old_later_while_it_brings_bytes(*, brings: bool) -> None:
+    topology = linked()
+    lost = []
+    for tick in range(1, 300):
+        now = tick / 10
+        if tick % 10 == 0:
+            for end in (A, B):
+                topology.sent(end)
+            topology.handle_probe(now, Probe(Kind.LINK, B, 0, tick, 0), A, 0.01)
+            counted(topology, now, 1000 * tick if brings else 1000)
+        if topology.expire(now + 0.05):
+            lost.append(now)
+    (second,) = lost
+    assert second == pytest.approx(MISSED * (WHILE_IT_BRINGS if brings else 1), abs=1)
