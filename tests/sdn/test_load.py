@@ -60,6 +60,30 @@ def test_our_own_paths_are_no_use_by_others() -> None:
     assert [arc.used for arc in seen.arcs] == [1e6, 4e6]
 
 
+def test_rules_that_are_counted_late_make_no_others() -> None:
+    """Of 10 Mbit/s, all ours, the switch had counted 7 in this period, and 13 in the one before."""
+    here, there = PortId(1, 1), PortId(2, 2)
+    graph = Graph.of([Arc(here, PortId(2, 1), 10e6, 10e6)])
+    traffic = Traffic(tagged={(2, 7): 7e6}, tagged_before={(2, 7): 13e6}, before={here: 10e6})
+    assert [arc.used for arc in traffic.without_own(graph, {7: (here, there)}).arcs] == [0.0]
+    # What both periods show is true.
+    traffic.tagged_before = {(2, 7): 6e6}
+    assert [arc.used for arc in traffic.without_own(graph, {7: (here, there)}).arcs] == [3e6]
+    # Where next to nothing is ours, there is nothing to be late, and one period is enough.
+    traffic.tagged, traffic.before = {(2, 7): 0.5e6}, {here: 1e6}
+    assert [arc.used for arc in traffic.without_own(graph, {7: (here, there)}).arcs] == [9.5e6]
+
+
+def test_counters_that_were_asked_for_in_between_make_no_rate() -> None:
+    traffic = Traffic()
+    for age, octets in ((0.0, 0), (2.0, 2000), (2.05, 9000), (4.0, 4000)):
+        traffic.handle_ports(1, [PortCounters(1, octets, octets, 0, age)])
+        if age == 2.05:
+            assert traffic.rates[PortId(1, 1)].sent == 8000.0
+    assert traffic.rates[PortId(1, 1)].sent == 8000.0
+    assert traffic.before[PortId(1, 1)] == 8000.0
+
+
 @given(st.lists(st.tuples(st.floats(0.01, 20), st.floats(0, 1)), min_size=1, max_size=60))
 def test_the_smallest_of_the_window_is_that_of_a_plain_list(steps: list[tuple[float, float]]) -> None:
     minimum, kept, now = WindowedMinimum(), list[tuple[float, float]](), 0.0

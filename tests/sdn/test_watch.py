@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.plan import TaggedPath
-from braid_sdn.fabric.watch import MISSED, PACE, Watch
+from braid_sdn.fabric.watch import ALL_SILENT, LONGEST_REST, MISSED, PACE, REST, SOON, Watch
 
 HOPS = ((PortId(1, 1), PortId(2, 1)),)
 PATH = TaggedPath(7, (PortId(1, 1), PortId(2, 2)))
@@ -31,10 +33,46 @@ def test_a_path_that_falls_silent_is_dead_after_some_probes() -> None:
     for number in range(50):
         watch.heard_path(number * PACE, 7, 0.025)
         watch.judge(number * PACE)
-    last = 49 * PACE
-    assert not looked_at(watch, last, last + (MISSED - 1) * PACE)
-    assert looked_at(watch, last + (MISSED - 1) * PACE, last + (MISSED + 2) * PACE)
+    last, patience = 49 * PACE, ALL_SILENT * MISSED * PACE
+    # It is the only one, so all are silent: that may be our own doing.
+    assert not looked_at(watch, last, last + patience)
+    assert looked_at(watch, last + patience, last + patience + 2 * PACE)
     assert HOPS in watch.dead
+
+
+def silent(watch: Watch, since: float, *, other_heard: bool) -> float:
+    """Path 7 is silent from here on; return how long it took until it counted as dead."""
+    now = since
+    while now < since + 2.0:
+        now += PACE / 2
+        if other_heard:
+            watch.heard_path(now, 8, 0.025)
+        if 7 in watch.judge(now)[0]:
+            return now - since
+    return 2.0
+
+
+def test_a_path_that_falls_silent_while_others_are_heard_is_dead_sooner() -> None:
+    assert MISSED * PACE <= silent(two(), 1.0, other_heard=True) <= (MISSED + 1) * PACE
+    assert silent(two(), 1.0, other_heard=False) > ALL_SILENT * MISSED * PACE
+
+
+def test_a_path_that_dies_again_and_again_rests_longer_each_time() -> None:
+    watch, now, rests = two(), 1.0, []
+    for _ in range(4):
+        now += silent(watch, now, other_heard=True)
+        rests.append(watch.dead[HOPS] - now)
+        now = watch.dead[HOPS] + 1.0
+        for tag in (7, 8):
+            watch.heard_path(now, tag, 0.025)
+        watch.judge(now)
+    assert rests == pytest.approx([REST, 2 * REST, LONGEST_REST, LONGEST_REST])
+    now += SOON
+    for tag in (7, 8):
+        watch.heard_path(now, tag, 0.025)
+    watch.judge(now)
+    now += silent(watch, now, other_heard=True)
+    assert watch.dead[HOPS] - now == pytest.approx(REST)
 
 
 def test_a_queue_that_doubles_from_probe_to_probe_is_no_silence() -> None:

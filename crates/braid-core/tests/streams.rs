@@ -139,6 +139,39 @@ fn paths_that_change_say_nothing_of_what_earlier_ones_brought() {
 }
 
 #[test]
+fn what_a_dead_path_has_not_brought_is_not_waited_for() {
+    let mut streams = ours(&[10, 30]);
+    streams.handle_segment(at(0), 1, data(0, 0), 0);
+    streams.handle_segment(at(1), 1, data(2 * SIZE, 1), 2);
+    streams.set_paths(at(2), &[Duration::from_millis(30)]);
+    streams.handle_segment(at(3), 1, data(3 * SIZE, 0), 3);
+    assert_eq!(drained(&mut streams), [0]);
+    streams.give_up_earlier(at(4));
+    streams.handle_segment(at(5), 1, data(4 * SIZE, 0), 4);
+    assert_eq!(drained(&mut streams), [2, 3, 4]);
+    assert_eq!(streams.counters().known_lost, 1);
+    assert_eq!(streams.poll_timeout(), None);
+}
+
+#[test]
+fn on_a_single_path_what_is_sent_again_goes_on_once_earlier_paths_are_empty() {
+    let mut streams = ours(&[10, 30]);
+    // A wait of 80 ms is remembered as what queues may add.
+    streams.handle_segment(at(0), 1, data(0, 0), 0);
+    streams.handle_segment(at(1), 1, data(2 * SIZE, 0), 2);
+    streams.handle_segment(at(100_000), 1, data(SIZE, 1), 1);
+    streams.set_paths(at(100_000), &[Duration::from_millis(10)]);
+    streams.handle_segment(at(100_001), 1, data(4 * SIZE, 0), 4);
+    streams.handle_segment(at(100_002), 1, data(3 * SIZE, 0), 3);
+    assert_eq!(drained(&mut streams), [0, 1, 2]);
+    streams.handle_timeout(at(600_000));
+    assert_eq!(drained(&mut streams), [3, 4]);
+    streams.handle_segment(at(600_001), 1, data(6 * SIZE, 0), 6);
+    streams.handle_segment(at(600_002), 1, data(5 * SIZE, 0), 5);
+    assert_eq!(drained(&mut streams), [6, 5]);
+}
+
+#[test]
 fn a_reset_lets_everything_go_and_a_syn_begins_anew() {
     let mut streams = ours(&[10, 30]);
     streams.handle_segment(at(0), 1, data(0, 0), 0);

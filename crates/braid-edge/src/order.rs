@@ -10,10 +10,13 @@ use braid_core::resequence::{
 
 use crate::datapath::Treatment;
 use crate::frame::{FlowKey, Frame, Read};
-use crate::table::{Inward, Order};
+use crate::table::{Inward, InwardPath, Order};
 
 /// \[mpsdn\] §III-D: "a value of 20 allowed the buffer to recover from bursty losses".
 const LOSS_RECOVERY: u32 = 20;
+
+/// A latency that moved by less is the same.
+const NOTABLE: Duration = Duration::from_millis(1);
 
 /// How packets of several paths are put in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum, serde::Serialize)]
@@ -45,6 +48,8 @@ pub struct Account {
 #[derive(Debug)]
 struct Source {
     resequencer: Resequencer,
+    /// Those that the resequencer knows.
+    paths: Vec<InwardPath>,
 }
 
 /// All resequencers of an edge.
@@ -67,6 +72,14 @@ pub fn treatment(ordering: Ordering, inward: &Inward, ordered_before: bool) -> T
         true => Treatment::InOrder,
         false => Treatment::AsComes,
     }
+}
+
+/// Whether they are the same paths, and about as quick.
+fn alike(one: &[InwardPath], other: &[InwardPath]) -> bool {
+    let near = |(one, other): (&InwardPath, &InwardPath)| {
+        one.tag == other.tag && one.latency().abs_diff(other.latency()) < NOTABLE
+    };
+    one.len() == other.len() && one.iter().zip(other).all(near)
 }
 
 impl Orderer {
@@ -103,13 +116,21 @@ impl Orderer {
                             Resequencer::Ours(Box::new(Streams::new(now, StreamLimits::default())))
                         }
                     },
+                    paths: Vec::new(),
                 });
+            // A table that is new for another's sake changes nothing here.
+            let changed = !alike(&source.paths, &inward.paths);
+            source.paths.clone_from(&inward.paths);
             match &mut source.resequencer {
-                Resequencer::Ours(streams) => {
+                Resequencer::Ours(streams) if changed => {
                     let latencies: Vec<Duration> =
                         inward.paths.iter().map(|path| path.latency()).collect();
                     streams.set_paths(now, &latencies);
+                    if inward.gave_up {
+                        streams.give_up_earlier(now);
+                    }
                 }
+                Resequencer::Ours(_) => {}
                 Resequencer::Paper(flows) => flows.set(settings),
             }
         }

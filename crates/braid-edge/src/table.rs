@@ -51,6 +51,10 @@ pub struct Inward {
     pub size_packets: usize,
     /// The quickest first.
     pub paths: Vec<InwardPath>,
+    /// Whether a path was taken out because nothing, or next to nothing, comes by it: what it has not
+    /// brought is not waited for.
+    #[serde(default)]
+    pub gave_up: bool,
 }
 
 /// The controller's word on order.

@@ -114,7 +114,7 @@ class Controller:
         ports = [port for port in hello.ports if port.number <= LAST_PORT]
         self.topology.handle_switch(now, dpid, ports, hello.address)
         self.traffic.forget(dpid)
-        self.watch.revive(dpid)
+        self.watch.revive(now, dpid)
         # Discovery first: without it nothing else can be decided.
         self._tell(dpid, AddRule(rules.base()[0]))
         self._tell(dpid, self.audit.ask(now, dpid, self.changer.changes))

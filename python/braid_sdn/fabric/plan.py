@@ -81,6 +81,8 @@ class Pair:
     paths: tuple[TaggedPath, ...]
     #: What the source walks: tags.
     slots: tuple[int, ...]
+    #: Whether a path was taken out because it is dead: nothing more is to be expected from it.
+    gave_up: bool = False
 
     @property
     def key(self) -> tuple[str, str]:

@@ -6,7 +6,7 @@ Pure: graph, hosts and edges in, plan out. Equal ways keep their tags, so that n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from braid_sdn.fabric import shares
 from braid_sdn.fabric.mdi import Selection, Thresholds, select
@@ -216,7 +216,14 @@ def _pair(before: Pair | None, now: Situation, source: Edge, target: Edge, tags:
         kept = _as_before(before, graph, now)
         if kept is not None and not _better(fresh, kept):
             return _pair_of(before, source, target, kept, tags)
-    return _pair_of(before, source, target, fresh, tags)
+    made = _pair_of(before, source, target, fresh, tags)
+    return replace(made, gave_up=before is not None and _any_broken(before, now))
+
+
+def _any_broken(before: Pair, now: Situation) -> bool:
+    """Whether a path in use is dead, or one of its links is no more."""
+    arcs = {(arc.source, arc.target) for arc in now.graph.arcs}
+    return any(path.hops in now.dead or not arcs.issuperset(path.hops) for path in before.selection.paths)
 
 
 def _usable(graph: Graph, now: Situation, source: Edge, target: Edge) -> Graph:

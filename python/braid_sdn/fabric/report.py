@@ -139,6 +139,7 @@ def edge_table(fabric: Controller, name: str) -> dict[str, Any] | None:
                     "order": pair.selection.order.value,
                     "threshold_packets": buffer.threshold,
                     "size_packets": buffer.size,
+                    "gave_up": pair.gave_up,
                     "paths": [
                         {"tag": tagged.tag, "latency_ms": _ms(path.latency), "capacity_bit_s": round(path.capacity)}
                         for tagged, path in zip(pair.paths, pair.selection.paths, strict=True)

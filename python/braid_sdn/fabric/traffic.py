@@ -12,6 +12,10 @@ from braid_sdn.fabric.rules import PATHS
 from braid_sdn.fabric.topology import Hearing, Topology
 from braid_sdn.openflow.messages import KnownRule, PortCounters
 
+#: Switches count what their rules match up to half a second late, their ports at once. So where this part or more of
+#: a link's use is our own, what others use is the less of what two periods show.
+NOTABLE = 0.1
+
 #: Seconds over which a rate is taken at the least.
 LEAST_PERIOD = PERIOD / 2
 
@@ -26,8 +30,12 @@ class Traffic:
     #: What the configuration says about a port's link, bit/s.
     configured: dict[PortId, float] = field(default_factory=dict)
     rates: dict[PortId, PortRates] = field(default_factory=dict)
+    #: bit/s that each port sent in the period before.
+    before: dict[PortId, float] = field(default_factory=dict)
     #: bit/s that rules of a tag matched at a switch: what came to it by that path.
     tagged: dict[tuple[int, int], float] = field(default_factory=dict)
+    #: The same in the period before.
+    tagged_before: dict[tuple[int, int], float] = field(default_factory=dict)
     _ports: dict[PortId, PortCounters] = field(default_factory=dict)
     _rules: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)
 
@@ -42,6 +50,8 @@ class Traffic:
             self._ports[port] = each
             seen = rates(before, each) if before else None
             if seen is not None:
+                if port in self.rates:
+                    self.before[port] = self.rates[port].sent
                 self.rates[port] = seen
 
     def handle_rules(self, now: float, switch: int, rules: Iterable[KnownRule]) -> None:
@@ -54,14 +64,16 @@ class Traffic:
             before, at = self._rules.get(key, (0, now))
             self._rules[key] = (each.bytes, now)
             if now > at:
+                if key in self.tagged:
+                    self.tagged_before[key] = self.tagged[key]
                 self.tagged[key] = max(0, 8 * (each.bytes - before)) / (now - at)
 
     def forget(self, switch: int) -> None:
         """A switch restarted or went: its counters begin anew."""
-        for ports in (self._ports, self.rates):
+        for ports in (self._ports, self.rates, self.before):
             for port in [port for port in ports if port.switch == switch]:
                 del ports[port]
-        for tags in (self._rules, self.tagged):
+        for tags in (self._rules, self.tagged, self.tagged_before):
             for key in [key for key in tags if key[0] == switch]:
                 del tags[key]
 
@@ -92,15 +104,23 @@ class Traffic:
     def without_own(self, graph: Graph, paths: Mapping[int, Iterable[PortId]]) -> Graph:
         """Return the graph as a pair sees it whose own paths (tag: steps) are no use by others."""
         own: dict[PortId, float] = {}
+        own_before: dict[PortId, float] = {}
         for tag, steps in paths.items():
             walk = list(steps)
             for here, onward in itertools.pairwise(walk):
                 # What arrived at the next switch, not what was sent: what the link lost was not carried.
-                own[here] = own.get(here, 0.0) + self.tagged.get((onward.switch, tag), 0.0)
+                key = (onward.switch, tag)
+                own[here] = own.get(here, 0.0) + self.tagged.get(key, 0.0)
+                own_before[here] = own_before.get(here, 0.0) + self.tagged_before.get(key, 0.0)
         if not own:
             return graph
-        arcs = [
-            Arc(a.source, a.target, a.capacity, max(0.0, a.used - own.get(a.source, 0.0)), a.latency)
-            for a in graph.arcs
-        ]
+
+        def others(arc: Arc) -> float:
+            mine = own.get(arc.source, 0.0)
+            use = max(0.0, arc.used - mine)
+            if mine >= NOTABLE * arc.used and arc.source in self.before:
+                use = min(use, max(0.0, self.before[arc.source] - own_before[arc.source]))
+            return use
+
+        arcs = [Arc(a.source, a.target, a.capacity, others(a), a.latency) for a in graph.arcs]
         return Graph.of(arcs, graph.switches)

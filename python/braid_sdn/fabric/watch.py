@@ -1,7 +1,8 @@
 """Whether paths and edges work: probes along each tag and out to each edge, and what their silence means.
 
-A path's probe takes the very rules that its packets take. After MISSED in a row the path is dead: edges stop using
-it, and its links are asked one by one, so that the one at fault is known too. It is trusted again after REST.
+A path's probe takes the very rules that its packets take. After MISSED in a row, while others' are heard, the path is
+dead: edges stop using it, and its links are asked one by one, so that the one at fault is known too. It is trusted
+again after REST.
 
 A full queue drops probes as it drops packets. So a path that brings packets works without them; and one that nobody
 uses is let alone while all its hops bring what others send.
@@ -35,8 +36,13 @@ LEAST_OF_SHARE = 0.25
 FEW = 4
 #: Seconds that a new path has until its first probe must have come through.
 FIRST_ANSWER = 2.0
-#: Seconds that a dead path is left alone.
-REST = 10.0
+#: Times longer that all paths together must be silent: that may be we ourselves, or the switches' machine.
+ALL_SILENT = 5
+#: Seconds that a dead path is left alone: longer than the counters need to tell that others fill it. Twice as long
+#: each time it dies again within SOON, up to LONGEST_REST.
+REST = 3.0
+LONGEST_REST = 12.0
+SOON = 30.0
 
 #: Seconds between two probes of an edge, and how many it may miss.
 EDGE_PACE = 1.0
@@ -102,6 +108,8 @@ class Watch:
     dead: dict[Hops, float] = field(default_factory=dict)
     #: Edges that were given up on.
     silent: set[str] = field(default_factory=set)
+    #: How long ways were left alone when they last died, and until when that was.
+    _rested: dict[Hops, tuple[float, float]] = field(default_factory=dict)
     _hops: dict[int, Hops] = field(default_factory=dict)
     #: When anything of ours, a probe or a packet, was last known to have come by a hop.
     _brought: dict[Hop, float] = field(default_factory=dict)
@@ -121,8 +129,11 @@ class Watch:
         self.edges = {name: self.edges.get(name) or Watched(now, now, EDGE_PACE, now) for name in names}
         self.silent &= set(names)
 
-    def revive(self, switch: int) -> None:
-        """A switch came back: what was silent for its sake may work again."""
+    def revive(self, now: float, switch: int) -> None:
+        """A switch came back: what was silent for its sake may work again, once its rules are there."""
+        for tag, hops in self._hops.items():
+            if any(switch in (a.switch, b.switch) for a, b in hops):
+                self.paths[tag].heard = max(self.paths[tag].heard, now)
         for hops in [hops for hops in self.dead if any(switch in (a.switch, b.switch) for a, b in hops)]:
             del self.dead[hops]
 
@@ -205,18 +216,31 @@ class Watch:
             tag
             for tag, each in self.paths.items()
             if each.late(now, MISSED)
+            and self._alone(now, each)
             and self._hops[tag] not in self.dead
             and (each.answered or now - each.since > FIRST_ANSWER)
             and not self._let_alone(now, tag, each)
         ]
         for tag in died:
-            self.dead[self._hops[tag]] = now + REST
+            self._bury(now, self._hops[tag])
         rested = [hops for hops, until in self.dead.items() if until <= now]
         for hops in rested:
             del self.dead[hops]
         gone = {name for name, each in self.edges.items() if each.late(now, EDGE_MISSED)} - self.silent
         self.silent |= gone
         return died, bool(rested or gone)
+
+    def _alone(self, now: float, each: Watched) -> bool:
+        """Whether others are still heard, or all have been silent for so long that it is no hiccup of ours."""
+        others = max((other.heard for other in self.paths.values() if other is not each), default=each.heard)
+        return others > each.heard + DOUBT * each.pace or each.late(now, ALL_SILENT * MISSED)
+
+    def _bury(self, now: float, hops: Hops) -> None:
+        rest, until = self._rested.get(hops, (0.0, 0.0))
+        rest = min(2 * rest, LONGEST_REST) if rest and now - until < SOON else REST
+        self._rested = {way: (was, end) for way, (was, end) in self._rested.items() if now - end < SOON}
+        self._rested[hops] = rest, now + rest
+        self.dead[hops] = now + rest
 
     def _let_alone(self, now: float, tag: int, each: Watched) -> bool:
         """Whether nobody uses a path, and all its hops work for others: what its probes met is a queue of theirs."""

@@ -154,7 +154,11 @@ impl<T> Stream<T> {
         let lag = segment.path.map_or(Duration::ZERO, |path| paths.lag(path));
         if self.was_passed(segment) {
             out.counters.again += 1;
-            let due = now + lag + out.patience.excess(now);
+            // Alone, a path brings it after all that was sent before it.
+            let due = match paths.count == 1 && now >= paths.drained {
+                true => now,
+                false => now + lag + out.patience.excess(now),
+            };
             let index = self.again.partition_point(|again| again.due <= due);
             let again = Again {
                 due,

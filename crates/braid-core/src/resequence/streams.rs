@@ -175,6 +175,11 @@ impl<K: Ord + Copy, T> Streams<K, T> {
         };
     }
 
+    /// What paths that are not in use any more have not brought by now will not come: they are dead.
+    pub fn give_up_earlier(&mut self, now: Time) {
+        self.paths.drained = now;
+    }
+
     /// Takes a segment of a connection.
     pub fn handle_segment(&mut self, now: Time, key: K, segment: Segment, item: T) {
         if segment.kind == SegmentKind::Reset {

@@ -1,0 +1,67 @@
+"""What edges are told of a new plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from braid_sdn.fabric.mdi import Order, Thresholds, select
+from braid_sdn.fabric.model import Arc, Graph, Path, PortId
+from braid_sdn.fabric.plan import Edge, Pair, Plan, worth_telling
+from braid_sdn.fabric.planner import Situation, make
+
+HA, HB = Edge("ha", PortId(1, 9)), Edge("hb", PortId(2, 9))
+
+
+def two_ways(*gone: int) -> Graph:
+    """From switch 1 to 2 by 3 and by 4, but for those that are gone."""
+    arcs = []
+    for middle in {3, 4} - set(gone):
+        for one, other in ((1, middle), (middle, 2)):
+            ends = PortId(one, other), PortId(other, one)
+            arcs += [Arc(*ends, 10e6, 0.0, 0.01), Arc(*ends[::-1], 10e6, 0.0, 0.01)]
+    return Graph.of(arcs, (1, 2, 3, 4))
+
+
+def planned(before: Plan, graph: Graph, *dead: Path) -> Plan:
+    return make(before, Situation(graph, edges=(HA, HB), dead=frozenset(path.hops for path in dead)))
+
+
+def pair() -> Pair:
+    return planned(Plan(), two_ways()).pairs["ha", "hb"]
+
+
+def test_free_capacity_is_no_business_of_edges_but_shares_are() -> None:
+    was = pair()
+    paths = [replace(path, capacity=7e6) for path in was.selection.paths]
+    chosen = select(paths, Thresholds())
+    assert chosen is not None
+    assert not worth_telling(was, replace(was, selection=chosen))
+    assert worth_telling(was, replace(was, slots=was.slots[::-1]))
+    assert worth_telling(was, replace(was, selection=replace(was.selection, order=Order.RESEQUENCE)))
+    assert worth_telling(None, was)
+    assert worth_telling(was, None)
+    assert not worth_telling(was, was)
+
+
+def test_latencies_are_told_when_waits_depend_on_them() -> None:
+    was = pair()
+
+    def later(seconds: float) -> Pair:
+        first, *others = was.selection.paths
+        arc = replace(first.arcs[0], latency=first.arcs[0].latency + seconds)
+        slower = replace(first, arcs=(arc, *first.arcs[1:]))
+        return replace(was, selection=replace(was.selection, paths=(slower, *others)))
+
+    assert not worth_telling(was, later(0.002))
+    assert worth_telling(was, later(0.004))
+
+
+def test_edges_are_told_when_a_path_is_given_up_and_not_when_it_is_only_left() -> None:
+    was = planned(Plan(), two_ways())
+    first = was.pairs["ha", "hb"].selection.paths[0]
+    died = planned(was, two_ways(), first)
+    assert len(died.pairs["ha", "hb"].paths) == 1
+    assert died.pairs["ha", "hb"].gave_up
+    assert planned(was, two_ways(3)).pairs["ha", "hb"].gave_up
+    assert not planned(died, two_ways()).pairs["ha", "hb"].gave_up
+    assert not was.pairs["ha", "hb"].gave_up
