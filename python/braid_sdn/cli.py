@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     run = command("run", "control the switches that connect; ends by SIGINT or SIGTERM, and the network forwards on")
     run.add_argument("--config", type=Path, metavar="FILE", help="what docs/fabric.md describes; default: none")
     run.add_argument("--listen", metavar="ADDRESS:PORT", help="where switches connect (default: 127.0.0.1:6653)")
-    run.add_argument("--http", metavar="ADDRESS:PORT", help="serve the API there too, for edges; it has no passwords")
+    run.add_argument("--http", metavar="ADDRESS:PORT", help="serve the API there too, for edges with a key_file")
     for name, text in (
         ("status", "show switches, links, hosts, edges, and what is not as it should be"),
         ("paths", "show over which paths each pair of edges is split"),
@@ -95,6 +95,10 @@ def _run(options: argparse.Namespace) -> int:
         host, port = _address(options.listen)
         config = replace(config, host=host, port=port)
     http = _address(options.http) if options.http else None
+    if http and not any(edge.key for edge in config.settings.edges):
+        raise StopError(
+            "--http serves edges that share a key with the controller: give an [[edge]] a key_file", USAGE
+        )
 
     async def serve() -> None:
         task = asyncio.current_task()

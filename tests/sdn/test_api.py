@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from braid_lab.fabric.shapes import two_paths
 from braid_sdn.fabric.api import Api
+from braid_sdn.fabric.door import mac as mac_of
 
 from .virtual import Network, frame, mac
+
+KEYS = {"ha": b"the key of one edge", "hb": b"the key of the other"}
+
+
+def line(name: str, counter: int, request: str, key: bytes) -> str:
+    shown = mac_of(key, f"{counter}\n{request}".encode())
+    return f"Authorization: Braid {name} {counter} {shown}"
+
+
+async def over_tcp(port: int, path: str, *headers: str) -> tuple[int, list[str], bytes]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write("\r\n".join([f"GET {path} HTTP/1.1", *headers, "", ""]).encode())
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    first, *lines = head.decode().split("\r\n")
+    return int(first.split()[1]), lines, body
 
 
 async def asked(socket: Path, path: str) -> tuple[int, dict[str, Any]]:
@@ -47,6 +65,53 @@ def test_an_edge_gets_its_next_table_when_there_is_one(tmp_path: Path) -> None:
             assert after["revision"] != table["revision"]
             assert [each["hosts"] for each in after["outward"]] == [[mac(2)]]
             assert (await asked(socket, "/v1/fabric/edges/nobody?unlike=x&wait=1"))[0] == 404
+        finally:
+            await api.close()
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+
+
+def test_over_tcp_only_edges_that_show_their_key_are_answered_and_each_about_itself(tmp_path: Path) -> None:
+    async def story() -> None:
+        net = Network(two_paths())
+        edges = tuple(replace(edge, key=KEYS[edge.name]) for edge in net.settings.edges)
+        net.controller.settings = replace(net.settings, edges=edges)
+        net.connect()
+        net.run(5)
+        tags = [path.tag for path in net.controller.tables.pairs["ha", "hb"].paths]
+        api = Api(net.controller, asyncio.get_running_loop().time)
+        await api.listen(tmp_path / "api.sock", ("127.0.0.1", 0))
+        port = api.addresses()[0][1]
+        path = f"/v1/fabric/edges/hb?unlike=&wait=0&came={tags[0]}:500"
+        request = f"GET {path} HTTP/1.1"
+        good = line("hb", 7, request, KEYS["hb"])
+        try:
+            bad = {
+                "no key": [],
+                "another's key": [line("hb", 7, request, KEYS["ha"])],
+                "nobody's": [line("hc", 7, request, b"")],
+                "another question": [line("hb", 7, request.replace("500", "501"), KEYS["hb"])],
+                "rubbish": ["Authorization: Bearer me"],
+            }
+            for what, headers in bad.items():
+                status, _, body = await over_tcp(port, path, *headers)
+                assert status == 401, what
+                assert b"key" in body, what
+            assert not any(each.came for each in net.controller.watch.paths.values())
+            status, lines, body = await over_tcp(port, path, "Host: fabric", good)
+            assert status == 200
+            assert json.loads(body)["edge"] == "hb"
+            assert "Braid-Authentication: " + mac_of(KEYS["hb"], b"7\n200\n" + body) in lines
+            came = net.controller.watch.paths[tags[0]].came
+            assert came is not None
+            assert came[0] == 500
+            # Played back, and older.
+            assert (await over_tcp(port, path, good))[0] == 401
+            assert (await over_tcp(port, path, line("hb", 6, request, KEYS["hb"])))[0] == 401
+            # Its own key does not make it another.
+            assert (await over_tcp(port, path, line("ha", 1, request, KEYS["ha"])))[0] == 403
+            other = "/v1/fabric/status"
+            assert (await over_tcp(port, other, line("ha", 2, f"GET {other} HTTP/1.1", KEYS["ha"])))[0] == 200
         finally:
             await api.close()
 

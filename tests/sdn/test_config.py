@@ -28,11 +28,14 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(b"0123456789abcdef\n")
     text = 'listen = "[::1]:7000"\nkey_file = "key"\n' + configuration(east_asia())
     text += '[paths]\nleave_out_skew = "100 ms"\nresequence_mdi = 0.1\n'
+    (tmp_path / "edge.key").write_bytes(b"fedcba9876543210\n")
+    text += '[[edge]]\nname = "far away"\nswitch = "BEJ"\nport = "x"\nkey_file = "edge.key"\n'
     text += '[tls]\ncertificate = "c.pem"\nkey = "c.key"\nauthority = "/ca.pem"\n'
     config = read(written(tmp_path, text))
     assert (config.host, config.port) == ("::1", 7000)
     assert config.settings.key == b"0123456789abcdef"
     assert config.settings.names[1] == "BEJ"
+    assert [edge.key for edge in config.settings.edges] == [None] * 4 + [b"fedcba9876543210"]
     assert config.settings.links[0].capacity == 10e6
     assert config.settings.limits.leave_out_skew == pytest.approx(0.1)
     assert config.tls is not None
@@ -81,3 +84,5 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="at least 16"):
         (tmp_path / "key").write_bytes(b"short")
         read(written(tmp_path, 'key_file = "key"'))
+    with pytest.raises(ConfigError, match=r"edge 1\.key_file: .*at least 16"):
+        read(written(tmp_path, '[[edge]]\nname = "e"\nswitch = "A"\nport = "1"\nkey_file = "key"'))

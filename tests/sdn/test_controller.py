@@ -15,6 +15,7 @@ from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.probe import Kind, Probe, seal, tagged
 from braid_sdn.fabric.rules import PATHS
 from braid_sdn.fabric.settings import EdgeSettings
+from braid_sdn.fabric.topology import Hearing, Topology
 from braid_sdn.openflow.messages import AddRule, DeleteRule, Match, PacketIn, PortStatus, Rule
 
 from .virtual import KEY, Network, arp, frame, mac, port
@@ -115,6 +116,27 @@ def test_rules_grow_with_paths_and_hosts_not_with_flows() -> None:
         net.send("ha", frame(mac(1), mac(2), struct.pack("!H", number)))
     net.run(1)
     assert {dpid: len(switch.rules) for dpid, switch in net.switches.items()} == before
+
+
+def test_a_plan_looks_at_the_links_a_few_times_however_many_are_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for each was a standstill of half a minute among 500 switches."""
+    looks: list[int] = []
+    look = Topology.links
+
+    def counted(topology: Topology) -> list[Hearing]:
+        looks.append(1)
+        return look(topology)
+
+    monkeypatch.setattr(Topology, "links", counted)
+    net = Network(generated(30, hosts=2))
+    net.connect()
+    net.run(5)
+    before, plans = len(looks), len(net.controller.planning)
+    net.unplug(net.shape.wires[0].one, net.shape.wires[0].other)
+    net.run(1)
+    made = len(net.controller.planning) - plans
+    assert made
+    assert len(looks) - before <= 4 * made
 
 
 # Changes.

@@ -134,6 +134,18 @@ def test_a_slow_line_that_is_full_of_our_own_works() -> None:
     assert told(two(), {7: 100, 8: 100}, {7: 2, 8: 2}) == set()
 
 
+def test_a_path_that_brings_much_less_than_before_does_not_work() -> None:
+    """Others fill it, and the sender gives up on the other path too: shares alone would not tell."""
+    watch = two()
+    watch.handle_came(0.0, {7: 0, 8: 0}, {7: 0.5, 8: 0.5})
+    watch.handle_came(1.0, {7: 800, 8: 800}, {7: 0.5, 8: 0.5})
+    assert told(watch, {7: 800, 8: 800}, {7: 4, 8: 4}) == {7}
+    watch = two()
+    watch.handle_came(0.0, {7: 0, 8: 0}, {7: 0.5, 8: 0.5})
+    watch.handle_came(1.0, {7: 800, 8: 800}, {7: 0.5, 8: 0.5})
+    assert told(watch, {7: 800, 8: 800}, {7: 16, 8: 16}) == set()
+
+
 def beside() -> Watch:
     """Path 9 uses the first hop of path 7 and one of its own; all are heard until second 1."""
     watch = Watch()

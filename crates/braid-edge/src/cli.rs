@@ -1,12 +1,13 @@
 //! The command line: `braid edge run` and `braid edge status`.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
 use crate::controller::Place;
 use crate::datapath::Devices;
+use crate::key::Key;
 use crate::run::{self, Options};
 use crate::status::{self, Status};
 use crate::{Error, Ordering};
@@ -40,6 +41,10 @@ pub struct RunArgs {
     /// Where the controller answers: unix:/run/braid/fabric.sock or http://ADDRESS:PORT
     #[arg(long, value_name = "PLACE")]
     pub controller: Place,
+    /// What both sides show each other at http://ADDRESS:PORT: a file with the key that the
+    /// controller's configuration has for this edge
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
     /// How TCP that came by several paths is put in order
     #[arg(long, value_name = "HOW", default_value = "ours")]
     pub order: Ordering,
@@ -64,6 +69,10 @@ pub struct StatusArgs {
 /// # Errors
 /// What it cannot do.
 pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
+    let controller = match &arguments.key_file {
+        Some(file) => arguments.controller.with_key(Key::read(file)?)?,
+        None => arguments.controller,
+    };
     let options = Options {
         devices: Devices {
             inside: arguments.inside,
@@ -71,7 +80,7 @@ pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
             hold: arguments.hold,
         },
         name: arguments.name,
-        controller: arguments.controller,
+        controller,
         ordering: arguments.order,
         run_dir: run_dir.to_owned(),
     };

@@ -15,6 +15,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::Error;
+use crate::key::{self, Key};
 use crate::table::{Table, TableError};
 
 /// How long the controller may keep a question that it has nothing new to answer to.
@@ -29,8 +30,21 @@ const MOST: u64 = 8 << 20;
 pub enum Place {
     /// A socket of this machine.
     Unix(PathBuf),
-    /// `HOST:PORT`.
-    Http(String),
+    /// `HOST:PORT`, and what is shown there.
+    Http(String, Option<Key>),
+}
+
+impl Place {
+    /// The same, where a key is shown.
+    ///
+    /// # Errors
+    /// It is a socket of this machine, where nothing is.
+    pub fn with_key(self, key: Key) -> Result<Place, Error> {
+        match self {
+            Place::Http(host, _) => Ok(Place::Http(host, Some(key))),
+            Place::Unix(_) => Err(Error::KeyForNobody),
+        }
+    }
 }
 
 impl FromStr for Place {
@@ -50,7 +64,7 @@ impl FromStr for Place {
             .rsplit_once(':')
             .and_then(|(_, port)| port.parse::<u16>().ok());
         match port {
-            Some(port) if port > 0 && !host.contains('/') => Ok(Place::Http(host.to_owned())),
+            Some(port) if port > 0 && !host.contains('/') => Ok(Place::Http(host.to_owned(), None)),
             _ => Err(wrong()),
         }
     }
@@ -60,7 +74,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Place::Unix(path) => write!(f, "unix:{}", path.display()),
-            Place::Http(host) => write!(f, "http://{host}"),
+            Place::Http(host, _) => write!(f, "http://{host}"),
         }
     }
 }
@@ -91,6 +105,14 @@ pub enum NoTable {
         /// The status line.
         status: String,
     },
+    /// It wants to be shown a key, and was not, or not the right one.
+    #[error("the controller at {0} does not let this edge in: {1} (give both sides one key_file)")]
+    Shut(Place, String),
+    /// Who answers does not know the key.
+    #[error(
+        "who answers at {0} does not know this edge's key: not followed (see who else is there)"
+    )]
+    Strange(Place),
     /// A table that cannot be followed.
     #[error("the controller's table: {0}")]
     Table(#[from] TableError),
@@ -123,7 +145,16 @@ pub fn ask(
         escaped(revision),
         came.join(",")
     );
-    let (status, body) = get(place, &path).map_err(unreachable)?;
+    let answer = get(place, name, &path).map_err(unreachable)?;
+    let (status, body) = (answer.status, answer.body);
+    match status.split(' ').nth(1) {
+        Some("401") => {
+            let said = String::from_utf8_lossy(&body).trim().to_owned();
+            return Err(NoTable::Shut(place.clone(), said));
+        }
+        _ if !answer.genuine => return Err(NoTable::Strange(place.clone())),
+        _ => {}
+    }
     match status.split(' ').nth(1) {
         Some("200") => Ok(Some(Table::read(&body)?)),
         Some("304") => Ok(None),
@@ -135,29 +166,62 @@ pub fn ask(
     }
 }
 
-fn get(place: &Place, path: &str) -> io::Result<(String, Vec<u8>)> {
-    let request =
-        format!("GET {path} HTTP/1.1\r\nHost: fabric\r\nConnection: close\r\n\r\n").into_bytes();
+struct Answer {
+    status: String,
+    body: Vec<u8>,
+    /// Whether who made it knows the key, where there is one.
+    genuine: bool,
+}
+
+fn get(place: &Place, name: &str, path: &str) -> io::Result<Answer> {
+    let request = format!("GET {path} HTTP/1.1");
+    let headers = "Host: fabric\r\nConnection: close\r\n";
+    let Place::Http(_, Some(key)) = place else {
+        let (head, body) = send(place, &format!("{request}\r\n{headers}\r\n"))?;
+        return Ok(Answer::of(head, body));
+    };
+    let counter = key::counter();
+    let shown = key.shown(&escaped(name), counter, &request);
+    let (head, body) = send(place, &format!("{request}\r\n{shown}\r\n{headers}\r\n"))?;
+    let status = head.split(' ').nth(1).unwrap_or_default();
+    let genuine = key.is_answer(counter, status, &head, &body);
+    Ok(Answer {
+        genuine,
+        ..Answer::of(head, body)
+    })
+}
+
+impl Answer {
+    fn of(head: String, body: Vec<u8>) -> Answer {
+        Answer {
+            status: head.lines().next().unwrap_or_default().to_owned(),
+            body,
+            genuine: true,
+        }
+    }
+}
+
+fn send(place: &Place, request: &str) -> io::Result<(String, Vec<u8>)> {
     let timeout = Some(WAIT + PATIENCE);
     match place {
         Place::Unix(socket) => {
             let stream = UnixStream::connect(socket)?;
             stream.set_read_timeout(timeout)?;
             stream.set_write_timeout(timeout)?;
-            exchange(stream, &request)
+            exchange(stream, request.as_bytes())
         }
-        Place::Http(host) => {
+        Place::Http(host, _) => {
             let address = host.to_socket_addrs()?.next();
             let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
             let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
             stream.set_read_timeout(timeout)?;
             stream.set_write_timeout(timeout)?;
-            exchange(stream, &request)
+            exchange(stream, request.as_bytes())
         }
     }
 }
 
-/// The status line and the body of the answer.
+/// The head and the body of the answer.
 fn exchange(mut stream: impl Read + Write, request: &[u8]) -> io::Result<(String, Vec<u8>)> {
     let short = || io::Error::other("its answer ends early");
     stream.write_all(request)?;
@@ -178,8 +242,7 @@ fn exchange(mut stream: impl Read + Write, request: &[u8]) -> io::Result<(String
     if length.is_some_and(|length| length != body.len()) {
         return Err(short());
     }
-    let status = head.lines().next().unwrap_or_default().to_owned();
-    Ok((status, body))
+    Ok((head, body))
 }
 
 /// A word of a URL.
@@ -202,7 +265,7 @@ mod tests {
         let unix: Place = "unix:/run/braid/fabric.sock".parse().expect("a place");
         assert_eq!(unix.to_string(), "unix:/run/braid/fabric.sock");
         let http: Place = "http://[::1]:8080/".parse().expect("a place");
-        assert_eq!(http, Place::Http("[::1]:8080".to_owned()));
+        assert_eq!(http, Place::Http("[::1]:8080".to_owned(), None));
         for text in [
             "",
             "unix:fabric.sock",
@@ -232,11 +295,9 @@ mod tests {
             }
         }
         let whole = Peer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
-        let (status, body) = exchange(whole, b"").expect("an answer");
-        assert_eq!(
-            (status.as_str(), body.as_slice()),
-            ("HTTP/1.1 200 OK", b"{}".as_slice())
-        );
+        let (head, body) = exchange(whole, b"").expect("an answer");
+        assert_eq!(Answer::of(head, Vec::new()).status, "HTTP/1.1 200 OK");
+        assert_eq!(body, b"{}");
         for short in [
             &b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}"[..],
             b"HTTP/1.1 2",

@@ -49,6 +49,9 @@ pub enum Error {
     /// The controller's place is not written as it should be.
     #[error("{0:?} is no controller: write unix:/run/braid/fabric.sock or http://ADDRESS:PORT")]
     Place(String),
+    /// A key for a controller that asks for none.
+    #[error("a key file is for a controller at http://ADDRESS:PORT; on a socket leave it out")]
+    KeyForNobody,
     /// A system call.
     #[error("{action}: {source}")]
     System {

@@ -18,6 +18,7 @@ mod driver;
 mod error;
 mod frame;
 mod hold;
+mod key;
 mod order;
 mod run;
 mod shared;
@@ -25,5 +26,6 @@ pub mod status;
 pub mod table;
 
 pub use error::Error;
+pub use key::Key;
 pub use order::Ordering;
 pub use shared::{REASONS, Reason, ReasonKind};

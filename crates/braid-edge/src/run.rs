@@ -142,7 +142,10 @@ fn code(error: &controller::NoTable) -> &'static str {
     match error {
         controller::NoTable::Unreachable { .. } => "controller-silent",
         controller::NoTable::Unknown(_) => "edge-unknown",
-        controller::NoTable::Refused { .. } => "controller-refuses",
+        controller::NoTable::Shut(..) => "key-refused",
+        controller::NoTable::Strange(_) | controller::NoTable::Refused { .. } => {
+            "controller-refuses"
+        }
         controller::NoTable::Table(_) => "bad-table",
     }
 }

@@ -21,7 +21,7 @@ pub fn edge(run_dir: &RunDir, command: EdgeCommand) -> Outcome {
 
 fn failure(error: Error) -> Failure {
     let code = match &error {
-        Error::Place(_) => "usage",
+        Error::Place(_) | Error::KeyForNobody => "usage",
         Error::NoEdge { .. } => "not-up",
         _ => "edge",
     };

@@ -1,4 +1,4 @@
-"""The local API: HTTP/1.1 and JSON on a Unix socket, and on an address where asked for. It only reads.
+"""The API: HTTP/1.1 and JSON on a Unix socket, and for edges with a key on an address. It only reads.
 
 GET /v1/fabric/status      /v1/fabric/paths      /v1/fabric/topology.svg
 GET /v1/fabric/explain?source=A&target=B
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from braid_sdn.fabric import report
 from braid_sdn.fabric.controller import Controller
+from braid_sdn.fabric.door import Door, Guest, ShutError
 from braid_sdn.fabric.draw import svg
 
 #: Seconds that a request may take to come in.
@@ -48,6 +49,7 @@ class Api:
         self._socket: Path | None = None
         #: Done when something happened; then there is another.
         self._news: asyncio.Future[None] | None = None
+        self._door = Door({edge.name: edge.key for edge in fabric.settings.edges if edge.key is not None})
 
     def happened(self) -> None:
         """Have those look who wait for something new."""
@@ -56,7 +58,7 @@ class Api:
         self._news = None
 
     async def listen(self, socket: Path, http: tuple[str, int] | None) -> None:
-        """Answer on a Unix socket, readable by its owner alone, and on a TCP address."""
+        """Answer on a Unix socket, readable by its owner alone, and edges that have a key on a TCP address."""
         socket.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             socket.unlink()
@@ -64,7 +66,12 @@ class Api:
         socket.chmod(0o600)
         self._socket = socket
         if http is not None:
-            self._servers.append(await asyncio.start_server(self._serve, *http, limit=HEAD))
+            self._servers.append(await asyncio.start_server(self._serve_edges, *http, limit=HEAD))
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Return where it answers over TCP."""
+        bound = [socket.getsockname() for server in self._servers for socket in server.sockets]
+        return [(name[0], name[1]) for name in bound if isinstance(name, tuple)]
 
     async def close(self) -> None:
         """Stop."""
@@ -73,16 +80,29 @@ class Api:
         if self._socket is not None:
             self._socket.unlink(missing_ok=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_edges(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._serve(reader, writer, self._door)
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, door: Door | None = None
+    ) -> None:
         try:
             async with asyncio.timeout(PATIENCE):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            request = head.split("\r\n", 1)[0]
-            await self._wait(request)
-            answer = self.answer(request)
-            head = f"Content-Type: {answer.kind}\r\nContent-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
+            request, *headers = head.split("\r\n")
+            lines, guest = list[str](), None
+            try:
+                guest = door.admit(request, headers) if door else None
+                answer = await self._answer(request, guest)
+            except ShutError as error:
+                answer = _error(401, str(error))
+                lines.append("WWW-Authenticate: Braid")
+            if guest is not None:
+                lines.append(guest.seal(answer.status, answer.body))
+            lines += [f"Content-Type: {answer.kind}", f"Content-Length: {len(answer.body)}", "Connection: close"]
             reason = "OK" if answer.status == 200 else "Error"
-            writer.write(f"HTTP/1.1 {answer.status} {reason}\r\n{head}".encode() + answer.body)
+            told = "\r\n".join([f"HTTP/1.1 {answer.status} {reason}", *lines, "", ""])
+            writer.write(told.encode() + answer.body)
             await writer.drain()
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
             # Whoever asked has gone, or asks no question.
@@ -90,12 +110,19 @@ class Api:
         finally:
             writer.close()
 
+    async def _answer(self, request: str, guest: Guest | None) -> Answer:
+        path, _ = _parts(request)
+        if guest is not None and path[:3] == ["v1", "fabric", "edges"] and path[3:] != [guest.name]:
+            return _error(403, f"this is not the table of {guest.name}, whose key was shown")
+        await self._wait(request)
+        return self.answer(request)
+
     async def _wait(self, request: str) -> None:
         """Keep a question for an edge's next table until there is one, or the edge is to tell what came to it."""
         path, query = _parts(request)
         match path:
             case ["v1", "fabric", "edges", name] if "unlike" in query:
-                name = urllib.parse.unquote(name)
+                pass
             case _:
                 return
         now = self.clock()
@@ -145,7 +172,6 @@ class Api:
             case ["v1", "fabric", "figures"]:
                 return _json(report.figures(self.fabric))
             case ["v1", "fabric", "edges", name]:
-                name = urllib.parse.unquote(name)
                 table = report.edge_table(self.fabric, name)
                 if table is None:
                     return _error(404, f"no edge is called {name}")
@@ -157,7 +183,8 @@ def _parts(request: str) -> tuple[list[str], dict[str, str]]:
     """Return a request line's path, by its parts, and query."""
     words = request.split(" ")
     url = urllib.parse.urlsplit(words[1] if len(words) == 3 else "")
-    return url.path.split("/")[1:], dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
+    path = [urllib.parse.unquote(part) for part in url.path.split("/")[1:]]
+    return path, dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
 
 
 def _counts(text: str) -> dict[int, int]:

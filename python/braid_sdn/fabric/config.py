@@ -121,9 +121,10 @@ def read(path: Path | None) -> Config:
 def _config(reader: _Reader, table: dict[str, Any], folder: Path) -> Config:
     top = reader.table(table, "", listen=str, key_file=str, switch=list, link=list, edge=list, paths=dict, tls=dict)
     settings = Settings(
-        key=_key(reader, top.get("key_file"), folder),
+        # A controller that starts anew must not believe its predecessor's frames, but need not either.
+        key=_key(reader, "", top["key_file"], folder) if "key_file" in top else secrets.token_bytes(KEY_BYTES),
         names=_switches(reader, top.get("switch", [])),
-        edges=_edges(reader, top.get("edge", [])),
+        edges=_edges(reader, top.get("edge", []), folder),
         links=_links(reader, top.get("link", [])),
         limits=_limits(reader, top.get("paths", {})),
     )
@@ -144,17 +145,14 @@ def _config(reader: _Reader, table: dict[str, Any], folder: Path) -> Config:
     return Config(settings, host, port, tls)
 
 
-def _key(reader: _Reader, name: str | None, folder: Path) -> bytes:
-    if name is None:
-        # A controller that starts anew must not believe its predecessor's frames, but need not either.
-        return secrets.token_bytes(KEY_BYTES)
+def _key(reader: _Reader, where: str, name: str, folder: Path) -> bytes:
     try:
         key = (folder / name).read_bytes().strip()
     except OSError as error:
-        reader.wrong.append(f"key_file: {error}")
+        reader.wrong.append(f"{where}key_file: {error}")
         return b""
     if len(key) < 16:
-        reader.wrong.append(f"key_file: {name} holds {len(key)} bytes; at least 16 are needed")
+        reader.wrong.append(f"{where}key_file: {name} holds {len(key)} bytes; at least 16 are needed")
     return key
 
 
@@ -174,16 +172,18 @@ def _switches(reader: _Reader, tables: list[Any]) -> dict[int, str]:
     return names
 
 
-def _edges(reader: _Reader, tables: list[Any]) -> tuple[EdgeSettings, ...]:
+def _edges(reader: _Reader, tables: list[Any], folder: Path) -> tuple[EdgeSettings, ...]:
     edges: list[EdgeSettings] = []
     for number, each in enumerate(tables, 1):
         where = f"edge {number}"
-        found = reader.table(each, where, name=str, switch=str, port=str, probe=bool)
+        found = reader.table(each, where, name=str, switch=str, port=str, probe=bool, key_file=str)
         if not reader.need(found, where, "name", "switch", "port"):
             continue
         if any(other.name == found["name"] for other in edges):
             reader.wrong.append(f"{where}.name: {found['name']!r} is given twice")
-        edges.append(EdgeSettings(**found))
+        key = _key(reader, f"{where}.", found["key_file"], folder) if "key_file" in found else None
+        probe = found.get("probe", True)
+        edges.append(EdgeSettings(found["name"], found["switch"], found["port"], probe, key))
     return tuple(edges)
 
 

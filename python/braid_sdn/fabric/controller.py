@@ -360,6 +360,9 @@ class Controller:
             self._tell(dpid, AskRules(rules.PATHS))
         if self.edges:
             self._damper.soon(now)
+        # What comes while all is well, to hold against what comes when probes are missing.
+        for name in {pair.target.name for pair in self.tables.pairs.values() if len(pair.paths) > 1}:
+            self.asked[name] = self.asked.get(name, 0) + 1
 
     def _settled(self, now: float) -> bool:
         if self._planned or self.first_switch is None:
@@ -417,11 +420,11 @@ class Controller:
             if dpid is not None and numbers:
                 found.append(Edge(edge.name, PortId(dpid, numbers[0])))
         self.edges = tuple(found)
-        for link in self.settings.links:
-            for hearing in self.topology.links():
-                ends = {hearing.source.switch, hearing.target.switch}
-                if ends == {dpids.get(name) for name in link.between}:
-                    self.traffic.configured[hearing.source] = link.capacity
+        said = {frozenset(dpids.get(name) for name in link.between): link.capacity for link in self.settings.links}
+        for hearing in self.topology.links() if said else ():
+            capacity = said.get(frozenset((hearing.source.switch, hearing.target.switch)))
+            if capacity is not None:
+                self.traffic.configured[hearing.source] = capacity
 
     def _settle(self, now: float) -> None:
         """Follow up on a change that has come far enough."""

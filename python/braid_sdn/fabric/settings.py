@@ -19,6 +19,8 @@ class EdgeSettings:
     port: str
     #: Whether it sends our probes back; one that should and does not gets no tagged paths.
     probe: bool = True
+    #: What it shows when it asks over TCP; without one it can ask on the controller's machine alone.
+    key: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,6 @@ from braid_sdn.fabric.rules import PATHS
 from braid_sdn.fabric.topology import Hearing, Topology
 from braid_sdn.openflow.messages import KnownRule, PortCounters
 
-#: Switches count what their rules match up to half a second late, their ports at once. So where this part or more of
-#: a link's use is our own, what others use is the less of what two periods show.
-NOTABLE = 0.1
-
 #: Seconds over which a rate is taken at the least.
 LEAST_PERIOD = PERIOD / 2
 
@@ -61,7 +57,8 @@ class Traffic:
             if each.rule.table != PATHS or tag is None or each.rule.match.eth_type is not None:
                 continue
             key = (switch, tag)
-            before, at = self._rules.get(key, (0, now))
+            # All that a young rule has matched came in this period.
+            before, at = self._rules.get(key, (0, now - PERIOD if each.age < PERIOD else now))
             self._rules[key] = (each.bytes, now)
             if now > at:
                 if key in self.tagged:
@@ -116,9 +113,10 @@ class Traffic:
             return graph
 
         def others(arc: Arc) -> float:
-            mine = own.get(arc.source, 0.0)
-            use = max(0.0, arc.used - mine)
-            if mine >= NOTABLE * arc.used and arc.source in self.before:
+            use = max(0.0, arc.used - own.get(arc.source, 0.0))
+            # Switches count what their rules match up to half a second late, their ports at once: so what others
+            # use of a link of ours is the less of what two periods show.
+            if arc.source in own and arc.source in self.before:
                 use = min(use, max(0.0, self.before[arc.source] - own_before[arc.source]))
             return use
 

@@ -32,6 +32,10 @@ MISSED = 5
 DOUBT = 2
 #: Of what its share of packets would be, what a path must bring to count as working without probes.
 LEAST_OF_SHARE = 0.25
+#: Of what it brought before, packets a second.
+LEAST_OF_BEFORE = 0.25
+#: Seconds over which that is taken.
+LEAST_SPAN = 0.5
 #: Packets of which less say nothing of a share: others' traffic lets some through.
 FEW = 4
 #: Seconds that a new path has until its first probe must have come through.
@@ -70,8 +74,10 @@ class Watched:
     #: Whether anything had come by it or a path beside it then.
     used: bool = True
 
-    #: What the edge had counted of each path when it was first asked after the last probe.
-    before: dict[int, int] | None = None
+    #: What the edge had counted of each path when it was first asked after the last probe, and when that was.
+    before: tuple[dict[int, int], float] | None = None
+    #: Packets a second that came by it, over the last while that nothing was missing.
+    rate: float = 0.0
 
     def late(self, now: float, missed: int) -> bool:
         """Whether so many probes in a row are missing.
@@ -155,9 +161,9 @@ class Watch:
     def handle_came(self, now: float, counts: Mapping[int, int], share: Mapping[int, float]) -> None:
         """Take in what an edge has counted of all paths of a pair, which have these shares.
 
-        A path that has brought about its share, and more than a few packets, since its probes are missing works:
-        what is missing are probes alone, which a full queue drops like anything else. One that brings much less than
-        the others is not defended: it may be full of others' traffic.
+        A path that has brought about its share, and about as much as before, since its probes are missing works: what
+        is missing are probes alone, which a full queue drops like anything else. One that brings much less than the
+        others, or than it did, is not defended: it may be full of others' traffic.
         """
         known = {tag: watched for tag in share if tag in counts and (watched := self.paths.get(tag)) is not None}
         more = {tag: counts[tag] - each.came[0] for tag, each in known.items() if each.came is not None}
@@ -166,12 +172,22 @@ class Watch:
                 self._bring(now, tag)
         for tag, each in known.items():
             each.used = any(more.values()) or not more
-            since = each.before
-            if since is None:
-                each.before = dict(counts)
-            elif _fair(tag, {other: counts[other] - since.get(other, 0) for other in known}, share):
+            if each.before is None:
+                each.before = dict(counts), now
+            elif self._brings(now, tag, counts, share):
                 each.heard, each.before = now, None
+            if each.came is not None and now - each.came[1] >= LEAST_SPAN:
+                each.rate = (counts[tag] - each.came[0]) / (now - each.came[1])
             each.came = counts[tag], now
+
+    def _brings(self, now: float, tag: int, counts: Mapping[int, int], share: Mapping[int, float]) -> bool:
+        """Whether a path has brought enough since its probes are missing."""
+        each = self.paths[tag]
+        if each.before is None:
+            return False
+        was, at = each.before
+        brought = {other: counts[other] - was[other] for other in share if other in counts and other in was}
+        return brought[tag] >= LEAST_OF_BEFORE * each.rate * (now - at) and _fair(tag, brought, share)
 
     def doubtful(self, now: float) -> list[int]:
         """Return the tags of paths whose probes are missing and whose edges have not been asked lately."""

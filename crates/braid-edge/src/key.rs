@@ -1,0 +1,135 @@
+//! What an edge and its controller show each other over TCP: that both know the edge's key.
+//!
+//! A question bears `Authorization: Braid NAME COUNTER MAC`, the HMAC-SHA-256 over `COUNTER\nREQUEST
+//! LINE`; the counter only grows, so that nobody can play counts of packets back. The answer bears
+//! `Braid-Authentication: MAC` over `COUNTER\nSTATUS\nBODY`. Nothing is kept secret by it.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ring::hmac;
+
+use crate::Error;
+
+/// Bytes of a key at the least.
+const LEAST: usize = 16;
+
+/// A key that one edge and the controller share.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key(Vec<u8>);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key")
+    }
+}
+
+impl Key {
+    /// Reads a key's file; white space around the key is none of it.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds less than 16 bytes.
+    pub fn read(file: &Path) -> Result<Key, Error> {
+        let failed =
+            |source| Error::system(format!("reading the key file {}", file.display()), source);
+        let bytes = std::fs::read(file).map_err(failed)?;
+        let key = bytes.trim_ascii();
+        if key.len() < LEAST {
+            let text = format!("it holds {} bytes; at least {LEAST} are needed", key.len());
+            return Err(failed(io::Error::other(text)));
+        }
+        Ok(Key(key.to_owned()))
+    }
+
+    fn mac(&self, what: &[u8]) -> String {
+        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &self.0), what);
+        tag.as_ref()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
+
+    /// The header of a question.
+    pub(crate) fn shown(&self, name: &str, counter: u64, request: &str) -> String {
+        let mac = self.mac(format!("{counter}\n{request}").as_bytes());
+        format!("Authorization: Braid {name} {counter} {mac}")
+    }
+
+    /// Whether an answer was made by who knows the key.
+    pub(crate) fn is_answer(&self, counter: u64, status: &str, head: &str, body: &[u8]) -> bool {
+        let what = [format!("{counter}\n{status}\n").as_bytes(), body].concat();
+        let wanted = self.mac(&what);
+        let shown = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            let named = name.eq_ignore_ascii_case("braid-authentication");
+            named.then(|| value.trim())
+        });
+        // How much of a wrong one is right tells nobody anything: each question has its own.
+        shown == Some(wanted.as_str())
+    }
+}
+
+/// A number that is greater than all before, also those of the process before this one: microseconds
+/// of the clock.
+pub(crate) fn counter() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| {
+            u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+        });
+    let next = |last: u64| Some(now.max(last + 1));
+    let last = LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    now.max(last.unwrap_or(0) + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `printf '7\nGET / HTTP/1.1' | openssl dgst -sha256 -hmac 'the key of one edge'`
+    const SHOWN: &str = "01c712fae4030912505e1fa9f47d6b8686dc3f4d63d43f2fbf3bd8a776b0c4b2";
+
+    fn key() -> Key {
+        Key(b"the key of one edge".to_vec())
+    }
+
+    #[test]
+    fn a_question_shows_the_key_as_others_work_it_out() {
+        let line = key().shown("ha", 7, "GET / HTTP/1.1");
+        assert_eq!(line, format!("Authorization: Braid ha 7 {SHOWN}"));
+    }
+
+    #[test]
+    fn an_answer_that_others_made_or_that_was_changed_is_none() {
+        let made = key().mac(b"7\n200\n{}");
+        let head = format!("HTTP/1.1 200 OK\r\nbraid-authentication: {made}");
+        assert!(key().is_answer(7, "200", &head, b"{}"));
+        assert!(!key().is_answer(8, "200", &head, b"{}"));
+        assert!(!key().is_answer(7, "304", &head, b"{}"));
+        assert!(!key().is_answer(7, "200", &head, b"{ }"));
+        assert!(!key().is_answer(7, "200", "HTTP/1.1 200 OK", b"{}"));
+        let other = Key(b"the key of another".to_vec());
+        assert!(!other.is_answer(7, "200", &head, b"{}"));
+    }
+
+    #[test]
+    fn counters_only_grow() {
+        let counters: Vec<u64> = (0..100).map(|_| counter()).collect();
+        assert!(counters.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+
+    #[test]
+    fn a_key_file_is_read_without_its_line_end_and_refused_if_short() {
+        let file = std::env::temp_dir().join(format!("braid-edge-key-{}", std::process::id()));
+        std::fs::write(&file, b"the key of one edge\n").expect("a file");
+        assert_eq!(Key::read(&file).expect("a key"), key());
+        std::fs::write(&file, b"short\n").expect("a file");
+        let error = Key::read(&file).unwrap_err().to_string();
+        std::fs::remove_file(&file).expect("it is there");
+        assert!(error.contains("at least 16"), "{error}");
+    }
+}
