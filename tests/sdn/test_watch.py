@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 from braid_sdn.fabric.model import PortId
@@ -137,13 +139,13 @@ def test_a_slow_line_that_is_full_of_our_own_works() -> None:
 def test_a_path_that_brings_much_less_than_before_does_not_work() -> None:
     """Others fill it, and the sender gives up on the other path too: shares alone would not tell."""
     watch = two()
-    watch.handle_came(0.0, {7: 0, 8: 0}, {7: 0.5, 8: 0.5})
-    watch.handle_came(1.0, {7: 800, 8: 800}, {7: 0.5, 8: 0.5})
-    assert told(watch, {7: 800, 8: 800}, {7: 4, 8: 4}) == {7}
-    watch = two()
-    watch.handle_came(0.0, {7: 0, 8: 0}, {7: 0.5, 8: 0.5})
-    watch.handle_came(1.0, {7: 800, 8: 800}, {7: 0.5, 8: 0.5})
-    assert told(watch, {7: 800, 8: 800}, {7: 16, 8: 16}) == set()
+    # However often it was asked, and whatever had come before that.
+    for at in range(101):
+        watch.handle_came(at / 100, {7: 5000 + 8 * at, 8: 5000 + 8 * at}, {7: 0.5, 8: 0.5})
+    counts = {7: 5800, 8: 5800}
+    again = copy.deepcopy(watch)
+    assert told(watch, counts, {7: 4, 8: 4}) == {7}
+    assert told(again, counts, {7: 16, 8: 16}) == set()
 
 
 def beside() -> Watch:
@@ -181,6 +183,19 @@ def test_a_path_that_nobody_uses_is_let_alone_while_its_hops_bring_what_others_s
     # Used, it has to bring something itself; and a hop that brings nothing is no queue of others.
     assert filled(beside(), 1, last_hop_heard=True) == {9}
     assert filled(beside(), 0, last_hop_heard=False) == {9}
+
+
+def test_a_path_whose_sender_waits_is_not_unused() -> None:
+    """Others fill it: a packet passes now and then, and between them nothing comes by either path."""
+    watch, counts, now, dead = two(), {7: 100, 8: 100}, 1.0, set[int]()
+    for step in range(100):
+        now += PACE / 2
+        watch.heard_path(now, 8, 0.025)
+        dead |= set(watch.judge(now)[0])
+        counts = {7: counts[7] + (step % 7 == 0), 8: counts[8]}
+        watch.handle_came(now, counts, {7: 0.5, 8: 0.5})
+        watch.handle_came(now, counts, {7: 0.5, 8: 0.5})
+    assert dead == {7}
 
 
 def test_who_has_a_hop_in_common_is_asked_too() -> None:

@@ -1,14 +1,16 @@
 """Made-up switches that speak OpenFlow: for the controller alone, hundreds of them in one process.
 
-    python -m braid_lab.fabric.fake ADDRESS PORT generated:500[:SEED] | fat-tree:8 | east-asia
+    python -m braid_lab.fabric.fake ADDRESS PORT generated:500[:SEED[:HOSTS]] | fat-tree:8 | east-asia
 
 Each connects to the controller by TCP; wires between them take no time. When all have connected and the controller
-has heard of all wires is for the controller to say.
+has heard of all wires is for the controller to say. By SIGUSR1 every host speaks once, by SIGUSR2 the first wire is
+pulled.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import ssl
 import struct
 import sys
@@ -183,6 +185,20 @@ class FakeNetwork:
         for switch in self.switches.values():
             await loop.create_connection(lambda s=switch: s, host, port, ssl=tls)
 
+    def speak(self) -> None:
+        """Have every host send a broadcast."""
+        for number, port in enumerate(self.stations.values(), 1):
+            frame = bytes.fromhex("ffffffffffff0200") + struct.pack("!I", number) + b"\x08\x00" + bytes(46)
+            switch = self.switches[port.switch]
+            switch.outcomes(list(switch.pipeline.receive(port.port, frame)))
+
+    def pull(self) -> None:
+        """Pull the first wire out at both ends."""
+        one = next(iter(self.peer))
+        for end in (one, self.peer[one]):
+            switch = self.switches[end.switch]
+            switch.outcomes([switch.pipeline.set_port(end.port, up=False)])
+
     def close(self) -> None:
         """Cut all connections."""
         for switch in self.switches.values():
@@ -240,12 +256,16 @@ def shape_of(word: str) -> Shape:
     kind, *words = word.split(":")
     numbers = [int(each) for each in words]
     if kind == "generated":
-        return generated(numbers[0], seed=numbers[1] if len(numbers) > 1 else 1)
+        seed, hosts = (*numbers[1:], *(1, 0)[len(numbers) - 1 :])
+        return generated(numbers[0], seed=seed, hosts=hosts)
     return fat_tree(numbers[0]) if kind == "fat-tree" else east_asia()
 
 
 async def _main(host: str, port: int, word: str) -> None:
     network = FakeNetwork(shape_of(word))
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, network.speak)
+    loop.add_signal_handler(signal.SIGUSR2, network.pull)
     await network.connect(host, port)
     sys.stdout.write("ready\n")
     sys.stdout.flush()

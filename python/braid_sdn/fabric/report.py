@@ -163,6 +163,7 @@ def figures(fabric: Controller) -> dict[str, Any]:
         "version": VERSION,
         "switches": len(fabric.topology.switches),
         "links": len(firsts),
+        "hosts": len(fabric.hosts.known),
         "first_switch_s": fabric.first_switch,
         "last_link_s": max(firsts, default=None),
         "planning_s": fabric.planning,

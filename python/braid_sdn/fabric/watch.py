@@ -34,6 +34,8 @@ DOUBT = 2
 LEAST_OF_SHARE = 0.25
 #: Of what it brought before, packets a second.
 LEAST_OF_BEFORE = 0.25
+#: Seconds without a packet after which a path counts as not used: a sender that lost everything may be waiting.
+UNUSED = 1.0
 #: Seconds over which that is taken.
 LEAST_SPAN = 0.5
 #: Packets of which less say nothing of a share: others' traffic lets some through.
@@ -71,13 +73,15 @@ class Watched:
     last: float = 0.0
     #: What the edge at its end has counted, and when it said so.
     came: tuple[int, float] | None = None
-    #: Whether anything had come by it or a path beside it then.
-    used: bool = True
+    #: When anything was last known to have come by it or a path beside it.
+    used: float = float("-inf")
 
     #: What the edge had counted of each path when it was first asked after the last probe, and when that was.
     before: tuple[dict[int, int], float] | None = None
     #: Packets a second that came by it, over the last while that nothing was missing.
     rate: float = 0.0
+    #: What the edge had counted when that was taken, and when.
+    mark: tuple[int, float] = (0, float("-inf"))
 
     def late(self, now: float, missed: int) -> bool:
         """Whether so many probes in a row are missing.
@@ -171,13 +175,16 @@ class Watch:
             if more[tag] > 0:
                 self._bring(now, tag)
         for tag, each in known.items():
-            each.used = any(more.values()) or not more
+            if any(more.values()):
+                each.used = now
             if each.before is None:
                 each.before = dict(counts), now
             elif self._brings(now, tag, counts, share):
                 each.heard, each.before = now, None
-            if each.came is not None and now - each.came[1] >= LEAST_SPAN:
-                each.rate = (counts[tag] - each.came[0]) / (now - each.came[1])
+            count, at = each.mark
+            # However often it is asked: while its probes come.
+            if now - at >= LEAST_SPAN and now - each.heard <= DOUBT * each.pace:
+                each.rate, each.mark = (counts[tag] - count) / (now - at), (counts[tag], now)
             each.came = counts[tag], now
 
     def _brings(self, now: float, tag: int, counts: Mapping[int, int], share: Mapping[int, float]) -> bool:
@@ -261,7 +268,8 @@ class Watch:
     def _let_alone(self, now: float, tag: int, each: Watched) -> bool:
         """Whether nobody uses a path, and all its hops work for others: what its probes met is a queue of theirs."""
         since = now - MISSED * each.pace
-        return not each.used and all(self._brought.get(hop, 0.0) > since for hop in self._hops[tag])
+        unused = each.came is not None and now - each.used > UNUSED
+        return unused and all(self._brought.get(hop, 0.0) > since for hop in self._hops[tag])
 
     def _excuse(self, now: float) -> None:
         """If we were held up ourselves, probes may have come that nobody has read yet: silence is counted anew."""

@@ -54,9 +54,10 @@ FRAMES = [sys.executable, "-m", "braid_lab.fabric.frames"]
 def control(run: Run) -> None:
     """Measure it, part by part."""
     extent = QUICK if run.quick else FULL
-    run.display.expect(2 * len(extent.sizes) + 7)
+    run.display.expect(3 * len(extent.sizes) + 7)
     _paths(run, extent)
     _discovery(run, extent)
+    _changes(run, extent)
     _latency(run, extent)
     _recovery(run)
     _rules(run)
@@ -134,6 +135,43 @@ def _discovery(run: Run, extent: Extent) -> None:
 def _figures(fabric: Fabric, links: int) -> dict[str, Any] | None:
     figures = fabric.ask("figures")
     return figures if figures["links"] == links and figures["planning_s"] and not figures["changing"] else None
+
+
+# Changes, of made-up switches.
+
+HOSTS = 20
+
+
+def _changes(run: Run, extent: Extent) -> None:
+    """How long it takes until hosts that appear are reached, and until a wire that is pulled is left, everywhere."""
+    for size in extent.sizes:
+        shape = generated(size, seed=run.seed, hosts=HOSTS)
+        appear, pull = [], []
+        with run.step(f"changes among {size} switches"):
+            for _ in range(extent.runs):
+                word = f"generated:{size}:{run.seed}:{HOSTS}"
+                with made_up(word, configuration(shape)) as (fabric, fake):
+                    fake.wait_output("^ready", timeout=60)
+                    links = 2 * len(shape.wires)
+                    wait_until(functools.partial(_figures, fabric, links), what="links", timeout=90, poll=0.1)
+                    appear.append(_changed(fabric, fake, signal.SIGUSR1, links, HOSTS))
+                    pull.append(_changed(fabric, fake, signal.SIGUSR2, links - 2, HOSTS))
+        run.measure(f"hosts_in_place_s_{size}", appear, unit="s", better="lower")
+        run.measure(f"wire_pulled_in_place_s_{size}", pull, unit="s", better="lower")
+
+
+def _changed(fabric: Fabric, fake: Process, sign: signal.Signals, links: int, hosts: int) -> float:
+    """Have something happen, and wait until all switches have the rules for it; how long that took, seconds."""
+    before, began = fabric.ask("figures")["changes"], time.monotonic()
+    fake.signal(sign)
+
+    def done() -> bool:
+        figures = fabric.ask("figures")
+        found = (figures["links"], figures["hosts"]) == (links, hosts)
+        return found and figures["changes"] > before and not figures["changing"]
+
+    wait_until(done, what="the change to be in place", timeout=120, poll=0.01)
+    return time.monotonic() - began
 
 
 # Latency, of real switches and emulated lines.

@@ -1,7 +1,8 @@
 """Ten flows over the same paths, and flows on a single path beside them: [mpsdn] §IV-A3.
 
-Jain's index of the ten, second by second: (Σx)² / (n Σx²), 1 if all get the same. Then whether splitting harms who
-does not split: hosts without an edge send over one of the links while others split over both.
+Jain's index of the ten, second by second: (Σx)² / (n Σx²), 1 if all get the same; beside it that of ten flows over
+one line of the same rate, which is CUBIC's own. Then whether splitting harms who does not split: hosts without an
+edge send over one of the links while others split over both.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from braid_lab.experiment import Run, experiment
-from braid_lab.fabric.edges import edged_network
-from braid_lab.fabric.shapes import Shape, Station, Wire
+from braid_lab.fabric.edges import EdgedNetwork, edged_network
+from braid_lab.fabric.shapes import Shape, Station, Wire, parallel
 from braid_lab.fabric.stream import GOODPUT_SHARE, at_once, flows, transfer
 
 #: [mpsdn] §IV-A3: ten flows; its topology's lines have 10 Mbit/s.
@@ -48,17 +49,27 @@ def shape() -> Shape:
     return Shape(("A", "B", "P", "Q"), wires, stations)
 
 
+def _ten(network: EdgedNetwork, extent: Extent) -> list[list[float]]:
+    """Return what each of the flows brought, second by second, once windows are open."""
+    stations = network.net.stations
+    return flows(stations["ha"], stations["hb"], network.net.folder, extent.seconds, FLOWS)[extent.opening :]
+
+
 @experiment("fabric/fairness", "Flows that share split paths, and single paths beside them", paper="mpsdn §IV-A3")
 def fairness(run: Run) -> None:
     """Measure both."""
     extent = QUICK if run.quick else FULL
-    run.display.expect(3)
+    run.display.expect(4)
+    with edged_network(parallel([(2 * MBIT, DELAY_MS)])) as network, run.step(f"one line: {extent.seconds} s"):
+        network.settle("ha", "hb", 1)
+        one_line = _ten(network, extent)
+    run.figure("jain_mean_one_line", statistics.fmean(jain(second) for second in one_line), better="higher")
     with edged_network(shape()) as network:
         with run.step("network, controller, edges"):
             network.settle("ha", "hb", 2)
         stations, folder = network.net.stations, network.net.folder
         with run.step(f"{FLOWS} flows: {extent.seconds} s"):
-            course = flows(stations["ha"], stations["hb"], folder, extent.seconds, FLOWS)[extent.opening :]
+            course = _ten(network, extent)
         indices = [jain(second) for second in course]
         run.figure(
             "jain_mean",
@@ -91,10 +102,13 @@ def fairness(run: Run) -> None:
     run.figure("mbit_split_beside_single", split.steady(extent.opening), unit="Mbit/s")
     # Half of the one link is its due, as beside any other flow there.
     run.figure("single_share_of_its_due", single.steady(extent.opening) / (whole / 2), better="higher")
-    run.table.append(["Jain per second", "Jain overall", "single beside split Mbit/s", "split Mbit/s"])
+    run.table.append(
+        ["Jain per second", "over one line", "Jain overall", "single beside split Mbit/s", "split Mbit/s"]
+    )
     run.table.append(
         [
             f"{statistics.fmean(indices):.3f}",
+            f"{statistics.fmean(jain(second) for second in one_line):.3f}",
             f"{jain(overall):.3f}",
             f"{single.steady(extent.opening):.1f}",
             f"{split.steady(extent.opening):.1f}",
