@@ -69,6 +69,10 @@ def test_rules_that_are_counted_late_make_no_others() -> None:
     # What both periods show is true.
     traffic.tagged_before = {(2, 7): 6e6}
     assert [arc.used for arc in traffic.without_own(graph, {7: (here, there)}).arcs] == [3e6]
+    # Ten times what the link carries is sent into it: that is nobody's lateness.
+    full = Graph.of([Arc(here, PortId(2, 1), 10e6, 100e6)])
+    traffic.tagged_before = {(2, 7): 13e6}
+    assert [arc.used for arc in traffic.without_own(full, {7: (here, there)}).arcs] == [93e6]
     # Where nothing of ours goes there is nothing to be late, and one period is enough.
     traffic.before = {here: 1e6}
     assert [arc.used for arc in traffic.without_own(graph, {7: (PortId(3, 3), there)}).arcs] == [10e6]

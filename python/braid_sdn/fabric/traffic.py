@@ -12,6 +12,9 @@ from braid_sdn.fabric.rules import PATHS
 from braid_sdn.fabric.topology import Hearing, Topology
 from braid_sdn.openflow.messages import KnownRule, PortCounters
 
+#: Times a link's capacity that is more than a window of ours would send into it for a whole period.
+OVERLOAD = 2.0
+
 #: Seconds over which a rate is taken at the least.
 LEAST_PERIOD = PERIOD / 2
 
@@ -115,8 +118,8 @@ class Traffic:
         def others(arc: Arc) -> float:
             use = max(0.0, arc.used - own.get(arc.source, 0.0))
             # Switches count what their rules match up to half a second late, their ports at once: so what others
-            # use of a link of ours is the less of what two periods show.
-            if arc.source in own and arc.source in self.before:
+            # use of a link of ours is the less of what two periods show; but no lateness explains an overload.
+            if arc.source in own and arc.source in self.before and arc.used <= OVERLOAD * arc.capacity:
                 use = min(use, max(0.0, self.before[arc.source] - own_before[arc.source]))
             return use
 
