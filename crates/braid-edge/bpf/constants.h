@@ -2,9 +2,8 @@
 #ifndef BRAID_EDGE_CONSTANTS_H
 #define BRAID_EDGE_CONSTANTS_H
 
-#define SLOTS 1024 // slots of a target's table, a power of two
-#define SLOT_BYTES                                                                                 \
-	1514 // bytes that a slot stands for: a full frame, so a full frame walks one slot
+#define SLOTS	    1024  // slots of a target's table, a power of two
+#define SLOT_BYTES  1514  // bytes of a slot: a full frame walks one
 #define MAX_TARGETS 256	  // other edges that packets are split to
 #define MAX_HOSTS   16384 // hosts behind other edges
 #define VLANS	    4096
@@ -17,6 +16,23 @@
 
 // A host's target: its table, or none.
 #define NO_TARGET 65535
+
+// Whose a prefix is: hosts behind another edge; a path's addresses here; a path's addresses there.
+#define ROLE_TARGET  1
+#define ROLE_NEAR    2
+#define ROLE_FAR     3
+#define MAX_PREFIXES 4096
+#define NO_PREFIX    65535
+
+// What the kernel calls the families.
+#define ADDRESSES_V4 2
+#define ADDRESSES_V6 10
+
+// Edges ask one another over layer-3 paths, UDP from this port to this port.
+#define PROBE_PORT     27244
+#define PROBE_MAGIC    1651664496 // "brfp"
+#define PROBE_QUESTION 1
+#define PROBE_ANSWER   2
 
 #define ETH_P_PROBE 34997 // 0x88b5, the controller's probes
 

@@ -25,6 +25,35 @@ struct slot_table {
 	__u16 tags[SLOTS];
 };
 
+// IPv4 addresses are mapped (::ffff:0:0/96).
+struct address {
+	__be32 word[4];
+};
+
+// A layer-3 path: what its hosts' addresses become at either end. No family: the path is of
+// layer 2.
+struct way {
+	struct address inner_near; // prefix of the hosts here, as hosts know it
+	struct address inner_far;  // and of those there
+	struct address near;	   // the same on this path
+	struct address far;
+	struct address near_kept; // bits of an address that are not the prefix's
+	struct address far_kept;
+	__u32 family; // 4 or 6
+};
+
+struct prefix {
+	__u32 bits; // 8 for the role, and the prefix's
+	__u8 role;
+	struct address address;
+} __attribute__((packed));
+
+// A path, by the numbers of its prefixes.
+struct arrival {
+	__u32 near;
+	__u32 far;
+};
+
 struct traffic {
 	__u64 packets;
 	__u64 bytes;
@@ -43,6 +72,8 @@ ARRAY_MAP(tables, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, struct slot_table);
 // Bytes sent to each target: where in its table the next packet stands.
 ARRAY_MAP(cursors, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, __u64);
 ARRAY_MAP(inward, BPF_MAP_TYPE_ARRAY, VLANS, __u32);
+// By tag; of layer-3 paths alone.
+ARRAY_MAP(ways, BPF_MAP_TYPE_ARRAY, VLANS, struct way);
 // By tag: what was sent by a path from here, and what came by a path to here.
 ARRAY_MAP(sent, BPF_MAP_TYPE_PERCPU_ARRAY, VLANS, struct traffic);
 ARRAY_MAP(came, BPF_MAP_TYPE_PERCPU_ARRAY, VLANS, struct traffic);
@@ -56,6 +87,23 @@ struct {
 	__type(key, struct host);
 	__type(value, __u32);
 } hosts SEC(".maps");
+
+// Whose an address is: the number of a target, or of a prefix of paths here or there.
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, MAX_PREFIXES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix);
+	__type(value, __u32);
+} prefixes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, VLANS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct arrival);
+	__type(value, __u32);
+} arrivals SEC(".maps");
 
 static __always_inline void count(enum reason reason)
 {

@@ -14,7 +14,11 @@
 	REASON(own_vlan, DROPPED, "packet inside a vlan of the hosts' own")                        \
 	REASON(super_packet, EVENT, "several segments in one packet sent by one path")             \
 	REASON(tag_failed, DROPPED, "tag could not be written or taken off")                       \
-	REASON(probe, SENT, "controller's probe sent back")                                        \
+	REASON(elsewhere, PASSED, "packet of no layer-3 path left to the machine")                 \
+	REASON(too_long, PASSED, "packet that its layer-3 path's device is too small for")         \
+	REASON(no_route, DROPPED, "packet that the machine has no route for")                      \
+	REASON(error, PASSED, "router's error about a packet of a layer-3 path")                   \
+	REASON(probe, SENT, "probe sent back, or its answer taken")                                \
 	REASON(as_came, SENT, "packet of a path handed on as it came")                             \
 	REASON(to_order, SENT, "packet of a path handed to the resequencer")                       \
 	REASON(ordered, SENT, "packet handed on by the resequencer")                               \

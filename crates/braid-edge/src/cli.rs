@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use crate::controller::Place;
 use crate::datapath::Devices;
 use crate::key::Key;
-use crate::run::{self, Options};
+use crate::run::{self, Guide, Options};
 use crate::status::{self, Status};
 use crate::{Error, Ordering};
 
@@ -35,16 +35,19 @@ pub struct RunArgs {
     /// The device towards the hosts
     #[arg(long, value_name = "DEVICE")]
     pub inside: String,
-    /// The device towards the switch
-    #[arg(long, value_name = "DEVICE")]
-    pub outside: String,
+    /// The device towards the switch; with --paths, each device towards a router
+    #[arg(long, value_name = "DEVICE", required = true)]
+    pub outside: Vec<String>,
     /// Where the controller answers: unix:/run/braid/fabric.sock or http://ADDRESS:PORT
-    #[arg(long, value_name = "PLACE")]
-    pub controller: Place,
+    #[arg(long, value_name = "PLACE", required_unless_present = "paths")]
+    pub controller: Option<Place>,
     /// What both sides show each other at http://ADDRESS:PORT: a file with the key that the
     /// controller's configuration has for this edge
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "paths")]
     pub key_file: Option<PathBuf>,
+    /// Instead of a controller, a file of paths that are pairs of addresses, over routers of others
+    #[arg(long, value_name = "FILE", conflicts_with = "controller")]
+    pub paths: Option<PathBuf>,
     /// How TCP that came by several paths is put in order
     #[arg(long, value_name = "HOW", default_value = "ours")]
     pub order: Ordering,
@@ -69,10 +72,18 @@ pub struct StatusArgs {
 /// # Errors
 /// What it cannot do.
 pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
-    let controller = match &arguments.key_file {
-        Some(file) => arguments.controller.with_key(Key::read(file)?)?,
-        None => arguments.controller,
+    let guide = match (arguments.controller, arguments.paths) {
+        (Some(place), _) => Guide::Controller(match &arguments.key_file {
+            Some(file) => place.with_key(Key::read(file)?)?,
+            None => place,
+        }),
+        (None, Some(path)) => Guide::File(path),
+        // The command line asks for one of them.
+        (None, None) => return Err(Error::Place(String::new())),
     };
+    if let (Guide::Controller(_), [_, second, ..]) = (&guide, arguments.outside.as_slice()) {
+        return Err(Error::Outside(second.clone()));
+    }
     let options = Options {
         devices: Devices {
             inside: arguments.inside,
@@ -80,7 +91,7 @@ pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
             hold: arguments.hold,
         },
         name: arguments.name,
-        controller,
+        guide,
         ordering: arguments.order,
         run_dir: run_dir.to_owned(),
     };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,9 +14,10 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::time::TimeSpec;
 
 use crate::Error;
-use crate::frame::{Frame, take_tag};
+use crate::frame::{Frame, take_tag, without_tag};
 use crate::hold::Hold;
 use crate::order::{Account, Orderer, Ordering};
+use crate::probe;
 use crate::table::Inward;
 
 /// A frame of an ordinary MTU with its tag; longer ones get a buffer of their own.
@@ -28,6 +30,17 @@ const BATCH: usize = 64;
 const SPARE: usize = 1024;
 /// It answers between two batches.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A probe that came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// Its path.
+    pub tag: u16,
+    /// What was asked.
+    pub nonce: u64,
+    /// When it came.
+    pub at: Instant,
+}
 
 /// How the other threads reach this one.
 #[derive(Debug, Clone)]
@@ -87,10 +100,16 @@ pub struct Driver {
     origin: Instant,
     spare: Vec<Vec<u8>>,
     lost: u64,
+    /// Who wants probes' answers; none where paths are of layer 2.
+    answers: Option<Sender<Answer>>,
 }
 
 impl Driver {
-    pub fn new(hold: Hold, ordering: Ordering) -> Result<(Driver, Handle), Error> {
+    pub fn new(
+        hold: Hold,
+        ordering: Ordering,
+        answers: Option<Sender<Answer>>,
+    ) -> Result<(Driver, Handle), Error> {
         let failed = |source| Error::system("making a socket pair", source);
         let (bell, ear) = UnixStream::pair().map_err(failed)?;
         bell.set_nonblocking(true).map_err(failed)?;
@@ -112,6 +131,7 @@ impl Driver {
             origin: Instant::now(),
             spare: Vec::new(),
             lost: 0,
+            answers,
         };
         Ok((driver, handle))
     }
@@ -178,6 +198,20 @@ impl Driver {
         inbox.end
     }
 
+    /// Takes a probe's answer to who waits for it.
+    fn is_answer(&self, tag: u16, frame: &[u8]) -> bool {
+        let Some(answers) = &self.answers else {
+            return false;
+        };
+        let Some(nonce) = probe::answer(without_tag(frame)) else {
+            return false;
+        };
+        let at = Instant::now();
+        // Who does not listen any more is about to end.
+        let _ = answers.send(Answer { tag, nonce, at });
+        true
+    }
+
     fn take_frames(&mut self, buffer: &mut [u8]) -> Result<(), Error> {
         for _ in 0..BATCH {
             let Some(length) = self.hold.read(buffer)? else {
@@ -187,6 +221,9 @@ impl Driver {
             let Some(read) = take_tag(&mut buffer[..length]) else {
                 continue;
             };
+            if read.segment.is_none() && self.is_answer(read.tag, &buffer[..length]) {
+                continue;
+            }
             let mut bytes = self
                 .spare
                 .pop()

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::ways::WaysError;
+
 /// Something that an edge cannot do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -52,6 +54,12 @@ pub enum Error {
     /// A key for a controller that asks for none.
     #[error("a key file is for a controller at http://ADDRESS:PORT; on a socket leave it out")]
     KeyForNobody,
+    /// Tags go to one switch's port.
+    #[error("device {0}: a controller's paths begin at one port (give one --outside, or --paths)")]
+    Outside(String),
+    /// The file of layer-3 paths cannot be followed.
+    #[error(transparent)]
+    Ways(#[from] WaysError),
     /// A system call.
     #[error("{action}: {source}")]
     System {

@@ -55,6 +55,11 @@ pub fn take_tag(bytes: &mut [u8]) -> Option<Read> {
     Some(Read { tag, segment })
 }
 
+/// The IP packet in a frame that had a tag.
+pub fn without_tag(frame: &[u8]) -> &[u8] {
+    frame.get(EVERYTHING_BEFORE_IP..).unwrap_or_default()
+}
+
 fn segment(packet: &[u8]) -> Option<(FlowKey, SegmentKind, u32, u32)> {
     let packet = Packet::parse(packet).ok()?;
     if packet.ip.fragment != Fragment::Whole {

@@ -7,7 +7,11 @@
 //! goes through the `hold` device to the `driver`, whose decisions are
 //! [`braid_core::resequence`]'s.
 //!
-//! This crate must never choose paths or shares: it walks what the controller wrote. Nothing of it
+//! Where the network in between is not ours, paths are pairs of addresses, read from a file
+//! ([`ways`]), and the edge is a router (`bpf/route_out.h`, `bpf/route_in.h`): `keep` probes them and
+//! makes the tables that a controller would make.
+//!
+//! This crate must never choose paths or shares: it walks what the controller, or the file, says. Nothing of it
 //! is pinned: when its process ends, the programs go, and the wire is whatever the machine made of
 //! the two devices before, such as a bridge.
 
@@ -18,12 +22,17 @@ mod driver;
 mod error;
 mod frame;
 mod hold;
+mod keep;
 mod key;
 mod order;
+mod plan;
+mod probe;
 mod run;
 mod shared;
 pub mod status;
 pub mod table;
+mod watch;
+pub mod ways;
 
 pub use error::Error;
 pub use key::Key;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,16 +10,19 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::getpid;
 
 use crate::controller::{self, Place};
-use crate::datapath::{Datapath, Devices, Treatment};
+use crate::datapath::{Datapath, Devices, Layer, Treatment};
 use crate::driver::{Driver, Handle};
 use crate::hold::Hold;
+use crate::keep::Keeper;
 use crate::order::{Account, Ordering, treatment};
+use crate::plan::Plan;
 use crate::shared::REASONS;
 use crate::status::{
     CamePath, InwardStatus, OutwardStatus, Problem, Segments, SentPath, Status, VERSION, listen,
     serve,
 };
 use crate::table::{Inward, Table};
+use crate::ways::Ways;
 use crate::{Error, status};
 
 /// How soon a controller that does not answer is asked again.
@@ -35,12 +38,30 @@ pub struct Options {
     pub name: String,
     /// The devices that it joins.
     pub devices: Devices,
-    /// Where its controller is.
-    pub controller: Place,
+    /// Who says what its paths are.
+    pub guide: Guide,
     /// How packets are put in order.
     pub ordering: Ordering,
     /// Where it answers.
     pub run_dir: PathBuf,
+}
+
+/// Who says what paths there are, and what each carries.
+#[derive(Debug, Clone)]
+pub enum Guide {
+    /// A controller, of tags.
+    Controller(Place),
+    /// A file, of pairs of addresses.
+    File(PathBuf),
+}
+
+impl std::fmt::Display for Guide {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Guide::Controller(place) => place.fmt(f),
+            Guide::File(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// What the threads have in common.
@@ -56,6 +77,10 @@ struct Known {
     table: Option<Table>,
     /// Why the controller has no table for us; none while it has.
     problem: Option<(&'static str, String)>,
+    /// Layer-3 paths that do not carry.
+    silent: Vec<String>,
+    /// Where each path's packets go, of layer-3 paths.
+    ends: BTreeMap<u16, String>,
     /// Sources that had several paths at some time.
     ordered: BTreeSet<String>,
     /// Tags that were paths', and until when they are known.
@@ -74,16 +99,35 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
     // Before any thread is there, so that all have it so.
     ends.thread_block()
         .map_err(|errno| Error::system("blocking signals", errno.into()))?;
+    let ways = match &options.guide {
+        Guide::Controller(_) => None,
+        Guide::File(path) => Some(Ways::open(path)?),
+    };
     let socket = status::socket(&options.run_dir, &options.name);
     let listener = listen(&socket)?;
     let hold = Hold::create(&options.devices.hold)?;
-    let datapath = Datapath::attach(&options.devices)?;
-    let (driver, handle) = Driver::new(hold, options.ordering)?;
+    let layer = match &ways {
+        None => Layer::Two,
+        Some(_) => Layer::Three,
+    };
+    let mut datapath = Datapath::attach(&options.devices, layer)?;
+    let (answered, answers) = mpsc::channel();
+    let answered = ways.is_some().then_some(answered);
+    let (driver, handle) = Driver::new(hold, options.ordering, answered)?;
+    let mut known = Known::default();
+    let keeper = match ways {
+        None => None,
+        Some(ways) => {
+            datapath.know(&ways)?;
+            known.ends = names(&ways);
+            Some(Keeper::new(ways)?)
+        }
+    };
     let edge = Arc::new(Edge {
         options,
         datapath: Mutex::new(datapath),
         driver: handle.clone(),
-        known: Mutex::new(Known::default()),
+        known: Mutex::new(known),
     });
     let resequencer = spawn("resequencer", || {
         let ended = driver.run();
@@ -92,7 +136,12 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
         ended
     })?;
     let following = Arc::clone(&edge);
-    spawn("follower", move || follow(&following))?;
+    match keeper {
+        Some(keeper) => spawn("keeper", move || {
+            keeper.run(&answers, |plan| following.keep(plan));
+        })?,
+        None => spawn("follower", move || follow(&following))?,
+    };
     let answering = Arc::clone(&edge);
     spawn("status", move || serve(&listener, || answering.status()))?;
     ready();
@@ -112,12 +161,23 @@ fn spawn<T: Send + 'static>(
     thread.map_err(|source| Error::system("starting a thread", source))
 }
 
+/// What layer-3 paths are called.
+fn names(ways: &Ways) -> BTreeMap<u16, String> {
+    let paths = ways.edges.iter().flat_map(|edge| &edge.paths);
+    paths
+        .map(|way| (way.tag, format!("{} - {}", way.here, way.there)))
+        .collect()
+}
+
 /// Asks the controller for ever. While it does not answer, the last table holds.
 fn follow(edge: &Edge) {
     let mut revision = String::new();
+    let options = &edge.options;
+    let Guide::Controller(place) = &options.guide else {
+        return;
+    };
     loop {
-        let options = &edge.options;
-        let answer = controller::ask(&options.controller, &options.name, &revision, &edge.came());
+        let answer = controller::ask(place, &options.name, &revision, &edge.came());
         let problem = match answer {
             Ok(Some(table)) => {
                 revision.clone_from(&table.revision);
@@ -158,9 +218,16 @@ impl Edge {
         }
         match &problem {
             Some((code, text)) => tracing::warn!(code, text, "no new table; the last one holds"),
-            None => tracing::info!("following the controller"),
+            None => tracing::info!(guide = %self.options.guide, "following"),
         }
         known.problem = problem;
+    }
+
+    /// Follows what was planned for layer-3 paths.
+    fn keep(&self, plan: Plan) {
+        locked(&self.known).silent = plan.silent;
+        let problem = self.apply(plan.table).err();
+        self.note(problem.map(|error| ("not-applied", error.to_string())));
     }
 
     /// How many packets came by each path that is in use.
@@ -227,8 +294,8 @@ impl Edge {
             version: VERSION,
             name: options.name.clone(),
             inside: options.devices.inside.clone(),
-            outside: options.devices.outside.clone(),
-            controller: options.controller.to_string(),
+            outside: options.devices.outside.join(", "),
+            controller: options.guide.to_string(),
             generation: known.table.as_ref().map(|table| table.generation),
             order: format!("{:?}", options.ordering).to_lowercase(),
             outward: Vec::new(),
@@ -249,6 +316,7 @@ impl Edge {
                 let traffic = datapath.traffic(true, tag).unwrap_or_default();
                 SentPath {
                     tag,
+                    ends: known.ends.get(&tag).cloned(),
                     share: count as f64 / outward.slots.len() as f64,
                     packets: traffic.packets,
                     bytes: traffic.bytes,
@@ -265,6 +333,7 @@ impl Edge {
                 let traffic = datapath.traffic(false, path.tag).unwrap_or_default();
                 CamePath {
                     tag: path.tag,
+                    ends: known.ends.get(&path.tag).cloned(),
                     latency_ms: path.latency_ms,
                     packets: traffic.packets,
                     bytes: traffic.bytes,
@@ -295,6 +364,12 @@ fn health(known: &Known, reasons: &BTreeMap<String, u64>) -> Vec<Problem> {
             text: text.clone(),
         });
     }
+    found.extend(known.silent.iter().map(|path| Problem {
+        code: "path-silent".to_owned(),
+        text: format!(
+            "{path}: nothing comes back (is the far edge running, and is there a route?)"
+        ),
+    }));
     let count = |name: &str| reasons.get(name).copied().unwrap_or(0);
     // A host's first packets may come before its offloads are off.
     if count("super_packet") > count("split") / 100 + 100 {

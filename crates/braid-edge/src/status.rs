@@ -25,9 +25,9 @@ pub struct Status {
     pub name: String,
     /// The device towards the hosts.
     pub inside: String,
-    /// The device towards the switch.
+    /// The device towards the switch, or those towards routers.
     pub outside: String,
-    /// Where the controller is asked.
+    /// Where the controller is asked, or the file of layer-3 paths.
     pub controller: String,
     /// Of the controller's plans the one in effect; none before the first.
     pub generation: Option<u64>,
@@ -59,6 +59,9 @@ pub struct OutwardStatus {
 pub struct SentPath {
     /// Its tag.
     pub tag: u16,
+    /// The addresses that it is between, of a layer-3 path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends: Option<String>,
     /// The part of the slots that are its.
     pub share: f64,
     /// Packets sent by it.
@@ -85,6 +88,9 @@ pub struct InwardStatus {
 pub struct CamePath {
     /// Its tag.
     pub tag: u16,
+    /// The addresses that it is between, of a layer-3 path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends: Option<String>,
     /// One way, as the controller measured it; none if it has not.
     pub latency_ms: Option<f64>,
     /// Packets that came by it.

@@ -27,12 +27,25 @@ pub struct Table {
     pub inward: Vec<Inward>,
 }
 
+impl Table {
+    /// A table that was not made by a controller.
+    pub(crate) fn own(generation: u64, outward: Vec<Outward>, inward: Vec<Inward>) -> Table {
+        Table {
+            version: VERSION,
+            revision: String::new(),
+            generation,
+            outward,
+            inward,
+        }
+    }
+}
+
 /// How packets to another edge are split.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Outward {
     /// The other edge.
     pub target: String,
-    /// The hosts behind it.
+    /// The hosts behind it; none where paths are of layer 3.
     pub hosts: Vec<Mac>,
     /// Tags, walked one by one.
     pub slots: Vec<u16>,

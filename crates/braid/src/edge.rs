@@ -52,7 +52,7 @@ fn text(status: &Status, paint: Paint) -> String {
     let mut paths = Table::new(&[
         ("EDGE", Side::Left),
         ("WAY", Side::Left),
-        ("TAG", Side::Right),
+        ("PATH", Side::Right),
         ("SHARE %", Side::Right),
         ("LATENCY ms", Side::Right),
         ("PACKETS", Side::Right),
@@ -63,7 +63,7 @@ fn text(status: &Status, paint: Paint) -> String {
             paths.row(vec![
                 outward.target.as_str().into(),
                 "to".into(),
-                path.tag.to_string().into(),
+                named(path.tag, path.ends.as_deref()).into(),
                 format!("{:.1}", 100.0 * path.share).into(),
                 NOTHING.into(),
                 path.packets.to_string().into(),
@@ -77,7 +77,7 @@ fn text(status: &Status, paint: Paint) -> String {
             paths.row(vec![
                 inward.source.as_str().into(),
                 "from".into(),
-                path.tag.to_string().into(),
+                named(path.tag, path.ends.as_deref()).into(),
                 NOTHING.into(),
                 latency.unwrap_or_else(|| NOTHING.to_owned()).into(),
                 path.packets.to_string().into(),
@@ -93,6 +93,11 @@ fn text(status: &Status, paint: Paint) -> String {
         text.push_str(&format!("# health: {}: {}\n", problem.code, problem.text));
     }
     text
+}
+
+/// A path is called by its tag, a layer-3 path by its addresses.
+fn named(tag: u16, ends: Option<&str>) -> String {
+    ends.map_or_else(|| tag.to_string(), str::to_owned)
 }
 
 fn order(source: &str, segments: &Segments) -> String {
@@ -141,6 +146,7 @@ mod tests {
                 hosts: 1,
                 paths: vec![SentPath {
                     tag: 5,
+                    ends: None,
                     share: 0.5,
                     packets: 10,
                     bytes: 1_500_000,
@@ -165,8 +171,8 @@ mod tests {
         };
         let expected = "\
 edge ha: in0 inside, out0 outside, plan 3 of unix:/run/fabric.sock
-EDGE  WAY  TAG  SHARE %  LATENCY ms  PACKETS   MB
-hb    to     5     50.0           –       10  1.5
+EDGE  WAY  PATH  SHARE %  LATENCY ms  PACKETS   MB
+hb    to      5     50.0           –       10  1.5
 order of hb: 7 at once, 2 waited 1.5 ms on average and 0.0 ms at most, 0 wait, 0 sent again, 0 late; \
 gaps given up: 0 known lost, 0 at their deadline, 0 for room
 # health: controller-silent: does not answer

@@ -5,34 +5,31 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from braid_lab.fabric.control import Fabric, configuration, controller
 from braid_lab.fabric.ovs import INSIDE, OUTSIDE, OvsNetwork, ovs_network
 from braid_lab.fabric.shapes import Shape
-from braid_lab.process import CommandError, LabError, Process, wait_until
+from braid_lab.net.namespace import Namespace
+from braid_lab.process import CommandError, Process, wait_until
 from braid_lab.product import DEGRADED, binary
 
 
 class Edge:
-    """An edge in a station's box."""
+    """An edge in a box."""
 
-    def __init__(self, net: OvsNetwork, name: str, *options: str) -> None:
-        """Nothing runs yet; see `start`."""
-        box = net.stations[name].box
-        if box is None:
-            raise LabError(f"{name}: no machine is between it and its switch; build the network with boxes")
-        self.net, self.name, self.options, self.box = net, name, options, box
+    def __init__(self, box: Namespace, folder: Path, name: str, *options: str) -> None:
+        """Nothing runs yet; see `start`. `folder` holds its socket and logs, `options` say what its paths are."""
+        self.box, self.folder, self.name, self.options = box, folder, name, options
         self.process: Process | None = None
         self._runs = 0
 
     def start(self) -> None:
         """Start it; returns when packets pass."""
         self._runs += 1
-        words = ["--run-dir", str(self.net.folder), "edge", "run", "--name", self.name]
-        words += ["--inside", INSIDE, "--outside", OUTSIDE]
-        words += ["--controller", f"unix:{self.net.folder / 'fabric.sock'}", *self.options]
-        log = self.net.folder / f"edge-{self.name}{self._runs}"
+        words = ["--run-dir", str(self.folder), "edge", "run", "--name", self.name, "--inside", INSIDE, *self.options]
+        log = self.folder / f"edge-{self.name}{self._runs}"
         self.process = Process([binary(), *words], log=log, namespace=self.box.name)
         self.process.wait_output("ready", timeout=20)
 
@@ -43,8 +40,8 @@ class Edge:
 
     def status(self) -> dict[str, Any]:
         """Return what it says of itself; a degraded state is an answer too."""
-        argv = [str(binary()), "--run-dir", str(self.net.folder), "edge", "status", self.name, "--json"]
-        said = self.net.place.run(argv, check=False)
+        argv = [str(binary()), "--run-dir", str(self.folder), "edge", "status", self.name, "--json"]
+        said = self.box.run(argv, check=False)
         if said.status not in (0, DEGRADED):
             raise CommandError(argv, said.status, said.text)
         told: dict[str, Any] = json.loads(said.stdout)
@@ -106,7 +103,10 @@ def edged_network(
         for station in shape.stations:
             if station.edge:
                 how = order if isinstance(order, str) else order[station.name]
-                made = Edge(net, station.name, "--order", how)
+                box = net.stations[station.name].box
+                assert box is not None  # noqa: S101
+                where = ("--outside", OUTSIDE, "--controller", f"unix:{net.folder / 'fabric.sock'}")
+                made = Edge(box, net.folder, station.name, *where, "--order", how)
                 stack.callback(made.stop)
                 made.start()
                 edges[station.name] = made

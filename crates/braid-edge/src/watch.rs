@@ -1,0 +1,228 @@
+//! Whether a layer-3 path works, and how long it is: judged by probes that come back. Pure.
+//!
+//! - A path **carries** as soon as a probe came back, and no longer when none has for
+//!   [`MISSED`] intervals on top of how much later than usual answers may be (SRTT's variation: a queue
+//!   that fills lets answers come further apart, and is no failure).
+//! - One that failed carries again after [`SIGNS`] answers in a row, twice as many for each failure of
+//!   the last [`FORGIVEN`], so that one that is only half there is left out.
+//! - Its latency is half the smallest round trip of the last [`WINDOW`] or two.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use braid_core::Time;
+use braid_core::estimate::Rtt;
+
+/// Between two probes of a path.
+pub const INTERVAL: Duration = Duration::from_millis(50);
+/// Probes in a row without an answer that make a failure.
+const MISSED: u32 = 5;
+/// Answers in a row that end one, and the most that are wanted.
+const SIGNS: u32 = 5;
+const SIGNS_MOST: u32 = 80;
+const FORGIVEN: Duration = Duration::from_secs(30);
+/// Round trips are compared within one, and with those of the one before.
+const WINDOW: Duration = Duration::from_secs(15);
+/// An answer that takes longer is none.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Judges one path.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    /// Questions without an answer, the oldest first.
+    asked: VecDeque<(u64, Time)>,
+    rtt: Rtt,
+    /// The smallest round trips of this window and the one before, and when this began.
+    smallest: [Option<Duration>; 2],
+    window: Time,
+    /// The last answer; before the first one, when probing began.
+    heard: Time,
+    carries: bool,
+    /// Answers in a row, of one that does not carry.
+    signs: u32,
+    failures: u32,
+    failed: Time,
+}
+
+impl Watch {
+    /// Nothing is known yet.
+    #[must_use]
+    pub fn new(now: Time) -> Watch {
+        Watch {
+            asked: VecDeque::new(),
+            rtt: Rtt::default(),
+            smallest: [None; 2],
+            window: now,
+            heard: now,
+            carries: false,
+            signs: 0,
+            failures: 0,
+            failed: now,
+        }
+    }
+
+    /// A question goes out.
+    pub fn handle_asked(&mut self, now: Time, nonce: u64) {
+        while let Some((_, at)) = self.asked.front()
+            && now.since(*at) > PATIENCE
+        {
+            self.asked.pop_front();
+        }
+        self.asked.push_back((nonce, now));
+    }
+
+    /// An answer is there. One to no question of ours says nothing.
+    pub fn handle_answer(&mut self, now: Time, nonce: u64) {
+        let Some(place) = self.asked.iter().position(|(asked, _)| *asked == nonce) else {
+            return;
+        };
+        let (_, at) = self.asked[place];
+        // Paths are FIFOs: what was asked before will not be answered any more.
+        self.asked.drain(..=place);
+        if place > 0 {
+            self.signs = 0;
+        }
+        let round_trip = now.since(at);
+        self.rtt.handle_sample(round_trip);
+        if now.since(self.window) > WINDOW {
+            (self.smallest[1], self.smallest[0]) = (self.smallest[0], None);
+            self.window = now;
+        }
+        let smallest = self.smallest[0].map_or(round_trip, |least| least.min(round_trip));
+        self.smallest[0] = Some(smallest);
+        self.heard = now;
+        self.signs += 1;
+        if !self.carries && self.signs >= self.wanted(now) {
+            self.carries = true;
+        }
+    }
+
+    /// Looks whether it has fallen silent.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if self.carries && now.since(self.heard) > self.silence() {
+            if now.since(self.failed) > FORGIVEN {
+                self.failures = 0;
+            }
+            self.failures += 1;
+            (self.carries, self.signs, self.failed) = (false, 0, now);
+        }
+    }
+
+    /// Whether packets should go by it.
+    #[must_use]
+    pub fn carries(&self) -> bool {
+        self.carries
+    }
+
+    /// One way, if probes have come back.
+    #[must_use]
+    pub fn latency(&self) -> Option<Duration> {
+        let [now, before] = self.smallest;
+        now.into_iter().chain(before).min().map(|least| least / 2)
+    }
+
+    fn silence(&self) -> Duration {
+        INTERVAL * MISSED + self.rtt.variation() * 4
+    }
+
+    fn wanted(&self, now: Time) -> u32 {
+        match self.failures {
+            0 => 1,
+            _ if now.since(self.failed) > FORGIVEN => SIGNS,
+            failures => (SIGNS << (failures - 1).min(8)).min(SIGNS_MOST),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A path of 40 ms there and back that answers between two times or not, probed for so long.
+    struct Path {
+        watch: Watch,
+        now: Time,
+        nonce: u64,
+        under_way: VecDeque<(Time, u64)>,
+    }
+
+    const ROUND_TRIP: Duration = Duration::from_millis(40);
+
+    impl Path {
+        fn new() -> Path {
+            Path {
+                watch: Watch::new(Time::ZERO),
+                now: Time::ZERO,
+                nonce: 0,
+                under_way: VecDeque::new(),
+            }
+        }
+
+        fn probe(&mut self, count: u32, answers: bool) {
+            for _ in 0..count {
+                self.nonce += 1;
+                self.watch.handle_asked(self.now, self.nonce);
+                if answers {
+                    let due = self.now + ROUND_TRIP;
+                    self.under_way.push_back((due, self.nonce));
+                }
+                self.now = self.now + INTERVAL;
+                while let Some((due, nonce)) =
+                    self.under_way.pop_front_if(|(due, _)| *due <= self.now)
+                {
+                    self.watch.handle_answer(due, nonce);
+                }
+                self.watch.handle_timeout(self.now);
+            }
+        }
+    }
+
+    #[test]
+    fn one_answer_is_enough_for_a_new_path() {
+        let mut path = Path::new();
+        path.probe(3, false);
+        assert!(!path.watch.carries());
+        path.probe(1, true);
+        assert!(path.watch.carries());
+        assert_eq!(path.watch.latency(), Some(ROUND_TRIP / 2));
+    }
+
+    #[test]
+    fn silence_is_noticed_within_a_third_of_a_second() {
+        let mut path = Path::new();
+        path.probe(100, true);
+        path.probe(4, false);
+        assert!(path.watch.carries(), "four in a row may be lost");
+        path.probe(3, false);
+        assert!(!path.watch.carries());
+    }
+
+    #[test]
+    fn one_that_keeps_failing_has_to_prove_itself_for_longer() {
+        let mut path = Path::new();
+        path.probe(100, true);
+        let mut wanted = Vec::new();
+        for _ in 0..3 {
+            path.probe(10, false);
+            assert!(!path.watch.carries());
+            let mut answers = 0;
+            while !path.watch.carries() {
+                path.probe(1, true);
+                answers += 1;
+            }
+            wanted.push(answers);
+        }
+        assert_eq!(wanted, [5, 10, 20]);
+    }
+
+    #[test]
+    fn answers_that_are_not_asked_for_say_nothing() {
+        let mut watch = Watch::new(Time::ZERO);
+        watch.handle_asked(Time::ZERO, 7);
+        watch.handle_answer(Time::ZERO + ROUND_TRIP, 8);
+        assert!(!watch.carries());
+        watch.handle_answer(Time::ZERO + ROUND_TRIP, 7);
+        watch.handle_answer(Time::ZERO + ROUND_TRIP * 9, 7);
+        assert_eq!(watch.latency(), Some(ROUND_TRIP / 2));
+    }
+}
