@@ -95,7 +95,7 @@ def routed(wires: Sequence[Wire]) -> Iterator[Routed]:
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
         boxes = [enter(namespace(f"site-{name}")) for name in SIDES]
-        folder = scratch.directory() / f"routed-{boxes[0].name.rpartition('-')[0].rpartition('-')[2]}"
+        folder = scratch.directory() / boxes[0].name
         folder.mkdir(parents=True)
         made = Routed(folder, stack)
         for side, (name, box) in enumerate(zip(SIDES, boxes, strict=True)):

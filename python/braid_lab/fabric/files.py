@@ -1,0 +1,99 @@
+"""A file to be fetched over HTTP and FTP, as people have them: Python's own server, and vsftpd."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from braid_lab.fabric.ovs import Station
+from braid_lab.process import LabError, Process, wait_until
+from braid_lab.product import repository
+
+NAME = "file"
+HTTP_PORT, FTP_PORT = 8000, 21
+
+#: `tools/setup` unpacks it there: installed it would be started, and listen at every address.
+VSFTPD = Path(".tools/vsftpd/usr/sbin/vsftpd")
+
+
+@dataclass(frozen=True)
+class Files:
+    """Servers of one file."""
+
+    address: str
+    bytes: int
+
+    def fetch(self, place: Station, kind: str) -> float:
+        """Fetch it by `http` or `ftp`; return the goodput, Mbit/s, from the start of the program to its end."""
+        port = {"http": HTTP_PORT, "ftp": FTP_PORT}[kind]
+        began = time.monotonic()
+        words = ["--fail", "--silent", "--show-error", "--output", "-", f"{kind}://{self.address}:{port}/{NAME}"]
+        # To a pipe that counts, so that no disk is in the way and nothing short passes for the whole.
+        got = place.place.run(["sh", "-c", 'curl "$@" | wc -c', "sh", *words], timeout=600).stdout
+        seconds = time.monotonic() - began
+        if int(got) != self.bytes:
+            raise LabError(f"{kind}: {got.strip()} of {self.bytes} bytes came")
+        return 8e-6 * self.bytes / seconds
+
+
+def _ftp_configuration(folder: Path, address: str) -> str:
+    words = {
+        "listen": "YES",
+        "background": "NO",
+        "listen_address": address,
+        "listen_port": FTP_PORT,
+        "anonymous_enable": "YES",
+        "no_anon_password": "YES",
+        # Somebody whose home is there; files are read as him.
+        "ftp_username": "daemon",
+        "anon_root": folder / "files",
+        "secure_chroot_dir": folder / "empty",
+        "seccomp_sandbox": "NO",
+        "xferlog_enable": "NO",
+    }
+    return "".join(f"{word}={value}\n" for word, value in words.items())
+
+
+@contextlib.contextmanager
+def files(station: Station, folder: Path, size: int) -> Iterator[Files]:
+    """Serve a file of so many bytes from a station."""
+    program = repository() / VSFTPD
+    if not program.exists():
+        raise LabError(f"{program} is not there: run tools/setup all")
+    shared, log = folder / "files", folder / f"files-{station.name}"
+    for each in (shared, folder / "empty"):
+        each.mkdir()
+        each.chmod(0o755)
+    # The servers are not root, and the way to the files has to be open to them.
+    folder.chmod(0o755)
+    folder.parent.chmod(0o755)
+    with (shared / NAME).open("wb") as file:
+        file.truncate(size)
+    configuration = folder / "vsftpd.conf"
+    configuration.write_text(_ftp_configuration(folder, station.address))
+    http = [
+        sys.executable,
+        "-m",
+        "http.server",
+        str(HTTP_PORT),
+        "--bind",
+        station.address,
+        "--directory",
+        str(shared),
+    ]
+    place = station.place.name
+    with (
+        Process(http, log=log.with_suffix(".http"), namespace=place),
+        Process([program, configuration], log=log.with_suffix(".ftp"), namespace=place),
+    ):
+
+        def listen() -> bool:
+            said = station.place.run(["ss", "-ltn"]).stdout
+            return all(f"{station.address}:{port} " in said for port in (HTTP_PORT, FTP_PORT))
+
+        wait_until(listen, what="file servers to listen")
+        yield Files(station.address, size)
