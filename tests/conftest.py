@@ -42,6 +42,7 @@ TOGETHER = {
     "tests/lab/test_balance.py": "balance",
     "tests/test_edge.py": "edge",
     "tests/test_edge_routed.py": "edge routed",
+    "tests/test_edge_shim.py": "edge shim",
     "tests/test_fabric.py": "fabric",
     "tests/test_hostile.py": "hostile",
     "tests/test_lying_names.py": "lying names",

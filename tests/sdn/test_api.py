@@ -64,6 +64,16 @@ def test_an_edge_gets_its_next_table_when_there_is_one(tmp_path: Path) -> None:
             assert status == 200
             assert after["revision"] != table["revision"]
             assert [each["hosts"] for each in after["outward"]] == [[mac(2)]]
+            # The other edge wants packets to be numbered: it is not sent any before it has said so.
+            assert [each["shim"] for each in after["outward"]] == [False]
+            await asked(socket, "/v1/fabric/edges/hb?unlike=&wait=0&shim=1")
+            waits = f"/v1/fabric/edges/ha?unlike={after['revision']}&wait=30"
+            _, numbered = await asked(socket, waits)
+            assert [each["shim"] for each in numbered["outward"]] == [True]
+            # It is another one since, which does not know of them.
+            await asked(socket, "/v1/fabric/edges/hb?unlike=&wait=0")
+            _, plain = await asked(socket, f"/v1/fabric/edges/ha?unlike={numbered['revision']}&wait=30")
+            assert [each["shim"] for each in plain["outward"]] == [False]
             assert (await asked(socket, "/v1/fabric/edges/nobody?unlike=x&wait=1"))[0] == 404
         finally:
             await api.close()

@@ -17,6 +17,11 @@
 // A host's target: its table, or none.
 #define NO_TARGET 65535
 
+// A number of ours in front of what has none that an edge can read, where the far edge asks for it.
+#define ETH_P_SHIM 34998 // 0x88b6
+#define SHIM_BYTES 8
+#define LANES	   256 // by flow; a lane has numbers of its own
+
 // Whose a prefix is: hosts behind another edge; a path's addresses here; a path's addresses there.
 #define ROLE_TARGET  1
 #define ROLE_NEAR    2

@@ -14,6 +14,7 @@ struct settings {
 	__u32 inside;  // towards the hosts
 	__u32 outside; // towards the switch
 	__u32 hold;    // the resequencer's
+	__u32 epoch;   // tells the numbers of this start from those of the last
 };
 
 struct host {
@@ -23,6 +24,15 @@ struct host {
 
 struct slot_table {
 	__u16 tags[SLOTS];
+	__u32 longest; // bytes of a frame that may go numbered; 0: none
+};
+
+// Between the EtherType and what it was before: docs/fabric.md.
+struct shim {
+	__u8 epoch;
+	__u8 lane;
+	__be16 protocol; // what it was before
+	__be32 number;	 // of the lane, from 0
 };
 
 // IPv4 addresses are mapped (::ffff:0:0/96).
@@ -71,6 +81,8 @@ ARRAY_MAP(settings, BPF_MAP_TYPE_ARRAY, 1, struct settings);
 ARRAY_MAP(tables, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, struct slot_table);
 // Bytes sent to each target: where in its table the next packet stands.
 ARRAY_MAP(cursors, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, __u64);
+// The next number of each target's lanes.
+ARRAY_MAP(numbers, BPF_MAP_TYPE_ARRAY, MAX_TARGETS *LANES, __u32);
 ARRAY_MAP(inward, BPF_MAP_TYPE_ARRAY, VLANS, __u32);
 // By tag; of layer-3 paths alone.
 ARRAY_MAP(ways, BPF_MAP_TYPE_ARRAY, VLANS, struct way);
@@ -78,6 +90,7 @@ ARRAY_MAP(ways, BPF_MAP_TYPE_ARRAY, VLANS, struct way);
 ARRAY_MAP(sent, BPF_MAP_TYPE_PERCPU_ARRAY, VLANS, struct traffic);
 ARRAY_MAP(came, BPF_MAP_TYPE_PERCPU_ARRAY, VLANS, struct traffic);
 ARRAY_MAP(reasons, BPF_MAP_TYPE_PERCPU_ARRAY, MAX_REASONS, __u64);
+_Static_assert(sizeof(struct shim) == SHIM_BYTES, "shim");
 _Static_assert(REASON_COUNT <= MAX_REASONS, "reasons");
 
 struct {

@@ -9,6 +9,8 @@
 #define REASONS(REASON)                                                                            \
 	REASON(split, SENT, "tcp packet sent by its slot's path")                                  \
 	REASON(sticky, SENT, "packet without sequence numbers sent by its flow's path")            \
+	REASON(numbered, SENT, "packet sent by its slot's path with a number of ours")             \
+	REASON(no_room, EVENT, "packet too long for a number of ours")                             \
 	REASON(single, SENT, "packet to a host behind no edge sent on a single path")              \
 	REASON(group, SENT, "broadcast or multicast sent to all")                                  \
 	REASON(own_vlan, DROPPED, "packet inside a vlan of the hosts' own")                        \
@@ -21,6 +23,7 @@
 	REASON(probe, SENT, "probe sent back, or its answer taken")                                \
 	REASON(as_came, SENT, "packet of a path handed on as it came")                             \
 	REASON(to_order, SENT, "packet of a path handed to the resequencer")                       \
+	REASON(to_lane, SENT, "packet with a number of ours handed to the resequencer")            \
 	REASON(ordered, SENT, "packet handed on by the resequencer")                               \
 	REASON(untagged, SENT, "packet of a single path handed on")                                \
 	REASON(unknown_tag, DROPPED, "tag of no path to here")                                     \

@@ -11,6 +11,7 @@ static __always_inline int route_out(struct __sk_buff *skb)
 	struct bpf_fib_lookup exit = {};
 	struct address source, dest;
 	struct ends ends = {};
+	struct slot_table *table;
 	enum segment segment;
 	struct way *way;
 	__be16 protocol;
@@ -22,8 +23,11 @@ static __always_inline int route_out(struct __sk_buff *skb)
 	    read_ends(skb, protocol, ETH_HLEN, &ends))
 		return leave(REASON_elsewhere, TC_ACT_OK);
 	target = prefix_of(ROLE_TARGET, &ends.dest);
+	table = table_of(target);
+	if (!table)
+		return leave(REASON_elsewhere, TC_ACT_OK);
 	segment = segment_of(skb, protocol);
-	tag = next_tag(skb, target, segment);
+	tag = next_tag(skb, table, target, segment == NO_SEGMENT ? STAY : WALK);
 	way = way_of(tag);
 	if (!tag || !way || !is_in(&ends.source, &way->inner_near, &way->near_kept))
 		return leave(REASON_elsewhere, TC_ACT_OK);

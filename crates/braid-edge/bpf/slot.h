@@ -6,21 +6,24 @@
 
 #include "segment.h"
 
-// The tag of the path that the next packet to a target goes by; 0: there is none. What has no place
-// in an order keeps to the path that its hash says.
-static __always_inline __u32 next_tag(struct __sk_buff *skb, __u32 target, enum segment segment)
+// By slots in turn, or, what has no place in an order, by the slot that its flow's hash says.
+enum walk { WALK, STAY };
+
+static __always_inline struct slot_table *table_of(__u32 target)
 {
-	struct slot_table *table;
-	__u64 *cursor;
+	return target < MAX_TARGETS ? bpf_map_lookup_elem(&tables, &target) : 0;
+}
+
+// The tag of the path that the next packet to a target goes by; 0: there is none.
+static __always_inline __u32 next_tag(struct __sk_buff *skb, struct slot_table *table, __u32 target,
+				      enum walk walk)
+{
+	__u64 *cursor = bpf_map_lookup_elem(&cursors, &target);
 	__u32 slot;
 
-	if (target >= MAX_TARGETS)
+	if (!cursor)
 		return 0;
-	table = bpf_map_lookup_elem(&tables, &target);
-	cursor = bpf_map_lookup_elem(&cursors, &target);
-	if (!table || !cursor)
-		return 0;
-	if (segment == NO_SEGMENT)
+	if (walk == STAY)
 		slot = bpf_get_hash_recalc(skb);
 	else
 		slot = __sync_fetch_and_add(cursor, skb->len) / SLOT_BYTES;

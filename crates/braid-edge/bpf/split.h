@@ -2,14 +2,16 @@
 #ifndef BRAID_EDGE_SPLIT_H
 #define BRAID_EDGE_SPLIT_H
 
-#include "slot.h"
+#include "number.h"
 
 static __always_inline int split(struct __sk_buff *skb, struct settings *device)
 {
+	struct slot_table *table;
 	struct host host = {};
 	__u32 *target, tag;
 	__be16 protocol;
 	enum segment segment;
+	int numbered;
 
 	if (skb->vlan_present)
 		return leave(REASON_own_vlan, TC_ACT_SHOT);
@@ -19,16 +21,24 @@ static __always_inline int split(struct __sk_buff *skb, struct settings *device)
 	if (host.mac[0] & 1)
 		return leave(REASON_group, bpf_redirect(device->outside, 0));
 	target = bpf_map_lookup_elem(&hosts, &host);
+	table = target ? table_of(*target) : 0;
+	if (!table)
+		return leave(REASON_single, bpf_redirect(device->outside, 0));
 	segment = segment_of(skb, protocol);
-	tag = target ? next_tag(skb, *target, segment) : 0;
-	// To nobody behind an edge, or a table without paths.
+	numbered = segment == NO_SEGMENT && can_number(skb, protocol, table);
+	tag = next_tag(skb, table, *target, segment == NO_SEGMENT && !numbered ? STAY : WALK);
+	// A table without paths.
 	if (!tag)
 		return leave(REASON_single, bpf_redirect(device->outside, 0));
 	if (skb->gso_segs > 1)
 		count(REASON_super_packet);
+	if (numbered && put_number(skb, protocol, *target, device->epoch))
+		return leave(REASON_tag_failed, TC_ACT_SHOT);
 	account(&sent, tag, skb->len);
 	if (bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), tag))
 		return leave(REASON_tag_failed, TC_ACT_SHOT);
+	if (numbered)
+		return leave(REASON_numbered, bpf_redirect(device->outside, 0));
 	return leave(segment == NO_SEGMENT ? REASON_sticky : REASON_split,
 		     bpf_redirect(device->outside, 0));
 }

@@ -51,6 +51,10 @@ pub struct RunArgs {
     /// How TCP that came by several paths is put in order
     #[arg(long, value_name = "HOW", default_value = "ours")]
     pub order: Ordering,
+    /// Have other edges split UDP, QUIC and the rest too, under numbers that are taken off here; 8 bytes a
+    /// packet, where they fit into the devices' MTU
+    #[arg(long, conflicts_with = "paths")]
+    pub shim: bool,
     /// The device to be made for packets that wait
     #[arg(long, value_name = "DEVICE", default_value = "braid-hold")]
     pub hold: String,
@@ -81,6 +85,9 @@ pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
         // The command line asks for one of them.
         (None, None) => return Err(Error::Place(String::new())),
     };
+    if arguments.shim && arguments.order != Ordering::Ours {
+        return Err(Error::Shim);
+    }
     if let (Guide::Controller(_), [_, second, ..]) = (&guide, arguments.outside.as_slice()) {
         return Err(Error::Outside(second.clone()));
     }
@@ -93,6 +100,7 @@ pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
         name: arguments.name,
         guide,
         ordering: arguments.order,
+        shim: arguments.shim,
         run_dir: run_dir.to_owned(),
     };
     run::run(options, || {

@@ -119,7 +119,7 @@ pub enum NoTable {
 }
 
 /// Asks for the table of edge `name`, unless it is still the one called `revision`, and tells how many
-/// packets came by each path. None if nothing changed within [`WAIT`], or the controller wants to be
+/// packets came by each path, and whether numbers of ours are wanted. None if nothing changed within [`WAIT`], or the controller wants to be
 /// told again: it does when a path's probes are missing.
 ///
 /// # Errors
@@ -129,6 +129,7 @@ pub fn ask(
     name: &str,
     revision: &str,
     came: &[(u16, u64)],
+    shim: bool,
 ) -> Result<Option<Table>, NoTable> {
     let unreachable = |source| NoTable::Unreachable {
         place: place.clone(),
@@ -140,10 +141,11 @@ pub fn ask(
         .map(|(tag, count)| format!("{tag}:{count}"))
         .collect();
     let path = format!(
-        "/v1/fabric/edges/{}?unlike={}&wait={wait}&came={}",
+        "/v1/fabric/edges/{}?unlike={}&wait={wait}&came={}&shim={}",
         escaped(name),
         escaped(revision),
-        came.join(",")
+        came.join(","),
+        u8::from(shim)
     );
     let answer = get(place, name, &path).map_err(unreachable)?;
     let (status, body) = (answer.status, answer.body);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::SystemTime;
 
 use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray};
@@ -86,11 +87,24 @@ struct Settings {
     inside: u32,
     outside: u32,
     hold: u32,
+    epoch: u32,
 }
 
-// SAFETY: three integers without padding.
+// SAFETY: four integers without padding.
 #[allow(unsafe_code)]
 unsafe impl Pod for Settings {}
+
+/// `struct slot_table`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct SlotWords {
+    tags: [u16; SLOTS as usize],
+    longest: u32,
+}
+
+// SAFETY: integers without padding.
+#[allow(unsafe_code)]
+unsafe impl Pod for SlotWords {}
 
 /// The programs at work. Dropping it takes them off.
 pub struct Datapath {
@@ -136,6 +150,7 @@ impl Datapath {
             inside: index(&devices.inside)?,
             outside,
             hold: index(&devices.hold)?,
+            epoch: epoch(),
         };
         datapath
             .array::<Settings>("settings")?
@@ -196,16 +211,20 @@ impl Datapath {
         Ok(())
     }
 
-    /// Splits packets like this from now on: tables first, then who is behind whom.
-    pub fn split(&mut self, outward: &[Outward]) -> Result<(), Error> {
+    /// Splits packets like this from now on: tables first, then who is behind whom. Frames of up to
+    /// `longest` bytes may be numbered where the far edge asks for it.
+    pub fn split(&mut self, outward: &[Outward], longest: u32) -> Result<(), Error> {
         self.targets
             .retain(|name, _| outward.iter().any(|each| each.target == *name));
         for each in outward {
             let place = self.place(&each.target);
-            let mut slots = [0u16; SLOTS as usize];
-            slots.copy_from_slice(&each.slots);
-            self.array::<[u16; SLOTS as usize]>("tables")?
-                .set(place, slots, 0)
+            let mut words = SlotWords {
+                tags: [0; SLOTS as usize],
+                longest: if each.numbers() { longest } else { 0 },
+            };
+            words.tags.copy_from_slice(&each.slots);
+            self.array::<SlotWords>("tables")?
+                .set(place, words, 0)
                 .map_err(|error| map_refused("tables", &error))?;
         }
         let mut wanted = BTreeMap::new();
@@ -321,6 +340,14 @@ impl Datapath {
             bytes: sum.bytes + each.bytes,
         }))
     }
+}
+
+/// Tells the numbers of this start from those of the last, which the far edge may still know: they
+/// differ for longer than it remembers a lane that is silent, 120 s.
+fn epoch() -> u32 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let halves = since.unwrap_or_default().as_millis() / 500;
+    (halves & 0xff) as u32
 }
 
 /// A layer-3 path as the programs have it (`struct way`).

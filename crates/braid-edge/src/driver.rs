@@ -229,7 +229,7 @@ impl Driver {
                 .pop()
                 .unwrap_or_else(|| Vec::with_capacity(ORDINARY));
             bytes.clear();
-            bytes.extend_from_slice(&buffer[..length]);
+            bytes.extend_from_slice(&buffer[read.start..length]);
             let now = self.now();
             let (hold, spare, lost) = (&self.hold, &mut self.spare, &mut self.lost);
             self.orderer.handle(now, read, Frame(bytes), |frame| {
@@ -241,7 +241,7 @@ impl Driver {
 }
 
 fn pass(hold: &Hold, spare: &mut Vec<Vec<u8>>, lost: &mut u64, frame: Frame) {
-    if !hold.write(frame.bytes()) {
+    if !hold.write(&frame.0) {
         *lost += 1;
         tracing::debug!(lost, "the kernel did not take a frame");
     }

@@ -57,6 +57,9 @@ pub enum Error {
     /// Tags go to one switch's port.
     #[error("device {0}: a controller's paths begin at one port (give one --outside, or --paths)")]
     Outside(String),
+    /// Numbers that nobody looks at.
+    #[error("--shim has others number packets for --order ours: give that, or neither")]
+    Shim,
     /// The file of layer-3 paths cannot be followed.
     #[error(transparent)]
     Ways(#[from] WaysError),

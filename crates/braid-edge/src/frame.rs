@@ -1,31 +1,29 @@
-//! Reading a frame as the resequencer gets it: Ethernet, the path's tag, a TCP segment.
+//! Reading a frame as the resequencer gets it: Ethernet, the path's tag, then a TCP segment, or a number of
+//! ours and anything.
 
 use std::net::IpAddr;
 
 use braid_core::resequence::SegmentKind;
 use braid_packet::{Fragment, Packet, Transport};
 
+use crate::shared::{ETH_P_SHIM, SHIM_BYTES};
+
 /// Before the tag: two addresses.
 const ADDRESSES: usize = 12;
 /// The tag: its EtherType and itself.
 pub const TAG: usize = 4;
 const EVERYTHING_BEFORE_IP: usize = ADDRESSES + TAG + 2;
+/// A number of ours, behind its EtherType.
+const SHIM: usize = SHIM_BYTES as usize;
 const VLAN: [u8; 2] = [0x81, 0x00];
 
 const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 
-/// A frame that waits, or goes on at once. Its tag has been taken off: it begins at [`TAG`].
+/// A frame that waits, or goes on at once, as hosts know it.
 #[derive(Debug)]
 pub struct Frame(pub Vec<u8>);
-
-impl Frame {
-    /// What goes on.
-    pub fn bytes(&self) -> &[u8] {
-        &self.0[TAG..]
-    }
-}
 
 /// One direction of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,24 +33,74 @@ pub struct FlowKey {
     ports: (u16, u16),
 }
 
+/// What is in order by itself: a connection's one direction, or a lane of numbers of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StreamKey {
+    /// By TCP's numbers.
+    Flow(FlowKey),
+    /// By ours; the epoch is the sender's.
+    Lane {
+        /// Of the sender's start.
+        epoch: u8,
+        /// Of 256, by flow.
+        lane: u8,
+    },
+}
+
 /// What a frame says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Read {
     /// Its path's tag.
     pub tag: u16,
-    /// Its place in its connection; none of what is no whole TCP segment.
-    pub segment: Option<(FlowKey, SegmentKind, u32, u32)>,
+    /// Where it begins, without tag and number.
+    pub start: usize,
+    /// Its place in its stream; none of what is neither a whole TCP segment nor numbered.
+    pub segment: Option<(StreamKey, SegmentKind, u32, u32)>,
 }
 
-/// Reads a tagged frame and moves its addresses over its tag. None if there is no tag.
+/// Reads a tagged frame and moves its addresses over its tag, and over its number if it has one. None
+/// if there is no tag.
 pub fn take_tag(bytes: &mut [u8]) -> Option<Read> {
     if bytes.len() < EVERYTHING_BEFORE_IP || bytes[ADDRESSES..ADDRESSES + 2] != VLAN {
         return None;
     }
     let tag = u16::from_be_bytes([bytes[ADDRESSES + 2], bytes[ADDRESSES + 3]]) & 0x0fff;
-    let segment = segment(&bytes[EVERYTHING_BEFORE_IP..]);
-    bytes.copy_within(..ADDRESSES, TAG);
-    Some(Read { tag, segment })
+    let (start, segment) = match shim(bytes) {
+        Some((shim, segment)) => {
+            let start = TAG + SHIM;
+            let protocol = start + ADDRESSES;
+            bytes[protocol..protocol + 2].copy_from_slice(&shim.protocol);
+            (start, Some(segment))
+        }
+        None => (TAG, segment(&bytes[EVERYTHING_BEFORE_IP..])),
+    };
+    bytes.copy_within(..ADDRESSES, start);
+    Some(Read {
+        tag,
+        start,
+        segment,
+    })
+}
+
+type Place = (StreamKey, SegmentKind, u32, u32);
+
+/// `struct shim`, of which only this is needed once its numbers are read.
+struct Shim {
+    protocol: [u8; 2],
+}
+
+/// The number of ours in a tagged frame.
+fn shim(bytes: &[u8]) -> Option<(Shim, Place)> {
+    let kind = &bytes[EVERYTHING_BEFORE_IP - 2..EVERYTHING_BEFORE_IP];
+    if kind != (ETH_P_SHIM as u16).to_be_bytes() {
+        return None;
+    }
+    let words = bytes[EVERYTHING_BEFORE_IP..].first_chunk::<SHIM>()?;
+    let [epoch, lane, high, low, number @ ..] = *words;
+    let protocol = [high, low];
+    let key = StreamKey::Lane { epoch, lane };
+    let number = u32::from_be_bytes(number);
+    Some((Shim { protocol }, (key, SegmentKind::Data, number, 1)))
 }
 
 /// The IP packet in a frame that had a tag.
@@ -60,7 +108,7 @@ pub fn without_tag(frame: &[u8]) -> &[u8] {
     frame.get(EVERYTHING_BEFORE_IP..).unwrap_or_default()
 }
 
-fn segment(packet: &[u8]) -> Option<(FlowKey, SegmentKind, u32, u32)> {
+fn segment(packet: &[u8]) -> Option<Place> {
     let packet = Packet::parse(packet).ok()?;
     if packet.ip.fragment != Fragment::Whole {
         return None;
@@ -88,5 +136,80 @@ fn segment(packet: &[u8]) -> Option<(FlowKey, SegmentKind, u32, u32)> {
     };
     let bytes = u32::try_from(packet.segment().len() - header).ok()?;
     let length = bytes + u32::from(flags & SYN != 0) + u32::from(flags & FIN != 0);
-    Some((key, kind, sequence, length))
+    Some((StreamKey::Flow(key), kind, sequence, length))
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_packet::build;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A frame of a path as it comes, and as hosts know it.
+    fn frames(tag: u16, shim: Option<[u8; SHIM]>, packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
+        let macs = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+        let mut came = [macs.as_slice(), &VLAN, &tag.to_be_bytes()].concat();
+        if let Some(shim) = shim {
+            came.extend((ETH_P_SHIM as u16).to_be_bytes());
+            came.extend(shim);
+        } else {
+            came.extend([0x08, 0x00]);
+        }
+        came.extend(packet);
+        (came, [macs.as_slice(), &[0x08, 0x00], packet].concat())
+    }
+
+    fn packet(bytes: &[u8]) -> Vec<u8> {
+        let [near, far] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().expect("an address"));
+        build::udp((near, 7), (far, 443), bytes)
+    }
+
+    #[test]
+    fn a_number_of_ours_is_read_and_taken_off() {
+        let shim = [9, 200, 0x08, 0x00, 0, 1, 2, 3];
+        let (mut came, known) = frames(77, Some(shim), &packet(b"quic"));
+        let read = take_tag(&mut came).expect("a tag");
+        let key = StreamKey::Lane {
+            epoch: 9,
+            lane: 200,
+        };
+        assert_eq!(
+            (read.tag, read.segment),
+            (77, Some((key, SegmentKind::Data, 0x0001_0203, 1)))
+        );
+        assert_eq!(&came[read.start..], known);
+    }
+
+    #[test]
+    fn what_has_no_numbers_loses_its_tag_alone() {
+        let (mut came, known) = frames(77, None, &packet(b"quic"));
+        let read = take_tag(&mut came).expect("a tag");
+        assert_eq!(read.segment, None);
+        assert_eq!(&came[read.start..], known);
+    }
+
+    #[test]
+    fn a_number_that_was_cut_short_is_none() {
+        let shim = [9, 200, 0x08, 0x00, 0, 1, 2, 3];
+        let (came, _) = frames(77, Some(shim), b"");
+        for length in 0..came.len() {
+            let mut cut = came[..length].to_vec();
+            if let Some(read) = take_tag(&mut cut) {
+                assert_eq!((read.start, read.segment), (TAG, None), "{length}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_within_their_bounds(mut bytes in proptest::collection::vec(any::<u8>(), 0..80), tagged: bool) {
+            if tagged && bytes.len() > 14 {
+                bytes[12..14].copy_from_slice(&VLAN);
+            }
+            if let Some(read) = take_tag(&mut bytes) {
+                prop_assert!(read.start <= bytes.len());
+            }
+        }
+    }
 }

@@ -9,7 +9,7 @@ use braid_core::resequence::{
 };
 
 use crate::datapath::Treatment;
-use crate::frame::{FlowKey, Frame, Read};
+use crate::frame::{Frame, Read, StreamKey};
 use crate::table::{Inward, InwardPath, Order};
 
 /// \[mpsdn\] §III-D: "a value of 20 allowed the buffer to recover from bursty losses".
@@ -33,8 +33,8 @@ pub enum Ordering {
 
 #[derive(Debug)]
 enum Resequencer {
-    Ours(Box<Streams<FlowKey, Frame>>),
-    Paper(Algorithm1<FlowKey, Frame>),
+    Ours(Box<Streams<StreamKey, Frame>>),
+    Paper(Algorithm1<StreamKey, Frame>),
 }
 
 /// What a source's packets have been through.

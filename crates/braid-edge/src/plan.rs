@@ -139,6 +139,7 @@ impl Planner {
                 target: edge.name.clone(),
                 hosts: Vec::new(),
                 slots: slots(&living),
+                shim: false,
             });
             let threshold_packets = self.threshold(&living);
             let paths = living.iter().map(|way| InwardPath {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use braid_device::Interface;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::getpid;
 
@@ -25,6 +26,8 @@ use crate::table::{Inward, Table};
 use crate::ways::Ways;
 use crate::{Error, status};
 
+/// Bytes of an Ethernet header.
+const ETHERNET: u32 = 14;
 /// How soon a controller that does not answer is asked again.
 const AGAIN: Duration = Duration::from_millis(200);
 /// How long tags are known that are no path's any more: packets may still come by them, and have
@@ -42,6 +45,8 @@ pub struct Options {
     pub guide: Guide,
     /// How packets are put in order.
     pub ordering: Ordering,
+    /// Whether others are asked to number what has no numbers that an edge can read.
+    pub shim: bool,
     /// Where it answers.
     pub run_dir: PathBuf,
 }
@@ -69,6 +74,8 @@ struct Edge {
     options: Options,
     datapath: Mutex<Datapath>,
     driver: Handle,
+    /// Bytes of a frame that the outside device carries.
+    longest: u32,
     known: Mutex<Known>,
 }
 
@@ -114,6 +121,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
     let (answered, answers) = mpsc::channel();
     let answered = ways.is_some().then_some(answered);
     let (driver, handle) = Driver::new(hold, options.ordering, answered)?;
+    let longest = longest(&options.devices.outside)?;
     let mut known = Known::default();
     let keeper = match ways {
         None => None,
@@ -127,6 +135,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
         options,
         datapath: Mutex::new(datapath),
         driver: handle.clone(),
+        longest,
         known: Mutex::new(known),
     });
     let resequencer = spawn("resequencer", || {
@@ -161,6 +170,20 @@ fn spawn<T: Send + 'static>(
     thread.map_err(|source| Error::system("starting a thread", source))
 }
 
+/// The longest frame that the outside device carries, without its tag.
+fn longest(outside: &[String]) -> Result<u32, Error> {
+    let mut longest = u32::MAX;
+    for device in outside {
+        let mtu = Interface::open(device).and_then(|interface| interface.mtu());
+        let mtu = mtu.map_err(|failure| Error::Device {
+            device: device.clone(),
+            source: failure.source,
+        })?;
+        longest = longest.min(mtu + ETHERNET);
+    }
+    Ok(longest)
+}
+
 /// What layer-3 paths are called.
 fn names(ways: &Ways) -> BTreeMap<u16, String> {
     let paths = ways.edges.iter().flat_map(|edge| &edge.paths);
@@ -177,7 +200,7 @@ fn follow(edge: &Edge) {
         return;
     };
     loop {
-        let answer = controller::ask(place, &options.name, &revision, &edge.came());
+        let answer = controller::ask(place, &options.name, &revision, &edge.came(), options.shim);
         let problem = match answer {
             Ok(Some(table)) => {
                 revision.clone_from(&table.revision);
@@ -272,7 +295,7 @@ impl Edge {
         }
         self.driver.set_table(table.inward.clone());
         datapath.treat(tags)?;
-        datapath.split(&table.outward)?;
+        datapath.split(&table.outward, self.longest)?;
         let (generation, pairs) = (table.generation, table.outward.len());
         tracing::info!(generation, pairs, "following a new table");
         known.table = Some(table);

@@ -79,7 +79,7 @@ pub struct InwardStatus {
     pub in_order: bool,
     /// Its paths, the quickest first.
     pub paths: Vec<CamePath>,
-    /// What became of its TCP segments.
+    /// What became of its TCP segments, and of its numbered packets.
     pub segments: Segments,
 }
 

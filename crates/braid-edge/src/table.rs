@@ -49,6 +49,16 @@ pub struct Outward {
     pub hosts: Vec<Mac>,
     /// Tags, walked one by one.
     pub slots: Vec<u16>,
+    /// Whether it takes numbers of ours off what has none that an edge can read.
+    #[serde(default)]
+    pub shim: bool,
+}
+
+impl Outward {
+    /// Whether what goes there may be numbered: by one path everything is in order as it is.
+    pub(crate) fn numbers(&self) -> bool {
+        self.shim && self.slots.iter().any(|tag| *tag != self.slots[0])
+    }
 }
 
 /// What comes from another edge.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +89,17 @@ class EdgedNetwork:
 
 @contextlib.contextmanager
 def edged_network(
-    shape: Shape, *, order: str | Mapping[str, str] = "ours", limits: str = "", plain: bool = False
+    shape: Shape,
+    *,
+    order: str | Mapping[str, str] = "ours",
+    limits: str = "",
+    plain: bool = False,
+    shims: Container[str] = (),
 ) -> Iterator[EdgedNetwork]:
     """Build a shape with its controller and edges.
 
-    `limits` is the controller's `[paths]`, `order` the edges' word on it, one for all or by edge.
+    `limits` is the controller's `[paths]`, `order` the edges' word on it, one for all or by edge; `shims` are those
+    that have others number what has no numbers.
     """
     with contextlib.ExitStack() as stack:
         net = stack.enter_context(ovs_network(shape, boxes=True, plain=plain))
@@ -105,8 +111,9 @@ def edged_network(
                 how = order if isinstance(order, str) else order[station.name]
                 box = net.stations[station.name].box
                 assert box is not None  # noqa: S101
+                words = ["--shim"] if station.name in shims else []
                 where = ("--outside", OUTSIDE, "--controller", f"unix:{net.folder / 'fabric.sock'}")
-                made = Edge(box, net.folder, station.name, *where, "--order", how)
+                made = Edge(box, net.folder, station.name, *where, "--order", how, *words)
                 stack.callback(made.stop)
                 made.start()
                 edges[station.name] = made

@@ -2,7 +2,7 @@
 
 GET /v1/fabric/status      /v1/fabric/paths      /v1/fabric/topology.svg
 GET /v1/fabric/explain?source=A&target=B
-GET /v1/fabric/figures     /v1/fabric/edges/NAME?unlike=REVISION&wait=SECONDS&came=TAG:PACKETS,…
+GET /v1/fabric/figures     /v1/fabric/edges/NAME?unlike=REVISION&wait=SECONDS&came=TAG:PACKETS,…&shim=1
 """
 
 from __future__ import annotations
@@ -128,6 +128,8 @@ class Api:
         now = self.clock()
         self.fabric.handle_came(now, name, _counts(query.get("came", "")))
         self.fabric.handle_edge(now, name, current=report.edge_revision(self.fabric, name) == query["unlike"])
+        if self.fabric.handle_shim(name, wanted=query.get("shim") == "1"):
+            self.happened()
         asked = self.fabric.asked.get(name, 0)
         try:
             seconds = min(max(float(query.get("wait", 0)), 0.0), LONGEST_WAIT)

@@ -103,6 +103,8 @@ class Controller:
         self._told: dict[tuple[str, str], Pair] = {}
         #: When each edge last asked for its table.
         self._following: dict[str, float] = {}
+        #: Edges that want what has no numbers of its own to be numbered by others.
+        self.shims: set[str] = set()
 
     # What happens.
 
@@ -192,6 +194,14 @@ class Controller:
         for pair in self.tables.pairs.values():
             if pair.target.name == edge:
                 self.watch.handle_came(now, counts, {path.tag: pair.share(path.tag) for path in pair.paths})
+
+    def handle_shim(self, edge: str, *, wanted: bool) -> bool:
+        """An edge tells whether it takes numbers off that other edges put on; whether that is news."""
+        known = any(each.name == edge for each in self.settings.edges)
+        if not known or wanted == (edge in self.shims):
+            return False
+        self.shims ^= {edge}
+        return True
 
     def _ask_edges(self, now: float) -> None:
         """Have the edges at the ends of paths whose probes are missing, and of those beside, tell what comes."""

@@ -108,13 +108,10 @@ def paths(fabric: Controller, now: float) -> dict[str, Any]:
 
 def edge_revision(fabric: Controller, name: str) -> str:
     """Return what an edge's table is called: another one has another name. Cheap, since it is asked for often."""
-    hosts = [
-        host.mac
-        for pair in fabric.tables.pairs.values()
-        if pair.source.name == name
-        for host in _hosts_at(fabric, pair.target)
-    ]
-    return f"{fabric.nonce:x}.{fabric.tables.generation}.{zlib.crc32(' '.join(hosts).encode()):x}"
+    targets = [pair.target for pair in fabric.tables.pairs.values() if pair.source.name == name]
+    words = [host.mac for target in targets for host in _hosts_at(fabric, target)]
+    words += [target.name for target in targets if target.name in fabric.shims]
+    return f"{fabric.nonce:x}.{fabric.tables.generation}.{zlib.crc32(' '.join(words).encode()):x}"
 
 
 def edge_table(fabric: Controller, name: str) -> dict[str, Any] | None:
@@ -129,6 +126,7 @@ def edge_table(fabric: Controller, name: str) -> dict[str, Any] | None:
                     "target": pair.target.name,
                     "hosts": [host.mac for host in _hosts_at(fabric, pair.target)],
                     "slots": list(pair.slots),
+                    "shim": pair.target.name in fabric.shims,
                 }
             )
         if pair.target.name == name:
