@@ -11,6 +11,7 @@
 mod config;
 mod control;
 mod drive;
+mod edge;
 mod frames;
 mod handshake;
 mod hub;
@@ -25,6 +26,7 @@ mod uplinks;
 
 pub use config::config;
 pub use control::control;
+pub use edge::{edge_frames, edge_paths, edge_table};
 pub use frames::frames;
 pub use handshake::handshake;
 pub use hub::hub;
@@ -41,9 +43,12 @@ pub use uplinks::uplinks;
 pub type Target = fn(&[u8]);
 
 /// Every target by name, which is also the name of its corpus directory and of its fuzzer.
-pub const TARGETS: [(&str, Target); 13] = [
+pub const TARGETS: [(&str, Target); 16] = [
     ("config", config),
     ("control", control),
+    ("edge_frames", edge_frames),
+    ("edge_paths", edge_paths),
+    ("edge_table", edge_table),
     ("frames", frames),
     ("handshake", handshake),
     ("hub", hub),

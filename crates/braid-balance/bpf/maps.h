@@ -3,17 +3,8 @@
 #define BRAID_MAPS_H
 
 #include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
+#include "counting.h"
 #include "layout.h"
-#include "reasons.h"
-
-#define ARRAY_MAP(map, map_type, entries, value_type)                                              \
-	struct {                                                                                   \
-		__uint(type, map_type);                                                            \
-		__uint(max_entries, entries);                                                      \
-		__type(key, __u32);                                                                \
-		__type(value, value_type);                                                         \
-	} map SEC(".maps")
 
 #define HASH_MAP(map, map_type, flags, entries, key_type, value_type)                              \
 	struct {                                                                                   \
@@ -32,8 +23,6 @@ ARRAY_MAP(lease, BPF_MAP_TYPE_ARRAY, 1, __u64);
 // Banks by (class * FAMILIES + family) * 2 + which of the two.
 ARRAY_MAP(slots, BPF_MAP_TYPE_ARRAY, CLASSES *FAMILIES * 2, struct slot_bank);
 ARRAY_MAP(turns, BPF_MAP_TYPE_ARRAY, CLASSES *FAMILIES, struct turn);
-ARRAY_MAP(reasons, BPF_MAP_TYPE_PERCPU_ARRAY, MAX_REASONS, __u64);
-_Static_assert(REASON_COUNT <= MAX_REASONS, "reasons");
 ARRAY_MAP(traffic, BPF_MAP_TYPE_PERCPU_ARRAY, MAX_UPLINKS, struct uplink_counters);
 
 // Interface index to uplink + 1; 0: none.
@@ -70,22 +59,6 @@ ARRAY_MAP(outlooks, BPF_MAP_TYPE_ARRAY, MAX_UPLINKS, struct outlook);
 ARRAY_MAP(race_budget, BPF_MAP_TYPE_ARRAY, 1, struct race_budget);
 
 HASH_MAP(fragments, BPF_MAP_TYPE_LRU_HASH, 0, MAX_FRAGMENTED, struct fragment_key, struct fragment);
-
-static __always_inline void count(enum reason reason)
-{
-	__u32 index = reason;
-	__u64 *counter = bpf_map_lookup_elem(&reasons, &index);
-
-	if (counter)
-		*counter += 1;
-}
-
-// Ends a program: counts why and returns what to do.
-static __always_inline int leave(enum reason reason, int action)
-{
-	count(reason);
-	return action;
-}
 
 // An uplink's number as an index. The mask gives the verifier a bound that survives what the
 // compiler makes of a comparison.

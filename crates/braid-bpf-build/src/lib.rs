@@ -13,6 +13,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Headers that all crates' programs share.
+const SHARED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf");
+
 /// The types of the list of reasons; both crates count alike.
 const TYPES: &str = include_str!("reason.rs");
 
@@ -24,6 +27,7 @@ pub fn build(name: &str) {
     let sources = PathBuf::from("bpf");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     println!("cargo::rerun-if-changed=bpf");
+    println!("cargo::rerun-if-changed={SHARED}");
     println!("cargo::rerun-if-env-changed=BRAID_CLANG");
 
     let object = out.join(format!("{name}.bpf.o"));
@@ -36,7 +40,7 @@ pub fn build(name: &str) {
     writeln!(
         generated,
         "pub const PROGRAMS_HASH: u64 = {:#018x};",
-        hash_of(&sources)
+        hash_of([&sources, Path::new(SHARED)])
     )
     .expect("writing to a string");
     fs::write(out.join("shared.rs"), generated).expect("OUT_DIR is writable");
@@ -52,6 +56,9 @@ fn compile(source: &Path, object: &Path) {
         // Debian keeps <asm/types.h> in a directory per architecture, which clang does not search
         // for the bpf target.
         .arg(format!("-I/usr/include/{architecture}-linux-gnu"))
+        .arg(format!("-I{SHARED}"))
+        // What those include is the crate's own.
+        .arg("-Ibpf")
         .arg("-c")
         .arg(source)
         .arg("-o")
@@ -114,9 +121,10 @@ fn reasons_in_rust(header: &str) -> String {
 
 /// FNV-1a over the sources, which tells one build's programs from another's: a difference makes
 /// the loader replace the programs, so an accidental equality is all that must not happen.
-fn hash_of(sources: &Path) -> u64 {
-    let mut files: Vec<_> = fs::read_dir(sources)
-        .expect("bpf/ exists")
+fn hash_of(folders: [&Path; 2]) -> u64 {
+    let mut files: Vec<_> = folders
+        .into_iter()
+        .flat_map(|folder| fs::read_dir(folder).expect("bpf/ exists"))
         .map(|entry| entry.expect("a directory entry").path())
         .collect();
     files.sort();

@@ -5,9 +5,7 @@
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/pkt_cls.h>
-#include <bpf/bpf_helpers.h>
-#include "constants.h"
-#include "reasons.h"
+#include "counting.h"
 
 // Devices, by their indices; all zero until the edge is set up.
 struct settings {
@@ -69,14 +67,6 @@ struct traffic {
 	__u64 bytes;
 };
 
-#define ARRAY_MAP(map, map_type, entries, value_type)                                              \
-	struct {                                                                                   \
-		__uint(type, map_type);                                                            \
-		__uint(max_entries, entries);                                                      \
-		__type(key, __u32);                                                                \
-		__type(value, value_type);                                                         \
-	} map SEC(".maps")
-
 ARRAY_MAP(settings, BPF_MAP_TYPE_ARRAY, 1, struct settings);
 ARRAY_MAP(tables, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, struct slot_table);
 // Bytes sent to each target: where in its table the next packet stands.
@@ -89,9 +79,7 @@ ARRAY_MAP(ways, BPF_MAP_TYPE_ARRAY, VLANS, struct way);
 // By tag: what was sent by a path from here, and what came by a path to here.
 ARRAY_MAP(sent, BPF_MAP_TYPE_PERCPU_ARRAY, VLANS, struct traffic);
 ARRAY_MAP(came, BPF_MAP_TYPE_PERCPU_ARRAY, VLANS, struct traffic);
-ARRAY_MAP(reasons, BPF_MAP_TYPE_PERCPU_ARRAY, MAX_REASONS, __u64);
 _Static_assert(sizeof(struct shim) == SHIM_BYTES, "shim");
-_Static_assert(REASON_COUNT <= MAX_REASONS, "reasons");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -117,21 +105,6 @@ struct {
 	__type(key, struct arrival);
 	__type(value, __u32);
 } arrivals SEC(".maps");
-
-static __always_inline void count(enum reason reason)
-{
-	__u32 key = reason;
-	__u64 *counter = bpf_map_lookup_elem(&reasons, &key);
-
-	if (counter)
-		*counter += 1;
-}
-
-static __always_inline int leave(enum reason reason, int verdict)
-{
-	count(reason);
-	return verdict;
-}
 
 static __always_inline void account(void *map, __u32 tag, __u32 bytes)
 {

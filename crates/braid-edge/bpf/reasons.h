@@ -18,6 +18,7 @@
 	REASON(tag_failed, DROPPED, "tag could not be written or taken off")                       \
 	REASON(elsewhere, PASSED, "packet of no layer-3 path left to the machine")                 \
 	REASON(too_long, PASSED, "packet that its layer-3 path's device is too small for")         \
+	REASON(to_machine, PASSED, "packet of a layer-3 path for the machine itself")              \
 	REASON(no_route, DROPPED, "packet that the machine has no route for")                      \
 	REASON(error, PASSED, "router's error about a packet of a layer-3 path")                   \
 	REASON(probe, SENT, "probe sent back, or its answer taken")                                \

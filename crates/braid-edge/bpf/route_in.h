@@ -22,7 +22,7 @@ static __always_inline int onward(struct __sk_buff *skb, const struct ends *ends
 
 	// For this machine itself, or too long for where it goes: the stack's business.
 	if (found == BPF_FIB_LKUP_RET_NOT_FWDED || found == BPF_FIB_LKUP_RET_FRAG_NEEDED)
-		return leave(reason, TC_ACT_OK);
+		return leave(REASON_to_machine, TC_ACT_OK);
 	if (found)
 		return leave(REASON_no_route, TC_ACT_SHOT);
 	return leave(reason, send_by(&exit));
@@ -115,7 +115,7 @@ static __always_inline int route_ordered(struct __sk_buff *skb)
 
 	if (bpf_skb_load_bytes(skb, 2 * ETH_ALEN, &protocol, sizeof(protocol)) ||
 	    read_ends(skb, protocol, ETH_HLEN, &ends))
-		return leave(REASON_elsewhere, TC_ACT_SHOT);
+		return leave(REASON_elsewhere, TC_ACT_OK);
 	return onward(skb, &ends, REASON_ordered);
 }
 

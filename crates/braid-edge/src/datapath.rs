@@ -1,25 +1,24 @@
 //! The programs and their maps.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::time::SystemTime;
 
-use aya::maps::lpm_trie::Key;
-use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
 use aya::util::KernelVersion;
 use aya::{Ebpf, Pod, include_bytes_aligned};
-use braid_core::Prefix;
 use nix::net::if_::if_nametoindex;
 
 use crate::Error;
 use crate::shared::{
-    MAX_TARGETS, NO_TARGET, REASONS, ROLE_FAR, ROLE_NEAR, ROLE_TARGET, SLOTS, TAG_AS_COMES,
-    TAG_IN_ORDER, TAG_UNKNOWN,
+    MAX_TARGETS, NO_TARGET, REASONS, SLOTS, TAG_AS_COMES, TAG_IN_ORDER, TAG_UNKNOWN,
 };
 use crate::table::{Mac, Outward};
-use crate::ways::{FarEdge, Way, Ways};
+
+#[cfg(test)]
+mod trial;
+mod ways;
 
 static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/edge.bpf.o"));
 
@@ -124,21 +123,11 @@ impl Datapath {
             );
             return Err(Error::Kernel { release });
         }
-        let object = aya::EbpfLoader::new()
-            .load(OBJECT)
-            .map_err(|error| refused("loading edge.bpf.o", &error))?;
-        let mut datapath = Datapath {
-            object,
-            targets: BTreeMap::new(),
-            hosts: BTreeMap::new(),
-        };
+        let mut datapath = Datapath::loaded(layer)?;
         let [ordered, inwards, outwards] = layer.programs();
         let mut places = vec![(ordered, &devices.hold)];
         places.extend(devices.outside.iter().map(|device| (inwards, device)));
         places.push((outwards, &devices.inside));
-        for program in layer.programs() {
-            datapath.load(program)?;
-        }
         let mut outside = 0;
         for (_, device) in &places {
             must_be_free(device)?;
@@ -152,10 +141,7 @@ impl Datapath {
             hold: index(&devices.hold)?,
             epoch: epoch(),
         };
-        datapath
-            .array::<Settings>("settings")?
-            .set(0, settings, 0)
-            .map_err(|error| map_refused("settings", &error))?;
+        datapath.set(settings)?;
         // Nothing comes in before what it may need is there.
         for (program, device) in places {
             let order = TcAttachOptions::TcxOrder(LinkOrder::first());
@@ -165,6 +151,28 @@ impl Datapath {
                 .map_err(|error| refused(&format!("{program} on {device}"), &error))?;
         }
         Ok(datapath)
+    }
+
+    /// The programs, on no device yet.
+    fn loaded(layer: Layer) -> Result<Datapath, Error> {
+        let object = aya::EbpfLoader::new()
+            .load(OBJECT)
+            .map_err(|error| refused("loading edge.bpf.o", &error))?;
+        let mut datapath = Datapath {
+            object,
+            targets: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+        };
+        for program in layer.programs() {
+            datapath.load(program)?;
+        }
+        Ok(datapath)
+    }
+
+    fn set(&mut self, settings: Settings) -> Result<(), Error> {
+        self.array::<Settings>("settings")?
+            .set(0, settings, 0)
+            .map_err(|error| map_refused("settings", &error))
     }
 
     fn program(&mut self, name: &str) -> Result<&mut SchedClassifier, Error> {
@@ -252,60 +260,6 @@ impl Datapath {
         Ok(())
     }
 
-    /// Knows these layer-3 paths from now on. Before anything is split.
-    pub fn know(&mut self, ways: &Ways) -> Result<(), Error> {
-        let mut near: Vec<Prefix> = Vec::new();
-        let mut far: Vec<Prefix> = Vec::new();
-        for edge in &ways.edges {
-            let place = self.place(&edge.name);
-            self.note(ROLE_TARGET, edge.there, place)?;
-            for way in &edge.paths {
-                let arrival = [
-                    self.numbered(ROLE_NEAR, &mut near, way.here)?,
-                    self.numbered(ROLE_FAR, &mut far, way.there)?,
-                ];
-                self.array::<WayWords>("ways")?
-                    .set(way.tag.into(), WayWords::of(edge, way), 0)
-                    .map_err(|error| map_refused("ways", &error))?;
-                let mut arrivals: HashMap<_, [u32; 2], u32> =
-                    HashMap::try_from(self.map("arrivals")?)
-                        .map_err(|error| map_refused("arrivals", &error))?;
-                arrivals
-                    .insert(arrival, u32::from(way.tag), 0)
-                    .map_err(|error| map_refused("arrivals", &error))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The number of a prefix among those that have the same role.
-    fn numbered(
-        &mut self,
-        role: u32,
-        known: &mut Vec<Prefix>,
-        prefix: Prefix,
-    ) -> Result<u32, Error> {
-        let place = known.iter().position(|each| *each == prefix);
-        let number = place.unwrap_or(known.len()) as u32;
-        if place.is_none() {
-            known.push(prefix);
-            self.note(role, prefix, number)?;
-        }
-        Ok(number)
-    }
-
-    fn note(&mut self, role: u32, prefix: Prefix, number: u32) -> Result<(), Error> {
-        let mut prefixes: LpmTrie<_, [u8; 17], u32> = LpmTrie::try_from(self.map("prefixes")?)
-            .map_err(|error| map_refused("prefixes", &error))?;
-        let mut words = [0; 17];
-        words[0] = role as u8;
-        words[1..].copy_from_slice(&mapped(prefix.address()));
-        let key = Key::new(8 + mapped_length(prefix), words);
-        prefixes
-            .insert(&key, number, 0)
-            .map_err(|error| map_refused("prefixes", &error))
-    }
-
     fn place(&mut self, target: &str) -> u32 {
         let taken: Vec<u32> = self.targets.values().copied().collect();
         let free = (0..MAX_TARGETS).find(|place| !taken.contains(place));
@@ -348,56 +302,6 @@ fn epoch() -> u32 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let halves = since.unwrap_or_default().as_millis() / 500;
     (halves & 0xff) as u32
-}
-
-/// A layer-3 path as the programs have it (`struct way`).
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct WayWords {
-    inner_near: [u8; 16],
-    inner_far: [u8; 16],
-    near: [u8; 16],
-    far: [u8; 16],
-    near_kept: [u8; 16],
-    far_kept: [u8; 16],
-    family: u32,
-}
-
-// SAFETY: bytes and an integer without padding.
-#[allow(unsafe_code)]
-unsafe impl Pod for WayWords {}
-
-impl WayWords {
-    fn of(edge: &FarEdge, way: &Way) -> WayWords {
-        let kept =
-            |prefix| (u128::MAX.checked_shr(mapped_length(prefix)).unwrap_or(0)).to_be_bytes();
-        WayWords {
-            inner_near: mapped(edge.here.address()),
-            inner_far: mapped(edge.there.address()),
-            near: mapped(way.here.address()),
-            far: mapped(way.there.address()),
-            near_kept: kept(way.here),
-            far_kept: kept(way.there),
-            family: if way.here.address().is_ipv4() { 4 } else { 6 },
-        }
-    }
-}
-
-/// An address as the programs have it: IPv4 mapped.
-fn mapped(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
-}
-
-/// Bits of a prefix of mapped addresses.
-fn mapped_length(prefix: Prefix) -> u32 {
-    let length = u32::from(prefix.length());
-    match prefix.address() {
-        IpAddr::V4(_) => 96 + length,
-        IpAddr::V6(_) => length,
-    }
 }
 
 fn key(Mac(mac): Mac) -> [u8; 8] {

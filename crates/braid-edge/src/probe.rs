@@ -1,5 +1,5 @@
-//! What edges ask one another over layer-3 paths: 16 bytes over UDP, from [`PROBE_PORT`] to
-//! [`PROBE_PORT`], sent back by the far edge's program (`bpf/route_in.h`) with another kind.
+//! What edges ask one another over layer-3 paths: 16 bytes over UDP, port 27244 to port 27244, sent back by the
+//! far edge's program (`bpf/route_in.h`) with another kind.
 
 use std::net::IpAddr;
 

@@ -1,0 +1,258 @@
+//! The programs run on one packet at a time (`BPF_PROG_TEST_RUN`): packet in, verdict, reasons, packet
+//! out; and on random ones (`routed`), against a twin that builds what should come out anew.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+
+use aya::programs::{TestRun, TestRunOptions};
+use braid_packet::{Packet, build};
+
+use super::*;
+use crate::shared::{ETH_P_PROBE, ETH_P_SHIM, ReasonKind, SHIM_BYTES};
+
+mod routed;
+
+const ETHERNET: usize = 14;
+const MACS: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+const HOST: Mac = Mac([2, 0, 0, 0, 0, 2]);
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const ACK: u8 = 0x10;
+
+/// `TC_ACT_OK`, `TC_ACT_SHOT` and `TC_ACT_REDIRECT`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    Dropped,
+    Sent,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Outcome {
+    verdict: Verdict,
+    /// Its one exit.
+    reason: &'static str,
+    events: Vec<&'static str>,
+    frame: Vec<u8>,
+}
+
+impl Outcome {
+    #[track_caller]
+    fn is(self, verdict: Verdict, reason: &str) -> Self {
+        assert_eq!((self.verdict, self.reason), (verdict, reason));
+        self
+    }
+
+    /// The IP packet in it, whose checksums must be right.
+    #[track_caller]
+    fn packet(&self) -> &[u8] {
+        let packet = &self.frame[ETHERNET..];
+        let read = Packet::parse(packet).expect("a readable packet");
+        assert!(read.checksums_hold(), "wrong checksum in {read:x?}");
+        packet
+    }
+}
+
+/// Programs that are on no device, in a network namespace of this thread's own.
+struct Trial(RefCell<Datapath>);
+
+impl Trial {
+    fn new(layer: Layer) -> Trial {
+        let mut datapath = Datapath::loaded(layer).expect("programs (needs root)");
+        let settings = Settings {
+            inside: 1,
+            outside: 1,
+            hold: 1,
+            epoch: 7,
+        };
+        datapath.set(settings).expect("settings");
+        Trial(RefCell::new(datapath))
+    }
+
+    fn run(&self, program: &str, frame: &[u8]) -> Outcome {
+        let mut datapath = self.0.borrow_mut();
+        let before = datapath.reasons().expect("reasons");
+        let mut out = vec![0; frame.len() + 256];
+        // struct __sk_buff up to and with ifindex: the loopback device.
+        let mut context = [0; 44];
+        context[36..40].copy_from_slice(&1_u32.to_ne_bytes());
+        context[40..44].copy_from_slice(&1_u32.to_ne_bytes());
+        let ran = datapath.program(program).expect("a program");
+        let ran = ran.test_run(TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            ctx_in: Some(&context),
+            repeat: 1,
+            ..TestRunOptions::new()
+        });
+        let ran = ran.expect("a test run");
+        out.truncate(ran.data_size_out as usize);
+        let after = datapath.reasons().expect("reasons");
+        let counted: Vec<_> = REASONS
+            .iter()
+            .zip(before.iter().zip(&after))
+            .flat_map(|(reason, (before, after))| (*before..*after).map(move |_| reason))
+            .collect();
+        let (events, exits): (Vec<_>, Vec<_>) = counted
+            .into_iter()
+            .partition::<Vec<&crate::Reason>, _>(|reason| reason.kind == ReasonKind::Event);
+        assert_eq!(exits.len(), 1, "one exit for one packet: {exits:?}");
+        let verdict = match ran.return_value {
+            0 => Verdict::Passed,
+            2 => Verdict::Dropped,
+            7 => Verdict::Sent,
+            other => panic!("verdict {other}"),
+        };
+        let promised = match exits[0].kind {
+            ReasonKind::Sent => Verdict::Sent,
+            ReasonKind::Dropped => Verdict::Dropped,
+            _ => Verdict::Passed,
+        };
+        assert_eq!(verdict, promised, "what {:?} promises", exits[0].name);
+        Outcome {
+            verdict,
+            reason: exits[0].name,
+            events: events.iter().map(|reason| reason.name).collect(),
+            frame: out,
+        }
+    }
+
+    /// Packets sent by each of these paths.
+    fn sent(&self, tags: [u16; 2]) -> [u64; 2] {
+        let mut datapath = self.0.borrow_mut();
+        tags.map(|tag| datapath.traffic(true, tag).expect("traffic").packets)
+    }
+}
+
+fn frame(kind: u16, packet: &[u8]) -> Vec<u8> {
+    [MACS.as_slice(), &kind.to_be_bytes(), packet].concat()
+}
+
+fn framed(packet: &[u8]) -> Vec<u8> {
+    let kind = if packet[0] >> 4 == 6 { IPV6 } else { IPV4 };
+    frame(kind, packet)
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn ends() -> ((IpAddr, u16), (IpAddr, u16)) {
+    ((ip("10.1.0.7"), 4000), (ip("10.2.0.9"), 443))
+}
+
+fn data(bytes: usize) -> Vec<u8> {
+    let (from, to) = ends();
+    build::tcp(from, to, ACK, &vec![0; bytes])
+}
+
+fn datagram(bytes: usize) -> Vec<u8> {
+    let (from, to) = ends();
+    build::udp(from, to, &vec![0; bytes])
+}
+
+/// Both paths in turn; frames of up to 1514 bytes may be numbered if `shim`.
+fn split(shim: bool) -> Trial {
+    let trial = Trial::new(Layer::Two);
+    let outward = Outward {
+        target: "hb".to_owned(),
+        hosts: vec![HOST],
+        slots: (0..SLOTS as u16).map(|slot| 10 + slot % 2).collect(),
+        shim,
+    };
+    trial
+        .0
+        .borrow_mut()
+        .split(&[outward], 1514)
+        .expect("tables");
+    trial
+}
+
+#[test]
+fn segments_walk_the_slots_by_bytes() {
+    let trial = split(false);
+    let full = framed(&data(1460));
+    assert_eq!(full.len(), 1514);
+    for round in 1..=3 {
+        trial.run("braid_split", &full).is(Verdict::Sent, "split");
+        trial.run("braid_split", &full).is(Verdict::Sent, "split");
+        assert_eq!(trial.sent([10, 11]), [round, round]);
+    }
+    // Small ones share a slot: 54 bytes each, so that 28 of them still stand on the first path's.
+    for _ in 0..28 {
+        let out = trial.run("braid_split", &framed(&data(0)));
+        assert_eq!(out.frame, framed(&data(0)), "the tag is beside the packet");
+    }
+    assert_eq!(trial.sent([10, 11]), [3 + 28, 3]);
+}
+
+#[test]
+fn what_an_edge_does_with_everything_else() {
+    let trial = split(false);
+    let mut to_all = framed(&data(1));
+    to_all[0] = 0xff;
+    let mut stranger = framed(&data(1));
+    stranger[5] = 99;
+    for (frame, reason) in [
+        (to_all, "group"),
+        (stranger, "single"),
+        (framed(&datagram(1200)), "sticky"),
+        (frame(0x0806, &[0; 28]), "sticky"),
+    ] {
+        let out = trial.run("braid_split", &frame).is(Verdict::Sent, reason);
+        assert_eq!(out.frame, frame);
+    }
+    let [one, other] = trial.sent([10, 11]);
+    for _ in 0..9 {
+        trial.run("braid_split", &framed(&datagram(1200)));
+    }
+    let [after, beside] = trial.sent([10, 11]);
+    assert!(
+        after - one == 9 || beside - other == 9,
+        "one flow, one path"
+    );
+}
+
+#[test]
+fn datagrams_are_numbered_where_they_fit() {
+    let trial = split(true);
+    let longest = 1500 - SHIM_BYTES as usize - 28;
+    for number in 0..3_u32 {
+        let packet = datagram(longest);
+        let out = trial.run("braid_split", &framed(&packet));
+        let out = out.is(Verdict::Sent, "numbered");
+        let (head, rest) = out.frame.split_at(ETHERNET);
+        assert_eq!(head, frame(ETH_P_SHIM as u16, &[]));
+        let (shim, rest) = rest.split_at(SHIM_BYTES as usize);
+        assert_eq!((shim[0], &shim[2..4]), (7, IPV4.to_be_bytes().as_slice()));
+        assert_eq!(&shim[4..], number.to_be_bytes());
+        assert_eq!(rest, packet);
+    }
+    assert_eq!(trial.sent([10, 11]), [2, 1]);
+    let out = trial.run("braid_split", &framed(&datagram(longest + 1)));
+    assert_eq!(out.events, ["no_room"]);
+    out.is(Verdict::Sent, "sticky");
+    // What has numbers, and what is no IP, gets none.
+    trial
+        .run("braid_split", &framed(&data(9)))
+        .is(Verdict::Sent, "split");
+    trial
+        .run("braid_split", &frame(0x0806, &[0; 28]))
+        .is(Verdict::Sent, "sticky");
+}
+
+#[test]
+fn what_comes_without_a_tag_is_handed_on_and_probes_go_back() {
+    let trial = split(false);
+    let frames = [
+        (frame(ETH_P_PROBE as u16, &[0; 60]), "probe"),
+        (framed(&data(9)), "untagged"),
+    ];
+    for (frame, reason) in frames {
+        let out = trial.run("braid_join", &frame).is(Verdict::Sent, reason);
+        assert_eq!(out.frame, frame);
+    }
+    trial
+        .run("braid_ordered", &framed(&data(9)))
+        .is(Verdict::Sent, "ordered");
+}

@@ -1,0 +1,83 @@
+//! What a fabric's edge reads: the controller's tables, files of layer-3 paths, frames.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use braid_edge::frame::{take_tag, without_tag};
+use braid_edge::probe;
+use braid_edge::table::Table;
+use braid_edge::ways::Ways;
+
+use crate::text;
+
+/// Addresses and EtherType of a frame.
+const ETHERNET: usize = 14;
+
+/// Whatever a controller says: a table that is taken can be walked, and names paths that can be.
+pub fn edge_table(data: &[u8]) {
+    let Ok(table) = Table::read(data) else {
+        return;
+    };
+    let mut tags = BTreeSet::new();
+    for outward in &table.outward {
+        assert_eq!(outward.slots.len(), 1024, "{}", outward.target);
+        tags.extend(&outward.slots);
+    }
+    for inward in &table.inward {
+        for path in &inward.paths {
+            assert!(path.latency().as_secs() <= 60, "{path:?}");
+            tags.insert(path.tag);
+        }
+    }
+    assert!(tags.iter().all(|tag| (2..=4094).contains(tag)), "{tags:?}");
+}
+
+/// Whatever a file of layer-3 paths says: of one that is taken every path has a tag of its own, and
+/// addresses can be changed into the path's and back.
+pub fn edge_paths(data: &[u8]) {
+    let Some(text) = text(data) else {
+        return;
+    };
+    let ways = match Ways::read(Path::new("paths.toml"), text) {
+        Ok(ways) => ways,
+        Err(error) => {
+            assert!(error.to_string().starts_with("paths.toml: "), "{error}");
+            return;
+        }
+    };
+    let mut tags = BTreeSet::new();
+    assert!(!ways.edges.is_empty());
+    for edge in &ways.edges {
+        assert!(!edge.paths.is_empty(), "{edge:?}");
+        for path in &edge.paths {
+            assert!(tags.insert(path.tag), "{path:?} twice");
+            for (inner, outer) in [(edge.here, path.here), (edge.there, path.there)] {
+                let families = [inner, outer].map(|prefix| prefix.address().is_ipv4());
+                assert_eq!((inner.length(), families[0]), (outer.length(), families[1]));
+                assert!(outer.contains(probe::address(outer)), "{outer}");
+            }
+        }
+    }
+}
+
+/// Whatever a frame holds: what goes on has the frame's addresses, and what was behind the tag, or
+/// behind the number of ours, as it came.
+pub fn edge_frames(data: &[u8]) {
+    let mut bytes = data.to_vec();
+    let Some(read) = take_tag(&mut bytes) else {
+        assert_eq!(bytes, data, "a frame without a tag is left alone");
+        return;
+    };
+    assert!(read.tag < 4096);
+    let frame = &bytes[read.start..];
+    assert_eq!(frame[..12], data[..12], "addresses");
+    assert_eq!(
+        frame[ETHERNET..],
+        data[read.start + ETHERNET..],
+        "the packet"
+    );
+    if let Some((_, _, _, length)) = read.segment {
+        assert!(usize::try_from(length).is_ok_and(|length| length <= data.len() + 2));
+    }
+    let _ = probe::answer(without_tag(&bytes));
+}
