@@ -106,6 +106,17 @@ fn health(known: &Known, reasons: &BTreeMap<String, u64>) -> Vec<Problem> {
                 .to_owned(),
         });
     }
+    // One that went while routes changed is no news.
+    let led = ["split", "sticky", "as_came", "ordered"].map(count);
+    if count("no_route") > led.iter().sum::<u64>() / 100 + 10 {
+        found.push(Problem {
+            code: "no-route".to_owned(),
+            text: "packets of layer-3 paths have nowhere to go: switch forwarding on \
+                   (sysctl net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1), and give each \
+                   path's addresses a route (ip rule, ip route)"
+                .to_owned(),
+        });
+    }
     found
 }
 
@@ -131,5 +142,41 @@ fn segments(account: Option<&Account>) -> Segments {
         expired: counters.expired,
         forced: counters.forced,
         crowded: counters.crowded,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_has_a_code_and_what_is_rare_has_none() {
+        let codes = |counted: &[(&str, u64)]| {
+            let reasons = counted
+                .iter()
+                .map(|(name, count)| ((*name).to_owned(), *count));
+            let found = health(&Known::default(), &reasons.collect());
+            found
+                .into_iter()
+                .map(|problem| problem.code)
+                .collect::<Vec<_>>()
+        };
+        assert!(codes(&[]).is_empty());
+        assert!(codes(&[("split", 10_000), ("no_route", 110), ("super_packet", 200)]).is_empty());
+        assert_eq!(codes(&[("split", 10_000), ("no_route", 111)]), ["no-route"]);
+        assert_eq!(
+            codes(&[("split", 10_000), ("super_packet", 201)]),
+            ["super-packets"]
+        );
+        for name in [
+            "split",
+            "sticky",
+            "as_came",
+            "ordered",
+            "no_route",
+            "super_packet",
+        ] {
+            assert!(REASONS.iter().any(|reason| reason.name == name), "{name}");
+        }
     }
 }

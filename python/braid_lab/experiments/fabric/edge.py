@@ -1,0 +1,71 @@
+"""What putting packets in order costs an edge, and whether it loses any.
+
+One flow over two layer-3 paths, 10 ms apart, so that about half of its segments wait at the far edge: every one of
+them passes the edge's TAP device and its one thread. Its processor time is the far edge's process alone, without what
+the kernel does for it in interrupts; what the device had no room for is counted by the kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from braid_lab.experiment import Run, experiment
+from braid_lab.fabric.routed import Routed, routed
+from braid_lab.fabric.shapes import Wire
+from braid_lab.fabric.stream import transfer
+
+#: Of each of the two paths, Mbit/s.
+QUICK, FULL = (25.0, 100.0), (10.0, 25.0, 50.0, 100.0, 200.0)
+DELAYS_MS = (10.0, 20.0)
+QUICK_SECONDS, FULL_SECONDS = 8, 20
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time that a process has taken, in programs and in the kernel on its behalf."""
+    # The second field, the program's name, may contain anything; what follows its last ')' may not.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _dropped(site: Routed) -> int:
+    """Return the packets that the far edge's device had no room for."""
+    told = json.loads(site.box(1).run(["ip", "-json", "-statistics", "link", "show", "dev", "braid-hold"]).stdout)
+    dropped: int = told[0]["stats64"]["tx"]["dropped"]
+    return dropped
+
+
+def _segments(site: Routed) -> dict[str, Any]:
+    segments: dict[str, Any] = site.edges["hb"].status()["inward"][0]["segments"]
+    return segments
+
+
+@experiment("fabric/edge", "What order costs an edge", paper="mpsdn §III-D")
+def edge(run: Run) -> None:
+    """Measure each rate."""
+    rates, seconds = (QUICK, QUICK_SECONDS) if run.quick else (FULL, FULL_SECONDS)
+    run.display.expect(len(rates))
+    run.table.append(["paths Mbit/s", "goodput Mbit/s", "processor s a Gbit", "waited", "dropped by its device"])
+    for mbit in rates:
+        with (
+            run.step(f"2 · {mbit:g} Mbit/s: {seconds} s"),
+            routed([Wire("A", "B", mbit, delay) for delay in DELAYS_MS]) as site,
+        ):
+            site.use((1, 2), (mbit, mbit))
+            process = site.edges["hb"].process
+            assert process is not None  # noqa: S101
+            before = processor_seconds(process.pid)
+            made = transfer(site.stations["ha"], site.stations["hb"], site.folder, seconds)
+            spent = processor_seconds(process.pid) - before
+            dropped, segments = _dropped(site), _segments(site)
+        gigabits = made.mbit * seconds / 1000
+        waited = segments["held"] / (segments["held"] + segments["in_order"])
+        run.figure(f"mbit_{mbit:g}", made.mbit, unit="Mbit/s")
+        run.figure(f"processor_s_per_gbit_{mbit:g}", spent / gigabits, unit="s/Gbit", better="lower")
+        run.figure(f"waited_{mbit:g}", waited)
+        run.figure(f"dropped_{mbit:g}", dropped, unit="packets", better="lower")
+        run.table.append(
+            [f"2 · {mbit:g}", f"{made.mbit:.1f}", f"{spent / gigabits:.2f}", f"{waited:.2f}", str(dropped)]
+        )
