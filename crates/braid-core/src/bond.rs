@@ -27,9 +27,9 @@
 mod outgoing;
 mod receiver;
 mod sender;
+mod traffic;
 
 pub use outgoing::{LinkSettings, TRAIN};
 pub use receiver::{Receiver, ReceiverSettings};
-pub use sender::{
-    Change, Control, ControlKind, Inner, Piece, Sender, SenderSettings, Transmit, TransmitParity,
-};
+pub use sender::{Sender, SenderSettings};
+pub use traffic::{Change, Control, ControlKind, Inner, Piece, Transmit, TransmitParity};

@@ -1,139 +1,29 @@
 //! Two ends of a bond over emulated links, in virtual time: nothing here sleeps or reads a clock.
 
-use std::time::Duration;
-
 use braid_core::bond::{
-    ControlKind, Inner, LinkSettings, Receiver, ReceiverSettings, Sender, SenderSettings, TRAIN,
+    ControlKind, LinkSettings, Receiver, ReceiverSettings, Sender, SenderSettings, TRAIN,
 };
-use braid_core::estimate::{Arrival, LinkReport};
-use braid_core::parity::{Group, Rebuild, field};
-use braid_core::repair::Nack;
-use braid_core::schedule::{Class, Scheduler};
-use braid_core::{Bytes, LaneId, LaneSeq, LinkId, PacketNumber, Rate, Share, Stamp, Time};
-use braid_emulate::delay::Delay;
-use braid_emulate::queue::Limit;
-use braid_emulate::rate::Speed;
-use braid_emulate::{Config, Fate, Link};
+use braid_core::estimate::Arrival;
+use braid_core::schedule::Scheduler;
+use braid_core::{Bytes, LaneSeq, LinkId, Time};
+use braid_emulate::{Fate, Link};
 
-use crate::tcp::{Ack, TcpReceiver, TcpSender};
+mod inner;
+mod line;
+mod measure;
+mod packet;
 
-/// Outer IP and UDP, 16 bytes of header, 16 of tag.
-pub const OVERHEAD: u32 = 60;
-/// An inner packet of a bulk flow.
-pub const FULL: u32 = 1500;
+pub use inner::{Flow, Stream};
+pub use line::{Line, line};
+pub use measure::quantile;
+pub use packet::{FULL, OVERHEAD, Packet};
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Packet {
-    Segment {
-        flow: usize,
-        seq: u64,
-        sent: Time,
-    },
-    Ack {
-        flow: usize,
-        ack: Ack,
-    },
-    Datagram {
-        flow: usize,
-        seq: u64,
-        sent: Time,
-    },
-    /// Packets and what each is multiplied by.
-    Sum(Vec<(u8, Packet)>),
-}
-
-#[derive(Debug, Clone)]
-enum Body {
-    Data {
-        lane: LaneId,
-        seq: LaneSeq,
-        class: Class,
-        packet: Packet,
-    },
-    Parity {
-        group: Group,
-        sum: Packet,
-    },
-    Reports(Vec<LinkReport>),
-    Nack(Nack),
-    Control {
-        elicits: bool,
-    },
-}
-
-#[derive(Debug, Clone)]
-struct Frame {
-    number: PacketNumber,
-    stamp: Stamp,
-    body: Body,
-}
-
-/// One link, both directions alike.
-#[derive(Debug, Clone)]
-pub struct Line {
-    pub mbit: f64,
-    pub delay_ms: u64,
-    pub jitter_us: u64,
-    pub reorder: bool,
-    pub loss_percent: u32,
-    pub queue_ms: u64,
-    pub tier: u8,
-}
-
-pub fn line(mbit: f64, delay_ms: u64) -> Line {
-    Line {
-        mbit,
-        delay_ms,
-        jitter_us: 0,
-        reorder: false,
-        loss_percent: 0,
-        queue_ms: 100,
-        tier: 0,
-    }
-}
-
-impl Line {
-    pub fn config(&self) -> Config {
-        Config {
-            speed: Speed::Fixed(Rate::from_bits_per_sec((self.mbit * 1e6) as u64)),
-            delay: Delay {
-                base: Duration::from_millis(self.delay_ms),
-                jitter: Duration::from_micros(self.jitter_us),
-                reorder: self.reorder,
-                ..Delay::default()
-            },
-            loss: Share::of(self.loss_percent, 100),
-            queue: Limit::Time(Duration::from_millis(self.queue_ms)),
-            ..Config::default()
-        }
-    }
-}
+use packet::{Body, Frame, len_of, taken_apart};
 
 struct End {
     sender: Sender<Packet>,
     receiver: Receiver<Packet>,
     pub packets_sent: Vec<u64>,
-}
-
-/// A TCP flow from end 0 to end 1.
-pub struct Flow {
-    pub sender: TcpSender,
-    pub receiver: TcpReceiver,
-}
-
-/// Datagrams of constant size at a constant distance from end 0 to end 1.
-pub struct Stream {
-    pub len: u32,
-    pub every: Duration,
-    pub class: Class,
-    pub until: Time,
-    next: Time,
-    seq: u64,
-    last: Option<u64>,
-    pub sent: u64,
-    pub arrived: u64,
-    pub misordered: u64,
-    pub delays: Vec<Duration>,
 }
 
 pub struct World {
@@ -200,31 +90,6 @@ impl World {
         self.pump(1);
         self.run_until(START);
         self
-    }
-
-    pub fn add_tcp(&mut self) {
-        self.flows.push(Flow {
-            sender: TcpSender::new(),
-            receiver: TcpReceiver::default(),
-        });
-        self.pump_flow(self.flows.len() - 1);
-        self.pump(0);
-    }
-
-    pub fn add_stream(&mut self, len: u32, every: Duration, class: Class) {
-        self.streams.push(Stream {
-            len,
-            every,
-            class,
-            until: Time::from_nanos(u64::MAX),
-            next: self.now,
-            seq: 0,
-            last: None,
-            sent: 0,
-            arrived: 0,
-            misordered: 0,
-            delays: Vec::new(),
-        });
     }
 
     pub fn sender(&self, end: usize) -> &Sender<Packet> {
@@ -323,41 +188,6 @@ impl World {
         self.pump(1);
     }
 
-    fn send_datagram(&mut self, index: usize) {
-        let stream = &mut self.streams[index];
-        let (flow, seq) = (index, stream.seq);
-        stream.seq += 1;
-        stream.sent += 1;
-        stream.next = stream.next + stream.every;
-        if stream.next > stream.until {
-            stream.next = Time::from_nanos(u64::MAX);
-        }
-        let inner = Inner {
-            flow: 1000 + index as u32,
-            class: stream.class,
-            len: Bytes::new(u64::from(stream.len)),
-        };
-        let sent = self.now;
-        let packet = Packet::Datagram { flow, seq, sent };
-        self.ends[0].sender.handle_packet(self.now, inner, packet);
-    }
-
-    fn pump_flow(&mut self, flow: usize) {
-        for seq in self.flows[flow].sender.poll_transmit(self.now) {
-            let inner = Inner {
-                flow: flow as u32,
-                class: Class::Ordered,
-                len: Bytes::new(u64::from(FULL)),
-            };
-            let packet = Packet::Segment {
-                flow,
-                seq,
-                sent: self.now,
-            };
-            self.ends[0].sender.handle_packet(self.now, inner, packet);
-        }
-    }
-
     fn arrive(&mut self, at: usize, link: usize, len: u32, frame: Frame) {
         let (now, id) = (self.now, LinkId(link as u8));
         let end = &mut self.ends[at];
@@ -407,47 +237,6 @@ impl World {
             let item = taken_apart(&rebuild);
             receiver.handle_rebuilt(self.now, rebuild, Some(item));
         }
-    }
-
-    fn deliver(&mut self, at: usize) {
-        while let Some(delivery) = self.ends[at].receiver.poll_delivery() {
-            match delivery.item {
-                Packet::Segment { flow, seq, sent } => {
-                    self.count(FULL);
-                    if let Some(ack) = self.flows[flow].receiver.handle_segment(seq, sent) {
-                        let inner = Inner {
-                            flow: flow as u32,
-                            class: Class::Ordered,
-                            len: Bytes::new(60),
-                        };
-                        let packet = Packet::Ack { flow, ack };
-                        self.ends[at].sender.handle_packet(self.now, inner, packet);
-                    }
-                }
-                Packet::Ack { flow, ack } => {
-                    self.flows[flow].sender.handle_ack(self.now, &ack);
-                    self.pump_flow(flow);
-                }
-                Packet::Sum(_) => panic!("a sum is no packet"),
-                Packet::Datagram { flow, seq, sent } => {
-                    let len = self.streams[flow].len;
-                    self.count(len);
-                    let stream = &mut self.streams[flow];
-                    stream.arrived += 1;
-                    stream.misordered += u64::from(stream.last.is_some_and(|last| seq < last));
-                    stream.last = stream.last.max(Some(seq));
-                    stream.delays.push(self.now.since(sent));
-                }
-            }
-        }
-    }
-
-    fn count(&mut self, bytes: u32) {
-        let slot = (self.now.since(START).as_millis() / 100) as usize;
-        if self.delivered.len() <= slot {
-            self.delivered.resize(slot + 1, 0);
-        }
-        self.delivered[slot] += u64::from(bytes);
     }
 
     fn pump(&mut self, at: usize) {
@@ -554,70 +343,4 @@ impl World {
         self.ends[at].packets_sent[link] += 1;
         self.links[link][at].handle_packet(self.now, len, frame);
     }
-
-    /// Mean goodput in Mbit/s between two times after the start, in seconds.
-    pub fn goodput(&self, from: f64, to: f64) -> f64 {
-        let (from, to) = ((from * 10.0) as usize, (to * 10.0) as usize);
-        let slots = self.delivered.iter().take(to).skip(from);
-        slots.sum::<u64>() as f64 * 8.0 / 1e6 / ((to - from) as f64 / 10.0)
-    }
-
-    /// Seconds from the start to the end of the first half-second that has 90 % of the ceiling.
-    pub fn t90(&self) -> Option<f64> {
-        let tenths = 5..=self.delivered.len();
-        let full = |end: &usize| {
-            let end = *end as f64 / 10.0;
-            self.goodput(end - 0.5, end) >= 0.9 * self.ceiling()
-        };
-        let mut tenths = tenths;
-        tenths.find(full).map(|end| end as f64 / 10.0)
-    }
-
-    /// What headers leave of the links' rates, in Mbit/s.
-    pub fn ceiling(&self) -> f64 {
-        let sum: f64 = self.lines.iter().map(|line| line.mbit).sum();
-        sum * f64::from(FULL) / f64::from(FULL + OVERHEAD)
-    }
-}
-
-fn len_of(packet: &Packet, streams: &[u32]) -> u32 {
-    match packet {
-        Packet::Segment { .. } => FULL,
-        Packet::Datagram { flow, .. } => streams[*flow],
-        Packet::Ack { .. } | Packet::Sum(_) => 60,
-    }
-}
-
-/// What arithmetic on their bytes would do: all but one of the packets cancel each other out.
-fn taken_apart(rebuild: &Rebuild<Packet, Packet>) -> Packet {
-    let mut left: Vec<(u8, Packet)> = Vec::new();
-    let mut add =
-        |factor: u8, packet: &Packet| match left.iter_mut().find(|(_, other)| other == packet) {
-            Some((sum, _)) => *sum ^= factor,
-            None => left.push((factor, packet.clone())),
-        };
-    for (factor, sum) in &rebuild.sums {
-        let Packet::Sum(all) = sum else {
-            panic!("not a sum: {sum:?}");
-        };
-        for (inner, packet) in all {
-            add(field::times(*factor, *inner), packet);
-        }
-    }
-    for (factor, other) in &rebuild.others {
-        add(*factor, other);
-    }
-    left.retain(|(factor, _)| *factor > 0);
-    assert_eq!(left.len(), 1, "one is missing: {left:?}");
-    let (factor, packet) = left.remove(0);
-    assert_eq!(factor, 1);
-    packet
-}
-
-/// The given quantile, 0 to 1, in ms.
-pub fn quantile(delays: &[Duration], q: f64) -> f64 {
-    let mut sorted: Vec<_> = delays.to_vec();
-    sorted.sort_unstable();
-    let index = ((sorted.len() as f64 - 1.0) * q).round() as usize;
-    sorted.get(index).map_or(0.0, |d| d.as_secs_f64() * 1e3)
 }

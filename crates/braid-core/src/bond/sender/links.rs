@@ -1,0 +1,142 @@
+//! Links coming and going, what is sent to keep and judge them, and time passing.
+
+use crate::bond::outgoing::{LinkSettings, Outgoing};
+use crate::bond::traffic::{Change, Control, ControlKind};
+use crate::liveness::Verdict;
+use crate::repair::Copies;
+use crate::schedule::Interval;
+use crate::{Bytes, LinkId, MAX_LINKS, PacketNumber, Stamp, Time};
+
+use super::Sender;
+
+impl<T: Clone> Sender<T> {
+    /// Adds a link over which the handshake has passed. One that is there already begins anew.
+    pub fn add_link(&mut self, now: Time, id: LinkId, settings: LinkSettings) {
+        self.remove_link(now, id);
+        let copies = Copies::new(self.settings.copies, self.settings.copies_age);
+        let link = Outgoing::new(now, id, settings, copies);
+        let index = self.links.partition_point(|link| link.id < id);
+        self.links.insert(index, link);
+        self.links.truncate(MAX_LINKS);
+        self.wait = None;
+    }
+
+    /// Takes a link away; what is in flight on it is sent again elsewhere.
+    pub fn remove_link(&mut self, now: Time, id: LinkId) {
+        self.rescue(now, id);
+        self.links.retain(|link| link.id != id);
+        self.wait = None;
+    }
+
+    /// Changes what is configured of a link.
+    pub fn set_link(&mut self, id: LinkId, settings: LinkSettings) {
+        if let Some(link) = self.link_mut(id) {
+            link.settings = settings;
+        }
+    }
+
+    /// Bytes that may still be sent on a link; no limit if none.
+    pub fn set_quota(&mut self, id: LinkId, left: Option<Bytes>) {
+        if let Some(link) = self.link_mut(id) {
+            link.quota = left;
+        }
+    }
+
+    /// Numbers and stamps a packet that is not [`Transmit`](crate::bond::Transmit)'s: a report, a probe, the rest of a
+    /// packet that needed two. `len` is what it takes on the wire; `elicits` says whether it makes
+    /// the far end report, as [`Receiver::handle_datagram`](crate::bond::Receiver::handle_datagram) must
+    /// be told there. None without such a link.
+    pub fn number_control(
+        &mut self,
+        now: Time,
+        id: LinkId,
+        len: Bytes,
+        elicits: bool,
+    ) -> Option<(PacketNumber, Stamp)> {
+        let number = self.link_mut(id)?.handle_sent(now, len, elicits);
+        Some((number, Stamp::of(now)))
+    }
+
+    /// A small packet that should be sent now.
+    pub fn poll_control(&mut self, now: Time) -> Option<Control> {
+        let several = self.links.len() > 1 || self.settings.copies.get() > 0;
+        for link in &mut self.links {
+            if link.train > 0 {
+                link.train -= 1;
+                let kind = ControlKind::Train;
+                return Some(Control {
+                    link: link.id,
+                    kind,
+                });
+            }
+            if link.liveness.poll_probe(now) || link.estimator.is_unheard() {
+                let kind = ControlKind::Probe;
+                return Some(Control {
+                    link: link.id,
+                    kind,
+                });
+            }
+            if several && link.close_at().is_some_and(|at| at <= now) {
+                let kind = ControlKind::Close;
+                return Some(Control {
+                    link: link.id,
+                    kind,
+                });
+            }
+        }
+        None
+    }
+
+    /// Judges silence and ends report intervals. Early and repeated calls do no harm.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let mut silent = [false; MAX_LINKS];
+        for link in &mut self.links {
+            let before = link.liveness.verdict();
+            link.liveness.handle_timeout(now, &link.estimator);
+            let after = link.liveness.verdict();
+            silent[link.id.index() % MAX_LINKS] = after == Verdict::Suspect && before != after;
+            link.copies.handle_timeout(now);
+        }
+        for index in (0..MAX_LINKS).filter(|index| silent[*index]) {
+            self.rescue(now, LinkId(index as u8));
+        }
+        if let Some(span) = self.scheduler.interval() {
+            let due = *self.next_interval.get_or_insert(now + span);
+            if now >= due {
+                let intervals: Vec<Interval> =
+                    self.links.iter_mut().map(Outgoing::take_interval).collect();
+                self.scheduler.handle_interval(now, &intervals);
+                self.next_interval = Some(due + span);
+            }
+        }
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout), [`poll_control`](Self::poll_control)
+    /// and [`poll_transmit`](Self::poll_transmit) next; none without links.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let several = self.links.len() > 1 || self.settings.copies.get() > 0;
+        let links = self.links.iter().map(|link| {
+            let judge = link.liveness.poll_timeout(&link.estimator);
+            let close = link.close_at().filter(|_| several);
+            close.map_or(judge, |close| close.min(judge))
+        });
+        let send = self.wait.filter(|_| self.head.is_some());
+        let sum = self.parity.poll_timeout();
+        links.chain(send).chain(self.next_interval).chain(sum).min()
+    }
+
+    /// What was judged of links, once for each change.
+    pub fn poll_change(&mut self) -> Option<Change> {
+        self.links.iter_mut().find_map(|link| {
+            let verdict = link.liveness.poll_change()?;
+            if matches!(verdict, Verdict::Returning(_) | Verdict::Quarantined) {
+                link.estimator.forgive();
+            }
+            Some(Change {
+                link: link.id,
+                verdict,
+            })
+        })
+    }
+}

@@ -1,0 +1,50 @@
+//! What a link is like.
+
+use std::time::Duration;
+
+use braid_core::{Rate, Share};
+use braid_emulate::Config;
+use braid_emulate::delay::Delay;
+use braid_emulate::queue::Limit;
+use braid_emulate::rate::Speed;
+
+/// One link, both directions alike.
+#[derive(Debug, Clone)]
+pub struct Line {
+    pub mbit: f64,
+    pub delay_ms: u64,
+    pub jitter_us: u64,
+    pub reorder: bool,
+    pub loss_percent: u32,
+    pub queue_ms: u64,
+    pub tier: u8,
+}
+
+pub fn line(mbit: f64, delay_ms: u64) -> Line {
+    Line {
+        mbit,
+        delay_ms,
+        jitter_us: 0,
+        reorder: false,
+        loss_percent: 0,
+        queue_ms: 100,
+        tier: 0,
+    }
+}
+
+impl Line {
+    pub fn config(&self) -> Config {
+        Config {
+            speed: Speed::Fixed(Rate::from_bits_per_sec((self.mbit * 1e6) as u64)),
+            delay: Delay {
+                base: Duration::from_millis(self.delay_ms),
+                jitter: Duration::from_micros(self.jitter_us),
+                reorder: self.reorder,
+                ..Delay::default()
+            },
+            loss: Share::of(self.loss_percent, 100),
+            queue: Limit::Time(Duration::from_millis(self.queue_ms)),
+            ..Config::default()
+        }
+    }
+}
