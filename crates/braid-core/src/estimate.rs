@@ -24,6 +24,7 @@ mod reorder;
 mod report;
 mod rtt;
 mod sent;
+mod standing;
 mod train;
 
 pub use arrivals::{Arrival, Arrivals, NumberRange};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use braid_core::estimate::{
     Arrival, Arrivals, BASE_WINDOW, Capacity, DelayBase, Demand, LinkEstimator, LinkReport,
-    LossSplit, Queue, ReorderExtent, Rtt, Sample,
+    LossSplit, Queue, ReorderExtent, Rtt, Sample, SentAt,
 };
 use braid_core::{Bytes, LinkId, PacketNumber, Rate, RelativeDelay, Stamp, Time};
 use proptest::prelude::*;
@@ -197,7 +197,11 @@ struct Fluid {
     /// Drop-tail limit.
     queue_s: f64,
     random_loss: f64,
+    /// What delay stands at without a queue, while anything is sent.
+    standing_s: f64,
     backlog: f64,
+    /// Bytes.
+    sent: f64,
     capacity: Capacity,
     now: u64,
     log: Vec<(f64, f64, f64)>,
@@ -209,7 +213,9 @@ impl Fluid {
             mbit,
             queue_s,
             random_loss,
+            standing_s: 0.0,
             backlog: 0.0,
+            sent: 0.0,
             capacity: Capacity::default(),
             now: 0,
             log: Vec::new(),
@@ -232,10 +238,15 @@ impl Fluid {
             let lost = packets(over + served * self.random_loss);
             self.now += 25;
             let queue = Queue {
-                delay: Duration::from_secs_f64(self.backlog / self.mbit),
+                delay: Duration::from_secs_f64(self.backlog / self.mbit + self.standing_s),
                 jitter: Duration::ZERO,
                 rtt_min: Duration::from_millis(30),
+                sent: Some(SentAt {
+                    at: ms(self.now),
+                    before: Bytes::new(self.sent as u64),
+                }),
             };
+            self.sent += offered * 1e6 / 8.0 * step;
             let backlog = if demand > allowed {
                 Demand::Backlog
             } else {
@@ -291,6 +302,34 @@ fn a_link_that_loses_three_quarters_is_followed_within_half_a_second() {
     link.mbit = 50.0;
     link.run(600, 1e9);
     assert!(link.mean(50).0 > 45.0, "{:?}", link.mean(50));
+}
+
+#[test]
+fn delay_that_stands_without_a_queue_is_no_reason_to_slow_down() {
+    let mut link = Fluid::new(50.0, 0.3, 0.0);
+    link.standing_s = 0.03;
+    link.run(5_000, 1e9);
+    let (delivered, queue, _) = link.mean(2_000);
+    assert!(delivered > 0.95 * 50.0, "{delivered}");
+    assert!(queue < 15.0, "{queue} ms");
+    let standing = link.capacity.standing().as_secs_f64();
+    assert!((0.025..0.04).contains(&standing), "{standing} s");
+    // It goes: what is above the base now is a queue again.
+    link.standing_s = 0.0;
+    link.run(20_000, 1e9);
+    let (delivered, queue, _) = link.mean(2_000);
+    assert!(delivered > 0.95 * 50.0, "{delivered}");
+    assert!(queue < 20.0, "{queue} ms");
+}
+
+#[test]
+fn what_comes_while_next_to_nothing_is_sent_is_nobodys_rate() {
+    // Loss without a queue makes the controller ask; then the link is taken out and only probed.
+    let mut link = Fluid::new(50.0, 0.3, 0.3);
+    link.run(1_000, 1e9);
+    link.random_loss = 0.0;
+    link.run(5_000, 0.01);
+    assert!(link.capacity.proven() > Rate::from_bits_per_sec(4_000_000));
 }
 
 #[test]

@@ -100,7 +100,7 @@ pub(super) fn links(now: Time, tunnel: &Tunnel, shares: &Shares) -> Vec<LinkStat
             });
             let own = link.base(now);
             status.spread = own.zip(fastest).map(|(own, fastest)| own.over(fastest));
-            status.queue = link.queue(now);
+            status.queue = link.queue();
             status.jitter = link.jitter();
             status.loss_fast = link.loss().fast();
             status.loss_slow = link.loss().slow();

@@ -170,9 +170,8 @@ impl<T> Outgoing<T> {
         }
         self.interval_lost += report.lost.saturating_sub(self.lost);
         self.lost = self.lost.max(report.lost);
-        let queue = self.estimator.queue(now);
         let lossy = self.estimator.loss().fast() > 0.05 && demand == Demand::Backlog;
-        if queue > self.estimator.capacity().target() / 2 || lossy {
+        if self.estimator.capacity().is_full() || lossy {
             self.full_at = Some(now);
         }
         let (packets, lost) = (report.packets, report.lost);

@@ -3,8 +3,9 @@
 //! - **Proven**: [`Capacity::proven`] only rises to what arrived, half-way for each sample; in the
 //!   beginning, before the link ever queued, all the way. What was merely sent proves nothing.
 //! - **Queue target**: the rate is `C · (1 + (T − q)/τ)`, within 0.5 and 1.25, so that a full link
-//!   holds a queue of `T`: enough never to run dry, little enough not to be felt. `T` is 8 ms or
-//!   twice the link's jitter, which looks like a queue and is none.
+//!   holds a queue of `T`: enough never to run dry, little enough not to be felt. `T` is 8 ms, or
+//!   twice the link's jitter, or three times what delay scatters by from report to report: those
+//!   look like a queue and are none.
 //! - **Down only with cause**: a low sample is the link's doing only if there is a queue and we
 //!   loaded it; anything else means that nobody sent more. Letting C decay on any low sample
 //!   collapses it.
@@ -15,11 +16,14 @@
 //! - **Loss without a queue** is either radio loss or a policer. Which, is asked of the link: for
 //!   a moment a little less is sent. If loss falls, it was a policer, and the link is not pushed
 //!   again for a while; if not, it is random, and the rate makes up for what it takes.
-//! - **Drain**: a queue that never empties becomes the base that it is measured by. So now and then
-//!   it is emptied for a moment.
+//! - **Asked**: delay above the base that neither grows nor shrinks while all that was sent comes in may
+//!   be a queue, or may stand there however little is sent. Before a rate is given up to it, the link is
+//!   asked, by sending clearly less for a moment: a queue shrinks. What stands is not counted as queue.
 
 use std::time::Duration;
 
+use super::SentAt;
+use super::standing::{Answer, Standing};
 use crate::{Rate, Time};
 
 /// What a new link is given: enough for a TCP flow's first windows, while the first reports come.
@@ -42,7 +46,7 @@ const ANSWER_MOST: Duration = Duration::from_millis(500);
 const TARGET: Duration = Duration::from_millis(8);
 
 /// The most, on links with much jitter.
-const TARGET_MOST: Duration = Duration::from_millis(30);
+pub(super) const TARGET_MOST: Duration = Duration::from_millis(30);
 
 /// How long a report may have been under way and waited for: the control loop's own delay.
 const LOOP: Duration = Duration::from_millis(25);
@@ -53,14 +57,17 @@ const ASK_ABOVE: f64 = 0.015;
 /// How long the answer holds.
 const ANSWER_HOLDS: Duration = Duration::from_secs(5);
 
-/// A queue that has not been empty for so long is drained.
-const DRAIN_EVERY: Duration = Duration::from_secs(8);
+/// Reports in a row that show a backlog and no queue, after which a link is sent twice what it has proven.
+const PROBES: u32 = 4;
 
-/// A drain ends after so long, empty or not.
-const DRAIN_MOST: Duration = Duration::from_millis(200);
+/// So much of a rate is given up to a queue that is not explained before it is asked about.
+const BENT: f64 = 0.9;
 
-/// Below this a queue counts as empty.
-const EMPTY: Duration = Duration::from_millis(2);
+/// Bits of a full packet.
+const PACKET: f64 = 12_000.0;
+
+/// What came is what was sent, within this.
+const SAME: f64 = 0.1;
 
 /// Whether the sender has more to send than it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +112,8 @@ pub struct Queue {
     pub jitter: Duration,
     /// The link's lowest round trip.
     pub rtt_min: Duration,
+    /// The highest packet that is known to have arrived; none if it is not known when it was sent.
+    pub sent: Option<SentAt>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -141,8 +150,15 @@ pub struct Capacity {
     demand: Demand,
     asking: Asking,
     backoff: Duration,
-    emptied: Time,
-    draining: Option<Time>,
+    standing: Standing,
+    /// Samples in a row in which there seemed to be a queue and all came that was sent.
+    unexplained: u32,
+    /// The most that was proven since the link last had to slow down for a reason; zero right after.
+    anchor: f64,
+    /// When the last report came.
+    at: Time,
+    /// Bits per second that came, smoothed, and no more than came last.
+    delivered: Option<f64>,
 }
 
 impl Default for Capacity {
@@ -161,6 +177,7 @@ impl Capacity {
                 delay: Duration::ZERO,
                 jitter: Duration::ZERO,
                 rtt_min: Duration::ZERO,
+                sent: None,
             },
             started: false,
             seeded: false,
@@ -169,32 +186,58 @@ impl Capacity {
             demand: Demand::Met,
             asking: Asking::No,
             backoff: Duration::from_secs(1),
-            emptied: Time::ZERO,
-            draining: None,
+            standing: Standing::default(),
+            unexplained: 0,
+            anchor: 0.0,
+            at: Time::ZERO,
+            delivered: None,
         }
+    }
+
+    /// Begins anew, as for a link that returns: what was learned while it was not itself does not hold.
+    /// What it carried before is as good a guess as any, unless that is next to nothing.
+    pub fn restart(&mut self) {
+        *self = Capacity {
+            proven: self.proven.max(INITIAL.bits_per_sec() as f64),
+            ..Capacity::default()
+        };
     }
 
     /// Takes the state of the queue, with each report.
     pub fn handle_queue(&mut self, now: Time, queue: Queue, demand: Demand) {
-        self.queue = queue;
-        self.demand = demand;
-        if queue.delay > self.target() {
+        let answer = self
+            .standing
+            .handle_delay(now, queue.delay, queue.sent, self.loaded);
+        if let Some(Answer::Queue(carried)) = answer {
             self.started = true;
+            self.proven = self.proven.min(carried).max(LEAST);
         }
-        let wants = demand == Demand::Backlog && self.loaded && queue.delay < self.target() / 2;
+        if answer.is_some() {
+            self.anchor = self.proven;
+        }
+        let delay = self.standing.queue(queue.delay);
+        let queue = Queue { delay, ..queue };
+        self.queue = queue;
+        self.at = now;
+        self.demand = demand;
+        self.probe();
+        if answer == Some(Answer::Standing) && demand == Demand::Backlog {
+            self.unmet = PROBES;
+        }
+        let carried = self.delivered.filter(|d| *d > 0.8 * self.proven);
+        if let Some(delivered) = carried.filter(|_| self.standing.is_due(self.packet())) {
+            self.standing.drain(now, delivered, true);
+        }
+    }
+
+    /// Counts reports that call for more.
+    fn probe(&mut self) {
+        let low = match self.is_quiet() {
+            true => self.target() / 2,
+            false => self.target() * 4 / 5,
+        };
+        let wants = self.demand == Demand::Backlog && self.loaded && self.queue.delay < low;
         self.unmet = if wants { self.unmet + 1 } else { 0 };
-        if queue.delay < EMPTY {
-            self.emptied = now;
-            self.draining = None;
-        }
-        match self.draining {
-            Some(since) if now.since(since) >= DRAIN_MOST => {
-                self.draining = None;
-                self.emptied = now;
-            }
-            None if now.since(self.emptied) >= DRAIN_EVERY => self.draining = Some(now),
-            _ => {}
-        }
     }
 
     /// Takes what a train of packets came in at. It only counts until the link has proven more, or
@@ -208,7 +251,6 @@ impl Capacity {
 
     /// Takes a sample of what arrived. Call [`handle_queue`](Self::handle_queue) first.
     pub fn handle_sample(&mut self, now: Time, sample: &Sample) {
-        self.ask(now, sample);
         let proven = self.made_up(sample.delivered.bits_per_sec() as f64);
         let offered = sample.offered.bits_per_sec() as f64;
         let (queue, target) = (self.queue.delay, self.target());
@@ -217,15 +259,53 @@ impl Capacity {
         let loaded =
             offered >= 0.85 * allowed || (offered >= 0.45 * self.proven && offered > 1.1 * proven);
         self.loaded = loaded;
+        self.ask(now, sample);
+        let smoothed = self.delivered.map_or(proven, |d| d + (proven - d) / 4.0);
+        self.delivered = Some(smoothed.min(proven));
         if proven > self.proven {
             let step = if self.started { 0.5 } else { 1.0 };
             self.proven += step * (proven - self.proven);
+            self.anchor = self.anchor.max(self.proven);
             return;
         }
-        let burst = sample.loss() > 0.2 && queue > target;
         if queue <= target || !loaded {
+            self.unexplained = 0;
             return;
         }
+        let burst = sample.loss() > 0.2;
+        if self.is_explained(now, proven, offered, burst) {
+            self.fall(proven, burst);
+        }
+    }
+
+    /// Whether too little came because of a queue for all that is known; else the link is being asked.
+    fn is_explained(&mut self, now: Time, proven: f64, offered: f64, burst: bool) -> bool {
+        let (queue, target) = (self.queue.delay, self.target());
+        let (same, high) = match self.is_quiet() {
+            true => (SAME, 2 * target),
+            false => (3.0 * SAME, target),
+        };
+        let same = (proven - offered).abs() <= same * offered && !burst;
+        self.unexplained = if same { self.unexplained + 1 } else { 0 };
+        if same && self.standing.most().is_some() {
+            return false;
+        }
+        let bent = self.proven < BENT * self.anchor;
+        if same && (queue > high || bent) && self.standing.is_unknown(now) {
+            if self.unexplained >= 2 {
+                self.standing.drain(now, proven, false);
+            }
+            return false;
+        }
+        if !same {
+            self.anchor = 0.0;
+        }
+        true
+    }
+
+    fn fall(&mut self, proven: f64, burst: bool) {
+        let (queue, target) = (self.queue.delay, self.target());
+        self.started = true;
         if (queue > 2 * target || burst) && self.proven > 1.05 * proven {
             self.proven = 1.05 * proven;
         } else {
@@ -282,7 +362,10 @@ impl Capacity {
                     return;
                 }
                 let after = *lost as f64 / (all as f64).max(1.0);
-                if after < before / 3.0 {
+                // What came since is little, because little was sent: it says nothing.
+                if !self.loaded {
+                    self.asking = Asking::No;
+                } else if after < before / 3.0 {
                     self.asking = Asking::Policed {
                         until: now + self.backoff,
                     };
@@ -320,7 +403,37 @@ impl Capacity {
     /// The queue that is aimed at: 8 ms, more where jitter would drown that.
     #[must_use]
     pub fn target(&self) -> Duration {
-        (2 * self.queue.jitter).clamp(TARGET, TARGET_MOST)
+        let scatter = 3 * self.standing.scatter();
+        (2 * self.queue.jitter)
+            .max(scatter)
+            .clamp(TARGET, TARGET_MOST)
+    }
+
+    /// The queue, without delay that stands on the link however little is sent.
+    #[must_use]
+    pub fn queue(&self) -> Duration {
+        self.queue.delay
+    }
+
+    /// Whether there is a queue for sure.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        match self.is_quiet() {
+            true => self.queue.delay > self.target() / 2,
+            false => !self.standing.is_unknown(self.at),
+        }
+    }
+
+    /// How far delay scatters from report to report without a queue.
+    #[must_use]
+    pub fn scatter(&self) -> Duration {
+        self.standing.scatter()
+    }
+
+    /// Delay that stands on the link however little is sent.
+    #[must_use]
+    pub fn standing(&self) -> Duration {
+        self.standing.level()
     }
 
     /// Whether the link has shown that it is full.
@@ -331,16 +444,25 @@ impl Capacity {
 
     fn factor(&self) -> f64 {
         let steer = self.steer();
-        if self.draining.is_some() {
-            return steer.min(0.75);
+        if let Some(most) = self.standing.most() {
+            return steer.min(most / self.proven);
         }
         match self.asking {
             Asking::Less { .. } => steer.min(0.9),
             Asking::Policed { .. } => steer.min(0.98),
-            _ if self.unmet >= 4 => steer.max(2.0),
+            _ if self.unmet >= PROBES => steer.max(2.0),
             _ if self.unmet >= 2 => steer.max(1.5),
             _ => steer,
         }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.standing.is_quiet(self.packet())
+    }
+
+    /// Seconds that a full packet takes.
+    fn packet(&self) -> f64 {
+        PACKET / self.proven
     }
 
     fn steer(&self) -> f64 {

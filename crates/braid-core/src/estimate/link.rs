@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::capacity::Queue;
+use super::capacity::{Queue, TARGET_MOST};
 use super::{Capacity, DelayBase, Demand, LinkReport, LossSplit, REPORT_INTERVAL, Rtt, Sample};
 use super::{SentAt, SentLog};
 use crate::{Bytes, PacketNumber, Rate, RelativeDelay, Stamp, Time};
@@ -43,7 +43,6 @@ pub struct LinkEstimator {
     rtt: Rtt,
     base: DelayBase,
     delay: Option<f64>,
-    last_delay: Option<RelativeDelay>,
     jitter: Duration,
     capacity: Capacity,
     loss: LossSplit,
@@ -93,26 +92,30 @@ impl LinkEstimator {
         self.rtt.handle_sample(trip.saturating_sub(report.held));
         self.jitter = report.jitter;
         self.base.handle_delay(now, report.delay);
-        self.last_delay = Some(report.delay);
         let micros = report.delay.0 as f64;
         let smoothed = self.delay.get_or_insert(micros);
         *smoothed += (micros - *smoothed) / 4.0;
+        let before = self.queue();
+        let base = self.base.base(now).unwrap_or(report.delay);
+        let sent = self.sent.handle_arrived(report.highest);
         let queue = Queue {
-            delay: self.queue(now),
+            delay: report.delay.over(base),
             jitter: self.jitter,
             rtt_min: self.rtt.min(),
+            sent,
         };
         self.capacity.handle_queue(now, queue, demand);
         if let Some(train) = report.train {
             self.capacity.handle_train(train);
         }
-        if let Some(sent) = self.sent.handle_arrived(report.highest) {
-            self.handle_mark(now, report, sent);
+        if let Some(sent) = sent {
+            self.handle_mark(now, report, sent, before);
         }
         true
     }
 
-    fn handle_mark(&mut self, now: Time, report: &LinkReport, sent: SentAt) {
+    /// `before` is the queue that the report before told of.
+    fn handle_mark(&mut self, now: Time, report: &LinkReport, sent: SentAt, before: Duration) {
         let mark = Mark {
             received_at: report.received_at,
             bytes: report.bytes.get(),
@@ -124,13 +127,17 @@ impl LinkEstimator {
         if let Some(last) = self.marks.back() {
             let lost = mark.lost.saturating_sub(last.lost);
             let arrived = mark.packets.saturating_sub(last.packets);
-            let queued = self.queue(now) > self.capacity.target();
+            // The end of a burst that did not fit is missed when the next packet comes, long after.
+            let target = self.capacity.target();
+            let queued = self.queue() > target || before > TARGET_MOST;
             self.loss.handle_loss(now, lost, arrived, queued);
             fresh = (arrived, lost);
         }
         self.marks.push_back(mark);
+        // What delay scatters by is an error of the time that a sample covers.
         let least = SAMPLE_LEAST
             .max(self.rtt.min() / 2)
+            .max(12 * self.capacity.scatter())
             .min(SAMPLE_MOST * 2 / 3);
         let span = |from: &Mark| mark.received_at.since(from.received_at);
         while self.marks.get(1).is_some_and(|next| span(next) >= least) {
@@ -184,7 +191,8 @@ impl LinkEstimator {
     /// the next report, and 20 ms of queue.
     #[must_use]
     pub fn window(&self) -> Bytes {
-        let span = self.rtt.min() + REPORT_INTERVAL + QUEUE_MOST + 4 * self.jitter;
+        let standing = self.capacity.standing();
+        let span = self.rtt.min() + REPORT_INTERVAL + QUEUE_MOST + 4 * self.jitter + standing;
         let rate = self.rate().max(self.capacity.proven());
         rate.bytes_in(span).max(WINDOW_LEAST)
     }
@@ -207,13 +215,11 @@ impl LinkEstimator {
         self.base.base(now)
     }
 
-    /// The queue on the link: delay above the lowest of the last 20 s.
+    /// The queue on the link: delay above the lowest of the last 20 s, without what stands there
+    /// however little is sent.
     #[must_use]
-    pub fn queue(&self, now: Time) -> Duration {
-        match (self.last_delay, self.base.base(now)) {
-            (Some(delay), Some(base)) => delay.over(base),
-            _ => Duration::ZERO,
-        }
+    pub fn queue(&self) -> Duration {
+        self.capacity.queue()
     }
 
     /// Mean deviation of the delay between neighbouring packets.
@@ -234,9 +240,12 @@ impl LinkEstimator {
         &self.loss
     }
 
-    /// Forgets loss averages, as for a link that returns.
+    /// Begins to measure anew, as for a link that returns: what was lost before is over, and what came
+    /// while next to nothing was sent says nothing about its rate.
     pub fn forgive(&mut self) {
         self.loss.restart();
+        self.capacity.restart();
+        self.marks.clear();
     }
 
     /// The highest packet that is known to have arrived.

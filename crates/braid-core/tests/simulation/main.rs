@@ -1,8 +1,10 @@
 //! A bond in virtual time: two ends over emulated links, with inner flows. The cases are those of
 //! the trial that the design cites, and the failures that it must survive.
 
+mod alone;
 mod classes;
 mod failures;
+mod jitter;
 mod shares;
 mod tcp;
 mod world;

@@ -77,6 +77,15 @@ fn unequal_rates_add_up() {
 }
 
 #[test]
+fn slow_links_add_up() {
+    for (fast, slow) in [(2.0, 1.0), (2.0, 2.0), (8.0, 1.0)] {
+        let lines = [line(fast, 15), line(slow, 15)];
+        let outcome = bulk(&format!("{fast}+{slow}"), &lines);
+        assert!(outcome.share >= 0.9);
+    }
+}
+
+#[test]
 fn unequal_rates_and_delays_add_up() {
     let outcome = bulk("100+10", &[line(100.0, 10), line(10.0, 30)]);
     assert!(outcome.share >= 0.95);
