@@ -9,8 +9,9 @@
 //!   half the link's share. After a long one a few signs in a row are wanted, more if it keeps
 //!   failing, and it begins with a small share that doubles: a link that is only half there must not
 //!   take a second's worth of packets down with it.
-//! - **Quarantine**: a link that loses 30 % without a queue is worse than none for TCP. It is taken out, and probed
-//!   at a low rate until it loses less than 10 %.
+//! - **Quarantine**: a link that loses 30 % without a queue is worse than none for TCP. It is taken out and probed
+//!   until it loses less than 10 % of some 16 packets: more often the more probes arrive, so that one that
+//!   has healed is back soon, and rarely while they are lost, since nothing is to be had by them.
 //! - **Idle**: an idle link is left in peace but for a packet every [`KEEPALIVE`], which keeps
 //!   NAT mappings and notices a black hole nobody would otherwise see.
 
@@ -49,17 +50,25 @@ const SHARE_AFTER_SHORT: f64 = 0.5;
 const STEP: Duration = Duration::from_millis(100);
 
 /// Loss without a queue that takes a link out, in so many rounds of so many packets in a row: counted
-/// by packets, since a flow that suffers from it sends few. And loss that lets it back in, measured
-/// over so many probes.
+/// by packets, since a flow that suffers from it sends few. And loss that lets it back in, averaged over
+/// so many packets, older ones counting less, and once at least so many came or were lost.
 const LOSS_OUT: f64 = 0.3;
 const LOSS_OUT_PACKETS: u64 = 100;
 const LOSS_OUT_ROUNDS: u32 = 2;
 const LOSS_IN: f64 = 0.1;
-const LOSS_IN_PROBES: u64 = 30;
+const LOSS_IN_PACKETS: f64 = 16.0;
+const LOSS_IN_LEAST: u64 = 30;
 
-/// First and largest distance between probes in quarantine.
+/// First, smallest and largest distance between probes in quarantine.
 const QUARANTINE_FIRST: Duration = Duration::from_millis(100);
-const QUARANTINE_LAST: Duration = Duration::from_secs(2);
+const QUARANTINE_LEAST: Duration = Duration::from_millis(50);
+const QUARANTINE_LAST: Duration = Duration::from_secs(1);
+
+/// It becomes so many times longer with each probe, and with each lost packet; and so many times shorter with
+/// each that came: of links that lose a quarter and more it is the longest.
+const QUARANTINE_SENT: f64 = 1.25;
+const QUARANTINE_LOST: f64 = 8.0;
+const QUARANTINE_CAME: f64 = 3.0;
 
 /// Whether a link may carry data, and how much.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -88,9 +97,12 @@ enum State {
     },
     Quarantined {
         spacing: Duration,
-        /// Totals at the start of the round.
+        /// Totals of the last report, and packets that came or were lost since it began.
         packets: u64,
         lost: u64,
+        seen: u64,
+        /// Loss of late, 0 to 1.
+        loss: f64,
     },
 }
 
@@ -160,6 +172,8 @@ impl Liveness {
                         spacing: QUARANTINE_FIRST,
                         packets,
                         lost,
+                        seen: 0,
+                        loss: LOSS_OUT,
                     });
                 }
             }
@@ -167,17 +181,21 @@ impl Liveness {
                 spacing,
                 packets: packets_then,
                 lost: lost_then,
+                seen,
+                loss,
             } => {
                 let gone = lost.saturating_sub(*lost_then);
-                let all = gone + packets.saturating_sub(*packets_then);
-                if all < LOSS_IN_PROBES {
-                    return;
-                }
-                if (gone as f64) < LOSS_IN * all as f64 {
+                let came = packets.saturating_sub(*packets_then);
+                (*packets_then, *lost_then) = (packets, lost);
+                let all = gone + came;
+                *seen += all;
+                let keeps = (1.0 - 1.0 / LOSS_IN_PACKETS).powf(all as f64);
+                let fresh = gone as f64 / all.max(1) as f64;
+                *loss = *loss * keeps + fresh * (1.0 - keeps);
+                let times = QUARANTINE_LOST.powf(gone as f64) / QUARANTINE_CAME.powf(came as f64);
+                *spacing = spaced(*spacing, times);
+                if *seen >= LOSS_IN_LEAST && *loss < LOSS_IN {
                     self.enter_returning(now, SHARE_AFTER_FAILURE);
-                } else {
-                    *spacing = (*spacing * 2).min(QUARANTINE_LAST);
-                    (*packets_then, *lost_then) = (packets, lost);
                 }
             }
         }
@@ -252,6 +270,9 @@ impl Liveness {
             };
             self.spacing = (self.spacing * 2).min(most);
         }
+        if let State::Quarantined { spacing, .. } = &mut self.state {
+            *spacing = spaced(*spacing, QUARANTINE_SENT);
+        }
         self.probed = now;
         true
     }
@@ -310,6 +331,13 @@ impl Liveness {
         self.state = state;
         self.changed = Some(self.verdict());
     }
+}
+
+/// The distance between probes in quarantine, so many times as long.
+fn spaced(spacing: Duration, times: f64) -> Duration {
+    let most = QUARANTINE_LAST.as_secs_f64();
+    let seconds = (spacing.as_secs_f64() * times).min(most);
+    Duration::from_secs_f64(seconds).max(QUARANTINE_LEAST)
 }
 
 /// When the link's silence becomes suspicious; never while nothing is in flight.

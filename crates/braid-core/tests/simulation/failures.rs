@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use braid_core::LinkId;
+use braid_core::bond::Change;
 use braid_core::liveness::Verdict;
 use braid_core::schedule::{Adaptive, Class};
 
@@ -146,6 +147,58 @@ fn a_link_that_loses_a_third_is_taken_out_and_comes_back() {
         world.goodput(14.0, 16.0)
     );
     assert!(world.goodput(14.0, 16.0) >= 0.8 * 96.0);
+}
+
+#[test]
+fn a_link_that_loses_too_much_carries_again_soon_after_it_healed() {
+    for (seed, percent, lasts) in [(1, 30, 0), (2, 30, 2_000), (3, 30, 10_000), (1, 60, 5_000)] {
+        let mut world = World::new(&[line(30.0, 15), line(30.0, 15)], seed, || {
+            Box::new(Adaptive::default())
+        });
+        world.sparing = true;
+        world.add_tcp();
+        world.run_until(after(2_000));
+        let healthy = world.line(1);
+        let lossy = Line {
+            loss_percent: percent,
+            ..healthy.clone()
+        };
+        world.set_line(1, lossy);
+        let mut left = 2_000;
+        while judged(&world, 1, 2_000, |v| v == Verdict::Quarantined).is_none() {
+            left += 100;
+            assert!(left < 12_000, "it is taken out");
+            world.run_until(after(left));
+        }
+        let healed = left + lasts;
+        let before = world.changes.len();
+        world.run_until(after(healed));
+        let back = |(_, end, change): &(_, usize, Change)| {
+            *end == 0 && matches!(change.verdict, Verdict::Returning(_))
+        };
+        assert!(!world.changes[before..].iter().any(back), "while it loses");
+        world.set_line(1, healthy);
+        // A fifth of what is sent, in any tenth of a second.
+        let sent = |world: &World| [0, 1].map(|link| world.packets_sent(0, link));
+        let mut at = healed;
+        loop {
+            let before = sent(&world);
+            at += 100;
+            world.run_until(after(at));
+            let now = sent(&world);
+            let [one, two] = [now[0] - before[0], now[1] - before[1]];
+            if two * 5 > one + two {
+                break;
+            }
+            assert!(at < healed + 30_000, "it never carries again");
+        }
+        println!(
+            "{percent} % for {lasts} ms more, seed {seed}: out after {} ms, carries again {} ms after it healed",
+            left - 2_000,
+            at - healed
+        );
+        assert!(at - healed <= 3_000);
+    }
 }
 
 #[test]
