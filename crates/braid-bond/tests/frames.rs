@@ -2,7 +2,7 @@
 
 use braid_bond::proto::frame::{
     Challenge, Class, Close, Data, Entry, Flush, Frame, FrameError, Frames, Nack, Padding, Parity,
-    Part, PathResponse, Ping, Pong, Range, Reason, Report, Treat,
+    Part, PathResponse, Ping, PolicyHeard, PolicyPart, Pong, Range, Reason, Report, Treat,
 };
 use braid_bond::proto::packet::{HEADER, OVERHEAD, STAMP, TAG};
 use braid_bond::proto::reader::Reader;
@@ -120,6 +120,9 @@ fn small() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|reason| Frame::Close(Close { reason })),
         (any::<u8>(), any::<bool>(), 0u32..=1_000_000_000)
             .prop_map(|(tier, spent, cap)| Frame::Treat(Treat { tier, spent, cap })),
+        (number(), any::<bool>()).prop_map(|(version, followed)| {
+            Frame::PolicyHeard(PolicyHeard { version, followed })
+        }),
     ];
     frame.prop_map(|frame| written(|out| frame.append(out)))
 }
@@ -135,6 +138,15 @@ fn bulky() -> impl Strategy<Value = Vec<u8>> {
                 count: count.max(2),
                 power,
                 lengths,
+                content: &content,
+            };
+            written(|out| frame.append(out))
+        }),
+        (number(), any::<[u8; 2]>(), content.clone()).prop_map(|(version, parts, content)| {
+            let frame = PolicyPart {
+                version: version.max(1),
+                part: parts[0].min(parts[1]),
+                last: parts[0].max(parts[1]),
                 content: &content,
             };
             written(|out| frame.append(out))
@@ -198,8 +210,11 @@ fn a_run_of_padding_is_one_frame() {
 
 #[test]
 fn what_has_no_meaning_is_refused() {
-    let cases: [(&[u8], FrameError); 12] = [
-        (&[0x0b], FrameError::Type(0x0b)),
+    let cases: [(&[u8], FrameError); 15] = [
+        (&[0x0b, 1, 1, 0, 1, 9], FrameError::Range),
+        (&[0x0b, 0, 0, 0, 1, 9], FrameError::Range),
+        (&[0x0c, 1, 2], FrameError::Range),
+        (&[0x20], FrameError::Type(0x20)),
         (&[0x0a, 0, 2, 0], FrameError::Range),
         (&[0x0a, 0, 0, 0xc0, 0, 0, 1, 0, 0, 0, 0], FrameError::Range),
         (&[0x3f], FrameError::Type(0x3f)),

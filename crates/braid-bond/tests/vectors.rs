@@ -10,18 +10,20 @@ use std::{env, fs};
 use braid_bond::proto::entropy::Entropy;
 use braid_bond::proto::frame::{
     Challenge, Class, Close, Data, Entry, Flush, Frame, Nack, Padding, Parity, Part, PathResponse,
-    Ping, Pong, Range, Reason, Report, Treat,
+    Ping, PolicyHeard, PolicyPart, Pong, Range, Reason, Report, Treat,
 };
 use braid_bond::proto::handshake::terms::{self, Refusal, Terms};
 use braid_bond::proto::handshake::{
     Answer, Attempt, Ciphers, Identity, Listener, Options, Psk, Start,
 };
 use braid_bond::proto::packet::{Header, stamp_bits};
+use braid_bond::proto::policy::{Policy, Rule, Scheduling};
 use braid_bond::proto::seal::Cipher;
 use braid_bond::proto::session::Session;
 use braid_bond::token::{Secret, Token};
+use braid_core::schedule::{self, Parameters};
 use braid_core::units::Rate;
-use braid_core::{LinkId, PacketNumber, Stamp, Time};
+use braid_core::{LinkId, PacketNumber, Prefix, Stamp, Time};
 use support::{address, index, message1};
 
 const FILE: &str = "../../docs/protocol-vectors.txt";
@@ -61,6 +63,7 @@ fn the_document_shows_what_the_code_does() {
     handshake(&mut vectors, Cipher::Aes256Gcm);
     handshake(&mut vectors, Cipher::ChaCha20Poly1305);
     frames(&mut vectors);
+    policies(&mut vectors);
     token(&mut vectors);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(FILE);
     if env::var_os("BLESS").is_some() {
@@ -316,6 +319,22 @@ fn frames(vectors: &mut Vectors) {
             }),
         ),
         (
+            "policy, version 7, part 1 of 0 to 2",
+            Frame::Policy(PolicyPart {
+                version: 7,
+                part: 1,
+                last: 2,
+                content: b"part",
+            }),
+        ),
+        (
+            "policy heard, version 7, followed",
+            Frame::PolicyHeard(PolicyHeard {
+                version: 7,
+                followed: true,
+            }),
+        ),
+        (
             "a frame of a later version",
             Frame::Unknown {
                 kind: 0x40,
@@ -326,4 +345,42 @@ fn frames(vectors: &mut Vectors) {
     for (name, frame) in simple {
         vectors.frame(name, |out| frame.append(out));
     }
+}
+
+fn policies(vectors: &mut Vectors) {
+    vectors.title("policies");
+    let mut add = |name: &str, policy: &Policy| {
+        let mut bytes = Vec::new();
+        policy.append(&mut bytes);
+        assert_eq!(Policy::parse(&bytes).as_ref(), Ok(policy));
+        vectors.add(name, &bytes);
+    };
+    add("adaptive, no rules", &Policy::default());
+    let network = |text: &str, length| Prefix::new(text.parse().expect("an address"), length);
+    let rules = vec![
+        Rule {
+            network: network("198.51.100.0", 22),
+            protocol: Some(17),
+            ports: Some(5000..=5010),
+            class: schedule::Class::Redundant,
+            ..Rule::default()
+        },
+        Rule {
+            is_v4: Some(false),
+            dscp: Some(46),
+            class: schedule::Class::Unordered,
+            ..Rule::default()
+        },
+    ];
+    let links = vec![LinkId(1), LinkId(0)];
+    let overflow = Policy {
+        scheduling: Scheduling::Overflow(Parameters::default(), links),
+        rules,
+    };
+    add("overflow over links 1 and 0, two rules", &overflow);
+    let weighted = Policy {
+        scheduling: Scheduling::Weighted(8, vec![(LinkId(0), 80), (LinkId(1), 20)]),
+        rules: Vec::new(),
+    };
+    add("weighted 80 to 20 in bursts of 8, no rules", &weighted);
 }

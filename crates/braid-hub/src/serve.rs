@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use axum::response::Response;
-use braid_bond::drive::{self, Enrol, HubEvent, Policy, Tun};
+use braid_bond::drive::{self, Enrol, HubEvent, Tun};
 use braid_bond::proto::handshake::{Identity, PublicKey, terms};
 use braid_bond::token::InvitationId;
 use braid_daemon::failure::Failure;
@@ -115,7 +115,6 @@ async fn serve(
         identity: identity.clone(),
         listen: config.listen.clone(),
         mark: None,
-        policy: Policy::default(),
         peers: book.answers().into_iter().map(peer).collect(),
         enrol: Some(hand_over(tell.clone())),
         events: Box::new(move |event| {

@@ -13,7 +13,7 @@ use super::{ClientStatus, DriveError, LinkError, Policy, Stopped, Tun, report};
 use crate::proto::frame::Reason;
 use crate::proto::handshake::{Ciphers, Identity, Options, Psk, PublicKey};
 use crate::proto::pool::Packet;
-use crate::proto::tunnel::{self, ClientSettings, Tunnel};
+use crate::proto::tunnel::{self, ClientSettings, Settings, Tunnel};
 use braid_core::{Bytes, LinkId, Rate, Time};
 
 /// What a client is, and where it calls.
@@ -126,7 +126,10 @@ pub fn start(config: ClientConfig) -> Result<ClientHandle, DriveError> {
         options: config.options,
         unix_micros: clock.unix_micros(),
     };
-    let settings = config.policy.settings();
+    let settings = Settings {
+        policy: config.policy,
+        ..Settings::default()
+    };
     let mut client = Client {
         clock,
         tunnel: Tunnel::call(now, client, settings, entropy()?),
@@ -255,7 +258,10 @@ impl Client {
                     self.lines
                         .set(now, links, &mut self.tunnel, &mut self.events);
                 }
-                Order::Policy(policy) => self.tunnel.set_settings(policy.settings()),
+                Order::Policy(policy) => self.tunnel.set_settings(Settings {
+                    policy: *policy,
+                    ..Settings::default()
+                }),
                 // Whoever asked may have gone.
                 Order::Status(answer) => _ = answer.try_send(self.status(now)),
                 Order::Stop => return true,

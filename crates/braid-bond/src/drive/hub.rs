@@ -11,12 +11,12 @@ use super::inner::Device;
 use super::lines::headers;
 use super::peers::Peers;
 use super::thread::{Clock, Control, Orders, entropy, preferred_cipher, spawn, until};
-use super::{DriveError, HubStatus, Policy, Prefix, Stopped, Tun};
+use super::{DriveError, HubStatus, Prefix, Stopped, Tun};
 use crate::proto::frame::Reason;
 use crate::proto::handshake::{Ciphers, Identity, Options, Psk, PublicKey};
 use crate::proto::pool::Packet;
 use crate::proto::server::Server;
-use crate::proto::tunnel;
+use crate::proto::tunnel::{self, Settings};
 use braid_core::{Rate, Time};
 
 /// Asked about an unknown key that shook hands, with what it said: whom to serve from now on. It is
@@ -33,8 +33,6 @@ pub struct HubConfig {
     pub listen: Vec<SocketAddr>,
     /// SO_MARK of its sockets.
     pub mark: Option<u32>,
-    /// How packets to peers are treated.
-    pub policy: Policy,
     /// Whom it serves to begin with.
     pub peers: Vec<Peer>,
     /// Whom it may serve beside those.
@@ -50,7 +48,6 @@ impl fmt::Debug for HubConfig {
             .field("identity", &self.identity)
             .field("listen", &self.listen)
             .field("mark", &self.mark)
-            .field("policy", &self.policy)
             .field("peers", &self.peers.len())
             .finish_non_exhaustive()
     }
@@ -101,7 +98,6 @@ pub struct HubHandle {
 enum Order {
     Insert(Box<Peer>),
     Revoke(PublicKey),
-    Policy(Box<Policy>),
     Status(SyncSender<HubStatus>),
     Stop,
 }
@@ -113,7 +109,7 @@ enum Order {
 pub fn start(config: HubConfig) -> Result<HubHandle, DriveError> {
     let clock = Clock::start();
     let ciphers = Ciphers::preferring(preferred_cipher());
-    let settings = config.policy.settings();
+    let settings = Settings::default();
     let now = clock.now();
     let mut server = Server::new(now, config.identity, ciphers, settings, entropy()?);
     server.hear_strangers(config.enrol.is_some());
@@ -145,11 +141,6 @@ impl HubHandle {
     /// Serves a peer no more, and tells it.
     pub fn revoke(&self, peer: PublicKey) {
         self.control.tell(Order::Revoke(peer));
-    }
-
-    /// Replaces the policy for all peers; their sessions go on.
-    pub fn set_policy(&self, policy: Policy) {
-        self.control.tell(Order::Policy(Box::new(policy)));
     }
 
     /// How it is going.
@@ -248,7 +239,6 @@ impl Hub {
                     self.peers.remove(peer);
                     self.server.revoke(peer);
                 }
-                Order::Policy(policy) => self.server.set_settings(policy.settings()),
                 // Whoever asked may have gone.
                 Order::Status(answer) => _ = answer.try_send(self.status()),
                 Order::Stop => return true,

@@ -21,7 +21,6 @@ mod inner;
 mod lines;
 mod offload;
 mod peers;
-mod policy;
 mod report;
 mod status;
 mod sys;
@@ -29,12 +28,11 @@ mod thread;
 mod tun;
 mod udp;
 
-pub use crate::proto::tunnel::Classify;
+pub use crate::proto::policy::{Policy, Rule, Scheduling};
 pub use braid_core::Prefix;
 pub use client::{ClientConfig, ClientEvent, ClientHandle, Link};
 pub use error::{DriveError, LinkError, Stopped};
 pub use hub::{Enrol, HubConfig, HubEvent, HubHandle, Peer};
-pub use policy::{Policy, Scheduling};
 pub use status::{
     ClientStatus, FlowStatus, HubStatus, LinkStatus, PeerStatus, RttStatus, SessionStatus, Traffic,
     TunStatus,

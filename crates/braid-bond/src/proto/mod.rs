@@ -6,7 +6,8 @@
 //! - [`handshake`]: how two ends get keys; [`session`]: how keys are used and changed; [`path`]: to
 //!   which address a link leads.
 //! - [`frame`]: what a packet carries; [`parts`]: packets in several; [`sum`]: several in one;
-//!   [`mtu`]: how large they may be; [`flow`]: how inner packets are treated; [`pool`]: what holds them.
+//!   [`mtu`]: how large they may be; [`flow`], [`policy`]: how inner packets are treated; [`pool`]: what
+//!   holds them.
 //! - [`tunnel`]: all of it together, at one end of a bond; [`server`]: many such ends at one address.
 //!
 //! The rules that hold everywhere: nothing is computed for a stranger that costs more than a hash;
@@ -24,6 +25,7 @@ pub mod mtu;
 pub mod packet;
 pub mod parts;
 pub mod path;
+pub mod policy;
 pub mod pool;
 pub mod reader;
 pub mod reject;

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use super::agenda::Agenda;
 use super::entropy::Entropy;
 use super::frame::Reason;
+use super::handshake::terms::Abilities;
 use super::handshake::{Answer, Ciphers, Identity, Listener, Offer, Options, Psk, PublicKey};
 use super::packet::{Kind, SessionIndex};
 use super::reject::{Reject, Rejects};
@@ -129,14 +130,6 @@ impl Server {
         let reply = self.accept(now, *stranger.offer)?;
         self.reply(stranger.from, reply);
         Ok(())
-    }
-
-    /// Treats packets to all peers otherwise from now on.
-    pub fn set_settings(&mut self, settings: Settings) {
-        let tunnels = self.tunnels.values_mut().chain(self.unproven.values_mut());
-        tunnels.for_each(|tunnel| tunnel.set_settings(settings.clone()));
-        self.tunnels.keys().for_each(|peer| self.agenda.wake(*peer));
-        self.settings = settings;
     }
 
     /// Serves a peer no more: what it says from now on is not heard. It is told so by the next
@@ -285,12 +278,13 @@ impl Server {
                 break index;
             }
         };
-        let none = Options::new();
-        let options = self.options.get(&peer).unwrap_or(&none);
+        let mut options = self.options.get(&peer).cloned().unwrap_or_default();
+        Abilities::OURS.append(&mut options);
+        let abilities = Abilities::read(offer.options());
         let ciphers = self.ciphers;
         let accepted = self
             .listener
-            .accept(now, offer, index, is_continued, ciphers, options)
+            .accept(now, offer, index, is_continued, ciphers, &options)
             .inspect_err(|_| self.rejects.count(Reject::Handshake))?;
         match continued {
             Some(tunnel) => {
@@ -299,7 +293,8 @@ impl Server {
             }
             None => {
                 let entropy = self.entropy.fork();
-                let tunnel = Tunnel::answer(now, accepted.session, self.settings.clone(), entropy);
+                let settings = self.settings.clone();
+                let tunnel = Tunnel::answer(now, accepted.session, abilities, settings, entropy);
                 self.unproven.insert(peer, tunnel);
             }
         }

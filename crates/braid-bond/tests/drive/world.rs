@@ -115,7 +115,6 @@ impl World {
                     .map(|any| SocketAddr::new(address(any), PORT))
                     .to_vec(),
                 mark: None,
-                policy: Policy::default(),
                 peers: vec![peer.clone()],
                 enrol: None,
                 events: Box::new(move |event| _ = tell.send(event)),

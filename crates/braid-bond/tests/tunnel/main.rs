@@ -4,4 +4,5 @@ mod hostile;
 mod life;
 mod line;
 mod load;
+mod policy;
 mod sim;

@@ -133,7 +133,7 @@ impl Pair {
         self.server.tunnel(self.peer).expect("it is connected")
     }
 
-    fn hub_now(&self) -> Time {
+    pub fn hub_now(&self) -> Time {
         self.now + SKEW
     }
 

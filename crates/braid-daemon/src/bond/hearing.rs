@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use braid_bond::drive::ClientEvent;
 use braid_bond::proto::handshake::terms::Terms;
-use braid_bond::proto::tunnel::Event;
+use braid_bond::proto::tunnel::{Event, Heard};
 use braid_core::LinkId;
 use braid_core::liveness::Verdict;
 
@@ -86,7 +86,12 @@ impl Bond {
                 }
                 self.note_link(now, change.link, works);
             }
-            Event::Moved { .. } | Event::Carries { .. } => {}
+            Event::Policy(Heard::Refused) => {
+                let text =
+                    "the hub is too old to be told how to treat packets: it does as it sees fit";
+                told.push(Told::Bond(text.to_owned()));
+            }
+            Event::Moved { .. } | Event::Carries { .. } | Event::Policy(_) => {}
         }
     }
 

@@ -28,7 +28,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use braid_balance::Lease;
-use braid_bond::drive::{ClientConfig, ClientEvent, ClientStatus, Tun};
+use braid_bond::drive::{ClientConfig, ClientEvent, ClientStatus, Policy, Tun};
 use braid_bond::proto::handshake::terms;
 use braid_bond::token::Token;
 use braid_core::LinkId;
@@ -45,7 +45,6 @@ use carrier::Carrier;
 use condition::Condition;
 use hub::Lookup;
 use links::Links;
-use policy::PolicyFacts;
 
 pub use condition::{PATIENCE, State};
 pub use joined::{Joined, parse_token};
@@ -88,8 +87,8 @@ pub struct Bond {
     hub: Vec<SocketAddr>,
     lookup: Option<Lookup>,
     carrier: Option<Carrier>,
-    /// What the driver's policy was made of.
-    policy: Option<PolicyFacts>,
+    /// What the driver was told of how packets are treated.
+    policy: Option<Policy>,
     /// Why links have no socket.
     errors: BTreeMap<LinkId, String>,
     /// Why nothing is known of where the hub is.
@@ -227,21 +226,21 @@ impl Bond {
     ) -> Result<(), Failure> {
         let tun = Tun::open(BOND_DEVICE, MTU).map_err(|error| carrier::stopped(&error))?;
         let news = self.news.clone();
-        let facts = self.policy_facts(settings);
+        let policy = self.policy(settings);
         let config = ClientConfig {
             tun,
             identity: joined.identity.clone(),
             hub: joined.token.hub,
             psk: joined.token.secret.psk(),
             options: terms::enrol(joined.token.secret.id()),
-            policy: facts.policy(settings),
+            policy: policy.clone(),
             links: self.links.wanted().to_vec(),
             mark: None,
             // Who hung up needs no news.
             events: Box::new(move |event| drop(news.send(News::Driver(event)))),
         };
         self.carrier = Some(Carrier::start(config, lease()?)?);
-        self.policy = Some(facts);
+        self.policy = Some(policy);
         Ok(())
     }
 
@@ -270,11 +269,11 @@ impl Bond {
     }
 
     fn follow_settings(&mut self, settings: &Settings) {
-        let facts = self.policy_facts(settings);
+        let policy = self.policy(settings);
         let Some(carrier) = &self.carrier else { return };
-        if self.policy.as_ref() != Some(&facts) {
-            carrier.set_policy(facts.policy(settings));
-            self.policy = Some(facts);
+        if self.policy.as_ref() != Some(&policy) {
+            carrier.set_policy(policy.clone());
+            self.policy = Some(policy);
         }
     }
 

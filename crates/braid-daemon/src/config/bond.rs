@@ -2,7 +2,10 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
+use braid_core::schedule::Parameters;
+use braid_core::units::duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +21,73 @@ pub struct BondConfig {
     pub fallback: Fallback,
     /// How packets are shared out over the uplinks.
     pub scheduler: BondScheduler,
+    /// What `overflow` goes by.
+    pub overflow: OverflowConfig,
+}
+
+/// The parameters of the scheduler `overflow`, by their names in its paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct OverflowConfig {
+    /// How steeply a dearer uplink's weight grows with what a cheaper one loses.
+    pub k: Thousandths,
+    /// After so long without loss weight is given back; a multiple of `t_report`.
+    #[serde(with = "duration")]
+    #[schemars(with = "String")]
+    pub t_dwd: Duration,
+    /// How often loss is looked at.
+    #[serde(with = "duration")]
+    #[schemars(with = "String")]
+    pub t_report: Duration,
+    /// Weight of the cheapest uplink.
+    pub w_fixed: u32,
+    /// Largest weight of any other.
+    pub w_max: u32,
+}
+
+impl Default for OverflowConfig {
+    fn default() -> Self {
+        let usual = Parameters::default();
+        OverflowConfig {
+            k: Thousandths((usual.k * 1000.0) as u32),
+            t_dwd: usual.t_dwd,
+            t_report: usual.t_report,
+            w_fixed: usual.w_fixed as u32,
+            w_max: usual.w_max as u32,
+        }
+    }
+}
+
+impl OverflowConfig {
+    /// As the scheduler takes them.
+    #[must_use]
+    pub fn parameters(&self) -> Parameters {
+        Parameters {
+            k: f64::from(self.k.0) / 1000.0,
+            t_dwd: self.t_dwd,
+            t_report: self.t_report,
+            w_fixed: self.w_fixed.into(),
+            w_max: self.w_max.into(),
+        }
+    }
+}
+
+/// A number with three decimals, as its thousandfold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "f64", into = "f64")]
+#[schemars(with = "f64")]
+pub struct Thousandths(pub u32);
+
+impl From<f64> for Thousandths {
+    fn from(number: f64) -> Self {
+        Thousandths((number * 1000.0).round() as u32)
+    }
+}
+
+impl From<Thousandths> for f64 {
+    fn from(number: Thousandths) -> Self {
+        f64::from(number.0) / 1000.0
+    }
 }
 
 /// A word of a fixed list, its names in the order of the documentation.

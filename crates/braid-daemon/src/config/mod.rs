@@ -33,7 +33,9 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use bond::{BondClass, BondConfig, BondFlows, BondScheduler, Fallback};
+pub use bond::{
+    BondClass, BondConfig, BondFlows, BondScheduler, Fallback, OverflowConfig, Thousandths,
+};
 pub use domain::{DomainPattern, HostName};
 pub use header::{Dscp, IpProtocol};
 pub use liveness::LivenessConfig;

@@ -224,6 +224,34 @@ impl<'t, 'i> Table<'t, 'i> {
         truth
     }
 
+    /// Takes out a number within bounds, whole or not.
+    pub fn decimal(
+        &mut self,
+        key: &str,
+        (least, most): (f64, f64),
+        problems: &mut Vec<Problem>,
+    ) -> Option<At<f64>> {
+        let value = self.take(key)?;
+        let number = match value.get_ref() {
+            DeValue::Float(float) => float.as_str().parse::<f64>().ok(),
+            DeValue::Integer(integer) => integer.as_str().parse::<f64>().ok(),
+            _ => {
+                problems.push(wrong_type(key, "a number", value));
+                return None;
+            }
+        };
+        let found = number.filter(|number| (least..=most).contains(number));
+        if found.is_none() {
+            let what = format!("`{key}` is out of bounds");
+            let fix = format!("write a number from {least} to {most}");
+            problems.push(Problem::new(what, value.span(), "too small or too large").fix(fix));
+        }
+        found.map(|number| At {
+            value: number,
+            at: value.span(),
+        })
+    }
+
     /// Takes out a whole number within bounds.
     pub fn count(
         &mut self,

@@ -16,6 +16,7 @@
 use super::{FrameError, append_u24, kind};
 use crate::proto::reader::Reader;
 use crate::proto::varint;
+use braid_core::schedule;
 
 const LENGTH: u8 = 0x40;
 const PART: u8 = 0x20;
@@ -45,6 +46,28 @@ impl Class {
         Class::Redundant,
         Class::Pinned,
     ];
+}
+
+impl From<schedule::Class> for Class {
+    fn from(class: schedule::Class) -> Self {
+        match class {
+            schedule::Class::Ordered => Class::Ordered,
+            schedule::Class::Unordered => Class::Unordered,
+            schedule::Class::Redundant => Class::Redundant,
+            schedule::Class::Pinned => Class::Pinned,
+        }
+    }
+}
+
+impl From<Class> for schedule::Class {
+    fn from(class: Class) -> Self {
+        match class {
+            Class::Ordered => schedule::Class::Ordered,
+            Class::Unordered => schedule::Class::Unordered,
+            Class::Redundant => schedule::Class::Redundant,
+            Class::Pinned => schedule::Class::Pinned,
+        }
+    }
 }
 
 /// Which part of a packet a frame carries.

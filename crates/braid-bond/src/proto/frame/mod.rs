@@ -17,6 +17,7 @@ mod padding;
 mod parity;
 mod path;
 mod ping;
+mod policy;
 mod report;
 mod treat;
 
@@ -28,6 +29,7 @@ pub use padding::Padding;
 pub use parity::Parity;
 pub use path::{Challenge, PathResponse, TOKEN};
 pub use ping::{Ping, Pong};
+pub use policy::{PolicyHeard, PolicyPart};
 pub use report::{Entries, Entry, Report};
 pub use treat::Treat;
 
@@ -65,6 +67,8 @@ pub(crate) mod kind {
     pub const PATH_RESPONSE: u8 = 0x08;
     pub const CLOSE: u8 = 0x09;
     pub const TREAT: u8 = 0x0a;
+    pub const POLICY: u8 = 0x0b;
+    pub const POLICY_HEARD: u8 = 0x0c;
     /// First of the frames that carry their length, so that older versions can skip them.
     pub const SKIPPABLE: u8 = 0x40;
     /// First of the data frames' type bytes.
@@ -98,6 +102,10 @@ pub enum Frame<'a> {
     Close(Close),
     /// How this link is to be used.
     Treat(Treat),
+    /// How packets to the client are to be treated.
+    Policy(PolicyPart<'a>),
+    /// That was heard.
+    PolicyHeard(PolicyHeard),
     /// A frame of a later version.
     Unknown {
         /// Its type byte, 0x40–0x7f.
@@ -123,6 +131,8 @@ impl<'a> Frame<'a> {
             | Frame::Padding(_)
             | Frame::Close(_)
             | Frame::Treat(_)
+            | Frame::Policy(_)
+            | Frame::PolicyHeard(_)
             | Frame::Unknown { .. } => false,
         }
     }
@@ -145,6 +155,8 @@ impl<'a> Frame<'a> {
             kind::PATH_RESPONSE => Frame::PathResponse(PathResponse::parse(reader)?),
             kind::CLOSE => Frame::Close(Close::parse(reader)?),
             kind::TREAT => Frame::Treat(Treat::parse(reader)?),
+            kind::POLICY => Frame::Policy(PolicyPart::parse(reader)?),
+            kind::POLICY_HEARD => Frame::PolicyHeard(PolicyHeard::parse(reader)?),
             kind::DATA.. => Frame::Data(Data::parse(kind, reader)?),
             kind::SKIPPABLE.. => {
                 let size = varint::parse_u32(reader)?;
@@ -170,6 +182,8 @@ impl<'a> Frame<'a> {
             Frame::Padding(frame) => frame.append(out),
             Frame::Close(frame) => frame.append(out),
             Frame::Treat(frame) => frame.append(out),
+            Frame::Policy(frame) => frame.append(out),
+            Frame::PolicyHeard(frame) => frame.append(out),
             Frame::Unknown { kind, content } => {
                 out.push(*kind);
                 varint::append(content.len() as u64, out);

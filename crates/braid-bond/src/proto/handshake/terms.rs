@@ -8,6 +8,7 @@
 //! | 4 | responder | what it calls the initiator, UTF-8 |
 //! | 5 | responder | most that it passes on in each direction, kbit/s 32 |
 //! | 6 | responder | refusal 8: there is no session |
+//! | 7 | both | what it understands beyond the first frames 8: [`Abilities`] |
 //!
 //! Values that cannot be read are skipped, as unknown types are.
 
@@ -24,6 +25,7 @@ const HUB: u8 = 3;
 const NAME: u8 = 4;
 const CAP: u8 = 5;
 const REFUSAL: u8 = 6;
+const ABILITIES: u8 = 7;
 
 /// Longest name that the responder gives, bytes.
 pub const NAME_MAX: usize = 32;
@@ -48,6 +50,36 @@ fn first(options: &Options, wanted: u8) -> Option<&[u8]> {
     options
         .iter()
         .find_map(|(kind, value)| (kind == wanted).then_some(value))
+}
+
+/// What an end understands beyond the frames of the first version: nothing else of it is sent to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Abilities {
+    /// POLICY, as a hub.
+    pub policy: bool,
+}
+
+impl Abilities {
+    /// What this code understands.
+    pub const OURS: Abilities = Abilities { policy: true };
+
+    const POLICY: u8 = 1;
+
+    /// Adds it to what is said in a handshake. Where there is no room it is not said, and not made use
+    /// of.
+    pub fn append(self, options: &mut Options) {
+        let bits = if self.policy { Self::POLICY } else { 0 };
+        let _ = options.push(ABILITIES, &[bits]);
+    }
+
+    /// What the other end has said; nothing is nothing.
+    #[must_use]
+    pub fn read(options: &Options) -> Self {
+        let bits = first(options, ABILITIES).and_then(<[u8]>::first);
+        Abilities {
+            policy: bits.is_some_and(|bits| bits & Self::POLICY != 0),
+        }
+    }
 }
 
 /// What a client gets.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::proto::entropy::Entropy;
-use crate::proto::handshake::terms::Refusal;
+use crate::proto::handshake::terms::{Abilities, Refusal};
 use crate::proto::handshake::{
     Attempt, Ciphers, CookieEffect, Established, HandshakeError, Identity, Options, Psk, PublicKey,
     Start,
@@ -61,7 +61,8 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub fn new(settings: ClientSettings) -> Self {
+    pub fn new(mut settings: ClientSettings) -> Self {
+        Abilities::OURS.append(&mut settings.options);
         Client {
             settings,
             running: None,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::proto::frame::{Flush, Pong, TOKEN, Treat};
+use crate::proto::frame::{Flush, PolicyHeard, Pong, TOKEN, Treat};
 use crate::proto::mtu::Mtu;
 use crate::proto::packet::OVERHEAD;
 use crate::proto::path::Path;
@@ -107,6 +107,8 @@ pub(super) struct Link {
     pub pongs: VecDeque<Pong>,
     pub response: Option<(SocketAddr, [u8; TOKEN])>,
     pub nacks: VecDeque<Nack>,
+    /// What is to be said of the client's policy.
+    pub heard: Option<PolicyHeard>,
     pub report: bool,
     pub reported: Time,
     /// Something came on it that wants to be reported, on this link at least.
@@ -139,6 +141,7 @@ impl Link {
             pongs: VecDeque::new(),
             response: None,
             nacks: VecDeque::new(),
+            heard: None,
             report: false,
             reported: now,
             owes: false,
@@ -212,7 +215,11 @@ impl Link {
 
     /// Whether anything waits that can go out in an ordinary packet.
     pub fn has_something_to_say(&self) -> bool {
-        !self.pongs.is_empty() || !self.nacks.is_empty() || self.report || self.wants_treat()
+        !self.pongs.is_empty()
+            || !self.nacks.is_empty()
+            || self.heard.is_some()
+            || self.report
+            || self.wants_treat()
     }
 
     fn wants_treat(&self) -> bool {

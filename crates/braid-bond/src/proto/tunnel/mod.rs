@@ -29,6 +29,7 @@ mod link;
 mod receive;
 mod reports;
 mod residence;
+mod steer;
 mod transmit;
 mod types;
 mod view;
@@ -39,9 +40,11 @@ use std::time::Duration;
 use super::entropy::Entropy;
 use super::frame::Reason;
 use super::gate::Gate;
+use super::handshake::terms::Abilities;
 use super::handshake::{HandshakeError, Options};
 use super::packet::SessionIndex;
 use super::parts::Parts;
+use super::policy::Far;
 use super::pool::{Packet, Pool};
 use super::reject::{Reject, Rejects};
 use super::session::Session;
@@ -58,7 +61,8 @@ use link::Link;
 pub use client::ClientSettings;
 pub use link::{LinkConfig, PAYLOAD_MOST};
 pub use residence::Residence;
-pub use types::{Classify, Datagram, Event, MakeScheduler, Settings};
+pub use steer::Heard;
+pub use types::{Datagram, Event, Settings};
 
 /// An idle link gets a report this often at most.
 pub const REPORT_IDLE: Duration = Duration::from_millis(500);
@@ -114,6 +118,10 @@ pub struct Tunnel {
     busy: bool,
     closing: Option<Closing>,
     heard: Time,
+    /// What the other end understands.
+    peer: Abilities,
+    saying: steer::Saying,
+    hearing: steer::Hearing,
 }
 
 impl Tunnel {
@@ -121,13 +129,22 @@ impl Tunnel {
     #[must_use]
     pub fn call(now: Time, client: ClientSettings, settings: Settings, entropy: Entropy) -> Self {
         let client = Some(Client::new(client));
-        Self::new(now, client, settings, entropy)
+        let mut tunnel = Self::new(now, client, settings, entropy);
+        tunnel.tell_policy();
+        tunnel
     }
 
-    /// The end that was called, with the session that it accepted.
+    /// The end that was called, with the session that it accepted from `peer`.
     #[must_use]
-    pub fn answer(now: Time, session: Session, settings: Settings, entropy: Entropy) -> Self {
+    pub fn answer(
+        now: Time,
+        session: Session,
+        peer: Abilities,
+        settings: Settings,
+        entropy: Entropy,
+    ) -> Self {
         let mut tunnel = Self::new(now, None, settings, entropy);
+        tunnel.peer = peer;
         tunnel.gate.keys.offer(session);
         tunnel
     }
@@ -156,6 +173,9 @@ impl Tunnel {
             busy: false,
             closing: None,
             heard: now,
+            peer: Abilities::default(),
+            saying: steer::Saying::default(),
+            hearing: steer::Hearing::default(),
         }
     }
 
@@ -209,7 +229,7 @@ impl Tunnel {
         }
         let inner = Inner {
             flow: flow::hash(packet),
-            class: (self.settings.class)(packet),
+            class: self.settings.policy.class(packet, self.far()),
             len: Bytes::new(packet.len() as u64),
         };
         self.busy = true;
@@ -299,6 +319,7 @@ impl Tunnel {
             .chain(self.sender.poll_timeout().filter(|_| session.is_some()))
             .chain(self.receiver.poll_timeout())
             .chain(self.receiver.next_report())
+            .chain(self.policy_timeout().filter(|_| session.is_some()))
             .min()
     }
 
@@ -378,6 +399,8 @@ impl Tunnel {
             for link in self.links.iter_mut().flatten() {
                 link.restart(now);
             }
+            self.peer = Abilities::read(&options);
+            self.repeat_policy();
         }
         for link in self.links.iter_mut().flatten() {
             // Something on every link: it confirms the keys, and shows which links work.
@@ -418,6 +441,14 @@ impl Tunnel {
     fn is_client(&self) -> bool {
         self.client.is_some()
     }
+
+    /// Which end of what leaves by this tunnel is not the client's.
+    fn far(&self) -> Far {
+        match self.is_client() {
+            true => Far::Destination,
+            false => Far::Source,
+        }
+    }
 }
 
 fn sender(settings: &Settings) -> Sender<Packet> {
@@ -434,7 +465,7 @@ fn sender(settings: &Settings) -> Sender<Packet> {
         mark,
         ..SenderSettings::default()
     };
-    Sender::new((settings.scheduler)(), options)
+    Sender::new(settings.policy.scheduler(), options)
 }
 
 fn push(events: &mut VecDeque<Event>, event: Event) {

@@ -14,7 +14,6 @@ use crate::proto::sum::{self, Sum};
 use braid_core::estimate::{Arrival, NumberRange};
 use braid_core::parity::Group;
 use braid_core::repair::Nack;
-use braid_core::schedule::Class;
 use braid_core::{Bytes, LaneId, LinkId, PacketNumber, Stamp, Time};
 
 /// Where a packet came from and when it was sent.
@@ -172,6 +171,8 @@ impl Tunnel {
             Frame::Treat(treat) if !self.is_client() => self.handle_treat(origin.link, treat),
             // A hub has nothing to say about our lines.
             Frame::Treat(_) => {}
+            Frame::Policy(part) => self.handle_policy(origin.link, &part),
+            Frame::PolicyHeard(heard) => self.handle_policy_heard(heard),
             Frame::Close(close) => {
                 self.gate.keys.clear();
                 push(&mut self.events, Event::Closed(close.reason));
@@ -185,7 +186,7 @@ impl Tunnel {
         }
     }
 
-    fn on(&mut self, id: LinkId, act: impl FnOnce(&mut Link)) {
+    pub(super) fn on(&mut self, id: LinkId, act: impl FnOnce(&mut Link)) {
         if let Some(link) = &mut self.links[id.index()] {
             act(link);
         }
@@ -205,7 +206,7 @@ impl Tunnel {
             }
         };
         if let Some(packet) = packet {
-            let place = (lane, seq, class(data.class));
+            let place = (lane, seq, data.class.into());
             self.receiver
                 .handle_data(now, origin.link, origin.stamp, place, packet);
         }
@@ -310,14 +311,5 @@ impl Tunnel {
             push(&mut self.events, event);
             self.take_into_use(now, origin.link);
         }
-    }
-}
-
-fn class(class: frame::Class) -> Class {
-    match class {
-        frame::Class::Ordered => Class::Ordered,
-        frame::Class::Unordered => Class::Unordered,
-        frame::Class::Redundant => Class::Redundant,
-        frame::Class::Pinned => Class::Pinned,
     }
 }

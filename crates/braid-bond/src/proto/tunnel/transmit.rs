@@ -5,12 +5,11 @@ use std::net::SocketAddr;
 use super::link::{CHALLENGE, Link};
 use super::{DATA_HEADER, Datagram, Packet, REPORT_IDLE, Tunnel, WIRE};
 use crate::proto::frame::{
-    self, Challenge, Close, Data, Frame, Nack, Padding, Parity, Part, PathResponse, Ping, Range,
+    Challenge, Close, Data, Frame, Nack, Padding, Parity, Part, PathResponse, Ping, Range,
 };
 use crate::proto::packet::{HEADER, Header, OVERHEAD, STAMP, TAG, stamp_bits};
 use crate::proto::sum;
 use braid_core::bond::{Control, ControlKind, Piece, Transmit, TransmitParity};
-use braid_core::schedule::Class;
 use braid_core::{Bytes, LaneId, LinkId, MAX_LINKS, PacketNumber, Stamp, Time};
 
 /// What a part's header has more than a whole packet's: where it begins.
@@ -49,7 +48,7 @@ impl Rest {
             last: self.sent + size == self.piece.item.len(),
         };
         let data = Data {
-            class: class(self.piece.class),
+            class: self.piece.class.into(),
             copy: self.copy,
             has_length,
             lane: self.piece.lane.0,
@@ -73,6 +72,7 @@ impl Tunnel {
         self.poll_close(now, out)
             .or_else(|| self.poll_rest(now, out))
             .or_else(|| self.poll_link(now, out))
+            .or_else(|| self.poll_policy(now, out))
             .or_else(|| self.poll_control(now, out))
             .or_else(|| self.poll_parity(now, out))
             .or_else(|| self.poll_data(now, out))
@@ -166,6 +166,9 @@ impl Tunnel {
                 last: nack.range.last.0,
             };
             Nack::write(nack.link, &[range], &mut self.scratch);
+        }
+        if let Some(heard) = link.heard.take() {
+            heard.append(&mut self.scratch);
         }
         if (link.report || link.treat)
             && let Some(treat) = link.take_treat()
@@ -329,7 +332,7 @@ impl Tunnel {
     }
 
     /// A packet of these frames alone.
-    fn send(
+    pub(super) fn send(
         &mut self,
         now: Time,
         id: LinkId,
@@ -416,15 +419,6 @@ impl Tunnel {
 
     fn links_in_use(&mut self) -> impl Iterator<Item = &mut Link> {
         self.links.iter_mut().flatten().filter(|link| link.in_use)
-    }
-}
-
-fn class(class: Class) -> frame::Class {
-    match class {
-        Class::Ordered => frame::Class::Ordered,
-        Class::Unordered => frame::Class::Unordered,
-        Class::Redundant => frame::Class::Redundant,
-        Class::Pinned => frame::Class::Pinned,
     }
 }
 

@@ -1,16 +1,14 @@
 //! What a tunnel is told, and what it tells.
 
-use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
-use crate::proto::flow;
+use super::Heard;
 use crate::proto::frame::Reason;
 use crate::proto::handshake::Options;
 use crate::proto::handshake::terms::Refusal;
+use crate::proto::policy::Policy;
 use braid_core::LinkId;
 use braid_core::bond::{Change, ReceiverSettings};
-use braid_core::schedule::{Class, Scheduler};
 
 /// What has become known.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,6 +42,8 @@ pub enum Event {
         /// UDP payload.
         payload: u16,
     },
+    /// What the hub has made of the policy that it was told has changed.
+    Policy(Heard),
     /// The other end has closed the session.
     Closed(Reason),
 }
@@ -58,38 +58,12 @@ pub struct Datagram {
     pub to: SocketAddr,
 }
 
-/// How an inner packet is to be treated. Called for each: it must be quick, and must not lock.
-pub type Classify = Arc<dyn Fn(&[u8]) -> Class + Send + Sync>;
-
-/// Makes who chooses links.
-pub type MakeScheduler = Arc<dyn Fn() -> Box<dyn Scheduler> + Send + Sync>;
-
-/// What is configured of a tunnel.
-#[derive(Clone)]
+/// What is configured of a tunnel. By default: earliest arrival, order with repair, classes as
+/// [`flow::class`](crate::proto::flow::class) says.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// Makes the scheduler, anew for each session.
-    pub scheduler: MakeScheduler,
+    /// How packets are treated on their way out. A hub goes by its client's.
+    pub policy: Policy,
     /// How packets are put in order.
     pub receiver: ReceiverSettings,
-    /// How flows are treated.
-    pub class: Classify,
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("receiver", &self.receiver)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Default for Settings {
-    /// Earliest arrival; order with repair; classes as [`flow::class`] says.
-    fn default() -> Self {
-        Settings {
-            scheduler: Arc::new(|| Box::<braid_core::schedule::Adaptive>::default()),
-            receiver: ReceiverSettings::default(),
-            class: Arc::new(flow::class),
-        }
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{DATA_HEADER, LinkConfig, PAYLOAD_MOST, Residence, Settings, Tunnel, WIRE};
+use super::{DATA_HEADER, LinkConfig, PAYLOAD_MOST, Residence, Tunnel, WIRE};
 use crate::proto::frame::Parity;
 use crate::proto::mtu::BASE;
 use crate::proto::packet::OVERHEAD;
@@ -52,12 +52,6 @@ impl Tunnel {
     #[must_use]
     pub fn residence(&self) -> &Residence {
         &self.residence
-    }
-
-    /// Treats packets otherwise from now on. How they are put in order changes with the next session.
-    pub fn set_settings(&mut self, settings: Settings) {
-        self.sender.set_scheduler((settings.scheduler)());
-        self.settings = settings;
     }
 
     /// Changes what is configured of a link, but for its address and its size: it goes on with all

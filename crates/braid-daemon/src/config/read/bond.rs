@@ -1,11 +1,21 @@
-//! `[bond]`.
+//! `[bond]` and `[bond.overflow]`.
+
+use std::time::Duration;
 
 use toml::de::DeTable;
 
-use super::super::bond::{BondConfig, BondFlows, BondScheduler, Fallback};
+use super::super::bond::{
+    BondConfig, BondFlows, BondScheduler, Fallback, OverflowConfig, Thousandths,
+};
 use super::super::problem::Problem;
 use super::super::table::Table;
-use super::{BOND, SECTIONS};
+use super::{BOND, OVERFLOW, SECTIONS, section};
+
+/// How long `t_dwd` and `t_report` may be.
+const SPANS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
+
+/// Weights: below the finest there are no shares to speak of.
+const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=1_000_000;
 
 pub(super) fn bond(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> BondConfig {
     let mut table = Table::new(BOND.0, BOND.1, inner);
@@ -13,10 +23,41 @@ pub(super) fn bond(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> BondConf
     let flows = table.word("flows", BondFlows::NAMES, problems);
     let fallback = table.word("fallback", Fallback::NAMES, problems);
     let scheduler = table.word("scheduler", BondScheduler::NAMES, problems);
+    let overflow = section(&mut table, "overflow", problems)
+        .map_or(usual.overflow, |(inner, _)| overflow(inner, problems));
     table.finish(SECTIONS, problems);
     BondConfig {
         flows: flows.map_or(usual.flows, |word| word.value),
         fallback: fallback.map_or(usual.fallback, |word| word.value),
         scheduler: scheduler.map_or(usual.scheduler, |word| word.value),
+        overflow,
     }
+}
+
+fn overflow(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> OverflowConfig {
+    let mut table = Table::new(OVERFLOW.0, OVERFLOW.1, inner);
+    let usual = OverflowConfig::default();
+    let k = table.decimal("k", (0.001, 100.0), problems);
+    let t_dwd = table.time("t_dwd", SPANS, problems);
+    let t_report = table.time("t_report", SPANS, problems);
+    let w_fixed = table.count("w_fixed", WEIGHTS, problems);
+    let w_max = table.count("w_max", WEIGHTS, problems);
+    table.finish(SECTIONS, problems);
+    let at = t_dwd.as_ref().or(t_report.as_ref());
+    let at = at.map(|time| time.at.clone());
+    let config = OverflowConfig {
+        k: k.map_or(usual.k, |number| Thousandths::from(number.value)),
+        t_dwd: t_dwd.map_or(usual.t_dwd, |time| time.value),
+        t_report: t_report.map_or(usual.t_report, |time| time.value),
+        w_fixed: w_fixed.map_or(usual.w_fixed, |count| count.value),
+        w_max: w_max.map_or(usual.w_max, |count| count.value),
+    };
+    let rest = config.t_dwd.as_nanos() % config.t_report.as_nanos();
+    if let Some(at) = at.filter(|_| rest != 0) {
+        let what = "`t_dwd` is not a multiple of `t_report`";
+        let fix =
+            "loss is known with each report only: write for instance \"50 ms\" and \"250 ms\"";
+        problems.push(Problem::new(what, at, "no whole number of reports").fix(fix));
+    }
+    config
 }

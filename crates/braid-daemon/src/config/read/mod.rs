@@ -68,7 +68,11 @@ const RACE: (&str, &[&str]) = (
     "[race]",
     &["memory", "again", "per_destination", "total", "metered"],
 );
-const BOND: (&str, &[&str]) = ("[bond]", &["flows", "fallback", "scheduler"]);
+const BOND: (&str, &[&str]) = ("[bond]", &["flows", "fallback", "scheduler", "overflow"]);
+const OVERFLOW: (&str, &[&str]) = (
+    "[bond.overflow]",
+    &["k", "t_dwd", "t_report", "w_fixed", "w_max"],
+);
 const RULE: (&str, &[&str]) = (
     "[[rule]]",
     &[
@@ -99,7 +103,7 @@ const DATAPATH: (&str, &[&str]) = (
 const API: (&str, &[&str]) = ("[api]", &["group"]);
 const METRICS: (&str, &[&str]) = ("[metrics]", &["listen"]);
 pub(super) const SECTIONS: &[(&str, &[&str])] = &[
-    TOP, UPLINK, LIVENESS, RACE, BOND, RULE, LAN, DATAPATH, API, METRICS,
+    TOP, UPLINK, LIVENESS, RACE, BOND, OVERFLOW, RULE, LAN, DATAPATH, API, METRICS,
 ];
 
 /// What a wrong `sticky` is told.

@@ -1,0 +1,81 @@
+//! POLICY: how the hub is to treat what it sends to this client; POLICY_HEARD: the answer.
+//!
+//! ```text
+//! POLICY        type 0x0b · version varint · part 8 · last 8 · length varint · content
+//! POLICY_HEARD  type 0x0c · version varint · status 8     0 followed, 1 not understood
+//! ```
+//! Only the initiator sends POLICY, and says it again until the answer for that version comes. The
+//! contents of the parts 0 to `last`, joined, are a [`Policy`](crate::proto::policy::Policy). A higher
+//! version replaces a lower one.
+
+use super::{FrameError, kind};
+use crate::proto::reader::Reader;
+use crate::proto::varint;
+
+/// A part of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyPart<'a> {
+    /// Of the policy; at least 1.
+    pub version: u64,
+    /// Which part this is.
+    pub part: u8,
+    /// The number of the last part.
+    pub last: u8,
+    /// Its bytes, at least one.
+    pub content: &'a [u8],
+}
+
+impl<'a> PolicyPart<'a> {
+    pub(super) fn parse(reader: &mut Reader<'a>) -> Result<Self, FrameError> {
+        let version = varint::parse(reader)?;
+        let (part, last) = (reader.u8()?, reader.u8()?);
+        let length = varint::parse_u32(reader)?;
+        let content = reader.take(length as usize)?;
+        if version == 0 || part > last || content.is_empty() {
+            return Err(FrameError::Range);
+        }
+        Ok(PolicyPart {
+            version,
+            part,
+            last,
+            content,
+        })
+    }
+
+    /// Writes the frame.
+    pub fn append(&self, out: &mut Vec<u8>) {
+        out.push(kind::POLICY);
+        varint::append(self.version, out);
+        out.extend_from_slice(&[self.part, self.last]);
+        varint::append(self.content.len() as u64, out);
+        out.extend_from_slice(self.content);
+    }
+}
+
+/// A policy has been heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyHeard {
+    /// Which.
+    pub version: u64,
+    /// Whether it is followed; else it is of a later version of the protocol.
+    pub followed: bool,
+}
+
+impl PolicyHeard {
+    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, FrameError> {
+        let version = varint::parse(reader)?;
+        let followed = match reader.u8()? {
+            0 => true,
+            1 => false,
+            _ => return Err(FrameError::Range),
+        };
+        Ok(PolicyHeard { version, followed })
+    }
+
+    /// Writes the frame.
+    pub fn append(&self, out: &mut Vec<u8>) {
+        out.push(kind::POLICY_HEARD);
+        varint::append(self.version, out);
+        out.push(u8::from(!self.followed));
+    }
+}

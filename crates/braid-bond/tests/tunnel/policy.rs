@@ -1,0 +1,135 @@
+//! What a client asks of its hub.
+
+use std::time::Duration;
+
+use braid_bond::proto::policy::{Policy, Rule, Scheduling};
+use braid_bond::proto::tunnel::{Event, Heard, Settings};
+use braid_core::schedule::{BURST, Class};
+use braid_core::{LinkId, Prefix, Time};
+
+use crate::line::Lines;
+use crate::sim::{Pair, inner, number};
+
+fn two() -> Vec<Lines> {
+    vec![Lines::new(0, 20, 10), Lines::new(1, 20, 10)]
+}
+
+fn settings(scheduling: Scheduling, rules: Vec<Rule>) -> Settings {
+    Settings {
+        policy: Policy { scheduling, rules },
+        ..Settings::default()
+    }
+}
+
+/// Everything by one of the two links.
+fn by(link: u8) -> Scheduling {
+    let weight = |id| (LinkId(id), u32::from(id == link));
+    Scheduling::Weighted(BURST, vec![weight(0), weight(1)])
+}
+
+/// Bytes that the hub sends on each link while it has something to send.
+fn shares(pair: &mut Pair) -> [u64; 2] {
+    let sent = |pair: &Pair| [0, 1].map(|line| pair.lines[line].down.bytes);
+    let before = sent(pair);
+    pair.tick(
+        Duration::from_secs(1),
+        Duration::from_millis(2),
+        |pair, count| {
+            pair.inner_at_hub(inner(5, count, 1200));
+        },
+    );
+    let after = sent(pair);
+    [after[0] - before[0], after[1] - before[1]]
+}
+
+#[test]
+fn the_hub_shares_out_as_its_client_wants_it_and_follows_every_change() {
+    let mut pair = Pair::with(31, two(), settings(by(1), Vec::new()));
+    pair.connect();
+    pair.run_for(Duration::from_secs(1));
+    assert_eq!(pair.client.heard_policy(), Heard::Followed);
+    let [first, second] = shares(&mut pair);
+    assert!(second > 10 * first, "{first} {second}");
+    pair.client.set_settings(settings(by(0), Vec::new()));
+    assert_eq!(pair.client.heard_policy(), Heard::Waiting);
+    pair.run_for(Duration::from_secs(1));
+    let [first, second] = shares(&mut pair);
+    assert!(first > 10 * second, "{first} {second}");
+    // Back to what needs no word: the hub is told that, too.
+    pair.client.set_settings(Settings::default());
+    pair.run_for(Duration::from_secs(1));
+    assert_eq!(pair.client.heard_policy(), Heard::Followed);
+    assert!(
+        pair.client_events
+            .iter()
+            .any(|(_, event)| *event == Event::Policy(Heard::Followed))
+    );
+}
+
+#[test]
+fn a_hub_that_has_forgotten_is_told_again() {
+    let mut pair = Pair::with(32, two(), settings(by(1), Vec::new()));
+    pair.connect();
+    pair.run_for(Duration::from_secs(1));
+    // As in `a_restarted_hub_is_noticed_and_called_again`.
+    pair.server = crate::sim::server(pair.hub_now(), 77);
+    pair.inner_at_client(inner(5, 0, 500));
+    pair.run_for(Duration::from_secs(3));
+    assert_eq!(pair.client.heard_policy(), Heard::Followed);
+    let [first, second] = shares(&mut pair);
+    assert!(second > 10 * first, "{first} {second}");
+}
+
+#[test]
+fn classes_hold_for_the_answers_too_and_many_rules_get_through_losses() {
+    let mut lines = two();
+    lines
+        .iter_mut()
+        .for_each(|line| line.both(|line| line.loss = 0.3));
+    let address = |n: u8| std::net::IpAddr::from([203, 0, 113, n]);
+    let others = (0..250).map(|n| Rule {
+        network: Prefix::new(address(n), 32),
+        ports: Some(1..=u16::from(n) + 1),
+        class: Class::Pinned,
+        ..Rule::default()
+    });
+    // What `inner` makes comes from port 5 of the far end, if it comes from there.
+    let wanted = Rule {
+        ports: Some(5..=5),
+        class: Class::Redundant,
+        ..Rule::default()
+    };
+    let rules: Vec<Rule> = others.chain([wanted]).collect();
+    let mut pair = Pair::with(33, lines, settings(Scheduling::Adaptive, rules));
+    pair.connect();
+    pair.run_for(Duration::from_secs(20));
+    assert_eq!(pair.client.heard_policy(), Heard::Followed);
+    pair.lines
+        .iter_mut()
+        .for_each(|line| line.both(|line| line.loss = 0.0));
+    pair.run_for(Duration::from_secs(20));
+    // A redundant packet goes out on both links.
+    let sent = |pair: &Pair| [0, 1].map(|line| pair.lines[line].down.bytes);
+    let before = sent(&pair);
+    let count = 50;
+    for number in 0..count {
+        pair.inner_at_hub(inner(5, number, 1000));
+        pair.run_for(Duration::from_millis(20));
+    }
+    for (after, before) in sent(&pair).into_iter().zip(before) {
+        assert!(after - before > count * 1000, "{}", after - before);
+    }
+    let came = pair
+        .at_client
+        .iter()
+        .filter(|(_, packet)| number(packet).0 == 5);
+    assert_eq!(came.count() as u64, count);
+}
+
+#[test]
+fn without_anything_to_ask_nothing_is_said() {
+    let mut pair = Pair::new(34, two());
+    pair.connect();
+    pair.run(Time::ZERO + Duration::from_secs(5), |_| {});
+    assert_eq!(pair.client.heard_policy(), Heard::Nothing);
+}
