@@ -1,7 +1,7 @@
 # Braid: every target sets up what it needs by itself (tools/setup; SETUP=skip leaves that out).
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build package demo test check bench experiments fuzz clean setup setup-rust
+.PHONY: help build package demo test check bench experiments fuzz clean setup setup-rust setup-bench
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO := cargo
@@ -20,6 +20,11 @@ endif
 setup-rust:
 ifneq ($(SETUP),skip)
 	@tools/setup rust
+endif
+
+setup-bench: setup
+ifneq ($(SETUP),skip)
+	@tools/setup bench
 endif
 
 build: setup-rust ## build the braid binary into target/release
@@ -49,12 +54,12 @@ check: setup ## formatting, lints, types
 	$(PYTHON_BIN)/mypy
 	shellcheck $(SHELL_SCRIPTS)
 
-bench: setup build ## the short form of every experiment, some 90 s each (root)
+bench: setup-bench build ## the short form of every experiment, some 90 s each (root)
 	for name in $$($(PYTHON_BIN)/braid-lab list --names); do \
 		$(PYTHON_BIN)/braid-lab run "$$name" --quick || exit 1; done
 	$(PYTHON_BIN)/braid-lab report
 
-experiments: setup build ## the long form of every experiment (root)
+experiments: setup-bench build ## the long form of every experiment (root)
 	for name in $$($(PYTHON_BIN)/braid-lab list --names); do \
 		$(PYTHON_BIN)/braid-lab run "$$name" || exit 1; done
 	$(PYTHON_BIN)/braid-lab report

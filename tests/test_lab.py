@@ -150,6 +150,17 @@ def test_results_say_what_they_are_and_where_from(tmp_path: Path) -> None:
     assert "https://" not in text
 
 
+def test_cases_are_chosen_by_name_and_unknown_ones_refused(tmp_path: Path) -> None:
+    seen: list[tuple[str, ...]] = []
+    some = Experiment("some/thing", "", "", lambda run: seen.append(run.cases(["a", "b"])), cases=("a", "b", "c"))
+    execute(some, quick=True, seed=1, out=tmp_path)
+    execute(some, quick=True, seed=1, out=tmp_path, cases=["c"])
+    assert seen == [("a", "b"), ("c",)]
+    with pytest.raises(LabError, match="no case d: there are a, b, c"):
+        execute(some, quick=True, seed=1, out=tmp_path, cases=["d"])
+    assert json.loads((tmp_path / "some/thing/result.json").read_text())["cases"] == ["c"]
+
+
 def test_a_missing_binary_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from braid_lab import product
 

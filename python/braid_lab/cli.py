@@ -40,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     run = verb("run", "run experiments and write OUT/NAME/result.json with raw series and plots")
     run.add_argument("names", nargs="+", metavar="NAME", help="an experiment, or all")
     run.add_argument("--quick", action="store_true", help="fewer and shorter runs: at most 90 s each")
+    run.add_argument("--case", action="append", default=[], help="only this case of it; repeat it for several")
     run.add_argument("--seed", type=int, default=1, help="for everything that is random (default: 1)")
     run.add_argument("--out", **out)  # type: ignore[arg-type]
     report = verb("report", "join all results into one HTML page, the papers' figures beside ours")
@@ -72,7 +73,7 @@ def _run(options: argparse.Namespace) -> None:
         if name not in known:
             raise LabError(f"no experiment is called {name}: there are {', '.join(known)}")
     for name in names:
-        done = execute(known[name], quick=options.quick, seed=options.seed, out=options.out)
+        done = execute(known[name], quick=options.quick, seed=options.seed, out=options.out, cases=options.case)
         if done.table:
             table(known[name].title, done.table[0], done.table[1:])
         else:

@@ -62,6 +62,8 @@ class Run:
     folder: Path
     display: Display
     figures: list[Figure] = field(default_factory=list)
+    #: Which of its cases were asked for; none for those that the form has.
+    asked: tuple[str, ...] = ()
     #: Free facts for the reader: settings that matter, deviations from the paper.
     notes: list[str] = field(default_factory=list)
     #: A table that is printed at the end and shown in the report: header, then rows of texts.
@@ -73,6 +75,10 @@ class Run:
     def random(self) -> random.Random:
         """A fresh generator from the run's seed."""
         return random.Random(self.seed)
+
+    def cases(self, of_form: Sequence[str]) -> tuple[str, ...]:
+        """Return the cases to measure: those that were asked for, else those of the form."""
+        return self.asked or tuple(of_form)
 
     def step(self, text: str) -> contextlib.AbstractContextManager[None]:
         """Show what is being done."""
@@ -145,18 +151,25 @@ class Experiment:
     title: str
     paper: str
     body: Callable[[Run], None]
+    #: What `--case` can choose.
+    cases: tuple[str, ...] = ()
 
 
 _registered: dict[str, Experiment] = {}
 
 
-def experiment(name: str, title: str, *, paper: str = "") -> Callable[[Callable[[Run], None]], Callable[[Run], None]]:
-    """Register a function as the experiment `name` (`room/what`); `paper` says what it repeats."""
+def experiment(
+    name: str, title: str, *, paper: str = "", cases: Sequence[str] = ()
+) -> Callable[[Callable[[Run], None]], Callable[[Run], None]]:
+    """Register a function as the experiment `name` (`room/what`).
+
+    `paper` says what it repeats; `cases` which parts of it can be asked for alone.
+    """
 
     def register(body: Callable[[Run], None]) -> Callable[[Run], None]:
         if name in _registered:
             raise LabError(f"two experiments are called {name}")
-        _registered[name] = Experiment(name, title, paper, body)
+        _registered[name] = Experiment(name, title, paper, body, tuple(cases))
         return body
 
     return register
@@ -170,8 +183,14 @@ def all_experiments() -> dict[str, Experiment]:
     return dict(sorted(_registered.items()))
 
 
-def execute(chosen: Experiment, *, quick: bool, seed: int, out: Path) -> Run:
-    """Run an experiment and write out/NAME/result.json; whether its figures are good is for the reader."""
+def execute(chosen: Experiment, *, quick: bool, seed: int, out: Path, cases: Sequence[str] = ()) -> Run:
+    """Run an experiment and write out/NAME/result.json; whether its figures are good is for the reader.
+
+    `cases` are those that were asked for; LabError if it has none of that name.
+    """
+    for case in cases:
+        if case not in chosen.cases:
+            raise LabError(f"{chosen.name} has no case {case}: there are {', '.join(chosen.cases) or 'none'}")
     folder = out / chosen.name
     folder.mkdir(parents=True, exist_ok=True)
     for stale in [
@@ -184,7 +203,7 @@ def execute(chosen: Experiment, *, quick: bool, seed: int, out: Path) -> Run:
     started, before = datetime.now(UTC), CpuTicks.now()
     revision, dirty = commit()
     with Display(chosen.name) as display:
-        run = Run(chosen.name, quick, seed, folder, display)
+        run = Run(chosen.name, quick, seed, folder, display, asked=tuple(cases))
         chosen.body(run)
     result = {
         "experiment": chosen.name,
@@ -194,6 +213,7 @@ def execute(chosen: Experiment, *, quick: bool, seed: int, out: Path) -> Run:
         "dirty": dirty,
         "seed": seed,
         "quick": quick,
+        "cases": list(cases),
         "started": started.isoformat(timespec="seconds"),
         "seconds": round((datetime.now(UTC) - started).total_seconds(), 1),
         "machine": describe(before),

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from braid_lab.experiments.bond.cases import CASES, QUICK_CASES, Case, Link, Wander
+from braid_lab.experiments.bond import aggregate, latency
+from braid_lab.experiments.bond.cases import BY_NAME, CASES, QUIC, TCP, UDP, Case, Link, Wander
 from braid_lab.experiments.bond.figures import Beat, Course, outage_ms, trips
 
 
@@ -19,9 +20,12 @@ def course(*mbit: float) -> Course:
 def test_headers_leave_what_is_on_the_wire_less_headers() -> None:
     one = Case("x", {"one": Link(100, 5)})
     # 1514 bytes on the wire: Ethernet 14, IPv4 20, UDP 8, bond 32, inner IPv4 20, inner TCP 32.
-    assert one.ceiling_mbit == pytest.approx(100 * 1388 / 1514)
+    assert one.ceiling_mbit(TCP) == pytest.approx(100 * 1388 / 1514)
+    assert one.ceiling_mbit(UDP) == pytest.approx(100 * 1412 / 1514)
+    # QUIC's datagrams have 1200 bytes; its headers, the cipher's tag and a STREAM frame's header take 35 of them.
+    assert one.ceiling_mbit(QUIC) == pytest.approx(100 * 1165 / (14 + 20 + 8 + 32 + 20 + 8 + 1200))
     lossy = Case("x", {"one": Link(50, 5), "two": Link(50, 5, loss=0.1)})
-    assert lossy.ceiling_mbit == pytest.approx(95 * 1388 / 1514)
+    assert lossy.ceiling_mbit(TCP) == pytest.approx(95 * 1388 / 1514)
 
 
 def test_the_best_link_is_the_fastest_that_loses_nothing() -> None:
@@ -31,8 +35,9 @@ def test_the_best_link_is_the_fastest_that_loses_nothing() -> None:
 
 def test_cases_have_names_of_their_own() -> None:
     names = [case.name for case in CASES]
-    assert len(set(names)) == len(names)
-    assert set(QUICK_CASES) <= set(names)
+    assert len(BY_NAME) == len(names)
+    assert set(aggregate.QUICK_TRIALS) <= set(aggregate.TRIALS)
+    assert set(latency.QUICK_CASES) <= set(names)
 
 
 def test_a_link_says_to_the_emulator_what_it_is() -> None:

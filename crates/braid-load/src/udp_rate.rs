@@ -16,6 +16,12 @@ const BATCH: usize = 32;
 /// Wait for an answer before the question is repeated.
 const REPEAT: Duration = Duration::from_millis(200);
 
+/// IPv4 and UDP headers.
+const HEADERS: u16 = 20 + 8;
+
+/// The shortest packet that is one of ours.
+const SMALLEST: u16 = HEADERS + LENGTH as u16;
+
 #[derive(Debug, Args)]
 pub(crate) struct UdpRateArgs {
     #[command(flatten)]
@@ -26,6 +32,10 @@ pub(crate) struct UdpRateArgs {
     /// Threads that send
     #[arg(long, default_value_t = 1)]
     threads: usize,
+    /// Bytes of every IPv4 packet
+    #[arg(long, default_value_t = SMALLEST, value_name = "BYTES",
+          value_parser = clap::value_parser!(u16).range(i64::from(SMALLEST)..=1500))]
+    packet: u16,
     /// How long to send, in seconds
     #[arg(long, default_value_t = 2.0, value_name = "SECONDS")]
     seconds: f64,
@@ -60,13 +70,14 @@ pub(crate) fn run(args: &UdpRateArgs) -> Result<UdpRateReport, Error> {
             },
         )?;
     }
+    let payload = usize::from(args.packet - HEADERS);
     let per_thread = flows.len().div_ceil(args.threads.max(1));
     let begin = Instant::now();
     let end = begin + Duration::from_secs_f64(args.seconds);
     let sent: Result<Vec<u64>, Error> = std::thread::scope(|scope| {
         let workers: Vec<_> = flows
             .chunks(per_thread)
-            .map(|share| scope.spawn(move || send(share, run, end)))
+            .map(|share| scope.spawn(move || send(share, payload, run, end)))
             .collect();
         workers
             .into_iter()
@@ -83,9 +94,10 @@ pub(crate) fn run(args: &UdpRateArgs) -> Result<UdpRateReport, Error> {
     })
 }
 
-/// Sends batch after batch, flow after flow, until `end`.
-fn send(flows: &[UdpSocket], run: u32, end: Instant) -> Result<u64, Error> {
-    let mut batch = Batch::connected(BATCH, LENGTH);
+/// Sends batch after batch of datagrams of `payload` bytes, flow after flow, until `end`. What they
+/// have beyond [`LENGTH`] is zeros, and cut off where they arrive.
+fn send(flows: &[UdpSocket], payload: usize, run: u32, end: Instant) -> Result<u64, Error> {
+    let mut batch = Batch::connected(BATCH, payload);
     let bytes = Datagram {
         kind: Kind::Count,
         run,
@@ -93,7 +105,7 @@ fn send(flows: &[UdpSocket], run: u32, end: Instant) -> Result<u64, Error> {
     }
     .bytes();
     for index in 0..BATCH {
-        batch.datagram_mut(index).copy_from_slice(&bytes);
+        batch.datagram_mut(index)[..LENGTH].copy_from_slice(&bytes);
     }
     let mut sent = 0;
     for flow in flows.iter().cycle() {

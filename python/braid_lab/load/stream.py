@@ -2,8 +2,8 @@
 
 Run `python -m braid_lab.load.stream serve ADDRESS` first (prints `ready`), then `python -m braid_lab.load.stream take
 ADDRESS SECONDS [--from ADDRESS] [--flows N] [--mptcp]`, which prints what came in every bin of time since it began to
-connect, and why if the stream broke before its time, or `… give ADDRESS SECONDS`, which sends. Listeners serve both
-kinds: plain TCP is answered by plain TCP.
+connect, and why if the stream broke before its time, or `… give ADDRESS SECONDS [--from ADDRESS] [--flows N]`, which
+sends, and prints the same of what was acknowledged. Listeners serve both kinds: plain TCP is answered by plain TCP.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from collections.abc import Callable
 #: Where streams come from, and where they go to.
 PORT, DRAIN_PORT = 7100, 7101
 IPPROTO_MPTCP = 262
+
+#: Where the kernel's struct tcp_info has what was acknowledged.
+BYTES_ACKED = slice(120, 128)
 
 #: How finely arrivals are recorded, s.
 BIN_SECONDS = 0.02
@@ -72,15 +75,45 @@ def _drain(peer: socket.socket) -> None:
             pass
 
 
-def give(address: str, seconds: float) -> None:
-    """Send for so long."""
+def give(address: str, seconds: float, *, source: str | None, flows: int) -> dict[str, object]:
+    """Send over so many connections at once; returns what was acknowledged in which bins since it began."""
     chunk = bytes(CHUNK_BYTES)
-    until = time.monotonic() + seconds
-    with _socket(mptcp=False) as peer:
-        peer.settimeout(10)
-        peer.connect((address, DRAIN_PORT))
-        while time.monotonic() < until:
-            peer.sendall(chunk)
+    bins = [0] * max(1, round(seconds / BIN_SECONDS))
+    before = 0
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+        peers = [_connected(stack, (address, DRAIN_PORT), source, mptcp=False) for _ in range(flows)]
+        for peer in peers:
+            selector.register(peer, selectors.EVENT_WRITE)
+        began, broken = time.monotonic(), ""
+        for number in range(len(bins)):
+            while not broken and (left := began + (number + 1) * BIN_SECONDS - time.monotonic()) > 0:
+                for key, _ in selector.select(left):
+                    try:
+                        key.fileobj.send(chunk)  # type: ignore[union-attr]
+                    except BlockingIOError:
+                        continue
+                    except OSError as error:
+                        broken = str(error)
+            acknowledged = sum(_acknowledged(peer) for peer in peers)
+            bins[number], before = acknowledged - before, acknowledged
+    return {"began": began, "bin_s": BIN_SECONDS, "bytes": bins, "broken": broken or None}
+
+
+def _acknowledged(peer: socket.socket) -> int:
+    """Return how many bytes of a connection have been acknowledged: `tcpi_bytes_acked`."""
+    info = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_ACKED.stop)
+    return int.from_bytes(info[BYTES_ACKED], sys.byteorder)
+
+
+def _connected(stack: contextlib.ExitStack, to: tuple[str, int], source: str | None, *, mptcp: bool) -> socket.socket:
+    """Return a connection that does not block from now on."""
+    peer = stack.enter_context(_socket(mptcp))
+    if source:
+        peer.bind((source, 0))
+    peer.settimeout(10)
+    peer.connect(to)
+    peer.setblocking(False)
+    return peer
 
 
 def take(address: str, seconds: float, *, source: str | None, flows: int, mptcp: bool) -> dict[str, object]:
@@ -90,13 +123,8 @@ def take(address: str, seconds: float, *, source: str | None, flows: int, mptcp:
     segments: list[int] = []
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
         for _ in range(flows):
-            peer = stack.enter_context(_socket(mptcp))
-            if source:
-                peer.bind((source, 0))
-            peer.settimeout(10)
-            peer.connect((address, PORT))
+            peer = _connected(stack, (address, PORT), source, mptcp=mptcp)
             segments.append(peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG))
-            peer.setblocking(False)
             selector.register(peer, selectors.EVENT_READ)
         buffer = bytearray(CHUNK_BYTES)
         broken = ""
@@ -127,20 +155,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     verbs = parser.add_subparsers(required=True, dest="verb")
     verbs.add_parser("serve").add_argument("address")
-    giving = verbs.add_parser("give")
-    giving.add_argument("address")
-    giving.add_argument("seconds", type=float)
-    taking = verbs.add_parser("take")
-    taking.add_argument("address")
-    taking.add_argument("seconds", type=float)
-    taking.add_argument("--from", dest="source")
-    taking.add_argument("--flows", type=int, default=1)
-    taking.add_argument("--mptcp", action="store_true")
+    for name in ("give", "take"):
+        verb = verbs.add_parser(name)
+        verb.add_argument("address")
+        verb.add_argument("seconds", type=float)
+        verb.add_argument("--from", dest="source")
+        verb.add_argument("--flows", type=int, default=1)
+        if name == "take":
+            verb.add_argument("--mptcp", action="store_true")
     options = parser.parse_args()
     if options.verb == "serve":
         serve(options.address)
     elif options.verb == "give":
-        give(options.address, options.seconds)
+        given = give(options.address, options.seconds, source=options.source, flows=options.flows)
+        json.dump(given, sys.stdout)
     else:
         taken = take(
             options.address, options.seconds, source=options.source, flows=options.flows, mptcp=options.mptcp

@@ -31,12 +31,12 @@ class Far:
 
 
 @contextlib.contextmanager
-def far_end(net: Topology) -> Iterator[Far]:
+def far_end(net: Topology, *, offload: bool = False) -> Iterator[Far]:
     """Put the machine on a network's internet for the length of a block."""
     with namespace("far") as place:
         far = Far(place)
         net.internet.sysctl(ipv4__ip_forward=1, ipv6__conf__all__forwarding=1)
-        with veth(End(place, "eth0"), End(net.internet, "far"), offload=False):
+        with veth(End(place, "eth0"), End(net.internet, "far"), offload=offload):
             place.ip(
                 "link set eth0 up",
                 f"address add {far.address4}/24 dev eth0",

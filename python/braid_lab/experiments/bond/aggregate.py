@@ -1,4 +1,4 @@
-"""`bond/aggregate`: what one flow gets of all links together, beside kernel MPTCP and the best link alone.
+"""`bond/aggregate`: what flows get of all links together, beside kernel MPTCP and the best link alone.
 
 Nothing is configured: rates, delays and losses are for the bond to find out. The three are measured in turn over the
 same links, and so share the machine's moods. What does not go through the bond is bound to a link's own address.
@@ -7,128 +7,121 @@ same links, and so share the machine's moods. What does not go through the bond 
 from __future__ import annotations
 
 import contextlib
-import json
-import sys
+import statistics
 from collections import defaultdict
 from dataclasses import dataclass
 
 from braid_lab.experiment import Run, experiment
-from braid_lab.experiments.bond.cases import CASES, QUICK_CASES, Case
+from braid_lab.experiments.bond.cases import BY_NAME, CASES, Case
 from braid_lab.experiments.bond.figures import WARM_UP_SECONDS, Course
+from braid_lab.experiments.bond.loads import HTTP3, TCP, TCP8, UDP, Ask, Load
 from braid_lab.experiments.bond.site import Site, emulators_kept_up, site, wandering
-from braid_lab.process import LabError
 
-#: In the order in which they take their turns.
-KINDS = ("bond", "mptcp", "single")
+
+@dataclass(frozen=True)
+class Trial:
+    """Links, and what is sent over them."""
+
+    case: Case
+    load: Load = TCP
+
+    @property
+    def name(self) -> str:
+        """The links' name, and the load's if it is not one TCP stream."""
+        return f"{self.case.name}{self.load.suffix}"
+
+
+#: Every load over equal links, one stream over all others; HTTP/3 where its stack keeps up.
+TRIALS = {
+    trial.name: trial
+    for trial in (
+        *(Trial(case) for case in CASES),
+        *(Trial(BY_NAME[name], load) for name in ("50_50", "80_20") for load in (TCP8, UDP)),
+        Trial(BY_NAME["20_20"], HTTP3),
+    )
+}
+
+#: What the short form has time for.
+QUICK_TRIALS = ("50_50", "80_20", "50_50_loss2", "50_50_tcp8", "50_50_udp", "20_20_http3")
 
 
 @dataclass(frozen=True)
 class Plan:
     """How much is measured."""
 
-    cases: tuple[Case, ...]
     turns: int
     seconds: float
 
 
-QUICK = Plan(tuple(case for case in CASES if case.name in QUICK_CASES), turns=1, seconds=7.0)
-FULL = Plan(CASES, turns=3, seconds=15.0)
+QUICK, FULL = Plan(turns=1, seconds=7.0), Plan(turns=3, seconds=15.0)
 
 
-@dataclass(frozen=True)
-class Stream:
-    """One stream's outcome."""
-
-    course: Course
-    segment_bytes: int
-
-
-@experiment("bond/aggregate", "One flow over several links", paper="layer3-bonding §2, §5")
+@experiment("bond/aggregate", "Flows over several links", paper="layer3-bonding §2, §5", cases=tuple(TRIALS))
 def aggregate(run: Run) -> None:
     """Measure every case."""
     plan = QUICK if run.quick else FULL
-    run.display.expect(sum(1 + len(KINDS) * plan.turns for _ in plan.cases))
+    trials = [TRIALS[name] for name in run.cases(QUICK_TRIALS if run.quick else tuple(TRIALS))]
+    run.display.expect(sum(1 + len(trial.load.kinds) * plan.turns for trial in trials))
     run.table.append(["links, Mbit/s", "bond", "of what headers leave", "t90 s", "MPTCP", "best link alone"])
     worst: list[float] = []
     late: list[float] = []
-    for case in plan.cases:
+    for trial in trials:
         with contextlib.ExitStack() as stack:
-            with run.step(f"{case.name}: build, and join the hub"):
-                place = stack.enter_context(site(case.links, seed=run.seed))
-                place.background(place.net.internet.name, "braid_lab.load.stream", "serve", place.server)
-                stack.enter_context(wandering(place, case.links, run.seed))
-            worst.append(_measure(run, place, case, plan))
+            with run.step(f"{trial.name}: build, and join the hub"):
+                place = stack.enter_context(site(trial.case.links, seed=run.seed))
+                trial.load.serve(place)
+                stack.enter_context(wandering(place, trial.case.links, run.seed))
+            worst += _measure(run, place, trial, plan)
             late.append(emulators_kept_up(place))
-    run.figure("worst_vs_best_single", min(worst), better="higher", runs=len(worst), spread=(min(worst), max(worst)))
+    if worst:
+        run.figure(
+            "worst_vs_best_single", min(worst), better="higher", runs=len(worst), spread=(min(worst), max(worst))
+        )
     run.figure("emulators_late_p99_ms", max(late), unit="ms", better="lower")
     run.notes.append(
         f"Goodput is the receiver's after the first {WARM_UP_SECONDS:g} s. A share is one of what headers leave: "
-        "full frames with one inner packet each, less a lossy link's losses; MPTCP pays for no such headers."
+        "frames with one inner packet each, less a lossy link's losses; MPTCP pays for no such headers."
     )
 
 
-def _measure(run: Run, place: Site, case: Case, plan: Plan) -> float:
-    """Measure one case and record it; returns the bond's goodput over that of the best link alone."""
-    streams: dict[str, list[Stream]] = defaultdict(list)
+def _measure(run: Run, place: Site, trial: Trial, plan: Plan) -> list[float]:
+    """Measure one case and record it; return the bond's goodput over the best single link's, if there is one."""
+    courses: dict[str, list[Course]] = defaultdict(list)
+    kinds, name = trial.load.kinds, trial.name
     for turn in range(plan.turns):
-        for kind in KINDS[turn % len(KINDS) :] + KINDS[: turn % len(KINDS)]:
-            with run.step(f"{case.name}: {kind}, turn {turn + 1} of {plan.turns}"):
-                streams[kind].append(_stream(place, case, kind, plan.seconds))
-    mbit = {kind: [each.course.steady_mbit for each in some] for kind, some in streams.items()}
-    ceiling = case.ceiling_mbit
-    share = run.measure(f"share_{case.name}", [each / ceiling for each in mbit["bond"]], better="higher")
-    t90 = run.measure(
-        f"t90_s_{case.name}",
-        [each.course.reaches(0.9 * ceiling) for each in streams["bond"]],
-        unit="s",
-        better="lower",
-    )
+        for kind in kinds[turn % len(kinds) :] + kinds[: turn % len(kinds)]:
+            with run.step(f"{name}: {kind}, turn {turn + 1} of {plan.turns}"):
+                courses[kind].append(trial.load.take(Ask(place, trial.case, kind, plan.seconds)))
+    mbit = {kind: [each.steady_mbit for each in some] for kind, some in courses.items()}
+    ceiling = trial.case.ceiling_mbit(trial.load.sizes)
+    share = run.measure(f"share_{name}", [each / ceiling for each in mbit["bond"]], better="higher")
+    t90s = [each.reaches(0.9 * ceiling) for each in courses["bond"]]
+    t90 = run.measure(f"t90_s_{name}", t90s, unit="s", better="lower")
     got = {
-        kind: run.measure(
-            f"mbit_{kind}_{case.name}", some, unit="Mbit/s", better="higher" if kind == "bond" else "none"
-        )
+        kind: run.measure(f"mbit_{kind}_{name}", some, unit="Mbit/s", better="higher" if kind == "bond" else "none")
         for kind, some in mbit.items()
     }
-    pairs = list(zip(mbit["bond"], mbit["mptcp"], mbit["single"], strict=True))
-    run.measure(f"vs_mptcp_{case.name}", [bond / mptcp for bond, mptcp, _ in pairs], better="higher")
-    single = run.measure(f"vs_best_single_{case.name}", [bond / alone for bond, _, alone in pairs], better="higher")
-    run.series(f"course_{case.name}", _rows(streams))
-    run.table.append(
-        [
-            case.name.replace("_", " "),
-            f"{got['bond']:.1f}",
-            f"{share:.3f}",
-            f"{t90:.1f}",
-            f"{got['mptcp']:.1f}",
-            f"{got['single']:.1f}",
-        ]
-    )
-    run.notes.append(f"{case.name}: {_told(place)}, segments of {streams['bond'][0].segment_bytes} bytes.")
-    return single
+    ratios: dict[str, list[float]] = {}
+    for kind, figure in (("mptcp", f"vs_mptcp_{name}"), ("single", f"vs_best_single_{name}")):
+        if kind in mbit:
+            ratios[kind] = [bond / other for bond, other in zip(mbit["bond"], mbit[kind], strict=True)]
+            run.measure(figure, ratios[kind], better="higher")
+    run.series(f"course_{name}", _rows(courses))
+    beside = [f"{got[kind]:.1f}" if kind in got else "" for kind in ("mptcp", "single")]
+    run.table.append([name.replace("_", " "), f"{got['bond']:.1f}", f"{share:.3f}", f"{t90:.1f}", *beside])
+    run.notes.append(f"{name}: {_told(place)}.")
+    return [statistics.median(ratios["single"])] if "single" in ratios else []
 
 
-def _rows(streams: dict[str, list[Stream]]) -> list[dict[str, float]]:
+def _rows(taken: dict[str, list[Course]]) -> list[dict[str, float]]:
     """Return all courses side by side, a bin a row."""
-    courses = {f"{kind}_{turn}": each.course for kind, some in streams.items() for turn, each in enumerate(some, 1)}
+    courses = {f"{kind}_{turn}": each for kind, some in taken.items() for turn, each in enumerate(some, 1)}
     one = next(iter(courses.values()))
     return [
         {"s": round((at + 1) * one.bin_s, 3)}
         | {f"{name}_mbit": round(8e-6 * course.bytes[at] / course.bin_s, 3) for name, course in courses.items()}
         for at in range(len(one.bytes))
     ]
-
-
-def _stream(place: Site, case: Case, kind: str, seconds: float) -> Stream:
-    """Receive one stream for so long."""
-    argv = [sys.executable, "-m", "braid_lab.load.stream", "take", place.server, f"{seconds:g}"]
-    if kind != "bond":
-        argv += ["--from", place.net.uplinks[case.best].address4]
-    if kind == "mptcp":
-        argv.append("--mptcp")
-    report = json.loads(place.net.host.run(argv, timeout=seconds + 30).stdout)
-    if report["broken"]:
-        raise LabError(f"{case.name}, {kind}: the stream broke: {report['broken']}")
-    return Stream(Course(report["bin_s"], tuple(report["bytes"])), report["segment_bytes"])
 
 
 def _told(place: Site) -> str:

@@ -14,10 +14,23 @@ FRAME_BYTES = 1514
 #: The outer packet's IPv4 and UDP headers and what a full inner packet costs within: docs/protocol.md, *Data*.
 BOND_BYTES = 20 + 8 + 32
 
-#: IPv4 and TCP headers of a segment with time stamps.
-SEGMENT_HEADERS_BYTES = 20 + 20 + 12
-
 MTU_BYTES = 1500
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Inner packets of a flow, and what of each is payload, bytes."""
+
+    packet: int
+    payload: int
+
+
+#: The largest inner packets that fill a frame, with what they hold: TCP has time stamps.
+FULL_BYTES = MTU_BYTES - BOND_BYTES
+TCP = Sizes(FULL_BYTES, FULL_BYTES - 20 - 20 - 12)
+UDP = Sizes(FULL_BYTES, FULL_BYTES - 20 - 8)
+#: aioquic's datagrams, and what their headers, a STREAM frame's and the cipher's tag leave of them.
+QUIC = Sizes(20 + 8 + 1200, 1200 - (1 + 8 + 2) - (1 + 1 + 4 + 2) - 16)
 
 
 @dataclass(frozen=True)
@@ -67,15 +80,14 @@ class Case:
     name: str
     links: Mapping[str, Link]
 
-    @property
-    def ceiling_mbit(self) -> float:
-        """What headers leave of all links for one TCP flow through the bond: its goodput at best.
+    def ceiling_mbit(self, sizes: Sizes) -> float:
+        """What headers leave of all links for such packets through the bond: their goodput at best.
 
-        Of full frames, each with one inner packet, less what is lost. Small packets (acknowledgements, reports) go
-        the other way.
+        Of frames with one inner packet each, less what is lost. Small packets (acknowledgements, reports) go the
+        other way.
         """
-        payload = MTU_BYTES - BOND_BYTES - SEGMENT_HEADERS_BYTES
-        return sum(link.mbit * (1 - link.loss) for link in self.links.values()) * payload / FRAME_BYTES
+        frame = FRAME_BYTES - MTU_BYTES + BOND_BYTES + sizes.packet
+        return sum(link.mbit * (1 - link.loss) for link in self.links.values()) * sizes.payload / frame
 
     @property
     def best(self) -> str:
@@ -96,10 +108,12 @@ CASES = (
     _pair("100_10", Link(100, 10), Link(10, 30)),
     # [l3b] §5.1: 64 Mbit/s with 13 ms, and about 60 Mbit/s with 25 to 45 ms, round trip.
     _pair("64_60", Link(64, 6.5), Link(60, 17.5, wander=Wander(12.5, 22.5))),
+    # What a QUIC stack in Python can keep up with.
+    _pair("20_20", Link(20, 15), Link(20, 15)),
     Case("50_20_10", {"one": Link(50, 15), "two": Link(20, 15), "three": Link(10, 15)}),
     _pair("50_50_queue300", Link(50, 15, queue_ms=300), Link(50, 15, queue_ms=300)),
     _pair("300_30", Link(300, 15), Link(30, 15)),
 )
 
-#: What the short form has time for.
-QUICK_CASES = ("50_50", "80_20", "50_50_loss2")
+#: By name.
+BY_NAME = {case.name: case for case in CASES}

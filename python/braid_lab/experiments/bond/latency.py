@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from braid_lab.experiment import Run, experiment
-from braid_lab.experiments.bond.cases import CASES, Case
+from braid_lab.experiments.bond.cases import BY_NAME, Case
 from braid_lab.experiments.bond.figures import WARM_UP_SECONDS, Beat, Trips, trips
 from braid_lab.experiments.bond.site import Site, emulators_kept_up, site, wandering
 from braid_lab.experiments.race.figures import percentile
@@ -37,10 +37,10 @@ RULES = "".join(
 QUICK_CASES = ("50_50", "50_50_queue300")
 
 
-@experiment("bond/latency", "Round trips beside a full bond", paper="layer3-bonding")
+@experiment("bond/latency", "Round trips beside a full bond", paper="layer3-bonding", cases=tuple(BY_NAME))
 def latency(run: Run) -> None:
     """Measure every case."""
-    cases = [case for case in CASES if not run.quick or case.name in QUICK_CASES]
+    cases = [BY_NAME[name] for name in run.cases(QUICK_CASES if run.quick else tuple(BY_NAME))]
     seconds = 10.0 if run.quick else 40.0
     run.display.expect(3 * len(cases))
     run.table.append(

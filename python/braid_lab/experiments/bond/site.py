@@ -78,13 +78,22 @@ def emulator(uplink: Uplink) -> Emulated:
 
 
 @contextlib.contextmanager
-def site(links: Mapping[str, Link | None], *, seed: int, configuration: str = "") -> Iterator[Site]:
+def site(
+    links: Mapping[str, Link | None],
+    *,
+    seed: int,
+    configuration: str = "",
+    offload: bool = True,
+    far_offload: bool = False,
+) -> Iterator[Site]:
     """Build links like these, a hub beyond them, and a host that has joined it; IPv4 only.
 
-    No link stands for a plain cable. `configuration` is the host's, as in braid.toml.
+    No link stands for a plain cable. `configuration` is the host's, as in braid.toml. Cables with `offload` carry
+    super-packets whole and leave checksums undone, as between machines whose devices do that work; `far_offload` is
+    for the hub's own.
     """
     specs = [
-        UplinkSpec(name, link.line(seed + number) if link else None, families=frozenset({4}))
+        UplinkSpec(name, link.line(seed + number) if link else None, families=frozenset({4}), offload=offload)
         for number, (name, link) in enumerate(links.items())
     ]
     with contextlib.ExitStack() as stack:
@@ -92,7 +101,9 @@ def site(links: Mapping[str, Link | None], *, seed: int, configuration: str = ""
         # A run builds several networks, and each hub has its own memory.
         folder = net.scratch / net.host.name.rpartition("-")[0]
         folder.mkdir()
-        hub = stack.enter_context(far_hub.running(stack.enter_context(far_end(net)), folder / "hub"))
+        hub = stack.enter_context(
+            far_hub.running(stack.enter_context(far_end(net, offload=far_offload)), folder / "hub")
+        )
         file = folder / "braid.toml"
         file.write_text(configuration)
         daemon = stack.enter_context(braid(net.host, folder / "braid", "--config", file))

@@ -1,8 +1,11 @@
 """`bond/speed`: how fast the bond is where no link holds it back, and what a gigabit costs.
 
 Links are plain cables (veth), so what is measured is the two ends' work: one TCP stream by one link and by two, and
-datagrams of a few bytes. Processor time is that of the hub's and of the daemon's process, kernel work on their behalf
-included. Both ends, the stream's two ends and the internet between share one machine.
+small datagrams; over cables with offloads, which carry super-packets whole as devices do that split them, and
+without, where the kernel takes every packet by itself all the way. wireguard-go has one of the cables too, with its
+ends in the same two places and the same translation of addresses behind it, and takes its turns. Processor time is
+that of the processes of both ends, kernel work on their behalf included. Both ends, the stream's two ends and the
+internet between share one machine.
 """
 
 from __future__ import annotations
@@ -11,81 +14,143 @@ import contextlib
 import json
 import os
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from braid_lab.allocations import counting
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond.figures import Course
-from braid_lab.experiments.bond.site import Site, site
+from braid_lab.experiments.bond.site import BOND_DEVICE, Site, site
+from braid_lab.net.wireguard import program, wireguard
 from braid_lab.process import LabError, Process, run
 from braid_lab.product import binary
 
-#: Where the small datagrams go, whose IP packets have 46 bytes.
-PORT = 7000
+#: Where small datagrams go, and how long their IP packets are.
+PORT, SMALL_BYTES = 7000, 200
 
 #: At the beginning windows open, s.
 WARM_UP_SECONDS = 1.0
 
+#: Which of the internet's servers is reached by what.
+BOND, WIREGUARD = 1, 2
+
+#: The threads that carry packets, by process.
+THREADS = ("braid-hub", "braid-bond")
+
+
+@dataclass(frozen=True)
+class Way:
+    """A tunnel from the host to a server: its figures' suffix, its device, and the processes of its two ends."""
+
+    name: str
+    server: str
+    device: str
+    pids: tuple[int, int]
+
 
 @dataclass(frozen=True)
 class Sample:
-    """One stream: its goodput, and the processor time that each end took for a gigabit of it."""
+    """One stream: its goodput, and the processor time that the far end and the near one took for a gigabit of it."""
 
     mbit: float
-    hub_s_per_gbit: float
-    daemon_s_per_gbit: float
+    cpu_s_per_gbit: tuple[float, float]
 
 
-@experiment("bond/speed", "The bond between cables", paper="layer3-bonding")
+@experiment("bond/speed", "The bond between cables, beside wireguard-go", paper="layer3-bonding")
 def speed(run_: Run) -> None:
     """Measure one link and two."""
-    turns, seconds = (2, 5.0) if run_.quick else (5, 15.0)
-    run_.display.expect(2 * (2 + turns))
-    run_.table.append(["links", "Mbit/s", "hub: s/Gbit", "daemon: s/Gbit", "packets of 46 bytes, 1/s"])
-    for count, names in ((1, ("one",)), (2, ("one", "two"))):
-        with contextlib.ExitStack() as stack:
-            with run_.step(f"{count} cables: build, and join the hub"):
-                place = stack.enter_context(site(dict.fromkeys(names), seed=run_.seed))
-                place.background(place.net.internet.name, "braid_lab.load.stream", "serve", place.server)
-            samples = []
-            for turn in range(turns):
-                with run_.step(f"{count} cables: a stream, turn {turn + 1} of {turns}"):
-                    samples.append(_stream(place, seconds))
-            with run_.step(f"{count} cables: small packets"):
-                small = _small(place, stack, seconds)
-        _record(run_, count, samples, small)
+    turns, seconds = (2, 3.0) if run_.quick else (5, 15.0)
+    run_.display.expect(4 * (2 + (1 if program() is None else 2) * (turns + 1)))
+    run_.table.append(["", "cables", "Mbit/s", "hub: s/Gbit", "host: s/Gbit", f"{SMALL_BYTES} bytes: 1/s"])
+    if program() is None:
+        run_.notes.append(
+            "wireguard-go is not installed (tools/setup bench, where Go is), so nothing is beside the bond."
+        )
+    for offload, suffix in ((True, ""), (False, "_without_offloads")):
+        for count, names in ((1, ("one",)), (2, ("one", "two"))):
+            figure = f"_{count}{suffix}"
+            links = dict.fromkeys(names)
+            with contextlib.ExitStack() as stack:
+                with run_.step(f"{_said(figure)}: build, and join the hub"):
+                    made = site(links, seed=run_.seed, offload=offload, far_offload=offload)
+                    place = stack.enter_context(made)
+                    internet = place.net.internet.name
+                    for number in (BOND, WIREGUARD):
+                        place.background(internet, "braid_lab.load.stream", "serve", place.net.server(number))
+                    ways = _ways(place, stack)
+                _measure(run_, place, figure, ways, (turns, seconds))
+                with run_.step(f"{_said(figure)}: allocations"):
+                    calls = _allocations(place, ways[0], seconds)
+                run_.figure(f"allocations_per_packet{figure}", calls, better="lower")
 
 
-def _record(run_: Run, count: int, samples: list[Sample], small: float) -> None:
-    mbit = run_.measure(f"goodput_{count}", [each.mbit for each in samples], unit="Mbit/s", better="higher")
-    hub = run_.measure(
-        f"cpu_per_gbit_hub_{count}", [each.hub_s_per_gbit for each in samples], unit="s", better="lower"
-    )
-    daemon = run_.measure(
-        f"cpu_per_gbit_daemon_{count}", [each.daemon_s_per_gbit for each in samples], unit="s", better="lower"
-    )
-    run_.figure(f"packets_per_second_46B_{count}", small, unit="1/s", better="higher")
-    run_.table.append([str(count), f"{mbit:.0f}", f"{hub:.2f}", f"{daemon:.2f}", f"{small:.0f}"])
+def _said(figure: str) -> str:
+    """Return a figure's suffix in words."""
+    return figure.replace("_", " ").strip().replace("1", "1 cable").replace("2", "2 cables")
 
 
-def _stream(place: Site, seconds: float) -> Sample:
-    """Receive one stream for so long."""
-    pids = (_hub(place), place.daemon.pid)
-    argv = [sys.executable, "-m", "braid_lab.load.stream", "take", place.server, f"{seconds:g}"]
-    before = [cpu_seconds(pid) for pid in pids]
-    report = json.loads(place.net.host.run(argv, timeout=seconds + 30).stdout)
-    took = [cpu_seconds(pid) - earlier for pid, earlier in zip(pids, before, strict=True)]
-    if report["broken"]:
-        raise LabError(f"the stream broke: {report['broken']}")
-    course = Course(report["bin_s"], tuple(report["bytes"]))
-    gbit = 8e-9 * sum(course.bytes)
-    return Sample(course.mbit(WARM_UP_SECONDS, course.seconds), took[0] / gbit, took[1] / gbit)
-
-
-def _hub(place: Site) -> int:
+def _ways(place: Site, stack: contextlib.ExitStack) -> list[Way]:
+    """Return what is held against each other: the bond, and wireguard-go where it is."""
     if place.hub.process is None:
         raise LabError("the hub does not run")
-    return place.hub.process.pid
+    ways = [Way("", place.server, BOND_DEVICE, (place.hub.process.pid, place.daemon.pid))]
+    if program() is not None:
+        server = place.net.server(WIREGUARD)
+        other = stack.enter_context(wireguard(place.net, place.hub.far, next(iter(place.net.uplinks)), server))
+        ways.append(Way("_wireguard_go", server, other.device, (other.far.pid, other.near.pid)))
+    return ways
+
+
+def _measure(run_: Run, place: Site, figure: str, ways: list[Way], plan: tuple[int, float]) -> None:
+    turns, seconds = plan
+    samples: dict[str, list[Sample]] = {way.name: [] for way in ways}
+    for turn in range(turns):
+        for way in ways:
+            with run_.step(f"{_said(figure)}: a stream{way.name.replace('_', ' ')}, turn {turn + 1} of {turns}"):
+                samples[way.name].append(_stream(place, way, seconds))
+    for way in ways:
+        with run_.step(f"{_said(figure)}: small packets{way.name.replace('_', ' ')}"):
+            small = _small(place, way, seconds)
+        _record(run_, way, figure, samples[way.name], small)
+    if len(ways) > 1:
+        pairs = zip(*samples.values(), strict=True)
+        run_.measure(f"goodput_vs_wireguard_go{figure}", [a.mbit / b.mbit for a, b in pairs], better="higher")
+
+
+def _record(run_: Run, way: Way, figure: str, samples: list[Sample], small: float) -> None:
+    def measure(name: str, value: Callable[[Sample], float]) -> float:
+        values = [value(each) for each in samples]
+        return run_.measure(f"{name}{way.name}{figure}", values, unit="s", better="lower")
+
+    rates = [each.mbit for each in samples]
+    mbit = run_.measure(f"goodput{way.name}{figure}", rates, unit="Mbit/s", better="higher")
+    far = measure("cpu_per_gbit_far", lambda each: each.cpu_s_per_gbit[0])
+    near = measure("cpu_per_gbit_near", lambda each: each.cpu_s_per_gbit[1])
+    measure("cpu_per_gbit", lambda each: sum(each.cpu_s_per_gbit))
+    run_.figure(f"packets_per_second_{SMALL_BYTES}B{way.name}{figure}", small, unit="1/s", better="higher")
+    name = way.name.strip("_").replace("_", "-") or "bond"
+    cables = _said(figure).replace("cables", "").replace("cable", "").strip()
+    run_.table.append([name, cables, f"{mbit:.0f}", f"{far:.2f}", f"{near:.2f}", f"{small:.0f}"])
+
+
+def _stream(place: Site, way: Way, seconds: float) -> Sample:
+    """Receive one stream for so long."""
+    before, carried = [cpu_seconds(pid) for pid in way.pids], _carried(place, way, "rx")
+    course = _take(place, way.server, seconds)
+    far, near = (cpu_seconds(pid) - earlier for pid, earlier in zip(way.pids, before, strict=True))
+    _check(way, _carried(place, way, "rx") - carried, sum(course.bytes))
+    gbit = 8e-9 * sum(course.bytes)
+    return Sample(course.mbit(WARM_UP_SECONDS, course.seconds), (far / gbit, near / gbit))
+
+
+def _take(place: Site, server: str, seconds: float) -> Course:
+    argv = [sys.executable, "-m", "braid_lab.load.stream", "take", server, f"{seconds:g}"]
+    report = json.loads(place.net.host.run(argv, timeout=seconds + 30).stdout)
+    if report["broken"]:
+        raise LabError(f"the stream broke: {report['broken']}")
+    return Course(report["bin_s"], tuple(report["bytes"]))
 
 
 def cpu_seconds(pid: int) -> float:
@@ -94,13 +159,51 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _small(place: Site, stack: contextlib.ExitStack, seconds: float) -> float:
+def _small(place: Site, way: Way, seconds: float) -> float:
     """Return how many small datagrams a second come through, of as many as can be sent."""
-    serve: list[str | Path] = [binary("braid-load"), "serve", "--ports", str(PORT), "--datagrams-on", place.server]
-    log = place.net.scratch / f"{place.net.host.name}-small"
-    server = stack.enter_context(Process(serve, log=log, namespace=place.net.internet.name))
-    server.wait_output('"ready":true')
-    words = ["udp-rate", "--to", place.server, "--ports", str(PORT), "--seconds", f"{seconds:g}", "--flows", "8"]
-    said = run([binary("braid-load"), *words], namespace=place.net.host.name, timeout=seconds + 60)
-    rate: float = json.loads(said.stdout.splitlines()[-1])["rate"]
+    serve: list[str | Path] = [binary("braid-load"), "serve", "--ports", str(PORT), "--datagrams-on", way.server]
+    log = place.net.scratch / f"{place.net.host.name}-small{way.name}"
+    with Process(serve, log=log, namespace=place.net.internet.name) as server:
+        server.wait_output('"ready":true')
+        words = ["--to", way.server, "--ports", str(PORT), "--seconds", f"{seconds:g}", "--flows", "8"]
+        argv: list[str | Path] = [binary("braid-load"), "udp-rate", *words, "--packet", str(SMALL_BYTES)]
+        carried = _carried(place, way, "tx")
+        said = json.loads(run(argv, namespace=place.net.host.name, timeout=seconds + 60).stdout.splitlines()[-1])
+    _check(way, _carried(place, way, "tx") - carried, said["delivered"] * SMALL_BYTES)
+    rate: float = said["rate"]
     return rate
+
+
+def _carried(place: Site, way: Way, direction: str) -> int:
+    """Return how many bytes a tunnel has carried, `rx` or `tx` as the host sees it."""
+    said = json.loads(place.net.host.run(["ip", "-json", "-stats", "link", "show", way.device]).stdout)
+    counted: int = said[0]["stats64"][direction]["bytes"]
+    return counted
+
+
+def _check(way: Way, carried: int, of: int) -> None:
+    """See that the tunnel carried what was to go through it."""
+    if carried < of:
+        raise LabError(f"of {of} bytes to {way.server} {way.device} carried {carried}")
+
+
+def _allocations(place: Site, way: Way, seconds: float) -> float:
+    """Return how often both ends' threads ask for memory for a packet of a stream that is under way."""
+    argv = [sys.executable, "-m", "braid_lab.load.stream", "take", way.server, f"{seconds + 10:g}"]
+    log = place.net.scratch / f"{place.net.host.name}-counted"
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(Process(argv, log=log, namespace=place.net.host.name))
+        time.sleep(WARM_UP_SECONDS)
+        counters = [stack.enter_context(counting(*each)) for each in zip(way.pids, THREADS, strict=True)]
+        before = _delivered(place)
+        calls = sum(each.total() for each in counters)
+        time.sleep(seconds)
+        calls = sum(each.total() for each in counters) - calls
+        packets = _delivered(place) - before
+    return calls / packets
+
+
+def _delivered(place: Site) -> int:
+    """Return how many inner packets the host has got of the bond."""
+    packets = place.bond()["packets"]
+    return sum(packets[each] for each in ("in_order", "held", "unordered"))

@@ -1,0 +1,87 @@
+"""How often running threads ask their program's C library for memory, counted by the kernel from outside.
+
+Uprobes on the functions that allocate, one counter for each function and thread: the program is the one that users
+run, and does not know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from braid_lab.process import LabError
+
+FUNCTIONS = ("malloc", "calloc", "realloc", "posix_memalign", "aligned_alloc")
+
+#: perf_event_open, which the C library does not have.
+SYSTEM_CALLS = {"x86_64": 298, "aarch64": 241}
+
+UPROBE_TYPE = Path("/sys/bus/event_source/devices/uprobe/type")
+
+#: struct perf_event_attr up to config2, and its size: version 5.
+ATTRIBUTES, ATTRIBUTES_BYTES = "=IIQQQQQIIQQ", 112
+
+
+class Counters:
+    """Counters that are running."""
+
+    def __init__(self, files: list[int]) -> None:
+        """Made by `counting`."""
+        self._files = files
+
+    def total(self) -> int:
+        """Return how many calls there were so far."""
+        return sum(struct.unpack("=Q", os.read(each, 8))[0] for each in self._files)
+
+
+@contextlib.contextmanager
+def counting(pid: int, thread: str) -> Iterator[Counters]:
+    """Count the calls of a process's threads whose names begin so, for the length of a block."""
+    tasks = [path for path in Path(f"/proc/{pid}/task").iterdir() if (path / "comm").read_text().startswith(thread)]
+    if not tasks:
+        raise LabError(f"process {pid} has no thread called {thread}")
+    with contextlib.ExitStack() as stack:
+        files = [_counter(int(task.name), *_place(pid, name)) for task in tasks for name in FUNCTIONS]
+        for each in files:
+            stack.callback(os.close, each)
+        yield Counters(files)
+
+
+def _place(pid: int, name: str) -> tuple[str, int]:
+    """Return the file that a function of the C library is in, and where in that file.
+
+    A process of the same library has it at the same place, so it is looked up in ours.
+    """
+    library = ctypes.CDLL(None)
+    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, _, offset, _, _, *path = line.split(maxsplit=5)
+        start, end = (int(word, 16) for word in span.split("-"))
+        if start <= address < end:
+            if path and path[0] in Path(f"/proc/{pid}/maps").read_text():
+                return path[0], address - start + int(offset, 16)
+            break
+    raise LabError(f"process {pid} does not use the C library that we do: its calls of {name} cannot be counted")
+
+
+def _counter(task: int, path: str, offset: int) -> int:
+    """Return a descriptor of a counter of how often a thread passes there."""
+    if not UPROBE_TYPE.exists():
+        raise LabError("this kernel has no uprobes, so calls cannot be counted")
+    name = ctypes.create_string_buffer(path.encode())
+    kind = int(UPROBE_TYPE.read_text())
+    words = struct.pack(ATTRIBUTES, kind, ATTRIBUTES_BYTES, 0, 0, 0, 0, 0, 0, 0, ctypes.addressof(name), offset)
+    attributes = ctypes.create_string_buffer(words.ljust(ATTRIBUTES_BYTES, b"\0"))
+    number = SYSTEM_CALLS.get(platform.machine())
+    if number is None:
+        raise LabError(f"calls cannot be counted on {platform.machine()}")
+    system_call = ctypes.CDLL(None, use_errno=True).syscall
+    file: int = system_call(number, attributes, task, -1, -1, 0)
+    if file < 0:
+        raise LabError(f"cannot count calls in {path}: {os.strerror(ctypes.get_errno())}")
+    return file

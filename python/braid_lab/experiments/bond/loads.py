@@ -1,0 +1,96 @@
+"""What is sent over the links of `bond/aggregate`: one TCP stream, eight, datagrams, a download over HTTP/3."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from braid_lab.experiments.bond import cases
+from braid_lab.experiments.bond.cases import Case, Sizes
+from braid_lab.experiments.bond.figures import Course
+from braid_lab.experiments.bond.site import Site
+from braid_lab.process import LabError
+from braid_lab.serve.servers import IPERF3_PORT
+from braid_lab.workbench import serve
+
+#: Datagrams are sent this much faster than the links are: what is too much is for the bond to drop.
+OFFERED = 1.2
+
+#: How finely iperf3 tells what came, s.
+TOLD_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What to send: by the bond, by MPTCP over all links, or by the best link alone (`single`)."""
+
+    place: Site
+    case: Case
+    kind: str
+    seconds: float
+
+    @property
+    def source(self) -> str | None:
+        """The address that it is bound to, if it is not to take the bond."""
+        return None if self.kind == "bond" else self.place.net.uplinks[self.case.best].address4
+
+    def run(self, *argv: str) -> dict[str, Any]:
+        """Run a receiver at the host, and return what it says."""
+        said: dict[str, Any] = json.loads(self.place.net.host.run(argv, timeout=self.seconds + 60).stdout)
+        if said.get("broken"):
+            raise LabError(f"{self.case.name}, {self.kind}: broke off: {said['broken']}")
+        return said
+
+
+@dataclass(frozen=True)
+class Load:
+    """Something to send towards the host."""
+
+    suffix: str
+    sizes: Sizes
+    #: What it can go by, in the order in which they take their turns.
+    kinds: tuple[str, ...]
+    serve: Callable[[Site], object]
+    take: Callable[[Ask], Course]
+
+
+def _streams(flows: int) -> Callable[[Ask], Course]:
+    def take(ask: Ask) -> Course:
+        words = ["take", ask.place.server, f"{ask.seconds:g}", "--flows", str(flows)]
+        words += ["--from", ask.source] if ask.source else []
+        words += ["--mptcp"] if ask.kind == "mptcp" else []
+        return _course(ask.run(sys.executable, "-m", "braid_lab.load.stream", *words))
+
+    return take
+
+
+def _course(said: dict[str, Any]) -> Course:
+    return Course(said["bin_s"], tuple(said["bytes"]))
+
+
+def _datagrams(ask: Ask) -> Course:
+    mbit = OFFERED * sum(link.mbit for link in ask.case.links.values())
+    words = ["--udp", "--reverse", "--bitrate", f"{mbit:g}M", "--length", str(cases.UDP.payload)]
+    words += ["--time", f"{ask.seconds:g}", "--interval", f"{TOLD_SECONDS:g}", "--json"]
+    words += ["--bind", ask.source] if ask.source else []
+    said = ask.run("iperf3", "--client", ask.place.server, "--port", str(IPERF3_PORT), *words)
+    bins = [interval["sum"]["bytes"] for interval in said["intervals"]]
+    return Course(TOLD_SECONDS, tuple(bins[: round(ask.seconds / TOLD_SECONDS)]))
+
+
+def _download(ask: Ask) -> Course:
+    words = [ask.place.server, f"{ask.seconds:g}"]
+    return _course(ask.run(sys.executable, "-m", "braid_lab.load.stream3", *words))
+
+
+def _serve_streams(place: Site) -> None:
+    place.background(place.net.internet.name, "braid_lab.load.stream", "serve", place.server)
+
+
+TCP = Load("", cases.TCP, ("bond", "mptcp", "single"), _serve_streams, _streams(1))
+TCP8 = Load("_tcp8", cases.TCP, ("bond", "mptcp", "single"), _serve_streams, _streams(8))
+UDP = Load("_udp", cases.UDP, ("bond", "single"), lambda place: serve(place.net, "iperf3"), _datagrams)
+HTTP3 = Load("_http3", cases.QUIC, ("bond",), lambda place: serve(place.net, "http3"), _download)
