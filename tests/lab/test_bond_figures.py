@@ -87,5 +87,6 @@ def test_round_trips_are_those_of_what_was_sent_meanwhile() -> None:
     beats = [Beat(sent, answered, None) for sent, answered in times]
     found = trips(beats, 0.5, 1.5)
     assert found.ms == pytest.approx((20, 40))
+    assert found.at == pytest.approx((0.5, 0.7))
     assert found.lost == pytest.approx(1 / 3)
     assert found.jitter() == pytest.approx(20)

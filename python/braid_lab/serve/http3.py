@@ -69,7 +69,8 @@ def _configuration() -> QuicConfiguration:
         .not_valid_after(now + timedelta(days=1))
         .sign(key, hashes.SHA256())
     )
-    configuration = QuicConfiguration(is_client=False, alpn_protocols=H3_ALPN)
+    # As TCP has it in the lab.
+    configuration = QuicConfiguration(is_client=False, alpn_protocols=H3_ALPN, congestion_control_algorithm="cubic")
     configuration.certificate = certificate
     configuration.private_key = key
     return configuration

@@ -26,9 +26,10 @@ class Beat:
 
 @dataclass(frozen=True)
 class Trips:
-    """Round trips of one kind of beats, ms, and the share that never came back."""
+    """Round trips of one kind of beats, ms, when each began, s, and the share that never came back."""
 
     ms: tuple[float, ...]
+    at: tuple[float, ...]
     lost: float
 
     def jitter(self) -> float:
@@ -39,8 +40,8 @@ class Trips:
 def trips(beats: Sequence[Beat], start: float, end: float) -> Trips:
     """Return the round trips of what was sent between two times."""
     some = [beat for beat in beats if start <= beat.sent <= end]
-    back = tuple(1000 * (beat.answered - beat.sent) for beat in some if beat.answered is not None)
-    return Trips(back, 1 - len(back) / len(some))
+    back = [(beat.sent, 1000 * (beat.answered - beat.sent)) for beat in some if beat.answered is not None]
+    return Trips(tuple(ms for _, ms in back), tuple(at - start for at, _ in back), 1 - len(back) / len(some))
 
 
 @dataclass(frozen=True)

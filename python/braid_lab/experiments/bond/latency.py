@@ -82,10 +82,10 @@ def _record(run: Run, case: Case, idle: dict[str, Trips], full: dict[str, Trips]
     run.figure(f"stream_jitter_ms_{case.name}", call.jitter(), unit="ms", better="lower", runs=len(call.ms))
     run.table.append([case.name.replace("_", " "), f"{base:.1f}", *cells, f"{call.lost:.4f}", f"{call.jitter():.1f}"])
     rows = [
-        {"when": when, "kind": kind, "rtt_ms": round(each, 3)}
+        {"when": when, "kind": kind, "s": round(at, 3), "rtt_ms": round(each, 3)}
         for when, some in (("idle", idle), ("full", full))
         for kind, found in some.items()
-        for each in found.ms
+        for at, each in zip(found.at, found.ms, strict=True)
     ]
     run.series(f"round_trips_{case.name}", rows)
 
