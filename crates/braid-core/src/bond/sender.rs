@@ -78,6 +78,8 @@ pub struct Sender<T> {
     run: Option<(LinkId, u64)>,
     next_interval: Option<Time>,
     wait: Option<Time>,
+    /// When all that waited last could be sent.
+    met: Time,
     repaired: u64,
     /// Largest packet that sums cover; none for no sums.
     parity_most: Option<Bytes>,
@@ -102,6 +104,7 @@ impl<T: Clone> Sender<T> {
             run: None,
             next_interval: None,
             wait: None,
+            met: Time::ZERO,
             repaired: 0,
             parity_most: None,
             parity: Encoder::default(),
@@ -129,7 +132,7 @@ impl<T: Clone> Sender<T> {
 
     /// Takes what the far end saw of a link.
     pub fn handle_report(&mut self, now: Time, report: &LinkReport) {
-        let demand = self.demand();
+        let demand = self.demand(now);
         let Some(link) = self.link_mut(report.link) else {
             return;
         };
@@ -204,6 +207,9 @@ impl<T: Clone> Sender<T> {
                 .queue
                 .pop(now, control, |waiting| mark(&mut waiting.item))?;
             self.head = Some((queued.len, queued.item));
+            if self.queue.bytes() <= BACKLOG {
+                self.met = now;
+            }
         }
         self.head.as_ref().map(|(len, w)| (*len, w.class, w.lane))
     }
@@ -288,8 +294,9 @@ impl<T: Clone> Sender<T> {
         }
     }
 
-    fn demand(&self) -> Demand {
-        if self.queue.bytes() > BACKLOG {
+    fn demand(&self, now: Time) -> Demand {
+        let stood = now.since(self.met) >= crate::estimate::REPORT_INTERVAL;
+        if stood && self.queue.bytes() > BACKLOG {
             Demand::Backlog
         } else {
             Demand::Met
