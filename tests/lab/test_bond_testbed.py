@@ -36,9 +36,23 @@ def test_the_mobile_line_is_the_dearer_one() -> None:
     assert [(each["name"], each["tier"]) for each in read["uplink"]] == [("fixed", 1), ("mobile", 2)]
 
 
+def test_the_papers_parameters_are_in_the_configuration() -> None:
+    read = tomllib.loads(testbed.configuration("overflow", testbed.Overflow(k=0.5, t_dwd_ms=250)))
+    assert read["bond"]["overflow"] == {"k": 0.5, "t_dwd": "250 ms", "w_max": 45}
+
+
+def test_flows_have_their_demand_between_two_times() -> None:
+    one, other = testbed.steps([(45.0, 0, 1), (30.0, 0.4, 0.8)], 1.0)
+    assert one == [45.0] * 5
+    assert other == [0, 0, 30.0, 30.0, 0]
+
+
 def test_what_overtakes_is_in_order_and_what_was_overtaken_is_not() -> None:
-    found = findings([(10.0, 0), (10.01, 2), (10.02, 1), (10.15, 3), (10.16, 3)])
+    one, other = ("192.0.2.1", 1), ("192.0.2.1", 2)
+    found = findings([(10.0, one, 0), (10.01, one, 2), (10.02, one, 1), (10.15, one, 3), (10.16, one, 3)])
     assert found["received"] == [3, 1]
     assert found["in_order"] == [2, 1]
     assert found["packets"] == 4, "a copy does not count"
     assert findings([])["packets"] == 0
+    both = findings([(10.0, one, 1), (10.01, other, 0), (10.02, other, 1)])
+    assert both["in_order"] == [3], "flows have orders of their own"

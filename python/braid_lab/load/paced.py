@@ -1,14 +1,16 @@
 """Numbered datagrams at rates that change from step to step, and what of them arrives, when, and in which order.
 
 Run `python -m braid_lab.load.paced receive ADDRESS` first (prints `ready`, and its findings as JSON when it is ended
-by SIGTERM), then `python -m braid_lab.load.paced send ADDRESS BYTES STEP_S FILE`: FILE holds packets per second, a
-number a line, each for one step. Times are CLOCK_MONOTONIC, in s.
+by SIGTERM), then `python -m braid_lab.load.paced send ADDRESS BYTES STEP_S FILE`, as often as there are flows: FILE
+holds packets per second, a number a line, each for one step. Times are CLOCK_MONOTONIC, in s.
 """
 
 from __future__ import annotations
 
 import array
+import contextlib
 import json
+import os
 import signal
 import socket
 import struct
@@ -21,6 +23,10 @@ from braid_lab.load.probe import BUFFER_BYTES, SO_RCVBUFFORCE, SO_SNDBUFFORCE
 PORT = 7110
 NUMBER = struct.Struct("!I")
 
+#: Address and port that a flow comes from; when a datagram of it came, and its number.
+Source = tuple[str, int]
+Arrival = tuple[float, Source, int]
+
 #: How finely arrivals are counted, s: as the paper has it ([l3b] §5.3).
 BIN_SECONDS = 0.1
 
@@ -30,8 +36,7 @@ CATCH_UP_SECONDS = 0.004
 
 def receive(address: str) -> None:
     """Count until told to end."""
-    arrivals: list[tuple[float, int]] = []
-    sources: set[str] = set()
+    arrivals: list[Arrival] = []
     over = False
 
     def end(*_: object) -> None:
@@ -50,28 +55,29 @@ def receive(address: str) -> None:
                 data, source = receiver.recvfrom(2048)
             except TimeoutError:
                 continue
-            sources.add(source[0])
-            arrivals.append((time.monotonic(), NUMBER.unpack_from(data)[0]))
-    json.dump(findings(arrivals) | {"sources": sorted(sources)}, sys.stdout)
+            arrivals.append((time.monotonic(), source, NUMBER.unpack_from(data)[0]))
+    sources = sorted({address for _, (address, _), _ in arrivals})
+    json.dump(findings(arrivals) | {"sources": sources}, sys.stdout)
 
 
-def findings(arrivals: list[tuple[float, int]]) -> dict[str, object]:
-    """Return how many came, per bin since the first, and of those how many came in their order."""
+def findings(arrivals: list[Arrival]) -> dict[str, object]:
+    """Return how many came, per bin since the first, and of those how many came in their flow's order."""
     began = arrivals[0][0] if arrivals else 0.0
     received, in_order = array.array("L"), array.array("L")
-    highest, seen = -1, set()
-    for at, number in arrivals:
+    highest: dict[Source, int] = {}
+    seen: set[tuple[Source, int]] = set()
+    for at, source, number in arrivals:
         here = int((at - began) / BIN_SECONDS)
         while len(received) <= here:
             received.append(0)
             in_order.append(0)
-        if number in seen:
+        if (source, number) in seen:
             continue
-        seen.add(number)
+        seen.add((source, number))
         received[here] += 1
-        if number > highest:
+        if number > highest.get(source, -1):
             in_order[here] += 1
-            highest = number
+            highest[source] = number
     return {
         "began": began,
         "bin_s": BIN_SECONDS,
@@ -82,7 +88,12 @@ def findings(arrivals: list[tuple[float, int]]) -> dict[str, object]:
 
 
 def send(address: str, size: int, step: float, rates: list[float]) -> None:
-    """Send by the clock. What a stall of the machine has kept back is not made up for: a burst would fill queues."""
+    """Send by the clock. What a stall of the machine has kept back is not made up for: a burst would fill queues.
+
+    So that there are few, it goes before everything that is not real-time, where that is permitted.
+    """
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, BUFFER_BYTES)
         sender.connect((address, PORT))
@@ -90,6 +101,8 @@ def send(address: str, size: int, step: float, rates: list[float]) -> None:
         sent = 0
         began = due = time.monotonic()
         for number, rate in enumerate(rates, start=1):
+            if not rate:
+                due = max(due, began + number * step)
             while due < began + number * step:
                 ahead = due - time.monotonic()
                 if ahead > 0:

@@ -2,8 +2,9 @@
 
 Run `python -m braid_lab.load.stream serve ADDRESS` first (prints `ready`), then `python -m braid_lab.load.stream take
 ADDRESS SECONDS [--from ADDRESS] [--flows N] [--mptcp]`, which prints what came in every bin of time since it began to
-connect, and why if the stream broke before its time, or `… give ADDRESS SECONDS [--from ADDRESS] [--flows N]`, which
-sends, and prints the same of what was acknowledged. Listeners serve both kinds: plain TCP is answered by plain TCP.
+connect, and why if the stream broke before its time, or `… give ADDRESS SECONDS [--from ADDRESS] [--flows N] [--after
+SECONDS]`, which sends, and prints the same of what was acknowledged. Listeners serve both: plain TCP is answered
+by plain TCP.
 """
 
 from __future__ import annotations
@@ -161,12 +162,15 @@ def main() -> None:
         verb.add_argument("seconds", type=float)
         verb.add_argument("--from", dest="source")
         verb.add_argument("--flows", type=int, default=1)
-        if name == "take":
+        if name == "give":
+            verb.add_argument("--after", type=float, default=0.0)
+        else:
             verb.add_argument("--mptcp", action="store_true")
     options = parser.parse_args()
     if options.verb == "serve":
         serve(options.address)
     elif options.verb == "give":
+        time.sleep(options.after)
         given = give(options.address, options.seconds, source=options.source, flows=options.flows)
         json.dump(given, sys.stdout)
     else:

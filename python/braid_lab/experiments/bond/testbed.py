@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from braid_lab.experiments.bond.cases import BOND_BYTES, Link, Wander
 
 #: §5.1: "All generated UDP packets are 1492 bytes long". Here that is the packet on the line, tunnel and all.
@@ -27,12 +30,38 @@ LINKS = {
 }
 
 
-def configuration(scheduler: str) -> str:
+@dataclass(frozen=True)
+class Overflow:
+    """Parameters of the paper's algorithm; those that it never changes are the configuration's own."""
+
+    k: float
+    t_dwd_ms: int
+    #: Largest weight of the mobile line: "in order to avoid exceeding the maximum LTE link capacity" (§5.2).
+    w_max: int = 45
+
+    @property
+    def name(self) -> str:
+        """How figures call it."""
+        return f"k{self.k:g}_{self.t_dwd_ms}ms"
+
+
+def configuration(scheduler: str, overflow: Overflow | None = None) -> str:
     """Return the host's: the mobile line only carries what the fixed one cannot, and nothing goes past the hub."""
     tiers = "".join(
         f'[[uplink]]\nname = "{name}"\ndevice = "{name}"\ntier = {tier}\n' for tier, name in enumerate(LINKS, start=1)
     )
-    return f'[bond]\nscheduler = "{scheduler}"\nfallback = "block"\n{tiers}'
+    parameters = (
+        f'[bond.overflow]\nk = {overflow.k:g}\nt_dwd = "{overflow.t_dwd_ms} ms"\nw_max = {overflow.w_max}\n'
+        if overflow
+        else ""
+    )
+    return f'[bond]\nscheduler = "{scheduler}"\nfallback = "block"\n{parameters}{tiers}'
+
+
+def steps(flows: Sequence[tuple[float, float, float]], seconds: float) -> list[list[float]]:
+    """Return the demand, step by step, of flows of so many Mbit/s from one time to another, s; each by itself."""
+    times = [step * STEP_SECONDS for step in range(round(seconds / STEP_SECONDS))]
+    return [[mbit if start <= at < end else 0.0 for at in times] for mbit, start, end in flows]
 
 
 def ramp(*, scale: float = 1.0) -> list[float]:

@@ -1,0 +1,106 @@
+"""`bond/paper-multi`: [l3b] §5.3, UDP flows that begin and end while others go on.
+
+`overflow` with k = 0.5 and T_dwd = 250 ms, as there. Fig. 4 gives the demand as a drawing: the times at which flows
+begin and the 11 Mbit/s beyond the fixed line until 12 s are the text's, the rest is chosen to go with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from braid_lab.experiment import Run, experiment
+from braid_lab.experiments.bond import testbed
+from braid_lab.experiments.bond.lines import Outcome, Row, send, told
+from braid_lab.experiments.bond.site import emulators_kept_up, site, wandering
+from braid_lab.experiments.bond.testbed import Overflow
+
+#: Mbit/s, from when, until when: "clearly visible when new UDP flows are being turned on (5s, 20s and 50s)".
+FLOWS = ((45.0, 0.0, 62.0), (30.0, 5.0, 12.0), (45.0, 20.0, 35.0), (30.0, 50.0, 57.0))
+BEGINNINGS, FIRST_END = (5.0, 20.0, 50.0), 12.0
+SECONDS, QUICK_SECONDS = 62.0, 27.0
+
+#: "it required about 5 seconds to reduce load from 11Mb/s to 0Mb/s on the mobile link (12s - 17s)".
+PAPER_GIVEN_BACK_S = 5.0
+
+#: The mobile line carries nothing to speak of below this, Mbit/s: reports go by it, too.
+NOTHING_MBIT = 1.0
+
+#: And enough with this share of what the fixed line has no room for.
+ENOUGH = 0.9
+
+#: Losses this long after a beginning are its burst, s.
+BURST_SECONDS = 2.0
+
+
+@experiment("bond/paper-multi", "UDP flows that come and go", paper="layer3-bonding §5.3, Figs. 4 and 5")
+def paper_multi(run: Run) -> None:
+    """Send them once."""
+    seconds = QUICK_SECONDS if run.quick else SECONDS
+    run.display.expect(2)
+    with contextlib.ExitStack() as stack:
+        with run.step("build, and join the hub"):
+            configuration = testbed.configuration("overflow", Overflow(0.5, 250))
+            place = stack.enter_context(site(testbed.LINKS, seed=run.seed, configuration=configuration))
+            stack.enter_context(wandering(place, testbed.LINKS, run.seed))
+        with run.step("flows begin and end"):
+            outcome = send(place, testbed.steps(FLOWS, seconds))
+        emulators_kept_up(place)
+        run.notes.append(f"{told(place)}.")
+    _record(run, outcome, seconds)
+    _draw(run, outcome)
+
+
+def _record(run: Run, outcome: Outcome, seconds: float) -> None:
+    run.figure("loss", outcome.loss, better="lower")
+    run.figure("line_loss", outcome.line_loss, better="lower")
+    run.figure("in_order", outcome.in_order, better="higher")
+    run.figure("demand_kept", outcome.kept, better="higher")
+    run.figure("fixed_link_utilisation", outcome.fixed_utilisation, better="higher")
+    run.table.append(["flow begins at, s", "mobile line has enough after, s", "packets lost in 2 s"])
+    for start in (each for each in BEGINNINGS if each + BURST_SECONDS < seconds):
+        after, lost = enough_after(outcome.rows, start), burst(outcome.rows, start)
+        run.figure(f"shifted_s_{start:g}", after, unit="s", better="lower")
+        run.figure(f"burst_packets_{start:g}", lost, unit="packets", better="lower")
+        run.table.append([f"{start:g}", f"{after:.2f}", f"{lost:g}"])
+    given_back = nothing_after(outcome.rows, FIRST_END)
+    run.figure("given_back_s", given_back, unit="s", paper=PAPER_GIVEN_BACK_S)
+    run.table.append(["flow ends at 12 s", f"mobile line is left after {given_back:.1f} s", "in the paper 5 s"])
+    run.series("course", outcome.rows)
+
+
+def enough_after(rows: Sequence[Row], start: float) -> float:
+    """Return how long after `start` the mobile line first carried what the fixed one has no room for, s."""
+    later = [row for row in rows if row["s"] >= start]
+    enough = [row for row in later if row["mobile_mbit"] >= ENOUGH * (row["demand_mbit"] - testbed.FIXED_MBIT)]
+    return enough[0]["s"] - start if enough else later[-1]["s"] - start
+
+
+def nothing_after(rows: Sequence[Row], end: float) -> float:
+    """Return how long after `end` the mobile line first carried nothing to speak of, s."""
+    later = [row for row in rows if row["s"] >= end]
+    nothing = [row for row in later if row["mobile_mbit"] < NOTHING_MBIT]
+    return nothing[0]["s"] - end if nothing else later[-1]["s"] - end
+
+
+def burst(rows: Sequence[Row], start: float) -> float:
+    """Return how many packets full lines dropped in the time after `start`."""
+    return sum(row["dropped"] for row in rows if start <= row["s"] < start + BURST_SECONDS)
+
+
+def _draw(run: Run, outcome: Outcome) -> None:
+    """Draw what Fig. 5 shows."""
+    rows = outcome.rows
+    at = [row["s"] for row in rows]
+    with run.plot("flows", width=8.0, height=7.0) as plot:
+        lines, order, losses = plot.subplots(3, 1, sharex=True)
+        for name in ("fixed_mbit", "mobile_mbit"):
+            lines.plot(at, [row[name] for row in rows], label=name.partition("_")[0], linewidth=1)
+        for name, label in (("demand_mbit", "demand"), ("in_order_mbit", "came in order")):
+            order.plot(at, [row[name] for row in rows], label=label, linewidth=1)
+        losses.bar(at, [row["dropped"] for row in rows], width=0.1)
+        for axes, label in ((lines, "Mbit/s"), (order, "Mbit/s"), (losses, "dropped by lines")):
+            axes.set_ylabel(label)
+        lines.legend()
+        order.legend()
+        losses.set_xlabel("s")
