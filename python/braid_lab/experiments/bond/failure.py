@@ -57,6 +57,8 @@ class Case:
     lasts_s: float = 2.0
     #: For how long nothing of the host's runs before it begins, s.
     asleep_s: float = 0.0
+    #: Whether flows go past the hub while it is out of reach. Else what is seen is the session's own recovery.
+    falls_back: bool = True
 
 
 CASES = (
@@ -68,7 +70,12 @@ CASES = (
     Case("rebound", faults.rebound, "one"),
     Case("suspended", faults.suspended, "one", asleep_s=faults.SUSPENDED_SECONDS),
     Case("hub_restarted", faults.restarted, "one", lasts_s=4.0),
+    Case("suspended_blocked", faults.suspended, "one", asleep_s=faults.SUSPENDED_SECONDS, falls_back=False),
+    Case("hub_restarted_blocked", faults.restarted, "one", lasts_s=4.0, falls_back=False),
 )
+
+#: What has nothing else to go by while the hub is out of reach.
+BLOCK = '[bond]\nfallback = "block"\n'
 
 
 @dataclass
@@ -110,7 +117,7 @@ class Beaten:
 def failure(run: Run) -> None:
     """Let everything happen, in turn."""
     turns = 1 if run.quick else 5
-    run.display.expect(2 + turns * len(CASES))
+    run.display.expect(3 + turns * len(CASES))
     rules = "".join(
         f'[[rule]]\ndestination = "198.51.100.{number}"\nuse = "bond"\nclass = "{name}"\n'
         for name, number in CLASSES.items()
@@ -124,21 +131,23 @@ def failure(run: Run) -> None:
         ]
     )
     rows: list[dict[str, object]] = []
-    with contextlib.ExitStack() as stack:
-        with run.step("build two links, and join the hub"):
-            place = stack.enter_context(site(LINKS, seed=run.seed, configuration=rules))
-            internet = place.net.internet.name
-            place.background(internet, "braid_lab.load.stream", "serve", place.server)
-            place.background(internet, "braid_lab.serve.echo", *map(place.net.server, CLASSES.values()))
-        for case in CASES:
-            beaten = []
-            for turn in range(turns):
-                with run.step(f"{case.name.replace('_', ' ')}, turn {turn + 1} of {turns}"):
-                    beaten.append(_try(place, case))
-                    rows += _rows(case, beaten[-1])
-            _record(run, case, beaten, place.hub.far.address4)
-        with run.step("a link loses 30 %, and heals"):
-            _lose_and_heal(run, place)
+    for falls_back, configuration in ((True, rules), (False, BLOCK + rules)):
+        with contextlib.ExitStack() as stack:
+            with run.step("build two links, and join the hub"):
+                place = stack.enter_context(site(LINKS, seed=run.seed, configuration=configuration))
+                internet = place.net.internet.name
+                place.background(internet, "braid_lab.load.stream", "serve", place.server)
+                place.background(internet, "braid_lab.serve.echo", *map(place.net.server, CLASSES.values()))
+            for case in (each for each in CASES if each.falls_back == falls_back):
+                beaten = []
+                for turn in range(turns):
+                    with run.step(f"{case.name.replace('_', ' ')}, turn {turn + 1} of {turns}"):
+                        beaten.append(_try(place, case))
+                        rows += _rows(case, beaten[-1])
+                _record(run, case, beaten, place.hub.far.address4)
+            if falls_back:
+                with run.step("a link loses 30 %, and heals"):
+                    _lose_and_heal(run, place)
     run.series("beats", rows)
 
 

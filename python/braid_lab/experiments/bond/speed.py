@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from pathlib import Path
 from braid_lab.allocations import counting
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond.figures import Course
-from braid_lab.experiments.bond.site import BOND_DEVICE, Site, site
+from braid_lab.experiments.bond.site import BOND_DEVICE, Site, cpu_seconds, site
 from braid_lab.net.wireguard import program, wireguard
 from braid_lab.process import LabError, Process, run
 from braid_lab.product import binary
@@ -151,12 +150,6 @@ def _take(place: Site, server: str, seconds: float) -> Course:
     if report["broken"]:
         raise LabError(f"the stream broke: {report['broken']}")
     return Course(report["bin_s"], tuple(report["bytes"]))
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the processor time that a process has taken so far, user and system."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _small(place: Site, way: Way, seconds: float) -> float:
