@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 
@@ -9,6 +10,7 @@ import pytest
 
 from braid_lab.experiments.bond import aggregate, latency
 from braid_lab.experiments.bond.cases import BY_NAME, CASES, QUIC, TCP, UDP, Case, Link, Wander
+from braid_lab.experiments.bond.failure import Beaten
 from braid_lab.experiments.bond.figures import Beat, Course, outage_ms, trips
 
 
@@ -73,6 +75,13 @@ def test_an_outage_is_the_longest_pause_that_ends_after_the_fault() -> None:
     assert outage_ms([0.0, 1.0, 1.1], 1.05, 0.1) == pytest.approx(0), "the pause before was over"
     with pytest.raises(ValueError, match="nothing arrived"):
         outage_ms([0.0, 0.1], 0.2, 0.1)
+
+
+def test_what_a_host_slept_through_is_no_outage() -> None:
+    beats = {"ordered": [Beat(6.9, 6.95, None), Beat(10.02, 10.09, None), Beat(10.03, 10.1, None)]}
+    asleep = Beaten(began=10.0, ended=12.0, usual_s=0.01, beats=beats, asleep=True)
+    assert asleep.outages() == {"ordered": pytest.approx(80)}
+    assert dataclasses.replace(asleep, asleep=False).outages() == {"ordered": pytest.approx(3130)}
 
 
 def test_a_silence_is_a_run_of_bins_with_nothing_from_then_on() -> None:

@@ -8,6 +8,7 @@ import tomllib
 import pytest
 
 from braid_lab.experiments.bond import testbed
+from braid_lab.experiments.bond.paper_multi import burst, enough_after, nothing_after
 from braid_lab.load.paced import findings
 
 
@@ -56,3 +57,14 @@ def test_what_overtakes_is_in_order_and_what_was_overtaken_is_not() -> None:
     assert findings([])["packets"] == 0
     both = findings([(10.0, one, 1), (10.01, other, 0), (10.02, other, 1)])
     assert both["in_order"] == [3], "flows have orders of their own"
+
+
+def test_what_the_mobile_line_takes_over_and_gives_back_is_timed() -> None:
+    course = [(5.05, 75, 0, 0), (5.15, 75, 2, 9), (5.25, 75, 10, 3), (12.05, 45, 11, 0), (12.15, 45, 0.5, 0)]
+    rows = [
+        {"s": at, "demand_mbit": demand, "mobile_mbit": mobile, "dropped": dropped}
+        for at, demand, mobile, dropped in course
+    ]
+    assert enough_after(rows, 5.0) == pytest.approx(0.25), "nine tenths of 11 Mbit/s"
+    assert nothing_after(rows, 12.0) == pytest.approx(0.15)
+    assert burst(rows, 5.0) == 12

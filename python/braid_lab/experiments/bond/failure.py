@@ -87,15 +87,21 @@ class Beaten:
     #: What passes between two answers, and before the first one if the first question was asked when it began, s.
     usual_s: float
     beats: dict[str, list[Beat]]
+    #: Whether the host slept until it began.
+    asleep: bool
     #: The longest silence of the download, and why it broke if it did.
     silence_s: float | None = None
     broken: str | None = None
 
     def outages(self) -> dict[str, float]:
         """Return the outage of every class, ms."""
+        # Who slept before it began has had no answers since long: that is not counted.
+        awake = [self.began] if self.asleep else []
         return {
             name: outage_ms(
-                sorted(beat.answered for beat in beats if beat.answered is not None), self.began, self.usual_s
+                sorted([*awake, *(beat.answered for beat in beats if beat.answered is not None)]),
+                self.began,
+                self.usual_s,
             )
             for name, beats in self.beats.items()
         }
@@ -168,7 +174,7 @@ def _try(place: Site, case: Case) -> Beaten:
             ended = time.monotonic()
         found = json.loads(train.stop().stdout.splitlines()[-1])
         beats = {name: [Beat(*beat) for beat in each] for name, each in zip(CLASSES, found, strict=True)}
-        beaten = Beaten(began, ended, BEAT_SECONDS, beats)
+        beaten = Beaten(began, ended, BEAT_SECONDS, beats, asleep=case.asleep_s > 0)
         if not case.loaded:
             # From the first question on, of which the answer takes a round trip.
             beaten.began = min(each[0].sent for each in beats.values()) - 1e-6
