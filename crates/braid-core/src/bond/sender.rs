@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::aqm::FlowQueue;
-use crate::estimate::{Demand, LinkReport};
+use crate::estimate::{Demand, LinkReport, REPORT_INTERVAL};
 use crate::parity::{Caution, Encoder, WORTH_IT};
 use crate::schedule::{Choice, Class, Head, LinkView, Scheduler};
 use crate::{Bytes, LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, Rate, Stamp, Time};
@@ -294,8 +294,10 @@ impl<T: Clone> Sender<T> {
         }
     }
 
+    /// A burst that goes out before the next report is no reason to push a link, though some of it
+    /// always waits when a report comes.
     fn demand(&self, now: Time) -> Demand {
-        let stood = now.since(self.met) >= crate::estimate::REPORT_INTERVAL;
+        let stood = now.since(self.met) >= REPORT_INTERVAL;
         if stood && self.queue.bytes() > BACKLOG {
             Demand::Backlog
         } else {
