@@ -1,14 +1,18 @@
 //! Frames of the bond's protocol.
 
 use braid_bond::proto::frame::{Frame, Frames};
+use braid_bond::proto::headers::{self, Expander};
 use braid_bond::proto::packet::{Kind, OVERHEAD};
+use braid_bond::proto::policy::{Far, Policy};
 use braid_bond::proto::reader::Reader;
+use braid_core::LaneId;
 
 /// Whatever a packet carries: reading comes to an end, what is read is written again as the same
 /// bytes, and what lists say they have is there.
 pub fn frames(data: &[u8]) {
     let mut reader = Reader::new(data);
-    let mut again = Vec::new();
+    let (mut again, mut expanded) = (Vec::new(), Vec::new());
+    let mut expander = Expander::default();
     while !reader.is_empty() {
         let before = reader.rest();
         let Ok(frame) = Frame::parse(&mut reader) else {
@@ -30,6 +34,18 @@ pub fn frames(data: &[u8]) {
                 let entries: Vec<_> = report.entries.collect();
                 assert!(entries.is_sorted_by(|a, b| a.link < b.link));
             }
+            Frame::Header(context) => {
+                let _ = expander.handle_context(&context);
+            }
+            Frame::Data(data) if headers::is_compressed(data.content) => {
+                expanded.clear();
+                let lane = LaneId(data.lane);
+                if expander.expand(lane, data.content, &mut expanded).is_ok() {
+                    assert!(!headers::is_compressed(&expanded));
+                    assert!(expanded.len() <= data.content.len() + headers::HEADER_MAX);
+                }
+            }
+            Frame::Policy(part) => policy(part.content),
             _ => {}
         }
     }
@@ -38,4 +54,16 @@ pub fn frames(data: &[u8]) {
         assert!(data.len() >= OVERHEAD);
         assert_eq!(header.to_bytes(), data[..8]);
     }
+}
+
+/// What is read of a policy is written again as the same bytes, and something can be made of it.
+fn policy(bytes: &[u8]) {
+    let Ok(policy) = Policy::parse(bytes) else {
+        return;
+    };
+    let mut again = Vec::new();
+    policy.append(&mut again);
+    assert_eq!(again, bytes, "{policy:?}");
+    let _ = policy.scheduler();
+    let _ = policy.class(bytes, Far::Source);
 }

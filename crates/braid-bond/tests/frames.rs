@@ -1,8 +1,9 @@
 //! Frames: what is written is read, what is read is written, and how large they are.
 
 use braid_bond::proto::frame::{
-    Challenge, Class, Close, Data, Entry, Flush, Frame, FrameError, Frames, Nack, Padding, Parity,
-    Part, PathResponse, Ping, PolicyHeard, PolicyPart, Pong, Range, Reason, Report, Treat,
+    Challenge, Class, Close, Data, Entry, Flush, Frame, FrameError, Frames, HeaderContext,
+    HeaderHeard, Nack, Padding, Parity, Part, PathResponse, Ping, PolicyHeard, PolicyPart, Pong,
+    Range, Reason, Report, Treat,
 };
 use braid_bond::proto::packet::{HEADER, OVERHEAD, STAMP, TAG};
 use braid_bond::proto::reader::Reader;
@@ -120,6 +121,13 @@ fn small() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|reason| Frame::Close(Close { reason })),
         (any::<u8>(), any::<bool>(), 0u32..=1_000_000_000)
             .prop_map(|(tier, spent, cap)| Frame::Treat(Treat { tier, spent, cap })),
+        (any::<[u8; 2]>(), any::<bool>()).prop_map(|([lane, number], known)| {
+            Frame::HeaderHeard(HeaderHeard {
+                lane,
+                number,
+                known,
+            })
+        }),
         (number(), any::<bool>()).prop_map(|(version, followed)| {
             Frame::PolicyHeard(PolicyHeard { version, followed })
         }),
@@ -148,6 +156,15 @@ fn bulky() -> impl Strategy<Value = Vec<u8>> {
                 part: parts[0].min(parts[1]),
                 last: parts[0].max(parts[1]),
                 content: &content,
+            };
+            written(|out| frame.append(out))
+        }),
+        (any::<[u8; 2]>(), content.clone()).prop_map(|([lane, number], content)| {
+            let content = &content;
+            let frame = HeaderContext {
+                lane,
+                number,
+                content,
             };
             written(|out| frame.append(out))
         }),
@@ -210,7 +227,8 @@ fn a_run_of_padding_is_one_frame() {
 
 #[test]
 fn what_has_no_meaning_is_refused() {
-    let cases: [(&[u8], FrameError); 15] = [
+    let cases: [(&[u8], FrameError); 16] = [
+        (&[0x0e, 1, 2, 2], FrameError::Range),
         (&[0x0b, 1, 1, 0, 1, 9], FrameError::Range),
         (&[0x0b, 0, 0, 0, 1, 9], FrameError::Range),
         (&[0x0c, 1, 2], FrameError::Range),

@@ -9,13 +9,14 @@ use std::{env, fs};
 
 use braid_bond::proto::entropy::Entropy;
 use braid_bond::proto::frame::{
-    Challenge, Class, Close, Data, Entry, Flush, Frame, Nack, Padding, Parity, Part, PathResponse,
-    Ping, PolicyHeard, PolicyPart, Pong, Range, Reason, Report, Treat,
+    Challenge, Class, Close, Data, Entry, Flush, Frame, HeaderContext, HeaderHeard, Nack, Padding,
+    Parity, Part, PathResponse, Ping, PolicyHeard, PolicyPart, Pong, Range, Reason, Report, Treat,
 };
 use braid_bond::proto::handshake::terms::{self, Refusal, Terms};
 use braid_bond::proto::handshake::{
     Answer, Attempt, Ciphers, Identity, Listener, Options, Psk, Start,
 };
+use braid_bond::proto::headers::{Compressor, Expander, Taken};
 use braid_bond::proto::packet::{Header, stamp_bits};
 use braid_bond::proto::policy::{Policy, Rule, Scheduling};
 use braid_bond::proto::seal::Cipher;
@@ -23,7 +24,8 @@ use braid_bond::proto::session::Session;
 use braid_bond::token::{Secret, Token};
 use braid_core::schedule::{self, Parameters};
 use braid_core::units::Rate;
-use braid_core::{LinkId, PacketNumber, Prefix, Stamp, Time};
+use braid_core::{LaneId, LinkId, PacketNumber, Prefix, Stamp, Time};
+use braid_packet::{build, checksum};
 use support::{address, index, message1};
 
 const FILE: &str = "../../docs/protocol-vectors.txt";
@@ -64,6 +66,7 @@ fn the_document_shows_what_the_code_does() {
     handshake(&mut vectors, Cipher::ChaCha20Poly1305);
     frames(&mut vectors);
     policies(&mut vectors);
+    headers(&mut vectors);
     token(&mut vectors);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(FILE);
     if env::var_os("BLESS").is_some() {
@@ -335,6 +338,22 @@ fn frames(vectors: &mut Vectors) {
             }),
         ),
         (
+            "header 05 of lane 2a",
+            Frame::Header(HeaderContext {
+                lane: 0x2a,
+                number: 5,
+                content: b"header",
+            }),
+        ),
+        (
+            "header 05 of lane 2a is known",
+            Frame::HeaderHeard(HeaderHeard {
+                lane: 0x2a,
+                number: 5,
+                known: true,
+            }),
+        ),
+        (
             "a frame of a later version",
             Frame::Unknown {
                 kind: 0x40,
@@ -383,4 +402,39 @@ fn policies(vectors: &mut Vectors) {
         rules: Vec::new(),
     };
     add("weighted 80 to 20 in bursts of 8, no rules", &weighted);
+}
+
+fn headers(vectors: &mut Vectors) {
+    vectors.title("a compressed packet");
+    let end = |address: &str, port| (address.parse().expect("an address"), port);
+    let ends = (end("10.73.0.2", 5000), end("192.0.2.1", 7000));
+    let packet = |id: u16, payload: &[u8]| {
+        let mut packet = build::udp(ends.0, ends.1, payload);
+        packet[4..6].copy_from_slice(&id.to_be_bytes());
+        packet[10..12].fill(0);
+        let sum = checksum::of(&packet[..20]);
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        packet
+    };
+    let (lane, mut compressor, mut expander) =
+        (LaneId(0x2a), Compressor::default(), Expander::default());
+    let mut compressed = Vec::new();
+    for id in 1..=4 {
+        let packet = packet(id, b"before");
+        assert!(!compressor.compress(Time::ZERO, lane, &packet, &mut compressed));
+    }
+    let mut header = Vec::new();
+    let context = compressor
+        .poll_context(&mut header)
+        .expect("four are enough");
+    assert_eq!(expander.handle_context(&context), Taken::Known);
+    vectors.frame("HEADER", |out| context.append(out));
+    compressor.handle_heard(lane, 0, true);
+    let whole = packet(9, b"call");
+    assert!(compressor.compress(Time::ZERO, lane, &whole, &mut compressed));
+    vectors.add("packet", &whole);
+    vectors.add("compressed", &compressed);
+    let mut expanded = Vec::new();
+    assert_eq!(expander.expand(lane, &compressed, &mut expanded), Ok(()));
+    assert_eq!(expanded, whole);
 }

@@ -39,6 +39,12 @@ pub struct PacketNumber(pub u64);
 pub struct LaneId(pub u8);
 
 impl LaneId {
+    /// The lane of a flow, by its hash.
+    #[must_use]
+    pub fn of(flow: u32) -> LaneId {
+        LaneId((flow % LANES as u32) as u8)
+    }
+
     /// As arrays want it.
     #[must_use]
     pub fn index(self) -> usize {

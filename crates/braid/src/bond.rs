@@ -279,6 +279,7 @@ pub mod tests {
                 marked: 0,
                 overflowed: 0,
                 repaired: 13,
+                header_bytes_saved: 4_700,
                 refused: 0,
             }),
             troubles: vec!["lte: bond: bind to device: no such device".into()],

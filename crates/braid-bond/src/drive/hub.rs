@@ -258,10 +258,9 @@ impl Hub {
         let now = self.clock.now();
         let (server, peers) = (&mut self.server, &mut self.peers);
         let more = self.doors.receive(now, door, |from, datagram| {
-            let link = datagram.get(1).copied();
             let bytes = datagram.len() as u64 + headers(from);
             // What is refused is counted by the server, or by the peer's tunnel.
-            let peer = server.handle_datagram(now, from, datagram).ok()??;
+            let (peer, link) = server.handle_datagram(now, from, datagram).ok()??;
             peers.handle_received(peer, link, bytes);
             Some(())
         });

@@ -8,7 +8,7 @@ use super::report::{self, Shares};
 use super::{FlowStatus, Peer, PeerStatus, Prefix, Traffic};
 use crate::proto::handshake::PublicKey;
 use crate::proto::server::Server;
-use braid_core::{Bytes, MAX_LINKS, Rate, Time};
+use braid_core::{Bytes, LinkId, Rate, Time};
 
 /// So much of a peer's rate may come at once.
 const BURST: Duration = Duration::from_millis(50);
@@ -147,10 +147,9 @@ impl Peers {
     }
 
     /// A datagram of a peer has come.
-    pub fn handle_received(&mut self, key: PublicKey, link: Option<u8>, bytes: u64) {
-        let link = link.map(usize::from).filter(|link| *link < MAX_LINKS);
-        if let (Some(known), Some(link)) = (self.known.get_mut(&key), link) {
-            known.shares.received[link].add(1, bytes);
+    pub fn handle_received(&mut self, key: PublicKey, link: LinkId, bytes: u64) {
+        if let Some(known) = self.known.get_mut(&key) {
+            known.shares.received[link.index()].add(1, bytes);
         }
     }
 

@@ -131,6 +131,7 @@ pub(super) fn flow(tunnel: &Tunnel) -> FlowStatus {
         marked,
         overflowed,
         repaired: tunnel.sender().repaired(),
+        saved: tunnel.saved(),
         rejects: *tunnel.rejects(),
     }
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::proto::handshake::{ListenerCounters, PublicKey};
+use crate::proto::headers::Saved;
 use crate::proto::reject::Rejects;
 use crate::proto::seal::Cipher;
 use braid_core::liveness::Verdict;
@@ -143,6 +144,8 @@ pub struct FlowStatus {
     pub overflowed: u64,
     /// Sent again.
     pub repaired: u64,
+    /// What inner headers took less, as they are said once.
+    pub saved: Saved,
     /// Datagrams refused, by reason.
     pub rejects: Rejects,
 }

@@ -4,6 +4,7 @@
 //! understand (RFC 3168 §5); the mark is in the inner header, so it reaches them whatever happens to
 //! the outer one.
 
+use super::headers;
 use braid_packet::checksum;
 
 const ECN: u8 = 0b11;
@@ -14,6 +15,7 @@ pub fn mark(packet: &mut [u8]) -> bool {
     match packet.first().map(|first| first >> 4) {
         Some(4) if packet.len() >= 20 => mark_v4(packet),
         Some(6) if packet.len() >= 40 => mark_v6(packet),
+        Some(_) if headers::is_compressed(packet) => headers::mark(packet),
         _ => false,
     }
 }
@@ -71,6 +73,6 @@ mod tests {
                 assert_eq!(marked == packet, ecn == 0 || ecn == 3);
             }
         }
-        assert!(!mark(&mut []) && !mark(&mut [0x45, 3]) && !mark(&mut [0x10; 60]));
+        assert!(!mark(&mut []) && !mark(&mut [0x45, 3]) && !mark(&mut [0x70; 60]));
     }
 }

@@ -6,7 +6,7 @@
 //! - [`handshake`]: how two ends get keys; [`session`]: how keys are used and changed; [`path`]: to
 //!   which address a link leads.
 //! - [`frame`]: what a packet carries; [`parts`]: packets in several; [`sum`]: several in one;
-//!   [`mtu`]: how large they may be; [`flow`], [`policy`]: how inner packets are treated; [`pool`]: what
+//!   [`headers`]: what is not said again; [`mtu`]: how large they may be; [`flow`], [`policy`]: how inner packets are treated; [`pool`]: what
 //!   holds them.
 //! - [`tunnel`]: all of it together, at one end of a bond; [`server`]: many such ends at one address.
 //!
@@ -21,6 +21,7 @@ pub mod flow;
 pub mod frame;
 pub mod gate;
 pub mod handshake;
+pub mod headers;
 pub mod mtu;
 pub mod packet;
 pub mod parts;

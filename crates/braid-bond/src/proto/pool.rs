@@ -102,6 +102,11 @@ impl Pool {
         Buffer(fresh())
     }
 
+    /// The same, at the time of the last one.
+    pub fn take_again(&mut self) -> Buffer {
+        self.take(self.used)
+    }
+
     /// Makes a packet of a buffer, which is used again when the packet is dropped.
     pub fn lend(&mut self, buffer: Buffer) -> Packet {
         self.lent.push_back(Arc::clone(&buffer.0));

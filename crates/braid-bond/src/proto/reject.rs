@@ -18,6 +18,8 @@ pub enum Reject {
     Forged,
     /// Authentic, but a frame in it cannot be read.
     Frame,
+    /// Its inner packet refers to a header that is not known, or makes no sense.
+    Header,
     /// A handshake message that is not an answer to ours.
     Handshake,
     /// A reset by somebody who is not the responder.
@@ -26,7 +28,7 @@ pub enum Reject {
 
 impl Reject {
     /// Every reason, in the order of their counters.
-    pub const ALL: [Reject; 9] = [
+    pub const ALL: [Reject; 10] = [
         Reject::Malformed,
         Reject::Session,
         Reject::Link,
@@ -34,6 +36,7 @@ impl Reject {
         Reject::Old,
         Reject::Forged,
         Reject::Frame,
+        Reject::Header,
         Reject::Handshake,
         Reject::Reset,
     ];
@@ -49,6 +52,7 @@ impl Reject {
             Reject::Old => "old",
             Reject::Forged => "forged",
             Reject::Frame => "frame",
+            Reject::Header => "header",
             Reject::Handshake => "handshake",
             Reject::Reset => "reset",
         }
@@ -91,7 +95,7 @@ mod tests {
         for (times, reason) in Reject::ALL.into_iter().enumerate() {
             assert_eq!(rejects.of(reason), times as u64 + 1, "{}", reason.name());
         }
-        assert_eq!(rejects.total(), 45);
+        assert_eq!(rejects.total(), 55);
         let names: std::collections::BTreeSet<_> = Reject::ALL.map(Reject::name).into();
         assert_eq!(names.len(), Reject::ALL.len());
     }

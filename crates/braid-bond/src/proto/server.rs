@@ -16,7 +16,7 @@ use super::handshake::{Answer, Ciphers, Identity, Listener, Offer, Options, Psk,
 use super::packet::{Kind, SessionIndex};
 use super::reject::{Reject, Rejects};
 use super::tunnel::{Datagram, Settings, Tunnel};
-use braid_core::Time;
+use braid_core::{LinkId, Time};
 
 /// Handshake answers that wait to be sent; more are dropped, and asked for again.
 const MOST_REPLIES: usize = 1024;
@@ -183,7 +183,8 @@ impl Server {
         &self.rejects
     }
 
-    /// Takes a datagram that came from there; says whose it was. Its bytes are undefined afterwards.
+    /// Takes a datagram that came from there; says whose it was and on which link, if it was data. Its
+    /// bytes are undefined afterwards.
     ///
     /// # Errors
     /// Why it was refused; it is counted, here or in the tunnel that it was for.
@@ -192,7 +193,7 @@ impl Server {
         now: Time,
         from: SocketAddr,
         datagram: &mut [u8],
-    ) -> Result<Option<PublicKey>, Reject> {
+    ) -> Result<Option<(PublicKey, LinkId)>, Reject> {
         match Kind::of(datagram) {
             Some(Kind::Initiation) => {
                 self.handle_initiation(now, from, datagram)?;
@@ -207,7 +208,7 @@ impl Server {
                     return Err(Reject::Session);
                 };
                 self.handle_data(now, from, peer, header.receiver, datagram)?;
-                Ok(Some(peer))
+                Ok(Some((peer, header.link)))
             }
             _ => {
                 self.rejects.count(Reject::Malformed);

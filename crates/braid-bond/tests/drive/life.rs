@@ -271,7 +271,7 @@ fn who_is_not_served_gets_no_session() {
 #[test]
 fn two_lines_carry_their_sum() {
     let world = World::new();
-    let _hub = world.start_hub(true);
+    let hub = world.start_hub(true);
     let client = world.start_client(true, links(Outer::V4));
     (0..2).for_each(|line| limit(&world, line, 10));
     client.until_in_use(&[0, 1]);
@@ -283,7 +283,19 @@ fn two_lines_carry_their_sum() {
     let span = begun.elapsed().as_secs_f64();
     let rates =
         [0, 1].map(|line: usize| (received(&client, line) - before[line]) as f64 * 8e-6 / span);
+    let status = hub_status(&hub);
+    let heard = status.peers[0].links.iter();
+    let heard: Vec<u64> = heard.map(|link| link.received.packets).collect();
+    assert!(
+        heard.len() == 2 && heard.iter().all(|packets| *packets > 10),
+        "{heard:?}"
+    );
+    let saved = status.peers[0].flow.saved;
     download.end();
-    println!("{rates:.1?} Mbit/s");
+    println!("{rates:.1?} Mbit/s, {saved:?} of headers");
+    assert!(
+        saved.bytes > saved.packets * 30 && saved.packets > 1000,
+        "{saved:?}"
+    );
     assert!(rates.iter().sum::<f64>() > 15.0, "{rates:?}");
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use braid_bond::proto::entropy::Entropy;
 use braid_bond::proto::frame::{
-    Class, Data, Entry, Flush, Frame, Nack, Part, PathResponse, Ping, Pong, Range, Report,
+    Class, Data, Entry, Flush, Frame, HeaderContext, Nack, Part, PathResponse, Ping, Pong, Range,
+    Report,
 };
 use braid_bond::proto::handshake::{Answer, Ciphers, Listener, Options, Psk};
 use braid_bond::proto::packet::{Header, SessionIndex};
@@ -145,8 +146,9 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
         any::<Option<(u16, bool)>>(),
         0usize..4,
         1usize..400,
+        prop_oneof![Just(0x45u8), any::<u8>()],
     );
-    let data = data.prop_map(|(lane, number, part, class, size)| {
+    let data = data.prop_map(|(lane, number, part, class, size, first)| {
         let mut out = Vec::new();
         let data = Data {
             class: Class::ALL[class],
@@ -155,7 +157,7 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
             lane: lane % 4,
             number,
             part: part.map(|(offset, last)| Part { offset, last }),
-            content: &vec![0x45; size],
+            content: &vec![first; size],
         };
         data.append(&mut out);
         out
@@ -187,8 +189,27 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
         frame.append(&mut out);
         out
     });
+    let header = (
+        0u8..4,
+        any::<u8>(),
+        prop::collection::vec(any::<u8>(), 1..80),
+    );
+    let header = header.prop_map(|(lane, number, content)| {
+        let mut out = Vec::new();
+        let content = &match content.len() % 2 {
+            0 => content,
+            _ => inner(7, 0, 100)[..28].to_vec(),
+        };
+        let frame = Frame::Header(HeaderContext {
+            lane,
+            number,
+            content,
+        });
+        frame.append(&mut out);
+        out
+    });
     let noise = prop::collection::vec(any::<u8>(), 0..60);
-    prop_oneof![3 => data, 3 => report, 2 => nack, 2 => small, 1 => noise]
+    prop_oneof![3 => data, 3 => report, 2 => nack, 2 => small, 2 => header, 1 => noise]
 }
 
 proptest! {
@@ -211,7 +232,7 @@ proptest! {
         }
         // All of it was heard, but for what came after a CLOSE among the noise.
         let rejects = hostile.tunnel.rejects();
-        let expected = [Reject::Frame, Reject::Old, Reject::Session];
+        let expected = [Reject::Frame, Reject::Old, Reject::Session, Reject::Header];
         let expected: u64 = expected.map(|reason| rejects.of(reason)).iter().sum();
         prop_assert_eq!(rejects.total(), expected, "{:?}", rejects);
     }

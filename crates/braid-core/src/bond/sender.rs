@@ -124,7 +124,7 @@ impl<T: Clone> Sender<T> {
     pub fn handle_packet(&mut self, now: Time, inner: Inner, item: T) {
         let waiting = Waiting {
             class: inner.class,
-            lane: LaneId((inner.flow % LANES as u32) as u8),
+            lane: LaneId::of(inner.flow),
             item,
         };
         self.queue.push(now, inner.flow, inner.len, waiting);

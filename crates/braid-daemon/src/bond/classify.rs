@@ -6,6 +6,7 @@
 
 use braid_balance::{Family, RuleEntry};
 use braid_bond::drive::Rule;
+use braid_bond::proto::policy::RULES_MAX;
 use braid_core::Prefix;
 use braid_core::schedule::Class;
 
@@ -32,6 +33,9 @@ pub fn rules(settings: &Settings) -> Vec<Rule> {
     each.collect()
 }
 
+/// As many as the datapath takes fit into a policy.
+const _: () = assert!(braid_balance::MAX_RULES <= RULES_MAX);
+
 fn of_entry(entry: RuleEntry, class: Class) -> Rule {
     Rule {
         network: entry
@@ -48,7 +52,7 @@ fn of_entry(entry: RuleEntry, class: Class) -> Rule {
 #[cfg(test)]
 mod tests {
     use braid_bond::drive::Policy;
-    use braid_bond::proto::policy::{Far, RULES_MAX};
+    use braid_bond::proto::policy::Far;
     use braid_packet::build;
 
     use super::*;
@@ -99,10 +103,5 @@ mod tests {
         // The answer is treated alike by the hub.
         let answer = build::udp(end("198.51.100.1", 4000), inner, b"");
         assert_eq!(policy.class(&answer, Far::Source), Class::Redundant);
-    }
-
-    #[test]
-    fn as_many_rules_as_the_datapath_takes_fit_into_a_policy() {
-        assert!(braid_balance::MAX_RULES <= RULES_MAX);
     }
 }

@@ -193,6 +193,7 @@ fn packets(status: &ClientStatus, scheduler: BondScheduler) -> BondPacketsReport
         marked: flow.marked,
         overflowed: flow.overflowed,
         repaired: flow.repaired,
+        header_bytes_saved: flow.saved.bytes,
         refused: flow.rejects.total(),
     }
 }

@@ -91,6 +91,7 @@ fn bond() -> BondReport {
             marked: 0,
             overflowed: 0,
             repaired: 13,
+            header_bytes_saved: 4_700,
             refused: 2,
         }),
         troubles: vec![],

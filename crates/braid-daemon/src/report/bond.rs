@@ -186,6 +186,9 @@ pub struct BondPacketsReport {
     pub overflowed: u64,
     /// Sent again.
     pub repaired: u64,
+    /// Bytes that inner headers took less, as they are said once.
+    #[serde(default)]
+    pub header_bytes_saved: u64,
     /// Datagrams refused: forged, replayed, not understood.
     pub refused: u64,
 }

@@ -14,23 +14,32 @@ FRAME_BYTES = 1514
 #: The outer packet's IPv4 and UDP headers and what a full inner packet costs within: docs/protocol.md, *Data*.
 BOND_BYTES = 20 + 8 + 32
 
+#: What is left of IPv4 and TCP headers with time stamps, and of IPv4 and UDP: docs/protocol.md, *Compressed headers*.
+COMPRESSED_BYTES = 15
+COMPRESSED_UDP_BYTES = 6
+
+#: By how much a sum's header (PARITY) is longer than a packet's (DATA): segments are such that sums of them fit too.
+SUM_BYTES = 6
+
 MTU_BYTES = 1500
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Inner packets of a flow, and what of each is payload, bytes."""
+    """Inner packets of a flow as the bond carries them, headers compressed, and what of each is payload, bytes."""
 
     packet: int
     payload: int
 
 
-#: The largest inner packets that fill a frame, with what they hold: TCP has time stamps.
+#: The largest inner packets that fill a frame before they are compressed, with what they hold: TCP has time stamps.
 FULL_BYTES = MTU_BYTES - BOND_BYTES
-TCP = Sizes(FULL_BYTES, FULL_BYTES - 20 - 20 - 12)
-UDP = Sizes(FULL_BYTES, FULL_BYTES - 20 - 8)
+SEGMENT_BYTES = FULL_BYTES - SUM_BYTES - 20 - 20 - 12
+DATAGRAM_BYTES = FULL_BYTES - 20 - 8
+TCP = Sizes(COMPRESSED_BYTES + SEGMENT_BYTES, SEGMENT_BYTES)
+UDP = Sizes(COMPRESSED_UDP_BYTES + DATAGRAM_BYTES, DATAGRAM_BYTES)
 #: aioquic's datagrams, and what their headers, a STREAM frame's and the cipher's tag leave of them.
-QUIC = Sizes(20 + 8 + 1200, 1200 - (1 + 8 + 2) - (1 + 1 + 4 + 2) - 16)
+QUIC = Sizes(COMPRESSED_UDP_BYTES + 1200, 1200 - (1 + 8 + 2) - (1 + 1 + 4 + 2) - 16)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@
 mod close;
 mod data;
 mod flush;
+mod header;
 mod nack;
 mod padding;
 mod parity;
@@ -24,6 +25,7 @@ mod treat;
 pub use close::{Close, Reason};
 pub use data::{Class, Data, Part};
 pub use flush::Flush;
+pub use header::{HeaderContext, HeaderHeard};
 pub use nack::{Nack, Range, Ranges};
 pub use padding::Padding;
 pub use parity::Parity;
@@ -69,6 +71,8 @@ pub(crate) mod kind {
     pub const TREAT: u8 = 0x0a;
     pub const POLICY: u8 = 0x0b;
     pub const POLICY_HEARD: u8 = 0x0c;
+    pub const HEADER: u8 = 0x0d;
+    pub const HEADER_HEARD: u8 = 0x0e;
     /// First of the frames that carry their length, so that older versions can skip them.
     pub const SKIPPABLE: u8 = 0x40;
     /// First of the data frames' type bytes.
@@ -106,6 +110,10 @@ pub enum Frame<'a> {
     Policy(PolicyPart<'a>),
     /// That was heard.
     PolicyHeard(PolicyHeard),
+    /// A header that packets may refer to.
+    Header(HeaderContext<'a>),
+    /// Whether it is known.
+    HeaderHeard(HeaderHeard),
     /// A frame of a later version.
     Unknown {
         /// Its type byte, 0x40–0x7f.
@@ -133,6 +141,8 @@ impl<'a> Frame<'a> {
             | Frame::Treat(_)
             | Frame::Policy(_)
             | Frame::PolicyHeard(_)
+            | Frame::Header(_)
+            | Frame::HeaderHeard(_)
             | Frame::Unknown { .. } => false,
         }
     }
@@ -157,6 +167,8 @@ impl<'a> Frame<'a> {
             kind::TREAT => Frame::Treat(Treat::parse(reader)?),
             kind::POLICY => Frame::Policy(PolicyPart::parse(reader)?),
             kind::POLICY_HEARD => Frame::PolicyHeard(PolicyHeard::parse(reader)?),
+            kind::HEADER => Frame::Header(HeaderContext::parse(reader)?),
+            kind::HEADER_HEARD => Frame::HeaderHeard(HeaderHeard::parse(reader)?),
             kind::DATA.. => Frame::Data(Data::parse(kind, reader)?),
             kind::SKIPPABLE.. => {
                 let size = varint::parse_u32(reader)?;
@@ -184,6 +196,8 @@ impl<'a> Frame<'a> {
             Frame::Treat(frame) => frame.append(out),
             Frame::Policy(frame) => frame.append(out),
             Frame::PolicyHeard(frame) => frame.append(out),
+            Frame::Header(frame) => frame.append(out),
+            Frame::HeaderHeard(frame) => frame.append(out),
             Frame::Unknown { kind, content } => {
                 out.push(*kind);
                 varint::append(content.len() as u64, out);

@@ -57,27 +57,36 @@ fn first(options: &Options, wanted: u8) -> Option<&[u8]> {
 pub struct Abilities {
     /// POLICY, as a hub.
     pub policy: bool,
+    /// HEADER, and packets that refer to one.
+    pub headers: bool,
 }
 
 impl Abilities {
     /// What this code understands.
-    pub const OURS: Abilities = Abilities { policy: true };
+    pub const OURS: Abilities = Abilities {
+        policy: true,
+        headers: true,
+    };
 
     const POLICY: u8 = 1;
+    const HEADERS: u8 = 2;
 
     /// Adds it to what is said in a handshake. Where there is no room it is not said, and not made use
     /// of.
     pub fn append(self, options: &mut Options) {
-        let bits = if self.policy { Self::POLICY } else { 0 };
-        let _ = options.push(ABILITIES, &[bits]);
+        let policy = if self.policy { Self::POLICY } else { 0 };
+        let headers = if self.headers { Self::HEADERS } else { 0 };
+        let _ = options.push(ABILITIES, &[policy | headers]);
     }
 
     /// What the other end has said; nothing is nothing.
     #[must_use]
     pub fn read(options: &Options) -> Self {
         let bits = first(options, ABILITIES).and_then(<[u8]>::first);
+        let has = |bit: u8| bits.is_some_and(|bits| bits & bit != 0);
         Abilities {
-            policy: bits.is_some_and(|bits| bits & Self::POLICY != 0),
+            policy: has(Self::POLICY),
+            headers: has(Self::HEADERS),
         }
     }
 }

@@ -25,6 +25,7 @@
 
 mod client;
 mod clock;
+mod headers;
 mod link;
 mod receive;
 mod reports;
@@ -52,7 +53,7 @@ use super::sum::Sum;
 use super::{ecn, flow};
 use braid_core::bond::{Inner, Receiver, Sender, SenderSettings};
 use braid_core::liveness::Verdict;
-use braid_core::{Bytes, LinkId, MAX_LINKS, Time};
+use braid_core::{Bytes, LaneId, LinkId, MAX_LINKS, Time};
 
 use client::Client;
 use clock::{PeerClock, PeerLanes};
@@ -122,6 +123,7 @@ pub struct Tunnel {
     peer: Abilities,
     saying: steer::Saying,
     hearing: steer::Hearing,
+    headers: headers::Headers,
 }
 
 impl Tunnel {
@@ -176,6 +178,7 @@ impl Tunnel {
             peer: Abilities::default(),
             saying: steer::Saying::default(),
             hearing: steer::Hearing::default(),
+            headers: headers::Headers::default(),
         }
     }
 
@@ -221,19 +224,20 @@ impl Tunnel {
         self.sender.remove_link(now, id);
     }
 
-    /// Takes an inner packet, which is copied.
+    /// Takes an inner IP packet, which is copied. Anything else is dropped.
     pub fn handle_inner(&mut self, now: Time, packet: impl AsRef<[u8]>) {
         let packet = packet.as_ref();
-        if packet.is_empty() || packet.len() > super::parts::PACKET_MAX {
+        let is_ip = !packet.is_empty() && !super::headers::is_compressed(packet);
+        if !is_ip || packet.len() > super::parts::PACKET_MAX {
             return;
         }
-        let inner = Inner {
-            flow: flow::hash(packet),
-            class: self.settings.policy.class(packet, self.far()),
-            len: Bytes::new(packet.len() as u64),
-        };
+        let flow = flow::hash(packet);
+        let class = self.settings.policy.class(packet, self.far());
+        let buffer = self.compress(now, LaneId::of(flow), packet);
+        let len = Bytes::new(buffer.len() as u64);
         self.busy = true;
-        let packet = self.outward.packet(now, packet);
+        let packet = self.outward.lend(buffer);
+        let inner = Inner { flow, class, len };
         self.sender.handle_packet(now, inner, packet);
     }
 
@@ -250,9 +254,14 @@ impl Tunnel {
 
     /// The next inner packet for this end. Its buffer is used again once it is dropped.
     pub fn poll_inner(&mut self) -> Option<Packet> {
-        let delivery = self.receiver.poll_delivery()?;
-        self.residence.record(delivery.waited);
-        Some(delivery.item)
+        loop {
+            let delivery = self.receiver.poll_delivery()?;
+            self.residence.record(delivery.waited);
+            let expanded = self.expand(delivery.lane, delivery.item);
+            if expanded.is_some() {
+                return expanded;
+            }
+        }
     }
 
     /// The next thing that has become known.
@@ -400,6 +409,7 @@ impl Tunnel {
                 link.restart(now);
             }
             self.peer = Abilities::read(&options);
+            self.headers = headers::Headers::default();
             self.repeat_policy();
         }
         for link in self.links.iter_mut().flatten() {

@@ -173,6 +173,8 @@ impl Tunnel {
             Frame::Treat(_) => {}
             Frame::Policy(part) => self.handle_policy(origin.link, &part),
             Frame::PolicyHeard(heard) => self.handle_policy_heard(heard),
+            Frame::Header(context) => self.handle_header(&context),
+            Frame::HeaderHeard(heard) => self.handle_header_heard(heard),
             Frame::Close(close) => {
                 self.gate.keys.clear();
                 push(&mut self.events, Event::Closed(close.reason));

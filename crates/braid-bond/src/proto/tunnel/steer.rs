@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Datagram, Event, Settings, Tunnel, push};
 use crate::proto::frame::{Frame, PolicyHeard, PolicyPart};
 use crate::proto::policy::Policy;
-use braid_core::{LinkId, MAX_LINKS, Time};
+use braid_core::{LinkId, Time};
 
 /// Bytes of a policy in one packet: it fits whatever a link carries.
 const PART: usize = 1000;
@@ -161,9 +161,7 @@ impl Tunnel {
     }
 
     fn speaking_link(&self) -> Option<LinkId> {
-        let in_use = |id: &LinkId| self.is_in_use(*id);
-        let links = || (0..MAX_LINKS as u8).map(LinkId).filter(in_use);
-        links().nth(self.saying.rounds % links().count().max(1))
+        self.nth_link(self.saying.rounds)
     }
 
     pub(super) fn poll_policy(&mut self, now: Time, out: &mut Vec<u8>) -> Option<Datagram> {

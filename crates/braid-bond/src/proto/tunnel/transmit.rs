@@ -73,6 +73,7 @@ impl Tunnel {
             .or_else(|| self.poll_rest(now, out))
             .or_else(|| self.poll_link(now, out))
             .or_else(|| self.poll_policy(now, out))
+            .or_else(|| self.poll_headers(now, out))
             .or_else(|| self.poll_control(now, out))
             .or_else(|| self.poll_parity(now, out))
             .or_else(|| self.poll_data(now, out))
@@ -348,7 +349,7 @@ impl Tunnel {
         self.send_scratch(now, id, to, elicits, out)
     }
 
-    fn send_scratch(
+    pub(super) fn send_scratch(
         &mut self,
         now: Time,
         id: LinkId,

@@ -59,11 +59,23 @@ pub struct Datagram {
 }
 
 /// What is configured of a tunnel. By default: earliest arrival, order with repair, classes as
-/// [`flow::class`](crate::proto::flow::class) says.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// [`flow::class`](crate::proto::flow::class) says, headers compressed.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// How packets are treated on their way out. A hub goes by its client's.
     pub policy: Policy,
     /// How packets are put in order.
     pub receiver: ReceiverSettings,
+    /// Whether inner headers are said once, to who understands that.
+    pub compress: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            policy: Policy::default(),
+            receiver: ReceiverSettings::default(),
+            compress: true,
+        }
+    }
 }

@@ -1,0 +1,162 @@
+//! The receiving end.
+
+use super::{HEADER_MAX, Header, PLACES, Shape, bit, flag, place_of, read32};
+use crate::proto::frame::{FrameError, HeaderContext};
+use crate::proto::parts::PACKET_MAX;
+use crate::proto::reader::Reader;
+use braid_core::{LANES, LaneId};
+use braid_packet::checksum;
+
+/// Steps between numbers of a place up to which the higher one is the newer.
+const AHEAD: u8 = 32;
+
+/// What became of a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is known from now on, or was before.
+    Known,
+    /// It is older than what is known, or no header that can be one.
+    Refused,
+}
+
+/// The newest context of a place, and the one before: packets of that may be on their way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    newest: Option<(u8, Header)>,
+    before: Option<(u8, Header)>,
+}
+
+/// Expands the packets of a tunnel's direction.
+#[derive(Debug, Default)]
+pub struct Expander {
+    /// Places by lane; empty before the first context.
+    places: Vec<Place>,
+}
+
+impl Expander {
+    /// Takes a context.
+    pub fn handle_context(&mut self, context: &HeaderContext<'_>) -> Taken {
+        let shape = Shape::of(context.content);
+        let Some(shape) = shape.filter(|shape| shape.len() == context.content.len()) else {
+            return Taken::Refused;
+        };
+        if self.places.is_empty() {
+            self.places = vec![Place::default(); LANES * PLACES];
+        }
+        let index = usize::from(context.lane) * PLACES + place_of(context.number);
+        let place = &mut self.places[index];
+        if place.find(context.number).is_some() {
+            return Taken::Known;
+        }
+        let ahead = |newest: u8| (context.number >> 2).wrapping_sub(newest >> 2) & 0x3f;
+        if place
+            .newest
+            .is_some_and(|(newest, _)| ahead(newest) > AHEAD)
+        {
+            return Taken::Refused;
+        }
+        place.before = place.newest;
+        place.newest = Some((context.number, Header::of(shape, context.content)));
+        Taken::Known
+    }
+
+    /// Writes the packet that a compressed one of this lane stands for to `out`.
+    ///
+    /// # Errors
+    /// The number of the context that it refers to and that is not known, or none if it makes no sense.
+    /// Nothing of use is in `out` then.
+    pub fn expand(&self, lane: LaneId, packet: &[u8], out: &mut Vec<u8>) -> Result<(), Option<u8>> {
+        let number = *packet.get(1).ok_or(None)?;
+        let place = self.places.get(lane.index() * PLACES + place_of(number));
+        let header = place.and_then(|place| place.find(number));
+        let header = header.ok_or(Some(number))?;
+        expand(header, packet, out).map_err(|_| None)
+    }
+}
+
+impl Place {
+    fn find(&self, number: u8) -> Option<&Header> {
+        let known = [&self.newest, &self.before].into_iter().flatten();
+        let mut known = known.filter(|(known, _)| *known == number);
+        known.next().map(|(_, header)| header)
+    }
+}
+
+fn expand(base: &Header, packet: &[u8], out: &mut Vec<u8>) -> Result<(), FrameError> {
+    let shape = base.shape;
+    let (start, size) = (shape.ip(), shape.len());
+    let reader = &mut Reader::new(packet);
+    let first = reader.u8()?;
+    let _number = reader.u8()?;
+    let has = |bit: u8| first & bit != 0;
+    let (tcp_bits, tcp) = (bit::PSH | bit::FLAGS | bit::WINDOW, shape.is_tcp);
+    let both = has(bit::PSH) && has(bit::FLAGS);
+    if (!tcp && has(tcp_bits)) || (!shape.is_v4 && has(bit::ID)) || both {
+        return Err(FrameError::Range);
+    }
+    let mut header = [0; HEADER_MAX];
+    header[..size].copy_from_slice(base.as_bytes());
+    let mut lengths = 0;
+    if tcp {
+        lengths = reader.u8()?;
+        header[start + 13] = match has(bit::FLAGS) {
+            true => reader.u8()?,
+            false if has(bit::PSH) => flag::ACK | flag::PSH,
+            false => flag::ACK,
+        };
+        if has(bit::WINDOW) {
+            header[start + 14..start + 16].copy_from_slice(reader.take(2)?);
+        }
+    }
+    if has(bit::ID) {
+        header[4..6].copy_from_slice(reader.take(2)?);
+    }
+    let counters = shape.counters();
+    for (index, at) in counters.into_iter().enumerate() {
+        let code = lengths >> (6 - 2 * index) & 3;
+        if index >= shape.count() {
+            if code != 0 {
+                return Err(FrameError::Range);
+            }
+            continue;
+        }
+        let bytes = if code == 0 { 0 } else { usize::from(code) + 1 };
+        let more = reader.take(bytes)?;
+        let more = more
+            .iter()
+            .fold(0, |more, byte| more << 8 | u32::from(*byte));
+        let counted = read32(&header, at).wrapping_add(more);
+        header[at..at + 4].copy_from_slice(&counted.to_be_bytes());
+    }
+    let sum = shape.checksum();
+    header[sum..sum + 2].copy_from_slice(reader.take(2)?);
+    let payload = reader.take_rest();
+    let length = size + payload.len();
+    let ecn = (first & bit::ECN) >> bit::ECN_SHIFT;
+    let (at, counted) = match shape.is_v4 {
+        true => {
+            header[1] = header[1] & !3 | ecn;
+            (2, length)
+        }
+        false => {
+            header[1] = header[1] & !(3 << 4) | ecn << 4;
+            (4, length - start)
+        }
+    };
+    if length > PACKET_MAX {
+        return Err(FrameError::Range);
+    }
+    header[at..at + 2].copy_from_slice(&(counted as u16).to_be_bytes());
+    if !tcp {
+        let own = (length - start) as u16;
+        header[start + 4..start + 6].copy_from_slice(&own.to_be_bytes());
+    }
+    if shape.is_v4 {
+        header[10..12].fill(0);
+        let sum = checksum::of(&header[..20]);
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+    }
+    out.extend_from_slice(&header[..size]);
+    out.extend_from_slice(payload);
+    Ok(())
+}
