@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from braid_lab.experiments.bond.cases import BOND_BYTES, Link, Wander
+from braid_lab.experiments.bond.cases import BOND_BYTES, COMPRESSED_UDP_BYTES, Link, Wander
 
 #: §5.1: "All generated UDP packets are 1492 bytes long". Here that is the packet on the line, tunnel and all.
 PACKET_BYTES = 1492
 FRAME_BYTES = PACKET_BYTES + 14
 
 #: UDP payload of an inner packet that becomes one of those.
-PAYLOAD_BYTES = PACKET_BYTES - BOND_BYTES - 28
+PAYLOAD_BYTES = PACKET_BYTES - BOND_BYTES - COMPRESSED_UDP_BYTES
 
 #: §5.1: what is left on the fixed line, and about what the mobile one has, Mbit/s of such packets.
 FIXED_MBIT, MOBILE_MBIT = 64.0, 60.0
