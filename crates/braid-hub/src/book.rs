@@ -112,6 +112,8 @@ pub struct Book {
     strangers: Vec<(PublicKey, Seconds)>,
     /// Whose figures have changed since they were kept.
     unkept: BTreeSet<u64>,
+    /// What the configuration gives to single clients.
+    rates: BTreeMap<Name, Rate>,
 }
 
 impl Book {
@@ -128,6 +130,7 @@ impl Book {
             misuses: BTreeMap::new(),
             strangers: Vec::new(),
             unkept: BTreeSet::new(),
+            rates: BTreeMap::new(),
             store,
         };
         for client in book.store.load()? {
@@ -153,6 +156,17 @@ impl Book {
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// What the configuration gives to single clients, whatever their invitations say.
+    pub fn set_rates(&mut self, rates: BTreeMap<Name, Rate>) {
+        self.rates = rates;
+    }
+
+    /// Most that is passed on for a client, in each direction; no limit if none.
+    #[must_use]
+    pub fn cap(&self, client: &Client) -> Option<Rate> {
+        self.rates.get(&client.name).copied().or(client.cap)
     }
 
     /// All clients, the oldest first.
@@ -379,14 +393,14 @@ impl Book {
                 .map(|(address, _)| address)
                 .collect(),
             name: Some(client.name.to_string()),
-            cap: client.cap,
+            cap: self.cap(client),
         };
         Answer {
             key,
             psk: client.psk.clone(),
             options: terms.to_options(),
             addresses: client.addresses.clone(),
-            cap: client.cap,
+            cap: self.cap(client),
         }
     }
 }

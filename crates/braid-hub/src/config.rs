@@ -3,6 +3,7 @@
 
 mod read;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -10,6 +11,8 @@ use std::str::FromStr;
 use braid_bond::token::{HubAddress, PORT};
 use braid_core::Rate;
 use braid_daemon::config::{ApiConfig, ConfigError, MetricsConfig, Prefix};
+
+use crate::client::Name;
 
 /// Where the configuration is looked for when none is named on the command line.
 pub const DEFAULT_PATH: &str = "/etc/braid/hub.toml";
@@ -42,6 +45,8 @@ pub struct HubConfig {
     pub between_clients: bool,
     /// Most that is passed on for a client in each direction, where its invitation does not say.
     pub client_rate: Option<Rate>,
+    /// The same for clients by name, whatever their invitations say.
+    pub rates: BTreeMap<Name, Rate>,
     /// Where keys and clients are kept.
     pub store: PathBuf,
     /// The local API on the Unix socket.
@@ -101,6 +106,7 @@ impl Default for HubConfig {
             forward: Forward::default(),
             between_clients: false,
             client_rate: None,
+            rates: BTreeMap::new(),
             store: DEFAULT_STORE.into(),
             api: ApiConfig::default(),
             metrics: MetricsConfig::default(),
@@ -144,6 +150,29 @@ impl HubConfig {
             None if Path::new(DEFAULT_PATH).exists() => HubConfig::load(Path::new(DEFAULT_PATH)),
             None => Ok(HubConfig::default()),
         }
+    }
+
+    /// Takes over what counts at once of a configuration that was read anew; says which keys of it only
+    /// count from the next start.
+    pub fn follow(&mut self, read: HubConfig) -> Vec<&'static str> {
+        let mut later = Vec::new();
+        let mut note = |key, differs: bool| later.extend(differs.then_some(key));
+        note("listen", self.listen != read.listen);
+        note("device", self.device != read.device);
+        note("mtu", self.mtu != read.mtu);
+        note("pool", self.pool != read.pool);
+        note("forward", self.forward != read.forward);
+        note(
+            "between_clients",
+            self.between_clients != read.between_clients,
+        );
+        note("store", self.store != read.store);
+        note("api", self.api != read.api);
+        note("metrics", self.metrics != read.metrics);
+        self.address = read.address;
+        self.client_rate = read.client_rate;
+        self.rates = read.rates;
+        later
     }
 
     /// The port that clients without a word from the user are sent to: that of the first listener.

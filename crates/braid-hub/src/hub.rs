@@ -10,6 +10,7 @@ use braid_bond::drive::{HubHandle, HubStatus, Peer, PeerStatus, Stopped};
 use braid_bond::proto::handshake::{Identity, PublicKey};
 use braid_bond::proto::tunnel::Event;
 use braid_bond::token::{ADDRESSES_MAX, Host, HubAddress, InvitationId, Secret, Token};
+use braid_daemon::config::ConfigError;
 use braid_daemon::failure::Failure;
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -33,6 +34,8 @@ pub struct Hub {
     noted: BTreeMap<PublicKey, (u64, u64)>,
     /// Why figures cannot be kept.
     pub(crate) unkept: Option<String>,
+    /// Why the configuration that was to be read anew is not followed.
+    pub(crate) unread: Option<String>,
 }
 
 /// Seconds since 1970.
@@ -78,6 +81,7 @@ impl Hub {
             handle,
             noted: BTreeMap::new(),
             unkept: None,
+            unread: None,
         }
     }
 
@@ -168,6 +172,30 @@ impl Hub {
             return Err(failure.fix("name where clients find it by --address HOST[:PORT]"));
         }
         Ok((addresses, warnings))
+    }
+
+    /// Follows the configuration as it is now, as a whole or not at all.
+    pub fn reload(&mut self, read: Result<HubConfig, ConfigError>) {
+        let read = match read {
+            Ok(read) => read,
+            Err(error) => {
+                let text = error.to_string();
+                tracing::error!(%error, "the configuration is not followed, the old one counts");
+                self.unread = Some(text);
+                return;
+            }
+        };
+        self.unread = None;
+        let later = self.config.follow(read);
+        if !later.is_empty() {
+            let keys = later.join(", ");
+            tracing::warn!(keys, "counts from the next start");
+        }
+        self.book.set_rates(self.config.rates.clone());
+        for answer in self.book.answers() {
+            self.handle.insert(peer(answer));
+        }
+        tracing::info!("configuration read anew");
     }
 
     /// Serves a client no more.

@@ -8,6 +8,7 @@ use axum::response::Response;
 use braid_bond::drive::{self, Enrol, HubEvent, Tun};
 use braid_bond::proto::handshake::{Identity, PublicKey, terms};
 use braid_bond::token::InvitationId;
+use braid_daemon::config::ConfigError;
 use braid_daemon::failure::Failure;
 use braid_daemon::local;
 use braid_daemon::metrics::offer;
@@ -46,19 +47,24 @@ enum News {
 }
 
 /// Runs the hub until SIGTERM or SIGINT, then leaves the machine as it was found. `ready` is told
-/// once it serves.
+/// once it serves. SIGHUP has it read its configuration anew by `read`.
 ///
 /// # Errors
 /// Why it could not start, why it stopped by itself, or what could not be undone.
 pub async fn run(
     run_dir: RunDir,
-    mut config: HubConfig,
+    read: impl Fn() -> Result<HubConfig, ConfigError>,
     ready: impl FnOnce(&Hub),
 ) -> Result<(), Failure> {
+    let read = || {
+        let mut config = read()?;
+        config
+            .listen
+            .retain(|address| address.ip() != unspecified_v6() || has_family(address.ip()));
+        Ok(config)
+    };
+    let config = read()?;
     let gate = Gate::new(config.api.group.as_deref())?;
-    config
-        .listen
-        .retain(|address| address.ip() != unspecified_v6() || has_family(address.ip()));
     run_dir.create()?;
     let _lock = run_dir
         .lock()
@@ -77,12 +83,16 @@ pub async fn run(
     let identity = Identity::new(founding.private);
     let pool = Pool::new(config.networks(founding.global));
     let pool = pool.map_err(|error| Failure::new("pool", error.to_string()))?;
-    let book = Book::open(Box::new(store), pool.clone())?;
+    let mut book = Book::open(Box::new(store), pool.clone())?;
+    book.set_rates(config.rates.clone());
     Surroundings::check(&pool, &config.device)?;
     let tun = Tun::open(&config.device, config.mtu).map_err(driven)?;
     give_addresses(tun.index(), &pool).await?;
     let surroundings = Surroundings::set_up(&config, &pool, &run_dir).await?;
-    let served = serve(&run_dir, config, identity, book, tun, gate, signals, ready).await;
+    let served = serve(
+        &run_dir, config, &read, identity, book, tun, gate, signals, ready,
+    )
+    .await;
     let undone = surroundings.undo().await;
     served.and(undone)
 }
@@ -102,6 +112,7 @@ fn driven(error: drive::DriveError) -> Failure {
 async fn serve(
     run_dir: &RunDir,
     config: HubConfig,
+    read: &dyn Fn() -> Result<HubConfig, ConfigError>,
     identity: Identity,
     book: Book,
     tun: Tun,
@@ -152,7 +163,7 @@ async fn serve(
     ready(&hub);
     let supervisor = Supervisor::from_environment();
     supervisor.ready();
-    let outcome = follow(&mut hub, questions, news, signals, supervisor).await;
+    let outcome = follow(&mut hub, read, questions, news, signals, supervisor).await;
     // What was carried until now counts; of an end that died by itself there is nothing to ask.
     let _ = hub.note();
     hub.keep();
@@ -177,6 +188,7 @@ fn hand_over(tell: mpsc::Sender<News>) -> Enrol {
 
 async fn follow(
     hub: &mut Hub,
+    read: &dyn Fn() -> Result<HubConfig, ConfigError>,
     mut questions: mpsc::Receiver<Job>,
     mut news: mpsc::Receiver<News>,
     mut signals: Signals,
@@ -187,10 +199,11 @@ async fn follow(
     let mut keep = interval_at(Instant::now() + KEEP_EVERY, KEEP_EVERY);
     loop {
         tokio::select! {
-            () = signals.end() => {
+            () = end(&mut signals.terminate, &mut signals.interrupt) => {
                 supervisor.stopping();
                 return Ok(());
             }
+            _ = signals.reload.recv() => hub.reload(read()),
             Some(job) = questions.recv() => job(hub),
             Some(told) = news.recv() => match told {
                 News::Enrol(key, invitation) => hub.enrol(key, invitation),
@@ -208,10 +221,11 @@ async fn follow(
     }
 }
 
-/// The signals that end a hub.
+/// The signals that end a hub, and the one that has it read its configuration.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    reload: Signal,
 }
 
 impl Signals {
@@ -220,13 +234,14 @@ impl Signals {
         Ok(Signals {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
+            reload: listen(SignalKind::hangup())?,
         })
     }
+}
 
-    async fn end(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
+async fn end(terminate: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
     }
 }

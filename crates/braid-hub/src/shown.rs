@@ -84,6 +84,13 @@ impl Hub {
                 ),
             });
         }
+        if let Some(why) = &self.unread {
+            health.push(Health {
+                code: "configuration".to_owned(),
+                text: format!("the configuration cannot be read anew, the old one counts: {why}"),
+                fix: "mend the file, and send SIGHUP again (systemctl reload braid-hub)".to_owned(),
+            });
+        }
         if let Some(why) = &self.unkept {
             health.push(Health {
                 code: "store".to_owned(),
@@ -127,7 +134,7 @@ impl Hub {
             connected,
             addresses: client.addresses.clone(),
             key: key.map(|key| key.to_string()),
-            rate: client.cap,
+            rate: self.book.cap(client),
             created: client.created,
             until: match client.state {
                 State::Invited { until } => Some(until),

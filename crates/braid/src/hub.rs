@@ -36,12 +36,14 @@ pub fn hub(run_dir: &RunDir, arguments: &HubArgs) -> Outcome {
 }
 
 fn run(run_dir: RunDir, config: Option<&Path>) -> Outcome {
-    let config = HubConfig::find(config)?;
+    // What is wrong with it is told before anything else.
+    HubConfig::find(config)?;
     preflight::check_network()?;
     let ready = |hub: &braid_hub::hub::Hub| {
         tracing::info!(key = %hub.key(), "the hub serves");
     };
-    Ok(runtime()?.block_on(braid_hub::serve::run(run_dir, config, ready))?)
+    let read = || HubConfig::find(config);
+    Ok(runtime()?.block_on(braid_hub::serve::run(run_dir, read, ready))?)
 }
 
 fn invite(run_dir: &RunDir, arguments: &InviteArgs) -> Outcome {

@@ -53,7 +53,7 @@ pub use uplink::{FIRST_TIER, Ports, UplinkConfig};
 /// For whoever reads a configuration of another kind in the same way and with the same words.
 pub mod reading {
     pub use super::problem::Problem;
-    pub use super::read::{api, document, metrics, no_repeats, section};
+    pub use super::read::{api, document, metrics, no_repeats, section, tables};
     pub use super::table::{At, Table, wrong_type};
     pub use toml::de::{DeTable, DeValue};
 }

@@ -1,5 +1,6 @@
 //! From TOML to a configuration.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -7,11 +8,12 @@ use std::str::FromStr;
 use braid_bond::token::{ADDRESSES_MAX, AddressError, HubAddress, PORT};
 use braid_core::Rate;
 use braid_daemon::config::reading::{
-    At, DeTable, Problem, Table, api, document, metrics, no_repeats, section,
+    At, DeTable, Problem, Table, api, document, metrics, no_repeats, section, tables,
 };
 use braid_daemon::config::{ApiConfig, ConfigError, MetricsConfig, Prefix};
 
 use super::{Forward, HubConfig, everywhere};
+use crate::client::Name;
 use crate::pool::Pool;
 
 const TOP: (&str, &[&str]) = (
@@ -25,12 +27,19 @@ const TOP: (&str, &[&str]) = (
         "forward",
         "between_clients",
         "client_rate",
+        "client",
         "store",
         "api",
         "metrics",
     ],
 );
-const SECTIONS: &[(&str, &[&str])] = &[TOP, ("[api]", &["group"]), ("[metrics]", &["listen"])];
+const CLIENT: (&str, &[&str]) = ("[[client]]", &["name", "rate"]);
+const SECTIONS: &[(&str, &[&str])] = &[
+    TOP,
+    CLIENT,
+    ("[api]", &["group"]),
+    ("[metrics]", &["listen"]),
+];
 
 const LISTEN_FIX: &str =
     "write a port from 1 to 65535, or addresses with ports like \"198.51.100.7:27243\"";
@@ -38,6 +47,7 @@ const ADDRESS_FIX: &str =
     "write where clients find the hub, like \"hub.example.org\" or \"198.51.100.7:27243\"";
 const POOL_FIX: &str =
     "write a network per IP version, like [\"10.73.0.0/16\", \"fd12:3456:789a::/64\"]";
+const NAME_FIX: &str = "write the name that it was invited by, like name = \"attic\"";
 const RATE_FIX: &str = "write a rate like \"50 Mbit/s\"";
 
 pub(super) fn read(name: &str, text: &str) -> Result<HubConfig, ConfigError> {
@@ -73,7 +83,8 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
     let pool = pool(&mut table, problems);
     let forward = table.word("forward", &Forward::NAMES, problems);
     let between_clients = table.truth("between_clients", problems);
-    let client_rate = rate(&mut table, problems);
+    let client_rate = rate(&mut table, "client_rate", problems);
+    let rates = rates(&mut table, problems);
     let store = table.text("store", problems).map(|text| {
         let path = PathBuf::from(&text.value);
         if !path.is_absolute() {
@@ -100,6 +111,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
         forward: forward.map_or(default.forward, |word| word.value),
         between_clients: between_clients.unwrap_or(default.between_clients),
         client_rate,
+        rates,
         store: store.unwrap_or(default.store),
         api,
         metrics,
@@ -202,10 +214,39 @@ fn pool(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<Prefix> {
     networks.into_iter().map(|network| network.value).collect()
 }
 
-fn rate(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Option<Rate> {
-    let rate: At<Rate> = table.parsed("client_rate", RATE_FIX, problems)?;
+/// `[[client]]`: what single clients have.
+fn rates(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> BTreeMap<Name, Rate> {
+    let mut rates = BTreeMap::new();
+    for (inner, at) in tables(table, "client", problems) {
+        let mut client = Table::new(CLIENT.0, CLIENT.1, inner);
+        let (says_name, says_rate) = (client.has("name"), client.has("rate"));
+        let name: Option<At<Name>> = client.parsed("name", NAME_FIX, problems);
+        let rate = rate(&mut client, "rate", problems);
+        client.finish(SECTIONS, problems);
+        if !says_rate {
+            let fix = "add a line like rate = \"50 Mbit/s\"";
+            let what = "[[client]] without `rate`";
+            problems.push(Problem::new(what, at.clone(), "says nothing").fix(fix));
+        }
+        if !says_name {
+            let what = "[[client]] without `name`";
+            problems.push(Problem::new(what, at, "whose?").fix(NAME_FIX));
+        }
+        if let (Some(name), Some(rate)) = (name, rate)
+            && rates.insert(name.value.clone(), rate).is_some()
+        {
+            let what = format!("[[client]] {} is there twice", name.value);
+            let fix = "remove one of them";
+            problems.push(Problem::new(what, name.at, "again").fix(fix));
+        }
+    }
+    rates
+}
+
+fn rate(table: &mut Table<'_, '_>, key: &str, problems: &mut Vec<Problem>) -> Option<Rate> {
+    let rate: At<Rate> = table.parsed(key, RATE_FIX, problems)?;
     if rate.value < Rate::from_bits_per_sec(1000) {
-        let what = "`client_rate` cannot be less than \"1 kbit/s\"";
+        let what = format!("`{key}` cannot be less than \"1 kbit/s\"");
         let fix = "write a rate like \"50 Mbit/s\", or leave the line out for no limit";
         problems.push(Problem::new(what, rate.at, "nothing would pass").fix(fix));
         return None;

@@ -8,7 +8,7 @@ use braid_bond::proto::tunnel::Event;
 use braid_bond::token::Token;
 
 use crate::net::{Client as Connection, serve};
-use crate::world::{INTERNET, OUTSIDE, World, error, own};
+use crate::world::{INTERNET, OUTSIDE, World, error, own, wait_for};
 
 #[test]
 fn a_token_is_all_it_takes_to_reach_the_internet() {
@@ -134,4 +134,40 @@ fn a_client_keeps_to_its_rate() {
         capped > 100,
         "{capped} of 400 packets of 1.4 kB were too many"
     );
+}
+
+#[test]
+fn a_limit_that_is_changed_counts_at_once_and_a_broken_file_changes_nothing() {
+    let world = World::new();
+    let hub = world.start_hub("");
+    let token = world.invite("attic", &[]);
+    let client = world.join(0, &token, 1);
+    client.until_in();
+    assert!(client.reaches("10.73.0.1"));
+    let rate = || world.client("attic")["rate"].clone();
+    assert!(rate().is_null());
+    let limit = "[[client]]\nname = \"attic\"\nrate = \"200 kbit/s\"\n";
+    hub.reload(&world, limit);
+    wait_for(|| !rate().is_null(), || hub.log());
+    let namespace = client.namespace();
+    namespace.succeeds("ping -q -c 400 -i 0.002 -s 1400 -W 1 10.73.0.1");
+    let capped = world.client("attic")["capped"].as_u64().unwrap();
+    assert!(
+        capped > 100,
+        "{capped} of 400 packets of 1.4 kB were too many"
+    );
+    // A file with anything wrong in it is not followed at all, and that is said.
+    let health = || world.json(&["status"])["health"].clone();
+    hub.reload(&world, "[[client]]\nname = \"attic\"\nrate = \"fast\"\n");
+    wait_for(|| health()[0]["code"] == "configuration", || hub.log());
+    assert!(!rate().is_null());
+    // The file mended, and another key that has to wait.
+    hub.reload(&world, "mtu = 1400\n");
+    wait_for(|| rate().is_null(), || hub.log());
+    assert_eq!(health().as_array().map(Vec::len), Some(0));
+    wait_for(
+        || hub.log().contains("counts from the next start"),
+        || hub.log(),
+    );
+    assert!(client.reaches("10.73.0.1"), "the session goes on");
 }

@@ -97,11 +97,16 @@ impl World {
         hub
     }
 
-    /// The same; it may not start.
-    pub fn try_start_hub(&self, config: &str) -> Hub {
+    fn configure(&self, config: &str) -> PathBuf {
         let file = self.folder.path().join("hub.toml");
         let store = self.folder.path().join("state/hub.redb");
         fs::write(&file, format!("store = {store:?}\n{config}")).expect("room");
+        file
+    }
+
+    /// The same; it may not start.
+    pub fn try_start_hub(&self, config: &str) -> Hub {
+        let file = self.configure(config);
         let log = self.folder.path().join("hub.log");
         let output = File::options().create(true).append(true).open(&log);
         let child = Command::new("ip")
@@ -240,6 +245,13 @@ impl Hub {
             assert!(Instant::now() < deadline, "it does not end: {}", self.log());
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Has it follow another configuration.
+    pub fn reload(&self, world: &World, config: &str) {
+        world.configure(config);
+        let pid = Pid::from_raw(self.child.id() as i32);
+        kill(pid, Signal::SIGHUP).expect("it is ours");
     }
 
     /// Asks it to end.

@@ -219,7 +219,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
 }
 
 /// Takes out a list of `[[tables]]`, each with the place of its header.
-fn tables<'t, 'i>(
+pub fn tables<'t, 'i>(
     table: &mut Table<'t, 'i>,
     key: &str,
     problems: &mut Vec<Problem>,
