@@ -18,9 +18,6 @@ BOND_BYTES = 20 + 8 + 32
 COMPRESSED_BYTES = 15
 COMPRESSED_UDP_BYTES = 6
 
-#: And of IPv4 and UDP.
-COMPRESSED_UDP_BYTES = 6
-
 #: By how much a sum's header (PARITY) is longer than a packet's (DATA): segments are such that sums of them fit too.
 SUM_BYTES = 6
 
