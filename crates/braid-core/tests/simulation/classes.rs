@@ -16,9 +16,9 @@ fn lossy(percent: u32) -> Line {
 }
 
 /// A call's packets, 200 bytes every 20 ms, for 10 s beside a download over two such links.
-fn call(class: Class, percents: [u32; 2]) -> World {
+fn call(class: Class, percents: [u32; 2], seed: u64) -> World {
     let lines = percents.map(lossy);
-    let mut world = World::new(&lines, 1, || Box::new(Adaptive::default()));
+    let mut world = World::new(&lines, seed, || Box::new(Adaptive::default()));
     world.add_tcp();
     world.add_stream(200, EVERY, class);
     world.run_until(START + Duration::from_secs(10));
@@ -43,7 +43,7 @@ fn missing(stream: &Stream) -> u64 {
 
 #[test]
 fn unordered_packets_wait_for_nothing() {
-    let world = call(Class::Unordered, [0, 2]);
+    let world = call(Class::Unordered, [0, 2], 1);
     let stream = &world.streams[0];
     print("unordered, 2 % on one", stream);
     assert!(missing(stream) * 1000 <= stream.sent);
@@ -54,20 +54,25 @@ fn unordered_packets_wait_for_nothing() {
 
 #[test]
 fn redundant_packets_outlive_loss_on_both_links_without_delay() {
-    let world = call(Class::Redundant, [5, 5]);
-    let stream = &world.streams[0];
-    print("redundant, 5 % on both", stream);
-    assert!(missing(stream) * 1000 <= stream.sent);
-    assert_eq!(stream.misordered, 0);
+    // Both copies of one packet in four hundred are lost: more calls than one say what that costs.
+    let mut delays = Vec::new();
+    for seed in 1..=4 {
+        let world = call(Class::Redundant, [5, 5], seed);
+        let stream = &world.streams[0];
+        print("redundant, 5 % on both", stream);
+        assert!(missing(stream) * 1000 <= stream.sent);
+        assert_eq!(stream.misordered, 0);
+        delays.extend_from_slice(&stream.delays);
+    }
     assert!(
-        quantile(&stream.delays, 0.99) <= 15.0 + 40.0,
+        quantile(&delays, 0.99) <= 15.0 + 40.0,
         "no copy was asked for"
     );
 }
 
 #[test]
 fn pinned_packets_stay_on_a_link_and_in_order() {
-    let world = call(Class::Pinned, [0, 2]);
+    let world = call(Class::Pinned, [0, 2], 1);
     let stream = &world.streams[0];
     print("pinned, 2 % on one", stream);
     assert!(missing(stream) * 1000 <= stream.sent);
