@@ -125,7 +125,7 @@ def test_what_a_quic_download_does_when_its_line_is_back(
     make_network: MakeNetwork, family: int, policy: str, ends_at: str, start_braid: StartBraid
 ) -> None:
     place = Place("gateway", make_network(*SLOW, lan_clients=1, serving=("http1", "http3")))
-    daemon = configured(place.net, start_braid, f'failback = "{policy}"\n')
+    daemon = configured(place.net, start_braid, f'policy = "rr"\nfailback = "{policy}"\n')
     assert downloaded(place, family, daemon) == place.address(place.net.uplinks[ends_at], family)
     assert set(shares(place).values()) == {3}
 
