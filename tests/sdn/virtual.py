@@ -13,6 +13,7 @@ from braid_lab.fabric.pipeline import Emit, Outcome, Pipeline
 from braid_lab.fabric.shapes import Shape
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Arc, Graph, PortId
+from braid_sdn.fabric.probe import tagged
 from braid_sdn.fabric.settings import EdgeSettings, LinkSettings, Settings
 from braid_sdn.openflow.messages import Hello, Port
 
@@ -222,3 +223,53 @@ def graph_of(shape: Shape) -> Graph:
         for source, target in (ends, ends[::-1]):
             arcs.append(Arc(source, target, 1e6 * wire.mbit, 0.0, wire.delay_ms / 1000))
     return Graph.of(arcs, (shape.dpid(name) for name in shape.switches))
+
+
+def ready(shape: Shape, **more: object) -> Network:
+    """A network whose controller has found everything, and whose stations have spoken once."""
+    net = Network(shape, **more)
+    net.connect()
+    net.run(3)
+    for number, name in enumerate(net.stations, 1):
+        net.send(name, frame(mac(number), "ff:ff:ff:ff:ff:ff", b"here I am"))
+    net.run(2)
+    for each in net.received.values():
+        each.clear()
+    return net
+
+
+def everybody_reaches_everybody(net: Network) -> None:
+    """Each station sends a frame to each other one; each arrives once, at its station alone."""
+    names = list(net.stations)
+    for each in net.received.values():
+        each.clear()
+    sent = {}
+    for a, source in enumerate(names, 1):
+        for b, target in enumerate(names, 1):
+            if a != b:
+                sent[target, source] = frame(mac(a), mac(b))
+                net.send(source, sent[target, source])
+    net.run(1)
+    for name in names:
+        got = [each for each in net.received[name] if each[12:14] == b"\x08\x00"]
+        assert sorted(got) == sorted(data for (target, _), data in sent.items() if target == name)
+
+
+def tags(net: Network, source: str, target: str) -> list[int]:
+    return [path.tag for path in net.controller.tables.pairs[source, target].paths]
+
+
+def stream(net: Network, seconds: float) -> tuple[list[bytes], list[bytes]]:
+    """Send a frame from ha to hb every 2 ms by the plain way, and over each path by the table in force."""
+    sent = []
+    for number in range(round(seconds / 0.002)):
+        data = frame(mac(1), mac(2), struct.pack("!I", number))
+        net.send("ha", data)
+        sent.append(data)
+        slots = net.controller.tables.pairs["ha", "hb"].slots
+        over = tagged(data, slots[number % len(slots)])
+        net.send("ha", over)
+        sent.append(over)
+        net.run(0.002)
+    net.run(1)
+    return sent, net.received["hb"]

@@ -118,9 +118,19 @@ pub enum NoTable {
     Table(#[from] TableError),
 }
 
-/// Asks for the table of edge `name`, unless it is still the one called `revision`, and tells how many
-/// packets came by each path, and whether numbers of ours are wanted. None if nothing changed within [`WAIT`], or the controller wants to be
-/// told again: it does when a path's probes are missing.
+/// How many packets passed by each path, by its tag, as an edge counts them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// From other edges to here.
+    pub came: Vec<(u16, u64)>,
+    /// From here to other edges.
+    pub sent: Vec<(u16, u64)>,
+}
+
+/// Asks for the table of edge `name`, unless it is still the one called `revision`, and tells what
+/// passed by each path, and whether numbers of ours are wanted. None if nothing changed within
+/// [`WAIT`], or the controller wants to be told again: it does when a path's probes are missing or
+/// late.
 ///
 /// # Errors
 /// See [`NoTable`].
@@ -128,7 +138,7 @@ pub fn ask(
     place: &Place,
     name: &str,
     revision: &str,
-    came: &[(u16, u64)],
+    passed: &Passed,
     shim: bool,
 ) -> Result<Option<Table>, NoTable> {
     let unreachable = |source| NoTable::Unreachable {
@@ -136,15 +146,12 @@ pub fn ask(
         source,
     };
     let wait = WAIT.as_secs();
-    let came: Vec<String> = came
-        .iter()
-        .map(|(tag, count)| format!("{tag}:{count}"))
-        .collect();
     let path = format!(
-        "/v1/fabric/edges/{}?unlike={}&wait={wait}&came={}&shim={}",
+        "/v1/fabric/edges/{}?unlike={}&wait={wait}&came={}&sent={}&shim={}",
         escaped(name),
         escaped(revision),
-        came.join(","),
+        listed(&passed.came),
+        listed(&passed.sent),
         u8::from(shim)
     );
     let answer = get(place, name, &path).map_err(unreachable)?;
@@ -166,6 +173,15 @@ pub fn ask(
             status,
         }),
     }
+}
+
+/// As the controller reads them.
+fn listed(counts: &[(u16, u64)]) -> String {
+    let words: Vec<String> = counts
+        .iter()
+        .map(|(tag, count)| format!("{tag}:{count}"))
+        .collect();
+    words.join(",")
 }
 
 struct Answer {
@@ -307,6 +323,15 @@ mod tests {
         ] {
             assert!(exchange(Peer(short), b"").is_err());
         }
+    }
+
+    #[test]
+    fn counts_are_listed_as_the_controller_reads_them() {
+        assert_eq!(listed(&[]), "");
+        assert_eq!(
+            listed(&[(7, 100), (4094, u64::MAX)]),
+            "7:100,4094:18446744073709551615"
+        );
     }
 
     #[test]

@@ -10,7 +10,7 @@ use braid_device::Interface;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::getpid;
 
-use crate::controller::{self, Place};
+use crate::controller::{self, Passed, Place};
 use crate::datapath::{Datapath, Devices, Layer, Treatment};
 use crate::driver::{Driver, Handle};
 use crate::hold::Hold;
@@ -198,7 +198,13 @@ fn follow(edge: &Edge) {
         return;
     };
     loop {
-        let answer = controller::ask(place, &options.name, &revision, &edge.came(), options.shim);
+        let answer = controller::ask(
+            place,
+            &options.name,
+            &revision,
+            &edge.passed(),
+            options.shim,
+        );
         let problem = match answer {
             Ok(Some(table)) => {
                 revision.clone_from(&table.revision);
@@ -251,16 +257,22 @@ impl Edge {
         self.note(problem.map(|error| ("not-applied", error.to_string())));
     }
 
-    /// How many packets came by each path that is in use.
-    fn came(&self) -> Vec<(u16, u64)> {
+    /// How many packets passed by each path that is in use.
+    fn passed(&self) -> Passed {
         let known = locked(&self.known);
         let mut datapath = locked(&self.datapath);
-        let tags = known
-            .table
-            .iter()
-            .flat_map(|table| inward_tags(&table.inward));
-        tags.filter_map(|tag| Some((tag, datapath.traffic(false, tag).ok()?.packets)))
-            .collect()
+        let Some(table) = &known.table else {
+            return Passed::default();
+        };
+        let mut counted = |sent, tags: BTreeSet<u16>| {
+            let count = |tag| Some((tag, datapath.traffic(sent, tag).ok()?.packets));
+            tags.into_iter().filter_map(count).collect()
+        };
+        let slots = table.outward.iter().flat_map(|each| &each.slots).copied();
+        Passed {
+            came: counted(false, inward_tags(&table.inward).collect()),
+            sent: counted(true, slots.collect()),
+        }
     }
 
     /// Follows a table: what may come is known before it can come, and known a while after it may.

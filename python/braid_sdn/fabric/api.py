@@ -2,7 +2,8 @@
 
 GET /v1/fabric/status      /v1/fabric/paths      /v1/fabric/topology.svg
 GET /v1/fabric/explain?source=A&target=B
-GET /v1/fabric/figures     /v1/fabric/edges/NAME?unlike=REVISION&wait=SECONDS&came=TAG:PACKETS,…&shim=1
+GET /v1/fabric/figures
+GET /v1/fabric/edges/NAME?unlike=REVISION&wait=SECONDS&came=TAG:PACKETS,…&sent=TAG:PACKETS,…&shim=1
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from braid_sdn.fabric.draw import svg
 PATIENCE = 10.0
 #: Seconds that a request may ask to be kept waiting.
 LONGEST_WAIT = 60.0
-#: Bytes that a request's head may have.
-HEAD = 16384
+#: Bytes that a request's head may have: an edge may tell of all tags that there are.
+HEAD = 131072
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Api:
         return self.answer(request)
 
     async def _wait(self, request: str) -> None:
-        """Keep a question for an edge's next table until there is one, or the edge is to tell what came to it."""
+        """Keep a question for an edge's next table until there is one, or the edge is to tell what passed."""
         path, query = _parts(request)
         match path:
             case ["v1", "fabric", "edges", name] if "unlike" in query:
@@ -126,11 +127,13 @@ class Api:
             case _:
                 return
         now = self.clock()
+        self.fabric.handle_sent(now, name, _counts(query.get("sent", "")))
         self.fabric.handle_came(now, name, _counts(query.get("came", "")))
-        self.fabric.handle_edge(now, name, current=report.edge_revision(self.fabric, name) == query["unlike"])
-        if self.fabric.handle_shim(name, wanted=query.get("shim") == "1"):
+        current = report.edge_revision(self.fabric, name) == query["unlike"]
+        more = self.fabric.handle_edge(now, name, current=current)
+        if self.fabric.handle_shim(name, wanted=query.get("shim") == "1") or more:
             self.happened()
-        asked = self.fabric.asked.get(name, 0)
+        asked = self.fabric.telling.asked.get(name, 0)
         try:
             seconds = min(max(float(query.get("wait", 0)), 0.0), LONGEST_WAIT)
         except ValueError:
@@ -139,7 +142,7 @@ class Api:
             async with asyncio.timeout(seconds):
                 while (
                     report.edge_revision(self.fabric, name) == query["unlike"]
-                    and self.fabric.asked.get(name, 0) == asked
+                    and self.fabric.telling.asked.get(name, 0) == asked
                 ):
                     if self._news is None:
                         self._news = asyncio.get_running_loop().create_future()

@@ -8,8 +8,7 @@ monotonic clock.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 
 from braid_sdn.fabric import planner, rules
 from braid_sdn.fabric.audit import Audit
@@ -19,11 +18,12 @@ from braid_sdn.fabric.discovery import Schedule
 from braid_sdn.fabric.hosts import Hosts, announced
 from braid_sdn.fabric.load import PERIOD
 from braid_sdn.fabric.model import Graph, PortId, Problem
-from braid_sdn.fabric.plan import Edge, Pair, Plan, worth_telling
+from braid_sdn.fabric.plan import Edge, Pair, Plan
 from braid_sdn.fabric.probe import ForgedError, Kind, Probe, mac_text, open_frame, seal
 from braid_sdn.fabric.problems import Problems
 from braid_sdn.fabric.questions import Questions
 from braid_sdn.fabric.settings import Settings
+from braid_sdn.fabric.telling import Tables, Telling
 from braid_sdn.fabric.topology import Topology
 from braid_sdn.fabric.traffic import Traffic
 from braid_sdn.fabric.watch import Watch
@@ -51,17 +51,7 @@ from braid_sdn.openflow.messages import (
 OUTSIDE_AFTER = 0.9
 #: The first plan waits until nothing new was found for this long, seconds, but not for longer than FIRST_PLAN.
 SETTLED = 1.0
-#: Seconds after which an edge that has not asked for a table is not waited for: it asks every ten.
-FOLLOWS = 15.0
 FIRST_PLAN = 30.0
-
-
-@dataclass(frozen=True)
-class Tables:
-    """What edges are to do; each change of anything has a new generation."""
-
-    generation: int
-    pairs: dict[tuple[str, str], Pair]
 
 
 class Controller:
@@ -82,7 +72,7 @@ class Controller:
         self.plan = Plan()
         self.graph = Graph.of(())
         self.edges: tuple[Edge, ...] = ()
-        self.tables = Tables(0, {})
+        self.telling = Telling()
         #: Seconds that each plan took to make; the last ones.
         self.planning: list[float] = []
         #: When the first switch connected.
@@ -97,14 +87,11 @@ class Controller:
         self._nonce = 0
         self._questions = Questions()
         self._out: list[tuple[int, ToSwitch]] = []
-        #: How often each edge was asked to tell what came to it; see `handle_came`.
-        self.asked: dict[str, int] = {}
-        #: The pairs that the present generation is about.
-        self._told: dict[tuple[str, str], Pair] = {}
-        #: When each edge last asked for its table.
-        self._following: dict[str, float] = {}
-        #: Edges that want what has no numbers of its own to be numbered by others.
-        self.shims: set[str] = set()
+
+    @property
+    def tables(self) -> Tables:
+        """What edges are told to do."""
+        return self.telling.tables
 
     # What happens.
 
@@ -180,14 +167,17 @@ class Controller:
         if self._damper.due(now) and self._settled(now):
             self._make_plan(now)
         self.changer.handle_timeout(now)
+        self.telling.handle_timeout(now)
         self._settle(now)
 
-    def handle_edge(self, now: float, edge: str, *, current: bool) -> None:
-        """An edge asks for its next table; whether it follows the current one."""
-        self._following[edge] = now
+    def handle_edge(self, now: float, edge: str, *, current: bool) -> bool:
+        """An edge asks for its next table; whether it follows the current one. Return whether there is more."""
+        generation = self.tables.generation
+        self.telling.handle_asking(now, edge, current=current)
         if current:
             self.changer.handle_confirmed(now, edge)
-            self._settle(now)
+        self._settle(now)
+        return self.tables.generation != generation
 
     def handle_came(self, now: float, edge: str, counts: Mapping[int, int]) -> None:
         """An edge tells how many packets came to it by each of its paths."""
@@ -195,25 +185,33 @@ class Controller:
             if pair.target.name == edge:
                 self.watch.handle_came(now, counts, {path.tag: pair.share(path.tag) for path in pair.paths})
 
+    def handle_sent(self, now: float, edge: str, counts: Mapping[int, int]) -> None:
+        """An edge tells how many packets it has sent by each of its paths."""
+        for pair in self.tables.pairs.values():
+            if pair.source.name == edge and len(pair.paths) > 1:
+                self.watch.handle_sent(now, counts, [path.tag for path in pair.paths])
+
     def handle_shim(self, edge: str, *, wanted: bool) -> bool:
         """An edge tells whether it takes numbers off that other edges put on; whether that is news."""
         known = any(each.name == edge for each in self.settings.edges)
-        if not known or wanted == (edge in self.shims):
+        if not known or wanted == (edge in self.telling.shims):
             return False
-        self.shims ^= {edge}
+        self.telling.shims ^= {edge}
         return True
 
     def _ask_edges(self, now: float) -> None:
-        """Have the edges at the ends of paths whose probes are missing, and of those beside, tell what comes."""
-        doubtful = self.watch.beside(self.watch.doubtful(now))
-        ends = {
-            pair.target.name
-            for pair in self.tables.pairs.values()
-            for path in pair.paths
-            if doubtful and path.tag in doubtful
-        }
-        for name in ends:
-            self.asked[name] = self.asked.get(name, 0) + 1
+        """Have edges tell what passes by paths whose probes are missing or late, and by those beside."""
+        asked = self.watch.beside(self.watch.doubtful(now)) | set(self.watch.pressed(now))
+        if asked:
+            self._ask(now, [pair for pair in self.tables.pairs.values() if asked & {path.tag for path in pair.paths}])
+
+    def _ask(self, now: float, pairs: Iterable[Pair]) -> None:
+        """Have edges tell what came by these pairs' paths, and what was sent where there is another way."""
+        ends = set[str]()
+        for pair in pairs:
+            ends |= {pair.target.name} if len(pair.paths) == 1 else {pair.source.name, pair.target.name}
+            self.watch.asked(now, [path.tag for path in pair.paths])
+        self.telling.ask(ends)
 
     def poll_messages(self) -> list[tuple[int, ToSwitch]]:
         """Return what to send, and to whom, in this order."""
@@ -233,6 +231,7 @@ class Controller:
             self.watch.poll_timeout(),
             self.changer.poll_timeout(),
             self.audit.poll_timeout(idle=self.changer.idle),
+            self.telling.poll_timeout(),
         )
         return min((at for at in every if at is not None), default=None)
 
@@ -371,8 +370,7 @@ class Controller:
         if self.edges:
             self._damper.soon(now)
         # What comes while all is well, to hold against what comes when probes are missing.
-        for name in {pair.target.name for pair in self.tables.pairs.values() if len(pair.paths) > 1}:
-            self.asked[name] = self.asked.get(name, 0) + 1
+        self._ask(now, [pair for pair in self.tables.pairs.values() if len(pair.paths) > 1])
 
     def _settled(self, now: float) -> bool:
         if self._planned or self.first_switch is None:
@@ -439,6 +437,9 @@ class Controller:
     def _settle(self, now: float) -> None:
         """Follow up on a change that has come far enough."""
         self._announce(now)
+        # What was told before a change that has begun since is none of its business.
+        if self.changer.step is not Step.PREPARE and (concerned := self.telling.poll_concerned()) is not None:
+            self.changer.announced(now, concerned)
         if self.changer.step in (Step.IDLE, Step.DRAIN) and not self._damper.urgent:
             self._out += self._questions.release(self.plan)
 
@@ -446,13 +447,7 @@ class Controller:
         """Once all new tags' rules are in place edges may use them, and probes follow."""
         if not self.changer.poll_announce():
             return
-        pairs = dict(self.plan.pairs)
-        changed = {
-            key for key in pairs.keys() | self._told.keys() if worth_telling(self._told.get(key), pairs.get(key))
-        }
-        if changed:
-            self._told = pairs
-        self.tables = Tables(self.tables.generation + bool(changed), pairs)
+        self.telling.handle_plan(now, self.plan.pairs)
         followed = [
             (path, chosen.hops)
             for pair in self.tables.pairs.values()
@@ -462,5 +457,3 @@ class Controller:
         # What waits in queues is on its way for longer than the latencies say.
         self.changer.drain = self.settings.drain + self.watch.longest()
         self.watch.follow(now, followed, [edge for edge in self.edges if edge.name in probed])
-        following = {name for name, at in self._following.items() if now - at < FOLLOWS}
-        self.changer.announced(now, following & {name for key in changed for name in key})

@@ -108,9 +108,9 @@ def paths(fabric: Controller, now: float) -> dict[str, Any]:
 
 def edge_revision(fabric: Controller, name: str) -> str:
     """Return what an edge's table is called: another one has another name. Cheap, since it is asked for often."""
-    targets = [pair.target for pair in fabric.tables.pairs.values() if pair.source.name == name]
+    targets = [pair.target for pair in fabric.tables.outward.values() if pair.source.name == name]
     words = [host.mac for target in targets for host in _hosts_at(fabric, target)]
-    words += [target.name for target in targets if target.name in fabric.shims]
+    words += [target.name for target in targets if target.name in fabric.telling.shims]
     return f"{fabric.nonce:x}.{fabric.tables.generation}.{zlib.crc32(' '.join(words).encode()):x}"
 
 
@@ -119,16 +119,17 @@ def edge_table(fabric: Controller, name: str) -> dict[str, Any] | None:
     if not any(edge.name == name for edge in fabric.settings.edges):
         return None
     outward, inward = [], []
-    for pair in fabric.tables.pairs.values():
+    for pair in fabric.tables.outward.values():
         if pair.source.name == name:
             outward.append(
                 {
                     "target": pair.target.name,
                     "hosts": [host.mac for host in _hosts_at(fabric, pair.target)],
                     "slots": list(pair.slots),
-                    "shim": pair.target.name in fabric.shims,
+                    "shim": pair.target.name in fabric.telling.shims,
                 }
             )
+    for pair in fabric.tables.pairs.values():
         if pair.target.name == name:
             buffer = buffer_for(pair.selection)
             inward.append(

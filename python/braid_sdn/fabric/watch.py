@@ -5,7 +5,8 @@ dead: edges stop using it, and its links are asked one by one, so that the one a
 again after REST.
 
 A full queue drops probes as it drops packets. So a path that brings packets works without them; and one that nobody
-uses is let alone while all its hops bring what others send.
+uses is let alone while all its hops bring what others send. Where probes find room that packets do not, the edges at
+both ends tell what is lost (`loss`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from braid_sdn.fabric.latency import WindowedMinimum
+from braid_sdn.fabric.loss import Ledger
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.plan import Edge, TaggedPath
 from braid_sdn.fabric.planner import Hops
@@ -40,6 +42,13 @@ UNUSED = 1.0
 LEAST_SPAN = 0.5
 #: Packets of which less say nothing of a share: others' traffic lets some through.
 FEW = 4
+#: Seconds that a probe is longer on its way than the quickest before the edges at both ends are asked what passes.
+RISEN = 0.005
+#: Seconds between two such questions about a path that is used, and about one that is not; and how many a second are
+#: asked about all.
+ASK_PACE = 0.05
+ASK_UNUSED = 0.5
+ASK_BUDGET = 200.0
 #: Seconds that a new path has until its first probe must have come through.
 FIRST_ANSWER = 2.0
 #: Times longer that all paths together must be silent: that may be we ourselves, or the switches' machine.
@@ -82,6 +91,9 @@ class Watched:
     rate: float = 0.0
     #: What the edge had counted when that was taken, and when.
     mark: tuple[int, float] = (0, float("-inf"))
+    #: What was sent by it and what came, and when its ends were last asked.
+    ledger: Ledger = field(default_factory=Ledger)
+    asked: float = float("-inf")
 
     def late(self, now: float, missed: int) -> bool:
         """Whether so many probes in a row are missing.
@@ -124,6 +136,8 @@ class Watch:
     #: When anything of ours, a probe or a packet, was last known to have come by a hop.
     _brought: dict[Hop, float] = field(default_factory=dict)
     _judged: float | None = None
+    #: Paths that lose what others beside them bring.
+    _losing: set[int] = field(default_factory=set)
 
     def follow(self, now: float, paths: Iterable[tuple[TaggedPath, Hops]], edges: Iterable[Edge]) -> None:
         """Probe these paths and edges from now on, and no others."""
@@ -152,6 +166,7 @@ class Watch:
         watched = self.paths.get(tag)
         if watched is not None:
             watched.hear(now, seconds)
+            watched.ledger.handle_probe(now - seconds)
             self._bring(now, tag)
 
     def longest(self) -> float:
@@ -186,6 +201,22 @@ class Watch:
             if now - at >= LEAST_SPAN and now - each.heard <= DOUBT * each.pace:
                 each.rate, each.mark = (counts[tag] - count) / (now - at), (counts[tag], now)
             each.came = counts[tag], now
+            each.ledger.handle_came(now, counts[tag])
+        self._compare(known)
+
+    def handle_sent(self, now: float, counts: Mapping[int, int], tags: Iterable[int]) -> None:
+        """Take in what an edge has sent by all paths of a pair."""
+        known = {tag: watched for tag in tags if tag in counts and (watched := self.paths.get(tag)) is not None}
+        for tag, each in known.items():
+            each.ledger.handle_sent(now, counts[tag])
+        self._compare(known)
+
+    def _compare(self, beside: Mapping[int, Watched]) -> None:
+        """Note which of a pair's paths others fill, unless they fill all: then none is better."""
+        losing = {tag for tag, each in beside.items() if each.ledger.losing(each.rate)}
+        working = [tag for tag in beside if tag not in losing and self._hops[tag] not in self.dead]
+        if working:
+            self._losing |= losing
 
     def _brings(self, now: float, tag: int, counts: Mapping[int, int], share: Mapping[int, float]) -> bool:
         """Whether a path has brought enough since its probes are missing."""
@@ -205,6 +236,24 @@ class Watch:
             and self._hops[tag] not in self.dead
             and (each.came is None or now - each.came[1] > each.pace)
         ]
+
+    def pressed(self, now: float) -> list[int]:
+        """Return the tags of paths that a queue is seen on and whose ends have not been asked lately."""
+        pace = max(ASK_PACE, len(self.paths) / ASK_BUDGET)
+        return [
+            tag
+            for tag, each in self.paths.items()
+            if each.queued > RISEN
+            and self._hops[tag] not in self.dead
+            and now - each.asked >= (pace if now - each.used < UNUSED else ASK_UNUSED)
+        ]
+
+    def asked(self, now: float, tags: Iterable[int]) -> None:
+        """The edges at the ends of these paths are asked what they sent and what came."""
+        for tag in tags:
+            if tag in self.paths:
+                self.paths[tag].asked = now
+                self.paths[tag].ledger.handle_asked()
 
     def beside(self, tags: Iterable[int]) -> set[int]:
         """Return the tags of these paths and of all that have a hop with one of them in common."""
@@ -244,6 +293,10 @@ class Watch:
             and (each.answered or now - each.since > FIRST_ANSWER)
             and not self._let_alone(now, tag, each)
         ]
+        died += [
+            tag for tag in self._losing if tag in self.paths and tag not in died and self._hops[tag] not in self.dead
+        ]
+        self._losing.clear()
         for tag in died:
             self._bury(now, self._hops[tag])
         rested = [hops for hops, until in self.dead.items() if until <= now]

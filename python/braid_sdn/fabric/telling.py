@@ -1,0 +1,116 @@
+"""What edges are told, in which order, and what they are asked.
+
+A packet under a tag that the far edge does not know is dropped there. So where a pair gets new tags its target is
+told first what may come; once it follows, or has been waited for long enough, the source is told to send so. Times
+are seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from braid_sdn.fabric.plan import Pair, worth_telling
+
+Pairs = dict[tuple[str, str], Pair]
+
+#: Seconds after which an edge that has not asked for a table is not waited for: it asks every ten.
+FOLLOWS = 15.0
+#: Seconds that edges get to know new tags: a round trip or two.
+KNOWS = 0.5
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What edges are to do; each change of anything has a new generation."""
+
+    generation: int
+    #: By which paths packets come, and are probed.
+    pairs: Pairs
+    #: By which they are sent: of pairs whose targets do not know their new tags yet, as before.
+    outward: Pairs
+
+
+@dataclass
+class Telling:
+    """Tells edges their tables."""
+
+    tables: Tables = field(default_factory=lambda: Tables(0, {}, {}))
+    #: How often each edge was asked to tell what it sent and what came to it.
+    asked: dict[str, int] = field(default_factory=dict)
+    #: Edges that want what has no numbers of its own to be numbered by others.
+    shims: set[str] = field(default_factory=set)
+    #: The pairs that the present generation is about.
+    _told: Pairs = field(default_factory=dict)
+    #: When each edge last asked for its table.
+    _following: dict[str, float] = field(default_factory=dict)
+    #: The tags that each edge was last known to take.
+    _knows: dict[str, set[int]] = field(default_factory=dict)
+    #: Edges that are to know new tags before anybody uses them, and until when they are waited for.
+    _learning: set[str] = field(default_factory=set)
+    _until: float = 0.0
+    #: Edges for whom something changed; None once they were named.
+    _concerned: set[str] | None = None
+
+    def handle_plan(self, now: float, plan: Mapping[tuple[str, str], Pair]) -> None:
+        """Tell edges of another plan, whose rules are in place."""
+        pairs, before = dict(plan), self.tables
+        changed = {
+            key for key in pairs.keys() | self._told.keys() if worth_telling(self._told.get(key), pairs.get(key))
+        }
+        if changed:
+            self._told = pairs
+        following = {name for name, at in self._following.items() if now - at < FOLLOWS}
+        held = {
+            (source, target)
+            for (source, target), pair in pairs.items()
+            if target in following
+            and _tags([pair]) - self._knows.get(target, set()) - _tags([before.outward.get((source, target))])
+        }
+        named = following & {name for key in changed for name in key}
+        self._concerned = named | ((self._concerned or set()) if self._learning else set())
+        self._learning, self._until = {target for _, target in held}, now + KNOWS
+        outward = {key: pair for key, pair in pairs.items() if key not in held}
+        outward |= {key: before.outward[key] for key in held if key in before.outward}
+        self.tables = Tables(before.generation + bool(changed), pairs, outward)
+
+    def handle_asking(self, now: float, edge: str, *, current: bool) -> None:
+        """An edge asks for its next table; whether it follows the current one."""
+        self._following[edge] = now
+        if not current:
+            return
+        self._knows[edge] = _tags(pair for (_, target), pair in self.tables.pairs.items() if target == edge)
+        if edge in self._learning:
+            self._learning.discard(edge)
+            self._release()
+
+    def handle_timeout(self, now: float) -> None:
+        """Wait for nobody any more, if it is time."""
+        if self._learning and now >= self._until:
+            self._learning.clear()
+            self._release()
+
+    def poll_timeout(self) -> float | None:
+        """Return when to call `handle_timeout`."""
+        return self._until if self._learning else None
+
+    def poll_concerned(self) -> set[str] | None:
+        """Return, once, the edges that are to follow the tables that all have been told by now."""
+        if self._learning:
+            return None
+        concerned, self._concerned = self._concerned, None
+        return concerned
+
+    def ask(self, edges: Iterable[str]) -> None:
+        """Have edges tell what passed."""
+        for name in edges:
+            self.asked[name] = self.asked.get(name, 0) + 1
+
+    def _release(self) -> None:
+        if not self._learning:
+            tables = self.tables
+            self.tables = replace(tables, generation=tables.generation + 1, outward=tables.pairs)
+
+
+def _tags(pairs: Iterable[Pair | None]) -> set[int]:
+    return {path.tag for pair in pairs if pair is not None for path in pair.paths}

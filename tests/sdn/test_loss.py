@@ -1,0 +1,179 @@
+"""Whose queue it is: what edges sent and what came, over a line whose full queue lets small probes through."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from braid_sdn.fabric.loss import Ledger
+from braid_sdn.fabric.model import PortId
+from braid_sdn.fabric.plan import TaggedPath
+from braid_sdn.fabric.watch import PACE, Watch
+
+#: Seconds of a step; packets a second of a line of 10 Mbit/s; seconds of its latency.
+STEP, LINE, LATENCY = 0.0005, 833.0, 0.02
+
+#: Packets a second that somebody sends, by the time.
+Rates = Callable[[float], float]
+
+
+@dataclass
+class Path:
+    """A line with a queue of so many full frames, in which a probe always finds room."""
+
+    queue: float
+    lossy: float = 0.0
+    dice: random.Random = field(default_factory=lambda: random.Random(1))
+    sent: int = 0
+    came: int = 0
+    _due: dict[str, float] = field(default_factory=lambda: {"own": 0.0, "others": 0.0, "line": 0.0})
+    _waiting: deque[tuple[str, float]] = field(default_factory=deque)
+    _flying: deque[tuple[str, float, float]] = field(default_factory=deque)
+
+    def _whole(self, who: str, rate: float) -> int:
+        self._due[who] += rate * STEP
+        whole = int(self._due[who])
+        self._due[who] -= whole
+        return whole
+
+    def step(self, now: float, own: float, others: float, *, probe: bool) -> list[float]:
+        """Let STEP pass; return when the probes were sent that came."""
+        new = ["own"] * self._whole("own", own) + ["others"] * self._whole("others", others)
+        self.sent += new.count("own")
+        self.dice.shuffle(new)
+        for who in new:
+            if len(self._waiting) < self.queue and self.dice.random() >= self.lossy:
+                self._waiting.append((who, now))
+        if probe:
+            self._waiting.append(("probe", now))
+        for _ in range(self._whole("line", LINE)):
+            while self._waiting:
+                who, at = self._waiting.popleft()
+                self._flying.append((who, at, now + LATENCY))
+                if who != "probe":
+                    break
+        probes = []
+        while self._flying and self._flying[0][2] <= now:
+            who, at, _ = self._flying.popleft()
+            self.came += who == "own"
+            if who == "probe":
+                probes.append(at)
+        return probes
+
+
+def left(own: Rates, others: Rates, *, seconds: float, path: Path, held: float = 0.0) -> float | None:
+    """Send by two paths, of which others use the first; return when that was left.
+
+    An edge tells what passed 2 ms after it was asked, and for `held` seconds in each the controller reads nothing.
+    """
+    watch, other = Watch(), Path(1e9)
+    ways = [(TaggedPath(tag, (PortId(1, tag), PortId(2, 9))), ((PortId(1, tag), PortId(2, tag)),)) for tag in (7, 8)]
+    watch.follow(0.0, ways, [])
+    told: deque[tuple[float, dict[int, int], dict[int, int]]] = deque()
+    for number in range(round(seconds / STEP)):
+        now = number * STEP
+        probe = number % round(PACE / STEP) == 0
+        lines = {7: path, 8: other}
+        for tag, line in lines.items():
+            # The other line is no narrow one.
+            rate = own(now) if tag == 7 else min(own(now), LINE / 2)
+            for sent in line.step(now, rate, others(now) if tag == 7 else 0.0, probe=probe):
+                watch.heard_path(now, tag, now - sent)
+        if now % 1 < held:
+            continue
+        while told and told[0][0] <= now:
+            _, came, sent_by = told.popleft()
+            watch.handle_sent(now, sent_by, came)
+            watch.handle_came(now, came, {7: 0.5, 8: 0.5})
+        # As the controller looks at counters.
+        if number % round(2 / STEP) == 0 or (probe and watch.pressed(now)) or watch.doubtful(now):
+            watch.asked(now, (7, 8))
+            counts = {tag: line.came for tag, line in lines.items()}, {tag: line.sent for tag, line in lines.items()}
+            told.append((now + 0.002, *counts))
+        died, _ = watch.judge(now)
+        assert 8 not in died
+        if died:
+            return now
+    return None
+
+
+def nobody(_: float) -> float:
+    return 0.0
+
+
+def flood(now: float) -> float:
+    """Ten times what the line carries, from second 4 on."""
+    return 10 * LINE if now >= 4 else 0.0
+
+
+@pytest.mark.parametrize("rate", [200.0, 500.0, 820.0])
+@pytest.mark.parametrize("queue", [40.0, 83.0])
+def test_a_path_that_others_fill_is_left_although_probes_come(rate: float, queue: float) -> None:
+    at = left(lambda _: rate, flood, seconds=6, path=Path(queue))
+    assert at is not None
+    # What a queue of 83 packets holds took 0.1 s to come, and so does the probe that tells that nothing did.
+    assert 4 < at < 4.35
+
+
+def test_a_sender_that_soon_gives_way_is_believed_too() -> None:
+    """It halves a while after its packets are lost, and again."""
+    at = left(lambda now: 800.0 if now < 4.15 else 400.0 if now < 4.3 else 40.0, flood, seconds=6, path=Path(83))
+    assert at is not None
+    assert 4 < at < 4.35
+
+
+@pytest.mark.parametrize("queue", [20.0, 83.0, 1000.0])
+@pytest.mark.parametrize("most", [1.1, 2.0, 6.0])
+def test_a_queue_of_the_flow_s_own_is_not_taken_for_others(queue: float, most: float) -> None:
+    """A window that doubles loses half of it, one that is sent at once more; the line is as full as before."""
+
+    def own(now: float) -> float:
+        return 50 * 2 ** (2 * now) if now < 2 else LINE * (most if now % 2 < 1 else 0.7)
+
+    assert left(own, nobody, seconds=8, path=Path(queue)) is None
+
+
+def test_a_flow_that_ends_or_pauses_loses_nothing() -> None:
+    for share in range(10):
+        ends = 3 + share / 190
+
+        def own(now: float, ends: float = ends) -> float:
+            return 900.0 if now % 4 < ends else 0.0
+
+        assert left(own, nobody, seconds=7, path=Path(83)) is None
+
+
+def test_single_losses_are_nobodys_flood() -> None:
+    lossy = Path(83, lossy=0.05)
+    assert left(lambda now: 700.0 if now % 1 < 0.7 else 900.0, nobody, seconds=6, path=lossy) is None
+
+
+def test_a_neighbour_that_takes_half_is_shared_with() -> None:
+    """As much again as the line carries: that is what a flow beside ours does."""
+    assert left(lambda _: LINE, lambda now: LINE if now >= 3 else 0.0, seconds=6, path=Path(83)) is None
+
+
+@pytest.mark.parametrize("held", [0.03, 0.1, 0.3])
+def test_a_controller_that_is_held_up_takes_nobody_for_lost(held: float) -> None:
+    """What edges told it is old when it is read, and probes are not."""
+    own = [700.0, 900.0]
+    assert left(lambda now: own[int(now) % 2], nobody, seconds=6, path=Path(83), held=held) is None
+
+
+def test_counts_that_begin_anew_say_nothing() -> None:
+    ledger = Ledger()
+    for number in range(20):
+        now = number / 20
+        ledger.handle_probe(now - 0.02)
+        ledger.handle_asked()
+        # The edge at the end was started anew in the middle, and has not counted since.
+        ledger.handle_sent(now, 1000 + 40 * number)
+        ledger.handle_came(now, 1000 + 40 * number if number < 10 else 0)
+        if number <= 10:
+            assert not ledger.losing(800.0)
+    # Nothing has come for half a second, of 400 that were sent.
+    assert ledger.losing(800.0)

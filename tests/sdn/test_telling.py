@@ -1,0 +1,93 @@
+"""What edges are told, and when: the far edge knows a tag before any packet has it."""
+
+from __future__ import annotations
+
+import pytest
+
+from braid_lab.fabric.shapes import two_paths
+from braid_sdn.fabric import report
+from braid_sdn.fabric.telling import FOLLOWS, KNOWS
+
+from .virtual import Network, ready
+
+
+def outward(net: Network, edge: str) -> set[int]:
+    """The tags that an edge is told to send by."""
+    table = report.edge_table(net.controller, edge)
+    assert table is not None
+    return {tag for each in table["outward"] for tag in each["slots"]}
+
+
+def inward(net: Network, edge: str) -> set[int]:
+    """The tags that an edge is told to take."""
+    table = report.edge_table(net.controller, edge)
+    assert table is not None
+    return {path["tag"] for each in table["inward"] for path in each["paths"]}
+
+
+def asks(net: Network, edge: str) -> bool:
+    """An edge has its table and asks for the next one; whether there is one."""
+    return net.controller.handle_edge(net.now, edge, current=True)
+
+
+def returning(*following: str) -> Network:
+    """One of two paths comes back, under new tags, and these edges had asked since it had gone."""
+    net = ready(two_paths())
+    net.unplug("A", "P")
+    net.run(2)
+    for edge in following:
+        assert not asks(net, edge)
+    net.unplug("A", "P", up=True)
+    net.run_until(lambda: len(inward(net, "hb")) == 2, within=5)
+    return net
+
+
+def test_nobody_sends_by_new_tags_before_the_far_edge_follows() -> None:
+    net = returning("ha", "hb")
+    old = outward(net, "ha")
+    assert len(old) == 1
+    net.run(KNOWS / 5)
+    assert outward(net, "ha") == old
+    assert not asks(net, "hb")
+    # The other direction's far edge is still to follow.
+    assert outward(net, "ha") == old
+    generation = net.controller.tables.generation
+    assert asks(net, "ha")
+    assert net.controller.tables.generation > generation
+    assert outward(net, "ha") == inward(net, "hb") > old
+    assert outward(net, "hb") == inward(net, "ha")
+    # Old rules stay until both send so.
+    assert not net.controller.changer.idle
+    for edge in ("ha", "hb"):
+        assert not asks(net, edge)
+    net.run(1)
+    assert net.controller.changer.idle
+
+
+def test_an_edge_that_does_not_follow_is_waited_for_with_a_bound() -> None:
+    net = returning("ha", "hb")
+    assert not asks(net, "hb")
+    took = net.run_until(lambda: len(outward(net, "ha")) == 2, within=1)
+    assert took == pytest.approx(KNOWS, abs=0.05)
+
+
+def test_who_has_not_asked_for_long_is_not_waited_for() -> None:
+    assert len(outward(returning(), "ha")) == 2
+    net = ready(two_paths())
+    for edge in ("ha", "hb"):
+        asks(net, edge)
+    net.run(FOLLOWS + 1)
+    net.unplug("A", "P")
+    net.run(2)
+    net.unplug("A", "P", up=True)
+    net.run_until(lambda: len(inward(net, "hb")) == 2, within=5)
+    assert len(outward(net, "ha")) == 2
+
+
+def test_a_path_that_is_gone_is_left_without_waiting_for_anybody() -> None:
+    net = ready(two_paths())
+    for edge in ("ha", "hb"):
+        asks(net, edge)
+    net.run(0.1)
+    net.unplug("A", "P")
+    assert net.run_until(lambda: len(outward(net, "ha")) == 1, within=1) <= 0.05
