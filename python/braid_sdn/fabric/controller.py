@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from braid_sdn.fabric import planner, rules
+from braid_sdn.fabric import planner, rules, situation
 from braid_sdn.fabric.audit import Audit
 from braid_sdn.fabric.change import Changer, Step
 from braid_sdn.fabric.damp import Damper
@@ -47,8 +47,6 @@ from braid_sdn.openflow.messages import (
     ToSwitch,
 )
 
-#: Seconds a port must be up, and hear no switch, before broadcasts go out of it.
-OUTSIDE_AFTER = 0.9
 #: The first plan waits until nothing new was found for this long, seconds, but not for longer than FIRST_PLAN.
 SETTLED = 1.0
 FIRST_PLAN = 30.0
@@ -381,9 +379,9 @@ class Controller:
 
     def _make_plan(self, now: float) -> None:
         began = self._stopwatch()
-        self._resolve()
+        self.edges = situation.resolve(self.settings, self.topology, self.traffic)
         self.graph = self.traffic.graph(now, self.topology)
-        self.plan = planner.make(self.plan, self._situation(now))
+        self.plan = planner.make(self.plan, situation.of(now, self))
         switches = list(self.topology.switches)
         self._planned = True
         self.changer.want(now, rules.wanted(self.plan, self.hosts.known.values(), self.edges, switches))
@@ -391,48 +389,6 @@ class Controller:
         took = self._stopwatch() - began
         self.planning = [*self.planning[-99:], took]
         self._damper.made(now, took)
-
-    def _situation(self, now: float) -> planner.Situation:
-        in_use: set[int] = set()
-        for has in self.changer.has.values():
-            in_use |= rules.tags_in(has.values())
-        around = self.topology.neighbours()
-        outside: dict[int, set[int]] = {}
-        for port, since in self.topology.up_since.items():
-            if port not in around and now - since >= OUTSIDE_AFTER:
-                outside.setdefault(port.switch, set()).add(port.port)
-        return planner.Situation(
-            graph=self.graph,
-            hosts=tuple(self.hosts.known.values()),
-            edges=tuple(edge for edge in self.edges if edge.port not in around),
-            outside={switch: frozenset(ports) for switch, ports in outside.items()},
-            tags_in_use=frozenset(in_use),
-            dead=frozenset(self.watch.dead),
-            full=self.problems.switches_full(now),
-            silent=frozenset(self.watch.silent),
-            limits=self.settings.limits,
-            seen_by=lambda graph, pair: self.traffic.without_own(
-                graph, {path.tag: path.steps for path in pair.paths}
-            ),
-        )
-
-    def _resolve(self) -> None:
-        """Find the switches and ports that the settings speak of."""
-        found = []
-        dpids = {self.topology.name(dpid): dpid for dpid in self.topology.switches}
-        dpids |= {f"{dpid:016x}": dpid for dpid in self.topology.switches}
-        for edge in self.settings.edges:
-            dpid = dpids.get(edge.switch)
-            ports = self.topology.switches[dpid].ports.values() if dpid is not None else ()
-            numbers = [port.number for port in ports if edge.port in (port.name, str(port.number))]
-            if dpid is not None and numbers:
-                found.append(Edge(edge.name, PortId(dpid, numbers[0])))
-        self.edges = tuple(found)
-        said = {frozenset(dpids.get(name) for name in link.between): link.capacity for link in self.settings.links}
-        for hearing in self.topology.links() if said else ():
-            capacity = said.get(frozenset((hearing.source.switch, hearing.target.switch)))
-            if capacity is not None:
-                self.traffic.configured[hearing.source] = capacity
 
     def _settle(self, now: float) -> None:
         """Follow up on a change that has come far enough."""
