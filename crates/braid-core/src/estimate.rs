@@ -20,6 +20,7 @@ mod capacity;
 mod delay;
 mod link;
 mod loss;
+mod policer;
 mod reorder;
 mod report;
 mod rtt;

@@ -13,9 +13,8 @@
 //!   arrived: waiting half-way down fills a queue of seconds on a link that lost three quarters.
 //! - **Up only on demand**: with a backlog of our own and no queue on the link, though it was sent
 //!   what was allowed, the factor grows to 1.5 and 2. Without a backlog nothing is probed: others' traffic would pay for it.
-//! - **Loss without a queue** is either radio loss or a policer. Which, is asked of the link: for
-//!   a moment a little less is sent. If loss falls, it was a policer, and the link is not pushed
-//!   again for a while; if not, it is random, and the rate makes up for what it takes.
+//! - **Loss without a queue** is either radio loss, which the rate makes up for, or a policer's, and then
+//!   the link is not pushed. Which, is asked of the link: the module `policer`.
 //! - **Asked**: delay above the base that neither grows nor shrinks while all that was sent comes in may
 //!   be a queue, or may stand there however little is sent. Before a rate is given up to it, the link is
 //!   asked, by sending clearly less for a moment: a queue shrinks. What stands is not counted as queue.
@@ -23,6 +22,7 @@
 use std::time::Duration;
 
 use super::SentAt;
+use super::policer::{Load, Policer};
 use super::standing::{Answer, Standing};
 use crate::{Rate, Time};
 
@@ -35,13 +35,6 @@ const LEAST: f64 = 100_000.0;
 /// How much of a train's rate is believed.
 const TRAIN_TRUST: f64 = 0.95;
 
-/// So many lost packets of a sample tell something.
-const ASK_LEAST: u64 = 5;
-
-/// The answer rests on so many packets, or on what came in this time.
-const ANSWER_PACKETS: u64 = 600;
-const ANSWER_MOST: Duration = Duration::from_millis(500);
-
 /// The least queue that is aimed at.
 const TARGET: Duration = Duration::from_millis(8);
 
@@ -50,12 +43,6 @@ pub(super) const TARGET_MOST: Duration = Duration::from_millis(30);
 
 /// How long a report may have been under way and waited for: the control loop's own delay.
 const LOOP: Duration = Duration::from_millis(25);
-
-/// Loss above this, without a queue, is worth asking the link about.
-const ASK_ABOVE: f64 = 0.015;
-
-/// How long the answer holds.
-const ANSWER_HOLDS: Duration = Duration::from_secs(5);
 
 /// Reports in a row that show a backlog and no queue, after which a link is sent twice what it has proven.
 const PROBES: u32 = 4;
@@ -116,24 +103,6 @@ pub struct Queue {
     pub sent: Option<SentAt>,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Asking {
-    /// Nothing to ask.
-    No,
-    /// A little less is sent since `since`; before, the fraction `before` was lost. What was sent
-    /// since has been arriving since `since` and a round trip.
-    Less {
-        since: Time,
-        before: f64,
-        arrived: u64,
-        lost: u64,
-    },
-    /// It was a policer: no pushing until then.
-    Policed { until: Time },
-    /// It is random: make up for it until then.
-    Random { until: Time, lost: f64 },
-}
-
 /// The rate controller of one link.
 #[derive(Debug, Clone)]
 pub struct Capacity {
@@ -148,8 +117,7 @@ pub struct Capacity {
     /// Reports in a row with backlog, at what was allowed, and without a queue.
     unmet: u32,
     demand: Demand,
-    asking: Asking,
-    backoff: Duration,
+    policer: Policer,
     standing: Standing,
     /// Samples in a row in which there seemed to be a queue and all came that was sent.
     unexplained: u32,
@@ -184,8 +152,7 @@ impl Capacity {
             loaded: false,
             unmet: 0,
             demand: Demand::Met,
-            asking: Asking::No,
-            backoff: Duration::from_secs(1),
+            policer: Policer::default(),
             standing: Standing::default(),
             unexplained: 0,
             anchor: 0.0,
@@ -251,7 +218,7 @@ impl Capacity {
 
     /// Takes a sample of what arrived. Call [`handle_queue`](Self::handle_queue) first.
     pub fn handle_sample(&mut self, now: Time, sample: &Sample) {
-        let proven = self.made_up(sample.delivered.bits_per_sec() as f64);
+        let proven = self.policer.made_up(sample.delivered.bits_per_sec() as f64);
         let offered = sample.offered.bits_per_sec() as f64;
         let (queue, target) = (self.queue.delay, self.target());
         // Sent at what we allowed; or, where that was changing, at more than came through.
@@ -259,7 +226,7 @@ impl Capacity {
         let loaded =
             offered >= 0.85 * allowed || (offered >= 0.45 * self.proven && offered > 1.1 * proven);
         self.loaded = loaded;
-        self.ask(now, sample);
+        self.ask_policer(now, sample);
         let smoothed = self.delivered.map_or(proven, |d| d + (proven - d) / 4.0);
         self.delivered = Some(smoothed.min(proven));
         if proven > self.proven {
@@ -303,6 +270,20 @@ impl Capacity {
         true
     }
 
+    fn ask_policer(&mut self, now: Time, sample: &Sample) {
+        let queued = self.queue.delay > self.target();
+        let load = Load {
+            unexplained: !queued && self.demand == Demand::Backlog,
+            loaded: self.loaded,
+            trip: self.queue.rtt_min + LOOP,
+        };
+        if self.policer.handle_sample(now, sample, load) {
+            let delivered = sample.delivered.bits_per_sec() as f64;
+            self.started = true;
+            self.proven = self.proven.min(delivered * 1.05).max(LEAST);
+        }
+    }
+
     fn fall(&mut self, proven: f64, burst: bool) {
         let (queue, target) = (self.queue.delay, self.target());
         self.started = true;
@@ -312,80 +293,6 @@ impl Capacity {
             self.proven += 0.5 * (proven - self.proven);
         }
         self.proven = self.proven.max(LEAST);
-    }
-
-    /// Radio loss takes its part after the bottleneck as well as before it: to fill the link, so
-    /// much more must be sent.
-    fn made_up(&self, delivered: f64) -> f64 {
-        match self.asking {
-            Asking::Random { lost, .. } => delivered / (1.0 - lost.min(0.3)),
-            _ => delivered,
-        }
-    }
-
-    fn ask(&mut self, now: Time, sample: &Sample) {
-        let delivered = sample.delivered.bits_per_sec() as f64;
-        let queued = self.queue.delay > self.target();
-        match self.asking {
-            Asking::No | Asking::Random { .. } => {
-                let known = match self.asking {
-                    Asking::Random { until, lost } if now < until => lost * 1.5 + ASK_ABOVE,
-                    _ => ASK_ABOVE,
-                };
-                let tells = sample.lost >= ASK_LEAST && sample.loss() > known;
-                if tells && !queued && self.demand == Demand::Backlog {
-                    self.asking = Asking::Less {
-                        since: now,
-                        before: sample.loss().min(sample.average),
-                        arrived: 0,
-                        lost: 0,
-                    };
-                } else if matches!(self.asking, Asking::Random { until, .. } if now >= until)
-                    && sample.loss() < ASK_ABOVE
-                {
-                    self.asking = Asking::No;
-                }
-            }
-            Asking::Less {
-                since,
-                before,
-                ref mut arrived,
-                ref mut lost,
-            } => {
-                if now.since(since) < self.queue.rtt_min + LOOP {
-                    return;
-                }
-                *arrived += sample.fresh.0;
-                *lost += sample.fresh.1;
-                let all = *arrived + *lost;
-                if all < ANSWER_PACKETS && now.since(since) < ANSWER_MOST {
-                    return;
-                }
-                let after = *lost as f64 / (all as f64).max(1.0);
-                // What came since is little, because little was sent: it says nothing.
-                if !self.loaded {
-                    self.asking = Asking::No;
-                } else if after < before / 3.0 {
-                    self.asking = Asking::Policed {
-                        until: now + self.backoff,
-                    };
-                    self.backoff = (self.backoff * 2).min(Duration::from_secs(10));
-                    self.started = true;
-                    self.proven = self.proven.min(delivered * 1.05).max(LEAST);
-                } else {
-                    self.backoff = Duration::from_secs(1);
-                    self.asking = Asking::Random {
-                        until: now + ANSWER_HOLDS,
-                        lost: after,
-                    };
-                }
-            }
-            Asking::Policed { until } => {
-                if now >= until {
-                    self.asking = Asking::No;
-                }
-            }
-        }
     }
 
     /// What the link has proven to carry.
@@ -447,11 +354,12 @@ impl Capacity {
         if let Some(most) = self.standing.most() {
             return steer.min(most / self.proven);
         }
-        match self.asking {
-            Asking::Less { .. } => steer.min(0.9),
-            Asking::Policed { .. } => steer.min(0.98),
-            _ if self.unmet >= PROBES => steer.max(2.0),
-            _ if self.unmet >= 2 => steer.max(1.5),
+        if let Some(most) = self.policer.most() {
+            return steer.min(most);
+        }
+        match self.unmet {
+            PROBES.. => steer.max(2.0),
+            2.. => steer.max(1.5),
             _ => steer,
         }
     }
