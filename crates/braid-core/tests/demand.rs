@@ -1,0 +1,144 @@
+//! What is a reason to push a link: that packets wait for it, and not merely for a moment.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use braid_core::bond::{Inner, LinkSettings, Sender, SenderSettings};
+use braid_core::estimate::{Arrivals, LinkReport};
+use braid_core::schedule::{Adaptive, Class};
+use braid_core::{Bytes, LinkId, PacketNumber, Rate, Stamp, Time};
+use braid_emulate::delay::Delay;
+use braid_emulate::rate::Speed;
+use braid_emulate::{Config, Fate, Link};
+
+const LINK: LinkId = LinkId(0);
+const LEN: u64 = 1440;
+const MBIT: f64 = 50.0;
+const STEP: Duration = Duration::from_micros(50);
+const SPAN: Duration = Duration::from_secs(2);
+
+/// One direction of a bond of one link of 50 Mbit/s and 15 ms. Reports take as long back.
+struct OneLink {
+    now: Time,
+    sender: Sender<()>,
+    link: Link<(PacketNumber, Stamp)>,
+    arrivals: Arrivals,
+    reports: VecDeque<(Time, LinkReport)>,
+}
+
+impl OneLink {
+    fn new(initial_mbit: f64) -> OneLink {
+        let now = Time::from_nanos(1_000_000_000);
+        let rate = |mbit: f64| Rate::from_bits_per_sec((mbit * 1e6) as u64);
+        let mut sender = Sender::new(Box::new(Adaptive::default()), SenderSettings::default());
+        let settings = LinkSettings {
+            initial: Some(rate(initial_mbit)),
+            ..LinkSettings::default()
+        };
+        sender.add_link(now, LINK, settings);
+        let config = Config {
+            speed: Speed::Fixed(rate(MBIT)),
+            delay: Delay {
+                base: Duration::from_millis(15),
+                ..Delay::default()
+            },
+            ..Config::default()
+        };
+        OneLink {
+            now,
+            sender,
+            link: Link::new(config, 1),
+            arrivals: Arrivals::new(LINK),
+            reports: VecDeque::new(),
+        }
+    }
+
+    fn hand_over(&mut self, packets: u64) {
+        for _ in 0..packets {
+            let inner = Inner {
+                flow: 1,
+                class: Class::Ordered,
+                len: Bytes::new(LEN),
+            };
+            self.sender.handle_packet(self.now, inner, ());
+        }
+    }
+
+    /// One step of time; `packets` are handed over just before a report that comes in it.
+    fn step(&mut self, packets: impl FnOnce() -> u64) {
+        self.now = self.now + STEP;
+        if self.reports.front().is_some_and(|(at, _)| *at <= self.now) {
+            self.hand_over(packets());
+            let (_, report) = self.reports.pop_front().expect("it was there");
+            self.sender.handle_report(self.now, &report);
+        }
+        self.sender.handle_timeout(self.now);
+        while let Some(sent) = self.sender.poll_transmit(self.now) {
+            let numbered = (sent.number, sent.stamp);
+            self.link.handle_packet(self.now, LEN as u32, numbered);
+        }
+        while let Some(out) = self.link.poll_output(self.now) {
+            let ((number, stamp), len) = (out.packet, Bytes::new(LEN));
+            if out.fate == Fate::Delivered {
+                self.arrivals
+                    .handle_packet(self.now, number, stamp, len, true);
+            }
+        }
+        if self.arrivals.is_report_due(self.now) {
+            let report = self.arrivals.report(self.now).expect("something came");
+            let back = self.now + Duration::from_millis(15);
+            self.reports.push_back((back, report));
+        }
+    }
+
+    /// What the link has proven to carry and what it is sent at, in Mbit/s.
+    fn rates(&self) -> (f64, f64) {
+        let (estimator, _) = self.sender.link(LINK).expect("it was added");
+        let mbit = |rate: Rate| rate.bits_per_sec() as f64 / 1e6;
+        (mbit(estimator.capacity().proven()), mbit(estimator.rate()))
+    }
+}
+
+/// What a window lets go comes in bursts, since acknowledgements do. The worst case: each burst just
+/// before a report, and nearly as much as the link carries until the next.
+#[test]
+fn a_burst_that_is_gone_before_the_next_report_does_not_push_a_link() {
+    let mut one = OneLink::new(MBIT);
+    one.hand_over(20);
+    let start = one.now;
+    let (mut last, mut reports, mut highest) = (start, 0, 0.0_f64);
+    while one.now.since(start) < SPAN {
+        let since = (one.now + STEP).since(last).as_secs_f64();
+        let mut came = false;
+        one.step(|| {
+            came = true;
+            (0.92 * since * MBIT * 1e6 / 8.0 / LEN as f64) as u64
+        });
+        if came {
+            (last, reports) = (one.now, reports + 1);
+        }
+        highest = highest.max(one.rates().1);
+    }
+    println!("{reports} reports, highest rate {highest:.1} Mbit/s");
+    assert!(reports >= 50);
+    assert!(highest <= 1.25 * MBIT);
+}
+
+/// And what waits for longer does, or the rate of a link would never be found.
+#[test]
+fn packets_that_wait_for_longer_push_a_link() {
+    let mut one = OneLink::new(0.2 * MBIT);
+    let start = one.now;
+    let mut pushed = 0.0_f64;
+    while one.now.since(start) < SPAN {
+        let (_, waiting) = one.sender.backlog();
+        one.hand_over(100_u64.saturating_sub(waiting.get() / LEN));
+        one.step(|| 0);
+        let (proven, rate) = one.rates();
+        pushed = pushed.max(rate / proven);
+    }
+    let (proven, _) = one.rates();
+    println!("pushed by {pushed:.2}, proven {proven:.1} Mbit/s");
+    assert!(pushed >= 1.5);
+    assert!(proven >= 0.95 * MBIT);
+}
