@@ -32,7 +32,9 @@ const AFTER_LEAST: u32 = 3;
 const FALLS: f64 = 0.4;
 
 /// A link that was full and had a queue for so long is drained: at first and after delay was found to
-/// stand higher than was known, since it may stand higher still; and at last.
+/// stand higher than was known, since it may stand higher still; and at last. One that is quiet has its
+/// queue from us, and is only drained so that the base is not forgotten, which is kept for
+/// [`BASE_WINDOW`](super::BASE_WINDOW).
 const EVERY_FIRST: Duration = Duration::from_millis(500);
 const EVERY_MOST: Duration = Duration::from_secs(8);
 
@@ -224,7 +226,7 @@ impl Standing {
     /// Whether a queue has been there for so long that it should be emptied.
     pub fn is_due(&self, packet: f64) -> bool {
         let every = match self.is_quiet(packet) {
-            true => (self.every * 4).min(EVERY_MOST),
+            true => EVERY_MOST,
             false => self.every,
         };
         self.drain.is_none() && self.full >= every

@@ -66,6 +66,23 @@ fn equal_links_add_up() {
     assert!(outcome.t90 <= 2.0);
 }
 
+/// Longer than the lowest delay is remembered: if the queue is never let empty, it becomes the base, and
+/// another one is made on top of it.
+#[test]
+fn the_queue_of_a_long_flow_does_not_grow() {
+    let lines = [line(50.0, 15), line(50.0, 15)];
+    let mut world = World::new(&lines, 1, || Box::new(Adaptive::default()));
+    world.add_tcp();
+    world.add_stream(100, Duration::from_millis(20), Class::Ordered);
+    world.run_until(START + Duration::from_secs(60));
+    let share = world.goodput(15.0, 60.0) / world.ceiling();
+    let delays = &world.streams[0].delays;
+    let late = quantile(&delays[delays.len() * 3 / 4..], 0.5);
+    println!("50+50 for 60 s: share {share:.4}, delay in the last 15 s {late:.1} ms");
+    assert!(share >= 0.99);
+    assert!(late <= 15.0 + 10.0);
+}
+
 #[test]
 fn unequal_rates_add_up() {
     for (fast, slow) in [(80.0, 20.0), (300.0, 30.0), (5.0, 3.0)] {
