@@ -266,8 +266,10 @@ impl Keyring {
         }
     }
 
-    /// Forgets keys that are not needed any more.
+    /// Forgets keys that are not needed any more. With those that are sent with, once they are too old,
+    /// all goes that waits to be sent by them: whoever is left without the other end waits in peace.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.current.take_if(|session| !session.is_alive(now));
         self.previous
             .take_if(|(_, until)| now.since(*until) >= PREVIOUS_LIFE);
         self.next.take_if(|session| !session.is_alive(now));

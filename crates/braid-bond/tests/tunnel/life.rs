@@ -143,6 +143,34 @@ fn a_restarted_hub_is_noticed_and_called_again() {
 }
 
 #[test]
+fn whose_other_end_has_vanished_waits_in_peace_for_hours_and_is_found_again() {
+    let mut pair = Pair::new(11, two());
+    pair.connect();
+    let holes = |pair: &mut Pair, hole| {
+        let lines = pair.lines.iter_mut();
+        lines.for_each(|line| line.both(|line| line.hole = hole));
+    };
+    pair.inner_at_client(inner(5, 0, 500));
+    pair.inner_at_hub(inner(6, 0, 500));
+    holes(&mut pair, true);
+    // Keys die after one. `Pair::run` panics where a timeout that is due changes nothing.
+    pair.run_for(Duration::from_secs(2 * 3600));
+    assert!(pair.client.session().is_none());
+    assert!(pair.hub().session().is_none());
+    let mut instants = 0;
+    let end = pair.now + Duration::from_secs(600);
+    pair.run(end, |_| instants += 1);
+    assert!(instants < 1000, "{instants} in ten minutes");
+    assert_eq!(pair.server.poll_timeout(), None, "nobody to speak to");
+    holes(&mut pair, false);
+    pair.run_for(Duration::from_secs(30));
+    pair.inner_at_client(inner(5, 1, 500));
+    pair.run_for(Duration::from_secs(1));
+    let last = pair.at_hub.last().map(|(_, packet)| number(packet));
+    assert_eq!(last, Some((5, 1)));
+}
+
+#[test]
 fn a_nat_that_rebinds_is_followed_and_a_thief_is_not() {
     let mut pair = Pair::new(6, vec![Lines::new(0, 50, 15)]);
     pair.connect();
