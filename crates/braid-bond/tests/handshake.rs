@@ -124,6 +124,27 @@ fn a_recorded_initiation_begins_nothing_and_a_clock_behind_is_told_the_time() {
 }
 
 #[test]
+fn a_peer_that_is_named_again_is_as_safe_from_recordings_as_before() {
+    let mut world = World::new();
+    let said = message1(&world.attempt(start(7, 1000)), LinkId(0));
+    world.accept(NOW, &said, 9);
+    let newer = message1(&world.attempt(start(8, 2000)), LinkId(0));
+    let (_, first) = world.accept(NOW, &newer, 10);
+    let (client, psk) = (world.client.public(), world.psk.clone());
+    world.listener.insert(client, psk);
+    let replay = world.listener.handle_initiation(NOW, address(3), &said);
+    assert!(matches!(replay, Ok(Answer::Reply(_))), "{replay:?}");
+    assert_eq!(world.listener.counters().stale, 1);
+    let copy = world.listener.handle_initiation(NOW, address(3), &newer);
+    assert!(matches!(copy, Ok(Answer::Reply(reply)) if reply == first));
+    assert_eq!(world.listener.counters().repeated, 1);
+    // Another pre-shared key is another agreement.
+    world.listener.insert(client, Psk([9; 32]));
+    let heard = world.listener.handle_initiation(NOW, address(3), &said);
+    assert!(matches!(heard, Ok(Answer::Offer(_))), "{heard:?}");
+}
+
+#[test]
 fn under_load_a_cookie_is_wanted_and_proves_one_address() {
     let mut world = World::new();
     let stranger = Identity::new([9; 32]);

@@ -193,7 +193,7 @@ impl Hub {
         }
         self.book.set_rates(self.config.rates.clone());
         for answer in self.book.answers() {
-            self.handle.insert(peer(answer));
+            self.handle.set_cap(answer.key, answer.options, answer.cap);
         }
         tracing::info!("configuration read anew");
     }

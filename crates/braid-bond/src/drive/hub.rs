@@ -97,6 +97,7 @@ pub struct HubHandle {
 #[derive(Debug)]
 enum Order {
     Insert(Box<Peer>),
+    Cap(PublicKey, Options, Option<Rate>),
     Revoke(PublicKey),
     Status(SyncSender<HubStatus>),
     Stop,
@@ -136,6 +137,12 @@ impl HubHandle {
     /// Serves a peer from now on, or by these terms; a session that it has goes on.
     pub fn insert(&self, peer: Peer) {
         self.control.tell(Order::Insert(Box::new(peer)));
+    }
+
+    /// Limits a peer to another rate from now on, and tells it by these options at its next handshake;
+    /// nothing if it is not served.
+    pub fn set_cap(&self, peer: PublicKey, options: Options, cap: Option<Rate>) {
+        self.control.tell(Order::Cap(peer, options, cap));
     }
 
     /// Serves a peer no more, and tells it.
@@ -235,6 +242,11 @@ impl Hub {
         while let Some(order) = orders.poll() {
             match order {
                 Order::Insert(peer) => self.insert(*peer),
+                Order::Cap(peer, options, cap) => {
+                    if self.peers.set_cap(peer, cap) {
+                        self.server.set_options(peer, options);
+                    }
+                }
                 Order::Revoke(peer) => {
                     self.peers.remove(peer);
                     self.server.revoke(peer);

@@ -70,6 +70,12 @@ impl Peers {
         }
     }
 
+    /// Limits a peer from now on; says whether it is known.
+    pub fn set_cap(&mut self, key: PublicKey, cap: Option<Rate>) -> bool {
+        let known = self.known.get_mut(&key);
+        known.map(|known| known.peer.cap = cap).is_some()
+    }
+
     pub fn remove(&mut self, key: PublicKey) {
         self.unroute(key);
         self.known.remove(&key);
@@ -338,5 +344,10 @@ mod tests {
         // The other direction is not affected.
         let now = Time::ZERO + Duration::from_secs(1);
         assert!(peers.allows_from(now, key, &packet("10.9.0.2", "192.0.2.1")));
+        // Without a cap all passes, of the same peer, who keeps its addresses.
+        assert!(peers.set_cap(key, None));
+        assert!((0..10_000).all(|_| peers.allows_to(now, key, 1000)));
+        assert_eq!(peers.route(&packet("192.0.2.1", "10.9.0.2")), Some(key));
+        assert!(!peers.set_cap(peer(2, &[], None).key, None), "nobody's");
     }
 }

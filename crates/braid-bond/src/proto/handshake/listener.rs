@@ -183,8 +183,16 @@ impl Listener {
         }
     }
 
-    /// Serves a peer from now on.
+    /// Serves a peer from now on. One that is served already by the same pre-shared key keeps what is
+    /// remembered of it: a handshake that was recorded stays old.
     pub fn insert(&mut self, peer: PublicKey, psk: Psk) {
+        if self
+            .peers
+            .get(&peer)
+            .is_some_and(|known| known.psk.0 == psk.0)
+        {
+            return;
+        }
         self.remove(peer);
         let peer_state = Peer {
             psk,
