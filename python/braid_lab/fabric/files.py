@@ -16,7 +16,7 @@ from braid_lab.product import repository
 NAME = "file"
 HTTP_PORT, FTP_PORT = 8000, 21
 
-#: `tools/setup` unpacks it there: installed it would be started, and listen at every address.
+#: `tools/setup bench` unpacks it there: installed it would be started, and listen at every address.
 VSFTPD = Path(".tools/vsftpd/usr/sbin/vsftpd")
 
 
@@ -63,7 +63,7 @@ def files(station: Station, folder: Path, size: int) -> Iterator[Files]:
     """Serve a file of so many bytes from a station."""
     program = repository() / VSFTPD
     if not program.exists():
-        raise LabError(f"{program} is not there: run tools/setup all")
+        raise LabError(f"{program} is not there: run tools/setup bench")
     shared, log = folder / "files", folder / f"files-{station.name}"
     for each in (shared, folder / "empty"):
         each.mkdir()
