@@ -65,6 +65,16 @@ def test_what_the_mobile_line_takes_over_and_gives_back_is_timed() -> None:
         {"s": at, "demand_mbit": demand, "mobile_mbit": mobile, "dropped": dropped}
         for at, demand, mobile, dropped in course
     ]
-    assert enough_after(rows, 5.0) == pytest.approx(0.25), "nine tenths of 11 Mbit/s"
-    assert nothing_after(rows, 12.0) == pytest.approx(0.15)
+    assert enough_after(rows, 5.0, 12.0) == pytest.approx(0.25), "nine tenths of 11 Mbit/s"
+    assert nothing_after(rows, 12.0, 20.0) == pytest.approx(0.15)
     assert burst(rows, 5.0) == 12
+
+
+def test_what_did_not_happen_while_a_flow_lasted_is_no_figure() -> None:
+    course = [(5.05, 75, 3), (11.95, 75, 3), (12.05, 45, 8), (19.95, 45, 8), (20.05, 45, 0)]
+    rows = [{"s": at, "demand_mbit": demand, "mobile_mbit": mobile} for at, demand, mobile in course]
+    assert enough_after(rows, 5.0, 12.0) is None, "the fixed line's room after its end is none of its doing"
+    assert nothing_after(rows, 12.0, 20.0) is None, "the next flow has begun"
+    assert nothing_after(rows, 12.0, 21.0) == pytest.approx(8.05)
+    assert enough_after([], 5.0, 12.0) is None
+    assert nothing_after([], 12.0, 20.0) is None

@@ -17,7 +17,7 @@ from braid_lab.experiments.bond.testbed import Overflow
 
 #: Mbit/s, from when, until when: "clearly visible when new UDP flows are being turned on (5s, 20s and 50s)".
 FLOWS = ((45.0, 0.0, 62.0), (30.0, 5.0, 12.0), (45.0, 20.0, 35.0), (30.0, 50.0, 57.0))
-BEGINNINGS, FIRST_END = (5.0, 20.0, 50.0), 12.0
+BEGINNINGS, FIRST_END, SECOND_BEGINNING = (5.0, 20.0, 50.0), 12.0, 20.0
 SECONDS, QUICK_SECONDS = 62.0, 27.0
 
 #: "it required about 5 seconds to reduce load from 11Mb/s to 0Mb/s on the mobile link (12s - 17s)".
@@ -58,29 +58,43 @@ def _record(run: Run, outcome: Outcome, seconds: float) -> None:
     run.figure("demand_kept", outcome.kept, better="higher")
     run.figure("fixed_link_utilisation", outcome.fixed_utilisation, better="higher")
     run.table.append(["flow begins at, s", "mobile line has enough after, s", "packets lost in 2 s"])
-    for start in (each for each in BEGINNINGS if each + BURST_SECONDS < seconds):
-        after, lost = enough_after(outcome.rows, start), burst(outcome.rows, start)
-        run.figure(f"shifted_s_{start:g}", after, unit="s", better="lower")
+    missed = 0
+    for _, start, end in (each for each in FLOWS if each[1] in BEGINNINGS and each[1] + BURST_SECONDS < seconds):
+        after, lost = enough_after(outcome.rows, start, end), burst(outcome.rows, start)
+        if after is None:
+            missed += 1
+        else:
+            run.figure(f"shifted_s_{start:g}", after, unit="s", better="lower")
         run.figure(f"burst_packets_{start:g}", lost, unit="packets", better="lower")
-        run.table.append([f"{start:g}", f"{after:.2f}", f"{lost:g}"])
-    given_back = nothing_after(outcome.rows, FIRST_END)
-    run.figure("given_back_s", given_back, unit="s", paper=PAPER_GIVEN_BACK_S)
-    run.table.append(["flow ends at 12 s", f"mobile line is left after {given_back:.1f} s", "in the paper 5 s"])
+        run.table.append([f"{start:g}", "not while it lasts" if after is None else f"{after:.2f}", f"{lost:g}"])
+    run.figure("shifts_missed", missed, unit="flows", better="lower")
+    given_back = nothing_after(outcome.rows, FIRST_END, SECOND_BEGINNING)
+    if given_back is None:
+        said = f"mobile line is not left before {SECOND_BEGINNING:g} s"
+    else:
+        said = f"mobile line is left after {given_back:.1f} s"
+        run.figure("given_back_s", given_back, unit="s", paper=PAPER_GIVEN_BACK_S)
+    run.figure("given_back", float(given_back is not None), better="higher")
+    run.table.append([f"flow ends at {FIRST_END:g} s", said, f"in the paper {PAPER_GIVEN_BACK_S:g} s"])
     run.series("course", outcome.rows)
 
 
-def enough_after(rows: Sequence[Row], start: float) -> float:
-    """Return how long after `start` the mobile line first carried what the fixed one has no room for, s."""
-    later = [row for row in rows if row["s"] >= start]
-    enough = [row for row in later if row["mobile_mbit"] >= ENOUGH * (row["demand_mbit"] - testbed.FIXED_MBIT)]
-    return enough[0]["s"] - start if enough else later[-1]["s"] - start
+def enough_after(rows: Sequence[Row], start: float, end: float) -> float | None:
+    """Return how long after `start` the mobile line first carried what the fixed one has no room for, s.
+
+    None if it did not before the flow's `end`: what comes then says nothing of it.
+    """
+    during = (row for row in rows if start <= row["s"] < end)
+    enough = (row["s"] for row in during if row["mobile_mbit"] >= ENOUGH * (row["demand_mbit"] - testbed.FIXED_MBIT))
+    first = next(enough, None)
+    return None if first is None else first - start
 
 
-def nothing_after(rows: Sequence[Row], end: float) -> float:
-    """Return how long after `end` the mobile line first carried nothing to speak of, s."""
-    later = [row for row in rows if row["s"] >= end]
-    nothing = [row for row in later if row["mobile_mbit"] < NOTHING_MBIT]
-    return nothing[0]["s"] - end if nothing else later[-1]["s"] - end
+def nothing_after(rows: Sequence[Row], end: float, until: float) -> float | None:
+    """Return how long after `end` the mobile line first carried nothing to speak of, s; None: not before `until`."""
+    nothing = (row["s"] for row in rows if end <= row["s"] < until and row["mobile_mbit"] < NOTHING_MBIT)
+    first = next(nothing, None)
+    return None if first is None else first - end
 
 
 def burst(rows: Sequence[Row], start: float) -> float:
