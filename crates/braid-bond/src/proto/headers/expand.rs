@@ -15,7 +15,8 @@ const AHEAD: u8 = 32;
 pub enum Taken {
     /// It is known from now on, or was before.
     Known,
-    /// It is older than what is known, or no header that can be one.
+    /// It is older than what is known, another one than is known by its number, or no header that can
+    /// be one.
     Refused,
 }
 
@@ -45,8 +46,11 @@ impl Expander {
         }
         let index = usize::from(context.lane) * PLACES + place_of(context.number);
         let place = &mut self.places[index];
-        if place.find(context.number).is_some() {
-            return Taken::Known;
+        if let Some(known) = place.find(context.number) {
+            return match known.as_bytes() == context.content {
+                true => Taken::Known,
+                false => Taken::Refused,
+            };
         }
         let ahead = |newest: u8| (context.number >> 2).wrapping_sub(newest >> 2) & 0x3f;
         if place

@@ -153,6 +153,30 @@ fn bulk(is_v4: bool, n: u32) -> Inner {
 }
 
 #[test]
+fn another_header_under_a_number_that_is_known_is_refused_and_changes_nothing() {
+    let inner = |port| {
+        let end = |last, port| (std::net::IpAddr::from([10, 9, 0, last]), port);
+        braid_packet::build::udp(end(1, port), end(2, 443), b"")
+    };
+    let mut expander = Expander::default();
+    let mut take = |number, content: &[u8]| {
+        let lane = 3;
+        expander.handle_context(&HeaderContext {
+            lane,
+            number,
+            content,
+        })
+    };
+    let (one, other) = (inner(1), inner(2));
+    assert_eq!(take(4, &one), Taken::Known);
+    assert_eq!(take(4, &other), Taken::Refused);
+    assert_eq!(take(4, &one), Taken::Known, "said again");
+    assert_eq!(take(8, &other), Taken::Known, "by a number of its own");
+    assert_eq!(take(4, &other), Taken::Refused, "of the one before, too");
+    assert_eq!(take(4, &one), Taken::Known);
+}
+
+#[test]
 fn a_bulk_flows_headers_become_a_quarter_and_all_of_one_size() {
     for (is_v4, whole, least) in [(true, 52, 15), (false, 72, 13)] {
         let mut ends = Ends::default();
