@@ -5,15 +5,18 @@ use std::time::Duration;
 
 use braid_bond::proto::entropy::Entropy;
 use braid_bond::proto::frame::{
-    Class, Data, Entry, Flush, Frame, HeaderContext, Nack, Part, PathResponse, Ping, Pong, Range,
-    Report,
+    Class as DataClass, Data, Entry, Flush, Frame, HeaderContext, Nack, Part, PathResponse, Ping,
+    PolicyPart, Pong, Range, Report,
 };
-use braid_bond::proto::handshake::{Answer, Ciphers, Listener, Options, Psk};
+use braid_bond::proto::handshake::terms::Abilities;
+use braid_bond::proto::handshake::{Answer, Attempt, Ciphers, Listener, Options, Psk, Start};
 use braid_bond::proto::packet::{Header, SessionIndex};
+use braid_bond::proto::policy::{Policy, Rule, Scheduling};
 use braid_bond::proto::reject::Reject;
 use braid_bond::proto::seal::Cipher;
 use braid_bond::proto::session::Session;
 use braid_bond::proto::tunnel::{Settings, Tunnel};
+use braid_core::schedule::Parameters;
 use braid_core::{LinkId, PacketNumber, Time};
 use proptest::prelude::*;
 
@@ -54,6 +57,44 @@ impl Hostile {
             now,
             tunnel,
             session: accepted.session,
+            numbers: [0; 2],
+            buffer,
+        }
+    }
+
+    /// A client that has the keys, and the hub's end of its tunnel.
+    fn client() -> Hostile {
+        let now = Time::from_nanos(1_000_000);
+        let mut entropy = Entropy::new(&[1; 32]);
+        let start = Start {
+            index: SessionIndex::new([3, 2, 1]).expect("not zero"),
+            continues: None,
+            micros: 1,
+            ciphers: Ciphers::preferring(Cipher::ChaCha20Poly1305),
+            options: Options::new(),
+        };
+        let psk = Psk([7; 32]);
+        let (client, hub) = (identity(1), identity(2).public());
+        let mut attempt = Attempt::new(&client, hub, &psk, start, &mut entropy);
+        let mut buffer = Vec::new();
+        attempt.append(LinkId(0), &mut buffer);
+        let mut listener = Listener::new(now, identity(2), Entropy::new(&[2; 32]));
+        listener.insert(client.public(), psk);
+        let Ok(Answer::Offer(offer)) = listener.handle_initiation(now, HUB, &buffer) else {
+            panic!("it is genuine")
+        };
+        let index = SessionIndex::new([1, 2, 3]).expect("not zero");
+        let ciphers = Ciphers::preferring(Cipher::ChaCha20Poly1305);
+        let accepted = listener
+            .accept(now, *offer, index, false, ciphers, &Options::new())
+            .expect("nothing is against it");
+        let established = attempt.handle_response(now, &accepted.reply);
+        let (settings, entropy) = (Settings::default(), Entropy::new(&[3; 32]));
+        let (session, peer) = (accepted.session, Abilities::OURS);
+        Hostile {
+            now,
+            tunnel: Tunnel::answer(now, session, peer, settings, entropy),
+            session: established.expect("it is genuine").session,
             numbers: [0; 2],
             buffer,
         }
@@ -151,7 +192,7 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
     let data = data.prop_map(|(lane, number, part, class, size, first)| {
         let mut out = Vec::new();
         let data = Data {
-            class: Class::ALL[class],
+            class: DataClass::ALL[class],
             copy: false,
             has_length: true,
             lane: lane % 4,
@@ -209,7 +250,56 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
         out
     });
     let noise = prop::collection::vec(any::<u8>(), 0..60);
-    prop_oneof![3 => data, 3 => report, 2 => nack, 2 => small, 2 => header, 1 => noise]
+    prop_oneof![3 => data, 3 => report, 2 => nack, 2 => small, 2 => header, 2 => policy(), 1 => noise]
+}
+
+/// Parts of policies that make sense, of some that do not, and of some that are never whole.
+fn policy() -> impl Strategy<Value = Vec<u8>> {
+    let numbers = prop::collection::vec(any::<u32>(), 5);
+    let links = prop::collection::vec((0u8..40, any::<u32>()), 0..4);
+    let written = (0u8..3, numbers, links).prop_map(|(kind, numbers, links)| {
+        let links = links
+            .into_iter()
+            .map(|(link, weight)| (LinkId(link), weight));
+        let scheduling = match kind {
+            0 => Scheduling::Adaptive,
+            1 => {
+                let report = Duration::from_millis(u64::from(numbers[2] % 2_000));
+                let parameters = Parameters {
+                    k: f64::from(numbers[0]) / 1000.0,
+                    t_dwd: report * (numbers[1] % 50),
+                    t_report: report,
+                    w_fixed: numbers[3].into(),
+                    w_max: numbers[4].into(),
+                };
+                Scheduling::Overflow(parameters, links.map(|(link, _)| link).collect())
+            }
+            _ => Scheduling::Weighted(numbers[0], links.collect()),
+        };
+        let rule = Rule {
+            ports: Some(1..=u16::MAX),
+            class: DataClass::ALL[(numbers[1] % 4) as usize].into(),
+            ..Rule::default()
+        };
+        let rules = vec![rule; (numbers[2] % 300) as usize];
+        let mut out = Vec::new();
+        Policy { scheduling, rules }.append(&mut out);
+        out
+    });
+    let content = prop_oneof![2 => written, 1 => prop::collection::vec(any::<u8>(), 1..1200)];
+    let version = prop_oneof![4 => 1u64..40, 1 => extreme()];
+    (version, 0u8..3, 0u8..20, content).prop_map(|(version, part, more, content)| {
+        let mut out = Vec::new();
+        let last = if more < 10 { part } else { part + more };
+        let frame = Frame::Policy(PolicyPart {
+            version,
+            part,
+            last,
+            content: &content,
+        });
+        frame.append(&mut out);
+        out
+    })
 }
 
 proptest! {
@@ -217,13 +307,17 @@ proptest! {
 
     #[test]
     fn whatever_it_says_memory_is_bounded_and_it_comes_to_an_end(
+        by_client: bool,
         packets in prop::collection::vec(
             (0u8..2, prop_oneof![4 => Just(0u64), 1 => 0u64..100_000], any::<[u8; 3]>(),
              prop::collection::vec(frames(), 0..4), 0u64..200),
             1..80,
         ),
     ) {
-        let mut hostile = Hostile::new();
+        let mut hostile = match by_client {
+            true => Hostile::client(),
+            false => Hostile::new(),
+        };
         for (number, (link, skip, stamp, frames, millis)) in packets.into_iter().enumerate() {
             let plain = [stamp.as_slice(), frames.concat().as_slice()].concat();
             hostile.say(link, skip, &plain);
