@@ -315,6 +315,7 @@ impl Client {
             links,
             flow: report::flow(&self.tunnel),
             tun: self.device.status(),
+            policy: self.tunnel.heard_policy(),
         }
     }
 

@@ -7,6 +7,7 @@ use crate::proto::handshake::{ListenerCounters, PublicKey};
 use crate::proto::headers::Saved;
 use crate::proto::reject::Rejects;
 use crate::proto::seal::Cipher;
+use crate::proto::tunnel::Heard;
 use braid_core::liveness::Verdict;
 use braid_core::{Bytes, LinkId, Rate};
 
@@ -29,7 +30,7 @@ impl Traffic {
 /// A client's tunnel.
 #[derive(Clone, Debug)]
 pub struct ClientStatus {
-    /// The keys in use; none before the first handshake, or after the hub closed.
+    /// The keys in use; none before the first handshake, after the hub closed, or once they are too old.
     pub session: Option<SessionStatus>,
     /// Its links, by id.
     pub links: Vec<LinkStatus>,
@@ -37,6 +38,8 @@ pub struct ClientStatus {
     pub flow: FlowStatus,
     /// The inner device.
     pub tun: TunStatus,
+    /// What the hub has made of how packets are to be treated.
+    pub policy: Heard,
 }
 
 /// A session's keys.

@@ -36,6 +36,13 @@ pub const RULES_MAX: usize = 255;
 /// Largest parameter that is written, so that what is read can be computed with.
 const NUMBER_MAX: u32 = 1_000_000;
 
+/// Most bytes of a rule: `what`, an IPv6 address with family and length, protocol, ports, code point.
+const RULE_MAX: usize = 1 + 18 + 1 + 4 + 1;
+
+/// Most bytes of a policy as it is written: the scheduler with five numbers, every link with its weight,
+/// and all rules. A varint of at most 10⁶ takes four bytes.
+pub const POLICY_MAX: usize = 1 + 5 * 4 + 1 + MAX_LINKS * (1 + 4) + 2 + RULES_MAX * RULE_MAX;
+
 /// Which end of a packet is the far one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Far {
@@ -79,7 +86,8 @@ pub struct Rule {
 pub struct Policy {
     /// Who chooses links.
     pub scheduling: Scheduling,
-    /// The first that matches counts; else [`flow::class`] does. At most [`RULES_MAX`].
+    /// The first that matches counts; else [`flow::class`] does. Those beyond [`RULES_MAX`] count at
+    /// neither end.
     pub rules: Vec<Rule>,
 }
 
@@ -93,7 +101,9 @@ impl Policy {
         let Some(seen) = Seen::of(packet, far) else {
             return flow::class(packet);
         };
-        let found = self.rules.iter().find(|rule| rule.matches(&seen));
+        // No more than the other end hears of: both treat a flow alike.
+        let mut rules = self.rules.iter().take(RULES_MAX);
+        let found = rules.find(|rule| rule.matches(&seen));
         found.map_or_else(|| flow::class(packet), |rule| rule.class)
     }
 
@@ -126,9 +136,9 @@ impl Policy {
                 out.push(2);
                 varint::append((*burst).min(NUMBER_MAX).into(), out);
                 out.push(links.len().min(MAX_LINKS) as u8);
-                for (link, weight) in links.iter().take(MAX_LINKS) {
+                for (link, weight) in &proportions(&links[..links.len().min(MAX_LINKS)]) {
                     out.push(link.0);
-                    varint::append((*weight).min(NUMBER_MAX).into(), out);
+                    varint::append((*weight).into(), out);
                 }
             }
         }
@@ -171,6 +181,22 @@ impl Policy {
             false => Err(FrameError::Range),
         }
     }
+}
+
+/// Weights in the same proportion to each other, none above [`NUMBER_MAX`]; what was above zero stays so.
+fn proportions(links: &[(LinkId, u32)]) -> Vec<(LinkId, u32)> {
+    let largest = links.iter().map(|(_, weight)| *weight).max().unwrap_or(0);
+    let scaled = |weight: u32| match largest <= NUMBER_MAX {
+        true => weight,
+        false => {
+            let part = u64::from(weight) * u64::from(NUMBER_MAX) / u64::from(largest);
+            (part as u32).max(weight.min(1))
+        }
+    };
+    let links = links.iter();
+    links
+        .map(|(link, weight)| (*link, scaled(*weight)))
+        .collect()
 }
 
 fn number(reader: &mut Reader<'_>) -> Result<u32, FrameError> {
@@ -459,6 +485,73 @@ mod tests {
         let rules = [1 + 1 + 4, 1 + 2 + 3, 1 + 1].iter().sum::<usize>();
         assert_eq!(bytes.len(), 1 + 2 + 2 + 1 + 1 + 1 + 3 + 1 + rules);
         assert_eq!(Policy::parse(&bytes), Ok(policy));
+    }
+
+    #[test]
+    fn weights_too_large_to_be_said_keep_their_proportion() {
+        let weights = |weights: [u32; 3]| {
+            let links = (0..).map(LinkId).zip(weights);
+            let policy = Policy {
+                scheduling: Scheduling::Weighted(8, links.collect()),
+                ..Policy::default()
+            };
+            let heard = Policy::parse(&written(&policy)).map(|policy| policy.scheduling);
+            let Ok(Scheduling::Weighted(8, links)) = heard else {
+                panic!("{heard:?}")
+            };
+            links
+                .into_iter()
+                .map(|(_, weight)| weight)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(weights([NUMBER_MAX, 7, 0]), [NUMBER_MAX, 7, 0]);
+        let large = weights([4_000_000_000, 1_000_000_000, 1]);
+        assert_eq!(large, [NUMBER_MAX, NUMBER_MAX / 4, 1]);
+        assert_eq!(weights([u32::MAX; 3]), [NUMBER_MAX; 3]);
+    }
+
+    #[test]
+    fn the_longest_policy_is_as_long_as_it_says() {
+        let rule = Rule {
+            network: network("2001:db8::1", 128),
+            protocol: Some(6),
+            ports: Some(1..=2),
+            dscp: Some(63),
+            is_v4: Some(false),
+            class: Class::Pinned,
+        };
+        let links = (0..MAX_LINKS as u8).map(|link| (LinkId(link), NUMBER_MAX));
+        let policy = Policy {
+            scheduling: Scheduling::Weighted(NUMBER_MAX, links.collect()),
+            rules: vec![rule; RULES_MAX],
+        };
+        // Of the five numbers only a burst goes with weights.
+        assert_eq!(written(&policy).len(), POLICY_MAX - 4 * 4);
+    }
+
+    #[test]
+    fn rules_that_are_too_many_count_at_neither_end() {
+        let mut rules = vec![
+            Rule {
+                protocol: Some(1),
+                ..Rule::default()
+            };
+            RULES_MAX
+        ];
+        rules.push(Rule {
+            class: Class::Redundant,
+            ..Rule::default()
+        });
+        let here = Policy {
+            rules,
+            ..Policy::default()
+        };
+        let there = Policy::parse(&written(&here)).expect("what is left makes sense");
+        let ends = (end("10.73.0.2", 1000), end("198.51.100.1", 443));
+        let packet = build::tcp(ends.0, ends.1, 0x10, b"");
+        for policy in [here, there] {
+            assert_eq!(policy.class(&packet, Far::Destination), Class::Ordered);
+        }
     }
 
     #[test]

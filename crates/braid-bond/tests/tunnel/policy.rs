@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use braid_bond::proto::handshake::Options;
 use braid_bond::proto::policy::{Policy, Rule, Scheduling};
 use braid_bond::proto::tunnel::{Event, Heard, Settings};
 use braid_core::schedule::{BURST, Class};
@@ -132,4 +133,32 @@ fn without_anything_to_ask_nothing_is_said() {
     pair.connect();
     pair.run(Time::ZERO + Duration::from_secs(5), |_| {});
     assert_eq!(pair.client.heard_policy(), Heard::Nothing);
+}
+
+/// A hub from before there were policies: it does not say that it understands them.
+fn deafen(pair: &mut Pair) {
+    let mut full = Options::new();
+    assert!(full.push(200, &[0; 126]), "no room is left for abilities");
+    let peer = pair.peer;
+    pair.server.set_options(peer, full);
+}
+
+#[test]
+fn of_a_hub_that_cannot_be_told_nothing_is_awaited() {
+    let mut pair = Pair::with(36, two(), settings(by(1), Vec::new()));
+    deafen(&mut pair);
+    pair.connect();
+    assert_eq!(pair.client.heard_policy(), Heard::Deaf);
+    // Neither of what changes later.
+    pair.client.set_settings(settings(by(0), Vec::new()));
+    assert_eq!(pair.client.heard_policy(), Heard::Deaf);
+    pair.run_for(Duration::from_secs(1));
+    let events = pair.client_events.iter();
+    let heard = events.filter(|(_, event)| *event == Event::Policy(Heard::Deaf));
+    assert_eq!(heard.count(), 2);
+    // Its successor can.
+    pair.server = crate::sim::server(pair.hub_now(), 78);
+    pair.inner_at_client(inner(5, 0, 500));
+    pair.run_for(Duration::from_secs(3));
+    assert_eq!(pair.client.heard_policy(), Heard::Followed);
 }

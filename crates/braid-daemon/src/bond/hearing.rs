@@ -86,12 +86,11 @@ impl Bond {
                 }
                 self.note_link(now, change.link, works);
             }
-            Event::Policy(Heard::Refused) => {
-                let text =
-                    "the hub is too old to be told how to treat packets: it does as it sees fit";
-                told.push(Told::Bond(text.to_owned()));
+            Event::Policy(heard) => {
+                let text = unheard(heard).map(str::to_owned);
+                told.extend(text.map(Told::Bond));
             }
-            Event::Moved { .. } | Event::Carries { .. } | Event::Policy(_) => {}
+            Event::Moved { .. } | Event::Carries { .. } => {}
         }
     }
 
@@ -149,5 +148,32 @@ impl Bond {
             tracing::warn!(%failure, "what the hub gave is not on disk");
         }
         self.unwritten = stored.err();
+    }
+}
+
+/// Why the hub does not treat packets as it is asked to, where that is so.
+pub(super) fn unheard(heard: Heard) -> Option<&'static str> {
+    match heard {
+        Heard::Deaf => {
+            Some("the hub is too old to be told how to treat packets: it does as it sees fit")
+        }
+        Heard::Refused => Some(
+            "the hub does not understand how packets are to be treated, being of another version: \
+             it does as it sees fit",
+        ),
+        Heard::Nothing | Heard::Waiting | Heard::Followed => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hub_that_is_too_old_is_told_apart_from_one_that_does_not_understand() {
+        let text = |heard| unheard(heard).expect("something is amiss");
+        assert!(text(Heard::Deaf).contains("too old"));
+        assert!(text(Heard::Refused).contains("another version"));
+        assert!(unheard(Heard::Followed).is_none());
     }
 }

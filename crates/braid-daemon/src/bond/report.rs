@@ -6,6 +6,7 @@ use braid_bond::drive::{ClientStatus, Link, LinkStatus};
 use braid_core::LinkId;
 use braid_core::liveness::Verdict;
 
+use super::hearing::unheard;
 use super::{Bond, State};
 use crate::config::{BondConfig, BondScheduler};
 use crate::report::{BondLinkReport, BondLinkState, BondPacketsReport, BondReport, BondState};
@@ -34,6 +35,8 @@ impl Bond {
             None => "this machine has joined no hub".to_owned(),
             Some(_) => self.state().to_string(),
         };
+        let unheard = latest.as_ref().and_then(|status| unheard(status.policy));
+        let unheard = unheard.map(str::to_owned);
         let wanted = self.links.wanted();
         let link = |link: &Link| {
             let found = latest.iter().flat_map(|status| &status.links);
@@ -58,7 +61,7 @@ impl Bond {
             packets: latest
                 .as_ref()
                 .map(|status| packets(status, config.scheduler)),
-            troubles: self.troubles().collect(),
+            troubles: self.troubles().chain(unheard).collect(),
         }
     }
 

@@ -274,7 +274,7 @@ impl Tunnel {
         self.gate.keys.indices()
     }
 
-    /// The keys in use; none before the first handshake.
+    /// The keys in use; none before the first handshake, or once they are too old.
     #[must_use]
     pub fn session(&self) -> Option<&Session> {
         self.gate.keys.peek()
@@ -412,6 +412,7 @@ impl Tunnel {
             self.headers = headers::Headers::default();
             self.repeat_policy();
         }
+        self.notice_deafness();
         for link in self.links.iter_mut().flatten() {
             // Something on every link: it confirms the keys, and shows which links work.
             link.begin_trying(now);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Datagram, Event, Settings, Tunnel, push};
 use crate::proto::frame::{Frame, PolicyHeard, PolicyPart};
-use crate::proto::policy::Policy;
+use crate::proto::policy::{POLICY_MAX, Policy};
 use braid_core::{LinkId, Time};
 
 /// Bytes of a policy in one packet: it fits whatever a link carries.
@@ -12,6 +12,9 @@ const PART: usize = 1000;
 
 /// Parts of a policy at most.
 const PARTS: usize = 16;
+
+/// The longest policy fits.
+const _: () = assert!(POLICY_MAX <= PART * PARTS);
 
 /// First repetition of a policy that has not been heard, doubled each time up to [`REPEAT_MOST`].
 const REPEAT: Duration = Duration::from_millis(250);
@@ -27,8 +30,10 @@ pub enum Heard {
     Waiting,
     /// It does by it.
     Followed,
-    /// It does not know how: it is of another version.
+    /// It was told, and can make nothing of it: it is of another version.
     Refused,
+    /// It cannot be told: it is from before there were policies.
+    Deaf,
 }
 
 /// The client's side.
@@ -50,7 +55,6 @@ impl Saying {
     fn set(&mut self, policy: &Policy) {
         let mut bytes = Vec::new();
         policy.append(&mut bytes);
-        bytes.truncate(PART * PARTS);
         let is_told = self.version > 0 || *policy != Policy::default();
         if is_told && bytes != self.bytes {
             self.version += 1;
@@ -143,15 +147,21 @@ impl Tunnel {
     pub(super) fn tell_policy(&mut self) {
         if self.is_client() {
             self.saying.set(&self.settings.policy);
+            self.notice_deafness();
         }
     }
 
     /// A session has begun in which the hub knows nothing of it.
     pub(super) fn repeat_policy(&mut self) {
         self.saying.begin();
-        if !self.peer.policy && self.saying.heard == Heard::Waiting {
-            self.saying.heard = Heard::Refused;
-            push(&mut self.events, Event::Policy(Heard::Refused));
+    }
+
+    /// Waits no longer for a hub that, as its session shows, cannot be told.
+    pub(super) fn notice_deafness(&mut self) {
+        let is_deaf = self.session().is_some() && !self.peer.policy;
+        if is_deaf && self.saying.heard == Heard::Waiting {
+            self.saying.heard = Heard::Deaf;
+            push(&mut self.events, Event::Policy(Heard::Deaf));
         }
     }
 
