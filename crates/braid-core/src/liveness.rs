@@ -70,6 +70,10 @@ const QUARANTINE_SENT: f64 = 1.25;
 const QUARANTINE_LOST: f64 = 8.0;
 const QUARANTINE_CAME: f64 = 3.0;
 
+/// The highest power of these that is worked out: the other end says how many packets came, and of two
+/// infinities there is no ratio.
+const POWER_MOST: u64 = 300;
+
 /// Whether a link may carry data, and how much.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Verdict {
@@ -187,12 +191,13 @@ impl Liveness {
                 let gone = lost.saturating_sub(*lost_then);
                 let came = packets.saturating_sub(*packets_then);
                 (*packets_then, *lost_then) = (packets, lost);
-                let all = gone + came;
-                *seen += all;
+                let all = gone.saturating_add(came);
+                *seen = seen.saturating_add(all);
                 let keeps = (1.0 - 1.0 / LOSS_IN_PACKETS).powf(all as f64);
                 let fresh = gone as f64 / all.max(1) as f64;
                 *loss = *loss * keeps + fresh * (1.0 - keeps);
-                let times = QUARANTINE_LOST.powf(gone as f64) / QUARANTINE_CAME.powf(came as f64);
+                let power = |base: f64, count: u64| base.powf(count.min(POWER_MOST) as f64);
+                let times = power(QUARANTINE_LOST, gone) / power(QUARANTINE_CAME, came);
                 *spacing = spaced(*spacing, times);
                 if *seen >= LOSS_IN_LEAST && *loss < LOSS_IN {
                     self.enter_returning(now, SHARE_AFTER_FAILURE);

@@ -215,6 +215,26 @@ fn a_link_that_loses_a_third_is_quarantined_until_it_does_not() {
 }
 
 #[test]
+fn a_quarantined_link_of_which_absurd_things_are_told_is_judged_all_the_same() {
+    let mut bench = Bench::new();
+    bench.settle(1_000);
+    let lossy = (0..600).map(|step| (1_000 + step * 10, step % 5 > 1));
+    for (at, arrives) in lossy {
+        if bench.live.verdict() == Verdict::Active {
+            bench.exchange(at, arrives);
+        }
+    }
+    assert_eq!(bench.live.verdict(), Verdict::Quarantined);
+    let most = u64::MAX;
+    // As many lost as came, each more often than can be counted together, and again from nothing.
+    for (came, lost) in [(most, most), (0, 0), (most, most), (most, most)] {
+        let now = ms(20_000);
+        bench.live.handle_progress(now, &bench.link, came, lost);
+        assert_eq!(bench.live.verdict(), Verdict::Quarantined);
+    }
+}
+
+#[test]
 fn an_idle_link_is_sent_a_packet_every_keepalive() {
     let mut bench = Bench::new();
     bench.settle(1_000);
