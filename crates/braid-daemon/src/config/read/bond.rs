@@ -8,7 +8,7 @@ use super::super::bond::{
     BondConfig, BondFlows, BondScheduler, Fallback, OverflowConfig, Thousandths,
 };
 use super::super::problem::Problem;
-use super::super::table::Table;
+use super::super::table::{At, Table};
 use super::{BOND, OVERFLOW, SECTIONS, section};
 
 /// How long `t_dwd` and `t_report` may be.
@@ -38,8 +38,8 @@ fn overflow(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> OverflowConfig 
     let mut table = Table::new(OVERFLOW.0, OVERFLOW.1, inner);
     let usual = OverflowConfig::default();
     let k = table.decimal("k", (0.001, 100.0), problems);
-    let t_dwd = table.time("t_dwd", SPANS, problems);
-    let t_report = table.time("t_report", SPANS, problems);
+    let t_dwd = millis(&mut table, "t_dwd", problems);
+    let t_report = millis(&mut table, "t_report", problems);
     let w_fixed = table.count("w_fixed", WEIGHTS, problems);
     let w_max = table.count("w_max", WEIGHTS, problems);
     table.finish(SECTIONS, problems);
@@ -60,4 +60,20 @@ fn overflow(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> OverflowConfig 
         problems.push(Problem::new(what, at, "no whole number of reports").fix(fix));
     }
     config
+}
+
+/// Takes out a span of time of whole milliseconds: a hub hears of nothing finer.
+fn millis(
+    table: &mut Table<'_, '_>,
+    key: &str,
+    problems: &mut Vec<Problem>,
+) -> Option<At<Duration>> {
+    let time = table.time(key, SPANS, problems)?;
+    if time.value.subsec_nanos() % 1_000_000 == 0 {
+        return Some(time);
+    }
+    let what = format!("`{key}` is not a whole number of milliseconds");
+    let fix = "a hub is told milliseconds: write for instance \"50 ms\"";
+    problems.push(Problem::new(what, time.at, "finer than 1 ms").fix(fix));
+    None
 }
