@@ -5,6 +5,7 @@ mod support;
 
 use std::fmt::Write;
 use std::path::Path;
+use std::time::Duration;
 use std::{env, fs};
 
 use braid_bond::proto::entropy::Entropy;
@@ -22,6 +23,7 @@ use braid_bond::proto::policy::{Policy, Rule, Scheduling};
 use braid_bond::proto::seal::Cipher;
 use braid_bond::proto::session::Session;
 use braid_bond::token::{Secret, Token};
+use braid_core::resequence::Ordering;
 use braid_core::schedule::{self, Parameters};
 use braid_core::units::Rate;
 use braid_core::{LaneId, LinkId, PacketNumber, Prefix, Stamp, Time};
@@ -395,13 +397,19 @@ fn policies(vectors: &mut Vectors) {
     let overflow = Policy {
         scheduling: Scheduling::Overflow(Parameters::default(), links),
         rules,
+        ..Policy::default()
     };
     add("overflow over links 1 and 0, two rules", &overflow);
     let weighted = Policy {
         scheduling: Scheduling::Weighted(8, vec![(LinkId(0), 80), (LinkId(1), 20)]),
-        rules: Vec::new(),
+        ..Policy::default()
     };
     add("weighted 80 to 20 in bursts of 8, no rules", &weighted);
+    let timed = Policy {
+        ordering: Ordering::TimeOut(Duration::from_millis(50)),
+        ..Policy::default()
+    };
+    add("adaptive, order by a time-out of 50 ms, no rules", &timed);
 }
 
 fn headers(vectors: &mut Vectors) {

@@ -18,7 +18,7 @@
 //!
 //! [`Resequencer`] does this for a bond, whose sender numbers packets. [`Streams`] does it for the
 //! fabric's edges, by the numbers that TCP brings. [`TimeoutResequencer`] is \[l3b\] §4.3 and
-//! [`Algorithm1`] that of \[mpsdn\], both as written, for comparison.
+//! [`Algorithm1`] that of \[mpsdn\], both as written, for comparison: [`Ordering::TimeOut`] has a [`Resequencer`] go by the former.
 
 mod algorithm1;
 mod counters;
@@ -28,11 +28,12 @@ mod patience;
 mod resequencer;
 mod stream;
 mod streams;
+mod timed;
 
 pub use algorithm1::{Algorithm1, Algorithm1Settings};
 pub use counters::Counters;
 pub use paper::TimeoutResequencer;
-pub use resequencer::{Delivery, Limits, Order, Resequencer, Tag};
+pub use resequencer::{Delivery, Limits, Order, Ordering, Resequencer, Tag};
 pub use stream::MAX_PATHS;
 pub use streams::{PathId, Segment, SegmentKind, StreamCounters, StreamLimits, Streams};
 

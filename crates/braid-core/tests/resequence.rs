@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use braid_core::resequence::{Limits, Order, Resequencer, Tag, TimeoutResequencer};
+use braid_core::resequence::{Limits, Order, Ordering, Resequencer, Tag, TimeoutResequencer};
 use braid_core::{LaneId, LaneSeq, LinkId, Stamp, Time};
 use proptest::prelude::*;
 
@@ -387,4 +387,96 @@ fn paper_a_bulk_of_lost_packets_is_given_up_at_once() {
     reseq.handle_timeout(ms(51));
     assert_eq!(take(&mut reseq), [9, 10]);
     assert_eq!(reseq.skipped(), 8);
+}
+
+fn timed() -> Bench {
+    let mut bench = Bench::new();
+    bench.0.set_ordering(Ordering::TimeOut(TIMEOUT));
+    bench
+}
+
+#[test]
+fn paper_on_lanes_waits_for_its_time_out_whatever_is_known_and_drops_what_is_late() {
+    let mut bench = timed();
+    assert_eq!(bench.packet(0, 0, A), [0]);
+    assert!(bench.packet(1, 2, A).is_empty());
+    // Every link is past the gap, and the sender has said how far it has come: neither ends the wait.
+    bench.0.handle_progress(ms(2), Stamp(9), Some(B));
+    bench
+        .0
+        .handle_flush(ms(2), LaneId(7), LaneSeq(4), Stamp(9), HOLD);
+    assert!(bench.out().is_empty());
+    assert_eq!(bench.0.poll_timeout(), Some(ms(51)));
+    // Another lane does not wait for this one.
+    let other = Tag {
+        lane: LaneId(8),
+        ..tag(5, 5, A)
+    };
+    bench.0.handle_packet(ms(3), other, HOLD, 5);
+    assert_eq!(bench.out(), [5]);
+    bench.0.handle_timeout(ms(50));
+    assert_eq!((bench.out(), bench.0.occupied()), (vec![], 1));
+    bench.0.handle_timeout(ms(51));
+    assert_eq!((bench.out(), bench.0.occupied()), (vec![2], 0));
+    assert!(bench.packet(60, 1, B).is_empty());
+    let counters = bench.0.counters();
+    assert_eq!((counters.in_order, counters.held), (2, 1));
+    assert_eq!(counters.too_old[B.index()], 1);
+    assert_eq!(
+        counters.expired[B.index()],
+        1,
+        "nobody had come past it but B"
+    );
+}
+
+#[test]
+fn paper_on_lanes_knows_no_classes() {
+    let mut bench = timed();
+    bench.packet(0, 0, A);
+    let unordered = Tag {
+        order: Order::Ignore,
+        ..tag(2, 2, A)
+    };
+    bench.0.handle_packet(ms(1), unordered, HOLD, 2);
+    assert!(bench.out().is_empty());
+    assert_eq!(bench.packet(2, 1, A), [1, 2]);
+}
+
+#[test]
+fn paper_on_lanes_holds_no_more_than_it_may() {
+    let limits = Limits { lane: 8, all: 10 };
+    let mut bench = Bench(Resequencer::new(limits));
+    bench.0.set_ordering(Ordering::TimeOut(TIMEOUT));
+    for lane in 0..4 {
+        for seq in [0, 2, 4, 6, 8, 10] {
+            let lane = LaneId(lane);
+            bench.0.handle_packet(
+                ms(0),
+                Tag {
+                    lane,
+                    ..tag(seq, seq, A)
+                },
+                HOLD,
+                seq,
+            );
+            assert!(bench.0.occupied() <= limits.all, "{}", bench.0.occupied());
+        }
+    }
+    assert_eq!(bench.0.occupied(), limits.all);
+}
+
+#[test]
+fn a_change_of_rules_lets_go_what_is_held_and_each_lane_goes_on_from_where_it_is() {
+    let mut bench = Bench::new();
+    bench.packet(0, 0, A);
+    assert!(bench.packet(1, 2, A).is_empty());
+    bench.0.set_ordering(Ordering::TimeOut(TIMEOUT));
+    assert_eq!(bench.packet(2, 3, A), [2, 3]);
+    assert!(bench.packet(3, 7, A).is_empty());
+    bench.0.set_ordering(Ordering::Measured);
+    assert_eq!(bench.packet(4, 8, A), [7, 8]);
+    assert_eq!((bench.0.occupied(), bench.0.poll_timeout()), (0, None));
+    assert_eq!(bench.packet(5, 9, A), [9]);
+    assert!(bench.packet(6, 11, A).is_empty());
+    assert_eq!(bench.packet(7, 10, A), [10, 11]);
 }

@@ -28,7 +28,7 @@ mod thread;
 mod tun;
 mod udp;
 
-pub use crate::proto::policy::{Policy, Rule, Scheduling};
+pub use crate::proto::policy::{Policy, Rule, Scheduling, TIME_OUT_MAX};
 pub use braid_core::Prefix;
 pub use client::{ClientConfig, ClientEvent, ClientHandle, Link};
 pub use error::{DriveError, LinkError, Stopped};

@@ -5,7 +5,7 @@
 //! for what it sends to this client and to nobody else. On the wire ([`Policy::append`]):
 //!
 //! ```text
-//! scheduler 8
+//! scheduler 8 · [time-out varint (ms), only with bit 7 of the scheduler]
 //!   0 adaptive
 //!   1 overflow   k varint (1/1000) · t_dwd varint (ms) · t_report varint (ms) · w_fixed varint ·
 //!                w_max varint · links 8 · links × link 8
@@ -13,7 +13,7 @@
 //! rules varint · rules × rule
 //! rule           what 8 · [family 8 · length 8 · address] · [protocol 8] · [first 16 · last 16] · [dscp 8]
 //! ```
-//! `what` has the class in its lowest two bits, then from bit 2 on: network, protocol, ports, code point,
+//! Bit 7 of the scheduler's byte: packets are put in order by a time-out, as in \[l3b\] §4.3. `what` has the class in its lowest two bits, then from bit 2 on: network, protocol, ports, code point,
 //! IPv4 alone, IPv6 alone. An address has as many bytes as its length in bits needs. Rules are about the
 //! *far* end of a flow, as seen from the client: where packets from here go, and those to here come from.
 
@@ -21,6 +21,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use braid_core::resequence::Ordering;
 use braid_core::schedule::{Adaptive, Class, Overflow, Parameters, Scheduler, Weighted};
 use braid_core::{LinkId, MAX_LINKS, Prefix};
 use braid_packet::{Fragment, Ip, protocol};
@@ -39,9 +40,15 @@ const NUMBER_MAX: u32 = 1_000_000;
 /// Most bytes of a rule: `what`, an IPv6 address with family and length, protocol, ports, code point.
 const RULE_MAX: usize = 1 + 18 + 1 + 4 + 1;
 
-/// Most bytes of a policy as it is written: the scheduler with five numbers, every link with its weight,
+/// Most bytes of a policy as it is written: the scheduler with five numbers, a time-out, every link with its weight,
 /// and all rules. A varint of at most 10⁶ takes four bytes.
-pub const POLICY_MAX: usize = 1 + 5 * 4 + 1 + MAX_LINKS * (1 + 4) + 2 + RULES_MAX * RULE_MAX;
+pub const POLICY_MAX: usize = 1 + 4 + 5 * 4 + 1 + MAX_LINKS * (1 + 4) + 2 + RULES_MAX * RULE_MAX;
+
+/// Longest time-out of [`Ordering::TimeOut`] that is written.
+pub const TIME_OUT_MAX: Duration = Duration::from_secs(10);
+
+/// Bit of the scheduler's byte: a time-out follows.
+const HAS_TIME_OUT: u8 = 0x80;
 
 /// Which end of a packet is the far one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +93,8 @@ pub struct Rule {
 pub struct Policy {
     /// Who chooses links.
     pub scheduling: Scheduling,
+    /// How what arrives is put in order: at both ends, so that one word decides for both directions.
+    pub ordering: Ordering,
     /// The first that matches counts; else [`flow::class`] does. Those beyond [`RULES_MAX`] count at
     /// neither end.
     pub rules: Vec<Rule>,
@@ -124,16 +133,27 @@ impl Policy {
 
     /// Writes it. Rules beyond [`RULES_MAX`] are left out.
     pub fn append(&self, out: &mut Vec<u8>) {
+        let scheduler = match &self.scheduling {
+            Scheduling::Adaptive => 0,
+            Scheduling::Overflow(..) => 1,
+            Scheduling::Weighted(..) => 2,
+        };
+        match self.ordering {
+            Ordering::Measured => out.push(scheduler),
+            Ordering::TimeOut(time_out) => {
+                out.push(scheduler | HAS_TIME_OUT);
+                let longest = time_out.min(TIME_OUT_MAX);
+                varint::append(longest.as_millis().max(1) as u64, out);
+            }
+        }
         match &self.scheduling {
-            Scheduling::Adaptive => out.push(0),
+            Scheduling::Adaptive => {}
             Scheduling::Overflow(parameters, links) => {
-                out.push(1);
                 append_parameters(parameters, out);
                 out.push(links.len().min(MAX_LINKS) as u8);
                 out.extend(links.iter().take(MAX_LINKS).map(|link| link.0));
             }
             Scheduling::Weighted(burst, links) => {
-                out.push(2);
                 varint::append((*burst).min(NUMBER_MAX).into(), out);
                 out.push(links.len().min(MAX_LINKS) as u8);
                 for (link, weight) in &proportions(&links[..links.len().min(MAX_LINKS)]) {
@@ -153,7 +173,12 @@ impl Policy {
     /// It is of a later version, or makes no sense.
     pub fn parse(bytes: &[u8]) -> Result<Self, FrameError> {
         let reader = &mut Reader::new(bytes);
-        let scheduling = match reader.u8()? {
+        let first = reader.u8()?;
+        let ordering = match first & HAS_TIME_OUT {
+            0 => Ordering::Measured,
+            _ => Ordering::TimeOut(time_out(reader)?),
+        };
+        let scheduling = match first & !HAS_TIME_OUT {
             0 => Scheduling::Adaptive,
             1 => {
                 let parameters = parameters(reader)?;
@@ -177,7 +202,11 @@ impl Policy {
         let rules = (0..count).map(|_| Rule::parse(reader));
         let rules = rules.collect::<Result<Vec<_>, _>>()?;
         match reader.is_empty() {
-            true => Ok(Policy { scheduling, rules }),
+            true => Ok(Policy {
+                scheduling,
+                ordering,
+                rules,
+            }),
             false => Err(FrameError::Range),
         }
     }
@@ -204,6 +233,14 @@ fn number(reader: &mut Reader<'_>) -> Result<u32, FrameError> {
     match number <= NUMBER_MAX {
         true => Ok(number),
         false => Err(FrameError::Range),
+    }
+}
+
+fn time_out(reader: &mut Reader<'_>) -> Result<Duration, FrameError> {
+    let time_out = Duration::from_millis(number(reader)?.into());
+    match time_out.is_zero() || time_out > TIME_OUT_MAX {
+        true => Err(FrameError::Range),
+        false => Ok(time_out),
     }
 }
 
@@ -480,6 +517,7 @@ mod tests {
         let policy = Policy {
             scheduling: Scheduling::Overflow(Parameters::default(), vec![LinkId(0), LinkId(1)]),
             rules: rules(),
+            ..Policy::default()
         };
         let bytes = written(&policy);
         let rules = [1 + 1 + 4, 1 + 2 + 3, 1 + 1].iter().sum::<usize>();
@@ -575,6 +613,15 @@ mod tests {
         refused(Scheduling::Weighted(8, vec![(LinkId(40), 1)]));
         assert_eq!(Policy::parse(&[3, 0]), Err(FrameError::Range));
         assert_eq!(
+            Policy::parse(&[0x80, 0, 0]),
+            Err(FrameError::Range),
+            "no time"
+        );
+        let long = varint::parse_u32(&mut Reader::new(&[0x67, 0x11])).expect("a number");
+        assert_eq!(u128::from(long), TIME_OUT_MAX.as_millis() + 1);
+        let too_long = [0x80, 0x67, 0x11, 0];
+        assert_eq!(Policy::parse(&too_long), Err(FrameError::Range));
+        assert_eq!(
             Policy::parse(&[0, 0, 0]),
             Err(FrameError::Range),
             "more behind"
@@ -625,8 +672,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(scheduling in scheduling(), rules in prop::collection::vec(rule(), 0..20)) {
-            let policy = Policy { scheduling, rules };
+        fn what_is_written_is_read(
+            scheduling in scheduling(),
+            time_out in prop::option::of(1u64..=10_000),
+            rules in prop::collection::vec(rule(), 0..20),
+        ) {
+            let time_out = time_out.map(Duration::from_millis);
+            let ordering = time_out.map_or(Ordering::Measured, Ordering::TimeOut);
+            let policy = Policy { scheduling, ordering, rules };
             let bytes = written(&policy);
             prop_assert_eq!(Policy::parse(&bytes), Ok(policy));
             for cut in 0..bytes.len() {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use braid_bond::proto::handshake::Options;
 use braid_bond::proto::policy::{Policy, Rule, Scheduling};
-use braid_bond::proto::tunnel::{Event, Heard, Settings};
+use braid_bond::proto::tunnel::{Event, Heard, Settings, Tunnel};
+use braid_core::resequence::Ordering;
 use braid_core::schedule::{BURST, Class};
 use braid_core::{LinkId, Prefix, Time};
 
@@ -17,7 +18,11 @@ fn two() -> Vec<Lines> {
 
 fn settings(scheduling: Scheduling, rules: Vec<Rule>) -> Settings {
     Settings {
-        policy: Policy { scheduling, rules },
+        policy: Policy {
+            scheduling,
+            rules,
+            ..Policy::default()
+        },
         ..Settings::default()
     }
 }
@@ -161,4 +166,52 @@ fn of_a_hub_that_cannot_be_told_nothing_is_awaited() {
     pair.inner_at_client(inner(5, 0, 500));
     pair.run_for(Duration::from_secs(3));
     assert_eq!(pair.client.heard_policy(), Heard::Followed);
+}
+
+/// Packets in both directions over two links whose delays differ by 60 ms; how many came out, and how many
+/// were dropped as too late, at the client and at the hub.
+fn both_ways(ordering: Ordering) -> [(usize, u64); 2] {
+    let lines = vec![Lines::new(0, 20, 10), Lines::new(1, 20, 70)];
+    let even = Scheduling::Weighted(1, vec![(LinkId(0), 1), (LinkId(1), 1)]);
+    let mut wanted = settings(even, Vec::new());
+    wanted.policy.ordering = ordering;
+    let mut pair = Pair::with(35, lines, wanted);
+    pair.connect();
+    pair.run_for(Duration::from_secs(1));
+    assert_eq!(pair.client.heard_policy(), Heard::Followed);
+    pair.tick(
+        Duration::from_secs(1),
+        Duration::from_millis(5),
+        |pair, count| {
+            pair.inner_at_hub(inner(5, count, 1200));
+            pair.inner_at_client(inner(6, count, 1200));
+        },
+    );
+    pair.run_for(Duration::from_secs(1));
+    let dropped = |tunnel: &Tunnel| tunnel.receiver().counters().too_old.iter().sum();
+    let of = |packets: &[(Time, Vec<u8>)], flow| {
+        let packets = packets.iter().map(|(_, packet)| number(packet));
+        packets.filter(|(from, _)| *from == flow).count()
+    };
+    let at_client = of(&pair.at_client, 5);
+    let at_hub = of(&pair.at_hub, 6);
+    [
+        (at_client, dropped(&pair.client)),
+        (at_hub, dropped(pair.hub())),
+    ]
+}
+
+/// [l3b] §4.3: what comes later than the time-out allows is discarded, at both ends.
+#[test]
+fn the_order_of_the_paper_holds_in_both_directions() {
+    let whole = both_ways(Ordering::Measured);
+    assert_eq!(whole, [(200, 0); 2]);
+    let time_out = |ms| Ordering::TimeOut(Duration::from_millis(ms));
+    let longer = both_ways(time_out(90));
+    assert_eq!(longer, [(200, 0); 2]);
+    for (came, dropped) in both_ways(time_out(20)) {
+        // Every other packet takes the slow link, and the fast one has gone on without it.
+        assert!((90..=110).contains(&came), "{came}");
+        assert_eq!(came as u64 + dropped, 200);
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::estimate::{Arrival, Arrivals, LinkReport};
 use crate::parity::{Decoder, Group, Rebuild};
 use crate::repair::{Asker, Nack};
-use crate::resequence::{Counters, Delivery, Limits, Order, Resequencer, Tag};
+use crate::resequence::{Counters, Delivery, Limits, Order, Ordering, Resequencer, Tag};
 use crate::schedule::Class;
 use crate::{Bytes, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, Stamp, Time};
 
@@ -80,6 +80,11 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
             answer: None,
             passed: None,
         }
+    }
+
+    /// By which rules packets are put in order, from the next one on.
+    pub fn set_ordering(&mut self, ordering: Ordering) {
+        self.reseq.set_ordering(ordering);
     }
 
     /// How long a copy takes to come: [`Sender::answer`](super::Sender::answer) of this end.

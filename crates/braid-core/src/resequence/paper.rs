@@ -44,7 +44,7 @@ impl<T> TimeoutResequencer<T> {
             timeout,
             most,
             last_accepted: None,
-            queue: VecDeque::with_capacity(most),
+            queue: VecDeque::new(),
             ready: VecDeque::new(),
             discarded: 0,
             skipped: 0,
@@ -90,7 +90,7 @@ impl<T> TimeoutResequencer<T> {
     }
 
     /// Assumes lost what is missing before the first packet in the queue.
-    fn go_on(&mut self) {
+    pub(super) fn go_on(&mut self) {
         if let Some(held) = self.queue.pop_front() {
             self.accept(held.seq, held.item);
         }
@@ -124,5 +124,20 @@ impl<T> TimeoutResequencer<T> {
     #[must_use]
     pub fn skipped(&self) -> u64 {
         self.skipped
+    }
+
+    /// Numbers assumed lost since this was asked last.
+    pub(super) fn take_skipped(&mut self) -> u64 {
+        std::mem::take(&mut self.skipped)
+    }
+
+    /// Packets in the queue.
+    pub(super) fn held(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// The number up to which it has come.
+    pub(super) fn last_accepted(&self) -> Option<u64> {
+        self.last_accepted
     }
 }

@@ -7,6 +7,7 @@ use crate::{LANES, LaneId, LaneSeq, LinkId, Stamp, Time};
 
 use super::Counters;
 use super::lane::{Lane, Left, Place};
+use super::timed::{Out, Timed};
 
 /// How much a resequencer may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +34,18 @@ pub enum Order {
     Keep,
     /// At once; it still counts as here for those behind it, and only once.
     Ignore,
+}
+
+/// By which rules packets are put in order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Ordering {
+    /// By those of the [module](super).
+    #[default]
+    Measured,
+    /// By those of \[l3b\] §4.3, in each lane: a missing packet is waited for until the first one behind
+    /// it has been held for so long, whatever is known of the links, and what comes later is dropped.
+    /// For comparison.
+    TimeOut(Duration),
 }
 
 /// What a packet says of itself, and the link that it came on.
@@ -82,6 +95,9 @@ pub struct Resequencer<T> {
     rescue: Duration,
     laggard: Option<LinkId>,
     counters: Counters,
+    ordering: Ordering,
+    /// What goes by [`Ordering::TimeOut`], from the first packet on after that was asked for.
+    timed: Option<Timed<T>>,
 }
 
 impl<T> Resequencer<T> {
@@ -98,7 +114,15 @@ impl<T> Resequencer<T> {
             rescue: Duration::ZERO,
             laggard: None,
             counters: Counters::default(),
+            ordering: Ordering::default(),
+            timed: None,
         }
+    }
+
+    /// By which rules packets are put in order, from the next one on. What is held then goes on
+    /// without what it waits for.
+    pub fn set_ordering(&mut self, ordering: Ordering) {
+        self.ordering = ordering;
     }
 
     /// In what time a packet known to be lost would come as a copy; zero where nothing is asked for
@@ -110,6 +134,12 @@ impl<T> Resequencer<T> {
     /// Takes a packet. If it shows that others are missing, they get `hold` from now, whatever
     /// happens after.
     pub fn handle_packet(&mut self, now: Time, tag: Tag, hold: Duration, item: T) {
+        if self.at_work() != self.ordering {
+            self.change(now);
+        }
+        if self.timed.is_some() {
+            return self.by_time(now, |timed, out| timed.handle_packet(tag, item, out));
+        }
         let seq = tag.seq.0;
         let index = tag.lane.index();
         let lane = &mut self.lanes[index];
@@ -159,7 +189,9 @@ impl<T> Resequencer<T> {
         hold: Duration,
     ) {
         let index = lane.index();
-        if self.lanes[index].reach(highest.0) > self.limits.lane as u64 {
+        // The paper's algorithm knows of losses by what comes behind them.
+        let is_timed = self.timed.is_some();
+        if is_timed || self.lanes[index].reach(highest.0) > self.limits.lane as u64 {
             return;
         }
         self.make_room(now, index, highest.0);
@@ -180,13 +212,14 @@ impl<T> Resequencer<T> {
 
     /// Goes on where a deadline has come. Early and repeated calls do no harm.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.by_time(now, |timed, out| timed.handle_timeout(out));
         self.for_waiting(|all, index| all.release(now, index, false));
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next; none if nothing is missing.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let mut earliest: Option<Time> = None;
+        let mut earliest = self.timed.as_ref().and_then(Timed::poll_timeout);
         for (word, &bits) in self.waiting.iter().enumerate() {
             let mut bits = bits;
             while bits != 0 {
@@ -215,7 +248,48 @@ impl<T> Resequencer<T> {
     /// Packets held or missing.
     #[must_use]
     pub fn occupied(&self) -> usize {
-        self.slots
+        self.slots + self.timed.as_ref().map_or(0, Timed::held)
+    }
+
+    /// The rules that the last packet went by.
+    fn at_work(&self) -> Ordering {
+        let timed = self.timed.as_ref();
+        timed.map_or(Ordering::Measured, |timed| {
+            Ordering::TimeOut(timed.timeout())
+        })
+    }
+
+    fn by_time(&mut self, now: Time, act: impl FnOnce(&mut Timed<T>, &mut Out<'_, T>)) {
+        if let Some(timed) = &mut self.timed {
+            let mut out = Out {
+                now,
+                ready: &mut self.ready,
+                counters: &mut self.counters,
+                laggard: self.laggard,
+            };
+            act(timed, &mut out);
+        }
+    }
+
+    /// Goes by other rules from now on, each lane from where it has come to.
+    fn change(&mut self, now: Time) {
+        self.for_waiting(|all, index| all.release(now, index, true));
+        if let Some(timed) = self.timed.take() {
+            let lanes = &mut self.lanes;
+            let mut out = Out {
+                now,
+                ready: &mut self.ready,
+                counters: &mut self.counters,
+                laggard: self.laggard,
+            };
+            timed.drain(&mut out, |lane, last| {
+                lanes[lane.index()].jump(last + 1);
+            });
+        }
+        self.timed = match self.ordering {
+            Ordering::Measured => None,
+            Ordering::TimeOut(timeout) => Some(Timed::new(timeout, self.limits)),
+        };
     }
 
     fn miss_below(&mut self, now: Time, index: usize, seq: u64, after: Stamp, hold: Duration) {

@@ -33,6 +33,7 @@ impl Bond {
         };
         Policy {
             scheduling,
+            ordering: bond.ordering(),
             rules: classify::rules(settings),
         }
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use braid_core::resequence::Ordering;
 use braid_core::schedule::Parameters;
 use braid_core::units::duration;
 use schemars::JsonSchema;
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::matcher::as_text;
 
 /// The bond: one more way out, over all uplinks at once. It is there after `braid join`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BondConfig {
     /// Which flows take it.
@@ -23,6 +24,37 @@ pub struct BondConfig {
     pub scheduler: BondScheduler,
     /// What `overflow` goes by.
     pub overflow: OverflowConfig,
+    /// How packets are put back in order, at both ends.
+    pub order: BondOrder,
+    /// With `paper`: how long a packet is held for one that is missing.
+    #[serde(with = "duration")]
+    #[schemars(with = "String")]
+    pub order_timeout: Duration,
+}
+
+impl Default for BondConfig {
+    fn default() -> Self {
+        BondConfig {
+            flows: BondFlows::default(),
+            fallback: Fallback::default(),
+            scheduler: BondScheduler::default(),
+            overflow: OverflowConfig::default(),
+            order: BondOrder::default(),
+            // [l3b] §5.3.
+            order_timeout: Duration::from_millis(50),
+        }
+    }
+}
+
+impl BondConfig {
+    /// As the bond takes it.
+    #[must_use]
+    pub fn ordering(&self) -> Ordering {
+        match self.order {
+            BondOrder::Measured => Ordering::Measured,
+            BondOrder::Paper => Ordering::TimeOut(self.order_timeout),
+        }
+    }
 }
 
 /// The parameters of the scheduler `overflow`, by their names in its paper.
@@ -183,6 +215,19 @@ words!(
     Weighted = "weighted"
 );
 
+/// How packets are put back in order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum BondOrder {
+    /// By what is measured of the uplinks: a missing packet is waited for while it may still come.
+    #[default]
+    Measured,
+    /// By a time-out, as the paper that `overflow` comes from has it; for comparison.
+    Paper,
+}
+
+words!(BondOrder, "order", Measured = "measured", Paper = "paper");
+
 /// How packets of a flow are treated inside the bond.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
@@ -209,3 +254,19 @@ words!(
     Pinned = "pinned"
 );
 as_text!(BondClass);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn the_order_of_the_paper_has_a_time_out() {
+        let ordering = |text: &str| Config::parse("test", text).unwrap().bond.ordering();
+        let after = |ms| Ordering::TimeOut(Duration::from_millis(ms));
+        assert_eq!(ordering(""), Ordering::Measured);
+        assert_eq!(ordering("[bond]\norder = 'paper'"), after(50));
+        let text = "[bond]\norder = 'paper'\norder_timeout = '80 ms'";
+        assert_eq!(ordering(text), after(80));
+    }
+}

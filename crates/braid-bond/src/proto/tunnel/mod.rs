@@ -154,7 +154,7 @@ impl Tunnel {
     fn new(now: Time, client: Option<Client>, settings: Settings, entropy: Entropy) -> Self {
         Tunnel {
             sender: sender(&settings),
-            receiver: Receiver::new(settings.receiver),
+            receiver: receiver(&settings),
             residence: Residence::default(),
             settings,
             client,
@@ -398,7 +398,7 @@ impl Tunnel {
         self.heard = now;
         if !continued {
             self.sender = sender(&self.settings);
-            self.receiver = Receiver::new(self.settings.receiver);
+            self.receiver = receiver(&self.settings);
             self.residence = Residence::default();
             self.parts.clear();
             self.clock = PeerClock::default();
@@ -477,6 +477,12 @@ fn sender(settings: &Settings) -> Sender<Packet> {
         ..SenderSettings::default()
     };
     Sender::new(settings.policy.scheduler(), options)
+}
+
+fn receiver(settings: &Settings) -> Receiver<Packet, Sum> {
+    let mut receiver = Receiver::new(settings.receiver);
+    receiver.set_ordering(settings.policy.ordering);
+    receiver
 }
 
 fn push(events: &mut VecDeque<Event>, event: Event) {

@@ -130,10 +130,11 @@ impl Hearing {
 }
 
 impl Tunnel {
-    /// Treats packets otherwise from now on, and has the hub do so too. How they are put in order
+    /// Treats packets otherwise from now on, and has the hub do so too. What [`Settings::receiver`] says
     /// changes with the next session.
     pub fn set_settings(&mut self, settings: Settings) {
         self.sender.set_scheduler(settings.policy.scheduler());
+        self.receiver.set_ordering(settings.policy.ordering);
         self.settings = settings;
         self.tell_policy();
     }

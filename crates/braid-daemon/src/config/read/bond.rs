@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use braid_bond::drive::TIME_OUT_MAX;
 use toml::de::DeTable;
 
 use super::super::bond::{
-    BondConfig, BondFlows, BondScheduler, Fallback, OverflowConfig, Thousandths,
+    BondConfig, BondFlows, BondOrder, BondScheduler, Fallback, OverflowConfig, Thousandths,
 };
 use super::super::problem::Problem;
 use super::super::table::{At, Table};
@@ -13,6 +14,9 @@ use super::{BOND, OVERFLOW, SECTIONS, section};
 
 /// How long `t_dwd` and `t_report` may be.
 const SPANS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
+
+/// How long `order_timeout` may be; a hub hears of milliseconds.
+const TIME_OUTS: (Duration, Duration) = (Duration::from_millis(1), TIME_OUT_MAX);
 
 /// Weights: below the finest there are no shares to speak of.
 const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=1_000_000;
@@ -25,12 +29,16 @@ pub(super) fn bond(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> BondConf
     let scheduler = table.word("scheduler", BondScheduler::NAMES, problems);
     let overflow = section(&mut table, "overflow", problems)
         .map_or(usual.overflow, |(inner, _)| overflow(inner, problems));
+    let order = table.word("order", BondOrder::NAMES, problems);
+    let order_timeout = table.time("order_timeout", TIME_OUTS, problems);
     table.finish(SECTIONS, problems);
     BondConfig {
         flows: flows.map_or(usual.flows, |word| word.value),
         fallback: fallback.map_or(usual.fallback, |word| word.value),
         scheduler: scheduler.map_or(usual.scheduler, |word| word.value),
         overflow,
+        order: order.map_or(usual.order, |word| word.value),
+        order_timeout: order_timeout.map_or(usual.order_timeout, |time| time.value),
     }
 }
 

@@ -68,7 +68,17 @@ const RACE: (&str, &[&str]) = (
     "[race]",
     &["memory", "again", "per_destination", "total", "metered"],
 );
-const BOND: (&str, &[&str]) = ("[bond]", &["flows", "fallback", "scheduler", "overflow"]);
+const BOND: (&str, &[&str]) = (
+    "[bond]",
+    &[
+        "flows",
+        "fallback",
+        "scheduler",
+        "overflow",
+        "order",
+        "order_timeout",
+    ],
+);
 const OVERFLOW: (&str, &[&str]) = (
     "[bond.overflow]",
     &["k", "t_dwd", "t_report", "w_fixed", "w_max"],

@@ -1,0 +1,122 @@
+//! \[l3b\] §4.3 in place of the rules of this module: [`TimeoutResequencer`] for each lane.
+//!
+//! The paper numbers all packets of a tunnel in one sequence; here each lane has its own, as they are
+//! numbered on the wire. It knows no classes: every packet waits for its turn. Nor does it forward what
+//! comes late.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::{LANES, LaneId, LaneSeq, LinkId, Time};
+
+use super::resequencer::{Delivery, Limits, Tag};
+use super::{Counters, TimeoutResequencer};
+
+/// A packet, and when it came.
+type Stamped<T> = (Time, T);
+
+#[derive(Debug)]
+pub(super) struct Timed<T> {
+    timeout: Duration,
+    limits: Limits,
+    /// A lane is made when its first packet comes.
+    lanes: Vec<Option<TimeoutResequencer<Stamped<T>>>>,
+    held: usize,
+}
+
+/// Where to what leaves goes, and what is counted.
+pub(super) struct Out<'a, T> {
+    pub now: Time,
+    pub ready: &'a mut VecDeque<Delivery<T>>,
+    pub counters: &'a mut Counters,
+    /// The link that is behind the others.
+    pub laggard: Option<LinkId>,
+}
+
+impl<T> Timed<T> {
+    pub fn new(timeout: Duration, limits: Limits) -> Timed<T> {
+        Timed {
+            timeout,
+            limits,
+            lanes: (0..LANES).map(|_| None).collect(),
+            held: 0,
+        }
+    }
+
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Packets held.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    pub fn handle_packet(&mut self, tag: Tag, item: T, out: &mut Out<'_, T>) {
+        let (timeout, most) = (self.timeout, self.limits.lane);
+        let lane = self.lanes[tag.lane.index()]
+            .get_or_insert_with(|| TimeoutResequencer::new(timeout, most));
+        let (now, before, discarded) = (out.now, lane.held(), lane.discarded());
+        lane.handle_packet(now, tag.seq.0, (now, item));
+        out.counters.too_old[tag.link.index()] += lane.discarded() - discarded;
+        // Only a packet that is held can make them too many, so that its lane has one to let go.
+        if lane.held() > before && self.held >= self.limits.all {
+            lane.go_on();
+        }
+        self.held = self.held - before + lane.held();
+        deliver(tag.lane, lane, out);
+    }
+
+    pub fn handle_timeout(&mut self, out: &mut Out<'_, T>) {
+        self.each(|id, lane| {
+            lane.handle_timeout(out.now);
+            deliver(id, lane, out);
+        });
+    }
+
+    /// Hands on all that is held; says of each lane up to which number it has come.
+    pub fn drain(mut self, out: &mut Out<'_, T>, mut each: impl FnMut(LaneId, u64)) {
+        self.each(|id, lane| {
+            while lane.held() > 0 {
+                lane.go_on();
+            }
+            deliver(id, lane, out);
+            if let Some(last) = lane.last_accepted() {
+                each(id, last);
+            }
+        });
+    }
+
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let lanes = self.lanes.iter().flatten();
+        lanes.filter_map(TimeoutResequencer::poll_timeout).min()
+    }
+
+    fn each(&mut self, mut each: impl FnMut(LaneId, &mut TimeoutResequencer<Stamped<T>>)) {
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            if let Some(lane) = lane {
+                let before = lane.held();
+                each(LaneId(index as u8), lane);
+                self.held = self.held - before + lane.held();
+            }
+        }
+    }
+}
+
+fn deliver<T>(id: LaneId, lane: &mut TimeoutResequencer<Stamped<T>>, out: &mut Out<'_, T>) {
+    let awaited = out.laggard.map_or(0, LinkId::index);
+    out.counters.expired[awaited] += lane.take_skipped();
+    while let Some((seq, (since, item))) = lane.poll_delivery() {
+        let waited = out.now.since(since);
+        match waited.is_zero() {
+            true => out.counters.in_order += 1,
+            false => out.counters.held += 1,
+        }
+        out.ready.push_back(Delivery {
+            lane: id,
+            seq: LaneSeq(seq),
+            waited,
+            item,
+        });
+    }
+}
