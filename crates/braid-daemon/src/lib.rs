@@ -29,7 +29,7 @@ pub mod peer;
 mod picture;
 pub mod plumbing;
 pub mod preflight;
-mod quota;
+pub mod quota;
 mod reload;
 pub mod report;
 mod roster;

@@ -1,6 +1,6 @@
-//! What uplinks have carried of their quotas, this day or month.
+//! What uplinks have carried of their quotas, this day or month; a hub counts its clients' by [`Used`].
 //!
-//! Pure but for [`Usage::load`] and [`Usage::store`]. Rules, and why:
+//! Pure but for `Usage::load` and `Usage::store`. Rules, and why:
 //! - Both directions count, and what the bond carries as well as what is balanced: it is what a
 //!   provider counts.
 //! - Counters are compared with what they were at the last look; one that has begun anew counts from
@@ -20,17 +20,37 @@ use crate::state_dir::StateDir;
 /// How often what was carried is written down: what a crash may lose of it.
 pub const WRITTEN: Duration = Duration::from_secs(10);
 
-/// What one uplink has carried.
+/// What one uplink, or one client of a hub, has carried in its period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Used {
+pub struct Used {
     /// Days since 1970 on which the period began.
     began: u64,
     bytes: u64,
 }
 
+impl Used {
+    /// Adds bytes that were carried; a new period begins with them.
+    pub fn add(&mut self, now: SystemTime, period: Period, more: u64) {
+        let began = first_day(days(now), period);
+        if self.began < began {
+            *self = Used { began, bytes: 0 };
+        }
+        self.bytes = self.bytes.saturating_add(more);
+    }
+
+    /// What was carried in the period that `now` is in.
+    #[must_use]
+    pub fn at(&self, now: SystemTime, period: Period) -> Bytes {
+        match self.began < first_day(days(now), period) {
+            true => Bytes::new(0),
+            false => Bytes::new(self.bytes),
+        }
+    }
+}
+
 /// What all uplinks have carried, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub(crate) struct Usage {
     used: BTreeMap<String, Used>,
     /// Counters as they were last seen, by uplink and which counter of its.
     seen: BTreeMap<(String, u32), u64>,
@@ -65,12 +85,8 @@ impl Usage {
         // The first look has nothing to compare with.
         let before = self.seen.insert(key, bytes).unwrap_or(bytes);
         let more = bytes.checked_sub(before).unwrap_or(bytes);
-        let began = first_day(days(now), quota.period);
         let used = self.used.entry(name.to_owned()).or_default();
-        if used.began < began {
-            *used = Used { began, bytes: 0 };
-        }
-        used.bytes = used.bytes.saturating_add(more);
+        used.add(now, quota.period, more);
     }
 
     /// The same, unless nothing has a quota.
@@ -169,6 +185,15 @@ mod tests {
         assert_eq!(usage.left("lte", quota), Bytes::new(0));
         usage.note(at(20_788), "lte", quota, 1, 900_100);
         assert_eq!(usage.of("lte"), Bytes::new(100), "the first of December");
+    }
+
+    #[test]
+    fn what_nobody_has_added_to_ends_with_its_period_too() {
+        let mut used = Used::default();
+        used.add(at(20_779), Period::Month, 700);
+        assert_eq!(used.at(at(20_787), Period::Month), Bytes::new(700));
+        assert_eq!(used.at(at(20_788), Period::Month), Bytes::new(0));
+        assert_eq!(used.at(at(20_000), Period::Month), Bytes::new(700));
     }
 
     #[test]

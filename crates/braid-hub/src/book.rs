@@ -5,22 +5,30 @@
 //! - A token is bound to the first key that names its invitation. The same key may try as often as it
 //!   likes; another one is refused, and whoever runs the hub hears of it, since then either the token
 //!   was copied or a machine was set up anew.
+//! - Whose quota is used up is served on, slowly: so it can still be asked what it does, and say so.
 //! - Who is revoked stays in the book: a refusal that says why beats silence.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use braid_bond::proto::handshake::terms::{Refusal, Terms};
 use braid_bond::proto::handshake::{Options, Psk, PublicKey};
 use braid_bond::token::{InvitationId, Secret};
-use braid_core::Rate;
+use braid_core::{Bytes, Rate};
+use braid_daemon::config::Quota;
+use braid_daemon::quota::Used;
 
 use crate::client::{Client, Name, Seconds, State};
+use crate::config::ClientConfig;
 use crate::pool::{Pool, PoolError};
 use crate::store::{Store, StoreError};
 
 /// Most clients that are invited or joined.
 pub const CLIENTS_MAX: usize = 10_000;
+
+/// Most that is passed on in each direction for a client whose quota is used up.
+pub const SPENT_RATE: Rate = Rate::from_bits_per_sec(128_000);
 
 /// Keys without a client of their own that are told why they get nothing, at once; the oldest is
 /// forgotten for a newer one.
@@ -57,6 +65,9 @@ pub enum BookError {
     /// There are too many.
     #[error("there are {CLIENTS_MAX} clients, which is the most that one hub has")]
     Many,
+    /// A wanted address is another client's.
+    #[error("inner address {0} is {1}'s")]
+    Taken(IpAddr, Name),
     /// There is no address.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -113,7 +124,9 @@ pub struct Book {
     /// Whose figures have changed since they were kept.
     unkept: BTreeSet<u64>,
     /// What the configuration gives to single clients.
-    rates: BTreeMap<Name, Rate>,
+    configured: BTreeMap<Name, ClientConfig>,
+    /// Whose quota was used up when that was looked at last.
+    spent: BTreeSet<u64>,
 }
 
 impl Book {
@@ -130,7 +143,8 @@ impl Book {
             misuses: BTreeMap::new(),
             strangers: Vec::new(),
             unkept: BTreeSet::new(),
-            rates: BTreeMap::new(),
+            configured: BTreeMap::new(),
+            spent: BTreeSet::new(),
             store,
         };
         for client in book.store.load()? {
@@ -159,14 +173,69 @@ impl Book {
     }
 
     /// What the configuration gives to single clients, whatever their invitations say.
-    pub fn set_rates(&mut self, rates: BTreeMap<Name, Rate>) {
-        self.rates = rates;
+    pub fn configure(&mut self, clients: BTreeMap<Name, ClientConfig>, now: Seconds) {
+        self.configured = clients;
+        self.review(now);
+    }
+
+    /// Names that the configuration speaks of and no client has.
+    pub fn unclaimed(&self, now: Seconds) -> impl Iterator<Item = &Name> {
+        let current = self.clients.values().filter(|c| c.is_current(now));
+        let names: BTreeSet<&Name> = current.map(|client| &client.name).collect();
+        let configured = self.configured.keys();
+        configured.filter(move |name| !names.contains(name))
     }
 
     /// Most that is passed on for a client, in each direction; no limit if none.
     #[must_use]
     pub fn cap(&self, client: &Client) -> Option<Rate> {
-        self.rates.get(&client.name).copied().or(client.cap)
+        let own = self.configured.get(&client.name).and_then(|own| own.rate);
+        let cap = own.or(client.cap);
+        match self.is_spent(client) {
+            true => Some(cap.map_or(SPENT_RATE, |cap| cap.min(SPENT_RATE))),
+            false => cap,
+        }
+    }
+
+    /// How much is passed on for a client before it gets [`SPENT_RATE`]; none if that is not limited, or
+    /// nothing is passed on any more.
+    #[must_use]
+    pub fn quota(&self, client: &Client) -> Option<Quota> {
+        let own = self.configured.get(&client.name)?;
+        let is_revoked = matches!(client.state, State::Revoked { .. });
+        own.quota.filter(|_| !is_revoked)
+    }
+
+    /// What a client has used of its quota, if it has one.
+    #[must_use]
+    pub fn used(&self, client: &Client, now: Seconds) -> Option<Bytes> {
+        Some(client.used.at(time(now), self.quota(client)?.period))
+    }
+
+    /// Whether a client's quota is used up, as of the last [review](Self::review).
+    #[must_use]
+    pub fn is_spent(&self, client: &Client) -> bool {
+        self.spent.contains(&client.id)
+    }
+
+    /// Looks whose quota is used up; says how those are to be answered from now on for whom that has
+    /// changed.
+    pub fn review(&mut self, now: Seconds) -> Vec<Answer> {
+        let spent = self.clients.values().filter(|client| {
+            let quota = self.quota(client);
+            let used = self.used(client, now);
+            quota
+                .zip(used)
+                .is_some_and(|(quota, used)| used >= quota.volume)
+        });
+        let spent: BTreeSet<u64> = spent.map(|client| client.id).collect();
+        let before = std::mem::replace(&mut self.spent, spent);
+        let changed = before.symmetric_difference(&self.spent);
+        let changed = changed.filter_map(|id| {
+            let client = self.clients.get(id)?;
+            Some(self.welcome(client, client.served_key()?))
+        });
+        changed.collect()
     }
 
     /// All clients, the oldest first.
@@ -228,7 +297,15 @@ impl Book {
         let taken: BTreeSet<IpAddr> = taken.collect();
         let newest = self.clients.last_key_value();
         let after = newest.map_or(&[][..], |(_, client)| &client.addresses);
-        let addresses = self.pool.wanted(&invitation.addresses, &taken, after)?;
+        let addresses = self.pool.wanted(&invitation.addresses, &taken, after);
+        let addresses = addresses.map_err(|error| match error {
+            PoolError::Taken(address) => {
+                let holder = current().find(|client| client.addresses.contains(&address));
+                let holder = holder.map(|client| BookError::Taken(address, client.name.clone()));
+                holder.unwrap_or(error.into())
+            }
+            error => error.into(),
+        })?;
         let id = newest.map_or(1, |(id, _)| id + 1);
         let client = Client {
             id,
@@ -244,6 +321,7 @@ impl Book {
             seen: None,
             received: 0,
             sent: 0,
+            used: Used::default(),
         };
         self.store.put(&[&client])?;
         self.take_in(client);
@@ -348,8 +426,17 @@ impl Book {
         client.served_key().is_some().then_some(client)
     }
 
-    /// Inner bytes that came from a key and went to it since the last note, and when it was heard.
-    pub fn note(&mut self, key: PublicKey, received: u64, sent: u64, seen: Option<Seconds>) {
+    /// Takes note at `now` of inner bytes that came from a key and went to it since the last note, and of
+    /// when it was heard. They count against its quota.
+    pub fn note(
+        &mut self,
+        key: PublicKey,
+        (received, sent): (u64, u64),
+        seen: Option<Seconds>,
+        now: Seconds,
+    ) {
+        let known = self.by_key.get(&key).and_then(|id| self.clients.get(id));
+        let quota = known.and_then(|client| self.quota(client));
         let Some(client) = self
             .by_key
             .get(&key)
@@ -357,6 +444,9 @@ impl Book {
         else {
             return;
         };
+        if let Some(quota) = quota {
+            client.used.add(time(now), quota.period, received + sent);
+        }
         let newer = seen.filter(|seen| client.seen.is_none_or(|known| *seen > known));
         if received + sent > 0 || newer.is_some() {
             client.received += received;
@@ -371,10 +461,24 @@ impl Book {
     /// # Errors
     /// See [`StoreError`]; they are kept the next time.
     pub fn keep(&mut self) -> Result<(), StoreError> {
-        let changed: Vec<&Client> = self.unkept.iter().map(|id| &self.clients[id]).collect();
+        self.keep_if(|_, _| true)
+    }
+
+    /// Keeps those of clients with a quota.
+    ///
+    /// # Errors
+    /// As [`Book::keep`].
+    pub fn keep_quotas(&mut self) -> Result<(), StoreError> {
+        self.keep_if(|book, client| book.quota(client).is_some())
+    }
+
+    fn keep_if(&mut self, which: impl Fn(&Book, &Client) -> bool) -> Result<(), StoreError> {
+        let changed = self.unkept.iter().map(|id| &self.clients[id]);
+        let changed: Vec<&Client> = changed.filter(|client| which(self, client)).collect();
         if !changed.is_empty() {
             self.store.put(&changed)?;
-            self.unkept.clear();
+            let kept: BTreeSet<u64> = changed.iter().map(|client| client.id).collect();
+            self.unkept.retain(|id| !kept.contains(id));
         }
         Ok(())
     }
@@ -403,6 +507,10 @@ impl Book {
             cap: self.cap(client),
         }
     }
+}
+
+fn time(seconds: Seconds) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(seconds)
 }
 
 fn refuse(client: &Client, key: PublicKey, refusal: Refusal) -> Answer {

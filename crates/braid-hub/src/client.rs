@@ -10,6 +10,7 @@ use braid_bond::proto::handshake::terms::NAME_MAX;
 use braid_bond::proto::handshake::{Psk, PublicKey};
 use braid_bond::token::InvitationId;
 use braid_core::Rate;
+use braid_daemon::quota::Used;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// Seconds since 1970.
@@ -116,6 +117,9 @@ pub struct Client {
     pub received: u64,
     /// Bytes of inner packets that went to it.
     pub sent: u64,
+    /// What it has used of its quota, both directions; nothing while it has none.
+    #[serde(default)]
+    pub used: Used,
 }
 
 impl Client {

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use braid_bond::token::{HubAddress, PORT};
 use braid_core::Rate;
-use braid_daemon::config::{ApiConfig, ConfigError, MetricsConfig, Prefix};
+use braid_daemon::config::{ApiConfig, ConfigError, MetricsConfig, Prefix, Quota};
 
 use crate::client::Name;
 
@@ -45,14 +45,24 @@ pub struct HubConfig {
     pub between_clients: bool,
     /// Most that is passed on for a client in each direction, where its invitation does not say.
     pub client_rate: Option<Rate>,
-    /// The same for clients by name, whatever their invitations say.
-    pub rates: BTreeMap<Name, Rate>,
+    /// What single clients have, by name.
+    pub clients: BTreeMap<Name, ClientConfig>,
     /// Where keys and clients are kept.
     pub store: PathBuf,
     /// The local API on the Unix socket.
     pub api: ApiConfig,
     /// Figures for a monitoring system.
     pub metrics: MetricsConfig,
+}
+
+/// What one client has: a `[[client]]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientConfig {
+    /// Most that is passed on for it in each direction, whatever its invitation says.
+    pub rate: Option<Rate>,
+    /// How much is passed on for it in a day or a month, both directions together, before it gets
+    /// [`SPENT_RATE`](crate::book::SPENT_RATE).
+    pub quota: Option<Quota>,
 }
 
 /// What becomes of clients' packets for elsewhere.
@@ -106,7 +116,7 @@ impl Default for HubConfig {
             forward: Forward::default(),
             between_clients: false,
             client_rate: None,
-            rates: BTreeMap::new(),
+            clients: BTreeMap::new(),
             store: DEFAULT_STORE.into(),
             api: ApiConfig::default(),
             metrics: MetricsConfig::default(),
@@ -171,7 +181,7 @@ impl HubConfig {
         note("metrics", self.metrics != read.metrics);
         self.address = read.address;
         self.client_rate = read.client_rate;
-        self.rates = read.rates;
+        self.clients = read.clients;
         later
     }
 

@@ -191,7 +191,7 @@ impl Hub {
             let keys = later.join(", ");
             tracing::warn!(keys, "counts from the next start");
         }
-        self.book.set_rates(self.config.rates.clone());
+        self.book.configure(self.config.clients.clone(), now());
         for answer in self.book.answers() {
             self.handle.set_cap(answer.key, answer.options, answer.cap);
         }
@@ -271,6 +271,13 @@ impl Hub {
         }
         self.noted
             .retain(|key, _| figures.peers.iter().any(|peer| peer.key == *key));
+        for answer in self.book.review(at) {
+            if let Some(client) = self.book.served(answer.key) {
+                let is_spent = self.book.is_spent(client);
+                tracing::info!(client = %client.name, is_spent, "quota");
+            }
+            self.handle.insert(peer(answer));
+        }
         for key in self.book.forget_strangers(at) {
             self.handle.revoke(key);
         }
@@ -284,13 +291,24 @@ impl Hub {
         let seen = peer
             .session
             .map(|session| at - session.heard.as_secs().min(at));
-        let (received, sent) = (since(total.0, known.0), since(total.1, known.1));
-        self.book.note(peer.key, received, sent, seen);
+        let carried = (since(total.0, known.0), since(total.1, known.1));
+        self.book.note(peer.key, carried, seen, at);
     }
 
     /// Keeps figures.
     pub fn keep(&mut self) {
-        match self.book.keep() {
+        let kept = self.book.keep();
+        self.kept(kept);
+    }
+
+    /// Keeps what was used of quotas.
+    pub fn keep_quotas(&mut self) {
+        let kept = self.book.keep_quotas();
+        self.kept(kept);
+    }
+
+    fn kept(&mut self, kept: Result<(), StoreError>) {
+        match kept {
             Ok(()) => self.unkept = None,
             Err(error) => self.not_kept(&error),
         }
@@ -347,9 +365,13 @@ impl From<BookError> for Failure {
                  larger network in pool = [\"…\"]"
                     .to_owned(),
             ),
-            BookError::Pool(P::Taken(_) | P::Outside(..)) => (
+            BookError::Taken(..) | BookError::Pool(P::Taken(_) | P::Outside(..)) => (
                 "inner-address",
                 "leave the address out to have the next free one".to_owned(),
+            ),
+            BookError::Pool(P::Again(..)) => (
+                "inner-address",
+                "name one per IP version, or none to have the next free ones".to_owned(),
             ),
             BookError::Pool(_) => ("pool", "mend pool = [\"…\"]".to_owned()),
             BookError::Store(error) => return Failure::new("store", error.to_string()),

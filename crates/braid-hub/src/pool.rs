@@ -39,6 +39,9 @@ pub enum PoolError {
     /// A wanted address that is in no network, or is no host's.
     #[error("{0} is not one that clients can have: the pool is {1}, without its first and last")]
     Outside(IpAddr, String),
+    /// Two wanted addresses of one IP version, or the same one twice.
+    #[error("{0} and {1}: a client has one inner address per IP version")]
+    Again(IpAddr, IpAddr),
     /// A wanted address that somebody has.
     #[error("{0} is given away already")]
     Taken(IpAddr),
@@ -133,7 +136,11 @@ impl Pool {
         taken: &BTreeSet<IpAddr>,
         after: &[IpAddr],
     ) -> Result<Vec<IpAddr>, PoolError> {
-        for address in wanted {
+        for (at, address) in wanted.iter().enumerate() {
+            let version = |other: &&IpAddr| other.is_ipv4() == address.is_ipv4();
+            if let Some(first) = wanted[..at].iter().find(version) {
+                return Err(PoolError::Again(*first, *address));
+            }
             if self.place(*address).is_none() {
                 return Err(PoolError::Outside(*address, self.text()));
             }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use braid_core::Rate;
+use braid_daemon::config::Quota;
 use braid_daemon::report::Health;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -73,6 +74,11 @@ pub struct ClientReport {
     /// Most that is passed on for it in each direction; no limit if none.
     #[schemars(with = "Option<String>")]
     pub rate: Option<Rate>,
+    /// How much is passed on for it in a day or a month, both directions together; once that is used up,
+    /// `rate` is what is left to it until the next one.
+    pub quota: Option<Quota>,
+    /// What it has used of that; none without a quota.
+    pub quota_used_bytes: Option<u64>,
     /// When it was invited.
     pub created: u64,
     /// Until when its token may be used, while nobody has.

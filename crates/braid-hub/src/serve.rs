@@ -13,6 +13,7 @@ use braid_daemon::failure::Failure;
 use braid_daemon::local;
 use braid_daemon::metrics::offer;
 use braid_daemon::peer::Gate;
+use braid_daemon::quota::WRITTEN;
 use braid_daemon::run_dir::RunDir;
 use braid_daemon::supervisor::Supervisor;
 use tokio::net::TcpListener;
@@ -23,14 +24,14 @@ use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
 use crate::api::{self, Job};
 use crate::book::Book;
 use crate::config::HubConfig;
-use crate::hub::{Hub, peer, random};
+use crate::hub::{Hub, now, peer, random};
 use crate::pool::Pool;
 use crate::store::{Embedded, Founding, Store};
 use crate::surroundings::{Surroundings, give_addresses, has_family};
 
 /// How often figures are taken into the book.
 const NOTE_EVERY: Duration = Duration::from_secs(2);
-/// How often they are kept: what a `kill -9` may cost of them.
+/// How often they are kept: what a `kill -9` may cost of them. Those of quotas are kept as the daemon's are.
 const KEEP_EVERY: Duration = Duration::from_secs(60);
 /// How long the last answers may take to go out before the hub ends all the same.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -84,7 +85,7 @@ pub async fn run(
     let pool = Pool::new(config.networks(founding.global));
     let pool = pool.map_err(|error| Failure::new("pool", error.to_string()))?;
     let mut book = Book::open(Box::new(store), pool.clone())?;
-    book.set_rates(config.rates.clone());
+    book.configure(config.clients.clone(), now());
     Surroundings::check(&pool, &config.device)?;
     let tun = Tun::open(&config.device, config.mtu).map_err(driven)?;
     give_addresses(tun.index(), &pool).await?;
@@ -197,6 +198,7 @@ async fn follow(
     let mut note = interval(NOTE_EVERY);
     note.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut keep = interval_at(Instant::now() + KEEP_EVERY, KEEP_EVERY);
+    let mut count = interval_at(Instant::now() + WRITTEN, WRITTEN);
     loop {
         tokio::select! {
             () = end(&mut signals.terminate, &mut signals.interrupt) => {
@@ -217,6 +219,7 @@ async fn follow(
                 supervisor.worked(std::time::Instant::now(), status);
             }
             _ = keep.tick() => hub.keep(),
+            _ = count.tick() => hub.keep_quotas(),
         }
     }
 }

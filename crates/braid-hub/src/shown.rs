@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use braid_bond::drive::{HubStatus, LinkStatus, PeerStatus};
 use braid_bond::proto::handshake::{ListenerCounters, PublicKey};
 use braid_bond::proto::reject::{Reject, Rejects};
+use braid_core::Bytes;
 use braid_daemon::failure::Failure;
 use braid_daemon::report::Health;
 
+use crate::book::SPENT_RATE;
 use crate::client::{Client, State};
 use crate::hub::{Hub, ago, is_alive, now};
 use crate::report::{ClientCounts, ClientReport, ClientsReport, LinkReport, StatusReport};
@@ -84,6 +86,17 @@ impl Hub {
                 ),
             });
         }
+        health.extend(self.quotas());
+        for name in self.book.unclaimed(now()) {
+            health.push(Health {
+                code: "no-such-client".to_owned(),
+                text: format!("[[client]] {name}: no client has that name (any more)"),
+                fix: format!(
+                    "braid hub clients lists them: mend the name in the configuration, take the table \
+                     out, or invite {name}"
+                ),
+            });
+        }
         if let Some(why) = &self.unread {
             health.push(Health {
                 code: "configuration".to_owned(),
@@ -99,6 +112,26 @@ impl Hub {
             });
         }
         health
+    }
+
+    /// Whose quota is used up.
+    fn quotas(&self) -> Vec<Health> {
+        let spent = self
+            .book
+            .clients()
+            .filter(|client| self.book.is_spent(client));
+        let line = |client: &Client| {
+            let (name, quota) = (&client.name, self.book.quota(client)?);
+            Some(Health {
+                code: "quota-spent".to_owned(),
+                text: format!(
+                    "{name}: its quota of {quota} is used up; it has {SPENT_RATE} until that begins anew"
+                ),
+                fix: "raise its quota in the configuration, or wait until it begins anew"
+                    .to_owned(),
+            })
+        };
+        spent.filter_map(line).collect()
     }
 
     /// Answer to `GET /v1/clients`.
@@ -135,6 +168,8 @@ impl Hub {
             addresses: client.addresses.clone(),
             key: key.map(|key| key.to_string()),
             rate: self.book.cap(client),
+            quota: self.book.quota(client),
+            quota_used_bytes: self.book.used(client, now()).map(Bytes::get),
             created: client.created,
             until: match client.state {
                 State::Invited { until } => Some(until),

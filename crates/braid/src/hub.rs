@@ -173,6 +173,7 @@ fn table(report: &ClientsReport, now: u64, paint: Paint) -> String {
         ("RX MB", Side::Right),
         ("TX MB", Side::Right),
         ("RATE", Side::Right),
+        ("QUOTA", Side::Left),
         ("SPOOFED packets", Side::Right),
         ("HEARD", Side::Left),
     ]);
@@ -194,6 +195,7 @@ fn table(report: &ClientsReport, now: u64, paint: Paint) -> String {
                 .rate
                 .map_or(NOTHING.to_owned(), |rate| rate.to_string())
                 .into(),
+            quota(client),
             client.spoofed.to_string().into(),
             heard(client, now).into(),
         ]);
@@ -207,6 +209,18 @@ fn state(client: &ClientReport) -> Cell {
         (false, "joined") => Cell::tinted("away", Tint::Warn),
         (false, "revoked") => Cell::tinted("revoked", Tint::Bad),
         (false, state) => state.into(),
+    }
+}
+
+/// How much of its quota a client has used, and of which.
+fn quota(client: &ClientReport) -> Cell {
+    let Some((quota, used)) = client.quota.zip(client.quota_used_bytes) else {
+        return NOTHING.into();
+    };
+    let percent = u128::from(used) * 100 / u128::from(quota.volume.get());
+    match percent {
+        ..100 => format!("{percent} % of {quota}").into(),
+        _ => Cell::tinted(format!("used up: {quota}"), Tint::Bad),
     }
 }
 
@@ -266,6 +280,8 @@ mod tests {
             addresses: vec!["10.73.0.2".parse().unwrap()],
             key: None,
             rate: connected.then(|| "50 Mbit/s".parse().unwrap()),
+            quota: None,
+            quota_used_bytes: None,
             created: 1,
             until: None,
             seen: Some(1_000),
@@ -290,16 +306,25 @@ mod tests {
 
     #[test]
     fn clients_are_a_table() {
+        let with_quota = |client, quota: &str, used| ClientReport {
+            quota: Some(quota.parse().unwrap()),
+            quota_used_bytes: Some(used),
+            ..client
+        };
+        let attic = client("attic", "joined", true);
+        let cellar = client("cellar", "joined", false);
         let report = ClientsReport {
             clients: vec![
-                client("attic", "joined", true),
-                client("cellar", "joined", false),
+                with_quota(attic, "50 GB/month", 49_999_999_999),
+                with_quota(cellar, "2 GB/day", 2_000_000_000),
+                client("shed", "joined", false),
             ],
         };
         let expected = "\
-CLIENT  STATE      INNER      LINKS  RTT ms  RX MB  TX MB       RATE  SPOOFED packets  HEARD
-attic   connected  10.73.0.2      1    21.4    1.5   98.0  50 Mbit/s                3  now
-cellar  away       10.73.0.2      0       –    1.5   98.0          –                3  10 min ago
+CLIENT  STATE      INNER      LINKS  RTT ms  RX MB  TX MB       RATE  QUOTA                SPOOFED packets  HEARD
+attic   connected  10.73.0.2      1    21.4    1.5   98.0  50 Mbit/s  99 % of 50 GB/month                3  now
+cellar  away       10.73.0.2      0       –    1.5   98.0          –  used up: 2 GB/day                  3  10 min ago
+shed    away       10.73.0.2      0       –    1.5   98.0          –  –                                  3  10 min ago
 ";
         assert_eq!(table(&report, 1_600, Paint::Plain), expected);
     }

@@ -1,4 +1,4 @@
-//! How much an uplink may carry in a day or a month: `"50 GB/month"`.
+//! How much an uplink, or a client of a hub, may carry in a day or a month: `"50 GB/month"`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,7 +31,7 @@ pub enum Period {
 
 impl Quota {
     /// What a wrong quota is told.
-    pub(super) const FIX: &'static str = "write it as \"50 GB/month\" or \"2 GB/day\"";
+    pub const FIX: &'static str = "write it as \"50 GB/month\" or \"2 GB/day\"";
 }
 
 impl fmt::Display for Quota {

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use super::*;
+use crate::config::HubConfig;
 use crate::store::{Embedded, Founding};
+use braid_daemon::failure::Failure;
 
 const NOW: Seconds = 1_000_000;
 const DAY: Seconds = 86_400;
@@ -78,7 +80,9 @@ fn another_machine_is_refused_and_told_of() {
     joined(book.enrol(key(1), secret(1).id(), NOW).unwrap());
     for times in 1..=3 {
         let refused = book.enrol(key(2), secret(1).id(), NOW + times).unwrap();
-        assert_eq!(refusal(refused), Refusal::Used);
+        let why = refusal(refused);
+        let said = "this token was used by another machine, and one token lets one machine in";
+        assert_eq!((why, why.to_string().as_str()), (Refusal::Used, said));
         let last = NOW + times;
         assert_eq!(book.misuse(1), Some(Misuse { times, last }));
     }
@@ -160,6 +164,14 @@ fn a_full_pool_says_so_and_keeps_who_is_there() {
         full.to_string(),
         "all 5 addresses of the pool are given away"
     );
+    let failure = Failure::from(full);
+    assert_eq!(failure.code, "pool-full");
+    let fix = failure.fix.unwrap();
+    assert!(
+        fix.contains("revoke clients") && fix.contains("braid hub clients"),
+        "{fix}"
+    );
+    assert!(fix.contains("pool = ["), "{fix}");
     joined(book.enrol(key(5), secret(5).id(), NOW).unwrap());
     book.revoke(&"client-3".parse().unwrap(), NOW).unwrap();
     let client = book
@@ -175,7 +187,21 @@ fn a_duplicate_inner_address_is_refused() {
     let mut wish = invitation("cellar");
     wish.addresses = vec!["10.73.0.2".parse().unwrap()];
     let error = book.invite(wish, &secret(2), NOW).unwrap_err();
-    assert_eq!(error.to_string(), "10.73.0.2 is given away already");
+    assert_eq!(error.to_string(), "inner address 10.73.0.2 is attic's");
+    let failure = Failure::from(error);
+    assert_eq!(failure.code, "inner-address");
+    let fix = "leave the address out to have the next free one";
+    assert_eq!(failure.fix.as_deref(), Some(fix));
+    // Twice for one client is one too many, too.
+    let mut wish = invitation("cellar");
+    wish.addresses = ["10.73.0.4", "10.73.0.4"]
+        .map(|text| text.parse().unwrap())
+        .into();
+    let error = book.invite(wish, &secret(2), NOW).unwrap_err();
+    let text = "10.73.0.4 and 10.73.0.4: a client has one inner address per IP version";
+    assert_eq!(error.to_string(), text);
+    assert_eq!(Failure::from(error).code, "inner-address");
+    assert_eq!(book.clients().count(), 1);
 }
 
 #[test]
@@ -187,7 +213,7 @@ fn what_was_decided_is_there_after_a_restart() {
     joined(book.enrol(key(1), secret(1).id(), NOW).unwrap());
     joined(book.enrol(key(2), secret(2).id(), NOW).unwrap());
     book.revoke(&"cellar".parse().unwrap(), NOW).unwrap();
-    book.note(key(1), 100, 20, Some(NOW + 7));
+    book.note(key(1), (100, 20), Some(NOW + 7), NOW + 7);
     book.keep().unwrap();
     drop(book);
     let mut book = open(&path, "10.73.0.0/29");
@@ -230,6 +256,85 @@ fn strangers_are_forgotten_after_a_while_or_when_there_are_many() {
         book.remember_stranger(key(100 + number), NOW + 7);
     }
     assert_eq!(book.forget_strangers(NOW + 8), [key(1)]);
+}
+
+/// What a `hub.toml` says of single clients.
+fn configured(text: &str) -> BTreeMap<Name, ClientConfig> {
+    HubConfig::parse("hub.toml", text).unwrap().clients
+}
+
+#[test]
+fn who_has_used_a_quota_up_is_slow_until_the_next_period() {
+    let (folder, mut book) = book();
+    let path = folder.path().join("hub.redb");
+    for number in 1..=2 {
+        let name = if number == 1 { "attic" } else { "cellar" };
+        book.invite(invitation(name), &secret(number), NOW).unwrap();
+        joined(book.enrol(key(number), secret(number).id(), NOW).unwrap());
+    }
+    let quota = "[[client]]\nname = 'attic'\nquota = '1 MB/day'\n";
+    book.configure(configured(quota), NOW);
+    // Both directions count, and of others nothing does.
+    for number in 1..=2 {
+        book.note(key(number), (600_000, 399_999), None, NOW);
+    }
+    assert!(book.review(NOW).is_empty());
+    let attic = book.served(key(1)).unwrap();
+    assert_eq!(book.used(attic, NOW), Some(Bytes::new(999_999)));
+    assert_eq!(book.used(book.served(key(2)).unwrap(), NOW), None);
+    book.note(key(1), (0, 1), None, NOW);
+    let changed = book.review(NOW);
+    assert_eq!(changed.len(), 1);
+    assert_eq!((changed[0].key, changed[0].cap), (key(1), Some(SPENT_RATE)));
+    assert_eq!(Terms::read(&changed[0].options).cap, Some(SPENT_RATE));
+    assert!(book.review(NOW).is_empty(), "said once");
+    book.keep_quotas().unwrap();
+    drop(book);
+
+    // A restart forgets none of it; what has no quota waits for the next time that all is kept.
+    let mut book = open(&path, "10.73.0.0/29");
+    book.configure(configured(quota), NOW);
+    let attic = book.served(key(1)).unwrap();
+    assert!(book.is_spent(attic));
+    assert_eq!(book.cap(attic), Some(SPENT_RATE));
+    assert_eq!(book.served(key(2)).unwrap().sent, 0);
+    // A rate below that is not raised by it.
+    let slow = "[[client]]\nname = 'attic'\nquota = '1 MB/day'\nrate = '64 kbit/s'\n";
+    book.configure(configured(slow), NOW);
+    let cap = book.cap(book.served(key(1)).unwrap());
+    assert_eq!(cap, Some("64 kbit/s".parse().unwrap()));
+    book.configure(configured(quota), NOW);
+
+    let changed = book.review(NOW + DAY);
+    assert_eq!(changed.len(), 1);
+    assert_eq!((changed[0].key, changed[0].cap), (key(1), None));
+    // A larger one helps at once.
+    assert_eq!(book.review(NOW).len(), 1, "the clock went back");
+    book.configure(configured(&quota.replace('1', "2")), NOW);
+    assert!(!book.is_spent(book.served(key(1)).unwrap()));
+}
+
+#[test]
+fn a_name_in_the_configuration_that_no_client_has_is_found() {
+    let (_folder, mut book) = book();
+    let text = "[[client]]\nname = 'attik'\nrate = '1 Mbit/s'\n\
+                [[client]]\nname = 'attic'\nrate = '1 Mbit/s'\n";
+    book.configure(configured(text), NOW);
+    let unclaimed = |book: &Book, now| -> Vec<String> {
+        book.unclaimed(now).map(ToString::to_string).collect()
+    };
+    assert_eq!(unclaimed(&book, NOW), ["attic", "attik"]);
+    book.invite(invitation("attic"), &secret(1), NOW).unwrap();
+    assert_eq!(unclaimed(&book, NOW), ["attik"]);
+    assert_eq!(
+        unclaimed(&book, NOW + DAY),
+        ["attic", "attik"],
+        "it has expired"
+    );
+    joined(book.enrol(key(1), secret(1).id(), NOW).unwrap());
+    assert_eq!(unclaimed(&book, NOW + DAY), ["attik"]);
+    book.revoke(&"attic".parse().unwrap(), NOW).unwrap();
+    assert_eq!(unclaimed(&book, NOW), ["attic", "attik"]);
 }
 
 /// A store that does not work any more.

@@ -10,9 +10,9 @@ use braid_core::Rate;
 use braid_daemon::config::reading::{
     At, DeTable, Problem, Table, api, document, metrics, no_repeats, section, tables,
 };
-use braid_daemon::config::{ApiConfig, ConfigError, MetricsConfig, Prefix};
+use braid_daemon::config::{ApiConfig, ConfigError, MetricsConfig, Prefix, Quota};
 
-use super::{Forward, HubConfig, everywhere};
+use super::{ClientConfig, Forward, HubConfig, everywhere};
 use crate::client::Name;
 use crate::pool::Pool;
 
@@ -33,7 +33,7 @@ const TOP: (&str, &[&str]) = (
         "metrics",
     ],
 );
-const CLIENT: (&str, &[&str]) = ("[[client]]", &["name", "rate"]);
+const CLIENT: (&str, &[&str]) = ("[[client]]", &["name", "rate", "quota"]);
 const SECTIONS: &[(&str, &[&str])] = &[
     TOP,
     CLIENT,
@@ -84,7 +84,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
     let forward = table.word("forward", &Forward::NAMES, problems);
     let between_clients = table.truth("between_clients", problems);
     let client_rate = rate(&mut table, "client_rate", problems);
-    let rates = rates(&mut table, problems);
+    let clients = clients(&mut table, problems);
     let store = table.text("store", problems).map(|text| {
         let path = PathBuf::from(&text.value);
         if !path.is_absolute() {
@@ -111,7 +111,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
         forward: forward.map_or(default.forward, |word| word.value),
         between_clients: between_clients.unwrap_or(default.between_clients),
         client_rate,
-        rates,
+        clients,
         store: store.unwrap_or(default.store),
         api,
         metrics,
@@ -215,32 +215,36 @@ fn pool(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<Prefix> {
 }
 
 /// `[[client]]`: what single clients have.
-fn rates(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> BTreeMap<Name, Rate> {
-    let mut rates = BTreeMap::new();
+fn clients(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> BTreeMap<Name, ClientConfig> {
+    let mut clients = BTreeMap::new();
     for (inner, at) in tables(table, "client", problems) {
         let mut client = Table::new(CLIENT.0, CLIENT.1, inner);
-        let (says_name, says_rate) = (client.has("name"), client.has("rate"));
+        let says_name = client.has("name");
+        let says_more = client.has("rate") || client.has("quota");
         let name: Option<At<Name>> = client.parsed("name", NAME_FIX, problems);
         let rate = rate(&mut client, "rate", problems);
+        let quota = client.parsed::<Quota>("quota", Quota::FIX, problems);
+        let quota = quota.map(|quota| quota.value);
         client.finish(SECTIONS, problems);
-        if !says_rate {
-            let fix = "add a line like rate = \"50 Mbit/s\"";
-            let what = "[[client]] without `rate`";
+        if !says_more {
+            let fix = "add a line like rate = \"50 Mbit/s\" or quota = \"50 GB/month\"";
+            let what = "[[client]] without `rate` or `quota`";
             problems.push(Problem::new(what, at.clone(), "says nothing").fix(fix));
         }
         if !says_name {
             let what = "[[client]] without `name`";
             problems.push(Problem::new(what, at, "whose?").fix(NAME_FIX));
         }
-        if let (Some(name), Some(rate)) = (name, rate)
-            && rates.insert(name.value.clone(), rate).is_some()
+        let config = ClientConfig { rate, quota };
+        if let Some(name) = name
+            && clients.insert(name.value.clone(), config).is_some()
         {
             let what = format!("[[client]] {} is there twice", name.value);
             let fix = "remove one of them";
             problems.push(Problem::new(what, name.at, "again").fix(fix));
         }
     }
-    rates
+    clients
 }
 
 fn rate(table: &mut Table<'_, '_>, key: &str, problems: &mut Vec<Problem>) -> Option<Rate> {

@@ -14,6 +14,8 @@ fn client(name: &str, state: &str) -> ClientReport {
         addresses: vec!["10.73.0.2".parse().unwrap()],
         key: None,
         rate: None,
+        quota: None,
+        quota_used_bytes: None,
         created: 1,
         until: None,
         seen: Some(2),

@@ -178,6 +178,7 @@ mod tests {
     use super::*;
     use crate::client::State;
     use braid_bond::token::Secret;
+    use braid_daemon::quota::Used;
 
     fn founding(byte: u8) -> Founding {
         Founding {
@@ -203,6 +204,7 @@ mod tests {
             seen: Some(3),
             received: 4,
             sent: 5,
+            used: Used::default(),
         }
     }
 
@@ -222,6 +224,15 @@ mod tests {
         assert_eq!(shown(&store.load().unwrap()), shown(&[one, two]));
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "there are keys in it");
+    }
+
+    #[test]
+    fn a_record_from_before_there_were_quotas_is_read() {
+        let text = serde_json::to_string(&client(1)).unwrap();
+        let used = r#","used":{"began":0,"bytes":0}"#;
+        assert!(text.contains(used), "{text}");
+        let read: Client = serde_json::from_str(&text.replace(used, "")).unwrap();
+        assert_eq!(read.used, Used::default());
     }
 
     #[test]

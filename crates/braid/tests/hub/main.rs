@@ -6,6 +6,7 @@ mod coming_in;
 #[path = "../../../braid-balance/tests/support/net.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod net;
+mod quotas;
 mod running;
 mod staying_out;
 mod world;

@@ -49,6 +49,18 @@ fn what_cannot_be_is_refused_in_words_and_nothing_changes() {
             "10.74.0.2 is not one that clients can have",
         ),
         (
+            &[
+                "invite",
+                "x",
+                "--inner",
+                "10.73.0.5",
+                "--inner",
+                "10.73.0.5",
+            ],
+            1,
+            "a client has one inner address per IP version",
+        ),
+        (
             &["invite", "x", "--valid", "1 s"],
             2,
             "a token cannot be valid for 1 s",
@@ -73,6 +85,13 @@ fn what_cannot_be_is_refused_in_words_and_nothing_changes() {
     }
     let taken = world.braid(&["invite", "client-3"]);
     assert!(error(&taken).contains("client-3 is invited or has joined already"));
+    let somebodys = world.braid(&["invite", "one-more", "--inner", "10.73.0.4"]);
+    assert_eq!(somebodys.status.code(), Some(1));
+    let said = error(&somebodys);
+    assert!(
+        said.contains("inner address 10.73.0.4 is client-3's"),
+        "{said}"
+    );
     let full = world.braid(&["invite", "one-more"]);
     assert_eq!(full.status.code(), Some(1));
     assert!(

@@ -228,7 +228,9 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Used => f.write_str("this token was used by another machine"),
+            Refusal::Used => f.write_str(
+                "this token was used by another machine, and one token lets one machine in",
+            ),
             Refusal::Expired => f.write_str("this token was not used in time"),
             Refusal::Revoked => f.write_str("the hub does not serve this client any more"),
             Refusal::Other(code) => write!(f, "the hub refuses, reason {code}"),
