@@ -37,12 +37,15 @@ def place() -> Iterator[Namespace]:
         yield made
 
 
+def command(folder: Path) -> list[str | Path]:
+    words = ["edge", "run", "--name", "far away", "--inside", "in0", "--outside", "out0"]
+    return [binary(), "--run-dir", folder, *words, "--controller", f"http://{WHERE}"]
+
+
 @contextlib.contextmanager
 def edge(place: Namespace, folder: Path, *options: str | Path) -> Iterator[Process]:
     """Run the edge for the length of a block."""
-    words = ["edge", "run", "--name", "far away", "--inside", "in0", "--outside", "out0"]
-    argv = [binary(), "--run-dir", folder, *words, "--controller", f"http://{WHERE}", *options]
-    with Process(argv, log=folder / "edge", namespace=place.name) as process:
+    with Process([*command(folder), *options], log=folder / "edge", namespace=place.name) as process:
         process.wait_output("ready", timeout=20)
         yield process
 
@@ -66,17 +69,22 @@ def test_an_edge_follows_over_tcp_with_its_key_and_with_no_other(place: Namespac
         with edge(place, tmp_path, "--key-file", tmp_path / "edge.key"):
             wait_until(lambda: status(tmp_path)["generation"] is not None, what="a table", timeout=20)
             assert codes(tmp_path) == []
-        for options in ((), ("--key-file", other)):
-            with edge(place, tmp_path, *options):
-                wait_until(lambda: codes(tmp_path), what="to be told why", timeout=20)
-                assert codes(tmp_path) == ["key-refused"]
-                assert status(tmp_path)["generation"] is None
+        with edge(place, tmp_path, "--key-file", other):
+            wait_until(lambda: codes(tmp_path), what="to be told why", timeout=20)
+            assert codes(tmp_path) == ["key-refused"]
+            assert status(tmp_path)["generation"] is None
         # Nobody else is answered either, nor told anything.
         told = place.run(["curl", "-sS", "--max-time", "5", f"http://{WHERE}/v1/fabric/status"]).stdout
         assert "error" in json.loads(told)
         assert "switches" not in json.loads(told)
         assert fabric.process is not None
         assert fabric.process.running
+
+
+def test_an_edge_without_a_key_follows_nobody_over_tcp(place: Namespace, tmp_path: Path) -> None:
+    said = run(command(tmp_path), namespace=place.name, check=False, timeout=20)
+    assert said.status == 2
+    assert "--key-file" in said.stderr
 
 
 def test_a_controller_that_does_not_know_the_key_is_not_followed(place: Namespace, tmp_path: Path) -> None:

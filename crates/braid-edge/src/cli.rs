@@ -38,16 +38,13 @@ pub struct RunArgs {
     /// The device towards the switch; with --paths, each device towards a router
     #[arg(long, value_name = "DEVICE", required = true)]
     pub outside: Vec<String>,
-    /// Where the controller answers: unix:/run/braid/fabric.sock or http://ADDRESS:PORT
-    #[arg(long, value_name = "PLACE", required_unless_present = "paths")]
-    pub controller: Option<Place>,
-    /// What both sides show each other at http://ADDRESS:PORT: a file with the key that the
-    /// controller's configuration has for this edge
+    /// Who says what its paths are
+    #[command(flatten)]
+    pub guide: GuideArgs,
+    /// What both sides show each other at http://ADDRESS:PORT, needed there: a file with the key that
+    /// the controller's configuration has for this edge
     #[arg(long, value_name = "FILE", conflicts_with = "paths")]
     pub key_file: Option<PathBuf>,
-    /// Instead of a controller, a file of paths that are pairs of addresses, over routers of others
-    #[arg(long, value_name = "FILE", conflicts_with = "controller")]
-    pub paths: Option<PathBuf>,
     /// How TCP that came by several paths is put in order
     #[arg(long, value_name = "HOW", default_value = "ours")]
     pub order: Ordering,
@@ -58,6 +55,28 @@ pub struct RunArgs {
     /// The device to be made for packets that wait
     #[arg(long, value_name = "DEVICE", default_value = "braid-hold")]
     pub hold: String,
+}
+
+/// Who says what an edge's paths are: one of these.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct GuideArgs {
+    /// Where the controller answers: unix:/run/braid/fabric.sock or http://ADDRESS:PORT
+    #[arg(long, value_name = "PLACE")]
+    controller: Option<Place>,
+    /// Instead of a controller, a file of paths that are pairs of addresses, over routers of others
+    #[arg(long, value_name = "FILE")]
+    paths: Option<PathBuf>,
+}
+
+impl GuideArgs {
+    fn guide(self, key: Option<Key>) -> Result<Guide, Error> {
+        match self.controller {
+            Some(place) => Ok(Guide::Controller(place.with_key(key)?)),
+            // One of them is there: the group is required.
+            None => Ok(Guide::File(self.paths.unwrap_or_default())),
+        }
+    }
 }
 
 /// `braid edge status`.
@@ -76,15 +95,8 @@ pub struct StatusArgs {
 /// # Errors
 /// What it cannot do.
 pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
-    let guide = match (arguments.controller, arguments.paths) {
-        (Some(place), _) => Guide::Controller(match &arguments.key_file {
-            Some(file) => place.with_key(Key::read(file)?)?,
-            None => place,
-        }),
-        (None, Some(path)) => Guide::File(path),
-        // The command line asks for one of them.
-        (None, None) => return Err(Error::Place(String::new())),
-    };
+    let key = arguments.key_file.as_deref().map(Key::read).transpose()?;
+    let guide = arguments.guide.guide(key)?;
     if arguments.shim && arguments.order != Ordering::Ours {
         return Err(Error::Shim);
     }

@@ -35,14 +35,17 @@ pub enum Place {
 }
 
 impl Place {
-    /// The same, where a key is shown.
+    /// The same, with the key that is shown there.
     ///
     /// # Errors
-    /// It is a socket of this machine, where nothing is.
-    pub fn with_key(self, key: Key) -> Result<Place, Error> {
-        match self {
-            Place::Http(host, _) => Ok(Place::Http(host, Some(key))),
-            Place::Unix(_) => Err(Error::KeyForNobody),
+    /// A key for a socket of this machine, where none is shown, or none for any other place, where
+    /// anybody may answer.
+    pub fn with_key(self, key: Option<Key>) -> Result<Place, Error> {
+        match (self, key) {
+            (Place::Http(host, _), Some(key)) => Ok(Place::Http(host, Some(key))),
+            (Place::Http(..), None) => Err(Error::NoKey),
+            (Place::Unix(_), Some(_)) => Err(Error::KeyForNobody),
+            (place @ Place::Unix(_), None) => Ok(place),
         }
     }
 }

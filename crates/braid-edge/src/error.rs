@@ -54,6 +54,12 @@ pub enum Error {
     /// A key for a controller that asks for none.
     #[error("a key file is for a controller at http://ADDRESS:PORT; on a socket leave it out")]
     KeyForNobody,
+    /// Anybody may answer at an address.
+    #[error(
+        "a controller at http://ADDRESS:PORT is followed with its key alone (give --key-file FILE, \
+         the key_file of this edge in the controller's configuration)"
+    )]
+    NoKey,
     /// Tags go to one switch's port.
     #[error("device {0}: a controller's paths begin at one port (give one --outside, or --paths)")]
     Outside(String),

@@ -21,7 +21,9 @@ pub fn edge(run_dir: &RunDir, command: EdgeCommand) -> Outcome {
 
 fn failure(error: Error) -> Failure {
     let code = match &error {
-        Error::Place(_) | Error::KeyForNobody => "usage",
+        Error::Place(_) | Error::KeyForNobody | Error::NoKey | Error::Outside(_) | Error::Shim => {
+            "usage"
+        }
         Error::NoEdge { .. } => "not-up",
         _ => "edge",
     };
