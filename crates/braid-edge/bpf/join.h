@@ -22,6 +22,8 @@ static __always_inline int join(struct __sk_buff *skb, struct settings *device)
 		return leave(REASON_unknown_tag, TC_ACT_SHOT);
 	account(&came, tag, skb->len);
 	// Whatever its order is worth, the number has to come off.
+	if (protocol == bpf_htons(ETH_P_SHIM) && !device->numbers)
+		return leave(REASON_unasked_number, TC_ACT_SHOT);
 	if (protocol == bpf_htons(ETH_P_SHIM))
 		return leave(REASON_to_lane, bpf_redirect(device->hold, 0));
 	if (*what == TAG_IN_ORDER && segment_of(skb, protocol) == SEQUENCED_SEGMENT)

@@ -13,6 +13,7 @@ struct settings {
 	__u32 outside; // towards the switch
 	__u32 hold;    // the resequencer's
 	__u32 epoch;   // tells the numbers of this start from those of the last
+	__u32 numbers; // whether other edges were asked for them
 };
 
 struct host {

@@ -14,6 +14,7 @@
 	REASON(single, SENT, "packet to a host behind no edge sent on a single path")              \
 	REASON(group, SENT, "broadcast or multicast sent to all")                                  \
 	REASON(own_vlan, DROPPED, "packet inside a vlan of the hosts' own")                        \
+	REASON(own_number, DROPPED, "packet of a host with a number that only edges give")         \
 	REASON(super_packet, EVENT, "several segments in one packet sent by one path")             \
 	REASON(tag_failed, DROPPED, "tag could not be written or taken off")                       \
 	REASON(elsewhere, PASSED, "packet of no layer-3 path left to the machine")                 \
@@ -28,6 +29,7 @@
 	REASON(ordered, SENT, "packet handed on by the resequencer")                               \
 	REASON(untagged, SENT, "packet of a single path handed on")                                \
 	REASON(unknown_tag, DROPPED, "tag of no path to here")                                     \
+	REASON(unasked_number, DROPPED, "number of ours that this edge asked nobody for")          \
 	REASON(unset, DROPPED, "packet before the edge was set up")
 
 enum reason_kind { SENT, PASSED, DROPPED, EVENT };

@@ -18,6 +18,9 @@ static __always_inline int split(struct __sk_buff *skb, struct settings *device)
 	if (bpf_skb_load_bytes(skb, 0, host.mac, ETH_ALEN) ||
 	    bpf_skb_load_bytes(skb, 2 * ETH_ALEN, &protocol, sizeof(protocol)))
 		return leave(REASON_single, bpf_redirect(device->outside, 0));
+	// The far edge would believe it.
+	if (protocol == bpf_htons(ETH_P_SHIM))
+		return leave(REASON_own_number, TC_ACT_SHOT);
 	if (host.mac[0] & 1)
 		return leave(REASON_group, bpf_redirect(device->outside, 0));
 	target = bpf_map_lookup_elem(&hosts, &host);

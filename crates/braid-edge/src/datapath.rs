@@ -87,9 +87,10 @@ struct Settings {
     outside: u32,
     hold: u32,
     epoch: u32,
+    numbers: u32,
 }
 
-// SAFETY: four integers without padding.
+// SAFETY: five integers without padding.
 #[allow(unsafe_code)]
 unsafe impl Pod for Settings {}
 
@@ -114,8 +115,9 @@ pub struct Datapath {
 }
 
 impl Datapath {
-    /// Loads the programs and puts them on the devices.
-    pub fn attach(devices: &Devices, layer: Layer) -> Result<Datapath, Error> {
+    /// Loads the programs and puts them on the devices. Without `numbers` packets that others have
+    /// numbered are dropped.
+    pub fn attach(devices: &Devices, layer: Layer, numbers: bool) -> Result<Datapath, Error> {
         if !KernelVersion::current().is_ok_and(|kernel| kernel >= SINCE) {
             let release = nix::sys::utsname::uname().map_or_else(
                 |_| "unknown".to_owned(),
@@ -140,6 +142,7 @@ impl Datapath {
             outside,
             hold: index(&devices.hold)?,
             epoch: epoch(),
+            numbers: numbers.into(),
         };
         datapath.set(settings)?;
         // Nothing comes in before what it may need is there.

@@ -115,7 +115,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
         None => Layer::Two,
         Some(_) => Layer::Three,
     };
-    let mut datapath = Datapath::attach(&options.devices, layer)?;
+    let mut datapath = Datapath::attach(&options.devices, layer, options.shim)?;
     let (answered, answers) = mpsc::channel();
     let answered = ways.is_some().then_some(answered);
     let (driver, handle) = Driver::new(hold, options.ordering, answered)?;

@@ -64,6 +64,7 @@ impl Trial {
             outside: 1,
             hold: 1,
             epoch: 7,
+            numbers: 1,
         };
         datapath.set(settings).expect("settings");
         Trial(RefCell::new(datapath))
@@ -211,6 +212,23 @@ fn what_an_edge_does_with_everything_else() {
         after - one == 9 || beside - other == 9,
         "one flow, one path"
     );
+}
+
+#[test]
+fn hosts_cannot_number_packets_themselves() {
+    let trial = split(true);
+    let forged = [&[7, 0, 8, 0, 0, 0, 0, 1], datagram(100).as_slice()].concat();
+    let to_edge = frame(ETH_P_SHIM as u16, &forged);
+    let mut to_all = to_edge.clone();
+    to_all[0] = 0xff;
+    let mut stranger = to_edge.clone();
+    stranger[5] = 99;
+    for frame in [to_edge, to_all, stranger] {
+        trial
+            .run("braid_split", &frame)
+            .is(Verdict::Dropped, "own_number");
+    }
+    assert_eq!(trial.sent([10, 11]), [0, 0]);
 }
 
 #[test]
