@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,8 @@ const LONGEST: usize = 65_536 + 64;
 const BATCH: usize = 64;
 /// Buffers kept for what comes next.
 const SPARE: usize = 1024;
+/// Probes' answers that may wait to be looked at: anybody can send what looks like one.
+pub const ANSWERS: usize = 1024;
 /// It answers between two batches.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -101,14 +103,14 @@ pub struct Driver {
     spare: Vec<Vec<u8>>,
     lost: u64,
     /// Who wants probes' answers; none where paths are of layer 2.
-    answers: Option<Sender<Answer>>,
+    answers: Option<SyncSender<Answer>>,
 }
 
 impl Driver {
     pub fn new(
         hold: Hold,
         ordering: Ordering,
-        answers: Option<Sender<Answer>>,
+        answers: Option<SyncSender<Answer>>,
     ) -> Result<(Driver, Handle), Error> {
         let failed = |source| Error::system("making a socket pair", source);
         let (bell, ear) = UnixStream::pair().map_err(failed)?;
@@ -207,8 +209,9 @@ impl Driver {
             return false;
         };
         let at = Instant::now();
-        // Who does not listen any more is about to end.
-        let _ = answers.send(Answer { tag, nonce, at });
+        // Who does not listen any more is about to end; for whom too many wait, one more is lost as
+        // on the way.
+        let _ = answers.try_send(Answer { tag, nonce, at });
         true
     }
 

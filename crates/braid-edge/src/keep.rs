@@ -11,7 +11,7 @@ use braid_core::Time;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::Error;
-use crate::driver::Answer;
+use crate::driver::{ANSWERS, Answer};
 use crate::plan::{Plan, Planner};
 use crate::probe;
 use crate::shared::PROBE_PORT;
@@ -55,10 +55,15 @@ impl Keeper {
         Time::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Goes on until nobody brings answers any more.
-    pub fn run(mut self, answers: &Receiver<Answer>, mut follow: impl FnMut(Plan)) {
+    /// Goes on until nobody brings answers any more. `follow` says whether a plan is followed: one
+    /// that is not is made again.
+    pub fn run(mut self, answers: &Receiver<Answer>, mut follow: impl FnMut(Plan) -> bool) {
         let mut next = Instant::now();
         loop {
+            // What waits was in time, however late it is looked at; so many at once, lest a flood keep us.
+            for answer in answers.try_iter().take(ANSWERS) {
+                self.take(answer);
+            }
             let now = Instant::now();
             if now >= next {
                 self.ask(now);
@@ -66,18 +71,22 @@ impl Keeper {
                 next = (next + INTERVAL).max(now);
             }
             self.planner.handle_timeout(self.time(now));
-            if let Some(plan) = self.planner.poll_plan(self.time(now)) {
-                follow(plan);
+            if let Some(plan) = self.planner.poll_plan(self.time(now))
+                && !follow(plan)
+            {
+                self.planner.handle_refused();
             }
             let wait = next.saturating_duration_since(Instant::now());
             match answers.recv_timeout(wait.max(Duration::from_micros(1))) {
-                Ok(Answer { tag, nonce, at }) => {
-                    self.planner.handle_answer(self.time(at), tag, nonce);
-                }
+                Ok(answer) => self.take(answer),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
+    }
+
+    fn take(&mut self, Answer { tag, nonce, at }: Answer) {
+        self.planner.handle_answer(self.time(at), tag, nonce);
     }
 
     fn ask(&mut self, now: Instant) {

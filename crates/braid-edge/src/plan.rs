@@ -42,6 +42,8 @@ pub struct Planner {
     /// The living paths and their latencies in the last plan.
     planned: Option<Vec<(u16, Option<Duration>)>>,
     at: Time,
+    /// Whether that plan was not followed.
+    refused: bool,
     generation: u64,
 }
 
@@ -55,6 +57,7 @@ impl Planner {
             watches,
             planned: None,
             at: now,
+            refused: false,
             generation: 0,
         }
     }
@@ -80,6 +83,11 @@ impl Planner {
         }
     }
 
+    /// The last plan could not be followed: it is made again, at the pace of all that is not urgent.
+    pub fn handle_refused(&mut self) {
+        self.refused = true;
+    }
+
     /// Another plan, if it is to be another one; the first time there is one.
     pub fn poll_plan(&mut self, now: Time) -> Option<Plan> {
         let living: Vec<(u16, Option<Duration>)> = self
@@ -92,13 +100,15 @@ impl Planner {
         if let Some(planned) = &self.planned {
             let tags =
                 |of: &[(u16, Option<Duration>)]| of.iter().map(|(tag, _)| *tag).collect::<Vec<_>>();
-            let settled = now.since(self.at) < PACE || !have_moved(planned, &living);
+            let stands = !self.refused && !have_moved(planned, &living);
+            let settled = now.since(self.at) < PACE || stands;
             if tags(planned) == tags(&living) && settled {
                 return None;
             }
         }
         self.planned = Some(living);
         self.at = now;
+        self.refused = false;
         self.generation += 1;
         Some(Plan {
             table: self.table(),
@@ -285,6 +295,19 @@ mod tests {
         let plan = planner.poll_plan(Time::ZERO).expect("the first plan");
         assert_eq!(shares(&plan), [(2, 256), (3, 768)]);
         assert_eq!(plan.silent.len(), 2);
+    }
+
+    #[test]
+    fn a_plan_that_was_not_followed_is_made_again() {
+        let ways = Ways::read(Path::new("f"), FILE).expect("a file");
+        let mut planner = Planner::new(Time::ZERO, ways);
+        let plan = planner.poll_plan(Time::ZERO).expect("the first plan");
+        planner.handle_refused();
+        let early = Time::ZERO + PACE / 2;
+        assert_eq!(planner.poll_plan(early), None, "not in haste");
+        let again = planner.poll_plan(Time::ZERO + PACE).expect("it again");
+        assert_eq!(again.table.outward, plan.table.outward);
+        assert_eq!(planner.poll_plan(Time::ZERO + PACE * 3), None, "followed");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use nix::unistd::getpid;
 
 use crate::controller::{self, Passed, Place};
 use crate::datapath::{Datapath, Devices, Layer, Treatment};
-use crate::driver::{Driver, Handle};
+use crate::driver::{ANSWERS, Driver, Handle};
 use crate::hold::Hold;
 use crate::keep::Keeper;
 use crate::order::{Ordering, treatment};
@@ -116,7 +116,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
         Some(_) => Layer::Three,
     };
     let mut datapath = Datapath::attach(&options.devices, layer, options.shim)?;
-    let (answered, answers) = mpsc::channel();
+    let (answered, answers) = mpsc::sync_channel(ANSWERS);
     let answered = ways.is_some().then_some(answered);
     let (driver, handle) = Driver::new(hold, options.ordering, answered)?;
     let longest = longest(&options.devices.outside)?;
@@ -250,11 +250,13 @@ impl Edge {
         known.problem = problem;
     }
 
-    /// Follows what was planned for layer-3 paths.
-    fn keep(&self, plan: Plan) {
+    /// Follows what was planned for layer-3 paths, if it can.
+    fn keep(&self, plan: Plan) -> bool {
         locked(&self.known).silent = plan.silent;
         let problem = self.apply(plan.table).err();
+        let followed = problem.is_none();
         self.note(problem.map(|error| ("not-applied", error.to_string())));
+        followed
     }
 
     /// How many packets passed by each path that is in use.

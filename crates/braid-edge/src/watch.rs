@@ -3,6 +3,7 @@
 //! - A path **carries** as soon as a probe came back, and no longer when none has for
 //!   [`MISSED`] intervals on top of how much later than usual answers may be (SRTT's variation: a queue
 //!   that fills lets answers come further apart, and is no failure).
+//! - Only time in which questions went out counts: what was never asked cannot be answered.
 //! - One that failed carries again after [`SIGNS`] answers in a row, twice as many for each failure of
 //!   the last [`FORGIVEN`], so that one that is only half there is left out.
 //! - Its latency is half the smallest round trip of the last [`WINDOW`] or two.
@@ -15,6 +16,8 @@ use braid_core::estimate::Rtt;
 
 /// Between two probes of a path.
 pub const INTERVAL: Duration = Duration::from_millis(50);
+/// Longer without a question, and it was we who were kept from running, not the path that fell silent.
+const PAUSE: Duration = INTERVAL.saturating_mul(2);
 /// Probes in a row without an answer that make a failure.
 const MISSED: u32 = 5;
 /// Answers in a row that end one, and the most that are wanted.
@@ -35,7 +38,10 @@ pub struct Watch {
     /// The smallest round trips of this window and the one before, and when this began.
     smallest: [Option<Duration>; 2],
     window: Time,
-    /// The last answer; before the first one, when probing began.
+    /// When the last question went out; before the first one, when probing began.
+    questioned: Time,
+    /// The last answer; before the first one, when probing began. Time in which nothing was asked
+    /// does not count: it is put off by that.
     heard: Time,
     carries: bool,
     /// Answers in a row, of one that does not carry.
@@ -53,6 +59,7 @@ impl Watch {
             rtt: Rtt::default(),
             smallest: [None; 2],
             window: now,
+            questioned: now,
             heard: now,
             carries: false,
             signs: 0,
@@ -69,6 +76,11 @@ impl Watch {
             self.asked.pop_front();
         }
         self.asked.push_back((nonce, now));
+        let pause = now.since(self.questioned);
+        if pause > PAUSE {
+            self.heard = (self.heard + (pause - INTERVAL)).min(now);
+        }
+        self.questioned = now;
     }
 
     /// An answer is there. One to no question of ours says nothing.
@@ -195,6 +207,39 @@ mod tests {
         assert!(path.watch.carries(), "four in a row may be lost");
         path.probe(3, false);
         assert!(!path.watch.carries());
+    }
+
+    #[test]
+    fn a_pause_of_our_own_is_no_silence_of_the_path() {
+        let mut path = Path::new();
+        path.probe(100, true);
+        path.now = path.now + Duration::from_secs(2);
+        path.nonce += 1;
+        path.watch.handle_asked(path.now, path.nonce);
+        path.watch.handle_timeout(path.now);
+        assert!(path.watch.carries(), "nothing was asked for 2 s");
+        // One that died meanwhile is noticed as soon as any other.
+        path.now = path.now + Duration::from_secs(2);
+        path.probe(3, false);
+        assert!(path.watch.carries());
+        path.probe(4, false);
+        assert!(!path.watch.carries());
+    }
+
+    #[test]
+    fn silence_is_noticed_also_by_who_is_kept_from_asking_again_and_again() {
+        let mut path = Path::new();
+        path.probe(100, true);
+        let asked = (1..40).find(|_| {
+            path.now = path.now + INTERVAL * 3;
+            path.probe(1, false);
+            !path.watch.carries()
+        });
+        // Each counts as an interval and what PAUSE lets pass.
+        assert!(
+            asked.is_some_and(|asked| (4..=7).contains(&asked)),
+            "{asked:?}"
+        );
     }
 
     #[test]
