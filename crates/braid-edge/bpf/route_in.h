@@ -3,6 +3,7 @@
 #ifndef BRAID_EDGE_ROUTE_IN_H
 #define BRAID_EDGE_ROUTE_IN_H
 
+#include <linux/if_packet.h>
 #include "quote.h"
 
 // An edge's word to the other about a path; see src/probe.rs.
@@ -113,6 +114,9 @@ static __always_inline int route_ordered(struct __sk_buff *skb)
 	struct ends ends = {};
 	__be16 protocol;
 
+	// It bears the outside device's address, not this one's: the stack would not take it.
+	if (bpf_skb_change_type(skb, PACKET_HOST))
+		return leave(REASON_tag_failed, TC_ACT_SHOT);
 	if (bpf_skb_load_bytes(skb, 2 * ETH_ALEN, &protocol, sizeof(protocol)) ||
 	    read_ends(skb, protocol, ETH_HLEN, &ends))
 		return leave(REASON_elsewhere, TC_ACT_OK);
