@@ -106,8 +106,16 @@ fn health(known: &Known, reasons: &BTreeMap<String, u64>) -> Vec<Problem> {
                 .to_owned(),
         });
     }
-    // One that went while routes changed is no news.
     let led = ["split", "sticky", "as_came", "ordered"].map(count);
+    if count("too_long") > led.iter().sum::<u64>() / 100 + 10 {
+        found.push(Problem {
+            code: "too-long".to_owned(),
+            text: "packets are longer than their layer-3 path's device carries, and left to the \
+                   machine: give hosts an MTU that fits all paths (ip link set DEVICE mtu)"
+                .to_owned(),
+        });
+    }
+    // One that went while routes changed is no news.
     if count("no_route") > led.iter().sum::<u64>() / 100 + 10 {
         found.push(Problem {
             code: "no-route".to_owned(),
