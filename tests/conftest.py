@@ -41,6 +41,7 @@ def pytest_configure() -> None:
 TOGETHER = {
     "tests/lab/test_balance.py": "balance",
     "tests/test_edge.py": "edge",
+    "tests/test_edge_key.py": "edge key",
     "tests/test_edge_routed.py": "edge routed",
     "tests/test_edge_shim.py": "edge shim",
     "tests/test_fabric.py": "fabric",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from braid_lab.fabric.control import Fabric, configuration, controller
 from braid_lab.fabric.ovs import INSIDE, OUTSIDE, OvsNetwork, ovs_network
@@ -14,6 +14,25 @@ from braid_lab.fabric.shapes import Shape
 from braid_lab.net.namespace import Namespace
 from braid_lab.process import CommandError, Process, wait_until
 from braid_lab.product import DEGRADED, binary
+
+T = TypeVar("T")
+#: How often something is measured until nothing disturbed it.
+TRIES = 3
+
+
+def undisturbed(settle: Callable[[], object], plan: Callable[[], object], measure: Callable[[], T]) -> T:
+    """Return what was measured while the plan stayed the same, after `settle`; the last of three tries counts anyway.
+
+    A machine that lets nothing run for a tenth of a second has a path left for a while, which is right, and is
+    another measurement's.
+    """
+    for _ in range(TRIES):
+        settle()
+        before = plan()
+        made = measure()
+        if plan() == before:
+            break
+    return made
 
 
 class Edge:
@@ -85,6 +104,12 @@ class EdgedNetwork:
             return there
 
         return wait_until(ready, what=f"{paths or 'any'} paths from {source} to {target}", timeout=timeout, poll=0.1)
+
+    def undisturbed(self, source: str, target: str, paths: int, measure: Callable[[], T]) -> T:
+        """Return what was measured over so many paths while the controller changed nothing."""
+        return undisturbed(
+            lambda: self.settle(source, target, paths), lambda: self.fabric.ask("status")["generation"], measure
+        )
 
 
 @contextlib.contextmanager

@@ -10,17 +10,20 @@ nobody else's, so that a packet with a host's own address goes nowhere. A and B 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
-from braid_lab.fabric.edges import Edge
+from braid_lab.fabric.edges import Edge, undisturbed
 from braid_lab.fabric.ovs import INSIDE, Station
 from braid_lab.fabric.shapes import Wire
 from braid_lab.net import scratch
 from braid_lab.net.links import Emulated, End, Line, emulated, set_offload, veth
 from braid_lab.net.namespace import Namespace, namespace
 from braid_lab.process import wait_until
+
+T = TypeVar("T")
 
 #: The hosts' own networks, by side: behind A, behind B.
 HOSTS4 = ("10.81.1.0/24", "10.81.2.0/24")
@@ -71,6 +74,14 @@ class Routed:
             edge.start()
             self.stack.callback(edge.stop)
         wait_until(self.carries, what="all layer-3 paths to carry", timeout=20, poll=0.05)
+
+    def undisturbed(self, measure: Callable[[], T]) -> T:
+        """Return what was measured while all paths carried and no edge changed its plan."""
+        return undisturbed(
+            lambda: wait_until(self.carries, what="all layer-3 paths to carry", timeout=20, poll=0.05),
+            lambda: [edge.status()["generation"] for edge in self.edges.values()],
+            measure,
+        )
 
     def carries(self) -> bool:
         """Whether nothing is wrong with any path."""
