@@ -41,8 +41,9 @@ const NUMBER_MAX: u32 = 1_000_000;
 const RULE_MAX: usize = 1 + 18 + 1 + 4 + 1;
 
 /// Most bytes of a policy as it is written: the scheduler with five numbers, a time-out, every link with its weight,
-/// and all rules. A varint of at most 10⁶ takes four bytes.
-pub const POLICY_MAX: usize = 1 + 4 + 5 * 4 + 1 + MAX_LINKS * (1 + 4) + 2 + RULES_MAX * RULE_MAX;
+/// and all rules. A varint of at most 10⁶ takes four bytes,
+/// that of a time-out two.
+pub const POLICY_MAX: usize = 1 + 2 + 5 * 4 + 1 + MAX_LINKS * (1 + 4) + 2 + RULES_MAX * RULE_MAX;
 
 /// Longest time-out of [`Ordering::TimeOut`] that is written.
 pub const TIME_OUT_MAX: Duration = Duration::from_secs(10);
@@ -561,6 +562,7 @@ mod tests {
         let links = (0..MAX_LINKS as u8).map(|link| (LinkId(link), NUMBER_MAX));
         let policy = Policy {
             scheduling: Scheduling::Weighted(NUMBER_MAX, links.collect()),
+            ordering: Ordering::TimeOut(TIME_OUT_MAX),
             rules: vec![rule; RULES_MAX],
         };
         // Of the five numbers only a burst goes with weights.

@@ -283,7 +283,12 @@ fn policy() -> impl Strategy<Value = Vec<u8>> {
         };
         let rules = vec![rule; (numbers[2] % 300) as usize];
         let mut out = Vec::new();
-        Policy { scheduling, rules }.append(&mut out);
+        let policy = Policy {
+            scheduling,
+            rules,
+            ..Policy::default()
+        };
+        policy.append(&mut out);
         out
     });
     let content = prop_oneof![2 => written, 1 => prop::collection::vec(any::<u8>(), 1..1200)];

@@ -30,7 +30,7 @@ pub(super) fn bond(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> BondConf
     let overflow = section(&mut table, "overflow", problems)
         .map_or(usual.overflow, |(inner, _)| overflow(inner, problems));
     let order = table.word("order", BondOrder::NAMES, problems);
-    let order_timeout = table.time("order_timeout", TIME_OUTS, problems);
+    let order_timeout = millis(&mut table, "order_timeout", TIME_OUTS, problems);
     table.finish(SECTIONS, problems);
     BondConfig {
         flows: flows.map_or(usual.flows, |word| word.value),
@@ -46,8 +46,8 @@ fn overflow(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> OverflowConfig 
     let mut table = Table::new(OVERFLOW.0, OVERFLOW.1, inner);
     let usual = OverflowConfig::default();
     let k = table.decimal("k", (0.001, 100.0), problems);
-    let t_dwd = millis(&mut table, "t_dwd", problems);
-    let t_report = millis(&mut table, "t_report", problems);
+    let t_dwd = millis(&mut table, "t_dwd", SPANS, problems);
+    let t_report = millis(&mut table, "t_report", SPANS, problems);
     let w_fixed = table.count("w_fixed", WEIGHTS, problems);
     let w_max = table.count("w_max", WEIGHTS, problems);
     table.finish(SECTIONS, problems);
@@ -74,9 +74,10 @@ fn overflow(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> OverflowConfig 
 fn millis(
     table: &mut Table<'_, '_>,
     key: &str,
+    spans: (Duration, Duration),
     problems: &mut Vec<Problem>,
 ) -> Option<At<Duration>> {
-    let time = table.time(key, SPANS, problems)?;
+    let time = table.time(key, spans, problems)?;
     if time.value.subsec_nanos() % 1_000_000 == 0 {
         return Some(time);
     }
