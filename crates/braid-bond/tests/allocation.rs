@@ -76,6 +76,7 @@ impl Pair {
             psk: Psk::default(),
             ciphers,
             options: Options::new(),
+            gre: false,
             unix_micros: 1_700_000_000_000_000,
         };
         let mut client = Tunnel::call(now, settings, Settings::default(), entropy(2));

@@ -289,3 +289,42 @@ proptest! {
         }
     }
 }
+
+/// A window beyond what came sealed, and no further: so the next sealed packet is never too old.
+#[test]
+fn numbers_in_the_clear_are_bounded_by_the_sealed_ones_and_taken_once() {
+    let mut world = World::new();
+    let (mut sender, mut gate) = ends(&mut world);
+    let receiver = sender.keys.current(NOW).expect("there are keys").peer();
+    let clear = |link, number: u64| Header {
+        link: LinkId(link),
+        receiver,
+        number: number as u32,
+    };
+    assert_eq!(
+        gate.admit_clear(NOW, clear(1, 0)),
+        Err(Reject::Link),
+        "nothing sealed came on it"
+    );
+    let packet = sender.seal(NOW, 1, 100);
+    assert_eq!(pass(&mut gate, NOW, &packet), Ok((1, 100)));
+    assert_eq!(
+        gate.admit_clear(NOW, clear(1, 100)),
+        Err(Reject::Seen),
+        "one space of numbers"
+    );
+    let furthest = 100 + WINDOW;
+    assert_eq!(
+        gate.admit_clear(NOW, clear(1, furthest + 1)),
+        Err(Reject::Clear)
+    );
+    assert_eq!(
+        gate.admit_clear(NOW, clear(1, furthest)),
+        Ok(PacketNumber(furthest))
+    );
+    assert_eq!(gate.admit_clear(NOW, clear(1, furthest)), Err(Reject::Seen));
+    let next = sender.seal(NOW, 1, 101);
+    assert_eq!(pass(&mut gate, NOW, &next), Ok((1, 101)));
+    gate.remove(LinkId(1));
+    assert_eq!(gate.admit_clear(NOW, clear(1, 102)), Err(Reject::Link));
+}

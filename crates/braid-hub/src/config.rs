@@ -47,6 +47,8 @@ pub struct HubConfig {
     pub client_rate: Option<Rate>,
     /// What single clients have, by name.
     pub clients: BTreeMap<Name, ClientConfig>,
+    /// Whether data of clients that want it so goes in the clear, as GRE.
+    pub gre: bool,
     /// Where keys and clients are kept.
     pub store: PathBuf,
     /// The local API on the Unix socket.
@@ -117,6 +119,7 @@ impl Default for HubConfig {
             between_clients: false,
             client_rate: None,
             clients: BTreeMap::new(),
+            gre: false,
             store: DEFAULT_STORE.into(),
             api: ApiConfig::default(),
             metrics: MetricsConfig::default(),

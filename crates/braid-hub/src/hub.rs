@@ -57,13 +57,14 @@ pub fn random<const N: usize>() -> Result<[u8; N], Failure> {
 }
 
 /// How the end that carries packets is to treat a key.
-pub(crate) fn peer(answer: Answer) -> Peer {
+pub(crate) fn peer(answer: Answer, gre: bool) -> Peer {
     Peer {
         key: answer.key,
         psk: answer.psk,
         options: answer.options,
         inner: answer.addresses.into_iter().map(Into::into).collect(),
         cap: answer.cap,
+        gre,
     }
 }
 
@@ -221,12 +222,12 @@ impl Hub {
             Ok(Enrolled::Joined(answer)) => {
                 let client = self.book.served(key).map(|client| client.name.to_string());
                 tracing::info!(client, "joined");
-                self.handle.insert(peer(answer));
+                self.handle.insert(peer(answer, self.config.gre));
             }
             Ok(Enrolled::Refused(answer, refusal)) => {
                 tracing::warn!(%refusal, "a machine with a token is refused");
                 self.book.remember_stranger(key, now());
-                self.handle.insert(peer(answer));
+                self.handle.insert(peer(answer, self.config.gre));
             }
             Ok(Enrolled::Unknown) => tracing::debug!("somebody names an invitation of nobody's"),
             Err(error) => self.not_kept(&error),
@@ -276,7 +277,7 @@ impl Hub {
                 let is_spent = self.book.is_spent(client);
                 tracing::info!(client = %client.name, is_spent, "quota");
             }
-            self.handle.insert(peer(answer));
+            self.handle.set_cap(answer.key, answer.options, answer.cap);
         }
         for key in self.book.forget_strangers(at) {
             self.handle.revoke(key);

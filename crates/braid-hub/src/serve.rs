@@ -127,7 +127,11 @@ async fn serve(
         identity: identity.clone(),
         listen: config.listen.clone(),
         mark: None,
-        peers: book.answers().into_iter().map(peer).collect(),
+        peers: book
+            .answers()
+            .into_iter()
+            .map(|answer| peer(answer, config.gre))
+            .collect(),
         enrol: Some(hand_over(tell.clone())),
         events: Box::new(move |event| {
             let died = matches!(event, HubEvent::Died(_));

@@ -30,6 +30,8 @@ pub struct ClientConfig {
     pub options: Options,
     /// How packets are treated.
     pub policy: Policy,
+    /// Whether data is to go in the clear, as GRE, if the hub wants that too.
+    pub gre: bool,
     /// Links to begin with.
     pub links: Vec<Link>,
     /// SO_MARK of the links' sockets.
@@ -45,6 +47,7 @@ impl fmt::Debug for ClientConfig {
             .field("identity", &self.identity)
             .field("hub", &self.hub)
             .field("policy", &self.policy)
+            .field("gre", &self.gre)
             .field("links", &self.links)
             .field("mark", &self.mark)
             .finish_non_exhaustive()
@@ -124,6 +127,7 @@ pub fn start(config: ClientConfig) -> Result<ClientHandle, DriveError> {
         psk: config.psk,
         ciphers: Ciphers::preferring(preferred_cipher()),
         options: config.options,
+        gre: config.gre,
         unix_micros: clock.unix_micros(),
     };
     let settings = Settings {
@@ -134,7 +138,7 @@ pub fn start(config: ClientConfig) -> Result<ClientHandle, DriveError> {
         clock,
         tunnel: Tunnel::call(now, client, settings, entropy()?),
         device: Device::new(config.tun),
-        lines: Lines::new(config.mark),
+        lines: Lines::new(config.mark, config.gre),
         events: config.events,
         datagram: Vec::with_capacity(2048),
     };

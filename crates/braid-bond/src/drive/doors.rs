@@ -8,8 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use super::DriveError;
-use super::udp::{Inbox, Origin, Outbox, Udp};
+use super::udp::{Inbox, Origin, Outbox, Run, Udp};
+use super::{DriveError, LinkError};
+use crate::proto::gre;
 use braid_core::Time;
 
 /// Addresses of clients are forgotten after so long, if there are many.
@@ -33,6 +34,9 @@ struct Asked {
 #[derive(Debug)]
 pub(super) struct Doors {
     doors: Vec<(SocketAddr, Udp)>,
+    /// Sockets for GRE, if data of any client may go in the clear.
+    gre: Vec<(IpAddr, Udp)>,
+    mark: Option<u32>,
     known: HashMap<SocketAddr, (Asked, Time)>,
     most: usize,
     recent: VecDeque<(SocketAddr, Asked)>,
@@ -52,6 +56,8 @@ impl Doors {
         };
         Ok(Doors {
             doors: listen.iter().map(open).collect::<Result<_, DriveError>>()?,
+            gre: Vec::new(),
+            mark,
             known: HashMap::new(),
             most: KEEP,
             recent: VecDeque::with_capacity(RECENT),
@@ -60,12 +66,22 @@ impl Doors {
         })
     }
 
-    pub fn len(&self) -> usize {
-        self.doors.len()
+    /// Hears GRE from now on, at the addresses of its UDP sockets.
+    pub fn open_gre(&mut self) -> Result<(), LinkError> {
+        let mut addresses: Vec<IpAddr> = self.doors.iter().map(|(own, _)| own.ip()).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        if self.gre.is_empty() {
+            let open = |address| Ok((address, Udp::bind_gre(address, "", self.mark)?));
+            self.gre = addresses.into_iter().map(open).collect::<Result<_, _>>()?;
+        }
+        Ok(())
     }
 
+    /// In the order of the numbers that [`Doors::receive`] takes.
     pub fn fds(&self) -> impl Iterator<Item = RawFd> {
-        self.doors.iter().map(|(_, udp)| udp.fd())
+        let gre = self.gre.iter().map(|(_, socket)| socket.fd());
+        self.doors.iter().map(|(_, udp)| udp.fd()).chain(gre)
     }
 
     /// Hands over what has come; `take` says by `Some` whether it was authentic. Says whether there
@@ -76,7 +92,12 @@ impl Doors {
         door: usize,
         mut take: impl FnMut(SocketAddr, &mut [u8]) -> Option<()>,
     ) -> bool {
-        let mut messages = match self.doors[door].1.receive(&mut self.inbox) {
+        let gre = door.checked_sub(self.doors.len());
+        let socket = match gre {
+            None => &self.doors[door].1,
+            Some(at) => &self.gre[at].1,
+        };
+        let mut messages = match socket.receive(&mut self.inbox) {
             Ok(Some(messages)) => messages,
             Ok(None) => return false,
             Err(error) => {
@@ -84,6 +105,15 @@ impl Doors {
                 return false;
             }
         };
+        if gre.is_some() {
+            // Where clients are, what is sealed says.
+            messages.each(|origin, packet| {
+                if gre::is_gre(packet) {
+                    let _ = take(origin.from, packet);
+                }
+            });
+            return messages.is_full();
+        }
         let (known, recent) = (&mut self.known, &mut self.recent);
         let mut last = None;
         messages.each(|origin: Origin, datagram| {
@@ -119,11 +149,26 @@ impl Doors {
         let Some(asked) = self.asked(to) else {
             return;
         };
-        let doors = &self.doors;
-        self.outbox
-            .push((asked.door, to, asked.to), datagram, &mut |run| {
-                send(doors, run);
-            });
+        let place = match gre::is_gre(datagram) {
+            false => (asked.door, to, asked.to),
+            true => {
+                let Some(at) = self.gre_at(asked.door) else {
+                    return;
+                };
+                let place = self.doors.len() + at;
+                (place, SocketAddr::new(to.ip(), 0), asked.to)
+            }
+        };
+        let (doors, gre) = (&self.doors, &self.gre);
+        self.outbox.push(place, datagram, &mut |run| {
+            send(doors, gre, run);
+        });
+    }
+
+    /// The socket for GRE at the address of a UDP socket.
+    fn gre_at(&self, door: usize) -> Option<usize> {
+        let own = self.doors.get(door)?.0.ip();
+        self.gre.iter().position(|(address, _)| *address == own)
     }
 
     /// By which socket and address to answer.
@@ -141,14 +186,18 @@ impl Doors {
 
     /// Sends all.
     pub fn flush(&mut self) {
-        let doors = &self.doors;
-        self.outbox.flush(&mut |run| send(doors, run));
+        let (doors, gre) = (&self.doors, &self.gre);
+        self.outbox.flush(&mut |run| send(doors, gre, run));
     }
 }
 
 /// What one client cannot be sent must not keep others from being: it is as good as lost on the way.
-fn send(doors: &[(SocketAddr, Udp)], run: &super::udp::Run) {
-    if let Err(error) = doors[run.socket].1.send(run) {
+fn send(doors: &[(SocketAddr, Udp)], gre: &[(IpAddr, Udp)], run: &Run) {
+    let socket = match run.socket.checked_sub(doors.len()) {
+        None => &doors[run.socket].1,
+        Some(at) => &gre[at].1,
+    };
+    if let Err(error) = socket.send(run) {
         tracing::debug!(%error, "cannot send");
     }
 }

@@ -8,11 +8,12 @@ use std::time::Duration;
 use super::clamp::clamp;
 use super::doors::Doors;
 use super::inner::Device;
-use super::lines::headers;
+use super::lines::{gre_headers, headers};
 use super::peers::Peers;
 use super::thread::{Clock, Control, Orders, entropy, preferred_cipher, spawn, until};
 use super::{DriveError, HubStatus, Prefix, Stopped, Tun};
 use crate::proto::frame::Reason;
+use crate::proto::gre;
 use crate::proto::handshake::{Ciphers, Identity, Options, Psk, PublicKey};
 use crate::proto::pool::Packet;
 use crate::proto::server::Server;
@@ -66,6 +67,8 @@ pub struct Peer {
     pub inner: Vec<Prefix>,
     /// Most that it may send, and get; no limit if none.
     pub cap: Option<Rate>,
+    /// Whether its data may go in the clear, as GRE, if it wants that too.
+    pub gre: bool,
 }
 
 impl fmt::Debug for Peer {
@@ -74,6 +77,7 @@ impl fmt::Debug for Peer {
             .field("key", &self.key)
             .field("inner", &self.inner)
             .field("cap", &self.cap)
+            .field("gre", &self.gre)
             .finish_non_exhaustive()
     }
 }
@@ -198,7 +202,8 @@ impl Hub {
                 return self.stop();
             }
             hurry = false;
-            for door in 0..self.doors.len() {
+            // Others may be opened meanwhile: they are waited for from the next turn on.
+            for door in 0..watched.len() - 2 {
                 if is_ready(door + 2) {
                     hurry |= self.receive(door);
                 }
@@ -262,7 +267,16 @@ impl Hub {
     fn insert(&mut self, peer: Peer) {
         self.server.insert(peer.key, peer.psk.clone());
         self.server.set_options(peer.key, peer.options.clone());
+        let gre = peer.gre && self.hears_gre();
+        self.server.set_gre(peer.key, gre);
         self.peers.insert(peer);
+    }
+
+    /// Opens the sockets for GRE, if that was not done; says whether they are there.
+    fn hears_gre(&mut self) -> bool {
+        let opened = self.doors.open_gre();
+        let opened = opened.inspect_err(|error| tracing::warn!(%error, "cannot hear GRE"));
+        opened.is_ok()
     }
 
     /// Takes what has come from outside. Says whether there may be more.
@@ -270,7 +284,11 @@ impl Hub {
         let now = self.clock.now();
         let (server, peers) = (&mut self.server, &mut self.peers);
         let more = self.doors.receive(now, door, |from, datagram| {
-            let bytes = datagram.len() as u64 + headers(from);
+            let bytes = datagram.len() as u64
+                + match gre::is_gre(datagram) {
+                    true => gre_headers(from),
+                    false => headers(from),
+                };
             // What is refused is counted by the server, or by the peer's tunnel.
             let (peer, link) = server.handle_datagram(now, from, datagram).ok()??;
             peers.handle_received(peer, link, bytes);

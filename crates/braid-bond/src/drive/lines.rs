@@ -9,8 +9,9 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use super::report::Shares;
-use super::udp::{Inbox, Outbox, Run, Udp};
+use super::udp::{Inbox, Origin, Outbox, Run, Udp};
 use super::{ClientEvent, Link, LinkError, LinkStatus};
+use crate::proto::gre::{self, UDP_HEADER};
 use crate::proto::tunnel::{LinkConfig, PAYLOAD_MOST, Tunnel};
 use braid_core::{LinkId, MAX_LINKS, Time};
 use braid_device::{Failure, Interface};
@@ -23,6 +24,8 @@ const RETRY: Duration = Duration::from_secs(2);
 struct Line {
     link: Link,
     udp: Option<Udp>,
+    /// Beside it, if data may go in the clear.
+    gre: Option<Udp>,
     errors: u64,
     /// Why it does not work; none while it does.
     error: Option<String>,
@@ -44,11 +47,18 @@ enum Outcome {
 pub(super) struct Lines {
     lines: [Option<Line>; MAX_LINKS],
     mark: Option<u32>,
+    /// Whether links have sockets for GRE.
+    gre: bool,
     outbox: Outbox,
     inbox: Inbox,
     pub shares: Shares,
     /// Links whose sockets have just failed or recovered, one bit each.
     changed: u32,
+}
+
+/// Headers before a GRE packet.
+pub(super) fn gre_headers(address: SocketAddr) -> u64 {
+    headers(address) - UDP_HEADER as u64
 }
 
 /// Headers before a UDP payload.
@@ -57,10 +67,11 @@ pub(super) fn headers(address: SocketAddr) -> u64 {
 }
 
 impl Lines {
-    pub fn new(mark: Option<u32>) -> Lines {
+    pub fn new(mark: Option<u32>, gre: bool) -> Lines {
         Lines {
             lines: [const { None }; MAX_LINKS],
             mark,
+            gre,
             outbox: Outbox::default(),
             inbox: Inbox::new(),
             shares: Shares::default(),
@@ -105,9 +116,10 @@ impl Lines {
             if line.udp.is_some() || !due {
                 continue;
             }
-            match open(&line.link, self.mark) {
-                Ok((udp, payload_most)) => {
+            match open(&line.link, self.mark, self.gre) {
+                Ok((udp, gre, payload_most)) => {
                     line.udp = Some(udp);
+                    line.gre = gre;
                     line.retry = None;
                     let id = line.link.id;
                     let known = tunnel.remote(id) == Some(line.link.hub);
@@ -138,7 +150,10 @@ impl Lines {
     /// The descriptors to wait for, and whose they are.
     pub fn fds(&self) -> impl Iterator<Item = (usize, RawFd)> {
         let lines = self.lines.iter().enumerate();
-        lines.filter_map(|(index, line)| Some((index, line.as_ref()?.udp.as_ref()?.fd())))
+        lines.flat_map(|(index, line)| {
+            let sockets = line.iter().flat_map(|line| [&line.udp, &line.gre]);
+            sockets.flatten().map(move |socket| (index, socket.fd()))
+        })
     }
 
     /// Gives the tunnel what has come on a link. Says whether there may be more.
@@ -146,33 +161,38 @@ impl Lines {
         let Some(line) = &mut self.lines[index] else {
             return false;
         };
-        let Some(udp) = &line.udp else {
-            return false;
-        };
         let received = &mut self.shares.received[index];
-        match udp.receive(&mut self.inbox) {
-            Ok(None) => false,
-            Ok(Some(mut messages)) => {
-                messages.each(|origin, datagram| {
-                    let bytes = datagram.len() as u64 + headers(origin.from);
-                    // What is refused is counted by the tunnel.
-                    if tunnel.handle_datagram(now, origin.from, datagram).is_ok() {
-                        received.add(1, bytes);
-                    }
-                });
-                messages.is_full()
-            }
-            // Errors that were waiting: what they mean for sending, sending will tell.
-            Err(error) => {
-                tracing::debug!(link = index, %error, "cannot receive on a link");
-                false
-            }
+        let mut more = false;
+        if let Some(gre) = &line.gre {
+            more |= receive(gre, &mut self.inbox, index, |origin, packet| {
+                // A socket hears what is for another link by the same device as well.
+                let link = gre::parse(packet).map(|(header, ..)| header.link);
+                let bytes = packet.len() as u64 + gre_headers(origin.from);
+                if link == Some(line.link.id)
+                    && tunnel.handle_datagram(now, origin.from, packet).is_ok()
+                {
+                    received.add(1, bytes);
+                }
+            });
         }
+        if let Some(udp) = &line.udp {
+            more |= receive(udp, &mut self.inbox, index, |origin, datagram| {
+                let bytes = datagram.len() as u64 + headers(origin.from);
+                // What is refused is counted by the tunnel.
+                if tunnel.handle_datagram(now, origin.from, datagram).is_ok() {
+                    received.add(1, bytes);
+                }
+            });
+        }
+        more
     }
 
     /// Sends a datagram, at [`Lines::flush`] at the latest.
     pub fn send(&mut self, link: LinkId, to: SocketAddr, datagram: &[u8]) {
-        let place = (link.index(), to, None);
+        let place = match gre::is_gre(datagram) {
+            true => (link.index() + MAX_LINKS, SocketAddr::new(to.ip(), 0), None),
+            false => (link.index(), to, None),
+        };
         let (lines, sent) = (&mut self.lines, &mut self.shares.sent);
         let changed = &mut self.changed;
         self.outbox.push(place, datagram, &mut |run| {
@@ -193,6 +213,7 @@ impl Lines {
                 continue;
             };
             if line.error.is_some() && line.udp.take().is_some() {
+                line.gre = None;
                 tunnel.remove_link(now, line.link.id);
                 line.retry = Some(now + RETRY);
             }
@@ -218,6 +239,7 @@ impl Line {
         Line {
             link,
             udp: None,
+            gre: None,
             errors: 0,
             error: None,
             retry: None,
@@ -250,6 +272,7 @@ fn place_link(now: Time, place: &mut Option<Line>, link: Link, tunnel: &mut Tunn
         Some(line) if line.link.device == link.device && line.link.hub == link.hub => {
             if line.link.source != link.source {
                 line.udp = None;
+                line.gre = None;
             } else if line.link != link {
                 tunnel.set_link(link.id, config(&link, PAYLOAD_MOST));
             }
@@ -275,9 +298,33 @@ fn config(link: &Link, payload_most: u16) -> LinkConfig {
     }
 }
 
-/// A socket for a link, and the largest UDP payload that its device lets out.
-fn open(link: &Link, mark: Option<u32>) -> Result<(Udp, u16), LinkError> {
+/// Takes what has come to a socket. Says whether there may be more.
+fn receive(
+    socket: &Udp,
+    inbox: &mut Inbox,
+    index: usize,
+    take: impl FnMut(Origin, &mut [u8]),
+) -> bool {
+    match socket.receive(inbox) {
+        Ok(None) => false,
+        Ok(Some(mut messages)) => {
+            messages.each(take);
+            messages.is_full()
+        }
+        // Errors that were waiting: what they mean for sending, sending will tell.
+        Err(error) => {
+            tracing::debug!(link = index, %error, "cannot receive on a link");
+            false
+        }
+    }
+}
+
+/// A socket for a link, one for GRE if that is wanted, and the largest UDP payload that its device
+/// lets out.
+fn open(link: &Link, mark: Option<u32>, gre: bool) -> Result<(Udp, Option<Udp>, u16), LinkError> {
     let udp = Udp::bind(SocketAddr::new(link.source, 0), &link.device, mark)?;
+    let gre = gre.then(|| Udp::bind_gre(link.source, &link.device, mark));
+    let gre = gre.transpose()?;
     let mtu = match link.device.as_str() {
         "" => u32::from(PAYLOAD_MOST) + 28,
         device => {
@@ -289,7 +336,7 @@ fn open(link: &Link, mark: Option<u32>) -> Result<(Udp, u16), LinkError> {
         }
     };
     let room = u64::from(mtu).saturating_sub(headers(link.hub));
-    Ok((udp, room.min(PAYLOAD_MOST.into()) as u16))
+    Ok((udp, gre, room.min(PAYLOAD_MOST.into()) as u16))
 }
 
 /// Sends a run; returns the bit of its link if that is news.
@@ -298,17 +345,22 @@ fn send(
     lines: &mut [Option<Line>; MAX_LINKS],
     sent: &mut [super::Traffic; MAX_LINKS],
 ) -> u32 {
-    let Some(line) = &mut lines[run.socket] else {
+    let index = run.socket % MAX_LINKS;
+    let Some(line) = &mut lines[index] else {
         return 0;
     };
-    let Some(udp) = &line.udp else {
+    let (socket, header) = match run.socket < MAX_LINKS {
+        true => (&line.udp, headers(run.to)),
+        false => (&line.gre, gre_headers(run.to)),
+    };
+    let Some(socket) = socket else {
         return 0;
     };
     let packets = run.count as u64;
-    match outcome(udp.send(run)) {
+    match outcome(socket.send(run)) {
         Outcome::Sent => {
-            let bytes = run.bytes.len() as u64 + packets * headers(run.to);
-            sent[run.socket].add(packets, bytes);
+            let bytes = run.bytes.len() as u64 + packets * header;
+            sent[index].add(packets, bytes);
             if line.error.is_none() {
                 return 0;
             }
@@ -324,7 +376,7 @@ fn send(
             line.fail(LinkError { step, source });
         }
     }
-    1 << run.socket
+    1 << index
 }
 
 fn outcome(result: io::Result<()>) -> Outcome {

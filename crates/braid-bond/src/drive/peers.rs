@@ -254,6 +254,7 @@ mod tests {
             options: Options::new(),
             inner: inner.iter().map(|own| prefix(own).expect("fits")).collect(),
             cap,
+            gre: false,
         }
     }
 

@@ -68,6 +68,7 @@ pub(super) fn links(now: Time, tunnel: &Tunnel, shares: &Shares) -> Vec<LinkStat
             remote: tunnel.remote(id),
             payload: tunnel.payload(id).unwrap_or_default(),
             in_use: tunnel.is_in_use(id),
+            clear: tunnel.is_clear(id),
             verdict: None,
             rate: Rate::from_bits_per_sec(0),
             delivered: None,

@@ -75,6 +75,8 @@ pub struct LinkStatus {
     pub payload: u16,
     /// Whether it has shown that it works, and may carry data.
     pub in_use: bool,
+    /// Whether its data goes in the clear, as GRE.
+    pub clear: bool,
     /// What its silence or its losses came to; none until it is in use.
     pub verdict: Option<Verdict>,
     /// What it is sent at.

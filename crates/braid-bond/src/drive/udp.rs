@@ -1,4 +1,4 @@
-//! UDP sockets: runs of datagrams out and in at the price of one.
+//! UDP sockets: runs of datagrams out and in at the price of one. And IP's own for GRE, a packet at a time.
 //!
 //! quinn-udp does the system calls: UDP_SEGMENT and UDP_GRO, IP_PKTINFO, DF by IP_PMTUDISC_PROBE (how
 //! large a datagram may be is the tunnel's to find out). What is decided here is which socket, and
@@ -12,6 +12,7 @@ use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{LinkError, sys};
+use crate::proto::gre;
 
 /// What the kernel may hold for us and from us. At 1 Gbit/s 4 MB are 32 ms: as long as a thread may
 /// be kept from running. Ordinary limits are raised where that is allowed.
@@ -33,18 +34,51 @@ pub(super) const MESSAGES: usize = 8;
 /// Bytes of the longest message.
 const MESSAGE: usize = 1 << 16;
 
-/// A UDP socket.
+/// A UDP socket, or one for GRE.
 #[derive(Debug)]
 pub(super) struct Udp {
     socket: Socket,
+    kind: Kind,
     state: UdpSocketState,
 }
 
+/// What a socket's packets are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Udp,
+    /// They come with their IP header.
+    Gre4,
+    Gre6,
+}
+
 impl Udp {
-    /// A socket of this address; bound to a device unless that is empty.
+    /// A UDP socket of this address; bound to a device unless that is empty.
     pub fn bind(local: SocketAddr, device: &str, mark: Option<u32>) -> Result<Udp, LinkError> {
+        Udp::open(local, device, mark, Kind::Udp)
+    }
+
+    /// The same for GRE packets.
+    pub fn bind_gre(local: IpAddr, device: &str, mark: Option<u32>) -> Result<Udp, LinkError> {
+        let kind = if local.is_ipv4() {
+            Kind::Gre4
+        } else {
+            Kind::Gre6
+        };
+        Udp::open(SocketAddr::new(local, 0), device, mark, kind)
+    }
+
+    fn open(
+        local: SocketAddr,
+        device: &str,
+        mark: Option<u32>,
+        kind: Kind,
+    ) -> Result<Udp, LinkError> {
         let step = |step| move |source| LinkError { step, source };
-        let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP));
+        let (socket_type, protocol) = match kind {
+            Kind::Udp => (Type::DGRAM, Protocol::UDP),
+            Kind::Gre4 | Kind::Gre6 => (Type::RAW, i32::from(gre::PROTOCOL).into()),
+        };
+        let socket = Socket::new(Domain::for_address(local), socket_type, Some(protocol));
         let socket = socket.map_err(step("make a socket"))?;
         if let Some(mark) = mark {
             socket.set_mark(mark).map_err(step("mark the socket"))?;
@@ -54,7 +88,7 @@ impl Udp {
                 .bind_device(Some(device.as_bytes()))
                 .map_err(step("bind the socket to its device"))?;
         }
-        if local.is_ipv6() {
+        if local.is_ipv6() && kind == Kind::Udp {
             let only = socket.set_only_v6(true);
             only.map_err(step("make the socket IPv6 only"))?;
         }
@@ -64,7 +98,11 @@ impl Udp {
         enlarge(&socket);
         let state = UdpSocketState::new((&socket).into());
         let state = state.map_err(step("set the socket's options"))?;
-        Ok(Udp { socket, state })
+        Ok(Udp {
+            socket,
+            kind,
+            state,
+        })
     }
 
     pub fn fd(&self) -> RawFd {
@@ -79,6 +117,7 @@ impl Udp {
         let socket = (&self.socket).into();
         match self.state.recv(socket, &mut slices, &mut inbox.meta) {
             Ok(count) => Ok(Some(Messages {
+                kind: self.kind,
                 bytes: &mut inbox.bytes,
                 meta: &inbox.meta[..count],
             })),
@@ -91,7 +130,11 @@ impl Udp {
 
     /// Sends a run of datagrams. What the socket does not take is lost, as a network would lose it.
     pub fn send(&self, run: &Run) -> io::Result<()> {
-        let at_once = self.state.max_gso_segments().min(RUN_DATAGRAMS) * run.size;
+        let segments = match self.kind {
+            Kind::Udp => self.state.max_gso_segments().min(RUN_DATAGRAMS),
+            Kind::Gre4 | Kind::Gre6 => 1,
+        };
+        let at_once = segments * run.size;
         let mut result = Ok(());
         for contents in run.bytes.chunks(at_once.max(1)) {
             let transmit = Transmit {
@@ -138,6 +181,7 @@ impl Inbox {
 
 /// What has come.
 pub(super) struct Messages<'b> {
+    kind: Kind,
     bytes: &'b mut [u8],
     meta: &'b [RecvMeta],
 }
@@ -162,10 +206,25 @@ impl Messages<'_> {
                 from: meta.addr,
                 to: meta.dst_ip,
             };
-            let datagrams = bytes[..meta.len].chunks_mut(meta.stride.max(1));
+            let bytes = &mut bytes[..meta.len];
+            if self.kind != Kind::Udp {
+                let header = match self.kind {
+                    Kind::Gre4 => ipv4_header(bytes),
+                    Kind::Gre6 | Kind::Udp => 0,
+                };
+                take(origin, &mut bytes[header..]);
+                continue;
+            }
+            let datagrams = bytes.chunks_mut(meta.stride.max(1));
             datagrams.for_each(|datagram| take(origin, datagram));
         }
     }
+}
+
+/// Bytes of the IPv4 header that a packet begins with; all of it, if that makes no sense.
+fn ipv4_header(packet: &[u8]) -> usize {
+    let words = packet.first().map_or(0, |first| first & 0xf);
+    (usize::from(words) * 4).min(packet.len())
 }
 
 /// Datagrams of the same size, but for the last, from one socket to one address.

@@ -4,7 +4,7 @@
 
 use super::packet::{Header, SessionIndex, expand_number};
 use super::reject::Reject;
-use super::replay::{Refused, Replay};
+use super::replay::{Refused, Replay, WINDOW};
 use super::session::{Keyring, Which};
 use braid_core::{LinkId, MAX_LINKS, PacketNumber, Time};
 
@@ -17,6 +17,8 @@ pub struct Gate {
     allowed: u32,
     /// Made when something authentic comes on a link: a hub has many tunnels, most with few links.
     windows: [Option<Replay>; MAX_LINKS],
+    /// One more than the highest number that came sealed, per link.
+    sealed: [u64; MAX_LINKS],
 }
 
 /// A packet that passed.
@@ -59,6 +61,7 @@ impl Gate {
     pub fn restart(&mut self) {
         self.keys.clear();
         self.windows = [const { None }; MAX_LINKS];
+        self.sealed = [0; MAX_LINKS];
     }
 
     /// Opens a data packet in place.
@@ -85,6 +88,8 @@ impl Gate {
             .open(link, number, packet)
             .map_err(|_| Reject::Forged)?;
         window.get_or_insert_default().take(number)?;
+        let sealed = &mut self.sealed[link.index()];
+        *sealed = (*sealed).max(number.0 + 1);
         let which = self.keys.handle_authentic(now, index);
         Ok(Opened {
             link,
@@ -93,5 +98,26 @@ impl Gate {
             which,
             plain,
         })
+    }
+
+    /// Takes the number of a packet that came in the clear. It must be of a link on which something
+    /// sealed came, and less than a window beyond that: so whatever a stranger makes up, the next sealed
+    /// packet is not too old. It confirms no keys.
+    ///
+    /// # Errors
+    /// Why it is refused; nothing has changed then.
+    pub fn admit_clear(&mut self, now: Time, header: Header) -> Result<PacketNumber, Reject> {
+        let session = self.keys.receiving(now, header.receiver);
+        session.ok_or(Reject::Session)?;
+        let link = header.link;
+        let window = self.windows[link.index()].as_mut();
+        let window = window.filter(|_| self.allowed & 1 << link.0 != 0);
+        let window = window.ok_or(Reject::Link)?;
+        let number = expand_number(header.number, window.next());
+        if number.0 >= self.sealed[link.index()] + WINDOW {
+            return Err(Reject::Clear);
+        }
+        window.take(number)?;
+        Ok(number)
     }
 }

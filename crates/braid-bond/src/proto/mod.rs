@@ -2,7 +2,8 @@
 //!
 //! From the outside in:
 //! - [`packet`]: what is in the clear, eight bytes; [`gate`], with [`seal`] and [`replay`]: nothing
-//!   that is forged or was seen gets further; [`reject`] counts it.
+//!   that is forged or was seen gets further; [`reject`] counts it. [`gre`]: the same without a seal, where
+//!   both ends want that.
 //! - [`handshake`]: how two ends get keys; [`session`]: how keys are used and changed; [`path`]: to
 //!   which address a link leads.
 //! - [`frame`]: what a packet carries; [`parts`]: packets in several; [`sum`]: several in one;
@@ -20,6 +21,7 @@ pub mod entropy;
 pub mod flow;
 pub mod frame;
 pub mod gate;
+pub mod gre;
 pub mod handshake;
 pub mod headers;
 pub mod mtu;

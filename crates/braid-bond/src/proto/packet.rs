@@ -9,6 +9,7 @@
 //! ```
 //! All multi-byte numbers are big endian. The eight bytes before the seal are its associated data.
 
+use super::gre;
 use braid_core::{LinkId, MAX_LINKS, PacketNumber, Stamp};
 
 /// Bytes before what is sealed.
@@ -74,6 +75,8 @@ pub enum Kind {
     Reset,
     /// Frames.
     Data(Header),
+    /// Frames in the clear, as GRE.
+    Clear(Header),
 }
 
 /// The outside of a data packet.
@@ -96,8 +99,11 @@ impl Header {
         [kind::DATA | self.link.0, a, b, c, d, e, f, g]
     }
 
-    fn parse(bytes: &[u8; HEADER]) -> Option<Self> {
+    pub(super) fn parse(bytes: &[u8; HEADER]) -> Option<Self> {
         let [first, a, b, c, d, e, f, g] = *bytes;
+        if first & kind::DATA_MASK != kind::DATA {
+            return None;
+        }
         Some(Header {
             link: LinkId(first & !kind::DATA_MASK),
             receiver: SessionIndex::new([a, b, c])?,
@@ -121,7 +127,7 @@ impl Kind {
             first if first & kind::DATA_MASK == kind::DATA && datagram.len() >= OVERHEAD => {
                 Header::parse(datagram.first_chunk()?).map(Kind::Data)
             }
-            _ => None,
+            _ => gre::parse(datagram).map(|(header, ..)| Kind::Clear(header)),
         }
     }
 }

@@ -24,11 +24,14 @@ pub enum Reject {
     Handshake,
     /// A reset by somebody who is not the responder.
     Reset,
+    /// Came in the clear, and must not: it was not agreed, or not from there, or says what only a
+    /// sealed packet may say, or its number is far beyond all sealed ones.
+    Clear,
 }
 
 impl Reject {
     /// Every reason, in the order of their counters.
-    pub const ALL: [Reject; 10] = [
+    pub const ALL: [Reject; 11] = [
         Reject::Malformed,
         Reject::Session,
         Reject::Link,
@@ -39,6 +42,7 @@ impl Reject {
         Reject::Header,
         Reject::Handshake,
         Reject::Reset,
+        Reject::Clear,
     ];
 
     /// Its name in metrics and explanations.
@@ -55,6 +59,7 @@ impl Reject {
             Reject::Header => "header",
             Reject::Handshake => "handshake",
             Reject::Reset => "reset",
+            Reject::Clear => "clear",
         }
     }
 }
@@ -95,7 +100,7 @@ mod tests {
         for (times, reason) in Reject::ALL.into_iter().enumerate() {
             assert_eq!(rejects.of(reason), times as u64 + 1, "{}", reason.name());
         }
-        assert_eq!(rejects.total(), 55);
+        assert_eq!(rejects.total(), 66);
         let names: std::collections::BTreeSet<_> = Reject::ALL.map(Reject::name).into();
         assert_eq!(names.len(), Reject::ALL.len());
     }

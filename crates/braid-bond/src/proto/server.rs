@@ -5,7 +5,7 @@
 //! the peer's tunnel, and takes its place once something authentic has arrived in it: a recorded
 //! handshake displaces nobody.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 use super::agenda::Agenda;
@@ -65,6 +65,8 @@ pub struct Server {
     indices: BTreeMap<SessionIndex, PublicKey>,
     /// What peers are told in handshakes.
     options: BTreeMap<PublicKey, Options>,
+    /// Whose data may go in the clear.
+    gre: BTreeSet<PublicKey>,
     strangers: VecDeque<Stranger>,
     /// Peers that are served no more and have a tunnel left.
     revoked: Vec<PublicKey>,
@@ -93,6 +95,7 @@ impl Server {
             unproven: BTreeMap::new(),
             indices: BTreeMap::new(),
             options: BTreeMap::new(),
+            gre: BTreeSet::new(),
             strangers: VecDeque::new(),
             revoked: Vec::new(),
             replies: VecDeque::new(),
@@ -109,6 +112,20 @@ impl Server {
     /// What a peer is told in handshakes from now on.
     pub fn set_options(&mut self, peer: PublicKey, options: Options) {
         self.options.insert(peer, options);
+    }
+
+    /// Whether a peer's data may go in the clear, as GRE, if it wants that too: so from its next
+    /// session on, not so at once.
+    pub fn set_gre(&mut self, peer: PublicKey, gre: bool) {
+        match gre {
+            true => _ = self.gre.insert(peer),
+            false => _ = self.gre.remove(&peer),
+        }
+        let tunnels = [self.tunnels.get_mut(&peer), self.unproven.get_mut(&peer)];
+        tunnels
+            .into_iter()
+            .flatten()
+            .for_each(|tunnel| tunnel.set_gre(gre));
     }
 
     /// Whether unknown keys are handed over by [`Server::poll_stranger`], or refused at once.
@@ -137,6 +154,7 @@ impl Server {
     pub fn revoke(&mut self, peer: PublicKey) {
         self.listener.remove(peer);
         self.options.remove(&peer);
+        self.gre.remove(&peer);
         self.unproven.remove(&peer);
         if let Some(tunnel) = self.tunnels.get_mut(&peer) {
             tunnel.close(Reason::Revoked);
@@ -183,7 +201,7 @@ impl Server {
         &self.rejects
     }
 
-    /// Takes a datagram that came from there; says whose it was and on which link, if it was data. Its
+    /// Takes a datagram, or a GRE packet, that came from there; says whose it was and on which link, if it was data. Its
     /// bytes are undefined afterwards.
     ///
     /// # Errors
@@ -208,6 +226,18 @@ impl Server {
                     return Err(Reject::Session);
                 };
                 self.handle_data(now, from, peer, header.receiver, datagram)?;
+                Ok(Some((peer, header.link)))
+            }
+            Some(Kind::Clear(header)) => {
+                let peer = self.indices.get(&header.receiver).copied();
+                // What is not authentic puts no tunnel in the place of another, and gets no answer.
+                let tunnel = peer.and_then(|peer| Some((peer, self.tunnels.get_mut(&peer)?)));
+                let Some((peer, tunnel)) = tunnel else {
+                    self.rejects.count(Reject::Session);
+                    return Err(Reject::Session);
+                };
+                self.agenda.wake(peer);
+                tunnel.handle_datagram(now, from, datagram)?;
                 Ok(Some((peer, header.link)))
             }
             _ => {
@@ -280,7 +310,12 @@ impl Server {
             }
         };
         let mut options = self.options.get(&peer).cloned().unwrap_or_default();
-        Abilities::OURS.append(&mut options);
+        let gre = self.gre.contains(&peer);
+        let ours = Abilities {
+            gre,
+            ..Abilities::OURS
+        };
+        ours.append(&mut options);
         let abilities = Abilities::read(offer.options());
         let ciphers = self.ciphers;
         let accepted = self
@@ -295,7 +330,9 @@ impl Server {
             None => {
                 let entropy = self.entropy.fork();
                 let settings = self.settings.clone();
-                let tunnel = Tunnel::answer(now, accepted.session, abilities, settings, entropy);
+                let mut tunnel =
+                    Tunnel::answer(now, accepted.session, abilities, settings, entropy);
+                tunnel.set_gre(gre);
                 self.unproven.insert(peer, tunnel);
             }
         }

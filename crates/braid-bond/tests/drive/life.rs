@@ -9,6 +9,7 @@ use braid_bond::drive::{ClientEvent, HubEvent, HubStatus};
 use braid_bond::proto::frame::Reason;
 use braid_bond::proto::tunnel::Event;
 use braid_core::Bytes;
+use socket2::{Domain, Socket, Type};
 
 use crate::net::{serve, udp_socket};
 use crate::world::{
@@ -298,4 +299,61 @@ fn two_lines_carry_their_sum() {
         "{saved:?}"
     );
     assert!(rates.iter().sum::<f64>() > 15.0, "{rates:?}");
+}
+
+/// GRE packets that came to the client, as links, keys and sequence numbers, until there are so many of
+/// each of two links.
+fn overheard(world: &World, least: usize) -> [Vec<(u32, u32)>; 2] {
+    let protocol = i32::from(0x0800u16.to_be());
+    let mut socket = world.client.enter(|| {
+        let socket = Socket::new(Domain::PACKET, Type::DGRAM, Some(protocol.into()));
+        socket.expect("it is root")
+    });
+    let timeout = socket.set_read_timeout(Some(PATIENCE));
+    timeout.expect("a socket");
+    let mut heard = [Vec::new(), Vec::new()];
+    let mut packet = [0; 2048];
+    while heard.iter().any(|packets| packets.len() < least) {
+        let size = socket.read(&mut packet).expect("it goes on");
+        let packet = &packet[..size.min(2048)];
+        let is_gre = packet.len() > 32 && packet[9] == 47;
+        if !is_gre || packet[12..16] != [192, 0, 2, 1] {
+            continue;
+        }
+        assert_eq!(packet[0], 0x45, "no options");
+        assert_eq!(packet[20..24], [0x30, 0, 0x88, 0xb5], "key and sequence");
+        let word = |at| u32::from_be_bytes(std::array::from_fn(|byte| packet[at + byte]));
+        // Frames in the clear: inner packets, or the question whether this gets through.
+        assert!(packet[35] >= 0x80 || packet[35] == 1, "{packet:x?}");
+        let link = usize::from(packet[17]) - 1;
+        heard[link].push((word(24), word(28)));
+    }
+    heard
+}
+
+#[test]
+fn where_networks_are_trusted_one_flow_takes_both_lines_as_gre() {
+    let world = World::trusted();
+    let _hub = world.start_hub(true);
+    let client = world.start_client(true, links(Outer::V4));
+    (0..2).for_each(|line| limit(&world, line, 50));
+    client.until_in_use(&[0, 1]);
+    let download = Download::start(&world);
+    (0..2).for_each(|line| until_brought(&client, line, 1_000_000));
+    let heard = overheard(&world, 1000);
+    let keys = [0, 1].map(|link: usize| heard[link][0].0);
+    // The first byte says the link, the others whose session it is.
+    assert_eq!(keys.map(|key| key >> 24), [0x40, 0x41]);
+    assert_eq!(keys[0] & 0x00ff_ffff, keys[1] & 0x00ff_ffff);
+    for (link, packets) in heard.iter().enumerate() {
+        assert!(packets.iter().all(|(key, _)| *key == keys[link]));
+        assert!(
+            packets.is_sorted_by(|one, next| one.1 < next.1),
+            "link {link}"
+        );
+        let span = (packets[999].1 - packets[0].1) as usize;
+        println!("link {link}: {span} numbers for 1000 packets");
+        assert!(span < 2000, "what is sealed is numbered with them: {span}");
+    }
+    assert!(download.end() > 2_000_000);
 }

@@ -25,11 +25,15 @@ fn counter(world: &World, name: &str) -> u64 {
     sum
 }
 
-fn crosses(outer: Outer, (at_client, at_hub): (bool, bool)) {
-    let world = World::new();
+fn crosses(outer: Outer, offloads: (bool, bool)) {
+    crosses_in(&World::new(), outer, offloads);
+}
+
+fn crosses_in(world: &World, outer: Outer, (at_client, at_hub): (bool, bool)) {
     let hub = world.start_hub(at_hub);
     let client = world.start_client(at_client, links(outer));
     client.until_in_use(&[0, 1]);
+    client.until(|status| status.links.iter().all(|link| link.clear == world.gre));
     for address in HUB {
         let address = world::address(address);
         serve(&world.hub, address, SERVICE);
@@ -52,8 +56,8 @@ fn crosses(outer: Outer, (at_client, at_hub): (bool, bool)) {
             .hub
             .run(&format!("ping -q -c 2 -i 0.05 -W 2 {address}"));
     }
-    assert_eq!(counter(&world, "TcpInCsumErrors"), 0);
-    assert_eq!(counter(&world, "UdpInCsumErrors"), 0);
+    assert_eq!(counter(world, "TcpInCsumErrors"), 0);
+    assert_eq!(counter(world, "UdpInCsumErrors"), 0);
     let status = client.status();
     println!("{status:#?}");
     assert_eq!(status.tun.refused, 0);
@@ -79,4 +83,14 @@ fn packets_cross_with_offloads_at_the_client_alone() {
 #[test]
 fn packets_cross_with_offloads_at_the_hub_alone() {
     crosses(Outer::V4, (false, true));
+}
+
+#[test]
+fn packets_cross_as_gre_over_ipv4() {
+    crosses_in(&World::trusted(), Outer::V4, (true, true));
+}
+
+#[test]
+fn packets_cross_as_gre_over_ipv6() {
+    crosses_in(&World::trusted(), Outer::V6, (true, true));
 }

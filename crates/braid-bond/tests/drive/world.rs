@@ -35,6 +35,8 @@ static SERIAL: AtomicU32 = AtomicU32::new(0);
 
 /// Namespaces and lines, without tunnel.
 pub struct World {
+    /// Whether both ends want data in the clear.
+    pub gre: bool,
     pub client: Namespace,
     pub hub: Namespace,
 }
@@ -71,8 +73,9 @@ impl World {
         let world = World {
             client: Namespace::new(&format!("{name}-client")),
             hub: Namespace::new(&format!("{name}-hub")),
+            gre: false,
         };
-        let World { client, hub } = &world;
+        let World { client, hub, .. } = &world;
         for line in 0..2 {
             let (wan, isp, net) = (format!("wan{line}"), format!("isp{line}"), line + 1);
             client.ip(&format!(
@@ -95,6 +98,14 @@ impl World {
         world
     }
 
+    /// The same, with ends that want data in the clear, as GRE.
+    pub fn trusted() -> World {
+        World {
+            gre: true,
+            ..World::new()
+        }
+    }
+
     /// The hub, which knows the client.
     pub fn start_hub(&self, offloads: bool) -> Hub {
         let (tell, events) = channel();
@@ -105,6 +116,7 @@ impl World {
             options: Options::new(),
             inner: inner.to_vec(),
             cap: None,
+            gre: self.gre,
         };
         let start = || {
             let tell = tell.clone();
@@ -149,6 +161,7 @@ impl World {
                 psk: Psk([7; 32]),
                 options: Options::new(),
                 policy: Policy::default(),
+                gre: self.gre,
                 links,
                 mark: None,
                 events: Box::new(move |event| _ = tell.send(event)),

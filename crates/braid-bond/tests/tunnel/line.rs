@@ -41,6 +41,8 @@ pub struct Line {
     pub payload: usize,
     /// Nothing passes.
     pub hole: bool,
+    /// GRE passes.
+    pub gre: bool,
     /// Each packet comes twice.
     pub duplicates: bool,
     free: Time,
@@ -58,6 +60,7 @@ impl Line {
             queue: Duration::from_millis(100),
             payload: 1472,
             hole: false,
+            gre: true,
             duplicates: false,
             free: Time::ZERO,
             packets: 0,

@@ -1,5 +1,6 @@
 //! Whole tunnels over lines in virtual time.
 
+mod clear;
 mod headers;
 mod hostile;
 mod life;

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use braid_bond::proto::entropy::Entropy;
+use braid_bond::proto::gre;
 use braid_bond::proto::handshake::{Ciphers, Identity, Options, Psk, PublicKey};
 use braid_bond::proto::seal::Cipher;
 use braid_bond::proto::server::Server;
@@ -92,6 +93,7 @@ pub fn client_settings() -> ClientSettings {
         psk: Psk([7; 32]),
         ciphers: Ciphers::preferring(Cipher::Aes256Gcm),
         options: Options::new(),
+        gre: false,
         unix_micros: UNIX,
     }
 }
@@ -103,10 +105,23 @@ impl Pair {
     }
 
     pub fn with(seed: u64, lines: Vec<Lines>, settings: Settings) -> Pair {
+        Pair::of(seed, lines, client_settings(), settings)
+    }
+
+    /// The same with a client that wants GRE, or not.
+    pub fn wanting(seed: u64, lines: Vec<Lines>, gre: bool) -> Pair {
+        let client = ClientSettings {
+            gre,
+            ..client_settings()
+        };
+        Pair::of(seed, lines, client, Settings::default())
+    }
+
+    fn of(seed: u64, lines: Vec<Lines>, client: ClientSettings, settings: Settings) -> Pair {
         println!("seed {seed}");
         let now = Time::ZERO;
         let entropy = Entropy::new(&[seed as u8; 32]);
-        let mut client = Tunnel::call(now, client_settings(), settings, entropy);
+        let mut client = Tunnel::call(now, client, settings, entropy);
         for index in 0..lines.len() {
             client.add_link(now, LinkId(index as u8), link());
         }
@@ -224,7 +239,9 @@ impl Pair {
             if let Some(recorded) = &mut self.recorded {
                 recorded.push((from, buffer.clone()));
             }
+            let passes = lines.up.gre || !gre::is_gre(&buffer);
             let arrives = lines.up.send(self.now, buffer.len(), &mut self.dice);
+            let arrives = arrives.filter(|_| passes);
             let copies = if lines.up.duplicates { 2 } else { 1 };
             for at in arrives
                 .into_iter()
@@ -239,7 +256,9 @@ impl Pair {
             let Some(lines) = self.lines.iter_mut().find(|lines| lines.client == to) else {
                 continue;
             };
+            let passes = lines.down.gre || !gre::is_gre(&buffer);
             let arrives = lines.down.send(self.now, buffer.len(), &mut self.dice);
+            let arrives = arrives.filter(|_| passes);
             if let Some(at) = arrives {
                 self.fly(at, End::Client, HUB, buffer.clone());
             }

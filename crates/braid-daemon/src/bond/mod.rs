@@ -37,6 +37,7 @@ use braid_uplink::{
 };
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::config::Encapsulation;
 use crate::failure::Failure;
 use crate::settings::Settings;
 use crate::state_dir::StateDir;
@@ -234,6 +235,7 @@ impl Bond {
             psk: joined.token.secret.psk(),
             options: terms::enrol(joined.token.secret.id()),
             policy: policy.clone(),
+            gre: settings.config.bond.encapsulation == Encapsulation::Gre,
             links: self.links.wanted().to_vec(),
             mark: None,
             // Who hung up needs no news.

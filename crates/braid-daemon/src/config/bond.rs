@@ -22,6 +22,8 @@ pub struct BondConfig {
     pub fallback: Fallback,
     /// How packets are shared out over the uplinks.
     pub scheduler: BondScheduler,
+    /// What its data goes out as.
+    pub encapsulation: Encapsulation,
     /// What `overflow` goes by.
     pub overflow: OverflowConfig,
     /// How packets are put back in order, at both ends.
@@ -39,6 +41,7 @@ impl Default for BondConfig {
             fallback: Fallback::default(),
             scheduler: BondScheduler::default(),
             overflow: OverflowConfig::default(),
+            encapsulation: Encapsulation::default(),
             order: BondOrder::default(),
             // [l3b] §5.3.
             order_timeout: Duration::from_millis(50),
@@ -227,6 +230,19 @@ pub enum BondOrder {
 }
 
 words!(BondOrder, "order", Measured = "measured", Paper = "paper");
+
+/// What the bond's data goes out as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Encapsulation {
+    /// Sealed, in UDP.
+    #[default]
+    Udp,
+    /// In the clear, as GRE, if the hub wants that too: for networks that are trusted.
+    Gre,
+}
+
+words!(Encapsulation, "encapsulation", Udp = "udp", Gre = "gre");
 
 /// How packets of a flow are treated inside the bond.
 #[derive(

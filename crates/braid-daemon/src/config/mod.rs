@@ -34,8 +34,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use bond::{
-    BondClass, BondConfig, BondFlows, BondOrder, BondScheduler, Fallback, OverflowConfig,
-    Thousandths,
+    BondClass, BondConfig, BondFlows, BondOrder, BondScheduler, Encapsulation, Fallback,
+    OverflowConfig, Thousandths,
 };
 pub use domain::{DomainPattern, HostName};
 pub use header::{Dscp, IpProtocol};

@@ -28,6 +28,7 @@ const TOP: (&str, &[&str]) = (
         "between_clients",
         "client_rate",
         "client",
+        "gre",
         "store",
         "api",
         "metrics",
@@ -85,6 +86,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
     let between_clients = table.truth("between_clients", problems);
     let client_rate = rate(&mut table, "client_rate", problems);
     let clients = clients(&mut table, problems);
+    let gre = table.truth("gre", problems);
     let store = table.text("store", problems).map(|text| {
         let path = PathBuf::from(&text.value);
         if !path.is_absolute() {
@@ -112,6 +114,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
         between_clients: between_clients.unwrap_or(default.between_clients),
         client_rate,
         clients,
+        gre: gre.unwrap_or(default.gre),
         store: store.unwrap_or(default.store),
         api,
         metrics,
@@ -304,6 +307,7 @@ mod tests {
             forward = "routed"
             between_clients = true
             client_rate = "50 Mbit/s"
+            gre = true
             store = "/var/lib/x.redb"
             [api]
             group = "netdev"
@@ -317,7 +321,7 @@ mod tests {
         assert_eq!(address, ["hub.example.org:500", "198.51.100.7:600"]);
         assert_eq!((config.port(), config.mtu), (500, 1400));
         assert_eq!(config.forward, Forward::Routed);
-        assert!(config.between_clients);
+        assert!(config.between_clients && config.gre);
         assert_eq!(
             config.networks([0; 5]).len(),
             1,

@@ -192,6 +192,7 @@ impl World {
                 psk: token.secret.psk(),
                 options: enrol(token.secret.id()),
                 policy: Policy::default(),
+                gre: false,
                 links: links.collect(),
                 mark: None,
                 events: Box::new(move |event| _ = tell.send(event)),

@@ -59,24 +59,29 @@ pub struct Abilities {
     pub policy: bool,
     /// HEADER, and packets that refer to one.
     pub headers: bool,
+    /// Data in the clear, as GRE, and wants it: this end's configuration says so.
+    pub gre: bool,
 }
 
 impl Abilities {
-    /// What this code understands.
+    /// What this code understands; GRE is for whoever configures it.
     pub const OURS: Abilities = Abilities {
         policy: true,
         headers: true,
+        gre: false,
     };
 
     const POLICY: u8 = 1;
     const HEADERS: u8 = 2;
+    const GRE: u8 = 4;
 
     /// Adds it to what is said in a handshake. Where there is no room it is not said, and not made use
     /// of.
     pub fn append(self, options: &mut Options) {
         let policy = if self.policy { Self::POLICY } else { 0 };
         let headers = if self.headers { Self::HEADERS } else { 0 };
-        let _ = options.push(ABILITIES, &[policy | headers]);
+        let gre = if self.gre { Self::GRE } else { 0 };
+        let _ = options.push(ABILITIES, &[policy | headers | gre]);
     }
 
     /// What the other end has said; nothing is nothing.
@@ -87,6 +92,7 @@ impl Abilities {
         Abilities {
             policy: has(Self::POLICY),
             headers: has(Self::HEADERS),
+            gre: has(Self::GRE),
         }
     }
 }

@@ -35,6 +35,8 @@ pub struct ClientSettings {
     pub ciphers: Ciphers,
     /// What to tell the hub.
     pub options: Options,
+    /// Whether data is to go in the clear, as GRE, if the hub wants that too.
+    pub gre: bool,
     /// µs since 1970 at [`Time::ZERO`]; a clock that is wrong costs a round trip at most.
     pub unix_micros: u64,
 }
@@ -62,7 +64,11 @@ pub(super) struct Client {
 
 impl Client {
     pub fn new(mut settings: ClientSettings) -> Self {
-        Abilities::OURS.append(&mut settings.options);
+        let abilities = Abilities {
+            gre: settings.gre,
+            ..Abilities::OURS
+        };
+        abilities.append(&mut settings.options);
         Client {
             settings,
             running: None,

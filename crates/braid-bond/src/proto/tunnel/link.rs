@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::clear::Passage;
 use crate::proto::frame::{Flush, PolicyHeard, Pong, TOKEN, Treat};
 use crate::proto::mtu::Mtu;
 use crate::proto::packet::OVERHEAD;
@@ -126,6 +127,8 @@ pub(super) struct Link {
     pub lanes: Vec<LaneId>,
     /// Numbers of later parts, and of the first part of the same packet.
     pub parts: VecDeque<(PacketNumber, PacketNumber)>,
+    /// Whether it passes GRE.
+    pub passage: Passage,
     try_after: Duration,
     pub try_at: Option<Time>,
 }
@@ -151,6 +154,7 @@ impl Link {
             carried: None,
             lanes: Vec::with_capacity(MOST_LANES),
             parts: VecDeque::new(),
+            passage: Passage::new(now),
             try_after: TRY,
             try_at: None,
         }

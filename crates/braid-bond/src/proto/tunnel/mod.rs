@@ -23,6 +23,7 @@
 //! - With nothing to send, all that is sent is what liveness asks for: three packets a minute and link,
 //!   and their answers.
 
+mod clear;
 mod client;
 mod clock;
 mod headers;
@@ -121,6 +122,8 @@ pub struct Tunnel {
     heard: Time,
     /// What the other end understands.
     peer: Abilities,
+    /// Whether this end wants data in the clear.
+    gre: bool,
     saying: steer::Saying,
     hearing: steer::Hearing,
     headers: headers::Headers,
@@ -130,8 +133,10 @@ impl Tunnel {
     /// The end that calls: begins a handshake as soon as it has a link.
     #[must_use]
     pub fn call(now: Time, client: ClientSettings, settings: Settings, entropy: Entropy) -> Self {
+        let gre = client.gre;
         let client = Some(Client::new(client));
         let mut tunnel = Self::new(now, client, settings, entropy);
+        tunnel.gre = gre;
         tunnel.tell_policy();
         tunnel
     }
@@ -176,6 +181,7 @@ impl Tunnel {
             closing: None,
             heard: now,
             peer: Abilities::default(),
+            gre: false,
             saying: steer::Saying::default(),
             hearing: steer::Hearing::default(),
             headers: headers::Headers::default(),
@@ -329,6 +335,7 @@ impl Tunnel {
             .chain(self.receiver.poll_timeout())
             .chain(self.receiver.next_report())
             .chain(self.policy_timeout().filter(|_| session.is_some()))
+            .chain(self.clear_timeout().filter(|_| session.is_some()))
             .min()
     }
 
@@ -387,6 +394,11 @@ impl Tunnel {
                 if let Some(link) = &mut self.links[change.link.index()] {
                     link.mtu.handle_black_hole(now);
                 }
+            }
+            let is_out = matches!(change.verdict, Verdict::Suspect | Verdict::Quarantined);
+            if let Some(link) = self.links[change.link.index()].as_mut().filter(|_| is_out) {
+                // What comes by sealed packets alone is no sign that it passes GRE.
+                link.passage = clear::Passage::new(now);
             }
             push(&mut self.events, Event::Judged(change));
         }

@@ -18,14 +18,14 @@ use braid_core::{Bytes, LaneId, LinkId, PacketNumber, Stamp, Time};
 
 /// Where a packet came from and when it was sent.
 #[derive(Clone, Copy)]
-struct Origin {
-    link: LinkId,
-    from: SocketAddr,
-    stamp: Stamp,
+pub(super) struct Origin {
+    pub link: LinkId,
+    pub from: SocketAddr,
+    pub stamp: Stamp,
 }
 
 impl Tunnel {
-    /// Takes a datagram that came from there. Its bytes are undefined afterwards.
+    /// Takes a datagram, or a GRE packet, that came from there. Its bytes are undefined afterwards.
     ///
     /// # Errors
     /// Why it was refused; it is counted.
@@ -38,6 +38,7 @@ impl Tunnel {
         let result = match Kind::of(datagram) {
             None => Err(Reject::Malformed),
             Some(Kind::Data(header)) => self.handle_data(now, from, header, datagram),
+            Some(Kind::Clear(header)) => self.handle_clear(now, from, header, datagram),
             Some(Kind::Response) => self.handle_response(now, datagram),
             Some(Kind::Cookie) => self.handle_cookie(now, datagram),
             Some(Kind::Reset) => self.handle_reset(now, datagram),
@@ -115,21 +116,34 @@ impl Tunnel {
             self.links[id.index()].get_or_insert_with(|| Link::new(now, LinkConfig::default()));
         link.path
             .handle_received(now, from, len, newest, &mut self.entropy);
-        let elicits = Frames::new(frames).any(|frame| frame.is_ok_and(|frame| frame.elicits()));
-        link.owes |= elicits;
         self.take_into_use(now, id);
         let wire = Bytes::new(len + WIRE);
+        let origin = Origin {
+            link: id,
+            from,
+            stamp,
+        };
+        self.handle_frames(now, origin, number, wire, frames)
+    }
+
+    /// Takes the frames of a packet that may pass.
+    pub(super) fn handle_frames(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        number: PacketNumber,
+        wire: Bytes,
+        frames: &[u8],
+    ) -> Result<(), Reject> {
+        let (id, stamp) = (origin.link, origin.stamp);
+        let elicits = Frames::new(frames).any(|frame| frame.is_ok_and(|frame| frame.elicits()));
+        self.on(id, |link| link.owes |= elicits);
         let arrival = self
             .receiver
             .handle_datagram(now, id, (number, stamp), wire, elicits);
         if arrival == Arrival::Duplicate {
             return Err(Reject::Old);
         }
-        let origin = Origin {
-            link: id,
-            from,
-            stamp,
-        };
         let mut result = Ok(());
         for frame in Frames::new(frames) {
             match frame {
@@ -294,6 +308,9 @@ impl Tunnel {
         let Some(link) = &mut self.links[id.index()] else {
             return;
         };
+        if link.passage.handle_pong(now, pong.token) {
+            return;
+        }
         if link.mtu.handle_pong(now, pong.token) {
             let payload = link.mtu.payload();
             self.cover();

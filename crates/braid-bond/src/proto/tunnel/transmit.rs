@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 
+use super::clear::ANCHOR;
 use super::link::{CHALLENGE, Link};
 use super::{DATA_HEADER, Datagram, Packet, REPORT_IDLE, Tunnel, WIRE};
 use crate::proto::frame::{
     Challenge, Close, Data, Frame, Nack, Padding, Parity, Part, PathResponse, Ping, Range,
 };
+use crate::proto::gre::{self, UDP_HEADER};
 use crate::proto::packet::{HEADER, Header, OVERHEAD, STAMP, TAG, stamp_bits};
 use crate::proto::sum;
 use braid_core::bond::{Control, ControlKind, Piece, Transmit, TransmitParity};
@@ -72,6 +74,7 @@ impl Tunnel {
         self.poll_close(now, out)
             .or_else(|| self.poll_rest(now, out))
             .or_else(|| self.poll_link(now, out))
+            .or_else(|| self.poll_clear(now, out))
             .or_else(|| self.poll_policy(now, out))
             .or_else(|| self.poll_headers(now, out))
             .or_else(|| self.poll_control(now, out))
@@ -228,7 +231,7 @@ impl Tunnel {
         let link = self.links[id.index()].as_ref()?;
         let to = link.path.proven()?;
         let number = PacketNumber(link.before + parity.number.0);
-        self.begin(now, id, number, parity.stamp, out)?;
+        self.begin(now, id, number, parity.stamp, false, out)?;
         let frame = Parity {
             lane: group.lane.0,
             first: group.first.0 as u32 & 0x00ff_ffff,
@@ -277,12 +280,19 @@ impl Tunnel {
         out: &mut Vec<u8>,
     ) -> Option<Datagram> {
         let id = rest.link;
+        let is_clear = self.is_clear(id);
         let link = self.links[id.index()].as_mut()?;
         link.carried = Some(now);
         let to = link.path.proven()?;
         let wire = PacketNumber(link.before + number.0);
-        let full = usize::from(link.mtu.payload()) - TAG;
-        self.begin(now, id, wire, stamp, out)?;
+        let is_clear = is_clear && !wire.0.is_multiple_of(ANCHOR);
+        let payload = usize::from(link.mtu.payload());
+        let full = if is_clear {
+            payload + UDP_HEADER
+        } else {
+            payload - TAG
+        };
+        self.begin(now, id, wire, stamp, is_clear, out)?;
         loop {
             self.touch_lane(id, rest.piece.lane);
             let room = full - out.len();
@@ -309,7 +319,9 @@ impl Tunnel {
                 }
             }
         }
-        self.seal(now, id, wire, out);
+        if !is_clear {
+            self.seal(now, id, wire, out);
+        }
         Some(Datagram { link: id, to })
     }
 
@@ -368,18 +380,19 @@ impl Tunnel {
             link.before += 1;
             (PacketNumber(link.before - 1), Stamp::of(now))
         };
-        self.begin(now, id, number, stamp, out)?;
+        self.begin(now, id, number, stamp, false, out)?;
         out.extend_from_slice(&self.scratch);
         self.seal(now, id, number, out);
         Some(Datagram { link: id, to })
     }
 
-    fn begin(
+    pub(super) fn begin(
         &mut self,
         now: Time,
         link: LinkId,
         number: PacketNumber,
         stamp: Stamp,
+        is_clear: bool,
         out: &mut Vec<u8>,
     ) -> Option<()> {
         let session = self.gate.keys.current(now)?;
@@ -388,7 +401,10 @@ impl Tunnel {
             receiver: session.peer(),
             number: number.0 as u32,
         };
-        out.extend_from_slice(&header.to_bytes());
+        match is_clear {
+            true => gre::begin(header, out),
+            false => out.extend_from_slice(&header.to_bytes()),
+        }
         out.extend_from_slice(&stamp_bits(stamp).to_be_bytes()[1..]);
         Some(())
     }

@@ -6,7 +6,8 @@ use braid_bond::drive::TIME_OUT_MAX;
 use toml::de::DeTable;
 
 use super::super::bond::{
-    BondConfig, BondFlows, BondOrder, BondScheduler, Fallback, OverflowConfig, Thousandths,
+    BondConfig, BondFlows, BondOrder, BondScheduler, Encapsulation, Fallback, OverflowConfig,
+    Thousandths,
 };
 use super::super::problem::Problem;
 use super::super::table::{At, Table};
@@ -27,6 +28,7 @@ pub(super) fn bond(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> BondConf
     let flows = table.word("flows", BondFlows::NAMES, problems);
     let fallback = table.word("fallback", Fallback::NAMES, problems);
     let scheduler = table.word("scheduler", BondScheduler::NAMES, problems);
+    let encapsulation = table.word("encapsulation", Encapsulation::NAMES, problems);
     let overflow = section(&mut table, "overflow", problems)
         .map_or(usual.overflow, |(inner, _)| overflow(inner, problems));
     let order = table.word("order", BondOrder::NAMES, problems);
@@ -36,6 +38,7 @@ pub(super) fn bond(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> BondConf
         flows: flows.map_or(usual.flows, |word| word.value),
         fallback: fallback.map_or(usual.fallback, |word| word.value),
         scheduler: scheduler.map_or(usual.scheduler, |word| word.value),
+        encapsulation: encapsulation.map_or(usual.encapsulation, |word| word.value),
         overflow,
         order: order.map_or(usual.order, |word| word.value),
         order_timeout: order_timeout.map_or(usual.order_timeout, |time| time.value),

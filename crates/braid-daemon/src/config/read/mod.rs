@@ -74,6 +74,7 @@ const BOND: (&str, &[&str]) = (
         "flows",
         "fallback",
         "scheduler",
+        "encapsulation",
         "overflow",
         "order",
         "order_timeout",
