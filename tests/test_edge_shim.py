@@ -18,11 +18,12 @@ from braid_lab.fabric.stream import ask
 from braid_lab.process import Process, wait_until
 from braid_lab.serve.servers import READY, argv
 
-MBIT = 5.0
+#: Little, so that Python's QUIC is not what limits, however busy the machine.
+MBIT = 2.0
 #: 10 ms apart, so that without order nearly every second datagram would come too early.
 SHAPE = two_paths(mbit=MBIT, delay_ms=10, other_ms=20)
-#: More than either path carries, less than both do.
-BETWEEN = "7M"
+#: More than either path carries, less than both do; and less than either carries.
+BETWEEN, WITHIN = "2.8M", "0.8M"
 #: IP and UDP headers; the frame's own.
 HEADERS, MTU, SHIM = 28, 1500, 8
 SECONDS = 3
@@ -50,7 +51,7 @@ class Measured:
 
 @pytest.fixture(scope="module")
 def network() -> Iterator[EdgedNetwork]:
-    """Two paths of 5 Mbit/s; the edge at hb takes numbers off, the one at ha would not."""
+    """Two paths of 2 Mbit/s; the edge at hb takes numbers off, the one at ha would not."""
     with edged_network(SHAPE, shims=("hb",)) as made:
         made.settle("ha", "hb", 2)
         yield made
@@ -99,19 +100,19 @@ def test_datagrams_take_both_paths_and_arrive_in_order(network: EdgedNetwork) ->
 
 
 def test_an_edge_that_does_not_ask_is_sent_none(network: EdgedNetwork) -> None:
-    made = measured(network, "hb", "ha", 1200, "2M", "-R")
+    made = measured(network, "hb", "ha", 1200, WITHIN, "-R")
     # TCP's own connection beside it is split; the datagrams are not.
     assert made.sent[1] > made.seen["packets"] > 100 > made.sent[0]
     assert reasons(network, "hb")["numbered"] == 0
 
 
 def test_what_has_no_room_keeps_to_one_path_and_is_counted(network: EdgedNetwork) -> None:
-    made = measured(network, "ha", "hb", MTU - HEADERS, "2M")
+    made = measured(network, "ha", "hb", MTU - HEADERS, WITHIN)
     assert made.sent[1] > made.seen["packets"] > 100 > made.sent[0]
     assert made.seen["lost_packets"] <= 0.002 * made.seen["packets"]
     assert made.reasons["no_room"] >= made.seen["packets"]
     # As long as fits goes by both.
-    made = measured(network, "ha", "hb", MTU - HEADERS - SHIM, "2M")
+    made = measured(network, "ha", "hb", MTU - HEADERS - SHIM, WITHIN)
     assert made.sent[0] > 0.4 * sum(made.sent)
 
 
@@ -138,7 +139,7 @@ def test_numbers_that_nobody_asked_for_go_nowhere(network: EdgedNetwork) -> None
 
 
 def test_a_quic_download_gets_what_neither_path_carries_alone(network: EdgedNetwork) -> None:
-    size = 5_000_000
+    size = 2_500_000
     source, target = network.net.stations["ha"], network.net.stations["hb"]
     log = network.net.folder / "http3"
 
@@ -156,4 +157,4 @@ def test_a_quic_download_gets_what_neither_path_carries_alone(network: EdgedNetw
 
     with Process(argv("http3", [source.address]), log=log, namespace=source.place.name) as server:
         server.wait_output(READY, timeout=20)
-        assert network.undisturbed("ha", "hb", 2, measure) > MBIT
+        assert network.undisturbed("ha", "hb", 2, measure) > 1.2 * MBIT

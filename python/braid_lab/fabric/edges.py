@@ -17,11 +17,11 @@ from braid_lab.product import DEGRADED, binary
 
 T = TypeVar("T")
 #: How often something is measured until nothing disturbed it.
-TRIES = 3
+TRIES = 6
 
 
 def undisturbed(settle: Callable[[], object], plan: Callable[[], object], measure: Callable[[], T]) -> T:
-    """Return what was measured while the plan stayed the same, after `settle`; the last of three tries counts anyway.
+    """Return what was measured while the plan stayed the same, after `settle`; raise an error if it never did.
 
     A machine that lets nothing run for a tenth of a second has a path left for a while, which is right, and is
     another measurement's.
@@ -31,8 +31,9 @@ def undisturbed(settle: Callable[[], object], plan: Callable[[], object], measur
         before = plan()
         made = measure()
         if plan() == before:
-            break
-    return made
+            return made
+    msg = f"the plan changed during each of {TRIES} measurements: the machine is too busy, or a path comes and goes"
+    raise RuntimeError(msg)
 
 
 class Edge:
