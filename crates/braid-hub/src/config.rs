@@ -168,24 +168,39 @@ impl HubConfig {
     /// Takes over what counts at once of a configuration that was read anew; says which keys of it only
     /// count from the next start.
     pub fn follow(&mut self, read: HubConfig) -> Vec<&'static str> {
-        let mut later = Vec::new();
-        let mut note = |key, differs: bool| later.extend(differs.then_some(key));
-        note("listen", self.listen != read.listen);
-        note("device", self.device != read.device);
-        note("mtu", self.mtu != read.mtu);
-        note("pool", self.pool != read.pool);
-        note("forward", self.forward != read.forward);
-        note(
-            "between_clients",
-            self.between_clients != read.between_clients,
-        );
-        note("store", self.store != read.store);
-        note("api", self.api != read.api);
-        note("metrics", self.metrics != read.metrics);
-        self.address = read.address;
-        self.client_rate = read.client_rate;
-        self.clients = read.clients;
-        later
+        // Each is named: one that is added is one or the other.
+        let HubConfig {
+            listen,
+            address,
+            device,
+            mtu,
+            pool,
+            forward,
+            between_clients,
+            client_rate,
+            clients,
+            gre,
+            store,
+            api,
+            metrics,
+        } = read;
+        let later = [
+            ("listen", self.listen != listen),
+            ("device", self.device != device),
+            ("mtu", self.mtu != mtu),
+            ("pool", self.pool != pool),
+            ("forward", self.forward != forward),
+            ("between_clients", self.between_clients != between_clients),
+            ("gre", self.gre != gre),
+            ("store", self.store != store),
+            ("api", self.api != api),
+            ("metrics", self.metrics != metrics),
+        ];
+        self.address = address;
+        self.client_rate = client_rate;
+        self.clients = clients;
+        let later = later.into_iter().filter(|(_, differs)| *differs);
+        later.map(|(key, _)| key).collect()
     }
 
     /// The port that clients without a word from the user are sent to: that of the first listener.

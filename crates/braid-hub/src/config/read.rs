@@ -296,25 +296,29 @@ mod tests {
         HubConfig::parse("all of it", &all).unwrap();
     }
 
+    const EVERY_KEY: &str = r#"
+        listen = [500, "198.51.100.7:600"]
+        address = ["hub.example.org", "198.51.100.7:600"]
+        device = "hub0"
+        mtu = 1400
+        pool = "10.0.0.0/24"
+        forward = "routed"
+        between_clients = true
+        client_rate = "50 Mbit/s"
+        gre = true
+        store = "/var/lib/x.redb"
+        [api]
+        group = "netdev"
+        [metrics]
+        listen = "127.0.0.1:9495"
+        [[client]]
+        name = "attic"
+        rate = "1 Mbit/s"
+    "#;
+
     #[test]
     fn every_key_is_read() {
-        let text = r#"
-            listen = [500, "198.51.100.7:600"]
-            address = ["hub.example.org", "198.51.100.7:600"]
-            device = "hub0"
-            mtu = 1400
-            pool = "10.0.0.0/24"
-            forward = "routed"
-            between_clients = true
-            client_rate = "50 Mbit/s"
-            gre = true
-            store = "/var/lib/x.redb"
-            [api]
-            group = "netdev"
-            [metrics]
-            listen = "127.0.0.1:9495"
-        "#;
-        let config = HubConfig::parse("one", text).unwrap();
+        let config = HubConfig::parse("one", EVERY_KEY).unwrap();
         let listen: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
         assert_eq!(listen, ["0.0.0.0:500", "[::]:500", "198.51.100.7:600"]);
         let address: Vec<String> = config.address.iter().map(ToString::to_string).collect();
@@ -328,5 +332,33 @@ mod tests {
             "no IPv6 where none is wanted"
         );
         assert_eq!(config.client_rate, Some("50 Mbit/s".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_waits_for_the_next_start_is_named_and_the_old_one_counts_until_then() {
+        let read = HubConfig::parse("one", EVERY_KEY).unwrap();
+        let mut config = HubConfig::default();
+        let later = [
+            "listen",
+            "device",
+            "mtu",
+            "pool",
+            "forward",
+            "between_clients",
+            "gre",
+            "store",
+            "api",
+            "metrics",
+        ];
+        assert_eq!(config.follow(read.clone()), later);
+        let expected = HubConfig {
+            address: read.address.clone(),
+            client_rate: read.client_rate,
+            clients: read.clients.clone(),
+            ..HubConfig::default()
+        };
+        assert_eq!(config, expected);
+        let mut same = read.clone();
+        assert_eq!(same.follow(read), [""; 0]);
     }
 }
