@@ -35,6 +35,7 @@ impl Scrape {
 }
 
 type One = fn(&ClientReport) -> u64;
+type Perhaps = fn(&ClientReport) -> Option<u64>;
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
@@ -52,49 +53,7 @@ impl Collector for Scrape {
                 .encode_family(&labels)?
                 .encode_gauge(&(count as f64))?;
         }
-        let help = "Whether it has a session";
-        let mut family =
-            encoder.encode_descriptor("client_connected", help, None, MetricType::Gauge)?;
-        for client in &self.clients {
-            let labels = [("client", client.name.as_str())];
-            let connected = f64::from(client.connected);
-            family.encode_family(&labels)?.encode_gauge(&connected)?;
-        }
-        let help = "Bytes of inner packets from it and to it, since it was invited";
-        let unit = Some(&Unit::Bytes);
-        let mut family = encoder.encode_descriptor("client", help, unit, MetricType::Counter)?;
-        for client in &self.clients {
-            for (direction, bytes) in [
-                ("receive", client.received_bytes),
-                ("transmit", client.sent_bytes),
-            ] {
-                let labels = [("client", client.name.as_str()), ("direction", direction)];
-                count(&mut family, &labels, bytes)?;
-            }
-        }
-        let refused: [(&str, &str, One); 3] = [
-            (
-                "client_spoofed_packets",
-                "Packets with a source that is not its own: refused",
-                |client| client.spoofed,
-            ),
-            (
-                "client_capped_packets",
-                "Packets beyond its rate: dropped",
-                |client| client.capped,
-            ),
-            (
-                "client_token_misuses",
-                "Handshakes with its token by other machines: refused",
-                |client| client.token_misuses,
-            ),
-        ];
-        for (name, help, of) in refused {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for client in &self.clients {
-                count(&mut family, &[("client", client.name.as_str())], of(client))?;
-            }
-        }
+        self.encode_clients(&mut encoder)?;
         let mut family = encoder.encode_descriptor(
             "handshakes",
             "Handshakes by what they came to",
@@ -121,6 +80,91 @@ impl Collector for Scrape {
         encoder
             .encode_descriptor("health_problems", help, None, MetricType::Gauge)?
             .encode_gauge(&(self.status.health.len() as f64))
+    }
+}
+
+impl Scrape {
+    /// What there is of each client.
+    fn encode_clients(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let help = "Whether it has a session";
+        let mut family =
+            encoder.encode_descriptor("client_connected", help, None, MetricType::Gauge)?;
+        for client in &self.clients {
+            let labels = [("client", client.name.as_str())];
+            let connected = f64::from(client.connected);
+            family.encode_family(&labels)?.encode_gauge(&connected)?;
+        }
+        let help = "Bytes of inner packets from it and to it, since it was invited";
+        let unit = Some(&Unit::Bytes);
+        let mut family = encoder.encode_descriptor("client", help, unit, MetricType::Counter)?;
+        for client in &self.clients {
+            for (direction, bytes) in [
+                ("receive", client.received_bytes),
+                ("transmit", client.sent_bytes),
+            ] {
+                let labels = [("client", client.name.as_str()), ("direction", direction)];
+                count(&mut family, &labels, bytes)?;
+            }
+        }
+        self.encode_quotas(encoder)?;
+        let refused: [(&str, &str, One); 3] = [
+            (
+                "client_spoofed_packets",
+                "Packets with a source that is not its own: refused",
+                |client| client.spoofed,
+            ),
+            (
+                "client_capped_packets",
+                "Packets beyond its rate: dropped",
+                |client| client.capped,
+            ),
+            (
+                "client_token_misuses",
+                "Handshakes with its token by other machines: refused",
+                |client| client.token_misuses,
+            ),
+        ];
+        for (name, help, of) in refused {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for client in &self.clients {
+                count(&mut family, &[("client", client.name.as_str())], of(client))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Only of those that have one.
+    fn encode_quotas(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let quotas: [(&str, &str, Perhaps); 3] = [
+            (
+                "client_quota",
+                "Bytes of inner packets in a day or a month, both directions together, before it is slowed down",
+                |client| Some(client.quota?.volume.get()),
+            ),
+            (
+                "client_quota_used",
+                "What it has used of its quota in this day or month",
+                |client| client.quota_used_bytes,
+            ),
+            (
+                "client_quota_left",
+                "What is left of its quota in this day or month; zero once it is slowed down",
+                ClientReport::quota_left_bytes,
+            ),
+        ];
+        let unit = Some(&Unit::Bytes);
+        for (name, help, of) in quotas {
+            let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+            for client in &self.clients {
+                if let Some(bytes) = of(client) {
+                    let labels = [("client", client.name.as_str())];
+                    family
+                        .encode_family(&labels)?
+                        .encode_gauge(&(bytes as f64))?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 

@@ -99,6 +99,15 @@ pub struct ClientReport {
     pub links: Vec<LinkReport>,
 }
 
+impl ClientReport {
+    /// What is left of its quota, zero once that is used up; none without a quota.
+    #[must_use]
+    pub fn quota_left_bytes(&self) -> Option<u64> {
+        let volume = self.quota?.volume.get();
+        Some(volume.saturating_sub(self.quota_used_bytes?))
+    }
+}
+
 /// A link of a client, as the hub sees it. What is measured is of the direction to the client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LinkReport {

@@ -28,6 +28,14 @@ fn client(name: &str, state: &str) -> ClientReport {
     }
 }
 
+fn limited(name: &str, quota: &str, used: u64) -> ClientReport {
+    ClientReport {
+        quota: Some(quota.parse().unwrap()),
+        quota_used_bytes: Some(used),
+        ..client(name, "joined")
+    }
+}
+
 #[test]
 fn the_text_is_as_it_was() {
     let scrape = Scrape {
@@ -40,8 +48,8 @@ fn the_text_is_as_it_was() {
             networks: Vec::new(),
             forward: "nat".into(),
             clients: ClientCounts {
-                joined: 1,
-                connected: 1,
+                joined: 3,
+                connected: 3,
                 invited: 2,
                 revoked: 3,
             },
@@ -50,7 +58,12 @@ fn the_text_is_as_it_was() {
             unrouted: 9,
             health: Vec::new(),
         },
-        clients: vec![client("attic", "joined"), client("gone", "revoked")],
+        clients: vec![
+            client("attic", "joined"),
+            client("gone", "revoked"),
+            limited("cellar", "50 GB/month", 20_000_000_000),
+            limited("shed", "2 GB/day", 2_000_000_007),
+        ],
     };
     let text = scrape.into_text();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/metrics/tests.txt");
