@@ -1,0 +1,152 @@
+//! How packets are to be treated: who chooses links, and which class a flow is of.
+//!
+//! Only the client knows what its lines and its flows are worth, and most of what it gets comes from
+//! the hub. So a policy is plain data: the client goes by it, and tells it to the hub, which goes by it
+//! for what it sends to this client and to nobody else.
+
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use braid_core::resequence::Ordering;
+use braid_core::schedule::{Adaptive, Class, Overflow, Parameters, Scheduler, Weighted};
+use braid_core::{LinkId, Prefix};
+use braid_packet::{Fragment, Ip, protocol};
+
+use super::flow;
+
+pub use wire::{POLICY_MAX, TIME_OUT_MAX};
+
+/// Most rules of a policy: each is held against every packet until one matches.
+pub const RULES_MAX: usize = 255;
+
+/// Which end of a packet is the far one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Far {
+    /// Its destination: at the client.
+    Destination,
+    /// Its source: at the hub.
+    Source,
+}
+
+/// Who chooses links.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Scheduling {
+    /// Earliest arrival over measured links.
+    #[default]
+    Adaptive,
+    /// \[l3b\] §3, over these links, the cheapest first.
+    Overflow(Parameters, Vec<LinkId>),
+    /// Static weights, in bursts of so many full packets.
+    Weighted(u32, Vec<(LinkId, u32)>),
+}
+
+/// Flows that are treated otherwise than they would be. What is not said matches anything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// Where the far end is.
+    pub network: Option<Prefix>,
+    /// IANA number of the transport protocol.
+    pub protocol: Option<u8>,
+    /// Ports of the far end, TCP and UDP.
+    pub ports: Option<RangeInclusive<u16>>,
+    /// Differentiated services code point, 0 to 63.
+    pub dscp: Option<u8>,
+    /// IPv4 alone, or IPv6 alone.
+    pub is_v4: Option<bool>,
+    /// What they are treated as.
+    pub class: Class,
+}
+
+/// How packets are to be treated.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Policy {
+    /// Who chooses links.
+    pub scheduling: Scheduling,
+    /// How what arrives is put in order: at both ends, so that one word decides for both directions.
+    pub ordering: Ordering,
+    /// The first that matches counts; else [`flow::class`] does. Those beyond [`RULES_MAX`] count at
+    /// neither end.
+    pub rules: Vec<Rule>,
+}
+
+impl Policy {
+    /// The class of a packet. It is asked for each: it does not allocate.
+    #[must_use]
+    pub fn class(&self, packet: &[u8], far: Far) -> Class {
+        if self.rules.is_empty() {
+            return flow::class(packet);
+        }
+        let Some(seen) = Seen::of(packet, far) else {
+            return flow::class(packet);
+        };
+        // No more than the other end hears of: both treat a flow alike.
+        let mut rules = self.rules.iter().take(RULES_MAX);
+        let found = rules.find(|rule| rule.matches(&seen));
+        found.map_or_else(|| flow::class(packet), |rule| rule.class)
+    }
+
+    /// Who chooses links by it. Where it names none, or parameters that make no sense, earliest arrival
+    /// does.
+    #[must_use]
+    pub fn scheduler(&self) -> Box<dyn Scheduler> {
+        match &self.scheduling {
+            Scheduling::Adaptive => Box::<Adaptive>::default(),
+            Scheduling::Overflow(parameters, links) => match Overflow::new(links, *parameters) {
+                Ok(overflow) => Box::new(overflow),
+                Err(_) => Box::<Adaptive>::default(),
+            },
+            Scheduling::Weighted(_, links) if links.is_empty() => Box::<Adaptive>::default(),
+            Scheduling::Weighted(burst, links) => Box::new(Weighted::new(links, *burst)),
+        }
+    }
+}
+
+impl Rule {
+    fn matches(&self, seen: &Seen) -> bool {
+        let asked = |wanted: Option<bool>| wanted.unwrap_or(true);
+        asked(self.is_v4.map(|is_v4| is_v4 == seen.address.is_ipv4()))
+            && asked(self.protocol.map(|number| number == seen.protocol))
+            && asked(self.dscp.map(|dscp| dscp == seen.dscp))
+            && asked(
+                self.ports
+                    .as_ref()
+                    .map(|ports| seen.port.is_some_and(|port| ports.contains(&port))),
+            )
+            && asked(self.network.map(|network| network.contains(seen.address)))
+    }
+}
+
+/// What rules go by, of one packet. Fragments have no ports that could be seen.
+struct Seen {
+    address: IpAddr,
+    protocol: u8,
+    port: Option<u16>,
+    dscp: u8,
+}
+
+impl Seen {
+    fn of(packet: &[u8], far: Far) -> Option<Seen> {
+        let ip = Ip::parse(packet).ok()?;
+        let traffic_class = match ip.source.is_ipv4() {
+            true => packet[1],
+            false => packet[0] << 4 | packet[1] >> 4,
+        };
+        let has_ports =
+            matches!(ip.protocol, protocol::TCP | protocol::UDP) && ip.fragment == Fragment::Whole;
+        let (address, at) = match far {
+            Far::Destination => (ip.dest, ip.header + 2),
+            Far::Source => (ip.source, ip.header),
+        };
+        let port = packet.get(at..at + 2).filter(|_| has_ports);
+        Some(Seen {
+            address,
+            protocol: ip.protocol,
+            port: port.map(|port| u16::from_be_bytes([port[0], port[1]])),
+            dscp: traffic_class >> 2,
+        })
+    }
+}

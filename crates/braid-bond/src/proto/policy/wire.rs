@@ -1,0 +1,308 @@
+//! A policy as it is written ([`Policy::append`]):
+//!
+//! ```text
+//! scheduler 8 · [time-out varint (ms), only with bit 7 of the scheduler]
+//!   0 adaptive
+//!   1 overflow   k varint (1/1000) · t_dwd varint (ms) · t_report varint (ms) · w_fixed varint ·
+//!                w_max varint · links 8 · links × link 8
+//!   2 weighted   burst varint · links 8 · links × (link 8 · weight varint)
+//! rules varint · rules × rule
+//! rule           what 8 · [family 8 · length 8 · address] · [protocol 8] · [first 16 · last 16] · [dscp 8]
+//! ```
+//! Bit 7 of the scheduler's byte: packets are put in order by a time-out, as in \[l3b\] §4.3. `what` has
+//! the class in its lowest two bits, then from bit 2 on: network, protocol, ports, code point, IPv4 alone,
+//! IPv6 alone. An address has as many bytes as its length in bits needs. Rules are about the *far* end of a flow, as seen from the client: where packets from here go, and those to here come from.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use braid_core::resequence::Ordering;
+use braid_core::schedule::{Overflow, Parameters};
+use braid_core::{LinkId, MAX_LINKS, Prefix};
+
+use super::{Policy, RULES_MAX, Rule, Scheduling};
+use crate::proto::frame::{self, FrameError};
+use crate::proto::reader::Reader;
+use crate::proto::varint;
+
+/// Largest parameter that is written, so that what is read can be computed with.
+pub(super) const NUMBER_MAX: u32 = 1_000_000;
+
+/// Most bytes of a rule: `what`, an IPv6 address with family and length, protocol, ports, code point.
+const RULE_MAX: usize = 1 + 18 + 1 + 4 + 1;
+
+/// Most bytes of a policy as it is written: the scheduler with five numbers, a time-out, every link with
+/// its weight, and all rules. A varint of at most 10⁶ takes four bytes, that of a time-out two.
+pub const POLICY_MAX: usize = 1 + 2 + 5 * 4 + 1 + MAX_LINKS * (1 + 4) + 2 + RULES_MAX * RULE_MAX;
+
+/// Longest time-out of [`Ordering::TimeOut`] that is written.
+pub const TIME_OUT_MAX: Duration = Duration::from_secs(10);
+
+/// Bit of the scheduler's byte: a time-out follows.
+const HAS_TIME_OUT: u8 = 0x80;
+
+impl Policy {
+    /// Writes it. Rules beyond [`RULES_MAX`] are left out.
+    pub fn append(&self, out: &mut Vec<u8>) {
+        let scheduler = match &self.scheduling {
+            Scheduling::Adaptive => 0,
+            Scheduling::Overflow(..) => 1,
+            Scheduling::Weighted(..) => 2,
+        };
+        match self.ordering {
+            Ordering::Measured => out.push(scheduler),
+            Ordering::TimeOut(time_out) => {
+                out.push(scheduler | HAS_TIME_OUT);
+                let longest = time_out.min(TIME_OUT_MAX);
+                varint::append(longest.as_millis().max(1) as u64, out);
+            }
+        }
+        match &self.scheduling {
+            Scheduling::Adaptive => {}
+            Scheduling::Overflow(parameters, links) => {
+                append_parameters(parameters, out);
+                out.push(links.len().min(MAX_LINKS) as u8);
+                out.extend(links.iter().take(MAX_LINKS).map(|link| link.0));
+            }
+            Scheduling::Weighted(burst, links) => {
+                varint::append((*burst).min(NUMBER_MAX).into(), out);
+                out.push(links.len().min(MAX_LINKS) as u8);
+                for (link, weight) in &proportions(&links[..links.len().min(MAX_LINKS)]) {
+                    out.push(link.0);
+                    varint::append((*weight).into(), out);
+                }
+            }
+        }
+        let rules = &self.rules[..self.rules.len().min(RULES_MAX)];
+        varint::append(rules.len() as u64, out);
+        rules.iter().for_each(|rule| rule.append(out));
+    }
+
+    /// Reads all of `bytes`.
+    ///
+    /// # Errors
+    /// It is of a later version, or makes no sense.
+    pub fn parse(bytes: &[u8]) -> Result<Self, FrameError> {
+        let reader = &mut Reader::new(bytes);
+        let first = reader.u8()?;
+        let ordering = match first & HAS_TIME_OUT {
+            0 => Ordering::Measured,
+            _ => Ordering::TimeOut(time_out(reader)?),
+        };
+        let scheduling = match first & !HAS_TIME_OUT {
+            0 => Scheduling::Adaptive,
+            1 => {
+                let parameters = parameters(reader)?;
+                let links = parse_links(reader, |_| Ok(()))?;
+                let links: Vec<LinkId> = links.into_iter().map(|(link, ())| link).collect();
+                // What no scheduler can be made of is no policy.
+                Overflow::new(&links, parameters).map_err(|_| FrameError::Range)?;
+                Scheduling::Overflow(parameters, links)
+            }
+            2 => {
+                let burst = number(reader)?;
+                let links = parse_links(reader, number)?;
+                Scheduling::Weighted(burst, links)
+            }
+            _ => return Err(FrameError::Range),
+        };
+        let count = varint::parse_u32(reader)? as usize;
+        if count > RULES_MAX {
+            return Err(FrameError::Range);
+        }
+        let rules = (0..count).map(|_| Rule::parse(reader));
+        let rules = rules.collect::<Result<Vec<_>, _>>()?;
+        match reader.is_empty() {
+            true => Ok(Policy {
+                scheduling,
+                ordering,
+                rules,
+            }),
+            false => Err(FrameError::Range),
+        }
+    }
+}
+
+/// Weights in the same proportion to each other, none above [`NUMBER_MAX`]; what was above zero stays so.
+fn proportions(links: &[(LinkId, u32)]) -> Vec<(LinkId, u32)> {
+    let largest = links.iter().map(|(_, weight)| *weight).max().unwrap_or(0);
+    let scaled = |weight: u32| match largest <= NUMBER_MAX {
+        true => weight,
+        false => {
+            let part = u64::from(weight) * u64::from(NUMBER_MAX) / u64::from(largest);
+            (part as u32).max(weight.min(1))
+        }
+    };
+    let links = links.iter();
+    links
+        .map(|(link, weight)| (*link, scaled(*weight)))
+        .collect()
+}
+
+fn number(reader: &mut Reader<'_>) -> Result<u32, FrameError> {
+    let number = varint::parse_u32(reader)?;
+    match number <= NUMBER_MAX {
+        true => Ok(number),
+        false => Err(FrameError::Range),
+    }
+}
+
+fn time_out(reader: &mut Reader<'_>) -> Result<Duration, FrameError> {
+    let time_out = Duration::from_millis(number(reader)?.into());
+    match time_out.is_zero() || time_out > TIME_OUT_MAX {
+        true => Err(FrameError::Range),
+        false => Ok(time_out),
+    }
+}
+
+fn append_parameters(parameters: &Parameters, out: &mut Vec<u8>) {
+    let Parameters {
+        k,
+        t_dwd,
+        t_report,
+        w_fixed,
+        w_max,
+    } = *parameters;
+    let millis = |span: Duration| u32::try_from(span.as_millis()).unwrap_or(u32::MAX);
+    let numbers = [
+        (k * 1000.0).round() as u32,
+        millis(t_dwd),
+        millis(t_report),
+        w_fixed.round() as u32,
+        w_max.round() as u32,
+    ];
+    numbers
+        .into_iter()
+        .for_each(|number| varint::append(number.min(NUMBER_MAX).into(), out));
+}
+
+fn parameters(reader: &mut Reader<'_>) -> Result<Parameters, FrameError> {
+    let millis = |number: u32| Duration::from_millis(number.into());
+    Ok(Parameters {
+        k: f64::from(number(reader)?) / 1000.0,
+        t_dwd: millis(number(reader)?),
+        t_report: millis(number(reader)?),
+        w_fixed: number(reader)?.into(),
+        w_max: number(reader)?.into(),
+    })
+}
+
+/// Links, none twice, each with what `more` reads.
+fn parse_links<T>(
+    reader: &mut Reader<'_>,
+    mut more: impl FnMut(&mut Reader<'_>) -> Result<T, FrameError>,
+) -> Result<Vec<(LinkId, T)>, FrameError> {
+    let count = reader.u8()?;
+    let mut links: Vec<(LinkId, T)> = Vec::new();
+    for _ in 0..count {
+        let link = LinkId(reader.u8()?);
+        if link.index() >= MAX_LINKS || links.iter().any(|(known, _)| *known == link) {
+            return Err(FrameError::Range);
+        }
+        links.push((link, more(reader)?));
+    }
+    Ok(links)
+}
+
+/// Bits of a rule's first byte.
+mod what {
+    pub const CLASS: u8 = 0x03;
+    pub const NETWORK: u8 = 0x04;
+    pub const PROTOCOL: u8 = 0x08;
+    pub const PORTS: u8 = 0x10;
+    pub const DSCP: u8 = 0x20;
+    pub const V4: u8 = 0x40;
+    pub const V6: u8 = 0x80;
+}
+
+impl Rule {
+    fn append(&self, out: &mut Vec<u8>) {
+        let bit = |is_said: bool, bit: u8| if is_said { bit } else { 0 };
+        out.push(
+            frame::Class::from(self.class) as u8
+                | bit(self.network.is_some(), what::NETWORK)
+                | bit(self.protocol.is_some(), what::PROTOCOL)
+                | bit(self.ports.is_some(), what::PORTS)
+                | bit(self.dscp.is_some(), what::DSCP)
+                | bit(self.is_v4 == Some(true), what::V4)
+                | bit(self.is_v4 == Some(false), what::V6),
+        );
+        if let Some(network) = self.network {
+            let length = network.length();
+            let bytes = usize::from(length.div_ceil(8));
+            match network.address() {
+                IpAddr::V4(address) => {
+                    out.extend_from_slice(&[4, length]);
+                    out.extend_from_slice(&address.octets()[..bytes]);
+                }
+                IpAddr::V6(address) => {
+                    out.extend_from_slice(&[6, length]);
+                    out.extend_from_slice(&address.octets()[..bytes]);
+                }
+            }
+        }
+        out.extend(self.protocol);
+        if let Some(ports) = &self.ports {
+            out.extend_from_slice(&ports.start().to_be_bytes());
+            out.extend_from_slice(&ports.end().to_be_bytes());
+        }
+        out.extend(self.dscp);
+    }
+
+    fn parse(reader: &mut Reader<'_>) -> Result<Self, FrameError> {
+        let said = reader.u8()?;
+        let has = |bit: u8| said & bit != 0;
+        let mut rule = Rule {
+            class: frame::Class::ALL[usize::from(said & what::CLASS)].into(),
+            is_v4: match (has(what::V4), has(what::V6)) {
+                (true, true) => return Err(FrameError::Range),
+                (false, false) => None,
+                (is_v4, _) => Some(is_v4),
+            },
+            ..Rule::default()
+        };
+        if has(what::NETWORK) {
+            rule.network = Some(network(reader)?);
+        }
+        if has(what::PROTOCOL) {
+            rule.protocol = Some(reader.u8()?);
+        }
+        if has(what::PORTS) {
+            let (first, last) = (reader.u16()?, reader.u16()?);
+            if first > last {
+                return Err(FrameError::Range);
+            }
+            rule.ports = Some(first..=last);
+        }
+        if has(what::DSCP) {
+            rule.dscp = Some(reader.u8()?).filter(|dscp| *dscp < 64);
+            rule.dscp.ok_or(FrameError::Range)?;
+        }
+        Ok(rule)
+    }
+}
+
+fn network(reader: &mut Reader<'_>) -> Result<Prefix, FrameError> {
+    let (family, length) = (reader.u8()?, reader.u8()?);
+    let most = match family {
+        4 => 32,
+        6 => 128,
+        _ => return Err(FrameError::Range),
+    };
+    if length > most {
+        return Err(FrameError::Range);
+    }
+    let given = reader.take(usize::from(length.div_ceil(8)))?;
+    let mut octets = [0; 16];
+    octets[..given.len()].copy_from_slice(given);
+    let address = match (family, octets.first_chunk::<4>()) {
+        (4, Some(v4)) => IpAddr::from(*v4),
+        _ => IpAddr::from(octets),
+    };
+    let network = Prefix::new(address, length).ok_or(FrameError::Range)?;
+    // Bits behind the prefix would be a second way to write the same.
+    match network.address() == address {
+        true => Ok(network),
+        false => Err(FrameError::Range),
+    }
+}
