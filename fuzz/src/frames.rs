@@ -1,5 +1,6 @@
 //! Frames of the bond's protocol.
 
+use braid_bond::proto::flow::Seen;
 use braid_bond::proto::frame::{Frame, Frames};
 use braid_bond::proto::headers::{self, Expander};
 use braid_bond::proto::packet::{Kind, OVERHEAD};
@@ -65,5 +66,5 @@ fn policy(bytes: &[u8]) {
     policy.append(&mut again);
     assert_eq!(again, bytes, "{policy:?}");
     let _ = policy.scheduler();
-    let _ = policy.class(bytes, Far::Source);
+    let _ = policy.class(Seen::of(bytes).as_ref(), Far::Source);
 }

@@ -1,5 +1,7 @@
 //! Which flow an inner packet belongs to, and how it wants to be treated.
 
+use std::net::IpAddr;
+
 use braid_core::schedule::Class;
 use braid_packet::{Fragment, Ip, protocol};
 
@@ -9,28 +11,6 @@ const DSCP_EF: u8 = 46;
 /// UDP ports of DNS: one small question, one small answer.
 const DNS: u16 = 53;
 
-/// A hash of what makes a flow: addresses, protocol and ports. Fragments of a packet hash without
-/// ports, so that they stay together; what cannot be read hashes to one flow.
-#[must_use]
-pub fn hash(packet: &[u8]) -> u32 {
-    let Ok(ip) = Ip::parse(packet) else {
-        return 0;
-    };
-    let mut hash = Fnv::new();
-    let addresses = match ip.source.is_ipv4() {
-        true => &packet[12..20],
-        false => &packet[8..40],
-    };
-    hash.write(addresses);
-    hash.write(&[ip.protocol]);
-    if ip.fragment == Fragment::Whole {
-        let ports = packet.get(ip.header..ip.header + 4);
-        let has_ports = matches!(ip.protocol, protocol::TCP | protocol::UDP);
-        hash.write(ports.filter(|_| has_ports).unwrap_or_default());
-    }
-    hash.finish()
-}
-
 /// QUIC: it tells loss by order, as TCP does (RFC 9002 §6.1.1), and its small packets acknowledge
 /// large ones.
 const QUIC: u16 = 443;
@@ -39,31 +19,78 @@ const QUIC: u16 = 443;
 /// kbit/s every 20 ms takes 200 bytes, and what is carried in bulk comes in larger ones.
 const SMALL: usize = 320;
 
-/// How a packet is treated where no rule says otherwise: what is small and waits for an answer, or
-/// is marked as voice, is not made to wait for its turn.
-#[must_use]
-pub fn class(packet: &[u8]) -> Class {
-    let Ok(ip) = Ip::parse(packet) else {
-        return Class::Ordered;
-    };
-    let traffic_class = match ip.source.is_ipv4() {
-        true => packet[1],
-        false => packet[0] << 4 | packet[1] >> 4,
-    };
-    let ports = packet.get(ip.header..ip.header + 4);
-    let is_udp = ip.protocol == protocol::UDP && ip.fragment == Fragment::Whole;
-    let ports = ports.filter(|_| is_udp);
-    let either = |port: u16| {
-        let port = port.to_be_bytes();
-        ports.is_some_and(|ports| ports[..2] == port || ports[2..] == port)
-    };
-    let is_dns = either(DNS);
-    let is_small = ports.is_some() && packet.len() <= SMALL && !either(QUIC);
-    let is_icmp = matches!(ip.protocol, protocol::ICMP | protocol::ICMPV6);
-    if traffic_class >> 2 == DSCP_EF || is_dns || is_small || is_icmp {
-        Class::Unordered
-    } else {
-        Class::Ordered
+/// What a packet's headers say of its flow. It is read once: what flow it is and how it is treated go by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Where it comes from.
+    pub source: IpAddr,
+    /// Where it goes.
+    pub dest: IpAddr,
+    /// IANA number of the transport protocol.
+    pub protocol: u8,
+    /// Differentiated services code point, 0 to 63.
+    pub dscp: u8,
+    /// Ports of source and destination, TCP and UDP; fragments have none that could be seen.
+    pub ports: Option<[u16; 2]>,
+    /// Bytes of the packet.
+    length: usize,
+}
+
+impl Seen {
+    /// Reads a packet; none if it is no IP packet, or cut short.
+    #[must_use]
+    pub fn of(packet: &[u8]) -> Option<Seen> {
+        let ip = Ip::parse(packet).ok()?;
+        let traffic_class = match ip.source.is_ipv4() {
+            true => packet[1],
+            false => packet[0] << 4 | packet[1] >> 4,
+        };
+        let has_ports =
+            matches!(ip.protocol, protocol::TCP | protocol::UDP) && ip.fragment == Fragment::Whole;
+        let transport = packet.get(ip.header..).filter(|_| has_ports);
+        let ports = transport.and_then(<[u8]>::first_chunk);
+        Some(Seen {
+            source: ip.source,
+            dest: ip.dest,
+            protocol: ip.protocol,
+            dscp: traffic_class >> 2,
+            ports: ports.map(|[a, b, c, d]| [[*a, *b], [*c, *d]].map(u16::from_be_bytes)),
+            length: packet.len(),
+        })
+    }
+
+    /// A hash of what makes a flow: addresses, protocol and ports. Fragments of a packet hash without
+    /// ports, so that they stay together.
+    #[must_use]
+    pub fn hash(&self) -> u32 {
+        let mut hash = Fnv::new();
+        for address in [self.source, self.dest] {
+            match address {
+                IpAddr::V4(address) => hash.write(&address.octets()),
+                IpAddr::V6(address) => hash.write(&address.octets()),
+            }
+        }
+        hash.write(&[self.protocol]);
+        for port in self.ports.into_iter().flatten() {
+            hash.write(&port.to_be_bytes());
+        }
+        hash.finish()
+    }
+
+    /// How it is treated where no rule says otherwise: what is small and waits for an answer, or is
+    /// marked as voice, is not made to wait for its turn.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        let ports = self.ports.filter(|_| self.protocol == protocol::UDP);
+        let either = |port: u16| ports.is_some_and(|ports| ports.contains(&port));
+        let is_dns = either(DNS);
+        let is_small = ports.is_some() && self.length <= SMALL && !either(QUIC);
+        let is_icmp = matches!(self.protocol, protocol::ICMP | protocol::ICMPV6);
+        if self.dscp == DSCP_EF || is_dns || is_small || is_icmp {
+            Class::Unordered
+        } else {
+            Class::Ordered
+        }
     }
 }
 
@@ -96,6 +123,14 @@ mod tests {
 
     fn end(address: &str, port: u16) -> build::End {
         (address.parse().expect("an address"), port)
+    }
+
+    fn hash(packet: &[u8]) -> u32 {
+        Seen::of(packet).map_or(0, |seen| seen.hash())
+    }
+
+    fn class(packet: &[u8]) -> Class {
+        Seen::of(packet).map_or(Class::Ordered, |seen| seen.class())
     }
 
     #[test]

@@ -52,6 +52,7 @@ fn of_entry(entry: RuleEntry, class: Class) -> Rule {
 #[cfg(test)]
 mod tests {
     use braid_bond::drive::Policy;
+    use braid_bond::proto::flow::Seen;
     use braid_bond::proto::policy::Far;
     use braid_packet::build;
 
@@ -82,7 +83,7 @@ mod tests {
              [[rule]]\nport=80\nfamily='ipv6'\nuse='bond'\nclass='pinned'\n",
         );
         let inner = end("10.73.0.2", 1000);
-        let class = |packet: Vec<u8>| policy.class(&packet, Far::Destination);
+        let class = |packet: Vec<u8>| policy.class(Seen::of(&packet).as_ref(), Far::Destination);
         let udp = |dest, port| class(build::udp(inner, end(dest, port), b""));
         let tcp = |dest, port| class(build::tcp(inner, end(dest, port), 0, b""));
         assert_eq!(udp("198.51.100.1", 5005), Class::Redundant);
@@ -102,6 +103,9 @@ mod tests {
         assert_eq!(class(vec![0x45]), Class::Ordered);
         // The answer is treated alike by the hub.
         let answer = build::udp(end("198.51.100.1", 4000), inner, b"");
-        assert_eq!(policy.class(&answer, Far::Source), Class::Redundant);
+        assert_eq!(
+            policy.class(Seen::of(&answer).as_ref(), Far::Source),
+            Class::Redundant
+        );
     }
 }

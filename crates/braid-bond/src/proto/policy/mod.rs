@@ -8,15 +8,13 @@
 mod tests;
 mod wire;
 
-use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use braid_core::resequence::Ordering;
 use braid_core::schedule::{Adaptive, Class, Overflow, Parameters, Scheduler, Weighted};
 use braid_core::{LinkId, Prefix};
-use braid_packet::{Fragment, Ip, protocol};
 
-use super::flow;
+use super::flow::Seen;
 
 pub use wire::{POLICY_MAX, TIME_OUT_MAX};
 
@@ -68,25 +66,22 @@ pub struct Policy {
     pub scheduling: Scheduling,
     /// How what arrives is put in order: at both ends, so that one word decides for both directions.
     pub ordering: Ordering,
-    /// The first that matches counts; else [`flow::class`] does. Those beyond [`RULES_MAX`] count at
+    /// The first that matches counts; else [`Seen::class`] does. Those beyond [`RULES_MAX`] count at
     /// neither end.
     pub rules: Vec<Rule>,
 }
 
 impl Policy {
-    /// The class of a packet. It is asked for each: it does not allocate.
+    /// The class of a packet, none if it cannot be read. It is asked for each: it does not allocate.
     #[must_use]
-    pub fn class(&self, packet: &[u8], far: Far) -> Class {
-        if self.rules.is_empty() {
-            return flow::class(packet);
-        }
-        let Some(seen) = Seen::of(packet, far) else {
-            return flow::class(packet);
+    pub fn class(&self, seen: Option<&Seen>, far: Far) -> Class {
+        let Some(seen) = seen else {
+            return Class::Ordered;
         };
         // No more than the other end hears of: both treat a flow alike.
         let mut rules = self.rules.iter().take(RULES_MAX);
-        let found = rules.find(|rule| rule.matches(&seen));
-        found.map_or_else(|| flow::class(packet), |rule| rule.class)
+        let found = rules.find(|rule| rule.matches(seen, far));
+        found.map_or_else(|| seen.class(), |rule| rule.class)
     }
 
     /// Who chooses links by it. Where it names none, or parameters that make no sense, earliest arrival
@@ -106,47 +101,17 @@ impl Policy {
 }
 
 impl Rule {
-    fn matches(&self, seen: &Seen) -> bool {
+    fn matches(&self, seen: &Seen, far: Far) -> bool {
+        let (address, port) = match far {
+            Far::Destination => (seen.dest, seen.ports.map(|[_, dest]| dest)),
+            Far::Source => (seen.source, seen.ports.map(|[source, _]| source)),
+        };
         let asked = |wanted: Option<bool>| wanted.unwrap_or(true);
-        asked(self.is_v4.map(|is_v4| is_v4 == seen.address.is_ipv4()))
+        let ports = self.ports.as_ref();
+        asked(self.is_v4.map(|is_v4| is_v4 == address.is_ipv4()))
             && asked(self.protocol.map(|number| number == seen.protocol))
             && asked(self.dscp.map(|dscp| dscp == seen.dscp))
-            && asked(
-                self.ports
-                    .as_ref()
-                    .map(|ports| seen.port.is_some_and(|port| ports.contains(&port))),
-            )
-            && asked(self.network.map(|network| network.contains(seen.address)))
-    }
-}
-
-/// What rules go by, of one packet. Fragments have no ports that could be seen.
-struct Seen {
-    address: IpAddr,
-    protocol: u8,
-    port: Option<u16>,
-    dscp: u8,
-}
-
-impl Seen {
-    fn of(packet: &[u8], far: Far) -> Option<Seen> {
-        let ip = Ip::parse(packet).ok()?;
-        let traffic_class = match ip.source.is_ipv4() {
-            true => packet[1],
-            false => packet[0] << 4 | packet[1] >> 4,
-        };
-        let has_ports =
-            matches!(ip.protocol, protocol::TCP | protocol::UDP) && ip.fragment == Fragment::Whole;
-        let (address, at) = match far {
-            Far::Destination => (ip.dest, ip.header + 2),
-            Far::Source => (ip.source, ip.header),
-        };
-        let port = packet.get(at..at + 2).filter(|_| has_ports);
-        Some(Seen {
-            address,
-            protocol: ip.protocol,
-            port: port.map(|port| u16::from_be_bytes([port[0], port[1]])),
-            dscp: traffic_class >> 2,
-        })
+            && asked(ports.map(|ports| port.is_some_and(|port| ports.contains(&port))))
+            && asked(self.network.map(|network| network.contains(address)))
     }
 }

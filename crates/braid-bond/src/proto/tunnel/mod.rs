@@ -39,7 +39,9 @@ mod view;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::ecn;
 use super::entropy::Entropy;
+use super::flow::Seen;
 use super::frame::Reason;
 use super::gate::Gate;
 use super::handshake::terms::Abilities;
@@ -51,7 +53,6 @@ use super::pool::{Packet, Pool};
 use super::reject::{Reject, Rejects};
 use super::session::Session;
 use super::sum::Sum;
-use super::{ecn, flow};
 use braid_core::bond::{Inner, Receiver, Sender, SenderSettings};
 use braid_core::liveness::Verdict;
 use braid_core::{Bytes, LaneId, LinkId, MAX_LINKS, Time};
@@ -237,8 +238,10 @@ impl Tunnel {
         if !is_ip || packet.len() > super::parts::PACKET_MAX {
             return;
         }
-        let flow = flow::hash(packet);
-        let class = self.settings.policy.class(packet, self.far());
+        let seen = Seen::of(packet);
+        // What cannot be read is of one flow.
+        let flow = seen.as_ref().map_or(0, Seen::hash);
+        let class = self.settings.policy.class(seen.as_ref(), self.far());
         let buffer = self.compress(now, LaneId::of(flow), packet);
         let len = Bytes::new(buffer.len() as u64);
         self.busy = true;

@@ -59,7 +59,7 @@ pub struct Datagram {
 }
 
 /// What is configured of a tunnel. By default: earliest arrival, order with repair, classes as
-/// [`flow::class`](crate::proto::flow::class) says, headers compressed.
+/// [`Seen::class`](crate::proto::flow::Seen::class) says, headers compressed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// How packets are treated on their way out. A hub goes by its client's.
