@@ -167,8 +167,9 @@ impl Tunnel {
     }
 
     pub(super) fn policy_timeout(&self) -> Option<Time> {
+        let due = self.saying.due?;
         let can = self.peer.policy && self.speaking_link().is_some();
-        self.saying.due.filter(|_| can)
+        can.then_some(due)
     }
 
     fn speaking_link(&self) -> Option<LinkId> {
