@@ -1,0 +1,89 @@
+//! What is due when, with no packet to say so.
+
+use std::time::Duration;
+
+use super::client::Client;
+use super::{Event, Tunnel, push};
+use crate::proto::session::Session;
+use braid_core::liveness::Verdict;
+use braid_core::{LinkId, MAX_LINKS, Time};
+
+/// A bond all of whose links have been silent for so long shakes hands again: the hub may have
+/// forgotten us, and its reset got lost.
+const DEAF: Duration = Duration::from_secs(5);
+
+impl Tunnel {
+    /// When [`Tunnel::handle_timeout`] has something to do.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let links = self.links.iter().flatten();
+        let links = links.flat_map(|link| {
+            let probes = link.mtu.poll_timeout().filter(|_| link.in_use);
+            [link.try_timeout(), probes, link.path.poll_timeout()]
+        });
+        let session = self.gate.keys.peek();
+        let links = links.flatten().filter(|_| session.is_some());
+        // Without keys, as after the hub has closed, there is nothing to wait for.
+        let rekey = session.map_or(Time::ZERO, |session| session.rekey_at(self.busy));
+        let client = self.client.as_ref();
+        let can = self.closing.is_none() && self.links.iter().any(Option::is_some);
+        let rests = client.is_some_and(|client| !client.is_running());
+        let rekey = Some(rekey).filter(|_| can && rests);
+        links
+            .chain(rekey)
+            .chain(client.and_then(Client::poll_timeout))
+            .chain(self.sender.poll_timeout().filter(|_| session.is_some()))
+            .chain(self.receiver.poll_timeout())
+            .chain(self.receiver.next_report())
+            .chain(self.policy_timeout().filter(|_| session.is_some()))
+            .chain(self.clear_timeout().filter(|_| session.is_some()))
+            .min()
+    }
+
+    /// Does what is due. Early and repeated calls do no harm.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.sender.handle_timeout(now);
+        self.receiver.handle_timeout(now);
+        self.rebuild(now);
+        self.gate.keys.handle_timeout(now);
+        self.outward.handle_timeout(now);
+        self.inward.handle_timeout(now);
+        self.handle_changes(now);
+        self.speak(now);
+        self.renew(now);
+    }
+
+    /// Begins handshakes where they are due.
+    fn renew(&mut self, now: Time) {
+        let deaf = now.since(self.heard) >= DEAF && self.is_silent();
+        let alive = self.gate.keys.current(now).is_some();
+        let session = self.gate.keys.peek();
+        let has_links = self.links.iter().flatten().next().is_some();
+        let due = session.is_none_or(|session| session.is_rekey_due(now, self.busy));
+        let continues = session.filter(|_| alive).map(Session::peer);
+        let Some(client) = self.client.as_mut().filter(|_| has_links) else {
+            return;
+        };
+        if client.handle_timeout(now, &mut self.entropy) {
+            push(&mut self.events, Event::Unanswered);
+        }
+        if (due || deaf || !alive) && self.closing.is_none() {
+            client.want(now, continues, &mut self.entropy);
+        }
+    }
+
+    /// Whether packets are under way and every link has fallen silent.
+    fn is_silent(&self) -> bool {
+        let in_use = |id: &u8| {
+            self.links[usize::from(*id)]
+                .as_ref()
+                .is_some_and(|l| l.in_use)
+        };
+        let mut verdicts = (0..MAX_LINKS as u8)
+            .filter(in_use)
+            .filter_map(|id| self.sender.link(LinkId(id)))
+            .map(|(_, liveness)| liveness.verdict());
+        let first = verdicts.next();
+        first == Some(Verdict::Suspect) && verdicts.all(|verdict| verdict == Verdict::Suspect)
+    }
+}
