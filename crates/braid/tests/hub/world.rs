@@ -349,6 +349,17 @@ impl Client<'_> {
             .succeeds(&format!("ping -c 3 -i 0.2 -W 1 {words}"))
     }
 
+    /// Sends much more than a few 100 kbit/s carry, and sees that the hub dropped much of it.
+    pub fn expect_held_back(&self, world: &World, name: &str) {
+        self.namespace
+            .succeeds("ping -q -c 400 -i 0.002 -s 1400 -W 1 10.73.0.1");
+        let capped = world.client(name)["capped"].as_u64().expect("a count");
+        assert!(
+            capped > 100,
+            "{capped} of 400 packets of 1.4 kB were too many"
+        );
+    }
+
     /// Runs a command on the machine.
     pub fn run(&self, line: &str) -> String {
         self.namespace.run(line)
