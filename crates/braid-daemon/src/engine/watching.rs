@@ -180,6 +180,7 @@ impl Engine {
             v4: member.uplink.v4.is_some(),
             v6: member.uplink.v6.is_some(),
             usable: member.down.is_none(),
+            vouched: member.is_bond(),
             rules: watch_rules(&self.settings, &member.uplink.name),
         };
         let members = match self.settings.config.liveness.enabled {

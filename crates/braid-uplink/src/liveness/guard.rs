@@ -125,7 +125,9 @@ impl Guard {
         self.forget(now);
         self.recovery = None;
         self.trial_at = None;
-        self.damping.strike(now);
+        if !self.watched.vouched {
+            self.damping.strike(now);
+        }
     }
 
     /// What is under way says nothing any more.

@@ -246,6 +246,14 @@ impl Guard {
         self.families = Families::default();
         self.traffic.forget();
         self.open(now);
+        if self.watched.vouched {
+            let evidence = self.evidence(Cause::Returned);
+            match self.verdict {
+                Verdict::Up => self.evidence = evidence,
+                _ => self.rise(now, evidence),
+            }
+            return;
+        }
         let first = self.damping.is_first();
         let hold = if first {
             Duration::ZERO

@@ -70,6 +70,9 @@ pub struct Watched {
     /// The device is there, on, with carrier and an address. Otherwise nothing is sent and nothing
     /// is judged; on its return it has to prove itself.
     pub usable: bool,
+    /// Whoever carries its packets says by `usable` whether they arrive: on its return there is nothing to
+    /// prove, and it was not the device that failed.
+    pub vouched: bool,
     /// How to watch it.
     pub rules: Rules,
 }

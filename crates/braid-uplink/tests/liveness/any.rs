@@ -33,7 +33,7 @@ enum Told {
     /// An answer to a question that was never asked.
     Stray(u64),
     /// The uplinks change.
-    Uplinks(Vec<(bool, bool, bool, u8)>),
+    Uplinks(Vec<(bool, bool, bool, bool, u8)>),
 }
 
 fn told() -> impl Strategy<Value = Told> {
@@ -47,7 +47,7 @@ fn told() -> impl Strategy<Value = Told> {
         8 => (any::<u8>(), any::<u8>(), any::<u16>())
             .prop_map(|(which, how, ms)| Told::Probe { which, how, ms }),
         1 => any::<u64>().prop_map(Told::Stray),
-        1 => prop::collection::vec(any::<(bool, bool, bool, u8)>(), 0..4).prop_map(Told::Uplinks),
+        1 => prop::collection::vec(any::<(bool, bool, bool, bool, u8)>(), 0..4).prop_map(Told::Uplinks),
     ]
 }
 
@@ -148,10 +148,11 @@ impl World {
                 );
             }
             Told::Uplinks(all) => {
-                let watched = |(v4, v6, usable, kind)| Watched {
+                let watched = |(v4, v6, usable, vouched, kind)| Watched {
                     v4,
                     v6,
                     usable,
+                    vouched,
                     rules: rules(kind),
                 };
                 let ids = (0..).map(UplinkId);
@@ -214,7 +215,7 @@ proptest! {
             samples: BTreeMap::new(),
             orders: Vec::new(),
         };
-        world.tell(Told::Uplinks(vec![(true, true, true, 0), (true, false, true, 64)]));
+        world.tell(Told::Uplinks(vec![(true, true, true, false, 0), (true, false, true, true, 64)]));
         for told in story {
             world.drain();
             world.tell(told);

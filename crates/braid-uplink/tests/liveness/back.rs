@@ -191,6 +191,36 @@ fn a_device_that_comes_and_goes_waits_longer_each_time() {
     assert!(waits.is_sorted() && waits[4] > 10_000, "{waits:?}");
 }
 
+/// A hub that was restarted again and again kept the bond's flows waiting for up to a minute each time.
+#[test]
+fn what_is_vouched_for_returns_at_once_however_often() {
+    let mut sim = Sim::new(1, 1, &Rules::default());
+    let mut bond = watched(&Rules::default());
+    bond.vouched = true;
+    sim.lookout.set_uplinks(sim.now, &[(id(0), bond.clone())]);
+    sim.run(5 * SECOND);
+    for _ in 0..5 {
+        for usable in [false, true] {
+            bond.usable = usable;
+            sim.lookout.set_uplinks(sim.now, &[(id(0), bond.clone())]);
+            sim.run(100 * MS);
+            assert_eq!(sim.verdict(0), Verdict::Up, "{}", sim.story());
+        }
+    }
+    assert!(sim.changes.is_empty(), "{}", sim.story());
+    // Nothing gets through it although it is vouched for: that is found, and holds until it is back anew.
+    (sim.line(0).dead_out, sim.line(0).dead_in) = (true, true);
+    let after = sim.wait(MINUTE, |sim| sim.verdict(0) == Verdict::Dead);
+    assert!(after.is_some(), "{}", sim.story());
+    (sim.line(0).dead_out, sim.line(0).dead_in) = (false, false);
+    for usable in [false, true] {
+        bond.usable = usable;
+        sim.lookout.set_uplinks(sim.now, &[(id(0), bond.clone())]);
+        sim.drain();
+    }
+    assert_eq!(sim.verdict(0), Verdict::Up, "{}", sim.story());
+}
+
 #[test]
 fn without_any_target_that_answers_traffic_decides_and_a_trial_brings_it_back() {
     let rules = Rules {

@@ -167,6 +167,7 @@ pub fn watched(rules: &Rules) -> Watched {
         v4: true,
         v6: true,
         usable: true,
+        vouched: false,
         rules: rules.clone(),
     }
 }
