@@ -171,6 +171,31 @@ def test_what_must_not_leave_the_bond_is_blocked_without_it(
     assert seen_from(net, net.host) == {hub.far.address4}
 
 
+def test_data_goes_in_the_clear_where_both_ends_say_so(
+    make_network: MakeNetwork, start_hub: StartHub, start_braid: StartBraid
+) -> None:
+    net = make_network(*LINES)
+    hub = start_hub(net)
+    file = net.scratch / f"{net.host.name}.toml"
+    file.write_text('[bond]\nencapsulation = "gre"\n')
+    daemon = start_braid(net, "--config", file)
+    join(daemon, hub)
+
+    def clear() -> dict[str, bool]:
+        return {name: link["clear"] for name, link in links(daemon).items()}
+
+    assert seen_from(net, net.host) == {hub.far.address4}
+    assert clear() == {"dsl": False, "lte": False}, "one end alone wants it"
+    hub.configure("gre = true\n")
+    hub.stop()
+    hub.start()
+    wait_until(lambda: clear() == {"dsl": True, "lte": True}, what="both links to pass GRE")
+    assert "in the clear" in daemon.call("bond").stdout
+    download = Download(net.host, net.server(1), 1_000_000, net.scratch / f"{net.host.name}.got")
+    download.finish()
+    assert clear() == {"dsl": True, "lte": True}
+
+
 def test_rules_send_flows_past_the_bond_or_into_it(
     make_network: MakeNetwork, start_hub: StartHub, start_braid: StartBraid
 ) -> None:

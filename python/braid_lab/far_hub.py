@@ -25,14 +25,18 @@ store = "{store}"
 class Hub:
     """The far end. It keeps its store over restarts."""
 
-    def __init__(self, far: Far, folder: Path) -> None:
-        """Nothing is started yet; see `start`."""
+    def __init__(self, far: Far, folder: Path, configuration: str = "") -> None:
+        """Nothing is started yet; see `start`. `configuration` is as in hub.toml, without the store."""
         self.far = far
         self.folder = folder
         self.file = folder / "hub.toml"
-        self.file.write_text(CONFIGURATION.format(store=folder / "hub.redb"))
+        self.configure(configuration)
         self.process: Process | None = None
         self._starts = 0
+
+    def configure(self, configuration: str) -> None:
+        """Give it another configuration, which counts from its next start."""
+        self.file.write_text(CONFIGURATION.format(store=self.folder / "hub.redb") + configuration)
 
     def _words(self, *words: str | Path) -> list[str | Path]:
         return [binary(), "--run-dir", self.folder / "run", "hub", *words]
@@ -83,10 +87,10 @@ class Hub:
 
 
 @contextlib.contextmanager
-def running(far: Far, folder: Path) -> Iterator[Hub]:
+def running(far: Far, folder: Path, configuration: str = "") -> Iterator[Hub]:
     """Run a hub for the length of a block."""
     folder.mkdir(parents=True, exist_ok=True)
-    hub = Hub(far, folder)
+    hub = Hub(far, folder, configuration)
     hub.start()
     try:
         yield hub

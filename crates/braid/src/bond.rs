@@ -229,6 +229,7 @@ pub mod tests {
             state,
             share,
             why: why.into(),
+            clear: false,
             rate_bps: if carries { 48_210_000 } else { 0 },
             delivered_bps: None,
             rtt_ms: carries.then_some(31.25),

@@ -89,6 +89,7 @@ impl Bond {
             state,
             share: status.map_or(0.0, |status| status.share),
             why,
+            clear: status.is_some_and(|status| status.clear),
             rate_bps: of(|status| status.rate.bits_per_sec()),
             delivered_bps: status.and_then(|s| Some(s.delivered?.bits_per_sec())),
             rtt_ms: rtt.map(|rtt| ms(rtt.smoothed)),
@@ -165,7 +166,7 @@ fn why(
     }
     let rate = status.rate.bits_per_sec() as f64 / 1e6;
     let idle = all.is_some_and(|all| all.links.iter().all(|link| link.share < NOTHING));
-    match status.spread {
+    let why = match status.spread {
         _ if idle => "idle".to_owned(),
         Some(spread) if spread >= LATE && status.share < NOTHING => {
             format!("packets would come {:.0} ms later by it", ms(spread))
@@ -175,6 +176,10 @@ fn why(
             let sum: u64 = rates.map(|link| link.rate.bits_per_sec()).sum();
             format!("carries {rate:.1} of {:.1} Mbit/s", sum as f64 / 1e6)
         }
+    };
+    match status.clear {
+        true => format!("{why}, in the clear"),
+        false => why,
     }
 }
 

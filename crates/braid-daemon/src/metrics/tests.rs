@@ -41,6 +41,7 @@ fn link(uplink: &str, state: BondLinkState, rate_bps: u64) -> BondLinkReport {
         state,
         share: 0.6,
         why: String::new(),
+        clear: false,
         rate_bps,
         delivered_bps: None,
         rtt_ms: (rate_bps > 0).then_some(31.0),

@@ -117,6 +117,9 @@ pub struct BondLinkReport {
     pub share: f64,
     /// What decides about its share.
     pub why: String,
+    /// Whether inner packets go by it in the clear, as GRE.
+    #[serde(default)]
+    pub clear: bool,
     /// What it is sent at, in bits per second.
     pub rate_bps: u64,
     /// What it delivered in the last sample, in bits per second; none before the first.
