@@ -34,13 +34,16 @@ pub struct Plan {
     pub silent: Vec<String>,
 }
 
+/// By tag, so that paths which take turns at being the quicker one are the same paths.
+type Latencies = BTreeMap<u16, Option<Duration>>;
+
 /// Watches paths and plans.
 #[derive(Debug)]
 pub struct Planner {
     ways: Ways,
     watches: BTreeMap<u16, Watch>,
     /// The living paths and their latencies in the last plan.
-    planned: Option<Vec<(u16, Option<Duration>)>>,
+    planned: Option<Latencies>,
     at: Time,
     /// Whether that plan was not followed.
     refused: bool,
@@ -90,7 +93,7 @@ impl Planner {
 
     /// Another plan, if it is to be another one; the first time there is one.
     pub fn poll_plan(&mut self, now: Time) -> Option<Plan> {
-        let living: Vec<(u16, Option<Duration>)> = self
+        let living: Latencies = self
             .ways
             .edges
             .iter()
@@ -98,11 +101,9 @@ impl Planner {
             .map(|way| (way.tag, self.latency(way)))
             .collect();
         if let Some(planned) = &self.planned {
-            let tags =
-                |of: &[(u16, Option<Duration>)]| of.iter().map(|(tag, _)| *tag).collect::<Vec<_>>();
             let stands = !self.refused && !have_moved(planned, &living);
             let settled = now.since(self.at) < PACE || stands;
-            if tags(planned) == tags(&living) && settled {
+            if planned.keys().eq(living.keys()) && settled {
                 return None;
             }
         }
@@ -208,11 +209,12 @@ fn slots(living: &[&Way]) -> Vec<u16> {
         .collect()
 }
 
-fn have_moved(before: &[(u16, Option<Duration>)], now: &[(u16, Option<Duration>)]) -> bool {
+/// Of the same paths.
+fn have_moved(before: &Latencies, now: &Latencies) -> bool {
     before
-        .iter()
-        .zip(now)
-        .any(|((_, before), (_, now))| match (before, now) {
+        .values()
+        .zip(now.values())
+        .any(|(before, now)| match (before, now) {
             (Some(before), Some(now)) => {
                 let by = before.abs_diff(*now);
                 by > CHANGED && by.as_secs_f64() > CHANGED_SHARE * before.as_secs_f64()
@@ -308,6 +310,31 @@ mod tests {
         let again = planner.poll_plan(Time::ZERO + PACE).expect("it again");
         assert_eq!(again.table.outward, plan.table.outward);
         assert_eq!(planner.poll_plan(Time::ZERO + PACE * 3), None, "followed");
+    }
+
+    #[test]
+    fn paths_that_are_about_as_quick_are_not_planned_anew_for_taking_turns() {
+        let ways = Ways::read(Path::new("f"), FILE).expect("a file");
+        let mut planner = Planner::new(Time::ZERO, ways);
+        let mut answered = |round: u32, round_trips: [u64; 2]| {
+            let now = Time::ZERO + INTERVAL * round;
+            for (tag, us) in [2, 3].into_iter().zip(round_trips) {
+                let nonce = u64::from(round) * 2 + u64::from(tag);
+                planner.handle_asked(now, tag, nonce);
+                planner.handle_answer(now + Duration::from_micros(us), tag, nonce);
+            }
+            planner.poll_plan(now + INTERVAL)
+        };
+        let first = answered(0, [30_000, 30_100]).expect("the first plan");
+        assert_eq!(first.silent.len(), 0);
+        for (round, round_trips) in [[30_000, 29_900], [29_800, 29_900], [29_800, 29_700]]
+            .into_iter()
+            .enumerate()
+        {
+            // Also where a plan is due again.
+            let round = 1 + 40 * round as u32;
+            assert_eq!(answered(round, round_trips), None, "{round_trips:?}");
+        }
     }
 
     #[test]
