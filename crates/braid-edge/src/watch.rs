@@ -96,9 +96,11 @@ impl Watch {
         }
         let round_trip = now.since(at);
         self.rtt.handle_sample(round_trip);
-        if now.since(self.window) > WINDOW {
-            (self.smallest[1], self.smallest[0]) = (self.smallest[0], None);
-            self.window = now;
+        let age = now.since(self.window);
+        if age > WINDOW {
+            // After a long silence the one before is not this one.
+            let before = self.smallest[0].filter(|_| age <= 2 * WINDOW);
+            (self.smallest, self.window) = ([None, before], now);
         }
         let smallest = self.smallest[0].map_or(round_trip, |least| least.min(round_trip));
         self.smallest[0] = Some(smallest);
@@ -240,6 +242,20 @@ mod tests {
             asked.is_some_and(|asked| (4..=7).contains(&asked)),
             "{asked:?}"
         );
+    }
+
+    #[test]
+    fn round_trips_from_before_a_long_silence_are_forgotten() {
+        let mut path = Path::new();
+        path.probe(100, true);
+        path.probe(
+            3 * (WINDOW.as_millis() / INTERVAL.as_millis()) as u32,
+            false,
+        );
+        assert_eq!(path.watch.latency(), Some(ROUND_TRIP / 2), "all there is");
+        path.watch.handle_asked(path.now, 0);
+        path.watch.handle_answer(path.now + 2 * ROUND_TRIP, 0);
+        assert_eq!(path.watch.latency(), Some(ROUND_TRIP), "another route");
     }
 
     #[test]
