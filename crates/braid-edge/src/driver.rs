@@ -2,16 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use braid_core::Time;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, ppoll};
-use nix::sys::time::TimeSpec;
 
 use crate::Error;
 use crate::frame::{Frame, take_tag, without_tag};
@@ -139,7 +136,7 @@ impl Driver {
     }
 
     fn now(&self) -> Time {
-        Time::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        Time::ZERO + self.origin.elapsed()
     }
 
     /// Runs until told to end.
@@ -165,19 +162,12 @@ impl Driver {
 
     /// Waits for frames, the bell, or a deadline.
     fn wait(&self) -> Result<(bool, bool), Error> {
-        let timeout = self
-            .orderer
-            .poll_timeout()
-            .map(|due| TimeSpec::from_duration(due.since(self.now()).min(Duration::from_secs(60))));
-        let mut fds = [
-            PollFd::new(self.hold.fd(), PollFlags::POLLIN),
-            PollFd::new(self.ear.as_fd(), PollFlags::POLLIN),
-        ];
-        match ppoll(&mut fds, timeout, None) {
-            Ok(_) => Ok((fds[0].any() == Some(true), fds[1].any() == Some(true))),
-            Err(Errno::EINTR) => Ok((false, false)),
-            Err(errno) => Err(Error::system("waiting for packets", errno.into())),
-        }
+        let timeout = self.orderer.poll_timeout().map(|due| due.since(self.now()));
+        let mut fds = [self.hold.fd(), self.ear.as_raw_fd()].map(braid_device::watch);
+        braid_device::wait(&mut fds, timeout)
+            .map_err(|source| Error::system("waiting for packets", source))?;
+        let [frames, rung] = fds.map(|fd| fd.revents != 0);
+        Ok((frames, rung))
     }
 
     /// Whether to end.

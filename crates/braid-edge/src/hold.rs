@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsRawFd, RawFd};
 
 use braid_device::{AttachError, Failure, Interface, Kind};
 
@@ -42,8 +42,8 @@ impl Hold {
     }
 
     /// To be waited for.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    pub fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
     }
 
     /// The length of the next frame, read into `buffer`; none for now.

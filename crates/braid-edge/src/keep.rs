@@ -1,13 +1,12 @@
 //! What follows layer-3 paths: asks over each, hears what comes back, and has plans followed.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use braid_core::Time;
+use ring::rand::{SecureRandom, SystemRandom};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::Error;
@@ -23,7 +22,7 @@ pub struct Keeper {
     planner: Planner,
     /// What probes of each path are sent with, and where to.
     doors: BTreeMap<u16, (Socket, SocketAddr)>,
-    chance: File,
+    chance: SystemRandom,
     origin: Instant,
 }
 
@@ -40,19 +39,16 @@ impl Keeper {
             })?;
             doors.insert(way.tag, door);
         }
-        let chance = File::open("/dev/urandom")
-            .map_err(|source| Error::system("opening /dev/urandom", source))?;
         Ok(Keeper {
             planner: Planner::new(Time::ZERO, ways),
             doors,
-            chance,
+            chance: SystemRandom::new(),
             origin: Instant::now(),
         })
     }
 
     fn time(&self, at: Instant) -> Time {
-        let since = at.saturating_duration_since(self.origin);
-        Time::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+        Time::ZERO + at.saturating_duration_since(self.origin)
     }
 
     /// Goes on until nobody brings answers any more. `follow` says whether a plan is followed: one
@@ -93,8 +89,8 @@ impl Keeper {
         let now = self.time(now);
         for (tag, (socket, to)) in &self.doors {
             let mut nonce = [0; 8];
-            if let Err(error) = self.chance.read_exact(&mut nonce) {
-                tracing::warn!(%error, "no random numbers: no probes");
+            if self.chance.fill(&mut nonce).is_err() {
+                tracing::warn!("no random numbers: no probes");
                 return;
             }
             let nonce = u64::from_ne_bytes(nonce);
