@@ -158,22 +158,19 @@ pub fn ask(
         u8::from(shim)
     );
     let answer = get(place, name, &path).map_err(unreachable)?;
-    let (status, body) = (answer.status, answer.body);
-    match status.split(' ').nth(1) {
-        Some("401") => {
-            let said = String::from_utf8_lossy(&body).trim().to_owned();
-            return Err(NoTable::Shut(place.clone(), said));
+    match answer.code() {
+        // Who does not let us in has no key to make its answer with.
+        "401" => {
+            let said = String::from_utf8_lossy(&answer.body).trim().to_owned();
+            Err(NoTable::Shut(place.clone(), said))
         }
-        _ if !answer.genuine => return Err(NoTable::Strange(place.clone())),
-        _ => {}
-    }
-    match status.split(' ').nth(1) {
-        Some("200") => Ok(Some(Table::read(&body)?)),
-        Some("304") => Ok(None),
-        Some("404") => Err(NoTable::Unknown(name.to_owned())),
+        _ if !answer.genuine => Err(NoTable::Strange(place.clone())),
+        "200" => Ok(Some(Table::read(&answer.body)?)),
+        "304" => Ok(None),
+        "404" => Err(NoTable::Unknown(name.to_owned())),
         _ => Err(NoTable::Refused {
             place: place.clone(),
-            status,
+            status: answer.status,
         }),
     }
 }
@@ -188,6 +185,7 @@ fn listed(counts: &[(u16, u64)]) -> String {
 }
 
 struct Answer {
+    /// The whole line.
     status: String,
     body: Vec<u8>,
     /// Whether who made it knows the key, where there is one.
@@ -199,26 +197,27 @@ fn get(place: &Place, name: &str, path: &str) -> io::Result<Answer> {
     let headers = "Host: fabric\r\nConnection: close\r\n";
     let Place::Http(_, Some(key)) = place else {
         let (head, body) = send(place, &format!("{request}\r\n{headers}\r\n"))?;
-        return Ok(Answer::of(head, body));
+        return Ok(Answer::of(&head, body));
     };
     let counter = key::counter();
     let shown = key.shown(&escaped(name), counter, &request);
     let (head, body) = send(place, &format!("{request}\r\n{shown}\r\n{headers}\r\n"))?;
-    let status = head.split(' ').nth(1).unwrap_or_default();
-    let genuine = key.is_answer(counter, status, &head, &body);
-    Ok(Answer {
-        genuine,
-        ..Answer::of(head, body)
-    })
+    let answer = Answer::of(&head, body);
+    let genuine = key.is_answer(counter, answer.code(), &head, &answer.body);
+    Ok(Answer { genuine, ..answer })
 }
 
 impl Answer {
-    fn of(head: String, body: Vec<u8>) -> Answer {
+    fn of(head: &str, body: Vec<u8>) -> Answer {
         Answer {
             status: head.lines().next().unwrap_or_default().to_owned(),
             body,
             genuine: true,
         }
+    }
+
+    fn code(&self) -> &str {
+        self.status.split(' ').nth(1).unwrap_or_default()
     }
 }
 
@@ -317,7 +316,7 @@ mod tests {
         }
         let whole = Peer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
         let (head, body) = exchange(whole, b"").expect("an answer");
-        assert_eq!(Answer::of(head, Vec::new()).status, "HTTP/1.1 200 OK");
+        assert_eq!(Answer::of(&head, Vec::new()).status, "HTTP/1.1 200 OK");
         assert_eq!(body, b"{}");
         for short in [
             &b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}"[..],

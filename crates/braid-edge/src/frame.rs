@@ -55,8 +55,11 @@ pub struct Read {
     /// Where it begins, without tag and number.
     pub start: usize,
     /// Its place in its stream; none of what is neither a whole TCP segment nor numbered.
-    pub segment: Option<(StreamKey, SegmentKind, u32, u32)>,
+    pub segment: Option<Place>,
 }
+
+/// A place in a stream: the first number, and how many.
+pub type Place = (StreamKey, SegmentKind, u32, u32);
 
 /// Reads a tagged frame and moves its addresses over its tag, and over its number if it has one. None
 /// if there is no tag.
@@ -66,10 +69,10 @@ pub fn take_tag(bytes: &mut [u8]) -> Option<Read> {
     }
     let tag = u16::from_be_bytes([bytes[ADDRESSES + 2], bytes[ADDRESSES + 3]]) & 0x0fff;
     let (start, segment) = match shim(bytes) {
-        Some((shim, segment)) => {
+        Some((was, segment)) => {
             let start = TAG + SHIM;
             let protocol = start + ADDRESSES;
-            bytes[protocol..protocol + 2].copy_from_slice(&shim.protocol);
+            bytes[protocol..protocol + 2].copy_from_slice(&was);
             (start, Some(segment))
         }
         None => (TAG, segment(&bytes[EVERYTHING_BEFORE_IP..])),
@@ -82,25 +85,17 @@ pub fn take_tag(bytes: &mut [u8]) -> Option<Read> {
     })
 }
 
-type Place = (StreamKey, SegmentKind, u32, u32);
-
-/// `struct shim`, of which only this is needed once its numbers are read.
-struct Shim {
-    protocol: [u8; 2],
-}
-
-/// The number of ours in a tagged frame.
-fn shim(bytes: &[u8]) -> Option<(Shim, Place)> {
+/// The number of ours in a tagged frame (`struct shim`), and what its EtherType was before.
+fn shim(bytes: &[u8]) -> Option<([u8; 2], Place)> {
     let kind = &bytes[EVERYTHING_BEFORE_IP - 2..EVERYTHING_BEFORE_IP];
     if kind != (ETH_P_SHIM as u16).to_be_bytes() {
         return None;
     }
     let words = bytes[EVERYTHING_BEFORE_IP..].first_chunk::<SHIM>()?;
     let [epoch, lane, high, low, number @ ..] = *words;
-    let protocol = [high, low];
     let key = StreamKey::Lane { epoch, lane };
     let number = u32::from_be_bytes(number);
-    Some((Shim { protocol }, (key, SegmentKind::Data, number, 1)))
+    Some(([high, low], (key, SegmentKind::Data, number, 1)))
 }
 
 /// The IP packet in a frame that had a tag.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use braid_core::slots::{SlotTable, Weights};
-use braid_core::{Bytes, Rate, Time, UplinkId};
+use braid_core::{Time, UplinkId};
 
 use crate::shared::SLOT_BYTES;
 use crate::table::{Inward, InwardPath, Order, Outward, Table};
@@ -176,15 +176,13 @@ impl Planner {
 
     /// What the quicker paths bring while the slowest has brought nothing yet, in full frames.
     fn threshold(&self, living: &[&Way]) -> usize {
-        let latency = |way: &Way| self.latency(way).unwrap_or_default();
-        let slowest = living.iter().map(|way| latency(way)).max();
-        let early = living.iter().map(|way| {
-            let rate = way.rate.unwrap_or(Rate::from_bits_per_sec(0));
-            let ahead = slowest.unwrap_or_default().saturating_sub(latency(way));
-            rate.bits_per_sec() as f64 / 8.0 * ahead.as_secs_f64()
+        let latency = |way: &&Way| self.latency(way).unwrap_or_default();
+        let slowest = living.iter().map(latency).max().unwrap_or_default();
+        let early = living.iter().filter_map(|way| {
+            let ahead = slowest.saturating_sub(latency(way));
+            Some(way.rate?.bytes_in(ahead).get() as f64)
         });
-        let frame = Bytes::new(SLOT_BYTES.into()).get() as f64;
-        (ROOM * early.sum::<f64>() / frame).ceil() as usize + ROOM_MORE
+        (ROOM * early.sum::<f64>() / f64::from(SLOT_BYTES)).ceil() as usize + ROOM_MORE
     }
 }
 

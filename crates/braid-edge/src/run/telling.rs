@@ -107,7 +107,9 @@ fn health(known: &Known, reasons: &BTreeMap<String, u64>) -> Vec<Problem> {
         });
     }
     let led = ["split", "sticky", "as_came", "ordered"].map(count);
-    if count("too_long") > led.iter().sum::<u64>() / 100 + 10 {
+    // One that went while routes changed is no news.
+    let few = led.iter().sum::<u64>() / 100 + 10;
+    if count("too_long") > few {
         found.push(Problem {
             code: "too-long".to_owned(),
             text: "packets are longer than their layer-3 path's device carries, and left to the \
@@ -115,8 +117,7 @@ fn health(known: &Known, reasons: &BTreeMap<String, u64>) -> Vec<Problem> {
                 .to_owned(),
         });
     }
-    // One that went while routes changed is no news.
-    if count("no_route") > led.iter().sum::<u64>() / 100 + 10 {
+    if count("no_route") > few {
         found.push(Problem {
             code: "no-route".to_owned(),
             text: "packets of layer-3 paths have nowhere to go: switch forwarding on \
@@ -176,11 +177,16 @@ mod tests {
             codes(&[("split", 10_000), ("super_packet", 201)]),
             ["super-packets"]
         );
+        assert_eq!(
+            codes(&[("ordered", 10_000), ("too_long", 111)]),
+            ["too-long"]
+        );
         for name in [
             "split",
             "sticky",
             "as_came",
             "ordered",
+            "too_long",
             "no_route",
             "super_packet",
         ] {
