@@ -23,7 +23,7 @@ struct host {
 
 struct slot_table {
 	__u16 tags[SLOTS];
-	__u32 longest; // bytes of a frame that may go numbered; 0: none
+	__u32 numbered; // whether the far edge takes numbers of ours off
 };
 
 // Between the EtherType and what it was before: docs/fabric.md.

@@ -7,13 +7,15 @@
 #include "slot.h"
 
 static __always_inline int can_number(struct __sk_buff *skb, __be16 protocol,
-				      struct slot_table *table)
+				      struct slot_table *table, struct settings *device)
 {
-	if (!table->longest || skb->gso_segs > 1)
+	__u32 mtu = 0;
+
+	if (!table->numbered || skb->gso_segs > 1)
 		return 0;
 	if (protocol != bpf_htons(ETH_P_IP) && protocol != bpf_htons(ETH_P_IPV6))
 		return 0;
-	if (skb->len + SHIM_BYTES > table->longest) {
+	if (bpf_check_mtu(skb, device->outside, &mtu, SHIM_BYTES, 0)) {
 		count(REASON_no_room);
 		return 0;
 	}

@@ -28,7 +28,7 @@ static __always_inline int split(struct __sk_buff *skb, struct settings *device)
 	if (!table)
 		return leave(REASON_single, bpf_redirect(device->outside, 0));
 	segment = segment_of(skb, protocol);
-	numbered = segment == NO_SEGMENT && can_number(skb, protocol, table);
+	numbered = segment == NO_SEGMENT && can_number(skb, protocol, table, device);
 	tag = next_tag(skb, table, *target, segment == NO_SEGMENT && !numbered ? STAY : WALK);
 	// A table without paths.
 	if (!tag)

@@ -99,7 +99,7 @@ unsafe impl Pod for Settings {}
 #[repr(C)]
 struct SlotWords {
     tags: [u16; SLOTS as usize],
-    longest: u32,
+    numbered: u32,
 }
 
 // SAFETY: integers without padding.
@@ -130,16 +130,13 @@ impl Datapath {
         let mut places = vec![(ordered, &devices.hold)];
         places.extend(devices.outside.iter().map(|device| (inwards, device)));
         places.push((outwards, &devices.inside));
-        let mut outside = 0;
         for (_, device) in &places {
             must_be_free(device)?;
         }
-        for device in &devices.outside {
-            outside = index(device)?;
-        }
         let settings = Settings {
             inside: index(&devices.inside)?,
-            outside,
+            // Where there are several, routes say which.
+            outside: devices.outside.last().map_or(Ok(0), |name| index(name))?,
             hold: index(&devices.hold)?,
             epoch: epoch(),
             numbers: numbers.into(),
@@ -222,16 +219,15 @@ impl Datapath {
         Ok(())
     }
 
-    /// Splits packets like this from now on: tables first, then who is behind whom. Frames of up to
-    /// `longest` bytes may be numbered where the far edge asks for it.
-    pub fn split(&mut self, outward: &[Outward], longest: u32) -> Result<(), Error> {
+    /// Splits packets like this from now on: tables first, then who is behind whom.
+    pub fn split(&mut self, outward: &[Outward]) -> Result<(), Error> {
         self.targets
             .retain(|name, _| outward.iter().any(|each| each.target == *name));
         for each in outward {
             let place = self.place(&each.target);
             let mut words = SlotWords {
                 tags: [0; SLOTS as usize],
-                longest: if each.numbers() { longest } else { 0 },
+                numbered: each.numbers().into(),
             };
             words.tags.copy_from_slice(&each.slots);
             self.array::<SlotWords>("tables")?

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid_device::Interface;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::getpid;
 
@@ -24,8 +23,6 @@ use crate::{Error, status};
 
 mod telling;
 
-/// Bytes of an Ethernet header.
-const ETHERNET: u32 = 14;
 /// How soon a controller that does not answer is asked again.
 const AGAIN: Duration = Duration::from_millis(200);
 /// How long tags are known that are no path's any more: packets may still come by them, and have
@@ -72,8 +69,6 @@ struct Edge {
     options: Options,
     datapath: Mutex<Datapath>,
     driver: Handle,
-    /// Bytes of a frame that the outside device carries.
-    longest: u32,
     known: Mutex<Known>,
 }
 
@@ -119,7 +114,6 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
     let (answered, answers) = mpsc::sync_channel(ANSWERS);
     let answered = ways.is_some().then_some(answered);
     let (driver, handle) = Driver::new(hold, options.ordering, answered)?;
-    let longest = longest(&options.devices.outside)?;
     let mut known = Known::default();
     let keeper = match ways {
         None => None,
@@ -133,7 +127,6 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
         options,
         datapath: Mutex::new(datapath),
         driver: handle.clone(),
-        longest,
         known: Mutex::new(known),
     });
     let resequencer = spawn("resequencer", || {
@@ -166,20 +159,6 @@ fn spawn<T: Send + 'static>(
 ) -> Result<thread::JoinHandle<T>, Error> {
     let thread = thread::Builder::new().name(name.to_owned()).spawn(body);
     thread.map_err(|source| Error::system("starting a thread", source))
-}
-
-/// The longest frame that the outside device carries, without its tag.
-fn longest(outside: &[String]) -> Result<u32, Error> {
-    let mut longest = u32::MAX;
-    for device in outside {
-        let mtu = Interface::open(device).and_then(|interface| interface.mtu());
-        let mtu = mtu.map_err(|failure| Error::Device {
-            device: device.clone(),
-            source: failure.source,
-        })?;
-        longest = longest.min(mtu + ETHERNET);
-    }
-    Ok(longest)
 }
 
 /// What layer-3 paths are called.
@@ -307,7 +286,7 @@ impl Edge {
         }
         self.driver.set_table(table.inward.clone());
         datapath.treat(tags)?;
-        datapath.split(&table.outward, self.longest)?;
+        datapath.split(&table.outward)?;
         let (generation, pairs) = (table.generation, table.outward.len());
         tracing::info!(generation, pairs, "following a new table");
         known.table = Some(table);

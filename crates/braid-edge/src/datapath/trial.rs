@@ -3,9 +3,12 @@
 
 use std::cell::RefCell;
 use std::net::IpAddr;
+use std::process::Command;
+use std::thread;
 
 use aya::programs::{TestRun, TestRunOptions};
 use braid_packet::{Packet, build};
+use nix::sched::{CloneFlags, unshare};
 
 use super::*;
 use crate::shared::{ETH_P_PROBE, ETH_P_SHIM, ReasonKind, SHIM_BYTES};
@@ -125,6 +128,28 @@ impl Trial {
     }
 }
 
+/// Does something in a network namespace that these commands have set up. The thread, and so the
+/// namespace, ends with it.
+fn in_namespace<T: Send>(commands: &str, work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let inside = scope.spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).expect("a namespace (needs root)");
+            commands.lines().for_each(command);
+            work()
+        });
+        inside
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn command(line: &str) {
+    let mut words = line.split_whitespace();
+    let program = words.next().expect("a program");
+    let done = Command::new(program).args(words).status();
+    assert!(done.expect(program).success(), "{line}");
+}
+
 fn frame(kind: u16, packet: &[u8]) -> Vec<u8> {
     [MACS.as_slice(), &kind.to_be_bytes(), packet].concat()
 }
@@ -152,7 +177,7 @@ fn datagram(bytes: usize) -> Vec<u8> {
     build::udp(from, to, &vec![0; bytes])
 }
 
-/// Both paths in turn; frames of up to 1514 bytes may be numbered if `shim`.
+/// Both paths in turn, numbered if `shim`.
 fn split(shim: bool) -> Trial {
     let trial = Trial::new(Layer::Two);
     let outward = Outward {
@@ -161,11 +186,7 @@ fn split(shim: bool) -> Trial {
         slots: (0..SLOTS as u16).map(|slot| 10 + slot % 2).collect(),
         shim,
     };
-    trial
-        .0
-        .borrow_mut()
-        .split(&[outward], 1514)
-        .expect("tables");
+    trial.0.borrow_mut().split(&[outward]).expect("tables");
     trial
 }
 
@@ -233,6 +254,10 @@ fn hosts_cannot_number_packets_themselves() {
 
 #[test]
 fn datagrams_are_numbered_where_they_fit() {
+    in_namespace("ip link set lo mtu 1500", datagrams_are_numbered);
+}
+
+fn datagrams_are_numbered() {
     let trial = split(true);
     let longest = 1500 - SHIM_BYTES as usize - 28;
     for number in 0..3_u32 {
@@ -257,6 +282,25 @@ fn datagrams_are_numbered_where_they_fit() {
     trial
         .run("braid_split", &frame(0x0806, &[0; 28]))
         .is(Verdict::Sent, "sticky");
+}
+
+#[test]
+fn a_number_has_room_as_long_as_the_device_has() {
+    in_namespace("ip link set lo mtu 1500", || {
+        let trial = split(true);
+        let full = framed(&datagram(1500 - 28));
+        for (mtu, events, reason) in [
+            (1500, ["no_room"].as_slice(), "sticky"),
+            (1508, &[], "numbered"),
+            (1507, &["no_room"], "sticky"),
+            (9000, &[], "numbered"),
+        ] {
+            command(&format!("ip link set lo mtu {mtu}"));
+            let out = trial.run("braid_split", &full);
+            assert_eq!(out.events, events, "{mtu}");
+            out.is(Verdict::Sent, reason);
+        }
+    });
 }
 
 #[test]

@@ -1,10 +1,7 @@
 //! Layer-3 paths.
 
 use std::path::Path;
-use std::process::Command;
-use std::thread;
 
-use nix::sched::{CloneFlags, unshare};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -59,7 +56,7 @@ fn routed(turned: bool, treatment: Treatment) -> Trial {
             shim: false,
         })
         .collect();
-    trial.0.borrow_mut().split(&outward, 1514).expect("tables");
+    trial.0.borrow_mut().split(&outward).expect("tables");
     trial
         .0
         .borrow_mut()
@@ -68,7 +65,7 @@ fn routed(turned: bool, treatment: Treatment) -> Trial {
     trial
 }
 
-/// Does something where there are routes to everywhere. The thread, and so the namespace, ends with it.
+/// Does something where there are routes to everywhere.
 fn with_routes<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     const LINES: &str = "sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
         ip link set lo up
@@ -79,21 +76,7 @@ fn with_routes<T: Send>(work: impl FnOnce() -> T + Send) -> T {
         ip address add fd99::1/64 dev out nodad
         ip route add default via 172.16.0.2
         ip -6 route add default via fd99::2";
-    thread::scope(|scope| {
-        let inside = scope.spawn(|| {
-            unshare(CloneFlags::CLONE_NEWNET).expect("a namespace (needs root)");
-            for line in LINES.lines() {
-                let mut words = line.split_whitespace();
-                let program = words.next().expect("a program");
-                let done = Command::new(program).args(words).status();
-                assert!(done.expect(program).success(), "{line}");
-            }
-            work()
-        });
-        inside
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+    in_namespace(LINES, work)
 }
 
 /// Prefixes of hosts and of their path, by family, here and there.
