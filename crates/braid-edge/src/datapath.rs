@@ -1,7 +1,6 @@
 //! The programs and their maps.
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::tc::TcAttachOptions;
@@ -116,8 +115,13 @@ pub struct Datapath {
 
 impl Datapath {
     /// Loads the programs and puts them on the devices. Without `numbers` packets that others have
-    /// numbered are dropped.
-    pub fn attach(devices: &Devices, layer: Layer, numbers: bool) -> Result<Datapath, Error> {
+    /// numbered are dropped; what is numbered here is of this `epoch`.
+    pub fn attach(
+        devices: &Devices,
+        layer: Layer,
+        numbers: bool,
+        epoch: u8,
+    ) -> Result<Datapath, Error> {
         if !KernelVersion::current().is_ok_and(|kernel| kernel >= SINCE) {
             let release = nix::sys::utsname::uname().map_or_else(
                 |_| "unknown".to_owned(),
@@ -138,7 +142,7 @@ impl Datapath {
             // Where there are several, routes say which.
             outside: devices.outside.last().map_or(Ok(0), |name| index(name))?,
             hold: index(&devices.hold)?,
-            epoch: epoch(),
+            epoch: epoch.into(),
             numbers: numbers.into(),
         };
         datapath.set(settings)?;
@@ -293,14 +297,6 @@ impl Datapath {
             bytes: sum.bytes + each.bytes,
         }))
     }
-}
-
-/// Tells the numbers of this start from those of the last, which the far edge may still know: they
-/// differ for longer than it remembers a lane that is silent, 120 s.
-fn epoch() -> u32 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let halves = since.unwrap_or_default().as_millis() / 500;
-    (halves & 0xff) as u32
 }
 
 fn key(Mac(mac): Mac) -> [u8; 8] {

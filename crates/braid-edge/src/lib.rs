@@ -19,6 +19,7 @@ pub mod cli;
 pub mod controller;
 mod datapath;
 mod driver;
+mod epoch;
 mod error;
 pub mod frame;
 mod hold;

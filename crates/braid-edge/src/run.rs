@@ -19,7 +19,7 @@ use crate::plan::Plan;
 use crate::status::{listen, serve};
 use crate::table::{Inward, Table};
 use crate::ways::Ways;
-use crate::{Error, status};
+use crate::{Error, epoch, status};
 
 mod telling;
 
@@ -110,7 +110,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
         None => Layer::Two,
         Some(_) => Layer::Three,
     };
-    let mut datapath = Datapath::attach(&options.devices, layer, options.shim)?;
+    let epoch = epoch::next(&socket.with_extension("epoch"))?;
+    let mut datapath = Datapath::attach(&options.devices, layer, options.shim, epoch)?;
     let (answered, answers) = mpsc::sync_channel(ANSWERS);
     let answered = ways.is_some().then_some(answered);
     let (driver, handle) = Driver::new(hold, options.ordering, answered)?;
