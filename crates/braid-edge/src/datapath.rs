@@ -1,6 +1,6 @@
 //! The programs and their maps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::tc::TcAttachOptions;
@@ -110,6 +110,7 @@ pub struct Datapath {
     object: Ebpf,
     /// Other edges and their places in `tables`; a place is another's only once nobody points there.
     targets: BTreeMap<String, u32>,
+    /// Who is behind which of them, as the programs have it.
     hosts: BTreeMap<Mac, u32>,
 }
 
@@ -223,10 +224,21 @@ impl Datapath {
         Ok(())
     }
 
-    /// Splits packets like this from now on: tables first, then who is behind whom.
+    /// Splits packets like this from now on: who is behind nobody any more goes first, which makes room
+    /// and leaves nobody at a place that becomes another's; then tables, then who is behind whom.
     pub fn split(&mut self, outward: &[Outward]) -> Result<(), Error> {
         self.targets
             .retain(|name, _| outward.iter().any(|each| each.target == *name));
+        let wanted: BTreeSet<Mac> = outward
+            .iter()
+            .flat_map(|each| each.hosts.iter().copied())
+            .collect();
+        let kept: BTreeSet<u32> = self.targets.values().copied().collect();
+        let mut gone = self.hosts.clone();
+        gone.retain(|mac, place| !wanted.contains(mac) || !kept.contains(place));
+        for mac in gone.into_keys() {
+            self.point(mac, None)?;
+        }
         for each in outward {
             let place = self.place(&each.target);
             let mut words = SlotWords {
@@ -238,28 +250,30 @@ impl Datapath {
                 .set(place, words, 0)
                 .map_err(|error| map_refused("tables", &error))?;
         }
-        let mut wanted = BTreeMap::new();
         for each in outward {
-            let place = self.targets.get(&each.target).copied().unwrap_or(NO_TARGET);
-            wanted.extend(each.hosts.iter().map(|mac| (*mac, place)));
+            let place = self.place(&each.target);
+            for mac in &each.hosts {
+                if self.hosts.get(mac) != Some(&place) {
+                    self.point(*mac, Some(place))?;
+                }
+            }
         }
-        let before = std::mem::take(&mut self.hosts);
+        Ok(())
+    }
+
+    /// Has a host be behind the target at a place, or behind none.
+    fn point(&mut self, mac: Mac, place: Option<u32>) -> Result<(), Error> {
         let mut hosts: HashMap<_, [u8; 8], u32> =
             HashMap::try_from(self.map("hosts")?).map_err(|error| map_refused("hosts", &error))?;
-        for (mac, place) in wanted
-            .iter()
-            .filter(|(mac, place)| before.get(mac) != Some(place))
-        {
-            hosts
-                .insert(key(*mac), place, 0)
-                .map_err(|error| map_refused("hosts", &error))?;
+        match place {
+            Some(place) => hosts.insert(key(mac), place, 0),
+            None => hosts.remove(&key(mac)),
         }
-        for mac in before.keys().filter(|mac| !wanted.contains_key(mac)) {
-            hosts
-                .remove(&key(*mac))
-                .map_err(|error| map_refused("hosts", &error))?;
-        }
-        self.hosts = wanted;
+        .map_err(|error| map_refused("hosts", &error))?;
+        match place {
+            Some(place) => self.hosts.insert(mac, place),
+            None => self.hosts.remove(&mac),
+        };
         Ok(())
     }
 

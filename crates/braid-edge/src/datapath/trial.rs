@@ -11,7 +11,7 @@ use braid_packet::{Packet, build};
 use nix::sched::{CloneFlags, unshare};
 
 use super::*;
-use crate::shared::{ETH_P_PROBE, ETH_P_SHIM, ReasonKind, SHIM_BYTES};
+use crate::shared::{ETH_P_PROBE, ETH_P_SHIM, MAX_HOSTS, ReasonKind, SHIM_BYTES};
 
 mod routed;
 
@@ -206,6 +206,41 @@ fn segments_walk_the_slots_by_bytes() {
         assert_eq!(out.frame, framed(&data(0)), "the tag is beside the packet");
     }
     assert_eq!(trial.sent([10, 11]), [3 + 28, 3]);
+}
+
+#[test]
+fn all_hosts_may_be_others_at_once() {
+    let trial = Trial::new(Layer::Two);
+    let hosts = |first: u32| -> Vec<Mac> {
+        let macs = (first..first + MAX_HOSTS).map(u32::to_be_bytes);
+        macs.map(|[a, b, c, d]| Mac([2, 0, a, b, c, d])).collect()
+    };
+    let follow = |target: &str, hosts: Vec<Mac>| {
+        let outward = Outward {
+            target: target.to_owned(),
+            hosts,
+            slots: vec![10; SLOTS as usize],
+            shim: false,
+        };
+        trial.0.borrow_mut().split(&[outward])
+    };
+    let sent = |Mac(mac): Mac, reason| {
+        let mut frame = framed(&data(1));
+        frame[..6].copy_from_slice(&mac);
+        trial.run("braid_split", &frame).is(Verdict::Sent, reason);
+    };
+    let (before, after) = (hosts(0), hosts(MAX_HOSTS));
+    follow("hb", before.clone()).expect("as many as there may be");
+    sent(before[0], "split");
+    follow("hc", after.clone()).expect("as many others");
+    sent(after[0], "split");
+    sent(before[0], "single");
+    // More than that are refused, and no reason to be stuck.
+    let more = [before.clone(), after.clone()].concat();
+    follow("hc", more).expect_err("twice as many");
+    follow("hb", before.clone()).expect("as many as there may be");
+    sent(before[0], "split");
+    sent(after[0], "single");
 }
 
 #[test]
