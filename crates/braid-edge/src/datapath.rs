@@ -159,7 +159,7 @@ impl Datapath {
     }
 
     /// The programs, on no device yet.
-    fn loaded(layer: Layer) -> Result<Datapath, Error> {
+    pub fn loaded(layer: Layer) -> Result<Datapath, Error> {
         let object = aya::EbpfLoader::new()
             .load(OBJECT)
             .map_err(|error| refused("loading edge.bpf.o", &error))?;

@@ -61,6 +61,20 @@ struct Inbox {
 }
 
 impl Handle {
+    /// For a thread that listens to the other end.
+    pub fn pair() -> Result<(Handle, UnixStream), Error> {
+        let failed = |source| Error::system("making a socket pair", source);
+        let (bell, ear) = UnixStream::pair().map_err(failed)?;
+        bell.set_nonblocking(true).map_err(failed)?;
+        ear.set_nonblocking(true).map_err(failed)?;
+        let shared = Shared {
+            inbox: Mutex::new(Inbox::default()),
+            answered: Condvar::new(),
+            bell,
+        };
+        Ok((Handle(Arc::new(shared)), ear))
+    }
+
     fn change(&self, change: impl FnOnce(&mut Inbox)) {
         change(&mut self.0.inbox.lock().unwrap_or_else(PoisonError::into_inner));
         // A bell that is full of rings is heard as well.
@@ -109,23 +123,12 @@ impl Driver {
         ordering: Ordering,
         answers: Option<SyncSender<Answer>>,
     ) -> Result<(Driver, Handle), Error> {
-        let failed = |source| Error::system("making a socket pair", source);
-        let (bell, ear) = UnixStream::pair().map_err(failed)?;
-        bell.set_nonblocking(true).map_err(failed)?;
-        ear.set_nonblocking(true).map_err(failed)?;
-        let inbox = Mutex::new(Inbox::default());
-        let answered = Condvar::new();
-        let shared = Arc::new(Shared {
-            inbox,
-            answered,
-            bell,
-        });
-        let handle = Handle(Arc::clone(&shared));
+        let (handle, ear) = Handle::pair()?;
         let driver = Driver {
             hold,
             ordering,
             orderer: Orderer::new(),
-            shared,
+            shared: Arc::clone(&handle.0),
             ear,
             origin: Instant::now(),
             spare: Vec::new(),

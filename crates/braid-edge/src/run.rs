@@ -257,23 +257,24 @@ impl Edge {
         }
     }
 
-    /// Follows a table: what may come is known before it can come, and known a while after it may.
+    /// Follows a table: what may come is known before it can come, and known a while after it may. One
+    /// that is refused leaves the last one in effect.
     fn apply(&self, table: Table) -> Result<(), Error> {
         let mut known = locked(&self.known);
         let mut datapath = locked(&self.datapath);
         let now = Instant::now();
         let mut tags: BTreeMap<u16, Treatment> = BTreeMap::new();
-        known.lingering.retain(|tag, until| {
+        let mut lingering = known.lingering.clone();
+        lingering.retain(|tag, until| {
             let keep = *until > now;
             if !keep {
                 tags.insert(*tag, Treatment::Unknown);
             }
             keep
         });
-        let before = known.table.take();
-        for tag in before.iter().flat_map(|table| inward_tags(&table.inward)) {
-            known.lingering.insert(tag, now + LINGER);
-        }
+        let before = known.table.iter();
+        let before = before.flat_map(|table| inward_tags(&table.inward));
+        lingering.extend(before.map(|tag| (tag, now + LINGER)));
         for inward in &table.inward {
             let ordered = known.ordered.contains(&inward.source);
             let treatment = treatment(self.options.ordering, inward, ordered);
@@ -281,16 +282,23 @@ impl Edge {
                 known.ordered.insert(inward.source.clone());
             }
             for path in &inward.paths {
-                known.lingering.remove(&path.tag);
+                lingering.remove(&path.tag);
                 tags.insert(path.tag, treatment);
             }
         }
         self.driver.set_table(table.inward.clone());
-        datapath.treat(tags)?;
-        datapath.split(&table.outward)?;
+        let followed = datapath.treat(tags);
+        if let Err(error) = followed.and_then(|()| datapath.split(&table.outward)) {
+            if let Some(last) = &known.table {
+                self.driver.set_table(last.inward.clone());
+                // What the kernel refuses of that too, the next table mends.
+                let _ = datapath.split(&last.outward);
+            }
+            return Err(error);
+        }
         let (generation, pairs) = (table.generation, table.outward.len());
         tracing::info!(generation, pairs, "following a new table");
-        known.table = Some(table);
+        (known.table, known.lingering) = (Some(table), lingering);
         Ok(())
     }
 }
@@ -299,4 +307,73 @@ fn inward_tags(inward: &[Inward]) -> impl Iterator<Item = u16> + '_ {
     inward
         .iter()
         .flat_map(|each| each.paths.iter().map(|path| path.tag))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::{MAX_HOSTS, SLOTS};
+    use crate::table::{InwardPath, Mac, Order, Outward};
+
+    /// On no devices, with a resequencer that does not listen.
+    fn edge() -> Edge {
+        let devices = Devices {
+            inside: "inside".to_owned(),
+            outside: vec!["outside".to_owned()],
+            hold: "hold".to_owned(),
+        };
+        let options = Options {
+            name: "ha".to_owned(),
+            devices,
+            guide: Guide::File(PathBuf::new()),
+            ordering: Ordering::Ours,
+            shim: false,
+            run_dir: PathBuf::new(),
+        };
+        let datapath = Datapath::loaded(Layer::Two).expect("programs (needs root)");
+        Edge {
+            options,
+            datapath: Mutex::new(datapath),
+            driver: Handle::pair().expect("a socket pair").0,
+            known: Mutex::new(Known::default()),
+        }
+    }
+
+    fn table(generation: u64, hosts: u32, tags: [u16; 2]) -> Table {
+        let macs = (0..hosts).map(u32::to_be_bytes);
+        let outward = Outward {
+            target: "hb".to_owned(),
+            hosts: macs.map(|[a, b, c, d]| Mac([2, 0, a, b, c, d])).collect(),
+            slots: vec![tags[0]; SLOTS as usize],
+            shim: false,
+        };
+        let path = |tag| InwardPath {
+            tag,
+            latency_ms: None,
+        };
+        let inward = Inward {
+            source: "hb".to_owned(),
+            order: Order::Resequence,
+            threshold_packets: 16,
+            size_packets: 32,
+            paths: tags.map(path).to_vec(),
+            gave_up: false,
+        };
+        Table::own(generation, vec![outward], vec![inward])
+    }
+
+    #[test]
+    fn a_table_that_the_kernel_refuses_leaves_the_last_one_in_effect() {
+        let edge = edge();
+        edge.apply(table(1, 1, [2, 3])).expect("a table");
+        edge.apply(table(2, MAX_HOSTS + 1, [4, 5]))
+            .expect_err("more hosts than there may be");
+        assert_eq!(locked(&edge.known).table, Some(table(1, 1, [2, 3])));
+        assert!(locked(&edge.known).lingering.is_empty(), "they are in use");
+        assert_eq!(locked(&edge.datapath).slots(0), [2; SLOTS as usize]);
+        edge.apply(table(3, 1, [3, 4])).expect("a table");
+        let known = locked(&edge.known);
+        assert_eq!(known.table, Some(table(3, 1, [3, 4])));
+        assert_eq!(known.lingering.keys().copied().collect::<Vec<_>>(), [2]);
+    }
 }

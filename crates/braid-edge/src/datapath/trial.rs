@@ -56,6 +56,14 @@ impl Outcome {
     }
 }
 
+impl Datapath {
+    /// Of a target, by its place, as the programs have them.
+    pub fn slots(&mut self, place: u32) -> [u16; SLOTS as usize] {
+        let tables = self.array::<SlotWords>("tables").expect("a map");
+        tables.get(&place, 0).expect("a table").tags
+    }
+}
+
 /// Programs that are on no device, in a network namespace of this thread's own.
 struct Trial(RefCell<Datapath>);
 
