@@ -272,9 +272,12 @@ impl Edge {
             }
             keep
         });
-        let before = known.table.iter();
-        let before = before.flat_map(|table| inward_tags(&table.inward));
-        lingering.extend(before.map(|tag| (tag, now + LINGER)));
+        // A file's paths stay paths, in use here or not.
+        if let Guide::Controller(_) = self.options.guide {
+            let before = known.table.iter();
+            let before = before.flat_map(|table| inward_tags(&table.inward));
+            lingering.extend(before.map(|tag| (tag, now + LINGER)));
+        }
         for inward in &table.inward {
             let ordered = known.ordered.contains(&inward.source);
             let treatment = treatment(self.options.ordering, inward, ordered);
@@ -316,7 +319,7 @@ mod tests {
     use crate::table::{InwardPath, Mac, Order, Outward};
 
     /// On no devices, with a resequencer that does not listen.
-    fn edge() -> Edge {
+    fn edge(guide: Guide) -> Edge {
         let devices = Devices {
             inside: "inside".to_owned(),
             outside: vec!["outside".to_owned()],
@@ -325,7 +328,7 @@ mod tests {
         let options = Options {
             name: "ha".to_owned(),
             devices,
-            guide: Guide::File(PathBuf::new()),
+            guide,
             ordering: Ordering::Ours,
             shim: false,
             run_dir: PathBuf::new(),
@@ -364,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_table_that_the_kernel_refuses_leaves_the_last_one_in_effect() {
-        let edge = edge();
+        let edge = edge(Guide::Controller(Place::Unix(PathBuf::new())));
         edge.apply(table(1, 1, [2, 3])).expect("a table");
         edge.apply(table(2, MAX_HOSTS + 1, [4, 5]))
             .expect_err("more hosts than there may be");
@@ -375,5 +378,14 @@ mod tests {
         let known = locked(&edge.known);
         assert_eq!(known.table, Some(table(3, 1, [3, 4])));
         assert_eq!(known.lingering.keys().copied().collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn layer_3_paths_are_known_as_long_as_they_are_in_the_file() {
+        let edge = edge(Guide::File(PathBuf::new()));
+        edge.apply(table(1, 1, [2, 3])).expect("a plan");
+        edge.apply(table(2, 1, [2, 2])).expect("a plan without one");
+        // The far edge may take it up again before this one does.
+        assert!(locked(&edge.known).lingering.is_empty());
     }
 }
