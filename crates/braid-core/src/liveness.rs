@@ -15,7 +15,11 @@
 //! - **Idle**: an idle link is left in peace but for a packet every [`KEEPALIVE`], which keeps
 //!   NAT mappings and notices a black hole nobody would otherwise see.
 
+mod failures;
+
 use std::time::Duration;
+
+pub use failures::Failures;
 
 use crate::Time;
 use crate::estimate::{LinkEstimator, REPORT_INTERVAL};
@@ -38,11 +42,8 @@ const PROBE_LONG_GONE: Duration = Duration::from_secs(10);
 /// A silence up to this is an interruption, not a failure.
 const SHORT: Duration = Duration::from_millis(500);
 
-/// Signs of life wanted after a failure, doubled by each failure of the last [`FORGIVEN`], and the
-/// most that are wanted.
+/// Signs of life wanted after a first failure.
 const SIGNS: u32 = 3;
-const SIGNS_MOST: u32 = 48;
-const FORGIVEN: Duration = Duration::from_secs(30);
 
 /// The share that a returning link begins with; it doubles every [`STEP`].
 const SHARE_AFTER_FAILURE: f64 = 0.1;
@@ -114,8 +115,7 @@ enum State {
 #[derive(Debug, Clone)]
 pub struct Liveness {
     state: State,
-    failures: u32,
-    failed_at: Time,
+    failures: Failures,
     /// The last packet that elicited a report.
     sent: Time,
     probed: Time,
@@ -132,8 +132,7 @@ impl Liveness {
     pub fn new(now: Time) -> Liveness {
         Liveness {
             state: State::Active,
-            failures: 0,
-            failed_at: Time::ZERO,
+            failures: Failures::default(),
             sent: now,
             probed: now,
             spacing: PROBE_FIRST,
@@ -166,7 +165,7 @@ impl Liveness {
                 let (short, signs) = (now.since(*since) <= SHORT, *signs);
                 if short {
                     self.enter_returning(now, SHARE_AFTER_SHORT);
-                } else if signs >= self.wanted(now) {
+                } else if signs >= self.failures.signs_wanted(now, SIGNS) {
                     self.enter_returning(now, SHARE_AFTER_FAILURE);
                 }
             }
@@ -226,11 +225,7 @@ impl Liveness {
             State::Active | State::Returning { .. }
                 if silent_until(link).is_some_and(|until| now >= until) =>
             {
-                if now.since(self.failed_at) > FORGIVEN {
-                    self.failures = 0;
-                }
-                self.failures += 1;
-                self.failed_at = now;
+                self.failures.add(now);
                 self.spacing = PROBE_FIRST;
                 self.probed = now;
                 self.enter(State::Suspect {
@@ -314,15 +309,6 @@ impl Liveness {
             Verdict::Returning(share) => share,
             Verdict::Suspect | Verdict::Quarantined => 0.0,
         }
-    }
-
-    fn wanted(&self, now: Time) -> u32 {
-        if now.since(self.failed_at) > FORGIVEN {
-            return SIGNS;
-        }
-        SIGNS
-            .saturating_mul(1 << self.failures.saturating_sub(1).min(8))
-            .min(SIGNS_MOST)
     }
 
     fn enter_returning(&mut self, now: Time, share: f64) {

@@ -4,8 +4,8 @@
 //!   [`MISSED`] intervals on top of how much later than usual answers may be (SRTT's variation: a queue
 //!   that fills lets answers come further apart, and is no failure).
 //! - Only time in which questions went out counts: what was never asked cannot be answered.
-//! - One that failed carries again after [`SIGNS`] answers in a row, twice as many for each failure of
-//!   the last [`FORGIVEN`], so that one that is only half there is left out.
+//! - One that failed carries again after [`SIGNS`] answers in a row, more if it keeps failing, so that one
+//!   that is only half there is left out.
 //! - Its latency is half the smallest round trip of the last [`WINDOW`] or two.
 
 use std::collections::VecDeque;
@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use braid_core::Time;
 use braid_core::estimate::Rtt;
+use braid_core::liveness::Failures;
 
 /// Between two probes of a path.
 pub const INTERVAL: Duration = Duration::from_millis(50);
@@ -20,10 +21,8 @@ pub const INTERVAL: Duration = Duration::from_millis(50);
 const PAUSE: Duration = INTERVAL.saturating_mul(2);
 /// Probes in a row without an answer that make a failure.
 const MISSED: u32 = 5;
-/// Answers in a row that end one, and the most that are wanted.
+/// Answers in a row that end a first one.
 const SIGNS: u32 = 5;
-const SIGNS_MOST: u32 = 80;
-const FORGIVEN: Duration = Duration::from_secs(30);
 /// Round trips are compared within one, and with those of the one before.
 const WINDOW: Duration = Duration::from_secs(15);
 /// An answer that takes longer is none.
@@ -46,8 +45,7 @@ pub struct Watch {
     carries: bool,
     /// Answers in a row, of one that does not carry.
     signs: u32,
-    failures: u32,
-    failed: Time,
+    failures: Failures,
 }
 
 impl Watch {
@@ -63,8 +61,7 @@ impl Watch {
             heard: now,
             carries: false,
             signs: 0,
-            failures: 0,
-            failed: now,
+            failures: Failures::default(),
         }
     }
 
@@ -106,19 +103,14 @@ impl Watch {
         self.smallest[0] = Some(smallest);
         self.heard = now;
         self.signs += 1;
-        if !self.carries && self.signs >= self.wanted(now) {
-            self.carries = true;
-        }
+        self.carries |= self.signs >= self.failures.signs_wanted(now, SIGNS);
     }
 
     /// Looks whether it has fallen silent.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.carries && now.since(self.heard) > self.silence() {
-            if now.since(self.failed) > FORGIVEN {
-                self.failures = 0;
-            }
-            self.failures += 1;
-            (self.carries, self.signs, self.failed) = (false, 0, now);
+            self.failures.add(now);
+            (self.carries, self.signs) = (false, 0);
         }
     }
 
@@ -137,14 +129,6 @@ impl Watch {
 
     fn silence(&self) -> Duration {
         INTERVAL * MISSED + self.rtt.variation() * 4
-    }
-
-    fn wanted(&self, now: Time) -> u32 {
-        match self.failures {
-            0 => 1,
-            _ if now.since(self.failed) > FORGIVEN => SIGNS,
-            failures => (SIGNS << (failures - 1).min(8)).min(SIGNS_MOST),
-        }
     }
 }
 
