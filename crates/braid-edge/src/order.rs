@@ -74,12 +74,14 @@ pub fn treatment(ordering: Ordering, inward: &Inward, ordered_before: bool) -> T
     }
 }
 
-/// Whether they are the same paths, and about as quick.
+/// Whether they are the same paths, and about as quick; which of two like that is the quicker one is
+/// nothing.
 fn alike(one: &[InwardPath], other: &[InwardPath]) -> bool {
-    let near = |(one, other): (&InwardPath, &InwardPath)| {
+    let near = |one: &InwardPath, other: &InwardPath| {
         one.tag == other.tag && one.latency().abs_diff(other.latency()) < NOTABLE
     };
-    one.len() == other.len() && one.iter().zip(other).all(near)
+    let among = |one: &InwardPath| other.iter().any(|other| near(one, other));
+    one.len() == other.len() && one.iter().all(among)
 }
 
 impl Orderer {
@@ -97,10 +99,6 @@ impl Orderer {
             *path = None;
         }
         for inward in table {
-            for (place, path) in inward.paths.iter().enumerate() {
-                let place = u8::try_from(place).ok().map(PathId);
-                self.tags.insert(path.tag, (inward.source.clone(), place));
-            }
             let settings = Algorithm1Settings {
                 size: inward.size_packets,
                 threshold: inward.threshold_packets,
@@ -124,6 +122,10 @@ impl Orderer {
             // would add up unseen.
             if changed {
                 source.paths.clone_from(&inward.paths);
+            }
+            for (place, path) in source.paths.iter().enumerate() {
+                let place = u8::try_from(place).ok().map(PathId);
+                self.tags.insert(path.tag, (inward.source.clone(), place));
             }
             match &mut source.resequencer {
                 Resequencer::Ours(streams) if changed => {
@@ -232,6 +234,23 @@ mod tests {
             paths: vec![path(2, 5.0), path(3, slower_ms)],
             gave_up: false,
         }]
+    }
+
+    #[test]
+    fn paths_that_take_turns_at_being_the_quicker_one_keep_their_places() {
+        let mut orderer = Orderer::new();
+        let known = |orderer: &Orderer| (orderer.tags.clone(), orderer.sources["hb"].paths.clone());
+        let mut told = table(5.5);
+        orderer.set(Time::ZERO, Ordering::Ours, &told);
+        let before = known(&orderer);
+        told[0].paths.reverse();
+        orderer.set(Time::ZERO, Ordering::Ours, &told);
+        assert_eq!(known(&orderer), before);
+        // One that has become slower takes another.
+        told[0].paths[1].latency_ms = Some(7.0);
+        orderer.set(Time::ZERO, Ordering::Ours, &told);
+        assert_eq!(known(&orderer).1, told[0].paths);
+        assert_eq!(orderer.tags[&3].1, Some(PathId(0)));
     }
 
     #[test]
