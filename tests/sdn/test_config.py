@@ -86,3 +86,27 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
         read(written(tmp_path, 'key_file = "key"'))
     with pytest.raises(ConfigError, match=r"edge 1\.key_file: .*at least 16"):
         read(written(tmp_path, '[[edge]]\nname = "e"\nswitch = "A"\nport = "1"\nkey_file = "key"'))
+
+
+def test_two_edges_with_one_key_are_refused_by_their_names(tmp_path: Path) -> None:
+    edge = '[[edge]]\nname = "{0}"\nswitch = "A"\nport = "{0}"\nkey_file = "{0}.key"\n'
+    text = "".join(edge.format(name) for name in ("oslo", "bergen", "hamar"))
+    for name, key in (
+        ("oslo", b"the key of oslo !"),
+        ("bergen", b"the key of bergen"),
+        ("hamar", b"the key of oslo !\n"),
+    ):
+        (tmp_path / f"{name}.key").write_bytes(key)
+    with pytest.raises(ConfigError) as refused:
+        read(written(tmp_path, text))
+    (line,) = str(refused.value).splitlines()
+    assert "edge 3.key_file" in line
+    assert "'hamar'" in line
+    assert "'oslo'" in line
+    assert "bergen" not in line
+    # Keys that cannot be read are no key that two have.
+    for name in ("oslo", "hamar"):
+        (tmp_path / f"{name}.key").unlink()
+    with pytest.raises(ConfigError) as refused:
+        read(written(tmp_path, text))
+    assert len(str(refused.value).splitlines()) == 2

@@ -182,6 +182,11 @@ def _edges(reader: _Reader, tables: list[Any], folder: Path) -> tuple[EdgeSettin
         if any(other.name == found["name"] for other in edges):
             reader.wrong.append(f"{where}.name: {found['name']!r} is given twice")
         key = _key(reader, f"{where}.", found["key_file"], folder) if "key_file" in found else None
+        # Who has an edge's key speaks for it.
+        owner = next((other.name for other in edges if key and other.key == key), None)
+        if owner is not None:
+            text = f"{found['name']!r} has the key of {owner!r}; each edge needs one of its own"
+            reader.wrong.append(f"{where}.key_file: {text}")
         probe = found.get("probe", True)
         edges.append(EdgeSettings(found["name"], found["switch"], found["port"], probe, key))
     return tuple(edges)
