@@ -10,6 +10,7 @@ from typing import Any
 
 from braid_lab.fabric.shapes import two_paths
 from braid_sdn.fabric.api import Api
+from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.door import mac as mac_of
 
 from .virtual import Network, frame, mac
@@ -92,7 +93,8 @@ def test_over_tcp_only_edges_that_show_their_key_are_answered_and_each_about_its
         api = Api(net.controller, asyncio.get_running_loop().time)
         await api.listen(tmp_path / "api.sock", ("127.0.0.1", 0))
         port = api.addresses()[0][1]
-        path = f"/v1/fabric/edges/hb?unlike=&wait=0&came={tags[0]}:500"
+        # It has had a table of this controller before.
+        path = f"/v1/fabric/edges/hb?unlike=0.0.0&wait=0&came={tags[0]}:500"
         request = f"GET {path} HTTP/1.1"
         good = line("hb", 7, request, KEYS["hb"])
         try:
@@ -122,6 +124,63 @@ def test_over_tcp_only_edges_that_show_their_key_are_answered_and_each_about_its
             assert (await over_tcp(port, path, line("ha", 1, request, KEYS["ha"])))[0] == 403
             other = "/v1/fabric/status"
             assert (await over_tcp(port, other, line("ha", 2, f"GET {other} HTTP/1.1", KEYS["ha"])))[0] == 200
+        finally:
+            await api.close()
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+
+
+def test_what_an_edge_told_before_a_restart_tells_the_controller_after_it_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        net = Network(two_paths())
+        edges = tuple(replace(edge, key=KEYS[edge.name]) for edge in net.settings.edges)
+        recorded: list[tuple[str, str]] = []
+
+        async def started(number: int) -> tuple[Api, int]:
+            """The controller's next start, in the same network."""
+            net.disconnect()
+            net.controller = Controller(replace(net.settings, edges=edges), lambda: 0.0, nonce=number)
+            net.connect()
+            net.run(5)
+            api = Api(net.controller, asyncio.get_running_loop().time)
+            await api.listen(tmp_path / "api.sock", ("127.0.0.1", 0))
+            return api, api.addresses()[0][1]
+
+        async def told(port: int, counter: int, revision: str, packets: int) -> dict[str, Any]:
+            """Have hb ask and tell, of whatever tags the paths have; the answer's table."""
+            counts = ",".join(f"{tag}:{packets}" for tag in range(2, 100))
+            path = f"/v1/fabric/edges/hb?unlike={revision}&wait=0&came={counts}&shim=1"
+            header = line("hb", counter, f"GET {path} HTTP/1.1", KEYS["hb"])
+            recorded.append((path, header))
+            status, _, body = await over_tcp(port, path, header)
+            assert status == (200 if body else 304)
+            return json.loads(body) if body else {}
+
+        def came() -> set[int]:
+            return {each.came[0] for each in net.controller.watch.paths.values() if each.came is not None}
+
+        api, port = await started(0x5EED)
+        try:
+            table = await told(port, 7, "", 100)
+            assert came() == set()
+            await told(port, 8, table["revision"], 200)
+            assert came() == {200}
+            assert net.controller.telling.shims == {"hb"}
+        finally:
+            await api.close()
+        api, port = await started(0xBEEF)
+        try:
+            # Its counters begin anew, so it is answered: but what it told was told somebody else.
+            for path, header in recorded:
+                assert (await over_tcp(port, path, header))[0] == 200
+            assert came() == set()
+            assert net.controller.telling.shims == set()
+            # The edge itself is believed again once it names a table of this start.
+            after = await told(port, 9, table["revision"], 300)
+            assert came() == set()
+            await told(port, 10, after["revision"], 400)
+            assert came() == {400}
+            assert net.controller.telling.shims == {"hb"}
         finally:
             await api.close()
 

@@ -115,10 +115,10 @@ class Api:
         path, _ = _parts(request)
         if guest is not None and path[:3] == ["v1", "fabric", "edges"] and path[3:] != [guest.name]:
             return _error(403, f"this is not the table of {guest.name}, whose key was shown")
-        await self._wait(request)
+        await self._wait(request, guest)
         return self.answer(request)
 
-    async def _wait(self, request: str) -> None:
+    async def _wait(self, request: str, guest: Guest | None) -> None:
         """Keep a question for an edge's next table until there is one, or the edge is to tell what passed."""
         path, query = _parts(request)
         match path:
@@ -126,13 +126,9 @@ class Api:
                 pass
             case _:
                 return
-        now = self.clock()
-        self.fabric.handle_sent(now, name, _counts(query.get("sent", "")))
-        self.fabric.handle_came(now, name, _counts(query.get("came", "")))
-        current = report.edge_revision(self.fabric, name) == query["unlike"]
-        more = self.fabric.handle_edge(now, name, current=current)
-        if self.fabric.handle_shim(name, wanted=query.get("shim") == "1") or more:
-            self.happened()
+        # What does not name a table of this start may have been asked before it, and be played back.
+        if guest is None or report.made_here(self.fabric, query["unlike"]):
+            self._take_in(name, query)
         asked = self.fabric.telling.asked.get(name, 0)
         try:
             seconds = min(max(float(query.get("wait", 0)), 0.0), LONGEST_WAIT)
@@ -148,6 +144,16 @@ class Api:
                         self._news = asyncio.get_running_loop().create_future()
                     # Others wait for the same one.
                     await asyncio.shield(self._news)
+
+    def _take_in(self, name: str, query: dict[str, str]) -> None:
+        """Take in what an edge tells with its question."""
+        now = self.clock()
+        self.fabric.handle_sent(now, name, _counts(query.get("sent", "")))
+        self.fabric.handle_came(now, name, _counts(query.get("came", "")))
+        current = report.edge_revision(self.fabric, name) == query["unlike"]
+        more = self.fabric.handle_edge(now, name, current=current)
+        if self.fabric.handle_shim(name, wanted=query.get("shim") == "1") or more:
+            self.happened()
 
     def answer(self, request: str) -> Answer:
         """Return the answer to a request line."""

@@ -1,8 +1,10 @@
 """Who may ask over TCP: edges that share a key with the controller. Pure: lines in, lines out.
 
 A question bears `Authorization: Braid NAME COUNTER MAC`, the MAC over what is asked and a counter that only grows, so
-that neither made-up nor played-back counts of packets are believed; the answer bears `Braid-Authentication: MAC` over
-the counter and all of itself, so that an edge follows no table that somebody else made. Nothing is kept secret.
+that nobody makes up counts of packets or plays them back. A controller that starts anew remembers no counters: so
+what is told with a question counts only if that names a table which this start has made (`report.made_here`). The
+answer bears `Braid-Authentication: MAC` over the counter and all of itself, so that an edge follows no table that
+somebody else made. Nothing is kept secret.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ class Door:
     """Knows the keys of edges, by their names."""
 
     keys: Mapping[str, bytes]
+    #: The counter of each edge's last question.
     _last: dict[str, int] = field(default_factory=dict)
 
     def admit(self, request: str, headers: list[str]) -> Guest:

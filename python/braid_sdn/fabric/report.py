@@ -114,6 +114,11 @@ def edge_revision(fabric: Controller, name: str) -> str:
     return f"{fabric.nonce:x}.{fabric.tables.generation}.{zlib.crc32(' '.join(words).encode()):x}"
 
 
+def made_here(fabric: Controller, revision: str) -> bool:
+    """Whether a table that is called so is this controller's, and not one's before it."""
+    return revision.startswith(f"{fabric.nonce:x}.")
+
+
 def edge_table(fabric: Controller, name: str) -> dict[str, Any] | None:
     """Return what an edge has to do: slot tables towards others, and how to put in order what comes from them."""
     if not any(edge.name == name for edge in fabric.settings.edges):

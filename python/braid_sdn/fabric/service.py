@@ -22,7 +22,7 @@ class Service:
     def __init__(self, config: Config) -> None:
         """Nothing is listened on yet; see `run`."""
         self.config = config
-        self.controller = Controller(config.settings, nonce=secrets.randbits(32))
+        self.controller = Controller(config.settings, nonce=secrets.randbits(64))
         self.server = Server(self)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
