@@ -65,3 +65,20 @@ def test_edges_are_told_when_a_path_is_given_up_and_not_when_it_is_only_left() -
     assert planned(was, two_ways(3)).pairs["ha", "hb"].gave_up
     assert not planned(died, two_ways()).pairs["ha", "hb"].gave_up
     assert not was.pairs["ha", "hb"].gave_up
+
+
+def test_a_path_was_given_up_for_a_far_edge_that_still_counts_on_it() -> None:
+    was = planned(Plan(), two_ways())
+    first = was.pairs["ha", "hb"].selection.paths[0]
+    died = planned(was, two_ways(), first)
+
+    def again(known: Plan, *dead: Path) -> bool:
+        """Plan once more, however many plans there were since the one that it knows."""
+        hops = frozenset(path.hops for path in dead)
+        made = make(died, Situation(two_ways(), edges=(HA, HB), dead=hops, known=known.pairs))
+        return made.pairs["ha", "hb"].gave_up
+
+    assert again(was, first)
+    assert not again(died, first)
+    # It works again, whether it is used or not.
+    assert not again(was)

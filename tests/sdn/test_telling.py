@@ -91,3 +91,29 @@ def test_a_path_that_is_gone_is_left_without_waiting_for_anybody() -> None:
     net.run(0.1)
     net.unplug("A", "P")
     assert net.run_until(lambda: len(outward(net, "ha")) == 1, within=1) <= 0.05
+
+
+def gave_up(net: Network, edge: str) -> list[bool]:
+    """Whether an edge is told not to wait for what paths that are gone have not brought."""
+    table = report.edge_table(net.controller, edge)
+    assert table is not None
+    return [each["gave_up"] for each in table["inward"]]
+
+
+def test_that_a_path_was_given_up_is_told_until_the_far_edge_has_heard_it() -> None:
+    net = ready(two_paths())
+    for edge in ("ha", "hb"):
+        asks(net, edge)
+    assert gave_up(net, "hb") == [False]
+    net.unplug("A", "P")
+    net.run_until(lambda: len(inward(net, "hb")) == 1, within=1)
+    assert gave_up(net, "hb") == [True]
+    # It is slow to ask, and other plans are made meanwhile.
+    plans = len(net.controller.planning)
+    net.run_until(lambda: len(net.controller.planning) > plans + 1, within=10)
+    assert gave_up(net, "hb") == [True]
+    asks(net, "hb")
+    plans = len(net.controller.planning)
+    net.run_until(lambda: len(net.controller.planning) > plans + 1, within=10)
+    assert gave_up(net, "hb") == [False]
+    assert gave_up(net, "ha") == [True]

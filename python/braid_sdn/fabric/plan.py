@@ -81,7 +81,7 @@ class Pair:
     paths: tuple[TaggedPath, ...]
     #: What the source walks: tags.
     slots: tuple[int, ...]
-    #: Whether a path was taken out because it is dead: nothing more is to be expected from it.
+    #: Whether a path that the target counts on was taken out because it is dead: nothing more is to come by it.
     gave_up: bool = False
 
     @property

@@ -63,6 +63,8 @@ class Situation:
     full: frozenset[int] = frozenset()
     #: Edges that answer no probes: they get no tagged paths.
     silent: frozenset[str] = frozenset()
+    #: Pairs as their far edges are known to take them; of others, what was planned before.
+    known: Mapping[tuple[str, str], Pair] = field(default_factory=dict)
     limits: Thresholds = field(default_factory=Thresholds)
     #: The graph as a pair sees it: its own traffic is no use by others.
     seen_by: Callable[[Graph, Pair], Graph] = lambda graph, _: graph
@@ -212,18 +214,19 @@ def _pair(before: Pair | None, now: Situation, source: Edge, target: Edge, tags:
             return f"no way leads from {source.name} to {target.name}"
         fresh = select([single], now.limits)
         assert fresh is not None  # noqa: S101
-    if before is not None:
-        kept = _as_before(before, graph, now)
-        if kept is not None and not _better(fresh, kept):
-            return _pair_of(before, source, target, kept, tags)
-    made = _pair_of(before, source, target, fresh, tags)
-    return replace(made, gave_up=before is not None and _any_broken(before, now))
+    kept = _as_before(before, graph, now) if before else None
+    chosen = kept if kept is not None and not _better(fresh, kept) else fresh
+    made = _pair_of(before, source, target, chosen, tags)
+    return replace(made, gave_up=_gave_up(now.known.get(made.key, before), made, now))
 
 
-def _any_broken(before: Pair, now: Situation) -> bool:
-    """Whether a path in use is dead, or one of its links is no more."""
-    arcs = {(arc.source, arc.target) for arc in now.graph.arcs}
-    return any(path.hops in now.dead or not arcs.issuperset(path.hops) for path in before.selection.paths)
+def _gave_up(known: Pair | None, made: Pair, now: Situation) -> bool:
+    """Whether a path that the far edge counts on was taken out because it is dead, or a link of it is no more."""
+    ways = zip(known.paths, known.selection.paths, strict=True) if known else ()
+    used = {path.tag for path in made.paths}
+    gone = [way for path, way in ways if path.tag not in used]
+    arcs = {(arc.source, arc.target) for arc in now.graph.arcs} if gone else set()
+    return any(way.hops in now.dead or not arcs.issuperset(way.hops) for way in gone)
 
 
 def _usable(graph: Graph, now: Situation, source: Edge, target: Edge) -> Graph:

@@ -37,6 +37,7 @@ def of(now: float, fabric: Controller) -> planner.Situation:
         dead=frozenset(fabric.watch.dead),
         full=fabric.problems.switches_full(now),
         silent=frozenset(fabric.watch.silent),
+        known=fabric.telling.known,
         limits=fabric.settings.limits,
         seen_by=lambda graph, pair: fabric.traffic.without_own(graph, {path.tag: path.steps for path in pair.paths}),
     )

@@ -40,12 +40,12 @@ class Telling:
     asked: dict[str, int] = field(default_factory=dict)
     #: Edges that want what has no numbers of its own to be numbered by others.
     shims: set[str] = field(default_factory=set)
+    #: The pairs as their targets were last known to take them.
+    known: Pairs = field(default_factory=dict)
     #: The pairs that the present generation is about.
     _told: Pairs = field(default_factory=dict)
     #: When each edge last asked for its table.
     _following: dict[str, float] = field(default_factory=dict)
-    #: The tags that each edge was last known to take.
-    _knows: dict[str, set[int]] = field(default_factory=dict)
     #: Edges that are to know new tags before anybody uses them, and until when they are waited for.
     _learning: set[str] = field(default_factory=set)
     _until: float = 0.0
@@ -65,7 +65,7 @@ class Telling:
             (source, target)
             for (source, target), pair in pairs.items()
             if target in following
-            and _tags([pair]) - self._knows.get(target, set()) - _tags([before.outward.get((source, target))])
+            and _tags(pair) - _tags(self.known.get((source, target))) - _tags(before.outward.get((source, target)))
         }
         named = following & {name for key in changed for name in key}
         self._concerned = named | ((self._concerned or set()) if self._learning else set())
@@ -79,7 +79,8 @@ class Telling:
         self._following[edge] = now
         if not current:
             return
-        self._knows[edge] = _tags(pair for (_, target), pair in self.tables.pairs.items() if target == edge)
+        others = {key: pair for key, pair in self.known.items() if key[1] != edge}
+        self.known = others | {key: pair for key, pair in self.tables.pairs.items() if key[1] == edge}
         if edge in self._learning:
             self._learning.discard(edge)
             self._release()
@@ -112,5 +113,5 @@ class Telling:
             self.tables = replace(tables, generation=tables.generation + 1, outward=tables.pairs)
 
 
-def _tags(pairs: Iterable[Pair | None]) -> set[int]:
-    return {path.tag for pair in pairs if pair is not None for path in pair.paths}
+def _tags(pair: Pair | None) -> set[int]:
+    return {path.tag for path in pair.paths} if pair else set()
