@@ -108,6 +108,23 @@ def wait_until(
         time.sleep(poll)
 
 
+def state_of(pid: int) -> list[str] | None:
+    """Return what the kernel tells of a process, proc(5)'s fields from the third on; None if there is none."""
+    # It may end between opening and reading.
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        # The second field, the program's name, may contain anything; what follows its last ')' may not.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return None
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time that a process has taken, in programs and in the kernel on its behalf."""
+    fields = state_of(pid)
+    if fields is None:
+        raise LabError(f"process {pid} is gone, and with it what it took of the processor")
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Process:
     """A program that runs beside us, with its output in `<log>.out` and `<log>.err`."""
 

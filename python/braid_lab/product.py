@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from braid_lab.process import CommandError, LabError, Output, run, wait_until
+from braid_lab.process import CommandError, LabError, Output, run, state_of, wait_until
 
 if TYPE_CHECKING:
     from braid_lab.net.namespace import Namespace
@@ -87,9 +87,8 @@ class Braid:
 
 def running(pid: int) -> bool:
     """Whether a process runs; one that ended and was not yet reaped by its parent does not."""
-    with contextlib.suppress(FileNotFoundError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
+    fields = state_of(pid)
+    return fields is not None and fields[0] != "Z"
 
 
 @contextlib.contextmanager

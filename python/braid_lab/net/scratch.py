@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import itertools
 import os
 import shutil
 from pathlib import Path
 
-from braid_lab.process import LabError, run
+from braid_lab.process import LabError, run, state_of
 
 #: Sockets live here, so the path is short: a Unix socket's address holds 107 bytes.
 ROOT = Path("/run/braid-lab")
@@ -22,10 +21,8 @@ _serial = itertools.count(1)
 
 def start_time(pid: int) -> str | None:
     """Return when a process started, in clock ticks since boot, or None if there is none: a pid's identity."""
-    with contextlib.suppress(OSError):
-        # The second field, the program's name, may contain anything; what follows its last ')' may not.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    return None
+    fields = state_of(pid)
+    return fields[19] if fields else None
 
 
 def directory() -> Path:

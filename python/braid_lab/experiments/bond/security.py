@@ -20,10 +20,10 @@ from braid_lab.experiments.bond import attacks
 from braid_lab.experiments.bond.attacks import ATTACKS, Attack
 from braid_lab.experiments.bond.cases import Link
 from braid_lab.experiments.bond.figures import Course
-from braid_lab.experiments.bond.site import BOND_DEVICE, Site, cpu_seconds, site
+from braid_lab.experiments.bond.site import BOND_DEVICE, Site, site
 from braid_lab.packets.tap import inside
 from braid_lab.packets.wire import Packet, Udp, decode, encode
-from braid_lab.process import LabError, Process, wait_until
+from braid_lab.process import LabError, Process, processor_seconds, wait_until
 
 LINKS = {"one": Link(30, 10), "two": Link(30, 10)}
 
@@ -219,12 +219,12 @@ def _flood(place: Site, seconds: float, port: int) -> tuple[float, float]:
         raise LabError("the hub does not run")
     key = place.hub.json("status")["key"]
     argv = [sys.executable, "-m", "braid_lab.load.stream", "take", place.server, f"{seconds:g}"]
-    before = cpu_seconds(place.hub.process.pid)
+    before = processor_seconds(place.hub.process.pid)
     with Process(argv, log=place.net.scratch / "flooded", namespace=place.net.host.name) as load:
         _send(place, _paced(_knocks(key), seconds), port)
         report = json.loads(load.wait(timeout=seconds + 30).stdout)
     course = Course(report["bin_s"], tuple(report["bytes"]))
-    return course.mbit(1.0, course.seconds), cpu_seconds(place.hub.process.pid) - before
+    return course.mbit(1.0, course.seconds), processor_seconds(place.hub.process.pid) - before
 
 
 def _knocks(key: str) -> Iterator[tuple[str, int, bytes]]:

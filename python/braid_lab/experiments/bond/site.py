@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from braid_lab import far_hub
@@ -161,9 +159,3 @@ def emulators_kept_up(place: Site) -> float:
                 raise LabError(f"link {name}: the emulator was too slow and lost packets; measure again")
             latest = max(latest, direction["late_us"]["p99"] / 1000)
     return latest
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the processor time that a process has taken so far, user and system."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

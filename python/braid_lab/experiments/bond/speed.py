@@ -21,9 +21,9 @@ from pathlib import Path
 from braid_lab.allocations import counting
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond.figures import Course
-from braid_lab.experiments.bond.site import BOND_DEVICE, Site, cpu_seconds, site
+from braid_lab.experiments.bond.site import BOND_DEVICE, Site, site
 from braid_lab.net.wireguard import program, wireguard
-from braid_lab.process import LabError, Process, run
+from braid_lab.process import LabError, Process, processor_seconds, run
 from braid_lab.product import binary
 
 #: Where small datagrams go, and how long their IP packets are.
@@ -136,9 +136,9 @@ def _record(run_: Run, way: Way, figure: str, samples: list[Sample], small: floa
 
 def _stream(place: Site, way: Way, seconds: float) -> Sample:
     """Receive one stream for so long."""
-    before, carried = [cpu_seconds(pid) for pid in way.pids], _carried(place, way, "rx")
+    before, carried = [processor_seconds(pid) for pid in way.pids], _carried(place, way, "rx")
     course = _take(place, way.server, seconds)
-    far, near = (cpu_seconds(pid) - earlier for pid, earlier in zip(way.pids, before, strict=True))
+    far, near = (processor_seconds(pid) - earlier for pid, earlier in zip(way.pids, before, strict=True))
     _check(way, _carried(place, way, "rx") - carried, sum(course.bytes))
     gbit = 8e-9 * sum(course.bytes)
     return Sample(course.mbit(WARM_UP_SECONDS, course.seconds), (far / gbit, near / gbit))

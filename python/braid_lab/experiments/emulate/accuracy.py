@@ -21,7 +21,7 @@ from braid_lab.net import scratch
 from braid_lab.net.links import Emulated, End, Line, emulated
 from braid_lab.net.namespace import Namespace, namespace
 from braid_lab.plots import COLOURS
-from braid_lab.process import Process
+from braid_lab.process import Process, processor_seconds
 from braid_lab.serve import servers
 from braid_lab.workbench import load
 
@@ -234,23 +234,16 @@ def _burden(run: Run, pair: Pair, extent: Extent, links: list[Emulated], *, mbit
     per_second = 1.1e6 * mbit / FRAME_BITS
     shares, rates = [], []
     for _ in range(extent.runs):
-        before = [_ticks(link.process.pid) for link in links]
+        before = [processor_seconds(link.process.pid) for link in links]
         count = round(per_second * 2 * extent.seconds)
         found = trains([*down, *up], count=count, size=FULL, per_second=per_second, full=True)
-        used = sum(_ticks(link.process.pid) - start for link, start in zip(links, before, strict=True))
+        used = sum(processor_seconds(link.process.pid) - start for link, start in zip(links, before, strict=True))
         # The trains themselves, not the starting of the programs, are what the time is spent on.
-        busy = 2 * extent.seconds * os.sysconf("SC_CLK_TCK") * (os.cpu_count() or 1)
+        busy = 2 * extent.seconds * (os.cpu_count() or 1)
         shares.append(used / busy)
         rates.append(min(each["mbit"] for each in found) / mbit)
     run.measure(f"cpu_share_{case}", shares, better="lower")
     run.measure(f"rate_share_{case}", rates, better="higher")
-
-
-def _ticks(pid: int) -> int:
-    """Return the processor time that a process has used, in clock ticks."""
-    with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123
-        fields = stat.read().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
 
 
 def _plot(run: Run, rows: list[dict[str, Any]]) -> None:

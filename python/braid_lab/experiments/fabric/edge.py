@@ -8,26 +8,18 @@ the kernel does for it in interrupts; what the device had no room for is counted
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 from braid_lab.experiment import Run, experiment
 from braid_lab.fabric.routed import Routed, routed
 from braid_lab.fabric.shapes import Wire
 from braid_lab.fabric.stream import transfer
+from braid_lab.process import processor_seconds
 
 #: Of each of the two paths, Mbit/s.
 QUICK, FULL = (25.0, 100.0), (10.0, 25.0, 50.0, 100.0, 200.0)
 DELAYS_MS = (10.0, 20.0)
 QUICK_SECONDS, FULL_SECONDS = 8, 20
-
-
-def processor_seconds(pid: int) -> float:
-    """Return the processor time that a process has taken, in programs and in the kernel on its behalf."""
-    # The second field, the program's name, may contain anything; what follows its last ')' may not.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _dropped(site: Routed) -> int:
