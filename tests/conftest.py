@@ -12,6 +12,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from braid_lab.experiments.balance.dying import Place
+from braid_lab.fabric.edges import Split
 from braid_lab.net.links import Line
 from braid_lab.net.topology import Topology, UplinkSpec, network
 from braid_lab.net.trouble import black_hole, unplugged
@@ -102,6 +103,16 @@ def start_braid() -> Iterator[StartBraid]:
             return daemon
 
         yield start
+
+
+def came_in_order(flow: Split) -> None:
+    """See that a flow of 14 Mbit/s got what neither of two paths of 10 Mbit/s carries, in order."""
+    assert flow.made.steady(2) > 12
+    assert min(flow.packets) > 0.45 * sum(flow.packets)
+    # They did come out of order; the host saw nothing of it.
+    assert flow.held > 0.2 * sum(flow.packets)
+    assert flow.made.out_of_order <= 0.001 * sum(flow.packets)
+    assert flow.made.counters["TcpRetransSegs"] <= 0.001 * sum(flow.packets)
 
 
 #: For tests that count which flow went where, which are not about how that is decided.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from braid_lab.fabric.control import Fabric, configuration, controller
 from braid_lab.fabric.ovs import INSIDE, OUTSIDE, OvsNetwork, ovs_network
 from braid_lab.fabric.shapes import Shape
+from braid_lab.fabric.stream import Transfer
 from braid_lab.net.namespace import Namespace
 from braid_lab.process import CommandError, Process, wait_until
 from braid_lab.product import DEGRADED, binary
@@ -70,6 +72,37 @@ class Edge:
     def paths_to(self, target: str) -> list[dict[str, Any]]:
         """Return the paths that it sends by."""
         return next((each["paths"] for each in self.status()["outward"] if each["target"] == target), [])
+
+    def sent_to(self, target: str) -> list[int]:
+        """Return how many packets it has sent by each of these paths."""
+        return [path["packets"] for path in self.paths_to(target)]
+
+    def held(self) -> int:
+        """Return how many segments have waited for others here."""
+        return sum(each["segments"]["held"] for each in self.status()["inward"])
+
+
+@dataclass(frozen=True)
+class Split:
+    """One flow over several paths: what came of it, and how many segments waited at the far edge."""
+
+    made: Transfer
+    held: int
+    #: What had been sent by each path before it, and after it.
+    before: list[int]
+    after: list[int]
+
+    @property
+    def packets(self) -> list[int]:
+        """What was sent by each path, if they are the same ones still."""
+        return [after - before for before, after in zip(self.before, self.after, strict=True)]
+
+
+def split(source: Edge, target: Edge, name: str, send: Callable[[], Transfer]) -> Split:
+    """Send from behind an edge to behind another, which the first one knows by a name."""
+    before, held = source.sent_to(name), target.held()
+    made = send()
+    return Split(made, target.held() - held, before, source.sent_to(name))
 
 
 class EdgedNetwork:

@@ -153,7 +153,7 @@ def _left(network: EdgedNetwork, patience: float) -> float:
 
 
 def _sent(network: EdgedNetwork) -> int:
-    return sum(path["packets"] for path in network.edges["ha"].paths_to("hb"))
+    return sum(network.edges["ha"].sent_to("hb"))
 
 
 @contextlib.contextmanager
