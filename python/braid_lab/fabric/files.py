@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from braid_lab.fabric.ovs import Station
+from braid_lab.net import scratch
 from braid_lab.process import LabError, Process, wait_until
 from braid_lab.product import repository
 
@@ -69,11 +71,13 @@ def files(station: Station, folder: Path, size: int) -> Iterator[Files]:
     for each in (shared, folder / "empty"):
         each.mkdir()
         each.chmod(0o755)
-    # The servers are not root, and the way to the files has to be open to them.
-    folder.chmod(0o755)
-    folder.parent.chmod(0o755)
+    # vsftpd reads files as somebody who is not root: he may pass on the way there, and see nothing else.
+    for above in (folder, *folder.parents):
+        if above.is_relative_to(scratch.ROOT):
+            above.chmod(above.stat().st_mode | stat.S_IXOTH)
     with (shared / NAME).open("wb") as file:
         file.truncate(size)
+    (shared / NAME).chmod(0o644)
     configuration = folder / "vsftpd.conf"
     configuration.write_text(_ftp_configuration(folder, station.address))
     http = [
