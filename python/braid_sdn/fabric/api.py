@@ -148,8 +148,8 @@ class Api:
     def _take_in(self, name: str, query: dict[str, str]) -> None:
         """Take in what an edge tells with its question."""
         now = self.clock()
-        self.fabric.handle_sent(now, name, _counts(query.get("sent", "")))
-        self.fabric.handle_came(now, name, _counts(query.get("came", "")))
+        self.fabric.asking.handle_sent(now, name, _counts(query.get("sent", "")))
+        self.fabric.asking.handle_came(now, name, _counts(query.get("came", "")))
         current = report.edge_revision(self.fabric, name) == query["unlike"]
         more = self.fabric.handle_edge(now, name, current=current)
         if self.fabric.handle_shim(name, wanted=query.get("shim") == "1") or more:

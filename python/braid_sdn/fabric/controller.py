@@ -8,9 +8,10 @@ monotonic clock.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 
 from braid_sdn.fabric import planner, rules, situation
+from braid_sdn.fabric.asking import Asking
 from braid_sdn.fabric.audit import Audit
 from braid_sdn.fabric.change import Changer, Step
 from braid_sdn.fabric.damp import Damper
@@ -18,7 +19,7 @@ from braid_sdn.fabric.discovery import Schedule
 from braid_sdn.fabric.hosts import Hosts, announced
 from braid_sdn.fabric.load import PERIOD
 from braid_sdn.fabric.model import Graph, PortId, Problem
-from braid_sdn.fabric.plan import Edge, Pair, Plan
+from braid_sdn.fabric.plan import Edge, Plan
 from braid_sdn.fabric.probe import ForgedError, Kind, Probe, mac_text, open_frame, seal
 from braid_sdn.fabric.problems import Problems
 from braid_sdn.fabric.questions import Questions
@@ -71,6 +72,7 @@ class Controller:
         self.graph = Graph.of(())
         self.edges: tuple[Edge, ...] = ()
         self.telling = Telling()
+        self.asking = Asking(self.watch, self.telling)
         #: Seconds that each plan took to make; the last ones.
         self.planning: list[float] = []
         #: When the first switch connected.
@@ -146,7 +148,7 @@ class Controller:
         self._discover(now)
         if self.topology.expire(now):
             self._damper.broken(now)
-        self._ask_edges(now)
+        self.asking.handle_timeout(now)
         died, other = self.watch.judge(now)
         for tag in died:
             self._ask_links(now, tag)
@@ -177,18 +179,6 @@ class Controller:
         self._settle(now)
         return self.tables.generation != generation
 
-    def handle_came(self, now: float, edge: str, counts: Mapping[int, int]) -> None:
-        """An edge tells how many packets came to it by each of its paths."""
-        for pair in self.tables.pairs.values():
-            if pair.target.name == edge:
-                self.watch.handle_came(now, counts, {path.tag: pair.share(path.tag) for path in pair.paths})
-
-    def handle_sent(self, now: float, edge: str, counts: Mapping[int, int]) -> None:
-        """An edge tells how many packets it has sent by each of its paths."""
-        for pair in self.tables.pairs.values():
-            if pair.source.name == edge and len(pair.paths) > 1:
-                self.watch.handle_sent(now, counts, [path.tag for path in pair.paths])
-
     def handle_shim(self, edge: str, *, wanted: bool) -> bool:
         """An edge tells whether it takes numbers off that other edges put on; whether that is news."""
         known = any(each.name == edge for each in self.settings.edges)
@@ -196,20 +186,6 @@ class Controller:
             return False
         self.telling.shims ^= {edge}
         return True
-
-    def _ask_edges(self, now: float) -> None:
-        """Have edges tell what passes by paths whose probes are missing or late, and by those beside."""
-        asked = self.watch.beside(self.watch.doubtful(now)) | set(self.watch.pressed(now))
-        if asked:
-            self._ask(now, [pair for pair in self.tables.pairs.values() if asked & {path.tag for path in pair.paths}])
-
-    def _ask(self, now: float, pairs: Iterable[Pair]) -> None:
-        """Have edges tell what came by these pairs' paths, and what was sent where there is another way."""
-        ends = set[str]()
-        for pair in pairs:
-            ends |= {pair.target.name} if len(pair.paths) == 1 else {pair.source.name, pair.target.name}
-            self.watch.asked(now, [path.tag for path in pair.paths])
-        self.telling.ask(ends)
 
     def poll_messages(self) -> list[tuple[int, ToSwitch]]:
         """Return what to send, and to whom, in this order."""
@@ -367,8 +343,7 @@ class Controller:
             self._tell(dpid, AskRules(rules.PATHS))
         if self.edges:
             self._damper.soon(now)
-        # What comes while all is well, to hold against what comes when probes are missing.
-        self._ask(now, [pair for pair in self.tables.pairs.values() if len(pair.paths) > 1])
+        self.asking.ask_all(now)
 
     def _settled(self, now: float) -> bool:
         if self._planned or self.first_switch is None:
