@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -47,6 +48,12 @@ class Namespace:
         """Write settings under net; a double underscore in a name stands for a dot, as in `ipv4__ip_forward`."""
         pairs = [f"net.{key.replace('__', '.')}={value}" for key, value in settings.items()]
         self.run(["sysctl", "--quiet", "--write", *pairs])
+
+    def counters(self, device: str) -> dict[str, dict[str, int]]:
+        """Return what the kernel counts of a device: `packets`, `bytes`, `dropped` and so on, of `rx` and `tx`."""
+        told = json.loads(self.run(["ip", "-json", "-stats", "link", "show", "dev", device]).stdout)
+        counted: dict[str, dict[str, int]] = told[0]["stats64"]
+        return counted
 
     def processes(self) -> list[int]:
         """Return the ids of all processes inside."""

@@ -102,8 +102,7 @@ def told(place: Site) -> str:
     """Return where packets were dropped, by the bond's and the lines' own word."""
     packets = place.bond()["packets"]
     own = f"the bond dropped {packets['dropped']} and had no room for {packets['overflowed']}"
-    device = place.net.host.run(["ip", "-json", "-stats", "link", "show", BOND_DEVICE]).stdout
-    unread = f"{json.loads(device)[0]['stats64']['tx']['dropped']} were never read from its device"
+    unread = f"{place.net.host.counters(BOND_DEVICE)['tx']['dropped']} were never read from its device"
     return f"{own}; {unread}; full lines dropped {dropped(place)}; {packets['repaired']} sent again"
 
 

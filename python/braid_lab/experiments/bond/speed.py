@@ -169,9 +169,7 @@ def _small(place: Site, way: Way, seconds: float) -> float:
 
 def _carried(place: Site, way: Way, direction: str) -> int:
     """Return how many bytes a tunnel has carried, `rx` or `tx` as the host sees it."""
-    said = json.loads(place.net.host.run(["ip", "-json", "-stats", "link", "show", way.device]).stdout)
-    counted: int = said[0]["stats64"][direction]["bytes"]
-    return counted
+    return place.net.host.counters(way.device)[direction]["bytes"]
 
 
 def _check(way: Way, carried: int, of: int) -> None:

@@ -306,9 +306,7 @@ def _pulled(run: Run, net: OvsNetwork, fabric: Fabric) -> None:
 
 def _sent(net: OvsNetwork, device: str) -> int:
     """Return how many packets a device has sent."""
-    told = json.loads(net.place.run(["ip", "-s", "-j", "link", "show", device]).stdout)
-    packets: int = told[0]["stats64"]["tx"]["packets"]
-    return packets
+    return net.place.counters(device)["tx"]["packets"]
 
 
 # Rules.

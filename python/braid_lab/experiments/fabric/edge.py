@@ -7,7 +7,6 @@ the kernel does for it in interrupts; what the device had no room for is counted
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from braid_lab.experiment import Run, experiment
@@ -20,13 +19,6 @@ from braid_lab.process import processor_seconds
 QUICK, FULL = (25.0, 100.0), (10.0, 25.0, 50.0, 100.0, 200.0)
 DELAYS_MS = (10.0, 20.0)
 QUICK_SECONDS, FULL_SECONDS = 8, 20
-
-
-def _dropped(site: Routed) -> int:
-    """Return the packets that the far edge's device had no room for."""
-    told = json.loads(site.box(1).run(["ip", "-json", "-statistics", "link", "show", "dev", "braid-hold"]).stdout)
-    dropped: int = told[0]["stats64"]["tx"]["dropped"]
-    return dropped
 
 
 def _segments(site: Routed) -> dict[str, Any]:
@@ -51,7 +43,8 @@ def edge(run: Run) -> None:
             before = processor_seconds(process.pid)
             made = transfer(site.stations["ha"], site.stations["hb"], site.folder, seconds)
             spent = processor_seconds(process.pid) - before
-            dropped, segments = _dropped(site), _segments(site)
+            # What the far edge's device had no room for.
+            dropped, segments = site.box(1).counters("braid-hold")["tx"]["dropped"], _segments(site)
         gigabits = made.mbit * seconds / 1000
         waited = segments["held"] / (segments["held"] + segments["in_order"])
         run.figure(f"mbit_{mbit:g}", made.mbit, unit="Mbit/s")
