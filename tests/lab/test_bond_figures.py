@@ -12,6 +12,7 @@ from braid_lab.experiments.bond import aggregate, latency
 from braid_lab.experiments.bond.cases import BY_NAME, CASES, QUIC, TCP, UDP, Case, Link, Wander
 from braid_lab.experiments.bond.failure import Beaten
 from braid_lab.experiments.bond.figures import Beat, Course, outage_ms, trips
+from braid_lab.process import LabError
 
 
 def course(*mbit: float) -> Course:
@@ -100,3 +101,10 @@ def test_round_trips_are_those_of_what_was_sent_meanwhile() -> None:
     assert found.at == pytest.approx((0.5, 0.7))
     assert found.lost == pytest.approx(1 / 3)
     assert found.jitter() == pytest.approx(20)
+
+
+def test_a_stream_that_broke_is_no_measurement() -> None:
+    told = {"bin_s": 0.1, "bytes": [1000, 3000], "broken": None}
+    assert Course.unbroken(told, "a stream") == Course.of(told) == Course(0.1, (1000, 3000))
+    with pytest.raises(LabError, match="a stream broke off: reset"):
+        Course.unbroken(told | {"broken": "reset"}, "a stream")

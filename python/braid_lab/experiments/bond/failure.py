@@ -181,9 +181,8 @@ def _try(place: Site, case: Case) -> Beaten:
             beaten.usual_s = min(beat.answered - beat.sent for beat in beats["ordered"] if beat.answered is not None)
         if load is not None:
             report = json.loads(load.wait(timeout=30).stdout)
-            course = Course(report["bin_s"], tuple(report["bytes"]))
             beaten.broken = report["broken"]
-            beaten.silence_s = course.longest_silence(began - report["began"])
+            beaten.silence_s = Course.of(report).longest_silence(began - report["began"])
     place.wait_carrying(timeout=60)
     return beaten
 

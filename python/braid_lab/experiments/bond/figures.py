@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from braid_lab.process import LabError
 
 #: At the beginning, windows open and rates are found: what that costs is t90's to say, and not counted elsewhere.
 WARM_UP_SECONDS = 2.0
@@ -50,6 +53,18 @@ class Course:
 
     bin_s: float
     bytes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Course:
+        """Take in what a stream's receiver, or its sender, tells (`braid_lab.load.stream`)."""
+        return cls(told["bin_s"], tuple(told["bytes"]))
+
+    @classmethod
+    def unbroken(cls, told: Mapping[str, Any], what: str) -> Course:
+        """Take in the same; LabError if the stream did not last."""
+        if told["broken"]:
+            raise LabError(f"{what} broke off: {told['broken']}")
+        return cls.of(told)
 
     @property
     def seconds(self) -> float:

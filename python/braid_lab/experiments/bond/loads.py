@@ -12,7 +12,6 @@ from braid_lab.experiments.bond import cases
 from braid_lab.experiments.bond.cases import Case, Sizes
 from braid_lab.experiments.bond.figures import Course
 from braid_lab.experiments.bond.site import Site
-from braid_lab.process import LabError
 from braid_lab.serve.servers import IPERF3_PORT
 from braid_lab.workbench import serve
 
@@ -38,11 +37,14 @@ class Ask:
         return None if self.kind == "bond" else self.place.net.uplinks[self.case.best].address4
 
     def run(self, *argv: str) -> dict[str, Any]:
-        """Run a receiver at the host, and return what it says."""
+        """Run a program at the host, and return what it says."""
         said: dict[str, Any] = json.loads(self.place.net.host.run(argv, timeout=self.seconds + 60).stdout)
-        if said.get("broken"):
-            raise LabError(f"{self.case.name}, {self.kind}: broke off: {said['broken']}")
         return said
+
+    def receive(self, module: str, *words: str) -> Course:
+        """Run a receiver of ours, and return what came."""
+        said = self.run(sys.executable, "-m", module, *words)
+        return Course.unbroken(said, f"{self.case.name}, {self.kind}:")
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,9 @@ def _streams(flows: int) -> Callable[[Ask], Course]:
         words = ["take", ask.place.server, f"{ask.seconds:g}", "--flows", str(flows)]
         words += ["--from", ask.source] if ask.source else []
         words += ["--mptcp"] if ask.kind == "mptcp" else []
-        return _course(ask.run(sys.executable, "-m", "braid_lab.load.stream", *words))
+        return ask.receive("braid_lab.load.stream", *words)
 
     return take
-
-
-def _course(said: dict[str, Any]) -> Course:
-    return Course(said["bin_s"], tuple(said["bytes"]))
 
 
 def _datagrams(ask: Ask) -> Course:
@@ -82,8 +80,7 @@ def _datagrams(ask: Ask) -> Course:
 
 
 def _download(ask: Ask) -> Course:
-    words = [ask.place.server, f"{ask.seconds:g}"]
-    return _course(ask.run(sys.executable, "-m", "braid_lab.load.stream3", *words))
+    return ask.receive("braid_lab.load.stream3", ask.place.server, f"{ask.seconds:g}")
 
 
 def _serve_streams(place: Site) -> None:

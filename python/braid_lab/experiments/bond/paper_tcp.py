@@ -20,7 +20,6 @@ from braid_lab.experiments.bond.figures import Course
 from braid_lab.experiments.bond.lines import Outcome, send, told
 from braid_lab.experiments.bond.site import Site, emulators_kept_up, site, wandering
 from braid_lab.experiments.bond.testbed import Overflow
-from braid_lab.process import LabError
 
 #: "a k value of 1 and different Tdwd values of 50ms, 500ms, 1000ms", "wmobilemax = 50 in this scenario".
 FIG6 = {f"{ms}ms": Overflow(1, ms, w_max=50) for ms in (50, 500, 1000)}
@@ -130,9 +129,7 @@ def _together(
         giving = pool.submit(place.net.host.run, argv, timeout=after + seconds + 30)
         outcome = send(place, demand)
         said = json.loads(giving.result().stdout)
-    if said["broken"]:
-        raise LabError(f"TCP on the fixed line broke off: {said['broken']}")
-    return Course(said["bin_s"], tuple(said["bytes"])), outcome
+    return Course.unbroken(said, "TCP on the fixed line"), outcome
 
 
 def _draw(run: Run, drawn: dict[str, tuple[Course, Outcome]]) -> None:

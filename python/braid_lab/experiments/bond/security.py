@@ -78,7 +78,7 @@ def _goodput(place: Site, seconds: float) -> float:
     """Return the goodput of a download through the bond, Mbit/s."""
     argv = [sys.executable, "-m", "braid_lab.load.stream", "take", place.server, f"{seconds:g}"]
     report = json.loads(place.net.host.run(argv, timeout=seconds + 30).stdout)
-    course = Course(report["bin_s"], tuple(report["bytes"]))
+    course = Course.unbroken(report, "the download")
     return course.mbit(1.0, course.seconds)
 
 
@@ -223,7 +223,7 @@ def _flood(place: Site, seconds: float, port: int) -> tuple[float, float]:
     with Process(argv, log=place.net.scratch / "flooded", namespace=place.net.host.name) as load:
         _send(place, _paced(_knocks(key), seconds), port)
         report = json.loads(load.wait(timeout=seconds + 30).stdout)
-    course = Course(report["bin_s"], tuple(report["bytes"]))
+    course = Course.unbroken(report, "the download beside a flood")
     return course.mbit(1.0, course.seconds), processor_seconds(place.hub.process.pid) - before
 
 

@@ -147,9 +147,7 @@ def _stream(place: Site, way: Way, seconds: float) -> Sample:
 def _take(place: Site, server: str, seconds: float) -> Course:
     argv = [sys.executable, "-m", "braid_lab.load.stream", "take", server, f"{seconds:g}"]
     report = json.loads(place.net.host.run(argv, timeout=seconds + 30).stdout)
-    if report["broken"]:
-        raise LabError(f"the stream broke: {report['broken']}")
-    return Course(report["bin_s"], tuple(report["bytes"]))
+    return Course.unbroken(report, "the stream")
 
 
 def _small(place: Site, way: Way, seconds: float) -> float:
