@@ -73,3 +73,34 @@ def test_edges_are_told_of_a_plan_that_changes_no_rule() -> None:
     changer.handle_timeout(5.0)
     assert not changer.poll_announce()
     assert changer.idle
+
+
+def test_edges_are_waited_for_also_after_a_switch_that_was_not() -> None:
+    changer = Changer(drain=0.5)
+    changer.handle_rules(0.0, 1, [OLD])
+    changer.want(1.0, {1: {NEW.key: NEW}})
+    # Its barrier stays unanswered.
+    late = 1.0 + BARRIER_PATIENCE
+    changer.handle_timeout(late)
+    assert changer.slow == {1}
+    assert changer.poll_announce()
+    assert at(changer) is Step.SWITCH
+    changer.announced(late, ["ha"])
+    assert at(changer) is Step.SWITCH
+    changer.handle_confirmed(late + 0.1, "ha")
+    assert at(changer) is Step.DRAIN
+
+
+def test_a_switch_that_answers_no_barrier_holds_nothing_up_for_ever() -> None:
+    changer = Changer(drain=0.5)
+    changer.handle_rules(0.0, 1, [OLD])
+    changer.want(1.0, {1: {NEW.key: NEW}})
+    now = 1.0
+    while not changer.idle:
+        due = changer.poll_timeout()
+        assert due is not None
+        assert due > now or changer.step is Step.PREPARE
+        now = due
+        changer.handle_timeout(now)
+    assert now <= 1.0 + 2 * BARRIER_PATIENCE + 0.5
+    assert deletes(changer) == [DeleteRule(OLD.key)]

@@ -112,8 +112,9 @@ class Changer:
         elif now >= self._deadline:
             self.slow |= set(self._waiting)
             self._waiting.clear()
-            self._unconfirmed.clear()
-            self._announced = True
+            if self.step is Step.SWITCH:
+                self._unconfirmed.clear()
+                self._announced = True
             self._advance(now)
 
     @property
