@@ -46,9 +46,8 @@ class Telling:
     _told: Pairs = field(default_factory=dict)
     #: When each edge last asked for its table.
     _following: dict[str, float] = field(default_factory=dict)
-    #: Edges that are to know new tags before anybody uses them, and until when they are waited for.
-    _learning: set[str] = field(default_factory=set)
-    _until: float = 0.0
+    #: Edges that are to know new tags before anybody uses them, and until when each is waited for.
+    _learning: dict[str, float] = field(default_factory=dict)
     #: Edges for whom something changed; None once they were named.
     _concerned: set[str] | None = None
 
@@ -69,7 +68,7 @@ class Telling:
         }
         named = following & {name for key in changed for name in key}
         self._concerned = named | ((self._concerned or set()) if self._learning else set())
-        self._learning, self._until = {target for _, target in held}, now + KNOWS
+        self._learning = {target: self._learning.get(target, now + KNOWS) for _, target in held}
         outward = {key: pair for key, pair in pairs.items() if key not in held}
         outward |= {key: before.outward[key] for key in held if key in before.outward}
         self.tables = Tables(before.generation + bool(changed), pairs, outward)
@@ -81,19 +80,18 @@ class Telling:
             return
         others = {key: pair for key, pair in self.known.items() if key[1] != edge}
         self.known = others | {key: pair for key, pair in self.tables.pairs.items() if key[1] == edge}
-        if edge in self._learning:
-            self._learning.discard(edge)
+        if self._learning.pop(edge, None) is not None:
             self._release()
 
     def handle_timeout(self, now: float) -> None:
         """Wait for nobody any more, if it is time."""
-        if self._learning and now >= self._until:
+        if self._learning and now >= max(self._learning.values()):
             self._learning.clear()
             self._release()
 
     def poll_timeout(self) -> float | None:
         """Return when to call `handle_timeout`."""
-        return self._until if self._learning else None
+        return max(self._learning.values(), default=None)
 
     def poll_concerned(self) -> set[str] | None:
         """Return, once, the edges that are to follow the tables that all have been told by now."""
