@@ -83,14 +83,15 @@ def site(
     *,
     seed: int,
     configuration: str = "",
+    hub_configuration: str = "",
     offload: bool = True,
     far_offload: bool = False,
 ) -> Iterator[Site]:
     """Build links like these, a hub beyond them, and a host that has joined it; IPv4 only.
 
-    No link stands for a plain cable. `configuration` is the host's, as in braid.toml. Cables with `offload` carry
-    super-packets whole and leave checksums undone, as between machines whose devices do that work; `far_offload` is
-    for the hub's own.
+    No link stands for a plain cable. `configuration` is the host's, as in braid.toml, `hub_configuration` the
+    hub's, as in hub.toml. Cables with `offload` carry super-packets whole and leave checksums undone, as between
+    machines whose devices do that work; `far_offload` is for the hub's own.
     """
     specs = [
         UplinkSpec(name, link.line(seed + number) if link else None, families=frozenset({4}), offload=offload)
@@ -101,9 +102,8 @@ def site(
         # A run builds several networks, and each hub has its own memory.
         folder = net.scratch / net.host.name.rpartition("-")[0]
         folder.mkdir()
-        hub = stack.enter_context(
-            far_hub.running(stack.enter_context(far_end(net, offload=far_offload)), folder / "hub")
-        )
+        far = stack.enter_context(far_end(net, offload=far_offload))
+        hub = stack.enter_context(far_hub.running(far, folder / "hub", hub_configuration))
         file = folder / "braid.toml"
         file.write_text(configuration)
         daemon = stack.enter_context(braid(net.host, folder / "braid", "--config", file))

@@ -2,10 +2,10 @@
 
 Links are plain cables (veth), so what is measured is the two ends' work: one TCP stream by one link and by two, and
 small datagrams; over cables with offloads, which carry super-packets whole as devices do that split them, and
-without, where the kernel takes every packet by itself all the way. wireguard-go has one of the cables too, with its
-ends in the same two places and the same translation of addresses behind it, and takes its turns. Processor time is
-that of the processes of both ends, kernel work on their behalf included. Both ends, the stream's two ends and the
-internet between share one machine.
+without, where the kernel takes every packet by itself all the way; and in the clear, as GRE. wireguard-go has one
+of the cables too, with its ends in the same two places and the same translation of addresses behind it, and takes
+its turns. Processor time is that of the processes of both ends, kernel work on their behalf included. Both ends,
+the stream's two ends and the internet between share one machine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond.figures import Course
 from braid_lab.experiments.bond.site import BOND_DEVICE, Site, site
 from braid_lab.net.wireguard import program, wireguard
-from braid_lab.process import LabError, Process, processor_seconds, run
+from braid_lab.process import LabError, Process, processor_seconds, run, wait_until
 from braid_lab.product import binary
 
 #: Where small datagrams go, and how long their IP packets are.
@@ -57,32 +57,78 @@ class Sample:
     cpu_s_per_gbit: tuple[float, float]
 
 
-@experiment("bond/speed", "The bond between cables, beside wireguard-go", paper="layer3-bonding")
+@dataclass(frozen=True)
+class Cables:
+    """What lies between the two ends: names of links, and whether it carries super-packets, and data as GRE."""
+
+    names: tuple[str, ...]
+    offload: bool = True
+    gre: bool = False
+
+
+#: By what their figures end in.
+CABLES = {
+    "1": Cables(("one",)),
+    "2": Cables(("one", "two")),
+    "1_without_offloads": Cables(("one",), offload=False),
+    "2_without_offloads": Cables(("one", "two"), offload=False),
+    "1_as_gre": Cables(("one",), gre=True),
+    "2_as_gre": Cables(("one", "two"), gre=True),
+}
+
+
+@experiment("bond/speed", "The bond between cables, beside wireguard-go", paper="layer3-bonding", cases=tuple(CABLES))
 def speed(run_: Run) -> None:
     """Measure one link and two."""
     turns, seconds = (2, 3.0) if run_.quick else (5, 15.0)
-    run_.display.expect(4 * (2 + (1 if program() is None else 2) * (turns + 1)))
+    chosen = run_.cases(tuple(CABLES))
+    run_.display.expect(len(chosen) * (2 + (1 if program() is None else 2) * (turns + 1)))
     run_.table.append(["", "cables", "Mbit/s", "hub: s/Gbit", "host: s/Gbit", f"{SMALL_BYTES} bytes: 1/s"])
     if program() is None:
         run_.notes.append(
             "wireguard-go is not installed (tools/setup bench, where Go is), so nothing is beside the bond."
         )
-    for offload, suffix in ((True, ""), (False, "_without_offloads")):
-        for count, names in ((1, ("one",)), (2, ("one", "two"))):
-            figure = f"_{count}{suffix}"
-            links = dict.fromkeys(names)
-            with contextlib.ExitStack() as stack:
-                with run_.step(f"{_said(figure)}: build, and join the hub"):
-                    made = site(links, seed=run_.seed, offload=offload, far_offload=offload)
-                    place = stack.enter_context(made)
-                    internet = place.net.internet.name
-                    for number in (BOND, WIREGUARD):
-                        place.background(internet, "braid_lab.load.stream", "serve", place.net.server(number))
-                    ways = _ways(place, stack)
-                _measure(run_, place, figure, ways, (turns, seconds))
-                with run_.step(f"{_said(figure)}: allocations"):
-                    calls = _allocations(place, ways[0], seconds)
-                run_.figure(f"allocations_per_packet{figure}", calls, better="lower")
+    for case in chosen:
+        figure = f"_{case}"
+        with contextlib.ExitStack() as stack:
+            with run_.step(f"{_said(figure)}: build, and join the hub"):
+                place = stack.enter_context(_place(CABLES[case], run_.seed))
+                internet = place.net.internet.name
+                for number in (BOND, WIREGUARD):
+                    place.background(internet, "braid_lab.load.stream", "serve", place.net.server(number))
+                ways = _ways(place, stack)
+            _measure(run_, place, figure, ways, (turns, seconds))
+            with run_.step(f"{_said(figure)}: allocations"):
+                calls = _allocations(place, ways[0], seconds)
+            run_.figure(f"allocations_per_packet{figure}", calls, better="lower")
+            _check_clear(place, CABLES[case])
+
+
+@contextlib.contextmanager
+def _place(cables: Cables, seed: int) -> Iterator[Site]:
+    made = site(
+        dict.fromkeys(cables.names),
+        seed=seed,
+        configuration='[bond]\nencapsulation = "gre"\n' if cables.gre else "",
+        hub_configuration="gre = true\n" if cables.gre else "",
+        offload=cables.offload,
+        far_offload=cables.offload,
+    )
+    with made as place:
+        if cables.gre:
+            wait_until(lambda: _clear(place) == {True}, what="every link to pass GRE", timeout=20)
+        yield place
+
+
+def _clear(place: Site) -> set[bool]:
+    """Return whether links carry data in the clear: none of them, all, or some."""
+    return {link["clear"] for link in place.bond()["links"]}
+
+
+def _check_clear(place: Site, cables: Cables) -> None:
+    """See that data went as it was to go, to the end."""
+    if _clear(place) != {cables.gre}:
+        raise LabError(f"data did not go {'in the clear' if cables.gre else 'sealed'}: {place.bond()['links']}")
 
 
 def _said(figure: str) -> str:
