@@ -17,9 +17,11 @@ const MBIT: f64 = 50.0;
 const STEP: Duration = Duration::from_micros(50);
 const SPAN: Duration = Duration::from_secs(2);
 
-/// One direction of a bond of one link of 50 Mbit/s and 15 ms. Reports take as long back.
+/// One direction of a bond of one link of 50 Mbit/s and 15 ms.
 struct OneLink {
     now: Time,
+    /// How long reports take back.
+    back: Duration,
     sender: Sender<()>,
     link: Link<(PacketNumber, Stamp)>,
     arrivals: Arrivals,
@@ -46,6 +48,7 @@ impl OneLink {
         };
         OneLink {
             now,
+            back: Duration::from_millis(15),
             sender,
             link: Link::new(config, 1),
             arrivals: Arrivals::new(LINK),
@@ -86,7 +89,7 @@ impl OneLink {
         }
         if self.arrivals.is_report_due(self.now) {
             let report = self.arrivals.report(self.now).expect("something came");
-            let back = self.now + Duration::from_millis(15);
+            let back = self.now + self.back;
             self.reports.push_back((back, report));
         }
     }
@@ -141,4 +144,32 @@ fn packets_that_wait_for_longer_push_a_link() {
     println!("pushed by {pushed:.2}, proven {proven:.1} Mbit/s");
     assert!(pushed >= 1.5);
     assert!(proven >= 0.95 * MBIT);
+}
+
+/// Reports of what was sent before a pause come in while the burst after it goes out: what came first in it has
+/// not waited since the pause began.
+#[test]
+fn a_burst_after_a_pause_has_not_waited_for_it() {
+    let mut one = OneLink::new(MBIT);
+    one.back = Duration::from_millis(85);
+    let start = one.now;
+    let (mut due, mut turn, mut highest) = (start, 0, 0.0_f64);
+    while one.now.since(start) < SPAN {
+        if one.now >= due {
+            // 300 ms of nine tenths of the rate, then nothing for 40 ms, then 24 ms of the rate at once.
+            let (packets, micros) = match turn % 1201 {
+                1199 => (1, 40_000),
+                1200 => (104, 24_000),
+                _ => (1, 250),
+            };
+            one.hand_over(packets);
+            due = due + Duration::from_micros(micros);
+            turn += 1;
+        }
+        one.step(|| 0);
+        highest = highest.max(one.rates().1);
+    }
+    println!("highest rate {highest:.1} Mbit/s");
+    assert!(turn > 2402, "two bursts and more: {turn}");
+    assert!(highest <= 1.25 * MBIT);
 }

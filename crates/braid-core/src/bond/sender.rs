@@ -78,7 +78,7 @@ pub struct Sender<T> {
     run: Option<(LinkId, u64)>,
     next_interval: Option<Time>,
     wait: Option<Time>,
-    /// When all that waited last could be sent.
+    /// When something last came and found no more than [`BACKLOG`] waiting.
     met: Time,
     repaired: u64,
     /// Largest packet that sums cover; none for no sums.
@@ -127,6 +127,9 @@ impl<T: Clone> Sender<T> {
             lane: LaneId::of(inner.flow),
             item,
         };
+        if self.queue.bytes() <= BACKLOG {
+            self.met = now;
+        }
         self.queue.push(now, inner.flow, inner.len, waiting);
     }
 
@@ -207,9 +210,6 @@ impl<T: Clone> Sender<T> {
                 .queue
                 .pop(now, control, |waiting| mark(&mut waiting.item))?;
             self.head = Some((queued.len, queued.item));
-            if self.queue.bytes() <= BACKLOG {
-                self.met = now;
-            }
         }
         self.head.as_ref().map(|(len, w)| (*len, w.class, w.lane))
     }
