@@ -18,6 +18,8 @@
 //! - **Asked**: delay above the base that neither grows nor shrinks while all that was sent comes in may
 //!   be a queue, or may stand there however little is sent. Before a rate is given up to it, the link is
 //!   asked, by sending clearly less for a moment: a queue shrinks. What stands is not counted as queue.
+//! - **Drift**: a link with a queue delivers what it carries, whatever it is sent. Where what arrives drifts
+//!   with what is sent while packets wait for a link that is not pushed because of its delay, it is asked, too.
 
 use std::time::Duration;
 
@@ -49,6 +51,11 @@ const PROBES: u32 = 4;
 
 /// So much of a rate is given up to a queue that is not explained before it is asked about.
 const BENT: f64 = 0.9;
+
+/// Packets have waited for so long for a link that is not pushed because of its delay, and what arrives has
+/// changed by this part meanwhile: then it is asked whether that delay is a queue at all.
+const HELD: Duration = Duration::from_millis(500);
+const DRIFTS: f64 = 0.02;
 
 /// Bits of a full packet.
 const PACKET: f64 = 12_000.0;
@@ -123,6 +130,9 @@ pub struct Capacity {
     unexplained: u32,
     /// The most that was proven since the link last had to slow down for a reason; zero right after.
     anchor: f64,
+    /// Since when packets have waited though the link was sent what was allowed, because of its delay, and what
+    /// was proven then.
+    held: Option<(Time, f64)>,
     /// When the last report came.
     at: Time,
     /// Bits per second that came, smoothed, and no more than came last.
@@ -156,6 +166,7 @@ impl Capacity {
             standing: Standing::default(),
             unexplained: 0,
             anchor: 0.0,
+            held: None,
             at: Time::ZERO,
             delivered: None,
         }
@@ -187,24 +198,38 @@ impl Capacity {
         self.queue = queue;
         self.at = now;
         self.demand = demand;
-        self.probe();
+        let drifts = self.probe(now);
         if answer == Some(Answer::Standing) && demand == Demand::Backlog {
             self.unmet = PROBES;
         }
         let carried = self.delivered.filter(|d| *d > 0.8 * self.proven);
-        if let Some(delivered) = carried.filter(|_| self.standing.is_due(self.packet())) {
-            self.standing.drain(now, delivered, true);
+        let due = self.standing.is_due(self.packet());
+        if let Some(delivered) = carried.filter(|_| due || drifts) {
+            self.standing.drain(now, delivered, due);
         }
     }
 
-    /// Counts reports that call for more.
-    fn probe(&mut self) {
+    /// Counts reports that call for more. Where only the link's delay speaks against it, returns whether what arrives
+    /// drifts, as it would not from a link with a queue.
+    fn probe(&mut self, now: Time) -> bool {
         let low = match self.is_quiet() {
             true => self.target() / 2,
             false => self.target() * 4 / 5,
         };
-        let wants = self.demand == Demand::Backlog && self.loaded && self.queue.delay < low;
-        self.unmet = if wants { self.unmet + 1 } else { 0 };
+        let wants = self.demand == Demand::Backlog && self.loaded;
+        let slow = self.queue.delay >= low;
+        self.unmet = if wants && !slow { self.unmet + 1 } else { 0 };
+        if !wants || !slow {
+            self.held = None;
+            return false;
+        }
+        let (since, proven) = *self.held.get_or_insert((now, self.proven));
+        if now.since(since) < HELD {
+            return false;
+        }
+        self.held = None;
+        let drifts = (self.proven - proven).abs() > DRIFTS * proven;
+        drifts && self.is_quiet() && self.standing.is_unknown(now)
     }
 
     /// Takes what a train of packets came in at. It only counts until the link has proven more, or

@@ -5,6 +5,7 @@ mod alone;
 mod classes;
 mod failures;
 mod jitter;
+mod ramp;
 mod shares;
 mod tcp;
 mod world;

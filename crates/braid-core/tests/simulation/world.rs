@@ -16,7 +16,7 @@ mod measure;
 mod packet;
 
 pub use inner::{Flow, Stream};
-pub use line::{Line, line};
+pub use line::{Line, line, rate};
 pub use measure::quantile;
 pub use packet::{FULL, OVERHEAD, Packet};
 
@@ -66,7 +66,8 @@ impl World {
                 let settings = LinkSettings {
                     tier: line.tier,
                     overhead: Bytes::new(u64::from(OVERHEAD)),
-                    train: TRAIN,
+                    initial: line.initial.map(rate),
+                    train: if line.initial.is_some() { 0 } else { TRAIN },
                     ..LinkSettings::default()
                 };
                 sender.add_link(now, LinkId(id as u8), settings);

@@ -12,32 +12,39 @@ use braid_emulate::rate::Speed;
 #[derive(Debug, Clone)]
 pub struct Line {
     pub mbit: f64,
-    pub delay_ms: u64,
+    pub delay: Duration,
     pub jitter_us: u64,
     pub reorder: bool,
     pub loss_percent: u32,
     pub queue_ms: u64,
     pub tier: u8,
+    /// What it is taken to carry in the beginning, Mbit/s; measured by a train if none.
+    pub initial: Option<f64>,
 }
 
 pub fn line(mbit: f64, delay_ms: u64) -> Line {
     Line {
         mbit,
-        delay_ms,
+        delay: Duration::from_millis(delay_ms),
         jitter_us: 0,
         reorder: false,
         loss_percent: 0,
         queue_ms: 100,
         tier: 0,
+        initial: None,
     }
+}
+
+pub fn rate(mbit: f64) -> Rate {
+    Rate::from_bits_per_sec((mbit * 1e6) as u64)
 }
 
 impl Line {
     pub fn config(&self) -> Config {
         Config {
-            speed: Speed::Fixed(Rate::from_bits_per_sec((self.mbit * 1e6) as u64)),
+            speed: Speed::Fixed(rate(self.mbit)),
             delay: Delay {
-                base: Duration::from_millis(self.delay_ms),
+                base: self.delay,
                 jitter: Duration::from_micros(self.jitter_us),
                 reorder: self.reorder,
                 ..Delay::default()
