@@ -7,6 +7,7 @@
 #define MAX_TARGETS 256	  // other edges that packets are split to
 #define MAX_HOSTS   16384 // hosts behind other edges
 #define VLANS	    4096
+#define FLOWS	    16384 // flows that are told apart by what they carry, by hash; a power of two
 #define MAX_REASONS 32
 
 // What is done with a tag that comes in.
@@ -20,6 +21,7 @@
 // A number of ours in front of what has none that an edge can read, where the far edge asks for it.
 #define ETH_P_SHIM 34998 // 0x88b6
 #define SHIM_BYTES 8
+#define TAG_BYTES  4   // of a path's tag
 #define LANES	   256 // by flow; a lane has numbers of its own
 
 // Whose a prefix is: hosts behind another edge; a path's addresses here; a path's addresses there.

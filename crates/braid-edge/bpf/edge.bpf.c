@@ -52,4 +52,28 @@ int braid_route_ord(struct __sk_buff *skb)
 	return route_ordered(skb);
 }
 
+// A packet that is none, of a time that is none: what gives_way() decides, for tests alone.
+SEC("classifier")
+int braid_fair(struct __sk_buff *skb)
+{
+	struct {
+		__u64 now;
+		__u64 rate;
+		__u32 who;
+		__u32 bytes;
+	} step;
+	__u32 target = 0;
+	struct queue *queue = bpf_map_lookup_elem(&queues, &target);
+	struct carried *flow;
+
+	if (!queue || bpf_skb_load_bytes(skb, ETH_HLEN, &step, sizeof(step)))
+		return leave(REASON_unset, TC_ACT_SHOT);
+	flow = bpf_map_lookup_elem(&flows, &step.who);
+	if (!flow)
+		return leave(REASON_unset, TC_ACT_SHOT);
+	if (gives_way(queue, flow, step.who, step.bytes, step.rate, step.now))
+		return leave(REASON_gave_way, TC_ACT_SHOT);
+	return leave(REASON_split, TC_ACT_REDIRECT);
+}
+
 char _license[] SEC("license") = "GPL";

@@ -24,6 +24,25 @@ struct host {
 struct slot_table {
 	__u16 tags[SLOTS];
 	__u32 numbered; // whether the far edge takes numbers of ours off
+	__u32 zero;
+	__u64 rate; // bytes a second that the paths' lines carry at the most; 0: not known
+};
+
+// What a flow carried lately: fair.h.
+struct carried {
+	__u64 bytes;
+	__u64 at; // ns
+};
+
+// What waits in front of the paths to a target, if nobody else uses them.
+struct queue {
+	__u64 bytes;
+	__u64 at; // ns
+	__u64 dropped;
+	struct carried all;
+	struct carried heaviest;
+	__u32 who; // that is
+	__u32 zero;
 };
 
 // Between the EtherType and what it was before: docs/fabric.md.
@@ -74,6 +93,8 @@ ARRAY_MAP(tables, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, struct slot_table);
 ARRAY_MAP(cursors, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, __u64);
 // The next number of each target's lanes.
 ARRAY_MAP(numbers, BPF_MAP_TYPE_ARRAY, MAX_TARGETS *LANES, __u32);
+ARRAY_MAP(queues, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, struct queue);
+ARRAY_MAP(flows, BPF_MAP_TYPE_ARRAY, FLOWS, struct carried);
 ARRAY_MAP(inward, BPF_MAP_TYPE_ARRAY, VLANS, __u32);
 // By tag; of layer-3 paths alone.
 ARRAY_MAP(ways, BPF_MAP_TYPE_ARRAY, VLANS, struct way);

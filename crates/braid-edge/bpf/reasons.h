@@ -11,6 +11,7 @@
 	REASON(sticky, SENT, "packet without sequence numbers sent by its flow's path")            \
 	REASON(numbered, SENT, "packet sent by its slot's path with a number of ours")             \
 	REASON(no_room, EVENT, "packet too long for a number of ours")                             \
+	REASON(gave_way, DROPPED, "packet of the flow that carries most, for others' sake")        \
 	REASON(single, SENT, "packet to a host behind no edge sent on a single path")              \
 	REASON(group, SENT, "broadcast or multicast sent to all")                                  \
 	REASON(own_vlan, DROPPED, "packet inside a vlan of the hosts' own")                        \

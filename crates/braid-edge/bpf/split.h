@@ -2,6 +2,7 @@
 #ifndef BRAID_EDGE_SPLIT_H
 #define BRAID_EDGE_SPLIT_H
 
+#include "fair.h"
 #include "number.h"
 
 static __always_inline int split(struct __sk_buff *skb, struct settings *device)
@@ -28,6 +29,8 @@ static __always_inline int split(struct __sk_buff *skb, struct settings *device)
 	if (!table)
 		return leave(REASON_single, bpf_redirect(device->outside, 0));
 	segment = segment_of(skb, protocol);
+	if (is_unfair(skb, table, *target, segment))
+		return leave(REASON_gave_way, TC_ACT_SHOT);
 	numbered = segment == NO_SEGMENT && can_number(skb, protocol, table, device);
 	tag = next_tag(skb, table, *target, segment == NO_SEGMENT && !numbered ? STAY : WALK);
 	// A table without paths.

@@ -99,6 +99,8 @@ unsafe impl Pod for Settings {}
 struct SlotWords {
     tags: [u16; SLOTS as usize],
     numbered: u32,
+    zero: u32,
+    rate: u64,
 }
 
 // SAFETY: integers without padding.
@@ -244,6 +246,8 @@ impl Datapath {
             let mut words = SlotWords {
                 tags: [0; SLOTS as usize],
                 numbered: each.numbers().into(),
+                zero: 0,
+                rate: each.ceiling_bit_s / 8,
             };
             words.tags.copy_from_slice(&each.slots);
             self.array::<SlotWords>("tables")?

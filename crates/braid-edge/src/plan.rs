@@ -151,6 +151,8 @@ impl Planner {
                 hosts: Vec::new(),
                 slots: slots(&living),
                 shim: false,
+                // Nobody tells what else goes by lines that are not ours.
+                ceiling_bit_s: 0,
             });
             let threshold_packets = self.threshold(&living);
             let paths = living.iter().map(|way| InwardPath {

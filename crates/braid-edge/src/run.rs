@@ -349,6 +349,7 @@ mod tests {
             hosts: macs.map(|[a, b, c, d]| Mac([2, 0, a, b, c, d])).collect(),
             slots: vec![tags[0]; SLOTS as usize],
             shim: false,
+            ceiling_bit_s: 0,
         };
         let path = |tag| InwardPath {
             tag,

@@ -52,6 +52,9 @@ pub struct Outward {
     /// Whether it takes numbers of ours off what has none that an edge can read.
     #[serde(default)]
     pub shim: bool,
+    /// bit/s that the lines of all its paths carry at the most, whoever else uses them; 0: not known.
+    #[serde(default)]
+    pub ceiling_bit_s: u64,
 }
 
 impl Outward {

@@ -5,6 +5,7 @@ Rates are in bit/s, latencies in seconds, one way. A switch is its datapath id.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +34,8 @@ class Arc:
     used: float = 0.0
     #: Seconds, one way; 0 while nothing was measured.
     latency: float = 0.0
+    #: What the configuration says that it carries, bit/s; infinite where it says nothing.
+    promised: float = math.inf
 
     @property
     def free(self) -> float:
@@ -81,6 +84,11 @@ class Path:
     arcs: tuple[Arc, ...]
     #: bit/s: at most what is free on each of its arcs.
     capacity: float
+
+    @property
+    def ceiling(self) -> float:
+        """bit/s that it carries at the most, whoever else uses it; infinite where no arc's limit is configured."""
+        return min(arc.promised for arc in self.arcs)
 
     @property
     def latency(self) -> float:

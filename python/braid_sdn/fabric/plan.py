@@ -89,6 +89,11 @@ class Pair:
         """Whose it is."""
         return (self.source.name, self.target.name)
 
+    @property
+    def ceiling(self) -> float:
+        """bit/s that its paths carry at the most, whoever else uses them; more where two share a link."""
+        return sum(path.ceiling for path in self.selection.paths)
+
     def share(self, tag: int) -> float:
         """The part of the packets that a path gets."""
         return self.slots.count(tag) / len(self.slots)

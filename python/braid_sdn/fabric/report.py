@@ -6,6 +6,7 @@ docs/fabric.md describes them, and `schema` of format changes is in `version`.
 
 from __future__ import annotations
 
+import math
 import zlib
 from typing import Any
 
@@ -132,6 +133,7 @@ def edge_table(fabric: Controller, name: str) -> dict[str, Any] | None:
                     "hosts": [host.mac for host in fabric.hosts.at(pair.target.port)],
                     "slots": list(pair.slots),
                     "shim": pair.target.name in fabric.telling.shims,
+                    "ceiling_bit_s": round(pair.ceiling) if math.isfinite(pair.ceiling) else 0,
                 }
             )
     for pair in fabric.tables.pairs.values():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from braid_sdn.fabric.load import PERIOD, PortRates, capacity, observe, rates
 from braid_sdn.fabric.model import Arc, Graph, PortId
@@ -93,11 +94,13 @@ class Traffic:
                 for end in (link.source, link.target)
                 if (switch := topology.switches.get(end.switch)) and end.port in switch.ports
             ]
-            room = capacity(self.configured.get(link.source), link.saturation.limit, *speeds)
+            promised = self.configured.get(link.source)
+            room = capacity(promised, link.saturation.limit, *speeds)
             sent = self.rates.get(link.source)
+            used = room if link.stale else sent.sent if sent else 0.0
             latency = topology.latency(now, link) + (STALE_PENALTY if link.stale else 0.0)
             arcs.append(
-                Arc(link.source, link.target, room, room if link.stale else sent.sent if sent else 0.0, latency)
+                Arc(link.source, link.target, room, used, latency, math.inf if promised is None else promised)
             )
         return Graph.of(arcs, topology.switches)
 
@@ -123,5 +126,4 @@ class Traffic:
                 use = min(use, max(0.0, self.before[arc.source] - own_before[arc.source]))
             return use
 
-        arcs = [Arc(a.source, a.target, a.capacity, others(a), a.latency) for a in graph.arcs]
-        return Graph.of(arcs, graph.switches)
+        return Graph.of((replace(arc, used=others(arc)) for arc in graph.arcs), graph.switches)

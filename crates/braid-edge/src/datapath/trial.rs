@@ -13,6 +13,7 @@ use nix::sched::{CloneFlags, unshare};
 use super::*;
 use crate::shared::{ETH_P_PROBE, ETH_P_SHIM, MAX_HOSTS, ReasonKind, SHIM_BYTES};
 
+mod fair;
 mod routed;
 
 const ETHERNET: usize = 14;
@@ -185,16 +186,22 @@ fn datagram(bytes: usize) -> Vec<u8> {
     build::udp(from, to, &vec![0; bytes])
 }
 
-/// Both paths in turn, numbered if `shim`.
-fn split(shim: bool) -> Trial {
-    let trial = Trial::new(Layer::Two);
-    let outward = Outward {
+/// Both paths in turn.
+fn outward(shim: bool) -> Outward {
+    Outward {
         target: "hb".to_owned(),
         hosts: vec![HOST],
         slots: (0..SLOTS as u16).map(|slot| 10 + slot % 2).collect(),
         shim,
-    };
-    trial.0.borrow_mut().split(&[outward]).expect("tables");
+        ceiling_bit_s: 0,
+    }
+}
+
+/// Both paths in turn, numbered if `shim`.
+fn split(shim: bool) -> Trial {
+    let trial = Trial::new(Layer::Two);
+    let split = trial.0.borrow_mut().split(&[outward(shim)]);
+    split.expect("tables");
     trial
 }
 
@@ -229,6 +236,7 @@ fn all_hosts_may_be_others_at_once() {
             hosts,
             slots: vec![10; SLOTS as usize],
             shim: false,
+            ceiling_bit_s: 0,
         };
         trial.0.borrow_mut().split(&[outward])
     };

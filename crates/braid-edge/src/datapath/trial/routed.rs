@@ -54,6 +54,7 @@ fn routed(turned: bool, treatment: Treatment) -> Trial {
             hosts: Vec::new(),
             slots: vec![edge.paths[0].tag; SLOTS as usize],
             shim: false,
+            ceiling_bit_s: 0,
         })
         .collect();
     trial.0.borrow_mut().split(&outward).expect("tables");
