@@ -42,6 +42,27 @@ def returning(*following: str) -> Network:
     return net
 
 
+def test_edges_are_told_what_lines_carry_where_the_configuration_says_so() -> None:
+    net = ready(two_paths(mbit=10))
+
+    def ceilings() -> list[int]:
+        table = report.edge_table(net.controller, "ha")
+        assert table is not None
+        return [each["ceiling_bit_s"] for each in table["outward"]]
+
+    assert ceilings() == [20_000_000]
+    net.unplug("A", "P")
+    net.run(2)
+    assert ceilings() == [10_000_000]
+
+
+def test_what_ports_say_of_their_speed_is_no_word_on_what_lines_carry() -> None:
+    net = ready(two_paths(mbit=10), links=())
+    table = report.edge_table(net.controller, "ha")
+    assert table is not None
+    assert [each["ceiling_bit_s"] for each in table["outward"]] == [0]
+
+
 def test_nobody_sends_by_new_tags_before_the_far_edge_follows() -> None:
     net = returning("ha", "hb")
     old = outward(net, "ha")

@@ -1,8 +1,8 @@
 """Ten flows over the same paths, and flows on a single path beside them: [mpsdn] §IV-A3.
 
 Jain's index of the ten, second by second: (Σx)² / (n Σx²), 1 if all get the same; beside it that of ten flows over
-one line of the same rate, which is CUBIC's own. Then whether splitting harms who does not split: hosts without an
-edge send over one of the links while others split over both.
+one line of the same rate between hosts without an edge, which is CUBIC's own. Then whether splitting harms who does
+not split: hosts without an edge send over one of the links while others split over both.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from braid_lab.experiment import Run, experiment
 from braid_lab.fabric.edges import EdgedNetwork, edged_network
 from braid_lab.fabric.shapes import Shape, Station, Wire, parallel
 from braid_lab.fabric.stream import GOODPUT_SHARE, at_once, flows, transfer
+from braid_lab.process import wait_until
 
 #: [mpsdn] §IV-A3: ten flows; its topology's lines have 10 Mbit/s.
 FLOWS, MBIT, DELAY_MS = 10, 10.0, 20.0
@@ -49,6 +50,12 @@ def shape() -> Shape:
     return Shape(("A", "B", "P", "Q"), wires, stations)
 
 
+def plain_line() -> Shape:
+    """Return one line that carries as much as both paths, and hosts without an edge."""
+    line = parallel([(2 * MBIT, DELAY_MS)])
+    return replace(line, stations=tuple(replace(station, edge=False) for station in line.stations))
+
+
 def _ten(network: EdgedNetwork, extent: Extent) -> list[list[float]]:
     """Return what each of the flows brought, second by second, once windows are open."""
     stations = network.net.stations
@@ -60,8 +67,12 @@ def fairness(run: Run) -> None:
     """Measure both."""
     extent = QUICK if run.quick else FULL
     run.display.expect(4)
-    with edged_network(parallel([(2 * MBIT, DELAY_MS)])) as network, run.step(f"one line: {extent.seconds} s"):
-        network.settle("ha", "hb", 1)
+    with edged_network(plain_line()) as network, run.step(f"one line: {extent.seconds} s"):
+        stations = network.net.stations
+        reach = ["ping", "-c", "1", "-W", "1", stations["hb"].address]
+        wait_until(
+            lambda: not stations["ha"].place.run(reach, check=False).status, what="hosts to be known", timeout=60
+        )
         one_line = _ten(network, extent)
     run.figure("jain_mean_one_line", statistics.fmean(jain(second) for second in one_line), better="higher")
     with edged_network(shape()) as network:
