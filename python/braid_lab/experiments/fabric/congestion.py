@@ -16,12 +16,16 @@ from dataclasses import dataclass
 from braid_lab.experiment import Run, experiment
 from braid_lab.fabric.edges import EdgedNetwork, edged_network
 from braid_lab.fabric.shapes import Shape, Station, Wire
-from braid_lab.fabric.stream import GOODPUT_SHARE, Transfer, transfer
+from braid_lab.fabric.stream import GOODPUT_SHARE, Transfer, counter, transfer
 from braid_lab.process import LabError, Process, wait_until
 
 MBIT, DELAY_MS = 10.0, 20.0
 #: What a path alone carries for an application, Mbit/s.
 SINGLE = MBIT * GOODPUT_SHARE
+#: Bytes after which the link that others fill is full: what its queue holds, 100 ms.
+FILLED = round(MBIT * 1e6 / 8 * 0.1)
+#: The kernel's counter of bytes that it has sent.
+OCTETS = "IpExtOutOctets"
 #: How finely the course is looked at, seconds: iperf3's least.
 STEP = 0.1
 
@@ -175,10 +179,13 @@ def _filled(network: EdgedNetwork) -> Iterator[None]:
             f"{10 * MBIT:g}M",
             "-t",
             "3600",
-            "--forceflush",
         ]
-        with Process(argv, log=net.folder / "filling", namespace=source.place.name) as filling:
-            wait_until(lambda: "connected to" in filling.stdout(), what="the link to be filled")
+        before = counter(source, OCTETS)[OCTETS]
+        with Process(argv, log=net.folder / "filling", namespace=source.place.name):
+            # Not what iperf3 says: that comes a second later.
+            wait_until(
+                lambda: counter(source, OCTETS)[OCTETS] > before + FILLED, what="the link to be filled", poll=0.005
+            )
             yield
 
 
