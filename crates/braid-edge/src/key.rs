@@ -1,7 +1,8 @@
 //! What an edge and its controller show each other over TCP: that both know the edge's key.
 //!
 //! A question bears `Authorization: Braid NAME COUNTER MAC`, the HMAC-SHA-256 over `COUNTER\nREQUEST
-//! LINE`; the counter only grows, so that nobody can play counts of packets back. The answer bears
+//! LINE`; the counter only grows, so that nobody can play counts of packets back, and a controller that
+//! was started anew believes none before the question names a table of its own. The answer bears
 //! `Braid-Authentication: MAC` over `COUNTER\nSTATUS\nBODY`. Nothing is kept secret by it.
 
 use std::fmt;
