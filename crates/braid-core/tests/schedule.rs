@@ -117,6 +117,39 @@ fn adaptive_does_not_keep_a_cheap_link_waiting_for_a_dearer_one() {
     assert_eq!(sent(choice), Some(1));
 }
 
+/// A slower link comes in once half of what it is later by has piled up, and needs a tenth of that to stay while the
+/// faster one alone could not carry what is sent.
+#[test]
+fn adaptive_keeps_a_slower_link_while_more_is_sent_than_the_faster_one_carries() {
+    let mut adaptive = Adaptive::default();
+    let slow_is_let_in = |adaptive: &mut Adaptive, at: u64, backlog: u64| {
+        let links = [link(0, at + 1, 64, 7), link(1, at, 60, 21)];
+        sent(adaptive.choose(ms(at), &head(backlog), &links)) == Some(1)
+    };
+    let fast = |adaptive: &mut Adaptive, at: u64| {
+        let links = [link(0, at, 64, 7), link(1, at + 1, 60, 21)];
+        assert_eq!(
+            sent(adaptive.choose(ms(at), &head(20_000), &links)),
+            Some(0)
+        );
+    };
+    // Some 2.5 ms of the faster link wait, and in the end 10.
+    for at in 0..200 {
+        fast(&mut adaptive, at);
+        assert!(!slow_is_let_in(&mut adaptive, at, 20_000));
+    }
+    for at in 200..400 {
+        fast(&mut adaptive, at);
+        assert!(slow_is_let_in(&mut adaptive, at, 80_000));
+    }
+    assert!(slow_is_let_in(&mut adaptive, 400, 20_000));
+    // A millisecond's worth in two is less than the faster one carries.
+    for at in (402..700).step_by(2) {
+        fast(&mut adaptive, at);
+    }
+    assert!(!slow_is_let_in(&mut adaptive, 700, 20_000));
+}
+
 /// [mpsdn] §III-C: the scheduler "sends bursts of packets along the paths".
 #[test]
 fn paper_weighted_sends_bursts() {

@@ -6,6 +6,10 @@
 //! - If that link is not ready yet, a slower one that is may take the packet, but only where the
 //!   backlog is so long that its tail would arrive no earlier by the faster links. So a slow link is
 //!   never used before it helps, and always when it does.
+//! - While more is sent than the faster links carry alone, the slower one *stays*, with hardly a
+//!   backlog: a TCP flow sees its delay already, and letting it idle until a backlog is there again only
+//!   costs rate. It must not come in that easily: a flow whose window is too small for its delay would
+//!   be slower with it than without.
 //! - Packets are not queued per link. What waits, waits in the one queue in front, where every flow
 //!   has its turn and CoDel sees it.
 //! - A link that is slower than the fastest by more than the receiver's *reorder budget* is left
@@ -34,6 +38,13 @@ const NEXT_REPORT: Duration = Duration::from_millis(25);
 /// A pinned flow leaves a link that makes it wait longer than this.
 const PIN_PATIENCE: Duration = Duration::from_millis(20);
 
+/// What is sent is averaged over about this long: some round trips, so that the bursts of a TCP flow's slow start,
+/// which a fast link carries until the next one, are no lasting demand.
+const SENT_SPAN: Duration = Duration::from_millis(100);
+
+/// A slower link stays while this many times what the faster ones carry is sent.
+const STAYS_ABOVE: f64 = 1.05;
+
 /// What can be chosen about it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tuning {
@@ -46,6 +57,8 @@ pub struct Tuning {
     /// How much of the way to "the backlog's tail would be no earlier otherwise" must be there
     /// before a slower link is used: 1 is all of it, 0 uses every link that is ready.
     pub patience: f64,
+    /// The same while more is sent than the faster links carry alone.
+    pub patience_to_stay: f64,
     /// Backlog on cheaper links that lets dearer ones in.
     pub overflow_after: Duration,
 }
@@ -56,6 +69,7 @@ impl Default for Tuning {
             reorder_budget: Duration::from_millis(80),
             hysteresis: Duration::from_millis(1),
             patience: 0.5,
+            patience_to_stay: 0.1,
             overflow_after: Duration::from_millis(10),
         }
     }
@@ -66,6 +80,31 @@ impl Default for Tuning {
 pub struct Adaptive {
     tuning: Tuning,
     last: Option<LinkId>,
+    sent: Sent,
+}
+
+/// What was sent lately, older packets counted for less.
+#[derive(Debug, Clone, Default)]
+struct Sent {
+    bits: f64,
+    until: Time,
+}
+
+impl Sent {
+    fn add(&mut self, now: Time, bytes: u64) {
+        self.bits = self.bits_at(now) + bytes as f64 * 8.0;
+        self.until = now;
+    }
+
+    /// In bit/s.
+    fn rate(&self, now: Time) -> f64 {
+        self.bits_at(now) / SENT_SPAN.as_secs_f64()
+    }
+
+    fn bits_at(&self, now: Time) -> f64 {
+        let age = now.since(self.until).as_secs_f64() / SENT_SPAN.as_secs_f64();
+        self.bits * (1.0 - age).max(0.0)
+    }
 }
 
 /// A link that may be chosen. Times are in seconds from now; delays from the lowest one.
@@ -82,15 +121,19 @@ impl Adaptive {
     /// With other than default tuning.
     #[must_use]
     pub fn new(tuning: Tuning) -> Adaptive {
-        Adaptive { tuning, last: None }
+        Adaptive {
+            tuning,
+            ..Adaptive::default()
+        }
     }
 
-    fn send(&mut self, head: &Head, view: &LinkView) -> Choice {
-        if head.except.is_none() {
-            self.last = Some(view.id);
-        }
+    fn send(&mut self, now: Time, head: &Head, view: &LinkView) -> Choice {
         let span = view.rate.bytes_in(RUN_SPAN).get().min(RUN_MOST);
         let run = span.min(head.backlog.get()).max(head.len.get());
+        if head.except.is_none() {
+            self.last = Some(view.id);
+            self.sent.add(now, run);
+        }
         Choice::Send {
             link: view.id,
             run: Bytes::new(run),
@@ -101,7 +144,7 @@ impl Adaptive {
     fn soonest(&mut self, now: Time, head: &Head, candidates: &[Option<Candidate<'_>>]) -> Choice {
         let ready = candidates.iter().flatten().filter(|c| c.ready <= 0.0);
         match ready.min_by(|a, b| a.arrival.total_cmp(&b.arrival)) {
-            Some(best) => self.send(head, best.view),
+            Some(best) => self.send(now, head, best.view),
             None => wait(now, candidates),
         }
     }
@@ -119,25 +162,31 @@ impl Adaptive {
             c.ready <= 0.0 && c.arrival <= near && Some(c.view.id) == self.last
         };
         if let Some(last) = candidates.iter().flatten().find(stays) {
-            return self.send(head, last.view);
+            return self.send(now, head, last.view);
         }
         if best.ready <= 0.0 {
-            return self.send(head, best.view);
+            return self.send(now, head, best.view);
         }
         let backlog = head.backlog.get() as f64 * 8.0;
+        let sent = self.sent.rate(now);
         let helps = |c: &&Candidate<'_>| {
             let faster = candidates
                 .iter()
                 .flatten()
                 .filter(|f| f.arrival < c.arrival);
-            let drain = backlog / faster.map(|f| f.rate).sum::<f64>().max(1.0);
+            let rate = faster.map(|f| f.rate).sum::<f64>().max(1.0);
+            let patience = match sent > STAYS_ABOVE * rate {
+                true => self.tuning.patience_to_stay,
+                false => self.tuning.patience,
+            };
+            let drain = backlog / rate;
             let gain = c.arrival - best.arrival;
             let cheaper = c.view.tier < best.view.tier;
-            c.ready <= 0.0 && (cheaper || gain * self.tuning.patience <= drain)
+            c.ready <= 0.0 && (cheaper || gain * patience <= drain)
         };
         let helping = candidates.iter().flatten().filter(helps);
         match helping.min_by(|a, b| a.arrival.total_cmp(&b.arrival)) {
-            Some(other) => self.send(head, other.view),
+            Some(other) => self.send(now, head, other.view),
             None => wait(now, candidates),
         }
     }
@@ -201,7 +250,7 @@ impl Scheduler for Adaptive {
             .find(|c| Some(c.view.id) == head.pin && head.class == Class::Pinned)
             .filter(|c| c.ready <= PIN_PATIENCE.as_secs_f64());
         match (head.class, pinned) {
-            (_, Some(pin)) if pin.ready <= 0.0 => self.send(head, pin.view),
+            (_, Some(pin)) if pin.ready <= 0.0 => self.send(now, head, pin.view),
             (_, Some(pin)) => wait(now, &[Some(*pin)]),
             (Class::Unordered, _) => self.soonest(now, head, candidates),
             _ if head.except.is_some() => self.soonest(now, head, candidates),

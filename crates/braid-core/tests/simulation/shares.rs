@@ -122,7 +122,12 @@ fn a_link_whose_delay_varies_adds_up() {
         jitter_us: 4_500,
         ..line(60.0, 17)
     };
-    assert!(bulk("64+60 varying", &[line(64.0, 7), varying]).share >= 0.85);
+    let lines = [line(64.0, 7), varying];
+    let shares = [1, 2, 3].map(|seed| {
+        let name = format!("64+60 varying, seed {seed}");
+        seeded(&name, &lines, seed).share
+    });
+    assert!(shares.iter().sum::<f64>() / 3.0 >= 0.94, "{shares:?}");
 }
 
 #[test]
