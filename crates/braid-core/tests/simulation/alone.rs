@@ -8,16 +8,17 @@ use braid_emulate::{Fate, Link};
 use crate::tcp::{Ack, TcpReceiver, TcpSender};
 use crate::world::{FULL, Line};
 
-/// Goodput in Mbit/s from `from` to `to` seconds after the flow began.
-pub fn goodput(line: &Line, seed: u64, (from, to): (u64, u64)) -> f64 {
+/// Goodput in Mbit/s from one to another second after the flow began, for each of the spans.
+pub fn goodput<const N: usize>(line: &Line, seed: u64, spans: [(u64, u64); N]) -> [f64; N] {
     let mut there: Link<(u64, Time)> = Link::new(line.config(), seed * 100);
     let mut back: Link<Ack> = Link::new(line.config(), seed * 100 + 1);
     let mut sender = TcpSender::new();
     let mut receiver = TcpReceiver::default();
     let mut now = Time::ZERO;
-    let mut delivered = 0;
-    let (from, to) = (Duration::from_secs(from), Duration::from_secs(to));
-    while now.since(Time::ZERO) < to {
+    let mut delivered = [0u64; N];
+    let spans = spans.map(|(from, to)| Duration::from_secs(from)..Duration::from_secs(to));
+    let end = spans.iter().map(|span| span.end).max().unwrap_or_default();
+    while now.since(Time::ZERO) < end {
         for seq in sender.poll_transmit(now) {
             there.handle_packet(now, FULL, (seq, now));
         }
@@ -32,7 +33,9 @@ pub fn goodput(line: &Line, seed: u64, (from, to): (u64, u64)) -> f64 {
             if out.fate != Fate::Delivered {
                 continue;
             }
-            delivered += u64::from(now.since(Time::ZERO) >= from);
+            for (count, span) in delivered.iter_mut().zip(&spans) {
+                *count += u64::from(span.contains(&now.since(Time::ZERO)));
+            }
             if let Some(ack) = receiver.handle_segment(seq, sent) {
                 back.handle_packet(now, 60, ack);
             }
@@ -46,5 +49,9 @@ pub fn goodput(line: &Line, seed: u64, (from, to): (u64, u64)) -> f64 {
             sender.handle_timeout(now);
         }
     }
-    delivered as f64 * f64::from(FULL) * 8.0 / 1e6 / (to - from).as_secs_f64()
+    let mbit = |index: usize| {
+        let seconds = (spans[index].end - spans[index].start).as_secs_f64();
+        delivered[index] as f64 * f64::from(FULL) * 8.0 / 1e6 / seconds
+    };
+    std::array::from_fn(mbit)
 }

@@ -38,27 +38,30 @@ fn datagrams(name: &str, lines: &[Line], seed: u64) -> f64 {
     share
 }
 
-/// The same of one TCP flow from the eighth second on: jitter ends its slow start early, without a bond as well.
+/// Goodput of one TCP flow from the eighth second on, of what as many have over the same links without a bond, one over
+/// each: jitter ends slow start early, there as well.
 fn tcp(name: &str, lines: &[Line], seed: u64) -> f64 {
     let mut world = world(lines, seed);
     world.add_tcp();
     world.add_stream(100, Duration::from_millis(20), Class::Ordered);
     world.run_until(START + Duration::from_secs(16));
-    let share = world.goodput(8.0, 16.0) / world.ceiling();
+    let goodput = world.goodput(8.0, 16.0);
     let alone: Vec<_> = lines
         .iter()
-        .map(|line| [(3, 8), (8, 16)].map(|span| alone::goodput(line, seed, span)))
+        .map(|line| alone::goodput(line, seed, [(3, 8), (8, 16)]))
         .collect();
+    let of_alone = goodput / alone.iter().map(|[_, late]| late).sum::<f64>();
     let small = &world.streams[0].delays;
     println!(
-        "{name}: share {share:.3}, {:.3} from 3 to 8, 90 % after {:.1} s, delay {:.1}, p99 {:.1} ms, alone {alone:.1?} Mbit/s of {:.1}",
+        "{name}: share {:.3}, {of_alone:.3} of alone, {:.3} from 3 to 8, 90 % after {:.1} s, delay {:.1}, p99 {:.1} ms, alone {alone:.1?} Mbit/s of {:.1}",
+        goodput / world.ceiling(),
         world.goodput(3.0, 8.0) / world.ceiling(),
         world.t90().unwrap_or(f64::INFINITY),
         quantile(small, 0.5),
         quantile(small, 0.99),
         world.ceiling(),
     );
-    share
+    of_alone
 }
 
 #[test]
