@@ -10,7 +10,7 @@
 //!
 //! Here: whom the machine has joined (`joined`), where the hub is (`hub`), which links are wanted
 //! (`links`), what helpers tell (`hearing`) and how it is doing by that (`condition`), how packets are treated
-//! (`policy`, `classify`).
+//! (`policy`, `classify`), what its device had to drop (`overrun`).
 
 mod carrier;
 mod classify;
@@ -19,6 +19,7 @@ mod hearing;
 mod hub;
 mod joined;
 mod links;
+mod overrun;
 mod policy;
 mod report;
 
@@ -50,6 +51,7 @@ use links::Links;
 pub use condition::{PATIENCE, State};
 pub use joined::{Joined, parse_token};
 pub use links::Line;
+pub(crate) use overrun::dropped;
 
 /// What the bond is called among uplinks.
 pub const NAME: &str = "bond";

@@ -13,6 +13,7 @@ use braid_uplink::probe::Prober;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::Engine;
+use crate::bond::dropped;
 use crate::classes::{Classes, Load};
 use crate::events::EventKind;
 use crate::failure::Failure;
@@ -118,14 +119,27 @@ impl Watching {
         }
     }
 
-    fn note(&mut self, now: Instant, counters: &[(UplinkId, UplinkCounters)]) {
+    /// `overrun`: of one uplink, [`Sample::overrun`].
+    fn note(
+        &mut self,
+        now: Instant,
+        counters: &[(UplinkId, UplinkCounters)],
+        overrun: Option<(UplinkId, u64)>,
+    ) {
         let of = |counters: &UplinkCounters| counters.tx.packets + counters.rx.packets;
         let packets = counters.iter().map(|(_, counters)| of(counters)).sum();
         if self.packets != packets {
             self.packets = packets;
             self.moved = now;
         }
-        let samples: Vec<_> = counters.iter().map(sample).collect();
+        let of = |(id, counters): &(UplinkId, UplinkCounters)| {
+            let overrun = overrun.filter(|(of, _)| of == id);
+            (
+                *id,
+                sample(counters, overrun.map_or(0, |(_, packets)| packets)),
+            )
+        };
+        let samples: Vec<_> = counters.iter().map(of).collect();
         self.lookout.handle_traffic(now, &samples);
         self.lookout.handle_timeout(now);
     }
@@ -149,7 +163,8 @@ impl Engine {
         let now = Instant::now();
         self.watching.looked = now;
         let counters = self.datapath.uplink_counters()?;
-        self.watching.note(now, &counters);
+        let overrun = self.bond_overrun();
+        self.watching.note(now, &counters, overrun);
         self.attend()?;
         if !self.watching.measure(now, &counters) {
             return Ok(());
@@ -158,6 +173,13 @@ impl Engine {
             self.follow_verdicts()?;
         }
         self.tell_outlooks(now, &counters)
+    }
+
+    /// What the bond's device dropped since this machine did not take it in time. Where that cannot be read
+    /// nothing is excused by it.
+    fn bond_overrun(&self) -> Option<(UplinkId, u64)> {
+        let bond = self.roster.members().iter().find(|m| m.is_bond())?;
+        Some((bond.id, dropped(&bond.uplink.device).ok()?))
     }
 
     /// Takes note of how a probe fared, and acts on what follows from it.
@@ -265,8 +287,8 @@ impl Engine {
     }
 }
 
-fn sample((id, counters): &(UplinkId, UplinkCounters)) -> (UplinkId, Sample) {
-    let sample = Sample {
+fn sample(counters: &UplinkCounters, overrun: u64) -> Sample {
+    Sample {
         sent: counters.tx.packets,
         received: counters.rx.packets,
         syns: counters.syns,
@@ -275,6 +297,6 @@ fn sample((id, counters): &(UplinkId, UplinkCounters)) -> (UplinkId, Sample) {
         repeats: counters.repeats,
         rtt_us_sum: counters.rtt_us_sum,
         rtt_samples: counters.rtt_samples,
-    };
-    (*id, sample)
+        overrun,
+    }
 }

@@ -44,11 +44,13 @@ impl Guard {
         if let Some(silence) = traffic.silence.filter(|s| !s.explained) {
             let lasting = now.saturating_duration_since(silence.since);
             let telling = traffic.since(&silence).is_telling();
+            let overrun = traffic.overrun.is_some_and(|at| at >= silence.since);
             if lasting >= patience
                 && !self.suspect(Doubt::Silence, now, silence.since, heard)
                 && self.suspicion.is_none()
                 && telling
                 && lasting >= BY_TRAFFIC
+                && !overrun
             {
                 self.die_by_traffic(now);
             }
@@ -122,6 +124,10 @@ impl Guard {
         let Some(suspicion) = self.suspicion.take() else {
             return;
         };
+        // Who never got out had no answer to come.
+        if self.traffic.overrun.is_some_and(|at| at >= suspicion.began) {
+            return;
+        }
         let (probes, answers) = suspicion.figures(&self.panel);
         let silence = self.traffic.silence.or(self.traffic.unheard);
         let moved = silence.map(|s| self.traffic.since(&s)).unwrap_or_default();

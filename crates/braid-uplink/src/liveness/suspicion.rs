@@ -21,7 +21,7 @@ pub(super) enum Doubt {
 #[derive(Clone, Debug)]
 pub(super) struct Suspicion {
     doubt: Doubt,
-    began: Instant,
+    pub(super) began: Instant,
     /// What was sent from then on, and is unanswered, speaks against the uplink.
     pub(super) from: Instant,
     /// So many unanswered probes are proof.

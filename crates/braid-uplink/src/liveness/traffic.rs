@@ -21,6 +21,8 @@ pub(super) struct Traffic {
     /// When something last moved, and when something last came in.
     pub(super) moved: Option<Instant>,
     pub(super) received: Option<Instant>,
+    /// When the machine last did not keep up with what was sent.
+    pub(super) overrun: Option<Instant>,
     stream: Option<Stream>,
     /// The last packets were sent within a short time.
     follows: bool,
@@ -87,6 +89,9 @@ impl Traffic {
         if is_anew(&old, &new) {
             (self.silence, self.unheard) = (None, None);
             return false;
+        }
+        if new.overrun > old.overrun {
+            self.overrun = Some(now);
         }
         let moved = Moved::between(&old, &new);
         self.add_round_trips(&old, &new);

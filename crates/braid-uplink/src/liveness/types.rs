@@ -62,6 +62,11 @@ pub struct Sample {
     pub rtt_us_sum: u64,
     /// How many round trips that sum has.
     pub rtt_samples: u64,
+    /// Packets that never left this machine, since its own work of taking them from the device does not keep up.
+    /// A line that is dead keeps a device's queue full, too: only where its being emptied has nothing to do with
+    /// the line may they be told.
+    #[serde(default)]
+    pub overrun: u64,
 }
 
 /// Names one probe among all of a lookout's life.

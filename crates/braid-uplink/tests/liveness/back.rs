@@ -221,6 +221,27 @@ fn what_is_vouched_for_returns_at_once_however_often() {
     assert_eq!(sim.verdict(0), Verdict::Up, "{}", sim.story());
 }
 
+/// A flood of small datagrams through the bond: what its device drops never gets to the hub, probes among it.
+#[test]
+fn a_machine_that_does_not_keep_up_kills_no_uplink() {
+    let mut sim = Sim::new(1, 1, &Rules::default());
+    sim.run(5 * SECOND);
+    let line = sim.line(0);
+    (line.traffic, line.one_way) = (Some(MS), true);
+    (line.overrun, line.dead_out) = (true, true);
+    sim.run(MINUTE);
+    let died = sim.changes.iter().any(|change| change.to == Verdict::Dead);
+    assert!(!died, "{}", sim.story());
+    // It keeps up again, and now the silence is the line's.
+    sim.line(0).overrun = false;
+    let after = sim.wait(MINUTE, |sim| sim.verdict(0) == Verdict::Dead);
+    assert!(
+        after.is_some_and(|after| after < 3 * SECOND),
+        "{after:?} {}",
+        sim.story()
+    );
+}
+
 #[test]
 fn without_any_target_that_answers_traffic_decides_and_a_trial_brings_it_back() {
     let rules = Rules {

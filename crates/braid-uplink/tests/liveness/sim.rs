@@ -69,6 +69,8 @@ pub struct Line {
     pub traffic: Option<Duration>,
     /// Nobody answers the traffic.
     pub one_way: bool,
+    /// The machine does not keep up with what is sent.
+    pub overrun: bool,
     /// It only comes in, as a download does whose acknowledgements do not count.
     pub download: bool,
     latest: [Instant; 2],
@@ -92,6 +94,7 @@ impl Line {
             silent: BTreeSet::new(),
             traffic: None,
             one_way: false,
+            overrun: false,
             download: false,
             latest: [now; 2],
             sample: Sample::default(),
@@ -313,6 +316,7 @@ impl Sim {
                     sent.push((*uplink, true));
                 } else if takes {
                     line.sample.sent += 1;
+                    line.sample.overrun += u64::from(line.overrun);
                     line.sample.syns += u64::from(!line.one_way);
                     sent.push((*uplink, false));
                 }
