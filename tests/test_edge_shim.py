@@ -54,6 +54,14 @@ def network() -> Iterator[EdgedNetwork]:
     """Two paths of 2 Mbit/s; the edge at hb takes numbers off, the one at ha would not."""
     with edged_network(SHAPE, shims=("hb",)) as made:
         made.settle("ha", "hb", 2)
+        # That hb takes numbers is told by its question, and may come later than the paths.
+        ping = ["bash", "-c", f"echo > /dev/udp/{made.net.stations['hb'].address}/9"]
+
+        def numbers() -> bool:
+            made.net.stations["ha"].place.run(ping)
+            return reasons(made, "ha")["numbered"] > 0
+
+        wait_until(numbers, what="numbers of ours", timeout=20, poll=0.05)
         yield made
 
 
