@@ -148,6 +148,27 @@ def test_a_path_that_brings_much_less_than_before_does_not_work() -> None:
     assert told(again, counts, {7: 16, 8: 16}) == set()
 
 
+def told_late(watch: Watch, step: int) -> float:
+    """Path 7's probes are missing from second 1 on, and answers take 70 ms; return when it died."""
+    count, next_ = 100, 1.07
+    watch.handle_came(1.0, {7: count, 8: count}, {7: 0.5, 8: 0.5})
+    for tick in range(1, 100):
+        now = 1.0 + tick * PACE / 2
+        watch.heard_path(now, 8, 0.025)
+        if now >= next_:
+            count, next_ = count + step, next_ + 0.07
+            watch.handle_came(now, {7: count, 8: 100 + tick * 8}, {7: 0.5, 8: 0.5})
+        if 7 in watch.judge(now)[0]:
+            return now
+    return 2.0
+
+
+def test_an_edge_that_answers_late_is_waited_for_but_not_for_long() -> None:
+    """A machine that is busy lost no packets, and 0.114 s after its last probe both paths of a pair were dead."""
+    assert told_late(two(), 60) == 2.0
+    assert told_late(two(), 0) <= 1.0 + (2 * MISSED + 1) * PACE
+
+
 def beside() -> Watch:
     """Path 9 uses the first hop of path 7 and one of its own; all are heard until second 1."""
     watch = Watch()

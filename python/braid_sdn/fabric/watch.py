@@ -28,7 +28,8 @@ PACE = 0.02
 #: Probes a second over all paths: with more paths each is probed less often.
 BUDGET = 400.0
 #: Probes in a row that must be missed. With PACE, a silent path is left after some 100 ms and its own latency. A full
-#: queue drops probes as it drops packets; then the edge at the path's end tells that packets come.
+#: queue drops probes as it drops packets; then the edge at the path's end tells that packets come. Where it is late
+#: with that, as on a busy machine, it is waited for as long again.
 MISSED = 5
 #: Probes in a row that must be missed before the edge at a path's end is asked whether anything comes.
 DOUBT = 2
@@ -102,6 +103,15 @@ class Watched:
         double from one probe to the next. Where an edge tells what comes, that is no question.
         """
         return now - self.heard > missed * self.pace + (self.queued if self.came is None else 0.0)
+
+    def unanswered(self, now: float) -> bool:
+        """Whether the edge at the end has not told twice since probes are missing, and may still do so.
+
+        What it tells first is what later packets are held against.
+        """
+        if self.came is None or self.late(now, 2 * MISSED):
+            return False
+        return self.before is None or self.came[1] <= self.before[1]
 
     def hear(self, now: float, seconds: float) -> None:
         """Take in a probe that was so long on its way."""
@@ -288,6 +298,7 @@ class Watch:
             tag
             for tag, each in self.paths.items()
             if each.late(now, MISSED)
+            and not each.unanswered(now)
             and self._alone(now, each)
             and self._hops[tag] not in self.dead
             and (each.answered or now - each.since > FIRST_ANSWER)
