@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,13 +97,20 @@ def start_braid() -> Iterator[StartBraid]:
     """Start daemons by `braid up OPTIONS…` on the host of a network; `braid down` comes with the test's end."""
     with contextlib.ExitStack() as stack:
 
-        def start(net: Topology, *options: str) -> Braid:
+        def start(net: Topology, *options: str | Path) -> Braid:
             daemon = Braid(net.host, net.scratch / f"braid-{net.host.name}")
             stack.callback(daemon.call, "down", check=False)
             daemon.up(*options)
             return daemon
 
         yield start
+
+
+def configured(net: Topology, text: str) -> Path:
+    """Write the configuration of a network's host, and return its file."""
+    file = net.scratch / f"{net.host.name}.toml"
+    file.write_text(text)
+    return file
 
 
 def came_in_order(flow: Split) -> None:

@@ -20,7 +20,7 @@ from braid_lab.net.trouble import black_hole
 from braid_lab.observe import ask_tcp, states
 from braid_lab.process import wait_until
 from braid_lab.product import Braid, binary
-from conftest import BY_TURNS, PLAIN, MakeNetwork, StartBraid
+from conftest import BY_TURNS, PLAIN, MakeNetwork, StartBraid, configured
 
 #: Two lines that a download needs both of to be faster than 20 Mbit/s.
 LINE = Line(rate="20Mbit/s", delay="5ms", queue="100ms")
@@ -148,8 +148,7 @@ def test_what_must_not_leave_the_bond_is_blocked_without_it(
 ) -> None:
     net = make_network(*PLAIN)
     hub = start_hub(net)
-    file = net.scratch / f"{net.host.name}.toml"
-    file.write_text('policy = "rr"\n[bond]\nfallback = "block"\n[[rule]]\nport = 443\nuse = "bond"\n')
+    file = configured(net, 'policy = "rr"\n[bond]\nfallback = "block"\n[[rule]]\nport = 443\nuse = "bond"\n')
     daemon = start_braid(net, "--config", file)
     join(daemon, hub)
     daemon.kill9()
@@ -176,9 +175,7 @@ def test_data_goes_in_the_clear_where_both_ends_say_so(
 ) -> None:
     net = make_network(*LINES)
     hub = start_hub(net)
-    file = net.scratch / f"{net.host.name}.toml"
-    file.write_text('[bond]\nencapsulation = "gre"\n')
-    daemon = start_braid(net, "--config", file)
+    daemon = start_braid(net, "--config", configured(net, '[bond]\nencapsulation = "gre"\n'))
     join(daemon, hub)
 
     def clear() -> dict[str, bool]:
@@ -201,9 +198,8 @@ def test_rules_send_flows_past_the_bond_or_into_it(
 ) -> None:
     net = make_network(*PLAIN)
     hub = start_hub(net)
-    file = net.scratch / f"{net.host.name}.toml"
 
-    def configured(flows: str) -> str:
+    def ruled(flows: str) -> str:
         return (
             f'policy = "rr"\n[bond]\nflows = "{flows}"\n'
             f'[[rule]]\nname = "past"\ndestination = "{net.server(2)}"\nuse = "balance"\n'
@@ -211,8 +207,7 @@ def test_rules_send_flows_past_the_bond_or_into_it(
             f'[[rule]]\nname = "into"\ndestination = "{net.server(4)}"\nuse = "bond"\nclass = "redundant"\n'
         )
 
-    file.write_text(configured("all"))
-    daemon = start_braid(net, "--config", file)
+    daemon = start_braid(net, "--config", configured(net, ruled("all")))
     join(daemon, hub)
     own = {uplink.address4 for uplink in net.uplinks.values()}
 
@@ -227,7 +222,7 @@ def test_rules_send_flows_past_the_bond_or_into_it(
     )
     (answer,) = daemon.json("explain", net.server(1))["answers"]
     assert (answer["outcome"], answer["uplink"]) == ("uplink", "bond"), answer
-    file.write_text(configured("ruled"))
+    configured(net, ruled("ruled"))
     daemon.call("reload")
     assert (seen(1), seen(4)) == (own, {hub.far.address4})
 
@@ -372,8 +367,7 @@ def test_a_used_up_quota_is_kept_and_spares_its_uplink(
 ) -> None:
     net = make_network(*LINES)
     hub = start_hub(net)
-    file = net.scratch / f"{net.host.name}.toml"
-    file.write_text('[[uplink]]\ndevice = "dsl"\n[[uplink]]\ndevice = "lte"\nquota = "2 MB/day"\n')
+    file = configured(net, '[[uplink]]\ndevice = "dsl"\n[[uplink]]\ndevice = "lte"\nquota = "2 MB/day"\n')
     daemon = start_braid(net, "--config", file)
     join(daemon, hub)
     Download(net.host, net.server(1), 10_000_000, net.scratch / f"{net.host.name}.got").finish()

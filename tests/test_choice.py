@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from braid_lab.net.links import Line
 from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink, states
 from braid_lab.process import Process, wait_until
-from conftest import PLAIN, MakeNetwork, StartBraid
+from conftest import PLAIN, MakeNetwork, StartBraid, configured
 
 both_families = pytest.mark.parametrize("family", [4, 6])
-
-
-def configured(net: Topology, text: str) -> Path:
-    file = net.scratch / f"{net.host.name}.toml"
-    file.write_text(text)
-    return file
 
 
 def used(counts: dict[str, int]) -> set[str]:

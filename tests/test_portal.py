@@ -6,7 +6,7 @@ from braid_lab.net.topology import Topology
 from braid_lab.net.trouble import captive
 from braid_lab.observe import ask_udp, by_uplink, states
 from braid_lab.process import wait_until
-from conftest import StartBraid
+from conftest import StartBraid, configured
 
 #: The portal's page is asked for less often than pings are sent.
 SOON_S = 15.0
@@ -15,9 +15,8 @@ SOON_S = 15.0
 def test_a_line_with_a_captive_portal_gets_no_new_flows_until_it_is_gone(
     net: Topology, start_braid: StartBraid
 ) -> None:
-    file = net.scratch / f"{net.host.name}.toml"
-    file.write_text(f'policy = "rr"\n[liveness]\nportal = "http://{net.server()}/generate_204"\n')
-    daemon = start_braid(net, "--config", str(file))
+    text = f'policy = "rr"\n[liveness]\nportal = "http://{net.server()}/generate_204"\n'
+    daemon = start_braid(net, "--config", configured(net, text))
 
     def wait_for(state: str) -> None:
         wait_until(lambda: states(daemon)["lte"] == state, what=f"lte to be {state}", timeout=SOON_S)

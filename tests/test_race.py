@@ -26,7 +26,7 @@ from braid_lab.product import Braid
 from braid_lab.serve import servers
 from braid_lab.serve.servers import HTTP_PORT
 from braid_lab.workbench import load
-from conftest import MakeNetwork, StartBraid
+from conftest import MakeNetwork, StartBraid, configured
 
 #: Round trips of 50 and 16 ms; the one that round robin would take first is the slow one.
 SLOW, QUICK = Line(delay="25ms"), Line(delay="8ms")
@@ -80,12 +80,6 @@ def racing(net: Topology, daemon: Braid, family: int) -> Iterator[Racing]:
     with Process(argv, log=net.scratch / f"sites-{net.host.name}", namespace=net.internet.name) as server:
         server.wait_output(servers.READY)
         yield Racing(net, daemon, (net.clients or [net.host])[0], family)
-
-
-def configured(net: Topology, text: str) -> str:
-    file = net.scratch / f"race-{net.host.name}.toml"
-    file.write_text(text)
-    return str(file)
 
 
 @pytest.fixture(params=["host-ipv4", "host-ipv6", "gateway-ipv4", "gateway-ipv6"])

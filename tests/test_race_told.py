@@ -11,7 +11,7 @@ from braid_lab.net.trouble import unplugged
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink, states
 from braid_lab.process import Process, wait_until
 from braid_lab.product import Braid
-from conftest import MakeNetwork, StartBraid
+from conftest import MakeNetwork, StartBraid, configured
 
 #: A near way and a far one; 15 ms and 60 ms there and back.
 NEAR = UplinkSpec("dsl", Line(rate="40Mbit/s", delay="7500us", queue="100ms"))
@@ -32,11 +32,9 @@ metered = {metered}
 """
 
 
-def configured(net: Topology, policy: str = "race", *, metered: bool = False, asked: bool = False) -> Path:
-    file = net.scratch / f"{net.host.name}.toml"
+def racing(net: Topology, policy: str = "race", *, metered: bool = False, asked: bool = False) -> Path:
     words = {True: "true", False: "false"}
-    file.write_text(CONFIGURATION.format(policy=policy, metered=words[metered], asked=words[asked]))
-    return file
+    return configured(net, CONFIGURATION.format(policy=policy, metered=words[metered], asked=words[asked]))
 
 
 def explained(daemon: Braid, net: Topology, family: int, *words: str) -> dict[str, Any]:
@@ -57,7 +55,7 @@ def both_count(daemon: Braid, net: Topology, family: int) -> bool:
 
 def test_a_race_is_told_and_remembered(make_network: MakeNetwork, start_braid: StartBraid, family: int) -> None:
     net = make_network(NEAR, FAR)
-    daemon = start_braid(net, "--config", configured(net))
+    daemon = start_braid(net, "--config", racing(net))
     before = explained(daemon, net, family)
     assert before["outcome"] == "raced", before
     assert [(each["uplink"], each["share"]) for each in before["candidates"]] == [("dsl", None), ("lte", None)]
@@ -89,19 +87,19 @@ def test_a_race_is_told_and_remembered(make_network: MakeNetwork, start_braid: S
 
 def test_the_memory_outlives_daemon_and_datapath(make_network: MakeNetwork, start_braid: StartBraid) -> None:
     net = make_network(NEAR, FAR)
-    daemon = start_braid(net, "--config", configured(net))
+    daemon = start_braid(net, "--config", racing(net))
     ask_tcp(net.host, 1, net.server())
     wait_until(lambda: both_count(daemon, net, 4), what="both round trips to be remembered")
     first = ways(daemon, net, 4)
 
     daemon.kill9()
-    daemon.up("--config", configured(net))
+    daemon.up("--config", racing(net))
     assert both_count(daemon, net, 4), "the datapath went on remembering"
 
     daemon.call("down")
     kept = daemon.run_dir / "ways.json"
     assert kept.stat().st_mode & 0o777 == 0o600
-    daemon.up("--config", configured(net))
+    daemon.up("--config", racing(net))
     assert not kept.exists(), "read once"
     again = ways(daemon, net, 4)
     assert both_count(daemon, net, 4), again
@@ -115,7 +113,7 @@ def test_the_memory_outlives_daemon_and_datapath(make_network: MakeNetwork, star
     assert kept.exists()
     daemon.call("down")
     assert not daemon.run_dir.exists()
-    daemon.up("--config", configured(net, "rr"))
+    daemon.up("--config", racing(net, "rr"))
     ask_tcp(net.host, 2, net.server())
     daemon.call("down")
     assert not daemon.run_dir.exists()
@@ -125,7 +123,7 @@ def test_what_was_learnt_is_void_when_an_uplink_has_failed(
     make_network: MakeNetwork, start_braid: StartBraid
 ) -> None:
     net = make_network(NEAR, FAR)
-    daemon = start_braid(net, "--config", configured(net))
+    daemon = start_braid(net, "--config", racing(net))
     ask_tcp(net.host, 1, net.server())
     wait_until(lambda: both_count(daemon, net, 4), what="both round trips to be remembered")
     with unplugged(net.uplinks["dsl"]):
@@ -138,9 +136,9 @@ def test_what_was_learnt_is_void_when_an_uplink_has_failed(
 
 def test_metered_uplinks_race_when_asked(make_network: MakeNetwork, start_braid: StartBraid) -> None:
     net = make_network(NEAR, FAR)
-    daemon = start_braid(net, "--config", configured(net, metered=True))
+    daemon = start_braid(net, "--config", racing(net, metered=True))
     assert explained(daemon, net, 4)["outcome"] == "shared"
-    configured(net, metered=True, asked=True)
+    racing(net, metered=True, asked=True)
     daemon.call("reload")
     assert explained(daemon, net, 4)["outcome"] == "raced"
 
@@ -148,7 +146,7 @@ def test_metered_uplinks_race_when_asked(make_network: MakeNetwork, start_braid:
 def test_the_fastest_is_predicted_by_what_is_left(make_network: MakeNetwork, start_braid: StartBraid) -> None:
     near, far = (Line(rate="40Mbit/s", delay=delay, queue="100ms") for delay in ("5ms", "15ms"))
     net = make_network(UplinkSpec("dsl", near), UplinkSpec("lte", far))
-    daemon = start_braid(net, "--config", configured(net, "fastest"))
+    daemon = start_braid(net, "--config", racing(net, "fastest"))
     ask_tcp(net.host, 1, net.server())
     wait_until(lambda: both_count(daemon, net, 4), what="both round trips to be remembered")
 

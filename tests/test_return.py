@@ -11,12 +11,12 @@ import pytest
 
 from braid_lab.experiments.balance.dying import Place
 from braid_lab.net.links import Line
-from braid_lab.net.topology import Topology, Uplink, UplinkSpec
+from braid_lab.net.topology import Uplink, UplinkSpec
 from braid_lab.net.trouble import black_hole
 from braid_lab.observe import ask_tcp, by_uplink, states
 from braid_lab.process import Process, wait_until
 from braid_lab.product import Braid
-from conftest import BY_TURNS, LINES, MakeNetwork, StartBraid, each_pair_of_place_family_and_trouble
+from conftest import BY_TURNS, LINES, MakeNetwork, StartBraid, configured, each_pair_of_place_family_and_trouble
 
 Trouble = Callable[[Uplink], AbstractContextManager[float]]
 
@@ -47,12 +47,6 @@ def die_and_return(daemon: Braid, uplink: Uplink, how: Trouble = black_hole, bac
 
 def shares(place: Place, family: int = 4) -> dict[str, int]:
     return by_uplink(place.net, ask_tcp(place.application, 6, place.net.server(1, family)))
-
-
-def configured(net: Topology, start_braid: StartBraid, text: str) -> Braid:
-    file = net.scratch / f"{net.host.name}.toml"
-    file.write_text(text)
-    return start_braid(net, "--config", str(file))
 
 
 @each_pair_of_place_family_and_trouble
@@ -125,14 +119,14 @@ def test_what_a_quic_download_does_when_its_line_is_back(
     make_network: MakeNetwork, family: int, policy: str, ends_at: str, start_braid: StartBraid
 ) -> None:
     place = Place("gateway", make_network(*SLOW, lan_clients=1, serving=("http1", "http3")))
-    daemon = configured(place.net, start_braid, f'policy = "rr"\nfailback = "{policy}"\n')
+    daemon = start_braid(place.net, "--config", configured(place.net, f'policy = "rr"\nfailback = "{policy}"\n'))
     assert downloaded(place, family, daemon) == place.address(place.net.uplinks[ends_at], family)
     assert set(shares(place).values()) == {3}
 
 
 def test_idle_flows_move_back_where_that_is_asked_for(make_network: MakeNetwork, start_braid: StartBraid) -> None:
     place = Place("host", make_network(*LINES))
-    configured(place.net, start_braid, 'failback = "move-idle"\n')
+    start_braid(place.net, "--config", configured(place.net, 'failback = "move-idle"\n'))
     dsl, lte = place.net.uplinks.values()
     with asker(place, 4) as asking:
         assert asking.wait_output(r"^(\S+)\n").group(1) == dsl.address4
@@ -143,7 +137,7 @@ def test_idle_flows_move_back_where_that_is_asked_for(make_network: MakeNetwork,
 
 def test_nothing_goes_back_until_it_is_asked_for(make_network: MakeNetwork, start_braid: StartBraid) -> None:
     place = Place("host", make_network(*LINES))
-    daemon = configured(place.net, start_braid, 'policy = "rr"\nfailback = "never"\n')
+    daemon = start_braid(place.net, "--config", configured(place.net, 'policy = "rr"\nfailback = "never"\n'))
     die_and_return(daemon, place.net.uplinks["lte"], back="standby")
     assert shares(place) == {"dsl": 6, "lte": 0}
     daemon.call("reload")
@@ -155,7 +149,7 @@ def test_a_line_held_back_takes_over_when_the_other_one_dies(
     make_network: MakeNetwork, start_braid: StartBraid
 ) -> None:
     place = Place("host", make_network(*LINES))
-    daemon = configured(place.net, start_braid, 'failback = "never"\n')
+    daemon = start_braid(place.net, "--config", configured(place.net, 'failback = "never"\n'))
     die_and_return(daemon, place.net.uplinks["lte"], back="standby")
     with black_hole(place.net.uplinks["dsl"]):
         wait_for(daemon, "dsl", "dead")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,19 @@ KEYS = {"ha": b"the key of one edge", "hb": b"the key of the other"}
 def line(name: str, counter: int, request: str, key: bytes) -> str:
     shown = mac_of(key, f"{counter}\n{request}".encode())
     return f"Authorization: Braid {name} {counter} {shown}"
+
+
+@contextlib.asynccontextmanager
+async def served(net: Network, tmp_path: Path) -> AsyncIterator[tuple[Api, Path, int]]:
+    """Connect a network and serve its controller's API at a socket and a port."""
+    net.connect()
+    net.run(5)
+    api, socket = Api(net.controller, asyncio.get_running_loop().time), tmp_path / "api.sock"
+    await api.listen(socket, ("127.0.0.1", 0))
+    try:
+        yield api, socket, api.addresses()[0][1]
+    finally:
+        await api.close()
 
 
 async def over_tcp(port: int, path: str, *headers: str) -> tuple[int, list[str], bytes]:
@@ -43,12 +58,7 @@ async def asked(socket: Path, path: str) -> tuple[int, dict[str, Any]]:
 def test_an_edge_gets_its_next_table_when_there_is_one(tmp_path: Path) -> None:
     async def story() -> None:
         net = Network(two_paths())
-        net.connect()
-        net.run(5)
-        api = Api(net.controller, asyncio.get_running_loop().time)
-        socket = tmp_path / "api.sock"
-        await api.listen(socket, None)
-        try:
+        async with served(net, tmp_path) as (api, socket, _):
             status, table = await asked(socket, "/v1/fabric/edges/ha?unlike=&wait=5")
             assert status == 200
             waits = f"/v1/fabric/edges/ha?unlike={table['revision']}&wait="
@@ -76,8 +86,6 @@ def test_an_edge_gets_its_next_table_when_there_is_one(tmp_path: Path) -> None:
             _, plain = await asked(socket, f"/v1/fabric/edges/ha?unlike={numbered['revision']}&wait=30")
             assert [each["shim"] for each in plain["outward"]] == [False]
             assert (await asked(socket, "/v1/fabric/edges/nobody?unlike=x&wait=1"))[0] == 404
-        finally:
-            await api.close()
 
     asyncio.run(asyncio.wait_for(story(), 20))
 
@@ -87,17 +95,12 @@ def test_over_tcp_only_edges_that_show_their_key_are_answered_and_each_about_its
         net = Network(two_paths())
         edges = tuple(replace(edge, key=KEYS[edge.name]) for edge in net.settings.edges)
         net.controller.settings = replace(net.settings, edges=edges)
-        net.connect()
-        net.run(5)
-        tags = [path.tag for path in net.controller.tables.pairs["ha", "hb"].paths]
-        api = Api(net.controller, asyncio.get_running_loop().time)
-        await api.listen(tmp_path / "api.sock", ("127.0.0.1", 0))
-        port = api.addresses()[0][1]
-        # It has had a table of this controller before.
-        path = f"/v1/fabric/edges/hb?unlike=0.0.0&wait=0&came={tags[0]}:500"
-        request = f"GET {path} HTTP/1.1"
-        good = line("hb", 7, request, KEYS["hb"])
-        try:
+        async with served(net, tmp_path) as (_, _, port):
+            tags = [path.tag for path in net.controller.tables.pairs["ha", "hb"].paths]
+            # It has had a table of this controller before.
+            path = f"/v1/fabric/edges/hb?unlike=0.0.0&wait=0&came={tags[0]}:500"
+            request = f"GET {path} HTTP/1.1"
+            good = line("hb", 7, request, KEYS["hb"])
             bad = {
                 "no key": [],
                 "another's key": [line("hb", 7, request, KEYS["ha"])],
@@ -124,8 +127,6 @@ def test_over_tcp_only_edges_that_show_their_key_are_answered_and_each_about_its
             assert (await over_tcp(port, path, line("ha", 1, request, KEYS["ha"])))[0] == 403
             other = "/v1/fabric/status"
             assert (await over_tcp(port, other, line("ha", 2, f"GET {other} HTTP/1.1", KEYS["ha"])))[0] == 200
-        finally:
-            await api.close()
 
     asyncio.run(asyncio.wait_for(story(), 20))
 
@@ -136,15 +137,10 @@ def test_what_an_edge_told_before_a_restart_tells_the_controller_after_it_nothin
         edges = tuple(replace(edge, key=KEYS[edge.name]) for edge in net.settings.edges)
         recorded: list[tuple[str, str]] = []
 
-        async def started(number: int) -> tuple[Api, int]:
-            """The controller's next start, in the same network."""
+        def start(number: int) -> None:
+            """Start the next controller in the same network."""
             net.disconnect()
             net.controller = Controller(replace(net.settings, edges=edges), lambda: 0.0, nonce=number)
-            net.connect()
-            net.run(5)
-            api = Api(net.controller, asyncio.get_running_loop().time)
-            await api.listen(tmp_path / "api.sock", ("127.0.0.1", 0))
-            return api, api.addresses()[0][1]
 
         async def told(port: int, counter: int, revision: str, packets: int) -> dict[str, Any]:
             """Have hb ask and tell, of whatever tags the paths have; the answer's table."""
@@ -159,17 +155,15 @@ def test_what_an_edge_told_before_a_restart_tells_the_controller_after_it_nothin
         def came() -> set[int]:
             return {each.came[0] for each in net.controller.watch.paths.values() if each.came is not None}
 
-        api, port = await started(0x5EED)
-        try:
+        start(0x5EED)
+        async with served(net, tmp_path) as (_, _, port):
             table = await told(port, 7, "", 100)
             assert came() == set()
             await told(port, 8, table["revision"], 200)
             assert came() == {200}
             assert net.controller.telling.shims == {"hb"}
-        finally:
-            await api.close()
-        api, port = await started(0xBEEF)
-        try:
+        start(0xBEEF)
+        async with served(net, tmp_path) as (_, _, port):
             # Its counters begin anew, so it is answered: but what it told was told somebody else.
             for path, header in recorded:
                 assert (await over_tcp(port, path, header))[0] == 200
@@ -181,7 +175,5 @@ def test_what_an_edge_told_before_a_restart_tells_the_controller_after_it_nothin
             await told(port, 10, after["revision"], 400)
             assert came() == {400}
             assert net.controller.telling.shims == {"hb"}
-        finally:
-            await api.close()
 
     asyncio.run(asyncio.wait_for(story(), 20))
