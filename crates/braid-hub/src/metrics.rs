@@ -54,23 +54,25 @@ impl Collector for Scrape {
                 .encode_gauge(&(count as f64))?;
         }
         self.encode_clients(&mut encoder)?;
-        let mut family = encoder.encode_descriptor(
-            "handshakes",
-            "Handshakes by what they came to",
-            None,
-            MetricType::Counter,
-        )?;
-        for (outcome, times) in &self.status.handshakes {
-            count(&mut family, &[("outcome", outcome.as_str())], *times)?;
-        }
-        let mut family = encoder.encode_descriptor(
-            "rejected_datagrams",
-            "Datagrams that were refused",
-            None,
-            MetricType::Counter,
-        )?;
-        for (reason, times) in &self.status.rejected {
-            count(&mut family, &[("reason", reason.as_str())], *times)?;
+        let status = &self.status;
+        for (name, help, label, counts) in [
+            (
+                "handshakes",
+                "Handshakes by what they came to",
+                "outcome",
+                &status.handshakes,
+            ),
+            (
+                "rejected_datagrams",
+                "Datagrams that were refused",
+                "reason",
+                &status.rejected,
+            ),
+        ] {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (value, times) in counts {
+                count(&mut family, &[(label, value.as_str())], *times)?;
+            }
         }
         let help = "Packets for inner addresses that no connected client has";
         encoder
