@@ -10,10 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from braid_lab.fabric.shapes import two_paths
+from braid_sdn.fabric import report
 from braid_sdn.fabric.api import Api
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.door import mac as mac_of
+from braid_sdn.fabric.report import edge_revision
 
 from .virtual import Network, frame, mac
 
@@ -86,6 +90,44 @@ def test_an_edge_gets_its_next_table_when_there_is_one(tmp_path: Path) -> None:
             _, plain = await asked(socket, f"/v1/fabric/edges/ha?unlike={numbered['revision']}&wait=30")
             assert [each["shim"] for each in plain["outward"]] == [False]
             assert (await asked(socket, "/v1/fabric/edges/nobody?unlike=x&wait=1"))[0] == 404
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+
+
+def test_who_waits_looks_only_when_there_may_be_something_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    def revision(fabric: Controller, name: str) -> str:
+        nonlocal looks
+        looks += 1
+        return edge_revision(fabric, name)
+
+    async def story() -> None:
+        net = Network(two_paths())
+        net.connect()
+        net.run(5)
+        api = Api(net.controller, asyncio.get_running_loop().time)
+        socket = tmp_path / "api.sock"
+        await api.listen(socket, None)
+        try:
+            _, table = await asked(socket, "/v1/fabric/edges/ha?unlike=&wait=5")
+            monkeypatch.setattr(report, "edge_revision", revision)
+            waiting = asyncio.create_task(asked(socket, f"/v1/fabric/edges/ha?unlike={table['revision']}&wait=30"))
+            while not looks:
+                await asyncio.sleep(0)
+            # Switches say all sorts of things that edges are not told.
+            for _ in range(200):
+                api.happened()
+                await asyncio.sleep(0)
+            assert looks < 10
+            # What passed by paths is asked for, which is news at once.
+            net.controller.telling.ask(["ha"])
+            api.happened()
+            assert await waiting == (304, {})
+        finally:
+            await api.close()
 
     asyncio.run(asyncio.wait_for(story(), 20))
 

@@ -48,12 +48,18 @@ class Api:
         self.clock = clock
         self._servers: list[asyncio.Server] = []
         self._socket: Path | None = None
-        #: Done when something happened; then there is another.
+        #: Done when there may be something new; then there is another.
         self._news: asyncio.Future[None] | None = None
+        self._known: tuple[object, ...] = ()
         self._door = Door({edge.name: edge.key for edge in fabric.settings.edges if edge.key is not None})
 
     def happened(self) -> None:
-        """Have those look who wait for something new."""
+        """Something happened, very often: have those look who wait for something new, if it may be for them."""
+        telling = self.fabric.telling
+        known = (telling.tables.generation, self.fabric.hosts.changes, set(telling.shims), dict(telling.asked))
+        if known == self._known:
+            return
+        self._known = known
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
         self._news = None
@@ -137,8 +143,8 @@ class Api:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while (
-                    report.edge_revision(self.fabric, name) == query["unlike"]
-                    and self.fabric.telling.asked.get(name, 0) == asked
+                    self.fabric.telling.asked.get(name, 0) == asked
+                    and report.edge_revision(self.fabric, name) == query["unlike"]
                 ):
                     if self._news is None:
                         self._news = asyncio.get_running_loop().create_future()

@@ -41,6 +41,9 @@ class Hosts:
     """Who is where."""
 
     known: dict[str, Host] = field(default_factory=dict)
+    #: How often anybody came, moved or went.
+    changes: int = 0
+    _at: dict[PortId, set[str]] = field(default_factory=dict)
     _by_address: dict[str, str] = field(default_factory=dict)
     _moves: dict[str, list[float]] = field(default_factory=dict)
     _crowded: set[PortId] = field(default_factory=set)
@@ -54,7 +57,7 @@ class Hosts:
         host = self.known.get(mac)
         if host is not None and host.port == port:
             return False
-        if sum(1 for each in self.known.values() if each.port == port) >= PER_PORT:
+        if len(self._at.get(port, ())) >= PER_PORT:
             self._crowded.add(port)
             return False
         if host is not None:
@@ -62,13 +65,21 @@ class Hosts:
             self._moves[mac] = recent[-2 * MOVES :]
             if len(recent) > MOVES:
                 return False
-        self.known[mac] = replace(host, port=port) if host else Host(mac, port)
+        if host is not None:
+            self._at[host.port].discard(mac)
+        self._put(replace(host, port=port) if host else Host(mac, port))
         return True
 
     def adopt(self, hosts: Iterable[Host]) -> None:
         """Take over hosts that switches' rules tell of, where nothing newer is known."""
         for host in hosts:
-            self.known.setdefault(host.mac, host)
+            if host.mac not in self.known:
+                self._put(host)
+
+    def _put(self, host: Host) -> None:
+        self.known[host.mac] = host
+        self._at.setdefault(host.port, set()).add(host.mac)
+        self.changes += 1
 
     def addressed(self, mac: str, address: str) -> None:
         """A host says that an address is its own; the last one who says so is believed."""
@@ -87,6 +98,10 @@ class Hosts:
         """Return the host with this address."""
         return self.known.get(self._by_address.get(address, ""))
 
+    def at(self, port: PortId) -> list[Host]:
+        """Return who is at a port, by MAC address."""
+        return [self.known[mac] for mac in sorted(self._at.get(port, ()))]
+
     def find(self, word: str) -> Host | None:
         """Return the host that a person means: by MAC or IP address."""
         word = word.lower()
@@ -94,7 +109,8 @@ class Hosts:
 
     def lose_port(self, port: PortId) -> bool:
         """Forget who was at a port that is now a link, or gone; whether that was anybody."""
-        lost = [mac for mac, host in self.known.items() if host.port == port]
+        lost = self._at.pop(port, set())
+        self.changes += bool(lost)
         for mac in lost:
             for address in self.known.pop(mac).addresses:
                 self._by_address.pop(address, None)

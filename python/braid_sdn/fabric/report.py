@@ -14,7 +14,7 @@ from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.mdi import buffer_for, imbalance
 from braid_sdn.fabric.model import Arc, Path, PortId, Problem
 from braid_sdn.fabric.paths import max_flow
-from braid_sdn.fabric.plan import Edge, Host, Pair
+from braid_sdn.fabric.plan import Host, Pair
 
 #: Changes when a field changes its meaning or goes; new fields may come at any time.
 VERSION = 1
@@ -110,7 +110,7 @@ def paths(fabric: Controller, now: float) -> dict[str, Any]:
 def edge_revision(fabric: Controller, name: str) -> str:
     """Return what an edge's table is called: another one has another name. Cheap, since it is asked for often."""
     targets = [pair.target for pair in fabric.tables.outward.values() if pair.source.name == name]
-    words = [host.mac for target in targets for host in _hosts_at(fabric, target)]
+    words = [host.mac for target in targets for host in fabric.hosts.at(target.port)]
     words += [target.name for target in targets if target.name in fabric.telling.shims]
     return f"{fabric.nonce:x}.{fabric.tables.generation}.{zlib.crc32(' '.join(words).encode()):x}"
 
@@ -130,7 +130,7 @@ def edge_table(fabric: Controller, name: str) -> dict[str, Any] | None:
             outward.append(
                 {
                     "target": pair.target.name,
-                    "hosts": [host.mac for host in _hosts_at(fabric, pair.target)],
+                    "hosts": [host.mac for host in fabric.hosts.at(pair.target.port)],
                     "slots": list(pair.slots),
                     "shim": pair.target.name in fabric.telling.shims,
                     "ceiling_bit_s": round(pair.ceiling) if math.isfinite(pair.ceiling) else 0,
@@ -317,10 +317,6 @@ def _host(fabric: Controller, host: Host) -> dict[str, Any]:
         "switch": fabric.topology.name(host.port.switch),
         "addresses": sorted(host.addresses),
     }
-
-
-def _hosts_at(fabric: Controller, edge: Edge) -> list[Host]:
-    return [host for _, host in sorted(fabric.hosts.known.items()) if host.port == edge.port]
 
 
 def _way(fabric: Controller, path: Path) -> str:
