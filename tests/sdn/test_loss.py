@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import deque
 from collections.abc import Callable
@@ -73,7 +74,7 @@ def left(own: Rates, others: Rates, *, seconds: float, path: Path, held: float =
     watch, other = Watch(), Path(1e9)
     ways = [(TaggedPath(tag, (PortId(1, tag), PortId(2, 9))), ((PortId(1, tag), PortId(2, tag)),)) for tag in (7, 8)]
     watch.follow(0.0, ways, [])
-    told: deque[tuple[float, dict[int, int], dict[int, int]]] = deque()
+    told: deque[tuple[float, float, dict[int, int], dict[int, int]]] = deque()
     for number in range(round(seconds / STEP)):
         now = number * STEP
         probe = number % round(PACE / STEP) == 0
@@ -86,16 +87,91 @@ def left(own: Rates, others: Rates, *, seconds: float, path: Path, held: float =
         if now % 1 < held:
             continue
         while told and told[0][0] <= now:
-            _, came, sent_by = told.popleft()
-            watch.handle_sent(now, sent_by, came)
-            watch.handle_came(now, came, {7: 0.5, 8: 0.5})
+            _, since, came, sent_by = told.popleft()
+            watch.handle_sent(now, since, sent_by, came)
+            watch.handle_came(now, since, came, {7: 0.5, 8: 0.5})
         # As the controller looks at counters.
         if number % round(2 / STEP) == 0 or (probe and watch.pressed(now)) or watch.doubtful(now):
             watch.asked(now, (7, 8))
             counts = {tag: line.came for tag, line in lines.items()}, {tag: line.sent for tag, line in lines.items()}
-            told.append((now + 0.002, *counts))
+            told.append((now + 0.002, now, *counts))
         died, _ = watch.judge(now)
         assert 8 not in died
+        if died:
+            return now
+    return None
+
+
+@dataclass
+class Edge:
+    """One that tells what passed a while after it was answered, and waits for the next answer then."""
+
+    dice: random.Random
+    came: dict[int, int]
+    sent: dict[int, int]
+    answered: float = 0.0
+    counts_at: float = 0.0
+    reads_at: float = float("inf")
+    told: tuple[dict[int, int], dict[int, int]] | None = None
+
+    def step(self, now: float) -> None:
+        """Count, if it is time."""
+        if self.told is None and now >= self.counts_at:
+            self.told = dict(self.came), dict(self.sent)
+            self.reads_at = now + self.dice.uniform(0.001, 0.06)
+
+
+def left_by_a_busy_machine(seed: int, own: Rates, others: Rates, *, seconds: float, path: Path) -> float | None:
+    """As `left`, by a controller that is held up again and again, and edges that tell late.
+
+    What came meanwhile it reads at once, in any order. Edges tell whenever they are asked, for whatever pair.
+    """
+    dice, watch, other = random.Random(seed), Watch(), Path(1e9)
+    ways = [(TaggedPath(tag, (PortId(1, tag), PortId(2, 9))), ((PortId(1, tag), PortId(2, tag)),)) for tag in (7, 8)]
+    watch.follow(0.0, ways, [])
+    lines = {7: path, 8: other}
+    edges = {name: Edge(random.Random(seed + 1), {}, {}) for name in ("source", "target")}
+    probes: list[tuple[int, float]] = []
+    held, asking, due = 0.0, 0.0, 0.0
+    for number in range(round(seconds / STEP)):
+        now = number * STEP
+        probe = now >= held and now >= due
+        if probe:
+            due = now + PACE
+        for tag, line in lines.items():
+            rate = own(now) if tag == 7 else min(own(now), LINE / 2)
+            probes += [(tag, sent) for sent in line.step(now, rate, others(now) if tag == 7 else 0.0, probe=probe)]
+            edges["source"].sent[tag], edges["target"].came[tag] = line.sent, line.came
+        for edge in edges.values():
+            edge.step(now)
+        if now < held:
+            continue
+        if dice.random() < 3 * STEP:
+            held = now + dice.uniform(0.01, 0.2)
+            continue
+
+        for what in dice.sample(["probes", "source", "target"], 3):
+            if what == "probes":
+                for tag, sent in probes:
+                    watch.heard_path(now, tag, now - sent)
+                probes.clear()
+                continue
+            edge = edges[what]
+            if edge.told is None or edge.reads_at > now:
+                continue
+            edge.reads_at = float("inf")
+            if what == "source":
+                watch.handle_sent(now, edge.answered, edge.told[1], (7, 8))
+            else:
+                watch.handle_came(now, edge.answered, edge.told[0], {7: 0.5, 8: 0.5})
+        if watch.pressed(now) or watch.doubtful(now) or dice.random() < 5 * STEP or now - asking > 2:
+            watch.asked(now, (7, 8))
+            asking = now
+            for edge in edges.values():
+                if edge.told is not None and edge.reads_at == float("inf"):
+                    edge.answered, edge.told = now, None
+                    edge.counts_at = now + edge.dice.uniform(0.001, 0.03)
+        died, _ = watch.judge(now)
         if died:
             return now
     return None
@@ -108,6 +184,11 @@ def nobody(_: float) -> float:
 def flood(now: float) -> float:
     """Ten times what the line carries, from second 4 on."""
     return 10 * LINE if now >= 4 else 0.0
+
+
+def windows(now: float, most: float = 2.0) -> float:
+    """One that doubles, and then so many times what the line carries at once."""
+    return 50 * 2 ** (2 * now) if now < 2 else LINE * (most if now % 2 < 1 else 0.7)
 
 
 @pytest.mark.parametrize("rate", [200.0, 500.0, 820.0])
@@ -131,10 +212,7 @@ def test_a_sender_that_soon_gives_way_is_believed_too() -> None:
 def test_a_queue_of_the_flow_s_own_is_not_taken_for_others(queue: float, most: float) -> None:
     """A window that doubles loses half of it, one that is sent at once more; the line is as full as before."""
 
-    def own(now: float) -> float:
-        return 50 * 2 ** (2 * now) if now < 2 else LINE * (most if now % 2 < 1 else 0.7)
-
-    assert left(own, nobody, seconds=8, path=Path(queue)) is None
+    assert left(functools.partial(windows, most=most), nobody, seconds=8, path=Path(queue)) is None
 
 
 def test_a_flow_that_ends_or_pauses_loses_nothing() -> None:
@@ -164,15 +242,32 @@ def test_a_controller_that_is_held_up_takes_nobody_for_lost(held: float) -> None
     assert left(lambda now: own[int(now) % 2], nobody, seconds=6, path=Path(83), held=held) is None
 
 
+def acknowledgements(now: float) -> float:
+    """In bursts."""
+    return 920.0 if now % 0.16 < 0.04 else 0.0
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("own", [acknowledgements, windows, lambda _: 800.0])
+def test_a_busy_machine_takes_nobody_for_lost(seed: int, own: Rates) -> None:
+    assert left_by_a_busy_machine(seed, own, nobody, seconds=8, path=Path(83)) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_busy_machine_leaves_a_path_that_others_fill(seed: int) -> None:
+    at = left_by_a_busy_machine(seed, lambda _: 500.0, flood, seconds=7, path=Path(83))
+    assert at is not None
+    assert 4 < at < 5.5
+
+
 def test_counts_that_begin_anew_say_nothing() -> None:
     ledger = Ledger()
     for number in range(20):
         now = number / 20
-        ledger.handle_probe(now - 0.02)
-        ledger.handle_asked()
+        ledger.handle_probe(now, now - 0.02)
         # The edge at the end was started anew in the middle, and has not counted since.
-        ledger.handle_sent(now, 1000 + 40 * number)
-        ledger.handle_came(now, 1000 + 40 * number if number < 10 else 0)
+        ledger.handle_sent(now, now, 1000 + 40 * number)
+        ledger.handle_came(now, now, 1000 + 40 * number if number < 10 else 0)
         if number <= 10:
             assert not ledger.losing(800.0)
     # Nothing has come for half a second, of 400 that were sent.

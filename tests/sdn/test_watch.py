@@ -116,7 +116,7 @@ def told(watch: Watch, counts: dict[int, int], step: dict[int, int]) -> set[int]
         watch.heard_path(now, 8, 0.025)
         if 7 in watch.doubtful(now):
             counts = {tag: counts[tag] + step[tag] for tag in counts}
-            watch.handle_came(now, counts, {7: 0.5, 8: 0.5})
+            watch.handle_came(now, now, counts, {7: 0.5, 8: 0.5})
         dead |= set(watch.judge(now)[0])
     return dead
 
@@ -141,7 +141,7 @@ def test_a_path_that_brings_much_less_than_before_does_not_work() -> None:
     watch = two()
     # However often it was asked, and whatever had come before that.
     for at in range(101):
-        watch.handle_came(at / 100, {7: 5000 + 8 * at, 8: 5000 + 8 * at}, {7: 0.5, 8: 0.5})
+        watch.handle_came(at / 100, at / 100, {7: 5000 + 8 * at, 8: 5000 + 8 * at}, {7: 0.5, 8: 0.5})
     counts = {7: 5800, 8: 5800}
     again = copy.deepcopy(watch)
     assert told(watch, counts, {7: 4, 8: 4}) == {7}
@@ -151,13 +151,13 @@ def test_a_path_that_brings_much_less_than_before_does_not_work() -> None:
 def told_late(watch: Watch, step: int) -> float:
     """Path 7's probes are missing from second 1 on, and answers take 70 ms; return when it died."""
     count, next_ = 100, 1.07
-    watch.handle_came(1.0, {7: count, 8: count}, {7: 0.5, 8: 0.5})
+    watch.handle_came(1.0, 1.0, {7: count, 8: count}, {7: 0.5, 8: 0.5})
     for tick in range(1, 100):
         now = 1.0 + tick * PACE / 2
         watch.heard_path(now, 8, 0.025)
         if now >= next_:
             count, next_ = count + step, next_ + 0.07
-            watch.handle_came(now, {7: count, 8: 100 + tick * 8}, {7: 0.5, 8: 0.5})
+            watch.handle_came(now, now, {7: count, 8: 100 + tick * 8}, {7: 0.5, 8: 0.5})
         if 7 in watch.judge(now)[0]:
             return now
     return 2.0
@@ -193,8 +193,8 @@ def filled(watch: Watch, used: int, *, last_hop_heard: bool) -> set[int]:
             watch._brought[PortId(2, 3), PortId(4, 1)] = now
         if 9 in watch.doubtful(now):
             counts = {7: counts[7] + 16, 9: counts[9] + used}
-            watch.handle_came(now, {7: counts[7]}, {7: 1.0})
-            watch.handle_came(now, {9: counts[9]}, {9: 1.0})
+            watch.handle_came(now, now, {7: counts[7]}, {7: 1.0})
+            watch.handle_came(now, now, {9: counts[9]}, {9: 1.0})
         dead |= set(watch.judge(now)[0])
     return dead
 
@@ -214,8 +214,8 @@ def test_a_path_whose_sender_waits_is_not_unused() -> None:
         watch.heard_path(now, 8, 0.025)
         dead |= set(watch.judge(now)[0])
         counts = {7: counts[7] + (step % 7 == 0), 8: counts[8]}
-        watch.handle_came(now, counts, {7: 0.5, 8: 0.5})
-        watch.handle_came(now, counts, {7: 0.5, 8: 0.5})
+        watch.handle_came(now, now, counts, {7: 0.5, 8: 0.5})
+        watch.handle_came(now, now, counts, {7: 0.5, 8: 0.5})
     assert dead == {7}
 
 

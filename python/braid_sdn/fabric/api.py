@@ -150,6 +150,7 @@ class Api:
                         self._news = asyncio.get_running_loop().create_future()
                     # Others wait for the same one.
                     await asyncio.shield(self._news)
+        self.fabric.asking.handle_answered(self.clock(), name)
 
     def _take_in(self, name: str, query: dict[str, str]) -> None:
         """Take in what an edge tells with its question."""

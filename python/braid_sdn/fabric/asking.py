@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from braid_sdn.fabric.plan import Pair
 from braid_sdn.fabric.telling import Telling
@@ -16,18 +16,26 @@ class Asking:
 
     watch: Watch
     telling: Telling
+    #: When each edge was last answered: what it tells next it counted later.
+    _answered: dict[str, float] = field(default_factory=dict)
+
+    def handle_answered(self, now: float, edge: str) -> None:
+        """An edge's question is answered."""
+        self._answered[edge] = now
 
     def handle_came(self, now: float, edge: str, counts: Mapping[int, int]) -> None:
         """An edge tells how many packets came to it by each of its paths."""
+        since = self._answered.get(edge, float("-inf"))
         for pair in self._pairs():
             if pair.target.name == edge:
-                self.watch.handle_came(now, counts, {path.tag: pair.share(path.tag) for path in pair.paths})
+                self.watch.handle_came(now, since, counts, {path.tag: pair.share(path.tag) for path in pair.paths})
 
     def handle_sent(self, now: float, edge: str, counts: Mapping[int, int]) -> None:
         """An edge tells how many packets it has sent by each of its paths."""
+        since = self._answered.get(edge, float("-inf"))
         for pair in self._pairs():
             if pair.source.name == edge and len(pair.paths) > 1:
-                self.watch.handle_sent(now, counts, [path.tag for path in pair.paths])
+                self.watch.handle_sent(now, since, counts, [path.tag for path in pair.paths])
 
     def handle_timeout(self, now: float) -> None:
         """Have edges tell what passes by paths whose probes are missing or late, and by those beside."""

@@ -5,6 +5,9 @@ none: probes alone do not show it. A path is a FIFO, so once a probe has come, w
 well, or is lost. Edges are asked often while a queue is seen; what was sent before the last probe that had come when
 they were asked, less what came, is what the path has lost.
 
+An edge counts some time after it was answered, and before what it tells is read. On a busy machine these two are far
+apart, and what is believed is that which makes the least loss.
+
 A queue of a flow's own loses too, half of a window that doubles; but it brings all that its line carries meanwhile.
 Others' traffic takes the line away: so it is theirs if most is lost *and* much less comes than before.
 """
@@ -24,63 +27,70 @@ SHORTEST = 0.08
 LONGEST = 0.5
 #: Packets that must be lost: of fewer nobody knows whose fault it is.
 FEW = 12
-#: So many seconds' worth of packets must be lost: what was sent between two tellings is known in sum alone.
-WORTH = 0.05
-#: Seconds between two tellings over which that sum is taken for even.
-APART = 0.15
 #: Seconds for which tellings are kept: the longest queue, and LONGEST.
 KEPT = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
-    """What the edge at a path's end told. Times are seconds."""
+class Probe:
+    """One that came. Times are seconds."""
 
+    read: float
+    sent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an edge has counted at some time between these two, in seconds."""
+
+    since: float
     at: float
     packets: int
-    #: When the last probe was sent that had come before it counted.
-    before: float
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """What the edge at a path's end told."""
+
+    told: Told
+    #: The last probe that had come before it counted.
+    probe: Probe
 
 
 @dataclass
 class Ledger:
     """Of one path."""
 
-    #: When the last probe that came had been sent.
-    _probe: float | None = None
-    #: The same as the edge was asked what came, until it tells.
-    _asked: float | None = None
-    #: When how many packets had been sent.
-    _sent: deque[tuple[float, int]] = field(default_factory=deque)
+    #: By when they were read; of those sent later none is read earlier.
+    _probes: deque[Probe] = field(default_factory=deque)
+    _sent: deque[Told] = field(default_factory=deque)
     _came: deque[Came] = field(default_factory=deque)
 
-    def handle_probe(self, sent: float) -> None:
-        """Take in that a probe came that was sent then."""
-        self._probe = sent if self._probe is None else max(self._probe, sent)
+    def handle_probe(self, now: float, sent: float) -> None:
+        """Take in a probe that was sent then."""
+        last = self._probes[-1].sent if self._probes else sent
+        self._probes.append(Probe(now, max(last, sent)))
+        while self._probes[0].read < now - KEPT:
+            self._probes.popleft()
 
-    def handle_asked(self) -> None:
-        """The edge at the path's end is asked: it counts later than what has come by now."""
-        if self._asked is None:
-            self._asked = self._probe
-
-    def handle_sent(self, now: float, packets: int) -> None:
-        """Take in how many packets the edge at the path's beginning has sent in all."""
-        if self._sent and packets < self._sent[-1][1]:
+    def handle_sent(self, now: float, since: float, packets: int) -> None:
+        """Take in how many packets the edge at the path's beginning, answered `since`, has sent in all."""
+        if self._sent and packets < self._sent[-1].packets:
             # It has started anew.
             self._sent.clear()
             self._came.clear()
-        self._sent.append((now, packets))
-        while self._sent[0][0] < now - KEPT:
+        self._sent.append(Told(since, now, packets))
+        while self._sent[0].at < now - KEPT:
             self._sent.popleft()
 
-    def handle_came(self, now: float, packets: int) -> None:
-        """Take in how many packets have come in all to the edge at the path's end."""
-        if self._came and packets < self._came[-1].packets:
+    def handle_came(self, now: float, since: float, packets: int) -> None:
+        """Take in how many packets have come in all to the edge at the path's end, answered `since`."""
+        if self._came and packets < self._came[-1].told.packets:
             self._came.clear()
-        if self._asked is not None:
-            self._came.append(Came(now, packets, self._asked))
-            self._asked = None
-        while self._came and self._came[0].at < now - LONGEST:
+        place = bisect.bisect_right(self._probes, since, key=lambda each: each.read)
+        if place > 0:
+            self._came.append(Came(Told(since, now, packets), self._probes[place - 1]))
+        while self._came and self._came[0].told.at < now - LONGEST:
             self._came.popleft()
 
     def losing(self, rate: float) -> bool:
@@ -88,35 +98,27 @@ class Ledger:
         if not self._came:
             return False
         last = self._came[-1]
-        now_lost = self._lost(last)
-        if now_lost is None:
+        # So much had been sent before its probe, at the least.
+        place = bisect.bisect_right(self._sent, last.probe.sent, key=lambda told: told.at)
+        if place == 0:
             return False
-        lost, apart = now_lost
+        lost = self._sent[place - 1].packets - last.told.packets
         known = float("-inf")
         for first in self._came:
-            if last.at - first.at < SHORTEST:
+            seconds = last.told.since - first.told.at
+            if seconds < SHORTEST:
                 break
-            was = self._lost(first)
-            if was is None:
+            # And at the most before this one's.
+            place = bisect.bisect_left(self._sent, first.probe.sent, key=lambda told: told.since)
+            if place == len(self._sent):
                 continue
             # What is lost stays lost: where less of it was seen, later ones had come already.
-            known = max(known, was[0])
-            new, brought = lost - known, last.packets - first.packets
+            known = max(known, self._sent[place].packets - first.told.packets)
+            new, brought = lost - known, last.told.packets - first.told.packets
             if (
-                new >= max(FEW, rate * max(WORTH, apart, was[1]))
+                new >= FEW
                 and brought < LEAST_ARRIVING * (new + brought)
-                and brought < LEAST_OF_BEFORE * rate * (last.at - first.at)
+                and brought < LEAST_OF_BEFORE * rate * seconds
             ):
                 return True
         return False
-
-    def _lost(self, came: Came) -> tuple[float, float] | None:
-        """Return the packets lost until then, but for a constant, and how far the tellings around were apart."""
-        place = bisect.bisect_right(self._sent, came.before, key=lambda each: each[0])
-        if place == 0 or place == len(self._sent):
-            return None
-        (since, were), (until, are) = self._sent[place - 1], self._sent[place]
-        if until - since > APART:
-            return None
-        sent = were + (are - were) * (came.before - since) / (until - since)
-        return sent - came.packets, until - since

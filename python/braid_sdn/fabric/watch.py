@@ -176,7 +176,7 @@ class Watch:
         watched = self.paths.get(tag)
         if watched is not None:
             watched.hear(now, seconds)
-            watched.ledger.handle_probe(now - seconds)
+            watched.ledger.handle_probe(now, now - seconds)
             self._bring(now, tag)
 
     def longest(self) -> float:
@@ -187,8 +187,8 @@ class Watch:
         for hop in self._hops[tag]:
             self._brought[hop] = now
 
-    def handle_came(self, now: float, counts: Mapping[int, int], share: Mapping[int, float]) -> None:
-        """Take in what an edge has counted of all paths of a pair, which have these shares.
+    def handle_came(self, now: float, since: float, counts: Mapping[int, int], share: Mapping[int, float]) -> None:
+        """Take in what an edge, answered `since`, has counted of all paths of a pair, which have these shares.
 
         A path that has brought about its share, and about as much as before, since its probes are missing works: what
         is missing are probes alone, which a full queue drops like anything else. One that brings much less than the
@@ -211,14 +211,14 @@ class Watch:
             if now - at >= LEAST_SPAN and now - each.heard <= DOUBT * each.pace:
                 each.rate, each.mark = (counts[tag] - count) / (now - at), (counts[tag], now)
             each.came = counts[tag], now
-            each.ledger.handle_came(now, counts[tag])
+            each.ledger.handle_came(now, since, counts[tag])
         self._compare(known)
 
-    def handle_sent(self, now: float, counts: Mapping[int, int], tags: Iterable[int]) -> None:
-        """Take in what an edge has sent by all paths of a pair."""
+    def handle_sent(self, now: float, since: float, counts: Mapping[int, int], tags: Iterable[int]) -> None:
+        """Take in what an edge, answered `since`, has sent by all paths of a pair."""
         known = {tag: watched for tag in tags if tag in counts and (watched := self.paths.get(tag)) is not None}
         for tag, each in known.items():
-            each.ledger.handle_sent(now, counts[tag])
+            each.ledger.handle_sent(now, since, counts[tag])
         self._compare(known)
 
     def _compare(self, beside: Mapping[int, Watched]) -> None:
@@ -263,7 +263,6 @@ class Watch:
         for tag in tags:
             if tag in self.paths:
                 self.paths[tag].asked = now
-                self.paths[tag].ledger.handle_asked()
 
     def beside(self, tags: Iterable[int]) -> set[int]:
         """Return the tags of these paths and of all that have a hop with one of them in common."""
