@@ -169,6 +169,19 @@ def test_an_edge_that_answers_late_is_waited_for_but_not_for_long() -> None:
     assert told_late(two(), 0) <= 1.0 + (2 * MISSED + 1) * PACE
 
 
+def test_a_lull_between_two_answers_is_no_verdict() -> None:
+    """With others at work too, 10 packets of 1172 a second came in 37 ms, and the whole pair was dead."""
+    watch, counts = two(), {50: 1000, 87: 1003, 125: 1060, 165: 1090}
+    watch.handle_came(1.0, 1.0, {7: 1000, 8: 1000}, {7: 0.5, 8: 0.5})
+    watch.heard_path(1.0, 7, 0.025)
+    for milliseconds in range(1, 180):
+        now = 1 + milliseconds / 1000
+        watch.heard_path(now, 8, 0.025)
+        if (count := counts.get(milliseconds)) is not None:
+            watch.handle_came(now, now, {7: count, 8: count}, {7: 0.5, 8: 0.5})
+        assert watch.judge(now)[0] == []
+
+
 def beside() -> Watch:
     """Path 9 uses the first hop of path 7 and one of its own; all are heard until second 1."""
     watch = Watch()

@@ -28,9 +28,11 @@ PACE = 0.02
 #: Probes a second over all paths: with more paths each is probed less often.
 BUDGET = 400.0
 #: Probes in a row that must be missed. With PACE, a silent path is left after some 100 ms and its own latency. A full
-#: queue drops probes as it drops packets; then the edge at the path's end tells that packets come. Where it is late
-#: with that, as on a busy machine, it is waited for as long again.
+#: queue drops probes as it drops packets; then the edge at the path's end tells that packets come. Where that
+#: is late, as on a busy machine, it is waited for as long again.
 MISSED = 5
+#: Probes that were due from its first answer since then to its last: in less, nothing may have come by chance.
+TOLD = 3
 #: Probes in a row that must be missed before the edge at a path's end is asked whether anything comes.
 DOUBT = 2
 #: Of what its share of packets would be, what a path must bring to count as working without probes.
@@ -105,13 +107,13 @@ class Watched:
         return now - self.heard > missed * self.pace + (self.queued if self.came is None else 0.0)
 
     def unanswered(self, now: float) -> bool:
-        """Whether the edge at the end has not told twice since probes are missing, and may still do so.
+        """Whether the edge at the end has not told of long enough since probes are missing, and may still do so.
 
-        What it tells first is what later packets are held against.
+        What it tells first is what later packets are held against, and in a few milliseconds none may come.
         """
         if self.came is None or self.late(now, 2 * MISSED):
             return False
-        return self.before is None or self.came[1] <= self.before[1]
+        return self.before is None or self.came[1] - self.before[1] < TOLD * self.pace
 
     def hear(self, now: float, seconds: float) -> None:
         """Take in a probe that was so long on its way."""
