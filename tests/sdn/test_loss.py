@@ -272,3 +272,35 @@ def test_counts_that_begin_anew_say_nothing() -> None:
             assert not ledger.losing(800.0)
     # Nothing has come for half a second, of 400 that were sent.
     assert ledger.losing(800.0)
+
+
+#: Of a path whose packets all came, on a machine that stood still: when each was read; when its probes were sent, and
+#: when the edges that told of packets had been answered.
+PROBES = {
+    -1100: -1145,
+    -1087: -1126,
+    -1072: -1105,
+    -521: -1086,
+    -464: -500,
+    -126: -480,
+    -89: -125,
+    -72: -104,
+    -44: -71,
+}
+PROBES |= {-38: -64, -13: -45, 7: -19}
+SENT = {-1119: (-1121, 755), -1068: (-1086, 778), -516: (-519, 1237), -478: (-480, 1276), -123: (-125, 1489)}
+SENT |= {-45: (-71, 1512), -3: (-4, 1535)}
+CAME = {-477: (-480, 1237), -123: (-125, 1489), -13: (-71, 1511), -3: (-4, 1520)}
+
+
+def test_a_machine_that_stood_still_lost_nothing() -> None:
+    """Packets that came while no probe was sent are none that were lost before."""
+    ledger = Ledger()
+    for at in sorted(PROBES | SENT | CAME):
+        if at in PROBES:
+            ledger.handle_probe(at / 1000, PROBES[at] / 1000)
+        for told, handle in ((SENT, ledger.handle_sent), (CAME, ledger.handle_came)):
+            if at in told:
+                since, packets = told[at]
+                handle(at / 1000, since / 1000, packets)
+        assert not ledger.losing(594.0)

@@ -2,11 +2,12 @@
 
 A queue that counts bytes and is full of others' full frames still has room for a small probe, where most packets find
 none: probes alone do not show it. A path is a FIFO, so once a probe has come, whatever was sent before it has come as
-well, or is lost. Edges are asked often while a queue is seen; what was sent before the last probe that had come when
-they were asked, less what came, is what the path has lost.
+well, or is lost; and what has come was sent before the next probe. Edges are asked often while a queue is seen. So
+much is lost in a while at the least: what was sent from the next probe after its beginning to the last one before its
+end, less what came.
 
 An edge counts some time after it was answered, and before what it tells is read. On a busy machine these two are far
-apart, and what is believed is that which makes the least loss.
+apart, and of all times between them that is taken which makes the least loss.
 
 A queue of a flow's own loses too, half of a window that doubles; but it brings all that its line carries meanwhile.
 Others' traffic takes the line away: so it is theirs if most is lost *and* much less comes than before.
@@ -27,6 +28,8 @@ SHORTEST = 0.08
 LONGEST = 0.5
 #: Packets that must be lost: of fewer nobody knows whose fault it is.
 FEW = 12
+#: Seconds for which a probe that has come may wait to be read, while an edge's telling is.
+UNREAD = 0.02
 #: Seconds for which tellings are kept: the longest queue, and LONGEST.
 KEPT = 3.0
 
@@ -48,15 +51,6 @@ class Told:
     packets: int
 
 
-@dataclass(frozen=True, slots=True)
-class Came:
-    """What the edge at a path's end told."""
-
-    told: Told
-    #: The last probe that had come before it counted.
-    probe: Probe
-
-
 @dataclass
 class Ledger:
     """Of one path."""
@@ -64,7 +58,7 @@ class Ledger:
     #: By when they were read; of those sent later none is read earlier.
     _probes: deque[Probe] = field(default_factory=deque)
     _sent: deque[Told] = field(default_factory=deque)
-    _came: deque[Came] = field(default_factory=deque)
+    _came: deque[Told] = field(default_factory=deque)
 
     def handle_probe(self, now: float, sent: float) -> None:
         """Take in a probe that was sent then."""
@@ -85,12 +79,10 @@ class Ledger:
 
     def handle_came(self, now: float, since: float, packets: int) -> None:
         """Take in how many packets have come in all to the edge at the path's end, answered `since`."""
-        if self._came and packets < self._came[-1].told.packets:
+        if self._came and packets < self._came[-1].packets:
             self._came.clear()
-        place = bisect.bisect_right(self._probes, since, key=lambda each: each.read)
-        if place > 0:
-            self._came.append(Came(Told(since, now, packets), self._probes[place - 1]))
-        while self._came and self._came[0].told.at < now - LONGEST:
+        self._came.append(Told(since, now, packets))
+        while self._came[0].at < now - LONGEST:
             self._came.popleft()
 
     def losing(self, rate: float) -> bool:
@@ -98,27 +90,40 @@ class Ledger:
         if not self._came:
             return False
         last = self._came[-1]
-        # So much had been sent before its probe, at the least.
-        place = bisect.bisect_right(self._sent, last.probe.sent, key=lambda told: told.at)
-        if place == 0:
+        sent = self._sent_before(last)
+        if sent is None:
             return False
-        lost = self._sent[place - 1].packets - last.told.packets
-        known = float("-inf")
         for first in self._came:
-            seconds = last.told.since - first.told.at
+            seconds = last.since - first.at
             if seconds < SHORTEST:
                 break
-            # And at the most before this one's.
-            place = bisect.bisect_left(self._sent, first.probe.sent, key=lambda told: told.since)
-            if place == len(self._sent):
+            was = self._sent_by(first)
+            if was is None:
                 continue
-            # What is lost stays lost: where less of it was seen, later ones had come already.
-            known = max(known, self._sent[place].packets - first.told.packets)
-            new, brought = lost - known, last.told.packets - first.told.packets
+            brought = last.packets - first.packets
+            lost = sent - was - brought
             if (
-                new >= FEW
-                and brought < LEAST_ARRIVING * (new + brought)
+                lost >= FEW
+                and brought < LEAST_ARRIVING * (lost + brought)
                 and brought < LEAST_OF_BEFORE * rate * seconds
             ):
                 return True
         return False
+
+    def _sent_before(self, came: Told) -> int | None:
+        """Return how many packets, at the least, were sent so early that none of them can come after it."""
+        place = bisect.bisect_right(self._probes, came.since, key=lambda probe: probe.read)
+        if place == 0:
+            return None
+        probe = self._probes[place - 1]
+        place = bisect.bisect_right(self._sent, probe.sent, key=lambda told: told.at)
+        return self._sent[place - 1].packets if place > 0 else None
+
+    def _sent_by(self, came: Told) -> int | None:
+        """Return how many packets, at the most, were sent before the last of those that it counts."""
+        place = bisect.bisect_left(self._probes, came.at + UNREAD, key=lambda probe: probe.read)
+        if place == len(self._probes):
+            return None
+        probe = self._probes[place]
+        place = bisect.bisect_left(self._sent, probe.sent, key=lambda told: told.since)
+        return self._sent[place].packets if place < len(self._sent) else None
