@@ -161,7 +161,7 @@ def test_over_tcp_only_edges_that_show_their_key_are_answered_and_each_about_its
             assert "Braid-Authentication: " + mac_of(KEYS["hb"], b"7\n200\n" + body) in lines
             came = net.controller.watch.paths[tags[0]].came
             assert came is not None
-            assert came[0] == 500
+            assert came.packets == 500
             # Played back, and older.
             assert (await over_tcp(port, path, good))[0] == 401
             assert (await over_tcp(port, path, line("hb", 6, request, KEYS["hb"])))[0] == 401
@@ -195,7 +195,7 @@ def test_what_an_edge_told_before_a_restart_tells_the_controller_after_it_nothin
             return json.loads(body) if body else {}
 
         def came() -> set[int]:
-            return {each.came[0] for each in net.controller.watch.paths.values() if each.came is not None}
+            return {each.came.packets for each in net.controller.watch.paths.values() if each.came is not None}
 
         start(0x5EED)
         async with served(net, tmp_path) as (_, _, port):
@@ -216,6 +216,11 @@ def test_what_an_edge_told_before_a_restart_tells_the_controller_after_it_nothin
             assert came() == set()
             await told(port, 10, after["revision"], 400)
             assert came() == {400}
+            # It counts after it was answered, and before it is heard.
+            answered = asyncio.get_running_loop().time()
+            await told(port, 11, after["revision"], 500)
+            for each in net.controller.watch.paths.values():
+                assert each.came is None or 0 < each.came.since < answered < each.came.at
             assert net.controller.telling.shims == {"hb"}
 
     asyncio.run(asyncio.wait_for(story(), 20))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from braid_sdn.fabric.loss import Ledger
+from braid_sdn.fabric.loss import Ledger, Told
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.plan import TaggedPath
 from braid_sdn.fabric.watch import PACE, Watch
@@ -253,11 +253,12 @@ def test_a_busy_machine_takes_nobody_for_lost(seed: int, own: Rates) -> None:
     assert left_by_a_busy_machine(seed, own, nobody, seconds=8, path=Path(83)) is None
 
 
-@pytest.mark.parametrize("seed", range(5))
+#: The last five were not left while what came was held against what the others left.
+@pytest.mark.parametrize("seed", [0, 1, 2, 15, 132, 153, 160, 167])
 def test_a_busy_machine_leaves_a_path_that_others_fill(seed: int) -> None:
     at = left_by_a_busy_machine(seed, lambda _: 500.0, flood, seconds=7, path=Path(83))
     assert at is not None
-    assert 4 < at < 5.5
+    assert 4 < at < 5
 
 
 def test_counts_that_begin_anew_say_nothing() -> None:
@@ -266,8 +267,8 @@ def test_counts_that_begin_anew_say_nothing() -> None:
         now = number / 20
         ledger.handle_probe(now, now - 0.02)
         # The edge at the end was started anew in the middle, and has not counted since.
-        ledger.handle_sent(now, now, 1000 + 40 * number)
-        ledger.handle_came(now, now, 1000 + 40 * number if number < 10 else 0)
+        ledger.handle_sent(Told(now, now, 1000 + 40 * number))
+        ledger.handle_came(Told(now, now, 1000 + 40 * number if number < 10 else 0))
         if number <= 10:
             assert not ledger.losing(800.0)
     # Nothing has come for half a second, of 400 that were sent.
@@ -302,5 +303,5 @@ def test_a_machine_that_stood_still_lost_nothing() -> None:
         for told, handle in ((SENT, ledger.handle_sent), (CAME, ledger.handle_came)):
             if at in told:
                 since, packets = told[at]
-                handle(at / 1000, since / 1000, packets)
+                handle(Told(since / 1000, at / 1000, packets))
         assert not ledger.losing(594.0)

@@ -133,7 +133,8 @@ class Api:
             case _:
                 return
         # What does not name a table of this start may have been asked before it, and be played back.
-        if guest is None or report.made_here(self.fabric, query["unlike"]):
+        believed = guest is None or report.made_here(self.fabric, query["unlike"])
+        if believed:
             self._take_in(name, query)
         asked = self.fabric.telling.asked.get(name, 0)
         try:
@@ -150,7 +151,8 @@ class Api:
                         self._news = asyncio.get_running_loop().create_future()
                     # Others wait for the same one.
                     await asyncio.shield(self._news)
-        self.fabric.asking.handle_answered(self.clock(), name)
+        if believed:
+            self.fabric.asking.handle_answered(self.clock(), name)
 
     def _take_in(self, name: str, query: dict[str, str]) -> None:
         """Take in what an edge tells with its question."""

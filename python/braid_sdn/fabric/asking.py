@@ -10,13 +10,13 @@ from braid_sdn.fabric.telling import Telling
 from braid_sdn.fabric.watch import Watch
 
 
-@dataclass(frozen=True)
+@dataclass
 class Asking:
     """Has edges asked when a path is in doubt, and `watch` know what they tell. Times are seconds."""
 
     watch: Watch
     telling: Telling
-    #: When each edge was last answered: what it tells next it counted later.
+    #: When each edge was last answered: what it tells next it counts after that.
     _answered: dict[str, float] = field(default_factory=dict)
 
     def handle_answered(self, now: float, edge: str) -> None:
@@ -25,14 +25,14 @@ class Asking:
 
     def handle_came(self, now: float, edge: str, counts: Mapping[int, int]) -> None:
         """An edge tells how many packets came to it by each of its paths."""
-        since = self._answered.get(edge, float("-inf"))
+        since = self._answered.get(edge, 0.0)
         for pair in self._pairs():
             if pair.target.name == edge:
                 self.watch.handle_came(now, since, counts, {path.tag: pair.share(path.tag) for path in pair.paths})
 
     def handle_sent(self, now: float, edge: str, counts: Mapping[int, int]) -> None:
         """An edge tells how many packets it has sent by each of its paths."""
-        since = self._answered.get(edge, float("-inf"))
+        since = self._answered.get(edge, 0.0)
         for pair in self._pairs():
             if pair.source.name == edge and len(pair.paths) > 1:
                 self.watch.handle_sent(now, since, counts, [path.tag for path in pair.paths])

@@ -25,12 +25,14 @@ LEAST_ARRIVING = 1 / 3
 LEAST_OF_BEFORE = 0.5
 #: Seconds over which that is looked at.
 SHORTEST = 0.08
-LONGEST = 0.5
+LONGEST = 1.0
 #: Packets that must be lost: of fewer nobody knows whose fault it is.
 FEW = 12
 #: Seconds for which a probe that has come may wait to be read, while an edge's telling is.
 UNREAD = 0.02
-#: Seconds for which tellings are kept: the longest queue, and LONGEST.
+#: Seconds in which probes are read that have waited, one after the other.
+TOGETHER = 0.01
+#: Seconds for which probes and what was sent are kept: the longest queue, and LONGEST.
 KEPT = 3.0
 
 
@@ -67,22 +69,22 @@ class Ledger:
         while self._probes[0].read < now - KEPT:
             self._probes.popleft()
 
-    def handle_sent(self, now: float, since: float, packets: int) -> None:
-        """Take in how many packets the edge at the path's beginning, answered `since`, has sent in all."""
-        if self._sent and packets < self._sent[-1].packets:
+    def handle_sent(self, told: Told) -> None:
+        """Take in how many packets the edge at the path's beginning has sent in all."""
+        if self._sent and told.packets < self._sent[-1].packets:
             # It has started anew.
             self._sent.clear()
             self._came.clear()
-        self._sent.append(Told(since, now, packets))
-        while self._sent[0].at < now - KEPT:
+        self._sent.append(told)
+        while self._sent[0].at < told.at - KEPT:
             self._sent.popleft()
 
-    def handle_came(self, now: float, since: float, packets: int) -> None:
-        """Take in how many packets have come in all to the edge at the path's end, answered `since`."""
-        if self._came and packets < self._came[-1].packets:
+    def handle_came(self, told: Told) -> None:
+        """Take in how many packets have come in all to the edge at the path's end."""
+        if self._came and told.packets < self._came[-1].packets:
             self._came.clear()
-        self._came.append(Told(since, now, packets))
-        while self._came[0].at < now - LONGEST:
+        self._came.append(told)
+        while self._came[0].at < told.at - LONGEST:
             self._came.popleft()
 
     def losing(self, rate: float) -> bool:
@@ -124,6 +126,8 @@ class Ledger:
         place = bisect.bisect_left(self._probes, came.at + UNREAD, key=lambda probe: probe.read)
         if place == len(self._probes):
             return None
-        probe = self._probes[place]
+        # Of those that are read at once the first may have waited long.
+        last = self._probes[place].read + TOGETHER
+        probe = self._probes[bisect.bisect_right(self._probes, last, key=lambda probe: probe.read) - 1]
         place = bisect.bisect_left(self._sent, probe.sent, key=lambda told: told.since)
         return self._sent[place].packets if place < len(self._sent) else None

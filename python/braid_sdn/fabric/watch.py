@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from braid_sdn.fabric.latency import WindowedMinimum
-from braid_sdn.fabric.loss import Ledger
+from braid_sdn.fabric.loss import Ledger, Told
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.plan import Edge, TaggedPath
 from braid_sdn.fabric.planner import Hops
@@ -31,7 +31,8 @@ BUDGET = 400.0
 #: queue drops probes as it drops packets; then the edge at the path's end tells that packets come. Where that
 #: is late, as on a busy machine, it is waited for as long again.
 MISSED = 5
-#: Probes that were due from its first answer since then to its last: in less, nothing may have come by chance.
+#: Probes that were due between its first telling since probes are missing and its last: in less, nothing may have
+#: come by chance.
 TOLD = 3
 #: Probes in a row that must be missed before the edge at a path's end is asked whether anything comes.
 DOUBT = 2
@@ -83,8 +84,8 @@ class Watched:
     queued: float = 0.0
     #: Seconds that the last one was on its way.
     last: float = 0.0
-    #: What the edge at its end has counted, and when it said so.
-    came: tuple[int, float] | None = None
+    #: What the edge at its end has counted.
+    came: Told | None = None
     #: When anything was last known to have come by it or a path beside it.
     used: float = float("-inf")
 
@@ -113,7 +114,7 @@ class Watched:
         """
         if self.came is None or self.late(now, 2 * MISSED):
             return False
-        return self.before is None or self.came[1] - self.before[1] < TOLD * self.pace
+        return self.before is None or self.came.since - self.before[1] < TOLD * self.pace
 
     def hear(self, now: float, seconds: float) -> None:
         """Take in a probe that was so long on its way."""
@@ -197,7 +198,7 @@ class Watch:
         others, or than it did, is not defended: it may be full of others' traffic.
         """
         known = {tag: watched for tag in share if tag in counts and (watched := self.paths.get(tag)) is not None}
-        more = {tag: counts[tag] - each.came[0] for tag, each in known.items() if each.came is not None}
+        more = {tag: counts[tag] - each.came.packets for tag, each in known.items() if each.came is not None}
         for tag in more:
             if more[tag] > 0:
                 self._bring(now, tag)
@@ -206,21 +207,24 @@ class Watch:
                 each.used = now
             if each.before is None:
                 each.before = dict(counts), now
-            elif self._brings(now, tag, counts, share):
+            elif self._brings(since, tag, counts, share):
                 each.heard, each.before = now, None
             count, at = each.mark
             # However often it is asked: while its probes come.
             if now - at >= LEAST_SPAN and now - each.heard <= DOUBT * each.pace:
-                each.rate, each.mark = (counts[tag] - count) / (now - at), (counts[tag], now)
-            each.came = counts[tag], now
-            each.ledger.handle_came(now, since, counts[tag])
+                rate = (counts[tag] - count) / (now - at)
+                # What comes while a queue stands says what others leave.
+                each.rate = max(rate, each.rate) if each.queued > RISEN else rate
+                each.mark = counts[tag], now
+            each.came = Told(since, now, counts[tag])
+            each.ledger.handle_came(each.came)
         self._compare(known)
 
     def handle_sent(self, now: float, since: float, counts: Mapping[int, int], tags: Iterable[int]) -> None:
         """Take in what an edge, answered `since`, has sent by all paths of a pair."""
         known = {tag: watched for tag in tags if tag in counts and (watched := self.paths.get(tag)) is not None}
         for tag, each in known.items():
-            each.ledger.handle_sent(now, since, counts[tag])
+            each.ledger.handle_sent(Told(since, now, counts[tag]))
         self._compare(known)
 
     def _compare(self, beside: Mapping[int, Watched]) -> None:
@@ -230,14 +234,14 @@ class Watch:
         if working:
             self._losing |= losing
 
-    def _brings(self, now: float, tag: int, counts: Mapping[int, int], share: Mapping[int, float]) -> bool:
-        """Whether a path has brought enough since its probes are missing."""
+    def _brings(self, until: float, tag: int, counts: Mapping[int, int], share: Mapping[int, float]) -> bool:
+        """Whether a path has brought enough since its probes are missing, `until` then at the least."""
         each = self.paths[tag]
         if each.before is None:
             return False
         was, at = each.before
         brought = {other: counts[other] - was[other] for other in share if other in counts and other in was}
-        return brought[tag] >= LEAST_OF_BEFORE * each.rate * (now - at) and _fair(tag, brought, share)
+        return brought[tag] >= LEAST_OF_BEFORE * each.rate * (until - at) and _fair(tag, brought, share)
 
     def doubtful(self, now: float) -> list[int]:
         """Return the tags of paths whose probes are missing and whose edges have not been asked lately."""
@@ -246,7 +250,7 @@ class Watch:
             for tag, each in self.paths.items()
             if now - each.heard > DOUBT * each.pace
             and self._hops[tag] not in self.dead
-            and (each.came is None or now - each.came[1] > each.pace)
+            and (each.came is None or now - each.came.at > each.pace)
         ]
 
     def pressed(self, now: float) -> list[int]:
