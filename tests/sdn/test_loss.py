@@ -132,12 +132,10 @@ def left_by_a_busy_machine(seed: int, own: Rates, others: Rates, *, seconds: flo
     lines = {7: path, 8: other}
     edges = {name: Edge(random.Random(seed + 1), {}, {}) for name in ("source", "target")}
     probes: list[tuple[int, float]] = []
-    held, asking, due = 0.0, 0.0, 0.0
+    held, asking = 0.0, 0.0
     for number in range(round(seconds / STEP)):
         now = number * STEP
-        probe = now >= held and now >= due
-        if probe:
-            due = now + PACE
+        probe = now >= held and bool(watch.due(now)[0])
         for tag, line in lines.items():
             rate = own(now) if tag == 7 else min(own(now), LINE / 2)
             probes += [(tag, sent) for sent in line.step(now, rate, others(now) if tag == 7 else 0.0, probe=probe)]

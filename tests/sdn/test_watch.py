@@ -182,6 +182,20 @@ def test_a_lull_between_two_answers_is_no_verdict() -> None:
         assert watch.judge(now)[0] == []
 
 
+@pytest.mark.parametrize(("arrivals", "asked"), [([1.03, 1.055], []), ([1.055], [7])])
+def test_edges_are_asked_at_once_when_a_late_probe_has_come(arrivals: list[float], asked: list[int]) -> None:
+    """Whatever was sent before it has come by now, or is lost."""
+    watch = two()
+    watch.handle_came(1.0, 1.0, {7: 100, 8: 100}, {7: 0.5, 8: 0.5})
+    watch.handle_came(1.0, 1.0, {7: 101, 8: 101}, {7: 0.5, 8: 0.5})
+    watch.heard_path(1.01, 7, 0.1)
+    assert watch.pressed(1.011) == [7]
+    watch.asked(1.011, [7])
+    for now in arrivals:
+        watch.heard_path(now, 7, 0.1)
+    assert watch.pressed(1.056) == asked
+
+
 def beside() -> Watch:
     """Path 9 uses the first hop of path 7 and one of its own; all are heard until second 1."""
     watch = Watch()

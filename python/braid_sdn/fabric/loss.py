@@ -19,8 +19,9 @@ import bisect
 from collections import deque
 from dataclasses import dataclass, field
 
-#: Of what was sent in a while, what must come at the least: others that fill a line ten times leave a tenth.
-LEAST_ARRIVING = 1 / 3
+#: Of what was sent in a while, what must come at the least: others that fill a line ten times leave a tenth, and a
+#: window that doubles loses half of it once.
+LEAST_ARRIVING = 1 / 2
 #: Of what came before, packets a second, what comes from a queue of the flow's own.
 LEAST_OF_BEFORE = 0.5
 #: Seconds over which that is looked at.

@@ -33,7 +33,7 @@ BUDGET = 400.0
 MISSED = 5
 #: Probes that were due between its first telling since probes are missing and its last: in less, nothing may have
 #: come by chance.
-TOLD = 3
+TOLD = 2
 #: Probes in a row that must be missed before the edge at a path's end is asked whether anything comes.
 DOUBT = 2
 #: Of what its share of packets would be, what a path must bring to count as working without probes.
@@ -178,6 +178,9 @@ class Watch:
         """A path's probe arrived."""
         watched = self.paths.get(tag)
         if watched is not None:
+            if now - watched.heard > DOUBT * watched.pace:
+                # What was sent before it has come or is lost: the edges know by now.
+                watched.asked = float("-inf")
             watched.hear(now, seconds)
             watched.ledger.handle_probe(now, now - seconds)
             self._bring(now, tag)
