@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -212,20 +213,39 @@ def swallowed(uplink: Uplink) -> int:
     return taken
 
 
-def test_a_syn_that_is_lost_is_repeated_on_all(three: Racing) -> None:
-    uplinks = list(three.net.uplinks.values())
-    with inside(three.client), socket.socket() as tcp, counting(uplinks) as count_tcp:
+#: Seconds after which Linux repeats a SYN.
+SYN_AGAIN = 1.0
+
+
+def lost_syn_is_repeated(race: Racing) -> bool:
+    """See a SYN repeated on all uplinks whose first went into silence; False if that ended too late to tell."""
+    uplinks = list(race.net.uplinks.values())
+    before = race.counted("race_begun", "race_repeated", "race_won")
+    with inside(race.client), socket.socket() as tcp, counting(uplinks) as count_tcp:
         tcp.setblocking(False)
         with contextlib.ExitStack() as silence:
             for uplink in uplinks:
                 silence.enter_context(black_hole(uplink))
+            taken = {uplink.name: swallowed(uplink) for uplink in uplinks}
+            began = time.monotonic()
             with contextlib.suppress(BlockingIOError):
                 tcp.connect((new_site(4), HTTP_PORT))
-            wait_until(lambda: all(map(swallowed, uplinks)), what="the first SYN by all uplinks")
+            wait_until(
+                lambda: all(swallowed(uplink) > taken[uplink.name] for uplink in uplinks),
+                what="the first SYN by all uplinks",
+            )
             assert count_tcp().syns == 0
-        wait_until(lambda: three.counted("race_won") == (1,), what="an answer to the repeated SYN")
+        if time.monotonic() - began > SYN_AGAIN:
+            return False
+        wait_until(lambda: race.counted("race_won") == (before[2] + 1,), what="an answer to the repeated SYN")
         wait_until(lambda: count_tcp().syns == 3, what="the repeated SYN by all uplinks")
-    assert three.counted("race_begun", "race_repeated") == (1, 1)
+    assert race.counted("race_begun", "race_repeated") == (before[0] + 1, before[1] + 1)
+    return True
+
+
+def test_a_syn_that_is_lost_is_repeated_on_all(three: Racing) -> None:
+    """On a machine that stands still it is repeated into the silence too; then another one is looked at."""
+    assert any(lost_syn_is_repeated(three) for _ in range(5))
 
 
 def test_private_destinations_are_not_raced(three: Racing) -> None:
