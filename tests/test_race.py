@@ -32,7 +32,8 @@ from conftest import MakeNetwork, StartBraid, configured
 #: Round trips of 50 and 16 ms; the one that round robin would take first is the slow one.
 SLOW, QUICK = Line(delay="25ms"), Line(delay="8ms")
 LINES = (UplinkSpec("dsl", SLOW), UplinkSpec("lte", QUICK))
-SILENT = (UplinkSpec("dsl", QUICK), UplinkSpec("lte", QUICK), UplinkSpec("sat", SLOW))
+#: The third answers so late that what the others say is there before, on a busy machine too.
+SILENT = (UplinkSpec("dsl", QUICK), UplinkSpec("lte", QUICK), UplinkSpec("sat", Line(delay="100ms")))
 
 #: Nobody watches the lines, so that the race alone has to cope, and nothing that is known is raced again.
 RACE = 'policy = "race"\n[race]\nagain = 0\n[liveness]\nenabled = false\n'
@@ -190,16 +191,11 @@ refusals = pytest.mark.parametrize("how", ERRORS)
 
 @refusals
 def test_one_refusal_is_not_an_answer(three: Racing, how: str) -> None:
-    def all_refused() -> bool:
-        """Whether all refusals came before the answer: a busy machine may be 34 ms late with one."""
-        (before,) = three.counted("race_refused")
-        got = three.connect(*(new_site(4) for _ in range(4)))
-        assert [each.via for each in got] == [three.net.uplinks["sat"].address4] * 4
-        assert max(each.connect_s for each in got) < AT_ONCE_S
-        return three.counted("race_refused") == (before + 8,)
-
     with refusing(three.net, how, "dsl", "lte"):
-        assert any(all_refused() for _ in range(5))
+        got = three.connect(*(new_site(4) for _ in range(4)))
+    assert [each.via for each in got] == [three.net.uplinks["sat"].address4] * 4
+    assert max(each.connect_s for each in got) < AT_ONCE_S
+    assert three.counted("race_refused") == (8,)
 
 
 @refusals
