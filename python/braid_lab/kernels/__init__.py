@@ -1,1 +1,1 @@
-"""Other kernels than this machine's: Debian's packages of them, and Braid run on them."""
+"""Stock kernels of Debian, booted here, with a scenario of the whole product on each."""

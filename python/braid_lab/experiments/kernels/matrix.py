@@ -1,0 +1,73 @@
+"""The whole product, once, on stock kernels of Debian: what works on which.
+
+Each kernel boots in a virtual machine without hardware acceleration (or is a process itself, where the case ends in
+`no-btf`) and runs `braid_lab.kernels.scenario`. A check that cannot be had on a kernel is left out and says why.
+"""
+
+from __future__ import annotations
+
+import json
+
+from braid_lab.experiment import Run, experiment
+from braid_lab.kernels.guest import OUT
+from braid_lab.kernels.results import Result
+from braid_lab.kernels.stock import STOCK, Stock, binaries, stock
+from braid_lab.process import LabError
+from braid_lab.product import repository
+
+#: The two oldest and the newest, for the short form.
+QUICK = ("5.10", "6.1", "newest")
+
+#: A machine that does everything twenty times as slowly as this one, and this one busy.
+TIMEOUT_SECONDS = 1800.0
+
+#: Checks by what they are called, in the order of the table.
+CHECKS = (
+    *("command_line", "doctor", "host_flows", "gateway_flows", "race", "clsact", "tcx", "without_jit"),
+    *("silence", "carrier", "crash", "bond", "edge"),
+)
+
+
+@experiment("kernels/matrix", "everything once on stock kernels of Debian", cases=[each.name for each in STOCK])
+def matrix(run: Run) -> None:
+    """Boot each kernel, run the scenario, and set up the table."""
+    of_form = QUICK if run.quick else tuple(each.name for each in STOCK)
+    columns: dict[str, dict[str, Result]] = {}
+    for name in run.cases(of_form):
+        with run.step(f"kernel {name}"):
+            columns[name] = boot(run, stock(name))
+    for name, results in columns.items():
+        for check in CHECKS:
+            result = results[check]
+            if result.state == "left out":
+                run.notes.append(f"{name}, {check}: left out: {result.reason}")
+            else:
+                run.passes(f"{name}_{check}", result.state == "passed")
+    run.table = [["check", *columns]]
+    run.table += [[check, *(results[check].state for results in columns.values())] for check in CHECKS]
+    run.series("checks", [{"kernel": name} | vars(each) for name, by in columns.items() for each in by.values()])
+    failed = [
+        f"{name}, {each.check}: {each.reason}"
+        for name, by in columns.items()
+        for each in by.values()
+        if each.state == "failed"
+    ]
+    if failed:
+        raise LabError("not everything works on every kernel:\n" + "\n".join(failed))
+
+
+def boot(run: Run, kernel: Stock) -> dict[str, Result]:
+    """Return what each check found on a kernel; one that never ran has failed."""
+    folder = (run.folder / kernel.name).resolve()
+    env = {"PYTHONPATH": str(repository() / "python"), "BRAID_BIN": str(binaries(kernel.architecture))}
+    command = ["/usr/bin/python3", "-m", "braid_lab.kernels.scenario", f"{OUT}/results.jsonl"]
+    results = folder / "results.jsonl"
+    results.unlink(missing_ok=True)
+    broken = "the machine ended before it"
+    try:
+        kernel.guest().run(command, folder, timeout=TIMEOUT_SECONDS, env=env)
+    except LabError as error:
+        broken = str(error)
+    lines = results.read_text().splitlines() if results.exists() else []
+    found = {each.check: each for each in (Result(**json.loads(line)) for line in lines)}
+    return {check: found.get(check) or Result(check, "failed", broken, 0.0) for check in CHECKS}

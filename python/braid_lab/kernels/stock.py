@@ -1,0 +1,118 @@
+"""The kernels of Debian that the product is tried on, and the machines that boot them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from braid_lab.kernels.guest import Guest
+from braid_lab.kernels.packages import fetch, mirror, newest
+from braid_lab.process import LabError, run
+from braid_lab.product import repository
+
+#: What the scenario needs in a root of another architecture, beside what Debian always has.
+ROOT_PACKAGES = (
+    "bash,bpftool,busybox-static,coreutils,curl,ethtool,grep,iproute2,iputils-ping,kmod,libpython3-stdlib,mount,"
+    "nftables,procps,python3-minimal,sed,util-linux"
+)
+
+#: The suite whose files that root is made of: the one that the README names.
+ROOT_SUITE = "bookworm"
+
+
+@dataclass(frozen=True)
+class Stock:
+    """A kernel as Debian ships it: where it comes from, and which packages are it."""
+
+    name: str
+    suite: str
+    #: A regular expression for the version in the names of its packages.
+    version: str
+    kind: Literal["qemu", "uml"] = "qemu"
+    architecture: str = "amd64"
+
+    def guest(self) -> Guest:
+        """Fetch it and return a machine that boots it."""
+        if self.kind == "uml":
+            package = fetch(self.suite, "user-mode-linux")
+            (modules,) = (package / "usr/lib/uml/modules").iterdir()
+            return Guest(package / "usr/bin/linux.uml", modules, kind="uml")
+        kernel, modules = self._image()
+        root = Path("/") if self.architecture == native() else foreign_root(self.architecture)
+        return Guest(kernel, modules, architecture=self.architecture, root=root)
+
+    def _image(self) -> tuple[Path, Path]:
+        """Return the kernel and its modules, from one package or, in newer suites, from one each."""
+        at = rf"{self.version}-{self.architecture}"
+        try:
+            name = newest(self.suite, rf"linux-image-{at}-unsigned", architecture=self.architecture)
+            image = modules = fetch(self.suite, name, architecture=self.architecture)
+        except LabError:
+            name = newest(self.suite, rf"linux-binary-{at}", architecture=self.architecture)
+            image = fetch(self.suite, name, architecture=self.architecture)
+            parts = name.replace("linux-binary", "linux-modules")
+            modules = fetch(self.suite, parts, architecture=self.architecture)
+        kernels = [*image.glob("boot/vmlinuz-*"), *image.glob("usr/lib/modules/*/vmlinuz")]
+        folders = [*modules.glob("lib/modules/*"), *modules.glob("usr/lib/modules/*")]
+        if len(kernels) != 1 or len(folders) != 1:
+            raise LabError(f"{name}: {len(kernels)} kernels and {len(folders)} folders of modules are in it")
+        return kernels[0], folders[0]
+
+
+#: From the oldest on. Debian keeps no kernel between 6.1 and 6.12, so 6.6 and 6.8 cannot be had. `newest` is that of
+#: unstable. User-Mode Linux has neither BTF nor a JIT for BPF, and its verifier wants aligned accesses.
+STOCK = (
+    Stock("5.10", "bullseye", r"5\.10\.\d+-\d+"),
+    Stock("6.1", "bookworm", r"6\.1\.\d+-\d+"),
+    Stock("6.12", "trixie", r"6\.12\.\d+\+deb13"),
+    Stock("newest", "sid", r"\d+\.\d+\.\d+\+deb\d+"),
+    Stock("5.10-no-btf", "bullseye", "", "uml"),
+    Stock("6.1-no-btf", "bookworm", "", "uml"),
+    Stock("6.12-no-btf", "trixie", "", "uml"),
+    Stock("newest-no-btf", "sid", "", "uml"),
+    Stock("5.10-arm64", "bullseye", r"5\.10\.\d+-\d+", architecture="arm64"),
+    Stock("6.1-arm64", "bookworm", r"6\.1\.\d+-\d+", architecture="arm64"),
+    Stock("6.12-arm64", "trixie", r"6\.12\.\d+\+deb13", architecture="arm64"),
+    Stock("newest-arm64", "sid", r"\d+\.\d+\.\d+\+deb\d+", architecture="arm64"),
+)
+
+
+def stock(name: str) -> Stock:
+    """Return a kernel by its name."""
+    return next(each for each in STOCK if each.name == name)
+
+
+def native() -> str:
+    """Return this machine's architecture, as Debian calls it."""
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+
+
+def binaries(architecture: str) -> Path:
+    """Return the folder of the built programs for an architecture; LabError if they have not been built."""
+    chosen = os.environ.get("BRAID_BIN") if architecture == native() else None
+    target = {"amd64": "x86_64-unknown-linux-musl", "arm64": "aarch64-unknown-linux-musl"}[architecture]
+    built = repository() / "target" / ("release" if architecture == native() else f"{target}/release")
+    folder = Path(chosen).resolve() if chosen else built
+    if not (folder / "braid").exists():
+        how = "make build" if architecture == native() else f"make build TARGET={target}"
+        raise LabError(f"{folder}/braid is not there: run `{how}`")
+    return folder
+
+
+def foreign_root(architecture: str) -> Path:
+    """Return a root file system of another architecture, made of Debian's packages, unpacked and not set up."""
+    root = repository() / ".tools" / "kernels" / f"root-{architecture}"
+    if not root.exists():
+        making = root.with_name(f"{root.name}.making")
+        run(["rm", "-rf", making])
+        words: Sequence[str | Path] = [
+            *("mmdebstrap", "--mode=root", "--variant=extract", f"--architectures={architecture}"),
+            *("--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr", f"--include={ROOT_PACKAGES}"),
+            *(ROOT_SUITE, making, mirror()),
+        ]
+        run(words, timeout=900)
+        making.rename(root)
+    return root
