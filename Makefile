@@ -1,7 +1,7 @@
 # Braid: every target sets up what it needs by itself (tools/setup; SETUP=skip leaves that out).
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build package demo test check bench experiments fuzz clean setup setup-rust setup-bench
+.PHONY: help build package demo test check kernels bench experiments fuzz clean setup setup-rust setup-bench setup-kernels
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO := cargo
@@ -25,6 +25,11 @@ endif
 setup-bench: setup
 ifneq ($(SETUP),skip)
 	@tools/setup bench
+endif
+
+setup-kernels: setup
+ifneq ($(SETUP),skip)
+	@tools/setup kernels
 endif
 
 build: setup-rust ## build the braid binary into target/release
@@ -53,6 +58,11 @@ check: setup ## formatting, lints, types
 	$(PYTHON_BIN)/ruff check .
 	$(PYTHON_BIN)/mypy
 	shellcheck $(SHELL_SCRIPTS)
+
+# Names of `braid-lab run kernels/matrix --case`; all of them if it is empty.
+KERNELS ?=
+kernels: setup-kernels build ## everything once on stock kernels of Debian, booted in virtual machines (root)
+	$(PYTHON_BIN)/braid-lab run kernels/matrix $(addprefix --case=,$(KERNELS))
 
 bench: setup-bench build ## the short form of every experiment, some 90 s each (root)
 	for name in $$($(PYTHON_BIN)/braid-lab list --names); do \

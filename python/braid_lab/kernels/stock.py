@@ -107,6 +107,7 @@ def foreign_root(architecture: str) -> Path:
     root = repository() / ".tools" / "kernels" / f"root-{architecture}"
     if not root.exists():
         making = root.with_name(f"{root.name}.making")
+        root.parent.mkdir(parents=True, exist_ok=True)
         run(["rm", "-rf", making])
         words: Sequence[str | Path] = [
             *("mmdebstrap", "--mode=root", "--variant=extract", f"--architectures={architecture}"),
