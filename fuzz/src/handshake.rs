@@ -3,7 +3,8 @@
 use braid_bond::proto::entropy::Entropy;
 use braid_bond::proto::handshake::mac::MacKey;
 use braid_bond::proto::handshake::{
-    Attempt, Ciphers, Identity, Initiation, Listener, Options, Psk, Reset, Response, Start,
+    Attempt, Ciphers, CookieReply, Identity, Initiation, Listener, Options, Psk, PublicKey, Reset,
+    Response, Start,
 };
 use braid_bond::proto::packet::SessionIndex;
 use braid_bond::proto::seal::Cipher;
@@ -34,6 +35,7 @@ pub fn handshake(data: &[u8]) {
     listen(&mut listener, &mended(data, to));
     hear(&mut attempt, data);
     hear(&mut attempt, &answering(data, &client, &said));
+    heed(&mut attempt, data, to, &said);
     if let Some(options) = Options::parse(data) {
         assert!(data.starts_with(options.as_bytes()));
         assert!(options.iter().all(|(kind, _)| kind != 0));
@@ -83,8 +85,36 @@ fn hear(attempt: &mut Attempt, data: &[u8]) {
     }
 }
 
+/// Takes a cookie reply that is sealed as anybody can who sees what is sent: message 1 carries its cookie, and
+/// the handshake goes on.
+fn heed(attempt: &mut Attempt, data: &[u8], hub: PublicKey, said: &[u8]) {
+    let Some((cookie, salt)) = data.split_first_chunk::<16>() else {
+        return;
+    };
+    let Some(salt) = salt.first_chunk::<16>() else {
+        return;
+    };
+    let Ok(initiation) = Initiation::parse(said) else {
+        return;
+    };
+    let reply = CookieReply {
+        link: LinkId(0),
+        cookie: *cookie,
+    };
+    let mut datagram = Vec::new();
+    reply.append(hub, initiation.mac1, *salt, &mut datagram);
+    assert_eq!(attempt.handle_cookie(&datagram), Ok(LinkId(0)));
+    let mut again = Vec::new();
+    attempt.append(LinkId(0), &mut again);
+    assert_eq!(again[..again.len() - 16], said[..said.len() - 16]);
+    if let Some(last) = datagram.last_mut() {
+        *last ^= 1;
+    }
+    assert!(attempt.handle_cookie(&datagram).is_err());
+}
+
 /// An initiation of such size, to this key, with a right MAC.
-fn mended(data: &[u8], to: braid_bond::proto::handshake::PublicKey) -> Vec<u8> {
+fn mended(data: &[u8], to: PublicKey) -> Vec<u8> {
     let mut data = data.to_vec();
     if let Ok(initiation) = Initiation::parse(&data) {
         let mac = MacKey::of(to).sign(&[initiation.before_mac1]);

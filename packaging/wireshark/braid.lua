@@ -60,8 +60,8 @@ end
 local function cookie(buffer, tree)
     tree:add(f.link, buffer(1, 1))
     tree:add(f.salt, buffer(2, 16))
-    tree:add(f.sealed, buffer(18, 24))
-    tree:add(f.tag, buffer(42, TAG))
+    tree:add(f.sealed, buffer(18, 16))
+    tree:add(f.tag, buffer(34, TAG))
     return "link " .. buffer(1, 1):uint()
 end
 

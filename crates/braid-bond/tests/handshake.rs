@@ -8,7 +8,7 @@ use braid_bond::proto::entropy::Entropy;
 use braid_bond::proto::handshake::mac::MacKey;
 use braid_bond::proto::handshake::terms::Refusal;
 use braid_bond::proto::handshake::{
-    Answer, Attempt, Ciphers, CookieEffect, HandshakeError, Identity, Options, Psk, Reset, Start,
+    Answer, Attempt, Ciphers, HandshakeError, Identity, Options, Psk, Reset, Start,
 };
 use braid_bond::proto::packet::{Header, Kind};
 use braid_bond::proto::seal::{Cipher, Forged};
@@ -114,13 +114,31 @@ fn a_recorded_initiation_begins_nothing_and_a_clock_behind_is_told_the_time() {
         panic!("it is told")
     };
     assert!(reply.len() < said.len());
-    assert_eq!(
-        late.handle_cookie(&reply),
-        Ok(CookieEffect::ClockBehind(2000))
-    );
+    let told = late.handle_response(NOW, &reply).expect("genuine");
+    assert_eq!(Refusal::read(&told.options), Some(Refusal::Clock(2000)));
     let mut again = world.attempt(start(12, 2001));
     let (_, reply) = world.accept(NOW, &message1(&again, LinkId(0)), 13);
     assert!(again.handle_response(NOW, &reply).is_ok());
+}
+
+#[test]
+fn a_time_far_ahead_is_not_kept_and_a_clock_ahead_is_told_the_time() {
+    const HERE: u64 = 1_700_000_000_000_000;
+    const DAY: u64 = 86_400_000_000;
+    let mut world = World::new();
+    world.listener.set_clock(HERE);
+    for ahead in [HERE + DAY + 1, u64::MAX - 1, u64::MAX] {
+        let mut early = world.attempt(start(7, ahead));
+        let said = message1(&early, LinkId(0));
+        let answer = world.listener.handle_initiation(NOW, address(1), &said);
+        let Ok(Answer::Reply(reply)) = answer else {
+            panic!("{answer:?}")
+        };
+        let told = early.handle_response(NOW, &reply).expect("genuine");
+        assert_eq!(Refusal::read(&told.options), Some(Refusal::Clock(HERE)));
+    }
+    let attempt = world.attempt(start(8, HERE + 1));
+    world.accept(NOW, &message1(&attempt, LinkId(0)), 9);
 }
 
 #[test]
@@ -176,10 +194,7 @@ fn under_load_a_cookie_is_wanted_and_proves_one_address() {
     let Ok(Answer::Reply(reply)) = world.listener.handle_initiation(NOW, address(1), &said) else {
         panic!("a cookie is wanted")
     };
-    assert_eq!(
-        attempt.handle_cookie(&reply),
-        Ok(CookieEffect::Retry(LinkId(4)))
-    );
+    assert_eq!(attempt.handle_cookie(&reply), Ok(LinkId(4)));
     let proven = message1(&attempt, LinkId(4));
     let elsewhere = world.listener.handle_initiation(NOW, address(67), &proven);
     assert!(matches!(elsewhere, Ok(Answer::Reply(_))), "another address");

@@ -108,6 +108,12 @@ fn token(vectors: &mut Vectors) {
         "options of a refusal",
         Refusal::Used.to_options().as_bytes(),
     );
+    vectors.add(
+        "options of a refusal that tells the time",
+        Refusal::Clock(1_700_000_000_000_000)
+            .to_options()
+            .as_bytes(),
+    );
 }
 
 fn handshake(vectors: &mut Vectors, cipher: Cipher) {

@@ -117,6 +117,7 @@ pub fn start(config: HubConfig) -> Result<HubHandle, DriveError> {
     let settings = Settings::default();
     let now = clock.now();
     let mut server = Server::new(now, config.identity, ciphers, settings, entropy()?);
+    server.set_clock(clock.unix_micros());
     server.hear_strangers(config.enrol.is_some());
     let mut hub = Hub {
         clock,

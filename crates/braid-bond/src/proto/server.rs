@@ -128,6 +128,12 @@ impl Server {
             .for_each(|tunnel| tunnel.set_gre(gre));
     }
 
+    /// Sets the hub's own clock: µs since 1970 at [`Time::ZERO`]. A client whose clock is more than a day ahead of
+    /// it is told so.
+    pub fn set_clock(&mut self, unix_micros: u64) {
+        self.listener.set_clock(unix_micros);
+    }
+
     /// Whether unknown keys are handed over by [`Server::poll_stranger`], or refused at once.
     pub fn hear_strangers(&mut self, hear: bool) {
         self.listener.hear_strangers(hear);

@@ -1,6 +1,7 @@
 //! Whole tunnels over lines in virtual time.
 
 mod clear;
+mod forged;
 mod headers;
 mod hostile;
 mod life;

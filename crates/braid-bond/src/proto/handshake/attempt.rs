@@ -54,16 +54,6 @@ impl std::fmt::Debug for Attempt {
     }
 }
 
-/// What a cookie reply means for the attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CookieEffect {
-    /// Send message 1 on this link again; it now carries the cookie.
-    Retry(LinkId),
-    /// The responder has heard of a later time than ours: begin a new attempt with a time beyond
-    /// this one, µs since 1970.
-    ClockBehind(u64),
-}
-
 /// A handshake that succeeded.
 #[derive(Debug)]
 pub struct Established {
@@ -141,19 +131,16 @@ impl Attempt {
         self.to_peer.sign(&[&datagram])
     }
 
-    /// Takes a cookie reply.
+    /// Takes a cookie reply. Message 1 carries the cookie from now on; it is to be sent again on the link
+    /// that this returns. Whoever knows the responder's public key and sees message 1 can have made it.
     ///
     /// # Errors
     /// If it does not answer this attempt's message.
-    pub fn handle_cookie(&mut self, datagram: &[u8]) -> Result<CookieEffect, HandshakeError> {
+    pub fn handle_cookie(&mut self, datagram: &[u8]) -> Result<LinkId, HandshakeError> {
         let link = CookieReply::link_of(datagram).ok_or(HandshakeError::Malformed)?;
         let reply = CookieReply::open(datagram, self.peer, &self.mac1(link))?;
         self.cookies[link.index()] = Some(reply.cookie);
-        if reply.floor >= self.start.micros {
-            Ok(CookieEffect::ClockBehind(reply.floor))
-        } else {
-            Ok(CookieEffect::Retry(link))
-        }
+        Ok(link)
     }
 
     /// Takes message 2. Once this succeeded, the attempt is over.

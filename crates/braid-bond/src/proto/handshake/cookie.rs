@@ -4,16 +4,18 @@
 //! 0      3
 //! 1      link
 //! 2..17  salt
-//! 18..   sealed: cookie 16 · time 64; tag 16
+//! 18..   sealed: cookie 16; tag 16
 //! ```
 //! Sealed by ChaCha20-Poly1305 with a zero nonce, nothing associated, and the key
 //! HMAC-SHA256(SHA256("braid cookie" ‖ responder's public key), salt ‖ mac1 of the initiation):
-//! only who has seen the initiation can read or make one, and no key is used twice.
+//! only who has seen the initiation can read or make one, and no key is used twice. It is no proof that
+//! the responder sent it: everybody who knows the responder's public key and sees the
+//! initiation can make one. So it says nothing but the cookie, and a wrong cookie costs the
+//! initiator one more copy of message 1.
 //!
 //! The cookie is a MAC over the sender's address by a secret that changes every two minutes. An
 //! initiation that carries it has `mac2` keyed by it, and so proves that its sender receives at that
-//! address. The time is zero, or the one that the initiation was not later than: a machine without
-//! a clock of its own goes on from there.
+//! address.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -24,15 +26,13 @@ use super::mac::{MAC, MacKey};
 use super::{HandshakeError, PublicKey};
 use crate::proto::entropy::Entropy;
 use crate::proto::packet::{TAG, kind};
-use crate::proto::reader::Reader;
 use braid_core::{LinkId, MAX_LINKS, Time};
 
 /// A responder's secret is used for so long, and accepted for as long again.
 pub const COOKIE_LIFE: Duration = Duration::from_secs(120);
 
 const SALT: usize = 16;
-const PLAIN: usize = MAC + 8;
-const SIZE: usize = 2 + SALT + PLAIN + TAG;
+const SIZE: usize = 2 + SALT + MAC + TAG;
 
 const _: () = assert!(SIZE <= super::INITIATION_MIN);
 
@@ -43,22 +43,18 @@ pub struct CookieReply {
     pub link: LinkId,
     /// To key `mac2` with.
     pub cookie: [u8; MAC],
-    /// µs since 1970 that the next initiation's time must exceed; zero if the time was fine.
-    pub floor: u64,
 }
 
 impl CookieReply {
     /// Writes the datagram that answers the initiation with `mac1`.
-    pub(super) fn append(
+    pub fn append(
         &self,
         responder: PublicKey,
         mac1: &[u8; MAC],
         salt: [u8; SALT],
         out: &mut Vec<u8>,
     ) {
-        let mut sealed = [0; PLAIN];
-        sealed[..MAC].copy_from_slice(&self.cookie);
-        sealed[MAC..].copy_from_slice(&self.floor.to_be_bytes());
+        let mut sealed = self.cookie;
         let tag = key(responder, &salt, mac1)
             .seal_in_place_separate_tag(zero(), Aad::empty(), &mut sealed)
             .expect("it is far below the cipher's limit");
@@ -88,17 +84,13 @@ impl CookieReply {
         let link = Self::link_of(datagram).ok_or(HandshakeError::Malformed)?;
         let mut salt = [0; SALT];
         salt.copy_from_slice(&datagram[2..2 + SALT]);
-        let mut sealed = [0; PLAIN + TAG];
+        let mut sealed = [0; MAC + TAG];
         sealed.copy_from_slice(&datagram[2 + SALT..]);
         let plain = key(responder, &salt, mac1)
             .open_in_place(zero(), Aad::empty(), &mut sealed)
             .map_err(|_| HandshakeError::Forged)?;
-        let mut reader = Reader::new(plain);
-        Ok(CookieReply {
-            link,
-            cookie: reader.array().map_err(|_| HandshakeError::Malformed)?,
-            floor: reader.u64().map_err(|_| HandshakeError::Malformed)?,
-        })
+        let cookie = plain.try_into().map_err(|_| HandshakeError::Malformed)?;
+        Ok(CookieReply { link, cookie })
     }
 }
 

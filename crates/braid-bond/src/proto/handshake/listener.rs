@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use snow::HandshakeState;
 
@@ -12,7 +13,10 @@ use super::limit::{Bucket, Sources};
 use super::mac::{self, MacKey};
 use super::reset::Tokens;
 use super::response::{self, Response};
-use super::{Ciphers, HandshakeError, Identity, Options, Psk, PublicKey, Reset, noise};
+use super::terms::Refusal;
+use super::{
+    Ciphers, HandshakeError, Identity, Options, Psk, PublicKey, RESET_TOKEN, Reset, noise,
+};
 use crate::proto::entropy::Entropy;
 use crate::proto::packet::SessionIndex;
 use crate::proto::session::{Role, Session};
@@ -21,6 +25,13 @@ use braid_core::{LinkId, Time};
 /// Initiations per second that are computed on without asking for cookies. Two Diffie–Hellmans
 /// each: about 2 % of a core.
 const UNPROVEN: Bucket = Bucket::new(100, 200);
+
+/// How far ahead of the responder's clock an initiation's time may be. A later time would shut out whoever
+/// has the same key and a right clock.
+const CLOCK_AHEAD: Duration = Duration::from_secs(86_400);
+
+/// Times from here on (the year 294,247) are refused: there must always be a later one.
+const TIME_END: u64 = 1 << 63;
 
 /// Resets per second.
 const RESETS: Bucket = Bucket::new(100, 200);
@@ -44,7 +55,7 @@ pub struct ListenerCounters {
     pub forged: u64,
     /// By a key that is not served.
     pub unknown_peers: u64,
-    /// Not newer than the last of its peer.
+    /// Not newer than the last of its peer, or far ahead of our clock.
     pub stale: u64,
     /// With no cipher in common.
     pub ciphers: u64,
@@ -98,6 +109,8 @@ pub struct Listener {
     /// Whose message 1 an answered one was, by its hash: one per peer at most.
     answered: BTreeMap<[u8; 32], PublicKey>,
     hears_strangers: bool,
+    /// µs since 1970 at [`Time::ZERO`], if it is known.
+    unix_micros: Option<u64>,
     counters: ListenerCounters,
 }
 
@@ -150,6 +163,26 @@ impl Offer {
     pub fn options(&self) -> &Options {
         &self.payload.options
     }
+
+    /// Writes message 2.
+    fn answer(&mut self, peer: &Peer, payload: &response::Payload) -> Answered {
+        self.noise
+            .set_psk(2, &peer.psk.0)
+            .expect("the pattern has a pre-shared key");
+        let payload = payload.to_bytes();
+        let mut message = vec![0; payload.len() + 48];
+        let size = self
+            .noise
+            .write_message(&payload, &mut message)
+            .expect("the message fits its buffer");
+        message.truncate(size);
+        Answered {
+            hash: self.hash,
+            ephemeral: self.ephemeral,
+            receiver: self.payload.sender,
+            message,
+        }
+    }
 }
 
 /// An offer that was accepted.
@@ -179,6 +212,7 @@ impl Listener {
             peers: BTreeMap::new(),
             answered: BTreeMap::new(),
             hears_strangers: false,
+            unix_micros: None,
             counters: ListenerCounters::default(),
         }
     }
@@ -206,6 +240,28 @@ impl Listener {
     /// Whether unknown keys are refused, or what they say is handed over for somebody to decide.
     pub fn hear_strangers(&mut self, hear: bool) {
         self.hears_strangers = hear;
+    }
+
+    /// Sets our own clock: µs since 1970 at [`Time::ZERO`]. Initiations whose time is more than a day ahead of
+    /// it are refused from now on.
+    pub fn set_clock(&mut self, unix_micros: u64) {
+        self.unix_micros = Some(unix_micros);
+    }
+
+    /// Our own time, µs since 1970; zero if it is not known.
+    fn micros(&self, now: Time) -> u64 {
+        let since = now.as_nanos() / 1000;
+        self.unix_micros
+            .map_or(0, |start| start.saturating_add(since))
+    }
+
+    /// The first time of an initiation that is too far ahead.
+    fn time_end(&self, now: Time) -> u64 {
+        let ahead = u64::try_from(CLOCK_AHEAD.as_micros()).unwrap_or(u64::MAX);
+        match self.unix_micros {
+            None => TIME_END,
+            Some(_) => self.micros(now).saturating_add(ahead).min(TIME_END),
+        }
     }
 
     /// Whether a peer is served.
@@ -274,7 +330,7 @@ impl Listener {
                 .verify(from, initiation.before_mac2, initiation.mac2);
             if !proven {
                 self.counters.cookies += 1;
-                return Ok(Answer::Reply(self.cookie_reply(from, &initiation, 0)));
+                return Ok(Answer::Reply(self.cookie_reply(from, &initiation)));
             }
             if !self.sources.take(now, from.ip()) {
                 return Err(HandshakeError::Cookie);
@@ -285,7 +341,7 @@ impl Listener {
             self.counters.repeated += 1;
             return Ok(Answer::Reply(reply));
         }
-        self.compute(from, &initiation, hash)
+        self.compute(now, &initiation, hash)
     }
 
     fn repeat(&self, hash: &[u8; 32], link: LinkId) -> Option<Vec<u8>> {
@@ -296,7 +352,7 @@ impl Listener {
 
     fn compute(
         &mut self,
-        from: SocketAddr,
+        now: Time,
         initiation: &Initiation<'_>,
         hash: [u8; 32],
     ) -> Result<Answer, HandshakeError> {
@@ -312,14 +368,8 @@ impl Listener {
         if known.is_none() && !self.hears_strangers {
             return Err(HandshakeError::Peer);
         }
-        let is_known = known.is_some();
-        let newest = known.map_or(0, |peer| peer.newest);
-        if is_known && payload.micros <= newest {
-            self.counters.stale += 1;
-            let reply = self.cookie_reply(from, initiation, newest);
-            return Ok(Answer::Reply(reply));
-        }
-        let offer = Box::new(Offer {
+        let newest = known.map(|peer| peer.newest);
+        let mut offer = Box::new(Offer {
             noise,
             link: initiation.link,
             hash,
@@ -327,22 +377,39 @@ impl Listener {
             payload,
             peer,
         });
-        Ok(match is_known {
-            true => Answer::Offer(offer),
-            false => Answer::Stranger(offer),
-        })
+        let Some(newest) = newest else {
+            return Ok(Answer::Stranger(offer));
+        };
+        let micros = offer.payload.micros;
+        if micros > newest && micros < self.time_end(now) {
+            return Ok(Answer::Offer(offer));
+        }
+        self.counters.stale += 1;
+        let refusal = Refusal::Clock(newest.max(self.micros(now)));
+        let refused = self.refuse(&mut offer, &refusal.to_options())?;
+        Ok(Answer::Reply(refused))
     }
 
-    fn cookie_reply(
-        &mut self,
-        from: SocketAddr,
-        initiation: &Initiation<'_>,
-        floor: u64,
-    ) -> Vec<u8> {
+    /// A message 2 that begins no session; `refusal` says why. Like any other it is sealed by keys that
+    /// the responder alone and this initiator can have.
+    fn refuse(&self, offer: &mut Offer, refusal: &Options) -> Result<Vec<u8>, HandshakeError> {
+        let peer = self.peers.get(&offer.peer).ok_or(HandshakeError::Peer)?;
+        // All but the options means nothing in a refusal.
+        let payload = response::Payload {
+            sender: offer.payload.sender,
+            cipher: offer.payload.ciphers.preferred,
+            continued: false,
+            reset: [0; RESET_TOKEN],
+            options: refusal.clone(),
+        };
+        let answered = offer.answer(peer, &payload);
+        Ok(answered.datagram(offer.link, &peer.to_peer))
+    }
+
+    fn cookie_reply(&mut self, from: SocketAddr, initiation: &Initiation<'_>) -> Vec<u8> {
         let reply = CookieReply {
             link: initiation.link,
             cookie: self.jar.cookie(from),
-            floor,
         };
         let mut datagram = Vec::new();
         let salt = self.entropy.bytes();
@@ -365,19 +432,16 @@ impl Listener {
         ciphers: Ciphers,
         options: &Options,
     ) -> Result<Accepted, HandshakeError> {
+        let time_end = self.time_end(now);
         let peer = self
             .peers
             .get_mut(&offer.peer)
             .ok_or(HandshakeError::Peer)?;
-        if offer.payload.micros <= peer.newest {
+        if offer.payload.micros <= peer.newest || offer.payload.micros >= time_end {
             return Err(HandshakeError::Stale);
         }
         let cipher = ciphers.choose(offer.payload.ciphers);
         let cipher = cipher.ok_or(HandshakeError::Cipher)?;
-        offer
-            .noise
-            .set_psk(2, &peer.psk.0)
-            .expect("the pattern has a pre-shared key");
         let payload = response::Payload {
             sender: index,
             cipher,
@@ -385,19 +449,7 @@ impl Listener {
             reset: self.tokens.token(index),
             options: options.clone(),
         };
-        let payload_bytes = payload.to_bytes();
-        let mut message = vec![0; payload_bytes.len() + 48];
-        let size = offer
-            .noise
-            .write_message(&payload_bytes, &mut message)
-            .expect("the message fits its buffer");
-        message.truncate(size);
-        let answered = Answered {
-            hash: offer.hash,
-            ephemeral: offer.ephemeral,
-            receiver: offer.payload.sender,
-            message,
-        };
+        let answered = offer.answer(peer, &payload);
         let reply = answered.datagram(offer.link, &peer.to_peer);
         peer.newest = offer.payload.micros;
         if let Some(old) = peer.answered.replace(answered) {

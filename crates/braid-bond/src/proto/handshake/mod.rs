@@ -12,7 +12,8 @@
 //! - Under load it demands a cookie that proves the sender's address ([`CookieReply`]). The reply
 //!   is smaller than what asked for it, as message 2 is: nothing amplifies.
 //! - Message 1 has a time that must grow, so a recorded one is refused. A machine whose clock was
-//!   set back, or that has none, is told the time to go beyond (in the same [`CookieReply`]).
+//!   set back, or that has none, is told the time to go beyond in a message 2: only the responder can
+//!   say it ([`terms::Refusal::Clock`]).
 //! - The session that message 1 begins is not used for sending until its initiator has proved by a
 //!   sealed packet that it holds the keys: a replay to a restarted responder displaces nobody.
 //! - A client that is not wanted is told why in a message 2 of its own ([`terms::Refusal`]): only who
@@ -33,7 +34,7 @@ mod reset;
 mod response;
 pub mod terms;
 
-pub use attempt::{Attempt, CookieEffect, Established, Start};
+pub use attempt::{Attempt, Established, Start};
 pub use cookie::{COOKIE_LIFE, CookieReply};
 pub use initiation::{INITIATION_MIN, Initiation};
 pub use keys::{Identity, NoKey, Psk, PublicKey};
@@ -74,8 +75,8 @@ pub enum HandshakeError {
     /// The initiator's key is not one that is served.
     #[error("peer is not known")]
     Peer,
-    /// Its time is not after the last one's: replayed, or the clock was set back.
-    #[error("handshake is not newer than the last")]
+    /// Its time is not after the last one's, or far ahead of the responder's: replayed, or a wrong clock.
+    #[error("handshake is not newer than the last, or its time is to come")]
     Stale,
     /// No cipher that both ends have.
     #[error("no common cipher")]

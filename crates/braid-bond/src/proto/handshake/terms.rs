@@ -7,7 +7,7 @@
 //! | 3 | responder | an inner address of the responder: 32 or 128 |
 //! | 4 | responder | what it calls the initiator, UTF-8 |
 //! | 5 | responder | most that it passes on in each direction, kbit/s 32 |
-//! | 6 | responder | refusal 8: there is no session |
+//! | 6 | responder | refusal 8: there is no session; 4 has a time 64 behind it |
 //! | 7 | both | what it understands beyond the first frames 8: [`Abilities`] |
 //!
 //! Values that cannot be read are skipped, as unknown types are.
@@ -26,6 +26,9 @@ const NAME: u8 = 4;
 const CAP: u8 = 5;
 const REFUSAL: u8 = 6;
 const ABILITIES: u8 = 7;
+
+/// Code of [`Refusal::Clock`].
+const CLOCK: u8 = 4;
 
 /// Longest name that the responder gives, bytes.
 pub const NAME_MAX: usize = 32;
@@ -193,6 +196,9 @@ pub enum Refusal {
     Expired,
     /// Whoever runs the hub does not want this client any more.
     Revoked,
+    /// The initiation's time was not after an earlier one's, or is far ahead of the responder's clock: the
+    /// next one is to have a time just beyond this, µs since 1970.
+    Clock(u64),
     /// For a reason of a later version.
     Other(u8),
 }
@@ -205,6 +211,7 @@ impl Refusal {
             Refusal::Used => 1,
             Refusal::Expired => 2,
             Refusal::Revoked => 3,
+            Refusal::Clock(_) => CLOCK,
             Refusal::Other(code) => code,
         }
     }
@@ -213,7 +220,11 @@ impl Refusal {
     #[must_use]
     pub fn to_options(self) -> Options {
         let mut options = Options::new();
-        let fits = options.push(REFUSAL, &[self.code()]);
+        let mut value = vec![self.code()];
+        if let Refusal::Clock(micros) = self {
+            value.extend_from_slice(&micros.to_be_bytes());
+        }
+        let fits = options.push(REFUSAL, &value);
         debug_assert!(fits, "nothing else is in it");
         options
     }
@@ -225,6 +236,10 @@ impl Refusal {
             [1] => Refusal::Used,
             [2] => Refusal::Expired,
             [3] => Refusal::Revoked,
+            [CLOCK, micros @ ..] if micros.len() == 8 => {
+                let byte = |micros, byte: &u8| micros << 8 | u64::from(*byte);
+                Refusal::Clock(micros.iter().fold(0, byte))
+            }
             [code, ..] => Refusal::Other(*code),
             [] => Refusal::Other(0),
         })
@@ -239,6 +254,7 @@ impl fmt::Display for Refusal {
             ),
             Refusal::Expired => f.write_str("this token was not used in time"),
             Refusal::Revoked => f.write_str("the hub does not serve this client any more"),
+            Refusal::Clock(_) => f.write_str("the hub's clock and this machine's differ"),
             Refusal::Other(code) => write!(f, "the hub refuses, reason {code}"),
         }
     }
@@ -277,6 +293,8 @@ mod tests {
             Refusal::Used,
             Refusal::Expired,
             Refusal::Revoked,
+            Refusal::Clock(1_700_000_000_000_000),
+            Refusal::Other(4),
             Refusal::Other(9),
         ] {
             assert_eq!(Refusal::read(&refusal.to_options()), Some(refusal));

@@ -5,8 +5,7 @@ use std::time::Duration;
 use crate::proto::entropy::Entropy;
 use crate::proto::handshake::terms::{Abilities, Refusal};
 use crate::proto::handshake::{
-    Attempt, Ciphers, CookieEffect, Established, HandshakeError, Identity, Options, Psk, PublicKey,
-    Start,
+    Attempt, Ciphers, Established, HandshakeError, Identity, Options, Psk, PublicKey, Start,
 };
 use crate::proto::packet::SessionIndex;
 use braid_core::{LinkId, Time};
@@ -21,6 +20,10 @@ const ATTEMPT_LIFE: Duration = Duration::from_secs(10);
 /// After a refusal nothing is asked for so long: whoever runs the hub may change their mind, but not
 /// at once.
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
+
+/// The hub may correct our clock so often before a session: once for a clock that is behind, once for one
+/// that is ahead, and as often again for what happens meanwhile.
+const MAX_CLOCK_CORRECTIONS: u32 = 4;
 
 /// Who the initiator is, and whom it calls.
 #[derive(Clone, Debug)]
@@ -49,6 +52,9 @@ struct Running {
     due: Time,
     /// Links that message 1 is yet to go out on, one bit each.
     links: u32,
+    /// Links on which a cookie was answered since message 1 last went out on all, one bit each. Anybody
+    /// who sees message 1 can make cookie replies: more of them are not answered.
+    proved: u32,
 }
 
 /// Begins handshakes.
@@ -58,6 +64,8 @@ pub(super) struct Client {
     running: Option<Running>,
     /// No initiation may have a time up to this.
     floor: u64,
+    /// Corrections of the clock since the last session.
+    corrections: u32,
     /// The hub has refused; until then it is not asked again.
     quiet_until: Option<Time>,
 }
@@ -73,6 +81,7 @@ impl Client {
             settings,
             running: None,
             floor: 0,
+            corrections: 0,
             quiet_until: None,
         }
     }
@@ -85,8 +94,11 @@ impl Client {
     }
 
     fn begin(&mut self, now: Time, continues: Option<SessionIndex>, entropy: &mut Entropy) {
-        let clock = self.settings.unix_micros + now.as_nanos() / 1000;
-        let micros = clock.max(self.floor + 1);
+        let clock = self
+            .settings
+            .unix_micros
+            .saturating_add(now.as_nanos() / 1000);
+        let micros = clock.max(self.floor.saturating_add(1));
         self.floor = micros;
         let index = std::iter::repeat_with(|| SessionIndex::new(entropy.bytes()));
         let start = Start {
@@ -110,6 +122,7 @@ impl Client {
             repeat: REPEAT,
             due: now + REPEAT,
             links: u32::MAX,
+            proved: 0,
         });
     }
 
@@ -152,6 +165,7 @@ impl Client {
         running.repeat = (running.repeat * 2).min(REPEAT_MOST);
         running.due = now + running.repeat;
         running.links = u32::MAX;
+        running.proved = 0;
         false
     }
 
@@ -160,34 +174,51 @@ impl Client {
         due.or(self.quiet_until)
     }
 
+    /// Takes message 2. There is no session if the hub has corrected our clock: a new handshake is
+    /// under way then.
     pub fn handle_response(
         &mut self,
         now: Time,
         datagram: &[u8],
-    ) -> Result<Established, HandshakeError> {
+        entropy: &mut Entropy,
+    ) -> Result<Option<Established>, HandshakeError> {
         let running = self.running.as_mut().ok_or(HandshakeError::Mac)?;
         let established = running.attempt.handle_response(now, datagram)?;
-        self.running = None;
-        if Refusal::read(&established.options).is_some() {
-            self.quiet_until = Some(now + REFUSED_PAUSE);
+        let Some(running) = self.running.take() else {
+            return Err(HandshakeError::Mac);
+        };
+        match Refusal::read(&established.options) {
+            Some(Refusal::Clock(micros)) if self.corrections < MAX_CLOCK_CORRECTIONS => {
+                let start = running.attempt.start();
+                self.corrections += 1;
+                self.correct_clock(now, start.micros, micros);
+                self.begin(now, start.continues, entropy);
+                return Ok(None);
+            }
+            Some(_) => {
+                self.corrections = 0;
+                self.quiet_until = Some(now + REFUSED_PAUSE);
+            }
+            None => self.corrections = 0,
         }
-        Ok(established)
+        Ok(Some(established))
     }
 
-    pub fn handle_cookie(
-        &mut self,
-        now: Time,
-        datagram: &[u8],
-        entropy: &mut Entropy,
-    ) -> Result<(), HandshakeError> {
+    /// The hub wants a time just beyond `theirs`, and got `ours`.
+    fn correct_clock(&mut self, now: Time, ours: u64, theirs: u64) {
+        if theirs < ours {
+            // Ours is ahead of anything that the hub takes: from now on it goes by the hub's.
+            self.settings.unix_micros = theirs.saturating_sub(now.as_nanos() / 1000);
+        }
+        self.floor = theirs;
+    }
+
+    pub fn handle_cookie(&mut self, datagram: &[u8]) -> Result<(), HandshakeError> {
         let running = self.running.as_mut().ok_or(HandshakeError::Mac)?;
-        match running.attempt.handle_cookie(datagram)? {
-            CookieEffect::Retry(link) => running.links |= 1 << link.0,
-            CookieEffect::ClockBehind(floor) => {
-                self.floor = self.floor.max(floor);
-                let continues = running.attempt.start().continues;
-                self.begin(now, continues, entropy);
-            }
+        let link = 1 << running.attempt.handle_cookie(datagram)?.0;
+        if running.proved & link == 0 {
+            running.proved |= link;
+            running.links |= link;
         }
         Ok(())
     }

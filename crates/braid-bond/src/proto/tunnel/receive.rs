@@ -40,7 +40,7 @@ impl Tunnel {
             Some(Kind::Data(header)) => self.handle_data(now, from, header, datagram),
             Some(Kind::Clear(header)) => self.handle_clear(now, from, header, datagram),
             Some(Kind::Response) => self.handle_response(now, datagram),
-            Some(Kind::Cookie) => self.handle_cookie(now, datagram),
+            Some(Kind::Cookie) => self.handle_cookie(datagram),
             Some(Kind::Reset) => self.handle_reset(now, datagram),
             // Those are for whoever accepts sessions.
             Some(Kind::Initiation) => Err(Reject::Handshake),
@@ -55,7 +55,10 @@ impl Tunnel {
             // A copy that came over another link.
             return Ok(());
         }
-        let established = client.handle_response(now, datagram)?;
+        let established = client.handle_response(now, datagram, &mut self.entropy)?;
+        let Some(established) = established else {
+            return Ok(());
+        };
         if let Some(refusal) = Refusal::read(&established.options) {
             push(&mut self.events, Event::Refused(refusal));
             return Ok(());
@@ -68,9 +71,9 @@ impl Tunnel {
         Ok(())
     }
 
-    fn handle_cookie(&mut self, now: Time, datagram: &[u8]) -> Result<(), Reject> {
+    fn handle_cookie(&mut self, datagram: &[u8]) -> Result<(), Reject> {
         let client = self.client.as_mut().ok_or(Reject::Handshake)?;
-        client.handle_cookie(now, datagram, &mut self.entropy)?;
+        client.handle_cookie(datagram)?;
         Ok(())
     }
 
