@@ -8,10 +8,12 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use braid_core::UplinkId;
+use braid_packet::checksum;
 use braid_uplink::liveness::{Outcome, ProbeAnswer, ProbeId, ProbeOrder, Target};
 use braid_uplink::probe::{MAX_PROBES, Prober, dns};
 use braid_uplink::{Exit, Layer, Uplink};
 use nix::sched::{CloneFlags, unshare};
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 const HERE: [&str; 2] = ["10.7.0.2", "2001:db8:7::2"];
@@ -185,6 +187,118 @@ fn echo_requests_are_answered_in_both_families() {
             }
         },
     );
+}
+
+/// Answers echo requests in the kernel's place, in the calling thread's namespace: first by ICMP errors that
+/// quote another request between the same ends, then by an error that quotes this one if
+/// `refuse`, else by the reply.
+fn answer_after_errors(v6: bool, refuse: bool) {
+    let (protocol, switch) = match v6 {
+        false => (Protocol::ICMPV4, "net.ipv4.icmp_echo_ignore_all=1"),
+        true => (Protocol::ICMPV6, "net.ipv6.icmp.echo_ignore_all=1"),
+    };
+    let status = Command::new("sysctl").args(["-qw", switch]).status();
+    assert!(status.expect("sysctl of procps").success(), "{switch}");
+    let domain = if v6 { Domain::IPV6 } else { Domain::IPV4 };
+    let socket = Socket::new(domain, Type::RAW, Some(protocol)).unwrap();
+    let near: IpAddr = HERE[usize::from(v6)].parse().unwrap();
+    let there: IpAddr = THERE[usize::from(v6)].parse().unwrap();
+    let near_at = SocketAddr::new(near, 0).into();
+    std::thread::spawn(move || {
+        let mut bytes = [0; 1500];
+        loop {
+            let length = (&socket).read(&mut bytes).unwrap();
+            let header = if v6 { 0 } else { 20 };
+            let request = bytes[header..length].to_vec();
+            if request[0] != if v6 { 128 } else { 8 } {
+                continue;
+            }
+            let mut other = request.clone();
+            other[4..8].fill(0);
+            for _ in 0..100 {
+                let error = icmp_error(near, there, &other);
+                socket.send_to(&error, &near_at).unwrap();
+            }
+            if refuse {
+                let error = icmp_error(near, there, &request);
+                socket.send_to(&error, &near_at).unwrap();
+                continue;
+            }
+            let mut reply = request;
+            reply[0] = if v6 { 129 } else { 0 };
+            reply[2..4].fill(0);
+            let sum = checksum::of(&reply);
+            reply[2..4].copy_from_slice(&sum.to_be_bytes());
+            socket.send_to(&reply, &near_at).unwrap();
+        }
+    });
+}
+
+/// "Host unreachable" about an ICMP message between these ends. For IPv6 the kernel fills in the checksum.
+fn icmp_error(source: IpAddr, dest: IpAddr, message: &[u8]) -> Vec<u8> {
+    let mut error = match source {
+        IpAddr::V4(_) => vec![3, 1, 0, 0, 0, 0, 0, 0],
+        IpAddr::V6(_) => vec![1, 3, 0, 0, 0, 0, 0, 0],
+    };
+    match (source, dest) {
+        (IpAddr::V4(source), IpAddr::V4(dest)) => {
+            let mut header = [0; 20];
+            header[0] = 0x45;
+            header[2..4].copy_from_slice(&(20 + message.len() as u16).to_be_bytes());
+            header[8..10].copy_from_slice(&[64, 1]);
+            header[12..16].copy_from_slice(&source.octets());
+            header[16..].copy_from_slice(&dest.octets());
+            let sum = checksum::of(&header);
+            header[10..12].copy_from_slice(&sum.to_be_bytes());
+            error.extend_from_slice(&header);
+        }
+        (IpAddr::V6(source), IpAddr::V6(dest)) => {
+            let mut header = [0; 40];
+            header[0] = 0x60;
+            header[4..6].copy_from_slice(&(message.len() as u16).to_be_bytes());
+            header[6..8].copy_from_slice(&[58, 64]);
+            header[8..24].copy_from_slice(&source.octets());
+            header[24..].copy_from_slice(&dest.octets());
+            error.extend_from_slice(&header);
+        }
+        _ => unreachable!("both ends are of one family"),
+    }
+    error.extend_from_slice(message);
+    let sum = checksum::of(&error);
+    if source.is_ipv4() {
+        error[2..4].copy_from_slice(&sum.to_be_bytes());
+    }
+    error
+}
+
+#[test]
+fn icmp_errors_about_other_requests_end_no_probe() {
+    for v6 in [false, true] {
+        on_a_cable(
+            move || answer_after_errors(v6, false),
+            async move |mut rig| {
+                let there = THERE[usize::from(v6)];
+                let outcome = rig.ask(&format!("icmp:{there}"), PATIENCE).await;
+                assert!(is_good(&outcome), "{there}: {outcome:?}");
+            },
+        );
+    }
+}
+
+#[test]
+fn an_icmp_error_about_this_request_ends_the_probe_at_once() {
+    for v6 in [false, true] {
+        on_a_cable(
+            move || answer_after_errors(v6, true),
+            async move |mut rig| {
+                let there = THERE[usize::from(v6)];
+                let began = Instant::now();
+                let outcome = rig.ask(&format!("icmp:{there}"), 12 * PATIENCE).await;
+                assert_eq!(outcome, Outcome::Silent, "{there}");
+                assert!(began.elapsed() < PATIENCE, "{there}: {:?}", began.elapsed());
+            },
+        );
+    }
 }
 
 #[test]

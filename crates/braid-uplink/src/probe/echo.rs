@@ -67,6 +67,17 @@ pub fn is_reply(request: &Request, received: &[u8]) -> bool {
         && message[4..] == expected[4..]
 }
 
+/// Whether an ICMP error is about this request: `quoted` is the quoted ICMP message. A router quotes eight
+/// bytes of it at least (RFC 792): type, code, identifier and sequence number are compared, so
+/// somebody who has not seen the request has to guess 32 bits.
+#[must_use]
+pub fn is_quoted(request: &Request, quoted: &[u8]) -> bool {
+    let message = request.body(REQUEST);
+    quoted
+        .get(..HEADER)
+        .is_some_and(|quoted| quoted[..2] == message[..2] && quoted[4..] == message[4..HEADER])
+}
+
 pub(super) async fn ask(way: &Way, dest: IpAddr, secret: u64) -> Result<(), Failure> {
     let request = Request {
         v6: dest.is_ipv6(),
@@ -78,9 +89,11 @@ pub(super) async fn ask(way: &Way, dest: IpAddr, secret: u64) -> Result<(), Fail
         Protocol::ICMPV4
     };
     let raw = socket::open(way, SocketAddr::new(dest, 0), Type::RAW, Some(protocol))?;
+    socket::queue_errors(&raw, request.v6).map_err(Failure::NotSent)?;
     let message = request.message();
     let is_reply = |bytes: &[u8]| is_reply(&request, bytes).then_some(());
-    socket::converse(raw, &message, is_reply).await
+    let is_quoted = |bytes: &[u8]| is_quoted(&request, bytes);
+    socket::converse_raw(raw, &message, is_reply, is_quoted).await
 }
 
 #[cfg(test)]
@@ -119,6 +132,25 @@ mod tests {
                 assert!(!is_reply(&request, &good[..end]));
             }
             assert!(!is_reply(&request, &[good, vec![0]].concat()));
+        }
+    }
+
+    #[test]
+    fn only_an_error_that_quotes_this_very_request_is_about_it() {
+        for v6 in [false, true] {
+            let request = Request {
+                v6,
+                secret: 0x0123_4567_89ab_cdef,
+            };
+            let quoted = request.message();
+            assert!(is_quoted(&request, &quoted));
+            assert!(is_quoted(&request, &quoted[..HEADER]));
+            assert!(!is_quoted(&request, &quoted[..HEADER - 1]));
+            for at in [0, 1, 4, 5, 6, 7] {
+                let mut other = quoted;
+                other[at] ^= 1;
+                assert!(!is_quoted(&request, &other), "{at}");
+            }
         }
     }
 }
