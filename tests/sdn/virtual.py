@@ -62,6 +62,8 @@ class Network:
         self.stations: dict[str, PortId] = {}
         #: Stations that send edge probes back, as braid edge does.
         self.reflect: set[str] = set()
+        #: Stations that hand discovery frames of their port to another station (or themselves), which sends them.
+        self.relay: dict[str, str] = {}
         self.received: dict[str, list[bytes]] = {}
         self.connected: set[int] = set()
         for name in shape.switches:
@@ -150,10 +152,14 @@ class Network:
     def _leave(self, source: PortId, data: bytes) -> None:
         for name, place in self.stations.items():
             if place == source:
+                # Discovery frames are of LLDP's type.
                 if data[12:14] == b"\x88\xb5":
                     if name in self.reflect:
                         self.at(self.now + 0.001, lambda n=name, d=data: self.send(n, d))  # type: ignore[misc]
-                elif data[12:14] != b"\x88\xcc":
+                elif data[12:14] == b"\x88\xcc":
+                    if name in self.relay:
+                        self.at(self.now + 0.001, lambda n=self.relay[name], d=data: self.send(n, d))  # type: ignore[misc]
+                else:
                     self.received[name].append(data)
         target = self.peer.get(source)
         if target is not None and source not in self.silent:

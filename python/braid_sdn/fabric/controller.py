@@ -235,10 +235,18 @@ class Controller:
             names = [edge.name for edge in self.edges if edge.port == arrived == probe.source]
             if names and self.watch.heard_edge(now, names[0], seconds):
                 self._damper.better(now)
+        elif self.topology.is_relayed(now, probe.source, arrived, self._inhabited):
+            both = f"{self.topology.port_name(probe.source)} → {self.topology.port_name(arrived)}"
+            text = "a host hands on our discovery frames: they make no link; if it is a new cable, plug it in again"
+            self.problems.report(now, Problem("relayed-probe", both, text))
         elif self.topology.handle_probe(now, probe, arrived, seconds):
             self.hosts.lose_port(arrived)
             self._schedule.at_once(now, arrived)
             self._damper.better(now)
+
+    def _inhabited(self) -> set[PortId]:
+        """Return the ports at which hosts were seen, or at which edges are."""
+        return self.hosts.ports() | {edge.port for edge in self.edges}
 
     def _from_host(self, now: float, arrived: PortId, frame: bytes) -> None:
         if arrived in self.topology.neighbours():

@@ -102,6 +102,10 @@ class Hosts:
         """Return who is at a port, by MAC address."""
         return [self.known[mac] for mac in sorted(self._at.get(port, ()))]
 
+    def ports(self) -> set[PortId]:
+        """Return the ports at which anybody is."""
+        return {port for port, macs in self._at.items() if macs}
+
     def find(self, word: str) -> Host | None:
         """Return the host that a person means: by MAC or IP address."""
         word = word.lower()

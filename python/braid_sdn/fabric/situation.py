@@ -24,9 +24,11 @@ def of(now: float, fabric: Controller) -> planner.Situation:
     for has in fabric.changer.has.values():
         in_use |= rules.tags_in(has.values())
     around = fabric.topology.neighbours()
+    # Behind an edge many hosts may be: one that echoes frames is not to cost the others their broadcasts.
+    looped = fabric.topology.echoed(now) - {edge.port for edge in fabric.edges}
     outside: dict[int, set[int]] = {}
     for port, since in fabric.topology.up_since.items():
-        if port not in around and now - since >= OUTSIDE_AFTER:
+        if port not in around and port not in looped and now - since >= OUTSIDE_AFTER:
             outside.setdefault(port.switch, set()).add(port.port)
     return planner.Situation(
         graph=fabric.graph,

@@ -8,7 +8,7 @@ counts more and more bytes works, whether it is heard or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from braid_sdn.fabric.latency import WindowedMinimum, link_latency
@@ -22,6 +22,9 @@ MISSED = 3.5
 
 #: A look that comes this much too late, seconds, says that we were busy, and what was heard may not be read yet.
 BUSY = 0.3
+
+#: A port that is up for so long, seconds, has been found out: what is seen at it from then on is there to stay.
+ESTABLISHED = 5.0
 
 #: Seconds within which a link that was asked has to answer, beside its latency.
 ASKED_PATIENCE = 0.15
@@ -94,6 +97,10 @@ class Topology:
     _look_at: float = 0.0
     _from: dict[PortId, dict[PortId, Hearing]] = field(default_factory=dict)
     _to: dict[PortId, dict[PortId, Hearing]] = field(default_factory=dict)
+    #: Ports that were an end of a link since they came up.
+    _linked: set[PortId] = field(default_factory=set)
+    #: When a port last heard its own discovery frame.
+    _echoed: dict[PortId, float] = field(default_factory=dict)
     #: Bytes that ports have received, as they were counted last.
     _received: dict[PortId, int] = field(default_factory=dict)
 
@@ -141,10 +148,33 @@ class Topology:
                 self.changed = now
             return False
         self.up_since.pop(here, None)
+        self._linked.discard(here)
+        self._echoed.pop(here, None)
         return self._forget(now, [key for key in self.heard if here in key])
+
+    def is_relayed(
+        self, now: float, source: PortId, arrived: PortId, inhabited: Callable[[], Container[PortId]]
+    ) -> bool:
+        """Return whether a discovery frame came over a host and not over a cable.
+
+        Frames are sealed, but whoever gets one can hand it to somebody at another port. So a port at which hosts or
+        an edge are (`inhabited`) begins no link once it is established. It can after it, or the other port, went down
+        and up, and if it was an end of a link before.
+        """
+        ends = (source, arrived)
+        newest = max(self.up_since.get(end, now) for end in ends)
+        if source == arrived or (source, arrived) in self.heard or now - newest < ESTABLISHED:
+            return False
+        taken = inhabited()
+        return any(end in taken and end not in self._linked for end in ends)
 
     def handle_probe(self, now: float, probe: Probe, arrived: PortId, seconds: float) -> bool:
         """A discovery frame arrived `seconds` after it was sent; whether that is a link not known before."""
+        if probe.source == arrived:
+            # A host echoes it, or there is a loop behind the port. A link it is not.
+            self._echoed[arrived] = now
+            return False
+        self._linked |= {probe.source, arrived}
         key = (probe.source, arrived)
         known = self.heard.get(key)
         if known is None:
@@ -250,6 +280,10 @@ class Topology:
             around.setdefault(source, set()).add(target)
         return around
 
+    def echoed(self, now: float) -> set[PortId]:
+        """Return the ports that hear their own discovery frames."""
+        return {port for port, at in self._echoed.items() if now - at < MISSED * self.interval}
+
     def links(self) -> list[Hearing]:
         """Return the directions of all links that work: both directions are heard, both ends see nobody else."""
         around = self.neighbours()
@@ -283,6 +317,13 @@ class Topology:
             elif (target, source) not in self.heard and now - hearing.first > MISSED * self.interval:
                 text = "frames cross it in this direction alone: it is not used; check cable, optics and filters"
                 found.append(Problem("one-way-link", both, text))
+        for port in sorted(self.echoed(now)):
+            if port in edge_ports:
+                text = "a host behind this edge sends our discovery frames back: they are ignored"
+                found.append(Problem("echoed-probe", edge_ports[port], text))
+            else:
+                text = "its own frames come back: no broadcasts go out of it; look for a loop behind it"
+                found.append(Problem("loop", self.port_name(port), text))
         for port, others in sorted(around.items()):
             if len(others) > 1:
                 names = ", ".join(self.port_name(other) for other in sorted(others))
