@@ -17,6 +17,7 @@ use std::str::FromStr;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::{digest, hmac};
+use zeroize::Zeroize;
 
 use crate::proto::handshake::{Psk, PublicKey};
 use crate::proto::reader::Reader;
@@ -39,6 +40,12 @@ pub struct InvitationId(pub [u8; 16]);
 /// What only the hub that invites and the invited know.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; 32]);
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::clamp::clamp;
 use super::inner::Device;
+use super::interruption::Interruption;
 use super::lines::Lines;
 use super::thread::{Clock, Control, Orders, entropy, preferred_cipher, spawn, until};
 use super::{ClientStatus, DriveError, LinkError, Policy, Stopped, Tun, report};
@@ -140,6 +141,7 @@ pub fn start(config: ClientConfig) -> Result<ClientHandle, DriveError> {
         device: Device::new(config.tun),
         lines: Lines::new(config.mark, config.gre),
         events: config.events,
+        interruption: Interruption::new(),
         datagram: Vec::with_capacity(2048),
     };
     let control = spawn("braid-bond", move |orders| {
@@ -195,6 +197,7 @@ struct Client {
     device: Device<Packet>,
     lines: Lines,
     events: Box<dyn FnMut(ClientEvent) + Send>,
+    interruption: Interruption,
     /// The datagram that is being sent.
     datagram: Vec<u8>,
 }
@@ -205,6 +208,9 @@ impl Client {
         let mut hurry = false;
         loop {
             let ready = self.wait(orders, &mut watched, hurry)?;
+            if self.interruption.poll(ready.interruption) {
+                self.tunnel.forget_keys(self.clock.now());
+            }
             if ready.orders && self.obey(orders) {
                 return self.stop();
             }
@@ -231,6 +237,8 @@ impl Client {
         watched.push(braid_device::watch(orders.fd()));
         watched.push(braid_device::watch(self.device.fd()));
         watched.extend(self.lines.fds().map(|(_, fd)| braid_device::watch(fd)));
+        let lines = watched.len();
+        watched.extend(self.interruption.fd().map(braid_device::watch));
         let timeouts = [self.tunnel.poll_timeout(), self.lines.poll_timeout()];
         let next = timeouts.into_iter().flatten().min();
         let timeout = match hurry {
@@ -249,6 +257,7 @@ impl Client {
             orders: is_ready(0),
             device: is_ready(1),
             links,
+            interruption: watched[lines..].iter().any(|fd| fd.revents != 0),
         })
     }
 
@@ -335,4 +344,5 @@ struct Ready {
     device: bool,
     /// Links, one bit each.
     links: u32,
+    interruption: bool,
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::clamp::clamp;
 use super::doors::Doors;
 use super::inner::Device;
+use super::interruption::Interruption;
 use super::lines::{gre_headers, headers};
 use super::peers::Peers;
 use super::thread::{Clock, Control, Orders, entropy, preferred_cipher, spawn, until};
@@ -127,6 +128,7 @@ pub fn start(config: HubConfig) -> Result<HubHandle, DriveError> {
         doors: Doors::open(&config.listen, config.mark)?,
         enrol: config.enrol,
         events: config.events,
+        interruption: Interruption::new(),
         datagram: Vec::with_capacity(2048),
     };
     config.peers.into_iter().for_each(|peer| hub.insert(peer));
@@ -188,6 +190,7 @@ struct Hub {
     doors: Doors,
     enrol: Option<Enrol>,
     events: Box<dyn FnMut(HubEvent) + Send>,
+    interruption: Interruption,
     /// The datagram that is being sent.
     datagram: Vec<u8>,
 }
@@ -199,12 +202,17 @@ impl Hub {
         loop {
             self.wait(orders, &mut watched, hurry)?;
             let is_ready = |index: usize| watched[index].revents != 0;
+            let doors = self.doors.fds().count();
+            let announced = watched[2 + doors..].iter().any(|fd| fd.revents != 0);
+            if self.interruption.poll(announced) {
+                self.server.forget_keys();
+            }
             if is_ready(0) && self.obey(orders) {
                 return self.stop();
             }
             hurry = false;
             // Others may be opened meanwhile: they are waited for from the next turn on.
-            for door in 0..watched.len() - 2 {
+            for door in 0..doors {
                 if is_ready(door + 2) {
                     hurry |= self.receive(door);
                 }
@@ -232,6 +240,7 @@ impl Hub {
         watched.push(braid_device::watch(orders.fd()));
         watched.push(braid_device::watch(self.device.fd()));
         watched.extend(self.doors.fds().map(braid_device::watch));
+        watched.extend(self.interruption.fd().map(braid_device::watch));
         let timeout = match hurry {
             true => Some(Duration::ZERO),
             false => until(self.clock.now(), self.server.poll_timeout()),

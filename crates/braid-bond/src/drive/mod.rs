@@ -18,6 +18,7 @@ mod doors;
 mod error;
 pub mod hub;
 mod inner;
+mod interruption;
 mod lines;
 mod offload;
 mod peers;

@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 /// An `ioctl` whose argument is a plain number.
 pub(super) fn number_ioctl(
@@ -48,6 +49,44 @@ pub(super) fn set_int(
         )
     })?;
     Ok(())
+}
+
+/// A socket that hears the kernel's announcements about devices, and never blocks.
+pub(super) fn uevents() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: it takes plain integers only.
+    let fd = check(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_KOBJECT_UEVENT) })?;
+    // SAFETY: the descriptor is new, so nobody else owns it.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: zeros are a valid address.
+    let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+    // The kernel's own; udev repeats them in another group.
+    address.nl_groups = 1;
+    let size = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the address is of that size and lives through the call.
+    check(unsafe { libc::bind(fd, std::ptr::from_ref(&address).cast(), size) })?;
+    Ok(socket)
+}
+
+/// Takes a datagram from a socket.
+pub(super) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
+    let (at, size) = (buffer.as_mut_ptr().cast(), buffer.len());
+    // SAFETY: the kernel writes at most `size` bytes there.
+    let length = unsafe { libc::recv(socket.as_raw_fd(), at, size, 0) };
+    usize::try_from(length).map_err(|_| io::Error::last_os_error())
+}
+
+/// A clock of the system.
+pub(super) fn clock(clock: libc::clockid_t) -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the kernel writes a timespec, which lives through the call. It fails only for clocks that it
+    // does not have, and the time is zero then.
+    let _ = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Wakes a thread that waits for its descriptors.

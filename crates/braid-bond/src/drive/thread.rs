@@ -5,6 +5,8 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use ring::rand::{SecureRandom, SystemRandom};
+
 use super::sys::Wake;
 use super::{DriveError, Stopped};
 use crate::proto::entropy::Entropy;
@@ -38,15 +40,21 @@ impl Clock {
     }
 }
 
-/// A seed by the system.
+/// The system's randomness, drawn anew for every use.
 pub(super) fn entropy() -> Result<Entropy, DriveError> {
-    let mut seed = [0; 32];
-    let filled = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed);
-    filled.map_err(|_| DriveError::System {
-        step: "draw a random seed",
-        source: std::io::ErrorKind::Other.into(),
-    })?;
-    Ok(Entropy::new(&seed))
+    SystemRandom::new()
+        .fill(&mut [0; 32])
+        .map_err(|_| DriveError::System {
+            step: "draw random bytes",
+            source: std::io::ErrorKind::Other.into(),
+        })?;
+    Ok(Entropy::system(draw))
+}
+
+fn draw(bytes: &mut [u8]) {
+    let drawn = SystemRandom::new().fill(bytes);
+    // Going on with bytes that are not random would give keys away.
+    drawn.expect("a system that gave random bytes once goes on to");
 }
 
 /// AES where the processor has instructions for it; without them it is the slower one by far.
@@ -156,4 +164,19 @@ impl<T> Orders<T> {
 /// How long to wait for `at`; not at all if it has passed.
 pub(super) fn until(now: Time, at: Option<Time>) -> Option<Duration> {
     at.map(|at| at.since(now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_does_not_say_what_was_drawn_or_will_be() {
+        let mut drawing = entropy().expect("the system has randomness");
+        // What a thief or a copy of the machine finds.
+        let mut found = drawing.clone();
+        let drawn: [u8; 32] = drawing.bytes();
+        assert_ne!(drawn, found.bytes());
+        assert_ne!(drawing.fork().bytes::<32>(), found.fork().bytes());
+    }
 }

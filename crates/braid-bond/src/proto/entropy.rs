@@ -1,15 +1,25 @@
-//! Unpredictable bytes, all from one seed that the driver draws.
+//! Unpredictable bytes.
 //!
-//! The protocol draws no randomness itself: with the seed given, everything it does follows from
-//! its inputs, so a simulation repeats itself and test vectors are possible.
+//! The protocol draws no randomness itself: its driver hands in where bytes come from. That is the system,
+//! anew for every ephemeral key: nothing in this process's memory says what was drawn before or will
+//! be, and two copies of one virtual machine draw different bytes as soon as their kernels know that
+//! they are two (vmgenid). A simulation hands in a seed: then all that the protocol does follows from its
+//! inputs, repeats itself, and test vectors are possible.
 
 use ring::hmac;
 
-/// An endless stream of bytes that nobody can predict who does not know the seed: block `i` is
-/// HMAC-SHA256(seed, i), `i` as eight bytes, big endian.
-pub struct Entropy {
-    key: hmac::Key,
-    block: u64,
+/// An endless stream of bytes.
+#[cfg_attr(test, derive(Clone))]
+pub struct Entropy(Source);
+
+#[cfg_attr(test, derive(Clone))]
+enum Source {
+    System(fn(&mut [u8])),
+    /// Block `i` is HMAC-SHA256(seed, i), `i` as eight bytes, big endian.
+    Seed {
+        key: hmac::Key,
+        block: u64,
+    },
 }
 
 impl std::fmt::Debug for Entropy {
@@ -19,22 +29,34 @@ impl std::fmt::Debug for Entropy {
 }
 
 impl Entropy {
-    /// The stream of a seed. A seed must never serve two streams.
+    /// Bytes that `fill` draws: the system's, for every use anew.
+    #[must_use]
+    pub fn system(fill: fn(&mut [u8])) -> Self {
+        Entropy(Source::System(fill))
+    }
+
+    /// The stream of a seed, for simulations and tests: whoever has the seed knows all of it. A seed must
+    /// never serve two streams.
     #[must_use]
     pub fn new(seed: &[u8; 32]) -> Self {
-        Entropy {
+        Entropy(Source::Seed {
             key: hmac::Key::new(hmac::HMAC_SHA256, seed),
             block: 0,
-        }
+        })
     }
 
     /// The next `N` bytes.
     pub fn bytes<const N: usize>(&mut self) -> [u8; N] {
         let mut bytes = [0; N];
-        for chunk in bytes.chunks_mut(32) {
-            let block = hmac::sign(&self.key, &self.block.to_be_bytes());
-            self.block += 1;
-            chunk.copy_from_slice(&block.as_ref()[..chunk.len()]);
+        match &mut self.0 {
+            Source::System(fill) => fill(&mut bytes),
+            Source::Seed { key, block } => {
+                for chunk in bytes.chunks_mut(32) {
+                    let drawn = hmac::sign(key, &block.to_be_bytes());
+                    *block += 1;
+                    chunk.copy_from_slice(&drawn.as_ref()[..chunk.len()]);
+                }
+            }
         }
         bytes
     }
@@ -44,8 +66,11 @@ impl Entropy {
         u64::from_be_bytes(self.bytes())
     }
 
-    /// The next bytes as a seed of another stream.
+    /// Another stream: of the next bytes as a seed, or of the system as well.
     pub fn fork(&mut self) -> Entropy {
-        Entropy::new(&self.bytes())
+        match &self.0 {
+            Source::System(fill) => Entropy::system(*fill),
+            Source::Seed { .. } => Entropy::new(&self.bytes()),
+        }
     }
 }

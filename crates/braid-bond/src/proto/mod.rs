@@ -18,6 +18,7 @@
 mod agenda;
 mod ecn;
 pub mod entropy;
+mod erase;
 pub mod flow;
 pub mod frame;
 pub mod gate;

@@ -12,6 +12,7 @@ use braid_core::{LinkId, PacketNumber};
 use ring::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::hmac;
 
+use super::erase::Erased;
 use super::packet::{HEADER, TAG};
 
 /// The cipher of a session's data packets.
@@ -58,7 +59,7 @@ pub struct Forged;
 
 /// The key of one direction of one session.
 pub struct Key {
-    key: LessSafeKey,
+    key: Erased<LessSafeKey>,
 }
 
 impl std::fmt::Debug for Key {
@@ -72,13 +73,15 @@ impl Key {
     /// derivation, so that one secret never keys two.
     #[must_use]
     pub fn new(cipher: Cipher, secret: &[u8; 32]) -> Self {
-        let derive = hmac::Key::new(hmac::HMAC_SHA256, secret);
+        let derive = Erased::new(hmac::Key::new(hmac::HMAC_SHA256, secret));
         let mut context = hmac::Context::with_key(&derive);
         context.update(b"braid data");
         context.update(&[cipher.code()]);
         let key = UnboundKey::new(cipher.algorithm(), context.sign().as_ref());
         Key {
-            key: LessSafeKey::new(key.expect("both ciphers have keys of 32 bytes")),
+            key: Erased::new(LessSafeKey::new(
+                key.expect("both ciphers have keys of 32 bytes"),
+            )),
         }
     }
 

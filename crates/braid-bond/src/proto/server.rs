@@ -169,6 +169,16 @@ impl Server {
         }
     }
 
+    /// Forgets all keys and sessions: the machine slept or was copied. Peers are told so when they next send.
+    pub fn forget_keys(&mut self) {
+        self.tunnels.clear();
+        self.unproven.clear();
+        self.indices.clear();
+        self.strangers.clear();
+        self.agenda = Agenda::new();
+        self.listener.forget_answers();
+    }
+
     /// A peer's tunnel.
     pub fn tunnel(&mut self, peer: PublicKey) -> Option<&mut Tunnel> {
         let tunnel = self.tunnels.get_mut(&peer)?;

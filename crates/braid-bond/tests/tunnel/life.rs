@@ -206,6 +206,50 @@ fn a_nat_that_rebinds_is_followed_and_a_thief_is_not() {
 }
 
 #[test]
+fn a_machine_that_slept_or_was_copied_seals_nothing_by_its_old_keys() {
+    let mut pair = Pair::new(24, two());
+    pair.connect();
+    let before = pair.client.session().expect("it is connected").peer();
+    pair.inner_at_client(inner(5, 0, 500));
+    pair.run_for(Duration::from_millis(500));
+    let now = pair.now;
+    pair.client.forget_keys(now);
+    assert!(pair.client.session().is_none());
+    pair.recorded = Some(Vec::new());
+    for number in 1..20 {
+        pair.inner_at_client(inner(5, number, 500));
+    }
+    pair.run_for(Duration::from_millis(500));
+    let sent = pair.recorded.take().expect("it is kept");
+    let old = before.to_bytes();
+    let by_old =
+        |(_, datagram): &&(_, Vec<u8>)| datagram[0] & 0xe0 == 0x40 && datagram[1..4] == old;
+    assert_eq!(sent.iter().filter(by_old).count(), 0);
+    // The session goes on, and nothing is lost.
+    let numbers: Vec<u64> = pair.at_hub.iter().map(|(_, p)| number(p).1).collect();
+    assert_eq!(numbers, (0..20).collect::<Vec<_>>());
+    let continued = |event: &Event| {
+        matches!(
+            event,
+            Event::Established {
+                continued: true,
+                ..
+            }
+        )
+    };
+    assert_eq!(count(&pair.client_events, continued), 1);
+    // The hub's turn: its clients come back by themselves.
+    pair.server.forget_keys();
+    pair.run_for(Duration::from_secs(12));
+    pair.inner_at_client(inner(5, 20, 500));
+    pair.run_for(Duration::from_secs(12));
+    pair.inner_at_client(inner(5, 21, 500));
+    pair.run_for(Duration::from_secs(2));
+    let last = pair.at_hub.last().map(|(_, p)| number(p).1);
+    assert_eq!(last, Some(21));
+}
+
+#[test]
 fn closing_is_told_and_a_revoked_client_gets_no_new_session() {
     let mut pair = Pair::new(7, two());
     pair.connect();

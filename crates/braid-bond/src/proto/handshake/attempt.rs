@@ -1,6 +1,7 @@
 //! The initiator's side of one handshake.
 
 use snow::HandshakeState;
+use zeroize::Zeroizing;
 
 use super::cookie::CookieReply;
 use super::initiation::{Initiation, Payload};
@@ -8,6 +9,7 @@ use super::mac::{MAC, MacKey};
 use super::response::{self, Response};
 use super::{Ciphers, HandshakeError, Identity, Options, Psk, PublicKey, RESET_TOKEN, noise};
 use crate::proto::entropy::Entropy;
+use crate::proto::erase::Erased;
 use crate::proto::packet::SessionIndex;
 use crate::proto::seal::Cipher;
 use crate::proto::session::{Role, Session};
@@ -34,7 +36,7 @@ pub struct Start {
 
 /// A handshake under way: message 1 is written, message 2 awaited.
 pub struct Attempt {
-    noise: HandshakeState,
+    noise: Erased<HandshakeState>,
     /// Noise message 1, the same on all links and in all repetitions.
     message: Vec<u8>,
     ephemeral: [u8; 32],
@@ -198,6 +200,7 @@ pub(super) fn session(
     reset: [u8; RESET_TOKEN],
 ) -> Session {
     let (forth, back) = noise.dangerously_get_raw_split();
+    let (forth, back) = (Zeroizing::new(forth), Zeroizing::new(back));
     let (send, receive) = match role {
         Role::Initiator => (forth, back),
         Role::Responder => (back, forth),

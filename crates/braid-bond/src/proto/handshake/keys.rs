@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use snow::params::DHChoice;
 use snow::resolvers::{CryptoResolver, DefaultResolver};
+use zeroize::Zeroize;
 
 /// A static public key: an end's identity.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,6 +53,12 @@ pub struct Identity {
     public: PublicKey,
 }
 
+impl Drop for Identity {
+    fn drop(&mut self) {
+        self.private.zeroize();
+    }
+}
+
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Identity({:?})", self.public)
@@ -68,6 +75,8 @@ impl Identity {
         dh.set(&private);
         let mut public = [0; 32];
         public.copy_from_slice(dh.pubkey());
+        // The library does not overwrite it by itself.
+        dh.set(&[0; 32]);
         Identity {
             private,
             public: PublicKey(public),
@@ -105,6 +114,12 @@ impl Identity {
 /// nothing. The default is the one of those who have none: 32 zero bytes.
 #[derive(Clone, Default)]
 pub struct Psk(pub [u8; 32]);
+
+impl Drop for Psk {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
 
 impl fmt::Debug for Psk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

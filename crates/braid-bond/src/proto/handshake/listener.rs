@@ -18,6 +18,7 @@ use super::{
     Ciphers, HandshakeError, Identity, Options, Psk, PublicKey, RESET_TOKEN, Reset, noise,
 };
 use crate::proto::entropy::Entropy;
+use crate::proto::erase::Erased;
 use crate::proto::packet::SessionIndex;
 use crate::proto::session::{Role, Session};
 use braid_core::{LinkId, Time};
@@ -128,7 +129,7 @@ pub enum Answer {
 
 /// An initiation that is authentic.
 pub struct Offer {
-    noise: HandshakeState,
+    noise: Erased<HandshakeState>,
     link: LinkId,
     hash: [u8; 32],
     ephemeral: [u8; 32],
@@ -268,6 +269,14 @@ impl Listener {
     #[must_use]
     pub fn serves(&self, peer: PublicKey) -> bool {
         self.peers.contains_key(&peer)
+    }
+
+    /// Forgets what was answered: the keys of those sessions are not ours alone any more.
+    pub fn forget_answers(&mut self) {
+        self.answered.clear();
+        self.peers
+            .values_mut()
+            .for_each(|peer| peer.answered = None);
     }
 
     /// Serves a peer no more. Its running session is the caller's to close.

@@ -93,6 +93,17 @@ impl Client {
         }
     }
 
+    /// Begins a handshake in the place of one that is under way: its keys may not be ours alone any more.
+    pub fn begin_anew(
+        &mut self,
+        now: Time,
+        continues: Option<SessionIndex>,
+        entropy: &mut Entropy,
+    ) {
+        self.running = None;
+        self.want(now, continues, entropy);
+    }
+
     fn begin(&mut self, now: Time, continues: Option<SessionIndex>, entropy: &mut Entropy) {
         let clock = self
             .settings

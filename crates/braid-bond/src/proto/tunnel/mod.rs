@@ -252,6 +252,18 @@ impl Tunnel {
         self.gate.keys.offer(session);
     }
 
+    /// Forgets all keys, and what is under way for new ones: the machine slept or was copied, so they may be
+    /// in somebody else's memory, or in use by the copy. A client asks at once for new keys that continue
+    /// the session.
+    pub fn forget_keys(&mut self, now: Time) {
+        let continues = self.gate.keys.peek().map(Session::peer);
+        self.gate.keys.clear();
+        let has_links = self.links.iter().any(Option::is_some);
+        if let Some(client) = self.client.as_mut().filter(|_| has_links) {
+            client.begin_anew(now, continues, &mut self.entropy);
+        }
+    }
+
     /// Ends the session: the other end is told on every link.
     pub fn close(&mut self, reason: Reason) {
         let links = u32::MAX;
