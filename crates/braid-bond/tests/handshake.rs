@@ -302,14 +302,27 @@ fn the_cipher_is_what_both_can_do_fast() {
 }
 
 #[test]
-fn a_reset_is_believed_from_the_responder_alone_and_survives_its_restart() {
+fn a_reset_is_believed_from_the_responder_alone_and_survives_its_restarts() {
     let mut world = World::new();
+    world.listener.set_epoch(7);
     let (client, _) = world.sessions(NOW, 1);
     let session = client.session;
     let mut restarted = World::new();
-    let reset = restarted.listener.reset(NOW, session.peer());
-    let reset = Reset::parse(&reset.expect("few were sent")).expect("well formed");
-    assert_eq!(reset.index, session.peer());
+    for epoch in 8..=11 {
+        restarted.listener.set_epoch(epoch);
+        let genuine = (0..64).find_map(|second| {
+            let now = NOW + Duration::from_secs(second);
+            let reset = restarted.listener.reset(now, address(1), session.peer())?;
+            let reset = Reset::parse(&reset).expect("well formed");
+            assert_eq!(reset.index, session.peer());
+            reset.verify(session.reset_token()).is_ok().then_some(reset)
+        });
+        assert!(genuine.is_some(), "epoch {epoch}");
+    }
+    let reset = Reset {
+        index: session.peer(),
+        token: *session.reset_token(),
+    };
     assert_eq!(reset.verify(session.reset_token()), Ok(()));
     let forged = Reset {
         token: [0; 16],
@@ -319,8 +332,37 @@ fn a_reset_is_believed_from_the_responder_alone_and_survives_its_restart() {
         forged.verify(session.reset_token()),
         Err(HandshakeError::Forged)
     );
-    let sent = (0..1000).filter_map(|_| restarted.listener.reset(NOW, session.peer()));
-    assert!(sent.count() < 200, "there is a limit");
+    let later = NOW + Duration::from_secs(100);
+    let mut sent = |from| {
+        let sent = (0..1000).filter_map(|_| restarted.listener.reset(later, from, session.peer()));
+        sent.count()
+    };
+    assert_eq!(sent(address(2)), 20, "there is a limit");
+    assert_eq!(sent(address(3)), 20, "of one address's own");
+}
+
+#[test]
+fn nobody_is_given_the_reset_token_of_a_session_that_is_or_will_be() {
+    let mut world = World::new();
+    let wanted = index(0x0b_0001);
+    assert_eq!(world.listener.reset(NOW, address(9), wanted), None);
+    world.listener.set_epoch(3);
+    // Before the session begins, while it is, and by as many addresses as anybody has.
+    let mut tokens = Vec::new();
+    let mut ask = |world: &mut World| {
+        for last in 0..=255 {
+            let reset = world.listener.reset(NOW, address(last), wanted);
+            tokens.extend(reset.map(|reset| Reset::parse(&reset).expect("well formed")));
+        }
+    };
+    ask(&mut world);
+    let (client, _) = world.sessions(NOW, 1);
+    assert_eq!(client.session.peer(), wanted);
+    ask(&mut world);
+    assert!(tokens.len() > 200);
+    for token in tokens {
+        assert!(token.verify(client.session.reset_token()).is_err());
+    }
 }
 
 #[test]

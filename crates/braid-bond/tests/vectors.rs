@@ -177,8 +177,10 @@ fn handshake(vectors: &mut Vectors, cipher: Cipher) {
     let established = attempt
         .handle_response(now, &accepted.reply)
         .expect("genuine");
-    let reset = listener.reset(now, index(0x00d4_e5f6)).expect("the first");
-    vectors.add("reset", &reset);
+    // In the next epoch, of which there is one before.
+    listener.set_epoch(1);
+    let reset = listener.reset(now, address(1), index(0x00d4_e5f6));
+    vectors.add("reset after a restart", &reset.expect("the first"));
     let mut client = established.session;
     let mut server = accepted.session;
     data(vectors, "initiator to responder", &mut client, &mut server);

@@ -81,6 +81,7 @@ pub async fn run(
         private: random()?,
         global: random()?,
     })?;
+    let epoch = store.count_start()?;
     let identity = Identity::new(founding.private);
     let pool = Pool::new(config.networks(founding.global));
     let pool = pool.map_err(|error| Failure::new("pool", error.to_string()))?;
@@ -91,7 +92,7 @@ pub async fn run(
     give_addresses(tun.index(), &pool).await?;
     let surroundings = Surroundings::set_up(&config, &pool, &run_dir).await?;
     let served = serve(
-        &run_dir, config, &read, identity, book, tun, gate, signals, ready,
+        &run_dir, config, &read, identity, epoch, book, tun, gate, signals, ready,
     )
     .await;
     let undone = surroundings.undo().await;
@@ -115,6 +116,7 @@ async fn serve(
     config: HubConfig,
     read: &dyn Fn() -> Result<HubConfig, ConfigError>,
     identity: Identity,
+    epoch: u64,
     book: Book,
     tun: Tun,
     gate: Gate,
@@ -125,6 +127,7 @@ async fn serve(
     let handle = drive::hub::start(drive::HubConfig {
         tun,
         identity: identity.clone(),
+        epoch,
         listen: config.listen.clone(),
         mark: None,
         peers: book

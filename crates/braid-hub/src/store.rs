@@ -78,6 +78,12 @@ pub trait Store: Send {
     /// See [`StoreError`].
     fn found(&mut self, new: Founding) -> Result<Founding, StoreError>;
 
+    /// Counts a start, durably: how often the hub was started before.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn count_start(&mut self) -> Result<u64, StoreError>;
+
     /// All clients, by number.
     ///
     /// # Errors

@@ -31,6 +31,8 @@ pub struct HubConfig {
     pub tun: Tun,
     /// Who it is.
     pub identity: Identity,
+    /// How often it has started before: clients are told that their sessions of earlier starts are over.
+    pub epoch: u64,
     /// Where it listens; answers leave from the address that was asked.
     pub listen: Vec<SocketAddr>,
     /// SO_MARK of its sockets.
@@ -119,6 +121,7 @@ pub fn start(config: HubConfig) -> Result<HubHandle, DriveError> {
     let now = clock.now();
     let mut server = Server::new(now, config.identity, ciphers, settings, entropy()?);
     server.set_clock(clock.unix_micros());
+    server.set_epoch(config.epoch);
     server.hear_strangers(config.enrol.is_some());
     let mut hub = Hub {
         clock,

@@ -134,6 +134,12 @@ impl Server {
         self.listener.set_clock(unix_micros);
     }
 
+    /// Names the epoch: how often this hub has started before. A client that has a session of an earlier
+    /// epoch is told that it is over; of this one, nobody can be told.
+    pub fn set_epoch(&mut self, epoch: u64) {
+        self.listener.set_epoch(epoch);
+    }
+
     /// Whether unknown keys are handed over by [`Server::poll_stranger`], or refused at once.
     pub fn hear_strangers(&mut self, hear: bool) {
         self.listener.hear_strangers(hear);
@@ -235,7 +241,7 @@ impl Server {
             }
             Some(Kind::Data(header)) => {
                 let Some(peer) = self.indices.get(&header.receiver).copied() else {
-                    if let Some(reset) = self.listener.reset(now, header.receiver) {
+                    if let Some(reset) = self.listener.reset(now, from, header.receiver) {
                         self.reply(from, reset);
                     }
                     self.rejects.count(Reject::Session);

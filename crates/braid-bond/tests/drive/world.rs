@@ -8,7 +8,7 @@
 //! ```
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,8 @@ pub struct World {
     pub gre: bool,
     pub client: Namespace,
     pub hub: Namespace,
+    /// How often a hub was started.
+    starts: AtomicU64,
 }
 
 /// Addresses of the lines.
@@ -74,6 +76,7 @@ impl World {
             client: Namespace::new(&format!("{name}-client")),
             hub: Namespace::new(&format!("{name}-hub")),
             gre: false,
+            starts: AtomicU64::new(0),
         };
         let World { client, hub, .. } = &world;
         for line in 0..2 {
@@ -123,6 +126,7 @@ impl World {
             hub::start(HubConfig {
                 tun: Tun::open_with("bond0", 1500, offloads)?,
                 identity: identity(2),
+                epoch: self.starts.fetch_add(1, Ordering::Relaxed),
                 listen: ["0.0.0.0", "::"]
                     .map(|any| SocketAddr::new(address(any), PORT))
                     .to_vec(),

@@ -117,7 +117,7 @@ fn flows_go_on_over_new_keys_and_begin_anew_with_a_new_hub() {
     assert_eq!(count, 4500);
     assert!(pair.hub().saved().packets > 4400);
     assert_eq!(pair.client.rejects().of(Reject::Header), 0);
-    pair.server = crate::sim::server(pair.hub_now(), 78);
+    pair.server = crate::sim::restarted(pair.hub_now(), 78);
     pair.inner_at_client(segment(9, 0));
     pair.run_for(Duration::from_secs(3));
     pair.at_client.clear();

@@ -10,7 +10,7 @@ use braid_bond::proto::tunnel::Event;
 use braid_core::{LinkId, Time};
 
 use crate::line::Lines;
-use crate::sim::{End, HUB, Pair, inner, link, number, server};
+use crate::sim::{End, HUB, Pair, inner, link, number, restarted};
 
 fn two() -> Vec<Lines> {
     vec![Lines::new(0, 50, 15), Lines::new(1, 20, 40)]
@@ -118,7 +118,7 @@ fn a_restarted_hub_is_noticed_and_called_again() {
     let mut pair = Pair::new(5, two());
     pair.connect();
     pair.run_for(Duration::from_secs(2));
-    pair.server = server(pair.now + Duration::from_secs(1234), 0x55);
+    pair.server = restarted(pair.now + Duration::from_secs(1234), 0x55);
     let restart = pair.now;
     pair.tick(
         Duration::from_secs(3),

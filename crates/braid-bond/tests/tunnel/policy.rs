@@ -78,7 +78,7 @@ fn a_hub_that_has_forgotten_is_told_again() {
     pair.connect();
     pair.run_for(Duration::from_secs(1));
     // As in `a_restarted_hub_is_noticed_and_called_again`.
-    pair.server = crate::sim::server(pair.hub_now(), 77);
+    pair.server = crate::sim::restarted(pair.hub_now(), 77);
     pair.inner_at_client(inner(5, 0, 500));
     pair.run_for(Duration::from_secs(3));
     assert_eq!(pair.client.heard_policy(), Heard::Followed);
@@ -162,7 +162,7 @@ fn of_a_hub_that_cannot_be_told_nothing_is_awaited() {
     let heard = events.filter(|(_, event)| *event == Event::Policy(Heard::Deaf));
     assert_eq!(heard.count(), 2);
     // Its successor can.
-    pair.server = crate::sim::server(pair.hub_now(), 78);
+    pair.server = crate::sim::restarted(pair.hub_now(), 78);
     pair.inner_at_client(inner(5, 0, 500));
     pair.run_for(Duration::from_secs(3));
     assert_eq!(pair.client.heard_policy(), Heard::Followed);

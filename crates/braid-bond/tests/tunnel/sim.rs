@@ -86,6 +86,13 @@ pub fn server(now: Time, seed: u8) -> Server {
     server
 }
 
+/// The same hub after a restart.
+pub fn restarted(now: Time, seed: u8) -> Server {
+    let mut server = server(now, seed);
+    server.set_epoch(1);
+    server
+}
+
 pub fn client_settings() -> ClientSettings {
     ClientSettings {
         identity: identity(1),

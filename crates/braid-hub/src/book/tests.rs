@@ -345,6 +345,10 @@ impl Store for Full {
         Ok(new)
     }
 
+    fn count_start(&mut self) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+
     fn load(&self) -> Result<Vec<Client>, StoreError> {
         Ok(Vec::new())
     }

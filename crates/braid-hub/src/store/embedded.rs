@@ -16,6 +16,7 @@ const HUB: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("hub");
 
 const FOUNDING: &str = "founding";
 const FORM: &str = "form";
+const STARTS: &str = "starts";
 
 /// The form that records are written in.
 const THIS_FORM: u32 = 1;
@@ -143,6 +144,22 @@ impl Store for Embedded {
         })
     }
 
+    fn count_start(&mut self) -> Result<u64, StoreError> {
+        self.change(|store, transaction| {
+            let mut table = transaction.open_table(HUB).map_err(|e| store.engine(e))?;
+            let found = table.get(STARTS).map_err(|e| store.engine(e))?;
+            let found = found.map(|value| value.value().to_vec());
+            let before = match found {
+                Some(bytes) => store.parse::<u64>("the number of its starts", &bytes)?,
+                None => 0,
+            };
+            let after = (before + 1).to_string();
+            let kept = table.insert(STARTS, after.as_bytes());
+            kept.map(drop).map_err(|e| store.engine(e))?;
+            Ok(before)
+        })
+    }
+
     fn load(&self) -> Result<Vec<Client>, StoreError> {
         let transaction = self.database.begin_read().map_err(|e| self.engine(e))?;
         let table = transaction
@@ -224,6 +241,16 @@ mod tests {
         assert_eq!(shown(&store.load().unwrap()), shown(&[one, two]));
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "there are keys in it");
+    }
+
+    #[test]
+    fn starts_are_counted_over_starts() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hub.redb");
+        for before in 0..4 {
+            let mut store = Embedded::open(&path).unwrap();
+            assert_eq!(store.count_start().unwrap(), before);
+        }
     }
 
     #[test]

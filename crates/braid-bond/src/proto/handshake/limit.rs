@@ -6,9 +6,6 @@ use super::mac::MacKey;
 use crate::proto::entropy::Entropy;
 use braid_core::Time;
 
-/// What one address may ask for per second once it has proved itself.
-const PROVEN: Bucket = Bucket::new(10, 40);
-
 /// Addresses are hashed onto so many buckets; the hash is keyed, so nobody can aim.
 const SOURCES: usize = 1024;
 
@@ -56,10 +53,11 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    pub fn new(entropy: &mut Entropy) -> Self {
+    /// `each` is what one address may ask for.
+    pub fn new(each: Bucket, entropy: &mut Entropy) -> Self {
         Sources {
             secret: MacKey::secret(&entropy.bytes::<32>()),
-            buckets: vec![PROVEN; SOURCES].into_boxed_slice(),
+            buckets: vec![each; SOURCES].into_boxed_slice(),
         }
     }
 
@@ -102,7 +100,7 @@ mod tests {
 
     #[test]
     fn one_address_cannot_use_up_what_another_has() {
-        let mut sources = Sources::new(&mut Entropy::new(&[1; 32]));
+        let mut sources = Sources::new(Bucket::new(10, 40), &mut Entropy::new(&[1; 32]));
         let greedy = IpAddr::from([192, 0, 2, 1]);
         let asked = (0..100).filter(|_| sources.take(Time::ZERO, greedy));
         assert_eq!(asked.count(), 40);

@@ -34,8 +34,14 @@ const CLOCK_AHEAD: Duration = Duration::from_secs(86_400);
 /// Times from here on (the year 294,247) are refused: there must always be a later one.
 const TIME_END: u64 = 1 << 63;
 
-/// Resets per second.
-const RESETS: Bucket = Bucket::new(100, 200);
+/// What one address may ask for per second once it has proved itself.
+const PROVEN: Bucket = Bucket::new(10, 40);
+
+/// Resets per second: one hash and one small datagram each, about 1 % of a core.
+const RESETS: Bucket = Bucket::new(2_000, 2_000);
+
+/// Resets per second to one address, which may be made up.
+const RESETS_EACH: Bucket = Bucket::new(10, 20);
 
 /// What happened to initiations, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,6 +112,7 @@ pub struct Listener {
     unproven: Bucket,
     sources: Sources,
     resets: Bucket,
+    reset_sources: Sources,
     peers: BTreeMap<PublicKey, Peer>,
     /// Whose message 1 an answered one was, by its hash: one per peer at most.
     answered: BTreeMap<[u8; 32], PublicKey>,
@@ -200,7 +207,8 @@ impl Listener {
     #[must_use]
     pub fn new(now: Time, own: Identity, mut entropy: Entropy) -> Self {
         let jar = Jar::new(now, &mut entropy);
-        let sources = Sources::new(&mut entropy);
+        let sources = Sources::new(PROVEN, &mut entropy);
+        let reset_sources = Sources::new(RESETS_EACH, &mut entropy);
         Listener {
             to_us: MacKey::of(own.public()),
             tokens: Tokens::of(&own),
@@ -210,6 +218,7 @@ impl Listener {
             unproven: UNPROVEN,
             sources,
             resets: RESETS,
+            reset_sources,
             peers: BTreeMap::new(),
             answered: BTreeMap::new(),
             hears_strangers: false,
@@ -271,8 +280,16 @@ impl Listener {
         self.peers.contains_key(&peer)
     }
 
-    /// Forgets what was answered: the keys of those sessions are not ours alone any more.
+    /// Names the epoch: how often this responder has started before. Sessions of earlier epochs are told that
+    /// they are over, those of this one never.
+    pub fn set_epoch(&mut self, epoch: u64) {
+        self.tokens.set_epoch(epoch);
+    }
+
+    /// Forgets what was answered, and begins another epoch: the keys of those sessions are not ours alone
+    /// any more.
     pub fn forget_answers(&mut self) {
+        self.tokens.turn();
         self.answered.clear();
         self.peers
             .values_mut()
@@ -477,13 +494,14 @@ impl Listener {
         Ok(Accepted { session, reply })
     }
 
-    /// The answer to a data packet for a session that nobody knows; none if there were too many.
-    pub fn reset(&mut self, now: Time, index: SessionIndex) -> Option<Vec<u8>> {
-        if !self.resets.take(now) {
+    /// The answer to a data packet for a session that nobody knows; none in the first epoch, or if there were
+    /// too many.
+    pub fn reset(&mut self, now: Time, from: SocketAddr, index: SessionIndex) -> Option<Vec<u8>> {
+        let token = self.tokens.earlier(index, self.entropy.u64())?;
+        if !self.reset_sources.take(now, from.ip()) || !self.resets.take(now) {
             return None;
         }
         self.counters.resets += 1;
-        let token = self.tokens.token(index);
         let mut datagram = Vec::new();
         Reset { index, token }.append(&mut datagram);
         Some(datagram)

@@ -5,10 +5,15 @@
 //! 1..3   the session index of the packet that it answers
 //! 4..19  token
 //! ```
-//! The token is a MAC over the index by a key that is derived from the responder's private key, so a
-//! restarted one makes the same, and it was told to the initiator under seal when the session
-//! began: nobody else can send it. It only has the initiator begin a new handshake. Smaller than
-//! any data packet, so two ends that have lost everything do not answer each other for ever.
+//! The token is a MAC over epoch and index by a key that is derived from the responder's private key. An
+//! epoch is one life of the responder: the sessions of one epoch are forgotten in the next. It was told
+//! to the initiator under seal when the session began: nobody else can send it. It only has the
+//! initiator begin a new handshake. Smaller than any data packet, so two ends that have lost
+//! everything do not answer each other for ever.
+//!
+//! Whoever sends a packet of an unknown session gets a token, be it for a session that never was. So a
+//! responder gives tokens of earlier epochs alone: they end nothing but what is over
+//! (RFC 9000 §21.11).
 
 use super::mac::{self, MAC, MacKey};
 use super::{HandshakeError, Identity};
@@ -65,17 +70,48 @@ impl Reset {
     }
 }
 
+/// So many epochs back sessions are told that they are over. Which of them a session is of, its index does
+/// not say: a token of each is given in turn by chance.
+const EARLIER: u64 = 4;
+
 /// Makes the tokens of one responder.
 #[derive(Clone, Debug)]
-pub(super) struct Tokens(MacKey);
+pub(super) struct Tokens {
+    key: MacKey,
+    epoch: u64,
+}
 
 impl Tokens {
     pub fn of(own: &Identity) -> Self {
         let derive = MacKey::secret(own.private());
-        Tokens(MacKey::secret(&derive.sign_whole(&[b"braid reset"])))
+        Tokens {
+            key: MacKey::secret(&derive.sign_whole(&[b"braid reset"])),
+            epoch: 0,
+        }
     }
 
+    pub fn set_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch;
+    }
+
+    /// Begins another epoch.
+    pub fn turn(&mut self) {
+        self.epoch += 1;
+    }
+
+    /// What a session of this epoch is ended by, in a later one.
     pub fn token(&self, index: SessionIndex) -> [u8; RESET_TOKEN] {
-        self.0.sign(&[&index.to_bytes()])
+        self.sign(self.epoch, index)
+    }
+
+    /// What a session of an earlier epoch is ended by, of one of the last few that `dice` picks; none in the
+    /// first epoch.
+    pub fn earlier(&self, index: SessionIndex, dice: u64) -> Option<[u8; RESET_TOKEN]> {
+        let back = dice.checked_rem(self.epoch.min(EARLIER))? + 1;
+        Some(self.sign(self.epoch - back, index))
+    }
+
+    fn sign(&self, epoch: u64, index: SessionIndex) -> [u8; RESET_TOKEN] {
+        self.key.sign(&[&epoch.to_be_bytes(), &index.to_bytes()])
     }
 }
