@@ -203,6 +203,51 @@ fn under_load_a_cookie_is_wanted_and_proves_one_address() {
 }
 
 #[test]
+fn proven_addresses_of_one_network_do_not_use_up_what_others_have() {
+    let mut world = World::new();
+    // A client was here before, from an address of its own.
+    let known = world.attempt(start(7, 1));
+    world.accept(NOW, &message1(&known, LinkId(0)), 9);
+    let stranger = Identity::new([9; 32]);
+    let mut entropy = Entropy::new(&[8; 32]);
+    let psk = Psk::default();
+    let mut flood = Attempt::new(&stranger, world.server, &psk, start(3, 1), &mut entropy);
+    let said = message1(&flood, LinkId(0));
+    while !matches!(
+        world.listener.handle_initiation(NOW, address(66), &said),
+        Ok(Answer::Reply(_))
+    ) {}
+    // Whether the hub computes for somebody who proves this address.
+    let mut computes = |world: &mut World, attempt: &mut Attempt, from: std::net::SocketAddr| {
+        let said = message1(attempt, LinkId(0));
+        let asked = world.listener.handle_initiation(NOW, from, &said);
+        let Ok(Answer::Reply(reply)) = asked else {
+            panic!("{from}: {asked:?}")
+        };
+        attempt.handle_cookie(&reply).expect("genuine");
+        let proven = message1(attempt, LinkId(0));
+        match world.listener.handle_initiation(NOW, from, &proven) {
+            Err(HandshakeError::Peer) | Ok(Answer::Offer(_)) => true,
+            Err(HandshakeError::Cookie) => false,
+            other => panic!("{from}: {other:?}"),
+        }
+    };
+    let from = |site: u16, net: u16| {
+        std::net::SocketAddr::from(([0x2001, 0xdb8, site, net, 0, 0, 0, 1], 9))
+    };
+    let computed = (0..2000).filter(|net| computes(&mut world, &mut flood, from(0, *net)));
+    assert_eq!(computed.count(), 160, "of 2,000 networks of one /48");
+    assert!(computes(&mut world, &mut flood, from(1, 0)), "another /48");
+    let computed = (2..2000).filter(|site| computes(&mut world, &mut flood, from(*site, 0)));
+    assert!(computed.count() < 600, "there is a limit for all");
+    // Where a client came from before, it is heard all the same; elsewhere it has to wait.
+    let mut again = world.attempt(start(8, 2));
+    assert!(!computes(&mut world, &mut again, address(200)));
+    let mut again = world.attempt(start(8, 2));
+    assert!(computes(&mut world, &mut again, address(1)));
+}
+
+#[test]
 fn who_is_not_known_or_has_the_wrong_keys_gets_nothing() {
     let mut world = World::new();
     let mut entropy = Entropy::new(&[6; 32]);

@@ -45,31 +45,52 @@ impl Bucket {
     }
 }
 
-/// A bucket for each address, or rather for each hash of one.
+/// Of whom a bucket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Each {
+    /// One machine's: an IPv4 address, or an IPv6 /64.
+    Host,
+    /// One provider's customer's: an IPv4 /24, or an IPv6 /48, of which one has 65,536 networks.
+    Site,
+}
+
+impl Each {
+    /// Bytes of an address that name it, in its IPv6 form.
+    fn bytes(self, v6: bool) -> usize {
+        match (self, v6) {
+            (Each::Host, false) => 16,
+            (Each::Site, false) => 15,
+            (Each::Host, true) => 8,
+            (Each::Site, true) => 6,
+        }
+    }
+}
+
+/// A bucket for each host or site, or rather for each hash of one.
 #[derive(Debug)]
 pub(super) struct Sources {
     secret: MacKey,
+    each: Each,
     buckets: Box<[Bucket]>,
 }
 
 impl Sources {
-    /// `each` is what one address may ask for.
-    pub fn new(each: Bucket, entropy: &mut Entropy) -> Self {
+    /// `bucket` is what each of them may ask for.
+    pub fn new(each: Each, bucket: Bucket, entropy: &mut Entropy) -> Self {
         Sources {
             secret: MacKey::secret(&entropy.bytes::<32>()),
-            buckets: vec![each; SOURCES].into_boxed_slice(),
+            each,
+            buckets: vec![bucket; SOURCES].into_boxed_slice(),
         }
     }
 
-    /// Takes one on this address's account; for IPv6, on its /64's.
+    /// Takes one on this address's account.
     pub fn take(&mut self, now: Time, from: IpAddr) -> bool {
         let mut octets = match from {
             IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
             IpAddr::V6(address) => address.octets(),
         };
-        if from.is_ipv6() {
-            octets[8..].fill(0);
-        }
+        octets[self.each.bytes(from.is_ipv6())..].fill(0);
         let [a, b, ..] = self.secret.sign(&[&octets]);
         let bucket = usize::from(u16::from_be_bytes([a, b])) % SOURCES;
         self.buckets[bucket].take(now)
@@ -100,7 +121,8 @@ mod tests {
 
     #[test]
     fn one_address_cannot_use_up_what_another_has() {
-        let mut sources = Sources::new(Bucket::new(10, 40), &mut Entropy::new(&[1; 32]));
+        let mut entropy = Entropy::new(&[1; 32]);
+        let mut sources = Sources::new(Each::Host, Bucket::new(10, 40), &mut entropy);
         let greedy = IpAddr::from([192, 0, 2, 1]);
         let asked = (0..100).filter(|_| sources.take(Time::ZERO, greedy));
         assert_eq!(asked.count(), 40);
@@ -108,5 +130,11 @@ mod tests {
         let net = |low| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, low]);
         let asked = (0..100).filter(|low| sources.take(Time::ZERO, net(*low)));
         assert_eq!(asked.count(), 40, "a /64 is one");
+        let mut sites = Sources::new(Each::Site, Bucket::new(10, 40), &mut entropy);
+        let net = |low| IpAddr::from([0x2001, 0xdb8, 0, low, 0, 0, 0, 1]);
+        let asked = (0..100).filter(|low| sites.take(Time::ZERO, net(*low)));
+        assert_eq!(asked.count(), 40, "a /48 is one");
+        let asked = (0..100).filter(|low| sites.take(Time::ZERO, [192, 0, 2, *low].into()));
+        assert_eq!(asked.count(), 40, "a /24 is one");
     }
 }

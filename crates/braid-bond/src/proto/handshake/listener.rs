@@ -1,7 +1,7 @@
 //! The responder's side of handshakes, of all who may begin one.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use snow::HandshakeState;
@@ -9,7 +9,7 @@ use snow::HandshakeState;
 use super::attempt::session;
 use super::cookie::{CookieReply, Jar};
 use super::initiation::{Initiation, Payload};
-use super::limit::{Bucket, Sources};
+use super::limit::{Bucket, Each, Sources};
 use super::mac::{self, MacKey};
 use super::reset::Tokens;
 use super::response::{self, Response};
@@ -36,6 +36,19 @@ const TIME_END: u64 = 1 << 63;
 
 /// What one address may ask for per second once it has proved itself.
 const PROVEN: Bucket = Bucket::new(10, 40);
+
+/// The same for one site, of whose addresses one attacker may have all.
+const PROVEN_SITE: Bucket = Bucket::new(40, 160);
+
+/// The same for all: about 6 % of a core. Whoever has many sites can use it up, but not what
+/// [`FAMILIAR`] has.
+const PROVEN_ALL: Bucket = Bucket::new(300, 600);
+
+/// The same for addresses from which a served peer came of late: to change keys, or to come back.
+const FAMILIAR: Bucket = Bucket::new(300, 600);
+
+/// Addresses from which a peer came that are familiar: a client has few uplinks.
+const FAMILIAR_EACH: usize = 4;
 
 /// Resets per second: one hash and one small datagram each, about 1 % of a core.
 const RESETS: Bucket = Bucket::new(2_000, 2_000);
@@ -77,6 +90,19 @@ struct Peer {
     /// Time of the newest initiation; zero if there was none.
     newest: u64,
     answered: Option<Answered>,
+    /// From where its last accepted initiations came, the newest first.
+    familiar: [Option<IpAddr>; FAMILIAR_EACH],
+}
+
+impl Peer {
+    /// An initiation of its was accepted that came from there. Returns the address that is not familiar any
+    /// more by this.
+    fn handle_from(&mut self, from: IpAddr) -> Option<IpAddr> {
+        let known = self.familiar.iter().position(|known| *known == Some(from));
+        let last = known.unwrap_or(FAMILIAR_EACH - 1);
+        self.familiar[..=last].rotate_right(1);
+        self.familiar[0].replace(from).filter(|old| *old != from)
+    }
 }
 
 /// A handshake that was answered: copies of its message 1 are answered the same.
@@ -111,6 +137,11 @@ pub struct Listener {
     jar: Jar,
     unproven: Bucket,
     sources: Sources,
+    sites: Sources,
+    all: Bucket,
+    familiar: Bucket,
+    /// Who came from where of late: a few addresses of each peer.
+    familiar_from: BTreeSet<(IpAddr, PublicKey)>,
     resets: Bucket,
     reset_sources: Sources,
     peers: BTreeMap<PublicKey, Peer>,
@@ -137,6 +168,7 @@ pub enum Answer {
 /// An initiation that is authentic.
 pub struct Offer {
     noise: Erased<HandshakeState>,
+    from: IpAddr,
     link: LinkId,
     hash: [u8; 32],
     ephemeral: [u8; 32],
@@ -207,8 +239,9 @@ impl Listener {
     #[must_use]
     pub fn new(now: Time, own: Identity, mut entropy: Entropy) -> Self {
         let jar = Jar::new(now, &mut entropy);
-        let sources = Sources::new(PROVEN, &mut entropy);
-        let reset_sources = Sources::new(RESETS_EACH, &mut entropy);
+        let sources = Sources::new(Each::Host, PROVEN, &mut entropy);
+        let sites = Sources::new(Each::Site, PROVEN_SITE, &mut entropy);
+        let reset_sources = Sources::new(Each::Host, RESETS_EACH, &mut entropy);
         Listener {
             to_us: MacKey::of(own.public()),
             tokens: Tokens::of(&own),
@@ -217,6 +250,10 @@ impl Listener {
             jar,
             unproven: UNPROVEN,
             sources,
+            sites,
+            all: PROVEN_ALL,
+            familiar: FAMILIAR,
+            familiar_from: BTreeSet::new(),
             resets: RESETS,
             reset_sources,
             peers: BTreeMap::new(),
@@ -243,6 +280,7 @@ impl Listener {
             to_peer: MacKey::of(peer),
             newest: 0,
             answered: None,
+            familiar: [None; FAMILIAR_EACH],
         };
         self.peers.insert(peer, peer_state);
     }
@@ -298,8 +336,14 @@ impl Listener {
 
     /// Serves a peer no more. Its running session is the caller's to close.
     pub fn remove(&mut self, peer: PublicKey) {
-        if let Some(answered) = self.peers.remove(&peer).and_then(|peer| peer.answered) {
+        let Some(removed) = self.peers.remove(&peer) else {
+            return;
+        };
+        if let Some(answered) = removed.answered {
             self.answered.remove(&answered.hash);
+        }
+        for from in removed.familiar.into_iter().flatten() {
+            self.familiar_from.remove(&(from, peer));
         }
     }
 
@@ -349,6 +393,11 @@ impl Listener {
         {
             return Err(HandshakeError::Mac);
         }
+        let hash = mac::hash(initiation.noise);
+        if let Some(reply) = self.repeat(&hash, initiation.link) {
+            self.counters.repeated += 1;
+            return Ok(Answer::Reply(reply));
+        }
         self.jar.turn(now, &mut self.entropy);
         if !self.unproven.take(now) {
             let proven = self
@@ -358,16 +407,24 @@ impl Listener {
                 self.counters.cookies += 1;
                 return Ok(Answer::Reply(self.cookie_reply(from, &initiation)));
             }
-            if !self.sources.take(now, from.ip()) {
+            if !self.may_ask(now, from.ip()) {
                 return Err(HandshakeError::Cookie);
             }
         }
-        let hash = mac::hash(initiation.noise);
-        if let Some(reply) = self.repeat(&hash, initiation.link) {
-            self.counters.repeated += 1;
-            return Ok(Answer::Reply(reply));
+        self.compute(now, from, &initiation, hash)
+    }
+
+    /// Whether an address that has proved itself may have us compute. Each bucket is asked only if those
+    /// before it let it through, so nobody uses up what is others'.
+    fn may_ask(&mut self, now: Time, from: IpAddr) -> bool {
+        if !self.sources.take(now, from) {
+            return false;
         }
-        self.compute(now, &initiation, hash)
+        let mut familiar = self.familiar_from.range((from, PublicKey([0; 32]))..);
+        if familiar.next().is_some_and(|(known, _)| *known == from) {
+            return self.familiar.take(now);
+        }
+        self.sites.take(now, from) && self.all.take(now)
     }
 
     fn repeat(&self, hash: &[u8; 32], link: LinkId) -> Option<Vec<u8>> {
@@ -379,6 +436,7 @@ impl Listener {
     fn compute(
         &mut self,
         now: Time,
+        from: SocketAddr,
         initiation: &Initiation<'_>,
         hash: [u8; 32],
     ) -> Result<Answer, HandshakeError> {
@@ -397,6 +455,7 @@ impl Listener {
         let newest = known.map(|peer| peer.newest);
         let mut offer = Box::new(Offer {
             noise,
+            from: from.ip(),
             link: initiation.link,
             hash,
             ephemeral: initiation.ephemeral(),
@@ -478,6 +537,10 @@ impl Listener {
         let answered = offer.answer(peer, &payload);
         let reply = answered.datagram(offer.link, &peer.to_peer);
         peer.newest = offer.payload.micros;
+        if let Some(old) = peer.handle_from(offer.from) {
+            self.familiar_from.remove(&(old, offer.peer));
+        }
+        self.familiar_from.insert((offer.from, offer.peer));
         if let Some(old) = peer.answered.replace(answered) {
             self.answered.remove(&old.hash);
         }
