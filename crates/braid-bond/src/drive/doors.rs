@@ -3,21 +3,15 @@
 //! A machine with several addresses must answer from the one that was asked: anything else does not
 //! get through the client's NAT.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
-use std::time::Duration;
 
+use super::callers::Callers;
 use super::udp::{Inbox, Origin, Outbox, Run, Udp};
 use super::{DriveError, LinkError};
 use crate::proto::gre;
-use braid_core::Time;
-
-/// Addresses of clients are forgotten after so long, if there are many.
-const FORGET: Duration = Duration::from_secs(300);
-
-/// So many are kept in any case.
-const KEEP: usize = 1024;
+use crate::proto::handshake::PublicKey;
 
 /// Addresses that asked and have not proved anything, for the answers to their handshakes. More are
 /// answered from whatever address the kernel chooses.
@@ -25,9 +19,9 @@ const RECENT: usize = 64;
 
 /// A socket, and our address at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Asked {
-    door: usize,
-    to: Option<IpAddr>,
+pub(super) struct Asked {
+    pub door: usize,
+    pub to: Option<IpAddr>,
 }
 
 /// All sockets of a hub.
@@ -37,8 +31,7 @@ pub(super) struct Doors {
     /// Sockets for GRE, if data of any client may go in the clear.
     gre: Vec<(IpAddr, Udp)>,
     mark: Option<u32>,
-    known: HashMap<SocketAddr, (Asked, Time)>,
-    most: usize,
+    known: Callers,
     recent: VecDeque<(SocketAddr, Asked)>,
     outbox: Outbox,
     inbox: Inbox,
@@ -58,8 +51,7 @@ impl Doors {
             doors: listen.iter().map(open).collect::<Result<_, DriveError>>()?,
             gre: Vec::new(),
             mark,
-            known: HashMap::new(),
-            most: KEEP,
+            known: Callers::default(),
             recent: VecDeque::with_capacity(RECENT),
             outbox: Outbox::default(),
             inbox: Inbox::new(),
@@ -84,13 +76,12 @@ impl Doors {
         self.doors.iter().map(|(_, udp)| udp.fd()).chain(gre)
     }
 
-    /// Hands over what has come; `take` says by `Some` whether it was authentic. Says whether there
-    /// may be more.
+    /// Hands over what has come; `take` says whose it was if it was authentic. Says whether there may be
+    /// more.
     pub fn receive(
         &mut self,
-        now: Time,
         door: usize,
-        mut take: impl FnMut(SocketAddr, &mut [u8]) -> Option<()>,
+        mut take: impl FnMut(SocketAddr, &mut [u8]) -> Option<PublicKey>,
     ) -> bool {
         let gre = door.checked_sub(self.doors.len());
         let socket = match gre {
@@ -119,29 +110,24 @@ impl Doors {
         messages.each(|origin: Origin, datagram| {
             let Origin { from, to } = origin;
             let asked = Asked { door, to };
-            let is_authentic = take(from, datagram).is_some();
-            if last == Some((origin, is_authentic)) {
+            let peer = take(from, datagram);
+            if last == Some((origin, peer)) {
                 return;
             }
-            last = Some((origin, is_authentic));
-            if is_authentic {
-                known.insert(from, (asked, now));
+            last = Some((origin, peer));
+            if let Some(peer) = peer {
+                known.insert(from, asked, peer);
             } else if !recent.contains(&(from, asked)) {
                 recent.truncate(RECENT - 1);
                 recent.push_front((from, asked));
             }
         });
-        let more = messages.is_full();
-        self.forget(now);
-        more
+        messages.is_full()
     }
 
-    fn forget(&mut self, now: Time) {
-        if self.known.len() > self.most {
-            self.known
-                .retain(|_, (_, heard)| now.since(*heard) < FORGET);
-            self.most = KEEP.max(self.known.len() * 2);
-        }
+    /// Forgets a client's addresses.
+    pub fn forget(&mut self, peer: PublicKey) {
+        self.known.remove(peer);
     }
 
     /// Sends a datagram, at [`Doors::flush`] at the latest.
@@ -173,7 +159,7 @@ impl Doors {
 
     /// By which socket and address to answer.
     fn asked(&self, to: SocketAddr) -> Option<Asked> {
-        let known = self.known.get(&to).map(|(asked, _)| *asked);
+        let known = self.known.get(to);
         let recent = || self.recent.iter().find(|(from, _)| *from == to);
         let same_family = |(own, _): &(SocketAddr, Udp)| own.is_ipv4() == to.is_ipv4();
         known

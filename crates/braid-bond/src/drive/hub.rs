@@ -267,6 +267,7 @@ impl Hub {
                 }
                 Order::Revoke(peer) => {
                     self.peers.remove(peer);
+                    self.doors.forget(peer);
                     self.server.revoke(peer);
                 }
                 // Whoever asked may have gone.
@@ -296,7 +297,7 @@ impl Hub {
     fn receive(&mut self, door: usize) -> bool {
         let now = self.clock.now();
         let (server, peers) = (&mut self.server, &mut self.peers);
-        let more = self.doors.receive(now, door, |from, datagram| {
+        let more = self.doors.receive(door, |from, datagram| {
             let bytes = datagram.len() as u64
                 + match gre::is_gre(datagram) {
                     true => gre_headers(from),
@@ -305,7 +306,7 @@ impl Hub {
             // What is refused is counted by the server, or by the peer's tunnel.
             let (peer, link) = server.handle_datagram(now, from, datagram).ok()??;
             peers.handle_received(peer, link, bytes);
-            Some(())
+            Some(peer)
         });
         self.admit(now);
         more

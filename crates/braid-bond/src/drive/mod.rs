@@ -12,6 +12,7 @@
 //!
 //! Whoever starts an end gives the device addresses and routes.
 
+mod callers;
 mod clamp;
 pub mod client;
 mod doors;
