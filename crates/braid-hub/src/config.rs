@@ -43,6 +43,8 @@ pub struct HubConfig {
     pub forward: Forward,
     /// Whether clients reach each other.
     pub between_clients: bool,
+    /// What clients reach besides the internet.
+    pub reach: Vec<Reach>,
     /// Most that is passed on for a client in each direction, where its invitation does not say.
     pub client_rate: Option<Rate>,
     /// What single clients have, by name.
@@ -107,6 +109,38 @@ impl FromStr for Forward {
     }
 }
 
+/// What clients reach besides the internet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// The hub's own machine.
+    Hub,
+    /// A network that is no part of the internet.
+    Network(Prefix),
+}
+
+impl FromStr for Reach {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "hub" {
+            return Ok(Reach::Hub);
+        }
+        let network = text.parse();
+        network
+            .map(Reach::Network)
+            .map_err(|_| format!("{text:?} is neither \"hub\" nor a network"))
+    }
+}
+
+impl std::fmt::Display for Reach {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Reach::Hub => f.write_str("hub"),
+            Reach::Network(network) => network.fmt(f),
+        }
+    }
+}
+
 impl Default for HubConfig {
     fn default() -> Self {
         HubConfig {
@@ -117,6 +151,7 @@ impl Default for HubConfig {
             pool: Vec::new(),
             forward: Forward::default(),
             between_clients: false,
+            reach: Vec::new(),
             client_rate: None,
             clients: BTreeMap::new(),
             gre: false,
@@ -177,6 +212,7 @@ impl HubConfig {
             pool,
             forward,
             between_clients,
+            reach,
             client_rate,
             clients,
             gre,
@@ -191,6 +227,7 @@ impl HubConfig {
             ("pool", self.pool != pool),
             ("forward", self.forward != forward),
             ("between_clients", self.between_clients != between_clients),
+            ("reach", self.reach != reach),
             ("gre", self.gre != gre),
             ("store", self.store != store),
             ("api", self.api != api),

@@ -8,7 +8,7 @@ use braid_daemon::failure::Failure;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use crate::config::Forward;
+use crate::config::{Forward, Reach};
 
 /// The table's family and name. Nothing else in it is anybody else's.
 const TABLE: &str = "inet braid_hub";
@@ -24,7 +24,20 @@ pub struct Filter {
     pub forward: Forward,
     /// Whether clients reach each other.
     pub between_clients: bool,
+    /// What clients reach besides the internet.
+    pub reach: Vec<Reach>,
 }
+
+/// Networks that are no part of the internet (RFC 6890): a client reaches those alone that the
+/// configuration names. 169.254.0.0/16 has the metadata service of cloud providers.
+const NOT_INTERNET_V4: &str = "0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, \
+     172.16.0.0/12, 192.0.0.0/24, 192.168.0.0/16, 224.0.0.0/3";
+/// All but global unicast addresses (2000::/3) and those that a NAT64 gateway translates (RFC 6052).
+const INTERNET_V6: &str = "64:ff9b::/96, 2000::/3";
+/// IPv4 addresses of `NOT_INTERNET_V4`, as a NAT64 gateway or 6to4 would lead to them.
+const NOT_INTERNET_V6: &str = "64:ff9b::/104, 64:ff9b::a00:0/104, 64:ff9b::6440:0/106, \
+     64:ff9b::7f00:0/104, 64:ff9b::a9fe:0/112, 64:ff9b::ac10:0/108, 64:ff9b::c000:0/120, \
+     64:ff9b::c0a8:0/112, 64:ff9b::e000:0/99, 2002::/16";
 
 impl Filter {
     /// The table as `nft` reads it; one step from whatever there is of it.
@@ -35,25 +48,75 @@ impl Filter {
         if self.forward == Forward::Nat {
             text.push_str("\tchain leave {\n\t\ttype nat hook postrouting priority srcnat\n");
             for network in &self.networks {
-                let family = if network.address().is_ipv4() {
-                    "ip"
-                } else {
-                    "ip6"
-                };
+                let family = family(network);
                 text.push_str(&format!(
                     "\t\t{family} saddr {network} oifname != \"{device}\" masquerade\n"
                 ));
             }
             text.push_str("\t}\n");
         }
-        if !self.between_clients {
-            text.push_str(&format!(
-                "\tchain apart {{\n\t\ttype filter hook forward priority filter\n\t\tiifname \
-                 \"{device}\" oifname \"{device}\" counter drop\n\t}}\n"
-            ));
-        }
+        self.push_hub(&mut text);
+        self.push_elsewhere(&mut text);
         text.push_str("}\n");
         text
+    }
+
+    /// The hub's own machine, by whichever of its addresses.
+    fn push_hub(&self, text: &mut String) {
+        if self.reach.contains(&Reach::Hub) {
+            return;
+        }
+        let device = &self.device;
+        text.push_str("\tchain hub {\n\t\ttype filter hook input priority filter\n");
+        for accepted in [
+            "ct state established,related",
+            // The hub answers to a ping: that a path through the bond works can be seen by it.
+            "icmp type echo-request",
+            "icmpv6 type echo-request",
+        ] {
+            text.push_str(&format!("\t\tiifname \"{device}\" {accepted} accept\n"));
+        }
+        text.push_str(&format!("\t\tiifname \"{device}\" counter drop\n\t}}\n"));
+    }
+
+    /// What is passed on for clients, and to them.
+    fn push_elsewhere(&self, text: &mut String) {
+        let device = &self.device;
+        text.push_str("\tchain elsewhere {\n\t\ttype filter hook forward priority filter\n");
+        let verdict = if self.between_clients {
+            "accept"
+        } else {
+            "counter drop"
+        };
+        text.push_str(&format!(
+            "\t\tiifname \"{device}\" oifname \"{device}\" {verdict}\n"
+        ));
+        if self.forward == Forward::Nat {
+            // Nobody around the hub is to begin anything with a client that leaves by the hub's address.
+            text.push_str(&format!(
+                "\t\toifname \"{device}\" ct state != {{ established, related }} counter drop\n"
+            ));
+        }
+        // Answers of what is reached from outside, in mode "routed", go wherever the question came from.
+        text.push_str(&format!(
+            "\t\tiifname \"{device}\" ct state established,related accept\n"
+        ));
+        for reach in &self.reach {
+            if let Reach::Network(network) = reach {
+                let family = family(network);
+                text.push_str(&format!(
+                    "\t\tiifname \"{device}\" {family} daddr {network} accept\n"
+                ));
+            }
+        }
+        for denied in [
+            format!("ip daddr {{ {NOT_INTERNET_V4} }}"),
+            format!("ip6 daddr != {{ {INTERNET_V6} }}"),
+            format!("ip6 daddr {{ {NOT_INTERNET_V6} }}"),
+        ] {
+            text.push_str(&format!("\t\tiifname \"{device}\" {denied} counter drop\n"));
+        }
+        text.push_str("\t}\n");
     }
 
     /// Puts the table in place.
@@ -62,6 +125,13 @@ impl Filter {
     /// There is no `nft`, or it refused.
     pub async fn install(&self) -> Result<(), Failure> {
         nft(&self.ruleset()).await
+    }
+}
+
+fn family(network: &Prefix) -> &'static str {
+    match network.address().is_ipv4() {
+        true => "ip",
+        false => "ip6",
     }
 }
 
@@ -112,13 +182,14 @@ async fn nft(ruleset: &str) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    fn filter(forward: Forward, between_clients: bool) -> String {
+    fn filter(forward: Forward, between_clients: bool, reach: &[Reach]) -> String {
         let networks = ["10.73.0.0/16", "fd00:1:2::/64"];
         Filter {
             device: "braid-hub".into(),
             networks: networks.map(|text| text.parse().unwrap()).into(),
             forward,
             between_clients,
+            reach: reach.to_vec(),
         }
         .ruleset()
     }
@@ -134,19 +205,41 @@ table inet braid_hub {
 		ip saddr 10.73.0.0/16 oifname != \"braid-hub\" masquerade
 		ip6 saddr fd00:1:2::/64 oifname != \"braid-hub\" masquerade
 	}
-	chain apart {
+	chain hub {
+		type filter hook input priority filter
+		iifname \"braid-hub\" ct state established,related accept
+		iifname \"braid-hub\" icmp type echo-request accept
+		iifname \"braid-hub\" icmpv6 type echo-request accept
+		iifname \"braid-hub\" counter drop
+	}
+	chain elsewhere {
 		type filter hook forward priority filter
 		iifname \"braid-hub\" oifname \"braid-hub\" counter drop
-	}
-}
+		oifname \"braid-hub\" ct state != { established, related } counter drop
+		iifname \"braid-hub\" ct state established,related accept
 ";
-        assert_eq!(filter(Forward::Nat, false), expected);
-        let empty = "\
+        let denied = format!(
+            "\t\tiifname \"braid-hub\" ip daddr {{ {NOT_INTERNET_V4} }} counter drop
+		iifname \"braid-hub\" ip6 daddr != {{ {INTERNET_V6} }} counter drop
+		iifname \"braid-hub\" ip6 daddr {{ {NOT_INTERNET_V6} }} counter drop
+	}}
+}}
+"
+        );
+        let nat = filter(Forward::Nat, false, &[]);
+        assert_eq!(nat, format!("{expected}{denied}"));
+        let wide = "\
 table inet braid_hub
 delete table inet braid_hub
 table inet braid_hub {
-}
+	chain elsewhere {
+		type filter hook forward priority filter
+		iifname \"braid-hub\" oifname \"braid-hub\" accept
+		iifname \"braid-hub\" ct state established,related accept
+		iifname \"braid-hub\" ip daddr 192.168.7.0/24 accept
 ";
-        assert_eq!(filter(Forward::Routed, true), empty);
+        let network = Reach::Network("192.168.7.0/24".parse().unwrap());
+        let routed = filter(Forward::Routed, true, &[Reach::Hub, network]);
+        assert_eq!(routed, format!("{wide}{denied}"));
     }
 }

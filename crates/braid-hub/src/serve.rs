@@ -135,6 +135,7 @@ async fn serve(
             .into_iter()
             .map(|answer| peer(answer, config.gre))
             .collect(),
+        between_peers: config.between_clients,
         enrol: Some(hand_over(tell.clone())),
         events: Box::new(move |event| {
             let died = matches!(event, HubEvent::Died(_));

@@ -85,6 +85,7 @@ impl Surroundings {
             networks: pool.networks().to_vec(),
             forward: config.forward,
             between_clients: config.between_clients,
+            reach: config.reach.clone(),
         };
         // The filter first: clients must not be forwarded with inner addresses, not even for a moment.
         let done = match filter.install().await {

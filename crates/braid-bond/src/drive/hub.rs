@@ -39,6 +39,9 @@ pub struct HubConfig {
     pub mark: Option<u32>,
     /// Whom it serves to begin with.
     pub peers: Vec<Peer>,
+    /// Whether what a peer sends reaches other peers. The kernel passes it on between the two: here it is
+    /// known by its source whatever the kernel's filter says.
+    pub between_peers: bool,
     /// Whom it may serve beside those.
     pub enrol: Option<Enrol>,
     /// Told what becomes known, on the thread that carries packets: it must not block.
@@ -126,7 +129,7 @@ pub fn start(config: HubConfig) -> Result<HubHandle, DriveError> {
     let mut hub = Hub {
         clock,
         server,
-        peers: Peers::default(),
+        peers: Peers::new(config.between_peers),
         device: Device::new(config.tun),
         doors: Doors::open(&config.listen, config.mark)?,
         enrol: config.enrol,

@@ -30,8 +30,10 @@ struct Known {
 }
 
 /// All peers of a hub.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Peers {
+    /// Whether peers reach each other.
+    between: bool,
     known: BTreeMap<PublicKey, Known>,
     /// Whose an address is.
     hosts: HashMap<IpAddr, PublicKey>,
@@ -41,6 +43,17 @@ pub(super) struct Peers {
 }
 
 impl Peers {
+    /// Nobody yet. `between` says whether they will reach each other.
+    pub fn new(between: bool) -> Self {
+        Peers {
+            between,
+            known: BTreeMap::new(),
+            hosts: HashMap::new(),
+            networks: Vec::new(),
+            unrouted: 0,
+        }
+    }
+
     pub fn insert(&mut self, peer: Peer) {
         let key = peer.key;
         self.unroute(key);
@@ -86,9 +99,12 @@ impl Peers {
         self.networks.retain(|(_, owner)| *owner != key);
     }
 
-    /// Whom a packet is for; counted if it is for nobody.
+    /// Whom a packet is for; counted if it is for nobody, or from another peer that does not reach it.
     pub fn route(&mut self, packet: &[u8]) -> Option<PublicKey> {
-        let owner = ends(packet).and_then(|(_, dest)| self.owner(dest));
+        let owner = ends(packet).and_then(|(source, dest)| {
+            let owner = self.owner(dest)?;
+            (self.between || self.owner(source).is_none()).then_some(owner)
+        });
         if owner.is_none() {
             self.unrouted += 1;
         }
@@ -268,7 +284,7 @@ mod tests {
 
     #[test]
     fn the_longest_prefix_is_whose_an_address_is() {
-        let mut peers = Peers::default();
+        let mut peers = Peers::new(true);
         let host = peer(1, &[("10.9.0.2", 32), ("fd09::2", 128)], None);
         let network = peer(2, &[("10.9.0.0", 24), ("fd09::", 64)], None);
         let smaller = peer(3, &[("10.9.0.128", 25)], None);
@@ -302,8 +318,25 @@ mod tests {
     }
 
     #[test]
+    fn peers_do_not_reach_each_other_unless_they_may() {
+        for between in [false, true] {
+            let mut peers = Peers::new(between);
+            let (one, two) = (
+                peer(1, &[("10.9.0.2", 32)], None),
+                peer(2, &[("10.9.0.3", 32)], None),
+            );
+            let key = two.key;
+            [one, two].into_iter().for_each(|peer| peers.insert(peer));
+            let routed = peers.route(&packet("10.9.0.2", "10.9.0.3"));
+            assert_eq!(routed, between.then_some(key));
+            assert_eq!(peers.unrouted(), u64::from(!between));
+            assert_eq!(peers.route(&packet("10.9.0.1", "10.9.0.3")), Some(key));
+        }
+    }
+
+    #[test]
     fn only_a_peers_own_sources_pass_and_the_others_are_counted() {
-        let mut peers = Peers::default();
+        let mut peers = Peers::new(true);
         let own = peer(1, &[("10.9.0.2", 32), ("fd09:0:0:7::", 64)], None);
         let key = own.key;
         peers.insert(own);
@@ -323,7 +356,7 @@ mod tests {
 
     #[test]
     fn a_cap_is_kept_over_time_and_leaves_room_for_a_burst() {
-        let mut peers = Peers::default();
+        let mut peers = Peers::new(true);
         let rate = Rate::from_bits_per_sec(80_000_000);
         let capped = peer(1, &[("10.9.0.2", 32)], Some(rate));
         let key = capped.key;

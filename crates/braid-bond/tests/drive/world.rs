@@ -132,6 +132,7 @@ impl World {
                     .to_vec(),
                 mark: None,
                 peers: vec![peer.clone()],
+                between_peers: false,
                 enrol: None,
                 events: Box::new(move |event| _ = tell.send(event)),
             })

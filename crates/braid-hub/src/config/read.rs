@@ -12,7 +12,7 @@ use braid_daemon::config::reading::{
 };
 use braid_daemon::config::{ApiConfig, ConfigError, MetricsConfig, Prefix, Quota};
 
-use super::{ClientConfig, Forward, HubConfig, everywhere};
+use super::{ClientConfig, Forward, HubConfig, Reach, everywhere};
 use crate::client::Name;
 use crate::pool::Pool;
 
@@ -26,6 +26,7 @@ const TOP: (&str, &[&str]) = (
         "pool",
         "forward",
         "between_clients",
+        "reach",
         "client_rate",
         "client",
         "gre",
@@ -48,6 +49,8 @@ const ADDRESS_FIX: &str =
     "write where clients find the hub, like \"hub.example.org\" or \"198.51.100.7:27243\"";
 const POOL_FIX: &str =
     "write a network per IP version, like [\"10.73.0.0/16\", \"fd12:3456:789a::/64\"]";
+const REACH_FIX: &str =
+    "write \"hub\" for the hub's own machine, or networks like \"192.168.1.0/24\"";
 const NAME_FIX: &str = "write the name that it was invited by, like name = \"attic\"";
 const RATE_FIX: &str = "write a rate like \"50 Mbit/s\"";
 
@@ -84,6 +87,19 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
     let pool = pool(&mut table, problems);
     let forward = table.word("forward", &Forward::NAMES, problems);
     let between_clients = table.truth("between_clients", problems);
+    let reach = reach(&mut table, problems);
+    if let Some(off) = forward.as_ref().filter(|word| word.value == Forward::Off)
+        && let Some(first) = reach.first()
+    {
+        let what = "`reach` means nothing with forward = \"off\"".to_owned();
+        let fix = "leave one of them out: with \"off\" the machine's own filter decides";
+        let problem = Problem::new(what, first.at.clone(), "nobody keeps to it");
+        problems.push(
+            problem
+                .also(off.at.clone(), "the filter is left alone")
+                .fix(fix),
+        );
+    }
     let client_rate = rate(&mut table, "client_rate", problems);
     let clients = clients(&mut table, problems);
     let gre = table.truth("gre", problems);
@@ -112,6 +128,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
         pool,
         forward: forward.map_or(default.forward, |word| word.value),
         between_clients: between_clients.unwrap_or(default.between_clients),
+        reach: reach.into_iter().map(|reach| reach.value).collect(),
         client_rate,
         clients,
         gre: gre.unwrap_or(default.gre),
@@ -217,6 +234,12 @@ fn pool(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<Prefix> {
     networks.into_iter().map(|network| network.value).collect()
 }
 
+fn reach(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<At<Reach>> {
+    let reach = table.list("reach", REACH_FIX, problems);
+    no_repeats("reach", &reach, problems);
+    reach
+}
+
 /// `[[client]]`: what single clients have.
 fn clients(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> BTreeMap<Name, ClientConfig> {
     let mut clients = BTreeMap::new();
@@ -304,6 +327,7 @@ mod tests {
         pool = "10.0.0.0/24"
         forward = "routed"
         between_clients = true
+        reach = ["hub", "192.168.1.0/24"]
         client_rate = "50 Mbit/s"
         gre = true
         store = "/var/lib/x.redb"
@@ -326,6 +350,8 @@ mod tests {
         assert_eq!((config.port(), config.mtu), (500, 1400));
         assert_eq!(config.forward, Forward::Routed);
         assert!(config.between_clients && config.gre);
+        let reach: Vec<String> = config.reach.iter().map(ToString::to_string).collect();
+        assert_eq!(reach, ["hub", "192.168.1.0/24"]);
         assert_eq!(
             config.networks([0; 5]).len(),
             1,
@@ -345,6 +371,7 @@ mod tests {
             "pool",
             "forward",
             "between_clients",
+            "reach",
             "gre",
             "store",
             "api",

@@ -31,6 +31,81 @@ fn clients_reach_each_other_if_the_hub_says_so() {
     }
 }
 
+/// A private network around the hub, a cloud's metadata service there, and a service on the hub itself.
+fn surround(world: &World) -> std::net::TcpListener {
+    world.internet.ip("addr add 192.168.77.1/24 dev eth0");
+    world.internet.ip("addr add 169.254.169.254/32 dev eth0");
+    world.internet.ip("addr add fd77::1/64 dev eth0 nodad");
+    world.hub.ip("addr add 192.168.77.2/24 dev up0");
+    world.hub.ip("addr add fd77::2/64 dev up0 nodad");
+    world.hub.ip("route add 169.254.169.254/32 dev up0");
+    world.internet.ip("route add 10.73.0.0/16 via 203.0.113.2");
+    let service = || std::net::TcpListener::bind("0.0.0.0:8080");
+    world.hub.enter(service).expect("a service")
+}
+
+fn connects(client: &crate::world::Client<'_>, address: &str) -> bool {
+    let address = format!("{address}:8080").parse().expect("an address");
+    let patience = std::time::Duration::from_secs(2);
+    let connect = || std::net::TcpStream::connect_timeout(&address, patience);
+    client.namespace().enter(connect).is_ok()
+}
+
+const AROUND: [&str; 3] = ["192.168.77.1", "169.254.169.254", "fd77::1"];
+
+#[test]
+fn a_client_reaches_the_internet_and_nothing_around_the_hub() {
+    let world = World::new();
+    let _service = surround(&world);
+    let _hub = world.start_hub("");
+    let client = world.join(0, &world.invite("attic", &[]), 1);
+    let own = own(&client.until_in(), true);
+    for network in ["192.168.77.0/24", "169.254.169.254/32", "fd77::/64"] {
+        client.run(&format!("ip route replace {network} dev bond0"));
+    }
+    assert!(client.reaches("203.0.113.1"), "the internet");
+    assert!(client.reaches("10.73.0.1"), "the hub answers to a ping");
+    for address in AROUND {
+        assert!(client.does_not_reach(address), "{address}");
+    }
+    for address in ["10.73.0.1", "203.0.113.2", "192.168.77.2"] {
+        assert!(!connects(&client, address), "{address} is the hub itself");
+    }
+    // A neighbour of the hub begins nothing with a client.
+    let ping = format!("ping -c 2 -i 0.2 -W 1 {own}");
+    assert!(!world.internet.succeeds(&ping));
+}
+
+#[test]
+fn a_client_reaches_what_the_configuration_names() {
+    let world = World::new();
+    let _service = surround(&world);
+    let _hub = world.start_hub("reach = [\"hub\", \"192.168.77.0/24\"]");
+    let client = world.join(0, &world.invite("attic", &[]), 1);
+    client.until_in();
+    for network in ["192.168.77.0/24", "169.254.169.254/32"] {
+        client.run(&format!("ip route replace {network} dev bond0"));
+    }
+    assert!(client.reaches("203.0.113.1"), "the internet");
+    assert!(client.reaches("192.168.77.1"), "a network that is named");
+    assert!(connects(&client, "10.73.0.1"), "the hub itself");
+    assert!(client.does_not_reach("169.254.169.254"), "not named");
+}
+
+/// The machine's own filter decides then, but the hub knows its clients.
+#[test]
+fn clients_are_apart_without_a_filter() {
+    let world = World::new();
+    world.hub.sysctl("net.ipv4.ip_forward", "1");
+    let _hub = world.start_hub("forward = \"off\"");
+    let one = world.join(0, &world.invite("one", &[]), 1);
+    let two = world.join(1, &world.invite("two", &[]), 2);
+    one.until_in();
+    let two_is = own(&two.until_in(), true).to_string();
+    assert!(one.reaches("10.73.0.1") && two.reaches("10.73.0.1"));
+    assert!(one.does_not_reach(&two_is));
+}
+
 #[test]
 fn what_cannot_be_is_refused_in_words_and_nothing_changes() {
     let world = World::new();
