@@ -142,6 +142,13 @@
 #define NOTICE_BYTES  524288
 #define NOTICE_PACKET 2048
 
+// A DNS message's fixed part, and so much of its first question's name as is compared, bytes.
+#define DNS_HEADER     12
+#define QUESTION_BYTES 64
+// Questions are answered within so many units of 2^QUESTION_SHIFT ns (1.07 s), or not at all.
+#define QUESTION_SHIFT 30
+#define QUESTION_LIFE  8
+
 // Fragments of one source that are handed over to be held, per so many seconds; sources remembered.
 #define MAX_HELD_PER_SOURCE 64
 #define ALLOWANCE_SECONDS   2

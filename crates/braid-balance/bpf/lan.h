@@ -100,7 +100,7 @@ static __always_inline int lan(struct __sk_buff *skb, __u64 now)
 		if (worth_noting(skb, &packet, &found))
 			note_words(skb, &packet, &key, now, &found);
 		if (packet.dest_port == bpf_htons(DNS_PORT))
-			note_question(skb, &packet, flow);
+			note_question(skb, &packet, flow, now);
 	}
 	if (apply(skb, &packet, &rewrite))
 		return leave(REASON_lan_rewrite_failed, DROP);

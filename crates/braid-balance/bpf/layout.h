@@ -43,6 +43,7 @@ struct flow {
 	// TCP, host order: the inside's last acknowledgement number, and the sequence number after
 	// the highest that it has sent. The first makes a reset that it believes, the second tells
 	// what it sends again.
+	// UDP: the last DNS questions, in these three and `lost`, and in `seen` when (notice.h).
 	__u32 inside_ack;
 	__u32 inside_next;
 	__u32 outside_next;   // as inside_next, of the outside; 0: nothing has come yet

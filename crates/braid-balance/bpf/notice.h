@@ -92,34 +92,94 @@ static __always_inline int hold_fragment(struct __sk_buff *skb, const struct pac
 	return give_notice(skb, packet, &packet->dest, now, NOTICE_FRAGMENT | inbound);
 }
 
-// DNS numbers its questions. The last four that a socket has asked are kept where TCP flows have
-// their sequence numbers, so that nobody can teach us a name who does not know one of them.
-static __always_inline void note_question(struct __sk_buff *skb, const struct packet *packet,
-					  struct flow *flow)
+// The beginning of a question's name.
+struct asked_name {
+	__u8 name[QUESTION_BYTES];
+};
+
+ARRAY_MAP(asked_name, BPF_MAP_TYPE_PERCPU_ARRAY, 1, struct asked_name);
+
+// What a DNS question and its answer have in common: the number, and a hash of the name in
+// whichever case. 0: the message is cut short.
+static __noinline __u32 question_of(struct __sk_buff *skb, const struct packet *packet)
 {
+	__u32 zero = 0, at, length, hash = 2166136261u, i;
+	struct asked_name *asked = bpf_map_lookup_elem(&asked_name, &zero);
 	__u16 id;
 
-	if (bpf_skb_load_bytes(skb, packet->l4 + sizeof(struct udphdr), &id, sizeof(id)))
+	if (!packet || !asked)
+		return 0;
+	at = packet->l4 + sizeof(struct udphdr);
+	if (bpf_skb_load_bytes(skb, at, &id, sizeof(id)))
+		return 0;
+	at += DNS_HEADER;
+	if (skb->len <= at)
+		return 0;
+	length = skb->len - at;
+	if (length > QUESTION_BYTES)
+		length = QUESTION_BYTES;
+	asm volatile("%0 &= 0x7f" : "+r"(length));
+	if (!length || length > QUESTION_BYTES || bpf_skb_load_bytes(skb, at, asked->name, length))
+		return 0;
+	for (i = 0; i < QUESTION_BYTES; i++) {
+		// Zero is the root's label, which ends the name.
+		if (i >= length || !asked->name[i])
+			break;
+		hash = (hash ^ (asked->name[i] | 0x20)) * 16777619u;
+	}
+	hash = hash << 16 | id;
+	return hash ? hash : 1;
+}
+
+// Nobody can teach us a name who does not answer a question that was asked just now. The last four
+// of a socket are kept where TCP flows have their sequence numbers; 0: none.
+static __always_inline void note_question(struct __sk_buff *skb, const struct packet *packet,
+					  struct flow *flow, __u64 now)
+{
+	__u32 question = question_of(skb, packet), at = now >> QUESTION_SHIFT;
+
+	if (!question)
 		return;
-	flow->inside_next = flow->inside_next << 16 | flow->inside_ack >> 16;
-	flow->inside_ack = flow->inside_ack << 16 | id;
+	if (at - flow->seen > QUESTION_LIFE)
+		flow->inside_ack = flow->inside_next = flow->outside_next = 0;
+	flow->seen = at;
+	flow->lost = flow->outside_next;
+	flow->outside_next = flow->inside_next;
+	flow->inside_next = flow->inside_ack;
+	flow->inside_ack = question;
+}
+
+// Whether an answer is to one of these, which counts once.
+static __always_inline int is_asked(struct flow *flow, __u32 question, __u64 now)
+{
+	__u32 at = now >> QUESTION_SHIFT;
+
+	if (!question || at - flow->seen > QUESTION_LIFE)
+		return 0;
+	if (flow->inside_ack == question)
+		flow->inside_ack = 0;
+	else if (flow->inside_next == question)
+		flow->inside_next = 0;
+	else if (flow->outside_next == question)
+		flow->outside_next = 0;
+	else if (flow->lost == question)
+		flow->lost = 0;
+	else
+		return 0;
+	return 1;
 }
 
 // Hands an answer to one of these over, if names are to be learnt.
 static __noinline int note_names(struct __sk_buff *skb, const struct packet *packet,
-				 const struct flow *flow, const struct address *to, __u64 now)
+				 struct flow *flow, const struct address *to, __u64 now)
 {
 	__u32 zero = 0, start;
 	struct settings *settled = bpf_map_lookup_elem(&settings, &zero);
-	__u16 id;
 
 	if (!settled || !settled->learns || !packet || !flow || !to || packet->fragment != WHOLE ||
 	    flow->remote_port != packet->source_port ||
 	    !same_address(&flow->remote, &packet->source) ||
-	    bpf_skb_load_bytes(skb, packet->l4 + sizeof(struct udphdr), &id, sizeof(id)))
-		return 0;
-	if (id != (__u16)flow->inside_ack && id != flow->inside_ack >> 16 &&
-	    id != (__u16)flow->inside_next && id != flow->inside_next >> 16)
+	    !is_asked(flow, question_of(skb, packet), now))
 		return 0;
 	start = packet->l4 - packet->l3 + sizeof(struct udphdr);
 	return give_notice(skb, packet, to, now, NOTICE_DNS | NOTICE_INBOUND | start << 16);

@@ -110,11 +110,9 @@ __noinline int open_flow(struct __sk_buff *skb, __u64 now)
 	flow->rule = work->rule;
 	flow->state = STATE_NEW;
 	flow->inside_next = work->packet.sequence;
-	// Nobody is to know the numbers of DNS questions that have not been asked (notice.h).
-	if (work->key.protocol == IPPROTO_UDP) {
-		flow->inside_next = bpf_get_prandom_u32();
-		flow->inside_ack = bpf_get_prandom_u32();
-	}
+	// No DNS question has been asked yet (notice.h).
+	if (work->key.protocol == IPPROTO_UDP)
+		flow->inside_next = flow->inside_ack = flow->outside_next = flow->lost = 0;
 	if (work->moves)
 		inherit(skb, flow, &work->left);
 
@@ -385,7 +383,7 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 		found.flow->remote = packet.dest;
 		found.flow->remote_port = packet.dest_port;
 		if (packet.dest_port == bpf_htons(DNS_PORT))
-			note_question(skb, &packet, found.flow);
+			note_question(skb, &packet, found.flow, now);
 	}
 	if (!found.kept || now - found.flow->last_seen > NEIGHBOUR_TRUST)
 		put_route_aside(skb);
