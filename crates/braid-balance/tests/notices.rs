@@ -97,7 +97,11 @@ fn an_answer_is_about_the_name_that_was_asked_and_counts_once() {
     let wanted = probe.datapath.borrow_mut().hand_over_answers(true);
     wanted.expect("settings");
     let long: Vec<u8> = [&[63][..], &[b'x'; 63], b"\x03org\0"].concat();
-    for (port, name) in [(1, &b"\x07example\x03org\0"[..]), (2, b"\x02de\0"), (3, &long)] {
+    for (port, name) in [
+        (1, &b"\x07example\x03org\0"[..]),
+        (2, b"\x02de\0"),
+        (3, &long),
+    ] {
         let asked = about(7, name, b"");
         let sent = probe.out(&build::udp((INNER, port), RESOLVER, &asked));
         let sent = sent.is(Sent, "out_new");

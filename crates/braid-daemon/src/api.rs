@@ -252,7 +252,7 @@ mod tests {
     async fn answers_and_refusals_are_json() {
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path());
-        let gate = Gate::new(None).unwrap();
+        let gate = Gate::new(&crate::config::ApiConfig::default()).unwrap();
         let listener = bind(&run_dir, &gate).unwrap();
         let (jobs, mut questions) = mpsc::channel(1);
         let (end, ended) = oneshot::channel::<()>();

@@ -1,19 +1,18 @@
 //! The Unix socket that local questions come by, whichever daemon answers them: who may ask, and what
 //! a refusal looks like.
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 
 use axum::Json;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::net::UnixListener;
 
 use crate::failure::Failure;
-use crate::peer::{Gate, Peer};
+use crate::peer::{Access, Gate, Peer};
 use crate::report::ErrorReport;
 use crate::run_dir::RunDir;
 
@@ -31,7 +30,6 @@ pub fn bind(run_dir: &RunDir, gate: &Gate) -> Result<UnixListener, Failure> {
         }
         let listener = UnixListener::bind(&path)?;
         gate.give(&path)?;
-        fs::set_permissions(&path, Permissions::from_mode(0o660))?;
         Ok(listener)
     };
     bind().map_err(|error| Failure::io(format!("socket {}", path.display()), &error))
@@ -61,7 +59,11 @@ pub async fn admit(
     request: Request,
     next: Next,
 ) -> Response {
-    match gate.admit(peer) {
+    let access = match *request.method() {
+        Method::GET | Method::HEAD => Access::Read,
+        _ => Access::Change,
+    };
+    match gate.admit(peer, access) {
         Ok(()) => next.run(request).await,
         Err(failure) => Refusal(failure).into_response(),
     }

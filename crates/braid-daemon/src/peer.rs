@@ -3,10 +3,14 @@
 //! The socket's mode keeps strangers out already; the kernel's word on who connected is asked all
 //! the same, because a socket's mode is easily changed and a mistake there must not hand out the
 //! network.
+//!
+//! Two groups may be named: one whose members may look, and one whose members may change what the daemon does
+//! as well. Looking is GET.
 
+use std::fs::{self, Permissions};
 use std::io;
 use std::mem;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -16,6 +20,7 @@ use tokio::net::UnixListener;
 use axum::extract::connect_info::Connected;
 use axum::serve::IncomingStream;
 
+use crate::config::ApiConfig;
 use crate::failure::Failure;
 
 /// The process at the other end of a connection; `None` if the kernel does not tell.
@@ -29,52 +34,99 @@ impl Connected<IncomingStream<'_, UnixListener>> for Peer {
     }
 }
 
-/// Decides who may use the API: root, the daemon's own user, and the members of one group. Clones
+/// What somebody would like to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// See how it is going.
+    Read,
+    /// Change something, or end it.
+    Change,
+}
+
+/// Groups whose members may use the API.
+#[derive(Clone, Debug, Default)]
+pub struct Groups {
+    /// Its members may look.
+    read: Option<Group>,
+    /// Its members may look and change.
+    change: Option<Group>,
+}
+
+impl Groups {
+    /// Those of a configuration.
+    ///
+    /// # Errors
+    /// There is no such group.
+    pub fn find(config: &ApiConfig) -> Result<Groups, Failure> {
+        Ok(Groups {
+            read: find_group("group", config.group.as_deref())?,
+            change: find_group("change_group", config.change_group.as_deref())?,
+        })
+    }
+
+    /// Group and mode of the socket. It can have one group: with two of them everybody may connect, and is
+    /// let in or not by who the kernel says it is.
+    fn socket(&self) -> (Gid, u32) {
+        match (&self.read, &self.change) {
+            (None, None) => (getegid(), 0o660),
+            (Some(read), Some(change)) if read.gid != change.gid => (read.gid, 0o666),
+            (Some(group), _) | (None, Some(group)) => (group.gid, 0o660),
+        }
+    }
+
+    fn of(&self, access: Access) -> impl Iterator<Item = &Group> {
+        let read = self.read.as_ref().filter(|_| access == Access::Read);
+        self.change.iter().chain(read)
+    }
+}
+
+/// Decides who may use the API: root, the daemon's own user, and the members of its groups. Clones
 /// are one and the same gate.
 #[derive(Clone, Debug)]
 pub struct Gate {
     owner: Uid,
-    group: Arc<RwLock<Option<Group>>>,
+    groups: Arc<RwLock<Groups>>,
 }
 
 impl Gate {
-    /// A gate for the members of `group`, if one is named.
+    /// A gate for the members of the groups that are named.
     ///
     /// # Errors
     /// There is no such group.
-    pub fn new(group: Option<&str>) -> Result<Gate, Failure> {
+    pub fn new(config: &ApiConfig) -> Result<Gate, Failure> {
         Ok(Gate {
             owner: geteuid(),
-            group: Arc::new(RwLock::new(find_group(group)?)),
+            groups: Arc::new(RwLock::new(Groups::find(config)?)),
         })
     }
 
-    /// Gives the API's socket to the group.
+    /// Gives the API's socket to the groups.
     ///
     /// # Errors
     /// What the system said.
     pub fn give(&self, socket: &Path) -> io::Result<()> {
-        let gid = self.group().map_or_else(getegid, |group| group.gid);
-        chown(socket, None, Some(gid.as_raw()))
+        let (group, mode) = self.groups().socket();
+        chown(socket, None, Some(group.as_raw()))?;
+        fs::set_permissions(socket, Permissions::from_mode(mode))
     }
 
-    /// Lets another group in from now on, and the one before no more.
+    /// Lets other groups in from now on, and those before no more.
     ///
     /// # Errors
-    /// The socket cannot be given to it; then nothing has changed.
-    pub fn admit_group(&self, group: Option<Group>, socket: &Path) -> Result<(), Failure> {
+    /// The socket cannot be given to them; then nothing has changed.
+    pub fn admit_groups(&self, groups: Groups, socket: &Path) -> Result<(), Failure> {
         let before = mem::replace(
-            &mut *self.group.write().unwrap_or_else(PoisonError::into_inner),
-            group,
+            &mut *self.groups.write().unwrap_or_else(PoisonError::into_inner),
+            groups,
         );
         self.give(socket).map_err(|error| {
-            *self.group.write().unwrap_or_else(PoisonError::into_inner) = before;
+            *self.groups.write().unwrap_or_else(PoisonError::into_inner) = before;
             Failure::io(format!("socket {}", socket.display()), &error)
         })
     }
 
-    fn group(&self) -> Option<Group> {
-        self.group
+    fn groups(&self) -> Groups {
+        self.groups
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
@@ -84,47 +136,47 @@ impl Gate {
     ///
     /// # Errors
     /// The peer may not use the API.
-    pub fn admit(&self, peer: Peer) -> Result<(), Failure> {
+    pub fn admit(&self, peer: Peer, access: Access) -> Result<(), Failure> {
         let Some((uid, gid)) = peer.0 else {
             return Err(Failure::new(
                 "forbidden",
                 "the kernel does not say who is asking",
             ));
         };
-        if uid.is_root() || uid == self.owner || self.is_member(uid, gid) {
+        let groups = self.groups();
+        if uid.is_root() || uid == self.owner || groups.of(access).any(|g| is_member(uid, gid, g)) {
             return Ok(());
         }
-        let failure = Failure::new("forbidden", format!("user {uid} may not use this API"));
-        Err(match self.group() {
+        let (what, key) = match access {
+            Access::Read => ("use", "group"),
+            Access::Change => ("change anything by", "change_group"),
+        };
+        let failure = Failure::new("forbidden", format!("user {uid} may not {what} this API"));
+        Err(match groups.of(access).last() {
             Some(group) => failure.fix(format!("add the user to group {}", group.name)),
-            None => failure.fix("use sudo, or name a group in [api] of the configuration"),
+            None => failure.fix(format!(
+                "use sudo, or name a {key} in [api] of the configuration"
+            )),
         })
-    }
-
-    /// Whether a user is in the group, by the process' own group or by the user database (the
-    /// kernel tells a peer's first group only).
-    fn is_member(&self, uid: Uid, gid: Gid) -> bool {
-        let Some(group) = self.group() else {
-            return false;
-        };
-        if gid == group.gid {
-            return true;
-        }
-        let Ok(Some(user)) = User::from_uid(uid) else {
-            return false;
-        };
-        let Ok(name) = std::ffi::CString::new(user.name) else {
-            return false;
-        };
-        getgrouplist(&name, user.gid).is_ok_and(|groups| groups.contains(&group.gid))
     }
 }
 
-/// The group of a configuration, if it names one.
-///
-/// # Errors
-/// There is no such group.
-pub fn find_group(name: Option<&str>) -> Result<Option<Group>, Failure> {
+/// Whether a user is in a group, by the process' own group or by the user database (the kernel tells a
+/// peer's first group only).
+fn is_member(uid: Uid, gid: Gid, group: &Group) -> bool {
+    if gid == group.gid {
+        return true;
+    }
+    let Ok(Some(user)) = User::from_uid(uid) else {
+        return false;
+    };
+    let Ok(name) = std::ffi::CString::new(user.name) else {
+        return false;
+    };
+    getgrouplist(&name, user.gid).is_ok_and(|groups| groups.contains(&group.gid))
+}
+
+fn find_group(key: &str, name: Option<&str>) -> Result<Option<Group>, Failure> {
     let Some(name) = name else { return Ok(None) };
     let found = Group::from_name(name).map_err(|errno| {
         Failure::io(
@@ -133,7 +185,7 @@ pub fn find_group(name: Option<&str>) -> Result<Option<Group>, Failure> {
         )
     })?;
     let found = found.ok_or_else(|| {
-        let failure = Failure::new("no-group", format!("[api] group {name:?} does not exist"));
+        let failure = Failure::new("no-group", format!("[api] {key} {name:?} does not exist"));
         failure.fix(format!("groupadd --system {name}, or name another group"))
     });
     found.map(Some)
@@ -148,48 +200,85 @@ mod tests {
         Peer(Some((Uid::from_raw(uid), Gid::from_raw(gid))))
     }
 
-    #[test]
-    fn root_the_owner_and_the_group_are_let_in() {
-        let adm = find_group(Some("adm")).unwrap().unwrap();
-        let gate = Gate {
-            owner: Uid::from_raw(1234),
-            ..Gate::new(Some("adm")).unwrap()
-        };
-        gate.admit(peer(0, 0)).unwrap();
-        gate.admit(peer(1234, 1)).unwrap();
-        gate.admit(peer(99_999, adm.gid.as_raw())).unwrap();
-        let refused = gate.admit(peer(99_999, 99_999)).unwrap_err();
-        assert_eq!(refused.code, "forbidden");
-        assert_eq!(refused.fix.as_deref(), Some("add the user to group adm"));
-        assert!(gate.admit(Peer(None)).is_err());
+    fn config(group: Option<&str>, change_group: Option<&str>) -> ApiConfig {
+        ApiConfig {
+            group: group.map(str::to_owned),
+            change_group: change_group.map(str::to_owned),
+        }
+    }
+
+    fn gid(name: &str) -> u32 {
+        Group::from_name(name).unwrap().unwrap().gid.as_raw()
     }
 
     #[test]
-    fn another_group_takes_the_place_of_the_one_before() {
+    fn a_group_that_may_look_may_not_change_anything() {
+        let gate = Gate {
+            owner: Uid::from_raw(1234),
+            ..Gate::new(&config(Some("adm"), Some("daemon"))).unwrap()
+        };
+        for access in [Access::Read, Access::Change] {
+            gate.admit(peer(0, 0), access).unwrap();
+            gate.admit(peer(1234, 1), access).unwrap();
+            gate.admit(peer(99_999, gid("daemon")), access).unwrap();
+            assert!(gate.admit(peer(99_999, 99_999), access).is_err());
+            assert!(gate.admit(Peer(None), access).is_err());
+        }
+        let reader = peer(99_999, gid("adm"));
+        gate.admit(reader, Access::Read).unwrap();
+        let refused = gate.admit(reader, Access::Change).unwrap_err();
+        assert_eq!(refused.code, "forbidden");
+        assert_eq!(
+            refused.text,
+            "user 99999 may not change anything by this API"
+        );
+        assert_eq!(refused.fix.as_deref(), Some("add the user to group daemon"));
+        let gate = Gate::new(&config(Some("adm"), None)).unwrap();
+        let refused = gate.admit(reader, Access::Change).unwrap_err();
+        let fix = "use sudo, or name a change_group in [api] of the configuration";
+        assert_eq!(refused.fix.as_deref(), Some(fix));
+    }
+
+    #[test]
+    fn other_groups_take_the_place_of_those_before() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("socket");
         std::fs::write(&socket, "").unwrap();
-        let gid = |name| find_group(Some(name)).unwrap().unwrap().gid.as_raw();
-        let gate = Gate::new(Some("adm")).unwrap();
+        let shown = || {
+            let status = std::fs::metadata(&socket).unwrap();
+            (status.gid(), status.mode() & 0o777)
+        };
+        let groups = |group, change| Groups::find(&config(group, change)).unwrap();
+        let gate = Gate::new(&config(Some("adm"), None)).unwrap();
         let everywhere = gate.clone();
-        let daemons = find_group(Some("daemon")).unwrap();
-        gate.admit_group(daemons.clone(), &socket).unwrap();
-        everywhere.admit(peer(99_999, gid("daemon"))).unwrap();
-        assert!(everywhere.admit(peer(99_999, gid("adm"))).is_err());
-        assert_eq!(std::fs::metadata(&socket).unwrap().gid(), gid("daemon"));
-        assert!(gate.admit_group(None, Path::new("/nonexistent")).is_err());
-        everywhere.admit(peer(99_999, gid("daemon"))).unwrap();
-        gate.admit_group(None, &socket).unwrap();
-        assert!(everywhere.admit(peer(99_999, gid("daemon"))).is_err());
-        assert_eq!(
-            std::fs::metadata(&socket).unwrap().gid(),
-            getegid().as_raw()
-        );
+        let read = Access::Read;
+        gate.admit_groups(groups(Some("daemon"), None), &socket)
+            .unwrap();
+        everywhere.admit(peer(99_999, gid("daemon")), read).unwrap();
+        assert!(everywhere.admit(peer(99_999, gid("adm")), read).is_err());
+        assert_eq!(shown(), (gid("daemon"), 0o660));
+        let nowhere = gate.admit_groups(groups(None, None), Path::new("/nonexistent"));
+        assert!(nowhere.is_err());
+        everywhere.admit(peer(99_999, gid("daemon")), read).unwrap();
+        gate.admit_groups(groups(Some("adm"), Some("daemon")), &socket)
+            .unwrap();
+        assert_eq!(shown(), (gid("adm"), 0o666), "the kernel says who it is");
+        gate.admit_groups(groups(None, Some("daemon")), &socket)
+            .unwrap();
+        assert_eq!(shown(), (gid("daemon"), 0o660));
+        gate.admit_groups(groups(None, None), &socket).unwrap();
+        assert!(everywhere.admit(peer(99_999, gid("daemon")), read).is_err());
+        assert_eq!(shown(), (getegid().as_raw(), 0o660));
     }
 
     #[test]
     fn a_group_that_does_not_exist_is_named() {
-        let refused = Gate::new(Some("no-such-group")).unwrap_err();
+        let refused = Gate::new(&config(Some("no-such-group"), None)).unwrap_err();
         assert_eq!(refused.text, "[api] group \"no-such-group\" does not exist");
+        let refused = Gate::new(&config(None, Some("no-such-group"))).unwrap_err();
+        assert_eq!(
+            refused.text,
+            "[api] change_group \"no-such-group\" does not exist"
+        );
     }
 }

@@ -7,7 +7,7 @@ use braid_uplink::Snapshot;
 use crate::engine::Engine;
 use crate::events::EventKind;
 use crate::failure::Failure;
-use crate::peer::{Gate, find_group};
+use crate::peer::{Gate, Groups};
 use crate::rules::check_room;
 use crate::settings::Settings;
 
@@ -43,7 +43,7 @@ impl Engine {
         settings.bonded = self.bond.is_accepted();
         check_fixed(&self.settings, &settings)?;
         check_room(&settings)?;
-        let group = find_group(settings.config.api.group.as_deref())?;
+        let groups = Groups::find(&settings.config.api)?;
         let selection = settings.selection()?;
         let snapshot = braid_uplink::netlink::read().await?;
         let found = braid_uplink::choose(&snapshot, &selection);
@@ -57,7 +57,7 @@ impl Engine {
             // A user who reloads has seen which uplinks are back.
             Ok(()) => self
                 .let_back()
-                .and_then(|()| gate.admit_group(group, &self.run_dir.socket())),
+                .and_then(|()| gate.admit_groups(groups, &self.run_dir.socket())),
             refused => refused,
         };
         if outcome.is_err() {

@@ -76,7 +76,7 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
         commit,
     } = assignment;
     let settings = origin.read()?;
-    let gate = Gate::new(settings.config.api.group.as_deref())?;
+    let gate = Gate::new(&settings.config.api)?;
     run_dir.create()?;
     let _lock = run_dir.lock()?;
     // Signals from here on end the daemon in order, and not in the middle of a change.

@@ -65,7 +65,7 @@ pub async fn run(
         Ok(config)
     };
     let config = read()?;
-    let gate = Gate::new(config.api.group.as_deref())?;
+    let gate = Gate::new(&config.api)?;
     run_dir.create()?;
     let _lock = run_dir
         .lock()

@@ -174,9 +174,12 @@ impl FromStr for Hook {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApiConfig {
-    /// A group whose members may use the API besides root.
+    /// A group whose members may see by the API how it is going, besides root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+    /// A group whose members may see and change everything by the API, besides root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change_group: Option<String>,
 }
 
 /// Figures for a monitoring system.

@@ -39,7 +39,7 @@ const CLIENT: (&str, &[&str]) = ("[[client]]", &["name", "rate", "quota"]);
 const SECTIONS: &[(&str, &[&str])] = &[
     TOP,
     CLIENT,
-    ("[api]", &["group"]),
+    ("[api]", &["group", "change_group"]),
     ("[metrics]", &["listen"]),
 ];
 

@@ -111,7 +111,7 @@ const DATAPATH: (&str, &[&str]) = (
     "[datapath]",
     &["hook", "coexist", "max_flows", "max_embryos"],
 );
-const API: (&str, &[&str]) = ("[api]", &["group"]);
+const API: (&str, &[&str]) = ("[api]", &["group", "change_group"]);
 const METRICS: (&str, &[&str]) = ("[metrics]", &["listen"]);
 pub(super) const SECTIONS: &[(&str, &[&str])] = &[
     TOP, UPLINK, LIVENESS, RACE, BOND, OVERFLOW, RULE, LAN, DATAPATH, API, METRICS,
@@ -341,14 +341,20 @@ pub fn api(
     problems: &mut Vec<Problem>,
 ) -> ApiConfig {
     let mut table = Table::new(API.0, API.1, inner);
-    let group = table.text("group", problems);
+    let groups = ["group", "change_group"].map(|key| table.text(key, problems));
     table.finish(sections, problems);
-    if let Some(empty) = group.as_ref().filter(|group| group.value.is_empty()) {
+    for empty in groups
+        .iter()
+        .flatten()
+        .filter(|group| group.value.is_empty())
+    {
         let fix = "name a group, or leave the line out for root alone";
         problems.push(Problem::new("no group", empty.at.clone(), "empty").fix(fix));
     }
+    let [group, change_group] = groups.map(|group| group.map(|group| group.value));
     ApiConfig {
-        group: group.map(|group| group.value),
+        group,
+        change_group,
     }
 }
 
