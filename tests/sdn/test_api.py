@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -224,3 +225,43 @@ def test_what_an_edge_told_before_a_restart_tells_the_controller_after_it_nothin
             assert net.controller.telling.shims == {"hb"}
 
     asyncio.run(asyncio.wait_for(story(), 20))
+
+
+def test_who_shows_no_key_gives_way_to_who_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("braid_sdn.fabric.api.STRANGERS", 4)
+
+    async def story() -> None:
+        shape = two_paths()
+        net = Network(shape)
+        edges = tuple(replace(edge, key=KEYS[edge.name]) for edge in net.settings.edges)
+        net.settings = replace(net.settings, edges=edges)
+        net.controller = Controller(net.settings, stopwatch=lambda: 0.0)
+        async with served(net, tmp_path) as (_, _, port):
+            silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(6)]
+            for reader, _ in silent[:2]:
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+            path = "/v1/fabric/edges/ha?unlike=&wait=0"
+            request = f"GET {path} HTTP/1.1"
+            status, _, _ = await over_tcp(port, path, line("ha", 1, request, KEYS["ha"]))
+            assert status == 200
+            for _, writer in silent:
+                writer.close()
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+
+
+def test_the_socket_is_made_with_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed(*_: object) -> None:
+        raise AssertionError("its mode is changed after it was made")
+
+    async def story() -> None:
+        monkeypatch.setattr(Path, "chmod", changed)
+        async with served(Network(two_paths()), tmp_path) as (_, socket, _):
+            assert socket.stat().st_mode & 0o777 == 0o600
+
+    before = os.umask(0)
+    try:
+        asyncio.run(asyncio.wait_for(story(), 20))
+    finally:
+        os.umask(before)

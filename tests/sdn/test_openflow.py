@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import subprocess
 from collections.abc import Awaitable, Callable
@@ -38,7 +39,7 @@ from braid_sdn.openflow.messages import (
     Rule,
 )
 from braid_sdn.openflow.tls import TlsFiles
-from braid_sdn.openflow.wire import HEADER, VERSION, Dialogue, parse
+from braid_sdn.openflow.wire import ASKED, HEADER, VERSION, Dialogue, parse
 
 from .virtual import KEY
 
@@ -202,6 +203,76 @@ def test_who_speaks_no_openflow_is_shown_out(words: bytes) -> None:
     serving(test)
 
 
+def ports(xid: int, number: int) -> bytes:
+    """A part of a description of ports, with more to come (OpenFlow 1.3 §A.3.5)."""
+    body = b"\x00\x0d\x00\x01\x00\x00\x00\x00" + number * bytes(64)
+    return HEADER.pack(VERSION, 19, HEADER.size + len(body), xid) + body
+
+
+def test_a_switch_with_ports_without_end_is_shown_out() -> None:
+    async def test(service: Service, address: tuple[str, int]) -> None:
+        hello = b"\x04\x00\x00\x08\x00\x00\x00\x01"
+        await speak(address, hello, *(ports(2, 15) for _ in range(300)))
+        assert codes(service) == {"malformed"}
+
+    serving(test)
+
+
+def test_parts_of_answers_that_nobody_asked_for_are_not_kept() -> None:
+    dialogue = Dialogue()
+    for xid in range(1, 100):
+        assert dialogue.decode(ports(xid, 15)) is None
+    assert not dialogue._parts
+    for _ in range(1000):
+        dialogue.encode(AskPortCounters())
+    assert len(dialogue._parts) == ASKED
+
+
+def test_who_does_not_introduce_itself_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("braid_sdn.openflow.server.STRANGERS", 4)
+
+    async def test(service: Service, address: tuple[str, int]) -> None:
+        silent = [await asyncio.open_connection(*address) for _ in range(6)]
+        for reader, _ in silent[:2]:
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+        assert len(service.server.strangers) == 4
+        network = FakeNetwork(two_paths())
+        await network.connect(*address)
+        await until(lambda: len(service.controller.topology.switches) == 4)
+        network.close()
+        for _, writer in silent:
+            writer.close()
+
+    serving(test)
+
+
+def test_a_switch_is_who_showed_its_certificate_first(tmp_path: Path) -> None:
+    async def test(service: Service, address: tuple[str, int]) -> None:
+        def showing(name: str) -> ssl.SSLContext:
+            context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+            context.check_hostname = False
+            context.load_cert_chain(tmp_path / f"{name}.pem", tmp_path / f"{name}.key")
+            return context
+
+        network = FakeNetwork(two_paths())
+        await network.connect(*address, tls=showing("switch"))
+        await until(lambda: len(service.controller.topology.switches) == 4)
+        network.close()
+        await until(lambda: not service.controller.topology.switches)
+        other = FakeNetwork(two_paths())
+        await other.connect(*address, tls=showing("other"))
+        await until(lambda: "other-certificate" in codes(service))
+        await until(lambda: all(each.transport is None for each in other.switches.values()))
+        assert not service.controller.topology.switches
+        again = FakeNetwork(two_paths())
+        await again.connect(*address, tls=showing("switch"))
+        await until(lambda: len(service.controller.topology.switches) == 4)
+        again.close()
+
+    serving(test, tls=certificates(tmp_path))
+
+
 def certificates(folder: Path) -> TlsFiles:
     """An authority, and a controller's and a switch's certificates."""
 
@@ -210,7 +281,7 @@ def certificates(folder: Path) -> TlsFiles:
 
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority", "-days", "2")
-    for name in ("controller", "switch"):
+    for name in ("controller", "switch", "other"):
         openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
         sign = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2")
         openssl("x509", "-req", "-in", f"{name}.csr", *sign, "-out", f"{name}.pem")

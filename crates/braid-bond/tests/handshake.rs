@@ -218,7 +218,7 @@ fn proven_addresses_of_one_network_do_not_use_up_what_others_have() {
         Ok(Answer::Reply(_))
     ) {}
     // Whether the hub computes for somebody who proves this address.
-    let mut computes = |world: &mut World, attempt: &mut Attempt, from: std::net::SocketAddr| {
+    let computes = |world: &mut World, attempt: &mut Attempt, from: std::net::SocketAddr| {
         let said = message1(attempt, LinkId(0));
         let asked = world.listener.handle_initiation(NOW, from, &said);
         let Ok(Answer::Reply(reply)) = asked else {

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -240,7 +241,12 @@ impl Journal {
 
     fn open(&self) -> io::Result<File> {
         let mut options = OpenOptions::new();
-        options.append(true).create(true).open(&self.path)
+        // It tells when somebody was where: for root, and by the API for whom that lets in.
+        options
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(&self.path)
     }
 }
 
@@ -289,6 +295,8 @@ mod tests {
             .unwrap();
         file.write_all(b"hello\n{\"number\": 3, \"unix\xff\n\0\0")
             .unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::mode(&file.metadata().unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600, "not for everybody");
         let mut next = open(folder.path());
         assert_eq!(next.after(0), events.after(0));
         note(&mut next, "dead again");

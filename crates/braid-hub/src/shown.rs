@@ -203,6 +203,7 @@ fn link(link: &LinkStatus) -> LinkReport {
 fn handshakes(counters: &ListenerCounters) -> BTreeMap<String, u64> {
     let named = [
         ("accepted", counters.accepted),
+        ("refused", counters.refused),
         ("repeated", counters.repeated),
         ("malformed", counters.malformed),
         ("mac", counters.macs_wrong),

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import urllib.parse
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,10 @@ from braid_sdn.fabric.draw import svg
 PATIENCE = 10.0
 #: Seconds that a request may ask to be kept waiting.
 LONGEST_WAIT = 60.0
+#: Connections over TCP that have not shown a key; beyond this the oldest of them gives way.
+STRANGERS = 256
+#: Questions of one edge that are answered at once; it has one.
+OF_AN_EDGE = 8
 #: Bytes that a request's head may have: an edge may tell of all tags that there are.
 HEAD = 131072
 
@@ -51,6 +57,10 @@ class Api:
         #: Done when there may be something new; then there is another.
         self._news: asyncio.Future[None] | None = None
         self._known: tuple[object, ...] = ()
+        #: Who has connected over TCP and not shown a key, the oldest first.
+        self._strangers: dict[asyncio.Task[None], None] = {}
+        #: Questions of each edge that are being answered.
+        self._inside: Counter[str] = Counter()
         self._door = Door({edge.name: edge.key for edge in fabric.settings.edges if edge.key is not None})
 
     def happened(self) -> None:
@@ -69,8 +79,12 @@ class Api:
         socket.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             socket.unlink()
-        self._servers.append(await asyncio.start_unix_server(self._serve, socket, limit=HEAD))
-        socket.chmod(0o600)
+        # It is made with its mode: between making and changing it somebody could connect.
+        before = os.umask(0o177)
+        try:
+            self._servers.append(await asyncio.start_unix_server(self._serve, socket, limit=HEAD))
+        finally:
+            os.umask(before)
         self._socket = socket
         if http is not None:
             self._servers.append(await asyncio.start_server(self._serve_edges, *http, limit=HEAD))
@@ -88,11 +102,22 @@ class Api:
             self._socket.unlink(missing_ok=True)
 
     async def _serve_edges(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._serve(reader, writer, self._door)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101
+        self._strangers[task] = None
+        if len(self._strangers) > STRANGERS:
+            next(iter(self._strangers)).cancel()
+        try:
+            await self._serve(reader, writer, self._door)
+        except asyncio.CancelledError:
+            writer.transport.abort()
+        finally:
+            self._strangers.pop(task, None)
 
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, door: Door | None = None
     ) -> None:
+        inside: str | None = None
         try:
             async with asyncio.timeout(PATIENCE):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -100,6 +125,9 @@ class Api:
             lines, guest = list[str](), None
             try:
                 guest = door.admit(request, headers) if door else None
+                if guest is not None:
+                    self._let_in(guest)
+                    inside = guest.name
                 answer = await self._answer(request, guest)
             except ShutError as error:
                 answer = _error(401, str(error))
@@ -115,7 +143,18 @@ class Api:
             # Whoever asked has gone, or asks no question.
             pass
         finally:
+            if inside is not None:
+                self._inside[inside] -= 1
             writer.close()
+
+    def _let_in(self, guest: Guest) -> None:
+        """An edge has shown its key: no stranger any more."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._strangers.pop(task, None)
+        if self._inside[guest.name] >= OF_AN_EDGE:
+            raise ShutError("too many questions of this edge are being answered")
+        self._inside[guest.name] += 1
 
     async def _answer(self, request: str, guest: Guest | None) -> Answer:
         path, _ = _parts(request)

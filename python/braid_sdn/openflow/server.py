@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import ssl
 from collections.abc import Callable
 from typing import Protocol
@@ -25,6 +26,13 @@ INTRODUCTION = 10.0
 #: Seconds of silence after which a connection is given up; echoes keep a living one busy.
 SILENCE = 15.0
 
+
+#: Connections that have not introduced themselves; beyond this the oldest of them gives way.
+STRANGERS = 256
+#: Ports that a switch may have: a description of more is no switch's.
+PORTS = 4096
+#: Bytes that may wait to be sent to a switch; one that does not read them is cut off.
+UNREAD = 64 << 20
 
 #: Bytes; nothing that a switch says before it tells its id is longer.
 LONGEST_HELLO = 1024
@@ -54,6 +62,10 @@ class Server:
         self.listener = listener
         self.switches: dict[int, Connection] = {}
         self.connections: set[Connection] = set()
+        #: Those that have not introduced themselves, the oldest first.
+        self.strangers: dict[Connection, None] = {}
+        #: Which certificate introduced each switch first (SHA-256): nobody else's is believed to be that switch.
+        self.owners: dict[int, str] = {}
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> asyncio.Server:
         """Accept switches at an address."""
@@ -106,6 +118,9 @@ class Connection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self.heard = loop.time()
         self.server.connections.add(self)
+        self.server.strangers[self] = None
+        if len(self.server.strangers) > STRANGERS:
+            next(iter(self.server.strangers)).end()
         self._deadline = loop.call_later(INTRODUCTION, self._never_introduced)
         bitmap = parser.OFPHelloElemVersionBitmap([VERSION])
         hello = parser.OFPHello(DIALECT, [bitmap])
@@ -118,6 +133,7 @@ class Connection(asyncio.Protocol):
         if self._deadline:
             self._deadline.cancel()
         self.server.connections.discard(self)
+        self.server.strangers.pop(self, None)
         if self.dpid is not None and self.server.switches.get(self.dpid) is self:
             del self.server.switches[self.dpid]
             self.server.listener.gone(asyncio.get_running_loop().time(), self.dpid)
@@ -146,10 +162,18 @@ class Connection(asyncio.Protocol):
     def send(self, message: ToSwitch) -> None:
         """Send a message."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(self.dialogue.encode(message))
+            self._write(self.dialogue.encode(message))
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is None:
+            return
+        self._transport.write(data)
+        if self._transport.get_write_buffer_size() > UNREAD:
+            self.end()
 
     def end(self) -> None:
         """Cut it."""
+        self.server.strangers.pop(self, None)
         if self._transport is not None:
             self._transport.abort()
 
@@ -164,8 +188,7 @@ class Connection(asyncio.Protocol):
                 self.server.listener.said(now, self.dpid, told)
 
     def _raw(self, kind: int, xid: bytes, body: bytes = b"") -> None:
-        if self._transport is not None:
-            self._transport.write(bytes((VERSION, kind)) + (8 + len(body)).to_bytes(2, "big") + xid + body)
+        self._write(bytes((VERSION, kind)) + (8 + len(body)).to_bytes(2, "big") + xid + body)
 
     def _hello(self, version: int, message: bytes, now: float) -> None:
         if message[1] != of.OFPT_HELLO:
@@ -190,6 +213,9 @@ class Connection(asyncio.Protocol):
             self._features = told.datapath_id
         elif isinstance(told, parser.OFPPortDescStatsReply):
             self._ports += told.body
+            if len(self._ports) > PORTS:
+                self._refuse(now, "malformed", f"describes more than {PORTS} ports")
+                return
             if not told.flags & of.OFPMPF_REPLY_MORE and self._features is not None:
                 self._introduced(now, self._features)
         elif isinstance(told, parser.OFPErrorMsg):
@@ -201,6 +227,12 @@ class Connection(asyncio.Protocol):
             text = f"has the datapath id {dpid:016x} of {other.address}: ignored; give it its own"
             self._refuse(now, "duplicate-id", text)
             return
+        certificate = self._certificate()
+        if certificate is not None and self.server.owners.setdefault(dpid, certificate) != certificate:
+            text = f"has the datapath id {dpid:016x} of a switch with another certificate: ignored"
+            self._refuse(now, "other-certificate", f"{text}; if it was replaced, start the controller anew")
+            return
+        self.server.strangers.pop(self, None)
         if self._deadline:
             self._deadline.cancel()
         self._handshake = None
@@ -208,6 +240,12 @@ class Connection(asyncio.Protocol):
         self.server.switches[dpid] = self
         ports = tuple(port_in(each) for each in self._ports)
         self.server.listener.connected(now, Hello(dpid, ports, self.address))
+
+    def _certificate(self) -> str | None:
+        """Return the hash of the certificate that the switch showed; None without TLS."""
+        tls = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+        shown = tls.getpeercert(binary_form=True) if tls is not None else None
+        return hashlib.sha256(shown).hexdigest() if shown else None
 
     def _never_introduced(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -41,6 +41,11 @@ _OUTPUT = struct.Struct("!HHIH6x")
 #: Messages longer than this are refused: OpenFlow's length has 16 bits.
 VERSION = of.OFP_VERSION
 
+#: Entries of one answer in parts: rules and ports of a switch.
+ENTRIES = 1 << 20
+#: Answers in parts that may be outstanding.
+ASKED = 256
+
 #: Rules whose fate is not known yet are remembered up to this many.
 PENDING = 65536
 
@@ -53,7 +58,8 @@ class Dialogue:
         self._xid = 0
         self._rules: OrderedDict[int, Rule] = OrderedDict()
         self._tables: dict[int, int | None] = {}
-        self._parts: dict[int, list[Any]] = {}
+        #: What has come of the answers that were asked for, the oldest first.
+        self._parts: OrderedDict[int, list[Any]] = OrderedDict()
 
     def _next(self) -> int:
         self._xid = (self._xid + 1) & 0x7FFFFFFF
@@ -80,11 +86,19 @@ class Dialogue:
             case Echo(data):
                 return HEADER.pack(VERSION, of.OFPT_ECHO_REQUEST, 8 + len(data), xid) + data
             case AskPortCounters():
+                self._expect(xid)
                 return _bytes(parser.OFPPortStatsRequest(DIALECT, 0, of.OFPP_ANY), xid)
             case AskRules(table):
+                self._expect(xid)
                 self._tables[xid] = table
                 every = of.OFPTT_ALL if table is None else table
                 return _bytes(parser.OFPFlowStatsRequest(DIALECT, 0, every), xid)
+
+    def _expect(self, xid: int) -> None:
+        self._parts[xid] = []
+        if len(self._parts) > ASKED:
+            given_up, _ = self._parts.popitem(last=False)
+            self._tables.pop(given_up, None)
 
     # From the switch.
 
@@ -119,8 +133,15 @@ class Dialogue:
     def _statistics(self, told: Any, xid: int) -> FromSwitch | None:
         if told is None:
             return None
-        parts = self._parts.setdefault(xid, [])
+        parts = self._parts.get(xid)
+        if parts is None:
+            # Nobody asked, or it was given up.
+            return None
         parts.extend(told.body)
+        if len(parts) > ENTRIES:
+            del self._parts[xid]
+            self._tables.pop(xid, None)
+            return None
         if told.flags & of.OFPMPF_REPLY_MORE:
             return None
         whole = self._parts.pop(xid)

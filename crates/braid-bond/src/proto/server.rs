@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use super::agenda::Agenda;
 use super::entropy::Entropy;
 use super::frame::Reason;
-use super::handshake::terms::Abilities;
+use super::handshake::terms::{Abilities, Refusal};
 use super::handshake::{Answer, Ciphers, Identity, Listener, Offer, Options, Psk, PublicKey};
 use super::packet::{Kind, SessionIndex};
 use super::reject::{Reject, Rejects};
@@ -319,6 +319,11 @@ impl Server {
 
     fn accept(&mut self, now: Time, offer: Offer) -> Result<Vec<u8>, Reject> {
         let peer = offer.peer();
+        let refusal = self.options.get(&peer);
+        if let Some(refusal) = refusal.filter(|options| Refusal::read(options).is_some()) {
+            let reply = self.listener.refuse(now, offer, refusal);
+            return Ok(reply.inspect_err(|_| self.rejects.count(Reject::Handshake))?);
+        }
         let tunnel = self.tunnels.get_mut(&peer);
         let continued = tunnel.filter(|tunnel| {
             let named = offer.continues();

@@ -282,6 +282,9 @@ fn a_client_that_is_refused_hears_why_and_asks_again_now_and_then() {
     assert!((3..=4).contains(&times.len()), "{times:?}");
     assert!(times[0] < after(1), "{times:?}");
     assert!(pair.client.session().is_none());
+    let counters = pair.server.listener().counters();
+    assert_eq!(counters.accepted, 0, "nothing is kept for it at the hub");
+    assert_eq!(counters.refused, times.len() as u64);
     // Whoever runs the hub has changed their mind.
     pair.server.set_options(peer, Options::new());
     pair.run_for(Duration::from_secs(31));

@@ -61,6 +61,8 @@ const RESETS_EACH: Bucket = Bucket::new(10, 20);
 pub struct ListenerCounters {
     /// That began a session.
     pub accepted: u64,
+    /// That were answered by a refusal.
+    pub refused: u64,
     /// Copies of one that was answered already, over another link or after a loss.
     pub repeated: u64,
     /// Malformed, or of another version.
@@ -202,6 +204,20 @@ impl Offer {
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.payload.options
+    }
+
+    /// A message 2 that begins no session; `refusal` says why. Like any other it is sealed by keys that the
+    /// responder alone and this initiator can have.
+    fn refuse(&mut self, peer: &Peer, refusal: &Options) -> Answered {
+        // All but the options means nothing in a refusal.
+        let payload = response::Payload {
+            sender: self.payload.sender,
+            cipher: self.payload.ciphers.preferred,
+            continued: false,
+            reset: [0; RESET_TOKEN],
+            options: refusal.clone(),
+        };
+        self.answer(peer, &payload)
     }
 
     /// Writes message 2.
@@ -471,24 +487,51 @@ impl Listener {
         }
         self.counters.stale += 1;
         let refusal = Refusal::Clock(newest.max(self.micros(now)));
-        let refused = self.refuse(&mut offer, &refusal.to_options())?;
-        Ok(Answer::Reply(refused))
+        let known = self.peers.get(&peer).ok_or(HandshakeError::Peer)?;
+        let refused = offer.refuse(known, &refusal.to_options());
+        let reply = refused.datagram(offer.link, &known.to_peer);
+        Ok(Answer::Reply(reply))
     }
 
-    /// A message 2 that begins no session; `refusal` says why. Like any other it is sealed by keys that
-    /// the responder alone and this initiator can have.
-    fn refuse(&self, offer: &mut Offer, refusal: &Options) -> Result<Vec<u8>, HandshakeError> {
-        let peer = self.peers.get(&offer.peer).ok_or(HandshakeError::Peer)?;
-        // All but the options means nothing in a refusal.
-        let payload = response::Payload {
-            sender: offer.payload.sender,
-            cipher: offer.payload.ciphers.preferred,
-            continued: false,
-            reset: [0; RESET_TOKEN],
-            options: refusal.clone(),
+    /// Answers an offer by a refusal: there is no session. Copies of it are answered the same.
+    ///
+    /// # Errors
+    /// As [`Listener::accept`].
+    pub fn refuse(
+        &mut self,
+        now: Time,
+        mut offer: Offer,
+        refusal: &Options,
+    ) -> Result<Vec<u8>, HandshakeError> {
+        let time_end = self.time_end(now);
+        let peer = self
+            .peers
+            .get_mut(&offer.peer)
+            .ok_or(HandshakeError::Peer)?;
+        if offer.payload.micros <= peer.newest || offer.payload.micros >= time_end {
+            return Err(HandshakeError::Stale);
+        }
+        let answered = offer.refuse(peer, refusal);
+        let reply = answered.datagram(offer.link, &peer.to_peer);
+        self.counters.refused += 1;
+        self.remember(&offer, answered);
+        Ok(reply)
+    }
+
+    /// Remembers what an offer was answered by.
+    fn remember(&mut self, offer: &Offer, answered: Answered) {
+        let Some(peer) = self.peers.get_mut(&offer.peer) else {
+            return;
         };
-        let answered = offer.answer(peer, &payload);
-        Ok(answered.datagram(offer.link, &peer.to_peer))
+        peer.newest = offer.payload.micros;
+        if let Some(old) = peer.handle_from(offer.from) {
+            self.familiar_from.remove(&(old, offer.peer));
+        }
+        self.familiar_from.insert((offer.from, offer.peer));
+        if let Some(old) = peer.answered.replace(answered) {
+            self.answered.remove(&old.hash);
+        }
+        self.answered.insert(offer.hash, offer.peer);
     }
 
     fn cookie_reply(&mut self, from: SocketAddr, initiation: &Initiation<'_>) -> Vec<u8> {
@@ -536,15 +579,7 @@ impl Listener {
         };
         let answered = offer.answer(peer, &payload);
         let reply = answered.datagram(offer.link, &peer.to_peer);
-        peer.newest = offer.payload.micros;
-        if let Some(old) = peer.handle_from(offer.from) {
-            self.familiar_from.remove(&(old, offer.peer));
-        }
-        self.familiar_from.insert((offer.from, offer.peer));
-        if let Some(old) = peer.answered.replace(answered) {
-            self.answered.remove(&old.hash);
-        }
-        self.answered.insert(offer.hash, offer.peer);
+        self.remember(&offer, answered);
         self.counters.accepted += 1;
         let session = session(
             now,
