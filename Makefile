@@ -1,7 +1,8 @@
 # Braid: every target sets up what it needs by itself (tools/setup; SETUP=skip leaves that out).
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build package demo test check kernels bench experiments fuzz clean setup setup-rust setup-bench setup-kernels
+.PHONY: help build package demo test check kernels bench experiments fuzz model clean setup setup-rust setup-bench \
+	setup-kernels
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO := cargo
@@ -77,6 +78,9 @@ experiments: setup-bench build ## the long form of every experiment (root)
 FUZZ_SECONDS ?= 60
 fuzz: setup-rust ## feed every parser made-up input, FUZZ_SECONDS (60) each (nightly Rust, cargo-fuzz)
 	FUZZ_SECONDS=$(FUZZ_SECONDS) fuzz/run
+
+model: setup-rust ## every state of a model of handshakes, clocks and resets, with an attacker
+	$(CARGO) test --locked -p braid-bond --test model -- --nocapture
 
 clean: ## remove what was built, and what an interrupted lab left behind
 	if [ -x $(PYTHON_BIN)/braid-lab ]; then $(PYTHON_BIN)/braid-lab clean; fi
