@@ -8,36 +8,67 @@ use braid_emulate::{Fate, Link};
 use crate::tcp::{Ack, TcpReceiver, TcpSender};
 use crate::world::{FULL, Line};
 
-/// Goodput in Mbit/s from one to another second after the flow began, for each of the spans.
-pub fn goodput<const N: usize>(line: &Line, seed: u64, spans: [(u64, u64); N]) -> [f64; N] {
-    let mut there: Link<(u64, Time)> = Link::new(line.config(), seed * 100);
-    let mut back: Link<Ack> = Link::new(line.config(), seed * 100 + 1);
-    let mut sender = TcpSender::new();
+/// What one flow and a small packet beside it see of a link.
+pub struct Alone {
+    /// Bytes delivered in each tenth of a second.
+    pub delivered: Vec<u64>,
+    /// One-way delays of a packet of 100 bytes every 20 ms.
+    pub delays: Vec<Duration>,
+}
+
+#[derive(Debug, Clone)]
+enum Packet {
+    Segment(u64, Time),
+    Small(Time),
+}
+
+const SMALL_EVERY: Duration = Duration::from_millis(20);
+
+/// Runs `sender`'s flow from `start` on for so long; `small` says whether there is a small flow beside it.
+pub fn run(
+    line: &Line,
+    mut sender: TcpSender,
+    seed: u64,
+    (start, span): (Time, Duration),
+    small: bool,
+) -> Alone {
+    let mut there: Link<Packet> = Link::new(line.config(0), seed * 100);
+    let mut back: Link<Ack> = Link::new(line.config(1), seed * 100 + 1);
     let mut receiver = TcpReceiver::default();
-    let mut now = Time::ZERO;
-    let mut delivered = [0u64; N];
-    let spans = spans.map(|(from, to)| Duration::from_secs(from)..Duration::from_secs(to));
-    let end = spans.iter().map(|span| span.end).max().unwrap_or_default();
-    while now.since(Time::ZERO) < end {
+    let mut now = start;
+    let mut delivered = vec![0; (span.as_millis() / 100) as usize];
+    let mut delays = Vec::new();
+    let mut next_small = small.then_some(start);
+    while now.since(start) < span {
         for seq in sender.poll_transmit(now) {
-            there.handle_packet(now, FULL, (seq, now));
+            there.handle_packet(now, FULL, Packet::Segment(seq, now));
+        }
+        if let Some(at) = next_small.filter(|at| *at <= now) {
+            there.handle_packet(now, 100, Packet::Small(now));
+            next_small = Some(at + SMALL_EVERY);
         }
         let next = [
             there.poll_timeout(),
             back.poll_timeout(),
             sender.poll_timeout(),
+            next_small,
         ];
         now = next.into_iter().flatten().min().map_or(now, |t| t.max(now));
         while let Some(out) = there.poll_output(now) {
-            let (seq, sent) = out.packet;
             if out.fate != Fate::Delivered {
                 continue;
             }
-            for (count, span) in delivered.iter_mut().zip(&spans) {
-                *count += u64::from(span.contains(&now.since(Time::ZERO)));
-            }
-            if let Some(ack) = receiver.handle_segment(seq, sent) {
-                back.handle_packet(now, 60, ack);
+            match out.packet {
+                Packet::Small(sent) => delays.push(now.since(sent)),
+                Packet::Segment(seq, sent) => {
+                    let tenth = (now.since(start).as_millis() / 100) as usize;
+                    if let Some(count) = delivered.get_mut(tenth) {
+                        *count += u64::from(FULL);
+                    }
+                    if let Some(ack) = receiver.handle_segment(seq, sent) {
+                        back.handle_packet(now, 60, ack);
+                    }
+                }
             }
         }
         while let Some(out) = back.poll_output(now) {
@@ -49,9 +80,16 @@ pub fn goodput<const N: usize>(line: &Line, seed: u64, spans: [(u64, u64); N]) -
             sender.handle_timeout(now);
         }
     }
-    let mbit = |index: usize| {
-        let seconds = (spans[index].end - spans[index].start).as_secs_f64();
-        delivered[index] as f64 * f64::from(FULL) * 8.0 / 1e6 / seconds
-    };
-    std::array::from_fn(mbit)
+    Alone { delivered, delays }
+}
+
+/// Goodput in Mbit/s from one to another second after the flow began, for each of the spans.
+pub fn goodput<const N: usize>(line: &Line, seed: u64, spans: [(u64, u64); N]) -> [f64; N] {
+    let end = spans.iter().map(|span| span.1).max().unwrap_or_default();
+    let span = (Time::ZERO, Duration::from_secs(end));
+    let alone = run(line, TcpSender::new(), seed, span, false);
+    spans.map(|(from, to)| {
+        let tenths = &alone.delivered[from as usize * 10..to as usize * 10];
+        tenths.iter().sum::<u64>() as f64 * 8.0 / 1e6 / (to - from) as f64
+    })
 }

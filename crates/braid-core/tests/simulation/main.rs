@@ -5,6 +5,7 @@ mod alone;
 mod classes;
 mod failures;
 mod jitter;
+mod radio;
 mod ramp;
 mod shares;
 mod tcp;

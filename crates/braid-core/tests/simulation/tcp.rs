@@ -1,10 +1,15 @@
 //! A TCP flow: CUBIC (RFC 9438) with HyStart, SACK and RACK (RFC 8985), as Linux has them, counted
-//! in segments. No undo of wrong loss, so that reordering costs more here than it does there.
+//! in segments; or BBR in its place. Without [`TcpSender::undo`] there is no undo of wrong loss, so that
+//! reordering costs more here than it does there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use braid_core::Time;
+
+mod bbr;
+
+use bbr::{Bbr, Snapshot};
 
 const BETA: f64 = 0.7;
 const C: f64 = 0.4;
@@ -26,10 +31,24 @@ struct Segment {
     sacked: bool,
     lost: bool,
     again: bool,
+    snapshot: Snapshot,
+}
+
+/// The state before a cut, and when something was first sent again after it.
+#[derive(Debug, Clone, Copy)]
+struct Before {
+    cwnd: f64,
+    ssthresh: f64,
+    w_max: f64,
+    again: Option<Time>,
 }
 
 #[derive(Debug)]
 pub struct TcpSender {
+    bbr: Option<Bbr>,
+    undo: bool,
+    before: Option<Before>,
+    pub undone: u32,
     segments: BTreeMap<u64, Segment>,
     /// Of the segments: SACKed; held for lost and not sent again.
     sacked: usize,
@@ -57,6 +76,10 @@ pub struct TcpSender {
 impl TcpSender {
     pub fn new() -> TcpSender {
         TcpSender {
+            bbr: None,
+            undo: false,
+            before: None,
+            undone: 0,
             segments: BTreeMap::new(),
             sacked: 0,
             lost: 0,
@@ -80,6 +103,19 @@ impl TcpSender {
         }
     }
 
+    /// With BBR in place of CUBIC.
+    pub fn bbr() -> TcpSender {
+        TcpSender {
+            bbr: Some(Bbr::new()),
+            ..TcpSender::new()
+        }
+    }
+
+    /// With what timestamps bring: a cut is taken back once an acknowledgement shows that the original came (RFC 4015).
+    pub fn undo(self) -> TcpSender {
+        TcpSender { undo: true, ..self }
+    }
+
     pub fn srtt(&self) -> Duration {
         self.srtt.unwrap_or_default()
     }
@@ -88,10 +124,18 @@ impl TcpSender {
         self.segments.len() - self.sacked - self.lost
     }
 
+    pub fn window(&self) -> usize {
+        self.bbr.as_ref().map_or(self.cwnd, Bbr::cwnd) as usize
+    }
+
+    fn wants(&self) -> bool {
+        self.pipe() < self.window() && (self.lost > 0 || self.next < self.una + WINDOW)
+    }
+
     /// Segments to send now.
     pub fn poll_transmit(&mut self, now: Time) -> Vec<u64> {
         let mut out = Vec::new();
-        let mut room = (self.cwnd as usize).saturating_sub(self.pipe());
+        let mut room = self.window().saturating_sub(self.pipe());
         let lost: Vec<u64> = self
             .segments
             .iter()
@@ -99,27 +143,17 @@ impl TcpSender {
             .map(|(&seq, _)| seq)
             .take(room.min(self.lost))
             .collect();
-        self.lost -= lost.len();
         for seq in lost {
-            if let Some(segment) = self.segments.get_mut(&seq) {
-                *segment = Segment {
-                    sent: now,
-                    sacked: false,
-                    lost: false,
-                    again: true,
-                };
+            if !self.is_ready(now) {
+                break;
             }
+            self.lost -= 1;
+            self.send(now, seq, true);
             out.push(seq);
             room -= 1;
         }
-        while room > 0 && self.next < self.una + WINDOW {
-            let fresh = Segment {
-                sent: now,
-                sacked: false,
-                lost: false,
-                again: false,
-            };
-            self.segments.insert(self.next, fresh);
+        while room > 0 && self.next < self.una + WINDOW && self.is_ready(now) {
+            self.send(now, self.next, false);
             out.push(self.next);
             self.next += 1;
             room -= 1;
@@ -128,6 +162,35 @@ impl TcpSender {
             self.rto_at = Some(now + self.rto());
         }
         out
+    }
+
+    fn is_ready(&self, now: Time) -> bool {
+        self.bbr.as_ref().is_none_or(|bbr| bbr.is_ready(now))
+    }
+
+    fn send(&mut self, now: Time, seq: u64, again: bool) {
+        let idle = self.pipe() == 0;
+        let snapshot = match &mut self.bbr {
+            Some(bbr) => {
+                bbr.handle_sent(now);
+                bbr.snapshot(now, idle)
+            }
+            None => Snapshot {
+                delivered: 0,
+                at: now,
+            },
+        };
+        if again && let Some(before) = &mut self.before {
+            before.again.get_or_insert(now);
+        }
+        let segment = Segment {
+            sent: now,
+            sacked: false,
+            lost: false,
+            again,
+            snapshot,
+        };
+        self.segments.insert(seq, segment);
     }
 
     fn rto(&self) -> Duration {
@@ -142,10 +205,12 @@ impl TcpSender {
         self.handle_rtt(rtt);
         let mut delivered = 0;
         let mut newest: Option<(Time, Duration)> = None;
+        let mut snapshot = None;
         let mut note = |segment: &Segment| {
             let sample = (segment.sent, now.since(segment.sent));
             if newest.is_none_or(|n| n.0 < sample.0) {
                 newest = Some(sample);
+                snapshot = Some((segment.snapshot, segment.sent));
             }
         };
         while let Some((&seq, segment)) = self.segments.first_key_value() {
@@ -186,12 +251,38 @@ impl TcpSender {
             self.backoff = 0;
             self.rto_at = (!self.segments.is_empty()).then(|| now + self.rto());
         }
+        if advanced {
+            self.take_back(ack.echo);
+        }
         if self.recovery.is_some_and(|end| self.una >= end) {
             self.recovery = None;
         }
         self.detect(now);
-        if self.recovery.is_none() && delivered > 0 {
+        let pipe = self.pipe();
+        if let Some(bbr) = &mut self.bbr {
+            bbr.handle_ack(now, rtt, delivered, snapshot, pipe);
+        } else if self.recovery.is_none() && delivered > 0 {
             self.grow(now, delivered);
+        }
+    }
+
+    /// Takes a cut back if what is acknowledged was sent before anything was sent again.
+    fn take_back(&mut self, echo: Time) {
+        let wrong = |before: &Before| before.again.is_some_and(|again| echo < again);
+        if self.undo
+            && self.recovery.is_some()
+            && let Some(before) = self.before.filter(wrong)
+        {
+            self.cwnd = self.cwnd.max(before.cwnd);
+            self.ssthresh = self.ssthresh.max(before.ssthresh);
+            self.w_max = before.w_max;
+            self.epoch = None;
+            self.recovery = None;
+            self.before = None;
+            self.backoff = 0;
+            self.undone += 1;
+            self.segments.values_mut().for_each(|s| s.lost = false);
+            self.lost = 0;
         }
     }
 
@@ -262,9 +353,19 @@ impl TcpSender {
         }
     }
 
+    fn remember(&mut self) {
+        self.before = Some(Before {
+            cwnd: self.cwnd,
+            ssthresh: self.ssthresh,
+            w_max: self.w_max,
+            again: None,
+        });
+    }
+
     fn cut(&mut self) {
         self.cuts += 1;
         self.recovery = Some(self.next);
+        self.remember();
         let fast = self.cwnd < self.w_max;
         self.w_max = if fast {
             self.cwnd * (1.0 + BETA) / 2.0
@@ -312,7 +413,12 @@ impl TcpSender {
                 let first = self.segments.values().find(waiting)?;
                 Some(first.sent + rtt + reo + Duration::from_micros(1))
             });
-        rack.into_iter().chain(self.rto_at).min()
+        let pace = self
+            .bbr
+            .as_ref()
+            .filter(|_| self.wants())
+            .map(|bbr| bbr.ready());
+        rack.into_iter().chain(self.rto_at).chain(pace).min()
     }
 
     pub fn handle_timeout(&mut self, now: Time) {
@@ -320,6 +426,7 @@ impl TcpSender {
         if self.rto_at.is_some_and(|at| at <= now) {
             self.timeouts += 1;
             self.backoff += 1;
+            self.remember();
             self.segments.values_mut().for_each(|s| s.lost = !s.sacked);
             self.lost = self.segments.len() - self.sacked;
             self.ssthresh = (self.cwnd * BETA).max(2.0);

@@ -81,7 +81,8 @@ impl World {
             }
         };
         let link = |(index, line): (usize, &Line)| {
-            [0, 1].map(|dir| Link::new(line.config(), seed * 100 + index as u64 * 2 + dir))
+            [0, 1]
+                .map(|dir| Link::new(line.config(dir), seed * 100 + index as u64 * 2 + dir as u64))
         };
         World {
             now,
@@ -119,8 +120,8 @@ impl World {
     }
 
     pub fn set_line(&mut self, index: usize, line: Line) {
-        for link in &mut self.links[index] {
-            link.configure(self.now, line.config());
+        for (from, link) in self.links[index].iter_mut().enumerate() {
+            link.configure(self.now, line.config(from));
         }
         self.lines[index] = line;
     }

@@ -33,8 +33,12 @@ pub struct Stream {
 
 impl World {
     pub fn add_tcp(&mut self) {
+        self.add_flow(TcpSender::new());
+    }
+
+    pub fn add_flow(&mut self, sender: TcpSender) {
         self.flows.push(Flow {
-            sender: TcpSender::new(),
+            sender,
             receiver: TcpReceiver::default(),
         });
         self.pump_flow(self.flows.len() - 1);

@@ -1,5 +1,6 @@
 //! What a link is like.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use braid_core::{Rate, Share};
@@ -7,8 +8,9 @@ use braid_emulate::Config;
 use braid_emulate::delay::Delay;
 use braid_emulate::queue::Limit;
 use braid_emulate::rate::Speed;
+use braid_emulate::trace::Trace;
 
-/// One link, both directions alike.
+/// One link, both directions alike but for recorded rates.
 #[derive(Debug, Clone)]
 pub struct Line {
     pub mbit: f64,
@@ -20,6 +22,8 @@ pub struct Line {
     pub tier: u8,
     /// What it is taken to carry in the beginning, Mbit/s; measured by a train if none.
     pub initial: Option<f64>,
+    /// Recorded rates of both directions, from end 0 and from end 1, in place of `mbit`.
+    pub traces: Option<[Arc<Trace>; 2]>,
 }
 
 pub fn line(mbit: f64, delay_ms: u64) -> Line {
@@ -32,6 +36,7 @@ pub fn line(mbit: f64, delay_ms: u64) -> Line {
         queue_ms: 100,
         tier: 0,
         initial: None,
+        traces: None,
     }
 }
 
@@ -40,9 +45,11 @@ pub fn rate(mbit: f64) -> Rate {
 }
 
 impl Line {
-    pub fn config(&self) -> Config {
+    /// Of what end `from` sends.
+    pub fn config(&self, from: usize) -> Config {
+        let recorded = self.traces.as_ref().map(|traces| traces[from].clone());
         Config {
-            speed: Speed::Fixed(rate(self.mbit)),
+            speed: recorded.map_or(Speed::Fixed(rate(self.mbit)), Speed::Trace),
             delay: Delay {
                 base: self.delay,
                 jitter: Duration::from_micros(self.jitter_us),
