@@ -10,6 +10,8 @@
 //!   above the lowest of the last [`BASE_WINDOW`] is the queue on the link ([`DelayBase`]).
 //! - A rate is proven by what arrived, never by what was sent ([`Capacity`]): trains and hopes
 //!   overestimate, and one overestimated link starves the others.
+//! - A *stall* is no queue: a link that delivers nothing for 40 ms and more, and then all at once, is rated by a mean and
+//!   limited by a window (module `stall`).
 //! - Loss is told apart into random and congestive by the delay around it ([`LossSplit`]): who slows down
 //!   for radio loss gives the link away, who does not for congestion floods it.
 //! - How far a link reorders is learned ([`ReorderExtent`]), so that radio jitter is not taken for
@@ -25,6 +27,7 @@ mod reorder;
 mod report;
 mod rtt;
 mod sent;
+mod stall;
 mod standing;
 mod train;
 

@@ -5,6 +5,9 @@
 //!   link's silence is its own. No new data goes there, what is in flight is repeated elsewhere.
 //! - **Probing**: a suspect link gets a small packet now and then, more rarely the longer it is
 //!   silent; any packet does, since whatever arrives is reported.
+//! - **Stall**: a silence after which everything that was in flight arrives was the link's scheduler, or a queue, and no
+//!   failure: nothing was lost, and what is known of the link still holds. It ends with the first such report, at once
+//!   and entirely, however long it was, and it is not counted against the link.
 //! - **Returning**: a short silence (a handover, a long queue) ends with the first sign of life, with
 //!   half the link's share. After a long one a few signs in a row are wanted, more if it keeps
 //!   failing, and it begins with a small share that doubles: a link that is only half there must not
@@ -21,8 +24,8 @@ use std::time::Duration;
 
 pub use failures::Failures;
 
-use crate::Time;
 use crate::estimate::{LinkEstimator, REPORT_INTERVAL};
+use crate::{PacketNumber, Time};
 
 /// Shortest silence that makes a link suspect.
 const SILENCE: Duration = Duration::from_millis(75);
@@ -34,6 +37,9 @@ pub const KEEPALIVE: Duration = Duration::from_secs(20);
 /// First and largest distance between probes of a suspect link.
 const PROBE_FIRST: Duration = Duration::from_millis(50);
 const PROBE_LAST: Duration = Duration::from_secs(1);
+
+/// The same while no link is known to work: about what a TCP flow takes to try again.
+const PROBE_URGENT: Duration = Duration::from_millis(200);
 
 /// After so long the largest distance is this.
 const LONG_GONE: Duration = Duration::from_secs(30);
@@ -95,6 +101,10 @@ enum State {
         since: Time,
         signs: u32,
         last_sign: Time,
+        /// Up to the highest packet reported before, so many had arrived.
+        heard: Heard,
+        /// Failures before this one.
+        failures: Failures,
     },
     Returning {
         share: f64,
@@ -111,6 +121,22 @@ enum State {
     },
 }
 
+/// A highest packet number, and how many packets had arrived when it was reported.
+#[derive(Debug, Clone, Copy, Default)]
+struct Heard {
+    highest: Option<PacketNumber>,
+    packets: u64,
+}
+
+impl Heard {
+    /// Whether all numbers from here to `now` have arrived, and there are some.
+    fn is_followed_by(self, now: Heard) -> bool {
+        let next = |highest: Option<PacketNumber>| highest.map_or(0, |highest| highest.0 + 1);
+        let numbers = next(now.highest).saturating_sub(next(self.highest));
+        numbers > 0 && now.packets.saturating_sub(self.packets) >= numbers
+    }
+}
+
 /// Judges one link.
 #[derive(Debug, Clone)]
 pub struct Liveness {
@@ -121,6 +147,7 @@ pub struct Liveness {
     probed: Time,
     spacing: Duration,
     changed: Option<Verdict>,
+    heard: Heard,
     /// Totals at the start of the round by which loss is judged, and bad rounds before it.
     round: (u64, u64),
     bad_rounds: u32,
@@ -137,6 +164,7 @@ impl Liveness {
             probed: now,
             spacing: PROBE_FIRST,
             changed: None,
+            heard: Heard::default(),
             round: (0, 0),
             bad_rounds: 0,
         }
@@ -149,11 +177,26 @@ impl Liveness {
 
     /// A report told of new packets on the link: a sign of life. `packets` and `lost` are its totals.
     pub fn handle_progress(&mut self, now: Time, link: &LinkEstimator, packets: u64, lost: u64) {
+        let heard = Heard {
+            highest: link.highest(),
+            packets,
+        };
+        self.heard = heard;
         match &mut self.state {
+            State::Suspect {
+                signs: 0,
+                heard: last,
+                failures,
+                ..
+            } if last.is_followed_by(heard) => {
+                self.failures = *failures;
+                self.enter(State::Active);
+            }
             State::Suspect {
                 since,
                 signs,
                 last_sign,
+                ..
             } => {
                 // Reports come over every link: the same sign counts once.
                 if *signs > 0 && now.since(*last_sign) < REPORT_INTERVAL / 2 {
@@ -225,6 +268,7 @@ impl Liveness {
             State::Active | State::Returning { .. }
                 if silent_until(link).is_some_and(|until| now >= until) =>
             {
+                let failures = self.failures;
                 self.failures.add(now);
                 self.spacing = PROBE_FIRST;
                 self.probed = now;
@@ -232,6 +276,8 @@ impl Liveness {
                     since: now,
                     signs: 0,
                     last_sign: now,
+                    heard: self.heard,
+                    failures,
                 });
             }
             State::Returning { share, next } if now >= *next => {
@@ -275,6 +321,21 @@ impl Liveness {
         }
         self.probed = now;
         true
+    }
+
+    /// Whether a packet should go out on the link because no link is known to work; it counts as sent.
+    pub fn poll_probe_urgent(&mut self, now: Time) -> bool {
+        let due = matches!(self.state, State::Suspect { .. }) && now >= self.urgent_at();
+        if due {
+            self.probed = now;
+        }
+        due
+    }
+
+    /// When [`poll_probe_urgent`](Self::poll_probe_urgent) is due.
+    #[must_use]
+    pub fn urgent_at(&self) -> Time {
+        self.probed + PROBE_URGENT
     }
 
     fn probe_at(&self) -> Time {

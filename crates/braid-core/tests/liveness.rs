@@ -160,6 +160,31 @@ fn a_long_silence_ends_after_a_few_signs_with_a_small_share() {
     assert_eq!(bench.live.verdict(), Verdict::Active);
 }
 
+/// A scheduler's stall, or a queue: however long, nothing was lost, so nothing has to be shown.
+#[test]
+fn a_silence_after_which_everything_arrives_was_a_stall() {
+    let mut bench = Bench::new();
+    bench.settle(1_000);
+    for at in [1_000, 12_000, 23_000] {
+        bench.link.handle_sent(ms(at), LEN, true);
+        bench.live.handle_sent(ms(at));
+        assert_eq!(bench.verdict(at + 200), Verdict::Suspect);
+        // It comes, late, and the next one with it.
+        bench.sent += 1;
+        bench.arrived += 1;
+        bench.exchange(at + 9_000, true);
+        assert_eq!(bench.live.verdict(), Verdict::Active);
+    }
+    // None of them was a failure: after the first one three signs are wanted.
+    bench.exchange(33_000, false);
+    assert_eq!(bench.verdict(33_200), Verdict::Suspect);
+    for at in [34_000, 34_100, 34_200] {
+        assert_eq!(bench.live.verdict(), Verdict::Suspect);
+        bench.exchange(at, true);
+    }
+    assert_eq!(bench.live.verdict(), Verdict::Returning(0.1));
+}
+
 #[test]
 fn a_link_that_keeps_failing_has_to_show_more() {
     let signs = |failures: u64| {

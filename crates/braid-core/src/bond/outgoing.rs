@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::estimate::{Demand, LinkEstimator, LinkReport};
-use crate::liveness::Liveness;
+use crate::liveness::{Liveness, Verdict};
 use crate::pace::Pacer;
 use crate::repair::Copies;
 use crate::schedule::{Interval, LinkView};
@@ -87,14 +87,40 @@ impl<T> Outgoing<T> {
 
     /// What to send at: what was measured, within the cap, as far as the link may be used.
     pub fn rate(&self) -> Rate {
-        let measured = self.estimator.rate();
-        let capped = self.settings.cap.map_or(measured, |cap| measured.min(cap));
+        let share = self.liveness.share();
+        Rate::from_bits_per_sec((self.capped().bits_per_sec() as f64 * share) as u64)
+    }
+
+    /// What packets are spaced at.
+    fn pace(&self) -> Rate {
+        let pace = self.estimator.pace();
+        let capped = self.settings.cap.map_or(pace, |cap| pace.min(cap));
         let share = self.liveness.share();
         Rate::from_bits_per_sec((capped.bits_per_sec() as f64 * share) as u64)
     }
 
     pub fn is_usable(&self) -> bool {
-        self.liveness.share() > 0.0 && self.quota.is_none_or(|left| left.get() > 0)
+        self.liveness.share() > 0.0 && self.has_quota()
+    }
+
+    fn has_quota(&self) -> bool {
+        self.quota.is_none_or(|left| left.get() > 0)
+    }
+
+    /// As where no link is known to work: one that is merely silent is used as if it did, within its window. A line
+    /// by itself would be.
+    pub fn last_resort(&self, now: Time, len: Bytes, paced: bool) -> LinkView {
+        let silent = self.liveness.verdict() == Verdict::Suspect;
+        LinkView {
+            usable: silent && self.has_quota(),
+            rate: self.capped(),
+            ..self.view(now, len, paced)
+        }
+    }
+
+    fn capped(&self) -> Rate {
+        let measured = self.estimator.rate();
+        self.settings.cap.map_or(measured, |cap| measured.min(cap))
     }
 
     pub fn view(&self, now: Time, len: Bytes, paced: bool) -> LinkView {
@@ -128,7 +154,7 @@ impl<T> Outgoing<T> {
     /// Counts a packet of any kind; the pacer is charged for all of them.
     pub fn handle_sent(&mut self, now: Time, len: Bytes, elicits: bool) -> PacketNumber {
         // A link that may carry no data is still probed; that is not paced.
-        let rate = match self.rate() {
+        let rate = match self.pace() {
             none if none.bits_per_sec() == 0 => self.estimator.capacity().proven(),
             rate => rate,
         };
@@ -146,7 +172,7 @@ impl<T> Outgoing<T> {
 
     /// The packet just sent takes so many bytes more.
     pub fn handle_more(&mut self, now: Time, len: Bytes) {
-        self.pacer.handle_sent(now, len, self.rate());
+        self.pacer.handle_sent(now, len, self.pace());
         if let Some(quota) = &mut self.quota {
             *quota = Bytes::new(quota.get().saturating_sub(len.get()));
         }

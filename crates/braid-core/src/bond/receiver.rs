@@ -25,9 +25,13 @@ const FORGOTTEN: Duration = Duration::from_secs(1);
 pub struct ReceiverSettings {
     /// How much is held at most.
     pub limits: Limits,
-    /// How long a gap holds up its lane at most.
+    /// How long a gap holds up its lane at most, while a link that may bring what is missing has not passed it. Links
+    /// keep order, so what is not known to be lost is under way: on radio links for as long as their scheduler stalls.
+    /// If the link is dead, its sender notices sooner and sends again elsewhere what was in flight.
+    pub longest_stall: Duration,
+    /// A sum that would come later than this is not waited for.
     pub longest_wait: Duration,
-    /// The same where a copy may come.
+    /// The same of a copy.
     pub longest_repair: Duration,
     /// Whether to ask for what was lost.
     pub repair: bool,
@@ -37,6 +41,7 @@ impl Default for ReceiverSettings {
     fn default() -> ReceiverSettings {
         ReceiverSettings {
             limits: Limits::default(),
+            longest_stall: Duration::from_millis(400),
             longest_wait: Duration::from_millis(100),
             longest_repair: Duration::from_millis(150),
             repair: true,
@@ -155,7 +160,7 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
                 _ => Order::Keep,
             },
         };
-        let hold = self.hold(now, link);
+        let hold = self.hold(now, link, stamp);
         self.parity.handle_packet(lane, seq, &item);
         self.reseq.handle_packet(now, tag, hold, item);
     }
@@ -199,7 +204,7 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         highest: LaneSeq,
         stamp: Stamp,
     ) {
-        let hold = self.hold(now, link);
+        let hold = self.hold(now, link, stamp);
         self.reseq.handle_flush(now, lane, highest, stamp, hold);
     }
 
@@ -285,11 +290,18 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         self.reseq.occupied()
     }
 
-    /// How long a gap that `link` shows holds up its lane: until the slowest link could have
-    /// brought what is missing, and a copy could have come.
-    fn hold(&self, now: Time, link: LinkId) -> Duration {
+    /// How long a gap holds up its lane that a packet stamped `stamp` shows on `link`. Where another link is still behind
+    /// that, it may bring what is missing, however long it stalls. Else a copy must have come, or what `link` reorders.
+    fn hold(&self, now: Time, link: LinkId, stamp: Stamp) -> Duration {
+        let behind = |(other, id): (&Incoming, &LinkId)| {
+            let settled = other.arrivals.settled();
+            *id != link && is_live(other, now) && settled.is_some_and(|settled| settled < stamp)
+        };
+        if self.links.iter().zip(&self.ids).any(behind) {
+            return self.settings.longest_stall;
+        }
         let wait = (self.lag(now, link) + MARGIN).min(self.settings.longest_wait);
-        (wait + self.rescue()).min(self.longest())
+        (wait + self.rescue()).min(self.settings.longest_stall)
     }
 
     /// How much later than on `link` something may come on the slowest one.
@@ -304,13 +316,6 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
             _ => Duration::ZERO,
         };
         skew + (4 * jitter.unwrap_or_default()).max(extent.unwrap_or_default())
-    }
-
-    fn longest(&self) -> Duration {
-        match self.rescue().is_zero() {
-            true => self.settings.longest_wait,
-            false => self.settings.longest_repair,
-        }
     }
 
     /// The time in which a sum or a copy comes; zero if neither would come in time.

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::aqm::FlowQueue;
-use crate::estimate::{Demand, LinkReport, REPORT_INTERVAL};
+use crate::estimate::{Capacity, Demand, LinkReport, REPORT_INTERVAL};
+use crate::liveness::Verdict;
 use crate::parity::{Caution, Encoder, WORTH_IT};
 use crate::schedule::{Choice, Class, Head, LinkView, Scheduler};
 use crate::{Bytes, LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, Rate, Stamp, Time};
@@ -26,6 +27,16 @@ const BACKLOG: Bytes = Bytes::new(3_000);
 /// keeps it far shorter once the links are full.
 const QUEUE_SPAN: Duration = Duration::from_millis(300);
 const QUEUE_LEAST: usize = 100;
+
+/// Over links that stall and whose rates double within a second, a flow needs a queue that outlasts both, as it has in
+/// front of such a link by itself: so many times as long, and CoDel lets it stand for so much longer. It delays that
+/// flow alone.
+const UNSTEADY_SPANS: usize = 3;
+const UNSTEADY_GRACE: Duration = Duration::from_millis(250);
+
+/// The longest queue of late is forgotten to a third in so long: what links are taken to carry while they are silent is
+/// no reason to drop what waits.
+const QUEUE_FADES: Duration = Duration::from_secs(10);
 
 /// A queue is let stand no longer than this because of copies that are waited for.
 const HELD_MOST: Duration = Duration::from_millis(150);
@@ -50,6 +61,22 @@ impl<T> Default for SenderSettings<T> {
             copies: Bytes::new(4_000_000),
             copies_age: Duration::from_millis(300),
         }
+    }
+}
+
+/// What the queue may hold, by the rates of late.
+#[derive(Debug, Clone, Copy, Default)]
+struct QueueMost {
+    packets: f64,
+    at: Time,
+}
+
+impl QueueMost {
+    fn handle_span(&mut self, now: Time, packets: usize) -> usize {
+        let passed = now.since(self.at).as_secs_f64() / QUEUE_FADES.as_secs_f64();
+        self.packets = (self.packets * (-passed).exp()).max(packets as f64);
+        self.at = now;
+        self.packets as usize
     }
 }
 
@@ -86,6 +113,7 @@ pub struct Sender<T> {
     parity: Encoder<T>,
     care: Caution,
     sums: u64,
+    queue_most: QueueMost,
 }
 
 impl<T: Clone> Sender<T> {
@@ -110,6 +138,7 @@ impl<T: Clone> Sender<T> {
             parity: Encoder::default(),
             care: Caution::default(),
             sums: 0,
+            queue_most: QueueMost::default(),
         }
     }
 
@@ -139,7 +168,11 @@ impl<T: Clone> Sender<T> {
         let Some(link) = self.link_mut(report.link) else {
             return;
         };
+        let silent = link.liveness.verdict() == Verdict::Suspect;
         if link.handle_report(now, report, demand) {
+            if silent && link.liveness.verdict() == Verdict::Active {
+                self.call_off(report.link);
+            }
             self.wait = None;
             self.run = None;
             let span: usize = self
@@ -147,15 +180,26 @@ impl<T: Clone> Sender<T> {
                 .iter()
                 .map(|link| packets_in_queue(link.rate()))
                 .sum();
-            self.queue.set_limit(span.max(QUEUE_LEAST));
+            let unsteady = self.is_unsteady();
+            let most = self.queue_most.handle_span(now, span);
+            let most = if unsteady {
+                most * UNSTEADY_SPANS
+            } else {
+                most
+            };
+            self.queue.set_limit(most.max(QUEUE_LEAST));
             let rate = self.links.iter().map(|link| link.rate().bits_per_sec());
             let rate = Rate::from_bits_per_sec(rate.sum());
             let (loss, known) = self.loss();
             self.care.handle_report(loss, known, rate);
             // Where a lane waits for copies, what comes in meanwhile is no standing queue.
             let held = self.answer().filter(|_| loss >= WORTH_IT);
-            self.queue
-                .set_grace(held.map_or(Duration::ZERO, |held| held.min(HELD_MOST)));
+            let held = held.map_or(Duration::ZERO, |held| held.min(HELD_MOST));
+            let grace = match unsteady {
+                true => held.max(UNSTEADY_GRACE),
+                false => held,
+            };
+            self.queue.set_grace(grace);
         }
     }
 
@@ -242,6 +286,7 @@ impl<T: Clone> Sender<T> {
                 except: link,
                 since: now,
                 repair: false,
+                rescue: false,
             });
         }
         Some(piece)
@@ -305,6 +350,14 @@ impl<T: Clone> Sender<T> {
         }
     }
 
+    /// Whether a link stalls over which packets go.
+    fn is_unsteady(&self) -> bool {
+        let usable = self.links.iter().filter(|link| link.is_usable());
+        usable
+            .map(|link| link.estimator.capacity())
+            .any(Capacity::is_unsteady)
+    }
+
     fn link_mut(&mut self, id: LinkId) -> Option<&mut Outgoing<Piece<T>>> {
         self.links.iter_mut().find(|link| link.id == id)
     }
@@ -332,8 +385,13 @@ fn with_views<T>(
     };
     let mut views = [empty; MAX_LINKS];
     let paced = scheduler.is_paced();
+    let works = links.iter().any(Outgoing::is_usable);
     for (view, link) in views.iter_mut().zip(links) {
-        *view = link.view(now, len + link.settings.overhead, paced);
+        let len = len + link.settings.overhead;
+        *view = match works {
+            true => link.view(now, len, paced),
+            false => link.last_resort(now, len, paced),
+        };
     }
     scheduler.choose(now, head, &views[..links.len().min(MAX_LINKS)])
 }

@@ -18,6 +18,8 @@
 //! - **Asked**: delay above the base that neither grows nor shrinks while all that was sent comes in may
 //!   be a queue, or may stand there however little is sent. Before a rate is given up to it, the link is
 //!   asked, by sending clearly less for a moment: a queue shrinks. What stands is not counted as queue.
+//! - **Unsteady**: where the link stalls, as a radio scheduler does, none of that holds: the rate is a mean over
+//!   several stalls, and a window limits what waits. The module `stall` says why.
 //! - **Drift**: a link with a queue delivers what it carries, whatever it is sent. Where what arrives drifts
 //!   with what is sent while packets wait for a link that is not pushed because of its delay, it is asked, too.
 
@@ -137,6 +139,7 @@ pub struct Capacity {
     at: Time,
     /// Bits per second that came, smoothed, and no more than came last.
     delivered: Option<f64>,
+    unsteady: bool,
 }
 
 impl Default for Capacity {
@@ -169,6 +172,7 @@ impl Capacity {
             held: None,
             at: Time::ZERO,
             delivered: None,
+            unsteady: false,
         }
     }
 
@@ -179,6 +183,34 @@ impl Capacity {
             proven: self.proven.max(INITIAL.bits_per_sec() as f64),
             ..Capacity::default()
         };
+    }
+
+    /// Says whether the link stalls, so that its rate comes from [`handle_mean`](Self::handle_mean).
+    pub fn set_unsteady(&mut self, unsteady: bool) {
+        self.unsteady = unsteady;
+    }
+
+    /// Whether the link stalls.
+    #[must_use]
+    pub fn is_unsteady(&self) -> bool {
+        self.unsteady
+    }
+
+    /// Takes what arrived over a span longer than the link's stalls, and what it had been sent at. Down only if that was
+    /// what is allowed: else nobody sent more.
+    pub fn handle_mean(&mut self, delivered: Rate, offered: Rate) {
+        if !self.unsteady {
+            return;
+        }
+        let delivered = delivered.bits_per_sec() as f64;
+        let offered = offered.bits_per_sec() as f64;
+        let loaded = offered >= 0.85 * self.proven
+            || (offered >= 0.45 * self.proven && offered > 1.1 * delivered);
+        self.loaded = loaded;
+        if delivered > self.proven || loaded {
+            self.started = true;
+            self.proven = delivered.max(LEAST);
+        }
     }
 
     /// Takes the state of the queue, with each report.
@@ -201,6 +233,9 @@ impl Capacity {
         let drifts = self.probe(now);
         if answer == Some(Answer::Standing) && demand == Demand::Backlog {
             self.unmet = PROBES;
+        }
+        if self.unsteady {
+            return;
         }
         let carried = self.delivered.filter(|d| *d > 0.8 * self.proven);
         let due = self.standing.is_due(self.packet());
@@ -243,6 +278,9 @@ impl Capacity {
 
     /// Takes a sample of what arrived. Call [`handle_queue`](Self::handle_queue) first.
     pub fn handle_sample(&mut self, now: Time, sample: &Sample) {
+        if self.unsteady {
+            return;
+        }
         let proven = self.policer.made_up(sample.delivered.bits_per_sec() as f64);
         let offered = sample.offered.bits_per_sec() as f64;
         let (queue, target) = (self.queue.delay, self.target());
@@ -335,6 +373,9 @@ impl Capacity {
     /// The queue that is aimed at: 8 ms, more where jitter would drown that.
     #[must_use]
     pub fn target(&self) -> Duration {
+        if self.unsteady {
+            return TARGET_MOST;
+        }
         let scatter = 3 * self.standing.scatter();
         (2 * self.queue.jitter)
             .max(scatter)
@@ -350,6 +391,9 @@ impl Capacity {
     /// Whether there is a queue for sure.
     #[must_use]
     pub fn is_full(&self) -> bool {
+        if self.unsteady {
+            return self.queue.delay > self.target() / 2;
+        }
         match self.is_quiet() {
             true => self.queue.delay > self.target() / 2,
             false => !self.standing.is_unknown(self.at),
@@ -375,6 +419,9 @@ impl Capacity {
     }
 
     fn factor(&self) -> f64 {
+        if self.unsteady {
+            return 1.0;
+        }
         let steer = self.steer();
         if let Some(most) = self.standing.most() {
             return steer.min(most / self.proven);

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::capacity::{Queue, TARGET_MOST};
+use super::stall::Stalls;
 use super::{Capacity, DelayBase, Demand, LinkReport, LossSplit, REPORT_INTERVAL, Rtt, Sample};
 use super::{SentAt, SentLog};
 use crate::{Bytes, PacketNumber, Rate, RelativeDelay, Stamp, Time};
@@ -13,6 +14,27 @@ const SAMPLE_LEAST: Duration = Duration::from_millis(50);
 
 /// And no more than this: a pause in between is nobody's rate.
 const SAMPLE_MOST: Duration = Duration::from_millis(150);
+
+/// On an unsteady link a mean covers so much of the receiver's time: several stalls. A longer one follows a rate that
+/// doubles within a second too late.
+const MEAN_SPAN: Duration = Duration::from_millis(300);
+
+/// A pause between reports counts for no more than this in a mean: what is longer is an outage, and no rate.
+const PAUSE_MOST: Duration = Duration::from_millis(100);
+
+/// Queue that is aimed at on an unsteady link. Of the recorded links that the documentation names, 20 ms leave a tenth
+/// of the rate unused, and 50 ms win 3 %.
+const UNSTEADY_QUEUE: Duration = Duration::from_millis(30);
+
+/// The window of an unsteady link is so many times what its mean fills, so that it grows where there is more: two and a
+/// half times the product of bandwidth and delay at 40 ms, where BBR has two.
+const UNSTEADY_GAIN: f64 = 1.1;
+
+/// Packets are spaced at so many times the mean: the window is what limits.
+const UNSTEADY_PACE: f64 = 1.5;
+
+/// Reports of which the way back takes longer than this are waited for by nobody.
+const TRIP_MOST: Duration = Duration::from_millis(400);
 
 /// Queue that may stand on a link beyond what is under way; more is never put in flight, since on
 /// mobile links past rates alone fail.
@@ -41,12 +63,17 @@ pub struct LinkEstimator {
     /// When a report last told of a packet that no earlier one had told of.
     progressed: Option<Time>,
     rtt: Rtt,
+    /// Round trips without the queue on the link.
+    trip: Rtt,
     base: DelayBase,
     delay: Option<f64>,
     jitter: Duration,
     capacity: Capacity,
     loss: LossSplit,
     marks: VecDeque<Mark>,
+    stalls: Stalls,
+    /// Reports of the last [`MEAN_SPAN`].
+    long: VecDeque<Mark>,
     delivered: Option<Rate>,
 }
 
@@ -89,7 +116,8 @@ impl LinkEstimator {
         self.highest = Some(report.highest);
         self.progressed = Some(now);
         let trip = Duration::from_micros(Stamp::of(now).0.saturating_sub(report.echo.0));
-        self.rtt.handle_sample(trip.saturating_sub(report.held));
+        let trip = trip.saturating_sub(report.held);
+        self.rtt.handle_sample(trip);
         self.jitter = report.jitter;
         self.base.handle_delay(now, report.delay);
         let micros = report.delay.0 as f64;
@@ -97,6 +125,8 @@ impl LinkEstimator {
         *smoothed += (micros - *smoothed) / 4.0;
         let before = self.queue();
         let base = self.base.base(now).unwrap_or(report.delay);
+        let newest = RelativeDelay::of(report.echo, report.received_at).over(base);
+        self.trip.handle_sample(trip.saturating_sub(newest));
         let sent = self.sent.handle_arrived(report.highest);
         let queue = Queue {
             delay: report.delay.over(base),
@@ -104,6 +134,11 @@ impl LinkEstimator {
             rtt_min: self.rtt.min(),
             sent,
         };
+        if let Some(last) = self.marks.back() {
+            let gap = report.received_at.since(last.received_at);
+            self.stalls.handle_gap(now, gap, queue.delay);
+        }
+        self.capacity.set_unsteady(self.stalls.is_unsteady(now));
         self.capacity.handle_queue(now, queue, demand);
         if let Some(train) = report.train {
             self.capacity.handle_train(train);
@@ -123,6 +158,7 @@ impl LinkEstimator {
             lost: report.lost,
             sent,
         };
+        self.handle_long(mark);
         let mut fresh = (0, 0);
         if let Some(last) = self.marks.back() {
             let lost = mark.lost.saturating_sub(last.lost);
@@ -163,6 +199,46 @@ impl LinkEstimator {
         }
     }
 
+    /// What arrived over a span that is longer than the link's stalls.
+    fn handle_long(&mut self, mark: Mark) {
+        self.long.push_back(mark);
+        let active = |marks: &VecDeque<Mark>, from: usize| -> Duration {
+            let pairs = marks.iter().skip(from).zip(marks.iter().skip(from + 1));
+            pairs
+                .map(|(a, b)| b.received_at.since(a.received_at).min(PAUSE_MOST))
+                .sum()
+        };
+        while self.long.len() > 2 && active(&self.long, 1) >= MEAN_SPAN {
+            self.long.pop_front();
+        }
+        let passed = active(&self.long, 0);
+        if passed < MEAN_SPAN {
+            return;
+        }
+        let Some(from) = self.long.front() else {
+            return;
+        };
+        let delivered = rate(mark.bytes.saturating_sub(from.bytes), passed);
+        let sent = mark.sent.at.since(from.sent.at);
+        let pauses = mark
+            .received_at
+            .since(from.received_at)
+            .saturating_sub(passed);
+        let sent = sent.saturating_sub(pauses).max(SAMPLE_LEAST);
+        let offered = rate(mark.sent.before.get() - from.sent.before.get(), sent);
+        self.capacity.handle_mean(delivered, offered);
+    }
+
+    /// What to space packets at now: the rate, or more where the window is what limits.
+    #[must_use]
+    pub fn pace(&self) -> Rate {
+        let factor = match self.capacity.is_unsteady() {
+            true => UNSTEADY_PACE,
+            false => 1.0,
+        };
+        Rate::from_bits_per_sec((self.rate().bits_per_sec() as f64 * factor) as u64)
+    }
+
     /// What to send at now.
     #[must_use]
     pub fn rate(&self) -> Rate {
@@ -191,10 +267,23 @@ impl LinkEstimator {
     /// the next report, and 20 ms of queue.
     #[must_use]
     pub fn window(&self) -> Bytes {
+        if self.capacity.is_unsteady() {
+            return self.unsteady_window();
+        }
         let standing = self.capacity.standing();
         let span = self.rtt.min() + REPORT_INTERVAL + QUEUE_MOST + 4 * self.jitter + standing;
         let rate = self.rate().max(self.capacity.proven());
         rate.bytes_in(span).max(WINDOW_LEAST)
+    }
+
+    /// What fills the way there and back as long as reports take now, and a queue. It does not fall because of a delay:
+    /// while the link stalls it fills, and after that what it holds comes in at once.
+    fn unsteady_window(&self) -> Bytes {
+        let trip = self.trip.smoothed() + self.trip.variation();
+        let trip = trip.max(self.rtt.min()).min(TRIP_MOST);
+        let span = trip + REPORT_INTERVAL + UNSTEADY_QUEUE;
+        let bytes = self.capacity.proven().bytes_in(span).get() as f64 * UNSTEADY_GAIN;
+        Bytes::new(bytes as u64).max(WINDOW_LEAST)
     }
 
     /// Whether so many bytes more may be put in flight.
@@ -246,6 +335,7 @@ impl LinkEstimator {
         self.loss.restart();
         self.capacity.restart();
         self.marks.clear();
+        self.long.clear();
     }
 
     /// The highest packet that is known to have arrived.

@@ -49,8 +49,6 @@ const STAYS_ABOVE: f64 = 1.05;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tuning {
     /// How much slower or faster than the fastest link of the cheapest tier one may be, both empty.
-    /// The receiver waits 100 ms at
-    /// most; what is slower by more than this leaves no room for jitter.
     pub reorder_budget: Duration,
     /// Links this close together count as equal.
     pub hysteresis: Duration,

@@ -6,12 +6,15 @@ use std::time::Duration;
 use crate::estimate::NumberRange;
 use crate::repair::Nack;
 use crate::schedule::{Choice, Head};
-use crate::{LinkId, PacketNumber, Time};
+use crate::{Bytes, LinkId, PacketNumber, Time};
 
 use super::{Outgoing, Piece, Sender, Transmit, with_views};
 
 /// A second copy that finds no link in so long is not worth sending.
 const SECOND_COPY: Duration = Duration::from_millis(50);
+
+/// What was in flight on a link that fell silent waits so long for room elsewhere.
+const RESCUE_MOST: Duration = Duration::from_millis(300);
 
 /// Loss of a link above which its copies are doubled.
 const INSURE_ABOVE: f64 = 0.005;
@@ -23,11 +26,17 @@ pub(super) struct Again<T> {
     pub except: LinkId,
     pub since: Time,
     pub repair: bool,
+    /// It was in flight on a link that fell silent, and may come yet: it waits for room.
+    pub rescue: bool,
 }
 
 impl<T: Clone> Sender<T> {
     /// Takes a request to send again.
     pub fn handle_nack(&mut self, now: Time, nack: Nack) {
+        self.send_again(now, nack, false);
+    }
+
+    fn send_again(&mut self, now: Time, nack: Nack, rescue: bool) {
         let again = &mut self.again;
         let Some(link) = self.links.iter_mut().find(|link| link.id == nack.link) else {
             return;
@@ -38,6 +47,7 @@ impl<T: Clone> Sender<T> {
                 except: nack.link,
                 since: now,
                 repair: true,
+                rescue,
             });
         });
         self.wait = None;
@@ -48,7 +58,9 @@ impl<T: Clone> Sender<T> {
     pub(super) fn poll_again(&mut self, now: Time) -> Option<Transmit<T>> {
         for _ in 0..self.again.len() {
             let again = self.again.pop_front()?;
-            let found = if again.repair {
+            let found = if again.rescue {
+                self.roomy(again.except, again.piece.len)
+            } else if again.repair {
                 self.best(Some(again.except))
             } else {
                 self.second(now, &again)
@@ -59,7 +71,11 @@ impl<T: Clone> Sender<T> {
                     self.insure(&again, link);
                     return Some(self.transmit(now, link, again.piece, true));
                 }
-                None if now.since(again.since) < SECOND_COPY => self.again.push_back(again),
+                None if now.since(again.since) < SECOND_COPY
+                    || (again.rescue && now.since(again.since) < RESCUE_MOST) =>
+                {
+                    self.again.push_back(again)
+                }
                 None => {}
             }
         }
@@ -80,6 +96,7 @@ impl<T: Clone> Sender<T> {
                 except: taken,
                 since: again.since,
                 repair: false,
+                rescue: false,
             });
         }
     }
@@ -95,6 +112,13 @@ impl<T: Clone> Sender<T> {
         };
         let usable = self.links.iter().filter(|link| link.is_usable());
         usable.min_by_key(cost).map(|link| link.id)
+    }
+
+    /// The best link, if it has room; the one that fell silent only if it is back and there is no other.
+    fn roomy(&self, except: LinkId, len: Bytes) -> Option<LinkId> {
+        let id = self.best(Some(except))?;
+        let link = self.links.iter().find(|link| link.id == id)?;
+        link.estimator.has_room(len).then_some(id)
     }
 
     fn second(&mut self, now: Time, again: &Again<T>) -> Option<LinkId> {
@@ -122,7 +146,13 @@ impl<T: Clone> Sender<T> {
             first: PacketNumber(first),
             last: PacketNumber(u64::MAX),
         };
-        self.handle_nack(now, Nack { link: id, range });
+        self.send_again(now, Nack { link: id, range }, true);
         self.run = None;
+    }
+
+    /// A link has brought what was to be sent again elsewhere.
+    pub(super) fn call_off(&mut self, id: LinkId) {
+        self.again
+            .retain(|again| !again.rescue || again.except != id);
     }
 }

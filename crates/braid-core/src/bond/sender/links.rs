@@ -60,6 +60,7 @@ impl<T: Clone> Sender<T> {
     /// A small packet that should be sent now.
     pub fn poll_control(&mut self, now: Time) -> Option<Control> {
         let several = self.links.len() > 1 || self.settings.copies.get() > 0;
+        let works = self.links.iter().any(Outgoing::is_usable);
         for link in &mut self.links {
             if link.train > 0 {
                 link.train -= 1;
@@ -69,7 +70,8 @@ impl<T: Clone> Sender<T> {
                     kind,
                 });
             }
-            if link.liveness.poll_probe(now) || link.estimator.is_unheard() {
+            let urgent = !works && link.liveness.poll_probe_urgent(now);
+            if urgent || link.liveness.poll_probe(now) || link.estimator.is_unheard() {
                 let kind = ControlKind::Probe;
                 return Some(Control {
                     link: link.id,
@@ -116,8 +118,12 @@ impl<T: Clone> Sender<T> {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let several = self.links.len() > 1 || self.settings.copies.get() > 0;
+        let works = self.links.iter().any(Outgoing::is_usable);
         let links = self.links.iter().map(|link| {
             let judge = link.liveness.poll_timeout(&link.estimator);
+            let silent = !works && link.liveness.verdict() == Verdict::Suspect;
+            let urgent = silent.then(|| link.liveness.urgent_at());
+            let judge = urgent.map_or(judge, |urgent| urgent.min(judge));
             let close = link.close_at().filter(|_| several);
             close.map_or(judge, |close| close.min(judge))
         });
