@@ -62,6 +62,10 @@ const DRIFTS: f64 = 0.02;
 /// Bits of a full packet.
 const PACKET: f64 = 12_000.0;
 
+/// What came in is believed up to so many times what it was sent at: more than a queue that empties makes of it, and
+/// little enough that the queue shows what was wrong with the next sample.
+const BACKLOG_MOST: f64 = 1.25;
+
 /// What came is what was sent, within this.
 const SAME: f64 = 0.1;
 
@@ -177,10 +181,12 @@ impl Capacity {
     }
 
     /// Begins anew, as for a link that returns: what was learned while it was not itself does not hold.
-    /// What it carried before is as good a guess as any, unless that is next to nothing.
+    /// What it carried before is as good a guess as any, unless that is next to nothing: no train is believed any more,
+    /// since after a stall a backlog looks like one.
     pub fn restart(&mut self) {
         *self = Capacity {
             proven: self.proven.max(INITIAL.bits_per_sec() as f64),
+            seeded: self.seeded || self.started,
             ..Capacity::default()
         };
     }
@@ -202,8 +208,9 @@ impl Capacity {
         if !self.unsteady {
             return;
         }
-        let delivered = delivered.bits_per_sec() as f64;
         let offered = offered.bits_per_sec() as f64;
+        // A backlog is no more than the window.
+        let delivered = delivered.bits_per_sec() as f64;
         let loaded = offered >= 0.85 * self.proven
             || (offered >= 0.45 * self.proven && offered > 1.1 * delivered);
         self.loaded = loaded;
@@ -281,8 +288,10 @@ impl Capacity {
         if self.unsteady {
             return;
         }
-        let proven = self.policer.made_up(sample.delivered.bits_per_sec() as f64);
         let offered = sample.offered.bits_per_sec() as f64;
+        let delivered = self.policer.made_up(sample.delivered.bits_per_sec() as f64);
+        // What came in much faster than it was sent had waited, perhaps for a process to read it.
+        let proven = delivered.min(BACKLOG_MOST * offered);
         let (queue, target) = (self.queue.delay, self.target());
         // Sent at what we allowed; or, where that was changing, at more than came through.
         let allowed = self.proven * self.factor().min(1.0);

@@ -7,7 +7,7 @@ use crate::{Bytes, Rate, Stamp, Time};
 /// A train in which fewer arrive says nothing: a link's scheduler may pass as many at once.
 const LEAST: u32 = 16;
 
-/// Packets whose stamps are this close were sent as one.
+/// Packets stamped at most so long after the first were sent as one; older ones were overtaken and are no part of it.
 const TOGETHER_US: u64 = 1_000;
 
 /// Arrivals closer than this on average are the receiving machine's rate, not the link's: batched
@@ -34,7 +34,7 @@ struct Run {
 impl Train {
     pub fn handle_packet(&mut self, now: Time, stamp: Stamp, len: Bytes) {
         match &mut self.current {
-            Some(run) if stamp.0.saturating_sub(run.stamp.0) <= TOGETHER_US => {
+            Some(run) if is_together(run.stamp, stamp) => {
                 run.packets += 1;
                 run.bytes += len.get();
                 run.last_at = now;
@@ -64,6 +64,11 @@ impl Train {
     pub fn take(&mut self) -> Option<Rate> {
         self.longest.take().map(|(_, rate)| rate)
     }
+}
+
+fn is_together(first: Stamp, stamp: Stamp) -> bool {
+    let later = stamp.0.checked_sub(first.0);
+    later.is_some_and(|later| later <= TOGETHER_US)
 }
 
 fn rate(bytes: u64, span: Duration) -> Option<Rate> {
