@@ -183,11 +183,12 @@ impl Bbr {
             Mode::ProbeBw { .. } => CWND_GAIN,
             Mode::ProbeRtt { .. } => return LEAST,
         };
-        match self.bdp() {
-            none if none == 0.0 => 10.0,
-            // Room for acknowledgements that come together.
-            bdp => (gain * bdp + 3.0).max(if gain > 2.0 { 10.0 } else { LEAST }),
+        let bdp = self.bdp();
+        if bdp <= 0.0 {
+            return 10.0;
         }
+        // Room for acknowledgements that come together.
+        (gain * bdp + 3.0).max(if gain > 2.0 { 10.0 } else { LEAST })
     }
 
     pub fn is_ready(&self, now: Time) -> bool {
