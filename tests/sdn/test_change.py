@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from braid_sdn.fabric.change import BARRIER_PATIENCE, Changer, Step
 from braid_sdn.fabric.rules import PATHS
 from braid_sdn.openflow.messages import AddRule, Barrier, DeleteRule, Match, Output, Rule
@@ -53,6 +55,19 @@ def test_an_edge_that_does_not_follow_is_waited_for_with_a_bound() -> None:
     assert at(changer) is Step.DRAIN
     changer.handle_confirmed(9.0, "ha")
     assert at(changer) is Step.DRAIN
+
+
+def test_rules_with_a_lease_are_not_looked_after() -> None:
+    """They come and go by themselves: one that a switch lists is neither missing nor too much."""
+    changer = Changer()
+    changer.handle_rules(0.0, 1, [OLD])
+    changer.want(0.0, {1: {OLD.key: OLD}})
+    assert changer.poll_announce()
+    changer.handle_rules(30.0, 1, [OLD, replace(NEW, lease=15)])
+    assert changer.idle
+    assert not changer.poll_announce()
+    assert changer.poll_messages() == []
+    assert changer.has == {1: {OLD.key: OLD}}
 
 
 def test_without_edges_nobody_is_waited_for() -> None:

@@ -1,0 +1,81 @@
+"""Which differences are worth another plan: what works is not moved for small gains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from braid_sdn.fabric.mdi import Thresholds
+from braid_sdn.fabric.model import Arc, Graph, PortId
+from braid_sdn.fabric.plan import Edge, Pair, Plan
+from braid_sdn.fabric.planner import Situation, make
+
+HA, HB = Edge("ha", PortId(1, 9)), Edge("hb", PortId(2, 9))
+
+#: However alike two paths are, one is used.
+ONE = Thresholds(tolerable_skew=0.0, leave_out_mdi=0.0)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way from switch 1 to switch 2: Mbit/s that are free on it, and its latency, ms."""
+
+    mbit: float
+    ms: float
+
+
+def pair(before: Pair | None, by_3: Way, by_4: Way, limits: Thresholds) -> Pair:
+    """Plan how the first edge's traffic goes to the second, by switch 3 and by switch 4."""
+    arcs = []
+    for middle, way in ((3, by_3), (4, by_4)):
+        for one, other in ((1, middle), (middle, 2)):
+            ends = PortId(one, other), PortId(other, one)
+            arcs += [Arc(*each, 20e6, 20e6 - 1e6 * way.mbit, way.ms / 2000) for each in (ends, ends[::-1])]
+    plan = Plan(pairs={before.key: before} if before else {})
+    return make(plan, Situation(Graph.of(arcs), edges=(HA, HB), limits=limits)).pairs["ha", "hb"]
+
+
+def used(made: Pair) -> list[int]:
+    return [path.switches[1] for path in made.selection.paths]
+
+
+@pytest.mark.parametrize(
+    ("by_4", "after"),
+    [
+        # Alone it would be taken from 10.5 on: of paths in use, a tenth more is wanted.
+        (Way(10.8, 30), [3]),
+        (Way(11.2, 30), [4]),
+        # As much, and sooner: by a fifth and a millisecond.
+        (Way(10, 16.5), [3]),
+        (Way(10, 14), [4]),
+        # Sooner, and a little less.
+        (Way(9.6, 14), [4]),
+        # Sooner, and clearly less.
+        (Way(9, 14), [3]),
+    ],
+)
+def test_another_path_must_carry_clearly_more_or_as_much_clearly_sooner(by_4: Way, after: list[int]) -> None:
+    by_3 = Way(10, 20)
+    before = pair(None, by_3, Way(1, 30), ONE)
+    assert used(before) == [3]
+    assert used(pair(before, by_3, by_4, ONE)) == after
+
+
+def test_a_path_in_use_may_be_a_little_beyond_the_bound_and_carries_on() -> None:
+    limits = Thresholds(leave_out_skew=0.020)
+    both = pair(None, Way(10, 20), Way(10, 38), limits)
+    assert used(both) == [3, 4]
+    # The quicker one alone is clearly sooner, and half as much.
+    assert used(pair(both, Way(10, 20), Way(10, 41), limits)) == [3, 4]
+    assert used(pair(both, Way(10, 20), Way(10, 43), limits)) == [3]
+    assert used(pair(None, Way(10, 20), Way(10, 41), limits)) == [3]
+
+
+def test_a_share_that_is_off_by_a_little_moves_no_slot() -> None:
+    even = pair(None, Way(10, 20), Way(10, 20), Thresholds())
+    assert used(even) == [3, 4]
+    # 0.526 instead of 0.5, then 0.588.
+    assert pair(even, Way(10, 20), Way(9, 20), Thresholds()).slots == even.slots
+    moved = pair(even, Way(10, 20), Way(7, 20), Thresholds())
+    assert moved.share(moved.paths[0].tag) == pytest.approx(10 / 17, abs=0.01)
