@@ -66,14 +66,10 @@ kernels: setup-kernels build ## everything once on stock kernels of Debian, boot
 	$(PYTHON_BIN)/braid-lab run kernels/matrix $(addprefix --case=,$(KERNELS))
 
 bench: setup-bench build ## the short form of every experiment, some 90 s each (root)
-	for name in $$($(PYTHON_BIN)/braid-lab list --names); do \
-		$(PYTHON_BIN)/braid-lab run "$$name" --quick || exit 1; done
-	$(PYTHON_BIN)/braid-lab report
+	$(PYTHON_BIN)/braid-lab run all --quick
 
 experiments: setup-bench build ## the long form of every experiment (root)
-	for name in $$($(PYTHON_BIN)/braid-lab list --names); do \
-		$(PYTHON_BIN)/braid-lab run "$$name" || exit 1; done
-	$(PYTHON_BIN)/braid-lab report
+	$(PYTHON_BIN)/braid-lab run all
 
 FUZZ_SECONDS ?= 60
 fuzz: setup-rust ## feed every parser made-up input, FUZZ_SECONDS (60) each (nightly Rust, cargo-fuzz)

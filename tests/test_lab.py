@@ -14,6 +14,7 @@ import pytest
 from braid_lab import report
 from braid_lab.experiment import Experiment, Run, execute
 from braid_lab.load.page import CONNECTIONS_PER_HOST, LARGEST_BYTES, page
+from braid_lab.machine import CpuTicks
 from braid_lab.net import scratch
 from braid_lab.net.links import End, Line, emulated
 from braid_lab.net.namespace import RUN_NETNS, clean, namespace
@@ -127,10 +128,20 @@ def measured(run: Run) -> None:
         plot.subplots().plot([1, 2, 3])
 
 
+def test_the_share_of_time_that_other_guests_had_is_of_all_time() -> None:
+    before = CpuTicks.parse("cpu  100 10 50 800 20 3 7 10 40 5\ncpu0 1 2 3 4 5 6 7 8 9 10\n")
+    # The last two columns are part of the first two.
+    assert before == CpuTicks(total=1000, idle=820, steal=10)
+    after = CpuTicks.parse("cpu  130 10 60 830 20 3 7 40 60 5\n")
+    assert after.since(before) == CpuTicks(total=100, idle=30, steal=30)
+    assert after.since(before).steal_share == 0.3
+    assert after.since(after).steal_share == 0.0
+
+
 def test_results_say_what_they_are_and_where_from(tmp_path: Path) -> None:
-    execute(Experiment("some/thing", "A <thing>", "host §5", measured), quick=True, seed=3, out=tmp_path)
+    execute(Experiment("some/thing", "A <thing>", "host §5", measured), form="quick", seed=3, out=tmp_path)
     result = json.loads((tmp_path / "some/thing/result.json").read_text())
-    assert {"experiment", "commit", "dirty", "seed", "quick", "started", "machine", "figures"} <= set(result)
+    assert {"experiment", "commit", "dirty", "seed", "form", "started", "machine", "failed", "figures"} <= set(result)
     assert result["figures"][0] == {
         "name": "ratio",
         "value": 0.6,
@@ -140,7 +151,6 @@ def test_results_say_what_they_are_and_where_from(tmp_path: Path) -> None:
         "runs": 3,
         "spread": [0.5, 0.7],
     }
-    assert result["machine"]["ticks"]["steal"] >= 0
     assert {"raw.csv", "plot.svg", "plot.png"} <= {path.name for path in (tmp_path / "some/thing").iterdir()}
     assert report.write(tmp_path)
     text = (tmp_path / "report.html").read_text()
@@ -153,11 +163,11 @@ def test_results_say_what_they_are_and_where_from(tmp_path: Path) -> None:
 def test_cases_are_chosen_by_name_and_unknown_ones_refused(tmp_path: Path) -> None:
     seen: list[tuple[str, ...]] = []
     some = Experiment("some/thing", "", "", lambda run: seen.append(run.cases(["a", "b"])), cases=("a", "b", "c"))
-    execute(some, quick=True, seed=1, out=tmp_path)
-    execute(some, quick=True, seed=1, out=tmp_path, cases=["c"])
+    execute(some, form="quick", seed=1, out=tmp_path)
+    execute(some, form="quick", seed=1, out=tmp_path, cases=["c"])
     assert seen == [("a", "b"), ("c",)]
     with pytest.raises(LabError, match="no case d: there are a, b, c"):
-        execute(some, quick=True, seed=1, out=tmp_path, cases=["d"])
+        execute(some, form="quick", seed=1, out=tmp_path, cases=["d"])
     assert json.loads((tmp_path / "some/thing/result.json").read_text())["cases"] == ["c"]
 
 

@@ -6,13 +6,17 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from braid_lab.process import LabError, unwind_on_signals
 from braid_lab.progress import table
 
+if TYPE_CHECKING:
+    from braid_lab.experiment import Run
+
 
 def main() -> None:
-    """Do what the command line says; exit 0 if it ran, 1 if it could not, 2 if it was not understood."""
+    """Do what the command line says; exit 0 if all of it ran, 1 if something failed, 2 if it was not understood."""
     options = _parser().parse_args()
     try:
         with unwind_on_signals():
@@ -39,7 +43,14 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("--names", action="store_true", help="only their names, one per line")
     run = verb("run", "run experiments and write OUT/NAME/result.json with raw series and plots")
     run.add_argument("names", nargs="+", metavar="NAME", help="an experiment, or all")
-    run.add_argument("--quick", action="store_true", help="fewer and shorter runs: at most 90 s each")
+    form = run.add_mutually_exclusive_group()
+    form.add_argument(
+        "--quick", dest="form", action="store_const", const="quick", help="fewer and shorter runs: some 90 s each"
+    )
+    form.add_argument(
+        "--smoke", dest="form", action="store_const", const="smoke", help="only see whether it runs to its end"
+    )
+    run.set_defaults(form="full")
     run.add_argument("--case", action="append", default=[], help="only this case of it; repeat it for several")
     run.add_argument("--seed", type=int, default=1, help="for everything that is random (default: 1)")
     run.add_argument("--out", **out)  # type: ignore[arg-type]
@@ -72,14 +83,24 @@ def _run(options: argparse.Namespace) -> None:
     for name in names:
         if name not in known:
             raise LabError(f"no experiment is called {name}: there are {', '.join(known)}")
+    failed: list[str] = []
     for name in names:
-        done = execute(known[name], quick=options.quick, seed=options.seed, out=options.out, cases=options.case)
-        if done.table:
-            table(known[name].title, done.table[0], done.table[1:])
-        else:
-            rows = [[each.name, f"{each.value:.4g}", each.unit] for each in done.figures]
-            table(known[name].title, ["figure", "value", "unit"], rows)
+        done = execute(known[name], form=options.form, seed=options.seed, out=options.out, cases=options.case)
+        failed += [f"{name}: {failure}" for failure in done.failures]
+        if options.form != "smoke":
+            _show(known[name].title, done)
     sys.stdout.write(f"results: {options.out / 'report.html'}\n" if write(options.out) else "")
+    if failed:
+        raise LabError("\n".join([f"{len(failed)} of what was to be measured failed:", *failed]))
+
+
+def _show(title: str, done: Run) -> None:
+    """Print an experiment's own table, else its figures."""
+    if done.table:
+        table(title, done.table[0], done.table[1:])
+    else:
+        rows = [[each.name, f"{each.value:.4g}", each.unit] for each in done.figures]
+        table(title, ["figure", "value", "unit"], rows)
 
 
 def _report(options: argparse.Namespace) -> None:

@@ -7,6 +7,9 @@
         run.measure("page_load_s", seconds, unit="s", better="lower")
 
 Any module below `braid_lab.experiments` that does this is found by `braid lab list`.
+
+An experiment keeps what it has measured: a part of it (`Run.part`) that fails is recorded as failed, and the other
+parts go on. result.json is written however the experiment ends.
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ import json
 import pkgutil
 import random
 import statistics
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from braid_lab.machine import CpuTicks, describe
 from braid_lab.process import LabError
@@ -32,7 +36,12 @@ from braid_lab.progress import Display
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
 
+T = TypeVar("T")
+
 Better = Literal["higher", "lower", "none"]
+
+#: The length of a run. The smoke form measures nothing that counts: it shows that an experiment runs to its end.
+Form = Literal["full", "quick", "smoke"]
 
 
 @dataclass(frozen=True)
@@ -52,12 +61,25 @@ class Figure:
     spread: tuple[float, float]
 
 
+@dataclass(frozen=True)
+class Failure:
+    """A part of an experiment that failed: the empty name stands for the experiment itself."""
+
+    part: str
+    reason: str
+
+    def __str__(self) -> str:
+        """Return it as one line."""
+        reason = " ".join(self.reason.split())
+        return f"{self.part}: {reason}" if self.part else reason
+
+
 @dataclass
 class Run:
     """One execution of an experiment: its settings, its display, and what it has found so far."""
 
     name: str
-    quick: bool
+    form: Form
     seed: int
     folder: Path
     display: Display
@@ -70,15 +92,45 @@ class Run:
     table: list[list[str]] = field(default_factory=list)
     #: Names of the plots in the order in which they were made.
     plots: list[str] = field(default_factory=list)
+    #: Parts that failed; the figures that they would have recorded are missing.
+    failures: list[Failure] = field(default_factory=list)
 
     @property
     def random(self) -> random.Random:
         """A fresh generator from the run's seed."""
         return random.Random(self.seed)
 
+    def of_form(self, *, full: T, quick: T, smoke: T) -> T:
+        """Return what belongs to this run's form."""
+        return {"full": full, "quick": quick, "smoke": smoke}[self.form]
+
     def cases(self, of_form: Sequence[str]) -> tuple[str, ...]:
         """Return the cases to measure: those that were asked for, else those of the form."""
         return self.asked or tuple(of_form)
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Measure something that the rest does not depend on: an error ends this block alone, and is recorded."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(name, error)
+
+    def fail(self, part: str, error: BaseException) -> None:
+        """Record that a part failed, and say so."""
+        expected = isinstance(error, LabError)
+        failure = Failure(part, str(error) if expected else f"{type(error).__name__}: {error}")
+        self.failures.append(failure)
+        self.display.note(f"{self.name} failed: {failure}")
+        if not expected:
+            # A program said something else than the experiment thought, or a rate was zero: the place is of use.
+            self.display.note("".join(traceback.format_exception(error)).rstrip())
+
+    def too_slow(self, what: str) -> None:
+        """Say that the machine was too slow for what was measured: raise LabError, unless nothing is measured."""
+        if self.form != "smoke":
+            raise LabError(f"{what}: the machine was too slow; measure again")
+        self.notes.append(f"{what}: the machine was too slow.")
 
     def step(self, text: str) -> contextlib.AbstractContextManager[None]:
         """Show what is being done."""
@@ -137,10 +189,10 @@ class Run:
         from braid_lab.plots import new
 
         plot = new(width, height)
-        self.plots.append(name)
         yield plot
         for kind in ("svg", "png"):
             plot.savefig(self.folder / f"{name}.{kind}")
+        self.plots.append(name)
 
 
 @dataclass(frozen=True)
@@ -183,10 +235,10 @@ def all_experiments() -> dict[str, Experiment]:
     return dict(sorted(_registered.items()))
 
 
-def execute(chosen: Experiment, *, quick: bool, seed: int, out: Path, cases: Sequence[str] = ()) -> Run:
+def execute(chosen: Experiment, *, form: Form, seed: int, out: Path, cases: Sequence[str] = ()) -> Run:
     """Run an experiment and write out/NAME/result.json; whether its figures are good is for the reader.
 
-    `cases` are those that were asked for; LabError if it has none of that name.
+    Parts that fail are in the run's `failures`. `cases` are those that were asked for; LabError for a strange one.
     """
     for case in cases:
         if case not in chosen.cases:
@@ -200,27 +252,54 @@ def execute(chosen: Experiment, *, quick: bool, seed: int, out: Path, cases: Seq
         *folder.glob("*.json"),
     ]:
         stale.unlink()
-    started, before = datetime.now(UTC), CpuTicks.now()
-    revision, dirty = commit()
+    began = Beginning.now()
     with Display(chosen.name) as display:
-        run = Run(chosen.name, quick, seed, folder, display, asked=tuple(cases))
-        chosen.body(run)
+        run = Run(chosen.name, form, seed, folder, display, asked=tuple(cases))
+        try:
+            chosen.body(run)
+        except Exception as error:
+            run.fail("", error)
+        except BaseException as error:
+            run.fail("", error)
+            raise
+        finally:
+            _write(chosen, run, began)
+    return run
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """The clock, the machine's counters and the repository when a run began."""
+
+    at: datetime
+    ticks: CpuTicks
+    commit: str
+    dirty: bool
+
+    @staticmethod
+    def now() -> Beginning:
+        """Look."""
+        return Beginning(datetime.now(UTC), CpuTicks.now(), *commit())
+
+
+def _write(chosen: Experiment, run: Run, began: Beginning) -> None:
+    """Write result.json."""
     result = {
         "experiment": chosen.name,
         "title": chosen.title,
         "source": chosen.paper,
-        "commit": revision,
-        "dirty": dirty,
-        "seed": seed,
-        "quick": quick,
-        "cases": list(cases),
-        "started": started.isoformat(timespec="seconds"),
-        "seconds": round((datetime.now(UTC) - started).total_seconds(), 1),
-        "machine": describe(before),
+        "commit": began.commit,
+        "dirty": began.dirty,
+        "seed": run.seed,
+        "form": run.form,
+        "cases": list(run.asked),
+        "started": began.at.isoformat(timespec="seconds"),
+        "seconds": round((datetime.now(UTC) - began.at).total_seconds(), 1),
+        "machine": describe(began.ticks),
+        "failed": [vars(each) for each in run.failures],
         "figures": [vars(each) for each in run.figures],
         "table": run.table,
         "plots": run.plots,
         "notes": run.notes,
     }
-    (folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")
-    return run
+    (run.folder / "result.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -21,9 +21,19 @@ class CpuTicks:
     @staticmethod
     def now() -> CpuTicks:
         """Read the counters."""
-        fields = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+        return CpuTicks.parse(Path("/proc/stat").read_text())
+
+    @staticmethod
+    def parse(stat: str) -> CpuTicks:
+        """Return the counters of /proc/stat's text, proc(5)."""
+        fields = [int(word) for word in stat.splitlines()[0].split()[1:]]
         # user nice system idle iowait irq softirq steal; the guest columns are already within user and nice.
         return CpuTicks(total=sum(fields[:8]), idle=fields[3] + fields[4], steal=fields[7])
+
+    @property
+    def steal_share(self) -> float:
+        """The share of the time that the hypervisor gave to other guests."""
+        return self.steal / max(1, self.total)
 
     def since(self, before: CpuTicks) -> CpuTicks:
         """Return the difference to an earlier reading."""
@@ -46,6 +56,6 @@ def describe(before: CpuTicks) -> dict[str, Any]:
         "python": platform.python_version(),
         "load_average": os.getloadavg(),
         "ticks": asdict(during),
-        # The share of time that the hypervisor gave to others: figures taken under much of it are not ours.
-        "steal_share": during.steal / max(1, during.total),
+        # Figures taken under much of it are not ours.
+        "steal_share": during.steal_share,
     }

@@ -66,7 +66,7 @@ class Display:
 
     def note(self, text: str) -> None:
         """Print a line that stays."""
-        self.console.print(text, markup=False)
+        self.console.print(text, markup=False, soft_wrap=True)
 
 
 def table(title: str, header: list[str], rows: list[list[str]], *, texts: int = 1) -> None:

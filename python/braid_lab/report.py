@@ -14,8 +14,9 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def write(out: Path) -> bool:
-    """Write OUT/report.html from every result.json below `out`; False if there is none."""
-    results = [_load(path) for path in sorted(out.rglob("result.json"))]
+    """Write OUT/report.html from every result.json below `out` that counts; False if there is none."""
+    loaded = [_load(path) for path in sorted(out.rglob("result.json"))]
+    results = [each for each in loaded if each["form"] != "smoke"]
     if not results:
         return False
     environment = jinja2.Environment(
@@ -28,7 +29,7 @@ def write(out: Path) -> bool:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(path.read_text())
+    result: dict[str, Any] = {"form": "full", "failed": []} | json.loads(path.read_text())
     result["plots"] = [_inline(path.parent / f"{name}.svg") for name in result.get("plots", [])]
     return result
 

@@ -55,16 +55,16 @@ class Extent:
     pages: int
     bulks: int
     bulk_s: float
+    #: Until the lines are full and the slow starts' losses repaired.
+    warm_up_s: float = 1.5
 
 
-QUICK = Extent(rounds=2, pages=1, bulks=1, bulk_s=3.0)
 FULL = Extent(rounds=3, pages=2, bulks=3, bulk_s=4.0)
+QUICK = Extent(rounds=2, pages=1, bulks=1, bulk_s=3.0)
+SMOKE = Extent(rounds=1, pages=1, bulks=1, bulk_s=0.2, warm_up_s=0.2)
 
 #: A browser repeats a request that failed, once.
 RETRIES = 1
-
-#: Until the lines are full and the slow starts' losses repaired.
-WARMUP_SECONDS = 1.5
 
 
 @dataclass
@@ -82,24 +82,34 @@ def demo(run: Run) -> None:
     """Measure all cases in turn, forwards and backwards, so that drift touches all alike."""
     if CONFIGURATION.exists():
         raise LabError(f"{CONFIGURATION} is there, and the demo shows Braid without one: move it away for the demo")
-    extent = QUICK if run.quick else FULL
+    extent = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     run.display.expect(len(CASES) * (extent.rounds * extent.pages + extent.bulks) + extent.rounds * len(ALONE))
-    measured = {case: Measured() for case in CASES}
-    rows: list[dict[str, object]] = []
     with network(DEMO_UPLINKS) as net:
         serve(net, "http1")
+        with run.part("pages and downloads"):
+            _compare(run, net, extent)
+        with run.part("unplugged"):
+            _figures_unplugged(
+                run, [_unplugged(run, net, name, turn) for turn in range(extent.rounds) for name in ALONE]
+            )
+
+
+def _compare(run: Run, net: Topology, extent: Extent) -> None:
+    """Measure all cases, and record what is left of them if one fails."""
+    measured = {case: Measured() for case in CASES}
+    rows: list[dict[str, object]] = []
+    try:
         for turn in range(extent.rounds):
             for case in CASES if turn % 2 == 0 else reversed(CASES):
                 numbers = range(turn * extent.pages, (turn + 1) * extent.pages)
                 with _using(net, case, measured[case]):
                     rows += _pages(run, net, case, numbers, measured[case])
                     if turn < extent.bulks:
-                        _bulk(run, net, case, extent.bulk_s, measured[case])
-        broken = [_unplugged(run, net, name, turn) for turn in range(extent.rounds) for name in ALONE]
-    run.series("flows", rows)
-    run.series("bulk", [{"case": case, **row} for case in CASES for row in measured[case].course])
+                        _bulk(run, net, case, extent, measured[case])
+    finally:
+        run.series("flows", rows)
+        run.series("bulk", [{"case": case, **row} for case in CASES for row in measured[case].course])
     _figures(run, measured)
-    _figures_unplugged(run, broken)
     _plots(run, measured, rows)
 
 
@@ -137,10 +147,10 @@ def _pages(run: Run, net: Topology, case: str, numbers: range, measured: Measure
     return rows
 
 
-def _bulk(run: Run, net: Topology, case: str, seconds: float, measured: Measured) -> None:
+def _bulk(run: Run, net: Topology, case: str, extent: Extent, measured: Measured) -> None:
     """Download in parallel and record the goodput."""
     with run.step(f"{case}: {BULK_CONNECTIONS} downloads"):
-        bulk = load(net.host, "bulk", BULK_CONNECTIONS, WARMUP_SECONDS, seconds, *net.servers())
+        bulk = load(net.host, "bulk", BULK_CONNECTIONS, extent.warm_up_s, extent.bulk_s, *net.servers())
     measured.bulk_mbit.append(bulk["mbit"])
     measured.course = bulk["course"]
 

@@ -43,6 +43,11 @@ class Files:
         return 8e-6 * self.bytes / seconds
 
 
+def has_ftp() -> bool:
+    """Return true if vsftpd is there."""
+    return (repository() / VSFTPD).exists()
+
+
 def _ftp_configuration(folder: Path, address: str) -> str:
     words = {
         "listen": "YES",
@@ -63,10 +68,7 @@ def _ftp_configuration(folder: Path, address: str) -> str:
 
 @contextlib.contextmanager
 def files(station: Station, folder: Path, size: int) -> Iterator[Files]:
-    """Serve a file of so many bytes from a station."""
-    program = repository() / VSFTPD
-    if not program.exists():
-        raise LabError(f"{program} is not there: run tools/setup bench")
+    """Serve a file of so many bytes from a station, by FTP only if there is a server for it (`has_ftp`)."""
     shared, log = folder / "files", folder / f"files-{station.name}"
     for each in (shared, folder / "empty"):
         each.mkdir()
@@ -90,15 +92,17 @@ def files(station: Station, folder: Path, size: int) -> Iterator[Files]:
         "--directory",
         str(shared),
     ]
-    place = station.place.name
-    with (
-        Process(http, log=log.with_suffix(".http"), namespace=place),
-        Process([program, configuration], log=log.with_suffix(".ftp"), namespace=place),
-    ):
+    servers: dict[int, list[str | Path]] = {HTTP_PORT: [*http]}
+    if has_ftp():
+        servers[FTP_PORT] = [repository() / VSFTPD, configuration]
+    with contextlib.ExitStack() as stack:
+        for port, argv in servers.items():
+            process = Process(argv, log=log.with_suffix(f".{port}"), namespace=station.place.name)
+            stack.enter_context(process)
 
         def listen() -> bool:
             said = station.place.run(["ss", "-ltn"]).stdout
-            return all(f"{station.address}:{port} " in said for port in (HTTP_PORT, FTP_PORT))
+            return all(f"{station.address}:{port} " in said for port in servers)
 
         wait_until(listen, what="file servers to listen")
         yield Files(station.address, size)

@@ -78,8 +78,7 @@ def _sample(blank: Callable[[float, float], Sample], measure: Callable[[], float
     while True:
         before = CpuTicks.now()
         value = measure()
-        during = CpuTicks.now().since(before)
-        taken.append(blank(value, during.steal / max(1, during.total)))
+        taken.append(blank(value, CpuTicks.now().since(before).steal_share))
         if taken[-1].steal <= STEAL_BOUND or len(taken) > spare:
             return min(taken, key=lambda each: each.steal), len(taken) - 1
 

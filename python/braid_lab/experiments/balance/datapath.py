@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.balance import comparison, endurance, loads, nftables
+from braid_lab.experiments.balance.endurance import Crowd
 from braid_lab.experiments.balance.side_by_side import WEIGHTS, side_by_side
 from braid_lab.product import braid
 
@@ -21,10 +22,12 @@ class Plan:
     seconds: float
     #: Length of the train of datagrams around the daemon's death.
     train_seconds: float
+    crowd: Crowd
 
 
-QUICK = Plan(rounds=2, seconds=0.3, train_seconds=3.0)
-FULL = Plan(rounds=6, seconds=1.5, train_seconds=8.0)
+FULL = Plan(rounds=6, seconds=1.5, train_seconds=8.0, crowd=Crowd())
+QUICK = Plan(rounds=2, seconds=0.3, train_seconds=3.0, crowd=Crowd())
+SMOKE = Plan(rounds=1, seconds=0.1, train_seconds=2.0, crowd=Crowd(shared=90, held=500, flooded=50, syns=5_000))
 
 
 @experiment(
@@ -34,7 +37,7 @@ FULL = Plan(rounds=6, seconds=1.5, train_seconds=8.0)
 )
 def datapath(run: Run) -> None:
     """Measure both gateways in turn, and ours alone: shares, capacity, a killed daemon, a flood."""
-    plan = QUICK if run.quick else FULL
+    plan = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     weights = [word for name, weight in WEIGHTS.items() for word in ("--weight", f"{name}={weight}")]
     options = ["--policy", "wrr", *weights]
     with contextlib.ExitStack() as stack:
@@ -43,14 +46,19 @@ def datapath(run: Run) -> None:
             nftables.install(net.nft)
             daemon = stack.enter_context(braid(net.braid.gateway, net.scratch / "braid", *options))
             stack.enter_context(loads.servers(net))
-        endurance.shares(run, net, daemon)
-        endurance.capacity(run, net, daemon)
+        with run.part("shares"):
+            endurance.shares(run, net, daemon, plan.crowd)
+        with run.part("connections at once"):
+            endurance.capacity(run, net, daemon, plan.crowd)
         with run.step("start braid anew: an empty flow table, as nftables has"):
             daemon.down()
             daemon.up(*options)
-        comparison.compare(run, net, rounds=plan.rounds, seconds=plan.seconds)
-        endurance.killed_daemon(run, net, daemon, options, seconds=plan.train_seconds)
-        endurance.flood(run, net)
+        with run.part("beside nftables"):
+            comparison.compare(run, net, rounds=plan.rounds, seconds=plan.seconds)
+        with run.part("a killed daemon"):
+            endurance.killed_daemon(run, net, daemon, options, seconds=plan.train_seconds)
+        with run.part("a flood"):
+            endurance.flood(run, net, plan.crowd)
     _tabulate(run)
 
 

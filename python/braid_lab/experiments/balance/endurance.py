@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from braid_lab.experiment import Run
 from braid_lab.experiments.balance import loads
@@ -12,11 +13,19 @@ from braid_lab.experiments.balance.side_by_side import WEIGHTS, SideBySide
 from braid_lab.process import LabError
 from braid_lab.product import Braid
 
-#: Flows of the share measurement; connections held at once; connections that a flood must not evict; its SYNs.
-SHARE_FLOWS = 400
-HELD_FLOWS = 100_000
-FLOODED_FLOWS = 1_000
-FLOOD_SYNS = 1_000_000
+
+@dataclass(frozen=True)
+class Crowd:
+    """Numbers of flows."""
+
+    #: Of the measurement of shares.
+    shared: int = 400
+    #: Held at once.
+    held: int = 100_000
+    #: That a flood must not evict, and the flood's SYNs.
+    flooded: int = 1_000
+    syns: int = 1_000_000
+
 
 #: The train during which the daemon is killed: datagrams per second, and flows, three per uplink.
 TRAIN_RATE = 2_000.0
@@ -26,20 +35,20 @@ TRAIN_FLOWS = 9
 DOWNLOAD_MBIT = 300
 
 
-def shares(run: Run, net: SideBySide, daemon: Braid) -> None:
+def shares(run: Run, net: SideBySide, daemon: Braid, crowd: Crowd) -> None:
     """Compare the uplinks' shares with the weights, as counted by Braid and as seen by the servers."""
-    with run.step(f"share {SHARE_FLOWS} flows by weight"):
+    with run.step(f"share {crowd.shared} flows by weight"):
         before = _flows_opened(daemon)
         with loads.server(net, loads.COUNTED_PORTS) as server:
-            opened = loads.connect_count(net, net.braid, SHARE_FLOWS, loads.COUNTED_PORTS)
+            opened = loads.connect_count(net, net.braid, crowd.shared, loads.COUNTED_PORTS)
             sources = loads.finished(server)["sources"]
         after = _flows_opened(daemon)
-    if opened != SHARE_FLOWS:
-        raise LabError(f"only {opened} of {SHARE_FLOWS} connections were opened through braid")
+    if opened != crowd.shared:
+        raise LabError(f"only {opened} of {crowd.shared} connections were opened through braid")
     counted = {name: after[name] - before[name] for name in WEIGHTS}
     seen = {uplink.name: sources.get(uplink.address, 0) for uplink in net.braid.uplinks}
     errors = [share_error(each, WEIGHTS) for each in (counted, seen)]
-    run.figure("wrr_share_error", max(errors), better="lower", runs=SHARE_FLOWS, spread=(min(errors), max(errors)))
+    run.figure("wrr_share_error", max(errors), better="lower", runs=crowd.shared, spread=(min(errors), max(errors)))
     rows = [
         {"uplink": name, "weight": weight, "counted": counted[name], "seen": seen[name]}
         for name, weight in WEIGHTS.items()
@@ -73,28 +82,28 @@ def killed_daemon(run: Run, net: SideBySide, daemon: Braid, options: Sequence[st
     run.series("kill9_download", [{"second": tenth / 10, "mbit": rate} for tenth, rate in enumerate(got.mbit)])
 
 
-def flood(run: Run, net: SideBySide) -> None:
+def flood(run: Run, net: SideBySide, crowd: Crowd) -> None:
     """Flood the gateway with SYNs from inside; established connections must not notice."""
-    with run.step(f"{FLOOD_SYNS:,} spoofed SYNs against {FLOODED_FLOWS:,} connections"):
-        with loads.hold(net, net.braid, FLOODED_FLOWS) as held:
-            sent = loads.syn_flood(net, net.braid, FLOOD_SYNS, run.seed)
+    with run.step(f"{crowd.syns:,} spoofed SYNs against {crowd.flooded:,} connections"):
+        with loads.hold(net, net.braid, crowd.flooded) as held:
+            sent = loads.syn_flood(net, net.braid, crowd.syns, run.seed)
             alive = held.alive()
-    if held.held != FLOODED_FLOWS or sent["sent"] != FLOOD_SYNS:
+    if held.held != crowd.flooded or sent["sent"] != crowd.syns:
         raise LabError(f"the flood was not what it should be: {held.held} connections, {sent['sent']} SYNs")
-    run.figure("syn_flood_evicted", FLOODED_FLOWS - alive, better="lower", runs=FLOODED_FLOWS)
+    run.figure("syn_flood_evicted", crowd.flooded - alive, better="lower", runs=crowd.flooded)
     run.figure("syn_flood_rate", sent["rate"], unit="1/s")
 
 
-def capacity(run: Run, net: SideBySide, daemon: Braid) -> None:
+def capacity(run: Run, net: SideBySide, daemon: Braid, crowd: Crowd) -> None:
     """Hold many connections at once and prove each alive; record what they cost in memory."""
-    with run.step(f"hold {HELD_FLOWS:,} connections at once"):
+    with run.step(f"hold {crowd.held:,} connections at once"):
         before = daemon.json("status")
-        with loads.hold(net, net.braid, HELD_FLOWS) as held:
+        with loads.hold(net, net.braid, crowd.held) as held:
             during = daemon.json("status")
             alive = held.alive()
     memory = during["memory_bytes"]
-    run.figure("flows_held", alive, better="higher", runs=HELD_FLOWS)
+    run.figure("flows_held", alive, better="higher", runs=crowd.held)
     run.figure("flows_held_memory_bytes", memory, unit="B", better="lower")
-    run.figure("flows_held_memory_bytes_per_flow", (memory - before["memory_bytes"]) / HELD_FLOWS, unit="B")
+    run.figure("flows_held_memory_bytes_per_flow", (memory - before["memory_bytes"]) / crowd.held, unit="B")
     run.figure("flows_held_established", during["flows"]["established"])
     run.figure("flows_held_open_rate", held.held / held.seconds, unit="1/s")

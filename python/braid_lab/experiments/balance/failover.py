@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.balance import dying, patience
@@ -41,11 +41,13 @@ class Plan:
     fewest: int
     most: int
     watch_seconds: float
+    families: tuple[int, ...] = FAMILIES
 
 
+FULL = Plan(fewest=9, most=12, watch_seconds=300.0)
 #: Four lossy lines for 75 s are five minutes of line.
 QUICK = Plan(fewest=2, most=4, watch_seconds=75.0)
-FULL = Plan(fewest=9, most=12, watch_seconds=300.0)
+SMOKE = Plan(fewest=1, most=1, watch_seconds=0.0, families=(4,))
 
 
 @dataclass
@@ -63,8 +65,8 @@ Cases = dict[str, Case]
 @experiment("balance/failover", "An uplink dies under new connections, open ones and a QUIC download")
 def failover(run: Run) -> None:
     """Let uplinks die in turn while lossy ones are watched."""
-    plan = QUICK if run.quick else FULL
-    cases: Cases = {f"{place}_ipv{family}": Case() for place in PLACES for family in FAMILIES}
+    plan = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
+    cases: Cases = {f"{place}_ipv{family}": Case() for place in PLACES for family in plan.families}
     with contextlib.ExitStack() as stack:
         borne: dict[PlaceName, patience.Borne] = {}
         with contextlib.ExitStack() as watching:
@@ -98,39 +100,38 @@ def _trials(
     run: Run, pool: ThreadPoolExecutor, places: Sequence[Place], cases: Cases, plan: Plan, end: float
 ) -> None:
     """Make all trials; host and gateway, which share nothing, side by side. `end` is when the watching ends."""
-    run.display.expect(plan.most * len(FAMILIES) * 3 + 3)
+    run.display.expect(plan.most * len(plan.families) * 3 + 3)
     for turn in range(plan.most):
         began = time.monotonic()
-        for family in FAMILIES:
-            _round(run, partial(_everywhere, pool, places, family, turn), cases, f"IPv{family}, trial {turn + 1}")
+        for family in plan.families:
+            everywhere = partial(_everywhere, run, pool, places, family, turn)
+            for case, silent in everywhere("an uplink goes silent", dying.silent):
+                cases[case].silent.append(silent)
+            for case, seconds in everywhere("an uplink loses its carrier", dying.carrier):
+                cases[case].carrier.append(seconds)
+            for case, downloaded in everywhere("an uplink goes silent under a QUIC download", dying.download):
+                cases[case].downloads.append(downloaded)
         lasted = time.monotonic() - began
         if turn + 1 >= plan.fewest and time.monotonic() + lasted > end:
             return
 
 
-def _round(run: Run, everywhere: Callable[..., dict[str, Any]], cases: Cases, title: str) -> None:
-    """Make one trial of each kind."""
-    with run.step(f"{title}: an uplink goes silent"):
-        for case, silent in everywhere(dying.silent).items():
-            cases[case].silent.append(silent)
-    with run.step(f"{title}: an uplink loses its carrier"):
-        for case, seconds in everywhere(dying.carrier).items():
-            cases[case].carrier.append(seconds)
-    with run.step(f"{title}: an uplink goes silent under a QUIC download"):
-        for case, downloaded in everywhere(dying.download).items():
-            cases[case].downloads.append(downloaded)
-
-
 def _everywhere(
+    run: Run,
     pool: ThreadPoolExecutor,
     places: Sequence[Place],
     family: int,
     turn: int,
+    title: str,
     trial: Callable[[Place, int, int], T],
-) -> dict[str, T]:
-    """Make one trial at all places at once; return what each gave, by case."""
-    results = pool.map(lambda place: trial(place, family, turn), places)
-    return {f"{place.name}_ipv{family}": result for place, result in zip(places, results, strict=True)}
+) -> Iterator[tuple[str, T]]:
+    """Make one trial at all places at once; yield each case, and what it gave unless it failed."""
+    title = f"IPv{family}, trial {turn + 1}: {title}"
+    with run.step(title):
+        results = [pool.submit(trial, place, family, turn) for place in places]
+        for place, result in zip(places, results, strict=True):
+            with run.part(f"{place.name}, {title}"):
+                yield f"{place.name}_ipv{family}", result.result()
 
 
 def _record_deaths(run: Run, cases: Cases) -> None:
@@ -148,12 +149,15 @@ def _record_deaths(run: Run, cases: Cases) -> None:
         medians = {
             name: run.measure(f"{what}_ms_{name}", each, unit="ms", better="lower", paper=reference)
             for name, each in samples.items()
+            if each
         }
+        # All of its trials have failed then.
+        if not medians:
+            continue
         worst = max(medians, key=lambda name: medians[name])
         run.measure(f"{what}_ms", samples[worst], unit="ms", better="lower", paper=reference)
-        run.table.append(
-            [what.replace("_", " "), *(f"{each:.0f}" for each in medians.values()), f"{medians[worst]:.0f}"]
-        )
+        cells = [f"{medians[name]:.0f}" if name in medians else "" for name in samples]
+        run.table.append([what.replace("_", " "), *cells, f"{medians[worst]:.0f}"])
     trials = [each for case in cases.values() for each in case.downloads]
     run.figure("quic_errors", sum(each.error is not None for each in trials), better="lower", runs=len(trials))
     silent = [each for case in cases.values() for each in case.silent]

@@ -41,8 +41,9 @@ TRIALS = {
     )
 }
 
-#: What the short form has time for.
+#: Trials that the short form has time for, and one of each kind of load.
 QUICK_TRIALS = ("50_50", "80_20", "50_50_loss2", "50_50_tcp8", "50_50_udp", "20_20_http3")
+SMOKE_TRIALS = ("20_20", "50_50_udp", "20_20_http3")
 
 
 @dataclass(frozen=True)
@@ -53,31 +54,33 @@ class Plan:
     seconds: float
 
 
-QUICK, FULL = Plan(turns=1, seconds=7.0), Plan(turns=3, seconds=15.0)
+FULL, QUICK, SMOKE = Plan(turns=3, seconds=15.0), Plan(turns=1, seconds=7.0), Plan(turns=1, seconds=3.0)
 
 
 @experiment("bond/aggregate", "Flows over several links", paper="layer3-bonding §2, §5", cases=tuple(TRIALS))
 def aggregate(run: Run) -> None:
     """Measure every case."""
-    plan = QUICK if run.quick else FULL
-    trials = [TRIALS[name] for name in run.cases(QUICK_TRIALS if run.quick else tuple(TRIALS))]
+    plan = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
+    names = run.cases(run.of_form(full=tuple(TRIALS), quick=QUICK_TRIALS, smoke=SMOKE_TRIALS))
+    trials = [TRIALS[name] for name in names]
     run.display.expect(sum(1 + len(trial.load.kinds) * plan.turns for trial in trials))
     run.table.append(["links, Mbit/s", "bond", "of what headers leave", "t90 s", "MPTCP", "best link alone"])
     worst: list[float] = []
     late: list[float] = []
     for trial in trials:
-        with contextlib.ExitStack() as stack:
+        with run.part(trial.name), contextlib.ExitStack() as stack:
             with run.step(f"{trial.name}: build, and join the hub"):
                 place = stack.enter_context(site(trial.case.links, seed=run.seed))
                 trial.load.serve(place)
                 stack.enter_context(wandering(place, trial.case.links, run.seed))
             worst += _measure(run, place, trial, plan)
-            late.append(emulators_kept_up(place))
+            late.append(emulators_kept_up(run, place))
     if worst:
         run.figure(
             "worst_vs_best_single", min(worst), better="higher", runs=len(worst), spread=(min(worst), max(worst))
         )
-    run.figure("emulators_late_p99_ms", max(late), unit="ms", better="lower")
+    if late:
+        run.figure("emulators_late_p99_ms", max(late), unit="ms", better="lower")
     run.notes.append(
         f"Goodput is the receiver's after the first {WARM_UP_SECONDS:g} s. A share is one of what headers leave: "
         "frames with one inner packet each, less a lossy link's losses; MPTCP pays for no such headers."

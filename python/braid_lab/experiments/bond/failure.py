@@ -74,6 +74,9 @@ CASES = (
     Case("hub_restarted_blocked", faults.restarted, "one", lasts_s=4.0, falls_back=False),
 )
 
+#: A fault of a link, of a NAT, and of the hub, by either configuration.
+SMOKE_CASES = ("black_hole_one", "rebound", "hub_restarted_blocked")
+
 #: What has nothing else to go by while the hub is out of reach.
 BLOCK = '[bond]\nfallback = "block"\n'
 
@@ -122,8 +125,10 @@ class Beaten:
 @experiment("bond/failure", "What a flow through the bond notices of faults", paper="layer3-bonding")
 def failure(run: Run) -> None:
     """Let everything happen, in turn."""
-    turns = 1 if run.quick else 5
-    run.display.expect(3 + turns * len(CASES))
+    turns = run.of_form(full=5, quick=1, smoke=1)
+    every = tuple(case.name for case in CASES)
+    names = run.of_form(full=every, quick=every, smoke=SMOKE_CASES)
+    run.display.expect(3 + turns * len(names))
     rules = "".join(
         f'[[rule]]\ndestination = "198.51.100.{number}"\nuse = "bond"\nclass = "{name}"\n'
         for name, number in CLASSES.items()
@@ -138,21 +143,25 @@ def failure(run: Run) -> None:
     )
     rows: list[dict[str, object]] = []
     for falls_back, configuration in ((True, rules), (False, BLOCK + rules)):
-        with contextlib.ExitStack() as stack:
+        kind = "with a fallback" if falls_back else "without a fallback"
+        with run.part(kind), contextlib.ExitStack() as stack:
             with run.step("build two links, and join the hub"):
                 place = stack.enter_context(site(LINKS, seed=run.seed, configuration=configuration))
                 internet = place.net.internet.name
                 place.background(internet, "braid_lab.load.stream", "serve", place.server)
                 place.background(internet, "braid_lab.serve.echo", *map(place.net.server, CLASSES.values()))
-            for case in (each for each in CASES if each.falls_back == falls_back):
+            for case in (each for each in CASES if each.name in names and each.falls_back == falls_back):
                 beaten = []
                 for turn in range(turns):
-                    with run.step(f"{case.name.replace('_', ' ')}, turn {turn + 1} of {turns}"):
+                    name = f"{case.name.replace('_', ' ')}, turn {turn + 1} of {turns}"
+                    with run.part(name), run.step(name):
                         beaten.append(_try(place, case))
                         rows += _rows(case, beaten[-1])
-                _record(run, case, beaten, place.hub.far.address4)
-            if falls_back:
-                with run.step("a link loses 30 %, and heals"):
+                if beaten:
+                    _record(run, case, beaten, place.hub.far.address4)
+            if falls_back and run.form != "smoke":
+                name = "a link loses 30 %, and heals"
+                with run.part(name), run.step(name):
                     _lose_and_heal(run, place)
     run.series("beats", rows)
 

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from braid_lab.experiment import Run
 from braid_lab.experiments.bond import testbed
 from braid_lab.experiments.bond.site import BOND_DEVICE, Site
 from braid_lab.load.paced import BIN_SECONDS
@@ -58,7 +59,7 @@ class Outcome:
         return sum(above) / max(1, len(above)) / testbed.FIXED_MBIT
 
 
-def send(place: Site, flows: Sequence[Sequence[float]]) -> Outcome:
+def send(run: Run, place: Site, flows: Sequence[Sequence[float]]) -> Outcome:
     """Send flows of this demand, Mbit/s step by step, from the host."""
     module = [sys.executable, "-m", "braid_lab.load.paced"]
     folder = place.daemon.run_dir.parent
@@ -88,7 +89,7 @@ def send(place: Site, flows: Sequence[Sequence[float]]) -> Outcome:
     sent = sum(each["sent"] for each in said)
     kept = sent / sum(testbed.per_second(mbit) * testbed.STEP_SECONDS for mbit in total)
     if kept < KEPT_LEAST:
-        raise LabError(f"the senders kept {kept:.3f} of their demand: the machine was too slow; measure again")
+        run.too_slow(f"the senders kept {kept:.3f} of their demand")
     return Outcome(
         loss=1 - found["packets"] / sent,
         line_loss=(dropped(place) - before) / sent,

@@ -18,7 +18,7 @@ from braid_lab.experiments.bond.testbed import Overflow
 #: Mbit/s, from when, until when: "clearly visible when new UDP flows are being turned on (5s, 20s and 50s)".
 FLOWS = ((45.0, 0.0, 62.0), (30.0, 5.0, 12.0), (45.0, 20.0, 35.0), (30.0, 50.0, 57.0))
 BEGINNINGS, FIRST_END, SECOND_BEGINNING = (5.0, 20.0, 50.0), 12.0, 20.0
-SECONDS, QUICK_SECONDS = 62.0, 27.0
+SECONDS, QUICK_SECONDS, SMOKE_SECONDS = 62.0, 27.0, 8.0
 
 #: "it required about 5 seconds to reduce load from 11Mb/s to 0Mb/s on the mobile link (12s - 17s)".
 PAPER_GIVEN_BACK_S = 5.0
@@ -36,7 +36,7 @@ BURST_SECONDS = 2.0
 @experiment("bond/paper-multi", "UDP flows that come and go", paper="layer3-bonding §5.3, Figs. 4 and 5")
 def paper_multi(run: Run) -> None:
     """Send them once."""
-    seconds = QUICK_SECONDS if run.quick else SECONDS
+    seconds = run.of_form(full=SECONDS, quick=QUICK_SECONDS, smoke=SMOKE_SECONDS)
     run.display.expect(2)
     with contextlib.ExitStack() as stack:
         with run.step("build, and join the hub"):
@@ -44,8 +44,8 @@ def paper_multi(run: Run) -> None:
             place = stack.enter_context(site(testbed.LINKS, seed=run.seed, configuration=configuration))
             stack.enter_context(wandering(place, testbed.LINKS, run.seed))
         with run.step("flows begin and end"):
-            outcome = send(place, testbed.steps(FLOWS, seconds))
-        emulators_kept_up(place)
+            outcome = send(run, place, testbed.steps(FLOWS, seconds))
+        emulators_kept_up(run, place)
         run.notes.append(f"{told(place)}.")
     _record(run, outcome, seconds)
     _draw(run, outcome)

@@ -30,8 +30,9 @@ PAPER_LOSS = {
 #: By name; `adaptive` has no parameters.
 CELLS: dict[str, Overflow | None] = {**{each.name: each for each in PAPER_LOSS}, "adaptive": None}
 
-#: What the short form has time for.
+#: Cells that the short form has time for, and one of each scheduler.
 QUICK_CELLS = ("k0.1_250ms", "k0.5_250ms", "adaptive")
+SMOKE_CELLS = ("k0.5_250ms", "adaptive")
 
 
 @experiment(
@@ -42,23 +43,24 @@ QUICK_CELLS = ("k0.1_250ms", "k0.5_250ms", "adaptive")
 )
 def paper_single(run: Run) -> None:
     """Run the ramp by each scheduler."""
-    scale = 0.5 if run.quick else 1.0
-    names = run.cases(QUICK_CELLS if run.quick else tuple(CELLS))
+    scale = run.of_form(full=1.0, quick=0.5, smoke=0.05)
+    names = run.cases(run.of_form(full=tuple(CELLS), quick=QUICK_CELLS, smoke=SMOKE_CELLS))
     run.display.expect(2 * len(names))
     run.table.append(["", "lost", "by the lines", "in the paper", "fixed line used", "came in order"])
     outcomes: dict[str, Outcome] = {}
     for name in names:
         cell = CELLS[name]
         configuration = testbed.configuration("overflow" if cell else "adaptive", cell)
-        with contextlib.ExitStack() as stack:
+        with run.part(name), contextlib.ExitStack() as stack:
             with run.step(f"{name}: build, and join the hub"):
                 place = stack.enter_context(site(testbed.LINKS, seed=run.seed, configuration=configuration))
                 stack.enter_context(wandering(place, testbed.LINKS, run.seed))
             with run.step(f"{name}: the ramp"):
-                outcomes[name] = send(place, [testbed.ramp(scale=scale)])
-            emulators_kept_up(place)
+                outcome = send(run, place, [testbed.ramp(scale=scale)])
+            emulators_kept_up(run, place)
             run.notes.append(f"{name}: {told(place)}.")
-        _record(run, name, cell, outcomes[name])
+            _record(run, name, cell, outcome)
+            outcomes[name] = outcome
     run.measure("demand_kept", [each.kept for each in outcomes.values()], better="higher")
     _draw(run, outcomes)
 

@@ -46,9 +46,11 @@ class Times:
 
 PAPER = Times(first=(10.0, 68.7), second=(88.7, 165.1), end=170.0, flows=(10.0, 88.0))
 QUICK = Times(first=(3.0, 11.0), second=(14.0, 22.0), end=23.0, flows=(2.0, 14.0))
+SMOKE = Times(first=(1.5, 3.0), second=(4.5, 6.0), end=6.5, flows=(0.5, 2.0))
 
 CASES = (*FIG6, "one", "two")
 QUICK_CASES = ("50ms", "1000ms", "one", "two")
+SMOKE_CASES = ("50ms", "one")
 
 #: Where the table has what flows of TCP do in each time.
 TIMES = ("alone", "first", "between", "second")
@@ -62,14 +64,14 @@ SETTLE_SECONDS = 1.0
 )
 def paper_tcp(run: Run) -> None:
     """Run each case."""
-    times = QUICK if run.quick else PAPER
-    names = run.cases(QUICK_CASES if run.quick else CASES)
+    times = run.of_form(full=PAPER, quick=QUICK, smoke=SMOKE)
+    names = run.cases(run.of_form(full=CASES, quick=QUICK_CASES, smoke=SMOKE_CASES))
     run.display.expect(2 * len(names))
     run.table.append(["T_dwd, or TCP flows", *(f"TCP {name}, Mbit/s" for name in TIMES), "in the paper", "UDP lost"])
     drawn: dict[str, tuple[Course, Outcome]] = {}
     for name in names:
         overflow = FIG6.get(name, ONE_OR_TWO)
-        with contextlib.ExitStack() as stack:
+        with run.part(name), contextlib.ExitStack() as stack:
             with run.step(f"{name}: build, and join the hub"):
                 configuration = testbed.configuration("overflow", overflow)
                 place = stack.enter_context(site(testbed.LINKS, seed=run.seed, configuration=configuration))
@@ -81,7 +83,7 @@ def paper_tcp(run: Run) -> None:
             else:
                 with run.step(f"{name}: UDP, and TCP beside it"):
                     _flows(run, place, 1 if name == "one" else 2, times)
-            emulators_kept_up(place)
+            emulators_kept_up(run, place)
             run.notes.append(f"{name}: {told(place)}.")
     if drawn:
         _draw(run, drawn)
@@ -90,7 +92,7 @@ def paper_tcp(run: Run) -> None:
 def _fig6(run: Run, place: Site, name: str, times: Times) -> tuple[Course, Outcome]:
     """Run TCP all the while, and two UDP flows one after the other."""
     demand = [(FIRST_MBIT, *times.first), (SECOND_MBIT, *times.second)]
-    course, outcome = _together(place, testbed.steps(demand, times.end), (0.0, times.end), 1)
+    course, outcome = _together(run, place, testbed.steps(demand, times.end), (0.0, times.end), 1)
     spans = {
         "alone": (0.0, times.first[0]),
         "first": times.first,
@@ -110,7 +112,7 @@ def _flows(run: Run, place: Site, count: int, times: Times) -> None:
     """Run one UDP flow all the while, and so many of TCP after a while."""
     start, end = times.flows
     demand = testbed.steps([(ONE_OR_TWO_UDP_MBIT, 0.0, end)], end)
-    course, outcome = _together(place, demand, (start, end - start), count)
+    course, outcome = _together(run, place, demand, (start, end - start), count)
     mbit = course.mbit(0, course.seconds)
     paper = PAPER_MBIT[count]
     run.figure(f"tcp_mbit_{count}_flows", mbit, unit="Mbit/s", paper=paper, better="higher")
@@ -118,7 +120,7 @@ def _flows(run: Run, place: Site, count: int, times: Times) -> None:
 
 
 def _together(
-    place: Site, demand: Sequence[Sequence[float]], tcp: tuple[float, float], count: int
+    run: Run, place: Site, demand: Sequence[Sequence[float]], tcp: tuple[float, float], count: int
 ) -> tuple[Course, Outcome]:
     """Send UDP by the bond, and TCP by the fixed line after so long for so long."""
     after, seconds = tcp
@@ -127,7 +129,7 @@ def _together(
     argv = [sys.executable, "-m", "braid_lab.load.stream", *words]
     with ThreadPoolExecutor(max_workers=1) as pool:
         giving = pool.submit(place.net.host.run, argv, timeout=after + seconds + 30)
-        outcome = send(place, demand)
+        outcome = send(run, place, demand)
         said = json.loads(giving.result().stdout)
     return Course.unbroken(said, "TCP on the fixed line"), outcome
 

@@ -53,24 +53,29 @@ Seen = tuple[Packet, bytes]
 @experiment("bond/security", "What a hub refuses, and what that costs others", paper="layer3-bonding §2")
 def security(run: Run) -> None:
     """Send everything that is to be refused."""
-    run.display.expect(7 + len(ATTACKS))
+    seconds = run.of_form(full=10.0, quick=3.0, smoke=1.5)
+    # An old number needs an upload that lasts until the replay window has moved.
+    chosen = [each for each in ATTACKS if run.form != "smoke" or each.make is not attacks.old]
+    run.display.expect(7 + len(chosen))
     run.table.append(["what is sent", "sent", "refused", "counted as"])
     with contextlib.ExitStack() as stack:
         with run.step("build two links, and join the hub"):
             place = stack.enter_context(site(LINKS, seed=run.seed))
             place.background(place.net.internet.name, "braid_lab.load.stream", "serve", place.server)
-        seconds = 3.0 if run.quick else 10.0
         with run.step("download in peace"):
             peace = _goodput(place, seconds)
-        with run.step("upload until the replay window has moved"):
-            _wear_on(place)
-        for attack in ATTACKS:
-            with run.step(attack.name.replace("_", " ")):
+        if len(chosen) == len(ATTACKS):
+            with run.step("upload until the replay window has moved"):
+                _wear_on(place)
+        for attack in chosen:
+            name = attack.name.replace("_", " ")
+            with run.part(name), run.step(name):
                 _attack(run, place, attack)
-        _floods(run, place, seconds, peace)
-        with run.step("a client lies about its address"):
+        with run.part("floods"):
+            _floods(run, place, seconds, peace)
+        with run.part("spoofed"), run.step("a client lies about its address"):
             _spoof(run, place)
-        with run.step("revoke the key"):
+        with run.part("revoked"), run.step("revoke the key"):
             _revoke(run, place)
 
 

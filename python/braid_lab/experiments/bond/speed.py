@@ -75,13 +75,16 @@ CABLES = {
     "1_as_gre": Cables(("one",), gre=True),
     "2_as_gre": Cables(("one", "two"), gre=True),
 }
+#: One of each kind.
+SMOKE_CASES = ("2_without_offloads", "1_as_gre")
 
 
 @experiment("bond/speed", "The bond between cables, beside wireguard-go", paper="layer3-bonding", cases=tuple(CABLES))
 def speed(run_: Run) -> None:
     """Measure one link and two."""
-    turns, seconds = (2, 3.0) if run_.quick else (5, 15.0)
-    chosen = run_.cases(tuple(CABLES))
+    turns, seconds = run_.of_form(full=(5, 15.0), quick=(2, 3.0), smoke=(1, 1.5))
+    every = tuple(CABLES)
+    chosen = run_.cases(run_.of_form(full=every, quick=every, smoke=SMOKE_CASES))
     run_.display.expect(len(chosen) * (2 + (1 if program() is None else 2) * (turns + 1)))
     run_.table.append(["", "cables", "Mbit/s", "hub: s/Gbit", "host: s/Gbit", f"{SMALL_BYTES} bytes: 1/s"])
     if program() is None:
@@ -90,17 +93,20 @@ def speed(run_: Run) -> None:
         )
     for case in chosen:
         figure = f"_{case}"
-        with contextlib.ExitStack() as stack:
+        with run_.part(_said(figure)), contextlib.ExitStack() as stack:
             with run_.step(f"{_said(figure)}: build, and join the hub"):
                 place = stack.enter_context(_place(CABLES[case], run_.seed))
                 internet = place.net.internet.name
                 for number in (BOND, WIREGUARD):
                     place.background(internet, "braid_lab.load.stream", "serve", place.net.server(number))
-                ways = _ways(place, stack)
+                ways = [_bond(place)]
+            if program() is not None:
+                with run_.part(f"{_said(figure)}: wireguard-go"):
+                    ways.append(_wireguard(place, stack))
             _measure(run_, place, figure, ways, (turns, seconds))
-            with run_.step(f"{_said(figure)}: allocations"):
+            with run_.part(f"{_said(figure)}: allocations"), run_.step(f"{_said(figure)}: allocations"):
                 calls = _allocations(place, ways[0], seconds)
-            run_.figure(f"allocations_per_packet{figure}", calls, better="lower")
+                run_.figure(f"allocations_per_packet{figure}", calls, better="lower")
             _check_clear(place, CABLES[case])
 
 
@@ -136,35 +142,46 @@ def _said(figure: str) -> str:
     return figure.replace("_", " ").strip().replace("1", "1 cable").replace("2", "2 cables")
 
 
-def _ways(place: Site, stack: contextlib.ExitStack) -> list[Way]:
-    """Return what is held against each other: the bond, and wireguard-go where it is."""
+def _bond(place: Site) -> Way:
     if place.hub.process is None:
         raise LabError("the hub does not run")
-    ways = [Way("", place.server, BOND_DEVICE, (place.hub.process.pid, place.daemon.pid))]
-    if program() is not None:
-        server = place.net.server(WIREGUARD)
-        other = stack.enter_context(wireguard(place.net, place.hub.far, next(iter(place.net.uplinks)), server))
-        ways.append(Way("_wireguard_go", server, other.device, (other.far.pid, other.near.pid)))
-    return ways
+    return Way("", place.server, BOND_DEVICE, (place.hub.process.pid, place.daemon.pid))
+
+
+def _wireguard(place: Site, stack: contextlib.ExitStack) -> Way:
+    """Return what the bond is held against, for as long as the stack lasts."""
+    server = place.net.server(WIREGUARD)
+    other = stack.enter_context(wireguard(place.net, place.hub.far, next(iter(place.net.uplinks)), server))
+    return Way("_wireguard_go", server, other.device, (other.far.pid, other.near.pid))
 
 
 def _measure(run_: Run, place: Site, figure: str, ways: list[Way], plan: tuple[int, float]) -> None:
+    """Measure all in turn; one that fails takes nothing from the others."""
     turns, seconds = plan
-    samples: dict[str, list[Sample]] = {way.name: [] for way in ways}
+    samples: dict[str, dict[int, Sample]] = {way.name: {} for way in ways}
     for turn in range(turns):
         for way in ways:
-            with run_.step(f"{_said(figure)}: a stream{way.name.replace('_', ' ')}, turn {turn + 1} of {turns}"):
-                samples[way.name].append(_stream(place, way, seconds))
-    for way in ways:
-        with run_.step(f"{_said(figure)}: small packets{way.name.replace('_', ' ')}"):
+            name = f"{_said(figure)}: a stream{way.name.replace('_', ' ')}, turn {turn + 1} of {turns}"
+            with run_.part(name), run_.step(name):
+                samples[way.name][turn] = _stream(place, way, seconds)
+    # A way of which no stream was measured has been recorded as failed.
+    for way in (each for each in ways if samples[each.name]):
+        name = f"{_said(figure)}: small packets{way.name.replace('_', ' ')}"
+        row = _record(run_, way, figure, list(samples[way.name].values()))
+        with run_.part(name), run_.step(name):
             small = _small(place, way, seconds)
-        _record(run_, way, figure, samples[way.name], small)
+            run_.figure(f"packets_per_second_{SMALL_BYTES}B{way.name}{figure}", small, unit="1/s", better="higher")
+            row.append(f"{small:.0f}")
     if len(ways) > 1:
-        pairs = zip(*samples.values(), strict=True)
-        run_.measure(f"goodput_vs_wireguard_go{figure}", [a.mbit / b.mbit for a, b in pairs], better="higher")
+        bond, other = (samples[way.name] for way in ways)
+        both = [bond[turn].mbit / other[turn].mbit for turn in bond.keys() & other.keys()]
+        if both:
+            run_.measure(f"goodput_vs_wireguard_go{figure}", both, better="higher")
 
 
-def _record(run_: Run, way: Way, figure: str, samples: list[Sample], small: float) -> None:
+def _record(run_: Run, way: Way, figure: str, samples: list[Sample]) -> list[str]:
+    """Record a way's streams; return its row of the table, which lacks small packets yet."""
+
     def measure(name: str, value: Callable[[Sample], float]) -> float:
         values = [value(each) for each in samples]
         return run_.measure(f"{name}{way.name}{figure}", values, unit="s", better="lower")
@@ -174,10 +191,10 @@ def _record(run_: Run, way: Way, figure: str, samples: list[Sample], small: floa
     far = measure("cpu_per_gbit_far", lambda each: each.cpu_s_per_gbit[0])
     near = measure("cpu_per_gbit_near", lambda each: each.cpu_s_per_gbit[1])
     measure("cpu_per_gbit", lambda each: sum(each.cpu_s_per_gbit))
-    run_.figure(f"packets_per_second_{SMALL_BYTES}B{way.name}{figure}", small, unit="1/s", better="higher")
     name = way.name.strip("_").replace("_", "-") or "bond"
     cables = _said(figure).replace("cables", "").replace("cable", "").strip()
-    run_.table.append([name, cables, f"{mbit:.0f}", f"{far:.2f}", f"{near:.2f}", f"{small:.0f}"])
+    run_.table.append([name, cables, f"{mbit:.0f}", f"{far:.2f}", f"{near:.2f}"])
+    return run_.table[-1]
 
 
 def _stream(place: Site, way: Way, seconds: float) -> Sample:

@@ -30,22 +30,22 @@ FULL = 1472
 FRAME_BITS = 8 * 1514
 SMALL = 100
 
-RATES_MBIT = (1, 10, 30, 100, 200, 300)
-DELAYS_MS = (5, 15, 40, 100, 300)
-LOSSES = (0.001, 0.01, 0.05, 0.2)
-
 
 @dataclass(frozen=True)
 class Extent:
-    """Seconds per measurement, packets of a loss measurement, repetitions."""
+    """Seconds per measurement, packets of a loss measurement, repetitions; and what is asked of the emulator."""
 
     seconds: float
     losses: int
     runs: int
+    rates_mbit: tuple[int, ...] = (1, 10, 30, 100, 200, 300)
+    delays_ms: tuple[int, ...] = (5, 15, 40, 100, 300)
+    loss_shares: tuple[float, ...] = (0.001, 0.01, 0.05, 0.2)
 
 
-QUICK = Extent(seconds=1.0, losses=40_000, runs=1)
 FULL_EXTENT = Extent(seconds=4.0, losses=100_000, runs=3)
+QUICK = Extent(seconds=1.0, losses=40_000, runs=1)
+SMOKE = Extent(seconds=0.2, losses=2_000, runs=1, rates_mbit=(10,), delays_ms=(15,), loss_shares=(0.2,))
 
 
 @dataclass(frozen=True)
@@ -101,18 +101,18 @@ def trains(
 @experiment("emulate/accuracy", "The link emulator against what it was asked")
 def accuracy(run: Run) -> None:
     """Measure rate, delay, jitter, loss, and the ceiling."""
-    extent = QUICK if run.quick else FULL_EXTENT
+    extent = run.of_form(full=FULL_EXTENT, quick=QUICK, smoke=SMOKE)
     rows: list[dict[str, Any]] = []
     # One more for delay at speed, bursts and the ceiling each, two for jitter and the processor each.
-    run.display.expect(len(RATES_MBIT) + len(DELAYS_MS) + len(LOSSES) + 7)
+    run.display.expect(len(extent.rates_mbit) + len(extent.delays_ms) + len(extent.loss_shares) + 7)
     with namespace("near") as near, namespace("far") as far:
         pair = Pair(near, far)
-        _rates(run, pair, extent, rows)
-        _delays(run, pair, extent, rows)
-        _losses(run, pair, extent, rows)
-        _jitter(run, pair, extent, rows)
-        _ceiling(run, pair, extent)
-        _processor(run, pair, extent)
+        for part in (_rates, _delays, _losses, _jitter):
+            with run.part(part.__name__.lstrip("_")):
+                part(run, pair, extent, rows)
+        for load in (_ceiling, _processor):
+            with run.part(load.__name__.lstrip("_")):
+                load(run, pair, extent)
     run.series("trains", rows)
     _plot(run, rows)
     run.notes.append(
@@ -128,7 +128,7 @@ def _row(kind: str, asked: float, got: float, found: dict[str, Any]) -> dict[str
 
 def _rates(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) -> None:
     """Send a third more than the rate: what comes out is the link's doing."""
-    for mbit in RATES_MBIT:
+    for mbit in extent.rates_mbit:
         errors = []
         with run.step(f"rate {mbit} Mbit/s"), pair.linked(Line(rate=f"{mbit}Mbit/s", queue="50ms")):
             for _ in range(extent.runs):
@@ -143,7 +143,7 @@ def _rates(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) -> 
 
 def _delays(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) -> None:
     """Delay of a thin train, then of one that fills three quarters of 200 Mbit/s."""
-    for delay in DELAYS_MS:
+    for delay in extent.delays_ms:
         with run.step(f"delay {delay} ms"), pair.linked(Line(delay=f"{delay}ms", queue=None)):
             errors = []
             for _ in range(extent.runs):
@@ -174,7 +174,7 @@ def _losses(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) ->
             found = pair.train(count=extent.losses, size=SMALL, per_second=per_second)
         return 1 - found["received"] / extent.losses, found
 
-    for loss in LOSSES:
+    for loss in extent.loss_shares:
         errors = []
         with run.step(f"loss {100 * loss:g} %"):
             for turn in range(extent.runs):

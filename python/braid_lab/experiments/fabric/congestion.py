@@ -45,8 +45,9 @@ class Extent:
         return self.before + self.trouble + self.after
 
 
-QUICK = Extent(7, 6, 15, 1)
 FULL = Extent(10, 15, 25, 3)
+QUICK = Extent(7, 6, 15, 1)
+SMOKE = Extent(2, 2, 2, 1)
 
 
 def shape() -> Shape:
@@ -60,7 +61,7 @@ def shape() -> Shape:
 @experiment("fabric/congestion", "A flow over two paths when one is filled up or cut", paper="mpsdn Fig. 4")
 def congestion(run: Run) -> None:
     """Measure both troubles."""
-    extent = QUICK if run.quick else FULL
+    extent = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     run.display.expect(1 + 2 * extent.runs)
     run.table.append(
         ["trouble", "left after s", "below half of one path s", "longest silence ms", "back on two paths s"]
@@ -73,19 +74,22 @@ def congestion(run: Run) -> None:
         for name, trouble in (("congestion", _filled), ("cut", _cut)):
             below, silent, passages = [], [], []
             for number in range(extent.runs):
-                with run.step(f"{name}: {extent.seconds} s"):
-                    network.settle("ha", "hb", 2)
-                    passage = _through(network, extent, trouble)
-                course = passage.made.course
-                first, last = round(passage.began / STEP), round((passage.began + extent.trouble) / STEP)
-                during = course[first:last]
-                below.append(STEP * sum(mbit < SINGLE / 2 for mbit in during))
-                silent.append(1000 * STEP * _longest(mbit == 0 for mbit in during))
-                passages.append(passage)
-                rows += [
-                    {"trouble": name, "run": number, "s": round(STEP * index, 1), "mbit": mbit}
-                    for index, mbit in enumerate(course)
-                ]
+                with run.part(f"{name}, {number + 1} of {extent.runs}"):
+                    with run.step(f"{name}: {extent.seconds} s"):
+                        network.settle("ha", "hb", 2)
+                        passage = _through(network, extent, trouble)
+                    course = passage.made.course
+                    first, last = round(passage.began / STEP), round((passage.began + extent.trouble) / STEP)
+                    during = course[first:last]
+                    below.append(STEP * sum(mbit < SINGLE / 2 for mbit in during))
+                    silent.append(1000 * STEP * _longest(mbit == 0 for mbit in during))
+                    passages.append(passage)
+                    rows += [
+                        {"trouble": name, "run": number, "s": round(STEP * index, 1), "mbit": mbit}
+                        for index, mbit in enumerate(course)
+                    ]
+            if not passages:
+                continue
             half = run.measure(f"seconds_below_half_of_remaining_path_{name}", below, unit="s", better="lower")
             gap = run.measure(f"outage_ms_{name}", silent, unit="ms", better="lower")
             left = run.measure(f"left_after_s_{name}", [each.left for each in passages], unit="s", better="lower")

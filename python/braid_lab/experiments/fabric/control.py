@@ -41,8 +41,9 @@ class Extent:
     settle: float
 
 
-QUICK = Extent((20, 100, 500), 1, 10, 6.0)
 FULL = Extent((20, 100, 500), 3, 50, 30.0)
+QUICK = Extent((20, 100, 500), 1, 10, 6.0)
+SMOKE = Extent((20,), 1, 2, 1.0)
 
 #: The delay of the line that latencies are held against, ms.
 DELAY_MS = 25.0
@@ -53,14 +54,20 @@ FRAMES = [sys.executable, "-m", "braid_lab.fabric.frames"]
 @experiment("fabric/control", "The fabric's controller: discovery, latency, paths, recovery", paper="mpsdn §III")
 def control(run: Run) -> None:
     """Measure it, part by part."""
-    extent = QUICK if run.quick else FULL
+    extent = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     run.display.expect(3 * len(extent.sizes) + 7)
     _paths(run, extent)
-    _discovery(run, extent)
-    _changes(run, extent)
-    _latency(run, extent)
-    _recovery(run)
-    _rules(run)
+    for size in extent.sizes:
+        with run.part(f"discovery of {size} switches"):
+            _discovery(run, extent, size)
+        with run.part(f"changes among {size} switches"):
+            _changes(run, extent, size)
+    with run.part("latency"):
+        _latency(run, extent)
+    with run.part("recovery"):
+        _recovery(run)
+    with run.part("rules"):
+        _rules(run)
     run.notes.append(
         "Discovery: from the first switch's connection to the last link's being heard, with made-up switches in one "
         "process on the same two cores. Latency errors contain the emulator's own, up to 0.25 ms."
@@ -114,22 +121,21 @@ def made_up(word: str, config: str = "") -> Iterator[tuple[Fabric, Process]]:
                 yield fabric, fake
 
 
-def _discovery(run: Run, extent: Extent) -> None:
-    for size in extent.sizes:
-        shape = generated(size, seed=run.seed)
-        seconds, planning = [], []
-        with run.step(f"discover {size} switches"):
-            for _ in range(extent.runs):
-                with made_up(f"generated:{size}:{run.seed}") as (fabric, fake):
-                    fake.wait_output("^ready", timeout=60)
-                    wanted = 2 * len(shape.wires)
-                    figures = wait_until(
-                        functools.partial(_figures, fabric, wanted), what=f"{wanted} links", timeout=90, poll=0.1
-                    )
-                    seconds.append(figures["last_link_s"] - figures["first_switch_s"])
-                    planning += [1000 * each for each in figures["planning_s"]]
-        run.measure(f"discovery_s_{size}", seconds, unit="s", better="lower")
-        run.measure(f"planning_ms_{size}", planning, unit="ms", better="lower")
+def _discovery(run: Run, extent: Extent, size: int) -> None:
+    shape = generated(size, seed=run.seed)
+    seconds, planning = [], []
+    with run.step(f"discover {size} switches"):
+        for _ in range(extent.runs):
+            with made_up(f"generated:{size}:{run.seed}") as (fabric, fake):
+                fake.wait_output("^ready", timeout=60)
+                wanted = 2 * len(shape.wires)
+                figures = wait_until(
+                    functools.partial(_figures, fabric, wanted), what=f"{wanted} links", timeout=90, poll=0.1
+                )
+                seconds.append(figures["last_link_s"] - figures["first_switch_s"])
+                planning += [1000 * each for each in figures["planning_s"]]
+    run.measure(f"discovery_s_{size}", seconds, unit="s", better="lower")
+    run.measure(f"planning_ms_{size}", planning, unit="ms", better="lower")
 
 
 def _figures(fabric: Fabric, links: int) -> dict[str, Any] | None:
@@ -142,22 +148,21 @@ def _figures(fabric: Fabric, links: int) -> dict[str, Any] | None:
 HOSTS = 20
 
 
-def _changes(run: Run, extent: Extent) -> None:
+def _changes(run: Run, extent: Extent, size: int) -> None:
     """How long it takes until hosts that appear are reached, and until a wire that is pulled is left, everywhere."""
-    for size in extent.sizes:
-        shape = generated(size, seed=run.seed, hosts=HOSTS)
-        appear, pull = [], []
-        with run.step(f"changes among {size} switches"):
-            for _ in range(extent.runs):
-                word = f"generated:{size}:{run.seed}:{HOSTS}"
-                with made_up(word, configuration(shape)) as (fabric, fake):
-                    fake.wait_output("^ready", timeout=60)
-                    links = 2 * len(shape.wires)
-                    wait_until(functools.partial(_figures, fabric, links), what="links", timeout=90, poll=0.1)
-                    appear.append(_changed(fabric, fake, signal.SIGUSR1, links, HOSTS))
-                    pull.append(_changed(fabric, fake, signal.SIGUSR2, links - 2, HOSTS))
-        run.measure(f"hosts_in_place_s_{size}", appear, unit="s", better="lower")
-        run.measure(f"wire_pulled_in_place_s_{size}", pull, unit="s", better="lower")
+    shape = generated(size, seed=run.seed, hosts=HOSTS)
+    appear, pull = [], []
+    with run.step(f"changes among {size} switches"):
+        for _ in range(extent.runs):
+            word = f"generated:{size}:{run.seed}:{HOSTS}"
+            with made_up(word, configuration(shape)) as (fabric, fake):
+                fake.wait_output("^ready", timeout=60)
+                links = 2 * len(shape.wires)
+                wait_until(functools.partial(_figures, fabric, links), what="links", timeout=90, poll=0.1)
+                appear.append(_changed(fabric, fake, signal.SIGUSR1, links, HOSTS))
+                pull.append(_changed(fabric, fake, signal.SIGUSR2, links - 2, HOSTS))
+    run.measure(f"hosts_in_place_s_{size}", appear, unit="s", better="lower")
+    run.measure(f"wire_pulled_in_place_s_{size}", pull, unit="s", better="lower")
 
 
 def _changed(fabric: Fabric, fake: Process, sign: signal.Signals, links: int, hosts: int) -> float:

@@ -16,9 +16,9 @@ from braid_lab.fabric.stream import transfer
 from braid_lab.process import processor_seconds
 
 #: Of each of the two paths, Mbit/s.
-QUICK, FULL = (25.0, 100.0), (10.0, 25.0, 50.0, 100.0, 200.0)
+FULL, QUICK, SMOKE = (10.0, 25.0, 50.0, 100.0, 200.0), (25.0, 100.0), (25.0,)
 DELAYS_MS = (10.0, 20.0)
-QUICK_SECONDS, FULL_SECONDS = 8, 20
+FULL_SECONDS, QUICK_SECONDS, SMOKE_SECONDS = 20, 8, 2
 
 
 def _segments(site: Routed) -> dict[str, Any]:
@@ -29,11 +29,13 @@ def _segments(site: Routed) -> dict[str, Any]:
 @experiment("fabric/edge", "What order costs an edge", paper="mpsdn §III-D")
 def edge(run: Run) -> None:
     """Measure each rate."""
-    rates, seconds = (QUICK, QUICK_SECONDS) if run.quick else (FULL, FULL_SECONDS)
+    rates = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
+    seconds = run.of_form(full=FULL_SECONDS, quick=QUICK_SECONDS, smoke=SMOKE_SECONDS)
     run.display.expect(len(rates))
     run.table.append(["paths Mbit/s", "goodput Mbit/s", "processor s a Gbit", "waited", "dropped by its device"])
     for mbit in rates:
         with (
+            run.part(f"2 · {mbit:g} Mbit/s"),
             run.step(f"2 · {mbit:g} Mbit/s: {seconds} s"),
             routed([Wire("A", "B", mbit, delay) for delay in DELAYS_MS]) as site,
         ):
@@ -45,12 +47,12 @@ def edge(run: Run) -> None:
             spent = processor_seconds(process.pid) - before
             # What the far edge's device had no room for.
             dropped, segments = site.box(1).counters("braid-hold")["tx"]["dropped"], _segments(site)
-        gigabits = made.mbit * seconds / 1000
-        waited = segments["held"] / (segments["held"] + segments["in_order"])
-        run.figure(f"mbit_{mbit:g}", made.mbit, unit="Mbit/s")
-        run.figure(f"processor_s_per_gbit_{mbit:g}", spent / gigabits, unit="s/Gbit", better="lower")
-        run.figure(f"waited_{mbit:g}", waited)
-        run.figure(f"dropped_{mbit:g}", dropped, unit="packets", better="lower")
-        run.table.append(
-            [f"2 · {mbit:g}", f"{made.mbit:.1f}", f"{spent / gigabits:.2f}", f"{waited:.2f}", str(dropped)]
-        )
+            gigabits = made.mbit * seconds / 1000
+            waited = segments["held"] / (segments["held"] + segments["in_order"])
+            run.figure(f"mbit_{mbit:g}", made.mbit, unit="Mbit/s")
+            run.figure(f"processor_s_per_gbit_{mbit:g}", spent / gigabits, unit="s/Gbit", better="lower")
+            run.figure(f"waited_{mbit:g}", waited)
+            run.figure(f"dropped_{mbit:g}", dropped, unit="packets", better="lower")
+            run.table.append(
+                [f"2 · {mbit:g}", f"{made.mbit:.1f}", f"{spent / gigabits:.2f}", f"{waited:.2f}", str(dropped)]
+            )

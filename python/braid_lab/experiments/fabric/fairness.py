@@ -30,8 +30,9 @@ class Extent:
     opening: int
 
 
-QUICK = Extent(25, 8)
 FULL = Extent(60, 10)
+QUICK = Extent(25, 8)
+SMOKE = Extent(3, 1)
 
 
 def jain(rates: Sequence[float]) -> float:
@@ -65,63 +66,70 @@ def _ten(network: EdgedNetwork, extent: Extent) -> list[list[float]]:
 @experiment("fabric/fairness", "Flows that share split paths, and single paths beside them", paper="mpsdn §IV-A3")
 def fairness(run: Run) -> None:
     """Measure both."""
-    extent = QUICK if run.quick else FULL
+    extent = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     run.display.expect(4)
+    run.table.append(["", "Jain per second", "Jain overall", "Mbit/s"])
+    with run.part("one line"):
+        _one_line(run, extent)
+    with edged_network(shape()) as network:
+        with run.step("network, controller, edges"):
+            network.settle("ha", "hb", 2)
+        with run.part(f"{FLOWS} flows"):
+            _split_by_all(run, network, extent)
+        with run.part("a split flow beside a single one"):
+            _split_by_one(run, network, extent)
+
+
+def _one_line(run: Run, extent: Extent) -> None:
     with edged_network(plain_line()) as network, run.step(f"one line: {extent.seconds} s"):
         stations = network.net.stations
         reach = ["ping", "-c", "1", "-W", "1", stations["hb"].address]
         wait_until(
             lambda: not stations["ha"].place.run(reach, check=False).status, what="hosts to be known", timeout=60
         )
-        one_line = _ten(network, extent)
-    run.figure("jain_mean_one_line", statistics.fmean(jain(second) for second in one_line), better="higher")
-    with edged_network(shape()) as network:
-        with run.step("network, controller, edges"):
-            network.settle("ha", "hb", 2)
-        stations, folder = network.net.stations, network.net.folder
-        with run.step(f"{FLOWS} flows: {extent.seconds} s"):
-            course = _ten(network, extent)
-        indices = [jain(second) for second in course]
-        run.figure(
-            "jain_mean",
-            statistics.fmean(indices),
-            better="higher",
-            paper=0.81,
-            runs=len(indices),
-            spread=(min(indices), max(indices)),
-        )
-        overall = [statistics.fmean(rates) for rates in zip(*course, strict=True)]
-        run.figure("jain_overall", jain(overall), better="higher")
-        total = statistics.fmean(sum(second) for second in course)
-        run.figure("share_ten_flows", total / (2 * MBIT * GOODPUT_SHARE), better="higher")
-        run.series(
-            "course",
+        course = _ten(network, extent)
+    mean = statistics.fmean(jain(second) for second in course)
+    run.figure("jain_mean_one_line", mean, better="higher")
+    run.table.append([f"{FLOWS} over one line", f"{mean:.3f}", "", ""])
+
+
+def _split_by_all(run: Run, network: EdgedNetwork, extent: Extent) -> None:
+    with run.step(f"{FLOWS} flows: {extent.seconds} s"):
+        course = _ten(network, extent)
+    indices = [jain(second) for second in course]
+    run.figure(
+        "jain_mean",
+        statistics.fmean(indices),
+        better="higher",
+        paper=0.81,
+        runs=len(indices),
+        spread=(min(indices), max(indices)),
+    )
+    overall = jain([statistics.fmean(rates) for rates in zip(*course, strict=True)])
+    run.figure("jain_overall", overall, better="higher")
+    total = statistics.fmean(sum(second) for second in course)
+    run.figure("share_ten_flows", total / (2 * MBIT * GOODPUT_SHARE), better="higher")
+    run.table.append(
+        [f"{FLOWS} over both paths", f"{statistics.fmean(indices):.3f}", f"{overall:.3f}", f"{total:.1f}"]
+    )
+    run.series(
+        "course",
+        [{"s": at, "flow": flow, "mbit": mbit} for at, each in enumerate(course) for flow, mbit in enumerate(each)],
+    )
+
+
+def _split_by_one(run: Run, network: EdgedNetwork, extent: Extent) -> None:
+    stations, folder = network.net.stations, network.net.folder
+    with run.step(f"a split flow beside a single one: {extent.seconds} s"):
+        split, single = at_once(
             [
-                {"s": at, "flow": flow, "mbit": mbit}
-                for at, each in enumerate(course)
-                for flow, mbit in enumerate(each)
-            ],
+                functools.partial(transfer, stations["ha"], stations["hb"], folder, extent.seconds),
+                functools.partial(transfer, stations["x"], stations["y"], folder, extent.seconds),
+            ]
         )
-        with run.step(f"a split flow beside a single one: {extent.seconds} s"):
-            split, single = at_once(
-                [
-                    functools.partial(transfer, stations["ha"], stations["hb"], folder, extent.seconds),
-                    functools.partial(transfer, stations["x"], stations["y"], folder, extent.seconds),
-                ]
-            )
-    whole = MBIT * GOODPUT_SHARE
-    run.figure("mbit_split_beside_single", split.steady(extent.opening), unit="Mbit/s")
+    rates = {"split": split.steady(extent.opening), "single beside it": single.steady(extent.opening)}
+    run.figure("mbit_split_beside_single", rates["split"], unit="Mbit/s")
     # Half of the one link is its due, as beside any other flow there.
-    run.figure("single_share_of_its_due", single.steady(extent.opening) / (whole / 2), better="higher")
-    run.table.append(
-        ["Jain per second", "over one line", "Jain overall", "single beside split Mbit/s", "split Mbit/s"]
-    )
-    run.table.append(
-        [
-            f"{statistics.fmean(indices):.3f}",
-            f"{statistics.fmean(jain(second) for second in one_line):.3f}",
-            f"{jain(overall):.3f}",
-            f"{single.steady(extent.opening):.1f}",
-            f"{split.steady(extent.opening):.1f}",
-        ]
-    )
+    due = MBIT * GOODPUT_SHARE / 2
+    run.figure("single_share_of_its_due", rates["single beside it"] / due, better="higher")
+    run.table += [[name, "", "", f"{mbit:.1f}"] for name, mbit in rates.items()]

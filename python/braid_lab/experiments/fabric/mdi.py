@@ -38,8 +38,9 @@ class Extent:
     opening: int
 
 
-QUICK = Extent((0.0, 0.3, 0.42), 12, 5)
 FULL = Extent(tuple(step / 20 for step in range(10)), 15, 5)
+QUICK = Extent((0.0, 0.3, 0.42), 12, 5)
+SMOKE = Extent((0.3,), 2, 1)
 
 
 def slower_ms(imbalance: float) -> float:
@@ -50,29 +51,31 @@ def slower_ms(imbalance: float) -> float:
 @experiment("fabric/mdi", "What paths of unlike delay carry together", paper="mpsdn Fig. 3")
 def mdi(run: Run) -> None:
     """Measure each imbalance three ways."""
-    extent = QUICK if run.quick else FULL
+    extent = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     run.display.expect(2 * len(extent.imbalances))
     run.table.append(["MDI", "other path ms", "none Mbit/s", "Algorithm 1 Mbit/s", "ours Mbit/s", "ours' paths"])
     rows, worst = [], []
     for imbalance in extent.imbalances:
         other = slower_ms(imbalance)
-        with contextlib.ExitStack() as stack:
+        with run.part(f"MDI {imbalance:g}"), contextlib.ExitStack() as stack:
             with run.step(f"MDI {imbalance:g}: networks, controllers, edges"):
                 forced, ours = _networks(stack, other, imbalance)
             with run.step(f"MDI {imbalance:g}: {extent.seconds} s"):
                 found = _measure(forced, ours, extent.seconds)
             pair = ours.pair("ha", "hb")
             paths = len(pair["paths"]) if pair else 0
-        means = {mode: each.steady(extent.opening) for mode, each in found.items()}
-        for mode, mean in means.items():
-            run.figure(f"mbit_{mode}_{imbalance:g}", mean, unit="Mbit/s", better="higher")
-            rows += [
-                {"mdi": imbalance, "mode": mode, "s": second, "mbit": mbit}
-                for second, mbit in enumerate(found[mode].course)
-            ]
-        worst.append(means["ours"] / SINGLE)
-        run.table.append([f"{imbalance:g}", f"{other:.0f}", *(f"{means[mode]:.1f}" for mode in means), str(paths)])
-    run.figure("worst_vs_single", min(worst), better="higher")
+            means = {mode: each.steady(extent.opening) for mode, each in found.items()}
+            for mode, mean in means.items():
+                run.figure(f"mbit_{mode}_{imbalance:g}", mean, unit="Mbit/s", better="higher")
+                rows += [
+                    {"mdi": imbalance, "mode": mode, "s": second, "mbit": mbit}
+                    for second, mbit in enumerate(found[mode].course)
+                ]
+            worst.append(means["ours"] / SINGLE)
+            cells = (f"{means[mode]:.1f}" for mode in means)
+            run.table.append([f"{imbalance:g}", f"{other:.0f}", *cells, str(paths)])
+    if worst:
+        run.figure("worst_vs_single", min(worst), better="higher")
     run.series("course", rows)
     run.notes.append(
         f"Means after {extent.opening} s; a single path carries {SINGLE:.2f} Mbit/s. Queues of {MININET_QUEUE}, "

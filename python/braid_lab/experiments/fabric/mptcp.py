@@ -37,27 +37,29 @@ KINDS = ("fabric", "mptcp", "first_path", "second_path")
 
 @dataclass(frozen=True)
 class Extent:
-    """Transfers a delay, and their seconds."""
+    """Transfers a delay, and their seconds; and delays of the second path, ms."""
 
     runs: int
     seconds: int
+    second_ms: tuple[float, ...] = SECOND_MS
 
 
-QUICK = Extent(2, 10)
 #: [mpsdn] §IV-A5: "a 30 seconds transmission"; Fig. 5: "10 runs".
 FULL = Extent(10, 30)
+QUICK = Extent(2, 10)
+SMOKE = Extent(2, 2, SECOND_MS[:1])
 
 
 @experiment("fabric/mptcp", "One TCP flow over a fabric's paths beside kernel MPTCP", paper="mpsdn Fig. 5")
 def mptcp(run: Run) -> None:
     """Measure each delay."""
-    extent = QUICK if run.quick else FULL
-    run.display.expect(len(SECOND_MS) * (1 + extent.runs))
+    extent = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
+    run.display.expect(len(extent.second_ms) * (1 + extent.runs))
     run.table.append(["second path ms", *(f"{kind.replace('_', ' ')} Mbit/s" for kind in KINDS), "fabric / MPTCP"])
     rows, worst = [], []
-    for delay in SECOND_MS:
+    for delay in extent.second_ms:
         found: dict[str, list[float]] = {kind: [] for kind in KINDS}
-        with contextlib.ExitStack() as stack:
+        with run.part(f"{FIRST_MS:g} and {delay:g} ms"), contextlib.ExitStack() as stack:
             with run.step(f"{FIRST_MS:g} and {delay:g} ms: networks"):
                 measure = stack.enter_context(_beside_one_another(delay, extent.seconds))
             for number in range(extent.runs):
@@ -65,8 +67,9 @@ def mptcp(run: Run) -> None:
                     for kind, mbit in measure().items():
                         found[kind].append(mbit)
                         rows.append({"second_ms": delay, "run": number, "kind": kind, "mbit": round(mbit, 3)})
-        worst.append(_record(run, delay, found))
-    run.figure("worst_vs_mptcp", min(worst), better="higher", runs=extent.runs, spread=(min(worst), max(worst)))
+            worst.append(_record(run, delay, found))
+    if worst:
+        run.figure("worst_vs_mptcp", min(worst), better="higher", runs=extent.runs, spread=(min(worst), max(worst)))
     run.series("runs", rows)
     run.notes.append(
         f"Means of {extent.runs} transfers of {extent.seconds} s, their first second included; ± is the standard "

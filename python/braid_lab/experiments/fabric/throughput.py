@@ -42,8 +42,9 @@ class Extent:
     runs: int
 
 
-QUICK = Extent(20, 7, 1)
 FULL = Extent(60, 10, 3)
+QUICK = Extent(20, 7, 1)
+SMOKE = Extent(2, 1, 1)
 
 #: [mpsdn] Table II: both pairs, whose paths share no link.
 EAST_ASIA = (
@@ -56,7 +57,7 @@ BEYOND = (Case("four_paths", "ha", "hb", (10, 10, 10, 10)), Case("10_75_ms", "hu
 @experiment("fabric/throughput", "One TCP flow over several paths of a fabric", paper="mpsdn Table II")
 def throughput(run: Run) -> None:
     """Measure each case."""
-    extent = QUICK if run.quick else FULL
+    extent = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     run.display.expect(2 * (1 + extent.runs))
     run.table.append(["case", "paths Mbit/s", "goodput Mbit/s", "share", "paper Mbit/s", "put aside"])
     # A pair's own edges alone, so that no other pair's plans are in the way.
@@ -66,18 +67,19 @@ def throughput(run: Run) -> None:
     )
     rows = []
     for shape, cases in shapes:
-        with _network(run, shape, cases) as network:
+        names = ", ".join(case.name for case in cases)
+        with run.part(names), _network(run, shape, cases) as network:
             found: dict[str, list[Transfer]] = {case.name: [] for case in cases}
             for number in range(extent.runs):
-                with run.step(f"{', '.join(case.name for case in cases)}: {extent.seconds} s"):
+                with run.step(f"{names}: {extent.seconds} s"):
                     for name, made in _together(network, cases, extent.seconds).items():
                         found[name].append(made)
                         rows += [
                             {"case": name, "run": number, "s": second, "mbit": mbit}
                             for second, mbit in enumerate(made.course)
                         ]
-        for case in cases:
-            _record(run, case, found[case.name], extent)
+            for case in cases:
+                _record(run, case, found[case.name], extent)
     run.series("course", rows)
     run.notes.append(
         "share: goodput after the window opened, of what headers leave (1448 of 1518 bytes a frame). Pairs that "

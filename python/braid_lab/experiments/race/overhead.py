@@ -56,8 +56,9 @@ class Plan:
     single: int
 
 
-QUICK = Plan(turns=10, connections=20, transfers=6, seconds=1, single=20)
 FULL = Plan(turns=40, connections=40, transfers=12, seconds=4, single=100)
+QUICK = Plan(turns=10, connections=20, transfers=6, seconds=1, single=20)
+SMOKE = Plan(turns=2, connections=4, transfers=1, seconds=1, single=2)
 
 #: One prefix for every connection: a race to a prefix that is known is none.
 _prefixes = itertools.count()
@@ -72,17 +73,19 @@ def _fresh() -> tuple[int, int]:
 @experiment("race/overhead", "What a race costs", paper="on-the-fly-rtt-probing §3.2")
 def overhead(run: Run) -> None:
     """Measure connecting, transferring, and what is sent and left behind."""
-    extent = QUICK if run.quick else FULL
+    extent = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     run.display.expect(2 * extent.turns + extent.transfers + 3)
-    with contextlib.ExitStack() as stack:
+    with run.part("between cables"), contextlib.ExitStack() as stack:
         with run.step("build three cables to one site"):
             place = stack.enter_context(site(CABLES, watched=False))
             stack.enter_context(_serve(place)).wait_output('"ready":true')
             _drop(place)
-        _connect(run, place, extent, "race")
-        _transfer(run, place, extent)
+        with run.part("connections"):
+            _connect(run, place, extent, "race")
+        with run.part("transfers"):
+            _transfer(run, place, extent)
         run.notes.append(f"Between cables Braid counted {_counted(place)}.")
-    with contextlib.ExitStack() as stack:
+    with run.part("beside lines"), contextlib.ExitStack() as stack:
         with run.step("build a cable and two lines to one site"):
             place = stack.enter_context(site(LINES, watched=False))
             stack.enter_context(_serve(place)).wait_output('"ready":true')

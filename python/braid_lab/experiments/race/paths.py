@@ -22,7 +22,7 @@ from braid_lab.experiments.race.weather import lateness_ms, weather
 from braid_lab.load.fetch import Fetched
 from braid_lab.net.links import Line
 from braid_lab.net.paths import Paths, Way, paths
-from braid_lab.process import Process
+from braid_lab.process import LabError, Process
 from braid_lab.product import braid
 from braid_lab.serve import servers
 
@@ -70,8 +70,9 @@ class Plan:
     uneven: int
 
 
-QUICK = Plan(rounds=8, fetched=Amount(500_000, 3.0), uneven=4)
 FULL = Plan(rounds=100, fetched=Amount(8_000_000, 60.0), uneven=40)
+QUICK = Plan(rounds=8, fetched=Amount(500_000, 3.0), uneven=4)
+SMOKE = Plan(rounds=2, fetched=Amount(50_000, 1.0), uneven=1)
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,22 @@ class Measured:
 )
 def race_paths(run: Run) -> None:
     """Measure the paper's rounds, then the uneven lines."""
-    extent = QUICK if run.quick else FULL
+    extent = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     run.display.expect(extent.rounds + 3)
+    with run.part("rounds"):
+        _measure(run, extent)
+    with run.part("uneven lines"):
+        uneven.measure(run, extent.uneven)
+    run.notes += [
+        f"{extent.rounds} rounds of {len(PLACES)} destinations, {extent.fetched.bytes / 1e6:g} MB over each uplink, "
+        f"all nine fetches at once, each at most {extent.fetched.limit:g} s. Every round's destinations are new to "
+        "Braid: nothing is remembered.",
+        f"New Reno with at most {WINDOW_SEGMENTS} segments on their way, no rate limit on any path.",
+    ]
+
+
+def _measure(run: Run, extent: Plan) -> None:
+    """Measure the paper's rounds."""
     measured = _rounds(run, extent)
     choices = [each for one in measured for each in one.choices]
     fetches = [row for one in measured for row in one.fetches]
@@ -98,13 +113,6 @@ def race_paths(run: Run) -> None:
     drawing.rounds(run, choices)
     drawing.hits(run, choices, PAPER["race"].hit)
     drawing.rates(run, choices)
-    uneven.measure(run, extent.uneven)
-    run.notes += [
-        f"{extent.rounds} rounds of {len(PLACES)} destinations, {extent.fetched.bytes / 1e6:g} MB over each uplink, "
-        f"all nine fetches at once, each at most {extent.fetched.limit:g} s. Every round's destinations are new to "
-        "Braid: nothing is remembered.",
-        f"New Reno with at most {WINDOW_SEGMENTS} segments on their way, no rate limit on any path.",
-    ]
 
 
 def _record(run: Run, choices: Sequence[Choice], fetches: Sequence[Mapping[str, Any]]) -> None:
@@ -127,10 +135,9 @@ def _record(run: Run, choices: Sequence[Choice], fetches: Sequence[Mapping[str, 
             spread=spread,
         )
         apart = [each for each in made if each.apart]
-        run.figure(f"hit_ratio_apart{suffix}", hit_ratio(apart), better="higher", runs=len(apart))
-        run.table.append(
-            [policy, "all", f"{hit:.3f}", f"{hit_ratio(apart):.3f} of {len(apart)}", f"{rate:.3f}", str(count)]
-        )
+        if apart:
+            run.figure(f"hit_ratio_apart{suffix}", hit_ratio(apart), better="higher", runs=len(apart))
+        run.table.append([policy, "all", f"{hit:.3f}", _hits_of(apart), f"{rate:.3f}", str(count)])
         for name, some in by_destination(made).items():
             far = [each for each in some if each.apart]
             values = hit_ratio(some), of_best(some)
@@ -144,10 +151,13 @@ def _record(run: Run, choices: Sequence[Choice], fetches: Sequence[Mapping[str, 
                 paper=paper.of_best.get(name),
                 runs=len(some),
             )
-            apart_text = f"{hit_ratio(far):.3f} of {len(far)}" if far else "none"
-            run.table.append([policy, name, f"{values[0]:.3f}", apart_text, f"{values[1]:.3f}", str(len(some))])
+            run.table.append([policy, name, f"{values[0]:.3f}", _hits_of(far), f"{values[1]:.3f}", str(len(some))])
     run.measure("rtt_cov", [each["rtt_cov"] for each in fetches], paper=COV)
     run.measure("law_ratio", [each["mbit"] / each["law_mbit"] for each in fetches])
+
+
+def _hits_of(apart: Sequence[Choice]) -> str:
+    return f"{hit_ratio(apart):.3f} of {len(apart)}" if apart else "none"
 
 
 def _rounds(run: Run, extent: Plan) -> list[Measured]:
@@ -164,11 +174,14 @@ def _rounds(run: Run, extent: Plan) -> list[Measured]:
             stack.enter_context(braid(net.host, net.scratch / "braid", "--config", file))
         measured = []
         for number in range(extent.rounds):
-            with run.step(f"round {number + 1} of {extent.rounds}"):
+            with run.part(f"round {number + 1}"), run.step(f"round {number + 1} of {extent.rounds}"):
                 measured.append(_round(net, draw(run.seed, number), extent))
-        with run.step("fetch one by one, to see whether fetches at once disturb each other"):
+        name = "fetch one by one, to see whether fetches at once disturb each other"
+        with run.part(name), run.step(name):
             _alone(run, net, extent)
-        run.figure("emulator_late_ms", lateness_ms(net.links), unit="ms", better="lower")
+        run.figure("emulator_late_ms", lateness_ms(run, net.links), unit="ms", better="lower")
+    if not measured:
+        raise LabError("no round was measured")
     return measured
 
 

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from braid_lab.experiment import Run
 from braid_lab.experiments.race.rounds import STEP_SECONDS, Course, Round
 from braid_lab.net.links import Emulated
 from braid_lab.net.paths import Way
-from braid_lab.process import LabError
 
 #: A change of less than this is not worth telling the emulator, ms: it is that exact.
 NOTICEABLE_MS = 0.25
@@ -54,16 +54,16 @@ def _follow(links: Mapping[Way, Emulated], drawn: Round, began: float, over: thr
                 told[way] = now
 
 
-def lateness_ms(links: Mapping[Way, Emulated]) -> float:
+def lateness_ms(run: Run, links: Mapping[Way, Emulated]) -> float:
     """Return the lateness that 99 of 100 packets of the worst path stayed within, ms.
 
-    LabError if an emulator lost packets that it did not mean to lose: what was measured is then void.
+    If an emulator lost packets that it did not mean to lose, what was measured is void (`Run.too_slow`).
     """
     latest = 0.0
     for way, link in links.items():
         stats = link.ask({"stats": {}})["stats"]
         for direction in (stats["up"], stats["down"]):
             if direction["kernel_dropped_before"] or direction["device_refused"]:
-                raise LabError(f"path {'-'.join(way)}: the emulator was too slow and lost packets")
+                run.too_slow(f"the emulator of path {'-'.join(way)} lost packets")
             latest = max(latest, direction["late_us"]["p99"] / 1000)
     return latest

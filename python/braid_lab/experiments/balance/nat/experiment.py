@@ -15,22 +15,24 @@ from braid_lab.experiments.balance.nat.cases import BOTH, Role, Verdict, attempt
 #: The policy that gives a client one uplink.
 BY_SOURCE = 'policy = "hash-source"\n'
 
-ROLES: tuple[Role, ...] = ("gateway", "host")
+#: Roles, and whether devices have offloads.
+SETTINGS: tuple[tuple[Role, bool], ...] = (("gateway", True), ("gateway", False), ("host", True), ("host", False))
 
 
 @experiment("balance/nat", "what RFC 4787, 5382 and 5508 ask of an address translator, behaviour by behaviour")
 def nat(run: Run) -> None:
     """Try every behaviour over TAP devices, with offloads and without, by both IP versions."""
     verdicts: list[Verdict] = []
-    for role in ROLES:
-        for offload in (True, False):
-            word = "with" if offload else "without"
-            with run.step(f"{role}, {word} offloads"), bench(role, offload=offload) as place:
-                verdicts += judge(role, place, offload=offload)
-    with run.step("pairing by source"), bench("gateway", offload=True, configuration=BY_SOURCE) as place:
+    for role, offload in run.of_form(full=SETTINGS, quick=SETTINGS, smoke=SETTINGS[-1:]):
+        name = f"{role}, {'with' if offload else 'without'} offloads"
+        with run.part(name), run.step(name), bench(role, offload=offload) as place:
+            verdicts += judge(role, place, offload=offload)
+    name = "pairing by source"
+    with run.part(name), run.step(name), bench("gateway", offload=True, configuration=BY_SOURCE) as place:
         verdicts += paired(place)
-    with run.step("idle times, by daemons that live in the future"), bench("gateway", offload=True) as place:
-        verdicts += timers.survey(place)
+    name, times = "idle times, by daemons that live in the future", timers.TIMES
+    with run.part(name), run.step(name), bench("gateway", offload=True) as place:
+        verdicts += timers.survey(place, run.of_form(full=times, quick=times, smoke=times[:1]))
     record(run, verdicts)
 
 

@@ -6,7 +6,7 @@ one. A daemon that is started in a time namespace sees that clock as many second
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from braid_lab.experiments.balance.nat.bench import Bench
@@ -104,11 +104,11 @@ def inner(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def survey(bench: Bench) -> list[Verdict]:
+def survey(bench: Bench, times: Sequence[Idle]) -> list[Verdict]:
     """Let each kind of mapping lie idle for as long as it must be kept, then all for longer than any is."""
     verdicts = []
-    for seconds in sorted({each.seconds for each in TIMES}):
-        kinds = [(each, family) for each in TIMES if each.seconds == seconds for family in BOTH]
+    for seconds in sorted({each.seconds for each in times}):
+        kinds = [(each, family) for each in times if each.seconds == seconds for family in BOTH]
         opened = [(each, family, each.open(bench, family)) for each, family in kinds]
         left = _swept(bench, seconds - SLACK_S)
         verdicts += [

@@ -47,8 +47,9 @@ class Plan:
     kill_share: float
 
 
-QUICK = Plan(seconds=62, pause_s=(0.3, 1.5), settle_s=20, kill_share=0.4)
 FULL = Plan(seconds=2 * 3600, pause_s=(5, 40), settle_s=300, kill_share=0.75)
+QUICK = Plan(seconds=62, pause_s=(0.3, 1.5), settle_s=20, kill_share=0.4)
+SMOKE = Plan(seconds=3, pause_s=(0.1, 0.3), settle_s=0, kill_share=0.4)
 
 
 @experiment(
@@ -56,7 +57,7 @@ FULL = Plan(seconds=2 * 3600, pause_s=(5, 40), settle_s=300, kill_share=0.75)
 )
 def soak(run: Run) -> None:
     """Disturb a gateway and count what its users notice."""
-    plan = QUICK if run.quick else FULL
+    plan = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     with contextlib.ExitStack() as stack:
         with run.step("three lines, a gateway, a client"):
             net = stack.enter_context(network(UPLINKS, lan_clients=1))
