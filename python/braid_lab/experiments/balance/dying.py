@@ -10,7 +10,6 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,9 +19,8 @@ from braid_lab.net.links import Line
 from braid_lab.net.namespace import Namespace
 from braid_lab.net.topology import Topology, Uplink, UplinkSpec
 from braid_lab.net.trouble import black_hole, unplugged
-from braid_lab.observe import ask_tcp
 from braid_lab.process import LabError, Process, wait_until
-from braid_lab.product import braid
+from braid_lab.product import Braid, braid
 
 PlaceName = Literal["host", "gateway"]
 
@@ -43,7 +41,7 @@ LIMIT_SECONDS = 8.0
 #: All is well again when every connection of so long a time was good.
 CALM_SECONDS = 0.6
 
-#: Open connections of each kind; every other one is on the uplink that dies.
+#: Open connections of each kind; more than one is on the uplink that dies.
 HELD = 4
 
 #: A DSL and an LTE line. Slow ones, because the lab's QUIC ends are Python and several run at once: one that lags
@@ -79,16 +77,14 @@ class Place:
         log = self.net.scratch / f"{self.application.name}-{program}{tag}"
         return Process(argv, log=log, namespace=self.application.name)
 
-    @contextlib.contextmanager
-    def daemon(self, turn: int, family: int) -> Iterator[Uplink]:
-        """Run a new daemon for a trial; yields the uplink that is to die, the other one every turn.
+    def daemon(self) -> contextlib.AbstractContextManager[Braid]:
+        """Run a new daemon for a trial."""
+        return braid(self.net.host, self.net.scratch / f"braid-{self.net.host.name}")
 
-        The next flow of this family takes that uplink.
-        """
+    def victim(self, turn: int) -> Uplink:
+        """Return the uplink that is to die, the other one every turn."""
         uplinks = list(self.net.uplinks.values())
-        with braid(self.net.host, self.net.scratch / f"braid-{self.net.host.name}"):
-            ask_tcp(self.application, turn % len(uplinks), self.net.server(1, family))
-            yield uplinks[turn % len(uplinks)]
+        return uplinks[turn % len(uplinks)]
 
 
 def seen(fresh: Process) -> list[Attempt]:
@@ -145,14 +141,16 @@ class Ended:
 
 def silent(place: Place, family: int, turn: int) -> Silent:
     """Black-hole an uplink under light traffic and a few open connections."""
-    server = place.net.server(1, family)
+    server, victim = place.net.server(1, family), place.victim(turn)
     with (
-        place.daemon(turn, family) as victim,
+        place.daemon(),
         place.start("held", HELD, HELD, server) as held,
         place.start("fresh", LIGHT_MS, *place.net.servers(family)) as fresh,
     ):
         dead = place.address(victim, family)
         doomed = held_by(held).count(dead)
+        if not doomed:
+            raise LabError(f"no open connection is on {victim.name}")
         _warm(fresh)
         with black_hole(victim) as began:
             _wait_told(held, dead, doomed)
@@ -189,23 +187,20 @@ def _wait_told(held: Process, dead: str, count: int) -> None:
 
 def carrier(place: Place, family: int, turn: int) -> float:
     """Unplug an uplink and return for how long new connections suffer, in seconds."""
-    with place.daemon(turn, family) as victim:
-        with place.start("fresh", DENSE_MS, *place.net.servers(family)) as fresh:
-            _warm(fresh)
-            with unplugged(victim) as began:
-                return _watch_until_calm(fresh, began)
+    with place.daemon(), place.start("fresh", DENSE_MS, *place.net.servers(family)) as fresh:
+        _warm(fresh)
+        with unplugged(place.victim(turn)) as began:
+            return _watch_until_calm(fresh, began)
 
 
-def download(place: Place, family: int, turn: int) -> Downloaded:
-    """Black-hole the uplink of a running HTTP/3 download and return what the download was like."""
-    with place.daemon(turn, family) as victim:
-        with place.start("download3", place.net.server(1, family), DOWNLOAD_BYTES) as client:
-            seen = client.wait_output(r"^from (\S+)\n", timeout=START_SECONDS).group(1)
-            if seen != place.address(victim, family):
-                raise LabError(f"the download is at {seen} and not on {victim.name}")
-            client.wait_output(r"^flowing\n", timeout=START_SECONDS)
-            with black_hole(victim) as began:
-                return _end_of(client, began)
+def download(place: Place, family: int, _: int) -> Downloaded:
+    """Black-hole the uplink that an HTTP/3 download is on, and return what the download was like."""
+    with place.daemon(), place.start("download3", place.net.server(1, family), DOWNLOAD_BYTES) as client:
+        seen = client.wait_output(r"^from (\S+)\n", timeout=START_SECONDS).group(1)
+        victim = next(each for each in place.net.uplinks.values() if place.address(each, family) == seen)
+        client.wait_output(r"^flowing\n", timeout=START_SECONDS)
+        with black_hole(victim) as began:
+            return _end_of(client, began)
 
 
 def _end_of(client: Process, began: float) -> Downloaded:

@@ -34,6 +34,9 @@ UPLINKS = (
 #: A new connection of each IP version this often: light traffic, a third of it on each uplink.
 SPACING_MS = 200.0
 
+#: The default policy would put next to nothing on such lines.
+BY_TURNS = ("--policy", "rr")
+
 #: A flapping line is silent for so long, then works for so long.
 SILENT_SECONDS = 2.0
 WORKING_SECONDS = 3.0
@@ -58,7 +61,7 @@ def watched(place: Place) -> Iterator[Borne]:
     """Watch such lines for the length of a block; what is yielded is filled in at its end."""
     borne, over = Borne(), threading.Event()
     with (
-        braid(place.net.host, place.net.scratch / f"braid-{place.net.host.name}") as daemon,
+        braid(place.net.host, place.net.scratch / f"braid-{place.net.host.name}", *BY_TURNS) as daemon,
         _traffic(place, 4),
         _traffic(place, 6),
     ):
