@@ -11,8 +11,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from braid_lab.experiments.balance.dying import Place, ended, held_by, seen
-from braid_lab.load.fresh import outage
+from braid_lab.experiments.balance.dying import Place, ended, held_by, seen, watch_until_calm
 from braid_lab.net.topology import Topology, Uplink
 from braid_lab.net.trouble import black_hole, unplugged
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink, states, verdicts
@@ -56,14 +55,13 @@ def test_a_silent_line_gets_no_new_flows(place: Place, family: int, start_braid:
     with place.start("fresh", LIGHT_MS, *place.net.servers(family)) as fresh:
         wait_until(lambda: len(seen(fresh)) > 20, what="traffic")
         with black_hole(lte) as began:
+            assert watch_until_calm(fresh, began) < SOON_S
             wait_dead(daemon, "lte")
             server = place.net.server(1, family)
             assert only(place.net, ask_tcp(place.application, 6, server), dsl)
             assert only(place.net, [one for (one,) in ask_udp(place.application, 6, server)], dsl)
-            fresh.stop(grace=10)
-    assert outage(seen(fresh), began) < SOON_S
-    assert states(daemon)["dsl"] == "up"
-    found = [event for event in daemon.json("events")["events"] if event["kind"] == "verdict"]
+            # A second later it would be back, which is a verdict too.
+            found = [event for event in daemon.json("events")["events"] if event["kind"] == "verdict"]
     assert [event["uplink"] for event in found] == ["lte"]
     assert found[0]["evidence"]
 
@@ -150,7 +148,8 @@ def test_nothing_is_torn_down_while_no_line_works(place: Place, start_braid: Sta
         held_by(held)
         with black_hole(dsl), black_hole(lte):
             # Whichever dies first may tell its own: the other one is still thought to work.
-            wait_until(lambda: len(set(verdicts(daemon))) == 2, what="both to be found dead", timeout=10)
+            dead = {("dsl", "dead"), ("lte", "dead")}
+            wait_until(lambda: dead <= set(verdicts(daemon)), what="both to be found dead", timeout=10)
             assert len({each.via for each in ended(held)}) <= 1
         # Whichever is back first takes over; those on the other one may be told then.
         wait_until(lambda: "up" in states(daemon).values(), what="a line to be back", timeout=20)
@@ -176,9 +175,8 @@ def test_a_daemon_killed_in_the_middle_of_a_death_is_taken_over(
             daemon.kill9()
             daemon.up()
             wait_told(place, held, lte, 4)
+            assert watch_until_calm(fresh, began) < 2 * SOON_S
             assert only(place.net, ask_tcp(place.application, 6, place.net.server()), dsl)
-            fresh.stop(grace=10)
-    assert outage(seen(fresh), began) < 2 * SOON_S
 
 
 @pytest.mark.parametrize("place", ["gateway"], indirect=True)

@@ -101,7 +101,7 @@ def _warm(fresh: Process) -> None:
     )
 
 
-def _watch_until_calm(fresh: Process, since: float) -> float:
+def watch_until_calm(fresh: Process, since: float) -> float:
     """Wait until new connections are all good again and return how long they were not, in seconds."""
 
     def calm() -> bool:
@@ -154,7 +154,7 @@ def silent(place: Place, family: int, turn: int) -> Silent:
         _warm(fresh)
         with black_hole(victim) as began:
             _wait_told(held, dead, doomed)
-            lasted = _watch_until_calm(fresh, began)
+            lasted = watch_until_calm(fresh, began)
         ends = ended(held)
     resets = [each.at - began for each in ends if each.via == dead and each.error == "ECONNRESET"]
     return Silent(
@@ -190,7 +190,7 @@ def carrier(place: Place, family: int, turn: int) -> float:
     with place.daemon(), place.start("fresh", DENSE_MS, *place.net.servers(family)) as fresh:
         _warm(fresh)
         with unplugged(place.victim(turn)) as began:
-            return _watch_until_calm(fresh, began)
+            return watch_until_calm(fresh, began)
 
 
 def download(place: Place, family: int, _: int) -> Downloaded:
