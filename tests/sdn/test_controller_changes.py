@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.rules import PATHS
 from braid_sdn.openflow.messages import AddRule, DeleteRule, Match, PortStatus, Rule
 
-from .virtual import arp, everybody_reaches_everybody, frame, mac, port, ready, stream, tags
+from .virtual import Network, arp, everybody_reaches_everybody, frame, mac, port, ready, stream, tags
 
 
 def test_a_change_for_the_better_loses_and_doubles_nothing() -> None:
@@ -104,6 +105,17 @@ def test_a_flapping_wire_changes_rules_at_a_bounded_pace() -> None:
     everybody_reaches_everybody(net)
 
 
+def stream_untagged(net: Network, seconds: float) -> tuple[list[bytes], list[bytes]]:
+    """Send from one host to the other for so long; return what was sent, and what came."""
+    sent = []
+    for number in range(round(500 * seconds)):
+        sent.append(frame(mac(1), mac(2), struct.pack("!I", number)))
+        net.send("ha", sent[-1])
+        net.run(0.002)
+    net.run(1)
+    return sent, [each for each in net.received["hb"] if each[12:14] == b"\x08\x00"]
+
+
 def test_a_controller_that_starts_anew_takes_over_without_a_lost_packet() -> None:
     net = ready(
         two_paths(),
@@ -111,17 +123,23 @@ def test_a_controller_that_starts_anew_takes_over_without_a_lost_packet() -> Non
     rules = {dpid: dict(switch.rules) for dpid, switch in net.switches.items()}
     before = net.controller.tables.pairs
     net.restart_controller()
-    sent = []
-    for number in range(2500):
-        sent.append(frame(mac(1), mac(2), struct.pack("!I", number)))
-        net.send("ha", sent[-1])
-        net.run(0.002)
-    net.run(1)
-    assert [each for each in net.received["hb"] if each[12:14] == b"\x08\x00"] == sent
+    sent, got = stream_untagged(net, 5.0)
+    assert got == sent
     assert net.controller.tables.pairs.keys() == before.keys()
     # Hosts are known again although they said nothing: their rules told of them.
     assert set(net.controller.hosts.known) == {mac(1), mac(2)}
     assert all(len(switch.rules) <= len(rules[dpid]) + 3 for dpid, switch in net.switches.items())
+
+
+@pytest.mark.parametrize("late", [("B",), ("A", "P"), ("P", "Q"), ("B", "P", "Q")])
+@pytest.mark.parametrize("seconds", [0.9, 2.0, 8.0])
+def test_a_takeover_waits_for_switches_that_connect_late(late: tuple[str, ...], seconds: float) -> None:
+    """They try again every few seconds only (Open vSwitch: 8 s), each in its own time."""
+    net = ready(two_paths())
+    net.restart_controller({name: seconds + 0.1 * number for number, name in enumerate(late)})
+    sent, got = stream_untagged(net, seconds + 4.0)
+    assert got == sent
+    assert len(tags(net, "ha", "hb")) == 2
 
 
 def test_the_network_forwards_without_its_controller_and_floods_arp_again() -> None:

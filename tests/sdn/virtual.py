@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import ipaddress
 import itertools
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from braid_lab.fabric.pipeline import Emit, Outcome, Pipeline
@@ -185,11 +186,13 @@ class Network:
             self.connected.discard(self.shape.dpid(name))
             self.controller.handle_gone(self.now, self.shape.dpid(name))
 
-    def restart_controller(self) -> None:
-        """Replace the controller by one that knows nothing, and connect the switches to it."""
+    def restart_controller(self, late: Mapping[str, float] | None = None) -> None:
+        """Replace the controller by one that knows nothing, and connect the switches to it, some so much later, s."""
         self.connected.clear()
         self.controller = Controller(self.settings, stopwatch=lambda: 0.0)
-        self.connect()
+        for name in self.shape.switches:
+            self.at(self.now + (late or {}).get(name, 0.0), functools.partial(self.connect, name))
+        self.run(0)
 
     def send(self, station: str, data: bytes) -> None:
         """Have a station send a frame."""

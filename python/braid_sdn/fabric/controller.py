@@ -51,6 +51,9 @@ from braid_sdn.openflow.messages import (
 #: The first plan waits until nothing new was found for this long, seconds, but not for longer than FIRST_PLAN.
 SETTLED = 1.0
 FIRST_PLAN = 30.0
+#: Seconds that it waits for switches that others' rules lead to: Open vSwitch tries to connect every 8 s at least. A
+#: plan without them would take away the rules by which their hosts are reached.
+RECONNECTED = 10.0
 
 
 class Controller:
@@ -83,6 +86,8 @@ class Controller:
         self._damper = Damper()
         self._stopwatch = stopwatch
         self._planned = False
+        #: Ports that led to other switches for the controller before this one, until the first plan.
+        self._led_on: set[PortId] = set()
         self._count_at: float | None = None
         self._nonce = 0
         self._questions = Questions()
@@ -196,7 +201,7 @@ class Controller:
         """Return when to call `handle_timeout`."""
         plan = self._damper.poll_timeout()
         if plan is not None and not self._planned and self.first_switch is not None:
-            plan = max(plan, min(self.topology.changed + SETTLED, self.first_switch + FIRST_PLAN))
+            plan = max(plan, self._first_plan(self.first_switch))
         every = (
             plan,
             self._count_at,
@@ -283,6 +288,8 @@ class Controller:
         if not self.audit.answered(now, dpid, self.changer.changes, known=dpid in self.changer.has):
             return
         known = [each.rule for each in message.rules]
+        if not self._planned:
+            self._led_on |= rules.links_in(dpid, known)
         if dpid not in self.changer.has:
             self.hosts.adopt(rules.hosts_in(dpid, [rule for rule in known if rules.is_ours(rule)]))
             (self._damper.soon if self._planned else self._damper.better)(now)
@@ -356,7 +363,22 @@ class Controller:
     def _settled(self, now: float) -> bool:
         if self._planned or self.first_switch is None:
             return True
-        return now - self.topology.changed >= SETTLED or now - self.first_switch >= FIRST_PLAN
+        return now >= self._first_plan(self.first_switch)
+
+    def _first_plan(self, began: float) -> float:
+        """Return when the first plan may be made if nothing new is found until then."""
+        at = self.topology.changed + SETTLED
+        if self._is_incomplete():
+            at = max(at, began + RECONNECTED)
+        return min(at, began + FIRST_PLAN)
+
+    def _is_incomplete(self) -> bool:
+        """Return true while a switch has not listed its rules, or a link of the controller before is not heard."""
+        switches = self.topology.switches
+        return any(dpid not in self.changer.has for dpid in switches) or any(
+            port.switch in switches and port.port in switches[port.switch].up() and not self.topology.is_heard(port)
+            for port in self._led_on
+        )
 
     # Planning.
 
@@ -367,6 +389,7 @@ class Controller:
         self.plan = planner.make(self.plan, situation.of(now, self))
         switches = list(self.topology.switches)
         self._planned = True
+        self._led_on.clear()
         self.changer.want(now, rules.wanted(self.plan, self.hosts.known.values(), self.edges, switches))
         self.audit.plan(now, switches)
         took = self._stopwatch() - began

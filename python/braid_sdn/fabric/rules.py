@@ -174,6 +174,19 @@ def tags_in(rules: Iterable[Rule]) -> set[int]:
     return {rule.match.vlan for rule in rules if rule.table == PATHS and rule.match.vlan is not None}
 
 
+def links_in(switch: int, rules: Iterable[Rule]) -> set[PortId]:
+    """Return the ports of a switch that its rules take for links to other switches."""
+    return {
+        PortId(switch, rule.match.in_port)
+        for rule in rules
+        if is_ours(rule)
+        and rule.table == INGRESS
+        and rule.match.in_port is not None
+        and rule.match.in_port != Reserved.CONTROLLER
+        and rule.match.vlan is None
+    }
+
+
 def hosts_in(switch: int, rules: Iterable[Rule]) -> list[Host]:
     """Return the hosts that a switch's rules tell of: what a controller that starts anew goes on from."""
     return [

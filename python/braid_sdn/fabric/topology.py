@@ -272,6 +272,10 @@ class Topology:
 
     # What is known.
 
+    def is_heard(self, port: PortId) -> bool:
+        """Return true if another port hears this one, or this one another."""
+        return bool(self._from.get(port) or self._to.get(port))
+
     def neighbours(self) -> dict[PortId, set[PortId]]:
         """Return for each port the ports that it hears or that hear it."""
         around: dict[PortId, set[PortId]] = {}
