@@ -8,7 +8,7 @@ use braid_bond::proto::frame::{
 use braid_bond::proto::packet::{HEADER, OVERHEAD, STAMP, TAG};
 use braid_bond::proto::reader::Reader;
 use braid_bond::proto::varint;
-use braid_core::{LinkId, MAX_LINKS};
+use braid_core::{LinkId, MAX_LINKS, Rate};
 use proptest::prelude::*;
 
 const U24: u32 = 1 << 24;
@@ -279,4 +279,20 @@ fn headers_are_as_small_as_the_specification_says() {
     assert_eq!(Data::header_size(true, false, 40), 6);
     assert_eq!(Data::header_size(true, false, 1400), 7);
     assert_eq!(Data::header_size(false, true, 1400), 7);
+}
+
+#[test]
+fn a_cap_is_a_rate_and_none_is_no_limit() {
+    let treat = |cap| Treat {
+        cap,
+        ..Treat::default()
+    };
+    assert_eq!(treat(0).rate(), None);
+    let rates = [1_000, 50_000_000, 1_000_000_000_000].map(Rate::from_bits_per_sec);
+    for rate in rates {
+        assert_eq!(treat(Treat::cap_of(Some(rate))).rate(), Some(rate));
+    }
+    assert_eq!(Treat::cap_of(None), 0);
+    // A limit below what can be told is not without limit.
+    assert_eq!(Treat::cap_of(Some(Rate::from_bits_per_sec(10))), 1);
 }

@@ -150,6 +150,27 @@ fn a_report_tells_the_lowest_delay_of_its_interval() {
 }
 
 #[test]
+fn jitter_is_the_mean_difference_of_neighbours() {
+    let mut arrivals = arrivals();
+    assert_eq!(arrivals.jitter(), Duration::ZERO);
+    // 1000 and 1400 µs in turn, so that neighbours differ by 400.
+    for number in 0..40 {
+        packet(
+            &mut arrivals,
+            1_000 + 10 * number + 400 * (number % 2),
+            number,
+        );
+    }
+    let told = arrivals.report(ms(2)).expect("packets").jitter;
+    assert_eq!(told.as_micros(), 400);
+    // A steady delay brings it down by a sixteenth a packet: 400 · (15/16)¹⁶ is 142.
+    for number in 40..56 {
+        packet(&mut arrivals, 1_400 + 10 * number, number);
+    }
+    assert_eq!(arrivals.jitter().as_micros(), 142);
+}
+
+#[test]
 fn the_base_is_the_lowest_of_the_window() {
     let mut base = DelayBase::default();
     base.handle_delay(ms(0), RelativeDelay(-500));
@@ -162,9 +183,11 @@ fn the_base_is_the_lowest_of_the_window() {
 #[test]
 fn round_trips_are_smoothed_as_rfc_6298_has_it() {
     let mut rtt = Rtt::default();
+    assert_eq!(rtt.overdue(), Duration::from_millis(200 + 4 * 100));
     rtt.handle_sample(Duration::from_millis(40));
     assert_eq!(rtt.smoothed(), Duration::from_millis(40));
     assert_eq!(rtt.variation(), Duration::from_millis(20));
+    assert_eq!(rtt.overdue(), Duration::from_millis(40 + 4 * 20));
     rtt.handle_sample(Duration::from_millis(80));
     // RTTVAR = 3/4 · 20 + 1/4 · |40 − 80|; SRTT = 7/8 · 40 + 1/8 · 80.
     assert_eq!(rtt.variation(), Duration::from_millis(25));
@@ -340,6 +363,54 @@ fn without_demand_nothing_decays_and_nothing_is_probed() {
     link.run(20_000, 3.0);
     assert_eq!(link.capacity.proven(), before);
     assert!(link.capacity.rate().bits_per_sec() as f64 <= 1.25 * before.bits_per_sec() as f64);
+}
+
+/// The rate that a link is sent at over the rate that it has proven, after so many reports of a link that was sent as
+/// much as was allowed and shows no queue. `last` changes the last report.
+fn probed(reports: u32, last: impl Fn(&mut Queue, &mut Demand, &mut f64)) -> f64 {
+    let mut capacity = Capacity::default();
+    for report in 1..=reports {
+        let mut queue = Queue {
+            delay: Duration::ZERO,
+            jitter: Duration::ZERO,
+            rtt_min: Duration::from_millis(30),
+            sent: None,
+        };
+        let (mut demand, mut offered) = (Demand::Backlog, 1.0);
+        if report == reports {
+            last(&mut queue, &mut demand, &mut offered);
+        }
+        let now = ms(25 * u64::from(report));
+        // The sample says whether the link is loaded, and the report behind it counts by that.
+        let proven = capacity.proven().bits_per_sec() as f64;
+        let rate = Rate::from_bits_per_sec((offered * proven) as u64);
+        let sample = Sample {
+            delivered: rate,
+            offered: rate,
+            arrived: 10,
+            lost: 0,
+            fresh: (10, 0),
+            average: 0.0,
+        };
+        capacity.handle_sample(now, &sample);
+        capacity.handle_queue(now, queue, demand);
+    }
+    capacity.rate().bits_per_sec() as f64 / capacity.proven().bits_per_sec() as f64
+}
+
+#[test]
+fn a_link_is_sent_more_than_it_has_proven_only_on_demand_and_without_a_queue() {
+    let more = |factor: f64| factor >= 1.5;
+    assert!(!more(probed(1, |_, _, _| ())));
+    assert!((1.5..1.6).contains(&probed(2, |_, _, _| ())));
+    assert!((1.5..1.6).contains(&probed(3, |_, _, _| ())));
+    assert!((2.0..2.1).contains(&probed(4, |_, _, _| ())));
+    // All that came could be sent; a queue of most of the target; less was sent than might have been.
+    assert!(!more(probed(9, |_, demand, _| *demand = Demand::Met)));
+    assert!(!more(
+        probed(9, |queue, _, _| queue.delay = Duration::from_millis(7))
+    ));
+    assert!(!more(probed(9, |_, _, offered| *offered = 0.3)));
 }
 
 #[test]

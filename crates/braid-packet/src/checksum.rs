@@ -97,6 +97,33 @@ mod tests {
     }
 
     #[test]
+    fn a_header_as_it_is_on_the_wire() {
+        // 115 bytes of UDP from 192.168.0.1 to 192.168.0.199.
+        let header = [
+            0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0x00, 0x00, 0xc0, 0xa8,
+            0x00, 0x01, 0xc0, 0xa8, 0x00, 0xc7,
+        ];
+        assert_eq!(of(&header), 0xb861);
+    }
+
+    /// Worked out by another program, from the pseudo-headers of RFC 768, RFC 9293 §3.1 and RFC 8200 §8.1.
+    #[test]
+    fn segments_as_they_are_on_the_wire() {
+        let v4 = ["192.0.2.1", "198.51.100.2"].map(|text| text.parse::<IpAddr>().unwrap());
+        let v6 = ["2001:db8::1", "2001:db8:ffff::9"].map(|text| text.parse::<IpAddr>().unwrap());
+        let datagram = b"\x13\x88\x00\x35\x00\x0d\x00\x00query";
+        assert_eq!(of_transport(v4[0], v4[1], 17, datagram), 0xaff7);
+        let syn = [
+            0x9c, 0x40, 0x01, 0xbb, 0x01, 0x02, 0x03, 0x04, 0x00, 0x00, 0x00, 0x00, 0x50, 0x02,
+            0xfa, 0xf0, 0x00, 0x00, 0x00, 0x00,
+        ];
+        assert_eq!(of_transport(v6[0], v6[1], 6, &syn), 0xb774);
+        assert_eq!(of_transport(v4[0], v4[1], 17, &[0xfe; 60_000]), 0xcefb);
+        // The upper-layer length has 32 bits.
+        assert_eq!(of_transport(v6[0], v6[1], 17, &[0xfe; 70_000]), 0xd442);
+    }
+
+    #[test]
     fn rfc_1624_section_4_example() {
         // "HC = 0xDD2F, m = 0x5555, m' = 0x3285 … HC' = 0x0000" by eq. 3.
         assert_eq!(replace(0xdd2f, 0x5555, 0x3285), 0x0000);

@@ -251,6 +251,26 @@ fn a_machine_that_slept_or_stalled_blames_no_line() {
     }
 }
 
+/// Answers may wait to be read when a daemon that was held up wakes, so nothing dies at once then.
+#[test]
+fn a_machine_that_wakes_late_gives_a_silent_line_a_moment_more() {
+    for seed in 0..20 {
+        let mut sim = Sim::new(seed, 2, &Rules::default());
+        sim.line(0).traffic = Some(25 * MS);
+        let settle = 5 * SECOND + sim.chance(SECOND);
+        sim.run(settle);
+        sim.line(0).dead(true);
+        // The burst is under way, and would be proof long before the daemon looks again.
+        sim.run(200 * MS);
+        assert_eq!(sim.deaths(), 0, "seed {seed}:\n{}", sim.story());
+        sim.stalled = sim.now + 800 * MS;
+        sim.run(800 * MS);
+        let after = sim.wait(SECOND, |sim| sim.deaths() == 1);
+        let after = after.unwrap_or_else(|| panic!("seed {seed}: not found"));
+        assert!(after >= 100 * MS, "seed {seed}: {after:?}\n{}", sim.story());
+    }
+}
+
 #[test]
 fn an_unusable_uplink_is_not_probed() {
     let mut sim = Sim::new(1, 1, &Rules::default());

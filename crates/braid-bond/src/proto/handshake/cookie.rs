@@ -155,3 +155,37 @@ fn cookie(secret: &MacKey, from: SocketAddr) -> [u8; MAC] {
     };
     secret.sign(&[&address.octets(), &from.port().to_be_bytes()])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_accepted_for_one_life_after_its_own() {
+        let from: SocketAddr = "192.0.2.7:4000".parse().expect("an address");
+        let mut entropy = Entropy::new(&[7; 32]);
+        let mut jar = Jar::new(Time::ZERO, &mut entropy);
+        let proof = |cookie: [u8; MAC]| MacKey::secret(&cookie).sign(&[b"message"]);
+        let first = proof(jar.cookie(from));
+        let accepts = |jar: &Jar, mac2: &[u8; MAC]| jar.verify(from, b"message", mac2);
+
+        let nearly = COOKIE_LIFE - Duration::from_secs(1);
+        jar.turn(Time::ZERO + nearly, &mut entropy);
+        assert_eq!(proof(jar.cookie(from)), first, "it is not old enough");
+        jar.turn(Time::ZERO + COOKIE_LIFE, &mut entropy);
+        let next = proof(jar.cookie(from));
+        assert_ne!(next, first);
+        assert!(accepts(&jar, &first) && accepts(&jar, &next));
+        assert!(!jar.verify("192.0.2.8:4000".parse().unwrap(), b"message", &next));
+        jar.turn(Time::ZERO + 2 * COOKIE_LIFE, &mut entropy);
+        assert!(!accepts(&jar, &first) && accepts(&jar, &next));
+
+        // Nobody asked for so long that both are over, or nearly.
+        let latest = proof(jar.cookie(from));
+        let mut idle = Jar::new(Time::ZERO, &mut Entropy::new(&[7; 32]));
+        idle.turn(Time::ZERO + COOKIE_LIFE + nearly, &mut entropy);
+        assert!(accepts(&idle, &first));
+        jar.turn(Time::ZERO + 4 * COOKIE_LIFE, &mut entropy);
+        assert!(!accepts(&jar, &latest));
+    }
+}
