@@ -110,10 +110,19 @@ fn connections_are_told_behind_a_firewall() {
 struct Pusher(UdpSocket);
 
 impl Pusher {
-    fn new(inet: &Namespace, server: SocketAddr) -> Self {
-        let socket = inet.enter(|| UdpSocket::bind(server).expect("a free port"));
-        socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
-        Self(socket)
+    /// One for each IP version. Addresses are bound once in a test: a program that another test starts
+    /// has a copy of every socket until it is executed, so a socket that was dropped may live on.
+    fn both(inet: &Namespace) -> [Self; 2] {
+        [SERVER_V4, SERVER_V6].map(|server| {
+            let server = SocketAddr::new(server, QUIC);
+            let socket = inet.enter(|| UdpSocket::bind(server).expect("a free port"));
+            socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
+            Self(socket)
+        })
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.0.local_addr().expect("it is bound")
     }
 
     fn hear(&self) -> (SocketAddr, Vec<u8>) {
@@ -128,10 +137,10 @@ fn quic_that_only_listens_is_moved_and_late_answers_arrive() {
     let world = World::new();
     world.offloads(false);
     let (mut datapath, _) = world.start(&world.options(HookKind::Auto));
+    let pushers = Pusher::both(&world.inet);
     for from in [&world.host, &world.client] {
-        for server in [SERVER_V4, SERVER_V6] {
-            let server = SocketAddr::new(server, QUIC);
-            let pusher = Pusher::new(&world.inet, server);
+        for pusher in &pushers {
+            let server = pusher.address();
             let socket = from.enter(|| udp_socket(server));
             socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
             socket.connect(server).expect("a route");
@@ -175,10 +184,10 @@ fn quic_that_only_listens_is_moved_and_late_answers_arrive() {
 fn what_was_said_upon_hearing_is_said_again_before_the_probes_that_followed() {
     let world = World::new();
     let (mut datapath, _) = world.start(&world.options(HookKind::Auto));
+    let pushers = Pusher::both(&world.inet);
     for from in [&world.host, &world.client] {
-        for server in [SERVER_V4, SERVER_V6] {
-            let server = SocketAddr::new(server, QUIC);
-            let pusher = Pusher::new(&world.inet, server);
+        for pusher in &pushers {
+            let server = pusher.address();
             let socket = from.enter(|| udp_socket(server));
             socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
             socket.connect(server).expect("a route");
@@ -223,15 +232,15 @@ fn quic_that_has_moved_to_no_avail_is_told() {
     let world = World::new();
     world.offloads(false);
     let (mut datapath, _) = world.start(&world.options(HookKind::Auto));
+    let pushers = Pusher::both(&world.inet);
     for (from, known) in [
         (&world.host, false),
         (&world.client, false),
         (&world.host, true),
         (&world.client, true),
     ] {
-        for server in [SERVER_V4, SERVER_V6] {
-            let server = SocketAddr::new(server, QUIC);
-            let pusher = Pusher::new(&world.inet, server);
+        for pusher in &pushers {
+            let server = pusher.address();
             let socket = from.enter(|| udp_socket(server));
             socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
             socket.connect(server).expect("a route");
