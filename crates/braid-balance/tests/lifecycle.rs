@@ -308,7 +308,8 @@ fn idle_flows_end_by_state() {
 #[test]
 fn the_daemon_learns_what_it_cannot_do() {
     let world = World::new();
-    let plain = Options::new(std::env::temp_dir());
+    let folder = tempfile::tempdir().expect("a folder");
+    let plain = Options::new(folder.path());
     let error = Datapath::open(&plain).err().expect("a refusal");
     assert!(matches!(error, Error::NotBpffs { .. }), "{error}");
     let (mut datapath, _) = world.start(&world.options(HookKind::Auto));

@@ -196,45 +196,60 @@ mod tests {
     use super::*;
     use std::os::unix::fs::MetadataExt;
 
+    const OWNER: u32 = 1234;
+    const READERS: u32 = 70_001;
+    const CHANGERS: u32 = 70_002;
+
     fn peer(uid: u32, gid: u32) -> Peer {
         Peer(Some((Uid::from_raw(uid), Gid::from_raw(gid))))
     }
 
-    fn config(group: Option<&str>, change_group: Option<&str>) -> ApiConfig {
-        ApiConfig {
-            group: group.map(str::to_owned),
-            change_group: change_group.map(str::to_owned),
+    /// Groups that no machine needs to have, by their ids.
+    fn groups(read: Option<u32>, change: Option<u32>) -> Groups {
+        let group = |gid: u32| Group {
+            name: format!("group{gid}"),
+            passwd: std::ffi::CString::default(),
+            gid: Gid::from_raw(gid),
+            mem: Vec::new(),
+        };
+        Groups {
+            read: read.map(group),
+            change: change.map(group),
         }
     }
 
-    fn gid(name: &str) -> u32 {
-        Group::from_name(name).unwrap().unwrap().gid.as_raw()
+    fn gate(read: Option<u32>, change: Option<u32>) -> Gate {
+        Gate {
+            owner: Uid::from_raw(OWNER),
+            groups: Arc::new(RwLock::new(groups(read, change))),
+        }
     }
 
     #[test]
     fn a_group_that_may_look_may_not_change_anything() {
-        let gate = Gate {
-            owner: Uid::from_raw(1234),
-            ..Gate::new(&config(Some("adm"), Some("daemon"))).unwrap()
-        };
+        let both = gate(Some(READERS), Some(CHANGERS));
         for access in [Access::Read, Access::Change] {
-            gate.admit(peer(0, 0), access).unwrap();
-            gate.admit(peer(1234, 1), access).unwrap();
-            gate.admit(peer(99_999, gid("daemon")), access).unwrap();
-            assert!(gate.admit(peer(99_999, 99_999), access).is_err());
-            assert!(gate.admit(Peer(None), access).is_err());
+            both.admit(peer(0, 0), access).unwrap();
+            both.admit(peer(OWNER, 1), access).unwrap();
+            both.admit(peer(99_999, CHANGERS), access).unwrap();
+            assert!(both.admit(peer(99_999, 99_999), access).is_err());
+            assert!(both.admit(Peer(None), access).is_err());
         }
-        let reader = peer(99_999, gid("adm"));
-        gate.admit(reader, Access::Read).unwrap();
-        let refused = gate.admit(reader, Access::Change).unwrap_err();
+        let reader = peer(99_999, READERS);
+        both.admit(reader, Access::Read).unwrap();
+        let refused = both.admit(reader, Access::Change).unwrap_err();
         assert_eq!(refused.code, "forbidden");
         assert_eq!(
             refused.text,
             "user 99999 may not change anything by this API"
         );
-        assert_eq!(refused.fix.as_deref(), Some("add the user to group daemon"));
-        let gate = Gate::new(&config(Some("adm"), None)).unwrap();
-        let refused = gate.admit(reader, Access::Change).unwrap_err();
+        assert_eq!(
+            refused.fix.as_deref(),
+            Some("add the user to group group70002")
+        );
+        let refused = gate(Some(READERS), None)
+            .admit(reader, Access::Change)
+            .unwrap_err();
         let fix = "use sudo, or name a change_group in [api] of the configuration";
         assert_eq!(refused.fix.as_deref(), Some(fix));
     }
@@ -248,34 +263,45 @@ mod tests {
             let status = std::fs::metadata(&socket).unwrap();
             (status.gid(), status.mode() & 0o777)
         };
-        let groups = |group, change| Groups::find(&config(group, change)).unwrap();
-        let gate = Gate::new(&config(Some("adm"), None)).unwrap();
+        let gate = gate(Some(READERS), None);
         let everywhere = gate.clone();
         let read = Access::Read;
-        gate.admit_groups(groups(Some("daemon"), None), &socket)
+        gate.admit_groups(groups(Some(CHANGERS), None), &socket)
             .unwrap();
-        everywhere.admit(peer(99_999, gid("daemon")), read).unwrap();
-        assert!(everywhere.admit(peer(99_999, gid("adm")), read).is_err());
-        assert_eq!(shown(), (gid("daemon"), 0o660));
-        let nowhere = gate.admit_groups(groups(None, None), Path::new("/nonexistent"));
-        assert!(nowhere.is_err());
-        everywhere.admit(peer(99_999, gid("daemon")), read).unwrap();
-        gate.admit_groups(groups(Some("adm"), Some("daemon")), &socket)
+        everywhere.admit(peer(99_999, CHANGERS), read).unwrap();
+        assert!(everywhere.admit(peer(99_999, READERS), read).is_err());
+        assert_eq!(shown(), (CHANGERS, 0o660));
+        let nowhere = folder.path().join("nowhere");
+        assert!(gate.admit_groups(groups(None, None), &nowhere).is_err());
+        everywhere.admit(peer(99_999, CHANGERS), read).unwrap();
+        gate.admit_groups(groups(Some(READERS), Some(CHANGERS)), &socket)
             .unwrap();
-        assert_eq!(shown(), (gid("adm"), 0o666), "the kernel says who it is");
-        gate.admit_groups(groups(None, Some("daemon")), &socket)
+        assert_eq!(shown(), (READERS, 0o666), "the kernel says who it is");
+        gate.admit_groups(groups(None, Some(CHANGERS)), &socket)
             .unwrap();
-        assert_eq!(shown(), (gid("daemon"), 0o660));
+        assert_eq!(shown(), (CHANGERS, 0o660));
         gate.admit_groups(groups(None, None), &socket).unwrap();
-        assert!(everywhere.admit(peer(99_999, gid("daemon")), read).is_err());
+        assert!(everywhere.admit(peer(99_999, CHANGERS), read).is_err());
         assert_eq!(shown(), (getegid().as_raw(), 0o660));
     }
 
     #[test]
-    fn a_group_that_does_not_exist_is_named() {
-        let refused = Gate::new(&config(Some("no-such-group"), None)).unwrap_err();
+    fn a_group_is_found_by_its_name_and_one_that_does_not_exist_is_named() {
+        let named = |group: Option<&str>, change: Option<&str>| {
+            Groups::find(&ApiConfig {
+                group: group.map(str::to_owned),
+                change_group: change.map(str::to_owned),
+            })
+        };
+        let ours = Group::from_gid(getegid())
+            .unwrap()
+            .expect("our own group has a name");
+        let found = named(Some(&ours.name), None).unwrap();
+        assert_eq!(found.read, Some(ours));
+        assert_eq!(found.change, None);
+        let refused = named(Some("no-such-group"), None).unwrap_err();
         assert_eq!(refused.text, "[api] group \"no-such-group\" does not exist");
-        let refused = Gate::new(&config(None, Some("no-such-group"))).unwrap_err();
+        let refused = named(None, Some("no-such-group")).unwrap_err();
         assert_eq!(
             refused.text,
             "[api] change_group \"no-such-group\" does not exist"

@@ -57,11 +57,15 @@ fn odd_configurations_are_accepted_with_the_expected_words() {
 
 #[test]
 fn a_missing_file_is_named() {
-    let error = Config::load(Path::new("/nonexistent/braid.toml")).unwrap_err();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("braid.toml");
+    let error = Config::load(&file).unwrap_err();
     assert_eq!(
         error.render(Paint::Plain),
-        "error: cannot read the configuration /nonexistent/braid.toml: \
-         No such file or directory (os error 2)\n"
+        format!(
+            "error: cannot read the configuration {}: No such file or directory (os error 2)\n",
+            file.display()
+        )
     );
 }
 

@@ -125,12 +125,12 @@ mod tests {
 
     #[test]
     fn a_key_file_is_read_without_its_line_end_and_refused_if_short() {
-        let file = std::env::temp_dir().join(format!("braid-edge-key-{}", std::process::id()));
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("key");
         std::fs::write(&file, b"the key of one edge\n").expect("a file");
         assert_eq!(Key::read(&file).expect("a key"), key());
         std::fs::write(&file, b"short\n").expect("a file");
         let error = Key::read(&file).unwrap_err().to_string();
-        std::fs::remove_file(&file).expect("it is there");
         assert!(error.contains("at least 16"), "{error}");
     }
 }

@@ -15,10 +15,12 @@ use braid_emulate::drive::{DriveError, Emulator, Options};
 use braid_emulate::{Config, Settings};
 use nix::sched::{CloneFlags, setns};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 /// Two namespaces with an emulated link between them; everything is gone when it is dropped.
 struct Lab {
     id: String,
+    folder: TempDir,
     emulator: Option<JoinHandle<Result<Value, DriveError>>>,
 }
 
@@ -39,6 +41,7 @@ impl Lab {
     fn new(test: &str) -> Lab {
         let lab = Lab {
             id: format!("bre{}{test}", std::process::id()),
+            folder: tempfile::tempdir().expect("a folder"),
             emulator: None,
         };
         ip(&format!("netns add {}-a", lab.id));
@@ -82,11 +85,11 @@ impl Lab {
     }
 
     fn socket(&self) -> PathBuf {
-        std::env::temp_dir().join(format!("{}.sock", self.id))
+        self.folder.path().join("socket")
     }
 
     fn log(&self) -> PathBuf {
-        std::env::temp_dir().join(format!("{}.csv", self.id))
+        self.folder.path().join("log.csv")
     }
 
     fn tell(&self, request: Value) -> Result<Value, String> {
@@ -156,7 +159,6 @@ impl Drop for Lab {
             let name = format!("{}-{end}", self.id);
             let _ = Command::new("ip").args(["netns", "del", &name]).output();
         }
-        let _ = std::fs::remove_file(self.log());
     }
 }
 
@@ -187,13 +189,12 @@ fn the_black_hole_and_settings_change_live() {
     let (_, mean) = lab.ping(5);
     assert!((31.0..34.0).contains(&mean), "{mean} ms");
 
+    let nothing = lab.folder.path().join("nothing").display().to_string();
     let refused = lab
-        .tell(json!({ "set": { "trace": "/nonexistent" } }))
+        .tell(json!({ "set": { "trace": nothing } }))
         .unwrap_err();
-    assert!(
-        refused.starts_with("trace /nonexistent: No such file"),
-        "{refused}"
-    );
+    let expected = format!("trace {nothing}: No such file");
+    assert!(refused.starts_with(&expected), "{refused}");
     assert!(
         lab.tell(json!({ "set": {} }))
             .unwrap_err()

@@ -1,5 +1,6 @@
 //! Reading and watching a real kernel, each test in a network namespace of its own. Needs root.
 
+use std::io::Write;
 use std::process::Command;
 use std::time::Duration;
 
@@ -160,10 +161,9 @@ fn an_overrun_of_the_event_buffer_loses_nothing() {
         for i in 0..4000 {
             batch += &format!("route add 10.{}.{}.0/24 dev busy\n", i / 250, i % 250);
         }
-        let script = std::env::temp_dir().join(format!("braid-uplink-{}", std::process::id()));
-        std::fs::write(&script, batch).unwrap();
-        ip(&format!("-batch {}", script.display()));
-        std::fs::remove_file(&script).unwrap();
+        let mut script = tempfile::NamedTempFile::new().unwrap();
+        script.write_all(batch.as_bytes()).unwrap();
+        ip(&format!("-batch {}", script.path().display()));
         assert!(
             dropped_events() > 0,
             "the buffer held it all: this test needs more events"

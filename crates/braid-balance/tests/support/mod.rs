@@ -13,10 +13,11 @@ pub mod tun;
 pub mod twin;
 pub mod world;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use tempfile::TempDir;
 
 static SERIAL: AtomicUsize = AtomicUsize::new(0);
 
@@ -30,31 +31,29 @@ pub fn unique() -> String {
 }
 
 /// A bpffs of one's own.
-pub struct BpfFs(PathBuf);
+pub struct BpfFs(TempDir);
 
 impl BpfFs {
     pub fn mount() -> Self {
-        let path = std::env::temp_dir().join(format!("{}-bpf", unique()));
-        std::fs::create_dir(&path).expect("a new directory");
+        let folder = tempfile::tempdir().expect("a new directory");
         mount(
             Some("bpf"),
-            &path,
+            folder.path(),
             Some("bpf"),
             MsFlags::empty(),
             None::<&str>,
         )
         .expect("mounting a bpffs (these tests need root)");
-        Self(path)
+        Self(folder)
     }
 
     pub fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 }
 
 impl Drop for BpfFs {
     fn drop(&mut self) {
-        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
-        let _ = std::fs::remove_dir(&self.0);
+        let _ = umount2(self.0.path(), MntFlags::MNT_DETACH);
     }
 }
