@@ -13,7 +13,7 @@ import pytest
 from braid_lab.net.topology import Topology
 from braid_lab.observe import ask_tcp, by_uplink, differences, kernel_state, states
 from braid_lab.process import Process, run, wait_until
-from braid_lab.product import Braid, binary
+from braid_lab.product import Braid, binary, unconfigured
 from conftest import BY_TURNS, StartBraid
 
 SHARED = {"dsl": 2, "lte": 2}
@@ -160,7 +160,8 @@ def test_a_clock_that_is_elsewhere_confuses_nothing(net: Topology, start_braid: 
     assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == SHARED
     daemon.kill9()
     shifted = ["unshare", "--time", "--fork", f"--monotonic={seconds}", f"--boottime={seconds}", "--"]
-    run([*shifted, str(binary()), "--run-dir", str(daemon.run_dir), "up", *BY_TURNS], namespace=net.host.name)
+    words = ["--run-dir", str(daemon.run_dir), "up", *BY_TURNS, *unconfigured()]
+    run([*shifted, str(binary()), *words], namespace=net.host.name)
     assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == SHARED
     flows = daemon.json("flows")["flows"]
     assert all(0 <= each["idle_ms"] <= (abs(seconds) + 60) * 1000 for each in flows), flows

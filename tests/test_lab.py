@@ -171,10 +171,10 @@ def test_cases_are_chosen_by_name_and_unknown_ones_refused(tmp_path: Path) -> No
     assert json.loads((tmp_path / "some/thing/result.json").read_text())["cases"] == ["c"]
 
 
-def test_a_missing_binary_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_binary_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from braid_lab import product
 
-    monkeypatch.setenv("BRAID_BIN", "/nowhere/braid")
+    monkeypatch.setenv("BRAID_BIN", str(tmp_path))
     product.binary.cache_clear()
     try:
         with pytest.raises(LabError, match="make build"):

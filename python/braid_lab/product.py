@@ -37,6 +37,15 @@ def binary(name: str = "braid") -> Path:
     return path
 
 
+#: The configuration that `braid up` and `braid doctor` read if none is named.
+MACHINES_CONFIGURATION = Path("/etc/braid/braid.toml")
+
+
+def unconfigured() -> list[str]:
+    """Return the options by which these have no configuration, even on a machine that has one of its own."""
+    return ["--config", "/dev/null"] if MACHINES_CONFIGURATION.exists() else []
+
+
 #: The exit status of commands that show a state which is not as it should be.
 DEGRADED = 4
 
@@ -52,8 +61,9 @@ class Braid:
         self.state_dir = run_dir.with_name(f"{run_dir.name}-state")
 
     def call(self, *words: str | Path, check: bool = True, timeout: float = 30.0) -> Output:
-        """Run `braid WORDS…` inside the namespace."""
-        argv = [binary(), "--run-dir", self.run_dir, "--state-dir", self.state_dir, *words]
+        """Run `braid WORDS…` inside the namespace; the machine's own configuration is no part of it."""
+        own = unconfigured() if words[0] in ("up", "doctor") and "--config" not in words else []
+        argv = [binary(), "--run-dir", self.run_dir, "--state-dir", self.state_dir, *words, *own]
         return run(argv, namespace=self.namespace.name, check=check, timeout=timeout)
 
     def json(self, *words: str) -> dict[str, Any]:
