@@ -130,6 +130,9 @@
 #define PORT_TRIES_FREE	      8
 #define PORT_TRIES_UNANSWERED 48
 
+// How often a port is looked for if a socket of the machine's own has the one that was found.
+#define PORT_ROUNDS 4
+
 // Slots looked at after one whose uplink cannot take the flow.
 #define SLOT_TRIES 128
 

@@ -51,12 +51,25 @@ static __noinline __u32 hairpin_device(struct __sk_buff *skb, const struct packe
 	return settled->steer;
 }
 
+// Sends a packet, whose destination is that of the flow's inside by now, there.
+static __noinline int redirect_inside(const struct flow *flow)
+{
+	struct bpf_redir_neigh hop = {};
+
+	if (!flow)
+		return DROP;
+	if (flow->flags & FLOW_NEXT_HOP_V6)
+		next_hop_v6(&hop, &flow->next_hop);
+	else
+		next_hop_v4(&hop, flow->next_hop.word[3]);
+	return bpf_redirect_neigh(flow->inside_ifindex, &hop, sizeof(hop), 0);
+}
+
 // Sends the workbench's packet, whose flow has the workbench's key, to the inside that its
 // destination stands for, from the outer end of that flow. NO_FLOW: it is not for the LAN, nothing
 // is done or counted.
 __noinline int turn_round(struct __sk_buff *skb, __u64 now)
 {
-	struct bpf_redir_neigh hop = {};
 	struct rewrite rewrite = {.side = SOURCE};
 	struct workbench *work = workbench();
 	struct flow *flow, *target;
@@ -88,14 +101,9 @@ __noinline int turn_round(struct __sk_buff *skb, __u64 now)
 	rewrite.to = answer.key.near;
 	rewrite.from_port = packet->dest_port;
 	rewrite.to_port = answer.key.near_port;
-	if (target->flags & FLOW_NEXT_HOP_V6)
-		next_hop_v6(&hop, &target->next_hop);
-	else
-		next_hop_v4(&hop, target->next_hop.word[3]);
 	if (apply(skb, packet, &rewrite))
 		return leave(REASON_out_rewrite_failed, DROP);
-	return leave(REASON_out_hairpin,
-		     bpf_redirect_neigh(target->inside_ifindex, &hop, sizeof(hop), 0));
+	return leave(REASON_out_hairpin, redirect_inside(target));
 }
 
 #endif

@@ -56,7 +56,7 @@ static __always_inline int parse_quote(struct __sk_buff *skb, const struct packe
 		return -1;
 	quoted->source_port = ports->source;
 	quoted->dest_port = ports->dest;
-	quoted->sequence = bpf_ntohl(((__be32 *)ports)[1]); // TCP's
+	quoted->sequence = bpf_ntohl(((struct tcphdr *)ports)->seq);
 	if (is_icmp(quoted)) {
 		icmp = (struct icmp_header *)ports;
 		quoted->source_port = bpf_htons(icmp->type << 8 | icmp->code);

@@ -129,9 +129,11 @@ static __always_inline int rewrite_port(struct __sk_buff *skb, const struct pack
 }
 
 // Replaces one end of the packet. Not 0: the packet is spoilt and must be dropped.
-static __always_inline int apply(struct __sk_buff *skb, const struct packet *packet,
-				 const struct rewrite *rewrite)
+static __noinline int apply(struct __sk_buff *skb, const struct packet *packet,
+			    const struct rewrite *rewrite)
 {
+	if (!packet || !rewrite)
+		return -1;
 	if (mend_transport(skb, packet, rewrite))
 		return -1;
 	if (rewrite->from_port != rewrite->to_port && rewrite_port(skb, packet, rewrite))

@@ -61,9 +61,11 @@ static __noinline int give_notice(struct __sk_buff *skb, const struct packet *pa
 	notice->kind = kind_at & 0xff;
 	notice->start = kind_at >> 16;
 	notice->unused = 0;
+	// One less, because verifiers before Linux 6.8 learn from bounds alone that it is not 0.
+	length--;
 	asm volatile("%0 &= 0xfff" : "+r"(length));
-	if (!length || length > NOTICE_PACKET ||
-	    bpf_skb_load_bytes(skb, packet->l3, notice->bytes, length)) {
+	if (length >= NOTICE_PACKET ||
+	    bpf_skb_load_bytes(skb, packet->l3, notice->bytes, length + 1)) {
 		bpf_ringbuf_discard(notice, 0);
 		goto lost;
 	}

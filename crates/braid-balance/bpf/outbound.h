@@ -213,7 +213,7 @@ __noinline int clear_way(__u64 now)
 
 // The flow of a packet, opened if need be, and its uplink.
 static __always_inline int find_or_open(struct __sk_buff *skb, const struct packet *packet,
-					const struct tuple *key, __u64 now, struct found *found,
+					struct tuple *key, __u64 now, struct found *found,
 					struct uplink **uplink)
 {
 	struct workbench *work;
@@ -239,7 +239,18 @@ static __always_inline int find_or_open(struct __sk_buff *skb, const struct pack
 		if (reason != NO_RACE)
 			return reason;
 	}
-	reason = known && clear_way(now) ? REASON_out_flow : open_flow(skb, now);
+	if (known && clear_way(now)) {
+		reason = REASON_out_flow;
+	} else {
+		// Whatever led here, the verifier is to see one and the same state: on some kernels
+		// it goes through all of open_flow() for each.
+		*uplink = NULL;
+		found->flow = NULL;
+		found->kept = 0;
+		asm volatile("" ::: "memory");
+		*key = work->key;
+		reason = open_flow(skb, now);
+	}
 	if (reason != REASON_out_flow && reason != REASON_out_new && reason != REASON_tcp_midstream)
 		return reason;
 	*found = find(key);
@@ -324,6 +335,17 @@ static __always_inline int hand_round(struct __sk_buff *skb, const struct packet
 	return turn_round(skb, now);
 }
 
+// Translates a packet and sends it by its uplink.
+static __noinline int send_on(struct __sk_buff *skb, const struct packet *packet,
+			      const struct rewrite *rewrite, const struct uplink *uplink,
+			      __u32 reason)
+{
+	if (!packet || !rewrite || !uplink || fit_segments(skb, packet, uplink->mtu) ||
+	    apply(skb, packet, rewrite))
+		return leave(REASON_out_rewrite_failed, DROP);
+	return leave(reason, through(packet, uplink));
+}
+
 static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 {
 	struct packet packet = {};
@@ -400,11 +422,7 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 		if (!found.kept && proven(found.flow))
 			promote(&key, found.flow, now);
 	}
-	if (fit_segments(skb, &packet, uplink->mtu))
-		return leave(REASON_out_rewrite_failed, DROP);
-	if (apply(skb, &packet, &rewrite))
-		return leave(REASON_out_rewrite_failed, DROP);
-	return leave(reason, through(&packet, uplink));
+	return send_on(skb, &packet, &rewrite, uplink, reason);
 }
 
 #endif

@@ -4,12 +4,16 @@
 
 #include <linux/if_ether.h>
 #include <linux/in.h>
+#include <bpf/bpf_endian.h>
+#include "maps.h"
+
+// Headers begin at even addresses and at no better ones, so their words are read in halves: some
+// kernels refuse programs that read them whole, as their processors would.
+#pragma pack(push, 2)
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 #include <linux/tcp.h>
 #include <linux/udp.h>
-#include <bpf/bpf_endian.h>
-#include "maps.h"
 
 #define IP_FRAGMENT_OFFSET 0x1fff
 #define IP_MORE_FRAGMENTS  0x2000
@@ -57,6 +61,7 @@ struct fragment_header {
 	__be16 offset_flags;
 	__be32 id;
 };
+#pragma pack(pop)
 
 // What the programs know about a packet. Offsets count from the start of the frame.
 struct packet {
@@ -71,10 +76,15 @@ struct packet {
 	__u32 payload;	    // bytes after the TCP or UDP header
 	__be16 source_port; // ICMP: type and code instead
 	__be16 dest_port;   // ICMP: id
-	__u8 family;
-	__u8 protocol;
-	__u8 fragment;
-	__u8 tcp_flags;
+	union {
+		struct {
+			__u8 family;
+			__u8 protocol;
+			__u8 fragment;
+			__u8 tcp_flags;
+		};
+		__u32 kind; // all four
+	};
 	__u8 hops;  // TTL or hop limit
 	__u8 realm; // of the outer address that an inbound packet is for
 };
@@ -136,13 +146,17 @@ static __always_inline int is_tagged(const struct __sk_buff *skb)
 }
 
 // A pointer to `size` bytes at `offset`, or NULL beyond the linear part. The mask gives the
-// verifier a bound that survives spills to the stack; real offsets are below it.
+// verifier a bound that survives spills to the stack; real offsets are below it. It also shows that
+// the offset of what is more than a byte is even.
 static __always_inline void *at(struct __sk_buff *skb, __u32 offset, __u32 size)
 {
 	void *data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
 
-	asm volatile("%0 &= 0x1ff" : "+r"(offset));
+	if (size > 1)
+		asm volatile("%0 &= 0x1fe" : "+r"(offset));
+	else
+		asm volatile("%0 &= 0x1ff" : "+r"(offset));
 	if (data + offset + size > data_end)
 		return NULL;
 	return data + offset;
@@ -312,6 +326,29 @@ static __always_inline int has_options(struct __sk_buff *skb, __u32 l3)
 			*next == IPPROTO_DSTOPTS || *next == IPPROTO_FRAGMENT);
 }
 
+// Makes the verifier forget which way through the headers it took, or it would look at all that
+// follows once for each: it knows nothing of what it reads from the sk_buff, be it a zero.
+static __always_inline void blur(struct __sk_buff *skb, struct packet *packet)
+{
+	volatile __u32 *scratch = &skb->cb[0];
+	__u32 zero;
+
+	*scratch = 0;
+	zero = *scratch;
+	for (int i = 0; i < 3; i++) {
+		packet->source.word[i] |= zero;
+		packet->dest.word[i] |= zero;
+	}
+	packet->kind |= zero;
+	packet->l4_header |= zero;
+	packet->fragment_id |= zero;
+	packet->sequence |= zero;
+	packet->ack |= zero;
+	packet->payload |= zero;
+	packet->source_port |= zero;
+	packet->dest_port |= zero;
+}
+
 // A function of its own, so that the verifier forgets the many ways through the headers before it
 // goes on: it then looks at a twentieth of the states.
 //
@@ -330,9 +367,10 @@ static __noinline int parse(struct __sk_buff *skb, __u32 l3, struct packet *pack
 		wanted = 256;
 	if (skb->data_end - skb->data < wanted && skb->data_end - skb->data < skb->len)
 		bpf_skb_pull_data(skb, skb->len < 256 ? skb->len : 256);
-	if (skb->protocol == bpf_htons(ETH_P_IP))
-		return parse_v4(skb, packet);
-	return parse_v6(skb, packet);
+	if (skb->protocol == bpf_htons(ETH_P_IP) ? parse_v4(skb, packet) : parse_v6(skb, packet))
+		return PARSE_MALFORMED;
+	blur(skb, packet);
+	return PARSED;
 }
 
 #endif

@@ -98,11 +98,14 @@ socket_of(struct __sk_buff *skb, const struct packet *packet, const struct tuple
 
 // Whether the machine itself has a socket for what would come back to this port. The sender's own
 // unconnected socket is found too; it is told from others by being bound to no address.
-static __always_inline int socket_in_the_way(struct __sk_buff *skb, const struct packet *packet,
-					     const struct tuple *reverse)
+static __noinline int socket_in_the_way(struct __sk_buff *skb, const struct packet *packet,
+					const struct tuple *reverse)
 {
-	enum socket_kind found = socket_of(skb, packet, reverse);
+	enum socket_kind found;
 
+	if (!packet || !reverse)
+		return 0;
+	found = socket_of(skb, packet, reverse);
 	return found == BOUND_SOCKET || (found && skb->ingress_ifindex);
 }
 
@@ -112,39 +115,25 @@ static __always_inline int has_ports(__u8 protocol)
 	       protocol == IPPROTO_ICMPV6;
 }
 
-// What take_port() says of a port that it does not get.
-enum port_state { PORT_TAKEN = 1, PORT_UNFIT };
-
-// Takes the workbench's reverse key as it is by now. Not 0: why not.
-__noinline int take_port(struct __sk_buff *skb)
-{
-	struct workbench *work = workbench();
-
-	if (!work || socket_in_the_way(skb, &work->packet, &work->reverse))
-		return PORT_UNFIT;
-	return claim(&work->reverse, &work->key) ? PORT_TAKEN : 0;
-}
-
-// Completes the workbench's reverse key with a port that is ours from now on. The client's own port
-// if it is free (peers like it, and it needs no more thought), else a random one: a predictable
-// port would help those who forge answers (RFC 6056). Randomness is fetched here and not at the
-// entry point, because most packets belong to a known flow and most new ones keep their port.
-__noinline int claim_port(struct __sk_buff *skb)
+// Takes the workbench's reverse key with a port that is fit, sockets aside: the client's own if it
+// is free (peers like it, and it needs no more thought) and `own` is set, else a random one: a
+// predictable port would help those who forge answers (RFC 6056). Randomness is fetched here and
+// not at the entry point, because most packets belong to a known flow and most new ones keep their
+// port.
+__noinline int take_port(__u32 own)
 {
 	struct workbench *work = workbench();
 	struct uplink *uplink;
-	__u32 low, span, start, stride, port, state;
+	__u32 low, span, start, stride, port;
 
 	if (!work)
 		return -1;
 	uplink = uplink_at(work->uplink);
 	work->reverse.near_port = work->key.near_port;
-	if (!has_ports(work->key.protocol))
-		return claim(&work->reverse, &work->key);
-	if (!take_port(skb))
+	if (own && !claim(&work->reverse, &work->key))
 		return 0;
-	count(REASON_port_changed);
-
+	if (!has_ports(work->key.protocol))
+		return -1;
 	if (!uplink || uplink->port_high < uplink->port_low)
 		return -1;
 	low = uplink->port_low;
@@ -160,12 +149,41 @@ __noinline int claim_port(struct __sk_buff *skb)
 		if (port < low || port > uplink->port_high)
 			continue;
 		work->reverse.near_port = bpf_htons(port);
-		state = take_port(skb);
-		if (!state)
+		if (!claim(&work->reverse, &work->key))
 			return 0;
-		if (state == PORT_TAKEN && i >= PORT_TRIES_FREE &&
-		    !take_over(i >= PORT_TRIES_UNANSWERED))
+		if (i >= PORT_TRIES_FREE && !take_over(i >= PORT_TRIES_UNANSWERED))
 			return 0;
+	}
+	return -1;
+}
+
+// Gives the workbench's reverse key back, if it is still its flow's.
+static __always_inline void give_back(const struct workbench *work)
+{
+	struct tuple *owner = bpf_map_lookup_elem(&embryos_reverse, &work->reverse);
+
+	if (owner && is_owner(owner, &work->key))
+		bpf_map_delete_elem(&embryos_reverse, &work->reverse);
+}
+
+// Completes the workbench's reverse key with a port that is ours from now on. Sockets are asked for
+// here and in few rounds, because what takes the packet is verified once for each round on kernels
+// that cannot verify it alone (src/loading.rs).
+__noinline int claim_port(struct __sk_buff *skb)
+{
+	struct workbench *work = workbench();
+
+	if (!work)
+		return -1;
+	for (int round = 0; round < PORT_ROUNDS; round++) {
+		if (take_port(!round))
+			return -1;
+		if (!socket_in_the_way(skb, &work->packet, &work->reverse)) {
+			if (work->reverse.near_port != work->key.near_port)
+				count(REASON_port_changed);
+			return 0;
+		}
+		give_back(work);
 	}
 	return -1;
 }

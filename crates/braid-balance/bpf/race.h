@@ -35,14 +35,11 @@ static __always_inline int reverse_on(__u32 id)
 __noinline int release_runner(__u32 id)
 {
 	struct workbench *work = workbench();
-	struct tuple *owner;
 
 	if (!work || id >= MAX_UPLINKS || !work->race.fates[place_of(id)] || reverse_on(id))
 		return 0;
 	work->reverse.near_port = work->race.ports[place_of(id)];
-	owner = bpf_map_lookup_elem(&embryos_reverse, &work->reverse);
-	if (owner && is_owner(owner, &work->key))
-		bpf_map_delete_elem(&embryos_reverse, &work->reverse);
+	give_back(work);
 	return 0;
 }
 
@@ -65,18 +62,42 @@ __noinline int end_race(void)
 }
 
 // Takes a port on an uplink for the workbench's race.
-__noinline int enter_runner(struct __sk_buff *skb, __u32 id)
+__noinline int enter_runner(__u32 id)
 {
 	struct workbench *work = workbench();
 
 	if (!work || id >= MAX_UPLINKS || reverse_on(id))
 		return -1;
 	work->uplink = id;
-	if (claim_port(skb))
+	if (take_port(1))
 		return -1;
 	work->race.ports[place_of(id)] = work->reverse.near_port;
 	work->race.fates[place_of(id)] = FATE_ASKED;
 	work->entered |= 1u << id;
+	return 0;
+}
+
+// Puts the outer end that a runner has on the workbench.
+__noinline int recall_runner(__u32 id)
+{
+	struct workbench *work = workbench();
+
+	if (!work || id >= MAX_UPLINKS || reverse_on(id))
+		return -1;
+	work->reverse.near_port = work->race.ports[place_of(id)];
+	return 0;
+}
+
+// Takes a runner out of the workbench's race.
+__noinline int withdraw_runner(__u32 id)
+{
+	struct workbench *work = workbench();
+
+	if (!work || id >= MAX_UPLINKS)
+		return 0;
+	release_runner(id);
+	work->race.fates[place_of(id)] = 0;
+	work->entered &= ~(1u << id);
 	return 0;
 }
 
@@ -110,7 +131,14 @@ __noinline int begin_race(struct __sk_buff *skb, __u64 now)
 	work->race.favourite = work->favourite;
 	for (__u32 id = 0; id < MAX_UPLINKS; id++) {
 		if (work->racers & (1u << id))
-			enter_runner(skb, id);
+			enter_runner(id);
+	}
+	// What takes the packet is verified once for each runner on some kernels (ports.h), so it
+	// is apart, and a runner whose port a socket has gets no other.
+	for (__u32 id = 0; id < MAX_UPLINKS; id++) {
+		if ((work->entered & (1u << id)) && !recall_runner(id) &&
+		    socket_in_the_way(skb, &work->packet, &work->reverse))
+			withdraw_runner(id);
 	}
 	work->racers = work->entered;
 	if (several(work->entered) &&

@@ -88,9 +88,13 @@ static __always_inline struct slot_bank *walked_bank(__u32 number, __u32 *bank)
 
 	if (!settled || number >= CLASSES * FAMILIES)
 		return NULL;
+	// As in place_of(); verifiers before Linux 6.10 also lose the bounds of class and family
+	// when the compiler joins them by an OR.
+	asm volatile("%0 &= 0x7f" : "+r"(number));
 	*bank = number * 2 + (settled->active[number] & 1);
 	return bpf_map_lookup_elem(&slots, bank);
 }
+_Static_assert(CLASSES *FAMILIES == 0x7f + 1, "walked_bank");
 
 // Takes the uplink that a table prefers to all others. Not 0: there is none, or it takes nothing.
 static __always_inline int take_preferred(struct workbench *work, const struct slot_bank *table,

@@ -30,6 +30,14 @@ pub struct Datapath {
     injector: Option<Injector>,
 }
 
+/// Has the kernel verify the programs, and takes them back: nothing is pinned or attached, and a
+/// datapath that runs is left alone. Empty: the kernel takes them all; else why it does not, program by
+/// program. Needs the capabilities that [`Datapath::open`] needs.
+#[must_use]
+pub fn rehearse() -> Vec<Error> {
+    loading::rehearse()
+}
+
 impl Datapath {
     /// Loads and pins the programs, or adopts those that are pinned already. All or nothing: a new
     /// set is built in a temporary directory beside and renamed into place. Table sizes of an

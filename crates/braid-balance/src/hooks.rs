@@ -17,6 +17,7 @@ use nix::net::if_::if_indextoname;
 
 use crate::filters::{self, Filter};
 use crate::pins::{self, Pins};
+use crate::shared::verdict;
 use crate::{Error, HookKind};
 
 /// Priority and handle of our clsact filters: low enough to run before most others, and fixed, so
@@ -404,7 +405,7 @@ pub(crate) fn refused(what: &str, error: &ProgramError) -> Error {
             },
             _ => Error::Load {
                 program: what.to_owned(),
-                reason: last_words(&verifier_log.to_string(), io_error),
+                reason: verdict(io_error, &verifier_log.to_string()),
             },
         },
         other => Error::Load {
@@ -414,12 +415,22 @@ pub(crate) fn refused(what: &str, error: &ProgramError) -> Error {
     }
 }
 
-/// The verifier's verdict is in the last lines before its statistics.
-fn last_words(log: &str, error: &io::Error) -> String {
-    const STATISTICS: [&str; 3] = ["processed", "verification time", "stack depth"];
-    let verdict = log
-        .lines()
-        .rev()
-        .find(|line| !line.is_empty() && !STATISTICS.iter().any(|words| line.starts_with(words)));
-    verdict.map_or_else(|| error.to_string(), |line| format!("{error}: {line}"))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_log_is_told_without_its_statistics() {
+        let log = "0: (b7) r0 = 0\n1: (bf) r2 = r1\n; code\n2: (61) r0 = *(u32 *)(r2 +4)\n\
+                   R2 invalid mem access 'scalar'\nverification time 9 usec\n\
+                   stack depth 0\nprocessed 3 insns (limit 1000000)\n";
+        let denied = io::Error::from_raw_os_error(libc::EACCES);
+        assert_eq!(
+            verdict(&denied, log),
+            "Permission denied (os error 13); ; code; 2: (61) r0 = *(u32 *)(r2 +4); \
+             R2 invalid mem access 'scalar'"
+        );
+        let full = io::Error::from_raw_os_error(libc::ENOMEM);
+        assert_eq!(verdict(&full, ""), "Cannot allocate memory (os error 12)");
+    }
 }

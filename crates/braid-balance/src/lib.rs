@@ -42,7 +42,7 @@ mod walk;
 
 pub use classes::{ClassEntry, MAX_CLASSES};
 pub use clients::MAX_LIMITED;
-pub use datapath::{Datapath, remove};
+pub use datapath::{Datapath, rehearse, remove};
 pub use error::Error;
 pub use evacuate::{Evacuated, Release, Released};
 pub use fragments::{Fragments, HOLD, HeldFragment, LOOK_AGAIN, MAX_HELD, MAX_HELD_PER_SOURCE};

@@ -1,20 +1,28 @@
 //! Loading the programs and pinning them, or adopting those that are pinned.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io;
 use std::path::Path;
 
-use aya::programs::ProgramError;
+use aya::programs::{ProgramError, SchedClassifier};
 use aya::{Ebpf, EbpfError, EbpfLoader, include_bytes_aligned};
 
 use crate::hooks::{self, Hook, Programs};
 use crate::layout::Meta;
 use crate::pins::{self, Pins};
-use crate::shared::{LAYOUT_VERSION, PROGRAMS_HASH};
+use crate::shared::{GLOBAL_WORDS, LAYOUT_VERSION, PROGRAMS_HASH};
 use crate::tables::{self, MAPS, Tables, refused};
 use crate::{Error, Opened, Options};
 
 static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/braid.bpf.o"));
+
+/// What a kernel says of its own types, if it says anything.
+const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
+
+/// A function that is verified from where it is called: kind and linkage of its type (`BTF_KIND_FUNC`,
+/// `BTF_FUNC_STATIC`).
+const STATIC_FUNCTION: u32 = 12 << 24;
 
 /// The verifier gives up with EAGAIN when a signal or task work is pending, which says nothing about
 /// the program.
@@ -98,19 +106,63 @@ fn upgrade(pins: &Pins, before: Meta, options: &Options) -> Result<(), Error> {
     write_meta(pins, before)
 }
 
+/// Has the kernel verify all programs and forgets them: nothing is pinned or attached, and what runs
+/// goes on. Empty: it takes them all.
+pub(crate) fn rehearse() -> Vec<Error> {
+    rehearse_object(&object())
+}
+
+fn rehearse_object(bytes: &[u8]) -> Vec<Error> {
+    let mut loader = EbpfLoader::new();
+    sized(&mut loader, 1, 1);
+    let mut object = match hand_over(&mut loader, bytes) {
+        Ok(object) => object,
+        Err(error) => return vec![error],
+    };
+    let verify = |hook| load_program(&mut object, hook).err();
+    Hook::ALL.into_iter().filter_map(verify).collect()
+}
+
+/// The object as this kernel can verify it. One that does not describe its own types does not know
+/// what global functions take when they take the packet (braid-bpf-build's linkage.rs), so they are not
+/// global there.
+fn object() -> Cow<'static, [u8]> {
+    if Path::new(KERNEL_TYPES).exists() {
+        Cow::Borrowed(OBJECT)
+    } else {
+        Cow::Owned(without_global_packets())
+    }
+}
+
+fn without_global_packets() -> Vec<u8> {
+    let mut object = OBJECT.to_vec();
+    for word in GLOBAL_WORDS {
+        object[word..word + 4].copy_from_slice(&STATIC_FUNCTION.to_le_bytes());
+    }
+    object
+}
+
 /// Hands the object to the kernel, with maps pinned under `pins` (or taken from there).
 fn load(pins: &Pins, options: &Options) -> Result<Ebpf, Error> {
     let mut loader = EbpfLoader::new();
     for name in MAPS {
         loader.map_pin_path(name, pins.map(name));
     }
+    sized(&mut loader, options.max_flows, options.max_embryos);
+    hand_over(&mut loader, &object())
+}
+
+fn sized(loader: &mut EbpfLoader<'_>, flows: u32, embryos: u32) {
     for name in ["flows", "flows_reverse"] {
-        loader.map_max_entries(name, options.max_flows);
+        loader.map_max_entries(name, flows);
     }
     for name in ["embryos", "embryos_reverse"] {
-        loader.map_max_entries(name, options.max_embryos);
+        loader.map_max_entries(name, embryos);
     }
-    loader.load(OBJECT).map_err(|error| match error {
+}
+
+fn hand_over(loader: &mut EbpfLoader<'_>, object: &[u8]) -> Result<Ebpf, Error> {
+    loader.load(object).map_err(|error| match error {
         EbpfError::MapError(error) => match refused("creating maps", &error) {
             Error::System { action, source } if source.raw_os_error() == Some(libc::EINVAL) => {
                 Error::Kernel {
@@ -128,11 +180,18 @@ fn load(pins: &Pins, options: &Options) -> Result<Ebpf, Error> {
 }
 
 fn pin_program(object: &mut Ebpf, hook: Hook, path: &Path) -> Result<(), Error> {
+    let program = load_program(object, hook)?;
+    program
+        .pin(path)
+        .map_err(|error| pins::system(path, io::Error::other(error.to_string())))
+}
+
+fn load_program(object: &mut Ebpf, hook: Hook) -> Result<&mut SchedClassifier, Error> {
     let name = hook.program();
     let program = object
         .program_mut(name)
         .expect("the object has all three programs");
-    let program: &mut aya::programs::SchedClassifier = program
+    let program: &mut SchedClassifier = program
         .try_into()
         .map_err(|error| hooks::refused(name, &error))?;
     let mut attempt = program.load();
@@ -147,9 +206,7 @@ fn pin_program(object: &mut Ebpf, hook: Hook, path: &Path) -> Result<(), Error> 
         }
     }
     attempt.map_err(|error| hooks::refused(name, &error))?;
-    program
-        .pin(path)
-        .map_err(|error| pins::system(path, io::Error::other(error.to_string())))
+    Ok(program)
 }
 
 /// Writes that this build has pinned the maps; what they mean to the daemon stays.
@@ -187,4 +244,70 @@ fn release() -> String {
         |_| "unknown".into(),
         |name| name.release().to_string_lossy().into_owned(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_verifier::{Verified, verify};
+
+    use super::*;
+
+    /// Bytes of stack that a chain of calls may take.
+    const STACK: u32 = 512;
+
+    fn sum(verified: &[Verified]) -> u32 {
+        verified.iter().map(|each| each.instructions).sum()
+    }
+
+    #[test]
+    fn the_programs_pass_where_words_must_be_aligned() {
+        let verified = verify(OBJECT, true).unwrap_or_else(|refused| panic!("{refused}"));
+        assert_eq!(verified.len(), Hook::ALL.len());
+    }
+
+    /// Frames are rounded up as they are without a JIT, by 32 bytes.
+    #[test]
+    fn the_programs_have_stack_to_spare() {
+        for each in verify(OBJECT, false).unwrap_or_else(|refused| panic!("{refused}")) {
+            assert!(each.deepest.bytes < STACK, "{each:?}");
+        }
+    }
+
+    /// The verifier gives up at a million instructions, and older ones look at more than this one.
+    #[test]
+    fn the_programs_pass_with_functions_that_are_not_global() {
+        let verified = verify(&without_global_packets(), true);
+        let verified = verified.unwrap_or_else(|refused| panic!("{refused}"));
+        assert!(sum(&verified) < 500_000, "{verified:?}");
+        // They are others than those of the object as it is.
+        assert!(sum(&verified) > sum(&verify(OBJECT, true).expect("accepted")) * 3 / 2);
+    }
+
+    #[test]
+    fn a_rehearsal_on_this_kernel_has_no_complaint() {
+        let errors = rehearse();
+        assert!(errors.is_empty(), "{errors:?}");
+    }
+
+    #[test]
+    fn a_refusal_names_the_program_and_what_the_verifier_has_against_it() {
+        // BPF_CALL of bpf_redirect_neigh becomes one of a helper that no kernel has.
+        let (known, unknown) = ([0x85, 0, 0, 0, 152, 0, 0, 0], [0x85, 0, 0, 0, 0, 0, 0, 1]);
+        let mut object = OBJECT.to_vec();
+        for instruction in object.chunks_exact_mut(8) {
+            if instruction == known {
+                instruction.copy_from_slice(&unknown);
+            }
+        }
+        let errors = rehearse_object(&object);
+        let told: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(told.len(), Hook::ALL.len());
+        for (hook, text) in Hook::ALL.into_iter().zip(told) {
+            assert!(
+                text.starts_with(&format!("program {}: ", hook.program())),
+                "{text}"
+            );
+            assert!(text.ends_with("invalid func unknown#16777216"), "{text}");
+        }
+    }
 }

@@ -3,9 +3,12 @@
 //!
 //! In: the crate's `bpf` directory with `constants.h` and `reasons.h`. Out, in `OUT_DIR`:
 //! `NAME.bpf.o`, and `shared.rs` with every constant, the types `Reason` and `ReasonKind`, the list
-//! `REASONS`, and `PROGRAMS_HASH`. To be called from a `build.rs` and nowhere else: it speaks to
+//! `REASONS`, the function `verdict`, `PROGRAMS_HASH`, and `GLOBAL_WORDS`: where the object says of functions that take the packet
+//! that they are global (`linkage.rs`). To be called from a `build.rs` and nowhere else: it speaks to
 //! cargo on standard output.
 #![forbid(unsafe_code)]
+
+mod linkage;
 
 use std::env;
 use std::fmt::Write as _;
@@ -18,6 +21,9 @@ const SHARED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf");
 
 /// The types of the list of reasons; both crates count alike.
 const TYPES: &str = include_str!("reason.rs");
+
+/// What the kernel says of a program that it refuses, told alike.
+const VERDICT: &str = include_str!("verdict.rs");
 
 /// Compiles `bpf/NAME.bpf.c` and writes `shared.rs`.
 ///
@@ -34,13 +40,21 @@ pub fn build(name: &str) {
     compile(&sources.join(format!("{name}.bpf.c")), &object);
     let constants = fs::read_to_string(sources.join("constants.h")).expect("bpf/constants.h");
     let reasons = fs::read_to_string(sources.join("reasons.h")).expect("bpf/reasons.h");
-    let mut generated = TYPES.to_owned();
+    let mut generated = format!("{TYPES}{VERDICT}");
     generated.push_str(&constants_in_rust(&constants));
     generated.push_str(&reasons_in_rust(&reasons));
     writeln!(
         generated,
         "pub const PROGRAMS_HASH: u64 = {:#018x};",
         hash_of([&sources, Path::new(SHARED)])
+    )
+    .expect("writing to a string");
+    let compiled = fs::read(&object).expect("what has just been compiled");
+    let words = linkage::global_words(&compiled);
+    writeln!(
+        generated,
+        "pub const GLOBAL_WORDS: [usize; {}] = {words:?};",
+        words.len()
     )
     .expect("writing to a string");
     fs::write(out.join("shared.rs"), generated).expect("OUT_DIR is writable");

@@ -1,0 +1,21 @@
+
+/// The verifier's verdict: the error, and the last lines of its log before its statistics, with what it
+/// was looking at.
+#[must_use]
+pub fn verdict(error: &::std::io::Error, log: &str) -> String {
+    const STATISTICS: [&str; 3] = ["processed", "verification time", "stack depth"];
+    const LINES: usize = 3;
+    let says_something =
+        |line: &&str| !line.is_empty() && !STATISTICS.iter().any(|word| line.starts_with(word));
+    let mut told: ::std::vec::Vec<&str> = log
+        .lines()
+        .map(str::trim)
+        .rev()
+        .filter(says_something)
+        .take(LINES)
+        .collect();
+    let error = error.to_string();
+    told.push(&error);
+    told.reverse();
+    told.join("; ")
+}
