@@ -5,11 +5,19 @@
 #include "route_out.h"
 #include "split.h"
 
+// The same for every hook: the machine does what it would do without us.
+#define UNLESS_LEFT_BEHIND()                                                                       \
+	do {                                                                                       \
+		if (is_left_behind())                                                              \
+			return leave(REASON_left_behind, TC_ACT_UNSPEC);                           \
+	} while (0)
+
 SEC("classifier")
 int braid_split(struct __sk_buff *skb)
 {
 	struct settings *device = devices();
 
+	UNLESS_LEFT_BEHIND();
 	return device ? split(skb, device) : leave(REASON_unset, TC_ACT_SHOT);
 }
 
@@ -18,6 +26,7 @@ int braid_join(struct __sk_buff *skb)
 {
 	struct settings *device = devices();
 
+	UNLESS_LEFT_BEHIND();
 	return device ? join(skb, device) : leave(REASON_unset, TC_ACT_SHOT);
 }
 
@@ -27,6 +36,7 @@ int braid_ordered(struct __sk_buff *skb)
 {
 	struct settings *device = devices();
 
+	UNLESS_LEFT_BEHIND();
 	return device ? leave(REASON_ordered, bpf_redirect(device->inside, 0))
 		      : leave(REASON_unset, TC_ACT_SHOT);
 }
@@ -35,6 +45,7 @@ int braid_ordered(struct __sk_buff *skb)
 SEC("classifier")
 int braid_route_out(struct __sk_buff *skb)
 {
+	UNLESS_LEFT_BEHIND();
 	return route_out(skb);
 }
 
@@ -43,12 +54,14 @@ int braid_route_in(struct __sk_buff *skb)
 {
 	struct settings *device = devices();
 
+	UNLESS_LEFT_BEHIND();
 	return device ? route_in(skb, device) : leave(REASON_unset, TC_ACT_SHOT);
 }
 
 SEC("classifier")
 int braid_route_ord(struct __sk_buff *skb)
 {
+	UNLESS_LEFT_BEHIND();
 	return route_ordered(skb);
 }
 

@@ -14,6 +14,22 @@ struct settings {
 	__u32 hold;    // the resequencer's
 	__u32 epoch;   // tells the numbers of this start from those of the last
 	__u32 numbers; // whether other edges were asked for them
+	__u32 room;    // bytes of the longest frame that the outside device carries
+	// ns of the monotonic clock: the process that puts it off is gone by then, and with it all
+	// that the programs need. 0: they go with it by themselves.
+	__u64 until;
+};
+
+// A lock and not an atomic, because fetch-and-add came with Linux 5.12 and our floor is 5.10.
+struct cursor {
+	struct bpf_spin_lock lock;
+	__u32 unused;
+	__u64 bytes;
+};
+
+struct lane {
+	struct bpf_spin_lock lock;
+	__u32 next;
 };
 
 struct host {
@@ -90,9 +106,9 @@ struct traffic {
 ARRAY_MAP(settings, BPF_MAP_TYPE_ARRAY, 1, struct settings);
 ARRAY_MAP(tables, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, struct slot_table);
 // Bytes sent to each target: where in its table the next packet stands.
-ARRAY_MAP(cursors, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, __u64);
+ARRAY_MAP(cursors, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, struct cursor);
 // The next number of each target's lanes.
-ARRAY_MAP(numbers, BPF_MAP_TYPE_ARRAY, MAX_TARGETS *LANES, __u32);
+ARRAY_MAP(numbers, BPF_MAP_TYPE_ARRAY, MAX_TARGETS *LANES, struct lane);
 ARRAY_MAP(queues, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, struct queue);
 ARRAY_MAP(flows, BPF_MAP_TYPE_ARRAY, FLOWS, struct carried);
 ARRAY_MAP(inward, BPF_MAP_TYPE_ARRAY, VLANS, __u32);
@@ -144,6 +160,15 @@ static __always_inline struct settings *devices(void)
 	struct settings *found = bpf_map_lookup_elem(&settings, &key);
 
 	return found && found->outside ? found : 0;
+}
+
+// Whether nobody is there any more whose programs these are.
+static __always_inline int is_left_behind(void)
+{
+	__u32 key = 0;
+	struct settings *found = bpf_map_lookup_elem(&settings, &key);
+
+	return found && found->until && bpf_ktime_get_ns() > found->until;
 }
 
 #endif

@@ -31,6 +31,7 @@
 	REASON(untagged, SENT, "packet of a single path handed on")                                \
 	REASON(unknown_tag, DROPPED, "tag of no path to here")                                     \
 	REASON(unasked_number, DROPPED, "number of ours that this edge asked nobody for")          \
+	REASON(left_behind, PASSED, "packet left to the machine, as the edge's process is gone")   \
 	REASON(unset, DROPPED, "packet before the edge was set up")
 
 enum reason_kind { SENT, PASSED, DROPPED, EVENT };

@@ -18,15 +18,21 @@ static __always_inline struct slot_table *table_of(__u32 target)
 static __always_inline __u32 next_tag(struct __sk_buff *skb, struct slot_table *table, __u32 target,
 				      enum walk walk)
 {
-	__u64 *cursor = bpf_map_lookup_elem(&cursors, &target);
-	__u32 slot;
+	struct cursor *cursor = bpf_map_lookup_elem(&cursors, &target);
+	__u32 slot, length = skb->len;
+	__u64 sent;
 
 	if (!cursor)
 		return 0;
-	if (walk == STAY)
+	if (walk == STAY) {
 		slot = bpf_get_hash_recalc(skb);
-	else
-		slot = __sync_fetch_and_add(cursor, skb->len) / SLOT_BYTES;
+	} else {
+		bpf_spin_lock(&cursor->lock);
+		sent = cursor->bytes;
+		cursor->bytes += length;
+		bpf_spin_unlock(&cursor->lock);
+		slot = sent / SLOT_BYTES;
+	}
 	return table->tags[slot & (SLOTS - 1)];
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 
 use crate::controller::Place;
-use crate::datapath::Devices;
+use crate::datapath::{Devices, Hook};
 use crate::key::Key;
 use crate::run::{self, Guide, Options};
 use crate::status::{self, Status};
@@ -52,6 +52,9 @@ pub struct RunArgs {
     /// packet, where they fit into the devices' MTU
     #[arg(long, conflicts_with = "paths")]
     pub shim: bool,
+    /// How its programs are put on the devices: by TCX, which Linux has from 6.6 on, or by clsact filters
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub hook: Hook,
     /// The device to be made for packets that wait
     #[arg(long, value_name = "DEVICE", default_value = "braid-hold")]
     pub hold: String,
@@ -113,6 +116,7 @@ pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
         guide,
         ordering: arguments.order,
         shim: arguments.shim,
+        hook: arguments.hook,
         run_dir: run_dir.to_owned(),
     };
     run::run(options, || {

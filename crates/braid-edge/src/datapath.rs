@@ -1,20 +1,24 @@
 //! The programs and their maps.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
-use aya::programs::tc::TcAttachOptions;
-use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
+use aya::programs::{ProgramError, SchedClassifier};
 use aya::util::KernelVersion;
 use aya::{Ebpf, Pod, include_bytes_aligned};
+use braid_device::Interface;
 use nix::net::if_::if_nametoindex;
+use nix::time::{ClockId, clock_gettime};
 
 use crate::Error;
 use crate::shared::{
-    MAX_TARGETS, NO_TARGET, REASONS, SLOTS, TAG_AS_COMES, TAG_IN_ORDER, TAG_UNKNOWN,
+    MAX_TARGETS, NO_TARGET, REASONS, SLOTS, TAG_AS_COMES, TAG_IN_ORDER, TAG_UNKNOWN, verdict,
 };
 use crate::table::{Mac, Outward};
 
+mod place;
 #[cfg(test)]
 mod trial;
 mod ways;
@@ -22,7 +26,16 @@ mod ways;
 static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/edge.bpf.o"));
 
 /// Links that end with their process came with this kernel.
-const SINCE: KernelVersion = KernelVersion::new(6, 6, 0);
+const TCX_SINCE: KernelVersion = KernelVersion::new(6, 6, 0);
+/// Where clsact filters sit: before most others.
+const PRIORITY: u16 = 49;
+const HANDLE: u32 = 0xb2;
+/// Bytes in front of what an MTU counts.
+const ETHERNET_HEADER: u32 = 14;
+/// How often [`Datapath::renew`] has to be called.
+pub const RENEWAL: Duration = Duration::from_millis(250);
+/// How long clsact filters are at work after the last [`Datapath::renew`].
+const LEASE: Duration = Duration::from_secs(2);
 /// The verifier gives up with EAGAIN when a signal is pending, which says nothing about the program.
 const LOAD_ATTEMPTS: usize = 16;
 
@@ -35,6 +48,28 @@ pub struct Devices {
     pub outside: Vec<String>,
     /// The resequencer's.
     pub hold: String,
+}
+
+/// How programs are put on devices.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Hook {
+    /// TCX where the kernel has it (6.6), else clsact.
+    #[default]
+    Auto,
+    /// Links that end with their process.
+    Tcx,
+    /// Filters, which stay when the process is killed, and do nothing any more soon after.
+    Clsact,
+}
+
+impl Hook {
+    fn is_tcx(self) -> bool {
+        match self {
+            Hook::Auto => KernelVersion::current().is_ok_and(|kernel| kernel >= TCX_SINCE),
+            Hook::Tcx => true,
+            Hook::Clsact => false,
+        }
+    }
 }
 
 /// What paths are.
@@ -79,7 +114,7 @@ pub struct Traffic {
 #[allow(unsafe_code)]
 unsafe impl Pod for Traffic {}
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct Settings {
     inside: u32,
@@ -87,9 +122,11 @@ struct Settings {
     hold: u32,
     epoch: u32,
     numbers: u32,
+    room: u32,
+    until: u64,
 }
 
-// SAFETY: five integers without padding.
+// SAFETY: integers without padding.
 #[allow(unsafe_code)]
 unsafe impl Pod for Settings {}
 
@@ -114,6 +151,21 @@ pub struct Datapath {
     targets: BTreeMap<String, u32>,
     /// Who is behind which of them, as the programs have it.
     hosts: BTreeMap<Mac, u32>,
+    settings: Settings,
+    /// The device whose MTU says what has room for a number.
+    outside: Option<String>,
+    /// Whether the programs are at work for a while only.
+    leased: bool,
+    /// What keeps other edges off the devices.
+    _claims: Vec<UnixListener>,
+}
+
+/// Has the kernel verify all programs, and takes them back: nothing is attached, and edges that run are
+/// left alone. Empty: it takes them all; else why it does not.
+#[must_use]
+pub fn rehearse() -> Vec<Error> {
+    let loaded = [Layer::Two, Layer::Three].map(Datapath::loaded);
+    loaded.into_iter().filter_map(Result::err).collect()
 }
 
 impl Datapath {
@@ -122,42 +174,71 @@ impl Datapath {
     pub fn attach(
         devices: &Devices,
         layer: Layer,
+        hook: Hook,
         numbers: bool,
         epoch: u8,
     ) -> Result<Datapath, Error> {
-        if !KernelVersion::current().is_ok_and(|kernel| kernel >= SINCE) {
-            let release = nix::sys::utsname::uname().map_or_else(
-                |_| "unknown".to_owned(),
-                |name| name.release().to_string_lossy().into_owned(),
-            );
-            return Err(Error::Kernel { release });
-        }
         let mut datapath = Datapath::loaded(layer)?;
         let [ordered, inwards, outwards] = layer.programs();
-        let mut places = vec![(ordered, &devices.hold)];
-        places.extend(devices.outside.iter().map(|device| (inwards, device)));
+        let mut places = vec![(ordered, devices.hold.as_str())];
+        places.extend(
+            devices
+                .outside
+                .iter()
+                .map(|device| (inwards, device.as_str())),
+        );
         places.push((outwards, &devices.inside));
-        for (_, device) in &places {
-            must_be_free(device)?;
+        for (program, device) in &places {
+            datapath._claims.push(place::claim(device, program)?);
         }
-        let settings = Settings {
+        // Where there are several, routes say which.
+        let outside = devices.outside.last();
+        datapath.settings = Settings {
             inside: index(&devices.inside)?,
-            // Where there are several, routes say which.
-            outside: devices.outside.last().map_or(Ok(0), |name| index(name))?,
+            outside: outside.map_or(Ok(0), |name| index(name))?,
             hold: index(&devices.hold)?,
             epoch: epoch.into(),
             numbers: numbers.into(),
+            room: 0,
+            until: 0,
         };
-        datapath.set(settings)?;
+        datapath.outside = outside.cloned();
+        datapath.leased = !hook.is_tcx();
+        datapath.renew()?;
         // Nothing comes in before what it may need is there.
         for (program, device) in places {
-            let order = TcAttachOptions::TcxOrder(LinkOrder::first());
-            datapath
-                .program(program)?
-                .attach_with_options(device, TcAttachType::Ingress, order)
-                .map_err(|error| refused(&format!("{program} on {device}"), &error))?;
+            place::put(datapath.program(program)?, program, device, hook)?;
         }
         Ok(datapath)
+    }
+
+    /// Has the programs be at work for another while, and go by the outside device's MTU as it is now.
+    /// To be called every [`RENEWAL`].
+    pub fn renew(&mut self) -> Result<(), Error> {
+        let outside = self.outside.as_deref();
+        // A device that is away for a while leaves no room that is another.
+        if let Some(Ok(mtu)) = outside.map(|device| Interface::open(device)?.mtu()) {
+            self.settings.room = mtu + ETHERNET_HEADER;
+        }
+        if self.leased {
+            let now = clock_gettime(ClockId::CLOCK_MONOTONIC)
+                .map_err(|errno| Error::system("reading the clock", errno.into()))?;
+            self.settings.until = (Duration::from(now) + LEASE).as_nanos() as u64;
+        }
+        self.set(self.settings)
+    }
+
+    /// Takes the programs off the devices.
+    pub fn detach(&mut self) {
+        for (name, program) in self.object.programs_mut() {
+            let program: Result<&mut SchedClassifier, _> = program.try_into();
+            // What was never loaded is not attached either.
+            if let Err(error) = program.and_then(SchedClassifier::unload)
+                && !matches!(error, ProgramError::NotLoaded)
+            {
+                tracing::warn!(program = name, %error, "not taken off");
+            }
+        }
     }
 
     /// The programs, on no device yet.
@@ -169,6 +250,10 @@ impl Datapath {
             object,
             targets: BTreeMap::new(),
             hosts: BTreeMap::new(),
+            settings: Settings::default(),
+            outside: None,
+            leased: false,
+            _claims: Vec::new(),
         };
         for program in layer.programs() {
             datapath.load(program)?;
@@ -330,25 +415,6 @@ fn index(device: &str) -> Result<u32, Error> {
     })
 }
 
-/// Two edges on one device would split what the other has split.
-fn must_be_free(device: &str) -> Result<(), Error> {
-    index(device)?;
-    let (_, programs) = SchedClassifier::query_tcx(device, TcAttachType::Ingress)
-        .map_err(|error| refused(&format!("programs on {device}"), &error))?;
-    let ours = [Layer::Two.programs(), Layer::Three.programs()].concat();
-    match programs
-        .iter()
-        .filter_map(|program| program.name_as_str())
-        .find(|name| ours.contains(name))
-    {
-        Some(program) => Err(Error::Taken {
-            device: device.to_owned(),
-            program: program.to_owned(),
-        }),
-        None => Ok(()),
-    }
-}
-
 fn missing(what: &str) -> Error {
     Error::Load {
         what: what.to_owned(),
@@ -361,7 +427,18 @@ fn map_refused(name: &str, error: &MapError) -> Error {
 }
 
 /// The kernel's answer, down to its last reason.
-fn refused(what: &str, error: &dyn std::error::Error) -> Error {
+fn refused(what: &str, error: &(dyn std::error::Error + 'static)) -> Error {
+    if let Some(ProgramError::LoadError {
+        io_error,
+        verifier_log,
+    }) = error.downcast_ref()
+        && io_error.raw_os_error() != Some(libc::EPERM)
+    {
+        return Error::Load {
+            what: format!("program {what}"),
+            reason: verdict(io_error, &verifier_log.to_string()),
+        };
+    }
     let mut reason = error.to_string();
     let mut source = error.source();
     while let Some(inner) = source {

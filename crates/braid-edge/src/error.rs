@@ -34,12 +34,6 @@ pub enum Error {
         /// What was tried.
         action: String,
     },
-    /// The kernel is too old.
-    #[error("kernel {release}: programs that end with their process need Linux 6.6 or newer")]
-    Kernel {
-        /// The kernel's release.
-        release: String,
-    },
     /// The kernel refused a program or a map.
     #[error("{what}: {reason}")]
     Load {

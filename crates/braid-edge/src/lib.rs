@@ -12,8 +12,8 @@
 //! makes the tables that a controller would make.
 //!
 //! This crate must never choose paths or shares: it walks what the controller, or the file, says. Nothing of it
-//! is pinned: when its process ends, the programs go, and the wire is whatever the machine made of
-//! the two devices before, such as a bridge.
+//! is pinned: when its process ends, the programs go, or let everything pass soon after where the kernel has no links
+//! that go with their process, and the wire is whatever the machine made of the two devices before, such as a bridge.
 
 pub mod cli;
 pub mod controller;
@@ -35,6 +35,7 @@ pub mod table;
 mod watch;
 pub mod ways;
 
+pub use datapath::rehearse;
 pub use error::Error;
 pub use key::Key;
 pub use order::Ordering;

@@ -10,7 +10,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::getpid;
 
 use crate::controller::{self, Passed, Place};
-use crate::datapath::{Datapath, Devices, Layer, Treatment};
+use crate::datapath::{Datapath, Devices, Hook, Layer, RENEWAL, Treatment};
 use crate::driver::{ANSWERS, Driver, Handle};
 use crate::hold::Hold;
 use crate::keep::Keeper;
@@ -42,6 +42,8 @@ pub struct Options {
     pub ordering: Ordering,
     /// Whether others are asked to number what has no numbers that an edge can read.
     pub shim: bool,
+    /// How its programs are put on the devices.
+    pub hook: Hook,
     /// Where it answers.
     pub run_dir: PathBuf,
 }
@@ -111,7 +113,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
         Some(_) => Layer::Three,
     };
     let epoch = epoch::next(&socket.with_extension("epoch"))?;
-    let mut datapath = Datapath::attach(&options.devices, layer, options.shim, epoch)?;
+    let mut datapath =
+        Datapath::attach(&options.devices, layer, options.hook, options.shim, epoch)?;
     let (answered, answers) = mpsc::sync_channel(ANSWERS);
     let answered = ways.is_some().then_some(answered);
     let (driver, handle) = Driver::new(hold, options.ordering, answered)?;
@@ -143,6 +146,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
         })?,
         None => spawn("follower", move || follow(&following))?,
     };
+    let renewing = Arc::clone(&edge);
+    spawn("renewer", move || renew(&renewing))?;
     let answering = Arc::clone(&edge);
     spawn("status", move || serve(&listener, || answering.status()))?;
     ready();
@@ -150,6 +155,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
         .map_err(|errno| Error::system("waiting for a signal", errno.into()))?;
     handle.end();
     let ended = resequencer.join();
+    // The other threads have it too, and end with the process alone.
+    locked(&edge.datapath).detach();
     let _ = std::fs::remove_file(&socket);
     ended.unwrap_or(Ok(()))
 }
@@ -160,6 +167,16 @@ fn spawn<T: Send + 'static>(
 ) -> Result<thread::JoinHandle<T>, Error> {
     let thread = thread::Builder::new().name(name.to_owned()).spawn(body);
     thread.map_err(|source| Error::system("starting a thread", source))
+}
+
+/// Has the programs stay at work for ever.
+fn renew(edge: &Edge) {
+    loop {
+        thread::sleep(RENEWAL);
+        if let Err(error) = locked(&edge.datapath).renew() {
+            tracing::warn!(%error, "the programs go by what they were told last");
+        }
+    }
 }
 
 /// What layer-3 paths are called.
@@ -331,6 +348,7 @@ mod tests {
             guide,
             ordering: Ordering::Ours,
             shim: false,
+            hook: Hook::Auto,
             run_dir: PathBuf::new(),
         };
         let datapath = Datapath::loaded(Layer::Two).expect("programs (needs root)");

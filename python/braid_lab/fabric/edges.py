@@ -154,11 +154,12 @@ def edged_network(
     limits: str = "",
     plain: bool = False,
     shims: Container[str] = (),
+    hook: str = "auto",
 ) -> Iterator[EdgedNetwork]:
     """Build a shape with its controller and edges.
 
     `limits` is the controller's `[paths]`, `order` the edges' word on it, one for all or by edge; `shims` are those
-    that have others number what has no numbers.
+    that have others number what has no numbers; `hook` is how programs are put on devices.
     """
     with contextlib.ExitStack() as stack:
         net = stack.enter_context(ovs_network(shape, boxes=True, plain=plain))
@@ -172,7 +173,7 @@ def edged_network(
                 assert box is not None  # noqa: S101
                 words = ["--shim"] if station.name in shims else []
                 where = ("--outside", OUTSIDE, "--controller", f"unix:{net.folder / 'fabric.sock'}")
-                made = Edge(box, net.folder, station.name, *where, "--order", how, *words)
+                made = Edge(box, net.folder, station.name, *where, "--order", how, "--hook", hook, *words)
                 stack.callback(made.stop)
                 made.start()
                 edges[station.name] = made
