@@ -65,6 +65,13 @@ pub async fn examine(settings: &Settings, selection: &Selection, run_dir: &Path)
     judge::judge(&facts, &settings.all_ports())
 }
 
+/// What to say of the programs of an edge, which is no part of the daemon: what the kernel said where it
+/// refused them. None of it keeps Braid from running.
+#[must_use]
+pub fn edge_programs(refused: &[String]) -> Finding {
+    judge::edge_programs(refused)
+}
+
 /// The worst level among findings; [`Level::Ok`] for none.
 #[must_use]
 pub fn worst(findings: &[Finding]) -> Level {

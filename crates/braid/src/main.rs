@@ -252,7 +252,15 @@ fn examine(run_dir: &RunDir, file: Option<&Path>, output: Output) -> Outcome {
     let settings = Settings::new(config, &Overrides::default())?;
     let selection = settings.selection()?;
     let examination = doctor::examine(&settings, &selection, run_dir.path());
-    let findings = runtime()?.block_on(examination);
+    let mut findings = runtime()?.block_on(examination);
+    // Whoever may not load programs has been told so.
+    if findings.iter().any(|finding| finding.code == "programs") {
+        let refused: Vec<_> = braid_edge::rehearse()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        findings.push(doctor::edge_programs(&refused));
+    }
     let worst = doctor::worst(&findings);
     let report = DoctorReport { findings };
     answer_either(output.json, &report, |paint| show::doctor(&report, paint))?;

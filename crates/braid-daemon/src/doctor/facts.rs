@@ -12,7 +12,7 @@ use nix::unistd::{AccessFlags, access};
 use super::around::Around;
 use super::targets::Tried;
 use crate::plumbing::{ForeignRule, Plumbing};
-use crate::preflight::{capabilities, kernel_release};
+use crate::preflight::{capabilities, kernel_release, missing_capabilities};
 
 /// Everything that is judged.
 #[derive(Debug)]
@@ -25,6 +25,9 @@ pub(super) struct Facts {
     pub bpf: bool,
     /// The kernel describes its own types (`/sys/kernel/btf/vmlinux`).
     pub btf: bool,
+    /// What the kernel says of the datapath's programs, one by one, where it does not take them; `None`:
+    /// it was not asked, for want of permission or of BPF.
+    pub refused: Option<Vec<String>>,
     /// Why TUN devices cannot be made; `None` if they can.
     pub no_tun: Option<String>,
     /// The error of trying whether sysctls may be written; `None` if they may.
@@ -63,10 +66,16 @@ pub(super) fn rp_filter(device: &str) -> String {
 }
 
 pub(super) async fn gather(selection: &Selection) -> Facts {
+    let bpf = words("/proc/filesystems").iter().any(|word| word == "bpf");
+    let may_load = missing_capabilities(capabilities()).is_none();
     let mut facts = Facts {
         capabilities: capabilities(),
         release: kernel_release(),
-        bpf: words("/proc/filesystems").iter().any(|word| word == "bpf"),
+        bpf,
+        refused: (bpf && may_load).then(|| {
+            let errors = braid_balance::rehearse();
+            errors.iter().map(ToString::to_string).collect()
+        }),
         btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
         no_tun: fs::OpenOptions::new()
             .read(true)

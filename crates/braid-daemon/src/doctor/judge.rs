@@ -15,6 +15,9 @@ use crate::preflight;
 
 /// The first kernel with TCX links.
 const TCX_KERNEL: (u32, u32) = (6, 6);
+/// What to do about a kernel that refuses programs.
+pub(super) const OTHER_KERNEL: &str = "boot another kernel, such as Debian's from 5.10 on, and report these lines with \
+                                       the output of uname -a";
 /// Fewer ephemeral ports than this are soon used up by an ordinary host.
 const FEW_PORTS: u32 = 4096;
 
@@ -27,6 +30,7 @@ pub(super) fn judge(facts: &Facts, ports: &[RangeInclusive<u16>]) -> Vec<Finding
         devices(facts),
         tun(facts),
     ];
+    findings.extend(programs(facts));
     match &facts.discovery {
         Ok(discovery) => {
             findings.push(uplinks(discovery));
@@ -116,11 +120,40 @@ fn bpf(facts: &Facts) -> Finding {
         );
     }
     if !facts.btf {
-        let text = "the kernel does not describe its types (no /sys/kernel/btf/vmlinux): \
-                    the verifier's messages will be poorer";
-        return warn("bpf", text, "boot a kernel with CONFIG_DEBUG_INFO_BTF=y");
+        let text = "the kernel has BPF and its file system, and no BTF: functions that take packets are \
+                    verified where they are called";
+        return ok("bpf", text);
     }
     ok("bpf", "the kernel has BPF, its file system and BTF")
+}
+
+fn programs(facts: &Facts) -> Option<Finding> {
+    let refused = facts.refused.as_ref()?;
+    Some(match refused.as_slice() {
+        [] => ok("programs", "the kernel takes the datapath's programs"),
+        refused => fail(
+            "programs",
+            format!(
+                "the kernel refuses the datapath's programs: {}",
+                refused.join("; ")
+            ),
+            OTHER_KERNEL,
+        ),
+    })
+}
+
+pub(super) fn edge_programs(refused: &[String]) -> Finding {
+    match refused {
+        [] => ok(
+            "edge-programs",
+            "an edge can run: the kernel takes its programs",
+        ),
+        refused => warn(
+            "edge-programs",
+            format!("no edge can run: {}", refused.join("; ")),
+            OTHER_KERNEL,
+        ),
+    }
 }
 
 /// Only a bond needs it.

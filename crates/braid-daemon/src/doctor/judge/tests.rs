@@ -39,6 +39,7 @@ fn healthy() -> Facts {
         release: "6.12.9-amd64".to_owned(),
         bpf: true,
         btf: true,
+        refused: Some(Vec::new()),
         no_tun: None,
         sysctls_locked: None,
         discovery: Ok(Discovery {
@@ -90,6 +91,7 @@ fn a_healthy_machine_has_nothing_but_ok() {
             "sysctl",
             "device-name",
             "tun",
+            "programs",
             "uplinks",
             "rp-filter",
             "forwarding",
@@ -101,6 +103,27 @@ fn a_healthy_machine_has_nothing_but_ok() {
             "conntrack",
             "targets",
         ]
+    );
+}
+
+#[test]
+fn what_the_verifier_says_is_told() {
+    let said = "program braid_outbound: Permission denied (os error 13); R2 invalid mem access";
+    assert_eq!(
+        complaints(|f| f.refused = Some(vec![said.to_owned(), "map turns: invalid".to_owned()])),
+        format!(
+            "Fail programs: the kernel refuses the datapath's programs: {said}; map turns: invalid\n"
+        )
+    );
+    // Another complaint says why it was not asked.
+    assert_eq!(complaints(|f| f.refused = None), "");
+    // Nothing is lost without BTF.
+    assert_eq!(complaints(|f| f.btf = false), "");
+    let finding = edge_programs(&["program braid_join: Invalid argument".to_owned()]);
+    assert_eq!(finding.level, Level::Warn);
+    assert_eq!(
+        finding.text,
+        "no edge can run: program braid_join: Invalid argument"
     );
 }
 
