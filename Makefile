@@ -1,8 +1,8 @@
 # Braid: every target sets up what it needs by itself (tools/setup; SETUP=skip leaves that out).
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build package demo test check kernels bench experiments fuzz model clean setup setup-rust setup-bench \
-	setup-kernels
+.PHONY: help build package demo test check verifier kernels bench experiments fuzz model clean
+.PHONY: setup setup-rust setup-bench setup-kernels
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO := cargo
@@ -59,6 +59,10 @@ check: setup ## formatting, lints, types
 	$(PYTHON_BIN)/ruff check .
 	$(PYTHON_BIN)/mypy
 	shellcheck $(SHELL_SCRIPTS)
+
+verifier: setup-kernels ## the eBPF programs before the verifiers of other kernels, for every change of bpf/ (root)
+	$(CARGO) build --locked -p braid
+	BRAID_BIN=target/debug $(PYTHON_BIN)/braid-lab run kernels/verifier
 
 # Names of `braid-lab run kernels/matrix --case`; all of them if it is empty.
 KERNELS ?=

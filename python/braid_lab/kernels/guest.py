@@ -128,6 +128,11 @@ class Guest:
             "mkdir -p /mnt/memory /mnt/root",
             *(f"insmod {self.modules / file}" for file in self._modules_of_uml()),
             *_layered("", lower="/", memory="/mnt/memory", target="/mnt/root"),
+            # Before Linux 5.11 or so no layer can be had above files of this machine: they are read-only then.
+            "if ! /mnt/root/bin/true 2>/dev/null; then",
+            "umount /mnt/root && mount -r -t hostfs -o / none /mnt/root",
+            "mount -t tmpfs modules /mnt/root/lib/modules",
+            "fi",
             "mount -t proc proc /mnt/root/proc",
             "mount -t sysfs sys /mnt/root/sys",
             "mount -t devtmpfs dev /mnt/root/dev",

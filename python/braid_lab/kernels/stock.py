@@ -10,6 +10,7 @@ from typing import Literal
 
 from braid_lab.kernels.guest import Guest
 from braid_lab.kernels.packages import fetch, mirror, newest
+from braid_lab.kernels.uml import program
 from braid_lab.process import LabError, run
 from braid_lab.product import repository
 
@@ -39,7 +40,7 @@ class Stock:
         if self.kind == "uml":
             package = fetch(self.suite, "user-mode-linux")
             (modules,) = (package / "usr/lib/uml/modules").iterdir()
-            return Guest(package / "usr/bin/linux.uml", modules, kind="uml")
+            return Guest(program(self.suite, package), modules, kind="uml")
         kernel, modules = self._image()
         root = Path("/") if self.architecture == native() else foreign_root(self.architecture)
         return Guest(kernel, modules, architecture=self.architecture, root=root)

@@ -1,0 +1,50 @@
+"""A kernel that is itself a program (Debian's user-mode-linux), with the C library of its own suite.
+
+It wants one at least as new as itself, which this machine need not have. So it gets its own loader and library, in a
+folder that it runs in: the loader's name in the program becomes one of that folder.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from braid_lab.kernels.packages import fetch
+from braid_lab.process import LabError
+
+_LOADER = b"/lib64/ld-linux-x86-64.so.2\0"
+_OURS = b"./loader\0"
+
+
+def program(suite: str, package: Path) -> Path:
+    """Return a program that boots the kernel of an unpacked package user-mode-linux of `suite`."""
+    folder = package / "run"
+    start = folder / "start"
+    if not start.exists():
+        library = fetch(suite, "libc6")
+        folder.mkdir(exist_ok=True)
+        patched = with_loader((package / "usr/bin/linux.uml").read_bytes())
+        (folder / "linux").write_bytes(patched)
+        (folder / "linux").chmod(0o755)
+        libraries = sorted(library.glob("**/x86_64-linux-gnu/*.so*"))
+        for file in libraries:
+            _link(folder / file.name, file)
+        loaders = [file for file in libraries if file.name == "ld-linux-x86-64.so.2"]
+        if len(loaders) != 1:
+            raise LabError(f"{library.name} has {len(loaders)} loaders")
+        _link(folder / "loader", loaders[0])
+        # Last: a folder with it is complete.
+        start.write_text(f'#!/bin/sh\ncd "{folder}" && LD_LIBRARY_PATH=. exec ./linux "$@"\n')
+        start.chmod(0o755)
+    return start
+
+
+def with_loader(executable: bytes) -> bytes:
+    """Return the executable with the name of the loader in the folder that it runs in."""
+    if executable.count(_LOADER) != 1:
+        raise LabError(f"the kernel's program does not name {_LOADER.decode()!r} once")
+    return executable.replace(_LOADER, _OURS.ljust(len(_LOADER), b"\0"))
+
+
+def _link(link: Path, file: Path) -> None:
+    link.unlink(missing_ok=True)
+    link.symlink_to(file)
