@@ -6,8 +6,9 @@ import pytest
 
 from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink
+from braid_lab.process import wait_until
 from braid_lab.workbench import load
-from conftest import BY_TURNS, PLAIN, MakeNetwork, StartBraid
+from conftest import BY_TURNS, PLAIN, MakeNetwork, StartBraid, configured
 
 #: curl's exit status for a refused connection; a time-out would have another.
 CURL_COULD_NOT_CONNECT = 7
@@ -96,3 +97,37 @@ def test_the_hop_count_goes_down_by_one(lan: Topology, start_braid: StartBraid) 
     short = client.run(["ping", "-c", "1", "-W", "2", "-t", "1", lan.server()], check=False)
     assert "exceeded" in short.stdout, short.text
     client.run(["ping", "-c", "1", "-W", "2", "-t", "2", lan.server()])
+
+
+@both_families
+@pytest.mark.parametrize("lan_named", [False, True], ids=["any-lan", "named-lan"])
+def test_a_stranger_on_an_uplinks_segment_is_not_served(
+    lan: Topology, start_braid: StartBraid, family: int, lan_named: bool
+) -> None:
+    text = '[lan]\ndevices = ["lan0"]\n' if lan_named else ""
+    daemon = start_braid(lan, "--config", configured(lan, text))
+    dsl = lan.uplinks["dsl"]
+    stranger, remote = {4: ("100.64.1.77", "203.0.113.9"), 6: ("2001:db8:1::77", "2001:db8:99::9")}[family]
+    gateway = dsl.address4 if family == 4 else dsl.address6
+    length = 24 if family == 4 else 64
+    lan.internet.ip(
+        f"address add {stranger}/{length} dev {dsl.far.device}{' nodad' if family == 6 else ''}",
+        f"route add {remote} via {gateway} src {stranger}",
+    )
+    protocol = "ip" if family == 4 else "ip6"
+    lan.internet.run(
+        ["nft", "-f", "-"],
+        text="table inet seen {\n chain seen {\n  type filter hook prerouting priority raw\n"
+        f"  {protocol} daddr {remote} counter\n }}\n}}\n",
+    )
+    lan.internet.run(["ping", "-c", "3", "-i", "0.05", "-W", "0.2", remote], check=False)
+    lan.internet.run(["bash", "-c", f"echo > /dev/udp/{remote}/53"])
+    lan.internet.run(
+        ["curl", "-s", "--max-time", "0.3", f"http://{remote if family == 4 else f'[{remote}]'}/"], check=False
+    )
+    wait_until(
+        lambda: daemon.json("status")["reasons"].get("out_from_uplink", 0) >= 5,
+        what="three pings, a datagram and a SYN to be refused",
+    )
+    assert "packets 0 bytes 0" in lan.internet.run(["nft", "list", "table", "inet", "seen"]).stdout
+    assert daemon.json("flows")["flows"] == []

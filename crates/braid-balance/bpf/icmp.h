@@ -152,15 +152,15 @@ static __noinline int icmp_error(struct __sk_buff *skb, const struct packet *out
 		return leave(REASON_in_malformed, PASS);
 	bpf_skb_pull_data(skb, skb->len < 256 ? skb->len : 256);
 	if (parse_quote(skb, outer, &quoted) || !same_address(&quoted.source, &outer->dest))
-		return leave(REASON_in_malformed, PASS);
+		return pass_unclaimed(outer, REASON_in_malformed);
 	if (forward_key(&quoted, &reverse))
-		return leave(REASON_in_no_flow, PASS);
+		return pass_unclaimed(outer, REASON_in_no_flow);
 	reverse.realm = outer->realm;
 	result = follow(&reverse, &answer);
 	if (result == OF_RACE && heed_refusal(skb, outer, &quoted, &reverse, now, &answer))
 		return leave(REASON_race_refused, DROP);
 	if (result && result != OF_RACE)
-		return leave(REASON_in_no_flow, PASS);
+		return pass_unclaimed(outer, REASON_in_no_flow);
 
 	rewrite.from = outer->dest;
 	rewrite.to = answer.key.near;

@@ -86,7 +86,7 @@ static __noinline int inbound_fragment(struct __sk_buff *skb, const struct packe
 		// It may also be the machine's own, so the stack gets it all the same.
 		if (!hold_fragment(skb, packet, now, NOTICE_INBOUND))
 			count(REASON_in_held);
-		return leave(REASON_in_no_flow, PASS);
+		return pass_unclaimed(packet, REASON_in_no_flow);
 	}
 	rewrite.to = first->translated;
 	if (apply(skb, packet, &rewrite))
@@ -162,7 +162,7 @@ static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *
 	if (!packet)
 		return leave(REASON_in_malformed, PASS);
 	if (reverse_key(packet, &reverse))
-		return leave(REASON_in_protocol, PASS);
+		return pass_unclaimed(packet, REASON_in_protocol);
 	result = find_answered(&reverse, now, &answer);
 	if (result == OF_RACE) {
 		if (hear(packet, &reverse, &answer.key, now) == RACE_GOES_ON)
@@ -172,7 +172,7 @@ static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *
 	}
 	if (result) {
 		note_unclaimed(skb, packet);
-		return leave(REASON_in_no_flow, PASS);
+		return pass_unclaimed(packet, REASON_in_no_flow);
 	}
 
 	flow = answer.found.flow;

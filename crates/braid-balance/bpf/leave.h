@@ -64,6 +64,18 @@ static __always_inline void put_route_aside(struct __sk_buff *skb)
 	bpf_skb_set_tunnel_key(skb, (struct bpf_tunnel_key *)&nothing, sizeof(nothing), 0);
 }
 
+// Hands to the stack what came in by an uplink and is of no flow. Routing would take a packet with
+// an address of the machine's own as its source for the machine's, and forward it by the uplink
+// that has this address. IPv4's stack drops such packets, IPv6's does not.
+static __noinline int pass_unclaimed(const struct packet *packet, __u32 reason)
+{
+	if (packet && packet->family == FAMILY_V6 &&
+	    (packet->dest.word[0] & bpf_htonl(0xff000000)) != bpf_htonl(0xff000000) &&
+	    bpf_map_lookup_elem(&own_addresses, &packet->source))
+		return leave(REASON_in_spoofed, DROP);
+	return leave(reason, PASS);
+}
+
 // Bytes of the largest IP packet that this sk_buff becomes on the wire.
 static __always_inline __u32 wire_size(const struct __sk_buff *skb, const struct packet *packet)
 {

@@ -346,6 +346,13 @@ static __noinline int send_on(struct __sk_buff *skb, const struct packet *packet
 	return leave(reason, through(packet, uplink));
 }
 
+// True if the packet was forwarded from an uplink. Its sender is a stranger on that uplink's
+// segment and no client of ours: nothing is translated for it.
+static __noinline int is_from_uplink(struct __sk_buff *skb)
+{
+	return skb->ingress_ifindex && uplink_of(skb->ingress_ifindex);
+}
+
 static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 {
 	struct packet packet = {};
@@ -361,6 +368,8 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 		return leave(REASON_out_malformed, DROP);
 	if (!is_unicast(&packet))
 		return leave(REASON_out_not_unicast, DROP);
+	if (is_from_uplink(skb))
+		return outbound_unclaimed(skb, &packet, REASON_out_from_uplink);
 	if (packet.fragment == LATER_FRAGMENT)
 		return outbound_fragment(skb, &packet, now);
 	if (is_icmp_error(&packet)) {

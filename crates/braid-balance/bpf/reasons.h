@@ -80,7 +80,9 @@
 	REASON(race_crowded, EVENT, "race without uplinks that are full or lose too much")         \
 	REASON(path_remembered, EVENT, "flow put on the way with the shortest remembered rtt")     \
 	REASON(path_predicted, EVENT, "flow put on the way with the shortest predicted time")      \
-	REASON(path_silent, EVENT, "syn said again where memory put it, raced instead")
+	REASON(path_silent, EVENT, "syn said again where memory put it, raced instead")            \
+	REASON(out_from_uplink, DROPPED, "forwarded from an uplink, so of no client of ours")      \
+	REASON(in_spoofed, DROPPED, "inbound with a source that is this machine's own")
 
 enum reason_kind { SENT, PASSED, DROPPED, EVENT };
 

@@ -237,6 +237,71 @@ fn nobody_in_a_lan_has_our_addresses() {
 }
 
 #[test]
+fn strangers_on_an_uplinks_segment_get_nothing_translated() {
+    let probe = Probe::new();
+    let client = build::udp((CLIENT, 4600), (SERVER_V4, 53), b"x");
+    probe.forwarded(&client).is(Sent, "out_new");
+    for stranger in [
+        "203.0.113.77",
+        "2001:db8:1::77",
+        // As if it were a client, or the machine itself.
+        "10.1.0.2",
+        "fd00:1::2",
+        "64:ff9b:1:6272::8",
+    ] {
+        let stranger: IpAddr = stranger.parse().expect("an address");
+        let (server, echo, unreachable) = match stranger.is_ipv4() {
+            true => (SERVER_V4, 8, 3),
+            false => (SERVER_V6, 128, 1),
+        };
+        let udp = build::udp((stranger, 4600), (server, 53), b"x");
+        for packet in [
+            build::tcp((stranger, 4600), (server, 80), SYN, b""),
+            build::tcp((stranger, 4600), (server, 80), ACK, b""),
+            udp.clone(),
+            build::icmp(stranger, server, echo, 0, 7, b"ping"),
+            build::icmp(stranger, server, unreachable, 0, 7, &udp),
+            build::packet(stranger, server, 47, vec![0; 16], None),
+        ] {
+            let dropped = probe.forwarded_from(0, &packet);
+            dropped.is(Dropped, "out_from_uplink");
+        }
+    }
+    let mut later = build::udp((CLIENT, 4600), (SERVER_V4, 53), b"a later fragment");
+    later[7] = 1;
+    probe
+        .forwarded_from(0, &later)
+        .is(Dropped, "out_from_uplink");
+    let flows = probe.datapath.borrow().flows().expect("flows");
+    assert_eq!(flows.len(), 1, "the client's");
+    assert_eq!(flows[0].tx.packets, 1);
+    // What connection tracking has translated answers somebody at a published port.
+    let published = build::tcp((OUTSIDE[1][0], 4600), SERVER, ACK, b"");
+    probe
+        .forwarded_from(0, &published)
+        .is(Sent, "out_own_address");
+}
+
+#[test]
+fn nobody_outside_has_our_addresses() {
+    let probe = Probe::new();
+    let own = OUTSIDE[1][1];
+    for packet in [
+        build::tcp((own, 4000), (SERVER_V6, 80), SYN, b""),
+        build::udp((own, 4000), (SERVER_V6, 53), b"x"),
+        build::icmp(own, SERVER_V6, 128, 0, 7, b"ping"),
+        build::icmp(own, SERVER_V6, 1, 0, 7, b"what was it?"),
+        build::packet(own, SERVER_V6, 200, vec![0; 16], None),
+    ] {
+        probe.back(0, &packet).is(Dropped, "in_spoofed");
+    }
+    // Two uplinks on one network hear each other's multicast.
+    let group = "ff02::fb".parse().expect("a group");
+    let heard = build::udp((own, 5353), (group, 5353), b"x");
+    probe.back(0, &heard).is(Passed, "in_no_flow");
+}
+
+#[test]
 fn protocols_without_ports_go_by_address() {
     let probe = Probe::new();
     let gre = |from| build::packet(from, SERVER_V4, 47, vec![0; 16], None);

@@ -127,6 +127,11 @@ impl Probe {
         self.run(0, packet, self.steer, self.lan)
     }
 
+    /// Out of somebody on an uplink's segment, as the stack forwards it.
+    pub fn forwarded_from(&self, uplink: usize, packet: &[u8]) -> Outcome {
+        self.run(0, packet, self.steer, self.wans[uplink])
+    }
+
     /// In by an uplink.
     pub fn back(&self, uplink: usize, packet: &[u8]) -> Outcome {
         self.run(1, packet, self.wans[uplink], self.wans[uplink])
