@@ -63,11 +63,11 @@ fn ethernet_mtu(ifindex: u32) -> io::Result<Option<u32>> {
     // SAFETY: all zero is a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.as_bytes()) {
-        *to = from.cast_signed();
+        *to = *from as libc::c_char;
     }
-    let mut ask = |what: libc::Ioctl| {
+    let mut ask = |what: libc::c_ulong| {
         // SAFETY: both requests read and write one ifreq.
-        match unsafe { libc::ioctl(socket.as_raw_fd(), what, &raw mut request) } {
+        match unsafe { libc::ioctl(socket.as_raw_fd(), what as libc::Ioctl, &raw mut request) } {
             0 => Ok(request.ifr_ifru),
             _ => Err(io::Error::last_os_error()),
         }

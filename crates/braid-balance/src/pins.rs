@@ -11,10 +11,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::Error;
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
-/// `BPF_FS_MAGIC` of linux/magic.h.
-const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+use crate::Error;
 
 /// One set of pins. A bpffs refuses names with dots.
 #[derive(Clone, Debug)]
@@ -105,9 +104,8 @@ pub(crate) fn remove_file(path: &Path) -> Result<(), Error> {
 /// Makes `pin_dir` and makes sure that it is inside a bpffs.
 pub(crate) fn prepare(pin_dir: &Path) -> Result<(), Error> {
     fs::create_dir_all(pin_dir).map_err(|source| system(pin_dir, source))?;
-    let stat =
-        nix::sys::statfs::statfs(pin_dir).map_err(|source| system(pin_dir, source.into()))?;
-    if stat.filesystem_type().0 == BPF_FS_MAGIC {
+    let stat = statfs(pin_dir).map_err(|source| system(pin_dir, source.into()))?;
+    if stat.filesystem_type() == BPF_FS_MAGIC {
         return Ok(());
     }
     Err(Error::NotBpffs {

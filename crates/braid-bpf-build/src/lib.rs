@@ -62,7 +62,9 @@ pub fn build(name: &str) {
 
 fn compile(source: &Path, object: &Path) {
     let clang = env::var("BRAID_CLANG").unwrap_or_else(|_| "clang-14".into());
-    let architecture = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the architecture");
+    // The headers of the machine that builds: programs come out the same whichever of them are read.
+    let host = env::var("HOST").expect("cargo sets the host");
+    let architecture = host.split('-').next().unwrap_or_default();
     let status = Command::new(&clang)
         .args([
             "-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror",

@@ -40,13 +40,14 @@ impl<'a> Interface<'a> {
     /// Calls the kernel with a request that `fill` has filled in, and returns what it became.
     fn call(
         &self,
-        call: libc::Ioctl,
+        call: libc::c_ulong,
         step: &'static str,
         fill: impl FnOnce(&mut libc::ifreq),
     ) -> Result<libc::ifreq, Failure> {
         let mut request = request(self.name);
         fill(&mut request);
-        ioctl(self.socket.as_fd(), call, &mut request)
+        // Only `Ioctl` is the C library's own type for a request: signed in musl.
+        ioctl(self.socket.as_fd(), call as libc::Ioctl, &mut request)
             .map_err(|source| Failure { step, source })?;
         Ok(request)
     }

@@ -17,11 +17,18 @@ const NICE: c_int = -10;
 /// # Errors
 /// It is not permitted.
 pub fn real_time() -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: 1 };
+    // The kernel's `struct sched_param` is this one field.
+    let priority: c_int = 1;
     let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-    // SAFETY: 0 is the calling thread; `parameters` lives through the call.
-    check(unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) })?;
-    Ok(())
+    // Called without the C library: POSIX means a whole process by it, so musl refuses it.
+    // SAFETY: 0 is the calling thread; the kernel reads `priority`, which lives through the call.
+    let set =
+        unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
+    if set == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Gives the calling thread a longer share than ordinary ones, if that is permitted.

@@ -23,7 +23,8 @@ pub fn watch(fd: RawFd) -> libc::pollfd {
 /// The kernel's own.
 pub fn wait(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
     let timeout = timeout.map(|span| libc::timespec {
-        tv_sec: libc::time_t::try_from(span.as_secs()).unwrap_or(libc::time_t::MAX),
+        // 68 years: the seconds' type differs between C libraries, and this fits all of them.
+        tv_sec: span.as_secs().min(i32::MAX as u64) as _,
         tv_nsec: span.subsec_nanos().into(),
     });
     let timeout = timeout
