@@ -1,16 +1,15 @@
 //! What can be typed. Nouns show, verbs change.
 
+#[cfg(feature = "hub")]
+pub mod hub;
+
 use std::ffi::OsString;
-use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use braid_core::units::{Rate, duration};
 use braid_daemon::config::Policy;
 use braid_daemon::{run_dir, state_dir};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use clap_complete::Shell;
 
 use crate::destination::{Destination, Endpoint, parse_protocol};
 
@@ -87,6 +86,7 @@ pub enum Command {
     /// are listed too; `--protocol`, `--source` and a port narrow them down to one.
     Explain(ExplainArgs),
     /// Show uplinks, flows and reasons as they change; q quits
+    #[cfg(feature = "top")]
     Top {
         /// Seconds between two looks
         #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = parse_pace)]
@@ -117,8 +117,10 @@ pub enum Command {
     /// Without a word more it runs: listens on UDP port 27243, makes its key at the first start, and
     /// passes clients' packets on to the internet with this machine's address. `braid hub invite NAME`
     /// prints a token; `braid join TOKEN` on the other side is all the set-up there is.
-    Hub(HubArgs),
+    #[cfg(feature = "hub")]
+    Hub(hub::HubArgs),
     /// Print a new key pair, base64: the private key, and the public key that follows from it
+    #[cfg(feature = "hub")]
     Keygen(Output),
     /// Check or show the configuration
     #[command(subcommand)]
@@ -128,20 +130,25 @@ pub enum Command {
     /// Print what makes a shell complete `braid` commands
     ///
     /// For example: braid completions bash > /etc/bash_completion.d/braid
+    #[cfg(feature = "manual")]
     Completions {
         /// The shell
-        shell: Shell,
+        shell: clap_complete::Shell,
     },
     /// Write the manual pages, one a command
+    #[cfg(feature = "manual")]
     Man {
         /// Directory to write them to; made if it is not there
         directory: PathBuf,
     },
     /// Emulate a link between two network namespaces
+    #[cfg(feature = "emulate")]
     Emulate(Box<braid_emulate::cli::EmulateArgs>),
     /// Talk to the control socket of a running `braid emulate`
+    #[cfg(feature = "emulate")]
     EmulateCtl(braid_emulate::cli::EmulateCtlArgs),
     /// Split single flows over the paths of a network of switches, and put them in order
+    #[cfg(feature = "edge")]
     #[command(subcommand)]
     Edge(braid_edge::cli::EdgeCommand),
     /// Topologies and experiments in network namespaces (runs braid-lab)
@@ -313,72 +320,6 @@ pub enum ConfigCommand {
 }
 
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
-pub struct HubArgs {
-    /// Configuration file; /etc/braid/hub.toml is read if it is there and none is named
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    #[command(subcommand)]
-    pub command: Option<HubCommand>,
-}
-
-impl HubArgs {
-    /// Whether failures are to be JSON too.
-    pub fn wants_json(&self) -> bool {
-        match &self.command {
-            Some(HubCommand::Invite(arguments)) => arguments.output.json,
-            Some(
-                HubCommand::Clients(output)
-                | HubCommand::Status(output)
-                | HubCommand::Revoke { output, .. },
-            ) => output.json,
-            None => false,
-        }
-    }
-}
-
-#[derive(Debug, Subcommand)]
-pub enum HubCommand {
-    /// Print a token for a new client
-    ///
-    /// The token is one word, good for one machine, and shown this once. What it lets in is that
-    /// machine: its own key never leaves it.
-    Invite(InviteArgs),
-    /// Show every client: its state, addresses, traffic and when it was heard last
-    Clients(Output),
-    /// Serve a client no more, from this moment on
-    Revoke {
-        /// The client
-        name: String,
-        #[command(flatten)]
-        output: Output,
-    },
-    /// Show the hub: key, addresses, handshakes, what was refused, what is not as it should be
-    Status(Output),
-}
-
-#[derive(Debug, Args)]
-pub struct InviteArgs {
-    /// What the client is called: letters, digits, `-`, `_`, `.`
-    pub name: String,
-    /// Where the client finds the hub; again for each further address. The configuration's
-    /// addresses if none is named, or else the machine's own
-    #[arg(long, value_name = "HOST[:PORT]")]
-    pub address: Vec<String>,
-    /// Inner address for the client, once per IP version; the next free one if none is named
-    #[arg(long, value_name = "ADDRESS")]
-    pub inner: Vec<IpAddr>,
-    /// Most that is passed on for it in each direction, like "50 Mbit/s"
-    #[arg(long, value_name = "RATE")]
-    pub rate: Option<Rate>,
-    /// For how long the token may be used
-    #[arg(long, value_name = "TIME", default_value = "168 h", value_parser = duration::parse)]
-    pub valid: Duration,
-    #[command(flatten)]
-    pub output: Output,
-}
-
-#[derive(Debug, Args)]
 pub struct ExternalArgs {
     /// Passed on as they are
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -398,6 +339,7 @@ fn parse_weight(text: &str) -> Result<(String, NonZeroU32), String> {
     Ok((name.to_owned(), weight))
 }
 
+#[cfg(feature = "top")]
 fn parse_pace(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.2..=3600.0).contains(&seconds) => Ok(seconds),

@@ -14,7 +14,8 @@ use braid_hub::report::{
 };
 use serde::Serialize;
 
-use crate::cli::{HubArgs, HubCommand, InviteArgs, Output};
+use crate::cli::Output;
+use crate::cli::hub::{HubArgs, HubCommand, InviteArgs};
 use crate::client::{self, NoAnswer};
 use crate::table::{Cell, NOTHING, Side, Table};
 use crate::terminal::{Tint, answer_either};

@@ -8,24 +8,28 @@ mod bond;
 mod cli;
 mod client;
 mod destination;
+#[cfg(feature = "edge")]
 mod edge;
 mod events;
 mod explain;
 mod external;
+#[cfg(feature = "hub")]
 mod hub;
+mod left_out;
+#[cfg(feature = "manual")]
 mod manual;
 mod paths;
 mod run;
 mod show;
 mod table;
 mod terminal;
+#[cfg(feature = "top")]
 mod top;
 mod up;
 
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use braid_daemon::config::{Config, ConfigError, DEFAULT_PATH};
 use braid_daemon::doctor::{self, Level};
@@ -35,8 +39,6 @@ use braid_daemon::report::{DoctorReport, FlowsReport, StatusReport, UplinksRepor
 use braid_daemon::run_dir::RunDir;
 use braid_daemon::settings::{Overrides, Settings};
 use braid_daemon::state_dir::StateDir;
-use braid_edge::cli::EdgeCommand;
-use clap::Parser;
 use serde::de::DeserializeOwned;
 use tracing_subscriber::EnvFilter;
 
@@ -82,7 +84,13 @@ impl From<NoAnswer> for Stop {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match left_out::parse() {
+        Ok(cli) => cli,
+        Err(failure) => {
+            show_failure(&failure, false);
+            return ExitCode::from(2);
+        }
+    };
     start_log();
     let json = wants_json(&cli.command);
     match run(cli) {
@@ -123,12 +131,17 @@ fn run(cli: Cli) -> Outcome {
         Command::Flows(arguments) => flows(&run_dir, &arguments),
         Command::Paths(output) => paths::paths(&run_dir, output),
         Command::Explain(arguments) => explain::explain(&run_dir, &arguments),
-        Command::Top { every } => top::top(&run_dir, Duration::from_secs_f64(every)),
+        #[cfg(feature = "top")]
+        Command::Top { every } => top::top(&run_dir, std::time::Duration::from_secs_f64(every)),
         Command::Events(arguments) => events::events(&run_dir, &arguments),
         Command::Run(arguments) => run::run(&run_dir, &arguments),
+        #[cfg(feature = "hub")]
         Command::Hub(arguments) => hub::hub(&run_dir, &arguments),
+        #[cfg(feature = "hub")]
         Command::Keygen(output) => hub::keygen(output),
+        #[cfg(feature = "manual")]
         Command::Completions { shell } => Ok(manual::completions(shell)?),
+        #[cfg(feature = "manual")]
         Command::Man { directory } => Ok(manual::pages(&directory)?),
         Command::Version(output) => version(&run_dir, output),
         Command::Doctor { config, output } => examine(&run_dir, config.as_deref(), output),
@@ -140,8 +153,11 @@ fn run(cli: Cli) -> Outcome {
             effective,
             output,
         }) => config_show(config.as_deref(), effective, output),
+        #[cfg(feature = "emulate")]
         Command::Emulate(arguments) => emulate(braid_emulate::cli::run(*arguments)),
+        #[cfg(feature = "emulate")]
         Command::EmulateCtl(arguments) => emulate(braid_emulate::cli::control(arguments)),
+        #[cfg(feature = "edge")]
         Command::Edge(command) => edge::edge(&run_dir, command),
         Command::Lab(external) => Err(external::become_program("lab", &external.arguments).into()),
         Command::Sdn(external) => Err(external::become_program("sdn", &external.arguments).into()),
@@ -152,12 +168,15 @@ fn wants_json(command: &Command) -> bool {
     match command {
         Command::Up(arguments) => arguments.output.json && !arguments.detached,
         Command::Flows(arguments) => arguments.output.json,
-        Command::Edge(EdgeCommand::Status(arguments)) => arguments.json,
+        #[cfg(feature = "edge")]
+        Command::Edge(braid_edge::cli::EdgeCommand::Status(arguments)) => arguments.json,
         Command::Explain(arguments) => arguments.output.json,
         Command::Events(arguments) => arguments.output.json && !arguments.follow,
+        #[cfg(feature = "hub")]
         Command::Hub(arguments) => arguments.wants_json(),
+        #[cfg(feature = "hub")]
+        Command::Keygen(output) => output.json,
         Command::Down(output)
-        | Command::Keygen(output)
         | Command::Reload(output)
         | Command::Failback(output)
         | Command::Status(output)
@@ -305,6 +324,7 @@ fn config_show(file: Option<&Path>, effective: bool, output: Output) -> Outcome 
     Ok(answer(&text)?)
 }
 
+#[cfg(feature = "emulate")]
 fn emulate(outcome: Result<(), braid_emulate::drive::DriveError>) -> Outcome {
     outcome.map_err(|error| Failure::new("emulate", error.to_string()).into())
 }

@@ -1,0 +1,72 @@
+//! Commands that a build was made without, for routers with little room. They are features of this
+//! crate, and all of them are there unless Cargo is told otherwise.
+
+use clap::Parser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use braid_daemon::failure::Failure;
+
+use crate::cli::Cli;
+
+/// Words of the command line that nobody here answers to.
+const LEFT_OUT: &[&str] = &[
+    #[cfg(not(feature = "edge"))]
+    "edge",
+    #[cfg(not(feature = "emulate"))]
+    "emulate",
+    #[cfg(not(feature = "emulate"))]
+    "emulate-ctl",
+    #[cfg(not(feature = "hub"))]
+    "hub",
+    #[cfg(not(feature = "hub"))]
+    "keygen",
+    #[cfg(not(feature = "manual"))]
+    "completions",
+    #[cfg(not(feature = "manual"))]
+    "man",
+    #[cfg(not(feature = "top"))]
+    "top",
+];
+
+/// Reads the command line. Ends the process where it asks for help or makes no sense.
+///
+/// # Errors
+/// It asks for a command that this build was made without.
+pub fn parse() -> Result<Cli, Failure> {
+    Cli::try_parse().map_err(|error| match left_out(&error, LEFT_OUT) {
+        Some(name) => Failure::new("usage", format!("this build has no braid {name}"))
+            .fix("it is the small one for routers: take the full one, as make build makes it"),
+        None => error.exit(),
+    })
+}
+
+/// The command that was asked for, if it is one of these.
+fn left_out(error: &clap::Error, these: &[&'static str]) -> Option<&'static str> {
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return None;
+    }
+    let asked = error.get(ContextKind::InvalidSubcommand)?;
+    let named = |name: &&&str| matches!(asked, ContextValue::String(asked) if asked == **name);
+    these.iter().find(named).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_left_out_is_said_to_be() {
+        let asked = |words: &[&str]| {
+            let error = Cli::try_parse_from(words).unwrap_err();
+            left_out(&error, &["warp"])
+        };
+        assert_eq!(asked(&["braid", "warp"]), Some("warp"));
+        assert_eq!(
+            asked(&["braid", "--run-dir", "/x", "warp", "--far"]),
+            Some("warp")
+        );
+        assert_eq!(asked(&["braid", "wrap"]), None);
+        assert_eq!(asked(&["braid", "status", "warp"]), None);
+        assert_eq!(asked(&["braid", "--warp"]), None);
+    }
+}
