@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .PHONY: help build package demo test check verifier kernels bench experiments fuzz model clean
-.PHONY: setup setup-rust setup-bench setup-kernels
+.PHONY: setup setup-rust setup-target setup-bench setup-kernels
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO := cargo
@@ -23,6 +23,11 @@ ifneq ($(SETUP),skip)
 	@tools/setup rust
 endif
 
+setup-target: setup-rust
+ifneq ($(SETUP),skip)
+	@$(if $(TARGET),tools/setup target $(TARGET))
+endif
+
 setup-bench: setup
 ifneq ($(SETUP),skip)
 	@tools/setup bench
@@ -33,11 +38,25 @@ ifneq ($(SETUP),skip)
 	@tools/setup kernels
 endif
 
-build: setup-rust ## build the braid binary into target/release
-	$(CARGO) build --release --locked --bins
+# What is built with a TARGET is for other machines: *-musl is static, *-gnu wants this glibc or a newer one
+# (Debian 11 has it). PROFILE=router is the small one, without what a router has no use for.
+GLIBC := 2.31
+TARGET ?=
+PROFILE ?= release
+BUILD := $(CARGO) build $(TARGET:%=--target %)
+ifneq ($(filter %-gnu,$(TARGET)),)
+BUILD := PATH="$(CURDIR)/.tools/cross/bin:$$PATH" CARGO_ZIGBUILD_CACHE_DIR=$(CURDIR)/.tools/cross/cache \
+	$(CARGO) zigbuild --target $(TARGET).$(GLIBC)
+endif
+PARTS := $(if $(filter router,$(PROFILE)),--package braid --no-default-features,--bins)
+build: setup-rust setup-target ## build the braid binary into target/release; TARGET=…, PROFILE=router
+	$(BUILD) --profile $(PROFILE) --locked $(PARTS)
 
-package: build ## a Debian package in target/debian
-	packaging/debian/build target/release/braid target/debian
+# Without a TARGET this machine's architecture.
+package: export TARGET := $(or $(TARGET),$(shell uname -m)-unknown-linux-gnu)
+package: ## Debian packages in target/debian; TARGET=aarch64-unknown-linux-gnu and others
+	$(MAKE) build
+	packaging/debian/build target/$(TARGET)/release/braid target/debian
 
 demo: setup build ## two emulated uplinks, one page and one bulk load, alone and together (root)
 	$(PYTHON_BIN)/braid-lab run demo
