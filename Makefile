@@ -7,7 +7,9 @@ SHELL := /bin/bash
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO := cargo
 PYTHON_BIN := .venv/bin
-SHELL_SCRIPTS := tools/setup .ci/run fuzz/run $(addprefix packaging/debian/,build postinst prerm postrm)
+MAINTAINER_SCRIPTS := postinst prerm postrm
+SHELL_SCRIPTS := tools/setup .ci/run fuzz/run \
+	$(addprefix packaging/debian/,build build-sdn $(MAINTAINER_SCRIPTS) $(addprefix sdn/,$(MAINTAINER_SCRIPTS)))
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 
 help: ## this list
@@ -57,6 +59,7 @@ package: export TARGET := $(or $(TARGET),$(shell uname -m)-unknown-linux-gnu)
 package: ## Debian packages in target/debian; TARGET=aarch64-unknown-linux-gnu and others
 	$(MAKE) build
 	packaging/debian/build target/$(TARGET)/release/braid target/debian
+	packaging/debian/build-sdn target/debian
 
 demo: setup build ## two emulated uplinks, one page and one bulk load, alone and together (root)
 	$(PYTHON_BIN)/braid-lab run demo
@@ -77,7 +80,7 @@ check: setup ## formatting, lints, types
 	$(PYTHON_BIN)/ruff format --check .
 	$(PYTHON_BIN)/ruff check .
 	$(PYTHON_BIN)/mypy
-	shellcheck $(SHELL_SCRIPTS)
+	shellcheck --external-sources $(SHELL_SCRIPTS)
 
 verifier: setup-kernels ## the eBPF programs before the verifiers of other kernels, for every change of bpf/ (root)
 	$(CARGO) build --locked -p braid

@@ -1,22 +1,28 @@
-"""The Debian package: what is in it, and that it says and does what its own binary means."""
+"""The Debian packages: what is in them, and that they say and do what their own programs mean."""
 
 from __future__ import annotations
 
 import gzip
+import re
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from braid_lab.process import run
 from braid_lab.product import binary, repository
+from braid_sdn.fabric.config import read
 
 UNIT = "usr/lib/systemd/system/braid.service"
 HUB_UNIT = "usr/lib/systemd/system/braid-hub.service"
+EDGE_UNIT = "usr/lib/systemd/system/braid-edge@.service"
+SDN_UNIT = "usr/lib/systemd/system/braid-sdn.service"
 WANTED = (
     "usr/bin/braid",
     UNIT,
     HUB_UNIT,
+    EDGE_UNIT,
     "etc/braid/braid.toml",
     "etc/braid/hub.toml",
     "usr/share/man/man1/braid.1.gz",
@@ -28,42 +34,76 @@ WANTED = (
     "usr/share/doc/braid/README.md",
     "usr/share/doc/braid/configuration.md",
     "usr/share/doc/braid/api.schema.json",
+    "usr/share/doc/braid/examples/edge.conf",
     "usr/share/doc/braid/copyright",
     "usr/share/doc/braid/changelog.gz",
 )
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the package as `make package` does."""
+def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Build all packages as `make package` does; by name."""
     output = tmp_path_factory.mktemp("package")
-    built = run([repository() / "packaging/debian/build", binary(), output], timeout=300)
-    return Path(built.stdout.strip())
+    scripts = repository() / "packaging/debian"
+    built = [
+        *run([scripts / "build", binary(), output], timeout=300).stdout.split(),
+        *run([scripts / "build-sdn", output], timeout=300).stdout.split(),
+    ]
+    return {Path(file).name.partition("_")[0]: Path(file) for file in built}
 
 
 @pytest.fixture(scope="module")
-def unpacked(package: Path) -> Path:
-    """Unpack it, maintainer scripts too."""
-    root = package.parent / "root"
-    run(["dpkg-deb", "--raw-extract", package, root])
-    return root
+def roots(packages: dict[str, Path]) -> dict[str, Path]:
+    """Unpack them, maintainer scripts too."""
+    found = {}
+    for name, package in packages.items():
+        found[name] = package.parent / f"root-{name}"
+        run(["dpkg-deb", "--raw-extract", package, found[name]])
+    return found
+
+
+@pytest.fixture(scope="module")
+def package(packages: dict[str, Path]) -> Path:
+    """The package of the program itself."""
+    return packages["braid"]
+
+
+@pytest.fixture(scope="module")
+def unpacked(roots: dict[str, Path]) -> Path:
+    """The same, unpacked."""
+    return roots["braid"]
+
+
+def files_in(root: Path) -> set[str]:
+    return {str(file.relative_to(root)) for file in root.rglob("*") if file.is_file()}
 
 
 def test_everything_is_where_it_belongs(unpacked: Path) -> None:
-    files = {str(file.relative_to(unpacked)) for file in unpacked.rglob("*") if file.is_file()}
+    files = files_in(unpacked)
     assert set(WANTED) <= files, set(WANTED) - files
     # Nothing that a machine's owner did not ask for.
     places = ("usr/bin/", "usr/lib/systemd/", "usr/share/", "etc/braid/", "DEBIAN/")
     assert [file for file in files if not file.startswith(places)] == []
 
 
-def test_owners_and_modes_are_a_packages(package: Path, unpacked: Path) -> None:
+@pytest.mark.parametrize("name", ["braid", "braid-dbgsym", "braid-sdn"])
+def test_owners_and_modes_are_a_packages(packages: dict[str, Path], roots: dict[str, Path], name: str) -> None:
+    package = packages[name]
     listed = run(["dpkg-deb", "--contents", package]).stdout.splitlines()
     assert {line.split()[1] for line in listed} == {"root/root"}
     writable = [line for line in listed if line[5] == "w" or line[8] == "w"]
     assert writable == []
-    for script in ("postinst", "prerm", "postrm"):
-        assert (unpacked / "DEBIAN" / script).stat().st_mode & stat.S_IXUSR
+    if name != "braid-dbgsym":
+        for script in ("postinst", "prerm", "postrm"):
+            assert (roots[name] / "DEBIAN" / script).stat().st_mode & stat.S_IXUSR
+
+
+@pytest.mark.parametrize("name", ["braid", "braid-dbgsym", "braid-sdn"])
+def test_a_package_is_the_same_whenever_it_is_built(packages: dict[str, Path], name: str) -> None:
+    tar = subprocess.run(["dpkg-deb", "--fsys-tarfile", packages[name]], check=True, capture_output=True).stdout
+    listed = subprocess.run(["tar", "--list", "--verbose", "--full-time"], input=tar, check=True, capture_output=True)
+    dates = {tuple(line.split()[3:5]) for line in listed.stdout.decode().splitlines()}
+    assert len(dates) == 1, dates
 
 
 def test_what_the_package_says_of_itself(package: Path, unpacked: Path) -> None:
@@ -103,12 +143,15 @@ def test_pages_and_completions_are_about_every_command(unpacked: Path) -> None:
     run(["bash", "-n", unpacked / "usr/share/bash-completion/completions/braid"])
 
 
-@pytest.mark.parametrize("unit", [UNIT, HUB_UNIT])
-def test_the_units_are_ones_that_systemd_takes(unpacked: Path, unit: str) -> None:
-    text = (unpacked / unit).read_text()
+@pytest.mark.parametrize(
+    ("name", "unit"), [("braid", UNIT), ("braid", HUB_UNIT), ("braid", EDGE_UNIT), ("braid-sdn", SDN_UNIT)]
+)
+def test_the_units_are_ones_that_systemd_takes(roots: dict[str, Path], name: str, unit: str) -> None:
+    root = roots[name]
+    text = (root / unit).read_text()
     # The machine that tests has the targets, and the package's program somewhere else.
-    copy = unpacked.parent / Path(unit).name
-    copy.write_text(text.replace("/usr/bin/braid", str(unpacked / "usr/bin/braid")))
+    copy = root.parent / Path(unit).name.replace("@", "@north")
+    copy.write_text(text.replace("/usr/bin/braid", str(root / "usr/bin/braid")))
     said = run(["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", copy], check=False)
     assert (said.status, [line for line in said.text.splitlines() if "braid" in line]) == (0, []), said.text
 
@@ -118,3 +161,66 @@ def test_the_daemon_has_no_mount_namespace_of_its_own(unpacked: Path) -> None:
     # A mount namespace of its own would take the datapath along when the service stops.
     for option in ("ProtectSystem", "ProtectHome", "PrivateTmp", "ProtectKernelModules", "RuntimeDirectory"):
         assert f"\n{option}=" not in text
+
+
+def test_symbols_are_apart_and_found_by_the_number_of_the_build(unpacked: Path, roots: dict[str, Path]) -> None:
+    def sections(file: Path) -> str:
+        return run(["readelf", "--wide", "--sections", file]).stdout
+
+    def build_id(file: Path) -> str:
+        found = re.search(r"Build ID: (\w+)", run(["readelf", "--notes", file]).stdout)
+        assert found is not None
+        return found[1]
+
+    shipped = unpacked / "usr/bin/braid"
+    assert ".debug_line" not in sections(shipped)
+    assert ".symtab" not in sections(shipped)
+    number = build_id(shipped)
+    symbols = roots["braid-dbgsym"] / f"usr/lib/debug/.build-id/{number[:2]}/{number[2:]}.debug"
+    assert ".debug_line" in sections(symbols)
+    assert build_id(symbols) == number
+
+
+def test_the_controllers_package_has_what_it_needs_and_nothing_of_the_programs(
+    packages: dict[str, Path], roots: dict[str, Path]
+) -> None:
+    root = roots["braid-sdn"]
+    files = files_in(root)
+    wanted = {
+        "usr/bin/braid-sdn",
+        SDN_UNIT,
+        "etc/braid/fabric.toml",
+        "usr/share/man/man1/braid-sdn.1.gz",
+        "usr/share/doc/braid-sdn/copyright",
+        "usr/share/doc/braid-sdn/changelog.gz",
+        "usr/share/doc/braid-sdn/fabric.md",
+    }
+    sources = {f"usr/share/braid-sdn/{file.relative_to(repository() / 'python')}" for file in _sources("braid_sdn")}
+    assert {file for file in files if not file.startswith("DEBIAN/")} == wanted | sources
+    # Two packages that have one file cannot be installed together.
+    shared = {file for file in files & files_in(roots["braid"]) if not file.startswith("DEBIAN/")}
+    assert shared == set()
+    said = run(["dpkg-deb", "--field", packages["braid-sdn"], "Architecture"]).stdout
+    assert said == "all\n"
+
+
+def _sources(package: str) -> list[Path]:
+    return list((repository() / "python" / package).rglob("*.py"))
+
+
+def test_the_controllers_example_is_valid_and_changes_nothing(roots: dict[str, Path], tmp_path: Path) -> None:
+    example = roots["braid-sdn"] / "etc/braid/fabric.toml"
+    shipped, nothing = read(example), read(None)
+    assert (shipped.host, shipped.port, shipped.tls) == (nothing.host, nothing.port, nothing.tls)
+    assert (shipped.settings.edges, shipped.settings.links) == ((), ())
+    words = [line.removeprefix("#") for line in example.read_text().splitlines() if not line.startswith("# ")]
+    whole = tmp_path / "whole.toml"
+    whole.write_text("\n".join(words))
+    assert [edge.name for edge in read(whole).settings.edges] == ["beijing"]
+
+
+def test_the_controllers_page_is_about_every_command(roots: dict[str, Path]) -> None:
+    page = gzip.decompress((roots["braid-sdn"] / "usr/share/man/man1/braid-sdn.1.gz").read_bytes()).decode()
+    for command in ("run", "status", "paths", "explain", "svg"):
+        assert f".SS braid sdn fabric {command}\n" in page
+    assert r"\fB\-\-listen\fR" in page

@@ -33,7 +33,7 @@ class StopError(Exception):
 
 def main() -> None:
     """Do what the command line says."""
-    options = _parser().parse_args()
+    options = parser().parse_args()
     try:
         code = options.act(options)
     except StopError as error:
@@ -46,9 +46,10 @@ def main() -> None:
     raise SystemExit(code)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="braid sdn", description=__doc__)
-    applications = parser.add_subparsers(required=True, metavar="APPLICATION")
+def parser() -> argparse.ArgumentParser:
+    """Return what the command line may say; the manual page is made from it too."""
+    top = argparse.ArgumentParser(prog="braid sdn", description=__doc__)
+    applications = top.add_subparsers(required=True, metavar="APPLICATION")
     fabric = applications.add_parser("fabric", help="one flow over several paths of a network of switches")
     verbs = fabric.add_subparsers(required=True, metavar="COMMAND")
 
@@ -74,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
             shown.add_argument("source", help="a host's MAC or IP address, or an edge's name")
             shown.add_argument("target", help="likewise")
     command("svg", "print the network as a drawing with shares, latency and load")
-    return parser
+    return top
 
 
 # The controller.

@@ -93,7 +93,8 @@ pub struct StatusArgs {
     pub json: bool,
 }
 
-/// Runs an edge until it is told to end. Prints one line of JSON once packets pass.
+/// Runs an edge until it is told to end. Prints one line of JSON once packets pass, and tells the service
+/// manager, if one started it.
 ///
 /// # Errors
 /// What it cannot do.
@@ -125,6 +126,9 @@ pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
         let _ = out
             .write_all(b"{\"ready\": true}\n")
             .and_then(|()| out.flush());
+        if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+            tracing::warn!(%error, "the service manager does not hear that the edge is ready");
+        }
     })
 }
 

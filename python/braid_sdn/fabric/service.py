@@ -14,6 +14,7 @@ from braid_sdn.fabric.model import Problem
 from braid_sdn.openflow.messages import FromSwitch, Hello
 from braid_sdn.openflow.server import SILENCE, Server
 from braid_sdn.openflow.tls import server_context
+from braid_sdn.service_manager import tell_service_manager
 
 
 class Service:
@@ -37,6 +38,7 @@ class Service:
         await self._api.listen(socket, http)
         sys.stderr.write(f"ready: switches at {listening.sockets[0].getsockname()[:2]}, API at {socket}\n")
         sys.stderr.flush()
+        tell_service_manager("READY=1")
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch_silence())

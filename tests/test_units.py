@@ -1,0 +1,84 @@
+"""The systemd units: what they let their services do is enough, and these say when they are ready."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from braid_lab.net.namespace import namespace
+from braid_lab.net.scratch import directory
+from braid_lab.process import Process, run
+from braid_lab.product import binary, repository
+
+SYSTEMD = repository() / "packaging/systemd"
+
+
+@pytest.fixture
+def folder() -> Path:
+    """A folder whose path is short enough for sockets."""
+    made = directory() / "units"
+    made.mkdir(exist_ok=True)
+    return made
+
+
+@contextlib.contextmanager
+def service_manager(folder: Path) -> Iterator[tuple[str, socket.socket]]:
+    """Listen as systemd does for what services tell it."""
+    path = folder / "notify"
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(path))
+        listener.settimeout(30)
+        yield str(path), listener
+
+
+def confinement(unit: str) -> list[str | Path]:
+    """Return the words before a program that leave it the capabilities of its unit."""
+    [left] = re.findall(r"^CapabilityBoundingSet=(.*)$", (SYSTEMD / unit).read_text(), re.MULTILINE)
+    bounds = ["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in left.split())]
+    return ["setpriv", "--no-new-privs", f"--bounding-set={','.join(bounds)}", "--"]
+
+
+def test_an_edge_works_as_its_unit_and_its_example_have_it(folder: Path) -> None:
+    example = (repository() / "packaging/edge.conf").read_text()
+    [options] = re.findall(r"^OPTIONS=(.*)$", example, re.MULTILINE)
+    with namespace("edge") as box, service_manager(folder) as (address, listener):
+        for inner, outer in (("lan0", "host0"), ("fab0", "switch0")):
+            box.ip(f"link add {inner} type veth peer name {outer}", f"link set {inner} up", f"link set {outer} up")
+        argv = [*confinement("braid-edge@.service"), binary(), "--run-dir", folder, "edge", "run", "--name", "north"]
+        argv += shlex.split(options)
+        edge = Process(argv, log=folder / "edge", namespace=box.name, env={"NOTIFY_SOCKET": address})
+        try:
+            assert listener.recv(100) == b"READY=1\n", edge.stderr()
+            tasks = [int(task.name) for task in Path(f"/proc/{edge.pid}/task").iterdir()]
+            first = [task for task in tasks if os.sched_getscheduler(task) & ~os.SCHED_RESET_ON_FORK == os.SCHED_FIFO]
+            assert len(first) == 1, edge.stderr()
+            said = run([binary(), "--run-dir", folder, "edge", "status", "north"], namespace=box.name, check=False)
+            assert "edge north: lan0 inside, fab0 outside" in said.stdout, said.text
+        finally:
+            ended = edge.stop()
+        assert ended.status == 0, ended.text
+
+
+def test_a_controller_works_as_its_unit_has_it(folder: Path) -> None:
+    with service_manager(folder) as (address, listener):
+        argv = [*confinement("braid-sdn.service"), sys.executable, "-m", "braid_sdn.cli", "fabric", "run"]
+        argv += ["--run-dir", folder, "--listen", "127.0.0.1:0"]
+        controller = Process(argv, log=folder / "controller", env={"NOTIFY_SOCKET": address})
+        try:
+            assert listener.recv(100) == b"READY=1", controller.stderr()
+            said = run([sys.executable, "-m", "braid_sdn.cli", "fabric", "status", "--run-dir", folder])
+            assert "SWITCH" in said.stdout
+        finally:
+            controller.signal(signal.SIGTERM)
+            ended = controller.wait()
+        assert ended.status == 0, ended.text
