@@ -28,7 +28,7 @@ NAMES = [each.name for each in STOCK if each.kind == "uml"]
 @experiment("kernels/verifier", "eBPF programs before the verifiers of other kernels", cases=NAMES)
 def verifier(run: Run) -> None:
     """Boot each kernel, ask `braid doctor` there, and set up the table."""
-    names = run.cases(NAMES)
+    names = run.cases(run.of_form(full=NAMES, quick=NAMES, smoke=NAMES[:1]))
     # The first one fetches packages; two at a time keep this machine busy.
     with ThreadPoolExecutor(2) as pool, run.step("kernels"):
         found = dict(zip(names, pool.map(lambda name: examine(run, stock(name)), names), strict=True))
