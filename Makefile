@@ -1,8 +1,8 @@
 # Braid: every target sets up what it needs by itself (tools/setup; SETUP=skip leaves that out).
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build package demo test check verifier kernels bench experiments fuzz model clean
-.PHONY: setup setup-rust setup-target setup-bench setup-kernels
+.PHONY: help build package package-test demo test check verifier kernels bench experiments fuzz model clean
+.PHONY: setup setup-rust setup-target setup-bench setup-kernels setup-package-test
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO := cargo
@@ -35,6 +35,11 @@ ifneq ($(SETUP),skip)
 	@tools/setup bench
 endif
 
+setup-package-test: setup
+ifneq ($(SETUP),skip)
+	@tools/setup package-test
+endif
+
 setup-kernels: setup
 ifneq ($(SETUP),skip)
 	@tools/setup kernels
@@ -60,6 +65,15 @@ package: ## Debian packages in target/debian; TARGET=aarch64-unknown-linux-gnu a
 	$(MAKE) build
 	packaging/debian/build target/$(TARGET)/release/braid target/debian
 	packaging/debian/build-sdn target/debian
+
+PACKAGED := x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
+STATIC := x86_64-unknown-linux-musl aarch64-unknown-linux-musl
+package-test: setup setup-package-test ## every target and package, on Debian 11, 12 and 13 (root)
+	for target in $(PACKAGED); do $(MAKE) package TARGET=$$target || exit 1; done
+	for target in $(STATIC); do $(MAKE) build TARGET=$$target && $(MAKE) build TARGET=$$target PROFILE=router && \
+		$(CARGO) clippy --workspace --bins --locked --target $$target -- -D warnings || exit 1; done
+	$(CARGO) clippy --package braid --no-default-features --locked -- -D warnings
+	$(PYTHON_BIN)/pytest packaging/checks
 
 demo: setup build ## two emulated uplinks, one page and one bulk load, alone and together (root)
 	$(PYTHON_BIN)/braid-lab run demo

@@ -1,5 +1,7 @@
-//! Tells the program which commit it is built from, where it is built from a repository.
+//! Tells the program which commit it is built from, where it is built from a repository, and the linker to number
+//! the build.
 
+use std::env;
 use std::process::Command;
 
 fn main() {
@@ -12,6 +14,13 @@ fn main() {
     if let Some(commit) = git(&["rev-parse", "HEAD"]) {
         println!("cargo::rustc-env=BRAID_COMMIT={commit}");
     }
+    // Symbols that are kept apart are found by it, and not every linker makes one unasked.
+    let number = "--build-id=sha1";
+    let bare = env::var("RUSTC_LINKER").is_ok_and(|linker| linker.ends_with("lld"));
+    println!(
+        "cargo::rustc-link-arg-bins={}{number}",
+        if bare { "" } else { "-Wl," }
+    );
 }
 
 /// What git says, if there is a git and a repository.

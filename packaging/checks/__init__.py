@@ -1,0 +1,1 @@
+"""Tests of the packages and of the binaries for other machines: `make package-test`."""
