@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import signal
 from collections.abc import Iterator
 
@@ -30,8 +31,8 @@ def filters(network: EdgedNetwork) -> list[str]:
     """Return the programs of the first edge that are on its devices."""
     box = network.edges["ha"].box
     shown = [box.run(["tc", "filter", "show", "dev", device, "ingress"]).stdout for device in (INSIDE, OUTSIDE)]
-    words = " ".join(shown).split()
-    return sorted(word for word in words if word.startswith("braid_"))
+    # A filter's line has its own name and then its program's, which are the same.
+    return sorted(re.findall(r" name (braid_\w+)", " ".join(shown)))
 
 
 def test_one_flow_is_split_and_put_in_order(network: EdgedNetwork) -> None:
