@@ -15,7 +15,7 @@
 //! |---|---|---|
 //! | inner packet | [`Sender::handle_packet`] | |
 //! | then | [`Sender::poll_parity`], [`Sender::poll_transmit`] until none: seal and send each | |
-//! | a sealed packet came in | | [`Receiver::handle_datagram`], then [`Receiver::handle_data`] for each inner packet in it, [`Receiver::handle_parity`] for a sum, then [`Receiver::handle_end`] |
+//! | a sealed packet came in | [`Sender::handle_received`] | [`Receiver::handle_datagram`], then [`Receiver::handle_data`] for each inner packet in it, [`Receiver::handle_parity`] for a sum, then [`Receiver::handle_end`] |
 //! | then | | [`Receiver::poll_rebuild`], [`Receiver::poll_delivery`], [`Receiver::poll_nack`], [`Receiver::poll_reports`] |
 //! | a report, a nack came in | [`Sender::handle_report`], [`Sender::handle_nack`] | |
 //! | any other packet is to be sent | [`Sender::number_control`] gives it number and stamp | |

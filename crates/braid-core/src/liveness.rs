@@ -15,6 +15,8 @@
 //! - **Quarantine**: a link that loses 30 % without a queue is worse than none for TCP. It is taken out and probed
 //!   until it loses less than 10 % of some 16 packets: more often the more probes arrive, so that one that
 //!   has healed is back soon, and rarely while they are lost, since nothing is to be had by them.
+//! - **Unheard**: a link may be dead while nothing of ours is in flight on it: in a download the acknowledgements may all
+//!   go by another one. If packets came over it, and for [`UNHEARD`] they have come over others alone, it is asked, once.
 //! - **Idle**: an idle link is left in peace but for a packet every [`KEEPALIVE`], which keeps
 //!   NAT mappings and notices a black hole nobody would otherwise see.
 
@@ -33,6 +35,12 @@ const SILENCE: Duration = Duration::from_millis(75);
 /// An idle link is sent something this often: three packets a minute, and within the 30 s after
 /// which the most impatient NATs forget a UDP mapping (RFC 4787 §4.3 wants two minutes of them).
 pub const KEEPALIVE: Duration = Duration::from_secs(20);
+
+/// A link over which nothing has come for so long, while something came over others, is asked whether it lives.
+pub const UNHEARD: Duration = Duration::from_millis(250);
+
+/// It is asked once for each silence, and no more often than this: a flow may come by turns.
+const UNHEARD_AGAIN: Duration = Duration::from_secs(1);
 
 /// First and largest distance between probes of a suspect link.
 const PROBE_FIRST: Duration = Duration::from_millis(50);
@@ -144,6 +152,10 @@ pub struct Liveness {
     failures: Failures,
     /// The last packet that elicited a report.
     sent: Time,
+    /// The last packet that came over the link.
+    received: Option<Time>,
+    /// When it was asked because nothing came any more.
+    asked: Option<Time>,
     probed: Time,
     spacing: Duration,
     changed: Option<Verdict>,
@@ -161,6 +173,8 @@ impl Liveness {
             state: State::Active,
             failures: Failures::default(),
             sent: now,
+            received: None,
+            asked: None,
             probed: now,
             spacing: PROBE_FIRST,
             changed: None,
@@ -173,6 +187,17 @@ impl Liveness {
     /// Something that elicits a report was sent on the link.
     pub fn handle_sent(&mut self, now: Time) {
         self.sent = now;
+    }
+
+    /// A packet of any kind came over the link.
+    pub fn handle_received(&mut self, now: Time) {
+        self.received = Some(now);
+    }
+
+    /// When the last packet came over the link.
+    #[must_use]
+    pub fn received(&self) -> Option<Time> {
+        self.received
     }
 
     /// A report told of new packets on the link: a sign of life. `packets` and `lost` are its totals.
@@ -321,6 +346,22 @@ impl Liveness {
         }
         self.probed = now;
         true
+    }
+
+    /// Whether a packet should go out on the link because it has gone silent while something came over another, last at
+    /// `elsewhere`; it counts as sent. It can become due only when something comes over another.
+    pub fn poll_unheard(&mut self, now: Time, elsewhere: Time) -> bool {
+        let carries = matches!(self.state, State::Active | State::Returning { .. });
+        let due = self.received.is_some_and(|received| {
+            elsewhere.since(received) > UNHEARD
+                && self
+                    .asked
+                    .is_none_or(|asked| asked < received && now.since(asked) > UNHEARD_AGAIN)
+        });
+        if carries && due {
+            self.asked = Some(now);
+        }
+        carries && due
     }
 
     /// Whether a packet should go out on the link because no link is known to work; it counts as sent.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use braid_core::estimate::{Demand, LinkEstimator, LinkReport};
-use braid_core::liveness::{KEEPALIVE, Liveness, Verdict};
+use braid_core::liveness::{KEEPALIVE, Liveness, UNHEARD, Verdict};
 use braid_core::{Bytes, LinkId, PacketNumber, RelativeDelay, Stamp, Time};
 
 const LEN: Bytes = Bytes::new(100);
@@ -269,4 +269,40 @@ fn an_idle_link_is_sent_a_packet_every_keepalive() {
         at.windows(2).all(|pair| pair[1] - pair[0] == every),
         "{at:?}"
     );
+}
+
+#[test]
+fn a_link_that_is_heard_no_more_while_others_are_is_asked_once_and_judged() {
+    let silence = UNHEARD.as_millis() as u64;
+    let mut bench = Bench::new();
+    bench.settle(1_000);
+    assert!(
+        !bench.live.poll_unheard(ms(1_000), ms(1_000)),
+        "never heard"
+    );
+    bench.live.handle_received(ms(1_000));
+
+    let asks = |bench: &mut Bench, from: u64, until: u64| -> Vec<u64> {
+        (from..until)
+            .filter(|at| bench.live.poll_unheard(ms(*at), ms(*at)))
+            .collect()
+    };
+    assert_eq!(asks(&mut bench, 1_000, 60_000), [1_001 + silence]);
+    // It has not answered, which makes it suspect as any packet would.
+    bench.exchange(60_000, false);
+    assert_eq!(bench.verdict(60_500), Verdict::Suspect);
+
+    let mut bench = Bench::new();
+    bench.settle(1_000);
+    bench.live.handle_received(ms(1_000));
+    // Nothing came over others either: nobody sends.
+    assert!(!bench.live.poll_unheard(ms(9_000), ms(1_000)));
+    // By turns: not more than one a second.
+    let mut asked = Vec::new();
+    for turn in 0..10 {
+        let from = 1_000 + turn * 400;
+        bench.live.handle_received(ms(from));
+        asked.extend(asks(&mut bench, from, from + 400));
+    }
+    assert_eq!(asked.len(), 4, "{asked:?}");
 }

@@ -147,6 +147,7 @@ impl Tunnel {
         if arrival == Arrival::Duplicate {
             return Err(Reject::Old);
         }
+        self.sender.handle_received(now, id);
         let mut result = Ok(());
         for frame in Frames::new(frames) {
             match frame {

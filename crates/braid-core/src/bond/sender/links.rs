@@ -57,10 +57,23 @@ impl<T: Clone> Sender<T> {
         Some((number, Stamp::of(now)))
     }
 
+    /// A packet of any kind came over a link: what comes no more is how a link's death shows to the end that sends
+    /// nothing over it.
+    pub fn handle_received(&mut self, now: Time, id: LinkId) {
+        if let Some(link) = self.link_mut(id) {
+            link.liveness.handle_received(now);
+        }
+    }
+
     /// A small packet that should be sent now.
     pub fn poll_control(&mut self, now: Time) -> Option<Control> {
         let several = self.links.len() > 1 || self.settings.copies.get() > 0;
         let works = self.links.iter().any(Outgoing::is_usable);
+        let received = self
+            .links
+            .iter()
+            .filter_map(|link| link.liveness.received());
+        let newest = received.max().unwrap_or(now);
         for link in &mut self.links {
             if link.train > 0 {
                 link.train -= 1;
@@ -71,7 +84,8 @@ impl<T: Clone> Sender<T> {
                 });
             }
             let urgent = !works && link.liveness.poll_probe_urgent(now);
-            if urgent || link.liveness.poll_probe(now) || link.estimator.is_unheard() {
+            let asked = link.liveness.poll_unheard(now, newest) || link.liveness.poll_probe(now);
+            if urgent || asked || link.estimator.is_unheard() {
                 let kind = ControlKind::Probe;
                 return Some(Control {
                     link: link.id,
