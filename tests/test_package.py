@@ -46,11 +46,12 @@ WANTED = (
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Build all packages as `make package` does; by name."""
+    """Build all packages as `make package` does, but for their compression, which takes a minute; by name."""
     output = tmp_path_factory.mktemp("package")
     scripts = repository() / "packaging/debian"
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("SOURCE_DATE_EPOCH", str(DATE))
+        environment.setenv("COMPRESSION", "none")
         built = [
             *run([scripts / "build", binary(), output], timeout=300).stdout.split(),
             *run([scripts / "build-sdn", output], timeout=300).stdout.split(),

@@ -3,7 +3,7 @@
 # $root to put files into, `finish ARCHITECTURE OUTPUT_DIRECTORY` makes the package of it and prints where it is.
 #
 # The same files give the same package, whenever and wherever it is packed: every date in it is that of
-# the commit, or SOURCE_DATE_EPOCH.
+# the commit, or SOURCE_DATE_EPOCH. COMPRESSION is dpkg-deb's, xz if it is not set.
 
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
@@ -64,6 +64,6 @@ finish() {
 	find "$root" -type d -exec chmod 755 {} +
 	mkdir -p "$output"
 	package=$output/${name}_${version}_$architecture.deb
-	dpkg-deb --root-owner-group -Zxz --build "$root" "$package" >/dev/null
+	dpkg-deb --root-owner-group -Z"${COMPRESSION:-xz}" --build "$root" "$package" >/dev/null
 	printf '%s\n' "$package"
 }

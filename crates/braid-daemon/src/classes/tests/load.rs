@@ -118,6 +118,8 @@ fn least_loaded_evens_out_what_is_uneven() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
     #[test]
     fn overflow_settles_under_a_steady_load(demand in 1.0f64..80.0) {
         let (settings, mut line) = (settings(TIERS), two_tiers());
