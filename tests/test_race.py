@@ -195,7 +195,9 @@ def test_one_refusal_is_not_an_answer(three: Racing, how: str) -> None:
         got = three.connect(*(new_site(4) for _ in range(4)))
     assert [each.via for each in got] == [three.net.uplinks["sat"].address4] * 4
     assert max(each.connect_s for each in got) < AT_ONCE_S
-    assert three.counted("race_refused") == (8,)
+    # A refusal that comes after the answer is the loser's, and counted as such.
+    (refused,) = three.counted("race_refused")
+    assert 4 <= refused <= 8
 
 
 @refusals

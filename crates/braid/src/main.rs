@@ -32,6 +32,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use braid_daemon::config::{Config, ConfigError, DEFAULT_PATH};
+#[cfg(feature = "edge")]
+use braid_daemon::doctor::Finding;
 use braid_daemon::doctor::{self, Level};
 use braid_daemon::failure::Failure;
 use braid_daemon::preflight::kernel_release;
@@ -271,15 +273,9 @@ fn examine(run_dir: &RunDir, file: Option<&Path>, output: Output) -> Outcome {
     let settings = Settings::new(config, &Overrides::default())?;
     let selection = settings.selection()?;
     let examination = doctor::examine(&settings, &selection, run_dir.path());
-    let mut findings = runtime()?.block_on(examination);
-    // Whoever may not load programs has been told so.
-    if findings.iter().any(|finding| finding.code == "programs") {
-        let refused: Vec<_> = braid_edge::rehearse()
-            .iter()
-            .map(ToString::to_string)
-            .collect();
-        findings.push(doctor::edge_programs(&refused));
-    }
+    let findings = runtime()?.block_on(examination);
+    #[cfg(feature = "edge")]
+    let findings = with_edge_programs(findings);
     let worst = doctor::worst(&findings);
     let report = DoctorReport { findings };
     answer_either(output.json, &report, |paint| show::doctor(&report, paint))?;
@@ -288,6 +284,17 @@ fn examine(run_dir: &RunDir, file: Option<&Path>, output: Output) -> Outcome {
         Level::Warn => Err(Stop::Degraded),
         Level::Fail => Err(Stop::Unfit),
     }
+}
+
+/// Adds what the kernel says of the edge's programs. Whoever may not load programs has been told so.
+#[cfg(feature = "edge")]
+fn with_edge_programs(mut findings: Vec<Finding>) -> Vec<Finding> {
+    if findings.iter().any(|finding| finding.code == "programs") {
+        let refused = braid_edge::rehearse();
+        let refused: Vec<_> = refused.iter().map(ToString::to_string).collect();
+        findings.push(doctor::edge_programs(&refused));
+    }
+    findings
 }
 
 fn config_check(file: Option<&Path>) -> Outcome {
