@@ -347,7 +347,7 @@ fn occupants(place: Place, device: &str, own: u32) -> Result<(bool, Option<(Stri
         }
     }
     for filter in list(place)? {
-        if filter.name == place.hook.program() && filter.program == own {
+        if is_ours(&filter, place) && filter.program == own {
             ours = true;
         } else {
             let name = if filter.name.is_empty() {
@@ -362,10 +362,19 @@ fn occupants(place: Place, device: &str, own: u32) -> Result<(bool, Option<(Stri
 }
 
 fn own_filter(place: Place) -> Result<Option<Filter>, Error> {
-    let name = place.hook.program();
-    Ok(list(place)?
-        .into_iter()
-        .find(|filter| filter.name == name && filter.handle == HANDLE))
+    let mut filters = list(place)?.into_iter();
+    Ok(filters.find(|filter| is_ours(filter, place)))
+}
+
+/// Whether a filter is one that Braid puts there. aya gives programs no names on kernels without tracing
+/// (`CONFIG_BPF_EVENTS`, often left out on routers), since what it tries that with is a tracepoint: there priority and
+/// handle must do.
+fn is_ours(filter: &Filter, place: Place) -> bool {
+    let named = match filter.name.as_str() {
+        "" => filter.kind == "bpf" && filter.priority == PRIORITY,
+        name => name == place.hook.program(),
+    };
+    named && filter.handle == HANDLE
 }
 
 fn list(place: Place) -> Result<Vec<Filter>, Error> {

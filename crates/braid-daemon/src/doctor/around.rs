@@ -12,6 +12,9 @@ use nix::sys::statvfs::statvfs;
 
 use crate::cgroup;
 
+/// Handles of filters of the datapath and of the edge.
+const OWN_HANDLES: [&str; 2] = ["0xb1", "0xb2"];
+
 /// What was seen.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Around {
@@ -119,7 +122,11 @@ fn filter_names(text: &str) -> Vec<String> {
     let name = |line: &str| {
         let mut words = line.split_whitespace();
         words.find(|word| *word == "handle")?;
-        let name = words.nth(1)?;
+        let (handle, name) = (words.next()?, words.next()?);
+        // On kernels without tracing ours have no names.
+        if name == "direct-action" && OWN_HANDLES.contains(&handle) {
+            return None;
+        }
         line.contains("direct-action").then(|| name.to_owned())
     };
     text.lines().filter_map(name).collect()
