@@ -21,7 +21,8 @@ RESTLESS = ("stable_secret", "ip_local_port_range_used")
 
 def kernel_state(place: Namespace) -> dict[str, list[str]]:
     """Return everything that `braid down` promises to leave as found, as comparable text."""
-    link_words = ("ifname", "flags", "mtu", "qdisc", "operstate", "link_type", "master", "xdp", "group")
+    # Not "operstate": it changes with a carrier that was lost and is back.
+    link_words = ("ifname", "flags", "mtu", "qdisc", "link_type", "master", "xdp", "group")
     links = json.loads(place.run(["ip", "-json", "-details", "link"]).stdout)
     settings = place.run(["sysctl", "--all", "--pattern", SYSCTLS]).stdout.splitlines()
     return {

@@ -22,6 +22,9 @@ from braid_lab.product import repository
 #: Where the guest sees the folder that it may write to.
 OUT = "/run/out"
 
+#: Where User-Mode Linux has its modules, and the program by which it loads them.
+_LOADS = "/run/loads"
+
 #: What reaches the root of a QEMU machine, beside what is built in.
 _MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
 
@@ -131,14 +134,17 @@ class Guest:
             # Before Linux 5.11 or so no layer can be had above files of this machine: they are read-only then.
             "if ! /mnt/root/bin/true 2>/dev/null; then",
             "umount /mnt/root && mount -r -t hostfs -o / none /mnt/root",
-            "mount -t tmpfs modules /mnt/root/lib/modules",
             "fi",
             "mount -t proc proc /mnt/root/proc",
             "mount -t sysfs sys /mnt/root/sys",
             "mount -t devtmpfs dev /mnt/root/dev",
             "for each in run tmp; do mount -t tmpfs $each /mnt/root/$each; done",
-            f"mkdir -p /mnt/root{OUT} /mnt/root/lib/modules/{release}",
-            f"mount -t hostfs -o {self.modules} none /mnt/root/lib/modules/{release}",
+            # Not below /lib/modules: a root that is read-only need not have it.
+            f"mkdir -p /mnt/root{OUT} /mnt/root{_LOADS}/lib/modules/{release}",
+            f"mount -t hostfs -o {self.modules} none /mnt/root{_LOADS}/lib/modules/{release}",
+            f"printf '#!/bin/sh\\nexec modprobe --dirname {_LOADS} \"$@\"\\n' >/mnt/root{_LOADS}/modprobe",
+            f"chmod 755 /mnt/root{_LOADS}/modprobe",
+            f"echo {_LOADS}/modprobe >/proc/sys/kernel/modprobe",
             f"mount -t hostfs -o {out} none /mnt/root{OUT}",
         ]
         for path in self.shares:
@@ -182,7 +188,7 @@ def _main(argv: Sequence[str | Path], env: Mapping[str, str]) -> str:
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8
 {exports}mount -t cgroup2 cgroup2 /sys/fs/cgroup
 # Nothing here loads by name what appears with its module: settings of IPv6, and the device of TUN.
-modprobe --quiet --all ipv6 tun
+$(cat /proc/sys/kernel/modprobe) --quiet --all ipv6 tun
 ip link set lo up
 cd {shlex.quote(str(repository()))}
 {command} >{OUT}/command.out 2>{OUT}/command.err
