@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +18,8 @@ from braid_lab.net.links import Line
 from braid_lab.net.namespace import Namespace
 from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.net.trouble import black_hole
-from braid_lab.observe import ask_tcp, states
-from braid_lab.process import wait_until
+from braid_lab.observe import ask_tcp, differences, kernel_state, states
+from braid_lab.process import run, wait_until
 from braid_lab.product import Braid, binary
 from conftest import BY_TURNS, PLAIN, MakeNetwork, StartBraid, configured
 
@@ -168,6 +169,37 @@ def test_what_must_not_leave_the_bond_is_blocked_without_it(
     told = [event for event in daemon.json("events")["events"] if event.get("uplink") == "bond"]
     assert not [event for event in told if "waits for" in (event.get("evidence") or "")], told
     assert seen_from(net, net.host) == {hub.far.address4}
+
+
+def test_a_hub_that_is_restarted_costs_no_session(make_network: MakeNetwork, start_braid: StartBraid) -> None:
+    net = make_network(*LINES)
+    with far_end(net) as far:
+        place = far.namespace
+        before = kernel_state(place)
+        with far_hub.running(far, net.scratch / place.name) as hub:
+            daemon = start_braid(net)
+            join(daemon, hub)
+            download = Download(net.host, net.server(1), 12_000_000, net.scratch / f"{net.host.name}.restarted")
+            for stop in (hub.stop, hub.kill9):
+                came, away = download.came(), dropped(place)
+                wait_until(lambda came=came: download.came() > came + 500_000, what="the download", timeout=20)
+                stop()
+                # The server repeats what was not acknowledged, and finds nobody who would refuse it.
+                wait_until(lambda away=away: dropped(place) > away, what="packets for a hub that is away", timeout=20)
+                hub.start()
+            download.finish()
+            # Also of one that runs.
+            said = run(hub.words("down"), namespace=place.name).stdout
+            assert "device braid-hub: removed" in said
+            assert differences(before, kernel_state(place)) == []
+            assert "nothing to undo" in run(hub.words("down"), namespace=place.name).stdout
+
+
+def dropped(place: Namespace) -> int:
+    """Return how many packets for clients were dropped since the hub's device was left alone."""
+    told = json.loads(place.run(["ip", "-json", "-stats", "link", "show", "braid-hub"]).stdout)
+    counted: int = told[0]["stats64"]["tx"]["dropped"]
+    return counted
 
 
 def test_data_goes_in_the_clear_where_both_ends_say_so(

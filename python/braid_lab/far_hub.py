@@ -38,14 +38,15 @@ class Hub:
         """Give it another configuration, which counts from its next start."""
         self.file.write_text(CONFIGURATION.format(store=self.folder / "hub.redb") + configuration)
 
-    def _words(self, *words: str | Path) -> list[str | Path]:
+    def words(self, *words: str | Path) -> list[str | Path]:
+        """Return the command line of `braid hub WORDS…` for this hub."""
         return [binary(), "--run-dir", self.folder / "run", "hub", *words]
 
     def start(self) -> None:
         """Start it; returns when it serves."""
         self._starts += 1
         log = self.folder / f"hub-{self._starts}"
-        process = Process(self._words("--config", self.file), log=log, namespace=self.far.namespace.name)
+        process = Process(self.words("--config", self.file), log=log, namespace=self.far.namespace.name)
         self.process = process
 
         def serves() -> bool:
@@ -58,12 +59,12 @@ class Hub:
     def invite(self, name: str, *addresses: str) -> str:
         """Return a token for a client, which finds the hub at these addresses; at its IPv4 one if none is named."""
         at = [word for address in addresses or (self.far.address4,) for word in ("--address", address)]
-        said = run(self._words("invite", name, *at), namespace=self.far.namespace.name)
+        said = run(self.words("invite", name, *at), namespace=self.far.namespace.name)
         return said.stdout.strip()
 
     def json(self, *words: str) -> dict[str, Any]:
         """Return what `braid hub WORDS… --json` says; a degraded state is an answer too."""
-        said = run(self._words(*words, "--json"), namespace=self.far.namespace.name, check=False)
+        said = run(self.words(*words, "--json"), namespace=self.far.namespace.name, check=False)
         if said.status not in (0, DEGRADED):
             raise CommandError(["braid", "hub", *words], said.status, said.text)
         answer: dict[str, Any] = json.loads(said.stdout)
@@ -71,7 +72,7 @@ class Hub:
 
     def revoke(self, name: str) -> None:
         """Serve a client no more."""
-        run(self._words("revoke", name), namespace=self.far.namespace.name)
+        run(self.words("revoke", name), namespace=self.far.namespace.name)
 
     def kill9(self) -> None:
         """Kill it as a crash would."""

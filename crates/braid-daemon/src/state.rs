@@ -21,6 +21,9 @@ pub struct State {
     pub network: String,
     /// Sysctls as they were found.
     pub saved: Saved,
+    /// Devices that outlive the process.
+    #[serde(default)]
+    pub devices: Vec<String>,
     /// Flows in the kernel refer to uplinks by number: the next daemon must use the same ones.
     pub uplinks: Vec<Remembered>,
 }

@@ -14,7 +14,7 @@ use std::io;
 
 pub use interface::{Failure, Interface};
 pub use thread::{no_timer_slack, prompt, real_time};
-pub use tuntap::{AttachError, Kind, attach};
+pub use tuntap::{AttachError, Kind, attach, attach_lasting, set_lasting};
 pub use wait::{wait, watch};
 
 fn check(result: c_int) -> io::Result<c_int> {

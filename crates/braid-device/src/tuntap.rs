@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use super::interface::{ioctl, request};
@@ -34,6 +34,37 @@ pub enum AttachError {
 /// # Errors
 /// See [`AttachError`].
 pub fn attach(name: &str, kind: Kind) -> Result<File, AttachError> {
+    attach_by(name, kind, libc::IFF_TUN_EXCL)
+}
+
+/// The same of a device that stays when its descriptor is gone, and may be there already. Until somebody is attached
+/// to it again it drops what is routed to it, silently.
+///
+/// # Errors
+/// See [`AttachError`]; it is [`AttachError::Taken`] while somebody else is attached.
+pub fn attach_lasting(name: &str, kind: Kind) -> Result<File, AttachError> {
+    let file = attach_by(name, kind, 0)?;
+    set_lasting(&file, true).map_err(AttachError::Failed)?;
+    Ok(file)
+}
+
+/// Whether an attached device stays when its descriptor is gone.
+///
+/// # Errors
+/// What the system said.
+pub fn set_lasting(file: &File, lasting: bool) -> io::Result<()> {
+    // SAFETY: TUNSETPERSIST reads a number and no memory.
+    let done = unsafe {
+        libc::ioctl(
+            file.as_raw_fd(),
+            libc::TUNSETPERSIST,
+            libc::c_ulong::from(lasting),
+        )
+    };
+    crate::check(done).map(drop)
+}
+
+fn attach_by(name: &str, kind: Kind, exclusive: libc::c_int) -> Result<File, AttachError> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -45,7 +76,7 @@ pub fn attach(name: &str, kind: Kind) -> Result<File, AttachError> {
         Kind::Tun => libc::IFF_TUN | libc::IFF_VNET_HDR,
         Kind::Tap => libc::IFF_TAP,
     };
-    request.ifr_ifru.ifru_flags = (kind | libc::IFF_NO_PI | libc::IFF_TUN_EXCL) as libc::c_short;
+    request.ifr_ifru.ifru_flags = (kind | libc::IFF_NO_PI | exclusive) as libc::c_short;
     match ioctl(file.as_fd(), libc::TUNSETIFF, &mut request) {
         Ok(()) => Ok(file),
         Err(error) => Err(match error.raw_os_error() {

@@ -1,5 +1,5 @@
-//! What the kernel's filter is told: one nftables table of ours, replaced as a whole and removed at the
-//! end.
+//! What the kernel's filter is told: one nftables table of ours, replaced as a whole by each hub, and removed by
+//! `braid hub down`.
 
 use std::process::Stdio;
 
@@ -132,6 +132,28 @@ fn family(network: &Prefix) -> &'static str {
     match network.address().is_ipv4() {
         true => "ip",
         false => "ip6",
+    }
+}
+
+/// Whether the table is there.
+///
+/// # Errors
+/// There is no `nft`, or it refused for another reason.
+pub async fn is_there() -> Result<bool, Failure> {
+    let asked = Command::new("nft")
+        .args(["list", "tables"])
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await;
+    match asked {
+        // Without it there never was a table.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Failure::new("nft", format!("nft: {error}"))),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stdout);
+            Ok(said.lines().any(|line| line == format!("table {TABLE}")))
+        }
     }
 }
 

@@ -27,7 +27,7 @@ use crate::config::HubConfig;
 use crate::hub::{Hub, now, peer, random};
 use crate::pool::Pool;
 use crate::store::{Embedded, Founding, Store};
-use crate::surroundings::{Surroundings, give_addresses, has_family};
+use crate::surroundings::{self, Surroundings, has_family};
 
 /// How often figures are taken into the book.
 const NOTE_EVERY: Duration = Duration::from_secs(2);
@@ -35,6 +35,8 @@ const NOTE_EVERY: Duration = Duration::from_secs(2);
 const KEEP_EVERY: Duration = Duration::from_secs(60);
 /// How long the last answers may take to go out before the hub ends all the same.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// How long a hub may take to end when another process asks it to.
+const ENDING: Duration = Duration::from_secs(15);
 /// Questions that may wait for the loop; more askers wait at the socket.
 const QUESTIONS: usize = 16;
 /// News of the packets' thread that may wait for the loop. More is dropped: a key that is not heard
@@ -47,11 +49,11 @@ enum News {
     Event(HubEvent),
 }
 
-/// Runs the hub until SIGTERM or SIGINT, then leaves the machine as it was found. `ready` is told
-/// once it serves. SIGHUP has it read its configuration anew by `read`.
+/// Runs the hub until SIGTERM or SIGINT. What it changed stays, so that connections go on with the next one; see
+/// [`down`]. `ready` is told once it serves. SIGHUP has it read its configuration anew by `read`.
 ///
 /// # Errors
-/// Why it could not start, why it stopped by itself, or what could not be undone.
+/// Why it could not start, or why it stopped by itself.
 pub async fn run(
     run_dir: RunDir,
     read: impl Fn() -> Result<HubConfig, ConfigError>,
@@ -88,15 +90,39 @@ pub async fn run(
     let mut book = Book::open(Box::new(store), pool.clone())?;
     book.configure(config.clients.clone(), now());
     Surroundings::check(&pool, &config.device)?;
-    let tun = Tun::open(&config.device, config.mtu).map_err(driven)?;
-    give_addresses(tun.index(), &pool).await?;
-    let surroundings = Surroundings::set_up(&config, &pool, &run_dir).await?;
-    let served = serve(
+    // Before the device: whatever is there after an error, `braid hub down` knows of it.
+    Surroundings::set_up(&config, &pool, &run_dir).await?;
+    let tun = surroundings::open_device(&config, &pool).await?;
+    serve(
         &run_dir, config, &read, identity, epoch, book, tun, gate, signals, ready,
     )
-    .await;
-    let undone = surroundings.undo().await;
-    served.and(undone)
+    .await
+}
+
+/// Ends a hub that runs, and leaves the machine as it was found before the first one; says what was undone.
+///
+/// # Errors
+/// It does not end, or the system refused; what could not be undone is still written down.
+pub async fn down(run_dir: &RunDir) -> Result<Vec<String>, Failure> {
+    if !run_dir.path().exists() {
+        return Ok(Vec::new());
+    }
+    if let Some(pid) = run_dir.holder() {
+        let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
+        nix::sys::signal::kill(pid, nix::sys::signal::SIGTERM)
+            .map_err(|errno| Failure::io(format!("end the hub, process {pid}"), &errno.into()))?;
+        let deadline = Instant::now() + ENDING;
+        while run_dir.holder().is_some() {
+            if Instant::now() > deadline {
+                let text = format!("the hub, process {pid}, has not ended in {ENDING:?}");
+                return Err(Failure::new("hub-runs", text)
+                    .fix(format!("kill -9 {pid}, then braid hub down again")));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    let _lock = run_dir.lock()?;
+    surroundings::undo(run_dir).await
 }
 
 fn unspecified_v6() -> IpAddr {

@@ -1,30 +1,32 @@
 //! What the hub needs of the kernel around it: addresses on the inner device, forwarding, and the
 //! filter; and how all of it goes away again.
 //!
-//! Sysctls are written down before they are changed, in the run directory, so that the next hub
-//! restores them also after this one was killed. The device goes with the process, the filter is ours by
+//! All of it outlives the hub, whether that is stopped or killed: connections through it go on when it is back. Without
+//! the filter the kernel would take a server's next packet for its own and refuse it, which ends the connection;
+//! without the device it would answer that nobody is there. So packets find their way to the device, and it drops them
+//! until a hub is attached. What takes everything away is [`undo`]: `braid hub down`.
+//!
+//! Sysctls and the device's name are written down before they are changed, in the run directory. The filter is ours by
 //! name.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use braid_bond::drive::{DriveError, Tun};
 use braid_daemon::config::Prefix;
 use braid_daemon::failure::Failure;
 use braid_daemon::plumbing::{Forwarding, Saved};
 use braid_daemon::run_dir::RunDir;
 use braid_daemon::state::{Earlier, State};
-use nix::ifaddrs::getifaddrs;
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 
 use crate::config::{Forward, HubConfig};
 use crate::nat::{self, Filter};
 use crate::pool::Pool;
 
-/// The surroundings while a hub runs.
-pub struct Surroundings {
-    run_dir: RunDir,
-    state: State,
-    forward: Forward,
-}
+/// The surroundings of a hub.
+pub struct Surroundings;
 
 impl Surroundings {
     /// Checks that nothing is in the way of the inner networks. Changes nothing.
@@ -47,11 +49,7 @@ impl Surroundings {
     ///
     /// # Errors
     /// The system refused.
-    pub async fn set_up(
-        config: &HubConfig,
-        pool: &Pool,
-        run_dir: &RunDir,
-    ) -> Result<Surroundings, Failure> {
+    pub async fn set_up(config: &HubConfig, pool: &Pool, run_dir: &RunDir) -> Result<(), Failure> {
         let mut state = match State::load(run_dir)? {
             Earlier::State(mut state) => {
                 state.check_network()?;
@@ -64,22 +62,15 @@ impl Surroundings {
             }
             Earlier::Nothing | Earlier::Broken(_) => State::fresh()?,
         };
+        if !state.devices.contains(&config.device) {
+            state.devices.push(config.device.clone());
+        }
         if config.forward == Forward::Off {
-            state.store(run_dir)?;
-            return Ok(Surroundings {
-                run_dir: run_dir.clone(),
-                state,
-                forward: config.forward,
-            });
+            return state.store(run_dir);
         }
         let plan = Forwarding::plan(&state.saved)?;
         state.saved = plan.saved.clone();
         state.store(run_dir)?;
-        let surroundings = Surroundings {
-            run_dir: run_dir.clone(),
-            state,
-            forward: config.forward,
-        };
         let filter = Filter {
             device: config.device.clone(),
             networks: pool.networks().to_vec(),
@@ -88,30 +79,38 @@ impl Surroundings {
             reach: config.reach.clone(),
         };
         // The filter first: clients must not be forwarded with inner addresses, not even for a moment.
-        let done = match filter.install().await {
-            Ok(()) => plan.apply().map_err(Failure::from),
-            Err(failure) => Err(failure),
-        };
-        match done {
-            Ok(()) => Ok(surroundings),
-            Err(failure) => {
-                surroundings.undo().await?;
-                Err(failure)
-            }
-        }
+        filter.install().await?;
+        Ok(plan.apply()?)
     }
+}
 
-    /// Leaves the machine as it was found.
-    ///
-    /// # Errors
-    /// The system refused; what could not be undone is still written down.
-    pub async fn undo(self) -> Result<(), Failure> {
-        if self.forward != Forward::Off {
-            nat::remove().await?;
-        }
-        restore(&self.state)?;
-        self.run_dir.clear()
+/// Leaves the machine as it was found before the first hub, none of which may be running; says what was undone.
+///
+/// # Errors
+/// The system refused; what could not be undone is still written down.
+pub async fn undo(run_dir: &RunDir) -> Result<Vec<String>, Failure> {
+    let mut undone = Vec::new();
+    let Earlier::State(mut state) = State::load(run_dir)? else {
+        return Ok(undone);
+    };
+    state.check_network()?;
+    if nat::is_there().await? {
+        nat::remove().await?;
+        undone.push("filter and address translation: removed".to_owned());
     }
+    for device in std::mem::take(&mut state.devices) {
+        if nix::net::if_::if_nametoindex(device.as_str()).is_ok() {
+            Tun::remove(&device).map_err(|error| Failure::new("tunnel", error.to_string()))?;
+            undone.push(format!("device {device}: removed"));
+        }
+    }
+    let settings = state.saved.sysctls.len();
+    restore(&state)?;
+    if settings > 0 {
+        undone.push(format!("{settings} settings of forwarding: as they were"));
+    }
+    run_dir.clear()?;
+    Ok(undone)
 }
 
 /// Puts sysctls back to what was found; returns what is still to be remembered.
@@ -121,19 +120,32 @@ fn restore(state: &State) -> Result<Saved, Failure> {
     Ok(removal.saved)
 }
 
-/// Gives the inner device the hub's addresses.
+/// Opens the inner device with the hub's addresses. One that an earlier hub left is gone on with, if it has the same.
 ///
 /// # Errors
 /// The system refused.
-pub async fn give_addresses(index: u32, pool: &Pool) -> Result<(), Failure> {
+pub async fn open_device(config: &HubConfig, pool: &Pool) -> Result<Tun, Failure> {
+    let broken = |error: DriveError| Failure::new("tunnel", error.to_string());
+    let wanted = pool.hub().into_iter();
+    let wanted = wanted.filter(|(address, _)| has_family(*address));
+    let wanted: BTreeSet<(IpAddr, u8)> = wanted.collect();
+    let there = addresses_of(&config.device)?;
+    if !there.is_empty() && there != wanted {
+        Tun::remove(&config.device).map_err(broken)?;
+    }
+    let tun = Tun::open_lasting(&config.device, config.mtu).map_err(broken)?;
+    if there != wanted {
+        give_addresses(tun.index(), &wanted).await?;
+    }
+    Ok(tun)
+}
+
+async fn give_addresses(index: u32, wanted: &BTreeSet<(IpAddr, u8)>) -> Result<(), Failure> {
     let (connection, handle, _) = rtnetlink::new_connection()
         .map_err(|error| Failure::io("open a netlink socket", &error))?;
     let driver = tokio::spawn(connection);
     let mut outcome = Ok(());
-    for (address, length) in pool.hub() {
-        if !has_family(address) {
-            continue;
-        }
+    for &(address, length) in wanted {
         let added = handle.address().add(index, address, length).execute().await;
         outcome = added.map_err(|error| {
             let text = format!("cannot give {address}/{length} to the inner device: {error}");
@@ -216,17 +228,29 @@ impl std::str::FromStr for Network {
     }
 }
 
+/// Addresses and prefix lengths of a device, those that the kernel gave itself apart; none if it does not exist.
+fn addresses_of(device: &str) -> Result<BTreeSet<(IpAddr, u8)>, Failure> {
+    let made = |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let addresses = addressed(|one| one.interface_name == device)?.into_iter();
+    let addresses = addresses.map(|(_, address, length)| (address, length));
+    Ok(addresses.filter(|(address, _)| !made(address)).collect())
+}
+
 /// Name, address and prefix length of everything that is up, but for loopback and the inner device.
 fn interfaces(device: &str) -> Result<Vec<(String, IpAddr, u8)>, Failure> {
-    let all =
-        getifaddrs().map_err(|errno| Failure::io("list the machine's addresses", &errno.into()))?;
-    let up = InterfaceFlags::IFF_UP;
-    let kept = all.filter(|one| {
-        one.flags.contains(up)
+    addressed(|one| {
+        one.flags.contains(InterfaceFlags::IFF_UP)
             && !one.flags.contains(InterfaceFlags::IFF_LOOPBACK)
             && one.interface_name != device
-    });
-    let read = kept.filter_map(|one| {
+    })
+}
+
+fn addressed(
+    wanted: impl Fn(&InterfaceAddress) -> bool,
+) -> Result<Vec<(String, IpAddr, u8)>, Failure> {
+    let all =
+        getifaddrs().map_err(|errno| Failure::io("list the machine's addresses", &errno.into()))?;
+    let read = all.filter(|one| wanted(one)).filter_map(|one| {
         let ip = |storage: nix::sys::socket::SockaddrStorage| -> Option<IpAddr> {
             let v4 = storage.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
             v4.or_else(|| storage.as_sockaddr_in6().map(|v6| IpAddr::from(v6.ip())))

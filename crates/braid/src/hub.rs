@@ -7,6 +7,7 @@ use braid_bond::proto::handshake::Identity;
 use braid_daemon::config::Paint;
 use braid_daemon::failure::Failure;
 use braid_daemon::preflight;
+use braid_daemon::report::DownReport;
 use braid_daemon::run_dir::RunDir;
 use braid_hub::config::HubConfig;
 use braid_hub::report::{
@@ -19,20 +20,19 @@ use crate::cli::hub::{HubArgs, HubCommand, InviteArgs};
 use crate::client::{self, NoAnswer};
 use crate::table::{Cell, NOTHING, Side, Table};
 use crate::terminal::{Tint, answer_either};
-use crate::{Outcome, Stop, runtime, show};
-
-/// The hub's own directory, beside what the daemon has.
-const DIRECTORY: &str = "hub";
+use crate::up::answer_down;
+use crate::{HUB_DIRECTORY, Outcome, Stop, runtime, show};
 
 /// Does what `braid hub …` says.
 pub fn hub(run_dir: &RunDir, arguments: &HubArgs) -> Outcome {
-    let run_dir = RunDir::new(run_dir.path().join(DIRECTORY));
+    let run_dir = RunDir::new(run_dir.path().join(HUB_DIRECTORY));
     match &arguments.command {
         None => run(run_dir, arguments.config.as_deref()),
         Some(HubCommand::Invite(arguments)) => invite(&run_dir, arguments),
         Some(HubCommand::Clients(output)) => clients(&run_dir, *output),
         Some(HubCommand::Revoke { name, output }) => revoke(&run_dir, name, *output),
         Some(HubCommand::Status(output)) => status(&run_dir, *output),
+        Some(HubCommand::Down(output)) => down(&run_dir, *output),
     }
 }
 
@@ -114,6 +114,12 @@ fn status(run_dir: &RunDir, output: Output) -> Outcome {
         true => Ok(()),
         false => Err(Stop::Degraded),
     }
+}
+
+fn down(run_dir: &RunDir, output: Output) -> Outcome {
+    preflight::check_network()?;
+    let undone = runtime()?.block_on(braid_hub::serve::down(run_dir))?;
+    answer_down(&DownReport { undone }, output, "the hub")
 }
 
 /// Says of a hub what the daemon's words would mislead about.

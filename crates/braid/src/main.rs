@@ -68,6 +68,9 @@ enum Stop {
     Ended(u8),
 }
 
+/// A hub's own directory, beside what the daemon has.
+const HUB_DIRECTORY: &str = "hub";
+
 type Outcome = Result<(), Stop>;
 
 impl From<Failure> for Stop {

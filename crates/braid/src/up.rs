@@ -141,11 +141,21 @@ pub fn down(run_dir: &RunDir, output: Output) -> Outcome {
         }
     })?;
     drop(progress);
+    answer_down(&report, output, "braid")?;
+    let hub = run_dir.path().join(crate::HUB_DIRECTORY);
+    if !output.json && RunDir::new(hub).state().exists() {
+        eprintln!("# a hub is, or was, at work here as well: braid hub down ends and undoes it");
+    }
+    Ok(())
+}
+
+/// Says what was undone.
+pub fn answer_down(report: &DownReport, output: Output, what: &str) -> Outcome {
     if output.json {
-        return Ok(answer_json(&report)?);
+        return Ok(answer_json(report)?);
     }
     let text = match report.undone.as_slice() {
-        [] => "nothing to undo: braid is not up\n".to_owned(),
+        [] => format!("nothing to undo: {what} is not up\n"),
         undone => format!(
             "{}\n# down: the machine is as it was found\n",
             undone.join("\n")

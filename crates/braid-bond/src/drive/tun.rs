@@ -24,7 +24,7 @@ pub(super) struct Takes {
     pub udp: bool,
 }
 
-/// A TUN device of ours; gone when this is dropped, also by `kill -9`.
+/// A TUN device of ours; gone when this is dropped, also by `kill -9`, unless it was opened as one that stays.
 #[derive(Debug)]
 pub struct Tun {
     name: String,
@@ -49,12 +49,35 @@ impl Tun {
     /// # Errors
     /// See [`DriveError`].
     pub fn open_with(name: &str, mtu: u16, offloads: bool) -> Result<Tun, DriveError> {
-        let legal = |byte: u8| byte.is_ascii_graphic() && byte != b'/';
-        if name.is_empty() || name.len() >= libc::IFNAMSIZ || !name.bytes().all(legal) {
-            let device = name.to_owned();
-            return Err(DriveError::Name { device });
-        }
-        let file = attach(name)?;
+        check_name(name)?;
+        Tun::set_up(name, mtu, offloads, attach(name)?)
+    }
+
+    /// As [`open`](Tun::open), of a device that outlives the process and may be there already: what is routed to it
+    /// meanwhile is dropped silently, where a device that is gone would have the kernel refuse it.
+    ///
+    /// # Errors
+    /// See [`DriveError`].
+    pub fn open_lasting(name: &str, mtu: u16) -> Result<Tun, DriveError> {
+        check_name(name)?;
+        let attached = braid_device::attach_lasting(name, Kind::Tun);
+        let file = attached.map_err(|error| refused(name, error))?;
+        Tun::set_up(name, mtu, true, file)
+    }
+
+    /// Removes a device that outlived its process, if it is there.
+    ///
+    /// # Errors
+    /// See [`DriveError`].
+    pub fn remove(name: &str) -> Result<(), DriveError> {
+        check_name(name)?;
+        let attached = braid_device::attach_lasting(name, Kind::Tun);
+        let file = attached.map_err(|error| refused(name, error))?;
+        braid_device::set_lasting(&file, false)
+            .map_err(|error| failed(name, "let go of the device", error))
+    }
+
+    fn set_up(name: &str, mtu: u16, offloads: bool, file: File) -> Result<Tun, DriveError> {
         let takes = if offloads {
             negotiate(name, &file)?
         } else {
@@ -156,14 +179,27 @@ fn failed(device: &str, step: &'static str, source: io::Error) -> DriveError {
 
 /// A new device and the descriptor through which its packets go.
 fn attach(name: &str) -> Result<File, DriveError> {
-    braid_device::attach(name, Kind::Tun).map_err(|error| match error {
+    braid_device::attach(name, Kind::Tun).map_err(|error| refused(name, error))
+}
+
+fn check_name(name: &str) -> Result<(), DriveError> {
+    let legal = |byte: u8| byte.is_ascii_graphic() && byte != b'/';
+    if name.is_empty() || name.len() >= libc::IFNAMSIZ || !name.bytes().all(legal) {
+        let device = name.to_owned();
+        return Err(DriveError::Name { device });
+    }
+    Ok(())
+}
+
+fn refused(name: &str, error: AttachError) -> DriveError {
+    match error {
         AttachError::NoTun(source) => DriveError::NoTun { source },
         AttachError::Taken(_) => {
             let device = name.to_owned();
             DriveError::Taken { device }
         }
         AttachError::Failed(source) => failed(name, "make a TUN device", source),
-    })
+    }
 }
 
 /// Takes what the kernel has: TCP since long, UDP since 6.2.

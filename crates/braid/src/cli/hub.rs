@@ -27,6 +27,7 @@ impl HubArgs {
             Some(
                 HubCommand::Clients(output)
                 | HubCommand::Status(output)
+                | HubCommand::Down(output)
                 | HubCommand::Revoke { output, .. },
             ) => output.json,
             None => false,
@@ -52,6 +53,11 @@ pub enum HubCommand {
     },
     /// Show the hub: key, addresses, handshakes, what was refused, what is not as it should be
     Status(Output),
+    /// End the hub and undo everything that it changed: filter, forwarding, device
+    ///
+    /// A hub that is merely stopped leaves them, so that connections through it go on when it is back. Clients, key
+    /// and invitations are kept.
+    Down(Output),
 }
 
 #[derive(Debug, Args)]
