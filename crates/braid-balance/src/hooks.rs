@@ -23,7 +23,8 @@ use crate::{Error, HookKind};
 /// Priority and handle of our clsact filters: low enough to run before most others, and fixed, so
 /// that replacing one is a single atomic request.
 const PRIORITY: u16 = 49;
-const HANDLE: u32 = 0xb1;
+/// Of the first of [`Hook::ALL`]; each has its own.
+const HANDLE: u32 = 0xb10;
 
 /// TCX came with this kernel.
 const TCX_SINCE: KernelVersion = KernelVersion::new(6, 6, 0);
@@ -38,6 +39,11 @@ pub(crate) enum Hook {
 
 impl Hook {
     pub(crate) const ALL: [Self; 3] = [Self::Outbound, Self::Inbound, Self::Lan];
+
+    /// The handle of its filter.
+    fn handle(self) -> u32 {
+        HANDLE + self as u32
+    }
 
     pub(crate) fn program(self) -> &'static str {
         match self {
@@ -278,7 +284,7 @@ fn put_clsact(
             _ => {}
         }
     }
-    let handle = TcHandle::from(HANDLE);
+    let handle = TcHandle::from(place.hook.handle());
     let program = programs.of(place.hook);
     let id = if create {
         let options = NlOptions {
@@ -374,7 +380,7 @@ fn is_ours(filter: &Filter, place: Place) -> bool {
         "" => filter.kind == "bpf" && filter.priority == PRIORITY,
         name => name == place.hook.program(),
     };
-    named && filter.handle == HANDLE
+    named && filter.handle == place.hook.handle()
 }
 
 fn list(place: Place) -> Result<Vec<Filter>, Error> {

@@ -13,7 +13,7 @@ use nix::sys::statvfs::statvfs;
 use crate::cgroup;
 
 /// Handles of filters of the datapath and of the edge.
-const OWN_HANDLES: [&str; 2] = ["0xb1", "0xb2"];
+const OWN_HANDLES: [&str; 4] = ["0xb10", "0xb11", "0xb12", "0xb2"];
 
 /// What was seen.
 #[derive(Clone, Debug, Default)]
@@ -173,7 +173,7 @@ mod tests {
 filter protocol all pref 1 bpf chain 0
 filter protocol all pref 1 bpf chain 0 handle 0x1 shaper.o:[classifier] direct-action not_in_hw id 12 tag a1 jited
 filter protocol ip pref 2 u32 chain 0 fh 800::800 order 2048
-filter protocol all pref 49 bpf chain 0 handle 0xb1 braid_inbound direct-action not_in_hw id 13
+filter protocol all pref 49 bpf chain 0 handle 0xb11 braid_inbound direct-action not_in_hw id 13
 ";
         let expected = ["shaper.o:[classifier]", "braid_inbound"];
         assert_eq!(filter_names(text), expected);
