@@ -24,6 +24,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::mem;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use braid_balance::{Exit, Family, Layer, UplinkEntry};
 use braid_core::{MAX_UPLINKS, UplinkId};
@@ -119,7 +120,7 @@ impl Roster {
                 .find(|r| r.candidate.device == *device);
             // A device that goes down loses its routes and is then no candidate at all.
             let reason = rejected.map_or_else(|| state_of(link), |r| r.reason.clone());
-            member.cut = cuts(&reason);
+            member.cut = grace(&reason);
             let why = match rejected {
                 None if !settings.selects(device) => "not in the configuration any more".into(),
                 _ => reason.to_string(),
@@ -189,7 +190,7 @@ impl Roster {
         if let Some(member) = known {
             let was_down = member.down.take().is_some();
             member.present = true;
-            member.cut = false;
+            member.cut = None;
             member.weight = settings.weight(&name);
             member.ports = settings.ports(&name).range();
             let differs = member.uplink != *uplink;
@@ -209,7 +210,7 @@ impl Roster {
             ports: settings.ports(&name).range(),
             uplink: uplink.clone(),
             down: None,
-            cut: false,
+            cut: None,
             present: true,
             look: None,
             worked: [false; 2],
@@ -354,18 +355,22 @@ fn state_of(link: Option<&Link>) -> Reason {
     }
 }
 
-/// Whether nothing gets through a device in this state: the flows on it are lost.
-fn cuts(reason: &Reason) -> bool {
-    matches!(
-        reason,
-        Reason::Missing
-            | Reason::AdminDown
-            | Reason::NoCarrier
-            | Reason::Dormant
-            | Reason::NoAddress
-            | Reason::NotItsAddress(_)
-            | Reason::Lost(_)
-    )
+/// How long a carrier may be away: of a wireless network that changes its access point, of a switch that is plugged
+/// elsewhere. TCP repeats after 200 ms at the earliest.
+const CARRIER: Duration = Duration::from_millis(250);
+
+/// How long an address or a route may be away: of a DHCP client or a network manager that sets everything anew.
+pub const RENEWAL: Duration = Duration::from_secs(1);
+
+/// Whether nothing gets through a device in this state, and for how long that may be a passing one: its flows are lost
+/// after that. A device that is gone comes back as another one.
+fn grace(reason: &Reason) -> Option<Duration> {
+    match reason {
+        Reason::Missing | Reason::Lost(_) => Some(Duration::ZERO),
+        Reason::NoCarrier | Reason::Dormant => Some(CARRIER),
+        Reason::AdminDown | Reason::NoAddress | Reason::NotItsAddress(_) => Some(RENEWAL),
+        _ => None,
+    }
 }
 
 fn exit<A: Copy + Into<IpAddr>>(exit: &braid_uplink::Exit<A>) -> Exit<A> {

@@ -22,13 +22,15 @@ impl Engine {
             // A start diverts nothing yet; a restart finds everything in place, and tells nobody.
             self.leaving.inherit(self.roster.members());
         }
+        let now = Instant::now();
+        self.leaving.note_flaps(now, self.roster.members());
         let tables = self.tables();
         let Some(applied) = &self.applied else {
             return self.set_tables(tables);
         };
         self.working.fail(&self.roster.working());
         let first = tables.first_half(applied);
-        self.leaving.note_addresses(applied, &first);
+        self.leaving.note_addresses(now, applied, &first);
         self.set_tables(first)?;
         self.leave()
     }

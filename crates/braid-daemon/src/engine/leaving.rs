@@ -5,26 +5,28 @@
 //!   with its line, one that was reset does not.
 //! - New flows first, running ones after: what is told connects anew at once, and must not meet the
 //!   dead uplink again.
+//! - What may be a passing state of a device gets a grace by its cause ([`crate::roster`]): no new flow takes it from the
+//!   first moment, and what is on it is told or moved only when that is over. What comes back as it was loses nothing.
 //! - A daemon that starts tells nothing about uplinks that it finds dead by their device: it does
 //!   not know what an earlier one told.
 //! - A QUIC server that leaves a moved flow unanswered is remembered. Its flows are told, this one
 //!   and those that would be moved later.
 //! - Where TCP is not to be told (`tell_tcp = false`), nothing is said at all: QUIC and other
 //!   datagrams still leave with their next packet from inside.
-//! - Connections on an address that is gone are told too: no answer can reach them. One that its
-//!   device still has (deprecated, or second to a new one) goes on.
+//! - Connections on an address that is gone are told too: no answer can reach them. At once if there is another one, else
+//!   after [`RENEWAL`]. One that its device still has (deprecated, or second to a new one) goes on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use braid_balance::{Evacuated, Flow, KernelTime, Protocol, Release};
+use braid_balance::{Evacuated, Family, Flow, KernelTime, Protocol, Release};
 use braid_core::UplinkId;
 
 use super::Engine;
 use crate::events::EventKind;
 use crate::failure::Failure;
-use crate::roster::Member;
+use crate::roster::{Member, RENEWAL};
 use crate::tables::Tables;
 use crate::unmovable::Unmovable;
 
@@ -44,13 +46,28 @@ pub(super) struct Leaving {
     evacuated: BTreeSet<UplinkId>,
     /// Dead by their device when this daemon began. As many.
     inherited: BTreeSet<UplinkId>,
+    /// Down by their device, or just back. As many.
+    flaps: BTreeMap<UplinkId, Flap>,
     /// Addresses that new flows do not take any more, whose connections are to be told when their
-    /// device has them no longer. At most as many as the devices have addresses.
-    stale: Vec<(UplinkId, IpAddr)>,
+    /// device has them no longer, and not before. At most as many as the devices have addresses.
+    stale: Vec<(UplinkId, IpAddr, Instant)>,
     unmovable: Unmovable,
     /// Until when moved flows are looked after.
     aftercare: Option<Instant>,
 }
+
+/// A device that went away, and may be back in a moment as it was.
+#[derive(Clone, Copy, Debug)]
+struct Flap {
+    began: Instant,
+    /// It is away; else it is back, and has not shown yet that anything gets through.
+    away: bool,
+    /// Until when its flows stay.
+    until: Instant,
+}
+
+/// A line that comes and goes keeps its flows no longer than this.
+const FLAPPING: Duration = Duration::from_secs(3);
 
 impl Leaving {
     /// Takes the uplinks that this daemon finds dead for another daemon's.
@@ -60,12 +77,55 @@ impl Leaving {
     }
 
     /// Notes which addresses a change takes away.
-    pub fn note_addresses(&mut self, applied: &Tables, tables: &Tables) {
-        for lost in tables.lost_addresses(applied) {
-            if !self.stale.contains(&lost) {
-                self.stale.push(lost);
-            }
+    pub fn note_addresses(&mut self, now: Instant, applied: &Tables, tables: &Tables) {
+        for (id, address) in tables.lost_addresses(applied) {
+            self.stale
+                .retain(|(of, old, _)| (*of, *old) != (id, address));
+            self.stale.push((id, address, now + RENEWAL));
         }
+    }
+
+    /// Notes whose device is of no use now, or is just back.
+    pub fn note_flaps(&mut self, now: Instant, members: &[Member]) {
+        let known = |id: &UplinkId| members.iter().any(|member| member.id == *id);
+        self.flaps.retain(|id, _| known(id));
+        for member in members {
+            let away = member.down.is_some();
+            if !away && !member.is_dead() {
+                self.flaps.remove(&member.id);
+                continue;
+            }
+            let grace = member.cut.filter(|_| away).unwrap_or(RENEWAL);
+            let until = now + grace;
+            let flap = match self.flaps.get(&member.id) {
+                None if away => Flap {
+                    began: now,
+                    away,
+                    until,
+                },
+                // It fell silent, which is another matter.
+                None => continue,
+                // A worse state may be a passing one for a shorter time.
+                Some(flap) if flap.away == away && away => Flap {
+                    until: flap.until.min(until),
+                    ..*flap
+                },
+                Some(flap) if flap.away == away => *flap,
+                Some(flap) => Flap {
+                    away,
+                    until: until.min(flap.began + FLAPPING),
+                    ..*flap
+                },
+            };
+            self.flaps.insert(member.id, flap);
+        }
+    }
+
+    /// When the next grace is over; `None`: there is none.
+    pub fn next(&self, now: Instant) -> Option<Instant> {
+        let flaps = self.flaps.values().map(|flap| flap.until);
+        let stale = self.stale.iter().map(|(_, _, until)| *until);
+        flaps.chain(stale).filter(|until| *until > now).min()
     }
 
     /// From now on moved flows are looked after.
@@ -82,7 +142,9 @@ impl Engine {
 
     /// Whether flows leave an uplink because it is dead.
     fn is_left(&self, member: &Member) -> bool {
+        let flap = self.leaving.flaps.get(&member.id);
         member.is_dead()
+            && flap.is_none_or(|flap| flap.until <= Instant::now())
             && self.roster.relieves(member)
             && !self.leaving.inherited.contains(&member.id)
     }
@@ -132,17 +194,27 @@ impl Engine {
         if !self.settings.config.liveness.tell_tcp {
             self.leaving.stale.clear();
         }
-        let still_there = |(id, address): &(UplinkId, IpAddr)| {
-            let member = self.roster.member(*id);
-            member.is_some_and(|member| member.bears(*address))
+        let now = Instant::now();
+        let waits = |(id, address, until): &(UplinkId, IpAddr, Instant)| {
+            let Some(member) = self.roster.member(*id) else {
+                return false;
+            };
+            let family = match address {
+                IpAddr::V4(_) => Family::V4,
+                IpAddr::V6(_) => Family::V6,
+            };
+            member.bears(*address) || (now < *until && !member.has(family))
         };
         let stale = self.leaving.stale.iter().copied();
-        let (still, stale): (Vec<_>, Vec<_>) = stale.partition(still_there);
+        let (still, stale): (Vec<_>, Vec<_>) = stale.partition(waits);
         if stale.is_empty() {
             return Ok(());
         }
         let released = self.datapath.release(|flow| {
-            let gone = stale.contains(&(flow.uplink, flow.outer.ip()));
+            let of = |(id, address, _): &(UplinkId, IpAddr, Instant)| {
+                (*id, *address) == (flow.uplink, flow.outer.ip())
+            };
+            let gone = stale.iter().any(of);
             match flow.protocol {
                 // Others move by themselves with their next packet.
                 TCP if gone => Release::Tell,
@@ -150,10 +222,10 @@ impl Engine {
             }
         })?;
         self.leaving.stale = still;
-        for (id, address) in stale {
+        for (id, address, _) in stale {
             let name = self.roster.member(id).map(|m| m.uplink.name.clone());
             let text = format!(
-                "{address} is gone, {} told",
+                "{address} is no way out any more, {} told",
                 plural(released.told, "connection")
             );
             tracing::info!(uplink = name, text, "address is gone");

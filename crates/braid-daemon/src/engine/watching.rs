@@ -152,7 +152,9 @@ impl Engine {
         let watching = &self.watching;
         let regular = watching.looked + watching.pace(watching.looked);
         let asked = watching.lookout.poll_timeout().unwrap_or(regular);
-        regular.min(asked.max(watching.looked + LEAST))
+        let next = regular.min(asked.max(watching.looked + LEAST));
+        let grace = self.leaving.next(watching.looked);
+        grace.map_or(next, |grace| grace.min(next))
     }
 
     /// Looks at the traffic and at the time, and acts on what follows from it.
@@ -161,11 +163,15 @@ impl Engine {
     /// The counters cannot be read, or the kernel refused to follow a verdict.
     pub fn tick(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
+        let graced = self.leaving.next(self.watching.looked);
         self.watching.looked = now;
         let counters = self.datapath.uplink_counters()?;
         let overrun = self.bond_overrun();
         self.watching.note(now, &counters, overrun);
         self.attend()?;
+        if graced.is_some_and(|until| until <= now) {
+            self.follow_verdicts()?;
+        }
         if !self.watching.measure(now, &counters) {
             return Ok(());
         }

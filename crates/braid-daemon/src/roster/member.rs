@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use braid_balance::Family;
 use braid_core::UplinkId;
@@ -22,8 +23,9 @@ pub struct Member {
     pub uplink: Uplink,
     /// Why it cannot be used now, as far as its device tells; `None`: it can.
     pub down: Option<String>,
-    /// It is down in a way that no packet gets through: without device, carrier or address.
-    pub cut: bool,
+    /// It is down in a way that no packet gets through, without device, carrier or address; and for how long that may
+    /// be a passing state.
+    pub cut: Option<Duration>,
     /// Its device exists now.
     pub present: bool,
     /// How it fares, while it is watched.
@@ -51,7 +53,7 @@ impl Member {
     #[must_use]
     pub fn is_dead(&self) -> bool {
         let judged = self.down.is_none() && self.verdict() == Verdict::Dead;
-        self.cut || (judged && !self.is_bond())
+        self.cut.is_some() || (judged && !self.is_bond())
     }
 
     /// Whether its device has an address, be it the one for new flows or another.

@@ -1,0 +1,84 @@
+"""What is back as it was within a moment costs no connection: a renewed lease, a new access point, another plug."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from braid_lab.experiments.balance.dying import Place, ended, held_by
+from braid_lab.net.topology import Uplink
+from braid_lab.observe import states
+from braid_lab.process import wait_until
+from conftest import StartBraid
+
+#: No grace is shorter; a flap that a busy machine made longer than this shows nothing.
+SHORT_S = 0.2
+
+#: The longest grace, and some time for what would follow it.
+OVER_S = 1.5
+
+TRIES = 5
+
+Words = Callable[[Uplink], list[str]]
+
+
+def without_route(uplink: Uplink) -> list[str]:
+    return [f"route del {route}" for route in uplink.defaults()]
+
+
+def with_route(uplink: Uplink) -> list[str]:
+    return [f"route replace {route}" for route in uplink.defaults()]
+
+
+def without_address(uplink: Uplink) -> list[str]:
+    return [
+        f"address del {uplink.address4}/24 dev {uplink.name}",
+        f"address del {uplink.address6}/64 dev {uplink.name}",
+    ]
+
+
+def with_address(uplink: Uplink) -> list[str]:
+    given = [f"{uplink.address4}/24", f"{uplink.address6}/64"]
+    return [f"address replace {each} dev {uplink.name} nodad" for each in given] + with_route(uplink)
+
+
+def without_carrier(uplink: Uplink) -> list[str]:
+    return [f"link set {uplink.near.device} carrier off"]
+
+
+def with_carrier(uplink: Uplink) -> list[str]:
+    return [f"link set {uplink.near.device} carrier on"]
+
+
+@pytest.mark.parametrize(
+    ("away", "back"),
+    [
+        pytest.param(without_route, with_route, id="route"),
+        pytest.param(without_address, with_address, id="address"),
+        pytest.param(without_carrier, with_carrier, id="carrier"),
+    ],
+)
+def test_a_flap_resets_nobody(place: Place, family: int, away: Words, back: Words, start_braid: StartBraid) -> None:
+    daemon = start_braid(place.net)
+    lte = place.net.uplinks["lte"]
+    for _ in range(TRIES):
+        with place.start("held", 4, 4, place.net.server(1, family)) as held:
+            assert place.address(lte, family) in held_by(held)
+            began = time.monotonic()
+            place.net.host.ip(*away(lte))
+            # Its daemon has to see it, or nothing is shown.
+            time.sleep(0.1)
+            place.net.host.ip(*back(lte))
+            took = time.monotonic() - began
+            # That nobody is told later either can only be waited for.
+            time.sleep(OVER_S)
+            wait_until(lambda: states(daemon).get("lte") == "up", what="lte to be up again")
+            if took > SHORT_S:
+                continue
+            assert ended(held) == []
+            kinds = [event["kind"] for event in daemon.json("events")["events"]]
+            assert {"uplink-gone", "uplink-changed"} & set(kinds), kinds
+            return
+    pytest.fail(f"this machine cannot flap a line for {SHORT_S} s")
