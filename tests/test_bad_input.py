@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -114,6 +115,27 @@ def test_an_uplink_that_is_back_takes_flows_although_the_disk_is_full(net: Topol
         finally:
             (disk / "ballast").unlink(missing_ok=True)
             daemon.down()
+
+
+@pytest.mark.parametrize("word", [signal.SIGINT, signal.SIGTERM])
+def test_a_start_that_is_interrupted_leaves_nothing(net: Topology, word: signal.Signals) -> None:
+    before = kernel_state(net.host)
+    run_dir = net.scratch / f"interrupted-{word}"
+    words = [binary(), "--run-dir", run_dir, "--state-dir", net.scratch / f"kept-{word}", "up"]
+    for number in range(5):
+        with Process(words, log=net.scratch / f"up-{word}-{number}", namespace=net.host.name) as front:
+            wait_until(lambda: (run_dir / "state.json").exists() or not front.running, what="the start", poll=0.001)
+            front.signal(word)
+            ended = front.wait(timeout=20)
+        if ended.status != 0:
+            break
+        # It was quicker.
+        run([binary(), "--run-dir", run_dir, "down"], namespace=net.host.name)
+    assert "interrupted" in ended.stderr
+    assert "the machine is as it was" in ended.stderr
+    assert differences(before, kernel_state(net.host)) == []
+    said = run([binary(), "--run-dir", run_dir, "status"], namespace=net.host.name, check=False)
+    assert said.status != 0
 
 
 def test_starting_on_a_full_disk_is_refused_by_name(net: Topology) -> None:

@@ -7,14 +7,23 @@
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use nix::sys::signal::{Signal as NixSignal, kill};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Failure;
 use crate::report::UpReport;
 use crate::run_dir::RunDir;
 use crate::serve::Herald;
+
+/// The code of the failure of a start that a signal ended.
+pub const INTERRUPTED: &str = "interrupted";
 
 /// Lines of the log that are shown when the daemon died without a word.
 const LAST_WORDS: usize = 10;
@@ -28,10 +37,11 @@ enum Word {
     Failed(Failure),
 }
 
-/// Starts `command` in the background and waits until it is ready. `step` is told what goes on.
+/// Starts `command` in the background and waits until it is ready. `step` is told what goes on. SIGINT and SIGTERM end
+/// the daemon that starts too.
 ///
 /// # Errors
-/// The daemon's own words on why it could not start.
+/// The daemon's own words on why it could not start; [`INTERRUPTED`] after a signal, when the daemon has ended.
 pub fn background(
     mut command: Command,
     run_dir: &RunDir,
@@ -47,9 +57,68 @@ pub fn background(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log);
-    let mut child = command
-        .spawn()
-        .map_err(|error| Failure::io("start the daemon", &error))?;
+    let failed = |error: io::Error| Failure::io("start the daemon", &error);
+    let signals = Signals::new().map_err(failed)?;
+    let mut child = command.spawn().map_err(failed)?;
+    let interrupted = signals.hand_on(child.id());
+    let outcome = listen(&mut child, &path, &mut step);
+    if interrupted.load(Ordering::Acquire) {
+        // It may have been ready already: then it ends as on any SIGTERM.
+        let _ = child.wait();
+        return Err(Failure::new(
+            INTERRUPTED,
+            "interrupted: the daemon does not run",
+        ));
+    }
+    outcome
+}
+
+/// The signals that end whoever starts a daemon.
+struct Signals {
+    runtime: Runtime,
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// From now on they do not end this process.
+    fn new() -> io::Result<Signals> {
+        let runtime = Builder::new_current_thread().enable_io().build()?;
+        let inside = runtime.enter();
+        let interrupt = signal(SignalKind::interrupt())?;
+        let terminate = signal(SignalKind::terminate())?;
+        drop(inside);
+        Ok(Signals {
+            runtime,
+            interrupt,
+            terminate,
+        })
+    }
+
+    /// Hands the first one on to a child; tells whether there was one. It listens until this process ends.
+    fn hand_on(mut self, child: u32) -> Arc<AtomicBool> {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&interrupted);
+        std::thread::spawn(move || {
+            self.runtime.block_on(async {
+                tokio::select! {
+                    _ = self.interrupt.recv() => {}
+                    _ = self.terminate.recv() => {}
+                }
+            });
+            told.store(true, Ordering::Release);
+            // It may have ended by itself.
+            let _ = kill(Pid::from_raw(child.cast_signed()), Some(NixSignal::SIGTERM));
+        });
+        interrupted
+    }
+}
+
+fn listen(
+    child: &mut Child,
+    path: &Path,
+    step: &mut impl FnMut(&str),
+) -> Result<UpReport, Failure> {
     let news = child.stdout.take().map(BufReader::new);
     for line in news.into_iter().flat_map(BufRead::lines) {
         let line = line.map_err(|error| Failure::io("listen to the daemon", &error))?;
@@ -68,7 +137,7 @@ pub fn background(
         .wait()
         .map_or_else(|error| error.to_string(), |status| status.to_string());
     let mut text = format!("the daemon ended before it was ready ({ended})");
-    for line in last_lines(&path) {
+    for line in last_lines(path) {
         text.push_str("\n  ");
         text.push_str(&line);
     }

@@ -34,9 +34,31 @@ pub fn up(run_dir: RunDir, state_dir: StateDir, arguments: &UpArgs) -> Outcome {
     let progress = Progress::of("braid up");
     progress.step("starting the daemon");
     let command = again(&run_dir, &assignment)?;
-    let report = launch::background(command, &run_dir, |what| progress.step(what))?;
+    let was_clean = !run_dir.state().exists();
+    let report = launch::background(command, &run_dir, |what| progress.step(what));
     drop(progress);
-    announce(&report, arguments.output.json)
+    match report {
+        Ok(report) => announce(&report, arguments.output.json),
+        Err(failure) if failure.code == launch::INTERRUPTED => {
+            Err(interrupted(&run_dir, was_clean, failure))
+        }
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+/// Undoes what a start had done when a signal ended it, if there was nothing before.
+fn interrupted(run_dir: &RunDir, was_clean: bool, failure: Failure) -> Stop {
+    if !was_clean {
+        let fix = "traffic goes on as before; braid up takes it over, braid down undoes everything";
+        return failure.fix(fix).into();
+    }
+    let undone = runtime().map_err(Stop::from);
+    match undone.and_then(|runtime| runtime.block_on(clean_up(run_dir))) {
+        Ok(_) => failure
+            .fix("the machine is as it was; braid up starts it again")
+            .into(),
+        Err(stop) => stop,
+    }
 }
 
 fn announce(report: &UpReport, json: bool) -> Outcome {

@@ -25,6 +25,13 @@ OUT = "/run/out"
 #: Where User-Mode Linux has its modules, and the program by which it loads them.
 _LOADS = "/run/loads"
 
+#: What Braid and the lab have the kernel load.
+_WANTED = (
+    *("veth", "dummy", "sch_ingress", "sch_htb", "cls_bpf", "act_bpf", "nfnetlink", "nf_tables", "nf_conntrack"),
+    *("nf_conntrack_netlink", "nf_nat", "nft_chain_nat", "nft_masq", "nft_ct", "nft_counter", "nft_reject_inet"),
+    *("vrf", "ip6_tables", "af_packet", "inet_diag", "tcp_diag", "udp_diag"),
+)
+
 #: What reaches the root of a QEMU machine, beside what is built in.
 _MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
 
@@ -142,9 +149,6 @@ class Guest:
             # Not below /lib/modules: a root that is read-only need not have it.
             f"mkdir -p /mnt/root{OUT} /mnt/root{_LOADS}/lib/modules/{release}",
             f"mount -t hostfs -o {self.modules} none /mnt/root{_LOADS}/lib/modules/{release}",
-            f"printf '#!/bin/sh\\nexec modprobe --dirname {_LOADS} \"$@\"\\n' >/mnt/root{_LOADS}/modprobe",
-            f"chmod 755 /mnt/root{_LOADS}/modprobe",
-            f"echo {_LOADS}/modprobe >/proc/sys/kernel/modprobe",
             f"mount -t hostfs -o {out} none /mnt/root{OUT}",
         ]
         for path in self.shares:
@@ -187,8 +191,10 @@ def _main(argv: Sequence[str | Path], env: Mapping[str, str]) -> str:
     return f"""
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8
 {exports}mount -t cgroup2 cgroup2 /sys/fs/cgroup
-# Nothing here loads by name what appears with its module: settings of IPv6, and the device of TUN.
-$(cat /proc/sys/kernel/modprobe) --quiet --all ipv6 tun
+# Nothing here loads by name what appears with its module: settings of IPv6, and the device of TUN. A kernel whose
+# modules are elsewhere loads none by itself.
+if [ -d {_LOADS} ]; then set -- --dirname {_LOADS} {" ".join(_WANTED)}; fi
+modprobe --quiet --all ipv6 tun "$@"
 ip link set lo up
 cd {shlex.quote(str(repository()))}
 {command} >{OUT}/command.out 2>{OUT}/command.err

@@ -260,9 +260,10 @@ def bond() -> None:
 def _inet_tables() -> None:
     """Leave out what needs the hub's filter where the kernel was built without it; `braid hub` names the mend."""
     with network(PLAIN) as net:
-        said = net.internet.run(["nft", "add table inet braid_lab"], check=False)
-    if "Operation not supported" in said.text:
-        raise LeftOut("this kernel has no nftables for IPv4 and IPv6 together (CONFIG_NF_TABLES_INET)")
+        wanted = "table inet braid_lab {\n chain leave {\n type nat hook postrouting priority srcnat\n }\n}\n"
+        said = net.internet.run(["nft", "-f", "-"], text=wanted, check=False)
+    if said.status != 0:
+        raise LeftOut(f"this kernel has no address translation for IPv4 and IPv6 in one table: {said.text}")
 
 
 def _links(daemon: Braid) -> list[str]:
