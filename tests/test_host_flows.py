@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink
+from braid_lab.packets.tap import inside
 from braid_lab.workbench import load
-from conftest import BY_TURNS, MakeNetwork, StartBraid
+from conftest import BY_TURNS, PLAIN, MakeNetwork, StartBraid
 
 both_families = pytest.mark.parametrize("family", [4, 6])
 
@@ -165,3 +168,26 @@ def test_flows_are_listed_with_their_uplink(net: Topology, start_braid: StartBra
         assert by_uplink(net, [(address, port)])[flow["uplink"]] == 1
         assert flow["tx_packets"] >= 1
         assert flow["rx_packets"] >= 1
+
+
+def test_groups_and_broadcasts_go_where_they_always_went(make_network: MakeNetwork, start_braid: StartBraid) -> None:
+    net = make_network(*PLAIN)
+    daemon = start_braid(net)
+    dsl = net.uplinks["dsl"]
+    ssdp = "239.255.255.250"
+    with (
+        inside(dsl.far.namespace),
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener,
+    ):
+        listener.bind(("", 1900))
+        group = socket.inet_aton(ssdp) + socket.inet_aton(dsl.gateway4)
+        listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
+        listener.settimeout(10)
+        for target in (ssdp, "255.255.255.255"):
+            with inside(net.host), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as speaker:
+                speaker.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+                speaker.sendto(target.encode(), (target, 1900))
+            said, (source, _) = listener.recvfrom(100)
+            assert (said.decode(), source) == (target, dsl.address4)
+    explained = daemon.call("explain", f"{ssdp}:1900", "--protocol", "udp", check=False)
+    assert "past Braid" in explained.text, explained.text

@@ -222,6 +222,8 @@ ip -4 route replace default via 10.1.0.1 dev dsl onlink table 45521 proto 98
 ip -6 route replace default via fe80::1 dev dsl metric 1024 onlink table 45521 proto 98
 ip -4 route replace default via 10.2.0.1 dev lte onlink table 45522 proto 98
 ip -4 rule add pref 32763 lookup main suppress_prefixlength 0 protocol 98
+ip -4 rule add pref 32763 to 224.0.0.0/4 lookup main protocol 98
+ip -4 rule add pref 32763 to 255.255.255.255 lookup main protocol 98
 ip -4 rule add pref 32764 from 10.1.0.2 lookup 45521 protocol 98
 ip -4 rule add pref 32764 from 10.1.0.3 lookup 45521 protocol 98
 ip -4 rule add pref 32764 from 10.2.0.2 lookup 45522 protocol 98
@@ -235,6 +237,8 @@ const DOWN: &str = "\
 ip -4 rule del pref 32765 lookup 45520 protocol 98
 ip -6 rule del pref 32765 lookup 45520 protocol 98
 ip -4 rule del pref 32763 lookup main suppress_prefixlength 0 protocol 98
+ip -4 rule del pref 32763 to 224.0.0.0/4 lookup main protocol 98
+ip -4 rule del pref 32763 to 255.255.255.255 lookup main protocol 98
 ip -4 rule del pref 32764 from 10.1.0.2 lookup 45521 protocol 98
 ip -4 rule del pref 32764 from 10.1.0.3 lookup 45521 protocol 98
 ip -4 rule del pref 32764 from 10.2.0.2 lookup 45522 protocol 98
@@ -304,6 +308,20 @@ fn the_kernel_routes_as_intended() {
             ),
         ] {
             assert_eq!(route(to), expected);
+        }
+        // What is for no single host goes where it always went.
+        for (to, expected) in [
+            (
+                "239.255.255.250",
+                "multicast 239.255.255.250 dev dsl src 10.1.0.2",
+            ),
+            (
+                "255.255.255.255",
+                "broadcast 255.255.255.255 dev dsl src 10.1.0.2",
+            ),
+        ] {
+            let route = route(to);
+            assert!(route.starts_with(expected), "{route}");
         }
 
         // A restart leaves alone what diverts.

@@ -190,6 +190,10 @@ async fn ask_down(run_dir: &RunDir, pid: u32) -> Result<DownReport, Stop> {
     match client::post(run_dir, "/v1/down").await {
         Ok(report) => Ok(report),
         Err(NoAnswer::Refused(failure)) => Err(failure.into()),
+        // Whoever may not ask may not end it either.
+        Err(NoAnswer::Unreachable(failure)) if failure.code == "forbidden" => {
+            Err(Stop::Unreachable(failure))
+        }
         Err(NoAnswer::Unreachable(failure)) => {
             let fix = format!("kill {pid}, then braid down again");
             Err(Stop::Unreachable(failure.fix(fix)))

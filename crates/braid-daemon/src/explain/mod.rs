@@ -72,6 +72,13 @@ pub struct Explanation {
     pub steps: Vec<Step>,
 }
 
+fn is_for_many(destination: IpAddr) -> bool {
+    match destination {
+        IpAddr::V4(address) => address.is_multicast() || address.is_broadcast(),
+        IpAddr::V6(address) => address.is_multicast(),
+    }
+}
+
 /// Explains what would become of a new flow.
 #[must_use]
 pub fn explain(question: &ExplainQuestion, world: &World<'_>) -> Explanation {
@@ -84,6 +91,12 @@ pub fn explain(question: &ExplainQuestion, world: &World<'_>) -> Explanation {
             Stage::Route,
             format!("the main table has a route of its own: {route}"),
         );
+        return story.end(Outcome::Untouched, None, Vec::new());
+    }
+    if is_for_many(question.destination) {
+        let text =
+            "for a group or all of a network and no single host: past Braid, by the main table";
+        story.tell(Stage::Route, text.to_owned());
         return story.end(Outcome::Untouched, None, Vec::new());
     }
     let default = "no route but the default one: Braid's";

@@ -151,7 +151,8 @@ impl Desired {
     ///
     /// Specific routes of the main table (LANs, containers, VPNs) win over everything of ours; a
     /// server's answers leave where the question came in, whatever the balance; what the
-    /// configuration says is none of ours follows the main table.
+    /// configuration says is none of ours follows the main table, and so does what is for no single
+    /// host (discovery by SSDP and mDNS, for one): nothing of it can be balanced.
     pub(super) fn fixed_rules(&self) -> Vec<Rule> {
         let mut rules = Vec::new();
         for family in self.families() {
@@ -164,6 +165,12 @@ impl Desired {
                     suppress: Some(0),
                 },
             });
+            rules.extend(not_unicast(family).iter().map(|to| Rule {
+                family,
+                preference: SPECIFIC_PREFERENCE,
+                select: Selector::to_network(*to),
+                leads: Leads::to(MAIN_TABLE),
+            }));
             for (id, uplink) in &self.uplinks {
                 rules.extend(own_addresses(uplink, family).into_iter().map(|from| Rule {
                     family,
@@ -186,6 +193,18 @@ impl Desired {
             leads: Leads::to(BALANCE_TABLE),
         };
         self.families().map(rule).collect()
+    }
+}
+
+/// Networks of groups and of the limited broadcast. Those of IPv6 are in the table "local" of each device.
+fn not_unicast(family: Family) -> &'static [(IpAddr, u8)] {
+    const V4: [(IpAddr, u8); 2] = [
+        (IpAddr::V4(Ipv4Addr::new(224, 0, 0, 0)), 4),
+        (IpAddr::V4(Ipv4Addr::BROADCAST), 32),
+    ];
+    match family {
+        Family::V4 => &V4,
+        Family::V6 => &[],
     }
 }
 

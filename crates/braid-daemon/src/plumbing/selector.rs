@@ -35,6 +35,14 @@ impl Selector {
         }
     }
 
+    /// Packets to one network.
+    pub(super) fn to_network(network: (IpAddr, u8)) -> Selector {
+        Selector {
+            to: Some(network),
+            ..Selector::default()
+        }
+    }
+
     /// Writes it into a message.
     pub(super) fn put(&self, message: &mut RuleMessage) {
         let attributes = &mut message.attributes;
