@@ -63,7 +63,8 @@ fn a_missing_file_is_named() {
     assert_eq!(
         error.render(Paint::Plain),
         format!(
-            "error: cannot read the configuration {}: No such file or directory (os error 2)\n",
+            "error: cannot read the configuration {}: No such file or directory (os error 2)\n  \
+             fix: name a file that exists with --config FILE\n",
             file.display()
         )
     );

@@ -23,7 +23,10 @@ pub fn completions(shell: Shell) -> Result<(), Failure> {
 /// (`braid-config-check.1`).
 pub fn pages(directory: &Path) -> Result<(), Failure> {
     let write = || -> io::Result<usize> {
-        fs::create_dir_all(directory)?;
+        // Not those above it: that is a word that was typed wrongly.
+        if !directory.is_dir() {
+            fs::create_dir(directory)?;
+        }
         let mut command = Cli::command().disable_help_subcommand(true);
         command.build();
         page(directory, &command, "braid")

@@ -50,8 +50,14 @@ impl ConfigError {
     pub fn render(&self, paint: Paint) -> String {
         match self {
             ConfigError::Read { path, source } => {
+                let fix = match source.kind() {
+                    io::ErrorKind::PermissionDenied => "use sudo, or let your user read it",
+                    io::ErrorKind::NotFound => "name a file that exists with --config FILE",
+                    io::ErrorKind::InvalidData => "it must be text in UTF-8",
+                    _ => "see whether it is a file, and its disk in order",
+                };
                 let path = path.display();
-                format!("error: cannot read the configuration {path}: {source}\n")
+                format!("error: cannot read the configuration {path}: {source}\n  fix: {fix}\n")
             }
             ConfigError::Invalid { name, problems } => {
                 let text = shown(problems, paint);
