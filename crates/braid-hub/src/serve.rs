@@ -1,6 +1,7 @@
 //! The hub's loop: one thread that owns the book and does one thing at a time. Packets have a thread
 //! of their own, which never waits for this one.
 
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -89,14 +90,28 @@ pub async fn run(
     let pool = pool.map_err(|error| Failure::new("pool", error.to_string()))?;
     let mut book = Book::open(Box::new(store), pool.clone())?;
     book.configure(config.clients.clone(), now());
+    surroundings::remove_other_devices(&run_dir, &config.device)?;
     Surroundings::check(&pool, &config.device)?;
-    // Before the device: whatever is there after an error, `braid hub down` knows of it.
-    Surroundings::set_up(&config, &pool, &run_dir).await?;
-    let tun = surroundings::open_device(&config, &pool).await?;
-    serve(
-        &run_dir, config, &read, identity, epoch, book, tun, gate, signals, ready,
-    )
-    .await
+    let was_clean = !run_dir.state().exists();
+    let served = Cell::new(false);
+    let ready = |hub: &Hub| {
+        served.set(true);
+        ready(hub);
+    };
+    let outcome = async {
+        // Before the device: whatever is there after an error, `braid hub down` knows of it.
+        Surroundings::set_up(&config, &pool, &run_dir).await?;
+        let tun = surroundings::open_device(&config, &pool).await?;
+        serve(
+            &run_dir, config, &read, identity, epoch, book, tun, gate, signals, ready,
+        )
+        .await
+    };
+    let outcome = outcome.await;
+    if outcome.is_err() && was_clean && !served.get() {
+        surroundings::undo(&run_dir).await?;
+    }
+    outcome
 }
 
 /// Ends a hub that runs, and leaves the machine as it was found before the first one; says what was undone.

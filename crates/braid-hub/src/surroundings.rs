@@ -63,6 +63,13 @@ impl Surroundings {
             Earlier::Nothing | Earlier::Broken(_) => State::fresh()?,
         };
         if !state.devices.contains(&config.device) {
+            if is_there(&config.device) {
+                let device = config.device.clone();
+                return Err(Failure::new(
+                    "tunnel",
+                    DriveError::Taken { device }.to_string(),
+                ));
+            }
             state.devices.push(config.device.clone());
         }
         if config.forward == Forward::Off {
@@ -84,6 +91,41 @@ impl Surroundings {
     }
 }
 
+/// Removes devices that an earlier hub had under other names.
+///
+/// # Errors
+/// The system refused.
+pub fn remove_other_devices(run_dir: &RunDir, device: &str) -> Result<(), Failure> {
+    let Earlier::State(mut state) = State::load(run_dir)? else {
+        return Ok(());
+    };
+    state.check_network()?;
+    let others: Vec<String> = state
+        .devices
+        .extract_if(.., |other| other != device)
+        .collect();
+    if others.is_empty() {
+        return Ok(());
+    }
+    for other in &others {
+        remove_device(other)?;
+    }
+    state.store(run_dir)
+}
+
+fn is_there(device: &str) -> bool {
+    nix::net::if_::if_nametoindex(device).is_ok()
+}
+
+/// Returns whether it was there.
+fn remove_device(device: &str) -> Result<bool, Failure> {
+    let there = is_there(device);
+    if there {
+        Tun::remove(device).map_err(|error| Failure::new("tunnel", error.to_string()))?;
+    }
+    Ok(there)
+}
+
 /// Leaves the machine as it was found before the first hub, none of which may be running; says what was undone.
 ///
 /// # Errors
@@ -99,8 +141,7 @@ pub async fn undo(run_dir: &RunDir) -> Result<Vec<String>, Failure> {
         undone.push("filter and address translation: removed".to_owned());
     }
     for device in std::mem::take(&mut state.devices) {
-        if nix::net::if_::if_nametoindex(device.as_str()).is_ok() {
-            Tun::remove(&device).map_err(|error| Failure::new("tunnel", error.to_string()))?;
+        if remove_device(&device)? {
             undone.push(format!("device {device}: removed"));
         }
     }

@@ -13,21 +13,40 @@ fn it_leaves_the_machine_as_it_was() {
     world.hub.sysctl("net.ipv6.conf.up0.forwarding", "1");
     let before = state();
     let hub = world.start_hub("");
-    assert_ne!(state(), before);
+    let at_work = state();
+    assert_ne!(at_work, before);
+    // Stopped, it leaves everything for the next one.
     assert!(hub.end());
+    assert!(world.hub.succeeds("ip link show braid-hub"));
+    assert_ne!(filter(&world), "");
+    let program = env!("CARGO_BIN_EXE_braid");
+    let run_dir = world.folder.path().join("run");
+    let words = format!("{program} --run-dir {} hub down", run_dir.display());
+    let down = || world.hub.run(&words);
+    down();
     assert_eq!(state(), before);
     assert!(!world.hub.succeeds("ip link show braid-hub"));
     assert!(!world.folder.path().join("run/hub").exists());
-    // A crash in between changes nothing about that.
+    // A crash in between changes nothing about that, and neither does one that runs.
     world.start_hub("").kill();
     let hub = world.start_hub("");
-    assert!(hub.end());
+    down();
+    assert!(hub.wait());
     assert_eq!(state(), before);
-    // Nor does another configuration after it.
+    // Nor do other configurations after it.
     world.start_hub("").kill();
     let hub = world.start_hub("forward = \"off\"");
     assert_eq!(filter(&world), "");
     assert!(hub.end());
+    assert!(world.start_hub("device = \"other\"").end());
+    assert!(!world.hub.succeeds("ip link show braid-hub"));
+    assert!(
+        world
+            .start_hub("device = \"other\"\npool = \"10.99.0.0/24\"")
+            .end()
+    );
+    assert!(!world.hub.ip("address").contains("10.73."));
+    down();
     assert_eq!(state(), before);
 }
 
