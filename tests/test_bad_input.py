@@ -121,7 +121,8 @@ def test_an_uplink_that_is_back_takes_flows_although_the_disk_is_full(net: Topol
 def test_a_start_that_is_interrupted_leaves_nothing(net: Topology, word: signal.Signals) -> None:
     before = kernel_state(net.host)
     run_dir = net.scratch / f"interrupted-{word}"
-    words = [binary(), "--run-dir", run_dir, "--state-dir", net.scratch / f"kept-{word}", "up"]
+    kept = net.scratch / f"kept-{word}"
+    words: list[str | Path] = [binary(), "--run-dir", run_dir, "--state-dir", kept, "up"]
     for number in range(5):
         with Process(words, log=net.scratch / f"up-{word}-{number}", namespace=net.host.name) as front:
             wait_until(lambda: (run_dir / "state.json").exists() or not front.running, what="the start", poll=0.001)
