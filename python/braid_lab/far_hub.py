@@ -54,7 +54,7 @@ class Hub:
                 raise LabError(f"braid hub ended early\n{process.stderr()}")
             return "the hub serves" in process.stderr()
 
-        wait_until(serves, what="the hub to serve", timeout=20)
+        wait_until(serves, what="the hub to serve", timeout=60)
 
     def invite(self, name: str, *addresses: str) -> str:
         """Return a token for a client, which finds the hub at these addresses; at its IPv4 one if none is named."""

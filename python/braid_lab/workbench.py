@@ -34,7 +34,7 @@ def serve(net: Topology, *kinds: str) -> list[Process]:
         net.stack.callback(process.stop)
         started.append(process)
     for process in started:
-        process.wait_output(servers.READY, timeout=20)
+        process.wait_output(servers.READY, timeout=60)
     return started
 
 

@@ -53,7 +53,7 @@ class Edge:
         words = ["--run-dir", str(self.folder), "edge", "run", "--name", self.name, "--inside", INSIDE, *self.options]
         log = self.folder / f"edge-{self.name}{self._runs}"
         self.process = Process([binary(), *words], log=log, namespace=self.box.name)
-        self.process.wait_output("ready", timeout=20)
+        self.process.wait_output("ready", timeout=60)
 
     def stop(self) -> None:
         """End it; the box bridges on."""

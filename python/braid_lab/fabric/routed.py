@@ -73,12 +73,12 @@ class Routed:
             edge = self.edges[name] = Edge(self.box(side), self.folder, name, *words)
             edge.start()
             self.stack.callback(edge.stop)
-        wait_until(self.carries, what="all layer-3 paths to carry", timeout=20, poll=0.05)
+        wait_until(self.carries, what="all layer-3 paths to carry", timeout=60, poll=0.05)
 
     def undisturbed(self, measure: Callable[[], T]) -> T:
         """Return what was measured while all paths carried and no edge changed its plan."""
         return undisturbed(
-            lambda: wait_until(self.carries, what="all layer-3 paths to carry", timeout=20, poll=0.05),
+            lambda: wait_until(self.carries, what="all layer-3 paths to carry", timeout=60, poll=0.05),
             lambda: [edge.status()["generation"] for edge in self.edges.values()],
             measure,
         )
