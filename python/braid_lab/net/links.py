@@ -96,7 +96,7 @@ def emulated(near: End, far: End, line: Line, *, scratch: Path) -> Iterator[Emul
     control = scratch / f"emulate-{next(_serial)}.sock"
     words = ["emulate", "--a", str(near), "--b", str(far), *line.options(), "--control", str(control)]
     with Process([binary(), *words], log=control.with_suffix(".log")) as process:
-        process.wait_output(r'"ready":\s*true')
+        process.wait_output(r'"ready":\s*true', timeout=60)
         yield Emulated(process, control)
 
 

@@ -1,10 +1,11 @@
 //! Layer-3 paths as the programs have them.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use aya::Pod;
 use aya::maps::lpm_trie::Key;
-use aya::maps::{HashMap, LpmTrie};
+use aya::maps::{HashMap, LpmTrie, MapError};
 use braid_core::Prefix;
 
 use super::{Datapath, map_refused};
@@ -62,11 +63,25 @@ impl Datapath {
         words[0] = role as u8;
         words[1..].copy_from_slice(&mapped(prefix.address()));
         let key = Key::new(8 + mapped_length(prefix), words);
-        prefixes
-            .insert(&key, number, 0)
-            .map_err(|error| map_refused("prefixes", &error))
+        for _ in 0..REFILLS {
+            match prefixes.insert(&key, number, 0) {
+                Err(MapError::SyscallError(call))
+                    if call.io_error.raw_os_error() == Some(libc::ENOMEM) =>
+                {
+                    std::thread::sleep(REFILL);
+                }
+                outcome => return outcome.map_err(|error| map_refused("prefixes", &error)),
+            }
+        }
+        let last = prefixes.insert(&key, number, 0);
+        last.map_err(|error| map_refused("prefixes", &error))
     }
 }
+
+/// Newer kernels take an entry's memory from a small stock that an interrupt refills, and say that there is none until
+/// it has: some 10 ms where that comes with the timer.
+const REFILL: Duration = Duration::from_millis(5);
+const REFILLS: u32 = 40;
 
 /// A layer-3 path as the programs have it (`struct way`).
 #[derive(Clone, Copy)]
