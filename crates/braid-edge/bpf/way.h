@@ -54,11 +54,15 @@ static __always_inline int is_in(const struct address *address, const struct add
 	return !different;
 }
 
+#define EINVAL 22
+
 // Where the kernel would send a packet with these ends; 0 if it would.
 static __always_inline int find_exit(struct __sk_buff *skb, const struct ends *packet,
 				     const struct address *source, const struct address *dest,
 				     struct bpf_fib_lookup *exit)
 {
+	int found;
+
 	exit->l4_protocol = packet->protocol;
 	exit->ifindex = skb->ifindex;
 	exit->tot_len = skb->gso_segs > 1 ? 0 : packet->length;
@@ -72,7 +76,12 @@ static __always_inline int find_exit(struct __sk_buff *skb, const struct ends *p
 		__builtin_memcpy(exit->ipv6_src, source, sizeof(*source));
 		__builtin_memcpy(exit->ipv6_dst, dest, sizeof(*dest));
 	}
-	return bpf_fib_lookup(skb, exit, sizeof(*exit), BPF_FIB_LOOKUP_SKIP_NEIGH);
+	found = bpf_fib_lookup(skb, exit, sizeof(*exit), BPF_FIB_LOOKUP_SKIP_NEIGH);
+	if (found != -EINVAL)
+		return found;
+	// Linux before 6.3 knows no such flag, and names the next hop before it looks for that.
+	found = bpf_fib_lookup(skb, exit, sizeof(*exit), 0);
+	return found == BPF_FIB_LKUP_RET_NO_NEIGH ? BPF_FIB_LKUP_RET_SUCCESS : found;
 }
 
 static __always_inline int send_by(const struct bpf_fib_lookup *exit)
