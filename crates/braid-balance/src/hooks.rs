@@ -372,9 +372,9 @@ fn own_filter(place: Place) -> Result<Option<Filter>, Error> {
     Ok(filters.find(|filter| is_ours(filter, place)))
 }
 
-/// Whether a filter is one that Braid puts there. aya gives programs no names on kernels without tracing
-/// (`CONFIG_BPF_EVENTS`, often left out on routers), since what it tries that with is a tracepoint: there priority and
-/// handle must do.
+/// Braid puts its filters at fixed priorities and handles, under their program's name. On kernels without tracing
+/// (`CONFIG_BPF_EVENTS`, often left out on routers) the name is empty, because aya tests for names with a tracepoint
+/// program: priority and handle identify the filter there.
 fn is_ours(filter: &Filter, place: Place) -> bool {
     let named = match filter.name.as_str() {
         "" => filter.kind == "bpf" && filter.priority == PRIORITY,

@@ -348,8 +348,8 @@ impl Liveness {
         true
     }
 
-    /// Whether a packet should go out on the link because it has gone silent while something came over another, last at
-    /// `elsewhere`; it counts as sent. It can become due only when something comes over another.
+    /// Asks for a probe if this link has gone silent while another link received a packet, last at `elsewhere`; the probe
+    /// counts as sent. It becomes due only when another link receives a packet.
     pub fn poll_unheard(&mut self, now: Time, elsewhere: Time) -> bool {
         let carries = matches!(self.state, State::Active | State::Returning { .. });
         let due = self.received.is_some_and(|received| {

@@ -355,15 +355,15 @@ fn state_of(link: Option<&Link>) -> Reason {
     }
 }
 
-/// How long a carrier may be away: of a wireless network that changes its access point, of a switch that is plugged
-/// elsewhere. TCP repeats after 200 ms at the earliest.
+/// Grace period for a lost carrier: wireless roaming and a replugged cable restore it within this. TCP retransmits after
+/// 200 ms at the earliest.
 const CARRIER: Duration = Duration::from_millis(250);
 
-/// How long an address or a route may be away: of a DHCP client or a network manager that sets everything anew.
+/// Grace period for a lost address or route: DHCP clients and network managers remove and add both when they renew.
 pub const RENEWAL: Duration = Duration::from_secs(1);
 
-/// Whether nothing gets through a device in this state, and for how long that may be a passing one: its flows are lost
-/// after that. A device that is gone comes back as another one.
+/// Returns the grace period before flows leave a device in this state; `None` if packets still get through it. A device
+/// that is removed has none, because it comes back as another one.
 fn grace(reason: &Reason) -> Option<Duration> {
     match reason {
         Reason::Missing | Reason::Lost(_) => Some(Duration::ZERO),

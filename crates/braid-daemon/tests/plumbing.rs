@@ -309,7 +309,7 @@ fn the_kernel_routes_as_intended() {
         ] {
             assert_eq!(route(to), expected);
         }
-        // What is for no single host goes where it always went.
+        // Multicast and broadcast follow the main table.
         for (to, expected) in [
             (
                 "239.255.255.250",

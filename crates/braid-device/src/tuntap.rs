@@ -48,10 +48,10 @@ pub fn attach_lasting(name: &str, kind: Kind) -> Result<File, AttachError> {
     Ok(file)
 }
 
-/// Whether an attached device stays when its descriptor is gone.
+/// Makes an attached device outlive its descriptor, or not.
 ///
 /// # Errors
-/// What the system said.
+/// The kernel refuses the request.
 pub fn set_lasting(file: &File, lasting: bool) -> io::Result<()> {
     // SAFETY: TUNSETPERSIST reads a number and no memory.
     let done = unsafe {

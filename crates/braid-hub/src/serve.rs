@@ -28,7 +28,7 @@ use crate::config::HubConfig;
 use crate::hub::{Hub, now, peer, random};
 use crate::pool::Pool;
 use crate::store::{Embedded, Founding, Store};
-use crate::surroundings::{self, Surroundings, has_family};
+use crate::surroundings::{self, driven, has_family};
 
 /// How often figures are taken into the book.
 const NOTE_EVERY: Duration = Duration::from_secs(2);
@@ -91,7 +91,7 @@ pub async fn run(
     let mut book = Book::open(Box::new(store), pool.clone())?;
     book.configure(config.clients.clone(), now());
     surroundings::remove_other_devices(&run_dir, &config.device)?;
-    Surroundings::check(&pool, &config.device)?;
+    surroundings::check(&pool, &config.device)?;
     let was_clean = !run_dir.state().exists();
     let served = Cell::new(false);
     let ready = |hub: &Hub| {
@@ -100,7 +100,7 @@ pub async fn run(
     };
     let outcome = async {
         // Before the device: whatever is there after an error, `braid hub down` knows of it.
-        Surroundings::set_up(&config, &pool, &run_dir).await?;
+        surroundings::set_up(&config, &pool, &run_dir).await?;
         let tun = surroundings::open_device(&config, &pool).await?;
         serve(
             &run_dir, config, &read, identity, epoch, book, tun, gate, signals, ready,
@@ -142,10 +142,6 @@ pub async fn down(run_dir: &RunDir) -> Result<Vec<String>, Failure> {
 
 fn unspecified_v6() -> IpAddr {
     std::net::Ipv6Addr::UNSPECIFIED.into()
-}
-
-fn driven(error: drive::DriveError) -> Failure {
-    Failure::new("tunnel", error.to_string())
 }
 
 #[expect(

@@ -25,70 +25,67 @@ use crate::config::{Forward, HubConfig};
 use crate::nat::{self, Filter};
 use crate::pool::Pool;
 
-/// The surroundings of a hub.
-pub struct Surroundings;
-
-impl Surroundings {
-    /// Checks that nothing is in the way of the inner networks. Changes nothing.
-    ///
-    /// # Errors
-    /// A network of the machine overlaps one of the pool's.
-    pub fn check(pool: &Pool, device: &str) -> Result<(), Failure> {
-        for (other, network) in networks_of_others(device)? {
-            let overlaps = |own: &&Prefix| own.covers(&network) || network.covers(own);
-            if let Some(own) = pool.networks().iter().find(overlaps) {
-                let text = format!("the inner network {own} overlaps {network} of {other}");
-                let fix = "name other networks in pool = [\"…\"] of the configuration";
-                return Err(Failure::new("overlap", text).fix(fix));
-            }
+/// Checks that nothing is in the way of the inner networks. Changes nothing.
+///
+/// # Errors
+/// A network of the machine overlaps one of the pool's.
+pub fn check(pool: &Pool, device: &str) -> Result<(), Failure> {
+    for (other, network) in networks_of_others(device)? {
+        let overlaps = |own: &&Prefix| own.covers(&network) || network.covers(own);
+        if let Some(own) = pool.networks().iter().find(overlaps) {
+            let text = format!("the inner network {own} overlaps {network} of {other}");
+            let fix = "name other networks in pool = [\"…\"] of the configuration";
+            return Err(Failure::new("overlap", text).fix(fix));
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// Has packets for elsewhere passed on. What an earlier hub left is gone on with.
-    ///
-    /// # Errors
-    /// The system refused.
-    pub async fn set_up(config: &HubConfig, pool: &Pool, run_dir: &RunDir) -> Result<(), Failure> {
-        let mut state = match State::load(run_dir)? {
-            Earlier::State(mut state) => {
-                state.check_network()?;
-                if config.forward == Forward::Off {
-                    // The one that was killed may have been told otherwise.
-                    nat::remove().await?;
-                    state.saved = restore(&state)?;
-                }
-                state
+/// Has packets for elsewhere passed on. What an earlier hub left is gone on with.
+///
+/// # Errors
+/// The system refused.
+pub async fn set_up(config: &HubConfig, pool: &Pool, run_dir: &RunDir) -> Result<(), Failure> {
+    let mut state = match State::load(run_dir)? {
+        Earlier::State(mut state) => {
+            state.check_network()?;
+            if config.forward == Forward::Off {
+                // The one that was killed may have been told otherwise.
+                nat::remove().await?;
+                state.saved = restore(&state)?;
             }
-            Earlier::Nothing | Earlier::Broken(_) => State::fresh()?,
-        };
-        if !state.devices.contains(&config.device) {
-            if is_there(&config.device) {
-                let device = config.device.clone();
-                return Err(Failure::new(
-                    "tunnel",
-                    DriveError::Taken { device }.to_string(),
-                ));
-            }
-            state.devices.push(config.device.clone());
+            state
         }
-        if config.forward == Forward::Off {
-            return state.store(run_dir);
+        Earlier::Nothing | Earlier::Broken(_) => State::fresh()?,
+    };
+    if !state.devices.contains(&config.device) {
+        if is_there(&config.device) {
+            let device = config.device.clone();
+            return Err(driven(DriveError::Taken { device }));
         }
-        let plan = Forwarding::plan(&state.saved)?;
-        state.saved = plan.saved.clone();
-        state.store(run_dir)?;
-        let filter = Filter {
-            device: config.device.clone(),
-            networks: pool.networks().to_vec(),
-            forward: config.forward,
-            between_clients: config.between_clients,
-            reach: config.reach.clone(),
-        };
-        // The filter first: clients must not be forwarded with inner addresses, not even for a moment.
-        filter.install().await?;
-        Ok(plan.apply()?)
+        state.devices.push(config.device.clone());
     }
+    if config.forward == Forward::Off {
+        return state.store(run_dir);
+    }
+    let plan = Forwarding::plan(&state.saved)?;
+    state.saved = plan.saved.clone();
+    state.store(run_dir)?;
+    let filter = Filter {
+        device: config.device.clone(),
+        networks: pool.networks().to_vec(),
+        forward: config.forward,
+        between_clients: config.between_clients,
+        reach: config.reach.clone(),
+    };
+    // The filter first: clients must not be forwarded with inner addresses, not even for a moment.
+    filter.install().await?;
+    Ok(plan.apply()?)
+}
+
+/// Says a failure of the packets' side as a hub does.
+pub(crate) fn driven(error: DriveError) -> Failure {
+    Failure::new("tunnel", error.to_string())
 }
 
 /// Removes devices that an earlier hub had under other names.
@@ -121,7 +118,7 @@ fn is_there(device: &str) -> bool {
 fn remove_device(device: &str) -> Result<bool, Failure> {
     let there = is_there(device);
     if there {
-        Tun::remove(device).map_err(|error| Failure::new("tunnel", error.to_string()))?;
+        Tun::remove(device).map_err(driven)?;
     }
     Ok(there)
 }
@@ -166,15 +163,14 @@ fn restore(state: &State) -> Result<Saved, Failure> {
 /// # Errors
 /// The system refused.
 pub async fn open_device(config: &HubConfig, pool: &Pool) -> Result<Tun, Failure> {
-    let broken = |error: DriveError| Failure::new("tunnel", error.to_string());
     let wanted = pool.hub().into_iter();
     let wanted = wanted.filter(|(address, _)| has_family(*address));
     let wanted: BTreeSet<(IpAddr, u8)> = wanted.collect();
     let there = addresses_of(&config.device)?;
     if !there.is_empty() && there != wanted {
-        Tun::remove(&config.device).map_err(broken)?;
+        remove_device(&config.device)?;
     }
-    let tun = Tun::open_lasting(&config.device, config.mtu).map_err(broken)?;
+    let tun = Tun::open_lasting(&config.device, config.mtu).map_err(driven)?;
     if there != wanted {
         give_addresses(tun.index(), &wanted).await?;
     }

@@ -66,7 +66,7 @@ struct Flap {
     until: Instant,
 }
 
-/// A line that comes and goes keeps its flows no longer than this.
+/// A flapping line keeps its flows no longer than this.
 const FLAPPING: Duration = Duration::from_secs(3);
 
 impl Leaving {

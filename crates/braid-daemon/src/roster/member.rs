@@ -23,8 +23,7 @@ pub struct Member {
     pub uplink: Uplink,
     /// Why it cannot be used now, as far as its device tells; `None`: it can.
     pub down: Option<String>,
-    /// It is down in a way that no packet gets through, without device, carrier or address; and for how long that may
-    /// be a passing state.
+    /// Set while no packet gets through, for want of a device, carrier or address: the grace period before flows leave.
     pub cut: Option<Duration>,
     /// Its device exists now.
     pub present: bool,
