@@ -49,6 +49,15 @@ class Namespace:
         pairs = [f"net.{key.replace('__', '.')}={value}" for key, value in settings.items()]
         self.run(["sysctl", "--quiet", "--write", *pairs])
 
+    def unlimit_icmp_errors(self) -> None:
+        """Have every packet that deserves an ICMP error get one, however many there are.
+
+        A mere higher limit is not enough: while one processor refills the kernel's allowance, the error that
+        another one wants to send is counted as one too many.
+        """
+        # Types whose bits are set are limited; 255 is nobody's type.
+        self.sysctl(ipv4__icmp_ratemask=0, ipv6__icmp__ratemask=255)
+
     def counters(self, device: str) -> dict[str, dict[str, int]]:
         """Return what the kernel counts of a device: `packets`, `bytes`, `dropped` and so on, of `rx` and `tx`."""
         told = json.loads(self.run(["ip", "-json", "-stats", "link", "show", "dev", device]).stdout)

@@ -135,8 +135,7 @@ def faults(run: Run) -> None:
     with contextlib.ExitStack() as stack:
         with run.step("build three lines to one site"):
             place = stack.enter_context(site(LINES, watched=False))
-            # Routers limit their errors; here each SYN is to have its own.
-            place.net.internet.sysctl(ipv4__icmp_ratelimit=0, ipv4__icmp_msgs_per_sec=1_000_000)
+            place.net.internet.unlimit_icmp_errors()
         for number, case in enumerate(CASES, start=1):
             with run.part(case.name):
                 with run.step(case.name.replace("_", " ")), case.fault(place):

@@ -220,12 +220,8 @@ def bench(role: Role, *, offload: bool, configuration: str = "") -> Iterator[Ben
     """Build the machine and start Braid on it, with `configuration` (TOML) beside what is needed here."""
     with contextlib.ExitStack() as stack:
         host = stack.enter_context(namespace(role))
-        host.sysctl(
-            # What is measured is what is sent, not how often.
-            ipv4__icmp_ratelimit=0,
-            ipv4__icmp_msgs_per_sec=1_000_000,
-            ipv6__icmp__ratelimit=0,
-        )
+        # What is measured is what is sent, not how often.
+        host.unlimit_icmp_errors()
         uplinks = {}
         for index, (name, mtu) in enumerate(UPLINKS.items(), start=1):
             uplinks[name] = _port(stack, host, name, index, offload=offload)
