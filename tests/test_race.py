@@ -312,3 +312,45 @@ def test_fastest_races_what_is_new_and_predicts_what_is_known(
         # Where these go is a matter of room as well: each that was opened a moment ago takes some.
         assert sum(made.via(*[site] * 3).values()) == 3
         assert made.counted("race_begun", "path_predicted") == (1, 3)
+
+
+#: Eight downloads over both lines take two seconds, over the nearer one alone four.
+SHARED = (UplinkSpec("dsl", Line(rate="20Mbit/s", delay="10ms")), UplinkSpec("lte", Line(rate="30Mbit/s", delay="25ms")))
+DOWNLOAD = Amount(1_200_000, 20.0)
+
+
+@pytest.fixture(params=[4, 6], ids=["ipv4", "ipv6"])
+def shared(request: pytest.FixtureRequest, make_network: MakeNetwork, start_braid: StartBraid) -> Iterator[Racing]:
+    """Two lines under `fastest`; what was opened on either is forgotten only when the test says so."""
+    net = make_network(*SHARED, serving=())
+    daemon = start_braid(net, "--config", configured(net, RACE.replace('"race"', '"fastest"')))
+    with racing(net, daemon, request.param) as made:
+        yield made
+
+
+def test_downloads_at_once_from_an_unknown_network_share_the_lines(shared: Racing) -> None:
+    """All of their first answers come by the nearer line, before anything is known of the other one."""
+    got = fetch(shared.client, [new_site(shared.family)] * 8, DOWNLOAD)
+    seen = by_uplink(shared.net, [(each.via or "", 0) for each in got])
+    assert min(seen.values()) >= 3, seen
+    took = max(each.ended for each in got) - min(each.began for each in got)
+    assert 8e-6 * 8 * DOWNLOAD.bytes / took > 1.4 * 20, seen
+    assert shared.counted("race_begun") == (8,)
+
+
+def test_who_is_waited_for_and_silent_is_not_waited_for_again(shared: Racing) -> None:
+    site = new_site(shared.family)
+    near = {shared.net.uplinks["dsl"].address4, shared.net.uplinks["dsl"].address6}
+    with answering(shared.net, "drop", "lte"):
+        first, second = ([*shared.connect(*[site] * 8)] for _ in range(2))
+    assert {each.via for each in first + second} <= near
+    # Whoever waits in vain says its SYN again, after a second.
+    assert max(each.connect_s for each in first) < SYN_AGAIN + AT_ONCE_S
+    assert max(each.connect_s for each in second) < AT_ONCE_S
+
+
+def test_who_is_waited_for_and_refuses_is_not_believed(shared: Racing) -> None:
+    """The other line's answer was told that it came too late, so the client has to ask once more."""
+    with answering(shared.net, "reject with tcp reset", "lte"):
+        got = shared.connect(*[new_site(shared.family)] * 8)
+    assert {each.error for each in got} == {None}

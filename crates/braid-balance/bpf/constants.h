@@ -181,6 +181,15 @@
 #define FATE_REFUSED  2
 #define FATE_ANSWERED 3
 
+// A race's favourite: its uplink, + 1, and whether that became it because another one answered
+// first.
+#define FAVOURITE	  0xff
+#define FAVOURITE_AWAITED 0x100
+
+// An RTT in us that stands for silence, and which part of the memory it counts for.
+#define RTT_SILENT   2000000
+#define SILENCE_PART 4
+
 // An RTT is remembered as the one before, moved towards the new one by one part in so many.
 #define RTT_PARTS 4
 

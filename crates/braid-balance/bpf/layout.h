@@ -188,7 +188,8 @@ struct race {
 	struct flow flow; // what it will be, but for its outer end
 	__u64 touched;	  // ns of the monotonic clock
 	__u32 sequence;	  // the SYN's, host order
-	__u32 favourite;  // uplink that wins if it answers at all, + 1; 0: the first one wins
+	__u32 favourite;  // uplink that wins if it answers at all, + 1, and FAVOURITE_AWAITED; 0:
+			  // the first
 	__be16 ports[MAX_UPLINKS];
 	__u8 fates[MAX_UPLINKS];
 };

@@ -109,10 +109,11 @@ struct workbench {
 	// Choosing by what is known of the ways to the remote.
 	__u32 walk;
 	struct path_key prefix;
-	__u32 live;  // bits of the racers that take flows
-	__u32 known; // bits of those whose RTT is remembered
-	__u32 roomy; // bits of those with good prospects, on whom a race is worth while
-	__u32 best;  // of the known ones
+	__u32 live;	// bits of the racers that take flows
+	__u32 answered; // not 0: another racer has answered, and was told that it came too late
+	__u32 known;	// bits of those whose RTT is remembered
+	__u32 roomy;	// bits of those with good prospects, on whom a race is worth while
+	__u32 best;	// of the known ones
 	__u64 best_score;
 	__u64 best_prospect;
 	__u32 promising; // whose that is

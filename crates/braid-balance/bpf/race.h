@@ -171,6 +171,19 @@ __noinline int ask_again(__u32 id)
 	return 0;
 }
 
+// Notes that the uplink whose answer the workbench's race has waited for is silent, if so it is.
+static __always_inline void note_silence(__u64 now)
+{
+	struct workbench *work = workbench();
+	__u32 id;
+
+	if (!work || !(work->race.favourite & FAVOURITE_AWAITED))
+		return;
+	id = (work->race.favourite & FAVOURITE) - 1;
+	if (id < MAX_UPLINKS && work->race.fates[place_of(id)] == FATE_ASKED)
+		remember_silence(id, now);
+}
+
 // A packet from inside whose connection has been raced. If it `has_flow`, that is over, or goes
 // elsewhere, and so is the race.
 __noinline int meet_race(__u32 has_flow, __u64 now)
@@ -194,6 +207,7 @@ __noinline int meet_race(__u32 has_flow, __u64 now)
 		return NO_RACE;
 	}
 	work->race = *race;
+	note_silence(now);
 	work->racers = 0;
 	work->refused = 0;
 	for (__u32 id = 0; id < MAX_UPLINKS; id++)
@@ -336,6 +350,8 @@ __noinline int look_at_runner(__u32 id)
 	if (work->race.ports[place_of(id)] == work->reverse.near_port &&
 	    exit->realm == work->reverse.realm && same_address(&exit->address, &work->reverse.near))
 		work->uplink = id;
+	else if (work->race.fates[place_of(id)] == FATE_ANSWERED)
+		work->answered = 1;
 	else if (work->race.fates[place_of(id)] == FATE_ASKED && uplink->ifindex &&
 		 uplink->accepts_new && exit->present)
 		work->live |= 1u << id;
@@ -350,7 +366,7 @@ static __always_inline __u32 favourite_of(struct workbench *work, __u64 now)
 
 	set_site(work, &work->key.far, work->race.flow.class, now);
 	if (work->race.favourite)
-		return work->race.favourite;
+		return work->race.favourite & FAVOURITE;
 	if (!work->sticky || work->race.flow.tx_packets > 1)
 		return 0;
 	entry = recall(work, now);
@@ -378,13 +394,14 @@ __noinline int win(__u64 now)
 	counters = bpf_map_lookup_elem(&traffic, &work->uplink);
 	if (counters)
 		counters->flows_opened++;
-	note_opened(work->uplink);
+	if (work->race.favourite != (FAVOURITE_AWAITED | (work->uplink + 1)))
+		note_opened(work->uplink);
 	count(REASON_race_won);
 	return 0;
 }
 
-// The stickiness of the workbench's race's class.
-__noinline int read_sticky(void)
+// The stickiness and the walk of the workbench's race's class.
+__noinline int read_class(void)
 {
 	struct workbench *work = workbench();
 	struct slot_bank *table;
@@ -396,6 +413,64 @@ __noinline int read_sticky(void)
 				    (is_v4(&work->key.near) ? FAMILY_V4 : FAMILY_V6),
 			    &bank);
 	work->sticky = table ? table->sticky : 0;
+	work->walk = table ? table->walk : 0;
+	return 0;
+}
+
+// Finds whose outer end on which uplink the workbench's packet is for, and how the race stands. Not
+// 0: it is no runner's.
+__noinline int find_runner(void)
+{
+	struct workbench *work = workbench();
+	struct race *race;
+
+	if (!work)
+		return -1;
+	work->uplink = MAX_UPLINKS;
+	race = bpf_map_lookup_elem(&races, &work->key);
+	if (!race)
+		return -1;
+	work->race = *race;
+	work->live = 0;
+	work->answered = 0;
+	for (__u32 runner = 0; runner < MAX_UPLINKS; runner++)
+		look_at_runner(runner);
+	work->decided = find(&work->key).flow != NULL;
+	return work->uplink < MAX_UPLINKS ? 0 : -1;
+}
+
+// Has the workbench's race wait for another uplink than the one whose answer has come first, if the
+// flow fares better there: it counts there as opened from now on. Only where flows were opened on
+// the first one a moment ago: of connections that are begun at once none knows of the others before
+// the first answer, and all are answered first by the nearest. What a client keeps to stays
+// together.
+__noinline int wait_for_better(__u64 now)
+{
+	struct workbench *work = workbench();
+	struct outlook *outlook;
+	struct race *race;
+	__u32 id, waited;
+
+	if (!work || work->walk != WALK_FASTEST || work->sticky || work->decided ||
+	    work->race.favourite || work->race.flow.tx_packets > 1)
+		return 0;
+	id = work->uplink;
+	outlook = bpf_map_lookup_elem(&outlooks, &id);
+	if (!outlook || !outlook->opened)
+		return 0;
+	waited = (now - work->race.flow.created) / 1000;
+	path_key_of(&work->key.far, &work->prefix);
+	work->promising = id;
+	work->best_prospect = time_in(outlook, waited);
+	for (__u32 other = 0; other < MAX_UPLINKS; other++)
+		weigh_silent(other, waited, now);
+	if (work->promising == id)
+		return 0;
+	race = bpf_map_lookup_elem(&races, &work->key);
+	if (!race)
+		return 0;
+	work->race.favourite = race->favourite = FAVOURITE_AWAITED | (work->promising + 1);
+	note_opened(work->promising);
 	return 0;
 }
 
@@ -410,21 +485,12 @@ __noinline int hear_answer(__u32 flags, __u32 ack, __u32 size, __u64 now)
 
 	if (!work)
 		return RACE_SILENT;
-	race = bpf_map_lookup_elem(&races, &work->key);
-	if (!race)
-		return RACE_SILENT;
-	work->race = *race;
-	work->uplink = MAX_UPLINKS;
-	work->live = 0;
-	for (__u32 runner = 0; runner < MAX_UPLINKS; runner++)
-		look_at_runner(runner);
 	id = work->uplink;
-	if (id >= MAX_UPLINKS)
+	race = bpf_map_lookup_elem(&races, &work->key);
+	if (!race || id >= MAX_UPLINKS)
 		return RACE_SILENT;
 	counters = bpf_map_lookup_elem(&traffic, &id);
 	first = race->fates[place_of(id)] == FATE_ASKED;
-	work->decided = find(&work->key).flow != NULL;
-	work->sticky = 0;
 	// Both ends open at once (RFC 5382 REQ-2a): whoever asks us by this way has chosen it.
 	if ((flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN && !work->decided && !win(now))
 		return RACE_GOES_ON;
@@ -434,11 +500,10 @@ __noinline int hear_answer(__u32 flags, __u32 ack, __u32 size, __u64 now)
 	}
 	if (flags & TCP_RST) {
 		race->fates[place_of(id)] = FATE_REFUSED;
-		if (!work->decided && !work->live && !win(now))
+		if (!work->decided && !work->live && !work->answered && !win(now))
 			return RACE_GOES_ON;
 	} else {
 		race->fates[place_of(id)] = FATE_ANSWERED;
-		read_sticky();
 		favourite = favourite_of(work, now);
 		if (!work->decided &&
 		    (!favourite || favourite - 1 == id ||
@@ -470,6 +535,7 @@ static __always_inline void take_up(struct workbench *work, const struct tuple *
 {
 	work->reverse = *reverse;
 	work->key = *key;
+	work->sticky = 0;
 }
 
 // A packet to an outer end that a race has made. What is to be done with it, if it does not go on,
@@ -483,6 +549,13 @@ static __always_inline int hear(const struct packet *packet, const struct tuple 
 		return RACE_SILENT;
 	work->packet = *packet;
 	take_up(work, reverse, key);
+	if (find_runner())
+		return work->heard = RACE_SILENT;
+	if ((packet->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == (TCP_SYN | TCP_ACK) &&
+	    packet->ack == work->race.sequence + 1) {
+		read_class();
+		wait_for_better(now);
+	}
 	work->heard =
 		hear_answer(packet->tcp_flags, packet->ack,
 			    packet->l4 - packet->l3 + packet->l4_header + packet->payload, now);
@@ -501,6 +574,8 @@ static __always_inline int hear_error(__u32 sequence, __u32 size, const struct t
 	if (!work)
 		return RACE_SILENT;
 	take_up(work, reverse, key);
+	if (find_runner())
+		return RACE_SILENT;
 	return hear_answer(TCP_RST | TCP_ACK, sequence + 1, size, now);
 }
 

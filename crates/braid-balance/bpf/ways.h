@@ -62,6 +62,16 @@ static __always_inline struct way *way_of(const struct workbench *work, __u32 id
 	return way;
 }
 
+// Whether a round trip is known of a way, and not for too long.
+static __always_inline int is_fresh(const struct way *way, __u64 now)
+{
+	__u32 zero = 0;
+	struct settings *settled = bpf_map_lookup_elem(&settings, &zero);
+
+	return settled && way->rtt &&
+	       (__s32)((__u32)(now / NANOSECONDS) - way->at) <= (__s32)settled->memory;
+}
+
 __noinline int remember_rtt(__u32 id, __u32 rtt, __u64 now)
 {
 	struct workbench *work = workbench();
@@ -74,7 +84,7 @@ __noinline int remember_rtt(__u32 id, __u32 rtt, __u64 now)
 	way = way_of(work, id);
 	if (!way)
 		return -1;
-	if (!way->rtt || at - way->at > settled->memory)
+	if (!way->rtt || way->rtt == RTT_SILENT || at - way->at > settled->memory)
 		way->rtt = rtt ? rtt : 1;
 	else
 		way->rtt = ((__u64)way->rtt * (RTT_PARTS - 1) + rtt) / RTT_PARTS;
@@ -93,6 +103,26 @@ static __always_inline void learn_rtt(const struct address *remote, __u32 id, __
 		return;
 	path_key_of(remote, &work->prefix);
 	remember_rtt(id, rtt, now);
+}
+
+// Nobody has answered by this uplink for as long as it takes to say a SYN again: for a while
+// nothing is expected of it. Its next answer replaces that.
+__noinline int remember_silence(__u32 id, __u64 now)
+{
+	struct workbench *work = workbench();
+	__u32 zero = 0;
+	struct settings *settled = bpf_map_lookup_elem(&settings, &zero);
+	struct way *way;
+
+	if (!work || !settled)
+		return -1;
+	path_key_of(&work->key.far, &work->prefix);
+	way = way_of(work, id);
+	if (!way)
+		return -1;
+	way->rtt = RTT_SILENT;
+	way->at = now / NANOSECONDS - settled->memory + settled->memory / SILENCE_PART;
+	return 0;
 }
 
 __noinline int drop_rtt(__u32 id)
@@ -229,21 +259,53 @@ static __always_inline __u64 prospect_of(const struct outlook *outlook)
 	return predict(PREDICT_USUAL_RTT, outlook->loss, room_on(outlook));
 }
 
+// Time in us that a transfer takes at a round trip and in the room that an uplink has. Without
+// loss: who loses much is not raced.
+static __always_inline __u64 time_in(const struct outlook *outlook, __u32 rtt)
+{
+	return (__u64)PREDICT_ROUNDS * rtt + PREDICT_KILOBYTES * MILLION / room_on(outlook);
+}
+
+// Weighs an uplink that has not answered the workbench's SYN within `waited` us against the best so
+// far: at the round trip that is known of the way or, without one, at that of the uplink's
+// handshakes in general.
+__noinline int weigh_silent(__u32 id, __u32 waited, __u64 now)
+{
+	struct outlook *outlook = bpf_map_lookup_elem(&outlooks, &id);
+	struct uplink_counters *counters;
+	struct workbench *work = workbench();
+	__u32 rtt = PREDICT_USUAL_RTT;
+	struct way *way;
+
+	if (!work || !outlook || id >= MAX_UPLINKS || !(work->live & (1u << id)))
+		return 0;
+	way = way_of(work, id);
+	counters = bpf_map_lookup_elem(&traffic, &id);
+	if (way && is_fresh(way, now))
+		rtt = way->rtt;
+	else if (counters && counters->rtt_samples)
+		rtt = counters->rtt_us_sum / counters->rtt_samples;
+	if (rtt < waited)
+		rtt = waited;
+	if (time_in(outlook, rtt) < work->best_prospect) {
+		work->best_prospect = time_in(outlook, rtt);
+		work->promising = id;
+	}
+	return 0;
+}
+
 // Weighs one of the uplinks that the workbench's flow may be raced on. What it finds is put on the
 // workbench, where the verifier does not follow it from one uplink to the next.
 __noinline int weigh(__u32 id, __u64 now)
 {
-	struct workbench *work = workbench();
-	__u32 zero = 0;
-	struct settings *settled = bpf_map_lookup_elem(&settings, &zero);
 	struct outlook *outlook = bpf_map_lookup_elem(&outlooks, &id);
+	struct workbench *work = workbench();
 	struct uplink *uplink = uplink_at(id);
 	struct path *path;
 	struct way *way;
 	__u64 score;
 
-	if (!work || !settled || !outlook || id >= MAX_UPLINKS ||
-	    !takes_flows(uplink, work->packet.family))
+	if (!work || !outlook || id >= MAX_UPLINKS || !takes_flows(uplink, work->packet.family))
 		return 0;
 	work->live |= 1u << id;
 	if (work->walk == WALK_FASTEST) {
@@ -257,8 +319,7 @@ __noinline int weigh(__u32 id, __u64 now)
 	if (!path)
 		return 0;
 	way = &path->ways[place_of(id)];
-	if (!way->rtt || way->epoch != uplink->epoch ||
-	    (__s32)((__u32)(now / NANOSECONDS) - way->at) > (__s32)settled->memory)
+	if (way->epoch != uplink->epoch || !is_fresh(way, now))
 		return 0;
 	score = way->rtt;
 	if (work->walk == WALK_FASTEST)

@@ -57,10 +57,11 @@ class Stock:
             parts = name.replace("linux-binary", "linux-modules")
             modules = fetch(self.suite, parts, architecture=self.architecture)
         kernels = [*image.glob("boot/vmlinuz-*"), *image.glob("usr/lib/modules/*/vmlinuz")]
-        folders = [*modules.glob("lib/modules/*"), *modules.glob("usr/lib/modules/*")]
+        # A package that has been booted before has a link `lib` to its `usr/lib`.
+        folders = {each.resolve() for each in modules.glob("**/lib/modules/*")}
         if len(kernels) != 1 or len(folders) != 1:
             raise LabError(f"{name}: {len(kernels)} kernels and {len(folders)} folders of modules are in it")
-        return kernels[0], folders[0]
+        return kernels[0], folders.pop()
 
 
 #: From the oldest on. Debian keeps no kernel between 6.1 and 6.12, so 6.6 and 6.8 cannot be had. `newest` is that of
