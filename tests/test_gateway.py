@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from braid_lab.net.topology import Topology, UplinkSpec
-from braid_lab.observe import ask_tcp, ask_udp, by_uplink
-from braid_lab.process import wait_until
+from braid_lab.net.topology import Topology, UplinkSpec, lan_address
+from braid_lab.observe import ask_tcp, ask_udp, by_uplink, states
+from braid_lab.process import Process, wait_until
+from braid_lab.serve import servers
 from braid_lab.workbench import load
 from conftest import BY_TURNS, PLAIN, MakeNetwork, StartBraid, configured
+
+#: The line behind the modem leads nowhere.
+BEHIND_THE_MODEM = (
+    "table inet line {{\n chain input {{\n  type filter hook input priority -300\n"
+    '  iifname "{far}" ip daddr != 100.64.1.0/24 drop\n'
+    '  iifname "{far}" ip6 daddr != {{ 2001:db8:1::/64, fe80::/10, ff00::/8 }} drop\n }}\n}}\n'
+)
 
 #: curl's exit status for a refused connection; a time-out would have another.
 CURL_COULD_NOT_CONNECT = 7
@@ -38,6 +46,34 @@ def test_the_gateways_own_traffic_works_beside_its_clients(
 ) -> None:
     start_braid(lan)
     assert by_uplink(lan, ask_tcp(lan.host, 10, lan.server(1, family))) == {"dsl": 5, "lte": 5}
+
+
+@both_families
+@pytest.mark.parametrize("alive", [True, False], ids=["alive", "dead"])
+def test_clients_reach_what_is_on_an_uplinks_own_link(
+    lan: Topology, start_braid: StartBraid, family: int, alive: bool
+) -> None:
+    """The modem's page, above all while the line behind it is dead; and a neighbour that is no gateway."""
+    neighbours = {4: ["100.64.1.1", "100.64.1.77"], 6: ["2001:db8:1::1", "2001:db8:1::77"]}[family]
+    far = lan.uplinks["dsl"].far.device
+    lan.internet.ip(f"address add 100.64.1.77/24 dev {far}", f"address add 2001:db8:1::77/64 dev {far} nodad")
+    argv = servers.argv("http1", neighbours)
+    daemon = start_braid(lan, "--config", configured(lan, "[lan]\n"))
+    if not alive:
+        lan.internet.run(["nft", "-f", "-"], text=BEHIND_THE_MODEM.format(far=far))
+        wait_until(lambda: states(daemon)["dsl"] == "dead", what="the line's death", timeout=20)
+    with Process(argv, log=lan.scratch / "modem", namespace=lan.internet.name) as page:
+        page.wait_output(servers.READY)
+        for client in lan.clients:
+            seen = ask_tcp(client, 3, *neighbours)
+            assert by_uplink(lan, seen) == {"dsl": 6, "lte": 0}
+            client.run(["ping", "-c", "2", "-i", "0.1", "-W", "2", neighbours[1]])
+        # The machine itself goes there as it always did.
+        assert by_uplink(lan, ask_tcp(lan.host, 2, neighbours[1])) == {"dsl": 2, "lte": 0}
+    whys = {each["why"] for each in daemon.json("flows")["flows"] if each["uplink"] == "dsl"}
+    assert "its destination is on the uplink's own link" in whys
+    told = daemon.call("explain", neighbours[1], "--source", lan_address(1, family)).stdout
+    assert "on the link of dsl itself" in told
 
 
 @both_families

@@ -315,7 +315,10 @@ def test_fastest_races_what_is_new_and_predicts_what_is_known(
 
 
 #: Eight downloads over both lines take two seconds, over the nearer one alone four.
-SHARED = (UplinkSpec("dsl", Line(rate="20Mbit/s", delay="10ms")), UplinkSpec("lte", Line(rate="30Mbit/s", delay="25ms")))
+SHARED = (
+    UplinkSpec("dsl", Line(rate="20Mbit/s", delay="10ms")),
+    UplinkSpec("lte", Line(rate="30Mbit/s", delay="25ms")),
+)
 DOWNLOAD = Amount(1_200_000, 20.0)
 
 

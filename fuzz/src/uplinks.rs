@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use braid_uplink::{
-    Address, Discovery, Layer, Link, LinkState, NextHop, OWN_DEVICES, Override, Route, Selection,
-    Snapshot, Wanted, choose, lans,
+    Address, Discovery, Layer, Link, LinkState, Network, NextHop, OWN_DEVICES, Override, Route,
+    Selection, Snapshot, Wanted, choose, lans,
 };
 
 /// Whatever links, addresses and routes there are: uplinks are up, are devices of their own, have
@@ -89,6 +89,7 @@ impl Dice<'_> {
             links,
             addresses: self.several(8, Self::address),
             routes: self.several(6, Self::route),
+            networks: self.several(6, Self::network),
         }
     }
 
@@ -162,6 +163,14 @@ impl Dice<'_> {
                 link: dice.index(),
                 gateway: dice.perhaps(Self::ip),
             }),
+        }
+    }
+
+    fn network(&mut self) -> Network {
+        Network {
+            link: self.index(),
+            address: self.ip(),
+            prefix: self.byte(),
         }
     }
 

@@ -93,6 +93,7 @@
 #define CHOICE_REMEMBERED  10
 #define CHOICE_PREDICTED   11
 #define CHOICE_PREFERRED   12
+#define CHOICE_ON_LINK	   13
 
 // flow.state. Everything from STATE_ESTABLISHED on has been answered and confirmed.
 #define STATE_NEW	  0

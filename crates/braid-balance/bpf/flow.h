@@ -90,6 +90,24 @@ static __always_inline int reverse_key(const struct packet *packet, struct tuple
 	return is_icmp(packet) && !is_echo_reply(packet);
 }
 
+// Whether a destination is on the uplink's link itself, so that no gateway is asked.
+static __always_inline int is_on_link(const struct packet *packet, const struct exit *exit)
+{
+	__u32 bits = exit->on_link, differing = 0;
+
+	if (!bits)
+		return 0;
+	if (packet->family == FAMILY_V4)
+		return !(bpf_ntohl(packet->dest.word[3] ^ exit->address.word[3]) >>
+			 ((32 - bits) & 31));
+	for (__u32 word = 0; word<4; word++, bits -= bits> 32 ? 32 : bits) {
+		__u32 apart = bpf_ntohl(packet->dest.word[word] ^ exit->address.word[word]);
+
+		differing |= bits ? apart >> ((32 - (bits > 32 ? 32 : bits)) & 31) : 0;
+	}
+	return !differing;
+}
+
 // Whether the flow is to go on where it is: its uplink has the address that the flow goes by, and
 // is up or the only one, whose death may be an error that nothing is gained from.
 static __always_inline int holds(__u8 family, const struct flow *flow, const struct uplink *uplink)
@@ -102,7 +120,8 @@ static __always_inline int holds(__u8 family, const struct flow *flow, const str
 	if (!exit->present || exit->realm != flow->realm ||
 	    !same_address(&exit->address, &flow->outer))
 		return 0;
-	return !(uplink->others & (1 << (family & 1))) || is_up(uplink);
+	return !(uplink->others & (1 << (family & 1))) || is_up(uplink) ||
+	       flow->choice == CHOICE_ON_LINK;
 }
 
 static __always_inline void reverse_of(const struct tuple *key, const struct flow *flow,

@@ -74,8 +74,8 @@ struct exit {
 	struct address gateway;
 	__u8 present;
 	__u8 has_gateway;
-	__u8 realm; // no other exit has the same address and realm
-	__u8 unused[1];
+	__u8 realm;   // no other exit has the same address and realm
+	__u8 on_link; // bits that the address shares with those on the link; 0: nobody is
 };
 
 struct uplink {

@@ -30,7 +30,8 @@ static __always_inline void next_hop_v4(struct bpf_redir_neigh *next, __be32 add
 static __always_inline int through(const struct packet *packet, const struct uplink *uplink)
 {
 	const struct exit *exit = &uplink->exits[packet->family & 1];
-	const struct address *next = exit->has_gateway ? &exit->gateway : &packet->dest;
+	int direct = !exit->has_gateway || is_on_link(packet, exit);
+	const struct address *next = direct ? &packet->dest : &exit->gateway;
 	struct bpf_redir_neigh hop = {};
 
 	if (uplink->layer == LAYER_L3)

@@ -53,6 +53,43 @@ static __always_inline void inherit(const struct __sk_buff *skb, struct flow *fl
 	flow->flags = left->flags & (FLOW_FAST | FLOW_NEXT_HOP_V6);
 }
 
+// Whether the workbench's packet is for somebody on the uplink's own link, whom no other one
+// reaches.
+__noinline int take_neighbour(__u32 id)
+{
+	struct workbench *work = workbench();
+	struct uplink *uplink = uplink_at(id);
+	struct exit *exit;
+
+	if (!work || !uplink || !uplink->ifindex)
+		return -1;
+	exit = &uplink->exits[work->packet.family & 1];
+	if (!exit->present || !is_on_link(&work->packet, exit))
+		return -1;
+	work->uplink = id;
+	work->choice = CHOICE_ON_LINK;
+	return 0;
+}
+
+// Takes the uplink on whose link the receiver of the workbench's packet is, whether it takes flows
+// or not: who looks for the modem may do so because the line is dead. Not 0: there is none.
+__noinline int choose_neighbour(void)
+{
+	struct workbench *work = workbench();
+
+	if (!work)
+		return -1;
+	work->sticky = 0;
+	work->racers = 0;
+	work->class = 0;
+	work->rule = 0;
+	for (__u32 id = 0; id < MAX_UPLINKS; id++) {
+		if (!take_neighbour(id))
+			return 0;
+	}
+	return -1;
+}
+
 // Opens the workbench's flow: uplink, port, both entries. Returns the reason to count.
 __noinline int open_flow(struct __sk_buff *skb, __u64 now)
 {
@@ -66,21 +103,23 @@ __noinline int open_flow(struct __sk_buff *skb, __u64 now)
 		return REASON_out_table_failed;
 	if (bpf_map_lookup_elem(&own_addresses, &work->packet.source))
 		return REASON_out_own_address;
-	// What has moved is no new flow: its class is what its sender made it, who need not have
-	// sent this packet.
-	if (work->moves) {
-		work->class = work->left.class;
-		work->rule = work->left.rule;
-	} else if (is_over_limit(&work->key.near)) {
+	if (!work->moves && is_over_limit(&work->key.near))
 		return REASON_client_over_limit;
-	} else {
-		classify(skb, now);
-	}
 	midstream = is_midstream(&work->packet);
-	if (choose_uplink(midstream, now))
-		return work->class ? REASON_class_blocked : REASON_no_uplink;
-	if (work->racers)
-		choose_way(now);
+	if (choose_neighbour()) {
+		// What has moved is no new flow: its class is what its sender made it, who need not
+		// have sent this packet.
+		if (work->moves) {
+			work->class = work->left.class;
+			work->rule = work->left.rule;
+		} else {
+			classify(skb, now);
+		}
+		if (choose_uplink(midstream, now))
+			return work->class ? REASON_class_blocked : REASON_no_uplink;
+		if (work->racers)
+			choose_way(now);
+	}
 	flow = &work->flow;
 	__builtin_memset(flow, 0, sizeof(*flow));
 	flow->uplink = work->uplink;

@@ -11,13 +11,15 @@
 #define RESET_HOPS   64
 
 // Whether the packet belongs to a connection that is over, and is one to be answered. A SYN opens
-// anew, and a reset says itself that it is over.
+// anew, and a reset says itself that it is over. Whoever is on a line's own link is there when the
+// line leads nowhere, too.
 static __always_inline int is_told(const struct packet *packet, const struct flow *flow,
 				   const struct uplink *uplink)
 {
 	if (packet->tcp_flags & (TCP_SYN | TCP_RST))
 		return 0;
-	return (flow->flags & FLOW_TOLD) || (uplink && uplink->tells & (1 << packet->family));
+	return (flow->flags & FLOW_TOLD) ||
+	       (uplink && uplink->tells & (1 << packet->family) && flow->choice != CHOICE_ON_LINK);
 }
 
 // Whether the device is to complete the checksum. Nothing says so, but the helper that mends it for

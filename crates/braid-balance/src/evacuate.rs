@@ -12,7 +12,8 @@ use serde::Serialize;
 use crate::inject::Injector;
 use crate::layout::{FlowValue, LastWordsValue, Tuple, WordsValue, socket_address};
 use crate::shared::{
-    FAMILY_V4, FAMILY_V6, FLOW_LEAVES, FLOW_TOLD, QUIC_PORT, STATE_CLOSING, STATE_NEW,
+    CHOICE_ON_LINK, FAMILY_V4, FAMILY_V6, FLOW_LEAVES, FLOW_TOLD, QUIC_PORT, STATE_CLOSING,
+    STATE_NEW,
 };
 use crate::tables::{Pair, Tables, gone, refused};
 use crate::upkeep::{self, TCP, UDP, found, read};
@@ -74,7 +75,9 @@ pub(crate) fn evacuate(
     let mut done = Evacuated::default();
     let others = others(tables, uplink)?;
     let leaves = |(key, value): &(Tuple, FlowValue)| {
-        value.uplink == uplink.0 && others[family(key) as usize]
+        value.uplink == uplink.0
+            && others[family(key) as usize]
+            && u32::from(value.choice) != CHOICE_ON_LINK
     };
     let kept = read::<FlowValue>("flows", tables.kept.forward_fd())?;
     for (key, value) in kept.iter().filter(|flow| leaves(flow)) {

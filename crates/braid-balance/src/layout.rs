@@ -64,7 +64,7 @@ pub(crate) struct ExitValue {
     pub present: u8,
     pub has_gateway: u8,
     pub realm: u8,
-    pub unused: [u8; 1],
+    pub on_link: u8,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -142,6 +142,9 @@ pub struct Exit<A> {
     pub address: A,
     /// Next hop; `None`: every destination is on the link (point-to-point).
     pub gateway: Option<A>,
+    /// Length in bits of the prefix that `address` shares with those who are on the link, for whom the
+    /// gateway is no next hop.
+    pub on_link: Option<u8>,
 }
 
 /// Where the programs should sit: the desired state, by interface index.
@@ -203,6 +206,8 @@ pub enum Choice {
     Predicted,
     /// The uplink that its class prefers to all others.
     Preferred,
+    /// The uplink on whose own link its destination is.
+    OnLink,
 }
 
 /// Number of a class of traffic, `0..64`, each with slot tables of its own. 0 is the default: what

@@ -11,9 +11,9 @@ use braid_core::UplinkId;
 use crate::layout::{FlowValue, Tuple, socket_address};
 use crate::shared::{
     CHOICE_FAILBACK, CHOICE_HASH_PAIR, CHOICE_HASH_SOURCE, CHOICE_MIDSTREAM, CHOICE_MOVED,
-    CHOICE_NEXT_USABLE, CHOICE_ONLY, CHOICE_PREDICTED, CHOICE_PREFERRED, CHOICE_RACED,
-    CHOICE_REMEMBERED, CHOICE_STICKY, FLOW_FAST, QUIC_PORT, STATE_ANSWERED, STATE_CLOSING,
-    STATE_ESTABLISHED, STATE_FIN_WAIT, STATE_NEW,
+    CHOICE_NEXT_USABLE, CHOICE_ON_LINK, CHOICE_ONLY, CHOICE_PREDICTED, CHOICE_PREFERRED,
+    CHOICE_RACED, CHOICE_REMEMBERED, CHOICE_STICKY, FLOW_FAST, QUIC_PORT, STATE_ANSWERED,
+    STATE_CLOSING, STATE_ESTABLISHED, STATE_FIN_WAIT, STATE_NEW,
 };
 use crate::tables::{Pair, Tables, gone, refused};
 use crate::{
@@ -103,6 +103,7 @@ fn choice_of(value: u8) -> Choice {
         CHOICE_REMEMBERED => Choice::Remembered,
         CHOICE_PREDICTED => Choice::Predicted,
         CHOICE_PREFERRED => Choice::Preferred,
+        CHOICE_ON_LINK => Choice::OnLink,
         _ => Choice::NextSlot,
     }
 }

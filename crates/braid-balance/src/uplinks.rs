@@ -151,6 +151,6 @@ fn exit<A: Copy>(exit: Option<Exit<A>>, mapped: impl Fn(A) -> Address) -> ExitVa
         present: 1,
         has_gateway: exit.gateway.is_some().into(),
         realm: 0,
-        unused: [0; 1],
+        on_link: exit.on_link.unwrap_or_default(),
     })
 }

@@ -123,11 +123,11 @@ impl Engine {
     pub async fn reconcile(&mut self, snapshot: &Snapshot) -> Result<(), Failure> {
         self.give_bond_addresses().await?;
         self.notice(snapshot)?;
-        self.plumb(Divert::AsFound).await?;
+        self.plumb(Divert::AsFound, snapshot).await?;
         let attachments = self.attachments(snapshot).await?;
         self.datapath.attach(&attachments)?;
         self.settle()?;
-        self.plumb(Divert::On).await?;
+        self.plumb(Divert::On, snapshot).await?;
         self.attend()
     }
 

@@ -377,5 +377,6 @@ fn exit<A: Copy + Into<IpAddr>>(exit: &braid_uplink::Exit<A>) -> Exit<A> {
     Exit {
         address: exit.address,
         gateway: exit.gateway,
+        on_link: exit.on_link,
     }
 }

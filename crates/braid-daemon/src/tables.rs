@@ -155,6 +155,7 @@ mod tests {
             v4: Some(Exit {
                 address: address.into(),
                 gateway: None,
+                on_link: None,
             }),
             ..entry(id, 1, true)
         }

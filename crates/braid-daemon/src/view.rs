@@ -325,6 +325,7 @@ fn why(choice: Choice) -> &'static str {
         Choice::Remembered => "shortest remembered round trip",
         Choice::Predicted => "shortest predicted transfer",
         Choice::Preferred => "the bond",
+        Choice::OnLink => "its destination is on the uplink's own link",
     }
 }
 

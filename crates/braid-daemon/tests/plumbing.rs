@@ -105,7 +105,10 @@ async fn desired(divert: Divert) -> Desired {
         .zip(0..)
         .map(|(u, i)| (UplinkId(i), u))
         .collect();
-    Desired::new(uplinks, vec![PORTS], divert)
+    Desired {
+        lans: vec!["lan".to_owned()],
+        ..Desired::new(uplinks, vec![PORTS], divert)
+    }
 }
 
 /// Everything that plumbing could have touched.
@@ -229,12 +232,18 @@ ip -4 rule add pref 32764 from 10.1.0.3 lookup 45521 protocol 98
 ip -4 rule add pref 32764 from 10.2.0.2 lookup 45522 protocol 98
 ip -6 rule add pref 32763 lookup main suppress_prefixlength 0 protocol 98
 ip -6 rule add pref 32764 from 2001:db8:1::2 lookup 45521 protocol 98
+ip -4 rule add pref 32762 iif lan to 10.1.0.0/24 lookup 45520 protocol 98
+ip -6 rule add pref 32762 iif lan to 2001:db8:1::/64 lookup 45520 protocol 98
+ip -4 rule add pref 32762 iif lan to 10.2.0.0/24 lookup 45520 protocol 98
 ip -4 rule add pref 32765 lookup 45520 protocol 98
 ip -6 rule add pref 32765 lookup 45520 protocol 98
 ";
 
 const DOWN: &str = "\
+ip -4 rule del pref 32762 iif lan to 10.1.0.0/24 lookup 45520 protocol 98
+ip -4 rule del pref 32762 iif lan to 10.2.0.0/24 lookup 45520 protocol 98
 ip -4 rule del pref 32765 lookup 45520 protocol 98
+ip -6 rule del pref 32762 iif lan to 2001:db8:1::/64 lookup 45520 protocol 98
 ip -6 rule del pref 32765 lookup 45520 protocol 98
 ip -4 rule del pref 32763 lookup main suppress_prefixlength 0 protocol 98
 ip -4 rule del pref 32763 to 224.0.0.0/4 lookup main protocol 98
@@ -592,7 +601,8 @@ fn uplinks_come_go_and_renumber() {
         ip("-6 route del default via fe80::1 dev dsl");
         assert_eq!(
             step().await,
-            "ip -6 rule del pref 32765 lookup 45520 protocol 98\n\
+            "ip -6 rule del pref 32762 iif lan to 2001:db8:1::/64 lookup 45520 protocol 98\n\
+             ip -6 rule del pref 32765 lookup 45520 protocol 98\n\
              ip -6 rule del pref 32763 lookup main suppress_prefixlength 0 protocol 98\n\
              ip -6 rule del pref 32764 from 2001:db8:1::2 lookup 45521 protocol 98\n\
              ip -6 route del default via 64:ff9b:1:6272::9 dev braid0 src 64:ff9b:1:6272::8 metric 1024 onlink table 45520 proto 98\n\
@@ -605,7 +615,8 @@ fn uplinks_come_go_and_renumber() {
         ip("link set lte down");
         assert_eq!(
             step().await,
-            "ip -4 rule del pref 32764 from 10.2.0.7 lookup 45522 protocol 98\n\
+            "ip -4 rule del pref 32762 iif lan to 10.2.0.0/24 lookup 45520 protocol 98\n\
+             ip -4 rule del pref 32764 from 10.2.0.7 lookup 45522 protocol 98\n\
              ip link set braid0 alias braid mtu 1500 arp off addrgenmode none\n\
              ip link set braid1 alias braid mtu 1500 arp off addrgenmode none\n"
         );

@@ -236,11 +236,21 @@ fn way_out<A: Ip>(
                 .collect(),
             metric: route.map_or(0, |r| r.metric),
             advertised: route.is_some_and(|r| r.advertised),
+            on_link: on_link(snapshot, link, address),
         },
         mtu: route.and_then(|r| r.mtu),
         second_gateway: gateways.find(|g| !configured && Some(*g) != gateway.map(Into::into)),
         configured: configured || best.is_none(),
     })
+}
+
+/// Length of the shortest prefix that a device's address has in common with a network on its link.
+fn on_link<A: Ip>(snapshot: &Snapshot, link: &Link, address: A) -> Option<u8> {
+    let networks = snapshot.networks.iter().filter(|n| n.link == link.index);
+    networks
+        .filter(|n| A::from_ip(n.address).is_some_and(|ip| ip.same_prefix(address, n.prefix)))
+        .map(|n| n.prefix)
+        .min()
 }
 
 fn why(v4: &Result<WayOut<Ipv4Addr>, Reason>, v6: &Result<WayOut<Ipv6Addr>, Reason>) -> String {

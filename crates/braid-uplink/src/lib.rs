@@ -27,7 +27,7 @@ mod watch;
 pub use choose::{choose, lans};
 pub use error::Error;
 pub use selection::{Override, Selection, Wanted};
-pub use snapshot::{Address, Link, LinkState, NextHop, Route, Snapshot};
+pub use snapshot::{Address, Link, LinkState, Network, NextHop, Route, Snapshot};
 pub use uplink::{Candidate, Discovery, Exit, Lan, Layer, Reason, Rejected, Uplink};
 pub use watch::{Watch, watch};
 

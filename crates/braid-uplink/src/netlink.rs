@@ -12,7 +12,7 @@ use netlink_packet_route::route::{
 };
 use rtnetlink::Handle;
 
-use crate::snapshot::{Address, Link, LinkState, NextHop, Route};
+use crate::snapshot::{Address, Link, LinkState, Network, NextHop, Route};
 use crate::{Error, Layer, ROUTE_PROTOCOL, Snapshot};
 
 /// `IFA_F_TEMPORARY`: for IPv6 the same bit as IPv4's "secondary".
@@ -43,6 +43,7 @@ async fn read_with(handle: &Handle) -> Result<Snapshot, Error> {
         links: links.iter().map(link).collect(),
         addresses: addresses.iter().filter_map(address).collect(),
         routes: routes.iter().filter_map(default_route).collect(),
+        networks: routes.iter().filter_map(network).collect(),
     })
 }
 
@@ -195,6 +196,30 @@ fn default_route(message: &RouteMessage) -> Option<Route> {
         }
     }
     (table == u32::from(RouteHeader::RT_TABLE_MAIN)).then_some(route)
+}
+
+/// `None` for what is not a network that a device of its own reaches without a gateway.
+fn network(message: &RouteMessage) -> Option<Network> {
+    let header = &message.header;
+    if header.destination_prefix_length == 0 || header.kind != RouteType::Unicast {
+        return None;
+    }
+    let (mut link, mut address) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Oif(index) => link = Some(*index),
+            RouteAttribute::Destination(network) => address = ip(network),
+            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) | RouteAttribute::MultiPath(_) => {
+                return None;
+            }
+            _ => {}
+        }
+    }
+    Some(Network {
+        link: link?,
+        address: address?,
+        prefix: header.destination_prefix_length,
+    })
 }
 
 fn next_hop(link: u32, attributes: &[RouteAttribute]) -> NextHop {

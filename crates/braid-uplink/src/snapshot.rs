@@ -13,6 +13,19 @@ pub struct Snapshot {
     pub addresses: Vec<Address>,
     /// Unicast default routes of the main table, ours left out.
     pub routes: Vec<Route>,
+    /// Networks that the main table reaches on a device itself, without a gateway.
+    pub networks: Vec<Network>,
+}
+
+/// A network that is on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Index of the device.
+    pub link: u32,
+    /// The network's first address.
+    pub address: IpAddr,
+    /// Length of its prefix in bits; never zero.
+    pub prefix: u8,
 }
 
 /// One network device.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use braid_core::Prefix;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -41,6 +42,10 @@ pub struct Exit<A> {
     /// The default route came from a router advertisement that the kernel itself processed or that
     /// a network manager marked so (`proto ra`).
     pub advertised: bool,
+    /// Length in bits of the prefix that `address` shares with its neighbours on the link; `None` where
+    /// nobody is reached there without a gateway.
+    #[serde(default)]
+    pub on_link: Option<u8>,
 }
 
 /// A usable way to the internet: one device with an address and a way out in at least one family.
@@ -62,6 +67,23 @@ pub struct Uplink {
     pub v6: Option<Exit<Ipv6Addr>>,
     /// Why it was taken, in a few words: `default route metric 100`.
     pub why: String,
+}
+
+impl Uplink {
+    /// Networks on the uplink's own link, a modem's for one.
+    #[must_use]
+    pub fn segments(&self) -> Vec<Prefix> {
+        fn segment<A: Copy + Into<IpAddr>>(exit: Option<&Exit<A>>) -> Option<Prefix> {
+            let exit = exit?;
+            let segment = Prefix::new(exit.address.into(), exit.on_link?)?;
+            // Alone in it, the address has no neighbours.
+            (segment != Prefix::from(exit.address.into())).then_some(segment)
+        }
+        [segment(self.v4.as_ref()), segment(self.v6.as_ref())]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
 }
 
 /// A device of the LAN side: up, with an address, and neither an uplink nor one of ours.

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use braid_uplink::{
-    Address, Discovery, Error, Layer, Link, LinkState, NextHop, Override, Route, Selection,
-    Snapshot, Wanted, choose, lans,
+    Address, Discovery, Error, Layer, Link, LinkState, Network, NextHop, Override, Route,
+    Selection, Snapshot, Uplink, Wanted, choose, lans,
 };
 
 /// A machine, written down briefly: `link("dsl0")`, `address("dsl0 10.0.0.2/24")`,
@@ -50,6 +50,18 @@ impl Machine {
             global: !flags.contains(&"link"),
             usable: !flags.contains(&"tentative") && !flags.contains(&"deprecated"),
             temporary: flags.contains(&"temporary"),
+        });
+        self
+    }
+
+    /// `DEVICE ADDRESS/PREFIX`
+    fn network(mut self, text: &str) -> Self {
+        let (device, network) = text.split_once(' ').unwrap();
+        let (address, prefix) = network.split_once('/').unwrap();
+        self.0.networks.push(Network {
+            link: self.index(device),
+            address: address.parse().unwrap(),
+            prefix: prefix.parse().unwrap(),
         });
         self
     }
@@ -152,6 +164,25 @@ fn default_routes_are_taken_in_the_order_of_their_metrics() {
         "dsl0 dsl0#3 l2 mtu 1500, 10.1.0.2 via 10.1.0.1 others [] (default route metric 100)\n\
          lte0 lte0#2 l2 mtu 1500, 10.2.0.2 via 10.2.0.1 others [] (default route metric 200)\n"
     );
+}
+
+/// A prefix of an address says nothing of that: routes of other devices and to other networks do not count,
+/// nor does a host route.
+#[test]
+fn a_segment_is_what_the_main_table_has_on_the_link() {
+    let machine = two_uplinks()
+        .network("dsl0 10.1.0.0/24")
+        .network("dsl0 10.9.0.0/16")
+        .network("dsl0 10.1.0.2/32")
+        .network("lte0 10.0.0.0/30")
+        .network("lte0 10.2.0.2/32");
+    let found = choose(&machine.0, &Selection::Automatic).uplinks;
+    let segments = |uplink: &Uplink| -> Vec<String> {
+        uplink.segments().iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(segments(&found[0]), ["10.1.0.0/24"]);
+    assert!(segments(&found[1]).is_empty());
+    assert!(found.iter().all(|uplink| uplink.v6.is_none()));
 }
 
 #[test]

@@ -90,6 +90,7 @@ impl Rig {
                 others: Vec::new(),
                 metric: 0,
                 advertised: false,
+                on_link: None,
             })
         }
         let (tx, answers) = unbounded_channel();

@@ -16,7 +16,7 @@ from braid_lab.product import repository
 
 #: What the scenario needs in a root of another architecture, beside what Debian always has.
 ROOT_PACKAGES = (
-    "bash,bpftool,busybox-static,coreutils,curl,ethtool,grep,iproute2,iputils-ping,kmod,libpython3-stdlib,mount,"
+    "bash,bpftool,busybox-static,coreutils,curl,dash,ethtool,grep,iproute2,iputils-ping,kmod,libpython3-stdlib,mount,"
     "nftables,procps,python3-minimal,sed,util-linux"
 )
 

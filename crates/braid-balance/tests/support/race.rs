@@ -76,10 +76,12 @@ impl Track {
             v4: Some(Exit {
                 address: v4(THIRD[0]),
                 gateway: Some(Ipv4Addr::new(192, 0, 3, 1)),
+                on_link: None,
             }),
             v6: Some(Exit {
                 address: v6(THIRD[1]),
                 gateway: Some(Ipv6Addr::new(0x2001, 0xdb8, 3, 0, 0, 0, 0, 1)),
+                on_link: None,
             }),
             ports: 16384..=32767,
             accepts_new: true,

@@ -240,10 +240,12 @@ impl World {
                 v4: Some(Exit {
                     address: v4,
                     gateway: ethernet.then(|| Ipv4Addr::new(a, b, c, 1)),
+                    on_link: None,
                 }),
                 v6: Some(Exit {
                     address: v6,
                     gateway: ethernet.then(|| gateway6.into()),
+                    on_link: None,
                 }),
                 ports: 16384..=32767,
                 accepts_new: true,

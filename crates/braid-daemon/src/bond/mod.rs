@@ -384,5 +384,6 @@ fn exit<A>(address: A) -> Exit<A> {
         others: Vec::new(),
         metric: 0,
         advertised: false,
+        on_link: None,
     }
 }

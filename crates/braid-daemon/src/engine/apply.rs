@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use braid_balance::Attachments;
-use braid_uplink::{Snapshot, Uplink};
+use braid_uplink::{Link, Snapshot, Uplink};
 
 use super::Engine;
 use super::racing::race_settings;
@@ -119,7 +119,16 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) async fn plumb(&mut self, divert: Divert) -> Result<(), Failure> {
+    pub(super) async fn plumb(
+        &mut self,
+        divert: Divert,
+        snapshot: &Snapshot,
+    ) -> Result<(), Failure> {
+        // Without `[lan]` others may route here, and need their addresses as they are.
+        let lans = match self.settings.config.lan {
+            Some(_) => self.lans(snapshot),
+            None => Vec::new(),
+        };
         let usable = || self.roster.usable();
         let desired = Desired {
             inner_v4: INNER_V4,
@@ -139,6 +148,7 @@ impl Engine {
                 .lan
                 .as_ref()
                 .is_some_and(|lan| lan.forward),
+            lans: lans.into_iter().map(|lan| lan.name).collect(),
             bypasses: Bypass::all(&self.settings, &self.system),
             divert,
         };
@@ -162,12 +172,12 @@ impl Engine {
         Ok(Attachments {
             steer,
             uplinks: present.map(|member| member.uplink.ifindex).collect(),
-            lans: self.lans(snapshot),
+            lans: self.lans(snapshot).iter().map(|lan| lan.index).collect(),
         })
     }
 
     /// Devices whose clients are served: those named, or on a gateway all that are no uplinks.
-    fn lans(&self, snapshot: &Snapshot) -> Vec<u32> {
+    fn lans(&self, snapshot: &Snapshot) -> Vec<Link> {
         let named = self
             .settings
             .config
@@ -178,7 +188,7 @@ impl Engine {
             Some(devices) if !devices.is_empty() => devices
                 .iter()
                 .filter_map(|device| snapshot.link_named(device))
-                .map(|link| link.index)
+                .cloned()
                 .collect(),
             None if !is_gateway() => Vec::new(),
             _ => {
@@ -186,7 +196,8 @@ impl Engine {
                 let uplinks: Vec<Uplink> = members.map(|member| member.uplink.clone()).collect();
                 braid_uplink::lans(snapshot, &uplinks)
                     .iter()
-                    .map(|lan| lan.ifindex)
+                    .filter_map(|lan| snapshot.link(lan.ifindex))
+                    .cloned()
                     .collect()
             }
         }

@@ -55,6 +55,8 @@ pub struct World<'a> {
     /// The main table's route to the destination, where it has one that is more specific than the
     /// default route: Braid never sees such packets.
     pub route: Option<&'a str>,
+    /// The uplink on whose own link the destination is, where Braid takes what comes from a LAN there.
+    pub neighbour: Option<UplinkId>,
     /// Why the client may open no flow, if that is so.
     pub refused: Option<String>,
 }
@@ -86,6 +88,15 @@ pub fn explain(question: &ExplainQuestion, world: &World<'_>) -> Explanation {
         world,
         steps: Vec::new(),
     };
+    if let Some(id) = world.neighbour {
+        let candidate = story.candidate(id, Some(1.0));
+        let text = format!(
+            "on the link of {} itself: from a LAN by that uplink, whether it works or not",
+            candidate.uplink
+        );
+        story.tell(Stage::Route, text);
+        return story.end(Outcome::Uplink, Some(id), vec![candidate]);
+    }
     if let Some(route) = world.route {
         story.tell(
             Stage::Route,

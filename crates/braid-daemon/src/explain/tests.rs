@@ -62,6 +62,7 @@ struct Scene {
     sticky: Vec<Sticky>,
     names: Names,
     route: Option<&'static str>,
+    neighbour: Option<UplinkId>,
     refused: Option<&'static str>,
 }
 
@@ -95,6 +96,7 @@ fn scene(text: &str) -> Scene {
         lines: Vec::new(),
         sticky: Vec::new(),
         route: None,
+        neighbour: None,
         refused: None,
     }
 }
@@ -141,6 +143,7 @@ fn told(scene: &Scene, question: &ExplainQuestion) -> String {
         standings: &scene.standings,
         evidence: &evidence,
         route: scene.route,
+        neighbour: scene.neighbour,
         refused: scene.refused.map(str::to_owned),
     };
     let explanation = explain(question, &world);

@@ -89,6 +89,7 @@ fn selectors(entry: &RuleEntry, family: Family) -> Vec<Selector> {
         protocol => vec![protocol],
     };
     let select = |protocol| Selector {
+        incoming: None,
         from: some_network(entry.source),
         to: some_network(entry.dest),
         protocol,

@@ -11,7 +11,7 @@ use super::selector::Selector;
 use super::state::{Family, Leads, MAIN_TABLE, Route, Rule};
 use super::{
     BALANCE_TABLE, DIVERT_PREFERENCE, INNER_V4, INNER_V6, NEXT_HOP_V4, NEXT_HOP_V6,
-    SPECIFIC_PREFERENCE, STEER_DEVICE, uplink_table,
+    SEGMENT_PREFERENCE, SPECIFIC_PREFERENCE, STEER_DEVICE, uplink_table,
 };
 
 /// The least MTU that IPv6 works on (RFC 8200 §5).
@@ -46,6 +46,9 @@ pub struct Desired {
     /// Make the machine a gateway (`[lan]` in the configuration). `false` leaves forwarding alone,
     /// on or off.
     pub forward: bool,
+    /// Devices of the LANs whose clients reach what is on the uplinks' own links through us. Routing
+    /// alone would send their packets there untranslated, and no answer finds its way back to them.
+    pub lans: Vec<String>,
     /// What the configuration's rules keep away from `braid0`.
     pub bypasses: Vec<Bypass>,
     /// Whether traffic is diverted into `braid0`.
@@ -66,6 +69,7 @@ impl Desired {
             uplinks,
             ports,
             forward: false,
+            lans: Vec::new(),
             bypasses: Vec::new(),
             divert,
         }
@@ -184,15 +188,32 @@ impl Desired {
         rules
     }
 
-    /// The rules that send everything else into the datapath, one for each family with an uplink.
+    /// The rules that send traffic into the datapath: what LANs send to uplinks' own networks, and
+    /// everything that is left, one for each family with an uplink.
     pub(super) fn divert_rules(&self) -> Vec<Rule> {
-        let rule = |family| Rule {
+        let rule = |family, preference, select| Rule {
             family,
-            preference: DIVERT_PREFERENCE,
-            select: Selector::default(),
+            preference,
+            select,
             leads: Leads::to(BALANCE_TABLE),
         };
-        self.families().map(rule).collect()
+        let segments = self
+            .uplinks
+            .iter()
+            .flat_map(|(_, uplink)| uplink.segments());
+        let from_lans = segments.flat_map(|segment| {
+            self.lans.iter().map(move |lan| {
+                let select = Selector {
+                    incoming: Some(lan.clone()),
+                    ..Selector::to_network((segment.address(), segment.length()))
+                };
+                rule(Family::of(segment.address()), SEGMENT_PREFERENCE, select)
+            })
+        });
+        let rest = self
+            .families()
+            .map(|family| rule(family, DIVERT_PREFERENCE, Selector::default()));
+        from_lans.chain(rest).collect()
     }
 }
 

@@ -20,7 +20,8 @@ use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessa
 use super::selector::Selector;
 use super::state::{Family, ForeignRule, Leads, Route, Rule};
 use super::{
-    BALANCE_TABLE, BYPASS_PREFERENCES, DIVERT_PREFERENCE, GROUP, MARK, PEER_DEVICE, STEER_DEVICE,
+    BALANCE_TABLE, BYPASS_PREFERENCES, DIVERT_PREFERENCE, GROUP, MARK, PEER_DEVICE,
+    SEGMENT_PREFERENCE, STEER_DEVICE,
 };
 
 /// `FRA_SUPPRESS_PREFIXLEN` of a rule that suppresses nothing.
@@ -187,7 +188,7 @@ pub(super) fn parse_rule(message: &RuleMessage) -> Option<Rule> {
             _ => {}
         }
     }
-    let fixed = (DIVERT_PREFERENCE - 2..=DIVERT_PREFERENCE).contains(&preference);
+    let fixed = (SEGMENT_PREFERENCE..=DIVERT_PREFERENCE).contains(&preference);
     let ours = protocol == ROUTE_PROTOCOL && (fixed || BYPASS_PREFERENCES.contains(&preference));
     ours.then_some(Rule {
         family: family(message.header.family)?,

@@ -77,6 +77,8 @@ pub const BALANCE_TABLE: u32 = 45520;
 pub const DIVERT_PREFERENCE: u32 = 32765;
 /// Preference of the rule by which specific routes of the main table win.
 const SPECIFIC_PREFERENCE: u32 = DIVERT_PREFERENCE - 2;
+/// Preference of the rules that bring us what LANs send to uplinks' own networks.
+const SEGMENT_PREFERENCE: u32 = SPECIFIC_PREFERENCE - 1;
 /// Preferences of the rules that keep traffic away from us, one for each of the configuration's.
 const BYPASS_PREFERENCES: std::ops::Range<u32> = 32_256..32_256 + MAX_RULES as u32;
 /// Alias of our devices.

@@ -10,6 +10,8 @@ use netlink_packet_route::rule::{RuleAttribute, RuleMessage, RulePortRange, Rule
 /// named is not looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
+    /// Packets that came in by the device of this name.
+    pub incoming: Option<String>,
     /// Packets from this network.
     pub from: Option<(IpAddr, u8)>,
     /// Packets to this network.
@@ -46,6 +48,7 @@ impl Selector {
     /// Writes it into a message.
     pub(super) fn put(&self, message: &mut RuleMessage) {
         let attributes = &mut message.attributes;
+        attributes.extend(self.incoming.clone().map(RuleAttribute::Iifname));
         if let Some((network, length)) = self.from {
             attributes.push(RuleAttribute::Source(network));
             message.header.src_len = length;
@@ -83,6 +86,7 @@ impl Selector {
         let mut selector = Selector::default();
         for attribute in &message.attributes {
             match attribute {
+                RuleAttribute::Iifname(device) => selector.incoming = Some(device.clone()),
                 RuleAttribute::Source(ip) => selector.from = Some((*ip, message.header.src_len)),
                 RuleAttribute::Destination(ip) => selector.to = Some((*ip, message.header.dst_len)),
                 RuleAttribute::IpProtocol(protocol) => selector.protocol = Some((*protocol).into()),
@@ -106,6 +110,9 @@ impl Selector {
 /// In `ip rule`'s words, each with a space in front.
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(device) = &self.incoming {
+            write!(f, " iif {device}")?;
+        }
         for (word, network) in [("from", self.from), ("to", self.to)] {
             match network {
                 Some((IpAddr::V4(ip), 32)) => write!(f, " {word} {ip}")?,

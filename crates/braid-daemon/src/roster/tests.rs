@@ -18,6 +18,7 @@ fn uplink(device: &str, ifindex: u32, v6: bool) -> Uplink {
         others: vec![],
         metric: 0,
         advertised: false,
+        on_link: None,
     };
     Uplink {
         name: device.into(),
@@ -32,6 +33,7 @@ fn uplink(device: &str, ifindex: u32, v6: bool) -> Uplink {
             others: vec![],
             metric: 0,
             advertised: true,
+            on_link: None,
         }),
         why: "default route".into(),
     }

@@ -3,12 +3,14 @@
 use std::net::{IpAddr, SocketAddr};
 
 use braid_balance::{Flow, KernelTime};
+use braid_core::{Prefix, UplinkId};
 
 use super::protocol;
 use crate::engine::Engine;
 use crate::explain::{World, client, explain};
 use crate::failure::Failure;
 use crate::report::{ExplainQuestion, ExplainReport};
+use crate::roster::Member;
 use crate::route::OwnRoute;
 
 impl Engine {
@@ -32,6 +34,16 @@ impl Engine {
                     .is_some_and(|device| !outside(device))
         });
         (!there).then(|| format!("no network behind this machine has {source}: reason lan_spoofed"))
+    }
+
+    /// The uplink on whose own link a LAN's client finds the destination.
+    fn neighbour(&self, question: &ExplainQuestion) -> Option<UplinkId> {
+        if question.source.is_none() || self.settings.config.lan.is_none() {
+            return None;
+        }
+        let holds = |segment: &Prefix| segment.contains(question.destination);
+        let there = |member: &&Member| member.uplink.segments().iter().any(holds);
+        self.roster.usable().find(there).map(|member| member.id)
     }
 
     /// Why a flow went, or would go, where. `route` is the machine's own route to the destination,
@@ -61,6 +73,7 @@ impl Engine {
             standings: &self.standings(),
             evidence: &|id| self.evidence(id),
             route,
+            neighbour: self.neighbour(question),
             refused: self.refused(question, back),
         };
         let explanation = explain(question, &world);

@@ -69,11 +69,15 @@ def boot(run: Run, kernel: Stock, checks: Sequence[str]) -> dict[str, Result]:
     command = ["/usr/bin/python3", "-m", "braid_lab.kernels.scenario", f"{OUT}/results.jsonl", *checks]
     results = folder / "results.jsonl"
     results.unlink(missing_ok=True)
-    broken = "the machine ended before it"
+    reasons = ["the machine ended before it"]
     try:
         kernel.guest().run(command, folder, timeout=TIMEOUT_SECONDS, env=env)
     except LabError as error:
-        broken = str(error)
+        reasons.append(str(error))
     lines = results.read_text().splitlines() if results.exists() else []
     found = {each.check: each for each in (Result(**json.loads(line)) for line in lines)}
-    return {check: found.get(check) or Result(check, "failed", broken, 0.0) for check in checks}
+    for check in checks:
+        if check not in found:
+            # What ended the machine is told once, of the check that it was at.
+            found[check] = Result(check, "failed", reasons.pop() if len(reasons) > 1 else reasons[0], 0.0)
+    return {check: found[check] for check in checks}

@@ -22,6 +22,7 @@ fn uplink(name: &str, index: u8) -> Uplink {
             others: Vec::new(),
             metric: 0,
             advertised: false,
+            on_link: None,
         }),
         v6: None,
         why: "default route metric 0".to_owned(),

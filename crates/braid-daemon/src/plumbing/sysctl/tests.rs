@@ -68,6 +68,7 @@ fn uplink(device: &str) -> Uplink {
             others,
             metric: 0,
             advertised: false,
+            on_link: None,
         }),
         v6: None,
         why: String::new(),
