@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 import pytest
@@ -9,10 +10,16 @@ import pytest
 from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink
 from braid_lab.packets.tap import inside
+from braid_lab.product import Braid
 from braid_lab.workbench import load
 from conftest import BY_TURNS, PLAIN, MakeNetwork, StartBraid
 
 both_families = pytest.mark.parametrize("family", [4, 6])
+
+
+def opened(daemon: Braid) -> dict[str, int]:
+    """Return how many flows were opened on each uplink."""
+    return {each["name"]: each["flows_opened"] for each in daemon.json("uplinks")["uplinks"]}
 
 
 @both_families
@@ -34,12 +41,25 @@ def test_udp_takes_both_uplinks_and_keeps_one_mapping_per_socket(
 
 
 @both_families
+@pytest.mark.parametrize("policy", ["rr", "fastest"])
+def test_a_traceroute_follows_one_way(net: Topology, start_braid: StartBraid, family: int, policy: str) -> None:
+    """Each probe comes from a socket of its own and goes to a port of its own."""
+    daemon = start_braid(net, "--policy", policy)
+    for server in net.servers(family)[:4]:
+        before = opened(daemon)
+        with inside(net.host), contextlib.ExitStack() as stack:
+            for port in range(33434, 33444):
+                kind = socket.AF_INET6 if family == 6 else socket.AF_INET
+                stack.enter_context(socket.socket(kind, socket.SOCK_DGRAM)).sendto(b"probe", (server, port))
+        assert sorted(after - before[name] for name, after in opened(daemon).items()) == [0, 10]
+
+
+@both_families
 def test_ping_takes_both_uplinks(net: Topology, start_braid: StartBraid, family: int) -> None:
     daemon = start_braid(net, *BY_TURNS)
     for _ in range(4):
         net.host.run(["ping", "-c", "1", "-W", "2", net.server(1, family)])
-    opened = {each["name"]: each["flows_opened"] for each in daemon.json("uplinks")["uplinks"]}
-    assert opened == {"dsl": 2, "lte": 2}
+    assert opened(daemon) == {"dsl": 2, "lte": 2}
 
 
 @both_families

@@ -184,8 +184,8 @@
 
 // A race's favourite: its uplink, + 1, and whether that became it because another one answered
 // first.
-#define FAVOURITE	  0xff
-#define FAVOURITE_AWAITED 0x100
+#define FAVOURITE	  255
+#define FAVOURITE_AWAITED 256
 
 // An RTT in us that stands for silence, and which part of the memory it counts for.
 #define RTT_SILENT   2000000
@@ -212,6 +212,10 @@
 // less time than one part in so many of another's, that one is left out of a race.
 #define PREDICT_USUAL_RTT 50000
 #define PREDICT_CROWDED	  2
+
+// Ports that traceroute's datagrams go to.
+#define TRACE_PORT_LOW	33434
+#define TRACE_PORT_HIGH 33534
 
 // DNS' port.
 #define DNS_PORT 53

@@ -46,7 +46,7 @@ static __noinline int note_words(struct __sk_buff *skb, const struct packet *pac
 	struct words *question;
 	__u32 length;
 
-	if (!packet || !key || !found || !found->flow || !work)
+	if (!packet || !key || !found || !work)
 		return -1;
 	length = packet->l4 - packet->l3 + packet->l4_header + packet->payload;
 	if (!length || length > LAST_WORDS)
@@ -60,6 +60,8 @@ static __noinline int note_words(struct __sk_buff *skb, const struct packet *pac
 			return -1;
 		return bpf_map_update_elem(&questions, key, question, BPF_ANY);
 	}
+	if (!found->flow)
+		return -1;
 	words = bpf_map_lookup_elem(&last_words, key);
 	if (words)
 		return store_words(skb, packet, place_in(words, found->flow->rx_packets), length,

@@ -422,8 +422,11 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 		return outbound_unclaimed(skb, &packet, REASON_out_protocol);
 
 	reason = find_or_open(skb, &packet, &key, now, &found, &uplink);
-	if (reason == REASON_race_begun || reason == REASON_race_repeated)
+	if (reason == REASON_race_begun || reason == REASON_race_repeated) {
+		// For when the only uplink dies that it waits for.
+		note_words(skb, &packet, &key, now, &found);
 		return send_copies(skb, reason);
+	}
 	if (reason == REASON_race_none_left)
 		return refuse_inside(skb, &packet);
 	if (!found.flow)

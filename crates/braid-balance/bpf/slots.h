@@ -31,6 +31,15 @@ static __always_inline __u32 next_turn(__u32 table)
 	return mine;
 }
 
+// Whether the packet asks for the way to its destination as traceroute does: with datagrams from a
+// socket each, which are to go one way.
+static __always_inline int is_trace(const struct packet *packet)
+{
+	__u16 port = bpf_ntohs(packet->dest_port);
+
+	return packet->protocol == IPPROTO_UDP && port >= TRACE_PORT_LOW && port < TRACE_PORT_HIGH;
+}
+
 // Where the walk through the table begins, and why there.
 static __always_inline __u32 first_slot(struct workbench *work, const struct slot_bank *table,
 					__u32 number, __u32 midstream)
@@ -47,7 +56,7 @@ static __always_inline __u32 first_slot(struct workbench *work, const struct slo
 		work->choice = CHOICE_HASH_SOURCE;
 		return hash_address(0, &work->key.near);
 	}
-	if (table->walk == WALK_HASH_PAIR) {
+	if (table->walk == WALK_HASH_PAIR || is_trace(&work->packet)) {
 		work->choice = CHOICE_HASH_PAIR;
 		return hash_address(hash_address(0, &work->key.near), &work->packet.dest);
 	}
@@ -154,7 +163,7 @@ __noinline int choose_uplink(__u32 midstream, __u64 now)
 	if (!go_back(work, family) || !choose_again(work, now))
 		return 0;
 	work->walk = table->walk;
-	work->racers = midstream ? 0 : table->racers;
+	work->racers = midstream || is_trace(&work->packet) ? 0 : table->racers;
 	turn = first_slot(work, table, number, midstream);
 	for (int i = 0; i < SLOT_TRIES && i < table->count; i++) {
 		int id = uplink_in_slot(bank, (turn + i) % table->count, family);

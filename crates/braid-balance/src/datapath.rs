@@ -192,6 +192,16 @@ impl Datapath {
         clients::limit_clients(&mut self.tables, clients)
     }
 
+    /// Asks again by other uplinks what has been asked by one that is of no use at the moment, and
+    /// that nobody has answered. Whatever has been answered stays.
+    ///
+    /// First [`Datapath::set_uplinks`] must say that the uplink takes no flows. Needs what
+    /// [`Datapath::evacuate`] needs.
+    pub fn ask_again(&mut self, uplink: UplinkId) -> Result<Evacuated, Error> {
+        let injector = injector(&mut self.injector, self.steer)?;
+        evacuate::ask_again(&self.tables, injector, uplink)
+    }
+
     /// Takes the flows off an uplink that has died: open TCP connections are told if `tells`, QUIC
     /// connections to servers that `survives` says to follow a change of address are moved, others
     /// are told, and questions that nobody has answered are asked again. Only families that

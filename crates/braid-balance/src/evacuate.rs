@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use std::os::fd::AsFd;
+
 use aya::maps::{HashMap, MapData};
 use braid_core::{MAX_UPLINKS, UplinkId};
 use braid_packet::build::{self, End, flags};
@@ -10,10 +12,10 @@ use braid_packet::{Packet, checksum};
 use serde::Serialize;
 
 use crate::inject::Injector;
-use crate::layout::{FlowValue, LastWordsValue, Tuple, WordsValue, socket_address};
+use crate::layout::{FlowValue, LastWordsValue, RaceValue, Tuple, WordsValue, socket_address};
 use crate::shared::{
-    CHOICE_ON_LINK, FAMILY_V4, FAMILY_V6, FLOW_LEAVES, FLOW_TOLD, QUIC_PORT, STATE_CLOSING,
-    STATE_NEW,
+    CHOICE_ON_LINK, FAMILY_V4, FAMILY_V6, FATE_ASKED, FAVOURITE, FLOW_LEAVES, FLOW_TOLD, QUIC_PORT,
+    STATE_CLOSING, STATE_NEW,
 };
 use crate::tables::{Pair, Tables, gone, refused};
 use crate::upkeep::{self, TCP, UDP, found, read};
@@ -74,11 +76,7 @@ pub(crate) fn evacuate(
 ) -> Result<Evacuated, Error> {
     let mut done = Evacuated::default();
     let others = others(tables, uplink)?;
-    let leaves = |(key, value): &(Tuple, FlowValue)| {
-        value.uplink == uplink.0
-            && others[family(key) as usize]
-            && u32::from(value.choice) != CHOICE_ON_LINK
-    };
+    let leaves = |flow: &&(Tuple, FlowValue)| leaves(flow, uplink, others);
     let kept = read::<FlowValue>("flows", tables.kept.forward_fd())?;
     for (key, value) in kept.iter().filter(|flow| leaves(flow)) {
         match key.protocol {
@@ -95,18 +93,12 @@ pub(crate) fn evacuate(
             _ => {}
         }
     }
+    let asked = ask_again(tables, injector, uplink)?;
+    done.tcp_moved += asked.tcp_moved;
+    done.quic_moved += asked.quic_moved;
+    done.udp_moved += asked.udp_moved;
     let embryos = read::<FlowValue>("embryos", tables.embryos.forward_fd())?;
     let unanswered = |value: &FlowValue| u32::from(value.state) == STATE_NEW;
-    for (key, value) in embryos.iter().filter(|flow| leaves(flow)) {
-        if !unanswered(value) || !repeat_question(&tables.questions, injector, key)? {
-            continue;
-        }
-        match key.protocol {
-            TCP => done.tcp_moved += 1,
-            _ if is_quic(key) => done.quic_moved += 1,
-            _ => done.udp_moved += 1,
-        }
-    }
     // What has moved by itself since its uplink died, to a server that does not follow.
     let came = |value: &FlowValue| value.came_from == uplink.0 + 1 && unanswered(value);
     for (key, value) in embryos.iter().filter(|(_, value)| came(value)) {
@@ -116,6 +108,57 @@ pub(crate) fn evacuate(
         }
     }
     Ok(done)
+}
+
+/// Asks again by other uplinks what has been asked by this one and answered by nobody.
+pub(crate) fn ask_again(
+    tables: &Tables,
+    injector: &Injector,
+    uplink: UplinkId,
+) -> Result<Evacuated, Error> {
+    let mut done = Evacuated::default();
+    let others = others(tables, uplink)?;
+    let embryos = read::<FlowValue>("embryos", tables.embryos.forward_fd())?;
+    let asked = |flow: &&(Tuple, FlowValue)| {
+        u32::from(flow.1.state) == STATE_NEW && leaves(flow, uplink, others)
+    };
+    for (key, _) in embryos.iter().filter(asked) {
+        if !repeat_question(&tables.questions, injector, key)? {
+            continue;
+        }
+        match key.protocol {
+            TCP => done.tcp_moved += 1,
+            _ if is_quic(key) => done.quic_moved += 1,
+            _ => done.udp_moved += 1,
+        }
+    }
+    done.tcp_moved += ask_others(tables, injector, uplink)?;
+    Ok(done)
+}
+
+/// Whether a flow has reason to leave an uplink that has died: others take flows of its family, and
+/// it is for nobody on the uplink's own link.
+fn leaves((key, value): &(Tuple, FlowValue), uplink: UplinkId, others: [bool; 2]) -> bool {
+    value.uplink == uplink.0
+        && others[family(key) as usize]
+        && u32::from(value.choice) != CHOICE_ON_LINK
+}
+
+/// Sends the SYNs again whose race waits for this uplink alone: the others' answers were told that they came too late.
+/// Returns how many.
+fn ask_others(tables: &Tables, injector: &Injector, uplink: UplinkId) -> Result<usize, Error> {
+    let mut asked = 0;
+    for (key, race) in read::<RaceValue>("races", tables.races_data.fd().as_fd())? {
+        let awaited = race.favourite & FAVOURITE == u32::from(uplink.0) + 1
+            && u32::from(race.fates[uplink.index()]) == FATE_ASKED;
+        if awaited
+            && found(tables.embryos.forward.get(&key, 0))?.is_none()
+            && found(tables.kept.forward.get(&key, 0))?.is_none()
+        {
+            asked += usize::from(repeat_question(&tables.questions, injector, &key)?);
+        }
+    }
+    Ok(asked)
 }
 
 pub(crate) fn release(

@@ -6,7 +6,8 @@
 //! - New flows first, running ones after: what is told connects anew at once, and must not meet the
 //!   dead uplink again.
 //! - What may be a passing state of a device gets a grace by its cause ([`crate::roster`]): no new flow takes it from the
-//!   first moment, and what is on it is told or moved only when that is over. What comes back as it was loses nothing.
+//!   first moment, what nobody has answered yet is asked again by others, and the rest is told or moved only when that is
+//!   over. What comes back as it was loses nothing.
 //! - A daemon that starts tells nothing about uplinks that it finds dead by their device: it does
 //!   not know what an earlier one told.
 //! - A QUIC server that leaves a moved flow unanswered is remembered. Its flows are told, this one
@@ -44,6 +45,8 @@ pub(super) const TCP: Protocol = Protocol(6);
 pub(super) struct Leaving {
     /// Dead, and their flows were told or moved since they died. At most as many as uplinks.
     evacuated: BTreeSet<UplinkId>,
+    /// Dead, and what nobody had answered there was asked again. As many.
+    asked_again: BTreeSet<UplinkId>,
     /// Dead by their device when this daemon began. As many.
     inherited: BTreeSet<UplinkId>,
     /// Down by their device, or just back. As many.
@@ -161,6 +164,7 @@ impl Engine {
         let leaving = &mut self.leaving;
         leaving.evacuated.retain(|id| dead.contains(id));
         leaving.inherited.retain(|id| dead.contains(id));
+        leaving.asked_again.retain(|id| dead.contains(id));
         let due: Vec<(UplinkId, String)> = members
             .iter()
             .filter(|member| !self.leaving.evacuated.contains(&member.id))
@@ -170,7 +174,33 @@ impl Engine {
         for (id, name) in due {
             self.evacuate(id, &name)?;
         }
+        self.ask_again()?;
         self.leave_addresses()
+    }
+
+    /// Asks again, once for each death, what nobody has answered on an uplink whose grace is not over.
+    fn ask_again(&mut self) -> Result<(), Failure> {
+        let leaving = &self.leaving;
+        let waits = |member: &&Member| {
+            member.is_dead()
+                && self.roster.relieves(member)
+                && ![&leaving.evacuated, &leaving.inherited, &leaving.asked_again]
+                    .iter()
+                    .any(|known| known.contains(&member.id))
+        };
+        let waiting: Vec<UplinkId> = self
+            .roster
+            .members()
+            .iter()
+            .filter(waits)
+            .map(|member| member.id)
+            .collect();
+        for id in waiting {
+            let asked = self.datapath.ask_again(id)?;
+            self.leaving.asked_again.insert(id);
+            tracing::debug!(uplink = %id, ?asked, "what nobody had answered is asked again");
+        }
+        Ok(())
     }
 
     fn evacuate(&mut self, id: UplinkId, name: &str) -> Result<(), Failure> {
