@@ -83,6 +83,7 @@ __noinline int choose_neighbour(void)
 	work->racers = 0;
 	work->class = 0;
 	work->rule = 0;
+	work->choice = CHOICE_NEXT_SLOT;
 	for (__u32 id = 0; id < MAX_UPLINKS; id++) {
 		if (!take_neighbour(id))
 			return 0;

@@ -168,15 +168,19 @@ static __always_inline void give_back(const struct workbench *work)
 
 // Completes the workbench's reverse key with a port that is ours from now on. Sockets are asked for
 // here and in few rounds, because what takes the packet is verified once for each round on kernels
-// that cannot verify it alone (src/loading.rs).
+// that cannot verify it alone (src/loading.rs). Whom the machine's own sockets reach past us, by
+// the same address, is asked from our own ports alone: a socket that comes later may take any
+// other.
 __noinline int claim_port(struct __sk_buff *skb)
 {
 	struct workbench *work = workbench();
+	__u32 own;
 
 	if (!work)
 		return -1;
+	own = work->choice != CHOICE_ON_LINK || !has_ports(work->key.protocol);
 	for (int round = 0; round < PORT_ROUNDS; round++) {
-		if (take_port(!round))
+		if (take_port(own && !round))
 			return -1;
 		if (!socket_in_the_way(skb, &work->packet, &work->reverse)) {
 			if (work->reverse.near_port != work->key.near_port)
