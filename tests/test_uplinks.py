@@ -47,7 +47,11 @@ def test_a_renamed_device_is_the_same_uplink(net: Topology, start_braid: StartBr
     )
     indices = {each["name"]: each["index"] for each in daemon.json("uplinks")["uplinks"]}
     assert indices == {"dsl": 0, "mobile": 1}
-    assert by_uplink(net, ask_tcp(net.host, 10, net.server())) == {"dsl": 5, "lte": 5}
+    # It is up with the first address that is back, and takes flows of both IP versions a moment later.
+    wait_until(
+        lambda: by_uplink(net, ask_tcp(net.host, 10, net.server())) == {"dsl": 5, "lte": 5},
+        what="new flows to take both lines",
+    )
     isp.namespace.ip(f"link set {isp.device} down")
     wait_until(lambda: states(daemon).get("mobile") != "up", what="changes to be followed as before")
 
