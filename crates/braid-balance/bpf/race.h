@@ -441,13 +441,14 @@ __noinline int find_runner(void)
 
 // Has the workbench's race wait for another uplink than the one whose answer has come first, if the
 // flow fares better there: it counts there as opened from now on. Only where flows were opened on
-// the first one a moment ago: of connections that are begun at once none knows of the others before
-// the first answer, and all are answered first by the nearest. What a client keeps to stays
-// together.
+// the first one a moment ago and others are raced to the same network: of connections that are
+// begun at once none knows of the others before the first answer, and all are answered first by the
+// nearest. What a client keeps to stays together.
 __noinline int wait_for_better(__u64 now)
 {
 	struct workbench *work = workbench();
 	struct outlook *outlook;
+	struct path *path;
 	struct race *race;
 	__u32 id, waited;
 
@@ -460,6 +461,9 @@ __noinline int wait_for_better(__u64 now)
 		return 0;
 	waited = (now - work->race.flow.created) / 1000;
 	path_key_of(&work->key.far, &work->prefix);
+	path = bpf_map_lookup_elem(&paths, &work->prefix);
+	if (!path || path->races < 2)
+		return 0;
 	work->promising = id;
 	work->best_prospect = time_in(outlook, waited);
 	for (__u32 other = 0; other < MAX_UPLINKS; other++)
