@@ -324,7 +324,7 @@ DOWNLOAD = Amount(1_200_000, 20.0)
 
 @pytest.fixture(params=[4, 6], ids=["ipv4", "ipv6"])
 def shared(request: pytest.FixtureRequest, make_network: MakeNetwork, start_braid: StartBraid) -> Iterator[Racing]:
-    """Two lines under `fastest`; what was opened on either is forgotten only when the test says so."""
+    """Two lines of unlike rate and delay under `fastest`, over each IP version, from the host."""
     net = make_network(*SHARED, serving=())
     daemon = start_braid(net, "--config", configured(net, RACE.replace('"race"', '"fastest"')))
     with racing(net, daemon, request.param) as made:

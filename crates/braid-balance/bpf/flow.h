@@ -90,7 +90,8 @@ static __always_inline int reverse_key(const struct packet *packet, struct tuple
 	return is_icmp(packet) && !is_echo_reply(packet);
 }
 
-// Whether a destination is on the uplink's link itself, so that no gateway is asked.
+// Returns 1 if the destination is a neighbour on the uplink's own link: the packet needs no
+// gateway.
 static __always_inline int is_on_link(const struct packet *packet, const struct exit *exit)
 {
 	__u32 bits = exit->on_link, differing = 0;
@@ -100,10 +101,13 @@ static __always_inline int is_on_link(const struct packet *packet, const struct 
 	if (packet->family == FAMILY_V4)
 		return !(bpf_ntohl(packet->dest.word[3] ^ exit->address.word[3]) >>
 			 ((32 - bits) & 31));
-	for (__u32 word = 0; word<4; word++, bits -= bits> 32 ? 32 : bits) {
+	for (__u32 word = 0; word < 4; word++) {
 		__u32 apart = bpf_ntohl(packet->dest.word[word] ^ exit->address.word[word]);
+		__u32 here = bits > 32 ? 32 : bits;
 
-		differing |= bits ? apart >> ((32 - (bits > 32 ? 32 : bits)) & 31) : 0;
+		if (here)
+			differing |= apart >> ((32 - here) & 31);
+		bits -= here;
 	}
 	return !differing;
 }

@@ -53,8 +53,8 @@ static __always_inline void inherit(const struct __sk_buff *skb, struct flow *fl
 	flow->flags = left->flags & (FLOW_FAST | FLOW_NEXT_HOP_V6);
 }
 
-// Whether the workbench's packet is for somebody on the uplink's own link, whom no other one
-// reaches.
+// Takes the uplink if the workbench's packet is for a neighbour on its own link: no other uplink
+// reaches that host. Not 0: it is not.
 __noinline int take_neighbour(__u32 id)
 {
 	struct workbench *work = workbench();
@@ -71,8 +71,9 @@ __noinline int take_neighbour(__u32 id)
 	return 0;
 }
 
-// Takes the uplink on whose link the receiver of the workbench's packet is, whether it takes flows
-// or not: who looks for the modem may do so because the line is dead. Not 0: there is none.
+// Looks for the uplink that has the receiver of the workbench's packet on its own link. An uplink
+// that takes no new flows will do: a user opens the modem's page because the line is dead. Not 0:
+// there is none.
 __noinline int choose_neighbour(void)
 {
 	struct workbench *work = workbench();
@@ -108,8 +109,8 @@ __noinline int open_flow(struct __sk_buff *skb, __u64 now)
 		return REASON_client_over_limit;
 	midstream = is_midstream(&work->packet);
 	if (choose_neighbour()) {
-		// What has moved is no new flow: its class is what its sender made it, who need not
-		// have sent this packet.
+		// A moved flow keeps its class. The daemon may have sent this packet, and rules
+		// would look at the daemon's socket.
 		if (work->moves) {
 			work->class = work->left.class;
 			work->rule = work->left.rule;
@@ -424,7 +425,7 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 
 	reason = find_or_open(skb, &packet, &key, now, &found, &uplink);
 	if (reason == REASON_race_begun || reason == REASON_race_repeated) {
-		// For when the only uplink dies that it waits for.
+		// The daemon repeats the SYN if the race's favourite dies before it answers.
 		note_words(skb, &packet, &key, now, &found);
 		return send_copies(skb, reason);
 	}

@@ -168,9 +168,9 @@ static __always_inline void give_back(const struct workbench *work)
 
 // Completes the workbench's reverse key with a port that is ours from now on. Sockets are asked for
 // here and in few rounds, because what takes the packet is verified once for each round on kernels
-// that cannot verify it alone (src/loading.rs). Whom the machine's own sockets reach past us, by
-// the same address, is asked from our own ports alone: a socket that comes later may take any
-// other.
+// that cannot verify it alone (src/loading.rs). Flows to neighbours
+// take reserved ports only: the machine's own sockets reach the same hosts past us and by the same
+// address, and the kernel never gives them a reserved port.
 __noinline int claim_port(struct __sk_buff *skb)
 {
 	struct workbench *work = workbench();

@@ -31,8 +31,8 @@ static __always_inline __u32 next_turn(__u32 table)
 	return mine;
 }
 
-// Whether the packet asks for the way to its destination as traceroute does: with datagrams from a
-// socket each, which are to go one way.
+// Returns 1 for a probe of traceroute, which sends each from a socket of its own. All probes to one
+// destination have to take one path.
 static __always_inline int is_trace(const struct packet *packet)
 {
 	__u16 port = bpf_ntohs(packet->dest_port);

@@ -62,7 +62,7 @@ static __always_inline struct way *way_of(const struct workbench *work, __u32 id
 	return way;
 }
 
-// Whether a round trip is known of a way, and not for too long.
+// Returns 1 if the way's round trip has been measured within the memory.
 static __always_inline int is_fresh(const struct way *way, __u64 now)
 {
 	__u32 zero = 0;
@@ -105,8 +105,8 @@ static __always_inline void learn_rtt(const struct address *remote, __u32 id, __
 	remember_rtt(id, rtt, now);
 }
 
-// Nobody has answered by this uplink for as long as it takes to say a SYN again: for a while
-// nothing is expected of it. Its next answer replaces that.
+// Remembers that an uplink left a SYN unanswered until the client repeated it. Predictions avoid
+// the uplink for a part of the memory, or until its next answer.
 __noinline int remember_silence(__u32 id, __u64 now)
 {
 	struct workbench *work = workbench();

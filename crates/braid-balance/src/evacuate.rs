@@ -93,13 +93,10 @@ pub(crate) fn evacuate(
             _ => {}
         }
     }
-    let asked = ask_again(tables, injector, uplink)?;
-    done.tcp_moved += asked.tcp_moved;
-    done.quic_moved += asked.quic_moved;
-    done.udp_moved += asked.udp_moved;
     let embryos = read::<FlowValue>("embryos", tables.embryos.forward_fd())?;
+    repeat_questions(tables, injector, uplink, others, &embryos, &mut done)?;
     let unanswered = |value: &FlowValue| u32::from(value.state) == STATE_NEW;
-    // What has moved by itself since its uplink died, to a server that does not follow.
+    // Flows that moved by themselves since their uplink died, to a server that does not follow.
     let came = |value: &FlowValue| value.came_from == uplink.0 + 1 && unanswered(value);
     for (key, value) in embryos.iter().filter(|(_, value)| came(value)) {
         if is_quic(key) && !survives(far(key).0) {
@@ -110,7 +107,7 @@ pub(crate) fn evacuate(
     Ok(done)
 }
 
-/// Asks again by other uplinks what has been asked by this one and answered by nobody.
+/// Repeats by other uplinks the first packets of flows that nobody has answered by this one.
 pub(crate) fn ask_again(
     tables: &Tables,
     injector: &Injector,
@@ -119,6 +116,19 @@ pub(crate) fn ask_again(
     let mut done = Evacuated::default();
     let others = others(tables, uplink)?;
     let embryos = read::<FlowValue>("embryos", tables.embryos.forward_fd())?;
+    repeat_questions(tables, injector, uplink, others, &embryos, &mut done)?;
+    Ok(done)
+}
+
+/// Repeats the first packets of unanswered flows and races, and counts them.
+fn repeat_questions(
+    tables: &Tables,
+    injector: &Injector,
+    uplink: UplinkId,
+    others: [bool; 2],
+    embryos: &[(Tuple, FlowValue)],
+    done: &mut Evacuated,
+) -> Result<(), Error> {
     let asked = |flow: &&(Tuple, FlowValue)| {
         u32::from(flow.1.state) == STATE_NEW && leaves(flow, uplink, others)
     };
@@ -132,21 +142,21 @@ pub(crate) fn ask_again(
             _ => done.udp_moved += 1,
         }
     }
-    done.tcp_moved += ask_others(tables, injector, uplink)?;
-    Ok(done)
+    done.tcp_moved += repeat_races(tables, injector, uplink)?;
+    Ok(())
 }
 
-/// Whether a flow has reason to leave an uplink that has died: others take flows of its family, and
-/// it is for nobody on the uplink's own link.
+/// Returns true if a flow of a dead uplink moves or ends: another uplink takes flows of its family, and
+/// its remote is no neighbour on the dead one's link.
 fn leaves((key, value): &(Tuple, FlowValue), uplink: UplinkId, others: [bool; 2]) -> bool {
     value.uplink == uplink.0
         && others[family(key) as usize]
         && u32::from(value.choice) != CHOICE_ON_LINK
 }
 
-/// Sends the SYNs again whose race waits for this uplink alone: the others' answers were told that they came too late.
+/// Repeats the SYNs of races that wait for this uplink alone, since they have rejected the other uplinks' answers.
 /// Returns how many.
-fn ask_others(tables: &Tables, injector: &Injector, uplink: UplinkId) -> Result<usize, Error> {
+fn repeat_races(tables: &Tables, injector: &Injector, uplink: UplinkId) -> Result<usize, Error> {
     let mut asked = 0;
     for (key, race) in read::<RaceValue>("races", tables.races_data.fd().as_fd())? {
         let awaited = race.favourite & FAVOURITE == u32::from(uplink.0) + 1

@@ -69,15 +69,15 @@ def boot(run: Run, kernel: Stock, checks: Sequence[str]) -> dict[str, Result]:
     command = ["/usr/bin/python3", "-m", "braid_lab.kernels.scenario", f"{OUT}/results.jsonl", *checks]
     results = folder / "results.jsonl"
     results.unlink(missing_ok=True)
-    reasons = ["the machine ended before it"]
+    broken = ""
     try:
         kernel.guest().run(command, folder, timeout=TIMEOUT_SECONDS, env=env)
     except LabError as error:
-        reasons.append(str(error))
+        broken = str(error)
     lines = results.read_text().splitlines() if results.exists() else []
     found = {each.check: each for each in (Result(**json.loads(line)) for line in lines)}
-    for check in checks:
-        if check not in found:
-            # What ended the machine is told once, of the check that it was at.
-            found[check] = Result(check, "failed", reasons.pop() if len(reasons) > 1 else reasons[0], 0.0)
+    # The console of a machine that ended is long: only the check that was running then shows it.
+    for check in [check for check in checks if check not in found]:
+        found[check] = Result(check, "failed", broken or "the machine ended before it", 0.0)
+        broken = ""
     return {check: found[check] for check in checks}

@@ -220,7 +220,7 @@ def bench(role: Role, *, offload: bool, configuration: str = "") -> Iterator[Ben
     """Build the machine and start Braid on it, with `configuration` (TOML) beside what is needed here."""
     with contextlib.ExitStack() as stack:
         host = stack.enter_context(namespace(role))
-        # What is measured is what is sent, not how often.
+        # The checks compare single errors, and the kernel's rate limit would drop some.
         host.unlimit_icmp_errors()
         uplinks = {}
         for index, (name, mtu) in enumerate(UPLINKS.items(), start=1):
