@@ -4,8 +4,14 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::interface::{ioctl, request};
+
+/// How long a device in use is waited for. A child process that was forked while its descriptor was open holds a copy
+/// of that descriptor until it runs its program, so a device that was closed a moment ago may still be in use.
+const RELEASE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// What a device carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +35,7 @@ pub enum AttachError {
 }
 
 /// A new device in the caller's network namespace, which vanishes with its descriptor, and that
-/// descriptor, which never blocks.
+/// descriptor, which never blocks. Waits up to 250 ms for a device of this name to be released.
 ///
 /// # Errors
 /// See [`AttachError`].
@@ -77,12 +83,46 @@ fn attach_by(name: &str, kind: Kind, exclusive: libc::c_int) -> Result<File, Att
         Kind::Tap => libc::IFF_TAP,
     };
     request.ifr_ifru.ifru_flags = (kind | libc::IFF_NO_PI | exclusive) as libc::c_short;
-    match ioctl(file.as_fd(), libc::TUNSETIFF, &mut request) {
-        Ok(()) => Ok(file),
-        Err(error) => Err(match error.raw_os_error() {
+    let deadline = Instant::now() + RELEASE_TIMEOUT;
+    loop {
+        let Err(error) = ioctl(file.as_fd(), libc::TUNSETIFF, &mut request) else {
+            return Ok(file);
+        };
+        match error.raw_os_error() {
+            Some(libc::EBUSY) if Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(5));
+            }
             // EBUSY: a device of that name and kind; EINVAL: one of another kind.
-            Some(libc::EBUSY | libc::EEXIST | libc::EINVAL) => AttachError::Taken(error),
-            _ => AttachError::Failed(error),
-        }),
+            Some(libc::EBUSY | libc::EEXIST | libc::EINVAL) => {
+                return Err(AttachError::Taken(error));
+            }
+            _ => return Err(AttachError::Failed(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_is_being_released_is_waited_for() {
+        let inside = thread::spawn(|| {
+            // SAFETY: the call takes no memory; it moves this thread alone to a new network namespace.
+            let moved = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+            crate::check(moved).expect("a new network namespace (needs root)");
+            let first = attach("tun0", Kind::Tun).expect("a new device");
+            let second = attach("tun0", Kind::Tun);
+            assert!(matches!(second, Err(AttachError::Taken(_))));
+            let copy = first.try_clone().expect("a copy of the descriptor");
+            drop(first);
+            let release = thread::spawn(move || {
+                thread::sleep(Duration::from_millis(50));
+                drop(copy);
+            });
+            attach("tun0", Kind::Tun).expect("the device is free after 50 ms");
+            release.join().expect("it only waits");
+        });
+        inside.join().expect("a device that was released");
     }
 }
