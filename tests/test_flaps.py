@@ -11,6 +11,7 @@ from braid_lab.experiments.balance.dying import Place, ended, held_by
 from braid_lab.net.topology import Uplink
 from braid_lab.observe import states
 from braid_lab.process import wait_until
+from braid_lab.product import Braid
 from conftest import StartBraid
 
 #: No grace is shorter; a flap that a busy machine made longer than this shows nothing.
@@ -19,7 +20,7 @@ SHORT_S = 0.2
 #: The longest grace, and some time for what would follow it.
 OVER_S = 1.5
 
-TRIES = 5
+TRIES = 3
 
 Words = Callable[[Uplink], list[str]]
 
@@ -63,27 +64,29 @@ def with_carrier(uplink: Uplink) -> list[str]:
 def test_a_flap_resets_nobody(place: Place, family: int, away: Words, back: Words, start_braid: StartBraid) -> None:
     daemon = start_braid(place.net)
     lte = place.net.uplinks["lte"]
-    lost = 0
     for _ in range(TRIES):
         with place.start("held", 4, 4, place.net.server(1, family)) as held:
             assert place.address(lte, family) in held_by(held)
-            began = time.monotonic()
-            place.net.host.ip(*away(lte))
-            # Its daemon has to see it, or nothing is shown.
-            time.sleep(0.1)
-            place.net.host.ip(*back(lte))
-            took = time.monotonic() - began
-            # That nobody is told later either can only be waited for.
-            time.sleep(OVER_S)
-            wait_until(lambda: states(daemon).get("lte") == "up", what="lte to be up again")
-            if took > SHORT_S:
+            # The second time it has to prove itself for longer than a grace lasts.
+            took = [flap(place, daemon, lte, away, back) for _ in range(2)]
+            if max(took) > SHORT_S:
                 continue
-            # A machine that stands still beside other tests may let a grace run out, but not twice.
-            lost += bool(ended(held))
-            assert lost < 2, ended(held)
-            if ended(held):
-                continue
+            assert ended(held) == []
             kinds = [event["kind"] for event in daemon.json("events")["events"]]
             assert {"uplink-gone", "uplink-changed"} & set(kinds), kinds
             return
     pytest.fail(f"this machine cannot flap a line for {SHORT_S} s")
+
+
+def flap(place: Place, daemon: Braid, uplink: Uplink, away: Words, back: Words) -> float:
+    """Take a line away for 0.1 s, wait until new flows take it again, and return how long it was away."""
+    began = time.monotonic()
+    place.net.host.ip(*away(uplink))
+    # Its daemon has to see it, or nothing is shown.
+    time.sleep(0.1)
+    place.net.host.ip(*back(uplink))
+    took = time.monotonic() - began
+    # That nobody is told later either can only be waited for.
+    time.sleep(OVER_S)
+    wait_until(lambda: states(daemon).get(uplink.name) == "up", what=f"{uplink.name} to be up again", timeout=60)
+    return took

@@ -258,6 +258,7 @@ impl Loop<'_> {
     /// Follows a change of the network. While an earlier one waits to be tried again, only what must
     /// not wait is done: else our own half-done changes would have us try without pause.
     async fn change(&mut self, change: Result<Snapshot, braid_uplink::Error>) {
+        self.note_unread();
         let outcome = match change {
             Ok(snapshot) if self.retry_at.is_some() => {
                 let outcome = self.engine.notice(&snapshot);
@@ -291,12 +292,22 @@ impl Loop<'_> {
             let outcome = self.engine.hear(answer);
             self.see_to(outcome);
         }
+        // The same goes for what the kernel has told of devices: a grace may be over only if nothing of it is unread.
+        if let Ok(change) = timeout(Duration::ZERO, self.watch.next()).await {
+            self.change(change).await;
+        }
+        self.note_unread();
         let outcome = self.engine.tick();
         if outcome.is_ok() {
             let status = self.engine.summary();
             self.supervisor.worked(std::time::Instant::now(), status);
         }
         self.see_to(outcome);
+    }
+
+    fn note_unread(&mut self) {
+        let since = self.watch.unread_since().map(Instant::into_std);
+        self.engine.note_unread(since);
     }
 
     fn sweep(&mut self) {

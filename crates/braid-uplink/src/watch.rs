@@ -45,6 +45,7 @@ pub struct Watch {
 /// Until when to wait for more changes of the same burst.
 #[derive(Clone, Copy)]
 struct Burst {
+    began: Instant,
     quiet: Instant,
     latest: Instant,
 }
@@ -52,7 +53,9 @@ struct Burst {
 impl Burst {
     fn grow(burst: Option<Burst>) -> Burst {
         let now = Instant::now();
+        let began = burst.map_or(now, |burst| burst.began);
         Burst {
+            began,
             quiet: now + QUIET,
             latest: burst.map_or(now + PATIENCE, |burst| burst.latest),
         }
@@ -62,6 +65,7 @@ impl Burst {
     fn over() -> Burst {
         let now = Instant::now();
         Burst {
+            began: now,
             quiet: now,
             latest: now,
         }
@@ -108,6 +112,12 @@ impl Watch {
             }
             self.wait().await?;
         }
+    }
+
+    /// Returns when the oldest change was seen that no snapshot has shown yet; `None`: there is none.
+    #[must_use]
+    pub fn unread_since(&self) -> Option<Instant> {
+        self.burst.map(|burst| burst.began)
     }
 
     /// Waits for an event, for a carrier that is not as it was, or for the end of a burst.

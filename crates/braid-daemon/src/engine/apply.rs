@@ -23,7 +23,9 @@ impl Engine {
             self.leaving.inherit(self.roster.members());
         }
         let now = Instant::now();
-        self.leaving.note_flaps(now, self.roster.members());
+        let lookout = &self.watching.lookout;
+        let answers = |id| lookout.answers_again(id);
+        self.leaving.note_flaps(now, self.roster.members(), answers);
         let tables = self.tables();
         let Some(applied) = &self.applied else {
             return self.set_tables(tables);

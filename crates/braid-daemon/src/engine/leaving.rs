@@ -40,6 +40,10 @@ const AFTERCARE: Duration = Duration::from_secs(40);
 /// IANA's number of TCP.
 pub(super) const TCP: Protocol = Protocol(6);
 
+/// How long a change of the network that is not read yet prolongs a grace period. The kernel answers late while it takes
+/// down network namespaces, and what it has not told yet may be that the uplink is back.
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// What was done about dead uplinks.
 #[derive(Debug, Default)]
 pub(super) struct Leaving {
@@ -54,6 +58,8 @@ pub(super) struct Leaving {
     /// Addresses that new flows do not take any more, whose connections are to be told when their
     /// device has them no longer, and not before. At most as many as the devices have addresses.
     stale: Vec<(UplinkId, IpAddr, Instant)>,
+    /// Since when there is a change of the network that no snapshot has shown.
+    unread_since: Option<Instant>,
     unmovable: Unmovable,
     /// Until when moved flows are looked after.
     aftercare: Option<Instant>,
@@ -72,6 +78,9 @@ struct Flap {
 /// A flapping line keeps its flows no longer than this.
 const FLAPPING: Duration = Duration::from_secs(3);
 
+/// How often an uplink that is back, answers and is watched for longer than a grace period lasts, is looked at.
+const ANSWERING: Duration = Duration::from_millis(500);
+
 impl Leaving {
     /// Takes the uplinks that this daemon finds dead for another daemon's.
     pub fn inherit(&mut self, members: &[Member]) {
@@ -88,8 +97,14 @@ impl Leaving {
         }
     }
 
-    /// Notes whose device is of no use now, or is just back.
-    pub fn note_flaps(&mut self, now: Instant, members: &[Member]) {
+    /// Notes whose device is of no use now, or is just back. What is on an uplink stays as long as it `answers`, however
+    /// long that has to go on before new flows take it again.
+    pub fn note_flaps(
+        &mut self,
+        now: Instant,
+        members: &[Member],
+        answers: impl Fn(UplinkId) -> bool,
+    ) {
         let known = |id: &UplinkId| members.iter().any(|member| member.id == *id);
         self.flaps.retain(|id, _| known(id));
         for member in members {
@@ -113,6 +128,10 @@ impl Leaving {
                     until: flap.until.min(until),
                     ..*flap
                 },
+                Some(flap) if flap.away == away && answers(member.id) => Flap {
+                    until: flap.until.max(now + ANSWERING),
+                    ..*flap
+                },
                 Some(flap) if flap.away == away => *flap,
                 Some(flap) => Flap {
                     away,
@@ -128,7 +147,17 @@ impl Leaving {
     pub fn next(&self, now: Instant) -> Option<Instant> {
         let flaps = self.flaps.values().map(|flap| flap.until);
         let stale = self.stale.iter().map(|(_, _, until)| *until);
-        flaps.chain(stale).filter(|until| *until > now).min()
+        flaps
+            .chain(stale)
+            .map(|until| self.end(until))
+            .filter(|end| *end > now)
+            .min()
+    }
+
+    /// Returns the end of a grace period that is over at `until` if everything is read by then.
+    fn end(&self, until: Instant) -> Instant {
+        self.unread_since
+            .map_or(until, |since| until.max(since + READ_TIMEOUT))
     }
 
     /// From now on moved flows are looked after.
@@ -138,6 +167,12 @@ impl Leaving {
 }
 
 impl Engine {
+    /// Notes since when there is a change of the network that no snapshot has shown; `None`: there is none. No grace
+    /// period ends meanwhile, for up to 2 s.
+    pub fn note_unread(&mut self, since: Option<Instant>) {
+        self.leaving.unread_since = since;
+    }
+
     /// Whether TCP is told that its uplink is dead.
     pub(super) fn tells(&self, member: &Member) -> bool {
         self.settings.config.liveness.tell_tcp && self.is_left(member)
@@ -147,7 +182,7 @@ impl Engine {
     fn is_left(&self, member: &Member) -> bool {
         let flap = self.leaving.flaps.get(&member.id);
         member.is_dead()
-            && flap.is_none_or(|flap| flap.until <= Instant::now())
+            && flap.is_none_or(|flap| self.leaving.end(flap.until) <= Instant::now())
             && self.roster.relieves(member)
             && !self.leaving.inherited.contains(&member.id)
     }
@@ -233,7 +268,7 @@ impl Engine {
                 IpAddr::V4(_) => Family::V4,
                 IpAddr::V6(_) => Family::V6,
             };
-            member.bears(*address) || (now < *until && !member.has(family))
+            member.bears(*address) || (now < self.leaving.end(*until) && !member.has(family))
         };
         let stale = self.leaving.stale.iter().copied();
         let (still, stale): (Vec<_>, Vec<_>) = stale.partition(waits);
@@ -339,5 +374,27 @@ mod tests {
         };
         let text = "1 TCP connection told, 2 QUIC connections moved";
         assert_eq!(in_words(&done), text);
+    }
+
+    #[test]
+    fn what_is_not_read_yet_prolongs_a_grace_for_a_while() {
+        let began = Instant::now();
+        let until = began + RENEWAL;
+        let mut leaving = Leaving {
+            stale: vec![(UplinkId(1), IpAddr::from([192, 0, 2, 1]), until)],
+            ..Leaving::default()
+        };
+        assert_eq!(leaving.next(began), Some(until));
+        leaving.unread_since = Some(began + RENEWAL / 2);
+        assert_eq!(
+            leaving.next(began),
+            Some(began + RENEWAL / 2 + READ_TIMEOUT)
+        );
+        // What stays unread for long was read in part: it prolongs nothing later.
+        leaving.unread_since = Some(began);
+        leaving.stale[0].2 = began + READ_TIMEOUT * 2;
+        assert_eq!(leaving.next(began), Some(began + READ_TIMEOUT * 2));
+        leaving.unread_since = None;
+        assert_eq!(leaving.next(began + READ_TIMEOUT * 2), None);
     }
 }

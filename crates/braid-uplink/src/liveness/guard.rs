@@ -312,6 +312,11 @@ impl Guard {
         });
     }
 
+    pub(super) fn answers_again(&self) -> bool {
+        let recovery = self.recovery.as_ref();
+        recovery.is_some_and(|recovery| recovery.done_at().is_some())
+    }
+
     pub(super) fn look(&self) -> Look {
         Look {
             verdict: self.verdict,

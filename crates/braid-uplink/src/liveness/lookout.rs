@@ -117,6 +117,13 @@ impl Lookout {
         self.guards.get(&id).map(Guard::look)
     }
 
+    /// Whether an uplink that takes no new flows yet has answered as many probes in a row as it takes, and only has to go
+    /// on so for some time.
+    #[must_use]
+    pub fn answers_again(&self, id: UplinkId) -> bool {
+        self.guards.get(&id).is_some_and(Guard::answers_again)
+    }
+
     fn advance(&mut self, now: Instant) {
         for guard in self.guards.values_mut() {
             guard.advance(now, &self.heard);
