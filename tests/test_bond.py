@@ -194,6 +194,38 @@ def test_a_hub_that_is_restarted_costs_no_session(make_network: MakeNetwork, sta
             assert "nothing to undo" in run(hub.words("down"), namespace=place.name).stdout
 
 
+def test_a_download_outlives_a_restart_of_the_hubs_machine(
+    make_network: MakeNetwork, start_braid: StartBraid
+) -> None:
+    net = make_network(*LINES)
+    with far_end(net) as far:
+        place = far.namespace
+        with far_hub.running(far, net.scratch / place.name) as hub:
+            daemon = start_braid(net)
+            join(daemon, hub)
+            download = Download(net.host, net.server(1), 12_000_000, net.scratch / f"{net.host.name}.rebooted")
+            grown(download.came, 500_000)
+            # The machine stops, and everything that its kernel knew is gone.
+            hub.stop()
+            net.internet.ip(f"route add blackhole {far.address4}")
+            run(hub.words("down"), namespace=place.name)
+            place.run(["conntrack", "--flush"])
+            # It starts: first the unit, then the network, and only when the server has sent something the hub.
+            run(hub.words("boot", "--config", hub.file), namespace=place.name)
+            net.internet.ip(f"route del blackhole {far.address4}")
+            wait_until(lambda: unknown(place) > 0, what="the server to send to a hub that is not there", timeout=20)
+            hub.start()
+            # The client has nothing to say: without the daemon's keepalives nothing would go on.
+            download.finish()
+
+
+def unknown(place: Namespace) -> int:
+    """Return how many packets of unknown connections were dropped since a machine was started."""
+    told = place.run(["nft", "--json", "list", "chain", "inet", "braid_hub_boot", "unknown"])
+    rules = [entry["rule"]["expr"] for entry in json.loads(told.stdout)["nftables"] if "rule" in entry]
+    return sum(part["counter"]["packets"] for parts in rules for part in parts if "counter" in part)
+
+
 def grown(count: Callable[[], int], by: int) -> None:
     """Wait until what is counted has grown."""
     before = count()

@@ -18,6 +18,7 @@ from braid_sdn.fabric.config import read
 
 UNIT = "usr/lib/systemd/system/braid.service"
 HUB_UNIT = "usr/lib/systemd/system/braid-hub.service"
+BOOT_UNIT = "usr/lib/systemd/system/braid-hub-boot.service"
 EDGE_UNIT = "usr/lib/systemd/system/braid-edge@.service"
 SDN_UNIT = "usr/lib/systemd/system/braid-sdn.service"
 #: When everything in the packages says that it was made, in seconds since 1970.
@@ -26,6 +27,7 @@ WANTED = (
     "usr/bin/braid",
     UNIT,
     HUB_UNIT,
+    BOOT_UNIT,
     EDGE_UNIT,
     "etc/braid/braid.toml",
     "etc/braid/hub.toml",
@@ -150,7 +152,8 @@ def test_pages_and_completions_are_about_every_command(unpacked: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "unit"), [("braid", UNIT), ("braid", HUB_UNIT), ("braid", EDGE_UNIT), ("braid-sdn", SDN_UNIT)]
+    ("name", "unit"),
+    [("braid", UNIT), ("braid", HUB_UNIT), ("braid", BOOT_UNIT), ("braid", EDGE_UNIT), ("braid-sdn", SDN_UNIT)],
 )
 def test_the_units_are_ones_that_systemd_takes(roots: dict[str, Path], name: str, unit: str) -> None:
     root = roots[name]

@@ -229,6 +229,16 @@ impl Datapath {
         evacuate::release(&mut self.tables, injector, which)
     }
 
+    /// Sends a TCP keepalive by each open connection of an uplink that works again, so that a translator on its way that
+    /// has lost its state learns of the connection from the inside, although only the remote has something to send.
+    /// Returns how many were sent.
+    ///
+    /// Needs [`Datapath::attach`] before, and the network namespace of its devices.
+    pub fn keep_alive(&mut self, uplink: UplinkId) -> Result<usize, Error> {
+        let injector = injector(&mut self.injector, self.steer)?;
+        evacuate::keep_alive(&self.tables, injector, uplink)
+    }
+
     /// Ends QUIC flows that were moved at least `older_than` before `now`, whose client has gone on
     /// sending while their server was silent: it does not follow changes of address. The client
     /// hears "port unreachable". Says which flows they were.

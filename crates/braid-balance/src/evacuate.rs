@@ -15,7 +15,7 @@ use crate::inject::Injector;
 use crate::layout::{FlowValue, LastWordsValue, RaceValue, Tuple, WordsValue, socket_address};
 use crate::shared::{
     CHOICE_ON_LINK, FAMILY_V4, FAMILY_V6, FATE_ASKED, FAVOURITE, FLOW_LEAVES, FLOW_TOLD, QUIC_PORT,
-    STATE_CLOSING, STATE_NEW,
+    STATE_CLOSING, STATE_ESTABLISHED, STATE_NEW,
 };
 use crate::tables::{Pair, Tables, gone, refused};
 use crate::upkeep::{self, TCP, UDP, found, read};
@@ -254,6 +254,27 @@ fn tell(
     let reset = build::segment(far(key), near(key), [value.inside_ack, 0], flags::RST, &[]);
     injector.inwards(value.inside_ifindex, near(key).0, &reset)?;
     Ok(true)
+}
+
+/// Sends a TCP keepalive (RFC 9293, section 3.8.4) by each connection of an uplink on which both ends may still send.
+/// Returns how many were sent. The remote takes it for a repeated segment, answers, and does not look at anything else
+/// in it.
+pub(crate) fn keep_alive(
+    tables: &Tables,
+    injector: &Injector,
+    uplink: UplinkId,
+) -> Result<usize, Error> {
+    let mut sent = 0;
+    for (key, value) in read::<FlowValue>("flows", tables.kept.forward_fd())? {
+        let open = key.protocol == TCP && u32::from(value.state) == STATE_ESTABLISHED;
+        if !open || value.uplink != uplink.0 {
+            continue;
+        }
+        let numbers = [value.inside_next.wrapping_sub(1), value.inside_ack];
+        let keepalive = build::segment(near(&key), far(&key), numbers, flags::ACK, &[]);
+        sent += usize::from(injector.outwards(&keepalive)?);
+    }
+    Ok(sent)
 }
 
 /// Sends the remote a reset that it believes.

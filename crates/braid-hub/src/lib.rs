@@ -23,3 +23,5 @@ pub mod serve;
 mod shown;
 pub mod store;
 mod surroundings;
+
+pub use surroundings::boot;

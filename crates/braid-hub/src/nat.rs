@@ -13,6 +13,32 @@ use crate::config::{Forward, Reach};
 /// The table's family and name. Nothing else in it is anybody else's.
 const TABLE: &str = "inet braid_hub";
 
+/// The table that a hub has after its machine was started.
+const BOOT_TABLE: &str = "inet braid_hub_boot";
+
+/// After a start of the machine the kernel knows no connection of any client. It would refuse what their servers send,
+/// which ends TCP connections, and would take it for connections of its own, so that a client's next packet could not
+/// have the port that it had. So for three minutes, in which clients come back and send, it drops what belongs to no
+/// connection and to no socket: of TCP everything but an opening SYN. The elements of the set vanish by themselves.
+const BOOT_RULES: &str = "\
+table inet braid_hub_boot {
+	set started {
+		type inet_proto
+		flags timeout
+		elements = { tcp timeout 3m, udp timeout 3m }
+	}
+	chain input {
+		type filter hook input priority filter - 1
+		meta pkttype host meta l4proto @started jump unknown
+	}
+	chain unknown {
+		socket wildcard { 0, 1 } accept
+		meta l4proto tcp ct state { new, invalid } tcp flags & (syn | rst) == 0 counter drop
+		meta l4proto udp ct state new counter drop
+	}
+}
+";
+
 /// What the table is to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
@@ -135,11 +161,20 @@ fn family(network: &Prefix) -> &'static str {
     }
 }
 
-/// Whether the table is there.
+/// Has what clients' servers send dropped silently for three minutes, unless that was done before since the machine was
+/// started.
 ///
 /// # Errors
-/// There is no `nft`, or it refused for another reason.
-pub async fn is_there() -> Result<bool, Failure> {
+/// There is no `nft`, or it refused.
+pub async fn forget_nobody() -> Result<(), Failure> {
+    match is_there(BOOT_TABLE).await? {
+        true => Ok(()),
+        false => nft(BOOT_RULES).await,
+    }
+}
+
+/// Whether a table is there.
+async fn is_there(table: &str) -> Result<bool, Failure> {
     let asked = Command::new("nft")
         .args(["list", "tables"])
         .stdin(Stdio::null())
@@ -152,17 +187,24 @@ pub async fn is_there() -> Result<bool, Failure> {
         Err(error) => Err(Failure::new("nft", format!("nft: {error}"))),
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stdout);
-            Ok(said.lines().any(|line| line == format!("table {TABLE}")))
+            Ok(said.lines().any(|line| line == format!("table {table}")))
         }
     }
 }
 
-/// Takes the table away, if it is there.
+/// Takes away what there is of tables; `false`: there was none.
 ///
 /// # Errors
 /// There is no `nft`, or it refused.
-pub async fn remove() -> Result<(), Failure> {
-    nft(&format!("table {TABLE}\ndelete table {TABLE}\n")).await
+pub async fn remove() -> Result<bool, Failure> {
+    let mut removed = false;
+    for table in [TABLE, BOOT_TABLE] {
+        if is_there(table).await? {
+            nft(&format!("delete table {table}\n")).await?;
+            removed = true;
+        }
+    }
+    Ok(removed)
 }
 
 async fn nft(ruleset: &str) -> Result<(), Failure> {

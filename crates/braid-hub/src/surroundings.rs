@@ -58,6 +58,7 @@ pub async fn set_up(config: &HubConfig, pool: &Pool, run_dir: &RunDir) -> Result
         }
         Earlier::Nothing | Earlier::Broken(_) => State::fresh()?,
     };
+    let is_first = state.devices.is_empty();
     if !state.devices.contains(&config.device) {
         if is_there(&config.device) {
             let device = config.device.clone();
@@ -78,9 +79,23 @@ pub async fn set_up(config: &HubConfig, pool: &Pool, run_dir: &RunDir) -> Result
         between_clients: config.between_clients,
         reach: config.reach.clone(),
     };
+    if is_first && let Err(failure) = boot(config).await {
+        tracing::warn!(%failure, "if the machine was restarted, connections of clients may end");
+    }
     // The filter first: clients must not be forwarded with inner addresses, not even for a moment.
     filter.install().await?;
     Ok(plan.apply()?)
+}
+
+/// Has the kernel drop silently what servers send to clients, for three minutes after the machine was started.
+///
+/// # Errors
+/// There is no `nft`, or it refused.
+pub async fn boot(config: &HubConfig) -> Result<(), Failure> {
+    match config.forward {
+        Forward::Nat => nat::forget_nobody().await,
+        Forward::Routed | Forward::Off => Ok(()),
+    }
 }
 
 /// Says a failure of the packets' side as a hub does.
@@ -133,8 +148,7 @@ pub async fn undo(run_dir: &RunDir) -> Result<Vec<String>, Failure> {
         return Ok(undone);
     };
     state.check_network()?;
-    if nat::is_there().await? {
-        nat::remove().await?;
+    if nat::remove().await? {
         undone.push("filter and address translation: removed".to_owned());
     }
     for device in std::mem::take(&mut state.devices) {

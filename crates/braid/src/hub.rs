@@ -32,6 +32,7 @@ pub fn hub(run_dir: &RunDir, arguments: &HubArgs) -> Outcome {
         Some(HubCommand::Clients(output)) => clients(&run_dir, *output),
         Some(HubCommand::Revoke { name, output }) => revoke(&run_dir, name, *output),
         Some(HubCommand::Status(output)) => status(&run_dir, *output),
+        Some(HubCommand::Boot { config }) => boot(config.as_deref()),
         Some(HubCommand::Down(output)) => down(&run_dir, *output),
     }
 }
@@ -45,6 +46,11 @@ fn run(run_dir: RunDir, config: Option<&Path>) -> Outcome {
     };
     let read = || HubConfig::find(config);
     Ok(runtime()?.block_on(braid_hub::serve::run(run_dir, read, ready))?)
+}
+
+fn boot(config: Option<&Path>) -> Outcome {
+    let config = HubConfig::find(config)?;
+    Ok(runtime()?.block_on(braid_hub::boot(&config))?)
 }
 
 fn invite(run_dir: &RunDir, arguments: &InviteArgs) -> Outcome {

@@ -4,15 +4,20 @@
 //! - The bond takes flows while there are keys and some link carries data. With the last link they go
 //!   elsewhere at once: whoever waits for a hub waits in vain.
 //! - What is on it stays for [`PATIENCE`]: connections go through the hub's address and cannot move,
-//!   and a hub that is started anew is back within seconds.
+//!   and a hub that is started anew is back within seconds. A hub that says that it stops may be on a machine that is
+//!   restarted: what is on it stays for [`REBOOT`].
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use braid_bond::proto::frame::Reason;
 use braid_bond::proto::handshake::terms::Refusal;
 
 /// How long flows wait for a hub that is out of reach before they are told or moved.
-pub const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// The same of a hub that has said that it stops: its machine is back within a minute, and the hub a moment later.
+const REBOOT: Duration = Duration::from_secs(75);
 
 /// How the bond is doing.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +35,8 @@ pub enum State {
         since: Instant,
         /// Why.
         why: &'static str,
+        /// How long what is on it waits.
+        patience: Duration,
     },
     /// The hub does not want this machine.
     Refused(Refusal),
@@ -48,7 +55,9 @@ impl State {
     #[must_use]
     pub fn is_given_up(&self, now: Instant) -> bool {
         match self {
-            State::Lost { since, .. } => now.saturating_duration_since(*since) >= PATIENCE,
+            State::Lost {
+                since, patience, ..
+            } => now.saturating_duration_since(*since) >= *patience,
             State::Refused(_) | State::Stopped(_) => true,
             State::Calling { .. } | State::Up => false,
         }
@@ -130,9 +139,12 @@ impl Condition {
     }
 
     /// The hub has ended the session.
-    pub fn closed(&mut self, now: Instant) {
+    pub fn closed(&mut self, now: Instant, reason: Reason) {
         self.keys = false;
-        self.lose(now, "the hub has ended the session");
+        match reason {
+            Reason::Stopped => self.lose(now, "the hub has been stopped", REBOOT),
+            _ => self.lose(now, "the hub has ended the session", PATIENCE),
+        }
     }
 
     /// Whether any link carries data now.
@@ -140,7 +152,7 @@ impl Condition {
         match (any && self.keys, &self.state) {
             (_, State::Refused(_) | State::Stopped(_)) => {}
             (true, _) => self.state = State::Up,
-            (false, _) => self.lose(now, "no link to the hub carries anything"),
+            (false, _) => self.lose(now, "no link to the hub carries anything", PATIENCE),
         }
     }
 
@@ -151,9 +163,13 @@ impl Condition {
     }
 
     /// Nothing is lost that was never there, and what is lost is so since the first word of it.
-    fn lose(&mut self, now: Instant, why: &'static str) {
+    fn lose(&mut self, now: Instant, why: &'static str, patience: Duration) {
         if self.state == State::Up {
-            self.state = State::Lost { since: now, why };
+            self.state = State::Lost {
+                since: now,
+                why,
+                patience,
+            };
         }
     }
 }
@@ -185,6 +201,20 @@ mod tests {
     }
 
     #[test]
+    fn a_hub_that_says_that_it_stops_is_waited_for_while_its_machine_is_restarted() {
+        let now = Instant::now();
+        let mut bond = Condition::default();
+        bond.established();
+        bond.links(now, true);
+        bond.closed(now, Reason::Stopped);
+        bond.links(now, false);
+        assert_eq!(bond.state().to_string(), "the hub has been stopped");
+        let minute = Duration::from_secs(60);
+        assert!(!bond.state().is_given_up(now + minute));
+        assert!(bond.state().is_given_up(now + REBOOT));
+    }
+
+    #[test]
     fn a_refusal_stands_until_the_hub_says_otherwise() {
         let now = Instant::now();
         let mut bond = Condition::default();
@@ -198,7 +228,8 @@ mod tests {
         bond.established();
         bond.links(now, true);
         assert!(bond.state().is_up());
-        bond.closed(now);
+        bond.closed(now, Reason::Full);
+        assert!(bond.state().is_given_up(now + PATIENCE));
         bond.links(now, true);
         assert!(!bond.state().is_up(), "the keys are void");
         bond.stopped("device gone".into());

@@ -65,9 +65,9 @@ impl Bond {
             }
             Event::Unanswered => self.condition.unanswered(),
             Event::Refused(refusal) => self.condition.refused(refusal),
-            Event::Closed(_) => {
+            Event::Closed(reason) => {
                 self.links.fall_silent();
-                self.condition.closed(now);
+                self.condition.closed(now, reason);
                 self.follow_links();
             }
             Event::Usable(link) => {

@@ -48,7 +48,7 @@ use condition::Condition;
 use hub::Lookup;
 use links::Links;
 
-pub use condition::{PATIENCE, State};
+pub use condition::State;
 pub use joined::{Joined, parse_token};
 pub use links::Line;
 pub(crate) use overrun::dropped;

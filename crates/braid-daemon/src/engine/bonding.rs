@@ -8,7 +8,7 @@ use braid_core::UplinkId;
 use braid_uplink::BOND_DEVICE;
 
 use super::Engine;
-use crate::bond::{Line, News, PATIENCE, State, Told, parse_token};
+use crate::bond::{Line, News, State, Told, parse_token};
 use crate::events::EventKind;
 use crate::failure::Failure;
 use crate::quota::{Usage, WRITTEN};
@@ -133,7 +133,7 @@ impl Engine {
         let state = self.bond.state();
         if state.word() != before {
             match state {
-                State::Lost { .. } => self.look_at_bond_after(PATIENCE),
+                State::Lost { patience, .. } => self.look_at_bond_after(*patience),
                 State::Stopped(_) => self.look_at_bond_after(ANEW),
                 _ => {}
             }

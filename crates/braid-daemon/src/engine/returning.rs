@@ -101,6 +101,7 @@ impl Working {
 impl Engine {
     /// Has flows go back to uplinks that returned, as far as the configuration wants it.
     pub(super) fn come_back(&mut self, returned: &[UplinkId]) -> Result<(), Failure> {
+        self.keep_alive_through_hub(returned)?;
         let failback = self.settings.config.failback;
         let moves = matches!(failback, Failback::MoveQuic | Failback::MoveIdle);
         if returned.is_empty() || !moves {
@@ -127,6 +128,17 @@ impl Engine {
         if done != Released::default() {
             self.leaving.look_after(Instant::now());
             self.tell_return(returned, &done);
+        }
+        Ok(())
+    }
+
+    /// Has the hub learn again whose connections it translates: its machine may have been restarted, and where only the
+    /// remote has something to send, nobody would tell it.
+    fn keep_alive_through_hub(&mut self, returned: &[UplinkId]) -> Result<(), Failure> {
+        let mut members = returned.iter().filter_map(|id| self.roster.member(*id));
+        if let Some(bond) = members.find(|member| member.is_bond()) {
+            let sent = self.datapath.keep_alive(bond.id)?;
+            tracing::debug!(sent, "keepalives through the hub");
         }
         Ok(())
     }

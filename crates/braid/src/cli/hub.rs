@@ -30,7 +30,7 @@ impl HubArgs {
                 | HubCommand::Down(output)
                 | HubCommand::Revoke { output, .. },
             ) => output.json,
-            None => false,
+            None | Some(HubCommand::Boot { .. }) => false,
         }
     }
 }
@@ -53,6 +53,15 @@ pub enum HubCommand {
     },
     /// Show the hub: key, addresses, handshakes, what was refused, what is not as it should be
     Status(Output),
+    /// Keep connections through a restart of the machine: for a unit that runs before the network is up
+    ///
+    /// For three minutes the kernel drops silently what servers of clients send, instead of refusing it, until the hub
+    /// runs and clients have sent something. Without address translation there is nothing to do.
+    Boot {
+        /// The hub's configuration file; /etc/braid/hub.toml is read if it is there and none is named
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
     /// End the hub and undo everything that it changed: filter, forwarding, device
     ///
     /// A hub that is merely stopped leaves them, so that connections through it go on when it is back. Clients, key
