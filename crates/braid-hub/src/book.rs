@@ -20,7 +20,7 @@ use braid_daemon::config::Quota;
 use braid_daemon::quota::Used;
 
 use crate::client::{Client, Name, Seconds, State};
-use crate::config::ClientConfig;
+use crate::config::{ClientConfig, Reach};
 use crate::pool::{Pool, PoolError};
 use crate::store::{Store, StoreError};
 
@@ -216,6 +216,21 @@ impl Book {
     #[must_use]
     pub fn is_spent(&self, client: &Client) -> bool {
         self.spent.contains(&client.id)
+    }
+
+    /// What single clients reach by the configuration besides what all do, by their inner addresses.
+    #[must_use]
+    pub fn reach(&self, now: Seconds) -> Vec<(IpAddr, Reach)> {
+        if self.configured.values().all(|own| own.reach.is_empty()) {
+            return Vec::new();
+        }
+        let current = self.clients.values().filter(|c| c.is_current(now));
+        let reach = current.flat_map(|client| {
+            let own = self.configured.get(&client.name);
+            let own = own.into_iter().flat_map(|own| &own.reach);
+            own.flat_map(|reach| client.addresses.iter().map(|address| (*address, *reach)))
+        });
+        reach.collect()
     }
 
     /// Looks whose quota is used up; says how those are to be answered from now on for whom that has

@@ -60,13 +60,15 @@ pub struct HubConfig {
 }
 
 /// What one client has: a `[[client]]`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientConfig {
     /// Most that is passed on for it in each direction, whatever its invitation says.
     pub rate: Option<Rate>,
     /// How much is passed on for it in a day or a month, both directions together, before it gets
     /// [`SPENT_RATE`](crate::book::SPENT_RATE).
     pub quota: Option<Quota>,
+    /// What it reaches besides what all clients do.
+    pub reach: Vec<Reach>,
 }
 
 /// What becomes of clients' packets for elsewhere.
@@ -227,13 +229,13 @@ impl HubConfig {
             ("pool", self.pool != pool),
             ("forward", self.forward != forward),
             ("between_clients", self.between_clients != between_clients),
-            ("reach", self.reach != reach),
             ("gre", self.gre != gre),
             ("store", self.store != store),
             ("api", self.api != api),
             ("metrics", self.metrics != metrics),
         ];
         self.address = address;
+        self.reach = reach;
         self.client_rate = client_rate;
         self.clients = clients;
         let later = later.into_iter().filter(|(_, differs)| *differs);

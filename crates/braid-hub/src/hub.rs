@@ -17,6 +17,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use crate::book::{Answer, Book, BookError, Enrolled, Invitation};
 use crate::client::{Client, Name, NoName, Seconds};
 use crate::config::HubConfig;
+use crate::nat::Filter;
 use crate::report::{InviteReport, InviteRequest, RevokeReport};
 use crate::store::StoreError;
 use crate::surroundings;
@@ -36,6 +37,10 @@ pub struct Hub {
     pub(crate) unkept: Option<String>,
     /// Why the configuration that was to be read anew is not followed.
     pub(crate) unread: Option<String>,
+    /// What the kernel's filter says; none if it is left alone.
+    filter: Option<Filter>,
+    /// Why it does not say what it is to say.
+    pub(crate) unfiltered: Option<String>,
 }
 
 /// Seconds since 1970.
@@ -73,6 +78,7 @@ impl Hub {
         config: HubConfig,
         identity: Identity,
         book: Book,
+        filter: Option<Filter>,
         handle: HubHandle,
     ) -> Self {
         Hub {
@@ -83,6 +89,8 @@ impl Hub {
             noted: BTreeMap::new(),
             unkept: None,
             unread: None,
+            filter,
+            unfiltered: None,
         }
     }
 
@@ -197,6 +205,24 @@ impl Hub {
             self.handle.set_cap(answer.key, answer.options, answer.cap);
         }
         tracing::info!("configuration read anew");
+    }
+
+    /// Has the kernel's filter say what clients that there are now reach.
+    pub async fn follow_reach(&mut self) {
+        let wanted = surroundings::filter(&self.config, &self.book, now());
+        let Some(filter) = wanted.filter(|wanted| self.filter.as_ref() != Some(wanted)) else {
+            return;
+        };
+        match filter.install().await {
+            Ok(()) => {
+                self.filter = Some(filter);
+                self.unfiltered = None;
+            }
+            Err(failure) => {
+                tracing::warn!(%failure, "the filter stays as it was");
+                self.unfiltered = Some(failure.to_string());
+            }
+        }
     }
 
     /// Serves a client no more.

@@ -1,6 +1,7 @@
 //! What the kernel's filter is told: one nftables table of ours, replaced as a whole by each hub, and removed by
 //! `braid hub down`.
 
+use std::net::IpAddr;
 use std::process::Stdio;
 
 use braid_daemon::config::Prefix;
@@ -52,6 +53,8 @@ pub struct Filter {
     pub between_clients: bool,
     /// What clients reach besides the internet.
     pub reach: Vec<Reach>,
+    /// What single clients reach besides that, by their inner addresses.
+    pub client_reach: Vec<(IpAddr, Reach)>,
 }
 
 /// Networks that are no part of the internet (RFC 6890): a client reaches those alone that the
@@ -102,6 +105,12 @@ impl Filter {
         ] {
             text.push_str(&format!("\t\tiifname \"{device}\" {accepted} accept\n"));
         }
+        for (client, reach) in &self.client_reach {
+            if *reach == Reach::Hub {
+                let source = source(*client);
+                text.push_str(&format!("\t\tiifname \"{device}\" {source} accept\n"));
+            }
+        }
         text.push_str(&format!("\t\tiifname \"{device}\" counter drop\n\t}}\n"));
     }
 
@@ -135,6 +144,16 @@ impl Filter {
                 ));
             }
         }
+        for (client, reach) in &self.client_reach {
+            if let Reach::Network(network) = reach
+                && network.address().is_ipv4() == client.is_ipv4()
+            {
+                let (source, family) = (source(*client), family(network));
+                text.push_str(&format!(
+                    "\t\tiifname \"{device}\" {source} {family} daddr {network} accept\n"
+                ));
+            }
+        }
         for denied in [
             format!("ip daddr {{ {NOT_INTERNET_V4} }}"),
             format!("ip6 daddr != {{ {INTERNET_V6} }}"),
@@ -151,6 +170,13 @@ impl Filter {
     /// There is no `nft`, or it refused.
     pub async fn install(&self) -> Result<(), Failure> {
         nft(&self.ruleset()).await
+    }
+}
+
+fn source(client: IpAddr) -> String {
+    match client {
+        IpAddr::V4(client) => format!("ip saddr {client}"),
+        IpAddr::V6(client) => format!("ip6 saddr {client}"),
     }
 }
 
@@ -246,7 +272,7 @@ async fn nft(ruleset: &str) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    fn filter(forward: Forward, between_clients: bool, reach: &[Reach]) -> String {
+    fn filter(forward: Forward, between_clients: bool, reach: &[Reach]) -> Filter {
         let networks = ["10.73.0.0/16", "fd00:1:2::/64"];
         Filter {
             device: "braid-hub".into(),
@@ -254,8 +280,8 @@ mod tests {
             forward,
             between_clients,
             reach: reach.to_vec(),
+            client_reach: Vec::new(),
         }
-        .ruleset()
     }
 
     #[test]
@@ -290,7 +316,7 @@ table inet braid_hub {
 }}
 "
         );
-        let nat = filter(Forward::Nat, false, &[]);
+        let nat = filter(Forward::Nat, false, &[]).ruleset();
         assert_eq!(nat, format!("{expected}{denied}"));
         let wide = "\
 table inet braid_hub
@@ -303,7 +329,31 @@ table inet braid_hub {
 		iifname \"braid-hub\" ip daddr 192.168.7.0/24 accept
 ";
         let network = Reach::Network("192.168.7.0/24".parse().unwrap());
-        let routed = filter(Forward::Routed, true, &[Reach::Hub, network]);
+        let routed = filter(Forward::Routed, true, &[Reach::Hub, network]).ruleset();
         assert_eq!(routed, format!("{wide}{denied}"));
+    }
+
+    #[test]
+    fn one_client_reaches_more_than_the_others() {
+        let client: IpAddr = "10.73.0.5".parse().unwrap();
+        let networks = ["192.168.7.0/24", "fd07::/64"].map(|text| text.parse().unwrap());
+        let networks = networks.map(|network| (client, Reach::Network(network)));
+        let filter = Filter {
+            client_reach: [&[(client, Reach::Hub)][..], &networks].concat(),
+            ..filter(Forward::Nat, false, &[])
+        };
+        let ruleset = filter.ruleset();
+        let (hub, elsewhere) = ruleset.split_once("chain elsewhere").unwrap();
+        let allowed = "iifname \"braid-hub\" ip saddr 10.73.0.5";
+        assert!(hub.contains(&format!(
+            "{allowed} accept\n\t\tiifname \"braid-hub\" counter drop"
+        )));
+        let rule = format!("{allowed} ip daddr 192.168.7.0/24 accept");
+        let denied = elsewhere.find(NOT_INTERNET_V4).unwrap();
+        assert!(elsewhere.find(&rule).is_some_and(|at| at < denied));
+        assert!(
+            !ruleset.contains("fd07::"),
+            "no network of the other IP version"
+        );
     }
 }

@@ -26,6 +26,7 @@ use crate::api::{self, Job};
 use crate::book::Book;
 use crate::config::HubConfig;
 use crate::hub::{Hub, now, peer, random};
+use crate::nat::Filter;
 use crate::pool::Pool;
 use crate::store::{Embedded, Founding, Store};
 use crate::surroundings::{self, driven, has_family};
@@ -100,10 +101,11 @@ pub async fn run(
     };
     let outcome = async {
         // Before the device: whatever is there after an error, `braid hub down` knows of it.
-        surroundings::set_up(&config, &pool, &run_dir).await?;
+        let filter = surroundings::filter(&config, &book, now());
+        surroundings::set_up(&config, filter.as_ref(), &run_dir).await?;
         let tun = surroundings::open_device(&config, &pool).await?;
         serve(
-            &run_dir, config, &read, identity, epoch, book, tun, gate, signals, ready,
+            &run_dir, config, &read, identity, epoch, book, filter, tun, gate, signals, ready,
         )
         .await
     };
@@ -155,6 +157,7 @@ async fn serve(
     identity: Identity,
     epoch: u64,
     book: Book,
+    filter: Option<Filter>,
     tun: Tun,
     gate: Gate,
     signals: Signals,
@@ -205,7 +208,7 @@ async fn serve(
         tokio::spawn(offer(metrics, answer));
     }
     let service = tokio::spawn(api::serve(listener, gate, jobs, end_of_service));
-    let mut hub = Hub::new(config, identity, book, handle);
+    let mut hub = Hub::new(config, identity, book, filter, handle);
     ready(&hub);
     let supervisor = Supervisor::from_environment();
     supervisor.ready();
@@ -250,8 +253,15 @@ async fn follow(
                 supervisor.stopping();
                 return Ok(());
             }
-            _ = signals.reload.recv() => hub.reload(read()),
-            Some(job) = questions.recv() => job(hub),
+            _ = signals.reload.recv() => {
+                hub.reload(read());
+                hub.follow_reach().await;
+            }
+            Some(job) = questions.recv() => {
+                job(hub);
+                // Somebody may have been invited or revoked.
+                hub.follow_reach().await;
+            }
             Some(told) = news.recv() => match told {
                 News::Enrol(key, invitation) => hub.enrol(key, invitation),
                 News::Event(HubEvent::Peer(key, event)) => hub.hear(key, &event),

@@ -104,6 +104,14 @@ impl Hub {
                 fix: "mend the file, and send SIGHUP again (systemctl reload braid-hub)".to_owned(),
             });
         }
+        if let Some(why) = &self.unfiltered {
+            health.push(Health {
+                code: "filter".to_owned(),
+                text: format!("clients do not reach what the configuration says: {why}"),
+                fix: "see that nft works, and send SIGHUP again (systemctl reload braid-hub)"
+                    .to_owned(),
+            });
+        }
         if let Some(why) = &self.unkept {
             health.push(Health {
                 code: "store".to_owned(),

@@ -21,6 +21,8 @@ use braid_daemon::state::{Earlier, State};
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 
+use crate::book::Book;
+use crate::client::Seconds;
 use crate::config::{Forward, HubConfig};
 use crate::nat::{self, Filter};
 use crate::pool::Pool;
@@ -41,11 +43,28 @@ pub fn check(pool: &Pool, device: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What the kernel's filter is to say; none if it is left alone.
+#[must_use]
+pub fn filter(config: &HubConfig, book: &Book, now: Seconds) -> Option<Filter> {
+    (config.forward != Forward::Off).then(|| Filter {
+        device: config.device.clone(),
+        networks: book.pool().networks().to_vec(),
+        forward: config.forward,
+        between_clients: config.between_clients,
+        reach: config.reach.clone(),
+        client_reach: book.reach(now),
+    })
+}
+
 /// Has packets for elsewhere passed on. What an earlier hub left is gone on with.
 ///
 /// # Errors
 /// The system refused.
-pub async fn set_up(config: &HubConfig, pool: &Pool, run_dir: &RunDir) -> Result<(), Failure> {
+pub async fn set_up(
+    config: &HubConfig,
+    filter: Option<&Filter>,
+    run_dir: &RunDir,
+) -> Result<(), Failure> {
     let mut state = match State::load(run_dir)? {
         Earlier::State(mut state) => {
             state.check_network()?;
@@ -66,19 +85,12 @@ pub async fn set_up(config: &HubConfig, pool: &Pool, run_dir: &RunDir) -> Result
         }
         state.devices.push(config.device.clone());
     }
-    if config.forward == Forward::Off {
+    let Some(filter) = filter else {
         return state.store(run_dir);
-    }
+    };
     let plan = Forwarding::plan(&state.saved)?;
     state.saved = plan.saved.clone();
     state.store(run_dir)?;
-    let filter = Filter {
-        device: config.device.clone(),
-        networks: pool.networks().to_vec(),
-        forward: config.forward,
-        between_clients: config.between_clients,
-        reach: config.reach.clone(),
-    };
     if is_first && let Err(failure) = boot(config).await {
         tracing::warn!(%failure, "if the machine was restarted, connections of clients may end");
     }

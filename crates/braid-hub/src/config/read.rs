@@ -35,7 +35,7 @@ const TOP: (&str, &[&str]) = (
         "metrics",
     ],
 );
-const CLIENT: (&str, &[&str]) = ("[[client]]", &["name", "rate", "quota"]);
+const CLIENT: (&str, &[&str]) = ("[[client]]", &["name", "rate", "quota", "reach"]);
 const SECTIONS: &[(&str, &[&str])] = &[
     TOP,
     CLIENT,
@@ -88,8 +88,11 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
     let forward = table.word("forward", &Forward::NAMES, problems);
     let between_clients = table.truth("between_clients", problems);
     let reach = reach(&mut table, problems);
+    let client_rate = rate(&mut table, "client_rate", problems);
+    let mut reach_of_clients = Vec::new();
+    let clients = clients(&mut table, &mut reach_of_clients, problems);
     if let Some(off) = forward.as_ref().filter(|word| word.value == Forward::Off)
-        && let Some(first) = reach.first()
+        && let Some(first) = reach.iter().chain(&reach_of_clients).next()
     {
         let what = "`reach` means nothing with forward = \"off\"".to_owned();
         let fix = "leave one of them out: with \"off\" the machine's own filter decides";
@@ -100,8 +103,6 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
                 .fix(fix),
         );
     }
-    let client_rate = rate(&mut table, "client_rate", problems);
-    let clients = clients(&mut table, problems);
     let gre = table.truth("gre", problems);
     let store = table.text("store", problems).map(|text| {
         let path = PathBuf::from(&text.value);
@@ -240,28 +241,39 @@ fn reach(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<At<Reach
     reach
 }
 
-/// `[[client]]`: what single clients have.
-fn clients(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> BTreeMap<Name, ClientConfig> {
+/// `[[client]]`: what single clients have. All that any of them reaches is added to `reached`.
+fn clients(
+    table: &mut Table<'_, '_>,
+    reached: &mut Vec<At<Reach>>,
+    problems: &mut Vec<Problem>,
+) -> BTreeMap<Name, ClientConfig> {
     let mut clients = BTreeMap::new();
     for (inner, at) in tables(table, "client", problems) {
         let mut client = Table::new(CLIENT.0, CLIENT.1, inner);
         let says_name = client.has("name");
-        let says_more = client.has("rate") || client.has("quota");
+        let says_more = ["rate", "quota", "reach"].iter().any(|key| client.has(key));
         let name: Option<At<Name>> = client.parsed("name", NAME_FIX, problems);
         let rate = rate(&mut client, "rate", problems);
         let quota = client.parsed::<Quota>("quota", Quota::FIX, problems);
         let quota = quota.map(|quota| quota.value);
+        let own = reach(&mut client, problems);
+        let values = own.iter().map(|own| own.value).collect();
+        reached.extend(own);
         client.finish(SECTIONS, problems);
         if !says_more {
-            let fix = "add a line like rate = \"50 Mbit/s\" or quota = \"50 GB/month\"";
-            let what = "[[client]] without `rate` or `quota`";
+            let fix = "add a line like rate = \"50 Mbit/s\", quota = \"50 GB/month\" or reach = [\"hub\"]";
+            let what = "[[client]] without `rate`, `quota` or `reach`";
             problems.push(Problem::new(what, at.clone(), "says nothing").fix(fix));
         }
         if !says_name {
             let what = "[[client]] without `name`";
             problems.push(Problem::new(what, at, "whose?").fix(NAME_FIX));
         }
-        let config = ClientConfig { rate, quota };
+        let config = ClientConfig {
+            rate,
+            quota,
+            reach: values,
+        };
         if let Some(name) = name
             && clients.insert(name.value.clone(), config).is_some()
         {
@@ -338,6 +350,7 @@ mod tests {
         [[client]]
         name = "attic"
         rate = "1 Mbit/s"
+        reach = ["10.1.0.0/16"]
     "#;
 
     #[test]
@@ -358,6 +371,8 @@ mod tests {
             "no IPv6 where none is wanted"
         );
         assert_eq!(config.client_rate, Some("50 Mbit/s".parse().unwrap()));
+        let attic = &config.clients[&"attic".parse::<Name>().unwrap()];
+        assert_eq!(attic.reach, ["10.1.0.0/16".parse().unwrap()]);
     }
 
     #[test]
@@ -371,7 +386,6 @@ mod tests {
             "pool",
             "forward",
             "between_clients",
-            "reach",
             "gre",
             "store",
             "api",
@@ -382,6 +396,7 @@ mod tests {
             address: read.address.clone(),
             client_rate: read.client_rate,
             clients: read.clients.clone(),
+            reach: read.reach.clone(),
             ..HubConfig::default()
         };
         assert_eq!(config, expected);

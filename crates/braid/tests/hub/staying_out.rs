@@ -92,6 +92,38 @@ fn a_client_reaches_what_the_configuration_names() {
     assert!(client.does_not_reach("169.254.169.254"), "not named");
 }
 
+#[test]
+fn one_client_reaches_more_than_another_until_the_configuration_says_otherwise() {
+    let world = World::new();
+    let _service = surround(&world);
+    let reach = "[[client]]\nname = \"attic\"\nreach = [\"hub\", \"192.168.77.0/24\"]";
+    let hub = world.start_hub(reach);
+    let attic = world.join(0, &world.invite("attic", &[]), 1);
+    let cellar = world.join(1, &world.invite("cellar", &[]), 2);
+    for client in [&attic, &cellar] {
+        client.until_in();
+        client.run("ip route replace 192.168.77.0/24 dev bond0");
+        assert!(client.reaches("203.0.113.1"), "the internet");
+    }
+    assert!(attic.reaches("192.168.77.1") && connects(&attic, "10.73.0.1"));
+    assert!(cellar.does_not_reach("192.168.77.1") && !connects(&cellar, "10.73.0.1"));
+    // What is read anew counts at once; what cannot be read changes nothing.
+    hub.reload(&world, "reach = [\"nowhere\"]");
+    wait_for(|| hub.log().contains("the old one counts"), || hub.log());
+    assert!(connects(&attic, "10.73.0.1"));
+    hub.reload(&world, &reach.replace("attic", "cellar"));
+    wait_for(|| connects(&cellar, "10.73.0.1"), || hub.log());
+    assert!(cellar.reaches("192.168.77.1"));
+    assert!(attic.does_not_reach("192.168.77.1") && !connects(&attic, "10.73.0.1"));
+    // Who comes with the name of one that was revoked has another address.
+    assert!(world.braid(&["revoke", "cellar"]).status.success());
+    let table = || world.hub.run("nft list table inet braid_hub");
+    wait_for(|| !table().contains("192.168.77.0/24"), table);
+    world.invite("cellar", &[]);
+    let rule = "ip saddr 10.73.0.4 ip daddr 192.168.77.0/24 accept";
+    wait_for(|| table().contains(rule), table);
+}
+
 /// The machine's own filter decides then, but the hub knows its clients.
 #[test]
 fn clients_are_apart_without_a_filter() {
