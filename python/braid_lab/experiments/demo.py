@@ -56,7 +56,7 @@ class Extent:
     warm_up_s: float = 1.5
 
 
-FULL = Extent(rounds=3, pages=2, bulks=3, bulk_s=4.0)
+FULL = Extent(rounds=2, pages=2, bulks=2, bulk_s=4.0)
 QUICK = Extent(rounds=2, pages=1, bulks=1, bulk_s=3.0)
 SMOKE = Extent(rounds=1, pages=1, bulks=1, bulk_s=0.2, warm_up_s=0.2)
 
