@@ -19,7 +19,7 @@ from braid_lab.net.namespace import Namespace
 from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.net.trouble import black_hole
 from braid_lab.observe import ask_tcp, differences, kernel_state, states
-from braid_lab.process import run, wait_until
+from braid_lab.process import Output, run, wait_until
 from braid_lab.product import Braid, binary
 from conftest import BY_TURNS, PLAIN, MakeNetwork, StartBraid, configured
 
@@ -27,8 +27,7 @@ from conftest import BY_TURNS, PLAIN, MakeNetwork, StartBraid, configured
 LINE = Line(rate="20Mbit/s", delay="5ms", queue="100ms")
 LINES = (UplinkSpec("dsl", LINE), UplinkSpec("lte", LINE))
 
-#: Exit statuses of `braid join`.
-FAILED, DEGRADED = 1, 4
+FAILED, USAGE, DEGRADED = 1, 2, 4
 
 StartHub = Callable[[Topology], Hub]
 
@@ -329,6 +328,23 @@ def test_flows_wait_for_a_daemon_that_was_killed_and_new_ones_do_not(
     wait_until(lambda: states(daemon).get("bond") == "up", what="the bond to take flows again", timeout=20)
     download.finish()
     assert seen_from(net, net.host) == {hub.far.address4}
+
+
+def test_revoking_twice_is_no_failure_and_revoking_nobody_is_a_usage_error(
+    make_network: MakeNetwork, start_hub: StartHub
+) -> None:
+    hub = start_hub(make_network(*PLAIN))
+    hub.invite("home")
+
+    def revoked(name: str) -> Output:
+        return run(hub.words("revoke", name), namespace=hub.far.namespace.name, check=False)
+
+    assert "revoked; nobody had used" in revoked("home").stdout
+    again = revoked("home")
+    assert (again.status, "revoked before" in again.stdout) == (0, True), again.text
+    nobody = revoked("hmoe")
+    assert nobody.status == USAGE, nobody.text
+    assert "there is no client hmoe" in nobody.stderr, nobody.text
 
 
 def test_a_token_is_good_for_one_machine_and_says_so(

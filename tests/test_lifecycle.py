@@ -96,6 +96,66 @@ def test_usage_errors_have_their_own_status(net: Topology) -> None:
     assert daemon.call("up", "--policy", "best", check=False).status == USAGE
 
 
+def test_the_name_of_no_uplink_is_a_usage_error_whatever_command_it_is_given_to(
+    net: Topology, start_braid: StartBraid
+) -> None:
+    daemon = start_braid(net)
+    for words in (
+        ["flows", "--uplink", "dls"],
+        ["events", "--uplink", "dls"],
+        ["events", "--follow", "--uplink", "dls"],
+        ["run", "--uplink", "dls", "--", "true"],
+    ):
+        said = daemon.call(*words, check=False)
+        assert (said.status, said.stdout) == (USAGE, ""), said.text
+        assert 'there is no uplink "dls"' in said.stderr, said.text
+        assert "there are dsl, lte" in said.stderr, said.text
+    for words in (["flows", "--uplink", "lte"], ["events", "--uplink", "lte"]):
+        assert daemon.call(*words, check=False).status == 0
+    daemon.down()
+    said = daemon.call("up", "--weight", "dls=2", check=False)
+    assert said.status == USAGE, said.text
+    assert "there are dsl, lte" in said.stderr, said.text
+
+
+def test_nothing_to_do_is_no_failure_and_said(net: Topology, start_braid: StartBraid) -> None:
+    nobody = Braid(net.host, net.scratch / "nobody")
+    for daemon in (start_braid(net), nobody):
+        said = daemon.call("leave", check=False)
+        assert (said.status, said.stderr) == (0, ""), said.text
+        assert "nothing to leave" in said.stdout, said.text
+    said = nobody.call("down", check=False)
+    assert (said.status, "nothing to undo" in said.stdout) == (0, True), said.text
+
+
+def test_a_directory_that_cannot_be_is_refused_with_what_to_do(net: Topology) -> None:
+    file = net.scratch / "a-file"
+    file.write_text("")
+    for place in (file, file / "below"):
+        daemon = Braid(net.host, place)
+        for words, status in ((["up"], FAILED), (["status"], UNREACHABLE)):
+            said = daemon.call(*words, check=False)
+            assert said.status == status, said.text
+            assert str(file) in said.stderr, said.text
+            assert "fix: --run-dir" in said.stderr, said.text
+    long = Braid(net.host, net.scratch / ("x" * 120))
+    said = long.call("up", check=False)
+    assert (said.status, "fix: --run-dir" in said.stderr) == (USAGE, True), said.text
+    assert not long.run_dir.exists()
+
+
+def test_a_configuration_that_cannot_be_read_is_refused_with_what_to_do(net: Topology) -> None:
+    binary_file = net.scratch / "latin1.toml"
+    binary_file.write_bytes(b'policy = "\xff"\n')
+    daemon = Braid(net.host, net.scratch / "nobody")
+    for file in (net.scratch / "no-such-file", net.scratch, binary_file):
+        for words in (["up"], ["config", "check"], ["config", "show"], ["doctor"]):
+            said = daemon.call(*words, "--config", file, check=False)
+            assert said.status == FAILED, said.text
+            assert str(file) in said.stderr, said.text
+            assert "fix:" in said.stderr, said.text
+
+
 BAD = {
     "unknown key": ("polcy = 'rr'\n", ["polcy", "1"]),
     "weight zero": ('[[uplink]]\nname = "dsl"\ndevice = "dsl"\nweight = 0\n', ["weight", "4"]),

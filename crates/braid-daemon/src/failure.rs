@@ -42,7 +42,24 @@ impl Failure {
         let failure = Failure::new("io", format!("{action}: {source}"));
         match source.kind() {
             io::ErrorKind::PermissionDenied => failure.fix("run it as root, for example with sudo"),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                failure.fix("make room on that file system")
+            }
+            io::ErrorKind::ReadOnlyFilesystem => {
+                failure.fix("mount that file system for writing, or name another place")
+            }
             _ => failure,
+        }
+    }
+
+    /// A name for which there is no uplink. `known` are those that there are.
+    #[must_use]
+    pub fn unknown_uplink<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Failure {
+        let known: Vec<&str> = known.into_iter().collect();
+        let failure = Failure::new("usage", format!("there is no uplink {name:?}"));
+        match known.as_slice() {
+            [] => failure.fix("there is none at all: braid doctor says why"),
+            _ => failure.fix(format!("there are {}", known.join(", "))),
         }
     }
 }

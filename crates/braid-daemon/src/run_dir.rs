@@ -20,6 +20,9 @@ pub const DEFAULT: &str = "/run/braid";
 /// What a log may grow to, in bytes, before it is put aside: run directories are often in memory.
 const LOG_LIMIT: u64 = 1 << 20;
 
+/// Longest path of a Unix socket, in bytes: `sockaddr_un` less the zero at its end (unix(7)).
+const SOCKET_PATH_MAX: usize = 107;
+
 /// Names of files in a run directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunDir(PathBuf);
@@ -132,9 +135,23 @@ impl RunDir {
     /// # Errors
     /// What the system said.
     pub fn create(&self) -> Result<(), Failure> {
-        fs::create_dir_all(&self.0)
-            .and_then(|()| fs::set_permissions(&self.0, Permissions::from_mode(0o755)))
-            .map_err(|error| Failure::io(format!("run directory {}", self.0.display()), &error))
+        let title = format!("run directory {}", self.0.display());
+        if self.socket().as_os_str().len() > SOCKET_PATH_MAX {
+            let most = SOCKET_PATH_MAX + self.0.as_os_str().len() - self.socket().as_os_str().len();
+            let text = format!("{title}: a socket in it would have too long a name");
+            return Err(Failure::new("usage", text).fix(format!(
+                "--run-dir names a directory of {most} bytes at most"
+            )));
+        }
+        let made = fs::create_dir_all(&self.0)
+            .and_then(|()| fs::set_permissions(&self.0, Permissions::from_mode(0o755)));
+        made.map_err(|error| {
+            let failure = Failure::io(title, &error);
+            match failure.fix {
+                Some(_) => failure,
+                None => failure.fix("--run-dir names a directory that exists or can be made"),
+            }
+        })
     }
 
     /// Mounts the instance's own bpffs unless it is mounted already. Our own, because `/sys/fs/bpf`
@@ -253,6 +270,22 @@ mod tests {
         assert_eq!(old.len(), LOG_LIMIT + 1);
         run_dir.clear().unwrap();
         assert!(!run_dir.old_log().exists());
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_is_refused_with_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "x").unwrap();
+        let below = file.join("below");
+        let long = folder.path().join("x".repeat(120));
+        for (path, code) in [(&file, "io"), (&below, "io"), (&long, "usage")] {
+            let failure = RunDir::new(path).create().unwrap_err();
+            assert_eq!(failure.code, code, "{failure:?}");
+            assert!(failure.text.contains(&path.display().to_string()));
+            assert!(failure.fix.unwrap().contains("--run-dir"));
+        }
+        assert!(!long.exists());
     }
 
     #[test]

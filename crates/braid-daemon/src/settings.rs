@@ -222,8 +222,9 @@ impl Overrides {
             .iter()
             .find(|(name, _)| !known.contains(&name.as_str()));
         stranger.map_or(Ok(()), |(name, weight)| {
-            let text = format!("--weight {name}={weight}: there is no uplink {name:?}");
-            Err(Failure::new("usage", text).fix(format!("there are {}", known.join(", "))))
+            let unknown = Failure::unknown_uplink(name, known.iter().copied());
+            let text = format!("--weight {name}={weight}: {}", unknown.text);
+            Err(Failure { text, ..unknown })
         })
     }
 }

@@ -231,13 +231,23 @@ impl Hub {
     /// Why not; then nothing has changed.
     pub fn revoke(&mut self, name: &str) -> Result<RevokeReport, Failure> {
         let name: Name = name.parse()?;
-        let key = self.book.revoke(&name, now())?;
+        let key = match self.book.revoke(&name, now()) {
+            Err(BookError::Revoked(name)) => {
+                return Ok(RevokeReport {
+                    name: name.to_string(),
+                    was_revoked: true,
+                    had_joined: false,
+                });
+            }
+            key => key?,
+        };
         if let Some(key) = key {
             self.handle.revoke(key);
         }
         tracing::info!(client = %name, "revoked");
         Ok(RevokeReport {
             name: name.to_string(),
+            was_revoked: false,
             had_joined: key.is_some(),
         })
     }
@@ -380,7 +390,7 @@ impl From<BookError> for Failure {
                 "name-taken",
                 format!("choose another name, or `braid hub revoke {name}` first"),
             ),
-            BookError::Nobody(_) => ("no-client", "braid hub clients lists them".to_owned()),
+            BookError::Nobody(_) => ("usage", "braid hub clients lists them".to_owned()),
             BookError::Revoked(name) => (
                 "revoked",
                 format!("`braid hub invite {name}` lets it in again"),

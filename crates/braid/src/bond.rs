@@ -100,6 +100,7 @@ pub fn leave(run_dir: &RunDir, state_dir: &Path) -> Outcome {
         {
             Joined::forget(&StateDir::new(state_dir))?
         }
+        Err(NoAnswer::Refused(failure)) if failure.code == "not-joined" => false,
         outcome => {
             outcome?;
             true
@@ -107,7 +108,7 @@ pub fn leave(run_dir: &RunDir, state_dir: &Path) -> Outcome {
     };
     Ok(answer(match left {
         true => "left: flows are shared out over the uplinks\n",
-        false => "this machine has joined no hub\n",
+        false => "nothing to leave: this machine has joined no hub\n",
     })?)
 }
 

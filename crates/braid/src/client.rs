@@ -138,6 +138,11 @@ fn unreachable(run_dir: &RunDir, error: &io::Error) -> Failure {
         let failure = Failure::new("forbidden", format!("the daemon at {place}: {error}"));
         return failure.fix("use sudo, or have [api] group name a group that you are in");
     }
+    if error.kind() == io::ErrorKind::NotADirectory || error.kind() == io::ErrorKind::InvalidInput {
+        let path = run_dir.path().display();
+        let failure = Failure::new("not-up", format!("run directory {path}: {error}"));
+        return failure.fix("--run-dir names the directory that braid up was given");
+    }
     if let Some(pid) = run_dir.holder() {
         let text = format!("the daemon, process {pid}, does not listen at {place}: {error}");
         return Failure::new("no-answer", text).fix(format!("see {}", run_dir.log().display()));

@@ -15,7 +15,7 @@ use crate::cli::EventsArgs;
 use crate::client::{self, NoAnswer};
 use crate::table::{Cell, NOTHING, Side, Table};
 use crate::terminal::{Tint, answer, answer_json, paint, tinted};
-use crate::{Outcome, Stop, runtime};
+use crate::{Outcome, Stop, check_uplink, runtime};
 
 /// How long one question waits for the next event.
 const WAIT: Duration = Duration::from_secs(30);
@@ -29,6 +29,15 @@ const UPLINK_WIDTH: usize = 10;
 pub fn events(run_dir: &RunDir, arguments: &EventsArgs) -> Outcome {
     runtime()?.block_on(async {
         let mut report = ask(run_dir, 0, Duration::ZERO).await?;
+        // An uplink that is gone has left events.
+        if let Some(uplink) = &arguments.uplink
+            && !report
+                .events
+                .iter()
+                .any(|event| event.uplink.as_ref() == Some(uplink))
+        {
+            check_uplink(run_dir, uplink).await?;
+        }
         select(&mut report, arguments);
         if arguments.follow {
             let first = report.events.first().map(|event| event.number);

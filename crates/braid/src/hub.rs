@@ -93,11 +93,12 @@ fn revoke(run_dir: &RunDir, name: &str, output: Output) -> Outcome {
     let asked = client::delete(run_dir, &path);
     let report: RevokeReport = runtime()?.block_on(asked).map_err(hub_away)?;
     answer_either(output.json, &report, |_| {
-        let what = match report.had_joined {
-            true => "its machine is told, and heard no more",
-            false => "nobody had used its token, and nobody can any more",
+        let what = match (report.was_revoked, report.had_joined) {
+            (true, _) => "nothing to do: it was revoked before",
+            (_, true) => "revoked; its machine is told, and heard no more",
+            (_, false) => "revoked; nobody had used its token, and nobody can any more",
         };
-        format!("{}: revoked; {what}\n", report.name)
+        format!("{}: {what}\n", report.name)
     })?;
     Ok(())
 }

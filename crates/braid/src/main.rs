@@ -251,11 +251,24 @@ fn flows(run_dir: &RunDir, arguments: &FlowsArgs) -> Outcome {
     let mut report: FlowsReport = ask(run_dir, "/v1/flows")?;
     if let Some(uplink) = &arguments.uplink {
         report.flows.retain(|flow| flow.uplink == *uplink);
+        if report.flows.is_empty() {
+            runtime()?.block_on(check_uplink(run_dir, uplink))?;
+        }
     }
     answer_either(arguments.output.json, &report, |paint| {
         show::flows(&report, paint)
     })?;
     Ok(())
+}
+
+/// Refuses the name of an uplink that there is not.
+async fn check_uplink(run_dir: &RunDir, name: &str) -> Outcome {
+    let report: UplinksReport = client::get(run_dir, "/v1/uplinks").await?;
+    let known = || report.uplinks.iter().map(|uplink| uplink.name.as_str());
+    match known().any(|known| known == name) {
+        true => Ok(()),
+        false => Err(Failure::unknown_uplink(name, known()).into()),
+    }
 }
 
 /// The daemon knows what is in the kernel; without one there is nothing to say of it.

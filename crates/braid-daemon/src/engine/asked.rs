@@ -29,9 +29,8 @@ impl Engine {
             .iter()
             .all(|member| member.uplink.name != run.uplink)
         {
-            let known: Vec<&str> = members.iter().map(|m| m.uplink.name.as_str()).collect();
-            let failure = Failure::new("no-uplink", format!("no uplink {:?}", run.uplink));
-            return Err(failure.fix(format!("there are {}", known.join(", "))));
+            let known = members.iter().map(|member| member.uplink.name.as_str());
+            return Err(Failure::unknown_uplink(&run.uplink, known));
         }
         check_room(&Settings {
             passing: self.runs.rules_with(&run),

@@ -143,7 +143,7 @@ fn what_cannot_be_is_refused_in_words_and_nothing_changes() {
     let world = World::new();
     let _hub = world.start_hub("pool = \"10.73.0.0/29\"");
     for (words, code, said) in [
-        (&["revoke", "nobody"][..], 1, "there is no client nobody"),
+        (&["revoke", "nobody"][..], 2, "there is no client nobody"),
         (
             &["invite", "not a name"],
             2,
