@@ -193,3 +193,12 @@ def test_manual_pages_are_made(tmp_path: Path) -> None:
     run([binary(), "man", tmp_path / "man"])
     names = {page.name for page in (tmp_path / "man").iterdir()}
     assert {"braid.1", "braid-explain.1", "braid-run.1"} <= names, names
+
+
+def test_manual_pages_go_to_a_directory_whose_parent_exists(tmp_path: Path) -> None:
+    said = run([binary(), "man", tmp_path / "no" / "man"], check=False)
+    assert (said.status, "fix: make the directory above it first" in said.stderr) == (FAILED, True), said.text
+    assert not (tmp_path / "no").exists()
+    said = run([binary(), "man", tmp_path / "man"])
+    assert "(new directory)" in said.stdout, said.text
+    assert "new" not in run([binary(), "man", tmp_path / "man"]).stdout

@@ -138,7 +138,7 @@ pub enum Command {
     /// Write the manual pages, one a command
     #[cfg(feature = "manual")]
     Man {
-        /// Directory to write them to; made if it is not there
+        /// Directory to write them to; made if it is not there and the one above it is
         directory: PathBuf,
     },
     /// Emulate a link between two network namespaces

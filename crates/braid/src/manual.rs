@@ -22,18 +22,29 @@ pub fn completions(shell: Shell) -> Result<(), Failure> {
 /// `braid man`: a page for the program and one for each command, named as git's are
 /// (`braid-config-check.1`).
 pub fn pages(directory: &Path) -> Result<(), Failure> {
+    let title = directory.display();
+    let made = !directory.is_dir();
     let write = || -> io::Result<usize> {
         // Not those above it: that is a word that was typed wrongly.
-        if !directory.is_dir() {
+        if made {
             fs::create_dir(directory)?;
         }
         let mut command = Cli::command().disable_help_subcommand(true);
         command.build();
         page(directory, &command, "braid")
     };
-    let written = write()
-        .map_err(|error| Failure::io(format!("manual pages in {}", directory.display()), &error))?;
-    answer(&format!("{}: {written} pages\n", directory.display()))
+    let written = write().map_err(|error| {
+        let failure = Failure::io(format!("manual pages in {title}"), &error);
+        match error.kind() {
+            io::ErrorKind::NotFound => failure.fix("make the directory above it first"),
+            io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+                failure.fix("name a directory: a file of that name is there")
+            }
+            _ => failure,
+        }
+    })?;
+    let new = if made { " (new directory)" } else { "" };
+    answer(&format!("{title}{new}: {written} pages\n"))
 }
 
 fn page(directory: &Path, command: &clap::Command, name: &str) -> io::Result<usize> {
