@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 from pathlib import Path
@@ -187,6 +188,44 @@ def test_completions_are_made(shell: str) -> None:
     assert "explain" in text
     if shell == "bash":
         run(["bash", "-n"], text=text)
+
+
+#: Completes a line as bash does when Tab is pressed at its end, and prints what is offered, and whether bash would
+#: fall back to names of files.
+COMPLETE = """
+    shopt -s extglob
+    source "$1"
+    compopt() { printf '%s\\n' "compopt $*" >&2; }
+    COMP_WORDS=("${@:2}")
+    COMP_CWORD=$(($# - 2))
+    COMPREPLY=()
+    _braid braid "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+    printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+def test_bash_completes_names_of_uplinks(net: Topology, start_braid: StartBraid, tmp_path: Path) -> None:
+    daemon = start_braid(net)
+    script = tmp_path / "braid.bash"
+    script.write_text(run([binary(), "completions", "bash"]).stdout)
+
+    def offered(*words: str) -> list[str]:
+        env = {"PATH": f"{binary().parent}:{os.environ['PATH']}", "BRAID_RUN_DIR": str(daemon.run_dir)}
+        said = run(["bash", "-c", COMPLETE, "bash", script, "braid", *words], env=env)
+        if words[-2] in ("--uplink", "--source", "--last"):
+            assert "compopt" in said.stderr, "names of files are offered if there is nothing else"
+        return said.stdout.split()
+
+    assert daemon.call("uplinks", "--names").stdout.split() == ["dsl", "lte"]
+    for command in ("run", "flows", "events"):
+        assert offered(command, "--uplink", "") == ["dsl", "lte"]
+        assert offered(command, "--uplink", "l") == ["lte"]
+        assert offered(command, "--uplink", "/et") == []
+    assert offered("explain", "--source", "/et") == ["/et"], "no file"
+    assert offered("up", "--config", "/etc/host") != []
+    assert "rr" in offered("up", "--policy", "")
+    daemon.down()
+    assert offered("run", "--uplink", "") == []
 
 
 def test_manual_pages_are_made(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ pub enum Command {
     /// line says what is the matter and what to do.
     Status(Output),
     /// Show every uplink's addresses, and why it is used or not
-    Uplinks(Output),
+    Uplinks(UplinksArgs),
     /// Show every flow and the uplink that carries it
     Flows(FlowsArgs),
     /// Show what is remembered of the ways to destinations
@@ -218,6 +218,15 @@ impl From<PolicyName> for Policy {
             PolicyName::Fastest => Policy::Fastest,
         }
     }
+}
+
+#[derive(Debug, Args)]
+pub struct UplinksArgs {
+    /// Their names alone, one a line
+    #[arg(long, conflicts_with = "json")]
+    pub names: bool,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 #[derive(Debug, Args)]

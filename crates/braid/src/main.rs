@@ -44,7 +44,7 @@ use braid_daemon::state_dir::StateDir;
 use serde::de::DeserializeOwned;
 use tracing_subscriber::EnvFilter;
 
-use crate::cli::{Cli, Command, ConfigCommand, FlowsArgs, Output};
+use crate::cli::{Cli, Command, ConfigCommand, FlowsArgs, Output, UplinksArgs};
 use crate::client::NoAnswer;
 use crate::terminal::{answer, answer_either, answer_json, paint, show_failure};
 
@@ -132,7 +132,7 @@ fn run(cli: Cli) -> Outcome {
         Command::Bond(output) => bond::bond(&run_dir, output),
         Command::Failback(output) => change(&run_dir, "/v1/failback", output),
         Command::Status(output) => status(&run_dir, output),
-        Command::Uplinks(output) => uplinks(&run_dir, output),
+        Command::Uplinks(arguments) => uplinks(&run_dir, &arguments),
         Command::Flows(arguments) => flows(&run_dir, &arguments),
         Command::Paths(output) => paths::paths(&run_dir, output),
         Command::Explain(arguments) => explain::explain(&run_dir, &arguments),
@@ -172,6 +172,7 @@ fn run(cli: Cli) -> Outcome {
 fn wants_json(command: &Command) -> bool {
     match command {
         Command::Up(arguments) => arguments.output.json && !arguments.detached,
+        Command::Uplinks(arguments) => arguments.output.json,
         Command::Flows(arguments) => arguments.output.json,
         #[cfg(feature = "edge")]
         Command::Edge(braid_edge::cli::EdgeCommand::Status(arguments)) => arguments.json,
@@ -185,7 +186,6 @@ fn wants_json(command: &Command) -> bool {
         | Command::Reload(output)
         | Command::Failback(output)
         | Command::Status(output)
-        | Command::Uplinks(output)
         | Command::Paths(output)
         | Command::Bond(output)
         | Command::Join { output, .. }
@@ -239,9 +239,13 @@ fn change(run_dir: &RunDir, path: &str, output: Output) -> Outcome {
     Ok(())
 }
 
-fn uplinks(run_dir: &RunDir, output: Output) -> Outcome {
+fn uplinks(run_dir: &RunDir, arguments: &UplinksArgs) -> Outcome {
     let report: UplinksReport = ask(run_dir, "/v1/uplinks")?;
-    answer_either(output.json, &report, |paint| {
+    answer_either(arguments.output.json, &report, |paint| {
+        if arguments.names {
+            let names = report.uplinks.iter();
+            return names.map(|uplink| format!("{}\n", uplink.name)).collect();
+        }
         show::uplinks(&report.uplinks, paint)
     })?;
     Ok(())

@@ -5,19 +5,86 @@ use std::io;
 use std::path::Path;
 
 use braid_daemon::failure::Failure;
-use clap::CommandFactory;
+use clap::{CommandFactory, ValueHint};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
 use crate::cli::Cli;
 use crate::terminal::answer;
 
+/// What stands in generated scripts where names of uplinks go.
+const UPLINKS: &str = "BRAID_UPLINKS";
+
 /// `braid completions`.
 pub fn completions(shell: Shell) -> Result<(), Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "braid", &mut script);
-    answer(&String::from_utf8_lossy(&script))
+    let mut command = described(Cli::command());
+    clap_complete::generate(shell, &mut command, "braid", &mut script);
+    answer(&with_uplinks(shell, &String::from_utf8_lossy(&script)))
 }
+
+/// Adds what an option's value is, for those that are no files: without a word about it, shells
+/// complete names of files.
+fn described(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|arg| {
+        let unsaid = arg.get_value_hint() == ValueHint::Unknown;
+        match arg.get_id().as_str() {
+            "uplink" => arg.value_parser([UPLINKS]),
+            _ if unsaid && !arg.is_positional() && arg.get_action().takes_values() => {
+                arg.value_hint(ValueHint::Other)
+            }
+            _ => arg,
+        }
+    });
+    command.mut_subcommands(described)
+}
+
+/// Has a script ask the daemon for the names of uplinks: clap_complete itself knows only words that
+/// never change, but for an interface that it calls unstable.
+fn with_uplinks(shell: Shell, script: &str) -> String {
+    match shell {
+        Shell::Bash => {
+            let words = format!("COMPREPLY=($(compgen -W \"{UPLINKS}\" -- \"${{cur}}\"))");
+            let script = script.replace(&words, "_braid_uplinks");
+            format!("{BASH_UPLINKS}\n{script}")
+        }
+        Shell::Zsh => {
+            let script = script.replace(&format!("({UPLINKS})"), "_braid_uplinks");
+            script.replacen("\n_braid() {", &format!("\n{ZSH_UPLINKS}\n_braid() {{"), 1)
+        }
+        Shell::Fish => {
+            let lines = script.lines().map(|line| match line.split_once(UPLINKS) {
+                Some((before, _)) => format!("{before}(braid uplinks --names 2>/dev/null)\"\n"),
+                None => format!("{line}\n"),
+            });
+            lines.collect()
+        }
+        _ => script.to_owned(),
+    }
+}
+
+/// Not by `compgen -W`: it would expand what a name consists of. Without a daemon there is nothing
+/// to choose from, and a file's name would be none.
+const BASH_UPLINKS: &str = r#"_braid_uplinks() {
+    local name
+    COMPREPLY=()
+    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+        compopt +o bashdefault +o default
+    fi
+    while IFS= read -r name; do
+        if [[ "${name}" == "${cur}"* ]]; then
+            COMPREPLY+=("${name}")
+        fi
+    done < <(braid uplinks --names 2>/dev/null)
+}
+"#;
+
+const ZSH_UPLINKS: &str = r#"_braid_uplinks() {
+    local -a names
+    names=(${(f)"$(braid uplinks --names 2>/dev/null)"})
+    compadd -a names
+}
+"#;
 
 /// `braid man`: a page for the program and one for each command, named as git's are
 /// (`braid-config-check.1`).
