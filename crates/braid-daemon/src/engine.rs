@@ -123,11 +123,12 @@ impl Engine {
     pub async fn reconcile(&mut self, snapshot: &Snapshot) -> Result<(), Failure> {
         self.give_bond_addresses().await?;
         self.notice(snapshot)?;
-        self.plumb(Divert::AsFound, snapshot).await?;
-        let attachments = self.attachments(snapshot).await?;
+        let lans = self.lans(snapshot);
+        self.plumb(Divert::AsFound, &lans).await?;
+        let attachments = self.attachments(&lans).await?;
         self.datapath.attach(&attachments)?;
         self.settle()?;
-        self.plumb(Divert::On, snapshot).await?;
+        self.plumb(Divert::On, &lans).await?;
         self.attend()
     }
 

@@ -121,15 +121,11 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) async fn plumb(
-        &mut self,
-        divert: Divert,
-        snapshot: &Snapshot,
-    ) -> Result<(), Failure> {
+    pub(super) async fn plumb(&mut self, divert: Divert, lans: &[Link]) -> Result<(), Failure> {
         // Without `[lan]` others may route here, and need their addresses as they are.
         let lans = match self.settings.config.lan {
-            Some(_) => self.lans(snapshot),
-            None => Vec::new(),
+            Some(_) => lans,
+            None => &[],
         };
         let usable = || self.roster.usable();
         let desired = Desired {
@@ -150,7 +146,7 @@ impl Engine {
                 .lan
                 .as_ref()
                 .is_some_and(|lan| lan.forward),
-            lans: lans.into_iter().map(|lan| lan.name).collect(),
+            lans: lans.iter().map(|lan| lan.name.clone()).collect(),
             bypasses: Bypass::all(&self.settings, &self.system),
             divert,
         };
@@ -165,7 +161,7 @@ impl Engine {
         Ok(self.plumbing.apply(&plan).await?)
     }
 
-    pub(super) async fn attachments(&self, snapshot: &Snapshot) -> Result<Attachments, Failure> {
+    pub(super) async fn attachments(&self, lans: &[Link]) -> Result<Attachments, Failure> {
         let steer = self.plumbing.steer_ifindex().await?.ok_or_else(|| {
             Failure::new("plumbing", "braid0 is gone right after it was made")
                 .fix("see whether a network manager removes devices that it does not know")
@@ -174,12 +170,12 @@ impl Engine {
         Ok(Attachments {
             steer,
             uplinks: present.map(|member| member.uplink.ifindex).collect(),
-            lans: self.lans(snapshot).iter().map(|lan| lan.index).collect(),
+            lans: lans.iter().map(|lan| lan.index).collect(),
         })
     }
 
     /// Devices whose clients are served: those named, or on a gateway all that are no uplinks.
-    fn lans(&self, snapshot: &Snapshot) -> Vec<Link> {
+    pub(super) fn lans(&self, snapshot: &Snapshot) -> Vec<Link> {
         let named = self
             .settings
             .config
