@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,26 @@ def test_events_tell_what_happened_and_in_which_order(net: Topology, start_braid
     text = daemon.call("events").stdout
     assert "lte" in text
     assert "refused" in text
+
+
+def test_only_what_is_for_nobody_here_counts_as_of_no_flow(net: Topology, start_braid: StartBraid) -> None:
+    daemon = start_braid(net)
+
+    def counted(reason: str) -> int:
+        count: int = daemon.json("status")["reasons"].get(reason, 0)
+        return count
+
+    # A machine at rest hears the answers to its own probes, and what neighbours tell each other.
+    say = "import socket, sys; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', (sys.argv[1], int(sys.argv[2])))"
+    talk = [sys.executable, "-c", say]
+    group = ["224.0.0.251", "5353"]
+    net.internet.ip(f"route replace 224.0.0.0/4 dev {net.uplinks['dsl'].far.device}")
+    net.internet.run([*talk, *group])
+    wait_until(lambda: counted("in_local") >= 5, what="probes to be answered", timeout=30)
+    wait_until(lambda: counted("in_not_addressed") >= 1, what="the group to be heard")
+    assert counted("in_no_flow") == 0
+    net.internet.run([*talk, net.uplinks["dsl"].address4, "4"])
+    wait_until(lambda: counted("in_no_flow") == 1, what="a stranger to be counted")
 
 
 def test_round_trips_are_those_of_now(net: Topology, start_braid: StartBraid) -> None:

@@ -154,13 +154,13 @@ static __noinline int icmp_error(struct __sk_buff *skb, const struct packet *out
 	if (parse_quote(skb, outer, &quoted) || !same_address(&quoted.source, &outer->dest))
 		return pass_unclaimed(outer, REASON_in_malformed);
 	if (forward_key(&quoted, &reverse))
-		return pass_unclaimed(outer, REASON_in_no_flow);
+		return pass_local(outer);
 	reverse.realm = outer->realm;
 	result = follow(&reverse, &answer);
 	if (result == OF_RACE && heed_refusal(skb, outer, &quoted, &reverse, now, &answer))
 		return leave(REASON_race_refused, DROP);
 	if (result && result != OF_RACE)
-		return pass_unclaimed(outer, REASON_in_no_flow);
+		return pass_local(outer);
 
 	rewrite.from = outer->dest;
 	rewrite.to = answer.key.near;

@@ -86,7 +86,7 @@ static __noinline int inbound_fragment(struct __sk_buff *skb, const struct packe
 		// It may also be the machine's own, so the stack gets it all the same.
 		if (!hold_fragment(skb, packet, now, NOTICE_INBOUND))
 			count(REASON_in_held);
-		return pass_unclaimed(packet, REASON_in_no_flow);
+		return pass_local(packet);
 	}
 	rewrite.to = first->translated;
 	if (apply(skb, packet, &rewrite))
@@ -121,29 +121,30 @@ static __noinline int is_for_socket(struct __sk_buff *skb, const struct packet *
 	return receiver_of(skb, packet) == BOUND_SOCKET;
 }
 
-// Counts a packet to the machine's own address that belongs neither to a flow nor to a socket here.
-// Most of these are for forwarded and published ports, whose answers outbound_unclaimed() counts:
-// without both, such traffic would look as if nobody answered. What sockets here receive, the
-// probes' among them, says what they make of it themselves.
+// Says by what reason a packet of no flow is passed on, and counts one to the machine's own address
+// that belongs to no socket here either. Most of these are for forwarded and published ports, whose
+// answers outbound_unclaimed() counts: without both, such traffic would look as if nobody answered.
+// What sockets here receive, the probes' among them, says what they make of it themselves.
 static __noinline int note_unclaimed(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct uplink_counters *counters;
 	__u32 *known, id;
 
-	if (!packet || (packet->protocol != IPPROTO_TCP && packet->protocol != IPPROTO_UDP))
-		return 0;
+	if (!packet)
+		return REASON_in_malformed;
 	known = bpf_map_lookup_elem(&own_addresses, &packet->dest);
 	if (!known)
-		return 0;
+		return REASON_in_not_addressed;
 	id = *known;
-	if (receiver_of(skb, packet) != NO_SOCKET)
-		return 0;
+	if ((packet->protocol != IPPROTO_TCP && packet->protocol != IPPROTO_UDP) ||
+	    receiver_of(skb, packet) != NO_SOCKET)
+		return REASON_in_local;
 	counters = bpf_map_lookup_elem(&traffic, &id);
 	if (counters) {
 		counters->rx_packets += packets_in(skb);
 		counters->rx_bytes += skb->len - packet->l3;
 	}
-	return 0;
+	return REASON_in_no_flow;
 }
 
 // A packet that may be an answer. A function of its own, as the others that inbound() calls: the
@@ -170,14 +171,12 @@ static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *
 		if (result)
 			return RACE_ENDS;
 	}
-	if (result) {
-		note_unclaimed(skb, packet);
-		return pass_unclaimed(packet, REASON_in_no_flow);
-	}
+	if (result)
+		return pass_unclaimed(packet, note_unclaimed(skb, packet));
 
 	flow = answer.found.flow;
 	if (is_for_socket(skb, packet, flow))
-		return leave(REASON_in_no_flow, PASS);
+		return leave(REASON_in_local, PASS);
 	note_received(skb, packet, flow, answer.late ? flow->came_from - 1 : flow->uplink, now);
 	rewrite.from = packet->dest;
 	rewrite.to = answer.key.near;

@@ -77,6 +77,15 @@ static __noinline int pass_unclaimed(const struct packet *packet, __u32 reason)
 	return leave(reason, PASS);
 }
 
+// The same of what may be for a socket of the machine's own, which no program can look up: by ICMP
+// errors, fragments and protocols without ports.
+static __noinline int pass_local(const struct packet *packet)
+{
+	if (!packet || !bpf_map_lookup_elem(&own_addresses, &packet->dest))
+		return pass_unclaimed(packet, REASON_in_not_addressed);
+	return pass_unclaimed(packet, REASON_in_local);
+}
+
 // Bytes of the largest IP packet that this sk_buff becomes on the wire.
 static __always_inline __u32 wire_size(const struct __sk_buff *skb, const struct packet *packet)
 {

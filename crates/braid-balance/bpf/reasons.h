@@ -28,7 +28,7 @@
 	REASON(in_lan, SENT, "answer sent straight to a lan device")                               \
 	REASON(in_fragment, PASSED, "later fragment of an answer handed to the stack")             \
 	REASON(in_icmp_error, PASSED, "icmp error about a flow handed to the stack")               \
-	REASON(in_no_flow, PASSED, "inbound packet of no flow of ours")                            \
+	REASON(in_no_flow, PASSED, "inbound to an uplink's address, of no flow and no socket")     \
 	REASON(in_not_ip, PASSED, "inbound frame that is neither ipv4 nor ipv6")                   \
 	REASON(in_malformed, PASSED, "inbound packet with truncated or lying headers")             \
 	REASON(in_protocol, PASSED, "inbound protocol or icmp type that is never translated")      \
@@ -82,7 +82,9 @@
 	REASON(path_predicted, EVENT, "flow put on the way with the shortest predicted time")      \
 	REASON(path_silent, EVENT, "syn said again where memory put it, raced instead")            \
 	REASON(out_from_uplink, DROPPED, "forwarded from an uplink, so of no client of ours")      \
-	REASON(in_spoofed, DROPPED, "inbound with a source that is this machine's own")
+	REASON(in_spoofed, DROPPED, "inbound with a source that is this machine's own")            \
+	REASON(in_local, PASSED, "inbound for this machine's own sockets, as far as can be told")  \
+	REASON(in_not_addressed, PASSED, "inbound to a group or an address that no uplink has")
 
 enum reason_kind { SENT, PASSED, DROPPED, EVENT };
 

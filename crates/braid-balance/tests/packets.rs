@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
 use Verdict::{Dropped, Passed, Sent};
 use braid_balance::{Choice, FlowState, Layer, UplinkEntry, Walk};
@@ -298,7 +298,53 @@ fn nobody_outside_has_our_addresses() {
     // Two uplinks on one network hear each other's multicast.
     let group = "ff02::fb".parse().expect("a group");
     let heard = build::udp((own, 5353), (group, 5353), b"x");
-    probe.back(0, &heard).is(Passed, "in_no_flow");
+    probe.back(0, &heard).is(Passed, "in_not_addressed");
+}
+
+/// A machine at rest hears its own probes' answers, and neighbours' announcements: `in_no_flow` is for
+/// what nobody here has asked for.
+#[test]
+fn what_is_of_no_flow_is_told_apart_by_whom_it_is_for() {
+    let probe = Probe::new();
+    let [own, other] = [OUTSIDE[0][0], [203, 0, 113, 99].into()];
+    let own_v6 = OUTSIDE[0][1];
+    let all: IpAddr = [255, 255, 255, 255].into();
+    let group: IpAddr = "ff02::fb".parse().expect("a group");
+    let far_v6 = (SERVER_V6, 53);
+    let _listens = probe
+        .world
+        .host
+        .enter(|| UdpSocket::bind("[::]:4700").expect("a socket"));
+    for (packet, reason) in [
+        (build::udp((SERVER_V4, 53), (own, 4701), b"x"), "in_no_flow"),
+        (build::udp(far_v6, (own_v6, 4701), b"x"), "in_no_flow"),
+        (build::tcp(SERVER, (own, 4701), SYN, b""), "in_no_flow"),
+        (build::udp(far_v6, (own_v6, 4700), b"x"), "in_local"),
+        (build::icmp(SERVER_V4, own, 0, 0, 7, b"pong"), "in_local"),
+        (
+            build::port_unreachable(
+                SERVER_V4,
+                own,
+                &build::udp((own, 4702), (SERVER_V4, 1), b""),
+            ),
+            "in_local",
+        ),
+        (
+            build::packet(SERVER_V4, own, 50, vec![0; 16], None),
+            "in_local",
+        ),
+        (
+            build::udp((SERVER_V4, 68), (all, 67), b"x"),
+            "in_not_addressed",
+        ),
+        (build::udp(far_v6, (group, 5353), b"x"), "in_not_addressed"),
+        (
+            build::tcp(SERVER, (other, 4700), SYN, b""),
+            "in_not_addressed",
+        ),
+    ] {
+        probe.back(0, &packet).is(Passed, reason);
+    }
 }
 
 #[test]

@@ -186,7 +186,7 @@ impl Twin {
         }
         let decided = self.flow.is_some();
         let Some(race) = &mut self.race else {
-            return expected(Passed, "in_no_flow");
+            return expected(Passed, if error { "in_local" } else { "in_no_flow" });
         };
         if right {
             race.fates.insert(uplink, Fate::Refused);
