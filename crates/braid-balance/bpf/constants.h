@@ -140,7 +140,17 @@
 // Notices to the daemon (notice.kind), and the bit that says which way the packet goes.
 #define NOTICE_DNS	1
 #define NOTICE_FRAGMENT 2
+#define NOTICE_REFUSED	3
 #define NOTICE_INBOUND	256
+
+// Senders of packets that cannot be translated hear it by ICMP: of each so many errors at once,
+// and one more per REFUSAL_PAUSE ns, as the kernel's own (net.ipv4.icmp_ratelimit). Senders
+// remembered, and bytes of the packet that is told about: an IPv6 error's 1,280 less its headers
+// (RFC 4443 2.4 c).
+#define REFUSAL_BURST  6
+#define REFUSAL_PAUSE  1000000000
+#define MAX_REFUSED    1024
+#define REFUSAL_QUOTED 1232
 
 // Bytes of the ring of notices, and of the largest packet in one.
 #define NOTICE_BYTES  524288

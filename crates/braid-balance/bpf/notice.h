@@ -34,16 +34,21 @@ static __always_inline int may_hold(const struct address *source, __u64 now)
 }
 
 // Hands over the packet as it is now; `at` is where what matters begins, counted from its IP
-// header. Not 0: it was left out.
+// header. Of a refused one only the beginning, and the device that it came in by instead of the
+// fragment's number. Not 0: it was left out.
 static __noinline int give_notice(struct __sk_buff *skb, const struct packet *packet,
 				  const struct address *to, __u64 now, __u32 kind_at)
 {
 	struct notice *notice;
-	__u32 length;
+	__u32 length, device = skb->ingress_ifindex;
 
+	// Read here: a pointer to one or the other would be none that the verifier takes.
+	asm volatile("" : "+r"(device));
 	if (!packet || !to)
 		return -1;
 	length = skb->len - packet->l3;
+	if ((kind_at & 0xff) == NOTICE_REFUSED && length > REFUSAL_QUOTED)
+		length = REFUSAL_QUOTED;
 	if (!length || length > NOTICE_PACKET)
 		goto lost;
 	notice = bpf_ringbuf_reserve(&notices, sizeof(*notice), 0);
@@ -54,6 +59,10 @@ static __noinline int give_notice(struct __sk_buff *skb, const struct packet *pa
 	notice->key.dest = *to;
 	notice->key.id = packet->fragment_id;
 	notice->key.protocol = packet->family == FAMILY_V4 ? packet->protocol : 0;
+	if ((kind_at & 0xff) == NOTICE_REFUSED) {
+		notice->key.id = device;
+		notice->key.protocol = packet->protocol;
+	}
 	notice->key.inbound = !!(kind_at & NOTICE_INBOUND);
 	notice->key.realm = packet->realm;
 	notice->key.unused[0] = 0;
@@ -92,6 +101,40 @@ static __always_inline int hold_fragment(struct __sk_buff *skb, const struct pac
 		return -1;
 	}
 	return give_notice(skb, packet, &packet->dest, now, NOTICE_FRAGMENT | inbound);
+}
+
+// Until when a sender has used up the errors that it may cause, ns of the monotonic clock and
+// REFUSAL_BURST pauses ahead of it.
+HASH_MAP(refused, BPF_MAP_TYPE_LRU_HASH, 0, MAX_REFUSED, struct address, __u64);
+
+// Whether the sender may cause another error.
+static __always_inline int may_refuse(const struct address *source, __u64 now)
+{
+	__u64 ahead = now + REFUSAL_BURST * (__u64)REFUSAL_PAUSE, fresh = now + REFUSAL_PAUSE;
+	__u64 *used = bpf_map_lookup_elem(&refused, source);
+
+	if (!used) {
+		bpf_map_update_elem(&refused, source, &fresh, BPF_ANY);
+		return 1;
+	}
+	if (*used < now)
+		*used = now;
+	if (ahead - *used < REFUSAL_PAUSE)
+		return 0;
+	*used += REFUSAL_PAUSE; // no atomic: one more does no harm
+	return 1;
+}
+
+// Has the daemon tell the sender that its packet is not sent (RFC 5508 REQ-8). An ICMP message is
+// never answered with an error here. What finds the ring half full, or comes too often, is dropped
+// without a word, as the kernel does it.
+static __noinline int tell_refused(struct __sk_buff *skb, const struct packet *packet, __u64 now)
+{
+	if (!packet || is_icmp(packet) || packet->fragment == LATER_FRAGMENT ||
+	    bpf_ringbuf_query(&notices, BPF_RB_AVAIL_DATA) > NOTICE_BYTES / 2 ||
+	    !may_refuse(&packet->source, now))
+		return -1;
+	return give_notice(skb, packet, &packet->dest, now, NOTICE_REFUSED);
 }
 
 // The beginning of a question's name.

@@ -305,7 +305,7 @@ static __always_inline int find_or_open(struct __sk_buff *skb, const struct pack
 // tracking has put that there, because the packet answers one that came to a forwarded or published
 // port. It leaves through that uplink as it is; anything else would break the connection.
 static __noinline int outbound_unclaimed(struct __sk_buff *skb, const struct packet *packet,
-					 __u32 otherwise)
+					 __u64 now, __u32 otherwise)
 {
 	struct uplink_counters *counters;
 	struct uplink *uplink;
@@ -314,8 +314,11 @@ static __noinline int outbound_unclaimed(struct __sk_buff *skb, const struct pac
 	if (!packet)
 		return leave(REASON_out_malformed, DROP);
 	known = bpf_map_lookup_elem(&own_addresses, &packet->source);
-	if (!known)
+	if (!known) {
+		if (otherwise == REASON_out_protocol || otherwise == REASON_nat_address_taken)
+			tell_refused(skb, packet, now);
 		return leave(otherwise, DROP);
+	}
 	id = *known;
 	uplink = uplink_at(id);
 	if (!uplink || !uplink->ifindex)
@@ -345,7 +348,7 @@ static __noinline int outbound_fragment(struct __sk_buff *skb, const struct pack
 	if (!first) {
 		if (bpf_map_lookup_elem(&own_addresses, &packet->source) ||
 		    hold_fragment(skb, packet, now, 0))
-			return outbound_unclaimed(skb, packet, REASON_out_fragment_orphan);
+			return outbound_unclaimed(skb, packet, now, REASON_out_fragment_orphan);
 		return leave(REASON_out_held, DROP);
 	}
 	id = first->uplink;
@@ -410,18 +413,19 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 	if (!is_unicast(&packet))
 		return leave(REASON_out_not_unicast, DROP);
 	if (is_from_uplink(skb))
-		return outbound_unclaimed(skb, &packet, REASON_out_from_uplink);
+		return outbound_unclaimed(skb, &packet, now, REASON_out_from_uplink);
 	if (packet.fragment == LATER_FRAGMENT)
 		return outbound_fragment(skb, &packet, now);
 	if (is_icmp_error(&packet)) {
 		reason = outbound_error(skb, &packet);
-		return reason == NO_FLOW ? outbound_unclaimed(skb, &packet, REASON_out_icmp_orphan)
-					 : reason;
+		return reason == NO_FLOW
+			       ? outbound_unclaimed(skb, &packet, now, REASON_out_icmp_orphan)
+			       : reason;
 	}
 	if (is_copy(skb))
 		return send_copy(skb, &packet);
 	if (forward_key(&packet, &key))
-		return outbound_unclaimed(skb, &packet, REASON_out_protocol);
+		return outbound_unclaimed(skb, &packet, now, REASON_out_protocol);
 
 	reason = find_or_open(skb, &packet, &key, now, &found, &uplink);
 	if (reason == REASON_race_begun || reason == REASON_race_repeated) {
@@ -432,7 +436,7 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 	if (reason == REASON_race_none_left)
 		return refuse_inside(skb, &packet);
 	if (!found.flow)
-		return outbound_unclaimed(skb, &packet, reason);
+		return outbound_unclaimed(skb, &packet, now, reason);
 	if (packet.protocol == IPPROTO_TCP && is_told(&packet, found.flow, uplink)) {
 		note_told(found.flow, now);
 		if (turn_into_reset(skb, &packet))

@@ -13,9 +13,9 @@ use crate::tables::{self, Tables};
 use crate::{
     Attachments, Bustle, ClassEntry, ClassId, Counters, Error, Evacuated, Family, Flow, Fragments,
     HookKind, KernelTime, Lease, MapMemory, Name, Notices, Opened, Options, Outlook, PathMemory,
-    RaceSettings, Release, Released, Removed, RuleEntry, Sticky, SweepReport, UplinkCounters,
-    UplinkEntry, classes, clients, counters, devices, evacuate, loading, names, notices, paths,
-    races, rules, sticky, upkeep, uplinks,
+    RaceSettings, RefusedPacket, Release, Released, Removed, RuleEntry, Sticky, SweepReport,
+    UplinkCounters, UplinkEntry, classes, clients, counters, devices, evacuate, loading, names,
+    notices, paths, races, rules, sticky, upkeep, uplinks,
 };
 
 /// A handle on the pinned programs and maps. Dropping it changes nothing in the kernel.
@@ -282,6 +282,13 @@ impl Datapath {
         }
         let injector = injector(&mut self.injector, self.steer)?;
         notices::reinject(&self.tables, injector, held)
+    }
+
+    /// Tells the sender of a packet that is not sent, by ICMP. `false`: it is not told, or not
+    /// reached.
+    pub fn answer_refused(&mut self, refused: &RefusedPacket) -> Result<bool, Error> {
+        let injector = injector(&mut self.injector, self.steer)?;
+        notices::answer_refused(injector, refused)
     }
 
     /// Removes flows that were idle longer than their state allows at `now`, and halves of pairs.

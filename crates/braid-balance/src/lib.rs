@@ -48,7 +48,7 @@ pub use evacuate::{Evacuated, Release, Released};
 pub use fragments::{Fragments, HOLD, HeldFragment, LOOK_AGAIN, MAX_HELD, MAX_HELD_PER_SOURCE};
 pub use lease::Lease;
 pub use names::Name;
-pub use notices::{Notice, Notices};
+pub use notices::{Notice, Notices, RefusedPacket};
 pub use paths::{Bustle, MAX_PATHS, Outlook, PathMemory, Way, prefix_of};
 pub use races::RaceSettings;
 pub use rules::{CGROUP_LEVELS, FlowFacts, MAX_RULES, NameBit, RuleEntry};
@@ -57,8 +57,8 @@ pub use sticky::{Site, Sticky};
 pub use time::KernelTime;
 pub use types::{
     Attachments, Choice, ClassId, Counters, Exit, Family, Flow, FlowState, HookKind, Layer,
-    MapMemory, Opened, Options, Protocol, Removed, SweepReport, Traffic, UplinkCounters,
-    UplinkEntry, Walk,
+    MapMemory, Opened, Options, Protocol, Removed, SweepReport, Traffic, Translation,
+    UplinkCounters, UplinkEntry, Walk,
 };
 pub use upkeep::{
     DNS_IDLE, ICMP_IDLE, PORTLESS_IDLE, TCP_CLOSED_IDLE, TCP_CLOSED_IDLE_UNDER_PRESSURE,

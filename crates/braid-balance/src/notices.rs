@@ -5,16 +5,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use aya::maps::{MapData, RingBuf};
-use braid_packet::{Packet, Transport, checksum};
+use braid_packet::{Packet, Transport, build, checksum};
 
 use crate::fragments::{Fragments, HeldFragment};
 use crate::inject::Injector;
 use crate::layout::{FragmentKey, to_ip};
 use crate::pins::Pins;
-use crate::shared::{NOTICE_DNS, NOTICE_FRAGMENT, NOTICE_PACKET};
+use crate::shared::{NOTICE_DNS, NOTICE_FRAGMENT, NOTICE_PACKET, NOTICE_REFUSED, REFUSAL_QUOTED};
 use crate::tables::{self, Tables, refused};
 use crate::upkeep::found;
-use crate::{Error, KernelTime};
+use crate::{Error, KernelTime, Protocol};
 
 /// Offsets in `struct notice` of `bpf/layout.h`.
 const KEY: usize = 8;
@@ -38,6 +38,51 @@ pub enum Notice {
     },
     /// A later fragment that came before its first one.
     Fragment(HeldFragment),
+    /// A packet that is not sent, of which its sender is to hear; see
+    /// [`Datapath::answer_refused`](crate::Datapath::answer_refused).
+    Refused(RefusedPacket),
+}
+
+/// A packet that is not sent, of which its sender is to hear.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedPacket {
+    /// Whom it is from, inside.
+    pub from: IpAddr,
+    /// Whom it is for.
+    pub to: IpAddr,
+    /// Device that it came in by; 0: the host has sent it.
+    pub device: u32,
+    /// Its transport protocol.
+    pub protocol: Protocol,
+    /// Its beginning, from the IP header on.
+    pub packet: Vec<u8>,
+}
+
+/// Most bytes of an IPv4 packet that an error about it quotes: 576 less its own headers
+/// (RFC 1812 §4.3.2.3).
+const QUOTED_V4: usize = 548;
+
+impl RefusedPacket {
+    /// What its sender is told; `None`: nothing.
+    fn answer(&self) -> Option<Vec<u8>> {
+        if self.protocol.is_of_links() || self.from.is_unspecified() {
+            return None;
+        }
+        let most = match self.from {
+            IpAddr::V4(_) => QUOTED_V4,
+            IpAddr::V6(_) => REFUSAL_QUOTED as usize,
+        };
+        let quote = &self.packet[..self.packet.len().min(most)];
+        Some(build::prohibited(self.to, self.from, quote))
+    }
+}
+
+/// Tells the sender of a refused packet by ICMP.
+pub(crate) fn answer_refused(injector: &Injector, refused: &RefusedPacket) -> Result<bool, Error> {
+    match refused.answer() {
+        Some(error) => injector.inwards(refused.device, refused.from, &error),
+        None => Ok(false),
+    }
 }
 
 /// The ring of notices. Its descriptor is readable while there are any.
@@ -93,6 +138,13 @@ fn read(record: &[u8]) -> Option<Notice> {
             key,
             packet: packet.to_vec(),
             at: KernelTime::from_nanos(at),
+        })),
+        NOTICE_REFUSED => Some(Notice::Refused(RefusedPacket {
+            from: to_ip(key.source),
+            to: to_ip(key.dest),
+            device: key.id,
+            protocol: Protocol(key.protocol),
+            packet: packet.to_vec(),
         })),
         _ => None,
     }
@@ -172,6 +224,46 @@ mod tests {
                 let notice = read(&record);
                 assert!(notice.is_none(), "{notice:?}: lengths that lie");
             }
+        }
+    }
+
+    #[test]
+    fn a_refusal_quotes_what_it_is_about_as_far_as_it_may() {
+        for (from, to, most, code) in [
+            (
+                IpAddr::from([10, 1, 0, 2]),
+                IpAddr::from([192, 0, 2, 1]),
+                576,
+                (3, 13),
+            ),
+            (
+                IpAddr::from([0xfd00, 1, 0, 0, 0, 0, 0, 2]),
+                IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1]),
+                1280,
+                (1, 1),
+            ),
+        ] {
+            let packet = build::packet(from, to, 136, vec![7; 1400], None);
+            let refused = RefusedPacket {
+                from,
+                to,
+                device: 0,
+                protocol: Protocol(136),
+                packet: packet[..1232].to_vec(),
+            };
+            let answer = refused.answer().expect("an answer");
+            assert_eq!(answer.len(), most);
+            let headers = Packet::parse(&answer).expect("a whole packet");
+            assert!(headers.checksums_hold());
+            assert_eq!((headers.ip.source, headers.ip.dest), (to, from));
+            let at = if from.is_ipv4() { 20 } else { 40 };
+            assert_eq!((answer[at], answer[at + 1]), code);
+            assert_eq!(answer[at + 8..], packet[..most - at - 8]);
+            let ospf = RefusedPacket {
+                protocol: Protocol(89),
+                ..refused
+            };
+            assert_eq!(ospf.answer(), None);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::rules::table::RuleBank;
 use crate::sticky::StickyTable;
 use crate::{Error, MapMemory};
 
-/// The maps that are pinned, by name: every one of the object but `bench`, `blank_path` and `subjects`, in
+/// The maps that are pinned, by name: every one of the object but `bench`, `blank_path`, `refused` and `subjects`, in
 /// which the programs only work. So what is on them is no part of the layout, and each build has its own.
 pub(crate) const MAPS: [&str; 33] = [
     "allowances",

@@ -221,6 +221,41 @@ pub struct ClassId(pub u8);
 #[serde(transparent)]
 pub struct Protocol(pub u8);
 
+/// How flows of a protocol are told apart behind one outer address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Translation {
+    /// By a port, or an echo's id.
+    ByPort,
+    /// By the remote's address alone: each serves one inside host.
+    ByAddress,
+    /// They are not: it cannot be translated.
+    None,
+}
+
+impl Protocol {
+    /// Protocols between routers of one link: IGMP, EIGRP, OSPF, PIM and VRRP.
+    const OF_LINKS: [u8; 5] = [2, 88, 89, 103, 112];
+
+    /// What the programs do with it (`fill_key` in `bpf/flow.h`).
+    #[must_use]
+    pub fn translation(self) -> Translation {
+        match self.0 {
+            // TCP, UDP, ICMP and ICMPv6.
+            6 | 17 | 1 | 58 => Translation::ByPort,
+            // IPIP, 6in4, GRE, ESP and SCTP.
+            4 | 41 | 47 | 50 | 132 => Translation::ByAddress,
+            _ => Translation::None,
+        }
+    }
+
+    /// Whether routers of one link speak it among themselves, so that nobody on the way answers for
+    /// the receiver.
+    #[must_use]
+    pub fn is_of_links(self) -> bool {
+        Self::OF_LINKS.contains(&self.0)
+    }
+}
+
 /// Where a flow is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -6,11 +6,13 @@ use std::net::{IpAddr, UdpSocket};
 use std::time::Instant;
 
 use Verdict::{Dropped, Passed, Sent};
-use braid_balance::{Datapath, Fragments, HookKind, KernelTime, Notice, Notices};
+use braid_balance::{
+    Datapath, Fragments, HookKind, KernelTime, Notice, Notices, Protocol, Translation,
+};
 use braid_packet::{build, checksum};
 use support::net::{Namespace, PATIENCE, udp_socket};
 use support::probe::{Probe, Verdict, mac};
-use support::talk::INNER;
+use support::talk::{INNER, INNER6, SYN};
 use support::world::{OUTSIDE, PORT, SERVER_V4, SERVER_V6, World, reason, uplink_of};
 
 const RESOLVER: (IpAddr, u16) = (SERVER_V4, 53);
@@ -120,6 +122,87 @@ fn an_answer_is_about_the_name_that_was_asked_and_counts_once() {
         let answer = about(7, &name.to_ascii_uppercase(), &[0xc0; 100]);
         assert!(hears(&answer), "port {port}");
         assert!(!hears(&answer), "again");
+    }
+}
+
+/// UDP-Lite, AH, DCCP and L2TP: whoever sends what cannot be translated is to hear of it, once in a
+/// while.
+#[test]
+fn what_cannot_be_translated_is_handed_over_to_be_answered() {
+    let probe = Probe::new();
+    let mut notices = probe.datapath.borrow().notices().expect("a ring");
+    for (index, protocol) in [136, 51, 33, 115].into_iter().enumerate() {
+        for (from, to) in [
+            (IpAddr::from([10, 1, 1, index as u8]), SERVER_V4),
+            (
+                IpAddr::from([0xfd00, 1, 0, 0, 0, 0, 0, index as u16]),
+                SERVER_V6,
+            ),
+        ] {
+            let packet = build::packet(from, to, protocol, vec![7; 1400], None);
+            for count in 0..20 {
+                let outcome = probe.forwarded(&packet).is(Dropped, "out_protocol");
+                assert_eq!(outcome.events, [""; 0]);
+                let Some(notice) = notices.next() else {
+                    assert!(count >= 6, "{count} of {protocol} were handed over");
+                    continue;
+                };
+                assert!(count < 8, "{count} of {protocol}");
+                let Notice::Refused(refused) = notice else {
+                    panic!("{notice:?}");
+                };
+                assert_eq!((refused.from, refused.to), (from, to));
+                assert_eq!(refused.device, probe.world.host.ifindex("lan0"));
+                assert_eq!(refused.packet, packet[..1232]);
+            }
+        }
+    }
+    // An ICMP message is never answered with an error.
+    let timestamp = build::icmp(INNER, SERVER_V4, 13, 0, 1, &[0; 12]);
+    probe.out(&timestamp).is(Dropped, "out_protocol");
+    assert_eq!(notices.next(), None);
+}
+
+/// `braid explain` says what becomes of a protocol without asking the programs.
+#[test]
+fn both_sides_agree_on_what_can_be_translated() {
+    let probe = Probe::new();
+    // Headers of IPv6 between its own and the transport's, and what is of the other family.
+    let apart = [0, 1, 43, 44, 58, 60];
+    for protocol in (0..=255).filter(|protocol| !apart.contains(protocol)) {
+        for (from, to) in [(INNER, SERVER_V4), (INNER6, SERVER_V6)] {
+            let packet = match protocol {
+                6 => build::tcp((from, 4000), (to, 80), SYN, b""),
+                17 => build::udp((from, 4000), (to, 53), b"x"),
+                _ => build::packet(from, to, protocol, vec![0; 40], None),
+            };
+            let refused = probe.forwarded(&packet).reason == "out_protocol";
+            let expected = Protocol(protocol).translation() == Translation::None;
+            assert_eq!(refused, expected, "protocol {protocol}");
+        }
+    }
+}
+
+/// GRE, ESP and SCTP have no ports to be told apart by, so each uplink has room for one client.
+#[test]
+fn a_further_client_of_one_remote_hears_that_it_is_taken() {
+    let probe = Probe::new();
+    let mut notices = probe.datapath.borrow().notices().expect("a ring");
+    for protocol in [47, 50, 132] {
+        let [first, second, third] = [9, 10, 11].map(|client| {
+            let client = [10, 1, 0, client].into();
+            build::packet(client, SERVER_V4, protocol, vec![7; 40], None)
+        });
+        probe.forwarded(&first).is(Sent, "out_new");
+        probe.forwarded(&second).is(Sent, "out_new");
+        assert_eq!(notices.next(), None);
+        let taken = probe.forwarded(&third);
+        taken.is(Dropped, "nat_address_taken");
+        let Some(Notice::Refused(refused)) = notices.next() else {
+            panic!("{protocol} is not handed over");
+        };
+        assert_eq!(refused.from, IpAddr::from([10, 1, 0, 11]));
+        assert_eq!(refused.packet, third);
     }
 }
 

@@ -77,9 +77,24 @@ pub fn icmp(source: IpAddr, dest: IpAddr, kind: u8, code: u8, id: u16, payload: 
 /// # Panics
 /// As [`tcp`].
 pub fn port_unreachable(source: IpAddr, dest: IpAddr, quote: &[u8]) -> Vec<u8> {
-    let (kind, code, protocol) = match source {
-        IpAddr::V4(_) => (3, 3, protocol::ICMP),
-        IpAddr::V6(_) => (1, 4, protocol::ICMPV6),
+    let code = if source.is_ipv4() { 3 } else { 4 };
+    unreachable(code, source, dest, quote)
+}
+
+/// The error "communication administratively prohibited" about `quote`, to the quote's sender.
+///
+/// # Panics
+/// As [`tcp`].
+pub fn prohibited(source: IpAddr, dest: IpAddr, quote: &[u8]) -> Vec<u8> {
+    let code = if source.is_ipv4() { 13 } else { 1 };
+    unreachable(code, source, dest, quote)
+}
+
+/// Destination unreachable, of the addresses' family.
+fn unreachable(code: u8, source: IpAddr, dest: IpAddr, quote: &[u8]) -> Vec<u8> {
+    let (kind, protocol) = match source {
+        IpAddr::V4(_) => (3, protocol::ICMP),
+        IpAddr::V6(_) => (1, protocol::ICMPV6),
     };
     let mut message = vec![kind, code, 0, 0, 0, 0, 0, 0];
     message.extend(quote);

@@ -130,7 +130,7 @@ fn verdict(report: &ExplainReport, paint: Paint) -> String {
             Tint::None,
         ),
         Outcome::Blocked => ("is refused".into(), Tint::Warn),
-        Outcome::Refused => ("is dropped: its client may not open it".into(), Tint::Bad),
+        Outcome::Refused => ("is dropped: it may not be opened".into(), Tint::Bad),
         Outcome::NoUplink => ("is dropped: no uplink can take it".into(), Tint::Bad),
     };
     tinted(&text, tint, paint)
@@ -141,6 +141,7 @@ fn stage(stage: Stage) -> &'static str {
         Stage::Route => "route",
         Stage::Client => "client",
         Stage::Rule => "rule",
+        Stage::Protocol => "protocol",
         Stage::Policy => "policy",
         Stage::Sticky => "sticky",
         Stage::Race => "race",

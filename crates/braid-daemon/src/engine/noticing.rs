@@ -1,4 +1,5 @@
-//! What the datapath hands over: answers of name servers, and fragments that came too early.
+//! What the datapath hands over: answers of name servers, fragments that came too early, and packets
+//! that are not sent and of which their senders are to hear.
 //!
 //! What bounds it: the ring's size in the kernel, [`AT_ONCE`] notices before others have their turn,
 //! [`braid_balance::Fragments`]' own bounds, and those of [`crate::names`]. A flood of either fills
@@ -71,6 +72,12 @@ impl Engine {
                             self.datapath.forget_names(&learnt.forget)?;
                         }
                         Err(lie) => tracing::debug!(?lie, "an answer is not believed"),
+                    }
+                }
+                Some(Notice::Refused(refused)) => {
+                    // One that cannot be reached does not keep the others from being heard.
+                    if let Err(error) = self.datapath.answer_refused(&refused) {
+                        tracing::debug!(%error, "the sender of a refused packet is not told");
                     }
                 }
                 Some(_) => {}

@@ -14,7 +14,9 @@ mod tests;
 
 use std::net::IpAddr;
 
-use braid_balance::{ClassEntry, ClassId, Family, KernelTime, PathMemory, Site, Sticky, Walk};
+use braid_balance::{
+    ClassEntry, ClassId, Family, KernelTime, PathMemory, Protocol, Site, Sticky, Translation, Walk,
+};
 use braid_core::UplinkId;
 use braid_core::outlook::Line;
 use braid_core::units::duration;
@@ -59,6 +61,17 @@ pub struct World<'a> {
     pub neighbour: Option<UplinkId>,
     /// Why the client may open no flow, if that is so.
     pub refused: Option<String>,
+    /// Who has flows of this protocol to the destination, and by which uplink.
+    pub holders: &'a [Holder],
+}
+
+/// Somebody's flow to the destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The client, inside.
+    pub client: IpAddr,
+    /// The uplink that carries it.
+    pub uplink: UplinkId,
 }
 
 /// What becomes of a new flow, and why.
@@ -88,14 +101,25 @@ pub fn explain(question: &ExplainQuestion, world: &World<'_>) -> Explanation {
         world,
         steps: Vec::new(),
     };
+    let facts = rule::facts(question, world);
+    let asked = Asked {
+        client: facts.source,
+        dest: question.destination,
+        protocol: question.protocol,
+        family: family_of(question.destination),
+    };
     if let Some(id) = world.neighbour {
+        if !story.protocol(&asked) {
+            return story.end(Outcome::Refused, None, Vec::new());
+        }
         let candidate = story.candidate(id, Some(1.0));
         let text = format!(
             "on the link of {} itself: from a LAN by that uplink, whether it works or not",
             candidate.uplink
         );
         story.tell(Stage::Route, text);
-        return story.end(Outcome::Uplink, Some(id), vec![candidate]);
+        let outcome = story.unless_held(&asked, Outcome::Uplink, &[id]);
+        return story.end(outcome, Some(id), vec![candidate]);
     }
     if let Some(route) = world.route {
         story.tell(
@@ -116,17 +140,13 @@ pub fn explain(question: &ExplainQuestion, world: &World<'_>) -> Explanation {
         story.tell(Stage::Client, refused.clone());
         return story.end(Outcome::Refused, None, Vec::new());
     }
-    let facts = rule::facts(question, world);
     let class = match rule::judge(&facts, question, world, &mut story) {
         Some(class) => class,
         None => return story.end(Outcome::Untouched, None, Vec::new()),
     };
-    let asked = Asked {
-        client: facts.source,
-        dest: question.destination,
-        protocol: question.protocol,
-        family: family_of(question.destination),
-    };
+    if !story.protocol(&asked) {
+        return story.end(Outcome::Refused, None, Vec::new());
+    }
     story.of_class(&asked, class)
 }
 
@@ -170,12 +190,60 @@ impl Story<'_, '_> {
         uplink: Option<UplinkId>,
         candidates: Vec<Candidate>,
     ) -> Explanation {
+        let (uplink, candidates) = match outcome {
+            Outcome::Refused => (None, Vec::new()),
+            _ => (uplink, candidates),
+        };
         Explanation {
             outcome,
             uplink: uplink.map(|id| name(self.world, id)),
             candidates,
             steps: self.steps,
         }
+    }
+
+    /// Tells what the protocol is in for. `false`: it cannot be translated.
+    fn protocol(&mut self, asked: &Asked) -> bool {
+        let protocol = Protocol(asked.protocol);
+        if protocol.translation() != Translation::None {
+            return true;
+        }
+        let hears = match protocol.is_of_links() {
+            true => "routers of one link speak it among themselves, so its sender hears nothing",
+            false => "its sender hears \"administratively prohibited\" by ICMP",
+        };
+        let text = format!(
+            "IP protocol {} cannot be translated: reason out_protocol; {hears}",
+            asked.protocol
+        );
+        self.tell(Stage::Protocol, text);
+        false
+    }
+
+    /// The outcome, or a refusal if other clients have the destination by all uplinks that the flow
+    /// may take: without ports, answers could not be told apart.
+    fn unless_held(&mut self, asked: &Asked, outcome: Outcome, uplinks: &[UplinkId]) -> Outcome {
+        if Protocol(asked.protocol).translation() != Translation::ByAddress {
+            return outcome;
+        }
+        let mut free = false;
+        for id in uplinks {
+            let others = |holder: &&Holder| holder.uplink == *id && holder.client != asked.client;
+            match self.world.holders.iter().find(others) {
+                Some(holder) => {
+                    let text = format!(
+                        "{}: {} has it to {} already, and there are no ports to tell two clients \
+                         apart by: reason nat_address_taken, and \"administratively prohibited\" by ICMP",
+                        name(self.world, *id),
+                        holder.client,
+                        asked.dest
+                    );
+                    self.tell(Stage::Protocol, text);
+                }
+                None => free = true,
+            }
+        }
+        if free { outcome } else { Outcome::Refused }
     }
 
     fn of_class(mut self, asked: &Asked, class: ClassId) -> Explanation {
@@ -196,7 +264,8 @@ impl Story<'_, '_> {
             let candidate = self.candidate(id, Some(1.0));
             let text = format!("{}: {}", candidate.uplink, candidate.why);
             self.tell(Stage::Uplink, text);
-            return self.end(Outcome::Uplink, Some(id), vec![candidate]);
+            let outcome = self.unless_held(asked, Outcome::Uplink, &[id]);
+            return self.end(outcome, Some(id), vec![candidate]);
         }
         if slots.is_empty() {
             self.absent(asked.family);
@@ -230,11 +299,15 @@ impl Story<'_, '_> {
             self.tell(Stage::Uplink, text);
         }
         self.absent(asked.family);
-        match chosen {
-            Some(id) => self.end(Outcome::Uplink, Some(id), candidates),
-            None if racers.is_empty() => self.end(Outcome::Shared, None, candidates),
-            None => self.end(Outcome::Raced, None, candidates),
-        }
+        let outcome = match chosen {
+            Some(id) => self.unless_held(asked, Outcome::Uplink, &[id]),
+            None if racers.is_empty() => {
+                self.unless_held(asked, Outcome::Shared, &distinct(slots.clone()))
+            }
+            // What is raced has ports.
+            None => Outcome::Raced,
+        };
+        self.end(outcome, chosen, candidates)
     }
 
     /// The uplink that takes all of a class, while it takes any of the family.
@@ -429,6 +502,13 @@ impl Story<'_, '_> {
             self.tell(Stage::Uplink, text);
         }
     }
+}
+
+/// Each uplink once.
+fn distinct(mut uplinks: Vec<UplinkId>) -> Vec<UplinkId> {
+    uplinks.sort();
+    uplinks.dedup();
+    uplinks
 }
 
 fn name(world: &World<'_>, id: UplinkId) -> String {

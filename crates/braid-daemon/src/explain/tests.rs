@@ -11,7 +11,7 @@ use braid_balance::{ClassId, KernelTime, PathMemory, Site, Sticky};
 use braid_core::UplinkId;
 use braid_core::outlook::Line;
 
-use super::{World, explain};
+use super::{Holder, World, explain};
 use crate::classes::{Classes, Standing};
 use crate::config::Config;
 use crate::names::{Names, site};
@@ -64,6 +64,7 @@ struct Scene {
     route: Option<&'static str>,
     neighbour: Option<UplinkId>,
     refused: Option<&'static str>,
+    holders: Vec<Holder>,
 }
 
 fn scene(text: &str) -> Scene {
@@ -98,6 +99,7 @@ fn scene(text: &str) -> Scene {
         route: None,
         neighbour: None,
         refused: None,
+        holders: Vec::new(),
     }
 }
 
@@ -145,6 +147,7 @@ fn told(scene: &Scene, question: &ExplainQuestion) -> String {
         route: scene.route,
         neighbour: scene.neighbour,
         refused: scene.refused.map(str::to_owned),
+        holders: &scene.holders,
     };
     let explanation = explain(question, &world);
     let mut text = String::new();
@@ -184,6 +187,51 @@ Uplink: lte: up, 20 ms
 => Shared - [dsl 0.50, lte 0.50]
 "
     );
+}
+
+#[test]
+fn what_cannot_be_translated_is_refused_and_said() {
+    let scene = scene("");
+    let mut question = ask("203.0.113.5:0");
+    question.protocol = 136;
+    assert_eq!(
+        told(&scene, &question),
+        "\
+Route: no route but the default one: Braid's
+Rule: there are no rules
+Protocol: IP protocol 136 cannot be translated: reason out_protocol; its sender hears \
+\"administratively prohibited\" by ICMP
+=> Refused - []
+"
+    );
+    question.protocol = 89;
+    let ospf = told(&scene, &question);
+    assert!(
+        ospf.contains("its sender hears nothing\n=> Refused"),
+        "{ospf}"
+    );
+}
+
+#[test]
+fn without_ports_a_remote_serves_one_client_by_each_uplink() {
+    let mut scene = scene("");
+    let mut question = ask("203.0.113.5:0");
+    question.protocol = 47;
+    question.source = Some([10, 0, 0, 7].into());
+    let holder = |uplink, client: u8| Holder {
+        client: [10, 0, 0, client].into(),
+        uplink: UplinkId(uplink),
+    };
+    scene.holders = vec![holder(0, 8), holder(1, 7)];
+    let text = told(&scene, &question);
+    let taken = "Protocol: dsl: 10.0.0.8 has it to 203.0.113.5 already";
+    assert!(text.contains(taken), "{text}");
+    assert!(text.contains("=> Shared"), "{text}");
+    scene.holders = vec![holder(0, 8), holder(1, 9)];
+    let text = told(&scene, &question);
+    assert!(text.contains("=> Refused"), "{text}");
+    question.protocol = 17;
+    assert!(told(&scene, &question).contains("=> Shared"));
 }
 
 #[test]

@@ -77,7 +77,8 @@ pub enum Outcome {
     Untouched,
     /// It is refused, because a rule says so.
     Blocked,
-    /// It is dropped, because its client may open none: it holds too many, or is not there.
+    /// It is dropped, because it may not be opened: its client holds too many or is not there, its
+    /// protocol cannot be translated, or another client has what it asks for.
     Refused,
     /// It is dropped, because no uplink can take it.
     NoUplink,
@@ -115,6 +116,8 @@ pub enum Stage {
     Client,
     /// The rules of the configuration and of `braid run`.
     Rule,
+    /// The protocol: whether, and how, it can be translated.
+    Protocol,
     /// The policy that the rule, or the lack of one, leads to.
     Policy,
     /// What this client's last flow to this site took.

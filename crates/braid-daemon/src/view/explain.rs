@@ -7,7 +7,7 @@ use braid_core::{Prefix, UplinkId};
 
 use super::protocol;
 use crate::engine::Engine;
-use crate::explain::{World, client, explain};
+use crate::explain::{Holder, World, client, explain};
 use crate::failure::Failure;
 use crate::report::{ExplainQuestion, ExplainReport};
 use crate::roster::Member;
@@ -59,6 +59,7 @@ impl Engine {
         back: Option<&OwnRoute>,
     ) -> Result<ExplainReport, Failure> {
         let flows = self.flows_that(|flow| describes(question, flow))?.flows;
+        let holders: Vec<Holder> = flows_to(question, &self.flows_lately()?).collect();
         let path = self.datapath.path(question.destination)?;
         let bustle = self.datapath.bustle()?;
         let world = World {
@@ -75,6 +76,7 @@ impl Engine {
             route,
             neighbour: self.neighbour(question),
             refused: self.refused(question, back),
+            holders: &holders,
         };
         let explanation = explain(question, &world);
         Ok(ExplainReport {
@@ -89,6 +91,18 @@ impl Engine {
             steps: explanation.steps,
         })
     }
+}
+
+/// Whose flows of the question's protocol are to its destination.
+fn flows_to(question: &ExplainQuestion, flows: &[Flow]) -> impl Iterator<Item = Holder> {
+    let there = |flow: &&Flow| {
+        flow.protocol.0 == question.protocol
+            && flow.remote.map(|remote| remote.ip()) == Some(question.destination)
+    };
+    flows.iter().filter(there).map(|flow| Holder {
+        client: flow.inner.ip(),
+        uplink: flow.uplink,
+    })
 }
 
 /// Whether a question is about a flow: everything that both say is the same.
