@@ -106,6 +106,7 @@ pub fn explain(question: &ExplainQuestion, world: &World<'_>) -> Explanation {
         client: facts.source,
         dest: question.destination,
         protocol: question.protocol,
+        port: question.port,
         family: family_of(question.destination),
     };
     if let Some(id) = world.neighbour {
@@ -170,8 +171,12 @@ struct Asked {
     client: IpAddr,
     dest: IpAddr,
     protocol: u8,
+    port: Option<u16>,
     family: Family,
 }
+
+/// TCP's number, and the port on which an FTP server listens.
+const FTP: (u8, Option<u16>) = (6, Some(21));
 
 /// An explanation while it is told.
 struct Story<'a, 'w> {
@@ -205,6 +210,11 @@ impl Story<'_, '_> {
     /// Tells what the protocol is in for. `false`: it cannot be translated.
     fn protocol(&mut self, asked: &Asked) -> bool {
         let protocol = Protocol(asked.protocol);
+        if (asked.protocol, asked.port) == FTP {
+            let text = "passive FTP works; in active mode the server opens the data connection, which \
+                        belongs to no flow: have the client use passive mode";
+            self.tell(Stage::Protocol, text.to_owned());
+        }
         if protocol.translation() != Translation::None {
             return true;
         }

@@ -235,6 +235,15 @@ fn without_ports_a_remote_serves_one_client_by_each_uplink() {
 }
 
 #[test]
+fn active_ftp_is_warned_of() {
+    let text = told(&scene(""), &ask("203.0.113.5:21"));
+    assert!(text.contains("Protocol: passive FTP works;"), "{text}");
+    assert!(text.contains("=> Shared"), "{text}");
+    let text = told(&scene(""), &ask("203.0.113.5:443"));
+    assert!(!text.contains("FTP"), "{text}");
+}
+
+#[test]
 fn a_family_that_one_uplink_has_leaves_no_choice() {
     let scene = scene("");
     assert_eq!(
