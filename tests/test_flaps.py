@@ -9,6 +9,14 @@ import pytest
 
 from braid_lab.experiments.balance.dying import Place, ended, held_by
 from braid_lab.net.topology import Uplink
+from braid_lab.net.trouble import (
+    with_address,
+    with_carrier,
+    with_route,
+    without_address,
+    without_carrier,
+    without_route,
+)
 from braid_lab.observe import states
 from braid_lab.process import wait_until
 from braid_lab.product import Braid
@@ -23,34 +31,6 @@ OVER_S = 1.5
 TRIES = 3
 
 Words = Callable[[Uplink], list[str]]
-
-
-def without_route(uplink: Uplink) -> list[str]:
-    return [f"route del {route}" for route in uplink.defaults()]
-
-
-def with_route(uplink: Uplink) -> list[str]:
-    return [f"route replace {route}" for route in uplink.defaults()]
-
-
-def without_address(uplink: Uplink) -> list[str]:
-    return [
-        f"address del {uplink.address4}/24 dev {uplink.name}",
-        f"address del {uplink.address6}/64 dev {uplink.name}",
-    ]
-
-
-def with_address(uplink: Uplink) -> list[str]:
-    given = [f"{uplink.address4}/24", f"{uplink.address6}/64"]
-    return [f"address replace {each} dev {uplink.name} nodad" for each in given] + with_route(uplink)
-
-
-def without_carrier(uplink: Uplink) -> list[str]:
-    return [f"link set {uplink.near.device} carrier off"]
-
-
-def with_carrier(uplink: Uplink) -> list[str]:
-    return [f"link set {uplink.near.device} carrier on"]
 
 
 @pytest.mark.parametrize(

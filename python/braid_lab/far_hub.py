@@ -25,8 +25,9 @@ store = "{store}"
 class Hub:
     """The far end. It keeps its store over restarts."""
 
-    def __init__(self, far: Far, folder: Path, configuration: str = "") -> None:
+    def __init__(self, far: Far, folder: Path, configuration: str = "", program: Path | None = None) -> None:
         """Nothing is started yet; see `start`. `configuration` is as in hub.toml, without the store."""
+        self.program = program or binary()
         self.far = far
         self.folder = folder
         self.file = folder / "hub.toml"
@@ -40,7 +41,7 @@ class Hub:
 
     def words(self, *words: str | Path) -> list[str | Path]:
         """Return the command line of `braid hub WORDS…` for this hub."""
-        return [binary(), "--run-dir", self.folder / "run", "hub", *words]
+        return [self.program, "--run-dir", self.folder / "run", "hub", *words]
 
     def start(self) -> None:
         """Start it; returns when it serves."""
@@ -88,10 +89,10 @@ class Hub:
 
 
 @contextlib.contextmanager
-def running(far: Far, folder: Path, configuration: str = "") -> Iterator[Hub]:
+def running(far: Far, folder: Path, configuration: str = "", program: Path | None = None) -> Iterator[Hub]:
     """Run a hub for the length of a block."""
     folder.mkdir(parents=True, exist_ok=True)
-    hub = Hub(far, folder, configuration)
+    hub = Hub(far, folder, configuration, program)
     hub.start()
     try:
         yield hub

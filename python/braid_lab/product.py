@@ -37,6 +37,14 @@ def binary(name: str = "braid") -> Path:
     return path
 
 
+def unpacked(package: str, program: str) -> Path:
+    """Return where tools/setup unpacks a program of a Debian package.
+
+    These packages are not installed: that would start their servers, which listen at every address.
+    """
+    return repository() / ".tools" / package / program
+
+
 #: The configuration that `braid up` and `braid doctor` read if none is named.
 MACHINES_CONFIGURATION = Path("/etc/braid/braid.toml")
 
@@ -53,17 +61,18 @@ DEGRADED = 4
 class Braid:
     """The real `braid` in a namespace, with its own run directory."""
 
-    def __init__(self, namespace: Namespace, run_dir: Path) -> None:
-        """Nothing is started yet; see `up`."""
+    def __init__(self, namespace: Namespace, run_dir: Path, program: Path | None = None) -> None:
+        """Nothing is started yet; see `up`. `program` is another file than `binary`."""
         self.namespace = namespace
         self.run_dir = run_dir
+        self.program = program or binary()
         #: What outlives `braid down`: which hub was joined, what quotas have been used.
         self.state_dir = run_dir.with_name(f"{run_dir.name}-state")
 
     def call(self, *words: str | Path, check: bool = True, timeout: float = 30.0) -> Output:
         """Run `braid WORDS…` inside the namespace; the machine's own configuration is no part of it."""
         own = unconfigured() if words[0] in ("up", "doctor") and "--config" not in words else []
-        argv = [binary(), "--run-dir", self.run_dir, "--state-dir", self.state_dir, *words, *own]
+        argv = [self.program, "--run-dir", self.run_dir, "--state-dir", self.state_dir, *words, *own]
         return run(argv, namespace=self.namespace.name, check=check, timeout=timeout)
 
     def json(self, *words: str) -> dict[str, Any]:
@@ -102,9 +111,9 @@ def running(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def braid(namespace: Namespace, run_dir: Path, *options: str | Path) -> Iterator[Braid]:
+def braid(namespace: Namespace, run_dir: Path, *options: str | Path, program: Path | None = None) -> Iterator[Braid]:
     """Run `braid up OPTIONS…` for the length of a block and `braid down` after it, come what may."""
-    daemon = Braid(namespace, run_dir)
+    daemon = Braid(namespace, run_dir, program)
     daemon.up(*options)
     try:
         yield daemon

@@ -64,6 +64,10 @@ class Namespace:
         counted: dict[str, dict[str, int]] = told[0]["stats64"]
         return counted
 
+    def listens(self, address: str, port: int, *, udp: bool = False) -> bool:
+        """Whether a server of TCP, or of UDP, has this address and port."""
+        return f" {address}:{port} " in self.run(["ss", "-lun" if udp else "-ltn"]).stdout
+
     def processes(self) -> list[int]:
         """Return the ids of all processes inside."""
         with contextlib.suppress(FileNotFoundError):

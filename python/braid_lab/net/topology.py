@@ -81,6 +81,11 @@ class Uplink:
         """The host's IPv6 address on it."""
         return f"2001:db8:{self.index}::2"
 
+    def addresses(self) -> list[str]:
+        """Return the host's addresses on it, with the lengths of their networks."""
+        given = {4: f"{self.address4}/24", 6: f"{self.address6}/64"}
+        return [given[family] for family in sorted(self.spec.families)]
+
     def defaults(self) -> list[str]:
         """Return the default routes over it, as `ip` words without the verb."""
         on = f"dev {self.near.device} metric {self.metric} proto dhcp"
@@ -181,11 +186,10 @@ def attach(
         stack.enter_context(veth(uplink.near, uplink.far, offload=spec.offload))
     near, far = uplink.near.device, uplink.far.device
     at_host, at_isp = [f"link set {near} up mtu {spec.mtu}"], [f"link set {far} up mtu {spec.mtu}"]
+    at_host += [f"address add {address} dev {near} nodad" for address in uplink.addresses()]
     if 4 in spec.families:
-        at_host.append(f"address add {uplink.address4}/24 dev {near}")
         at_isp.append(f"address add {uplink.gateway4}/24 dev {far}")
     if 6 in spec.families:
-        at_host.append(f"address add {uplink.address6}/64 dev {near} nodad")
         at_isp += [
             f"address add 2001:db8:{index}::1/64 dev {far} nodad",
             f"address add {GATEWAY_LINK_LOCAL}/64 dev {far} nodad",

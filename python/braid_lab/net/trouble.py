@@ -65,3 +65,47 @@ def captive(uplink: Uplink, scratch: Path) -> Iterator[float]:
             yield began
         finally:
             isp.namespace.run(["nft", "delete", "table", "ip", table], check=False)
+
+
+def without_route(uplink: Uplink) -> list[str]:
+    """Return the words of `ip` that take an uplink's default routes away."""
+    return [f"route del {route}" for route in uplink.defaults()]
+
+
+def with_route(uplink: Uplink) -> list[str]:
+    """Return the words that give them back."""
+    return [f"route replace {route}" for route in uplink.defaults()]
+
+
+def without_address(uplink: Uplink) -> list[str]:
+    """Return the words that take an uplink's addresses away, and with them its routes."""
+    return [f"address del {address} dev {uplink.name}" for address in uplink.addresses()]
+
+
+def with_address(uplink: Uplink) -> list[str]:
+    """Return the words that give an uplink its addresses, as a DHCP client also does that renews what it has."""
+    given = [f"address replace {address} dev {uplink.name} nodad" for address in uplink.addresses()]
+    return given + with_route(uplink)
+
+
+def without_carrier(uplink: Uplink) -> list[str]:
+    """Return the words that take the carrier from an emulated line."""
+    return [f"link set {uplink.near.device} carrier off"]
+
+
+def with_carrier(uplink: Uplink) -> list[str]:
+    """Return the words that give it back."""
+    return [f"link set {uplink.near.device} carrier on"]
+
+
+def readdress(uplink: Uplink, old: str, new: str) -> None:
+    """Give the host another IPv4 address on an uplink, as after a new lease."""
+    device = uplink.near.device
+    route = f"0.0.0.0/0 via {uplink.gateway4} dev {device} metric {uplink.metric} proto dhcp src {new}"
+    uplink.near.namespace.ip(
+        f"address add {new}/24 dev {device}",
+        f"address delete {old}/24 dev {device}",
+        # The address that is gone took with it whatever named it.
+        f"address replace {new}/24 dev {device}",
+        f"route replace {route}",
+    )

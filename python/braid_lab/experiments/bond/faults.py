@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from braid_lab import far_hub
 from braid_lab.experiments.bond.site import Site
 from braid_lab.net.topology import Uplink
-from braid_lab.net.trouble import black_hole, unplugged
+from braid_lab.net.trouble import black_hole, readdress, unplugged
 from braid_lab.process import LabError
 
 #: The port that a link's packets come from once its NAT has forgotten them.
@@ -42,23 +42,11 @@ def renumbered(place: Site, name: str) -> Iterator[float]:
     uplink = place.net.uplinks[name]
     other = uplink.address4.rpartition(".")[0] + ".77"
     began = time.monotonic()
-    _readdress(uplink, uplink.address4, other)
+    readdress(uplink, uplink.address4, other)
     try:
         yield began
     finally:
-        _readdress(uplink, other, uplink.address4)
-
-
-def _readdress(uplink: Uplink, old: str, new: str) -> None:
-    device = uplink.near.device
-    route = f"0.0.0.0/0 via {uplink.gateway4} dev {device} metric {uplink.metric} proto dhcp src {new}"
-    uplink.near.namespace.ip(
-        f"address add {new}/24 dev {device}",
-        f"address delete {old}/24 dev {device}",
-        # The address that is gone took with it whatever named it.
-        f"address replace {new}/24 dev {device}",
-        f"route replace {route}",
-    )
+        readdress(uplink, other, uplink.address4)
 
 
 @contextlib.contextmanager

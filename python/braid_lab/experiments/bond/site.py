@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from braid_lab import far_hub
@@ -87,12 +88,14 @@ def site(
     hub_configuration: str = "",
     offload: bool = True,
     far_offload: bool = False,
+    program: Path | None = None,
 ) -> Iterator[Site]:
     """Build links like these, a hub beyond them, and a host that has joined it; IPv4 only.
 
     No link stands for a plain cable. `configuration` is the host's, as in braid.toml, `hub_configuration` the
     hub's, as in hub.toml. Cables with `offload` carry super-packets whole and leave checksums undone, as between
-    machines whose devices do that work; `far_offload` is for the hub's own.
+    machines whose devices do that work; `far_offload` is for the hub's own. `program` is what both ends run, if that
+    is not the one that was built.
     """
     specs = [
         UplinkSpec(name, link.line(seed + number) if link else None, families=frozenset({4}), offload=offload)
@@ -104,10 +107,10 @@ def site(
         folder = net.scratch / net.host.name.rpartition("-")[0]
         folder.mkdir()
         far = stack.enter_context(far_end(net, offload=far_offload))
-        hub = stack.enter_context(far_hub.running(far, folder / "hub", hub_configuration))
+        hub = stack.enter_context(far_hub.running(far, folder / "hub", hub_configuration, program))
         file = folder / "braid.toml"
         file.write_text(configuration)
-        daemon = stack.enter_context(braid(net.host, folder / "braid", "--config", file))
+        daemon = stack.enter_context(braid(net.host, folder / "braid", "--config", file, program=program))
         daemon.call("join", hub.invite("lab"))
         made = Site(net, hub, daemon)
         made.wait_carrying()

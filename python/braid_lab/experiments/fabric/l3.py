@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from braid_lab.experiment import Better, Run, experiment
-from braid_lab.fabric.files import files, has_ftp
+from braid_lab.fabric.files import files
 from braid_lab.fabric.homes import pouring, taken
 from braid_lab.fabric.routed import Routed, routed
 from braid_lab.fabric.shapes import Wire
 from braid_lab.fabric.stream import Transfer, at_once, transfer
 from braid_lab.plots import COLOURS
 from braid_lab.process import Process, wait_until
+from braid_lab.serve import vsftpd
 
 MBIT, DELAY_MS = 10.0, 20.0
 
@@ -95,14 +96,14 @@ def _stream(run: Run, sites: Mapping[str, Routed], extent: Extent) -> None:
 
 
 def _files(run: Run, sites: Mapping[str, Routed], extent: Extent) -> None:
-    if not has_ftp():
+    if not vsftpd.program().exists():
         run.notes.append("vsftpd is not there (tools/setup bench), so nothing is fetched by FTP.")
     with contextlib.ExitStack() as stack:
         served = {
             kind: stack.enter_context(files(sites[kind].stations["ha"], sites[kind].folder, extent.bytes))
             for kind in KINDS
         }
-        for application in ("http", "ftp") if has_ftp() else ("http",):
+        for application in ("http", "ftp") if vsftpd.program().exists() else ("http",):
             with run.part(application), run.step(f"{application}: {extent.bytes / 1e6:g} MB"):
                 fetches = [
                     functools.partial(served[kind].fetch, sites[kind].stations["hb"], application) for kind in KINDS
