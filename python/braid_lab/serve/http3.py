@@ -1,15 +1,16 @@
-"""An HTTP/3 server: GET /bytes/N and GET /address, as the HTTP/1.1 one, over QUIC.
+"""An HTTP/3 server: GET /bytes/N and GET /address, as the HTTP/1.1 one, over QUIC, and GET /talk, a page that asks.
 
-Its certificate is made when it starts and is worth nothing outside the lab. Run as
-`python -m braid_lab.serve.http3 ADDRESS…`; prints `ready`.
+Its certificate is made when it starts, unless `--pem FILE` has one. Run as
+`python -m braid_lab.serve.http3 [--pem FILE] ADDRESS…`; prints `ready`.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import signal
 import sys
-from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.asyncio.server import serve
@@ -17,12 +18,12 @@ from aioquic.h3.connection import H3_ALPN, H3Connection
 from aioquic.h3.events import HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.events import QuicEvent
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from braid_lab.serve.certificate import Certificate
 from braid_lab.serve.servers import QUIC_PORT
+
+#: A page that asks for something ten times a second.
+TALK = Path(__file__).parent.parent / "templates" / "talk.html"
 
 
 class Http3(QuicConnectionProtocol):
@@ -47,6 +48,8 @@ class Http3(QuicConnectionProtocol):
             # The path the packets come by right now: it follows the client when that moves.
             peer = self._quic._network_paths[0].addr
             body = f"{peer[0]} {peer[1]}\n".encode()
+        elif path == b"/talk":
+            body = TALK.read_bytes()
         else:
             status = b"404"
         self._http.send_headers(stream, [(b":status", status), (b"content-length", b"%d" % len(body))])
@@ -54,33 +57,23 @@ class Http3(QuicConnectionProtocol):
         self.transmit()
 
 
-def _configuration() -> QuicConfiguration:
-    """Make a key and a certificate signed by itself, good for a day."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lab.invalid")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
+def _configuration(pem: str | None) -> QuicConfiguration:
+    """Serve with a key and a certificate from a file, or with new ones."""
     # As TCP has it in the lab.
     configuration = QuicConfiguration(is_client=False, alpn_protocols=H3_ALPN, congestion_control_algorithm="cubic")
-    configuration.certificate = certificate
-    configuration.private_key = key
+    if pem is not None:
+        configuration.load_cert_chain(pem)
+        return configuration
+    made = Certificate.make()
+    configuration.certificate, configuration.private_key = made.certificate, made.key
     return configuration
 
 
-async def main(addresses: list[str]) -> None:
+async def main(addresses: list[str], pem: str | None) -> None:
     """Serve until SIGTERM."""
     done = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, done.set)
-    configuration = _configuration()
+    configuration = _configuration(pem)
     for address in addresses:
         await serve(address, QUIC_PORT, configuration=configuration, create_protocol=Http3)
     sys.stdout.write("ready\n")
@@ -89,4 +82,8 @@ async def main(addresses: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pem")
+    parser.add_argument("address", nargs="+")
+    options = parser.parse_args()
+    asyncio.run(main(options.address, options.pem))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 #: Every server prints this once it answers.
 READY = r"^ready$|Server listening"
@@ -27,3 +29,8 @@ def argv(kind: str, addresses: Sequence[str]) -> list[str]:
     if kind == "iperf3":
         return ["iperf3", "--server", "--forceflush", "--bind", addresses[0], "--port", str(IPERF3_PORT)]
     return [sys.executable, "-m", f"braid_lab.serve.{kind}", *addresses]
+
+
+def random_file(path: Path, size: int) -> None:
+    """Write a file that nobody can make smaller."""
+    path.write_bytes(os.urandom(size))

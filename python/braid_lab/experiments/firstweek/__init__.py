@@ -1,0 +1,1 @@
+"""What a person notices in the first week with Braid: programs run while lines and daemons come and go."""

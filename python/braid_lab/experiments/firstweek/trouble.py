@@ -1,0 +1,169 @@
+"""What happens to lines, daemons and hubs in a week, one thing after another."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from braid_lab.far_hub import Hub
+from braid_lab.net import trouble
+from braid_lab.net.topology import Topology, Uplink
+from braid_lab.process import wait_until
+from braid_lab.product import Braid, binary, running
+
+#: For how long a line is away that flaps, and one whose network changes the access point, s.
+FLAP_SECONDS, ROAM_SECONDS = 0.1, 0.15
+
+#: For how long nobody watches after a crash, as systemd's RestartSec= says, s.
+CRASH_SECONDS = 2.0
+
+#: For how long a line is dead, s.
+DEAD_SECONDS = 4.0
+
+
+@dataclass
+class Side:
+    """A network with programs: one with Braid, and perhaps a hub, or one without."""
+
+    name: Literal["braid", "plain"]
+    net: Topology
+    daemon: Braid | None = None
+    hub: Hub | None = None
+    #: With what the daemon was started.
+    options: tuple[str, ...] = ()
+
+    def braid(self) -> Braid:
+        """Return the daemon of a side that has one."""
+        assert self.daemon is not None  # noqa: S101
+        return self.daemon
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Something that happens to a line, else to what only a side with Braid has."""
+
+    name: str
+    act: Callable[[Side, Uplink], None]
+    of: Literal["line", "daemon", "hub"]
+
+
+def _away(uplink: Uplink, without: Sequence[str], again: Sequence[str], seconds: float) -> None:
+    uplink.near.namespace.ip(*without)
+    # It is away this long; nothing is waited for.
+    time.sleep(seconds)
+    uplink.near.namespace.ip(*again)
+
+
+def flap_route(_: Side, uplink: Uplink) -> None:
+    """The default routes are deleted and added again."""
+    _away(uplink, trouble.without_route(uplink), trouble.with_route(uplink), FLAP_SECONDS)
+
+
+def flap_address(_: Side, uplink: Uplink) -> None:
+    """The addresses are removed and added again."""
+    _away(uplink, trouble.without_address(uplink), trouble.with_address(uplink), FLAP_SECONDS)
+
+
+def flap_carrier(_: Side, uplink: Uplink) -> None:
+    """A plug is pulled and put back."""
+    _away(uplink, trouble.without_carrier(uplink), trouble.with_carrier(uplink), FLAP_SECONDS)
+
+
+def renew(_: Side, uplink: Uplink) -> None:
+    """A DHCP client sets again what it has."""
+    uplink.near.namespace.ip(*trouble.with_address(uplink))
+
+
+def roam(_: Side, uplink: Uplink) -> None:
+    """The network changes its access point, and the DHCP client asks for the same address again."""
+    back = [*trouble.with_carrier(uplink), *trouble.with_address(uplink)]
+    _away(uplink, trouble.without_carrier(uplink), back, ROAM_SECONDS)
+
+
+def die(_: Side, uplink: Uplink) -> None:
+    """A line carries nothing, without a sign of it, and comes back much later."""
+    with trouble.black_hole(uplink):
+        time.sleep(DEAD_SECONDS)
+
+
+def renumber(_: Side, uplink: Uplink) -> None:
+    """A line gets another address, and keeps it."""
+    trouble.readdress(uplink, uplink.address4, uplink.address4.rpartition(".")[0] + ".77")
+
+
+def restart(side: Side, _: Uplink) -> None:
+    """The daemon is ended and started again, as `systemctl restart` does."""
+    daemon = side.braid()
+    pid = daemon.pid
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: not running(pid), what=f"daemon {pid} to end")
+    daemon.up(*side.options)
+
+
+def crash(side: Side, _: Uplink) -> None:
+    """The daemon is killed, and started again as systemd does."""
+    side.braid().kill9()
+    time.sleep(CRASH_SECONDS)
+    side.braid().up(*side.options)
+
+
+def restart_hub(side: Side, _: Uplink) -> None:
+    """The hub is ended and started again, as `systemctl restart` does."""
+    assert side.hub is not None  # noqa: S101
+    side.hub.stop()
+    side.hub.start()
+
+
+def crash_hub(side: Side, _: Uplink) -> None:
+    """The hub is killed, and started again as systemd does."""
+    assert side.hub is not None  # noqa: S101
+    side.hub.kill9()
+    time.sleep(CRASH_SECONDS / 2)
+    side.hub.start()
+
+
+def upgrade(side: Side, uplink: Uplink) -> None:
+    """A new version takes over, as the package's postinst has it do: new file, then daemon and hub restarted."""
+    replace(side.braid().program)
+    restart(side, uplink)
+    if side.hub is not None:
+        restart_hub(side, uplink)
+
+
+def replace(program: Path) -> None:
+    """Put another file in the place of a program, as dpkg does."""
+    new = program.with_suffix(".dpkg-new")
+    shutil.copy2(binary(), new)
+    new.rename(program)
+
+
+#: What comes back as it was, and what should cost no session where one line works.
+LINE_TROUBLES = (
+    Trouble("route flaps", flap_route, "line"),
+    Trouble("address flaps", flap_address, "line"),
+    Trouble("carrier flaps", flap_carrier, "line"),
+    Trouble("lease renewed", renew, "line"),
+    Trouble("roams", roam, "line"),
+)
+
+DAEMON_TROUBLES = (
+    Trouble("daemon restarted", restart, "daemon"),
+    Trouble("daemon killed", crash, "daemon"),
+    Trouble("package upgraded", upgrade, "daemon"),
+)
+
+#: What only a tunnel outlives.
+BOND_TROUBLES = (
+    Trouble("line dead", die, "line"),
+    Trouble("hub restarted", restart_hub, "hub"),
+    Trouble("hub killed", crash_hub, "hub"),
+)
+
+#: This too. It happens once, since the other troubles of lines give back the address that was there first.
+RENUMBERED = Trouble("new address", renumber, "line")

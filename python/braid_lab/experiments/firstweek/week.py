@@ -1,0 +1,212 @@
+"""One week, with Braid and without: programs on both sides, trouble at the same moments, and what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from braid_lab.experiment import Run
+from braid_lab.experiments.firstweek.figures import Gap, Happened, cause, gaps, longest
+from braid_lab.experiments.firstweek.trouble import Side, Trouble
+from braid_lab.experiments.firstweek.watch import Course, kept_going
+from braid_lab.net import scratch
+from braid_lab.net.topology import SERVERS, Uplink
+from braid_lab.product import Braid, binary
+from braid_lab.programs.every import EVERY, SMALL
+from braid_lab.programs.session import Place, Program
+
+#: Gaps of so long are written down one by one, s.
+NOTABLE_S = 0.5
+
+#: How many sessions of a program may break before one begins well.
+BAD_STARTS = 5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long it takes."""
+
+    #: How often everything happens.
+    rounds: int
+    #: From the beginning of one trouble to that of the next, if that one is over, s.
+    every_s: float
+    #: From the end of the last trouble to the end of it all, s.
+    settle_s: float
+    #: How long a download lasts, s.
+    session_s: float
+
+
+FULL = Plan(rounds=4, every_s=5.0, settle_s=12.0, session_s=40.0)
+QUICK = Plan(rounds=1, every_s=2.5, settle_s=4.0, session_s=13.0)
+SMOKE = Plan(rounds=1, every_s=0.3, settle_s=1.0, session_s=2.0)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A trouble, and the number of the uplink that it comes over, counted from 0, where it is one of lines."""
+
+    trouble: Trouble
+    line: int = 0
+
+
+@dataclass
+class Week:
+    """What happened to a side, and what became of its programs."""
+
+    side: Side
+    courses: list[Course]
+    began: float = 0.0
+    ended: float = 0.0
+    happened: list[Happened] = field(default_factory=list)
+
+    def suffer(self, step: Step) -> None:
+        """Let a trouble happen, if there is such a thing on this side."""
+        if step.trouble.of != "line" and self.side.daemon is None:
+            return
+        uplinks: list[Uplink] = list(self.side.net.uplinks.values())
+        uplink = uplinks[step.line % len(uplinks)]
+        began = time.monotonic()
+        step.trouble.act(self.side, uplink)
+        name = uplink.name if step.trouble.of == "line" else ""
+        self.happened.append(Happened(step.trouble.name, name, began, time.monotonic()))
+
+
+def programs(run: Run) -> list[Program]:
+    """Return those that can run here; the others are noted with the reason."""
+    chosen = [each for each in EVERY if run.form != "smoke" or each.name in SMALL]
+    reasons = {each.name: each.missing() for each in chosen}
+    run.notes += [f"{name} is left out: {reason}." for name, reason in reasons.items() if reason]
+    return [each for each in chosen if not reasons[each.name]]
+
+
+def installed() -> Path:
+    """Return a copy of the program that was built, which an upgrade can replace."""
+    folder = scratch.directory() / scratch.name("installed")
+    folder.mkdir()
+    return Path(shutil.copy2(binary(), folder / "braid"))
+
+
+def live(run: Run, plan: Plan, sides: Sequence[Side], steps: Sequence[Step]) -> None:
+    """Let programs run on all sides while one thing happens after another, and record what they noticed."""
+    chosen = programs(run)
+    with run.step(f"start the servers of {len(chosen)} programs on each side"):
+        weeks = [Week(side, _serve(side, chosen, plan)) for side in sides]
+    with contextlib.ExitStack() as stack:
+        with run.step("begin a session of each"):
+            for week in weeks:
+                # Without Braid a program that does not begin is a mistake of the lab's.
+                bad_starts = 0 if week.side.daemon is None else BAD_STARTS
+                stack.enter_context(kept_going(week.courses, bad_starts=bad_starts))
+        began = time.monotonic()
+        # What a thread has started ends with it, a hub for example: these live until all is over.
+        pool = stack.enter_context(ThreadPoolExecutor(len(weeks)))
+        for step in steps:
+            due = time.monotonic() + plan.every_s
+            with run.step(step.trouble.name):
+                for done in [pool.submit(week.suffer, step) for week in weeks]:
+                    done.result()
+                # Programs are given this long to show what they noticed.
+                time.sleep(max(0.0, due - time.monotonic()))
+        with run.step("let the last of it show"):
+            time.sleep(plan.settle_s)
+        for week in weeks:
+            week.began, week.ended = began, time.monotonic()
+    record(run, weeks)
+    for side in sides:
+        if side.daemon is not None:
+            _keep_events(run, side.daemon, began)
+
+
+def _serve(side: Side, chosen: Sequence[Program], plan: Plan) -> list[Course]:
+    """Start the servers of all programs. Two have the same address if there are more than addresses; ports differ."""
+    courses = []
+    for number, program in enumerate(chosen):
+        # A run builds several networks.
+        folder = side.net.scratch / f"{side.net.host.name}-{program.name}"
+        folder.mkdir()
+        place = Place(side.net, side.net.server(1 + number % SERVERS), folder, plan.session_s)
+        program.serve(place)
+        courses.append(Course(program, place))
+    return courses
+
+
+def record(run: Run, weeks: Sequence[Week]) -> None:
+    """Turn what was seen into figures, a table and raw series."""
+    run.table.append(
+        ["program", "broken", "longest gap s", "when", "plain: broken", "plain: longest gap s", "plain: when"]
+    )
+    rows: dict[str, list[dict[str, object]]] = {"gaps": [], "broken": [], "troubles": []}
+    cells: dict[str, list[str]] = {}
+    for week in weeks:
+        suffix = "" if week.side.name == "braid" else f"_{week.side.name}"
+        at = week.began
+        for course in week.courses:
+            name = course.program.name
+            found = gaps(course.moments, at, week.ended)
+            worst = longest(found)
+            run.figure(f"broken_sessions_{name}{suffix}", len(course.broken), better="lower", runs=course.sessions)
+            run.figure(f"longest_gap_s_{name}{suffix}", worst.seconds, unit="s", better="lower", runs=len(found))
+            cells.setdefault(name, [name]).extend(
+                [str(len(course.broken)), f"{worst.seconds:.2f}", _why(worst, week)]
+            )
+            who = {"side": week.side.name, "program": name}
+            rows["gaps"] += [
+                {
+                    **who,
+                    "began_s": round(gap.began - at, 3),
+                    "seconds": round(gap.seconds, 3),
+                    "trouble": _why(gap, week),
+                }
+                for gap in found
+                if gap.seconds >= NOTABLE_S
+            ]
+            rows["broken"] += [
+                {**who, "at_s": round(each.at - at, 3), "reason": each.reason, "trouble": _why(Gap(each.at, 0), week)}
+                for each in course.broken
+            ]
+        sums = sum(len(course.broken) for course in week.courses)
+        run.figure(f"broken_sessions{suffix}", sums, better="lower", runs=sum(each.sessions for each in week.courses))
+        rows["troubles"] += [
+            {
+                "side": week.side.name,
+                "trouble": each.name,
+                "uplink": each.uplink,
+                "began_s": round(each.began - at, 3),
+                "ended_s": round(each.ended - at, 3),
+            }
+            for each in week.happened
+        ]
+        told = "; ".join(f"{each.began - at:.1f} s {each}" for each in week.happened)
+        run.notes.append(f"What happened to {week.side.name}: {told}.")
+    run.table += cells.values()
+    for series, some in rows.items():
+        run.series(series, some)
+
+
+def _keep_events(run: Run, daemon: Braid, began: float) -> None:
+    """Write down what the daemon says that happened, on the clock of the other series."""
+    wall = time.time() - time.monotonic() + began
+    run.series(
+        "events",
+        [
+            {
+                "at_s": round(event["unix_ms"] / 1000 - wall, 3),
+                "kind": event["kind"],
+                "uplink": event.get("uplink", ""),
+                "text": event["text"],
+                "evidence": event.get("evidence", ""),
+            }
+            for event in daemon.json("events")["events"]
+        ],
+    )
+
+
+def _why(gap: Gap, week: Week) -> str:
+    """Name the trouble that a gap goes back to, or nothing."""
+    found = cause(gap.began, gap.ended, week.happened)
+    return str(found) if found else ""

@@ -1,0 +1,148 @@
+"""Chromium, with a page that asks its server for something ten times a second: over HTTP/2, and over HTTP/3."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from braid_lab.product import unpacked
+from braid_lab.programs.session import Place, Program, Session, Telling
+from braid_lab.serve.certificate import Certificate
+from braid_lab.serve.http3 import TALK
+from braid_lab.serve.servers import random_file
+
+PORT = 443
+
+#: Debian has the browser with and without what draws windows.
+BROWSERS = ("chromium-headless-shell", "chromium")
+
+#: For a run without a user, as root, that asks nobody else for anything.
+OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--no-proxy-server",
+    # It goes on until it is told to end, and writes the page's console down.
+    "--remote-debugging-port=0",
+    "--enable-logging=stderr",
+)
+
+
+@dataclass
+class Browsing(Telling):
+    """A page that is open."""
+
+    #: What it is to speak, as browsers call it: h2 or h3.
+    protocol: str
+
+    #: What its console says.
+    said = re.compile(r'"(arrived|broken|over) ([^"]*)", source:')
+
+    def arrived(self) -> list[float]:
+        """Read the console; requests that failed are complaints, since the page goes on."""
+        moments = []
+        for kind, words in self.said.findall(self.news(self.process.err)):
+            if kind == "arrived":
+                moments.append(float(words) - time.time() + time.monotonic())
+            elif kind == "broken":
+                self.complaints.append(words)
+            elif words != self.protocol:
+                self.complaints.append(f"the browser speaks {words} in place of {self.protocol}")
+        return moments
+
+
+class Browser(Program):
+    """Chromium."""
+
+    #: What it speaks, as browsers call it.
+    protocol: str
+
+    def missing(self) -> str | None:
+        """It takes Chromium."""
+        return None if _browser() else f"{BROWSERS[0]} not found (tools/setup bench)"
+
+    def begin(self, place: Place) -> Session:
+        """Open the page in a browser that knows nothing."""
+        words = [
+            *OPTIONS,
+            f"--user-data-dir={place.empty('profile')}",
+            f"--ignore-certificate-errors-spki-list={(place.folder / 'fingerprint').read_text()}",
+            *self.words(place),
+            f"https://{place.server}:{PORT}/talk",
+        ]
+        return Browsing(place.start("chromium", [_browser() or BROWSERS[0], *words]), self.protocol)
+
+    def words(self, _: Place) -> list[str]:
+        """Return further options."""
+        return []
+
+    def certificate(self, place: Place) -> Path:
+        """Make a certificate for the server, and note what the browser will know it by."""
+        made = Certificate.make()
+        made.write(place.folder / "server.pem")
+        (place.folder / "fingerprint").write_text(made.fingerprint())
+        return place.folder / "server.pem"
+
+
+def _browser() -> str | None:
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def nginx() -> Path:
+    """Return where tools/setup unpacks the web server."""
+    return unpacked("nginx", "usr/sbin/nginx")
+
+
+class Http2(Browser):
+    """From nginx, over TLS and TCP."""
+
+    name = "http2"
+    protocol = "h2"
+
+    def missing(self) -> str | None:
+        """It takes nginx too."""
+        return super().missing() or (None if nginx().exists() else "nginx is not unpacked (tools/setup bench)")
+
+    def serve(self, place: Place) -> None:
+        """Start nginx."""
+        pem = self.certificate(place)
+        root = place.empty("web")
+        (root / "bytes").mkdir()
+        random_file(root / "bytes" / "2000", 2000)
+        shutil.copy(TALK, root / "talk")
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        folders = "".join(f"{kind}_temp_path {place.folder}/{kind};\n" for kind in kinds)
+        configuration = place.folder / "nginx.conf"
+        configuration.write_text(
+            f"daemon off;\nuser root;\nworker_processes 1;\npid {place.folder}/nginx.pid;\nevents {{}}\n"
+            f"http {{\naccess_log off;\n{folders}"
+            "default_type text/html;\nkeepalive_timeout 1h;\nkeepalive_requests 1000000;\n"
+            f"server {{\nlisten {place.server}:{PORT} ssl http2;\nroot {root};\n"
+            f"ssl_certificate {pem};\nssl_certificate_key {pem};\n}}\n}}\n"
+        )
+        place.serve("nginx", [nginx(), "-e", "stderr", "-p", place.folder, "-c", configuration], port=PORT)
+
+
+class Http3(Browser):
+    """From aioquic, over QUIC."""
+
+    name = "http3"
+    protocol = "h3"
+
+    def serve(self, place: Place) -> None:
+        """Start the server."""
+        words = ["--pem", str(self.certificate(place)), place.server]
+        place.serve("http3", [sys.executable, "-m", "braid_lab.serve.http3", *words])
+
+    def words(self, place: Place) -> list[str]:
+        """Nobody has told the browser that this server speaks HTTP/3."""
+        return [f"--origin-to-force-quic-on={place.server}:{PORT}"]

@@ -1,0 +1,137 @@
+"""Downloads of minutes and of seconds: git over HTTP, apt from a mirror, FTP."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+from braid_lab.process import run
+from braid_lab.programs.session import RATE, Download, Place, Program, Session, not_found
+from braid_lab.serve import vsftpd
+from braid_lab.serve.servers import HTTP_PORT, random_file
+
+#: Rounds of apt are short: every one asks for the index and for a package, over new connections.
+APT_SHARE = 0.3
+
+
+def _web(place: Place) -> Path:
+    """Serve a folder over HTTP at a limited rate, repositories of git below it as git does; return the folder."""
+    shared = place.folder / "web"
+    shared.mkdir()
+    place.serve("web", [sys.executable, "-m", "braid_lab.serve.web", place.server, str(shared), str(RATE)])
+    return shared
+
+
+class Git(Program):
+    """A repository is cloned."""
+
+    name = "git"
+
+    def serve(self, place: Place) -> None:
+        """Make a repository, and serve it by git's own `http-backend`."""
+        shared = _web(place)
+        work = place.folder / "work"
+        git: list[str | Path] = ["git", "-C", work, "-c", "user.name=lab", "-c", "user.email=lab@lab.invalid"]
+        run(["git", "init", "--quiet", work])
+        random_file(work / "file", place.size)
+        run([*git, "add", "file"])
+        run([*git, "commit", "--quiet", "--message", "a file"])
+        run(["git", "clone", "--quiet", "--bare", work, shared / "repository.git"])
+
+    def begin(self, place: Place) -> Session:
+        """Clone it; git itself checks what came."""
+        got = place.empty("got") / "clone.git"
+        url = f"http://{place.server}/repository.git"
+        process = place.start("git", ["git", "-c", "http.proxy=", "clone", "--bare", url, got])
+        return Download(process, got / "objects" / "pack")
+
+
+class Apt(Program):
+    """The index of a mirror is fetched, and a package; again and again."""
+
+    name = "apt"
+
+    def missing(self) -> str | None:
+        """It takes apt, and what makes packages."""
+        return not_found("apt-get", "dpkg-deb")
+
+    def serve(self, place: Place) -> None:
+        """Make a mirror of one package."""
+        shared = _web(place)
+        content = place.folder / "package"
+        (content / "DEBIAN").mkdir(parents=True)
+        words = {
+            "Package": "firstweek",
+            "Version": "1",
+            "Architecture": "all",
+            "Maintainer": "lab <lab@lab.invalid>",
+            "Description": "a file",
+        }
+        control = "".join(f"{word}: {value}\n" for word, value in words.items())
+        (content / "DEBIAN" / "control").write_text(control)
+        random_file(content / "file", round(APT_SHARE * place.size))
+        made = shared / "firstweek.deb"
+        run(["dpkg-deb", "--build", "-Znone", "--root-owner-group", content, made])
+        digest = hashlib.sha256(made.read_bytes()).hexdigest()
+        listed = f"{control}Filename: ./{made.name}\nSize: {made.stat().st_size}\nSHA256: {digest}\n"
+        (shared / "Packages").write_text(listed)
+
+    def begin(self, place: Place) -> Session:
+        """Update, and fetch the package as an upgrade would; apt itself checks what came."""
+        root = place.empty("root")
+        for folder in ("state/lists/partial", "cache/archives/partial", "etc/preferences.d"):
+            (root / folder).mkdir(parents=True)
+        (root / "status").touch()
+        (root / "sources.list").write_text(f"deb [trusted=yes] http://{place.server}:{HTTP_PORT}/ ./\n")
+        settings = {
+            "Dir::State": root / "state",
+            "Dir::State::status": root / "status",
+            "Dir::Cache": root / "cache",
+            "Dir::Etc": root / "etc",
+            "Dir::Etc::sourcelist": root / "sources.list",
+            "Dir::Log": root,
+            "APT::Sandbox::User": "root",
+            "Acquire::Languages": "none",
+            "Acquire::http::Proxy": "DIRECT",
+        }
+        file = root / "apt.conf"
+        file.write_text("".join(f'{name} "{value}";\n' for name, value in settings.items()))
+        both = "apt-get --quiet update && exec apt-get --quiet --yes --download-only install firstweek"
+        process = place.start("apt", ["sh", "-c", both], env={"APT_CONFIG": str(file)})
+        return Download(process, root / "cache" / "archives" / "partial")
+
+
+class Ftp(Program):
+    """A file comes by FTP, in passive mode: one connection says what to send, another brings it."""
+
+    name = "ftp"
+
+    def missing(self) -> str | None:
+        """It takes curl and vsftpd."""
+        return not_found("curl") or (
+            None if vsftpd.program().exists() else "vsftpd is not unpacked (tools/setup bench)"
+        )
+
+    def serve(self, place: Place) -> None:
+        """Start vsftpd."""
+        asked = vsftpd.prepare(place.folder, place.server, rate=RATE) / "asked"
+        random_file(asked, place.size)
+        asked.chmod(0o644)
+        place.serve("vsftpd", vsftpd.argv(place.folder), port=vsftpd.PORT)
+
+    def begin(self, place: Place) -> Session:
+        """Fetch it."""
+        got = place.empty("got")
+        url = f"ftp://{place.server}/asked"
+        words: list[str | Path] = [
+            "--noproxy",
+            "*",
+            "--fail",
+            "--silent",
+            "--show-error",
+            "--output",
+            got / "asked",
+            url,
+        ]
+        return Download(place.start("curl", ["curl", *words]), got, (place.folder / "files" / "asked", got / "asked"))

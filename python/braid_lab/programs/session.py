@@ -1,0 +1,204 @@
+"""What the lab asks of a program: a server, sessions one after another, and the moments at which something arrived.
+
+A session is one run of the client. It ends well (a file is there and is right), or it is broken: it ended by itself
+and should not have, it ended with an error, or what it brought is not what was asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from braid_lab.net.namespace import Namespace
+from braid_lab.net.topology import Topology
+from braid_lab.process import LabError, Output, Process, wait_until
+from braid_lab.serve.servers import READY
+
+#: What downloads are slowed down to, bytes per second: slow enough to be under way whatever happens, and far below
+#: what any line of the lab carries.
+RATE = 300_000
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a program runs: a network, the address of its server there, and a folder of its own."""
+
+    net: Topology
+    server: str
+    folder: Path
+    #: How long a session lasts that ends by itself, s.
+    seconds: float
+
+    @property
+    def client(self) -> Namespace:
+        """The namespace of the user: behind the gateway if the network has one."""
+        return self.net.clients[0] if self.net.clients else self.net.host
+
+    @property
+    def size(self) -> int:
+        """How many bytes such a session carries."""
+        return round(RATE * self.seconds)
+
+    def source(self) -> str:
+        """Return the address that the client's kernel gives packets to the server."""
+        route = self.client.run(["ip", "-oneline", "route", "get", self.server]).stdout
+        found = re.search(r"\bsrc (\S+)", route)
+        return found.group(1) if found else ""
+
+    def serve(
+        self, name: str, argv: Sequence[str | Path], *, port: int | None = None, udp_port: int | None = None
+    ) -> None:
+        """Run a server for as long as the network lives; returns when it has its port, else when it says so."""
+        process = Process(argv, log=self.folder / name, namespace=self.net.internet.name)
+        self.net.stack.callback(process.stop)
+        if port is None and udp_port is None:
+            process.wait_output(READY, timeout=60)
+            return
+
+        def listens() -> bool:
+            if not process.running:
+                raise LabError(f"{name} ended early\n{process.stdout()}{process.stderr()}".rstrip())
+            return all(
+                each is None or self.net.internet.listens(self.server, each, udp=udp)
+                for each, udp in ((port, False), (udp_port, True))
+            )
+
+        wait_until(listens, what=f"{name} to listen", timeout=60)
+
+    def start(self, name: str, argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> Process:
+        """Start a client."""
+        return Process(argv, log=self.folder / name, namespace=self.client.name, env=env)
+
+    def start_module(self, name: str, *words: object) -> Process:
+        """Start one of the lab's own clients, `python -m braid_lab.load.NAME WORDS…`."""
+        return self.start(name, [sys.executable, "-m", f"braid_lab.load.{name}", *map(str, words)])
+
+    def empty(self, name: str) -> Path:
+        """Return a folder with nothing in it."""
+        made = self.folder / name
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir()
+        return made
+
+
+@dataclass
+class Session(ABC):
+    """One run of a client."""
+
+    process: Process
+    began: float = field(default_factory=time.monotonic, init=False)
+    #: When it broke something without ending, and how.
+    complaints: list[str] = field(default_factory=list, init=False)
+
+    @abstractmethod
+    def arrived(self) -> list[float]:
+        """Return the moments since the last call at which something arrived, on the monotonic clock."""
+
+    def broken(self, ended: Output) -> str | None:
+        """Return why a session that ended is broken, or None if that is how it should end."""
+        return None if ended.status == 0 else _last_words(ended)
+
+    def stop(self) -> None:
+        """End it."""
+        self.process.stop(grace=1.0)
+
+
+def _last_words(ended: Output) -> str:
+    lines = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
+    return f"exit status {ended.status}: {lines[-1] if lines else 'no word of why'}"
+
+
+@dataclass
+class Download(Session):
+    """A client that writes what arrives to files of a folder."""
+
+    folder: Path
+    #: What the file is to be in the end, and where, if the client does not look at that itself.
+    right: tuple[Path, Path] | None = None
+    _size: int = field(default=0, init=False)
+
+    def arrived(self) -> list[float]:
+        """Look whether the files have grown."""
+        size = _size(self.folder)
+        before, self._size = self._size, size
+        return [time.monotonic()] if size != before else []
+
+    def broken(self, ended: Output) -> str | None:
+        """It has to end well, and the file has to be the server's."""
+        reason = super().broken(ended)
+        if reason is None and self.right is not None:
+            asked, got = self.right
+            if not got.exists() or asked.read_bytes() != got.read_bytes():
+                return "the file that came differs from the server's"
+        return reason
+
+
+def _size(folder: Path) -> int:
+    """Return how many bytes the files of a folder have; it may not be there yet, and files may go."""
+    try:
+        with os.scandir(folder) as entries:
+            return sum(entry.stat().st_size for entry in entries)
+    except FileNotFoundError:
+        return 0
+
+
+@dataclass
+class Telling(Session):
+    """A client of the lab's that prints the moment of every arrival, and has no reason to end."""
+
+    #: What a line of its output looks like, the moment being the first group.
+    line: ClassVar[re.Pattern[str]] = re.compile(r"^(\d+\.\d+)$", re.MULTILINE)
+    _read: int = field(default=0, init=False)
+
+    def arrived(self) -> list[float]:
+        """Read what it has printed since."""
+        return self.heard(self.process.out)
+
+    def heard(self, log: Path) -> list[float]:
+        """Return the moments that stand in a file and were not read before."""
+        return [float(match.group(1)) for match in self.line.finditer(self.news(log))]
+
+    def news(self, log: Path) -> str:
+        """Return the whole lines of a file that were not read before."""
+        with log.open("rb") as file:
+            file.seek(self._read)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return whole.decode(errors="replace")
+
+    def broken(self, ended: Output) -> str | None:
+        """That it ended is what is broken."""
+        return _last_words(ended)
+
+
+class Program(ABC):
+    """A program and its server."""
+
+    name: ClassVar[str]
+
+    def missing(self) -> str | None:
+        """Return what it lacks on this machine, or None if it can run."""
+        return None
+
+    @abstractmethod
+    def serve(self, place: Place) -> None:
+        """Start its server for as long as the network lives; returns when that answers."""
+
+    @abstractmethod
+    def begin(self, place: Place) -> Session:
+        """Start a session."""
+
+
+def not_found(*programs: str) -> str | None:
+    """Return which of these programs this machine does not have, and what brings them."""
+    lacking = [name for name in programs if shutil.which(name) is None]
+    return f"{' and '.join(lacking)} not found (tools/setup bench)" if lacking else None
