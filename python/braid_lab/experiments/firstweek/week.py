@@ -64,6 +64,11 @@ class Week:
     ended: float = 0.0
     happened: list[Happened] = field(default_factory=list)
 
+    @property
+    def suffix(self) -> str:
+        """What names of its figures end in."""
+        return "" if self.side.name == "braid" else f"_{self.side.name}"
+
     def suffer(self, step: Step) -> None:
         """Let a trouble happen, if there is such a thing on this side."""
         if step.trouble.of != "line" and self.side.daemon is None:
@@ -107,7 +112,7 @@ def live(run: Run, plan: Plan, sides: Sequence[Side], steps: Sequence[Step]) -> 
         pool = stack.enter_context(ThreadPoolExecutor(len(weeks)))
         for step in steps:
             due = time.monotonic() + plan.every_s
-            with run.step(step.trouble.name):
+            with run.part(step.trouble.name), run.step(step.trouble.name):
                 for done in [pool.submit(week.suffer, step) for week in weeks]:
                     done.result()
                 # Programs are given this long to show what they noticed.
@@ -143,49 +148,69 @@ def record(run: Run, weeks: Sequence[Week]) -> None:
     rows: dict[str, list[dict[str, object]]] = {"gaps": [], "broken": [], "troubles": []}
     cells: dict[str, list[str]] = {}
     for week in weeks:
-        suffix = "" if week.side.name == "braid" else f"_{week.side.name}"
-        at = week.began
         for course in week.courses:
             name = course.program.name
-            found = gaps(course.moments, at, week.ended)
-            worst = longest(found)
-            run.figure(f"broken_sessions_{name}{suffix}", len(course.broken), better="lower", runs=course.sessions)
-            run.figure(f"longest_gap_s_{name}{suffix}", worst.seconds, unit="s", better="lower", runs=len(found))
-            cells.setdefault(name, [name]).extend(
-                [str(len(course.broken)), f"{worst.seconds:.2f}", _why(worst, week)]
-            )
-            who = {"side": week.side.name, "program": name}
-            rows["gaps"] += [
-                {
-                    **who,
-                    "began_s": round(gap.began - at, 3),
-                    "seconds": round(gap.seconds, 3),
-                    "trouble": _why(gap, week),
-                }
-                for gap in found
-                if gap.seconds >= NOTABLE_S
-            ]
-            rows["broken"] += [
-                {**who, "at_s": round(each.at - at, 3), "reason": each.reason, "trouble": _why(Gap(each.at, 0), week)}
-                for each in course.broken
-            ]
-        sums = sum(len(course.broken) for course in week.courses)
-        run.figure(f"broken_sessions{suffix}", sums, better="lower", runs=sum(each.sessions for each in week.courses))
-        rows["troubles"] += [
-            {
-                "side": week.side.name,
-                "trouble": each.name,
-                "uplink": each.uplink,
-                "began_s": round(each.began - at, 3),
-                "ended_s": round(each.ended - at, 3),
-            }
-            for each in week.happened
-        ]
-        told = "; ".join(f"{each.began - at:.1f} s {each}" for each in week.happened)
+            cells.setdefault(name, [name]).extend(_record_course(run, week, course))
+            rows["gaps"] += _gap_rows(week, course)
+            rows["broken"] += _broken_rows(week, course)
+        broken = sum(len(course.broken) for course in week.courses)
+        sessions = sum(course.sessions for course in week.courses)
+        run.figure(f"broken_sessions{week.suffix}", broken, better="lower", runs=sessions)
+        rows["troubles"] += _trouble_rows(week)
+        told = "; ".join(f"{each.began - week.began:.1f} s {each}" for each in week.happened)
         run.notes.append(f"What happened to {week.side.name}: {told}.")
     run.table += cells.values()
     for series, some in rows.items():
         run.series(series, some)
+
+
+def _record_course(run: Run, week: Week, course: Course) -> list[str]:
+    """Record a program's figures; return its cells of the table."""
+    found = gaps(course.moments, week.began, week.ended)
+    worst, name = longest(found), f"{course.program.name}{week.suffix}"
+    run.figure(f"broken_sessions_{name}", len(course.broken), better="lower", runs=course.sessions)
+    run.figure(f"longest_gap_s_{name}", worst.seconds, unit="s", better="lower", runs=len(found))
+    return [str(len(course.broken)), f"{worst.seconds:.2f}", _why(worst, week)]
+
+
+def _gap_rows(week: Week, course: Course) -> list[dict[str, object]]:
+    return [
+        {
+            "side": week.side.name,
+            "program": course.program.name,
+            "began_s": round(gap.began - week.began, 3),
+            "seconds": round(gap.seconds, 3),
+            "trouble": _why(gap, week),
+        }
+        for gap in gaps(course.moments, week.began, week.ended)
+        if gap.seconds >= NOTABLE_S
+    ]
+
+
+def _broken_rows(week: Week, course: Course) -> list[dict[str, object]]:
+    return [
+        {
+            "side": week.side.name,
+            "program": course.program.name,
+            "at_s": round(each.at - week.began, 3),
+            "reason": each.reason,
+            "trouble": _why(Gap(each.at, 0), week),
+        }
+        for each in course.broken
+    ]
+
+
+def _trouble_rows(week: Week) -> list[dict[str, object]]:
+    return [
+        {
+            "side": week.side.name,
+            "trouble": each.name,
+            "uplink": each.uplink,
+            "began_s": round(each.began - week.began, 3),
+            "ended_s": round(each.ended - week.began, 3),
+        }
+        for each in week.happened
+    ]
 
 
 def _keep_events(run: Run, daemon: Braid, began: float) -> None:
