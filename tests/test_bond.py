@@ -193,6 +193,44 @@ def test_a_hub_that_is_restarted_costs_no_session(make_network: MakeNetwork, sta
             assert "nothing to undo" in run(hub.words("down"), namespace=place.name).stdout
 
 
+def test_the_bonds_device_outlives_its_daemon(
+    make_network: MakeNetwork, start_hub: StartHub, start_braid: StartBraid
+) -> None:
+    """Without it the kernel refuses what comes, and programs that watch addresses give up their requests."""
+    net = make_network(*LINES)
+    before = kernel_state(net.host)
+    hub = start_hub(net)
+    daemon = start_braid(net)
+    join(daemon, hub)
+    made = device(net.host)
+    download = Download(net.host, net.server(1), 12_000_000, net.scratch / f"{net.host.name}.outlived")
+    for stop in (daemon.stop, daemon.kill9):
+        grown(download.came, 500_000)
+        stop()
+        assert device(net.host) == made
+        daemon.up()
+        wait_until(lambda: states(daemon).get("bond") == "up", what="the bond to take flows again", timeout=20)
+        assert device(net.host) == made
+    download.finish()
+    daemon.call("leave")
+    assert device(net.host) is None
+    hub.revoke("home")
+    join(daemon, hub)
+    assert device(net.host) is not None
+    daemon.call("down")
+    assert differences(before, kernel_state(net.host)) == []
+
+
+def device(place: Namespace) -> tuple[int, frozenset[str]] | None:
+    """Return the index and the global addresses of a host's bond."""
+    told = place.run(["ip", "-json", "address", "show", "dev", "braid-bond"], check=False)
+    if told.status != 0:
+        return None
+    (link,) = json.loads(told.stdout)
+    given = {entry["local"] for entry in link["addr_info"] if entry["scope"] == "global"}
+    return link["ifindex"], frozenset(given)
+
+
 def test_a_download_outlives_a_restart_of_the_hubs_machine(
     make_network: MakeNetwork, start_braid: StartBraid
 ) -> None:

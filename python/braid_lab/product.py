@@ -97,11 +97,18 @@ class Braid:
         pid: int = self.json("status")["pid"]
         return pid
 
+    def stop(self) -> None:
+        """End the daemon as `systemctl stop` does, and wait until it is gone; traffic goes on."""
+        self._end(signal.SIGTERM)
+
     def kill9(self) -> None:
         """Kill the daemon as a crash would, and wait until it is gone."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> None:
         pid = self.pid
-        os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not running(pid), what=f"daemon {pid} to die")
+        os.kill(pid, number)
+        wait_until(lambda: not running(pid), what=f"daemon {pid} to end")
 
 
 def running(pid: int) -> bool:

@@ -1,5 +1,8 @@
 //! Leaves the machine as it was found, whether the daemon does it or somebody after its death.
 
+use braid_uplink::BOND_DEVICE;
+
+use crate::bond;
 use crate::failure::Failure;
 use crate::plumbing::{Plan, Plumbing, Saved};
 use crate::report::DownReport;
@@ -48,6 +51,9 @@ pub async fn undo(run_dir: &RunDir, earlier: Earlier) -> Result<DownReport, Fail
         ));
     }
     if let Some(plumbing) = &plumbing {
+        if bond::remove_device()? {
+            report.undone.push(format!("ip link delete {BOND_DEVICE}"));
+        }
         let rest = plumbing.remove(&saved).await?;
         report.undone.extend(lines(&rest));
     }

@@ -79,6 +79,18 @@ pub enum Told {
     Link(String, String),
 }
 
+/// Removes the bond's device, which outlives the daemon that made it. Returns whether it was there.
+///
+/// # Errors
+/// Somebody is attached to it, or the system refused.
+pub fn remove_device() -> Result<bool, Failure> {
+    let there = nix::net::if_::if_nametoindex(BOND_DEVICE).is_ok();
+    if there {
+        Tun::remove(BOND_DEVICE).map_err(|error| carrier::stopped(&error))?;
+    }
+    Ok(there)
+}
+
 /// The bond of an instance, joined or not.
 #[derive(Debug)]
 pub struct Bond {
@@ -176,6 +188,7 @@ impl Bond {
         let forgotten = Joined::forget(&self.state_dir)?;
         self.joined = None;
         self.rest();
+        remove_device()?;
         Ok(forgotten)
     }
 
@@ -197,6 +210,12 @@ impl Bond {
         settings: &Settings,
         lease: impl FnOnce() -> Result<Lease, Failure>,
     ) {
+        if self.joined.is_none() {
+            // The hub may have been left while no daemon ran.
+            if let Err(failure) = remove_device() {
+                tracing::warn!(%failure, "the device of a bond that was left stays");
+            }
+        }
         let Some(joined) = self.joined.clone().filter(|_| self.carrier.is_none()) else {
             return;
         };
@@ -227,7 +246,9 @@ impl Bond {
         settings: &Settings,
         lease: impl FnOnce() -> Result<Lease, Failure>,
     ) -> Result<(), Failure> {
-        let tun = Tun::open(BOND_DEVICE, MTU).map_err(|error| carrier::stopped(&error))?;
+        // It outlives this daemon: without the device and its program the kernel would take what comes for connections of
+        // its own and refuse it, and programs that watch addresses would give up what they are about.
+        let tun = Tun::open_lasting(BOND_DEVICE, MTU).map_err(|error| carrier::stopped(&error))?;
         let news = self.news.clone();
         let policy = self.policy(settings);
         let config = ClientConfig {

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,8 +12,7 @@ from typing import Literal
 from braid_lab.far_hub import Hub
 from braid_lab.net import trouble
 from braid_lab.net.topology import Topology, Uplink
-from braid_lab.process import wait_until
-from braid_lab.product import Braid, binary, running
+from braid_lab.product import Braid, binary
 
 #: For how long a line is away that flaps, and one whose network changes the access point, s.
 FLAP_SECONDS, ROAM_SECONDS = 0.1, 0.15
@@ -99,11 +96,8 @@ def renumber(_: Side, uplink: Uplink) -> None:
 
 def restart(side: Side, _: Uplink) -> None:
     """The daemon is ended and started again, as `systemctl restart` does."""
-    daemon = side.braid()
-    pid = daemon.pid
-    os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: not running(pid), what=f"daemon {pid} to end")
-    daemon.up(*side.options)
+    side.braid().stop()
+    side.braid().up(*side.options)
 
 
 def crash(side: Side, _: Uplink) -> None:
