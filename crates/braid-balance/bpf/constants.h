@@ -119,6 +119,14 @@
 #define LAYER_L2 2
 #define LAYER_L3 3
 
+// Ports of FTP's control connection, the second one under TLS from its first byte. For so many
+// seconds a client keeps the uplink of one for its connections to the site's ports from
+// FTP_DATA_PORT on: a server refuses a data connection that comes from another address.
+#define FTP_PORT      21
+#define FTPS_PORT     990
+#define FTP_DATA_PORT 1024
+#define FTP_SECONDS   3600
+
 // QUIC's port: UDP to it is a flow per five-tuple, all other UDP one mapping per inner port.
 #define QUIC_PORT 443
 

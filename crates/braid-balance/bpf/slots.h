@@ -40,6 +40,19 @@ static __always_inline int is_trace(const struct packet *packet)
 	return packet->protocol == IPPROTO_UDP && port >= TRACE_PORT_LOW && port < TRACE_PORT_HIGH;
 }
 
+// Returns 1 for FTP's control connection.
+static __always_inline int is_ftp(const struct tuple *key)
+{
+	return key->protocol == IPPROTO_TCP &&
+	       (key->far_port == bpf_htons(FTP_PORT) || key->far_port == bpf_htons(FTPS_PORT));
+}
+
+// Returns 1 for what may be a data connection of FTP in passive mode.
+static __always_inline int may_be_ftp_data(const struct packet *packet)
+{
+	return packet->protocol == IPPROTO_TCP && bpf_ntohs(packet->dest_port) >= FTP_DATA_PORT;
+}
+
 // Where the walk through the table begins, and why there.
 static __always_inline __u32 first_slot(struct workbench *work, const struct slot_bank *table,
 					__u32 number, __u32 midstream)
@@ -123,19 +136,23 @@ static __always_inline int take_preferred(struct workbench *work, const struct s
 	return 0;
 }
 
-// Keeps the uplink of the workbench's flow for its client and site, if the flow's class wants that.
+// Keeps the uplink of the workbench's flow for its client and site, if the flow's class wants that
+// or its protocol needs it.
 __noinline int keep_choice(__u64 now)
 {
 	struct workbench *work = workbench();
 	struct slot_bank *table;
-	__u32 number, bank;
+	__u32 number, bank, seconds;
 
 	if (!work || work->flow.choice == CHOICE_MIDSTREAM || work->flow.choice == CHOICE_PREFERRED)
 		return 0;
 	number = work->flow.class * FAMILIES + (is_v4(&work->key.near) ? FAMILY_V4 : FAMILY_V6);
 	table = walked_bank(number, &bank);
-	if (table && table->sticky)
-		settle(work, table->sticky, now);
+	seconds = table ? table->sticky : 0;
+	if (!seconds && is_ftp(&work->key))
+		seconds = FTP_SECONDS;
+	if (seconds)
+		settle(work, seconds, now);
 	return 0;
 }
 
@@ -144,7 +161,7 @@ __noinline int keep_choice(__u64 now)
 __noinline int choose_uplink(__u32 midstream, __u64 now)
 {
 	struct workbench *work = workbench();
-	__u32 family, number, bank, turn;
+	__u32 family, number, bank, turn, ftp;
 	struct slot_bank *table;
 
 	if (!work)
@@ -157,11 +174,16 @@ __noinline int choose_uplink(__u32 midstream, __u64 now)
 	if (!table || !table->count || table->count > SLOTS)
 		return -1;
 	work->sticky = midstream ? 0 : table->sticky;
+	ftp = !midstream && !work->moves && !work->sticky && may_be_ftp_data(&work->packet);
+	if (ftp)
+		work->sticky = FTP_SECONDS;
 	if (work->sticky)
 		set_site(work, &work->packet.dest, work->class, now);
 	work->racers = 0;
 	if (!go_back(work, family) || !choose_again(work, now))
 		return 0;
+	if (ftp)
+		work->sticky = 0;
 	work->walk = table->walk;
 	work->racers = midstream || is_trace(&work->packet) ? 0 : table->racers;
 	turn = first_slot(work, table, number, midstream);

@@ -4,15 +4,23 @@
 use std::mem::{offset_of, size_of};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use aya::maps::{HashMap, MapData};
 use braid_core::UplinkId;
 
 use crate::layout::{Address, to_ip};
 use crate::pins::Pins;
-use crate::shared::{SITE_BITS_V4, SITE_BITS_V6};
+use crate::shared::{FTP_DATA_PORT, FTP_SECONDS, SITE_BITS_V4, SITE_BITS_V6};
 use crate::tables::{self, Tables, gone};
 use crate::{ClassId, Error, KernelTime, batch};
+
+/// For how long a client keeps the uplink of an FTP control connection for its connections to the site's ports from
+/// [`FTP_DATA_FROM`] on, also where its class keeps nothing.
+pub const FTP_KEPT: Duration = Duration::from_secs(FTP_SECONDS as u64);
+
+/// The lowest port that FTP data is taken from in passive mode.
+pub const FTP_DATA_FROM: u16 = FTP_DATA_PORT as u16;
 
 /// Which remote addresses count as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

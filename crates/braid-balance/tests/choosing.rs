@@ -313,6 +313,36 @@ fn what_was_answered_first_is_kept() {
     assert_eq!(open(&probe, 5703, SERVER_V4), answers[1].0);
 }
 
+/// A server refuses a data connection from another address than its control connection's.
+#[test]
+fn data_of_ftp_keeps_to_the_uplink_of_its_control_connection() {
+    for control in [21, 990] {
+        let probe = Probe::new();
+        set_classes(&probe, &[class(0, &[0, 1])]);
+        let to =
+            |near: u16, far: u16, flags| build::tcp((INNER, near), (SERVER_V4, far), flags, b"");
+        let opened = |near, far| uplink(&probe.out(&to(near, far, SYN)).is(Sent, "out_new"));
+        let turns = |far| [5800, 5801].map(|near| opened(near, far));
+        let [one, other] = turns(50_000);
+        assert_ne!(one, other, "nothing is known of FTP");
+        let sent = probe.out(&to(5802, control, SYN)).is(Sent, "out_new");
+        let (by, syn_ack) = answer(&sent, SYN | ACK);
+        probe.back(by, &syn_ack);
+        probe.out(&to(5802, control, ACK)).is(Sent, "out_flow");
+        assert!((5803..5809).all(|near| opened(near, 40_000 + near) == by));
+        assert_eq!(flow_of(&probe, INNER, 5808).choice, Choice::Sticky);
+        let [one, other] = [5810, 5811].map(|near| opened(near, 443));
+        assert_ne!(one, other, "not what cannot be its data");
+        // Its line dies.
+        let mut uplinks = probe.world.uplinks();
+        uplinks[by].accepts_new = false;
+        let mut datapath = probe.datapath.borrow_mut();
+        datapath.set_uplinks(&uplinks).expect("uplinks");
+        drop(datapath);
+        assert_ne!(opened(5812, 40_000), by);
+    }
+}
+
 #[test]
 fn a_flow_that_moves_stays_in_its_class() {
     let probe = Probe::new();

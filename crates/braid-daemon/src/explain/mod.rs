@@ -13,9 +13,11 @@ mod rule;
 mod tests;
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use braid_balance::{
-    ClassEntry, ClassId, Family, KernelTime, PathMemory, Protocol, Site, Sticky, Translation, Walk,
+    ClassEntry, ClassId, FTP_DATA_FROM, FTP_KEPT, Family, KernelTime, PathMemory, Protocol, Site,
+    Sticky, Translation, Walk,
 };
 use braid_core::UplinkId;
 use braid_core::outlook::Line;
@@ -177,6 +179,12 @@ struct Asked {
 
 /// TCP's number, and the port on which an FTP server listens.
 const FTP: (u8, Option<u16>) = (6, Some(21));
+
+/// For how long what may be data of FTP keeps the uplink of its control connection; `None`: it is no such data.
+fn ftp_time(asked: &Asked) -> Option<Duration> {
+    let data = asked.port.is_some_and(|port| port >= FTP_DATA_FROM);
+    (asked.protocol == FTP.0 && data).then_some(FTP_KEPT)
+}
 
 /// An explanation while it is told.
 struct Story<'a, 'w> {
@@ -387,9 +395,9 @@ impl Story<'_, '_> {
         self.tell(Stage::Policy, text);
     }
 
-    /// The uplink that the client keeps to for this site.
+    /// The uplink that the client keeps to for this site, by its class or since it may be data of FTP.
     fn sticky(&mut self, asked: &Asked, entry: &ClassEntry) -> Option<UplinkId> {
-        let time = entry.sticky?;
+        let time = entry.sticky.or_else(|| ftp_time(asked))?;
         let known = self.world.names.look(self.world.now, asked.dest);
         let site = known
             .filter(|known| known.facts.site != 0)
@@ -403,6 +411,8 @@ impl Story<'_, '_> {
         });
         let age = found.map(|sticky| self.world.now.since(sticky.used));
         let (Some(sticky), Some(age)) = (found, age.filter(|age| *age < time)) else {
+            // Most connections that may be data of FTP are none.
+            entry.sticky?;
             let text = format!("{} has no uplink for {called} yet", asked.client);
             self.tell(Stage::Sticky, text);
             return None;

@@ -244,6 +244,27 @@ fn active_ftp_is_warned_of() {
 }
 
 #[test]
+fn what_may_be_data_of_ftp_keeps_the_uplink_of_its_control_connection() {
+    let mut scene = scene("");
+    let client: IpAddr = "192.168.1.7".parse().unwrap();
+    let mut question = ask("203.0.113.5:50000");
+    question.source = Some(client);
+    assert!(told(&scene, &question).contains("=> Shared"));
+    scene.sticky = vec![Sticky {
+        client,
+        site: Site::of("203.0.113.5".parse().unwrap()),
+        class: ClassId(0),
+        uplink: UplinkId(1),
+        used: KernelTime::from_nanos(940_000_000_000),
+    }];
+    let text = told(&scene, &question);
+    assert!(text.contains("keeps to lte"), "{text}");
+    assert!(text.contains("=> Uplink lte"), "{text}");
+    question.port = Some(443);
+    assert!(told(&scene, &question).contains("=> Shared"));
+}
+
+#[test]
 fn a_family_that_one_uplink_has_leaves_no_choice() {
     let scene = scene("");
     assert_eq!(
