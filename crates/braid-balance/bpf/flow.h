@@ -269,8 +269,11 @@ static __always_inline void advance_tcp(struct flow *flow, int kept, __u8 tcp_fl
 		state = open_state(flow);
 	}
 	// Most packets change nothing: do not dirty the cache line for them.
-	if (state != flow->state)
-		flow->state = state;
+	if (state == flow->state)
+		return;
+	flow->state = state;
+	if (state == STATE_CLOSING)
+		note_closed(flow->uplink, flow->tick, flow->last_seen - flow->created);
 }
 
 static __always_inline __u32 packets_in(const struct __sk_buff *skb)

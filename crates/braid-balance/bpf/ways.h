@@ -195,6 +195,35 @@ static __always_inline void note_opened(__u32 id)
 		__sync_fetch_and_add(&outlook->opened, 1);
 }
 
+// Takes one from a count that another CPU may change, unless it is 0.
+static __always_inline void take_one(__u32 *count)
+{
+	if (*count)
+		__sync_fetch_and_sub(count, 1);
+}
+
+// Has a flow count no longer where others look for room: it was opened `age` ns ago, and counted as
+// busy last under the outlook with the number `tick`. What is halved with every outlook is left
+// alone.
+__noinline int note_closed(__u32 id, __u32 tick, __u64 age)
+{
+	struct outlook *outlook = bpf_map_lookup_elem(&outlooks, &id);
+	int is_young = age < OPENED_LATELY;
+
+	if (!outlook)
+		return 0;
+	if (is_young)
+		take_one(&outlook->opened);
+	if (tick == (outlook->tick & 0xff)) {
+		take_one(&outlook->active);
+		if (!is_young)
+			take_one(&outlook->busy);
+	} else if (tick == ((outlook->tick - 1) & 0xff)) {
+		take_one(&outlook->busy);
+	}
+	return 0;
+}
+
 // The whole part of a square root. Newton's method from a power of two above it: of 64 bits, six
 // steps come within one of it.
 static __always_inline __u64 square_root(__u64 square)

@@ -71,6 +71,8 @@ pub struct Bustle {
     /// TCP flows that have moved at least 64 packets with data at once, without a pause for another
     /// outlook in between.
     pub active: u32,
+    /// What is left of [`Outlook::busy`]: connections that have closed since are taken off, here as in the other two.
+    pub busy: u32,
 }
 
 /// The first address of the prefix that a remote's path is remembered by, and the prefix' length.
@@ -217,6 +219,7 @@ pub(crate) fn bustle(tables: &Tables) -> Result<Vec<Bustle>, Error> {
                 uplink: UplinkId(id),
                 opened: value.opened,
                 active: value.active,
+                busy: value.busy,
             })
         })
         .collect()

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use Verdict::{Dropped, Passed, Sent};
-use braid_balance::{Choice, KernelTime, PathMemory, RaceSettings, Walk, Way, prefix_of};
+use braid_balance::{Choice, KernelTime, Outlook, PathMemory, RaceSettings, Walk, Way, prefix_of};
 use braid_core::UplinkId;
 use braid_packet::{Packet, Transport, build};
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ use support::choose::{flow_of, set_classes};
 use support::probe::{Outcome, Verdict};
 use support::race::{ALWAYS, ONCE, RACERS, Track, outlook, racing, uplink_at};
 use support::race_twin::{Event, Twin};
-use support::talk::{ACK, CLIENT, CLIENT6, INNER, INNER6, RST, SYN};
+use support::talk::{ACK, CLIENT, CLIENT6, FIN, INNER, INNER6, RST, SYN};
 use support::world::{SERVER_V4, SERVER_V6};
 
 const PORT: u16 = 4000;
@@ -501,6 +501,57 @@ fn flows_opened_at_once_do_not_all_go_the_same_way() {
     let bustle = track.probe.datapath.borrow().bustle().expect("counts");
     let opened: u32 = bustle.iter().map(|bustle| bustle.opened).sum();
     assert_eq!(opened, 31);
+}
+
+/// Else ten downloads that begin where a page has just been loaded would all avoid the line that carried more of it.
+#[test]
+fn what_has_closed_takes_no_room() {
+    let track = Track::new(Walk::Fastest, ONCE);
+    remember(&track, [20, 20, 20]);
+    let bustle = || {
+        let datapath = track.probe.datapath.borrow();
+        datapath.bustle().expect("counts")
+    };
+    let set = |outlooks: &[Outlook]| {
+        let mut datapath = track.probe.datapath.borrow_mut();
+        datapath.set_outlooks(outlooks).expect("outlooks");
+    };
+    set(&[0_u8, 1, 2].map(|id| outlook(id, 100, 100, 0)));
+    for port in 4001..4004 {
+        assert_eq!(connect(&track, port, 0), "out_new");
+        download(&track, port, 200, u32::MAX);
+    }
+    for each in &bustle()[..RACERS] {
+        assert_eq!((each.opened, each.active), (1, 1), "{each:?}");
+    }
+    // One closes under the outlook that counts it, the others under the next one.
+    let close = |port| {
+        let ends = Ends {
+            near: (INNER, port),
+            ..V4
+        };
+        let flow = flow_of(&track.probe, INNER, port);
+        let outer = (flow.outer.ip(), flow.outer.port());
+        let fin = build::segment(ends.far, outer, [205_001, 1000], FIN | ACK, &[]);
+        let uplink = flow.uplink.index();
+        track.back(uplink, &fin).is(Passed, "in_stack");
+        let fin = ends.out([1000, 205_002], FIN | ACK);
+        track.probe.out(&fin).is(Sent, "out_flow");
+        uplink
+    };
+    let first = close(4001);
+    let after = bustle()[first];
+    assert_eq!((after.opened, after.active), (0, 0));
+    let told = |id: u8| Outlook {
+        busy: bustle()[usize::from(id)].active,
+        ..outlook(id, 100, 100, 0)
+    };
+    set(&[0_u8, 1, 2].map(told));
+    let busy: u32 = bustle().iter().map(|each| each.busy).sum();
+    assert_eq!(busy, 2);
+    let second = close(4002);
+    let third = close(4003);
+    assert_eq!([second, third].map(|id| bustle()[id].busy), [0, 0]);
 }
 
 #[test]

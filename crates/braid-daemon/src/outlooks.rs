@@ -122,7 +122,7 @@ impl Outlooks {
         Some(Line {
             capacity: kilobytes(told.capacity),
             spare: kilobytes(told.spare),
-            busy: told.busy,
+            busy: of(bustle, id).map_or(told.busy, |bustle| bustle.busy),
             opened: of(bustle, id).map_or(0, |bustle| bustle.opened),
             loss_ppm: ppm(told.loss),
         })
@@ -199,21 +199,22 @@ mod tests {
         let mut outlooks = Outlooks::default();
         outlooks.note(Instant::now(), &counted(0, 0), |_| 0.0);
         assert_eq!(outlooks.line(ID, &[]), None);
-        let bustle = |opened, active| Bustle {
+        let bustle = |opened, active, busy| Bustle {
             uplink: ID,
             opened,
             active,
+            busy,
         };
         let room = Room {
             capacity: Rate::from_bits_per_sec(20_000_000),
             spare: Rate::from_bits_per_sec(4_000_000),
         };
-        outlooks.tell(&[bustle(9, 2)], |id| (id == ID).then_some(room));
-        let line = outlooks.line(ID, &[bustle(5, 1)]).unwrap();
+        outlooks.tell(&[bustle(9, 2, 0)], |id| (id == ID).then_some(room));
+        let line = outlooks.line(ID, &[bustle(5, 1, 1)]).unwrap();
         let expected = Line {
             capacity: 2500,
             spare: 500,
-            busy: 2,
+            busy: 1,
             opened: 5,
             loss_ppm: 0,
         };
