@@ -127,6 +127,11 @@
 #define FTP_DATA_PORT 1024
 #define FTP_SECONDS   3600
 
+// uplink.others, beside a bit for each family: what it has waits for it.
+#define UPLINK_WAITS 128
+// So many ns after a lease is over, UDP leaves the uplink for another one.
+#define LEASE_AWAITED 10000000000ull
+
 // QUIC's port: UDP to it is a flow per five-tuple, all other UDP one mapping per inner port.
 #define QUIC_PORT 443
 

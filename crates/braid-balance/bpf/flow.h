@@ -113,19 +113,24 @@ static __always_inline int is_on_link(const struct packet *packet, const struct 
 }
 
 // Whether the flow is to go on where it is: its uplink has the address that the flow goes by, and
-// is up or the only one, whose death may be an error that nothing is gained from.
-static __always_inline int holds(__u8 family, const struct flow *flow, const struct uplink *uplink)
+// is up or the only one, whose death may be an error that nothing is gained from. What has been
+// answered, and is not TCP that begins anew, also waits for an uplink that may be back in a moment.
+static __always_inline int holds(const struct packet *packet, const struct flow *flow,
+				 const struct uplink *uplink)
 {
+	__u32 family = packet->family & 1;
 	const struct exit *exit;
 
 	if (!uplink || !uplink->ifindex || (flow->flags & FLOW_LEAVES))
 		return 0;
-	exit = &uplink->exits[family & 1];
+	exit = &uplink->exits[family];
 	if (!exit->present || exit->realm != flow->realm ||
 	    !same_address(&exit->address, &flow->outer))
 		return 0;
-	return !(uplink->others & (1 << (family & 1))) || is_up(uplink) ||
-	       flow->choice == CHOICE_ON_LINK;
+	if (!(uplink->others & (1 << family)) || is_up(uplink) || flow->choice == CHOICE_ON_LINK)
+		return 1;
+	return packet->protocol != IPPROTO_TCP && flow->state != STATE_NEW &&
+	       ((uplink->others & UPLINK_WAITS) || is_awaited(uplink->leased));
 }
 
 static __always_inline void reverse_of(const struct tuple *key, const struct flow *flow,

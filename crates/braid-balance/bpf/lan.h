@@ -78,7 +78,7 @@ static __always_inline int lan(struct __sk_buff *skb, __u64 now)
 	if (!uplink || !uplink->ifindex || !uplink->exits[packet.family & 1].present)
 		return leave(REASON_lan_not_fast, PASS);
 	// A mapping that must move does so on the long way.
-	if (packet.protocol == IPPROTO_UDP && !holds(packet.family, flow, uplink))
+	if (packet.protocol == IPPROTO_UDP && !holds(&packet, flow, uplink))
 		return leave(REASON_lan_not_fast, PASS);
 	if (packet.hops <= 1)
 		return leave(REASON_lan_ttl, PASS);

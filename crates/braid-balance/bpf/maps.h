@@ -87,6 +87,19 @@ __noinline int is_carried(__u32 leased)
 	return until && bpf_ktime_get_ns() < *until;
 }
 
+// Whether what is on a leased uplink waits for whoever carries it: that one was there a moment ago,
+// and may only have been started anew.
+__noinline int is_awaited(__u32 leased)
+{
+	__u32 zero = 0;
+	__u64 *until;
+
+	if (!leased)
+		return 0;
+	until = bpf_map_lookup_elem(&lease, &zero);
+	return until && bpf_ktime_get_ns() < *until + LEASE_AWAITED;
+}
+
 static __always_inline int is_up(const struct uplink *uplink)
 {
 	return uplink->accepts_new && is_carried(uplink->leased);

@@ -200,8 +200,7 @@ static __always_inline int stays(const struct packet *packet, const struct flow 
 {
 	if (packet->protocol == IPPROTO_TCP && (packet->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN)
 		return 1;
-	return !is_over(packet, flow) && !asks_again(packet, flow) &&
-	       holds(packet->family, flow, uplink);
+	return !is_over(packet, flow) && !asks_again(packet, flow) && holds(packet, flow, uplink);
 }
 
 // Keeps on the workbench what its flow was before it moves. Answers to a datagram may be on their

@@ -133,6 +133,9 @@ pub struct UplinkEntry {
     /// A process carries its packets: it takes flows only while that process renews its
     /// [`Lease`](crate::Lease). Without a word from it the datapath takes it for down.
     pub leased: bool,
+    /// It takes no new flows for the moment, and UDP that it has waits for it; else UDP takes another uplink with its next
+    /// packet.
+    pub waits: bool,
 }
 
 /// How one IP version leaves through an uplink.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use braid_core::MAX_UPLINKS;
 
 use crate::layout::{Address, ExitValue, UplinkValue, from_v4, from_v6};
-use crate::shared::{FAMILIES, LAYER_L2, LAYER_L3, LOW_DEVICES};
+use crate::shared::{FAMILIES, LAYER_L2, LAYER_L3, LOW_DEVICES, UPLINK_WAITS};
 use crate::tables::{Tables, refused, replace};
 use crate::{Error, Exit, Layer, UplinkEntry};
 
@@ -44,10 +44,15 @@ pub(crate) fn set_uplinks(tables: &mut Tables, uplinks: &[UplinkEntry]) -> Resul
         .collect::<Result<_, _>>()
         .map_err(failed)?;
     set_realms(&mut wanted, &current);
+    let waiting = uplinks.iter().filter(|uplink| uplink.waits);
+    let waiting: BTreeSet<usize> = waiting.map(|uplink| uplink.id.index()).collect();
     for (index, current) in (0_u32..).zip(current) {
         let mut value = wanted.get(&(index as usize)).copied().unwrap_or_default();
         value.others = others(&wanted, index as usize);
         value.tells &= value.others;
+        if waiting.contains(&(index as usize)) {
+            value.others |= UPLINK_WAITS as u8;
+        }
         if current != value {
             tables.uplinks.set(index, value, 0).map_err(failed)?;
         }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::thread;
 use std::time::Duration;
 
-use Verdict::{Dropped, Sent};
+use Verdict::{Dropped, Passed, Sent};
 use braid_balance::{
     Choice, ClassEntry, ClassId, Family, KernelTime, Name, NameBit, RuleEntry, Site, UplinkEntry,
     Walk,
@@ -513,6 +513,28 @@ fn a_preferred_uplink_takes_all_for_as_long_as_its_carrier_lives() {
     let ack = build::tcp((INNER, port), (SERVER_V4, 443), ACK, b"");
     assert_eq!(uplink(&probe.out(&ack).is(Sent, "out_flow")), 1);
     assert_eq!(open(&probe, port, SERVER_V4), 0);
+
+    // So do datagrams that nobody has answered. What was answered waits, for some time or as long as is said.
+    renew(KernelTime::now().after(Duration::from_secs(3600)));
+    let datagram = |port| build::udp((INNER, port), (SERVER_V4, 4500), b"x");
+    let by = |port, reason| uplink(&probe.out(&datagram(port)).is(Sent, reason));
+    for port in [4310, 4311] {
+        assert_eq!(by(port, "out_new"), 1);
+    }
+    let outer = (OUTSIDE[1][0], 4311);
+    let back = build::udp((SERVER_V4, 4500), outer, b"x");
+    probe.back(1, &back).is(Passed, "in_stack");
+    renew(KernelTime::now());
+    assert_eq!(by(4310, "out_new"), 0);
+    assert_eq!(by(4311, "out_flow"), 1);
+    let long_ago = KernelTime::from_nanos(1);
+    renew(long_ago);
+    uplinks[1].waits = true;
+    set(&uplinks);
+    assert_eq!(by(4311, "out_flow"), 1);
+    uplinks[1].waits = false;
+    set(&uplinks);
+    assert_eq!(by(4311, "out_new"), 0);
 
     renew(now.after(Duration::from_secs(3600)));
     uplinks[1].accepts_new = false;

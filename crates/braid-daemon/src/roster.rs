@@ -298,6 +298,7 @@ impl Roster {
             tells: tells(member),
             epoch: self.epoch(member),
             leased: member.is_bond(),
+            waits: member.waits(),
         };
         let present = self.members.iter().filter(|member| member.present);
         present.map(entry).collect()

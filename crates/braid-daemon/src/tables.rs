@@ -112,6 +112,7 @@ mod tests {
             tells: false,
             epoch: 0,
             leased: false,
+            waits: false,
         }
     }
 

@@ -88,6 +88,7 @@ impl Track {
             tells: false,
             epoch: 0,
             leased: false,
+            waits: false,
         });
         change(&mut uplinks);
         let mut datapath = self.probe.datapath.borrow_mut();

@@ -252,6 +252,7 @@ impl World {
                 tells: false,
                 epoch: 0,
                 leased: false,
+                waits: false,
             }
         };
         vec![entry(0), entry(1)]

@@ -55,6 +55,12 @@ impl Member {
         self.cut.is_some() || (judged && !self.is_bond())
     }
 
+    /// Whether it is the bond and what is on it waits for the hub, whose address its connections go by.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.is_bond() && self.down.is_some() && self.cut.is_none()
+    }
+
     /// Whether its device has an address, be it the one for new flows or another.
     #[must_use]
     pub fn bears(&self, address: IpAddr) -> bool {
