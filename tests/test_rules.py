@@ -19,6 +19,7 @@ from braid_lab.workbench import serve
 from conftest import PLAIN, MakeNetwork, StartBraid
 
 FAILED = 1
+USAGE = 2
 NOBODY, SOMEBODY = 65534, 4711
 EXPEDITED = 46
 
@@ -250,7 +251,7 @@ def test_braid_run_keeps_a_program_on_its_uplink(ruled: tuple[Topology, Braid]) 
     assert asked(net, net.host, net.server(1)) == SHARED
     assert daemon.call("run", "--uplink", "lte", "--", "sh", "-c", "exit 7", check=False).status == 7
     unknown = daemon.call("run", "--uplink", "fibre", "--", "true", check=False)
-    assert unknown.status == FAILED
+    assert unknown.status == USAGE
     assert "dsl" in unknown.stderr, unknown.text
     assert "lte" in unknown.stderr, unknown.text
 

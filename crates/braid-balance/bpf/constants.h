@@ -222,9 +222,6 @@
 #define LOSS_BATCH 64
 #define LOSS_HALF  32768
 
-// A flow that was opened so many ns ago or less may still count as opened since the outlook.
-#define OPENED_LATELY 2000000000
-
 // The prediction of outlook.rs in braid-core, which says what the numbers mean.
 #define PREDICT_PRIOR	  500
 #define PREDICT_LEAST_PPM 10

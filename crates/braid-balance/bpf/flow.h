@@ -278,7 +278,7 @@ static __always_inline void advance_tcp(struct flow *flow, int kept, __u8 tcp_fl
 		return;
 	flow->state = state;
 	if (state == STATE_CLOSING)
-		note_closed(flow->uplink, flow->tick, flow->last_seen - flow->created);
+		note_closed(flow->uplink, flow->tick);
 }
 
 static __always_inline __u32 packets_in(const struct __sk_buff *skb)

@@ -202,22 +202,18 @@ static __always_inline void take_one(__u32 *count)
 		__sync_fetch_and_sub(count, 1);
 }
 
-// Has a flow count no longer where others look for room: it was opened `age` ns ago, and counted as
-// busy last under the outlook with the number `tick`. What is halved with every outlook is left
-// alone.
-__noinline int note_closed(__u32 id, __u32 tick, __u64 age)
+// Has a flow that was counted as busy last under the outlook with the number `tick` count no longer
+// where others look for room. What was opened stays counted: connections that follow one another
+// take turns by it.
+__noinline int note_closed(__u32 id, __u32 tick)
 {
 	struct outlook *outlook = bpf_map_lookup_elem(&outlooks, &id);
-	int is_young = age < OPENED_LATELY;
 
 	if (!outlook)
 		return 0;
-	if (is_young)
-		take_one(&outlook->opened);
 	if (tick == (outlook->tick & 0xff)) {
 		take_one(&outlook->active);
-		if (!is_young)
-			take_one(&outlook->busy);
+		take_one(&outlook->busy);
 	} else if (tick == ((outlook->tick - 1) & 0xff)) {
 		take_one(&outlook->busy);
 	}

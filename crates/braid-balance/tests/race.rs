@@ -541,7 +541,7 @@ fn what_has_closed_takes_no_room() {
     };
     let first = close(4001);
     let after = bustle()[first];
-    assert_eq!((after.opened, after.active), (0, 0));
+    assert_eq!((after.opened, after.active), (1, 0));
     let told = |id: u8| Outlook {
         busy: bustle()[usize::from(id)].active,
         ..outlook(id, 100, 100, 0)
