@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 from braid_lab import far_hub
 from braid_lab.far_hub import Hub
-from braid_lab.load.whoami import by_udp
 from braid_lab.net.far import far_end
 from braid_lab.net.links import Line
 from braid_lab.net.namespace import Namespace
 from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.net.trouble import black_hole
 from braid_lab.observe import ask_tcp, differences, kernel_state, states
-from braid_lab.packets.tap import inside
-from braid_lab.process import Output, run, wait_until
+from braid_lab.process import Output, Process, run, wait_until
 from braid_lab.product import Braid, binary
 from conftest import BY_TURNS, PLAIN, MakeNetwork, StartBraid, configured
 
@@ -96,44 +94,6 @@ class Download(threading.Thread):
         assert not self.is_alive()
         assert self.problem == ""
         assert self.came() == self.size
-
-
-class Talk(threading.Thread):
-    """Datagrams of one socket beside the test, as of a call: one every 20 ms, each answered with its address."""
-
-    def __init__(self, place: Namespace, server: str) -> None:
-        """Begin at once."""
-        super().__init__()
-        with inside(place):
-            self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.settimeout(0.1)
-        self._server = server
-        self._over = threading.Event()
-        self._answers = 0
-        self.seen: set[str] = set()
-
-    def run(self) -> None:
-        """Talk until the end."""
-        while not self._over.is_set():
-            with contextlib.suppress(OSError):
-                self.seen.add(by_udp(self._socket, self._server)[0])
-                self._answers += 1
-            self._over.wait(0.02)
-
-    def answers(self) -> int:
-        """Return how many datagrams were answered."""
-        return self._answers
-
-    def __enter__(self) -> Self:
-        """Talk for the length of a block."""
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End it."""
-        self._over.set()
-        self.join(10)
-        self._socket.close()
 
 
 def test_a_download_takes_both_uplinks_and_outlives_one(
@@ -219,18 +179,25 @@ def test_a_hub_that_is_restarted_costs_no_session(make_network: MakeNetwork, sta
         with far_hub.running(far, net.scratch / place.name) as hub:
             daemon = start_braid(net)
             join(daemon, hub)
-            download = Download(net.host, net.server(1), 12_000_000, net.scratch / f"{net.host.name}.restarted")
-            with Talk(net.host, net.server(1)) as talk:
+            # Of one socket, as of a call.
+            argv = [sys.executable, "-m", "braid_lab.load.asker", "20", net.server(1)]
+            with Process(argv, log=net.scratch / "asker", namespace=net.host.name) as asker:
+
+                def answers() -> int:
+                    return len(asker.stdout().splitlines())
+
+                grown(answers, 1)
+                download = Download(net.host, net.server(1), 12_000_000, net.scratch / f"{net.host.name}.restarted")
                 for stop in (hub.stop, hub.kill9):
                     grown(download.came, 500_000)
-                    grown(talk.answers, 5)
+                    grown(answers, 5)
                     stop()
                     # The server repeats what was not acknowledged, and finds nobody who would refuse it.
                     grown(lambda: dropped(place), 1)
                     hub.start()
                 download.finish()
-                grown(talk.answers, 5)
-            assert talk.seen == {far.address4}
+                grown(answers, 5)
+            assert set(asker.stdout().split()) == {far.address4}
             # Also of one that runs.
             said = run(hub.words("down"), namespace=place.name).stdout
             assert "device braid-hub: removed" in said
