@@ -130,7 +130,7 @@ static __always_inline int holds(const struct packet *packet, const struct flow 
 	if (!(uplink->others & (1 << family)) || is_up(uplink) || flow->choice == CHOICE_ON_LINK)
 		return 1;
 	return packet->protocol != IPPROTO_TCP && flow->state != STATE_NEW &&
-	       ((uplink->others & UPLINK_WAITS) || is_awaited(uplink->leased));
+	       ((uplink->others & UPLINK_WAITS) || is_awaited(uplink));
 }
 
 static __always_inline void reverse_of(const struct tuple *key, const struct flow *flow,

@@ -74,35 +74,27 @@ static __always_inline struct uplink *uplink_at(__u32 id)
 	return bpf_map_lookup_elem(&uplinks, &id);
 }
 
-// Whether an uplink that accepts flows is up. Who carries a leased one may be gone without anybody
-// having noticed. Verified once, not where it is called from.
-__noinline int is_carried(__u32 leased)
+// Returns 1 if the process that carries leased uplinks renewed its lease in time, or let it lapse
+// less than `grace` ns ago. The process may be gone without any other sign. Verified once, not
+// where it is called from.
+__noinline int has_lease(__u64 grace)
 {
 	__u32 zero = 0;
-	__u64 *until;
+	__u64 *until = bpf_map_lookup_elem(&lease, &zero);
 
-	if (!leased)
-		return 1;
-	until = bpf_map_lookup_elem(&lease, &zero);
-	return until && bpf_ktime_get_ns() < *until;
+	return until && bpf_ktime_get_ns() < *until + grace;
 }
 
-// Whether what is on a leased uplink waits for whoever carries it: that one was there a moment ago,
-// and may only have been started anew.
-__noinline int is_awaited(__u32 leased)
+// Returns 1 if flows of a leased uplink wait for the process that carries it: a restart takes it no
+// longer than this.
+static __always_inline int is_awaited(const struct uplink *uplink)
 {
-	__u32 zero = 0;
-	__u64 *until;
-
-	if (!leased)
-		return 0;
-	until = bpf_map_lookup_elem(&lease, &zero);
-	return until && bpf_ktime_get_ns() < *until + LEASE_AWAITED;
+	return uplink->leased && has_lease(LEASE_AWAITED);
 }
 
 static __always_inline int is_up(const struct uplink *uplink)
 {
-	return uplink->accepts_new && is_carried(uplink->leased);
+	return uplink->accepts_new && (!uplink->leased || has_lease(0));
 }
 
 static __always_inline int takes_flows(const struct uplink *uplink, __u8 family)

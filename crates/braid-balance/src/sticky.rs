@@ -11,7 +11,9 @@ use braid_core::UplinkId;
 
 use crate::layout::{Address, to_ip};
 use crate::pins::Pins;
-use crate::shared::{FTP_DATA_PORT, FTP_SECONDS, SITE_BITS_V4, SITE_BITS_V6};
+use crate::shared::{
+    FTP_DATA_PORT as DATA_PORT, FTP_PORT as CONTROL_PORT, FTP_SECONDS, SITE_BITS_V4, SITE_BITS_V6,
+};
 use crate::tables::{self, Tables, gone};
 use crate::{ClassId, Error, KernelTime, batch};
 
@@ -20,7 +22,10 @@ use crate::{ClassId, Error, KernelTime, batch};
 pub const FTP_KEPT: Duration = Duration::from_secs(FTP_SECONDS as u64);
 
 /// The lowest port that FTP data is taken from in passive mode.
-pub const FTP_DATA_FROM: u16 = FTP_DATA_PORT as u16;
+pub const FTP_DATA_FROM: u16 = DATA_PORT as u16;
+
+/// The port of FTP's control connection.
+pub const FTP_PORT: u16 = CONTROL_PORT as u16;
 
 /// Which remote addresses count as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -180,7 +180,7 @@ impl Book {
 
     /// Names that the configuration speaks of and no client has.
     pub fn unclaimed(&self, now: Seconds) -> impl Iterator<Item = &Name> {
-        let current = self.clients.values().filter(|c| c.is_current(now));
+        let current = self.current(now);
         let names: BTreeSet<&Name> = current.map(|client| &client.name).collect();
         let configured = self.configured.keys();
         configured.filter(move |name| !names.contains(name))
@@ -218,14 +218,13 @@ impl Book {
         self.spent.contains(&client.id)
     }
 
-    /// What single clients reach by the configuration besides what all do, by their inner addresses.
+    /// Returns the exceptions of single clients (`[[client]]` `reach`), by their inner addresses.
     #[must_use]
     pub fn reach(&self, now: Seconds) -> Vec<(IpAddr, Reach)> {
         if self.configured.values().all(|own| own.reach.is_empty()) {
             return Vec::new();
         }
-        let current = self.clients.values().filter(|c| c.is_current(now));
-        let reach = current.flat_map(|client| {
+        let reach = self.current(now).flat_map(|client| {
             let own = self.configured.get(&client.name);
             let own = own.into_iter().flat_map(|own| &own.reach);
             own.flat_map(|reach| client.addresses.iter().map(|address| (*address, *reach)))
@@ -253,6 +252,12 @@ impl Book {
         changed.collect()
     }
 
+    /// Clients that are served or may still come.
+    fn current(&self, now: Seconds) -> impl Iterator<Item = &Client> {
+        let clients = self.clients.values();
+        clients.filter(move |client| client.is_current(now))
+    }
+
     /// All clients, the oldest first.
     pub fn clients(&self) -> impl Iterator<Item = &Client> {
         self.clients.values()
@@ -266,11 +271,7 @@ impl Book {
 
     /// Clients that have an address which the pool does not have (any more), with that address.
     pub fn outside(&self, now: Seconds) -> impl Iterator<Item = (&Client, IpAddr)> {
-        let current = self
-            .clients
-            .values()
-            .filter(move |client| client.is_current(now));
-        current.flat_map(|client| {
+        self.current(now).flat_map(|client| {
             let outside = client.addresses.iter().filter(|a| !self.pool.has(**a));
             outside.map(move |address| (client, *address))
         })
@@ -297,11 +298,7 @@ impl Book {
         secret: &Secret,
         now: Seconds,
     ) -> Result<&Client, BookError> {
-        let current = || {
-            self.clients
-                .values()
-                .filter(|client| client.is_current(now))
-        };
+        let current = || self.current(now);
         if current().any(|client| client.name == invitation.name) {
             return Err(BookError::Named(invitation.name));
         }

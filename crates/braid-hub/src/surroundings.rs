@@ -43,7 +43,7 @@ pub fn check(pool: &Pool, device: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the kernel's filter is to say; none if it is left alone.
+/// Returns the filter for the kernel; none if the kernel's is left alone.
 #[must_use]
 pub fn filter(config: &HubConfig, book: &Book, now: Seconds) -> Option<Filter> {
     (config.forward != Forward::Off).then(|| Filter {
@@ -132,22 +132,13 @@ pub fn remove_other_devices(run_dir: &RunDir, device: &str) -> Result<(), Failur
         return Ok(());
     }
     for other in &others {
-        remove_device(other)?;
+        Tun::remove(other).map_err(driven)?;
     }
     state.store(run_dir)
 }
 
 fn is_there(device: &str) -> bool {
     nix::net::if_::if_nametoindex(device).is_ok()
-}
-
-/// Returns whether it was there.
-fn remove_device(device: &str) -> Result<bool, Failure> {
-    let there = is_there(device);
-    if there {
-        Tun::remove(device).map_err(driven)?;
-    }
-    Ok(there)
 }
 
 /// Leaves the machine as it was found before the first hub, none of which may be running; says what was undone.
@@ -164,7 +155,7 @@ pub async fn undo(run_dir: &RunDir) -> Result<Vec<String>, Failure> {
         undone.push("filter and address translation: removed".to_owned());
     }
     for device in std::mem::take(&mut state.devices) {
-        if remove_device(&device)? {
+        if Tun::remove(&device).map_err(driven)? {
             undone.push(format!("device {device}: removed"));
         }
     }
@@ -194,7 +185,7 @@ pub async fn open_device(config: &HubConfig, pool: &Pool) -> Result<Tun, Failure
     let wanted: BTreeSet<(IpAddr, u8)> = wanted.collect();
     let there = addresses_of(&config.device)?;
     if !there.is_empty() && there != wanted {
-        remove_device(&config.device)?;
+        Tun::remove(&config.device).map_err(driven)?;
     }
     let tun = Tun::open_lasting(&config.device, config.mtu).map_err(driven)?;
     if there != wanted {

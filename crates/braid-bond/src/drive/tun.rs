@@ -65,16 +65,22 @@ impl Tun {
         Tun::set_up(name, mtu, true, file)
     }
 
-    /// Removes a device that outlived its process, if it is there.
+    /// Removes a device that outlived its process. Returns `false` if there was none.
     ///
     /// # Errors
     /// See [`DriveError`].
-    pub fn remove(name: &str) -> Result<(), DriveError> {
+    pub fn remove(name: &str) -> Result<bool, DriveError> {
         check_name(name)?;
+        let failed_at = |Failure { step, source }| failed(name, step, source);
+        let index = Interface::open(name).map_err(failed_at)?.index();
+        if index.is_err_and(|failure| failure.source.raw_os_error() == Some(libc::ENODEV)) {
+            return Ok(false);
+        }
         let attached = braid_device::attach_lasting(name, Kind::Tun);
         let file = attached.map_err(|error| refused(name, error))?;
         braid_device::set_lasting(&file, false)
-            .map_err(|error| failed(name, "let go of the device", error))
+            .map_err(|error| failed(name, "let go of the device", error))?;
+        Ok(true)
     }
 
     fn set_up(name: &str, mtu: u16, offloads: bool, file: File) -> Result<Tun, DriveError> {

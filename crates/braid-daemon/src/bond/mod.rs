@@ -84,11 +84,7 @@ pub enum Told {
 /// # Errors
 /// Somebody is attached to it, or the system refused.
 pub fn remove_device() -> Result<bool, Failure> {
-    let there = nix::net::if_::if_nametoindex(BOND_DEVICE).is_ok();
-    if there {
-        Tun::remove(BOND_DEVICE).map_err(|error| carrier::stopped(&error))?;
-    }
-    Ok(there)
+    Tun::remove(BOND_DEVICE).map_err(|error| carrier::stopped(&error))
 }
 
 /// The bond of an instance, joined or not.

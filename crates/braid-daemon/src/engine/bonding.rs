@@ -86,7 +86,7 @@ impl Engine {
         self.settings.bonded = false;
         let text = "this machine has left its hub";
         self.events.note(EventKind::BondJoined, None, text, None);
-        // The device has gone with the driver, which the kernel tells as well.
+        // Its device is gone; the kernel tells that as well.
         self.look_at_bond_after(Duration::ZERO);
         self.follow_verdicts()?;
         self.bond_report()

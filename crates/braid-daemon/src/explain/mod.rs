@@ -16,8 +16,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use braid_balance::{
-    ClassEntry, ClassId, FTP_DATA_FROM, FTP_KEPT, Family, KernelTime, PathMemory, Protocol, Site,
-    Sticky, Translation, Walk,
+    ClassEntry, ClassId, FTP_DATA_FROM, FTP_KEPT, FTP_PORT, Family, KernelTime, PathMemory,
+    Protocol, Site, Sticky, Translation, Walk,
 };
 use braid_core::UplinkId;
 use braid_core::outlook::Line;
@@ -63,7 +63,7 @@ pub struct World<'a> {
     pub neighbour: Option<UplinkId>,
     /// Why the client may open no flow, if that is so.
     pub refused: Option<String>,
-    /// Who has flows of this protocol to the destination, and by which uplink.
+    /// Clients with flows of this protocol to the destination, and the uplink of each.
     pub holders: &'a [Holder],
 }
 
@@ -178,7 +178,7 @@ struct Asked {
 }
 
 /// TCP's number, and the port on which an FTP server listens.
-const FTP: (u8, Option<u16>) = (6, Some(21));
+const FTP: (u8, Option<u16>) = (6, Some(FTP_PORT));
 
 /// For how long what may be data of FTP keeps the uplink of its control connection; `None`: it is no such data.
 fn ftp_time(asked: &Asked) -> Option<Duration> {
@@ -322,7 +322,7 @@ impl Story<'_, '_> {
             None if racers.is_empty() => {
                 self.unless_held(asked, Outcome::Shared, &distinct(slots.clone()))
             }
-            // What is raced has ports.
+            // Only protocols with ports are raced.
             None => Outcome::Raced,
         };
         self.end(outcome, chosen, candidates)
