@@ -66,7 +66,7 @@ def flap(place: Place, daemon: Braid, uplink: Uplink, away: Words, back: Words) 
     time.sleep(0.1)
     place.net.host.ip(*back(uplink))
     took = time.monotonic() - began
-    # That nobody is told later either can only be waited for.
+    # Connections that are told later can only be waited for.
     time.sleep(OVER_S)
     wait_until(lambda: states(daemon).get(uplink.name) == "up", what=f"{uplink.name} to be up again", timeout=60)
     return took

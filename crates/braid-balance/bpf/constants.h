@@ -129,7 +129,7 @@
 
 // uplink.others, beside a bit for each family: what it has waits for it.
 #define UPLINK_WAITS 128
-// So many ns after a lease is over, UDP leaves the uplink for another one.
+// UDP leaves a leased uplink for another one when the lease has been over for this long, ns.
 #define LEASE_AWAITED 10000000000ull
 
 // QUIC's port: UDP to it is a flow per five-tuple, all other UDP one mapping per inner port.

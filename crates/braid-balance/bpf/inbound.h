@@ -124,7 +124,7 @@ static __noinline int is_for_socket(struct __sk_buff *skb, const struct packet *
 // Says by what reason a packet of no flow is passed on, and counts one to the machine's own address
 // that belongs to no socket here either. Most of these are for forwarded and published ports, whose
 // answers outbound_unclaimed() counts: without both, such traffic would look as if nobody answered.
-// What sockets here receive, the probes' among them, says what they make of it themselves.
+// Sockets here, the probes' among them, account for their own packets.
 static __noinline int note_unclaimed(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct uplink_counters *counters;

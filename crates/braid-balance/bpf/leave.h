@@ -77,8 +77,8 @@ static __noinline int pass_unclaimed(const struct packet *packet, __u32 reason)
 	return leave(reason, PASS);
 }
 
-// The same of what may be for a socket of the machine's own, which no program can look up: by ICMP
-// errors, fragments and protocols without ports.
+// The same of a packet that may be for a socket of the machine's own that no program can look up:
+// an ICMP error, a fragment, a protocol without ports.
 static __noinline int pass_local(const struct packet *packet)
 {
 	if (!packet || !bpf_map_lookup_elem(&own_addresses, &packet->dest))

@@ -103,11 +103,11 @@ static __always_inline int hold_fragment(struct __sk_buff *skb, const struct pac
 	return give_notice(skb, packet, &packet->dest, now, NOTICE_FRAGMENT | inbound);
 }
 
-// Until when a sender has used up the errors that it may cause, ns of the monotonic clock and
-// REFUSAL_BURST pauses ahead of it.
+// For each sender the time up to which its allowance of errors is used up, ns of the monotonic
+// clock and at most REFUSAL_BURST pauses ahead of it.
 HASH_MAP(refused, BPF_MAP_TYPE_LRU_HASH, 0, MAX_REFUSED, struct address, __u64);
 
-// Whether the sender may cause another error.
+// Returns 1 if the sender may cause another error.
 static __always_inline int may_refuse(const struct address *source, __u64 now)
 {
 	__u64 ahead = now + REFUSAL_BURST * (__u64)REFUSAL_PAUSE, fresh = now + REFUSAL_PAUSE;
@@ -126,8 +126,8 @@ static __always_inline int may_refuse(const struct address *source, __u64 now)
 }
 
 // Has the daemon tell the sender that its packet is not sent (RFC 5508 REQ-8). An ICMP message is
-// never answered with an error here. What finds the ring half full, or comes too often, is dropped
-// without a word, as the kernel does it.
+// never answered with an error here. A packet that finds the ring half full, or comes too often, is
+// dropped without a word, as in the kernel.
 static __noinline int tell_refused(struct __sk_buff *skb, const struct packet *packet, __u64 now)
 {
 	if (!packet || is_icmp(packet) || packet->fragment == LATER_FRAGMENT ||

@@ -46,9 +46,9 @@ pub enum Notice {
 /// A packet that is not sent, of which its sender is to hear.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedPacket {
-    /// Whom it is from, inside.
+    /// Its source, inside.
     pub from: IpAddr,
-    /// Whom it is for.
+    /// Its destination.
     pub to: IpAddr,
     /// Device that it came in by; 0: the host has sent it.
     pub device: u32,
@@ -63,7 +63,7 @@ pub struct RefusedPacket {
 const QUOTED_V4: usize = 548;
 
 impl RefusedPacket {
-    /// What its sender is told; `None`: nothing.
+    /// Returns the ICMP error for its sender; `None`: there is none.
     fn answer(&self) -> Option<Vec<u8>> {
         if self.protocol.is_of_links() || self.from.is_unspecified() {
             return None;

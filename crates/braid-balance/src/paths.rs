@@ -71,7 +71,7 @@ pub struct Bustle {
     /// TCP flows that have moved at least 64 packets with data at once, without a pause for another
     /// outlook in between.
     pub active: u32,
-    /// What is left of [`Outlook::busy`]: connections that have closed since are taken off, here as in `active`.
+    /// [`Outlook::busy`] without connections that have closed since; they are taken off `active` as well.
     pub busy: u32,
 }
 

@@ -224,7 +224,7 @@ pub struct ClassId(pub u8);
 #[serde(transparent)]
 pub struct Protocol(pub u8);
 
-/// How flows of a protocol are told apart behind one outer address.
+/// The way to tell flows of a protocol apart behind one outer address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Translation {
     /// By a port, or an echo's id.
@@ -239,7 +239,7 @@ impl Protocol {
     /// Protocols between routers of one link: IGMP, EIGRP, OSPF, PIM and VRRP.
     const OF_LINKS: [u8; 5] = [2, 88, 89, 103, 112];
 
-    /// What the programs do with it (`fill_key` in `bpf/flow.h`).
+    /// Returns how the programs translate it (`fill_key` in `bpf/flow.h`).
     #[must_use]
     pub fn translation(self) -> Translation {
         match self.0 {
@@ -251,7 +251,7 @@ impl Protocol {
         }
     }
 
-    /// Whether routers of one link speak it among themselves, so that nobody on the way answers for
+    /// Returns true if routers of one link speak it among themselves, so that nobody on the way answers for
     /// the receiver.
     #[must_use]
     pub fn is_of_links(self) -> bool {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::interface::{ioctl, request};
 
-/// How long a device in use is waited for. A child process that was forked while its descriptor was open holds a copy
+/// Longest wait for a device in use. A child process that was forked while its descriptor was open holds a copy
 /// of that descriptor until it runs its program, so a device that was closed a moment ago may still be in use.
 const RELEASE_TIMEOUT: Duration = Duration::from_millis(250);
 

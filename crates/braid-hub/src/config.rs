@@ -67,7 +67,7 @@ pub struct ClientConfig {
     /// How much is passed on for it in a day or a month, both directions together, before it gets
     /// [`SPENT_RATE`](crate::book::SPENT_RATE).
     pub quota: Option<Quota>,
-    /// What it reaches besides what all clients do.
+    /// Destinations that it reaches besides those of all clients.
     pub reach: Vec<Reach>,
 }
 

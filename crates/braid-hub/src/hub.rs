@@ -37,7 +37,7 @@ pub struct Hub {
     pub(crate) unkept: Option<String>,
     /// Why the configuration that was to be read anew is not followed.
     pub(crate) unread: Option<String>,
-    /// What the kernel's filter says; none if it is left alone.
+    /// The kernel's filter as it is installed; none if it is left alone.
     filter: Option<Filter>,
     /// Why it does not say what it is to say.
     pub(crate) unfiltered: Option<String>,

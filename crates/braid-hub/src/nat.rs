@@ -53,7 +53,7 @@ pub struct Filter {
     pub between_clients: bool,
     /// What clients reach besides the internet.
     pub reach: Vec<Reach>,
-    /// What single clients reach besides that, by their inner addresses.
+    /// Destinations of single clients besides those, by their inner addresses.
     pub client_reach: Vec<(IpAddr, Reach)>,
 }
 
@@ -199,7 +199,7 @@ pub async fn forget_nobody() -> Result<(), Failure> {
     }
 }
 
-/// Whether a table is there.
+/// Returns true if the table is there.
 async fn is_there(table: &str) -> Result<bool, Failure> {
     let asked = Command::new("nft")
         .args(["list", "tables"])

@@ -173,9 +173,9 @@ pub struct InviteReport {
 pub struct RevokeReport {
     /// What the client is called.
     pub name: String,
-    /// Whether it had been revoked before, so that nothing has changed.
+    /// True if it had been revoked before, so that nothing has changed.
     #[serde(default)]
     pub was_revoked: bool,
-    /// Whether a machine had joined as it until now.
+    /// True if a machine had joined as it until now.
     pub had_joined: bool,
 }

@@ -12,7 +12,7 @@ use clap_mangen::Man;
 use crate::cli::Cli;
 use crate::terminal::answer;
 
-/// What stands in generated scripts where names of uplinks go.
+/// Placeholder for names of uplinks in generated scripts.
 const UPLINKS: &str = "BRAID_UPLINKS";
 
 /// `braid completions`.

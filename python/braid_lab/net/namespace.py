@@ -65,7 +65,7 @@ class Namespace:
         return counted
 
     def listens(self, address: str, port: int, *, udp: bool = False) -> bool:
-        """Whether a server of TCP, or of UDP, has this address and port."""
+        """Return true if a server of TCP, or of UDP, has this address and port."""
         return f" {address}:{port} " in self.run(["ss", "-lun" if udp else "-ltn"]).stdout
 
     def processes(self) -> list[int]:

@@ -41,10 +41,10 @@ OPTIONS = (
 class Browsing(Telling):
     """A page that is open."""
 
-    #: What it is to speak, as browsers call it: h2 or h3.
+    #: The protocol that it is to speak, as browsers call it: h2 or h3.
     protocol: str
 
-    #: What its console says.
+    #: Its console.
     said = re.compile(r'"(arrived|broken|over) ([^"]*)", source:')
 
     def arrived(self) -> list[float]:
@@ -63,7 +63,7 @@ class Browsing(Telling):
 class Browser(Program):
     """Chromium."""
 
-    #: What it speaks, as browsers call it.
+    #: Its protocol, as browsers call it.
     protocol: str
 
     def missing(self) -> str | None:

@@ -15,7 +15,7 @@ from braid_lab.serve.servers import random_file
 
 SIP_PORT, CALLER_PORT = 5060, 5061
 
-#: Where sound comes in, at the called and at the caller.
+#: Ports on which sound comes in, at the called and at the caller.
 CALLED_SOUND_PORT, CALLER_SOUND_PORT = 6000, 10000
 
 #: G.711: 20 s of it.
@@ -57,7 +57,7 @@ class Call(Telling):
     ear: Process
 
     def __post_init__(self) -> None:
-        """What was heard before is another call's."""
+        """Forget sound that was heard before: it is another call's."""
         self._read = self.ear.out.stat().st_size
 
     def arrived(self) -> list[float]:

@@ -1,4 +1,4 @@
-"""What the lab asks of a program: a server, sessions one after another, and the moments at which something arrived.
+"""The lab's side of a program: a server, sessions one after another, and the moments at which something arrived.
 
 A session is one run of the client. It ends well (a file is there and is right), or it is broken: it ended by itself
 and should not have, it ended with an error, or what it brought is not what was asked for.
@@ -22,19 +22,19 @@ from braid_lab.net.topology import Topology
 from braid_lab.process import LabError, Output, Process, wait_until
 from braid_lab.serve.servers import READY
 
-#: What downloads are slowed down to, bytes per second: slow enough to be under way whatever happens, and far below
+#: Rate of downloads, bytes per second: slow enough that they are under way whatever happens, and far below
 #: what any line of the lab carries.
 RATE = 300_000
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a program runs: a network, the address of its server there, and a folder of its own."""
+    """The surroundings of a program: a network, the address of its server there, and a folder of its own."""
 
     net: Topology
     server: str
     folder: Path
-    #: How long a session lasts that ends by itself, s.
+    #: Length of a session that ends by itself, s.
     seconds: float
 
     @property
@@ -44,7 +44,7 @@ class Place:
 
     @property
     def size(self) -> int:
-        """How many bytes such a session carries."""
+        """Bytes that such a session carries."""
         return round(RATE * self.seconds)
 
     def source(self) -> str:
@@ -95,7 +95,7 @@ class Session(ABC):
 
     process: Process
     began: float = field(default_factory=time.monotonic, init=False)
-    #: When it broke something without ending, and how.
+    #: The moments at which it broke something without ending, and the reasons.
     complaints: list[str] = field(default_factory=list, init=False)
 
     @abstractmethod
@@ -121,7 +121,7 @@ class Download(Session):
     """A client that writes what arrives to files of a folder."""
 
     folder: Path
-    #: What the file is to be in the end, and where, if the client does not look at that itself.
+    #: The expected contents and the path of the file, if the client does not check it itself.
     right: tuple[Path, Path] | None = None
     _size: int = field(default=0, init=False)
 
@@ -154,7 +154,7 @@ def _size(folder: Path) -> int:
 class Telling(Session):
     """A client of the lab's that prints the moment of every arrival, and has no reason to end."""
 
-    #: What a line of its output looks like, the moment being the first group.
+    #: Pattern of a line of its output; the first group is the moment.
     line: ClassVar[re.Pattern[str]] = re.compile(r"^(\d+\.\d+)$", re.MULTILINE)
     _read: int = field(default=0, init=False)
 
@@ -176,7 +176,7 @@ class Telling(Session):
         return whole.decode(errors="replace")
 
     def broken(self, ended: Output) -> str | None:
-        """That it ended is what is broken."""
+        """Return its last words: that it ended is the fault."""
         return _last_words(ended)
 
 

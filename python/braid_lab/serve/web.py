@@ -37,7 +37,7 @@ class Web(http.server.SimpleHTTPRequestHandler):
 
     def copyfile(self, source: Any, outputfile: Any) -> None:
         """Send what the source has, not faster than is allowed."""
-        # What was held up is not caught up on: the next piece is due a while after this one.
+        # Delays are not caught up on: the next piece is due a while after this one.
         while piece := source.read(CHUNK_BYTES):
             outputfile.write(piece)
             time.sleep(len(piece) / self._rate)

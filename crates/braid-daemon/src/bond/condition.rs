@@ -35,7 +35,7 @@ pub enum State {
         since: Instant,
         /// Why.
         why: &'static str,
-        /// How long what is on it waits.
+        /// The time that its flows wait.
         patience: Duration,
     },
     /// The hub does not want this machine.

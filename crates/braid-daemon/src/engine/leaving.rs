@@ -40,7 +40,7 @@ const AFTERCARE: Duration = Duration::from_secs(40);
 /// IANA's number of TCP.
 pub(super) const TCP: Protocol = Protocol(6);
 
-/// How long a change of the network that is not read yet prolongs a grace period. The kernel answers late while it takes
+/// A change of the network that is not read yet prolongs a grace period by this at most. The kernel answers late while it takes
 /// down network namespaces, and what it has not told yet may be that the uplink is back.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -58,7 +58,7 @@ pub(super) struct Leaving {
     /// Addresses that new flows do not take any more, whose connections are to be told when their
     /// device has them no longer, and not before. At most as many as the devices have addresses.
     stale: Vec<(UplinkId, IpAddr, Instant)>,
-    /// Since when there is a change of the network that no snapshot has shown.
+    /// The time of the oldest change of the network that no snapshot has shown.
     unread_since: Option<Instant>,
     unmovable: Unmovable,
     /// Until when moved flows are looked after.
@@ -78,7 +78,7 @@ struct Flap {
 /// A flapping line keeps its flows no longer than this.
 const FLAPPING: Duration = Duration::from_secs(3);
 
-/// How often an uplink that is back, answers and is watched for longer than a grace period lasts, is looked at.
+/// Interval of looks at an uplink that is back and answers, when it is watched for longer than a grace period.
 const ANSWERING: Duration = Duration::from_millis(500);
 
 impl Leaving {
@@ -390,7 +390,7 @@ mod tests {
             leaving.next(began),
             Some(began + RENEWAL / 2 + READ_TIMEOUT)
         );
-        // What stays unread for long was read in part: it prolongs nothing later.
+        // A change that stays unread for long prolongs nothing later.
         leaving.unread_since = Some(began);
         leaving.stale[0].2 = began + READ_TIMEOUT * 2;
         assert_eq!(leaving.next(began), Some(began + READ_TIMEOUT * 2));

@@ -1,4 +1,4 @@
-//! What the datapath hands over: answers of name servers, fragments that came too early, and packets
+//! Notices of the datapath: answers of name servers, fragments that came too early, and packets
 //! that are not sent and of which their senders are to hear.
 //!
 //! What bounds it: the ring's size in the kernel, [`AT_ONCE`] notices before others have their turn,

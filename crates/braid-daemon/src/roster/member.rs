@@ -55,7 +55,7 @@ impl Member {
         self.cut.is_some() || (judged && !self.is_bond())
     }
 
-    /// Whether it is the bond and what is on it waits for the hub, whose address its connections go by.
+    /// Returns true if it is the bond and its flows wait for the hub, whose address they have.
     #[must_use]
     pub fn waits(&self) -> bool {
         self.is_bond() && self.down.is_some() && self.cut.is_none()

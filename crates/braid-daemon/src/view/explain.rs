@@ -93,7 +93,7 @@ impl Engine {
     }
 }
 
-/// Whose flows of the question's protocol are to its destination.
+/// Returns the clients that have flows of the question's protocol to its destination.
 fn flows_to(question: &ExplainQuestion, flows: &[Flow]) -> impl Iterator<Item = Holder> {
     let there = |flow: &&Flow| {
         flow.protocol.0 == question.protocol

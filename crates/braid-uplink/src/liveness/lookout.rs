@@ -117,8 +117,8 @@ impl Lookout {
         self.guards.get(&id).map(Guard::look)
     }
 
-    /// Whether an uplink that takes no new flows yet has answered as many probes in a row as it takes, and only has to go
-    /// on so for some time.
+    /// Returns true if an uplink that takes no new flows yet has answered enough probes in a row, and only has to go on so
+    /// for some time.
     #[must_use]
     pub fn answers_again(&self, id: UplinkId) -> bool {
         self.guards.get(&id).is_some_and(Guard::answers_again)

@@ -107,7 +107,7 @@ fn one_client_reaches_more_than_another_until_the_configuration_says_otherwise()
     }
     assert!(attic.reaches("192.168.77.1") && connects(&attic, "10.73.0.1"));
     assert!(cellar.does_not_reach("192.168.77.1") && !connects(&cellar, "10.73.0.1"));
-    // What is read anew counts at once; what cannot be read changes nothing.
+    // A configuration that is read anew counts at once; one that cannot be read changes nothing.
     hub.reload(&world, "reach = [\"nowhere\"]");
     wait_for(|| hub.log().contains("the old one counts"), || hub.log());
     assert!(connects(&attic, "10.73.0.1"));
@@ -115,7 +115,7 @@ fn one_client_reaches_more_than_another_until_the_configuration_says_otherwise()
     wait_for(|| connects(&cellar, "10.73.0.1"), || hub.log());
     assert!(cellar.reaches("192.168.77.1"));
     assert!(attic.does_not_reach("192.168.77.1") && !connects(&attic, "10.73.0.1"));
-    // Who comes with the name of one that was revoked has another address.
+    // A client with the name of one that was revoked has another address.
     assert!(world.braid(&["revoke", "cellar"]).status.success());
     let table = || world.hub.run("nft list table inet braid_hub");
     wait_for(|| !table().contains("192.168.77.0/24"), table);

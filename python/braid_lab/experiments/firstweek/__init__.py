@@ -1,1 +1,1 @@
-"""What a person notices in the first week with Braid: programs run while lines and daemons come and go."""
+"""The first week of a person with Braid: programs run while lines and daemons come and go."""

@@ -1,4 +1,4 @@
-"""What is worked out from the moments at which something arrived, without touching anything."""
+"""Gaps and their causes, computed from the moments at which something arrived."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Gap:
 
     @property
     def ended(self) -> float:
-        """When something arrived again."""
+        """The moment at which something arrived again."""
         return self.began + self.seconds
 
 

@@ -1,4 +1,4 @@
-"""What happens to lines, daemons and hubs in a week, one thing after another."""
+"""Troubles of lines, daemons and hubs in a week, one after another."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def replace(program: Path) -> None:
     new.rename(program)
 
 
-#: What comes back as it was, and what should cost no session where one line works.
+#: Lines that come back as they were: none of this should cost a session where one line works.
 LINE_TROUBLES = (
     Trouble("route flaps", flap_route, "line"),
     Trouble("address flaps", flap_address, "line"),
@@ -152,7 +152,7 @@ DAEMON_TROUBLES = (
     Trouble("package upgraded", upgrade, "daemon"),
 )
 
-#: What only a tunnel outlives.
+#: Troubles that sessions outlive only in a tunnel.
 BOND_TROUBLES = (
     Trouble("line dead", die, "line"),
     Trouble("hub restarted", restart_hub, "hub"),

@@ -14,22 +14,22 @@ from braid_lab.experiments.firstweek.figures import Broken
 from braid_lab.process import LabError, wait_until
 from braid_lab.programs.session import Place, Program, Session
 
-#: How often programs are looked at. No gap is measured more exactly.
+#: Interval of looks at programs. No gap is measured more exactly.
 LOOK_SECONDS = 0.02
 
-#: How long programs may take to start on a busy machine.
+#: Longest time that programs may take to start on a busy machine.
 START_SECONDS = 60.0
 
 #: A session in which nothing has arrived for so long is given up, as a person would.
 PATIENCE_SECONDS = 10.0
 
-#: How long after a session that broke the next one is begun.
+#: Pause between a session that broke and the next one.
 AGAIN_SECONDS = 1.0
 
 
 @dataclass
 class Course:
-    """What became of a program on one side."""
+    """The sessions of a program on one side."""
 
     program: Program
     place: Place
@@ -50,7 +50,7 @@ class Course:
         self._listen(self._session)
         heard = max(self._session.began, self.moments[-1] if self.moments else 0.0)
         if not self._session.process.running:
-            # What it wrote last, between the two looks.
+            # It may have written more between the two looks.
             self._listen(self._session)
             self._over(self._session.broken(self._session.process.wait()))
         elif now - heard > (patience := PATIENCE_SECONDS if self.moments else START_SECONDS):

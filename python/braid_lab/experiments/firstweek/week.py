@@ -23,21 +23,21 @@ from braid_lab.programs.session import Place, Program
 #: Gaps of so long are written down one by one, s.
 NOTABLE_S = 0.5
 
-#: How many sessions of a program may break before one begins well.
+#: Sessions of a program that may break before one begins well.
 BAD_STARTS = 5
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long it takes."""
+    """The lengths of its parts."""
 
-    #: How often everything happens.
+    #: Rounds of all troubles.
     rounds: int
     #: From the beginning of one trouble to that of the next, if that one is over, s.
     every_s: float
     #: From the end of the last trouble to the end of it all, s.
     settle_s: float
-    #: How long a download lasts, s.
+    #: Length of a download, s.
     session_s: float
 
 
@@ -56,7 +56,7 @@ class Step:
 
 @dataclass
 class Week:
-    """What happened to a side, and what became of its programs."""
+    """The troubles of a side, and the sessions of its programs."""
 
     side: Side
     courses: list[Course]
@@ -66,7 +66,7 @@ class Week:
 
     @property
     def suffix(self) -> str:
-        """What names of its figures end in."""
+        """The end of its figures' names."""
         return "" if self.side.name == "braid" else f"_{self.side.name}"
 
     def suffer(self, step: Step) -> None:
@@ -108,7 +108,7 @@ def live(run: Run, plan: Plan, sides: Sequence[Side], steps: Sequence[Step]) -> 
                 bad_starts = 0 if week.side.daemon is None else BAD_STARTS
                 stack.enter_context(kept_going(week.courses, bad_starts=bad_starts))
         began = time.monotonic()
-        # What a thread has started ends with it, a hub for example: these live until all is over.
+        # Processes end with the thread that started them, a hub for example: these threads live until all is over.
         pool = stack.enter_context(ThreadPoolExecutor(len(weeks)))
         for step in steps:
             due = time.monotonic() + plan.every_s
