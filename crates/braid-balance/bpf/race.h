@@ -412,7 +412,7 @@ __noinline int read_class(void)
 	table = walked_bank(work->race.flow.class * FAMILIES +
 				    (is_v4(&work->key.near) ? FAMILY_V4 : FAMILY_V6),
 			    &bank);
-	work->sticky = table ? table->sticky : 0;
+	work->sticky = kept_for(work, table);
 	work->walk = table ? table->walk : 0;
 	return 0;
 }

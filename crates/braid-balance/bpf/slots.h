@@ -47,6 +47,15 @@ static __always_inline int is_ftp(const struct tuple *key)
 	       (key->far_port == bpf_htons(FTP_PORT) || key->far_port == bpf_htons(FTPS_PORT));
 }
 
+// Returns how many s a client keeps its uplink for the site of the workbench's flow: what the class
+// says; for FTP's control connections always, since data has to go where they do.
+static __always_inline __u32 kept_for(const struct workbench *work, const struct slot_bank *table)
+{
+	if (table && table->sticky)
+		return table->sticky;
+	return is_ftp(&work->key) ? FTP_SECONDS : 0;
+}
+
 // Returns 1 for what may be a data connection of FTP in passive mode.
 static __always_inline int may_be_ftp_data(const struct packet *packet)
 {
@@ -148,9 +157,7 @@ __noinline int keep_choice(__u64 now)
 		return 0;
 	number = work->flow.class * FAMILIES + (is_v4(&work->key.near) ? FAMILY_V4 : FAMILY_V6);
 	table = walked_bank(number, &bank);
-	seconds = table ? table->sticky : 0;
-	if (!seconds && is_ftp(&work->key))
-		seconds = FTP_SECONDS;
+	seconds = kept_for(work, table);
 	if (seconds)
 		settle(work, seconds, now);
 	return 0;
@@ -173,7 +180,7 @@ __noinline int choose_uplink(__u32 midstream, __u64 now)
 		return 0;
 	if (!table || !table->count || table->count > SLOTS)
 		return -1;
-	work->sticky = midstream ? 0 : table->sticky;
+	work->sticky = midstream ? 0 : kept_for(work, table);
 	ftp = !midstream && !work->moves && !work->sticky && may_be_ftp_data(&work->packet);
 	if (ftp)
 		work->sticky = FTP_SECONDS;

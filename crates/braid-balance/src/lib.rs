@@ -53,7 +53,7 @@ pub use paths::{Bustle, MAX_PATHS, Outlook, PathMemory, Way, prefix_of};
 pub use races::RaceSettings;
 pub use rules::{CGROUP_LEVELS, FlowFacts, MAX_RULES, NameBit, RuleEntry};
 pub use shared::{REASONS, Reason, ReasonKind};
-pub use sticky::{FTP_DATA_FROM, FTP_KEPT, FTP_PORT, Site, Sticky};
+pub use sticky::{FTP_CONTROL, FTP_DATA_FROM, FTP_KEPT, Site, Sticky};
 pub use time::KernelTime;
 pub use types::{
     Attachments, Choice, ClassId, Counters, Exit, Family, Flow, FlowState, HookKind, Layer,

@@ -12,20 +12,21 @@ use braid_core::UplinkId;
 use crate::layout::{Address, to_ip};
 use crate::pins::Pins;
 use crate::shared::{
-    FTP_DATA_PORT as DATA_PORT, FTP_PORT as CONTROL_PORT, FTP_SECONDS, SITE_BITS_V4, SITE_BITS_V6,
+    FTP_DATA_PORT as DATA_PORT, FTP_PORT as CONTROL_PORT, FTP_SECONDS,
+    FTPS_PORT as CONTROL_PORT_TLS, SITE_BITS_V4, SITE_BITS_V6,
 };
 use crate::tables::{self, Tables, gone};
 use crate::{ClassId, Error, KernelTime, batch};
 
 /// For how long a client keeps the uplink of an FTP control connection for its connections to the site's ports from
-/// [`FTP_DATA_FROM`] on, also where its class keeps nothing.
+/// [`FTP_DATA_FROM`] on and for later control connections there, also where its class keeps nothing.
 pub const FTP_KEPT: Duration = Duration::from_secs(FTP_SECONDS as u64);
 
 /// The lowest port that FTP data is taken from in passive mode.
 pub const FTP_DATA_FROM: u16 = DATA_PORT as u16;
 
-/// The port of FTP's control connection.
-pub const FTP_PORT: u16 = CONTROL_PORT as u16;
+/// The ports of FTP's control connection, without and with TLS from its first byte.
+pub const FTP_CONTROL: [u16; 2] = [CONTROL_PORT as u16, CONTROL_PORT_TLS as u16];
 
 /// Which remote addresses count as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

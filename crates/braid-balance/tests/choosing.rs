@@ -339,7 +339,34 @@ fn data_of_ftp_keeps_to_the_uplink_of_its_control_connection() {
         let mut datapath = probe.datapath.borrow_mut();
         datapath.set_uplinks(&uplinks).expect("uplinks");
         drop(datapath);
-        assert_ne!(opened(5812, 40_000), by);
+        let other = opened(5812, control);
+        assert_ne!(opened(5813, 40_000), by);
+        let mut datapath = probe.datapath.borrow_mut();
+        datapath
+            .set_uplinks(&probe.world.uplinks())
+            .expect("uplinks");
+        drop(datapath);
+        // It is back: later sessions' data would go where an earlier one's control connection was.
+        assert_ne!(other, by);
+        for near in 5820..5830 {
+            assert_eq!(opened(near, control), opened(near, 40_000));
+        }
+    }
+}
+
+/// Whichever session was first, the client's next ones at the same server share its uplink with their data.
+#[test]
+fn sessions_of_ftp_at_one_server_keep_to_one_uplink() {
+    let probe = Probe::new();
+    set_classes(&probe, &[class(0, &[0, 1])]);
+    let to = |near: u16, far: u16, flags| build::tcp((INNER, near), (SERVER_V4, far), flags, b"");
+    for near in (5900..5920).step_by(2) {
+        let sent = probe.out(&to(near, 21, SYN)).is(Sent, "out_new");
+        let (by, syn_ack) = answer(&sent, SYN | ACK);
+        probe.back(by, &syn_ack);
+        probe.out(&to(near, 21, ACK)).is(Sent, "out_flow");
+        let data = probe.out(&to(near + 1, 40_000, SYN)).is(Sent, "out_new");
+        assert_eq!(uplink(&data), by, "session from port {near}");
     }
 }
 

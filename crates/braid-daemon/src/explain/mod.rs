@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use braid_balance::{
-    ClassEntry, ClassId, FTP_DATA_FROM, FTP_KEPT, FTP_PORT, Family, KernelTime, PathMemory,
+    ClassEntry, ClassId, FTP_CONTROL, FTP_DATA_FROM, FTP_KEPT, Family, KernelTime, PathMemory,
     Protocol, Site, Sticky, Translation, Walk,
 };
 use braid_core::UplinkId;
@@ -178,12 +178,13 @@ struct Asked {
 }
 
 /// TCP's number, and the port on which an FTP server listens.
-const FTP: (u8, Option<u16>) = (6, Some(FTP_PORT));
+const FTP: (u8, Option<u16>) = (6, Some(FTP_CONTROL[0]));
 
-/// For how long what may be data of FTP keeps the uplink of its control connection; `None`: it is no such data.
+/// For how long an FTP control connection, and what may be its data, keep the uplink of an earlier control
+/// connection; `None`: neither is asked about.
 fn ftp_time(asked: &Asked) -> Option<Duration> {
-    let data = asked.port.is_some_and(|port| port >= FTP_DATA_FROM);
-    (asked.protocol == FTP.0 && data).then_some(FTP_KEPT)
+    let ftp = |port| FTP_CONTROL.contains(&port) || port >= FTP_DATA_FROM;
+    (asked.protocol == FTP.0 && asked.port.is_some_and(ftp)).then_some(FTP_KEPT)
 }
 
 /// An explanation while it is told.
@@ -395,7 +396,7 @@ impl Story<'_, '_> {
         self.tell(Stage::Policy, text);
     }
 
-    /// The uplink that the client keeps to for this site, by its class or since it may be data of FTP.
+    /// The uplink that the client keeps to for this site, by its class or as FTP has to.
     fn sticky(&mut self, asked: &Asked, entry: &ClassEntry) -> Option<UplinkId> {
         let time = entry.sticky.or_else(|| ftp_time(asked))?;
         let known = self.world.names.look(self.world.now, asked.dest);

@@ -260,8 +260,14 @@ fn what_may_be_data_of_ftp_keeps_the_uplink_of_its_control_connection() {
     let text = told(&scene, &question);
     assert!(text.contains("keeps to lte"), "{text}");
     assert!(text.contains("=> Uplink lte"), "{text}");
-    question.port = Some(443);
-    assert!(told(&scene, &question).contains("=> Shared"));
+    for (port, end) in [
+        (21, "=> Uplink lte"),
+        (990, "=> Uplink lte"),
+        (443, "=> Shared"),
+    ] {
+        question.port = Some(port);
+        assert!(told(&scene, &question).contains(end), "{port}");
+    }
 }
 
 #[test]
