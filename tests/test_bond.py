@@ -179,25 +179,18 @@ def test_a_hub_that_is_restarted_costs_no_session(make_network: MakeNetwork, sta
         with far_hub.running(far, net.scratch / place.name) as hub:
             daemon = start_braid(net)
             join(daemon, hub)
-            # Of one socket, as of a call.
-            argv = [sys.executable, "-m", "braid_lab.load.asker", "20", net.server(1)]
-            with Process(argv, log=net.scratch / "asker", namespace=net.host.name) as asker:
-
-                def answers() -> int:
-                    return len(asker.stdout().splitlines())
-
-                grown(answers, 1)
+            with asking(net) as asker:
                 download = Download(net.host, net.server(1), 12_000_000, net.scratch / f"{net.host.name}.restarted")
                 for stop in (hub.stop, hub.kill9):
                     grown(download.came, 500_000)
-                    grown(answers, 5)
+                    grown(asker.answers, 5)
                     stop()
                     # The server repeats what was not acknowledged, and finds nobody who would refuse it.
                     grown(lambda: dropped(place), 1)
                     hub.start()
                 download.finish()
-                grown(answers, 5)
-            assert set(asker.stdout().split()) == {far.address4}
+                grown(asker.answers, 5)
+            assert asker.addresses() == {far.address4}
             # Also of one that runs.
             said = run(hub.words("down"), namespace=place.name).stdout
             assert "device braid-hub: removed" in said
@@ -215,15 +208,23 @@ def test_the_bonds_device_outlives_its_daemon(
     daemon = start_braid(net)
     join(daemon, hub)
     made = device(net.host)
-    download = Download(net.host, net.server(1), 12_000_000, net.scratch / f"{net.host.name}.outlived")
-    for stop in (daemon.stop, daemon.kill9):
-        grown(download.came, 500_000)
-        stop()
-        assert device(net.host) == made
-        daemon.up()
-        wait_until(lambda: states(daemon).get("bond") == "up", what="the bond to take flows again", timeout=20)
-        assert device(net.host) == made
-    download.finish()
+    with asking(net) as asker:
+        download = Download(net.host, net.server(1), 12_000_000, net.scratch / f"{net.host.name}.outlived")
+        for stop in (daemon.stop, daemon.kill9):
+            grown(download.came, 500_000)
+            grown(asker.answers, 5)
+            stop()
+            assert device(net.host) == made
+            # The next daemon has uplinks, and no answer from the hub yet.
+            hub.kill9()
+            daemon.up()
+            assert states(daemon)["bond"] == "down"
+            hub.start()
+            wait_until(lambda: states(daemon).get("bond") == "up", what="the bond to take flows again", timeout=20)
+            assert device(net.host) == made
+        download.finish()
+        grown(asker.answers, 5)
+    assert asker.addresses() == {hub.far.address4}
     daemon.call("leave")
     assert device(net.host) is None
     hub.revoke("home")
@@ -273,6 +274,31 @@ def unknown(place: Namespace) -> int:
     told = place.run(["nft", "--json", "list", "chain", "inet", "braid_hub_boot", "unknown"])
     rules = [entry["rule"]["expr"] for entry in json.loads(told.stdout)["nftables"] if "rule" in entry]
     return sum(part["counter"]["packets"] for parts in rules for part in parts if "counter" in part)
+
+
+class Asker(Process):
+    """A program on the host that asks a server again and again from one UDP socket, as a call does."""
+
+    def __init__(self, net: Topology) -> None:
+        """Start it."""
+        argv = [sys.executable, "-m", "braid_lab.load.asker", "20", net.server(1)]
+        super().__init__(argv, log=net.scratch / f"{net.host.name}-asker", namespace=net.host.name)
+
+    def answers(self) -> int:
+        """Return how many answers have come."""
+        return len(self.stdout().splitlines())
+
+    def addresses(self) -> set[str]:
+        """Return the addresses that the server saw."""
+        return set(self.stdout().split())
+
+
+@contextlib.contextmanager
+def asking(net: Topology) -> Iterator[Asker]:
+    """Run an asker, which has had its first answer."""
+    with Asker(net) as asker:
+        grown(asker.answers, 1)
+        yield asker
 
 
 def grown(count: Callable[[], int], by: int) -> None:

@@ -88,6 +88,15 @@ impl Roster {
         &self.remembered
     }
 
+    /// Takes in an uplink of an earlier daemon that cannot take new flows yet, and why.
+    pub fn inherit(&mut self, uplink: &Uplink, why: String, settings: &Settings) {
+        self.note(uplink, settings);
+        let mut members = self.members.iter_mut();
+        if let Some(member) = members.find(|member| member.uplink.device == uplink.device) {
+            member.down = Some(why);
+        }
+    }
+
     /// Takes note of what there is now.
     pub fn update(
         &mut self,
@@ -297,7 +306,7 @@ impl Roster {
             accepts_new: FAMILIES.iter().any(|family| self.carries(member, *family)),
             tells: tells(member),
             epoch: self.epoch(member),
-            leased: member.is_bond(),
+            leased: member.is_bond() && member.cut.is_none(),
             waits: member.waits(),
         };
         let present = self.members.iter().filter(|member| member.present);

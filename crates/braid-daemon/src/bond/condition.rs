@@ -108,6 +108,19 @@ impl Default for Condition {
 }
 
 impl Condition {
+    /// An earlier daemon left flows on it. They wait as for a hub that is out of reach.
+    #[must_use]
+    pub fn inherited(now: Instant) -> Condition {
+        Condition {
+            keys: false,
+            state: State::Lost {
+                since: now,
+                why: "the daemon was started anew, and the hub has not answered yet",
+                patience: PATIENCE,
+            },
+        }
+    }
+
     /// How it is doing.
     #[must_use]
     pub fn state(&self) -> &State {
@@ -196,6 +209,20 @@ mod tests {
         assert_eq!(bond.state().word(), "lost");
         assert!(!bond.state().is_given_up(now + PATIENCE / 2));
         assert!(bond.state().is_given_up(now + PATIENCE));
+        bond.links(now, true);
+        assert!(bond.state().is_up());
+    }
+
+    #[test]
+    fn what_an_earlier_daemon_left_waits_for_the_hub() {
+        let now = Instant::now();
+        let mut bond = Condition::inherited(now);
+        assert!(!bond.state().is_up());
+        assert!(!bond.state().is_given_up(now + PATIENCE / 2));
+        assert!(bond.state().is_given_up(now + PATIENCE));
+        bond.unanswered();
+        assert_eq!(bond.state().word(), "lost");
+        bond.established();
         bond.links(now, true);
         assert!(bond.state().is_up());
     }

@@ -308,6 +308,15 @@ impl Bond {
         terms.map(|(address, _)| *address).collect()
     }
 
+    /// Takes over the bond of an earlier daemon, if its device is there still: its flows wait until the hub has
+    /// answered this one. Returns the uplink that they are on, and why it takes no new ones.
+    pub fn inherit(&mut self, snapshot: &Snapshot, now: Instant) -> Option<(Uplink, String)> {
+        let joined = self.joined.as_ref().filter(|joined| joined.accepted)?;
+        let uplink = self.described(joined, snapshot).ok()?;
+        self.condition = Condition::inherited(now);
+        Some((uplink, self.state().to_string()))
+    }
+
     /// Puts the bond among the uplinks that were found, or among those that cannot be used.
     pub fn join_discovery(&self, found: &mut Discovery, snapshot: &Snapshot, now: Instant) {
         let Some(joined) = &self.joined else { return };
@@ -332,6 +341,10 @@ impl Bond {
                 false => Reason::Waiting(why),
             });
         }
+        self.described(joined, snapshot)
+    }
+
+    fn described(&self, joined: &Joined, snapshot: &Snapshot) -> Result<Uplink, Reason> {
         let link = snapshot.link_named(BOND_DEVICE).ok_or(Reason::Missing)?;
         let given = self.addresses();
         let v4 = given.iter().find_map(|address| match address {

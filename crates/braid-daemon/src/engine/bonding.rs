@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use braid_balance::UplinkCounters;
 use braid_core::UplinkId;
-use braid_uplink::BOND_DEVICE;
+use braid_uplink::{BOND_DEVICE, Snapshot};
 
 use super::Engine;
 use crate::bond::{Line, News, State, Told, parse_token};
@@ -92,6 +92,15 @@ impl Engine {
         self.bond_report()
     }
 
+    /// Takes over an earlier daemon's bond with the flows on it, before the datapath is told of this one's uplinks.
+    pub(super) fn inherit_bond(&mut self, snapshot: &Snapshot) {
+        let Some((uplink, why)) = self.bond.inherit(snapshot, Instant::now()) else {
+            return;
+        };
+        self.roster.inherit(&uplink, why, &self.settings);
+        self.look_when_given_up();
+    }
+
     /// Starts what is to carry the bond and does not run.
     pub(super) fn set_bond_going(&mut self) {
         let datapath = &self.datapath;
@@ -131,12 +140,17 @@ impl Engine {
         }
         self.settings.bonded = self.bond.is_accepted();
         let state = self.bond.state();
-        if state.word() != before {
-            match state {
-                State::Lost { patience, .. } => self.look_at_bond_after(*patience),
-                State::Stopped(_) => self.look_at_bond_after(ANEW),
-                _ => {}
-            }
+        match state {
+            _ if state.word() == before => {}
+            State::Stopped(_) => self.look_at_bond_after(ANEW),
+            _ => self.look_when_given_up(),
+        }
+    }
+
+    /// Has the roster look at a lost bond when its flows have waited for long enough.
+    fn look_when_given_up(&self) {
+        if let State::Lost { patience, .. } = self.bond.state() {
+            self.look_at_bond_after(*patience);
         }
     }
 

@@ -193,6 +193,7 @@ impl Engine {
         engine.follow_names()?;
         // Whoever an earlier daemon limited would stay so: this one limits nobody yet.
         engine.datapath.limit_clients(&[])?;
+        engine.inherit_bond(snapshot);
         step("setting up routes");
         engine.reconcile(snapshot).await?;
         engine.starting = false;
