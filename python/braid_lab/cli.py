@@ -52,6 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(form="full")
     run.add_argument("--case", action="append", default=[], help="only this case of it; repeat it for several")
+    run.add_argument(
+        "--traces", type=Path, metavar="DIR", help="recordings NAME-down.csv and NAME-up.csv for bond/radio"
+    )
     run.add_argument("--seed", type=int, default=1, help="for everything that is random (default: 1)")
     run.add_argument("--out", **out)  # type: ignore[arg-type]
     report = verb("report", "join all results into one HTML page, the papers' figures beside ours")
@@ -85,7 +88,14 @@ def _run(options: argparse.Namespace) -> None:
             raise LabError(f"no experiment is called {name}: there are {', '.join(known)}")
     failed: list[str] = []
     for name in names:
-        done = execute(known[name], form=options.form, seed=options.seed, out=options.out, cases=options.case)
+        done = execute(
+            known[name],
+            form=options.form,
+            seed=options.seed,
+            out=options.out,
+            cases=options.case,
+            traces=options.traces,
+        )
         failed += [f"{name}: {failure}" for failure in done.failures]
         if options.form != "smoke":
             _show(known[name].title, done)

@@ -86,6 +86,8 @@ class Run:
     figures: list[Figure] = field(default_factory=list)
     #: Which of its cases were asked for; none for those that the form has.
     asked: tuple[str, ...] = ()
+    #: A directory with recordings of links, if any was given.
+    traces: Path | None = None
     #: Free facts for the reader: settings that matter, deviations from the paper.
     notes: list[str] = field(default_factory=list)
     #: A table that is printed at the end and shown in the report: header, then rows of texts.
@@ -235,12 +237,15 @@ def all_experiments() -> dict[str, Experiment]:
     return dict(sorted(_registered.items()))
 
 
-def execute(chosen: Experiment, *, form: Form, seed: int, out: Path, cases: Sequence[str] = ()) -> Run:
+def execute(
+    chosen: Experiment, *, form: Form, seed: int, out: Path, cases: Sequence[str] = (), traces: Path | None = None
+) -> Run:
     """Run an experiment and write out/NAME/result.json; whether its figures are good is for the reader.
 
     Parts that fail are in the run's `failures`. `cases` are those that were asked for; LabError for a strange one.
     """
-    for case in cases:
+    # What there is to measure of recordings is for them to say.
+    for case in () if traces else cases:
         if case not in chosen.cases:
             raise LabError(f"{chosen.name} has no case {case}: there are {', '.join(chosen.cases) or 'none'}")
     folder = out / chosen.name
@@ -254,7 +259,7 @@ def execute(chosen: Experiment, *, form: Form, seed: int, out: Path, cases: Sequ
         stale.unlink()
     began = Beginning.now()
     with Display(chosen.name) as display:
-        run = Run(chosen.name, form, seed, folder, display, asked=tuple(cases))
+        run = Run(chosen.name, form, seed, folder, display, asked=tuple(cases), traces=traces)
         try:
             chosen.body(run)
         except Exception as error:
@@ -293,6 +298,7 @@ def _write(chosen: Experiment, run: Run, began: Beginning) -> None:
         "seed": run.seed,
         "form": run.form,
         "cases": list(run.asked),
+        "traces": str(run.traces) if run.traces else None,
         "started": began.at.isoformat(timespec="seconds"),
         "seconds": round((datetime.now(UTC) - began.at).total_seconds(), 1),
         "machine": describe(began.ticks),

@@ -158,7 +158,7 @@ impl<P> Link<P> {
     /// Changes the configuration. What waits keeps its place; what is under way keeps its time.
     pub fn configure(&mut self, now: Time, config: Config) {
         self.advance(now);
-        if config.speed != self.config.speed {
+        if !config.speed.goes_on_as(&self.config.speed) {
             self.wire.set_speed(now, config.speed.clone());
         }
         if config.aqm != self.config.aqm {

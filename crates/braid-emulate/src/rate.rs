@@ -23,6 +23,14 @@ pub enum Speed {
 }
 
 impl Speed {
+    /// Returns true if nothing changes. A trace that is read anew begins anew.
+    pub(crate) fn goes_on_as(&self, other: &Speed) -> bool {
+        match (self, other) {
+            (Speed::Trace(one), Speed::Trace(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one == other,
+        }
+    }
+
     /// The mean rate; none if unlimited. Queues that are limited by time are sized by it.
     #[must_use]
     pub fn mean(&self) -> Option<Rate> {
@@ -41,6 +49,8 @@ impl Speed {
 #[derive(Debug)]
 pub(crate) struct Wire<P> {
     speed: Speed,
+    /// When a trace began: when it was set.
+    began: Time,
     cursor: Cursor,
     /// When the last packet left.
     free_at: Time,
@@ -60,6 +70,7 @@ impl<P> Wire<P> {
     pub fn new(speed: Speed) -> Wire<P> {
         Wire {
             speed,
+            began: Time::ZERO,
             cursor: Cursor::default(),
             free_at: Time::ZERO,
             busy: None,
@@ -102,6 +113,7 @@ impl<P> Wire<P> {
     /// Changes the speed. What is left of the packet on the wire is sent at the new one.
     pub fn set_speed(&mut self, now: Time, speed: Speed) {
         self.speed = speed;
+        self.began = now;
         self.cursor = Cursor::default();
         let Some(sending) = &self.busy else { return };
         let left = match sending.done {
@@ -123,7 +135,11 @@ impl<P> Wire<P> {
             Speed::Fixed(rate) => rate
                 .time_of(Bytes::new(len.into()))
                 .map(|span| start + span),
-            Speed::Trace(trace) => Some(trace.finish(&mut self.cursor, start, len)),
+            Speed::Trace(trace) => {
+                let within = Time::ZERO + start.since(self.began);
+                let done = trace.finish(&mut self.cursor, within, len);
+                Some(self.began + done.since(Time::ZERO))
+            }
         }
     }
 }

@@ -134,3 +134,31 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_trace_begins_when_it_is_set_and_goes_on_when_something_else_is() {
+    // A frame of 1250 bytes takes 1 ms in the first second of the trace, and has to wait in the second one.
+    let config = || Config {
+        speed: Speed::Trace(Arc::new(parse("0,10\n1,0\n").expect("a trace"))),
+        ..Config::default()
+    };
+    let at = |ms| Time::ZERO + Duration::from_millis(ms);
+    let mut link = Link::new(config(), 1);
+    let mut due = |change: Option<Config>, ms| {
+        if let Some(change) = change {
+            link.configure(at(ms), change);
+        }
+        link.handle_packet(at(ms), 1250, ());
+        let output = link.poll_output(at(10_000)).expect("a frame");
+        (output.due.since(at(ms)).as_millis(), link.config().clone())
+    };
+    assert_eq!(due(None, 1500).0, 501);
+    let (span, config) = due(Some(config()), 2700);
+    assert_eq!(span, 1, "its first second ends at 3.7 s");
+    assert_eq!(due(None, 3600).0, 1);
+    let jittery = Config {
+        queue: Limit::Packets(7),
+        ..config
+    };
+    assert_eq!(due(Some(jittery), 3800).0, 901, "not begun anew");
+}

@@ -109,7 +109,7 @@ def namespace(tag: str, *, congestion_control: str = "cubic") -> Iterator[Namesp
     run(["ip", "netns", "add", made.name])
     try:
         made.ip("link set lo up")
-        _use_congestion_control(made, congestion_control)
+        use_congestion_control(made, congestion_control)
         made.sysctl(
             # Runs must not learn from one another: no cached RTT or threshold of an earlier connection.
             ipv4__tcp_no_metrics_save=1,
@@ -121,7 +121,7 @@ def namespace(tag: str, *, congestion_control: str = "cubic") -> Iterator[Namesp
         made.delete()
 
 
-def _use_congestion_control(made: Namespace, algorithm: str) -> None:
+def use_congestion_control(made: Namespace, algorithm: str) -> None:
     """Set a namespace's default algorithm.
 
     The kernel takes one there only while it is on the allowed list, and that list is the machine's: it is

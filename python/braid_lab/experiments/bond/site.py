@@ -9,14 +9,14 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from braid_lab import far_hub
 from braid_lab.experiment import Run
 from braid_lab.experiments.bond.cases import Link
 from braid_lab.far_hub import Hub
 from braid_lab.net.far import far_end
-from braid_lab.net.links import Emulated
+from braid_lab.net.links import Emulated, Line
 from braid_lab.net.topology import Topology, Uplink, UplinkSpec, network
 from braid_lab.process import LabError, Process, wait_until
 from braid_lab.product import Braid, braid
@@ -79,9 +79,17 @@ def emulator(uplink: Uplink) -> Emulated:
     return uplink.emulator
 
 
+class Emulable(Protocol):
+    """What an emulated link can be made of."""
+
+    def line(self, seed: int) -> Line:
+        """Return the line that is this."""
+        ...
+
+
 @contextlib.contextmanager
 def site(
-    links: Mapping[str, Link | None],
+    links: Mapping[str, Emulable | None],
     *,
     seed: int,
     configuration: str = "",

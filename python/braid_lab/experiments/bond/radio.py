@@ -1,0 +1,268 @@
+"""`bond/radio`: one flow over two radio links, beside kernel MPTCP and each link alone.
+
+Rates are walks with the statistics of recorded links, or recordings: `--traces DIR` takes all pairs of a directory's
+`NAME-down.csv`. Their way up takes `NAME-up.csv`, else that of the other, else 12 Mbit/s. Every measurement sets
+the traces anew, so that all find the same rates at the same second of theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from braid_lab.experiment import Run, experiment
+from braid_lab.experiments.bond.figures import WARM_UP_SECONDS, Beat, Course, trips
+from braid_lab.experiments.bond.rates import Rates, fixed, lte, satellite
+from braid_lab.experiments.bond.site import Site, emulators_kept_up, site
+from braid_lab.experiments.race.figures import percentile
+from braid_lab.net.links import Line
+from braid_lab.net.namespace import use_congestion_control
+from braid_lab.process import LabError, Process
+
+DELAY_MS = 20.0
+
+#: Where recordings begin: most begin with somebody who has yet to set off.
+FROM_SECONDS = 10.0
+
+#: The second of a recording for which nothing is known of the way up, Mbit/s.
+UP_MBIT = 12.0
+
+WALK_SECONDS = 150.0
+
+#: The span that no stretch may fall behind in.
+STRETCH_SECONDS = 2.0
+
+BEAT_SECONDS, BEAT_BYTES, BEAT_SERVER = 0.02, 64, 2
+
+
+@dataclass(frozen=True)
+class Radio:
+    """One link: its rates both ways, and its queue."""
+
+    down: Rates
+    up: Rates
+    queue_ms: float = 300.0
+
+    def line(self, seed: int) -> Line:
+        """Return the emulated link that this is before it has its traces."""
+        mean = f"{self.down.mean(0, self.down.seconds):.3f}Mbit/s"
+        return Line(rate=mean, delay=f"{DELAY_MS:g}ms", queue=f"{self.queue_ms:g}ms", seed=seed)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Two links, and the flow over them."""
+
+    name: str
+    links: Mapping[str, Radio]
+    congestion_control: str = "cubic"
+    up: bool = False
+
+    def rates(self, link: str) -> Rates:
+        """Return a link's rates in the flow's direction."""
+        radio = self.links[link]
+        return radio.up if self.up else radio.down
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What the flow can go by."""
+        return ("bond", *(() if self.up else ("mptcp",)), *self.links)
+
+
+def walks(seed: int) -> Iterator[tuple[str, Radio, Radio]]:
+    """Draw pairs of links."""
+
+    def drawn(number: int, down: float, up: float) -> Radio:
+        number += 1000 * seed
+        return Radio(lte(down, WALK_SECONDS, number), lte(up, WALK_SECONDS, number + 500))
+
+    yield "lte12_lte6", drawn(1, 12, 5), drawn(2, 6, 2.5)
+    yield "lte15_lte3", drawn(3, 15, 6), drawn(4, 3, 1.5)
+    yield "dsl20_lte6", Radio(fixed(20), fixed(5)), drawn(5, 6, 2.5)
+    yield (
+        "satellite190_lte90",
+        Radio(satellite(190, WALK_SECONDS, 6 + seed), fixed(UP_MBIT)),
+        Radio(satellite(90, WALK_SECONDS, 7 + seed), fixed(UP_MBIT)),
+    )
+
+
+def recorded(folder: Path) -> Iterator[tuple[str, Radio, Radio]]:
+    """Read all pairs of a directory; LabError if there are none."""
+    files = {file.name.removesuffix("-down.csv"): file for file in sorted(folder.glob("*-down.csv"))}
+    if len(files) < 2:
+        raise LabError(f"{folder}: recordings NAME-down.csv of two links at least are wanted, {len(files)} found")
+    for one, other in itertools.combinations(files, 2):
+        ups = [folder / f"{name}-up.csv" for name in (one, other)]
+        known = [Rates.read(up) if up.exists() else None for up in ups]
+        down = [Rates.read(files[name]) for name in (one, other)]
+        first, second = (known[at] or known[1 - at] or fixed(UP_MBIT) for at in (0, 1))
+        yield f"{one}+{other}", Radio(down[0], first), Radio(down[1], second)
+
+
+def variants(name: str, one: Radio, other: Radio) -> Iterator[Case]:
+    """Return the flows that are tried over a pair."""
+    links = {"one": one, "two": other}
+    deep = {link: replace(radio, queue_ms=1000.0) for link, radio in links.items()}
+    yield Case(name, links)
+    yield Case(f"{name}_queue1000", deep)
+    yield Case(f"{name}_bbr", links, congestion_control="bbr")
+    yield Case(f"{name}_up", links, up=True)
+
+
+#: The walks' cases: which they are is known before the seed is, from which they are drawn.
+WALKS = ("lte12_lte6", "lte15_lte3", "dsl20_lte6", "satellite190_lte90")
+CASES = tuple(f"{name}{suffix}" for name in WALKS for suffix in ("", "_queue1000", "_bbr", "_up"))
+
+
+@experiment("bond/radio", "One flow over two radio links", paper="layer3-bonding §5", cases=CASES)
+def radio(run: Run) -> None:
+    """Measure every case."""
+    pairs = recorded(run.traces) if run.traces else walks(run.seed)
+    cases = {case.name: case for pair in pairs for case in variants(*pair)}
+    names = run.cases(run.of_form(full=tuple(cases), quick=tuple(cases)[:1], smoke=tuple(cases)[:1]))
+    if unknown := [name for name in names if name not in cases]:
+        raise LabError(f"there is no case {', '.join(unknown)}: there are {', '.join(cases)}")
+    seconds = run.of_form(full=42.0, quick=14.0, smoke=3.0)
+    run.display.expect(sum(1 + len(cases[name].kinds) for name in names))
+    run.table.append(
+        [
+            "links",
+            "offered",
+            "bond",
+            "MPTCP",
+            "link one",
+            "link two",
+            "of the best",
+            "worst 2 s",
+            "ping +p50",
+            "+p99 ms",
+        ]
+    )
+    late: list[float] = []
+    ratios: list[float] = []
+    for name in names:
+        case = cases[name]
+        with run.part(name), contextlib.ExitStack() as stack:
+            with run.step(f"{name}: build, and join the hub"):
+                place = stack.enter_context(site(case.links, seed=run.seed))
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="braid-radio-")))
+                for end in (place.net.host, place.net.internet):
+                    use_congestion_control(end, case.congestion_control)
+                internet = place.net.internet.name
+                place.background(internet, "braid_lab.load.stream", "serve", place.server)
+                place.background(internet, "braid_lab.serve.echo", place.net.server(BEAT_SERVER))
+            ratios.append(_measure(run, place, case, folder, seconds))
+            late.append(emulators_kept_up(run, place))
+    if ratios:
+        run.figure(
+            "worst_vs_best_single", min(ratios), better="higher", runs=len(ratios), spread=(min(ratios), max(ratios))
+        )
+        run.figure("emulators_late_p99_ms", max(late), unit="ms", better="lower")
+    run.notes.append(
+        f"Mbit/s of payload after the first {WARM_UP_SECONDS:g} s. Offered is what the links let through then, "
+        f"headers and all. The worst 2 s are held against the better link alone then. Round trips of small "
+        f"datagrams through the full bond, above {2 * DELAY_MS:g} ms."
+    )
+
+
+def _measure(run: Run, place: Site, case: Case, folder: Path, seconds: float) -> float:
+    """Measure one case and record it; return the bond's goodput over the best single link's."""
+    courses: dict[str, Course] = {}
+    added: list[float] = []
+    for kind in case.kinds:
+        with run.step(f"{case.name}: {kind}"), contextlib.ExitStack() as stack:
+            beats = stack.enter_context(_beats(place)) if kind == "bond" else None
+            _begin(place, case, folder, seconds)
+            courses[kind] = _flow(place, case, kind, seconds)
+            if beats:
+                said = json.loads(beats.stop().stdout.splitlines()[-1])[0]
+                sent = [Beat(*one) for one in said]
+                end = sent[-1].sent
+                found = trips(sent, end - seconds + WARM_UP_SECONDS, end)
+                added = [ms - 2 * DELAY_MS for ms in found.ms]
+    got = {kind: course.steady_mbit for kind, course in courses.items()}
+    best = max(case.links, key=lambda link: got[link])
+    span = seconds - WARM_UP_SECONDS
+    offered = sum(case.rates(link).mean(FROM_SECONDS + WARM_UP_SECONDS, span) for link in case.links)
+    worst = _worst_stretch(courses["bond"], courses[best])
+    ratio = got["bond"] / got[best]
+    run.figure(f"vs_best_single_{case.name}", ratio, better="higher")
+    run.figure(f"worst_stretch_{case.name}", worst, better="higher")
+    run.figure(f"share_of_offered_{case.name}", got["bond"] / offered, better="higher")
+    if "mptcp" in got:
+        run.figure(f"vs_mptcp_{case.name}", got["bond"] / got["mptcp"], better="higher")
+    for kind, mbit in got.items():
+        run.figure(f"mbit_{kind}_{case.name}", mbit, unit="Mbit/s", better="higher" if kind == "bond" else "none")
+    delays = [percentile(added, share) for share in (0.5, 0.99)]
+    for word, delay in zip(("p50", "p99"), delays, strict=True):
+        run.figure(f"rtt_added_{word}_ms_{case.name}", delay, unit="ms", better="lower", runs=len(added))
+    cells = [f"{got[kind]:.1f}" if kind in got else "" for kind in ("bond", "mptcp", *case.links)]
+    run.table.append(
+        [case.name.replace("_", " "), f"{offered:.1f}", *cells, f"{ratio:.2f}", f"{worst:.2f}"]
+        + [f"{delay:.0f}" for delay in delays]
+    )
+    run.series(f"course_{case.name}", _rows(courses))
+    return ratio
+
+
+def _begin(place: Site, case: Case, folder: Path, seconds: float) -> None:
+    """Have all links be at the beginning of their traces."""
+    for link, radio in case.links.items():
+        for direction, rates in (("down", radio.down), ("up", radio.up)):
+            file = folder / f"{link}-{direction}.csv"
+            # The links go on for a while after the flow: what it has left behind must drain.
+            rates.write(file, FROM_SECONDS, seconds + 30)
+            place.emulator(link).ask({"set": {"direction": direction, "trace": str(file)}})
+
+
+def _flow(place: Site, case: Case, kind: str, seconds: float) -> Course:
+    verb = "give" if case.up else "take"
+    words = [sys.executable, "-m", "braid_lab.load.stream", verb, place.server, f"{seconds:g}"]
+    if kind != "bond":
+        link = next(iter(case.links)) if kind == "mptcp" else kind
+        words += ["--from", place.net.uplinks[link].address4]
+    words += ["--mptcp"] if kind == "mptcp" else []
+    said = json.loads(place.net.host.run(words, timeout=seconds + 60).stdout)
+    return Course.unbroken(said, f"{case.name}, {kind}:")
+
+
+@contextlib.contextmanager
+def _beats(place: Site) -> Iterator[Process]:
+    """Beat through the bond."""
+    words = [sys.executable, "-m", "braid_lab.load.beat", f"{1000 * BEAT_SECONDS:g}", str(BEAT_BYTES)]
+    argv = [*words, place.net.server(BEAT_SERVER)]
+    with Process(argv, log=place.net.scratch / "beats", namespace=place.net.host.name) as train:
+        train.wait_output("^ready$", timeout=20)
+        yield train
+
+
+def _worst_stretch(bond: Course, best: Course) -> float:
+    """Return the bond's goodput in its worst two seconds over that of the best link alone in the same two."""
+    bins = round(STRETCH_SECONDS / bond.bin_s)
+    sums = [list(itertools.accumulate(course.bytes, initial=0)) for course in (bond, best)]
+    first = round(WARM_UP_SECONDS / bond.bin_s)
+    spans = ([each[at + bins] - each[at] for each in sums] for at in range(first, len(bond.bytes) - bins, 5))
+    usual = statistics.fmean(best.bytes) * bins
+    # Where the link alone has next to nothing either, nothing is lost.
+    return min((ours / its for ours, its in spans if its > 0.05 * usual), default=1.0)
+
+
+def _rows(courses: Mapping[str, Course]) -> list[dict[str, float]]:
+    """Return all courses side by side, a tenth of a second a row."""
+    one = next(iter(courses.values()))
+    width = round(0.1 / one.bin_s)
+    return [
+        {"s": round(at * one.bin_s, 2)}
+        | {
+            f"{kind}_mbit": round(8e-6 * sum(course.bytes[at : at + width]) / (width * one.bin_s), 3)
+            for kind, course in courses.items()
+        }
+        for at in range(0, len(one.bytes) - width + 1, width)
+    ]
