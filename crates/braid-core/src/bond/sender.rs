@@ -200,6 +200,7 @@ impl<T: Clone> Sender<T> {
                 false => held,
             };
             self.queue.set_grace(grace);
+            self.rescue_overtaken(now, report.link);
         }
     }
 

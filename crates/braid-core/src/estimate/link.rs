@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::capacity::{Queue, TARGET_MOST};
 use super::stall::Stalls;
 use super::{Capacity, DelayBase, Demand, LinkReport, LossSplit, REPORT_INTERVAL, Rtt, Sample};
-use super::{SentAt, SentLog};
+use super::{NumberRange, SentAt, SentLog};
 use crate::{Bytes, PacketNumber, Rate, RelativeDelay, Stamp, Time};
 
 /// A sample covers at least this much of the receiver's time, or half a round trip.
@@ -60,6 +60,8 @@ struct Mark {
 pub struct LinkEstimator {
     sent: SentLog,
     highest: Option<PacketNumber>,
+    /// When the highest packet that is known to have arrived was sent.
+    confirmed: Option<Time>,
     /// When a report last told of a packet that no earlier one had told of.
     progressed: Option<Time>,
     rtt: Rtt,
@@ -128,6 +130,7 @@ impl LinkEstimator {
         let newest = RelativeDelay::of(report.echo, report.received_at).over(base);
         self.trip.handle_sample(trip.saturating_sub(newest));
         let sent = self.sent.handle_arrived(report.highest);
+        self.confirmed = sent.map(|sent| sent.at).or(self.confirmed);
         let queue = Queue {
             delay: report.delay.over(base),
             jitter: self.jitter,
@@ -342,6 +345,18 @@ impl LinkEstimator {
     #[must_use]
     pub fn highest(&self) -> Option<PacketNumber> {
         self.highest
+    }
+
+    /// When the highest packet that is known to have arrived was sent; none before the first report.
+    #[must_use]
+    pub fn confirmed(&self) -> Option<Time> {
+        self.confirmed
+    }
+
+    /// The packets of which no report has told and that were sent no later than `at`; none if there are none.
+    #[must_use]
+    pub fn unreported(&self, at: Time) -> Option<NumberRange> {
+        self.sent.range_until(self.highest, at)
     }
 
     /// When a report last told of new packets.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::NumberRange;
 use crate::{Bytes, PacketNumber, Time};
 
 /// Most packets remembered: 0.8 s at 1 Gbit/s. What is older counts as arrived.
@@ -101,6 +102,17 @@ impl SentLog {
     fn index_above(&self, highest: Option<PacketNumber>) -> usize {
         let index = highest.map_or(0, |highest| (highest.0 + 1).saturating_sub(self.first));
         usize::try_from(index).unwrap_or(usize::MAX)
+    }
+
+    /// The packets above `highest` that were sent no later than `at`; none if there are none.
+    #[must_use]
+    pub fn range_until(&self, highest: Option<PacketNumber>, at: Time) -> Option<NumberRange> {
+        let first = self.first + self.index_above(highest) as u64;
+        let end = self.first + self.entries.partition_point(|entry| entry.at <= at) as u64;
+        (first < end).then(|| NumberRange {
+            first: PacketNumber(first),
+            last: PacketNumber(end - 1),
+        })
     }
 
     /// Bytes sent above `highest`.

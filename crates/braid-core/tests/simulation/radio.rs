@@ -344,3 +344,41 @@ fn radio_walks_with_bbr_and_satellites() {
         }
     }
 }
+
+/// A link that becomes a twentieth of itself still brings something all the while, so it is never silent. Order must not
+/// wait for what was on its way.
+#[test]
+fn what_a_slow_link_holds_up_goes_by_the_other_one() {
+    let silences = (1..=8).map(|seed| {
+        let fast = Radio {
+            there: Rates::fixed(20.0),
+            back: Rates::fixed(10.0),
+            from: 0.0,
+            delay_ms: 20,
+        };
+        let fades = 4.0 + 0.05 * seed as f64;
+        let slow = Radio {
+            there: Rates::steps(&[(0.0, 10.0), (fades, 0.4), (6.0, 10.0), (60.0, 10.0)]),
+            ..fast.clone()
+        };
+        let lines = [fast.line(300), slow.line(300)];
+        let mut world = World::new(&lines, seed, || Box::new(Adaptive::default()));
+        world.add_flow(sender(Inner::Cubic));
+        world.run_until(START + Duration::from_secs(7));
+        let fading = &world.delivered[43..60];
+        println!(
+            "seed {seed}: {:.1} Mbit/s while it fades, {fading:?}",
+            mbit(fading)
+        );
+        assert!(mbit(fading) > 14.0);
+        // What the slow link brings alone.
+        let silent = fading.split(|bytes| *bytes >= 20_000);
+        silent.map(<[u64]>::len).max().unwrap_or(0)
+    });
+    // Twice as long if nothing is sent again until it is given up.
+    let longest: Vec<usize> = silences.collect();
+    assert!(
+        longest.iter().sum::<usize>() <= 13,
+        "tenths of a second without order: {longest:?}"
+    );
+}

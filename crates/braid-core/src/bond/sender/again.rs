@@ -16,6 +16,10 @@ const SECOND_COPY: Duration = Duration::from_millis(50);
 /// What was in flight on a link that fell silent waits so long for room elsewhere.
 const RESCUE_MOST: Duration = Duration::from_millis(300);
 
+/// What was sent so much later on another link, and has arrived, has overtaken a packet by more than the links'
+/// delays explain.
+const OVERTAKEN: Duration = Duration::from_millis(100);
+
 /// Loss of a link above which its copies are doubled.
 const INSURE_ABOVE: f64 = 0.005;
 
@@ -148,6 +152,30 @@ impl<T: Clone> Sender<T> {
         };
         self.send_again(now, Nack { link: id, range }, true);
         self.run = None;
+    }
+
+    /// What was sent on other links so much earlier than what has arrived by this one that it is overtaken goes out
+    /// again: order waits for it.
+    pub(super) fn rescue_overtaken(&mut self, now: Time, by: LinkId) {
+        let usable = |link: &&Outgoing<Piece<T>>| link.id == by && link.is_usable();
+        let Some(fast) = self.links.iter().find(usable) else {
+            return;
+        };
+        let estimator = &fast.estimator;
+        let (Some(arrived), Some(quick)) = (estimator.confirmed(), estimator.delay()) else {
+            return;
+        };
+        for index in 0..self.links.len() {
+            let link = &self.links[index];
+            let Some(usual) = link.estimator.delay().filter(|_| link.id != by) else {
+                continue;
+            };
+            let until = arrived.before(OVERTAKEN + usual.over(quick));
+            if let Some(range) = link.estimator.unreported(until) {
+                let link = link.id;
+                self.send_again(now, Nack { link, range }, true);
+            }
+        }
     }
 
     /// A link has brought what was to be sent again elsewhere.

@@ -27,6 +27,11 @@ impl Rates {
         Rates(text.lines().filter_map(row).collect())
     }
 
+    /// Seconds, each with the rate from then on.
+    pub fn steps(steps: &[(f64, f64)]) -> Rates {
+        Rates(steps.to_vec())
+    }
+
     pub fn fixed(mbit: f64) -> Rates {
         Rates(vec![(0.0, mbit), (1.0, mbit)])
     }
