@@ -34,6 +34,11 @@ const QUEUE_LEAST: usize = 100;
 const UNSTEADY_SPANS: usize = 3;
 const UNSTEADY_GRACE: Duration = Duration::from_millis(250);
 
+/// Links that together are believed to carry less than this part of the most of late have rates that change: the same
+/// goes for them. What waits was sent at the rate before, and a flow that is told so early has hardly grown when the
+/// rate is back.
+const FALLEN: f64 = 0.6;
+
 /// The longest queue of late is forgotten to a third in so long: what links are taken to carry while they are silent is
 /// no reason to drop what waits.
 const QUEUE_FADES: Duration = Duration::from_secs(10);
@@ -180,8 +185,9 @@ impl<T: Clone> Sender<T> {
                 .iter()
                 .map(|link| packets_in_queue(link.rate()))
                 .sum();
-            let unsteady = self.is_unsteady();
             let most = self.queue_most.handle_span(now, span);
+            let fallen = (span as f64) < FALLEN * most as f64;
+            let unsteady = self.is_unsteady() || fallen;
             let most = if unsteady {
                 most * UNSTEADY_SPANS
             } else {
