@@ -131,20 +131,7 @@ def radio(run: Run) -> None:
         raise LabError(f"there is no case {', '.join(unknown)}: there are {', '.join(cases)}")
     seconds = run.of_form(full=42.0, quick=14.0, smoke=3.0)
     run.display.expect(sum(1 + len(cases[name].kinds) for name in names))
-    run.table.append(
-        [
-            "links",
-            "offered",
-            "bond",
-            "MPTCP",
-            "link one",
-            "link two",
-            "of the best",
-            "worst 2 s",
-            "ping +p50",
-            "+p99 ms",
-        ]
-    )
+    run.table.append(["links", "offered", "bond", "MPTCP", "alone", "of the best", "worst 2 s", "ping ms"])
     late: list[float] = []
     ratios: list[float] = []
     for name in names:
@@ -167,8 +154,8 @@ def radio(run: Run) -> None:
         run.figure("emulators_late_p99_ms", max(late), unit="ms", better="lower")
     run.notes.append(
         f"Mbit/s of payload after the first {WARM_UP_SECONDS:g} s. Offered is what the links let through then, "
-        f"headers and all. The worst 2 s are held against the better link alone then. Round trips of small "
-        f"datagrams through the full bond, above {2 * DELAY_MS:g} ms."
+        f"headers and all. The worst 2 s are held against the better link alone then. Pings are small "
+        f"datagrams through the full bond: their round trips above {2 * DELAY_MS:g} ms, median and 99th percentile."
     )
 
 
@@ -203,11 +190,11 @@ def _measure(run: Run, place: Site, case: Case, folder: Path, seconds: float) ->
     delays = [percentile(added, share) for share in (0.5, 0.99)]
     for word, delay in zip(("p50", "p99"), delays, strict=True):
         run.figure(f"rtt_added_{word}_ms_{case.name}", delay, unit="ms", better="lower", runs=len(added))
-    cells = [f"{got[kind]:.1f}" if kind in got else "" for kind in ("bond", "mptcp", *case.links)]
-    run.table.append(
-        [case.name.replace("_", " "), f"{offered:.1f}", *cells, f"{ratio:.2f}", f"{worst:.2f}"]
-        + [f"{delay:.0f}" for delay in delays]
-    )
+    beside = f"{got['mptcp']:.1f}" if "mptcp" in got else ""
+    alone = ", ".join(f"{got[link]:.1f}" for link in case.links)
+    ping = ", ".join(f"{delay:.0f}" for delay in delays)
+    cells = [f"{offered:.1f}", f"{got['bond']:.1f}", beside, alone, f"{ratio:.2f}", f"{worst:.2f}", ping]
+    run.table.append([case.name.replace("_", " "), *cells])
     run.series(f"course_{case.name}", _rows(courses))
     return ratio
 
