@@ -10,6 +10,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use braid_bond::drive::{
@@ -41,6 +42,34 @@ pub struct World {
     pub hub: Namespace,
     /// How often a hub was started.
     starts: AtomicU64,
+    _turn: Turn,
+}
+
+/// Tests that measure rates run by themselves: beside others, processes wait for a processor for as long as a radio's
+/// scheduler stalls, and a line that stalls is rated otherwise.
+static TURNS: RwLock<()> = RwLock::new(());
+
+/// Held while a world is there, for its lock alone.
+enum Turn {
+    Shared {
+        _guard: RwLockReadGuard<'static, ()>,
+    },
+    Alone {
+        _guard: RwLockWriteGuard<'static, ()>,
+    },
+}
+
+impl Turn {
+    // A test that panicked has left nothing half done.
+    fn shared() -> Turn {
+        let _guard = TURNS.read().unwrap_or_else(PoisonError::into_inner);
+        Turn::Shared { _guard }
+    }
+
+    fn alone() -> Turn {
+        let _guard = TURNS.write().unwrap_or_else(PoisonError::into_inner);
+        Turn::Alone { _guard }
+    }
 }
 
 /// Addresses of the lines.
@@ -70,6 +99,15 @@ pub fn address(text: &str) -> IpAddr {
 
 impl World {
     pub fn new() -> World {
+        World::on(Turn::shared())
+    }
+
+    /// The same, with no other world beside it.
+    pub fn alone() -> World {
+        World::on(Turn::alone())
+    }
+
+    fn on(turn: Turn) -> World {
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let name = format!("brd{}x{serial}", std::process::id());
         let world = World {
@@ -77,6 +115,7 @@ impl World {
             hub: Namespace::new(&format!("{name}-hub")),
             gre: false,
             starts: AtomicU64::new(0),
+            _turn: turn,
         };
         let World { client, hub, .. } = &world;
         for line in 0..2 {
@@ -105,7 +144,7 @@ impl World {
     pub fn trusted() -> World {
         World {
             gre: true,
-            ..World::new()
+            ..World::alone()
         }
     }
 
