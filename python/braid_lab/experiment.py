@@ -207,23 +207,26 @@ class Experiment:
     body: Callable[[Run], None]
     #: What `--case` can choose.
     cases: tuple[str, ...] = ()
+    #: It takes recordings of links, which have cases of their own.
+    recordings: bool = False
 
 
 _registered: dict[str, Experiment] = {}
 
 
 def experiment(
-    name: str, title: str, *, paper: str = "", cases: Sequence[str] = ()
+    name: str, title: str, *, paper: str = "", cases: Sequence[str] = (), recordings: bool = False
 ) -> Callable[[Callable[[Run], None]], Callable[[Run], None]]:
     """Register a function as the experiment `name` (`room/what`).
 
-    `paper` says what it repeats; `cases` which parts of it can be asked for alone.
+    `paper` says what it repeats; `cases` which parts of it can be asked for alone, `recordings`
+    that it takes recorded links instead.
     """
 
     def register(body: Callable[[Run], None]) -> Callable[[Run], None]:
         if name in _registered:
             raise LabError(f"two experiments are called {name}")
-        _registered[name] = Experiment(name, title, paper, body, tuple(cases))
+        _registered[name] = Experiment(name, title, paper, body, tuple(cases), recordings)
         return body
 
     return register
@@ -244,7 +247,9 @@ def execute(
 
     Parts that fail are in the run's `failures`. `cases` are those that were asked for; LabError for a strange one.
     """
-    # What there is to measure of recordings is for them to say.
+    if traces and not chosen.recordings:
+        raise LabError(f"{chosen.name} takes no recordings: leave --traces out")
+    # The experiment finds the cases of recordings.
     for case in () if traces else cases:
         if case not in chosen.cases:
             raise LabError(f"{chosen.name} has no case {case}: there are {', '.join(chosen.cases) or 'none'}")

@@ -34,9 +34,8 @@ const QUEUE_LEAST: usize = 100;
 const UNSTEADY_SPANS: usize = 3;
 const UNSTEADY_GRACE: Duration = Duration::from_millis(250);
 
-/// Links that together are believed to carry less than this part of the most of late have rates that change: the same
-/// goes for them. What waits was sent at the rate before, and a flow that is told so early has hardly grown when the
-/// rate is back.
+/// The same holds where links together are believed to carry less than this part of the most of late: a flow that
+/// slows down for the queue that such a fall leaves has hardly grown when the rate is back.
 const FALLEN: f64 = 0.6;
 
 /// The longest queue of late is forgotten to a third in so long: what links are taken to carry while they are silent is

@@ -371,7 +371,7 @@ fn what_a_slow_link_holds_up_goes_by_the_other_one() {
             mbit(fading)
         );
         assert!(mbit(fading) > 14.0);
-        // What the slow link brings alone.
+        // The slow link alone brings less than this.
         let silent = fading.split(|bytes| *bytes >= 20_000);
         silent.map(<[u64]>::len).max().unwrap_or(0)
     });

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond.cases import BY_NAME, CASES, Case
-from braid_lab.experiments.bond.figures import WARM_UP_SECONDS, Course
+from braid_lab.experiments.bond.figures import WARM_UP_SECONDS, Course, side_by_side
 from braid_lab.experiments.bond.loads import HTTP3, TCP, TCP8, UDP, Ask, Load
 from braid_lab.experiments.bond.site import Site, emulators_kept_up, site, wandering
 
@@ -109,22 +109,12 @@ def _measure(run: Run, place: Site, trial: Trial, plan: Plan) -> list[float]:
         if kind in mbit:
             ratios[kind] = [bond / other for bond, other in zip(mbit["bond"], mbit[kind], strict=True)]
             run.measure(figure, ratios[kind], better="higher")
-    run.series(f"course_{name}", _rows(courses))
+    turns = {f"{kind}_{turn}": each for kind, some in courses.items() for turn, each in enumerate(some, 1)}
+    run.series(f"course_{name}", side_by_side(turns))
     beside = [f"{got[kind]:.1f}" if kind in got else "" for kind in ("mptcp", "single")]
     run.table.append([name.replace("_", " "), f"{got['bond']:.1f}", f"{share:.3f}", f"{t90:.1f}", *beside])
     run.notes.append(f"{name}: {_told(place)}.")
     return [statistics.median(ratios["single"])] if "single" in ratios else []
-
-
-def _rows(taken: dict[str, list[Course]]) -> list[dict[str, float]]:
-    """Return all courses side by side, a bin a row."""
-    courses = {f"{kind}_{turn}": each for kind, some in taken.items() for turn, each in enumerate(some, 1)}
-    one = next(iter(courses.values()))
-    return [
-        {"s": round((at + 1) * one.bin_s, 3)}
-        | {f"{name}_mbit": round(8e-6 * course.bytes[at] / course.bin_s, 3) for name, course in courses.items()}
-        for at in range(len(one.bytes))
-    ]
 
 
 def _told(place: Site) -> str:

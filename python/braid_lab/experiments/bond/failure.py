@@ -19,7 +19,7 @@ from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond import faults
 from braid_lab.experiments.bond.cases import Link
 from braid_lab.experiments.bond.figures import Beat, Course, outage_ms
-from braid_lab.experiments.bond.site import Site, site
+from braid_lab.experiments.bond.site import Site, beating, site
 from braid_lab.process import LabError, Process, wait_until
 
 LINKS = {"one": Link(30, 15), "two": Link(30, 15)}
@@ -171,14 +171,16 @@ def _try(place: Site, case: Case) -> Beaten:
     with contextlib.ExitStack() as stack:
         seconds = BEFORE_SECONDS + case.asleep_s + case.lasts_s + 1.0
         load = stack.enter_context(_download(place, seconds)) if case.loaded else None
-        train = stack.enter_context(_train(place)) if case.loaded else None
+        train = (
+            stack.enter_context(beating(place, BEAT_SECONDS, BEAT_BYTES, CLASSES.values())) if case.loaded else None
+        )
         if case.loaded:
             time.sleep(BEFORE_SECONDS)
         with case.fault(place, case.link) as began:
             if train is None:
                 # Nothing but the bond's own packets passes while the link dies; then somebody speaks.
                 time.sleep(case.lasts_s / 2)
-                train = stack.enter_context(_train(place))
+                train = stack.enter_context(beating(place, BEAT_SECONDS, BEAT_BYTES, CLASSES.values()))
             time.sleep(max(0.0, began + case.lasts_s - time.monotonic()))
             ended = time.monotonic()
         found = json.loads(train.stop().stdout.splitlines()[-1])
@@ -194,16 +196,6 @@ def _try(place: Site, case: Case) -> Beaten:
             beaten.silence_s = Course.of(report).longest_silence(began - report["began"])
     place.wait_carrying(timeout=60)
     return beaten
-
-
-@contextlib.contextmanager
-def _train(place: Site) -> Iterator[Process]:
-    """Beat to the servers of all classes; under way when every one of them has answered."""
-    words = [sys.executable, "-m", "braid_lab.load.beat", f"{1000 * BEAT_SECONDS:g}", str(BEAT_BYTES)]
-    argv = [*words, *map(place.net.server, CLASSES.values())]
-    with Process(argv, log=place.net.scratch / "beat", namespace=place.net.host.name) as train:
-        train.wait_output("^ready$", timeout=20)
-        yield train
 
 
 @contextlib.contextmanager

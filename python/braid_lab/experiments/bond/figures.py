@@ -97,6 +97,20 @@ class Course:
         return max((len(list(run)) for empty, run in itertools.groupby(silent) if empty), default=0) * self.bin_s
 
 
+def side_by_side(courses: Mapping[str, Course], bins: int = 1) -> list[dict[str, float]]:
+    """Return courses as a table: so many bins a row, each with the time at its end and their goodput."""
+    one = next(iter(courses.values()))
+    span = bins * one.bin_s
+    return [
+        {"s": round((at + bins) * one.bin_s, 3)}
+        | {
+            f"{name}_mbit": round(8e-6 * sum(course.bytes[at : at + bins]) / span, 3)
+            for name, course in courses.items()
+        }
+        for at in range(0, len(one.bytes) - bins + 1, bins)
+    ]
+
+
 def outage_ms(arrivals: Sequence[float], since: float, usual_s: float) -> float:
     """Return the longest pause between arrivals that ended after `since`, less what is usual, ms.
 

@@ -12,12 +12,12 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond.cases import BY_NAME, Case
 from braid_lab.experiments.bond.figures import WARM_UP_SECONDS, Beat, Trips, trips
-from braid_lab.experiments.bond.site import Site, emulators_kept_up, site, wandering
+from braid_lab.experiments.bond.site import Site, beating, emulators_kept_up, site, wandering
 from braid_lab.experiments.race.figures import percentile
 from braid_lab.process import LabError, Process
 
@@ -96,8 +96,8 @@ def _record(run: Run, case: Case, idle: dict[str, Trips], full: dict[str, Trips]
 def _listen(place: Site, seconds: float) -> dict[str, Trips]:
     """Beat for so long."""
     with contextlib.ExitStack() as stack:
-        beats = stack.enter_context(_train(place, "beats", BEAT_SECONDS, BEAT_BYTES, CLASSES.values()))
-        call = stack.enter_context(_train(place, "call", CALL_SECONDS, CALL_BYTES, [CALL]))
+        beats = stack.enter_context(beating(place, BEAT_SECONDS, BEAT_BYTES, CLASSES.values()))
+        call = stack.enter_context(beating(place, CALL_SECONDS, CALL_BYTES, [CALL], "call"))
         start = time.monotonic()
         time.sleep(seconds)
         end = time.monotonic()
@@ -106,15 +106,6 @@ def _listen(place: Site, seconds: float) -> dict[str, Trips]:
     if astray := {str(beat.via) for each in kinds.values() for beat in each} - {"None", place.hub.far.address4}:
         raise LabError(f"not through the hub, but seen as {', '.join(astray)}")
     return {name: trips(each, start, end) for name, each in kinds.items()}
-
-
-@contextlib.contextmanager
-def _train(place: Site, name: str, spacing: float, size: int, numbers: Iterable[int]) -> Iterator[Process]:
-    words = [sys.executable, "-m", "braid_lab.load.beat", f"{1000 * spacing:g}", str(size)]
-    argv = [*words, *map(place.net.server, numbers)]
-    with Process(argv, log=place.net.scratch / name, namespace=place.net.host.name) as train:
-        train.wait_output("^ready$", timeout=20)
-        yield train
 
 
 @contextlib.contextmanager

@@ -8,23 +8,24 @@ the traces anew, so that all find the same rates at the same second of theirs.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from braid_lab.experiment import Run, experiment
-from braid_lab.experiments.bond.figures import WARM_UP_SECONDS, Beat, Course, trips
+from braid_lab.experiments.bond.figures import WARM_UP_SECONDS, Beat, Course, side_by_side, trips
 from braid_lab.experiments.bond.rates import Rates, fixed, lte, satellite
-from braid_lab.experiments.bond.site import Site, emulators_kept_up, site
+from braid_lab.experiments.bond.site import Site, beating, emulators_kept_up, site
 from braid_lab.experiments.race.figures import percentile
 from braid_lab.net.links import Line
 from braid_lab.net.namespace import use_congestion_control
-from braid_lab.process import LabError, Process
+from braid_lab.process import LabError
 
 DELAY_MS = 20.0
 
@@ -72,72 +73,92 @@ class Case:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What the flow can go by."""
+        """The ways that the flow is measured on: the bond, MPTCP, and each link alone."""
         return ("bond", *(() if self.up else ("mptcp",)), *self.links)
 
 
-def walks(seed: int) -> Iterator[tuple[str, Radio, Radio]]:
-    """Draw pairs of links."""
-
-    def drawn(number: int, down: float, up: float) -> Radio:
-        number += 1000 * seed
-        return Radio(lte(down, WALK_SECONDS, number), lte(up, WALK_SECONDS, number + 500))
-
-    yield "lte12_lte6", drawn(1, 12, 5), drawn(2, 6, 2.5)
-    yield "lte15_lte3", drawn(3, 15, 6), drawn(4, 3, 1.5)
-    yield "dsl20_lte6", Radio(fixed(20), fixed(5)), drawn(5, 6, 2.5)
-    yield (
-        "satellite190_lte90",
-        Radio(satellite(190, WALK_SECONDS, 6 + seed), fixed(UP_MBIT)),
-        Radio(satellite(90, WALK_SECONDS, 7 + seed), fixed(UP_MBIT)),
-    )
+def _lte(seed: int, down: float, up: float) -> Radio:
+    return Radio(lte(down, WALK_SECONDS, seed), lte(up, WALK_SECONDS, seed + 500))
 
 
-def recorded(folder: Path) -> Iterator[tuple[str, Radio, Radio]]:
-    """Read all pairs of a directory; LabError if there are none."""
-    files = {file.name.removesuffix("-down.csv"): file for file in sorted(folder.glob("*-down.csv"))}
-    if len(files) < 2:
-        raise LabError(f"{folder}: recordings NAME-down.csv of two links at least are wanted, {len(files)} found")
-    for one, other in itertools.combinations(files, 2):
-        ups = [folder / f"{name}-up.csv" for name in (one, other)]
-        known = [Rates.read(up) if up.exists() else None for up in ups]
-        down = [Rates.read(files[name]) for name in (one, other)]
-        first, second = (known[at] or known[1 - at] or fixed(UP_MBIT) for at in (0, 1))
-        yield f"{one}+{other}", Radio(down[0], first), Radio(down[1], second)
+def _satellite(mean: float, seed: int) -> Radio:
+    return Radio(satellite(mean, WALK_SECONDS, seed), fixed(UP_MBIT))
 
 
-def variants(name: str, one: Radio, other: Radio) -> Iterator[Case]:
-    """Return the flows that are tried over a pair."""
-    links = {"one": one, "two": other}
-    deep = {link: replace(radio, queue_ms=1000.0) for link, radio in links.items()}
-    yield Case(name, links)
-    yield Case(f"{name}_queue1000", deep)
-    yield Case(f"{name}_bbr", links, congestion_control="bbr")
-    yield Case(f"{name}_up", links, up=True)
+Pair = tuple[Radio, Radio]
+
+#: Pairs of links by their Mbit/s; the first of each two is the better one. They are drawn from a run's seed.
+WALKS: Mapping[str, Callable[[int], Pair]] = {
+    "lte12_lte6": lambda seed: (_lte(1000 * seed + 1, 12, 5), _lte(1000 * seed + 2, 6, 2.5)),
+    "lte15_lte3": lambda seed: (_lte(1000 * seed + 3, 15, 6), _lte(1000 * seed + 4, 3, 1.5)),
+    "dsl20_lte6": lambda seed: (Radio(fixed(20), fixed(5)), _lte(1000 * seed + 5, 6, 2.5)),
+    "satellite190_lte90": lambda seed: (_satellite(190, seed + 6), _satellite(90, seed + 7)),
+}
 
 
-#: The walks' cases: which they are is known before the seed is, from which they are drawn.
-WALKS = ("lte12_lte6", "lte15_lte3", "dsl20_lte6", "satellite190_lte90")
-CASES = tuple(f"{name}{suffix}" for name in WALKS for suffix in ("", "_queue1000", "_bbr", "_up"))
+def recorded(folder: Path) -> Mapping[str, Callable[[int], Pair]]:
+    """Find all pairs of a directory; LabError if there are none."""
+    names = sorted(file.name.removesuffix("-down.csv") for file in folder.glob("*-down.csv"))
+    if len(names) < 2:
+        raise LabError(f"{folder}: recordings NAME-down.csv of two links at least are wanted, {len(names)} found")
+    pairs = itertools.combinations(names, 2)
+    return {"+".join(pair): functools.partial(_read, folder, *pair) for pair in pairs}
 
 
-@experiment("bond/radio", "One flow over two radio links", paper="layer3-bonding §5", cases=CASES)
+def _read(folder: Path, one: str, other: str, _: int) -> Pair:
+    """Read two recordings. There is nothing to draw."""
+    ups = [folder / f"{name}-up.csv" for name in (one, other)]
+    known = [Rates.read(up) if up.exists() else None for up in ups]
+    down = [Rates.read(folder / f"{name}-down.csv") for name in (one, other)]
+    first, second = (known[at] or known[1 - at] or fixed(UP_MBIT) for at in (0, 1))
+    return Radio(down[0], first), Radio(down[1], second)
+
+
+def _deep(case: Case) -> Case:
+    return replace(case, links={name: replace(link, queue_ms=1000.0) for name, link in case.links.items()})
+
+
+#: The flows that are tried over a pair, by what their names end in.
+VARIANTS: Mapping[str, Callable[[Case], Case]] = {
+    "": lambda case: case,
+    "_queue1000": _deep,
+    "_bbr": lambda case: replace(case, congestion_control="bbr"),
+    "_up": lambda case: replace(case, up=True),
+}
+
+
+def _names(pairs: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return the cases of some pairs: their names, each with its pair and its variant."""
+    return {pair + variant: (pair, variant) for pair in pairs for variant in VARIANTS}
+
+
+@experiment(
+    "bond/radio",
+    "One flow over two radio links",
+    paper="layer3-bonding §5",
+    cases=tuple(_names(WALKS)),
+    recordings=True,
+)
 def radio(run: Run) -> None:
     """Measure every case."""
-    pairs = recorded(run.traces) if run.traces else walks(run.seed)
-    cases = {case.name: case for pair in pairs for case in variants(*pair)}
-    names = run.cases(run.of_form(full=tuple(cases), quick=tuple(cases)[:1], smoke=tuple(cases)[:1]))
-    if unknown := [name for name in names if name not in cases]:
-        raise LabError(f"there is no case {', '.join(unknown)}: there are {', '.join(cases)}")
+    pairs = recorded(run.traces) if run.traces else WALKS
+    known = _names(pairs)
+    names = run.cases(run.of_form(full=tuple(known), quick=tuple(known)[:1], smoke=tuple(known)[:1]))
+    if unknown := [name for name in names if name not in known]:
+        raise LabError(f"there is no case {', '.join(unknown)}: there are {', '.join(known)}")
+    cases = []
+    for name in names:
+        pair, variant = known[name]
+        links = dict(zip(("one", "two"), pairs[pair](run.seed), strict=True))
+        cases.append(VARIANTS[variant](Case(name, links)))
     seconds = run.of_form(full=42.0, quick=14.0, smoke=3.0)
-    run.display.expect(sum(1 + len(cases[name].kinds) for name in names))
+    run.display.expect(sum(1 + len(case.kinds) for case in cases))
     run.table.append(["links", "offered", "bond", "MPTCP", "alone", "of the best", "worst 2 s", "ping ms"])
     late: list[float] = []
     ratios: list[float] = []
-    for name in names:
-        case = cases[name]
-        with run.part(name), contextlib.ExitStack() as stack:
-            with run.step(f"{name}: build, and join the hub"):
+    for case in cases:
+        with run.part(case.name), contextlib.ExitStack() as stack:
+            with run.step(f"{case.name}: build, and join the hub"):
                 place = stack.enter_context(site(case.links, seed=run.seed))
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="braid-radio-")))
                 for end in (place.net.host, place.net.internet):
@@ -165,7 +186,8 @@ def _measure(run: Run, place: Site, case: Case, folder: Path, seconds: float) ->
     added: list[float] = []
     for kind in case.kinds:
         with run.step(f"{case.name}: {kind}"), contextlib.ExitStack() as stack:
-            beats = stack.enter_context(_beats(place)) if kind == "bond" else None
+            train = beating(place, BEAT_SECONDS, BEAT_BYTES, [BEAT_SERVER])
+            beats = stack.enter_context(train) if kind == "bond" else None
             _begin(place, case, folder, seconds)
             courses[kind] = _flow(place, case, kind, seconds)
             if beats:
@@ -195,7 +217,7 @@ def _measure(run: Run, place: Site, case: Case, folder: Path, seconds: float) ->
     ping = ", ".join(f"{delay:.0f}" for delay in delays)
     cells = [f"{offered:.1f}", f"{got['bond']:.1f}", beside, alone, f"{ratio:.2f}", f"{worst:.2f}", ping]
     run.table.append([case.name.replace("_", " "), *cells])
-    run.series(f"course_{case.name}", _rows(courses))
+    run.series(f"course_{case.name}", side_by_side(courses, bins=5))
     return ratio
 
 
@@ -220,16 +242,6 @@ def _flow(place: Site, case: Case, kind: str, seconds: float) -> Course:
     return Course.unbroken(said, f"{case.name}, {kind}:")
 
 
-@contextlib.contextmanager
-def _beats(place: Site) -> Iterator[Process]:
-    """Beat through the bond."""
-    words = [sys.executable, "-m", "braid_lab.load.beat", f"{1000 * BEAT_SECONDS:g}", str(BEAT_BYTES)]
-    argv = [*words, place.net.server(BEAT_SERVER)]
-    with Process(argv, log=place.net.scratch / "beats", namespace=place.net.host.name) as train:
-        train.wait_output("^ready$", timeout=20)
-        yield train
-
-
 def _worst_stretch(bond: Course, best: Course) -> float:
     """Return the bond's goodput in its worst two seconds over that of the best link alone in the same two."""
     bins = round(STRETCH_SECONDS / bond.bin_s)
@@ -237,19 +249,5 @@ def _worst_stretch(bond: Course, best: Course) -> float:
     first = round(WARM_UP_SECONDS / bond.bin_s)
     spans = ([each[at + bins] - each[at] for each in sums] for at in range(first, len(bond.bytes) - bins, 5))
     usual = statistics.fmean(best.bytes) * bins
-    # Where the link alone has next to nothing either, nothing is lost.
+    # Stretches in which the link alone has next to nothing do not count.
     return min((ours / its for ours, its in spans if its > 0.05 * usual), default=1.0)
-
-
-def _rows(courses: Mapping[str, Course]) -> list[dict[str, float]]:
-    """Return all courses side by side, a tenth of a second a row."""
-    one = next(iter(courses.values()))
-    width = round(0.1 / one.bin_s)
-    return [
-        {"s": round(at * one.bin_s, 2)}
-        | {
-            f"{kind}_mbit": round(8e-6 * sum(course.bytes[at : at + width]) / (width * one.bin_s), 3)
-            for kind, course in courses.items()
-        }
-        for at in range(0, len(one.bytes) - width + 1, width)
-    ]

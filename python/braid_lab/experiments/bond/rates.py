@@ -38,7 +38,7 @@ class Rates:
 
     @property
     def seconds(self) -> float:
-        """How long it takes until it repeats."""
+        """The time after which it repeats, s."""
         (before, _), (last, _) = self.rows[-2:]
         return last + (last - before)
 

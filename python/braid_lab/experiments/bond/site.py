@@ -6,7 +6,7 @@ import contextlib
 import random
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -72,6 +72,18 @@ class Site:
         return process
 
 
+@contextlib.contextmanager
+def beating(
+    place: Site, spacing_s: float, size: int, numbers: Iterable[int], name: str = "beats"
+) -> Iterator[Process]:
+    """Beat to servers from the host; under way when every one of them has answered. The output is NAME's."""
+    words = [sys.executable, "-m", "braid_lab.load.beat", f"{1000 * spacing_s:g}", str(size)]
+    argv = [*words, *map(place.net.server, numbers)]
+    with Process(argv, log=place.net.scratch / name, namespace=place.net.host.name) as train:
+        train.wait_output("^ready$", timeout=20)
+        yield train
+
+
 def emulator(uplink: Uplink) -> Emulated:
     """Return the emulator of an uplink that has one."""
     if uplink.emulator is None:
@@ -80,7 +92,7 @@ def emulator(uplink: Uplink) -> Emulated:
 
 
 class Emulable(Protocol):
-    """What an emulated link can be made of."""
+    """Something that describes an emulated link."""
 
     def line(self, seed: int) -> Line:
         """Return the line that is this."""

@@ -16,8 +16,8 @@ const SECOND_COPY: Duration = Duration::from_millis(50);
 /// What was in flight on a link that fell silent waits so long for room elsewhere.
 const RESCUE_MOST: Duration = Duration::from_millis(300);
 
-/// What was sent so much later on another link, and has arrived, has overtaken a packet by more than the links'
-/// delays explain.
+/// A packet is overtaken when another link has delivered one that was sent so much later, beyond the difference of
+/// the links' delays.
 const OVERTAKEN: Duration = Duration::from_millis(100);
 
 /// Loss of a link above which its copies are doubled.
@@ -154,8 +154,7 @@ impl<T: Clone> Sender<T> {
         self.run = None;
     }
 
-    /// What was sent on other links so much earlier than what has arrived by this one that it is overtaken goes out
-    /// again: order waits for it.
+    /// Sends packets again that are under way on other links and that this link has overtaken: order waits for them.
     pub(super) fn rescue_overtaken(&mut self, now: Time, by: LinkId) {
         let usable = |link: &&Outgoing<Piece<T>>| link.id == by && link.is_usable();
         let Some(fast) = self.links.iter().find(usable) else {
