@@ -222,7 +222,7 @@
 #define LOSS_BATCH 64
 #define LOSS_HALF  32768
 
-// The prediction of outlook.rs in braid-core, which says what the numbers mean.
+// The prediction of forecast.rs in braid-core, which says what the numbers mean.
 #define PREDICT_PRIOR	  500
 #define PREDICT_LEAST_PPM 10
 #define PREDICT_LEAST_RTT 100

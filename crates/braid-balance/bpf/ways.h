@@ -256,7 +256,7 @@ static __always_inline __u32 room_on(const struct outlook *outlook)
 	return room ? room : 1;
 }
 
-// Time in us that a transfer is expected to take. Its twin is braid_core::outlook.
+// Time in us that a transfer is expected to take. Its twin is braid_core::forecast.
 __noinline __u64 predict(__u32 rtt, __u32 loss, __u32 room)
 {
 	__u64 squared, rate;

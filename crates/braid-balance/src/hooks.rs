@@ -17,7 +17,7 @@ use nix::net::if_::if_indextoname;
 
 use crate::filters::{self, Filter};
 use crate::pins::{self, Pins};
-use crate::shared::verdict;
+use crate::shared::verifier_error;
 use crate::{Error, HookKind};
 
 /// Priority and handle of our clsact filters: low enough to run before most others, and fixed, so
@@ -420,7 +420,7 @@ pub(crate) fn refused(what: &str, error: &ProgramError) -> Error {
             },
             _ => Error::Load {
                 program: what.to_owned(),
-                reason: verdict(io_error, &verifier_log.to_string()),
+                reason: verifier_error(io_error, &verifier_log.to_string()),
             },
         },
         other => Error::Load {
@@ -441,11 +441,14 @@ mod tests {
                    stack depth 0\nprocessed 3 insns (limit 1000000)\n";
         let denied = io::Error::from_raw_os_error(libc::EACCES);
         assert_eq!(
-            verdict(&denied, log),
+            verifier_error(&denied, log),
             "Permission denied (os error 13); ; code; 2: (61) r0 = *(u32 *)(r2 +4); \
              R2 invalid mem access 'scalar'"
         );
         let full = io::Error::from_raw_os_error(libc::ENOMEM);
-        assert_eq!(verdict(&full, ""), "Cannot allocate memory (os error 12)");
+        assert_eq!(
+            verifier_error(&full, ""),
+            "Cannot allocate memory (os error 12)"
+        );
     }
 }

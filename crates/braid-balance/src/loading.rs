@@ -11,7 +11,7 @@ use aya::{Ebpf, EbpfError, EbpfLoader, include_bytes_aligned};
 use crate::hooks::{self, Hook, Programs};
 use crate::layout::Meta;
 use crate::pins::{self, Pins};
-use crate::shared::{GLOBAL_WORDS, LAYOUT_VERSION, PROGRAMS_HASH};
+use crate::shared::{GLOBAL_LINKAGE_OFFSETS, LAYOUT_VERSION, PROGRAMS_HASH};
 use crate::tables::{self, MAPS, Tables, refused};
 use crate::{Error, Opened, Options};
 
@@ -136,7 +136,7 @@ fn object() -> Cow<'static, [u8]> {
 
 fn without_global_packets() -> Vec<u8> {
     let mut object = OBJECT.to_vec();
-    for word in GLOBAL_WORDS {
+    for word in GLOBAL_LINKAGE_OFFSETS {
         object[word..word + 4].copy_from_slice(&STATIC_FUNCTION.to_le_bytes());
     }
     object

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use braid_core::outlook::{kilobytes, ppm};
+use braid_core::forecast::{kilobytes_per_sec, ppm};
 use braid_core::{MAX_UPLINKS, Rate, UplinkId};
 
 use crate::layout::{Address, OutlookValue, PathValue, WayValue, from_ip, to_ip};
@@ -194,8 +194,8 @@ pub(crate) fn set_outlooks(tables: &mut Tables, outlooks: &[Outlook]) -> Result<
             continue;
         }
         let value = given.map_or_else(OutlookValue::default, |outlook| OutlookValue {
-            capacity: kilobytes(outlook.capacity),
-            spare: kilobytes(outlook.spare),
+            capacity: kilobytes_per_sec(outlook.capacity),
+            spare: kilobytes_per_sec(outlook.spare),
             busy: outlook.busy,
             loss: ppm(outlook.loss),
             tick: before.tick.wrapping_add(1),

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use braid_balance::{Choice, Outlook, PathMemory, Walk, Way, prefix_of};
-use braid_core::outlook::{CROWDED, Line, Path, kilobytes, ppm};
+use braid_core::forecast::{MAX_RACE_TIME_RATIO, PathStats, UplinkLoad, kilobytes_per_sec, ppm};
 use braid_core::{Rate, UplinkId};
 use braid_packet::{Packet, build};
 use proptest::prelude::*;
@@ -79,10 +79,10 @@ fn way((id, figures): (u8, &Figures)) -> Way {
 }
 
 /// An uplink as the core has it.
-fn line(figures: &Figures, opened: u32) -> Line {
-    Line {
-        capacity: kilobytes(Rate::from_bits_per_sec(figures.capacity)),
-        spare: kilobytes(Rate::from_bits_per_sec(figures.spare)),
+fn line(figures: &Figures, opened: u32) -> UplinkLoad {
+    UplinkLoad {
+        capacity: kilobytes_per_sec(Rate::from_bits_per_sec(figures.capacity)),
+        spare: kilobytes_per_sec(Rate::from_bits_per_sec(figures.spare)),
         busy: figures.busy,
         opened,
         loss_ppm: ppm(figures.loss),
@@ -93,7 +93,7 @@ fn line(figures: &Figures, opened: u32) -> Line {
 fn fastest(all: &[Figures; RACERS], opened: &[u32; RACERS]) -> usize {
     let time = |id: &usize| {
         let figures = &all[*id];
-        let path = Path {
+        let path = PathStats {
             rtt: Duration::from_micros(figures.rtt),
             packets: figures.packets,
             lost: figures.lost,
@@ -162,9 +162,9 @@ fn flows_go_where_the_core_predicts_the_shortest_transfer() {
 #[test]
 fn a_race_to_where_nothing_is_known_is_run_on_those_that_are_worth_while() {
     for_random_figures(100, 46, |track, case, server, all| {
-        let prospects = all.map(|figures| line(&figures, 0).prospect());
+        let prospects = all.map(|figures| line(&figures, 0).reference_time());
         let best = prospects.into_iter().min().expect("some uplink");
-        let worth = |id: &usize| prospects[*id] <= best * CROWDED;
+        let worth = |id: &usize| prospects[*id] <= best * MAX_RACE_TIME_RATIO;
         let worth: Vec<usize> = (0..RACERS).filter(worth).collect();
         let port = 2000 + case;
         let syn = build::segment((INNER, port), (server, 80), [999, 0], SYN, &[]);

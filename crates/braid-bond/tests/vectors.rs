@@ -23,7 +23,7 @@ use braid_bond::proto::policy::{Policy, Rule, Scheduling};
 use braid_bond::proto::seal::Cipher;
 use braid_bond::proto::session::Session;
 use braid_bond::token::{Secret, Token};
-use braid_core::resequence::Ordering;
+use braid_core::resequence::Reordering;
 use braid_core::schedule::{self, Parameters};
 use braid_core::units::Rate;
 use braid_core::{LaneId, LinkId, PacketNumber, Prefix, Stamp, Time};
@@ -414,7 +414,7 @@ fn policies(vectors: &mut Vectors) {
     };
     add("weighted 80 to 20 in bursts of 8, no rules", &weighted);
     let timed = Policy {
-        ordering: Ordering::TimeOut(Duration::from_millis(50)),
+        ordering: Reordering::FixedTimeout(Duration::from_millis(50)),
         ..Policy::default()
     };
     add("adaptive, order by a time-out of 50 ms, no rules", &timed);

@@ -3,7 +3,7 @@
 //!
 //! In: the crate's `bpf` directory with `constants.h` and `reasons.h`. Out, in `OUT_DIR`:
 //! `NAME.bpf.o`, and `shared.rs` with every constant, the types `Reason` and `ReasonKind`, the list
-//! `REASONS`, the function `verdict`, `PROGRAMS_HASH`, and `GLOBAL_WORDS`: where the object says of functions that take the packet
+//! `REASONS`, the function `verdict`, `PROGRAMS_HASH`, and `GLOBAL_LINKAGE_OFFSETS`: where the object says of functions that take the packet
 //! that they are global (`linkage.rs`). To be called from a `build.rs` and nowhere else: it speaks to
 //! cargo on standard output.
 #![forbid(unsafe_code)]
@@ -20,10 +20,10 @@ use std::process::Command;
 const SHARED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf");
 
 /// The types of the list of reasons; both crates count alike.
-const TYPES: &str = include_str!("reason.rs");
+const REASON_TYPES: &str = include_str!("reason.rs");
 
 /// What the kernel says of a program that it refuses, told alike.
-const VERDICT: &str = include_str!("verdict.rs");
+const VERIFIER_ERROR: &str = include_str!("verifier_error.rs");
 
 /// Compiles `bpf/NAME.bpf.c` and writes `shared.rs`.
 ///
@@ -40,7 +40,7 @@ pub fn build(name: &str) {
     compile(&sources.join(format!("{name}.bpf.c")), &object);
     let constants = fs::read_to_string(sources.join("constants.h")).expect("bpf/constants.h");
     let reasons = fs::read_to_string(sources.join("reasons.h")).expect("bpf/reasons.h");
-    let mut generated = format!("{TYPES}{VERDICT}");
+    let mut generated = format!("{REASON_TYPES}{VERIFIER_ERROR}");
     generated.push_str(&constants_in_rust(&constants));
     generated.push_str(&reasons_in_rust(&reasons));
     writeln!(
@@ -50,10 +50,10 @@ pub fn build(name: &str) {
     )
     .expect("writing to a string");
     let compiled = fs::read(&object).expect("what has just been compiled");
-    let words = linkage::global_words(&compiled);
+    let words = linkage::global_linkage_offsets(&compiled);
     writeln!(
         generated,
-        "pub const GLOBAL_WORDS: [usize; {}] = {words:?};",
+        "pub const GLOBAL_LINKAGE_OFFSETS: [usize; {}] = {words:?};",
         words.len()
     )
     .expect("writing to a string");

@@ -15,7 +15,7 @@ const GLOBAL: u32 = 1;
 ///
 /// # Panics
 /// Unless it is a little-endian ELF object with types, as clang makes it.
-pub(crate) fn global_words(object: &[u8]) -> Vec<usize> {
+pub(crate) fn global_linkage_offsets(object: &[u8]) -> Vec<usize> {
     let types = section(object, ".BTF").expect("an object with types (clang -g)");
     let at = |offset: usize| word(object, types + offset);
     let header = at(4) as usize;

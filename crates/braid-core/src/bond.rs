@@ -5,7 +5,7 @@
 //!       │                                                                    ▲
 //!  FlowQueue ──▶ Scheduler ──▶ link 0: Pacer, LinkEstimator ~~~~▶ Arrivals ──┤
 //!  (fair, CoDel)      │        link 1:      ,  Liveness     ~~~~▶ Arrivals ──┴▶ Resequencer
-//!                     └ Copies                 ◀~~~ LinkReports, Nacks over every link
+//!                     └ RetransmitBuffer                 ◀~~~ LinkReports, Nacks over every link
 //! ```
 //!
 //! They are made of the pieces of this crate and add only what joins them; who seals, opens and
@@ -14,8 +14,8 @@
 //! | when | sending end | receiving end |
 //! |---|---|---|
 //! | inner packet | [`Sender::handle_packet`] | |
-//! | then | [`Sender::poll_parity`], [`Sender::poll_transmit`] until none: seal and send each | |
-//! | a sealed packet came in | [`Sender::handle_received`] | [`Receiver::handle_datagram`], then [`Receiver::handle_data`] for each inner packet in it, [`Receiver::handle_parity`] for a sum, then [`Receiver::handle_end`] |
+//! | then | [`Sender::poll_repair`], [`Sender::poll_transmit`] until none: seal and send each | |
+//! | a sealed packet came in | [`Sender::handle_received`] | [`Receiver::handle_datagram`], then [`Receiver::handle_data`] for each inner packet in it, [`Receiver::handle_repair`] for a sum, then [`Receiver::handle_end`] |
 //! | then | | [`Receiver::poll_rebuild`], [`Receiver::poll_delivery`], [`Receiver::poll_nack`], [`Receiver::poll_reports`] |
 //! | a report, a nack came in | [`Sender::handle_report`], [`Sender::handle_nack`] | |
 //! | any other packet is to be sent | [`Sender::number_control`] gives it number and stamp | |
@@ -24,12 +24,14 @@
 //! Every packet on a link, data or not, takes its number and stamp from the [`Sender`], since those
 //! are what loss, order and liveness are known by.
 
-mod outgoing;
 mod receiver;
 mod sender;
+mod sender_link;
 mod traffic;
 
-pub use outgoing::{LinkSettings, TRAIN};
 pub use receiver::{Receiver, ReceiverSettings};
 pub use sender::{Sender, SenderSettings};
-pub use traffic::{Change, Control, ControlKind, Inner, Piece, Transmit, TransmitParity};
+pub use sender_link::{LinkSettings, TRAIN_PACKETS};
+pub use traffic::{
+    Control, ControlKind, InnerPacket, LanePacket, LinkChange, Transmit, TransmitRepair,
+};

@@ -11,14 +11,14 @@
 pub mod aqm;
 pub mod bond;
 pub mod estimate;
+pub mod fec;
+pub mod forecast;
 mod link;
 pub mod liveness;
-pub mod outlook;
 pub mod pace;
-pub mod parity;
 mod prefix;
-pub mod repair;
 pub mod resequence;
+pub mod retransmit;
 pub mod schedule;
 pub mod slots;
 mod time;

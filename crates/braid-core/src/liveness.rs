@@ -16,7 +16,7 @@
 //!   until it loses less than 10 % of some 16 packets: more often the more probes arrive, so that one that
 //!   has healed is back soon, and rarely while they are lost, since nothing is to be had by them.
 //! - **Unheard**: a link may be dead while nothing of ours is in flight on it: in a download the acknowledgements may all
-//!   go by another one. If packets came over it, and for [`UNHEARD`] they have come over others alone, it is asked, once.
+//!   go by another one. If packets came over it, and for [`RX_SILENCE_TIMEOUT`] they have come over others alone, it is asked, once.
 //! - **Idle**: an idle link is left in peace but for a packet every [`KEEPALIVE`], which keeps
 //!   NAT mappings and notices a black hole nobody would otherwise see.
 
@@ -24,70 +24,70 @@ mod failures;
 
 use std::time::Duration;
 
-pub use failures::Failures;
+pub use failures::FailureHistory;
 
 use crate::estimate::{LinkEstimator, REPORT_INTERVAL};
 use crate::{PacketNumber, Time};
 
 /// Shortest silence that makes a link suspect.
-const SILENCE: Duration = Duration::from_millis(75);
+const MIN_SUSPECT_SILENCE: Duration = Duration::from_millis(75);
 
 /// An idle link is sent something this often: three packets a minute, and within the 30 s after
 /// which the most impatient NATs forget a UDP mapping (RFC 4787 §4.3 wants two minutes of them).
 pub const KEEPALIVE: Duration = Duration::from_secs(20);
 
 /// A link over which nothing has come for so long, while something came over others, is asked whether it lives.
-pub const UNHEARD: Duration = Duration::from_millis(250);
+pub const RX_SILENCE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// It is asked once for each silence, and no more often than this: a flow may come by turns.
-const UNHEARD_AGAIN: Duration = Duration::from_secs(1);
+const MIN_RX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// First and largest distance between probes of a suspect link.
-const PROBE_FIRST: Duration = Duration::from_millis(50);
-const PROBE_LAST: Duration = Duration::from_secs(1);
+const MIN_PROBE_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The same while no link is known to work: about what a TCP flow takes to try again.
-const PROBE_URGENT: Duration = Duration::from_millis(200);
+const URGENT_PROBE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// After so long the largest distance is this.
-const LONG_GONE: Duration = Duration::from_secs(30);
-const PROBE_LONG_GONE: Duration = Duration::from_secs(10);
+const LONG_OUTAGE: Duration = Duration::from_secs(30);
+const LONG_OUTAGE_PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A silence up to this is an interruption, not a failure.
-const SHORT: Duration = Duration::from_millis(500);
+const MAX_SHORT_SILENCE: Duration = Duration::from_millis(500);
 
 /// Signs of life wanted after a first failure.
-const SIGNS: u32 = 3;
+const REQUIRED_SIGNS: u32 = 3;
 
-/// The share that a returning link begins with; it doubles every [`STEP`].
+/// The share that a returning link begins with; it doubles every [`SHARE_STEP_INTERVAL`].
 const SHARE_AFTER_FAILURE: f64 = 0.1;
-const SHARE_AFTER_SHORT: f64 = 0.5;
-const STEP: Duration = Duration::from_millis(100);
+const SHARE_AFTER_SHORT_SILENCE: f64 = 0.5;
+const SHARE_STEP_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Loss without a queue that takes a link out, in so many rounds of so many packets in a row: counted
 /// by packets, since a flow that suffers from it sends few. And loss that lets it back in, averaged over
 /// so many packets, older ones counting less, and once at least so many came or were lost.
-const LOSS_OUT: f64 = 0.3;
-const LOSS_OUT_PACKETS: u64 = 100;
-const LOSS_OUT_ROUNDS: u32 = 2;
-const LOSS_IN: f64 = 0.1;
-const LOSS_IN_PACKETS: f64 = 16.0;
-const LOSS_IN_LEAST: u64 = 30;
+const QUARANTINE_LOSS: f64 = 0.3;
+const QUARANTINE_ROUND_PACKETS: u64 = 100;
+const QUARANTINE_ROUNDS: u32 = 2;
+const RELEASE_LOSS: f64 = 0.1;
+const RELEASE_LOSS_PACKETS: f64 = 16.0;
+const MIN_RELEASE_PACKETS: u64 = 30;
 
 /// First, smallest and largest distance between probes in quarantine.
-const QUARANTINE_FIRST: Duration = Duration::from_millis(100);
-const QUARANTINE_LEAST: Duration = Duration::from_millis(50);
-const QUARANTINE_LAST: Duration = Duration::from_secs(1);
+const INITIAL_QUARANTINE_INTERVAL: Duration = Duration::from_millis(100);
+const MIN_QUARANTINE_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_QUARANTINE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// It becomes so many times longer with each probe, and with each lost packet; and so many times shorter with
 /// each that came: of links that lose a quarter and more it is the longest.
-const QUARANTINE_SENT: f64 = 1.25;
-const QUARANTINE_LOST: f64 = 8.0;
-const QUARANTINE_CAME: f64 = 3.0;
+const INTERVAL_FACTOR_SENT: f64 = 1.25;
+const INTERVAL_FACTOR_LOST: f64 = 8.0;
+const INTERVAL_DIVISOR_ARRIVED: f64 = 3.0;
 
 /// The highest power of these that is worked out: the other end says how many packets came, and of two
 /// infinities there is no ratio.
-const POWER_MOST: u64 = 300;
+const MAX_EXPONENT: u64 = 300;
 
 /// Whether a link may carry data, and how much.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -110,16 +110,16 @@ enum State {
         signs: u32,
         last_sign: Time,
         /// Up to the highest packet reported before, so many had arrived.
-        heard: Heard,
-        /// Failures before this one.
-        failures: Failures,
+        arrivals: ReportedArrivals,
+        /// FailureHistory before this one.
+        failures: FailureHistory,
     },
     Returning {
         share: f64,
         next: Time,
     },
     Quarantined {
-        spacing: Duration,
+        probe_interval: Duration,
         /// Totals of the last report, and packets that came or were lost since it began.
         packets: u64,
         lost: u64,
@@ -131,14 +131,14 @@ enum State {
 
 /// A highest packet number, and how many packets had arrived when it was reported.
 #[derive(Debug, Clone, Copy, Default)]
-struct Heard {
+struct ReportedArrivals {
     highest: Option<PacketNumber>,
     packets: u64,
 }
 
-impl Heard {
+impl ReportedArrivals {
     /// Whether all numbers from here to `now` have arrived, and there are some.
-    fn is_followed_by(self, now: Heard) -> bool {
+    fn is_followed_by(self, now: ReportedArrivals) -> bool {
         let next = |highest: Option<PacketNumber>| highest.map_or(0, |highest| highest.0 + 1);
         let numbers = next(now.highest).saturating_sub(next(self.highest));
         numbers > 0 && now.packets.saturating_sub(self.packets) >= numbers
@@ -149,17 +149,17 @@ impl Heard {
 #[derive(Debug, Clone)]
 pub struct Liveness {
     state: State,
-    failures: Failures,
+    failures: FailureHistory,
     /// The last packet that elicited a report.
     sent: Time,
     /// The last packet that came over the link.
     received: Option<Time>,
     /// When it was asked because nothing came any more.
-    asked: Option<Time>,
+    rx_probed_at: Option<Time>,
     probed: Time,
-    spacing: Duration,
+    probe_interval: Duration,
     changed: Option<Verdict>,
-    heard: Heard,
+    arrivals: ReportedArrivals,
     /// Totals at the start of the round by which loss is judged, and bad rounds before it.
     round: (u64, u64),
     bad_rounds: u32,
@@ -171,14 +171,14 @@ impl Liveness {
     pub fn new(now: Time) -> Liveness {
         Liveness {
             state: State::Active,
-            failures: Failures::default(),
+            failures: FailureHistory::default(),
             sent: now,
             received: None,
-            asked: None,
+            rx_probed_at: None,
             probed: now,
-            spacing: PROBE_FIRST,
+            probe_interval: MIN_PROBE_INTERVAL,
             changed: None,
-            heard: Heard::default(),
+            arrivals: ReportedArrivals::default(),
             round: (0, 0),
             bad_rounds: 0,
         }
@@ -202,18 +202,18 @@ impl Liveness {
 
     /// A report told of new packets on the link: a sign of life. `packets` and `lost` are its totals.
     pub fn handle_progress(&mut self, now: Time, link: &LinkEstimator, packets: u64, lost: u64) {
-        let heard = Heard {
+        let arrivals = ReportedArrivals {
             highest: link.highest(),
             packets,
         };
-        self.heard = heard;
+        self.arrivals = arrivals;
         match &mut self.state {
             State::Suspect {
                 signs: 0,
-                heard: last,
+                arrivals: last,
                 failures,
                 ..
-            } if last.is_followed_by(heard) => {
+            } if last.is_followed_by(arrivals) => {
                 self.failures = *failures;
                 self.enter(State::Active);
             }
@@ -229,27 +229,27 @@ impl Liveness {
                 }
                 *signs += 1;
                 *last_sign = now;
-                self.spacing = PROBE_FIRST;
-                let (short, signs) = (now.since(*since) <= SHORT, *signs);
+                self.probe_interval = MIN_PROBE_INTERVAL;
+                let (short, signs) = (now.since(*since) <= MAX_SHORT_SILENCE, *signs);
                 if short {
-                    self.enter_returning(now, SHARE_AFTER_SHORT);
-                } else if signs >= self.failures.signs_wanted(now, SIGNS) {
+                    self.enter_returning(now, SHARE_AFTER_SHORT_SILENCE);
+                } else if signs >= self.failures.required_signs(now, REQUIRED_SIGNS) {
                     self.enter_returning(now, SHARE_AFTER_FAILURE);
                 }
             }
             State::Active | State::Returning { .. } => {
                 if self.loses_too_much(packets, link.loss().random()) {
                     self.enter(State::Quarantined {
-                        spacing: QUARANTINE_FIRST,
+                        probe_interval: INITIAL_QUARANTINE_INTERVAL,
                         packets,
                         lost,
                         seen: 0,
-                        loss: LOSS_OUT,
+                        loss: QUARANTINE_LOSS,
                     });
                 }
             }
             State::Quarantined {
-                spacing,
+                probe_interval,
                 packets: packets_then,
                 lost: lost_then,
                 seen,
@@ -260,13 +260,14 @@ impl Liveness {
                 (*packets_then, *lost_then) = (packets, lost);
                 let all = gone.saturating_add(came);
                 *seen = seen.saturating_add(all);
-                let keeps = (1.0 - 1.0 / LOSS_IN_PACKETS).powf(all as f64);
+                let keeps = (1.0 - 1.0 / RELEASE_LOSS_PACKETS).powf(all as f64);
                 let fresh = gone as f64 / all.max(1) as f64;
                 *loss = *loss * keeps + fresh * (1.0 - keeps);
-                let power = |base: f64, count: u64| base.powf(count.min(POWER_MOST) as f64);
-                let times = power(QUARANTINE_LOST, gone) / power(QUARANTINE_CAME, came);
-                *spacing = spaced(*spacing, times);
-                if *seen >= LOSS_IN_LEAST && *loss < LOSS_IN {
+                let power = |base: f64, count: u64| base.powf(count.min(MAX_EXPONENT) as f64);
+                let times =
+                    power(INTERVAL_FACTOR_LOST, gone) / power(INTERVAL_DIVISOR_ARRIVED, came);
+                *probe_interval = scaled_interval(*probe_interval, times);
+                if *seen >= MIN_RELEASE_PACKETS && *loss < RELEASE_LOSS {
                     self.enter_returning(now, SHARE_AFTER_FAILURE);
                 }
             }
@@ -276,13 +277,13 @@ impl Liveness {
     fn loses_too_much(&mut self, packets: u64, random: u64) -> bool {
         let lost = random.saturating_sub(self.round.1);
         let all = lost + packets.saturating_sub(self.round.0);
-        if all < LOSS_OUT_PACKETS {
+        if all < QUARANTINE_ROUND_PACKETS {
             return false;
         }
         self.round = (packets, random);
-        let bad = lost as f64 >= LOSS_OUT * all as f64;
+        let bad = lost as f64 >= QUARANTINE_LOSS * all as f64;
         self.bad_rounds = if bad { self.bad_rounds + 1 } else { 0 };
-        let out = self.bad_rounds >= LOSS_OUT_ROUNDS;
+        let out = self.bad_rounds >= QUARANTINE_ROUNDS;
         self.bad_rounds = if out { 0 } else { self.bad_rounds };
         out
     }
@@ -295,19 +296,19 @@ impl Liveness {
             {
                 let failures = self.failures;
                 self.failures.add(now);
-                self.spacing = PROBE_FIRST;
+                self.probe_interval = MIN_PROBE_INTERVAL;
                 self.probed = now;
                 self.enter(State::Suspect {
                     since: now,
                     signs: 0,
                     last_sign: now,
-                    heard: self.heard,
+                    arrivals: self.arrivals,
                     failures,
                 });
             }
             State::Returning { share, next } if now >= *next => {
                 *share *= 2.0;
-                *next = now + STEP.max(link.rtt().smoothed());
+                *next = now + SHARE_STEP_INTERVAL.max(link.rtt().smoothed());
                 if *share >= 1.0 {
                     self.enter(State::Active);
                 }
@@ -334,15 +335,15 @@ impl Liveness {
             return false;
         }
         if let State::Suspect { since, .. } = self.state {
-            let most = if now.since(since) > LONG_GONE {
-                PROBE_LONG_GONE
+            let most = if now.since(since) > LONG_OUTAGE {
+                LONG_OUTAGE_PROBE_INTERVAL
             } else {
-                PROBE_LAST
+                MAX_PROBE_INTERVAL
             };
-            self.spacing = (self.spacing * 2).min(most);
+            self.probe_interval = (self.probe_interval * 2).min(most);
         }
-        if let State::Quarantined { spacing, .. } = &mut self.state {
-            *spacing = spaced(*spacing, QUARANTINE_SENT);
+        if let State::Quarantined { probe_interval, .. } = &mut self.state {
+            *probe_interval = scaled_interval(*probe_interval, INTERVAL_FACTOR_SENT);
         }
         self.probed = now;
         true
@@ -350,40 +351,40 @@ impl Liveness {
 
     /// Asks for a probe if this link has gone silent while another link received a packet, last at `elsewhere`; the probe
     /// counts as sent. It becomes due only when another link receives a packet.
-    pub fn poll_unheard(&mut self, now: Time, elsewhere: Time) -> bool {
+    pub fn poll_rx_probe(&mut self, now: Time, elsewhere: Time) -> bool {
         let carries = matches!(self.state, State::Active | State::Returning { .. });
         let due = self.received.is_some_and(|received| {
-            elsewhere.since(received) > UNHEARD
-                && self
-                    .asked
-                    .is_none_or(|asked| asked < received && now.since(asked) > UNHEARD_AGAIN)
+            elsewhere.since(received) > RX_SILENCE_TIMEOUT
+                && self.rx_probed_at.is_none_or(|rx_probed_at| {
+                    rx_probed_at < received && now.since(rx_probed_at) > MIN_RX_PROBE_INTERVAL
+                })
         });
         if carries && due {
-            self.asked = Some(now);
+            self.rx_probed_at = Some(now);
         }
         carries && due
     }
 
     /// Whether a packet should go out on the link because no link is known to work; it counts as sent.
-    pub fn poll_probe_urgent(&mut self, now: Time) -> bool {
-        let due = matches!(self.state, State::Suspect { .. }) && now >= self.urgent_at();
+    pub fn poll_urgent_probe(&mut self, now: Time) -> bool {
+        let due = matches!(self.state, State::Suspect { .. }) && now >= self.urgent_probe_at();
         if due {
             self.probed = now;
         }
         due
     }
 
-    /// When [`poll_probe_urgent`](Self::poll_probe_urgent) is due.
+    /// When [`poll_urgent_probe`](Self::poll_urgent_probe) is due.
     #[must_use]
-    pub fn urgent_at(&self) -> Time {
-        self.probed + PROBE_URGENT
+    pub fn urgent_probe_at(&self) -> Time {
+        self.probed + URGENT_PROBE_INTERVAL
     }
 
     fn probe_at(&self) -> Time {
         match self.state {
             State::Active | State::Returning { .. } => self.sent.max(self.probed) + KEEPALIVE,
-            State::Suspect { .. } => self.probed + self.spacing,
-            State::Quarantined { spacing, .. } => self.probed + spacing,
+            State::Suspect { .. } => self.probed + self.probe_interval,
+            State::Quarantined { probe_interval, .. } => self.probed + probe_interval,
         }
     }
 
@@ -416,7 +417,7 @@ impl Liveness {
     fn enter_returning(&mut self, now: Time, share: f64) {
         self.enter(State::Returning {
             share,
-            next: now + STEP,
+            next: now + SHARE_STEP_INTERVAL,
         });
     }
 
@@ -427,15 +428,15 @@ impl Liveness {
 }
 
 /// The distance between probes in quarantine, so many times as long.
-fn spaced(spacing: Duration, times: f64) -> Duration {
-    let most = QUARANTINE_LAST.as_secs_f64();
-    let seconds = (spacing.as_secs_f64() * times).min(most);
-    Duration::from_secs_f64(seconds).max(QUARANTINE_LEAST)
+fn scaled_interval(probe_interval: Duration, times: f64) -> Duration {
+    let most = MAX_QUARANTINE_INTERVAL.as_secs_f64();
+    let seconds = (probe_interval.as_secs_f64() * times).min(most);
+    Duration::from_secs_f64(seconds).max(MIN_QUARANTINE_INTERVAL)
 }
 
 /// When the link's silence becomes suspicious; never while nothing is in flight.
 fn silent_until(link: &LinkEstimator) -> Option<Time> {
     let waiting = link.waiting_since()?;
     let since = link.progressed().map_or(waiting, |told| told.max(waiting));
-    Some(since + SILENCE.max(link.rtt().overdue() + REPORT_INTERVAL))
+    Some(since + MIN_SUSPECT_SILENCE.max(link.rtt().rto() + REPORT_INTERVAL))
 }

@@ -18,24 +18,24 @@
 //!
 //! [`Resequencer`] does this for a bond, whose sender numbers packets. [`Streams`] does it for the
 //! fabric's edges, by the numbers that TCP brings. [`TimeoutResequencer`] is \[l3b\] §4.3 and
-//! [`Algorithm1`] that of \[mpsdn\], both as written, for comparison: [`Ordering::TimeOut`] has a [`Resequencer`] go by the former.
+//! [`Algorithm1`] that of \[mpsdn\], both as written, for comparison: [`Reordering::FixedTimeout`] has a [`Resequencer`] go by the former.
 
 mod algorithm1;
 mod counters;
+mod excess_wait;
 mod lane;
-mod paper;
-mod patience;
 mod resequencer;
 mod stream;
 mod streams;
-mod timed;
+mod timeout;
+mod timeout_lanes;
 
 pub use algorithm1::{Algorithm1, Algorithm1Settings};
 pub use counters::Counters;
-pub use paper::TimeoutResequencer;
-pub use resequencer::{Delivery, Limits, Order, Ordering, Resequencer, Tag};
+pub use resequencer::{Delivery, DeliveryOrder, Limits, PacketMeta, Reordering, Resequencer};
 pub use stream::MAX_PATHS;
 pub use streams::{PathId, Segment, SegmentKind, StreamCounters, StreamLimits, Streams};
+pub use timeout::TimeoutResequencer;
 
 /// Why a missing packet was given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use crate::{Bytes, LinkId, Rate, RelativeDelay, Time};
 
 pub use adaptive::{Adaptive, Tuning};
 pub use overflow::{Overflow, Parameters, ParametersError};
-pub use weighted::{BURST, Weighted};
+pub use weighted::{BURST_PACKETS, Weighted};
 
 /// A link, as a scheduler sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

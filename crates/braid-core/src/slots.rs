@@ -143,7 +143,7 @@ impl SlotTable {
             let (has, wants) = (has[uplink.index()], wants[uplink.index()]);
             let nth = seen[uplink.index()];
             seen[uplink.index()] += 1;
-            if wants < has && picked(nth, has - wants, has) {
+            if wants < has && is_evenly_picked(nth, has - wants, has) {
                 free.push(position);
             }
         }
@@ -162,7 +162,7 @@ impl SlotTable {
     /// A table that is at work somewhere, to be changed by [`SlotTable::rebalance`]. `None` unless
     /// it has [`SLOTS`] slots of possible uplinks.
     #[must_use]
-    pub fn found(slots: &[UplinkId]) -> Option<SlotTable> {
+    pub fn from_slots(slots: &[UplinkId]) -> Option<SlotTable> {
         let whole = slots.len() == SLOTS && slots.iter().all(|id| id.index() < MAX_UPLINKS);
         whole.then(|| SlotTable(slots.to_vec()))
     }
@@ -181,7 +181,7 @@ impl SlotTable {
 }
 
 /// Whether the `nth` of `of` items is among `take` that lie evenly between them.
-fn picked(nth: usize, take: usize, of: usize) -> bool {
+fn is_evenly_picked(nth: usize, take: usize, of: usize) -> bool {
     (nth + 1) * take / of != nth * take / of
 }
 

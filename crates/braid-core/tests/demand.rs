@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use braid_core::bond::{Inner, LinkSettings, Sender, SenderSettings};
+use braid_core::bond::{InnerPacket, LinkSettings, Sender, SenderSettings};
 use braid_core::estimate::{Arrivals, LinkReport};
 use braid_core::schedule::{Adaptive, Class};
 use braid_core::{Bytes, LinkId, PacketNumber, Rate, Stamp, Time};
@@ -58,7 +58,7 @@ impl OneLink {
 
     fn hand_over(&mut self, packets: u64) {
         for _ in 0..packets {
-            let inner = Inner {
+            let inner = InnerPacket {
                 flow: 1,
                 class: Class::Ordered,
                 len: Bytes::new(LEN),

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use braid_core::estimate::{
-    Arrival, Arrivals, BASE_WINDOW, Capacity, DelayBase, Demand, LinkEstimator, LinkReport,
-    LossSplit, Queue, ReorderExtent, Rtt, Sample, SentAt,
+    Arrival, Arrivals, BASE_DELAY_WINDOW, BaseDelay, Capacity, Demand, LinkEstimator, LinkReport,
+    LossEstimator, Queue, ReorderExtent, Rtt, Sample, SentAt,
 };
 use braid_core::{Bytes, LinkId, PacketNumber, Rate, RelativeDelay, Stamp, Time};
 use proptest::prelude::*;
@@ -172,22 +172,22 @@ fn jitter_is_the_mean_difference_of_neighbours() {
 
 #[test]
 fn the_base_is_the_lowest_of_the_window() {
-    let mut base = DelayBase::default();
+    let mut base = BaseDelay::default();
     base.handle_delay(ms(0), RelativeDelay(-500));
     base.handle_delay(ms(3_000), RelativeDelay(700));
     assert_eq!(base.base(ms(19_000)), Some(RelativeDelay(-500)));
     assert_eq!(base.base(ms(21_000)), Some(RelativeDelay(700)));
-    assert_eq!(base.base(ms(3_000) + BASE_WINDOW), None);
+    assert_eq!(base.base(ms(3_000) + BASE_DELAY_WINDOW), None);
 }
 
 #[test]
 fn round_trips_are_smoothed_as_rfc_6298_has_it() {
     let mut rtt = Rtt::default();
-    assert_eq!(rtt.overdue(), Duration::from_millis(200 + 4 * 100));
+    assert_eq!(rtt.rto(), Duration::from_millis(200 + 4 * 100));
     rtt.handle_sample(Duration::from_millis(40));
     assert_eq!(rtt.smoothed(), Duration::from_millis(40));
     assert_eq!(rtt.variation(), Duration::from_millis(20));
-    assert_eq!(rtt.overdue(), Duration::from_millis(40 + 4 * 20));
+    assert_eq!(rtt.rto(), Duration::from_millis(40 + 4 * 20));
     rtt.handle_sample(Duration::from_millis(80));
     // RTTVAR = 3/4 · 20 + 1/4 · |40 − 80|; SRTT = 7/8 · 40 + 1/8 · 80.
     assert_eq!(rtt.variation(), Duration::from_millis(25));
@@ -197,7 +197,7 @@ fn round_trips_are_smoothed_as_rfc_6298_has_it() {
 
 #[test]
 fn loss_is_averaged_by_packets_and_told_apart() {
-    let mut loss = LossSplit::default();
+    let mut loss = LossEstimator::default();
     loss.handle_loss(ms(0), 10, 90, false);
     // A report about one packet hardly counts.
     loss.handle_loss(ms(1), 1, 0, true);
@@ -335,7 +335,7 @@ fn delay_that_stands_without_a_queue_is_no_reason_to_slow_down() {
     let (delivered, queue, _) = link.mean(2_000);
     assert!(delivered > 0.95 * 50.0, "{delivered}");
     assert!(queue < 15.0, "{queue} ms");
-    let standing = link.capacity.standing().as_secs_f64();
+    let standing = link.capacity.persistent_delay().as_secs_f64();
     assert!((0.025..0.04).contains(&standing), "{standing} s");
     // It goes: what is above the base now is a queue again.
     link.standing_s = 0.0;

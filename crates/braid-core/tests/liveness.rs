@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use braid_core::estimate::{Demand, LinkEstimator, LinkReport};
-use braid_core::liveness::{KEEPALIVE, Liveness, UNHEARD, Verdict};
+use braid_core::liveness::{KEEPALIVE, Liveness, RX_SILENCE_TIMEOUT, Verdict};
 use braid_core::{Bytes, LinkId, PacketNumber, RelativeDelay, Stamp, Time};
 
 const LEN: Bytes = Bytes::new(100);
@@ -234,8 +234,8 @@ fn a_link_that_loses_a_third_is_quarantined_until_it_does_not() {
     assert_eq!(bench.live.verdict(), Verdict::Quarantined);
     assert!((10..=25).contains(&silent.len()), "{}", silent.len());
     // Then all arrive: they become frequent, and the link is back within four seconds.
-    let heard = bench.probes(20_000, 24_000, true);
-    assert!((20..=60).contains(&heard.len()), "{}", heard.len());
+    let answered = bench.probes(20_000, 24_000, true);
+    assert!((20..=60).contains(&answered.len()), "{}", answered.len());
     assert_eq!(bench.live.verdict(), Verdict::Active);
 }
 
@@ -273,18 +273,18 @@ fn an_idle_link_is_sent_a_packet_every_keepalive() {
 
 #[test]
 fn a_link_that_is_heard_no_more_while_others_are_is_asked_once_and_judged() {
-    let silence = UNHEARD.as_millis() as u64;
+    let silence = RX_SILENCE_TIMEOUT.as_millis() as u64;
     let mut bench = Bench::new();
     bench.settle(1_000);
     assert!(
-        !bench.live.poll_unheard(ms(1_000), ms(1_000)),
-        "never heard"
+        !bench.live.poll_rx_probe(ms(1_000), ms(1_000)),
+        "never answered"
     );
     bench.live.handle_received(ms(1_000));
 
     let asks = |bench: &mut Bench, from: u64, until: u64| -> Vec<u64> {
         (from..until)
-            .filter(|at| bench.live.poll_unheard(ms(*at), ms(*at)))
+            .filter(|at| bench.live.poll_rx_probe(ms(*at), ms(*at)))
             .collect()
     };
     assert_eq!(asks(&mut bench, 1_000, 60_000), [1_001 + silence]);
@@ -296,7 +296,7 @@ fn a_link_that_is_heard_no_more_while_others_are_is_asked_once_and_judged() {
     bench.settle(1_000);
     bench.live.handle_received(ms(1_000));
     // Nothing came over others either: nobody sends.
-    assert!(!bench.live.poll_unheard(ms(9_000), ms(1_000)));
+    assert!(!bench.live.poll_rx_probe(ms(9_000), ms(1_000)));
     // By turns: not more than one a second.
     let mut asked = Vec::new();
     for turn in 0..10 {

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use braid_core::resequence::{Limits, Order, Ordering, Resequencer, Tag, TimeoutResequencer};
+use braid_core::resequence::{
+    DeliveryOrder, Limits, PacketMeta, Reordering, Resequencer, TimeoutResequencer,
+};
 use braid_core::{LaneId, LaneSeq, LinkId, Stamp, Time};
 use proptest::prelude::*;
 
@@ -15,13 +17,13 @@ fn ms(ms: u64) -> Time {
     Time::from_nanos(ms * 1_000_000)
 }
 
-fn tag(seq: u64, stamp: u64, link: LinkId) -> Tag {
-    Tag {
+fn tag(seq: u64, stamp: u64, link: LinkId) -> PacketMeta {
+    PacketMeta {
         lane: LaneId(7),
         seq: LaneSeq(seq),
         stamp: Stamp(stamp),
         link,
-        order: Order::Keep,
+        order: DeliveryOrder::InOrder,
     }
 }
 
@@ -84,7 +86,7 @@ fn a_gap_that_every_link_has_passed_is_not_waited_for() {
 #[test]
 fn a_gap_known_lost_waits_for_the_copy_and_no_longer() {
     let mut bench = Bench::new();
-    bench.0.set_rescue(Duration::from_millis(10));
+    bench.0.set_recovery_delay(Duration::from_millis(10));
     bench.packet(0, 0, A);
     bench.packet(1, 2, A);
     bench.0.handle_progress(ms(3), Stamp(9), None);
@@ -155,7 +157,7 @@ fn what_wants_no_order_does_not_wait_and_is_not_waited_for() {
     let mut bench = Bench::new();
     bench.packet(0, 0, A);
     let mut ahead = tag(2, 2, A);
-    ahead.order = Order::Ignore;
+    ahead.order = DeliveryOrder::Immediate;
     bench.0.handle_packet(ms(1), ahead, HOLD, 2);
     assert_eq!(bench.out(), [2]);
     assert!(bench.packet(2, 3, A).is_empty());
@@ -230,12 +232,12 @@ proptest! {
             let seq = seqs[usize::from(packet.lane)];
             seqs[usize::from(packet.lane)] += 1;
             let at = stamp + 5_000 + u64::from(packet.link) * slow;
-            let tag = Tag {
+            let tag = PacketMeta {
                 lane: LaneId(packet.lane),
                 seq: LaneSeq(seq),
                 stamp: Stamp(stamp),
                 link: LinkId(packet.link),
-                order: Order::Keep,
+                order: DeliveryOrder::InOrder,
             };
             if !packet.lost {
                 arriving.insert((at, order), tag);
@@ -293,12 +295,12 @@ proptest! {
         let mut reseq = Resequencer::new(limits);
         let mut seen = BTreeSet::new();
         for (index, (lane, seq)) in packets.into_iter().enumerate() {
-            let tag = Tag {
+            let tag = PacketMeta {
                 lane: LaneId(lane),
                 seq: LaneSeq(seq),
                 stamp: Stamp(index as u64),
                 link: A,
-                order: Order::Keep,
+                order: DeliveryOrder::InOrder,
             };
             reseq.handle_packet(ms(index as u64), tag, HOLD, ());
             prop_assert!(reseq.occupied() <= limits.all);
@@ -391,7 +393,7 @@ fn paper_a_bulk_of_lost_packets_is_given_up_at_once() {
 
 fn timed() -> Bench {
     let mut bench = Bench::new();
-    bench.0.set_ordering(Ordering::TimeOut(TIMEOUT));
+    bench.0.set_reordering(Reordering::FixedTimeout(TIMEOUT));
     bench
 }
 
@@ -408,7 +410,7 @@ fn paper_on_lanes_waits_for_its_time_out_whatever_is_known_and_drops_what_is_lat
     assert!(bench.out().is_empty());
     assert_eq!(bench.0.poll_timeout(), Some(ms(51)));
     // Another lane does not wait for this one.
-    let other = Tag {
+    let other = PacketMeta {
         lane: LaneId(8),
         ..tag(5, 5, A)
     };
@@ -433,8 +435,8 @@ fn paper_on_lanes_waits_for_its_time_out_whatever_is_known_and_drops_what_is_lat
 fn paper_on_lanes_knows_no_classes() {
     let mut bench = timed();
     bench.packet(0, 0, A);
-    let unordered = Tag {
-        order: Order::Ignore,
+    let unordered = PacketMeta {
+        order: DeliveryOrder::Immediate,
         ..tag(2, 2, A)
     };
     bench.0.handle_packet(ms(1), unordered, HOLD, 2);
@@ -446,13 +448,13 @@ fn paper_on_lanes_knows_no_classes() {
 fn paper_on_lanes_holds_no_more_than_it_may() {
     let limits = Limits { lane: 8, all: 10 };
     let mut bench = Bench(Resequencer::new(limits));
-    bench.0.set_ordering(Ordering::TimeOut(TIMEOUT));
+    bench.0.set_reordering(Reordering::FixedTimeout(TIMEOUT));
     for lane in 0..4 {
         for seq in [0, 2, 4, 6, 8, 10] {
             let lane = LaneId(lane);
             bench.0.handle_packet(
                 ms(0),
-                Tag {
+                PacketMeta {
                     lane,
                     ..tag(seq, seq, A)
                 },
@@ -470,10 +472,10 @@ fn a_change_of_rules_lets_go_what_is_held_and_each_lane_goes_on_from_where_it_is
     let mut bench = Bench::new();
     bench.packet(0, 0, A);
     assert!(bench.packet(1, 2, A).is_empty());
-    bench.0.set_ordering(Ordering::TimeOut(TIMEOUT));
+    bench.0.set_reordering(Reordering::FixedTimeout(TIMEOUT));
     assert_eq!(bench.packet(2, 3, A), [2, 3]);
     assert!(bench.packet(3, 7, A).is_empty());
-    bench.0.set_ordering(Ordering::Measured);
+    bench.0.set_reordering(Reordering::Adaptive);
     assert_eq!(bench.packet(4, 8, A), [7, 8]);
     assert_eq!((bench.0.occupied(), bench.0.poll_timeout()), (0, None));
     assert_eq!(bench.packet(5, 9, A), [9]);

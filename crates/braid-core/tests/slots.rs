@@ -39,13 +39,13 @@ fn harmonic(n: usize) -> f64 {
 #[test]
 fn a_table_that_is_at_work_is_taken_up_as_it_is() {
     let table = SlotTable::spread(&weights(&[(0, 4), (3, 1)]));
-    let found = SlotTable::found(table.as_slice()).expect("a whole table");
+    let found = SlotTable::from_slots(table.as_slice()).expect("a whole table");
     assert_eq!(found, table);
     assert_eq!(found.rebalance(&weights(&[(0, 4), (3, 1)])), table);
-    assert_eq!(SlotTable::found(&[]), None);
-    assert_eq!(SlotTable::found(&table.as_slice()[1..]), None);
+    assert_eq!(SlotTable::from_slots(&[]), None);
+    assert_eq!(SlotTable::from_slots(&table.as_slice()[1..]), None);
     let foreign = [UplinkId(MAX_UPLINKS as u8); SLOTS];
-    assert_eq!(SlotTable::found(&foreign), None);
+    assert_eq!(SlotTable::from_slots(&foreign), None);
 }
 
 #[test]

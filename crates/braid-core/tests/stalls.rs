@@ -52,7 +52,7 @@ impl Bench {
             self.reports.pop_front();
         }
         let wire = 12_000.0 / self.mbit;
-        while !within(self.mute, at) && self.next_send <= at as f64 && self.link.has_room(LEN) {
+        while !within(self.mute, at) && self.next_send <= at as f64 && self.link.fits_window(LEN) {
             let number = self.link.handle_sent(us(at), LEN, true);
             let pace = self.link.pace().bits_per_sec().max(1) as f64;
             self.next_send = self.next_send.max(at as f64 - 2_000.0) + 12e9 / pace;
@@ -106,7 +106,7 @@ proptest! {
         bench.deaf = (3_000_000, 3_000_000 + stall * 1_000);
         let during = bench.run(3_000, 3_000 + stall);
         if forgiven {
-            bench.link.forgive();
+            bench.link.restart();
         }
         let after = bench.run(3_000 + stall, 5_000 + stall);
         prop_assert!(during.max(after) <= 1.5, "{} during, {} after", during, after);
@@ -121,7 +121,7 @@ proptest! {
         bench.mute = (3_000_000, 3_000_000 + stall * 1_000);
         bench.run(3_000, 3_000 + stall);
         if forgiven {
-            bench.link.forgive();
+            bench.link.restart();
         }
         let after = bench.run(3_000 + stall, 5_000 + stall);
         prop_assert!(after <= 1.5, "{} after", after);

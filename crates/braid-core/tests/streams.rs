@@ -114,7 +114,7 @@ fn what_is_sent_again_waits_for_no_gap_but_for_what_was_sent_before_it() {
     // On the slowest path nothing older can be under way but in a longer queue.
     streams.handle_segment(at(20_004), 1, data(SIZE, 1), 1);
     assert_eq!(drained(&mut streams), [1, 2, 4]);
-    assert_eq!(streams.counters().again, 1);
+    assert_eq!(streams.counters().retransmitted, 1);
     assert_eq!(streams.held(), 0);
 }
 
@@ -222,7 +222,7 @@ fn a_connection_that_holds_too_much_goes_on() {
     streams.handle_segment(at(2), 3, data(5 * SIZE, 0), 35);
     streams.handle_segment(at(2), 3, data(0, 0), 30);
     assert_eq!(drained(&mut streams), [20, 35, 30]);
-    assert_eq!(streams.counters().crowded, 2);
+    assert_eq!(streams.counters().untracked, 2);
 }
 
 /// What a sender gives to paths: which path each segment takes, whether it is lost there, and how

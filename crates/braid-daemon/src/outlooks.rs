@@ -6,11 +6,11 @@
 //! Rules, and why:
 //! - An uplink's loss is that of all TCP flows on it, averaged over [`MEMORY`]: long enough for a line
 //!   that loses one packet in a thousand, short enough to follow the evening. It is what a path without
-//!   a history of its own starts from, see [`braid_core::outlook`].
+//!   a history of its own starts from, see [`braid_core::forecast`].
 //! - Only losses of seconds in which an uplink carried less than [`QUIET`] of what it can. Senders that
 //!   look for a line's end find it by losing packets there: that says how much it carries, which is
 //!   counted elsewhere, and not that it loses.
-//! - What nobody configured and no traffic has shown is taken for [`CUSTOMARY`], for all uplinks alike, as the
+//! - What nobody configured and no traffic has shown is taken for [`DEFAULT_CAPACITY_KB_S`], for all uplinks alike, as the
 //!   datapath does by itself before it is told anything.
 //!   Any rate will do that makes many flows opened at once be spread: with boundless ones, all of a
 //!   page's connections went by the line with the shortest round trip, and the page took 1.5 times as
@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 
 use braid_balance::{Bustle, Outlook, UplinkCounters};
 #[cfg(doc)]
-use braid_core::outlook::CUSTOMARY;
-use braid_core::outlook::{Line, kilobytes, ppm};
+use braid_core::forecast::DEFAULT_CAPACITY_KB_S;
+use braid_core::forecast::{UplinkLoad, kilobytes_per_sec, ppm};
 use braid_core::{Rate, UplinkId};
 
 use crate::classes::Room;
@@ -117,11 +117,11 @@ impl Outlooks {
 
     /// What was last said of an uplink, with what was opened on it since: what the datapath predicts
     /// by at this moment. `None`: nothing was said.
-    pub fn line(&self, id: UplinkId, bustle: &[Bustle]) -> Option<Line> {
+    pub fn line(&self, id: UplinkId, bustle: &[Bustle]) -> Option<UplinkLoad> {
         let told = self.told.iter().find(|outlook| outlook.uplink == id)?;
-        Some(Line {
-            capacity: kilobytes(told.capacity),
-            spare: kilobytes(told.spare),
+        Some(UplinkLoad {
+            capacity: kilobytes_per_sec(told.capacity),
+            spare: kilobytes_per_sec(told.spare),
             busy: of(bustle, id).map_or(told.busy, |bustle| bustle.busy),
             opened: of(bustle, id).map_or(0, |bustle| bustle.opened),
             loss_ppm: ppm(told.loss),
@@ -141,7 +141,7 @@ fn of(bustle: &[Bustle], id: UplinkId) -> Option<&Bustle> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use braid_core::outlook::CUSTOMARY;
+    use braid_core::forecast::DEFAULT_CAPACITY_KB_S;
 
     const ID: UplinkId = UplinkId(3);
 
@@ -211,7 +211,7 @@ mod tests {
         };
         outlooks.tell(&[bustle(9, 2, 0)], |id| (id == ID).then_some(room));
         let line = outlooks.line(ID, &[bustle(5, 1, 1)]).unwrap();
-        let expected = Line {
+        let expected = UplinkLoad {
             capacity: 2500,
             spare: 500,
             busy: 1,
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(line, expected);
         outlooks.tell(&[], |_| None);
         let line = outlooks.line(ID, &[]).unwrap();
-        assert_eq!((line.capacity, line.room()), (0, CUSTOMARY));
+        assert_eq!((line.capacity, line.headroom()), (0, DEFAULT_CAPACITY_KB_S));
         outlooks.forget();
         assert_eq!(outlooks.line(ID, &[]), None);
     }

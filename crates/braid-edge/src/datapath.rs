@@ -14,7 +14,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::Error;
 use crate::shared::{
-    MAX_TARGETS, NO_TARGET, REASONS, SLOTS, TAG_AS_COMES, TAG_IN_ORDER, TAG_UNKNOWN, verdict,
+    MAX_TARGETS, NO_TARGET, REASONS, SLOTS, TAG_AS_COMES, TAG_IN_ORDER, TAG_UNKNOWN, verifier_error,
 };
 use crate::table::{Mac, Outward};
 
@@ -436,7 +436,7 @@ fn refused(what: &str, error: &(dyn std::error::Error + 'static)) -> Error {
     {
         return Error::Load {
             what: format!("program {what}"),
-            reason: verdict(io_error, &verifier_log.to_string()),
+            reason: verifier_error(io_error, &verifier_log.to_string()),
         };
     }
     let mut reason = error.to_string();

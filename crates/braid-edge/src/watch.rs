@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use braid_core::Time;
 use braid_core::estimate::Rtt;
-use braid_core::liveness::Failures;
+use braid_core::liveness::FailureHistory;
 
 /// Between two probes of a path.
 pub const INTERVAL: Duration = Duration::from_millis(50);
@@ -45,7 +45,7 @@ pub struct Watch {
     carries: bool,
     /// Answers in a row, of one that does not carry.
     signs: u32,
-    failures: Failures,
+    failures: FailureHistory,
 }
 
 impl Watch {
@@ -61,7 +61,7 @@ impl Watch {
             heard: now,
             carries: false,
             signs: 0,
-            failures: Failures::default(),
+            failures: FailureHistory::default(),
         }
     }
 
@@ -103,7 +103,7 @@ impl Watch {
         self.smallest[0] = Some(smallest);
         self.heard = now;
         self.signs += 1;
-        self.carries |= self.signs >= self.failures.signs_wanted(now, SIGNS);
+        self.carries |= self.signs >= self.failures.required_signs(now, SIGNS);
     }
 
     /// Looks whether it has fallen silent.

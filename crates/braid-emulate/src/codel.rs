@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_core::aqm::{Codel, Source};
+use braid_core::aqm::{Codel, CodelQueue};
 
 use crate::Time;
 use crate::queue::{Fifo, Held};
@@ -17,7 +17,7 @@ pub(crate) fn controller() -> Codel {
     Codel::new(TARGET, INTERVAL)
 }
 
-impl<P> Source for Fifo<P> {
+impl<P> CodelQueue for Fifo<P> {
     type Packet = Held<P>;
 
     fn pop(&mut self) -> Option<Held<P>> {

@@ -131,7 +131,7 @@ pub(super) fn flow(tunnel: &Tunnel) -> FlowStatus {
         dropped,
         marked,
         overflowed,
-        repaired: tunnel.sender().repaired(),
+        repaired: tunnel.sender().retransmitted(),
         saved: tunnel.saved(),
         rejects: *tunnel.rejects(),
     }

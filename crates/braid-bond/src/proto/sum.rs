@@ -1,10 +1,10 @@
 //! Sums of inner packets: made for PARITY frames, and taken apart where packets are missing.
 //!
 //! What is summed up is a packet's length, two bytes, and its bytes, with zeros behind those of the
-//! shorter ones. `braid_core::parity` says what is multiplied by what.
+//! shorter ones. `braid_core::fec` says what is multiplied by what.
 
 use braid_core::Time;
-use braid_core::parity::{Group, Rebuild, field};
+use braid_core::fec::{Group, Rebuild, field};
 
 use super::pool::{Packet, Pool};
 
@@ -36,10 +36,10 @@ pub fn make(group: &Group, packets: &[Packet], content: &mut Vec<u8>) -> u16 {
 
 /// Makes the packet that is missing; none if its sums were made of something else.
 pub fn rebuild(now: Time, rebuild: &Rebuild<Packet, Sum>, pool: &mut Pool) -> Option<Packet> {
-    let sums = || rebuild.sums.iter();
+    let sums = || rebuild.symbols.iter();
     let longest = sums().map(|(_, sum)| sum.content.len()).max()?;
     let fits = |(_, packet): &(u8, Packet)| packet.len() <= longest;
-    if !rebuild.others.iter().all(fits) {
+    if !rebuild.packets.iter().all(fits) {
         return None;
     }
     let mut lengths = [0; 2];
@@ -49,7 +49,7 @@ pub fn rebuild(now: Time, rebuild: &Rebuild<Packet, Sum>, pool: &mut Pool) -> Op
         field::add_scaled(&mut bytes, *factor, &sum.content);
         field::add_scaled(&mut lengths, *factor, &sum.lengths.to_be_bytes());
     }
-    for (factor, packet) in &rebuild.others {
+    for (factor, packet) in &rebuild.packets {
         field::add_scaled(&mut bytes, *factor, packet);
         field::add_scaled(&mut lengths, *factor, &length(packet));
     }
@@ -73,7 +73,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::time::Duration;
 
-    use braid_core::parity::{Care, Decoder, Encoder};
+    use braid_core::fec::{Decoder, Encoder, FecRate};
     use braid_core::{LaneId, LaneSeq, LinkId, Stamp};
     use proptest::prelude::*;
 
@@ -97,7 +97,7 @@ mod tests {
         ) {
             let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
             let (mut pool, mut items, mut content) = (Pool::default(), Vec::new(), Vec::new());
-            let care = Care { spacing, pause: Duration::from_millis(3) };
+            let rate = FecRate { spacing, pause: Duration::from_millis(3) };
             let now = Time::ZERO;
             let sent: Vec<Packet> = lengths
                 .iter()
@@ -107,11 +107,11 @@ mod tests {
             // A first sum makes the receiver keep packets.
             let group = Group { lane: LANE, first: LaneSeq(1 << 40), count: 2, power: 0 };
             let none = Sum { lengths: 0, content: packet(0, 1) };
-            decoder.handle_sum(now, group, (LinkId(0), Stamp(0)), now, none);
+            decoder.handle_symbol(now, group, (LinkId(0), Stamp(0)), now, none);
             let mut rebuilt = BTreeSet::new();
             for (seq, packet) in sent.iter().enumerate() {
                 let place = (LANE, LaneSeq(seq as u64));
-                encoder.handle_sent(now, place, packet.clone(), care);
+                encoder.handle_sent(now, place, packet.clone(), rate);
                 if !lost.contains(&seq) {
                     decoder.handle_packet(place.0, place.1, packet);
                 }
@@ -119,7 +119,7 @@ mod tests {
                     let lengths = make(&group, &items, &mut content);
                     let content = pool.packet(now, &content);
                     let sum = Sum { lengths, content };
-                    decoder.handle_sum(now, group, (LinkId(0), Stamp(1)), now, sum);
+                    decoder.handle_symbol(now, group, (LinkId(0), Stamp(1)), now, sum);
                 }
                 while let Some(recipe) = decoder.poll_rebuild() {
                     let made = rebuild(now, &recipe, &mut pool).expect("sums are right");
@@ -146,8 +146,8 @@ mod tests {
             seq: LaneSeq(0),
             link: LinkId(0),
             stamp: Stamp(0),
-            sums: vec![(1, Sum { lengths, content })],
-            others: vec![(1, packet(3, 20))],
+            symbols: vec![(1, Sum { lengths, content })],
+            packets: vec![(1, packet(3, 20))],
         };
         assert_eq!(
             rebuild(now, &sum(7, packet(1, 10)), &mut pool),

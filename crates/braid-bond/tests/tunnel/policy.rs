@@ -5,8 +5,8 @@ use std::time::Duration;
 use braid_bond::proto::handshake::Options;
 use braid_bond::proto::policy::{Policy, Rule, Scheduling};
 use braid_bond::proto::tunnel::{Event, Heard, Settings, Tunnel};
-use braid_core::resequence::Ordering;
-use braid_core::schedule::{BURST, Class};
+use braid_core::resequence::Reordering;
+use braid_core::schedule::{BURST_PACKETS, Class};
 use braid_core::{LinkId, Prefix, Time};
 
 use crate::line::Lines;
@@ -30,7 +30,7 @@ fn settings(scheduling: Scheduling, rules: Vec<Rule>) -> Settings {
 /// Everything by one of the two links.
 fn by(link: u8) -> Scheduling {
     let weight = |id| (LinkId(id), u32::from(id == link));
-    Scheduling::Weighted(BURST, vec![weight(0), weight(1)])
+    Scheduling::Weighted(BURST_PACKETS, vec![weight(0), weight(1)])
 }
 
 /// Bytes that the hub sends on each link while it has something to send.
@@ -170,7 +170,7 @@ fn of_a_hub_that_cannot_be_told_nothing_is_awaited() {
 
 /// Packets in both directions over two links whose delays differ by 60 ms; how many came out, and how many
 /// were dropped as too late, at the client and at the hub.
-fn both_ways(ordering: Ordering) -> [(usize, u64); 2] {
+fn both_ways(ordering: Reordering) -> [(usize, u64); 2] {
     let lines = vec![Lines::new(0, 20, 10), Lines::new(1, 20, 70)];
     let even = Scheduling::Weighted(1, vec![(LinkId(0), 1), (LinkId(1), 1)]);
     let mut wanted = settings(even, Vec::new());
@@ -204,9 +204,9 @@ fn both_ways(ordering: Ordering) -> [(usize, u64); 2] {
 /// [l3b] §4.3: what comes later than the time-out allows is discarded, at both ends.
 #[test]
 fn the_order_of_the_paper_holds_in_both_directions() {
-    let whole = both_ways(Ordering::Measured);
+    let whole = both_ways(Reordering::Adaptive);
     assert_eq!(whole, [(200, 0); 2]);
-    let time_out = |ms| Ordering::TimeOut(Duration::from_millis(ms));
+    let time_out = |ms| Reordering::FixedTimeout(Duration::from_millis(ms));
     let longer = both_ways(time_out(90));
     assert_eq!(longer, [(200, 0); 2]);
     for (came, dropped) in both_ways(time_out(20)) {

@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::Time;
 
 /// A queue of one full frame is never too long (RFC 8289 §5.6: `maxpacket`).
-const FULL_FRAME: u64 = 1514;
+const MAX_PACKET_BYTES: u64 = 1514;
 
 /// A queue that CoDel can take packets from.
-pub trait Source {
+pub trait CodelQueue {
     /// A packet.
     type Packet;
 
@@ -58,13 +58,13 @@ impl Codel {
 
     /// Takes the next packet to send at `now`. A packet that is to be dropped goes to `congested`;
     /// if that gives it back, it was marked instead and is sent (RFC 8289 §3: "drop or mark").
-    pub fn pop<S: Source>(
+    pub fn pop<S: CodelQueue>(
         &mut self,
         now: Time,
         queue: &mut S,
         mut congested: impl FnMut(S::Packet) -> Option<S::Packet>,
     ) -> Option<S::Packet> {
-        let (mut head, mut too_long) = self.pop_judged(now, queue);
+        let (mut head, mut too_long) = self.pop_checked(now, queue);
         if self.dropping {
             if !too_long {
                 self.dropping = false;
@@ -75,7 +75,7 @@ impl Codel {
                     self.drop_next = self.control_law(self.drop_next);
                     return Some(marked);
                 }
-                (head, too_long) = self.pop_judged(now, queue);
+                (head, too_long) = self.pop_checked(now, queue);
                 if too_long {
                     self.drop_next = self.control_law(self.drop_next);
                 } else {
@@ -84,7 +84,7 @@ impl Codel {
             }
         } else if too_long {
             let marked = head.take().and_then(&mut congested);
-            head = marked.or_else(|| self.pop_judged(now, queue).0);
+            head = marked.or_else(|| self.pop_checked(now, queue).0);
             self.enter(now);
         }
         head
@@ -101,12 +101,16 @@ impl Codel {
     }
 
     /// The next packet, and whether packets have waited too long for too long.
-    fn pop_judged<S: Source>(&mut self, now: Time, queue: &mut S) -> (Option<S::Packet>, bool) {
+    fn pop_checked<S: CodelQueue>(
+        &mut self,
+        now: Time,
+        queue: &mut S,
+    ) -> (Option<S::Packet>, bool) {
         let Some(packet) = queue.pop() else {
             self.first_above = None;
             return (None, false);
         };
-        if now.since(S::arrived(&packet)) < self.target || queue.bytes() <= FULL_FRAME {
+        if now.since(S::arrived(&packet)) < self.target || queue.bytes() <= MAX_PACKET_BYTES {
             self.first_above = None;
             return (Some(packet), false);
         }

@@ -4,21 +4,23 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::estimate::{Arrival, Arrivals, LinkReport};
-use crate::parity::{Decoder, Group, Rebuild};
-use crate::repair::{Asker, Nack};
-use crate::resequence::{Counters, Delivery, Limits, Order, Ordering, Resequencer, Tag};
+use crate::fec::{Decoder, Group, Rebuild};
+use crate::resequence::{
+    Counters, Delivery, DeliveryOrder, Limits, PacketMeta, Reordering, Resequencer,
+};
+use crate::retransmit::{Nack, NackLimiter};
 use crate::schedule::Class;
 use crate::{Bytes, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, Stamp, Time};
 
 /// Added to every wait: what timers, bursts and threads take.
-const MARGIN: Duration = Duration::from_millis(8);
+const WAIT_MARGIN: Duration = Duration::from_millis(8);
 
 /// Added to the time after which a sum is computed with, which is half of what reordering may take:
 /// to compute what would have come after all costs less than to wait.
-const RIPE: Duration = Duration::from_micros(300);
+const SYMBOL_MARGIN: Duration = Duration::from_micros(300);
 
 /// A link that has been silent for so long is not waited for.
-const FORGOTTEN: Duration = Duration::from_secs(1);
+const LINK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What is configured of a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,31 +30,31 @@ pub struct ReceiverSettings {
     /// How long a gap holds up its lane at most, while a link that may bring what is missing has not passed it. Links
     /// keep order, so what is not known to be lost is under way: on radio links for as long as their scheduler stalls.
     /// If the link is dead, its sender notices sooner and sends again elsewhere what was in flight.
-    pub longest_stall: Duration,
+    pub max_stall: Duration,
     /// A sum that would come later than this is not waited for.
-    pub longest_wait: Duration,
+    pub max_fec_wait: Duration,
     /// The same of a copy.
-    pub longest_repair: Duration,
+    pub max_retransmit_wait: Duration,
     /// Whether to ask for what was lost.
-    pub repair: bool,
+    pub nacks_enabled: bool,
 }
 
 impl Default for ReceiverSettings {
     fn default() -> ReceiverSettings {
         ReceiverSettings {
             limits: Limits::default(),
-            longest_stall: Duration::from_millis(400),
-            longest_wait: Duration::from_millis(100),
-            longest_repair: Duration::from_millis(150),
-            repair: true,
+            max_stall: Duration::from_millis(400),
+            max_fec_wait: Duration::from_millis(100),
+            max_retransmit_wait: Duration::from_millis(150),
+            nacks_enabled: true,
         }
     }
 }
 
 #[derive(Debug)]
-struct Incoming {
+struct ReceiverLink {
     arrivals: Arrivals,
-    asker: Asker,
+    nack_limiter: NackLimiter,
     live: bool,
 }
 
@@ -62,12 +64,12 @@ struct Incoming {
 #[derive(Debug)]
 pub struct Receiver<T, S = T> {
     settings: ReceiverSettings,
-    links: Vec<Incoming>,
+    links: Vec<ReceiverLink>,
     ids: Vec<LinkId>,
     reseq: Resequencer<T>,
-    parity: Decoder<T, S>,
+    fec: Decoder<T, S>,
     nacks: VecDeque<Nack>,
-    answer: Option<Duration>,
+    retransmit_delay: Option<Duration>,
     passed: Option<Stamp>,
 }
 
@@ -80,22 +82,22 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
             settings,
             links: Vec::new(),
             ids: Vec::new(),
-            parity: Decoder::default(),
+            fec: Decoder::default(),
             nacks: VecDeque::new(),
-            answer: None,
+            retransmit_delay: None,
             passed: None,
         }
     }
 
     /// By which rules packets are put in order, from the next one on.
-    pub fn set_ordering(&mut self, ordering: Ordering) {
-        self.reseq.set_ordering(ordering);
+    pub fn set_reordering(&mut self, ordering: Reordering) {
+        self.reseq.set_reordering(ordering);
     }
 
-    /// How long a copy takes to come: [`Sender::answer`](super::Sender::answer) of this end.
-    pub fn set_answer(&mut self, answer: Option<Duration>) {
-        self.answer = answer;
-        self.reseq.set_rescue(self.rescue());
+    /// How long a copy takes to come: [`Sender::retransmit_delay`](super::Sender::retransmit_delay) of this end.
+    pub fn set_retransmit_delay(&mut self, retransmit_delay: Option<Duration>) {
+        self.retransmit_delay = retransmit_delay;
+        self.reseq.set_recovery_delay(self.recovery_delay());
     }
 
     /// Whether a link may still bring what is missing. Its sender knows, and so does whoever sees
@@ -133,10 +135,10 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         let arrivals = &mut incoming.arrivals;
         let arrival = arrivals.handle_packet(now, number, stamp, len, elicits);
         if arrival != Arrival::Duplicate {
-            incoming.asker.handle_packet();
+            incoming.nack_limiter.handle_packet();
             incoming.live = true;
         }
-        self.ask(index);
+        self.request_lost(index);
         arrival
     }
 
@@ -150,40 +152,48 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         item: T,
     ) {
         let (lane, seq, class) = place;
-        let tag = Tag {
+        let tag = PacketMeta {
             lane,
             seq,
             stamp,
             link,
             order: match class {
-                Class::Unordered => Order::Ignore,
-                _ => Order::Keep,
+                Class::Unordered => DeliveryOrder::Immediate,
+                _ => DeliveryOrder::InOrder,
             },
         };
         let hold = self.hold(now, link, stamp);
-        self.parity.handle_packet(lane, seq, &item);
+        self.fec.handle_packet(lane, seq, &item);
         self.reseq.handle_packet(now, tag, hold, item);
     }
 
     /// Takes the sum of a group of inner packets that came in the packet last handled; afterwards
     /// empty [`poll_rebuild`](Self::poll_rebuild).
-    pub fn handle_parity(&mut self, now: Time, link: LinkId, stamp: Stamp, group: Group, sum: S) {
-        let ripe = now + self.lag(now, link) / 2 + RIPE;
-        self.parity.handle_sum(now, group, (link, stamp), ripe, sum);
-        self.reseq.set_rescue(self.rescue());
+    pub fn handle_repair(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        stamp: Stamp,
+        group: Group,
+        symbol: S,
+    ) {
+        let usable_at = now + self.lag(now, link) / 2 + SYMBOL_MARGIN;
+        self.fec
+            .handle_symbol(now, group, (link, stamp), usable_at, symbol);
+        self.reseq.set_recovery_delay(self.recovery_delay());
     }
 
     /// An inner packet that can be made from sums: make it, and hand it and the recipe to
     /// [`handle_rebuilt`](Self::handle_rebuilt). Ask after every packet and timeout.
     pub fn poll_rebuild(&mut self) -> Option<Rebuild<T, S>> {
-        self.parity.poll_rebuild()
+        self.fec.poll_rebuild()
     }
 
     /// Takes an inner packet that was made; none if what its sums say cannot be.
     pub fn handle_rebuilt(&mut self, now: Time, rebuild: Rebuild<T, S>, item: Option<T>) {
         let place = (rebuild.lane, rebuild.seq, Class::Ordered);
         let (link, stamp) = (rebuild.link, rebuild.stamp);
-        self.parity.give_back(rebuild);
+        self.fec.give_back(rebuild);
         if let Some(item) = item {
             self.handle_data(now, link, stamp, place, item);
         }
@@ -192,7 +202,7 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
     /// Inner packets that could be rebuilt.
     #[must_use]
     pub fn rebuilt(&self) -> u64 {
-        self.parity.rebuilt()
+        self.fec.rebuilt()
     }
 
     /// Takes what the packet last handled says of a lane: nothing of it above `highest` has been sent.
@@ -218,11 +228,11 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
     pub fn handle_timeout(&mut self, now: Time) {
         for index in 0..self.links.len() {
             self.links[index].arrivals.handle_timeout(now);
-            self.ask(index);
+            self.request_lost(index);
         }
         self.progress(now);
-        self.parity.handle_timeout(now);
-        self.reseq.set_rescue(self.rescue());
+        self.fec.handle_timeout(now);
+        self.reseq.set_recovery_delay(self.recovery_delay());
         self.reseq.handle_timeout(now);
     }
 
@@ -232,7 +242,7 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         let links = self.links.iter().filter_map(|l| l.arrivals.poll_timeout());
         links
             .chain(self.reseq.poll_timeout())
-            .chain(self.parity.poll_timeout())
+            .chain(self.fec.poll_timeout())
             .min()
     }
 
@@ -293,15 +303,15 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
     /// How long a gap holds up its lane that a packet stamped `stamp` shows on `link`. Where another link is still behind
     /// that, it may bring what is missing, however long it stalls. Else a copy must have come, or what `link` reorders.
     fn hold(&self, now: Time, link: LinkId, stamp: Stamp) -> Duration {
-        let behind = |(other, id): (&Incoming, &LinkId)| {
+        let behind = |(other, id): (&ReceiverLink, &LinkId)| {
             let settled = other.arrivals.settled();
             *id != link && is_live(other, now) && settled.is_some_and(|settled| settled < stamp)
         };
         if self.links.iter().zip(&self.ids).any(behind) {
-            return self.settings.longest_stall;
+            return self.settings.max_stall;
         }
-        let wait = (self.lag(now, link) + MARGIN).min(self.settings.longest_wait);
-        (wait + self.rescue()).min(self.settings.longest_stall)
+        let wait = (self.lag(now, link) + WAIT_MARGIN).min(self.settings.max_fec_wait);
+        (wait + self.recovery_delay()).min(self.settings.max_stall)
     }
 
     /// How much later than on `link` something may come on the slowest one.
@@ -319,32 +329,42 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
     }
 
     /// The time in which a sum or a copy comes; zero if neither would come in time.
-    fn rescue(&self) -> Duration {
+    fn recovery_delay(&self) -> Duration {
         // What the next sum lacks, the one after it has.
-        let sums = self.parity.distance().map(|distance| distance * 2 + MARGIN);
-        let sums = sums.filter(|sums| *sums <= self.settings.longest_wait);
-        self.copy().max(sums.unwrap_or_default())
+        let symbol_wait = self
+            .fec
+            .symbol_interval()
+            .map(|distance| distance * 2 + WAIT_MARGIN);
+        let symbol_wait =
+            symbol_wait.filter(|symbol_wait| *symbol_wait <= self.settings.max_fec_wait);
+        self.retransmit_wait().max(symbol_wait.unwrap_or_default())
     }
 
     /// The time in which a copy comes; zero if none would come in time.
-    fn copy(&self) -> Duration {
-        let answer = self.answer.filter(|_| self.settings.repair);
+    fn retransmit_wait(&self) -> Duration {
+        let retransmit_delay = self
+            .retransmit_delay
+            .filter(|_| self.settings.nacks_enabled);
         // Half as much again: of packets given up too early the inner flow would retransmit all.
-        let answer = answer.map(|answer| answer * 3 / 2 + MARGIN);
-        answer
-            .filter(|answer| *answer <= self.settings.longest_repair)
+        let retransmit_delay =
+            retransmit_delay.map(|retransmit_delay| retransmit_delay * 3 / 2 + WAIT_MARGIN);
+        retransmit_delay
+            .filter(|retransmit_delay| *retransmit_delay <= self.settings.max_retransmit_wait)
             .unwrap_or_default()
     }
 
-    fn ask(&mut self, index: usize) {
-        let copy = self.copy();
-        let patience = self.settings.longest_repair;
+    fn request_lost(&mut self, index: usize) {
+        let retransmit_wait = self.retransmit_wait();
+        let max_wait = self.settings.max_retransmit_wait;
         let incoming = &mut self.links[index];
         while let Some(lost) = incoming.arrivals.poll_lost() {
-            if copy.is_zero() {
+            if retransmit_wait.is_zero() {
                 continue;
             }
-            if let Some(range) = incoming.asker.ask(lost, copy, patience) {
+            if let Some(range) = incoming
+                .nack_limiter
+                .request(lost, retransmit_wait, max_wait)
+            {
                 let link = self.ids[index];
                 self.nacks.push_back(Nack { link, range });
             }
@@ -364,7 +384,7 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         };
         if self.passed != Some(passed) {
             self.passed = Some(passed);
-            self.parity.handle_progress(passed);
+            self.fec.handle_progress(passed);
             self.reseq.handle_progress(now, passed, Some(laggard));
         }
     }
@@ -379,16 +399,16 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         }
         debug_assert!(link.index() < MAX_LINKS);
         self.ids.push(link);
-        self.links.push(Incoming {
+        self.links.push(ReceiverLink {
             arrivals: Arrivals::new(link),
-            asker: Asker::default(),
+            nack_limiter: NackLimiter::default(),
             live: true,
         });
         self.links.len() - 1
     }
 }
 
-fn is_live(link: &Incoming, now: Time) -> bool {
+fn is_live(link: &ReceiverLink, now: Time) -> bool {
     let last = link.arrivals.last_at();
-    link.live && last.is_some_and(|last| now.since(last) < FORGOTTEN)
+    link.live && last.is_some_and(|last| now.since(last) < LINK_TIMEOUT)
 }

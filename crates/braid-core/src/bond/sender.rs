@@ -5,45 +5,45 @@ use std::time::Duration;
 
 use crate::aqm::FlowQueue;
 use crate::estimate::{Capacity, Demand, LinkReport, REPORT_INTERVAL};
+use crate::fec::{Encoder, FecController, MIN_FEC_LOSS};
 use crate::liveness::Verdict;
-use crate::parity::{Caution, Encoder, WORTH_IT};
 use crate::schedule::{Choice, Class, Head, LinkView, Scheduler};
 use crate::{Bytes, LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, Rate, Stamp, Time};
 
-use super::outgoing::Outgoing;
-use super::traffic::{Inner, Piece, Transmit};
+use super::sender_link::SenderLink;
+use super::traffic::{InnerPacket, LanePacket, Transmit};
 
-mod again;
+mod fec;
 mod links;
-mod sums;
+mod retransmission;
 mod view;
 
-use again::Again;
+use retransmission::Retransmission;
 
 /// More than this waiting means that the bond, not the application, is the limit.
-const BACKLOG: Bytes = Bytes::new(3_000);
+const MIN_BACKLOG: Bytes = Bytes::new(3_000);
 
-/// The queue holds what all links send in this time, and at least [`QUEUE_LEAST`] packets. CoDel
+/// The queue holds what all links send in this time, and at least [`MIN_QUEUE_PACKETS`] packets. CoDel
 /// keeps it far shorter once the links are full.
 const QUEUE_SPAN: Duration = Duration::from_millis(300);
-const QUEUE_LEAST: usize = 100;
+const MIN_QUEUE_PACKETS: usize = 100;
 
 /// Over links that stall and whose rates double within a second, a flow needs a queue that outlasts both, as it has in
 /// front of such a link by itself: so many times as long, and CoDel lets it stand for so much longer. It delays that
 /// flow alone.
-const UNSTEADY_SPANS: usize = 3;
+const UNSTEADY_QUEUE_FACTOR: usize = 3;
 const UNSTEADY_GRACE: Duration = Duration::from_millis(250);
 
 /// The same holds where links together are believed to carry less than this part of the most of late: a flow that
 /// slows down for the queue that such a fall leaves has hardly grown when the rate is back.
-const FALLEN: f64 = 0.6;
+const FALLEN_RATE_SHARE: f64 = 0.6;
 
 /// The longest queue of late is forgotten to a third in so long: what links are taken to carry while they are silent is
 /// no reason to drop what waits.
-const QUEUE_FADES: Duration = Duration::from_secs(10);
+const QUEUE_LIMIT_FADE: Duration = Duration::from_secs(10);
 
 /// A queue is let stand no longer than this because of copies that are waited for.
-const HELD_MOST: Duration = Duration::from_millis(150);
+const MAX_RETRANSMIT_GRACE: Duration = Duration::from_millis(150);
 
 /// What is configured of a sender.
 #[derive(Debug)]
@@ -52,9 +52,9 @@ pub struct SenderSettings<T> {
     /// 3168 §5); one that cannot be marked is dropped.
     pub mark: fn(&mut T) -> bool,
     /// How much is kept of each link for repair; zero for none.
-    pub copies: Bytes,
+    pub retransmit_buffer: Bytes,
     /// And for how long.
-    pub copies_age: Duration,
+    pub retransmit_age: Duration,
 }
 
 impl<T> Default for SenderSettings<T> {
@@ -62,22 +62,22 @@ impl<T> Default for SenderSettings<T> {
     fn default() -> SenderSettings<T> {
         SenderSettings {
             mark: |_| false,
-            copies: Bytes::new(4_000_000),
-            copies_age: Duration::from_millis(300),
+            retransmit_buffer: Bytes::new(4_000_000),
+            retransmit_age: Duration::from_millis(300),
         }
     }
 }
 
 /// What the queue may hold, by the rates of late.
 #[derive(Debug, Clone, Copy, Default)]
-struct QueueMost {
+struct QueueLimit {
     packets: f64,
     at: Time,
 }
 
-impl QueueMost {
+impl QueueLimit {
     fn handle_span(&mut self, now: Time, packets: usize) -> usize {
-        let passed = now.since(self.at).as_secs_f64() / QUEUE_FADES.as_secs_f64();
+        let passed = now.since(self.at).as_secs_f64() / QUEUE_LIMIT_FADE.as_secs_f64();
         self.packets = (self.packets * (-passed).exp()).max(packets as f64);
         self.at = now;
         self.packets as usize
@@ -85,7 +85,7 @@ impl QueueMost {
 }
 
 #[derive(Debug)]
-struct Waiting<T> {
+struct QueuedPacket<T> {
     class: Class,
     lane: LaneId,
     item: T,
@@ -98,26 +98,26 @@ struct Waiting<T> {
 #[derive(Debug)]
 pub struct Sender<T> {
     settings: SenderSettings<T>,
-    links: Vec<Outgoing<Piece<T>>>,
+    links: Vec<SenderLink<LanePacket<T>>>,
     scheduler: Box<dyn Scheduler>,
-    queue: FlowQueue<Waiting<T>>,
+    queue: FlowQueue<QueuedPacket<T>>,
     /// Taken from the queue and not yet given a link.
-    head: Option<(Bytes, Waiting<T>)>,
-    again: VecDeque<Again<T>>,
+    head: Option<(Bytes, QueuedPacket<T>)>,
+    retransmissions: VecDeque<Retransmission<T>>,
     lanes: Vec<u64>,
     pins: Vec<Option<LinkId>>,
     run: Option<(LinkId, u64)>,
     next_interval: Option<Time>,
     wait: Option<Time>,
-    /// When something last came and found no more than [`BACKLOG`] waiting.
-    met: Time,
-    repaired: u64,
+    /// When something last came and found no more than [`MIN_BACKLOG`] waiting.
+    backlog_below_at: Time,
+    retransmitted: u64,
     /// Largest packet that sums cover; none for no sums.
-    parity_most: Option<Bytes>,
-    parity: Encoder<T>,
-    care: Caution,
-    sums: u64,
-    queue_most: QueueMost,
+    max_fec_packet: Option<Bytes>,
+    fec: Encoder<T>,
+    fec_controller: FecController,
+    repair_symbols: u64,
+    queue_limit: QueueLimit,
 }
 
 impl<T: Clone> Sender<T> {
@@ -128,21 +128,21 @@ impl<T: Clone> Sender<T> {
             settings,
             links: Vec::new(),
             scheduler,
-            queue: FlowQueue::new(QUEUE_LEAST),
+            queue: FlowQueue::new(MIN_QUEUE_PACKETS),
             head: None,
-            again: VecDeque::new(),
+            retransmissions: VecDeque::new(),
             lanes: vec![0; LANES],
             pins: vec![None; LANES],
             run: None,
             next_interval: None,
             wait: None,
-            met: Time::ZERO,
-            repaired: 0,
-            parity_most: None,
-            parity: Encoder::default(),
-            care: Caution::default(),
-            sums: 0,
-            queue_most: QueueMost::default(),
+            backlog_below_at: Time::ZERO,
+            retransmitted: 0,
+            max_fec_packet: None,
+            fec: Encoder::default(),
+            fec_controller: FecController::default(),
+            repair_symbols: 0,
+            queue_limit: QueueLimit::default(),
         }
     }
 
@@ -154,14 +154,14 @@ impl<T: Clone> Sender<T> {
     }
 
     /// Takes an inner packet.
-    pub fn handle_packet(&mut self, now: Time, inner: Inner, item: T) {
-        let waiting = Waiting {
+    pub fn handle_packet(&mut self, now: Time, inner: InnerPacket, item: T) {
+        let waiting = QueuedPacket {
             class: inner.class,
             lane: LaneId::of(inner.flow),
             item,
         };
-        if self.queue.bytes() <= BACKLOG {
-            self.met = now;
+        if self.queue.bytes() <= MIN_BACKLOG {
+            self.backlog_below_at = now;
         }
         self.queue.push(now, inner.flow, inner.len, waiting);
     }
@@ -175,7 +175,7 @@ impl<T: Clone> Sender<T> {
         let silent = link.liveness.verdict() == Verdict::Suspect;
         if link.handle_report(now, report, demand) {
             if silent && link.liveness.verdict() == Verdict::Active {
-                self.call_off(report.link);
+                self.cancel_retransmissions(report.link);
             }
             self.wait = None;
             self.run = None;
@@ -184,43 +184,43 @@ impl<T: Clone> Sender<T> {
                 .iter()
                 .map(|link| packets_in_queue(link.rate()))
                 .sum();
-            let most = self.queue_most.handle_span(now, span);
-            let fallen = (span as f64) < FALLEN * most as f64;
+            let most = self.queue_limit.handle_span(now, span);
+            let fallen = (span as f64) < FALLEN_RATE_SHARE * most as f64;
             let unsteady = self.is_unsteady() || fallen;
             let most = if unsteady {
-                most * UNSTEADY_SPANS
+                most * UNSTEADY_QUEUE_FACTOR
             } else {
                 most
             };
-            self.queue.set_limit(most.max(QUEUE_LEAST));
+            self.queue.set_limit(most.max(MIN_QUEUE_PACKETS));
             let rate = self.links.iter().map(|link| link.rate().bits_per_sec());
             let rate = Rate::from_bits_per_sec(rate.sum());
             let (loss, known) = self.loss();
-            self.care.handle_report(loss, known, rate);
+            self.fec_controller.handle_report(loss, known, rate);
             // Where a lane waits for copies, what comes in meanwhile is no standing queue.
-            let held = self.answer().filter(|_| loss >= WORTH_IT);
-            let held = held.map_or(Duration::ZERO, |held| held.min(HELD_MOST));
+            let held = self.retransmit_delay().filter(|_| loss >= MIN_FEC_LOSS);
+            let held = held.map_or(Duration::ZERO, |held| held.min(MAX_RETRANSMIT_GRACE));
             let grace = match unsteady {
                 true => held.max(UNSTEADY_GRACE),
                 false => held,
             };
             self.queue.set_grace(grace);
-            self.rescue_overtaken(now, report.link);
+            self.retransmit_overtaken(now, report.link);
         }
     }
 
     /// The next packet to seal and send; none if nothing may be sent for now.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit<T>> {
-        if let Some(again) = self.poll_again(now) {
-            return Some(again);
+        if let Some(retransmission) = self.poll_retransmission(now) {
+            return Some(retransmission);
         }
-        let (len, class, lane) = self.look(now)?;
+        let (len, class, lane) = self.peek_head(now)?;
         let link = match self.run {
             Some((link, left)) if left >= len.get() => link,
             _ => self.choose(now, len, class, lane)?,
         };
-        let piece = self.take_head(now, link)?;
-        Some(self.transmit(now, link, piece, false))
+        let packet = self.take_head(now, link)?;
+        Some(self.transmit(now, link, packet, false))
     }
 
     /// One more inner packet for the packet last transmitted, which went out on `link` under
@@ -233,26 +233,26 @@ impl<T: Clone> Sender<T> {
         number: PacketNumber,
         room: Bytes,
         header: Bytes,
-    ) -> Option<Piece<T>> {
-        let (len, _, _) = self.look(now)?;
+    ) -> Option<LanePacket<T>> {
+        let (len, _, _) = self.peek_head(now)?;
         let (running, left) = self.run?;
         let fits = len + header <= room && left >= len.get();
-        if running != link || !fits || !self.again.is_empty() {
+        if running != link || !fits || !self.retransmissions.is_empty() {
             return None;
         }
-        let piece = self.take_head(now, link)?;
-        let keeps = self.settings.copies.get() > 0;
+        let packet = self.take_head(now, link)?;
+        let keeps = self.settings.retransmit_buffer.get() > 0;
         let link = self.link_mut(link)?;
         link.handle_more(now, len + header);
         if keeps {
-            let (copies, copy) = (&mut link.copies, piece.clone());
-            copies.handle_sent(now, number, len + header, copy);
+            let (retransmit_buffer, copy) = (&mut link.retransmit_buffer, packet.clone());
+            retransmit_buffer.handle_sent(now, number, len + header, copy);
         }
-        Some(piece)
+        Some(packet)
     }
 
     /// What stands at the head of the queue.
-    fn look(&mut self, now: Time) -> Option<(Bytes, Class, LaneId)> {
+    fn peek_head(&mut self, now: Time) -> Option<(Bytes, Class, LaneId)> {
         if self.head.is_none() {
             let control = self.links.iter().all(|link| link.is_full_or_unused(now));
             let mark = self.settings.mark;
@@ -265,15 +265,16 @@ impl<T: Clone> Sender<T> {
     }
 
     /// Gives the head of the queue to a link, with a number in its lane.
-    fn take_head(&mut self, now: Time, link: LinkId) -> Option<Piece<T>> {
+    fn take_head(&mut self, now: Time, link: LinkId) -> Option<LanePacket<T>> {
         let (len, waiting) = self.head.take()?;
         let (lane, class) = (waiting.lane, waiting.class);
         if let Some((_, left)) = &mut self.run {
             *left = left.saturating_sub(len.get());
         }
-        let covered = class == Class::Ordered && self.parity_most.is_some_and(|most| len <= most);
+        let covered =
+            class == Class::Ordered && self.max_fec_packet.is_some_and(|most| len <= most);
         let seq = &mut self.lanes[lane.index()];
-        let piece = Piece {
+        let packet = LanePacket {
             lane,
             seq: LaneSeq(*seq),
             class,
@@ -282,20 +283,24 @@ impl<T: Clone> Sender<T> {
         };
         *seq += 1;
         self.pins[lane.index()] = Some(link);
-        if let Some(care) = self.care.handle_sent(now, lane, len).filter(|_| covered) {
-            let item = piece.item.clone();
-            self.parity.handle_sent(now, (lane, piece.seq), item, care);
+        if let Some(rate) = self
+            .fec_controller
+            .handle_sent(now, lane, len)
+            .filter(|_| covered)
+        {
+            let item = packet.item.clone();
+            self.fec.handle_sent(now, (lane, packet.seq), item, rate);
         }
         if class == Class::Redundant {
-            self.again.push_back(Again {
-                piece: piece.clone(),
+            self.retransmissions.push_back(Retransmission {
+                packet: packet.clone(),
                 except: link,
                 since: now,
-                repair: false,
-                rescue: false,
+                requested: false,
+                speculative: false,
             });
         }
-        Some(piece)
+        Some(packet)
     }
 
     fn choose(&mut self, now: Time, len: Bytes, class: Class, lane: LaneId) -> Option<LinkId> {
@@ -326,21 +331,28 @@ impl<T: Clone> Sender<T> {
         }
     }
 
-    fn transmit(&mut self, now: Time, id: LinkId, piece: Piece<T>, copy: bool) -> Transmit<T> {
+    fn transmit(
+        &mut self,
+        now: Time,
+        id: LinkId,
+        packet: LanePacket<T>,
+        copy: bool,
+    ) -> Transmit<T> {
         let mut number = PacketNumber(0);
         if let Some(link) = self.links.iter_mut().find(|link| link.id == id) {
-            let len = piece.len + link.settings.overhead;
+            let len = packet.len + link.settings.overhead;
             number = link.handle_sent(now, len, true);
             link.handle_data(now);
-            if !copy && self.settings.copies.get() > 0 {
-                link.copies.handle_sent(now, number, len, piece.clone());
+            if !copy && self.settings.retransmit_buffer.get() > 0 {
+                link.retransmit_buffer
+                    .handle_sent(now, number, len, packet.clone());
             }
         }
         Transmit {
             link: id,
             number,
             stamp: Stamp::of(now),
-            piece,
+            packet,
             copy,
         }
     }
@@ -348,8 +360,8 @@ impl<T: Clone> Sender<T> {
     /// A burst that goes out before the next report is no reason to push a link, though some of it
     /// always waits when a report comes.
     fn demand(&self, now: Time) -> Demand {
-        let stood = now.since(self.met) >= REPORT_INTERVAL;
-        if stood && self.queue.bytes() > BACKLOG {
+        let stood = now.since(self.backlog_below_at) >= REPORT_INTERVAL;
+        if stood && self.queue.bytes() > MIN_BACKLOG {
             Demand::Backlog
         } else {
             Demand::Met
@@ -364,7 +376,7 @@ impl<T: Clone> Sender<T> {
             .any(Capacity::is_unsteady)
     }
 
-    fn link_mut(&mut self, id: LinkId) -> Option<&mut Outgoing<Piece<T>>> {
+    fn link_mut(&mut self, id: LinkId) -> Option<&mut SenderLink<LanePacket<T>>> {
         self.links.iter_mut().find(|link| link.id == id)
     }
 }
@@ -374,7 +386,7 @@ fn packets_in_queue(rate: Rate) -> usize {
 }
 
 fn with_views<T>(
-    links: &[Outgoing<Piece<T>>],
+    links: &[SenderLink<LanePacket<T>>],
     now: Time,
     len: Bytes,
     scheduler: &mut dyn Scheduler,
@@ -391,7 +403,7 @@ fn with_views<T>(
     };
     let mut views = [empty; MAX_LINKS];
     let paced = scheduler.is_paced();
-    let works = links.iter().any(Outgoing::is_usable);
+    let works = links.iter().any(SenderLink::is_usable);
     for (view, link) in views.iter_mut().zip(links) {
         let len = len + link.settings.overhead;
         *view = match works {

@@ -1,13 +1,13 @@
 //! What goes through a sender: inner packets in, packets to be sealed and sent out.
 
+use crate::fec::Group;
 use crate::liveness::Verdict;
-use crate::parity::Group;
 use crate::schedule::Class;
 use crate::{Bytes, LaneId, LaneSeq, LinkId, PacketNumber, Stamp};
 
 /// What the sender must know of an inner packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Inner {
+pub struct InnerPacket {
     /// A hash of its flow: its lane, and its turn in the queue.
     pub flow: u32,
     /// What it asks for.
@@ -18,7 +18,7 @@ pub struct Inner {
 
 /// An inner packet with its place in its lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Piece<T> {
+pub struct LanePacket<T> {
     /// Its lane.
     pub lane: LaneId,
     /// Its number there.
@@ -41,14 +41,14 @@ pub struct Transmit<T> {
     /// with this stamp.
     pub stamp: Stamp,
     /// What it carries.
-    pub piece: Piece<T>,
+    pub packet: LanePacket<T>,
     /// Whether it was sent before.
     pub copy: bool,
 }
 
 /// A sum of inner packets to be made, sealed and sent now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TransmitParity {
+pub struct TransmitRepair {
     /// On this link,
     pub link: LinkId,
     /// under this number,
@@ -83,7 +83,7 @@ pub struct Control {
 
 /// A link has become more or less usable.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Change {
+pub struct LinkChange {
     /// The link.
     pub link: LinkId,
     /// What it is now.

@@ -4,16 +4,16 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::report::LinkReport;
-use super::train::Train;
+use super::train::TrainDetector;
 use super::{REPORT_INTERVAL, REPORT_PACKETS, ReorderExtent};
 use crate::{Bytes, LinkId, PacketNumber, RelativeDelay, Stamp, Time};
 
 /// Most ranges of missing packets that may still come, and most that are remembered after they
 /// were given up. Beyond that the oldest is given up, or forgotten: memory is bounded.
-const MOST_RANGES: usize = 256;
+const MAX_GAPS: usize = 256;
 
 /// A packet-count report waits at least this long for the last one.
-const REPORT_SPACING: Duration = Duration::from_millis(5);
+const MIN_REPORT_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Packet numbers of one link, `first..=last`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,15 +73,15 @@ pub struct Arrivals {
     /// Given up, by number; remembered so that a late packet is told from a duplicate.
     given_up: VecDeque<Gap>,
     /// Given up and not yet asked for by [`poll_lost`](Self::poll_lost).
-    fresh: VecDeque<NumberRange>,
+    newly_lost: VecDeque<NumberRange>,
     extent: ReorderExtent,
     packets: u64,
     bytes: Bytes,
     lost: u64,
     late: u64,
     duplicates: u64,
-    delay: Delays,
-    train: Train,
+    delay: DelayStats,
+    train: TrainDetector,
     reported: Time,
     unreported: u32,
 }
@@ -94,7 +94,7 @@ struct Newest {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Delays {
+struct DelayStats {
     lowest: Option<RelativeDelay>,
     last: Option<RelativeDelay>,
     smoothed: f64,
@@ -102,7 +102,7 @@ struct Delays {
     count: f64,
 }
 
-impl Delays {
+impl DelayStats {
     fn handle_delay(&mut self, delay: RelativeDelay) {
         self.lowest = Some(self.lowest.map_or(delay, |lowest| lowest.min(delay)));
         let micros = delay.0 as f64;
@@ -128,15 +128,15 @@ impl Arrivals {
             newest: None,
             open: VecDeque::new(),
             given_up: VecDeque::new(),
-            fresh: VecDeque::new(),
+            newly_lost: VecDeque::new(),
             extent: ReorderExtent::default(),
             packets: 0,
             bytes: Bytes::default(),
             lost: 0,
             late: 0,
             duplicates: 0,
-            delay: Delays::default(),
-            train: Train::default(),
+            delay: DelayStats::default(),
+            train: TrainDetector::default(),
             reported: Time::ZERO,
             unreported: 0,
         }
@@ -193,7 +193,7 @@ impl Arrivals {
                 self.give_up(gap);
             } else {
                 self.open.push_back(gap);
-                if self.open.len() > MOST_RANGES {
+                if self.open.len() > MAX_GAPS {
                     self.give_up_oldest();
                 }
             }
@@ -229,7 +229,7 @@ impl Arrivals {
 
     /// The next range held for lost since the last call, each told once: what to ask for again.
     pub fn poll_lost(&mut self) -> Option<NumberRange> {
-        self.fresh.pop_front()
+        self.newly_lost.pop_front()
     }
 
     /// How far this link has come: whatever was sent on it with a stamp up to this one has arrived
@@ -248,7 +248,7 @@ impl Arrivals {
         let passed = now.since(self.reported);
         self.unreported > 0
             && (passed >= REPORT_INTERVAL
-                || (self.unreported >= REPORT_PACKETS && passed >= REPORT_SPACING))
+                || (self.unreported >= REPORT_PACKETS && passed >= MIN_REPORT_INTERVAL))
     }
 
     /// When a report will be due if nothing more arrives; none if there is nothing to report.
@@ -344,15 +344,15 @@ impl Arrivals {
     fn give_up(&mut self, gap: Gap) {
         self.lost += gap.last - gap.first + 1;
         self.given_up.push_back(gap);
-        if self.given_up.len() > MOST_RANGES {
+        if self.given_up.len() > MAX_GAPS {
             self.given_up.pop_front();
         }
-        self.fresh.push_back(NumberRange {
+        self.newly_lost.push_back(NumberRange {
             first: PacketNumber(gap.first),
             last: PacketNumber(gap.last),
         });
-        if self.fresh.len() > MOST_RANGES {
-            self.fresh.pop_front();
+        if self.newly_lost.len() > MAX_GAPS {
+            self.newly_lost.pop_front();
         }
     }
 }

@@ -26,48 +26,48 @@
 use std::time::Duration;
 
 use super::SentAt;
+use super::persistent_delay::{DrainResult, PersistentDelay};
 use super::policer::{Load, Policer};
-use super::standing::{Answer, Standing};
 use crate::{Rate, Time};
 
 /// What a new link is given: enough for a TCP flow's first windows, while the first reports come.
-const INITIAL: Rate = Rate::from_bits_per_sec(4_000_000);
+const INITIAL_RATE: Rate = Rate::from_bits_per_sec(4_000_000);
 
 /// No estimate falls below this: a link must stay measurable.
-const LEAST: f64 = 100_000.0;
+const MIN_RATE_BIT_S: f64 = 100_000.0;
 
 /// How much of a train's rate is believed.
-const TRAIN_TRUST: f64 = 0.95;
+const TRAIN_RATE_SHARE: f64 = 0.95;
 
 /// The least queue that is aimed at.
-const TARGET: Duration = Duration::from_millis(8);
+const MIN_QUEUE_TARGET: Duration = Duration::from_millis(8);
 
 /// The most, on links with much jitter.
-pub(super) const TARGET_MOST: Duration = Duration::from_millis(30);
+pub(super) const MAX_QUEUE_TARGET: Duration = Duration::from_millis(30);
 
 /// How long a report may have been under way and waited for: the control loop's own delay.
-const LOOP: Duration = Duration::from_millis(25);
+const LOOP_DELAY: Duration = Duration::from_millis(25);
 
 /// Reports in a row that show a backlog and no queue, after which a link is sent twice what it has proven.
-const PROBES: u32 = 4;
+const PROBE_REPORTS: u32 = 4;
 
 /// So much of a rate is given up to a queue that is not explained before it is asked about.
-const BENT: f64 = 0.9;
+const MIN_ANCHOR_SHARE: f64 = 0.9;
 
 /// Packets have waited for so long for a link that is not pushed because of its delay, and what arrives has
 /// changed by this part meanwhile: then it is asked whether that delay is a queue at all.
-const HELD: Duration = Duration::from_millis(500);
-const DRIFTS: f64 = 0.02;
+const DRIFT_SPAN: Duration = Duration::from_millis(500);
+const MIN_DRIFT: f64 = 0.02;
 
 /// Bits of a full packet.
-const PACKET: f64 = 12_000.0;
+const PACKET_BITS: f64 = 12_000.0;
 
 /// What came in is believed up to so many times what it was sent at: more than a queue that empties makes of it, and
 /// little enough that the queue shows what was wrong with the next sample.
-const BACKLOG_MOST: f64 = 1.25;
+const MAX_DELIVERED_RATIO: f64 = 1.25;
 
 /// What came is what was sent, within this.
-const SAME: f64 = 0.1;
+const SAME_RATE_TOLERANCE: f64 = 0.1;
 
 /// Whether the sender has more to send than it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,10 +128,10 @@ pub struct Capacity {
     /// Whether the last sample was of packets sent at what was allowed.
     loaded: bool,
     /// Reports in a row with backlog, at what was allowed, and without a queue.
-    unmet: u32,
+    unmet_reports: u32,
     demand: Demand,
     policer: Policer,
-    standing: Standing,
+    persistent_delay: PersistentDelay,
     /// Samples in a row in which there seemed to be a queue and all came that was sent.
     unexplained: u32,
     /// The most that was proven since the link last had to slow down for a reason; zero right after.
@@ -148,7 +148,7 @@ pub struct Capacity {
 
 impl Default for Capacity {
     fn default() -> Capacity {
-        Capacity::new(INITIAL)
+        Capacity::new(INITIAL_RATE)
     }
 }
 
@@ -157,7 +157,7 @@ impl Capacity {
     #[must_use]
     pub fn new(initial: Rate) -> Capacity {
         Capacity {
-            proven: (initial.bits_per_sec() as f64).max(LEAST),
+            proven: (initial.bits_per_sec() as f64).max(MIN_RATE_BIT_S),
             queue: Queue {
                 delay: Duration::ZERO,
                 jitter: Duration::ZERO,
@@ -167,10 +167,10 @@ impl Capacity {
             started: false,
             seeded: false,
             loaded: false,
-            unmet: 0,
+            unmet_reports: 0,
             demand: Demand::Met,
             policer: Policer::default(),
-            standing: Standing::default(),
+            persistent_delay: PersistentDelay::default(),
             unexplained: 0,
             anchor: 0.0,
             held: None,
@@ -185,7 +185,7 @@ impl Capacity {
     /// since after a stall a backlog looks like one.
     pub fn restart(&mut self) {
         *self = Capacity {
-            proven: self.proven.max(INITIAL.bits_per_sec() as f64),
+            proven: self.proven.max(INITIAL_RATE.bits_per_sec() as f64),
             seeded: self.seeded || self.started,
             ..Capacity::default()
         };
@@ -216,38 +216,38 @@ impl Capacity {
         self.loaded = loaded;
         if delivered > self.proven || loaded {
             self.started = true;
-            self.proven = delivered.max(LEAST);
+            self.proven = delivered.max(MIN_RATE_BIT_S);
         }
     }
 
     /// Takes the state of the queue, with each report.
     pub fn handle_queue(&mut self, now: Time, queue: Queue, demand: Demand) {
         let answer = self
-            .standing
+            .persistent_delay
             .handle_delay(now, queue.delay, queue.sent, self.loaded);
-        if let Some(Answer::Queue(carried)) = answer {
+        if let Some(DrainResult::Queue(carried)) = answer {
             self.started = true;
-            self.proven = self.proven.min(carried).max(LEAST);
+            self.proven = self.proven.min(carried).max(MIN_RATE_BIT_S);
         }
         if answer.is_some() {
             self.anchor = self.proven;
         }
-        let delay = self.standing.queue(queue.delay);
+        let delay = self.persistent_delay.queue(queue.delay);
         let queue = Queue { delay, ..queue };
         self.queue = queue;
         self.at = now;
         self.demand = demand;
         let drifts = self.probe(now);
-        if answer == Some(Answer::Standing) && demand == Demand::Backlog {
-            self.unmet = PROBES;
+        if answer == Some(DrainResult::Persistent) && demand == Demand::Backlog {
+            self.unmet_reports = PROBE_REPORTS;
         }
         if self.unsteady {
             return;
         }
         let carried = self.delivered.filter(|d| *d > 0.8 * self.proven);
-        let due = self.standing.is_due(self.packet());
+        let due = self.persistent_delay.is_due(self.packet());
         if let Some(delivered) = carried.filter(|_| due || drifts) {
-            self.standing.drain(now, delivered, due);
+            self.persistent_delay.drain(now, delivered, due);
         }
     }
 
@@ -260,18 +260,22 @@ impl Capacity {
         };
         let wants = self.demand == Demand::Backlog && self.loaded;
         let slow = self.queue.delay >= low;
-        self.unmet = if wants && !slow { self.unmet + 1 } else { 0 };
+        self.unmet_reports = if wants && !slow {
+            self.unmet_reports + 1
+        } else {
+            0
+        };
         if !wants || !slow {
             self.held = None;
             return false;
         }
         let (since, proven) = *self.held.get_or_insert((now, self.proven));
-        if now.since(since) < HELD {
+        if now.since(since) < DRIFT_SPAN {
             return false;
         }
         self.held = None;
-        let drifts = (self.proven - proven).abs() > DRIFTS * proven;
-        drifts && self.is_quiet() && self.standing.is_unknown(now)
+        let drifts = (self.proven - proven).abs() > MIN_DRIFT * proven;
+        drifts && self.is_quiet() && self.persistent_delay.is_unknown(now)
     }
 
     /// Takes what a train of packets came in at. It only counts until the link has proven more, or
@@ -279,7 +283,7 @@ impl Capacity {
     pub fn handle_train(&mut self, train: Rate) {
         if !self.started && !self.seeded {
             self.seeded = true;
-            self.proven = (train.bits_per_sec() as f64 * TRAIN_TRUST).max(self.proven);
+            self.proven = (train.bits_per_sec() as f64 * TRAIN_RATE_SHARE).max(self.proven);
         }
     }
 
@@ -289,16 +293,18 @@ impl Capacity {
             return;
         }
         let offered = sample.offered.bits_per_sec() as f64;
-        let delivered = self.policer.made_up(sample.delivered.bits_per_sec() as f64);
+        let delivered = self
+            .policer
+            .compensated(sample.delivered.bits_per_sec() as f64);
         // What came in much faster than it was sent had waited, perhaps for a process to read it.
-        let proven = delivered.min(BACKLOG_MOST * offered);
+        let proven = delivered.min(MAX_DELIVERED_RATIO * offered);
         let (queue, target) = (self.queue.delay, self.target());
         // Sent at what we allowed; or, where that was changing, at more than came through.
         let allowed = self.proven * self.factor().min(1.0);
         let loaded =
             offered >= 0.85 * allowed || (offered >= 0.45 * self.proven && offered > 1.1 * proven);
         self.loaded = loaded;
-        self.ask_policer(now, sample);
+        self.update_policer(now, sample);
         let smoothed = self.delivered.map_or(proven, |d| d + (proven - d) / 4.0);
         self.delivered = Some(smoothed.min(proven));
         if proven > self.proven {
@@ -313,7 +319,7 @@ impl Capacity {
         }
         let burst = sample.loss() > 0.2;
         if self.is_explained(now, proven, offered, burst) {
-            self.fall(proven, burst);
+            self.lower_rate(proven, burst);
         }
     }
 
@@ -321,18 +327,18 @@ impl Capacity {
     fn is_explained(&mut self, now: Time, proven: f64, offered: f64, burst: bool) -> bool {
         let (queue, target) = (self.queue.delay, self.target());
         let (same, high) = match self.is_quiet() {
-            true => (SAME, 2 * target),
-            false => (3.0 * SAME, target),
+            true => (SAME_RATE_TOLERANCE, 2 * target),
+            false => (3.0 * SAME_RATE_TOLERANCE, target),
         };
         let same = (proven - offered).abs() <= same * offered && !burst;
         self.unexplained = if same { self.unexplained + 1 } else { 0 };
-        if same && self.standing.most().is_some() {
+        if same && self.persistent_delay.max_rate().is_some() {
             return false;
         }
-        let bent = self.proven < BENT * self.anchor;
-        if same && (queue > high || bent) && self.standing.is_unknown(now) {
+        let bent = self.proven < MIN_ANCHOR_SHARE * self.anchor;
+        if same && (queue > high || bent) && self.persistent_delay.is_unknown(now) {
             if self.unexplained >= 2 {
-                self.standing.drain(now, proven, false);
+                self.persistent_delay.drain(now, proven, false);
             }
             return false;
         }
@@ -342,21 +348,21 @@ impl Capacity {
         true
     }
 
-    fn ask_policer(&mut self, now: Time, sample: &Sample) {
+    fn update_policer(&mut self, now: Time, sample: &Sample) {
         let queued = self.queue.delay > self.target();
         let load = Load {
             unexplained: !queued && self.demand == Demand::Backlog,
             loaded: self.loaded,
-            trip: self.queue.rtt_min + LOOP,
+            trip: self.queue.rtt_min + LOOP_DELAY,
         };
         if self.policer.handle_sample(now, sample, load) {
             let delivered = sample.delivered.bits_per_sec() as f64;
             self.started = true;
-            self.proven = self.proven.min(delivered * 1.05).max(LEAST);
+            self.proven = self.proven.min(delivered * 1.05).max(MIN_RATE_BIT_S);
         }
     }
 
-    fn fall(&mut self, proven: f64, burst: bool) {
+    fn lower_rate(&mut self, proven: f64, burst: bool) {
         let (queue, target) = (self.queue.delay, self.target());
         self.started = true;
         if (queue > 2 * target || burst) && self.proven > 1.05 * proven {
@@ -364,7 +370,7 @@ impl Capacity {
         } else {
             self.proven += 0.5 * (proven - self.proven);
         }
-        self.proven = self.proven.max(LEAST);
+        self.proven = self.proven.max(MIN_RATE_BIT_S);
     }
 
     /// What the link has proven to carry.
@@ -383,12 +389,12 @@ impl Capacity {
     #[must_use]
     pub fn target(&self) -> Duration {
         if self.unsteady {
-            return TARGET_MOST;
+            return MAX_QUEUE_TARGET;
         }
-        let scatter = 3 * self.standing.scatter();
+        let scatter = 3 * self.persistent_delay.scatter();
         (2 * self.queue.jitter)
             .max(scatter)
-            .clamp(TARGET, TARGET_MOST)
+            .clamp(MIN_QUEUE_TARGET, MAX_QUEUE_TARGET)
     }
 
     /// The queue, without delay that stands on the link however little is sent.
@@ -405,20 +411,20 @@ impl Capacity {
         }
         match self.is_quiet() {
             true => self.queue.delay > self.target() / 2,
-            false => !self.standing.is_unknown(self.at),
+            false => !self.persistent_delay.is_unknown(self.at),
         }
     }
 
     /// How far delay scatters from report to report without a queue.
     #[must_use]
     pub fn scatter(&self) -> Duration {
-        self.standing.scatter()
+        self.persistent_delay.scatter()
     }
 
     /// Delay that stands on the link however little is sent.
     #[must_use]
-    pub fn standing(&self) -> Duration {
-        self.standing.level()
+    pub fn persistent_delay(&self) -> Duration {
+        self.persistent_delay.level()
     }
 
     /// Whether the link has shown that it is full.
@@ -432,30 +438,30 @@ impl Capacity {
             return 1.0;
         }
         let steer = self.steer();
-        if let Some(most) = self.standing.most() {
+        if let Some(most) = self.persistent_delay.max_rate() {
             return steer.min(most / self.proven);
         }
-        if let Some(most) = self.policer.most() {
+        if let Some(most) = self.policer.max_share() {
             return steer.min(most);
         }
-        match self.unmet {
-            PROBES.. => steer.max(2.0),
+        match self.unmet_reports {
+            PROBE_REPORTS.. => steer.max(2.0),
             2.. => steer.max(1.5),
             _ => steer,
         }
     }
 
     fn is_quiet(&self) -> bool {
-        self.standing.is_quiet(self.packet())
+        self.persistent_delay.is_quiet(self.packet())
     }
 
     /// Seconds that a full packet takes.
     fn packet(&self) -> f64 {
-        PACKET / self.proven
+        PACKET_BITS / self.proven
     }
 
     fn steer(&self) -> f64 {
-        let tau = 2.0 * (self.queue.rtt_min + LOOP).as_secs_f64();
+        let tau = 2.0 * (self.queue.rtt_min + LOOP_DELAY).as_secs_f64();
         let error = self.target().as_secs_f64() - self.queue.delay.as_secs_f64();
         (1.0 + error / tau).clamp(0.5, 1.25)
     }

@@ -3,24 +3,24 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::capacity::{Queue, TARGET_MOST};
-use super::stall::Stalls;
-use super::{Capacity, DelayBase, Demand, LinkReport, LossSplit, REPORT_INTERVAL, Rtt, Sample};
+use super::capacity::{MAX_QUEUE_TARGET, Queue};
+use super::stall::StallDetector;
+use super::{BaseDelay, Capacity, Demand, LinkReport, LossEstimator, REPORT_INTERVAL, Rtt, Sample};
 use super::{NumberRange, SentAt, SentLog};
 use crate::{Bytes, PacketNumber, Rate, RelativeDelay, Stamp, Time};
 
 /// A sample covers at least this much of the receiver's time, or half a round trip.
-const SAMPLE_LEAST: Duration = Duration::from_millis(50);
+const MIN_SAMPLE_SPAN: Duration = Duration::from_millis(50);
 
 /// And no more than this: a pause in between is nobody's rate.
-const SAMPLE_MOST: Duration = Duration::from_millis(150);
+const MAX_SAMPLE_SPAN: Duration = Duration::from_millis(150);
 
 /// On an unsteady link a mean covers so much of the receiver's time: several stalls. A longer one follows a rate that
 /// doubles within a second too late.
 const MEAN_SPAN: Duration = Duration::from_millis(300);
 
 /// A pause between reports counts for no more than this in a mean: what is longer is an outage, and no rate.
-const PAUSE_MOST: Duration = Duration::from_millis(100);
+const MAX_REPORT_GAP: Duration = Duration::from_millis(100);
 
 /// Queue that is aimed at on an unsteady link. Of the recorded links that the documentation names, 20 ms leave a tenth
 /// of the rate unused, and 50 ms win 3 %.
@@ -34,20 +34,20 @@ const UNSTEADY_GAIN: f64 = 1.1;
 const UNSTEADY_PACE: f64 = 1.5;
 
 /// Reports of which the way back takes longer than this are waited for by nobody.
-const TRIP_MOST: Duration = Duration::from_millis(400);
+const MAX_TRIP: Duration = Duration::from_millis(400);
 
 /// Queue that may stand on a link beyond what is under way; more is never put in flight, since on
 /// mobile links past rates alone fail.
-const QUEUE_MOST: Duration = Duration::from_millis(20);
+const MAX_QUEUE: Duration = Duration::from_millis(20);
 
 /// Half of that may be in flight without anybody being asked whether it arrived.
-const UNHEARD_MOST: Bytes = Bytes::new(7_500);
+const MAX_UNREPORTED: Bytes = Bytes::new(7_500);
 
 /// A link may always have so much in flight, or it could never be measured.
-const WINDOW_LEAST: Bytes = Bytes::new(15_000);
+const MIN_WINDOW: Bytes = Bytes::new(15_000);
 
 #[derive(Debug, Clone, Copy)]
-struct Mark {
+struct ReportMark {
     received_at: Time,
     bytes: u64,
     packets: u64,
@@ -67,15 +67,15 @@ pub struct LinkEstimator {
     rtt: Rtt,
     /// Round trips without the queue on the link.
     trip: Rtt,
-    base: DelayBase,
+    base: BaseDelay,
     delay: Option<f64>,
     jitter: Duration,
     capacity: Capacity,
-    loss: LossSplit,
-    marks: VecDeque<Mark>,
-    stalls: Stalls,
+    loss: LossEstimator,
+    marks: VecDeque<ReportMark>,
+    stalls: StallDetector,
     /// Reports of the last [`MEAN_SPAN`].
-    long: VecDeque<Mark>,
+    mean_marks: VecDeque<ReportMark>,
     delivered: Option<Rate>,
 }
 
@@ -104,8 +104,8 @@ impl LinkEstimator {
     /// Whether so much was sent that nobody will report of that a probe should be sent: else the
     /// window fills with packets that arrived long ago.
     #[must_use]
-    pub fn is_unheard(&self) -> bool {
-        self.waiting_since().is_none() && self.in_flight() > UNHEARD_MOST
+    pub fn needs_probe(&self) -> bool {
+        self.waiting_since().is_none() && self.in_flight() > MAX_UNREPORTED
     }
 
     /// Takes what the receiver saw. Reports that came late say nothing new and are passed over;
@@ -154,38 +154,38 @@ impl LinkEstimator {
 
     /// `before` is the queue that the report before told of.
     fn handle_mark(&mut self, now: Time, report: &LinkReport, sent: SentAt, before: Duration) {
-        let mark = Mark {
+        let mark = ReportMark {
             received_at: report.received_at,
             bytes: report.bytes.get(),
             packets: report.packets,
             lost: report.lost,
             sent,
         };
-        self.handle_long(mark);
+        self.update_mean(mark);
         let mut fresh = (0, 0);
         if let Some(last) = self.marks.back() {
             let lost = mark.lost.saturating_sub(last.lost);
             let arrived = mark.packets.saturating_sub(last.packets);
             // The end of a burst that did not fit is missed when the next packet comes, long after.
             let target = self.capacity.target();
-            let queued = self.queue() > target || before > TARGET_MOST;
+            let queued = self.queue() > target || before > MAX_QUEUE_TARGET;
             self.loss.handle_loss(now, lost, arrived, queued);
             fresh = (arrived, lost);
         }
         self.marks.push_back(mark);
         // What delay scatters by is an error of the time that a sample covers.
-        let least = SAMPLE_LEAST
+        let least = MIN_SAMPLE_SPAN
             .max(self.rtt.min() / 2)
             .max(12 * self.capacity.scatter())
-            .min(SAMPLE_MOST * 2 / 3);
-        let span = |from: &Mark| mark.received_at.since(from.received_at);
+            .min(MAX_SAMPLE_SPAN * 2 / 3);
+        let span = |from: &ReportMark| mark.received_at.since(from.received_at);
         while self.marks.get(1).is_some_and(|next| span(next) >= least) {
             self.marks.pop_front();
         }
         let Some(from) = self.marks.front().copied() else {
             return;
         };
-        if span(&from) > SAMPLE_MOST {
+        if span(&from) > MAX_SAMPLE_SPAN {
             self.marks.clear();
             self.marks.push_back(mark);
         } else if span(&from) >= least
@@ -203,22 +203,22 @@ impl LinkEstimator {
     }
 
     /// What arrived over a span that is longer than the link's stalls.
-    fn handle_long(&mut self, mark: Mark) {
-        self.long.push_back(mark);
-        let active = |marks: &VecDeque<Mark>, from: usize| -> Duration {
+    fn update_mean(&mut self, mark: ReportMark) {
+        self.mean_marks.push_back(mark);
+        let active = |marks: &VecDeque<ReportMark>, from: usize| -> Duration {
             let pairs = marks.iter().skip(from).zip(marks.iter().skip(from + 1));
             pairs
-                .map(|(a, b)| b.received_at.since(a.received_at).min(PAUSE_MOST))
+                .map(|(a, b)| b.received_at.since(a.received_at).min(MAX_REPORT_GAP))
                 .sum()
         };
-        while self.long.len() > 2 && active(&self.long, 1) >= MEAN_SPAN {
-            self.long.pop_front();
+        while self.mean_marks.len() > 2 && active(&self.mean_marks, 1) >= MEAN_SPAN {
+            self.mean_marks.pop_front();
         }
-        let passed = active(&self.long, 0);
+        let passed = active(&self.mean_marks, 0);
         if passed < MEAN_SPAN {
             return;
         }
-        let Some(from) = self.long.front() else {
+        let Some(from) = self.mean_marks.front() else {
             return;
         };
         let delivered = rate(mark.bytes.saturating_sub(from.bytes), passed);
@@ -227,7 +227,7 @@ impl LinkEstimator {
             .received_at
             .since(from.received_at)
             .saturating_sub(passed);
-        let sent = sent.saturating_sub(pauses).max(SAMPLE_LEAST);
+        let sent = sent.saturating_sub(pauses).max(MIN_SAMPLE_SPAN);
         let offered = rate(mark.sent.before.get() - from.sent.before.get(), sent);
         self.capacity.handle_mean(delivered, offered);
     }
@@ -273,25 +273,26 @@ impl LinkEstimator {
         if self.capacity.is_unsteady() {
             return self.unsteady_window();
         }
-        let standing = self.capacity.standing();
-        let span = self.rtt.min() + REPORT_INTERVAL + QUEUE_MOST + 4 * self.jitter + standing;
+        let persistent_delay = self.capacity.persistent_delay();
+        let span =
+            self.rtt.min() + REPORT_INTERVAL + MAX_QUEUE + 4 * self.jitter + persistent_delay;
         let rate = self.rate().max(self.capacity.proven());
-        rate.bytes_in(span).max(WINDOW_LEAST)
+        rate.bytes_in(span).max(MIN_WINDOW)
     }
 
     /// What fills the way there and back as long as reports take now, and a queue. It does not fall because of a delay:
     /// while the link stalls it fills, and after that what it holds comes in at once.
     fn unsteady_window(&self) -> Bytes {
         let trip = self.trip.smoothed() + self.trip.variation();
-        let trip = trip.max(self.rtt.min()).min(TRIP_MOST);
+        let trip = trip.max(self.rtt.min()).min(MAX_TRIP);
         let span = trip + REPORT_INTERVAL + UNSTEADY_QUEUE;
         let bytes = self.capacity.proven().bytes_in(span).get() as f64 * UNSTEADY_GAIN;
-        Bytes::new(bytes as u64).max(WINDOW_LEAST)
+        Bytes::new(bytes as u64).max(MIN_WINDOW)
     }
 
     /// Whether so many bytes more may be put in flight.
     #[must_use]
-    pub fn has_room(&self, len: Bytes) -> bool {
+    pub fn fits_window(&self, len: Bytes) -> bool {
         self.in_flight() + len <= self.window()
     }
 
@@ -328,17 +329,17 @@ impl LinkEstimator {
 
     /// Loss.
     #[must_use]
-    pub fn loss(&self) -> &LossSplit {
+    pub fn loss(&self) -> &LossEstimator {
         &self.loss
     }
 
     /// Begins to measure anew, as for a link that returns: what was lost before is over, and what came
     /// while next to nothing was sent says nothing about its rate.
-    pub fn forgive(&mut self) {
+    pub fn restart(&mut self) {
         self.loss.restart();
         self.capacity.restart();
         self.marks.clear();
-        self.long.clear();
+        self.mean_marks.clear();
     }
 
     /// The highest packet that is known to have arrived.
@@ -378,7 +379,7 @@ impl LinkEstimator {
     }
 }
 
-fn sample(from: &Mark, to: &Mark) -> Option<Sample> {
+fn sample(from: &ReportMark, to: &ReportMark) -> Option<Sample> {
     let received = to.received_at.since(from.received_at);
     let sent = to.sent.at.since(from.sent.at);
     if received.is_zero() || sent.is_zero() {

@@ -5,17 +5,17 @@ use std::time::Duration;
 use crate::Time;
 
 /// The fast average follows a burst within a few reports.
-const FAST: Duration = Duration::from_millis(200);
+const FAST_SPAN: Duration = Duration::from_millis(200);
 
 /// The slow average is what a link is judged by over seconds.
-const SLOW: Duration = Duration::from_secs(2);
+const SLOW_SPAN: Duration = Duration::from_secs(2);
 
 /// Averages of a link's loss, each a fraction of packets, 0 to 1, and totals.
 ///
 /// Loss that comes with a queue on the link is congestive: slowing down helps. Loss without one is
 /// taken for random: slowing down gives capacity away and does not help.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct LossSplit {
+pub struct LossEstimator {
     last: Option<Time>,
     fast: Average,
     slow: Average,
@@ -34,7 +34,7 @@ struct Average {
     settled: f64,
 }
 
-impl LossSplit {
+impl LossEstimator {
     /// `lost` of `lost + arrived` packets were lost of late; `queued` says whether the link had a
     /// queue then.
     pub fn handle_loss(&mut self, now: Time, lost: u64, arrived: u64, queued: bool) {
@@ -43,9 +43,9 @@ impl LossSplit {
         self.packets += lost + arrived;
         let random = if queued { 0 } else { lost };
         let averages = [
-            (&mut self.fast, FAST, lost),
-            (&mut self.slow, SLOW, lost),
-            (&mut self.slow_random, SLOW, random),
+            (&mut self.fast, FAST_SPAN, lost),
+            (&mut self.slow, SLOW_SPAN, lost),
+            (&mut self.slow_random, SLOW_SPAN, random),
         ];
         for (average, span, gone) in averages {
             let keep = (-passed.as_secs_f64() / span.as_secs_f64()).exp();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// What a round trip is taken for before one was measured (RFC 9002 §6.2.2 has 333 ms; a tunnel
 /// whose handshake has just passed knows better very soon).
-const INITIAL: Duration = Duration::from_millis(200);
+const INITIAL_RTT: Duration = Duration::from_millis(200);
 
 /// Smoothed round trip time, its variation and its minimum (RFC 6298 §2, RFC 9002 §5).
 #[derive(Debug, Clone, Copy, Default)]
@@ -31,19 +31,19 @@ impl Rtt {
     /// SRTT; 200 ms before the first sample.
     #[must_use]
     pub fn smoothed(&self) -> Duration {
-        self.smoothed.unwrap_or(INITIAL)
+        self.smoothed.unwrap_or(INITIAL_RTT)
     }
 
     /// RTTVAR.
     #[must_use]
     pub fn variation(&self) -> Duration {
-        self.smoothed.map_or(INITIAL / 2, |_| self.variation)
+        self.smoothed.map_or(INITIAL_RTT / 2, |_| self.variation)
     }
 
     /// The lowest sample since the session began; 200 ms before the first.
     #[must_use]
     pub fn min(&self) -> Duration {
-        self.min.unwrap_or(INITIAL)
+        self.min.unwrap_or(INITIAL_RTT)
     }
 
     /// Whether there was a sample.
@@ -54,7 +54,7 @@ impl Rtt {
 
     /// By when an answer is overdue: SRTT + 4 · RTTVAR (RFC 6298 §2.3).
     #[must_use]
-    pub fn overdue(&self) -> Duration {
+    pub fn rto(&self) -> Duration {
         self.smoothed() + self.variation() * 4
     }
 }

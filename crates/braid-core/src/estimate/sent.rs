@@ -6,7 +6,7 @@ use super::NumberRange;
 use crate::{Bytes, PacketNumber, Time};
 
 /// Most packets remembered: 0.8 s at 1 Gbit/s. What is older counts as arrived.
-const MOST: usize = 65_536;
+const MAX_ENTRIES: usize = 65_536;
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
@@ -42,7 +42,7 @@ pub struct SentAt {
 impl SentLog {
     /// Takes the next packet and gives it its number.
     pub fn handle_sent(&mut self, now: Time, len: Bytes, elicits: bool) -> PacketNumber {
-        if self.entries.len() == MOST {
+        if self.entries.len() == MAX_ENTRIES {
             self.entries.pop_front();
             self.first += 1;
         }

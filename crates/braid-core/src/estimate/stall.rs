@@ -17,19 +17,19 @@ use crate::Time;
 
 /// A link that stalled for longer than this of late is unsteady. Links that retransmit below IP and keep order reach 20
 /// to 30 ms without a scheduler that pauses; there the queue is what steers better.
-const UNSTEADY: f64 = 0.040;
+const MIN_UNSTEADY_STALL_S: f64 = 0.040;
 
 /// A stall is forgotten to a third in so long.
-const FADES: Duration = Duration::from_secs(10);
+const STALL_FADE: Duration = Duration::from_secs(10);
 
 /// The longest stall of late, older ones counting for less.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Stalls {
+pub(super) struct StallDetector {
     longest: f64,
     at: Time,
 }
 
-impl Stalls {
+impl StallDetector {
     /// Two reports in a row told of packets that came `gap` apart, and all that the second one tells of had been under
     /// way for `above` longer than the link takes: for the shorter of the two, what arrived could have arrived before.
     pub fn handle_gap(&mut self, now: Time, gap: Duration, above: Duration) {
@@ -41,12 +41,12 @@ impl Stalls {
     }
 
     fn longest(&self, now: Time) -> f64 {
-        self.longest * (-now.since(self.at).as_secs_f64() / FADES.as_secs_f64()).exp()
+        self.longest * (-now.since(self.at).as_secs_f64() / STALL_FADE.as_secs_f64()).exp()
     }
 
     /// Whether the link is one that stalls.
     pub fn is_unsteady(&self, now: Time) -> bool {
-        self.longest(now) > UNSTEADY
+        self.longest(now) > MIN_UNSTEADY_STALL_S
     }
 }
 
@@ -69,7 +69,7 @@ mod tests {
             (120, 90, true),
             (60, 90, false),
         ] {
-            let mut stalls = Stalls::default();
+            let mut stalls = StallDetector::default();
             stalls.handle_gap(now, ms(gap), ms(above));
             assert_eq!(stalls.is_unsteady(now), unsteady, "{gap} {above}");
             assert!(!stalls.is_unsteady(now + Duration::from_secs(60)));

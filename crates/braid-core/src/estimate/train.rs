@@ -5,18 +5,18 @@ use std::time::Duration;
 use crate::{Bytes, Rate, Stamp, Time};
 
 /// A train in which fewer arrive says nothing: a link's scheduler may pass as many at once.
-const LEAST: u32 = 16;
+const MIN_TRAIN_PACKETS: u32 = 16;
 
 /// Packets stamped at most so long after the first were sent as one; older ones were overtaken and are no part of it.
-const TOGETHER_US: u64 = 1_000;
+const MAX_TRAIN_SPREAD_US: u64 = 1_000;
 
 /// Arrivals closer than this on average are the receiving machine's rate, not the link's: batched
 /// reads read up to 14.8 Gbit/s on a link of 40 Mbit/s.
-const BELIEVED: Rate = Rate::from_bits_per_sec(2_000_000_000);
+const MAX_TRAIN_RATE: Rate = Rate::from_bits_per_sec(2_000_000_000);
 
 /// Watches for trains.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Train {
+pub(super) struct TrainDetector {
     current: Option<Run>,
     longest: Option<(u32, Rate)>,
 }
@@ -31,7 +31,7 @@ struct Run {
     bytes: u64,
 }
 
-impl Train {
+impl TrainDetector {
     pub fn handle_packet(&mut self, now: Time, stamp: Stamp, len: Bytes) {
         match &mut self.current {
             Some(run) if is_together(run.stamp, stamp) => {
@@ -50,7 +50,7 @@ impl Train {
             }
         }
         if let Some(run) = self.current
-            && run.packets >= LEAST
+            && run.packets >= MIN_TRAIN_PACKETS
             && self
                 .longest
                 .is_none_or(|(packets, _)| run.packets >= packets)
@@ -68,11 +68,11 @@ impl Train {
 
 fn is_together(first: Stamp, stamp: Stamp) -> bool {
     let later = stamp.0.checked_sub(first.0);
-    later.is_some_and(|later| later <= TOGETHER_US)
+    later.is_some_and(|later| later <= MAX_TRAIN_SPREAD_US)
 }
 
 fn rate(bytes: u64, span: Duration) -> Option<Rate> {
     let bits = (u128::from(bytes) * 8_000_000_000).checked_div(span.as_nanos())?;
     let rate = Rate::from_bits_per_sec(u64::try_from(bits).ok()?);
-    (rate <= BELIEVED).then_some(rate)
+    (rate <= MAX_TRAIN_RATE).then_some(rate)
 }

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::stream::ahead;
+use super::stream::seq_distance;
 use super::{Segment, SegmentKind, StreamCounters};
 
 /// The algorithm's three numbers.
@@ -29,7 +29,7 @@ pub struct Algorithm1Settings {
 }
 
 /// Connections that are followed; those beyond pass as they come.
-const STREAMS: usize = 16_384;
+const MAX_STREAMS: usize = 16_384;
 
 #[derive(Debug)]
 struct Stored<T> {
@@ -78,7 +78,7 @@ impl<K: Ord + Copy, T> Algorithm1<K, T> {
                 self.ready
                     .extend(flow.buffer.into_iter().map(|stored| stored.item));
             }
-            if segment.kind != SegmentKind::Reset && self.flows.len() < STREAMS {
+            if segment.kind != SegmentKind::Reset && self.flows.len() < MAX_STREAMS {
                 let expected = segment.seq.wrapping_add(segment.length);
                 let buffer = VecDeque::new();
                 self.flows.insert(key, Flow { expected, buffer });
@@ -91,7 +91,7 @@ impl<K: Ord + Copy, T> Algorithm1<K, T> {
             return;
         };
         let Segment { seq, length, .. } = segment;
-        match ahead(seq, flow.expected) {
+        match seq_distance(seq, flow.expected) {
             ..0 => {
                 self.counters.late += 1;
                 self.ready.push_back(item);
@@ -119,7 +119,7 @@ impl<K: Ord + Copy, T> Algorithm1<K, T> {
                 flow.store(Stored { seq, length, item });
             }
             _ => match flow.buffer.front() {
-                Some(lowest) if ahead(lowest.seq, seq) <= 0 => {
+                Some(lowest) if seq_distance(lowest.seq, seq) <= 0 => {
                     self.ready
                         .extend(flow.buffer.pop_front().map(|stored| stored.item));
                     self.counters.held += 1;
@@ -157,7 +157,7 @@ impl<K: Ord + Copy, T> Algorithm1<K, T> {
 
 impl<T> Flow<T> {
     fn store(&mut self, stored: Stored<T>) {
-        let behind = |p: &Stored<T>| ahead(p.seq, stored.seq) <= 0;
+        let behind = |p: &Stored<T>| seq_distance(p.seq, stored.seq) <= 0;
         let index = self.buffer.partition_point(behind);
         self.buffer.insert(index, stored);
     }
@@ -165,10 +165,10 @@ impl<T> Flow<T> {
     /// Hands on what follows without a hole.
     fn go_on(&mut self, ready: &mut VecDeque<T>, counters: &mut StreamCounters) {
         while let Some(first) = self.buffer.front()
-            && ahead(first.seq, self.expected) <= 0
+            && seq_distance(first.seq, self.expected) <= 0
         {
             let end = first.seq.wrapping_add(first.length);
-            if ahead(end, self.expected) > 0 {
+            if seq_distance(end, self.expected) > 0 {
                 self.expected = end;
             }
             counters.held += 1;

@@ -18,7 +18,7 @@ enum Slot<T> {
         item: T,
     },
     /// Went on ahead of its turn.
-    Gone,
+    Delivered,
 }
 
 /// Missing packets that were first seen to be missing together. Those of them that have come since
@@ -29,12 +29,12 @@ struct Gap {
     /// The stamp of the packet that showed it.
     after: Stamp,
     deadline: Time,
-    known: bool,
+    known_lost: bool,
 }
 
 /// What a packet is to its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Position {
     /// The next one.
     Next,
     /// Ahead of the next one, and not here yet.
@@ -48,7 +48,7 @@ pub(super) enum Place {
 }
 
 /// What left a lane.
-pub(super) enum Left<T> {
+pub(super) enum Released<T> {
     /// A packet, in order, that had waited since.
     Item { seq: u64, since: Time, item: T },
     /// A missing packet was given up.
@@ -61,9 +61,9 @@ pub(super) struct Lane<T> {
     slots: VecDeque<Slot<T>>,
     gaps: VecDeque<Gap>,
     /// How many of the gaps, from the first, are known lost.
-    known: usize,
+    known_lost: usize,
     /// Which of the last [`HISTORY`] below `base` went on, one bit each.
-    gone: [u64; HISTORY as usize / 64],
+    delivered: [u64; HISTORY as usize / 64],
 }
 
 impl<T> Default for Lane<T> {
@@ -72,25 +72,25 @@ impl<T> Default for Lane<T> {
             base: 0,
             slots: VecDeque::new(),
             gaps: VecDeque::new(),
-            known: 0,
-            gone: [0; HISTORY as usize / 64],
+            known_lost: 0,
+            delivered: [0; HISTORY as usize / 64],
         }
     }
 }
 
 impl<T> Lane<T> {
-    pub fn place(&self, seq: u64) -> Place {
+    pub fn position(&self, seq: u64) -> Position {
         if seq < self.base {
-            return match (self.base - seq <= HISTORY, self.is_gone(seq)) {
-                (false, _) => Place::TooOld,
-                (true, true) => Place::Duplicate,
-                (true, false) => Place::Late,
+            return match (self.base - seq <= HISTORY, self.was_delivered(seq)) {
+                (false, _) => Position::TooOld,
+                (true, true) => Position::Duplicate,
+                (true, false) => Position::Late,
             };
         }
         match self.slots.get((seq - self.base) as usize) {
-            Some(Slot::Held { .. } | Slot::Gone) => Place::Duplicate,
-            _ if seq == self.base => Place::Next,
-            _ => Place::Ahead,
+            Some(Slot::Held { .. } | Slot::Delivered) => Position::Duplicate,
+            _ if seq == self.base => Position::Next,
+            _ => Position::Ahead,
         }
     }
 
@@ -124,7 +124,7 @@ impl<T> Lane<T> {
             last: seq - 1,
             after,
             deadline,
-            known: false,
+            known_lost: false,
         });
     }
 
@@ -135,13 +135,13 @@ impl<T> Lane<T> {
 
     /// Notes that `seq`, which is not below the base, went on ahead of its turn.
     pub fn skip(&mut self, seq: u64) {
-        self.put(seq, Slot::Gone);
+        self.put(seq, Slot::Delivered);
     }
 
     fn put(&mut self, seq: u64, slot: Slot<T>) {
         let index = (seq - self.base) as usize;
         match self.slots.get_mut(index) {
-            Some(place) => *place = slot,
+            Some(position) => *position = slot,
             None => self.slots.push_back(slot),
         }
     }
@@ -153,14 +153,14 @@ impl<T> Lane<T> {
 
     /// Every live link has settled past `passed`: gaps before that are known lost, and get no more
     /// than `rescue` from now, the time in which a copy would come.
-    pub fn settle(&mut self, now: Time, passed: Stamp, rescue: Duration) {
-        while let Some(gap) = self.gaps.get_mut(self.known) {
+    pub fn settle(&mut self, now: Time, passed: Stamp, recovery_delay: Duration) {
+        while let Some(gap) = self.gaps.get_mut(self.known_lost) {
             if gap.after >= passed {
                 return;
             }
-            gap.known = true;
-            gap.deadline = gap.deadline.min(now + rescue);
-            self.known += 1;
+            gap.known_lost = true;
+            gap.deadline = gap.deadline.min(now + recovery_delay);
+            self.known_lost += 1;
         }
     }
 
@@ -170,7 +170,7 @@ impl<T> Lane<T> {
     }
 
     /// The next that leaves the lane at `now`; by `force`, gaps leave before their deadline.
-    pub fn poll(&mut self, now: Time, force: bool) -> Option<Left<T>> {
+    pub fn poll(&mut self, now: Time, force: bool) -> Option<Released<T>> {
         loop {
             let missing = matches!(self.slots.front()?, Slot::Missing);
             let gap = self.gaps.front().copied();
@@ -186,12 +186,12 @@ impl<T> Lane<T> {
             self.base += 1;
             if let Some(gap) = gap.filter(|gap| gap.last < self.base) {
                 self.gaps.pop_front();
-                self.known -= usize::from(gap.known);
+                self.known_lost -= usize::from(gap.known_lost);
             }
             match slot {
-                Slot::Held { since, item } => return Some(Left::Item { seq, since, item }),
-                Slot::Missing => return Some(Left::GivenUp(why(gap, now, force))),
-                Slot::Gone => {}
+                Slot::Held { since, item } => return Some(Released::Item { seq, since, item }),
+                Slot::Missing => return Some(Released::GivenUp(why(gap, now, force))),
+                Slot::Delivered => {}
             }
         }
     }
@@ -219,21 +219,21 @@ impl<T> Lane<T> {
         self.slots.capacity()
     }
 
-    fn is_gone(&self, seq: u64) -> bool {
+    fn was_delivered(&self, seq: u64) -> bool {
         let bit = seq % HISTORY;
-        self.gone[bit as usize / 64] >> (bit % 64) & 1 == 1
+        self.delivered[bit as usize / 64] >> (bit % 64) & 1 == 1
     }
 
-    fn note(&mut self, seq: u64, gone: bool) {
+    fn note(&mut self, seq: u64, delivered: bool) {
         let bit = seq % HISTORY;
-        let word = &mut self.gone[bit as usize / 64];
-        *word = *word & !(1 << (bit % 64)) | u64::from(gone) << (bit % 64);
+        let word = &mut self.delivered[bit as usize / 64];
+        *word = *word & !(1 << (bit % 64)) | u64::from(delivered) << (bit % 64);
     }
 }
 
 fn why(gap: Option<Gap>, now: Time, force: bool) -> GivenUp {
     match gap {
-        Some(gap) if now >= gap.deadline && gap.known => GivenUp::KnownLost,
+        Some(gap) if now >= gap.deadline && gap.known_lost => GivenUp::KnownLost,
         Some(gap) if now >= gap.deadline || !force => GivenUp::Deadline,
         _ => GivenUp::Forced,
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::{LANES, LaneId, LaneSeq, LinkId, Stamp, Time};
 
 use super::Counters;
-use super::lane::{Lane, Left, Place};
-use super::timed::{Out, Timed};
+use super::lane::{Lane, Position, Released};
+use super::timeout_lanes::{Out, TimeoutLanes};
 
 /// How much a resequencer may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,28 +29,28 @@ impl Default for Limits {
 
 /// Whether a packet wants to be delivered in its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum DeliveryOrder {
     /// After everything before it in its lane.
-    Keep,
+    InOrder,
     /// At once; it still counts as here for those behind it, and only once.
-    Ignore,
+    Immediate,
 }
 
 /// By which rules packets are put in order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Ordering {
+pub enum Reordering {
     /// By those of the [module](super).
     #[default]
-    Measured,
+    Adaptive,
     /// By those of \[l3b\] §4.3, in each lane: a missing packet is waited for until the first one behind
     /// it has been held for so long, whatever is known of the links, and what comes later is dropped.
     /// For comparison.
-    TimeOut(Duration),
+    FixedTimeout(Duration),
 }
 
 /// What a packet says of itself, and the link that it came on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tag {
+pub struct PacketMeta {
     /// Its lane.
     pub lane: LaneId,
     /// Its number there.
@@ -60,7 +60,7 @@ pub struct Tag {
     /// The link that it came on.
     pub link: LinkId,
     /// Whether it waits for its turn.
-    pub order: Order,
+    pub order: DeliveryOrder,
 }
 
 /// A packet to be handed on.
@@ -92,12 +92,12 @@ pub struct Resequencer<T> {
     /// Slots that lanes have room for.
     capacity: usize,
     ready: VecDeque<Delivery<T>>,
-    rescue: Duration,
+    recovery_delay: Duration,
     laggard: Option<LinkId>,
     counters: Counters,
-    ordering: Ordering,
-    /// What goes by [`Ordering::TimeOut`], from the first packet on after that was asked for.
-    timed: Option<Timed<T>>,
+    reordering: Reordering,
+    /// What goes by [`Reordering::FixedTimeout`], from the first packet on after that was asked for.
+    timeout_lanes: Option<TimeoutLanes<T>>,
 }
 
 impl<T> Resequencer<T> {
@@ -111,62 +111,64 @@ impl<T> Resequencer<T> {
             slots: 0,
             capacity: 0,
             ready: VecDeque::new(),
-            rescue: Duration::ZERO,
+            recovery_delay: Duration::ZERO,
             laggard: None,
             counters: Counters::default(),
-            ordering: Ordering::default(),
-            timed: None,
+            reordering: Reordering::default(),
+            timeout_lanes: None,
         }
     }
 
     /// By which rules packets are put in order, from the next one on. What is held then goes on
     /// without what it waits for.
-    pub fn set_ordering(&mut self, ordering: Ordering) {
-        self.ordering = ordering;
+    pub fn set_reordering(&mut self, reordering: Reordering) {
+        self.reordering = reordering;
     }
 
     /// In what time a packet known to be lost would come as a copy; zero where nothing is asked for
     /// again. Holds for gaps that become known from now on.
-    pub fn set_rescue(&mut self, rescue: Duration) {
-        self.rescue = rescue;
+    pub fn set_recovery_delay(&mut self, recovery_delay: Duration) {
+        self.recovery_delay = recovery_delay;
     }
 
     /// Takes a packet. If it shows that others are missing, they get `hold` from now, whatever
     /// happens after.
-    pub fn handle_packet(&mut self, now: Time, tag: Tag, hold: Duration, item: T) {
-        if self.at_work() != self.ordering {
+    pub fn handle_packet(&mut self, now: Time, tag: PacketMeta, hold: Duration, item: T) {
+        if self.at_work() != self.reordering {
             self.change(now);
         }
-        if self.timed.is_some() {
-            return self.by_time(now, |timed, out| timed.handle_packet(tag, item, out));
+        if self.timeout_lanes.is_some() {
+            return self.by_time(now, |timeout_lanes, out| {
+                timeout_lanes.handle_packet(tag, item, out)
+            });
         }
         let seq = tag.seq.0;
         let index = tag.lane.index();
         let lane = &mut self.lanes[index];
         let link = tag.link.index();
-        match lane.place(seq) {
-            Place::Duplicate => self.counters.duplicates[link] += 1,
-            Place::TooOld => self.counters.too_old[link] += 1,
-            Place::Late => {
+        match lane.position(seq) {
+            Position::Duplicate => self.counters.duplicates[link] += 1,
+            Position::TooOld => self.counters.too_old[link] += 1,
+            Position::Late => {
                 lane.note_late(seq);
                 self.counters.late[link] += 1;
                 self.deliver(tag.lane, seq, Duration::ZERO, item);
             }
-            Place::Next if lane.pass() => {
+            Position::Next if lane.pass() => {
                 match tag.order {
-                    Order::Keep => self.counters.in_order += 1,
-                    Order::Ignore => self.counters.unordered += 1,
+                    DeliveryOrder::InOrder => self.counters.in_order += 1,
+                    DeliveryOrder::Immediate => self.counters.unordered += 1,
                 }
                 self.deliver(tag.lane, seq, Duration::ZERO, item);
             }
-            Place::Next | Place::Ahead => {
-                self.make_room(now, index, seq);
+            Position::Next | Position::Ahead => {
+                self.free_slots(now, index, seq);
                 self.miss_below(now, index, seq, tag.stamp, hold);
                 let lane = &mut self.lanes[index];
                 let (before, capacity) = (lane.slots(), lane.capacity());
                 match tag.order {
-                    Order::Keep => lane.hold(now, seq, item),
-                    Order::Ignore => {
+                    DeliveryOrder::InOrder => lane.hold(now, seq, item),
+                    DeliveryOrder::Immediate => {
                         lane.skip(seq);
                         self.counters.unordered += 1;
                         self.deliver(tag.lane, seq, Duration::ZERO, item);
@@ -190,11 +192,11 @@ impl<T> Resequencer<T> {
     ) {
         let index = lane.index();
         // The paper's algorithm knows of losses by what comes behind them.
-        let is_timed = self.timed.is_some();
+        let is_timed = self.timeout_lanes.is_some();
         if is_timed || self.lanes[index].reach(highest.0) > self.limits.lane as u64 {
             return;
         }
-        self.make_room(now, index, highest.0);
+        self.free_slots(now, index, highest.0);
         self.miss_below(now, index, highest.0 + 1, stamp, hold);
         self.release(now, index, false);
     }
@@ -204,22 +206,25 @@ impl<T> Resequencer<T> {
     pub fn handle_progress(&mut self, now: Time, passed: Stamp, laggard: Option<LinkId>) {
         self.laggard = laggard;
         self.for_waiting(|all, index| {
-            let rescue = all.rescue;
-            all.lanes[index].settle(now, passed, rescue);
+            let recovery_delay = all.recovery_delay;
+            all.lanes[index].settle(now, passed, recovery_delay);
             all.release(now, index, false);
         });
     }
 
     /// Goes on where a deadline has come. Early and repeated calls do no harm.
     pub fn handle_timeout(&mut self, now: Time) {
-        self.by_time(now, |timed, out| timed.handle_timeout(out));
+        self.by_time(now, |timeout_lanes, out| timeout_lanes.handle_timeout(out));
         self.for_waiting(|all, index| all.release(now, index, false));
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) next; none if nothing is missing.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let mut earliest = self.timed.as_ref().and_then(Timed::poll_timeout);
+        let mut earliest = self
+            .timeout_lanes
+            .as_ref()
+            .and_then(TimeoutLanes::poll_timeout);
         for (word, &bits) in self.waiting.iter().enumerate() {
             let mut bits = bits;
             while bits != 0 {
@@ -248,33 +253,33 @@ impl<T> Resequencer<T> {
     /// Packets held or missing.
     #[must_use]
     pub fn occupied(&self) -> usize {
-        self.slots + self.timed.as_ref().map_or(0, Timed::held)
+        self.slots + self.timeout_lanes.as_ref().map_or(0, TimeoutLanes::held)
     }
 
     /// The rules that the last packet went by.
-    fn at_work(&self) -> Ordering {
-        let timed = self.timed.as_ref();
-        timed.map_or(Ordering::Measured, |timed| {
-            Ordering::TimeOut(timed.timeout())
+    fn at_work(&self) -> Reordering {
+        let timeout_lanes = self.timeout_lanes.as_ref();
+        timeout_lanes.map_or(Reordering::Adaptive, |timeout_lanes| {
+            Reordering::FixedTimeout(timeout_lanes.timeout())
         })
     }
 
-    fn by_time(&mut self, now: Time, act: impl FnOnce(&mut Timed<T>, &mut Out<'_, T>)) {
-        if let Some(timed) = &mut self.timed {
+    fn by_time(&mut self, now: Time, act: impl FnOnce(&mut TimeoutLanes<T>, &mut Out<'_, T>)) {
+        if let Some(timeout_lanes) = &mut self.timeout_lanes {
             let mut out = Out {
                 now,
                 ready: &mut self.ready,
                 counters: &mut self.counters,
                 laggard: self.laggard,
             };
-            act(timed, &mut out);
+            act(timeout_lanes, &mut out);
         }
     }
 
     /// Goes by other rules from now on, each lane from where it has come to.
     fn change(&mut self, now: Time) {
         self.for_waiting(|all, index| all.release(now, index, true));
-        if let Some(timed) = self.timed.take() {
+        if let Some(timeout_lanes) = self.timeout_lanes.take() {
             let lanes = &mut self.lanes;
             let mut out = Out {
                 now,
@@ -282,13 +287,13 @@ impl<T> Resequencer<T> {
                 counters: &mut self.counters,
                 laggard: self.laggard,
             };
-            timed.drain(&mut out, |lane, last| {
+            timeout_lanes.drain(&mut out, |lane, last| {
                 lanes[lane.index()].jump(last + 1);
             });
         }
-        self.timed = match self.ordering {
-            Ordering::Measured => None,
-            Ordering::TimeOut(timeout) => Some(Timed::new(timeout, self.limits)),
+        self.timeout_lanes = match self.reordering {
+            Reordering::Adaptive => None,
+            Reordering::FixedTimeout(timeout) => Some(TimeoutLanes::new(timeout, self.limits)),
         };
     }
 
@@ -315,7 +320,7 @@ impl<T> Resequencer<T> {
     }
 
     /// Sees to it that `seq` fits: first this lane goes on without what it misses, then all do.
-    fn make_room(&mut self, now: Time, index: usize, seq: u64) {
+    fn free_slots(&mut self, now: Time, index: usize, seq: u64) {
         let fits = |all: &Self| {
             let reach = all.lanes[index].reach(seq);
             let new = reach.saturating_sub(all.lanes[index].slots() as u64);
@@ -338,8 +343,8 @@ impl<T> Resequencer<T> {
         let before = self.lanes[index].slots();
         while let Some(left) = self.lanes[index].poll(now, force) {
             match left {
-                Left::GivenUp(why) => self.counters.give_up(why, self.laggard),
-                Left::Item { seq, since, item } => {
+                Released::GivenUp(why) => self.counters.give_up(why, self.laggard),
+                Released::Item { seq, since, item } => {
                     let waited = now.since(since);
                     match waited.is_zero() {
                         true => self.counters.in_order += 1,

@@ -12,7 +12,7 @@
 //! - A gap is **known lost** as soon as every path has brought something from behind it.
 //! - Otherwise its **deadline**, fixed when it was first seen: how much later the slowest path
 //!   brings things than the one that showed the gap, and what waits were longer than that lately
-//!   ([`Patience`]).
+//!   ([`ExcessWait`]).
 //! - Sequence numbers wrap; before and behind are halves of their circle (RFC 9293 §3.4).
 
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crate::Time;
 
-use super::patience::Patience;
+use super::excess_wait::ExcessWait;
 use super::{GivenUp, PathId, Segment, StreamCounters};
 
 /// Most paths between two edges.
@@ -59,7 +59,7 @@ struct Gap {
 
 /// A segment that was sent again, and when whatever was sent before it has come.
 #[derive(Debug)]
-struct Again<T> {
+struct HeldRetransmission<T> {
     due: Time,
     since: Time,
     segment: Segment,
@@ -74,7 +74,7 @@ pub(super) struct Stream<T> {
     /// By number.
     held: VecDeque<Held<T>>,
     /// By time.
-    again: VecDeque<Again<T>>,
+    retransmitted: VecDeque<HeldRetransmission<T>>,
     epoch: u32,
     /// The highest number that each path has brought.
     passed: [Option<u32>; MAX_PATHS],
@@ -84,14 +84,14 @@ pub(super) struct Stream<T> {
 }
 
 /// What was decided about a segment, and what it comes with.
-pub(super) struct Leaving<'a, T> {
+pub(super) struct Output<'a, T> {
     pub ready: &'a mut VecDeque<T>,
     pub counters: &'a mut StreamCounters,
-    pub patience: &'a mut Patience,
+    pub excess_wait: &'a mut ExcessWait,
 }
 
 /// `a - b` on the circle of sequence numbers.
-pub(super) fn ahead(a: u32, b: u32) -> i32 {
+pub(super) fn seq_distance(a: u32, b: u32) -> i32 {
     a.wrapping_sub(b) as i32
 }
 
@@ -114,7 +114,7 @@ impl<T> Stream<T> {
             first: seq,
             expected: seq,
             held: VecDeque::new(),
-            again: VecDeque::new(),
+            retransmitted: VecDeque::new(),
             epoch: 0,
             passed: [None; MAX_PATHS],
             given_up: None,
@@ -128,14 +128,17 @@ impl<T> Stream<T> {
     }
 
     pub fn held(&self) -> usize {
-        self.held.len() + self.again.len()
+        self.held.len() + self.retransmitted.len()
     }
 
     /// When the first of what is held goes on at the latest.
     pub fn deadline(&self) -> Option<Time> {
         let held = self.held.front().map(|held| held.gap.deadline);
-        let again = self.again.front().map(|again| again.due);
-        held.into_iter().chain(again).min()
+        let retransmitted = self
+            .retransmitted
+            .front()
+            .map(|retransmitted| retransmitted.due);
+        held.into_iter().chain(retransmitted).min()
     }
 
     /// Takes a segment; what may go on then, [`release`](Self::release) lets go.
@@ -145,7 +148,7 @@ impl<T> Stream<T> {
         paths: &Paths,
         segment: Segment,
         item: T,
-        out: &mut Leaving<'_, T>,
+        out: &mut Output<'_, T>,
     ) {
         self.last = now;
         if self.epoch != paths.epoch {
@@ -153,24 +156,26 @@ impl<T> Stream<T> {
         }
         let lag = segment.path.map_or(Duration::ZERO, |path| paths.lag(path));
         if self.was_passed(segment) {
-            out.counters.again += 1;
+            out.counters.retransmitted += 1;
             // Alone, a path brings it after all that was sent before it.
             let due = match paths.count == 1 && now >= paths.drained {
                 true => now,
-                false => now + lag + out.patience.excess(now),
+                false => now + lag + out.excess_wait.excess(now),
             };
-            let index = self.again.partition_point(|again| again.due <= due);
-            let again = Again {
+            let index = self
+                .retransmitted
+                .partition_point(|retransmitted| retransmitted.due <= due);
+            let retransmitted = HeldRetransmission {
                 due,
                 since: now,
                 segment,
                 item,
             };
-            return self.again.insert(index, again);
+            return self.retransmitted.insert(index, retransmitted);
         }
-        let distance = ahead(segment.seq, self.expected);
+        let distance = seq_distance(segment.seq, self.expected);
         if distance > 0 {
-            let deadline = now + out.patience.hold(now, lag);
+            let deadline = now + out.excess_wait.hold(now, lag);
             let gap = Gap {
                 seen: now,
                 deadline,
@@ -181,16 +186,16 @@ impl<T> Stream<T> {
         if distance == 0 {
             out.counters.in_order += 1;
             if let Some(held) = self.held.front() {
-                out.patience
-                    .waited(now, now.since(held.gap.seen), held.gap.lag);
+                out.excess_wait
+                    .observe(now, now.since(held.gap.seen), held.gap.lag);
             }
         } else {
             out.counters.late += 1;
             if let Some((from, to, gap)) = self.given_up
-                && ahead(segment.seq, from) >= 0
-                && ahead(segment.seq, to) < 0
+                && seq_distance(segment.seq, from) >= 0
+                && seq_distance(segment.seq, to) < 0
             {
-                out.patience.waited(now, now.since(gap.seen), gap.lag);
+                out.excess_wait.observe(now, now.since(gap.seen), gap.lag);
             }
         }
         out.ready.push_back(item);
@@ -204,7 +209,7 @@ impl<T> Stream<T> {
         };
         let passed = &mut self.passed[usize::from(path) % MAX_PATHS];
         match *passed {
-            Some(highest) if ahead(segment.seq, highest) <= 0 => true,
+            Some(highest) if seq_distance(segment.seq, highest) <= 0 => true,
             _ => {
                 *passed = Some(segment.seq);
                 false
@@ -215,7 +220,7 @@ impl<T> Stream<T> {
     fn hold(&mut self, now: Time, segment: Segment, gap: Gap, item: Option<T>) {
         let index = self
             .held
-            .partition_point(|held| ahead(held.seq, segment.seq) <= 0);
+            .partition_point(|held| seq_distance(held.seq, segment.seq) <= 0);
         // In the midst of what is held it parts a gap that was there: that one's time goes on.
         let gap = self.held.get(index).map_or(gap, |behind| behind.gap);
         let (seq, end, since) = (segment.seq, segment.end(), now);
@@ -232,29 +237,29 @@ impl<T> Stream<T> {
     }
 
     fn advance(&mut self, end: u32) {
-        if ahead(end, self.expected) > 0 {
+        if seq_distance(end, self.expected) > 0 {
             self.expected = end;
         }
     }
 
     /// Lets go on what may. With `force` the first gap is given up whatever it waits for, or, where
     /// there is none, what was sent again goes on.
-    pub fn release(&mut self, now: Time, paths: &Paths, mut force: bool, out: &mut Leaving<'_, T>) {
+    pub fn release(&mut self, now: Time, paths: &Paths, mut force: bool, out: &mut Output<'_, T>) {
         let all = force && self.held.is_empty();
         while self
-            .again
+            .retransmitted
             .front()
-            .is_some_and(|again| all || again.due <= now)
-            && let Some(Again {
+            .is_some_and(|retransmitted| all || retransmitted.due <= now)
+            && let Some(HeldRetransmission {
                 since,
                 segment,
                 item,
                 ..
-            }) = self.again.pop_front()
+            }) = self.retransmitted.pop_front()
         {
             out.counters.hold(now.since(since));
             out.ready.push_back(item);
-            if ahead(segment.seq, self.expected) <= 0 {
+            if seq_distance(segment.seq, self.expected) <= 0 {
                 self.advance(segment.end());
             } else {
                 let gap = Gap {
@@ -266,7 +271,7 @@ impl<T> Stream<T> {
             }
         }
         while let Some(front) = self.held.front() {
-            if ahead(front.seq, self.expected) > 0 {
+            if seq_distance(front.seq, self.expected) > 0 {
                 let why = match () {
                     () if self.is_lost(now, paths, front.seq) => GivenUp::KnownLost,
                     () if now >= front.gap.deadline => GivenUp::Deadline,
@@ -293,7 +298,8 @@ impl<T> Stream<T> {
         if now < paths.drained {
             return false;
         }
-        let passed = |passed: &Option<u32>| passed.is_some_and(|highest| ahead(highest, end) >= 0);
+        let passed =
+            |passed: &Option<u32>| passed.is_some_and(|highest| seq_distance(highest, end) >= 0);
         paths.count > 0
             && self.epoch == paths.epoch
             && self.passed[..paths.count].iter().all(passed)

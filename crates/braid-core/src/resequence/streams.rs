@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::Time;
 
 use super::GivenUp;
-use super::patience::Patience;
-use super::stream::{Leaving, MAX_PATHS, Paths, Stream};
+use super::excess_wait::ExcessWait;
+use super::stream::{MAX_PATHS, Output, Paths, Stream};
 
 /// A path between two edges, by its place among those in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,9 +68,9 @@ pub struct StreamCounters {
     /// How long they waited, together.
     pub waited: Duration,
     /// The longest wait.
-    pub waited_most: Duration,
+    pub waited_max: Duration,
     /// Sent again: waited for no gap.
-    pub again: u64,
+    pub retransmitted: u64,
     /// Came after they had been given up; passed on.
     pub late: u64,
     /// Gaps given up because every path had passed them.
@@ -80,7 +80,7 @@ pub struct StreamCounters {
     /// Gaps given up because memory was short.
     pub forced: u64,
     /// Passed as they came, because there were too many connections.
-    pub crowded: u64,
+    pub untracked: u64,
 }
 
 impl StreamCounters {
@@ -95,14 +95,14 @@ impl StreamCounters {
     pub(super) fn hold(&mut self, waited: Duration) {
         self.held += 1;
         self.waited += waited;
-        self.waited_most = self.waited_most.max(waited);
+        self.waited_max = self.waited_max.max(waited);
     }
 }
 
 /// A connection that was silent for so long is forgotten; if it goes on, it is learned anew.
-const IDLE: Duration = Duration::from_secs(120);
+const STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// How often silent ones are looked for.
-const SWEEP: Duration = Duration::from_secs(10);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Puts the segments of all connections between two edges in order. `K` names a connection's one
 /// direction, `T` is moved through and never looked at.
@@ -118,7 +118,7 @@ pub struct Streams<K, T> {
     /// The deadlines of those that wait.
     due: BTreeSet<(Time, K)>,
     held: usize,
-    patience: Patience,
+    excess_wait: ExcessWait,
     ready: VecDeque<T>,
     counters: StreamCounters,
     swept: Time,
@@ -139,7 +139,7 @@ impl<K: Ord + Copy, T> Streams<K, T> {
             streams: BTreeMap::new(),
             due: BTreeSet::new(),
             held: 0,
-            patience: Patience::new(now),
+            excess_wait: ExcessWait::new(now),
             ready: VecDeque::new(),
             counters: StreamCounters::default(),
             swept: now,
@@ -170,7 +170,7 @@ impl<K: Ord + Copy, T> Streams<K, T> {
             drained: if first {
                 now
             } else {
-                now + self.patience.hold(now, before)
+                now + self.excess_wait.hold(now, before)
             },
         };
     }
@@ -198,7 +198,7 @@ impl<K: Ord + Copy, T> Streams<K, T> {
             self.end(now, key);
         }
         if self.streams.len() >= self.limits.streams && !self.streams.contains_key(&key) {
-            self.counters.crowded += 1;
+            self.counters.untracked += 1;
             self.ready.push_back(item);
             return;
         }
@@ -228,10 +228,11 @@ impl<K: Ord + Copy, T> Streams<K, T> {
                 stream.release(now, &paths, false, out)
             });
         }
-        if now.since(self.swept) >= SWEEP {
+        if now.since(self.swept) >= SWEEP_INTERVAL {
             self.swept = now;
-            self.streams
-                .retain(|_, stream| stream.held() > 0 || now.since(stream.last) < IDLE);
+            self.streams.retain(|_, stream| {
+                stream.held() > 0 || now.since(stream.last) < STREAM_IDLE_TIMEOUT
+            });
         }
     }
 
@@ -271,17 +272,17 @@ impl<K: Ord + Copy, T> Streams<K, T> {
         now: Time,
         key: K,
         seq: u32,
-        act: impl FnOnce(&mut Stream<T>, &mut Leaving<'_, T>),
+        act: impl FnOnce(&mut Stream<T>, &mut Output<'_, T>),
     ) {
         let stream = self
             .streams
             .entry(key)
             .or_insert_with(|| Stream::beginning(now, seq));
         let (held, due) = (stream.held(), stream.deadline());
-        let mut out = Leaving {
+        let mut out = Output {
             ready: &mut self.ready,
             counters: &mut self.counters,
-            patience: &mut self.patience,
+            excess_wait: &mut self.excess_wait,
         };
         act(stream, &mut out);
         self.held = self.held - held + stream.held();

@@ -27,23 +27,23 @@ use crate::{Bytes, LinkId, MAX_LINKS, Time};
 use super::{Choice, Class, Head, LinkView, Scheduler};
 
 /// The longest run, in bytes: 16 full packets, as many as a GSO send takes with room to spare.
-const RUN_MOST: u64 = 16 * 1500;
+const MAX_RUN_BYTES: u64 = 16 * 1500;
 
 /// How long a run lasts on its link.
 const RUN_SPAN: Duration = Duration::from_millis(1);
 
 /// A link whose window is full is taken to be ready after the next report.
-const NEXT_REPORT: Duration = Duration::from_millis(25);
+const REPORT_WAIT: Duration = Duration::from_millis(25);
 
 /// A pinned flow leaves a link that makes it wait longer than this.
-const PIN_PATIENCE: Duration = Duration::from_millis(20);
+const MAX_PIN_WAIT: Duration = Duration::from_millis(20);
 
 /// What is sent is averaged over about this long: some round trips, so that the bursts of a TCP flow's slow start,
 /// which a fast link carries until the next one, are no lasting demand.
 const SENT_SPAN: Duration = Duration::from_millis(100);
 
 /// A slower link stays while this many times what the faster ones carry is sent.
-const STAYS_ABOVE: f64 = 1.05;
+const STAY_LOAD_RATIO: f64 = 1.05;
 
 /// What can be chosen about it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -54,9 +54,9 @@ pub struct Tuning {
     pub hysteresis: Duration,
     /// How much of the way to "the backlog's tail would be no earlier otherwise" must be there
     /// before a slower link is used: 1 is all of it, 0 uses every link that is ready.
-    pub patience: f64,
+    pub backlog_fraction: f64,
     /// The same while more is sent than the faster links carry alone.
-    pub patience_to_stay: f64,
+    pub backlog_fraction_to_stay: f64,
     /// Backlog on cheaper links that lets dearer ones in.
     pub overflow_after: Duration,
 }
@@ -66,8 +66,8 @@ impl Default for Tuning {
         Tuning {
             reorder_budget: Duration::from_millis(80),
             hysteresis: Duration::from_millis(1),
-            patience: 0.5,
-            patience_to_stay: 0.1,
+            backlog_fraction: 0.5,
+            backlog_fraction_to_stay: 0.1,
             overflow_after: Duration::from_millis(10),
         }
     }
@@ -78,17 +78,17 @@ impl Default for Tuning {
 pub struct Adaptive {
     tuning: Tuning,
     last: Option<LinkId>,
-    sent: Sent,
+    sent: SentRate,
 }
 
 /// What was sent lately, older packets counted for less.
 #[derive(Debug, Clone, Default)]
-struct Sent {
+struct SentRate {
     bits: f64,
     until: Time,
 }
 
-impl Sent {
+impl SentRate {
     fn add(&mut self, now: Time, bytes: u64) {
         self.bits = self.bits_at(now) + bytes as f64 * 8.0;
         self.until = now;
@@ -126,7 +126,7 @@ impl Adaptive {
     }
 
     fn send(&mut self, now: Time, head: &Head, view: &LinkView) -> Choice {
-        let span = view.rate.bytes_in(RUN_SPAN).get().min(RUN_MOST);
+        let span = view.rate.bytes_in(RUN_SPAN).get().min(MAX_RUN_BYTES);
         let run = span.min(head.backlog.get()).max(head.len.get());
         if head.except.is_none() {
             self.last = Some(view.id);
@@ -173,14 +173,14 @@ impl Adaptive {
                 .flatten()
                 .filter(|f| f.arrival < c.arrival);
             let rate = faster.map(|f| f.rate).sum::<f64>().max(1.0);
-            let patience = match sent > STAYS_ABOVE * rate {
-                true => self.tuning.patience_to_stay,
-                false => self.tuning.patience,
+            let backlog_fraction = match sent > STAY_LOAD_RATIO * rate {
+                true => self.tuning.backlog_fraction_to_stay,
+                false => self.tuning.backlog_fraction,
             };
             let drain = backlog / rate;
             let gain = c.arrival - best.arrival;
             let cheaper = c.view.tier < best.view.tier;
-            c.ready <= 0.0 && (cheaper || gain * patience <= drain)
+            c.ready <= 0.0 && (cheaper || gain * backlog_fraction <= drain)
         };
         let helping = candidates.iter().flatten().filter(helps);
         match helping.min_by(|a, b| a.arrival.total_cmp(&b.arrival)) {
@@ -230,7 +230,7 @@ impl Scheduler for Adaptive {
         let mut all = [const { None }; MAX_LINKS];
         let count = taking().count().min(MAX_LINKS);
         for (slot, view) in all.iter_mut().zip(taking()) {
-            let ready = view.ready.unwrap_or(now + NEXT_REPORT);
+            let ready = view.ready.unwrap_or(now + REPORT_WAIT);
             let ready = ready.since(now).as_secs_f64();
             let rate = (view.rate.bits_per_sec() as f64).max(1.0);
             let wire = head.len.get() as f64 * 8.0 / rate;
@@ -246,7 +246,7 @@ impl Scheduler for Adaptive {
             .iter()
             .flatten()
             .find(|c| Some(c.view.id) == head.pin && head.class == Class::Pinned)
-            .filter(|c| c.ready <= PIN_PATIENCE.as_secs_f64());
+            .filter(|c| c.ready <= MAX_PIN_WAIT.as_secs_f64());
         match (head.class, pinned) {
             (_, Some(pin)) if pin.ready <= 0.0 => self.send(now, head, pin.view),
             (_, Some(pin)) => wait(now, &[Some(*pin)]),

@@ -7,7 +7,7 @@ use super::round_robin::RoundRobin;
 use super::{Choice, Head, LinkView, Scheduler};
 
 /// A burst, in full packets: long enough that neighbours mostly share a path.
-pub const BURST: u32 = 8;
+pub const BURST_PACKETS: u32 = 8;
 
 /// Static weights. It looks at neither delay nor readiness; links that are not usable are passed over.
 #[derive(Debug, Clone)]
@@ -20,7 +20,7 @@ pub struct Weighted {
 
 impl Weighted {
     /// Only the proportions of weights matter; zero is a link that carries nothing. A burst is in
-    /// packets of 1500 bytes, at least 1 (see [`BURST`]).
+    /// packets of 1500 bytes, at least 1 (see [`BURST_PACKETS`]).
     #[must_use]
     pub fn new(weights: &[(LinkId, u32)], burst: u32) -> Weighted {
         Weighted {

@@ -6,7 +6,7 @@ use braid_core::Time;
 use braid_emulate::{Fate, Link};
 
 use crate::tcp::{Ack, TcpReceiver, TcpSender};
-use crate::world::{FULL, Line};
+use crate::world::{FULL, LinkSpec};
 
 /// What one flow and a small packet beside it see of a link.
 pub struct Alone {
@@ -26,7 +26,7 @@ const SMALL_EVERY: Duration = Duration::from_millis(20);
 
 /// Runs `sender`'s flow from `start` on for so long; `small` says whether there is a small flow beside it.
 pub fn run(
-    line: &Line,
+    line: &LinkSpec,
     mut sender: TcpSender,
     seed: u64,
     (start, span): (Time, Duration),
@@ -84,7 +84,7 @@ pub fn run(
 }
 
 /// Goodput in Mbit/s from one to another second after the flow began, for each of the spans.
-pub fn goodput<const N: usize>(line: &Line, seed: u64, spans: [(u64, u64); N]) -> [f64; N] {
+pub fn goodput<const N: usize>(line: &LinkSpec, seed: u64, spans: [(u64, u64); N]) -> [f64; N] {
     let end = spans.iter().map(|span| span.1).max().unwrap_or_default();
     let span = (Time::ZERO, Duration::from_secs(end));
     let alone = run(line, TcpSender::new(), seed, span, false);

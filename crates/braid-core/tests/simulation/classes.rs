@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use braid_core::schedule::{Adaptive, Class};
 
-use crate::world::{Line, START, Stream, World, line, quantile};
+use crate::world::{LinkSpec, START, Stream, World, line, quantile};
 
 const EVERY: Duration = Duration::from_millis(20);
 
-fn lossy(percent: u32) -> Line {
-    Line {
+fn lossy(percent: u32) -> LinkSpec {
+    LinkSpec {
         loss_percent: percent,
         ..line(50.0, 15)
     }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use braid_core::LinkId;
-use braid_core::bond::Change;
+use braid_core::bond::LinkChange;
 use braid_core::liveness::Verdict;
 use braid_core::schedule::{Adaptive, Class};
 
-use crate::world::{Line, START, World, line, quantile};
+use crate::world::{LinkSpec, START, World, line, quantile};
 
-fn world(lines: &[Line]) -> World {
+fn world(lines: &[LinkSpec]) -> World {
     World::new(lines, 1, || Box::new(Adaptive::default()))
 }
 
@@ -128,7 +128,7 @@ fn a_link_that_loses_a_third_is_taken_out_and_comes_back() {
     let healthy = world.line(1);
     world.set_line(
         1,
-        Line {
+        LinkSpec {
             loss_percent: 40,
             ..healthy.clone()
         },
@@ -159,7 +159,7 @@ fn a_link_that_loses_too_much_carries_again_soon_after_it_healed() {
         world.add_tcp();
         world.run_until(after(2_000));
         let healthy = world.line(1);
-        let lossy = Line {
+        let lossy = LinkSpec {
             loss_percent: percent,
             ..healthy.clone()
         };
@@ -173,7 +173,7 @@ fn a_link_that_loses_too_much_carries_again_soon_after_it_healed() {
         let healed = left + lasts;
         let before = world.changes.len();
         world.run_until(after(healed));
-        let back = |(_, end, change): &(_, usize, Change)| {
+        let back = |(_, end, change): &(_, usize, LinkChange)| {
             *end == 0 && matches!(change.verdict, Verdict::Returning(_))
         };
         assert!(!world.changes[before..].iter().any(back), "while it loses");
@@ -203,7 +203,7 @@ fn a_link_that_loses_too_much_carries_again_soon_after_it_healed() {
 
 #[test]
 fn a_link_that_reorders_is_learned() {
-    let shaky = Line {
+    let shaky = LinkSpec {
         jitter_us: 3_000,
         reorder: true,
         ..line(50.0, 15)
@@ -219,7 +219,7 @@ fn a_link_that_reorders_is_learned() {
         arrivals.late(),
         stream.sent,
         stream.misordered,
-        world.sender(0).repaired(),
+        world.sender(0).retransmitted(),
     );
     assert!(arrivals.extent(world.now) >= Duration::from_millis(4));
     assert!(
@@ -231,7 +231,7 @@ fn a_link_that_reorders_is_learned() {
 
 #[test]
 fn a_dear_link_carries_only_what_the_cheap_one_cannot() {
-    let dear = Line {
+    let dear = LinkSpec {
         tier: 1,
         ..line(50.0, 5)
     };

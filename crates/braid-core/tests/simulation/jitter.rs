@@ -6,21 +6,21 @@ use std::time::Duration;
 use braid_core::schedule::{Adaptive, Class};
 
 use crate::alone;
-use crate::world::{FULL, Line, START, World, line, quantile};
+use crate::world::{FULL, LinkSpec, START, World, line, quantile};
 
-fn shaky(mbit: f64, jitter_ms: u64) -> Line {
-    Line {
+fn shaky(mbit: f64, jitter_ms: u64) -> LinkSpec {
+    LinkSpec {
         jitter_us: jitter_ms * 1000,
         ..line(mbit, 30)
     }
 }
 
-fn world(lines: &[Line], seed: u64) -> World {
+fn world(lines: &[LinkSpec], seed: u64) -> World {
     World::new(lines, seed, || Box::new(Adaptive::default()))
 }
 
 /// Of what headers leave, from the third second on: datagrams that want a fifth more than the links carry.
-fn datagrams(name: &str, lines: &[Line], seed: u64) -> f64 {
+fn datagrams(name: &str, lines: &[LinkSpec], seed: u64) -> f64 {
     let mut world = world(lines, seed);
     let mbit: f64 = lines.iter().map(|line| line.mbit).sum();
     let every = Duration::from_secs_f64(f64::from(FULL) * 8.0 / (1.2 * mbit * 1e6));
@@ -40,7 +40,7 @@ fn datagrams(name: &str, lines: &[Line], seed: u64) -> f64 {
 
 /// Goodput of one TCP flow from the eighth second on, of what as many have over the same links without a bond, one over
 /// each: jitter ends slow start early, there as well.
-fn tcp(name: &str, lines: &[Line], seed: u64) -> f64 {
+fn tcp(name: &str, lines: &[LinkSpec], seed: u64) -> f64 {
     let mut world = world(lines, seed);
     world.add_tcp();
     world.add_stream(100, Duration::from_millis(20), Class::Ordered);

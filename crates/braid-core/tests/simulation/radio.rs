@@ -13,7 +13,7 @@ use braid_core::schedule::{Adaptive, Class};
 
 use crate::alone;
 use crate::tcp::TcpSender;
-use crate::world::{Line, START, World, line, quantile};
+use crate::world::{LinkSpec, START, World, line, quantile};
 
 mod walk;
 
@@ -50,9 +50,9 @@ struct Outcome {
 }
 
 impl Radio {
-    fn line(&self, queue_ms: u64) -> Line {
+    fn line(&self, queue_ms: u64) -> LinkSpec {
         let at = START.as_nanos() as f64 / 1e9;
-        Line {
+        LinkSpec {
             traces: Some([
                 self.there.trace(self.from, at),
                 self.back.trace(self.from, at),
@@ -84,7 +84,7 @@ fn mbit(tenths: &[u64]) -> f64 {
 }
 
 fn compare(name: &str, radios: &[Radio], queue_ms: u64, inner: Inner) -> Outcome {
-    let lines: Vec<Line> = radios.iter().map(|radio| radio.line(queue_ms)).collect();
+    let lines: Vec<LinkSpec> = radios.iter().map(|radio| radio.line(queue_ms)).collect();
     let span = Duration::from_secs(SPAN);
     let quick = std::env::var_os("BRAID_QUICK").is_some();
     let alone: Vec<alone::Alone> = (lines.iter().enumerate())
@@ -164,7 +164,7 @@ fn compare(name: &str, radios: &[Radio], queue_ms: u64, inner: Inner) -> Outcome
         tcp.undone,
         tcp.timeouts,
         suspects.count(),
-        world.sender(0).repaired(),
+        world.sender(0).retransmitted(),
         world.receiver(1).counters().given_up(),
         world.receiver(1).counters().late.iter().sum::<u64>(),
         world.sender(0).drops(),
@@ -188,7 +188,7 @@ fn show(world: &World, radios: &[Radio], tenth: u64, links: usize) {
             estimator.delivered().map_or(0.0, mbit),
             estimator.queue().as_millis(),
             estimator.capacity().target().as_millis(),
-            estimator.capacity().standing().as_millis(),
+            estimator.capacity().persistent_delay().as_millis(),
             estimator.in_flight().get() / 1000,
             estimator.window().get() / 1000,
             liveness.verdict(),

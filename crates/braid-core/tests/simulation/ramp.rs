@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid_core::schedule::{Adaptive, Class};
 
-use crate::world::{FULL, Line, OVERHEAD, START, World, line};
+use crate::world::{FULL, LinkSpec, OVERHEAD, START, World, line};
 
 /// §5.1: 64 Mbit/s are left on the fixed line.
 const FIXED_MBIT: f64 = 64.0;
@@ -36,12 +36,12 @@ fn wandering(at: Duration, highest_ms: f64) -> Duration {
 
 /// Loss, and how far the fixed line was used while demand was above it, as fractions.
 fn ramp(initial: Option<f64>, highest_ms: f64) -> (f64, f64) {
-    let fixed = Line {
+    let fixed = LinkSpec {
         delay: Duration::from_micros(6_500),
         queue_ms: 20,
         ..line(FIXED_MBIT, 0)
     };
-    let mobile = Line {
+    let mobile = LinkSpec {
         delay: wandering(Duration::ZERO, highest_ms),
         tier: 1,
         initial,
@@ -58,7 +58,7 @@ fn ramp(initial: Option<f64>, highest_ms: f64) -> (f64, f64) {
         let delay = wandering(at, highest_ms);
         world.set_line(
             1,
-            Line {
+            LinkSpec {
                 delay,
                 ..mobile.clone()
             },

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid_core::schedule::{Adaptive, Class};
 
-use crate::world::{Line, START, World, line, quantile};
+use crate::world::{LinkSpec, START, World, line, quantile};
 
 /// One CUBIC flow for 8 s beside a packet of 100 bytes every 20 ms.
 struct Bulk {
@@ -17,11 +17,11 @@ struct Bulk {
     t90: f64,
 }
 
-fn bulk(name: &str, lines: &[Line]) -> Bulk {
+fn bulk(name: &str, lines: &[LinkSpec]) -> Bulk {
     seeded(name, lines, 1)
 }
 
-fn seeded(name: &str, lines: &[Line], seed: u64) -> Bulk {
+fn seeded(name: &str, lines: &[LinkSpec], seed: u64) -> Bulk {
     let mut world = World::new(lines, seed, || Box::new(Adaptive::default()));
     world.add_tcp();
     world.add_stream(100, Duration::from_millis(20), Class::Ordered);
@@ -43,16 +43,16 @@ fn seeded(name: &str, lines: &[Line], seed: u64) -> Bulk {
         outcome.p99,
         tcp.cuts,
         tcp.timeouts,
-        world.sender(0).repaired(),
-        world.sender(0).sums(),
+        world.sender(0).retransmitted(),
+        world.sender(0).repair_symbols(),
         world.receiver(1).rebuilt(),
         world.receiver(1).counters().given_up(),
     );
     outcome
 }
 
-fn lossy(percent: u32) -> Line {
-    Line {
+fn lossy(percent: u32) -> LinkSpec {
+    LinkSpec {
         loss_percent: percent,
         ..line(50.0, 15)
     }
@@ -118,7 +118,7 @@ fn three_links_add_up() {
 
 #[test]
 fn a_link_whose_delay_varies_adds_up() {
-    let varying = Line {
+    let varying = LinkSpec {
         jitter_us: 4_500,
         ..line(60.0, 17)
     };
@@ -132,7 +132,7 @@ fn a_link_whose_delay_varies_adds_up() {
 
 #[test]
 fn a_link_that_reorders_by_tens_of_ms_is_no_harm() {
-    let shaky = Line {
+    let shaky = LinkSpec {
         jitter_us: 20_000,
         reorder: true,
         ..line(60.0, 30)
@@ -156,7 +156,7 @@ fn a_link_that_reorders_by_tens_of_ms_is_no_harm() {
 
 #[test]
 fn long_queues_are_not_filled() {
-    let bloated = Line {
+    let bloated = LinkSpec {
         queue_ms: 300,
         ..line(50.0, 15)
     };

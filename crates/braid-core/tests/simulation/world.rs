@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use braid_core::bond::{
-    ControlKind, LinkSettings, Receiver, ReceiverSettings, Sender, SenderSettings, TRAIN,
+    ControlKind, LinkSettings, Receiver, ReceiverSettings, Sender, SenderSettings, TRAIN_PACKETS,
 };
 use braid_core::estimate::Arrival;
 use braid_core::schedule::Scheduler;
@@ -11,16 +11,16 @@ use braid_core::{Bytes, LaneSeq, LinkId, Time};
 use braid_emulate::{Fate, Link};
 
 mod inner;
-mod line;
+mod link_spec;
 mod measure;
 mod packet;
 
 pub use inner::{Flow, Stream};
-pub use line::{Line, line, rate};
+pub use link_spec::{LinkSpec, line, rate};
 pub use measure::quantile;
 pub use packet::{FULL, OVERHEAD, Packet};
 
-use packet::{Body, Frame, len_of, taken_apart};
+use packet::{Body, Frame, len_of, rebuilt_packet};
 
 struct End {
     sender: Sender<Packet>,
@@ -34,7 +34,7 @@ struct End {
 pub struct World {
     pub now: Time,
     links: Vec<[Link<Frame>; 2]>,
-    lines: Vec<Line>,
+    lines: Vec<LinkSpec>,
     ends: [End; 2],
     pub flows: Vec<Flow>,
     pub streams: Vec<Stream>,
@@ -43,7 +43,7 @@ pub struct World {
     pub dropped_on_links: u64,
     /// Reports go over links that are busy and now and then over others, as the tunnel does it; not over all.
     pub sparing: bool,
-    pub changes: Vec<(Time, usize, braid_core::bond::Change)>,
+    pub changes: Vec<(Time, usize, braid_core::bond::LinkChange)>,
 }
 
 /// A link that brought or carried no data for so long is spared reports, and given one this often.
@@ -57,17 +57,21 @@ pub fn ms(ms: u64) -> Time {
 }
 
 impl World {
-    pub fn new(lines: &[Line], seed: u64, scheduler: impl Fn() -> Box<dyn Scheduler>) -> World {
+    pub fn new(lines: &[LinkSpec], seed: u64, scheduler: impl Fn() -> Box<dyn Scheduler>) -> World {
         let now = ms(500);
         let end = |_| {
             let mut sender = Sender::new(scheduler(), SenderSettings::default());
-            sender.set_parity(Some(Bytes::new(u64::from(FULL))));
+            sender.set_fec(Some(Bytes::new(u64::from(FULL))));
             for (id, line) in lines.iter().enumerate() {
                 let settings = LinkSettings {
                     tier: line.tier,
                     overhead: Bytes::new(u64::from(OVERHEAD)),
                     initial: line.initial.map(rate),
-                    train: if line.initial.is_some() { 0 } else { TRAIN },
+                    train: if line.initial.is_some() {
+                        0
+                    } else {
+                        TRAIN_PACKETS
+                    },
                     ..LinkSettings::default()
                 };
                 sender.add_link(now, LinkId(id as u8), settings);
@@ -80,7 +84,7 @@ impl World {
                 reported: vec![Time::ZERO; lines.len()],
             }
         };
-        let link = |(index, line): (usize, &Line)| {
+        let link = |(index, line): (usize, &LinkSpec)| {
             [0, 1]
                 .map(|dir| Link::new(line.config(dir), seed * 100 + index as u64 * 2 + dir as u64))
         };
@@ -119,14 +123,14 @@ impl World {
         self.ends[end].packets_sent[link]
     }
 
-    pub fn set_line(&mut self, index: usize, line: Line) {
+    pub fn set_line(&mut self, index: usize, line: LinkSpec) {
         for (from, link) in self.links[index].iter_mut().enumerate() {
             link.configure(self.now, line.config(from));
         }
         self.lines[index] = line;
     }
 
-    pub fn line(&self, index: usize) -> Line {
+    pub fn line(&self, index: usize) -> LinkSpec {
         self.lines[index].clone()
     }
 
@@ -230,14 +234,14 @@ impl World {
                     .handle_data(now, id, frame.stamp, place, packet);
             }
             Body::Parity { group, sum } => {
-                end.receiver.handle_parity(now, id, frame.stamp, group, sum);
+                end.receiver.handle_repair(now, id, frame.stamp, group, sum);
             }
             Body::Reports(reports) => {
                 for report in &reports {
                     end.sender.handle_report(now, report);
                 }
-                let answer = end.sender.answer();
-                end.receiver.set_answer(answer);
+                let answer = end.sender.retransmit_delay();
+                end.receiver.set_retransmit_delay(answer);
             }
             Body::Nack(nack) => end.sender.handle_nack(now, nack),
             Body::Control { .. } => {}
@@ -250,7 +254,7 @@ impl World {
     fn rebuild(&mut self, at: usize) {
         let receiver = &mut self.ends[at].receiver;
         while let Some(rebuild) = receiver.poll_rebuild() {
-            let item = taken_apart(&rebuild);
+            let item = rebuilt_packet(&rebuild);
             receiver.handle_rebuilt(self.now, rebuild, Some(item));
         }
     }
@@ -293,7 +297,7 @@ impl World {
             Bytes::new(u64::from(longest.unwrap_or_default()))
         };
         let sender = &mut self.ends[at].sender;
-        if let Some(parity) = sender.poll_parity(now, &mut items, longest) {
+        if let Some(parity) = sender.poll_repair(now, &mut items, longest) {
             let len = longest(&items).get() as u32 + OVERHEAD;
             let group = parity.group;
             let numbers = (group.first.0..).map(LaneSeq);
@@ -311,19 +315,19 @@ impl World {
             return true;
         }
         if let Some(transmit) = self.ends[at].sender.poll_transmit(now) {
-            let piece = transmit.piece;
+            let packet = transmit.packet;
             let body = Body::Data {
-                lane: piece.lane,
-                seq: piece.seq,
-                class: piece.class,
-                packet: piece.item,
+                lane: packet.lane,
+                seq: packet.seq,
+                class: packet.class,
+                packet: packet.item,
             };
             let frame = Frame {
                 number: transmit.number,
                 stamp: transmit.stamp,
                 body,
             };
-            let len = piece.len.get() as u32 + OVERHEAD;
+            let len = packet.len.get() as u32 + OVERHEAD;
             self.ends[at].carried[transmit.link.index()] = now;
             self.put(at, transmit.link.index(), len, frame);
             return true;

@@ -2,7 +2,7 @@
 
 use braid_bond::drive::{Link, Policy, Scheduling};
 use braid_core::LinkId;
-use braid_core::schedule::BURST;
+use braid_core::schedule::BURST_PACKETS;
 
 use super::{Bond, classify};
 use crate::config::BondScheduler;
@@ -28,7 +28,7 @@ impl Bond {
                 Scheduling::Overflow(bond.overflow.parameters(), order)
             }
             BondScheduler::Weighted => {
-                Scheduling::Weighted(BURST, links.iter().filter_map(weight).collect())
+                Scheduling::Weighted(BURST_PACKETS, links.iter().filter_map(weight).collect())
             }
         };
         Policy {

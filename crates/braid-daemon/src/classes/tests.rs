@@ -316,7 +316,7 @@ fn a_restart_goes_on_with_the_tables_that_are_walked() {
     let uplinks = [weighted(0, 3), weighted(1, 2)];
     let at = Instant::now();
     let entries = first.update(at, &settings("policy='wrr'"), &uplinks);
-    let found = braid_core::slots::SlotTable::found(&entries[0].v4).unwrap();
+    let found = braid_core::slots::SlotTable::from_slots(&entries[0].v4).unwrap();
     let mut second = Classes::new(vec![(ClassId(0), Family::V4, found)]);
     assert_eq!(
         second.update(at, &settings("policy='wrr'"), &uplinks)[0].v4,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use braid_core::resequence::Ordering;
+use braid_core::resequence::Reordering;
 use braid_core::schedule::Parameters;
 use braid_core::units::duration;
 use schemars::JsonSchema;
@@ -52,10 +52,10 @@ impl Default for BondConfig {
 impl BondConfig {
     /// As the bond takes it.
     #[must_use]
-    pub fn ordering(&self) -> Ordering {
+    pub fn ordering(&self) -> Reordering {
         match self.order {
-            BondOrder::Measured => Ordering::Measured,
-            BondOrder::Paper => Ordering::TimeOut(self.order_timeout),
+            BondOrder::Measured => Reordering::Adaptive,
+            BondOrder::Paper => Reordering::FixedTimeout(self.order_timeout),
         }
     }
 }
@@ -279,8 +279,8 @@ mod tests {
     #[test]
     fn the_order_of_the_paper_has_a_time_out() {
         let ordering = |text: &str| Config::parse("test", text).unwrap().bond.ordering();
-        let after = |ms| Ordering::TimeOut(Duration::from_millis(ms));
-        assert_eq!(ordering(""), Ordering::Measured);
+        let after = |ms| Reordering::FixedTimeout(Duration::from_millis(ms));
+        assert_eq!(ordering(""), Reordering::Adaptive);
         assert_eq!(ordering("[bond]\norder = 'paper'"), after(50));
         let text = "[bond]\norder = 'paper'\norder_timeout = '80 ms'";
         assert_eq!(ordering(text), after(80));

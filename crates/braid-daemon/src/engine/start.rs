@@ -239,7 +239,7 @@ fn slots_at_work(datapath: &Datapath) -> Result<Vec<(ClassId, Family, SlotTable)
     for class in (0..MAX_CLASSES).filter_map(|class| u8::try_from(class).ok().map(ClassId)) {
         for family in FAMILIES {
             let slots = datapath.class_slots(class, family)?;
-            tables.extend(SlotTable::found(&slots).map(|table| (class, family, table)));
+            tables.extend(SlotTable::from_slots(&slots).map(|table| (class, family, table)));
         }
     }
     Ok(tables)

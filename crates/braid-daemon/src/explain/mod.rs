@@ -20,7 +20,7 @@ use braid_balance::{
     Protocol, Site, Sticky, Translation, Walk,
 };
 use braid_core::UplinkId;
-use braid_core::outlook::Line;
+use braid_core::forecast::UplinkLoad;
 use braid_core::units::duration;
 
 use crate::classes::{Classes, Purpose, Standing};
@@ -49,7 +49,7 @@ pub struct World<'a> {
     /// What is remembered of the ways to the destination.
     pub path: Option<&'a PathMemory>,
     /// What the datapath goes by in its predictions for an uplink, if it was told anything.
-    pub line: &'a dyn Fn(UplinkId) -> Option<Line>,
+    pub line: &'a dyn Fn(UplinkId) -> Option<UplinkLoad>,
     /// What addresses are called.
     pub names: &'a Names,
     /// How the uplinks stand.

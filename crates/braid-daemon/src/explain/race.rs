@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use braid_balance::{ClassEntry, Walk, Way, prefix_of};
 use braid_core::UplinkId;
-use braid_core::outlook::{CROWDED, Line, Path, Prediction};
+use braid_core::forecast::{MAX_RACE_TIME_RATIO, PathStats, Prediction, UplinkLoad};
 
 use super::{Asked, Story, name};
 use crate::report::Stage;
@@ -46,8 +46,8 @@ pub(crate) fn counts(way: &Way, memory: Duration) -> bool {
 }
 
 /// How a transfer by a way would fare; `None`: its round trip is not known.
-pub(crate) fn predict(way: &Way, line: &Line) -> Option<Prediction> {
-    let path = Path {
+pub(crate) fn predict(way: &Way, line: &UplinkLoad) -> Option<Prediction> {
+    let path = PathStats {
         rtt: way.rtt?,
         packets: way.packets,
         lost: way.lost,
@@ -126,8 +126,8 @@ impl Story<'_, '_> {
     }
 
     /// What the datapath goes by; before it was told anything, it takes an uplink to have nothing.
-    fn line(&self, id: UplinkId) -> Line {
-        (self.world.line)(id).unwrap_or(Line {
+    fn line(&self, id: UplinkId) -> UplinkLoad {
+        (self.world.line)(id).unwrap_or(UplinkLoad {
             capacity: 0,
             spare: 0,
             busy: 0,
@@ -200,9 +200,10 @@ impl Story<'_, '_> {
         if walk != Walk::Fastest {
             return (live.to_vec(), Vec::new());
         }
-        let prospect = |id: &UplinkId| self.line(*id).prospect();
+        let prospect = |id: &UplinkId| self.line(*id).reference_time();
         let best = live.iter().map(prospect).min().unwrap_or_default();
-        live.iter().partition(|id| prospect(id) <= best * CROWDED)
+        live.iter()
+            .partition(|id| prospect(id) <= best * MAX_RACE_TIME_RATIO)
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use braid_balance::{ClassId, KernelTime, PathMemory, Site, Sticky};
 use braid_core::UplinkId;
-use braid_core::outlook::Line;
+use braid_core::forecast::UplinkLoad;
 
 use super::{Holder, World, explain};
 use crate::classes::{Classes, Standing};
@@ -58,7 +58,7 @@ struct Scene {
     settings: Settings,
     standings: Vec<Standing>,
     path: Option<PathMemory>,
-    lines: Vec<Line>,
+    lines: Vec<UplinkLoad>,
     sticky: Vec<Sticky>,
     names: Names,
     route: Option<&'static str>,

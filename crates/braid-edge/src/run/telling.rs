@@ -144,13 +144,13 @@ fn segments(account: Option<&Account>) -> Segments {
             0 => 0.0,
             held => ms(counters.waited) / held as f64,
         },
-        held_most_ms: ms(counters.waited_most),
-        again: counters.again,
+        held_most_ms: ms(counters.waited_max),
+        again: counters.retransmitted,
         late: counters.late,
         known_lost: counters.known_lost,
         expired: counters.expired,
         forced: counters.forced,
-        crowded: counters.crowded,
+        crowded: counters.untracked,
     }
 }
 

@@ -10,7 +10,7 @@ mod wire;
 
 use std::ops::RangeInclusive;
 
-use braid_core::resequence::Ordering;
+use braid_core::resequence::Reordering;
 use braid_core::schedule::{Adaptive, Class, Overflow, Parameters, Scheduler, Weighted};
 use braid_core::{LinkId, Prefix};
 
@@ -65,7 +65,7 @@ pub struct Policy {
     /// Who chooses links.
     pub scheduling: Scheduling,
     /// How what arrives is put in order: at both ends, so that one word decides for both directions.
-    pub ordering: Ordering,
+    pub ordering: Reordering,
     /// The first that matches counts; else [`Seen::class`] does. Those beyond [`RULES_MAX`] count at
     /// neither end.
     pub rules: Vec<Rule>,

@@ -139,7 +139,7 @@ fn the_longest_policy_is_as_long_as_it_says() {
     let links = (0..MAX_LINKS as u8).map(|link| (LinkId(link), NUMBER_MAX));
     let policy = Policy {
         scheduling: Scheduling::Weighted(NUMBER_MAX, links.collect()),
-        ordering: Ordering::TimeOut(TIME_OUT_MAX),
+        ordering: Reordering::FixedTimeout(TIME_OUT_MAX),
         rules: vec![rule; RULES_MAX],
     };
     // Of the five numbers only a burst goes with weights.
@@ -257,7 +257,7 @@ proptest! {
         rules in prop::collection::vec(rule(), 0..20),
     ) {
         let time_out = time_out.map(Duration::from_millis);
-        let ordering = time_out.map_or(Ordering::Measured, Ordering::TimeOut);
+        let ordering = time_out.map_or(Reordering::Adaptive, Reordering::FixedTimeout);
         let policy = Policy { scheduling, ordering, rules };
         let bytes = written(&policy);
         prop_assert_eq!(Policy::parse(&bytes), Ok(policy));

@@ -16,7 +16,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use braid_core::resequence::Ordering;
+use braid_core::resequence::Reordering;
 use braid_core::schedule::{Overflow, Parameters};
 use braid_core::{LinkId, MAX_LINKS, Prefix};
 
@@ -35,7 +35,7 @@ const RULE_MAX: usize = 1 + 18 + 1 + 4 + 1;
 /// its weight, and all rules. A varint of at most 10⁶ takes four bytes, that of a time-out two.
 pub const POLICY_MAX: usize = 1 + 2 + 5 * 4 + 1 + MAX_LINKS * (1 + 4) + 2 + RULES_MAX * RULE_MAX;
 
-/// Longest time-out of [`Ordering::TimeOut`] that is written.
+/// Longest time-out of [`Reordering::FixedTimeout`] that is written.
 pub const TIME_OUT_MAX: Duration = Duration::from_secs(10);
 
 /// Bit of the scheduler's byte: a time-out follows.
@@ -50,8 +50,8 @@ impl Policy {
             Scheduling::Weighted(..) => 2,
         };
         match self.ordering {
-            Ordering::Measured => out.push(scheduler),
-            Ordering::TimeOut(time_out) => {
+            Reordering::Adaptive => out.push(scheduler),
+            Reordering::FixedTimeout(time_out) => {
                 out.push(scheduler | HAS_TIME_OUT);
                 let longest = time_out.min(TIME_OUT_MAX);
                 varint::append(longest.as_millis().max(1) as u64, out);
@@ -86,8 +86,8 @@ impl Policy {
         let reader = &mut Reader::new(bytes);
         let first = reader.u8()?;
         let ordering = match first & HAS_TIME_OUT {
-            0 => Ordering::Measured,
-            _ => Ordering::TimeOut(time_out(reader)?),
+            0 => Reordering::Adaptive,
+            _ => Reordering::FixedTimeout(time_out(reader)?),
         };
         let scheduling = match first & !HAS_TIME_OUT {
             0 => Scheduling::Adaptive,

@@ -9,8 +9,8 @@ use crate::proto::frame::{Flush, PolicyHeard, Pong, TOKEN, Treat};
 use crate::proto::mtu::Mtu;
 use crate::proto::packet::OVERHEAD;
 use crate::proto::path::Path;
-use braid_core::bond::{LinkSettings, TRAIN};
-use braid_core::repair::Nack;
+use braid_core::bond::{LinkSettings, TRAIN_PACKETS};
+use braid_core::retransmit::Nack;
 use braid_core::{Bytes, LaneId, PacketNumber, Time};
 
 /// Answers and requests that wait for one link; more are dropped, and asked for again by whoever
@@ -87,7 +87,7 @@ impl LinkConfig {
             cap: self.cap,
             initial: self.initial,
             overhead,
-            train: TRAIN,
+            train: TRAIN_PACKETS,
         }
     }
 }

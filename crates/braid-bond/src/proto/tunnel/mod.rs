@@ -54,7 +54,7 @@ use super::pool::{Packet, Pool};
 use super::reject::{Reject, Rejects};
 use super::session::Session;
 use super::sum::Sum;
-use braid_core::bond::{Inner, Receiver, Sender, SenderSettings};
+use braid_core::bond::{InnerPacket, Receiver, Sender, SenderSettings};
 use braid_core::liveness::Verdict;
 use braid_core::{Bytes, LaneId, LinkId, MAX_LINKS, Time};
 
@@ -243,7 +243,7 @@ impl Tunnel {
         let len = Bytes::new(buffer.len() as u64);
         self.busy = true;
         let packet = self.outward.lend(buffer);
-        let inner = Inner { flow, class, len };
+        let inner = InnerPacket { flow, class, len };
         self.sender.handle_packet(now, inner, packet);
     }
 
@@ -392,7 +392,7 @@ impl Tunnel {
         let links = self.links.iter().flatten().filter(|link| link.in_use);
         let payload = links.map(|link| usize::from(link.mtu.payload())).min();
         let most = payload.map(|payload| Bytes::new(view::whole_in(payload) as u64));
-        self.sender.set_parity(most);
+        self.sender.set_fec(most);
     }
 
     fn refuse(&mut self, reason: Reject) {
@@ -431,7 +431,7 @@ fn sender(settings: &Settings) -> Sender<Packet> {
 
 fn receiver(settings: &Settings) -> Receiver<Packet, Sum> {
     let mut receiver = Receiver::new(settings.receiver);
-    receiver.set_ordering(settings.policy.ordering);
+    receiver.set_reordering(settings.policy.ordering);
     receiver
 }
 

@@ -12,8 +12,8 @@ use crate::proto::reject::Reject;
 use crate::proto::session::{Session, Which};
 use crate::proto::sum::{self, Sum};
 use braid_core::estimate::{Arrival, NumberRange};
-use braid_core::parity::Group;
-use braid_core::repair::Nack;
+use braid_core::fec::Group;
+use braid_core::retransmit::Nack;
 use braid_core::{Bytes, LaneId, LinkId, PacketNumber, Stamp, Time};
 
 /// Where a packet came from and when it was sent.
@@ -246,7 +246,7 @@ impl Tunnel {
             content: self.inward.packet(now, parity.content),
         };
         self.receiver
-            .handle_parity(now, origin.link, origin.stamp, group, sum);
+            .handle_repair(now, origin.link, origin.stamp, group, sum);
     }
 
     /// Makes what is missing where sums tell it.
@@ -266,7 +266,8 @@ impl Tunnel {
                 self.sender.handle_report(now, &report);
             }
         }
-        self.receiver.set_answer(self.sender.answer());
+        self.receiver
+            .set_retransmit_delay(self.sender.retransmit_delay());
     }
 
     /// What is missing of a packet in parts may be a later one: then all of it is sent again.

@@ -134,7 +134,7 @@ impl Tunnel {
     /// changes with the next session.
     pub fn set_settings(&mut self, settings: Settings) {
         self.sender.set_scheduler(settings.policy.scheduler());
-        self.receiver.set_ordering(settings.policy.ordering);
+        self.receiver.set_reordering(settings.policy.ordering);
         self.settings = settings;
         self.tell_policy();
     }

@@ -11,7 +11,7 @@ use crate::proto::frame::{
 use crate::proto::gre::{self, UDP_HEADER};
 use crate::proto::packet::{HEADER, Header, OVERHEAD, STAMP, TAG, stamp_bits};
 use crate::proto::sum;
-use braid_core::bond::{Control, ControlKind, Piece, Transmit, TransmitParity};
+use braid_core::bond::{Control, ControlKind, LanePacket, Transmit, TransmitRepair};
 use braid_core::{Bytes, LaneId, LinkId, MAX_LINKS, PacketNumber, Stamp, Time};
 
 /// What a part's header has more than a whole packet's: where it begins.
@@ -26,17 +26,17 @@ pub(super) struct Rest {
     link: LinkId,
     /// The number that its first part has.
     first: PacketNumber,
-    piece: Piece<Packet>,
+    packet: LanePacket<Packet>,
     copy: bool,
     sent: usize,
 }
 
 impl Rest {
-    fn new(link: LinkId, first: PacketNumber, piece: Piece<Packet>, copy: bool) -> Self {
+    fn new(link: LinkId, first: PacketNumber, packet: LanePacket<Packet>, copy: bool) -> Self {
         Rest {
             link,
             first,
-            piece,
+            packet,
             copy,
             sent: 0,
         }
@@ -44,17 +44,17 @@ impl Rest {
 
     /// Writes the next `size` bytes.
     fn append(&self, size: usize, whole: bool, has_length: bool, out: &mut Vec<u8>) {
-        let content = &self.piece.item[self.sent..self.sent + size];
+        let content = &self.packet.item[self.sent..self.sent + size];
         let part = Part {
             offset: self.sent as u16,
-            last: self.sent + size == self.piece.item.len(),
+            last: self.sent + size == self.packet.item.len(),
         };
         let data = Data {
-            class: self.piece.class.into(),
+            class: self.packet.class.into(),
             copy: self.copy,
             has_length,
-            lane: self.piece.lane.0,
-            number: self.piece.seq.0 as u32 & 0x00ff_ffff,
+            lane: self.packet.lane.0,
+            number: self.packet.seq.0 as u32 & 0x00ff_ffff,
             part: (!whole).then_some(part),
             content,
         };
@@ -222,8 +222,8 @@ impl Tunnel {
             let longest = packets.iter().map(|packet| packet.len()).max().unwrap_or(0);
             Bytes::new((longest + Parity::header_size(longest) - DATA_HEADER) as u64)
         };
-        let parity = self.sender.poll_parity(now, &mut self.covered, size)?;
-        let TransmitParity {
+        let parity = self.sender.poll_repair(now, &mut self.covered, size)?;
+        let TransmitRepair {
             link: id, group, ..
         } = parity;
         let lengths = sum::make(&group, &self.covered, &mut self.scratch);
@@ -250,10 +250,10 @@ impl Tunnel {
             link,
             number,
             stamp,
-            piece,
+            packet,
             copy,
         } = self.sender.poll_transmit(now)?;
-        let rest = Rest::new(link, number, piece, copy);
+        let rest = Rest::new(link, number, packet, copy);
         self.send_part(now, rest, (number, stamp), out)
     }
 
@@ -294,9 +294,9 @@ impl Tunnel {
         };
         self.begin(now, id, wire, stamp, is_clear, out)?;
         loop {
-            self.touch_lane(id, rest.piece.lane);
+            self.touch_lane(id, rest.packet.lane);
             let room = full - out.len();
-            let left = rest.piece.item.len() - rest.sent;
+            let left = rest.packet.item.len() - rest.sent;
             let whole = rest.sent == 0 && DATA_HEADER + left <= room;
             let size = match whole {
                 true => left,
@@ -311,7 +311,7 @@ impl Tunnel {
             };
             rest.append(size, whole, more.is_some(), out);
             match more {
-                Some(piece) => rest = Rest::new(id, number, piece, false),
+                Some(packet) => rest = Rest::new(id, number, packet, false),
                 None => {
                     rest.sent += size;
                     self.rest = (!last).then_some(rest);
@@ -332,7 +332,7 @@ impl Tunnel {
         link: LinkId,
         number: PacketNumber,
         room: usize,
-    ) -> Option<Piece<Packet>> {
+    ) -> Option<LanePacket<Packet>> {
         let header = Bytes::new(Data::header_size(true, false, room) as u64);
         let room = Bytes::new(room as u64);
         self.sender.poll_more(now, link, number, room, header)

@@ -8,7 +8,7 @@ use crate::proto::handshake::Options;
 use crate::proto::handshake::terms::Refusal;
 use crate::proto::policy::Policy;
 use braid_core::LinkId;
-use braid_core::bond::{Change, ReceiverSettings};
+use braid_core::bond::{LinkChange, ReceiverSettings};
 
 /// What has become known.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,7 +25,7 @@ pub enum Event {
     /// The hub does not want us. It is asked again every half a minute, since that may change.
     Refused(Refusal),
     /// A link has become more or less usable.
-    Judged(Change),
+    Judged(LinkChange),
     /// A link carries data from now on.
     Usable(LinkId),
     /// A link's other end has a new address, and has proved it.

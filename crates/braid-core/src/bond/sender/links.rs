@@ -1,9 +1,9 @@
 //! Links coming and going, what is sent to keep and judge them, and time passing.
 
-use crate::bond::outgoing::{LinkSettings, Outgoing};
-use crate::bond::traffic::{Change, Control, ControlKind};
+use crate::bond::sender_link::{LinkSettings, SenderLink};
+use crate::bond::traffic::{Control, ControlKind, LinkChange};
 use crate::liveness::Verdict;
-use crate::repair::Copies;
+use crate::retransmit::RetransmitBuffer;
 use crate::schedule::Interval;
 use crate::{Bytes, LinkId, MAX_LINKS, PacketNumber, Stamp, Time};
 
@@ -13,8 +13,11 @@ impl<T: Clone> Sender<T> {
     /// Adds a link over which the handshake has passed. One that is there already begins anew.
     pub fn add_link(&mut self, now: Time, id: LinkId, settings: LinkSettings) {
         self.remove_link(now, id);
-        let copies = Copies::new(self.settings.copies, self.settings.copies_age);
-        let link = Outgoing::new(now, id, settings, copies);
+        let retransmit_buffer = RetransmitBuffer::new(
+            self.settings.retransmit_buffer,
+            self.settings.retransmit_age,
+        );
+        let link = SenderLink::new(now, id, settings, retransmit_buffer);
         let index = self.links.partition_point(|link| link.id < id);
         self.links.insert(index, link);
         self.links.truncate(MAX_LINKS);
@@ -23,7 +26,7 @@ impl<T: Clone> Sender<T> {
 
     /// Takes a link away; what is in flight on it is sent again elsewhere.
     pub fn remove_link(&mut self, now: Time, id: LinkId) {
-        self.rescue(now, id);
+        self.retransmit_in_flight(now, id);
         self.links.retain(|link| link.id != id);
         self.wait = None;
     }
@@ -67,8 +70,8 @@ impl<T: Clone> Sender<T> {
 
     /// A small packet that should be sent now.
     pub fn poll_control(&mut self, now: Time) -> Option<Control> {
-        let several = self.links.len() > 1 || self.settings.copies.get() > 0;
-        let works = self.links.iter().any(Outgoing::is_usable);
+        let several = self.links.len() > 1 || self.settings.retransmit_buffer.get() > 0;
+        let works = self.links.iter().any(SenderLink::is_usable);
         let received = self
             .links
             .iter()
@@ -83,9 +86,9 @@ impl<T: Clone> Sender<T> {
                     kind,
                 });
             }
-            let urgent = !works && link.liveness.poll_probe_urgent(now);
-            let asked = link.liveness.poll_unheard(now, newest) || link.liveness.poll_probe(now);
-            if urgent || asked || link.estimator.is_unheard() {
+            let urgent = !works && link.liveness.poll_urgent_probe(now);
+            let asked = link.liveness.poll_rx_probe(now, newest) || link.liveness.poll_probe(now);
+            if urgent || asked || link.estimator.needs_probe() {
                 let kind = ControlKind::Probe;
                 return Some(Control {
                     link: link.id,
@@ -111,16 +114,19 @@ impl<T: Clone> Sender<T> {
             link.liveness.handle_timeout(now, &link.estimator);
             let after = link.liveness.verdict();
             silent[link.id.index() % MAX_LINKS] = after == Verdict::Suspect && before != after;
-            link.copies.handle_timeout(now);
+            link.retransmit_buffer.handle_timeout(now);
         }
         for index in (0..MAX_LINKS).filter(|index| silent[*index]) {
-            self.rescue(now, LinkId(index as u8));
+            self.retransmit_in_flight(now, LinkId(index as u8));
         }
         if let Some(span) = self.scheduler.interval() {
             let due = *self.next_interval.get_or_insert(now + span);
             if now >= due {
-                let intervals: Vec<Interval> =
-                    self.links.iter_mut().map(Outgoing::take_interval).collect();
+                let intervals: Vec<Interval> = self
+                    .links
+                    .iter_mut()
+                    .map(SenderLink::take_interval)
+                    .collect();
                 self.scheduler.handle_interval(now, &intervals);
                 self.next_interval = Some(due + span);
             }
@@ -131,29 +137,29 @@ impl<T: Clone> Sender<T> {
     /// and [`poll_transmit`](Self::poll_transmit) next; none without links.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let several = self.links.len() > 1 || self.settings.copies.get() > 0;
-        let works = self.links.iter().any(Outgoing::is_usable);
+        let several = self.links.len() > 1 || self.settings.retransmit_buffer.get() > 0;
+        let works = self.links.iter().any(SenderLink::is_usable);
         let links = self.links.iter().map(|link| {
             let judge = link.liveness.poll_timeout(&link.estimator);
             let silent = !works && link.liveness.verdict() == Verdict::Suspect;
-            let urgent = silent.then(|| link.liveness.urgent_at());
+            let urgent = silent.then(|| link.liveness.urgent_probe_at());
             let judge = urgent.map_or(judge, |urgent| urgent.min(judge));
             let close = link.close_at().filter(|_| several);
             close.map_or(judge, |close| close.min(judge))
         });
         let send = self.wait.filter(|_| self.head.is_some());
-        let sum = self.parity.poll_timeout();
-        links.chain(send).chain(self.next_interval).chain(sum).min()
+        let fec = self.fec.poll_timeout();
+        links.chain(send).chain(self.next_interval).chain(fec).min()
     }
 
     /// What was judged of links, once for each change.
-    pub fn poll_change(&mut self) -> Option<Change> {
+    pub fn poll_change(&mut self) -> Option<LinkChange> {
         self.links.iter_mut().find_map(|link| {
             let verdict = link.liveness.poll_change()?;
             if matches!(verdict, Verdict::Returning(_) | Verdict::Quarantined) {
-                link.estimator.forgive();
+                link.estimator.restart();
             }
-            Some(Change {
+            Some(LinkChange {
                 link: link.id,
                 verdict,
             })

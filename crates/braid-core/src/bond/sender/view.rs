@@ -23,13 +23,13 @@ impl<T: Clone> Sender<T> {
     }
 
     /// The time in which something asked for again would come, on the best link: what the far
-    /// end's [`Receiver::set_answer`](crate::bond::Receiver::set_answer) is to be told.
+    /// end's [`Receiver::set_retransmit_delay`](crate::bond::Receiver::set_retransmit_delay) is to be told.
     #[must_use]
-    pub fn answer(&self) -> Option<Duration> {
+    pub fn retransmit_delay(&self) -> Option<Duration> {
         let known = self.links.iter().filter(|link| link.is_usable());
         known
             .filter(|link| link.estimator.rtt().is_known())
-            .map(|link| link.estimator.rtt().overdue())
+            .map(|link| link.estimator.rtt().rto())
             .min()
     }
 
@@ -48,13 +48,13 @@ impl<T: Clone> Sender<T> {
 
     /// Sums sent.
     #[must_use]
-    pub fn sums(&self) -> u64 {
-        self.sums
+    pub fn repair_symbols(&self) -> u64 {
+        self.repair_symbols
     }
 
     /// Packets sent again because they were asked for or in flight on a link that fell silent.
     #[must_use]
-    pub fn repaired(&self) -> u64 {
-        self.repaired
+    pub fn retransmitted(&self) -> u64 {
+        self.retransmitted
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_core::bond::Inner;
+use braid_core::bond::InnerPacket;
 use braid_core::schedule::Class;
 use braid_core::{Bytes, Time};
 
@@ -70,7 +70,7 @@ impl World {
         if stream.next > stream.until {
             stream.next = Time::from_nanos(u64::MAX);
         }
-        let inner = Inner {
+        let inner = InnerPacket {
             flow: 1000 + index as u32,
             class: stream.class,
             len: Bytes::new(u64::from(stream.len)),
@@ -82,7 +82,7 @@ impl World {
 
     pub(super) fn pump_flow(&mut self, flow: usize) {
         for seq in self.flows[flow].sender.poll_transmit(self.now) {
-            let inner = Inner {
+            let inner = InnerPacket {
                 flow: flow as u32,
                 class: Class::Ordered,
                 len: Bytes::new(u64::from(FULL)),
@@ -102,7 +102,7 @@ impl World {
                 Packet::Segment { flow, seq, sent } => {
                     self.count(FULL);
                     if let Some(ack) = self.flows[flow].receiver.handle_segment(seq, sent) {
-                        let inner = Inner {
+                        let inner = InnerPacket {
                             flow: flow as u32,
                             class: Class::Ordered,
                             len: Bytes::new(60),

@@ -1,8 +1,8 @@
 //! What travels: inner packets, and what the two ends say to each other.
 
 use braid_core::estimate::LinkReport;
-use braid_core::parity::{Group, Rebuild, field};
-use braid_core::repair::Nack;
+use braid_core::fec::{Group, Rebuild, field};
+use braid_core::retransmit::Nack;
 use braid_core::schedule::Class;
 use braid_core::{LaneId, LaneSeq, PacketNumber, Stamp, Time};
 
@@ -69,14 +69,14 @@ pub fn len_of(packet: &Packet, streams: &[u32]) -> u32 {
 }
 
 /// What arithmetic on their bytes would do: all but one of the packets cancel each other out.
-pub fn taken_apart(rebuild: &Rebuild<Packet, Packet>) -> Packet {
+pub fn rebuilt_packet(rebuild: &Rebuild<Packet, Packet>) -> Packet {
     let mut left: Vec<(u8, Packet)> = Vec::new();
     let mut add =
         |factor: u8, packet: &Packet| match left.iter_mut().find(|(_, other)| other == packet) {
             Some((sum, _)) => *sum ^= factor,
             None => left.push((factor, packet.clone())),
         };
-    for (factor, sum) in &rebuild.sums {
+    for (factor, sum) in &rebuild.symbols {
         let Packet::Sum(all) = sum else {
             panic!("not a sum: {sum:?}");
         };
@@ -84,7 +84,7 @@ pub fn taken_apart(rebuild: &Rebuild<Packet, Packet>) -> Packet {
             add(field::times(*factor, *inner), packet);
         }
     }
-    for (factor, other) in &rebuild.others {
+    for (factor, other) in &rebuild.packets {
         add(*factor, other);
     }
     left.retain(|(factor, _)| *factor > 0);

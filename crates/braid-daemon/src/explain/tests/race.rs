@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid_balance::{PathMemory, Way};
 use braid_core::UplinkId;
-use braid_core::outlook::Line;
+use braid_core::forecast::UplinkLoad;
 
 use super::{Scene, ask, scene, told};
 
@@ -26,8 +26,8 @@ fn path(ways: &[(u8, u64, u64)]) -> Option<PathMemory> {
 }
 
 /// Lines with a capacity, and what is spare of it, in Mbit/s.
-fn lines(rooms: [(u32, u32); 2]) -> Vec<Line> {
-    let line = |(capacity, spare): (u32, u32)| Line {
+fn lines(rooms: [(u32, u32); 2]) -> Vec<UplinkLoad> {
+    let line = |(capacity, spare): (u32, u32)| UplinkLoad {
         capacity: capacity * 125,
         spare: spare * 125,
         busy: u32::from(spare < capacity),

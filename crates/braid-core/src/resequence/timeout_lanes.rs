@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use crate::{LANES, LaneId, LaneSeq, LinkId, Time};
 
-use super::resequencer::{Delivery, Limits, Tag};
+use super::resequencer::{Delivery, Limits, PacketMeta};
 use super::{Counters, TimeoutResequencer};
 
 /// A packet, and when it came.
 type Stamped<T> = (Time, T);
 
 #[derive(Debug)]
-pub(super) struct Timed<T> {
+pub(super) struct TimeoutLanes<T> {
     timeout: Duration,
     limits: Limits,
     /// A lane is made when its first packet comes.
@@ -33,9 +33,9 @@ pub(super) struct Out<'a, T> {
     pub laggard: Option<LinkId>,
 }
 
-impl<T> Timed<T> {
-    pub fn new(timeout: Duration, limits: Limits) -> Timed<T> {
-        Timed {
+impl<T> TimeoutLanes<T> {
+    pub fn new(timeout: Duration, limits: Limits) -> TimeoutLanes<T> {
+        TimeoutLanes {
             timeout,
             limits,
             lanes: (0..LANES).map(|_| None).collect(),
@@ -52,7 +52,7 @@ impl<T> Timed<T> {
         self.held
     }
 
-    pub fn handle_packet(&mut self, tag: Tag, item: T, out: &mut Out<'_, T>) {
+    pub fn handle_packet(&mut self, tag: PacketMeta, item: T, out: &mut Out<'_, T>) {
         let (timeout, most) = (self.timeout, self.limits.lane);
         let lane = self.lanes[tag.lane.index()]
             .get_or_insert_with(|| TimeoutResequencer::new(timeout, most));

@@ -7,27 +7,27 @@ use crate::{Bytes, LANES, LaneId, Rate, Time};
 
 /// A lane is young until it has sent what the bond carries in this time: so long a TCP flow's slow
 /// start lasts, which a single wait of 4 ms ends (HyStart++, RFC 9406 §4.2).
-const YOUTH: Duration = Duration::from_millis(500);
+const YOUNG_SPAN: Duration = Duration::from_millis(500);
 
 /// After so long a pause it is young again.
-const RESTS: Duration = Duration::from_secs(1);
+const IDLE_RESET: Duration = Duration::from_secs(1);
 
 /// What a young lane gets while the bond has the more part of its rate to spare.
-const YOUNG: Care = Care {
+const YOUNG_RATE: FecRate = FecRate {
     spacing: 4,
     pause: Duration::from_micros(500),
 };
-const SPARE_BELOW: f64 = 0.3;
+const MAX_YOUNG_LOAD: f64 = 0.3;
 
 /// A lane that has not gone on for so long gets a sum over what it has.
-const PAUSE: Duration = Duration::from_millis(3);
+const FLUSH_DELAY: Duration = Duration::from_millis(3);
 
 /// The time over which it is averaged how much of the rate is used.
-const USED_OVER: Duration = Duration::from_millis(50);
+const LOAD_SPAN: Duration = Duration::from_millis(50);
 
 /// When a lane's next sum goes out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Care {
+pub struct FecRate {
     /// After so many packets,
     pub spacing: usize,
     /// or so long after the last one.
@@ -42,57 +42,57 @@ struct Lane {
 
 /// Decides how much is done for which lane.
 #[derive(Debug)]
-pub struct Caution {
+pub struct FecController {
     lanes: Vec<Lane>,
     spacing: Option<usize>,
     rate: Rate,
     /// Whether a loss would be no surprise.
-    doubtful: bool,
-    /// Bytes sent, fading over [`USED_OVER`].
+    loss_likely: bool,
+    /// Bytes sent, fading over [`LOAD_SPAN`].
     used: f64,
     used_at: Time,
 }
 
-impl Default for Caution {
-    fn default() -> Caution {
-        Caution {
+impl Default for FecController {
+    fn default() -> FecController {
+        FecController {
             lanes: vec![Lane::default(); LANES],
             spacing: None,
             rate: Rate::from_bits_per_sec(0),
-            doubtful: true,
+            loss_likely: true,
             used: 0.0,
             used_at: Time::ZERO,
         }
     }
 }
 
-impl Caution {
+impl FecController {
     /// The bond loses `loss` of its packets, 0 to 1, as far as that is `known`, and carries `rate`.
     pub fn handle_report(&mut self, loss: f64, known: bool, rate: Rate) {
         self.spacing = spacing(loss);
-        self.doubtful = self.spacing.is_some() || !known;
+        self.loss_likely = self.spacing.is_some() || !known;
         self.rate = rate;
     }
 
     /// `len` bytes are sent in a lane: what is done for them; nothing if none.
-    pub fn handle_sent(&mut self, now: Time, lane: LaneId, len: Bytes) -> Option<Care> {
-        if !self.doubtful {
+    pub fn handle_sent(&mut self, now: Time, lane: LaneId, len: Bytes) -> Option<FecRate> {
+        if !self.loss_likely {
             return None;
         }
-        let passed = now.since(self.used_at).as_secs_f64() / USED_OVER.as_secs_f64();
+        let passed = now.since(self.used_at).as_secs_f64() / LOAD_SPAN.as_secs_f64();
         self.used_at = now;
         self.used = self.used * (-passed).exp() + len.get() as f64;
         let lane = &mut self.lanes[lane.index()];
-        if now.since(lane.last) >= RESTS {
+        if now.since(lane.last) >= IDLE_RESET {
             lane.sent = Bytes::default();
         }
         lane.last = now;
         lane.sent += len;
-        let spare = self.used <= SPARE_BELOW * self.rate.bytes_in(USED_OVER).get() as f64;
-        if spare && lane.sent <= self.rate.bytes_in(YOUTH) {
-            return Some(YOUNG);
+        let spare = self.used <= MAX_YOUNG_LOAD * self.rate.bytes_in(LOAD_SPAN).get() as f64;
+        if spare && lane.sent <= self.rate.bytes_in(YOUNG_SPAN) {
+            return Some(YOUNG_RATE);
         }
-        let pause = PAUSE;
-        self.spacing.map(|spacing| Care { spacing, pause })
+        let pause = FLUSH_DELAY;
+        self.spacing.map(|spacing| FecRate { spacing, pause })
     }
 }

@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use crate::{Bytes, Time};
 
-use super::{Codel, Source};
+use super::{Codel, CodelQueue};
 
 /// Queues that flows are hashed onto (RFC 8290 §5.2.3: 1024).
-pub const FLOWS: usize = 1024;
+pub const FLOW_QUEUES: usize = 1024;
 
 /// Bytes that a flow may send in its turn (RFC 8290 §5.2.4: an MTU; here a full inner frame).
-const QUANTUM: i64 = 1514;
+const QUANTUM_BYTES: i64 = 1514;
 
 /// Acceptable standing queue, and how long it is accepted. A bond is given more room than RFC 8289's
 /// 5 ms, since its links take turns of a millisecond or more: 5 ms cost a few per cent of throughput.
-const TARGET: Duration = Duration::from_millis(20);
-const INTERVAL: Duration = Duration::from_millis(100);
+const DELAY_TARGET: Duration = Duration::from_millis(20);
+const DELAY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// When the queue is full, so many packets are dropped from the longest flow at once, at most half
 /// of it, so that finding it costs little per packet (RFC 8290 §4.1).
-const BATCH: usize = 64;
+const MAX_DROP_BATCH: usize = 64;
 
 const NONE: u32 = u32::MAX;
 
@@ -42,7 +42,7 @@ struct Node<T> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Listed {
+enum FlowList {
     No,
     New,
     Old,
@@ -56,7 +56,7 @@ struct Flow {
     bytes: u64,
     deficit: i64,
     codel: Codel,
-    listed: Listed,
+    list: FlowList,
 }
 
 /// Packets of many flows, taken in turn.
@@ -72,7 +72,7 @@ pub struct FlowQueue<T> {
     old: VecDeque<u16>,
     packets: usize,
     bytes: u64,
-    most: usize,
+    max_packets: usize,
     grace: Duration,
     dropped: u64,
     marked: u64,
@@ -80,7 +80,7 @@ pub struct FlowQueue<T> {
 }
 
 /// One flow of a queue, as CoDel sees it.
-struct Turn<'a, T> {
+struct FlowView<'a, T> {
     nodes: &'a mut [Node<T>],
     free: &'a mut u32,
     flow: &'a mut Flow,
@@ -88,7 +88,7 @@ struct Turn<'a, T> {
     bytes: &'a mut u64,
 }
 
-impl<T> Source for Turn<'_, T> {
+impl<T> CodelQueue for FlowView<'_, T> {
     type Packet = Queued<T>;
 
     fn pop(&mut self) -> Option<Queued<T>> {
@@ -120,25 +120,25 @@ impl<T> Source for Turn<'_, T> {
 impl<T> FlowQueue<T> {
     /// Holds `most` packets, at least 1.
     #[must_use]
-    pub fn new(most: usize) -> FlowQueue<T> {
+    pub fn new(max_packets: usize) -> FlowQueue<T> {
         let flow = Flow {
             head: NONE,
             tail: NONE,
             packets: 0,
             bytes: 0,
             deficit: 0,
-            codel: Codel::new(TARGET, INTERVAL),
-            listed: Listed::No,
+            codel: Codel::new(DELAY_TARGET, DELAY_INTERVAL),
+            list: FlowList::No,
         };
         FlowQueue {
             nodes: Vec::new(),
             free: NONE,
-            flows: vec![flow; FLOWS],
-            new: VecDeque::with_capacity(FLOWS),
-            old: VecDeque::with_capacity(FLOWS),
+            flows: vec![flow; FLOW_QUEUES],
+            new: VecDeque::with_capacity(FLOW_QUEUES),
+            old: VecDeque::with_capacity(FLOW_QUEUES),
             packets: 0,
             bytes: 0,
-            most: most.clamp(1, NONE as usize - 1),
+            max_packets: max_packets.clamp(1, NONE as usize - 1),
             grace: Duration::ZERO,
             dropped: 0,
             marked: 0,
@@ -147,8 +147,8 @@ impl<T> FlowQueue<T> {
     }
 
     /// Changes how many packets it holds; what is above that goes when the next one comes.
-    pub fn set_limit(&mut self, most: usize) {
-        self.most = most.clamp(1, NONE as usize - 1);
+    pub fn set_limit(&mut self, max_packets: usize) {
+        self.max_packets = max_packets.clamp(1, NONE as usize - 1);
     }
 
     /// Lets a flow's queue stand for so much longer than usual. It delays that flow alone.
@@ -164,7 +164,7 @@ impl<T> FlowQueue<T> {
             item,
         };
         let index = self.node(packet);
-        let id = hash as usize % FLOWS;
+        let id = hash as usize % FLOW_QUEUES;
         let flow = &mut self.flows[id];
         match self.nodes.get_mut(flow.tail as usize) {
             Some(tail) => tail.next = index,
@@ -175,12 +175,12 @@ impl<T> FlowQueue<T> {
         flow.bytes += len.get();
         self.packets += 1;
         self.bytes += len.get();
-        if flow.listed == Listed::No {
-            flow.listed = Listed::New;
-            flow.deficit = QUANTUM;
+        if flow.list == FlowList::No {
+            flow.list = FlowList::New;
+            flow.deficit = QUANTUM_BYTES;
             self.new.push_back(id as u16);
         }
-        if self.packets > self.most {
+        if self.packets > self.max_packets {
             self.drop_from_longest();
         }
     }
@@ -217,7 +217,7 @@ impl<T> FlowQueue<T> {
             };
             let flow = &mut self.flows[usize::from(id)];
             if flow.deficit <= 0 {
-                flow.deficit += QUANTUM;
+                flow.deficit += QUANTUM_BYTES;
                 self.move_to_old(id, from_new);
                 continue;
             }
@@ -231,7 +231,7 @@ impl<T> FlowQueue<T> {
                 None if from_new => self.move_to_old(id, true),
                 None => {
                     self.old.pop_front();
-                    self.flows[usize::from(id)].listed = Listed::No;
+                    self.flows[usize::from(id)].list = FlowList::No;
                 }
             }
         }
@@ -243,12 +243,12 @@ impl<T> FlowQueue<T> {
         } else {
             self.old.pop_front();
         }
-        self.flows[usize::from(id)].listed = Listed::Old;
+        self.flows[usize::from(id)].list = FlowList::Old;
         self.old.push_back(id);
     }
 
-    fn turn(&mut self, id: usize) -> Turn<'_, T> {
-        Turn {
+    fn view_of(&mut self, id: usize) -> FlowView<'_, T> {
+        FlowView {
             nodes: &mut self.nodes,
             free: &mut self.free,
             flow: &mut self.flows[id],
@@ -265,14 +265,14 @@ impl<T> FlowQueue<T> {
         mark: impl Fn(&mut T) -> bool,
     ) -> Option<Queued<T>> {
         let grace = self.grace;
-        let mut turn = self.turn(usize::from(id));
+        let mut view_of = self.view_of(usize::from(id));
         if !control {
-            return turn.pop();
+            return view_of.pop();
         }
-        let mut codel = turn.flow.codel;
-        codel.set_target(TARGET + grace, INTERVAL + grace);
+        let mut codel = view_of.flow.codel;
+        codel.set_target(DELAY_TARGET + grace, DELAY_INTERVAL + grace);
         let (mut dropped, mut marked) = (0, 0);
-        let packet = codel.pop(now, &mut turn, |mut packet| {
+        let packet = codel.pop(now, &mut view_of, |mut packet| {
             let is_marked = mark(&mut packet.item);
             *(if is_marked { &mut marked } else { &mut dropped }) += 1;
             is_marked.then_some(packet)
@@ -286,8 +286,8 @@ impl<T> FlowQueue<T> {
     fn drop_from_longest(&mut self) {
         let longest = self.flows.iter().enumerate().max_by_key(|(_, f)| f.bytes);
         let Some((id, flow)) = longest else { return };
-        for _ in 0..flow.packets.div_ceil(2).min(BATCH) {
-            self.turn(id).pop();
+        for _ in 0..flow.packets.div_ceil(2).min(MAX_DROP_BATCH) {
+            self.view_of(id).pop();
             self.overflowed += 1;
         }
     }

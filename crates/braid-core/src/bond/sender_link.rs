@@ -5,20 +5,20 @@ use std::time::Duration;
 use crate::estimate::{Demand, LinkEstimator, LinkReport};
 use crate::liveness::{Liveness, Verdict};
 use crate::pace::Pacer;
-use crate::repair::Copies;
+use crate::retransmit::RetransmitBuffer;
 use crate::schedule::{Interval, LinkView};
 use crate::{Bytes, LinkId, PacketNumber, Rate, RelativeDelay, Time};
 
 /// A link that showed no queue for so long is not full.
-const FULL_FOR: Duration = Duration::from_secs(1);
+const FULL_SPAN: Duration = Duration::from_secs(1);
 
 /// A link that carried no data for so long does not count for whether the bond is full.
-const USED_FOR: Duration = Duration::from_secs(1);
+const USED_SPAN: Duration = Duration::from_secs(1);
 
 /// After a pause of this, or of twice the usual distance of packets if that is longer, a link
 /// that carried data says that nothing follows.
-const PAUSE: Duration = Duration::from_millis(5);
-const PAUSE_MOST: Duration = Duration::from_millis(50);
+const MIN_CLOSE_DELAY: Duration = Duration::from_millis(5);
+const MAX_CLOSE_DELAY: Duration = Duration::from_millis(50);
 
 /// What is configured of a link. Nothing has to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,22 +33,22 @@ pub struct LinkSettings {
     pub overhead: Bytes,
     /// How many full packets to send at once in the beginning, to have a first guess of the rate:
     /// without one an inner TCP's first second is spent on a link's 4 Mbit/s, its slow start ends
-    /// early, and it needs 5 to 10 s to fill the bond. [`TRAIN`] is enough; zero for none.
+    /// early, and it needs 5 to 10 s to fill the bond. [`TRAIN_PACKETS`] is enough; zero for none.
     pub train: u32,
 }
 
 /// A train of so many full packets is 10 ms of 40 Mbit/s.
-pub const TRAIN: u32 = 32;
+pub const TRAIN_PACKETS: u32 = 32;
 
 /// A link as its sender drives it.
 #[derive(Debug)]
-pub(super) struct Outgoing<T> {
+pub(super) struct SenderLink<T> {
     pub id: LinkId,
     pub settings: LinkSettings,
     pub estimator: LinkEstimator,
     pub pacer: Pacer,
     pub liveness: Liveness,
-    pub copies: Copies<T>,
+    pub retransmit_buffer: RetransmitBuffer<T>,
     /// Bytes that may still be sent; no limit if none.
     pub quota: Option<Bytes>,
     /// Packets of the train that are still to be sent.
@@ -56,7 +56,7 @@ pub(super) struct Outgoing<T> {
     full_at: Option<Time>,
     data_at: Option<Time>,
     /// Usual distance of data packets.
-    distance: Duration,
+    data_interval: Duration,
     /// Data went out and nothing after it.
     open_ended: bool,
     interval_sent: u64,
@@ -64,20 +64,25 @@ pub(super) struct Outgoing<T> {
     lost: u64,
 }
 
-impl<T> Outgoing<T> {
-    pub fn new(now: Time, id: LinkId, settings: LinkSettings, copies: Copies<T>) -> Outgoing<T> {
-        Outgoing {
+impl<T> SenderLink<T> {
+    pub fn new(
+        now: Time,
+        id: LinkId,
+        settings: LinkSettings,
+        retransmit_buffer: RetransmitBuffer<T>,
+    ) -> SenderLink<T> {
+        SenderLink {
             id,
             settings,
             estimator: LinkEstimator::new(settings.initial),
             pacer: Pacer::default(),
             liveness: Liveness::new(now),
-            copies,
+            retransmit_buffer,
             quota: None,
             train: settings.train,
             full_at: None,
             data_at: None,
-            distance: PAUSE_MOST,
+            data_interval: MAX_CLOSE_DELAY,
             open_ended: false,
             interval_sent: 0,
             interval_lost: 0,
@@ -125,7 +130,7 @@ impl<T> Outgoing<T> {
 
     pub fn view(&self, now: Time, len: Bytes, paced: bool) -> LinkView {
         let ready = match paced {
-            true => self.estimator.has_room(len).then(|| self.pacer.ready()),
+            true => self.estimator.fits_window(len).then(|| self.pacer.ready()),
             false => Some(now),
         };
         LinkView {
@@ -144,8 +149,8 @@ impl<T> Outgoing<T> {
     /// is reported is how soon the first ones came. So what can go over a link without loss and
     /// jitter does.
     fn expected_delay(&self) -> RelativeDelay {
-        let again = self.estimator.rtt().smoothed();
-        let lost = again.mul_f64(self.estimator.loss().slow());
+        let rtt = self.estimator.rtt().smoothed();
+        let lost = rtt.mul_f64(self.estimator.loss().slow());
         // Nothing is known before the first report: not worse than the others, not better.
         let delay = self.estimator.delay().unwrap_or_default();
         delay.plus(lost + self.estimator.jitter() * 3 / 2)
@@ -182,8 +187,8 @@ impl<T> Outgoing<T> {
     /// The packet just sent carried data.
     pub fn handle_data(&mut self, now: Time) {
         if let Some(last) = self.data_at {
-            let distance = now.since(last).min(PAUSE_MOST);
-            self.distance = (self.distance * 7 + distance) / 8;
+            let data_interval = now.since(last).min(MAX_CLOSE_DELAY);
+            self.data_interval = (self.data_interval * 7 + data_interval) / 8;
         }
         self.data_at = Some(now);
         self.open_ended = true;
@@ -209,12 +214,12 @@ impl<T> Outgoing<T> {
     /// Whether the link is full, as far as it counts for the bond at all.
     pub fn is_full_or_unused(&self, now: Time) -> bool {
         let recent = |at: Option<Time>, span| at.is_some_and(|at| now.since(at) < span);
-        !self.is_usable() || recent(self.full_at, FULL_FOR) || !recent(self.data_at, USED_FOR)
+        !self.is_usable() || recent(self.full_at, FULL_SPAN) || !recent(self.data_at, USED_SPAN)
     }
 
     /// When the link should say that nothing follows; none if something else has said so.
     pub fn close_at(&self) -> Option<Time> {
-        let pause = (self.distance * 2).clamp(PAUSE, PAUSE_MOST);
+        let pause = (self.data_interval * 2).clamp(MIN_CLOSE_DELAY, MAX_CLOSE_DELAY);
         self.data_at
             .filter(|_| self.open_ended)
             .map(|at| at + pause)

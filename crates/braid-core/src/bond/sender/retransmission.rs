@@ -4,54 +4,54 @@
 use std::time::Duration;
 
 use crate::estimate::NumberRange;
-use crate::repair::Nack;
+use crate::retransmit::Nack;
 use crate::schedule::{Choice, Head};
 use crate::{Bytes, LinkId, PacketNumber, Time};
 
-use super::{Outgoing, Piece, Sender, Transmit, with_views};
+use super::{LanePacket, Sender, SenderLink, Transmit, with_views};
 
 /// A second copy that finds no link in so long is not worth sending.
-const SECOND_COPY: Duration = Duration::from_millis(50);
+const SECOND_COPY_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// What was in flight on a link that fell silent waits so long for room elsewhere.
-const RESCUE_MOST: Duration = Duration::from_millis(300);
+const SPECULATIVE_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// A packet is overtaken when another link has delivered one that was sent so much later, beyond the difference of
 /// the links' delays.
-const OVERTAKEN: Duration = Duration::from_millis(100);
+const OVERTAKEN_MARGIN: Duration = Duration::from_millis(100);
 
 /// Loss of a link above which its copies are doubled.
-const INSURE_ABOVE: f64 = 0.005;
+const MIN_DOUBLED_LOSS: f64 = 0.005;
 
 /// A piece that is to be sent once more, and the link that it must not take.
 #[derive(Debug)]
-pub(super) struct Again<T> {
-    pub piece: Piece<T>,
+pub(super) struct Retransmission<T> {
+    pub packet: LanePacket<T>,
     pub except: LinkId,
     pub since: Time,
-    pub repair: bool,
+    pub requested: bool,
     /// It was in flight on a link that fell silent, and may come yet: it waits for room.
-    pub rescue: bool,
+    pub speculative: bool,
 }
 
 impl<T: Clone> Sender<T> {
     /// Takes a request to send again.
     pub fn handle_nack(&mut self, now: Time, nack: Nack) {
-        self.send_again(now, nack, false);
+        self.retransmit(now, nack, false);
     }
 
-    fn send_again(&mut self, now: Time, nack: Nack, rescue: bool) {
-        let again = &mut self.again;
+    fn retransmit(&mut self, now: Time, nack: Nack, speculative: bool) {
+        let queue = &mut self.retransmissions;
         let Some(link) = self.links.iter_mut().find(|link| link.id == nack.link) else {
             return;
         };
-        link.copies.take(now, nack.range, |_, piece| {
-            again.push_back(Again {
-                piece,
+        link.retransmit_buffer.take(now, nack.range, |_, packet| {
+            queue.push_back(Retransmission {
+                packet,
                 except: nack.link,
                 since: now,
-                repair: true,
-                rescue,
+                requested: true,
+                speculative,
             });
         });
         self.wait = None;
@@ -59,26 +59,27 @@ impl<T: Clone> Sender<T> {
 
     /// What goes out once more: repairs at once, on the link that is most likely to deliver them
     /// soon; second copies when another link is free.
-    pub(super) fn poll_again(&mut self, now: Time) -> Option<Transmit<T>> {
-        for _ in 0..self.again.len() {
-            let again = self.again.pop_front()?;
-            let found = if again.rescue {
-                self.roomy(again.except, again.piece.len)
-            } else if again.repair {
-                self.best(Some(again.except))
+    pub(super) fn poll_retransmission(&mut self, now: Time) -> Option<Transmit<T>> {
+        for _ in 0..self.retransmissions.len() {
+            let retransmission = self.retransmissions.pop_front()?;
+            let found = if retransmission.speculative {
+                self.best_with_window(retransmission.except, retransmission.packet.len)
+            } else if retransmission.requested {
+                self.best(Some(retransmission.except))
             } else {
-                self.second(now, &again)
+                self.second(now, &retransmission)
             };
             match found {
                 Some(link) => {
-                    self.repaired += u64::from(again.repair);
-                    self.insure(&again, link);
-                    return Some(self.transmit(now, link, again.piece, true));
+                    self.retransmitted += u64::from(retransmission.requested);
+                    self.send_second_copy(&retransmission, link);
+                    return Some(self.transmit(now, link, retransmission.packet, true));
                 }
-                None if now.since(again.since) < SECOND_COPY
-                    || (again.rescue && now.since(again.since) < RESCUE_MOST) =>
+                None if now.since(retransmission.since) < SECOND_COPY_TIMEOUT
+                    || (retransmission.speculative
+                        && now.since(retransmission.since) < SPECULATIVE_TIMEOUT) =>
                 {
-                    self.again.push_back(again)
+                    self.retransmissions.push_back(retransmission)
                 }
                 None => {}
             }
@@ -88,19 +89,20 @@ impl<T: Clone> Sender<T> {
 
     /// Where even the best link loses packets, a copy of the copy goes over another one: the inner
     /// flow slows down for what is lost twice as for what is lost once.
-    fn insure(&mut self, again: &Again<T>, taken: LinkId) {
-        let loses = |link: &Outgoing<Piece<T>>| link.estimator.loss().slow() > INSURE_ABOVE;
+    fn send_second_copy(&mut self, retransmission: &Retransmission<T>, taken: LinkId) {
+        let loses =
+            |link: &SenderLink<LanePacket<T>>| link.estimator.loss().slow() > MIN_DOUBLED_LOSS;
         let lossy = self
             .links
             .iter()
             .any(|link| link.id == taken && loses(link));
-        if again.repair && lossy && self.links.len() > 1 {
-            self.again.push_back(Again {
-                piece: again.piece.clone(),
+        if retransmission.requested && lossy && self.links.len() > 1 {
+            self.retransmissions.push_back(Retransmission {
+                packet: retransmission.packet.clone(),
                 except: taken,
-                since: again.since,
-                repair: false,
-                rescue: false,
+                since: retransmission.since,
+                requested: false,
+                speculative: false,
             });
         }
     }
@@ -108,10 +110,10 @@ impl<T: Clone> Sender<T> {
     /// By delay, where a lost copy counts as a round trip more; the link that lost the packet is
     /// taken only if there is no other.
     pub(super) fn best(&self, except: Option<LinkId>) -> Option<LinkId> {
-        let cost = |link: &&Outgoing<Piece<T>>| {
+        let cost = |link: &&SenderLink<LanePacket<T>>| {
             let delay = link.estimator.delay().map_or(0, |delay| delay.0);
-            let again = link.estimator.rtt().smoothed().as_micros() as f64;
-            let lost = link.estimator.loss().slow() * 4.0 * again;
+            let retransmission = link.estimator.rtt().smoothed().as_micros() as f64;
+            let lost = link.estimator.loss().slow() * 4.0 * retransmission;
             (Some(link.id) == except, delay + lost as i64)
         };
         let usable = self.links.iter().filter(|link| link.is_usable());
@@ -119,20 +121,20 @@ impl<T: Clone> Sender<T> {
     }
 
     /// The best link, if it has room; the one that fell silent only if it is back and there is no other.
-    fn roomy(&self, except: LinkId, len: Bytes) -> Option<LinkId> {
+    fn best_with_window(&self, except: LinkId, len: Bytes) -> Option<LinkId> {
         let id = self.best(Some(except))?;
         let link = self.links.iter().find(|link| link.id == id)?;
-        link.estimator.has_room(len).then_some(id)
+        link.estimator.fits_window(len).then_some(id)
     }
 
-    fn second(&mut self, now: Time, again: &Again<T>) -> Option<LinkId> {
-        let len = again.piece.len;
+    fn second(&mut self, now: Time, retransmission: &Retransmission<T>) -> Option<LinkId> {
+        let len = retransmission.packet.len;
         let head = Head {
             len,
             backlog: len,
-            class: again.piece.class,
+            class: retransmission.packet.class,
             pin: None,
-            except: Some(again.except),
+            except: Some(retransmission.except),
         };
         match with_views(&self.links, now, len, self.scheduler.as_mut(), &head) {
             Choice::Send { link, .. } => Some(link),
@@ -141,7 +143,7 @@ impl<T: Clone> Sender<T> {
     }
 
     /// What is in flight on a link that fell silent is sent again elsewhere.
-    pub(super) fn rescue(&mut self, now: Time, id: LinkId) {
+    pub(super) fn retransmit_in_flight(&mut self, now: Time, id: LinkId) {
         let Some(link) = self.links.iter_mut().find(|link| link.id == id) else {
             return;
         };
@@ -150,13 +152,13 @@ impl<T: Clone> Sender<T> {
             first: PacketNumber(first),
             last: PacketNumber(u64::MAX),
         };
-        self.send_again(now, Nack { link: id, range }, true);
+        self.retransmit(now, Nack { link: id, range }, true);
         self.run = None;
     }
 
     /// Sends packets again that are under way on other links and that this link has overtaken: order waits for them.
-    pub(super) fn rescue_overtaken(&mut self, now: Time, by: LinkId) {
-        let usable = |link: &&Outgoing<Piece<T>>| link.id == by && link.is_usable();
+    pub(super) fn retransmit_overtaken(&mut self, now: Time, by: LinkId) {
+        let usable = |link: &&SenderLink<LanePacket<T>>| link.id == by && link.is_usable();
         let Some(fast) = self.links.iter().find(usable) else {
             return;
         };
@@ -169,17 +171,17 @@ impl<T: Clone> Sender<T> {
             let Some(usual) = link.estimator.delay().filter(|_| link.id != by) else {
                 continue;
             };
-            let until = arrived.before(OVERTAKEN + usual.over(quick));
+            let until = arrived.before(OVERTAKEN_MARGIN + usual.over(quick));
             if let Some(range) = link.estimator.unreported(until) {
                 let link = link.id;
-                self.send_again(now, Nack { link, range }, true);
+                self.retransmit(now, Nack { link, range }, true);
             }
         }
     }
 
     /// A link has brought what was to be sent again elsewhere.
-    pub(super) fn call_off(&mut self, id: LinkId) {
-        self.again
-            .retain(|again| !again.rescue || again.except != id);
+    pub(super) fn cancel_retransmissions(&mut self, id: LinkId) {
+        self.retransmissions
+            .retain(|retransmission| !retransmission.speculative || retransmission.except != id);
     }
 }

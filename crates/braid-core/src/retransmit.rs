@@ -1,14 +1,14 @@
 //! Sending again what a link lost, where that is sooner than the inner flow could.
 //!
 //! - The receiver asks *once* for each packet that a link's own numbers show to be missing, and only
-//!   if the copy can be there before the resequencer gives up ([`Asker`]): a copy that comes too
+//!   if the copy can be there before the resequencer gives up ([`NackLimiter`]): a copy that comes too
 //!   late costs twice.
 //! - It asks by the link's number, which is known to be missing at the link's next packet; the lane
 //!   would tell only once all links had passed.
 //! - What is asked for is limited to a share of what arrives, so that a link that drops everything
 //!   does not drown the others in copies.
 //! - The sender keeps what it sent for a moment, bounded in bytes and time, and gives each packet
-//!   out once ([`Copies`]): requests travel over all links, so they come more than once.
+//!   out once ([`RetransmitBuffer`]): requests travel over all links, so they come more than once.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,53 +16,53 @@ use std::time::Duration;
 use crate::estimate::NumberRange;
 use crate::{Bytes, LinkId, PacketNumber, Time};
 
-/// Of each packet that arrives, so many may be asked for; saved up to [`SAVED`].
-const EARNED: f64 = 0.5;
+/// Of each packet that arrives, so many may be asked for; saved up to [`MAX_CREDIT`].
+const CREDIT_PER_PACKET: f64 = 0.5;
 
 /// A burst of so many lost packets is still asked for entirely.
-const SAVED: f64 = 128.0;
+const MAX_CREDIT: f64 = 128.0;
 
 /// Decides whether to ask for what is missing on one link.
 #[derive(Debug, Clone, Copy)]
-pub struct Asker {
-    saved: f64,
+pub struct NackLimiter {
+    credit: f64,
 }
 
-impl Default for Asker {
-    fn default() -> Asker {
-        Asker { saved: SAVED }
+impl Default for NackLimiter {
+    fn default() -> NackLimiter {
+        NackLimiter { credit: MAX_CREDIT }
     }
 }
 
-impl Asker {
+impl NackLimiter {
     /// A packet arrived.
     pub fn handle_packet(&mut self) {
-        self.saved = (self.saved + EARNED).min(SAVED);
+        self.credit = (self.credit + CREDIT_PER_PACKET).min(MAX_CREDIT);
     }
 
     /// What to ask for of a range just held for lost: as much of its end as may be afforded, since
     /// that has most time left; nothing if `answer`, the time until a copy comes, is longer than
     /// `patience`, the time for which its lane will wait.
-    pub fn ask(
+    pub fn request(
         &mut self,
         lost: NumberRange,
-        answer: Duration,
-        patience: Duration,
+        retransmit_delay: Duration,
+        max_wait: Duration,
     ) -> Option<NumberRange> {
-        let afford = (self.saved as u64).min(lost.count());
-        if answer > patience || afford == 0 {
+        let allowed = (self.credit as u64).min(lost.count());
+        if retransmit_delay > max_wait || allowed == 0 {
             return None;
         }
-        self.saved -= afford as f64;
+        self.credit -= allowed as f64;
         Some(NumberRange {
-            first: PacketNumber(lost.last.0 + 1 - afford),
+            first: PacketNumber(lost.last.0 + 1 - allowed),
             last: lost.last,
         })
     }
 }
 
 #[derive(Debug, Clone)]
-struct Kept<T> {
+struct SentPacket<T> {
     number: PacketNumber,
     at: Time,
     len: Bytes,
@@ -71,22 +71,22 @@ struct Kept<T> {
 
 /// What was sent on one link of late.
 #[derive(Debug)]
-pub struct Copies<T> {
-    kept: VecDeque<Kept<T>>,
+pub struct RetransmitBuffer<T> {
+    sent: VecDeque<SentPacket<T>>,
     bytes: u64,
-    most: Bytes,
-    age: Duration,
+    max_bytes: Bytes,
+    max_age: Duration,
 }
 
-impl<T> Copies<T> {
+impl<T> RetransmitBuffer<T> {
     /// Keeps up to `most` bytes for up to `age`.
     #[must_use]
-    pub fn new(most: Bytes, age: Duration) -> Copies<T> {
-        Copies {
-            kept: VecDeque::new(),
+    pub fn new(max_bytes: Bytes, max_age: Duration) -> RetransmitBuffer<T> {
+        RetransmitBuffer {
+            sent: VecDeque::new(),
             bytes: 0,
-            most,
-            age,
+            max_bytes,
+            max_age,
         }
     }
 
@@ -95,38 +95,36 @@ impl<T> Copies<T> {
     pub fn handle_sent(&mut self, now: Time, number: PacketNumber, len: Bytes, item: T) {
         self.bytes += len.get();
         let item = Some(item);
-        self.kept.push_back(Kept {
+        self.sent.push_back(SentPacket {
             number,
             at: now,
             len,
             item,
         });
-        while self
-            .kept
-            .front()
-            .is_some_and(|first| self.bytes > self.most.get() || now.since(first.at) > self.age)
-        {
+        while self.sent.front().is_some_and(|first| {
+            self.bytes > self.max_bytes.get() || now.since(first.at) > self.max_age
+        }) {
             self.forget_first();
         }
     }
 
     fn forget_first(&mut self) {
-        if let Some(first) = self.kept.pop_front() {
+        if let Some(first) = self.sent.pop_front() {
             self.bytes -= first.len.get();
         }
     }
 
     /// Gives out what was sent under these numbers, each item once; what is too old is gone.
     pub fn take(&mut self, now: Time, range: NumberRange, mut each: impl FnMut(Bytes, T)) {
-        let from = self.kept.partition_point(|kept| kept.number < range.first);
-        for kept in self.kept.range_mut(from..) {
-            if kept.number > range.last {
+        let from = self.sent.partition_point(|sent| sent.number < range.first);
+        for sent in self.sent.range_mut(from..) {
+            if sent.number > range.last {
                 return;
             }
-            if now.since(kept.at) <= self.age
-                && let Some(item) = kept.item.take()
+            if now.since(sent.at) <= self.max_age
+                && let Some(item) = sent.item.take()
             {
-                each(kept.len, item);
+                each(sent.len, item);
             }
         }
     }
@@ -134,9 +132,9 @@ impl<T> Copies<T> {
     /// Forgets what is too old.
     pub fn handle_timeout(&mut self, now: Time) {
         while self
-            .kept
+            .sent
             .front()
-            .is_some_and(|first| now.since(first.at) > self.age)
+            .is_some_and(|first| now.since(first.at) > self.max_age)
         {
             self.forget_first();
         }

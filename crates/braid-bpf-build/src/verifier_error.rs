@@ -2,7 +2,7 @@
 /// The verifier's verdict: the error, and the last lines of its log before its statistics, with what it
 /// was looking at.
 #[must_use]
-pub fn verdict(error: &::std::io::Error, log: &str) -> String {
+pub fn verifier_error(error: &::std::io::Error, log: &str) -> String {
     const STATISTICS: [&str; 3] = ["processed", "verification time", "stack depth"];
     const LINES: usize = 3;
     let says_something =

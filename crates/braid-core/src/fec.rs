@@ -5,51 +5,51 @@
 //! once.
 //!
 //! - Every `k` packets of a lane a sum goes out ([`spacing`]: by the loss, so that one sum in three
-//!   has something to make up for) over the last [`SPAN`] · `k` of them: a *sliding window*. Of a
+//!   has something to make up for) over the last [`SYMBOLS_PER_PACKET`] · `k` of them: a *sliding window*. Of a
 //!   plain sum over `k` packets two lost ones are too many, which at 2 % of loss happens seven times
 //!   a second; here the next sum solves them, some milliseconds later (RFC 8681 reasons likewise).
 //! - So the sums of a window must differ: packet `i` of a sum is multiplied by 2^(`power` · `i`) in
-//!   GF(2⁸) ([`field`]), with another `power` for each of [`SPAN`] sums in a row. Power 0 is XOR.
+//!   GF(2⁸) ([`field`]), with another `power` for each of [`SYMBOLS_PER_PACKET`] sums in a row. Power 0 is XOR.
 //! - A sum is used once everything sent before it has arrived or is lost: what is only on its way
 //!   need not be computed.
 //! - A *young* lane gets its sums closer and sooner, from what the links have to spare, also while
-//!   nobody knows yet whether they lose ([`Caution`]).
+//!   nobody knows yet whether they lose ([`FecController`]).
 //! - The sum says how many packets it covers: it can overtake them, and the sum over a wrong number
 //!   of packets yields a plausible wrong one.
 //! - The sums themselves are made and taken apart by whoever knows the bytes: here packets are
 //!   collected, counted, and told how to be combined.
 
-mod caution;
+mod controller;
 mod decoder;
 mod encoder;
 pub mod field;
 
 use crate::{LaneId, LaneSeq};
 
-pub use caution::{Care, Caution};
+pub use controller::{FecController, FecRate};
 pub use decoder::{Decoder, Rebuild};
 pub use encoder::Encoder;
 
 /// Lost packets for each sum, on average: more, and windows with too many become frequent.
-const LOSSES_A_SUM: f64 = 0.33;
+const LOSSES_PER_SYMBOL: f64 = 0.33;
 
 /// Fewest and most packets from one sum to the next.
-const SPACING_LEAST: usize = 4;
-const SPACING_MOST: usize = 32;
+const MIN_SPACING: usize = 4;
+const MAX_SPACING: usize = 32;
 
 /// Loss below this is left to repair.
-pub const WORTH_IT: f64 = 0.002;
+pub const MIN_FEC_LOSS: f64 = 0.002;
 
 /// Each packet is in so many sums.
-pub const SPAN: usize = 4;
+pub const SYMBOLS_PER_PACKET: usize = 4;
 
 /// Packets from one sum to the next at this loss, 0 to 1; none where sums are not worth it.
 #[must_use]
 pub fn spacing(loss: f64) -> Option<usize> {
-    if loss < WORTH_IT {
+    if loss < MIN_FEC_LOSS {
         return None;
     }
-    Some(((LOSSES_A_SUM / loss) as usize).clamp(SPACING_LEAST, SPACING_MOST))
+    Some(((LOSSES_PER_SYMBOL / loss) as usize).clamp(MIN_SPACING, MAX_SPACING))
 }
 
 /// Consecutive packets of a lane, and what they are multiplied by in their sum.

@@ -19,58 +19,58 @@ use super::SentAt;
 use crate::Time;
 
 /// How much of what the link carried is sent while it is drained.
-const LESS: f64 = 0.7;
+const DRAIN_RATE_SHARE: f64 = 0.7;
 
 /// So much time's worth of packets must not have been sent before there is an answer: more than delay
 /// scatters by from report to report.
-const WORTH: f64 = 0.025;
+const MIN_WITHHELD_S: f64 = 0.025;
 
 /// And so many reports must have told of the second half of it.
-const AFTER_LEAST: u32 = 3;
+const MIN_AFTER_REPORTS: u32 = 3;
 
 /// A queue falls by at least this part of that.
-const FALLS: f64 = 0.4;
+const MIN_FALL_SHARE: f64 = 0.4;
 
 /// A link that was full and had a queue for so long is drained: at first and after delay was found to
 /// stand higher than was known, since it may stand higher still; and at last. One that is quiet has its
 /// queue from us, and is only drained so that the base is not forgotten, which is kept for
-/// [`BASE_WINDOW`](super::BASE_WINDOW).
-const EVERY_FIRST: Duration = Duration::from_millis(500);
-const EVERY_MOST: Duration = Duration::from_secs(8);
+/// [`BASE_DELAY_WINDOW`](super::BASE_DELAY_WINDOW).
+const MIN_DRAIN_INTERVAL: Duration = Duration::from_millis(500);
+const MAX_DRAIN_INTERVAL: Duration = Duration::from_secs(8);
 
 /// A drain ends so long after the first packet sent in it, empty or not.
-const DRAIN_MOST: Duration = Duration::from_millis(400);
+const MAX_DRAIN: Duration = Duration::from_millis(400);
 
 /// Delay that scatters by more than this may well stand without a queue: more than the control's own
 /// steps scatter it by under load, and while there was none.
-const QUIET: f64 = 0.003;
-const QUIET_IDLE: f64 = 0.0015;
+const MAX_QUIET_SCATTER_S: f64 = 0.003;
+const MAX_QUIET_IDLE_SCATTER_S: f64 = 0.0015;
 
 /// The most that it scattered by is forgotten in so many seconds.
-const FADES: f64 = 1.0;
+const ROUGHNESS_FADE_S: f64 = 1.0;
 
 /// A pause between reports counts for no more than this.
-const FULL_STEP: Duration = Duration::from_millis(50);
+const MAX_REPORT_GAP: Duration = Duration::from_millis(50);
 
 /// Below this a queue counts as empty.
-const EMPTY: Duration = Duration::from_millis(2);
+const MAX_EMPTY_QUEUE: Duration = Duration::from_millis(2);
 
 /// A link that had a queue is not asked again for so long, at first and at most.
-const HOLDS_FIRST: Duration = Duration::from_secs(1);
-const HOLDS_MOST: Duration = Duration::from_secs(16);
+const MIN_DRAIN_BACKOFF: Duration = Duration::from_secs(1);
+const MAX_DRAIN_BACKOFF: Duration = Duration::from_secs(16);
 
 /// What came of asking.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Answer {
+pub(super) enum DrainResult {
     /// There was a queue: the link's rate is what it carried then, in bits per second.
     Queue(f64),
     /// There was none.
-    Standing,
+    Persistent,
 }
 
 /// What is known of a link's standing delay. Times that are compared with noise are in seconds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Standing {
+pub(super) struct PersistentDelay {
     level: Duration,
     /// The last two delays above the base, and how far one is from where they point, on average, in seconds.
     last: [Duration; 2],
@@ -82,11 +82,11 @@ pub(super) struct Standing {
     /// The last report, and how long the link was full with a queue since it last had none.
     reported: Time,
     full: Duration,
-    every: Duration,
+    drain_interval: Duration,
     drain: Option<Drain>,
     /// Not to be asked before.
-    next: Time,
-    holds: Duration,
+    next_drain: Time,
+    drain_backoff: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -105,9 +105,9 @@ struct Drain {
     empties: bool,
 }
 
-impl Default for Standing {
-    fn default() -> Standing {
-        Standing {
+impl Default for PersistentDelay {
+    fn default() -> PersistentDelay {
+        PersistentDelay {
             level: Duration::ZERO,
             last: [Duration::ZERO; 2],
             scatter: 0.0,
@@ -115,15 +115,15 @@ impl Default for Standing {
             rough: 0.0,
             reported: Time::ZERO,
             full: Duration::ZERO,
-            every: EVERY_FIRST,
+            drain_interval: MIN_DRAIN_INTERVAL,
             drain: None,
-            next: Time::ZERO,
-            holds: HOLDS_FIRST,
+            next_drain: Time::ZERO,
+            drain_backoff: MIN_DRAIN_BACKOFF,
         }
     }
 }
 
-impl Standing {
+impl PersistentDelay {
     /// Takes the delay above the base that a report tells of, and the highest packet that it tells of.
     /// `loaded` says whether the link was sent what it was believed to carry.
     pub fn handle_delay(
@@ -132,48 +132,48 @@ impl Standing {
         above: Duration,
         sent: Option<SentAt>,
         loaded: bool,
-    ) -> Option<Answer> {
+    ) -> Option<DrainResult> {
         let passed = now.since(self.reported);
         self.reported = now;
         self.handle_scatter(above, passed, loaded);
         if loaded {
-            self.full += passed.min(FULL_STEP);
+            self.full += passed.min(MAX_REPORT_GAP);
         }
         let least = above + 2 * self.scatter();
         if least < self.level && (loaded || self.drain.is_some()) {
             self.level = (self.level * 3 + least) / 4;
         }
         // What is taken for standing delay may be a queue by now: then a drain goes below it.
-        let known = above < EMPTY || self.drain.is_none();
-        if known && self.queue(above) < EMPTY {
+        let known = above < MAX_EMPTY_QUEUE || self.drain.is_none();
+        if known && self.queue(above) < MAX_EMPTY_QUEUE {
             self.end(true);
             return None;
         }
         let drain = self.drain.as_mut()?;
         if drain
             .first
-            .is_some_and(|first| now.since(first.at) >= DRAIN_MOST)
+            .is_some_and(|first| now.since(first.at) >= MAX_DRAIN)
         {
             self.end(true);
             return None;
         }
-        let worth = WORTH.max(6.0 * self.scatter);
-        let answer = drain.handle_delay(above, sent?, worth)?;
+        let withheld = MIN_WITHHELD_S.max(6.0 * self.scatter);
+        let answer = drain.handle_delay(above, sent?, withheld)?;
         match answer {
-            Answer::Queue(_) => {
-                self.next = now + self.holds;
-                self.holds = (self.holds * 2).min(HOLDS_MOST);
+            DrainResult::Queue(_) => {
+                self.next_drain = now + self.drain_backoff;
+                self.drain_backoff = (self.drain_backoff * 2).min(MAX_DRAIN_BACKOFF);
                 // What fell was none of it.
                 self.level = self.level.min(drain.lowest);
                 if !drain.empties {
                     self.end(true);
                 }
             }
-            Answer::Standing => {
+            DrainResult::Persistent => {
                 let (before, after) = (self.level, drain.mean());
                 self.level = after;
-                self.holds = HOLDS_FIRST;
-                self.end(after <= before + EMPTY.max(self.scatter()));
+                self.drain_backoff = MIN_DRAIN_BACKOFF;
+                self.end(after <= before + MAX_EMPTY_QUEUE.max(self.scatter()));
             }
         }
         Some(answer)
@@ -187,8 +187,8 @@ impl Standing {
         if !loaded && self.drain.is_none() {
             self.idle += (off - self.idle) / 16.0;
         }
-        let rough = (self.scatter / QUIET).max(self.idle / QUIET_IDLE);
-        let fades = (passed.as_secs_f64() / FADES).min(1.0);
+        let rough = (self.scatter / MAX_QUIET_SCATTER_S).max(self.idle / MAX_QUIET_IDLE_SCATTER_S);
+        let fades = (passed.as_secs_f64() / ROUGHNESS_FADE_S).min(1.0);
         self.rough = (self.rough * (1.0 - fades)).max(rough);
     }
 
@@ -196,9 +196,9 @@ impl Standing {
     fn end(&mut self, same: bool) {
         self.full = Duration::ZERO;
         if self.drain.take().is_some() {
-            self.every = match same {
-                true => (self.every * 2).min(EVERY_MOST),
-                false => EVERY_FIRST,
+            self.drain_interval = match same {
+                true => (self.drain_interval * 2).min(MAX_DRAIN_INTERVAL),
+                false => MIN_DRAIN_INTERVAL,
             };
         }
     }
@@ -220,21 +220,21 @@ impl Standing {
 
     /// Whether delay scatters too little to stand without a queue; `packet` is what a full one takes.
     pub fn is_quiet(&self, packet: f64) -> bool {
-        self.level < EMPTY && self.rough < 1.0 + packet / QUIET
+        self.level < MAX_EMPTY_QUEUE && self.rough < 1.0 + packet / MAX_QUIET_SCATTER_S
     }
 
     /// Whether a queue has been there for so long that it should be emptied.
     pub fn is_due(&self, packet: f64) -> bool {
-        let every = match self.is_quiet(packet) {
-            true => EVERY_MOST,
-            false => self.every,
+        let drain_interval = match self.is_quiet(packet) {
+            true => MAX_DRAIN_INTERVAL,
+            false => self.drain_interval,
         };
-        self.drain.is_none() && self.full >= every
+        self.drain.is_none() && self.full >= drain_interval
     }
 
     /// Whether it is not known if there is a queue.
     pub fn is_unknown(&self, now: Time) -> bool {
-        now >= self.next
+        now >= self.next_drain
     }
 
     /// Begins to drain the link, which just carried so many bits per second.
@@ -251,13 +251,18 @@ impl Standing {
     }
 
     /// The most to send while the link is drained, in bits per second; none if it is not.
-    pub fn most(&self) -> Option<f64> {
-        self.drain.map(|drain| drain.carried * LESS)
+    pub fn max_rate(&self) -> Option<f64> {
+        self.drain.map(|drain| drain.carried * DRAIN_RATE_SHARE)
     }
 }
 
 impl Drain {
-    fn handle_delay(&mut self, above: Duration, sent: SentAt, worth: f64) -> Option<Answer> {
+    fn handle_delay(
+        &mut self,
+        above: Duration,
+        sent: SentAt,
+        withheld: f64,
+    ) -> Option<DrainResult> {
         if sent.at < self.since {
             self.before = (self.before + above) / 2;
             return None;
@@ -266,17 +271,17 @@ impl Drain {
         let first = *self.first.get_or_insert(sent);
         let bits = (sent.before.get() - first.before.get()) as f64 * 8.0;
         let missing = sent.at.since(first.at).as_secs_f64() - bits / self.carried;
-        if missing >= worth / 2.0 {
+        if missing >= withheld / 2.0 {
             self.after.0 += above;
             self.after.1 += 1;
         }
-        if missing < worth || self.after.1 < AFTER_LEAST {
+        if missing < withheld || self.after.1 < MIN_AFTER_REPORTS {
             return None;
         }
         let fell = self.before.as_secs_f64() - self.mean().as_secs_f64();
-        Some(match fell >= FALLS * missing {
-            true => Answer::Queue(self.carried),
-            false => Answer::Standing,
+        Some(match fell >= MIN_FALL_SHARE * missing {
+            true => DrainResult::Queue(self.carried),
+            false => DrainResult::Persistent,
         })
     }
 

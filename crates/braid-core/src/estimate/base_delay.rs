@@ -6,26 +6,26 @@ use crate::{RelativeDelay, Time};
 
 /// How long the lowest delay is remembered. Longer, and a changed route looks like a queue for
 /// ever; shorter, and a standing queue becomes the base.
-pub const BASE_WINDOW: Duration = Duration::from_secs(20);
+pub const BASE_DELAY_WINDOW: Duration = Duration::from_secs(20);
 
 const BUCKETS: usize = 20;
 
 /// Windowed minimum of relative one-way delays, in steps of a second.
 #[derive(Debug, Clone)]
-pub struct DelayBase {
+pub struct BaseDelay {
     /// Minimum of each second, by `second % BUCKETS`, with the second it is of.
     buckets: [Option<(u64, RelativeDelay)>; BUCKETS],
 }
 
-impl Default for DelayBase {
-    fn default() -> DelayBase {
-        DelayBase {
+impl Default for BaseDelay {
+    fn default() -> BaseDelay {
+        BaseDelay {
             buckets: [None; BUCKETS],
         }
     }
 }
 
-impl DelayBase {
+impl BaseDelay {
     /// Takes a delay that was measured at `now`.
     pub fn handle_delay(&mut self, now: Time, delay: RelativeDelay) {
         let second = second(now);
@@ -50,5 +50,5 @@ impl DelayBase {
 }
 
 fn second(now: Time) -> u64 {
-    now.as_nanos() / (BASE_WINDOW.as_nanos() as u64 / BUCKETS as u64)
+    now.as_nanos() / (BASE_DELAY_WINDOW.as_nanos() as u64 / BUCKETS as u64)
 }

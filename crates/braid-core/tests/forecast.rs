@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use braid_core::Rate;
-use braid_core::outlook::{CUSTOMARY, LEAST_LOSS_PPM, Line, Path, UNBOUNDED, kilobytes, ppm};
+use braid_core::forecast::{
+    DEFAULT_CAPACITY_KB_S, MAX_RATE_KB_S, MIN_LOSS_PPM, PathStats, UplinkLoad, kilobytes_per_sec,
+    ppm,
+};
 use proptest::prelude::*;
 
-fn line(capacity_mbit: u64) -> Line {
-    let capacity = kilobytes(Rate::from_bits_per_sec(capacity_mbit * 1_000_000));
-    Line {
+fn line(capacity_mbit: u64) -> UplinkLoad {
+    let capacity = kilobytes_per_sec(Rate::from_bits_per_sec(capacity_mbit * 1_000_000));
+    UplinkLoad {
         capacity,
         spare: capacity,
         busy: 0,
@@ -17,8 +20,8 @@ fn line(capacity_mbit: u64) -> Line {
     }
 }
 
-fn path(rtt_ms: u64, packets: u32, lost: u32) -> Path {
-    Path {
+fn path(rtt_ms: u64, packets: u32, lost: u32) -> PathStats {
+    PathStats {
         rtt: Duration::from_millis(rtt_ms),
         packets,
         lost,
@@ -40,8 +43,8 @@ fn a_lossy_path_goes_at_the_rate_of_mathis() {
 fn a_clean_path_goes_at_what_the_line_has() {
     let found = line(20).predict(&path(20, 0, 0));
     assert_eq!(
-        (found.room, u64::from(found.loss_ppm)),
-        (2500, LEAST_LOSS_PPM)
+        (found.headroom, u64::from(found.loss_ppm)),
+        (2500, MIN_LOSS_PPM)
     );
     assert_eq!(found.time, Duration::from_millis(120 + 400));
 }
@@ -52,13 +55,13 @@ fn a_full_or_lossy_line_loses_against_a_longer_way() {
     let near = line(50);
     let far = line(50).predict(&path(40, 0, 0));
     assert!(near.predict(&path(20, 0, 0)).time < far.time);
-    let full = Line {
+    let full = UplinkLoad {
         spare: 0,
         busy: 3,
         ..near
     };
     assert!(full.predict(&path(20, 0, 0)).time > far.time);
-    let lossy = Line {
+    let lossy = UplinkLoad {
         loss_ppm: ppm(0.02),
         ..near
     };
@@ -80,31 +83,37 @@ fn flows_of_one_moment_do_not_all_follow_the_same_figures() {
 
 #[test]
 fn odd_rates_and_fractions_become_the_nearest_sensible_ones() {
-    assert_eq!(kilobytes(Rate::from_bits_per_sec(u64::MAX)), UNBOUNDED);
-    assert_eq!(kilobytes(Rate::from_bits_per_sec(7_999)), 0);
+    assert_eq!(
+        kilobytes_per_sec(Rate::from_bits_per_sec(u64::MAX)),
+        MAX_RATE_KB_S
+    );
+    assert_eq!(kilobytes_per_sec(Rate::from_bits_per_sec(7_999)), 0);
     assert_eq!([ppm(f64::NAN), ppm(-1.0), ppm(2.0)], [0, 0, 1_000_000]);
     assert_eq!(ppm(0.0123456), 12_346);
     let unknown = line(0).predict(&path(0, 0, 0));
-    assert_eq!(unknown.room, CUSTOMARY, "nothing is known of it");
-    let full = Line {
+    assert_eq!(
+        unknown.headroom, DEFAULT_CAPACITY_KB_S,
+        "nothing is known of it"
+    );
+    let full = UplinkLoad {
         capacity: 1,
         spare: 0,
         busy: 5,
         ..line(0)
     };
     let found = full.predict(&path(0, 0, 0));
-    assert_eq!(found.room, 1, "never a division by zero");
+    assert_eq!(found.headroom, 1, "never a division by zero");
 }
 
 proptest! {
     #[test]
     fn whole_numbers_stay_near_the_formulas(
-        (capacity, spare, busy, opened) in (1..UNBOUNDED, 0..UNBOUNDED, 0..1000u32, 0..1000u32),
+        (capacity, spare, busy, opened) in (1..MAX_RATE_KB_S, 0..MAX_RATE_KB_S, 0..1000u32, 0..1000u32),
         base in 0..=1_000_000u32,
         (rtt, packets, lost) in (0..5_000_000u64, any::<u32>(), any::<u32>()),
     ) {
-        let line = Line { capacity, spare, busy, opened, loss_ppm: base };
-        let way = Path { rtt: Duration::from_micros(rtt), packets, lost };
+        let line = UplinkLoad { capacity, spare, busy, opened, loss_ppm: base };
+        let way = PathStats { rtt: Duration::from_micros(rtt), packets, lost };
         let found = line.predict(&way);
         let rtt = (rtt.clamp(100, 2_000_000)) as f64 / 1e6;
         let loss = (f64::from(lost) + f64::from(base) / 1e6 * 500.0) / (f64::from(packets) + 500.0);
@@ -112,7 +121,7 @@ proptest! {
         prop_assert!((f64::from(found.loss_ppm) / 1e6 - loss).abs() <= 1.1e-6);
         let mathis = 1460.0 * 1.5f64.sqrt() / (rtt * (f64::from(found.loss_ppm) / 1e6).sqrt()) / 1e3;
         prop_assert!((f64::from(found.mathis) - mathis).abs() <= mathis * 0.001 + 1.0);
-        let rate = f64::from(found.mathis.min(found.room).max(1));
+        let rate = f64::from(found.mathis.min(found.headroom).max(1));
         let time = 6.0 * rtt + 1e3 / rate;
         prop_assert!((found.time.as_secs_f64() - time).abs() <= 2e-6);
     }
@@ -123,17 +132,17 @@ proptest! {
         base in 0..=1_000_000u32,
         (rtt, packets, lost) in (0..3_000u64, 0..100_000u32, 0..10_000u32),
     ) {
-        let line = Line { capacity, spare, busy, opened, loss_ppm: base };
+        let line = UplinkLoad { capacity, spare, busy, opened, loss_ppm: base };
         let way = path(rtt, packets, lost);
         let time = line.predict(&way).time;
         let worse = [
             line.predict(&path(rtt + 1, packets, lost)),
             line.predict(&path(rtt, packets, lost + 1)),
-            Line { busy: busy + 1, ..line }.predict(&way),
-            Line { opened: opened + 1, ..line }.predict(&way),
-            Line { spare: spare / 2, ..line }.predict(&way),
-            Line { capacity: (capacity / 2).max(1), ..line }.predict(&way),
-            Line { loss_ppm: (base + 1).min(1_000_000), ..line }.predict(&way),
+            UplinkLoad { busy: busy + 1, ..line }.predict(&way),
+            UplinkLoad { opened: opened + 1, ..line }.predict(&way),
+            UplinkLoad { spare: spare / 2, ..line }.predict(&way),
+            UplinkLoad { capacity: (capacity / 2).max(1), ..line }.predict(&way),
+            UplinkLoad { loss_ppm: (base + 1).min(1_000_000), ..line }.predict(&way),
         ];
         for worse in worse {
             prop_assert!(worse.time >= time, "{worse:?}");

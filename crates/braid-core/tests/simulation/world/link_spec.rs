@@ -12,7 +12,7 @@ use braid_emulate::trace::Trace;
 
 /// One link, both directions alike but for recorded rates.
 #[derive(Debug, Clone)]
-pub struct Line {
+pub struct LinkSpec {
     pub mbit: f64,
     pub delay: Duration,
     pub jitter_us: u64,
@@ -26,8 +26,8 @@ pub struct Line {
     pub traces: Option<[Arc<Trace>; 2]>,
 }
 
-pub fn line(mbit: f64, delay_ms: u64) -> Line {
-    Line {
+pub fn line(mbit: f64, delay_ms: u64) -> LinkSpec {
+    LinkSpec {
         mbit,
         delay: Duration::from_millis(delay_ms),
         jitter_us: 0,
@@ -44,7 +44,7 @@ pub fn rate(mbit: f64) -> Rate {
     Rate::from_bits_per_sec((mbit * 1e6) as u64)
 }
 
-impl Line {
+impl LinkSpec {
     /// Of what end `from` sends.
     pub fn config(&self, from: usize) -> Config {
         let recorded = self.traces.as_ref().map(|traces| traces[from].clone());

@@ -1,12 +1,12 @@
 //! How long a transfer would take by one uplink: what policy `fastest` chooses by.
 //!
-//! The datapath predicts for each uplink how long a transfer of [`REFERENCE`] to one destination
+//! The datapath predicts for each uplink how long a transfer of [`REFERENCE_BYTES`] to one destination
 //! would take by it, and a new flow takes the uplink with the shortest time. What is here is the
 //! datapath's arithmetic (`outlook.h`) over again, in whole numbers and to the last digit, for
 //! explanations and for tests that hold the two against each other.
 //!
 //! The model, and why:
-//! - Short transfers are made of round trips: [`ROUNDS`] of them are counted for the handshake and
+//! - Short transfers are made of round trips: [`STARTUP_ROUND_TRIPS`] of them are counted for the handshake and
 //!   for slow start, whose rounds Cardwell, Savage and Anderson (*Modeling TCP latency*, INFOCOM
 //!   2000) count for transfers that end before the first loss. A flow that starts with ten segments
 //!   and doubles has sent 1 MB after six.
@@ -17,7 +17,7 @@
 //!   that were opened since the load was measured count as if they took such a part: otherwise all
 //!   new flows of one moment would follow the same figures to the same uplink.
 //! - Where nothing is known of the ways to a destination, lines are compared by what they promise at a
-//!   usual round trip ([`Line::prospect`]), so that a full or lossy one does not win a race because its
+//!   usual round trip ([`UplinkLoad::prospect`]), so that a full or lossy one does not win a race because its
 //!   SYN was lucky.
 //! - Few packets say little about loss. Each path starts with the uplink's own loss as if
 //!   [`PRIOR_PACKETS`] packets had shown it, and its own packets outweigh that in time.
@@ -27,36 +27,36 @@ use std::time::Duration;
 use crate::{Bytes, Rate};
 
 /// The transfer whose time is predicted: about a page's larger parts.
-pub const REFERENCE: Bytes = Bytes::new(1_000_000);
+pub const REFERENCE_BYTES: Bytes = Bytes::new(1_000_000);
 /// Round trips that a transfer takes before it goes at its rate.
-pub const ROUNDS: u64 = 6;
+pub const STARTUP_ROUND_TRIPS: u64 = 6;
 /// How many packets of a path weigh as much as what is known of its uplink.
 pub const PRIOR_PACKETS: u64 = 500;
 /// The least loss that is assumed, in millionths: nothing is known to be less.
-pub const LEAST_LOSS_PPM: u64 = 10;
+pub const MIN_LOSS_PPM: u64 = 10;
 /// The rate of an uplink of which nobody knows what it can carry, in kilobytes a second: 20 Mbit/s, a
 /// slow line of today's. Any customary one will do that has flows opened at once take turns.
-pub const CUSTOMARY: u32 = 2_500;
+pub const DEFAULT_CAPACITY_KB_S: u32 = 2_500;
 /// The highest rate there is, in kilobytes a second: 17 Tbit/s.
-pub const UNBOUNDED: u32 = u32::MAX / 2;
+pub const MAX_RATE_KB_S: u32 = u32::MAX / 2;
 
 /// The round trip at which lines are compared with each other.
-pub const USUAL_RTT: Duration = Duration::from_millis(50);
+pub const REFERENCE_RTT: Duration = Duration::from_millis(50);
 /// A line whose transfer takes more than so many times that of the best one is left out of a race.
-pub const CROWDED: u32 = 2;
+pub const MAX_RACE_TIME_RATIO: u32 = 2;
 
 /// (MSS·√(3/2))² for an MSS of 1460 bytes, in the units of [`Prediction`]'s fields, rounded.
-const MATHIS_SQUARED: u64 = 3_200_000_000_000_000_000;
+const MATHIS_CONSTANT: u64 = 3_200_000_000_000_000_000;
 /// Round trips outside of these are taken for the nearest of them, in microseconds.
-const ROUND_TRIPS: (u64, u64) = (100, 2_000_000);
+const RTT_BOUNDS_US: (u64, u64) = (100, 2_000_000);
 /// All of it, in millionths.
-const ALL_PPM: u64 = 1_000_000;
+const PPM: u64 = 1_000_000;
 
 /// What is known of an uplink as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct UplinkLoad {
     /// What it can carry, in kilobytes (of 1000 bytes) a second; see [`kilobytes`]. 0: not known, so it
-    /// is taken for [`CUSTOMARY`], all of it free.
+    /// is taken for [`DEFAULT_CAPACITY_KB_S`], all of it free.
     pub capacity: u32,
     /// What it has left of that.
     pub spare: u32,
@@ -70,7 +70,7 @@ pub struct Line {
 
 /// What is known of the way to a destination by one uplink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Path {
+pub struct PathStats {
     /// Its round-trip time.
     pub rtt: Duration,
     /// Packets with data that were watched.
@@ -85,28 +85,28 @@ pub struct Prediction {
     /// Loss that is expected, in millionths.
     pub loss_ppm: u32,
     /// What the uplink has for one flow more, in kilobytes a second, at least 1.
-    pub room: u32,
+    pub headroom: u32,
     /// What loss and round trips leave of any rate, in kilobytes a second.
     pub mathis: u32,
-    /// How long a transfer of [`REFERENCE`] takes.
+    /// How long a transfer of [`REFERENCE_BYTES`] takes.
     pub time: Duration,
 }
 
-impl Line {
+impl UplinkLoad {
     /// How a transfer by this line and path would fare.
     #[must_use]
-    pub fn predict(&self, path: &Path) -> Prediction {
+    pub fn predict(&self, path: &PathStats) -> Prediction {
         let rtt = u64::try_from(path.rtt.as_micros()).unwrap_or(u64::MAX);
-        let rtt = rtt.clamp(ROUND_TRIPS.0, ROUND_TRIPS.1);
+        let rtt = rtt.clamp(RTT_BOUNDS_US.0, RTT_BOUNDS_US.1);
         let loss = self.loss(path);
-        let room = self.room();
+        let headroom = self.headroom();
         // At most 4·10¹⁸.
-        let mathis = (MATHIS_SQUARED / (rtt * rtt * loss)).isqrt();
-        let rate = mathis.clamp(1, u64::from(room));
-        let time = ROUNDS * rtt + REFERENCE.get() * 1_000 / rate;
+        let mathis = (MATHIS_CONSTANT / (rtt * rtt * loss)).isqrt();
+        let rate = mathis.clamp(1, u64::from(headroom));
+        let time = STARTUP_ROUND_TRIPS * rtt + REFERENCE_BYTES.get() * 1_000 / rate;
         Prediction {
             loss_ppm: narrow(loss),
-            room,
+            headroom,
             mathis: narrow(mathis),
             time: Duration::from_micros(time),
         }
@@ -114,9 +114,9 @@ impl Line {
 
     /// How long a transfer takes where nothing is known of the way.
     #[must_use]
-    pub fn prospect(&self) -> Duration {
-        let usual = Path {
-            rtt: USUAL_RTT,
+    pub fn reference_time(&self) -> Duration {
+        let usual = PathStats {
+            rtt: REFERENCE_RTT,
             packets: 0,
             lost: 0,
         };
@@ -124,18 +124,18 @@ impl Line {
     }
 
     /// The loss of a path, in millionths.
-    fn loss(&self, path: &Path) -> u64 {
-        let seen = u64::from(path.lost) * ALL_PPM;
+    fn loss(&self, path: &PathStats) -> u64 {
+        let seen = u64::from(path.lost) * PPM;
         let prior = u64::from(self.loss_ppm) * PRIOR_PACKETS;
         let loss = (seen + prior) / (u64::from(path.packets) + PRIOR_PACKETS);
-        loss.clamp(LEAST_LOSS_PPM, ALL_PPM)
+        loss.clamp(MIN_LOSS_PPM, PPM)
     }
 
     /// What it has for one flow more, in kilobytes a second, at least 1.
     #[must_use]
-    pub fn room(&self) -> u32 {
+    pub fn headroom(&self) -> u32 {
         let (capacity, spare) = match self.capacity {
-            0 => (CUSTOMARY, CUSTOMARY),
+            0 => (DEFAULT_CAPACITY_KB_S, DEFAULT_CAPACITY_KB_S),
             capacity => (capacity, self.spare),
         };
         let spare = spare / self.opened.saturating_add(1);
@@ -144,11 +144,13 @@ impl Line {
     }
 }
 
-/// A rate as [`Line`] has it: whole kilobytes a second, at most [`UNBOUNDED`].
+/// A rate as [`UplinkLoad`] has it: whole kilobytes a second, at most [`MAX_RATE_KB_S`].
 #[must_use]
-pub fn kilobytes(rate: Rate) -> u32 {
-    let kilobytes = rate.bits_per_sec() / 8_000;
-    u32::try_from(kilobytes).map_or(UNBOUNDED, |kilobytes| kilobytes.min(UNBOUNDED))
+pub fn kilobytes_per_sec(rate: Rate) -> u32 {
+    let kilobytes_per_sec = rate.bits_per_sec() / 8_000;
+    u32::try_from(kilobytes_per_sec).map_or(MAX_RATE_KB_S, |kilobytes_per_sec| {
+        kilobytes_per_sec.min(MAX_RATE_KB_S)
+    })
 }
 
 /// A fraction in millionths, rounded; what is no fraction counts as the nearest one.

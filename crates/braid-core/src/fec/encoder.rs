@@ -1,0 +1,154 @@
+//! The sending end: which packets a sum covers, and when it goes out.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::{FecRate, Group, MAX_SPACING, SYMBOLS_PER_PACKET};
+use crate::{LANES, LaneId, LaneSeq, Time};
+
+/// One packet since the last sum is left alone: its sum would be a copy.
+const MIN_SYMBOL_PACKETS: usize = 2;
+
+/// A lane that has not gone on for so long begins a new window: its packets are not kept longer.
+const WINDOW_TIMEOUT: Duration = Duration::from_millis(500);
+
+const MAX_WINDOW: usize = SYMBOLS_PER_PACKET * MAX_SPACING;
+
+#[derive(Debug)]
+struct LaneWindow<T> {
+    /// The number after the last one of the window.
+    next: u64,
+    window: VecDeque<T>,
+    /// Packets since the last sum.
+    uncovered_packets: usize,
+    rate: FecRate,
+    power: u8,
+    extended_at: Time,
+}
+
+/// Collects the sender's packets into windows.
+#[derive(Debug)]
+pub struct Encoder<T> {
+    lanes: Vec<LaneWindow<T>>,
+    /// Lanes with packets that no sum covers, and those with none; those that grew last at the end.
+    uncovered: VecDeque<LaneId>,
+    covered: VecDeque<LaneId>,
+    due: Option<LaneId>,
+}
+
+impl<T> Default for Encoder<T> {
+    fn default() -> Encoder<T> {
+        let state = || LaneWindow {
+            next: 0,
+            window: VecDeque::new(),
+            uncovered_packets: 0,
+            rate: FecRate::default(),
+            power: 0,
+            extended_at: Time::ZERO,
+        };
+        Encoder {
+            lanes: (0..LANES).map(|_| state()).collect(),
+            uncovered: VecDeque::new(),
+            covered: VecDeque::new(),
+            due: None,
+        }
+    }
+}
+
+impl<T: Clone> Encoder<T> {
+    /// A packet is sent for the first time. If a sum is due with it, it must be
+    /// [polled](Self::poll) before the next packet.
+    pub fn handle_sent(
+        &mut self,
+        now: Time,
+        (lane, seq): (LaneId, LaneSeq),
+        item: T,
+        rate: FecRate,
+    ) {
+        let state = &mut self.lanes[lane.index()];
+        if state.next != seq.0 {
+            state.window.clear();
+            state.uncovered_packets = 0;
+        }
+        if state.window.len() == MAX_WINDOW {
+            state.window.pop_front();
+        }
+        state.window.push_back(item);
+        state.next = seq.0 + 1;
+        state.uncovered_packets += 1;
+        state.rate = rate;
+        state.extended_at = now;
+        if state.uncovered_packets >= rate.spacing.max(MIN_SYMBOL_PACKETS) {
+            self.due = Some(lane);
+        }
+        if self.uncovered.back() != Some(&lane) {
+            self.forget(lane);
+            self.uncovered.push_back(lane);
+        }
+    }
+
+    fn forget(&mut self, lane: LaneId) {
+        for list in [&mut self.uncovered, &mut self.covered] {
+            if let Some(index) = list.iter().position(|other| *other == lane) {
+                list.remove(index);
+            }
+        }
+    }
+
+    /// A sum to be made and sent; its packets are put into `items`, which is emptied first, in the order of
+    /// their numbers.
+    pub fn poll(&mut self, now: Time, items: &mut Vec<T>) -> Option<Group> {
+        self.handle_timeout(now);
+        loop {
+            let lane = match self.due.take() {
+                Some(lane) => lane,
+                None => *self.uncovered.front().filter(|lane| {
+                    let state = &self.lanes[lane.index()];
+                    now.since(state.extended_at) >= state.rate.pause
+                })?,
+            };
+            self.forget(lane);
+            self.covered.push_back(lane);
+            let state = &mut self.lanes[lane.index()];
+            let uncovered_packets = std::mem::take(&mut state.uncovered_packets);
+            let count = (SYMBOLS_PER_PACKET * state.rate.spacing)
+                .max(uncovered_packets)
+                .min(state.window.len());
+            if uncovered_packets < MIN_SYMBOL_PACKETS {
+                continue;
+            }
+            state.power = (state.power + 1) % SYMBOLS_PER_PACKET as u8;
+            items.clear();
+            let begin = state.window.len() - count;
+            items.extend(state.window.range(begin..).cloned());
+            return Some(Group {
+                lane,
+                first: LaneSeq(state.next - count as u64),
+                count: count as u8,
+                power: state.power,
+            });
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        while let Some(lane) = self.covered.front() {
+            let state = &mut self.lanes[lane.index()];
+            if now.since(state.extended_at) < WINDOW_TIMEOUT {
+                return;
+            }
+            state.window.clear();
+            self.covered.pop_front();
+        }
+    }
+
+    /// When [`poll`](Self::poll) will have something to do if nothing is sent before.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let state = |lane: &LaneId| &self.lanes[lane.index()];
+        let flush = self.uncovered.front().map(state);
+        let flush = flush.map(|state| state.extended_at + state.rate.pause);
+        let expiry = self.covered.front().map(state);
+        let expiry = expiry.map(|state| state.extended_at + WINDOW_TIMEOUT);
+        flush.into_iter().chain(expiry).min()
+    }
+}
