@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 use aya::maps::{HashMap, Map, MapData};
 use aya::programs::SchedClassifier;
-use braid_balance::{ClassId, MAX_RULES, RuleEntry, Walk};
+use braid_balance::{ClassId, LbMethod, MAX_RULES, RuleEntry};
 use braid_packet::build;
 use support::probe::Probe;
 use support::world::{OUTSIDE, SERVER_V4, SERVER_V6};
@@ -29,7 +29,7 @@ fn main() {
     let probe = Probe::new();
     probe
         .world
-        .walk(&mut probe.datapath.borrow_mut(), Walk::RoundRobin, &[0]);
+        .set_slots(&mut probe.datapath.borrow_mut(), LbMethod::RoundRobin, &[0]);
     disown(&probe);
     println!("{:<28} {:>10} {:>10}", "PATH", "MEDIAN ns", "BEST ns");
     for (family, server) in [(0, SERVER_V4), (1, SERVER_V6)] {

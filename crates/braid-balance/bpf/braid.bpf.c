@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 // The flow datapath, one object: what the three hooks do is in the headers named after them. The
 // entry points fetch the time and call one inline function each.
-#include "inbound.h"
-#include "lan.h"
-#include "outbound.h"
+#include "hooks/inbound.h"
+#include "hooks/lan.h"
+#include "hooks/outbound.h"
 
 SEC("classifier")
 int braid_outbound(struct __sk_buff *skb)

@@ -18,10 +18,10 @@ struct address {
 // the same address apart (two home routers that both hand out 192.168.1.100); it is zero in the
 // forward tables.
 struct tuple {
-	struct address near;
-	struct address far;
-	__be16 near_port;
-	__be16 far_port;
+	struct address local;
+	struct address remote;
+	__be16 local_port;
+	__be16 remote_port;
 	__u8 protocol;
 	__u8 realm;
 	__u8 unused[2];
@@ -69,7 +69,7 @@ struct flow {
 };
 
 // How one family leaves through an uplink.
-struct exit {
+struct next_hop {
 	struct address address;
 	struct address gateway;
 	__u8 present;
@@ -79,7 +79,7 @@ struct exit {
 };
 
 struct uplink {
-	struct exit exits[FAMILIES];
+	struct next_hop next_hops[FAMILIES];
 	__u32 ifindex; // 0: no such uplink
 	__u32 mtu;
 	__u16 port_low;
@@ -88,7 +88,7 @@ struct uplink {
 	__u8 accepts_new;
 	// Bits of families (1 << FAMILY_…): whose TCP connections here are over, and their inside
 	// is to be told; and which another uplink takes flows of.
-	__u8 tells;
+	__u8 resets_tcp;
 	__u8 others;
 	__u32 epoch; // what is remembered of another one's paths counts no more
 	__u8 leased; // a process carries it: it takes flows only while the lease lasts
@@ -97,28 +97,28 @@ struct uplink {
 
 struct slot_bank {
 	__u32 count; // 0: no uplink takes new flows
-	__u16 walk;
-	__u16 prefers; // uplink that takes every flow as long as it takes any, + 1; 0: none
-	__u32 sticky;  // s that a client keeps its uplink for a site; 0: it does not
-	__u32 racers;  // bits of the uplinks that a race is run on
+	__u16 lb_method;
+	__u16 prefers;	  // uplink that takes every flow as long as it takes any, + 1; 0: none
+	__u32 sticky;	  // s that a client keeps its uplink for a site; 0: it does not
+	__u32 candidates; // bits of the uplinks that a race is run on
 	__u8 slot[SLOTS];
 };
 
 struct settings {
 	// Which of a table's two banks is walked, by class * FAMILIES + family.
 	__u8 active[CLASSES * FAMILIES];
-	__u8 learns; // 1: DNS answers are handed to the daemon
+	__u8 snoops_dns; // 1: DNS answers are handed to the daemon
 	__u8 unused[3];
-	__u32 steer;	  // device of the outbound program; 0: not known yet
-	__u32 memory;	  // s for which a path's RTT counts
-	__u32 again;	  // one flow in so many races although all RTTs are known; 0: none
-	__u32 per_prefix; // races a second towards one prefix
-	__u32 total;	  // races a second
+	__u32 steer;	      // device of the outbound program; 0: not known yet
+	__u32 memory;	      // s for which a path's RTT counts
+	__u32 explore_one_in; // one flow in so many races although all RTTs are known; 0: none
+	__u32 per_prefix;     // races a second towards one prefix
+	__u32 total;	      // races a second
 };
 
 // Next slot of a table's round robin. A lock and not an atomic, because fetch-and-add came with
 // Linux 5.12 and our floor is 5.10; only new flows come here.
-struct turn {
+struct rr_cursor {
 	struct bpf_spin_lock lock;
 	__u32 next;
 };
@@ -145,10 +145,10 @@ struct uplink_counters {
 };
 
 // What is remembered of the way to a prefix by one uplink.
-struct way {
-	__u32 rtt;     // us; 0: not known
-	__u32 at;      // s of the monotonic clock, of the RTT
-	__u32 packets; // with data
+struct path {
+	__u32 rtt;	   // us; 0: not known
+	__u32 measured_at; // s of the monotonic clock, of the RTT
+	__u32 packets;	   // with data
 	__u32 lost;
 	__u32 epoch; // of the uplink, when it was learnt
 };
@@ -157,15 +157,15 @@ struct path_key {
 	struct address prefix;
 };
 
-struct path {
+struct path_entry {
 	// Races in this second.
 	__u32 second;
 	__u32 races;
-	struct way ways[MAX_UPLINKS];
+	struct path paths[MAX_UPLINKS];
 };
 
 // What the daemon expects of an uplink. Rates in units of 1000 bytes a second.
-struct outlook {
+struct uplink_forecast {
 	__u32 capacity;
 	__u32 spare;
 	__u32 busy; // flows that were moving data
@@ -186,12 +186,12 @@ struct race_budget {
 // gone, the answers of the others are told that they came too late.
 struct race {
 	struct flow flow; // what it will be, but for its outer end
-	__u64 touched;	  // ns of the monotonic clock
+	__u64 last_syn;	  // ns of the monotonic clock
 	__u32 sequence;	  // the SYN's, host order
-	__u32 favourite;  // uplink that wins if it answers at all, + 1, and FAVOURITE_AWAITED; 0:
+	__u32 preferred;  // uplink that wins if it answers at all, + 1, and PREFERRED_AWAITED; 0:
 			  // the first
 	__be16 ports[MAX_UPLINKS];
-	__u8 fates[MAX_UPLINKS];
+	__u8 attempts[MAX_UPLINKS];
 };
 
 struct lan_device {
@@ -215,36 +215,36 @@ struct fragment {
 };
 
 // A packet for the daemon.
-struct notice {
+struct upcall {
 	__u64 at; // ns of the monotonic clock
 	struct fragment_key key;
 	__u16 length;
 	__u8 kind;
 	__u8 unused;
 	__u32 start; // where the payload begins, from the IP header
-	__u8 bytes[NOTICE_PACKET];
+	__u8 bytes[MAX_UPCALL_BYTES];
 };
 
 // Where a mapping that has moved went.
-struct late {
+struct late_reply {
 	struct tuple key; // forward key
 	__u64 until;	  // ns of the monotonic clock
 };
 
 // A small packet that a flow's inside has sent, as it was before translation.
-struct words {
+struct stored_packet {
 	__u64 at; // ns of the monotonic clock
 	__u32 length;
 	__u32 unused;
-	__u8 bytes[LAST_WORDS];
+	__u8 bytes[MAX_REPLAY_BYTES];
 };
 
 // The last of these: two said upon hearing something, and two said without having heard anything
 // since the packet before.
-struct last_words {
-	struct words upon_hearing[2];
-	struct words unasked[2];
-	__u64 heard; // packets that had come in when the last one was said
+struct replay_buffer {
+	struct stored_packet after_receive[2];
+	struct stored_packet unsolicited[2];
+	__u64 rx_packets; // packets that had come in when the last one was said
 };
 
 // The site is a number that names give, behind a word that no address begins with, or the network
@@ -273,27 +273,28 @@ _Static_assert(__builtin_offsetof(struct flow, inside_ifindex) == 112, "flow.ins
 _Static_assert(__builtin_offsetof(struct flow, choice) == 128, "flow.choice");
 _Static_assert(__builtin_offsetof(struct flow, came_from) == 132, "flow.came_from");
 _Static_assert(__builtin_offsetof(struct tuple, realm) == 37, "tuple.realm");
-_Static_assert(__builtin_offsetof(struct exit, realm) == 34, "exit.realm");
-_Static_assert(sizeof(struct exit) == 36, "exit");
+_Static_assert(__builtin_offsetof(struct next_hop, realm) == 34, "next_hop.realm");
+_Static_assert(sizeof(struct next_hop) == 36, "exit");
 _Static_assert(sizeof(struct uplink) == 96, "uplink");
 _Static_assert(__builtin_offsetof(struct uplink, ifindex) == 72, "uplink.ifindex");
-_Static_assert(__builtin_offsetof(struct uplink, tells) == 86, "uplink.tells");
+_Static_assert(__builtin_offsetof(struct uplink, resets_tcp) == 86, "uplink.resets_tcp");
 _Static_assert(__builtin_offsetof(struct uplink, leased) == 92, "uplink.leased");
 _Static_assert(sizeof(struct settings) == CLASSES * FAMILIES + 24, "settings");
-_Static_assert(sizeof(struct notice) == 56 + NOTICE_PACKET, "notice");
-_Static_assert(sizeof(struct late) == 48, "late");
-_Static_assert(sizeof(struct words) == 16 + LAST_WORDS, "words");
-_Static_assert(sizeof(struct last_words) == 4 * sizeof(struct words) + 8, "last_words");
+_Static_assert(sizeof(struct upcall) == 56 + MAX_UPCALL_BYTES, "upcall");
+_Static_assert(sizeof(struct late_reply) == 48, "late_reply");
+_Static_assert(sizeof(struct stored_packet) == 16 + MAX_REPLAY_BYTES, "stored_packet");
+_Static_assert(sizeof(struct replay_buffer) == 4 * sizeof(struct stored_packet) + 8,
+	       "replay_buffer");
 _Static_assert(sizeof(struct slot_bank) == 16 + SLOTS, "slot_bank");
 _Static_assert(sizeof(struct uplink_counters) == 104, "uplink_counters");
 _Static_assert(sizeof(struct fragment_key) == 40, "fragment_key");
 _Static_assert(sizeof(struct fragment) == 20, "fragment");
-_Static_assert(sizeof(struct way) == 20, "way");
-_Static_assert(sizeof(struct path) == 8 + MAX_UPLINKS * 20, "path");
-_Static_assert(sizeof(struct outlook) == 28, "outlook");
+_Static_assert(sizeof(struct path) == 20, "way");
+_Static_assert(sizeof(struct path_entry) == 8 + MAX_UPLINKS * 20, "path");
+_Static_assert(sizeof(struct uplink_forecast) == 28, "uplink_forecast");
 _Static_assert(sizeof(struct race) == 144 + 16 + MAX_UPLINKS * 3, "race");
 _Static_assert(sizeof(struct sticky_key) == 36, "sticky_key");
-_Static_assert(sizeof(struct turn) == 8, "turn");
+_Static_assert(sizeof(struct rr_cursor) == 8, "rr_cursor");
 _Static_assert(sizeof(struct meta) == 40, "meta");
 
 #endif

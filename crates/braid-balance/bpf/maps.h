@@ -22,7 +22,7 @@ ARRAY_MAP(uplinks, BPF_MAP_TYPE_ARRAY, MAX_UPLINKS, struct uplink);
 ARRAY_MAP(lease, BPF_MAP_TYPE_ARRAY, 1, __u64);
 // Banks by (class * FAMILIES + family) * 2 + which of the two.
 ARRAY_MAP(slots, BPF_MAP_TYPE_ARRAY, CLASSES *FAMILIES * 2, struct slot_bank);
-ARRAY_MAP(turns, BPF_MAP_TYPE_ARRAY, CLASSES *FAMILIES, struct turn);
+ARRAY_MAP(rr_cursors, BPF_MAP_TYPE_ARRAY, CLASSES *FAMILIES, struct rr_cursor);
 ARRAY_MAP(traffic, BPF_MAP_TYPE_PERCPU_ARRAY, MAX_UPLINKS, struct uplink_counters);
 
 // Interface index to uplink + 1; 0: none.
@@ -44,30 +44,34 @@ HASH_MAP(embryos, BPF_MAP_TYPE_LRU_HASH, 0, DEFAULT_EMBRYOS, struct tuple, struc
 HASH_MAP(embryos_reverse, BPF_MAP_TYPE_LRU_HASH, 0, DEFAULT_EMBRYOS, struct tuple, struct tuple);
 
 // Outer ends of mappings that have moved, for answers that are still on their way.
-HASH_MAP(late, BPF_MAP_TYPE_LRU_HASH, 0, MAX_LATE, struct tuple, struct late);
+HASH_MAP(late_replies, BPF_MAP_TYPE_LRU_HASH, 0, MAX_LATE_REPLIES, struct tuple, struct late_reply);
 
 // Of QUIC flows that were answered, and of what has not been answered yet; apart, so that a flood
 // of questions leaves the flows' alone.
-HASH_MAP(last_words, BPF_MAP_TYPE_LRU_HASH, 0, MAX_LAST_WORDS, struct tuple, struct last_words);
-HASH_MAP(questions, BPF_MAP_TYPE_LRU_HASH, 0, MAX_QUESTIONS, struct tuple, struct words);
+HASH_MAP(replay_buffers, BPF_MAP_TYPE_LRU_HASH, 0, MAX_REPLAY_BUFFERS, struct tuple,
+	 struct replay_buffer);
+HASH_MAP(replay_embryos, BPF_MAP_TYPE_LRU_HASH, 0, MAX_REPLAY_EMBRYOS, struct tuple,
+	 struct stored_packet);
 
 // Races under way and just decided, by forward key; what is remembered of the ways to a prefix;
 // what is expected of uplinks.
 HASH_MAP(races, BPF_MAP_TYPE_LRU_HASH, 0, MAX_RACES, struct tuple, struct race);
-HASH_MAP(paths, BPF_MAP_TYPE_LRU_HASH, 0, MAX_PATHS, struct path_key, struct path);
-ARRAY_MAP(outlooks, BPF_MAP_TYPE_ARRAY, MAX_UPLINKS, struct outlook);
+HASH_MAP(path_cache, BPF_MAP_TYPE_LRU_HASH, 0, MAX_CACHED_PREFIXES, struct path_key,
+	 struct path_entry);
+ARRAY_MAP(forecasts, BPF_MAP_TYPE_ARRAY, MAX_UPLINKS, struct uplink_forecast);
 ARRAY_MAP(race_budget, BPF_MAP_TYPE_ARRAY, 1, struct race_budget);
 
-HASH_MAP(fragments, BPF_MAP_TYPE_LRU_HASH, 0, MAX_FRAGMENTED, struct fragment_key, struct fragment);
+HASH_MAP(fragments, BPF_MAP_TYPE_LRU_HASH, 0, MAX_FRAGMENTED_PACKETS, struct fragment_key,
+	 struct fragment);
 
 // An uplink's number as an index. The mask gives the verifier a bound that survives what the
 // compiler makes of a comparison.
-static __always_inline __u32 place_of(__u32 id)
+static __always_inline __u32 uplink_index(__u32 id)
 {
 	asm volatile("%0 &= 0x1f" : "+r"(id));
 	return id;
 }
-_Static_assert(MAX_UPLINKS == 0x1f + 1, "place_of");
+_Static_assert(MAX_UPLINKS == 0x1f + 1, "uplink_index");
 
 static __always_inline struct uplink *uplink_at(__u32 id)
 {
@@ -89,7 +93,7 @@ __noinline int has_lease(__u64 grace)
 // longer than this.
 static __always_inline int is_awaited(const struct uplink *uplink)
 {
-	return uplink->leased && has_lease(LEASE_AWAITED);
+	return uplink->leased && has_lease(LEASE_GRACE_NS);
 }
 
 static __always_inline int is_up(const struct uplink *uplink)
@@ -99,7 +103,7 @@ static __always_inline int is_up(const struct uplink *uplink)
 
 static __always_inline int takes_flows(const struct uplink *uplink, __u8 family)
 {
-	return uplink && uplink->ifindex && uplink->exits[family & 1].present && is_up(uplink);
+	return uplink && uplink->ifindex && uplink->next_hops[family & 1].present && is_up(uplink);
 }
 
 static __always_inline struct uplink *uplink_of(__u32 device)

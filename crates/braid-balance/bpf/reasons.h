@@ -57,12 +57,12 @@
 	REASON(class_blocked, DROPPED, "no uplink of those that the flow's class may use")         \
 	REASON(client_over_limit, DROPPED, "new flow of a client that holds more than its share")  \
 	REASON(lan_spoofed, DROPPED, "new flow from a lan with a source that is not there")        \
-	REASON(out_told, SENT, "tcp segment of a dead connection answered with a reset")           \
-	REASON(lan_told, SENT, "lan's tcp segment of a dead connection answered with a reset")     \
-	REASON(in_late, EVENT, "answer to a mapping that has moved")                               \
+	REASON(out_reset, SENT, "tcp segment of a dead connection answered with a reset")          \
+	REASON(lan_reset, SENT, "lan's tcp segment of a dead connection answered with a reset")    \
+	REASON(in_late_reply, EVENT, "answer to a mapping that has moved")                         \
 	REASON(out_held, DROPPED, "outbound later fragment held until its first one came")         \
 	REASON(in_held, EVENT, "inbound later fragment held until its first one came")             \
-	REASON(notice_lost, EVENT, "notice to the daemon left out")                                \
+	REASON(upcall_lost, EVENT, "notice to the daemon left out")                                \
 	REASON(lan_hairpin, SENT, "lan packet to a mapping of the lan's own")                      \
 	REASON(out_hairpin, SENT, "the same turned round to the lan")                              \
 	REASON(hairpin_apart, EVENT, "packet to a mapping of another lan's left to the stack")     \

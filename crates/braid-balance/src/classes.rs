@@ -6,11 +6,11 @@ use braid_core::{MAX_UPLINKS, UplinkId};
 
 use crate::layout::SlotBank;
 use crate::shared::{
-    CLASSES, FAMILIES, FAMILY_V4, FAMILY_V6, SLOTS, WALK_FASTEST, WALK_HASH_PAIR, WALK_HASH_SOURCE,
-    WALK_RACE, WALK_ROUND_ROBIN,
+    CLASSES, FAMILIES, FAMILY_V4, FAMILY_V6, LB_FASTEST, LB_HASH_PAIR, LB_HASH_SOURCE, LB_RACE,
+    LB_ROUND_ROBIN, SLOTS,
 };
 use crate::tables::{Tables, refused};
-use crate::{ClassId, Error, Family, Walk};
+use crate::{ClassId, Error, Family, LbMethod};
 
 const _: () = assert!(braid_core::slots::SLOTS == SLOTS as usize);
 
@@ -23,7 +23,7 @@ pub struct ClassEntry {
     /// Its number, below [`MAX_CLASSES`]. 0 is the default: what no rule names.
     pub id: ClassId,
     /// How a new flow picks its slot.
-    pub walk: Walk,
+    pub lb_method: LbMethod,
     /// How long a client keeps its uplink for a site, counted from the last flow that it opened to
     /// it, in whole seconds; `None`: every flow is chosen anew. An uplink that takes flows is kept
     /// although the slots do not name it any more; see
@@ -36,12 +36,12 @@ pub struct ClassEntry {
     /// Slots for IPv6.
     pub v6: Vec<UplinkId>,
     /// The uplink that takes every flow of the class for as long as it takes any. The slots are for
-    /// when it does not; the datapath notices by itself, see [`UplinkEntry::leased`](crate::UplinkEntry).
+    /// when it does not; the datapath upcalls by itself, see [`UplinkEntry::leased`](crate::UplinkEntry).
     pub prefers: Option<UplinkId>,
     /// The uplinks that a new flow may be raced on, or weighed against each other by what is
-    /// remembered of its destination, under [`Walk::Race`] and [`Walk::Fastest`]. Fewer than two
+    /// remembered of its destination, under [`LbMethod::Race`] and [`LbMethod::Fastest`]. Fewer than two
     /// that take flows of its family: the slots choose.
-    pub racers: Vec<UplinkId>,
+    pub candidates: Vec<UplinkId>,
 }
 
 /// Replaces all slot tables. The bank that is not walked is written, then made the one that is: a
@@ -99,15 +99,15 @@ fn bank(tables: &Tables, class: &ClassEntry, slots: &[UplinkId]) -> Result<SlotB
     let seconds = class.sticky.map_or(0, |time| time.as_secs().max(1));
     let mut bank = SlotBank {
         count: u32::try_from(slots.len()).expect("at most SLOTS"),
-        walk: match class.walk {
-            Walk::RoundRobin => WALK_ROUND_ROBIN,
-            Walk::HashSource => WALK_HASH_SOURCE,
-            Walk::HashPair => WALK_HASH_PAIR,
-            Walk::Race => WALK_RACE,
-            Walk::Fastest => WALK_FASTEST,
+        lb_method: match class.lb_method {
+            LbMethod::RoundRobin => LB_ROUND_ROBIN,
+            LbMethod::HashSource => LB_HASH_SOURCE,
+            LbMethod::HashPair => LB_HASH_PAIR,
+            LbMethod::Race => LB_RACE,
+            LbMethod::Fastest => LB_FASTEST,
         } as u16,
         prefers: prefers(tables, class)?,
-        racers: racers(tables, class)?,
+        candidates: candidates(tables, class)?,
         sticky: u32::try_from(seconds).unwrap_or(u32::MAX),
         ..SlotBank::EMPTY
     };
@@ -144,8 +144,8 @@ fn prefers(tables: &Tables, class: &ClassEntry) -> Result<u16, Error> {
 }
 
 /// The bits of a class' racers.
-fn racers(tables: &Tables, class: &ClassEntry) -> Result<u32, Error> {
-    class.racers.iter().try_fold(0, |bits, &uplink| {
+fn candidates(tables: &Tables, class: &ClassEntry) -> Result<u32, Error> {
+    class.candidates.iter().try_fold(0, |bits, &uplink| {
         if uplink.index() < MAX_UPLINKS && is_configured(tables, uplink)? {
             return Ok(bits | 1 << uplink.0);
         }

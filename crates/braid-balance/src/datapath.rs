@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use braid_core::UplinkId;
 
-use crate::hooks::{self, Hook, Place, Programs};
+use crate::hooks::{self, AttachPoint, Hook, Programs};
 use crate::inject::Injector;
 use crate::pins::Pins;
 use crate::tables::{self, Tables};
 use crate::{
-    Attachments, Bustle, ClassEntry, ClassId, Counters, Error, Evacuated, Family, Flow, Fragments,
-    HookKind, KernelTime, Lease, MapMemory, Name, Notices, Opened, Options, Outlook, PathMemory,
+    Attachments, ClassEntry, ClassId, Counters, Error, Evacuated, Family, Flow, FlowActivity,
+    Fragments, HookKind, KernelTime, Lease, MapMemory, Name, Opened, Options, PathCacheEntry,
     RaceSettings, RefusedPacket, Release, Released, Removed, RuleEntry, Sticky, SweepReport,
-    UplinkCounters, UplinkEntry, classes, clients, counters, devices, evacuate, loading, names,
-    notices, paths, races, rules, sticky, upkeep, uplinks,
+    Upcalls, UplinkCounters, UplinkEntry, UplinkForecast, classes, connlimit, counters, devices,
+    dns_names, evacuate, loading, path_cache, races, rules, sticky, upcalls, upkeep, uplinks,
 };
 
 /// A handle on the pinned programs and maps. Dropping it changes nothing in the kernel.
@@ -34,8 +34,8 @@ pub struct Datapath {
 /// datapath that runs is left alone. Empty: the kernel takes them all; else why it does not, program by
 /// program. Needs the capabilities that [`Datapath::open`] needs.
 #[must_use]
-pub fn rehearse() -> Vec<Error> {
-    loading::rehearse()
+pub fn dry_run() -> Vec<Error> {
+    loading::dry_run()
 }
 
 impl Datapath {
@@ -66,12 +66,12 @@ impl Datapath {
     /// its flows only lack the short way.
     pub fn attach(&mut self, wanted: &Attachments) -> Result<(), Error> {
         let mut lans = devices::lans(&wanted.lans);
-        let mut places = vec![Place {
+        let mut places = vec![AttachPoint {
             hook: Hook::Outbound,
             ifindex: wanted.steer,
         }];
         let inbound = wanted.uplinks.iter();
-        places.extend(inbound.map(|&ifindex| Place {
+        places.extend(inbound.map(|&ifindex| AttachPoint {
             hook: Hook::Inbound,
             ifindex,
         }));
@@ -84,7 +84,7 @@ impl Datapath {
         }
         lans.retain(|&ifindex, _| {
             let hook = Hook::Lan;
-            let place = Place { hook, ifindex };
+            let place = AttachPoint { hook, ifindex };
             match hooks::is_missing(&self.programs, place, self.coexist) {
                 Ok(true) => missing.push(place),
                 Ok(false) => {}
@@ -145,30 +145,30 @@ impl Datapath {
     /// Notes what is known of remote addresses; for each it replaces what was known before. Room is
     /// for 16,384 addresses, of which the least recently asked for make room for others.
     pub fn learn_names(&mut self, names: &[(IpAddr, Name)]) -> Result<(), Error> {
-        names::learn_names(&mut self.tables, names)
+        dns_names::learn_names(&mut self.tables, names)
     }
 
     /// What is known of a remote address at `now`.
     pub fn name(&self, remote: IpAddr, now: KernelTime) -> Result<Option<Name>, Error> {
-        names::name(&self.tables, remote, now)
+        dns_names::name(&self.tables, remote, now)
     }
 
     /// All addresses of which something is known by name, what has expired too. A daemon that takes
     /// over finds here what the one before has noted, by that one's rules.
     pub fn names(&self) -> Result<Vec<(IpAddr, Name)>, Error> {
-        names::names(&self.tables)
+        dns_names::names(&self.tables)
     }
 
     /// Says what the marks of names mean: any number that is another one when the rules that the marks
     /// stand for are others. If it is another one than before, which may have been another daemon's,
     /// all names are forgotten. `true`: they were.
     pub fn keep_names(&mut self, meaning: u32) -> Result<bool, Error> {
-        names::keep_names(&mut self.tables, meaning)
+        dns_names::keep_names(&mut self.tables, meaning)
     }
 
     /// Forgets what is known of these remote addresses.
     pub fn forget_names(&mut self, remotes: &[IpAddr]) -> Result<(), Error> {
-        names::forget_names(&mut self.tables, remotes)
+        dns_names::forget_names(&mut self.tables, remotes)
     }
 
     /// Which client keeps to which uplink for which site, entries that have expired too. Room is
@@ -189,7 +189,7 @@ impl Datapath {
     /// no others. An IPv6 address whose last 64 bits are zero stands for all of its /64. Flows that
     /// are open go on.
     pub fn limit_clients(&mut self, clients: &[IpAddr]) -> Result<(), Error> {
-        clients::limit_clients(&mut self.tables, clients)
+        connlimit::limit_clients(&mut self.tables, clients)
     }
 
     /// Asks again by other uplinks what has been asked by one that is of no use at the moment, and
@@ -197,9 +197,9 @@ impl Datapath {
     ///
     /// First [`Datapath::set_uplinks`] must say that the uplink takes no flows. Needs what
     /// [`Datapath::evacuate`] needs.
-    pub fn ask_again(&mut self, uplink: UplinkId) -> Result<Evacuated, Error> {
+    pub fn replay_unanswered(&mut self, uplink: UplinkId) -> Result<Evacuated, Error> {
         let injector = injector(&mut self.injector, self.steer)?;
-        evacuate::ask_again(&self.tables, injector, uplink)
+        evacuate::replay_unanswered(&self.tables, injector, uplink)
     }
 
     /// Takes the flows off an uplink that has died: open TCP connections are told if `tells`, QUIC
@@ -213,11 +213,11 @@ impl Datapath {
     pub fn evacuate(
         &mut self,
         uplink: UplinkId,
-        tells: bool,
+        resets_tcp: bool,
         survives: impl Fn(IpAddr) -> bool,
     ) -> Result<Evacuated, Error> {
         let injector = injector(&mut self.injector, self.steer)?;
-        evacuate::evacuate(&mut self.tables, injector, uplink, tells, survives)
+        evacuate::evacuate(&mut self.tables, injector, uplink, resets_tcp, survives)
     }
 
     /// Lets flows of an uplink that works go, as when a better one has come back or an address has
@@ -258,17 +258,17 @@ impl Datapath {
         Lease::open(&self.pins)
     }
 
-    /// Opens the ring of notices. One reader at a time.
-    pub fn notices(&self) -> Result<Notices, Error> {
-        Notices::open(&self.pins)
+    /// Opens the ring of upcalls. One reader at a time.
+    pub fn upcalls(&self) -> Result<Upcalls, Error> {
+        Upcalls::open(&self.pins)
     }
 
-    /// Whether DNS answers to flows of ours are handed over as [`Notice::DnsAnswer`]; at first they
+    /// Whether DNS answers to flows of ours are handed over as [`Upcall::DnsAnswer`]; at first they
     /// are not.
     ///
-    /// [`Notice::DnsAnswer`]: crate::Notice::DnsAnswer
-    pub fn hand_over_answers(&mut self, wanted: bool) -> Result<(), Error> {
-        notices::hand_over_answers(&mut self.tables, wanted)
+    /// [`Upcall::DnsAnswer`]: crate::Upcall::DnsAnswer
+    pub fn snoop_dns(&mut self, wanted: bool) -> Result<(), Error> {
+        upcalls::snoop_dns(&mut self.tables, wanted)
     }
 
     /// Sends on those held fragments whose first one has come, says how many, and lets go of those
@@ -281,14 +281,14 @@ impl Datapath {
             return Ok(0);
         }
         let injector = injector(&mut self.injector, self.steer)?;
-        notices::reinject(&self.tables, injector, held)
+        upcalls::reinject(&self.tables, injector, held)
     }
 
     /// Tells the sender of a packet that is not sent, by ICMP. `false`: it is not told, or not
     /// reached.
-    pub fn answer_refused(&mut self, refused: &RefusedPacket) -> Result<bool, Error> {
+    pub fn send_icmp_error(&mut self, refused: &RefusedPacket) -> Result<bool, Error> {
         let injector = injector(&mut self.injector, self.steer)?;
-        notices::answer_refused(injector, refused)
+        upcalls::send_icmp_error(injector, refused)
     }
 
     /// Removes flows that were idle longer than their state allows at `now`, and halves of pairs.
@@ -301,31 +301,31 @@ impl Datapath {
         races::set(&mut self.tables, race)
     }
 
-    /// Says what to expect of the uplinks, all of them; [`Datapath::bustle`] counts from here on.
+    /// Says what to expect of the uplinks, all of them; [`Datapath::flow_activity`] counts from here on.
     /// Before this, nothing can be said of any, so all count the same.
-    pub fn set_outlooks(&mut self, outlooks: &[Outlook]) -> Result<(), Error> {
-        paths::set_outlooks(&mut self.tables, outlooks)
+    pub fn set_forecasts(&mut self, forecasts: &[UplinkForecast]) -> Result<(), Error> {
+        path_cache::set_forecasts(&mut self.tables, forecasts)
     }
 
-    /// What has happened on every uplink since the last [`Datapath::set_outlooks`].
-    pub fn bustle(&self) -> Result<Vec<Bustle>, Error> {
-        paths::bustle(&self.tables)
+    /// What has happened on every uplink since the last [`Datapath::set_forecasts`].
+    pub fn flow_activity(&self) -> Result<Vec<FlowActivity>, Error> {
+        path_cache::flow_activity(&self.tables)
     }
 
     /// What is remembered of the ways to a remote's prefix; `None`: nothing.
-    pub fn path(&self, remote: IpAddr) -> Result<Option<PathMemory>, Error> {
-        paths::path(&self.tables, remote)
+    pub fn path_cache_entry(&self, remote: IpAddr) -> Result<Option<PathCacheEntry>, Error> {
+        path_cache::entry(&self.tables, remote)
     }
 
     /// The same of all prefixes, in no particular order.
-    pub fn paths(&self) -> Result<Vec<PathMemory>, Error> {
-        paths::paths(&self.tables)
+    pub fn path_cache(&self) -> Result<Vec<PathCacheEntry>, Error> {
+        path_cache::entries(&self.tables)
     }
 
     /// Puts back what an earlier instance remembered, for the uplinks as they are now. What is not
     /// valid, and what has been learnt meanwhile, is left out.
-    pub fn remember(&mut self, memory: &[PathMemory]) -> Result<(), Error> {
-        paths::remember(&mut self.tables, memory)
+    pub fn restore_path_cache(&mut self, memory: &[PathCacheEntry]) -> Result<(), Error> {
+        path_cache::restore(&mut self.tables, memory)
     }
 
     /// All flows, embryos too.
@@ -333,7 +333,7 @@ impl Datapath {
         upkeep::flows(&self.tables)
     }
 
-    /// Counters, summed over the CPUs.
+    /// Counters, complete_checksum over the CPUs.
     pub fn counters(&self) -> Result<Counters, Error> {
         counters::read(&self.tables)
     }
@@ -351,7 +351,7 @@ impl Datapath {
 
     /// Most answered flows at once; of an adopted datapath what it was loaded with.
     pub fn capacity(&self) -> Result<u32, Error> {
-        self.tables.kept.max_entries()
+        self.tables.assured.max_entries()
     }
 
     /// Kernel memory per map.

@@ -12,36 +12,38 @@ use braid_packet::{Packet, checksum};
 use serde::Serialize;
 
 use crate::inject::Injector;
-use crate::layout::{FlowValue, LastWordsValue, RaceValue, Tuple, WordsValue, socket_address};
-use crate::shared::{
-    CHOICE_ON_LINK, FAMILY_V4, FAMILY_V6, FATE_ASKED, FAVOURITE, FLOW_LEAVES, FLOW_TOLD, QUIC_PORT,
-    STATE_CLOSING, STATE_ESTABLISHED, STATE_NEW,
+use crate::layout::{
+    FlowValue, RaceValue, ReplayBufferValue, StoredPacketValue, Tuple, socket_address,
 };
-use crate::tables::{Pair, Tables, gone, refused};
+use crate::shared::{
+    ATTEMPT_SENT, CHOICE_ON_LINK, FAMILY_V4, FAMILY_V6, FLOW_REASSIGN, FLOW_RESET_SENT,
+    PREFERRED_CANDIDATE, QUIC_PORT, STATE_CLOSING, STATE_ESTABLISHED, STATE_NEW,
+};
+use crate::tables::{Pair, Tables, ignore_missing, refused};
 use crate::upkeep::{self, TCP, UDP, found, read};
 use crate::{Error, Flow, FlowState, KernelTime};
 
 /// Last words older than this are not said again: whoever has been quiet for so long waits for
 /// nothing, and moves with its next packet. The watch takes at most a few seconds to call an uplink
 /// dead.
-const WORDS_STALE: Duration = Duration::from_secs(10);
+const MAX_REPLAY_AGE: Duration = Duration::from_secs(10);
 
 /// A flow's last words are said again within less than this. What has moved and sends later than
 /// that has a client who still wants an answer.
-const WORDS_SAID: Duration = Duration::from_millis(100);
+const MAX_REPLAY_TIME: Duration = Duration::from_millis(100);
 
 /// What [`Datapath::evacuate`](crate::Datapath::evacuate) did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Evacuated {
     /// TCP connections whose inside was sent a reset.
-    pub tcp_told: usize,
+    pub tcp_reset: usize,
     /// TCP connections that were being opened: their SYN was sent again by another uplink.
     pub tcp_moved: usize,
     /// QUIC connections whose last packets were sent again by another uplink.
     pub quic_moved: usize,
     /// QUIC connections whose inside was told "port unreachable", as their server does not survive
     /// a move.
-    pub quic_told: usize,
+    pub quic_unreachable: usize,
     /// Other datagrams that nobody had answered, sent again by another uplink.
     pub udp_moved: usize,
 }
@@ -55,7 +57,7 @@ pub enum Release {
     /// are still accepted. UDP only; others stay.
     Move,
     /// Both ends are told that it is over. TCP only; others stay.
-    Tell,
+    Reset,
 }
 
 /// What [`Datapath::release`](crate::Datapath::release) did.
@@ -64,51 +66,53 @@ pub struct Released {
     /// Flows that choose anew.
     pub moved: usize,
     /// Connections that were told.
-    pub told: usize,
+    pub reset: usize,
 }
 
 pub(crate) fn evacuate(
     tables: &mut Tables,
     injector: &Injector,
     uplink: UplinkId,
-    tells: bool,
+    resets_tcp: bool,
     survives: impl Fn(IpAddr) -> bool,
 ) -> Result<Evacuated, Error> {
     let mut done = Evacuated::default();
     let others = others(tables, uplink)?;
     let leaves = |flow: &&(Tuple, FlowValue)| leaves(flow, uplink, others);
-    let kept = read::<FlowValue>("flows", tables.kept.forward_fd())?;
-    for (key, value) in kept.iter().filter(|flow| leaves(flow)) {
+    let assured = read::<FlowValue>("flows", tables.assured.forward_fd())?;
+    for (key, value) in assured.iter().filter(|flow| leaves(flow)) {
         match key.protocol {
-            TCP if tells => {
-                done.tcp_told += usize::from(tell(&mut tables.kept, injector, key, value)?)
+            TCP if resets_tcp => {
+                done.tcp_reset +=
+                    usize::from(reset_inside(&mut tables.assured, injector, key, value)?)
             }
-            UDP if is_quic(key) && !survives(far(key).0) => {
-                end_quic(&mut tables.kept, injector, key, value)?;
-                done.quic_told += 1;
+            UDP if is_quic(key) && !survives(remote(key).0) => {
+                end_quic(&mut tables.assured, injector, key, value)?;
+                done.quic_unreachable += 1;
             }
             UDP if is_quic(key) => {
-                done.quic_moved += usize::from(repeat_words(&tables.last_words, injector, key)?);
+                done.quic_moved +=
+                    usize::from(replay_buffer(&tables.replay_buffers, injector, key)?);
             }
             _ => {}
         }
     }
     let embryos = read::<FlowValue>("embryos", tables.embryos.forward_fd())?;
-    repeat_questions(tables, injector, uplink, others, &embryos, &mut done)?;
+    replay_embryos(tables, injector, uplink, others, &embryos, &mut done)?;
     let unanswered = |value: &FlowValue| u32::from(value.state) == STATE_NEW;
     // Flows that moved by themselves since their uplink died, to a server that does not follow.
     let came = |value: &FlowValue| value.came_from == uplink.0 + 1 && unanswered(value);
     for (key, value) in embryos.iter().filter(|(_, value)| came(value)) {
-        if is_quic(key) && !survives(far(key).0) {
+        if is_quic(key) && !survives(remote(key).0) {
             end_quic(&mut tables.embryos, injector, key, value)?;
-            done.quic_told += 1;
+            done.quic_unreachable += 1;
         }
     }
     Ok(done)
 }
 
 /// Repeats by other uplinks the first packets of flows that nobody has answered by this one.
-pub(crate) fn ask_again(
+pub(crate) fn replay_unanswered(
     tables: &Tables,
     injector: &Injector,
     uplink: UplinkId,
@@ -116,12 +120,12 @@ pub(crate) fn ask_again(
     let mut done = Evacuated::default();
     let others = others(tables, uplink)?;
     let embryos = read::<FlowValue>("embryos", tables.embryos.forward_fd())?;
-    repeat_questions(tables, injector, uplink, others, &embryos, &mut done)?;
+    replay_embryos(tables, injector, uplink, others, &embryos, &mut done)?;
     Ok(done)
 }
 
 /// Repeats the first packets of unanswered flows and races, and counts them.
-fn repeat_questions(
+fn replay_embryos(
     tables: &Tables,
     injector: &Injector,
     uplink: UplinkId,
@@ -133,7 +137,7 @@ fn repeat_questions(
         u32::from(flow.1.state) == STATE_NEW && leaves(flow, uplink, others)
     };
     for (key, _) in embryos.iter().filter(asked) {
-        if !repeat_question(&tables.questions, injector, key)? {
+        if !replay_embryo(&tables.replay_embryos, injector, key)? {
             continue;
         }
         match key.protocol {
@@ -142,7 +146,7 @@ fn repeat_questions(
             _ => done.udp_moved += 1,
         }
     }
-    done.tcp_moved += repeat_races(tables, injector, uplink)?;
+    done.tcp_moved += replay_races(tables, injector, uplink)?;
     Ok(())
 }
 
@@ -156,16 +160,16 @@ fn leaves((key, value): &(Tuple, FlowValue), uplink: UplinkId, others: [bool; 2]
 
 /// Repeats the SYNs of races that wait for this uplink alone, since they have rejected the other uplinks' answers.
 /// Returns how many.
-fn repeat_races(tables: &Tables, injector: &Injector, uplink: UplinkId) -> Result<usize, Error> {
+fn replay_races(tables: &Tables, injector: &Injector, uplink: UplinkId) -> Result<usize, Error> {
     let mut asked = 0;
     for (key, race) in read::<RaceValue>("races", tables.races_data.fd().as_fd())? {
-        let awaited = race.favourite & FAVOURITE == u32::from(uplink.0) + 1
-            && u32::from(race.fates[uplink.index()]) == FATE_ASKED;
+        let awaited = race.preferred & PREFERRED_CANDIDATE == u32::from(uplink.0) + 1
+            && u32::from(race.attempts[uplink.index()]) == ATTEMPT_SENT;
         if awaited
             && found(tables.embryos.forward.get(&key, 0))?.is_none()
-            && found(tables.kept.forward.get(&key, 0))?.is_none()
+            && found(tables.assured.forward.get(&key, 0))?.is_none()
         {
-            asked += usize::from(repeat_question(&tables.questions, injector, &key)?);
+            asked += usize::from(replay_embryo(&tables.replay_embryos, injector, &key)?);
         }
     }
     Ok(asked)
@@ -177,18 +181,18 @@ pub(crate) fn release(
     which: impl Fn(&Flow) -> Release,
 ) -> Result<Released, Error> {
     let mut done = Released::default();
-    for (key, value) in read::<FlowValue>("flows", tables.kept.forward_fd())? {
+    for (key, value) in read::<FlowValue>("flows", tables.assured.forward_fd())? {
         match which(&upkeep::flow(&key, &value, true)) {
-            Release::Tell if key.protocol == TCP => {
-                let told = tell(&mut tables.kept, injector, &key, &value)?;
+            Release::Reset if key.protocol == TCP => {
+                let told = reset_inside(&mut tables.assured, injector, &key, &value)?;
                 if told {
-                    tell_far(injector, &key, &value)?;
+                    reset_remote(injector, &key, &value)?;
                 }
-                done.told += usize::from(told);
+                done.reset += usize::from(told);
             }
             Release::Move if key.protocol == UDP => {
-                let mark = |value: &mut FlowValue| value.flags |= FLOW_LEAVES as u8;
-                done.moved += usize::from(change(&mut tables.kept, &key, &value, mark)?);
+                let mark = |value: &mut FlowValue| value.flags |= FLOW_REASSIGN as u8;
+                done.moved += usize::from(change(&mut tables.assured, &key, &value, mark)?);
             }
             _ => {}
         }
@@ -210,7 +214,7 @@ pub(crate) fn end_unanswered_moves(
         if is_quic(&key)
             && flow.came_from.is_some()
             && flow.state == FlowState::New
-            && flow.last_seen.since(flow.created) >= WORDS_SAID
+            && flow.last_seen.since(flow.created) >= MAX_REPLAY_TIME
             && now.since(flow.created) >= older_than
         {
             end_quic(&mut tables.embryos, injector, &key, &value)?;
@@ -227,7 +231,7 @@ fn others(tables: &Tables, than: UplinkId) -> Result<[bool; 2], Error> {
         let index = u32::try_from(id).expect("a small number");
         let uplink = tables.uplinks.get(&index, 0);
         let uplink = uplink.map_err(|error| refused("map uplinks", &error))?;
-        for (others, exit) in others.iter_mut().zip(&uplink.exits) {
+        for (others, exit) in others.iter_mut().zip(&uplink.next_hops) {
             *others |= uplink.accepts_new != 0 && exit.present != 0;
         }
     }
@@ -236,14 +240,14 @@ fn others(tables: &Tables, than: UplinkId) -> Result<[bool; 2], Error> {
 
 /// Marks a connection as over and sends its inside a reset that it believes. One that both ends
 /// have closed needs none, nor one that is gone meanwhile.
-fn tell(
+fn reset_inside(
     pair: &mut Pair,
     injector: &Injector,
     key: &Tuple,
     value: &FlowValue,
 ) -> Result<bool, Error> {
     let over = |value: &mut FlowValue| {
-        value.flags |= FLOW_TOLD as u8;
+        value.flags |= FLOW_RESET_SENT as u8;
         value.state = STATE_CLOSING as u8;
     };
     if u32::from(value.state) == STATE_CLOSING || !change(pair, key, value, over)? {
@@ -251,8 +255,14 @@ fn tell(
     }
     // Not the acknowledgement number as it was: a segment may have come since.
     let value = found(pair.forward.get(key, 0))?.unwrap_or(*value);
-    let reset = build::segment(far(key), near(key), [value.inside_ack, 0], flags::RST, &[]);
-    injector.inwards(value.inside_ifindex, near(key).0, &reset)?;
+    let reset = build::segment(
+        remote(key),
+        local(key),
+        [value.inside_ack, 0],
+        flags::RST,
+        &[],
+    );
+    injector.inwards(value.inside_ifindex, local(key).0, &reset)?;
     Ok(true)
 }
 
@@ -265,21 +275,27 @@ pub(crate) fn keep_alive(
     uplink: UplinkId,
 ) -> Result<usize, Error> {
     let mut sent = 0;
-    for (key, value) in read::<FlowValue>("flows", tables.kept.forward_fd())? {
+    for (key, value) in read::<FlowValue>("flows", tables.assured.forward_fd())? {
         let open = key.protocol == TCP && u32::from(value.state) == STATE_ESTABLISHED;
         if !open || value.uplink != uplink.0 {
             continue;
         }
         let numbers = [value.inside_next.wrapping_sub(1), value.inside_ack];
-        let keepalive = build::segment(near(&key), far(&key), numbers, flags::ACK, &[]);
+        let keepalive = build::segment(local(&key), remote(&key), numbers, flags::ACK, &[]);
         sent += usize::from(injector.outwards(&keepalive)?);
     }
     Ok(sent)
 }
 
 /// Sends the remote a reset that it believes.
-fn tell_far(injector: &Injector, key: &Tuple, value: &FlowValue) -> Result<(), Error> {
-    let reset = build::segment(near(key), far(key), [value.inside_next, 0], flags::RST, &[]);
+fn reset_remote(injector: &Injector, key: &Tuple, value: &FlowValue) -> Result<(), Error> {
+    let reset = build::segment(
+        local(key),
+        remote(key),
+        [value.inside_next, 0],
+        flags::RST,
+        &[],
+    );
     injector.outwards(&reset).map(drop)
 }
 
@@ -291,49 +307,50 @@ fn end_quic(
     value: &FlowValue,
 ) -> Result<(), Error> {
     upkeep::forget(pair, key, value)?;
-    let (near, far) = (near(key), far(key));
+    let (local, remote) = (local(key), remote(key));
     // Its headers are what a client's stack goes by.
-    let error = build::port_unreachable(far.0, near.0, &build::udp(near, far, &[]));
+    let error = build::port_unreachable(remote.0, local.0, &build::udp(local, remote, &[]));
     injector
-        .inwards(value.inside_ifindex, near.0, &error)
+        .inwards(value.inside_ifindex, local.0, &error)
         .map(drop)
 }
 
 /// Says a flow's last words again, in the order in which they were said; the outbound program then
 /// moves the flow. `false`: there are none, or they are too old.
-fn repeat_words(
-    last: &HashMap<MapData, Tuple, LastWordsValue>,
+fn replay_buffer(
+    last: &HashMap<MapData, Tuple, ReplayBufferValue>,
     injector: &Injector,
     key: &Tuple,
 ) -> Result<bool, Error> {
     let Some(last) = found(last.get(key, 0))? else {
         return Ok(false);
     };
-    let mut words: Vec<&WordsValue> = last.upon_hearing.iter().chain(&last.unasked).collect();
+    let mut words: Vec<&StoredPacketValue> =
+        last.after_receive.iter().chain(&last.unsolicited).collect();
     words.sort_by_key(|words| words.at);
     let mut said = false;
     for words in words {
-        said |= say(injector, words)?;
+        said |= replay_packet(injector, words)?;
     }
     Ok(said)
 }
 
 /// Asks again what nobody has answered; as for last words.
-fn repeat_question(
-    questions: &HashMap<MapData, Tuple, WordsValue>,
+fn replay_embryo(
+    questions: &HashMap<MapData, Tuple, StoredPacketValue>,
     injector: &Injector,
     key: &Tuple,
 ) -> Result<bool, Error> {
     match found(questions.get(key, 0))? {
-        Some(words) => say(injector, &words),
+        Some(words) => replay_packet(injector, &words),
         None => Ok(false),
     }
 }
 
-fn say(injector: &Injector, words: &WordsValue) -> Result<bool, Error> {
+fn replay_packet(injector: &Injector, words: &StoredPacketValue) -> Result<bool, Error> {
     let age = KernelTime::now().since(KernelTime::from_nanos(words.at));
     match words.bytes.get(..words.length as usize) {
-        Some(packet) if age < WORDS_STALE => match summed(packet) {
+        Some(packet) if age < MAX_REPLAY_AGE => match complete_checksum(packet) {
             Some(packet) => injector.outwards(&packet),
             None => Ok(false),
         },
@@ -345,7 +362,7 @@ fn say(injector: &Injector, words: &WordsValue) -> Result<bool, Error> {
 /// complete it. `None`: its checksum is neither complete nor begun, so it was read while a program
 /// was writing another over it. Of a begun one that cannot be told; what QUIC has sealed, its server
 /// drops.
-fn summed(packet: &[u8]) -> Option<Vec<u8>> {
+fn complete_checksum(packet: &[u8]) -> Option<Vec<u8>> {
     let headers = Packet::parse(packet).ok()?;
     let mut bytes = packet.to_vec();
     if headers.checksums_hold() {
@@ -381,29 +398,29 @@ fn change(
     by(&mut value);
     match pair.forward.insert(key, value, EXIST) {
         Ok(()) => Ok(true),
-        Err(error) => gone("changing a flow", Err(error)).map(|()| false),
+        Err(error) => ignore_missing("changing a flow", Err(error)).map(|()| false),
     }
 }
 
 fn is_quic(key: &Tuple) -> bool {
-    key.protocol == UDP && u32::from(u16::from_be_bytes(key.far_port)) == QUIC_PORT
+    key.protocol == UDP && u32::from(u16::from_be_bytes(key.remote_port)) == QUIC_PORT
 }
 
 fn family(key: &Tuple) -> u32 {
-    if near(key).0.is_ipv4() {
+    if local(key).0.is_ipv4() {
         FAMILY_V4
     } else {
         FAMILY_V6
     }
 }
 
-fn near(key: &Tuple) -> End {
-    let address = socket_address(key.near, key.near_port);
+fn local(key: &Tuple) -> End {
+    let address = socket_address(key.local, key.local_port);
     (address.ip(), address.port())
 }
 
-fn far(key: &Tuple) -> End {
-    let address = socket_address(key.far, key.far_port);
+fn remote(key: &Tuple) -> End {
+    let address = socket_address(key.remote, key.remote_port);
     (address.ip(), address.port())
 }
 
@@ -412,29 +429,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_completed_and_torn_ones_left_unsaid() {
-        for (near, far) in [
+    fn stored_packets_are_completed_and_torn_ones_not_replayed() {
+        for (local, remote) in [
             ("192.0.0.8", "192.0.2.80"),
             ("64:ff9b:1:6272::8", "2001:db8:80::80"),
         ] {
-            let [near, far] = [near, far].map(|ip| (ip.parse().expect("an address"), 443));
-            let whole = build::udp(near, far, b"the very last words");
-            assert_eq!(summed(&whole), Some(whole.clone()));
+            let [local, remote] = [local, remote].map(|ip| (ip.parse().expect("an address"), 443));
+            let whole = build::udp(local, remote, b"the very last words");
+            assert_eq!(complete_checksum(&whole), Some(whole.clone()));
 
             let at = whole.len() - b"the very last words".len() - 2;
             let empty = vec![0; whole.len() + 2 - at + 4];
             let mut begun = whole.clone();
-            let sum = !checksum::of_transport(near.0, far.0, UDP, &empty);
+            let sum = !checksum::of_transport(local.0, remote.0, UDP, &empty);
             begun[at..at + 2].copy_from_slice(&sum.to_be_bytes());
-            assert_eq!(summed(&begun), Some(whole.clone()), "as a device would");
+            assert_eq!(
+                complete_checksum(&begun),
+                Some(whole.clone()),
+                "as a device would"
+            );
 
             for byte in at..whole.len() {
                 let mut torn = whole.clone();
                 torn[byte] ^= 1;
-                assert_eq!(summed(&torn), None, "byte {byte}");
+                assert_eq!(complete_checksum(&torn), None, "byte {byte}");
             }
-            assert_eq!(summed(&whole[..whole.len() - 9]), None);
-            assert_eq!(summed(&[]), None);
+            assert_eq!(complete_checksum(&whole[..whole.len() - 9]), None);
+            assert_eq!(complete_checksum(&[]), None);
         }
     }
 }

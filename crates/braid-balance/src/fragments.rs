@@ -12,13 +12,14 @@ use crate::KernelTime;
 use crate::layout::{FragmentKey, to_ip};
 
 /// Most fragments held at once; more are let go.
-pub const MAX_HELD: usize = 256;
+pub const MAX_HELD_FRAGMENTS: usize = 256;
 /// Most of one source: a datagram of 65,535 bytes has 45 fragments on an Ethernet.
-pub const MAX_HELD_PER_SOURCE: usize = crate::shared::MAX_HELD_PER_SOURCE as usize;
+pub const MAX_HELD_FRAGMENTS_PER_SOURCE: usize =
+    crate::shared::MAX_HELD_FRAGMENTS_PER_SOURCE as usize;
 /// How long each is held. Its packet's others are at most the differing delays of two paths away.
-pub const HOLD: Duration = Duration::from_secs(2);
+pub const FRAGMENT_HOLD_TIME: Duration = Duration::from_secs(2);
 /// How soon to look again whether the first one has come.
-pub const LOOK_AGAIN: Duration = Duration::from_millis(5);
+pub const FRAGMENT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A fragment that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,9 +68,9 @@ impl Fragments {
         self.handle_timeout(now);
         let source = fragment.key.source;
         let of_source = self.held.iter().filter(|held| held.key.source == source);
-        if now.since(fragment.at) >= HOLD
-            || self.held.len() >= MAX_HELD
-            || of_source.count() >= MAX_HELD_PER_SOURCE
+        if now.since(fragment.at) >= FRAGMENT_HOLD_TIME
+            || self.held.len() >= MAX_HELD_FRAGMENTS
+            || of_source.count() >= MAX_HELD_FRAGMENTS_PER_SOURCE
         {
             return false;
         }
@@ -79,12 +80,13 @@ impl Fragments {
 
     /// Lets go of what has been held too long.
     pub fn handle_timeout(&mut self, now: KernelTime) {
-        self.held.retain(|held| now.since(held.at) < HOLD);
+        self.held
+            .retain(|held| now.since(held.at) < FRAGMENT_HOLD_TIME);
     }
 
     /// When to look again whether first fragments have come; `None`: nothing is held.
     pub fn poll_timeout(&self, now: KernelTime) -> Option<KernelTime> {
-        (!self.held.is_empty()).then(|| now.after(LOOK_AGAIN))
+        (!self.held.is_empty()).then(|| now.after(FRAGMENT_POLL_INTERVAL))
     }
 
     /// Takes out what `known` says something of.
@@ -156,9 +158,12 @@ mod tests {
     fn a_flood_from_one_source_leaves_room_for_others() {
         let mut held = Fragments::new();
         let flood = (0..1000).filter(|&id| held.hold(fragment(1, id, 0), at(0)));
-        assert_eq!(flood.count(), MAX_HELD_PER_SOURCE);
+        assert_eq!(flood.count(), MAX_HELD_FRAGMENTS_PER_SOURCE);
         assert!(held.hold(fragment(2, 1, 0), at(0)));
         let many = (3..=255).filter(|&source| held.hold(fragment(source, 1, 0), at(0)));
-        assert_eq!(many.count(), MAX_HELD - MAX_HELD_PER_SOURCE - 1);
+        assert_eq!(
+            many.count(),
+            MAX_HELD_FRAGMENTS - MAX_HELD_FRAGMENTS_PER_SOURCE - 1
+        );
     }
 }

@@ -74,12 +74,12 @@ impl Hook {
 
 /// A program on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct AttachPoint {
     pub hook: Hook,
     pub ifindex: u32,
 }
 
-impl Place {
+impl AttachPoint {
     fn pin(self, pins: &Pins) -> PathBuf {
         pins.links()
             .join(format!("{}-{}", self.hook.program(), self.ifindex))
@@ -146,7 +146,11 @@ pub(crate) fn uses_tcx(hook: HookKind) -> bool {
 
 /// Whether the program has to be put on its place, or sits there already. Somebody else's program
 /// on a hook that we are not on yet is refused, unless both shall live there.
-pub(crate) fn is_missing(programs: &Programs, place: Place, coexist: bool) -> Result<bool, Error> {
+pub(crate) fn is_missing(
+    programs: &Programs,
+    place: AttachPoint,
+    coexist: bool,
+) -> Result<bool, Error> {
     let device = place.device()?;
     let (ours, foreign) = occupants(place, &device, programs.id(place.hook)?)?;
     match foreign {
@@ -167,7 +171,7 @@ pub(crate) fn is_missing(programs: &Programs, place: Place, coexist: bool) -> Re
 pub(crate) fn put(
     programs: &mut Programs,
     pins: &Pins,
-    place: Place,
+    place: AttachPoint,
     hook: HookKind,
 ) -> Result<(), Error> {
     let device = place.device()?;
@@ -181,7 +185,7 @@ pub(crate) fn put(
 
 /// Takes a program off its place, whether it sits there or not. A device that is gone has taken
 /// its attachments with it.
-pub(crate) fn take(pins: &Pins, place: Place) -> Result<bool, Error> {
+pub(crate) fn take(pins: &Pins, place: AttachPoint) -> Result<bool, Error> {
     let pin = place.pin(pins);
     let pinned = pin.exists();
     pins::remove_file(&pin)?;
@@ -192,16 +196,16 @@ pub(crate) fn take(pins: &Pins, place: Place) -> Result<bool, Error> {
 }
 
 /// Every place of ours: pinned links, and our filters on the devices of this namespace.
-pub(crate) fn places(pins: &Pins) -> Result<Vec<Place>, Error> {
-    let mut places: Vec<Place> = pins::names(&pins.links())?
+pub(crate) fn places(pins: &Pins) -> Result<Vec<AttachPoint>, Error> {
+    let mut places: Vec<AttachPoint> = pins::names(&pins.links())?
         .iter()
-        .filter_map(|name| Place::from_pin(name))
+        .filter_map(|name| AttachPoint::from_pin(name))
         .collect();
     let devices = nix::net::if_::if_nameindex()
         .map_err(|error| Error::system("listing devices", error.into()))?;
     for device in &devices {
         for hook in Hook::ALL {
-            let place = Place {
+            let place = AttachPoint {
                 hook,
                 ifindex: device.index(),
             };
@@ -218,7 +222,11 @@ pub(crate) fn places(pins: &Pins) -> Result<Vec<Place>, Error> {
 }
 
 /// Makes an attachment run the program that is pinned now, without a packet's gap.
-pub(crate) fn replace(programs: &mut Programs, pins: &Pins, place: Place) -> Result<(), Error> {
+pub(crate) fn replace(
+    programs: &mut Programs,
+    pins: &Pins,
+    place: AttachPoint,
+) -> Result<(), Error> {
     let pin = place.pin(pins);
     if !pin.exists() {
         return put_clsact(programs, place, &place.device()?, false);
@@ -245,7 +253,12 @@ pub(crate) fn replace(programs: &mut Programs, pins: &Pins, place: Place) -> Res
     Ok(())
 }
 
-fn put_tcx(programs: &mut Programs, pins: &Pins, place: Place, device: &str) -> Result<(), Error> {
+fn put_tcx(
+    programs: &mut Programs,
+    pins: &Pins,
+    place: AttachPoint,
+    device: &str,
+) -> Result<(), Error> {
     let name = place.hook.program();
     let program = programs.of(place.hook);
     // First: what is not ours is handed on, so others lose nothing by running after us.
@@ -272,7 +285,7 @@ fn put_tcx(programs: &mut Programs, pins: &Pins, place: Place, device: &str) -> 
 
 fn put_clsact(
     programs: &mut Programs,
-    place: Place,
+    place: AttachPoint,
     device: &str,
     create: bool,
 ) -> Result<(), Error> {
@@ -307,7 +320,7 @@ fn put_clsact(
     Ok(())
 }
 
-fn take_clsact(place: Place, device: &str) -> Result<bool, Error> {
+fn take_clsact(place: AttachPoint, device: &str) -> Result<bool, Error> {
     let Some(filter) = own_filter(place)? else {
         return Ok(false);
     };
@@ -337,7 +350,11 @@ fn take_clsact(place: Place, device: &str) -> Result<bool, Error> {
 }
 
 /// Whether our program sits there, and the first one of somebody else.
-fn occupants(place: Place, device: &str, own: u32) -> Result<(bool, Option<(String, u32)>), Error> {
+fn occupants(
+    place: AttachPoint,
+    device: &str,
+    own: u32,
+) -> Result<(bool, Option<(String, u32)>), Error> {
     let mut ours = false;
     let mut foreign = None;
     if uses_tcx(HookKind::Auto) {
@@ -367,7 +384,7 @@ fn occupants(place: Place, device: &str, own: u32) -> Result<(bool, Option<(Stri
     Ok((ours, foreign))
 }
 
-fn own_filter(place: Place) -> Result<Option<Filter>, Error> {
+fn own_filter(place: AttachPoint) -> Result<Option<Filter>, Error> {
     let mut filters = list(place)?.into_iter();
     Ok(filters.find(|filter| is_ours(filter, place)))
 }
@@ -375,7 +392,7 @@ fn own_filter(place: Place) -> Result<Option<Filter>, Error> {
 /// Braid puts its filters at fixed priorities and handles, under their program's name. On kernels without tracing
 /// (`CONFIG_BPF_EVENTS`, often left out on routers) the name is empty, because aya tests for names with a tracepoint
 /// program: priority and handle identify the filter there.
-fn is_ours(filter: &Filter, place: Place) -> bool {
+fn is_ours(filter: &Filter, place: AttachPoint) -> bool {
     let named = match filter.name.as_str() {
         "" => filter.kind == "bpf" && filter.priority == PRIORITY,
         name => name == place.hook.program(),
@@ -383,7 +400,7 @@ fn is_ours(filter: &Filter, place: Place) -> bool {
     named && filter.handle == place.hook.handle()
 }
 
-fn list(place: Place) -> Result<Vec<Filter>, Error> {
+fn list(place: AttachPoint) -> Result<Vec<Filter>, Error> {
     filters::list(place.ifindex, place.hook.is_egress()).map_err(|source| Error::Device {
         ifindex: place.ifindex,
         source,

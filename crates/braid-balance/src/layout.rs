@@ -4,7 +4,7 @@
 use std::mem::{offset_of, size_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::shared::{CLASSES, FAMILIES, LAST_WORDS, MAX_UPLINKS, SLOTS, WALK_ROUND_ROBIN};
+use crate::shared::{CLASSES, FAMILIES, LB_ROUND_ROBIN, MAX_REPLAY_BYTES, MAX_UPLINKS, SLOTS};
 
 /// An IPv6 address, or an IPv4 one in v4-mapped form, network order.
 pub(crate) type Address = [u8; 16];
@@ -12,10 +12,10 @@ pub(crate) type Address = [u8; 16];
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C, align(4))]
 pub(crate) struct Tuple {
-    pub near: Address,
-    pub far: Address,
-    pub near_port: [u8; 2],
-    pub far_port: [u8; 2],
+    pub local: Address,
+    pub remote: Address,
+    pub local_port: [u8; 2],
+    pub remote_port: [u8; 2],
     pub protocol: u8,
     pub realm: u8,
     pub unused: [u8; 2],
@@ -58,7 +58,7 @@ pub(crate) struct FlowValue {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(4))]
-pub(crate) struct ExitValue {
+pub(crate) struct NextHopValue {
     pub address: Address,
     pub gateway: Address,
     pub present: u8,
@@ -70,14 +70,14 @@ pub(crate) struct ExitValue {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct UplinkValue {
-    pub exits: [ExitValue; FAMILIES as usize],
+    pub next_hops: [NextHopValue; FAMILIES as usize],
     pub ifindex: u32,
     pub mtu: u32,
     pub port_low: u16,
     pub port_high: u16,
     pub layer: u8,
     pub accepts_new: u8,
-    pub tells: u8,
+    pub resets_tcp: u8,
     pub others: u8,
     pub epoch: u32,
     pub leased: u8,
@@ -88,10 +88,10 @@ pub(crate) struct UplinkValue {
 #[repr(C)]
 pub(crate) struct SlotBank {
     pub count: u32,
-    pub walk: u16,
+    pub lb_method: u16,
     pub prefers: u16,
     pub sticky: u32,
-    pub racers: u32,
+    pub candidates: u32,
     pub slot: [u8; SLOTS as usize],
 }
 
@@ -99,11 +99,11 @@ pub(crate) struct SlotBank {
 #[repr(C)]
 pub(crate) struct Settings {
     pub active: [u8; (CLASSES * FAMILIES) as usize],
-    pub learns: u8,
+    pub snoops_dns: u8,
     pub unused: [u8; 3],
     pub steer: u32,
     pub memory: u32,
-    pub again: u32,
+    pub explore_one_in: u32,
     pub per_prefix: u32,
     pub total: u32,
 }
@@ -128,9 +128,9 @@ pub(crate) struct TrafficValue {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub(crate) struct WayValue {
+pub(crate) struct PathValue {
     pub rtt: u32,
-    pub at: u32,
+    pub measured_at: u32,
     pub packets: u32,
     pub lost: u32,
     pub epoch: u32,
@@ -138,15 +138,15 @@ pub(crate) struct WayValue {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub(crate) struct PathValue {
+pub(crate) struct PathEntryValue {
     pub second: u32,
     pub races: u32,
-    pub ways: [WayValue; MAX_UPLINKS as usize],
+    pub paths: [PathValue; MAX_UPLINKS as usize],
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub(crate) struct OutlookValue {
+pub(crate) struct ForecastValue {
     pub capacity: u32,
     pub spare: u32,
     pub busy: u32,
@@ -160,11 +160,11 @@ pub(crate) struct OutlookValue {
 #[repr(C)]
 pub(crate) struct RaceValue {
     pub flow: FlowValue,
-    pub touched: u64,
+    pub last_syn: u64,
     pub sequence: u32,
-    pub favourite: u32,
+    pub preferred: u32,
     pub ports: [[u8; 2]; MAX_UPLINKS as usize],
-    pub fates: [u8; MAX_UPLINKS as usize],
+    pub attempts: [u8; MAX_UPLINKS as usize],
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -194,19 +194,19 @@ pub(crate) struct FragmentValue {
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct WordsValue {
+pub(crate) struct StoredPacketValue {
     pub at: u64,
     pub length: u32,
     pub unused: u32,
-    pub bytes: [u8; LAST_WORDS as usize],
+    pub bytes: [u8; MAX_REPLAY_BYTES as usize],
 }
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct LastWordsValue {
-    pub upon_hearing: [WordsValue; 2],
-    pub unasked: [WordsValue; 2],
-    pub heard: u64,
+pub(crate) struct ReplayBufferValue {
+    pub after_receive: [StoredPacketValue; 2],
+    pub unsolicited: [StoredPacketValue; 2],
+    pub rx_packets: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -228,23 +228,23 @@ const _: () = {
     assert!(offset_of!(FlowValue, choice) == 128);
     assert!(offset_of!(FlowValue, came_from) == 132);
     assert!(offset_of!(Tuple, realm) == 37);
-    assert!(offset_of!(ExitValue, realm) == 34);
-    assert!(size_of::<ExitValue>() == 36);
+    assert!(offset_of!(NextHopValue, realm) == 34);
+    assert!(size_of::<NextHopValue>() == 36);
     assert!(size_of::<UplinkValue>() == 96);
     assert!(offset_of!(UplinkValue, ifindex) == 72);
-    assert!(offset_of!(UplinkValue, tells) == 86);
+    assert!(offset_of!(UplinkValue, resets_tcp) == 86);
     assert!(offset_of!(UplinkValue, leased) == 92);
     assert!(size_of::<SlotBank>() == 16 + SLOTS as usize);
     assert!(size_of::<TrafficValue>() == 104);
     assert!(size_of::<Settings>() == (CLASSES * FAMILIES) as usize + 24);
-    assert!(size_of::<WayValue>() == 20);
-    assert!(size_of::<PathValue>() == 8 + MAX_UPLINKS as usize * 20);
-    assert!(size_of::<OutlookValue>() == 28);
+    assert!(size_of::<PathValue>() == 20);
+    assert!(size_of::<PathEntryValue>() == 8 + MAX_UPLINKS as usize * 20);
+    assert!(size_of::<ForecastValue>() == 28);
     assert!(size_of::<RaceValue>() == 144 + 16 + MAX_UPLINKS as usize * 3);
     assert!(size_of::<FragmentKey>() == 40);
     assert!(size_of::<FragmentValue>() == 20);
-    assert!(size_of::<WordsValue>() == 16 + LAST_WORDS as usize);
-    assert!(size_of::<LastWordsValue>() == 4 * size_of::<WordsValue>() + 8);
+    assert!(size_of::<StoredPacketValue>() == 16 + MAX_REPLAY_BYTES as usize);
+    assert!(size_of::<ReplayBufferValue>() == 4 * size_of::<StoredPacketValue>() + 8);
     assert!(size_of::<Meta>() == 40);
 };
 
@@ -260,19 +260,19 @@ macro_rules! plain_old_data {
 plain_old_data!(
     Tuple,
     FlowValue,
-    ExitValue,
+    NextHopValue,
     UplinkValue,
     SlotBank,
     Settings,
     TrafficValue,
-    PathValue,
-    OutlookValue,
+    PathEntryValue,
+    ForecastValue,
     RaceValue,
     LanDevice,
     FragmentKey,
     FragmentValue,
-    WordsValue,
-    LastWordsValue,
+    StoredPacketValue,
+    ReplayBufferValue,
     Meta
 );
 
@@ -305,10 +305,10 @@ impl SlotBank {
     /// Of a class that has no uplink.
     pub(crate) const EMPTY: Self = Self {
         count: 0,
-        walk: WALK_ROUND_ROBIN as u16,
+        lb_method: LB_ROUND_ROBIN as u16,
         prefers: 0,
         sticky: 0,
-        racers: 0,
+        candidates: 0,
         slot: [0; SLOTS as usize],
     };
 }
@@ -317,10 +317,10 @@ impl Tuple {
     /// The reverse table's key for this forward key and its flow.
     pub(crate) fn reverse(&self, flow: &FlowValue) -> Self {
         Self {
-            near: flow.outer,
-            far: self.far,
-            near_port: flow.outer_port,
-            far_port: self.far_port,
+            local: flow.outer,
+            remote: self.remote,
+            local_port: flow.outer_port,
+            remote_port: self.remote_port,
             protocol: self.protocol,
             realm: flow.realm,
             unused: [0; 2],

@@ -108,11 +108,11 @@ fn upgrade(pins: &Pins, before: Meta, options: &Options) -> Result<(), Error> {
 
 /// Has the kernel verify all programs and forgets them: nothing is pinned or attached, and what runs
 /// goes on. Empty: it takes them all.
-pub(crate) fn rehearse() -> Vec<Error> {
-    rehearse_object(&object())
+pub(crate) fn dry_run() -> Vec<Error> {
+    dry_run_object(&object())
 }
 
-fn rehearse_object(bytes: &[u8]) -> Vec<Error> {
+fn dry_run_object(bytes: &[u8]) -> Vec<Error> {
     let mut loader = EbpfLoader::new();
     sized(&mut loader, 1, 1);
     let mut object = match hand_over(&mut loader, bytes) {
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_rehearsal_on_this_kernel_has_no_complaint() {
-        let errors = rehearse();
+        let errors = dry_run();
         assert!(errors.is_empty(), "{errors:?}");
     }
 
@@ -299,7 +299,7 @@ mod tests {
                 instruction.copy_from_slice(&unknown);
             }
         }
-        let errors = rehearse_object(&object);
+        let errors = dry_run_object(&object);
         let told: Vec<_> = errors.iter().map(ToString::to_string).collect();
         assert_eq!(told.len(), Hook::ALL.len());
         for (hook, text) in Hook::ALL.into_iter().zip(told) {

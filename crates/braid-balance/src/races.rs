@@ -7,11 +7,11 @@ use std::time::Duration;
 use aya::maps::{HashMap, MapData};
 
 use crate::layout::{RaceValue, Tuple};
-use crate::tables::{Tables, gone, refused};
+use crate::tables::{Tables, ignore_missing, refused};
 use crate::upkeep::{TCP_EMBRYO_IDLE, found, read};
 use crate::{Error, KernelTime};
 
-const _: () = assert!(TCP_EMBRYO_IDLE.as_secs() == crate::shared::RACE_PATIENCE as u64);
+const _: () = assert!(TCP_EMBRYO_IDLE.as_secs() == crate::shared::RACE_TIMEOUT_SECONDS as u64);
 
 /// When a new connection is raced, in all classes that race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct RaceSettings {
     /// For how long a remembered RTT counts, in whole seconds, at least 1.
     pub memory: Duration,
     /// One flow in so many is raced although the RTT of every racer is remembered; 0: none.
-    pub again: u32,
+    pub explore_one_in: u32,
     /// Most races a second towards one prefix; 0: none at all.
     pub per_prefix: u32,
     /// Most races a second.
@@ -33,7 +33,7 @@ pub(crate) fn set(tables: &mut Tables, race: RaceSettings) -> Result<(), Error> 
     let mut settings = before;
     let seconds = race.memory.as_secs().max(1);
     settings.memory = u32::try_from(seconds).unwrap_or(u32::MAX);
-    settings.again = race.again;
+    settings.explore_one_in = race.explore_one_in;
     settings.per_prefix = race.per_prefix;
     settings.total = race.total;
     tables.settings.set(0, settings, 0).map_err(failed)
@@ -46,22 +46,22 @@ pub(crate) fn sweep(
     data: &MapData,
     now: KernelTime,
 ) -> Result<HashSet<(Tuple, [u8; 2])>, Error> {
-    let mut runners = HashSet::new();
+    let mut attempts = HashSet::new();
     for (key, race) in read::<RaceValue>("races", data.fd().as_fd())? {
-        if now.since(KernelTime::from_nanos(race.touched)) < TCP_EMBRYO_IDLE {
-            let ports = race.ports.iter().zip(race.fates);
-            runners.extend(
+        if now.since(KernelTime::from_nanos(race.last_syn)) < TCP_EMBRYO_IDLE {
+            let ports = race.ports.iter().zip(race.attempts);
+            attempts.extend(
                 ports
-                    .filter(|(_, fate)| *fate != 0)
+                    .filter(|(_, state)| *state != 0)
                     .map(|(port, _)| (key, *port)),
             );
             continue;
         }
         // Another one may have begun under the same key meanwhile.
         let current = found(races.get(&key, 0))?;
-        if current.is_some_and(|current| current.touched == race.touched) {
-            gone("map races", races.remove(&key))?;
+        if current.is_some_and(|current| current.last_syn == race.last_syn) {
+            ignore_missing("map races", races.remove(&key))?;
         }
     }
-    Ok(runners)
+    Ok(attempts)
 }

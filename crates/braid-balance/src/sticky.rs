@@ -15,7 +15,7 @@ use crate::shared::{
     FTP_DATA_PORT as DATA_PORT, FTP_PORT as CONTROL_PORT, FTP_SECONDS,
     FTPS_PORT as CONTROL_PORT_TLS, SITE_BITS_V4, SITE_BITS_V6,
 };
-use crate::tables::{self, Tables, gone};
+use crate::tables::{self, Tables, ignore_missing};
 use crate::{ClassId, Error, KernelTime, batch};
 
 /// For how long a client keeps the uplink of an FTP control connection for its connections to the site's ports from
@@ -139,7 +139,7 @@ pub(crate) fn forget_sticky(
     for table in &mut tables.sticky {
         for (key, value) in table.entries()? {
             if which(&read(&key, &value)) {
-                gone("map sticky", table.map.remove(&key))?;
+                ignore_missing("map sticky", table.map.remove(&key))?;
                 forgotten += 1;
             }
         }

@@ -8,20 +8,21 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use aya::Pod;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 
+use crate::dns_names::DnsNameValue;
 use crate::layout::{
-    Address, FlowValue, FragmentKey, FragmentValue, LanDevice, LastWordsValue, Meta, OutlookValue,
-    PathValue, RaceValue, Settings, SlotBank, TrafficValue, Tuple, UplinkValue, WordsValue,
+    Address, FlowValue, ForecastValue, FragmentKey, FragmentValue, LanDevice, Meta, PathEntryValue,
+    RaceValue, ReplayBufferValue, Settings, SlotBank, StoredPacketValue, TrafficValue, Tuple,
+    UplinkValue,
 };
-use crate::names::NameValue;
 use crate::pins::Pins;
 use crate::rules::table::RuleBank;
 use crate::sticky::StickyTable;
 use crate::{Error, MapMemory};
 
-/// The maps that are pinned, by name: every one of the object but `bench`, `blank_path`, `refused` and `subjects`, in
+/// The maps that are pinned, by name: every one of the object but `pkt_scratch`, `blank_entry`, `refused` and `subjects`, in
 /// which the programs only work. So what is on them is no part of the layout, and each build has its own.
 pub(crate) const MAPS: [&str; 33] = [
-    "allowances",
+    "upcall_quotas",
     "client_macs",
     "embryos",
     "embryos_reverse",
@@ -29,17 +30,17 @@ pub(crate) const MAPS: [&str; 33] = [
     "flows_reverse",
     "fragments",
     "lan_devices",
-    "last_words",
-    "late",
+    "replay_buffers",
+    "late_replies",
     "lease",
-    "limited",
+    "connlimit",
     "meta",
-    "names",
-    "notices",
-    "outlooks",
+    "dns_names",
+    "upcalls",
+    "forecasts",
     "own_addresses",
-    "paths",
-    "questions",
+    "path_cache",
+    "replay_embryos",
     "race_budget",
     "races",
     "reasons",
@@ -50,7 +51,7 @@ pub(crate) const MAPS: [&str; 33] = [
     "sticky",
     "sticky_embryos",
     "traffic",
-    "turns",
+    "rr_cursors",
     "uplink_of_high",
     "uplink_of_low",
     "uplinks",
@@ -70,21 +71,21 @@ pub(crate) struct Tables {
     pub traffic: PerCpuArray<MapData, TrafficValue>,
     pub rules: Array<MapData, RuleBank>,
     pub rules_active: Array<MapData, u32>,
-    pub names: HashMap<MapData, Address, NameValue>,
-    pub names_data: MapData,
+    pub dns_names: HashMap<MapData, Address, DnsNameValue>,
+    pub dns_names_data: MapData,
     /// What has been answered, and what has not.
     pub sticky: [StickyTable; 2],
-    pub limited: HashMap<MapData, Address, u32>,
-    pub kept: Pair,
+    pub connlimit: HashMap<MapData, Address, u32>,
+    pub assured: Pair,
     pub embryos: Pair,
     pub fragments: HashMap<MapData, FragmentKey, FragmentValue>,
-    pub last_words: HashMap<MapData, Tuple, LastWordsValue>,
-    pub questions: HashMap<MapData, Tuple, WordsValue>,
+    pub replay_buffers: HashMap<MapData, Tuple, ReplayBufferValue>,
+    pub replay_embryos: HashMap<MapData, Tuple, StoredPacketValue>,
     pub races: HashMap<MapData, Tuple, RaceValue>,
     pub races_data: MapData,
-    pub paths: HashMap<MapData, Address, PathValue>,
-    pub paths_data: MapData,
-    pub outlooks: Array<MapData, OutlookValue>,
+    pub path_cache: HashMap<MapData, Address, PathEntryValue>,
+    pub path_cache_data: MapData,
+    pub forecasts: Array<MapData, ForecastValue>,
 }
 
 /// A forward table and its reverse.
@@ -137,23 +138,23 @@ impl Tables {
             traffic: typed(pins, "traffic")?,
             rules: typed(pins, "rules")?,
             rules_active: typed(pins, "rules_active")?,
-            names: typed(pins, "names")?,
-            names_data: data(pins, "names")?,
+            dns_names: typed(pins, "dns_names")?,
+            dns_names_data: data(pins, "dns_names")?,
             sticky: [
                 StickyTable::open(pins, "sticky")?,
                 StickyTable::open(pins, "sticky_embryos")?,
             ],
-            limited: typed(pins, "limited")?,
-            kept: Pair::open(pins, "flows", "flows_reverse")?,
+            connlimit: typed(pins, "connlimit")?,
+            assured: Pair::open(pins, "flows", "flows_reverse")?,
             embryos: Pair::open(pins, "embryos", "embryos_reverse")?,
             fragments: typed(pins, "fragments")?,
-            last_words: typed(pins, "last_words")?,
-            questions: typed(pins, "questions")?,
+            replay_buffers: typed(pins, "replay_buffers")?,
+            replay_embryos: typed(pins, "replay_embryos")?,
             races: typed(pins, "races")?,
             races_data: data(pins, "races")?,
-            paths: typed(pins, "paths")?,
-            paths_data: data(pins, "paths")?,
-            outlooks: typed(pins, "outlooks")?,
+            path_cache: typed(pins, "path_cache")?,
+            path_cache_data: data(pins, "path_cache")?,
+            forecasts: typed(pins, "forecasts")?,
         })
     }
 }
@@ -228,7 +229,7 @@ pub(crate) fn replace<K: Pod + Ord>(
 }
 
 /// A removal's result; what is gone already is fine.
-pub(crate) fn gone(what: &str, result: Result<(), MapError>) -> Result<(), Error> {
+pub(crate) fn ignore_missing(what: &str, result: Result<(), MapError>) -> Result<(), Error> {
     match result {
         Err(MapError::KeyNotFound) => Ok(()),
         Err(MapError::SyscallError(call)) if call.io_error.kind() == io::ErrorKind::NotFound => {

@@ -113,9 +113,9 @@ pub struct UplinkEntry {
     /// Largest IP packet in bytes.
     pub mtu: u32,
     /// IPv4 address to leave with; `None`: no IPv4 here.
-    pub v4: Option<Exit<Ipv4Addr>>,
+    pub v4: Option<NextHop<Ipv4Addr>>,
     /// IPv6 address to leave with; `None`: no IPv6 here.
-    pub v6: Option<Exit<Ipv6Addr>>,
+    pub v6: Option<NextHop<Ipv6Addr>>,
     /// Source ports (and ICMP echo ids) for flows whose own port is taken, not empty. Keep it
     /// outside `ip_local_port_range` and inside `ip_local_reserved_ports`.
     pub ports: RangeInclusive<u16>,
@@ -126,7 +126,7 @@ pub struct UplinkEntry {
     /// Whether the inside is told that its open TCP connections here are over: their next segment
     /// is answered with a reset. For an uplink that is dead; without effect while no other takes
     /// flows of the family.
-    pub tells: bool,
+    pub resets_tcp: bool,
     /// Number of what its paths have been since it last changed; what was remembered under another
     /// one counts no more.
     pub epoch: u32,
@@ -140,7 +140,7 @@ pub struct UplinkEntry {
 
 /// How one IP version leaves through an uplink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Exit<A> {
+pub struct NextHop<A> {
     /// Source address outside.
     pub address: A,
     /// Next hop; `None`: every destination is on the link (point-to-point).
@@ -165,7 +165,7 @@ pub struct Attachments {
 /// How a new flow picks its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Walk {
+pub enum LbMethod {
     /// `slot[counter++]`, one counter for all CPUs: exact (weighted) round robin.
     RoundRobin,
     /// `slot[hash of the inner address]`: a client keeps its uplink.
@@ -239,7 +239,7 @@ impl Protocol {
     /// Protocols between routers of one link: IGMP, EIGRP, OSPF, PIM and VRRP.
     const OF_LINKS: [u8; 5] = [2, 88, 89, 103, 112];
 
-    /// Returns how the programs translate it (`fill_key` in `bpf/flow.h`).
+    /// Returns how the programs translate it (`fill_key` in `bpf/flow/flow.h`).
     #[must_use]
     pub fn translation(self) -> Translation {
         match self.0 {
@@ -294,7 +294,7 @@ pub struct Flow {
     pub protocol: Protocol,
     /// Inside address; the port is the ICMP echo id, zero for protocols without ports.
     pub inner: SocketAddr,
-    /// The far end; `None` where the mapping serves every remote (UDP other than QUIC).
+    /// The remote end; `None` where the mapping serves every remote (UDP other than QUIC).
     pub remote: Option<SocketAddr>,
     /// Outside address and port.
     pub outer: SocketAddr,
@@ -303,7 +303,7 @@ pub struct Flow {
     /// State.
     pub state: FlowState,
     /// Whether it is in the table that nothing evicts from.
-    pub kept: bool,
+    pub assured: bool,
     /// Whether a LAN's packets take the short way past the stack.
     pub fast: bool,
     /// Why it is on this uplink.
@@ -366,7 +366,7 @@ pub struct UplinkCounters {
     pub syn_answers: u64,
     /// TCP segments with data that the inside has sent again.
     pub repeats: u64,
-    /// Microseconds from SYN to its answer, summed over [`UplinkCounters::rtt_samples`].
+    /// Microseconds from SYN to its answer, complete_checksum over [`UplinkCounters::rtt_samples`].
     pub rtt_us_sum: u64,
     /// Handshakes measured: those whose SYN was sent once.
     pub rtt_samples: u64,

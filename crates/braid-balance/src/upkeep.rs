@@ -12,10 +12,10 @@ use crate::layout::{FlowValue, Tuple, socket_address};
 use crate::shared::{
     CHOICE_FAILBACK, CHOICE_HASH_PAIR, CHOICE_HASH_SOURCE, CHOICE_MIDSTREAM, CHOICE_MOVED,
     CHOICE_NEXT_USABLE, CHOICE_ON_LINK, CHOICE_ONLY, CHOICE_PREDICTED, CHOICE_PREFERRED,
-    CHOICE_RACED, CHOICE_REMEMBERED, CHOICE_STICKY, FLOW_FAST, QUIC_PORT, STATE_ANSWERED,
+    CHOICE_RACED, CHOICE_REMEMBERED, CHOICE_STICKY, FLOW_FAST_PATH, QUIC_PORT, STATE_ANSWERED,
     STATE_CLOSING, STATE_ESTABLISHED, STATE_FIN_WAIT, STATE_NEW,
 };
-use crate::tables::{Pair, Tables, gone, refused};
+use crate::tables::{Pair, Tables, ignore_missing, refused};
 use crate::{
     Choice, ClassId, Error, Flow, FlowState, KernelTime, Protocol, SweepReport, Traffic, batch,
     races,
@@ -50,7 +50,7 @@ pub const ICMP_IDLE: Duration = Duration::from_secs(60);
 pub const PORTLESS_IDLE: Duration = UDP_IDLE;
 
 /// Share of the table, as a divisor, that must be free for closed connections to stay their time.
-const PRESSURE_DIVISOR: usize = 8;
+const FREE_SHARE_DIVISOR: usize = 8;
 
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
@@ -111,23 +111,23 @@ fn choice_of(value: u8) -> Choice {
 /// All flows of both tables, in no particular order.
 pub(crate) fn flows(tables: &Tables) -> Result<Vec<Flow>, Error> {
     let mut flows = Vec::new();
-    for (pair, kept) in [(&tables.kept, true), (&tables.embryos, false)] {
+    for (pair, assured) in [(&tables.assured, true), (&tables.embryos, false)] {
         let entries = read::<FlowValue>("flows", pair.forward_fd())?;
-        flows.extend(entries.iter().map(|(key, value)| flow(key, value, kept)));
+        flows.extend(entries.iter().map(|(key, value)| flow(key, value, assured)));
     }
     Ok(flows)
 }
 
-pub(crate) fn flow(key: &Tuple, value: &FlowValue, kept: bool) -> Flow {
+pub(crate) fn flow(key: &Tuple, value: &FlowValue, assured: bool) -> Flow {
     Flow {
         protocol: Protocol(key.protocol),
-        inner: socket_address(key.near, key.near_port),
-        remote: (key.far != [0; 16]).then(|| socket_address(key.far, key.far_port)),
+        inner: socket_address(key.local, key.local_port),
+        remote: (key.remote != [0; 16]).then(|| socket_address(key.remote, key.remote_port)),
         outer: socket_address(value.outer, value.outer_port),
         uplink: UplinkId(value.uplink),
         state: state_of(value.state),
-        kept,
-        fast: u32::from(value.flags) & FLOW_FAST != 0,
+        assured,
+        fast: u32::from(value.flags) & FLOW_FAST_PATH != 0,
         choice: choice_of(value.choice),
         class: ClassId(value.class),
         rule: usize::from(value.rule).checked_sub(1),
@@ -149,14 +149,14 @@ pub(crate) fn flow(key: &Tuple, value: &FlowValue, kept: bool) -> Flow {
 pub(crate) fn sweep(tables: &mut Tables, now: KernelTime) -> Result<SweepReport, Error> {
     let started = Instant::now();
     let mut report = SweepReport::default();
-    let room = tables.kept.max_entries()? as usize;
+    let room = tables.assured.max_entries()? as usize;
     let embryos = &mut tables.embryos;
-    let runners = races::sweep(&mut tables.races, &tables.races_data, now)?;
+    let attempts = races::sweep(&mut tables.races, &tables.races_data, now)?;
     let none = HashSet::new();
-    let kept = &mut tables.kept;
-    report.established = sweep_pair(kept, Some(embryos), &none, now, room, &mut report)?;
+    let assured = &mut tables.assured;
+    report.established = sweep_pair(assured, Some(embryos), &none, now, room, &mut report)?;
     // The kernel evicts embryos by itself, so their table is never pressed.
-    report.embryos = sweep_pair(embryos, None, &runners, now, usize::MAX, &mut report)?;
+    report.embryos = sweep_pair(embryos, None, &attempts, now, usize::MAX, &mut report)?;
     report.took = started.elapsed();
     Ok(report)
 }
@@ -168,11 +168,11 @@ pub(crate) fn sweep(tables: &mut Tables, now: KernelTime) -> Result<SweepReport,
 /// A kept flow gets a lost reverse entry back, from an embryo if need be. Embryos do not: their
 /// table would evict a live one for it, and the next packet from inside does it as well.
 ///
-/// Outer ends that races hold (`runners`, by connection and port) need no flow of their own.
+/// Outer ends that races hold (`attempts`, by connection and port) need no flow of their own.
 fn sweep_pair(
     pair: &mut Pair,
     mut embryos: Option<&mut Pair>,
-    runners: &HashSet<(Tuple, [u8; 2])>,
+    attempts: &HashSet<(Tuple, [u8; 2])>,
     now: KernelTime,
     room: usize,
     report: &mut SweepReport,
@@ -183,7 +183,7 @@ fn sweep_pair(
     let forward: HashMap<Tuple, FlowValue> = read::<FlowValue>("flows", pair.forward_fd())?
         .into_iter()
         .collect();
-    let pressed = forward.len() > room - room / PRESSURE_DIVISOR;
+    let pressed = forward.len() > room - room / FREE_SHARE_DIVISOR;
     let mut left = forward.len();
     for (key, value) in &forward {
         let idle = now.since(KernelTime::from_nanos(value.last_seen));
@@ -203,9 +203,9 @@ fn sweep_pair(
         let whole = forward
             .get(owner)
             .is_some_and(|value| owner.reverse(value) == *key);
-        let races = runners.contains(&(*owner, key.near_port));
+        let races = attempts.contains(&(*owner, key.local_port));
         if !whole && !races && !owned(pair, key, owner)? {
-            gone("removing a flow", pair.reverse.remove(key))?;
+            ignore_missing("removing a flow", pair.reverse.remove(key))?;
             report.repaired += 1;
         }
     }
@@ -225,8 +225,8 @@ fn expire(pair: &mut Pair, key: &Tuple, value: &FlowValue) -> Result<bool, Error
 
 /// Removes a flow.
 pub(crate) fn forget(pair: &mut Pair, key: &Tuple, value: &FlowValue) -> Result<(), Error> {
-    gone("removing a flow", pair.forward.remove(key))?;
-    gone("removing a flow", pair.reverse.remove(&key.reverse(value)))
+    ignore_missing("removing a flow", pair.forward.remove(key))?;
+    ignore_missing("removing a flow", pair.reverse.remove(&key.reverse(value)))
 }
 
 /// Gives a flow its reverse entry back, or removes it if another flow has that by now. `true`:
@@ -238,12 +238,12 @@ fn complete(pair: &mut Pair, embryos: &mut Pair, key: &Tuple) -> Result<bool, Er
     let reverse = key.reverse(&value);
     match found(pair.reverse.get(&reverse, 0))? {
         Some(owner) if owner == *key => Ok(true),
-        Some(_) => gone("removing a flow", pair.forward.remove(key)).map(|()| false),
+        Some(_) => ignore_missing("removing a flow", pair.forward.remove(key)).map(|()| false),
         None => {
             let inserted = pair.reverse.insert(reverse, key, 0);
             inserted.map_err(|error| refused("map flows_reverse", &error))?;
             // An embryo that has claimed the port meanwhile finds so and opens anew.
-            gone("removing a flow", embryos.reverse.remove(&reverse)).map(|()| false)
+            ignore_missing("removing a flow", embryos.reverse.remove(&reverse)).map(|()| false)
         }
     }
 }

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use braid_core::MAX_UPLINKS;
 
-use crate::layout::{Address, ExitValue, UplinkValue, from_v4, from_v6};
-use crate::shared::{FAMILIES, LAYER_L2, LAYER_L3, LOW_DEVICES, UPLINK_WAITS};
+use crate::layout::{Address, NextHopValue, UplinkValue, from_v4, from_v6};
+use crate::shared::{FAMILIES, LAYER_L2, LAYER_L3, LOW_DEVICES, UPLINK_HOLDS_UDP};
 use crate::tables::{Tables, refused, replace};
-use crate::{Error, Exit, Layer, UplinkEntry};
+use crate::{Error, Layer, NextHop, UplinkEntry};
 
 const _: () = assert!(MAX_UPLINKS == crate::shared::MAX_UPLINKS as usize);
 
@@ -49,9 +49,9 @@ pub(crate) fn set_uplinks(tables: &mut Tables, uplinks: &[UplinkEntry]) -> Resul
     for (index, current) in (0_u32..).zip(current) {
         let mut value = wanted.get(&(index as usize)).copied().unwrap_or_default();
         value.others = others(&wanted, index as usize);
-        value.tells &= value.others;
+        value.resets_tcp &= value.others;
         if waiting.contains(&(index as usize)) {
-            value.others |= UPLINK_WAITS as u8;
+            value.others |= UPLINK_HOLDS_UDP as u8;
         }
         if current != value {
             tables.uplinks.set(index, value, 0).map_err(failed)?;
@@ -68,7 +68,7 @@ fn others(uplinks: &BTreeMap<usize, UplinkValue>, than: usize) -> u8 {
         .filter(|(id, uplink)| **id != than && uplink.accepts_new != 0);
     takers.fold(0, |families, (_, uplink)| {
         let present = (0..)
-            .zip(&uplink.exits)
+            .zip(&uplink.next_hops)
             .map(|(family, exit)| exit.present << family);
         present.fold(families, |families, bit: u8| families | bit)
     })
@@ -81,7 +81,10 @@ fn set_realms(wanted: &mut BTreeMap<usize, UplinkValue>, current: &[UplinkValue]
         let mut taken = BTreeSet::new();
         let mut fresh = Vec::new();
         for (&id, uplink) in wanted.iter_mut() {
-            let (exit, before) = (&mut uplink.exits[family], &current[id].exits[family]);
+            let (exit, before) = (
+                &mut uplink.next_hops[family],
+                &current[id].next_hops[family],
+            );
             if exit.present != 0 && before.present != 0 && exit.address == before.address {
                 exit.realm = before.realm;
                 taken.insert((exit.address, exit.realm));
@@ -101,7 +104,7 @@ fn set_realms(wanted: &mut BTreeMap<usize, UplinkValue>, current: &[UplinkValue]
 fn own_addresses(uplinks: &BTreeMap<usize, UplinkValue>) -> BTreeMap<Address, u32> {
     let mut own = BTreeMap::new();
     for (&id, uplink) in uplinks {
-        for exit in uplink.exits.iter().filter(|exit| exit.present != 0) {
+        for exit in uplink.next_hops.iter().filter(|exit| exit.present != 0) {
             own.entry(exit.address)
                 .or_insert(u32::try_from(id).expect("below MAX_UPLINKS"));
         }
@@ -134,14 +137,14 @@ fn value(uplink: &UplinkEntry) -> UplinkValue {
         Layer::L3 => LAYER_L3,
     };
     UplinkValue {
-        exits: [exit(uplink.v4, from_v4), exit(uplink.v6, from_v6)],
+        next_hops: [exit(uplink.v4, from_v4), exit(uplink.v6, from_v6)],
         ifindex: uplink.ifindex,
         mtu: uplink.mtu,
         port_low: *uplink.ports.start(),
         port_high: *uplink.ports.end(),
         layer: layer as u8,
         accepts_new: uplink.accepts_new.into(),
-        tells: u8::from(uplink.tells).wrapping_neg(),
+        resets_tcp: u8::from(uplink.resets_tcp).wrapping_neg(),
         others: 0,
         epoch: uplink.epoch,
         leased: uplink.leased.into(),
@@ -149,8 +152,8 @@ fn value(uplink: &UplinkEntry) -> UplinkValue {
     }
 }
 
-fn exit<A: Copy>(exit: Option<Exit<A>>, mapped: impl Fn(A) -> Address) -> ExitValue {
-    exit.map_or_else(ExitValue::default, |exit| ExitValue {
+fn exit<A: Copy>(exit: Option<NextHop<A>>, mapped: impl Fn(A) -> Address) -> NextHopValue {
+    exit.map_or_else(NextHopValue::default, |exit| NextHopValue {
         address: mapped(exit.address),
         gateway: exit.gateway.map_or([0; 16], &mapped),
         present: 1,

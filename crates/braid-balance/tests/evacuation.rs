@@ -16,7 +16,7 @@ use support::world::{OUTSIDE, PORT, QUIC, SERVER_V4, SERVER_V6, World, reason, u
 fn bury(world: &World, datapath: &mut Datapath, uplink: usize) {
     let mut uplinks = world.uplinks();
     uplinks[uplink].accepts_new = false;
-    uplinks[uplink].tells = true;
+    uplinks[uplink].resets_tcp = true;
     datapath.set_uplinks(&uplinks).expect("uplinks");
 }
 
@@ -51,7 +51,7 @@ fn connections_are_told(world: &World) {
             was_reset(speaks.stream.read(&mut [0; 9]), &who("speaks"));
             let evacuate = || datapath.evacuate(UplinkId(0), true, |_| true);
             let done = world.host.enter(evacuate).expect("evacuated");
-            assert!(done.tcp_told >= 1, "{}: {done:?}", who("evacuated"));
+            assert!(done.tcp_reset >= 1, "{}: {done:?}", who("evacuated"));
             was_reset(listens.stream.read(&mut [0; 9]), &who("listens"));
             other.echo(&[3; 10_000]);
             let again = from.enter(|| Client::connect(server));
@@ -59,11 +59,11 @@ fn connections_are_told(world: &World) {
             let again = world
                 .host
                 .enter(|| datapath.evacuate(UplinkId(0), true, |_| true));
-            assert_eq!(again.expect("repeated").tcp_told, 0, "told once is enough");
+            assert_eq!(again.expect("repeated").tcp_reset, 0, "told once is enough");
             datapath.set_uplinks(&world.uplinks()).expect("uplinks");
         }
     }
-    assert!(reason(&datapath, "out_told") + reason(&datapath, "lan_told") >= 4);
+    assert!(reason(&datapath, "out_reset") + reason(&datapath, "lan_reset") >= 4);
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn quic_that_has_moved_to_no_avail_is_told() {
             let id = UplinkId(u8::try_from(died).expect("small"));
             let evacuate = || datapath.evacuate(id, true, |_| !known);
             let done = world.host.enter(evacuate).expect("evacuated");
-            assert_eq!(done.quic_told, usize::from(known), "{done:?}");
+            assert_eq!(done.quic_unreachable, usize::from(known), "{done:?}");
             let asking = Instant::now();
             let mut told = known;
             while !told {
@@ -306,7 +306,7 @@ fn quic_to_a_server_that_does_not_survive_is_refused() {
             let stubborn: IpAddr = server.ip();
             let evacuate = || datapath.evacuate(id, true, |remote| remote != stubborn);
             let done = world.host.enter(evacuate).expect("evacuated");
-            assert_eq!((done.quic_told, done.quic_moved), (1, 0), "{done:?}");
+            assert_eq!((done.quic_unreachable, done.quic_moved), (1, 0), "{done:?}");
             let error = socket.recv(&mut bytes).expect_err("nobody is there");
             assert_eq!(
                 error.kind(),
@@ -327,7 +327,7 @@ fn questions_are_asked_again() {
     // The first uplink carries nothing any more, and nobody has noticed yet.
     world.inet.run("nft add table netdev dead");
     world.inet.run("nft add chain netdev dead in { type filter hook ingress device isp0 priority 0 ; policy drop ; }");
-    world.walk(&mut datapath, braid_balance::Walk::RoundRobin, &[0]);
+    world.set_slots(&mut datapath, braid_balance::LbMethod::RoundRobin, &[0]);
     world.serve();
     for from in [&world.host, &world.client] {
         for server in [SERVER_V4, SERVER_V6] {
@@ -350,7 +350,7 @@ fn questions_are_asked_again() {
                     assert!(started.elapsed() < PATIENCE);
                     std::thread::yield_now();
                 }
-                world.walk(&mut datapath, braid_balance::Walk::RoundRobin, &[1]);
+                world.set_slots(&mut datapath, braid_balance::LbMethod::RoundRobin, &[1]);
                 bury(&world, &mut datapath, 0);
                 let evacuate = || datapath.evacuate(UplinkId(0), true, |_| true);
                 let done = world.host.enter(evacuate).expect("evacuated");
@@ -367,7 +367,7 @@ fn questions_are_asked_again() {
             let mut bytes = [0; 100];
             let length = socket.recv(&mut bytes).expect("an answer");
             assert!(bytes[..length].ends_with(b"where is"));
-            world.walk(&mut datapath, braid_balance::Walk::RoundRobin, &[0]);
+            world.set_slots(&mut datapath, braid_balance::LbMethod::RoundRobin, &[0]);
             datapath.set_uplinks(&world.uplinks()).expect("uplinks");
         }
     }
@@ -387,14 +387,14 @@ fn flows_are_released_from_an_uplink_that_works() {
         let before = support::net::ask(&socket, quic).expect("an answer");
         let release = |flow: &braid_balance::Flow| match flow.protocol.0 {
             17 => Release::Move,
-            6 if flow.uplink == UplinkId(0) => Release::Tell,
+            6 if flow.uplink == UplinkId(0) => Release::Reset,
             _ => Release::Keep,
         };
         let done = world
             .host
             .enter(|| datapath.release(release))
             .expect("released");
-        assert_eq!((done.moved, done.told > 0), (1, true), "{done:?}");
+        assert_eq!((done.moved, done.reset > 0), (1, true), "{done:?}");
         was_reset(leaves.stream.read(&mut [0; 9]), "inside");
         stays.echo(b"here");
         let flow = |what: fn(&braid_balance::Flow) -> bool| {
@@ -415,7 +415,7 @@ fn flows_are_released_from_an_uplink_that_works() {
         );
         assert_eq!(moved.choice, braid_balance::Choice::Failback);
         let gone = world.host.enter(|| datapath.release(|_| Release::Keep));
-        assert_eq!(gone.expect("nothing").told, 0);
+        assert_eq!(gone.expect("nothing").reset, 0);
         drop(socket);
         world.empty("flows");
         world.empty("flows_reverse");

@@ -5,7 +5,7 @@ mod support;
 use std::net::{IpAddr, Ipv4Addr};
 
 use Verdict::{Dropped, Passed, Sent};
-use braid_balance::{FlowState, KernelTime, UplinkEntry, Walk};
+use braid_balance::{FlowState, KernelTime, LbMethod, UplinkEntry};
 use braid_packet::build;
 use support::probe::{Outcome, Probe, Verdict};
 use support::talk::{ACK, CLIENT, FIN, INNER, RST, SERVER, SYN, answer, handshake, tcp};
@@ -96,7 +96,9 @@ fn what_can_begin_anew_leaves_a_dead_or_renumbered_uplink() {
         let probe = Probe::new();
         let walk = |slots: &[u8]| {
             let mut datapath = probe.datapath.borrow_mut();
-            probe.world.walk(&mut datapath, Walk::RoundRobin, slots);
+            probe
+                .world
+                .set_slots(&mut datapath, LbMethod::RoundRobin, slots);
         };
         walk(&[0]);
         let udp = build::udp((INNER, 5800), (SERVER_V4, 5000), b"x");
@@ -166,7 +168,9 @@ fn a_port_reused_after_the_clients_fin_is_a_new_flow() {
 fn an_embryo_whose_port_has_gone_to_another_is_not_promoted() {
     let probe = Probe::new();
     let mut datapath = probe.datapath.borrow_mut();
-    probe.world.walk(&mut datapath, Walk::RoundRobin, &[0]);
+    probe
+        .world
+        .set_slots(&mut datapath, LbMethod::RoundRobin, &[0]);
     drop(datapath);
     let other = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 3));
     let from = |client, flags| build::tcp((client, 5900), SERVER, flags, b"");
@@ -188,7 +192,9 @@ fn an_embryo_whose_port_has_gone_to_another_is_not_promoted() {
 fn a_sweep_mends_kept_flows_and_leaves_embryos_to_their_packets() {
     let probe = Probe::new();
     let mut datapath = probe.datapath.borrow_mut();
-    probe.world.walk(&mut datapath, Walk::RoundRobin, &[0]);
+    probe
+        .world
+        .set_slots(&mut datapath, LbMethod::RoundRobin, &[0]);
     drop(datapath);
     let (uplink, data) = handshake(&probe, 6100);
     let sent = probe.out(&tcp(6101, SYN)).is(Sent, "out_new");
@@ -228,7 +234,9 @@ fn uplinks_with_the_same_address_do_not_mix_up_their_answers() {
     for (uplink, client) in clients.into_iter().enumerate() {
         let mut walk = probe.datapath.borrow_mut();
         let slot = u8::try_from(uplink).expect("two uplinks");
-        probe.world.walk(&mut walk, Walk::RoundRobin, &[slot]);
+        probe
+            .world
+            .set_slots(&mut walk, LbMethod::RoundRobin, &[slot]);
         drop(walk);
         let sent = probe.forwarded(&build::tcp((client, 6200), SERVER, SYN, b""));
         assert_eq!(sent.events, [""; 0], "the port is free in its realm");
@@ -270,7 +278,7 @@ fn a_reset_ends_a_connection_for_those_who_have_ended_it_themselves() {
     let state = |port| {
         probe
             .flow((INNER, port))
-            .map(|flow| (flow.state, flow.kept))
+            .map(|flow| (flow.state, flow.assured))
     };
     let _ = handshake(&probe, 6300);
     probe.out(&tcp(6300, RST)).is(Sent, "out_flow");

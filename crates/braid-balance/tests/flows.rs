@@ -5,7 +5,7 @@ mod support;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-use braid_balance::{FlowState, HookKind, Layer, Walk};
+use braid_balance::{FlowState, HookKind, Layer, LbMethod};
 use support::net::{Client, Namespace, ask, ask_with, serve, udp_socket};
 use support::world::{OUTSIDE, PORT, QUIC, SERVER_V4, SERVER_V6, World, reason, uplink_of};
 
@@ -103,7 +103,7 @@ fn hash_keeps_a_source_on_its_uplink() {
     let world = World::new();
     world.serve();
     let (mut datapath, _) = world.start(&world.options(HookKind::Auto));
-    world.walk(&mut datapath, Walk::HashSource, &[0, 1, 0, 1]);
+    world.set_slots(&mut datapath, LbMethod::HashSource, &[0, 1, 0, 1]);
     let uplinks: Vec<_> = (0..6)
         .map(|_| {
             let server = SocketAddr::new(SERVER_V4, PORT);
@@ -130,7 +130,7 @@ fn a_closed_connection_is_remembered_as_closing() {
             .find(|flow| flow.protocol.0 == 6 && flow.state == state)
     };
     let open = flow(FlowState::Established).expect("an established flow");
-    assert!(open.kept);
+    assert!(open.assured);
     assert_eq!(open.outer, client.seen);
     assert_eq!(open.remote, Some(server));
     drop(client);
@@ -228,8 +228,8 @@ fn path_mtu_is_learnt_through_the_translation() {
     let world = World::new();
     world.offloads(false);
     // A link behind the uplinks that carries less: the servers move behind it.
-    let far = Namespace::new(&support::unique());
-    world.narrow(&far, 1300);
+    let peer = Namespace::new(&support::unique());
+    world.narrow(&peer, 1300);
     let (datapath, _) = world.start(&world.options(HookKind::Auto));
     let payload = vec![7; 100_000];
     everyone(&world, PORT, |server| {
@@ -304,7 +304,7 @@ fn a_socket_of_the_machine_is_answered_on_a_port_that_a_mapping_has() {
     let world = World::new();
     world.serve();
     let (mut datapath, _) = world.start(&world.options(HookKind::Auto));
-    world.walk(&mut datapath, Walk::RoundRobin, &[0]);
+    world.set_slots(&mut datapath, LbMethod::RoundRobin, &[0]);
     for (family, server) in [SERVER_V4, SERVER_V6].into_iter().enumerate() {
         let own = OUTSIDE[0][family];
         let other: IpAddr = ["192.0.2.81", "2001:db8:80::81"][family]

@@ -63,7 +63,7 @@ fn a_new_process_adopts_flows_and_attachments() {
     assert!(
         flows
             .iter()
-            .any(|flow| flow.outer == client.seen && flow.kept)
+            .any(|flow| flow.outer == client.seen && flow.assured)
     );
 }
 
@@ -238,12 +238,12 @@ fn a_lan_device_with_a_foreign_program_lacks_the_short_way_only() {
 }
 
 #[test]
-fn the_programs_workbench_is_not_pinned() {
+fn the_programs_scratch_is_not_pinned() {
     let world = World::new();
     let (_datapath, _) = world.start(&world.options(HookKind::Auto));
     let maps = world.pin_dir().join("datapath/maps");
     assert!(maps.join("flows").exists());
-    assert!(!maps.join("bench").exists());
+    assert!(!maps.join("pkt_scratch").exists());
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn idle_flows_end_by_state() {
             .flows()
             .expect("flows")
             .into_iter()
-            .filter(|flow| flow.kept)
+            .filter(|flow| flow.assured)
             .map(|flow| (flow.protocol.0, flow.state))
             .collect();
         states.sort();

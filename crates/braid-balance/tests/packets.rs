@@ -5,7 +5,7 @@ mod support;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
 use Verdict::{Dropped, Passed, Sent};
-use braid_balance::{Choice, FlowState, Layer, UplinkEntry, Walk};
+use braid_balance::{Choice, FlowState, Layer, LbMethod, UplinkEntry};
 use braid_core::UplinkId;
 use braid_packet::{Transport, build, protocol};
 use support::probe::{Outcome, Probe, Verdict};
@@ -18,7 +18,7 @@ fn tcp_from_syn_to_fin() {
     let state = || {
         probe
             .flow((INNER, 4000))
-            .map(|flow| (flow.state, flow.kept))
+            .map(|flow| (flow.state, flow.assured))
     };
     let sent = probe.out(&tcp(4000, SYN)).is(Sent, "out_new");
     assert_eq!(sent.read().ip.dest, SERVER.0);
@@ -94,7 +94,7 @@ fn tcp_in_midstream_goes_by_hash_and_is_answered() {
     probe.back(uplink, &rst).is(Passed, "in_stack");
     probe.out(&tcp(4300, ACK)).is(Sent, "out_flow");
     assert!(
-        !probe.flow((INNER, 4300)).expect("an embryo").kept,
+        !probe.flow((INNER, 4300)).expect("an embryo").assured,
         "refused: proves nothing"
     );
 }
@@ -149,7 +149,7 @@ fn echoes_keep_their_id_and_never_leave_the_embryos() {
         let back = build::icmp(server, outer, reply, 0, 77, b"ping");
         let delivered = probe.back(uplink, &back).is(Passed, "in_stack");
         assert_eq!(delivered.read().ip.dest, inner);
-        assert!(!probe.flow((inner, 77)).expect("an embryo").kept);
+        assert!(!probe.flow((inner, 77)).expect("an embryo").assured);
         let stranger = build::icmp(server, outer, ask, 0, 77, b"ping");
         probe.back(uplink, &stranger).is(Passed, "in_protocol");
     }
@@ -168,7 +168,9 @@ fn a_taken_port_is_replaced_by_one_of_the_range_until_none_is_left() {
         .set_uplinks(&[narrow(20_000..=20_001)])
         .expect("uplinks");
     let mut datapath = probe.datapath.borrow_mut();
-    probe.world.walk(&mut datapath, Walk::RoundRobin, &[0]);
+    probe
+        .world
+        .set_slots(&mut datapath, LbMethod::RoundRobin, &[0]);
     drop(datapath);
     let client = |host: u8| IpAddr::V4(Ipv4Addr::new(10, 1, 0, host));
     let from = |host, flags| probe.forwarded(&build::tcp((client(host), 6000), SERVER, flags, b""));
@@ -211,7 +213,7 @@ fn a_datagrams_other_port_stays_even_or_odd() {
     let probe = Probe::new();
     probe
         .world
-        .walk(&mut probe.datapath.borrow_mut(), Walk::RoundRobin, &[0]);
+        .set_slots(&mut probe.datapath.borrow_mut(), LbMethod::RoundRobin, &[0]);
     let client = |host: u8| IpAddr::V4(Ipv4Addr::new(10, 1, 0, host));
     for inside in 6000..6010 {
         for host in [10, 11] {
@@ -428,7 +430,9 @@ fn a_slot_without_its_uplink_is_skipped_and_none_at_all_is_said() {
 fn flows_of_a_vanished_uplink_move_or_say_so() {
     let probe = Probe::new();
     let mut datapath = probe.datapath.borrow_mut();
-    probe.world.walk(&mut datapath, Walk::RoundRobin, &[0]);
+    probe
+        .world
+        .set_slots(&mut datapath, LbMethod::RoundRobin, &[0]);
     drop(datapath);
     let udp = build::udp((INNER, 5300), (SERVER_V4, 53), b"x");
     probe.out(&udp).is(Sent, "out_new");
@@ -436,7 +440,9 @@ fn flows_of_a_vanished_uplink_move_or_say_so() {
     let second = probe.world.uplinks().split_off(1);
     let mut datapath = probe.datapath.borrow_mut();
     datapath.set_uplinks(&second).expect("uplinks");
-    probe.world.walk(&mut datapath, Walk::RoundRobin, &[1]);
+    probe
+        .world
+        .set_slots(&mut datapath, LbMethod::RoundRobin, &[1]);
     drop(datapath);
     let moved = probe.out(&udp).is(Sent, "out_new");
     assert_eq!(moved.events, ["flow_moved"]);
@@ -512,7 +518,10 @@ fn a_flood_of_syns_evicts_its_like_and_nothing_else() {
             .is(Sent, "out_new");
     }
     let flows = probe.datapath.borrow().flows().expect("flows");
-    assert_eq!(flows.iter().filter(|flow| flow.kept).count(), ports.len());
+    assert_eq!(
+        flows.iter().filter(|flow| flow.assured).count(),
+        ports.len()
+    );
     assert!(flows.len() <= 1024 + ports.len(), "{} flows", flows.len());
     for port in ports {
         probe.out(&tcp(port, ACK)).is(Sent, "out_flow");
@@ -531,7 +540,7 @@ fn a_full_table_leaves_flows_as_embryos_that_work() {
     assert_eq!(full.events, ["flow_table_full"]);
     let (_, data) = answer(&sent, ACK);
     probe.back(uplink, &data).is(Passed, "in_stack");
-    assert!(!probe.flow((INNER, 9003)).expect("an embryo").kept);
+    assert!(!probe.flow((INNER, 9003)).expect("an embryo").assured);
 }
 
 #[test]
@@ -547,9 +556,11 @@ fn shares_are_exact() {
         .set_uplinks(&uplinks)
         .expect("uplinks");
     let slots = [0, 1, 0, 2, 0, 1, 0, 1, 0];
-    probe
-        .world
-        .walk(&mut probe.datapath.borrow_mut(), Walk::RoundRobin, &slots);
+    probe.world.set_slots(
+        &mut probe.datapath.borrow_mut(),
+        LbMethod::RoundRobin,
+        &slots,
+    );
     for port in 0..450 {
         probe.out(&tcp(20_000 + port, SYN)).is(Sent, "out_new");
         // A retransmission takes no turn.
@@ -565,8 +576,8 @@ fn shares_are_exact() {
 }
 
 /// A SYN or SYN/ACK with options: NOP, NOP, MSS.
-fn with_mss(near: (IpAddr, u16), far: (IpAddr, u16), flags: u8, mss: u16) -> Vec<u8> {
-    let plain = build::tcp(near, far, flags, b"");
+fn with_mss(local: (IpAddr, u16), peer: (IpAddr, u16), flags: u8, mss: u16) -> Vec<u8> {
+    let plain = build::tcp(local, peer, flags, b"");
     let header = plain.len() - 20;
     let mut segment = plain[header..].to_vec();
     segment[12] = 7 << 4;
@@ -574,7 +585,7 @@ fn with_mss(near: (IpAddr, u16), far: (IpAddr, u16), flags: u8, mss: u16) -> Vec
     segment.extend([1, 1, 2, 4]);
     segment.extend(mss.to_be_bytes());
     segment.extend([0, 0]);
-    build::packet(near.0, far.0, protocol::TCP, segment, Some(16))
+    build::packet(local.0, peer.0, protocol::TCP, segment, Some(16))
 }
 
 #[test]
@@ -592,9 +603,9 @@ fn segment_sizes_are_clamped_to_the_uplink_both_ways() {
             let packet = outcome.read();
             u16::from_be_bytes([packet.segment()[24], packet.segment()[25]])
         };
-        let (near, far) = ((inner, 4400), (server, 80));
+        let (local, peer) = ((inner, 4400), (server, 80));
         let sent = probe
-            .out(&with_mss(near, far, SYN, 1460))
+            .out(&with_mss(local, peer, SYN, 1460))
             .is(Sent, "out_new");
         assert_eq!(mss(&sent), 1400 - headers);
         let outer = sent.read().ip.source;
@@ -602,10 +613,10 @@ fn segment_sizes_are_clamped_to_the_uplink_both_ways() {
             .iter()
             .position(|ends| ends.contains(&outer))
             .expect("outer");
-        let back = probe.back(uplink, &with_mss(far, (outer, 4400), SYN | ACK, 1460));
+        let back = probe.back(uplink, &with_mss(peer, (outer, 4400), SYN | ACK, 1460));
         assert_eq!(mss(&back.is(Passed, "in_stack")), 1400 - headers);
         let small = probe
-            .out(&with_mss(near, far, SYN, 536))
+            .out(&with_mss(local, peer, SYN, 536))
             .is(Sent, "out_flow");
         assert_eq!(mss(&small), 536, "what fits stays");
     }

@@ -7,14 +7,17 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use Verdict::{Dropped, Passed, Sent};
-use braid_balance::{Choice, KernelTime, Outlook, PathMemory, RaceSettings, Walk, Way, prefix_of};
+use braid_balance::{
+    CachedPath, Choice, KernelTime, LbMethod, PathCacheEntry, RaceSettings, UplinkForecast,
+    prefix_of,
+};
 use braid_core::UplinkId;
 use braid_packet::{Packet, Transport, build};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use support::choose::{flow_of, set_classes};
 use support::probe::{Outcome, Verdict};
-use support::race::{ALWAYS, ONCE, RACERS, Track, outlook, racing, uplink_at};
+use support::race::{ALWAYS, ONCE, RACERS, Track, forecast, racing, uplink_at};
 use support::race_twin::{Event, Twin};
 use support::talk::{ACK, CLIENT, CLIENT6, FIN, INNER, INNER6, RST, SYN};
 use support::world::{SERVER_V4, SERVER_V6};
@@ -25,18 +28,18 @@ const SEQUENCE: u32 = 999;
 /// A connection: who asks whom.
 #[derive(Clone, Copy)]
 struct Ends {
-    near: (IpAddr, u16),
-    far: (IpAddr, u16),
+    local: (IpAddr, u16),
+    peer: (IpAddr, u16),
 }
 
 const V4: Ends = Ends {
-    near: (INNER, PORT),
-    far: (SERVER_V4, 80),
+    local: (INNER, PORT),
+    peer: (SERVER_V4, 80),
 };
 
 impl Ends {
     fn out(self, numbers: [u32; 2], flags: u8) -> Vec<u8> {
-        build::segment(self.near, self.far, numbers, flags, b"")
+        build::segment(self.local, self.peer, numbers, flags, b"")
     }
 
     fn syn(self) -> Vec<u8> {
@@ -65,7 +68,7 @@ fn runners(track: &Track, sent: &Outcome, count: usize) -> Runners {
 
 /// What the server answers to a runner.
 fn answer(ends: Ends, runner: (IpAddr, u16), numbers: [u32; 2], flags: u8) -> Vec<u8> {
-    build::segment(ends.far, runner, numbers, flags, b"")
+    build::segment(ends.peer, runner, numbers, flags, b"")
 }
 
 fn is_reset(outcome: &Outcome, from: (IpAddr, u16), to: (IpAddr, u16), sequence: u32) {
@@ -78,16 +81,16 @@ fn is_reset(outcome: &Outcome, from: (IpAddr, u16), to: (IpAddr, u16), sequence:
 
 #[test]
 fn the_first_answer_wins_and_the_others_are_reset() {
-    for (near, far, lan) in [
+    for (local, peer, lan) in [
         (INNER, SERVER_V4, false),
         (INNER6, SERVER_V6, false),
         (CLIENT, SERVER_V4, true),
         (CLIENT6, SERVER_V6, true),
     ] {
-        let track = Track::new(Walk::Race, ALWAYS);
+        let track = Track::new(LbMethod::Race, ALWAYS);
         let ends = Ends {
-            near: (near, PORT),
-            far: (far, 80),
+            local: (local, PORT),
+            peer: (peer, 80),
         };
         let out = |packet: &[u8]| match lan {
             true => track.probe.forwarded(packet),
@@ -96,7 +99,7 @@ fn the_first_answer_wins_and_the_others_are_reset() {
         let sent = out(&ends.syn()).is(Sent, "race_begun");
         let runners = runners(&track, &sent, RACERS);
         assert_eq!(runners.len(), RACERS);
-        assert!(track.probe.flow(ends.near).is_none(), "nobody has won");
+        assert!(track.probe.flow(ends.local).is_none(), "nobody has won");
 
         let won = track.back(1, &answer(ends, runners[&1], [5000, 1000], SYN | ACK));
         // A LAN's client is reached the short way.
@@ -106,8 +109,8 @@ fn the_first_answer_wins_and_the_others_are_reset() {
             (Passed, "in_stack")
         };
         assert_eq!((won.verdict, won.reason), way);
-        assert_eq!(won.read().ip.dest, near);
-        let flow = flow_of(&track.probe, near, PORT);
+        assert_eq!(won.read().ip.dest, local);
+        let flow = flow_of(&track.probe, local, PORT);
         assert_eq!((flow.uplink, flow.choice), (UplinkId(1), Choice::Raced));
 
         // Ports and sequence numbers differ from uplink to uplink, as servers do not know that
@@ -115,7 +118,7 @@ fn the_first_answer_wins_and_the_others_are_reset() {
         for loser in [0, 2] {
             let late = answer(ends, runners[&loser], [7000, 1000], SYN | ACK);
             let reset = track.back(loser, &late).is(Sent, "race_lost");
-            is_reset(&reset, runners[&loser], ends.far, 1000);
+            is_reset(&reset, runners[&loser], ends.peer, 1000);
         }
         let confirmed = out(&ends.out([1000, 5001], ACK)).is(Sent, "out_flow");
         assert_eq!(confirmed.events, ["flow_promoted"]);
@@ -139,7 +142,7 @@ fn every_order_of_events_is_as_the_twin_says() {
         1 => uplink().prop_map(|uplink| Event::Data { uplink }),
         1 => Just(Event::Pause),
     ];
-    let track = Track::new(Walk::Race, ALWAYS);
+    let track = Track::new(LbMethod::Race, ALWAYS);
     let port = std::cell::Cell::new(20_000_u16);
     let config = Config {
         cases: 400,
@@ -150,11 +153,11 @@ fn every_order_of_events_is_as_the_twin_says() {
         port.set(port.get() + 1);
         let ends = match family {
             true => Ends {
-                near: (INNER6, port.get()),
-                far: (SERVER_V6, 80),
+                local: (INNER6, port.get()),
+                peer: (SERVER_V6, 80),
             },
             false => Ends {
-                near: (INNER, port.get()),
+                local: (INNER, port.get()),
                 ..V4
             },
         };
@@ -201,8 +204,8 @@ fn play(track: &Track, ends: Ends, events: &[Event]) -> Result<(), TestCaseError
             Event::Reset { uplink, right } => from_outside(uplink, ack(right), RST | ACK),
             Event::Data { uplink } => from_outside(uplink, last + 1, ACK),
             Event::Error { uplink } => runner(uplink).map(|runner| {
-                let quote = build::segment(runner, ends.far, [last, 0], SYN, b"");
-                let error = build::port_unreachable(ends.far.0, runner.0, &quote);
+                let quote = build::segment(runner, ends.peer, [last, 0], SYN, b"");
+                let error = build::port_unreachable(ends.peer.0, runner.0, &quote);
                 track.back(uplink, &error)
             }),
             Event::Pause => unreachable!("handled above"),
@@ -229,13 +232,13 @@ fn play(track: &Track, ends: Ends, events: &[Event]) -> Result<(), TestCaseError
 
 #[test]
 fn what_is_not_to_be_raced_goes_by_one_uplink() {
-    let track = Track::new(Walk::Race, ALWAYS);
+    let track = Track::new(LbMethod::Race, ALWAYS);
     let private: IpAddr = "192.168.7.7".parse().expect("an address");
     let unique: IpAddr = "fd12::7".parse().expect("an address");
-    let with_data = build::segment(V4.near, V4.far, [SEQUENCE, 0], SYN, b"early");
+    let with_data = build::segment(V4.local, V4.peer, [SEQUENCE, 0], SYN, b"early");
     track.probe.out(&with_data).is(Sent, "out_new");
-    for (near, far) in [(INNER, private), (INNER6, unique)] {
-        let syn = build::tcp((near, 4001), (far, 80), SYN, b"");
+    for (local, peer) in [(INNER, private), (INNER6, unique)] {
+        let syn = build::tcp((local, 4001), (peer, 80), SYN, b"");
         track.probe.out(&syn).is(Sent, "out_new");
     }
     let datagram = build::udp((INNER, 4002), (SERVER_V4, 443), b"hello");
@@ -245,14 +248,14 @@ fn what_is_not_to_be_raced_goes_by_one_uplink() {
         uplinks[0].accepts_new = false;
         uplinks[2].v4 = None;
     });
-    let syn = build::tcp((INNER, 4003), V4.far, SYN, b"");
+    let syn = build::tcp((INNER, 4003), V4.peer, SYN, b"");
     track.probe.out(&syn).is(Sent, "out_new");
     // A class with a single racer.
     track.set_up(|_| {});
-    let mut class = racing(Walk::Race);
-    class.racers.truncate(1);
+    let mut class = racing(LbMethod::Race);
+    class.candidates.truncate(1);
     set_classes(&track.probe, &[class]);
-    let syn = build::tcp((INNER, 4004), V4.far, SYN, b"");
+    let syn = build::tcp((INNER, 4004), V4.peer, SYN, b"");
     track.probe.out(&syn).is(Sent, "out_new");
     track.copies(0);
 }
@@ -264,11 +267,11 @@ fn races_are_rationed_by_prefix_and_in_all() {
         total: 3,
         ..ALWAYS
     };
-    let track = Track::new(Walk::Race, race);
+    let track = Track::new(LbMethod::Race, race);
     let other: IpAddr = "198.18.1.1".parse().expect("an address");
-    let counts = |far: IpAddr, ports: std::ops::Range<u16>| {
+    let counts = |peer: IpAddr, ports: std::ops::Range<u16>| {
         let raced = ports.filter(|port| {
-            let syn = build::tcp((INNER, *port), (far, 80), SYN, b"");
+            let syn = build::tcp((INNER, *port), (peer, 80), SYN, b"");
             let sent = track.probe.out(&syn);
             assert_eq!(sent.verdict, Sent);
             if sent.reason == "out_new" {
@@ -296,7 +299,7 @@ fn races_are_rationed_by_prefix_and_in_all() {
 /// Opens a connection that is answered at once by an uplink; what it took to open.
 fn connect(track: &Track, port: u16, by: usize) -> &'static str {
     let ends = Ends {
-        near: (INNER, port),
+        local: (INNER, port),
         ..V4
     };
     let sent = track.probe.out(&ends.syn());
@@ -319,22 +322,27 @@ fn connect(track: &Track, port: u16, by: usize) -> &'static str {
 }
 
 /// What is remembered of the server's network.
-fn memory(track: &Track) -> Option<PathMemory> {
+fn memory(track: &Track) -> Option<PathCacheEntry> {
     let datapath = track.probe.datapath.borrow();
-    datapath.path(SERVER_V4).expect("memory")
+    datapath.path_cache_entry(SERVER_V4).expect("memory")
 }
 
 #[test]
 fn what_is_remembered_needs_no_race() {
-    let track = Track::new(Walk::Race, ONCE);
+    let track = Track::new(LbMethod::Race, ONCE);
     assert_eq!(connect(&track, 4000, 2), "race_begun");
     let memory = memory(&track);
     let memory = memory.expect("of this prefix");
     assert_eq!((memory.prefix, memory.bits), prefix_of(SERVER_V4));
-    assert_eq!(memory.ways.len(), RACERS);
-    assert!(memory.ways.iter().all(|way| way.valid && way.rtt.is_some()));
-    let best = |memory: &PathMemory| {
-        let rtts = memory.ways.iter().min_by_key(|way| way.rtt);
+    assert_eq!(memory.paths.len(), RACERS);
+    assert!(
+        memory
+            .paths
+            .iter()
+            .all(|way| way.valid && way.rtt.is_some())
+    );
+    let best = |memory: &PathCacheEntry| {
+        let rtts = memory.paths.iter().min_by_key(|way| way.rtt);
         rtts.expect("ways").uplink
     };
     assert_eq!(best(&memory), UplinkId(2), "who answered first");
@@ -358,24 +366,24 @@ fn what_is_remembered_needs_no_race() {
     track.set_up(|uplinks| uplinks[1].epoch = 1);
     assert_eq!(connect(&track, 4003, 1), "race_begun");
     // An instance that starts anew is told.
-    let memory = track.probe.datapath.borrow().paths().expect("memory");
-    let fresh = Track::new(Walk::Race, ONCE);
+    let memory = track.probe.datapath.borrow().path_cache().expect("memory");
+    let fresh = Track::new(LbMethod::Race, ONCE);
     fresh
         .probe
         .datapath
         .borrow_mut()
-        .remember(&memory)
+        .restore_path_cache(&memory)
         .expect("memory");
     assert_eq!(connect(&fresh, 4000, 0), "out_new");
 }
 
 #[test]
 fn memory_that_is_wrong_is_dropped() {
-    let track = Track::new(Walk::Race, ONCE);
+    let track = Track::new(LbMethod::Race, ONCE);
     assert_eq!(connect(&track, 4000, 2), "race_begun");
     // Nobody answers there: the SYN is said again, and raced.
     let ends = Ends {
-        near: (INNER, 4001),
+        local: (INNER, 4001),
         ..V4
     };
     let sent = track.probe.out(&ends.syn()).is(Sent, "out_new");
@@ -389,7 +397,7 @@ fn memory_that_is_wrong_is_dropped() {
     // A refusal is the client's to hear, but the next one asks all.
     assert_eq!(connect(&track, 4002, 2), "race_begun");
     let ends = Ends {
-        near: (INNER, 4003),
+        local: (INNER, 4003),
         ..V4
     };
     let sent = track.probe.out(&ends.syn()).is(Sent, "out_new");
@@ -403,7 +411,7 @@ fn memory_that_is_wrong_is_dropped() {
 
 /// Has the programs remember these RTTs, in milliseconds, of the server's prefix.
 fn remember(track: &Track, rtts: [u64; RACERS]) {
-    let way = |(uplink, rtt): (u8, u64)| Way {
+    let way = |(uplink, rtt): (u8, u64)| CachedPath {
         uplink: UplinkId(uplink),
         rtt: Some(Duration::from_millis(rtt)),
         age: Duration::ZERO,
@@ -412,23 +420,23 @@ fn remember(track: &Track, rtts: [u64; RACERS]) {
         valid: true,
     };
     let (prefix, bits) = prefix_of(SERVER_V4);
-    let memory = PathMemory {
+    let memory = PathCacheEntry {
         prefix,
         bits,
-        ways: (0..).zip(rtts).map(way).collect(),
+        paths: (0..).zip(rtts).map(way).collect(),
     };
     track
         .probe
         .datapath
         .borrow_mut()
-        .remember(&[memory])
+        .restore_path_cache(&[memory])
         .expect("memory");
 }
 
 /// Data from the server: `count` segments of 1000 bytes, of which every `lost`-th never comes.
 fn download(track: &Track, port: u16, count: u32, lost: u32) {
     let ends = Ends {
-        near: (INNER, port),
+        local: (INNER, port),
         ..V4
     };
     let flow = flow_of(&track.probe, INNER, port);
@@ -439,7 +447,7 @@ fn download(track: &Track, port: u16, count: u32, lost: u32) {
     for number in (0..count).filter(|number| number % lost != lost - 1) {
         let sequence = 5001 + number * 1000;
         let outer = (flow.outer.ip(), flow.outer.port());
-        let data = build::segment(ends.far, outer, [sequence, 1000], ACK, &[7; 1000]);
+        let data = build::segment(ends.peer, outer, [sequence, 1000], ACK, &[7; 1000]);
         track
             .back(flow.uplink.index(), &data)
             .is(Passed, "in_stack");
@@ -448,7 +456,7 @@ fn download(track: &Track, port: u16, count: u32, lost: u32) {
 
 #[test]
 fn the_fastest_way_is_not_always_the_shortest() {
-    let track = Track::new(Walk::Fastest, ONCE);
+    let track = Track::new(LbMethod::Fastest, ONCE);
     // The test's server answers in no time, which moves what is remembered a little.
     remember(&track, [60, 50, 20]);
     assert_eq!(connect(&track, 4001, 0), "out_new");
@@ -457,7 +465,7 @@ fn the_fastest_way_is_not_always_the_shortest() {
     // It loses one segment in ten.
     download(&track, 4001, 2000, 10);
     let memory = memory(&track);
-    let way = memory.expect("of this prefix").ways[2];
+    let way = memory.expect("of this prefix").paths[2];
     let share = f64::from(way.lost) / f64::from(way.packets);
     assert!((0.09..0.13).contains(&share), "{way:?}");
     assert_eq!(connect(&track, 4002, 0), "out_new");
@@ -465,10 +473,10 @@ fn the_fastest_way_is_not_always_the_shortest() {
     assert_ne!(flow.uplink, UplinkId(2), "lossy");
     // What is full takes no new one, however short the way.
     let spare = |id: usize| if id == flow.uplink.index() { 1 } else { 100 };
-    let outlooks = [0_u8, 1, 2].map(|id| outlook(id, 100, spare(id.into()), 0));
-    let mut busy = outlooks;
-    for outlook in &mut busy {
-        outlook.busy = if spare(outlook.uplink.index()) == 1 {
+    let forecasts = [0_u8, 1, 2].map(|id| forecast(id, 100, spare(id.into()), 0));
+    let mut busy = forecasts;
+    for forecast in &mut busy {
+        forecast.busy = if spare(forecast.uplink.index()) == 1 {
             99
         } else {
             0
@@ -478,8 +486,8 @@ fn the_fastest_way_is_not_always_the_shortest() {
         .probe
         .datapath
         .borrow_mut()
-        .set_outlooks(&busy)
-        .expect("outlooks");
+        .set_forecasts(&busy)
+        .expect("forecasts");
     assert_eq!(connect(&track, 4003, 0), "out_new");
     let next = flow_of(&track.probe, INNER, 4003);
     assert!(next.uplink != flow.uplink && next.uplink != UplinkId(2));
@@ -487,7 +495,7 @@ fn the_fastest_way_is_not_always_the_shortest() {
 
 #[test]
 fn flows_opened_at_once_do_not_all_go_the_same_way() {
-    let track = Track::new(Walk::Fastest, ONCE);
+    let track = Track::new(LbMethod::Fastest, ONCE);
     assert_eq!(connect(&track, 4000, 0), "race_begun");
     let mut taken = [0; RACERS];
     for port in 4001..4031 {
@@ -498,41 +506,49 @@ fn flows_opened_at_once_do_not_all_go_the_same_way() {
         taken.iter().all(|count| (7..=13).contains(count)),
         "{taken:?}"
     );
-    let bustle = track.probe.datapath.borrow().bustle().expect("counts");
-    let opened: u32 = bustle.iter().map(|bustle| bustle.opened).sum();
+    let flow_activity = track
+        .probe
+        .datapath
+        .borrow()
+        .flow_activity()
+        .expect("counts");
+    let opened: u32 = flow_activity
+        .iter()
+        .map(|flow_activity| flow_activity.opened)
+        .sum();
     assert_eq!(opened, 31);
 }
 
 /// Else ten downloads that begin where a page has just been loaded would all avoid the line that carried more of it.
 #[test]
 fn what_has_closed_takes_no_room() {
-    let track = Track::new(Walk::Fastest, ONCE);
+    let track = Track::new(LbMethod::Fastest, ONCE);
     remember(&track, [20, 20, 20]);
-    let bustle = || {
+    let flow_activity = || {
         let datapath = track.probe.datapath.borrow();
-        datapath.bustle().expect("counts")
+        datapath.flow_activity().expect("counts")
     };
-    let set = |outlooks: &[Outlook]| {
+    let set = |forecasts: &[UplinkForecast]| {
         let mut datapath = track.probe.datapath.borrow_mut();
-        datapath.set_outlooks(outlooks).expect("outlooks");
+        datapath.set_forecasts(forecasts).expect("forecasts");
     };
-    set(&[0_u8, 1, 2].map(|id| outlook(id, 100, 100, 0)));
+    set(&[0_u8, 1, 2].map(|id| forecast(id, 100, 100, 0)));
     for port in 4001..4004 {
         assert_eq!(connect(&track, port, 0), "out_new");
         download(&track, port, 200, u32::MAX);
     }
-    for each in &bustle()[..RACERS] {
+    for each in &flow_activity()[..RACERS] {
         assert_eq!((each.opened, each.active), (1, 1), "{each:?}");
     }
-    // One closes under the outlook that counts it, the others under the next one.
+    // One closes under the forecast that counts it, the others under the next one.
     let close = |port| {
         let ends = Ends {
-            near: (INNER, port),
+            local: (INNER, port),
             ..V4
         };
         let flow = flow_of(&track.probe, INNER, port);
         let outer = (flow.outer.ip(), flow.outer.port());
-        let fin = build::segment(ends.far, outer, [205_001, 1000], FIN | ACK, &[]);
+        let fin = build::segment(ends.peer, outer, [205_001, 1000], FIN | ACK, &[]);
         let uplink = flow.uplink.index();
         track.back(uplink, &fin).is(Passed, "in_stack");
         let fin = ends.out([1000, 205_002], FIN | ACK);
@@ -540,26 +556,26 @@ fn what_has_closed_takes_no_room() {
         uplink
     };
     let first = close(4001);
-    let after = bustle()[first];
+    let after = flow_activity()[first];
     assert_eq!((after.opened, after.active), (1, 0));
-    let told = |id: u8| Outlook {
-        busy: bustle()[usize::from(id)].active,
-        ..outlook(id, 100, 100, 0)
+    let told = |id: u8| UplinkForecast {
+        busy: flow_activity()[usize::from(id)].active,
+        ..forecast(id, 100, 100, 0)
     };
     set(&[0_u8, 1, 2].map(told));
-    let busy: u32 = bustle().iter().map(|each| each.busy).sum();
+    let busy: u32 = flow_activity().iter().map(|each| each.busy).sum();
     assert_eq!(busy, 2);
     let second = close(4002);
     let third = close(4003);
-    assert_eq!([second, third].map(|id| bustle()[id].busy), [0, 0]);
+    assert_eq!([second, third].map(|id| flow_activity()[id].busy), [0, 0]);
 }
 
 #[test]
 fn a_race_again_only_measures_where_speed_is_predicted() {
-    let track = Track::new(Walk::Fastest, ALWAYS);
+    let track = Track::new(LbMethod::Fastest, ALWAYS);
     remember(&track, [500, 60, 500]);
     let ends = Ends {
-        near: (INNER, 4001),
+        local: (INNER, 4001),
         ..V4
     };
     let favourite = 1;
@@ -575,7 +591,7 @@ fn a_race_again_only_measures_where_speed_is_predicted() {
     // A favourite that refuses, or says nothing until the SYN is said again, is none.
     for (port, silent) in [(4002, false), (4003, true)] {
         let ends = Ends {
-            near: (INNER, port),
+            local: (INNER, port),
             ..V4
         };
         let sent = track.probe.out(&ends.syn()).is(Sent, "race_begun");
@@ -594,18 +610,18 @@ fn a_race_again_only_measures_where_speed_is_predicted() {
 
 #[test]
 fn a_crowded_uplink_is_left_out() {
-    let track = Track::new(Walk::Fastest, ALWAYS);
-    let outlooks = [
-        outlook(0, 100, 100, 0),
-        outlook(1, 100, 90, 0),
-        outlook(2, 10, 9, 0),
+    let track = Track::new(LbMethod::Fastest, ALWAYS);
+    let forecasts = [
+        forecast(0, 100, 100, 0),
+        forecast(1, 100, 90, 0),
+        forecast(2, 10, 9, 0),
     ];
     track
         .probe
         .datapath
         .borrow_mut()
-        .set_outlooks(&outlooks)
-        .expect("outlooks");
+        .set_forecasts(&forecasts)
+        .expect("forecasts");
     let sent = track.probe.out(&V4.syn()).is(Sent, "race_begun");
     assert!(sent.events.contains(&"race_crowded"));
     let runners = runners(&track, &sent, 2);
@@ -614,7 +630,7 @@ fn a_crowded_uplink_is_left_out() {
 
 #[test]
 fn each_uplink_gets_the_segment_size_that_fits_it() {
-    let track = Track::new(Walk::Race, ALWAYS);
+    let track = Track::new(LbMethod::Race, ALWAYS);
     track.set_up(|uplinks| uplinks[1].mtu = 1400);
     let mut syn = V4.syn();
     // MSS 1460, in a header four bytes longer.
@@ -622,7 +638,7 @@ fn each_uplink_gets_the_segment_size_that_fits_it() {
     syn[32] = 6 << 4;
     let length = u16::try_from(syn.len()).expect("small");
     syn[2..4].copy_from_slice(&length.to_be_bytes());
-    let syn = support::twin::translate(&syn, support::twin::Side::Source, V4.near, false);
+    let syn = support::twin::translate(&syn, support::twin::Side::Source, V4.local, false);
     let sent = track.probe.out(&syn).is(Sent, "race_begun");
     let mut all = track.copies(RACERS - 1);
     all.push(sent.packet.clone());
@@ -638,7 +654,7 @@ fn each_uplink_gets_the_segment_size_that_fits_it() {
 
 #[test]
 fn an_uplink_that_dies_is_not_waited_for() {
-    let track = Track::new(Walk::Race, ALWAYS);
+    let track = Track::new(LbMethod::Race, ALWAYS);
     let sent = track.probe.out(&V4.syn()).is(Sent, "race_begun");
     let all = runners(&track, &sent, RACERS);
     let refusal = |uplink: usize| answer(V4, all[&uplink], [0, 1000], RST | ACK);
@@ -648,7 +664,7 @@ fn an_uplink_that_dies_is_not_waited_for() {
 
     // All refused at one moment, as the client sees when it asks again.
     let ends = Ends {
-        near: (INNER, 4001),
+        local: (INNER, 4001),
         ..V4
     };
     track.set_up(|_| {});
@@ -669,7 +685,7 @@ fn an_uplink_that_dies_is_not_waited_for() {
 /// RFC 5382 REQ-2a: "A NAT MUST support simultaneous-open" mode of TCP.
 #[test]
 fn an_end_that_opens_at_the_same_time_wins() {
-    let track = Track::new(Walk::Race, ALWAYS);
+    let track = Track::new(LbMethod::Race, ALWAYS);
     let sent = track.probe.out(&V4.syn()).is(Sent, "race_begun");
     let all = runners(&track, &sent, RACERS);
     let opens = answer(V4, all[&2], [5000, 0], SYN);
@@ -680,6 +696,6 @@ fn an_end_that_opens_at_the_same_time_wins() {
     track.probe.out(&both).is(Sent, "out_flow");
     // When it opened says nothing about the way to it.
     let memory = memory(&track);
-    let ways = memory.map_or(Vec::new(), |memory| memory.ways);
+    let ways = memory.map_or(Vec::new(), |memory| memory.paths);
     assert!(ways.iter().all(|way| way.rtt.is_none()), "{ways:?}");
 }

@@ -200,10 +200,10 @@ fn facts(shape: &Shape, serial: u16) -> (FlowFacts, Vec<u8>) {
         shape.blocks.0 * BLOCK + serial % BLOCK,
         shape.blocks.1 * BLOCK,
     );
-    let (near, far) = ((source, ports.0), (remote, ports.1));
+    let (local, peer) = ((source, ports.0), (remote, ports.1));
     let (kind, mut packet) = match shape.kind {
-        0 => (protocol::TCP, build::tcp(near, far, SYN, b"")),
-        1 => (protocol::UDP, build::udp(near, far, b"")),
+        0 => (protocol::TCP, build::tcp(local, peer, SYN, b"")),
+        1 => (protocol::UDP, build::udp(local, peer, b"")),
         _ if shape.six => (58, build::icmp(source, remote, 128, 0, ports.0, b"")),
         _ => (1, build::icmp(source, remote, 8, 0, ports.0, b"")),
     };

@@ -138,11 +138,7 @@ fn reasons_in_rust(header: &str) -> String {
 /// FNV-1a over the sources, which tells one build's programs from another's: a difference makes
 /// the loader replace the programs, so an accidental equality is all that must not happen.
 fn hash_of(folders: [&Path; 2]) -> u64 {
-    let mut files: Vec<_> = folders
-        .into_iter()
-        .flat_map(|folder| fs::read_dir(folder).expect("bpf/ exists"))
-        .map(|entry| entry.expect("a directory entry").path())
-        .collect();
+    let mut files: Vec<_> = folders.into_iter().flat_map(files_below).collect();
     files.sort();
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for file in files {
@@ -151,4 +147,15 @@ fn hash_of(folders: [&Path; 2]) -> u64 {
         }
     }
     hash
+}
+
+/// Returns every file of a folder and of those in it.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("bpf/ exists");
+    let paths = entries.map(|entry| entry.expect("a directory entry").path());
+    let files = |path: PathBuf| match path.is_dir() {
+        true => files_below(&path),
+        false => vec![path],
+    };
+    paths.flat_map(files).collect()
 }

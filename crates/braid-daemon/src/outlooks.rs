@@ -19,7 +19,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use braid_balance::{Bustle, Outlook, UplinkCounters};
+use braid_balance::{FlowActivity, UplinkCounters, UplinkForecast};
 #[cfg(doc)]
 use braid_core::forecast::DEFAULT_CAPACITY_KB_S;
 use braid_core::forecast::{UplinkLoad, kilobytes_per_sec, ppm};
@@ -40,7 +40,7 @@ const QUIET: f64 = 0.25;
 pub(crate) struct Outlooks {
     noted: Option<Instant>,
     losses: BTreeMap<UplinkId, Losses>,
-    told: Vec<Outlook>,
+    told: Vec<UplinkForecast>,
 }
 
 /// Of one uplink.
@@ -91,23 +91,23 @@ impl Outlooks {
         }
     }
 
-    /// What is to be said of the uplinks from now on. `bustle` is what happened since the last time.
+    /// What is to be said of the uplinks from now on. `flow_activity` is what happened since the last time.
     pub fn tell(
         &mut self,
-        bustle: &[Bustle],
+        flow_activity: &[FlowActivity],
         room: impl Fn(UplinkId) -> Option<Room>,
-    ) -> &[Outlook] {
+    ) -> &[UplinkForecast] {
         let unknown = Room {
             capacity: Rate::from_bits_per_sec(0),
             spare: Rate::from_bits_per_sec(0),
         };
         let outlook = |(id, losses): (&UplinkId, &Losses)| {
             let room = room(*id).unwrap_or(unknown);
-            Outlook {
+            UplinkForecast {
                 uplink: *id,
                 capacity: room.capacity,
                 spare: room.spare,
-                busy: of(bustle, *id).map_or(0, |bustle| bustle.active),
+                busy: of(flow_activity, *id).map_or(0, |flow_activity| flow_activity.active),
                 loss: losses.share(),
             }
         };
@@ -117,13 +117,13 @@ impl Outlooks {
 
     /// What was last said of an uplink, with what was opened on it since: what the datapath predicts
     /// by at this moment. `None`: nothing was said.
-    pub fn line(&self, id: UplinkId, bustle: &[Bustle]) -> Option<UplinkLoad> {
+    pub fn line(&self, id: UplinkId, flow_activity: &[FlowActivity]) -> Option<UplinkLoad> {
         let told = self.told.iter().find(|outlook| outlook.uplink == id)?;
         Some(UplinkLoad {
             capacity: kilobytes_per_sec(told.capacity),
             spare: kilobytes_per_sec(told.spare),
-            busy: of(bustle, id).map_or(told.busy, |bustle| bustle.busy),
-            opened: of(bustle, id).map_or(0, |bustle| bustle.opened),
+            busy: of(flow_activity, id).map_or(told.busy, |flow_activity| flow_activity.busy),
+            opened: of(flow_activity, id).map_or(0, |flow_activity| flow_activity.opened),
             loss_ppm: ppm(told.loss),
         })
     }
@@ -134,8 +134,10 @@ impl Outlooks {
     }
 }
 
-fn of(bustle: &[Bustle], id: UplinkId) -> Option<&Bustle> {
-    bustle.iter().find(|bustle| bustle.uplink == id)
+fn of(flow_activity: &[FlowActivity], id: UplinkId) -> Option<&FlowActivity> {
+    flow_activity
+        .iter()
+        .find(|flow_activity| flow_activity.uplink == id)
 }
 
 #[cfg(test)]
@@ -199,7 +201,7 @@ mod tests {
         let mut outlooks = Outlooks::default();
         outlooks.note(Instant::now(), &counted(0, 0), |_| 0.0);
         assert_eq!(outlooks.line(ID, &[]), None);
-        let bustle = |opened, active, busy| Bustle {
+        let flow_activity = |opened, active, busy| FlowActivity {
             uplink: ID,
             opened,
             active,
@@ -209,8 +211,8 @@ mod tests {
             capacity: Rate::from_bits_per_sec(20_000_000),
             spare: Rate::from_bits_per_sec(4_000_000),
         };
-        outlooks.tell(&[bustle(9, 2, 0)], |id| (id == ID).then_some(room));
-        let line = outlooks.line(ID, &[bustle(5, 1, 1)]).unwrap();
+        outlooks.tell(&[flow_activity(9, 2, 0)], |id| (id == ID).then_some(room));
+        let line = outlooks.line(ID, &[flow_activity(5, 1, 1)]).unwrap();
         let expected = UplinkLoad {
             capacity: 2500,
             spare: 500,

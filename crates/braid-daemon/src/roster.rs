@@ -26,7 +26,7 @@ use std::mem;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use braid_balance::{Exit, Family, Layer, UplinkEntry};
+use braid_balance::{Family, Layer, NextHop, UplinkEntry};
 use braid_core::{MAX_UPLINKS, UplinkId};
 use braid_uplink::liveness::{Look, Verdict};
 use braid_uplink::{Discovery, Link, LinkState, Reason, Snapshot, Uplink};
@@ -304,7 +304,7 @@ impl Roster {
             v6: member.uplink.v6.as_ref().map(exit),
             ports: member.ports.clone(),
             accepts_new: FAMILIES.iter().any(|family| self.carries(member, *family)),
-            tells: tells(member),
+            resets_tcp: tells(member),
             epoch: self.epoch(member),
             leased: member.is_bond() && member.cut.is_none(),
             waits: member.waits(),
@@ -383,8 +383,8 @@ fn grace(reason: &Reason) -> Option<Duration> {
     }
 }
 
-fn exit<A: Copy + Into<IpAddr>>(exit: &braid_uplink::Exit<A>) -> Exit<A> {
-    Exit {
+fn exit<A: Copy + Into<IpAddr>>(exit: &braid_uplink::Exit<A>) -> NextHop<A> {
+    NextHop {
         address: exit.address,
         gateway: exit.gateway,
         on_link: exit.on_link,

@@ -89,12 +89,12 @@ impl Tables {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use braid_balance::{Exit, Layer, Walk};
+    use braid_balance::{Layer, LbMethod, NextHop};
     use std::time::Duration;
 
     const RACE: RaceSettings = RaceSettings {
         memory: Duration::from_secs(120),
-        again: 16,
+        explore_one_in: 16,
         per_prefix: 8,
         total: 200,
     };
@@ -109,7 +109,7 @@ mod tests {
             v6: None,
             ports: 16384..=32767,
             accepts_new,
-            tells: false,
+            resets_tcp: false,
             epoch: 0,
             leased: false,
             waits: false,
@@ -128,12 +128,12 @@ mod tests {
     fn class(id: u8, slots: &[u8]) -> ClassEntry {
         ClassEntry {
             id: ClassId(id),
-            walk: Walk::RoundRobin,
+            lb_method: LbMethod::RoundRobin,
             sticky: None,
             v4: slots.iter().copied().map(UplinkId).collect(),
             v6: Vec::new(),
             prefers: None,
-            racers: Vec::new(),
+            candidates: Vec::new(),
         }
     }
 
@@ -153,7 +153,7 @@ mod tests {
 
     fn renumbered(id: u8, address: [u8; 4]) -> UplinkEntry {
         UplinkEntry {
-            v4: Some(Exit {
+            v4: Some(NextHop {
                 address: address.into(),
                 gateway: None,
                 on_link: None,

@@ -179,7 +179,7 @@ impl Engine {
             .map(|(name, n)| ((*name).to_owned(), *n));
         let mut flows = FlowCounts::default();
         for flow in self.flows_lately()?.iter() {
-            match flow.kept {
+            match flow.assured {
                 true => flows.established += 1,
                 false => flows.embryonic += 1,
             }

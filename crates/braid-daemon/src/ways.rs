@@ -18,7 +18,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use braid_balance::{KernelTime, PathMemory, Way};
+use braid_balance::{CachedPath, KernelTime, PathCacheEntry};
 use braid_core::UplinkId;
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +45,7 @@ pub struct Keepsake {
 struct KeptPath {
     prefix: IpAddr,
     bits: u8,
-    ways: Vec<KeptWay>,
+    paths: Vec<KeptWay>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,12 +65,12 @@ impl Keepsake {
     /// # Errors
     /// `/proc` is not to be had.
     pub(crate) fn of(
-        mut paths: Vec<PathMemory>,
+        mut paths: Vec<PathCacheEntry>,
         who: impl Fn(UplinkId) -> Option<(String, u32)>,
         now: KernelTime,
     ) -> Result<Option<Keepsake>, Failure> {
-        paths.sort_by_key(|path| (path.ways.iter().map(|way| way.age).min(), path.prefix));
-        let kept = |way: &Way| {
+        paths.sort_by_key(|path| (path.paths.iter().map(|way| way.age).min(), path.prefix));
+        let kept = |way: &CachedPath| {
             let (device, way_out) = who(way.uplink).filter(|_| way.valid && way.age <= OLDEST)?;
             Some(KeptWay {
                 device,
@@ -84,9 +84,9 @@ impl Keepsake {
         let paths = paths.into_iter().map(|path| KeptPath {
             prefix: path.prefix,
             bits: path.bits,
-            ways: path.ways.iter().filter_map(kept).collect(),
+            paths: path.paths.iter().filter_map(kept).collect(),
         });
-        let paths: Vec<KeptPath> = paths.filter(|p| !p.ways.is_empty()).take(MOST).collect();
+        let paths: Vec<KeptPath> = paths.filter(|p| !p.paths.is_empty()).take(MOST).collect();
         if paths.is_empty() {
             return Ok(None);
         }
@@ -105,7 +105,7 @@ impl Keepsake {
         self,
         who: impl Fn(&str, u32) -> Option<UplinkId>,
         now: KernelTime,
-    ) -> Result<Vec<PathMemory>, Failure> {
+    ) -> Result<Vec<PathCacheEntry>, Failure> {
         let passed = milliseconds(now).checked_sub(self.taken_ms);
         let Some(passed) = passed.filter(|_| self.boot == boot().unwrap_or_default()) else {
             return Ok(Vec::new());
@@ -113,7 +113,7 @@ impl Keepsake {
         let way = |way: &KeptWay| {
             let age = Duration::from_millis(way.age_ms.saturating_add(passed));
             let uplink = who(&way.device, way.way_out).filter(|_| age <= OLDEST)?;
-            Some(Way {
+            Some(CachedPath {
                 uplink,
                 rtt: way.rtt_us.map(Duration::from_micros),
                 age,
@@ -122,12 +122,12 @@ impl Keepsake {
                 valid: true,
             })
         };
-        let paths = self.paths.iter().take(MOST).map(|path| PathMemory {
+        let paths = self.paths.iter().take(MOST).map(|path| PathCacheEntry {
             prefix: path.prefix,
             bits: path.bits,
-            ways: path.ways.iter().filter_map(way).collect(),
+            paths: path.paths.iter().filter_map(way).collect(),
         });
-        Ok(paths.filter(|path| !path.ways.is_empty()).collect())
+        Ok(paths.filter(|path| !path.paths.is_empty()).collect())
     }
 
     /// Leaves it in the run directory, for root alone.
@@ -174,8 +174,8 @@ fn whole(number: u128) -> u64 {
 mod tests {
     use super::*;
 
-    fn way(uplink: u8, age: u64, valid: bool) -> Way {
-        Way {
+    fn way(uplink: u8, age: u64, valid: bool) -> CachedPath {
+        CachedPath {
             uplink: UplinkId(uplink),
             rtt: Some(Duration::from_micros(21_400)),
             age: Duration::from_secs(age),
@@ -185,11 +185,11 @@ mod tests {
         }
     }
 
-    fn path(third: u8, ways: Vec<Way>) -> PathMemory {
-        PathMemory {
+    fn path(third: u8, paths: Vec<CachedPath>) -> PathCacheEntry {
+        PathCacheEntry {
             prefix: [198, 51, third, 0].into(),
             bits: 24,
-            ways,
+            paths,
         }
     }
 
@@ -244,10 +244,10 @@ mod tests {
 
     #[test]
     fn the_latest_are_kept_of_too_many() {
-        let many = (0..=MOST).map(|n| PathMemory {
+        let many = (0..=MOST).map(|n| PathCacheEntry {
             prefix: IpAddr::from(u32::try_from(n << 8).unwrap().to_be_bytes()),
             bits: 24,
-            ways: vec![way(0, n as u64 % 3000, true)],
+            paths: vec![way(0, n as u64 % 3000, true)],
         });
         let kept = Keepsake::of(many.collect(), device, at(1))
             .unwrap()
@@ -256,7 +256,7 @@ mod tests {
         let dropped = kept
             .paths
             .iter()
-            .all(|path| path.ways[0].age_ms < 2_999_000);
+            .all(|path| path.paths[0].age_ms < 2_999_000);
         assert!(dropped, "the oldest of all is the one that went");
     }
 }

@@ -1,4 +1,4 @@
-//! Rules as `bpf/rules.h` has them: masks and spans, which a program compares without branches.
+//! Rules as `bpf/select/rules.h` has them: masks and spans, which a program compares without branches.
 #![allow(unsafe_code)]
 
 use std::mem::{offset_of, size_of};

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use braid_balance::{ClassEntry, ClassId, Flow, RuleEntry, Walk};
+use braid_balance::{ClassEntry, ClassId, Flow, LbMethod, RuleEntry};
 use braid_core::UplinkId;
 use braid_packet::build;
 
@@ -17,12 +17,12 @@ pub fn class(id: u8, slots: &[u8]) -> ClassEntry {
     let slots: Vec<_> = slots.iter().copied().map(UplinkId).collect();
     ClassEntry {
         id: ClassId(id),
-        walk: Walk::RoundRobin,
+        lb_method: LbMethod::RoundRobin,
         sticky: None,
         v4: slots.clone(),
         v6: slots,
         prefers: None,
-        racers: Vec::new(),
+        candidates: Vec::new(),
     }
 }
 

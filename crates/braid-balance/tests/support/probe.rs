@@ -155,26 +155,26 @@ impl Probe {
         for ((reason, before), after) in REASONS.iter().zip(before).zip(self.counts()) {
             counted.extend((before..after).map(|_| reason));
         }
-        let exits: Vec<_> = counted
+        let next_hops: Vec<_> = counted
             .iter()
             .filter(|reason| reason.kind != ReasonKind::Event)
             .collect();
-        assert_eq!(exits.len(), 1, "one exit for one packet: {exits:?}");
+        assert_eq!(next_hops.len(), 1, "one exit for one packet: {next_hops:?}");
         let verdict = match verdict {
             u32::MAX => Verdict::Passed,
             2 => Verdict::Dropped,
             7 => Verdict::Sent,
             other => panic!("verdict {other}"),
         };
-        let expected = match exits[0].kind {
+        let expected = match next_hops[0].kind {
             ReasonKind::Sent => Verdict::Sent,
             ReasonKind::Dropped => Verdict::Dropped,
             _ => Verdict::Passed,
         };
-        assert_eq!(verdict, expected, "what {:?} promises", exits[0].name);
+        assert_eq!(verdict, expected, "what {:?} promises", next_hops[0].name);
         Outcome {
             verdict,
-            reason: exits[0].name,
+            reason: next_hops[0].name,
             events: counted
                 .iter()
                 .filter(|reason| reason.kind == ReasonKind::Event)

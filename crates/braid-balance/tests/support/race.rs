@@ -5,7 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use braid_balance::{ClassEntry, Exit, Layer, Outlook, RaceSettings, UplinkEntry, Walk};
+use braid_balance::{
+    ClassEntry, Layer, LbMethod, NextHop, RaceSettings, UplinkEntry, UplinkForecast,
+};
 use braid_core::{Rate, UplinkId};
 
 use super::choose::{class, set_classes};
@@ -25,13 +27,16 @@ pub const RACERS: usize = 3;
 /// Always raced, as often as is asked for.
 pub const ALWAYS: RaceSettings = RaceSettings {
     memory: Duration::from_secs(60),
-    again: 1,
+    explore_one_in: 1,
     per_prefix: u32::MAX,
     total: u32::MAX,
 };
 
 /// Never raced where everything is remembered.
-pub const ONCE: RaceSettings = RaceSettings { again: 0, ..ALWAYS };
+pub const ONCE: RaceSettings = RaceSettings {
+    explore_one_in: 0,
+    ..ALWAYS
+};
 
 /// A probe whose first class races, and what hears its copies.
 pub struct Track {
@@ -41,7 +46,7 @@ pub struct Track {
 }
 
 impl Track {
-    pub fn new(walk: Walk, race: RaceSettings) -> Self {
+    pub fn new(method: LbMethod, race: RaceSettings) -> Self {
         let probe = Probe::new();
         let host = &probe.world.host;
         host.ip("link add wan2 type veth peer name far2");
@@ -54,13 +59,13 @@ impl Track {
             copies,
         };
         track.set_up(|_| {});
-        set_classes(&track.probe, &[racing(walk)]);
+        set_classes(&track.probe, &[racing(method)]);
         let mut datapath = track.probe.datapath.borrow_mut();
         datapath.set_race(race).expect("settings");
-        let outlooks = (0..3).map(|id| outlook(id, 100, 100, 0));
+        let forecasts = (0..3).map(|id| forecast(id, 100, 100, 0));
         datapath
-            .set_outlooks(&outlooks.collect::<Vec<_>>())
-            .expect("outlooks");
+            .set_forecasts(&forecasts.collect::<Vec<_>>())
+            .expect("forecasts");
         drop(datapath);
         track
     }
@@ -73,19 +78,19 @@ impl Track {
             ifindex: self.third,
             layer: Layer::L2,
             mtu: 1500,
-            v4: Some(Exit {
+            v4: Some(NextHop {
                 address: v4(THIRD[0]),
                 gateway: Some(Ipv4Addr::new(192, 0, 3, 1)),
                 on_link: None,
             }),
-            v6: Some(Exit {
+            v6: Some(NextHop {
                 address: v6(THIRD[1]),
                 gateway: Some(Ipv6Addr::new(0x2001, 0xdb8, 3, 0, 0, 0, 0, 1)),
                 on_link: None,
             }),
             ports: 16384..=32767,
             accepts_new: true,
-            tells: false,
+            resets_tcp: false,
             epoch: 0,
             leased: false,
             waits: false,
@@ -127,18 +132,18 @@ impl Track {
 }
 
 /// A class in which all three race.
-pub fn racing(walk: Walk) -> ClassEntry {
+pub fn racing(method: LbMethod) -> ClassEntry {
     ClassEntry {
-        walk,
+        lb_method: method,
         prefers: None,
-        racers: (0..3).map(UplinkId).collect(),
+        candidates: (0..3).map(UplinkId).collect(),
         ..class(0, &[0, 1, 2])
     }
 }
 
 /// What is expected of an uplink: Mbit/s, and parts in a million.
-pub fn outlook(id: u8, capacity: u64, spare: u64, loss: u32) -> Outlook {
-    Outlook {
+pub fn forecast(id: u8, capacity: u64, spare: u64, loss: u32) -> UplinkForecast {
+    UplinkForecast {
         uplink: UplinkId(id),
         capacity: Rate::from_bits_per_sec(capacity * 1_000_000),
         spare: Rate::from_bits_per_sec(spare * 1_000_000),

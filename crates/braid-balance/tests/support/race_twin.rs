@@ -84,9 +84,9 @@ impl Twin {
     }
 
     /// What must come of an event; `None`: nothing that a program would do.
-    pub fn handle(&mut self, event: Event, racers: usize) -> Option<Expected> {
+    pub fn handle(&mut self, event: Event, uplinks: usize) -> Option<Expected> {
         match event {
-            Event::Syn { sequence } => Some(self.syn(sequence, racers)),
+            Event::Syn { sequence } => Some(self.syn(sequence, uplinks)),
             Event::Ack => Some(match &mut self.flow {
                 Some((_, state)) => {
                     if matches!(state, State::Answered | State::Doubted) {
@@ -110,7 +110,7 @@ impl Twin {
         }
     }
 
-    fn syn(&mut self, sequence: u32, racers: usize) -> Expected {
+    fn syn(&mut self, sequence: u32, uplinks: usize) -> Expected {
         match self.flow {
             Some((_, State::Refused | State::Doubted)) => self.flow = None,
             Some(_) => return expected(Sent, "out_flow"),
@@ -137,10 +137,10 @@ impl Twin {
         }
         self.race = Some(Race {
             sequence,
-            fates: (0..racers).map(|uplink| (uplink, Fate::Asked)).collect(),
+            fates: (0..uplinks).map(|uplink| (uplink, Fate::Asked)).collect(),
         });
         Expected {
-            by: (0..racers).collect(),
+            by: (0..uplinks).collect(),
             ..expected(Sent, "race_begun")
         }
     }

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use aya::maps::{HashMap, Map, MapData};
 use aya::programs::{SchedClassifier, TcAttachType};
 use braid_balance::{
-    Attachments, ClassEntry, ClassId, Datapath, Exit, HookKind, Layer, Opened, Options,
-    UplinkEntry, Walk,
+    Attachments, ClassEntry, ClassId, Datapath, HookKind, Layer, LbMethod, NextHop, Opened,
+    Options, UplinkEntry,
 };
 use braid_core::UplinkId;
 
@@ -139,31 +139,31 @@ impl World {
         }
     }
 
-    /// Moves the servers to `far`, behind a link that carries `mtu` bytes. Call before anything
+    /// Moves the servers to `peer`, behind a link that carries `mtu` bytes. Call before anything
     /// serves; the network in between forwards.
-    pub fn narrow(&self, far: &Namespace, mtu: u32) {
+    pub fn narrow(&self, peer: &Namespace, mtu: u32) {
         let inet = &self.inet;
         inet.sysctl("net.ipv4.ip_forward", "1");
         inet.sysctl("net.ipv6.conf.all.forwarding", "1");
-        join(inet, "narrow", far, "eth0");
+        join(inet, "narrow", peer, "eth0");
         inet.ip(&format!("link set narrow mtu {mtu}"));
         inet.ip("addr add 172.16.0.1/24 dev narrow");
         inet.ip("addr add fd00:2::1/64 dev narrow nodad");
-        far.ip("addr add 172.16.0.2/24 dev eth0");
-        far.ip("addr add fd00:2::2/64 dev eth0 nodad");
+        peer.ip("addr add 172.16.0.2/24 dev eth0");
+        peer.ip("addr add fd00:2::2/64 dev eth0 nodad");
         // What comes back must fit, but the servers must not say so when a connection opens.
         for gateway in ["172.16.0.1", "fd00:2::1"] {
-            far.ip(&format!(
+            peer.ip(&format!(
                 "route add default via {gateway} mtu {mtu} advmss 1440"
             ));
         }
         for (server, via) in [(SERVER_V4, "172.16.0.2"), (SERVER_V6, "fd00:2::2")] {
             inet.ip(&format!("addr del {server} dev lo"));
             inet.ip(&format!("route add {server} via {via}"));
-            far.ip(&format!("addr add {server} dev lo nodad"));
-            serve(far, server, PORT);
+            peer.ip(&format!("addr add {server} dev lo nodad"));
+            serve(peer, server, PORT);
         }
-        for (namespace, device) in [(inet, "narrow"), (far, "eth0")] {
+        for (namespace, device) in [(inet, "narrow"), (peer, "eth0")] {
             namespace.run(&format!("ethtool -K {device} tx off tso off gso off"));
         }
     }
@@ -237,19 +237,19 @@ impl World {
                 ifindex: self.host.ifindex(&format!("wan{id}")),
                 layer: self.layer,
                 mtu: 1500,
-                v4: Some(Exit {
+                v4: Some(NextHop {
                     address: v4,
                     gateway: ethernet.then(|| Ipv4Addr::new(a, b, c, 1)),
                     on_link: None,
                 }),
-                v6: Some(Exit {
+                v6: Some(NextHop {
                     address: v6,
                     gateway: ethernet.then(|| gateway6.into()),
                     on_link: None,
                 }),
                 ports: 16384..=32767,
                 accepts_new: true,
-                tells: false,
+                resets_tcp: false,
                 epoch: 0,
                 leased: false,
                 waits: false,
@@ -270,7 +270,7 @@ impl World {
     pub fn start(&self, options: &Options) -> (Datapath, Opened) {
         let (mut datapath, opened) = Datapath::open(options).expect("loading");
         datapath.set_uplinks(&self.uplinks()).expect("uplinks");
-        self.walk(&mut datapath, Walk::RoundRobin, &[0, 1]);
+        self.set_slots(&mut datapath, LbMethod::RoundRobin, &[0, 1]);
         let attachments = self.attachments();
         self.host
             .enter(|| datapath.attach(&attachments))
@@ -307,16 +307,16 @@ impl World {
         ids
     }
 
-    pub fn walk(&self, datapath: &mut Datapath, walk: Walk, slots: &[u8]) {
+    pub fn set_slots(&self, datapath: &mut Datapath, method: LbMethod, slots: &[u8]) {
         let slots: Vec<_> = slots.iter().copied().map(UplinkId).collect();
         let class = ClassEntry {
             id: ClassId::default(),
-            walk,
+            lb_method: method,
             sticky: None,
             v4: slots.clone(),
             v6: slots,
             prefers: None,
-            racers: Vec::new(),
+            candidates: Vec::new(),
         };
         datapath.set_classes(&[class]).expect("slots");
     }

@@ -1,6 +1,6 @@
 //! Classes that share nothing out: one uplink, or none.
 
-use braid_balance::{ClassEntry, ClassId, Family, Walk};
+use braid_balance::{ClassEntry, ClassId, Family, LbMethod};
 use braid_core::UplinkId;
 
 use super::Standing;
@@ -23,7 +23,7 @@ pub(super) fn only(
     ClassEntry {
         id,
         // Where the uplink takes the flow there is nothing to walk.
-        walk: common.walk,
+        lb_method: common.lb_method,
         sticky: None,
         v4: slots(Family::V4, &common.v4),
         v6: slots(Family::V6, &common.v6),
@@ -33,8 +33,8 @@ pub(super) fn only(
             (None, WhenDown::Others) => common.prefers,
             _ => None,
         },
-        racers: match (target, when_down) {
-            (None, WhenDown::Others) => common.racers.clone(),
+        candidates: match (target, when_down) {
+            (None, WhenDown::Others) => common.candidates.clone(),
             _ => Vec::new(),
         },
     }
@@ -44,11 +44,11 @@ pub(super) fn only(
 pub(super) fn blocked(id: ClassId) -> ClassEntry {
     ClassEntry {
         id,
-        walk: Walk::RoundRobin,
+        lb_method: LbMethod::RoundRobin,
         sticky: None,
         v4: Vec::new(),
         v6: Vec::new(),
         prefers: None,
-        racers: Vec::new(),
+        candidates: Vec::new(),
     }
 }

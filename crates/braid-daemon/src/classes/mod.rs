@@ -32,7 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::time::Instant;
 
-use braid_balance::{ClassEntry, ClassId, Family, MAX_CLASSES, Walk};
+use braid_balance::{ClassEntry, ClassId, Family, LbMethod, MAX_CLASSES};
 use braid_core::UplinkId;
 use braid_core::slots::SlotTable;
 
@@ -319,12 +319,12 @@ impl Classes {
         let (v4, v6) = (slots(Family::V4), slots(Family::V6));
         ClassEntry {
             id,
-            walk: walk(policy),
+            lb_method: walk(policy),
             sticky: sticky.time(),
             v4,
             v6,
             prefers,
-            racers: racers::of_class(&raced, standings),
+            candidates: racers::of_class(&raced, standings),
         }
     }
 
@@ -375,12 +375,12 @@ fn bond(standings: &[Standing]) -> Option<UplinkId> {
 
 /// How a policy has the datapath walk the slots.
 #[must_use]
-pub fn walk(policy: Policy) -> Walk {
+pub fn walk(policy: Policy) -> LbMethod {
     match policy {
-        Policy::Rr | Policy::Wrr | Policy::LeastLoaded => Walk::RoundRobin,
-        Policy::Race => Walk::Race,
-        Policy::Fastest => Walk::Fastest,
-        Policy::HashSource => Walk::HashSource,
-        Policy::HashPair => Walk::HashPair,
+        Policy::Rr | Policy::Wrr | Policy::LeastLoaded => LbMethod::RoundRobin,
+        Policy::Race => LbMethod::Race,
+        Policy::Fastest => LbMethod::Fastest,
+        Policy::HashSource => LbMethod::HashSource,
+        Policy::HashPair => LbMethod::HashPair,
     }
 }

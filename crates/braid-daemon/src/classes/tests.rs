@@ -7,7 +7,7 @@ mod race;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-use braid_balance::{ClassId, Family, Walk};
+use braid_balance::{ClassId, Family, LbMethod};
 use braid_core::UplinkId;
 use braid_core::slots::{SLOTS, Weights};
 use proptest::prelude::*;
@@ -71,8 +71,8 @@ fn without_rules_there_is_one_class() {
     );
     assert_eq!(entries.len(), 1);
     assert_eq!(
-        (entries[0].id, entries[0].walk),
-        (ClassId(0), Walk::RoundRobin)
+        (entries[0].id, entries[0].lb_method),
+        (ClassId(0), LbMethod::RoundRobin)
     );
     assert_eq!(counts(&classes, 0), [(0, 512), (1, 512)]);
     assert!((classes.share_of(UplinkId(1)) - 0.5).abs() < 1e-9);
@@ -169,8 +169,8 @@ fn rules_make_classes_of_what_they_ask_for() {
     assert_eq!(of(&classes, "backup").v6, [UplinkId(1)]);
     let web = of(&classes, "web");
     assert_eq!(
-        (web.walk, web.sticky),
-        (Walk::HashSource, Some(Duration::from_secs(600)))
+        (web.lb_method, web.sticky),
+        (LbMethod::HashSource, Some(Duration::from_secs(600)))
     );
     assert_eq!(
         class(&classes, "plain"),

@@ -73,7 +73,7 @@ pub(super) async fn gather(selection: &Selection) -> Facts {
         release: kernel_release(),
         bpf,
         refused: (bpf && may_load).then(|| {
-            let errors = braid_balance::rehearse();
+            let errors = braid_balance::dry_run();
             errors.iter().map(ToString::to_string).collect()
         }),
         btf: Path::new("/sys/kernel/btf/vmlinux").exists(),

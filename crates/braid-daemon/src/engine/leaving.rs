@@ -231,7 +231,7 @@ impl Engine {
             .map(|member| member.id)
             .collect();
         for id in waiting {
-            let asked = self.datapath.ask_again(id)?;
+            let asked = self.datapath.replay_unanswered(id)?;
             self.leaving.asked_again.insert(id);
             tracing::debug!(uplink = %id, ?asked, "what nobody had answered is asked again");
         }
@@ -282,7 +282,7 @@ impl Engine {
             let gone = stale.iter().any(of);
             match flow.protocol {
                 // Others move by themselves with their next packet.
-                TCP if gone => Release::Tell,
+                TCP if gone => Release::Reset,
                 _ => Release::Keep,
             }
         })?;
@@ -291,7 +291,7 @@ impl Engine {
             let name = self.roster.member(id).map(|m| m.uplink.name.clone());
             let text = format!(
                 "{address} is no way out any more, {} told",
-                plural(released.told, "connection")
+                plural(released.reset, "connection")
             );
             tracing::info!(uplink = name, text, "address is gone");
             let kind = EventKind::Evacuated;
@@ -336,14 +336,14 @@ fn server(flow: &Flow) -> Option<IpAddr> {
 
 fn in_words(done: &Evacuated) -> String {
     let parts = [
-        (done.tcp_told, "TCP connection", "told"),
+        (done.tcp_reset, "TCP connection", "told"),
         (
             done.tcp_moved,
             "TCP connection attempt",
             "repeated elsewhere",
         ),
         (done.quic_moved, "QUIC connection", "moved"),
-        (done.quic_told, "QUIC connection", "told"),
+        (done.quic_unreachable, "QUIC connection", "told"),
         (done.udp_moved, "question", "repeated elsewhere"),
     ];
     let parts: Vec<String> = parts
@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn what_was_done_is_said_in_words() {
         let done = Evacuated {
-            tcp_told: 1,
+            tcp_reset: 1,
             quic_moved: 2,
             ..Evacuated::default()
         };

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use braid_balance::{Fragments, KernelTime, Notice, Notices};
+use braid_balance::{Fragments, KernelTime, Upcall, Upcalls};
 use braid_uplink::Snapshot;
 
 use super::Engine;
@@ -24,14 +24,14 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// What is needed for it.
 pub(super) struct Noticing {
-    notices: Notices,
+    notices: Upcalls,
     fragments: Fragments,
     /// When to look again whether first fragments have come; `None`: nothing is held.
     look_at: Option<Instant>,
 }
 
 impl Noticing {
-    pub fn new(notices: Notices) -> Noticing {
+    pub fn new(notices: Upcalls) -> Noticing {
         Noticing {
             notices,
             fragments: Fragments::new(),
@@ -61,11 +61,11 @@ impl Engine {
         for _ in 0..AT_ONCE {
             match self.noticing.notices.next() {
                 None => return self.send_fragments_on().map(|()| false),
-                Some(Notice::Fragment(fragment)) => {
+                Some(Upcall::Fragment(fragment)) => {
                     // One for which there is no room is lost, as it would be without us.
                     self.noticing.fragments.hold(fragment, now);
                 }
-                Some(Notice::DnsAnswer { from, to, payload }) => {
+                Some(Upcall::DnsAnswer { from, to, payload }) => {
                     match self.names.handle_answer(now, from, to, &payload) {
                         Ok(learnt) => {
                             self.datapath.learn_names(&learnt.learn)?;
@@ -74,9 +74,9 @@ impl Engine {
                         Err(lie) => tracing::debug!(?lie, "an answer is not believed"),
                     }
                 }
-                Some(Notice::Refused(refused)) => {
+                Some(Upcall::Refused(refused)) => {
                     // One that cannot be reached does not keep the others from being heard.
-                    if let Err(error) = self.datapath.answer_refused(&refused) {
+                    if let Err(error) = self.datapath.send_icmp_error(&refused) {
                         tracing::debug!(%error, "the sender of a refused packet is not told");
                     }
                 }
@@ -111,7 +111,7 @@ impl Engine {
         self.note_name_servers();
         self.datapath.keep_names(self.names.meaning())?;
         self.datapath.learn_names(&known)?;
-        self.datapath.hand_over_answers(self.names.listens())?;
+        self.datapath.snoop_dns(self.names.listens())?;
         Ok(())
     }
 

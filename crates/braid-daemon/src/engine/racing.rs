@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use braid_balance::{KernelTime, RaceSettings, UplinkCounters, Walk};
+use braid_balance::{KernelTime, LbMethod, RaceSettings, UplinkCounters};
 use braid_core::UplinkId;
 
 use super::Engine;
@@ -15,7 +15,7 @@ pub(super) fn race_settings(settings: &Settings) -> RaceSettings {
     let race = &settings.config.race;
     RaceSettings {
         memory: race.memory,
-        again: race.again,
+        explore_one_in: race.again,
         per_prefix: race.per_destination.times_per_second(),
         total: race.total.times_per_second(),
     }
@@ -23,9 +23,9 @@ pub(super) fn race_settings(settings: &Settings) -> RaceSettings {
 
 impl Engine {
     /// Whether some class is walked like that.
-    fn walks(&self, walks: &[Walk]) -> bool {
+    fn walks(&self, walks: &[LbMethod]) -> bool {
         let mut classes = self.classes.entries().iter();
-        classes.any(|class| walks.contains(&class.walk))
+        classes.any(|class| walks.contains(&class.lb_method))
     }
 
     /// Says what is expected of the uplinks, where some class goes by it. To be called about once a
@@ -45,20 +45,22 @@ impl Engine {
         };
         let load = |id| carried(id).unwrap_or_default();
         self.outlooks.note(now, counters, load);
-        if !self.walks(&[Walk::Fastest]) {
+        if !self.walks(&[LbMethod::Fastest]) {
             self.outlooks.forget();
             return Ok(());
         }
-        let bustle = self.datapath.bustle()?;
-        let outlooks = self.outlooks.tell(&bustle, |id| self.classes.room(id));
-        Ok(self.datapath.set_outlooks(outlooks)?)
+        let flow_activity = self.datapath.flow_activity()?;
+        let outlooks = self
+            .outlooks
+            .tell(&flow_activity, |id| self.classes.room(id));
+        Ok(self.datapath.set_forecasts(outlooks)?)
     }
 
     /// Says so at once where a racer is new: without a word an uplink is taken to carry nothing.
     pub(super) fn introduce_racers(&mut self) -> Result<(), Failure> {
         let classes = self.classes.entries().iter();
-        let fastest = classes.filter(|class| class.walk == Walk::Fastest);
-        let mut racers = fastest.flat_map(|class| &class.racers);
+        let fastest = classes.filter(|class| class.lb_method == LbMethod::Fastest);
+        let mut racers = fastest.flat_map(|class| &class.candidates);
         if racers.all(|id| self.outlooks.line(*id, &[]).is_some()) {
             return Ok(());
         }
@@ -71,10 +73,10 @@ impl Engine {
     /// # Errors
     /// The tables cannot be read.
     pub fn keepsake(&self) -> Result<Option<Keepsake>, Failure> {
-        if !self.walks(&[Walk::Race, Walk::Fastest]) {
+        if !self.walks(&[LbMethod::Race, LbMethod::Fastest]) {
             return Ok(None);
         }
-        let paths = self.datapath.paths()?;
+        let paths = self.datapath.path_cache()?;
         let who = |id| {
             let member = self.roster.member(id)?;
             Some((member.uplink.device.clone(), member.way_out()))
@@ -96,6 +98,6 @@ impl Engine {
         };
         let paths = keepsake.paths(who, KernelTime::now())?;
         tracing::debug!(paths = paths.len(), "ways of an earlier instance");
-        Ok(self.datapath.remember(&paths)?)
+        Ok(self.datapath.restore_path_cache(&paths)?)
     }
 }

@@ -53,7 +53,7 @@ impl Returning<'_> {
         match (flow.protocol, self.failback) {
             (UDP, Failback::MoveQuic) if flow.remote.is_some() => Release::Move,
             (UDP, Failback::MoveIdle) => Release::Move,
-            (TCP, Failback::MoveIdle) if idle => Release::Tell,
+            (TCP, Failback::MoveIdle) if idle => Release::Reset,
             _ => Release::Keep,
         }
     }
@@ -147,7 +147,7 @@ impl Engine {
         let text = format!(
             "{} moved back, {} told",
             plural(done.moved, "flow"),
-            plural(done.told, "idle connection")
+            plural(done.reset, "idle connection")
         );
         let members = returned.iter().filter_map(|id| self.roster.member(*id));
         let names: Vec<String> = members.map(|member| member.uplink.name.clone()).collect();
@@ -161,7 +161,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use braid_balance::{ClassId, FlowState, Traffic, Walk};
+    use braid_balance::{ClassId, FlowState, LbMethod, Traffic};
 
     fn flow(protocol: Protocol, uplink: u8, came_from: Option<u8>, class: u8) -> Flow {
         Flow {
@@ -171,7 +171,7 @@ mod tests {
             outer: "192.0.2.1:1000".parse().unwrap(),
             uplink: UplinkId(uplink),
             state: FlowState::Established,
-            kept: true,
+            assured: true,
             fast: false,
             choice: match came_from {
                 Some(_) => Choice::Moved,
@@ -190,12 +190,12 @@ mod tests {
     fn class(id: u8, slots: &[u8]) -> ClassEntry {
         ClassEntry {
             id: ClassId(id),
-            walk: Walk::RoundRobin,
+            lb_method: LbMethod::RoundRobin,
             sticky: None,
             v4: slots.iter().copied().map(UplinkId).collect(),
             v6: vec![],
             prefers: None,
-            racers: vec![],
+            candidates: vec![],
         }
     }
 
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn tcp_is_told_only_when_idle_and_asked_for() {
         let tcp = flow(TCP, 2, None, 0);
-        assert_eq!(fate(Failback::MoveIdle, IDLE, &tcp), Release::Tell);
+        assert_eq!(fate(Failback::MoveIdle, IDLE, &tcp), Release::Reset);
         let busy = IDLE - Duration::from_secs(1);
         assert_eq!(fate(Failback::MoveIdle, busy, &tcp), Release::Keep);
         assert_eq!(fate(Failback::MoveQuic, IDLE, &tcp), Release::Keep);

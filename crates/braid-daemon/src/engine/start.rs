@@ -162,7 +162,7 @@ impl Engine {
             watching: Watching::new(tell),
             leaving: Leaving::default(),
             working: Working::default(),
-            noticing: Noticing::new(datapath.notices()?),
+            noticing: Noticing::new(datapath.upcalls()?),
             limits: Limits::default(),
             system: System::look_up(&settings),
             flows_lately: Picture::default(),

@@ -36,7 +36,7 @@ impl Engine {
             return Ok(());
         }
         let flows = self.datapath.flows()?;
-        let kept = flows.iter().filter(|flow| flow.kept);
+        let kept = flows.iter().filter(|flow| flow.assured);
         let changes = self.limits.look(kept.map(|flow| flow.inner.ip()), capacity);
         if changes == Default::default() {
             return Ok(());

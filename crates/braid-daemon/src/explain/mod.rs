@@ -16,8 +16,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use braid_balance::{
-    ClassEntry, ClassId, FTP_CONTROL, FTP_DATA_FROM, FTP_KEPT, Family, KernelTime, PathMemory,
-    Protocol, Site, Sticky, Translation, Walk,
+    ClassEntry, ClassId, FTP_CONTROL, FTP_DATA_FROM, FTP_KEPT, Family, KernelTime, LbMethod,
+    PathCacheEntry, Protocol, Site, Sticky, Translation,
 };
 use braid_core::UplinkId;
 use braid_core::forecast::UplinkLoad;
@@ -47,7 +47,7 @@ pub struct World<'a> {
     /// Which client keeps to which uplink.
     pub sticky: &'a [Sticky],
     /// What is remembered of the ways to the destination.
-    pub path: Option<&'a PathMemory>,
+    pub path: Option<&'a PathCacheEntry>,
     /// What the datapath goes by in its predictions for an uplink, if it was told anything.
     pub line: &'a dyn Fn(UplinkId) -> Option<UplinkLoad>,
     /// What addresses are called.
@@ -447,9 +447,9 @@ impl Story<'_, '_> {
         if slots.len() == 1 {
             return sole;
         }
-        let position = entry.walk.slot(asked.client, asked.dest, slots.len());
-        let (text, chosen) = match (entry.walk, position) {
-            (Walk::HashSource, Some(at)) => (
+        let position = entry.lb_method.slot(asked.client, asked.dest, slots.len());
+        let (text, chosen) = match (entry.lb_method, position) {
+            (LbMethod::HashSource, Some(at)) => (
                 format!(
                     "slot {at} of {}, by the hash of {}",
                     slots.len(),
@@ -457,7 +457,7 @@ impl Story<'_, '_> {
                 ),
                 Some(slots[at]),
             ),
-            (Walk::HashPair, Some(at)) => (
+            (LbMethod::HashPair, Some(at)) => (
                 format!(
                     "slot {at} of {}, by the hash of {} and {}",
                     slots.len(),

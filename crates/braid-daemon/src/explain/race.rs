@@ -1,10 +1,10 @@
-//! Whether a new flow would be raced, or go by what is remembered: `choose_way` of `bpf/ways.h` told as
+//! Whether a new flow would be raced, or go by what is remembered: `choose_path` of `bpf/path_cache/path_cache.h` told as
 //! a story.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-use braid_balance::{ClassEntry, Walk, Way, prefix_of};
+use braid_balance::{CachedPath, ClassEntry, LbMethod, prefix_of};
 use braid_core::UplinkId;
 use braid_core::forecast::{MAX_RACE_TIME_RATIO, PathStats, Prediction, UplinkLoad};
 
@@ -41,12 +41,12 @@ impl Score {
 }
 
 /// Whether a way decides about new flows, as the datapath reckons.
-pub(crate) fn counts(way: &Way, memory: Duration) -> bool {
+pub(crate) fn counts(way: &CachedPath, memory: Duration) -> bool {
     way.valid && way.rtt.is_some() && way.age.as_secs() <= memory.as_secs()
 }
 
 /// How a transfer by a way would fare; `None`: its round trip is not known.
-pub(crate) fn predict(way: &Way, line: &UplinkLoad) -> Option<Prediction> {
+pub(crate) fn predict(way: &CachedPath, line: &UplinkLoad) -> Option<Prediction> {
     let path = PathStats {
         rtt: way.rtt?,
         packets: way.packets,
@@ -58,12 +58,12 @@ pub(crate) fn predict(way: &Way, line: &UplinkLoad) -> Option<Prediction> {
 impl Story<'_, '_> {
     /// What becomes of a flow that neither stickiness nor a rule has put anywhere.
     pub(super) fn race(&mut self, asked: &Asked, entry: &ClassEntry) -> Decided {
-        if !matches!(entry.walk, Walk::Race | Walk::Fastest) {
+        if !matches!(entry.lb_method, LbMethod::Race | LbMethod::Fastest) {
             return Decided::BySlots;
         }
         let live = self.live(asked, entry);
         if live.len() < 2 {
-            let text = match entry.racers.is_empty() {
+            let text = match entry.candidates.is_empty() {
                 true => {
                     "nothing is raced now: metered uplinks and those of later tiers take no part"
                 }
@@ -72,10 +72,10 @@ impl Story<'_, '_> {
             self.tell(Stage::Race, text.to_owned());
             return Decided::BySlots;
         }
-        let mut scores = self.scores(entry.walk, &live);
+        let mut scores = self.scores(entry.lb_method, &live);
         scores.sort_by_key(|score| (score.time(), score.uplink));
         let refusal = unraceable(asked);
-        let (worth, left_out) = self.worth_while(entry.walk, &live);
+        let (worth, left_out) = self.worth_while(entry.lb_method, &live);
         let is_known = |id: &UplinkId| scores.iter().any(|score| score.uplink == *id);
         match scores.first().map(|best| best.uplink) {
             Some(best) if refusal.is_some() || worth.iter().all(is_known) => {
@@ -105,20 +105,20 @@ impl Story<'_, '_> {
             let mut standings = self.world.standings.iter();
             standings.any(|standing| standing.id == **id && standing.takes(asked.family))
         };
-        entry.racers.iter().filter(takes).copied().collect()
+        entry.candidates.iter().filter(takes).copied().collect()
     }
 
     /// The ways that are known and count.
-    fn scores(&self, walk: Walk, live: &[UplinkId]) -> Vec<Score> {
+    fn scores(&self, walk: LbMethod, live: &[UplinkId]) -> Vec<Score> {
         let memory = self.world.settings.config.race.memory;
-        let ways = self.world.path.map_or(&[][..], |path| &path.ways);
-        let score = |way: &Way| {
+        let ways = self.world.path.map_or(&[][..], |path| &path.paths);
+        let score = |way: &CachedPath| {
             let rtt = way.rtt.filter(|_| counts(way, memory))?;
             let line = self.line(way.uplink);
             Some(Score {
                 uplink: way.uplink,
                 rtt,
-                prediction: predict(way, &line).filter(|_| walk == Walk::Fastest),
+                prediction: predict(way, &line).filter(|_| walk == LbMethod::Fastest),
             })
         };
         let ways = ways.iter().filter(|way| live.contains(&way.uplink));
@@ -196,8 +196,8 @@ impl Story<'_, '_> {
     }
 
     /// On whom a race is worth while, and who is left out.
-    fn worth_while(&self, walk: Walk, live: &[UplinkId]) -> (Vec<UplinkId>, Vec<UplinkId>) {
-        if walk != Walk::Fastest {
+    fn worth_while(&self, walk: LbMethod, live: &[UplinkId]) -> (Vec<UplinkId>, Vec<UplinkId>) {
+        if walk != LbMethod::Fastest {
             return (live.to_vec(), Vec::new());
         }
         let prospect = |id: &UplinkId| self.line(*id).reference_time();

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-use braid_balance::{ClassId, KernelTime, PathMemory, Site, Sticky};
+use braid_balance::{ClassId, KernelTime, PathCacheEntry, Site, Sticky};
 use braid_core::UplinkId;
 use braid_core::forecast::UplinkLoad;
 
@@ -57,7 +57,7 @@ const RULES: &str = "
 struct Scene {
     settings: Settings,
     standings: Vec<Standing>,
-    path: Option<PathMemory>,
+    path: Option<PathCacheEntry>,
     lines: Vec<UplinkLoad>,
     sticky: Vec<Sticky>,
     names: Names,
@@ -361,7 +361,7 @@ Uplink: lte takes no new flows: dead: 12 packets out and nothing back for 240 ms
 fn slot_of_host() -> String {
     let host = crate::plumbing::INNER_V4.into();
     let dest = IpAddr::from([203, 0, 113, 5]);
-    let slot = braid_balance::Walk::HashSource
+    let slot = braid_balance::LbMethod::HashSource
         .slot(host, dest, 1024)
         .unwrap();
     format!("slot {slot} of")

@@ -213,7 +213,7 @@ fn flows_leave_an_uplink_only_for_one_that_works() {
     assert_eq!(relieves(&roster), [true, false], "b has no better one");
     assert!(roster.members()[0].is_dead() && !roster.members()[1].is_dead());
     let entries = roster.entries(Member::is_dead);
-    let tells: Vec<bool> = entries.iter().map(|entry| entry.tells).collect();
+    let tells: Vec<bool> = entries.iter().map(|entry| entry.resets_tcp).collect();
     assert_eq!(tells, [true, false]);
 }
 

@@ -60,8 +60,8 @@ impl Engine {
     ) -> Result<ExplainReport, Failure> {
         let flows = self.flows_that(|flow| describes(question, flow))?.flows;
         let holders: Vec<Holder> = flows_to(question, &self.flows_lately()?).collect();
-        let path = self.datapath.path(question.destination)?;
-        let bustle = self.datapath.bustle()?;
+        let path = self.datapath.path_cache_entry(question.destination)?;
+        let flow_activity = self.datapath.flow_activity()?;
         let world = World {
             now: KernelTime::now(),
             settings: &self.settings,
@@ -69,7 +69,7 @@ impl Engine {
             classes: &self.classes,
             sticky: &self.datapath.sticky()?,
             path: path.as_ref(),
-            line: &|id| self.outlooks.line(id, &bustle),
+            line: &|id| self.outlooks.line(id, &flow_activity),
             names: &self.names,
             standings: &self.standings(),
             evidence: &|id| self.evidence(id),
@@ -86,8 +86,8 @@ impl Engine {
             uplink: explanation.uplink,
             candidates: explanation.candidates,
             path: path
-                .filter(|path| !path.ways.is_empty())
-                .map(|path| self.path(&path, &bustle)),
+                .filter(|path| !path.paths.is_empty())
+                .map(|path| self.path(&path, &flow_activity)),
             steps: explanation.steps,
         })
     }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use braid_balance::{Bustle, PathMemory, Way};
+use braid_balance::{CachedPath, FlowActivity, PathCacheEntry};
 
 use super::millis;
 use crate::engine::Engine;
@@ -16,25 +16,29 @@ impl Engine {
     /// # Errors
     /// The datapath's tables cannot be read.
     pub fn paths(&self) -> Result<PathsReport, Failure> {
-        let mut paths = self.datapath.paths()?;
-        paths.retain(|path| !path.ways.is_empty());
-        paths.sort_by_key(|path| (path.ways.iter().map(|way| way.age).min(), path.prefix));
-        let bustle = self.datapath.bustle()?;
-        let report = |path: &PathMemory| self.path(path, &bustle);
+        let mut paths = self.datapath.path_cache()?;
+        paths.retain(|path| !path.paths.is_empty());
+        paths.sort_by_key(|path| (path.paths.iter().map(|way| way.age).min(), path.prefix));
+        let flow_activity = self.datapath.flow_activity()?;
+        let report = |path: &PathCacheEntry| self.path(path, &flow_activity);
         Ok(PathsReport {
             paths: paths.iter().map(report).collect(),
         })
     }
 
-    pub(super) fn path(&self, path: &PathMemory, bustle: &[Bustle]) -> PathReport {
+    pub(super) fn path(&self, path: &PathCacheEntry, flow_activity: &[FlowActivity]) -> PathReport {
         PathReport {
             network: network(path.prefix, path.bits),
-            ways: path.ways.iter().map(|way| self.way(way, bustle)).collect(),
+            ways: path
+                .paths
+                .iter()
+                .map(|way| self.way(way, flow_activity))
+                .collect(),
         }
     }
 
-    fn way(&self, way: &Way, bustle: &[Bustle]) -> WayReport {
-        let line = self.outlooks.line(way.uplink, bustle);
+    fn way(&self, way: &CachedPath, flow_activity: &[FlowActivity]) -> WayReport {
+        let line = self.outlooks.line(way.uplink, flow_activity);
         let found = line.and_then(|line| predict(way, &line));
         WayReport {
             uplink: self.name_of(way.uplink),

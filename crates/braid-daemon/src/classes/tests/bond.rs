@@ -103,7 +103,7 @@ fn nobody_races_over_the_bond() {
     let settings = bonded("policy = 'race'\n");
     update(&mut classes, &settings, true);
     let entry = classes.entry(ClassId(0)).unwrap();
-    assert_eq!(entry.racers, [UplinkId(0), UplinkId(1)]);
+    assert_eq!(entry.candidates, [UplinkId(0), UplinkId(1)]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use braid_balance::{ClassEntry, ClassId, Walk};
+use braid_balance::{ClassEntry, ClassId, LbMethod};
 use braid_core::{Rate, UplinkId};
 
 use super::{settings, standing};
@@ -14,7 +14,7 @@ fn entries(text: &str, standings: &[Standing]) -> Vec<ClassEntry> {
 
 fn racers(text: &str, standings: &[Standing]) -> Vec<u8> {
     let entries = entries(text, standings);
-    entries[0].racers.iter().map(|id| id.0).collect()
+    entries[0].candidates.iter().map(|id| id.0).collect()
 }
 
 fn three() -> [Standing; 3] {
@@ -24,12 +24,12 @@ fn three() -> [Standing; 3] {
 #[test]
 fn policies_race_on_all_that_work_and_share_out_the_rest() {
     let found = entries("policy = 'race'", &three());
-    assert_eq!(found[0].walk, Walk::Race);
-    assert_eq!(found[0].racers, [0, 1, 2].map(UplinkId));
+    assert_eq!(found[0].lb_method, LbMethod::Race);
+    assert_eq!(found[0].candidates, [0, 1, 2].map(UplinkId));
     assert_eq!(found[0].v4.len(), 1024, "what is not raced has slots");
     assert_eq!(
-        entries("policy = 'fastest'", &three())[0].walk,
-        Walk::Fastest
+        entries("policy = 'fastest'", &three())[0].lb_method,
+        LbMethod::Fastest
     );
     assert!(racers("policy = 'wrr'", &three()).is_empty());
     let mut uplinks = three();
@@ -41,11 +41,15 @@ fn policies_race_on_all_that_work_and_share_out_the_rest() {
 fn a_rule_may_race_what_the_rest_does_not() {
     let text = "[[rule]]\nport = 443\nuse = 'fastest'\n[[rule]]\nport = 25\nuse = 'block'";
     let found = entries(text, &three());
-    let walks: Vec<Walk> = found.iter().map(|class| class.walk).collect();
-    assert!(walks.contains(&Walk::Fastest));
+    let walks: Vec<LbMethod> = found.iter().map(|class| class.lb_method).collect();
+    assert!(walks.contains(&LbMethod::Fastest));
     for class in &found {
-        let races = class.walk == Walk::Fastest;
-        assert_eq!(class.racers.len(), if races { 3 } else { 0 }, "{class:?}");
+        let races = class.lb_method == LbMethod::Fastest;
+        assert_eq!(
+            class.candidates.len(),
+            if races { 3 } else { 0 },
+            "{class:?}"
+        );
         assert!(races || class.id != ClassId(1));
     }
 }

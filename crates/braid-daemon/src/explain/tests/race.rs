@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use braid_balance::{PathMemory, Way};
+use braid_balance::{CachedPath, PathCacheEntry};
 use braid_core::UplinkId;
 use braid_core::forecast::UplinkLoad;
 
 use super::{Scene, ask, scene, told};
 
 /// A path's memory: of dsl, of lte, with round trips in ms and ages in s.
-fn path(ways: &[(u8, u64, u64)]) -> Option<PathMemory> {
-    let way = |(uplink, rtt, age): &(u8, u64, u64)| Way {
+fn path(ways: &[(u8, u64, u64)]) -> Option<PathCacheEntry> {
+    let way = |(uplink, rtt, age): &(u8, u64, u64)| CachedPath {
         uplink: UplinkId(*uplink),
         rtt: (*rtt > 0).then(|| Duration::from_millis(*rtt)),
         age: Duration::from_secs(*age),
@@ -18,10 +18,10 @@ fn path(ways: &[(u8, u64, u64)]) -> Option<PathMemory> {
         lost: 0,
         valid: true,
     };
-    Some(PathMemory {
+    Some(PathCacheEntry {
         prefix: [203, 0, 113, 0].into(),
         bits: 24,
-        ways: ways.iter().map(way).collect(),
+        paths: ways.iter().map(way).collect(),
     })
 }
 
@@ -61,7 +61,7 @@ fn what_nobody_knows_is_raced() {
         assert_eq!(race(&scene, 6, SERVER), half);
     }
     scene.path = path(&[(0, 20, 1), (1, 10, 1)]);
-    scene.path.as_mut().unwrap().ways[1].valid = false;
+    scene.path.as_mut().unwrap().paths[1].valid = false;
     assert_eq!(race(&scene, 6, SERVER), half);
 }
 
@@ -143,7 +143,7 @@ fn the_fastest_is_not_always_the_nearest() {
     scene.lines = lines([(20, 0), (20, 20)]);
     assert!(race(&scene, 6, SERVER).ends_with("=> Uplink lte [lte 1.00]"));
     scene.lines = lines([(20, 20), (20, 20)]);
-    let dsl = &mut scene.path.as_mut().unwrap().ways[0];
+    let dsl = &mut scene.path.as_mut().unwrap().paths[0];
     (dsl.packets, dsl.lost) = (10_000, 300);
     assert!(race(&scene, 6, SERVER).ends_with("=> Uplink lte [lte 1.00]"));
 }

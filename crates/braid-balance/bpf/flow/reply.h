@@ -1,0 +1,60 @@
+// From an outer end back to the flow.
+#ifndef BRAID_REPLY_H
+#define BRAID_REPLY_H
+
+#include "flow/flow.h"
+#include "nat/rewrite.h"
+
+struct reply {
+	struct tuple key; // forward key
+	struct found found;
+	int late; // it came to a mapping that has moved
+};
+
+// What lookup_reverse() says of an entry that a race has made, on a way that has not won.
+#define REVERSE_OF_RACE 1
+
+// Follows a reverse entry to its flow. The entry of an embryo may be recycled under our hands, so
+// the flow must say the same outer end, or it is not the one.
+static __always_inline int lookup_reverse(const struct tuple *reverse, struct reply *reply)
+{
+	struct tuple *key = bpf_map_lookup_elem(&flows_reverse, reverse);
+	int assured = key != NULL;
+
+	if (!key)
+		key = bpf_map_lookup_elem(&embryos_reverse, reverse);
+	if (!key)
+		return -1;
+	reply->key = *key;
+	reply->late = 0;
+	reply->found = find(&reply->key);
+	if (reply->found.flow && reply->found.flow->outer_port == reverse->local_port &&
+	    reply->found.flow->realm == reverse->realm &&
+	    same_address(&reply->found.flow->outer, &reverse->local))
+		return 0;
+	if (!assured && reverse->protocol == IPPROTO_TCP &&
+	    bpf_map_lookup_elem(&races, &reply->key))
+		return REVERSE_OF_RACE;
+	count(REASON_half_pair);
+	if (assured)
+		bpf_map_delete_elem(&flows_reverse, reverse);
+	else
+		bpf_map_delete_elem(&embryos_reverse, reverse);
+	return -1;
+}
+
+// The same for an outer end that the flow has left: what was on its way then is still welcome.
+static __always_inline int lookup_late_reply(const struct tuple *reverse, __u64 now,
+					     struct reply *reply)
+{
+	struct late_reply *moved = bpf_map_lookup_elem(&late_replies, reverse);
+
+	if (!moved || moved->until < now)
+		return -1;
+	reply->key = moved->key;
+	reply->late = 1;
+	reply->found = find(&reply->key);
+	return reply->found.flow ? 0 : -1;
+}
+
+#endif

@@ -1,0 +1,244 @@
+// Uplink ingress: recognise answers, put the inner address back, deliver.
+#ifndef BRAID_INBOUND_H
+#define BRAID_INBOUND_H
+
+#include "packet/fragment.h"
+#include "nat/icmp_error.h"
+#include "egress.h"
+#include "packet/mss.h"
+#include "upcall.h"
+#include "path_cache/race.h"
+
+static __always_inline int lookup_reply(struct tuple *reverse, __u64 now, struct reply *reply)
+{
+	int result = lookup_reverse(reverse, reply);
+
+	if (!result || reverse->protocol != IPPROTO_UDP)
+		return result;
+	if (!lookup_late_reply(reverse, now, reply))
+		return 0;
+	// A datagram from port 443 is an answer to QUIC, or to a mapping that serves every remote.
+	if (!reverse->remote_port)
+		return -1;
+	forget_remote(reverse);
+	if (!lookup_reverse(reverse, reply))
+		return 0;
+	return lookup_late_reply(reverse, now, reply);
+}
+
+static __always_inline int is_syn_ack(const struct packet *packet)
+{
+	return (packet->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == (TCP_SYN | TCP_ACK);
+}
+
+// What an answer says about its flow. A late one says nothing about the mapping that is new.
+static __always_inline void track_reply(const struct packet *packet, struct reply *reply,
+					__u32 packets, __u64 now)
+{
+	struct flow *flow = reply->found.flow;
+
+	if (reply->late) {
+		count(REASON_in_late_reply);
+		return;
+	}
+	if (packet->protocol == IPPROTO_TCP) {
+		if (flow->state == STATE_NEW) {
+			note_answer(flow, is_syn_ack(packet) ? &reply->key.remote : NULL, now);
+			if ((packet->tcp_flags & TCP_RST) && is_by_path_cache(flow))
+				forget_path(&reply->key.remote, flow->uplink);
+		}
+		note_arrival(packet, flow, packets);
+		advance_tcp(flow, reply->found.assured, packet->tcp_flags, FIN_OUTSIDE);
+		if (flow->seen >= LOSS_BATCH_PACKETS ||
+		    (flow->seen && flow->state >= STATE_FIN_WAIT))
+			update_losses(&reply->key.remote, flow);
+		return;
+	}
+	if (flow->state == STATE_NEW)
+		flow->state = STATE_ESTABLISHED;
+	// Whatever answers an echo proves nothing that needs to last.
+	if (!reply->found.assured && !is_icmp(packet))
+		promote(&reply->key, flow, now);
+}
+
+// Whether the packet may go straight to the LAN device that the flow came from.
+static __always_inline int takes_fast_path(const struct __sk_buff *skb, const struct packet *packet,
+					   const struct flow *flow)
+{
+	if (!(flow->flags & FLOW_FAST_PATH) || packet->fragment != WHOLE || packet->hops <= 1 ||
+	    wire_size(skb, packet) > flow->inside_mtu)
+		return 0;
+	return packet->protocol == IPPROTO_TCP || (flow->remote_port == packet->source_port &&
+						   same_address(&flow->remote, &packet->source));
+}
+
+static __noinline int inbound_fragment(struct __sk_buff *skb, const struct packet *packet,
+				       __u64 now)
+{
+	struct rewrite rewrite = {.from = packet->dest, .side = DEST};
+	struct fragment_key key;
+	struct fragment *first;
+
+	if (!packet)
+		return leave(REASON_in_malformed, PASS);
+	fragment_key_of(packet, 1, &key);
+	first = bpf_map_lookup_elem(&fragments, &key);
+	if (!first) {
+		// It may also be the machine's own, so the stack gets it all the same.
+		if (!hold_fragment(skb, packet, now, UPCALL_INBOUND))
+			count(REASON_in_held);
+		return pass_local(packet);
+	}
+	rewrite.to = first->translated;
+	if (rewrite_packet(skb, packet, &rewrite))
+		return leave(REASON_in_rewrite_failed, DROP);
+	return leave(REASON_in_fragment, PASS);
+}
+
+static __always_inline enum socket_kind receiver_of(struct __sk_buff *skb,
+						    const struct packet *packet)
+{
+	struct tuple ends = {
+		.local = packet->dest,
+		.remote = packet->source,
+		.local_port = packet->dest_port,
+		.remote_port = packet->source_port,
+	};
+
+	return socket_of(skb, packet, &ends);
+}
+
+// Whether a datagram to a mapping that serves every remote is for a socket of the machine's that is
+// bound to the uplink's address: the kernel knows nothing of mappings when it gives a socket its
+// port. Asked only where the datagram is not from whom the mapping's inside has spoken to last.
+static __noinline int is_for_socket(struct __sk_buff *skb, const struct packet *packet,
+				    const struct flow *flow)
+{
+	if (!packet || !flow || packet->protocol != IPPROTO_UDP)
+		return 0;
+	if (flow->remote_port == packet->source_port &&
+	    same_address(&flow->remote, &packet->source))
+		return 0;
+	return receiver_of(skb, packet) == BOUND_SOCKET;
+}
+
+// Says by what reason a packet of no flow is passed on, and counts one to the machine's own address
+// that belongs to no socket here either. Most of these are for forwarded and published ports, whose
+// answers outbound_unclaimed() counts: without both, such traffic would look as if nobody answered.
+// Sockets here, the probes' among them, account for their own packets.
+static __noinline int note_unclaimed(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct uplink_counters *counters;
+	__u32 *known, id;
+
+	if (!packet)
+		return REASON_in_malformed;
+	known = bpf_map_lookup_elem(&own_addresses, &packet->dest);
+	if (!known)
+		return REASON_in_not_addressed;
+	id = *known;
+	if ((packet->protocol != IPPROTO_TCP && packet->protocol != IPPROTO_UDP) ||
+	    receiver_of(skb, packet) != NO_SOCKET)
+		return REASON_in_local;
+	counters = bpf_map_lookup_elem(&traffic, &id);
+	if (counters) {
+		counters->rx_packets += packets_in(skb);
+		counters->rx_bytes += skb->len - packet->l3;
+	}
+	return REASON_in_no_flow;
+}
+
+// A packet that may be an answer. A function of its own, as the others that inbound() calls: the
+// stack of 512 bytes is for all that are active at once.
+static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *packet, __u64 now,
+				    __u32 mtu)
+{
+	struct bpf_redir_neigh hop = {};
+	struct rewrite rewrite = {.side = DEST};
+	struct reply reply;
+	struct tuple reverse;
+	struct flow *flow;
+	__u32 device;
+	int result;
+
+	if (!packet)
+		return leave(REASON_in_malformed, PASS);
+	if (reverse_key(packet, &reverse))
+		return pass_unclaimed(packet, REASON_in_protocol);
+	result = lookup_reply(&reverse, now, &reply);
+	if (result == REVERSE_OF_RACE) {
+		if (handle_race_reply(packet, &reverse, &reply.key, now) == RACE_PASS)
+			result = lookup_reverse(&reverse, &reply);
+		if (result)
+			return RACE_REJECTS;
+	}
+	if (result)
+		return pass_unclaimed(packet, note_unclaimed(skb, packet));
+
+	flow = reply.found.flow;
+	if (is_for_socket(skb, packet, flow))
+		return leave(REASON_in_local, PASS);
+	note_received(skb, packet, flow, reply.late ? flow->came_from - 1 : flow->uplink, now);
+	rewrite.from = packet->dest;
+	rewrite.to = reply.key.local;
+	rewrite.from_port = reverse.local_port;
+	rewrite.to_port = reply.key.local_port;
+	rewrite.hop = takes_fast_path(skb, packet, flow);
+	if (rewrite.hop) {
+		if (flow->flags & FLOW_NEXT_HOP_V6)
+			next_hop_v6(&hop, &flow->next_hop);
+		else
+			next_hop_v4(&hop, flow->next_hop.word[3]);
+	}
+	device = flow->inside_ifindex;
+	if (packet->fragment == FIRST_FRAGMENT)
+		remember_fragment(packet, 1, &reply.key.local, flow->uplink);
+	if (packet->protocol == IPPROTO_UDP && packet->source_port == bpf_htons(DNS_PORT))
+		snoop_dns_answer(skb, packet, flow, &reply.key.local, now);
+	track_reply(packet, &reply, packets_in(skb), now);
+
+	if (clamp_segments(skb, packet, mtu))
+		return leave(REASON_in_rewrite_failed, DROP);
+	if (rewrite_packet(skb, packet, &rewrite))
+		return leave(REASON_in_rewrite_failed, DROP);
+	if (!rewrite.hop)
+		return leave(REASON_in_stack, PASS);
+	if (!packet->l3 && bpf_skb_change_head(skb, ETH_HLEN, 0))
+		return leave(REASON_in_rewrite_failed, DROP);
+	return leave(REASON_in_lan, bpf_redirect_neigh(device, &hop, sizeof(hop), 0));
+}
+
+// The answer's address may be another uplink's: on one network, any device answers for all of the
+// machine's addresses.
+static __always_inline __u8 realm_of(const struct uplink *uplink, const struct packet *packet)
+{
+	const struct next_hop *next_hop = &uplink->next_hops[packet->family & 1];
+
+	return same_address(&next_hop->address, &packet->dest) ? next_hop->realm : 0;
+}
+
+static __always_inline int inbound(struct __sk_buff *skb, __u64 now)
+{
+	struct uplink *uplink = uplink_of(skb->ifindex);
+	struct packet packet = {};
+	int result;
+
+	if (!uplink)
+		return leave(REASON_in_not_uplink, PASS);
+	if (is_tagged(skb))
+		return leave(REASON_in_vlan, PASS);
+	result = parse(skb, uplink->layer == LAYER_L3 ? 0 : ETH_HLEN, &packet);
+	if (result == PARSE_NOT_IP)
+		return leave(REASON_in_not_ip, PASS);
+	if (result == PARSE_MALFORMED)
+		return leave(REASON_in_malformed, PASS);
+	packet.realm = realm_of(uplink, &packet);
+	if (packet.fragment == LATER_FRAGMENT)
+		return inbound_fragment(skb, &packet, now);
+	if (is_icmp_error(&packet))
+		return icmp_error(skb, &packet, now);
+	result = inbound_whole(skb, &packet, now, uplink->mtu);
+	return result == RACE_REJECTS ? reject_race_reply(skb, &packet) : result;
+}
+
+#endif

@@ -1,0 +1,195 @@
+// Source port choice on an uplink, free of races between CPUs.
+#ifndef BRAID_PORTS_H
+#define BRAID_PORTS_H
+
+#include "packet/parse.h"
+
+#define EXISTS	   (-17) // -EEXIST
+#define TABLE_FULL (-7)	 // -E2BIG
+
+// Whether a reverse entry's owner is `key`. The entry's own key has the remote and the protocol.
+static __always_inline int is_owner(const struct tuple *owner, const struct tuple *key)
+{
+	return same_address(&owner->local, &key->local) && owner->local_port == key->local_port;
+}
+
+// Takes the reverse entry for `owner`. Not 0: somebody has it. Established flows' entries are
+// looked at before and after the insertion, because an embryo may be promoted in between.
+static __always_inline int claim(const struct tuple *reverse, const struct tuple *owner)
+{
+	if (bpf_map_lookup_elem(&flows_reverse, reverse))
+		return -1;
+	if (bpf_map_update_elem(&embryos_reverse, reverse, owner, BPF_NOEXIST))
+		return -1;
+	if (bpf_map_lookup_elem(&flows_reverse, reverse)) {
+		bpf_map_delete_elem(&embryos_reverse, reverse);
+		return -1;
+	}
+	return 0;
+}
+
+// Takes the workbench's reverse entry from an embryo; from an answered one only if `any`. The loser
+// notices with its next packet from inside and opens anew. Not 0: it is an established flow's.
+__noinline int take_over(__u32 any)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+	struct tuple *owner, loser;
+	struct flow *embryo;
+
+	if (!ctx || bpf_map_lookup_elem(&flows_reverse, &ctx->reverse))
+		return -1;
+	owner = bpf_map_lookup_elem(&embryos_reverse, &ctx->reverse);
+	if (!owner)
+		return claim(&ctx->reverse, &ctx->key);
+	loser = *owner;
+	embryo = bpf_map_lookup_elem(&embryos, &loser);
+	if (embryo && embryo->state != STATE_NEW && embryo->state != STATE_RESET && !any)
+		return -1;
+	if (bpf_map_update_elem(&embryos_reverse, &ctx->reverse, &ctx->key, BPF_ANY))
+		return -1;
+	// It may have been promoted in between.
+	if (bpf_map_lookup_elem(&flows_reverse, &ctx->reverse)) {
+		bpf_map_delete_elem(&embryos_reverse, &ctx->reverse);
+		return -1;
+	}
+	bpf_map_delete_elem(&embryos, &loser);
+	count(REASON_port_taken_over);
+	return 0;
+}
+
+enum socket_kind { NO_SOCKET, UNBOUND_SOCKET, BOUND_SOCKET };
+
+// The machine's own socket, if there is one, for what comes in with these ends, and whether it is
+// bound to an address.
+static __always_inline enum socket_kind
+socket_of(struct __sk_buff *skb, const struct packet *packet, const struct tuple *reverse)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *socket;
+	__u32 size, bound;
+
+	if (packet->family == FAMILY_V4) {
+		tuple.ipv4.saddr = reverse->remote.word[3];
+		tuple.ipv4.daddr = reverse->local.word[3];
+		tuple.ipv4.sport = reverse->remote_port;
+		tuple.ipv4.dport = reverse->local_port;
+		size = sizeof(tuple.ipv4);
+	} else {
+		__builtin_memcpy(tuple.ipv6.saddr, &reverse->remote, 16);
+		__builtin_memcpy(tuple.ipv6.daddr, &reverse->local, 16);
+		tuple.ipv6.sport = reverse->remote_port;
+		tuple.ipv6.dport = reverse->local_port;
+		size = sizeof(tuple.ipv6);
+	}
+	if (packet->protocol == IPPROTO_TCP)
+		socket = bpf_sk_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	else if (packet->protocol == IPPROTO_UDP)
+		socket = bpf_sk_lookup_udp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	else
+		return NO_SOCKET;
+	if (!socket)
+		return NO_SOCKET;
+	bound = packet->family == FAMILY_V4 ? socket->src_ip4
+					    : socket->src_ip6[0] | socket->src_ip6[1] |
+						      socket->src_ip6[2] | socket->src_ip6[3];
+	bpf_sk_release(socket);
+	return bound ? BOUND_SOCKET : UNBOUND_SOCKET;
+}
+
+// Whether the machine itself has a socket for what would come back to this port. The sender's own
+// unconnected socket is found too; it is told from others by being bound to no address.
+static __noinline int socket_in_the_way(struct __sk_buff *skb, const struct packet *packet,
+					const struct tuple *reverse)
+{
+	enum socket_kind found;
+
+	if (!packet || !reverse)
+		return 0;
+	found = socket_of(skb, packet, reverse);
+	return found == BOUND_SOCKET || (found && skb->ingress_ifindex);
+}
+
+static __always_inline int has_ports(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_ICMP ||
+	       protocol == IPPROTO_ICMPV6;
+}
+
+// Takes the workbench's reverse key with a port that is fit, sockets aside: the client's own if it
+// is free (peers like it, and it needs no more thought) and `own` is set, else a random one: a
+// predictable port would help those who forge answers (RFC 6056). Randomness is fetched here and
+// not at the entry point, because most packets belong to a known flow and most new ones keep their
+// port.
+__noinline int take_port(__u32 own)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+	struct uplink *uplink;
+	__u32 low, span, start, stride, port;
+
+	if (!ctx)
+		return -1;
+	uplink = uplink_at(ctx->uplink);
+	ctx->reverse.local_port = ctx->key.local_port;
+	if (own && !claim(&ctx->reverse, &ctx->key))
+		return 0;
+	if (!has_ports(ctx->key.protocol))
+		return -1;
+	if (!uplink || uplink->port_high < uplink->port_low)
+		return -1;
+	low = uplink->port_low;
+	span = uplink->port_high - low + 1;
+	start = bpf_get_prandom_u32();
+	stride = (start >> 16) | 1;
+	for (int i = 0; i < PORT_TRIES; i++) {
+		port = low + start % span;
+		start += stride;
+		// RTP and RTCP take neighbouring ports, the even one first (RFC 4787 REQ-4).
+		if (ctx->key.protocol == IPPROTO_UDP)
+			port ^= (port ^ bpf_ntohs(ctx->key.local_port)) & 1;
+		if (port < low || port > uplink->port_high)
+			continue;
+		ctx->reverse.local_port = bpf_htons(port);
+		if (!claim(&ctx->reverse, &ctx->key))
+			return 0;
+		if (i >= PORT_TRIES_FREE && !take_over(i >= PORT_TRIES_UNANSWERED))
+			return 0;
+	}
+	return -1;
+}
+
+// Gives the workbench's reverse key back, if it is still its flow's.
+static __always_inline void release_port(const struct pkt_ctx *ctx)
+{
+	struct tuple *owner = bpf_map_lookup_elem(&embryos_reverse, &ctx->reverse);
+
+	if (owner && is_owner(owner, &ctx->key))
+		bpf_map_delete_elem(&embryos_reverse, &ctx->reverse);
+}
+
+// Completes the workbench's reverse key with a port that is ours from now on. Sockets are asked for
+// here and in few rounds, because what takes the packet is verified once for each round on kernels
+// that cannot verify it alone (src/loading.rs). Flows to neighbours
+// take reserved ports only: the machine's own sockets reach the same hosts past us and by the same
+// address, and the kernel never gives them a reserved port.
+__noinline int claim_port(struct __sk_buff *skb)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+	__u32 own;
+
+	if (!ctx)
+		return -1;
+	own = ctx->choice != CHOICE_ON_LINK || !has_ports(ctx->key.protocol);
+	for (int round = 0; round < PORT_ROUNDS; round++) {
+		if (take_port(own && !round))
+			return -1;
+		if (!socket_in_the_way(skb, &ctx->packet, &ctx->reverse)) {
+			if (ctx->reverse.local_port != ctx->key.local_port)
+				count(REASON_port_changed);
+			return 0;
+		}
+		release_port(ctx);
+	}
+	return -1;
+}
+
+#endif

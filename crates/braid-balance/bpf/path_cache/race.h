@@ -1,0 +1,608 @@
+// The race: a SYN goes out by several uplinks at once, and the first whose SYN/ACK is back carries
+// the connection ([ofrp] section 3.2; the pending state is that of its section 3.4). No flow exists
+// before that: to insert it is to win, and the table lets one do that.
+#ifndef BRAID_RACE_H
+#define BRAID_RACE_H
+
+#include "flow/reply.h"
+#include "flow/inside.h"
+#include "packet/mss.h"
+#include "flow/tcp_reset.h"
+
+#define RACE_NONE    (-1) // of handle_race_packet(): the packet is not a race's
+#define RACE_REJECTS (-3) // of functions that leave the packet to reject_race_reply()
+
+// What handle_race_reply() makes of a packet.
+enum race_result { RACE_PASS, RACE_DROP, RACE_RESET };
+
+// Fills the outer end that the workbench's connection has on an uplink, all but the port.
+static __always_inline int attempt_reverse(__u32 id)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+	struct uplink *uplink = uplink_at(id);
+	struct next_hop *next_hop;
+
+	if (!ctx || !uplink)
+		return -1;
+	next_hop = &uplink->next_hops[is_v4(&ctx->key.local) ? FAMILY_V4 : FAMILY_V6];
+	ctx->race.flow.outer = next_hop->address;
+	ctx->race.flow.realm = next_hop->realm;
+	reverse_of(&ctx->key, &ctx->race.flow, &ctx->reverse);
+	return 0;
+}
+
+// Gives back the outer end that the workbench's race has on an uplink.
+__noinline int release_attempt(__u32 id)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+
+	if (!ctx || id >= MAX_UPLINKS || !ctx->race.attempts[uplink_index(id)] ||
+	    attempt_reverse(id))
+		return 0;
+	ctx->reverse.local_port = ctx->race.ports[uplink_index(id)];
+	release_port(ctx);
+	return 0;
+}
+
+// Forgets the race of the workbench's connection.
+__noinline int end_race(void)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+	struct race *race;
+
+	if (!ctx)
+		return 0;
+	race = bpf_map_lookup_elem(&races, &ctx->key);
+	if (!race)
+		return 0;
+	ctx->race = *race;
+	for (__u32 id = 0; id < MAX_UPLINKS; id++)
+		release_attempt(id);
+	bpf_map_delete_elem(&races, &ctx->key);
+	return 0;
+}
+
+// Takes a port on an uplink for the workbench's race.
+__noinline int add_attempt(__u32 id)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+
+	if (!ctx || id >= MAX_UPLINKS || attempt_reverse(id))
+		return -1;
+	ctx->uplink = id;
+	if (take_port(1))
+		return -1;
+	ctx->race.ports[uplink_index(id)] = ctx->reverse.local_port;
+	ctx->race.attempts[uplink_index(id)] = ATTEMPT_SENT;
+	ctx->attempts |= 1u << id;
+	return 0;
+}
+
+// Puts the outer end that a id has on the workbench.
+__noinline int load_attempt(__u32 id)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+
+	if (!ctx || id >= MAX_UPLINKS || attempt_reverse(id))
+		return -1;
+	ctx->reverse.local_port = ctx->race.ports[uplink_index(id)];
+	return 0;
+}
+
+// Takes a id out of the workbench's race.
+__noinline int withdraw_attempt(__u32 id)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+
+	if (!ctx || id >= MAX_UPLINKS)
+		return 0;
+	release_attempt(id);
+	ctx->race.attempts[uplink_index(id)] = 0;
+	ctx->attempts &= ~(1u << id);
+	return 0;
+}
+
+// Enters the workbench's packet, a SYN, for a race. Not 0: fewer than two uplinks have a port for
+// it, so the one that the slots have chosen takes it.
+__noinline int start_race(struct __sk_buff *skb, __u64 now)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+	__u32 chosen;
+	struct flow *flow;
+
+	if (!ctx)
+		return -1;
+	chosen = ctx->uplink;
+	__builtin_memset(&ctx->race, 0, sizeof(ctx->race));
+	flow = &ctx->race.flow;
+	flow->inside_ifindex = ctx->flow.inside_ifindex;
+	flow->inside_mtu = ctx->flow.inside_mtu;
+	flow->next_hop = ctx->flow.next_hop;
+	flow->flags = ctx->flow.flags;
+	flow->created = now;
+	flow->last_seen = now;
+	flow->choice = CHOICE_RACED;
+	flow->class = ctx->class;
+	flow->rule = ctx->rule;
+	flow->state = STATE_NEW;
+	flow->inside_next = ctx->packet.sequence + 1;
+	ctx->attempts = 0;
+	ctx->race.last_syn = now;
+	ctx->race.sequence = ctx->packet.sequence;
+	ctx->race.preferred = ctx->preferred;
+	for (__u32 id = 0; id < MAX_UPLINKS; id++) {
+		if (ctx->candidates & (1u << id))
+			add_attempt(id);
+	}
+	// What takes the packet is verified once for each id on some kernels (ports.h), so it
+	// is apart, and a id whose port a socket has gets no other.
+	for (__u32 id = 0; id < MAX_UPLINKS; id++) {
+		if ((ctx->attempts & (1u << id)) && !load_attempt(id) &&
+		    socket_in_the_way(skb, &ctx->packet, &ctx->reverse))
+			withdraw_attempt(id);
+	}
+	ctx->candidates = ctx->attempts;
+	if (has_several(ctx->attempts) &&
+	    !bpf_map_update_elem(&races, &ctx->key, &ctx->race, BPF_NOEXIST))
+		return 0;
+	for (__u32 id = 0; id < MAX_UPLINKS; id++)
+		release_attempt(id);
+	ctx->uplink = chosen;
+	ctx->candidates = 0;
+	return -1;
+}
+
+// Has a id of the workbench's race asked again, if that is of use. What the race has is on the
+// workbench meanwhile.
+__noinline int retry_attempt(__u32 id)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+	struct uplink *uplink = uplink_at(id);
+
+	if (!ctx || !uplink || id >= MAX_UPLINKS || !ctx->race.attempts[uplink_index(id)])
+		return 0;
+	if (ctx->race.attempts[uplink_index(id)] == ATTEMPT_REFUSED) {
+		ctx->refused = 1;
+		return 0;
+	}
+	if (!takes_flows(uplink, is_v4(&ctx->key.local) ? FAMILY_V4 : FAMILY_V6))
+		return 0;
+	ctx->race.attempts[uplink_index(id)] = ATTEMPT_SENT;
+	ctx->candidates |= 1u << id;
+	return 0;
+}
+
+// Notes that the uplink whose answer the workbench's race has waited for is silent, if so it is.
+static __always_inline void note_unanswered(__u64 now)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+	__u32 id;
+
+	if (!ctx || !(ctx->race.preferred & PREFERRED_AWAITED))
+		return;
+	id = (ctx->race.preferred & PREFERRED_CANDIDATE) - 1;
+	if (id < MAX_UPLINKS && ctx->race.attempts[uplink_index(id)] == ATTEMPT_SENT)
+		store_unanswered(id, now);
+}
+
+// A packet from inside whose connection has been raced. If it `has_flow`, that is over, or goes
+// elsewhere, and so is the race.
+__noinline int handle_race_packet(__u32 has_flow, __u64 now)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+	struct race *race;
+
+	if (!ctx)
+		return RACE_NONE;
+	race = bpf_map_lookup_elem(&races, &ctx->key);
+	if (!race)
+		return RACE_NONE;
+	if ((ctx->packet.tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN) {
+		if (!has_flow && race->last_syn + RACE_TIMEOUT_SECONDS * NS_PER_SECOND > now)
+			return REASON_race_undecided;
+		end_race();
+		return RACE_NONE;
+	}
+	if (has_flow || race->sequence != ctx->packet.sequence) {
+		end_race();
+		return RACE_NONE;
+	}
+	ctx->race = *race;
+	note_unanswered(now);
+	ctx->candidates = 0;
+	ctx->refused = 0;
+	for (__u32 id = 0; id < MAX_UPLINKS; id++)
+		retry_attempt(id);
+	if (!ctx->candidates) {
+		end_race();
+		return ctx->refused ? REASON_race_none_left : RACE_NONE;
+	}
+	ctx->race.flow.tx_packets++; // so that its RTT is not believed
+	ctx->race.preferred = 0;
+	ctx->race.last_syn = now;
+	bpf_map_update_elem(&races, &ctx->key, &ctx->race, BPF_EXIST);
+	return REASON_race_repeated;
+}
+
+static __always_inline int is_copy(const struct __sk_buff *skb)
+{
+	return (skb->mark & ~0xffu) == MARK_COPY;
+}
+
+// A copy comes by the hook once more, addressed and all: its uplink is in the mark.
+static __always_inline int send_copy(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct uplink *uplink = uplink_at(skb->mark & 0xff);
+
+	skb->mark = 0;
+	if (!uplink || !uplink->ifindex)
+		return leave(REASON_uplink_gone, DROP);
+	return leave(REASON_race_copy, redirect_out(packet, uplink));
+}
+
+// Addresses the SYN, which may be another uplink's copy already, for an uplink, and counts it as
+// sent there.
+__noinline int address_copy(struct __sk_buff *skb, __u32 id)
+{
+	struct uplink_counters *counters = bpf_map_lookup_elem(&traffic, &id);
+	struct pkt_ctx *ctx = pkt_ctx();
+	struct uplink *uplink = uplink_at(id);
+	struct rewrite rewrite = {.side = SOURCE};
+	__u32 headers, most;
+
+	if (!ctx || !uplink || id >= MAX_UPLINKS)
+		return -1;
+	rewrite.from = ctx->packet.source;
+	rewrite.from_port = ctx->copy_port;
+	rewrite.to = uplink->next_hops[ctx->packet.family & 1].address;
+	rewrite.to_port = ctx->race.ports[uplink_index(id)];
+	if (rewrite_packet(skb, &ctx->packet, &rewrite))
+		return -1;
+	ctx->packet.source = rewrite.to;
+	ctx->copy_port = rewrite.to_port;
+	headers = ctx->packet.l4 - ctx->packet.l3 + sizeof(struct tcphdr);
+	most = uplink->mtu > headers ? uplink->mtu - headers : ctx->mss;
+	if (most > ctx->mss)
+		most = ctx->mss;
+	if (ctx->mss && write_mss(skb, ctx->packet.l4, ctx->mss_offset, most))
+		return -1;
+	if (counters) {
+		counters->tx_packets++;
+		counters->tx_bytes += skb->len - ctx->packet.l3;
+		if (ctx->race.flow.tx_packets)
+			counters->syn_repeats++;
+		else
+			counters->syns++;
+	}
+	return 0;
+}
+
+// Sends a copy of the SYN by the uplink that it has been addressed for last, and addresses it for
+// the next one.
+__noinline int send_copy_then_address(struct __sk_buff *skb, __u32 id)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+
+	if (!ctx || id >= MAX_UPLINKS || !ctx->race.attempts[uplink_index(id)] || ctx->copy_failed)
+		return 0;
+	if (ctx->addressed) {
+		skb->mark = MARK_COPY | ((ctx->addressed - 1) & 0xff);
+		bpf_clone_redirect(skb, skb->ifindex, 0);
+	}
+	ctx->copy_failed = !!address_copy(skb, id);
+	ctx->addressed = id + 1;
+	return 0;
+}
+
+// Sends the workbench's SYN by all of its racers: copies by all but one, itself by that one, since
+// a dropped SYN makes its sender's window shrink.
+__noinline int send_copies(struct __sk_buff *skb, __u32 reason)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+	struct uplink *uplink;
+	struct race *race;
+
+	if (!ctx)
+		return leave(REASON_out_table_failed, DROP);
+	ctx->mss_offset = find_mss(skb, ctx->packet.l4, ctx->packet.l4_header);
+	ctx->mss = read_mss(skb, ctx->mss_offset);
+	ctx->copy_port = ctx->packet.source_port;
+	ctx->addressed = 0;
+	ctx->copy_failed = 0;
+	detach_route(skb);
+	for (__u32 id = 0; id < MAX_UPLINKS; id++) {
+		if (ctx->candidates & (1u << id))
+			send_copy_then_address(skb, id);
+	}
+	if (ctx->copy_failed)
+		return leave(REASON_out_rewrite_failed, DROP);
+	skb->mark = 0;
+	uplink = uplink_at(ctx->addressed - 1);
+	if (!uplink || !uplink->ifindex)
+		return leave(REASON_uplink_gone, DROP);
+	race = bpf_map_lookup_elem(&races, &ctx->key);
+	if (race && !race->flow.tx_packets) {
+		race->flow.tx_packets = 1;
+		race->flow.tx_bytes = skb->len - ctx->packet.l3;
+	}
+	return leave(reason, redirect_out(&ctx->packet, uplink));
+}
+
+// All uplinks have refused the connection, but the inside has not been told: the refusals came at
+// one moment, or some died.
+static __noinline int refuse_inside(struct __sk_buff *skb, const struct packet *packet)
+{
+	if (!packet || make_reset(skb, packet))
+		return leave(REASON_out_rewrite_failed, DROP);
+	return leave(REASON_race_none_left, redirect_to_stack(skb));
+}
+
+// Looks whether an outer end is a runner's of the workbench's race: notes who it is, and whether
+// others may still answer.
+__noinline int inspect_attempt(__u32 id)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+	struct uplink *uplink = uplink_at(id);
+	struct next_hop *next_hop;
+
+	if (!ctx || !uplink || id >= MAX_UPLINKS || !ctx->race.attempts[uplink_index(id)])
+		return 0;
+	next_hop = &uplink->next_hops[is_v4(&ctx->key.local) ? FAMILY_V4 : FAMILY_V6];
+	if (ctx->race.ports[uplink_index(id)] == ctx->reverse.local_port &&
+	    next_hop->realm == ctx->reverse.realm &&
+	    same_address(&next_hop->address, &ctx->reverse.local))
+		ctx->uplink = id;
+	else if (ctx->race.attempts[uplink_index(id)] == ATTEMPT_ANSWERED)
+		ctx->answered = 1;
+	else if (ctx->race.attempts[uplink_index(id)] == ATTEMPT_SENT && uplink->ifindex &&
+		 uplink->accepts_new && next_hop->present)
+		ctx->usable |= 1u << id;
+	return 0;
+}
+
+// The uplink whose answer is waited for although others came first: the predicted best, or the one
+// that the client has been given for the same site meanwhile.
+static __always_inline __u32 preferred_of(struct pkt_ctx *ctx, __u64 now)
+{
+	struct sticky *entry;
+
+	set_site(ctx, &ctx->key.remote, ctx->race.flow.class, now);
+	if (ctx->race.preferred)
+		return ctx->race.preferred & PREFERRED_CANDIDATE;
+	if (!ctx->sticky || ctx->race.flow.tx_packets > 1)
+		return 0;
+	entry = lookup_sticky(ctx, now);
+	return entry ? entry->uplink + 1 : 0;
+}
+
+// Makes the workbench's race a flow by its id `ctx->uplink`. Not 0: there is one already.
+__noinline int win_race(__u64 now)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+	struct uplink_counters *counters;
+
+	if (!ctx || ctx->uplink >= MAX_UPLINKS || attempt_reverse(ctx->uplink))
+		return -1;
+	ctx->flow = ctx->race.flow;
+	ctx->flow.uplink = ctx->uplink;
+	ctx->flow.outer_port = ctx->race.ports[uplink_index(ctx->uplink)];
+	ctx->flow.last_seen = now;
+	if (bpf_map_update_elem(&embryos, &ctx->key, &ctx->flow, BPF_NOEXIST))
+		return -1;
+	if (bpf_map_lookup_elem(&flows, &ctx->key)) {
+		bpf_map_delete_elem(&embryos, &ctx->key);
+		return -1;
+	}
+	counters = bpf_map_lookup_elem(&traffic, &ctx->uplink);
+	if (counters)
+		counters->flows_opened++;
+	if (ctx->race.preferred != (PREFERRED_AWAITED | (ctx->uplink + 1)))
+		count_opened(ctx->uplink);
+	count(REASON_race_won);
+	return 0;
+}
+
+// The stickiness and the walk of the workbench's race's class.
+__noinline int read_class(void)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+	struct slot_bank *table;
+	__u32 bank;
+
+	if (!ctx)
+		return 0;
+	table = walked_bank(ctx->race.flow.class * FAMILIES +
+				    (is_v4(&ctx->key.local) ? FAMILY_V4 : FAMILY_V6),
+			    &bank);
+	ctx->sticky = sticky_seconds(ctx, table);
+	ctx->lb_method = table ? table->lb_method : 0;
+	return 0;
+}
+
+// Finds whose outer end on which uplink the workbench's packet is for, and how the race stands. Not
+// 0: it is no runner's.
+__noinline int find_attempt(void)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+	struct race *race;
+
+	if (!ctx)
+		return -1;
+	ctx->uplink = MAX_UPLINKS;
+	race = bpf_map_lookup_elem(&races, &ctx->key);
+	if (!race)
+		return -1;
+	ctx->race = *race;
+	ctx->usable = 0;
+	ctx->answered = 0;
+	for (__u32 id = 0; id < MAX_UPLINKS; id++)
+		inspect_attempt(id);
+	ctx->decided = find(&ctx->key).flow != NULL;
+	return ctx->uplink < MAX_UPLINKS ? 0 : -1;
+}
+
+// Has the workbench's race wait for another uplink than the one whose answer has come first, if the
+// flow fares better there: it counts there as opened from now on. Only where flows were opened on
+// the first one a moment ago and others are raced to the same network: of connections that are
+// begun at once none knows of the others before the first answer, and all are answered first by the
+// nearest. What a client keeps to stays together.
+__noinline int prefer_unanswered(__u64 now)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+	struct uplink_forecast *forecast;
+	struct path_entry *entry;
+	struct race *race;
+	__u32 id, waited;
+
+	if (!ctx || ctx->lb_method != LB_FASTEST || ctx->sticky || ctx->decided ||
+	    ctx->race.preferred || ctx->race.flow.tx_packets > 1)
+		return 0;
+	id = ctx->uplink;
+	forecast = bpf_map_lookup_elem(&forecasts, &id);
+	if (!forecast || !forecast->opened)
+		return 0;
+	waited = (now - ctx->race.flow.created) / 1000;
+	path_key_of(&ctx->key.remote, &ctx->prefix);
+	entry = bpf_map_lookup_elem(&path_cache, &ctx->prefix);
+	if (!entry || entry->races < 2)
+		return 0;
+	ctx->best_default = id;
+	ctx->best_default_time = transfer_time(forecast, waited);
+	for (__u32 other = 0; other < MAX_UPLINKS; other++)
+		score_unanswered(other, waited, now);
+	if (ctx->best_default == id)
+		return 0;
+	race = bpf_map_lookup_elem(&races, &ctx->key);
+	if (!race)
+		return 0;
+	ctx->race.preferred = race->preferred = PREFERRED_AWAITED | (ctx->best_default + 1);
+	count_opened(ctx->best_default);
+	return 0;
+}
+
+// An answer to the workbench's race, on a way that has not won: `flags`, `ack` and `size` are the
+// packet's.
+__noinline int handle_race_answer(__u32 flags, __u32 ack, __u32 size, __u64 now)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+	struct uplink_counters *counters;
+	struct race *race;
+	__u32 id, first, preferred;
+
+	if (!ctx)
+		return RACE_DROP;
+	id = ctx->uplink;
+	race = bpf_map_lookup_elem(&races, &ctx->key);
+	if (!race || id >= MAX_UPLINKS)
+		return RACE_DROP;
+	counters = bpf_map_lookup_elem(&traffic, &id);
+	first = race->attempts[uplink_index(id)] == ATTEMPT_SENT;
+	// Both ends open at once (RFC 5382 REQ-2a): whoever asks us by this way has chosen it.
+	if ((flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN && !ctx->decided && !win_race(now))
+		return RACE_PASS;
+	if (ack != race->sequence + 1 || !(flags & TCP_ACK) || !(flags & (TCP_SYN | TCP_RST))) {
+		// No answer to this SYN. An earlier connection's segment is told that it is over.
+		return ctx->decided || (flags & TCP_RST) ? RACE_DROP : RACE_RESET;
+	}
+	if (flags & TCP_RST) {
+		race->attempts[uplink_index(id)] = ATTEMPT_REFUSED;
+		if (!ctx->decided && !ctx->usable && !ctx->answered && !win_race(now))
+			return RACE_PASS;
+	} else {
+		race->attempts[uplink_index(id)] = ATTEMPT_ANSWERED;
+		preferred = preferred_of(ctx, now);
+		if (!ctx->decided &&
+		    (!preferred || preferred - 1 == id ||
+		     !(ctx->usable & (1u << ((preferred - 1) & (MAX_UPLINKS - 1))))) &&
+		    !win_race(now))
+			return RACE_PASS;
+		if (first && ctx->race.flow.tx_packets == 1) {
+			__u32 rtt = (now - ctx->race.flow.created) / 1000;
+
+			update_rtt(&ctx->key.remote, id, rtt, now);
+			if (counters) {
+				counters->rtt_us_sum += rtt;
+				counters->rtt_samples++;
+			}
+		}
+	}
+	// What goes on is counted as every answer is.
+	if (counters) {
+		counters->rx_packets++;
+		counters->rx_bytes += size;
+		counters->syn_answers += first;
+	}
+	return flags & TCP_RST ? RACE_DROP : RACE_RESET;
+}
+
+// Puts on the workbench to whose race, and to which outer end of it, an answer has come.
+static __always_inline void load_race(struct pkt_ctx *ctx, const struct tuple *reverse,
+				      const struct tuple *key)
+{
+	ctx->reverse = *reverse;
+	ctx->key = *key;
+	ctx->sticky = 0;
+}
+
+// A packet to an outer end that a race has made. What is to be done with it, if it does not go on,
+// is put on the workbench.
+static __always_inline int handle_race_reply(const struct packet *packet,
+					     const struct tuple *reverse, const struct tuple *key,
+					     __u64 now)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+
+	if (!ctx)
+		return RACE_DROP;
+	ctx->packet = *packet;
+	load_race(ctx, reverse, key);
+	if (find_attempt())
+		return ctx->race_result = RACE_DROP;
+	if ((packet->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == (TCP_SYN | TCP_ACK) &&
+	    packet->ack == ctx->race.sequence + 1) {
+		read_class();
+		prefer_unanswered(now);
+	}
+	ctx->race_result = handle_race_answer(
+		packet->tcp_flags, packet->ack,
+		packet->l4 - packet->l3 + packet->l4_header + packet->payload, now);
+	if (ctx->race_result == RACE_PASS && ctx->sticky)
+		note_sticky(now);
+	return ctx->race_result;
+}
+
+// The same of an ICMP error about a SYN of a race, with that SYN's sequence number: it refuses as a
+// reset does.
+static __always_inline int handle_race_error(__u32 sequence, __u32 size,
+					     const struct tuple *reverse, const struct tuple *key,
+					     __u64 now)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+
+	if (!ctx)
+		return RACE_DROP;
+	load_race(ctx, reverse, key);
+	if (find_attempt())
+		return RACE_DROP;
+	return handle_race_answer(TCP_RST | TCP_ACK, sequence + 1, size, now);
+}
+
+// Does so: a SYN/ACK that came too late becomes the reset that answers it and goes back by the same
+// device. Its server then holds no half of a connection.
+static __noinline int reject_race_reply(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+
+	if (!packet || !ctx)
+		return leave(REASON_in_malformed, PASS);
+	if (ctx->race_result != RACE_RESET)
+		return leave(packet->tcp_flags & TCP_RST && !ctx->decided ? REASON_race_refused
+									  : REASON_race_late,
+			     DROP);
+	if (make_reset(skb, packet))
+		return leave(REASON_in_rewrite_failed, DROP);
+	return leave(REASON_race_lost,
+		     packet->l3 ? back_to_sender(skb) : bpf_redirect(skb->ifindex, 0));
+}
+
+#endif

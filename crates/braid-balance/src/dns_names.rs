@@ -1,0 +1,112 @@
+//! What is known of remote addresses by name: which domain rules they satisfy, which site they
+//! belong to.
+#![allow(unsafe_code)]
+
+use std::mem::{offset_of, size_of};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+
+use aya::maps::MapError;
+
+use crate::layout::{from_ip, to_ip};
+use crate::tables::{Tables, ignore_missing, refused};
+use crate::{Error, KernelTime, batch};
+
+/// What a remote address' names say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The domain rules that one of its names satisfies: the sum of their
+    /// [`NameBit::mask`](crate::NameBit::mask)s.
+    pub rules: u64,
+    /// Number of the site, the same for all addresses that a client should reach by one uplink;
+    /// 0: not known, the address' network stands for it.
+    pub site: u32,
+    /// From this moment on nothing is known.
+    pub expires: KernelTime,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct DnsNameValue {
+    pub rules: u64,
+    pub expires: u64,
+    pub site: u32,
+    pub unused: u32,
+}
+
+const _: () = {
+    assert!(size_of::<DnsNameValue>() == 24);
+    assert!(offset_of!(DnsNameValue, site) == 16);
+};
+
+// SAFETY: repr(C), integers only, every byte is a named field, every bit pattern is a value.
+unsafe impl aya::Pod for DnsNameValue {}
+
+pub(crate) fn learn_names(tables: &mut Tables, names: &[(IpAddr, Name)]) -> Result<(), Error> {
+    for (address, name) in names {
+        let value = DnsNameValue {
+            rules: name.rules,
+            expires: name.expires.as_nanos(),
+            site: name.site,
+            unused: 0,
+        };
+        let inserted = tables.dns_names.insert(from_ip(*address), value, 0);
+        inserted.map_err(|error| refused("map dns_names", &error))?;
+    }
+    Ok(())
+}
+
+/// What is known of an address at `now`.
+pub(crate) fn name(
+    tables: &Tables,
+    address: IpAddr,
+    now: KernelTime,
+) -> Result<Option<Name>, Error> {
+    let value = match tables.dns_names.get(&from_ip(address), 0) {
+        Err(MapError::KeyNotFound) => return Ok(None),
+        value => value.map_err(|error| refused("map dns_names", &error))?,
+    };
+    let name = read(&value);
+    Ok((now < name.expires).then_some(name))
+}
+
+/// Everything, also what has expired.
+pub(crate) fn names(tables: &Tables) -> Result<Vec<(IpAddr, Name)>, Error> {
+    let map = tables.dns_names_data.fd().as_fd();
+    let entries = batch::entries(map);
+    let entries = entries.map_err(|source| Error::system("reading map dns_names", source))?;
+    let named = entries
+        .iter()
+        .map(|(address, value)| (to_ip(*address), read(value)));
+    Ok(named.collect())
+}
+
+pub(crate) fn forget_names(tables: &mut Tables, addresses: &[IpAddr]) -> Result<(), Error> {
+    for address in addresses {
+        ignore_missing("map dns_names", tables.dns_names.remove(&from_ip(*address)))?;
+    }
+    Ok(())
+}
+
+/// Forgets all names unless their marks have meant the same before.
+pub(crate) fn keep_names(tables: &mut Tables, meaning: u32) -> Result<bool, Error> {
+    let failed = |error| refused("map meta", &error);
+    let mut meta = tables.meta.get(&0, 0).map_err(failed)?;
+    if meta.marks == meaning {
+        return Ok(false);
+    }
+    let known = names(tables)?;
+    let known: Vec<_> = known.into_iter().map(|(address, _)| address).collect();
+    forget_names(tables, &known)?;
+    meta.marks = meaning;
+    tables.meta.set(0, meta, 0).map_err(failed)?;
+    Ok(true)
+}
+
+fn read(value: &DnsNameValue) -> Name {
+    Name {
+        rules: value.rules,
+        site: value.site,
+        expires: KernelTime::from_nanos(value.expires),
+    }
+}
