@@ -1,10 +1,10 @@
 //! Frames of the bond's protocol.
 
-use braid_bond::proto::flow::Seen;
+use braid_bond::proto::flow::FlowInfo;
 use braid_bond::proto::frame::{Frame, Frames};
-use braid_bond::proto::headers::{self, Expander};
+use braid_bond::proto::header_compression::{self, Decompressor};
 use braid_bond::proto::packet::{Kind, OVERHEAD};
-use braid_bond::proto::policy::{Far, Policy};
+use braid_bond::proto::policy::{Policy, RemoteSide};
 use braid_bond::proto::reader::Reader;
 use braid_core::LaneId;
 
@@ -12,8 +12,8 @@ use braid_core::LaneId;
 /// bytes, and what lists say they have is there.
 pub fn frames(data: &[u8]) {
     let mut reader = Reader::new(data);
-    let (mut again, mut expanded) = (Vec::new(), Vec::new());
-    let mut expander = Expander::default();
+    let (mut again, mut decompressed) = (Vec::new(), Vec::new());
+    let mut decompressor = Decompressor::default();
     while !reader.is_empty() {
         let before = reader.rest();
         let Ok(frame) = Frame::parse(&mut reader) else {
@@ -36,14 +36,19 @@ pub fn frames(data: &[u8]) {
                 assert!(entries.is_sorted_by(|a, b| a.link < b.link));
             }
             Frame::Header(context) => {
-                let _ = expander.handle_context(&context);
+                let _ = decompressor.handle_context(&context);
             }
-            Frame::Data(data) if headers::is_compressed(data.content) => {
-                expanded.clear();
+            Frame::Data(data) if header_compression::is_compressed(data.content) => {
+                decompressed.clear();
                 let lane = LaneId(data.lane);
-                if expander.expand(lane, data.content, &mut expanded).is_ok() {
-                    assert!(!headers::is_compressed(&expanded));
-                    assert!(expanded.len() <= data.content.len() + headers::HEADER_MAX);
+                if decompressor
+                    .decompress(lane, data.content, &mut decompressed)
+                    .is_ok()
+                {
+                    assert!(!header_compression::is_compressed(&decompressed));
+                    assert!(
+                        decompressed.len() <= data.content.len() + header_compression::HEADER_MAX
+                    );
                 }
             }
             Frame::Policy(part) => policy(part.content),
@@ -66,5 +71,5 @@ fn policy(bytes: &[u8]) {
     policy.append(&mut again);
     assert_eq!(again, bytes, "{policy:?}");
     let _ = policy.scheduler();
-    let _ = policy.class(Seen::of(bytes).as_ref(), Far::Source);
+    let _ = policy.class(FlowInfo::of(bytes).as_ref(), RemoteSide::Source);
 }

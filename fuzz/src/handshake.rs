@@ -48,7 +48,7 @@ pub fn handshake(data: &[u8]) {
 
     let from = ([192, 0, 2, 2], 2).into();
     let answer = listener.handle_initiation(Time::ZERO, from, &said);
-    let Ok(braid_bond::proto::handshake::Answer::Offer(offer)) = answer else {
+    let Ok(braid_bond::proto::handshake::HandshakeAction::Offer(offer)) = answer else {
         panic!("{answer:?}")
     };
     let ciphers = Ciphers::preferring(Cipher::Aes256Gcm);

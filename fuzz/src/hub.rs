@@ -7,7 +7,7 @@ use braid_bond::token::{HubAddress, Token};
 use braid_daemon::config::{ConfigError, Paint};
 use braid_hub::client::Name;
 use braid_hub::config::HubConfig;
-use braid_hub::pool::Pool;
+use braid_hub::pool::AddressPool;
 
 const NAME: &str = "fuzz.toml";
 
@@ -44,7 +44,7 @@ pub fn hub(data: &[u8]) {
 }
 
 fn accepted(config: &HubConfig) {
-    Pool::new(config.networks([0; 5])).expect("there is something to give");
+    AddressPool::new(config.networks([0; 5])).expect("there is something to give");
     assert!(config.store.is_absolute());
     let device = &config.device;
     assert!((1..=15).contains(&device.len()) && !device.contains(['/', '"']));

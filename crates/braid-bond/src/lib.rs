@@ -6,10 +6,10 @@
 //! fuzzer. `docs/protocol.md` specifies what is on the wire.
 //! [`token`] is what a hub hands out once, for somebody to join it.
 //!
-//! [`drive`] puts it between a TUN device and UDP sockets: it owns descriptors, threads, the clock and
+//! [`io`] puts it between a TUN device and UDP sockets: it owns descriptors, threads, the clock and
 //! the system's randomness, and decides nothing about packets.
 #![deny(unsafe_code)]
 
-pub mod drive;
+pub mod io;
 pub mod proto;
 pub mod token;

@@ -31,7 +31,7 @@ pub const PORT: u16 = 27_243;
 /// Most addresses in a token.
 pub const ADDRESSES_MAX: usize = 8;
 
-const CHECK: usize = 4;
+const CHECKSUM_BYTES: usize = 4;
 
 /// What an invitation is known by at the hub; says nothing of the secret that it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -273,7 +273,7 @@ impl FromStr for Token {
     }
 }
 
-fn check(bytes: &[u8]) -> [u8; CHECK] {
+fn check(bytes: &[u8]) -> [u8; CHECKSUM_BYTES] {
     let hash = digest::digest(&digest::SHA256, bytes);
     *hash.as_ref().first_chunk().expect("SHA-256 has 32 bytes")
 }
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_token_is_told() {
+    fn token_errors_are_distinguished() {
         let text = token().to_string();
         assert_eq!("".parse::<Token>(), Err(TokenError::Prefix));
         assert_eq!("hello".parse::<Token>(), Err(TokenError::Prefix));
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_from_a_secret_says_nothing_of_it() {
+    fn values_derived_from_a_secret_do_not_reveal_it() {
         let secret = Secret::new([1; 32]);
         assert_ne!(secret.id().0, secret.psk().0[..16]);
         assert_ne!(secret.psk().0, *secret.bytes());
@@ -399,7 +399,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_read_says_the_same_again(bytes in proptest::collection::vec(any::<u8>(), 60..200)) {
+        fn a_parsed_token_prints_the_same_text(bytes in proptest::collection::vec(any::<u8>(), 60..200)) {
             let mut bytes = bytes;
             let check = check(&bytes);
             bytes.extend_from_slice(&check);

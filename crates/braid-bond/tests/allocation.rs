@@ -9,7 +9,7 @@ use braid_bond::proto::entropy::Entropy;
 use braid_bond::proto::handshake::{Ciphers, Identity, Options, Psk, PublicKey};
 use braid_bond::proto::seal::Cipher;
 use braid_bond::proto::server::Server;
-use braid_bond::proto::tunnel::{ClientSettings, LinkConfig, Settings, Tunnel};
+use braid_bond::proto::tunnel::{ClientSettings, LinkConfig, Tunnel, TunnelSettings};
 use braid_core::{LinkId, Time};
 
 #[path = "../../braid-emulate/tests/support/counting.rs"]
@@ -68,7 +68,13 @@ impl Pair {
         let now = Time::ZERO;
         let ciphers = Ciphers::preferring(Cipher::Aes256Gcm);
         let entropy = |number: u8| Entropy::new(&[number; 32]);
-        let mut server = Server::new(now, identity(2), ciphers, Settings::default(), entropy(1));
+        let mut server = Server::new(
+            now,
+            identity(2),
+            ciphers,
+            TunnelSettings::default(),
+            entropy(1),
+        );
         server.insert(identity(1).public(), Psk::default());
         let settings = ClientSettings {
             identity: identity(1),
@@ -79,7 +85,7 @@ impl Pair {
             gre: false,
             unix_micros: 1_700_000_000_000_000,
         };
-        let mut client = Tunnel::call(now, settings, Settings::default(), entropy(2));
+        let mut client = Tunnel::connect(now, settings, TunnelSettings::default(), entropy(2));
         for link in 0..2 {
             let config = LinkConfig {
                 remote: Some(hub()),

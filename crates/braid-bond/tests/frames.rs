@@ -1,9 +1,9 @@
 //! Frames: what is written is read, what is read is written, and how large they are.
 
 use braid_bond::proto::frame::{
-    Challenge, Class, Close, Data, Entry, Flush, Frame, FrameError, Frames, HeaderContext,
-    HeaderHeard, Nack, Padding, Parity, Part, PathResponse, Ping, PolicyHeard, PolicyPart, Pong,
-    Range, Reason, Report, Treat,
+    Challenge, Class, Close, Data, Entry, Flush, Fragment, Frame, FrameError, Frames, HeaderAck,
+    HeaderContext, LinkParams, Nack, Padding, Parity, PathResponse, Ping, PolicyAck,
+    PolicyFragment, Pong, Range, Reason, Report,
 };
 use braid_bond::proto::packet::{HEADER, OVERHEAD, STAMP, TAG};
 use braid_bond::proto::reader::Reader;
@@ -24,22 +24,22 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn data() -> impl Strategy<Value = Vec<u8>> {
-    let part = prop::option::of(any::<(u16, bool)>());
+    let fragment = prop::option::of(any::<(u16, bool)>());
     let content = prop::collection::vec(any::<u8>(), 1..100);
     let place = (any::<u8>(), 0..U24);
-    (0..4usize, part, any::<bool>(), place, content).prop_map(
-        |(class, part, copy, (lane, number), content)| {
-            let part = part.map(|(offset, last)| Part { offset, last });
+    (0..4usize, fragment, any::<bool>(), place, content).prop_map(
+        |(class, fragment, copy, (lane, number), content)| {
+            let fragment = fragment.map(|(offset, last)| Fragment { offset, last });
             let data = Data {
                 class: Class::ALL[class],
                 copy,
                 has_length: true,
                 lane,
                 number,
-                part,
+                fragment,
                 content: &content,
             };
-            let size = Data::header_size(true, part.is_some(), content.len());
+            let size = Data::header_size(true, fragment.is_some(), content.len());
             let out = written(|out| data.append(out));
             assert_eq!(out.len(), size + content.len());
             out
@@ -120,17 +120,16 @@ fn small() -> impl Strategy<Value = Vec<u8>> {
         ]
         .prop_map(|reason| Frame::Close(Close { reason })),
         (any::<u8>(), any::<bool>(), 0u32..=1_000_000_000)
-            .prop_map(|(tier, spent, cap)| Frame::Treat(Treat { tier, spent, cap })),
+            .prop_map(|(tier, spent, cap)| Frame::LinkParams(LinkParams { tier, spent, cap })),
         (any::<[u8; 2]>(), any::<bool>()).prop_map(|([lane, number], known)| {
-            Frame::HeaderHeard(HeaderHeard {
+            Frame::HeaderAck(HeaderAck {
                 lane,
                 number,
                 known,
             })
         }),
-        (number(), any::<bool>()).prop_map(|(version, followed)| {
-            Frame::PolicyHeard(PolicyHeard { version, followed })
-        }),
+        (number(), any::<bool>())
+            .prop_map(|(version, applied)| { Frame::PolicyAck(PolicyAck { version, applied }) }),
     ];
     frame.prop_map(|frame| written(|out| frame.append(out)))
 }
@@ -151,9 +150,9 @@ fn bulky() -> impl Strategy<Value = Vec<u8>> {
             written(|out| frame.append(out))
         }),
         (number(), any::<[u8; 2]>(), content.clone()).prop_map(|(version, parts, content)| {
-            let frame = PolicyPart {
+            let frame = PolicyFragment {
                 version: version.max(1),
-                part: parts[0].min(parts[1]),
+                fragment: parts[0].min(parts[1]),
                 last: parts[0].max(parts[1]),
                 content: &content,
             };
@@ -194,7 +193,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_read_has_no_other_encoding(
+    fn every_frame_has_one_encoding(
         packet in prop::collection::vec(any::<u8>(), 0..200),
     ) {
         let mut reader = Reader::new(&packet);
@@ -226,7 +225,7 @@ fn a_run_of_padding_is_one_frame() {
 }
 
 #[test]
-fn what_has_no_meaning_is_refused() {
+fn meaningless_frames_are_refused() {
     let cases: [(&[u8], FrameError); 16] = [
         (&[0x0e, 1, 2, 2], FrameError::Range),
         (&[0x0b, 1, 1, 0, 1, 9], FrameError::Range),
@@ -283,16 +282,16 @@ fn headers_are_as_small_as_the_specification_says() {
 
 #[test]
 fn a_cap_is_a_rate_and_none_is_no_limit() {
-    let treat = |cap| Treat {
+    let treat = |cap| LinkParams {
         cap,
-        ..Treat::default()
+        ..LinkParams::default()
     };
     assert_eq!(treat(0).rate(), None);
     let rates = [1_000, 50_000_000, 1_000_000_000_000].map(Rate::from_bits_per_sec);
     for rate in rates {
-        assert_eq!(treat(Treat::cap_of(Some(rate))).rate(), Some(rate));
+        assert_eq!(treat(LinkParams::cap_of(Some(rate))).rate(), Some(rate));
     }
-    assert_eq!(Treat::cap_of(None), 0);
+    assert_eq!(LinkParams::cap_of(None), 0);
     // A limit below what can be told is not without limit.
-    assert_eq!(Treat::cap_of(Some(Rate::from_bits_per_sec(10))), 1);
+    assert_eq!(LinkParams::cap_of(Some(Rate::from_bits_per_sec(10))), 1);
 }

@@ -8,7 +8,7 @@ use braid_bond::proto::entropy::Entropy;
 use braid_bond::proto::handshake::mac::MacKey;
 use braid_bond::proto::handshake::terms::Refusal;
 use braid_bond::proto::handshake::{
-    Answer, Attempt, Ciphers, HandshakeError, Identity, Options, Psk, Reset, Start,
+    Attempt, Ciphers, HandshakeAction, HandshakeError, Identity, Options, Psk, Reset, Start,
 };
 use braid_bond::proto::packet::{Header, Kind};
 use braid_bond::proto::seal::{Cipher, Forged};
@@ -54,7 +54,9 @@ fn a_refusal_is_authentic_and_says_why() {
     let mut world = World::new();
     let mut attempt = world.attempt(start(7, 1));
     let said = message1(&attempt, LinkId(0));
-    let Ok(Answer::Offer(offer)) = world.listener.handle_initiation(NOW, address(1), &said) else {
+    let Ok(HandshakeAction::Offer(offer)) =
+        world.listener.handle_initiation(NOW, address(1), &said)
+    else {
         panic!("its key is known")
     };
     let ciphers = Ciphers::preferring(Cipher::Aes256Gcm);
@@ -82,7 +84,7 @@ fn a_copy_over_another_link_is_answered_the_same_without_computing() {
     let (mut server, first) = world.accept(NOW, &message1(&attempt, LinkId(0)), 9);
     let copy = message1(&attempt, LinkId(5));
     let answer = world.listener.handle_initiation(NOW, address(2), &copy);
-    let Ok(Answer::Reply(second)) = answer else {
+    let Ok(HandshakeAction::Reply(second)) = answer else {
         panic!("{answer:?}")
     };
     assert_eq!((first[1], second[1]), (0, 5));
@@ -105,12 +107,17 @@ fn a_recorded_initiation_begins_nothing_and_a_clock_behind_is_told_the_time() {
     let replay = world
         .listener
         .handle_initiation(NOW, address(3), &message1(&old, LinkId(0)));
-    assert!(matches!(replay, Ok(Answer::Reply(_))), "{replay:?}");
+    assert!(
+        matches!(replay, Ok(HandshakeAction::Reply(_))),
+        "{replay:?}"
+    );
     assert_eq!(world.listener.counters().stale, 1);
     // A client whose clock was set back.
     let mut late = world.attempt(start(11, 1500));
     let said = message1(&late, LinkId(1));
-    let Ok(Answer::Reply(reply)) = world.listener.handle_initiation(NOW, address(1), &said) else {
+    let Ok(HandshakeAction::Reply(reply)) =
+        world.listener.handle_initiation(NOW, address(1), &said)
+    else {
         panic!("it is told")
     };
     assert!(reply.len() < said.len());
@@ -131,7 +138,7 @@ fn a_time_far_ahead_is_not_kept_and_a_clock_ahead_is_told_the_time() {
         let mut early = world.attempt(start(7, ahead));
         let said = message1(&early, LinkId(0));
         let answer = world.listener.handle_initiation(NOW, address(1), &said);
-        let Ok(Answer::Reply(reply)) = answer else {
+        let Ok(HandshakeAction::Reply(reply)) = answer else {
             panic!("{answer:?}")
         };
         let told = early.handle_response(NOW, &reply).expect("genuine");
@@ -142,7 +149,7 @@ fn a_time_far_ahead_is_not_kept_and_a_clock_ahead_is_told_the_time() {
 }
 
 #[test]
-fn a_peer_that_is_named_again_is_as_safe_from_recordings_as_before() {
+fn inserting_a_peer_again_keeps_its_replay_protection() {
     let mut world = World::new();
     let said = message1(&world.attempt(start(7, 1000)), LinkId(0));
     world.accept(NOW, &said, 9);
@@ -151,15 +158,18 @@ fn a_peer_that_is_named_again_is_as_safe_from_recordings_as_before() {
     let (client, psk) = (world.client.public(), world.psk.clone());
     world.listener.insert(client, psk);
     let replay = world.listener.handle_initiation(NOW, address(3), &said);
-    assert!(matches!(replay, Ok(Answer::Reply(_))), "{replay:?}");
+    assert!(
+        matches!(replay, Ok(HandshakeAction::Reply(_))),
+        "{replay:?}"
+    );
     assert_eq!(world.listener.counters().stale, 1);
     let copy = world.listener.handle_initiation(NOW, address(3), &newer);
-    assert!(matches!(copy, Ok(Answer::Reply(reply)) if reply == first));
+    assert!(matches!(copy, Ok(HandshakeAction::Reply(reply)) if reply == first));
     assert_eq!(world.listener.counters().repeated, 1);
     // Another pre-shared key is another agreement.
     world.listener.insert(client, Psk([9; 32]));
     let heard = world.listener.handle_initiation(NOW, address(3), &said);
-    assert!(matches!(heard, Ok(Answer::Offer(_))), "{heard:?}");
+    assert!(matches!(heard, Ok(HandshakeAction::Offer(_))), "{heard:?}");
 }
 
 #[test]
@@ -179,7 +189,7 @@ fn under_load_a_cookie_is_wanted_and_proves_one_address() {
         let said = message1(&flood, LinkId(0));
         match world.listener.handle_initiation(NOW, address(66), &said) {
             Err(HandshakeError::Peer) => {}
-            Ok(Answer::Reply(reply)) => {
+            Ok(HandshakeAction::Reply(reply)) => {
                 wanted += 1;
                 assert!(reply.len() * 3 < said.len());
             }
@@ -191,13 +201,18 @@ fn under_load_a_cookie_is_wanted_and_proves_one_address() {
 
     let mut attempt = world.attempt(start(7, 1));
     let said = message1(&attempt, LinkId(4));
-    let Ok(Answer::Reply(reply)) = world.listener.handle_initiation(NOW, address(1), &said) else {
+    let Ok(HandshakeAction::Reply(reply)) =
+        world.listener.handle_initiation(NOW, address(1), &said)
+    else {
         panic!("a cookie is wanted")
     };
     assert_eq!(attempt.handle_cookie(&reply), Ok(LinkId(4)));
     let proven = message1(&attempt, LinkId(4));
     let elsewhere = world.listener.handle_initiation(NOW, address(67), &proven);
-    assert!(matches!(elsewhere, Ok(Answer::Reply(_))), "another address");
+    assert!(
+        matches!(elsewhere, Ok(HandshakeAction::Reply(_))),
+        "another address"
+    );
     let (_, reply) = world.accept(NOW, &proven, 9);
     assert!(attempt.handle_response(NOW, &reply).is_ok());
 }
@@ -215,19 +230,19 @@ fn proven_addresses_of_one_network_do_not_use_up_what_others_have() {
     let said = message1(&flood, LinkId(0));
     while !matches!(
         world.listener.handle_initiation(NOW, address(66), &said),
-        Ok(Answer::Reply(_))
+        Ok(HandshakeAction::Reply(_))
     ) {}
     // Whether the hub computes for somebody who proves this address.
     let computes = |world: &mut World, attempt: &mut Attempt, from: std::net::SocketAddr| {
         let said = message1(attempt, LinkId(0));
         let asked = world.listener.handle_initiation(NOW, from, &said);
-        let Ok(Answer::Reply(reply)) = asked else {
+        let Ok(HandshakeAction::Reply(reply)) = asked else {
             panic!("{from}: {asked:?}")
         };
         attempt.handle_cookie(&reply).expect("genuine");
         let proven = message1(attempt, LinkId(0));
         match world.listener.handle_initiation(NOW, from, &proven) {
-            Err(HandshakeError::Peer) | Ok(Answer::Offer(_)) => true,
+            Err(HandshakeError::Peer) | Ok(HandshakeAction::Offer(_)) => true,
             Err(HandshakeError::Cookie) => false,
             other => panic!("{from}: {other:?}"),
         }
@@ -248,7 +263,7 @@ fn proven_addresses_of_one_network_do_not_use_up_what_others_have() {
 }
 
 #[test]
-fn who_is_not_known_or_has_the_wrong_keys_gets_nothing() {
+fn unknown_clients_and_wrong_keys_get_nothing() {
     let mut world = World::new();
     let mut entropy = Entropy::new(&[6; 32]);
     let stranger = Identity::new([9; 32]);
@@ -387,7 +402,7 @@ fn a_reset_is_believed_from_the_responder_alone_and_survives_its_restarts() {
 }
 
 #[test]
-fn nobody_is_given_the_reset_token_of_a_session_that_is_or_will_be() {
+fn no_reset_token_of_a_current_or_future_session_is_issued() {
     let mut world = World::new();
     let wanted = index(0x0b_0001);
     assert_eq!(world.listener.reset(NOW, address(9), wanted), None);
@@ -423,7 +438,7 @@ fn options_reach_the_other_end() {
     });
     let said = message1(&attempt, LinkId(0));
     let answer = world.listener.handle_initiation(NOW, address(1), &said);
-    let Ok(Answer::Offer(offer)) = answer else {
+    let Ok(HandshakeAction::Offer(offer)) = answer else {
         panic!("{answer:?}")
     };
     assert_eq!(offer.options(), &options);
@@ -454,7 +469,7 @@ fn cookies_live_as_long_as_they_should() {
     // Use up what may be asked without a cookie, with the client's own copies.
     let drain = |world: &mut World, now, said: &[u8]| loop {
         match world.listener.handle_initiation(now, address(9), said) {
-            Ok(Answer::Reply(reply)) if reply[0] == 3 => break reply,
+            Ok(HandshakeAction::Reply(reply)) if reply[0] == 3 => break reply,
             _ => {}
         }
     };
@@ -465,7 +480,9 @@ fn cookies_live_as_long_as_they_should() {
     let noise = message1(&noise, LinkId(0));
     drain(&mut world, NOW, &noise);
     let said = message1(&attempt, LinkId(0));
-    let Ok(Answer::Reply(reply)) = world.listener.handle_initiation(NOW, address(1), &said) else {
+    let Ok(HandshakeAction::Reply(reply)) =
+        world.listener.handle_initiation(NOW, address(1), &said)
+    else {
         panic!("a cookie is wanted")
     };
     attempt.handle_cookie(&reply).expect("genuine");
@@ -474,7 +491,7 @@ fn cookies_live_as_long_as_they_should() {
         let now = NOW + Duration::from_secs(seconds);
         drain(&mut world, now, &noise);
         let answer = world.listener.handle_initiation(now, address(1), &proven);
-        let computed = matches!(answer, Ok(Answer::Offer(_)));
+        let computed = matches!(answer, Ok(HandshakeAction::Offer(_)));
         assert_eq!(computed, good, "after {seconds} s: {answer:?}");
     }
 }
@@ -483,7 +500,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_bit_that_flips_anywhere_spoils_message_1(bit in any::<prop::sample::Index>()) {
+    fn a_flipped_bit_invalidates_message_1(bit in any::<prop::sample::Index>()) {
         let mut world = World::new();
         let attempt = world.attempt(start(7, 1));
         let mut said = message1(&attempt, LinkId(0));
@@ -494,7 +511,7 @@ proptest! {
     }
 
     #[test]
-    fn a_bit_that_flips_anywhere_spoils_message_2(bit in any::<prop::sample::Index>()) {
+    fn a_flipped_bit_invalidates_message_2(bit in any::<prop::sample::Index>()) {
         let mut world = World::new();
         let mut attempt = world.attempt(start(7, 1));
         let (_, mut reply) = world.accept(NOW, &message1(&attempt, LinkId(0)), 9);

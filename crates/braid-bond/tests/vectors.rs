@@ -10,14 +10,15 @@ use std::{env, fs};
 
 use braid_bond::proto::entropy::Entropy;
 use braid_bond::proto::frame::{
-    Challenge, Class, Close, Data, Entry, Flush, Frame, HeaderContext, HeaderHeard, Nack, Padding,
-    Parity, Part, PathResponse, Ping, PolicyHeard, PolicyPart, Pong, Range, Reason, Report, Treat,
+    Challenge, Class, Close, Data, Entry, Flush, Fragment, Frame, HeaderAck, HeaderContext,
+    LinkParams, Nack, Padding, Parity, PathResponse, Ping, PolicyAck, PolicyFragment, Pong, Range,
+    Reason, Report,
 };
 use braid_bond::proto::handshake::terms::{self, Refusal, Terms};
 use braid_bond::proto::handshake::{
-    Answer, Attempt, Ciphers, Identity, Listener, Options, Psk, Start,
+    Attempt, Ciphers, HandshakeAction, Identity, Listener, Options, Psk, Start,
 };
-use braid_bond::proto::headers::{Compressor, Expander, Taken};
+use braid_bond::proto::header_compression::{Compressor, ContextOutcome, Decompressor};
 use braid_bond::proto::packet::{Header, stamp_bits};
 use braid_bond::proto::policy::{Policy, Rule, Scheduling};
 use braid_bond::proto::seal::Cipher;
@@ -150,8 +151,8 @@ fn handshake(vectors: &mut Vectors, cipher: Cipher) {
     // A listener under load asks for a cookie.
     let cookie = loop {
         match listener.handle_initiation(now, address(1), &first) {
-            Ok(Answer::Reply(reply)) => break reply,
-            Ok(Answer::Offer(_) | Answer::Stranger(_)) => {}
+            Ok(HandshakeAction::Reply(reply)) => break reply,
+            Ok(HandshakeAction::Offer(_) | HandshakeAction::UnknownPeer(_)) => {}
             Err(error) => panic!("{error}"),
         }
     };
@@ -159,7 +160,8 @@ fn handshake(vectors: &mut Vectors, cipher: Cipher) {
     attempt.handle_cookie(&cookie).expect("genuine");
     let proven = message1(&attempt, LinkId(0));
     vectors.add("initiation on link 0 with the cookie", &proven);
-    let Ok(Answer::Offer(offer)) = listener.handle_initiation(now, address(1), &proven) else {
+    let Ok(HandshakeAction::Offer(offer)) = listener.handle_initiation(now, address(1), &proven)
+    else {
         panic!("it is proven")
     };
     let ciphers = Ciphers::preferring(Cipher::Aes256Gcm);
@@ -217,7 +219,7 @@ fn frames(vectors: &mut Vectors) {
         has_length: false,
         lane: 0x2a,
         number: 0x0001_0203,
-        part: None,
+        fragment: None,
         content: b"packet",
     };
     vectors.frame("data, ordered, to the end", |out| whole.append(out));
@@ -225,13 +227,13 @@ fn frames(vectors: &mut Vectors) {
         class: Class::Pinned,
         copy: true,
         has_length: true,
-        part: Some(Part {
+        fragment: Some(Fragment {
             offset: 0,
             last: false,
         }),
         ..whole
     };
-    vectors.frame("data, pinned, part at 0, copy, with length", |out| {
+    vectors.frame("data, pinned, fragment at 0, copy, with length", |out| {
         first.append(out);
     });
     let redundant = Data {
@@ -242,14 +244,14 @@ fn frames(vectors: &mut Vectors) {
     vectors.frame("data, redundant, with length", |out| redundant.append(out));
     let last = Data {
         class: Class::Unordered,
-        part: Some(Part {
+        fragment: Some(Fragment {
             offset: 0x04d2,
             last: true,
         }),
         ..whole
     };
     vectors.frame(
-        "data, unordered, part at 4d2, the last, to the end",
+        "data, unordered, fragment at 4d2, the last, to the end",
         |out| {
             last.append(out);
         },
@@ -324,27 +326,27 @@ fn frames(vectors: &mut Vectors) {
             }),
         ),
         (
-            "treat, tier 2, nothing left of its quota, at most 50 Mbit/s",
-            Frame::Treat(Treat {
+            "link params, tier 2, quota used up, at most 50 Mbit/s",
+            Frame::LinkParams(LinkParams {
                 tier: 2,
                 spent: true,
                 cap: 50_000,
             }),
         ),
         (
-            "policy, version 7, part 1 of 0 to 2",
-            Frame::Policy(PolicyPart {
+            "policy, version 7, fragment 1 of 0 to 2",
+            Frame::Policy(PolicyFragment {
                 version: 7,
-                part: 1,
+                fragment: 1,
                 last: 2,
                 content: b"part",
             }),
         ),
         (
-            "policy heard, version 7, followed",
-            Frame::PolicyHeard(PolicyHeard {
+            "policy ack, version 7, applied",
+            Frame::PolicyAck(PolicyAck {
                 version: 7,
-                followed: true,
+                applied: true,
             }),
         ),
         (
@@ -356,8 +358,8 @@ fn frames(vectors: &mut Vectors) {
             }),
         ),
         (
-            "header 05 of lane 2a is known",
-            Frame::HeaderHeard(HeaderHeard {
+            "header ack, lane 2a, header 05, known",
+            Frame::HeaderAck(HeaderAck {
                 lane: 0x2a,
                 number: 5,
                 known: true,
@@ -432,8 +434,8 @@ fn headers(vectors: &mut Vectors) {
         packet[10..12].copy_from_slice(&sum.to_be_bytes());
         packet
     };
-    let (lane, mut compressor, mut expander) =
-        (LaneId(0x2a), Compressor::default(), Expander::default());
+    let (lane, mut compressor, mut decompressor) =
+        (LaneId(0x2a), Compressor::default(), Decompressor::default());
     let mut compressed = Vec::new();
     for id in 1..=4 {
         let packet = packet(id, b"before");
@@ -443,14 +445,17 @@ fn headers(vectors: &mut Vectors) {
     let context = compressor
         .poll_context(&mut header)
         .expect("four are enough");
-    assert_eq!(expander.handle_context(&context), Taken::Known);
+    assert_eq!(decompressor.handle_context(&context), ContextOutcome::Known);
     vectors.frame("HEADER", |out| context.append(out));
-    compressor.handle_heard(lane, 0, true);
+    compressor.handle_ack(lane, 0, true);
     let whole = packet(9, b"call");
     assert!(compressor.compress(Time::ZERO, lane, &whole, &mut compressed));
     vectors.add("packet", &whole);
     vectors.add("compressed", &compressed);
     let mut expanded = Vec::new();
-    assert_eq!(expander.expand(lane, &compressed, &mut expanded), Ok(()));
+    assert_eq!(
+        decompressor.decompress(lane, &compressed, &mut expanded),
+        Ok(())
+    );
     assert_eq!(expanded, whole);
 }

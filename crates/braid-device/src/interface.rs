@@ -7,7 +7,7 @@ use super::check;
 
 /// What could not be done with a device.
 #[derive(Debug)]
-pub struct Failure {
+pub struct InterfaceError {
     /// What was tried, such as "set it up".
     pub step: &'static str,
     /// What the kernel said.
@@ -25,13 +25,13 @@ impl<'a> Interface<'a> {
     /// Ready to ask about the device of this name.
     ///
     /// # Errors
-    /// See [`Failure`], as everywhere here.
-    pub fn open(name: &'a str) -> Result<Interface<'a>, Failure> {
+    /// See [`InterfaceError`], as everywhere here.
+    pub fn open(name: &'a str) -> Result<Interface<'a>, InterfaceError> {
         // SAFETY: it takes plain integers only.
         let socket =
             unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
         let step = "open a socket";
-        let socket = check(socket).map_err(|source| Failure { step, source })?;
+        let socket = check(socket).map_err(|source| InterfaceError { step, source })?;
         // SAFETY: the descriptor is new, so nobody else owns it.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
         Ok(Interface { name, socket })
@@ -43,20 +43,20 @@ impl<'a> Interface<'a> {
         call: libc::c_ulong,
         step: &'static str,
         fill: impl FnOnce(&mut libc::ifreq),
-    ) -> Result<libc::ifreq, Failure> {
+    ) -> Result<libc::ifreq, InterfaceError> {
         let mut request = request(self.name);
         fill(&mut request);
         // Only `Ioctl` is the C library's own type for a request: signed in musl.
         ioctl(self.socket.as_fd(), call as libc::Ioctl, &mut request)
-            .map_err(|source| Failure { step, source })?;
+            .map_err(|source| InterfaceError { step, source })?;
         Ok(request)
     }
 
     /// Its MTU, bytes.
     ///
     /// # Errors
-    /// See [`Failure`].
-    pub fn mtu(&self) -> Result<u32, Failure> {
+    /// See [`InterfaceError`].
+    pub fn mtu(&self) -> Result<u32, InterfaceError> {
         let request = self.call(libc::SIOCGIFMTU, "read its MTU", |_| ())?;
         // SAFETY: SIOCGIFMTU has just filled this field of the union.
         Ok(unsafe { request.ifr_ifru.ifru_mtu }.unsigned_abs())
@@ -65,8 +65,8 @@ impl<'a> Interface<'a> {
     /// Sets its MTU, bytes.
     ///
     /// # Errors
-    /// See [`Failure`].
-    pub fn set_mtu(&self, mtu: u16) -> Result<(), Failure> {
+    /// See [`InterfaceError`].
+    pub fn set_mtu(&self, mtu: u16) -> Result<(), InterfaceError> {
         self.call(libc::SIOCSIFMTU, "set its MTU", |request| {
             request.ifr_ifru.ifru_mtu = mtu.into();
         })?;
@@ -76,8 +76,8 @@ impl<'a> Interface<'a> {
     /// Sets how many packets the kernel holds until they are read.
     ///
     /// # Errors
-    /// See [`Failure`].
-    pub fn set_queue(&self, packets: i32) -> Result<(), Failure> {
+    /// See [`InterfaceError`].
+    pub fn set_tx_queue_len(&self, packets: i32) -> Result<(), InterfaceError> {
         let step = "set the length of the kernel's queue";
         self.call(libc::SIOCSIFTXQLEN, step, |request| {
             // The kernel calls this field ifr_qlen; it is a plain int at the same place.
@@ -89,8 +89,8 @@ impl<'a> Interface<'a> {
     /// Sets it up.
     ///
     /// # Errors
-    /// See [`Failure`].
-    pub fn set_up(&self) -> Result<(), Failure> {
+    /// See [`InterfaceError`].
+    pub fn set_up(&self) -> Result<(), InterfaceError> {
         let request = self.call(libc::SIOCGIFFLAGS, "read its flags", |_| ())?;
         // SAFETY: SIOCGIFFLAGS has just filled this field of the union.
         let flags = unsafe { request.ifr_ifru.ifru_flags };
@@ -103,8 +103,8 @@ impl<'a> Interface<'a> {
     /// Its index.
     ///
     /// # Errors
-    /// See [`Failure`].
-    pub fn index(&self) -> Result<u32, Failure> {
+    /// See [`InterfaceError`].
+    pub fn index(&self) -> Result<u32, InterfaceError> {
         let request = self.call(libc::SIOCGIFINDEX, "read its index", |_| ())?;
         // SAFETY: SIOCGIFINDEX has just filled this field of the union.
         Ok(unsafe { request.ifr_ifru.ifru_ifindex }.unsigned_abs())
@@ -113,8 +113,8 @@ impl<'a> Interface<'a> {
     /// Its MAC address.
     ///
     /// # Errors
-    /// See [`Failure`].
-    pub fn mac(&self) -> Result<[u8; 6], Failure> {
+    /// See [`InterfaceError`].
+    pub fn mac(&self) -> Result<[u8; 6], InterfaceError> {
         let request = self.call(libc::SIOCGIFHWADDR, "read its MAC address", |_| ())?;
         // SAFETY: SIOCGIFHWADDR has just filled this field of the union.
         let address = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
@@ -124,8 +124,8 @@ impl<'a> Interface<'a> {
     /// Sets its MAC address.
     ///
     /// # Errors
-    /// See [`Failure`].
-    pub fn set_mac(&self, mac: [u8; 6]) -> Result<(), Failure> {
+    /// See [`InterfaceError`].
+    pub fn set_mac(&self, mac: [u8; 6]) -> Result<(), InterfaceError> {
         let mut address = libc::sockaddr {
             sa_family: libc::ARPHRD_ETHER,
             sa_data: [0; 14],

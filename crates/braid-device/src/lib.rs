@@ -12,9 +12,9 @@ mod wait;
 use std::ffi::c_int;
 use std::io;
 
-pub use interface::{Failure, Interface};
-pub use thread::{no_timer_slack, prompt, real_time};
-pub use tuntap::{AttachError, Kind, attach, attach_lasting, set_lasting};
+pub use interface::{Interface, InterfaceError};
+pub use thread::{no_timer_slack, raise_priority, set_real_time};
+pub use tuntap::{AttachError, DeviceKind, attach, attach_persistent, set_persistent};
 pub use wait::{wait, watch};
 
 fn check(result: c_int) -> io::Result<c_int> {

@@ -7,7 +7,7 @@ use super::check;
 
 /// A packet that waits for a processor waits like one in a queue: as long as a compiler's turn lasts,
 /// unless its thread goes first.
-const NICE: c_int = -10;
+const PACKET_THREAD_NICE: c_int = -10;
 
 /// Runs the calling thread before every ordinary one, if that is permitted.
 ///
@@ -16,7 +16,7 @@ const NICE: c_int = -10;
 ///
 /// # Errors
 /// It is not permitted.
-pub fn real_time() -> io::Result<()> {
+pub fn set_real_time() -> io::Result<()> {
     // The kernel's `struct sched_param` is this one field.
     let priority: c_int = 1;
     let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
@@ -35,9 +35,9 @@ pub fn real_time() -> io::Result<()> {
 ///
 /// # Errors
 /// It is not permitted.
-pub fn prompt() -> io::Result<()> {
+pub fn raise_priority() -> io::Result<()> {
     // SAFETY: it takes plain integers only; 0 is the calling thread.
-    check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) })?;
+    check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, PACKET_THREAD_NICE) })?;
     Ok(())
 }
 

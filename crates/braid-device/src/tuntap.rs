@@ -15,7 +15,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// What a device carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DeviceKind {
     /// IP packets and super-packets, each behind a virtio-net header.
     Tun,
     /// Frames of at most the MTU: without a virtio-net header the kernel segments and sums up before it
@@ -39,7 +39,7 @@ pub enum AttachError {
 ///
 /// # Errors
 /// See [`AttachError`].
-pub fn attach(name: &str, kind: Kind) -> Result<File, AttachError> {
+pub fn attach(name: &str, kind: DeviceKind) -> Result<File, AttachError> {
     attach_by(name, kind, libc::IFF_TUN_EXCL)
 }
 
@@ -48,9 +48,9 @@ pub fn attach(name: &str, kind: Kind) -> Result<File, AttachError> {
 ///
 /// # Errors
 /// See [`AttachError`]; it is [`AttachError::Taken`] while somebody else is attached.
-pub fn attach_lasting(name: &str, kind: Kind) -> Result<File, AttachError> {
+pub fn attach_persistent(name: &str, kind: DeviceKind) -> Result<File, AttachError> {
     let file = attach_by(name, kind, 0)?;
-    set_lasting(&file, true).map_err(AttachError::Failed)?;
+    set_persistent(&file, true).map_err(AttachError::Failed)?;
     Ok(file)
 }
 
@@ -58,19 +58,19 @@ pub fn attach_lasting(name: &str, kind: Kind) -> Result<File, AttachError> {
 ///
 /// # Errors
 /// The kernel refuses the request.
-pub fn set_lasting(file: &File, lasting: bool) -> io::Result<()> {
+pub fn set_persistent(file: &File, persistent: bool) -> io::Result<()> {
     // SAFETY: TUNSETPERSIST reads a number and no memory.
     let done = unsafe {
         libc::ioctl(
             file.as_raw_fd(),
             libc::TUNSETPERSIST,
-            libc::c_ulong::from(lasting),
+            libc::c_ulong::from(persistent),
         )
     };
     crate::check(done).map(drop)
 }
 
-fn attach_by(name: &str, kind: Kind, exclusive: libc::c_int) -> Result<File, AttachError> {
+fn attach_by(name: &str, kind: DeviceKind, exclusive: libc::c_int) -> Result<File, AttachError> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -79,8 +79,8 @@ fn attach_by(name: &str, kind: Kind, exclusive: libc::c_int) -> Result<File, Att
         .map_err(AttachError::NoTun)?;
     let mut request = request(name);
     let kind = match kind {
-        Kind::Tun => libc::IFF_TUN | libc::IFF_VNET_HDR,
-        Kind::Tap => libc::IFF_TAP,
+        DeviceKind::Tun => libc::IFF_TUN | libc::IFF_VNET_HDR,
+        DeviceKind::Tap => libc::IFF_TAP,
     };
     request.ifr_ifru.ifru_flags = (kind | libc::IFF_NO_PI | exclusive) as libc::c_short;
     let deadline = Instant::now() + RELEASE_TIMEOUT;
@@ -111,8 +111,8 @@ mod tests {
             // SAFETY: the call takes no memory; it moves this thread alone to a new network namespace.
             let moved = unsafe { libc::unshare(libc::CLONE_NEWNET) };
             crate::check(moved).expect("a new network namespace (needs root)");
-            let first = attach("tun0", Kind::Tun).expect("a new device");
-            let second = attach("tun0", Kind::Tun);
+            let first = attach("tun0", DeviceKind::Tun).expect("a new device");
+            let second = attach("tun0", DeviceKind::Tun);
             assert!(matches!(second, Err(AttachError::Taken(_))));
             let copy = first.try_clone().expect("a copy of the descriptor");
             drop(first);
@@ -120,7 +120,7 @@ mod tests {
                 thread::sleep(Duration::from_millis(50));
                 drop(copy);
             });
-            attach("tun0", Kind::Tun).expect("the device is free after 50 ms");
+            attach("tun0", DeviceKind::Tun).expect("the device is free after 50 ms");
             release.join().expect("it only waits");
         });
         inside.join().expect("a device that was released");

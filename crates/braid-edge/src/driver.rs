@@ -144,7 +144,7 @@ impl Driver {
 
     /// Runs until told to end.
     pub fn run(mut self) -> Result<(), Error> {
-        if let Err(error) = braid_device::real_time() {
+        if let Err(error) = braid_device::set_real_time() {
             tracing::info!(%error, "running with ordinary priority: a busy machine delays packets");
         }
         let mut buffer = vec![0; LONGEST];

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 
-use braid_device::{AttachError, Failure, Interface, Kind};
+use braid_device::{AttachError, DeviceKind, Interface, InterfaceError};
 
 use crate::Error;
 
@@ -29,13 +29,13 @@ impl Hold {
                 "a name of a device has 1 to 15 characters",
             )));
         }
-        let file = braid_device::attach(name, Kind::Tap).map_err(|error| match error {
+        let file = braid_device::attach(name, DeviceKind::Tap).map_err(|error| match error {
             AttachError::NoTun(source) => Error::system("opening /dev/net/tun", source),
             AttachError::Taken(source) | AttachError::Failed(source) => failed(source),
         })?;
-        let failed_at = |failure: Failure| failed(failure.source);
+        let failed_at = |failure: InterfaceError| failed(failure.source);
         let interface = Interface::open(name).map_err(failed_at)?;
-        interface.set_queue(QUEUE).map_err(failed_at)?;
+        interface.set_tx_queue_len(QUEUE).map_err(failed_at)?;
         interface.set_up().map_err(failed_at)?;
         let name = name.to_owned();
         Ok(Hold { file, name })

@@ -26,7 +26,7 @@ type Jobs = mpsc::Sender<Job>;
 type Answer<T> = Result<Json<T>, Refusal>;
 
 /// Puts a question to the loop and waits for the answer.
-async fn put<T, F>(jobs: &Jobs, question: F) -> Result<T, Failure>
+async fn run_job<T, F>(jobs: &Jobs, question: F) -> Result<T, Failure>
 where
     T: Send + 'static,
     F: FnOnce(&mut Hub) -> Result<T, Failure> + Send + 'static,
@@ -46,12 +46,12 @@ where
     T: Serialize + Send + 'static,
     F: FnOnce(&mut Hub) -> Result<T, Failure> + Send + 'static,
 {
-    put(&jobs, question).await.map(Json).map_err(Refusal)
+    run_job(&jobs, question).await.map(Json).map_err(Refusal)
 }
 
 /// Figures of now, as text.
 pub async fn scrape(jobs: Jobs) -> Response {
-    let figures = put(&jobs, |hub| {
+    let figures = run_job(&jobs, |hub| {
         Ok(Scrape {
             status: hub.status()?,
             clients: hub.clients()?.clients,

@@ -28,25 +28,25 @@ pub struct Name(String);
     "{0:?} is no name for a client: write 1 to {NAME_MAX} letters, digits, \"-\", \"_\" and \".\", \
      the first a letter or a digit"
 )]
-pub struct NoName(String);
+pub struct InvalidName(String);
 
 impl FromStr for Name {
-    type Err = NoName;
+    type Err = InvalidName;
 
-    fn from_str(text: &str) -> Result<Self, NoName> {
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
         let first = text.starts_with(|c: char| c.is_ascii_alphanumeric());
         let rest = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         match first && text.len() <= NAME_MAX && text.chars().all(rest) {
             true => Ok(Name(text.to_owned())),
-            false => Err(NoName(text.to_owned())),
+            false => Err(InvalidName(text.to_owned())),
         }
     }
 }
 
 impl TryFrom<String> for Name {
-    type Error = NoName;
+    type Error = InvalidName;
 
-    fn try_from(text: String) -> Result<Self, NoName> {
+    fn try_from(text: String) -> Result<Self, InvalidName> {
         text.parse()
     }
 }
@@ -144,7 +144,7 @@ impl Client {
 
     /// Its state in a word, at `now`.
     #[must_use]
-    pub fn word(&self, now: Seconds) -> &'static str {
+    pub fn state_name(&self, now: Seconds) -> &'static str {
         match self.state {
             State::Invited { until } if now < until => "invited",
             State::Invited { .. } => "expired",

@@ -204,7 +204,7 @@ impl HubConfig {
 
     /// Takes over what counts at once of a configuration that was read anew; says which keys of it only
     /// count from the next start.
-    pub fn follow(&mut self, read: HubConfig) -> Vec<&'static str> {
+    pub fn apply(&mut self, read: HubConfig) -> Vec<&'static str> {
         // Each is named: one that is added is one or the other.
         let HubConfig {
             listen,

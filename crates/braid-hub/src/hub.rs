@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use braid_bond::drive::{HubHandle, HubStatus, Peer, PeerStatus, Stopped};
+use braid_bond::io::{HubHandle, HubStatus, Peer, PeerStatus, Stopped};
 use braid_bond::proto::handshake::{Identity, PublicKey};
 use braid_bond::proto::tunnel::Event;
 use braid_bond::token::{ADDRESSES_MAX, Host, HubAddress, InvitationId, Secret, Token};
@@ -14,33 +14,35 @@ use braid_daemon::config::ConfigError;
 use braid_daemon::failure::Failure;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::book::{Answer, Book, BookError, Enrolled, Invitation};
-use crate::client::{Client, Name, NoName, Seconds};
+use crate::client::{Client, InvalidName, Name, Seconds};
+use crate::client_registry::{
+    ClientRegistry, EnrolOutcome, HandshakeTerms, Invitation, RegistryError,
+};
 use crate::config::HubConfig;
-use crate::nat::Filter;
+use crate::host_setup;
+use crate::nftables::Filter;
 use crate::report::{InviteReport, InviteRequest, RevokeReport};
 use crate::store::StoreError;
-use crate::surroundings;
 
 /// Longest that a token may be used, seconds.
-const VALID_MAX: Seconds = 366 * 86_400;
+const VALID_MAX_S: Seconds = 366 * 86_400;
 
 /// What the hub is.
 pub struct Hub {
     pub(crate) config: HubConfig,
     pub(crate) identity: Identity,
-    pub(crate) book: Book,
+    pub(crate) registry: ClientRegistry,
     pub(crate) handle: HubHandle,
     /// Inner bytes of each key when they were last noted: received, sent.
-    noted: BTreeMap<PublicKey, (u64, u64)>,
+    recorded: BTreeMap<PublicKey, (u64, u64)>,
     /// Why figures cannot be kept.
-    pub(crate) unkept: Option<String>,
+    pub(crate) persist_error: Option<String>,
     /// Why the configuration that was to be read anew is not followed.
-    pub(crate) unread: Option<String>,
+    pub(crate) reload_error: Option<String>,
     /// The kernel's filter as it is installed; none if it is left alone.
     filter: Option<Filter>,
     /// Why it does not say what it is to say.
-    pub(crate) unfiltered: Option<String>,
+    pub(crate) filter_error: Option<String>,
 }
 
 /// Seconds since 1970.
@@ -62,7 +64,7 @@ pub fn random<const N: usize>() -> Result<[u8; N], Failure> {
 }
 
 /// How the end that carries packets is to treat a key.
-pub(crate) fn peer(answer: Answer, gre: bool) -> Peer {
+pub(crate) fn peer(answer: HandshakeTerms, gre: bool) -> Peer {
     Peer {
         key: answer.key,
         psk: answer.psk,
@@ -77,20 +79,20 @@ impl Hub {
     pub(crate) fn new(
         config: HubConfig,
         identity: Identity,
-        book: Book,
+        registry: ClientRegistry,
         filter: Option<Filter>,
         handle: HubHandle,
     ) -> Self {
         Hub {
             config,
             identity,
-            book,
+            registry,
             handle,
-            noted: BTreeMap::new(),
-            unkept: None,
-            unread: None,
+            recorded: BTreeMap::new(),
+            persist_error: None,
+            reload_error: None,
             filter,
-            unfiltered: None,
+            filter_error: None,
         }
     }
 
@@ -106,8 +108,9 @@ impl Hub {
     /// Why not; then nothing has changed.
     pub fn invite(&mut self, request: InviteRequest) -> Result<InviteReport, Failure> {
         let name: Name = request.name.parse()?;
-        if !(60..=VALID_MAX).contains(&request.valid_s) {
-            let text = format!("a token cannot be valid for {} s", request.valid_s);
+        let valid_s = request.valid_ms / 1000;
+        if !(60..=VALID_MAX_S).contains(&valid_s) {
+            let text = format!("a token cannot be valid for {valid_s} s");
             return Err(Failure::new("usage", text).fix("write a time from 1 min to 366 days"));
         }
         if request.rate.is_some_and(|rate| rate.bits_per_sec() < 1000) {
@@ -116,7 +119,7 @@ impl Hub {
         }
         let (addresses, warnings) = self.addresses(&request.address)?;
         let at = now();
-        let until = at + request.valid_s;
+        let until = at + valid_s;
         let secret = Secret::new(random()?);
         let invitation = Invitation {
             name,
@@ -124,13 +127,13 @@ impl Hub {
             cap: request.rate.or(self.config.client_rate),
             until,
         };
-        let client = self.book.invite(invitation, &secret, at)?;
+        let client = self.registry.invite(invitation, &secret, at)?;
         tracing::info!(client = %client.name, "invited");
         let report = InviteReport {
             name: client.name.to_string(),
             addresses: client.addresses.clone(),
             hub: addresses.iter().map(ToString::to_string).collect(),
-            until,
+            expires_unix_ms: millis(until),
             warnings,
             token: String::new(),
         };
@@ -162,13 +165,13 @@ impl Hub {
         if !addresses.is_empty() {
             return Ok((addresses, Vec::new()));
         }
-        let own = surroundings::own_addresses(&self.config.device)?;
+        let own = host_setup::own_addresses(&self.config.device)?;
         let host = |address| HubAddress {
             host: Host::Address(address),
             port,
         };
         let mut warnings = Vec::new();
-        if !own.iter().any(surroundings::is_public) {
+        if !own.iter().any(host_setup::is_public) {
             warnings.push(
                 "this machine has no public address of its own: where it is reached from the \
                  internet, have its router pass the port on and name that address by --address"
@@ -190,37 +193,37 @@ impl Hub {
             Err(error) => {
                 let text = error.to_string();
                 tracing::error!(%error, "the configuration is not followed, the old one counts");
-                self.unread = Some(text);
+                self.reload_error = Some(text);
                 return;
             }
         };
-        self.unread = None;
-        let later = self.config.follow(read);
+        self.reload_error = None;
+        let later = self.config.apply(read);
         if !later.is_empty() {
             let keys = later.join(", ");
             tracing::warn!(keys, "counts from the next start");
         }
-        self.book.configure(self.config.clients.clone(), now());
-        for answer in self.book.answers() {
+        self.registry.configure(self.config.clients.clone(), now());
+        for answer in self.registry.joined_terms() {
             self.handle.set_cap(answer.key, answer.options, answer.cap);
         }
         tracing::info!("configuration read anew");
     }
 
     /// Has the kernel's filter say what clients that there are now reach.
-    pub async fn follow_reach(&mut self) {
-        let wanted = surroundings::filter(&self.config, &self.book, now());
+    pub async fn update_filter(&mut self) {
+        let wanted = host_setup::filter(&self.config, &self.registry, now());
         let Some(filter) = wanted.filter(|wanted| self.filter.as_ref() != Some(wanted)) else {
             return;
         };
         match filter.install().await {
             Ok(()) => {
                 self.filter = Some(filter);
-                self.unfiltered = None;
+                self.filter_error = None;
             }
             Err(failure) => {
                 tracing::warn!(%failure, "the filter stays as it was");
-                self.unfiltered = Some(failure.to_string());
+                self.filter_error = Some(failure.to_string());
             }
         }
     }
@@ -231,8 +234,8 @@ impl Hub {
     /// Why not; then nothing has changed.
     pub fn revoke(&mut self, name: &str) -> Result<RevokeReport, Failure> {
         let name: Name = name.parse()?;
-        let key = match self.book.revoke(&name, now()) {
-            Err(BookError::Revoked(name)) => {
+        let key = match self.registry.revoke(&name, now()) {
+            Err(RegistryError::Revoked(name)) => {
                 return Ok(RevokeReport {
                     name: name.to_string(),
                     was_revoked: true,
@@ -254,25 +257,30 @@ impl Hub {
 
     /// A key that is not served has named an invitation.
     pub fn enrol(&mut self, key: PublicKey, invitation: InvitationId) {
-        match self.book.enrol(key, invitation, now()) {
-            Ok(Enrolled::Joined(answer)) => {
-                let client = self.book.served(key).map(|client| client.name.to_string());
+        match self.registry.enrol(key, invitation, now()) {
+            Ok(EnrolOutcome::Joined(answer)) => {
+                let client = self
+                    .registry
+                    .served(key)
+                    .map(|client| client.name.to_string());
                 tracing::info!(client, "joined");
                 self.handle.insert(peer(answer, self.config.gre));
             }
-            Ok(Enrolled::Refused(answer, refusal)) => {
+            Ok(EnrolOutcome::Refused(answer, refusal)) => {
                 tracing::warn!(%refusal, "a machine with a token is refused");
-                self.book.remember_stranger(key, now());
+                self.registry.remember_refused(key, now());
                 self.handle.insert(peer(answer, self.config.gre));
             }
-            Ok(Enrolled::Unknown) => tracing::debug!("somebody names an invitation of nobody's"),
-            Err(error) => self.not_kept(&error),
+            Ok(EnrolOutcome::Unknown) => {
+                tracing::debug!("somebody names an invitation of nobody's")
+            }
+            Err(error) => self.set_persist_error(&error),
         }
     }
 
     /// Something happened in a client's tunnel.
-    pub fn hear(&mut self, key: PublicKey, event: &Event) {
-        let Some(client) = self.book.served(key) else {
+    pub fn handle_event(&mut self, key: PublicKey, event: &Event) {
+        let Some(client) = self.registry.served(key) else {
             return;
         };
         let client = client.name.to_string();
@@ -281,7 +289,7 @@ impl Hub {
                 continued: false, ..
             } => tracing::info!(client, "connected"),
             Event::Closed(reason) => tracing::info!(client, ?reason, "disconnected"),
-            Event::Moved { link, .. } => tracing::debug!(client, link = link.0, "moved"),
+            Event::PathMigrated { link, .. } => tracing::debug!(client, link = link.0, "moved"),
             event => tracing::trace!(client, ?event, "tunnel"),
         }
     }
@@ -290,7 +298,7 @@ impl Hub {
     ///
     /// # Errors
     /// The end that carries packets has stopped.
-    pub fn figures(&self) -> Result<HubStatus, Failure> {
+    pub fn io_status(&self) -> Result<HubStatus, Failure> {
         self.handle
             .status()
             .map_err(|Stopped| Failure::new("ending", "the hub is ending"))
@@ -299,65 +307,70 @@ impl Hub {
     /// Takes figures into the book, and forgets who has been refused for long enough.
     ///
     /// # Errors
-    /// As [`Hub::figures`].
-    pub fn note(&mut self) -> Result<(), Failure> {
-        let figures = self.figures()?;
+    /// As [`Hub::io_status`].
+    pub fn record(&mut self) -> Result<(), Failure> {
+        let status = self.io_status()?;
         let at = now();
-        for peer in &figures.peers {
-            self.note_peer(peer, at);
+        for peer in &status.peers {
+            self.record_peer(peer, at);
         }
-        self.noted
-            .retain(|key, _| figures.peers.iter().any(|peer| peer.key == *key));
-        for answer in self.book.review(at) {
-            if let Some(client) = self.book.served(answer.key) {
-                let is_spent = self.book.is_spent(client);
+        self.recorded
+            .retain(|key, _| status.peers.iter().any(|peer| peer.key == *key));
+        for answer in self.registry.review_quotas(at) {
+            if let Some(client) = self.registry.served(answer.key) {
+                let is_spent = self.registry.is_spent(client);
                 tracing::info!(client = %client.name, is_spent, "quota");
             }
             self.handle.set_cap(answer.key, answer.options, answer.cap);
         }
-        for key in self.book.forget_strangers(at) {
+        for key in self.registry.forget_refused(at) {
             self.handle.revoke(key);
         }
         Ok(())
     }
 
-    fn note_peer(&mut self, peer: &PeerStatus, at: Seconds) {
+    fn record_peer(&mut self, peer: &PeerStatus, at: Seconds) {
         let total = (peer.received.bytes.get(), peer.sent.bytes.get());
-        let known = self.noted.insert(peer.key, total).unwrap_or_default();
+        let known = self.recorded.insert(peer.key, total).unwrap_or_default();
         let since = |total: u64, known: u64| total.checked_sub(known).unwrap_or(total);
         let seen = peer
             .session
-            .map(|session| at - session.heard.as_secs().min(at));
+            .map(|session| at - session.since_received.as_secs().min(at));
         let carried = (since(total.0, known.0), since(total.1, known.1));
-        self.book.note(peer.key, carried, seen, at);
+        self.registry.record_traffic(peer.key, carried, seen, at);
     }
 
     /// Keeps figures.
-    pub fn keep(&mut self) {
-        let kept = self.book.keep();
-        self.kept(kept);
+    pub fn persist(&mut self) {
+        let kept = self.registry.persist();
+        self.handle_persisted(kept);
     }
 
     /// Keeps what was used of quotas.
-    pub fn keep_quotas(&mut self) {
-        let kept = self.book.keep_quotas();
-        self.kept(kept);
+    pub fn persist_quotas(&mut self) {
+        let kept = self.registry.persist_quotas();
+        self.handle_persisted(kept);
     }
 
-    fn kept(&mut self, kept: Result<(), StoreError>) {
+    fn handle_persisted(&mut self, kept: Result<(), StoreError>) {
         match kept {
-            Ok(()) => self.unkept = None,
-            Err(error) => self.not_kept(&error),
+            Ok(()) => self.persist_error = None,
+            Err(error) => self.set_persist_error(&error),
         }
     }
 
-    fn not_kept(&mut self, error: &StoreError) {
+    fn set_persist_error(&mut self, error: &StoreError) {
         let text = error.to_string();
-        if self.unkept.as_ref() != Some(&text) {
+        if self.persist_error.as_ref() != Some(&text) {
             tracing::warn!(%error, "cannot keep what must not be forgotten");
         }
-        self.unkept = Some(text);
+        self.persist_error = Some(text);
     }
+}
+
+/// An instant as the API has it: milliseconds since 1970.
+pub(crate) fn millis(at: Seconds) -> u64 {
+    at.saturating_mul(1000)
 }
 
 /// How long ago, in words that fit a health line.
@@ -376,42 +389,44 @@ pub(crate) fn is_alive(client: &Client) -> bool {
     client.is_current(now())
 }
 
-impl From<NoName> for Failure {
-    fn from(error: NoName) -> Failure {
+impl From<InvalidName> for Failure {
+    fn from(error: InvalidName) -> Failure {
         Failure::new("usage", error.to_string())
     }
 }
 
-impl From<BookError> for Failure {
-    fn from(error: BookError) -> Failure {
+impl From<RegistryError> for Failure {
+    fn from(error: RegistryError) -> Failure {
         use crate::pool::PoolError as P;
         let (code, fix) = match &error {
-            BookError::Named(name) => (
+            RegistryError::Named(name) => (
                 "name-taken",
                 format!("choose another name, or `braid hub revoke {name}` first"),
             ),
-            BookError::Nobody(_) => ("usage", "braid hub clients lists them".to_owned()),
-            BookError::Revoked(name) => (
+            RegistryError::Nobody(_) => ("usage", "braid hub clients lists them".to_owned()),
+            RegistryError::Revoked(name) => (
                 "revoked",
                 format!("`braid hub invite {name}` lets it in again"),
             ),
-            BookError::Many => ("many-clients", "revoke some, or run another hub".to_owned()),
-            BookError::Pool(P::Full(_)) => (
+            RegistryError::Many => ("many-clients", "revoke some, or run another hub".to_owned()),
+            RegistryError::AddressPool(P::Full(_)) => (
                 "pool-full",
                 "revoke clients that are not needed any more (braid hub clients), or name a \
                  larger network in pool = [\"…\"]"
                     .to_owned(),
             ),
-            BookError::Taken(..) | BookError::Pool(P::Taken(_) | P::Outside(..)) => (
-                "inner-address",
-                "leave the address out to have the next free one".to_owned(),
-            ),
-            BookError::Pool(P::Again(..)) => (
+            RegistryError::Taken(..) | RegistryError::AddressPool(P::Taken(_) | P::Outside(..)) => {
+                (
+                    "inner-address",
+                    "leave the address out to have the next free one".to_owned(),
+                )
+            }
+            RegistryError::AddressPool(P::Again(..)) => (
                 "inner-address",
                 "name one per IP version, or none to have the next free ones".to_owned(),
             ),
-            BookError::Pool(_) => ("pool", "mend pool = [\"…\"]".to_owned()),
-            BookError::Store(error) => return Failure::new("store", error.to_string()),
+            RegistryError::AddressPool(_) => ("pool", "mend pool = [\"…\"]".to_owned()),
+            RegistryError::Store(error) => return Failure::new("store", error.to_string()),
         };
         Failure::new(code, error.to_string()).fix(fix)
     }
@@ -421,7 +436,7 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
         let failure = Failure::new("store", error.to_string());
         match &error {
-            StoreError::Held(_) => {
+            StoreError::InUse(_) => {
                 failure.fix("another hub uses it: braid hub status shows what that does")
             }
             StoreError::Io { source, .. }

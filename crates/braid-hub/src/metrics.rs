@@ -34,8 +34,8 @@ impl Scrape {
     }
 }
 
-type One = fn(&ClientReport) -> u64;
-type Perhaps = fn(&ClientReport) -> Option<u64>;
+type CountOf = fn(&ClientReport) -> u64;
+type OptionalBytesOf = fn(&ClientReport) -> Option<u64>;
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
@@ -77,7 +77,7 @@ impl Collector for Scrape {
         let help = "Packets for inner addresses that no connected client has";
         encoder
             .encode_descriptor("unrouted_packets", help, None, MetricType::Counter)?
-            .encode_counter::<NoLabelSet, _, u64>(&self.status.unrouted, None)?;
+            .encode_counter::<NoLabelSet, _, u64>(&self.status.unrouted_packets, None)?;
         let help = "Things that are not as they should be; braid hub status names them";
         encoder
             .encode_descriptor("health_problems", help, None, MetricType::Gauge)?
@@ -100,25 +100,23 @@ impl Scrape {
         let unit = Some(&Unit::Bytes);
         let mut family = encoder.encode_descriptor("client", help, unit, MetricType::Counter)?;
         for client in &self.clients {
-            for (direction, bytes) in [
-                ("receive", client.received_bytes),
-                ("transmit", client.sent_bytes),
-            ] {
+            for (direction, bytes) in [("receive", client.rx_bytes), ("transmit", client.tx_bytes)]
+            {
                 let labels = [("client", client.name.as_str()), ("direction", direction)];
                 count(&mut family, &labels, bytes)?;
             }
         }
         self.encode_quotas(encoder)?;
-        let refused: [(&str, &str, One); 3] = [
+        let refused: [(&str, &str, CountOf); 3] = [
             (
                 "client_spoofed_packets",
                 "Packets with a source that is not its own: refused",
-                |client| client.spoofed,
+                |client| client.spoofed_packets,
             ),
             (
                 "client_capped_packets",
                 "Packets beyond its rate: dropped",
-                |client| client.capped,
+                |client| client.capped_packets,
             ),
             (
                 "client_token_misuses",
@@ -137,7 +135,7 @@ impl Scrape {
 
     /// Only of those that have one.
     fn encode_quotas(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let quotas: [(&str, &str, Perhaps); 3] = [
+        let quotas: [(&str, &str, OptionalBytesOf); 3] = [
             (
                 "client_quota",
                 "Bytes of inner packets in a day or a month, both directions together, before it is slowed down",

@@ -10,14 +10,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use braid_daemon::config::Prefix;
 
 /// The hub's own place in every network.
-const HUB: u128 = 1;
+const HUB_PLACE: u128 = 1;
 
 /// Places before the first client's.
-const FIRST: u128 = 2;
+const FIRST_PLACE: u128 = 2;
 
 /// Addresses to give.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pool {
+pub struct AddressPool {
     networks: Vec<Prefix>,
 }
 
@@ -47,7 +47,7 @@ pub enum PoolError {
     Taken(IpAddr),
 }
 
-impl Pool {
+impl AddressPool {
     /// A pool of these networks.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Pool {
             return Err(PoolError::Nothing);
         }
         for (at, network) in networks.iter().enumerate() {
-            if last(network) < FIRST {
+            if last(network) < FIRST_PLACE {
                 return Err(PoolError::Small(*network));
             }
             let version =
@@ -66,7 +66,7 @@ impl Pool {
                 return Err(PoolError::Twice(*other, *network));
             }
         }
-        Ok(Pool { networks })
+        Ok(AddressPool { networks })
     }
 
     /// The networks.
@@ -78,7 +78,7 @@ impl Pool {
     /// The hub's own addresses, with the lengths of their networks' prefixes.
     #[must_use]
     pub fn hub(&self) -> Vec<(IpAddr, u8)> {
-        let own = |network: &Prefix| (nth(network, HUB), network.length());
+        let own = |network: &Prefix| (nth(network, HUB_PLACE), network.length());
         self.networks.iter().map(own).collect()
     }
 
@@ -109,8 +109,8 @@ impl Pool {
             .iter()
             .filter_map(|address| self.place(*address))
             .max();
-        let start = given.map_or(FIRST, |place| place + 1);
-        let start = if start > most { FIRST } else { start };
+        let start = given.map_or(FIRST_PLACE, |place| place + 1);
+        let start = if start > most { FIRST_PLACE } else { start };
         let at = |place| -> Vec<IpAddr> {
             self.networks
                 .iter()
@@ -118,12 +118,12 @@ impl Pool {
                 .collect()
         };
         (start..=most)
-            .chain(FIRST..start)
+            .chain(FIRST_PLACE..start)
             .map(at)
             // Each address that is taken stops one place at most.
             .take(taken.len() + 1)
             .find(|addresses| addresses.iter().all(|address| !taken.contains(address)))
-            .ok_or(PoolError::Full(most - FIRST + 1))
+            .ok_or(PoolError::Full(most - FIRST_PLACE + 1))
     }
 
     /// Addresses that somebody asked for, with one of each network that they did not ask of.
@@ -157,7 +157,7 @@ impl Pool {
             .collect();
         let mut addresses = wanted.to_vec();
         if !rest.is_empty() {
-            addresses.extend(Pool { networks: rest }.next(taken, after)?);
+            addresses.extend(AddressPool { networks: rest }.next(taken, after)?);
         }
         Ok(addresses)
     }
@@ -179,7 +179,9 @@ impl Pool {
     fn place(&self, address: IpAddr) -> Option<u128> {
         let network = self.networks.iter().find(|n| n.contains(address))?;
         let place = bits(address) - bits(network.address());
-        (FIRST..=last(network)).contains(&place).then_some(place)
+        (FIRST_PLACE..=last(network))
+            .contains(&place)
+            .then_some(place)
     }
 }
 
@@ -211,8 +213,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn pool(networks: &[&str]) -> Pool {
-        Pool::new(networks.iter().map(|n| n.parse().unwrap()).collect()).unwrap()
+    fn pool(networks: &[&str]) -> AddressPool {
+        AddressPool::new(networks.iter().map(|n| n.parse().unwrap()).collect()).unwrap()
     }
 
     fn addresses(texts: &[&str]) -> Vec<IpAddr> {
@@ -256,14 +258,14 @@ mod tests {
     #[test]
     fn networks_that_are_none_are_told() {
         let network = |text: &str| text.parse::<Prefix>().unwrap();
-        assert_eq!(Pool::new(vec![]), Err(PoolError::Nothing));
+        assert_eq!(AddressPool::new(vec![]), Err(PoolError::Nothing));
         for small in ["10.0.0.0/31", "10.0.0.0/32", "fd00::/127", "fd00::1/128"] {
             let small = network(small);
-            assert_eq!(Pool::new(vec![small]), Err(PoolError::Small(small)));
+            assert_eq!(AddressPool::new(vec![small]), Err(PoolError::Small(small)));
         }
         let (a, b) = (network("10.0.0.0/24"), network("10.0.1.0/24"));
-        assert_eq!(Pool::new(vec![a, b]), Err(PoolError::Twice(a, b)));
-        assert!(Pool::new(vec![network("::/0")]).is_ok());
+        assert_eq!(AddressPool::new(vec![a, b]), Err(PoolError::Twice(a, b)));
+        assert!(AddressPool::new(vec![network("::/0")]).is_ok());
     }
 
     #[test]
@@ -288,7 +290,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_gets_what_somebody_has(length in 24u8..=30, given in proptest::collection::btree_set(2u8..=253, 0..200), after in 0u8..=255) {
+        fn no_address_is_assigned_twice(length in 24u8..=30, given in proptest::collection::btree_set(2u8..=253, 0..200), after in 0u8..=255) {
             let pool = pool(&[&format!("10.0.0.0/{length}")]);
             let taken: BTreeSet<IpAddr> = given.iter().map(|g| IpAddr::from([10, 0, 0, *g])).collect();
             let most = (1u128 << (32 - length)) - 2;

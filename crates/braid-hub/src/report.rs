@@ -33,7 +33,7 @@ pub struct StatusReport {
     /// Datagrams that were refused, by reason, since the start.
     pub rejected: BTreeMap<String, u64>,
     /// Packets for inner addresses that no connected client has, since the start.
-    pub unrouted: u64,
+    pub unrouted_packets: u64,
     /// What is not as it should be.
     pub health: Vec<Health>,
 }
@@ -80,19 +80,19 @@ pub struct ClientReport {
     /// What it has used of that; none without a quota.
     pub quota_used_bytes: Option<u64>,
     /// When it was invited.
-    pub created: u64,
+    pub created_unix_ms: u64,
     /// Until when its token may be used, while nobody has.
-    pub until: Option<u64>,
+    pub expires_unix_ms: Option<u64>,
     /// When something of it was heard last.
-    pub seen: Option<u64>,
+    pub last_seen_unix_ms: Option<u64>,
     /// Bytes of packets that came from it, since it was invited.
-    pub received_bytes: u64,
+    pub rx_bytes: u64,
     /// Bytes of packets that went to it, since it was invited.
-    pub sent_bytes: u64,
+    pub tx_bytes: u64,
     /// Packets of its with a source that is not its own, since the start: refused.
-    pub spoofed: u64,
+    pub spoofed_packets: u64,
     /// Packets beyond its rate, since the start: dropped.
-    pub capped: u64,
+    pub capped_packets: u64,
     /// Handshakes with its token by machines other than the one that joined, since the start: refused.
     pub token_misuses: u64,
     /// Its links, while it has a session.
@@ -122,13 +122,13 @@ pub struct LinkReport {
     /// What is lost of late, 0 to 1.
     pub loss: f64,
     /// What it is sent at, bit/s.
-    pub rate_bps: u64,
+    pub rate_bit_s: u64,
     /// Its part of what was sent in the last second, 0 to 1.
     pub share: f64,
     /// Bytes received on it, with headers, in this session.
-    pub received_bytes: u64,
+    pub rx_bytes: u64,
     /// Bytes sent on it, with headers, in this session.
-    pub sent_bytes: u64,
+    pub tx_bytes: u64,
 }
 
 /// Body of `POST /v1/invitations`.
@@ -148,7 +148,7 @@ pub struct InviteRequest {
     #[schemars(with = "Option<String>")]
     pub rate: Option<Rate>,
     /// For how long its token may be used, seconds.
-    pub valid_s: u64,
+    pub valid_ms: u64,
 }
 
 /// Answer to `POST /v1/invitations`.
@@ -163,7 +163,7 @@ pub struct InviteReport {
     /// Where the token says that the hub is.
     pub hub: Vec<String>,
     /// Until when it may be used, seconds since 1970.
-    pub until: u64,
+    pub expires_unix_ms: u64,
     /// What may keep it from working.
     pub warnings: Vec<String>,
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use axum::response::Response;
-use braid_bond::drive::{self, Enrol, HubEvent, Tun};
+use braid_bond::io::{self, Enrol, HubEvent, Tun};
 use braid_bond::proto::handshake::{Identity, PublicKey, terms};
 use braid_bond::token::InvitationId;
 use braid_daemon::config::ConfigError;
@@ -23,30 +23,30 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
 
 use crate::api::{self, Job};
-use crate::book::Book;
+use crate::client_registry::ClientRegistry;
 use crate::config::HubConfig;
+use crate::host_setup::{self, bond_failure, has_family};
 use crate::hub::{Hub, now, peer, random};
-use crate::nat::Filter;
-use crate::pool::Pool;
-use crate::store::{Embedded, Founding, Store};
-use crate::surroundings::{self, driven, has_family};
+use crate::nftables::Filter;
+use crate::pool::AddressPool;
+use crate::store::{Embedded, Store, StoredIdentity};
 
 /// How often figures are taken into the book.
-const NOTE_EVERY: Duration = Duration::from_secs(2);
+const RECORD_INTERVAL: Duration = Duration::from_secs(2);
 /// How often they are kept: what a `kill -9` may cost of them. Those of quotas are kept as the daemon's are.
-const KEEP_EVERY: Duration = Duration::from_secs(60);
+const PERSIST_INTERVAL: Duration = Duration::from_secs(60);
 /// How long the last answers may take to go out before the hub ends all the same.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 /// How long a hub may take to end when another process asks it to.
-const ENDING: Duration = Duration::from_secs(15);
+const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 /// Questions that may wait for the loop; more askers wait at the socket.
-const QUESTIONS: usize = 16;
+const MAX_QUEUED_JOBS: usize = 16;
 /// News of the packets' thread that may wait for the loop. More is dropped: a key that is not heard
 /// asks again, and what else there is to hear is for the log.
-const NEWS: usize = 256;
+const MAX_QUEUED_EVENTS: usize = 256;
 
 /// News of the packets' thread.
-enum News {
+enum PacketThreadEvent {
     Enrol(PublicKey, InvitationId),
     Event(HubEvent),
 }
@@ -81,18 +81,18 @@ pub async fn run(
         })?;
     let signals = Signals::new()?;
     let mut store = Embedded::open(&config.store)?;
-    let founding = store.found(Founding {
+    let founding = store.load_or_create(StoredIdentity {
         private: random()?,
         global: random()?,
     })?;
     let epoch = store.count_start()?;
     let identity = Identity::new(founding.private);
-    let pool = Pool::new(config.networks(founding.global));
+    let pool = AddressPool::new(config.networks(founding.global));
     let pool = pool.map_err(|error| Failure::new("pool", error.to_string()))?;
-    let mut book = Book::open(Box::new(store), pool.clone())?;
-    book.configure(config.clients.clone(), now());
-    surroundings::remove_other_devices(&run_dir, &config.device)?;
-    surroundings::check(&pool, &config.device)?;
+    let mut registry = ClientRegistry::open(Box::new(store), pool.clone())?;
+    registry.configure(config.clients.clone(), now());
+    host_setup::remove_other_devices(&run_dir, &config.device)?;
+    host_setup::check(&pool, &config.device)?;
     let was_clean = !run_dir.state().exists();
     let served = Cell::new(false);
     let ready = |hub: &Hub| {
@@ -101,17 +101,17 @@ pub async fn run(
     };
     let outcome = async {
         // Before the device: whatever is there after an error, `braid hub down` knows of it.
-        let filter = surroundings::filter(&config, &book, now());
-        surroundings::set_up(&config, filter.as_ref(), &run_dir).await?;
-        let tun = surroundings::open_device(&config, &pool).await?;
+        let filter = host_setup::filter(&config, &registry, now());
+        host_setup::set_up(&config, filter.as_ref(), &run_dir).await?;
+        let tun = host_setup::open_device(&config, &pool).await?;
         serve(
-            &run_dir, config, &read, identity, epoch, book, filter, tun, gate, signals, ready,
+            &run_dir, config, &read, identity, epoch, registry, filter, tun, gate, signals, ready,
         )
         .await
     };
     let outcome = outcome.await;
     if outcome.is_err() && was_clean && !served.get() {
-        surroundings::undo(&run_dir).await?;
+        host_setup::undo(&run_dir).await?;
     }
     outcome
 }
@@ -128,10 +128,10 @@ pub async fn down(run_dir: &RunDir) -> Result<Vec<String>, Failure> {
         let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
         nix::sys::signal::kill(pid, nix::sys::signal::SIGTERM)
             .map_err(|errno| Failure::io(format!("end the hub, process {pid}"), &errno.into()))?;
-        let deadline = Instant::now() + ENDING;
+        let deadline = Instant::now() + STOP_TIMEOUT;
         while run_dir.holder().is_some() {
             if Instant::now() > deadline {
-                let text = format!("the hub, process {pid}, has not ended in {ENDING:?}");
+                let text = format!("the hub, process {pid}, has not ended in {STOP_TIMEOUT:?}");
                 return Err(Failure::new("hub-runs", text)
                     .fix(format!("kill -9 {pid}, then braid hub down again")));
             }
@@ -139,7 +139,7 @@ pub async fn down(run_dir: &RunDir) -> Result<Vec<String>, Failure> {
         }
     }
     let _lock = run_dir.lock()?;
-    surroundings::undo(run_dir).await
+    host_setup::undo(run_dir).await
 }
 
 fn unspecified_v6() -> IpAddr {
@@ -156,36 +156,36 @@ async fn serve(
     read: &dyn Fn() -> Result<HubConfig, ConfigError>,
     identity: Identity,
     epoch: u64,
-    book: Book,
+    registry: ClientRegistry,
     filter: Option<Filter>,
     tun: Tun,
     gate: Gate,
     signals: Signals,
     ready: impl FnOnce(&Hub),
 ) -> Result<(), Failure> {
-    let (tell, news) = mpsc::channel(NEWS);
-    let handle = drive::hub::start(drive::HubConfig {
+    let (tell, events) = mpsc::channel(MAX_QUEUED_EVENTS);
+    let handle = io::hub::start(io::HubConfig {
         tun,
         identity: identity.clone(),
         epoch,
         listen: config.listen.clone(),
         mark: None,
-        peers: book
-            .answers()
+        peers: registry
+            .joined_terms()
             .into_iter()
             .map(|answer| peer(answer, config.gre))
             .collect(),
         between_peers: config.between_clients,
-        enrol: Some(hand_over(tell.clone())),
+        enrol: Some(enrol_callback(tell.clone())),
         events: Box::new(move |event| {
-            let died = matches!(event, HubEvent::Died(_));
+            let died = matches!(event, HubEvent::Failed(_));
             // The loop notices a dead end by itself; everything else is for the log.
-            if tell.try_send(News::Event(event)).is_err() && !died {
+            if tell.try_send(PacketThreadEvent::Event(event)).is_err() && !died {
                 tracing::debug!("more happens than can be told of");
             }
         }),
     })
-    .map_err(driven)?;
+    .map_err(bond_failure)?;
     let metrics =
         match config.metrics.listen {
             Some(address) => Some(TcpListener::bind(address).await.map_err(|error| {
@@ -194,7 +194,7 @@ async fn serve(
             None => None,
         };
     let listener = local::bind(run_dir, &gate)?;
-    let (jobs, questions) = mpsc::channel::<Job>(QUESTIONS);
+    let (jobs, pending_jobs) = mpsc::channel::<Job>(MAX_QUEUED_JOBS);
     let (end, ended) = oneshot::channel::<()>();
     let end_of_service = async {
         // Sent or dropped: either way the service is over.
@@ -208,44 +208,44 @@ async fn serve(
         tokio::spawn(offer(metrics, answer));
     }
     let service = tokio::spawn(api::serve(listener, gate, jobs, end_of_service));
-    let mut hub = Hub::new(config, identity, book, filter, handle);
+    let mut hub = Hub::new(config, identity, registry, filter, handle);
     ready(&hub);
     let supervisor = Supervisor::from_environment();
     supervisor.ready();
-    let outcome = follow(&mut hub, read, questions, news, signals, supervisor).await;
+    let outcome = event_loop(&mut hub, read, pending_jobs, events, signals, supervisor).await;
     // What was carried until now counts; of an end that died by itself there is nothing to ask.
-    let _ = hub.note();
-    hub.keep();
+    let _ = hub.record();
+    hub.persist();
     hub.handle.stop();
     drop(end);
-    if timeout(FAREWELL, service).await.is_err() {
+    if timeout(SHUTDOWN_GRACE, service).await.is_err() {
         tracing::debug!("an asker did not fetch its answer");
     }
     outcome
 }
 
 /// Hands keys that are not known, and name an invitation, over to the loop.
-fn hand_over(tell: mpsc::Sender<News>) -> Enrol {
+fn enrol_callback(tell: mpsc::Sender<PacketThreadEvent>) -> Enrol {
     Box::new(move |key, options| {
         if let Some(invitation) = terms::invitation(options) {
             // A key that is not heard asks again.
-            let _ = tell.try_send(News::Enrol(key, invitation));
+            let _ = tell.try_send(PacketThreadEvent::Enrol(key, invitation));
         }
         None
     })
 }
 
-async fn follow(
+async fn event_loop(
     hub: &mut Hub,
     read: &dyn Fn() -> Result<HubConfig, ConfigError>,
-    mut questions: mpsc::Receiver<Job>,
-    mut news: mpsc::Receiver<News>,
+    mut pending_jobs: mpsc::Receiver<Job>,
+    mut events: mpsc::Receiver<PacketThreadEvent>,
     mut signals: Signals,
     mut supervisor: Supervisor,
 ) -> Result<(), Failure> {
-    let mut note = interval(NOTE_EVERY);
+    let mut note = interval(RECORD_INTERVAL);
     note.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut keep = interval_at(Instant::now() + KEEP_EVERY, KEEP_EVERY);
+    let mut keep = interval_at(Instant::now() + PERSIST_INTERVAL, PERSIST_INTERVAL);
     let mut count = interval_at(Instant::now() + WRITTEN, WRITTEN);
     loop {
         tokio::select! {
@@ -255,26 +255,26 @@ async fn follow(
             }
             _ = signals.reload.recv() => {
                 hub.reload(read());
-                hub.follow_reach().await;
+                hub.update_filter().await;
             }
-            Some(job) = questions.recv() => {
+            Some(job) = pending_jobs.recv() => {
                 job(hub);
                 // Somebody may have been invited or revoked.
-                hub.follow_reach().await;
+                hub.update_filter().await;
             }
-            Some(told) = news.recv() => match told {
-                News::Enrol(key, invitation) => hub.enrol(key, invitation),
-                News::Event(HubEvent::Peer(key, event)) => hub.hear(key, &event),
-                News::Event(HubEvent::Died(error)) => return Err(driven(error)),
+            Some(told) = events.recv() => match told {
+                PacketThreadEvent::Enrol(key, invitation) => hub.enrol(key, invitation),
+                PacketThreadEvent::Event(HubEvent::Peer(key, event)) => hub.handle_event(key, &event),
+                PacketThreadEvent::Event(HubEvent::Failed(error)) => return Err(bond_failure(error)),
             },
             _ = note.tick() => {
-                hub.note()?;
+                hub.record()?;
                 let counts = hub.status()?.clients;
                 let status = format!("{} of {} clients connected", counts.connected, counts.joined);
                 supervisor.worked(std::time::Instant::now(), status);
             }
-            _ = keep.tick() => hub.keep(),
-            _ = count.tick() => hub.keep_quotas(),
+            _ = keep.tick() => hub.persist(),
+            _ = count.tick() => hub.persist_quotas(),
         }
     }
 }

@@ -18,7 +18,7 @@ pub use embedded::Embedded;
 pub enum StoreError {
     /// Another process has it open.
     #[error("store {}: another process has it open", .0.display())]
-    Held(PathBuf),
+    InUse(PathBuf),
     /// The file or its directory cannot be used.
     #[error("store {}: {source}", path.display())]
     Io {
@@ -57,16 +57,16 @@ pub enum StoreError {
 
 /// What a hub is made with once, and keeps for as long as it lives.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Founding {
+pub struct StoredIdentity {
     /// Its private key.
     pub private: [u8; 32],
     /// The global part of its inner IPv6 network, where none is configured (RFC 4193 §3.2.2).
     pub global: [u8; 5],
 }
 
-impl std::fmt::Debug for Founding {
+impl std::fmt::Debug for StoredIdentity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Founding(…)")
+        f.write_str("StoredIdentity(…)")
     }
 }
 
@@ -76,7 +76,7 @@ pub trait Store: Send {
     ///
     /// # Errors
     /// See [`StoreError`].
-    fn found(&mut self, new: Founding) -> Result<Founding, StoreError>;
+    fn load_or_create(&mut self, new: StoredIdentity) -> Result<StoredIdentity, StoreError>;
 
     /// Counts a start, durably: how often the hub was started before.
     ///

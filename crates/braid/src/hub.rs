@@ -59,7 +59,7 @@ fn invite(run_dir: &RunDir, arguments: &InviteArgs) -> Outcome {
         address: arguments.address.clone(),
         inner: arguments.inner.clone(),
         rate: arguments.rate,
-        valid_s: arguments.valid.as_secs(),
+        valid_ms: u64::try_from(arguments.valid.as_millis()).unwrap_or(u64::MAX),
     };
     let asked = client::create(run_dir, "/v1/invitations", &request);
     let report: InviteReport = runtime()?.block_on(asked).map_err(hub_away)?;
@@ -203,14 +203,14 @@ fn table(report: &ClientsReport, now: u64, paint: Paint) -> String {
             list(&client.addresses).into(),
             links.count().to_string().into(),
             show::tenths(rtt).into(),
-            show::megabytes(client.received_bytes).into(),
-            show::megabytes(client.sent_bytes).into(),
+            show::megabytes(client.rx_bytes).into(),
+            show::megabytes(client.tx_bytes).into(),
             client
                 .rate
                 .map_or(NOTHING.to_owned(), |rate| rate.to_string())
                 .into(),
             quota(client),
-            client.spoofed.to_string().into(),
+            client.spoofed_packets.to_string().into(),
             heard(client, now).into(),
         ]);
     }
@@ -239,10 +239,10 @@ fn quota(client: &ClientReport) -> Cell {
 }
 
 fn heard(client: &ClientReport, now: u64) -> String {
-    match client.seen {
+    match client.last_seen_unix_ms {
         None => NOTHING.to_owned(),
         Some(_) if client.connected => "now".to_owned(),
-        Some(seen) => match now.saturating_sub(seen) {
+        Some(seen) => match now.saturating_sub(seen / 1000) {
             past @ ..120 => format!("{past} s ago"),
             past @ ..7_200 => format!("{} min ago", past / 60),
             past @ ..172_800 => format!("{} h ago", past / 3_600),
@@ -296,13 +296,13 @@ mod tests {
             rate: connected.then(|| "50 Mbit/s".parse().unwrap()),
             quota: None,
             quota_used_bytes: None,
-            created: 1,
-            until: None,
-            seen: Some(1_000),
-            received_bytes: 1_500_000,
-            sent_bytes: 98_000_000,
-            spoofed: 3,
-            capped: 0,
+            created_unix_ms: 1,
+            expires_unix_ms: None,
+            last_seen_unix_ms: Some(1_000_000),
+            rx_bytes: 1_500_000,
+            tx_bytes: 98_000_000,
+            spoofed_packets: 3,
+            capped_packets: 0,
             token_misuses: 0,
             links: vec![LinkReport {
                 id: 0,
@@ -310,10 +310,10 @@ mod tests {
                 in_use: connected,
                 rtt_ms: Some(21.4),
                 loss: 0.0,
-                rate_bps: 1,
+                rate_bit_s: 1,
                 share: 1.0,
-                received_bytes: 1,
-                sent_bytes: 1,
+                rx_bytes: 1,
+                tx_bytes: 1,
             }],
         }
     }
@@ -361,7 +361,7 @@ shed    away       10.73.0.2      0       –    1.5   98.0          –  –   
             },
             handshakes: [("accepted".to_owned(), 4), ("stale".to_owned(), 0)].into(),
             rejected: [("forged".to_owned(), 0)].into(),
-            unrouted: 0,
+            unrouted_packets: 0,
             health: Vec::new(),
         };
         let expected = "\

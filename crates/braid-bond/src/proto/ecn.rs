@@ -4,7 +4,7 @@
 //! understand (RFC 3168 §5); the mark is in the inner header, so it reaches them whatever happens to
 //! the outer one.
 
-use super::headers;
+use super::header_compression;
 use braid_packet::checksum;
 
 const ECN: u8 = 0b11;
@@ -15,7 +15,7 @@ pub fn mark(packet: &mut [u8]) -> bool {
     match packet.first().map(|first| first >> 4) {
         Some(4) if packet.len() >= 20 => mark_v4(packet),
         Some(6) if packet.len() >= 40 => mark_v6(packet),
-        Some(_) if headers::is_compressed(packet) => headers::mark(packet),
+        Some(_) if header_compression::is_compressed(packet) => header_compression::mark(packet),
         _ => false,
     }
 }
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_marked_is_and_its_checksum_holds() {
+    fn ecn_capable_packets_are_marked_and_their_checksums_hold() {
         for ecn in 0..4 {
             for packet in packets(ecn) {
                 let mut marked = packet.clone();

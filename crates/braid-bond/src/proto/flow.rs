@@ -9,19 +9,19 @@ use braid_packet::{Fragment, Ip, protocol};
 const DSCP_EF: u8 = 46;
 
 /// UDP ports of DNS: one small question, one small answer.
-const DNS: u16 = 53;
+const DNS_PORT: u16 = 53;
 
 /// QUIC: it tells loss by order, as TCP does (RFC 9002 §6.1.1), and its small packets acknowledge
 /// large ones.
-const QUIC: u16 = 443;
+const QUIC_PORT: u16 = 443;
 
 /// A UDP packet up to this size, headers included, is of a call, a game or a question: voice of 64
 /// kbit/s every 20 ms takes 200 bytes, and what is carried in bulk comes in larger ones.
-const SMALL: usize = 320;
+const SMALL_PACKET_MAX: usize = 320;
 
 /// What a packet's headers say of its flow. It is read once: what flow it is and how it is treated go by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct FlowInfo {
     /// Where it comes from.
     pub source: IpAddr,
     /// Where it goes.
@@ -36,10 +36,10 @@ pub struct Seen {
     length: usize,
 }
 
-impl Seen {
+impl FlowInfo {
     /// Reads a packet; none if it is no IP packet, or cut short.
     #[must_use]
-    pub fn of(packet: &[u8]) -> Option<Seen> {
+    pub fn of(packet: &[u8]) -> Option<FlowInfo> {
         let ip = Ip::parse(packet).ok()?;
         let traffic_class = match ip.source.is_ipv4() {
             true => packet[1],
@@ -49,7 +49,7 @@ impl Seen {
             matches!(ip.protocol, protocol::TCP | protocol::UDP) && ip.fragment == Fragment::Whole;
         let transport = packet.get(ip.header..).filter(|_| has_ports);
         let ports = transport.and_then(<[u8]>::first_chunk);
-        Some(Seen {
+        Some(FlowInfo {
             source: ip.source,
             dest: ip.dest,
             protocol: ip.protocol,
@@ -83,8 +83,8 @@ impl Seen {
     pub fn class(&self) -> Class {
         let ports = self.ports.filter(|_| self.protocol == protocol::UDP);
         let either = |port: u16| ports.is_some_and(|ports| ports.contains(&port));
-        let is_dns = either(DNS);
-        let is_small = ports.is_some() && self.length <= SMALL && !either(QUIC);
+        let is_dns = either(DNS_PORT);
+        let is_small = ports.is_some() && self.length <= SMALL_PACKET_MAX && !either(QUIC_PORT);
         let is_icmp = matches!(self.protocol, protocol::ICMP | protocol::ICMPV6);
         if self.dscp == DSCP_EF || is_dns || is_small || is_icmp {
             Class::Unordered
@@ -126,11 +126,11 @@ mod tests {
     }
 
     fn hash(packet: &[u8]) -> u32 {
-        Seen::of(packet).map_or(0, |seen| seen.hash())
+        FlowInfo::of(packet).map_or(0, |seen| seen.hash())
     }
 
     fn class(packet: &[u8]) -> Class {
-        Seen::of(packet).map_or(Class::Ordered, |seen| seen.class())
+        FlowInfo::of(packet).map_or(Class::Ordered, |seen| seen.class())
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
             Class::Unordered,
             "voice of 64 kbit/s"
         );
-        assert_eq!(class(&call(443, 172)), Class::Ordered, "QUIC");
+        assert_eq!(class(&call(443, 172)), Class::Ordered, "QUIC_PORT");
         let mut video = call(4000, 1200);
         assert_eq!(class(&video), Class::Ordered);
         video[1] = 46 << 2;

@@ -2,32 +2,32 @@
 //!
 //! Nothing is asked of the network: a padded PING that is answered proves its size. The search
 //! tries the sizes that networks really have, from the largest down, so that the usual one is known
-//! after one round trip; until then [`BASE`] is used, which every path carries.
+//! after one round trip; until then [`BASE_PAYLOAD`] is used, which every path carries.
 
 use std::time::Duration;
 
 use braid_core::Time;
 
 /// UDP payload that every path carries: what is left of 1,280 bytes (RFC 8200 §5) over IPv6.
-pub const BASE: u16 = 1232;
+pub const BASE_PAYLOAD: u16 = 1232;
 
 /// UDP payloads that are tried, largest first: what IPv4 and IPv6 leave of 1500 (Ethernet), 1492
 /// (PPPoE), 1460 (mobile networks' tunnels), 1420 (WireGuard) and 1380.
-const SIZES: [u16; 9] = [1472, 1464, 1452, 1444, 1432, 1412, 1392, 1372, 1332];
+const PROBE_SIZES: [u16; 9] = [1472, 1464, 1452, 1444, 1432, 1412, 1392, 1372, 1332];
 
 /// An unanswered probe is repeated after this (RFC 8899 §5.1.1 has 15 s; a tunnel's links are
 /// known to answer in much less, and time-outs are no sign of congestion here).
-const PROBE_AFTER: Duration = Duration::from_secs(1);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A size is given up after so many probes (RFC 8899 §5.1.2: MAX_PROBES).
-const PROBES: u32 = 3;
+const MAX_PROBES: u32 = 3;
 
 /// After this a larger size is tried again (RFC 8899 §5.1.1: PMTU_RAISE_TIMER).
-const RAISE_AFTER: Duration = Duration::from_secs(600);
+const RAISE_INTERVAL: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// `SIZES[index]` is asked for.
+    /// `PROBE_SIZES[index]` is asked for.
     Searching {
         index: usize,
         probes: u32,
@@ -42,7 +42,7 @@ enum State {
 pub struct Mtu {
     payload: u16,
     /// No size above this is tried.
-    most: u16,
+    max_payload: u16,
     state: State,
 }
 
@@ -56,13 +56,13 @@ pub struct Probe {
 }
 
 impl Mtu {
-    /// Nothing is known; `most` is the largest UDP payload that the device lets out.
+    /// Nothing is known; `max_payload` is the largest UDP payload that the device lets out.
     #[must_use]
-    pub fn new(now: Time, most: u16) -> Self {
+    pub fn new(now: Time, max_payload: u16) -> Self {
         Mtu {
-            payload: BASE,
-            most,
-            state: search(now, 0, most),
+            payload: BASE_PAYLOAD,
+            max_payload,
+            state: search(now, 0, max_payload),
         }
     }
 
@@ -75,7 +75,7 @@ impl Mtu {
     /// The probe that is to be sent now.
     pub fn poll_probe(&mut self, now: Time) -> Option<Probe> {
         if matches!(self.state, State::Known { raise: Some(at) } if now >= at) {
-            self.state = search(now, 0, self.most);
+            self.state = search(now, 0, self.max_payload);
         }
         let State::Searching { index, probes, due } = self.state else {
             return None;
@@ -83,14 +83,14 @@ impl Mtu {
         if now < due {
             return None;
         }
-        let (index, probes) = if probes == PROBES {
+        let (index, probes) = if probes == MAX_PROBES {
             (index + 1, 0)
         } else {
             (index, probes)
         };
-        match SIZES.get(index) {
+        match PROBE_SIZES.get(index) {
             Some(size) if *size > self.payload => {
-                let due = now + PROBE_AFTER;
+                let due = now + PROBE_TIMEOUT;
                 let probes = probes + 1;
                 self.state = State::Searching { index, probes, due };
                 Some(Probe {
@@ -107,7 +107,7 @@ impl Mtu {
 
     /// A PONG came with this token; says whether the link now carries more.
     pub fn handle_pong(&mut self, now: Time, token: u32) -> bool {
-        let size = SIZES.iter().find(|size| u32::from(**size) == token);
+        let size = PROBE_SIZES.iter().find(|size| u32::from(**size) == token);
         let Some(size) = size.filter(|size| **size > self.payload) else {
             return false;
         };
@@ -117,16 +117,16 @@ impl Mtu {
     }
 
     fn settle(&mut self, now: Time) {
-        let largest = SIZES.iter().find(|size| **size <= self.most);
+        let largest = PROBE_SIZES.iter().find(|size| **size <= self.max_payload);
         let raise = largest.filter(|largest| **largest > self.payload);
         self.state = State::Known {
-            raise: raise.map(|_| now + RAISE_AFTER),
+            raise: raise.map(|_| now + RAISE_INTERVAL),
         };
     }
 
-    /// Large packets may vanish on this link: begin anew from [`BASE`] (RFC 8899 §4.3).
+    /// Large packets may vanish on this link: begin anew from [`BASE_PAYLOAD`] (RFC 8899 §4.3).
     pub fn handle_black_hole(&mut self, now: Time) {
-        *self = Mtu::new(now, self.most);
+        *self = Mtu::new(now, self.max_payload);
     }
 
     /// When [`Mtu::poll_probe`] has something to do.
@@ -139,8 +139,10 @@ impl Mtu {
     }
 }
 
-fn search(now: Time, from: usize, most: u16) -> State {
-    let skipped = SIZES[from..].iter().take_while(|size| **size > most);
+fn search(now: Time, from: usize, max_payload: u16) -> State {
+    let skipped = PROBE_SIZES[from..]
+        .iter()
+        .take_while(|size| **size > max_payload);
     State::Searching {
         index: from + skipped.count(),
         probes: 0,
@@ -155,8 +157,8 @@ mod tests {
     use super::*;
 
     /// Probes at each time-out, answered within 20 ms if the path carries them.
-    fn search_on(path: u16, most: u16) -> (Mtu, Vec<u16>) {
-        let mut mtu = Mtu::new(Time::ZERO, most);
+    fn search_on(path: u16, max_payload: u16) -> (Mtu, Vec<u16>) {
+        let mut mtu = Mtu::new(Time::ZERO, max_payload);
         let mut tried = Vec::new();
         while matches!(mtu.state, State::Searching { .. }) {
             let now = mtu.poll_timeout().expect("it searches");
@@ -193,17 +195,17 @@ mod tests {
         assert_eq!(mtu.poll_probe(raise).map(|probe| probe.size), Some(1472));
         assert_eq!(mtu.payload(), 1452, "what is proven is used meanwhile");
         mtu.handle_black_hole(raise);
-        assert_eq!(mtu.payload(), BASE);
+        assert_eq!(mtu.payload(), BASE_PAYLOAD);
     }
 
     proptest! {
         #[test]
-        fn what_is_found_is_carried_and_no_other_size_is_larger(path in 1232u16..2000, most in 1232u16..2000) {
-            let (mtu, tried) = search_on(path, most);
-            let best = SIZES.into_iter().find(|size| *size <= path.min(most));
-            prop_assert_eq!(mtu.payload(), best.unwrap_or(BASE));
-            prop_assert!(tried.iter().all(|size| *size <= most));
-            prop_assert!(tried.len() <= SIZES.len() * PROBES as usize);
+        fn the_search_finds_the_largest_size_that_the_path_carries(path in 1232u16..2000, max_payload in 1232u16..2000) {
+            let (mtu, tried) = search_on(path, max_payload);
+            let best = PROBE_SIZES.into_iter().find(|size| *size <= path.min(max_payload));
+            prop_assert_eq!(mtu.payload(), best.unwrap_or(BASE_PAYLOAD));
+            prop_assert!(tried.iter().all(|size| *size <= max_payload));
+            prop_assert!(tried.len() <= PROBE_SIZES.len() * MAX_PROBES as usize);
         }
     }
 }

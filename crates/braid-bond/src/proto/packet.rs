@@ -76,7 +76,7 @@ pub enum Kind {
     /// Frames.
     Data(Header),
     /// Frames in the clear, as GRE.
-    Clear(Header),
+    Cleartext(Header),
 }
 
 /// The outside of a data packet.
@@ -127,7 +127,7 @@ impl Kind {
             first if first & kind::DATA_MASK == kind::DATA && datagram.len() >= OVERHEAD => {
                 Header::parse(datagram.first_chunk()?).map(Kind::Data)
             }
-            _ => gre::parse(datagram).map(|(header, ..)| Kind::Clear(header)),
+            _ => gre::parse(datagram).map(|(header, ..)| Kind::Cleartext(header)),
         }
     }
 }

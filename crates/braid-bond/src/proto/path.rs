@@ -7,7 +7,7 @@
 //! far may bring a new address: a straggler from before a move must not move us back.
 //!
 //! Where no address is known yet, as a responder knows none, the first one is used at once, for at
-//! most [`AMPLIFICATION`] times the bytes that came from it, and challenged.
+//! most [`AMPLIFICATION_LIMIT`] times the bytes that came from it, and challenged.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use braid_core::Time;
 
 /// Most bytes sent to an address that has not proved itself, per byte that came from it
 /// (RFC 9000 §8.1).
-pub const AMPLIFICATION: u64 = 3;
+pub const AMPLIFICATION_LIMIT: u64 = 3;
 
 /// A challenge without answer is repeated after this long, twice as long each time.
-pub const CHALLENGE_AFTER: Duration = Duration::from_millis(200);
+pub const CHALLENGE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// So many challenges before a candidate is forgotten: 200 ms to 3.2 s apart, 6.2 s in all.
-pub const CHALLENGES: u32 = 5;
+pub const MAX_CHALLENGES: u32 = 5;
 
 /// An address that has not proved itself.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +39,7 @@ struct Candidate {
 
 impl Candidate {
     fn allows(&self, bytes: u64) -> bool {
-        self.sent + bytes <= AMPLIFICATION * self.received
+        self.sent + bytes <= AMPLIFICATION_LIMIT * self.received
     }
 }
 
@@ -48,7 +48,7 @@ impl Candidate {
 pub struct Path {
     proven: Option<SocketAddr>,
     candidate: Option<Candidate>,
-    moves: u64,
+    migrations: u64,
 }
 
 impl Path {
@@ -78,8 +78,8 @@ impl Path {
 
     /// How often the address changed.
     #[must_use]
-    pub fn moves(&self) -> u64 {
-        self.moves
+    pub fn migrations(&self) -> u64 {
+        self.migrations
     }
 
     /// So many bytes were sent there.
@@ -129,17 +129,17 @@ impl Path {
             return None;
         }
         if !candidate.allows(bytes) {
-            candidate.due = now + CHALLENGE_AFTER;
+            candidate.due = now + CHALLENGE_TIMEOUT;
             return None;
         }
-        candidate.due = now + CHALLENGE_AFTER * (1 << candidate.challenges);
+        candidate.due = now + CHALLENGE_TIMEOUT * (1 << candidate.challenges);
         candidate.challenges += 1;
         Some((candidate.address, candidate.token))
     }
 
     fn forget(&mut self, now: Time) {
         self.candidate
-            .take_if(|candidate| candidate.challenges == CHALLENGES && now >= candidate.due);
+            .take_if(|candidate| candidate.challenges == MAX_CHALLENGES && now >= candidate.due);
     }
 
     /// When a challenge is to be repeated.
@@ -157,7 +157,7 @@ impl Path {
             return false;
         }
         self.proven = Some(from);
-        self.moves += 1;
+        self.migrations += 1;
         true
     }
 }
@@ -188,7 +188,7 @@ mod tests {
         assert!(path.handle_response(at(2), token));
         assert_eq!(path.address(1500), Some(at(2)));
         assert!(!path.handle_response(at(2), token), "once");
-        assert_eq!(path.moves(), 1);
+        assert_eq!(path.migrations(), 1);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! allocates nothing.
 //!
 //! A packet is shared: the queue, the copies kept for repair and the resequencer hold it without
-//! copying. Whoever drops it last does not give it back: the [`Pool`] keeps a handle of every buffer
+//! copying. Whoever drops it last does not give it back: the [`BufferPool`] keeps a handle of every buffer
 //! that it lent, in the order in which it lent them, and takes the first one again once nobody else
 //! holds it. Packets leave a tunnel in about the order in which they came, so the first is nearly
 //! always free if any is.
@@ -15,16 +15,16 @@ use std::time::Duration;
 use braid_core::Time;
 
 /// So many packets that are still held are passed over in search of a free buffer.
-const TRIES: usize = 16;
+const MAX_TRIES: usize = 16;
 
 /// Buffers begin with room for a full packet and what is put before it.
-const ROOM: usize = 2048;
+const BUFFER_CAPACITY: usize = 2048;
 
 /// Buffers that nobody needed for so long are given back to the system.
-const IDLE: Duration = Duration::from_secs(2);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// With fewer buffers than there are it is tried so long after there were too few.
-const SETTLED: Duration = Duration::from_secs(10);
+const SHRINK_AFTER: Duration = Duration::from_secs(10);
 
 /// An inner packet. Clones share its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,24 +71,24 @@ impl DerefMut for Buffer {
 
 /// Buffers that were lent.
 #[derive(Debug, Default)]
-pub struct Pool {
+pub struct BufferPool {
     lent: VecDeque<Arc<Vec<u8>>>,
     used: Time,
     /// When there were last too few.
     grown: Time,
 }
 
-impl Pool {
+impl BufferPool {
     /// An empty buffer.
     pub fn take(&mut self, now: Time) -> Buffer {
         self.used = now;
-        let tries = TRIES.min(self.lent.len());
+        let tries = MAX_TRIES.min(self.lent.len());
         for index in 0..tries {
             if is_free(&self.lent[index])
                 && let Some(mut buffer) = self.lent.remove(index).map(Buffer)
             {
                 buffer.clear();
-                self.thin();
+                self.shrink();
                 return buffer;
             }
         }
@@ -121,23 +121,26 @@ impl Pool {
     }
 
     /// Takes back a buffer of which no packet came.
-    pub fn give_back(&mut self, buffer: Buffer) {
+    pub fn return_buffer(&mut self, buffer: Buffer) {
         self.lent.push_front(buffer.0);
     }
 
     /// Where about half of all buffers have been free for long, one less is kept: a burst's memory goes
     /// back in time.
-    fn thin(&mut self) {
+    fn shrink(&mut self) {
         let middle = self.lent.len() / 2;
-        let settled = self.used.since(self.grown) >= SETTLED;
-        if settled && middle > ROOM && self.lent.range(middle..middle + TRIES).all(is_free) {
+        let settled = self.used.since(self.grown) >= SHRINK_AFTER;
+        if settled
+            && middle > BUFFER_CAPACITY
+            && self.lent.range(middle..middle + MAX_TRIES).all(is_free)
+        {
             self.lent.pop_front();
         }
     }
 
     /// Gives memory back that has not been needed of late. Early and repeated calls do no harm.
     pub fn handle_timeout(&mut self, now: Time) {
-        if now.since(self.used) >= IDLE {
+        if now.since(self.used) >= IDLE_TIMEOUT {
             self.lent.clear();
         }
     }
@@ -156,7 +159,7 @@ impl Pool {
 }
 
 fn fresh() -> Arc<Vec<u8>> {
-    Arc::new(Vec::with_capacity(ROOM))
+    Arc::new(Vec::with_capacity(BUFFER_CAPACITY))
 }
 
 /// Whether nobody but the pool holds it. No other handle can come up meanwhile: they come of handles.
@@ -172,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_buffer_is_used_again_once_its_packet_is_dropped_and_not_before() {
-        let mut pool = Pool::default();
+        let mut pool = BufferPool::default();
         let first = pool.packet(NOW, b"first");
         let copy = first.clone();
         let second = pool.packet(NOW, b"second");
@@ -191,20 +194,22 @@ mod tests {
 
     #[test]
     fn buffers_that_nobody_needs_go_back() {
-        let mut pool = Pool::default();
-        let packets: Vec<Packet> = (0..3 * ROOM).map(|_| pool.packet(NOW, b"x")).collect();
+        let mut pool = BufferPool::default();
+        let packets: Vec<Packet> = (0..3 * BUFFER_CAPACITY)
+            .map(|_| pool.packet(NOW, b"x"))
+            .collect();
         drop(packets);
         let most = pool.len();
         for _ in 0..2 * most {
             drop(pool.packet(NOW, b"x"));
         }
         assert_eq!(pool.len(), most, "they may be wanted again soon");
-        let later = NOW + SETTLED;
+        let later = NOW + SHRINK_AFTER;
         for _ in 0..2 * most {
             drop(pool.packet(later, b"x"));
         }
-        assert!(pool.len() <= 2 * ROOM + 2, "{}", pool.len());
-        pool.handle_timeout(later + IDLE);
+        assert!(pool.len() <= 2 * BUFFER_CAPACITY + 2, "{}", pool.len());
+        pool.handle_timeout(later + IDLE_TIMEOUT);
         assert!(pool.is_empty());
     }
 }

@@ -26,7 +26,7 @@ pub enum Reject {
     Reset,
     /// Came in the clear, and must not: it was not agreed, or not from there, or says what only a
     /// sealed packet may say, or its number is far beyond all sealed ones.
-    Clear,
+    Cleartext,
 }
 
 impl Reject {
@@ -42,7 +42,7 @@ impl Reject {
         Reject::Header,
         Reject::Handshake,
         Reject::Reset,
-        Reject::Clear,
+        Reject::Cleartext,
     ];
 
     /// Its name in metrics and explanations.
@@ -59,7 +59,7 @@ impl Reject {
             Reject::Header => "header",
             Reject::Handshake => "handshake",
             Reject::Reset => "reset",
-            Reject::Clear => "clear",
+            Reject::Cleartext => "cleartext",
         }
     }
 }

@@ -8,30 +8,32 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
-use super::agenda::Agenda;
 use super::entropy::Entropy;
 use super::frame::Reason;
-use super::handshake::terms::{Abilities, Refusal};
-use super::handshake::{Answer, Ciphers, Identity, Listener, Offer, Options, Psk, PublicKey};
+use super::handshake::terms::{Capabilities, Refusal};
+use super::handshake::{
+    Ciphers, HandshakeAction, Identity, Listener, Offer, Options, Psk, PublicKey,
+};
 use super::packet::{Kind, SessionIndex};
 use super::reject::{Reject, Rejects};
-use super::tunnel::{Datagram, Settings, Tunnel};
+use super::run_queue::RunQueue;
+use super::tunnel::{Datagram, Tunnel, TunnelSettings};
 use braid_core::{LinkId, Time};
 
 /// Handshake answers that wait to be sent; more are dropped, and asked for again.
-const MOST_REPLIES: usize = 1024;
+const MAX_QUEUED_REPLIES: usize = 1024;
 
 /// Strangers that wait to be judged; more are dropped, and knock again.
-const MOST_STRANGERS: usize = 16;
+const MAX_PENDING_PEERS: usize = 16;
 
 /// Somebody unknown who would like a session.
 #[derive(Debug)]
-pub struct Stranger {
+pub struct PendingPeer {
     from: SocketAddr,
     offer: Box<Offer>,
 }
 
-impl Stranger {
+impl PendingPeer {
     /// Who.
     #[must_use]
     pub fn peer(&self) -> PublicKey {
@@ -56,7 +58,7 @@ impl Stranger {
 pub struct Server {
     listener: Listener,
     ciphers: Ciphers,
-    settings: Settings,
+    settings: TunnelSettings,
     entropy: Entropy,
     tunnels: BTreeMap<PublicKey, Tunnel>,
     /// Tunnels in which nothing has arrived yet, at most one per peer.
@@ -67,12 +69,12 @@ pub struct Server {
     options: BTreeMap<PublicKey, Options>,
     /// Whose data may go in the clear.
     gre: BTreeSet<PublicKey>,
-    strangers: VecDeque<Stranger>,
+    pending_peers: VecDeque<PendingPeer>,
     /// Peers that are served no more and have a tunnel left.
     revoked: Vec<PublicKey>,
     replies: VecDeque<(SocketAddr, Vec<u8>)>,
     /// Which of the tunnels have something to do.
-    agenda: Agenda<PublicKey>,
+    run_queue: RunQueue<PublicKey>,
     rejects: Rejects,
 }
 
@@ -83,7 +85,7 @@ impl Server {
         now: Time,
         own: Identity,
         ciphers: Ciphers,
-        settings: Settings,
+        settings: TunnelSettings,
         mut entropy: Entropy,
     ) -> Self {
         Server {
@@ -96,10 +98,10 @@ impl Server {
             indices: BTreeMap::new(),
             options: BTreeMap::new(),
             gre: BTreeSet::new(),
-            strangers: VecDeque::new(),
+            pending_peers: VecDeque::new(),
             revoked: Vec::new(),
             replies: VecDeque::new(),
-            agenda: Agenda::new(),
+            run_queue: RunQueue::new(),
             rejects: Rejects::default(),
         }
     }
@@ -140,24 +142,24 @@ impl Server {
         self.listener.set_epoch(epoch);
     }
 
-    /// Whether unknown keys are handed over by [`Server::poll_stranger`], or refused at once.
-    pub fn hear_strangers(&mut self, hear: bool) {
-        self.listener.hear_strangers(hear);
+    /// Whether unknown keys are handed over by [`Server::poll_pending_peer`], or refused at once.
+    pub fn offer_unknown_peers(&mut self, hear: bool) {
+        self.listener.offer_unknown_peers(hear);
     }
 
     /// The next unknown key that shook hands. Drop it, or [`insert`](Server::insert) it and
     /// [`admit`](Server::admit).
-    pub fn poll_stranger(&mut self) -> Option<Stranger> {
-        self.strangers.pop_front()
+    pub fn poll_pending_peer(&mut self) -> Option<PendingPeer> {
+        self.pending_peers.pop_front()
     }
 
     /// Answers a stranger that is served by now.
     ///
     /// # Errors
     /// Why there is no answer; it is counted.
-    pub fn admit(&mut self, now: Time, stranger: Stranger) -> Result<(), Reject> {
-        let reply = self.accept(now, *stranger.offer)?;
-        self.reply(stranger.from, reply);
+    pub fn admit(&mut self, now: Time, pending: PendingPeer) -> Result<(), Reject> {
+        let reply = self.accept(now, *pending.offer)?;
+        self.reply(pending.from, reply);
         Ok(())
     }
 
@@ -171,7 +173,7 @@ impl Server {
         if let Some(tunnel) = self.tunnels.get_mut(&peer) {
             tunnel.close(Reason::Revoked);
             self.revoked.push(peer);
-            self.agenda.wake(peer);
+            self.run_queue.wake(peer);
         }
     }
 
@@ -180,22 +182,22 @@ impl Server {
         self.tunnels.clear();
         self.unproven.clear();
         self.indices.clear();
-        self.strangers.clear();
-        self.agenda = Agenda::new();
+        self.pending_peers.clear();
+        self.run_queue = RunQueue::new();
         self.listener.forget_answers();
     }
 
     /// A peer's tunnel.
     pub fn tunnel(&mut self, peer: PublicKey) -> Option<&mut Tunnel> {
         let tunnel = self.tunnels.get_mut(&peer)?;
-        self.agenda.wake(peer);
+        self.run_queue.wake(peer);
         Some(tunnel)
     }
 
     /// Every tunnel to which something has happened since [`Server::poll_transmit`] last found nothing:
     /// only those can have inner packets or events.
-    pub fn each_ready(&mut self, mut each: impl FnMut(PublicKey, &mut Tunnel)) {
-        for peer in self.agenda.ready() {
+    pub fn for_each_ready(&mut self, mut each: impl FnMut(PublicKey, &mut Tunnel)) {
+        for peer in self.run_queue.ready() {
             if let Some(tunnel) = self.tunnels.get_mut(&peer) {
                 each(peer, tunnel);
             }
@@ -204,9 +206,9 @@ impl Server {
 
     /// All tunnels.
     pub fn tunnels(&mut self) -> impl Iterator<Item = (PublicKey, &mut Tunnel)> {
-        let agenda = &mut self.agenda;
+        let run_queue = &mut self.run_queue;
         self.tunnels.iter_mut().map(|(peer, tunnel)| {
-            agenda.wake(*peer);
+            run_queue.wake(*peer);
             (*peer, tunnel)
         })
     }
@@ -250,7 +252,7 @@ impl Server {
                 self.handle_data(now, from, peer, header.receiver, datagram)?;
                 Ok(Some((peer, header.link)))
             }
-            Some(Kind::Clear(header)) => {
+            Some(Kind::Cleartext(header)) => {
                 let peer = self.indices.get(&header.receiver).copied();
                 // What is not authentic puts no tunnel in the place of another, and gets no answer.
                 let tunnel = peer.and_then(|peer| Some((peer, self.tunnels.get_mut(&peer)?)));
@@ -258,7 +260,7 @@ impl Server {
                     self.rejects.count(Reject::Session);
                     return Err(Reject::Session);
                 };
-                self.agenda.wake(peer);
+                self.run_queue.wake(peer);
                 tunnel.handle_datagram(now, from, datagram)?;
                 Ok(Some((peer, header.link)))
             }
@@ -286,12 +288,12 @@ impl Server {
             if let Some(tunnel) = self.unproven.remove(&peer) {
                 self.tunnels.insert(peer, tunnel);
             }
-            self.agenda.wake(peer);
+            self.run_queue.wake(peer);
             self.reindex(peer);
             return Ok(());
         }
         let tunnel = self.tunnels.get_mut(&peer).ok_or(Reject::Session)?;
-        self.agenda.wake(peer);
+        self.run_queue.wake(peer);
         tunnel.handle_datagram(now, from, datagram)
     }
 
@@ -303,14 +305,14 @@ impl Server {
     ) -> Result<(), Reject> {
         let answer = self.listener.handle_initiation(now, from, datagram);
         match answer.inspect_err(|_| self.rejects.count(Reject::Handshake))? {
-            Answer::Reply(reply) => self.reply(from, reply),
-            Answer::Offer(offer) => {
+            HandshakeAction::Reply(reply) => self.reply(from, reply),
+            HandshakeAction::Offer(offer) => {
                 let reply = self.accept(now, *offer)?;
                 self.reply(from, reply);
             }
-            Answer::Stranger(offer) => {
-                if self.strangers.len() < MOST_STRANGERS {
-                    self.strangers.push_back(Stranger { from, offer });
+            HandshakeAction::UnknownPeer(offer) => {
+                if self.pending_peers.len() < MAX_PENDING_PEERS {
+                    self.pending_peers.push_back(PendingPeer { from, offer });
                 }
             }
         }
@@ -338,12 +340,12 @@ impl Server {
         };
         let mut options = self.options.get(&peer).cloned().unwrap_or_default();
         let gre = self.gre.contains(&peer);
-        let ours = Abilities {
+        let ours = Capabilities {
             gre,
-            ..Abilities::OURS
+            ..Capabilities::OURS
         };
         ours.append(&mut options);
-        let abilities = Abilities::read(offer.options());
+        let capabilities = Capabilities::read(offer.options());
         let ciphers = self.ciphers;
         let accepted = self
             .listener
@@ -352,13 +354,13 @@ impl Server {
         match continued {
             Some(tunnel) => {
                 tunnel.offer(accepted.session);
-                self.agenda.wake(peer);
+                self.run_queue.wake(peer);
             }
             None => {
                 let entropy = self.entropy.fork();
                 let settings = self.settings.clone();
                 let mut tunnel =
-                    Tunnel::answer(now, accepted.session, abilities, settings, entropy);
+                    Tunnel::accept(now, accepted.session, capabilities, settings, entropy);
                 tunnel.set_gre(gre);
                 self.unproven.insert(peer, tunnel);
             }
@@ -377,7 +379,7 @@ impl Server {
     }
 
     fn reply(&mut self, to: SocketAddr, datagram: Vec<u8>) {
-        if self.replies.len() < MOST_REPLIES {
+        if self.replies.len() < MAX_QUEUED_REPLIES {
             self.replies.push_back((to, datagram));
         }
     }
@@ -390,19 +392,19 @@ impl Server {
             out.extend_from_slice(&reply);
             return Some(to);
         }
-        while let Some(peer) = self.agenda.turn() {
+        while let Some(peer) = self.run_queue.current() {
             let tunnel = self.tunnels.get_mut(&peer);
             let until = match tunnel {
                 None => None,
                 Some(tunnel) => {
                     if let Some(Datagram { to, .. }) = tunnel.poll_transmit(now, out) {
-                        self.agenda.handle_sent();
+                        self.run_queue.handle_sent();
                         return Some(to);
                     }
                     tunnel.poll_timeout()
                 }
             };
-            self.agenda.rest(until);
+            self.run_queue.park(until);
         }
         None
     }
@@ -410,17 +412,17 @@ impl Server {
     /// When [`Server::handle_timeout`] has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let ready = self.agenda.ready();
+        let ready = self.run_queue.ready();
         let ready = ready.filter_map(|peer| self.tunnels.get(&peer));
         let tunnels = ready.chain(self.unproven.values());
         let timeouts = tunnels.filter_map(Tunnel::poll_timeout);
-        timeouts.chain(self.agenda.poll_timeout()).min()
+        timeouts.chain(self.run_queue.poll_timeout()).min()
     }
 
     /// Does what is due. Early and repeated calls do no harm.
     pub fn handle_timeout(&mut self, now: Time) {
-        while self.agenda.poll_due(now).is_some() {}
-        for peer in self.agenda.ready() {
+        while self.run_queue.poll_due(now).is_some() {}
+        for peer in self.run_queue.ready() {
             if let Some(tunnel) = self.tunnels.get_mut(&peer) {
                 tunnel.handle_timeout(now);
             }
@@ -442,7 +444,7 @@ impl Server {
         });
         for peer in over {
             self.tunnels.remove(&peer);
-            self.agenda.forget(peer);
+            self.run_queue.remove(peer);
             self.reindex(peer);
         }
     }

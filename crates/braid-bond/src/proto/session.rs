@@ -8,7 +8,7 @@
 //!   sealed by them has arrived; before, the initiator may not have them.
 //! - Keys are changed every [`REKEY_AFTER`] while inner packets are carried, every
 //!   [`REKEY_IDLE`] otherwise, and before they have sealed [`REKEY_PACKETS`].
-//! - The keys before open packets for [`PREVIOUS_LIFE`] more.
+//! - The keys before open packets for [`PREVIOUS_KEY_LIFETIME`] more.
 
 use std::time::Duration;
 
@@ -24,10 +24,10 @@ pub const REKEY_AFTER: Duration = Duration::from_secs(120);
 pub const REKEY_IDLE: Duration = Duration::from_secs(1800);
 
 /// Keys are not used for longer than this, come what may.
-pub const KEY_LIFE: Duration = Duration::from_secs(3600);
+pub const KEY_LIFETIME: Duration = Duration::from_secs(3600);
 
 /// How long the keys before open packets: more than any packet is under way.
-pub const PREVIOUS_LIFE: Duration = Duration::from_secs(30);
+pub const PREVIOUS_KEY_LIFETIME: Duration = Duration::from_secs(30);
 
 /// Keys are changed when they have sealed so many packets. RFC 9001 §B.1.1 has 2²⁸ as the limit
 /// for AES-GCM and packets of up to 2¹¹ bytes.
@@ -163,7 +163,7 @@ impl Session {
     /// Whether it may still be used.
     #[must_use]
     pub fn is_alive(&self, now: Time) -> bool {
-        now.since(self.made) < KEY_LIFE && self.sealed < KEY_PACKETS
+        now.since(self.made) < KEY_LIFETIME && self.sealed < KEY_PACKETS
     }
 
     /// Whether new keys are due. `busy` says that inner packets are carried.
@@ -183,7 +183,7 @@ impl Session {
 
 /// Whether a packet came by the keys that it should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum KeyStatus {
     /// By the current keys, or those before.
     Known,
     /// By keys that it thereby confirmed: they are the current ones now.
@@ -247,7 +247,7 @@ impl Keyring {
     /// The session of an index, if it can still open packets.
     pub fn receiving(&mut self, now: Time, index: SessionIndex) -> Option<&mut Session> {
         let previous = self.previous.as_mut();
-        let previous = previous.filter(|(_, until)| now.since(*until) < PREVIOUS_LIFE);
+        let previous = previous.filter(|(_, until)| now.since(*until) < PREVIOUS_KEY_LIFETIME);
         let previous = previous.map(|(session, _)| session);
         [self.current.as_mut(), previous, self.next.as_mut()]
             .into_iter()
@@ -256,13 +256,13 @@ impl Keyring {
     }
 
     /// Something authentic has arrived in the session `index`.
-    pub fn handle_authentic(&mut self, now: Time, index: SessionIndex) -> Which {
+    pub fn handle_authentic(&mut self, now: Time, index: SessionIndex) -> KeyStatus {
         match self.next.take_if(|next| next.own == index) {
             Some(session) => {
                 self.promote(now, session);
-                Which::Confirmed
+                KeyStatus::Confirmed
             }
-            None => Which::Known,
+            None => KeyStatus::Known,
         }
     }
 
@@ -271,7 +271,7 @@ impl Keyring {
     pub fn handle_timeout(&mut self, now: Time) {
         self.current.take_if(|session| !session.is_alive(now));
         self.previous
-            .take_if(|(_, until)| now.since(*until) >= PREVIOUS_LIFE);
+            .take_if(|(_, until)| now.since(*until) >= PREVIOUS_KEY_LIFETIME);
         self.next.take_if(|session| !session.is_alive(now));
     }
 

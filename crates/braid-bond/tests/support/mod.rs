@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 
 use braid_bond::proto::entropy::Entropy;
 use braid_bond::proto::handshake::{
-    Answer, Attempt, Ciphers, Established, Identity, Listener, Options, Psk, PublicKey, Start,
+    Attempt, Ciphers, Established, HandshakeAction, Identity, Listener, Options, Psk, PublicKey,
+    Start,
 };
 use braid_bond::proto::packet::SessionIndex;
 use braid_bond::proto::seal::Cipher;
@@ -77,7 +78,7 @@ impl World {
     /// Accepts what a datagram offers, as `number`.
     pub fn accept(&mut self, now: Time, datagram: &[u8], number: u32) -> (Session, Vec<u8>) {
         let answer = self.listener.handle_initiation(now, address(1), datagram);
-        let Ok(Answer::Offer(offer)) = answer else {
+        let Ok(HandshakeAction::Offer(offer)) = answer else {
             panic!("{answer:?}")
         };
         let ciphers = Ciphers::preferring(Cipher::Aes256Gcm);

@@ -5,17 +5,19 @@ use std::time::Duration;
 
 use braid_bond::proto::entropy::Entropy;
 use braid_bond::proto::frame::{
-    Class as DataClass, Data, Entry, Flush, Frame, HeaderContext, Nack, Part, PathResponse, Ping,
-    PolicyPart, Pong, Range, Report,
+    Class as DataClass, Data, Entry, Flush, Fragment, Frame, HeaderContext, Nack, PathResponse,
+    Ping, PolicyFragment, Pong, Range, Report,
 };
-use braid_bond::proto::handshake::terms::Abilities;
-use braid_bond::proto::handshake::{Answer, Attempt, Ciphers, Listener, Options, Psk, Start};
+use braid_bond::proto::handshake::terms::Capabilities;
+use braid_bond::proto::handshake::{
+    Attempt, Ciphers, HandshakeAction, Listener, Options, Psk, Start,
+};
 use braid_bond::proto::packet::{Header, SessionIndex};
 use braid_bond::proto::policy::{Policy, Rule, Scheduling};
 use braid_bond::proto::reject::Reject;
 use braid_bond::proto::seal::Cipher;
 use braid_bond::proto::session::Session;
-use braid_bond::proto::tunnel::{Settings, Tunnel};
+use braid_bond::proto::tunnel::{Tunnel, TunnelSettings};
 use braid_core::schedule::Parameters;
 use braid_core::{LinkId, PacketNumber, Time};
 use proptest::prelude::*;
@@ -35,14 +37,16 @@ impl Hostile {
     fn new() -> Hostile {
         let now = Time::from_nanos(1_000_000);
         let entropy = Entropy::new(&[1; 32]);
-        let mut tunnel = Tunnel::call(now, client_settings(), Settings::default(), entropy);
+        let mut tunnel =
+            Tunnel::connect(now, client_settings(), TunnelSettings::default(), entropy);
         (0..2).for_each(|id| tunnel.add_link(now, LinkId(id), link()));
         let mut buffer = Vec::new();
         tunnel.poll_transmit(now, &mut buffer).expect("it calls");
         let mut listener = Listener::new(now, identity(2), Entropy::new(&[2; 32]));
         listener.insert(identity(1).public(), Psk([7; 32]));
         let from = SocketAddr::from(([192, 0, 2, 9], 9));
-        let Ok(Answer::Offer(offer)) = listener.handle_initiation(now, from, &buffer) else {
+        let Ok(HandshakeAction::Offer(offer)) = listener.handle_initiation(now, from, &buffer)
+        else {
             panic!("it is genuine")
         };
         let index = SessionIndex::new([1, 2, 3]).expect("not zero");
@@ -80,7 +84,8 @@ impl Hostile {
         attempt.append(LinkId(0), &mut buffer);
         let mut listener = Listener::new(now, identity(2), Entropy::new(&[2; 32]));
         listener.insert(client.public(), psk);
-        let Ok(Answer::Offer(offer)) = listener.handle_initiation(now, HUB, &buffer) else {
+        let Ok(HandshakeAction::Offer(offer)) = listener.handle_initiation(now, HUB, &buffer)
+        else {
             panic!("it is genuine")
         };
         let index = SessionIndex::new([1, 2, 3]).expect("not zero");
@@ -89,11 +94,11 @@ impl Hostile {
             .accept(now, *offer, index, false, ciphers, &Options::new())
             .expect("nothing is against it");
         let established = attempt.handle_response(now, &accepted.reply);
-        let (settings, entropy) = (Settings::default(), Entropy::new(&[3; 32]));
-        let (session, peer) = (accepted.session, Abilities::OURS);
+        let (settings, entropy) = (TunnelSettings::default(), Entropy::new(&[3; 32]));
+        let (session, peer) = (accepted.session, Capabilities::OURS);
         Hostile {
             now,
-            tunnel: Tunnel::answer(now, session, peer, settings, entropy),
+            tunnel: Tunnel::accept(now, session, peer, settings, entropy),
             session: established.expect("it is genuine").session,
             numbers: [0; 2],
             buffer,
@@ -189,7 +194,7 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
         1usize..400,
         prop_oneof![Just(0x45u8), any::<u8>()],
     );
-    let data = data.prop_map(|(lane, number, part, class, size, first)| {
+    let data = data.prop_map(|(lane, number, fragment, class, size, first)| {
         let mut out = Vec::new();
         let data = Data {
             class: DataClass::ALL[class],
@@ -197,7 +202,7 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
             has_length: true,
             lane: lane % 4,
             number,
-            part: part.map(|(offset, last)| Part { offset, last }),
+            fragment: fragment.map(|(offset, last)| Fragment { offset, last }),
             content: &vec![first; size],
         };
         data.append(&mut out);
@@ -293,12 +298,12 @@ fn policy() -> impl Strategy<Value = Vec<u8>> {
     });
     let content = prop_oneof![2 => written, 1 => prop::collection::vec(any::<u8>(), 1..1200)];
     let version = prop_oneof![4 => 1u64..40, 1 => extreme()];
-    (version, 0u8..3, 0u8..20, content).prop_map(|(version, part, more, content)| {
+    (version, 0u8..3, 0u8..20, content).prop_map(|(version, fragment, more, content)| {
         let mut out = Vec::new();
-        let last = if more < 10 { part } else { part + more };
-        let frame = Frame::Policy(PolicyPart {
+        let last = if more < 10 { fragment } else { fragment + more };
+        let frame = Frame::Policy(PolicyFragment {
             version,
-            part,
+            fragment,
             last,
             content: &content,
         });
@@ -311,7 +316,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn whatever_it_says_memory_is_bounded_and_it_comes_to_an_end(
+    fn a_hostile_peer_cannot_exhaust_memory_or_time(
         by_client: bool,
         packets in prop::collection::vec(
             (0u8..2, prop_oneof![4 => Just(0u64), 1 => 0u64..100_000], any::<[u8; 3]>(),

@@ -45,7 +45,7 @@ fn a_client_connects_and_packets_pass_both_ways() {
 }
 
 #[test]
-fn a_line_that_swallows_everything_does_not_keep_the_others() {
+fn a_black_hole_on_one_line_does_not_block_the_others() {
     let mut lines = two();
     lines[0].both(|line| line.hole = true);
     let mut pair = Pair::new(2, lines);
@@ -53,7 +53,7 @@ fn a_line_that_swallows_everything_does_not_keep_the_others() {
     pair.inner_at_client(inner(5, 0, 1000));
     pair.run(after(2), |_| {});
     assert_eq!(pair.at_hub.len(), 1);
-    let usable = |event: &Event| matches!(event, Event::Usable(_));
+    let usable = |event: &Event| matches!(event, Event::LinkUsable(_));
     assert_eq!(count(&pair.client_events, usable), 1);
     // It heals, and is taken into use without a new handshake.
     pair.lines[0].both(|line| line.hole = false);
@@ -114,7 +114,7 @@ fn keys_change_while_packets_flow_and_nothing_is_lost_or_reordered() {
 }
 
 #[test]
-fn a_restarted_hub_is_noticed_and_called_again() {
+fn a_restarted_hub_is_detected_and_reconnected() {
     let mut pair = Pair::new(5, two());
     pair.connect();
     pair.run_for(Duration::from_secs(2));
@@ -143,7 +143,7 @@ fn a_restarted_hub_is_noticed_and_called_again() {
 }
 
 #[test]
-fn whose_other_end_has_vanished_waits_in_peace_for_hours_and_is_found_again() {
+fn a_tunnel_without_its_other_end_stays_quiet_for_hours_and_reconnects() {
     let mut pair = Pair::new(11, two());
     pair.connect();
     let holes = |pair: &mut Pair, hole| {
@@ -184,7 +184,7 @@ fn a_nat_that_rebinds_is_followed_and_a_thief_is_not() {
         pair.inject(End::Hub, thief, datagram);
     }
     pair.run_for(Duration::from_secs(1));
-    let moved = |event: &Event| matches!(event, Event::Moved { .. });
+    let moved = |event: &Event| matches!(event, Event::PathMigrated { .. });
     assert_eq!(count(&pair.hub_events, moved), 1, "only the client's first");
     assert!(pair.hub().rejects().of(Reject::Seen) > 0);
 
@@ -262,12 +262,12 @@ fn closing_is_told_and_a_revoked_client_gets_no_new_session() {
     pair.run_for(Duration::from_secs(30));
     assert!(pair.at_hub.is_empty());
     assert!(pair.server.listener().counters().unknown_peers > 0);
-    let unanswered = |event: &Event| *event == Event::Unanswered;
+    let unanswered = |event: &Event| *event == Event::HandshakeTimeout;
     assert!(count(&pair.client_events, unanswered) >= 2);
 }
 
 #[test]
-fn a_client_that_is_refused_hears_why_and_asks_again_now_and_then() {
+fn a_refused_client_learns_the_reason_and_retries_slowly() {
     let mut pair = Pair::new(9, two());
     let refused = |event: &Event| *event == Event::Refused(Refusal::Used);
     let peer = pair.peer;
@@ -327,8 +327,8 @@ fn a_small_path_carries_whole_packets_in_parts() {
     let mut pair = Pair::new(9, lines);
     pair.connect();
     pair.run_for(Duration::from_secs(30));
-    assert_eq!(pair.client.payload(LinkId(0)), Some(1232));
-    assert_eq!(pair.client.payload(LinkId(1)), Some(1452));
+    assert_eq!(pair.client.max_payload(LinkId(0)), Some(1232));
+    assert_eq!(pair.client.max_payload(LinkId(1)), Some(1452));
     for number in 0..200 {
         pair.inner_at_client(inner(5, number, 1500));
     }

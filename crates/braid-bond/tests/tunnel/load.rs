@@ -114,7 +114,7 @@ fn a_black_hole_costs_a_fifth_of_a_second_at_most() {
 }
 
 #[test]
-fn what_is_lost_is_made_of_sums_before_a_copy_could_come() {
+fn losses_are_recovered_by_repair_symbols_before_a_retransmission_could_arrive() {
     // Where the first train of packets is lost the rate is found later, and a start's waits are long.
     let mut late: Vec<Duration> = (25..30).map(late_of_a_lossy_link).collect();
     late.sort_unstable();

@@ -1,8 +1,8 @@
 //! Whole tunnels over lines in virtual time.
 
-mod clear;
+mod cleartext;
 mod forged;
-mod headers;
+mod header_compression;
 mod hostile;
 mod life;
 mod line;

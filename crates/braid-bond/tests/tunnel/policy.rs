@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid_bond::proto::handshake::Options;
 use braid_bond::proto::policy::{Policy, Rule, Scheduling};
-use braid_bond::proto::tunnel::{Event, Heard, Settings, Tunnel};
+use braid_bond::proto::tunnel::{Event, PolicyStatus, Tunnel, TunnelSettings};
 use braid_core::resequence::Reordering;
 use braid_core::schedule::{BURST_PACKETS, Class};
 use braid_core::{LinkId, Prefix, Time};
@@ -16,14 +16,14 @@ fn two() -> Vec<Lines> {
     vec![Lines::new(0, 20, 10), Lines::new(1, 20, 10)]
 }
 
-fn settings(scheduling: Scheduling, rules: Vec<Rule>) -> Settings {
-    Settings {
+fn settings(scheduling: Scheduling, rules: Vec<Rule>) -> TunnelSettings {
+    TunnelSettings {
         policy: Policy {
             scheduling,
             rules,
             ..Policy::default()
         },
-        ..Settings::default()
+        ..TunnelSettings::default()
     }
 }
 
@@ -53,35 +53,35 @@ fn the_hub_shares_out_as_its_client_wants_it_and_follows_every_change() {
     let mut pair = Pair::with(31, two(), settings(by(1), Vec::new()));
     pair.connect();
     pair.run_for(Duration::from_secs(1));
-    assert_eq!(pair.client.heard_policy(), Heard::Followed);
+    assert_eq!(pair.client.policy_status(), PolicyStatus::Applied);
     let [first, second] = shares(&mut pair);
     assert!(second > 10 * first, "{first} {second}");
     pair.client.set_settings(settings(by(0), Vec::new()));
-    assert_eq!(pair.client.heard_policy(), Heard::Waiting);
+    assert_eq!(pair.client.policy_status(), PolicyStatus::Pending);
     pair.run_for(Duration::from_secs(1));
     let [first, second] = shares(&mut pair);
     assert!(first > 10 * second, "{first} {second}");
     // Back to what needs no word: the hub is told that, too.
-    pair.client.set_settings(Settings::default());
+    pair.client.set_settings(TunnelSettings::default());
     pair.run_for(Duration::from_secs(1));
-    assert_eq!(pair.client.heard_policy(), Heard::Followed);
+    assert_eq!(pair.client.policy_status(), PolicyStatus::Applied);
     assert!(
         pair.client_events
             .iter()
-            .any(|(_, event)| *event == Event::Policy(Heard::Followed))
+            .any(|(_, event)| *event == Event::PolicyStatus(PolicyStatus::Applied))
     );
 }
 
 #[test]
-fn a_hub_that_has_forgotten_is_told_again() {
+fn a_hub_that_lost_the_policy_receives_it_again() {
     let mut pair = Pair::with(32, two(), settings(by(1), Vec::new()));
     pair.connect();
     pair.run_for(Duration::from_secs(1));
-    // As in `a_restarted_hub_is_noticed_and_called_again`.
+    // As in `a_restarted_hub_is_detected_and_reconnected`.
     pair.server = crate::sim::restarted(pair.hub_now(), 77);
     pair.inner_at_client(inner(5, 0, 500));
     pair.run_for(Duration::from_secs(3));
-    assert_eq!(pair.client.heard_policy(), Heard::Followed);
+    assert_eq!(pair.client.policy_status(), PolicyStatus::Applied);
     let [first, second] = shares(&mut pair);
     assert!(second > 10 * first, "{first} {second}");
 }
@@ -109,7 +109,7 @@ fn classes_hold_for_the_answers_too_and_many_rules_get_through_losses() {
     let mut pair = Pair::with(33, lines, settings(Scheduling::Adaptive, rules));
     pair.connect();
     pair.run_for(Duration::from_secs(20));
-    assert_eq!(pair.client.heard_policy(), Heard::Followed);
+    assert_eq!(pair.client.policy_status(), PolicyStatus::Applied);
     pair.lines
         .iter_mut()
         .for_each(|line| line.both(|line| line.loss = 0.0));
@@ -137,13 +137,16 @@ fn without_anything_to_ask_nothing_is_said() {
     let mut pair = Pair::new(34, two());
     pair.connect();
     pair.run(Time::ZERO + Duration::from_secs(5), |_| {});
-    assert_eq!(pair.client.heard_policy(), Heard::Nothing);
+    assert_eq!(pair.client.policy_status(), PolicyStatus::Unsent);
 }
 
 /// A hub from before there were policies: it does not say that it understands them.
 fn deafen(pair: &mut Pair) {
     let mut full = Options::new();
-    assert!(full.push(200, &[0; 126]), "no room is left for abilities");
+    assert!(
+        full.push(200, &[0; 126]),
+        "no room is left for capabilities"
+    );
     let peer = pair.peer;
     pair.server.set_options(peer, full);
 }
@@ -153,19 +156,20 @@ fn of_a_hub_that_cannot_be_told_nothing_is_awaited() {
     let mut pair = Pair::with(36, two(), settings(by(1), Vec::new()));
     deafen(&mut pair);
     pair.connect();
-    assert_eq!(pair.client.heard_policy(), Heard::Deaf);
+    assert_eq!(pair.client.policy_status(), PolicyStatus::Unsupported);
     // Neither of what changes later.
     pair.client.set_settings(settings(by(0), Vec::new()));
-    assert_eq!(pair.client.heard_policy(), Heard::Deaf);
+    assert_eq!(pair.client.policy_status(), PolicyStatus::Unsupported);
     pair.run_for(Duration::from_secs(1));
     let events = pair.client_events.iter();
-    let heard = events.filter(|(_, event)| *event == Event::Policy(Heard::Deaf));
+    let heard =
+        events.filter(|(_, event)| *event == Event::PolicyStatus(PolicyStatus::Unsupported));
     assert_eq!(heard.count(), 2);
     // Its successor can.
     pair.server = crate::sim::restarted(pair.hub_now(), 78);
     pair.inner_at_client(inner(5, 0, 500));
     pair.run_for(Duration::from_secs(3));
-    assert_eq!(pair.client.heard_policy(), Heard::Followed);
+    assert_eq!(pair.client.policy_status(), PolicyStatus::Applied);
 }
 
 /// Packets in both directions over two links whose delays differ by 60 ms; how many came out, and how many
@@ -178,7 +182,7 @@ fn both_ways(ordering: Reordering) -> [(usize, u64); 2] {
     let mut pair = Pair::with(35, lines, wanted);
     pair.connect();
     pair.run_for(Duration::from_secs(1));
-    assert_eq!(pair.client.heard_policy(), Heard::Followed);
+    assert_eq!(pair.client.policy_status(), PolicyStatus::Applied);
     pair.tick(
         Duration::from_secs(1),
         Duration::from_millis(5),

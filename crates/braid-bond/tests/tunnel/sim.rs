@@ -10,7 +10,7 @@ use braid_bond::proto::gre;
 use braid_bond::proto::handshake::{Ciphers, Identity, Options, Psk, PublicKey};
 use braid_bond::proto::seal::Cipher;
 use braid_bond::proto::server::Server;
-use braid_bond::proto::tunnel::{ClientSettings, Event, LinkConfig, Settings, Tunnel};
+use braid_bond::proto::tunnel::{ClientSettings, Event, LinkConfig, Tunnel, TunnelSettings};
 use braid_core::{LinkId, Time};
 
 use crate::line::{Dice, Lines};
@@ -81,7 +81,13 @@ pub fn identity(number: u8) -> Identity {
 pub fn server(now: Time, seed: u8) -> Server {
     let ciphers = Ciphers::preferring(Cipher::Aes256Gcm);
     let entropy = Entropy::new(&[seed; 32]);
-    let mut server = Server::new(now, identity(2), ciphers, Settings::default(), entropy);
+    let mut server = Server::new(
+        now,
+        identity(2),
+        ciphers,
+        TunnelSettings::default(),
+        entropy,
+    );
     server.insert(identity(1).public(), Psk([7; 32]));
     server
 }
@@ -108,10 +114,10 @@ pub fn client_settings() -> ClientSettings {
 impl Pair {
     /// A client that calls over these lines, which are its links 0, 1, 2 …
     pub fn new(seed: u64, lines: Vec<Lines>) -> Pair {
-        Pair::with(seed, lines, Settings::default())
+        Pair::with(seed, lines, TunnelSettings::default())
     }
 
-    pub fn with(seed: u64, lines: Vec<Lines>, settings: Settings) -> Pair {
+    pub fn with(seed: u64, lines: Vec<Lines>, settings: TunnelSettings) -> Pair {
         Pair::of(seed, lines, client_settings(), settings)
     }
 
@@ -121,14 +127,14 @@ impl Pair {
             gre,
             ..client_settings()
         };
-        Pair::of(seed, lines, client, Settings::default())
+        Pair::of(seed, lines, client, TunnelSettings::default())
     }
 
-    fn of(seed: u64, lines: Vec<Lines>, client: ClientSettings, settings: Settings) -> Pair {
+    fn of(seed: u64, lines: Vec<Lines>, client: ClientSettings, settings: TunnelSettings) -> Pair {
         println!("seed {seed}");
         let now = Time::ZERO;
         let entropy = Entropy::new(&[seed as u8; 32]);
-        let mut client = Tunnel::call(now, client, settings, entropy);
+        let mut client = Tunnel::connect(now, client, settings, entropy);
         for index in 0..lines.len() {
             client.add_link(now, LinkId(index as u8), link());
         }
@@ -302,7 +308,7 @@ impl Pair {
         let usable = |events: &[(Time, Event)]| {
             let usable = events
                 .iter()
-                .filter(|(_, event)| matches!(event, Event::Usable(_)));
+                .filter(|(_, event)| matches!(event, Event::LinkUsable(_)));
             usable.count()
         };
         let deadline = self.now + Duration::from_secs(30);

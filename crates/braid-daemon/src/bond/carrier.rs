@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use braid_balance::{KernelTime, Lease};
-use braid_bond::drive::{ClientConfig, ClientHandle, ClientStatus, Link, Policy, client};
+use braid_bond::io::{ClientConfig, ClientHandle, ClientStatus, LinkSpec, Policy, client};
 
 use crate::failure::Failure;
 
@@ -75,7 +75,7 @@ impl Carrier {
     }
 
     /// Replaces the links.
-    pub fn set_links(&self, links: Vec<Link>) {
+    pub fn set_links(&self, links: Vec<LinkSpec>) {
         if let Some(handle) = &self.handle {
             handle.set_links(links);
         }
@@ -134,6 +134,6 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 }
 
 /// The driver's words.
-pub(super) fn stopped(error: &braid_bond::drive::DriveError) -> Failure {
+pub(super) fn stopped(error: &braid_bond::io::BondError) -> Failure {
     Failure::new("bond", format!("bond: {error}")).fix("braid doctor says what lacks")
 }

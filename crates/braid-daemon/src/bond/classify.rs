@@ -5,7 +5,7 @@
 //! itself sees fit (`braid_bond::proto::flow::class`).
 
 use braid_balance::{Family, RuleEntry};
-use braid_bond::drive::Rule;
+use braid_bond::io::Rule;
 use braid_bond::proto::policy::RULES_MAX;
 use braid_core::Prefix;
 use braid_core::schedule::Class;
@@ -51,9 +51,9 @@ fn of_entry(entry: RuleEntry, class: Class) -> Rule {
 
 #[cfg(test)]
 mod tests {
-    use braid_bond::drive::Policy;
-    use braid_bond::proto::flow::Seen;
-    use braid_bond::proto::policy::Far;
+    use braid_bond::io::Policy;
+    use braid_bond::proto::flow::FlowInfo;
+    use braid_bond::proto::policy::RemoteSide;
     use braid_packet::build;
 
     use super::*;
@@ -83,7 +83,8 @@ mod tests {
              [[rule]]\nport=80\nfamily='ipv6'\nuse='bond'\nclass='pinned'\n",
         );
         let inner = end("10.73.0.2", 1000);
-        let class = |packet: Vec<u8>| policy.class(Seen::of(&packet).as_ref(), Far::Destination);
+        let class =
+            |packet: Vec<u8>| policy.class(FlowInfo::of(&packet).as_ref(), RemoteSide::Destination);
         let udp = |dest, port| class(build::udp(inner, end(dest, port), b""));
         let tcp = |dest, port| class(build::tcp(inner, end(dest, port), 0, b""));
         assert_eq!(udp("198.51.100.1", 5005), Class::Redundant);
@@ -104,7 +105,7 @@ mod tests {
         // The answer is treated alike by the hub.
         let answer = build::udp(end("198.51.100.1", 4000), inner, b"");
         assert_eq!(
-            policy.class(Seen::of(&answer).as_ref(), Far::Source),
+            policy.class(FlowInfo::of(&answer).as_ref(), RemoteSide::Source),
             Class::Redundant
         );
     }

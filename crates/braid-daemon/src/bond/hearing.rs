@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use braid_bond::drive::ClientEvent;
+use braid_bond::io::ClientEvent;
 use braid_bond::proto::handshake::terms::Terms;
-use braid_bond::proto::tunnel::{Event, Heard};
+use braid_bond::proto::tunnel::{Event, PolicyStatus};
 use braid_core::LinkId;
 use braid_core::liveness::Verdict;
 
@@ -38,14 +38,14 @@ impl Bond {
     fn hear_driver(&mut self, now: Instant, event: ClientEvent, told: &mut Vec<Told>) {
         match event {
             ClientEvent::Tunnel(event) => self.hear_tunnel(now, event, told),
-            ClientEvent::Link { id, error, .. } => {
+            ClientEvent::LinkFailed { id, error, .. } => {
                 let text = format!("bond: {error}");
                 told.extend(self.link_told(id, text.clone()));
                 self.errors.insert(id, text);
                 self.note_link(now, id, false);
             }
             ClientEvent::LinkRecovered { id } => drop(self.errors.remove(&id)),
-            ClientEvent::Died(error) => self.condition.stopped(error.to_string()),
+            ClientEvent::Failed(error) => self.condition.stopped(error.to_string()),
         }
     }
 
@@ -63,18 +63,18 @@ impl Bond {
                     self.follow_links();
                 }
             }
-            Event::Unanswered => self.condition.unanswered(),
+            Event::HandshakeTimeout => self.condition.unanswered(),
             Event::Refused(refusal) => self.condition.refused(refusal),
             Event::Closed(reason) => {
                 self.links.fall_silent();
                 self.condition.closed(now, reason);
                 self.follow_links();
             }
-            Event::Usable(link) => {
+            Event::LinkUsable(link) => {
                 told.extend(self.link_told(link, "carries packets of the bond".into()));
                 self.note_link(now, link, true);
             }
-            Event::Judged(change) => {
+            Event::LinkVerdict(change) => {
                 let (works, text) = match change.verdict {
                     Verdict::Active => (true, "carries packets of the bond again"),
                     Verdict::Returning(_) => (true, "is back in the bond, with a part at first"),
@@ -86,11 +86,11 @@ impl Bond {
                 }
                 self.note_link(now, change.link, works);
             }
-            Event::Policy(heard) => {
+            Event::PolicyStatus(heard) => {
                 let text = unheard(heard).map(str::to_owned);
                 told.extend(text.map(Told::Bond));
             }
-            Event::Moved { .. } | Event::Carries { .. } => {}
+            Event::PathMigrated { .. } | Event::PayloadIncreased { .. } => {}
         }
     }
 
@@ -152,16 +152,16 @@ impl Bond {
 }
 
 /// Why the hub does not treat packets as it is asked to, where that is so.
-pub(super) fn unheard(heard: Heard) -> Option<&'static str> {
+pub(super) fn unheard(heard: PolicyStatus) -> Option<&'static str> {
     match heard {
-        Heard::Deaf => {
+        PolicyStatus::Unsupported => {
             Some("the hub is too old to be told how to treat packets: it does as it sees fit")
         }
-        Heard::Refused => Some(
+        PolicyStatus::Rejected => Some(
             "the hub does not understand how packets are to be treated, being of another version: \
              it does as it sees fit",
         ),
-        Heard::Nothing | Heard::Waiting | Heard::Followed => None,
+        PolicyStatus::Unsent | PolicyStatus::Pending | PolicyStatus::Applied => None,
     }
 }
 
@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn a_hub_that_is_too_old_is_told_apart_from_one_that_does_not_understand() {
         let text = |heard| unheard(heard).expect("something is amiss");
-        assert!(text(Heard::Deaf).contains("too old"));
-        assert!(text(Heard::Refused).contains("another version"));
-        assert!(unheard(Heard::Followed).is_none());
+        assert!(text(PolicyStatus::Unsupported).contains("too old"));
+        assert!(text(PolicyStatus::Rejected).contains("another version"));
+        assert!(unheard(PolicyStatus::Applied).is_none());
     }
 }

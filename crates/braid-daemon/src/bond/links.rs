@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use braid_bond::drive::Link;
+use braid_bond::io::LinkSpec;
 use braid_core::{Bytes, LinkId, MAX_LINKS, Rate};
 
 /// What there is of an uplink.
@@ -44,13 +44,13 @@ pub struct Links {
     numbers: BTreeMap<Way, LinkId>,
     names: BTreeMap<LinkId, String>,
     working: BTreeSet<LinkId>,
-    wanted: Vec<Link>,
+    wanted: Vec<LinkSpec>,
 }
 
 impl Links {
     /// What the links are to be. Lines that come first get numbers first, where there are not
     /// enough of them.
-    pub fn update(&mut self, lines: &[Line], hub: &[SocketAddr]) -> &[Link] {
+    pub fn update(&mut self, lines: &[Line], hub: &[SocketAddr]) -> &[LinkSpec] {
         let mut ways: Vec<(usize, _)> = Vec::new();
         for line in lines {
             ways.extend(self.ways(line, hub).into_iter().enumerate());
@@ -65,7 +65,7 @@ impl Links {
         for (way, source, line) in ways {
             let Some(id) = self.number(&way) else { break };
             self.names.insert(id, line.name.clone());
-            links.push(Link {
+            links.push(LinkSpec {
                 id,
                 device: way.device,
                 source,
@@ -98,7 +98,7 @@ impl Links {
 
     /// The links as they were last wanted, by number.
     #[must_use]
-    pub fn wanted(&self) -> &[Link] {
+    pub fn wanted(&self) -> &[LinkSpec] {
         &self.wanted
     }
 
@@ -171,8 +171,8 @@ mod tests {
         parsed.collect()
     }
 
-    fn told(links: &[Link]) -> Vec<String> {
-        let tell = |link: &Link| format!("{} {} {}", link.id.0, link.device, link.hub);
+    fn told(links: &[LinkSpec]) -> Vec<String> {
+        let tell = |link: &LinkSpec| format!("{} {} {}", link.id.0, link.device, link.hub);
         links.iter().map(tell).collect()
     }
 

@@ -29,7 +29,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use braid_balance::Lease;
-use braid_bond::drive::{ClientConfig, ClientEvent, ClientStatus, Policy, Tun};
+use braid_bond::io::{ClientConfig, ClientEvent, ClientStatus, Policy, Tun};
 use braid_bond::proto::handshake::terms;
 use braid_bond::token::Token;
 use braid_core::LinkId;
@@ -244,7 +244,8 @@ impl Bond {
     ) -> Result<(), Failure> {
         // It outlives this daemon: without the device and its program the kernel would take what comes for connections of
         // its own and refuse it, and programs that watch addresses would give up what they are about.
-        let tun = Tun::open_lasting(BOND_DEVICE, MTU).map_err(|error| carrier::stopped(&error))?;
+        let tun =
+            Tun::open_persistent(BOND_DEVICE, MTU).map_err(|error| carrier::stopped(&error))?;
         let news = self.news.clone();
         let policy = self.policy(settings);
         let config = ClientConfig {

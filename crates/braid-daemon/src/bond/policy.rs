@@ -1,6 +1,6 @@
 //! What the bond is told of how packets are to be treated, by both ends.
 
-use braid_bond::drive::{Link, Policy, Scheduling};
+use braid_bond::io::{LinkSpec, Policy, Scheduling};
 use braid_core::LinkId;
 use braid_core::schedule::BURST_PACKETS;
 
@@ -13,9 +13,9 @@ impl Bond {
     pub(super) fn policy(&self, settings: &Settings) -> Policy {
         let bond = &settings.config.bond;
         // What the scheduler asks for, the cheapest first.
-        let mut links: Vec<&Link> = self.links.wanted().iter().collect();
+        let mut links: Vec<&LinkSpec> = self.links.wanted().iter().collect();
         links.sort_by_key(|link| (link.tier, link.id));
-        let weight = |link: &&Link| {
+        let weight = |link: &&LinkSpec| {
             let name = self.links.name_of(link.id)?;
             Some((link.id, settings.weight(name).get()))
         };

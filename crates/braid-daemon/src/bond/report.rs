@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_bond::drive::{ClientStatus, Link, LinkStatus};
+use braid_bond::io::{ClientStatus, LinkSpec, LinkStatus};
 use braid_core::LinkId;
 use braid_core::liveness::Verdict;
 
@@ -38,7 +38,7 @@ impl Bond {
         let unheard = latest.as_ref().and_then(|status| unheard(status.policy));
         let unheard = unheard.map(str::to_owned);
         let wanted = self.links.wanted();
-        let link = |link: &Link| {
+        let link = |link: &LinkSpec| {
             let found = latest.iter().flat_map(|status| &status.links);
             let status = found.into_iter().find(|status| status.id == link.id);
             self.link(link, status, wanted, latest.as_ref())
@@ -67,9 +67,9 @@ impl Bond {
 
     fn link(
         &self,
-        link: &Link,
+        link: &LinkSpec,
         status: Option<&LinkStatus>,
-        wanted: &[Link],
+        wanted: &[LinkSpec],
         all: Option<&ClientStatus>,
     ) -> BondLinkReport {
         let error = self.errors.get(&link.id);
@@ -89,23 +89,23 @@ impl Bond {
             state,
             share: status.map_or(0.0, |status| status.share),
             why,
-            clear: status.is_some_and(|status| status.clear),
+            clear: status.is_some_and(|status| status.cleartext),
             rate_bps: of(|status| status.rate.bits_per_sec()),
             delivered_bps: status.and_then(|s| Some(s.delivered?.bits_per_sec())),
             rtt_ms: rtt.map(|rtt| ms(rtt.smoothed)),
             rtt_min_ms: rtt.map(|rtt| ms(rtt.min)),
-            spread_ms: status.and_then(|status| Some(ms(status.spread?))),
+            spread_ms: status.and_then(|status| Some(ms(status.owd_skew?))),
             queue_ms: span(|status| status.queue),
             jitter_ms: span(|status| status.jitter),
             loss: status.map_or(0.0, |status| status.loss_fast),
             lost_random: of(|status| status.lost_random),
             lost_congestive: of(|status| status.lost_congestive),
-            payload: status.map_or(0, |status| status.payload),
+            payload: status.map_or(0, |status| status.max_payload_bytes),
             tx_bytes: of(|status| status.sent.bytes.get()),
             rx_bytes: of(|status| status.received.bytes.get()),
             late: of(|status| status.late),
             duplicates: of(|status| status.duplicates),
-            waited_for: of(|status| status.waited_for),
+            waited_for: of(|status| status.gaps_expired),
             send_errors: of(|status| status.send_errors),
         }
     }
@@ -129,10 +129,10 @@ fn state_of(status: Option<&LinkStatus>, failed: bool) -> BondLinkState {
 
 /// What decides about a link's share.
 fn why(
-    link: &Link,
+    link: &LinkSpec,
     status: &LinkStatus,
     state: BondLinkState,
-    wanted: &[Link],
+    wanted: &[LinkSpec],
     all: Option<&ClientStatus>,
 ) -> String {
     if let Some(error) = &status.error {
@@ -166,7 +166,7 @@ fn why(
     }
     let rate = status.rate.bits_per_sec() as f64 / 1e6;
     let idle = all.is_some_and(|all| all.links.iter().all(|link| link.share < NOTHING));
-    let why = match status.spread {
+    let why = match status.owd_skew {
         _ if idle => "idle".to_owned(),
         Some(spread) if spread >= LATE && status.share < NOTHING => {
             format!("packets would come {:.0} ms later by it", ms(spread))
@@ -177,7 +177,7 @@ fn why(
             format!("carries {rate:.1} of {:.1} Mbit/s", sum as f64 / 1e6)
         }
     };
-    match status.clear {
+    match status.cleartext {
         true => format!("{why}, in the clear"),
         false => why,
     }
@@ -187,8 +187,8 @@ fn packets(status: &ClientStatus, scheduler: BondScheduler) -> BondPacketsReport
     let flow = &status.flow;
     BondPacketsReport {
         scheduler,
-        residence_p50_ms: ms(flow.residence_p50),
-        residence_p99_ms: ms(flow.residence_p99),
+        residence_p50_ms: ms(flow.reorder_delay_p50),
+        residence_p99_ms: ms(flow.reorder_delay_p99),
         in_order: flow.in_order,
         held: flow.held,
         unordered: flow.unordered,

@@ -125,7 +125,7 @@ impl Emulator {
         let log = options.log.as_deref().map(Log::create).transpose()?;
         braid_device::no_timer_slack().map_err(DriveError::system("ask for exact timers"))?;
         // Without it everything works, only less punctually: the ready line and statistics say so.
-        let real_time = braid_device::real_time().is_ok();
+        let real_time = braid_device::set_real_time().is_ok();
         let clock = Clock::start().map_err(DriveError::system("read the clock"))?;
         Ok(Emulator {
             taps,

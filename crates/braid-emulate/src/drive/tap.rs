@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::{AsRawFd, RawFd};
 
-use braid_device::{AttachError, Failure, Interface, Kind};
+use braid_device::{AttachError, DeviceKind, Interface, InterfaceError};
 use nix::errno::Errno;
 use serde::Serialize;
 
@@ -51,12 +51,14 @@ impl Tap {
 
     fn create_here(endpoint: &Endpoint, mac: Option<Mac>) -> Result<Tap, DriveError> {
         let device = attach(endpoint)?;
-        let failed_at = |Failure { step, source }| failed(endpoint, step, source);
+        let failed_at = |InterfaceError { step, source }| failed(endpoint, step, source);
         let interface = Interface::open(&endpoint.device).map_err(failed_at)?;
         if let Some(Mac(mac)) = mac {
             interface.set_mac(mac).map_err(failed_at)?;
         }
-        interface.set_queue(KERNEL_QUEUE).map_err(failed_at)?;
+        interface
+            .set_tx_queue_len(KERNEL_QUEUE)
+            .map_err(failed_at)?;
         interface.set_up().map_err(failed_at)?;
         Ok(Tap {
             endpoint: endpoint.clone(),
@@ -140,7 +142,7 @@ fn failed(endpoint: &Endpoint, step: &'static str, source: io::Error) -> DriveEr
 
 /// A new TAP device and the descriptor through which its frames go.
 fn attach(endpoint: &Endpoint) -> Result<File, DriveError> {
-    braid_device::attach(&endpoint.device, Kind::Tap).map_err(|error| match error {
+    braid_device::attach(&endpoint.device, DeviceKind::Tap).map_err(|error| match error {
         AttachError::NoTun(source) => DriveError::NoTun { source },
         AttachError::Taken(_) => DriveError::DeviceTaken {
             device: endpoint.device.clone(),

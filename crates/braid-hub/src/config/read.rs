@@ -14,9 +14,9 @@ use braid_daemon::config::{ApiConfig, ConfigError, MetricsConfig, Prefix, Quota}
 
 use super::{ClientConfig, Forward, HubConfig, Reach, everywhere};
 use crate::client::Name;
-use crate::pool::Pool;
+use crate::pool::AddressPool;
 
-const TOP: (&str, &[&str]) = (
+const TOP_LEVEL: (&str, &[&str]) = (
     "the top level",
     &[
         "listen",
@@ -37,29 +37,29 @@ const TOP: (&str, &[&str]) = (
 );
 const CLIENT: (&str, &[&str]) = ("[[client]]", &["name", "rate", "quota", "reach"]);
 const SECTIONS: &[(&str, &[&str])] = &[
-    TOP,
+    TOP_LEVEL,
     CLIENT,
     ("[api]", &["group", "change_group"]),
     ("[metrics]", &["listen"]),
 ];
 
-const LISTEN_FIX: &str =
+const LISTEN_HINT: &str =
     "write a port from 1 to 65535, or addresses with ports like \"198.51.100.7:27243\"";
-const ADDRESS_FIX: &str =
+const ADDRESS_HINT: &str =
     "write where clients find the hub, like \"hub.example.org\" or \"198.51.100.7:27243\"";
-const POOL_FIX: &str =
+const POOL_HINT: &str =
     "write a network per IP version, like [\"10.73.0.0/16\", \"fd12:3456:789a::/64\"]";
-const REACH_FIX: &str =
+const REACH_HINT: &str =
     "write \"hub\" for the hub's own machine, or networks like \"192.168.1.0/24\"";
-const NAME_FIX: &str = "write the name that it was invited by, like name = \"attic\"";
-const RATE_FIX: &str = "write a rate like \"50 Mbit/s\"";
+const NAME_HINT: &str = "write the name that it was invited by, like name = \"attic\"";
+const RATE_HINT: &str = "write a rate like \"50 Mbit/s\"";
 
 pub(super) fn read(name: &str, text: &str) -> Result<HubConfig, ConfigError> {
     document(name, text, top)
 }
 
 fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
-    let mut table = Table::new(TOP.0, TOP.1, document);
+    let mut table = Table::new(TOP_LEVEL.0, TOP_LEVEL.1, document);
     let default = HubConfig::default();
     let listen = listen(&mut table, problems);
     let port = listen
@@ -67,7 +67,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
         .flatten()
         .next()
         .map_or(PORT, SocketAddr::port);
-    let written = table.list::<Written>("address", ADDRESS_FIX, problems);
+    let written = table.list::<AddressText>("address", ADDRESS_HINT, problems);
     let address: Vec<At<HubAddress>> = written
         .into_iter()
         .filter_map(|At { value, at }| {
@@ -141,22 +141,22 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
 
 /// What one entry of `listen` says.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ListenEntry {
     Port(u16),
     Address(SocketAddr),
 }
 
-impl FromStr for Place {
+impl FromStr for ListenEntry {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let place = match text.parse::<SocketAddr>() {
-            Ok(address) => Place::Address(address),
-            Err(_) => Place::Port(text.parse().map_err(|_| "no port and no address")?),
+            Ok(address) => ListenEntry::Address(address),
+            Err(_) => ListenEntry::Port(text.parse().map_err(|_| "no port and no address")?),
         };
         match place {
-            Place::Port(0) => Err("any port, so nobody finds it".to_owned()),
-            Place::Address(address) if address.port() == 0 => {
+            ListenEntry::Port(0) => Err("any port, so nobody finds it".to_owned()),
+            ListenEntry::Address(address) if address.port() == 0 => {
                 Err("any port, so nobody finds it".to_owned())
             }
             place => Ok(place),
@@ -164,32 +164,32 @@ impl FromStr for Place {
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for ListenEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Place::Port(port) => port.fmt(f),
-            Place::Address(address) => address.fmt(f),
+            ListenEntry::Port(port) => port.fmt(f),
+            ListenEntry::Address(address) => address.fmt(f),
         }
     }
 }
 
 /// An address of the hub; its port may be that of `listen`.
-struct Written(String);
+struct AddressText(String);
 
-impl FromStr for Written {
+impl FromStr for AddressText {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        HubAddress::read(text, PORT).map(|_| Written(text.to_owned()))
+        HubAddress::read(text, PORT).map(|_| AddressText(text.to_owned()))
     }
 }
 
 fn listen(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Option<Vec<SocketAddr>> {
-    let places = table.list::<Place>("listen", LISTEN_FIX, problems);
+    let places = table.list::<ListenEntry>("listen", LISTEN_HINT, problems);
     no_repeats("listen", &places, problems);
     let places = places.into_iter().flat_map(|place| match place.value {
-        Place::Port(port) => everywhere(port),
-        Place::Address(address) => vec![address],
+        ListenEntry::Port(port) => everywhere(port),
+        ListenEntry::Address(address) => vec![address],
     });
     Some(places.collect()).filter(|places: &Vec<_>| !places.is_empty())
 }
@@ -210,7 +210,7 @@ fn device(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Option<Stri
 }
 
 fn pool(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<Prefix> {
-    let networks: Vec<At<Prefix>> = table.list("pool", POOL_FIX, problems);
+    let networks: Vec<At<Prefix>> = table.list("pool", POOL_HINT, problems);
     for (at, network) in networks.iter().enumerate() {
         let version = |other: &&At<Prefix>| {
             other.value.address().is_ipv4() == network.value.address().is_ipv4()
@@ -222,7 +222,7 @@ fn pool(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<Prefix> {
             "too small"
         };
         let pair = first.map(|first| first.value).into_iter();
-        let Err(error) = Pool::new(pair.chain([network.value]).collect()) else {
+        let Err(error) = AddressPool::new(pair.chain([network.value]).collect()) else {
             continue;
         };
         let problem = Problem::new(format!("`pool`: {error}"), network.at.clone(), label);
@@ -230,13 +230,13 @@ fn pool(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<Prefix> {
             Some(first) => problem.also(first.at.clone(), "the first"),
             None => problem,
         };
-        problems.push(problem.fix(POOL_FIX));
+        problems.push(problem.fix(POOL_HINT));
     }
     networks.into_iter().map(|network| network.value).collect()
 }
 
 fn reach(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<At<Reach>> {
-    let reach = table.list("reach", REACH_FIX, problems);
+    let reach = table.list("reach", REACH_HINT, problems);
     no_repeats("reach", &reach, problems);
     reach
 }
@@ -252,7 +252,7 @@ fn clients(
         let mut client = Table::new(CLIENT.0, CLIENT.1, inner);
         let says_name = client.has("name");
         let says_more = ["rate", "quota", "reach"].iter().any(|key| client.has(key));
-        let name: Option<At<Name>> = client.parsed("name", NAME_FIX, problems);
+        let name: Option<At<Name>> = client.parsed("name", NAME_HINT, problems);
         let rate = rate(&mut client, "rate", problems);
         let quota = client.parsed::<Quota>("quota", Quota::FIX, problems);
         let quota = quota.map(|quota| quota.value);
@@ -267,7 +267,7 @@ fn clients(
         }
         if !says_name {
             let what = "[[client]] without `name`";
-            problems.push(Problem::new(what, at, "whose?").fix(NAME_FIX));
+            problems.push(Problem::new(what, at, "whose?").fix(NAME_HINT));
         }
         let config = ClientConfig {
             rate,
@@ -286,7 +286,7 @@ fn clients(
 }
 
 fn rate(table: &mut Table<'_, '_>, key: &str, problems: &mut Vec<Problem>) -> Option<Rate> {
-    let rate: At<Rate> = table.parsed(key, RATE_FIX, problems)?;
+    let rate: At<Rate> = table.parsed(key, RATE_HINT, problems)?;
     if rate.value < Rate::from_bits_per_sec(1000) {
         let what = format!("`{key}` cannot be less than \"1 kbit/s\"");
         let fix = "write a rate like \"50 Mbit/s\", or leave the line out for no limit";
@@ -302,7 +302,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn nothing_is_a_valid_configuration() {
+    fn an_empty_configuration_is_valid() {
         let config = HubConfig::parse("empty", "").unwrap();
         assert_eq!(config, HubConfig::default());
         let networks = config.networks([0x12, 0x34, 0x56, 0x78, 0x9a]);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_the_next_start_is_named_and_the_old_one_counts_until_then() {
+    fn settings_that_need_a_restart_are_named_and_stay_unchanged() {
         let read = HubConfig::parse("one", EVERY_KEY).unwrap();
         let mut config = HubConfig::default();
         let later = [
@@ -391,7 +391,7 @@ mod tests {
             "api",
             "metrics",
         ];
-        assert_eq!(config.follow(read.clone()), later);
+        assert_eq!(config.apply(read.clone()), later);
         let expected = HubConfig {
             address: read.address.clone(),
             client_rate: read.client_rate,
@@ -401,6 +401,6 @@ mod tests {
         };
         assert_eq!(config, expected);
         let mut same = read.clone();
-        assert_eq!(same.follow(read), [""; 0]);
+        assert_eq!(same.apply(read), [""; 0]);
     }
 }

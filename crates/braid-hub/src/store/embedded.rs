@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use redb::{Database, DatabaseError, ReadableTable, TableDefinition};
 
-use super::{Founding, Store, StoreError};
+use super::{Store, StoreError, StoredIdentity};
 use crate::client::Client;
 
 /// Client's number → its record, JSON.
@@ -14,12 +14,12 @@ const CLIENTS: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("clie
 /// Word → value, JSON.
 const HUB: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("hub");
 
-const FOUNDING: &str = "founding";
-const FORM: &str = "form";
+const IDENTITY: &str = "founding";
+const SCHEMA_VERSION: &str = "form";
 const STARTS: &str = "starts";
 
 /// The form that records are written in.
-const THIS_FORM: u32 = 1;
+const CURRENT_SCHEMA: u32 = 1;
 
 /// A store in a file. One process has it open at a time.
 #[derive(Debug)]
@@ -50,31 +50,31 @@ impl Embedded {
             .map_err(io)?;
         let database = redb::Builder::new().create_file(file);
         let database = database.map_err(|error| match error {
-            DatabaseError::DatabaseAlreadyOpen => StoreError::Held(path.to_owned()),
+            DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.to_owned()),
             error => engine(path, error),
         })?;
         let store = Embedded {
             path: path.to_owned(),
             database,
         };
-        store.check_form()?;
+        store.check_schema()?;
         Ok(store)
     }
 
     /// Notes the form of a new file, and refuses one that is not understood.
-    fn check_form(&self) -> Result<(), StoreError> {
+    fn check_schema(&self) -> Result<(), StoreError> {
         self.change(|store, transaction| {
             let mut table = transaction.open_table(HUB).map_err(|e| store.engine(e))?;
-            let found = table.get(FORM).map_err(|e| store.engine(e))?;
+            let found = table.get(SCHEMA_VERSION).map_err(|e| store.engine(e))?;
             let found = found.map(|value| value.value().to_vec());
             match found {
                 None => {
-                    let form = THIS_FORM.to_string();
-                    let kept = table.insert(FORM, form.as_bytes());
+                    let form = CURRENT_SCHEMA.to_string();
+                    let kept = table.insert(SCHEMA_VERSION, form.as_bytes());
                     kept.map(drop).map_err(|e| store.engine(e))
                 }
                 Some(bytes) => match store.parse::<u32>("its form", &bytes)? {
-                    THIS_FORM => Ok(()),
+                    CURRENT_SCHEMA => Ok(()),
                     form => Err(StoreError::Later {
                         path: store.path.clone(),
                         form,
@@ -127,10 +127,10 @@ fn engine(path: &Path, error: impl Into<redb::Error>) -> StoreError {
 }
 
 impl Store for Embedded {
-    fn found(&mut self, new: Founding) -> Result<Founding, StoreError> {
+    fn load_or_create(&mut self, new: StoredIdentity) -> Result<StoredIdentity, StoreError> {
         self.change(|store, transaction| {
             let mut table = transaction.open_table(HUB).map_err(|e| store.engine(e))?;
-            let found = table.get(FOUNDING).map_err(|e| store.engine(e))?;
+            let found = table.get(IDENTITY).map_err(|e| store.engine(e))?;
             let found = found.map(|value| value.value().to_vec());
             if let Some(bytes) = found {
                 return store.parse("the hub's key", &bytes);
@@ -138,7 +138,7 @@ impl Store for Embedded {
             let bytes = serde_json::to_vec(&new);
             let bytes = bytes.map_err(|e| store.record("the hub's key", e.to_string()))?;
             table
-                .insert(FOUNDING, bytes.as_slice())
+                .insert(IDENTITY, bytes.as_slice())
                 .map_err(|e| store.engine(e))?;
             Ok(new)
         })
@@ -197,8 +197,8 @@ mod tests {
     use braid_bond::token::Secret;
     use braid_daemon::quota::Used;
 
-    fn founding(byte: u8) -> Founding {
-        Founding {
+    fn founding(byte: u8) -> StoredIdentity {
+        StoredIdentity {
             private: [byte; 32],
             global: [byte; 5],
         }
@@ -226,17 +226,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_there_after_it_was_opened_again() {
+    fn records_survive_reopening() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/hub.redb");
         let mut store = Embedded::open(&path).unwrap();
-        assert_eq!(store.found(founding(1)).unwrap(), founding(1));
+        assert_eq!(store.load_or_create(founding(1)).unwrap(), founding(1));
         let (one, two) = (client(1), client(2));
         store.put(&[&one, &two]).unwrap();
-        assert!(matches!(Embedded::open(&path), Err(StoreError::Held(_))));
+        assert!(matches!(Embedded::open(&path), Err(StoreError::InUse(_))));
         drop(store);
         let mut store = Embedded::open(&path).unwrap();
-        assert_eq!(store.found(founding(2)).unwrap(), founding(1), "made once");
+        assert_eq!(
+            store.load_or_create(founding(2)).unwrap(),
+            founding(1),
+            "made once"
+        );
         let shown = |clients: &[Client]| serde_json::to_string(clients).unwrap();
         assert_eq!(shown(&store.load().unwrap()), shown(&[one, two]));
         let mode = fs::metadata(&path).unwrap().permissions().mode();
@@ -263,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_store_is_left_as_it_is() {
+    fn a_file_that_is_not_a_store_stays_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hub.redb");
         let text = "this is somebody's letter".repeat(500);
@@ -281,7 +285,7 @@ mod tests {
         store
             .change(|_, transaction| {
                 let mut table = transaction.open_table(HUB).unwrap();
-                table.insert(FORM, b"2".as_slice()).unwrap();
+                table.insert(SCHEMA_VERSION, b"2".as_slice()).unwrap();
                 Ok(())
             })
             .unwrap();

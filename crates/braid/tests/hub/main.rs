@@ -1,4 +1,4 @@
-//! The real `braid hub` on real packets: clients of `braid_bond::drive` behind two lines each, and an
+//! The real `braid hub` on real packets: clients of `braid_bond::io` behind two lines each, and an
 //! internet that does not know the inner networks. Needs root.
 
 mod attacked;

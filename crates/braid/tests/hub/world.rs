@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use braid_bond::drive::{ClientConfig, ClientEvent, ClientHandle, Link, Policy, Tun, client};
+use braid_bond::io::{ClientConfig, ClientEvent, ClientHandle, LinkSpec, Policy, Tun, client};
 use braid_bond::proto::handshake::Identity;
 use braid_bond::proto::handshake::terms::{Refusal, Terms, enrol};
 use braid_bond::proto::tunnel::Event;
@@ -172,7 +172,7 @@ impl World {
             panic!("the token names an address")
         };
         let (tell, events) = channel();
-        let links = (1..=2u8).map(|line| Link {
+        let links = (1..=2u8).map(|line| LinkSpec {
             id: LinkId(line),
             device: format!("wan{line}"),
             source: format!("10.{line}.{machine}.2")
@@ -353,7 +353,9 @@ impl Client<'_> {
     pub fn expect_held_back(&self, world: &World, name: &str) {
         self.namespace
             .succeeds("ping -q -c 400 -i 0.002 -s 1400 -W 1 10.73.0.1");
-        let capped = world.client(name)["capped"].as_u64().expect("a count");
+        let capped = world.client(name)["capped_packets"]
+            .as_u64()
+            .expect("a count");
         assert!(
             capped > 100,
             "{capped} of 400 packets of 1.4 kB were too many"

@@ -258,7 +258,7 @@ def _spoof(run: Run, place: Site) -> None:
     """Send inner packets with an address that is not the client's."""
 
     def refused() -> int:
-        return sum(client["spoofed"] for client in place.hub.json("clients")["clients"])
+        return sum(client["spoofed_packets"] for client in place.hub.json("clients")["clients"])
 
     before = refused()
     with inside(place.net.host):

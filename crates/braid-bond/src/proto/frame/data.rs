@@ -1,7 +1,7 @@
-//! DATA: an inner packet, or a part of one.
+//! DATA: an inner packet, or a fragment of one.
 //!
 //! ```text
-//! type    1 L P E cc K 0     L length present · P a part · E the last part · cc class ·
+//! type    1 L P E cc K 0     L length present · P a fragment · E the last fragment · cc class ·
 //!                            K this is a copy
 //! lane    8
 //! number  24                 lane sequence number, lowest 24 bits
@@ -19,7 +19,7 @@ use crate::proto::varint;
 use braid_core::schedule;
 
 const LENGTH: u8 = 0x40;
-const PART: u8 = 0x20;
+const FRAGMENT: u8 = 0x20;
 const LAST: u8 = 0x10;
 const CLASS_SHIFT: u8 = 2;
 const COPY: u8 = 0x02;
@@ -70,16 +70,16 @@ impl From<Class> for schedule::Class {
     }
 }
 
-/// Which part of a packet a frame carries.
+/// Which fragment of a packet a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct Fragment {
     /// Where in the packet it begins, bytes.
     pub offset: u16,
     /// Whether none follows.
     pub last: bool,
 }
 
-/// An inner packet, or a part of one.
+/// An inner packet, or a fragment of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data<'a> {
     /// How the flow wants to be treated.
@@ -92,8 +92,8 @@ pub struct Data<'a> {
     pub lane: u8,
     /// The lowest 24 bits of the lane sequence number; the upper eight are zero.
     pub number: u32,
-    /// Which part this is; none if it is all.
-    pub part: Option<Part>,
+    /// Which fragment this is; none if it is all.
+    pub fragment: Option<Fragment>,
     /// The bytes, at least one.
     pub content: &'a [u8],
 }
@@ -101,12 +101,12 @@ pub struct Data<'a> {
 impl<'a> Data<'a> {
     /// Reads what follows the type byte `kind`.
     pub(super) fn parse(kind: u8, reader: &mut Reader<'a>) -> Result<Self, FrameError> {
-        if kind & RESERVED != 0 || kind & (PART | LAST) == LAST {
+        if kind & RESERVED != 0 || kind & (FRAGMENT | LAST) == LAST {
             return Err(FrameError::Range);
         }
         let lane = reader.u8()?;
         let number = reader.u24()?;
-        let part = match kind & PART {
+        let fragment = match kind & FRAGMENT {
             0 => None,
             _ => Some(reader.u16()?),
         };
@@ -126,7 +126,7 @@ impl<'a> Data<'a> {
             has_length,
             lane,
             number,
-            part: part.map(|offset| Part {
+            fragment: fragment.map(|offset| Fragment {
                 offset,
                 last: kind & LAST != 0,
             }),
@@ -138,8 +138,8 @@ impl<'a> Data<'a> {
     pub fn append(&self, out: &mut Vec<u8>) {
         let mut kind = kind::DATA | (self.class as u8) << CLASS_SHIFT;
         kind |= if self.has_length { LENGTH } else { 0 };
-        kind |= if self.part.is_some() { PART } else { 0 };
-        kind |= if self.part.is_some_and(|part| part.last) {
+        kind |= if self.fragment.is_some() { FRAGMENT } else { 0 };
+        kind |= if self.fragment.is_some_and(|fragment| fragment.last) {
             LAST
         } else {
             0
@@ -147,8 +147,8 @@ impl<'a> Data<'a> {
         kind |= if self.copy { COPY } else { 0 };
         out.extend_from_slice(&[kind, self.lane]);
         append_u24(self.number, out);
-        if let Some(part) = self.part {
-            out.extend_from_slice(&part.offset.to_be_bytes());
+        if let Some(fragment) = self.fragment {
+            out.extend_from_slice(&fragment.offset.to_be_bytes());
         }
         if self.has_length {
             varint::append(self.content.len() as u64, out);
@@ -158,12 +158,12 @@ impl<'a> Data<'a> {
 
     /// Bytes before a content of `length` bytes.
     #[must_use]
-    pub const fn header_size(has_length: bool, is_part: bool, length: usize) -> usize {
+    pub const fn header_size(has_length: bool, is_fragment: bool, length: usize) -> usize {
         let length = if has_length {
             varint::size_of(length as u64)
         } else {
             0
         };
-        5 + 2 * is_part as usize + length
+        5 + 2 * is_fragment as usize + length
     }
 }

@@ -1,8 +1,8 @@
-//! HEADER: a header that packets of a lane may refer to; HEADER_HEARD: whether it is known.
+//! HEADER: a header that packets of a lane may refer to; HEADER_ACK: whether it is known.
 //!
 //! ```text
 //! HEADER        type 0x0d · lane 8 · number 8 · length varint · content
-//! HEADER_HEARD  type 0x0e · lane 8 · number 8 · status 8     0 known, 1 not known
+//! HEADER_ACK  type 0x0e · lane 8 · number 8 · status 8     0 known, 1 not known
 //! ```
 //! The content is an inner packet up to its payload; lengths and checksums in it mean nothing. Who gets a
 //! HEADER answers; who gets a packet that refers to a header that is not known says so.
@@ -47,7 +47,7 @@ impl<'a> HeaderContext<'a> {
 
 /// Whether a header is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HeaderHeard {
+pub struct HeaderAck {
     /// Its lane.
     pub lane: u8,
     /// What packets call it.
@@ -56,7 +56,7 @@ pub struct HeaderHeard {
     pub known: bool,
 }
 
-impl HeaderHeard {
+impl HeaderAck {
     pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, FrameError> {
         let (lane, number) = (reader.u8()?, reader.u8()?);
         let known = match reader.u8()? {
@@ -64,7 +64,7 @@ impl HeaderHeard {
             1 => false,
             _ => return Err(FrameError::Range),
         };
-        Ok(HeaderHeard {
+        Ok(HeaderAck {
             lane,
             number,
             known,
@@ -74,6 +74,6 @@ impl HeaderHeard {
     /// Writes the frame.
     pub fn append(&self, out: &mut Vec<u8>) {
         let status = u8::from(!self.known);
-        out.extend_from_slice(&[kind::HEADER_HEARD, self.lane, self.number, status]);
+        out.extend_from_slice(&[kind::HEADER_ACK, self.lane, self.number, status]);
     }
 }

@@ -13,6 +13,7 @@ mod close;
 mod data;
 mod flush;
 mod header;
+mod link_params;
 mod nack;
 mod padding;
 mod parity;
@@ -20,20 +21,19 @@ mod path;
 mod ping;
 mod policy;
 mod report;
-mod treat;
 
 pub use close::{Close, Reason};
-pub use data::{Class, Data, Part};
+pub use data::{Class, Data, Fragment};
 pub use flush::Flush;
-pub use header::{HeaderContext, HeaderHeard};
+pub use header::{HeaderAck, HeaderContext};
+pub use link_params::LinkParams;
 pub use nack::{Nack, Range, Ranges};
 pub use padding::Padding;
 pub use parity::Parity;
 pub use path::{Challenge, PathResponse, TOKEN};
 pub use ping::{Ping, Pong};
-pub use policy::{PolicyHeard, PolicyPart};
+pub use policy::{PolicyAck, PolicyFragment};
 pub use report::{Entries, Entry, Report};
-pub use treat::Treat;
 
 use super::reader::Reader;
 use super::varint;
@@ -68,11 +68,11 @@ pub(crate) mod kind {
     pub const PATH_CHALLENGE: u8 = 0x07;
     pub const PATH_RESPONSE: u8 = 0x08;
     pub const CLOSE: u8 = 0x09;
-    pub const TREAT: u8 = 0x0a;
+    pub const LINK_PARAMS: u8 = 0x0a;
     pub const POLICY: u8 = 0x0b;
-    pub const POLICY_HEARD: u8 = 0x0c;
+    pub const POLICY_ACK: u8 = 0x0c;
     pub const HEADER: u8 = 0x0d;
-    pub const HEADER_HEARD: u8 = 0x0e;
+    pub const HEADER_ACK: u8 = 0x0e;
     /// First of the frames that carry their length, so that older versions can skip them.
     pub const SKIPPABLE: u8 = 0x40;
     /// First of the data frames' type bytes.
@@ -82,7 +82,7 @@ pub(crate) mod kind {
 /// One frame of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
-    /// An inner packet or a part of one.
+    /// An inner packet or a fragment of one.
     Data(Data<'a>),
     /// What arrived, per link.
     Report(Report<'a>),
@@ -105,15 +105,15 @@ pub enum Frame<'a> {
     /// The session ends.
     Close(Close),
     /// How this link is to be used.
-    Treat(Treat),
+    LinkParams(LinkParams),
     /// How packets to the client are to be treated.
-    Policy(PolicyPart<'a>),
+    Policy(PolicyFragment<'a>),
     /// That was heard.
-    PolicyHeard(PolicyHeard),
+    PolicyAck(PolicyAck),
     /// A header that packets may refer to.
     Header(HeaderContext<'a>),
     /// Whether it is known.
-    HeaderHeard(HeaderHeard),
+    HeaderAck(HeaderAck),
     /// A frame of a later version.
     Unknown {
         /// Its type byte, 0x40–0x7f.
@@ -138,11 +138,11 @@ impl<'a> Frame<'a> {
             | Frame::PathResponse(_)
             | Frame::Padding(_)
             | Frame::Close(_)
-            | Frame::Treat(_)
+            | Frame::LinkParams(_)
             | Frame::Policy(_)
-            | Frame::PolicyHeard(_)
+            | Frame::PolicyAck(_)
             | Frame::Header(_)
-            | Frame::HeaderHeard(_)
+            | Frame::HeaderAck(_)
             | Frame::Unknown { .. } => false,
         }
     }
@@ -164,11 +164,11 @@ impl<'a> Frame<'a> {
             kind::PATH_CHALLENGE => Frame::PathChallenge(Challenge::parse(reader)?),
             kind::PATH_RESPONSE => Frame::PathResponse(PathResponse::parse(reader)?),
             kind::CLOSE => Frame::Close(Close::parse(reader)?),
-            kind::TREAT => Frame::Treat(Treat::parse(reader)?),
-            kind::POLICY => Frame::Policy(PolicyPart::parse(reader)?),
-            kind::POLICY_HEARD => Frame::PolicyHeard(PolicyHeard::parse(reader)?),
+            kind::LINK_PARAMS => Frame::LinkParams(LinkParams::parse(reader)?),
+            kind::POLICY => Frame::Policy(PolicyFragment::parse(reader)?),
+            kind::POLICY_ACK => Frame::PolicyAck(PolicyAck::parse(reader)?),
             kind::HEADER => Frame::Header(HeaderContext::parse(reader)?),
-            kind::HEADER_HEARD => Frame::HeaderHeard(HeaderHeard::parse(reader)?),
+            kind::HEADER_ACK => Frame::HeaderAck(HeaderAck::parse(reader)?),
             kind::DATA.. => Frame::Data(Data::parse(kind, reader)?),
             kind::SKIPPABLE.. => {
                 let size = varint::parse_u32(reader)?;
@@ -193,11 +193,11 @@ impl<'a> Frame<'a> {
             Frame::PathResponse(frame) => frame.append(out),
             Frame::Padding(frame) => frame.append(out),
             Frame::Close(frame) => frame.append(out),
-            Frame::Treat(frame) => frame.append(out),
+            Frame::LinkParams(frame) => frame.append(out),
             Frame::Policy(frame) => frame.append(out),
-            Frame::PolicyHeard(frame) => frame.append(out),
+            Frame::PolicyAck(frame) => frame.append(out),
             Frame::Header(frame) => frame.append(out),
-            Frame::HeaderHeard(frame) => frame.append(out),
+            Frame::HeaderAck(frame) => frame.append(out),
             Frame::Unknown { kind, content } => {
                 out.push(*kind);
                 varint::append(content.len() as u64, out);

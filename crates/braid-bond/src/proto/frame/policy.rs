@@ -1,8 +1,8 @@
-//! POLICY: how the hub is to treat what it sends to this client; POLICY_HEARD: the answer.
+//! POLICY: how the hub is to treat what it sends to this client; POLICY_ACK: the answer.
 //!
 //! ```text
 //! POLICY        type 0x0b · version varint · part 8 · last 8 · length varint · content
-//! POLICY_HEARD  type 0x0c · version varint · status 8     0 followed, 1 not understood
+//! POLICY_ACK  type 0x0c · version varint · status 8     0 followed, 1 not understood
 //! ```
 //! Only the initiator sends POLICY, and says it again until the answer for that version comes. The
 //! contents of the parts 0 to `last`, joined, are a [`Policy`](crate::proto::policy::Policy). A higher
@@ -14,29 +14,29 @@ use crate::proto::varint;
 
 /// A part of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PolicyPart<'a> {
+pub struct PolicyFragment<'a> {
     /// Of the policy; at least 1.
     pub version: u64,
-    /// Which part this is.
-    pub part: u8,
-    /// The number of the last part.
+    /// Which fragment this is.
+    pub fragment: u8,
+    /// The number of the last fragment.
     pub last: u8,
     /// Its bytes, at least one.
     pub content: &'a [u8],
 }
 
-impl<'a> PolicyPart<'a> {
+impl<'a> PolicyFragment<'a> {
     pub(super) fn parse(reader: &mut Reader<'a>) -> Result<Self, FrameError> {
         let version = varint::parse(reader)?;
-        let (part, last) = (reader.u8()?, reader.u8()?);
+        let (fragment, last) = (reader.u8()?, reader.u8()?);
         let length = varint::parse_u32(reader)?;
         let content = reader.take(length as usize)?;
-        if version == 0 || part > last || content.is_empty() {
+        if version == 0 || fragment > last || content.is_empty() {
             return Err(FrameError::Range);
         }
-        Ok(PolicyPart {
+        Ok(PolicyFragment {
             version,
-            part,
+            fragment,
             last,
             content,
         })
@@ -46,7 +46,7 @@ impl<'a> PolicyPart<'a> {
     pub fn append(&self, out: &mut Vec<u8>) {
         out.push(kind::POLICY);
         varint::append(self.version, out);
-        out.extend_from_slice(&[self.part, self.last]);
+        out.extend_from_slice(&[self.fragment, self.last]);
         varint::append(self.content.len() as u64, out);
         out.extend_from_slice(self.content);
     }
@@ -54,28 +54,28 @@ impl<'a> PolicyPart<'a> {
 
 /// A policy has been heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PolicyHeard {
+pub struct PolicyAck {
     /// Which.
     pub version: u64,
     /// Whether it is followed; else it is of a later version of the protocol.
-    pub followed: bool,
+    pub applied: bool,
 }
 
-impl PolicyHeard {
+impl PolicyAck {
     pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, FrameError> {
         let version = varint::parse(reader)?;
-        let followed = match reader.u8()? {
+        let applied = match reader.u8()? {
             0 => true,
             1 => false,
             _ => return Err(FrameError::Range),
         };
-        Ok(PolicyHeard { version, followed })
+        Ok(PolicyAck { version, applied })
     }
 
     /// Writes the frame.
     pub fn append(&self, out: &mut Vec<u8>) {
-        out.push(kind::POLICY_HEARD);
+        out.push(kind::POLICY_ACK);
         varint::append(self.version, out);
-        out.push(u8::from(!self.followed));
+        out.push(u8::from(!self.applied));
     }
 }

@@ -17,7 +17,7 @@ use braid_core::{LinkId, MAX_LINKS, Time};
 
 /// Answers that are computed on in vain before this attempt hears no more: a bound on what somebody
 /// who sees our packets can make us compute.
-const FORGERIES: u32 = 16;
+const MAX_FORGED_RESPONSES: u32 = 16;
 
 /// What the initiator says.
 #[derive(Clone, Debug)]
@@ -159,7 +159,7 @@ impl Attempt {
         if response.receiver != self.start.index || !self.to_us.verify(&parts, response.mac1) {
             return Err(HandshakeError::Mac);
         }
-        if self.forgeries == FORGERIES {
+        if self.forgeries == MAX_FORGED_RESPONSES {
             return Err(HandshakeError::Forged);
         }
         let mut payload = vec![0; response.noise.len()];

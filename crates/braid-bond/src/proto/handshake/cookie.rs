@@ -29,7 +29,7 @@ use crate::proto::packet::{TAG, kind};
 use braid_core::{LinkId, MAX_LINKS, Time};
 
 /// A responder's secret is used for so long, and accepted for as long again.
-pub const COOKIE_LIFE: Duration = Duration::from_secs(120);
+pub const COOKIE_LIFETIME: Duration = Duration::from_secs(120);
 
 const SALT: usize = 16;
 const SIZE: usize = 2 + SALT + MAC + TAG;
@@ -106,15 +106,15 @@ fn zero() -> Nonce {
 
 /// A responder's cookie secrets.
 #[derive(Debug)]
-pub(super) struct Jar {
+pub(super) struct CookieSecrets {
     current: MacKey,
     previous: Option<MacKey>,
     since: Time,
 }
 
-impl Jar {
+impl CookieSecrets {
     pub fn new(now: Time, entropy: &mut Entropy) -> Self {
-        Jar {
+        CookieSecrets {
             current: MacKey::secret(&entropy.bytes::<32>()),
             previous: None,
             since: now,
@@ -122,14 +122,14 @@ impl Jar {
     }
 
     /// Changes the secret if it is old enough.
-    pub fn turn(&mut self, now: Time, entropy: &mut Entropy) {
+    pub fn rotate(&mut self, now: Time, entropy: &mut Entropy) {
         let age = now.since(self.since);
-        if age < COOKIE_LIFE {
+        if age < COOKIE_LIFETIME {
             return;
         }
         let fresh = MacKey::secret(&entropy.bytes::<32>());
         let old = std::mem::replace(&mut self.current, fresh);
-        self.previous = (age < 2 * COOKIE_LIFE).then_some(old);
+        self.previous = (age < 2 * COOKIE_LIFETIME).then_some(old);
         self.since = now;
     }
 
@@ -164,28 +164,34 @@ mod tests {
     fn a_secret_is_accepted_for_one_life_after_its_own() {
         let from: SocketAddr = "192.0.2.7:4000".parse().expect("an address");
         let mut entropy = Entropy::new(&[7; 32]);
-        let mut jar = Jar::new(Time::ZERO, &mut entropy);
+        let mut cookie_secrets = CookieSecrets::new(Time::ZERO, &mut entropy);
         let proof = |cookie: [u8; MAC]| MacKey::secret(&cookie).sign(&[b"message"]);
-        let first = proof(jar.cookie(from));
-        let accepts = |jar: &Jar, mac2: &[u8; MAC]| jar.verify(from, b"message", mac2);
+        let first = proof(cookie_secrets.cookie(from));
+        let accepts = |cookie_secrets: &CookieSecrets, mac2: &[u8; MAC]| {
+            cookie_secrets.verify(from, b"message", mac2)
+        };
 
-        let nearly = COOKIE_LIFE - Duration::from_secs(1);
-        jar.turn(Time::ZERO + nearly, &mut entropy);
-        assert_eq!(proof(jar.cookie(from)), first, "it is not old enough");
-        jar.turn(Time::ZERO + COOKIE_LIFE, &mut entropy);
-        let next = proof(jar.cookie(from));
+        let nearly = COOKIE_LIFETIME - Duration::from_secs(1);
+        cookie_secrets.rotate(Time::ZERO + nearly, &mut entropy);
+        assert_eq!(
+            proof(cookie_secrets.cookie(from)),
+            first,
+            "it is not old enough"
+        );
+        cookie_secrets.rotate(Time::ZERO + COOKIE_LIFETIME, &mut entropy);
+        let next = proof(cookie_secrets.cookie(from));
         assert_ne!(next, first);
-        assert!(accepts(&jar, &first) && accepts(&jar, &next));
-        assert!(!jar.verify("192.0.2.8:4000".parse().unwrap(), b"message", &next));
-        jar.turn(Time::ZERO + 2 * COOKIE_LIFE, &mut entropy);
-        assert!(!accepts(&jar, &first) && accepts(&jar, &next));
+        assert!(accepts(&cookie_secrets, &first) && accepts(&cookie_secrets, &next));
+        assert!(!cookie_secrets.verify("192.0.2.8:4000".parse().unwrap(), b"message", &next));
+        cookie_secrets.rotate(Time::ZERO + 2 * COOKIE_LIFETIME, &mut entropy);
+        assert!(!accepts(&cookie_secrets, &first) && accepts(&cookie_secrets, &next));
 
         // Nobody asked for so long that both are over, or nearly.
-        let latest = proof(jar.cookie(from));
-        let mut idle = Jar::new(Time::ZERO, &mut Entropy::new(&[7; 32]));
-        idle.turn(Time::ZERO + COOKIE_LIFE + nearly, &mut entropy);
+        let latest = proof(cookie_secrets.cookie(from));
+        let mut idle = CookieSecrets::new(Time::ZERO, &mut Entropy::new(&[7; 32]));
+        idle.rotate(Time::ZERO + COOKIE_LIFETIME + nearly, &mut entropy);
         assert!(accepts(&idle, &first));
-        jar.turn(Time::ZERO + 4 * COOKIE_LIFE, &mut entropy);
-        assert!(!accepts(&jar, &latest));
+        cookie_secrets.rotate(Time::ZERO + 4 * COOKIE_LIFETIME, &mut entropy);
+        assert!(!accepts(&cookie_secrets, &latest));
     }
 }

@@ -31,17 +31,17 @@ impl fmt::Display for PublicKey {
 /// A text that is no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a key is 44 characters of base64, the last of them \"=\"")]
-pub struct NoKey;
+pub struct InvalidKey;
 
-fn key_bytes(text: &str) -> Result<[u8; 32], NoKey> {
-    let bytes = STANDARD.decode(text.trim()).map_err(|_| NoKey)?;
-    bytes.try_into().map_err(|_| NoKey)
+fn key_bytes(text: &str) -> Result<[u8; 32], InvalidKey> {
+    let bytes = STANDARD.decode(text.trim()).map_err(|_| InvalidKey)?;
+    bytes.try_into().map_err(|_| InvalidKey)
 }
 
 impl FromStr for PublicKey {
-    type Err = NoKey;
+    type Err = InvalidKey;
 
-    fn from_str(text: &str) -> Result<Self, NoKey> {
+    fn from_str(text: &str) -> Result<Self, InvalidKey> {
         key_bytes(text).map(PublicKey)
     }
 }
@@ -105,7 +105,7 @@ impl Identity {
     ///
     /// # Errors
     /// It is none.
-    pub fn from_text(private: &str) -> Result<Self, NoKey> {
+    pub fn from_text(private: &str) -> Result<Self, InvalidKey> {
         key_bytes(private).map(Identity::new)
     }
 }
@@ -143,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn invalid_keys_are_refused() {
         for bad in [
             "",
             "abc",
             "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTm==",
             "ä",
         ] {
-            assert_eq!(bad.parse::<PublicKey>(), Err(NoKey), "{bad}");
+            assert_eq!(bad.parse::<PublicKey>(), Err(InvalidKey), "{bad}");
         }
     }
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use snow::HandshakeState;
 
 use super::attempt::session;
-use super::cookie::{CookieReply, Jar};
+use super::cookie::{CookieReply, CookieSecrets};
 use super::initiation::{Initiation, Payload};
-use super::limit::{Bucket, Each, Sources};
 use super::mac::{self, MacKey};
-use super::reset::Tokens;
+use super::rate_limit::{SourceLimiter, SourceScope, TokenBucket};
+use super::reset::ResetTokens;
 use super::response::{self, Response};
 use super::terms::Refusal;
 use super::{
@@ -25,36 +25,36 @@ use braid_core::{LinkId, Time};
 
 /// Initiations per second that are computed on without asking for cookies. Two Diffie–Hellmans
 /// each: about 2 % of a core.
-const UNPROVEN: Bucket = Bucket::new(100, 200);
+const UNPROVEN_RATE: TokenBucket = TokenBucket::new(100, 200);
 
 /// How far ahead of the responder's clock an initiation's time may be. A later time would shut out whoever
 /// has the same key and a right clock.
-const CLOCK_AHEAD: Duration = Duration::from_secs(86_400);
+const MAX_CLOCK_AHEAD: Duration = Duration::from_secs(86_400);
 
 /// Times from here on (the year 294,247) are refused: there must always be a later one.
 const TIME_END: u64 = 1 << 63;
 
 /// What one address may ask for per second once it has proved itself.
-const PROVEN: Bucket = Bucket::new(10, 40);
+const PROVEN_HOST_RATE: TokenBucket = TokenBucket::new(10, 40);
 
 /// The same for one site, of whose addresses one attacker may have all.
-const PROVEN_SITE: Bucket = Bucket::new(40, 160);
+const PROVEN_SITE_RATE: TokenBucket = TokenBucket::new(40, 160);
 
 /// The same for all: about 6 % of a core. Whoever has many sites can use it up, but not what
-/// [`FAMILIAR`] has.
-const PROVEN_ALL: Bucket = Bucket::new(300, 600);
+/// [`FAMILIAR_RATE`] has.
+const PROVEN_TOTAL_RATE: TokenBucket = TokenBucket::new(300, 600);
 
 /// The same for addresses from which a served peer came of late: to change keys, or to come back.
-const FAMILIAR: Bucket = Bucket::new(300, 600);
+const FAMILIAR_RATE: TokenBucket = TokenBucket::new(300, 600);
 
 /// Addresses from which a peer came that are familiar: a client has few uplinks.
-const FAMILIAR_EACH: usize = 4;
+const MAX_FAMILIAR_ADDRESSES: usize = 4;
 
 /// Resets per second: one hash and one small datagram each, about 1 % of a core.
-const RESETS: Bucket = Bucket::new(2_000, 2_000);
+const RESET_RATE: TokenBucket = TokenBucket::new(2_000, 2_000);
 
 /// Resets per second to one address, which may be made up.
-const RESETS_EACH: Bucket = Bucket::new(10, 20);
+const RESET_RATE_PER_HOST: TokenBucket = TokenBucket::new(10, 20);
 
 /// What happened to initiations, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,22 +86,22 @@ pub struct ListenerCounters {
 }
 
 #[derive(Debug)]
-struct Peer {
+struct PeerEntry {
     psk: Psk,
     to_peer: MacKey,
     /// Time of the newest initiation; zero if there was none.
     newest: u64,
-    answered: Option<Answered>,
+    answered: Option<AnsweredHandshake>,
     /// From where its last accepted initiations came, the newest first.
-    familiar: [Option<IpAddr>; FAMILIAR_EACH],
+    familiar: [Option<IpAddr>; MAX_FAMILIAR_ADDRESSES],
 }
 
-impl Peer {
+impl PeerEntry {
     /// An initiation of its was accepted that came from there. Returns the address that is not familiar any
     /// more by this.
     fn handle_from(&mut self, from: IpAddr) -> Option<IpAddr> {
         let known = self.familiar.iter().position(|known| *known == Some(from));
-        let last = known.unwrap_or(FAMILIAR_EACH - 1);
+        let last = known.unwrap_or(MAX_FAMILIAR_ADDRESSES - 1);
         self.familiar[..=last].rotate_right(1);
         self.familiar[0].replace(from).filter(|old| *old != from)
     }
@@ -109,7 +109,7 @@ impl Peer {
 
 /// A handshake that was answered: copies of its message 1 are answered the same.
 #[derive(Debug)]
-struct Answered {
+struct AnsweredHandshake {
     /// SHA-256 of its Noise message 1.
     hash: [u8; 32],
     ephemeral: [u8; 32],
@@ -118,7 +118,7 @@ struct Answered {
     message: Vec<u8>,
 }
 
-impl Answered {
+impl AnsweredHandshake {
     fn datagram(&self, link: LinkId, to_peer: &MacKey) -> Vec<u8> {
         let mut datagram = Vec::with_capacity(super::INITIATION_MIN);
         Response::append(link, self.receiver, &self.message, &mut datagram);
@@ -134,22 +134,22 @@ impl Answered {
 pub struct Listener {
     own: Identity,
     to_us: MacKey,
-    tokens: Tokens,
+    tokens: ResetTokens,
     entropy: Entropy,
-    jar: Jar,
-    unproven: Bucket,
-    sources: Sources,
-    sites: Sources,
-    all: Bucket,
-    familiar: Bucket,
+    cookie_secrets: CookieSecrets,
+    unproven: TokenBucket,
+    sources: SourceLimiter,
+    sites: SourceLimiter,
+    all: TokenBucket,
+    familiar: TokenBucket,
     /// Who came from where of late: a few addresses of each peer.
     familiar_from: BTreeSet<(IpAddr, PublicKey)>,
-    resets: Bucket,
-    reset_sources: Sources,
-    peers: BTreeMap<PublicKey, Peer>,
+    resets: TokenBucket,
+    reset_sources: SourceLimiter,
+    peers: BTreeMap<PublicKey, PeerEntry>,
     /// Whose message 1 an answered one was, by its hash: one per peer at most.
     answered: BTreeMap<[u8; 32], PublicKey>,
-    hears_strangers: bool,
+    offers_unknown_peers: bool,
     /// µs since 1970 at [`Time::ZERO`], if it is known.
     unix_micros: Option<u64>,
     counters: ListenerCounters,
@@ -157,14 +157,14 @@ pub struct Listener {
 
 /// What is to be done about an initiation.
 #[derive(Debug)]
-pub enum Answer {
+pub enum HandshakeAction {
     /// Send this back to where it came from.
     Reply(Vec<u8>),
     /// A peer of ours would like a session: [`Listener::accept`] it, or drop it.
     Offer(Box<Offer>),
-    /// Somebody unknown would: only if [`Listener::hear_strangers`] says so. [`Listener::insert`] them
+    /// Somebody unknown would: only if [`Listener::offer_unknown_peers`] says so. [`Listener::insert`] them
     /// first, or drop it.
-    Stranger(Box<Offer>),
+    UnknownPeer(Box<Offer>),
 }
 
 /// An initiation that is authentic.
@@ -208,7 +208,7 @@ impl Offer {
 
     /// A message 2 that begins no session; `refusal` says why. Like any other it is sealed by keys that the
     /// responder alone and this initiator can have.
-    fn refuse(&mut self, peer: &Peer, refusal: &Options) -> Answered {
+    fn refuse(&mut self, peer: &PeerEntry, refusal: &Options) -> AnsweredHandshake {
         // All but the options means nothing in a refusal.
         let payload = response::Payload {
             sender: self.payload.sender,
@@ -221,7 +221,7 @@ impl Offer {
     }
 
     /// Writes message 2.
-    fn answer(&mut self, peer: &Peer, payload: &response::Payload) -> Answered {
+    fn answer(&mut self, peer: &PeerEntry, payload: &response::Payload) -> AnsweredHandshake {
         self.noise
             .set_psk(2, &peer.psk.0)
             .expect("the pattern has a pre-shared key");
@@ -232,7 +232,7 @@ impl Offer {
             .write_message(&payload, &mut message)
             .expect("the message fits its buffer");
         message.truncate(size);
-        Answered {
+        AnsweredHandshake {
             hash: self.hash,
             ephemeral: self.ephemeral,
             receiver: self.payload.sender,
@@ -254,27 +254,28 @@ impl Listener {
     /// A responder that serves nobody yet.
     #[must_use]
     pub fn new(now: Time, own: Identity, mut entropy: Entropy) -> Self {
-        let jar = Jar::new(now, &mut entropy);
-        let sources = Sources::new(Each::Host, PROVEN, &mut entropy);
-        let sites = Sources::new(Each::Site, PROVEN_SITE, &mut entropy);
-        let reset_sources = Sources::new(Each::Host, RESETS_EACH, &mut entropy);
+        let cookie_secrets = CookieSecrets::new(now, &mut entropy);
+        let sources = SourceLimiter::new(SourceScope::Host, PROVEN_HOST_RATE, &mut entropy);
+        let sites = SourceLimiter::new(SourceScope::Site, PROVEN_SITE_RATE, &mut entropy);
+        let reset_sources =
+            SourceLimiter::new(SourceScope::Host, RESET_RATE_PER_HOST, &mut entropy);
         Listener {
             to_us: MacKey::of(own.public()),
-            tokens: Tokens::of(&own),
+            tokens: ResetTokens::of(&own),
             own,
             entropy,
-            jar,
-            unproven: UNPROVEN,
+            cookie_secrets,
+            unproven: UNPROVEN_RATE,
             sources,
             sites,
-            all: PROVEN_ALL,
-            familiar: FAMILIAR,
+            all: PROVEN_TOTAL_RATE,
+            familiar: FAMILIAR_RATE,
             familiar_from: BTreeSet::new(),
-            resets: RESETS,
+            resets: RESET_RATE,
             reset_sources,
             peers: BTreeMap::new(),
             answered: BTreeMap::new(),
-            hears_strangers: false,
+            offers_unknown_peers: false,
             unix_micros: None,
             counters: ListenerCounters::default(),
         }
@@ -291,19 +292,19 @@ impl Listener {
             return;
         }
         self.remove(peer);
-        let peer_state = Peer {
+        let peer_state = PeerEntry {
             psk,
             to_peer: MacKey::of(peer),
             newest: 0,
             answered: None,
-            familiar: [None; FAMILIAR_EACH],
+            familiar: [None; MAX_FAMILIAR_ADDRESSES],
         };
         self.peers.insert(peer, peer_state);
     }
 
     /// Whether unknown keys are refused, or what they say is handed over for somebody to decide.
-    pub fn hear_strangers(&mut self, hear: bool) {
-        self.hears_strangers = hear;
+    pub fn offer_unknown_peers(&mut self, hear: bool) {
+        self.offers_unknown_peers = hear;
     }
 
     /// Sets our own clock: µs since 1970 at [`Time::ZERO`]. Initiations whose time is more than a day ahead of
@@ -321,7 +322,7 @@ impl Listener {
 
     /// The first time of an initiation that is too far ahead.
     fn time_end(&self, now: Time) -> u64 {
-        let ahead = u64::try_from(CLOCK_AHEAD.as_micros()).unwrap_or(u64::MAX);
+        let ahead = u64::try_from(MAX_CLOCK_AHEAD.as_micros()).unwrap_or(u64::MAX);
         match self.unix_micros {
             None => TIME_END,
             Some(_) => self.micros(now).saturating_add(ahead).min(TIME_END),
@@ -343,7 +344,7 @@ impl Listener {
     /// Forgets what was answered, and begins another epoch: the keys of those sessions are not ours alone
     /// any more.
     pub fn forget_answers(&mut self) {
-        self.tokens.turn();
+        self.tokens.begin_epoch();
         self.answered.clear();
         self.peers
             .values_mut()
@@ -379,8 +380,8 @@ impl Listener {
         now: Time,
         from: SocketAddr,
         datagram: &[u8],
-    ) -> Result<Answer, HandshakeError> {
-        let answer = self.judge(now, from, datagram);
+    ) -> Result<HandshakeAction, HandshakeError> {
+        let answer = self.evaluate(now, from, datagram);
         match &answer {
             Err(HandshakeError::Malformed | HandshakeError::Version(_)) => {
                 self.counters.malformed += 1;
@@ -388,7 +389,9 @@ impl Listener {
             Err(HandshakeError::Mac) => self.counters.macs_wrong += 1,
             Err(HandshakeError::Cookie) => self.counters.limited += 1,
             Err(HandshakeError::Forged) => self.counters.forged += 1,
-            Err(HandshakeError::Peer) | Ok(Answer::Stranger(_)) => self.counters.unknown_peers += 1,
+            Err(HandshakeError::Peer) | Ok(HandshakeAction::UnknownPeer(_)) => {
+                self.counters.unknown_peers += 1
+            }
             Err(HandshakeError::Stale) => self.counters.stale += 1,
             Err(HandshakeError::Cipher) => self.counters.ciphers += 1,
             Ok(_) => {}
@@ -396,12 +399,12 @@ impl Listener {
         answer
     }
 
-    fn judge(
+    fn evaluate(
         &mut self,
         now: Time,
         from: SocketAddr,
         datagram: &[u8],
-    ) -> Result<Answer, HandshakeError> {
+    ) -> Result<HandshakeAction, HandshakeError> {
         let initiation = Initiation::parse(datagram)?;
         if !self
             .to_us
@@ -412,16 +415,16 @@ impl Listener {
         let hash = mac::hash(initiation.noise);
         if let Some(reply) = self.repeat(&hash, initiation.link) {
             self.counters.repeated += 1;
-            return Ok(Answer::Reply(reply));
+            return Ok(HandshakeAction::Reply(reply));
         }
-        self.jar.turn(now, &mut self.entropy);
+        self.cookie_secrets.rotate(now, &mut self.entropy);
         if !self.unproven.take(now) {
             let proven = self
-                .jar
+                .cookie_secrets
                 .verify(from, initiation.before_mac2, initiation.mac2);
             if !proven {
                 self.counters.cookies += 1;
-                return Ok(Answer::Reply(self.cookie_reply(from, &initiation)));
+                return Ok(HandshakeAction::Reply(self.cookie_reply(from, &initiation)));
             }
             if !self.may_ask(now, from.ip()) {
                 return Err(HandshakeError::Cookie);
@@ -455,7 +458,7 @@ impl Listener {
         from: SocketAddr,
         initiation: &Initiation<'_>,
         hash: [u8; 32],
-    ) -> Result<Answer, HandshakeError> {
+    ) -> Result<HandshakeAction, HandshakeError> {
         let mut noise = noise::respond(&self.own, self.entropy.bytes());
         let mut payload = vec![0; initiation.noise.len()];
         let size = noise
@@ -465,7 +468,7 @@ impl Listener {
         let peer = PublicKey(*peer.ok_or(HandshakeError::Forged)?);
         let payload = Payload::parse(&payload[..size])?;
         let known = self.peers.get(&peer);
-        if known.is_none() && !self.hears_strangers {
+        if known.is_none() && !self.offers_unknown_peers {
             return Err(HandshakeError::Peer);
         }
         let newest = known.map(|peer| peer.newest);
@@ -479,18 +482,18 @@ impl Listener {
             peer,
         });
         let Some(newest) = newest else {
-            return Ok(Answer::Stranger(offer));
+            return Ok(HandshakeAction::UnknownPeer(offer));
         };
         let micros = offer.payload.micros;
         if micros > newest && micros < self.time_end(now) {
-            return Ok(Answer::Offer(offer));
+            return Ok(HandshakeAction::Offer(offer));
         }
         self.counters.stale += 1;
         let refusal = Refusal::Clock(newest.max(self.micros(now)));
         let known = self.peers.get(&peer).ok_or(HandshakeError::Peer)?;
         let refused = offer.refuse(known, &refusal.to_options());
         let reply = refused.datagram(offer.link, &known.to_peer);
-        Ok(Answer::Reply(reply))
+        Ok(HandshakeAction::Reply(reply))
     }
 
     /// Answers an offer by a refusal: there is no session. Copies of it are answered the same.
@@ -519,7 +522,7 @@ impl Listener {
     }
 
     /// Remembers what an offer was answered by.
-    fn remember(&mut self, offer: &Offer, answered: Answered) {
+    fn remember(&mut self, offer: &Offer, answered: AnsweredHandshake) {
         let Some(peer) = self.peers.get_mut(&offer.peer) else {
             return;
         };
@@ -537,7 +540,7 @@ impl Listener {
     fn cookie_reply(&mut self, from: SocketAddr, initiation: &Initiation<'_>) -> Vec<u8> {
         let reply = CookieReply {
             link: initiation.link,
-            cookie: self.jar.cookie(from),
+            cookie: self.cookie_secrets.cookie(from),
         };
         let mut datagram = Vec::new();
         let salt = self.entropy.bytes();

@@ -29,18 +29,21 @@ pub(super) fn respond(own: &Identity, ephemeral: [u8; 32]) -> Erased<HandshakeSt
 
 fn builder(own: &Identity, ephemeral: [u8; 32]) -> Builder<'_> {
     let params = NOISE.parse().expect("a Noise protocol name");
-    Builder::with_resolver(params, Box::new(Given(Zeroizing::new(ephemeral))))
-        .local_private_key(own.private())
-        .and_then(|builder| builder.prologue(PROLOGUE))
-        .expect("set once each")
+    Builder::with_resolver(
+        params,
+        Box::new(EphemeralResolver(Zeroizing::new(ephemeral))),
+    )
+    .local_private_key(own.private())
+    .and_then(|builder| builder.prologue(PROLOGUE))
+    .expect("set once each")
 }
 
 /// The library's own primitives, but for randomness; keys are overwritten when they are not needed any more.
-struct Given(Zeroizing<[u8; 32]>);
+struct EphemeralResolver(Zeroizing<[u8; 32]>);
 
-impl CryptoResolver for Given {
+impl CryptoResolver for EphemeralResolver {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
-        Some(Box::new(Once(Some(self.0.clone()))))
+        Some(Box::new(OneShotRandom(Some(self.0.clone()))))
     }
 
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
@@ -135,9 +138,9 @@ impl Cipher for Key {
 }
 
 /// Gives its bytes once: a handshake needs one ephemeral key, and two uses would be a mistake.
-struct Once(Option<Zeroizing<[u8; 32]>>);
+struct OneShotRandom(Option<Zeroizing<[u8; 32]>>);
 
-impl Random for Once {
+impl Random for OneShotRandom {
     fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), snow::Error> {
         match self.0.take() {
             Some(bytes) if dest.len() == bytes.len() => {

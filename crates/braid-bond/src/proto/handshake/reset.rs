@@ -72,19 +72,19 @@ impl Reset {
 
 /// So many epochs back sessions are told that they are over. Which of them a session is of, its index does
 /// not say: a token of each is given in turn by chance.
-const EARLIER: u64 = 4;
+const RESET_EPOCHS: u64 = 4;
 
 /// Makes the tokens of one responder.
 #[derive(Clone, Debug)]
-pub(super) struct Tokens {
+pub(super) struct ResetTokens {
     key: MacKey,
     epoch: u64,
 }
 
-impl Tokens {
+impl ResetTokens {
     pub fn of(own: &Identity) -> Self {
         let derive = MacKey::secret(own.private());
-        Tokens {
+        ResetTokens {
             key: MacKey::secret(&derive.sign_whole(&[b"braid reset"])),
             epoch: 0,
         }
@@ -95,7 +95,7 @@ impl Tokens {
     }
 
     /// Begins another epoch.
-    pub fn turn(&mut self) {
+    pub fn begin_epoch(&mut self) {
         self.epoch += 1;
     }
 
@@ -104,10 +104,10 @@ impl Tokens {
         self.sign(self.epoch, index)
     }
 
-    /// What a session of an earlier epoch is ended by, of one of the last few that `dice` picks; none in the
+    /// What a session of an earlier epoch is ended by, of one of the last few that `random` picks; none in the
     /// first epoch.
-    pub fn earlier(&self, index: SessionIndex, dice: u64) -> Option<[u8; RESET_TOKEN]> {
-        let back = dice.checked_rem(self.epoch.min(EARLIER))? + 1;
+    pub fn earlier(&self, index: SessionIndex, random: u64) -> Option<[u8; RESET_TOKEN]> {
+        let back = random.checked_rem(self.epoch.min(RESET_EPOCHS))? + 1;
         Some(self.sign(self.epoch - back, index))
     }
 

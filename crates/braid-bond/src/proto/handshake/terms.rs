@@ -8,7 +8,7 @@
 //! | 4 | responder | what it calls the initiator, UTF-8 |
 //! | 5 | responder | most that it passes on in each direction, kbit/s 32 |
 //! | 6 | responder | refusal 8: there is no session; 4 has a time 64 behind it |
-//! | 7 | both | what it understands beyond the first frames 8: [`Abilities`] |
+//! | 7 | both | what it understands beyond the first frames 8: [`Capabilities`] |
 //!
 //! Values that cannot be read are skipped, as unknown types are.
 
@@ -25,7 +25,7 @@ const HUB: u8 = 3;
 const NAME: u8 = 4;
 const CAP: u8 = 5;
 const REFUSAL: u8 = 6;
-const ABILITIES: u8 = 7;
+const CAPABILITIES: u8 = 7;
 
 /// Code of [`Refusal::Clock`].
 const CLOCK: u8 = 4;
@@ -57,7 +57,7 @@ fn first(options: &Options, wanted: u8) -> Option<&[u8]> {
 
 /// What an end understands beyond the frames of the first version: nothing else of it is sent to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Abilities {
+pub struct Capabilities {
     /// POLICY, as a hub.
     pub policy: bool,
     /// HEADER, and packets that refer to one.
@@ -66,9 +66,9 @@ pub struct Abilities {
     pub gre: bool,
 }
 
-impl Abilities {
+impl Capabilities {
     /// What this code understands; GRE is for whoever configures it.
-    pub const OURS: Abilities = Abilities {
+    pub const OURS: Capabilities = Capabilities {
         policy: true,
         headers: true,
         gre: false,
@@ -84,15 +84,15 @@ impl Abilities {
         let policy = if self.policy { Self::POLICY } else { 0 };
         let headers = if self.headers { Self::HEADERS } else { 0 };
         let gre = if self.gre { Self::GRE } else { 0 };
-        let _ = options.push(ABILITIES, &[policy | headers | gre]);
+        let _ = options.push(CAPABILITIES, &[policy | headers | gre]);
     }
 
     /// What the other end has said; nothing is nothing.
     #[must_use]
     pub fn read(options: &Options) -> Self {
-        let bits = first(options, ABILITIES).and_then(<[u8]>::first);
+        let bits = first(options, CAPABILITIES).and_then(<[u8]>::first);
         let has = |bit: u8| bits.is_some_and(|bits| bits & bit != 0);
-        Abilities {
+        Capabilities {
             policy: has(Self::POLICY),
             headers: has(Self::HEADERS),
             gre: has(Self::GRE),
@@ -306,7 +306,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_hub_says_is_read_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
+        fn any_options_of_a_hub_are_read_safely(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
             if let Some(options) = Options::parse(&bytes) {
                 let terms = Terms::read(&options);
                 for (address, prefix) in &terms.addresses {

@@ -14,7 +14,7 @@ use braid_core::resequence::Reordering;
 use braid_core::schedule::{Adaptive, Class, Overflow, Parameters, Scheduler, Weighted};
 use braid_core::{LinkId, Prefix};
 
-use super::flow::Seen;
+use super::flow::FlowInfo;
 
 pub use wire::{POLICY_MAX, TIME_OUT_MAX};
 
@@ -23,7 +23,7 @@ pub const RULES_MAX: usize = 255;
 
 /// Which end of a packet is the far one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Far {
+pub enum RemoteSide {
     /// Its destination: at the client.
     Destination,
     /// Its source: at the hub.
@@ -66,7 +66,7 @@ pub struct Policy {
     pub scheduling: Scheduling,
     /// How what arrives is put in order: at both ends, so that one word decides for both directions.
     pub ordering: Reordering,
-    /// The first that matches counts; else [`Seen::class`] does. Those beyond [`RULES_MAX`] count at
+    /// The first that matches counts; else [`FlowInfo::class`] does. Those beyond [`RULES_MAX`] count at
     /// neither end.
     pub rules: Vec<Rule>,
 }
@@ -74,14 +74,14 @@ pub struct Policy {
 impl Policy {
     /// The class of a packet, none if it cannot be read. It is asked for each: it does not allocate.
     #[must_use]
-    pub fn class(&self, seen: Option<&Seen>, far: Far) -> Class {
-        let Some(seen) = seen else {
+    pub fn class(&self, info: Option<&FlowInfo>, remote: RemoteSide) -> Class {
+        let Some(info) = info else {
             return Class::Ordered;
         };
         // No more than the other end hears of: both treat a flow alike.
         let mut rules = self.rules.iter().take(RULES_MAX);
-        let found = rules.find(|rule| rule.matches(seen, far));
-        found.map_or_else(|| seen.class(), |rule| rule.class)
+        let found = rules.find(|rule| rule.matches(info, remote));
+        found.map_or_else(|| info.class(), |rule| rule.class)
     }
 
     /// Who chooses links by it. Where it names none, or parameters that make no sense, earliest arrival
@@ -101,16 +101,16 @@ impl Policy {
 }
 
 impl Rule {
-    fn matches(&self, seen: &Seen, far: Far) -> bool {
-        let (address, port) = match far {
-            Far::Destination => (seen.dest, seen.ports.map(|[_, dest]| dest)),
-            Far::Source => (seen.source, seen.ports.map(|[source, _]| source)),
+    fn matches(&self, info: &FlowInfo, remote: RemoteSide) -> bool {
+        let (address, port) = match remote {
+            RemoteSide::Destination => (info.dest, info.ports.map(|[_, dest]| dest)),
+            RemoteSide::Source => (info.source, info.ports.map(|[source, _]| source)),
         };
         let asked = |wanted: Option<bool>| wanted.unwrap_or(true);
         let ports = self.ports.as_ref();
         asked(self.is_v4.map(|is_v4| is_v4 == address.is_ipv4()))
-            && asked(self.protocol.map(|number| number == seen.protocol))
-            && asked(self.dscp.map(|dscp| dscp == seen.dscp))
+            && asked(self.protocol.map(|number| number == info.protocol))
+            && asked(self.dscp.map(|dscp| dscp == info.dscp))
             && asked(ports.map(|ports| port.is_some_and(|port| ports.contains(&port))))
             && asked(self.network.map(|network| network.contains(address)))
     }

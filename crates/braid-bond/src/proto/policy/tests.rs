@@ -26,8 +26,8 @@ fn written(policy: &Policy) -> Vec<u8> {
 }
 
 /// The class of a packet, as a tunnel asks for it.
-fn class_of(policy: &Policy, packet: &[u8], far: Far) -> Class {
-    policy.class(Seen::of(packet).as_ref(), far)
+fn class_of(policy: &Policy, packet: &[u8], remote: RemoteSide) -> Class {
+    policy.class(FlowInfo::of(packet).as_ref(), remote)
 }
 
 fn rules() -> Vec<Rule> {
@@ -62,8 +62,8 @@ fn the_first_rule_that_matches_decides_at_both_ends() {
     let both = |port, class| {
         let up = build::udp(here, there(port), &[0; 1000]);
         let down = build::udp(there(port), here, &[0; 1000]);
-        assert_eq!(class_of(&policy, &up, Far::Destination), class);
-        assert_eq!(class_of(&policy, &down, Far::Source), class);
+        assert_eq!(class_of(&policy, &up, RemoteSide::Destination), class);
+        assert_eq!(class_of(&policy, &down, RemoteSide::Source), class);
     };
     both(5005, Class::Redundant);
     both(6000, Class::Pinned);
@@ -71,23 +71,32 @@ fn the_first_rule_that_matches_decides_at_both_ends() {
         class_of(
             &policy,
             &build::tcp(here, dest, 0x10, b""),
-            Far::Destination,
+            RemoteSide::Destination,
         )
     };
     assert_eq!(tcp(there(5005)), Class::Pinned);
     assert_eq!(tcp(end("192.0.2.1", 5005)), Class::Ordered);
     // From the far end's port 1000 to port 5005 here: the rule is about the other port.
     let other = build::udp(end("192.0.2.1", 1000), end("10.73.0.2", 5005), &[0; 1000]);
-    assert_eq!(class_of(&policy, &other, Far::Source), Class::Ordered);
+    assert_eq!(
+        class_of(&policy, &other, RemoteSide::Source),
+        Class::Ordered
+    );
     let mut marked = build::tcp(end("fd00::2", 1), end("2001:db8::1", 443), 0x10, b"");
-    assert_eq!(class_of(&policy, &marked, Far::Destination), Class::Ordered);
+    assert_eq!(
+        class_of(&policy, &marked, RemoteSide::Destination),
+        Class::Ordered
+    );
     marked[0] = 0x60 | (10 << 2) >> 4;
     marked[1] = ((10 << 2) & 0x0f) << 4;
     assert_eq!(
-        class_of(&policy, &marked, Far::Destination),
+        class_of(&policy, &marked, RemoteSide::Destination),
         Class::Unordered
     );
-    assert_eq!(class_of(&policy, &[0x45], Far::Source), Class::Ordered);
+    assert_eq!(
+        class_of(&policy, &[0x45], RemoteSide::Source),
+        Class::Ordered
+    );
 }
 
 #[test]
@@ -167,12 +176,15 @@ fn rules_that_are_too_many_count_at_neither_end() {
     let ends = (end("10.73.0.2", 1000), end("198.51.100.1", 443));
     let packet = build::tcp(ends.0, ends.1, 0x10, b"");
     for policy in [here, there] {
-        assert_eq!(class_of(&policy, &packet, Far::Destination), Class::Ordered);
+        assert_eq!(
+            class_of(&policy, &packet, RemoteSide::Destination),
+            Class::Ordered
+        );
     }
 }
 
 #[test]
-fn what_no_scheduler_can_be_made_of_is_refused() {
+fn policies_without_a_valid_scheduler_are_refused() {
     let refused = |scheduling| {
         let policy = Policy {
             scheduling,

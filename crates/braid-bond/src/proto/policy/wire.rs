@@ -205,7 +205,7 @@ fn parse_links<T>(
 }
 
 /// Bits of a rule's first byte.
-mod what {
+mod rule_bits {
     pub const CLASS: u8 = 0x03;
     pub const NETWORK: u8 = 0x04;
     pub const PROTOCOL: u8 = 0x08;
@@ -220,12 +220,12 @@ impl Rule {
         let bit = |is_said: bool, bit: u8| if is_said { bit } else { 0 };
         out.push(
             frame::Class::from(self.class) as u8
-                | bit(self.network.is_some(), what::NETWORK)
-                | bit(self.protocol.is_some(), what::PROTOCOL)
-                | bit(self.ports.is_some(), what::PORTS)
-                | bit(self.dscp.is_some(), what::DSCP)
-                | bit(self.is_v4 == Some(true), what::V4)
-                | bit(self.is_v4 == Some(false), what::V6),
+                | bit(self.network.is_some(), rule_bits::NETWORK)
+                | bit(self.protocol.is_some(), rule_bits::PROTOCOL)
+                | bit(self.ports.is_some(), rule_bits::PORTS)
+                | bit(self.dscp.is_some(), rule_bits::DSCP)
+                | bit(self.is_v4 == Some(true), rule_bits::V4)
+                | bit(self.is_v4 == Some(false), rule_bits::V6),
         );
         if let Some(network) = self.network {
             let length = network.length();
@@ -253,28 +253,28 @@ impl Rule {
         let said = reader.u8()?;
         let has = |bit: u8| said & bit != 0;
         let mut rule = Rule {
-            class: frame::Class::ALL[usize::from(said & what::CLASS)].into(),
-            is_v4: match (has(what::V4), has(what::V6)) {
+            class: frame::Class::ALL[usize::from(said & rule_bits::CLASS)].into(),
+            is_v4: match (has(rule_bits::V4), has(rule_bits::V6)) {
                 (true, true) => return Err(FrameError::Range),
                 (false, false) => None,
                 (is_v4, _) => Some(is_v4),
             },
             ..Rule::default()
         };
-        if has(what::NETWORK) {
+        if has(rule_bits::NETWORK) {
             rule.network = Some(network(reader)?);
         }
-        if has(what::PROTOCOL) {
+        if has(rule_bits::PROTOCOL) {
             rule.protocol = Some(reader.u8()?);
         }
-        if has(what::PORTS) {
+        if has(rule_bits::PORTS) {
             let (first, last) = (reader.u16()?, reader.u16()?);
             if first > last {
                 return Err(FrameError::Range);
             }
             rule.ports = Some(first..=last);
         }
-        if has(what::DSCP) {
+        if has(rule_bits::DSCP) {
             rule.dscp = Some(reader.u8()?).filter(|dscp| *dscp < 64);
             rule.dscp.ok_or(FrameError::Range)?;
         }

@@ -3,23 +3,23 @@
 use std::time::Duration;
 
 use crate::proto::entropy::Entropy;
-use crate::proto::handshake::terms::{Abilities, Refusal};
+use crate::proto::handshake::terms::{Capabilities, Refusal};
 use crate::proto::handshake::{
     Attempt, Ciphers, Established, HandshakeError, Identity, Options, Psk, PublicKey, Start,
 };
 use crate::proto::packet::SessionIndex;
 use braid_core::{LinkId, Time};
 
-/// First repetition of message 1, doubled each time up to [`REPEAT_MOST`].
-const REPEAT: Duration = Duration::from_millis(250);
-const REPEAT_MOST: Duration = Duration::from_secs(4);
+/// First repetition of message 1, doubled each time up to [`RETRY_MAX`].
+const RETRY_MIN: Duration = Duration::from_millis(250);
+const RETRY_MAX: Duration = Duration::from_secs(4);
 
 /// After this a handshake begins anew: what kept it from being answered may have been in it.
-const ATTEMPT_LIFE: Duration = Duration::from_secs(10);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// After a refusal nothing is asked for so long: whoever runs the hub may change their mind, but not
 /// at once.
-const REFUSED_PAUSE: Duration = Duration::from_secs(30);
+const REFUSAL_BACKOFF: Duration = Duration::from_secs(30);
 
 /// The hub may correct our clock so often before a session: once for a clock that is behind, once for one
 /// that is ahead, and as often again for what happens meanwhile.
@@ -45,7 +45,7 @@ pub struct ClientSettings {
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningAttempt {
     attempt: Attempt,
     begun: Time,
     repeat: Duration,
@@ -59,49 +59,49 @@ struct Running {
 
 /// Begins handshakes.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct HandshakeClient {
     settings: ClientSettings,
-    running: Option<Running>,
+    running: Option<RunningAttempt>,
     /// No initiation may have a time up to this.
     floor: u64,
     /// Corrections of the clock since the last session.
     corrections: u32,
     /// The hub has refused; until then it is not asked again.
-    quiet_until: Option<Time>,
+    backoff_until: Option<Time>,
 }
 
-impl Client {
+impl HandshakeClient {
     pub fn new(mut settings: ClientSettings) -> Self {
-        let abilities = Abilities {
+        let capabilities = Capabilities {
             gre: settings.gre,
-            ..Abilities::OURS
+            ..Capabilities::OURS
         };
-        abilities.append(&mut settings.options);
-        Client {
+        capabilities.append(&mut settings.options);
+        HandshakeClient {
             settings,
             running: None,
             floor: 0,
             corrections: 0,
-            quiet_until: None,
+            backoff_until: None,
         }
     }
 
     /// Begins a handshake, unless one is under way or the hub has refused a moment ago.
-    pub fn want(&mut self, now: Time, continues: Option<SessionIndex>, entropy: &mut Entropy) {
-        if self.running.is_none() && self.quiet_until.is_none() {
-            self.begin(now, continues, entropy);
-        }
-    }
-
-    /// Begins a handshake in the place of one that is under way: its keys may not be ours alone any more.
-    pub fn begin_anew(
+    pub fn ensure_running(
         &mut self,
         now: Time,
         continues: Option<SessionIndex>,
         entropy: &mut Entropy,
     ) {
+        if self.running.is_none() && self.backoff_until.is_none() {
+            self.begin(now, continues, entropy);
+        }
+    }
+
+    /// Begins a handshake in the place of one that is under way: its keys may not be ours alone any more.
+    pub fn restart(&mut self, now: Time, continues: Option<SessionIndex>, entropy: &mut Entropy) {
         self.running = None;
-        self.want(now, continues, entropy);
+        self.ensure_running(now, continues, entropy);
     }
 
     fn begin(&mut self, now: Time, continues: Option<SessionIndex>, entropy: &mut Entropy) {
@@ -127,11 +127,11 @@ impl Client {
             start,
             entropy,
         );
-        self.running = Some(Running {
+        self.running = Some(RunningAttempt {
             attempt,
             begun: now,
-            repeat: REPEAT,
-            due: now + REPEAT,
+            repeat: RETRY_MIN,
+            due: now + RETRY_MIN,
             links: u32::MAX,
             proved: 0,
         });
@@ -139,7 +139,7 @@ impl Client {
 
     /// Whether a handshake is under way, or none may be begun yet.
     pub fn is_running(&self) -> bool {
-        self.running.is_some() || self.quiet_until.is_some()
+        self.running.is_some() || self.backoff_until.is_some()
     }
 
     /// Message 1, and the link that it is to go out on; `usable` says which have an address.
@@ -164,16 +164,16 @@ impl Client {
 
     /// Repeats message 1, or begins anew. Returns whether a handshake was given up.
     pub fn handle_timeout(&mut self, now: Time, entropy: &mut Entropy) -> bool {
-        self.quiet_until = self.quiet_until.filter(|until| now < *until);
+        self.backoff_until = self.backoff_until.filter(|until| now < *until);
         let Some(running) = self.running.as_mut().filter(|running| now >= running.due) else {
             return false;
         };
-        if now.since(running.begun) >= ATTEMPT_LIFE {
+        if now.since(running.begun) >= ATTEMPT_TIMEOUT {
             let continues = running.attempt.start().continues;
             self.begin(now, continues, entropy);
             return true;
         }
-        running.repeat = (running.repeat * 2).min(REPEAT_MOST);
+        running.repeat = (running.repeat * 2).min(RETRY_MAX);
         running.due = now + running.repeat;
         running.links = u32::MAX;
         running.proved = 0;
@@ -182,7 +182,7 @@ impl Client {
 
     pub fn poll_timeout(&self) -> Option<Time> {
         let due = self.running.as_ref().map(|running| running.due);
-        due.or(self.quiet_until)
+        due.or(self.backoff_until)
     }
 
     /// Takes message 2. There is no session if the hub has corrected our clock: a new handshake is
@@ -208,7 +208,7 @@ impl Client {
             }
             Some(_) => {
                 self.corrections = 0;
-                self.quiet_until = Some(now + REFUSED_PAUSE);
+                self.backoff_until = Some(now + REFUSAL_BACKOFF);
             }
             None => self.corrections = 0,
         }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::clear::Passage;
-use crate::proto::frame::{Flush, PolicyHeard, Pong, TOKEN, Treat};
+use super::cleartext::GreProbe;
+use crate::proto::frame::{Flush, LinkParams, PolicyAck, Pong, TOKEN};
 use crate::proto::mtu::Mtu;
 use crate::proto::packet::OVERHEAD;
 use crate::proto::path::Path;
@@ -15,21 +15,21 @@ use braid_core::{Bytes, LaneId, PacketNumber, Time};
 
 /// Answers and requests that wait for one link; more are dropped, and asked for again by whoever
 /// needs them.
-const MOST_WAITING: usize = 32;
+const MAX_QUEUED_FRAMES: usize = 32;
 
 /// Lanes that are flushed at the end of a burst. With more, the burst was of many flows, and each
 /// has lost little.
-const MOST_LANES: usize = 8;
+const MAX_FLUSHED_LANES: usize = 8;
 
 /// Later parts of packets whose numbers are remembered: those of what copies are kept of.
-const MOST_PARTS: usize = 4096;
+const MAX_TRACKED_FRAGMENTS: usize = 4096;
 
 /// First and largest distance of the packets by which a link is tried that has not answered yet.
-const TRY: Duration = Duration::from_millis(100);
-const TRY_MOST: Duration = Duration::from_secs(20);
+const PROBE_DELAY_MIN: Duration = Duration::from_millis(100);
+const PROBE_DELAY_MAX: Duration = Duration::from_secs(20);
 
 /// UDP payload of the largest datagram on an Ethernet.
-pub const PAYLOAD_MOST: u16 = 1472;
+pub const PAYLOAD_MAX: u16 = 1472;
 
 /// What is configured of a link. Nothing has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub struct LinkConfig {
     /// Bytes that it may still carry; no limit if none.
     pub quota: Option<Bytes>,
     /// Largest UDP payload that its device lets out, bytes.
-    pub payload_most: u16,
+    pub max_payload: u16,
 }
 
 impl Default for LinkConfig {
@@ -56,27 +56,27 @@ impl Default for LinkConfig {
             cap: None,
             initial: None,
             quota: None,
-            payload_most: PAYLOAD_MOST,
+            max_payload: PAYLOAD_MAX,
         }
     }
 }
 
 impl LinkConfig {
     /// What the other end is to know of it.
-    pub(super) fn treat(&self) -> Treat {
-        Treat {
+    pub(super) fn params(&self) -> LinkParams {
+        LinkParams {
             tier: self.tier,
             spent: self.quota.is_some_and(|left| left.get() == 0),
-            cap: Treat::cap_of(self.cap),
+            cap: LinkParams::cap_of(self.cap),
         }
     }
 
     /// The same as the other end says it is to be.
-    pub(super) fn treated(self, treat: Treat) -> Self {
+    pub(super) fn with_params(self, params: LinkParams) -> Self {
         LinkConfig {
-            tier: treat.tier,
-            cap: treat.rate(),
-            quota: treat.spent.then(|| Bytes::new(0)),
+            tier: params.tier,
+            cap: params.rate(),
+            quota: params.spent.then(|| Bytes::new(0)),
             ..self
         }
     }
@@ -93,7 +93,7 @@ impl LinkConfig {
 }
 
 /// Bytes that are certainly enough for a packet with a path challenge or response.
-pub(super) const CHALLENGE: u64 = (OVERHEAD + 1 + TOKEN) as u64;
+pub(super) const CHALLENGE_PACKET_SIZE: u64 = (OVERHEAD + 1 + TOKEN) as u64;
 
 #[derive(Debug)]
 pub(super) struct Link {
@@ -104,33 +104,33 @@ pub(super) struct Link {
     pub in_use: bool,
     /// Packets numbered before the sender's count began: it begins at zero each time that it gets
     /// the link, and a number must never be used twice under one key.
-    pub before: u64,
+    pub number_base: u64,
     pub pongs: VecDeque<Pong>,
     pub response: Option<(SocketAddr, [u8; TOKEN])>,
     pub nacks: VecDeque<Nack>,
     /// What is to be said of the client's policy.
-    pub heard: Option<PolicyHeard>,
+    pub policy_ack: Option<PolicyAck>,
     pub report: bool,
     pub reported: Time,
     /// Something came on it that wants to be reported, on this link at least.
-    pub owes: bool,
+    pub report_owed: bool,
     /// Something is to be sent, whatever it is: it confirms new keys.
-    pub greet: bool,
+    pub confirm_keys: bool,
     /// The other end has been told how it is to be used, and that was not the ordinary way: it is told
     /// again with every report, since any packet may be lost.
-    pub treats: bool,
+    pub params_announced: bool,
     /// It is to be told at once.
-    pub treat: bool,
+    pub params_due: bool,
     /// When it last brought or carried inner packets.
     pub carried: Option<Time>,
     /// Lanes that sent on it since it last fell idle.
     pub lanes: Vec<LaneId>,
-    /// Numbers of later parts, and of the first part of the same packet.
-    pub parts: VecDeque<(PacketNumber, PacketNumber)>,
+    /// Numbers of later parts, and of the first fragment of the same packet.
+    pub fragments: VecDeque<(PacketNumber, PacketNumber)>,
     /// Whether it passes GRE.
-    pub passage: Passage,
-    try_after: Duration,
-    pub try_at: Option<Time>,
+    pub gre_probe: GreProbe,
+    probe_delay: Duration,
+    pub probe_at: Option<Time>,
 }
 
 impl Link {
@@ -138,25 +138,25 @@ impl Link {
         Link {
             config,
             path: Path::new(config.remote),
-            mtu: Mtu::new(now, config.payload_most),
+            mtu: Mtu::new(now, config.max_payload),
             in_use: false,
-            before: 0,
+            number_base: 0,
             pongs: VecDeque::new(),
             response: None,
             nacks: VecDeque::new(),
-            heard: None,
+            policy_ack: None,
             report: false,
             reported: now,
-            owes: false,
-            greet: false,
-            treats: false,
-            treat: true,
+            report_owed: false,
+            confirm_keys: false,
+            params_announced: false,
+            params_due: true,
             carried: None,
-            lanes: Vec::with_capacity(MOST_LANES),
-            parts: VecDeque::new(),
-            passage: Passage::new(now),
-            try_after: TRY,
-            try_at: None,
+            lanes: Vec::with_capacity(MAX_FLUSHED_LANES),
+            fragments: VecDeque::new(),
+            gre_probe: GreProbe::new(now),
+            probe_delay: PROBE_DELAY_MIN,
+            probe_at: None,
         }
     }
 
@@ -168,76 +168,76 @@ impl Link {
     }
 
     /// Tries the link from now on, at growing distances, until it is in use.
-    pub fn begin_trying(&mut self, now: Time) {
-        self.try_after = TRY;
-        self.try_at = Some(now);
+    pub fn start_probing(&mut self, now: Time) {
+        self.probe_delay = PROBE_DELAY_MIN;
+        self.probe_at = Some(now);
     }
 
     /// When it is to be tried, if it can be.
-    pub fn try_timeout(&self) -> Option<Time> {
-        let can = !self.in_use && self.path.address(CHALLENGE).is_some();
-        self.try_at.filter(|_| can)
+    pub fn probe_timeout(&self) -> Option<Time> {
+        let can = !self.in_use && self.path.address(CHALLENGE_PACKET_SIZE).is_some();
+        self.probe_at.filter(|_| can)
     }
 
     /// Whether it is to be tried now.
-    pub fn poll_try(&mut self, now: Time) -> bool {
-        if std::mem::take(&mut self.greet) {
+    pub fn poll_probe(&mut self, now: Time) -> bool {
+        if std::mem::take(&mut self.confirm_keys) {
             return true;
         }
-        if self.in_use || self.try_at.is_none_or(|at| now < at) {
+        if self.in_use || self.probe_at.is_none_or(|at| now < at) {
             return false;
         }
-        self.try_at = Some(now + self.try_after);
-        self.try_after = (self.try_after * 2).min(TRY_MOST);
+        self.probe_at = Some(now + self.probe_delay);
+        self.probe_delay = (self.probe_delay * 2).min(PROBE_DELAY_MAX);
         true
     }
 
     pub fn push_pong(&mut self, pong: Pong) {
-        if self.pongs.len() < MOST_WAITING {
+        if self.pongs.len() < MAX_QUEUED_FRAMES {
             self.pongs.push_back(pong);
         }
     }
 
     pub fn push_nack(&mut self, nack: Nack) {
-        if self.nacks.len() < MOST_WAITING {
+        if self.nacks.len() < MAX_QUEUED_FRAMES {
             self.nacks.push_back(nack);
         }
     }
 
     pub fn touch_lane(&mut self, lane: LaneId) {
-        if self.lanes.len() < MOST_LANES && !self.lanes.contains(&lane) {
+        if self.lanes.len() < MAX_FLUSHED_LANES && !self.lanes.contains(&lane) {
             self.lanes.push(lane);
         }
     }
 
-    pub fn push_part(&mut self, part: PacketNumber, first: PacketNumber) {
-        if self.parts.len() == MOST_PARTS {
-            self.parts.pop_front();
+    pub fn push_fragment(&mut self, fragment: PacketNumber, first: PacketNumber) {
+        if self.fragments.len() == MAX_TRACKED_FRAGMENTS {
+            self.fragments.pop_front();
         }
-        self.parts.push_back((part, first));
+        self.fragments.push_back((fragment, first));
     }
 
     /// Whether anything waits that can go out in an ordinary packet.
-    pub fn has_something_to_say(&self) -> bool {
+    pub fn has_pending_control(&self) -> bool {
         !self.pongs.is_empty()
             || !self.nacks.is_empty()
-            || self.heard.is_some()
+            || self.policy_ack.is_some()
             || self.report
-            || self.wants_treat()
+            || self.wants_params()
     }
 
-    fn wants_treat(&self) -> bool {
-        let is_ordinary = self.config.treat() == Treat::default() && !self.treats;
-        self.treat && self.in_use && self.config.remote.is_some() && !is_ordinary
+    fn wants_params(&self) -> bool {
+        let is_ordinary = self.config.params() == LinkParams::default() && !self.params_announced;
+        self.params_due && self.in_use && self.config.remote.is_some() && !is_ordinary
     }
 
     /// What the other end is to be told now of how the link is to be used: only who called says so.
-    pub fn take_treat(&mut self) -> Option<Treat> {
-        let treat = self.config.treat();
-        self.treat = false;
+    pub fn take_params(&mut self) -> Option<LinkParams> {
+        let params = self.config.params();
+        self.params_due = false;
         self.config.remote?;
-        self.treats |= treat != Treat::default();
-        self.treats.then_some(treat)
+        self.params_announced |= params != LinkParams::default();
+        self.params_announced.then_some(params)
     }
 
     /// The flushes of a burst's end; `next` gives a lane's next number.

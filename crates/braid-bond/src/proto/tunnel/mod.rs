@@ -23,15 +23,15 @@
 //! - With nothing to send, all that is sent is what liveness asks for: three packets a minute and link,
 //!   and their answers.
 
-mod clear;
+mod cleartext;
 mod client;
 mod clock;
-mod headers;
+mod header_compression;
 mod link;
+mod policy_sync;
 mod receive;
+mod reorder_delay;
 mod reports;
-mod residence;
-mod steer;
 mod timeout;
 mod transmit;
 mod types;
@@ -42,44 +42,44 @@ use std::time::Duration;
 
 use super::ecn;
 use super::entropy::Entropy;
-use super::flow::Seen;
+use super::flow::FlowInfo;
 use super::frame::Reason;
-use super::gate::Gate;
-use super::handshake::terms::Abilities;
+use super::handshake::terms::Capabilities;
 use super::handshake::{HandshakeError, Options};
 use super::packet::SessionIndex;
-use super::parts::Parts;
-use super::policy::Far;
-use super::pool::{Packet, Pool};
+use super::policy::RemoteSide;
+use super::pool::{BufferPool, Packet};
+use super::reassembly::Reassembler;
 use super::reject::{Reject, Rejects};
+use super::repair_symbol::RepairSymbol;
+use super::replay_guard::ReplayGuard;
 use super::session::Session;
-use super::sum::Sum;
 use braid_core::bond::{InnerPacket, Receiver, Sender, SenderSettings};
 use braid_core::liveness::Verdict;
 use braid_core::{Bytes, LaneId, LinkId, MAX_LINKS, Time};
 
-use client::Client;
+use client::HandshakeClient;
 use clock::{PeerClock, PeerLanes};
 use link::Link;
 
 pub use client::ClientSettings;
-pub use link::{LinkConfig, PAYLOAD_MOST};
-pub use residence::Residence;
-pub use steer::Heard;
-pub use types::{Datagram, Event, Settings};
+pub use link::{LinkConfig, PAYLOAD_MAX};
+pub use policy_sync::PolicyStatus;
+pub use reorder_delay::ReorderDelay;
+pub use types::{Datagram, Event, TunnelSettings};
 
 /// An idle link gets a report this often at most.
 pub const REPORT_IDLE: Duration = Duration::from_millis(500);
 
 /// What a packet takes on the wire beside its UDP payload: IPv4 and UDP headers. Both ends count
 /// the same, whichever family a link is of.
-pub const WIRE: u64 = 28;
+pub const IP_UDP_HEADERS: u64 = 28;
 
 /// DATA frame's header without length.
 const DATA_HEADER: usize = 5;
 
 /// Events that nobody fetched are dropped beyond this, the oldest first.
-const MOST_EVENTS: usize = 256;
+const MAX_QUEUED_EVENTS: usize = 256;
 
 /// The session is being closed.
 #[derive(Debug)]
@@ -92,115 +92,125 @@ struct Closing {
 /// One end of a bond.
 #[derive(Debug)]
 pub struct Tunnel {
-    settings: Settings,
-    client: Option<Client>,
-    gate: Gate,
+    settings: TunnelSettings,
+    client: Option<HandshakeClient>,
+    replay_guard: ReplayGuard,
     entropy: Entropy,
     links: [Option<Link>; MAX_LINKS],
     sender: Sender<Packet>,
-    receiver: Receiver<Packet, Sum>,
-    residence: Residence,
+    receiver: Receiver<Packet, RepairSymbol>,
+    reorder_delay: ReorderDelay,
     /// Buffers of packets on their way out, which are kept for repair for a while, and of those that
     /// come in: apart, since a pool wants packets to leave in the order in which they came.
-    outward: Pool,
-    inward: Pool,
-    parts: Parts,
+    send_pool: BufferPool,
+    receive_pool: BufferPool,
+    reassembler: Reassembler,
     clock: PeerClock,
     lanes: PeerLanes,
-    reports: reports::Outgoing,
-    rest: Option<transmit::Rest>,
+    reports: reports::OutgoingReport,
+    fragmenter: Option<transmit::Fragmenter>,
     /// Packets of a sum that is being made.
-    covered: Vec<Packet>,
+    sources: Vec<Packet>,
     scratch: Vec<u8>,
     events: VecDeque<Event>,
     rejects: Rejects,
     /// Whether the current keys have carried inner packets.
     busy: bool,
     closing: Option<Closing>,
-    heard: Time,
+    last_received: Time,
     /// What the other end understands.
-    peer: Abilities,
+    peer: Capabilities,
     /// Whether this end wants data in the clear.
     gre: bool,
-    saying: steer::Saying,
-    hearing: steer::Hearing,
-    headers: headers::Headers,
+    policy_sender: policy_sync::PolicySender,
+    policy_receiver: policy_sync::PolicyReceiver,
+    compression: header_compression::HeaderCompression,
 }
 
 impl Tunnel {
     /// The end that calls: begins a handshake as soon as it has a link.
     #[must_use]
-    pub fn call(now: Time, client: ClientSettings, settings: Settings, entropy: Entropy) -> Self {
+    pub fn connect(
+        now: Time,
+        client: ClientSettings,
+        settings: TunnelSettings,
+        entropy: Entropy,
+    ) -> Self {
         let gre = client.gre;
-        let client = Some(Client::new(client));
+        let client = Some(HandshakeClient::new(client));
         let mut tunnel = Self::new(now, client, settings, entropy);
         tunnel.gre = gre;
-        tunnel.tell_policy();
+        tunnel.update_policy();
         tunnel
     }
 
     /// The end that was called, with the session that it accepted from `peer`.
     #[must_use]
-    pub fn answer(
+    pub fn accept(
         now: Time,
         session: Session,
-        peer: Abilities,
-        settings: Settings,
+        peer: Capabilities,
+        settings: TunnelSettings,
         entropy: Entropy,
     ) -> Self {
         let mut tunnel = Self::new(now, None, settings, entropy);
         tunnel.peer = peer;
-        tunnel.gate.keys.offer(session);
+        tunnel.replay_guard.keys.offer(session);
         tunnel
     }
 
-    fn new(now: Time, client: Option<Client>, settings: Settings, entropy: Entropy) -> Self {
+    fn new(
+        now: Time,
+        client: Option<HandshakeClient>,
+        settings: TunnelSettings,
+        entropy: Entropy,
+    ) -> Self {
         Tunnel {
             sender: sender(&settings),
             receiver: receiver(&settings),
-            residence: Residence::default(),
+            reorder_delay: ReorderDelay::default(),
             settings,
             client,
-            gate: Gate::default(),
+            replay_guard: ReplayGuard::default(),
             entropy,
             links: [const { None }; MAX_LINKS],
-            outward: Pool::default(),
-            inward: Pool::default(),
-            parts: Parts::default(),
+            send_pool: BufferPool::default(),
+            receive_pool: BufferPool::default(),
+            reassembler: Reassembler::default(),
             clock: PeerClock::default(),
             lanes: PeerLanes::default(),
-            reports: reports::Outgoing::default(),
-            rest: None,
-            covered: Vec::new(),
+            reports: reports::OutgoingReport::default(),
+            fragmenter: None,
+            sources: Vec::new(),
             scratch: Vec::with_capacity(2048),
             events: VecDeque::new(),
             rejects: Rejects::default(),
             busy: false,
             closing: None,
-            heard: now,
-            peer: Abilities::default(),
+            last_received: now,
+            peer: Capabilities::default(),
             gre: false,
-            saying: steer::Saying::default(),
-            hearing: steer::Hearing::default(),
-            headers: headers::Headers::default(),
+            policy_sender: policy_sync::PolicySender::default(),
+            policy_receiver: policy_sync::PolicyReceiver::default(),
+            compression: header_compression::HeaderCompression::default(),
         }
     }
 
     /// Adds a link, or changes what is configured of one.
     pub fn add_link(&mut self, now: Time, id: LinkId, config: LinkConfig) {
-        self.retire(now, id);
+        self.deactivate_link(now, id);
         let mut link = Link::new(now, config);
-        link.before = self.links[id.index()]
+        link.number_base = self.links[id.index()]
             .as_ref()
-            .map_or(0, |known| known.before);
-        link.begin_trying(now);
+            .map_or(0, |known| known.number_base);
+        link.start_probing(now);
         self.links[id.index()] = Some(link);
-        self.gate.insert(id);
-        let continues = self.gate.keys.peek().map(Session::peer);
+        self.replay_guard.insert(id);
+        let continues = self.replay_guard.keys.peek().map(Session::peer);
         if let Some(client) = &mut self.client {
             client.handle_link(id);
             if continues.is_none() {
-                client.want(now, None, &mut self.entropy);
+                client.ensure_running(now, None, &mut self.entropy);
             }
         }
     }
@@ -208,21 +218,21 @@ impl Tunnel {
     /// Takes a link away; what was in flight on it goes out on others. Its numbers are kept, so it may
     /// come back.
     pub fn remove_link(&mut self, now: Time, id: LinkId) {
-        self.retire(now, id);
+        self.deactivate_link(now, id);
         let Some(link) = &mut self.links[id.index()] else {
             return;
         };
         link.path = super::path::Path::default();
-        link.try_at = None;
+        link.probe_at = None;
         self.receiver.set_live(now, id, false);
-        self.gate.remove(id);
+        self.replay_guard.remove(id);
     }
 
     /// Takes a link from the sender, and remembers how many numbers it used: they are nonces.
-    fn retire(&mut self, now: Time, id: LinkId) {
+    fn deactivate_link(&mut self, now: Time, id: LinkId) {
         let used = self.sender.link(id).map_or(0, |(link, _)| link.sent().0.0);
         if let Some(link) = self.links[id.index()].as_mut().filter(|link| link.in_use) {
-            link.before += used;
+            link.number_base += used;
             link.in_use = false;
         }
         self.sender.remove_link(now, id);
@@ -231,36 +241,39 @@ impl Tunnel {
     /// Takes an inner IP packet, which is copied. Anything else is dropped.
     pub fn handle_inner(&mut self, now: Time, packet: impl AsRef<[u8]>) {
         let packet = packet.as_ref();
-        let is_ip = !packet.is_empty() && !super::headers::is_compressed(packet);
-        if !is_ip || packet.len() > super::parts::PACKET_MAX {
+        let is_ip = !packet.is_empty() && !super::header_compression::is_compressed(packet);
+        if !is_ip || packet.len() > super::reassembly::PACKET_MAX {
             return;
         }
-        let seen = Seen::of(packet);
+        let info = FlowInfo::of(packet);
         // What cannot be read is of one flow.
-        let flow = seen.as_ref().map_or(0, Seen::hash);
-        let class = self.settings.policy.class(seen.as_ref(), self.far());
+        let flow = info.as_ref().map_or(0, FlowInfo::hash);
+        let class = self
+            .settings
+            .policy
+            .class(info.as_ref(), self.remote_side());
         let buffer = self.compress(now, LaneId::of(flow), packet);
         let len = Bytes::new(buffer.len() as u64);
         self.busy = true;
-        let packet = self.outward.lend(buffer);
+        let packet = self.send_pool.lend(buffer);
         let inner = InnerPacket { flow, class, len };
         self.sender.handle_packet(now, inner, packet);
     }
 
     /// New keys for this session, that the other end asked for.
     pub fn offer(&mut self, session: Session) {
-        self.gate.keys.offer(session);
+        self.replay_guard.keys.offer(session);
     }
 
     /// Forgets all keys, and what is under way for new ones: the machine slept or was copied, so they may be
     /// in somebody else's memory, or in use by the copy. A client asks at once for new keys that continue
     /// the session.
     pub fn forget_keys(&mut self, now: Time) {
-        let continues = self.gate.keys.peek().map(Session::peer);
-        self.gate.keys.clear();
+        let continues = self.replay_guard.keys.peek().map(Session::peer);
+        self.replay_guard.keys.clear();
         let has_links = self.links.iter().any(Option::is_some);
         if let Some(client) = self.client.as_mut().filter(|_| has_links) {
-            client.begin_anew(now, continues, &mut self.entropy);
+            client.restart(now, continues, &mut self.entropy);
         }
     }
 
@@ -274,10 +287,10 @@ impl Tunnel {
     pub fn poll_inner(&mut self) -> Option<Packet> {
         loop {
             let delivery = self.receiver.poll_delivery()?;
-            self.residence.record(delivery.waited);
-            let expanded = self.expand(delivery.lane, delivery.item);
-            if expanded.is_some() {
-                return expanded;
+            self.reorder_delay.record(delivery.waited);
+            let decompressed = self.decompress(delivery.lane, delivery.item);
+            if decompressed.is_some() {
+                return decompressed;
             }
         }
     }
@@ -289,13 +302,13 @@ impl Tunnel {
 
     /// By what the other end addresses this one at the moment.
     pub fn indices(&self) -> impl Iterator<Item = SessionIndex> {
-        self.gate.keys.indices()
+        self.replay_guard.keys.indices()
     }
 
     /// The keys in use; none before the first handshake, or once they are too old.
     #[must_use]
     pub fn session(&self) -> Option<&Session> {
-        self.gate.keys.peek()
+        self.replay_guard.keys.peek()
     }
 
     /// What was refused, and why.
@@ -312,13 +325,13 @@ impl Tunnel {
 
     /// The receiving direction.
     #[must_use]
-    pub fn receiver(&self) -> &Receiver<Packet, Sum> {
+    pub fn receiver(&self) -> &Receiver<Packet, RepairSymbol> {
         &self.receiver
     }
 
     /// UDP payload that a link carries; none without such a link.
     #[must_use]
-    pub fn payload(&self, link: LinkId) -> Option<u16> {
+    pub fn max_payload(&self, link: LinkId) -> Option<u16> {
         self.links[link.index()]
             .as_ref()
             .map(|link| link.mtu.payload())
@@ -336,43 +349,43 @@ impl Tunnel {
             let is_out = matches!(change.verdict, Verdict::Suspect | Verdict::Quarantined);
             if let Some(link) = self.links[change.link.index()].as_mut().filter(|_| is_out) {
                 // What comes by sealed packets alone is no sign that it passes GRE.
-                link.passage = clear::Passage::new(now);
+                link.gre_probe = cleartext::GreProbe::new(now);
             }
-            push(&mut self.events, Event::Judged(change));
+            push(&mut self.events, Event::LinkVerdict(change));
         }
     }
 
     /// Takes up keys that are in force from now on.
     fn handle_keys(&mut self, now: Time, continued: bool, options: Options) {
         self.busy = false;
-        self.heard = now;
+        self.last_received = now;
         if !continued {
             self.sender = sender(&self.settings);
             self.receiver = receiver(&self.settings);
-            self.residence = Residence::default();
-            self.parts.clear();
+            self.reorder_delay = ReorderDelay::default();
+            self.reassembler.clear();
             self.clock = PeerClock::default();
             self.lanes = PeerLanes::default();
-            self.reports = reports::Outgoing::default();
-            self.rest = None;
+            self.reports = reports::OutgoingReport::default();
+            self.fragmenter = None;
             for link in self.links.iter_mut().flatten() {
                 link.restart(now);
             }
-            self.peer = Abilities::read(&options);
-            self.headers = headers::Headers::default();
-            self.repeat_policy();
+            self.peer = Capabilities::read(&options);
+            self.compression = header_compression::HeaderCompression::default();
+            self.resend_policy();
         }
-        self.notice_deafness();
+        self.note_unsupported_policy();
         for link in self.links.iter_mut().flatten() {
             // Something on every link: it confirms the keys, and shows which links work.
-            link.begin_trying(now);
-            link.greet = true;
+            link.start_probing(now);
+            link.confirm_keys = true;
         }
         push(&mut self.events, Event::Established { continued, options });
     }
 
     /// Gives a link to the sender once it may carry data.
-    fn take_into_use(&mut self, now: Time, id: LinkId) {
+    fn activate_link(&mut self, now: Time, id: LinkId) {
         let Some(link) = &mut self.links[id.index()] else {
             return;
         };
@@ -383,15 +396,15 @@ impl Tunnel {
         let settings = link.config.settings(view::link_overhead());
         self.sender.add_link(now, id, settings);
         self.sender.set_quota(id, link.config.quota);
-        self.cover();
-        push(&mut self.events, Event::Usable(id));
+        self.update_parity_limit();
+        push(&mut self.events, Event::LinkUsable(id));
     }
 
     /// Tells the sender how large packets may be for sums of them to fit into a datagram.
-    fn cover(&mut self) {
+    fn update_parity_limit(&mut self) {
         let links = self.links.iter().flatten().filter(|link| link.in_use);
         let payload = links.map(|link| usize::from(link.mtu.payload())).min();
-        let most = payload.map(|payload| Bytes::new(view::whole_in(payload) as u64));
+        let most = payload.map(|payload| Bytes::new(view::max_whole_packet_in(payload) as u64));
         self.sender.set_fec(most);
     }
 
@@ -404,15 +417,15 @@ impl Tunnel {
     }
 
     /// Which end of what leaves by this tunnel is not the client's.
-    fn far(&self) -> Far {
+    fn remote_side(&self) -> RemoteSide {
         match self.is_client() {
-            true => Far::Destination,
-            false => Far::Source,
+            true => RemoteSide::Destination,
+            false => RemoteSide::Source,
         }
     }
 }
 
-fn sender(settings: &Settings) -> Sender<Packet> {
+fn sender(settings: &TunnelSettings) -> Sender<Packet> {
     // The pool holds on to the packet's bytes, so a marked packet is a new one. Few are.
     let mark = |packet: &mut Packet| {
         let mut bytes = packet.to_vec();
@@ -429,14 +442,14 @@ fn sender(settings: &Settings) -> Sender<Packet> {
     Sender::new(settings.policy.scheduler(), options)
 }
 
-fn receiver(settings: &Settings) -> Receiver<Packet, Sum> {
+fn receiver(settings: &TunnelSettings) -> Receiver<Packet, RepairSymbol> {
     let mut receiver = Receiver::new(settings.receiver);
     receiver.set_reordering(settings.policy.ordering);
     receiver
 }
 
 fn push(events: &mut VecDeque<Event>, event: Event) {
-    if events.len() == MOST_EVENTS {
+    if events.len() == MAX_QUEUED_EVENTS {
         events.pop_front();
     }
     events.push_back(event);

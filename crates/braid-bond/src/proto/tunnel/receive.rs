@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 
 use super::link::LinkConfig;
-use super::{Event, Link, Tunnel, WIRE, push, reports};
-use crate::proto::frame::{self, Data, Frame, Frames, Treat};
+use super::{Event, IP_UDP_HEADERS, Link, Tunnel, push, reports};
+use crate::proto::frame::{self, Data, Frame, Frames, LinkParams};
 use crate::proto::handshake::terms::Refusal;
 use crate::proto::handshake::{Reset, Response};
 use crate::proto::packet::{Header, Kind, STAMP};
 use crate::proto::reject::Reject;
-use crate::proto::session::{Session, Which};
-use crate::proto::sum::{self, Sum};
+use crate::proto::repair_symbol::{self, RepairSymbol};
+use crate::proto::session::{KeyStatus, Session};
 use braid_core::estimate::{Arrival, NumberRange};
 use braid_core::fec::Group;
 use braid_core::retransmit::Nack;
@@ -38,7 +38,7 @@ impl Tunnel {
         let result = match Kind::of(datagram) {
             None => Err(Reject::Malformed),
             Some(Kind::Data(header)) => self.handle_data(now, from, header, datagram),
-            Some(Kind::Clear(header)) => self.handle_clear(now, from, header, datagram),
+            Some(Kind::Cleartext(header)) => self.handle_cleartext(now, from, header, datagram),
             Some(Kind::Response) => self.handle_response(now, datagram),
             Some(Kind::Cookie) => self.handle_cookie(datagram),
             Some(Kind::Reset) => self.handle_reset(now, datagram),
@@ -51,7 +51,7 @@ impl Tunnel {
     fn handle_response(&mut self, now: Time, datagram: &[u8]) -> Result<(), Reject> {
         let client = self.client.as_mut().ok_or(Reject::Handshake)?;
         let receiver = Response::parse(datagram)?.receiver;
-        if self.gate.keys.has(receiver) {
+        if self.replay_guard.keys.has(receiver) {
             // A copy that came over another link.
             return Ok(());
         }
@@ -64,9 +64,9 @@ impl Tunnel {
             return Ok(());
         }
         if !established.continued {
-            self.gate.restart();
+            self.replay_guard.restart();
         }
-        self.gate.keys.install(now, established.session);
+        self.replay_guard.keys.install(now, established.session);
         self.handle_keys(now, established.continued, established.options);
         Ok(())
     }
@@ -79,7 +79,7 @@ impl Tunnel {
 
     fn handle_reset(&mut self, now: Time, datagram: &[u8]) -> Result<(), Reject> {
         let reset = Reset::parse(datagram).ok_or(Reject::Malformed)?;
-        let session = self.gate.keys.peek();
+        let session = self.replay_guard.keys.peek();
         let session = session.filter(|session| session.peer() == reset.index);
         let session = session.ok_or(Reject::Session)?;
         reset
@@ -87,7 +87,7 @@ impl Tunnel {
             .map_err(|_| Reject::Reset)?;
         let continues = Some(Session::peer(session));
         if let Some(client) = &mut self.client {
-            client.want(now, continues, &mut self.entropy);
+            client.ensure_running(now, continues, &mut self.entropy);
         }
         Ok(())
     }
@@ -102,15 +102,15 @@ impl Tunnel {
         let id = header.link;
         if !self.is_client() {
             // A hub's links are its clients': any number will do, once it is authentic.
-            self.gate.insert(id);
+            self.replay_guard.insert(id);
         }
         let len = datagram.len() as u64;
-        let opened = self.gate.open(now, header, datagram)?;
-        let (number, newest, which) = (opened.number, opened.newest, opened.which);
+        let opened = self.replay_guard.open(now, header, datagram)?;
+        let (number, newest, key_status) = (opened.number, opened.newest, opened.key_status);
         let (bits, frames) = opened.plain.split_at(STAMP);
         let bits = u32::from_be_bytes([0, bits[0], bits[1], bits[2]]);
-        self.heard = now;
-        if which == Which::Confirmed {
+        self.last_received = now;
+        if key_status == KeyStatus::Confirmed {
             // A tunnel that answers is made anew for a session that is not continued.
             self.handle_keys(now, true, Default::default());
         }
@@ -119,8 +119,8 @@ impl Tunnel {
             self.links[id.index()].get_or_insert_with(|| Link::new(now, LinkConfig::default()));
         link.path
             .handle_received(now, from, len, newest, &mut self.entropy);
-        self.take_into_use(now, id);
-        let wire = Bytes::new(len + WIRE);
+        self.activate_link(now, id);
+        let wire = Bytes::new(len + IP_UDP_HEADERS);
         let origin = Origin {
             link: id,
             from,
@@ -140,7 +140,7 @@ impl Tunnel {
     ) -> Result<(), Reject> {
         let (id, stamp) = (origin.link, origin.stamp);
         let elicits = Frames::new(frames).any(|frame| frame.is_ok_and(|frame| frame.elicits()));
-        self.on(id, |link| link.owes |= elicits);
+        self.on(id, |link| link.report_owed |= elicits);
         let arrival = self
             .receiver
             .handle_datagram(now, id, (number, stamp), wire, elicits);
@@ -158,7 +158,7 @@ impl Tunnel {
         self.receiver.handle_end(now);
         self.rebuild(now);
         self.handle_changes(now);
-        self.speak(now);
+        self.queue_reports(now);
         result
     }
 
@@ -186,19 +186,21 @@ impl Tunnel {
             Frame::PathResponse(response) => {
                 self.handle_path_response(now, origin, response.token);
             }
-            Frame::Treat(treat) if !self.is_client() => self.handle_treat(origin.link, treat),
+            Frame::LinkParams(params) if !self.is_client() => {
+                self.handle_link_params(origin.link, params)
+            }
             // A hub has nothing to say about our lines.
-            Frame::Treat(_) => {}
-            Frame::Policy(part) => self.handle_policy(origin.link, &part),
-            Frame::PolicyHeard(heard) => self.handle_policy_heard(heard),
+            Frame::LinkParams(_) => {}
+            Frame::Policy(fragment) => self.handle_policy(origin.link, &fragment),
+            Frame::PolicyAck(ack) => self.handle_policy_ack(ack),
             Frame::Header(context) => self.handle_header(&context),
-            Frame::HeaderHeard(heard) => self.handle_header_heard(heard),
+            Frame::HeaderAck(ack) => self.handle_header_ack(ack),
             Frame::Close(close) => {
-                self.gate.keys.clear();
+                self.replay_guard.keys.clear();
                 push(&mut self.events, Event::Closed(close.reason));
                 // A hub that stopped may be back in a moment; one that revoked us says so again.
                 if let Some(client) = self.client.as_mut().filter(|_| self.closing.is_none()) {
-                    client.want(now, None, &mut self.entropy);
+                    client.ensure_running(now, None, &mut self.entropy);
                 }
             }
             Frame::Parity(parity) => self.handle_parity(now, origin, parity),
@@ -217,12 +219,17 @@ impl Tunnel {
         self.on(origin.link, |link| link.carried = Some(now));
         let lane = LaneId(data.lane);
         let seq = self.lanes.expand(lane, data.number);
-        let packet = match data.part {
-            None => Some(self.inward.packet(now, data.content)),
-            Some(part) => {
+        let packet = match data.fragment {
+            None => Some(self.receive_pool.packet(now, data.content)),
+            Some(fragment) => {
                 let place = (data.lane, seq.0);
-                self.parts
-                    .handle_part(now, place, part, data.content, &mut self.inward)
+                self.reassembler.handle_fragment(
+                    now,
+                    place,
+                    fragment,
+                    data.content,
+                    &mut self.receive_pool,
+                )
             }
         };
         if let Some(packet) = packet {
@@ -241,9 +248,9 @@ impl Tunnel {
             count: parity.count,
             power: parity.power,
         };
-        let sum = Sum {
+        let sum = RepairSymbol {
             lengths: parity.lengths,
-            content: self.inward.packet(now, parity.content),
+            content: self.receive_pool.packet(now, parity.content),
         };
         self.receiver
             .handle_repair(now, origin.link, origin.stamp, group, sum);
@@ -252,7 +259,7 @@ impl Tunnel {
     /// Makes what is missing where sums tell it.
     pub(super) fn rebuild(&mut self, now: Time) {
         while let Some(recipe) = self.receiver.poll_rebuild() {
-            let packet = sum::rebuild(now, &recipe, &mut self.inward);
+            let packet = repair_symbol::decode(now, &recipe, &mut self.receive_pool);
             self.receiver.handle_rebuilt(now, recipe, packet);
         }
     }
@@ -262,7 +269,7 @@ impl Tunnel {
             let Some(link) = &self.links[entry.link.index()] else {
                 continue;
             };
-            if let Some(report) = reports::incoming(now, stamp, &entry, link.before) {
+            if let Some(report) = reports::incoming(now, stamp, &entry, link.number_base) {
                 self.sender.handle_report(now, &report);
             }
         }
@@ -275,7 +282,7 @@ impl Tunnel {
         let Some(link) = &self.links[nack.link.index()] else {
             return;
         };
-        let before = link.before;
+        let before = link.number_base;
         let own = |number: u64| number.checked_sub(before).map(PacketNumber);
         for range in nack.ranges {
             let Some(last) = own(range.last) else {
@@ -283,11 +290,11 @@ impl Tunnel {
             };
             let first = own(range.first).unwrap_or_default();
             let range = NumberRange { first, last };
-            let parts = link
-                .parts
+            let fragments = link
+                .fragments
                 .iter()
-                .filter(|(part, _)| (range.first..=range.last).contains(part));
-            let firsts = parts.map(|(_, first)| NumberRange {
+                .filter(|(fragment, _)| (range.first..=range.last).contains(fragment));
+            let firsts = fragments.map(|(_, first)| NumberRange {
                 first: *first,
                 last: *first,
             });
@@ -298,12 +305,12 @@ impl Tunnel {
         }
     }
 
-    fn handle_treat(&mut self, id: LinkId, treat: Treat) {
+    fn handle_link_params(&mut self, id: LinkId, params: LinkParams) {
         let link = self.links[id.index()].as_ref();
         let Some(config) = link.map(|link| link.config) else {
             return;
         };
-        let treated = config.treated(treat);
+        let treated = config.with_params(params);
         if treated != config {
             self.set_link(id, treated);
         }
@@ -313,13 +320,16 @@ impl Tunnel {
         let Some(link) = &mut self.links[id.index()] else {
             return;
         };
-        if link.passage.handle_pong(now, pong.token) {
+        if link.gre_probe.handle_pong(now, pong.token) {
             return;
         }
         if link.mtu.handle_pong(now, pong.token) {
             let payload = link.mtu.payload();
-            self.cover();
-            push(&mut self.events, Event::Carries { link: id, payload });
+            self.update_parity_limit();
+            push(
+                &mut self.events,
+                Event::PayloadIncreased { link: id, payload },
+            );
         }
     }
 
@@ -328,12 +338,12 @@ impl Tunnel {
             return;
         };
         if link.path.handle_response(origin.from, token) {
-            let event = Event::Moved {
+            let event = Event::PathMigrated {
                 link: origin.link,
                 to: origin.from,
             };
             push(&mut self.events, event);
-            self.take_into_use(now, origin.link);
+            self.activate_link(now, origin.link);
         }
     }
 }

@@ -9,7 +9,7 @@ use braid_core::{Bytes, MAX_LINKS, PacketNumber, Rate, RelativeDelay, Stamp, Tim
 
 /// The newest report, as it goes out on one link after the other.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingReport {
     number: u64,
     made: Time,
     links: Vec<LinkReport>,
@@ -18,7 +18,7 @@ pub(super) struct Outgoing {
     zero: Option<i64>,
 }
 
-impl Outgoing {
+impl OutgoingReport {
     pub fn make(&mut self, now: Time, fill: impl FnOnce(&mut Vec<LinkReport>)) {
         self.number += 1;
         self.made = now;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::client::Client;
+use super::client::HandshakeClient;
 use super::{Event, Tunnel, push};
 use crate::proto::session::Session;
 use braid_core::liveness::Verdict;
@@ -10,7 +10,7 @@ use braid_core::{LinkId, MAX_LINKS, Time};
 
 /// A bond all of whose links have been silent for so long shakes hands again: the hub may have
 /// forgotten us, and its reset got lost.
-const DEAF: Duration = Duration::from_secs(5);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Tunnel {
     /// When [`Tunnel::handle_timeout`] has something to do.
@@ -19,9 +19,9 @@ impl Tunnel {
         let links = self.links.iter().flatten();
         let links = links.flat_map(|link| {
             let probes = link.mtu.poll_timeout().filter(|_| link.in_use);
-            [link.try_timeout(), probes, link.path.poll_timeout()]
+            [link.probe_timeout(), probes, link.path.poll_timeout()]
         });
-        let session = self.gate.keys.peek();
+        let session = self.replay_guard.keys.peek();
         let links = links.flatten().filter(|_| session.is_some());
         // Without keys, as after the hub has closed, there is nothing to wait for.
         let rekey = session.map_or(Time::ZERO, |session| session.rekey_at(self.busy));
@@ -31,12 +31,12 @@ impl Tunnel {
         let rekey = Some(rekey).filter(|_| can && rests);
         links
             .chain(rekey)
-            .chain(client.and_then(Client::poll_timeout))
+            .chain(client.and_then(HandshakeClient::poll_timeout))
             .chain(self.sender.poll_timeout().filter(|_| session.is_some()))
             .chain(self.receiver.poll_timeout())
             .chain(self.receiver.next_report())
             .chain(self.policy_timeout().filter(|_| session.is_some()))
-            .chain(self.clear_timeout().filter(|_| session.is_some()))
+            .chain(self.gre_probe_timeout().filter(|_| session.is_some()))
             .min()
     }
 
@@ -45,19 +45,19 @@ impl Tunnel {
         self.sender.handle_timeout(now);
         self.receiver.handle_timeout(now);
         self.rebuild(now);
-        self.gate.keys.handle_timeout(now);
-        self.outward.handle_timeout(now);
-        self.inward.handle_timeout(now);
+        self.replay_guard.keys.handle_timeout(now);
+        self.send_pool.handle_timeout(now);
+        self.receive_pool.handle_timeout(now);
         self.handle_changes(now);
-        self.speak(now);
+        self.queue_reports(now);
         self.renew(now);
     }
 
     /// Begins handshakes where they are due.
     fn renew(&mut self, now: Time) {
-        let deaf = now.since(self.heard) >= DEAF && self.is_silent();
-        let alive = self.gate.keys.current(now).is_some();
-        let session = self.gate.keys.peek();
+        let silent = now.since(self.last_received) >= SILENCE_TIMEOUT && self.is_silent();
+        let alive = self.replay_guard.keys.current(now).is_some();
+        let session = self.replay_guard.keys.peek();
         let has_links = self.links.iter().flatten().next().is_some();
         let due = session.is_none_or(|session| session.is_rekey_due(now, self.busy));
         let continues = session.filter(|_| alive).map(Session::peer);
@@ -65,10 +65,10 @@ impl Tunnel {
             return;
         };
         if client.handle_timeout(now, &mut self.entropy) {
-            push(&mut self.events, Event::Unanswered);
+            push(&mut self.events, Event::HandshakeTimeout);
         }
-        if (due || deaf || !alive) && self.closing.is_none() {
-            client.want(now, continues, &mut self.entropy);
+        if (due || silent || !alive) && self.closing.is_none() {
+            client.ensure_running(now, continues, &mut self.entropy);
         }
     }
 

@@ -2,38 +2,38 @@
 
 use std::net::SocketAddr;
 
-use super::clear::ANCHOR;
-use super::link::{CHALLENGE, Link};
-use super::{DATA_HEADER, Datagram, Packet, REPORT_IDLE, Tunnel, WIRE};
+use super::cleartext::SEALED_EVERY;
+use super::link::{CHALLENGE_PACKET_SIZE, Link};
+use super::{DATA_HEADER, Datagram, IP_UDP_HEADERS, Packet, REPORT_IDLE, Tunnel};
 use crate::proto::frame::{
-    Challenge, Close, Data, Frame, Nack, Padding, Parity, Part, PathResponse, Ping, Range,
+    Challenge, Close, Data, Fragment, Frame, Nack, Padding, Parity, PathResponse, Ping, Range,
 };
 use crate::proto::gre::{self, UDP_HEADER};
 use crate::proto::packet::{HEADER, Header, OVERHEAD, STAMP, TAG, stamp_bits};
-use crate::proto::sum;
+use crate::proto::repair_symbol;
 use braid_core::bond::{Control, ControlKind, LanePacket, Transmit, TransmitRepair};
 use braid_core::{Bytes, LaneId, LinkId, MAX_LINKS, PacketNumber, Stamp, Time};
 
-/// What a part's header has more than a whole packet's: where it begins.
-const OFFSET: usize = 2;
+/// What a fragment's header has more than a whole packet's: where it begins.
+const FRAGMENT_OFFSET_SIZE: usize = 2;
 
 /// A PING with token 0.
 const PING_SIZE: usize = 2;
 
-/// What is left of a packet whose first part has gone out.
+/// What is left of a packet whose first fragment has gone out.
 #[derive(Debug)]
-pub(super) struct Rest {
+pub(super) struct Fragmenter {
     link: LinkId,
-    /// The number that its first part has.
+    /// The number that its first fragment has.
     first: PacketNumber,
     packet: LanePacket<Packet>,
     copy: bool,
     sent: usize,
 }
 
-impl Rest {
+impl Fragmenter {
     fn new(link: LinkId, first: PacketNumber, packet: LanePacket<Packet>, copy: bool) -> Self {
-        Rest {
+        Fragmenter {
             link,
             first,
             packet,
@@ -45,7 +45,7 @@ impl Rest {
     /// Writes the next `size` bytes.
     fn append(&self, size: usize, whole: bool, has_length: bool, out: &mut Vec<u8>) {
         let content = &self.packet.item[self.sent..self.sent + size];
-        let part = Part {
+        let fragment = Fragment {
             offset: self.sent as u16,
             last: self.sent + size == self.packet.item.len(),
         };
@@ -55,7 +55,7 @@ impl Rest {
             has_length,
             lane: self.packet.lane.0,
             number: self.packet.seq.0 as u32 & 0x00ff_ffff,
-            part: (!whole).then_some(part),
+            fragment: (!whole).then_some(fragment),
             content,
         };
         data.append(out);
@@ -70,13 +70,13 @@ impl Tunnel {
         if let Some(datagram) = self.poll_handshake(out) {
             return Some(datagram);
         }
-        self.gate.keys.current(now)?;
+        self.replay_guard.keys.current(now)?;
         self.poll_close(now, out)
-            .or_else(|| self.poll_rest(now, out))
+            .or_else(|| self.poll_fragment(now, out))
             .or_else(|| self.poll_link(now, out))
-            .or_else(|| self.poll_clear(now, out))
+            .or_else(|| self.poll_gre_probe(now, out))
             .or_else(|| self.poll_policy(now, out))
-            .or_else(|| self.poll_headers(now, out))
+            .or_else(|| self.poll_compression(now, out))
             .or_else(|| self.poll_control(now, out))
             .or_else(|| self.poll_parity(now, out))
             .or_else(|| self.poll_data(now, out))
@@ -104,12 +104,12 @@ impl Tunnel {
             let index = closing.links.trailing_zeros() as usize;
             closing.links &= closing.links - 1;
             let link = self.links[index].as_ref();
-            if let Some(to) = link.and_then(|link| link.path.address(CHALLENGE)) {
+            if let Some(to) = link.and_then(|link| link.path.address(CHALLENGE_PACKET_SIZE)) {
                 let frame = Frame::Close(Close { reason });
                 return self.send(now, LinkId(index as u8), to, &[frame], out);
             }
         }
-        self.gate.keys.clear();
+        self.replay_guard.keys.clear();
         None
     }
 
@@ -120,7 +120,7 @@ impl Tunnel {
             let Some(link) = self.links[index].as_mut() else {
                 continue;
             };
-            if let Some((to, token)) = link.path.poll_challenge(now, CHALLENGE) {
+            if let Some((to, token)) = link.path.poll_challenge(now, CHALLENGE_PACKET_SIZE) {
                 let frame = Frame::PathChallenge(Challenge { token });
                 return self.send(now, id, to, &[frame], out);
             }
@@ -128,8 +128,8 @@ impl Tunnel {
                 let frame = Frame::PathResponse(PathResponse { token });
                 return self.send(now, id, to, &[frame], out);
             }
-            let address = link.path.address(CHALLENGE);
-            if let Some(to) = address.filter(|_| link.poll_try(now)) {
+            let address = link.path.address(CHALLENGE_PACKET_SIZE);
+            if let Some(to) = address.filter(|_| link.poll_probe(now)) {
                 return self.send(now, id, to, &[Frame::Ping(Ping { token: 0 })], out);
             }
             if let Some(to) = link.path.proven().filter(|_| link.in_use)
@@ -141,10 +141,10 @@ impl Tunnel {
                 let frames = [Frame::Ping(ping), Frame::Padding(Padding { bytes })];
                 return self.send(now, id, to, &frames, out);
             }
-            if link.has_something_to_say() {
+            if link.has_pending_control() {
                 let to = link.path.address(u64::from(link.mtu.payload()));
                 if let Some(to) = to {
-                    return self.say(now, id, to, out);
+                    return self.send_control(now, id, to, out);
                 }
             }
         }
@@ -152,7 +152,7 @@ impl Tunnel {
     }
 
     /// Answers, requests and reports of one link, together.
-    fn say(
+    fn send_control(
         &mut self,
         now: Time,
         id: LinkId,
@@ -171,13 +171,13 @@ impl Tunnel {
             };
             Nack::write(nack.link, &[range], &mut self.scratch);
         }
-        if let Some(heard) = link.heard.take() {
-            heard.append(&mut self.scratch);
+        if let Some(ack) = link.policy_ack.take() {
+            ack.append(&mut self.scratch);
         }
-        if (link.report || link.treat)
-            && let Some(treat) = link.take_treat()
+        if (link.report || link.params_due)
+            && let Some(params) = link.take_params()
         {
-            treat.append(&mut self.scratch);
+            params.append(&mut self.scratch);
         }
         if std::mem::take(&mut link.report) {
             link.reported = now;
@@ -222,15 +222,15 @@ impl Tunnel {
             let longest = packets.iter().map(|packet| packet.len()).max().unwrap_or(0);
             Bytes::new((longest + Parity::header_size(longest) - DATA_HEADER) as u64)
         };
-        let parity = self.sender.poll_repair(now, &mut self.covered, size)?;
+        let parity = self.sender.poll_repair(now, &mut self.sources, size)?;
         let TransmitRepair {
             link: id, group, ..
         } = parity;
-        let lengths = sum::make(&group, &self.covered, &mut self.scratch);
-        self.covered.clear();
+        let lengths = repair_symbol::encode(&group, &self.sources, &mut self.scratch);
+        self.sources.clear();
         let link = self.links[id.index()].as_ref()?;
         let to = link.path.proven()?;
-        let number = PacketNumber(link.before + parity.number.0);
+        let number = PacketNumber(link.number_base + parity.number.0);
         self.begin(now, id, number, parity.stamp, false, out)?;
         let frame = Parity {
             lane: group.lane.0,
@@ -253,55 +253,57 @@ impl Tunnel {
             packet,
             copy,
         } = self.sender.poll_transmit(now)?;
-        let rest = Rest::new(link, number, packet, copy);
-        self.send_part(now, rest, (number, stamp), out)
+        let fragmenter = Fragmenter::new(link, number, packet, copy);
+        self.send_fragment(now, fragmenter, (number, stamp), out)
     }
 
-    /// The next part of a packet too large for its link.
-    fn poll_rest(&mut self, now: Time, out: &mut Vec<u8>) -> Option<Datagram> {
-        let rest = self.rest.take()?;
-        // The packet's bytes were counted with its first part.
-        let wire = Bytes::new((OVERHEAD + DATA_HEADER) as u64 + WIRE);
-        let (number, stamp) = self.sender.number_control(now, rest.link, wire, true)?;
-        let first = rest.first;
-        if let Some(link) = &mut self.links[rest.link.index()] {
-            link.push_part(number, first);
+    /// The next fragment of a packet too large for its link.
+    fn poll_fragment(&mut self, now: Time, out: &mut Vec<u8>) -> Option<Datagram> {
+        let fragmenter = self.fragmenter.take()?;
+        // The packet's bytes were counted with its first fragment.
+        let wire = Bytes::new((OVERHEAD + DATA_HEADER) as u64 + IP_UDP_HEADERS);
+        let (number, stamp) = self
+            .sender
+            .number_control(now, fragmenter.link, wire, true)?;
+        let first = fragmenter.first;
+        if let Some(link) = &mut self.links[fragmenter.link.index()] {
+            link.push_fragment(number, first);
         }
-        self.send_part(now, rest, (number, stamp), out)
+        self.send_fragment(now, fragmenter, (number, stamp), out)
     }
 
-    /// A packet with a part of `rest`, or with all of it and what else fits and has its turn on the
+    /// A packet with a fragment of `fragmenter`, or with all of it and what else fits and has its turn on the
     /// same link.
-    fn send_part(
+    fn send_fragment(
         &mut self,
         now: Time,
-        mut rest: Rest,
+        mut fragmenter: Fragmenter,
         (number, stamp): (PacketNumber, Stamp),
         out: &mut Vec<u8>,
     ) -> Option<Datagram> {
-        let id = rest.link;
-        let is_clear = self.is_clear(id);
+        let id = fragmenter.link;
+        let is_cleartext = self.is_cleartext(id);
         let link = self.links[id.index()].as_mut()?;
         link.carried = Some(now);
         let to = link.path.proven()?;
-        let wire = PacketNumber(link.before + number.0);
-        let is_clear = is_clear && !wire.0.is_multiple_of(ANCHOR);
+        let wire = PacketNumber(link.number_base + number.0);
+        let is_cleartext = is_cleartext && !wire.0.is_multiple_of(SEALED_EVERY);
         let payload = usize::from(link.mtu.payload());
-        let full = if is_clear {
+        let full = if is_cleartext {
             payload + UDP_HEADER
         } else {
             payload - TAG
         };
-        self.begin(now, id, wire, stamp, is_clear, out)?;
+        self.begin(now, id, wire, stamp, is_cleartext, out)?;
         loop {
-            self.touch_lane(id, rest.packet.lane);
+            self.touch_lane(id, fragmenter.packet.lane);
             let room = full - out.len();
-            let left = rest.packet.item.len() - rest.sent;
-            let whole = rest.sent == 0 && DATA_HEADER + left <= room;
+            let left = fragmenter.packet.item.len() - fragmenter.sent;
+            let whole = fragmenter.sent == 0 && DATA_HEADER + left <= room;
             let size = match whole {
                 true => left,
                 // Parts of one size: what is sent and received as one must be.
-                false => left.div_ceil(left.div_ceil(room - DATA_HEADER - OFFSET)),
+                false => left.div_ceil(left.div_ceil(room - DATA_HEADER - FRAGMENT_OFFSET_SIZE)),
             };
             let last = size == left;
             let used = Data::header_size(true, !whole, size) + size;
@@ -309,17 +311,17 @@ impl Tunnel {
                 true => self.poll_more(now, id, number, room.saturating_sub(used)),
                 false => None,
             };
-            rest.append(size, whole, more.is_some(), out);
+            fragmenter.append(size, whole, more.is_some(), out);
             match more {
-                Some(packet) => rest = Rest::new(id, number, packet, false),
+                Some(packet) => fragmenter = Fragmenter::new(id, number, packet, false),
                 None => {
-                    rest.sent += size;
-                    self.rest = (!last).then_some(rest);
+                    fragmenter.sent += size;
+                    self.fragmenter = (!last).then_some(fragmenter);
                     break;
                 }
             }
         }
-        if !is_clear {
+        if !is_cleartext {
             self.seal(now, id, wire, out);
         }
         Some(Datagram { link: id, to })
@@ -372,13 +374,13 @@ impl Tunnel {
         let bytes = (self.scratch.len() + OVERHEAD) as u64;
         let link = self.links[id.index()].as_mut()?;
         link.path.handle_sent(to, bytes);
-        let wire = Bytes::new(bytes + WIRE);
+        let wire = Bytes::new(bytes + IP_UDP_HEADERS);
         let (number, stamp) = if link.in_use {
             let (number, stamp) = self.sender.number_control(now, id, wire, elicits)?;
-            (PacketNumber(link.before + number.0), stamp)
+            (PacketNumber(link.number_base + number.0), stamp)
         } else {
-            link.before += 1;
-            (PacketNumber(link.before - 1), Stamp::of(now))
+            link.number_base += 1;
+            (PacketNumber(link.number_base - 1), Stamp::of(now))
         };
         self.begin(now, id, number, stamp, false, out)?;
         out.extend_from_slice(&self.scratch);
@@ -392,16 +394,16 @@ impl Tunnel {
         link: LinkId,
         number: PacketNumber,
         stamp: Stamp,
-        is_clear: bool,
+        is_cleartext: bool,
         out: &mut Vec<u8>,
     ) -> Option<()> {
-        let session = self.gate.keys.current(now)?;
+        let session = self.replay_guard.keys.current(now)?;
         let header = Header {
             link,
             receiver: session.peer(),
             number: number.0 as u32,
         };
-        match is_clear {
+        match is_cleartext {
             true => gre::begin(header, out),
             false => out.extend_from_slice(&header.to_bytes()),
         }
@@ -410,13 +412,13 @@ impl Tunnel {
     }
 
     fn seal(&mut self, now: Time, link: LinkId, number: PacketNumber, out: &mut Vec<u8>) {
-        if let Some(session) = self.gate.keys.current(now) {
+        if let Some(session) = self.replay_guard.keys.current(now) {
             session.seal(link, number, out);
         }
     }
 
     /// Gathers what is to be reported and asked for, and gives it to the links that are to say it.
-    pub(super) fn speak(&mut self, now: Time) {
+    pub(super) fn queue_reports(&mut self, now: Time) {
         while let Some(nack) = self.receiver.poll_nack() {
             self.links_in_use().for_each(|link| link.push_nack(nack));
         }
@@ -429,8 +431,8 @@ impl Tunnel {
         });
         for link in self.links_in_use() {
             let busy = link.carried.is_some_and(|at| now.since(at) < REPORT_IDLE);
-            let owes = std::mem::take(&mut link.owes);
-            link.report |= busy || owes || now.since(link.reported) >= REPORT_IDLE;
+            let report_owed = std::mem::take(&mut link.report_owed);
+            link.report |= busy || report_owed || now.since(link.reported) >= REPORT_IDLE;
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::Heard;
+use super::PolicyStatus;
 use crate::proto::frame::Reason;
 use crate::proto::handshake::Options;
 use crate::proto::handshake::terms::Refusal;
@@ -21,29 +21,29 @@ pub enum Event {
         options: Options,
     },
     /// Nobody answered a handshake for ten seconds; it is tried on.
-    Unanswered,
+    HandshakeTimeout,
     /// The hub does not want us. It is asked again every half a minute, since that may change.
     Refused(Refusal),
     /// A link has become more or less usable.
-    Judged(LinkChange),
+    LinkVerdict(LinkChange),
     /// A link carries data from now on.
-    Usable(LinkId),
+    LinkUsable(LinkId),
     /// A link's other end has a new address, and has proved it.
-    Moved {
+    PathMigrated {
         /// The link.
         link: LinkId,
         /// Where its other end is.
         to: SocketAddr,
     },
     /// A link carries datagrams of so many bytes of UDP payload.
-    Carries {
+    PayloadIncreased {
         /// The link.
         link: LinkId,
         /// UDP payload.
         payload: u16,
     },
     /// What the hub has made of the policy that it was told has changed.
-    Policy(Heard),
+    PolicyStatus(PolicyStatus),
     /// The other end has closed the session.
     Closed(Reason),
 }
@@ -59,9 +59,9 @@ pub struct Datagram {
 }
 
 /// What is configured of a tunnel. By default: earliest arrival, order with repair, classes as
-/// [`Seen::class`](crate::proto::flow::Seen::class) says, headers compressed.
+/// [`FlowInfo::class`](crate::proto::flow::Seen::class) says, headers compressed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
+pub struct TunnelSettings {
     /// How packets are treated on their way out. A hub goes by its client's.
     pub policy: Policy,
     /// How packets are put in order.
@@ -70,9 +70,9 @@ pub struct Settings {
     pub compress: bool,
 }
 
-impl Default for Settings {
+impl Default for TunnelSettings {
     fn default() -> Self {
-        Settings {
+        TunnelSettings {
             policy: Policy::default(),
             receiver: ReceiverSettings::default(),
             compress: true,

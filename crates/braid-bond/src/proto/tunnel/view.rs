@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use super::{DATA_HEADER, LinkConfig, PAYLOAD_MOST, Residence, Tunnel, WIRE};
+use super::{DATA_HEADER, IP_UDP_HEADERS, LinkConfig, PAYLOAD_MAX, ReorderDelay, Tunnel};
 use crate::proto::frame::Parity;
-use crate::proto::mtu::BASE;
+use crate::proto::mtu::BASE_PAYLOAD;
 use crate::proto::packet::OVERHEAD;
 use braid_core::{Bytes, LinkId, MAX_LINKS, Time};
 
@@ -31,27 +31,27 @@ impl Tunnel {
     /// The largest inner packet that every link carries in one piece, and sums of such packets as
     /// well, as far as is known by now.
     #[must_use]
-    pub fn whole(&self) -> usize {
+    pub fn max_whole_packet(&self) -> usize {
         let links = self.links.iter().flatten().filter(|link| link.in_use);
         let known = links.map(|link| match link.mtu.payload() {
             // Not known yet, or less than any ordinary path has.
-            BASE => link.config.payload_most,
+            BASE_PAYLOAD => link.config.max_payload,
             payload => payload,
         });
-        let payload = known.min().unwrap_or(PAYLOAD_MOST);
-        whole_in(usize::from(payload))
+        let payload = known.min().unwrap_or(PAYLOAD_MAX);
+        max_whole_packet_in(usize::from(payload))
     }
 
     /// When something authentic came last.
     #[must_use]
-    pub fn heard(&self) -> Time {
-        self.heard
+    pub fn last_received(&self) -> Time {
+        self.last_received
     }
 
     /// How long inner packets waited for order, since the session began.
     #[must_use]
-    pub fn residence(&self) -> &Residence {
-        &self.residence
+    pub fn reorder_delay(&self) -> &ReorderDelay {
+        &self.reorder_delay
     }
 
     /// Changes what is configured of a link, but for its address and its size: it goes on with all
@@ -62,15 +62,15 @@ impl Tunnel {
         };
         let LinkConfig {
             remote,
-            payload_most,
+            max_payload,
             ..
         } = link.config;
         link.config = LinkConfig {
             remote,
-            payload_most,
+            max_payload,
             ..config
         };
-        link.treat = true;
+        link.params_due = true;
         let settings = link.config.settings(link_overhead());
         self.sender.set_link(id, settings);
         self.sender.set_quota(id, config.quota);
@@ -79,11 +79,11 @@ impl Tunnel {
 
 /// The largest inner packet of which sums fit into so much UDP payload. It fits itself: a sum's header
 /// is longer than a packet's.
-pub(super) fn whole_in(payload: usize) -> usize {
+pub(super) fn max_whole_packet_in(payload: usize) -> usize {
     payload.saturating_sub(OVERHEAD + Parity::header_size(payload))
 }
 
 /// What a whole inner packet takes beside itself.
 pub(super) fn link_overhead() -> Bytes {
-    Bytes::new((OVERHEAD + DATA_HEADER) as u64 + WIRE)
+    Bytes::new((OVERHEAD + DATA_HEADER) as u64 + IP_UDP_HEADERS)
 }

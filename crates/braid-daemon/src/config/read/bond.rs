@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_bond::drive::TIME_OUT_MAX;
+use braid_bond::io::TIME_OUT_MAX;
 use toml::de::DeTable;
 
 use super::super::bond::{

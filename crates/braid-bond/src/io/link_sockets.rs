@@ -1,0 +1,400 @@
+//! A client's links as sockets: one each, bound to the link's device and source address.
+//!
+//! A socket that fails takes its link out of the tunnel at once, so that what is in flight on it goes
+//! out on others, and is made anew every [`RETRY_INTERVAL`]. Other links do not notice.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use super::snapshot::LinkShares;
+use super::udp::{BatchSender, DatagramBatch, DatagramSocket, PacketInfo, ReceiveBuffer};
+use super::{ClientEvent, LinkError, LinkSpec, LinkStatus};
+use crate::proto::gre::{self, UDP_HEADER};
+use crate::proto::tunnel::{LinkConfig, PAYLOAD_MAX, Tunnel};
+use braid_core::{LinkId, MAX_LINKS, Time};
+use braid_device::{Interface, InterfaceError};
+
+/// A link without a working socket is tried again after this.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+
+/// A link's socket, or why it has none.
+#[derive(Debug)]
+struct LinkSocket {
+    link: LinkSpec,
+    udp: Option<DatagramSocket>,
+    /// Beside it, if data may go in the clear.
+    gre: Option<DatagramSocket>,
+    errors: u64,
+    /// Why it does not work; none while it does.
+    error: Option<String>,
+    retry: Option<Time>,
+    /// What is to be told about it.
+    pending_event: Option<ClientEvent>,
+}
+
+/// What a system call for a run came to.
+enum Outcome {
+    Sent,
+    /// For want of room, or because it is too large for the device: lost, and the tunnel will notice.
+    Dropped,
+    Failed(io::Error),
+}
+
+/// All links of a client.
+#[derive(Debug)]
+pub(super) struct LinkSockets {
+    link_sockets: [Option<LinkSocket>; MAX_LINKS],
+    mark: Option<u32>,
+    /// Whether links have sockets for GRE.
+    gre: bool,
+    batches: BatchSender,
+    receive_buffer: ReceiveBuffer,
+    pub shares: LinkShares,
+    /// Links whose sockets have just failed or recovered, one bit each.
+    changed: u32,
+}
+
+/// Headers before a GRE packet.
+pub(super) fn gre_headers(address: SocketAddr) -> u64 {
+    udp_headers(address) - UDP_HEADER as u64
+}
+
+/// Headers before a UDP payload.
+pub(super) fn udp_headers(address: SocketAddr) -> u64 {
+    if address.is_ipv4() { 28 } else { 48 }
+}
+
+impl LinkSockets {
+    pub fn new(mark: Option<u32>, gre: bool) -> LinkSockets {
+        LinkSockets {
+            link_sockets: [const { None }; MAX_LINKS],
+            mark,
+            gre,
+            batches: BatchSender::default(),
+            receive_buffer: ReceiveBuffer::new(),
+            shares: LinkShares::default(),
+            changed: 0,
+        }
+    }
+
+    /// Makes the links those of `wanted`; what stays as it is notices nothing.
+    pub fn set(
+        &mut self,
+        now: Time,
+        wanted: Vec<LinkSpec>,
+        tunnel: &mut Tunnel,
+        tell: &mut dyn FnMut(ClientEvent),
+    ) {
+        for index in 0..MAX_LINKS {
+            let id = LinkId(index as u8);
+            let is_wanted = wanted.iter().any(|link| link.id == id);
+            if self.link_sockets[index].is_some() && !is_wanted {
+                tunnel.remove_link(now, id);
+                self.link_sockets[index] = None;
+            }
+        }
+        for link in wanted {
+            if let Some(place) = self.link_sockets.get_mut(link.id.index()) {
+                update_link(now, place, link, tunnel);
+            }
+        }
+        self.open(now, true, tunnel, tell);
+    }
+
+    /// Makes the sockets that are missing and due, or all that are missing.
+    pub fn open(
+        &mut self,
+        now: Time,
+        all: bool,
+        tunnel: &mut Tunnel,
+        tell: &mut dyn FnMut(ClientEvent),
+    ) {
+        for link_socket in self.link_sockets.iter_mut().flatten() {
+            let due = link_socket.retry.is_some_and(|at| now >= at) || all;
+            if link_socket.udp.is_some() || !due {
+                continue;
+            }
+            match open(&link_socket.link, self.mark, self.gre) {
+                Ok((udp, gre, max_payload)) => {
+                    link_socket.udp = Some(udp);
+                    link_socket.gre = gre;
+                    link_socket.retry = None;
+                    let id = link_socket.link.id;
+                    let known = tunnel.remote(id) == Some(link_socket.link.hub);
+                    let config = config(&link_socket.link, max_payload);
+                    match known {
+                        // Only our own address is another.
+                        true => tunnel.set_link(id, config),
+                        false => tunnel.add_link(now, id, config),
+                    }
+                }
+                Err(error) => {
+                    link_socket.retry = Some(now + RETRY_INTERVAL);
+                    link_socket.fail(error);
+                    if let Some(event) = link_socket.pending_event.take() {
+                        tell(event);
+                    }
+                }
+            }
+        }
+    }
+
+    /// When [`LinkSockets::open`] has something to do.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let link_sockets = self.link_sockets.iter().flatten();
+        link_sockets
+            .filter_map(|link_socket| link_socket.retry)
+            .min()
+    }
+
+    /// The descriptors to wait for, and whose they are.
+    pub fn fds(&self) -> impl Iterator<Item = (usize, RawFd)> {
+        let link_sockets = self.link_sockets.iter().enumerate();
+        link_sockets.flat_map(|(index, link_socket)| {
+            let sockets = link_socket
+                .iter()
+                .flat_map(|link_socket| [&link_socket.udp, &link_socket.gre]);
+            sockets.flatten().map(move |socket| (index, socket.fd()))
+        })
+    }
+
+    /// Gives the tunnel what has come on a link. Says whether there may be more.
+    pub fn receive(&mut self, now: Time, index: usize, tunnel: &mut Tunnel) -> bool {
+        let Some(link_socket) = &mut self.link_sockets[index] else {
+            return false;
+        };
+        let received = &mut self.shares.received[index];
+        let mut more = false;
+        if let Some(gre) = &link_socket.gre {
+            more |= receive(gre, &mut self.receive_buffer, index, |origin, packet| {
+                // A socket hears what is for another link by the same device as well.
+                let link = gre::parse(packet).map(|(header, ..)| header.link);
+                let bytes = packet.len() as u64 + gre_headers(origin.from);
+                if link == Some(link_socket.link.id)
+                    && tunnel.handle_datagram(now, origin.from, packet).is_ok()
+                {
+                    received.add(1, bytes);
+                }
+            });
+        }
+        if let Some(udp) = &link_socket.udp {
+            more |= receive(udp, &mut self.receive_buffer, index, |origin, datagram| {
+                let bytes = datagram.len() as u64 + udp_headers(origin.from);
+                // What is refused is counted by the tunnel.
+                if tunnel.handle_datagram(now, origin.from, datagram).is_ok() {
+                    received.add(1, bytes);
+                }
+            });
+        }
+        more
+    }
+
+    /// Sends a datagram, at [`LinkSockets::flush`] at the latest.
+    pub fn send(&mut self, link: LinkId, to: SocketAddr, datagram: &[u8]) {
+        let place = match gre::is_gre(datagram) {
+            true => (link.index() + MAX_LINKS, SocketAddr::new(to.ip(), 0), None),
+            false => (link.index(), to, None),
+        };
+        let (link_sockets, sent) = (&mut self.link_sockets, &mut self.shares.sent);
+        let changed = &mut self.changed;
+        self.batches.push(place, datagram, &mut |batch| {
+            *changed |= send(batch, link_sockets, sent);
+        });
+    }
+
+    /// Sends all, and takes links whose sockets failed out of the tunnel.
+    pub fn flush(&mut self, now: Time, tunnel: &mut Tunnel, tell: &mut dyn FnMut(ClientEvent)) {
+        let (link_sockets, sent) = (&mut self.link_sockets, &mut self.shares.sent);
+        let mut changed = std::mem::take(&mut self.changed);
+        self.batches
+            .flush(&mut |batch| changed |= send(batch, link_sockets, sent));
+        while changed != 0 {
+            let index = changed.trailing_zeros() as usize;
+            changed &= changed - 1;
+            let Some(link_socket) = &mut self.link_sockets[index] else {
+                continue;
+            };
+            if link_socket.error.is_some() && link_socket.udp.take().is_some() {
+                link_socket.gre = None;
+                tunnel.remove_link(now, link_socket.link.id);
+                link_socket.retry = Some(now + RETRY_INTERVAL);
+            }
+            if let Some(event) = link_socket.pending_event.take() {
+                tell(event);
+            }
+        }
+    }
+
+    /// Adds what sockets know to a status.
+    pub fn fill(&self, statuses: &mut [LinkStatus]) {
+        for status in statuses {
+            if let Some(link_socket) = &self.link_sockets[status.id.index()] {
+                status.send_errors = link_socket.errors;
+                status.error.clone_from(&link_socket.error);
+            }
+        }
+    }
+}
+
+impl LinkSocket {
+    fn new(link: LinkSpec) -> LinkSocket {
+        LinkSocket {
+            link,
+            udp: None,
+            gre: None,
+            errors: 0,
+            error: None,
+            retry: None,
+            pending_event: None,
+        }
+    }
+
+    /// Told once for each change.
+    fn fail(&mut self, error: LinkError) {
+        let text = error.to_string();
+        if self.error.as_ref() != Some(&text) {
+            let (id, device) = (self.link.id, self.link.device.clone());
+            self.pending_event = Some(ClientEvent::LinkFailed { id, device, error });
+            self.error = Some(text);
+        }
+    }
+
+    fn recover(&mut self) {
+        if self.error.take().is_some() {
+            let id = self.link.id;
+            self.pending_event = Some(ClientEvent::LinkRecovered { id });
+        }
+    }
+}
+
+/// Puts a link where it belongs. It is another one if it leads elsewhere, and gets another socket if
+/// only our own address changed.
+fn update_link(now: Time, place: &mut Option<LinkSocket>, link: LinkSpec, tunnel: &mut Tunnel) {
+    match place {
+        Some(link_socket)
+            if link_socket.link.device == link.device && link_socket.link.hub == link.hub =>
+        {
+            if link_socket.link.source != link.source {
+                link_socket.udp = None;
+                link_socket.gre = None;
+            } else if link_socket.link != link {
+                tunnel.set_link(link.id, config(&link, PAYLOAD_MAX));
+            }
+            link_socket.link = link;
+        }
+        _ => {
+            if place.is_some() {
+                tunnel.remove_link(now, link.id);
+            }
+            *place = Some(LinkSocket::new(link));
+        }
+    }
+}
+
+fn config(link: &LinkSpec, max_payload: u16) -> LinkConfig {
+    LinkConfig {
+        remote: Some(link.hub),
+        tier: link.tier,
+        cap: link.cap,
+        initial: link.initial,
+        quota: link.quota,
+        max_payload,
+    }
+}
+
+/// Takes what has come to a socket. Says whether there may be more.
+fn receive(
+    socket: &DatagramSocket,
+    receive_buffer: &mut ReceiveBuffer,
+    index: usize,
+    take: impl FnMut(PacketInfo, &mut [u8]),
+) -> bool {
+    match socket.receive(receive_buffer) {
+        Ok(None) => false,
+        Ok(Some(mut messages)) => {
+            messages.each(take);
+            messages.is_full()
+        }
+        // Errors that were waiting: what they mean for sending, sending will tell.
+        Err(error) => {
+            tracing::debug!(link = index, %error, "cannot receive on a link");
+            false
+        }
+    }
+}
+
+/// A socket for a link, one for GRE if that is wanted, and the largest UDP payload that its device
+/// lets out.
+fn open(
+    link: &LinkSpec,
+    mark: Option<u32>,
+    gre: bool,
+) -> Result<(DatagramSocket, Option<DatagramSocket>, u16), LinkError> {
+    let udp = DatagramSocket::bind(SocketAddr::new(link.source, 0), &link.device, mark)?;
+    let gre = gre.then(|| DatagramSocket::bind_gre(link.source, &link.device, mark));
+    let gre = gre.transpose()?;
+    let mtu = match link.device.as_str() {
+        "" => u32::from(PAYLOAD_MAX) + 28,
+        device => {
+            let mtu = Interface::open(device).and_then(|interface| interface.mtu());
+            mtu.map_err(|InterfaceError { source, .. }| {
+                let step = "read the MTU of its device";
+                LinkError { step, source }
+            })?
+        }
+    };
+    let room = u64::from(mtu).saturating_sub(udp_headers(link.hub));
+    Ok((udp, gre, room.min(PAYLOAD_MAX.into()) as u16))
+}
+
+/// Sends a run; returns the bit of its link if that is news.
+fn send(
+    batch: &DatagramBatch,
+    link_sockets: &mut [Option<LinkSocket>; MAX_LINKS],
+    sent: &mut [super::Traffic; MAX_LINKS],
+) -> u32 {
+    let index = batch.socket % MAX_LINKS;
+    let Some(link_socket) = &mut link_sockets[index] else {
+        return 0;
+    };
+    let (socket, header) = match batch.socket < MAX_LINKS {
+        true => (&link_socket.udp, udp_headers(batch.to)),
+        false => (&link_socket.gre, gre_headers(batch.to)),
+    };
+    let Some(socket) = socket else {
+        return 0;
+    };
+    let packets = batch.count as u64;
+    match outcome(socket.send(batch)) {
+        Outcome::Sent => {
+            let bytes = batch.bytes.len() as u64 + packets * header;
+            sent[index].add(packets, bytes);
+            if link_socket.error.is_none() {
+                return 0;
+            }
+            link_socket.recover();
+        }
+        Outcome::Dropped => {
+            link_socket.errors += packets;
+            return 0;
+        }
+        Outcome::Failed(source) => {
+            link_socket.errors += packets;
+            let step = "send";
+            link_socket.fail(LinkError { step, source });
+        }
+    }
+    1 << index
+}
+
+fn outcome(result: io::Result<()>) -> Outcome {
+    let Err(error) = result else {
+        return Outcome::Sent;
+    };
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::ENOBUFS | libc::EMSGSIZE | libc::ENOMEM) => Outcome::Dropped,
+        _ => Outcome::Failed(error),
+    }
+}

@@ -1,0 +1,182 @@
+//! A thread of our own, the clock it goes by, and what it is told from outside.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ring::rand::{SecureRandom, SystemRandom};
+
+use super::sys::Wake;
+use super::{BondError, Stopped};
+use crate::proto::entropy::Entropy;
+use crate::proto::seal::Cipher;
+use braid_core::Time;
+
+/// The monotonic clock, from the start of an end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    origin: Instant,
+}
+
+impl Clock {
+    pub fn start() -> Clock {
+        let origin = Instant::now();
+        Clock { origin }
+    }
+
+    pub fn now(&self) -> Time {
+        let nanos = self.origin.elapsed().as_nanos();
+        Time::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// µs since 1970 at the clock's zero.
+    pub fn unix_micros(&self) -> u64 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let start = now
+            .unwrap_or_default()
+            .saturating_sub(self.origin.elapsed());
+        u64::try_from(start.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// The system's randomness, drawn anew for every use.
+pub(super) fn entropy() -> Result<Entropy, BondError> {
+    SystemRandom::new()
+        .fill(&mut [0; 32])
+        .map_err(|_| BondError::System {
+            step: "draw random bytes",
+            source: std::io::ErrorKind::Other.into(),
+        })?;
+    Ok(Entropy::system(draw))
+}
+
+fn draw(bytes: &mut [u8]) {
+    let drawn = SystemRandom::new().fill(bytes);
+    // Going on with bytes that are not random would give keys away.
+    drawn.expect("a system that gave random bytes once goes on to");
+}
+
+/// AES where the processor has instructions for it; without them it is the slower one by far.
+pub(super) fn preferred_cipher() -> Cipher {
+    #[cfg(target_arch = "x86_64")]
+    let has_aes = std::arch::is_x86_feature_detected!("aes");
+    #[cfg(target_arch = "aarch64")]
+    let has_aes = std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let has_aes = false;
+    match has_aes {
+        true => Cipher::Aes256Gcm,
+        false => Cipher::ChaCha20Poly1305,
+    }
+}
+
+/// The outside's end of a thread.
+#[derive(Debug)]
+pub(super) struct ThreadHandle<T> {
+    commands: Sender<T>,
+    wake: Arc<Wake>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The thread's own end: what it is told. The outside being gone is an order too.
+#[derive(Debug)]
+pub(super) struct CommandReceiver<T> {
+    commands: Receiver<T>,
+    wake: Arc<Wake>,
+}
+
+/// Runs `body` on a thread of its own.
+pub(super) fn spawn<T: Send + 'static>(
+    name: &str,
+    body: impl FnOnce(CommandReceiver<T>) + Send + 'static,
+) -> Result<ThreadHandle<T>, BondError> {
+    let step = |step| move |source| BondError::System { step, source };
+    let wake = Arc::new(Wake::new().map_err(step("make an event descriptor"))?);
+    let (sender, receiver) = channel();
+    let commands = CommandReceiver {
+        commands: receiver,
+        wake: Arc::clone(&wake),
+    };
+    let body = move || {
+        if let Err(error) = braid_device::no_timer_slack() {
+            tracing::debug!(%error, "timers are up to 50 µs late");
+        }
+        if let Err(error) = braid_device::raise_priority() {
+            tracing::debug!(%error, "packets wait for processors like everything else");
+        }
+        body(commands);
+    };
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    let thread = thread.spawn(body).map_err(step("start a thread"))?;
+    Ok(ThreadHandle {
+        commands: sender,
+        wake,
+        thread: Some(thread),
+    })
+}
+
+impl<T> ThreadHandle<T> {
+    /// Tells the thread something; nothing happens if it has ended.
+    pub fn send(&self, command: T) {
+        if self.commands.send(command).is_ok() {
+            self.wake.wake();
+        }
+    }
+
+    /// Asks the thread something.
+    pub fn request<A>(&self, command: impl FnOnce(SyncSender<A>) -> T) -> Result<A, Stopped> {
+        let (sender, receiver) = sync_channel(1);
+        self.send(command(sender));
+        receiver.recv().map_err(|_| Stopped)
+    }
+
+    pub fn is_alive(&self) -> bool {
+        let thread = self.thread.as_ref();
+        thread.is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Tells the thread its last, and waits for its end.
+    pub fn stop(&mut self, command: T) {
+        self.send(command);
+        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
+            tracing::error!("the thread that carried packets panicked");
+        }
+    }
+}
+
+impl<T> CommandReceiver<T> {
+    pub fn fd(&self) -> std::os::fd::RawFd {
+        self.wake.fd()
+    }
+
+    /// The next order, if there is one.
+    pub fn poll(&self) -> Option<T> {
+        self.commands.try_recv().ok()
+    }
+
+    /// To be called after waking, before [`CommandReceiver::poll`].
+    pub fn clear(&self) {
+        self.wake.clear();
+    }
+}
+
+/// How long to wait for `at`; not at all if it has passed.
+pub(super) fn time_until(now: Time, at: Option<Time>) -> Option<Duration> {
+    at.map(|at| at.since(now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_does_not_say_what_was_drawn_or_will_be() {
+        let mut drawing = entropy().expect("the system has randomness");
+        // What a thief or a copy of the machine finds.
+        let mut found = drawing.clone();
+        let drawn: [u8; 32] = drawing.bytes();
+        assert_ne!(drawn, found.bytes());
+        assert_ne!(drawing.fork().bytes::<32>(), found.fork().bytes());
+    }
+}

@@ -1,0 +1,335 @@
+//! UDP sockets: runs of datagrams out and in at the price of one. And IP's own for GRE, a packet at a time.
+//!
+//! quinn-udp does the system calls: UDP_SEGMENT and UDP_GRO, IP_PKTINFO, DF by IP_PMTUDISC_PROBE (how
+//! large a datagram may be is the tunnel's to find out). What is decided here is which socket, and
+//! what goes out together.
+
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::{LinkError, sys};
+use crate::proto::gre;
+
+/// What the kernel may hold for us and from us. At 1 Gbit/s 4 MB are 32 ms: as long as a thread may
+/// be kept from running. Ordinary limits are raised where that is allowed.
+const RECEIVE_BUFFER_SIZE: usize = 8 << 20;
+const SEND_BUFFER_SIZE: usize = 4 << 20;
+
+/// Largest sum of UDP payloads in one system call.
+const MAX_BATCH_BYTES: usize = 65_507;
+
+/// Datagrams in one system call: as many as every kernel with UDP_SEGMENT takes.
+const MAX_BATCH_DATAGRAMS: usize = 64;
+
+/// Addresses that runs are made for at a time.
+const MAX_BATCHES: usize = 8;
+
+/// Messages taken at once from one socket, each a run of up to 64 datagrams.
+pub(super) const MESSAGES_PER_RECEIVE: usize = 8;
+
+/// Bytes of the longest message.
+const MESSAGE_SIZE: usize = 1 << 16;
+
+/// A UDP socket, or one for GRE.
+#[derive(Debug)]
+pub(super) struct DatagramSocket {
+    socket: Socket,
+    kind: SocketKind,
+    state: UdpSocketState,
+}
+
+/// What a socket's packets are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SocketKind {
+    Udp,
+    /// They come with their IP header.
+    Gre4,
+    Gre6,
+}
+
+impl DatagramSocket {
+    /// A UDP socket of this address; bound to a device unless that is empty.
+    pub fn bind(
+        local: SocketAddr,
+        device: &str,
+        mark: Option<u32>,
+    ) -> Result<DatagramSocket, LinkError> {
+        DatagramSocket::open(local, device, mark, SocketKind::Udp)
+    }
+
+    /// The same for GRE packets.
+    pub fn bind_gre(
+        local: IpAddr,
+        device: &str,
+        mark: Option<u32>,
+    ) -> Result<DatagramSocket, LinkError> {
+        let kind = if local.is_ipv4() {
+            SocketKind::Gre4
+        } else {
+            SocketKind::Gre6
+        };
+        DatagramSocket::open(SocketAddr::new(local, 0), device, mark, kind)
+    }
+
+    fn open(
+        local: SocketAddr,
+        device: &str,
+        mark: Option<u32>,
+        kind: SocketKind,
+    ) -> Result<DatagramSocket, LinkError> {
+        let step = |step| move |source| LinkError { step, source };
+        let (socket_type, protocol) = match kind {
+            SocketKind::Udp => (Type::DGRAM, Protocol::UDP),
+            SocketKind::Gre4 | SocketKind::Gre6 => (Type::RAW, i32::from(gre::PROTOCOL).into()),
+        };
+        let socket = Socket::new(Domain::for_address(local), socket_type, Some(protocol));
+        let socket = socket.map_err(step("make a socket"))?;
+        if let Some(mark) = mark {
+            socket.set_mark(mark).map_err(step("mark the socket"))?;
+        }
+        if !device.is_empty() {
+            socket
+                .bind_device(Some(device.as_bytes()))
+                .map_err(step("bind the socket to its device"))?;
+        }
+        if local.is_ipv6() && kind == SocketKind::Udp {
+            let only = socket.set_only_v6(true);
+            only.map_err(step("make the socket IPv6 only"))?;
+        }
+        socket
+            .bind(&local.into())
+            .map_err(step("bind the socket to its address"))?;
+        enlarge(&socket);
+        let state = UdpSocketState::new((&socket).into());
+        let state = state.map_err(step("set the socket's options"))?;
+        Ok(DatagramSocket {
+            socket,
+            kind,
+            state,
+        })
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// Takes what has come; none if there is nothing for now.
+    pub fn receive<'b>(
+        &self,
+        receive_buffer: &'b mut ReceiveBuffer,
+    ) -> io::Result<Option<Messages<'b>>> {
+        let mut parts = receive_buffer.bytes.chunks_exact_mut(MESSAGE_SIZE);
+        let mut slices: [IoSliceMut<'_>; MESSAGES_PER_RECEIVE] =
+            std::array::from_fn(|_| IoSliceMut::new(parts.next().unwrap_or_default()));
+        let socket = (&self.socket).into();
+        match self
+            .state
+            .recv(socket, &mut slices, &mut receive_buffer.meta)
+        {
+            Ok(count) => Ok(Some(Messages {
+                kind: self.kind,
+                bytes: &mut receive_buffer.bytes,
+                meta: &receive_buffer.meta[..count],
+            })),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Sends a run of datagrams. What the socket does not take is lost, as a network would lose it.
+    pub fn send(&self, batch: &DatagramBatch) -> io::Result<()> {
+        let segments = match self.kind {
+            SocketKind::Udp => self.state.max_gso_segments().min(MAX_BATCH_DATAGRAMS),
+            SocketKind::Gre4 | SocketKind::Gre6 => 1,
+        };
+        let at_once = segments * batch.size;
+        let mut result = Ok(());
+        for contents in batch.bytes.chunks(at_once.max(1)) {
+            let transmit = Transmit {
+                destination: batch.to,
+                ecn: None,
+                contents,
+                segment_size: Some(batch.size),
+                src_ip: batch.from,
+            };
+            let sent = self.state.try_send((&self.socket).into(), &transmit);
+            result = result.and(sent);
+        }
+        result
+    }
+}
+
+/// Raises buffers beyond the ordinary limit where we may, else up to it.
+fn enlarge(socket: &Socket) {
+    let fd = socket.as_fd();
+    let force = |name, size: usize| sys::set_int(fd, libc::SOL_SOCKET, name, size as i32).is_ok();
+    if !force(libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_SIZE) {
+        let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER_SIZE);
+    }
+    if !force(libc::SO_SNDBUFFORCE, SEND_BUFFER_SIZE) {
+        let _ = socket.set_send_buffer_size(SEND_BUFFER_SIZE);
+    }
+}
+
+/// Room for what comes.
+#[derive(Debug)]
+pub(super) struct ReceiveBuffer {
+    bytes: Vec<u8>,
+    meta: [RecvMeta; MESSAGES_PER_RECEIVE],
+}
+
+impl ReceiveBuffer {
+    pub fn new() -> ReceiveBuffer {
+        ReceiveBuffer {
+            bytes: vec![0; MESSAGES_PER_RECEIVE * MESSAGE_SIZE],
+            meta: [RecvMeta::default(); MESSAGES_PER_RECEIVE],
+        }
+    }
+}
+
+/// What has come.
+pub(super) struct Messages<'b> {
+    kind: SocketKind,
+    bytes: &'b mut [u8],
+    meta: &'b [RecvMeta],
+}
+
+/// Where a datagram came from, and to which of our addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PacketInfo {
+    pub from: SocketAddr,
+    pub to: Option<IpAddr>,
+}
+
+impl Messages<'_> {
+    /// Whether there may be more.
+    pub fn is_full(&self) -> bool {
+        self.meta.len() == MESSAGES_PER_RECEIVE
+    }
+
+    /// Every datagram.
+    pub fn each(&mut self, mut take: impl FnMut(PacketInfo, &mut [u8])) {
+        for (bytes, meta) in self.bytes.chunks_exact_mut(MESSAGE_SIZE).zip(self.meta) {
+            let origin = PacketInfo {
+                from: meta.addr,
+                to: meta.dst_ip,
+            };
+            let bytes = &mut bytes[..meta.len];
+            if self.kind != SocketKind::Udp {
+                let header = match self.kind {
+                    SocketKind::Gre4 => ipv4_header(bytes),
+                    SocketKind::Gre6 | SocketKind::Udp => 0,
+                };
+                take(origin, &mut bytes[header..]);
+                continue;
+            }
+            let datagrams = bytes.chunks_mut(meta.stride.max(1));
+            datagrams.for_each(|datagram| take(origin, datagram));
+        }
+    }
+}
+
+/// Bytes of the IPv4 header that a packet begins with; all of it, if that makes no sense.
+fn ipv4_header(packet: &[u8]) -> usize {
+    let words = packet.first().map_or(0, |first| first & 0xf);
+    (usize::from(words) * 4).min(packet.len())
+}
+
+/// Datagrams of the same size, but for the last, from one socket to one address.
+#[derive(Debug)]
+pub(super) struct DatagramBatch {
+    /// The owner's number of the socket.
+    pub socket: usize,
+    pub to: SocketAddr,
+    /// Our address, where the socket has several.
+    pub from: Option<IpAddr>,
+    size: usize,
+    pub count: usize,
+    pub bytes: Vec<u8>,
+    closed: bool,
+}
+
+impl DatagramBatch {
+    fn new() -> DatagramBatch {
+        DatagramBatch {
+            socket: 0,
+            to: SocketAddr::from(([0, 0, 0, 0], 0)),
+            from: None,
+            size: 0,
+            count: 0,
+            bytes: Vec::with_capacity(MAX_BATCH_BYTES),
+            closed: false,
+        }
+    }
+
+    fn begin(&mut self, socket: usize, to: SocketAddr, from: Option<IpAddr>, datagram: &[u8]) {
+        (self.socket, self.to, self.from) = (socket, to, from);
+        (self.size, self.count, self.closed) = (datagram.len(), 1, false);
+        self.bytes.clear();
+        self.bytes.extend_from_slice(datagram);
+    }
+
+    fn accepts(&self, from: Option<IpAddr>, datagram: &[u8]) -> bool {
+        !self.closed
+            && self.from == from
+            && datagram.len() <= self.size
+            && self.count < MAX_BATCH_DATAGRAMS
+            && self.bytes.len() + datagram.len() <= MAX_BATCH_BYTES
+    }
+
+    fn take(&mut self, datagram: &[u8]) {
+        self.closed = datagram.len() < self.size;
+        self.count += 1;
+        self.bytes.extend_from_slice(datagram);
+    }
+}
+
+/// Runs that are being made, each to another address.
+#[derive(Debug, Default)]
+pub(super) struct BatchSender {
+    batches: Vec<DatagramBatch>,
+    spare: Vec<DatagramBatch>,
+}
+
+impl BatchSender {
+    /// Adds a datagram to the run that it belongs to; sends what has to make way.
+    pub fn push(
+        &mut self,
+        (socket, to, from): (usize, SocketAddr, Option<IpAddr>),
+        datagram: &[u8],
+        send: &mut impl FnMut(&DatagramBatch),
+    ) {
+        let same = |batch: &DatagramBatch| batch.socket == socket && batch.to == to;
+        if let Some(batch) = self.batches.iter_mut().find(|batch| same(batch)) {
+            if batch.accepts(from, datagram) {
+                batch.take(datagram);
+            } else {
+                send(batch);
+                batch.begin(socket, to, from, datagram);
+            }
+            return;
+        }
+        if self.batches.len() == MAX_BATCHES {
+            let oldest = self.batches.remove(0);
+            send(&oldest);
+            self.spare.push(oldest);
+        }
+        let mut batch = self.spare.pop().unwrap_or_else(DatagramBatch::new);
+        batch.begin(socket, to, from, datagram);
+        self.batches.push(batch);
+    }
+
+    /// Sends all.
+    pub fn flush(&mut self, send: &mut impl FnMut(&DatagramBatch)) {
+        for batch in self.batches.drain(..) {
+            send(&batch);
+            self.spare.push(batch);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! LINK_PARAMS: how the link that it comes on is to be used by who gets it.
+//!
+//! ```text
+//! type 0x0a · tier 8 · flags 8 · cap varint
+//! ```
+//! Only the client knows what its lines cost, and most of what they carry comes from the hub: so the
+//! client says, and the hub sends by that. Flag 1 is that the link is to carry no data, its quota
+//! being used up; other flags are not used, and zero. `cap` is in kbit/s, zero if there is none.
+
+use super::{FrameError, kind};
+use crate::proto::reader::Reader;
+use crate::proto::varint;
+use braid_core::Rate;
+
+/// The link is to carry no data.
+const SPENT: u8 = 1;
+
+/// Bits of a cap: up to 1 Tbit/s.
+const CAP_MAX_KBIT_S: u64 = 1_000_000_000;
+
+/// How a link is to be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkParams {
+    /// Its cost: dearer links carry what cheaper ones cannot.
+    pub tier: u8,
+    /// It is to carry no data.
+    pub spent: bool,
+    /// Never send faster than this, kbit/s; zero if there is no limit.
+    pub cap: u32,
+}
+
+impl LinkParams {
+    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, FrameError> {
+        let tier = reader.u8()?;
+        let flags = reader.u8()?;
+        let cap = varint::parse_u32(reader)?;
+        if flags & !SPENT != 0 || u64::from(cap) > CAP_MAX_KBIT_S {
+            return Err(FrameError::Range);
+        }
+        let spent = flags & SPENT != 0;
+        Ok(LinkParams { tier, spent, cap })
+    }
+
+    /// Writes the frame.
+    pub fn append(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&[kind::LINK_PARAMS, self.tier, u8::from(self.spent)]);
+        varint::append(u64::from(self.cap).min(CAP_MAX_KBIT_S), out);
+    }
+
+    /// The cap as a rate.
+    #[must_use]
+    pub fn rate(&self) -> Option<Rate> {
+        let bits = u64::from(self.cap) * 1000;
+        (bits > 0).then(|| Rate::from_bits_per_sec(bits))
+    }
+
+    /// The cap of a rate; a limit below 1 kbit/s is that.
+    #[must_use]
+    pub fn cap_of(rate: Option<Rate>) -> u32 {
+        let kilobits = |rate: Rate| (rate.bits_per_sec() / 1000).clamp(1, CAP_MAX_KBIT_S) as u32;
+        rate.map_or(0, kilobits)
+    }
+}

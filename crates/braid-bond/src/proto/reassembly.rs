@@ -1,0 +1,243 @@
+//! Putting packets together that came in parts.
+//!
+//! Parts say where in the packet they begin, so those of a packet and of its copy, which may have
+//! been cut for another link, complete each other.
+//!
+//! Memory is bounded: [`MAX_PENDING_PACKETS`] packets of at most [`PACKET_MAX`] bytes are put together at once; the
+//! one that was begun first gives way. The resequencer waits for what is missing, not this.
+
+use std::collections::VecDeque;
+
+use super::frame::Fragment;
+use super::pool::{Buffer, BufferPool, Packet};
+use braid_core::Time;
+
+/// Packets that are put together at once.
+pub const MAX_PENDING_PACKETS: usize = 64;
+
+/// Largest packet, bytes.
+pub const PACKET_MAX: usize = 65_535;
+
+/// Separate stretches of a packet that are remembered; a sender that cuts finer gets nothing through.
+const MAX_RANGES: usize = 64;
+
+#[derive(Debug)]
+struct Pending {
+    lane: u8,
+    number: u64,
+    bytes: Buffer,
+    /// What has come, from and to, ascending and apart.
+    received: Vec<(usize, usize)>,
+    /// How long the packet is, once its last part has come.
+    length: Option<usize>,
+}
+
+/// Packets of which some parts have come.
+#[derive(Debug, Default)]
+pub struct Reassembler {
+    pending: VecDeque<Pending>,
+    /// Lists of stretches to be used again.
+    spare: Vec<Vec<(usize, usize)>>,
+    abandoned: u64,
+}
+
+impl Reassembler {
+    /// Takes a fragment of the packet that is number `place.1` of lane `place.0`; gives the packet if all
+    /// of it has come now. A part that contradicts what came before is dropped.
+    pub fn handle_fragment(
+        &mut self,
+        now: Time,
+        place: (u8, u64),
+        fragment: Fragment,
+        content: &[u8],
+        pool: &mut BufferPool,
+    ) -> Option<Packet> {
+        let at = self.find_or_begin(now, place, pool);
+        let pending = &mut self.pending[at];
+        pending.put(fragment, content);
+        if !pending.is_complete() {
+            return None;
+        }
+        let whole = self.pending.remove(at)?;
+        self.spare.push(whole.received);
+        Some(pool.lend(whole.bytes))
+    }
+
+    fn find_or_begin(
+        &mut self,
+        now: Time,
+        (lane, number): (u8, u64),
+        pool: &mut BufferPool,
+    ) -> usize {
+        let known = self
+            .pending
+            .iter()
+            .position(|pending| (pending.lane, pending.number) == (lane, number));
+        if let Some(at) = known {
+            return at;
+        }
+        if self.pending.len() == MAX_PENDING_PACKETS
+            && let Some(given_up) = self.pending.pop_front()
+        {
+            self.spare.push(given_up.received);
+            pool.return_buffer(given_up.bytes);
+            self.abandoned += 1;
+        }
+        let bytes = pool.take(now);
+        let mut received = self.spare.pop().unwrap_or_default();
+        received.clear();
+        self.pending.push_back(Pending {
+            lane,
+            number,
+            bytes,
+            received,
+            length: None,
+        });
+        self.pending.len() - 1
+    }
+
+    /// Packets that were given up because newer ones needed their place.
+    #[must_use]
+    pub fn abandoned(&self) -> u64 {
+        self.abandoned
+    }
+
+    /// Bytes held.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.pending.iter().map(|pending| pending.bytes.len()).sum()
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.pending.clear();
+    }
+}
+
+impl Pending {
+    fn put(&mut self, fragment: Fragment, content: &[u8]) {
+        let from = usize::from(fragment.offset);
+        let to = from + content.len();
+        let most = self.length.unwrap_or(PACKET_MAX);
+        let shortens =
+            fragment.last && (to < self.bytes.len() || self.length.is_some_and(|l| l != to));
+        if content.is_empty() || to > most || shortens || self.received.len() >= MAX_RANGES {
+            return;
+        }
+        if fragment.last {
+            self.length = Some(to);
+        }
+        if self.bytes.len() < to {
+            self.bytes.resize(to, 0);
+        }
+        self.bytes[from..to].copy_from_slice(content);
+        self.note(from, to);
+    }
+
+    fn note(&mut self, from: usize, to: usize) {
+        let (mut low, mut high) = (from, to);
+        self.received.retain(|&(start, end)| {
+            let touches = start <= high && low <= end;
+            if touches {
+                (low, high) = (low.min(start), high.max(end));
+            }
+            !touches
+        });
+        let at = self.received.partition_point(|&(start, _)| start < low);
+        self.received.insert(at, (low, high));
+    }
+
+    fn is_complete(&self) -> bool {
+        let length = self.length.map(|length| (0, length));
+        length.is_some() && self.received.first() == length.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: Time = Time::ZERO;
+
+    fn fragment(offset: usize, last: bool) -> Fragment {
+        Fragment {
+            offset: offset as u16,
+            last,
+        }
+    }
+
+    /// A packet whose bytes tell where they are.
+    fn packet(number: u64, size: usize) -> Vec<u8> {
+        (0..size).map(|at| (at as u64 * 7 + number) as u8).collect()
+    }
+
+    /// Which packet, from where, and how much of what is left.
+    fn cuts() -> impl Strategy<Value = Vec<(usize, f64, f64)>> {
+        prop::collection::vec((0usize..20, 0.0..1.0, 0.0..1.0), 1..400)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn parts_cut_anywhere_and_in_any_order_make_the_packet_they_are_of(
+            sizes in prop::collection::vec(1usize..3000, 1..20),
+            cuts in cuts(),
+        ) {
+            let (mut reassembler, mut pool) = (Reassembler::default(), BufferPool::default());
+            let mut missing: Vec<Vec<bool>> = sizes.iter().map(|size| vec![true; *size]).collect();
+            let mut has_last = vec![false; sizes.len()];
+            for (number, from, share) in cuts {
+                let number = number % sizes.len();
+                let size = sizes[number];
+                let from = (from * size as f64) as usize;
+                let to = from + 1 + (share * (size - from - 1) as f64).round() as usize;
+                if missing[number].is_empty() {
+                    continue;
+                }
+                missing[number][from..to].fill(false);
+                has_last[number] |= to == size;
+                let whole = packet(number as u64, size);
+                let made = reassembler.handle_fragment(NOW, (7, number as u64), fragment(from, to == size), &whole[from..to], &mut pool);
+                let complete = has_last[number] && !missing[number].contains(&true);
+                prop_assert_eq!(made.is_some(), complete);
+                if let Some(made) = made {
+                    prop_assert_eq!(&*made, whole.as_slice());
+                    missing[number].clear();
+                }
+            }
+            prop_assert_eq!(reassembler.abandoned(), 0);
+        }
+
+        #[test]
+        fn memory_is_bounded_whatever_comes(
+            received in prop::collection::vec((any::<u8>(), 0u64..100, 0usize..65_536, any::<bool>(), 1usize..2000), 0..2000),
+        ) {
+            let (mut reassembler, mut pool) = (Reassembler::default(), BufferPool::default());
+            for (lane, number, offset, last, size) in received {
+                let made = reassembler.handle_fragment(NOW, (lane, number), fragment(offset, last), &vec![0; size], &mut pool);
+                prop_assert!(made.is_none_or(|made| made.len() <= PACKET_MAX));
+                prop_assert!(reassembler.pending.len() <= MAX_PENDING_PACKETS);
+                prop_assert!(reassembler.bytes() <= MAX_PENDING_PACKETS * PACKET_MAX);
+                prop_assert!(reassembler.pending.iter().all(|pending| pending.received.len() <= MAX_RANGES));
+            }
+        }
+    }
+
+    #[test]
+    fn parts_that_contradict_each_other_are_dropped() {
+        let (mut reassembler, mut pool) = (Reassembler::default(), BufferPool::default());
+        let mut take = |fragment, content: &[u8]| {
+            reassembler.handle_fragment(NOW, (0, 0), fragment, content, &mut pool)
+        };
+        assert_eq!(take(fragment(2, false), b"c"), None);
+        assert_eq!(take(fragment(1, true), b"x"), None, "there is more");
+        assert_eq!(take(fragment(3, true), b"d"), None);
+        assert_eq!(take(fragment(4, false), b"x"), None, "after the last");
+        assert_eq!(take(fragment(0, false), b"a"), None);
+        let made = take(fragment(1, false), b"b");
+        assert_eq!(made.as_deref(), Some(b"abcd".as_slice()));
+    }
+}

@@ -1,0 +1,239 @@
+//! A client's policy on its way to the hub.
+
+use std::time::Duration;
+
+use super::{Datagram, Event, Tunnel, TunnelSettings, push};
+use crate::proto::frame::{Frame, PolicyAck, PolicyFragment};
+use crate::proto::policy::{POLICY_MAX, Policy};
+use braid_core::{LinkId, Time};
+
+/// Bytes of a policy in one packet: it fits whatever a link carries.
+const FRAGMENT_SIZE: usize = 1000;
+
+/// Parts of a policy at most.
+const MAX_FRAGMENTS: usize = 16;
+
+/// The longest policy fits.
+const _: () = assert!(POLICY_MAX <= FRAGMENT_SIZE * MAX_FRAGMENTS);
+
+/// First repetition of a policy that has not been heard, doubled each time up to [`RETRY_MAX`].
+const RETRY_MIN: Duration = Duration::from_millis(250);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// What the hub has made of the policy that it was told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PolicyStatus {
+    /// There was nothing to tell: both ends do as they do without a word.
+    #[default]
+    Unsent,
+    /// It has not answered yet.
+    Pending,
+    /// It does by it.
+    Applied,
+    /// It was told, and can make nothing of it: it is of another version.
+    Rejected,
+    /// It cannot be told: it is from before there were policies.
+    Unsupported,
+}
+
+/// The client's side.
+#[derive(Debug, Default)]
+pub(super) struct PolicySender {
+    version: u64,
+    bytes: Vec<u8>,
+    status: PolicyStatus,
+    /// The next fragment to say, and when.
+    fragment: usize,
+    due: Option<Time>,
+    repeat: Duration,
+    /// How often all of it was said: each time on the next link, since one may be dead.
+    rounds: usize,
+}
+
+impl PolicySender {
+    /// Says this policy from now on, if it is another one.
+    fn set(&mut self, policy: &Policy) {
+        let mut bytes = Vec::new();
+        policy.append(&mut bytes);
+        let is_told = self.version > 0 || *policy != Policy::default();
+        if is_told && bytes != self.bytes {
+            self.version += 1;
+            self.bytes = bytes;
+            self.begin();
+        }
+    }
+
+    /// The hub knows nothing, or nothing of this.
+    fn begin(&mut self) {
+        if self.version == 0 {
+            return;
+        }
+        self.status = PolicyStatus::Pending;
+        self.fragment = 0;
+        self.due = Some(Time::ZERO);
+        self.repeat = RETRY_MIN;
+        self.rounds = 0;
+    }
+
+    fn handle_ack(&mut self, ack: PolicyAck) {
+        if ack.version == self.version {
+            self.due = None;
+            self.status = match ack.applied {
+                true => PolicyStatus::Applied,
+                false => PolicyStatus::Rejected,
+            };
+        }
+    }
+
+    fn handle_sent(&mut self, now: Time) {
+        self.fragment += 1;
+        if self.fragment * FRAGMENT_SIZE >= self.bytes.len() {
+            self.fragment = 0;
+            self.rounds += 1;
+            self.due = Some(now + self.repeat);
+            self.repeat = (self.repeat * 2).min(RETRY_MAX);
+        }
+    }
+}
+
+/// The hub's side.
+#[derive(Debug, Default)]
+pub(super) struct PolicyReceiver {
+    /// The newest that was heard whole, and whether it is followed.
+    known: Option<PolicyAck>,
+    /// The one that is being heard.
+    version: u64,
+    parts: Vec<Option<Vec<u8>>>,
+}
+
+impl PolicyReceiver {
+    /// Takes a fragment; gives the bytes of a policy if all of it has come now.
+    fn take(&mut self, fragment: &PolicyFragment<'_>) -> Option<Vec<u8>> {
+        let known = self.known.map_or(0, |known| known.version);
+        let is_news = fragment.version > known && fragment.version >= self.version;
+        let fits =
+            usize::from(fragment.last) < MAX_FRAGMENTS && fragment.content.len() <= FRAGMENT_SIZE;
+        if !is_news || !fits {
+            return None;
+        }
+        let count = usize::from(fragment.last) + 1;
+        if fragment.version > self.version || self.parts.len() != count {
+            self.version = fragment.version;
+            self.parts = vec![None; count];
+        }
+        self.parts[usize::from(fragment.fragment)] = Some(fragment.content.to_vec());
+        if self.parts.iter().any(Option::is_none) {
+            return None;
+        }
+        let parts = std::mem::take(&mut self.parts);
+        Some(parts.into_iter().flatten().flatten().collect())
+    }
+}
+
+impl Tunnel {
+    /// Treats packets otherwise from now on, and has the hub do so too. What [`TunnelSettings::receiver`] says
+    /// changes with the next session.
+    pub fn set_settings(&mut self, settings: TunnelSettings) {
+        self.sender.set_scheduler(settings.policy.scheduler());
+        self.receiver.set_reordering(settings.policy.ordering);
+        self.settings = settings;
+        self.update_policy();
+    }
+
+    /// What the hub has made of the policy.
+    #[must_use]
+    pub fn policy_status(&self) -> PolicyStatus {
+        self.policy_sender.status
+    }
+
+    pub(super) fn update_policy(&mut self) {
+        if self.is_client() {
+            self.policy_sender.set(&self.settings.policy);
+            self.note_unsupported_policy();
+        }
+    }
+
+    /// A session has begun in which the hub knows nothing of it.
+    pub(super) fn resend_policy(&mut self) {
+        self.policy_sender.begin();
+    }
+
+    /// Waits no longer for a hub that, as its session shows, cannot be told.
+    pub(super) fn note_unsupported_policy(&mut self) {
+        let is_unsupported = self.session().is_some() && !self.peer.policy;
+        if is_unsupported && self.policy_sender.status == PolicyStatus::Pending {
+            self.policy_sender.status = PolicyStatus::Unsupported;
+            push(
+                &mut self.events,
+                Event::PolicyStatus(PolicyStatus::Unsupported),
+            );
+        }
+    }
+
+    pub(super) fn policy_timeout(&self) -> Option<Time> {
+        let due = self.policy_sender.due?;
+        let can = self.peer.policy && self.policy_link().is_some();
+        can.then_some(due)
+    }
+
+    fn policy_link(&self) -> Option<LinkId> {
+        self.nth_link(self.policy_sender.rounds)
+    }
+
+    pub(super) fn poll_policy(&mut self, now: Time, out: &mut Vec<u8>) -> Option<Datagram> {
+        self.policy_timeout().filter(|due| now >= *due)?;
+        let id = self.policy_link()?;
+        let to = self.remote(id)?;
+        let policy_sender = &self.policy_sender;
+        let last = policy_sender.bytes.len().div_ceil(FRAGMENT_SIZE) - 1;
+        let bytes = policy_sender
+            .bytes
+            .chunks(FRAGMENT_SIZE)
+            .nth(policy_sender.fragment)?
+            .to_vec();
+        let frame = Frame::Policy(PolicyFragment {
+            version: policy_sender.version,
+            fragment: policy_sender.fragment as u8,
+            last: last as u8,
+            content: &bytes,
+        });
+        self.policy_sender.handle_sent(now);
+        self.send(now, id, to, &[frame], out)
+    }
+
+    /// Only a client has something to say about how it is treated.
+    pub(super) fn handle_policy(&mut self, id: LinkId, fragment: &PolicyFragment<'_>) {
+        if self.is_client() {
+            return;
+        }
+        if let Some(bytes) = self.policy_receiver.take(fragment) {
+            let policy = Policy::parse(&bytes).ok();
+            self.policy_receiver.known = Some(PolicyAck {
+                version: fragment.version,
+                applied: policy.is_some(),
+            });
+            if let Some(policy) = policy {
+                let settings = TunnelSettings {
+                    policy,
+                    ..self.settings.clone()
+                };
+                self.set_settings(settings);
+            }
+        }
+        let known = self.policy_receiver.known;
+        if let Some(known) = known.filter(|known| known.version == fragment.version) {
+            self.on(id, |link| link.policy_ack = Some(known));
+        }
+    }
+
+    pub(super) fn handle_policy_ack(&mut self, ack: PolicyAck) {
+        let before = self.policy_sender.status;
+        self.policy_sender.handle_ack(ack);
+        if self.policy_sender.status != before {
+            push(
+                &mut self.events,
+                Event::PolicyStatus(self.policy_sender.status),
+            );
+        }
+    }
+}

@@ -1,0 +1,550 @@
+//! Who may come in: invitations, keys that took them up, and revocations. Decides, and has the store
+//! keep it before anybody acts on it; no sockets, no clock.
+//!
+//! - A name and an address belong to one client at a time, from the invitation on.
+//! - A token is bound to the first key that names its invitation. The same key may try as often as it
+//!   likes; another one is refused, and whoever runs the hub hears of it, since then either the token
+//!   was copied or a machine was set up anew.
+//! - Whose quota is used up is served on, slowly: so it can still be asked what it does, and say so.
+//! - Who is revoked stays in the book: a refusal that says why beats silence.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use braid_bond::proto::handshake::terms::{Refusal, Terms};
+use braid_bond::proto::handshake::{Options, Psk, PublicKey};
+use braid_bond::token::{InvitationId, Secret};
+use braid_core::{Bytes, Rate};
+use braid_daemon::config::Quota;
+use braid_daemon::quota::Used;
+
+use crate::client::{Client, Name, Seconds, State};
+use crate::config::{ClientConfig, Reach};
+use crate::pool::{AddressPool, PoolError};
+use crate::store::{Store, StoreError};
+
+/// Most clients that are invited or joined.
+pub const CLIENTS_MAX: usize = 10_000;
+
+/// Most that is passed on in each direction for a client whose quota is used up.
+pub const SPENT_RATE: Rate = Rate::from_bits_per_sec(128_000);
+
+/// Keys without a client of their own that are told why they get nothing, at once; the oldest is
+/// forgotten for a newer one.
+const MAX_REFUSED_KEYS: usize = 64;
+
+/// A key that is refused is told so for this long, seconds: it repeats its question within four.
+const REFUSAL_MEMORY_S: Seconds = 20;
+
+/// Who is invited.
+#[derive(Clone, Debug)]
+pub struct Invitation {
+    /// What the client is called.
+    pub name: Name,
+    /// Inner addresses that it is to have; of networks that none is named of it gets the next.
+    pub addresses: Vec<IpAddr>,
+    /// Most that is passed on for it in each direction.
+    pub cap: Option<Rate>,
+    /// Until when its token may be used.
+    pub until: Seconds,
+}
+
+/// Why something was not written into the book.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// The name is somebody's.
+    #[error("{0} is invited or has joined already")]
+    Named(Name),
+    /// Nobody has the name.
+    #[error("there is no client {0}")]
+    Nobody(Name),
+    /// It is revoked already.
+    #[error("{0} is revoked already")]
+    Revoked(Name),
+    /// There are too many.
+    #[error("there are {CLIENTS_MAX} clients, which is the most that one hub has")]
+    Many,
+    /// A wanted address is another client's.
+    #[error("inner address {0} is {1}'s")]
+    Taken(IpAddr, Name),
+    /// There is no address.
+    #[error(transparent)]
+    AddressPool(#[from] PoolError),
+    /// It could not be kept.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A key, and how its handshakes are to be answered.
+#[derive(Clone, Debug)]
+pub struct HandshakeTerms {
+    /// Who.
+    pub key: PublicKey,
+    /// The pre-shared key of its handshakes.
+    pub psk: Psk,
+    /// What it is told.
+    pub options: Options,
+    /// Its inner addresses; none if it is refused.
+    pub addresses: Vec<IpAddr>,
+    /// Most that is passed on for it.
+    pub cap: Option<Rate>,
+}
+
+/// What became of a key that named an invitation.
+#[derive(Clone, Debug)]
+pub enum EnrolOutcome {
+    /// It is this client from now on, or was before.
+    Joined(HandshakeTerms),
+    /// It gets nothing, and is told why.
+    Refused(HandshakeTerms, Refusal),
+    /// There is no such invitation: it cannot be told anything that it could read.
+    Unknown,
+}
+
+/// Somebody tried a token that another machine had used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenMisuse {
+    /// How often, by how many keys.
+    pub times: u64,
+    /// The last time.
+    pub last: Seconds,
+}
+
+/// The book.
+pub struct ClientRegistry {
+    store: Box<dyn Store>,
+    pool: AddressPool,
+    clients: BTreeMap<u64, Client>,
+    by_key: BTreeMap<PublicKey, u64>,
+    by_invitation: BTreeMap<InvitationId, u64>,
+    misuses: BTreeMap<u64, TokenMisuse>,
+    /// Keys that are being refused, and since when.
+    refused_keys: Vec<(PublicKey, Seconds)>,
+    /// Whose figures have changed since they were kept.
+    unsaved: BTreeSet<u64>,
+    /// What the configuration gives to single clients.
+    configured: BTreeMap<Name, ClientConfig>,
+    /// Whose quota was used up when that was looked at last.
+    spent: BTreeSet<u64>,
+}
+
+impl ClientRegistry {
+    /// Opens the book of a store.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn open(store: Box<dyn Store>, pool: AddressPool) -> Result<Self, StoreError> {
+        let mut registry = ClientRegistry {
+            pool,
+            clients: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            by_invitation: BTreeMap::new(),
+            misuses: BTreeMap::new(),
+            refused_keys: Vec::new(),
+            unsaved: BTreeSet::new(),
+            configured: BTreeMap::new(),
+            spent: BTreeSet::new(),
+            store,
+        };
+        for client in registry.store.load()? {
+            registry.index(client);
+        }
+        Ok(registry)
+    }
+
+    fn index(&mut self, client: Client) {
+        let key = match client.state {
+            State::Joined { key, .. } => Some(key),
+            State::Revoked { key, .. } => key,
+            State::Invited { .. } => None,
+        };
+        if let Some(key) = key {
+            self.by_key.insert(key, client.id);
+        }
+        self.by_invitation.insert(client.invitation, client.id);
+        self.clients.insert(client.id, client);
+    }
+
+    /// The pool that addresses are given of.
+    #[must_use]
+    pub fn pool(&self) -> &AddressPool {
+        &self.pool
+    }
+
+    /// What the configuration gives to single clients, whatever their invitations say.
+    pub fn configure(&mut self, clients: BTreeMap<Name, ClientConfig>, now: Seconds) {
+        self.configured = clients;
+        self.review_quotas(now);
+    }
+
+    /// Names that the configuration speaks of and no client has.
+    pub fn unknown_names(&self, now: Seconds) -> impl Iterator<Item = &Name> {
+        let current = self.current(now);
+        let names: BTreeSet<&Name> = current.map(|client| &client.name).collect();
+        let configured = self.configured.keys();
+        configured.filter(move |name| !names.contains(name))
+    }
+
+    /// Most that is passed on for a client, in each direction; no limit if none.
+    #[must_use]
+    pub fn cap(&self, client: &Client) -> Option<Rate> {
+        let own = self.configured.get(&client.name).and_then(|own| own.rate);
+        let cap = own.or(client.cap);
+        match self.is_spent(client) {
+            true => Some(cap.map_or(SPENT_RATE, |cap| cap.min(SPENT_RATE))),
+            false => cap,
+        }
+    }
+
+    /// How much is passed on for a client before it gets [`SPENT_RATE`]; none if that is not limited, or
+    /// nothing is passed on any more.
+    #[must_use]
+    pub fn quota(&self, client: &Client) -> Option<Quota> {
+        let own = self.configured.get(&client.name)?;
+        let is_revoked = matches!(client.state, State::Revoked { .. });
+        own.quota.filter(|_| !is_revoked)
+    }
+
+    /// What a client has used of its quota, if it has one.
+    #[must_use]
+    pub fn used(&self, client: &Client, now: Seconds) -> Option<Bytes> {
+        Some(client.used.at(time(now), self.quota(client)?.period))
+    }
+
+    /// Whether a client's quota is used up, as of the last [review](Self::review).
+    #[must_use]
+    pub fn is_spent(&self, client: &Client) -> bool {
+        self.spent.contains(&client.id)
+    }
+
+    /// Returns the exceptions of single clients (`[[client]]` `reach`), by their inner addresses.
+    #[must_use]
+    pub fn reach(&self, now: Seconds) -> Vec<(IpAddr, Reach)> {
+        if self.configured.values().all(|own| own.reach.is_empty()) {
+            return Vec::new();
+        }
+        let reach = self.current(now).flat_map(|client| {
+            let own = self.configured.get(&client.name);
+            let own = own.into_iter().flat_map(|own| &own.reach);
+            own.flat_map(|reach| client.addresses.iter().map(|address| (*address, *reach)))
+        });
+        reach.collect()
+    }
+
+    /// Looks whose quota is used up; says how those are to be answered from now on for whom that has
+    /// changed.
+    pub fn review_quotas(&mut self, now: Seconds) -> Vec<HandshakeTerms> {
+        let spent = self.clients.values().filter(|client| {
+            let quota = self.quota(client);
+            let used = self.used(client, now);
+            quota
+                .zip(used)
+                .is_some_and(|(quota, used)| used >= quota.volume)
+        });
+        let spent: BTreeSet<u64> = spent.map(|client| client.id).collect();
+        let before = std::mem::replace(&mut self.spent, spent);
+        let changed = before.symmetric_difference(&self.spent);
+        let changed = changed.filter_map(|id| {
+            let client = self.clients.get(id)?;
+            Some(self.terms_for(client, client.served_key()?))
+        });
+        changed.collect()
+    }
+
+    /// Clients that are served or may still come.
+    fn current(&self, now: Seconds) -> impl Iterator<Item = &Client> {
+        let clients = self.clients.values();
+        clients.filter(move |client| client.is_current(now))
+    }
+
+    /// All clients, the oldest first.
+    pub fn clients(&self) -> impl Iterator<Item = &Client> {
+        self.clients.values()
+    }
+
+    /// Whose token was tried by another machine.
+    #[must_use]
+    pub fn misuse(&self, id: u64) -> Option<TokenMisuse> {
+        self.misuses.get(&id).copied()
+    }
+
+    /// Clients that have an address which the pool does not have (any more), with that address.
+    pub fn outside_pool(&self, now: Seconds) -> impl Iterator<Item = (&Client, IpAddr)> {
+        self.current(now).flat_map(|client| {
+            let outside = client.addresses.iter().filter(|a| !self.pool.has(**a));
+            outside.map(move |address| (client, *address))
+        })
+    }
+
+    /// How those who have joined are to be answered: at the start. Everybody else names an invitation,
+    /// and is answered when they do.
+    #[must_use]
+    pub fn joined_terms(&self) -> Vec<HandshakeTerms> {
+        let joined = self.clients.values().filter_map(|client| {
+            let key = client.served_key()?;
+            Some(self.terms_for(client, key))
+        });
+        joined.collect()
+    }
+
+    /// Invites a client; its token has this secret.
+    ///
+    /// # Errors
+    /// See [`RegistryError`]; then nothing has changed.
+    pub fn invite(
+        &mut self,
+        invitation: Invitation,
+        secret: &Secret,
+        now: Seconds,
+    ) -> Result<&Client, RegistryError> {
+        let current = || self.current(now);
+        if current().any(|client| client.name == invitation.name) {
+            return Err(RegistryError::Named(invitation.name));
+        }
+        if current().count() >= CLIENTS_MAX {
+            return Err(RegistryError::Many);
+        }
+        let taken = current().flat_map(|client| client.addresses.iter().copied());
+        let taken: BTreeSet<IpAddr> = taken.collect();
+        let newest = self.clients.last_key_value();
+        let after = newest.map_or(&[][..], |(_, client)| &client.addresses);
+        let addresses = self.pool.wanted(&invitation.addresses, &taken, after);
+        let addresses = addresses.map_err(|error| match error {
+            PoolError::Taken(address) => {
+                let holder = current().find(|client| client.addresses.contains(&address));
+                let holder =
+                    holder.map(|client| RegistryError::Taken(address, client.name.clone()));
+                holder.unwrap_or(error.into())
+            }
+            error => error.into(),
+        })?;
+        let id = newest.map_or(1, |(id, _)| id + 1);
+        let client = Client {
+            id,
+            name: invitation.name,
+            invitation: secret.id(),
+            psk: secret.psk(),
+            addresses,
+            cap: invitation.cap,
+            created: now,
+            state: State::Invited {
+                until: invitation.until,
+            },
+            seen: None,
+            received: 0,
+            sent: 0,
+            used: Used::default(),
+        };
+        self.store.put(&[&client])?;
+        self.index(client);
+        Ok(&self.clients[&id])
+    }
+
+    /// A key that is not served names an invitation.
+    ///
+    /// # Errors
+    /// It could not be kept; then nothing has changed, and the key may try again.
+    pub fn enrol(
+        &mut self,
+        key: PublicKey,
+        invitation: InvitationId,
+        now: Seconds,
+    ) -> Result<EnrolOutcome, StoreError> {
+        let Some(id) = self.by_invitation.get(&invitation).copied() else {
+            return Ok(EnrolOutcome::Unknown);
+        };
+        let client = &self.clients[&id];
+        let refusal = match client.state {
+            State::Joined { key: known, .. } if known == key => {
+                return Ok(EnrolOutcome::Joined(self.terms_for(client, key)));
+            }
+            State::Invited { until } if now < until => {
+                if self.by_key.contains_key(&key) {
+                    // A machine that was revoked comes back with a token, as somebody new.
+                    self.by_key.remove(&key);
+                }
+                let mut joined = client.clone();
+                joined.state = State::Joined { key, since: now };
+                joined.seen = Some(now);
+                self.store.put(&[&joined])?;
+                self.index(joined);
+                self.refused_keys.retain(|(stranger, _)| *stranger != key);
+                return Ok(EnrolOutcome::Joined(
+                    self.terms_for(&self.clients[&id], key),
+                ));
+            }
+            State::Invited { .. } => Refusal::Expired,
+            State::Joined { .. } => Refusal::Used,
+            State::Revoked { key: known, .. } if known.is_none_or(|known| known == key) => {
+                Refusal::Revoked
+            }
+            State::Revoked { .. } => Refusal::Used,
+        };
+        let answer = refuse(client, key, refusal);
+        if refusal == Refusal::Used {
+            let misuse = self.misuses.entry(id).or_insert(TokenMisuse {
+                times: 0,
+                last: now,
+            });
+            misuse.times += 1;
+            misuse.last = now;
+        }
+        Ok(EnrolOutcome::Refused(answer, refusal))
+    }
+
+    /// Notes that a key is being refused from now on.
+    pub fn remember_refused(&mut self, key: PublicKey, now: Seconds) {
+        self.refused_keys.retain(|(known, _)| *known != key);
+        self.refused_keys.push((key, now));
+    }
+
+    /// Keys that were refused for long enough, or are too many: to be forgotten, so that nobody can
+    /// fill the hub's memory with made-up ones.
+    pub fn forget_refused(&mut self, now: Seconds) -> Vec<PublicKey> {
+        let spare = self.refused_keys.len().saturating_sub(MAX_REFUSED_KEYS);
+        let old =
+            |(_, since): &&(PublicKey, Seconds)| now.saturating_sub(*since) >= REFUSAL_MEMORY_S;
+        let old = self.refused_keys.iter().take_while(old).count();
+        let forgotten = self.refused_keys.drain(..old.max(spare));
+        forgotten.map(|(key, _)| key).collect()
+    }
+
+    /// Serves a client no more. Returns its key, if a machine had joined as it.
+    ///
+    /// # Errors
+    /// See [`RegistryError`]; then nothing has changed.
+    pub fn revoke(
+        &mut self,
+        name: &Name,
+        now: Seconds,
+    ) -> Result<Option<PublicKey>, RegistryError> {
+        // The newest of that name: those before it are revoked, or have expired.
+        let named = self
+            .clients
+            .values()
+            .rev()
+            .find(|client| client.name == *name);
+        let client = named.ok_or_else(|| RegistryError::Nobody(name.clone()))?;
+        let key = match client.state {
+            State::Revoked { .. } => return Err(RegistryError::Revoked(name.clone())),
+            State::Joined { key, .. } => Some(key),
+            State::Invited { .. } => None,
+        };
+        let mut revoked = client.clone();
+        revoked.state = State::Revoked { key, since: now };
+        self.store.put(&[&revoked])?;
+        self.misuses.remove(&revoked.id);
+        self.index(revoked);
+        Ok(key)
+    }
+
+    /// The client that a key is served as.
+    #[must_use]
+    pub fn served(&self, key: PublicKey) -> Option<&Client> {
+        let client = &self.clients[self.by_key.get(&key)?];
+        client.served_key().is_some().then_some(client)
+    }
+
+    /// Takes note at `now` of inner bytes that came from a key and went to it since the last note, and of
+    /// when it was heard. They count against its quota.
+    pub fn record_traffic(
+        &mut self,
+        key: PublicKey,
+        (received, sent): (u64, u64),
+        seen: Option<Seconds>,
+        now: Seconds,
+    ) {
+        let known = self.by_key.get(&key).and_then(|id| self.clients.get(id));
+        let quota = known.and_then(|client| self.quota(client));
+        let Some(client) = self
+            .by_key
+            .get(&key)
+            .and_then(|id| self.clients.get_mut(id))
+        else {
+            return;
+        };
+        if let Some(quota) = quota {
+            client.used.add(time(now), quota.period, received + sent);
+        }
+        let newer = seen.filter(|seen| client.seen.is_none_or(|known| *seen > known));
+        if received + sent > 0 || newer.is_some() {
+            client.received += received;
+            client.sent += sent;
+            client.seen = newer.or(client.seen);
+            self.unsaved.insert(client.id);
+        }
+    }
+
+    /// Keeps figures that were noted.
+    ///
+    /// # Errors
+    /// See [`StoreError`]; they are kept the next time.
+    pub fn persist(&mut self) -> Result<(), StoreError> {
+        self.persist_if(|_, _| true)
+    }
+
+    /// Keeps those of clients with a quota.
+    ///
+    /// # Errors
+    /// As [`ClientRegistry::persist`].
+    pub fn persist_quotas(&mut self) -> Result<(), StoreError> {
+        self.persist_if(|registry, client| registry.quota(client).is_some())
+    }
+
+    fn persist_if(
+        &mut self,
+        which: impl Fn(&ClientRegistry, &Client) -> bool,
+    ) -> Result<(), StoreError> {
+        let changed = self.unsaved.iter().map(|id| &self.clients[id]);
+        let changed: Vec<&Client> = changed.filter(|client| which(self, client)).collect();
+        if !changed.is_empty() {
+            self.store.put(&changed)?;
+            let kept: BTreeSet<u64> = changed.iter().map(|client| client.id).collect();
+            self.unsaved.retain(|id| !kept.contains(id));
+        }
+        Ok(())
+    }
+
+    fn terms_for(&self, client: &Client, key: PublicKey) -> HandshakeTerms {
+        let network = |address: &IpAddr| {
+            let most = if address.is_ipv4() { 32 } else { 128 };
+            (*address, self.pool.length(*address).unwrap_or(most))
+        };
+        let terms = Terms {
+            addresses: client.addresses.iter().map(network).collect(),
+            hub: self
+                .pool
+                .hub()
+                .into_iter()
+                .map(|(address, _)| address)
+                .collect(),
+            name: Some(client.name.to_string()),
+            cap: self.cap(client),
+        };
+        HandshakeTerms {
+            key,
+            psk: client.psk.clone(),
+            options: terms.to_options(),
+            addresses: client.addresses.clone(),
+            cap: self.cap(client),
+        }
+    }
+}
+
+fn time(seconds: Seconds) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(seconds)
+}
+
+fn refuse(client: &Client, key: PublicKey, refusal: Refusal) -> HandshakeTerms {
+    HandshakeTerms {
+        key,
+        psk: client.psk.clone(),
+        options: refusal.to_options(),
+        addresses: Vec::new(),
+        cap: None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

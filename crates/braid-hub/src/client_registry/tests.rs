@@ -1,0 +1,413 @@
+//! Invitations, as a table of what somebody may try.
+
+use std::path::Path;
+
+use super::*;
+use crate::config::HubConfig;
+use crate::store::{Embedded, StoredIdentity};
+use braid_daemon::failure::Failure;
+
+const NOW: Seconds = 1_000_000;
+const DAY: Seconds = 86_400;
+
+fn open(path: &Path, network: &str) -> ClientRegistry {
+    let pool = AddressPool::new(vec![network.parse().unwrap()]).unwrap();
+    ClientRegistry::open(Box::new(Embedded::open(path).unwrap()), pool).unwrap()
+}
+
+fn registry() -> (tempfile::TempDir, ClientRegistry) {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = open(&folder.path().join("hub.redb"), "10.73.0.0/29");
+    (folder, registry)
+}
+
+fn invitation(name: &str) -> Invitation {
+    Invitation {
+        name: name.parse().unwrap(),
+        addresses: Vec::new(),
+        cap: None,
+        until: NOW + DAY,
+    }
+}
+
+fn secret(number: u8) -> Secret {
+    Secret::new([number; 32])
+}
+
+fn key(number: u8) -> PublicKey {
+    PublicKey([number; 32])
+}
+
+fn refusal(enrolled: EnrolOutcome) -> Refusal {
+    match enrolled {
+        EnrolOutcome::Refused(answer, refusal) => {
+            assert_eq!(Refusal::read(&answer.options), Some(refusal));
+            assert!(answer.addresses.is_empty(), "who is refused has no address");
+            refusal
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn joined(enrolled: EnrolOutcome) -> HandshakeTerms {
+    match enrolled {
+        EnrolOutcome::Joined(answer) => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_first_key_gets_the_token_and_may_come_again() {
+    let (_folder, mut registry) = registry();
+    registry
+        .invite(invitation("attic"), &secret(1), NOW)
+        .unwrap();
+    let first = joined(registry.enrol(key(1), secret(1).id(), NOW).unwrap());
+    let terms = Terms::read(&first.options);
+    assert_eq!(terms.addresses, [("10.73.0.2".parse().unwrap(), 29)]);
+    assert_eq!(terms.hub, ["10.73.0.1".parse::<IpAddr>().unwrap()]);
+    assert_eq!(terms.name.as_deref(), Some("attic"));
+    assert_eq!(first.psk.0, secret(1).psk().0);
+    let again = joined(registry.enrol(key(1), secret(1).id(), NOW + 5).unwrap());
+    assert_eq!(again.addresses, first.addresses);
+    assert_eq!(registry.misuse(1), None);
+    // Also after its time: it has joined.
+    joined(
+        registry
+            .enrol(key(1), secret(1).id(), NOW + 2 * DAY)
+            .unwrap(),
+    );
+}
+
+#[test]
+fn another_machine_is_refused_and_told_of() {
+    let (_folder, mut registry) = registry();
+    registry
+        .invite(invitation("attic"), &secret(1), NOW)
+        .unwrap();
+    joined(registry.enrol(key(1), secret(1).id(), NOW).unwrap());
+    for times in 1..=3 {
+        let refused = registry.enrol(key(2), secret(1).id(), NOW + times).unwrap();
+        let why = refusal(refused);
+        let said = "this token was used by another machine, and one token lets one machine in";
+        assert_eq!((why, why.to_string().as_str()), (Refusal::Used, said));
+        let last = NOW + times;
+        assert_eq!(registry.misuse(1), Some(TokenMisuse { times, last }));
+    }
+    assert!(registry.served(key(1)).is_some());
+    assert!(registry.served(key(2)).is_none());
+    let made_up = registry.enrol(key(2), secret(9).id(), NOW).unwrap();
+    assert!(matches!(made_up, EnrolOutcome::Unknown));
+}
+
+#[test]
+fn an_invitation_that_nobody_takes_up_gives_its_name_and_address_back() {
+    let (_folder, mut registry) = registry();
+    registry
+        .invite(invitation("attic"), &secret(1), NOW)
+        .unwrap();
+    let error = registry
+        .invite(invitation("attic"), &secret(2), NOW)
+        .unwrap_err();
+    assert_eq!(error.to_string(), "attic is invited or has joined already");
+    let late = NOW + DAY;
+    let refused = registry.enrol(key(1), secret(1).id(), late).unwrap();
+    assert_eq!(refusal(refused), Refusal::Expired);
+    let mut wish = invitation("attic");
+    wish.addresses = vec!["10.73.0.2".parse().unwrap()];
+    wish.until = late + DAY;
+    registry.invite(wish, &secret(2), late).unwrap();
+    joined(registry.enrol(key(1), secret(2).id(), late).unwrap());
+}
+
+#[test]
+fn a_revoked_client_is_told_so_until_it_is_invited_anew() {
+    let (_folder, mut registry) = registry();
+    let name: Name = "attic".parse().unwrap();
+    let nobody = registry.revoke(&name, NOW).unwrap_err();
+    assert_eq!(nobody.to_string(), "there is no client attic");
+    registry
+        .invite(invitation("attic"), &secret(1), NOW)
+        .unwrap();
+    joined(registry.enrol(key(1), secret(1).id(), NOW).unwrap());
+    assert_eq!(
+        registry.revoke(&name, NOW).unwrap(),
+        Some(key(1)),
+        "it had joined"
+    );
+    assert!(registry.served(key(1)).is_none());
+    let again = registry.enrol(key(1), secret(1).id(), NOW).unwrap();
+    assert_eq!(refusal(again), Refusal::Revoked);
+    assert!(matches!(
+        registry.revoke(&name, NOW),
+        Err(RegistryError::Revoked(_))
+    ));
+    // The same machine, invited anew, has another address.
+    registry
+        .invite(invitation("attic"), &secret(2), NOW)
+        .unwrap();
+    let new = joined(registry.enrol(key(1), secret(2).id(), NOW).unwrap());
+    assert_eq!(new.addresses, ["10.73.0.3".parse::<IpAddr>().unwrap()]);
+    assert_eq!(registry.served(key(1)).unwrap().id, 2);
+    let answers = registry.joined_terms();
+    assert_eq!(answers.len(), 1);
+    assert_eq!(answers[0].addresses, new.addresses);
+    // A token that nobody had used is dead too.
+    registry
+        .invite(invitation("cellar"), &secret(3), NOW)
+        .unwrap();
+    assert!(
+        registry
+            .revoke(&"cellar".parse().unwrap(), NOW)
+            .unwrap()
+            .is_none()
+    );
+    let dead = registry.enrol(key(3), secret(3).id(), NOW).unwrap();
+    assert_eq!(refusal(dead), Refusal::Revoked);
+}
+
+#[test]
+fn a_full_pool_says_so_and_keeps_who_is_there() {
+    let (_folder, mut registry) = registry();
+    for number in 1..=5 {
+        let name = format!("client-{number}");
+        registry
+            .invite(invitation(&name), &secret(number), NOW)
+            .unwrap();
+    }
+    let full = registry
+        .invite(invitation("one-more"), &secret(9), NOW)
+        .unwrap_err();
+    assert_eq!(
+        full.to_string(),
+        "all 5 addresses of the pool are given away"
+    );
+    let failure = Failure::from(full);
+    assert_eq!(failure.code, "pool-full");
+    let fix = failure.fix.unwrap();
+    assert!(
+        fix.contains("revoke clients") && fix.contains("braid hub clients"),
+        "{fix}"
+    );
+    assert!(fix.contains("pool = ["), "{fix}");
+    joined(registry.enrol(key(5), secret(5).id(), NOW).unwrap());
+    registry.revoke(&"client-3".parse().unwrap(), NOW).unwrap();
+    let client = registry
+        .invite(invitation("one-more"), &secret(9), NOW)
+        .unwrap();
+    assert_eq!(client.addresses, ["10.73.0.4".parse::<IpAddr>().unwrap()]);
+}
+
+#[test]
+fn a_duplicate_inner_address_is_refused() {
+    let (_folder, mut registry) = registry();
+    registry
+        .invite(invitation("attic"), &secret(1), NOW)
+        .unwrap();
+    let mut wish = invitation("cellar");
+    wish.addresses = vec!["10.73.0.2".parse().unwrap()];
+    let error = registry.invite(wish, &secret(2), NOW).unwrap_err();
+    assert_eq!(error.to_string(), "inner address 10.73.0.2 is attic's");
+    let failure = Failure::from(error);
+    assert_eq!(failure.code, "inner-address");
+    let fix = "leave the address out to have the next free one";
+    assert_eq!(failure.fix.as_deref(), Some(fix));
+    // Twice for one client is one too many, too.
+    let mut wish = invitation("cellar");
+    wish.addresses = ["10.73.0.4", "10.73.0.4"]
+        .map(|text| text.parse().unwrap())
+        .into();
+    let error = registry.invite(wish, &secret(2), NOW).unwrap_err();
+    let text = "10.73.0.4 and 10.73.0.4: a client has one inner address per IP version";
+    assert_eq!(error.to_string(), text);
+    assert_eq!(Failure::from(error).code, "inner-address");
+    assert_eq!(registry.clients().count(), 1);
+}
+
+#[test]
+fn decisions_survive_a_restart() {
+    let (folder, mut registry) = registry();
+    let path = folder.path().join("hub.redb");
+    registry
+        .invite(invitation("attic"), &secret(1), NOW)
+        .unwrap();
+    registry
+        .invite(invitation("cellar"), &secret(2), NOW)
+        .unwrap();
+    joined(registry.enrol(key(1), secret(1).id(), NOW).unwrap());
+    joined(registry.enrol(key(2), secret(2).id(), NOW).unwrap());
+    registry.revoke(&"cellar".parse().unwrap(), NOW).unwrap();
+    registry.record_traffic(key(1), (100, 20), Some(NOW + 7), NOW + 7);
+    registry.persist().unwrap();
+    drop(registry);
+    let mut registry = open(&path, "10.73.0.0/29");
+    let answers = registry.joined_terms();
+    assert_eq!(answers.len(), 1, "who is revoked is not served");
+    assert_eq!(
+        answers[0].addresses,
+        ["10.73.0.2".parse::<IpAddr>().unwrap()]
+    );
+    let revoked = registry.enrol(key(2), secret(2).id(), NOW).unwrap();
+    assert_eq!(refusal(revoked), Refusal::Revoked);
+    let attic = registry.served(key(1)).unwrap();
+    assert_eq!(
+        (attic.received, attic.sent, attic.seen),
+        (100, 20, Some(NOW + 7))
+    );
+    let other = registry.enrol(key(3), secret(1).id(), NOW).unwrap();
+    assert_eq!(refusal(other), Refusal::Used);
+    drop(registry);
+    let registry = open(&path, "10.74.0.0/24");
+    let outside: Vec<_> = registry
+        .outside_pool(NOW)
+        .map(|(c, a)| (c.name.to_string(), a))
+        .collect();
+    assert_eq!(
+        outside,
+        [("attic".to_owned(), "10.73.0.2".parse().unwrap())]
+    );
+}
+
+#[test]
+fn strangers_are_forgotten_after_a_while_or_when_there_are_many() {
+    let (_folder, mut registry) = registry();
+    registry.remember_refused(key(1), NOW);
+    registry.remember_refused(key(2), NOW + 5);
+    assert_eq!(registry.forget_refused(NOW + REFUSAL_MEMORY_S - 1), []);
+    registry.remember_refused(key(1), NOW + 6);
+    assert_eq!(
+        registry.forget_refused(NOW + 5 + REFUSAL_MEMORY_S),
+        [key(2)]
+    );
+    for number in 0..MAX_REFUSED_KEYS as u8 {
+        registry.remember_refused(key(100 + number), NOW + 7);
+    }
+    assert_eq!(registry.forget_refused(NOW + 8), [key(1)]);
+}
+
+/// What a `hub.toml` says of single clients.
+fn configured(text: &str) -> BTreeMap<Name, ClientConfig> {
+    HubConfig::parse("hub.toml", text).unwrap().clients
+}
+
+#[test]
+fn a_client_without_quota_left_is_slow_until_the_next_period() {
+    let (folder, mut registry) = registry();
+    let path = folder.path().join("hub.redb");
+    for number in 1..=2 {
+        let name = if number == 1 { "attic" } else { "cellar" };
+        registry
+            .invite(invitation(name), &secret(number), NOW)
+            .unwrap();
+        joined(
+            registry
+                .enrol(key(number), secret(number).id(), NOW)
+                .unwrap(),
+        );
+    }
+    let quota = "[[client]]\nname = 'attic'\nquota = '1 MB/day'\n";
+    registry.configure(configured(quota), NOW);
+    // Both directions count, and of others nothing does.
+    for number in 1..=2 {
+        registry.record_traffic(key(number), (600_000, 399_999), None, NOW);
+    }
+    assert!(registry.review_quotas(NOW).is_empty());
+    let attic = registry.served(key(1)).unwrap();
+    assert_eq!(registry.used(attic, NOW), Some(Bytes::new(999_999)));
+    assert_eq!(registry.used(registry.served(key(2)).unwrap(), NOW), None);
+    registry.record_traffic(key(1), (0, 1), None, NOW);
+    let changed = registry.review_quotas(NOW);
+    assert_eq!(changed.len(), 1);
+    assert_eq!((changed[0].key, changed[0].cap), (key(1), Some(SPENT_RATE)));
+    assert_eq!(Terms::read(&changed[0].options).cap, Some(SPENT_RATE));
+    assert!(registry.review_quotas(NOW).is_empty(), "said once");
+    registry.persist_quotas().unwrap();
+    drop(registry);
+
+    // A restart forgets none of it; what has no quota waits for the next time that all is kept.
+    let mut registry = open(&path, "10.73.0.0/29");
+    registry.configure(configured(quota), NOW);
+    let attic = registry.served(key(1)).unwrap();
+    assert!(registry.is_spent(attic));
+    assert_eq!(registry.cap(attic), Some(SPENT_RATE));
+    assert_eq!(registry.served(key(2)).unwrap().sent, 0);
+    // A rate below that is not raised by it.
+    let slow = "[[client]]\nname = 'attic'\nquota = '1 MB/day'\nrate = '64 kbit/s'\n";
+    registry.configure(configured(slow), NOW);
+    let cap = registry.cap(registry.served(key(1)).unwrap());
+    assert_eq!(cap, Some("64 kbit/s".parse().unwrap()));
+    registry.configure(configured(quota), NOW);
+
+    let changed = registry.review_quotas(NOW + DAY);
+    assert_eq!(changed.len(), 1);
+    assert_eq!((changed[0].key, changed[0].cap), (key(1), None));
+    // A larger one helps at once.
+    assert_eq!(registry.review_quotas(NOW).len(), 1, "the clock went back");
+    registry.configure(configured(&quota.replace('1', "2")), NOW);
+    assert!(!registry.is_spent(registry.served(key(1)).unwrap()));
+}
+
+#[test]
+fn a_name_in_the_configuration_that_no_client_has_is_found() {
+    let (_folder, mut registry) = registry();
+    let text = "[[client]]\nname = 'attik'\nrate = '1 Mbit/s'\n\
+                [[client]]\nname = 'attic'\nrate = '1 Mbit/s'\n";
+    registry.configure(configured(text), NOW);
+    let unclaimed = |registry: &ClientRegistry, now| -> Vec<String> {
+        registry
+            .unknown_names(now)
+            .map(ToString::to_string)
+            .collect()
+    };
+    assert_eq!(unclaimed(&registry, NOW), ["attic", "attik"]);
+    registry
+        .invite(invitation("attic"), &secret(1), NOW)
+        .unwrap();
+    assert_eq!(unclaimed(&registry, NOW), ["attik"]);
+    assert_eq!(
+        unclaimed(&registry, NOW + DAY),
+        ["attic", "attik"],
+        "it has expired"
+    );
+    joined(registry.enrol(key(1), secret(1).id(), NOW).unwrap());
+    assert_eq!(unclaimed(&registry, NOW + DAY), ["attik"]);
+    registry.revoke(&"attic".parse().unwrap(), NOW).unwrap();
+    assert_eq!(unclaimed(&registry, NOW), ["attic", "attik"]);
+}
+
+/// A store that does not work any more.
+struct Full;
+
+impl Store for Full {
+    fn load_or_create(&mut self, new: StoredIdentity) -> Result<StoredIdentity, StoreError> {
+        Ok(new)
+    }
+
+    fn count_start(&mut self) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+
+    fn load(&self) -> Result<Vec<Client>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    fn put(&mut self, _: &[&Client]) -> Result<(), StoreError> {
+        Err(StoreError::Engine {
+            path: "hub.redb".into(),
+            why: "no space left".into(),
+        })
+    }
+}
+
+#[test]
+fn a_failed_save_changes_nothing() {
+    let pool = AddressPool::new(vec!["10.73.0.0/29".parse().unwrap()]).unwrap();
+    let mut registry = ClientRegistry::open(Box::new(Full), pool).unwrap();
+    let error = registry
+        .invite(invitation("attic"), &secret(1), NOW)
+        .unwrap_err();
+    assert_eq!(error.to_string(), "store hub.redb: no space left");
+    assert_eq!(registry.clients().count(), 0);
+    let unknown = registry.enrol(key(1), secret(1).id(), NOW).unwrap();
+    assert!(matches!(unknown, EnrolOutcome::Unknown));
+}
