@@ -107,10 +107,10 @@ def test_an_uplink_that_is_back_takes_flows_although_the_disk_is_full(net: Topol
             wait_until(
                 lambda: by_uplink(net, ask_tcp(net.host, 4, net.server())) == SHARED, what="lte to be taken again"
             )
-            assert "state-unwritten" in health(daemon)
-            assert "behind" not in health(daemon)
+            assert "state-not-saved" in health(daemon)
+            assert "network-change-failed" not in health(daemon)
             (disk / "ballast").unlink()
-            wait_until(lambda: "state-unwritten" not in health(daemon), what="the state to be written", timeout=15)
+            wait_until(lambda: "state-not-saved" not in health(daemon), what="the state to be written", timeout=15)
             assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == SHARED
         finally:
             (disk / "ballast").unlink(missing_ok=True)

@@ -323,7 +323,7 @@ def test_data_goes_in_the_clear_where_both_ends_say_so(
     join(daemon, hub)
 
     def clear() -> dict[str, bool]:
-        return {name: link["clear"] for name, link in links(daemon).items()}
+        return {name: link["cleartext"] for name, link in links(daemon).items()}
 
     assert seen_from(net, net.host) == {hub.far.address4}
     assert clear() == {"dsl": False, "lte": False}, "one end alone wants it"
@@ -541,7 +541,7 @@ def test_a_used_up_quota_is_kept_and_spares_its_uplink(
         uplinks = {uplink["name"]: uplink for uplink in daemon.json("uplinks")["uplinks"]}
         if uplinks["lte"]["quota_used_bytes"] >= 2_000_000:
             break
-    wait_until(lambda: "quota-spent" in codes(), what="the quota to be used up")
+    wait_until(lambda: "quota-exhausted" in codes(), what="the quota to be used up")
     # A quota leaves the line for what no other can carry, and its link is known to be spared for it.
     wait_until(
         lambda: any(link["why"].startswith("its quota") for link in bond(daemon)["links"]),
@@ -549,6 +549,6 @@ def test_a_used_up_quota_is_kept_and_spares_its_uplink(
     )
     daemon.call("down")
     daemon.up("--config", file)
-    assert "quota-spent" in codes(), "what was carried outlives the daemon"
+    assert "quota-exhausted" in codes(), "what was carried outlives the daemon"
     uplinks = {uplink["name"]: uplink for uplink in daemon.json("uplinks")["uplinks"]}
     assert uplinks["lte"]["quota_used_bytes"] >= uplinks["lte"]["quota_bytes"] == 2_000_000

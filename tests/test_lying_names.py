@@ -168,7 +168,7 @@ def test_a_name_server_of_a_clients_own_teaches_nobody(place: Bench) -> None:
     answer(place, ask(place, name, server=STRANGE), message(name, address(name, server)))
     learn(place, 62)
     assert not rule_for(place, server)
-    [said] = [each for each in place.daemon.json("status")["health"] if each["code"] == "name-disbelieved"]
+    [said] = [each for each in place.daemon.json("status")["health"] if each["code"] == "dns-answer-rejected"]
     assert place.remote(4, STRANGE) in said["text"], said
     assert "name_servers" in said["fix"], said
 

@@ -36,7 +36,7 @@ LINES = (UplinkSpec("dsl", SLOW), UplinkSpec("lte", QUICK))
 SILENT = (UplinkSpec("dsl", QUICK), UplinkSpec("lte", QUICK), UplinkSpec("sat", Line(delay="100ms")))
 
 #: Nobody watches the lines, so that the race alone has to cope, and nothing that is known is raced again.
-RACE = 'policy = "race"\n[race]\nagain = 0\n[liveness]\nenabled = false\n'
+RACE = 'policy = "race"\n[race]\nexplore_one_in = 0\n[liveness]\nenabled = false\n'
 
 #: Less than the time after which a SYN is repeated (1 s), more than any round trip here on a busy machine.
 AT_ONCE_S = 0.8
@@ -292,7 +292,9 @@ def test_no_daemon_is_needed_to_race(race: Racing) -> None:
 
 def test_too_many_races_are_none(make_network: MakeNetwork, start_braid: StartBraid) -> None:
     net = make_network(*LINES, serving=())
-    daemon = start_braid(net, "--config", configured(net, RACE.replace("again = 0", 'again = 0\ntotal = "1/s"')))
+    daemon = start_braid(
+        net, "--config", configured(net, RACE.replace("explore_one_in = 0", 'explore_one_in = 0\ntotal = "1/s"'))
+    )
     with racing(net, daemon, 4) as made:
         assert {each.error for each in made.connect(*(new_site(4) for _ in range(8)))} == {None}
         begun, over = made.counted("race_begun", "race_over_rate")

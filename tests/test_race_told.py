@@ -20,7 +20,7 @@ FAR = UplinkSpec("lte", Line(rate="40Mbit/s", delay="30ms", queue="100ms"))
 CONFIGURATION = """
 policy = "{policy}"
 [race]
-again = 0
+explore_one_in = 0
 metered = {asked}
 [[uplink]]
 name = "dsl"
@@ -44,13 +44,13 @@ def explained(daemon: Braid, net: Topology, family: int, *words: str) -> dict[st
 
 def ways(daemon: Braid, net: Topology, family: int) -> dict[str, dict[str, Any]]:
     """Return what is remembered of the servers' network, by uplink; nothing if it is not."""
-    path = explained(daemon, net, family)["path"] or {"ways": []}
-    return {way["uplink"]: way for way in path["ways"]}
+    path = explained(daemon, net, family)["path_cache"] or {"paths": []}
+    return {way["uplink"]: way for way in path["paths"]}
 
 
 def both_count(daemon: Braid, net: Topology, family: int) -> bool:
     found = ways(daemon, net, family)
-    return set(found) == {"dsl", "lte"} and all(way["counts"] for way in found.values())
+    return set(found) == {"dsl", "lte"} and all(way["valid"] for way in found.values())
 
 
 def test_a_race_is_told_and_remembered(make_network: MakeNetwork, start_braid: StartBraid, family: int) -> None:
@@ -67,8 +67,8 @@ def test_a_race_is_told_and_remembered(make_network: MakeNetwork, start_braid: S
     # The first packet by a line may have to ask for its gateway's address first, over the same line.
     assert 14 < found["dsl"]["rtt_ms"] < 55, found
     assert 59 < found["lte"]["rtt_ms"] < 150, found
-    listed = daemon.json("paths")["paths"]
-    assert {way["uplink"] for path in listed for way in path["ways"]} == {"dsl", "lte"}
+    listed = daemon.json("paths")["destinations"]
+    assert {way["uplink"] for path in listed for way in path["paths"]} == {"dsl", "lte"}
 
     after = explained(daemon, net, family)
     assert (after["outcome"], after["uplink"]) == ("uplink", "dsl"), after
@@ -97,7 +97,7 @@ def test_the_memory_outlives_daemon_and_datapath(make_network: MakeNetwork, star
     assert both_count(daemon, net, 4), "the datapath went on remembering"
 
     daemon.call("down")
-    kept = daemon.run_dir / "ways.json"
+    kept = daemon.run_dir / "path-cache.json"
     assert kept.stat().st_mode & 0o777 == 0o600
     daemon.up("--config", racing(net))
     assert not kept.exists(), "read once"
@@ -129,7 +129,7 @@ def test_what_was_learnt_is_void_when_an_uplink_has_failed(
     with unplugged(net.uplinks["dsl"]):
         wait_until(lambda: states(daemon).get("dsl") == "down", what="dsl to be seen down")
     wait_until(lambda: states(daemon).get("dsl") == "up", what="dsl to be back", timeout=20)
-    counts = {name: way["counts"] for name, way in ways(daemon, net, 4).items()}
+    counts = {name: way["valid"] for name, way in ways(daemon, net, 4).items()}
     assert counts == {"dsl": False, "lte": True}
     assert explained(daemon, net, 4)["outcome"] == "raced"
 

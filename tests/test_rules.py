@@ -285,7 +285,7 @@ WHEN_DOWN = """
 name = "blocked"
 destination = "198.51.100.6"
 use = "lte"
-when_down = "block"
+on_down = "block"
 [[rule]]
 name = "others"
 destination = "198.51.100.7"

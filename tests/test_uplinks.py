@@ -45,7 +45,7 @@ def test_a_renamed_device_is_the_same_uplink(net: Topology, start_braid: StartBr
         lambda: states(daemon).get("mobile") == "up",
         what="the device to be taken under its new name",
     )
-    indices = {each["name"]: each["index"] for each in daemon.json("uplinks")["uplinks"]}
+    indices = {each["name"]: each["id"] for each in daemon.json("uplinks")["uplinks"]}
     assert indices == {"dsl": 0, "mobile": 1}
     # It is up with the first address that is back, and takes flows of both IP versions a moment later.
     wait_until(
@@ -77,7 +77,7 @@ def test_a_device_renamed_without_a_daemon_is_known_again_and_left_as_found(
     daemon.kill9()
     rename("lte", "mobile")
     daemon.up()
-    indices = {each["name"]: each["index"] for each in daemon.json("uplinks")["uplinks"]}
+    indices = {each["name"]: each["id"] for each in daemon.json("uplinks")["uplinks"]}
     assert indices == {"dsl": 0, "mobile": 1}
     net.host.run(["ping", "-c", "2", "-i", "0.01", "-W", "2", net.server()])
     remotes = {flow["remote"] for flow in daemon.json("flows")["flows"] if flow["protocol"] == "icmp"}

@@ -86,7 +86,7 @@ fn inside(text: &str, problem: &Problem) {
 fn words(text: &str) {
     if let Ok(ports) = text.parse::<Ports>() {
         assert_eq!(ports.to_string().parse().as_ref(), Ok(&ports));
-        assert!(*ports.range().start() >= Ports::LOWEST && !ports.range().is_empty());
+        assert!(*ports.range().start() >= Ports::MIN_PORT && !ports.range().is_empty());
     }
     if let Ok(policy) = text.parse::<Policy>() {
         assert_eq!(policy.to_string(), text);

@@ -47,7 +47,7 @@ pub(crate) fn open(options: &Options) -> Result<(Pins, Opened), Error> {
 fn check(options: &Options) -> Result<(), Error> {
     let sizes = [
         ("max_flows", options.max_flows),
-        ("max_embryos", options.max_embryos),
+        ("max_embryonic", options.max_embryonic),
     ];
     match sizes.into_iter().find(|(_, size)| *size == 0) {
         Some((what, _)) => Err(Error::Invalid {
@@ -148,7 +148,7 @@ fn load(pins: &Pins, options: &Options) -> Result<Ebpf, Error> {
     for name in MAPS {
         loader.map_pin_path(name, pins.map(name));
     }
-    sized(&mut loader, options.max_flows, options.max_embryos);
+    sized(&mut loader, options.max_flows, options.max_embryonic);
     hand_over(&mut loader, &object())
 }
 

@@ -25,7 +25,7 @@ pub struct Options {
     pub max_flows: u32,
     /// Most embryonic flows (no answer seen yet) at once, at least 1; the least recently used one
     /// makes room. Memory for all is taken at start: about 350 bytes each.
-    pub max_embryos: u32,
+    pub max_embryonic: u32,
 }
 
 impl Options {
@@ -36,7 +36,7 @@ impl Options {
             hook: HookKind::Auto,
             coexist: false,
             max_flows: 262_144,
-            max_embryos: 65_536,
+            max_embryonic: 65_536,
         }
     }
 }

@@ -21,13 +21,13 @@ use serde::Serialize;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::api_socket::{ApiError, admit};
 use crate::engine::Engine;
-use crate::failure::Failure;
-use crate::local::{Refusal, admit};
 use crate::metrics::{self, Scrape};
-use crate::peer::{Gate, Peer};
+use crate::peer::{Peer, PeerAuth};
 use crate::preflight::kernel_release;
 use crate::report::{DatapathReport, DownReport, UplinksReport, VersionReport};
+use crate::user_error::UserError;
 
 /// What the loop that owns the engine is asked.
 pub enum Job {
@@ -36,33 +36,33 @@ pub enum Job {
     /// A small change. It answers its asker itself.
     Change(Box<dyn FnOnce(&mut Engine) + Send>),
     /// Read the configuration again.
-    Reload(oneshot::Sender<Result<UplinksReport, Failure>>),
+    Reload(oneshot::Sender<Result<UplinksReport, UserError>>),
     /// Undo everything and end.
-    Down(oneshot::Sender<Result<DownReport, Failure>>),
+    Down(oneshot::Sender<Result<DownReport, UserError>>),
 }
 
 /// The API's end of the line to the loop.
 #[derive(Clone)]
-struct Desk {
+struct ApiState {
     jobs: mpsc::Sender<Job>,
     commit: Option<&'static str>,
 }
 
-type Answer<T> = Result<Json<T>, Refusal>;
+type Answer<T> = Result<Json<T>, ApiError>;
 
-impl Desk {
+impl ApiState {
     async fn ask<T, F>(&self, question: F) -> Answer<T>
     where
         T: Serialize + Send + 'static,
-        F: FnOnce(&Engine) -> Result<T, Failure> + Send + 'static,
+        F: FnOnce(&Engine) -> Result<T, UserError> + Send + 'static,
     {
-        put(&self.jobs, question).await.map(Json).map_err(Refusal)
+        put(&self.jobs, question).await.map(Json).map_err(ApiError)
     }
 
     async fn change<T, F>(&self, change: F) -> Answer<T>
     where
         T: Serialize + Send + 'static,
-        F: FnOnce(&mut Engine) -> Result<T, Failure> + Send + 'static,
+        F: FnOnce(&mut Engine) -> Result<T, UserError> + Send + 'static,
     {
         let (answer, answered) = oneshot::channel();
         let job = Job::Change(Box::new(move |engine| {
@@ -75,10 +75,10 @@ impl Desk {
     async fn pass<T>(
         &self,
         job: Job,
-        answered: oneshot::Receiver<Result<T, Failure>>,
+        answered: oneshot::Receiver<Result<T, UserError>>,
     ) -> Answer<T> {
         let answer = pass(&self.jobs, job, answered).await;
-        answer.map(Json).map_err(Refusal)
+        answer.map(Json).map_err(ApiError)
     }
 }
 
@@ -86,10 +86,10 @@ impl Desk {
 ///
 /// # Errors
 /// The answer is one, or the daemon is ending.
-pub(crate) async fn put<T, F>(jobs: &mpsc::Sender<Job>, question: F) -> Result<T, Failure>
+pub(crate) async fn put<T, F>(jobs: &mpsc::Sender<Job>, question: F) -> Result<T, UserError>
 where
     T: Send + 'static,
-    F: FnOnce(&Engine) -> Result<T, Failure> + Send + 'static,
+    F: FnOnce(&Engine) -> Result<T, UserError> + Send + 'static,
 {
     let (answer, answered) = oneshot::channel();
     let job = Job::Ask(Box::new(move |engine| {
@@ -102,18 +102,18 @@ where
 async fn pass<T>(
     jobs: &mpsc::Sender<Job>,
     job: Job,
-    answered: oneshot::Receiver<Result<T, Failure>>,
-) -> Result<T, Failure> {
-    let ending = || Failure::new("ending", "the daemon is ending");
+    answered: oneshot::Receiver<Result<T, UserError>>,
+) -> Result<T, UserError> {
+    let ending = || UserError::new("ending", "the daemon is ending");
     jobs.send(job).await.map_err(|_| ending())?;
     answered.await.map_err(|_| ending())?
 }
 
 /// Words after the `?`, or what is wrong with them.
-fn understood<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Refusal> {
+fn parsed_query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
     query.map(|Query(words)| words).map_err(|rejection| {
         let fix = "docs/api.schema.json lists what may be asked";
-        Refusal(Failure::new("usage", rejection.body_text()).fix(fix))
+        ApiError(UserError::new("usage", rejection.body_text()).fix(fix))
     })
 }
 
@@ -130,7 +130,7 @@ pub(crate) async fn scrape(jobs: &mpsc::Sender<Job>) -> Response {
             let kind = [(CONTENT_TYPE, metrics::CONTENT_TYPE)];
             (kind, figures.into_text()).into_response()
         }
-        Err(failure) => Refusal(failure).into_response(),
+        Err(failure) => ApiError(failure).into_response(),
     }
 }
 
@@ -140,7 +140,7 @@ pub(crate) async fn scrape(jobs: &mpsc::Sender<Job>) -> Response {
 /// What the system said.
 pub async fn serve(
     listener: UnixListener,
-    gate: Gate,
+    auth: PeerAuth,
     jobs: mpsc::Sender<Job>,
     commit: Option<&'static str>,
     end: impl Future<Output = ()> + Send + 'static,
@@ -148,30 +148,30 @@ pub async fn serve(
     let router = Router::new()
         .route(
             "/v1/status",
-            get(|State(desk): State<Desk>| async move { desk.ask(Engine::status).await }),
+            get(|State(api): State<ApiState>| async move { api.ask(Engine::status).await }),
         )
         .route(
             "/v1/uplinks",
-            get(|State(desk): State<Desk>| async move { desk.ask(Engine::uplinks).await }),
+            get(|State(api): State<ApiState>| async move { api.ask(Engine::uplinks).await }),
         )
         .route(
             "/v1/flows",
-            get(|State(desk): State<Desk>| async move { desk.ask(Engine::flows).await }),
+            get(|State(api): State<ApiState>| async move { api.ask(Engine::flows).await }),
         )
         .route(
             "/v1/paths",
-            get(|State(desk): State<Desk>| async move { desk.ask(Engine::paths).await }),
+            get(|State(api): State<ApiState>| async move { api.ask(Engine::paths).await }),
         )
         .route(
             "/v1/config",
-            get(|State(desk): State<Desk>| async move {
-                desk.ask(|engine| Ok(engine.settings.config.clone())).await
+            get(|State(api): State<ApiState>| async move {
+                api.ask(|engine| Ok(engine.settings.config.clone())).await
             }),
         )
         .route("/v1/events", get(events::events))
         .route(
             "/v1/metrics",
-            get(|State(desk): State<Desk>| async move { scrape(&desk.jobs).await }),
+            get(|State(api): State<ApiState>| async move { scrape(&api.jobs).await }),
         )
         .route("/v1/explain", get(explain::explain))
         .route("/v1/failback", post(failback))
@@ -185,25 +185,27 @@ pub async fn serve(
         .route("/v1/reload", post(reload))
         .route("/v1/down", post(down))
         .fallback(|| async {
-            let failure = Failure::new("not-found", "there is nothing here");
-            Refusal(failure.fix("docs/api.schema.json lists the paths"))
+            let failure = UserError::new("not-found", "there is nothing here");
+            ApiError(failure.fix("docs/api.schema.json lists the paths"))
         })
         .method_not_allowed_fallback(|| async {
-            Refusal(Failure::new("method", "not with this method").fix("GET shows, POST changes"))
+            ApiError(
+                UserError::new("method", "not with this method").fix("GET shows, POST changes"),
+            )
         })
-        .layer(from_fn_with_state(gate, admit))
-        .with_state(Desk { jobs, commit })
+        .layer(from_fn_with_state(auth, admit))
+        .with_state(ApiState { jobs, commit })
         .into_make_service_with_connect_info::<Peer>();
     axum::serve(listener, router)
         .with_graceful_shutdown(end)
         .await
 }
 
-async fn version(State(desk): State<Desk>) -> Json<VersionReport> {
+async fn version(State(api): State<ApiState>) -> Json<VersionReport> {
     let version = env!("CARGO_PKG_VERSION").to_owned();
     Json(VersionReport {
         version: version.clone(),
-        commit: desk.commit.map(str::to_owned),
+        commit: api.commit.map(str::to_owned),
         kernel: kernel_release(),
         datapath: Some(DatapathReport {
             version,
@@ -212,28 +214,28 @@ async fn version(State(desk): State<Desk>) -> Json<VersionReport> {
     })
 }
 
-async fn reload(State(desk): State<Desk>) -> Answer<UplinksReport> {
+async fn reload(State(api): State<ApiState>) -> Answer<UplinksReport> {
     let (answer, answered) = oneshot::channel();
-    desk.pass(Job::Reload(answer), answered).await
+    api.pass(Job::Reload(answer), answered).await
 }
 
-async fn failback(State(desk): State<Desk>) -> Answer<UplinksReport> {
-    desk.change(|engine| {
+async fn failback(State(api): State<ApiState>) -> Answer<UplinksReport> {
+    api.change(|engine| {
         engine.let_back()?;
         engine.uplinks()
     })
     .await
 }
 
-async fn down(State(desk): State<Desk>) -> Answer<DownReport> {
+async fn down(State(api): State<ApiState>) -> Answer<DownReport> {
     let (answer, answered) = oneshot::channel();
-    desk.pass(Job::Down(answer), answered).await
+    api.pass(Job::Down(answer), answered).await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::local::bind;
+    use crate::api_socket::bind;
     use crate::run_dir::RunDir;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixStream;
@@ -252,11 +254,11 @@ mod tests {
     async fn answers_and_refusals_are_json() {
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path());
-        let gate = Gate::new(&crate::config::ApiConfig::default()).unwrap();
-        let listener = bind(&run_dir, &gate).unwrap();
+        let auth = PeerAuth::new(&crate::config::ApiConfig::default()).unwrap();
+        let listener = bind(&run_dir, &auth).unwrap();
         let (jobs, mut questions) = mpsc::channel(1);
         let (end, ended) = oneshot::channel::<()>();
-        let service = tokio::spawn(serve(listener, gate, jobs, Some("c0ffee"), async {
+        let service = tokio::spawn(serve(listener, auth, jobs, Some("c0ffee"), async {
             let _ = ended.await;
         }));
 

@@ -3,9 +3,9 @@
 //! [`examine`] gathers facts (`facts`, thin, never fails: what cannot be read is a fact too) and
 //! judges them (`judge`, pure). Nothing is changed.
 
-mod around;
+mod checks;
+mod environment;
 mod facts;
-mod judge;
 mod targets;
 
 use std::path::Path;
@@ -54,22 +54,22 @@ pub async fn examine(settings: &Settings, selection: &Selection, run_dir: &Path)
         Ok(discovery) => discovery.uplinks.clone(),
         Err(_) => Vec::new(),
     };
-    facts.around = around::look(&uplinks, run_dir);
+    facts.environment = environment::look(&uplinks, run_dir);
     if settings.config.liveness.enabled {
         let with_targets = uplinks.into_iter().map(|uplink| {
             let targets = watch_rules(settings, &uplink.name).targets;
             (uplink, targets)
         });
-        facts.targets = Some(targets::ask(&with_targets.collect::<Vec<_>>()).await);
+        facts.targets = Some(targets::probe_all(&with_targets.collect::<Vec<_>>()).await);
     }
-    judge::judge(&facts, &settings.all_ports())
+    checks::run(&facts, &settings.all_ports())
 }
 
 /// What to say of the programs of an edge, which is no part of the daemon: what the kernel said where it
 /// refused them. None of it keeps Braid from running.
 #[must_use]
 pub fn edge_programs(refused: &[String]) -> Finding {
-    judge::edge_programs(refused)
+    checks::edge_programs(refused)
 }
 
 /// The worst level among findings; [`Level::Ok`] for none.

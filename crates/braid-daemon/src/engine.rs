@@ -38,36 +38,36 @@ use self::returning::Working;
 use self::watching::Watching;
 
 use crate::bond::{Bond, News};
+use crate::cached_snapshot::CachedSnapshot;
 use crate::classes::Classes;
 use crate::clients::Limits;
 use crate::events::{Event, EventKind, Events};
-use crate::failure::Failure;
-use crate::health::Trouble;
+use crate::health::Incidents;
 use crate::names::Names;
 use crate::outlooks::Outlooks;
-use crate::picture::Picture;
 use crate::plumbing::{Divert, Plumbing};
 use crate::report::UpReport;
 use crate::roster::{Change, FAMILIES, Member, Roster};
-use crate::rules::{RuleBook, System};
+use crate::rules::{CompiledRules, SystemIds};
 use crate::run_dir::RunDir;
 use crate::runs::Runs;
-use crate::settings::{Origin, Settings};
+use crate::settings::{Settings, SettingsSource};
 use crate::state::State;
 use crate::tables::Tables;
+use crate::user_error::UserError;
 
 /// A running instance.
 pub struct Engine {
     pub(crate) settings: Settings,
     /// Where the settings came from and will be read again.
-    pub(crate) origin: Origin,
+    pub(crate) settings_source: SettingsSource,
     pub(crate) selection: Selection,
     pub(crate) datapath: Datapath,
     pub(crate) roster: Roster,
-    pub(crate) trouble: Trouble,
+    pub(crate) incidents: Incidents,
     pub(crate) events: Events,
     /// Candidates that are not uplinks, from the last look.
-    pub(crate) passed_over: Vec<Rejected>,
+    pub(crate) skipped: Vec<Rejected>,
     pub(crate) run_dir: RunDir,
     plumbing: Plumbing,
     state: State,
@@ -80,13 +80,13 @@ pub struct Engine {
     noticing: Noticing,
     pub(crate) limits: Limits,
     /// What the machine calls what rules name; looked up at start, at a reload and with each run.
-    system: System,
+    system: SystemIds,
     /// The flows as they were a moment ago.
-    pub(crate) flows_lately: Picture<Vec<Flow>>,
+    pub(crate) cached_flows: CachedSnapshot<Vec<Flow>>,
     /// A start on a clean machine is under way: what cannot be written down is not done.
     starting: bool,
     /// The rules as the datapath has them.
-    pub(crate) rules: RuleBook,
+    pub(crate) rules: CompiledRules,
     /// Programs that run on one uplink.
     pub(crate) runs: Runs,
     /// What remote addresses are called.
@@ -120,7 +120,7 @@ impl Engine {
     ///
     /// # Errors
     /// What the kernel refused. Calling again goes on from there.
-    pub async fn reconcile(&mut self, snapshot: &Snapshot) -> Result<(), Failure> {
+    pub async fn reconcile(&mut self, snapshot: &Snapshot) -> Result<(), UserError> {
         self.give_bond_addresses().await?;
         self.notice(snapshot)?;
         let lans = self.lans(snapshot);
@@ -137,12 +137,12 @@ impl Engine {
     ///
     /// # Errors
     /// What the kernel refused. Calling again goes on from there.
-    pub fn notice(&mut self, snapshot: &Snapshot) -> Result<(), Failure> {
+    pub fn notice(&mut self, snapshot: &Snapshot) -> Result<(), UserError> {
         let mut found = braid_uplink::choose(snapshot, &self.selection);
         self.bond
             .join_discovery(&mut found, snapshot, Instant::now());
         let changes = self.roster.update(&found, snapshot, &self.settings);
-        self.passed_over = self.not_members(found);
+        self.skipped = self.not_members(found);
         self.note_own_addresses(snapshot);
         self.watch_members();
         self.follow_lines();

@@ -1,7 +1,7 @@
 //! What changed, when and why: for `braid events`, and for whoever asks the day after.
 //!
-//! What bounds it: [`REMEMBERED`] events in memory, the oldest giving way, each with at most
-//! `TEXT_LIMIT` characters of text and of evidence; on disk two files of at most [`FILE_LIMIT`]
+//! What bounds it: [`MAX_EVENTS`] events in memory, the oldest giving way, each with at most
+//! `MAX_TEXT_CHARS` characters of text and of evidence; on disk two files of at most [`MAX_FILE_BYTES`]
 //! bytes. A disk that is full costs the file and nothing else: events go on in memory, and writing
 //! begins again with the first event that finds room.
 
@@ -18,11 +18,11 @@ use tokio::sync::watch;
 
 /// Events kept in memory: weeks of an ordinary household, an hour of a line that flaps every few
 /// seconds.
-pub const REMEMBERED: usize = 1024;
+pub const MAX_EVENTS: usize = 1024;
 /// Bytes that `events.jsonl` may have before it is put aside as `events.jsonl.old`.
-pub const FILE_LIMIT: u64 = 256 << 10;
+pub const MAX_FILE_BYTES: u64 = 256 << 10;
 /// Characters of an event's text and of its evidence; what is longer is cut.
-const TEXT_LIMIT: usize = 500;
+const MAX_TEXT_CHARS: usize = 500;
 
 /// What kind of change an event tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -51,7 +51,7 @@ pub enum EventKind {
     /// Flows went back to an uplink that returned.
     Failback,
     /// A QUIC server turned out not to survive a move.
-    ServerUnmovable,
+    ServerNoMigration,
     /// An inside host holds more than its share of a table that fills up.
     ClientLimited,
     /// An inside host may open flows again.
@@ -71,7 +71,7 @@ pub enum EventKind {
     /// An uplink's part in the bond.
     BondLink,
     /// Something of the machine or the files of Braid was not as it should be.
-    Trouble,
+    Problem,
 }
 
 /// Something that changed.
@@ -114,7 +114,7 @@ impl Events {
             // A foreign line must not take the numbers away from those that follow.
             let next = ring.back().is_none_or(|last| last.number < event.number);
             if next && event.number < u64::MAX / 2 {
-                if ring.len() == REMEMBERED {
+                if ring.len() == MAX_EVENTS {
                     ring.pop_front();
                 }
                 ring.push_back(event);
@@ -145,7 +145,7 @@ impl Events {
             evidence: evidence.map(cut),
         };
         self.file.append(&event);
-        if self.ring.len() == REMEMBERED {
+        if self.ring.len() == MAX_EVENTS {
             self.ring.pop_front();
         }
         let number = event.number;
@@ -169,7 +169,7 @@ impl Events {
 
     /// Why the file could not be written when it was last tried.
     #[must_use]
-    pub fn file_trouble(&self) -> Option<&str> {
+    pub fn file_error(&self) -> Option<&str> {
         self.file.trouble.as_deref()
     }
 }
@@ -203,8 +203,8 @@ impl Journal {
         for path in [self.old(), self.path.clone()] {
             let mut bytes = Vec::new();
             // Whatever somebody put there in its place is not read to its end.
-            let _ =
-                File::open(path).and_then(|file| file.take(2 * FILE_LIMIT).read_to_end(&mut bytes));
+            let _ = File::open(path)
+                .and_then(|file| file.take(2 * MAX_FILE_BYTES).read_to_end(&mut bytes));
             self.cut_short = bytes.last().is_some_and(|byte| *byte != b'\n');
             let lines = bytes.split(|byte| *byte == b'\n');
             events.extend(lines.filter_map(|line| serde_json::from_slice::<Event>(line).ok()));
@@ -224,7 +224,7 @@ impl Journal {
     fn try_append(&mut self, event: &Event) -> io::Result<()> {
         // Opened for each event, which is rare: whoever removes the file gets a fresh one.
         let mut file = self.open()?;
-        if file.metadata()?.len() >= FILE_LIMIT {
+        if file.metadata()?.len() >= MAX_FILE_BYTES {
             fs::rename(&self.path, self.old())?;
             file = self.open()?;
         }
@@ -253,7 +253,7 @@ impl Journal {
 /// One line of bounded length: commands and addresses are other people's words.
 fn cut(text: String) -> String {
     let text = text.replace(char::is_control, " ");
-    match text.char_indices().nth(TEXT_LIMIT) {
+    match text.char_indices().nth(MAX_TEXT_CHARS) {
         None => text,
         Some((at, _)) => format!("{}…", &text[..at]),
     }
@@ -307,20 +307,20 @@ mod tests {
     fn memory_and_files_are_bounded() {
         let folder = tempfile::tempdir().unwrap();
         let mut events = open(folder.path());
-        let long = "x".repeat(10 * TEXT_LIMIT);
-        for _ in 0..3 * REMEMBERED {
+        let long = "x".repeat(10 * MAX_TEXT_CHARS);
+        for _ in 0..3 * MAX_EVENTS {
             note(&mut events, &long);
         }
-        assert_eq!(events.after(0).len(), REMEMBERED);
-        assert_eq!(events.after(0)[0].number, 2 * REMEMBERED as u64 + 1);
+        assert_eq!(events.after(0).len(), MAX_EVENTS);
+        assert_eq!(events.after(0)[0].number, 2 * MAX_EVENTS as u64 + 1);
         let size = |name: &str| fs::metadata(folder.path().join(name)).unwrap().len();
-        assert!(size("events.jsonl") <= FILE_LIMIT + 1024);
-        assert!(size("events.jsonl.old") <= FILE_LIMIT + 1024);
+        assert!(size("events.jsonl") <= MAX_FILE_BYTES + 1024);
+        assert!(size("events.jsonl.old") <= MAX_FILE_BYTES + 1024);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
         let latest = open(folder.path());
         assert_eq!(
-            latest.after(3 * REMEMBERED as u64 - 1),
-            events.after(3 * REMEMBERED as u64 - 1)
+            latest.after(3 * MAX_EVENTS as u64 - 1),
+            events.after(3 * MAX_EVENTS as u64 - 1)
         );
     }
 
@@ -330,7 +330,7 @@ mod tests {
         let mut events = Events::open("/dev/full".into());
         note(&mut events, "dead");
         assert_eq!(events.after(0).len(), 1);
-        assert!(events.file_trouble().unwrap().contains("No space left"));
+        assert!(events.file_error().unwrap().contains("No space left"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What is not as it should be, in words that say what it means.
 
 mod bond;
-mod wishes;
+mod unmet_config;
 
 use std::time::{Duration, Instant};
 
@@ -9,13 +9,13 @@ use braid_balance::Counters;
 use braid_uplink::liveness::Verdict;
 
 use crate::engine::Engine;
-use crate::failure::Failure;
-use crate::report::Health;
+use crate::report::HealthProblem;
 use crate::roster::Member;
+use crate::user_error::UserError;
 
 /// How long something that the datapath counted is reported after it was last seen: long enough
 /// for a person to notice, short enough that a mended machine looks mended.
-const REMEMBERED: Duration = Duration::from_secs(60);
+const ALARM_TIME: Duration = Duration::from_secs(60);
 
 /// Exit reasons that a user should hear of: reason, text, fix.
 const ALARMS: [(&str, &str, &str); 3] = [
@@ -38,22 +38,22 @@ const ALARMS: [(&str, &str, &str); 3] = [
 
 /// Trouble of the recent past.
 #[derive(Debug, Default)]
-pub struct Trouble {
+pub struct Incidents {
     /// Per alarm: the count at the last look, and when it last grew.
     seen: [(Option<u64>, Option<Instant>); ALARMS.len()],
     /// Why the last attempt to follow a change failed.
-    pub(crate) reconcile: Option<Failure>,
+    pub(crate) reconcile_error: Option<UserError>,
     /// Why the last reload was refused.
-    pub(crate) reload: Option<Failure>,
+    pub(crate) reload_error: Option<UserError>,
     /// Why nobody can ask for metrics although the configuration says where.
-    pub(crate) metrics: Option<String>,
+    pub(crate) metrics_error: Option<String>,
     /// Why what was changed, and which uplink has which number, is not on disk.
-    pub(crate) unwritten: Option<Failure>,
+    pub(crate) persist_error: Option<UserError>,
     /// Why the state of an earlier daemon could not be read.
-    pub(crate) lost_state: Option<String>,
+    pub(crate) state_error: Option<String>,
 }
 
-impl Trouble {
+impl Incidents {
     /// Looks at the counters for growth.
     pub fn note(&mut self, counters: &Counters) {
         for ((reason, _, _), (count, grew)) in ALARMS.iter().zip(&mut self.seen) {
@@ -71,13 +71,13 @@ impl Trouble {
         }
     }
 
-    fn alarms(&self) -> impl Iterator<Item = Health> {
-        let recent = |grew: &Option<Instant>| grew.is_some_and(|at| at.elapsed() < REMEMBERED);
+    fn alarms(&self) -> impl Iterator<Item = HealthProblem> {
+        let recent = |grew: &Option<Instant>| grew.is_some_and(|at| at.elapsed() < ALARM_TIME);
         ALARMS
             .iter()
             .zip(&self.seen)
             .filter(move |(_, (_, grew))| recent(grew))
-            .map(|((reason, text, fix), _)| Health {
+            .map(|((reason, text, fix), _)| HealthProblem {
                 code: reason.replace('_', "-"),
                 text: (*text).to_owned(),
                 fix: (*fix).to_owned(),
@@ -87,11 +87,11 @@ impl Trouble {
 
 /// Everything that is not as it should be.
 #[must_use]
-pub fn health(engine: &Engine) -> Vec<Health> {
+pub fn health(engine: &Engine) -> Vec<HealthProblem> {
     let mut health = Vec::new();
     let members = engine.roster.members();
     if engine.roster.usable().next().is_none() {
-        health.push(Health {
+        health.push(HealthProblem {
             code: "no-uplink".into(),
             text: "no uplink is usable: new flows leave as they would without Braid".into(),
             fix: "see braid uplinks for what is down and why".into(),
@@ -106,7 +106,7 @@ pub fn health(engine: &Engine) -> Vec<Health> {
         let wanted = engine.settings.selects(&member.uplink.device);
         if let Some(why) = member.down.as_ref().filter(|_| wanted) {
             let name = &member.uplink.name;
-            health.push(Health {
+            health.push(HealthProblem {
                 code: "uplink-down".into(),
                 text: format!("{name}: {why}; new flows take the other uplinks"),
                 fix: String::new(),
@@ -117,7 +117,7 @@ pub fn health(engine: &Engine) -> Vec<Health> {
     health.extend(bond::bond(engine));
     health.extend(bond::quotas(engine));
     if !engine.settings.config.uplinks.is_empty() {
-        health.extend(engine.passed_over.iter().map(|rejected| Health {
+        health.extend(engine.skipped.iter().map(|rejected| HealthProblem {
             code: "uplink-missing".into(),
             text: format!("{rejected}; it is taken as soon as it can be"),
             fix: String::new(),
@@ -128,63 +128,63 @@ pub fn health(engine: &Engine) -> Vec<Health> {
         .iter()
         .filter(|device| !device_exists(device))
     {
-        health.push(Health {
+        health.push(HealthProblem {
             code: "lan-missing".into(),
             text: format!("[lan] device {device} does not exist: its clients are not served"),
             fix: "connect it, or take it out of the configuration".into(),
         });
     }
-    health.extend(wishes::unmet(engine));
-    if let Some(failure) = &engine.trouble.reconcile {
-        health.push(Health {
-            code: "behind".into(),
+    health.extend(unmet_config::unmet(engine));
+    if let Some(failure) = &engine.incidents.reconcile_error {
+        health.push(HealthProblem {
+            code: "network-change-failed".into(),
             text: format!("a change of the network could not be followed: {failure}"),
             fix: failure.fix.clone().unwrap_or_default(),
         });
     }
-    if engine.trouble.reload.is_some() {
-        health.push(Health {
+    if engine.incidents.reload_error.is_some() {
+        health.push(HealthProblem {
             code: "reload-refused".into(),
             text: "the last reload was refused: the configuration before it is at work".into(),
             fix: "braid reload shows what is wrong".into(),
         });
     }
-    if let Some(why) = &engine.trouble.lost_state {
-        health.push(Health {
+    if let Some(why) = &engine.incidents.state_error {
+        health.push(HealthProblem {
             code: "state-lost".into(),
             text: format!("what sysctls were before Braid is lost, they will stay: {why}"),
             fix: "compare them with your own settings after braid down".into(),
         });
     }
-    if let Some(why) = &engine.trouble.unwritten {
-        health.push(Health {
-            code: "state-unwritten".into(),
+    if let Some(why) = &engine.incidents.persist_error {
+        health.push(HealthProblem {
+            code: "state-not-saved".into(),
             text: format!(
                 "what Braid changed is not on disk: a daemon that is killed now loses it: {why}"
             ),
             fix: "free some room in the run directory's file system".into(),
         });
     }
-    if let Some(why) = engine.events.file_trouble() {
-        health.push(Health {
-            code: "events-unwritten".into(),
+    if let Some(why) = engine.events.file_error() {
+        health.push(HealthProblem {
+            code: "events-not-saved".into(),
             text: format!("events are only kept in memory: {why}"),
             fix: "free some room in the run directory's file system".into(),
         });
     }
-    if let Some(why) = &engine.trouble.metrics {
-        health.push(Health {
+    if let Some(why) = &engine.incidents.metrics_error {
+        health.push(HealthProblem {
             code: "metrics".into(),
             text: format!("{why}: nobody can ask for metrics there"),
             fix: "free that address or name another, then braid reload".into(),
         });
     }
-    health.extend(engine.trouble.alarms());
+    health.extend(engine.incidents.alarms());
     health
 }
 
 /// What is to be said of an uplink that is there and does not work well.
-fn judged(engine: &Engine, member: &Member) -> Option<Health> {
+fn judged(engine: &Engine, member: &Member) -> Option<HealthProblem> {
     let look = member.look.as_ref().filter(|_| member.down.is_none())?;
     let (code, means) = match look.verdict {
         Verdict::Up => return None,
@@ -204,7 +204,7 @@ fn judged(engine: &Engine, member: &Member) -> Option<Health> {
         Verdict::Portal => "log in to the network behind it, with a browser",
         _ => "",
     };
-    Some(Health {
+    Some(HealthProblem {
         code: code.into(),
         text: format!("{}: {}; {means}", member.uplink.name, look.evidence),
         fix: fix.into(),
@@ -225,7 +225,7 @@ mod tests {
             reasons: vec![("no_uplink", n)],
             uplinks: vec![],
         };
-        let mut trouble = Trouble::default();
+        let mut trouble = Incidents::default();
         trouble.note(&counters(7));
         trouble.note(&counters(7));
         assert_eq!(

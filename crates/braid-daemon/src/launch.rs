@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::failure::Failure;
 use crate::report::UpReport;
 use crate::run_dir::RunDir;
 use crate::serve::Herald;
+use crate::user_error::UserError;
 
 /// The code of the failure of a start that a signal ended.
 pub const INTERRUPTED: &str = "interrupted";
@@ -34,7 +34,7 @@ const LAST_WORDS: usize = 10;
 enum Word {
     Step(String),
     Ready(UpReport),
-    Failed(Failure),
+    Failed(UserError),
 }
 
 /// Starts `command` in the background and waits until it is ready. `step` is told what goes on. SIGINT and SIGTERM end
@@ -46,18 +46,18 @@ pub fn background(
     mut command: Command,
     run_dir: &RunDir,
     mut step: impl FnMut(&str),
-) -> Result<UpReport, Failure> {
+) -> Result<UpReport, UserError> {
     run_dir.create()?;
     let path = run_dir.log();
     let log = run_dir
         .bound_log()
         .and_then(|()| OpenOptions::new().append(true).create(true).open(&path));
-    let log = log.map_err(|error| Failure::io(format!("log {}", path.display()), &error))?;
+    let log = log.map_err(|error| UserError::io(format!("log {}", path.display()), &error))?;
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log);
-    let failed = |error: io::Error| Failure::io("start the daemon", &error);
+    let failed = |error: io::Error| UserError::io("start the daemon", &error);
     let signals = Signals::new().map_err(failed)?;
     let mut child = command.spawn().map_err(failed)?;
     let interrupted = signals.hand_on(child.id());
@@ -65,7 +65,7 @@ pub fn background(
     if interrupted.load(Ordering::Acquire) {
         // It may have been ready already: then it ends as on any SIGTERM.
         let _ = child.wait();
-        return Err(Failure::new(
+        return Err(UserError::new(
             INTERRUPTED,
             "interrupted: the daemon does not run",
         ));
@@ -118,10 +118,10 @@ fn listen(
     child: &mut Child,
     path: &Path,
     step: &mut impl FnMut(&str),
-) -> Result<UpReport, Failure> {
+) -> Result<UpReport, UserError> {
     let news = child.stdout.take().map(BufReader::new);
     for line in news.into_iter().flat_map(BufRead::lines) {
-        let line = line.map_err(|error| Failure::io("listen to the daemon", &error))?;
+        let line = line.map_err(|error| UserError::io("listen to the daemon", &error))?;
         match serde_json::from_str(&line) {
             Ok(Word::Step(what)) => step(&what),
             Ok(Word::Ready(report)) => return Ok(report),
@@ -141,7 +141,7 @@ fn listen(
         text.push_str("\n  ");
         text.push_str(&line);
     }
-    Err(Failure::new("daemon", text).fix(format!("see {}", path.display())))
+    Err(UserError::new("daemon", text).fix(format!("see {}", path.display())))
 }
 
 fn last_lines(path: &Path) -> Vec<String> {
@@ -162,17 +162,17 @@ impl Pipe {
     ///
     /// # Errors
     /// The process leads a group already: it was not started by [`background`].
-    pub fn detach() -> Result<Pipe, Failure> {
+    pub fn detach() -> Result<Pipe, UserError> {
         let detach = || {
             nix::unistd::setsid()?;
             nix::unistd::chdir("/")
         };
-        detach().map_err(|errno: nix::Error| Failure::io("detach", &io::Error::from(errno)))?;
+        detach().map_err(|errno: nix::Error| UserError::io("detach", &io::Error::from(errno)))?;
         Ok(Pipe(()))
     }
 
     /// Says why the daemon cannot start.
-    pub fn failed(self, failure: Failure) {
+    pub fn failed(self, failure: UserError) {
         say(&Word::Failed(failure));
     }
 }
@@ -204,7 +204,7 @@ mod tests {
     use crate::config::Policy;
 
     /// Starts a shell script in the daemon's place.
-    fn start(script: &str) -> (Result<UpReport, Failure>, Vec<String>) {
+    fn start(script: &str) -> (Result<UpReport, UserError>, Vec<String>) {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", script]);
@@ -226,7 +226,7 @@ mod tests {
             adopted: false,
             policy: Policy::Rr,
             uplinks: vec![],
-            passed_over: vec![],
+            skipped: vec![],
         };
         let (step, ready) = (Word::Step("loading".into()), Word::Ready(report.clone()));
         // It goes on for as long as it can still write, as a daemon goes on without its parent.
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_daemons_own_words_reach_its_parent() {
-        let failure = Failure::new("no-uplink", "no uplink found").fix("connect one");
+        let failure = UserError::new("no-uplink", "no uplink found").fix("connect one");
         let (outcome, _) = start(&format!(
             "echo '{}'; exit 1",
             line(&Word::Failed(failure.clone()))

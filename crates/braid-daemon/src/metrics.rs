@@ -108,7 +108,7 @@ impl Scrape {
         let ratio = Unit::Other("ratio".to_owned());
         let gauges: [(&str, &str, Option<&Unit>, OfUplink); 7] = [
             ("uplink_up", "Whether it takes new flows", None, |uplink| {
-                Some(f64::from(uplink.state.takes_new()))
+                Some(f64::from(uplink.state.takes_new_flows()))
             }),
             (
                 "uplink_degraded",
@@ -135,7 +135,7 @@ impl Scrape {
                 |uplink| Some(uplink.share),
             ),
             (
-                "uplink_round_trip",
+                "uplink_rtt",
                 "Smoothed round-trip time",
                 Some(&Unit::Seconds),
                 |uplink| uplink.rtt_ms.map(|milliseconds| milliseconds / 1e3),
@@ -229,12 +229,12 @@ impl Scrape {
                 &["race_copy", "race_lost"],
             ),
             (
-                "race_over_rate",
+                "race_rate_limited_connections",
                 "Connections that were not raced because there were enough races",
                 &["race_over_rate"],
             ),
             (
-                "race_by_memory",
+                "path_cache_flows",
                 "Flows that went by what is remembered of their destination",
                 &["path_remembered", "path_predicted"],
             ),

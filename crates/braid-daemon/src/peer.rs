@@ -21,7 +21,7 @@ use axum::extract::connect_info::Connected;
 use axum::serve::IncomingStream;
 
 use crate::config::ApiConfig;
-use crate::failure::Failure;
+use crate::user_error::UserError;
 
 /// The process at the other end of a connection; `None` if the kernel does not tell.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +57,7 @@ impl Groups {
     ///
     /// # Errors
     /// There is no such group.
-    pub fn find(config: &ApiConfig) -> Result<Groups, Failure> {
+    pub fn find(config: &ApiConfig) -> Result<Groups, UserError> {
         Ok(Groups {
             read: find_group("group", config.group.as_deref())?,
             change: find_group("change_group", config.change_group.as_deref())?,
@@ -81,20 +81,20 @@ impl Groups {
 }
 
 /// Decides who may use the API: root, the daemon's own user, and the members of its groups. Clones
-/// are one and the same gate.
+/// are one and the same auth.
 #[derive(Clone, Debug)]
-pub struct Gate {
+pub struct PeerAuth {
     owner: Uid,
     groups: Arc<RwLock<Groups>>,
 }
 
-impl Gate {
-    /// A gate for the members of the groups that are named.
+impl PeerAuth {
+    /// A auth for the members of the groups that are named.
     ///
     /// # Errors
     /// There is no such group.
-    pub fn new(config: &ApiConfig) -> Result<Gate, Failure> {
-        Ok(Gate {
+    pub fn new(config: &ApiConfig) -> Result<PeerAuth, UserError> {
+        Ok(PeerAuth {
             owner: geteuid(),
             groups: Arc::new(RwLock::new(Groups::find(config)?)),
         })
@@ -104,7 +104,7 @@ impl Gate {
     ///
     /// # Errors
     /// What the system said.
-    pub fn give(&self, socket: &Path) -> io::Result<()> {
+    pub fn apply_to(&self, socket: &Path) -> io::Result<()> {
         let (group, mode) = self.groups().socket();
         chown(socket, None, Some(group.as_raw()))?;
         fs::set_permissions(socket, Permissions::from_mode(mode))
@@ -114,14 +114,14 @@ impl Gate {
     ///
     /// # Errors
     /// The socket cannot be given to them; then nothing has changed.
-    pub fn admit_groups(&self, groups: Groups, socket: &Path) -> Result<(), Failure> {
+    pub fn set_groups(&self, groups: Groups, socket: &Path) -> Result<(), UserError> {
         let before = mem::replace(
             &mut *self.groups.write().unwrap_or_else(PoisonError::into_inner),
             groups,
         );
-        self.give(socket).map_err(|error| {
+        self.apply_to(socket).map_err(|error| {
             *self.groups.write().unwrap_or_else(PoisonError::into_inner) = before;
-            Failure::io(format!("socket {}", socket.display()), &error)
+            UserError::io(format!("socket {}", socket.display()), &error)
         })
     }
 
@@ -136,9 +136,9 @@ impl Gate {
     ///
     /// # Errors
     /// The peer may not use the API.
-    pub fn admit(&self, peer: Peer, access: Access) -> Result<(), Failure> {
+    pub fn admit(&self, peer: Peer, access: Access) -> Result<(), UserError> {
         let Some((uid, gid)) = peer.0 else {
-            return Err(Failure::new(
+            return Err(UserError::new(
                 "forbidden",
                 "the kernel does not say who is asking",
             ));
@@ -151,7 +151,7 @@ impl Gate {
             Access::Read => ("use", "group"),
             Access::Change => ("change anything by", "change_group"),
         };
-        let failure = Failure::new("forbidden", format!("user {uid} may not {what} this API"));
+        let failure = UserError::new("forbidden", format!("user {uid} may not {what} this API"));
         Err(match groups.of(access).last() {
             Some(group) => failure.fix(format!("add the user to group {}", group.name)),
             None => failure.fix(format!(
@@ -176,16 +176,16 @@ fn is_member(uid: Uid, gid: Gid, group: &Group) -> bool {
     getgrouplist(&name, user.gid).is_ok_and(|groups| groups.contains(&group.gid))
 }
 
-fn find_group(key: &str, name: Option<&str>) -> Result<Option<Group>, Failure> {
+fn find_group(key: &str, name: Option<&str>) -> Result<Option<Group>, UserError> {
     let Some(name) = name else { return Ok(None) };
     let found = Group::from_name(name).map_err(|errno| {
-        Failure::io(
+        UserError::io(
             format!("look up group {name:?}"),
             &std::io::Error::from(errno),
         )
     })?;
     let found = found.ok_or_else(|| {
-        let failure = Failure::new("no-group", format!("[api] {key} {name:?} does not exist"));
+        let failure = UserError::new("no-group", format!("[api] {key} {name:?} does not exist"));
         failure.fix(format!("groupadd --system {name}, or name another group"))
     });
     found.map(Some)
@@ -218,8 +218,8 @@ mod tests {
         }
     }
 
-    fn gate(read: Option<u32>, change: Option<u32>) -> Gate {
-        Gate {
+    fn auth(read: Option<u32>, change: Option<u32>) -> PeerAuth {
+        PeerAuth {
             owner: Uid::from_raw(OWNER),
             groups: Arc::new(RwLock::new(groups(read, change))),
         }
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_group_that_may_look_may_not_change_anything() {
-        let both = gate(Some(READERS), Some(CHANGERS));
+        let both = auth(Some(READERS), Some(CHANGERS));
         for access in [Access::Read, Access::Change] {
             both.admit(peer(0, 0), access).unwrap();
             both.admit(peer(OWNER, 1), access).unwrap();
@@ -247,7 +247,7 @@ mod tests {
             refused.fix.as_deref(),
             Some("add the user to group group70002")
         );
-        let refused = gate(Some(READERS), None)
+        let refused = auth(Some(READERS), None)
             .admit(reader, Access::Change)
             .unwrap_err();
         let fix = "use sudo, or name a change_group in [api] of the configuration";
@@ -263,24 +263,24 @@ mod tests {
             let status = std::fs::metadata(&socket).unwrap();
             (status.gid(), status.mode() & 0o777)
         };
-        let gate = gate(Some(READERS), None);
-        let everywhere = gate.clone();
+        let auth = auth(Some(READERS), None);
+        let everywhere = auth.clone();
         let read = Access::Read;
-        gate.admit_groups(groups(Some(CHANGERS), None), &socket)
+        auth.set_groups(groups(Some(CHANGERS), None), &socket)
             .unwrap();
         everywhere.admit(peer(99_999, CHANGERS), read).unwrap();
         assert!(everywhere.admit(peer(99_999, READERS), read).is_err());
         assert_eq!(shown(), (CHANGERS, 0o660));
         let nowhere = folder.path().join("nowhere");
-        assert!(gate.admit_groups(groups(None, None), &nowhere).is_err());
+        assert!(auth.set_groups(groups(None, None), &nowhere).is_err());
         everywhere.admit(peer(99_999, CHANGERS), read).unwrap();
-        gate.admit_groups(groups(Some(READERS), Some(CHANGERS)), &socket)
+        auth.set_groups(groups(Some(READERS), Some(CHANGERS)), &socket)
             .unwrap();
         assert_eq!(shown(), (READERS, 0o666), "the kernel says who it is");
-        gate.admit_groups(groups(None, Some(CHANGERS)), &socket)
+        auth.set_groups(groups(None, Some(CHANGERS)), &socket)
             .unwrap();
         assert_eq!(shown(), (CHANGERS, 0o660));
-        gate.admit_groups(groups(None, None), &socket).unwrap();
+        auth.set_groups(groups(None, None), &socket).unwrap();
         assert!(everywhere.admit(peer(99_999, CHANGERS), read).is_err());
         assert_eq!(shown(), (getegid().as_raw(), 0o660));
     }

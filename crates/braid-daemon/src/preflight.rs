@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use crate::failure::Failure;
+use crate::user_error::UserError;
 
 /// The oldest kernel whose BPF has what the datapath needs (`bpf_redirect_neigh`, 5.10).
 const OLDEST_KERNEL: (u32, u32) = (5, 10);
@@ -19,13 +19,13 @@ const CAPABILITIES: [(&str, u32, &str); 2] = [
 ///
 /// # Errors
 /// The first thing that lacks, with what to do about it.
-pub fn check() -> Result<(), Failure> {
+pub fn check() -> Result<(), UserError> {
     if let Some(missing) = missing_capabilities(capabilities()) {
-        let failure = Failure::new("permission", format!("not permitted: lacks {missing}"));
+        let failure = UserError::new("permission", format!("not permitted: lacks {missing}"));
         return Err(failure.fix("run it as root, for example with sudo"));
     }
     if let Some(text) = too_old(&kernel_release()) {
-        return Err(Failure::new("kernel-too-old", text).fix("boot a newer kernel"));
+        return Err(UserError::new("kernel-too-old", text).fix("boot a newer kernel"));
     }
     Ok(())
 }
@@ -34,13 +34,13 @@ pub fn check() -> Result<(), Failure> {
 ///
 /// # Errors
 /// It lacks.
-pub fn check_network() -> Result<(), Failure> {
+pub fn check_network() -> Result<(), UserError> {
     let (name, bit, _) = CAPABILITIES[0];
     if capabilities() & (1 << bit) != 0 {
         return Ok(());
     }
     let text = format!("not permitted: lacks {name} (to make devices and change addresses)");
-    Err(Failure::new("permission", text).fix("run it as root, for example with sudo"))
+    Err(UserError::new("permission", text).fix("run it as root, for example with sudo"))
 }
 
 /// `CapEff` of this process; none if that cannot be read.

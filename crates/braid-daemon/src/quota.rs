@@ -14,8 +14,8 @@ use braid_core::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Period, Quota};
-use crate::failure::Failure;
 use crate::state_dir::StateDir;
+use crate::user_error::UserError;
 
 /// How often what was carried is written down: what a crash may lose of it.
 pub const WRITTEN: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ impl Usage {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn load(state_dir: &StateDir) -> Result<Usage, Failure> {
+    pub fn load(state_dir: &StateDir) -> Result<Usage, UserError> {
         let path = state_dir.usage();
         let fix = "remove it: quotas then begin anew";
         let used = state_dir.read(&path, fix)?.unwrap_or_default();
@@ -75,7 +75,7 @@ impl Usage {
     ///
     /// # Errors
     /// What the system said.
-    pub fn store(&self, state_dir: &StateDir) -> Result<(), Failure> {
+    pub fn store(&self, state_dir: &StateDir) -> Result<(), UserError> {
         state_dir.write(&state_dir.usage(), &self.used)
     }
 
@@ -93,7 +93,7 @@ impl Usage {
     ///
     /// # Errors
     /// What the system said.
-    pub fn store_if_used(&self, state_dir: &StateDir) -> Result<(), Failure> {
+    pub fn store_if_used(&self, state_dir: &StateDir) -> Result<(), UserError> {
         match self.used.is_empty() {
             true => Ok(()),
             false => self.store(state_dir),

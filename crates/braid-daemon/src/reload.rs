@@ -6,20 +6,20 @@ use braid_uplink::Snapshot;
 
 use crate::engine::Engine;
 use crate::events::EventKind;
-use crate::failure::Failure;
-use crate::peer::{Gate, Groups};
-use crate::rules::check_room;
+use crate::peer::{Groups, PeerAuth};
+use crate::rules::check_table_capacity;
 use crate::settings::Settings;
+use crate::user_error::UserError;
 
 impl Engine {
     /// Reads the configuration again and works by it from now on. Flows keep their uplinks; shares
     /// of new flows follow the new word. After a failure everything is as before, and
-    /// `braid status` says so until a reload succeeds. `gate` lets in whom the new word names.
+    /// `braid status` says so until a reload succeeds. `auth` lets in whom the new word names.
     ///
     /// # Errors
     /// What is wrong with the configuration, or what the kernel refused.
-    pub async fn reload(&mut self, gate: &Gate) -> Result<(), Failure> {
-        let outcome = self.try_reload(gate).await;
+    pub async fn reload(&mut self, auth: &PeerAuth) -> Result<(), UserError> {
+        let outcome = self.try_reload(auth).await;
         match &outcome {
             Ok(()) => {
                 tracing::info!("configuration reloaded");
@@ -33,22 +33,22 @@ impl Engine {
                 self.events.note(EventKind::ReloadRefused, None, text, why);
             }
         }
-        self.trouble.reload = outcome.as_ref().err().cloned();
+        self.incidents.reload_error = outcome.as_ref().err().cloned();
         outcome
     }
 
-    async fn try_reload(&mut self, gate: &Gate) -> Result<(), Failure> {
-        let mut settings = self.origin.read()?;
-        settings.passing = self.runs.rules();
+    async fn try_reload(&mut self, auth: &PeerAuth) -> Result<(), UserError> {
+        let mut settings = self.settings_source.read()?;
+        settings.run_rules = self.runs.rules();
         settings.bonded = self.bond.is_accepted();
         check_fixed(&self.settings, &settings)?;
-        check_room(&settings)?;
+        check_table_capacity(&settings)?;
         let groups = Groups::find(&settings.config.api)?;
         let selection = settings.selection()?;
         let snapshot = braid_uplink::netlink::read().await?;
         let found = braid_uplink::choose(&snapshot, &selection);
         found.require_any()?;
-        self.origin.check_found(&settings, &found)?;
+        self.settings_source.check_found(&settings, &found)?;
 
         let before = mem::replace(&mut self.settings, settings);
         let selected = mem::replace(&mut self.selection, selection);
@@ -57,7 +57,7 @@ impl Engine {
             // A user who reloads has seen which uplinks are back.
             Ok(()) => self
                 .let_back()
-                .and_then(|()| gate.admit_groups(groups, &self.run_dir.socket())),
+                .and_then(|()| auth.set_groups(groups, &self.run_dir.socket())),
             refused => refused,
         };
         if outcome.is_err() {
@@ -72,7 +72,7 @@ impl Engine {
         outcome
     }
 
-    async fn work_by_settings(&mut self, snapshot: &Snapshot) -> Result<(), Failure> {
+    async fn work_by_settings(&mut self, snapshot: &Snapshot) -> Result<(), UserError> {
         self.look_up_system();
         self.follow_names()?;
         self.reconcile(snapshot).await
@@ -80,13 +80,13 @@ impl Engine {
 }
 
 /// Refuses changes of what is fixed at start: the size and hooks of what runs in the kernel.
-fn check_fixed(now: &Settings, wanted: &Settings) -> Result<(), Failure> {
+fn check_fixed(now: &Settings, wanted: &Settings) -> Result<(), UserError> {
     if now.config.datapath == wanted.config.datapath {
         return Ok(());
     }
     let text = "[datapath] has changed, which a running daemon cannot follow";
     let fix = "braid down, then braid up; running flows are lost";
-    Err(Failure::new("fixed", text).fix(fix))
+    Err(UserError::new("fixed", text).fix(fix))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Config, Policy};
 use crate::doctor::Finding;
 use crate::events::Event;
-use crate::failure::Failure;
+use crate::user_error::UserError;
 
 pub use bond::{
     BondLinkReport, BondLinkState, BondPacketsReport, BondReport, BondState, JoinRequest,
@@ -22,7 +22,7 @@ pub use bond::{
 pub use explain::{
     Candidate, ExplainQuestion, ExplainReport, ExplainsReport, Outcome, Stage, Step,
 };
-pub use path::{PathReport, PathsReport, WayReport};
+pub use path::{DestinationReport, PathReport, PathsReport};
 pub use run::{RunRequest, RunsReport};
 
 /// Answer to `GET /v1/uplinks`.
@@ -40,7 +40,7 @@ pub struct UplinkReport {
     /// Its network device.
     pub device: String,
     /// Its number in the datapath; stable while it is known.
-    pub index: u8,
+    pub id: u8,
     /// How frames look on it.
     pub layer: LayerName,
     /// Whether new flows may take it.
@@ -55,9 +55,9 @@ pub struct UplinkReport {
     /// Largest IP packet in bytes.
     pub mtu: u32,
     /// The way out for IPv4, if it has one.
-    pub ipv4: Option<ExitReport<Ipv4Addr>>,
+    pub ipv4: Option<NextHopReport<Ipv4Addr>>,
     /// The way out for IPv6, if it has one.
-    pub ipv6: Option<ExitReport<Ipv6Addr>>,
+    pub ipv6: Option<NextHopReport<Ipv6Addr>>,
     /// Relative weight; 1 where the policy gives everyone the same.
     pub weight: u32,
     /// Fraction of new flows that the slot table gives it, 0 to 1. Of the IPv4 table where there is
@@ -120,7 +120,7 @@ pub enum UplinkState {
 impl UplinkState {
     /// Whether new flows are put on it.
     #[must_use]
-    pub fn takes_new(self) -> bool {
+    pub fn takes_new_flows(self) -> bool {
         matches!(self, UplinkState::Up | UplinkState::Degraded)
     }
 
@@ -140,7 +140,7 @@ impl UplinkState {
 
 /// One family's way out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ExitReport<A> {
+pub struct NextHopReport<A> {
     /// The address that flows leave with.
     pub address: A,
     /// The next hop; none on a point-to-point link.
@@ -168,7 +168,7 @@ pub struct StatusReport {
     /// Kernel memory that the datapath's tables hold, in bytes.
     pub memory_bytes: u64,
     /// What is not as it should be; empty when all is well.
-    pub health: Vec<Health>,
+    pub health: Vec<HealthProblem>,
 }
 
 /// How many flows there are.
@@ -182,7 +182,7 @@ pub struct FlowCounts {
 
 /// Something that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Health {
+pub struct HealthProblem {
     /// Stable word for programs: `uplink-down`, `flow-table-full`, …
     pub code: String,
     /// What is the matter and what it means.
@@ -228,7 +228,7 @@ pub struct FlowReport {
     /// Packets to inside.
     pub rx_packets: u64,
     /// Name of the uplink that it was on before, if it was moved.
-    pub came_from: Option<String>,
+    pub previous_uplink: Option<String>,
     /// Why it is on this uplink.
     pub why: String,
 }
@@ -283,7 +283,7 @@ pub struct UpReport {
     /// The uplinks that were taken.
     pub uplinks: Vec<UplinkReport>,
     /// What could have been an uplink and was not taken, with the reason.
-    pub passed_over: Vec<String>,
+    pub skipped: Vec<String>,
 }
 
 /// What `braid doctor` finds.
@@ -297,7 +297,7 @@ pub struct DoctorReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorReport {
     /// What went wrong.
-    pub error: Failure,
+    pub error: UserError,
 }
 
 /// Names the type of each answer, for the schema alone.

@@ -9,7 +9,7 @@ use netlink_packet_route::route::{
 };
 use rtnetlink::RouteMessageBuilder;
 
-use crate::failure::Failure;
+use crate::user_error::UserError;
 
 /// A route that is more specific than a default route.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,14 +27,14 @@ pub struct OwnRoute {
 ///
 /// # Errors
 /// The kernel cannot be asked.
-pub async fn own_route(destination: IpAddr) -> Result<Option<OwnRoute>, Failure> {
-    let broken = |error: &io::Error| Failure::io("ask the kernel for a route", error);
+pub async fn own_route(destination: IpAddr) -> Result<Option<OwnRoute>, UserError> {
+    let broken = |error: &io::Error| UserError::io("ask the kernel for a route", error);
     let (connection, handle, _) = rtnetlink::new_connection().map_err(|error| broken(&error))?;
     let driver = tokio::spawn(connection).abort_handle();
     let length = if destination.is_ipv4() { 32 } else { 128 };
     let mut question = RouteMessageBuilder::<IpAddr>::new()
         .destination_prefix(destination, length)
-        .map_err(|error| Failure::new("usage", error.to_string()))?
+        .map_err(|error| UserError::new("usage", error.to_string()))?
         .build();
     // Otherwise the answer is about this one address and does not say which route it comes from.
     question.header.flags |= RouteFlags::FibMatch;
@@ -45,7 +45,7 @@ pub async fn own_route(destination: IpAddr) -> Result<Option<OwnRoute>, Failure>
         Ok(None) => Ok(None),
         // No route at all, not even a default one, is none of its own.
         Err(rtnetlink::Error::NetlinkError(error)) if is_unreachable(&error.to_io()) => Ok(None),
-        Err(error) => Err(Failure::new(
+        Err(error) => Err(UserError::new(
             "route",
             format!("ask the kernel for a route: {error}"),
         )),

@@ -1,10 +1,10 @@
 //! The configuration's rules, as the datapath asks them.
 //!
-//! Pure, but for [`System::look_up`]. A rule with lists becomes several of the datapath's rules:
+//! Pure, but for [`SystemIds::look_up`]. A rule with lists becomes several of the datapath's rules:
 //! one for each combination. Rules with `use = "none"` become none at all: the kernel's routing
 //! carries them out before the datapath sees a packet (see [`crate::plumbing`]).
 
-mod room;
+mod table_capacity;
 #[cfg(test)]
 mod tests;
 
@@ -19,21 +19,21 @@ use crate::classes::Classes;
 use crate::config::{Action, CgroupPath, IpProtocol, IpVersion, Prefix, RuleConfig};
 use crate::settings::Settings;
 
-pub use room::check_room;
+pub use table_capacity::check_table_capacity;
 
 /// What the machine calls users and control groups, as far as rules name them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct System {
+pub struct SystemIds {
     /// Users' numbers by name.
     pub users: BTreeMap<String, u32>,
     /// Control groups' kernel ids by path.
     pub cgroups: BTreeMap<CgroupPath, u64>,
 }
 
-impl System {
+impl SystemIds {
     /// Asks the machine.
     #[must_use]
-    pub fn look_up(settings: &Settings) -> System {
+    pub fn look_up(settings: &Settings) -> SystemIds {
         let users = settings.rules().filter_map(|rule| rule.user.as_ref());
         let users = users.filter_map(|name| {
             let user = User::from_name(name).ok()??;
@@ -45,7 +45,7 @@ impl System {
             let group = mount.as_ref()?.join(path.relative());
             Some((path.clone(), cgroup::id(&group).ok()?))
         });
-        System {
+        SystemIds {
             users: users.collect(),
             cgroups: cgroups.collect(),
         }
@@ -69,21 +69,21 @@ impl System {
 
 /// The datapath's rules, and which of the configuration's each stands for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RuleBook {
+pub struct CompiledRules {
     entries: Vec<RuleEntry>,
     names: Vec<String>,
-    system: System,
+    system: SystemIds,
     /// Rules that match nothing now, and why.
     pub idle: Vec<(String, String)>,
 }
 
-impl RuleBook {
+impl CompiledRules {
     /// Puts the rules together. [`Classes::update`] must have seen the settings.
     #[must_use]
-    pub fn compile(settings: &Settings, classes: &Classes, system: &System) -> RuleBook {
-        let mut book = RuleBook {
+    pub fn compile(settings: &Settings, classes: &Classes, system: &SystemIds) -> CompiledRules {
+        let mut book = CompiledRules {
             system: system.clone(),
-            ..RuleBook::default()
+            ..CompiledRules::default()
         };
         let mut bits = name_bits(settings);
         for rule in settings.rules() {
@@ -116,7 +116,7 @@ impl RuleBook {
 
     /// What the machine called users and control groups when the rules were put together.
     #[must_use]
-    pub fn system(&self) -> &System {
+    pub fn system(&self) -> &SystemIds {
         &self.system
     }
 
@@ -131,7 +131,7 @@ impl RuleBook {
 /// Every combination of what a rule lists, with what the machine knows, and without its class and
 /// its mark. Nothing where the machine does not know what the rule names.
 #[must_use]
-pub fn resolved(rule: &RuleConfig, system: &System) -> Vec<RuleEntry> {
+pub fn resolved(rule: &RuleConfig, system: &SystemIds) -> Vec<RuleEntry> {
     if system.lacks(rule).is_some() {
         return Vec::new();
     }

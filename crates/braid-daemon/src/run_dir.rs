@@ -1,6 +1,6 @@
 //! The directory that everything of one instance lives under, and the locks that keep it to one.
 
-mod holding;
+mod lock;
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io;
@@ -10,18 +10,18 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
-use crate::failure::Failure;
+use crate::user_error::UserError;
 
-pub use holding::{Lock, NetworkClaim};
+pub use lock::{Lock, NetworkClaim};
 
 /// Where an instance lives if nothing else is said.
 pub const DEFAULT: &str = "/run/braid";
 
 /// What a log may grow to, in bytes, before it is put aside: run directories are often in memory.
-const LOG_LIMIT: u64 = 1 << 20;
+const MAX_LOG_BYTES: u64 = 1 << 20;
 
 /// Longest path of a Unix socket, in bytes: `sockaddr_un` less the zero at its end (unix(7)).
-const SOCKET_PATH_MAX: usize = 107;
+const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 /// Names of files in a run directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,8 +78,8 @@ impl RunDir {
 
     /// What was learnt of the ways to destinations, between two instances; see [`crate::ways`].
     #[must_use]
-    pub fn ways(&self) -> PathBuf {
-        self.0.join("ways.json")
+    pub fn path_cache(&self) -> PathBuf {
+        self.0.join("path-cache.json")
     }
 
     /// A state file that could not be read, kept for whoever wants to know what happened.
@@ -99,7 +99,7 @@ impl RunDir {
         match fs::metadata(&log) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
-            Ok(file) if file.len() <= LOG_LIMIT => return Ok(()),
+            Ok(file) if file.len() <= MAX_LOG_BYTES => return Ok(()),
             Ok(_) => {}
         }
         let copied = fs::copy(&log, self.old_log());
@@ -134,19 +134,20 @@ impl RunDir {
     ///
     /// # Errors
     /// What the system said.
-    pub fn create(&self) -> Result<(), Failure> {
+    pub fn create(&self) -> Result<(), UserError> {
         let title = format!("run directory {}", self.0.display());
-        if self.socket().as_os_str().len() > SOCKET_PATH_MAX {
-            let most = SOCKET_PATH_MAX + self.0.as_os_str().len() - self.socket().as_os_str().len();
+        if self.socket().as_os_str().len() > MAX_SOCKET_PATH_BYTES {
+            let most =
+                MAX_SOCKET_PATH_BYTES + self.0.as_os_str().len() - self.socket().as_os_str().len();
             let text = format!("{title}: a socket in it would have too long a name");
-            return Err(Failure::new("usage", text).fix(format!(
+            return Err(UserError::new("usage", text).fix(format!(
                 "--run-dir names a directory of {most} bytes at most"
             )));
         }
         let made = fs::create_dir_all(&self.0)
             .and_then(|()| fs::set_permissions(&self.0, Permissions::from_mode(0o755)));
         made.map_err(|error| {
-            let failure = Failure::io(title, &error);
+            let failure = UserError::io(title, &error);
             match failure.fix {
                 Some(_) => failure,
                 None => failure.fix("--run-dir names a directory that exists or can be made"),
@@ -159,10 +160,10 @@ impl RunDir {
     ///
     /// # Errors
     /// What the system said.
-    pub fn mount_bpffs(&self) -> Result<(), Failure> {
+    pub fn mount_bpffs(&self) -> Result<(), UserError> {
         let path = self.bpffs();
         let broken =
-            |error: io::Error| Failure::io(format!("mount bpffs at {}", path.display()), &error);
+            |error: io::Error| UserError::io(format!("mount bpffs at {}", path.display()), &error);
         fs::create_dir_all(&path).map_err(broken)?;
         if self.bpffs_is_mounted() {
             return Ok(());
@@ -176,9 +177,10 @@ impl RunDir {
     ///
     /// # Errors
     /// What the system said.
-    pub fn unmount_bpffs(&self) -> Result<bool, Failure> {
+    pub fn unmount_bpffs(&self) -> Result<bool, UserError> {
         let path = self.bpffs();
-        let broken = |error: io::Error| Failure::io(format!("unmount {}", path.display()), &error);
+        let broken =
+            |error: io::Error| UserError::io(format!("unmount {}", path.display()), &error);
         let mounted = self.bpffs_is_mounted();
         if mounted {
             // Lazily: a `bpftool` that looks around in it must not keep the machine from being
@@ -199,7 +201,7 @@ impl RunDir {
     ///
     /// # Errors
     /// What the system said.
-    pub fn clear(&self) -> Result<(), Failure> {
+    pub fn clear(&self) -> Result<(), UserError> {
         for file in [
             self.socket(),
             self.state(),
@@ -211,12 +213,12 @@ impl RunDir {
             self.events().with_extension("jsonl.old"),
             self.runs(),
             self.runs().with_extension("json.new"),
-            self.ways(),
+            self.path_cache(),
             self.lock_file(),
         ] {
             match fs::remove_file(&file) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(Failure::io(format!("remove {}", file.display()), &error));
+                    return Err(UserError::io(format!("remove {}", file.display()), &error));
                 }
                 _ => {}
             }
@@ -226,7 +228,10 @@ impl RunDir {
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(()),
-            Err(error) => Err(Failure::io(format!("remove {}", self.0.display()), &error)),
+            Err(error) => Err(UserError::io(
+                format!("remove {}", self.0.display()),
+                &error,
+            )),
             Ok(()) => Ok(()),
         }
     }
@@ -236,9 +241,9 @@ impl RunDir {
 ///
 /// # Errors
 /// `/proc` is not to be had.
-pub fn network_namespace() -> Result<String, Failure> {
+pub fn network_namespace() -> Result<String, UserError> {
     let link = fs::read_link("/proc/thread-self/ns/net");
-    let link = link.map_err(|error| Failure::io("read /proc/thread-self/ns/net", &error))?;
+    let link = link.map_err(|error| UserError::io("read /proc/thread-self/ns/net", &error))?;
     Ok(link.display().to_string())
 }
 
@@ -258,7 +263,7 @@ mod tests {
             .create(true)
             .open(run_dir.log())
             .unwrap();
-        let long = vec![b'x'; LOG_LIMIT as usize];
+        let long = vec![b'x'; MAX_LOG_BYTES as usize];
         writer.write_all(&long).unwrap();
         run_dir.bound_log().unwrap();
         assert!(!run_dir.old_log().exists());
@@ -267,7 +272,7 @@ mod tests {
         writer.write_all(b"new").unwrap();
         assert_eq!(fs::read(run_dir.log()).unwrap(), b"new");
         let old = fs::metadata(run_dir.old_log()).unwrap();
-        assert_eq!(old.len(), LOG_LIMIT + 1);
+        assert_eq!(old.len(), MAX_LOG_BYTES + 1);
         run_dir.clear().unwrap();
         assert!(!run_dir.old_log().exists());
     }

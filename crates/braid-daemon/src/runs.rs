@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 use crate::cgroup;
 use crate::config::{Action, RuleConfig};
-use crate::failure::Failure;
 use crate::report::RunRequest;
+use crate::user_error::UserError;
 
 /// Runs at once. Each takes one of the datapath's rules.
 const MOST: usize = 64;
@@ -76,18 +76,18 @@ impl Runs {
     ///
     /// # Errors
     /// There is no such group, or the run cannot be remembered.
-    pub fn begin(&mut self, run: RunRequest) -> Result<(), Failure> {
+    pub fn begin(&mut self, run: RunRequest) -> Result<(), UserError> {
         let group = self.group(&run)?;
         match cgroup::id(&group) {
             Ok(id) if id == run.id => {}
             Ok(id) => {
                 let text = format!("{} has id {id}, not {}", group.display(), run.id);
-                return Err(Failure::new("cgroup", text));
+                return Err(UserError::new("cgroup", text));
             }
-            Err(error) => return Err(Failure::io(group.display(), &error)),
+            Err(error) => return Err(UserError::io(group.display(), &error)),
         }
         if self.runs.len() >= MOST {
-            let failure = Failure::new("too-many-runs", format!("{MOST} programs run already"));
+            let failure = UserError::new("too-many-runs", format!("{MOST} programs run already"));
             return Err(failure.fix("wait for one to end, or write a rule for their user"));
         }
         self.runs.retain(|known| known.id != run.id);
@@ -119,18 +119,18 @@ impl Runs {
         over
     }
 
-    fn group(&self, run: &RunRequest) -> Result<PathBuf, Failure> {
+    fn group(&self, run: &RunRequest) -> Result<PathBuf, UserError> {
         let mount = self.mount.as_ref().ok_or_else(no_hierarchy)?;
         Ok(mount.join(run.group.relative()))
     }
 
-    fn store(&self) -> Result<(), Failure> {
+    fn store(&self) -> Result<(), UserError> {
         let beside = self.file.with_extension("json.new");
         let write = || {
             fs::write(&beside, serde_json::to_vec(&self.runs)?)?;
             fs::rename(&beside, &self.file)
         };
-        write().map_err(|error| Failure::io(format!("write {}", self.file.display()), &error))
+        write().map_err(|error| UserError::io(format!("write {}", self.file.display()), &error))
     }
 
     /// A run too many on disk matches nothing and is pruned by the next daemon.
@@ -146,16 +146,16 @@ fn rule(run: &RunRequest) -> RuleConfig {
     let action = Action::Uplink(run.uplink.clone());
     RuleConfig {
         cgroup: Some(run.group.clone()),
-        when_down: run.when_down,
+        on_down: run.on_down,
         ..RuleConfig::everything(name, action)
     }
 }
 
 /// What to say where there are no control groups.
 #[must_use]
-pub fn no_hierarchy() -> Failure {
+pub fn no_hierarchy() -> UserError {
     let text = "no cgroup2 hierarchy is mounted, so programs cannot be told apart by their group";
-    Failure::new("no-cgroup2", text).fix("mount -t cgroup2 none /sys/fs/cgroup")
+    UserError::new("no-cgroup2", text).fix("mount -t cgroup2 none /sys/fs/cgroup")
 }
 
 /// Whether a run is over. Removes its group if `braid run` could not.
@@ -179,7 +179,7 @@ fn is_over(group: &Path, run: &RunRequest) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::WhenDown;
+    use crate::config::OnDown;
 
     /// A directory that stands for the hierarchy.
     struct Groups(tempfile::TempDir);
@@ -213,7 +213,7 @@ mod tests {
             id,
             pid,
             command: "curl".into(),
-            when_down: WhenDown::Block,
+            on_down: OnDown::Block,
         }
     }
 

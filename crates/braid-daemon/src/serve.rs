@@ -14,20 +14,20 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::api::{self, Job};
+use crate::api_socket;
 use crate::bond::News;
 use crate::engine::{Engine, Started};
-use crate::failure::Failure;
-use crate::local;
 use crate::metrics;
-use crate::peer::Gate;
+use crate::peer::PeerAuth;
 use crate::preflight;
 use crate::report::{DownReport, UpReport};
 use crate::run_dir::{NetworkClaim, RunDir};
-use crate::settings::{Origin, Settings};
+use crate::service_notify::ServiceNotifier;
+use crate::settings::{Settings, SettingsSource};
 use crate::state::Earlier;
 use crate::state_dir::StateDir;
-use crate::supervisor::Supervisor;
 use crate::teardown;
+use crate::user_error::UserError;
 use crate::ways::Keepsake;
 
 /// Least time between two sweeps of the flow table. Idle times are minutes; closed TCP flows free
@@ -49,7 +49,7 @@ pub struct Assignment {
     /// What outlives a reboot.
     pub state_dir: StateDir,
     /// What it works by.
-    pub origin: Origin,
+    pub settings_source: SettingsSource,
     /// Commit of the build, for `GET /v1/version`.
     pub commit: Option<&'static str>,
 }
@@ -67,22 +67,22 @@ pub trait Herald {
 ///
 /// # Errors
 /// Why it could not start; or, at the end, what could not be undone.
-pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), Failure> {
+pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), UserError> {
     preflight::check()?;
     let Assignment {
         run_dir,
         state_dir,
-        origin,
+        settings_source,
         commit,
     } = assignment;
-    let settings = origin.read()?;
-    let gate = Gate::new(&settings.config.api)?;
+    let settings = settings_source.read()?;
+    let gate = PeerAuth::new(&settings.config.api)?;
     run_dir.create()?;
     let _lock = run_dir.lock()?;
     // Signals from here on end the daemon in order, and not in the middle of a change.
     let signals = Signals::new()?;
-    let listener = local::bind(&run_dir, &gate)?;
-    let begun = begin(settings, origin, &run_dir, state_dir, herald).await;
+    let listener = api_socket::bind(&run_dir, &gate)?;
+    let begun = begin(settings, settings_source, &run_dir, state_dir, herald).await;
     if begun.is_err() && !run_dir.state().exists() {
         // Nothing was at work before and nothing is now: then nothing stays.
         run_dir.clear()?;
@@ -106,8 +106,8 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
     herald.ready(started.report);
     tracing::info!(pid = std::process::id(), "ready");
 
-    let supervisor = Supervisor::from_environment();
-    supervisor.ready();
+    let notifier = ServiceNotifier::from_environment();
+    notifier.ready();
     let mut following = Loop {
         run_dir: &run_dir,
         engine: started.engine,
@@ -116,12 +116,12 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
         answers: started.answers,
         news: started.news,
         notices: readiness(started.notices)?,
-        supervisor,
+        notifier,
         sweep_at: Instant::now() + SWEEP_EVERY,
         retry_at: None,
     };
     let asked_down = following.follow(&mut questions, signals).await;
-    following.supervisor.stopping();
+    following.notifier.stopping();
     following.engine.end_bond();
     let outcome = match asked_down {
         Some(answer) => {
@@ -130,7 +130,7 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
             let outcome = teardown::undo(&run_dir, Earlier::State(state)).await;
             leave(keepsake, &run_dir);
             tracing::info!("down");
-            let result = outcome.as_ref().map(|_| ()).map_err(Failure::clone);
+            let result = outcome.as_ref().map(|_| ()).map_err(UserError::clone);
             // Whoever hears that it is down may start another one at once.
             drop(claim);
             // An asker that has hung up still gets the machine undone.
@@ -151,7 +151,7 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
 }
 
 /// Leaves to the next instance what this one has learnt. Nothing is lost that cannot be learnt again.
-fn leave(keepsake: Result<Option<Keepsake>, Failure>, run_dir: &RunDir) {
+fn leave(keepsake: Result<Option<Keepsake>, UserError>, run_dir: &RunDir) {
     let left = keepsake.and_then(|kept| kept.map_or(Ok(()), |kept| kept.leave(run_dir)));
     if let Err(failure) = left {
         tracing::warn!(%failure, "what was learnt of the ways is lost");
@@ -160,14 +160,15 @@ fn leave(keepsake: Result<Option<Keepsake>, Failure>, run_dir: &RunDir) {
 
 async fn begin(
     settings: Settings,
-    origin: Origin,
+    settings_source: SettingsSource,
     run_dir: &RunDir,
     state_dir: StateDir,
     herald: &mut dyn Herald,
-) -> Result<(Started, NetworkClaim), Failure> {
+) -> Result<(Started, NetworkClaim), UserError> {
     let claim = NetworkClaim::take()?;
     let step = |what: &str| herald.step(what);
-    let started = Engine::start(settings, origin, run_dir.clone(), state_dir, step).await?;
+    let started =
+        Engine::start(settings, settings_source, run_dir.clone(), state_dir, step).await?;
     Ok((started, claim))
 }
 
@@ -175,12 +176,12 @@ async fn begin(
 struct Loop<'a> {
     run_dir: &'a RunDir,
     engine: Engine,
-    gate: Gate,
+    gate: PeerAuth,
     watch: Watch,
     answers: mpsc::UnboundedReceiver<ProbeAnswer>,
     news: mpsc::UnboundedReceiver<News>,
     notices: AsyncFd<OwnedFd>,
-    supervisor: Supervisor,
+    notifier: ServiceNotifier,
     sweep_at: Instant,
     /// A change of the network is not followed to its end; when to go on.
     retry_at: Option<Instant>,
@@ -193,7 +194,7 @@ impl Loop<'_> {
         &mut self,
         questions: &mut mpsc::Receiver<Job>,
         mut signals: Signals,
-    ) -> Option<oneshot::Sender<Result<DownReport, Failure>>> {
+    ) -> Option<oneshot::Sender<Result<DownReport, UserError>>> {
         loop {
             let next_tick = Instant::from_std(self.engine.next_tick());
             let next_fragments = self.engine.next_fragments().map(Instant::from_std);
@@ -244,14 +245,14 @@ impl Loop<'_> {
         }
     }
 
-    async fn reload(&mut self) -> Result<(), Failure> {
-        self.supervisor.reloading();
+    async fn reload(&mut self) -> Result<(), UserError> {
+        self.notifier.reloading();
         let outcome = self.engine.reload(&self.gate).await;
         if outcome.is_err() {
             // What the old configuration asks for may not be in place again either.
             self.retry_at.get_or_insert(Instant::now() + RETRY);
         }
-        self.supervisor.ready();
+        self.notifier.ready();
         outcome
     }
 
@@ -265,10 +266,10 @@ impl Loop<'_> {
                 return self.see_to(outcome);
             }
             Ok(snapshot) => self.engine.reconcile(&snapshot).await,
-            Err(error) => Err(Failure::from(error)),
+            Err(error) => Err(UserError::from(error)),
         };
         if outcome.is_ok() {
-            self.engine.trouble.reconcile = None;
+            self.engine.incidents.reconcile_error = None;
         }
         self.see_to(outcome);
     }
@@ -300,7 +301,7 @@ impl Loop<'_> {
         let outcome = self.engine.tick();
         if outcome.is_ok() {
             let status = self.engine.summary();
-            self.supervisor.worked(std::time::Instant::now(), status);
+            self.notifier.worked(std::time::Instant::now(), status);
         }
         self.see_to(outcome);
     }
@@ -328,9 +329,9 @@ impl Loop<'_> {
     }
 
     /// Remembers what could not be followed, and tries again after a while.
-    fn see_to(&mut self, outcome: Result<(), Failure>) {
+    fn see_to(&mut self, outcome: Result<(), UserError>) {
         let Err(failure) = outcome else { return };
-        let trouble = &mut self.engine.trouble.reconcile;
+        let trouble = &mut self.engine.incidents.reconcile_error;
         if trouble.as_ref() != Some(&failure) {
             tracing::warn!(%failure, "cannot follow a change of the network");
         }
@@ -344,9 +345,9 @@ impl Loop<'_> {
     deprecated,
     reason = "what replaces it is unsafe, for descriptors that somebody else may close; this one is owned"
 )]
-fn readiness(descriptor: OwnedFd) -> Result<AsyncFd<OwnedFd>, Failure> {
+fn readiness(descriptor: OwnedFd) -> Result<AsyncFd<OwnedFd>, UserError> {
     AsyncFd::with_interest(descriptor, Interest::READABLE)
-        .map_err(|error| Failure::io("listen to the datapath", &error))
+        .map_err(|error| UserError::io("listen to the datapath", &error))
 }
 
 async fn until(at: Option<Instant>) {
@@ -381,8 +382,9 @@ struct Signals {
 }
 
 impl Signals {
-    fn new() -> Result<Signals, Failure> {
-        let listen = |kind| signal(kind).map_err(|error| Failure::io("listen for signals", &error));
+    fn new() -> Result<Signals, UserError> {
+        let listen =
+            |kind| signal(kind).map_err(|error| UserError::io("listen for signals", &error));
         Ok(Signals {
             reload: listen(SignalKind::hangup())?,
             terminate: listen(SignalKind::terminate())?,

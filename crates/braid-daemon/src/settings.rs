@@ -9,7 +9,7 @@ use braid_core::Rate;
 use braid_uplink::{BOND_DEVICE, Discovery, Override, Selection, Wanted};
 
 use crate::config::{Action, Config, FIRST_TIER, Policy, Ports, Quota, RuleConfig, UplinkConfig};
-use crate::failure::Failure;
+use crate::user_error::UserError;
 
 /// What `braid up` says besides the file, and over it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,19 +22,19 @@ pub struct Overrides {
 
 /// Where settings come from, to be read now and again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Origin {
+pub struct SettingsSource {
     /// The file that the user named, if any; see [`Config::find`].
     pub file: Option<PathBuf>,
     /// What the command line said over it.
     pub overrides: Overrides,
 }
 
-impl Origin {
+impl SettingsSource {
     /// Reads and joins both.
     ///
     /// # Errors
     /// As [`Config::find`] and [`Settings::new`].
-    pub fn read(&self) -> Result<Settings, Failure> {
+    pub fn read(&self) -> Result<Settings, UserError> {
         let (config, _) = Config::find(self.file.as_deref())?;
         Settings::new(config, &self.overrides)
     }
@@ -44,7 +44,7 @@ impl Origin {
     ///
     /// # Errors
     /// As [`Overrides::check_names`].
-    pub fn check_found(&self, settings: &Settings, found: &Discovery) -> Result<(), Failure> {
+    pub fn check_found(&self, settings: &Settings, found: &Discovery) -> Result<(), UserError> {
         if !settings.config.uplinks.is_empty() {
             return Ok(());
         }
@@ -66,7 +66,7 @@ pub struct Settings {
     pub weights: BTreeMap<String, NonZeroU32>,
     /// Rules that programs asked for while running (`braid run`); they come before those of the
     /// file.
-    pub passing: Vec<RuleConfig>,
+    pub run_rules: Vec<RuleConfig>,
     /// This machine has joined a hub, which has taken it: there is a bond.
     pub bonded: bool,
 }
@@ -82,11 +82,11 @@ impl Settings {
     ///
     /// # Errors
     /// A contradiction on the command line, or a weight for an uplink that the file does not know.
-    pub fn new(mut config: Config, overrides: &Overrides) -> Result<Settings, Failure> {
+    pub fn new(mut config: Config, overrides: &Overrides) -> Result<Settings, UserError> {
         let weighted = !overrides.weights.is_empty();
         config.policy = match overrides.policy {
             Some(Policy::Rr) if weighted => {
-                let failure = Failure::new("usage", "--weight means nothing under --policy rr");
+                let failure = UserError::new("usage", "--weight means nothing under --policy rr");
                 return Err(failure.fix("say --policy wrr, or leave the weights out"));
             }
             Some(policy) => policy,
@@ -106,14 +106,14 @@ impl Settings {
         Ok(Settings {
             config,
             weights,
-            passing: Vec::new(),
+            run_rules: Vec::new(),
             bonded: false,
         })
     }
 
     /// Every rule in the order in which they are asked.
     pub fn rules(&self) -> impl Iterator<Item = &RuleConfig> {
-        self.passing.iter().chain(&self.config.rules)
+        self.run_rules.iter().chain(&self.config.rules)
     }
 
     /// What the file says of an uplink.
@@ -194,7 +194,7 @@ impl Settings {
     ///
     /// # Errors
     /// As [`Selection::named`]; a configuration that was read from a file has no such mistakes.
-    pub fn selection(&self) -> Result<Selection, Failure> {
+    pub fn selection(&self) -> Result<Selection, UserError> {
         let wanted = self.config.uplinks.iter().map(|uplink| Wanted {
             name: uplink.name.clone(),
             device: uplink.device.clone(),
@@ -216,15 +216,15 @@ impl Overrides {
     ///
     /// # Errors
     /// The first name that is not among them.
-    pub fn check_names(&self, known: &[&str]) -> Result<(), Failure> {
+    pub fn check_names(&self, known: &[&str]) -> Result<(), UserError> {
         let stranger = self
             .weights
             .iter()
             .find(|(name, _)| !known.contains(&name.as_str()));
         stranger.map_or(Ok(()), |(name, weight)| {
-            let unknown = Failure::unknown_uplink(name, known.iter().copied());
+            let unknown = UserError::unknown_uplink(name, known.iter().copied());
             let text = format!("--weight {name}={weight}: {}", unknown.text);
-            Err(Failure { text, ..unknown })
+            Err(UserError { text, ..unknown })
         })
     }
 }

@@ -7,9 +7,9 @@ use std::path::Path;
 use braid_core::{MAX_UPLINKS, UplinkId};
 use serde::{Deserialize, Serialize};
 
-use crate::failure::Failure;
 use crate::plumbing::{Saved, SavedSysctl};
 use crate::run_dir::{RunDir, network_namespace};
+use crate::user_error::UserError;
 
 /// Contents of `state.json`. Written before the kernel is changed, so that whatever is changed can
 /// be undone by somebody else.
@@ -61,7 +61,7 @@ impl State {
     ///
     /// # Errors
     /// `/proc` is not to be had.
-    pub fn fresh() -> Result<State, Failure> {
+    pub fn fresh() -> Result<State, UserError> {
         Ok(State {
             boot: boot()?,
             network: network_namespace()?,
@@ -74,9 +74,10 @@ impl State {
     ///
     /// # Errors
     /// The system refused to read the file, or to put it aside.
-    pub fn load(run_dir: &RunDir) -> Result<Earlier, Failure> {
+    pub fn load(run_dir: &RunDir) -> Result<Earlier, UserError> {
         let path = run_dir.state();
-        let refused = |what: &str, error| Failure::io(format!("{what} {}", path.display()), &error);
+        let refused =
+            |what: &str, error| UserError::io(format!("{what} {}", path.display()), &error);
         let aside = run_dir.broken_state();
         let bytes = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && aside.exists() => {
@@ -101,10 +102,10 @@ impl State {
     ///
     /// # Errors
     /// They are not a state, whatever the disk has made of them.
-    pub fn parse(path: &Path, bytes: &[u8]) -> Result<State, Failure> {
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<State, UserError> {
         let broken = |why: String| {
             let fix = "braid up and braid down put it aside and go by what the kernel tells";
-            Failure::new("state", format!("{}: {why}", path.display())).fix(fix)
+            UserError::new("state", format!("{}: {why}", path.display())).fix(fix)
         };
         let state: State =
             serde_json::from_slice(bytes).map_err(|error| broken(error.to_string()))?;
@@ -138,7 +139,7 @@ impl State {
     ///
     /// # Errors
     /// It is of another one.
-    pub fn check_network(&self) -> Result<(), Failure> {
+    pub fn check_network(&self) -> Result<(), UserError> {
         let here = network_namespace()?;
         if self.network == here {
             return Ok(());
@@ -147,7 +148,7 @@ impl State {
             "started in network namespace {}, this is {here}",
             self.network
         );
-        Err(Failure::new("other-network", text).fix(
+        Err(UserError::new("other-network", text).fix(
             "run it there (nsenter --net=…); if that namespace is gone, unmount bpf/ in the run \
              directory and remove the directory",
         ))
@@ -158,7 +159,7 @@ impl State {
     ///
     /// # Errors
     /// What the system said.
-    pub fn store(&self, run_dir: &RunDir) -> Result<(), Failure> {
+    pub fn store(&self, run_dir: &RunDir) -> Result<(), UserError> {
         let path = run_dir.state();
         let fresh = path.with_extension("json.new");
         let write = || {
@@ -171,7 +172,7 @@ impl State {
         write().map_err(|error| {
             // Half a file on a full disk helps nobody.
             let _ = fs::remove_file(&fresh);
-            Failure::io(format!("write {}", path.display()), &error)
+            UserError::io(format!("write {}", path.display()), &error)
         })
     }
 }
@@ -180,11 +181,11 @@ impl State {
 ///
 /// # Errors
 /// `/proc` is not to be had.
-pub(crate) fn boot() -> Result<String, Failure> {
+pub(crate) fn boot() -> Result<String, UserError> {
     let path = "/proc/sys/kernel/random/boot_id";
     let text = fs::read_to_string(path);
     text.map(|id| id.trim().to_owned())
-        .map_err(|error| Failure::io(format!("read {path}"), &error))
+        .map_err(|error| UserError::io(format!("read {path}"), &error))
 }
 
 #[cfg(test)]

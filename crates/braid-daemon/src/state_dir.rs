@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::failure::Failure;
+use crate::user_error::UserError;
 
 /// Where it is kept if nothing else is said.
 pub const DEFAULT: &str = "/var/lib/braid";
@@ -47,23 +47,28 @@ impl StateDir {
     ///
     /// # Errors
     /// It cannot be read, or is not what it should be; `fix` says what to do then.
-    pub fn read<T: DeserializeOwned>(&self, path: &Path, fix: &str) -> Result<Option<T>, Failure> {
+    pub fn read<T: DeserializeOwned>(
+        &self,
+        path: &Path,
+        fix: &str,
+    ) -> Result<Option<T>, UserError> {
         let bytes = match fs::read(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             bytes => {
-                bytes.map_err(|error| Failure::io(format!("read {}", path.display()), &error))?
+                bytes.map_err(|error| UserError::io(format!("read {}", path.display()), &error))?
             }
         };
         let read = serde_json::from_slice(&bytes);
-        read.map(Some)
-            .map_err(|error| Failure::new("state", format!("{}: {error}", path.display())).fix(fix))
+        read.map(Some).map_err(|error| {
+            UserError::new("state", format!("{}: {error}", path.display())).fix(fix)
+        })
     }
 
     /// Replaces a file in one step, durably, for root alone to read.
     ///
     /// # Errors
     /// What the system said.
-    pub fn write(&self, path: &Path, contents: &impl Serialize) -> Result<(), Failure> {
+    pub fn write(&self, path: &Path, contents: &impl Serialize) -> Result<(), UserError> {
         let fresh = path.with_extension("json.new");
         let write = || {
             let mut make = DirBuilder::new();
@@ -85,7 +90,7 @@ impl StateDir {
         write().map_err(|error| {
             // Half a file on a full disk helps nobody.
             let _ = fs::remove_file(&fresh);
-            Failure::io(format!("write {}", path.display()), &error)
+            UserError::io(format!("write {}", path.display()), &error)
         })
     }
 }

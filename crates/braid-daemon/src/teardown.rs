@@ -3,18 +3,18 @@
 use braid_uplink::BOND_DEVICE;
 
 use crate::bond;
-use crate::failure::Failure;
 use crate::plumbing::{Plan, Plumbing, Saved};
 use crate::report::DownReport;
 use crate::run_dir::RunDir;
 use crate::state::{Earlier, State};
+use crate::user_error::UserError;
 
 /// Undoes everything that an instance changed. Finding nothing is success; after a failure it may
 /// be repeated.
 ///
 /// # Errors
 /// The first thing that could not be undone.
-pub async fn remove(run_dir: &RunDir) -> Result<DownReport, Failure> {
+pub async fn remove(run_dir: &RunDir) -> Result<DownReport, UserError> {
     undo(run_dir, State::load(run_dir)?).await
 }
 
@@ -22,7 +22,7 @@ pub async fn remove(run_dir: &RunDir) -> Result<DownReport, Failure> {
 ///
 /// # Errors
 /// As [`remove`].
-pub async fn undo(run_dir: &RunDir, earlier: Earlier) -> Result<DownReport, Failure> {
+pub async fn undo(run_dir: &RunDir, earlier: Earlier) -> Result<DownReport, UserError> {
     let mut report = DownReport::default();
     if let Earlier::State(state) = &earlier {
         state.check_network()?;

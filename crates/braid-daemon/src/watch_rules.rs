@@ -36,7 +36,7 @@ pub fn watch_rules(settings: &Settings, name: &str) -> Rules {
     );
     Rules {
         targets,
-        need: usize::try_from(liveness.need).unwrap_or(usize::MAX),
+        need: usize::try_from(liveness.quorum).unwrap_or(usize::MAX),
         interval: liveness.interval,
         metered_interval: liveness.metered_interval,
         metered: uplink.is_some_and(|uplink| uplink.metered),

@@ -22,9 +22,9 @@ use braid_balance::{CachedPath, KernelTime, PathCacheEntry};
 use braid_core::UplinkId;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::Failure;
 use crate::run_dir::RunDir;
 use crate::state::boot;
+use crate::user_error::UserError;
 
 /// Networks that are kept.
 const MOST: usize = 4096;
@@ -68,7 +68,7 @@ impl Keepsake {
         mut paths: Vec<PathCacheEntry>,
         who: impl Fn(UplinkId) -> Option<(String, u32)>,
         now: KernelTime,
-    ) -> Result<Option<Keepsake>, Failure> {
+    ) -> Result<Option<Keepsake>, UserError> {
         paths.sort_by_key(|path| (path.paths.iter().map(|way| way.age).min(), path.prefix));
         let kept = |way: &CachedPath| {
             let (device, way_out) = who(way.uplink).filter(|_| way.valid && way.age <= OLDEST)?;
@@ -105,7 +105,7 @@ impl Keepsake {
         self,
         who: impl Fn(&str, u32) -> Option<UplinkId>,
         now: KernelTime,
-    ) -> Result<Vec<PathCacheEntry>, Failure> {
+    ) -> Result<Vec<PathCacheEntry>, UserError> {
         let passed = milliseconds(now).checked_sub(self.taken_ms);
         let Some(passed) = passed.filter(|_| self.boot == boot().unwrap_or_default()) else {
             return Ok(Vec::new());
@@ -134,8 +134,8 @@ impl Keepsake {
     ///
     /// # Errors
     /// What the system said.
-    pub(crate) fn leave(&self, run_dir: &RunDir) -> Result<(), Failure> {
-        let path = run_dir.ways();
+    pub(crate) fn leave(&self, run_dir: &RunDir) -> Result<(), UserError> {
+        let path = run_dir.path_cache();
         run_dir.create()?;
         let write = || -> io::Result<()> {
             let text = serde_json::to_vec(self)?;
@@ -146,7 +146,7 @@ impl Keepsake {
         write().map_err(|error| {
             // Half of it is nothing.
             let _ = fs::remove_file(&path);
-            Failure::io(format!("write {}", path.display()), &error)
+            UserError::io(format!("write {}", path.display()), &error)
         })
     }
 
@@ -217,9 +217,9 @@ mod tests {
         ];
         let kept = Keepsake::of(paths, device, at(1000)).unwrap().unwrap();
         kept.leave(&run_dir).unwrap();
-        let found = Keepsake::take(&run_dir.ways()).unwrap();
+        let found = Keepsake::take(&run_dir.path_cache()).unwrap();
         assert_eq!(found, kept);
-        assert_eq!(Keepsake::take(&run_dir.ways()), None, "read once");
+        assert_eq!(Keepsake::take(&run_dir.path_cache()), None, "read once");
         let who = |device: &str, way_out| (device == "dsl" && way_out == 7).then_some(UplinkId(4));
         let back = found.paths(who, at(1060)).unwrap();
         assert_eq!(back, [path(1, vec![way(4, 70, true)])]);

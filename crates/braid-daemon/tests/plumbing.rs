@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use braid_core::UplinkId;
 use braid_daemon::config::Config;
 use braid_daemon::plumbing::{Bypass, Desired, Divert, Error, Plumbing, Saved};
-use braid_daemon::rules::System;
+use braid_daemon::rules::SystemIds;
 use braid_daemon::settings::{Overrides, Settings};
 use braid_uplink::{Selection, discover};
 use nix::sched::{CloneFlags, unshare};
@@ -369,7 +369,7 @@ fn bypasses() -> Vec<Bypass> {
         use = 'none'";
     let config = Config::parse("test", text).unwrap();
     let settings = Settings::new(config, &Overrides::default()).unwrap();
-    Bypass::all(&settings, &System::default())
+    Bypass::all(&settings, &SystemIds::default())
 }
 
 #[test]

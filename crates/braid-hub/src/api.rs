@@ -7,10 +7,10 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
-use braid_daemon::failure::Failure;
-use braid_daemon::local::{Refusal, admit};
+use braid_daemon::api_socket::{ApiError, admit};
 use braid_daemon::metrics::CONTENT_TYPE as OPEN_METRICS;
-use braid_daemon::peer::{Gate, Peer};
+use braid_daemon::peer::{Peer, PeerAuth};
+use braid_daemon::user_error::UserError;
 use serde::Serialize;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
@@ -23,15 +23,15 @@ use crate::report::{InviteReport, InviteRequest, RevokeReport};
 pub type Job = Box<dyn FnOnce(&mut Hub) + Send>;
 
 type Jobs = mpsc::Sender<Job>;
-type Answer<T> = Result<Json<T>, Refusal>;
+type Answer<T> = Result<Json<T>, ApiError>;
 
 /// Puts a question to the loop and waits for the answer.
-async fn run_job<T, F>(jobs: &Jobs, question: F) -> Result<T, Failure>
+async fn run_job<T, F>(jobs: &Jobs, question: F) -> Result<T, UserError>
 where
     T: Send + 'static,
-    F: FnOnce(&mut Hub) -> Result<T, Failure> + Send + 'static,
+    F: FnOnce(&mut Hub) -> Result<T, UserError> + Send + 'static,
 {
-    let ending = || Failure::new("ending", "the hub is ending");
+    let ending = || UserError::new("ending", "the hub is ending");
     let (answer, answered) = oneshot::channel();
     let job: Job = Box::new(move |hub| {
         // An asker that has hung up needs no answer.
@@ -44,9 +44,9 @@ where
 async fn ask<T, F>(jobs: Jobs, question: F) -> Answer<T>
 where
     T: Serialize + Send + 'static,
-    F: FnOnce(&mut Hub) -> Result<T, Failure> + Send + 'static,
+    F: FnOnce(&mut Hub) -> Result<T, UserError> + Send + 'static,
 {
-    run_job(&jobs, question).await.map(Json).map_err(Refusal)
+    run_job(&jobs, question).await.map(Json).map_err(ApiError)
 }
 
 /// Figures of now, as text.
@@ -59,7 +59,7 @@ pub async fn scrape(jobs: Jobs) -> Response {
     });
     match figures.await {
         Ok(figures) => ([(CONTENT_TYPE, OPEN_METRICS)], figures.into_text()).into_response(),
-        Err(failure) => Refusal(failure).into_response(),
+        Err(failure) => ApiError(failure).into_response(),
     }
 }
 
@@ -68,7 +68,7 @@ async fn invite(
     request: Result<Json<InviteRequest>, JsonRejection>,
 ) -> Answer<InviteReport> {
     let Json(request) =
-        request.map_err(|rejection| Refusal(Failure::new("usage", rejection.body_text())))?;
+        request.map_err(|rejection| ApiError(UserError::new("usage", rejection.body_text())))?;
     ask(jobs, |hub| hub.invite(request)).await
 }
 
@@ -82,7 +82,7 @@ async fn revoke(State(jobs): State<Jobs>, Path(name): Path<String>) -> Answer<Re
 /// What the system said.
 pub async fn serve(
     listener: UnixListener,
-    gate: Gate,
+    auth: PeerAuth,
     jobs: Jobs,
     end: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
@@ -99,13 +99,13 @@ pub async fn serve(
         .route("/v1/invitations", post(invite))
         .route("/v1/metrics", get(|State(jobs): State<Jobs>| scrape(jobs)))
         .fallback(|| async {
-            let failure = Failure::new("not-found", "there is nothing here");
-            Refusal(failure.fix("docs/hub.md lists the paths"))
+            let failure = UserError::new("not-found", "there is nothing here");
+            ApiError(failure.fix("docs/hub.md lists the paths"))
         })
         .method_not_allowed_fallback(|| async {
-            Refusal(Failure::new("method", "not with this method").fix("docs/hub.md lists them"))
+            ApiError(UserError::new("method", "not with this method").fix("docs/hub.md lists them"))
         })
-        .layer(from_fn_with_state(gate, admit))
+        .layer(from_fn_with_state(auth, admit))
         .with_state(jobs)
         .into_make_service_with_connect_info::<Peer>();
     axum::serve(listener, router)

@@ -14,10 +14,10 @@ use std::net::IpAddr;
 
 use braid_bond::io::{BondError, Tun};
 use braid_daemon::config::Prefix;
-use braid_daemon::failure::Failure;
 use braid_daemon::plumbing::{Forwarding, Saved};
 use braid_daemon::run_dir::RunDir;
 use braid_daemon::state::{Earlier, State};
+use braid_daemon::user_error::UserError;
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 
@@ -31,13 +31,13 @@ use crate::pool::AddressPool;
 ///
 /// # Errors
 /// A network of the machine overlaps one of the pool's.
-pub fn check(pool: &AddressPool, device: &str) -> Result<(), Failure> {
+pub fn check(pool: &AddressPool, device: &str) -> Result<(), UserError> {
     for (other, network) in networks_of_others(device)? {
         let overlaps = |own: &&Prefix| own.covers(&network) || network.covers(own);
         if let Some(own) = pool.networks().iter().find(overlaps) {
             let text = format!("the inner network {own} overlaps {network} of {other}");
             let fix = "name other networks in pool = [\"…\"] of the configuration";
-            return Err(Failure::new("overlap", text).fix(fix));
+            return Err(UserError::new("overlap", text).fix(fix));
         }
     }
     Ok(())
@@ -64,7 +64,7 @@ pub async fn set_up(
     config: &HubConfig,
     filter: Option<&Filter>,
     run_dir: &RunDir,
-) -> Result<(), Failure> {
+) -> Result<(), UserError> {
     let mut state = match State::load(run_dir)? {
         Earlier::State(mut state) => {
             state.check_network()?;
@@ -103,7 +103,7 @@ pub async fn set_up(
 ///
 /// # Errors
 /// There is no `nft`, or it refused.
-pub async fn boot(config: &HubConfig) -> Result<(), Failure> {
+pub async fn boot(config: &HubConfig) -> Result<(), UserError> {
     match config.forward {
         Forward::Nat => nftables::install_boot_rules().await,
         Forward::Routed | Forward::Off => Ok(()),
@@ -111,15 +111,15 @@ pub async fn boot(config: &HubConfig) -> Result<(), Failure> {
 }
 
 /// Says a failure of the packets' side as a hub does.
-pub(crate) fn bond_failure(error: BondError) -> Failure {
-    Failure::new("tunnel", error.to_string())
+pub(crate) fn bond_failure(error: BondError) -> UserError {
+    UserError::new("tunnel", error.to_string())
 }
 
 /// Removes devices that an earlier hub had under other names.
 ///
 /// # Errors
 /// The system refused.
-pub fn remove_other_devices(run_dir: &RunDir, device: &str) -> Result<(), Failure> {
+pub fn remove_other_devices(run_dir: &RunDir, device: &str) -> Result<(), UserError> {
     let Earlier::State(mut state) = State::load(run_dir)? else {
         return Ok(());
     };
@@ -145,7 +145,7 @@ fn device_exists(device: &str) -> bool {
 ///
 /// # Errors
 /// The system refused; what could not be undone is still written down.
-pub async fn undo(run_dir: &RunDir) -> Result<Vec<String>, Failure> {
+pub async fn undo(run_dir: &RunDir) -> Result<Vec<String>, UserError> {
     let mut undone = Vec::new();
     let Earlier::State(mut state) = State::load(run_dir)? else {
         return Ok(undone);
@@ -169,7 +169,7 @@ pub async fn undo(run_dir: &RunDir) -> Result<Vec<String>, Failure> {
 }
 
 /// Puts sysctls back to what was found; returns what is still to be remembered.
-fn restore(state: &State) -> Result<Saved, Failure> {
+fn restore(state: &State) -> Result<Saved, UserError> {
     let removal = Forwarding::removal(&state.saved)?;
     removal.apply()?;
     Ok(removal.saved)
@@ -179,7 +179,7 @@ fn restore(state: &State) -> Result<Saved, Failure> {
 ///
 /// # Errors
 /// The system refused.
-pub async fn open_device(config: &HubConfig, pool: &AddressPool) -> Result<Tun, Failure> {
+pub async fn open_device(config: &HubConfig, pool: &AddressPool) -> Result<Tun, UserError> {
     let wanted = pool.hub().into_iter();
     let wanted = wanted.filter(|(address, _)| has_family(*address));
     let wanted: BTreeSet<(IpAddr, u8)> = wanted.collect();
@@ -194,16 +194,16 @@ pub async fn open_device(config: &HubConfig, pool: &AddressPool) -> Result<Tun, 
     Ok(tun)
 }
 
-async fn assign_addresses(index: u32, wanted: &BTreeSet<(IpAddr, u8)>) -> Result<(), Failure> {
+async fn assign_addresses(index: u32, wanted: &BTreeSet<(IpAddr, u8)>) -> Result<(), UserError> {
     let (connection, handle, _) = rtnetlink::new_connection()
-        .map_err(|error| Failure::io("open a netlink socket", &error))?;
+        .map_err(|error| UserError::io("open a netlink socket", &error))?;
     let driver = tokio::spawn(connection);
     let mut outcome = Ok(());
     for &(address, length) in wanted {
         let added = handle.address().add(index, address, length).execute().await;
         outcome = added.map_err(|error| {
             let text = format!("cannot give {address}/{length} to the inner device: {error}");
-            Failure::new("address", text)
+            UserError::new("address", text)
         });
         if outcome.is_err() {
             break;
@@ -224,7 +224,7 @@ pub fn has_family(address: IpAddr) -> bool {
 ///
 /// # Errors
 /// The system does not tell.
-pub fn own_addresses(device: &str) -> Result<Vec<IpAddr>, Failure> {
+pub fn own_addresses(device: &str) -> Result<Vec<IpAddr>, UserError> {
     let addresses = interfaces(device)?
         .into_iter()
         .map(|(_, address, _)| address);
@@ -256,7 +256,7 @@ pub fn is_public(address: &IpAddr) -> bool {
     }
 }
 
-fn networks_of_others(device: &str) -> Result<Vec<(String, Prefix)>, Failure> {
+fn networks_of_others(device: &str) -> Result<Vec<(String, Prefix)>, UserError> {
     let networks = interfaces(device)?.into_iter();
     let networks = networks.filter_map(|(name, address, length)| {
         let network = format!("{address}/{length}");
@@ -283,7 +283,7 @@ impl std::str::FromStr for Network {
 }
 
 /// Addresses and prefix lengths of a device, those that the kernel gave itself apart; none if it does not exist.
-fn addresses_of(device: &str) -> Result<BTreeSet<(IpAddr, u8)>, Failure> {
+fn addresses_of(device: &str) -> Result<BTreeSet<(IpAddr, u8)>, UserError> {
     let made = |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
     let addresses = addressed(|one| one.interface_name == device)?.into_iter();
     let addresses = addresses.map(|(_, address, length)| (address, length));
@@ -291,7 +291,7 @@ fn addresses_of(device: &str) -> Result<BTreeSet<(IpAddr, u8)>, Failure> {
 }
 
 /// Name, address and prefix length of everything that is up, but for loopback and the inner device.
-fn interfaces(device: &str) -> Result<Vec<(String, IpAddr, u8)>, Failure> {
+fn interfaces(device: &str) -> Result<Vec<(String, IpAddr, u8)>, UserError> {
     addressed(|one| {
         one.flags.contains(InterfaceFlags::IFF_UP)
             && !one.flags.contains(InterfaceFlags::IFF_LOOPBACK)
@@ -301,9 +301,9 @@ fn interfaces(device: &str) -> Result<Vec<(String, IpAddr, u8)>, Failure> {
 
 fn addressed(
     wanted: impl Fn(&InterfaceAddress) -> bool,
-) -> Result<Vec<(String, IpAddr, u8)>, Failure> {
-    let all =
-        getifaddrs().map_err(|errno| Failure::io("list the machine's addresses", &errno.into()))?;
+) -> Result<Vec<(String, IpAddr, u8)>, UserError> {
+    let all = getifaddrs()
+        .map_err(|errno| UserError::io("list the machine's addresses", &errno.into()))?;
     let read = all.filter(|one| wanted(one)).filter_map(|one| {
         let ip = |storage: nix::sys::socket::SockaddrStorage| -> Option<IpAddr> {
             let v4 = storage.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));

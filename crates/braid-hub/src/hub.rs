@@ -11,7 +11,7 @@ use braid_bond::proto::handshake::{Identity, PublicKey};
 use braid_bond::proto::tunnel::Event;
 use braid_bond::token::{ADDRESSES_MAX, Host, HubAddress, InvitationId, Secret, Token};
 use braid_daemon::config::ConfigError;
-use braid_daemon::failure::Failure;
+use braid_daemon::user_error::UserError;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::client::{Client, InvalidName, Name, Seconds};
@@ -56,10 +56,10 @@ pub fn now() -> Seconds {
 ///
 /// # Errors
 /// The system has none.
-pub fn random<const N: usize>() -> Result<[u8; N], Failure> {
+pub fn random<const N: usize>() -> Result<[u8; N], UserError> {
     let mut bytes = [0; N];
     let filled = SystemRandom::new().fill(&mut bytes);
-    filled.map_err(|_| Failure::new("random", "the system gives no random bytes"))?;
+    filled.map_err(|_| UserError::new("random", "the system gives no random bytes"))?;
     Ok(bytes)
 }
 
@@ -106,16 +106,16 @@ impl Hub {
     ///
     /// # Errors
     /// Why not; then nothing has changed.
-    pub fn invite(&mut self, request: InviteRequest) -> Result<InviteReport, Failure> {
+    pub fn invite(&mut self, request: InviteRequest) -> Result<InviteReport, UserError> {
         let name: Name = request.name.parse()?;
         let valid_s = request.valid_ms / 1000;
         if !(60..=VALID_MAX_S).contains(&valid_s) {
             let text = format!("a token cannot be valid for {valid_s} s");
-            return Err(Failure::new("usage", text).fix("write a time from 1 min to 366 days"));
+            return Err(UserError::new("usage", text).fix("write a time from 1 min to 366 days"));
         }
         if request.rate.is_some_and(|rate| rate.bits_per_sec() < 1000) {
             let text = "a client cannot have less than 1 kbit/s";
-            return Err(Failure::new("usage", text).fix("leave the rate out for no limit"));
+            return Err(UserError::new("usage", text).fix("leave the rate out for no limit"));
         }
         let (addresses, warnings) = self.addresses(&request.address)?;
         let at = now();
@@ -149,15 +149,15 @@ impl Hub {
     }
 
     /// Where a token says that the hub is, and what may keep that from working.
-    fn addresses(&self, asked: &[String]) -> Result<(Vec<HubAddress>, Vec<String>), Failure> {
+    fn addresses(&self, asked: &[String]) -> Result<(Vec<HubAddress>, Vec<String>), UserError> {
         let port = self.config.port();
         let read = |text: &String| HubAddress::read(text, port);
         let addresses: Result<Vec<HubAddress>, _> = asked.iter().map(read).collect();
         let mut addresses =
-            addresses.map_err(|error| Failure::new("usage", format!("--address: {error}")))?;
+            addresses.map_err(|error| UserError::new("usage", format!("--address: {error}")))?;
         if addresses.len() > ADDRESSES_MAX {
             let text = format!("a token has room for {ADDRESSES_MAX} addresses of the hub");
-            return Err(Failure::new("usage", text));
+            return Err(UserError::new("usage", text));
         }
         if addresses.is_empty() {
             addresses = self.config.address.clone();
@@ -180,7 +180,7 @@ impl Hub {
         }
         let addresses: Vec<HubAddress> = own.into_iter().map(host).take(ADDRESSES_MAX).collect();
         if addresses.is_empty() {
-            let failure = Failure::new("no-address", "this machine has no address");
+            let failure = UserError::new("no-address", "this machine has no address");
             return Err(failure.fix("name where clients find it by --address HOST[:PORT]"));
         }
         Ok((addresses, warnings))
@@ -232,7 +232,7 @@ impl Hub {
     ///
     /// # Errors
     /// Why not; then nothing has changed.
-    pub fn revoke(&mut self, name: &str) -> Result<RevokeReport, Failure> {
+    pub fn revoke(&mut self, name: &str) -> Result<RevokeReport, UserError> {
         let name: Name = name.parse()?;
         let key = match self.registry.revoke(&name, now()) {
             Err(RegistryError::Revoked(name)) => {
@@ -298,17 +298,17 @@ impl Hub {
     ///
     /// # Errors
     /// The end that carries packets has stopped.
-    pub fn io_status(&self) -> Result<HubStatus, Failure> {
+    pub fn io_status(&self) -> Result<HubStatus, UserError> {
         self.handle
             .status()
-            .map_err(|Stopped| Failure::new("ending", "the hub is ending"))
+            .map_err(|Stopped| UserError::new("ending", "the hub is ending"))
     }
 
     /// Takes figures into the book, and forgets who has been refused for long enough.
     ///
     /// # Errors
     /// As [`Hub::io_status`].
-    pub fn record(&mut self) -> Result<(), Failure> {
+    pub fn record(&mut self) -> Result<(), UserError> {
         let status = self.io_status()?;
         let at = now();
         for peer in &status.peers {
@@ -389,14 +389,14 @@ pub(crate) fn is_alive(client: &Client) -> bool {
     client.is_current(now())
 }
 
-impl From<InvalidName> for Failure {
-    fn from(error: InvalidName) -> Failure {
-        Failure::new("usage", error.to_string())
+impl From<InvalidName> for UserError {
+    fn from(error: InvalidName) -> UserError {
+        UserError::new("usage", error.to_string())
     }
 }
 
-impl From<RegistryError> for Failure {
-    fn from(error: RegistryError) -> Failure {
+impl From<RegistryError> for UserError {
+    fn from(error: RegistryError) -> UserError {
         use crate::pool::PoolError as P;
         let (code, fix) = match &error {
             RegistryError::Named(name) => (
@@ -426,15 +426,15 @@ impl From<RegistryError> for Failure {
                 "name one per IP version, or none to have the next free ones".to_owned(),
             ),
             RegistryError::AddressPool(_) => ("pool", "mend pool = [\"…\"]".to_owned()),
-            RegistryError::Store(error) => return Failure::new("store", error.to_string()),
+            RegistryError::Store(error) => return UserError::new("store", error.to_string()),
         };
-        Failure::new(code, error.to_string()).fix(fix)
+        UserError::new(code, error.to_string()).fix(fix)
     }
 }
 
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Failure {
-        let failure = Failure::new("store", error.to_string());
+impl From<StoreError> for UserError {
+    fn from(error: StoreError) -> UserError {
+        let failure = UserError::new("store", error.to_string());
         match &error {
             StoreError::InUse(_) => {
                 failure.fix("another hub uses it: braid hub status shows what that does")

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::process::Stdio;
 
 use braid_daemon::config::Prefix;
-use braid_daemon::failure::Failure;
+use braid_daemon::user_error::UserError;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
@@ -168,7 +168,7 @@ impl Filter {
     ///
     /// # Errors
     /// There is no `nft`, or it refused.
-    pub async fn install(&self) -> Result<(), Failure> {
+    pub async fn install(&self) -> Result<(), UserError> {
         nft(&self.ruleset()).await
     }
 }
@@ -192,7 +192,7 @@ fn family(network: &Prefix) -> &'static str {
 ///
 /// # Errors
 /// There is no `nft`, or it refused.
-pub async fn install_boot_rules() -> Result<(), Failure> {
+pub async fn install_boot_rules() -> Result<(), UserError> {
     match table_exists(BOOT_TABLE).await? {
         true => Ok(()),
         false => nft(BOOT_RULES).await,
@@ -200,7 +200,7 @@ pub async fn install_boot_rules() -> Result<(), Failure> {
 }
 
 /// Returns true if the table is there.
-async fn table_exists(table: &str) -> Result<bool, Failure> {
+async fn table_exists(table: &str) -> Result<bool, UserError> {
     let asked = Command::new("nft")
         .args(["list", "tables"])
         .stdin(Stdio::null())
@@ -210,7 +210,7 @@ async fn table_exists(table: &str) -> Result<bool, Failure> {
     match asked {
         // Without it there never was a table.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(Failure::new("nft", format!("nft: {error}"))),
+        Err(error) => Err(UserError::new("nft", format!("nft: {error}"))),
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stdout);
             Ok(said.lines().any(|line| line == format!("table {table}")))
@@ -222,7 +222,7 @@ async fn table_exists(table: &str) -> Result<bool, Failure> {
 ///
 /// # Errors
 /// There is no `nft`, or it refused.
-pub async fn remove() -> Result<bool, Failure> {
+pub async fn remove() -> Result<bool, UserError> {
     let mut removed = false;
     for table in [TABLE, BOOT_TABLE] {
         if table_exists(table).await? {
@@ -233,9 +233,9 @@ pub async fn remove() -> Result<bool, Failure> {
     Ok(removed)
 }
 
-async fn nft(ruleset: &str) -> Result<(), Failure> {
+async fn nft(ruleset: &str) -> Result<(), UserError> {
     let broken = |error: std::io::Error| {
-        let failure = Failure::new("nft", format!("nft: {error}"));
+        let failure = UserError::new("nft", format!("nft: {error}"));
         match error.kind() {
             std::io::ErrorKind::NotFound => failure.fix(
                 "install nftables, or set forward = \"off\" and see to forwarding and address \
@@ -261,7 +261,7 @@ async fn nft(ruleset: &str) -> Result<(), Failure> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let said = said.lines().next().unwrap_or("it says nothing");
-    let failure = Failure::new("nft", format!("nft refuses the hub's table: {said}"));
+    let failure = UserError::new("nft", format!("nft refuses the hub's table: {said}"));
     Err(failure.fix(
         "the kernel needs nf_tables with nat and masquerade; set forward = \"routed\" or \"off\" to \
          go without",

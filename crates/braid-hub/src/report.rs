@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use braid_core::Rate;
 use braid_daemon::config::Quota;
-use braid_daemon::report::Health;
+use braid_daemon::report::HealthProblem;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ pub struct StatusReport {
     /// Packets for inner addresses that no connected client has, since the start.
     pub unrouted_packets: u64,
     /// What is not as it should be.
-    pub health: Vec<Health>,
+    pub health: Vec<HealthProblem>,
 }
 
 /// How many clients there are.

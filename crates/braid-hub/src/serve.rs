@@ -9,14 +9,14 @@ use axum::response::Response;
 use braid_bond::io::{self, Enrol, HubEvent, Tun};
 use braid_bond::proto::handshake::{Identity, PublicKey, terms};
 use braid_bond::token::InvitationId;
+use braid_daemon::api_socket;
 use braid_daemon::config::ConfigError;
-use braid_daemon::failure::Failure;
-use braid_daemon::local;
 use braid_daemon::metrics::offer;
-use braid_daemon::peer::Gate;
+use braid_daemon::peer::PeerAuth;
 use braid_daemon::quota::WRITTEN;
 use braid_daemon::run_dir::RunDir;
-use braid_daemon::supervisor::Supervisor;
+use braid_daemon::service_notify::ServiceNotifier;
+use braid_daemon::user_error::UserError;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -60,7 +60,7 @@ pub async fn run(
     run_dir: RunDir,
     read: impl Fn() -> Result<HubConfig, ConfigError>,
     ready: impl FnOnce(&Hub),
-) -> Result<(), Failure> {
+) -> Result<(), UserError> {
     let read = || {
         let mut config = read()?;
         config
@@ -69,7 +69,7 @@ pub async fn run(
         Ok(config)
     };
     let config = read()?;
-    let gate = Gate::new(&config.api)?;
+    let gate = PeerAuth::new(&config.api)?;
     run_dir.create()?;
     let _lock = run_dir
         .lock()
@@ -88,7 +88,7 @@ pub async fn run(
     let epoch = store.count_start()?;
     let identity = Identity::new(founding.private);
     let pool = AddressPool::new(config.networks(founding.global));
-    let pool = pool.map_err(|error| Failure::new("pool", error.to_string()))?;
+    let pool = pool.map_err(|error| UserError::new("pool", error.to_string()))?;
     let mut registry = ClientRegistry::open(Box::new(store), pool.clone())?;
     registry.configure(config.clients.clone(), now());
     host_setup::remove_other_devices(&run_dir, &config.device)?;
@@ -120,19 +120,19 @@ pub async fn run(
 ///
 /// # Errors
 /// It does not end, or the system refused; what could not be undone is still written down.
-pub async fn down(run_dir: &RunDir) -> Result<Vec<String>, Failure> {
+pub async fn down(run_dir: &RunDir) -> Result<Vec<String>, UserError> {
     if !run_dir.path().exists() {
         return Ok(Vec::new());
     }
     if let Some(pid) = run_dir.holder() {
         let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
         nix::sys::signal::kill(pid, nix::sys::signal::SIGTERM)
-            .map_err(|errno| Failure::io(format!("end the hub, process {pid}"), &errno.into()))?;
+            .map_err(|errno| UserError::io(format!("end the hub, process {pid}"), &errno.into()))?;
         let deadline = Instant::now() + STOP_TIMEOUT;
         while run_dir.holder().is_some() {
             if Instant::now() > deadline {
                 let text = format!("the hub, process {pid}, has not ended in {STOP_TIMEOUT:?}");
-                return Err(Failure::new("hub-runs", text)
+                return Err(UserError::new("hub-runs", text)
                     .fix(format!("kill -9 {pid}, then braid hub down again")));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -159,10 +159,10 @@ async fn serve(
     registry: ClientRegistry,
     filter: Option<Filter>,
     tun: Tun,
-    gate: Gate,
+    gate: PeerAuth,
     signals: Signals,
     ready: impl FnOnce(&Hub),
-) -> Result<(), Failure> {
+) -> Result<(), UserError> {
     let (tell, events) = mpsc::channel(MAX_QUEUED_EVENTS);
     let handle = io::hub::start(io::HubConfig {
         tun,
@@ -189,11 +189,11 @@ async fn serve(
     let metrics =
         match config.metrics.listen {
             Some(address) => Some(TcpListener::bind(address).await.map_err(|error| {
-                Failure::io(format!("[metrics] listen = \"{address}\""), &error)
+                UserError::io(format!("[metrics] listen = \"{address}\""), &error)
             })?),
             None => None,
         };
-    let listener = local::bind(run_dir, &gate)?;
+    let listener = api_socket::bind(run_dir, &gate)?;
     let (jobs, pending_jobs) = mpsc::channel::<Job>(MAX_QUEUED_JOBS);
     let (end, ended) = oneshot::channel::<()>();
     let end_of_service = async {
@@ -210,9 +210,9 @@ async fn serve(
     let service = tokio::spawn(api::serve(listener, gate, jobs, end_of_service));
     let mut hub = Hub::new(config, identity, registry, filter, handle);
     ready(&hub);
-    let supervisor = Supervisor::from_environment();
-    supervisor.ready();
-    let outcome = event_loop(&mut hub, read, pending_jobs, events, signals, supervisor).await;
+    let notifier = ServiceNotifier::from_environment();
+    notifier.ready();
+    let outcome = event_loop(&mut hub, read, pending_jobs, events, signals, notifier).await;
     // What was carried until now counts; of an end that died by itself there is nothing to ask.
     let _ = hub.record();
     hub.persist();
@@ -241,8 +241,8 @@ async fn event_loop(
     mut pending_jobs: mpsc::Receiver<Job>,
     mut events: mpsc::Receiver<PacketThreadEvent>,
     mut signals: Signals,
-    mut supervisor: Supervisor,
-) -> Result<(), Failure> {
+    mut notifier: ServiceNotifier,
+) -> Result<(), UserError> {
     let mut note = interval(RECORD_INTERVAL);
     note.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut keep = interval_at(Instant::now() + PERSIST_INTERVAL, PERSIST_INTERVAL);
@@ -250,7 +250,7 @@ async fn event_loop(
     loop {
         tokio::select! {
             () = end(&mut signals.terminate, &mut signals.interrupt) => {
-                supervisor.stopping();
+                notifier.stopping();
                 return Ok(());
             }
             _ = signals.reload.recv() => {
@@ -271,7 +271,7 @@ async fn event_loop(
                 hub.record()?;
                 let counts = hub.status()?.clients;
                 let status = format!("{} of {} clients connected", counts.connected, counts.joined);
-                supervisor.worked(std::time::Instant::now(), status);
+                notifier.worked(std::time::Instant::now(), status);
             }
             _ = keep.tick() => hub.persist(),
             _ = count.tick() => hub.persist_quotas(),
@@ -287,8 +287,9 @@ struct Signals {
 }
 
 impl Signals {
-    fn new() -> Result<Signals, Failure> {
-        let listen = |kind| signal(kind).map_err(|error| Failure::io("listen for signals", &error));
+    fn new() -> Result<Signals, UserError> {
+        let listen =
+            |kind| signal(kind).map_err(|error| UserError::io("listen for signals", &error));
         Ok(Signals {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,

@@ -6,8 +6,8 @@ use braid_bond::io::{HubStatus, LinkStatus, PeerStatus};
 use braid_bond::proto::handshake::{ListenerCounters, PublicKey};
 use braid_bond::proto::reject::{Reject, Rejects};
 use braid_core::Bytes;
-use braid_daemon::failure::Failure;
-use braid_daemon::report::Health;
+use braid_daemon::report::HealthProblem;
+use braid_daemon::user_error::UserError;
 
 use crate::client::{Client, State};
 use crate::client_registry::SPENT_RATE;
@@ -19,7 +19,7 @@ impl Hub {
     ///
     /// # Errors
     /// The hub is ending.
-    pub fn status(&self) -> Result<StatusReport, Failure> {
+    pub fn status(&self) -> Result<StatusReport, UserError> {
         let figures = self.io_status()?;
         let networks = self.registry.pool().networks();
         Ok(StatusReport {
@@ -55,11 +55,11 @@ impl Hub {
         counts
     }
 
-    fn health(&self) -> Vec<Health> {
+    fn health(&self) -> Vec<HealthProblem> {
         let mut health = Vec::new();
         for (client, address) in self.registry.outside_pool(now()) {
             let name = &client.name;
-            health.push(Health {
+            health.push(HealthProblem {
                 code: "address-outside".to_owned(),
                 text: format!(
                     "{name}: its address {address} is not in the pool {} (any more)",
@@ -73,7 +73,7 @@ impl Hub {
                 continue;
             };
             let name = &client.name;
-            health.push(Health {
+            health.push(HealthProblem {
                 code: "token-misused".to_owned(),
                 text: format!(
                     "{name}: another machine came with its token, {} times, last {}; it was refused",
@@ -88,7 +88,7 @@ impl Hub {
         }
         health.extend(self.quotas());
         for name in self.registry.unknown_names(now()) {
-            health.push(Health {
+            health.push(HealthProblem {
                 code: "no-such-client".to_owned(),
                 text: format!("[[client]] {name}: no client has that name (any more)"),
                 fix: format!(
@@ -98,14 +98,14 @@ impl Hub {
             });
         }
         if let Some(why) = &self.reload_error {
-            health.push(Health {
+            health.push(HealthProblem {
                 code: "configuration".to_owned(),
                 text: format!("the configuration cannot be read anew, the old one counts: {why}"),
                 fix: "mend the file, and send SIGHUP again (systemctl reload braid-hub)".to_owned(),
             });
         }
         if let Some(why) = &self.filter_error {
-            health.push(Health {
+            health.push(HealthProblem {
                 code: "filter".to_owned(),
                 text: format!("clients do not reach what the configuration says: {why}"),
                 fix: "see that nft works, and send SIGHUP again (systemctl reload braid-hub)"
@@ -113,7 +113,7 @@ impl Hub {
             });
         }
         if let Some(why) = &self.persist_error {
-            health.push(Health {
+            health.push(HealthProblem {
                 code: "store".to_owned(),
                 text: format!("nothing can be kept, so nobody can join: {why}"),
                 fix: "see that there is room on the disk, and that it can be written".to_owned(),
@@ -123,15 +123,15 @@ impl Hub {
     }
 
     /// Whose quota is used up.
-    fn quotas(&self) -> Vec<Health> {
+    fn quotas(&self) -> Vec<HealthProblem> {
         let spent = self
             .registry
             .clients()
             .filter(|client| self.registry.is_spent(client));
         let line = |client: &Client| {
             let (name, quota) = (&client.name, self.registry.quota(client)?);
-            Some(Health {
-                code: "quota-spent".to_owned(),
+            Some(HealthProblem {
+                code: "quota-exhausted".to_owned(),
                 text: format!(
                     "{name}: its quota of {quota} is used up; it has {SPENT_RATE} until that begins anew"
                 ),
@@ -146,7 +146,7 @@ impl Hub {
     ///
     /// # Errors
     /// The hub is ending.
-    pub fn clients(&self) -> Result<ClientsReport, Failure> {
+    pub fn clients(&self) -> Result<ClientsReport, UserError> {
         let figures = self.io_status()?;
         let peers: BTreeMap<PublicKey, &PeerStatus> =
             figures.peers.iter().map(|peer| (peer.key, peer)).collect();

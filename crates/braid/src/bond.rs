@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use braid_daemon::bond::{Joined, parse_token};
 use braid_daemon::config::{BondFlows, Fallback, Paint};
-use braid_daemon::failure::Failure;
 use braid_daemon::report::{BondLinkReport, BondLinkState, BondReport, BondState, JoinRequest};
 use braid_daemon::run_dir::RunDir;
 use braid_daemon::state_dir::StateDir;
+use braid_daemon::user_error::UserError;
 use tokio::time::sleep;
 
 use crate::cli::Output;
@@ -17,28 +17,28 @@ use crate::client::{self, NoAnswer};
 use crate::show::{megabytes, percent, tenths};
 use crate::table::{Cell, Side, Table};
 use crate::terminal::{Progress, Tint, answer, answer_either, tinted};
-use crate::{Outcome, Stop, ask, runtime};
+use crate::{CommandError, CommandResult, ask, runtime};
 
 /// How long a hub may take to answer: a few tries, the last of which come seconds apart.
-const PATIENCE: Duration = Duration::from_secs(15);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// From one look at how it goes to the next.
-const PACE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Shows how the bond is doing.
-pub fn bond(run_dir: &RunDir, output: Output) -> Outcome {
+pub fn bond(run_dir: &RunDir, output: Output) -> CommandResult {
     let report: BondReport = ask(run_dir, "/v1/bond")?;
     answer_either(output.json, &report, |paint| text(&report, paint))?;
     match report.state {
         BondState::Up | BondState::None => Ok(()),
-        _ => Err(Stop::Degraded),
+        _ => Err(CommandError::Degraded),
     }
 }
 
 /// Joins a hub, and waits until it has answered.
-pub fn join(run_dir: &RunDir, state_dir: &Path, token: &str, output: Output) -> Outcome {
+pub fn join(run_dir: &RunDir, state_dir: &Path, token: &str, output: Output) -> CommandResult {
     let token = match token {
         "-" => io::read_to_string(io::stdin())
-            .map_err(|error| Failure::io("read the token from standard input", &error))?,
+            .map_err(|error| UserError::io("read the token from standard input", &error))?,
         token => token.to_owned(),
     };
     let read = parse_token(&token)?;
@@ -66,7 +66,7 @@ pub fn join(run_dir: &RunDir, state_dir: &Path, token: &str, output: Output) -> 
         outcome => outcome?,
     };
     if report.state == BondState::Refused {
-        let failure = Failure::new("refused", report.why.clone());
+        let failure = UserError::new("refused", report.why.clone());
         return Err(failure
             .fix("braid hub invite NAME, on the hub, prints a new token")
             .into());
@@ -74,7 +74,7 @@ pub fn join(run_dir: &RunDir, state_dir: &Path, token: &str, output: Output) -> 
     answer_either(output.json, &report, |paint| text(&report, paint))?;
     match report.state {
         BondState::Up => Ok(()),
-        _ => Err(Stop::Degraded),
+        _ => Err(CommandError::Degraded),
     }
 }
 
@@ -83,16 +83,16 @@ async fn settled(run_dir: &RunDir) -> Result<BondReport, NoAnswer> {
     let begun = Instant::now();
     loop {
         let report: BondReport = client::get(run_dir, "/v1/bond").await?;
-        let undecided = matches!(report.state, BondState::Calling | BondState::Lost);
-        if !undecided || begun.elapsed() >= PATIENCE {
+        let undecided = matches!(report.state, BondState::Connecting | BondState::Lost);
+        if !undecided || begun.elapsed() >= JOIN_TIMEOUT {
             return Ok(report);
         }
-        sleep(PACE).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
 /// Leaves the hub.
-pub fn leave(run_dir: &RunDir, state_dir: &Path) -> Outcome {
+pub fn leave(run_dir: &RunDir, state_dir: &Path) -> CommandResult {
     let outcome = runtime()?.block_on(client::delete::<BondReport>(run_dir, "/v1/bond"));
     let left = match outcome {
         Err(NoAnswer::Unreachable(failure))
@@ -142,16 +142,16 @@ pub fn text(report: &BondReport, paint: Paint) -> String {
         text.push_str(&format!(
             "# order: {:.1} ms median wait, {:.1} ms at most for 99 of 100; gaps: {} lost, {} waited \
              out, {} for want of memory; {} packets sent again\n",
-            packets.residence_p50_ms,
-            packets.residence_p99_ms,
+            packets.reorder_delay_p50_ms,
+            packets.reorder_delay_p99_ms,
             packets.gaps_lost,
             packets.gaps_expired,
             packets.gaps_forced,
-            packets.repaired,
+            packets.retransmitted,
         ));
     }
-    for trouble in &report.troubles {
-        text.push_str(&format!("# {}\n", tinted(trouble, Tint::Warn, paint)));
+    for problem in &report.problems {
+        text.push_str(&format!("# {}\n", tinted(problem, Tint::Warn, paint)));
     }
     text
 }
@@ -190,9 +190,9 @@ pub fn table(links: &[BondLinkReport]) -> Table {
         table.row(vec![
             link.uplink.as_str().into(),
             state(link.state),
-            format!("{:.1}", link.rate_bps as f64 / 1e6).into(),
+            format!("{:.1}", link.rate_bit_s as f64 / 1e6).into(),
             tenths(link.rtt_ms).into(),
-            tenths(link.spread_ms).into(),
+            tenths(link.owd_skew_ms).into(),
             format!("{:.1}", link.loss * 100.0).into(),
             link.lost_random.to_string().into(),
             link.lost_congestive.to_string().into(),
@@ -225,28 +225,28 @@ pub mod tests {
         let carries = share > 0.0;
         BondLinkReport {
             uplink: uplink.into(),
-            number: 0,
+            id: 0,
             hub: "203.0.113.9:27243".into(),
             state,
             share,
             why: why.into(),
-            clear: false,
-            rate_bps: if carries { 48_210_000 } else { 0 },
-            delivered_bps: None,
+            cleartext: false,
+            rate_bit_s: if carries { 48_210_000 } else { 0 },
+            delivered_bit_s: None,
             rtt_ms: carries.then_some(31.25),
             rtt_min_ms: carries.then_some(30.0),
-            spread_ms: carries.then_some(0.0),
+            owd_skew_ms: carries.then_some(0.0),
             queue_ms: 2.0,
             jitter_ms: 0.5,
             loss: if carries { 0.012 } else { 0.0 },
             lost_random: 3,
             lost_congestive: 40,
-            payload: 1472,
+            max_payload_bytes: 1472,
             tx_bytes: 12_000_000,
             rx_bytes: 98_000_000,
             late: 0,
             duplicates: 0,
-            waited_for: 0,
+            gaps_expired: 0,
             send_errors: 0,
         }
     }
@@ -267,8 +267,8 @@ pub mod tests {
             ],
             packets: Some(BondPacketsReport {
                 scheduler: BondScheduler::Adaptive,
-                residence_p50_ms: 0.04,
-                residence_p99_ms: 12.3,
+                reorder_delay_p50_ms: 0.04,
+                reorder_delay_p99_ms: 12.3,
                 in_order: 900,
                 held: 90,
                 unordered: 10,
@@ -280,11 +280,11 @@ pub mod tests {
                 dropped: 0,
                 marked: 0,
                 overflowed: 0,
-                repaired: 13,
+                retransmitted: 13,
                 header_bytes_saved: 4_700,
-                refused: 0,
+                rejected: 0,
             }),
-            troubles: vec!["lte: bond: bind to device: no such device".into()],
+            problems: vec!["lte: bond: bind to device: no such device".into()],
         }
     }
 
@@ -309,7 +309,7 @@ lte   suspect          0.0       –          –     0.0       3         40    
             why: "no link to the hub carries anything".into(),
             links: vec![],
             packets: None,
-            troubles: vec![],
+            problems: vec![],
             ..report()
         };
         let said = text(&lost, Paint::Plain);

@@ -285,7 +285,7 @@ pub struct RunArgs {
     pub uplink: String,
     /// What becomes of new flows while that uplink takes none
     #[arg(long, value_name = "WHAT", default_value = "block")]
-    pub when_down: WhenDownName,
+    pub on_down: OnDownName,
     /// The program and its arguments
     #[arg(
         required = true,
@@ -298,11 +298,11 @@ pub struct RunArgs {
 
 /// What becomes of flows whose uplink takes none, as words of the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum WhenDownName {
+pub enum OnDownName {
     /// They are refused: nothing is seen on another uplink
     Block,
     /// They take the others
-    Others,
+    Fallback,
 }
 
 #[derive(Debug, Subcommand)]

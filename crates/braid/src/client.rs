@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-use braid_daemon::failure::Failure;
 use braid_daemon::report::ErrorReport;
 use braid_daemon::run_dir::RunDir;
+use braid_daemon::user_error::UserError;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
@@ -24,9 +24,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub enum NoAnswer {
     /// Nobody is there to answer.
-    Unreachable(Failure),
+    Unreachable(UserError),
     /// The daemon's own words.
-    Refused(Failure),
+    Refused(UserError),
 }
 
 /// Asks for something that only shows.
@@ -56,7 +56,7 @@ pub async fn create<T: DeserializeOwned>(
     what: &impl Serialize,
 ) -> Result<T, NoAnswer> {
     let body = serde_json::to_vec(what)
-        .map_err(|error| NoAnswer::Refused(Failure::new("json", error.to_string())))?;
+        .map_err(|error| NoAnswer::Refused(UserError::new("json", error.to_string())))?;
     ask(run_dir, Method::POST, path, body.into(), ANSWER_WITHIN).await
 }
 
@@ -86,7 +86,9 @@ where
             place.display()
         );
         let log = run_dir.log();
-        NoAnswer::Unreachable(Failure::new("no-answer", text).fix(format!("see {}", log.display())))
+        NoAnswer::Unreachable(
+            UserError::new("no-answer", text).fix(format!("see {}", log.display())),
+        )
     };
     let (good, body) = exchanged
         .map_err(|_| broken(format!("nothing within {} s", patience.as_secs())))?
@@ -95,7 +97,7 @@ where
         return serde_json::from_slice(&body).map_err(|error| {
             let text = format!("the daemon's answer is not understood: {error}");
             let fix = "the daemon may be of another version: braid up after ending it with SIGTERM";
-            NoAnswer::Refused(Failure::new("version", text).fix(fix))
+            NoAnswer::Refused(UserError::new("version", text).fix(fix))
         });
     }
     match serde_json::from_slice::<ErrorReport>(&body) {
@@ -131,26 +133,26 @@ async fn exchange(
 }
 
 /// Says what it means that nobody answers.
-fn unreachable(run_dir: &RunDir, error: &io::Error) -> Failure {
+fn unreachable(run_dir: &RunDir, error: &io::Error) -> UserError {
     let place = run_dir.socket();
     let place = place.display();
     if error.kind() == io::ErrorKind::PermissionDenied {
-        let failure = Failure::new("forbidden", format!("the daemon at {place}: {error}"));
+        let failure = UserError::new("forbidden", format!("the daemon at {place}: {error}"));
         return failure.fix("use sudo, or have [api] group name a group that you are in");
     }
     if error.kind() == io::ErrorKind::NotADirectory || error.kind() == io::ErrorKind::InvalidInput {
         let path = run_dir.path().display();
-        let failure = Failure::new("not-up", format!("run directory {path}: {error}"));
+        let failure = UserError::new("not-up", format!("run directory {path}: {error}"));
         return failure.fix("--run-dir names the directory that braid up was given");
     }
     if let Some(pid) = run_dir.holder() {
         let text = format!("the daemon, process {pid}, does not listen at {place}: {error}");
-        return Failure::new("no-answer", text).fix(format!("see {}", run_dir.log().display()));
+        return UserError::new("no-answer", text).fix(format!("see {}", run_dir.log().display()));
     }
     if run_dir.state().exists() {
         let text = "no daemon is running, but its datapath is at work (it crashed or was killed)";
         let fix = "braid up takes over without a lost packet; braid down removes everything";
-        return Failure::new("daemon-dead", text).fix(fix);
+        return UserError::new("daemon-dead", text).fix(fix);
     }
-    Failure::new("not-up", format!("no daemon at {place}: {error}")).fix("braid up starts one")
+    UserError::new("not-up", format!("no daemon at {place}: {error}")).fix("braid up starts one")
 }

@@ -1,25 +1,25 @@
 //! `braid edge`: the fabric's edge.
 
 use braid_daemon::config::Paint;
-use braid_daemon::failure::Failure;
 use braid_daemon::run_dir::RunDir;
+use braid_daemon::user_error::UserError;
 use braid_edge::cli::{EdgeCommand, StatusArgs};
 use braid_edge::status::{Segments, Status};
 use braid_edge::{Error, cli};
 
-use crate::table::{NOTHING, Side, Table};
+use crate::table::{NO_VALUE, Side, Table};
 use crate::terminal::answer_either;
-use crate::{Outcome, Stop};
+use crate::{CommandError, CommandResult};
 
 /// Runs or shows an edge.
-pub fn edge(run_dir: &RunDir, command: EdgeCommand) -> Outcome {
+pub fn edge(run_dir: &RunDir, command: EdgeCommand) -> CommandResult {
     match command {
         EdgeCommand::Run(arguments) => Ok(cli::run(run_dir.path(), arguments).map_err(failure)?),
         EdgeCommand::Status(arguments) => status(run_dir, &arguments),
     }
 }
 
-fn failure(error: Error) -> Failure {
+fn failure(error: Error) -> UserError {
     let code = match &error {
         Error::Place(_) | Error::KeyForNobody | Error::NoKey | Error::Outside(_) | Error::Shim => {
             "usage"
@@ -27,19 +27,19 @@ fn failure(error: Error) -> Failure {
         Error::NoEdge { .. } => "not-up",
         _ => "edge",
     };
-    Failure::new(code, error.to_string())
+    UserError::new(code, error.to_string())
 }
 
-fn status(run_dir: &RunDir, arguments: &StatusArgs) -> Outcome {
+fn status(run_dir: &RunDir, arguments: &StatusArgs) -> CommandResult {
     let status = match cli::status(run_dir.path(), &arguments.name) {
         Ok(status) => status,
-        Err(error @ Error::NoEdge { .. }) => return Err(Stop::Unreachable(failure(error))),
-        Err(error) => return Err(Stop::Failure(failure(error))),
+        Err(error @ Error::NoEdge { .. }) => return Err(CommandError::Unreachable(failure(error))),
+        Err(error) => return Err(CommandError::UserError(failure(error))),
     };
     answer_either(arguments.json, &status, |paint| text(&status, paint))?;
     match status.health.is_empty() {
         true => Ok(()),
-        false => Err(Stop::Degraded),
+        false => Err(CommandError::Degraded),
     }
 }
 
@@ -67,7 +67,7 @@ fn text(status: &Status, paint: Paint) -> String {
                 "to".into(),
                 named(path.tag, path.ends.as_deref()).into(),
                 format!("{:.1}", 100.0 * path.share).into(),
-                NOTHING.into(),
+                NO_VALUE.into(),
                 path.packets.to_string().into(),
                 megabytes(path.bytes).into(),
             ]);
@@ -80,8 +80,8 @@ fn text(status: &Status, paint: Paint) -> String {
                 inward.source.as_str().into(),
                 "from".into(),
                 named(path.tag, path.ends.as_deref()).into(),
-                NOTHING.into(),
-                latency.unwrap_or_else(|| NOTHING.to_owned()).into(),
+                NO_VALUE.into(),
+                latency.unwrap_or_else(|| NO_VALUE.to_owned()).into(),
                 path.packets.to_string().into(),
                 megabytes(path.bytes).into(),
             ]);

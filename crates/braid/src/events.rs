@@ -5,28 +5,28 @@ use std::time::Duration;
 
 use braid_daemon::config::Paint;
 use braid_daemon::events::Event;
-use braid_daemon::failure::Failure;
 use braid_daemon::report::EventsReport;
 use braid_daemon::run_dir::RunDir;
+use braid_daemon::user_error::UserError;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::cli::EventsArgs;
 use crate::client::{self, NoAnswer};
-use crate::table::{Cell, NOTHING, Side, Table};
+use crate::table::{Cell, NO_VALUE, Side, Table};
 use crate::terminal::{Tint, answer, answer_json, paint, tinted};
-use crate::{Outcome, Stop, check_uplink, runtime};
+use crate::{CommandError, CommandResult, check_uplink, runtime};
 
 /// How long one question waits for the next event.
-const WAIT: Duration = Duration::from_secs(30);
+const LONG_POLL_TIME: Duration = Duration::from_secs(30);
 /// How soon a daemon that is away is looked for again.
-const AWAY: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Widths of the columns that come before the text, where lines come one by one.
 const KIND_WIDTH: usize = 15;
 const UPLINK_WIDTH: usize = 10;
 
 /// Shows what is remembered, and goes on if asked to.
-pub fn events(run_dir: &RunDir, arguments: &EventsArgs) -> Outcome {
+pub fn events(run_dir: &RunDir, arguments: &EventsArgs) -> CommandResult {
     runtime()?.block_on(async {
         let mut report = ask(run_dir, 0, Duration::ZERO).await?;
         // An uplink that is gone has left events.
@@ -67,21 +67,21 @@ fn select(report: &mut EventsReport, arguments: &EventsArgs) {
 }
 
 /// A line for each event, for as long as somebody reads.
-async fn follow(run_dir: &RunDir, arguments: &EventsArgs, mut after: u64) -> Outcome {
+async fn follow(run_dir: &RunDir, arguments: &EventsArgs, mut after: u64) -> CommandResult {
     let (zone, paint) = (zone(), paint(&io::stdout()));
     let mut away = false;
     loop {
-        let mut report = match ask(run_dir, after, WAIT).await {
+        let mut report = match ask(run_dir, after, LONG_POLL_TIME).await {
             Ok(report) => report,
             Err(NoAnswer::Refused(failure)) if failure.code != "ending" => {
-                return Err(Stop::Failure(failure));
+                return Err(CommandError::UserError(failure));
             }
             Err(_) => {
                 if !away {
                     eprintln!("braid events: no daemon answers; waiting for one");
                 }
                 away = true;
-                tokio::time::sleep(AWAY).await;
+                tokio::time::sleep(RETRY_INTERVAL).await;
                 continue;
             }
         };
@@ -103,7 +103,7 @@ async fn follow(run_dir: &RunDir, arguments: &EventsArgs, mut after: u64) -> Out
         for event in &report.events {
             let text = match arguments.output.json {
                 true => serde_json::to_string(event)
-                    .map_err(|error| Failure::new("json", error.to_string()))?,
+                    .map_err(|error| UserError::new("json", error.to_string()))?,
                 false => line(event, &zone, paint),
             };
             answer(&format!("{text}\n"))?;
@@ -121,7 +121,7 @@ fn time(event: &Event, zone: &TimeZone) -> String {
         .ok()
         .and_then(|ms| Timestamp::from_millisecond(ms).ok());
     at.map_or_else(
-        || NOTHING.to_owned(),
+        || NO_VALUE.to_owned(),
         |at| {
             let local = at.to_zoned(zone.clone());
             local.strftime("%Y-%m-%d %H:%M:%S%.3f").to_string()
@@ -149,7 +149,7 @@ fn table(report: &EventsReport, zone: &TimeZone, paint: Paint) -> String {
         table.row(vec![
             time(event, zone).into(),
             kind(event).into(),
-            event.uplink.as_deref().unwrap_or(NOTHING).into(),
+            event.uplink.as_deref().unwrap_or(NO_VALUE).into(),
             Cell::from(event.text.as_str()),
             event.evidence.as_deref().unwrap_or_default().into(),
         ]);
@@ -163,7 +163,7 @@ fn line(event: &Event, zone: &TimeZone, paint: Paint) -> String {
         "" => String::new(),
         evidence => format!(" ({evidence})"),
     };
-    let uplink = event.uplink.as_deref().unwrap_or(NOTHING);
+    let uplink = event.uplink.as_deref().unwrap_or(NO_VALUE);
     format!(
         "{}  {:KIND_WIDTH$}  {}  {}{evidence}",
         time(event, zone),
@@ -243,6 +243,6 @@ TIME                     KIND     UPLINK  WHAT      WHY
     fn a_clock_beyond_all_calendars_is_no_panic() {
         let mut odd = event(1, None, "at work", None);
         odd.unix_ms = u64::MAX;
-        assert_eq!(time(&odd, &TimeZone::UTC), NOTHING);
+        assert_eq!(time(&odd, &TimeZone::UTC), NO_VALUE);
     }
 }

@@ -3,31 +3,31 @@
 use std::net::{IpAddr, SocketAddr};
 
 use braid_daemon::config::Paint;
-use braid_daemon::failure::Failure;
 use braid_daemon::report::{ExplainQuestion, ExplainReport, ExplainsReport, Outcome, Stage};
 use braid_daemon::run_dir::RunDir;
+use braid_daemon::user_error::UserError;
 
 use crate::cli::ExplainArgs;
 use crate::destination::{Destination, Host};
 use crate::table::{Side, Table};
 use crate::terminal::{Tint, answer_either, tinted};
-use crate::{Stop, client, paths, runtime, show};
+use crate::{CommandError, client, paths, runtime, show};
 
 /// Asks about every address that the destination has.
-pub fn explain(run_dir: &RunDir, arguments: &ExplainArgs) -> Result<(), Stop> {
+pub fn explain(run_dir: &RunDir, arguments: &ExplainArgs) -> Result<(), CommandError> {
     let report = runtime()?.block_on(async {
         let mut answers: Vec<ExplainReport> = Vec::new();
         for question in questions(arguments).await? {
             let path = format!("/v1/explain?{}", query(&question)?);
             answers.push(client::get(run_dir, &path).await?);
         }
-        Ok::<_, Stop>(ExplainsReport { answers })
+        Ok::<_, CommandError>(ExplainsReport { answers })
     })?;
     answer_either(arguments.output.json, &report, |paint| text(&report, paint))?;
     Ok(())
 }
 
-async fn questions(arguments: &ExplainArgs) -> Result<Vec<ExplainQuestion>, Failure> {
+async fn questions(arguments: &ExplainArgs) -> Result<Vec<ExplainQuestion>, UserError> {
     let Destination { host, port } = &arguments.destination;
     let (mut addresses, name) = match host {
         Host::Address(address) => (vec![*address], None),
@@ -38,7 +38,7 @@ async fn questions(arguments: &ExplainArgs) -> Result<Vec<ExplainQuestion>, Fail
         addresses.retain(fits);
         if addresses.is_empty() {
             let text = "the source and the destination are of different IP versions";
-            return Err(Failure::new("usage", text));
+            return Err(UserError::new("usage", text));
         }
     }
     let domain = arguments.domain.as_ref().or(name);
@@ -56,10 +56,10 @@ async fn questions(arguments: &ExplainArgs) -> Result<Vec<ExplainQuestion>, Fail
 }
 
 /// Every address of a name, each once.
-async fn look_up(name: &str) -> Result<Vec<IpAddr>, Failure> {
+async fn look_up(name: &str) -> Result<Vec<IpAddr>, UserError> {
     let found = tokio::net::lookup_host((name, 0)).await;
     let found = found.map_err(|error| {
-        let failure = Failure::new("name", format!("{name}: {error}"));
+        let failure = UserError::new("name", format!("{name}: {error}"));
         failure.fix("name an address instead, and the name by --domain")
     })?;
     let mut addresses: Vec<IpAddr> = found.map(|address: SocketAddr| address.ip()).collect();
@@ -69,9 +69,9 @@ async fn look_up(name: &str) -> Result<Vec<IpAddr>, Failure> {
 }
 
 /// The question as the words after a `?`.
-fn query(question: &ExplainQuestion) -> Result<String, Failure> {
+fn query(question: &ExplainQuestion) -> Result<String, UserError> {
     serde_urlencoded::to_string(question)
-        .map_err(|error| Failure::new("usage", format!("cannot be asked: {error}")))
+        .map_err(|error| UserError::new("usage", format!("cannot be asked: {error}")))
 }
 
 fn text(report: &ExplainsReport, paint: Paint) -> String {
@@ -98,9 +98,9 @@ fn one(report: &ExplainReport, paint: Paint) -> String {
         }
         text.push_str(&table.render(paint));
     }
-    if let Some(path) = &report.path {
+    if let Some(path) = &report.path_cache {
         text.push_str(&format!("# what is remembered of {}:\n", path.network));
-        text.push_str(&paths::ways(&path.ways, paint));
+        text.push_str(&paths::of_destination(&path.paths, paint));
     }
     match report.flows.len() {
         0 => text.push_str("# no such flow now\n"),
@@ -153,7 +153,7 @@ fn stage(stage: Stage) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use braid_daemon::report::{Candidate, PathReport, Step, WayReport};
+    use braid_daemon::report::{Candidate, DestinationReport, PathReport, Step};
 
     #[test]
     fn a_question_survives_its_way() {
@@ -176,14 +176,14 @@ mod tests {
 
     #[test]
     fn what_is_remembered_comes_as_a_table() {
-        let way = WayReport {
+        let way = PathReport {
             uplink: "dsl".into(),
             rtt_ms: Some(21.4),
             age_ms: 3000,
-            packets: 0,
-            lost: 0,
+            data_packets: 0,
+            lost_packets: 0,
             predicted_ms: None,
-            counts: true,
+            valid: true,
         };
         let candidate = |uplink: &str| Candidate {
             uplink: uplink.into(),
@@ -197,9 +197,9 @@ mod tests {
                 outcome: Outcome::Raced,
                 uplink: None,
                 candidates: vec![candidate("dsl"), candidate("lte")],
-                path: Some(PathReport {
+                path_cache: Some(DestinationReport {
                     network: "198.51.100.0/24".into(),
-                    ways: vec![way],
+                    paths: vec![way],
                 }),
                 steps: vec![Step {
                     stage: Stage::Race,
@@ -247,7 +247,7 @@ dsl       21.4    3.0        0       –        –  yes
                         why: "up, rtt 52 ms".into(),
                     },
                 ],
-                path: None,
+                path_cache: None,
                 steps: vec![
                     step(Stage::Route, "no route of this machine's own wins"),
                     step(Stage::Rule, "no rule matches"),

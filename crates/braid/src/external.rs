@@ -5,18 +5,18 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use braid_daemon::failure::Failure;
+use braid_daemon::user_error::UserError;
 
 /// Becomes `braid-NAME`. Returns only if it could not.
-pub fn become_program(name: &str, arguments: &[OsString]) -> Failure {
+pub fn exec_program(name: &str, arguments: &[OsString]) -> UserError {
     let program = format!("braid-{name}");
     let Some(path) = find(&program) else {
         let text = format!("braid {name}: there is no {program}");
-        return Failure::new("no-program", text)
+        return UserError::new("no-program", text)
             .fix("run make build in the project (it fills .venv/bin), or add its folder to PATH");
     };
     let error = Command::new(&path).args(arguments).exec();
-    Failure::io(format!("run {}", path.display()), &error)
+    UserError::io(format!("run {}", path.display()), &error)
 }
 
 /// Beside this program; in `.venv/bin` of a folder that this program or the working directory lies

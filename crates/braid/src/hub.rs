@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use braid_bond::proto::handshake::Identity;
 use braid_daemon::config::Paint;
-use braid_daemon::failure::Failure;
 use braid_daemon::preflight;
 use braid_daemon::report::DownReport;
 use braid_daemon::run_dir::RunDir;
+use braid_daemon::user_error::UserError;
 use braid_hub::config::HubConfig;
 use braid_hub::report::{
     ClientReport, ClientsReport, InviteReport, InviteRequest, RevokeReport, StatusReport,
@@ -18,13 +18,13 @@ use serde::Serialize;
 use crate::cli::Output;
 use crate::cli::hub::{HubArgs, HubCommand, InviteArgs};
 use crate::client::{self, NoAnswer};
-use crate::table::{Cell, NOTHING, Side, Table};
+use crate::table::{Cell, NO_VALUE, Side, Table};
 use crate::terminal::{Tint, answer_either};
 use crate::up::answer_down;
-use crate::{HUB_DIRECTORY, Outcome, Stop, runtime, show};
+use crate::{CommandError, CommandResult, HUB_DIRECTORY, runtime, show};
 
 /// Does what `braid hub …` says.
-pub fn hub(run_dir: &RunDir, arguments: &HubArgs) -> Outcome {
+pub fn hub(run_dir: &RunDir, arguments: &HubArgs) -> CommandResult {
     let run_dir = RunDir::new(run_dir.path().join(HUB_DIRECTORY));
     match &arguments.command {
         None => run(run_dir, arguments.config.as_deref()),
@@ -37,7 +37,7 @@ pub fn hub(run_dir: &RunDir, arguments: &HubArgs) -> Outcome {
     }
 }
 
-fn run(run_dir: RunDir, config: Option<&Path>) -> Outcome {
+fn run(run_dir: RunDir, config: Option<&Path>) -> CommandResult {
     // What is wrong with it is told before anything else.
     HubConfig::find(config)?;
     preflight::check_network()?;
@@ -48,12 +48,12 @@ fn run(run_dir: RunDir, config: Option<&Path>) -> Outcome {
     Ok(runtime()?.block_on(braid_hub::serve::run(run_dir, read, ready))?)
 }
 
-fn boot(config: Option<&Path>) -> Outcome {
+fn boot(config: Option<&Path>) -> CommandResult {
     let config = HubConfig::find(config)?;
     Ok(runtime()?.block_on(braid_hub::boot(&config))?)
 }
 
-fn invite(run_dir: &RunDir, arguments: &InviteArgs) -> Outcome {
+fn invite(run_dir: &RunDir, arguments: &InviteArgs) -> CommandResult {
     let request = InviteRequest {
         name: arguments.name.clone(),
         address: arguments.address.clone(),
@@ -81,14 +81,14 @@ fn invite(run_dir: &RunDir, arguments: &InviteArgs) -> Outcome {
     Ok(())
 }
 
-fn clients(run_dir: &RunDir, output: Output) -> Outcome {
+fn clients(run_dir: &RunDir, output: Output) -> CommandResult {
     let asked = client::get(run_dir, "/v1/clients");
     let report: ClientsReport = runtime()?.block_on(asked).map_err(hub_away)?;
     answer_either(output.json, &report, |paint| table(&report, now(), paint))?;
     Ok(())
 }
 
-fn revoke(run_dir: &RunDir, name: &str, output: Output) -> Outcome {
+fn revoke(run_dir: &RunDir, name: &str, output: Output) -> CommandResult {
     let path = format!("/v1/clients/{}", escaped(name));
     let asked = client::delete(run_dir, &path);
     let report: RevokeReport = runtime()?.block_on(asked).map_err(hub_away)?;
@@ -113,29 +113,29 @@ fn escaped(name: &str) -> String {
     name.bytes().map(escape).collect()
 }
 
-fn status(run_dir: &RunDir, output: Output) -> Outcome {
+fn status(run_dir: &RunDir, output: Output) -> CommandResult {
     let asked = client::get(run_dir, "/v1/status");
     let report: StatusReport = runtime()?.block_on(asked).map_err(hub_away)?;
     answer_either(output.json, &report, |paint| summary(&report, paint))?;
     match report.health.is_empty() {
         true => Ok(()),
-        false => Err(Stop::Degraded),
+        false => Err(CommandError::Degraded),
     }
 }
 
-fn down(run_dir: &RunDir, output: Output) -> Outcome {
+fn down(run_dir: &RunDir, output: Output) -> CommandResult {
     preflight::check_network()?;
     let undone = runtime()?.block_on(braid_hub::serve::down(run_dir))?;
     answer_down(&DownReport { undone }, output, "the hub")
 }
 
 /// Says of a hub what the daemon's words would mislead about.
-fn hub_away(no_answer: NoAnswer) -> Stop {
+fn hub_away(no_answer: NoAnswer) -> CommandError {
     match no_answer {
-        NoAnswer::Unreachable(failure) => Stop::Unreachable(match failure.code.as_str() {
-            "not-up" => Failure::new("not-up", "no hub is running here")
+        NoAnswer::Unreachable(failure) => CommandError::Unreachable(match failure.code.as_str() {
+            "not-up" => UserError::new("not-up", "no hub is running here")
                 .fix("systemctl start braid-hub, or run braid hub"),
-            "daemon-dead" => Failure::new("daemon-dead", "no hub is running (it was killed)")
+            "daemon-dead" => UserError::new("daemon-dead", "no hub is running (it was killed)")
                 .fix("systemctl start braid-hub, or run braid hub: it goes on where that stopped"),
             _ => failure,
         }),
@@ -207,7 +207,7 @@ fn table(report: &ClientsReport, now: u64, paint: Paint) -> String {
             show::megabytes(client.tx_bytes).into(),
             client
                 .rate
-                .map_or(NOTHING.to_owned(), |rate| rate.to_string())
+                .map_or(NO_VALUE.to_owned(), |rate| rate.to_string())
                 .into(),
             quota(client),
             client.spoofed_packets.to_string().into(),
@@ -229,7 +229,7 @@ fn state(client: &ClientReport) -> Cell {
 /// How much of its quota a client has used, and of which.
 fn quota(client: &ClientReport) -> Cell {
     let Some((quota, used)) = client.quota.zip(client.quota_used_bytes) else {
-        return NOTHING.into();
+        return NO_VALUE.into();
     };
     let percent = u128::from(used) * 100 / u128::from(quota.volume.get());
     match percent {
@@ -240,7 +240,7 @@ fn quota(client: &ClientReport) -> Cell {
 
 fn heard(client: &ClientReport, now: u64) -> String {
     match client.last_seen_unix_ms {
-        None => NOTHING.to_owned(),
+        None => NO_VALUE.to_owned(),
         Some(_) if client.connected => "now".to_owned(),
         Some(seen) => match now.saturating_sub(seen / 1000) {
             past @ ..120 => format!("{past} s ago"),
@@ -269,7 +269,7 @@ struct KeyPair {
 }
 
 /// `braid keygen`.
-pub fn keygen(output: Output) -> Outcome {
+pub fn keygen(output: Output) -> CommandResult {
     let identity = Identity::new(braid_hub::hub::random()?);
     let pair = KeyPair {
         private: identity.private_text(),

@@ -15,9 +15,9 @@ mod explain;
 mod external;
 #[cfg(feature = "hub")]
 mod hub;
-mod left_out;
 #[cfg(feature = "manual")]
 mod manual;
+mod missing_features;
 mod paths;
 mod run;
 mod show;
@@ -35,31 +35,31 @@ use braid_daemon::config::{Config, ConfigError, DEFAULT_PATH};
 #[cfg(feature = "edge")]
 use braid_daemon::doctor::Finding;
 use braid_daemon::doctor::{self, Level};
-use braid_daemon::failure::Failure;
 use braid_daemon::preflight::kernel_release;
 use braid_daemon::report::{DoctorReport, FlowsReport, StatusReport, UplinksReport, VersionReport};
 use braid_daemon::run_dir::RunDir;
 use braid_daemon::settings::{Overrides, Settings};
 use braid_daemon::state_dir::StateDir;
+use braid_daemon::user_error::UserError;
 use serde::de::DeserializeOwned;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::{Cli, Command, ConfigCommand, FlowsArgs, Output, UplinksArgs};
 use crate::client::NoAnswer;
-use crate::terminal::{answer, answer_either, answer_json, paint, show_failure};
+use crate::terminal::{answer, answer_either, answer_json, paint, show_error};
 
 /// Commit that this program was built from.
 const COMMIT: Option<&str> = option_env!("BRAID_COMMIT");
 
 /// Why a command did not end well. Each has its exit code.
 #[derive(Debug)]
-enum Stop {
+enum CommandError {
     /// It failed: 1; or 2 if it was asked for wrongly.
-    Failure(Failure),
+    UserError(UserError),
     /// The configuration is wrong: 1.
     Config(ConfigError),
     /// Nobody answers: 3.
-    Unreachable(Failure),
+    Unreachable(UserError),
     /// The answer says that Braid cannot run here: 1.
     Unfit,
     /// It worked, and what it shows is not as it should be: 4.
@@ -71,28 +71,28 @@ enum Stop {
 /// A hub's own directory, beside what the daemon has.
 const HUB_DIRECTORY: &str = "hub";
 
-type Outcome = Result<(), Stop>;
+type CommandResult = Result<(), CommandError>;
 
-impl From<Failure> for Stop {
-    fn from(failure: Failure) -> Stop {
-        Stop::Failure(failure)
+impl From<UserError> for CommandError {
+    fn from(failure: UserError) -> CommandError {
+        CommandError::UserError(failure)
     }
 }
 
-impl From<NoAnswer> for Stop {
-    fn from(no_answer: NoAnswer) -> Stop {
+impl From<NoAnswer> for CommandError {
+    fn from(no_answer: NoAnswer) -> CommandError {
         match no_answer {
-            NoAnswer::Unreachable(failure) => Stop::Unreachable(failure),
-            NoAnswer::Refused(failure) => Stop::Failure(failure),
+            NoAnswer::Unreachable(failure) => CommandError::Unreachable(failure),
+            NoAnswer::Refused(failure) => CommandError::UserError(failure),
         }
     }
 }
 
 fn main() -> ExitCode {
-    let cli = match left_out::parse() {
+    let cli = match missing_features::parse() {
         Ok(cli) => cli,
         Err(failure) => {
-            show_failure(&failure, false);
+            show_error(&failure, false);
             return ExitCode::from(2);
         }
     };
@@ -100,29 +100,29 @@ fn main() -> ExitCode {
     let json = wants_json(&cli.command);
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Stop::Unfit) => ExitCode::from(1),
-        Err(Stop::Degraded) => ExitCode::from(4),
-        Err(Stop::Ended(code)) => ExitCode::from(code),
-        Err(Stop::Failure(failure)) => {
-            show_failure(&failure, json);
+        Err(CommandError::Unfit) => ExitCode::from(1),
+        Err(CommandError::Degraded) => ExitCode::from(4),
+        Err(CommandError::Ended(code)) => ExitCode::from(code),
+        Err(CommandError::UserError(failure)) => {
+            show_error(&failure, json);
             ExitCode::from(if failure.code == "usage" { 2 } else { 1 })
         }
-        Err(Stop::Unreachable(failure)) => {
-            show_failure(&failure, json);
+        Err(CommandError::Unreachable(failure)) => {
+            show_error(&failure, json);
             ExitCode::from(3)
         }
-        Err(Stop::Config(error)) => {
+        Err(CommandError::Config(error)) => {
             eprint!("{}", error.render(paint(&io::stderr())));
             ExitCode::from(1)
         }
     }
 }
 
-fn run(cli: Cli) -> Outcome {
+fn run(cli: Cli) -> CommandResult {
     let run_dir = std::path::absolute(&cli.run_dir);
-    let run_dir = RunDir::new(run_dir.map_err(|error| Failure::io("--run-dir", &error))?);
+    let run_dir = RunDir::new(run_dir.map_err(|error| UserError::io("--run-dir", &error))?);
     let state_dir = std::path::absolute(&cli.state_dir);
-    let state_dir = state_dir.map_err(|error| Failure::io("--state-dir", &error))?;
+    let state_dir = state_dir.map_err(|error| UserError::io("--state-dir", &error))?;
     match cli.command {
         Command::Up(arguments) => up::up(run_dir, StateDir::new(state_dir), &arguments),
         Command::Down(output) => up::down(&run_dir, output),
@@ -164,8 +164,8 @@ fn run(cli: Cli) -> Outcome {
         Command::EmulateCtl(arguments) => emulate(braid_emulate::cli::control(arguments)),
         #[cfg(feature = "edge")]
         Command::Edge(command) => edge::edge(&run_dir, command),
-        Command::Lab(external) => Err(external::become_program("lab", &external.arguments).into()),
-        Command::Sdn(external) => Err(external::become_program("sdn", &external.arguments).into()),
+        Command::Lab(external) => Err(external::exec_program("lab", &external.arguments).into()),
+        Command::Sdn(external) => Err(external::exec_program("sdn", &external.arguments).into()),
     }
 }
 
@@ -208,29 +208,29 @@ fn start_log() {
 }
 
 /// One thread: every command and the daemon do one thing at a time.
-fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+fn runtime() -> Result<tokio::runtime::Runtime, UserError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    runtime.map_err(|error| Failure::io("start the event loop", &error))
+    runtime.map_err(|error| UserError::io("start the event loop", &error))
 }
 
-fn ask<T: DeserializeOwned>(run_dir: &RunDir, path: &str) -> Result<T, Stop> {
+fn ask<T: DeserializeOwned>(run_dir: &RunDir, path: &str) -> Result<T, CommandError> {
     Ok(runtime()?.block_on(client::get(run_dir, path))?)
 }
 
-fn status(run_dir: &RunDir, output: Output) -> Outcome {
+fn status(run_dir: &RunDir, output: Output) -> CommandResult {
     let report: StatusReport = ask(run_dir, "/v1/status")?;
     answer_either(output.json, &report, |paint| show::status(&report, paint))?;
     if report.health.is_empty() {
         Ok(())
     } else {
-        Err(Stop::Degraded)
+        Err(CommandError::Degraded)
     }
 }
 
 /// Has something changed that concerns the uplinks, and shows them.
-fn change(run_dir: &RunDir, path: &str, output: Output) -> Outcome {
+fn change(run_dir: &RunDir, path: &str, output: Output) -> CommandResult {
     let answer = runtime()?.block_on(client::post(run_dir, path));
     let report: UplinksReport = answer?;
     answer_either(output.json, &report, |paint| {
@@ -239,7 +239,7 @@ fn change(run_dir: &RunDir, path: &str, output: Output) -> Outcome {
     Ok(())
 }
 
-fn uplinks(run_dir: &RunDir, arguments: &UplinksArgs) -> Outcome {
+fn uplinks(run_dir: &RunDir, arguments: &UplinksArgs) -> CommandResult {
     let report: UplinksReport = ask(run_dir, "/v1/uplinks")?;
     answer_either(arguments.output.json, &report, |paint| {
         if arguments.names {
@@ -251,7 +251,7 @@ fn uplinks(run_dir: &RunDir, arguments: &UplinksArgs) -> Outcome {
     Ok(())
 }
 
-fn flows(run_dir: &RunDir, arguments: &FlowsArgs) -> Outcome {
+fn flows(run_dir: &RunDir, arguments: &FlowsArgs) -> CommandResult {
     let mut report: FlowsReport = ask(run_dir, "/v1/flows")?;
     if let Some(uplink) = &arguments.uplink {
         report.flows.retain(|flow| flow.uplink == *uplink);
@@ -266,17 +266,17 @@ fn flows(run_dir: &RunDir, arguments: &FlowsArgs) -> Outcome {
 }
 
 /// Refuses the name of an uplink that there is not.
-async fn check_uplink(run_dir: &RunDir, name: &str) -> Outcome {
+async fn check_uplink(run_dir: &RunDir, name: &str) -> CommandResult {
     let report: UplinksReport = client::get(run_dir, "/v1/uplinks").await?;
     let known = || report.uplinks.iter().map(|uplink| uplink.name.as_str());
     match known().any(|known| known == name) {
         true => Ok(()),
-        false => Err(Failure::unknown_uplink(name, known()).into()),
+        false => Err(UserError::unknown_uplink(name, known()).into()),
     }
 }
 
 /// The daemon knows what is in the kernel; without one there is nothing to say of it.
-fn version(run_dir: &RunDir, output: Output) -> Outcome {
+fn version(run_dir: &RunDir, output: Output) -> CommandResult {
     let daemon = ask::<VersionReport>(run_dir, "/v1/version").ok();
     let report = VersionReport {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -288,7 +288,7 @@ fn version(run_dir: &RunDir, output: Output) -> Outcome {
     Ok(())
 }
 
-fn examine(run_dir: &RunDir, file: Option<&Path>, output: Output) -> Outcome {
+fn examine(run_dir: &RunDir, file: Option<&Path>, output: Output) -> CommandResult {
     let (config, _) = Config::find(file)?;
     let settings = Settings::new(config, &Overrides::default())?;
     let selection = settings.selection()?;
@@ -301,8 +301,8 @@ fn examine(run_dir: &RunDir, file: Option<&Path>, output: Output) -> Outcome {
     answer_either(output.json, &report, |paint| show::doctor(&report, paint))?;
     match worst {
         Level::Ok => Ok(()),
-        Level::Warn => Err(Stop::Degraded),
-        Level::Fail => Err(Stop::Unfit),
+        Level::Warn => Err(CommandError::Degraded),
+        Level::Fail => Err(CommandError::Unfit),
     }
 }
 
@@ -317,7 +317,7 @@ fn with_edge_programs(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings
 }
 
-fn config_check(file: Option<&Path>) -> Outcome {
+fn config_check(file: Option<&Path>) -> CommandResult {
     let (config, path) = Config::find(file)?;
     if let Some(path) = &path {
         let (_, warnings) = Config::look(path)?;
@@ -335,7 +335,7 @@ fn config_check(file: Option<&Path>) -> Outcome {
     ))?)
 }
 
-fn config_show(file: Option<&Path>, effective: bool, output: Output) -> Outcome {
+fn config_show(file: Option<&Path>, effective: bool, output: Output) -> CommandResult {
     let (config, path) = Config::find(file)?;
     if output.json {
         return Ok(answer_json(&config)?);
@@ -346,12 +346,12 @@ fn config_show(file: Option<&Path>, effective: bool, output: Output) -> Outcome 
     let text = match path {
         None => format!("# no {DEFAULT_PATH}: --effective shows what that means\n"),
         Some(path) => std::fs::read_to_string(&path)
-            .map_err(|error| Failure::io(format!("read {}", path.display()), &error))?,
+            .map_err(|error| UserError::io(format!("read {}", path.display()), &error))?,
     };
     Ok(answer(&text)?)
 }
 
 #[cfg(feature = "emulate")]
-fn emulate(outcome: Result<(), braid_emulate::drive::DriveError>) -> Outcome {
-    outcome.map_err(|error| Failure::new("emulate", error.to_string()).into())
+fn emulate(outcome: Result<(), braid_emulate::drive::DriveError>) -> CommandResult {
+    outcome.map_err(|error| UserError::new("emulate", error.to_string()).into())
 }

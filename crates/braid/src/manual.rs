@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use braid_daemon::failure::Failure;
+use braid_daemon::user_error::UserError;
 use clap::{CommandFactory, ValueHint};
 use clap_complete::Shell;
 use clap_mangen::Man;
@@ -16,7 +16,7 @@ use crate::terminal::answer;
 const UPLINKS: &str = "BRAID_UPLINKS";
 
 /// `braid completions`.
-pub fn completions(shell: Shell) -> Result<(), Failure> {
+pub fn completions(shell: Shell) -> Result<(), UserError> {
     let mut script = Vec::new();
     let mut command = described(Cli::command());
     clap_complete::generate(shell, &mut command, "braid", &mut script);
@@ -88,7 +88,7 @@ const ZSH_UPLINKS: &str = r#"_braid_uplinks() {
 
 /// `braid man`: a page for the program and one for each command, named as git's are
 /// (`braid-config-check.1`).
-pub fn pages(directory: &Path) -> Result<(), Failure> {
+pub fn pages(directory: &Path) -> Result<(), UserError> {
     let title = directory.display();
     let made = !directory.is_dir();
     let write = || -> io::Result<usize> {
@@ -101,7 +101,7 @@ pub fn pages(directory: &Path) -> Result<(), Failure> {
         page(directory, &command, "braid")
     };
     let written = write().map_err(|error| {
-        let failure = Failure::io(format!("manual pages in {title}"), &error);
+        let failure = UserError::io(format!("manual pages in {title}"), &error);
         match error.kind() {
             io::ErrorKind::NotFound => failure.fix("make the directory above it first"),
             io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {

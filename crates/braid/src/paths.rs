@@ -1,14 +1,14 @@
 //! `braid paths`: what is remembered of the ways to destinations.
 
 use braid_daemon::config::Paint;
-use braid_daemon::report::{PathReport, PathsReport, WayReport};
+use braid_daemon::report::{DestinationReport, PathReport, PathsReport};
 use braid_daemon::run_dir::RunDir;
 
 use crate::cli::Output;
 use crate::show::{seconds, share, tenths};
-use crate::table::{Cell, NOTHING, Side, Table};
+use crate::table::{Cell, NO_VALUE, Side, Table};
 use crate::terminal::answer_either;
-use crate::{Stop, ask};
+use crate::{CommandError, ask};
 
 const COLUMNS: [(&str, Side); 7] = [
     ("UPLINK", Side::Left),
@@ -21,7 +21,7 @@ const COLUMNS: [(&str, Side); 7] = [
 ];
 
 /// Shows all that is remembered.
-pub fn paths(run_dir: &RunDir, output: Output) -> Result<(), Stop> {
+pub fn paths(run_dir: &RunDir, output: Output) -> Result<(), CommandError> {
     let report: PathsReport = ask(run_dir, "/v1/paths")?;
     answer_either(output.json, &report, |paint| text(&report, paint))?;
     Ok(())
@@ -33,10 +33,10 @@ fn text(report: &PathsReport, paint: Paint) -> String {
         .chain(COLUMNS)
         .collect();
     let mut table = Table::new(&columns);
-    for PathReport { network, ways } in &report.paths {
-        for way in ways {
+    for DestinationReport { network, paths } in &report.destinations {
+        for path in paths {
             let mut cells = vec![network.as_str().into()];
-            cells.extend(row(way));
+            cells.extend(row(path));
             table.row(cells);
         }
     }
@@ -44,25 +44,26 @@ fn text(report: &PathsReport, paint: Paint) -> String {
 }
 
 /// The ways to one network.
-pub fn ways(ways: &[WayReport], paint: Paint) -> String {
+pub fn of_destination(paths: &[PathReport], paint: Paint) -> String {
     let mut table = Table::new(&COLUMNS);
-    ways.iter().for_each(|way| table.row(row(way)));
+    paths.iter().for_each(|path| table.row(row(path)));
     table.render(paint)
 }
 
-fn row(way: &WayReport) -> Vec<Cell> {
-    let loss = (way.packets > 0).then(|| f64::from(way.lost) / f64::from(way.packets));
-    let predicted = way.predicted_ms;
+fn row(path: &PathReport) -> Vec<Cell> {
+    let loss = (path.data_packets > 0)
+        .then(|| f64::from(path.lost_packets) / f64::from(path.data_packets));
+    let predicted = path.predicted_ms;
     vec![
-        way.uplink.as_str().into(),
-        tenths(way.rtt_ms).into(),
-        seconds(way.age_ms).into(),
-        way.packets.to_string().into(),
+        path.uplink.as_str().into(),
+        tenths(path.rtt_ms).into(),
+        seconds(path.age_ms).into(),
+        path.data_packets.to_string().into(),
         share(loss).into(),
         predicted
-            .map_or_else(|| NOTHING.to_owned(), |ms| format!("{ms:.0}"))
+            .map_or_else(|| NO_VALUE.to_owned(), |ms| format!("{ms:.0}"))
             .into(),
-        if way.counts { "yes" } else { "no" }.into(),
+        if path.valid { "yes" } else { "no" }.into(),
     ]
 }
 
@@ -72,19 +73,19 @@ mod tests {
 
     #[test]
     fn paths_are_a_line_for_each_uplink() {
-        let way = |uplink: &str, rtt_ms, predicted_ms, counts| WayReport {
+        let way = |uplink: &str, rtt_ms, predicted_ms, valid| PathReport {
             uplink: uplink.into(),
             rtt_ms,
             age_ms: 3000,
-            packets: 640,
-            lost: 16,
+            data_packets: 640,
+            lost_packets: 16,
             predicted_ms,
-            counts,
+            valid,
         };
         let report = PathsReport {
-            paths: vec![PathReport {
+            destinations: vec![DestinationReport {
                 network: "198.51.100.0/24".into(),
-                ways: vec![
+                paths: vec![
                     way("dsl", Some(21.44), Some(528.6), true),
                     way("lte", None, None, false),
                 ],

@@ -11,35 +11,35 @@ use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-use braid_daemon::config::WhenDown;
-use braid_daemon::failure::Failure;
+use braid_daemon::config::OnDown;
 use braid_daemon::report::RunRequest;
 use braid_daemon::run_dir::RunDir;
+use braid_daemon::user_error::UserError;
 use tokio::process::{Child, Command};
 
-use crate::cli::{RunArgs, WhenDownName};
-use crate::{Outcome, Stop, client, runtime};
+use crate::cli::{OnDownName, RunArgs};
+use crate::{CommandError, CommandResult, client, runtime};
 
 use group::Group;
-use signals::Passed;
+use signals::ForwardedSignals;
 
 /// Characters of a command that are told to the daemon.
-const TITLE: usize = 60;
+const MAX_TITLE_CHARS: usize = 60;
 /// Exit codes for a program that cannot be started, as shells and env(1) have them.
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 /// Runs the program and ends as it did.
-pub fn run(run_dir: &RunDir, arguments: &RunArgs) -> Outcome {
+pub fn run(run_dir: &RunDir, arguments: &RunArgs) -> CommandResult {
     match runtime()?.block_on(on_uplink(run_dir, arguments))? {
         0 => Ok(()),
-        code => Err(Stop::Ended(code)),
+        code => Err(CommandError::Ended(code)),
     }
 }
 
-async fn on_uplink(run_dir: &RunDir, arguments: &RunArgs) -> Result<u8, Stop> {
+async fn on_uplink(run_dir: &RunDir, arguments: &RunArgs) -> Result<u8, CommandError> {
     // From here on a signal ends the program, and what was set up for it is undone.
-    let mut signals = Passed::new()?;
+    let mut signals = ForwardedSignals::new()?;
     let group = Group::make()?;
     let request = RunRequest {
         uplink: arguments.uplink.clone(),
@@ -47,9 +47,9 @@ async fn on_uplink(run_dir: &RunDir, arguments: &RunArgs) -> Result<u8, Stop> {
         id: group.id(),
         pid: std::process::id(),
         command: title(&arguments.command),
-        when_down: match arguments.when_down {
-            WhenDownName::Block => WhenDown::Block,
-            WhenDownName::Others => WhenDown::Others,
+        on_down: match arguments.on_down {
+            OnDownName::Block => OnDown::Block,
+            OnDownName::Fallback => OnDown::Fallback,
         },
     };
     let _: RunRequest = client::create(run_dir, "/v1/runs", &request).await?;
@@ -67,22 +67,24 @@ async fn on_uplink(run_dir: &RunDir, arguments: &RunArgs) -> Result<u8, Stop> {
     }
     match code {
         Err(failure) if failure.code == "not-found" => {
-            crate::show_failure(&failure, false);
+            crate::show_error(&failure, false);
             Ok(NOT_FOUND)
         }
         Err(failure) if failure.code == "not-executable" => {
-            crate::show_failure(&failure, false);
+            crate::show_error(&failure, false);
             Ok(NOT_EXECUTABLE)
         }
         Err(failure) => Err(failure.into()),
-        Ok(status) => released.map(|_| exit_code(status)).map_err(Stop::from),
+        Ok(status) => released
+            .map(|_| exit_code(status))
+            .map_err(CommandError::from),
     }
 }
 
 /// The program and its arguments, as far as a line of events has room for them.
 fn title(command: &[OsString]) -> String {
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-    let mut title: String = words.join(" ").chars().take(TITLE).collect();
+    let mut title: String = words.join(" ").chars().take(MAX_TITLE_CHARS).collect();
     if title.len() < words.join(" ").len() {
         title.push('…');
     }
@@ -100,11 +102,11 @@ fn command(arguments: &RunArgs) -> Command {
 }
 
 /// Stays with the program, and passes signals on.
-async fn wait(mut child: Child, signals: &mut Passed) -> Result<ExitStatus, Failure> {
+async fn wait(mut child: Child, signals: &mut ForwardedSignals) -> Result<ExitStatus, UserError> {
     loop {
         tokio::select! {
             status = child.wait() => {
-                return status.map_err(|error| Failure::io("wait for the program", &error));
+                return status.map_err(|error| UserError::io("wait for the program", &error));
             }
             signal = signals.next() => signals::pass(signal, &child),
         }
@@ -126,7 +128,7 @@ mod tests {
         let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
         assert_eq!(title(&words("curl -O x")), "curl -O x");
         let long = title(&words(&"ä ".repeat(100)));
-        assert_eq!(long.chars().count(), TITLE + 1);
+        assert_eq!(long.chars().count(), MAX_TITLE_CHARS + 1);
         assert!(long.ends_with('…'));
     }
 

@@ -3,12 +3,12 @@
 use braid_daemon::config::Paint;
 use braid_daemon::doctor::Level;
 use braid_daemon::report::{
-    DoctorReport, ExitReport, FlowReport, FlowsReport, Health, StatusReport, UpReport,
+    DoctorReport, FlowReport, FlowsReport, HealthProblem, NextHopReport, StatusReport, UpReport,
     UplinkReport, UplinkState, VersionReport,
 };
 
 use crate::bond;
-use crate::table::{Cell, NOTHING, Side, Table};
+use crate::table::{Cell, NO_VALUE, Side, Table};
 use crate::terminal::{Tint, tinted};
 
 /// `braid status`.
@@ -65,7 +65,7 @@ pub fn status(report: &StatusReport, paint: Paint) -> String {
     text
 }
 
-pub fn health(health: &[Health], paint: Paint) -> String {
+pub fn health(health: &[HealthProblem], paint: Paint) -> String {
     if health.is_empty() {
         return format!("# health: {}\n", tinted("good", Tint::Good, paint));
     }
@@ -106,8 +106,8 @@ pub fn uplinks(uplinks: &[UplinkReport], paint: Paint) -> String {
             tenths(uplink.rtt_ms).into(),
             tenths(uplink.loss.map(|loss| loss * 100.0)).into(),
             uplink.mtu.to_string().into(),
-            exit(uplink.ipv4.as_ref()).into(),
-            exit(uplink.ipv6.as_ref()).into(),
+            next_hop(uplink.ipv4.as_ref()).into(),
+            next_hop(uplink.ipv6.as_ref()).into(),
             uplink.weight.to_string().into(),
             percent(uplink.share).into(),
             uplink.why.as_str().into(),
@@ -128,7 +128,7 @@ pub fn up(report: &UpReport, paint: Paint) -> String {
         "# up: process {}, policy {}{adopted}\n",
         report.pid, report.policy
     ));
-    for candidate in &report.passed_over {
+    for candidate in &report.skipped {
         text.push_str(&format!("# not taken: {candidate}\n"));
     }
     text
@@ -226,14 +226,14 @@ fn state(state: UplinkState) -> Cell {
     Cell::tinted(state.as_str(), tint)
 }
 
-fn exit<A: std::fmt::Display>(exit: Option<&ExitReport<A>>) -> String {
+fn next_hop<A: std::fmt::Display>(exit: Option<&NextHopReport<A>>) -> String {
     match exit {
-        None => NOTHING.to_owned(),
-        Some(ExitReport {
+        None => NO_VALUE.to_owned(),
+        Some(NextHopReport {
             address,
             gateway: None,
         }) => address.to_string(),
-        Some(ExitReport {
+        Some(NextHopReport {
             address,
             gateway: Some(gateway),
         }) => format!("{address} via {gateway}"),
@@ -242,7 +242,7 @@ fn exit<A: std::fmt::Display>(exit: Option<&ExitReport<A>>) -> String {
 
 /// A figure with one decimal, where there is one.
 pub fn tenths(value: Option<f64>) -> String {
-    value.map_or_else(|| NOTHING.to_owned(), |value| format!("{value:.1}"))
+    value.map_or_else(|| NO_VALUE.to_owned(), |value| format!("{value:.1}"))
 }
 
 /// A fraction in percent.
@@ -252,7 +252,7 @@ pub fn percent(fraction: f64) -> String {
 
 /// A fraction in percent, where there is one.
 pub fn share(fraction: Option<f64>) -> String {
-    fraction.map_or_else(|| NOTHING.to_owned(), percent)
+    fraction.map_or_else(|| NO_VALUE.to_owned(), percent)
 }
 
 /// Bytes in megabytes.
@@ -279,14 +279,14 @@ mod tests {
         UplinkReport {
             name: name.into(),
             device: format!("{name}0"),
-            index: 0,
+            id: 0,
             layer: LayerName::L2,
             state,
             tier: 1,
-            rtt_ms: state.takes_new().then_some(21.4),
-            loss: state.takes_new().then_some(0.025),
+            rtt_ms: state.takes_new_flows().then_some(21.4),
+            loss: state.takes_new_flows().then_some(0.025),
             mtu: 1500,
-            ipv4: Some(ExitReport {
+            ipv4: Some(NextHopReport {
                 address: [192, 0, 2, 2].into(),
                 gateway: Some([192, 0, 2, 1].into()),
             }),
@@ -322,7 +322,7 @@ mod tests {
             },
             reasons: [("out_flow".to_owned(), 900)].into(),
             memory_bytes: 12_300_000,
-            health: vec![Health {
+            health: vec![HealthProblem {
                 code: "uplink-down".into(),
                 text: "lte: no carrier; new flows take the other uplinks".into(),
                 fix: "plug it in".into(),
@@ -369,7 +369,7 @@ lte     lte0    down      1       –       –       1500  192.0.2.2 via 192.0.
             rx_bytes: 0,
             tx_packets: 3,
             rx_packets: 0,
-            came_from: None,
+            previous_uplink: None,
             why: "next slot".into(),
         };
         let report = FlowsReport {

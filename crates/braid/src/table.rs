@@ -5,7 +5,7 @@ use braid_daemon::config::Paint;
 use crate::terminal::{Tint, tinted};
 
 /// What stands in a cell where there is nothing to say.
-pub const NOTHING: &str = "–";
+pub const NO_VALUE: &str = "–";
 const GAP: &str = "  ";
 
 /// Which side a column's cells lean on.

@@ -6,12 +6,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use braid_daemon::config::Paint;
-use braid_daemon::failure::Failure;
 use braid_daemon::report::ErrorReport;
+use braid_daemon::user_error::UserError;
 use serde::Serialize;
 
 /// What takes longer than this is told about while it goes on.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PROGRESS_DELAY: Duration = Duration::from_secs(1);
 
 /// Colours that carry nothing which the words do not say too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,19 +51,19 @@ pub fn tinted(text: &str, tint: Tint, paint: Paint) -> String {
 }
 
 /// Prints the answer. A reader that has seen enough (`| head`) is no error.
-pub fn answer(text: &str) -> Result<(), Failure> {
+pub fn answer(text: &str) -> Result<(), UserError> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::io("write the answer", &error))
+            Err(UserError::io("write the answer", &error))
         }
         _ => Ok(()),
     }
 }
 
 /// Prints the answer as JSON.
-pub fn answer_json(value: &impl Serialize) -> Result<(), Failure> {
+pub fn answer_json(value: &impl Serialize) -> Result<(), UserError> {
     let text = serde_json::to_string_pretty(value)
-        .map_err(|error| Failure::new("json", error.to_string()))?;
+        .map_err(|error| UserError::new("json", error.to_string()))?;
     answer(&format!("{text}\n"))
 }
 
@@ -72,7 +72,7 @@ pub fn answer_either(
     json: bool,
     report: &impl Serialize,
     text: impl FnOnce(Paint) -> String,
-) -> Result<(), Failure> {
+) -> Result<(), UserError> {
     if json {
         answer_json(report)
     } else {
@@ -81,7 +81,7 @@ pub fn answer_either(
 }
 
 /// Shows a failure: what, where and why, then what to do next.
-pub fn show_failure(failure: &Failure, json: bool) {
+pub fn show_error(failure: &UserError, json: bool) {
     let paint = paint(&io::stderr());
     match failure.code.as_str() {
         // Its text is a page of its own, with carets under the words that it is about.
@@ -114,7 +114,7 @@ impl Progress {
             let mut latest: Option<String> = None;
             loop {
                 let step = match latest {
-                    Some(_) => told.recv_timeout(PATIENCE.saturating_sub(start.elapsed())),
+                    Some(_) => told.recv_timeout(PROGRESS_DELAY.saturating_sub(start.elapsed())),
                     None => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 };
                 match step {
@@ -122,7 +122,7 @@ impl Progress {
                     Err(RecvTimeoutError::Disconnected) => return,
                     Err(RecvTimeoutError::Timeout) => {}
                 }
-                if start.elapsed() >= PATIENCE
+                if start.elapsed() >= PROGRESS_DELAY
                     && let Some(step) = latest.take()
                 {
                     eprintln!("{command}: {step} …");

@@ -12,9 +12,9 @@ use std::io::{self, IsTerminal};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid_daemon::failure::Failure;
 use braid_daemon::report::{FlowsReport, StatusReport};
 use braid_daemon::run_dir::RunDir;
+use braid_daemon::user_error::UserError;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,18 +22,18 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::client::{self, NoAnswer};
-use crate::{Outcome, runtime};
+use crate::{CommandResult, runtime};
 
 use model::Model;
 
 /// More flows than this are counted and not listed: reading them all every second would cost the
 /// daemon more than it is worth.
-const MOST_FLOWS: u64 = 20_000;
+const MAX_LISTED_FLOWS: u64 = 20_000;
 
 /// Shows until somebody has seen enough.
-pub fn top(run_dir: &RunDir, every: Duration) -> Outcome {
+pub fn top(run_dir: &RunDir, every: Duration) -> CommandResult {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        let failure = Failure::new(
+        let failure = UserError::new(
             "no-terminal",
             "braid top draws on a terminal, and this is none",
         );
@@ -46,7 +46,7 @@ pub fn top(run_dir: &RunDir, every: Duration) -> Outcome {
     let mut model = Model::new(every);
     runtime.block_on(look(run_dir, &mut model))?;
     let mut terminal =
-        ratatui::try_init().map_err(|error| Failure::io("take the terminal over", &error))?;
+        ratatui::try_init().map_err(|error| UserError::io("take the terminal over", &error))?;
     // A panic puts the terminal back too: `try_init` has seen to that.
     let outcome = runtime.block_on(watch(run_dir, &mut terminal, &mut model, every));
     ratatui::restore();
@@ -60,9 +60,9 @@ async fn watch(
     terminal: &mut DefaultTerminal,
     model: &mut Model,
     every: Duration,
-) -> Result<(), Failure> {
-    let broken = |error: io::Error| Failure::io("draw on the terminal", &error);
-    let listen = |kind| signal(kind).map_err(|error| Failure::io("listen for signals", &error));
+) -> Result<(), UserError> {
+    let broken = |error: io::Error| UserError::io("draw on the terminal", &error);
+    let listen = |kind| signal(kind).map_err(|error| UserError::io("listen for signals", &error));
     let mut terminate = listen(SignalKind::terminate())?;
     let mut hangup = listen(SignalKind::hangup())?;
     let mut interrupt = listen(SignalKind::interrupt())?;
@@ -103,7 +103,7 @@ async fn watch(
 async fn look(run_dir: &RunDir, model: &mut Model) -> Result<(), NoAnswer> {
     let status: StatusReport = client::get(run_dir, "/v1/status").await?;
     let flows = match status.flows.established + status.flows.embryonic {
-        n if n > MOST_FLOWS => None,
+        n if n > MAX_LISTED_FLOWS => None,
         _ => Some(client::get::<FlowsReport>(run_dir, "/v1/flows").await?),
     };
     model.update(Instant::now(), status, flows);

@@ -4,26 +4,26 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use braid_daemon::config::{Config, ConfigError};
-use braid_daemon::failure::Failure;
 use braid_daemon::launch::{self, Pipe};
 use braid_daemon::report::{DownReport, UpReport};
 use braid_daemon::run_dir::RunDir;
 use braid_daemon::serve::{self, Assignment, Herald};
-use braid_daemon::settings::{Origin, Overrides, Settings};
+use braid_daemon::settings::{Overrides, Settings, SettingsSource};
 use braid_daemon::state_dir::StateDir;
+use braid_daemon::user_error::UserError;
 use braid_daemon::{preflight, teardown};
 
 use crate::cli::{Output, UpArgs};
 use crate::client::{self, NoAnswer};
 use crate::terminal::{Progress, answer, answer_either, answer_json};
-use crate::{Outcome, Stop, runtime, show};
+use crate::{CommandError, CommandResult, runtime, show};
 
 /// Starts the daemon, in the background unless asked otherwise.
-pub fn up(run_dir: RunDir, state_dir: StateDir, arguments: &UpArgs) -> Outcome {
+pub fn up(run_dir: RunDir, state_dir: StateDir, arguments: &UpArgs) -> CommandResult {
     if arguments.detached {
         return detached(run_dir, state_dir, arguments);
     }
-    let assignment = assignment(run_dir.clone(), state_dir, arguments)?;
+    let assignment = daemon_options(run_dir.clone(), state_dir, arguments)?;
     preflight::check()?;
     if arguments.foreground {
         let mut herald = Terminal {
@@ -47,12 +47,12 @@ pub fn up(run_dir: RunDir, state_dir: StateDir, arguments: &UpArgs) -> Outcome {
 }
 
 /// Undoes what a start had done when a signal ended it, if there was nothing before.
-fn interrupted(run_dir: &RunDir, was_clean: bool, failure: Failure) -> Stop {
+fn interrupted(run_dir: &RunDir, was_clean: bool, failure: UserError) -> CommandError {
     if !was_clean {
         let fix = "traffic goes on as before; braid up takes it over, braid down undoes everything";
         return failure.fix(fix).into();
     }
-    let undone = runtime().map_err(Stop::from);
+    let undone = runtime().map_err(CommandError::from);
     match undone.and_then(|runtime| runtime.block_on(clean_up(run_dir))) {
         Ok(_) => failure
             .fix("the machine is as it was; braid up starts it again")
@@ -61,21 +61,21 @@ fn interrupted(run_dir: &RunDir, was_clean: bool, failure: Failure) -> Stop {
     }
 }
 
-fn announce(report: &UpReport, json: bool) -> Outcome {
+fn announce(report: &UpReport, json: bool) -> CommandResult {
     Ok(answer_either(json, report, |paint| {
         show::up(report, paint)
     })?)
 }
 
-fn assignment(
+fn daemon_options(
     run_dir: RunDir,
     state_dir: StateDir,
     arguments: &UpArgs,
-) -> Result<Assignment, Stop> {
+) -> Result<Assignment, CommandError> {
     // The daemon works in another directory.
     let absolute =
-        |path| std::path::absolute(path).map_err(|error| Failure::io("--config", &error));
-    let origin = Origin {
+        |path| std::path::absolute(path).map_err(|error| UserError::io("--config", &error));
+    let settings_source = SettingsSource {
         file: arguments.config.as_ref().map(absolute).transpose()?,
         overrides: Overrides {
             policy: arguments.policy.map(Into::into),
@@ -84,19 +84,19 @@ fn assignment(
     };
     // Read here for its diagnostics alone; the daemon reads it itself, now and at every reload.
     let (config, _) = Config::find(arguments.config.as_deref())?;
-    Settings::new(config, &origin.overrides)?;
+    Settings::new(config, &settings_source.overrides)?;
     Ok(Assignment {
         run_dir,
         state_dir,
-        origin,
+        settings_source,
         commit: crate::COMMIT,
     })
 }
 
 /// This program again, as the daemon in the background.
-fn again(run_dir: &RunDir, assignment: &Assignment) -> Result<Command, Failure> {
-    let origin = &assignment.origin;
-    let program = std::env::current_exe().map_err(|error| Failure::io("find myself", &error))?;
+fn again(run_dir: &RunDir, assignment: &Assignment) -> Result<Command, UserError> {
+    let settings_source = &assignment.settings_source;
+    let program = std::env::current_exe().map_err(|error| UserError::io("find myself", &error))?;
     let mut command = Command::new(program);
     command
         .arg("--run-dir")
@@ -104,31 +104,31 @@ fn again(run_dir: &RunDir, assignment: &Assignment) -> Result<Command, Failure> 
         .arg("--state-dir")
         .arg(assignment.state_dir.path())
         .args(["up", "--foreground", "--detached"]);
-    if let Some(config) = &origin.file {
+    if let Some(config) = &settings_source.file {
         command.arg("--config").arg(config);
     }
-    if let Some(policy) = origin.overrides.policy {
+    if let Some(policy) = settings_source.overrides.policy {
         command.arg("--policy").arg(policy.to_string());
     }
-    for (name, weight) in &origin.overrides.weights {
+    for (name, weight) in &settings_source.overrides.weights {
         command.arg("--weight").arg(format!("{name}={weight}"));
     }
     Ok(command)
 }
 
 /// The daemon in the background: its words go to the process that started it.
-fn detached(run_dir: RunDir, state_dir: StateDir, arguments: &UpArgs) -> Outcome {
+fn detached(run_dir: RunDir, state_dir: StateDir, arguments: &UpArgs) -> CommandResult {
     let mut pipe = Pipe::detach()?;
-    let outcome = assignment(run_dir, state_dir, arguments)
+    let outcome = daemon_options(run_dir, state_dir, arguments)
         .and_then(|assignment| Ok(runtime()?.block_on(serve::run(assignment, &mut pipe))?));
     if let Err(stop) = &outcome {
         pipe.failed(match stop {
-            Stop::Failure(failure) => failure.clone(),
+            CommandError::UserError(failure) => failure.clone(),
             // The file was fine a moment ago, when the starting process read it.
-            Stop::Config(error) => Failure::new("config", error.to_string()),
-            Stop::Unreachable(failure) => failure.clone(),
-            Stop::Unfit | Stop::Degraded | Stop::Ended(_) => {
-                Failure::new("health", "not as it should be")
+            CommandError::Config(error) => UserError::new("config", error.to_string()),
+            CommandError::Unreachable(failure) => failure.clone(),
+            CommandError::Unfit | CommandError::Degraded | CommandError::Ended(_) => {
+                UserError::new("health", "not as it should be")
             }
         });
     }
@@ -153,7 +153,7 @@ impl Herald for Terminal {
 }
 
 /// Ends the daemon, or cleans up after a dead one.
-pub fn down(run_dir: &RunDir, output: Output) -> Outcome {
+pub fn down(run_dir: &RunDir, output: Output) -> CommandResult {
     let progress = Progress::of("braid down");
     progress.step("undoing what was changed");
     let report = runtime()?.block_on(async {
@@ -172,7 +172,7 @@ pub fn down(run_dir: &RunDir, output: Output) -> Outcome {
 }
 
 /// Says what was undone.
-pub fn answer_down(report: &DownReport, output: Output, what: &str) -> Outcome {
+pub fn answer_down(report: &DownReport, output: Output, what: &str) -> CommandResult {
     if output.json {
         return Ok(answer_json(report)?);
     }
@@ -186,22 +186,22 @@ pub fn answer_down(report: &DownReport, output: Output, what: &str) -> Outcome {
     Ok(answer(&text)?)
 }
 
-async fn ask_down(run_dir: &RunDir, pid: u32) -> Result<DownReport, Stop> {
+async fn ask_down(run_dir: &RunDir, pid: u32) -> Result<DownReport, CommandError> {
     match client::post(run_dir, "/v1/down").await {
         Ok(report) => Ok(report),
         Err(NoAnswer::Refused(failure)) => Err(failure.into()),
         // Whoever may not ask may not end it either.
         Err(NoAnswer::Unreachable(failure)) if failure.code == "forbidden" => {
-            Err(Stop::Unreachable(failure))
+            Err(CommandError::Unreachable(failure))
         }
         Err(NoAnswer::Unreachable(failure)) => {
             let fix = format!("kill {pid}, then braid down again");
-            Err(Stop::Unreachable(failure.fix(fix)))
+            Err(CommandError::Unreachable(failure.fix(fix)))
         }
     }
 }
 
-async fn clean_up(run_dir: &RunDir) -> Result<DownReport, Stop> {
+async fn clean_up(run_dir: &RunDir) -> Result<DownReport, CommandError> {
     let path: PathBuf = run_dir.path().to_owned();
     if !path.exists() {
         return Ok(DownReport::default());
@@ -211,8 +211,8 @@ async fn clean_up(run_dir: &RunDir) -> Result<DownReport, Stop> {
     Ok(teardown::remove(run_dir).await?)
 }
 
-impl From<ConfigError> for Stop {
-    fn from(error: ConfigError) -> Stop {
-        Stop::Config(error)
+impl From<ConfigError> for CommandError {
+    fn from(error: ConfigError) -> CommandError {
+        CommandError::Config(error)
     }
 }

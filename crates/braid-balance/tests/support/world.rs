@@ -217,7 +217,7 @@ impl World {
         Options {
             hook,
             max_flows: 4096,
-            max_embryos: 1024,
+            max_embryonic: 1024,
             ..Options::new(self.pin_dir())
         }
     }

@@ -4,27 +4,27 @@ use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 
-use super::{Answer, Desk, Refusal};
+use super::{Answer, ApiError, ApiState};
 use crate::engine::Engine;
-use crate::failure::Failure;
 use crate::report::{BondReport, JoinRequest};
+use crate::user_error::UserError;
 
-pub(super) async fn show(State(desk): State<Desk>) -> Answer<BondReport> {
-    desk.ask(Engine::bond_report).await
+pub(super) async fn show(State(api): State<ApiState>) -> Answer<BondReport> {
+    api.ask(Engine::bond_report).await
 }
 
 pub(super) async fn join(
-    State(desk): State<Desk>,
+    State(api): State<ApiState>,
     body: Result<Json<JoinRequest>, JsonRejection>,
 ) -> Answer<BondReport> {
     let Json(join) = body.map_err(|why| {
         let fix = "docs/api.schema.json describes what is wanted";
-        Refusal(Failure::new("usage", why.body_text()).fix(fix))
+        ApiError(UserError::new("usage", why.body_text()).fix(fix))
     })?;
-    desk.change(move |engine| engine.join_bond(&join.token))
+    api.change(move |engine| engine.join_bond(&join.token))
         .await
 }
 
-pub(super) async fn leave(State(desk): State<Desk>) -> Answer<BondReport> {
-    desk.change(Engine::leave_bond).await
+pub(super) async fn leave(State(api): State<ApiState>) -> Answer<BondReport> {
+    api.change(Engine::leave_bond).await
 }

@@ -7,7 +7,7 @@ use axum::extract::{Query, State};
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::{Answer, Desk, Refusal, put, understood};
+use super::{Answer, ApiError, ApiState, parsed_query, put};
 use crate::report::EventsReport;
 
 /// The longest that a question may wait for an event.
@@ -24,17 +24,17 @@ pub(super) struct Since {
 }
 
 pub(super) async fn events(
-    State(desk): State<Desk>,
+    State(api): State<ApiState>,
     query: Result<Query<Since>, QueryRejection>,
 ) -> Answer<EventsReport> {
-    let Since { after, wait } = understood(query)?;
-    let latest = put(&desk.jobs, |engine| Ok(engine.latest_event())).await;
-    let mut latest = latest.map_err(Refusal)?;
+    let Since { after, wait } = parsed_query(query)?;
+    let latest = put(&api.jobs, |engine| Ok(engine.latest_event())).await;
+    let mut latest = latest.map_err(ApiError)?;
     let news = latest.wait_for(|latest| *latest != after);
     let patience = Duration::from_secs(wait).min(LONGEST_WAIT);
     // Whether an event, the time or the daemon's end ended the wait: the answer is what there is.
     let _ = timeout(patience, news).await;
-    desk.ask(move |engine| {
+    api.ask(move |engine| {
         Ok(EventsReport {
             events: engine.events(after),
             latest: *engine.latest_event().borrow(),

@@ -3,29 +3,29 @@
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 
-use super::{Answer, Desk, Refusal, understood};
-use crate::failure::Failure;
+use super::{Answer, ApiError, ApiState, parsed_query};
 use crate::report::{ExplainQuestion, ExplainReport};
 use crate::route::own_route;
+use crate::user_error::UserError;
 
 pub(super) async fn explain(
-    State(desk): State<Desk>,
+    State(api): State<ApiState>,
     query: Result<Query<ExplainQuestion>, QueryRejection>,
 ) -> Answer<ExplainReport> {
-    let question = understood(query)?;
+    let question = parsed_query(query)?;
     if question
         .source
         .is_some_and(|source| source.is_ipv4() != question.destination.is_ipv4())
     {
         let text = "the source and the destination are of different IP versions";
-        return Err(Refusal(Failure::new("usage", text)));
+        return Err(ApiError(UserError::new("usage", text)));
     }
-    let route = own_route(question.destination).await.map_err(Refusal)?;
+    let route = own_route(question.destination).await.map_err(ApiError)?;
     let back = match question.source {
         None => None,
-        Some(source) => own_route(source).await.map_err(Refusal)?,
+        Some(source) => own_route(source).await.map_err(ApiError)?,
     };
-    desk.ask(move |engine| {
+    api.ask(move |engine| {
         let route = route.as_ref().map(|route| route.text.as_str());
         engine.explain(&question, route, back.as_ref())
     })

@@ -4,12 +4,12 @@ use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{Path, State};
 
-use super::{Answer, Desk, Refusal};
-use crate::failure::Failure;
+use super::{Answer, ApiError, ApiState};
 use crate::report::{RunRequest, RunsReport};
+use crate::user_error::UserError;
 
-pub(super) async fn list(State(desk): State<Desk>) -> Answer<RunsReport> {
-    desk.ask(|engine| {
+pub(super) async fn list(State(api): State<ApiState>) -> Answer<RunsReport> {
+    api.ask(|engine| {
         Ok(RunsReport {
             runs: engine.runs.all().to_vec(),
         })
@@ -18,22 +18,22 @@ pub(super) async fn list(State(desk): State<Desk>) -> Answer<RunsReport> {
 }
 
 pub(super) async fn begin(
-    State(desk): State<Desk>,
+    State(api): State<ApiState>,
     body: Result<Json<RunRequest>, JsonRejection>,
 ) -> Answer<RunRequest> {
-    let Json(run) = body.map_err(|why| misunderstood(why.body_text()))?;
-    desk.change(move |engine| engine.begin_run(run)).await
+    let Json(run) = body.map_err(|why| usage_error(why.body_text()))?;
+    api.change(move |engine| engine.begin_run(run)).await
 }
 
 pub(super) async fn end(
-    State(desk): State<Desk>,
+    State(api): State<ApiState>,
     id: Result<Path<u64>, PathRejection>,
 ) -> Answer<RunRequest> {
-    let Path(id) = id.map_err(|why| misunderstood(why.body_text()))?;
-    desk.change(move |engine| engine.end_run(id)).await
+    let Path(id) = id.map_err(|why| usage_error(why.body_text()))?;
+    api.change(move |engine| engine.end_run(id)).await
 }
 
-fn misunderstood(why: String) -> Refusal {
+fn usage_error(why: String) -> ApiError {
     let fix = "docs/api.schema.json describes what is wanted";
-    Refusal(Failure::new("usage", why).fix(fix))
+    ApiError(UserError::new("usage", why).fix(fix))
 }

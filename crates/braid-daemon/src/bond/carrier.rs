@@ -12,7 +12,7 @@ use std::time::Duration;
 use braid_balance::{KernelTime, Lease};
 use braid_bond::io::{ClientConfig, ClientHandle, ClientStatus, LinkSpec, Policy, client};
 
-use crate::failure::Failure;
+use crate::user_error::UserError;
 
 /// How often the driver is asked.
 const ASKED: Duration = Duration::from_millis(100);
@@ -42,7 +42,7 @@ impl Carrier {
     ///
     /// # Errors
     /// The driver's own, or there are no threads to be had.
-    pub fn start(config: ClientConfig, lease: Lease) -> Result<Carrier, Failure> {
+    pub fn start(config: ClientConfig, lease: Lease) -> Result<Carrier, UserError> {
         let handle = client::start(config).map_err(|error| stopped(&error))?;
         let handle = Arc::new(handle);
         let shared = Arc::new(Mutex::new(Shared {
@@ -65,7 +65,7 @@ impl Carrier {
         };
         let named = thread::Builder::new().name("bond-voucher".into());
         let voucher = named.spawn(vouch);
-        let voucher = voucher.map_err(|error| Failure::io("start a thread", &error))?;
+        let voucher = voucher.map_err(|error| UserError::io("start a thread", &error))?;
         Ok(Carrier {
             handle: Some(handle),
             voucher: Some(voucher),
@@ -134,6 +134,6 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 }
 
 /// The driver's words.
-pub(super) fn stopped(error: &braid_bond::io::BondError) -> Failure {
-    Failure::new("bond", format!("bond: {error}")).fix("braid doctor says what lacks")
+pub(super) fn stopped(error: &braid_bond::io::BondError) -> UserError {
+    UserError::new("bond", format!("bond: {error}")).fix("braid doctor says what lacks")
 }

@@ -67,7 +67,7 @@ impl State {
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
-            State::Calling { .. } => "calling",
+            State::Calling { .. } => "connecting",
             State::Up => "up",
             State::Lost { .. } => "lost",
             State::Refused(_) => "refused",
@@ -196,7 +196,7 @@ mod tests {
         let now = Instant::now();
         let mut bond = Condition::default();
         bond.links(now, false);
-        assert_eq!(bond.state().word(), "calling");
+        assert_eq!(bond.state().word(), "connecting");
         bond.links(now, true);
         assert!(!bond.state().is_up(), "no keys");
         bond.established();

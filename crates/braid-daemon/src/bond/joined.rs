@@ -12,8 +12,8 @@ use braid_bond::token::Token;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 
-use crate::failure::Failure;
 use crate::state_dir::{StateDir, remove};
+use crate::user_error::UserError;
 
 /// What is on disk.
 #[derive(Clone, Serialize, Deserialize)]
@@ -57,10 +57,10 @@ impl Joined {
     ///
     /// # Errors
     /// The system gives no random numbers.
-    pub fn new(token: Token) -> Result<Joined, Failure> {
+    pub fn new(token: Token) -> Result<Joined, UserError> {
         let mut private = [0; 32];
         let drawn = SystemRandom::new().fill(&mut private);
-        drawn.map_err(|_| Failure::new("random", "the system gives no random numbers"))?;
+        drawn.map_err(|_| UserError::new("random", "the system gives no random numbers"))?;
         Ok(Joined {
             token,
             identity: Identity::new(private),
@@ -74,7 +74,7 @@ impl Joined {
     ///
     /// # Errors
     /// The file cannot be read, or is none of ours.
-    pub fn load(state_dir: &StateDir) -> Result<Option<Joined>, Failure> {
+    pub fn load(state_dir: &StateDir) -> Result<Option<Joined>, UserError> {
         let path = state_dir.bond();
         let fix = "braid leave removes it; then join again with a new token";
         let Some(written) = state_dir.read::<Written>(&path, fix)? else {
@@ -82,7 +82,7 @@ impl Joined {
         };
         let broken = |what: &str| {
             let text = format!("{}: no {what} that can be read", path.display());
-            Failure::new("state", text).fix(fix)
+            UserError::new("state", text).fix(fix)
         };
         Ok(Some(Joined {
             token: written.token.parse().map_err(|_| broken("token"))?,
@@ -102,7 +102,7 @@ impl Joined {
     ///
     /// # Errors
     /// What the system said.
-    pub fn store(&self, state_dir: &StateDir) -> Result<(), Failure> {
+    pub fn store(&self, state_dir: &StateDir) -> Result<(), UserError> {
         let written = Written {
             token: self.token.to_string(),
             private: self.identity.private_text().to_string(),
@@ -119,11 +119,11 @@ impl Joined {
     ///
     /// # Errors
     /// What the system said.
-    pub fn forget(state_dir: &StateDir) -> Result<bool, Failure> {
+    pub fn forget(state_dir: &StateDir) -> Result<bool, UserError> {
         let path = state_dir.bond();
         let existed = path.exists();
         let removed = remove(&path);
-        removed.map_err(|error| Failure::io(format!("remove {}", path.display()), &error))?;
+        removed.map_err(|error| UserError::io(format!("remove {}", path.display()), &error))?;
         Ok(existed)
     }
 
@@ -132,7 +132,7 @@ impl Joined {
     ///
     /// # Errors
     /// Another hub has been joined, or the disk refuses.
-    pub fn begin(state_dir: &StateDir, token: Token) -> Result<Joined, Failure> {
+    pub fn begin(state_dir: &StateDir, token: Token) -> Result<Joined, UserError> {
         match Joined::load(state_dir)? {
             Some(joined) if joined.token == token => Ok(joined),
             Some(joined) => Err(joined.taken()),
@@ -144,7 +144,7 @@ impl Joined {
         }
     }
 
-    fn taken(&self) -> Failure {
+    fn taken(&self) -> UserError {
         let addresses: Vec<String> = self
             .token
             .addresses
@@ -155,7 +155,7 @@ impl Joined {
             "this machine has joined the hub at {} already",
             addresses.join(", ")
         );
-        Failure::new("joined", text).fix("braid leave, then join again")
+        UserError::new("joined", text).fix("braid leave, then join again")
     }
 }
 
@@ -163,9 +163,9 @@ impl Joined {
 ///
 /// # Errors
 /// It is none, and why.
-pub fn parse_token(text: &str) -> Result<Token, Failure> {
+pub fn parse_token(text: &str) -> Result<Token, UserError> {
     let parsed = text.trim().parse::<Token>();
-    parsed.map_err(|error| Failure::new("token", error.to_string()))
+    parsed.map_err(|error| UserError::new("token", error.to_string()))
 }
 
 #[cfg(test)]

@@ -39,9 +39,9 @@ use braid_uplink::{
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::config::Encapsulation;
-use crate::failure::Failure;
 use crate::settings::Settings;
 use crate::state_dir::StateDir;
+use crate::user_error::UserError;
 
 use carrier::Carrier;
 use condition::Condition;
@@ -83,7 +83,7 @@ pub enum Told {
 ///
 /// # Errors
 /// Somebody is attached to it, or the system refused.
-pub fn remove_device() -> Result<bool, Failure> {
+pub fn remove_device() -> Result<bool, UserError> {
     Tun::remove(BOND_DEVICE).map_err(|error| carrier::stopped(&error))
 }
 
@@ -105,7 +105,7 @@ pub struct Bond {
     /// Why nothing is known of where the hub is.
     nowhere: Option<String>,
     /// Why what is on disk is not what is known.
-    unwritten: Option<Failure>,
+    unwritten: Option<UserError>,
     news: UnboundedSender<News>,
 }
 
@@ -114,7 +114,7 @@ impl Bond {
     ///
     /// # Errors
     /// The file that says so cannot be read.
-    pub fn open(state_dir: StateDir, news: UnboundedSender<News>) -> Result<Bond, Failure> {
+    pub fn open(state_dir: StateDir, news: UnboundedSender<News>) -> Result<Bond, UserError> {
         Ok(Bond {
             joined: Joined::load(&state_dir)?,
             state_dir,
@@ -152,7 +152,7 @@ impl Bond {
     }
 
     /// Why something of it is not as it should be, besides its state.
-    pub fn troubles(&self) -> impl Iterator<Item = String> {
+    pub fn problems(&self) -> impl Iterator<Item = String> {
         let nowhere = self.nowhere.clone().filter(|_| self.hub.is_empty());
         let unwritten = self.unwritten.as_ref().map(ToString::to_string);
         let errors = self
@@ -167,7 +167,7 @@ impl Bond {
     ///
     /// # Errors
     /// Another hub was joined, or the disk refuses.
-    pub fn join(&mut self, token: Token) -> Result<(), Failure> {
+    pub fn join(&mut self, token: Token) -> Result<(), UserError> {
         let joined = Joined::begin(&self.state_dir, token)?;
         if self.joined.is_none() {
             self.condition = Condition::default();
@@ -180,7 +180,7 @@ impl Bond {
     ///
     /// # Errors
     /// What the disk said; then nothing has changed.
-    pub fn leave(&mut self) -> Result<bool, Failure> {
+    pub fn leave(&mut self) -> Result<bool, UserError> {
         let forgotten = Joined::forget(&self.state_dir)?;
         self.joined = None;
         self.rest();
@@ -204,7 +204,7 @@ impl Bond {
     pub fn set_going(
         &mut self,
         settings: &Settings,
-        lease: impl FnOnce() -> Result<Lease, Failure>,
+        lease: impl FnOnce() -> Result<Lease, UserError>,
     ) {
         if self.joined.is_none() {
             // The hub may have been left while no daemon ran.
@@ -240,8 +240,8 @@ impl Bond {
         &mut self,
         joined: &Joined,
         settings: &Settings,
-        lease: impl FnOnce() -> Result<Lease, Failure>,
-    ) -> Result<(), Failure> {
+        lease: impl FnOnce() -> Result<Lease, UserError>,
+    ) -> Result<(), UserError> {
         // It outlives this daemon: without the device and its program the kernel would take what comes for connections of
         // its own and refuse it, and programs that watch addresses would give up what they are about.
         let tun =

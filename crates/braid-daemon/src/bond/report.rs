@@ -25,7 +25,7 @@ impl Bond {
         let joined = self.joined.as_ref();
         let state = match (joined, self.state()) {
             (None, _) => BondState::None,
-            (_, State::Calling { .. }) => BondState::Calling,
+            (_, State::Calling { .. }) => BondState::Connecting,
             (_, State::Up) => BondState::Up,
             (_, State::Lost { .. }) => BondState::Lost,
             (_, State::Refused(_)) => BondState::Refused,
@@ -61,7 +61,7 @@ impl Bond {
             packets: latest
                 .as_ref()
                 .map(|status| packets(status, config.scheduler)),
-            troubles: self.troubles().chain(unheard).collect(),
+            problems: self.problems().chain(unheard).collect(),
         }
     }
 
@@ -84,28 +84,28 @@ impl Bond {
         let span = |value: fn(&LinkStatus) -> Duration| status.map_or(0.0, |s| ms(value(s)));
         BondLinkReport {
             uplink: self.links.name_of(link.id).unwrap_or_default().to_owned(),
-            number: link.id.0,
+            id: link.id.0,
             hub: link.hub.to_string(),
             state,
             share: status.map_or(0.0, |status| status.share),
             why,
-            clear: status.is_some_and(|status| status.cleartext),
-            rate_bps: of(|status| status.rate.bits_per_sec()),
-            delivered_bps: status.and_then(|s| Some(s.delivered?.bits_per_sec())),
+            cleartext: status.is_some_and(|status| status.cleartext),
+            rate_bit_s: of(|status| status.rate.bits_per_sec()),
+            delivered_bit_s: status.and_then(|s| Some(s.delivered?.bits_per_sec())),
             rtt_ms: rtt.map(|rtt| ms(rtt.smoothed)),
             rtt_min_ms: rtt.map(|rtt| ms(rtt.min)),
-            spread_ms: status.and_then(|status| Some(ms(status.owd_skew?))),
+            owd_skew_ms: status.and_then(|status| Some(ms(status.owd_skew?))),
             queue_ms: span(|status| status.queue),
             jitter_ms: span(|status| status.jitter),
             loss: status.map_or(0.0, |status| status.loss_fast),
             lost_random: of(|status| status.lost_random),
             lost_congestive: of(|status| status.lost_congestive),
-            payload: status.map_or(0, |status| status.max_payload_bytes),
+            max_payload_bytes: status.map_or(0, |status| status.max_payload_bytes),
             tx_bytes: of(|status| status.sent.bytes.get()),
             rx_bytes: of(|status| status.received.bytes.get()),
             late: of(|status| status.late),
             duplicates: of(|status| status.duplicates),
-            waited_for: of(|status| status.gaps_expired),
+            gaps_expired: of(|status| status.gaps_expired),
             send_errors: of(|status| status.send_errors),
         }
     }
@@ -187,8 +187,8 @@ fn packets(status: &ClientStatus, scheduler: BondScheduler) -> BondPacketsReport
     let flow = &status.flow;
     BondPacketsReport {
         scheduler,
-        residence_p50_ms: ms(flow.reorder_delay_p50),
-        residence_p99_ms: ms(flow.reorder_delay_p99),
+        reorder_delay_p50_ms: ms(flow.reorder_delay_p50),
+        reorder_delay_p99_ms: ms(flow.reorder_delay_p99),
         in_order: flow.in_order,
         held: flow.held,
         unordered: flow.unordered,
@@ -200,9 +200,9 @@ fn packets(status: &ClientStatus, scheduler: BondScheduler) -> BondPacketsReport
         dropped: flow.dropped,
         marked: flow.marked,
         overflowed: flow.overflowed,
-        repaired: flow.repaired,
+        retransmitted: flow.repaired,
         header_bytes_saved: flow.saved.bytes,
-        refused: flow.rejects.total(),
+        rejected: flow.rejects.total(),
     }
 }
 

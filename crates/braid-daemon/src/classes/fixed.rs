@@ -4,21 +4,21 @@ use braid_balance::{ClassEntry, ClassId, Family, LbMethod};
 use braid_core::UplinkId;
 
 use super::Standing;
-use crate::config::WhenDown;
+use crate::config::OnDown;
 
 /// A class whose flows take one uplink.
 pub(super) fn only(
     id: ClassId,
     uplink: &str,
-    when_down: WhenDown,
+    on_down: OnDown,
     common: &ClassEntry,
     standings: &[Standing],
 ) -> ClassEntry {
     let target = standings.iter().find(|s| s.name == uplink && s.up);
-    let slots = |family, others: &Vec<UplinkId>| match (target, when_down) {
+    let slots = |family, others: &Vec<UplinkId>| match (target, on_down) {
         (Some(target), _) if target.has(family) => vec![target.id],
-        (_, WhenDown::Others) => others.clone(),
-        (_, WhenDown::Block) => Vec::new(),
+        (_, OnDown::Fallback) => others.clone(),
+        (_, OnDown::Block) => Vec::new(),
     };
     ClassEntry {
         id,
@@ -29,12 +29,12 @@ pub(super) fn only(
         v6: slots(Family::V6, &common.v6),
         // Where all go the common way they race as the others do.
         // Where all go the common way, the bond is part of it.
-        prefers: match (target, when_down) {
-            (None, WhenDown::Others) => common.prefers,
+        prefers: match (target, on_down) {
+            (None, OnDown::Fallback) => common.prefers,
             _ => None,
         },
-        candidates: match (target, when_down) {
-            (None, WhenDown::Others) => common.candidates.clone(),
+        candidates: match (target, on_down) {
+            (None, OnDown::Fallback) => common.candidates.clone(),
             _ => Vec::new(),
         },
     }

@@ -164,9 +164,7 @@ impl Classes {
                 Purpose::Share { .. } | Purpose::Bond { .. } => {
                     self.share(now, id, settings, standings)
                 }
-                Purpose::Only { uplink, when_down } => {
-                    only(id, uplink, *when_down, &common, standings)
-                }
+                Purpose::Only { uplink, on_down } => only(id, uplink, *on_down, &common, standings),
                 Purpose::Block => blocked(id),
             });
         }
@@ -258,7 +256,7 @@ impl Classes {
             }
             let taken: BTreeSet<ClassId> = self.numbers.values().copied().collect();
             let last = u8::try_from(MAX_CLASSES - 1).unwrap_or(u8::MAX);
-            // There is a number for each kind: `check_room` has seen to that.
+            // There is a number for each kind: `check_table_capacity` has seen to that.
             if let Some(free) = (1..=last).map(ClassId).find(|id| !taken.contains(id)) {
                 self.numbers.insert(purpose, free);
             }

@@ -1,6 +1,6 @@
 //! What a class is for.
 
-use crate::config::{Action, BondFlows, Fallback, Policy, RuleConfig, Sticky, WhenDown};
+use crate::config::{Action, BondFlows, Fallback, OnDown, Policy, RuleConfig, Sticky};
 use crate::settings::Settings;
 
 /// What happens to the flows of a class. Rules that ask for the same share a class.
@@ -18,7 +18,7 @@ pub enum Purpose {
         /// Its name.
         uplink: String,
         /// What is done while it cannot take them.
-        when_down: WhenDown,
+        on_down: OnDown,
     },
     /// They go through the bond.
     Bond {
@@ -59,12 +59,12 @@ impl Purpose {
             },
             Action::Uplink(uplink) => Purpose::Only {
                 uplink: uplink.clone(),
-                when_down: rule.when_down,
+                on_down: rule.on_down,
             },
             Action::Bond => Purpose::Bond {
-                fallback: match rule.when_down {
-                    WhenDown::Block => Fallback::Block,
-                    WhenDown::Others => settings.config.bond.fallback,
+                fallback: match rule.on_down {
+                    OnDown::Block => Fallback::Block,
+                    OnDown::Fallback => settings.config.bond.fallback,
                 },
             },
             Action::Balance => match (Purpose::balance(settings), rule.sticky) {

@@ -127,7 +127,7 @@ const RULES: &str = "
     name = 'backup'
     port = 873
     use = 'lte'
-    when_down = 'block'
+    on_down = 'block'
     [[rule]]
     name = 'web'
     port = 443

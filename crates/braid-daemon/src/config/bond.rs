@@ -27,11 +27,11 @@ pub struct BondConfig {
     /// What `overflow` goes by.
     pub overflow: OverflowConfig,
     /// How packets are put back in order, at both ends.
-    pub order: BondOrder,
+    pub reordering: BondReordering,
     /// With `paper`: how long a packet is held for one that is missing.
     #[serde(with = "duration")]
     #[schemars(with = "String")]
-    pub order_timeout: Duration,
+    pub reordering_timeout: Duration,
 }
 
 impl Default for BondConfig {
@@ -42,9 +42,9 @@ impl Default for BondConfig {
             scheduler: BondScheduler::default(),
             overflow: OverflowConfig::default(),
             encapsulation: Encapsulation::default(),
-            order: BondOrder::default(),
+            reordering: BondReordering::default(),
             // [l3b] §5.3.
-            order_timeout: Duration::from_millis(50),
+            reordering_timeout: Duration::from_millis(50),
         }
     }
 }
@@ -53,9 +53,9 @@ impl BondConfig {
     /// As the bond takes it.
     #[must_use]
     pub fn ordering(&self) -> Reordering {
-        match self.order {
-            BondOrder::Measured => Reordering::Adaptive,
-            BondOrder::Paper => Reordering::FixedTimeout(self.order_timeout),
+        match self.reordering {
+            BondReordering::Adaptive => Reordering::Adaptive,
+            BondReordering::FixedTimeout => Reordering::FixedTimeout(self.reordering_timeout),
         }
     }
 }
@@ -221,15 +221,20 @@ words!(
 /// How packets are put back in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum BondOrder {
+pub enum BondReordering {
     /// By what is measured of the uplinks: a missing packet is waited for while it may still come.
     #[default]
-    Measured,
+    Adaptive,
     /// By a time-out, as the paper that `overflow` comes from has it; for comparison.
-    Paper,
+    FixedTimeout,
 }
 
-words!(BondOrder, "order", Measured = "measured", Paper = "paper");
+words!(
+    BondReordering,
+    "reordering",
+    Adaptive = "adaptive",
+    FixedTimeout = "fixed-timeout"
+);
 
 /// What the bond's data goes out as.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -281,8 +286,8 @@ mod tests {
         let ordering = |text: &str| Config::parse("test", text).unwrap().bond.ordering();
         let after = |ms| Reordering::FixedTimeout(Duration::from_millis(ms));
         assert_eq!(ordering(""), Reordering::Adaptive);
-        assert_eq!(ordering("[bond]\norder = 'paper'"), after(50));
-        let text = "[bond]\norder = 'paper'\norder_timeout = '80 ms'";
+        assert_eq!(ordering("[bond]\nreordering = 'fixed-timeout'"), after(50));
+        let text = "[bond]\nreordering = 'fixed-timeout'\nreordering_timeout = '80 ms'";
         assert_eq!(ordering(text), after(80));
     }
 }

@@ -7,9 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Longest name in text, without the final dot (RFC 1035 §2.3.4).
-const MAX_NAME: usize = 253;
+const MAX_NAME_BYTES: usize = 253;
 /// Longest label (RFC 1035 §2.3.4).
-const MAX_LABEL: usize = 63;
+const MAX_LABEL_BYTES: usize = 63;
 
 /// A host name in lower case, without the final dot; names beyond ASCII as their `xn--` form.
 #[derive(
@@ -35,8 +35,10 @@ impl FromStr for HostName {
         if name.is_empty() {
             return Err("an empty name".to_owned());
         }
-        if name.len() > MAX_NAME {
-            return Err(format!("longer than the {MAX_NAME} characters a name has"));
+        if name.len() > MAX_NAME_BYTES {
+            return Err(format!(
+                "longer than the {MAX_NAME_BYTES} characters a name has"
+            ));
         }
         if !name.is_ascii() {
             return Err("not ASCII: write its xn-- form".to_owned());
@@ -50,8 +52,8 @@ fn check_label(label: &str) -> Result<(), String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     match label {
         "" => Err("two dots, or one in front".to_owned()),
-        _ if label.len() > MAX_LABEL => Err(format!(
-            "{label:?} is longer than the {MAX_LABEL} characters between two dots"
+        _ if label.len() > MAX_LABEL_BYTES => Err(format!(
+            "{label:?} is longer than the {MAX_LABEL_BYTES} characters between two dots"
         )),
         _ if !label.chars().all(fits) => Err(format!("no host name has {label:?} in it")),
         _ => Ok(()),

@@ -19,7 +19,7 @@ pub struct LivenessConfig {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<Target>,
     /// How many targets must answer for an uplink to be alive.
-    pub need: u32,
+    pub quorum: u32,
     /// Time between two background probes of an uplink.
     #[serde(with = "duration")]
     #[schemars(with = "String")]
@@ -31,7 +31,7 @@ pub struct LivenessConfig {
     /// Good probes in a row that bring an uplink back.
     pub rise: u32,
     /// Tell TCP connections on a dead uplink at once by a reset, so that programs connect anew.
-    pub tell_tcp: bool,
+    pub tcp_reset: bool,
     /// A page that no captive portal can forge unnoticed; none: portals are not looked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub portal: Option<HttpTarget>,
@@ -52,11 +52,11 @@ impl Default for LivenessConfig {
         Self {
             enabled: true,
             targets: Vec::new(),
-            need: 1,
+            quorum: 1,
             interval: Duration::from_secs(1),
             metered_interval: Duration::from_secs(10),
             rise: 5,
-            tell_tcp: true,
+            tcp_reset: true,
             portal: None,
             portal_expect: None,
             degraded_loss: "25 %".parse().expect("a share"),

@@ -34,7 +34,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use bond::{
-    BondClass, BondConfig, BondFlows, BondOrder, BondScheduler, Encapsulation, Fallback,
+    BondClass, BondConfig, BondFlows, BondReordering, BondScheduler, Encapsulation, Fallback,
     OverflowConfig, Thousandths,
 };
 pub use domain::{DomainPattern, HostName};
@@ -46,16 +46,16 @@ pub use policy::{Failback, Policy};
 pub use problem::{ConfigError, Paint, Problem, Warnings};
 pub use quota::{Period, Quota};
 pub use race::RaceConfig;
-pub use rule::{Action, CgroupPath, RuleConfig, WhenDown};
+pub use rule::{Action, CgroupPath, OnDown, RuleConfig};
 pub use sticky::Sticky;
 pub use target::{HttpTarget, Target};
 pub use uplink::{FIRST_TIER, Ports, UplinkConfig};
 
 /// For whoever reads a configuration of another kind in the same way and with the same words.
-pub mod reading {
+pub mod reader {
     pub use super::problem::Problem;
     pub use super::read::{api, document, metrics, no_repeats, section, tables};
-    pub use super::table::{At, Table, wrong_type};
+    pub use super::table::{Located, Table, wrong_type};
     pub use toml::de::{DeTable, DeValue};
 }
 
@@ -130,7 +130,7 @@ pub struct DatapathConfig {
     /// Room for established flows. A flow takes about half a KiB of kernel memory while it lives.
     pub max_flows: u32,
     /// Room for flows that nobody has answered yet; the oldest give way.
-    pub max_embryos: u32,
+    pub max_embryonic: u32,
 }
 
 impl Default for DatapathConfig {
@@ -139,7 +139,7 @@ impl Default for DatapathConfig {
             hook: Hook::Auto,
             coexist: false,
             max_flows: 262_144,
-            max_embryos: 65_536,
+            max_embryonic: 65_536,
         }
     }
 }

@@ -14,9 +14,9 @@ pub struct RaceConfig {
     /// How long what was found for a destination's network decides without another race.
     #[serde(with = "duration")]
     #[schemars(with = "String")]
-    pub memory: Duration,
+    pub cache_ttl: Duration,
     /// One in so many connections whose uplink is remembered is raced all the same; 0: none.
-    pub again: u32,
+    pub explore_one_in: u32,
     /// Most races towards one network (a /24 of IPv4, a /48 of IPv6).
     #[schemars(with = "String")]
     pub per_destination: Frequency,
@@ -33,8 +33,8 @@ impl Default for RaceConfig {
     /// would do, and 200 in all is what a household's busiest moment asks for.
     fn default() -> Self {
         Self {
-            memory: Duration::from_secs(120),
-            again: 16,
+            cache_ttl: Duration::from_secs(120),
+            explore_one_in: 16,
             per_destination: Frequency::per_second(8),
             total: Frequency::per_second(200),
             metered: false,

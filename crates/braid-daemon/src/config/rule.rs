@@ -62,7 +62,7 @@ pub struct RuleConfig {
     pub action: Action,
     /// What is done while the uplink that the rule names cannot take it.
     #[serde(default)]
-    pub when_down: WhenDown,
+    pub on_down: OnDown,
     /// Whether a client's flows to a site stay together; as the top level says if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sticky: Option<Sticky>,
@@ -90,7 +90,7 @@ impl RuleConfig {
             cgroup: None,
             family: None,
             action,
-            when_down: WhenDown::Others,
+            on_down: OnDown::Fallback,
             sticky: None,
             class: None,
         }
@@ -175,26 +175,26 @@ as_text!(Action);
     JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum WhenDown {
+pub enum OnDown {
     /// It is shared out like flows without a rule.
     #[default]
-    Others,
+    Fallback,
     /// It goes nowhere: what belongs on one uplink is never seen on another.
     Block,
 }
 
-impl WhenDown {
+impl OnDown {
     /// The words a user may write.
-    pub(super) const NAMES: [&'static str; 2] = ["others", "block"];
+    pub(super) const NAMES: [&'static str; 2] = ["fallback", "block"];
 }
 
-impl FromStr for WhenDown {
+impl FromStr for OnDown {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
-            "others" => Ok(WhenDown::Others),
-            "block" => Ok(WhenDown::Block),
+            "fallback" => Ok(OnDown::Fallback),
+            "block" => Ok(OnDown::Block),
             _ => Err(format!("there is no {text:?}")),
         }
     }

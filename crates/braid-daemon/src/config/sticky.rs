@@ -35,7 +35,7 @@ pub enum Sticky {
 }
 
 impl Sticky {
-    const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+    const MAX_STICKY_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 
     /// The time, if there is one.
     #[must_use]
@@ -67,7 +67,7 @@ impl FromStr for Sticky {
         if time.subsec_nanos() != 0 || time.is_zero() {
             return Err("not a whole number of seconds from 1".to_owned());
         }
-        if time > Sticky::LONGEST {
+        if time > Sticky::MAX_STICKY_TIME {
             return Err("longer than 24 h".to_owned());
         }
         Ok(Sticky::For(time))

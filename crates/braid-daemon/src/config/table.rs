@@ -27,7 +27,7 @@ pub fn nearest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
 
 /// A value, and where it stands in the file.
 #[derive(Clone, Debug)]
-pub struct At<T> {
+pub struct Located<T> {
     /// The value.
     pub value: T,
     /// Bytes of the file.
@@ -72,10 +72,10 @@ impl<'t, 'i> Table<'t, 'i> {
     }
 
     /// Takes out a string.
-    pub fn text(&mut self, key: &str, problems: &mut Vec<Problem>) -> Option<At<String>> {
+    pub fn text(&mut self, key: &str, problems: &mut Vec<Problem>) -> Option<Located<String>> {
         let value = self.take(key)?;
         match value.get_ref().as_str() {
-            Some(text) => Some(At {
+            Some(text) => Some(Located {
                 value: text.to_owned(),
                 at: value.span(),
             }),
@@ -87,7 +87,12 @@ impl<'t, 'i> Table<'t, 'i> {
     }
 
     /// Takes out a string that means something: `fix` shows how it is written.
-    pub fn parsed<T>(&mut self, key: &str, fix: &str, problems: &mut Vec<Problem>) -> Option<At<T>>
+    pub fn parsed<T>(
+        &mut self,
+        key: &str,
+        fix: &str,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Located<T>>
     where
         T: FromStr<Err: std::fmt::Display>,
     {
@@ -101,7 +106,7 @@ impl<'t, 'i> Table<'t, 'i> {
 
     /// Takes out a string, or a list of strings, that each mean something; whole numbers may stand
     /// without quotes.
-    pub fn list<T>(&mut self, key: &str, fix: &str, problems: &mut Vec<Problem>) -> Vec<At<T>>
+    pub fn list<T>(&mut self, key: &str, fix: &str, problems: &mut Vec<Problem>) -> Vec<Located<T>>
     where
         T: FromStr<Err: std::fmt::Display>,
     {
@@ -137,7 +142,12 @@ impl<'t, 'i> Table<'t, 'i> {
     }
 
     /// Takes out a string that means something, or a whole number without quotes.
-    pub fn one<T>(&mut self, key: &str, fix: &str, problems: &mut Vec<Problem>) -> Option<At<T>>
+    pub fn one<T>(
+        &mut self,
+        key: &str,
+        fix: &str,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Located<T>>
     where
         T: FromStr<Err: std::fmt::Display>,
     {
@@ -164,16 +174,16 @@ impl<'t, 'i> Table<'t, 'i> {
         key: &str,
         (least, most): (Duration, Duration),
         problems: &mut Vec<Problem>,
-    ) -> Option<At<Duration>> {
+    ) -> Option<Located<Duration>> {
         let (low, high) = (duration::display(least), duration::display(most));
         let fix = format!("write a time from \"{low}\" to \"{high}\"");
-        let time: At<Span> = self.parsed(key, &fix, problems)?;
+        let time: Located<Span> = self.parsed(key, &fix, problems)?;
         let Span(span) = time.value;
         let label = match span {
             _ if span < least => "too short",
             _ if span > most => "too long",
             _ => {
-                return Some(At {
+                return Some(Located {
                     value: span,
                     at: time.at,
                 });
@@ -185,12 +195,12 @@ impl<'t, 'i> Table<'t, 'i> {
     }
 
     /// Takes out one word of a fixed list.
-    pub fn word<T>(
+    pub fn keyword<T>(
         &mut self,
         key: &str,
         words: &[&'static str],
         problems: &mut Vec<Problem>,
-    ) -> Option<At<T>>
+    ) -> Option<Located<T>>
     where
         T: FromStr,
     {
@@ -200,7 +210,7 @@ impl<'t, 'i> Table<'t, 'i> {
             return None;
         };
         if let Ok(parsed) = text.parse() {
-            return Some(At {
+            return Some(Located {
                 value: parsed,
                 at: value.span(),
             });
@@ -215,7 +225,7 @@ impl<'t, 'i> Table<'t, 'i> {
     }
 
     /// Takes out `true` or `false`.
-    pub fn truth(&mut self, key: &str, problems: &mut Vec<Problem>) -> Option<bool> {
+    pub fn boolean(&mut self, key: &str, problems: &mut Vec<Problem>) -> Option<bool> {
         let value = self.take(key)?;
         let truth = value.get_ref().as_bool();
         if truth.is_none() {
@@ -230,7 +240,7 @@ impl<'t, 'i> Table<'t, 'i> {
         key: &str,
         (least, most): (f64, f64),
         problems: &mut Vec<Problem>,
-    ) -> Option<At<f64>> {
+    ) -> Option<Located<f64>> {
         let value = self.take(key)?;
         let number = match value.get_ref() {
             DeValue::Float(float) => float.as_str().parse::<f64>().ok(),
@@ -246,7 +256,7 @@ impl<'t, 'i> Table<'t, 'i> {
             let fix = format!("write a number from {least} to {most}");
             problems.push(Problem::new(what, value.span(), "too small or too large").fix(fix));
         }
-        found.map(|number| At {
+        found.map(|number| Located {
             value: number,
             at: value.span(),
         })
@@ -258,7 +268,7 @@ impl<'t, 'i> Table<'t, 'i> {
         key: &str,
         bounds: std::ops::RangeInclusive<u32>,
         problems: &mut Vec<Problem>,
-    ) -> Option<At<u32>> {
+    ) -> Option<Located<u32>> {
         let value = self.take(key)?;
         let Some(integer) = value.get_ref().as_integer() else {
             problems.push(wrong_type(key, "a whole number", value));
@@ -269,7 +279,7 @@ impl<'t, 'i> Table<'t, 'i> {
             .ok()
             .filter(|number| bounds.contains(number))
         {
-            Some(number) => Some(At {
+            Some(number) => Some(Located {
                 value: number,
                 at: value.span(),
             }),
@@ -289,7 +299,7 @@ impl<'t, 'i> Table<'t, 'i> {
     }
 
     /// Takes out a list of strings.
-    pub fn texts(&mut self, key: &str, problems: &mut Vec<Problem>) -> Vec<At<String>> {
+    pub fn texts(&mut self, key: &str, problems: &mut Vec<Problem>) -> Vec<Located<String>> {
         let Some(value) = self.take(key) else {
             return Vec::new();
         };
@@ -300,7 +310,7 @@ impl<'t, 'i> Table<'t, 'i> {
         let mut texts = Vec::new();
         for item in items.iter() {
             match item.get_ref().as_str() {
-                Some(text) => texts.push(At {
+                Some(text) => texts.push(Located {
                     value: text.to_owned(),
                     at: item.span(),
                 }),
@@ -338,12 +348,12 @@ fn read_text<T>(
     at: Range<usize>,
     fix: &str,
     problems: &mut Vec<Problem>,
-) -> Option<At<T>>
+) -> Option<Located<T>>
 where
     T: FromStr<Err: std::fmt::Display>,
 {
     match text.parse::<T>() {
-        Ok(value) => Some(At { value, at }),
+        Ok(value) => Some(Located { value, at }),
         Err(error) => {
             let what = format!("`{key}` cannot be {text:?}");
             problems.push(Problem::new(what, at, error.to_string()).fix(fix));

@@ -71,7 +71,7 @@ pub struct Ports(RangeInclusive<u16>);
 
 impl Ports {
     /// The lowest port that may be in a range: those below belong to services.
-    pub const LOWEST: u16 = 1024;
+    pub const MIN_PORT: u16 = 1024;
 
     /// The ports, lowest to highest.
     #[must_use]
@@ -110,10 +110,10 @@ impl FromStr for Ports {
         if low > high {
             return Err(format!("the range is empty: {low} is above {high}"));
         }
-        if low < Self::LOWEST {
+        if low < Self::MIN_PORT {
             return Err(format!(
                 "{low} is below {}, where services listen",
-                Self::LOWEST
+                Self::MIN_PORT
             ));
         }
         Ok(Self(low..=high))

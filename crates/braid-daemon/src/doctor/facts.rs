@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use braid_uplink::{Discovery, OWN_DEVICES, Selection, choose, netlink};
 use nix::unistd::{AccessFlags, access};
 
-use super::around::Around;
-use super::targets::Tried;
+use super::environment::Environment;
+use super::targets::TargetResults;
 use crate::plumbing::{ForeignRule, Plumbing};
 use crate::preflight::{capabilities, kernel_release, missing_capabilities};
 
@@ -49,9 +49,9 @@ pub(super) struct Facts {
     /// systemd-networkd runs, and its configuration does not tell it to leave foreign rules alone.
     pub networkd_removes_rules: bool,
     /// What else is on the machine.
-    pub around: Around,
+    pub environment: Environment,
     /// Which targets answered where; `None`: nobody was to ask.
-    pub targets: Option<Tried>,
+    pub targets: Option<TargetResults>,
 }
 
 pub(super) const PORT_RANGE: &str = "net/ipv4/ip_local_port_range";
@@ -94,7 +94,7 @@ pub(super) async fn gather(selection: &Selection) -> Facts {
         running: false,
         earlier_rules: Vec::new(),
         sysctls: BTreeMap::new(),
-        around: Around::default(),
+        environment: Environment::default(),
         targets: None,
     };
     match netlink::read().await {

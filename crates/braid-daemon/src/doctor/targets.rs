@@ -12,17 +12,17 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::{Instant, timeout_at};
 
 /// How long an answer may take. A satellite's takes 600 ms.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const PROBE_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Who answered where.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tried {
+pub(super) struct TargetResults {
     /// Whether each target answered, by target and uplink. A pair that could not be asked (no
     /// address of that family) is not in it.
     answered: BTreeMap<(String, String), bool>,
 }
 
-impl Tried {
+impl TargetResults {
     /// Every target that was asked.
     pub fn targets(&self) -> BTreeSet<&str> {
         self.answered
@@ -61,22 +61,22 @@ impl Tried {
     }
 
     #[cfg(test)]
-    pub fn of(tries: &[(&str, &str, bool)]) -> Tried {
+    pub fn of(tries: &[(&str, &str, bool)]) -> TargetResults {
         let tries = tries.iter().map(|(target, uplink, answered)| {
             (((*target).to_owned(), (*uplink).to_owned()), *answered)
         });
-        Tried {
+        TargetResults {
             answered: tries.collect(),
         }
     }
 }
 
 /// Asks. Each uplink comes with the targets that are its own.
-pub(super) async fn ask(uplinks: &[(Uplink, Vec<Arc<Target>>)]) -> Tried {
+pub(super) async fn probe_all(uplinks: &[(Uplink, Vec<Arc<Target>>)]) -> TargetResults {
     let (tell, mut told) = unbounded_channel();
     let mut prober = Prober::new(tell);
     let mut asked: BTreeMap<ProbeId, (String, String)> = BTreeMap::new();
-    let mut tried = Tried::default();
+    let mut tried = TargetResults::default();
     for (index, (uplink, targets)) in uplinks.iter().enumerate() {
         for target in targets {
             let id = ProbeId(asked.len() as u64);
@@ -85,12 +85,12 @@ pub(super) async fn ask(uplinks: &[(Uplink, Vec<Arc<Target>>)]) -> Tried {
                 uplink: UplinkId(u8::try_from(index).unwrap_or(u8::MAX)),
                 id,
                 target: Arc::clone(target),
-                timeout: PATIENCE,
+                timeout: PROBE_TIMEOUT,
             };
             prober.send(order, uplink);
         }
     }
-    let until = Instant::now() + PATIENCE + Duration::from_millis(200);
+    let until = Instant::now() + PROBE_TIMEOUT + Duration::from_millis(200);
     let mut open = asked.len();
     while open > 0 {
         let Ok(Some(answer)) = timeout_at(until, told.recv()).await else {
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn silence_is_of_a_target_or_of_an_uplink() {
-        let tried = Tried::of(&[
+        let tried = TargetResults::of(&[
             ("icmp:1.1.1.1", "dsl", true),
             ("icmp:1.1.1.1", "lte", false),
             ("icmp:192.0.2.1", "dsl", false),

@@ -8,16 +8,16 @@ use braid_uplink::{Link, Snapshot, Uplink};
 use super::Engine;
 use super::racing::race_settings;
 use crate::classes::Standing;
-use crate::failure::Failure;
 use crate::plumbing::{Bypass, Desired, Divert, INNER_V4, INNER_V6};
 use crate::roster::Member;
-use crate::rules::{RuleBook, System};
+use crate::rules::{CompiledRules, SystemIds};
 use crate::tables::Tables;
+use crate::user_error::UserError;
 
 impl Engine {
     /// The first half of a change, which must not wait: who died takes no new flow from now on, and
     /// what is on it is told or moved.
-    pub(super) fn steer(&mut self) -> Result<(), Failure> {
+    pub(super) fn steer(&mut self) -> Result<(), UserError> {
         if self.applied.is_none() {
             // A start diverts nothing yet; a restart finds everything in place, and tells nobody.
             self.leaving.inherit(self.roster.members());
@@ -38,7 +38,7 @@ impl Engine {
     }
 
     /// The second half, when everything is ready for it: who is new or back takes flows.
-    pub(super) fn settle(&mut self) -> Result<(), Failure> {
+    pub(super) fn settle(&mut self) -> Result<(), UserError> {
         let tables = self.tables();
         self.set_tables(tables)?;
         self.introduce_racers()?;
@@ -47,11 +47,11 @@ impl Engine {
     }
 
     /// Both halves, after a verdict: devices are as they were.
-    pub(super) fn follow_verdicts(&mut self) -> Result<(), Failure> {
+    pub(super) fn follow_verdicts(&mut self) -> Result<(), UserError> {
         self.steer()?;
         // While a change of the network is not followed to its end, who is new has no program that
         // would translate the answers.
-        match self.trouble.reconcile {
+        match self.incidents.reconcile_error {
             None => self.settle(),
             Some(_) => Ok(()),
         }
@@ -61,7 +61,7 @@ impl Engine {
         let standings = self.standings();
         let now = Instant::now();
         let classes = self.classes.update(now, &self.settings, &standings);
-        self.rules = RuleBook::compile(&self.settings, &self.classes, &self.system);
+        self.rules = CompiledRules::compile(&self.settings, &self.classes, &self.system);
         Tables {
             uplinks: self.roster.entries(|member| self.tells(member)),
             classes,
@@ -72,7 +72,7 @@ impl Engine {
 
     /// Asks the machine anew what it calls that which rules name.
     pub(crate) fn look_up_system(&mut self) {
-        self.system = System::look_up(&self.settings);
+        self.system = SystemIds::look_up(&self.settings);
     }
 
     /// How the uplinks stand.
@@ -85,7 +85,7 @@ impl Engine {
         self.roster.standings(&self.settings, tier, load)
     }
 
-    fn set_tables(&mut self, tables: Tables) -> Result<(), Failure> {
+    fn set_tables(&mut self, tables: Tables) -> Result<(), UserError> {
         let applied = self.applied.as_ref();
         if applied == Some(&tables) {
             return Ok(());
@@ -121,7 +121,7 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) async fn plumb(&mut self, divert: Divert, lans: &[Link]) -> Result<(), Failure> {
+    pub(super) async fn plumb(&mut self, divert: Divert, lans: &[Link]) -> Result<(), UserError> {
         // Without `[lan]` others may route here, and need their addresses as they are.
         let lans = match self.settings.config.lan {
             Some(_) => lans,
@@ -154,16 +154,16 @@ impl Engine {
         if self.state.saved != plan.saved {
             self.state.saved = plan.saved.clone();
             self.write_down();
-            if let (true, Some(failure)) = (self.starting, &self.trouble.unwritten) {
+            if let (true, Some(failure)) = (self.starting, &self.incidents.persist_error) {
                 return Err(failure.clone());
             }
         }
         Ok(self.plumbing.apply(&plan).await?)
     }
 
-    pub(super) async fn attachments(&self, lans: &[Link]) -> Result<Attachments, Failure> {
+    pub(super) async fn attachments(&self, lans: &[Link]) -> Result<Attachments, UserError> {
         let steer = self.plumbing.steer_ifindex().await?.ok_or_else(|| {
-            Failure::new("plumbing", "braid0 is gone right after it was made")
+            UserError::new("plumbing", "braid0 is gone right after it was made")
                 .fix("see whether a network manager removes devices that it does not know")
         })?;
         let present = self.roster.members().iter().filter(|member| member.present);

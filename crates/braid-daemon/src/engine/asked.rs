@@ -3,17 +3,17 @@
 
 use super::Engine;
 use crate::events::EventKind;
-use crate::failure::Failure;
 use crate::report::RunRequest;
-use crate::rules::{System, check_room};
+use crate::rules::{SystemIds, check_table_capacity};
 use crate::settings::Settings;
+use crate::user_error::UserError;
 
 impl Engine {
     /// Lets uplinks back that `failback = "never"` keeps waiting.
     ///
     /// # Errors
     /// What the kernel refused.
-    pub fn let_back(&mut self) -> Result<(), Failure> {
+    pub fn let_back(&mut self) -> Result<(), UserError> {
         self.classes.let_back();
         self.follow_verdicts()
     }
@@ -23,17 +23,17 @@ impl Engine {
     /// # Errors
     /// There is no such uplink or group, no room for its rule, or the kernel refused; then nothing
     /// has changed.
-    pub fn begin_run(&mut self, run: RunRequest) -> Result<RunRequest, Failure> {
+    pub fn begin_run(&mut self, run: RunRequest) -> Result<RunRequest, UserError> {
         let members = self.roster.members();
         if members
             .iter()
             .all(|member| member.uplink.name != run.uplink)
         {
             let known = members.iter().map(|member| member.uplink.name.as_str());
-            return Err(Failure::unknown_uplink(&run.uplink, known));
+            return Err(UserError::unknown_uplink(&run.uplink, known));
         }
-        check_room(&Settings {
-            passing: self.runs.rules_with(&run),
+        check_table_capacity(&Settings {
+            run_rules: self.runs.rules_with(&run),
             ..self.settings.clone()
         })?;
         self.runs.begin(run.clone())?;
@@ -52,9 +52,9 @@ impl Engine {
     ///
     /// # Errors
     /// There is no such run, or the kernel refused.
-    pub fn end_run(&mut self, id: u64) -> Result<RunRequest, Failure> {
+    pub fn end_run(&mut self, id: u64) -> Result<RunRequest, UserError> {
         let run = self.runs.end(id);
-        let run = run.ok_or_else(|| Failure::new("not-found", format!("no run {id}")))?;
+        let run = run.ok_or_else(|| UserError::new("not-found", format!("no run {id}")))?;
         self.follow_runs()?;
         self.tell_end(&run, None);
         Ok(run)
@@ -64,7 +64,7 @@ impl Engine {
     ///
     /// # Errors
     /// What the kernel refused.
-    pub(super) fn end_lost_runs(&mut self) -> Result<(), Failure> {
+    pub(super) fn end_lost_runs(&mut self) -> Result<(), UserError> {
         let over = self.runs.prune();
         if over.is_empty() {
             return Ok(());
@@ -82,9 +82,9 @@ impl Engine {
             .note(EventKind::RunEnded, Some(&run.uplink), text, evidence);
     }
 
-    fn follow_runs(&mut self) -> Result<(), Failure> {
-        self.settings.passing = self.runs.rules();
-        self.system = System::look_up(&self.settings);
+    fn follow_runs(&mut self) -> Result<(), UserError> {
+        self.settings.run_rules = self.runs.rules();
+        self.system = SystemIds::look_up(&self.settings);
         self.follow_verdicts()
     }
 }

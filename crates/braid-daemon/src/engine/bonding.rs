@@ -10,11 +10,11 @@ use braid_uplink::{BOND_DEVICE, Snapshot};
 use super::Engine;
 use crate::bond::{Line, News, State, Told, parse_token};
 use crate::events::EventKind;
-use crate::failure::Failure;
 use crate::quota::{Usage, WRITTEN};
 use crate::report::BondReport;
 use crate::roster::Member;
 use crate::state_dir::StateDir;
+use crate::user_error::UserError;
 
 /// How long after its end what carries the bond is started again.
 const ANEW: Duration = Duration::from_secs(2);
@@ -29,7 +29,7 @@ pub(crate) struct Quotas {
     state_dir: StateDir,
     written: (Usage, Instant),
     /// Why they are not on disk.
-    pub unwritten: Option<Failure>,
+    pub unwritten: Option<UserError>,
 }
 
 impl Quotas {
@@ -37,7 +37,7 @@ impl Quotas {
     ///
     /// # Errors
     /// They cannot be read.
-    pub fn open(state_dir: StateDir) -> Result<Quotas, Failure> {
+    pub fn open(state_dir: StateDir) -> Result<Quotas, UserError> {
         let usage = Usage::load(&state_dir)?;
         Ok(Quotas {
             written: (usage.clone(), Instant::now()),
@@ -63,7 +63,7 @@ impl Engine {
     ///
     /// # Errors
     /// It is no token, another hub was joined, or the disk refuses; then nothing has changed.
-    pub fn join_bond(&mut self, token: &str) -> Result<BondReport, Failure> {
+    pub fn join_bond(&mut self, token: &str) -> Result<BondReport, UserError> {
         let was_joined = self.bond.is_joined();
         self.bond.join(parse_token(token)?)?;
         if !was_joined {
@@ -78,9 +78,9 @@ impl Engine {
     ///
     /// # Errors
     /// What the disk or the kernel refused.
-    pub fn leave_bond(&mut self) -> Result<BondReport, Failure> {
+    pub fn leave_bond(&mut self) -> Result<BondReport, UserError> {
         if !self.bond.leave()? {
-            let failure = Failure::new("not-joined", "this machine has joined no hub");
+            let failure = UserError::new("not-joined", "this machine has joined no hub");
             return Err(failure.fix("braid hub invite NAME, on the hub, prints a token to join by"));
         }
         self.settings.bonded = false;
@@ -163,7 +163,7 @@ impl Engine {
         });
     }
 
-    pub(super) async fn give_bond_addresses(&mut self) -> Result<(), Failure> {
+    pub(super) async fn give_bond_addresses(&mut self) -> Result<(), UserError> {
         if !self.bond.is_carried() {
             return Ok(());
         }

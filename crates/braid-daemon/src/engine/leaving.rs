@@ -12,7 +12,7 @@
 //!   not know what an earlier one told.
 //! - A QUIC server that leaves a moved flow unanswered is remembered. Its flows are told, this one
 //!   and those that would be moved later.
-//! - Where TCP is not to be told (`tell_tcp = false`), nothing is said at all: QUIC and other
+//! - Where TCP is not to be told (`tcp_reset = false`), nothing is said at all: QUIC and other
 //!   datagrams still leave with their next packet from inside.
 //! - Connections on an address that is gone are told too: no answer can reach them. At once if there is another one, else
 //!   after [`RENEWAL`]. One that its device still has (deprecated, or second to a new one) goes on.
@@ -26,10 +26,10 @@ use braid_core::UplinkId;
 
 use super::Engine;
 use crate::events::EventKind;
-use crate::failure::Failure;
 use crate::roster::{Member, RENEWAL};
 use crate::tables::Tables;
 use crate::unmovable::Unmovable;
+use crate::user_error::UserError;
 
 /// How long a server may leave a moved flow unanswered. Its answer takes one round trip; a client
 /// that hears nothing says the same again after two or three.
@@ -175,7 +175,7 @@ impl Engine {
 
     /// Whether TCP is told that its uplink is dead.
     pub(super) fn tells(&self, member: &Member) -> bool {
-        self.settings.config.liveness.tell_tcp && self.is_left(member)
+        self.settings.config.liveness.tcp_reset && self.is_left(member)
     }
 
     /// Whether flows leave an uplink because it is dead.
@@ -189,7 +189,7 @@ impl Engine {
 
     /// Tells or moves what is on dead uplinks, once for each death, and tells what goes by an address
     /// that is gone.
-    pub(super) fn leave(&mut self) -> Result<(), Failure> {
+    pub(super) fn leave(&mut self) -> Result<(), UserError> {
         let members = self.roster.members();
         let dead: BTreeSet<UplinkId> = members
             .iter()
@@ -214,7 +214,7 @@ impl Engine {
     }
 
     /// Asks again, once for each death, what nobody has answered on an uplink whose grace is not over.
-    fn ask_again(&mut self) -> Result<(), Failure> {
+    fn ask_again(&mut self) -> Result<(), UserError> {
         let leaving = &self.leaving;
         let waits = |member: &&Member| {
             member.is_dead()
@@ -238,10 +238,10 @@ impl Engine {
         Ok(())
     }
 
-    fn evacuate(&mut self, id: UplinkId, name: &str) -> Result<(), Failure> {
+    fn evacuate(&mut self, id: UplinkId, name: &str) -> Result<(), UserError> {
         let now = Instant::now();
         let unmovable = &self.leaving.unmovable;
-        let tells = self.settings.config.liveness.tell_tcp;
+        let tells = self.settings.config.liveness.tcp_reset;
         let survives = |server| unmovable.survives(server, now);
         let done = self.datapath.evacuate(id, tells, survives)?;
         self.leaving.evacuated.insert(id);
@@ -255,8 +255,8 @@ impl Engine {
         Ok(())
     }
 
-    fn leave_addresses(&mut self) -> Result<(), Failure> {
-        if !self.settings.config.liveness.tell_tcp {
+    fn leave_addresses(&mut self) -> Result<(), UserError> {
+        if !self.settings.config.liveness.tcp_reset {
             self.leaving.stale.clear();
         }
         let now = Instant::now();
@@ -304,7 +304,7 @@ impl Engine {
     ///
     /// # Errors
     /// The flows cannot be read or told.
-    pub(super) fn look_after_moves(&mut self) -> Result<(), Failure> {
+    pub(super) fn look_after_moves(&mut self) -> Result<(), UserError> {
         let now = Instant::now();
         match self.leaving.aftercare {
             Some(until) if now < until => {}
@@ -319,7 +319,7 @@ impl Engine {
                 let text = "a QUIC server did not answer a moved flow: its flows are told \
                             instead of moved";
                 self.events.note(
-                    EventKind::ServerUnmovable,
+                    EventKind::ServerNoMigration,
                     None,
                     text,
                     Some(server.to_string()),

@@ -13,9 +13,9 @@ use braid_balance::{Fragments, KernelTime, Upcall, Upcalls};
 use braid_uplink::Snapshot;
 
 use super::Engine;
-use crate::failure::Failure;
 use crate::names;
 use crate::plumbing::{INNER_V4, INNER_V6};
+use crate::user_error::UserError;
 
 /// Notices that are taken before others have their turn.
 const AT_ONCE: usize = 256;
@@ -56,7 +56,7 @@ impl Engine {
     ///
     /// # Errors
     /// The tables cannot be written.
-    pub fn hear_notices(&mut self) -> Result<bool, Failure> {
+    pub fn hear_notices(&mut self) -> Result<bool, UserError> {
         let now = KernelTime::now();
         for _ in 0..AT_ONCE {
             match self.noticing.notices.next() {
@@ -90,7 +90,7 @@ impl Engine {
     ///
     /// # Errors
     /// They cannot be sent.
-    pub fn send_fragments_on(&mut self) -> Result<(), Failure> {
+    pub fn send_fragments_on(&mut self) -> Result<(), UserError> {
         let Noticing {
             fragments, look_at, ..
         } = &mut self.noticing;
@@ -106,7 +106,7 @@ impl Engine {
     }
 
     /// Has names mean what the settings say now.
-    pub(crate) fn follow_names(&mut self) -> Result<(), Failure> {
+    pub(crate) fn follow_names(&mut self) -> Result<(), UserError> {
         let known = self.names.set_rules(&self.settings);
         self.note_name_servers();
         self.datapath.keep_names(self.names.meaning())?;
@@ -129,7 +129,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn forget_names(&mut self) -> Result<(), Failure> {
+    pub(super) fn forget_names(&mut self) -> Result<(), UserError> {
         let ended = self.names.expire(KernelTime::now());
         self.datapath.forget_names(&ended)?;
         Ok(())

@@ -6,16 +6,16 @@ use braid_balance::{KernelTime, LbMethod, RaceSettings, UplinkCounters};
 use braid_core::UplinkId;
 
 use super::Engine;
-use crate::failure::Failure;
 use crate::settings::Settings;
+use crate::user_error::UserError;
 use crate::ways::Keepsake;
 
 /// When the datapath races, as the settings have it.
 pub(super) fn race_settings(settings: &Settings) -> RaceSettings {
     let race = &settings.config.race;
     RaceSettings {
-        memory: race.memory,
-        explore_one_in: race.again,
+        memory: race.cache_ttl,
+        explore_one_in: race.explore_one_in,
         per_prefix: race.per_destination.times_per_second(),
         total: race.total.times_per_second(),
     }
@@ -35,7 +35,7 @@ impl Engine {
         &mut self,
         now: Instant,
         counters: &[(UplinkId, UplinkCounters)],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), UserError> {
         // Losses count whether or not anybody asks: a reload may ask for them.
         let carried = |id| {
             let name = &self.roster.member(id)?.uplink.name;
@@ -57,7 +57,7 @@ impl Engine {
     }
 
     /// Says so at once where a racer is new: without a word an uplink is taken to carry nothing.
-    pub(super) fn introduce_racers(&mut self) -> Result<(), Failure> {
+    pub(super) fn introduce_racers(&mut self) -> Result<(), UserError> {
         let classes = self.classes.entries().iter();
         let fastest = classes.filter(|class| class.lb_method == LbMethod::Fastest);
         let mut racers = fastest.flat_map(|class| &class.candidates);
@@ -72,7 +72,7 @@ impl Engine {
     ///
     /// # Errors
     /// The tables cannot be read.
-    pub fn keepsake(&self) -> Result<Option<Keepsake>, Failure> {
+    pub fn keepsake(&self) -> Result<Option<Keepsake>, UserError> {
         if !self.walks(&[LbMethod::Race, LbMethod::Fastest]) {
             return Ok(None);
         }
@@ -86,8 +86,8 @@ impl Engine {
 
     /// Goes on from what an instance before this one has learnt. What cannot be read is as if it were
     /// not there: all of it can be learnt again.
-    pub(super) fn take_up_keepsake(&mut self) -> Result<(), Failure> {
-        let Some(keepsake) = Keepsake::take(&self.run_dir.ways()) else {
+    pub(super) fn take_up_keepsake(&mut self) -> Result<(), UserError> {
+        let Some(keepsake) = Keepsake::take(&self.run_dir.path_cache()) else {
             return Ok(());
         };
         let members = self.roster.members();

@@ -30,7 +30,7 @@ impl Engine {
     /// Puts on disk what is in memory.
     pub(super) fn write_down(&mut self) {
         let outcome = self.state.store(&self.run_dir);
-        let unwritten = &mut self.trouble.unwritten;
+        let unwritten = &mut self.incidents.persist_error;
         match (&outcome, &unwritten) {
             (Err(failure), None) => tracing::warn!(%failure, "the state is in memory alone"),
             (Ok(()), Some(_)) => tracing::info!("the state is on disk again"),
@@ -41,7 +41,7 @@ impl Engine {
 
     /// Tries again where the disk refused.
     pub(super) fn catch_up_writing(&mut self) {
-        if self.trouble.unwritten.is_some() {
+        if self.incidents.persist_error.is_some() {
             self.write_down();
         }
     }

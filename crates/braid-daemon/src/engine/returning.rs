@@ -20,7 +20,7 @@ use super::Engine;
 use super::leaving::{TCP, plural};
 use crate::config::Failback;
 use crate::events::EventKind;
-use crate::failure::Failure;
+use crate::user_error::UserError;
 
 /// How long nothing has moved on a connection that counts as idle: longer than any answer that
 /// somebody waits for, shorter than the pause after which programs drop a connection themselves.
@@ -100,7 +100,7 @@ impl Working {
 
 impl Engine {
     /// Has flows go back to uplinks that returned, as far as the configuration wants it.
-    pub(super) fn come_back(&mut self, returned: &[UplinkId]) -> Result<(), Failure> {
+    pub(super) fn come_back(&mut self, returned: &[UplinkId]) -> Result<(), UserError> {
         self.keep_alive_through_hub(returned)?;
         let failback = self.settings.config.failback;
         let moves = matches!(failback, Failback::MoveQuic | Failback::MoveIdle);
@@ -134,7 +134,7 @@ impl Engine {
 
     /// Has the hub learn again whose connections it translates: its machine may have been restarted, and where only the
     /// remote has something to send, nobody would tell it.
-    fn keep_alive_through_hub(&mut self, returned: &[UplinkId]) -> Result<(), Failure> {
+    fn keep_alive_through_hub(&mut self, returned: &[UplinkId]) -> Result<(), UserError> {
         let mut members = returned.iter().filter_map(|id| self.roster.member(*id));
         if let Some(bond) = members.find(|member| member.is_bond()) {
             let sent = self.datapath.keep_alive(bond.id)?;

@@ -16,25 +16,25 @@ use super::returning::Working;
 use super::watching::Watching;
 use super::{Engine, Started};
 use crate::bond::Bond;
+use crate::cached_snapshot::CachedSnapshot;
 use crate::classes::Classes;
 use crate::clients::Limits;
 use crate::config::Hook;
 use crate::events::{EventKind, Events};
-use crate::failure::Failure;
-use crate::health::Trouble;
+use crate::health::Incidents;
 use crate::names::Names;
 use crate::outlooks::Outlooks;
-use crate::picture::Picture;
 use crate::plumbing::{Plumbing, STEER_DEVICE};
 use crate::report::UpReport;
 use crate::roster::{FAMILIES, Roster};
-use crate::rules::{RuleBook, System, check_room};
+use crate::rules::{CompiledRules, SystemIds, check_table_capacity};
 use crate::run_dir::RunDir;
 use crate::runs::Runs;
-use crate::settings::{Origin, Settings};
+use crate::settings::{Settings, SettingsSource};
 use crate::state::{Earlier, Remembered, State};
 use crate::state_dir::StateDir;
 use crate::teardown;
+use crate::user_error::UserError;
 use crate::ways::Keepsake;
 
 impl Engine {
@@ -45,11 +45,11 @@ impl Engine {
     /// What stood in the way. On a clean machine everything is undone again.
     pub async fn start(
         settings: Settings,
-        origin: Origin,
+        settings_source: SettingsSource,
         run_dir: RunDir,
         state_dir: StateDir,
         mut step: impl FnMut(&str),
-    ) -> Result<Started, Failure> {
+    ) -> Result<Started, UserError> {
         let earlier = State::load(&run_dir)?;
         if let Earlier::State(state) = &earlier {
             state.check_network()?;
@@ -68,7 +68,7 @@ impl Engine {
             refuse_remains(&snapshot)?;
             found.require_any()?;
         }
-        origin.check_found(&settings, &found)?;
+        settings_source.check_found(&settings, &found)?;
         // What is on disk already needs no room there.
         let kept = matches!(earlier, Earlier::State(_));
         let (state, lost) = match earlier {
@@ -83,7 +83,7 @@ impl Engine {
         let quotas = Quotas::open(state_dir)?;
         let brought_up = Engine::bring_up(
             settings,
-            origin,
+            settings_source,
             selection,
             run_dir.clone(),
             state,
@@ -100,7 +100,7 @@ impl Engine {
                 notices: engine
                     .noticing
                     .readiness()
-                    .map_err(|error| Failure::io("listen to the datapath", &error))?,
+                    .map_err(|error| UserError::io("listen to the datapath", &error))?,
                 engine,
                 watch,
                 answers,
@@ -123,7 +123,7 @@ impl Engine {
     )]
     async fn bring_up(
         mut settings: Settings,
-        origin: Origin,
+        settings_source: SettingsSource,
         selection: Selection,
         run_dir: RunDir,
         state: State,
@@ -134,7 +134,7 @@ impl Engine {
         quotas: Quotas,
         snapshot: &Snapshot,
         mut step: impl FnMut(&str),
-    ) -> Result<(Engine, UpReport), Failure> {
+    ) -> Result<(Engine, UpReport), UserError> {
         if !kept {
             state.store(&run_dir)?;
         }
@@ -148,15 +148,15 @@ impl Engine {
         }
         let classes = Classes::new(slots_at_work(&datapath)?);
         let runs = Runs::open(run_dir.runs());
-        settings.passing = runs.rules();
+        settings.run_rules = runs.rules();
         settings.bonded = bond.is_accepted();
-        check_room(&settings)?;
+        check_table_capacity(&settings)?;
         let mut engine = Engine {
             plumbing: Plumbing::open()?,
             roster: Roster::new(state.uplinks.clone()),
-            trouble: Trouble::default(),
+            incidents: Incidents::default(),
             events: Events::open(run_dir.events()),
-            passed_over: Vec::new(),
+            skipped: Vec::new(),
             applied: None,
             classes,
             watching: Watching::new(tell),
@@ -164,17 +164,17 @@ impl Engine {
             working: Working::default(),
             noticing: Noticing::new(datapath.upcalls()?),
             limits: Limits::default(),
-            system: System::look_up(&settings),
-            flows_lately: Picture::default(),
+            system: SystemIds::look_up(&settings),
+            cached_flows: CachedSnapshot::default(),
             starting: !kept,
-            rules: RuleBook::default(),
+            rules: CompiledRules::default(),
             names: Names::new(&settings),
             outlooks: Outlooks::default(),
             bond,
             quotas,
             runs,
             settings,
-            origin,
+            settings_source,
             selection,
             datapath,
             run_dir,
@@ -187,8 +187,8 @@ impl Engine {
                         Braid set them";
             engine
                 .events
-                .note(EventKind::Trouble, None, text, Some(why.clone()));
-            engine.trouble.lost_state = Some(why);
+                .note(EventKind::Problem, None, text, Some(why.clone()));
+            engine.incidents.state_error = Some(why);
         }
         engine.follow_names()?;
         // Whoever an earlier daemon limited would stay so: this one limits nobody yet.
@@ -201,7 +201,7 @@ impl Engine {
         match opened {
             Opened::Fresh => engine.take_up_keepsake()?,
             // The datapath itself remembers, and better.
-            _ => drop(Keepsake::take(&engine.run_dir.ways())),
+            _ => drop(Keepsake::take(&engine.run_dir.path_cache())),
         }
         let text = match &opened {
             Opened::Fresh => "on a clean machine".to_owned(),
@@ -214,7 +214,7 @@ impl Engine {
             adopted: opened != Opened::Fresh,
             policy: engine.settings.config.policy,
             uplinks: engine.uplinks()?.uplinks,
-            passed_over: engine.passed_over.iter().map(ToString::to_string).collect(),
+            skipped: engine.skipped.iter().map(ToString::to_string).collect(),
         };
         Ok((engine, report))
     }
@@ -222,19 +222,19 @@ impl Engine {
 
 /// Refuses to build upon what an instance with another run directory left behind: its sysctls would
 /// be taken for the machine's own, and nobody could put them back.
-fn refuse_remains(snapshot: &Snapshot) -> Result<(), Failure> {
+fn refuse_remains(snapshot: &Snapshot) -> Result<(), UserError> {
     if snapshot.link_named(STEER_DEVICE).is_none() {
         return Ok(());
     }
     let text = format!("{STEER_DEVICE} exists, and this run directory knows nothing of it");
-    Err(Failure::new("remains", text).fix(
+    Err(UserError::new("remains", text).fix(
         "braid down with the --run-dir it was started with; if that directory is lost, \
          ip link del braid0",
     ))
 }
 
 /// The slot tables that the datapath walks.
-fn slots_at_work(datapath: &Datapath) -> Result<Vec<(ClassId, Family, SlotTable)>, Failure> {
+fn slots_at_work(datapath: &Datapath) -> Result<Vec<(ClassId, Family, SlotTable)>, UserError> {
     let mut tables = Vec::new();
     for class in (0..MAX_CLASSES).filter_map(|class| u8::try_from(class).ok().map(ClassId)) {
         for family in FAMILIES {
@@ -271,6 +271,6 @@ fn options(settings: &Settings, pins: &Path) -> braid_balance::Options {
         },
         coexist: config.coexist,
         max_flows: config.max_flows,
-        max_embryos: config.max_embryos,
+        max_embryonic: config.max_embryonic,
     }
 }

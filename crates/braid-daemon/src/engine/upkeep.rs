@@ -8,7 +8,7 @@ use braid_balance::{KernelTime, SweepReport};
 use super::Engine;
 use crate::clients::Over;
 use crate::events::EventKind;
-use crate::failure::Failure;
+use crate::user_error::UserError;
 
 impl Engine {
     /// Removes flows that ended or fell silent, limits hosts that hold too many, and looks for
@@ -16,21 +16,21 @@ impl Engine {
     ///
     /// # Errors
     /// The tables cannot be read or written.
-    pub fn sweep(&mut self) -> Result<SweepReport, Failure> {
+    pub fn sweep(&mut self) -> Result<SweepReport, UserError> {
         let report = self.datapath.sweep(KernelTime::now())?;
-        self.trouble.note(&self.datapath.counters()?);
+        self.incidents.note(&self.datapath.counters()?);
         self.limit_hogs(report.established)?;
         self.look_after_moves()?;
         self.forget_names()?;
         self.note_name_servers();
         self.end_lost_runs()?;
         self.catch_up_writing();
-        self.flows_lately.expire(Instant::now());
+        self.cached_flows.expire(Instant::now());
         Ok(report)
     }
 
     /// Host by host only while the table fills up: reading all of it takes a while.
-    fn limit_hogs(&mut self, held: usize) -> Result<(), Failure> {
+    fn limit_hogs(&mut self, held: usize) -> Result<(), UserError> {
         let capacity = usize::try_from(self.datapath.capacity()?).unwrap_or(usize::MAX);
         if !self.limits.concern(held, capacity) {
             return Ok(());

@@ -16,9 +16,9 @@ use super::Engine;
 use crate::bond::dropped;
 use crate::classes::{Classes, Load};
 use crate::events::EventKind;
-use crate::failure::Failure;
 use crate::roster::Member;
 use crate::settings::Settings;
+use crate::user_error::UserError;
 use crate::watch_rules::watch_rules;
 
 /// From one look at the counters to the next while anything moves: short against the time in which
@@ -161,7 +161,7 @@ impl Engine {
     ///
     /// # Errors
     /// The counters cannot be read, or the kernel refused to follow a verdict.
-    pub fn tick(&mut self) -> Result<(), Failure> {
+    pub fn tick(&mut self) -> Result<(), UserError> {
         let now = Instant::now();
         let graced = self.leaving.next(self.watching.looked);
         self.watching.looked = now;
@@ -192,7 +192,7 @@ impl Engine {
     ///
     /// # Errors
     /// The kernel refused to follow a verdict.
-    pub fn hear(&mut self, answer: ProbeAnswer) -> Result<(), Failure> {
+    pub fn hear(&mut self, answer: ProbeAnswer) -> Result<(), UserError> {
         self.watching.lookout.handle_probe(Instant::now(), answer);
         self.attend()
     }
@@ -222,7 +222,7 @@ impl Engine {
     }
 
     /// Sends what the lookout wants sent and follows its verdicts.
-    pub(super) fn attend(&mut self) -> Result<(), Failure> {
+    pub(super) fn attend(&mut self) -> Result<(), UserError> {
         let now = Instant::now();
         while let Some(order) = self.watching.lookout.poll_transmit(now) {
             self.probe(order, now);

@@ -24,24 +24,24 @@ use braid_core::forecast::UplinkLoad;
 use braid_core::units::duration;
 
 use crate::classes::{Classes, Purpose, Standing};
-use crate::config::{Fallback, WhenDown};
+use crate::config::{Fallback, OnDown};
 use crate::names::Names;
 use crate::plumbing::{INNER_V4, INNER_V6};
 use crate::report::{Candidate, ExplainQuestion, Outcome, Stage, Step};
-use crate::rules::RuleBook;
+use crate::rules::CompiledRules;
 use crate::settings::Settings;
 use race::Decided;
-pub(crate) use race::{counts, predict};
+pub(crate) use race::{is_valid, predict};
 
 /// What the daemon knows.
 #[derive(Clone)]
-pub struct World<'a> {
+pub struct Snapshot<'a> {
     /// Now.
     pub now: KernelTime,
     /// The settings.
     pub settings: &'a Settings,
     /// The rules as the datapath has them.
-    pub rules: &'a RuleBook,
+    pub rules: &'a CompiledRules,
     /// The classes as the datapath has them.
     pub classes: &'a Classes,
     /// Which client keeps to which uplink.
@@ -64,12 +64,12 @@ pub struct World<'a> {
     /// Why the client may open no flow, if that is so.
     pub refused: Option<String>,
     /// Clients with flows of this protocol to the destination, and the uplink of each.
-    pub holders: &'a [Holder],
+    pub other_flows: &'a [OtherFlow],
 }
 
 /// Somebody's flow to the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct OtherFlow {
     /// The client, inside.
     pub client: IpAddr,
     /// The uplink that carries it.
@@ -98,59 +98,59 @@ fn is_for_many(destination: IpAddr) -> bool {
 
 /// Explains what would become of a new flow.
 #[must_use]
-pub fn explain(question: &ExplainQuestion, world: &World<'_>) -> Explanation {
-    let mut story = Story {
-        world,
+pub fn explain(question: &ExplainQuestion, snapshot: &Snapshot<'_>) -> Explanation {
+    let mut trace = Trace {
+        snapshot,
         steps: Vec::new(),
     };
-    let facts = rule::facts(question, world);
-    let asked = Asked {
+    let facts = rule::facts(question, snapshot);
+    let flow = FlowKey {
         client: facts.source,
         dest: question.destination,
         protocol: question.protocol,
         port: question.port,
         family: family_of(question.destination),
     };
-    if let Some(id) = world.neighbour {
-        if !story.protocol(&asked) {
-            return story.end(Outcome::Refused, None, Vec::new());
+    if let Some(id) = snapshot.neighbour {
+        if !trace.protocol(&flow) {
+            return trace.end(Outcome::Refused, None, Vec::new());
         }
-        let candidate = story.candidate(id, Some(1.0));
+        let candidate = trace.candidate(id, Some(1.0));
         let text = format!(
             "on the link of {} itself: from a LAN by that uplink, whether it works or not",
             candidate.uplink
         );
-        story.tell(Stage::Route, text);
-        let outcome = story.unless_held(&asked, Outcome::Uplink, &[id]);
-        return story.end(outcome, Some(id), vec![candidate]);
+        trace.note(Stage::Route, text);
+        let outcome = trace.unless_held(&flow, Outcome::Uplink, &[id]);
+        return trace.end(outcome, Some(id), vec![candidate]);
     }
-    if let Some(route) = world.route {
-        story.tell(
+    if let Some(route) = snapshot.route {
+        trace.note(
             Stage::Route,
             format!("the main table has a route of its own: {route}"),
         );
-        return story.end(Outcome::Untouched, None, Vec::new());
+        return trace.end(Outcome::Untouched, None, Vec::new());
     }
     if is_for_many(question.destination) {
         let text =
             "for a group or all of a network and no single host: past Braid, by the main table";
-        story.tell(Stage::Route, text.to_owned());
-        return story.end(Outcome::Untouched, None, Vec::new());
+        trace.note(Stage::Route, text.to_owned());
+        return trace.end(Outcome::Untouched, None, Vec::new());
     }
     let default = "no route but the default one: Braid's";
-    story.tell(Stage::Route, default.to_owned());
-    if let Some(refused) = &world.refused {
-        story.tell(Stage::Client, refused.clone());
-        return story.end(Outcome::Refused, None, Vec::new());
+    trace.note(Stage::Route, default.to_owned());
+    if let Some(refused) = &snapshot.refused {
+        trace.note(Stage::Client, refused.clone());
+        return trace.end(Outcome::Refused, None, Vec::new());
     }
-    let class = match rule::judge(&facts, question, world, &mut story) {
+    let class = match rule::match_rules(&facts, question, snapshot, &mut trace) {
         Some(class) => class,
-        None => return story.end(Outcome::Untouched, None, Vec::new()),
+        None => return trace.end(Outcome::Untouched, None, Vec::new()),
     };
-    if !story.protocol(&asked) {
-        return story.end(Outcome::Refused, None, Vec::new());
+    if !trace.protocol(&flow) {
+        return trace.end(Outcome::Refused, None, Vec::new());
     }
-    story.of_class(&asked, class)
+    trace.of_class(&flow, class)
 }
 
 /// The inside's address: the one that was named, or the host's own.
@@ -169,7 +169,7 @@ fn family_of(address: IpAddr) -> Family {
 }
 
 /// Who speaks to whom.
-struct Asked {
+struct FlowKey {
     client: IpAddr,
     dest: IpAddr,
     protocol: u8,
@@ -182,19 +182,19 @@ const FTP: (u8, Option<u16>) = (6, Some(FTP_CONTROL[0]));
 
 /// For how long an FTP control connection, and what may be its data, keep the uplink of an earlier control
 /// connection; `None`: neither is asked about.
-fn ftp_time(asked: &Asked) -> Option<Duration> {
+fn ftp_time(flow: &FlowKey) -> Option<Duration> {
     let ftp = |port| FTP_CONTROL.contains(&port) || port >= FTP_DATA_FROM;
-    (asked.protocol == FTP.0 && asked.port.is_some_and(ftp)).then_some(FTP_KEPT)
+    (flow.protocol == FTP.0 && flow.port.is_some_and(ftp)).then_some(FTP_KEPT)
 }
 
 /// An explanation while it is told.
-struct Story<'a, 'w> {
-    world: &'a World<'w>,
+struct Trace<'a, 'w> {
+    snapshot: &'a Snapshot<'w>,
     steps: Vec<Step>,
 }
 
-impl Story<'_, '_> {
-    fn tell(&mut self, stage: Stage, text: String) {
+impl Trace<'_, '_> {
+    fn note(&mut self, stage: Stage, text: String) {
         self.steps.push(Step { stage, text });
     }
 
@@ -210,19 +210,19 @@ impl Story<'_, '_> {
         };
         Explanation {
             outcome,
-            uplink: uplink.map(|id| name(self.world, id)),
+            uplink: uplink.map(|id| name(self.snapshot, id)),
             candidates,
             steps: self.steps,
         }
     }
 
     /// Tells what the protocol is in for. `false`: it cannot be translated.
-    fn protocol(&mut self, asked: &Asked) -> bool {
-        let protocol = Protocol(asked.protocol);
-        if (asked.protocol, asked.port) == FTP {
+    fn protocol(&mut self, flow: &FlowKey) -> bool {
+        let protocol = Protocol(flow.protocol);
+        if (flow.protocol, flow.port) == FTP {
             let text = "passive FTP works; in active mode the server opens the data connection, which \
                         belongs to no flow: have the client use passive mode";
-            self.tell(Stage::Protocol, text.to_owned());
+            self.note(Stage::Protocol, text.to_owned());
         }
         if protocol.translation() != Translation::None {
             return true;
@@ -233,31 +233,31 @@ impl Story<'_, '_> {
         };
         let text = format!(
             "IP protocol {} cannot be translated: reason out_protocol; {hears}",
-            asked.protocol
+            flow.protocol
         );
-        self.tell(Stage::Protocol, text);
+        self.note(Stage::Protocol, text);
         false
     }
 
     /// The outcome, or a refusal if other clients have the destination by all uplinks that the flow
     /// may take: without ports, answers could not be told apart.
-    fn unless_held(&mut self, asked: &Asked, outcome: Outcome, uplinks: &[UplinkId]) -> Outcome {
-        if Protocol(asked.protocol).translation() != Translation::ByAddress {
+    fn unless_held(&mut self, flow: &FlowKey, outcome: Outcome, uplinks: &[UplinkId]) -> Outcome {
+        if Protocol(flow.protocol).translation() != Translation::ByAddress {
             return outcome;
         }
         let mut free = false;
         for id in uplinks {
-            let others = |holder: &&Holder| holder.uplink == *id && holder.client != asked.client;
-            match self.world.holders.iter().find(others) {
+            let others = |holder: &&OtherFlow| holder.uplink == *id && holder.client != flow.client;
+            match self.snapshot.other_flows.iter().find(others) {
                 Some(holder) => {
                     let text = format!(
                         "{}: {} has it to {} already, and there are no ports to tell two clients \
                          apart by: reason nat_address_taken, and \"administratively prohibited\" by ICMP",
-                        name(self.world, *id),
+                        name(self.snapshot, *id),
                         holder.client,
-                        asked.dest
+                        flow.dest
                     );
-                    self.tell(Stage::Protocol, text);
+                    self.note(Stage::Protocol, text);
                 }
                 None => free = true,
             }
@@ -265,29 +265,29 @@ impl Story<'_, '_> {
         if free { outcome } else { Outcome::Refused }
     }
 
-    fn of_class(mut self, asked: &Asked, class: ClassId) -> Explanation {
-        let Some(entry) = self.world.classes.entry(class) else {
-            self.tell(
+    fn of_class(mut self, flow: &FlowKey, class: ClassId) -> Explanation {
+        let Some(entry) = self.snapshot.classes.entry(class) else {
+            self.note(
                 Stage::Policy,
                 format!("class {} is not set up yet", class.0),
             );
             return self.end(Outcome::NoUplink, None, Vec::new());
         };
-        let slots = match asked.family {
+        let slots = match flow.family {
             Family::V4 => &entry.v4,
             Family::V6 => &entry.v6,
         };
-        let purpose = self.world.classes.purpose(class);
-        self.policy(purpose, slots, asked.family);
-        if let Some(id) = self.preferred(entry, asked.family) {
+        let purpose = self.snapshot.classes.purpose(class);
+        self.policy(purpose, slots, flow.family);
+        if let Some(id) = self.preferred(entry, flow.family) {
             let candidate = self.candidate(id, Some(1.0));
             let text = format!("{}: {}", candidate.uplink, candidate.why);
-            self.tell(Stage::Uplink, text);
-            let outcome = self.unless_held(asked, Outcome::Uplink, &[id]);
+            self.note(Stage::Uplink, text);
+            let outcome = self.unless_held(flow, Outcome::Uplink, &[id]);
             return self.end(outcome, Some(id), vec![candidate]);
         }
         if slots.is_empty() {
-            self.absent(asked.family);
+            self.absent(flow.family);
             return match purpose {
                 Some(
                     Purpose::Share { .. }
@@ -299,14 +299,14 @@ impl Story<'_, '_> {
                 Some(_) => self.end(Outcome::Blocked, None, Vec::new()),
             };
         }
-        let decided = match self.sticky(asked, entry) {
+        let decided = match self.sticky(flow, entry) {
             Some(stuck) => Decided::Chosen(stuck),
-            None => self.race(asked, entry),
+            None => self.race(flow, entry),
         };
         let (chosen, racers) = match decided {
             Decided::Chosen(id) => (Some(id), Vec::new()),
             Decided::Raced(racers) => (None, racers),
-            Decided::BySlots => (self.slot(asked, entry, slots), Vec::new()),
+            Decided::BySlots => (self.slot(flow, entry, slots), Vec::new()),
         };
         let candidates = match chosen {
             Some(id) => vec![self.candidate(id, Some(1.0))],
@@ -315,13 +315,13 @@ impl Story<'_, '_> {
         };
         for candidate in &candidates {
             let text = format!("{}: {}", candidate.uplink, candidate.why);
-            self.tell(Stage::Uplink, text);
+            self.note(Stage::Uplink, text);
         }
-        self.absent(asked.family);
+        self.absent(flow.family);
         let outcome = match chosen {
-            Some(id) => self.unless_held(asked, Outcome::Uplink, &[id]),
+            Some(id) => self.unless_held(flow, Outcome::Uplink, &[id]),
             None if racers.is_empty() => {
-                self.unless_held(asked, Outcome::Shared, &distinct(slots.clone()))
+                self.unless_held(flow, Outcome::Shared, &distinct(slots.clone()))
             }
             // Only protocols with ports are raced.
             None => Outcome::Raced,
@@ -331,7 +331,7 @@ impl Story<'_, '_> {
 
     /// The uplink that takes all of a class, while it takes any of the family.
     fn preferred(&self, entry: &ClassEntry, family: Family) -> Option<UplinkId> {
-        let mut standings = self.world.standings.iter();
+        let mut standings = self.snapshot.standings.iter();
         let preferred = standings.find(|standing| Some(standing.id) == entry.prefers)?;
         preferred.takes(family).then_some(preferred.id)
     }
@@ -351,7 +351,7 @@ impl Story<'_, '_> {
                 }
             }
             Some(Purpose::Bond { fallback }) => {
-                let bond = self.world.standings.iter().find(|s| s.bond);
+                let bond = self.snapshot.standings.iter().find(|s| s.bond);
                 let why = match bond {
                     None => "is not there",
                     Some(bond) if !bond.up => "carries nothing",
@@ -363,13 +363,13 @@ impl Story<'_, '_> {
                     (why, Fallback::Block) => format!("the bond, which {why}: blocked meanwhile"),
                     (why, Fallback::Balance) => format!(
                         "the bond, which {why}: policy {} meanwhile",
-                        self.world.settings.config.policy
+                        self.snapshot.settings.config.policy
                     ),
                 }
             }
             Some(Purpose::Block) => "blocked".to_owned(),
-            Some(Purpose::Only { uplink, when_down }) => {
-                let target = self.world.standings.iter().find(|s| s.name == *uplink);
+            Some(Purpose::Only { uplink, on_down }) => {
+                let target = self.snapshot.standings.iter().find(|s| s.name == *uplink);
                 let why = match target {
                     None => Some("is not there".to_owned()),
                     Some(target) if !target.up => Some("takes no new flows".to_owned()),
@@ -379,56 +379,60 @@ impl Story<'_, '_> {
                         _ => None,
                     },
                 };
-                match (why, when_down) {
+                match (why, on_down) {
                     (None, _) => format!("only {uplink}"),
-                    (Some(why), WhenDown::Block) => {
+                    (Some(why), OnDown::Block) => {
                         format!("only {uplink}, which {why}: blocked meanwhile")
                     }
-                    (Some(why), WhenDown::Others) if slots.is_empty() => {
+                    (Some(why), OnDown::Fallback) if slots.is_empty() => {
                         format!("only {uplink}, which {why}, and there is no other")
                     }
-                    (Some(why), WhenDown::Others) => {
+                    (Some(why), OnDown::Fallback) => {
                         format!("only {uplink}, which {why}: the others take over meanwhile")
                     }
                 }
             }
         };
-        self.tell(Stage::Policy, text);
+        self.note(Stage::Policy, text);
     }
 
     /// The uplink that the client keeps to for this site, by its class or as FTP has to.
-    fn sticky(&mut self, asked: &Asked, entry: &ClassEntry) -> Option<UplinkId> {
-        let time = entry.sticky.or_else(|| ftp_time(asked))?;
-        let known = self.world.names.look(self.world.now, asked.dest);
+    fn sticky(&mut self, flow: &FlowKey, entry: &ClassEntry) -> Option<UplinkId> {
+        let time = entry.sticky.or_else(|| ftp_time(flow))?;
+        let known = self.snapshot.names.look(self.snapshot.now, flow.dest);
         let site = known
             .filter(|known| known.facts.site != 0)
-            .map_or(Site::of(asked.dest), |known| Site::Named(known.facts.site));
+            .map_or(Site::of(flow.dest), |known| Site::Named(known.facts.site));
         let called = match (site, known) {
             (Site::Named(_), Some(known)) => format!("the site of {}", known.name),
-            (_, _) => format!("the network of {}", asked.dest),
+            (_, _) => format!("the network of {}", flow.dest),
         };
-        let found = self.world.sticky.iter().find(|sticky| {
-            (sticky.client, sticky.site, sticky.class) == (asked.client, site, entry.id)
+        let found = self.snapshot.sticky.iter().find(|sticky| {
+            (sticky.client, sticky.site, sticky.class) == (flow.client, site, entry.id)
         });
-        let age = found.map(|sticky| self.world.now.since(sticky.used));
+        let age = found.map(|sticky| self.snapshot.now.since(sticky.used));
         let (Some(sticky), Some(age)) = (found, age.filter(|age| *age < time)) else {
             // Most connections that may be data of FTP are none.
             entry.sticky?;
-            let text = format!("{} has no uplink for {called} yet", asked.client);
-            self.tell(Stage::Sticky, text);
+            let text = format!("{} has no uplink for {called} yet", flow.client);
+            self.note(Stage::Sticky, text);
             return None;
         };
-        let uplink = name(self.world, sticky.uplink);
-        let standing = self.world.standings.iter().find(|s| s.id == sticky.uplink);
+        let uplink = name(self.snapshot, sticky.uplink);
+        let standing = self
+            .snapshot
+            .standings
+            .iter()
+            .find(|s| s.id == sticky.uplink);
         let able = standing.is_some_and(|s| {
-            s.up && match asked.family {
+            s.up && match flow.family {
                 Family::V4 => s.v4,
                 Family::V6 => s.v6,
             }
         });
-        let (client, ago) = (asked.client, whole_seconds(age));
+        let (client, ago) = (flow.client, whole_seconds(age));
         let keeps = format!("{client} keeps to {uplink} for {called}, last used {ago} ago");
-        self.tell(
+        self.note(
             Stage::Sticky,
             match able {
                 true => keeps,
@@ -439,7 +443,7 @@ impl Story<'_, '_> {
     }
 
     /// The slot that the flow gets, where that is certain.
-    fn slot(&mut self, asked: &Asked, entry: &ClassEntry, slots: &[UplinkId]) -> Option<UplinkId> {
+    fn slot(&mut self, flow: &FlowKey, entry: &ClassEntry, slots: &[UplinkId]) -> Option<UplinkId> {
         let sole = slots
             .iter()
             .all(|slot| *slot == slots[0])
@@ -447,13 +451,13 @@ impl Story<'_, '_> {
         if slots.len() == 1 {
             return sole;
         }
-        let position = entry.lb_method.slot(asked.client, asked.dest, slots.len());
+        let position = entry.lb_method.slot(flow.client, flow.dest, slots.len());
         let (text, chosen) = match (entry.lb_method, position) {
             (LbMethod::HashSource, Some(at)) => (
                 format!(
                     "slot {at} of {}, by the hash of {}",
                     slots.len(),
-                    asked.client
+                    flow.client
                 ),
                 Some(slots[at]),
             ),
@@ -461,22 +465,22 @@ impl Story<'_, '_> {
                 format!(
                     "slot {at} of {}, by the hash of {} and {}",
                     slots.len(),
-                    asked.client,
-                    asked.dest
+                    flow.client,
+                    flow.dest
                 ),
                 Some(slots[at]),
             ),
             (_, _) => (format!("the next of {} slots", slots.len()), sole),
         };
-        self.tell(Stage::Slot, text);
+        self.note(Stage::Slot, text);
         chosen
     }
 
     fn candidate(&self, id: UplinkId, share: Option<f64>) -> Candidate {
         Candidate {
-            uplink: name(self.world, id),
+            uplink: name(self.snapshot, id),
             share,
-            why: (self.world.evidence)(id),
+            why: (self.snapshot.evidence)(id),
         }
     }
 
@@ -498,19 +502,19 @@ impl Story<'_, '_> {
 
     /// Uplinks that take no flows of this family, each with its reason.
     fn absent(&mut self, family: Family) {
-        let world = self.world;
-        let waiting: Vec<UplinkId> = world
+        let snapshot = self.snapshot;
+        let waiting: Vec<UplinkId> = snapshot
             .classes
-            .waiting(world.standings)
+            .waiting(snapshot.standings)
             .map(|standing| standing.id)
             .collect();
-        for standing in world.standings {
+        for standing in snapshot.standings {
             let name = &standing.name;
             let text = match family {
                 _ if !standing.up => {
                     format!(
                         "{name} takes no new flows: {}",
-                        (world.evidence)(standing.id)
+                        (snapshot.evidence)(standing.id)
                     )
                 }
                 Family::V4 if !standing.v4 => format!("{name} has no IPv4"),
@@ -520,7 +524,7 @@ impl Story<'_, '_> {
                 }
                 _ => continue,
             };
-            self.tell(Stage::Uplink, text);
+            self.note(Stage::Uplink, text);
         }
     }
 }
@@ -532,8 +536,8 @@ fn distinct(mut uplinks: Vec<UplinkId>) -> Vec<UplinkId> {
     uplinks
 }
 
-fn name(world: &World<'_>, id: UplinkId) -> String {
-    let standing = world.standings.iter().find(|standing| standing.id == id);
+fn name(snapshot: &Snapshot<'_>, id: UplinkId) -> String {
+    let standing = snapshot.standings.iter().find(|standing| standing.id == id);
     standing.map_or_else(|| format!("uplink {id}"), |standing| standing.name.clone())
 }
 

@@ -1,5 +1,5 @@
 //! Whether a new flow would be raced, or go by what is remembered: `choose_path` of `bpf/path_cache/path_cache.h` told as
-//! a story.
+//! a trace.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use braid_balance::{CachedPath, ClassEntry, LbMethod, prefix_of};
 use braid_core::UplinkId;
 use braid_core::forecast::{MAX_RACE_TIME_RATIO, PathStats, Prediction, UplinkLoad};
 
-use super::{Asked, Story, name};
+use super::{FlowKey, Trace, name};
 use crate::report::Stage;
 
 /// IANA number of TCP.
@@ -41,7 +41,7 @@ impl Score {
 }
 
 /// Whether a way decides about new flows, as the datapath reckons.
-pub(crate) fn counts(way: &CachedPath, memory: Duration) -> bool {
+pub(crate) fn is_valid(way: &CachedPath, memory: Duration) -> bool {
     way.valid && way.rtt.is_some() && way.age.as_secs() <= memory.as_secs()
 }
 
@@ -55,13 +55,13 @@ pub(crate) fn predict(way: &CachedPath, line: &UplinkLoad) -> Option<Prediction>
     Some(line.predict(&path))
 }
 
-impl Story<'_, '_> {
+impl Trace<'_, '_> {
     /// What becomes of a flow that neither stickiness nor a rule has put anywhere.
-    pub(super) fn race(&mut self, asked: &Asked, entry: &ClassEntry) -> Decided {
+    pub(super) fn race(&mut self, flow: &FlowKey, entry: &ClassEntry) -> Decided {
         if !matches!(entry.lb_method, LbMethod::Race | LbMethod::Fastest) {
             return Decided::BySlots;
         }
-        let live = self.live(asked, entry);
+        let live = self.live(flow, entry);
         if live.len() < 2 {
             let text = match entry.candidates.is_empty() {
                 true => {
@@ -69,18 +69,18 @@ impl Story<'_, '_> {
                 }
                 false => "fewer than two uplinks could race: it is not raced",
             };
-            self.tell(Stage::Race, text.to_owned());
+            self.note(Stage::Race, text.to_owned());
             return Decided::BySlots;
         }
         let mut scores = self.scores(entry.lb_method, &live);
         scores.sort_by_key(|score| (score.time(), score.uplink));
-        let refusal = unraceable(asked);
-        let (worth, left_out) = self.worth_while(entry.lb_method, &live);
+        let refusal = unraceable(flow);
+        let (worth, left_out) = self.worth_racing(entry.lb_method, &live);
         let is_known = |id: &UplinkId| scores.iter().any(|score| score.uplink == *id);
         match scores.first().map(|best| best.uplink) {
             Some(best) if refusal.is_some() || worth.iter().all(is_known) => {
                 if let Some(why) = refusal {
-                    self.tell(Stage::Race, format!("not raced: {why}"));
+                    self.note(Stage::Race, format!("not raced: {why}"));
                 }
                 let again = refusal.is_none();
                 self.known(&scores, again);
@@ -88,32 +88,29 @@ impl Story<'_, '_> {
             }
             None if refusal.is_some() => {
                 let why = refusal.unwrap_or_default();
-                let text = format!(
-                    "not raced: {why}, and no way to {} is known",
-                    network(asked)
-                );
-                self.tell(Stage::Race, text);
+                let text = format!("not raced: {why}, and no way to {} is known", network(flow));
+                self.note(Stage::Race, text);
                 Decided::BySlots
             }
-            _ => self.begin(asked, worth, &left_out, &scores),
+            _ => self.begin(flow, worth, &left_out, &scores),
         }
     }
 
     /// The racers that take flows of this family.
-    fn live(&self, asked: &Asked, entry: &ClassEntry) -> Vec<UplinkId> {
+    fn live(&self, flow: &FlowKey, entry: &ClassEntry) -> Vec<UplinkId> {
         let takes = |id: &&UplinkId| {
-            let mut standings = self.world.standings.iter();
-            standings.any(|standing| standing.id == **id && standing.takes(asked.family))
+            let mut standings = self.snapshot.standings.iter();
+            standings.any(|standing| standing.id == **id && standing.takes(flow.family))
         };
         entry.candidates.iter().filter(takes).copied().collect()
     }
 
     /// The ways that are known and count.
     fn scores(&self, walk: LbMethod, live: &[UplinkId]) -> Vec<Score> {
-        let memory = self.world.settings.config.race.memory;
-        let ways = self.world.path.map_or(&[][..], |path| &path.paths);
+        let memory = self.snapshot.settings.config.race.cache_ttl;
+        let ways = self.snapshot.path.map_or(&[][..], |path| &path.paths);
         let score = |way: &CachedPath| {
-            let rtt = way.rtt.filter(|_| counts(way, memory))?;
+            let rtt = way.rtt.filter(|_| is_valid(way, memory))?;
             let line = self.line(way.uplink);
             Some(Score {
                 uplink: way.uplink,
@@ -127,7 +124,7 @@ impl Story<'_, '_> {
 
     /// What the datapath goes by; before it was told anything, it takes an uplink to have nothing.
     fn line(&self, id: UplinkId) -> UplinkLoad {
-        (self.world.line)(id).unwrap_or(UplinkLoad {
+        (self.snapshot.line)(id).unwrap_or(UplinkLoad {
             capacity: 0,
             spare: 0,
             busy: 0,
@@ -139,15 +136,19 @@ impl Story<'_, '_> {
     /// Tells what is known, the best first.
     fn known(&mut self, scores: &[Score], again: bool) {
         let figures = scores.iter().map(|score| match score.prediction {
-            None => format!("{} {}", name(self.world, score.uplink), tenths(score.rtt)),
+            None => format!(
+                "{} {}",
+                name(self.snapshot, score.uplink),
+                tenths(score.rtt)
+            ),
             Some(found) => {
                 let time = found.time.as_millis();
-                format!("{} {time} ms for 1 MB", name(self.world, score.uplink))
+                format!("{} {time} ms for 1 MB", name(self.snapshot, score.uplink))
             }
         });
         let figures = figures.collect::<Vec<_>>().join(", ");
-        let race = &self.world.settings.config.race;
-        let anew = match race.again {
+        let race = &self.snapshot.settings.config.race;
+        let anew = match race.explore_one_in {
             rate if rate > 0 && again => format!("; one in {rate} such connections is raced anew"),
             _ => String::new(),
         };
@@ -155,40 +156,40 @@ impl Story<'_, '_> {
             true => "predicted",
             false => "remembered",
         };
-        self.tell(Stage::Race, format!("{what}: {figures}{anew}"));
+        self.note(Stage::Race, format!("{what}: {figures}{anew}"));
     }
 
     /// A race begins, over those on whom it is worth while.
     fn begin(
         &mut self,
-        asked: &Asked,
+        flow: &FlowKey,
         worth: Vec<UplinkId>,
         left_out: &[UplinkId],
         scores: &[Score],
     ) -> Decided {
         let names = |ids: &[UplinkId]| {
-            let names = ids.iter().map(|id| name(self.world, *id));
+            let names = ids.iter().map(|id| name(self.snapshot, *id));
             names.collect::<Vec<_>>().join(", ")
         };
         let missing = worth
             .iter()
             .filter(|id| scores.iter().all(|s| s.uplink != **id));
         let missing = names(&missing.copied().collect::<Vec<_>>());
-        let network = network(asked);
+        let network = network(flow);
         let others = match left_out {
             [] => String::new(),
             ids => format!("; full or losing too much: {}", names(ids)),
         };
-        let cap = self.world.settings.config.race.per_destination;
+        let cap = self.snapshot.settings.config.race.per_destination;
         let text = match worth.as_slice() {
-            [sole] => format!("only {} is worth while{others}", name(self.world, *sole)),
+            [sole] => format!("only {} is worth while{others}", name(self.snapshot, *sole)),
             _ => format!(
                 "raced on {}, at most {cap} towards {network}: its round trip by {missing} is not \
                  known{others}",
                 names(&worth),
             ),
         };
-        self.tell(Stage::Race, text);
+        self.note(Stage::Race, text);
         match worth.as_slice() {
             [sole] => Decided::Chosen(*sole),
             _ => Decided::Raced(worth),
@@ -196,7 +197,7 @@ impl Story<'_, '_> {
     }
 
     /// On whom a race is worth while, and who is left out.
-    fn worth_while(&self, walk: LbMethod, live: &[UplinkId]) -> (Vec<UplinkId>, Vec<UplinkId>) {
+    fn worth_racing(&self, walk: LbMethod, live: &[UplinkId]) -> (Vec<UplinkId>, Vec<UplinkId>) {
         if walk != LbMethod::Fastest {
             return (live.to_vec(), Vec::new());
         }
@@ -208,11 +209,11 @@ impl Story<'_, '_> {
 }
 
 /// Why copies of a flow's first packet may not be sent.
-fn unraceable(asked: &Asked) -> Option<&'static str> {
-    if asked.protocol != TCP {
+fn unraceable(flow: &FlowKey) -> Option<&'static str> {
+    if flow.protocol != TCP {
         return Some("only TCP is");
     }
-    is_private(asked.dest).then_some("the destination is private")
+    is_private(flow.dest).then_some("the destination is private")
 }
 
 /// Addresses that no way out leads to, or always the same one, as the datapath has it.
@@ -227,8 +228,8 @@ fn is_private(address: IpAddr) -> bool {
 }
 
 /// The network that is remembered.
-fn network(asked: &Asked) -> String {
-    let (prefix, bits) = prefix_of(asked.dest);
+fn network(flow: &FlowKey) -> String {
+    let (prefix, bits) = prefix_of(flow.dest);
     format!("{prefix}/{bits}")
 }
 

@@ -4,18 +4,18 @@ use std::net::IpAddr;
 
 use braid_balance::{ClassId, FlowFacts, RuleEntry};
 
-use super::{Story, World, client};
+use super::{Snapshot, Trace, client};
 use crate::config::{Action, RuleConfig};
 use crate::report::{ExplainQuestion, Stage};
-use crate::rules::{self, System};
+use crate::rules::{self, SystemIds};
 
 /// What rules can go by.
-pub(super) fn facts(question: &ExplainQuestion, world: &World<'_>) -> FlowFacts {
+pub(super) fn facts(question: &ExplainQuestion, snapshot: &Snapshot<'_>) -> FlowFacts {
     let domain = question
         .domain
         .as_deref()
         .map(|name| name.trim_end_matches('.').to_ascii_lowercase());
-    let known = world.names.look(world.now, question.destination);
+    let known = snapshot.names.look(snapshot.now, question.destination);
     FlowFacts {
         source: client(question),
         dest: question.destination,
@@ -29,39 +29,39 @@ pub(super) fn facts(question: &ExplainQuestion, world: &World<'_>) -> FlowFacts 
         uid: question.uid,
         cgroups: Vec::new(),
         names: match &domain {
-            Some(name) => world.names.marks_of(name),
+            Some(name) => snapshot.names.marks_of(name),
             None => known.map_or(0, |known| known.facts.rules),
         },
     }
 }
 
 /// The class that the rules put a flow into; `None`: a rule takes it away from Braid.
-pub(super) fn judge(
+pub(super) fn match_rules(
     facts: &FlowFacts,
     question: &ExplainQuestion,
-    world: &World<'_>,
-    story: &mut Story<'_, '_>,
+    snapshot: &Snapshot<'_>,
+    trace: &mut Trace<'_, '_>,
 ) -> Option<ClassId> {
-    if let Some(rule) = untouched(facts, world) {
+    if let Some(rule) = untouched(facts, snapshot) {
         let text = format!(
             "rule {}: use = \"none\", by the kernel's routing",
             rule.name
         );
-        story.tell(Stage::Rule, text);
+        trace.note(Stage::Rule, text);
         return None;
     }
     let mut unsure = Vec::new();
-    for (number, entry) in world.rules.entries().iter().enumerate() {
-        let name = world.rules.name_of(number).unwrap_or_default();
+    for (number, entry) in snapshot.rules.entries().iter().enumerate() {
+        let name = snapshot.rules.name_of(number).unwrap_or_default();
         if entry.matches(facts) {
-            tell_unsure(&unsure, story);
-            let rule = world.settings.rules().find(|rule| rule.name == name);
+            note_unsure(&unsure, trace);
+            let rule = snapshot.settings.rules().find(|rule| rule.name == name);
             let action = rule.map_or_else(String::new, |rule| rule.action.to_string());
             let text = format!(
                 "rule {name}: use = \"{action}\"{}",
-                by_name(entry, question, world)
+                by_name(entry, question, snapshot)
             );
-            story.tell(Stage::Rule, text);
+            trace.note(Stage::Rule, text);
             return Some(entry.class);
         }
         if let Some(lacking) = lacking(entry, facts, question)
@@ -70,41 +70,41 @@ pub(super) fn judge(
             unsure.push((name.to_owned(), lacking));
         }
     }
-    tell_unsure(&unsure, story);
-    let text = match world.settings.rules().next() {
+    note_unsure(&unsure, trace);
+    let text = match snapshot.settings.rules().next() {
         None => "there are no rules",
         Some(_) => "no rule matches",
     };
-    story.tell(Stage::Rule, text.to_owned());
+    trace.note(Stage::Rule, text.to_owned());
     Some(ClassId(0))
 }
 
 /// The rule with `use = "none"` that the kernel applies, if one does: unless a rule before it that
 /// the kernel knows too matches first.
-fn untouched<'s>(facts: &FlowFacts, world: &World<'s>) -> Option<&'s RuleConfig> {
-    let first = world.settings.rules().find(|rule| {
+fn untouched<'s>(facts: &FlowFacts, snapshot: &Snapshot<'s>) -> Option<&'s RuleConfig> {
+    let first = snapshot.settings.rules().find(|rule| {
         rules::kernel_knows(rule) && {
-            let system = world.rules.system();
+            let system = snapshot.rules.system();
             matches(rule, facts, system)
         }
     });
     first.filter(|rule| rule.action == Action::None)
 }
 
-fn matches(rule: &RuleConfig, facts: &FlowFacts, system: &System) -> bool {
+fn matches(rule: &RuleConfig, facts: &FlowFacts, system: &SystemIds) -> bool {
     rules::resolved(rule, system)
         .iter()
         .any(|entry| entry.matches(facts))
 }
 
 /// How the rule came to know the name, where it goes by one.
-fn by_name(entry: &RuleEntry, question: &ExplainQuestion, world: &World<'_>) -> String {
+fn by_name(entry: &RuleEntry, question: &ExplainQuestion, snapshot: &Snapshot<'_>) -> String {
     if entry.name.is_none() {
         return String::new();
     }
     match (
         &question.domain,
-        world.names.look(world.now, question.destination),
+        snapshot.names.look(snapshot.now, question.destination),
     ) {
         (Some(name), _) => format!(", for {name}"),
         (None, Some(known)) => format!(
@@ -182,10 +182,10 @@ fn same_family(a: IpAddr, b: IpAddr) -> bool {
     a.is_ipv4() == b.is_ipv4()
 }
 
-fn tell_unsure(unsure: &[(String, &'static str)], story: &mut Story<'_, '_>) {
+fn note_unsure(unsure: &[(String, &'static str)], trace: &mut Trace<'_, '_>) {
     for (name, lacking) in unsure {
         let text =
             format!("rule {name} could match: it asks for {lacking}, which is not known here");
-        story.tell(Stage::Rule, text);
+        trace.note(Stage::Rule, text);
     }
 }

@@ -1,4 +1,4 @@
-//! Explanations as golden texts: a question, a world, and every step in words.
+//! Explanations as golden texts: a question, a snapshot, and every step in words.
 
 mod race;
 
@@ -11,12 +11,12 @@ use braid_balance::{ClassId, KernelTime, PathCacheEntry, Site, Sticky};
 use braid_core::UplinkId;
 use braid_core::forecast::UplinkLoad;
 
-use super::{Holder, World, explain};
+use super::{OtherFlow, Snapshot, explain};
 use crate::classes::{Classes, Standing};
 use crate::config::Config;
 use crate::names::{Names, site};
 use crate::report::ExplainQuestion;
-use crate::rules::{RuleBook, System};
+use crate::rules::{CompiledRules, SystemIds};
 use crate::settings::{Overrides, Settings};
 
 const RULES: &str = "
@@ -41,7 +41,7 @@ const RULES: &str = "
     port = 873
     user = 'backup'
     use = 'lte'
-    when_down = 'block'
+    on_down = 'block'
     [[rule]]
     name = 'rsync'
     port = 873
@@ -53,7 +53,7 @@ const RULES: &str = "
     use = 'block'
 ";
 
-/// What a test says of the world.
+/// What a test says of the snapshot.
 struct Scene {
     settings: Settings,
     standings: Vec<Standing>,
@@ -64,7 +64,7 @@ struct Scene {
     route: Option<&'static str>,
     neighbour: Option<UplinkId>,
     refused: Option<&'static str>,
-    holders: Vec<Holder>,
+    other_flows: Vec<OtherFlow>,
 }
 
 fn scene(text: &str) -> Scene {
@@ -99,7 +99,7 @@ fn scene(text: &str) -> Scene {
         route: None,
         neighbour: None,
         refused: None,
-        holders: Vec::new(),
+        other_flows: Vec::new(),
     }
 }
 
@@ -124,16 +124,16 @@ fn ask(destination: &str) -> ExplainQuestion {
 fn told(scene: &Scene, question: &ExplainQuestion) -> String {
     let mut classes = Classes::default();
     classes.update(Instant::now(), &scene.settings, &scene.standings);
-    let system = System {
+    let system = SystemIds {
         users: [("backup".to_owned(), 34)].into(),
-        ..System::default()
+        ..SystemIds::default()
     };
-    let rules = RuleBook::compile(&scene.settings, &classes, &system);
+    let rules = CompiledRules::compile(&scene.settings, &classes, &system);
     let evidence = |id: UplinkId| match scene.standings[usize::from(id.0)].up {
         true => "up, 20 ms".to_owned(),
         false => "dead: 12 packets out and nothing back for 240 ms".to_owned(),
     };
-    let world = World {
+    let snapshot = Snapshot {
         now: now(),
         settings: &scene.settings,
         rules: &rules,
@@ -147,9 +147,9 @@ fn told(scene: &Scene, question: &ExplainQuestion) -> String {
         route: scene.route,
         neighbour: scene.neighbour,
         refused: scene.refused.map(str::to_owned),
-        holders: &scene.holders,
+        other_flows: &scene.other_flows,
     };
-    let explanation = explain(question, &world);
+    let explanation = explain(question, &snapshot);
     let mut text = String::new();
     for step in &explanation.steps {
         writeln!(text, "{:?}: {}", step.stage, step.text).unwrap();
@@ -218,16 +218,16 @@ fn without_ports_a_remote_serves_one_client_by_each_uplink() {
     let mut question = ask("203.0.113.5:0");
     question.protocol = 47;
     question.source = Some([10, 0, 0, 7].into());
-    let holder = |uplink, client: u8| Holder {
+    let holder = |uplink, client: u8| OtherFlow {
         client: [10, 0, 0, client].into(),
         uplink: UplinkId(uplink),
     };
-    scene.holders = vec![holder(0, 8), holder(1, 7)];
+    scene.other_flows = vec![holder(0, 8), holder(1, 7)];
     let text = told(&scene, &question);
     let taken = "Protocol: dsl: 10.0.0.8 has it to 203.0.113.5 already";
     assert!(text.contains(taken), "{text}");
     assert!(text.contains("=> Shared"), "{text}");
-    scene.holders = vec![holder(0, 8), holder(1, 9)];
+    scene.other_flows = vec![holder(0, 8), holder(1, 9)];
     let text = told(&scene, &question);
     assert!(text.contains("=> Refused"), "{text}");
     question.protocol = 17;

@@ -2,10 +2,10 @@
 
 use crate::config::Fallback;
 use crate::engine::Engine;
-use crate::report::{BondLinkState, BondState, Health};
+use crate::report::{BondLinkState, BondState, HealthProblem};
 
 /// How the bond is doing, its links, and what is not on disk.
-pub(super) fn bond(engine: &Engine) -> Vec<Health> {
+pub(super) fn bond(engine: &Engine) -> Vec<HealthProblem> {
     if !engine.bond.is_joined() {
         return Vec::new();
     }
@@ -16,7 +16,7 @@ pub(super) fn bond(engine: &Engine) -> Vec<Health> {
     };
     let (code, fix) = match report.state {
         BondState::None | BondState::Up => ("", ""),
-        BondState::Calling | BondState::Lost => (
+        BondState::Connecting | BondState::Lost => (
             "bond-unreachable",
             "see braid bond for what was tried; is braid hub running, and its UDP port open?",
         ),
@@ -34,13 +34,13 @@ pub(super) fn bond(engine: &Engine) -> Vec<Health> {
             .map(|link| format!("{} to {}", link.uplink, link.hub))
             .collect();
         let tried = match (report.state, tried.is_empty()) {
-            (BondState::Calling | BondState::Lost, true) => "; there is no way to it".to_owned(),
-            (BondState::Calling | BondState::Lost, false) => {
+            (BondState::Connecting | BondState::Lost, true) => "; there is no way to it".to_owned(),
+            (BondState::Connecting | BondState::Lost, false) => {
                 format!("; tried {}", tried.join(", "))
             }
             _ => String::new(),
         };
-        health.push(Health {
+        health.push(HealthProblem {
             code: code.into(),
             text: format!("bond: {}{tried}; {meanwhile}", report.why),
             fix: fix.into(),
@@ -50,7 +50,7 @@ pub(super) fn bond(engine: &Engine) -> Vec<Health> {
         let bad = [BondLinkState::Suspect, BondLinkState::Quarantined];
         report.state == BondState::Up && bad.contains(&link.state)
     });
-    health.extend(silent.map(|link| Health {
+    health.extend(silent.map(|link| HealthProblem {
         code: "bond-link".into(),
         text: format!(
             "bond: {} {}; {}",
@@ -60,8 +60,8 @@ pub(super) fn bond(engine: &Engine) -> Vec<Health> {
         ),
         fix: String::new(),
     }));
-    health.extend(report.troubles.into_iter().map(|text| Health {
-        code: "bond-trouble".into(),
+    health.extend(report.problems.into_iter().map(|text| HealthProblem {
+        code: "bond-problem".into(),
         text,
         fix: String::new(),
     }));
@@ -69,12 +69,12 @@ pub(super) fn bond(engine: &Engine) -> Vec<Health> {
 }
 
 /// Uplinks that have carried all that they may, and accounts that are not on disk.
-pub(super) fn quotas(engine: &Engine) -> Vec<Health> {
+pub(super) fn quotas(engine: &Engine) -> Vec<HealthProblem> {
     let members = engine.roster.members().iter();
     let spent = members.filter(|member| engine.is_spent(&member.uplink.name));
-    let mut health: Vec<Health> = spent
-        .map(|member| Health {
-            code: "quota-spent".into(),
+    let mut health: Vec<HealthProblem> = spent
+        .map(|member| HealthProblem {
+            code: "quota-exhausted".into(),
             text: format!(
                 "{}: its quota is used up; it carries what no other can",
                 member.uplink.name
@@ -83,8 +83,8 @@ pub(super) fn quotas(engine: &Engine) -> Vec<Health> {
         })
         .collect();
     if let Some(why) = &engine.quotas.unwritten {
-        health.push(Health {
-            code: "quota-unwritten".into(),
+        health.push(HealthProblem {
+            code: "quota-not-saved".into(),
             text: format!("what uplinks have carried of their quotas is not on disk: {why}"),
             fix: "free some room there".into(),
         });

@@ -71,19 +71,19 @@ fn link_gauges(
             "bond_link_rate",
             "What it is sent at",
             Some(&per_second),
-            |link| Some(link.rate_bps as f64 / 8.0),
+            |link| Some(link.rate_bit_s as f64 / 8.0),
         ),
         (
-            "bond_link_round_trip",
+            "bond_link_rtt",
             "Smoothed round-trip time to the hub",
             Some(&Unit::Seconds),
             |link| link.rtt_ms.map(|ms| ms / 1e3),
         ),
         (
-            "bond_link_spread",
+            "bond_link_owd_skew",
             "By how much its one-way delay without queue exceeds the fastest link's",
             Some(&Unit::Seconds),
-            |link| link.spread_ms.map(|ms| ms / 1e3),
+            |link| link.owd_skew_ms.map(|ms| ms / 1e3),
         ),
         (
             "bond_link_queue",
@@ -142,13 +142,13 @@ fn link_counts(
             },
         ),
         (
-            "bond_link_unordered_packets",
+            "bond_link_reordering_events",
             "Inner packets that came on it too late or twice, and gaps that waited for it in vain",
             |link| {
                 vec![
                     ("late", link.late),
                     ("duplicate", link.duplicates),
-                    ("waited_for", link.waited_for),
+                    ("gap_expired", link.gaps_expired),
                 ]
             },
         ),
@@ -171,14 +171,14 @@ fn of_packets(
 ) -> Result<(), fmt::Error> {
     let gauges = [
         (
-            "bond_residence_median",
+            "bond_reorder_delay_p50",
             "Median wait for order of inner packets",
-            packets.residence_p50_ms,
+            packets.reorder_delay_p50_ms,
         ),
         (
-            "bond_residence_p99",
+            "bond_reorder_delay_p99",
             "99th percentile of the same",
-            packets.residence_p99_ms,
+            packets.reorder_delay_p99_ms,
         ),
     ];
     for (name, help, ms) in gauges {
@@ -197,7 +197,8 @@ fn of_packets(
     }
     let help =
         "Inner packets that never left: dropped or marked so that no queue grows, or no room";
-    let mut queue = encoder.encode_descriptor("bond_queue", help, None, MetricType::Counter)?;
+    let mut queue =
+        encoder.encode_descriptor("bond_queue_packets", help, None, MetricType::Counter)?;
     for (reason, value) in [
         ("dropped", packets.dropped),
         ("marked", packets.marked),
@@ -207,14 +208,14 @@ fn of_packets(
     }
     let counts = [
         (
-            "bond_repaired_packets",
+            "bond_retransmitted_packets",
             "Inner packets sent again",
-            packets.repaired,
+            packets.retransmitted,
         ),
         (
-            "bond_refused_datagrams",
+            "bond_rejected_datagrams",
             "Datagrams that were forged, replayed or not understood",
-            packets.refused,
+            packets.rejected,
         ),
     ];
     for (name, help, value) in counts {

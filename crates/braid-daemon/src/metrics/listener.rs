@@ -36,7 +36,7 @@ pub async fn export(jobs: mpsc::Sender<Job>) {
     .await
     {
         let trouble = listener.follow(wanted, &jobs).await;
-        let tell = Job::Change(Box::new(|engine| engine.trouble.metrics = trouble));
+        let tell = Job::Change(Box::new(|engine| engine.incidents.metrics_error = trouble));
         if jobs.send(tell).await.is_err() || latest.changed().await.is_err() {
             break;
         }

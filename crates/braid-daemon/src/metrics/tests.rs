@@ -1,15 +1,15 @@
 use super::*;
 use crate::config::{BondConfig, BondScheduler, Policy};
 use crate::report::{
-    BondLinkReport, BondLinkState, BondPacketsReport, BondReport, BondState, FlowCounts, Health,
-    LayerName,
+    BondLinkReport, BondLinkState, BondPacketsReport, BondReport, BondState, FlowCounts,
+    HealthProblem, LayerName,
 };
 
 fn uplink(name: &str, state: UplinkState, rtt_ms: Option<f64>) -> UplinkReport {
     UplinkReport {
         name: name.into(),
         device: "eth0".into(),
-        index: 0,
+        id: 0,
         layer: LayerName::L2,
         state,
         tier: 1,
@@ -33,31 +33,31 @@ fn uplink(name: &str, state: UplinkState, rtt_ms: Option<f64>) -> UplinkReport {
     }
 }
 
-fn link(uplink: &str, state: BondLinkState, rate_bps: u64) -> BondLinkReport {
+fn link(uplink: &str, state: BondLinkState, rate_bit_s: u64) -> BondLinkReport {
     BondLinkReport {
         uplink: uplink.into(),
-        number: 0,
+        id: 0,
         hub: "203.0.113.9:27243".into(),
         state,
         share: 0.6,
         why: String::new(),
-        clear: false,
-        rate_bps,
-        delivered_bps: None,
-        rtt_ms: (rate_bps > 0).then_some(31.0),
+        cleartext: false,
+        rate_bit_s,
+        delivered_bit_s: None,
+        rtt_ms: (rate_bit_s > 0).then_some(31.0),
         rtt_min_ms: None,
-        spread_ms: (rate_bps > 0).then_some(0.0),
+        owd_skew_ms: (rate_bit_s > 0).then_some(0.0),
         queue_ms: 2.0,
         jitter_ms: 0.5,
         loss: 0.01,
         lost_random: 3,
         lost_congestive: 4,
-        payload: 1472,
+        max_payload_bytes: 1472,
         tx_bytes: 1000,
         rx_bytes: 9000,
         late: 1,
         duplicates: 2,
-        waited_for: 5,
+        gaps_expired: 5,
         send_errors: 0,
     }
 }
@@ -78,8 +78,8 @@ fn bond() -> BondReport {
         ],
         packets: Some(BondPacketsReport {
             scheduler: BondScheduler::Adaptive,
-            residence_p50_ms: 0.1,
-            residence_p99_ms: 12.0,
+            reorder_delay_p50_ms: 0.1,
+            reorder_delay_p99_ms: 12.0,
             in_order: 900,
             held: 90,
             unordered: 10,
@@ -91,11 +91,11 @@ fn bond() -> BondReport {
             dropped: 11,
             marked: 0,
             overflowed: 0,
-            repaired: 13,
+            retransmitted: 13,
             header_bytes_saved: 4_700,
-            refused: 2,
+            rejected: 2,
         }),
-        troubles: vec![],
+        problems: vec![],
     }
 }
 
@@ -119,7 +119,7 @@ fn text(uplinks: Vec<UplinkReport>) -> String {
         .map(|(reason, packets)| (reason.to_owned(), packets))
         .into(),
         memory_bytes: 4096,
-        health: vec![Health {
+        health: vec![HealthProblem {
             code: "uplink-dead".into(),
             text: String::new(),
             fix: String::new(),

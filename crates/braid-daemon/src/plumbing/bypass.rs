@@ -13,7 +13,7 @@ use super::selector::Selector;
 use super::state::{Family, Leads, MAIN_TABLE, Rule};
 use super::{BYPASS_PREFERENCES, SPECIFIC_PREFERENCE};
 use crate::config::{Action, IpProtocol};
-use crate::rules::{System, kernel_knows, resolved};
+use crate::rules::{SystemIds, kernel_knows, resolved};
 use crate::settings::Settings;
 
 /// One of the configuration's rules, as the kernel's routing carries it out.
@@ -27,7 +27,7 @@ pub struct Bypass {
 impl Bypass {
     /// All that the kernel must know: rules with `none`, and those before the last of them.
     #[must_use]
-    pub fn all(settings: &Settings, system: &System) -> Vec<Bypass> {
+    pub fn all(settings: &Settings, system: &SystemIds) -> Vec<Bypass> {
         let numbered = || BYPASS_PREFERENCES.zip(settings.rules());
         let last = numbered()
             .filter(|(_, rule)| rule.action == Action::None)
@@ -114,9 +114,9 @@ mod tests {
     fn rules(text: &str) -> Vec<String> {
         let config = Config::parse("test", text).unwrap();
         let settings = Settings::new(config, &Overrides::default()).unwrap();
-        let system = System {
+        let system = SystemIds {
             users: [("backup".to_owned(), 34)].into(),
-            ..System::default()
+            ..SystemIds::default()
         };
         let bypasses = Bypass::all(&settings, &system);
         let of = |family: Family| {

@@ -33,7 +33,7 @@ pub struct BondReport {
     /// What happened to its packets; none while nothing carries them.
     pub packets: Option<BondPacketsReport>,
     /// What is not as it should be, besides its state.
-    pub troubles: Vec<String>,
+    pub problems: Vec<String>,
 }
 
 /// How the bond is doing.
@@ -43,7 +43,7 @@ pub enum BondState {
     /// This machine has joined no hub.
     None,
     /// The hub has not answered yet.
-    Calling,
+    Connecting,
     /// It takes flows.
     Up,
     /// It did: the hub is out of reach.
@@ -60,7 +60,7 @@ impl BondState {
     pub fn as_str(self) -> &'static str {
         match self {
             BondState::None => "none",
-            BondState::Calling => "calling",
+            BondState::Connecting => "connecting",
             BondState::Up => "up",
             BondState::Lost => "lost",
             BondState::Refused => "refused",
@@ -108,7 +108,7 @@ pub struct BondLinkReport {
     /// Its uplink's name.
     pub uplink: String,
     /// Its number.
-    pub number: u8,
+    pub id: u8,
     /// The hub's address on it.
     pub hub: String,
     /// Whether it carries packets.
@@ -119,17 +119,17 @@ pub struct BondLinkReport {
     pub why: String,
     /// Whether inner packets go by it in the clear, as GRE.
     #[serde(default)]
-    pub clear: bool,
+    pub cleartext: bool,
     /// What it is sent at, in bits per second.
-    pub rate_bps: u64,
+    pub rate_bit_s: u64,
     /// What it delivered in the last sample, in bits per second; none before the first.
-    pub delivered_bps: Option<u64>,
+    pub delivered_bit_s: Option<u64>,
     /// Smoothed round-trip time, in milliseconds; none before the first report.
     pub rtt_ms: Option<f64>,
     /// The least round-trip time seen, in milliseconds.
     pub rtt_min_ms: Option<f64>,
     /// By how much its one-way delay without queue exceeds the fastest link's, in milliseconds.
-    pub spread_ms: Option<f64>,
+    pub owd_skew_ms: Option<f64>,
     /// What waits in the network's queues, as one-way delay in milliseconds.
     pub queue_ms: f64,
     /// Mean deviation of its one-way delay, in milliseconds.
@@ -141,7 +141,7 @@ pub struct BondLinkReport {
     /// Packets lost to a full queue.
     pub lost_congestive: u64,
     /// UDP payload that it carries, in bytes.
-    pub payload: u16,
+    pub max_payload_bytes: u16,
     /// Bytes of datagrams sent, with IP and UDP headers.
     pub tx_bytes: u64,
     /// Bytes of datagrams received, with IP and UDP headers.
@@ -151,7 +151,7 @@ pub struct BondLinkReport {
     /// Inner packets that came on it after a copy.
     pub duplicates: u64,
     /// Gaps that were given up while this link could still have filled them.
-    pub waited_for: u64,
+    pub gaps_expired: u64,
     /// Datagrams that its socket did not take.
     pub send_errors: u64,
 }
@@ -162,9 +162,9 @@ pub struct BondPacketsReport {
     /// Who chooses links.
     pub scheduler: BondScheduler,
     /// Median wait for order of what came, in milliseconds.
-    pub residence_p50_ms: f64,
+    pub reorder_delay_p50_ms: f64,
     /// 99th percentile of the same.
-    pub residence_p99_ms: f64,
+    pub reorder_delay_p99_ms: f64,
     /// Came in order.
     pub in_order: u64,
     /// Waited for something missing.
@@ -188,10 +188,10 @@ pub struct BondPacketsReport {
     /// Dropped there because the queue was full.
     pub overflowed: u64,
     /// Sent again.
-    pub repaired: u64,
+    pub retransmitted: u64,
     /// Bytes that inner headers took less, as they are said once.
     #[serde(default)]
     pub header_bytes_saved: u64,
     /// Datagrams refused: forged, replayed, not understood.
-    pub refused: u64,
+    pub rejected: u64,
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{FlowReport, PathReport};
+use super::{DestinationReport, FlowReport};
 
 /// The query of `GET /v1/explain`: a flow that may or may not exist. What is not said is not looked
 /// at, so that a rule that asks for it does not match; the steps say so.
@@ -51,7 +51,7 @@ pub struct ExplainReport {
     /// Every uplink that a new flow may take, with its part; empty if it takes none.
     pub candidates: Vec<Candidate>,
     /// What is remembered of the ways to the destination's network; none if that is nothing.
-    pub path: Option<PathReport>,
+    pub path_cache: Option<DestinationReport>,
     /// How it came to that, in the order in which it is decided.
     pub steps: Vec<Step>,
 }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{CgroupPath, WhenDown};
+use crate::config::{CgroupPath, OnDown};
 
 /// Body of `POST /v1/runs`: from now on, new flows of a control group's processes take one uplink.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -20,7 +20,7 @@ pub struct RunRequest {
     /// What is run, for people.
     pub command: String,
     /// What becomes of new flows while the uplink takes none.
-    pub when_down: WhenDown,
+    pub on_down: OnDown,
 }
 
 /// Answer to `GET /v1/runs`.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use braid_balance::RuleEntry;
 use braid_core::UplinkId;
 
-use super::{RuleBook, System, without_uplink};
+use super::{CompiledRules, SystemIds, without_uplink};
 use crate::classes::{Classes, Standing};
 use crate::config::Config;
 use crate::settings::{Overrides, Settings};
@@ -23,7 +23,7 @@ fn settings(text: &str) -> Settings {
     Settings::new(config, &Overrides::default()).unwrap()
 }
 
-fn compiled(settings: &Settings, system: &System) -> RuleBook {
+fn compiled(settings: &Settings, system: &SystemIds) -> CompiledRules {
     let standing = Standing {
         id: UplinkId(0),
         name: "dsl".to_owned(),
@@ -39,10 +39,10 @@ fn compiled(settings: &Settings, system: &System) -> RuleBook {
     };
     let mut classes = Classes::default();
     classes.update(Instant::now(), settings, &[standing]);
-    RuleBook::compile(settings, &classes, system)
+    CompiledRules::compile(settings, &classes, system)
 }
 
-fn text(book: &RuleBook) -> String {
+fn text(book: &CompiledRules) -> String {
     let mut text = String::new();
     for (number, entry) in book.entries().iter().enumerate() {
         let name = book.name_of(number).unwrap();
@@ -109,7 +109,7 @@ fn lists_become_combinations() {
          use = 'hash-pair'",
     );
     assert_eq!(
-        text(&compiled(&settings, &System::default())),
+        text(&compiled(&settings, &SystemIds::default())),
         "\
 two-by-two: from 192.168.1.0/24 to 203.0.113.0/24 dport 443..=443 -> class 1
 two-by-two: from 192.168.1.0/24 to 203.0.113.0/24 dport 8000..=8100 -> class 1
@@ -153,7 +153,7 @@ fn what_the_machine_knows_is_filled_in() {
          destination = '198.51.100.0/24'
          use = 'none'",
     );
-    let system = System {
+    let system = SystemIds {
         users: [("backup".to_owned(), 34)].into(),
         cgroups: [("/batch.slice".parse().unwrap(), 4711)].into(),
     };

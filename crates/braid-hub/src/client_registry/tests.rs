@@ -5,7 +5,7 @@ use std::path::Path;
 use super::*;
 use crate::config::HubConfig;
 use crate::store::{Embedded, StoredIdentity};
-use braid_daemon::failure::Failure;
+use braid_daemon::user_error::UserError;
 
 const NOW: Seconds = 1_000_000;
 const DAY: Seconds = 86_400;
@@ -182,7 +182,7 @@ fn a_full_pool_says_so_and_keeps_who_is_there() {
         full.to_string(),
         "all 5 addresses of the pool are given away"
     );
-    let failure = Failure::from(full);
+    let failure = UserError::from(full);
     assert_eq!(failure.code, "pool-full");
     let fix = failure.fix.unwrap();
     assert!(
@@ -208,7 +208,7 @@ fn a_duplicate_inner_address_is_refused() {
     wish.addresses = vec!["10.73.0.2".parse().unwrap()];
     let error = registry.invite(wish, &secret(2), NOW).unwrap_err();
     assert_eq!(error.to_string(), "inner address 10.73.0.2 is attic's");
-    let failure = Failure::from(error);
+    let failure = UserError::from(error);
     assert_eq!(failure.code, "inner-address");
     let fix = "leave the address out to have the next free one";
     assert_eq!(failure.fix.as_deref(), Some(fix));
@@ -220,7 +220,7 @@ fn a_duplicate_inner_address_is_refused() {
     let error = registry.invite(wish, &secret(2), NOW).unwrap_err();
     let text = "10.73.0.4 and 10.73.0.4: a client has one inner address per IP version";
     assert_eq!(error.to_string(), text);
-    assert_eq!(Failure::from(error).code, "inner-address");
+    assert_eq!(UserError::from(error).code, "inner-address");
     assert_eq!(registry.clients().count(), 1);
 }
 

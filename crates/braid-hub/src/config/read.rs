@@ -7,8 +7,8 @@ use std::str::FromStr;
 
 use braid_bond::token::{ADDRESSES_MAX, AddressError, HubAddress, PORT};
 use braid_core::Rate;
-use braid_daemon::config::reading::{
-    At, DeTable, Problem, Table, api, document, metrics, no_repeats, section, tables,
+use braid_daemon::config::reader::{
+    DeTable, Located, Problem, Table, api, document, metrics, no_repeats, section, tables,
 };
 use braid_daemon::config::{ApiConfig, ConfigError, MetricsConfig, Prefix, Quota};
 
@@ -68,11 +68,11 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
         .next()
         .map_or(PORT, SocketAddr::port);
     let written = table.list::<AddressText>("address", ADDRESS_HINT, problems);
-    let address: Vec<At<HubAddress>> = written
+    let address: Vec<Located<HubAddress>> = written
         .into_iter()
-        .filter_map(|At { value, at }| {
+        .filter_map(|Located { value, at }| {
             let value = HubAddress::read(&value.0, port).ok()?;
-            Some(At { value, at })
+            Some(Located { value, at })
         })
         .collect();
     if let Some(extra) = address.get(ADDRESSES_MAX) {
@@ -85,8 +85,8 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
     // IPv6 needs 1280 (RFC 8200 §5); an inner packet of more than 1500 nobody sends unasked.
     let mtu = table.count("mtu", 1280..=9000, problems);
     let pool = pool(&mut table, problems);
-    let forward = table.word("forward", &Forward::NAMES, problems);
-    let between_clients = table.truth("between_clients", problems);
+    let forward = table.keyword("forward", &Forward::NAMES, problems);
+    let between_clients = table.boolean("between_clients", problems);
     let reach = reach(&mut table, problems);
     let client_rate = rate(&mut table, "client_rate", problems);
     let mut reach_of_clients = Vec::new();
@@ -103,7 +103,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
                 .fix(fix),
         );
     }
-    let gre = table.truth("gre", problems);
+    let gre = table.boolean("gre", problems);
     let store = table.text("store", problems).map(|text| {
         let path = PathBuf::from(&text.value);
         if !path.is_absolute() {
@@ -210,9 +210,9 @@ fn device(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Option<Stri
 }
 
 fn pool(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<Prefix> {
-    let networks: Vec<At<Prefix>> = table.list("pool", POOL_HINT, problems);
+    let networks: Vec<Located<Prefix>> = table.list("pool", POOL_HINT, problems);
     for (at, network) in networks.iter().enumerate() {
-        let version = |other: &&At<Prefix>| {
+        let version = |other: &&Located<Prefix>| {
             other.value.address().is_ipv4() == network.value.address().is_ipv4()
         };
         let first = networks[..at].iter().find(version);
@@ -235,7 +235,7 @@ fn pool(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<Prefix> {
     networks.into_iter().map(|network| network.value).collect()
 }
 
-fn reach(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<At<Reach>> {
+fn reach(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<Located<Reach>> {
     let reach = table.list("reach", REACH_HINT, problems);
     no_repeats("reach", &reach, problems);
     reach
@@ -244,7 +244,7 @@ fn reach(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<At<Reach
 /// `[[client]]`: what single clients have. All that any of them reaches is added to `reached`.
 fn clients(
     table: &mut Table<'_, '_>,
-    reached: &mut Vec<At<Reach>>,
+    reached: &mut Vec<Located<Reach>>,
     problems: &mut Vec<Problem>,
 ) -> BTreeMap<Name, ClientConfig> {
     let mut clients = BTreeMap::new();
@@ -252,7 +252,7 @@ fn clients(
         let mut client = Table::new(CLIENT.0, CLIENT.1, inner);
         let says_name = client.has("name");
         let says_more = ["rate", "quota", "reach"].iter().any(|key| client.has(key));
-        let name: Option<At<Name>> = client.parsed("name", NAME_HINT, problems);
+        let name: Option<Located<Name>> = client.parsed("name", NAME_HINT, problems);
         let rate = rate(&mut client, "rate", problems);
         let quota = client.parsed::<Quota>("quota", Quota::FIX, problems);
         let quota = quota.map(|quota| quota.value);
@@ -286,7 +286,7 @@ fn clients(
 }
 
 fn rate(table: &mut Table<'_, '_>, key: &str, problems: &mut Vec<Problem>) -> Option<Rate> {
-    let rate: At<Rate> = table.parsed(key, RATE_HINT, problems)?;
+    let rate: Located<Rate> = table.parsed(key, RATE_HINT, problems)?;
     if rate.value < Rate::from_bits_per_sec(1000) {
         let what = format!("`{key}` cannot be less than \"1 kbit/s\"");
         let fix = "write a rate like \"50 Mbit/s\", or leave the line out for no limit";

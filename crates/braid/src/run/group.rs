@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use braid_daemon::cgroup;
 use braid_daemon::config::CgroupPath;
-use braid_daemon::failure::Failure;
 use braid_daemon::runs::{GROUP_PREFIX, no_hierarchy};
+use braid_daemon::user_error::UserError;
 use tokio::process::{Child, Command};
 
 /// A program that forks while its group is emptied can be faster than us; this often we try.
-const TRIES: usize = 100;
+const MAX_NAME_ATTEMPTS: usize = 100;
 
 /// A group of its own, removed on drop if nothing else removed it.
 pub struct Group {
@@ -29,14 +29,14 @@ impl Group {
     ///
     /// # Errors
     /// There are no control groups, or making one is not permitted.
-    pub fn make() -> Result<Group, Failure> {
+    pub fn make() -> Result<Group, UserError> {
         let mount = cgroup::mount().ok_or_else(no_hierarchy)?;
         let own = std::process::id();
         let home = cgroup::of_process(own).map(|path| mount.join(path));
         let home = home.filter(|home| home.is_dir()).unwrap_or(mount.clone());
         let leaf = home.join(format!("{GROUP_PREFIX}{own}"));
         let refused = |error: io::Error| {
-            let failure = Failure::io(format!("control group {}", leaf.display()), &error);
+            let failure = UserError::io(format!("control group {}", leaf.display()), &error);
             match error.kind() {
                 io::ErrorKind::PermissionDenied => failure
                     .fix("sudo braid run … (in it, sudo -u USER COMMAND to be yourself again)"),
@@ -69,11 +69,11 @@ impl Group {
     ///
     /// # Errors
     /// It has characters that cannot be told to the daemon.
-    pub fn path(&self) -> Result<CgroupPath, Failure> {
+    pub fn path(&self) -> Result<CgroupPath, UserError> {
         let relative = self.leaf.strip_prefix(&self.mount).unwrap_or(&self.leaf);
         let text = format!("/{}", relative.display());
         text.parse()
-            .map_err(|why| Failure::new("cgroup", format!("control group {text:?}: {why}")))
+            .map_err(|why| UserError::new("cgroup", format!("control group {text:?}: {why}")))
     }
 
     /// Starts a program in the group. This process goes there for that moment, because a child is
@@ -81,9 +81,9 @@ impl Group {
     ///
     /// # Errors
     /// `not-found` and `not-executable` for the program, else what the system said of the group.
-    pub fn spawn(&self, command: &mut Command) -> Result<Child, Failure> {
+    pub fn spawn(&self, command: &mut Command) -> Result<Child, UserError> {
         let own = std::process::id();
-        let moved = |error: io::Error| Failure::io("change the control group", &error);
+        let moved = |error: io::Error| UserError::io("change the control group", &error);
         put(own, &self.leaf).map_err(moved)?;
         let child = command.spawn();
         put(own, &self.home).map_err(moved)?;
@@ -97,7 +97,7 @@ impl Group {
                 io::ErrorKind::NotFound => "not-found",
                 _ => "not-executable",
             };
-            Failure::new(code, format!("{program}: {error}"))
+            UserError::new(code, format!("{program}: {error}"))
         })
     }
 
@@ -106,10 +106,10 @@ impl Group {
     ///
     /// # Errors
     /// What the system said.
-    pub fn dissolve(&self) -> Result<usize, Failure> {
+    pub fn dissolve(&self) -> Result<usize, UserError> {
         empty(&self.leaf, &self.home).map_err(|error| {
             let place = self.leaf.display();
-            Failure::io(format!("remove control group {place}"), &error)
+            UserError::io(format!("remove control group {place}"), &error)
         })
     }
 }
@@ -128,7 +128,7 @@ fn put(pid: u32, group: &Path) -> io::Result<()> {
 /// Removes a group and those below it, after moving their processes to another.
 fn empty(group: &Path, to: &Path) -> io::Result<usize> {
     let mut moved = 0;
-    for _ in 0..TRIES {
+    for _ in 0..MAX_NAME_ATTEMPTS {
         match fs::remove_dir(group) {
             Ok(()) => return Ok(moved),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(moved),

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::future::poll_fn;
 use std::task::Poll;
 
-use braid_daemon::failure::Failure;
+use braid_daemon::user_error::UserError;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp};
 use tokio::process::Child;
@@ -12,7 +12,7 @@ use tokio::signal::unix::{self, SignalKind};
 
 /// What is passed on. Others either cannot be caught, or concern the terminal, which tells the
 /// program itself.
-const PASSED: [Signal; 7] = [
+const FORWARDED_SIGNALS: [Signal; 7] = [
     Signal::SIGHUP,
     Signal::SIGINT,
     Signal::SIGQUIT,
@@ -23,20 +23,22 @@ const PASSED: [Signal; 7] = [
 ];
 
 /// Signals caught in the program's place.
-pub struct Passed(Vec<(Signal, unix::Signal)>);
+pub struct ForwardedSignals(Vec<(Signal, unix::Signal)>);
 
-impl Passed {
+impl ForwardedSignals {
     /// Catches them from now on.
     ///
     /// # Errors
     /// What the system said.
-    pub fn new() -> Result<Passed, Failure> {
-        let caught = PASSED.map(|signal| {
+    pub fn new() -> Result<ForwardedSignals, UserError> {
+        let caught = FORWARDED_SIGNALS.map(|signal| {
             let stream = unix::signal(SignalKind::from_raw(signal as i32))
-                .map_err(|error| Failure::io("listen for signals", &error))?;
+                .map_err(|error| UserError::io("listen for signals", &error))?;
             Ok((signal, stream))
         });
-        Ok(Passed(caught.into_iter().collect::<Result<_, Failure>>()?))
+        Ok(ForwardedSignals(
+            caught.into_iter().collect::<Result<_, UserError>>()?,
+        ))
     }
 
     /// The next one.

@@ -12,13 +12,13 @@ use super::model::{FlowRow, Model, Rates};
 use super::spark::spark;
 use crate::bond;
 use crate::show::{percent, tenths};
-use crate::table::NOTHING;
+use crate::table::NO_VALUE;
 
 /// Columns of an uplink's history.
 const SPARK_WIDTH: u16 = 20;
 /// Reasons that are shown at most.
 const MOST_REASONS: usize = 6;
-/// Health lines that are shown at most.
+/// HealthProblem lines that are shown at most.
 const MOST_HEALTH: usize = 4;
 
 /// Draws everything.
@@ -233,7 +233,7 @@ fn number(text: String) -> Cell<'static> {
 
 fn megabits(bits: f64) -> String {
     match bits {
-        0.0 => NOTHING.to_owned(),
+        0.0 => NO_VALUE.to_owned(),
         bits => format!("{:.2}", bits / 1e6),
     }
 }
@@ -251,7 +251,7 @@ fn tint(state: UplinkState) -> Style {
 mod tests {
     use super::*;
     use crate::top::model::tests::model;
-    use braid_daemon::failure::Failure;
+    use braid_daemon::user_error::UserError;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use std::time::Duration;
@@ -304,7 +304,10 @@ mod tests {
     #[test]
     fn a_daemon_that_is_away_is_said_and_the_last_look_stays() {
         let mut model = model();
-        model.lost(Failure::new("not-up", "no daemon at /run/braid/braid.sock"));
+        model.lost(UserError::new(
+            "not-up",
+            "no daemon at /run/braid/braid.sock",
+        ));
         let text = drawn(&model, 100, 20);
         assert!(text.contains("no answer: no daemon at"), "{text}");
         assert!(text.contains("dsl"), "{text}");

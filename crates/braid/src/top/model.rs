@@ -4,11 +4,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use braid_daemon::failure::Failure;
 use braid_daemon::report::{FlowReport, FlowsReport, StatusReport, UplinkReport};
+use braid_daemon::user_error::UserError;
 
 /// Looks that are remembered: what a wide terminal has room for.
-const REMEMBERED: usize = 240;
+const MAX_EVENTS: usize = 240;
 
 /// Bits per second in both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -40,7 +40,7 @@ pub struct Model {
     /// Exits of the datapath that packets took since the look before, per second, most first.
     pub reasons: Vec<(String, f64)>,
     /// Why there is no newer answer.
-    pub trouble: Option<Failure>,
+    pub trouble: Option<UserError>,
     /// How many flows are scrolled past.
     pub skipped: usize,
     histories: BTreeMap<String, VecDeque<Rates>>,
@@ -95,7 +95,7 @@ impl Model {
                 .as_ref()
                 .and_then(|seen| seen.uplinks.get(&uplink.name));
             let history = self.histories.entry(uplink.name.clone()).or_default();
-            if history.len() == REMEMBERED {
+            if history.len() == MAX_EVENTS {
                 history.pop_front();
             }
             history.push_back(rates(uplink.tx_bytes, uplink.rx_bytes, seen.copied()));
@@ -138,7 +138,7 @@ impl Model {
     }
 
     /// Takes note that there was no answer.
-    pub fn lost(&mut self, why: Failure) {
+    pub fn lost(&mut self, why: UserError) {
         self.trouble = Some(why);
     }
 
@@ -180,13 +180,13 @@ fn flow_counters(row: &FlowRow) -> (FlowKey, (u64, u64)) {
 pub mod tests {
     use super::*;
     use braid_daemon::config::Policy;
-    use braid_daemon::report::{FlowCounts, Health, LayerName, UplinkState};
+    use braid_daemon::report::{FlowCounts, HealthProblem, LayerName, UplinkState};
 
     pub fn uplink(name: &str, state: UplinkState, bytes: u64) -> UplinkReport {
         UplinkReport {
             name: name.into(),
             device: name.into(),
-            index: 0,
+            id: 0,
             layer: LayerName::L2,
             state,
             tier: 1,
@@ -224,7 +224,7 @@ pub mod tests {
             rx_bytes: bytes,
             tx_packets: 0,
             rx_packets: 0,
-            came_from: None,
+            previous_uplink: None,
             why: "next slot".into(),
         }
     }
@@ -249,7 +249,7 @@ pub mod tests {
             ]
             .into(),
             memory_bytes: 12_300_000,
-            health: vec![Health {
+            health: vec![HealthProblem {
                 code: "uplink-dead".into(),
                 text: "lte: silent".into(),
                 fix: String::new(),
@@ -301,10 +301,10 @@ pub mod tests {
     fn what_is_remembered_is_bounded() {
         let mut model = Model::new(Duration::from_secs(1));
         let begin = Instant::now();
-        for step in 0..2 * REMEMBERED as u64 {
+        for step in 0..2 * MAX_EVENTS as u64 {
             model.update(begin + Duration::from_secs(step), status(step, 0), None);
         }
-        assert_eq!(model.history("dsl").count(), REMEMBERED);
+        assert_eq!(model.history("dsl").count(), MAX_EVENTS);
     }
 
     #[test]

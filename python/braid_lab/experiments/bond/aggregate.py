@@ -120,5 +120,5 @@ def _measure(run: Run, place: Site, trial: Trial, plan: Plan) -> list[float]:
 def _told(place: Site) -> str:
     """Return what the bond says of its packets."""
     packets = place.bond()["packets"]
-    words = ("residence_p50_ms", "residence_p99_ms", "gaps_lost", "gaps_expired")
+    words = ("reorder_delay_p50_ms", "reorder_delay_p99_ms", "gaps_lost", "gaps_expired")
     return ", ".join(f"{word} {packets[word]:g}" for word in words)

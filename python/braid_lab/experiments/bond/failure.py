@@ -244,7 +244,7 @@ def _rows(case: Case, beaten: Beaten) -> list[dict[str, object]]:
 
 def _lose_and_heal(run: Run, place: Site) -> None:
     """Let a link lose too much while it is needed: it must be left alone, and be back when it has healed."""
-    number = next(link["number"] for link in place.bond()["links"] if link["uplink"] == "two")
+    number = next(link["id"] for link in place.bond()["links"] if link["uplink"] == "two")
 
     def share() -> float:
         """The part that the hub gives it of what it sends: the download comes from there."""

@@ -104,7 +104,7 @@ def told(place: Site) -> str:
     packets = place.bond()["packets"]
     own = f"the bond dropped {packets['dropped']} and had no room for {packets['overflowed']}"
     unread = f"{place.net.host.counters(BOND_DEVICE)['tx']['dropped']} were never read from its device"
-    return f"{own}; {unread}; full lines dropped {dropped(place)}; {packets['repaired']} sent again"
+    return f"{own}; {unread}; full lines dropped {dropped(place)}; {packets['retransmitted']} sent again"
 
 
 def dropped(place: Site) -> int:

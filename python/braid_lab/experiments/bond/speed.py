@@ -128,7 +128,7 @@ def _place(cables: Cables, seed: int) -> Iterator[Site]:
 
 def _clear(place: Site) -> set[bool]:
     """Return whether links carry data in the clear: none of them, all, or some."""
-    return {link["clear"] for link in place.bond()["links"]}
+    return {link["cleartext"] for link in place.bond()["links"]}
 
 
 def _check_clear(place: Site, cables: Cables) -> None:

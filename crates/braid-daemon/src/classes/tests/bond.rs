@@ -65,7 +65,7 @@ fn rules_send_flows_there_and_past_it() {
     let settings = bonded(
         "[bond]\nflows = 'ruled'\n\
          [[rule]]\nport = 1\nuse = 'bond'\n\
-         [[rule]]\nport = 2\nuse = 'bond'\nwhen_down = 'block'\n\
+         [[rule]]\nport = 2\nuse = 'bond'\non_down = 'block'\n\
          [[rule]]\nport = 3\nuse = 'balance'\n\
          [[rule]]\nport = 4\nuse = 'b'\n",
     );

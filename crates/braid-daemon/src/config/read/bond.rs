@@ -6,33 +6,38 @@ use braid_bond::io::TIME_OUT_MAX;
 use toml::de::DeTable;
 
 use super::super::bond::{
-    BondConfig, BondFlows, BondOrder, BondScheduler, Encapsulation, Fallback, OverflowConfig,
+    BondConfig, BondFlows, BondReordering, BondScheduler, Encapsulation, Fallback, OverflowConfig,
     Thousandths,
 };
 use super::super::problem::Problem;
-use super::super::table::{At, Table};
+use super::super::table::{Located, Table};
 use super::{BOND, OVERFLOW, SECTIONS, section};
 
 /// How long `t_dwd` and `t_report` may be.
-const SPANS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
+const OVERFLOW_TIMES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
 
-/// How long `order_timeout` may be; a hub hears of milliseconds.
-const TIME_OUTS: (Duration, Duration) = (Duration::from_millis(1), TIME_OUT_MAX);
+/// How long `reordering_timeout` may be; a hub hears of milliseconds.
+const REORDERING_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(1), TIME_OUT_MAX);
 
 /// Weights: below the finest there are no shares to speak of.
-const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=1_000_000;
+const OVERFLOW_WEIGHTS: std::ops::RangeInclusive<u32> = 1..=1_000_000;
 
 pub(super) fn bond(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> BondConfig {
     let mut table = Table::new(BOND.0, BOND.1, inner);
     let usual = BondConfig::default();
-    let flows = table.word("flows", BondFlows::NAMES, problems);
-    let fallback = table.word("fallback", Fallback::NAMES, problems);
-    let scheduler = table.word("scheduler", BondScheduler::NAMES, problems);
-    let encapsulation = table.word("encapsulation", Encapsulation::NAMES, problems);
+    let flows = table.keyword("flows", BondFlows::NAMES, problems);
+    let fallback = table.keyword("fallback", Fallback::NAMES, problems);
+    let scheduler = table.keyword("scheduler", BondScheduler::NAMES, problems);
+    let encapsulation = table.keyword("encapsulation", Encapsulation::NAMES, problems);
     let overflow = section(&mut table, "overflow", problems)
         .map_or(usual.overflow, |(inner, _)| overflow(inner, problems));
-    let order = table.word("order", BondOrder::NAMES, problems);
-    let order_timeout = millis(&mut table, "order_timeout", TIME_OUTS, problems);
+    let reordering = table.keyword("reordering", BondReordering::NAMES, problems);
+    let reordering_timeout = millis(
+        &mut table,
+        "reordering_timeout",
+        REORDERING_TIMEOUTS,
+        problems,
+    );
     table.finish(SECTIONS, problems);
     BondConfig {
         flows: flows.map_or(usual.flows, |word| word.value),
@@ -40,8 +45,8 @@ pub(super) fn bond(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> BondConf
         scheduler: scheduler.map_or(usual.scheduler, |word| word.value),
         encapsulation: encapsulation.map_or(usual.encapsulation, |word| word.value),
         overflow,
-        order: order.map_or(usual.order, |word| word.value),
-        order_timeout: order_timeout.map_or(usual.order_timeout, |time| time.value),
+        reordering: reordering.map_or(usual.reordering, |word| word.value),
+        reordering_timeout: reordering_timeout.map_or(usual.reordering_timeout, |time| time.value),
     }
 }
 
@@ -49,10 +54,10 @@ fn overflow(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> OverflowConfig 
     let mut table = Table::new(OVERFLOW.0, OVERFLOW.1, inner);
     let usual = OverflowConfig::default();
     let k = table.decimal("k", (0.001, 100.0), problems);
-    let t_dwd = millis(&mut table, "t_dwd", SPANS, problems);
-    let t_report = millis(&mut table, "t_report", SPANS, problems);
-    let w_fixed = table.count("w_fixed", WEIGHTS, problems);
-    let w_max = table.count("w_max", WEIGHTS, problems);
+    let t_dwd = millis(&mut table, "t_dwd", OVERFLOW_TIMES, problems);
+    let t_report = millis(&mut table, "t_report", OVERFLOW_TIMES, problems);
+    let w_fixed = table.count("w_fixed", OVERFLOW_WEIGHTS, problems);
+    let w_max = table.count("w_max", OVERFLOW_WEIGHTS, problems);
     table.finish(SECTIONS, problems);
     let at = t_dwd.as_ref().or(t_report.as_ref());
     let at = at.map(|time| time.at.clone());
@@ -79,7 +84,7 @@ fn millis(
     key: &str,
     spans: (Duration, Duration),
     problems: &mut Vec<Problem>,
-) -> Option<At<Duration>> {
+) -> Option<Located<Duration>> {
     let time = table.time(key, spans, problems)?;
     if time.value.subsec_nanos() % 1_000_000 == 0 {
         return Some(time);

@@ -7,30 +7,31 @@ use toml::de::DeTable;
 
 use super::super::liveness::LivenessConfig;
 use super::super::problem::Problem;
-use super::super::table::{At, Table};
+use super::super::table::{Located, Table};
 use super::{LIVENESS, SECTIONS, uplinks};
 
 /// More often would be a load of its own, less often would notice nothing.
-const INTERVALS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3600));
+const PROBE_INTERVALS: (Duration, Duration) =
+    (Duration::from_millis(100), Duration::from_secs(3600));
 /// A satellite's round trip is 600 ms; nobody waits for a minute.
 const ROUND_TRIPS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(60));
 /// Most good probes in a row that can be asked for.
-const MOST_RISE: u32 = 100;
+const MAX_RISE: u32 = 100;
 /// Most targets that can be needed: those that one uplink can have.
-const MOST_NEED: u32 = 16;
+const MAX_QUORUM: u32 = 16;
 /// Longest text of a page that is compared.
-const LONGEST_PAGE: usize = 4096;
+const MAX_PAGE_BYTES: usize = 4096;
 
 pub(super) fn liveness(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> LivenessConfig {
     let mut table = Table::new(LIVENESS.0, LIVENESS.1, inner);
     let usual = LivenessConfig::default();
-    let enabled = table.truth("enabled", problems);
+    let enabled = table.boolean("enabled", problems);
     let targets = uplinks::targets(&mut table, problems);
-    let need = table.count("need", 1..=MOST_NEED, problems);
-    let interval = table.time("interval", INTERVALS, problems);
-    let metered_interval = table.time("metered_interval", INTERVALS, problems);
-    let rise = table.count("rise", 1..=MOST_RISE, problems);
-    let tell_tcp = table.truth("tell_tcp", problems);
+    let quorum = table.count("quorum", 1..=MAX_QUORUM, problems);
+    let interval = table.time("interval", PROBE_INTERVALS, problems);
+    let metered_interval = table.time("metered_interval", PROBE_INTERVALS, problems);
+    let rise = table.count("rise", 1..=MAX_RISE, problems);
+    let tcp_reset = table.boolean("tcp_reset", problems);
     let portal_fix = "write a page like \"http://192.0.2.1/generate_204\"";
     let portal = table.parsed("portal", portal_fix, problems);
     let portal_expect = table.text("portal_expect", problems);
@@ -38,13 +39,13 @@ pub(super) fn liveness(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> Live
     let degraded_rtt = table.time("degraded_rtt", ROUND_TRIPS, problems);
     table.finish(SECTIONS, problems);
 
-    if let Some(need) = need
+    if let Some(quorum) = quorum
         .as_ref()
-        .filter(|need| !targets.is_empty() && need.value as usize > targets.len())
+        .filter(|quorum| !targets.is_empty() && quorum.value as usize > targets.len())
     {
-        let what = format!("`need` is {} of {} targets", need.value, targets.len());
+        let what = format!("`quorum` is {} of {} targets", quorum.value, targets.len());
         let fix = "name more targets, or need fewer";
-        problems.push(Problem::new(what, need.at.clone(), "can never be met").fix(fix));
+        problems.push(Problem::new(what, quorum.at.clone(), "can never be met").fix(fix));
     }
     if let (Some(expect), None) = (&portal_expect, &portal) {
         let what = "`portal_expect` without `portal`";
@@ -53,20 +54,20 @@ pub(super) fn liveness(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> Live
     }
     if let Some(page) = portal_expect
         .as_ref()
-        .filter(|page| page.value.len() > LONGEST_PAGE)
+        .filter(|page| page.value.len() > MAX_PAGE_BYTES)
     {
-        let what = format!("`portal_expect` is longer than {LONGEST_PAGE} bytes");
+        let what = format!("`portal_expect` is longer than {MAX_PAGE_BYTES} bytes");
         let fix = "choose a page that says less: each probe fetches it";
         problems.push(Problem::new(what, page.at.clone(), "too long").fix(fix));
     }
     LivenessConfig {
         enabled: enabled.unwrap_or(usual.enabled),
         targets,
-        need: need.map_or(usual.need, |need| need.value),
+        quorum: quorum.map_or(usual.quorum, |quorum| quorum.value),
         interval: interval.map_or(usual.interval, |time| time.value),
         metered_interval: metered_interval.map_or(usual.metered_interval, |time| time.value),
         rise: rise.map_or(usual.rise, |rise| rise.value),
-        tell_tcp: tell_tcp.unwrap_or(usual.tell_tcp),
+        tcp_reset: tcp_reset.unwrap_or(usual.tcp_reset),
         portal: portal.map(|page| page.value),
         portal_expect: portal_expect.map(|text| text.value),
         degraded_loss: degraded_loss.map_or(usual.degraded_loss, |share| share.value),
@@ -74,9 +75,9 @@ pub(super) fn liveness(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> Live
     }
 }
 
-fn loss(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Option<At<Share>> {
+fn loss(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Option<Located<Share>> {
     let fix = "write a share like \"25 %\"";
-    let loss: At<Share> = table.parsed("degraded_loss", fix, problems)?;
+    let loss: Located<Share> = table.parsed("degraded_loss", fix, problems)?;
     if loss.value == Share::NONE {
         let what = "`degraded_loss` cannot be nothing";
         problems.push(Problem::new(what, loss.at.clone(), "every uplink loses some").fix(fix));

@@ -16,12 +16,12 @@ use toml::de::{DeTable, DeValue};
 
 use super::policy::{Failback, Policy};
 use super::problem::{ConfigError, Problem, Warnings};
-use super::table::{At, Table, wrong_type};
+use super::table::{Located, Table, wrong_type};
 use super::{
     ApiConfig, BondConfig, Config, DatapathConfig, Hook, LanConfig, LivenessConfig, MetricsConfig,
     NameServers, RaceConfig,
 };
-use uplinks::Draft;
+use uplinks::UplinkDraft;
 
 const TOP: (&str, &[&str]) = (
     "the top level",
@@ -53,11 +53,11 @@ const LIVENESS: (&str, &[&str]) = (
     &[
         "enabled",
         "targets",
-        "need",
+        "quorum",
         "interval",
         "metered_interval",
         "rise",
-        "tell_tcp",
+        "tcp_reset",
         "portal",
         "portal_expect",
         "degraded_loss",
@@ -66,7 +66,13 @@ const LIVENESS: (&str, &[&str]) = (
 );
 const RACE: (&str, &[&str]) = (
     "[race]",
-    &["memory", "again", "per_destination", "total", "metered"],
+    &[
+        "cache_ttl",
+        "explore_one_in",
+        "per_destination",
+        "total",
+        "metered",
+    ],
 );
 const BOND: (&str, &[&str]) = (
     "[bond]",
@@ -76,8 +82,8 @@ const BOND: (&str, &[&str]) = (
         "scheduler",
         "encapsulation",
         "overflow",
-        "order",
-        "order_timeout",
+        "reordering",
+        "reordering_timeout",
     ],
 );
 const OVERFLOW: (&str, &[&str]) = (
@@ -101,7 +107,7 @@ const RULE: (&str, &[&str]) = (
         "cgroup",
         "family",
         "use",
-        "when_down",
+        "on_down",
         "sticky",
         "class",
     ],
@@ -109,7 +115,7 @@ const RULE: (&str, &[&str]) = (
 const LAN: (&str, &[&str]) = ("[lan]", &["devices", "forward"]);
 const DATAPATH: (&str, &[&str]) = (
     "[datapath]",
-    &["hook", "coexist", "max_flows", "max_embryos"],
+    &["hook", "coexist", "max_flows", "max_embryonic"],
 );
 const API: (&str, &[&str]) = ("[api]", &["group", "change_group"]);
 const METRICS: (&str, &[&str]) = ("[metrics]", &["listen"]);
@@ -172,9 +178,9 @@ fn in_order(mut problems: Vec<Problem>, source: &Arc<NamedSource<String>>) -> Ve
 
 fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<Problem>) -> Config {
     let mut table = Table::new(TOP.0, TOP.1, document);
-    let policy = table.word("policy", &Policy::NAMES, problems);
+    let policy = table.keyword("policy", &Policy::NAMES, problems);
     let sticky = table.parsed("sticky", STICKY_FIX, problems);
-    let failback = table.word("failback", &Failback::NAMES, problems);
+    let failback = table.keyword("failback", &Failback::NAMES, problems);
     let name_servers = table.list("name_servers", NAME_SERVERS_FIX, problems);
     no_repeats("name_servers", &name_servers, problems);
     let drafts = uplinks::uplinks(&mut table, problems);
@@ -205,7 +211,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
         });
     table.finish(SECTIONS, problems);
 
-    let unsaid = match drafts.iter().any(Draft::has_share) {
+    let unsaid = match drafts.iter().any(UplinkDraft::has_share) {
         true => Policy::Wrr,
         false => Policy::default(),
     };
@@ -254,7 +260,11 @@ pub fn tables<'t, 'i>(
 }
 
 /// A list's entries are there once each.
-pub fn no_repeats<T: PartialEq + Display>(key: &str, items: &[At<T>], problems: &mut Vec<Problem>) {
+pub fn no_repeats<T: PartialEq + Display>(
+    key: &str,
+    items: &[Located<T>],
+    problems: &mut Vec<Problem>,
+) {
     for (i, item) in items.iter().enumerate() {
         if let Some(first) = items[..i].iter().find(|other| other.value == item.value) {
             let what = format!("`{key}` lists \"{}\" twice", item.value);
@@ -282,10 +292,10 @@ pub fn section<'t, 'i>(
     inner.map(|inner| (inner, value.span()))
 }
 
-fn lan(inner: &DeTable<'_>, drafts: &[Draft], problems: &mut Vec<Problem>) -> LanConfig {
+fn lan(inner: &DeTable<'_>, drafts: &[UplinkDraft], problems: &mut Vec<Problem>) -> LanConfig {
     let mut table = Table::new(LAN.0, LAN.1, inner);
     let devices = table.texts("devices", problems);
-    let forward = table.truth("forward", problems).unwrap_or(true);
+    let forward = table.boolean("forward", problems).unwrap_or(true);
     table.finish(SECTIONS, problems);
     for (i, device) in devices.iter().enumerate() {
         uplinks::check_device(device, problems);
@@ -321,16 +331,16 @@ fn lan(inner: &DeTable<'_>, drafts: &[Draft], problems: &mut Vec<Problem>) -> La
 fn datapath(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> DatapathConfig {
     let mut table = Table::new(DATAPATH.0, DATAPATH.1, inner);
     let default = DatapathConfig::default();
-    let hook = table.word::<Hook>("hook", &["auto", "tcx", "clsact"], problems);
-    let coexist = table.truth("coexist", problems);
+    let hook = table.keyword::<Hook>("hook", &["auto", "tcx", "clsact"], problems);
+    let coexist = table.boolean("coexist", problems);
     let max_flows = table.count("max_flows", 1024..=16_777_216, problems);
-    let max_embryos = table.count("max_embryos", 1024..=4_194_304, problems);
+    let max_embryonic = table.count("max_embryonic", 1024..=4_194_304, problems);
     table.finish(SECTIONS, problems);
     DatapathConfig {
         hook: hook.map_or(default.hook, |hook| hook.value),
         coexist: coexist.unwrap_or(default.coexist),
         max_flows: max_flows.map_or(default.max_flows, |n| n.value),
-        max_embryos: max_embryos.map_or(default.max_embryos, |n| n.value),
+        max_embryonic: max_embryonic.map_or(default.max_embryonic, |n| n.value),
     }
 }
 
@@ -366,7 +376,7 @@ pub fn metrics(
 ) -> MetricsConfig {
     let mut table = Table::new(METRICS.0, METRICS.1, inner);
     let fix = "write an address and a port like \"127.0.0.1:9494\" or \"[::1]:9494\"";
-    let listen: Option<At<SocketAddr>> = table.parsed("listen", fix, problems);
+    let listen: Option<Located<SocketAddr>> = table.parsed("listen", fix, problems);
     table.finish(sections, problems);
     if let Some(listen) = listen.as_ref().filter(|listen| listen.value.port() == 0) {
         let what = "`listen` cannot have port 0";

@@ -11,24 +11,24 @@ use super::super::table::Table;
 use super::{RACE, SECTIONS};
 
 /// Below a second every connection of a page would be raced; after an hour paths are others.
-const MEMORIES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
+const CACHE_TTLS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
 /// What is raced anew less often than this is not raced anew.
-const RAREST: u32 = 65_535;
+const MAX_EXPLORE_ONE_IN: u32 = 65_535;
 /// Most races a second: what is more is no politeness.
-const MOST_RACES: u32 = 100_000;
+const MAX_RACE_RATE: u32 = 100_000;
 
 pub(super) fn race(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> RaceConfig {
     let mut table = Table::new(RACE.0, RACE.1, inner);
     let usual = RaceConfig::default();
-    let memory = table.time("memory", MEMORIES, problems);
-    let again = table.count("again", 0..=RAREST, problems);
+    let cache_ttl = table.time("cache_ttl", CACHE_TTLS, problems);
+    let explore_one_in = table.count("explore_one_in", 0..=MAX_EXPLORE_ONE_IN, problems);
     let per_destination = often(&mut table, "per_destination", problems);
     let total = often(&mut table, "total", problems);
-    let metered = table.truth("metered", problems);
+    let metered = table.boolean("metered", problems);
     table.finish(SECTIONS, problems);
     RaceConfig {
-        memory: memory.map_or(usual.memory, |time| time.value),
-        again: again.map_or(usual.again, |number| number.value),
+        cache_ttl: cache_ttl.map_or(usual.cache_ttl, |time| time.value),
+        explore_one_in: explore_one_in.map_or(usual.explore_one_in, |number| number.value),
         per_destination: per_destination.unwrap_or(usual.per_destination),
         total: total.unwrap_or(usual.total),
         metered: metered.unwrap_or(usual.metered),
@@ -41,7 +41,9 @@ fn often(table: &mut Table<'_, '_>, key: &str, problems: &mut Vec<Problem>) -> O
     let often = table.parsed::<Frequency>(key, fix, problems)?;
     let (label, fix) = match often.value.times_per_second() {
         0 => ("never", "to race nothing, choose another policy".to_owned()),
-        times if times > MOST_RACES => ("too often", format!("write at most \"{MOST_RACES} /s\"")),
+        times if times > MAX_RACE_RATE => {
+            ("too often", format!("write at most \"{MAX_RACE_RATE} /s\""))
+        }
         _ => return Some(often.value),
     };
     let what = format!("`{key}` cannot be \"{}\"", often.value);

@@ -13,10 +13,10 @@ use super::super::header::{Dscp, IpProtocol};
 use super::super::matcher::{IpVersion, UidRange};
 use super::super::policy::Policy;
 use super::super::problem::Problem;
-use super::super::rule::{Action, CgroupPath, RuleConfig, WhenDown};
+use super::super::rule::{Action, CgroupPath, OnDown, RuleConfig};
 use super::super::sticky::Sticky;
-use super::super::table::{At, Table, nearest};
-use super::uplinks::{Draft, check_label};
+use super::super::table::{Located, Table, nearest};
+use super::uplinks::{UplinkDraft, check_label};
 use super::{RULE, SECTIONS, STICKY_FIX};
 use crate::rules::entries;
 
@@ -27,13 +27,13 @@ const MAX_USER: usize = 32;
 
 pub(super) fn rules(
     table: &mut Table<'_, '_>,
-    uplinks: &[Draft],
+    uplinks: &[UplinkDraft],
     problems: &mut Vec<Problem>,
     warnings: &mut Vec<Problem>,
 ) -> Vec<RuleConfig> {
     let before = problems.len();
     let mut rules = Vec::new();
-    let mut names: Vec<At<String>> = Vec::new();
+    let mut names: Vec<Located<String>> = Vec::new();
     let tables = super::tables(table, "rule", problems);
     for (number, (inner, at)) in (1..).zip(tables) {
         let mut read = Reader {
@@ -59,7 +59,7 @@ pub(super) fn rules(
 }
 
 /// What the datapath has room for.
-fn limits(rules: &[RuleConfig], names: &[At<String>], problems: &mut Vec<Problem>) {
+fn limits(rules: &[RuleConfig], names: &[Located<String>], problems: &mut Vec<Problem>) {
     let one_too_many = |place: usize, what: String, fix: &str| {
         Problem::new(what, names[place].at.clone(), "one too many").fix(fix)
     };
@@ -87,10 +87,10 @@ fn limits(rules: &[RuleConfig], names: &[At<String>], problems: &mut Vec<Problem
             return;
         }
         room -= takes;
-        kinds.insert((&rule.action, rule.when_down, rule.sticky));
+        kinds.insert((&rule.action, rule.on_down, rule.sticky));
         if kinds.len() == MAX_CLASSES {
             let what = format!("more than {} kinds of treatment", MAX_CLASSES - 1);
-            let fix = "`use`, `when_down` and `sticky` together make the kind: use fewer";
+            let fix = "`use`, `on_down` and `sticky` together make the kind: use fewer";
             problems.push(one_too_many(place, what, fix));
             return;
         }
@@ -98,7 +98,12 @@ fn limits(rules: &[RuleConfig], names: &[At<String>], problems: &mut Vec<Problem
 }
 
 /// What to say about a rule that stands in another one's way.
-fn odd(rules: &[RuleConfig], names: &[At<String>], place: usize, conflict: &Conflict) -> Problem {
+fn odd(
+    rules: &[RuleConfig],
+    names: &[Located<String>],
+    place: usize,
+    conflict: &Conflict,
+) -> Problem {
     let (name, at) = (&rules[place].name, names[place].at.clone());
     let other = |first: &usize| (&rules[*first].name, names[*first].at.clone());
     let problem = match conflict {
@@ -150,8 +155,8 @@ impl Reader<'_, '_, '_> {
         self.problems.push(Problem::new(what, at, label).fix(fix));
     }
 
-    fn name(&mut self, number: usize, before: &[At<String>]) -> At<String> {
-        let unnamed = At {
+    fn name(&mut self, number: usize, before: &[Located<String>]) -> Located<String> {
+        let unnamed = Located {
             value: format!("rule-{number}"),
             at: self.at.clone(),
         };
@@ -170,20 +175,20 @@ impl Reader<'_, '_, '_> {
         name
     }
 
-    fn rule(mut self, name: &str, uplinks: &[Draft]) -> Option<RuleConfig> {
+    fn rule(mut self, name: &str, uplinks: &[UplinkDraft]) -> Option<RuleConfig> {
         let prefix = "write a network like \"192.0.2.0/24\" or \"2001:db8::/32\", or an address";
         let ports = "write a port like \"443\" or a range like \"8000-8100\"";
         let (table, problems) = (&mut self.table, &mut *self.problems);
         let source = table.list("source", prefix, problems);
         let destination = table.list("destination", prefix, problems);
-        let protocol: Option<At<IpProtocol>> = table.one(
+        let protocol: Option<Located<IpProtocol>> = table.one(
             "protocol",
             "write tcp, udp, icmp, gre, esp, sctp, ipip, or a number from 0 to 255",
             problems,
         );
         let source_port = table.list("source_port", ports, problems);
         let port = table.list("port", ports, problems);
-        let dscp: Option<At<Dscp>> = table.one(
+        let dscp: Option<Located<Dscp>> = table.one(
             "dscp",
             "write a number from 0 to 63, or a name like \"ef\", \"af41\" or \"cs1\"",
             problems,
@@ -204,25 +209,26 @@ impl Reader<'_, '_, '_> {
             problems,
         );
         let user = table.text("user", problems);
-        let cgroup: Option<At<CgroupPath>> = table.parsed(
+        let cgroup: Option<Located<CgroupPath>> = table.parsed(
             "cgroup",
             "write its path below the cgroup2 mount, like \"/system.slice/backup.service\"",
             problems,
         );
-        let family = table.word::<IpVersion>("family", &IpVersion::NAMES, problems);
+        let family = table.keyword::<IpVersion>("family", &IpVersion::NAMES, problems);
         let had_use = table.has("use");
         let action = self.action(uplinks);
-        let when_down = self
+        let on_down = self
             .table
-            .word::<WhenDown>("when_down", &WhenDown::NAMES, self.problems);
-        let sticky: Option<At<Sticky>> = self.table.parsed("sticky", STICKY_FIX, self.problems);
+            .keyword::<OnDown>("on_down", &OnDown::NAMES, self.problems);
+        let sticky: Option<Located<Sticky>> =
+            self.table.parsed("sticky", STICKY_FIX, self.problems);
         let class = self
             .table
-            .word::<BondClass>("class", BondClass::NAMES, self.problems);
+            .keyword::<BondClass>("class", BondClass::NAMES, self.problems);
 
         self.check_ports(protocol.as_ref(), source_port.first().or(port.first()));
         if let (Some(user), Some(uid)) = (&user, uid.first()) {
-            let uid: &At<UidRange> = uid;
+            let uid: &Located<UidRange> = uid;
             let what = "a rule has either `user` or `uid`";
             let fix = "name all of them by number";
             self.problems.push(
@@ -247,18 +253,24 @@ impl Reader<'_, '_, '_> {
                 action,
                 [
                     ("dscp", dscp.as_ref().map(|dscp| &dscp.at)),
-                    ("mac", mac.first().map(|mac: &At<_>| &mac.at)),
-                    ("domain", domain.first().map(|domain: &At<_>| &domain.at)),
+                    ("mac", mac.first().map(|mac: &Located<_>| &mac.at)),
+                    (
+                        "domain",
+                        domain.first().map(|domain: &Located<_>| &domain.at),
+                    ),
                     ("cgroup", cgroup.as_ref().map(|cgroup| &cgroup.at)),
                 ],
             );
-            self.check_extras(action, when_down.as_ref(), sticky.as_ref());
+            self.check_extras(action, on_down.as_ref(), sticky.as_ref());
             self.check_class(
                 action,
                 class.as_ref(),
                 [
-                    ("source", source.first().map(|at: &At<_>| &at.at)),
-                    ("source_port", source_port.first().map(|at: &At<_>| &at.at)),
+                    ("source", source.first().map(|at: &Located<_>| &at.at)),
+                    (
+                        "source_port",
+                        source_port.first().map(|at: &Located<_>| &at.at),
+                    ),
                     ("mac", mac.first().map(|at| &at.at)),
                     ("domain", domain.first().map(|at| &at.at)),
                     ("uid", uid.first().map(|at| &at.at)),
@@ -287,17 +299,17 @@ impl Reader<'_, '_, '_> {
             cgroup: cgroup.map(|cgroup| cgroup.value),
             family: family.map(|family| family.value),
             action: action?.value,
-            when_down: when_down.map(|word| word.value).unwrap_or_default(),
+            on_down: on_down.map(|word| word.value).unwrap_or_default(),
             sticky: sticky.map(|sticky| sticky.value),
             class: class.map(|class| class.value),
         })
     }
 
     /// Takes out `use`. Where the uplinks are written down, an uplink must be one of them.
-    fn action(&mut self, uplinks: &[Draft]) -> Option<At<Action>> {
+    fn action(&mut self, uplinks: &[UplinkDraft]) -> Option<Located<Action>> {
         let fix =
             "write a policy, the name of an uplink, \"bond\", \"balance\", \"none\" or \"block\"";
-        let action: At<Action> = self.table.parsed("use", fix, self.problems)?;
+        let action: Located<Action> = self.table.parsed("use", fix, self.problems)?;
         let Action::Uplink(name) = &action.value else {
             return Some(action);
         };
@@ -328,7 +340,11 @@ impl Reader<'_, '_, '_> {
         None
     }
 
-    fn check_ports<T>(&mut self, protocol: Option<&At<IpProtocol>>, port: Option<&At<T>>) {
+    fn check_ports<T>(
+        &mut self,
+        protocol: Option<&Located<IpProtocol>>,
+        port: Option<&Located<T>>,
+    ) {
         if let (Some(protocol), Some(port)) = (protocol, port)
             && !protocol.value.has_ports()
         {
@@ -344,7 +360,7 @@ impl Reader<'_, '_, '_> {
     /// `none` is carried out by the kernel's routing rules, which know less than the datapath.
     fn check_kernel_rule(
         &mut self,
-        action: &At<Action>,
+        action: &Located<Action>,
         unknown: [(&str, Option<&Range<usize>>); 4],
     ) {
         if action.value != Action::None {
@@ -363,18 +379,18 @@ impl Reader<'_, '_, '_> {
 
     fn check_extras(
         &mut self,
-        action: &At<Action>,
-        when_down: Option<&At<WhenDown>>,
-        sticky: Option<&At<Sticky>>,
+        action: &Located<Action>,
+        on_down: Option<&Located<OnDown>>,
+        sticky: Option<&Located<Sticky>>,
     ) {
         let names_uplink = matches!(action.value, Action::Uplink(_) | Action::Bond);
         // The default changes nothing anywhere, and the effective configuration spells it out.
-        let block = when_down.filter(|word| word.value == WhenDown::Block);
-        if let (Some(when_down), false) = (block, names_uplink) {
-            let what = "`when_down` is for rules that name an uplink or the bond";
+        let block = on_down.filter(|word| word.value == OnDown::Block);
+        if let (Some(on_down), false) = (block, names_uplink) {
+            let what = "`on_down` is for rules that name an uplink or the bond";
             self.note(
                 what,
-                when_down.at.clone(),
+                on_down.at.clone(),
                 "means nothing here",
                 "remove the line",
             );
@@ -397,6 +413,6 @@ fn is_user(name: &str) -> bool {
     (1..=MAX_USER).contains(&name.len()) && name.chars().all(fits)
 }
 
-fn values<T>(list: Vec<At<T>>) -> Vec<T> {
+fn values<T>(list: Vec<Located<T>>) -> Vec<T> {
     list.into_iter().map(|item| item.value).collect()
 }

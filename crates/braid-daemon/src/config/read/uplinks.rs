@@ -11,7 +11,7 @@ use toml::de::DeTable;
 use super::super::problem::Problem;
 use super::super::quota::Quota;
 use super::super::rule::Action;
-use super::super::table::{At, Table};
+use super::super::table::{Located, Table};
 use super::super::target::Target;
 use super::super::uplink::{FIRST_TIER, UplinkConfig};
 use super::{SECTIONS, UPLINK};
@@ -19,36 +19,36 @@ use super::{SECTIONS, UPLINK};
 /// Weights above this say nothing that a smaller proportion would not.
 const MAX_WEIGHT: u32 = 1_000_000;
 /// Names become metric labels and table cells.
-const MAX_NAME: usize = 32;
+const MAX_NAME_BYTES: usize = 32;
 /// `IFNAMSIZ` less its final zero.
-const MAX_DEVICE: usize = 15;
+const MAX_DEVICE_BYTES: usize = 15;
 /// Tiers are for telling cheap from dear: nobody has more kinds of uplinks than uplinks.
-const LAST_TIER: u32 = 32;
+const MAX_TIER: u32 = 32;
 /// Targets of one uplink: a burst asks all of them.
 const MAX_TARGETS: usize = 16;
 
 /// An uplink as read, with the places that checks across uplinks point at.
-pub(super) struct Draft {
-    pub name: At<String>,
-    pub device: At<String>,
-    weight: Option<At<u32>>,
-    capacity: Option<At<Rate>>,
+pub(super) struct UplinkDraft {
+    pub name: Located<String>,
+    pub device: Located<String>,
+    weight: Option<Located<u32>>,
+    capacity: Option<Located<Rate>>,
     overflow: Option<Range<usize>>,
     /// Neither a weight nor a capacity is written, not even a wrong one.
     shareless: bool,
     pub config: UplinkConfig,
 }
 
-impl Draft {
+impl UplinkDraft {
     /// Whether its share of flows is written down.
     pub fn has_share(&self) -> bool {
         self.weight.is_some() || self.capacity.is_some()
     }
 }
 
-pub(super) fn uplinks(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<Draft> {
+pub(super) fn uplinks(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<UplinkDraft> {
     let tables = super::tables(table, "uplink", problems);
-    let drafts: Vec<Draft> = tables
+    let drafts: Vec<UplinkDraft> = tables
         .into_iter()
         .filter_map(|(inner, at)| uplink(inner, at, problems))
         .collect();
@@ -56,7 +56,11 @@ pub(super) fn uplinks(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) ->
     drafts
 }
 
-fn uplink(inner: &DeTable<'_>, at: Range<usize>, problems: &mut Vec<Problem>) -> Option<Draft> {
+fn uplink(
+    inner: &DeTable<'_>,
+    at: Range<usize>,
+    problems: &mut Vec<Problem>,
+) -> Option<UplinkDraft> {
     let mut table = Table::new(UPLINK.0, UPLINK.1, inner);
     let has = |name: &str| inner.keys().any(|key| key.get_ref() == name);
     let (had_device, shareless) = (has("device"), !has("weight") && !has("capacity"));
@@ -67,8 +71,8 @@ fn uplink(inner: &DeTable<'_>, at: Range<usize>, problems: &mut Vec<Problem>) ->
     let gateway4 = table.parsed("gateway4", "write an address like \"192.0.2.1\"", problems);
     let gateway6 = table.parsed("gateway6", "write an address like \"fe80::1\"", problems);
     let ports = table.parsed("ports", "write a range like \"16384-32767\"", problems);
-    let tier = table.count("tier", 1..=LAST_TIER, problems);
-    let metered = table.truth("metered", problems);
+    let tier = table.count("tier", 1..=MAX_TIER, problems);
+    let metered = table.boolean("metered", problems);
     let overflow = overflow(&mut table, problems);
     let quota = table.parsed::<Quota>("quota", Quota::FIX, problems);
     let targets = targets(&mut table, problems);
@@ -129,7 +133,7 @@ fn uplink(inner: &DeTable<'_>, at: Range<usize>, problems: &mut Vec<Problem>) ->
         quota: quota.map(|quota| quota.value),
         targets,
     };
-    Some(Draft {
+    Some(UplinkDraft {
         name,
         device,
         weight,
@@ -141,7 +145,7 @@ fn uplink(inner: &DeTable<'_>, at: Range<usize>, problems: &mut Vec<Problem>) ->
 }
 
 /// A weight: like any count, but the two mistakes that people make get their own advice.
-fn weight(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Option<At<u32>> {
+fn weight(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Option<Located<u32>> {
     let before = problems.len();
     let weight = table.count("weight", 1..=MAX_WEIGHT, problems);
     if let Some(problem) = problems.get_mut(before) {
@@ -153,9 +157,9 @@ fn weight(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Option<At<u
     weight
 }
 
-fn overflow(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Option<At<Share>> {
+fn overflow(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Option<Located<Share>> {
     let fix = "write a share like \"80 %\"";
-    let overflow: At<Share> = table.parsed("overflow", fix, problems)?;
+    let overflow: Located<Share> = table.parsed("overflow", fix, problems)?;
     if overflow.value == Share::NONE {
         let what = "`overflow` cannot be nothing";
         let fix = "to use the next tier always, give its uplinks the same tier";
@@ -176,13 +180,13 @@ pub(super) fn targets(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) ->
     targets.into_iter().map(|target| target.value).collect()
 }
 
-pub(super) fn check_device(device: &At<String>, problems: &mut Vec<Problem>) {
+pub(super) fn check_device(device: &Located<String>, problems: &mut Vec<Problem>) {
     let name = device.value.as_str();
     let label = match name {
         "" => "empty",
         "lo" => "the loopback leads nowhere",
         _ if OWN_DEVICES.contains(&name) => "Braid's own device",
-        _ if name.len() > MAX_DEVICE => "longer than the 15 characters a device name has",
+        _ if name.len() > MAX_DEVICE_BYTES => "longer than the 15 characters a device name has",
         // The kernel's own rule. A name becomes part of paths below /proc/sys.
         "." | ".." => "no device has such a name",
         _ if name
@@ -197,7 +201,7 @@ pub(super) fn check_device(device: &At<String>, problems: &mut Vec<Problem>) {
     problems.push(Problem::new(what, device.at.clone(), label).fix(fix));
 }
 
-fn check_name(name: &At<String>, problems: &mut Vec<Problem>) {
+fn check_name(name: &Located<String>, problems: &mut Vec<Problem>) {
     if Action::RESERVED.contains(&name.value.as_str()) {
         let what = format!("no uplink can be called {:?}", name.value);
         let fix = "give it another name";
@@ -208,9 +212,9 @@ fn check_name(name: &At<String>, problems: &mut Vec<Problem>) {
 }
 
 /// Names of uplinks and rules become metric labels and table cells.
-pub(super) fn check_label(kind: &str, name: &At<String>, problems: &mut Vec<Problem>) {
+pub(super) fn check_label(kind: &str, name: &Located<String>, problems: &mut Vec<Problem>) {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let good = (1..=MAX_NAME).contains(&name.value.len()) && name.value.chars().all(fits);
+    let good = (1..=MAX_NAME_BYTES).contains(&name.value.len()) && name.value.chars().all(fits);
     if !good {
         let what = format!("no {kind} can be called {:?}", name.value);
         let fix = "use 1 to 32 letters, digits, '-', '_' and '.'";
@@ -219,8 +223,8 @@ pub(super) fn check_label(kind: &str, name: &At<String>, problems: &mut Vec<Prob
 }
 
 fn check_gateways(
-    v4: Option<&At<Ipv4Addr>>,
-    v6: Option<&At<Ipv6Addr>>,
+    v4: Option<&Located<Ipv4Addr>>,
+    v6: Option<&Located<Ipv6Addr>>,
     problems: &mut Vec<Problem>,
 ) {
     let bad4 = v4.filter(|a| {
@@ -243,7 +247,7 @@ fn check_gateways(
 }
 
 /// A tier has a load as a whole: all of its uplinks say when they want help, or none does.
-fn across_tiers(drafts: &[Draft], problems: &mut Vec<Problem>) {
+fn across_tiers(drafts: &[UplinkDraft], problems: &mut Vec<Problem>) {
     for draft in drafts
         .iter()
         .filter(|draft| draft.config.overflow.is_none())
@@ -266,7 +270,7 @@ fn across_tiers(drafts: &[Draft], problems: &mut Vec<Problem>) {
 }
 
 /// What only shows when uplinks are seen side by side.
-fn across_uplinks(drafts: &[Draft], problems: &mut Vec<Problem>) {
+fn across_uplinks(drafts: &[UplinkDraft], problems: &mut Vec<Problem>) {
     for (i, draft) in drafts.iter().enumerate() {
         let before = &drafts[..i];
         if let Some(first) = before

@@ -67,14 +67,14 @@ fn what_nobody_knows_is_raced() {
 
 #[test]
 fn what_is_known_of_all_is_not_raced() {
-    let mut scene = scene("policy = 'race'\n[race]\nmemory = '10 s'\nagain = 100");
+    let mut scene = scene("policy = 'race'\n[race]\ncache_ttl = '10 s'\nexplore_one_in = 100");
     scene.path = path(&[(0, 30, 10), (1, 20, 1)]);
     assert_eq!(
         race(&scene, 6, SERVER),
         "Race: remembered: lte 20.0 ms, dsl 30.0 ms; one in 100 such connections is raced anew\n\
          => Uplink lte [lte 1.00]"
     );
-    scene.settings.config.race.again = 0;
+    scene.settings.config.race.explore_one_in = 0;
     let text = race(&scene, 6, SERVER);
     assert!(
         text.starts_with("Race: remembered: lte 20.0 ms, dsl 30.0 ms\n"),

@@ -5,15 +5,15 @@ use std::ops::Range;
 use super::super::super::bond::BondClass;
 use super::super::super::problem::Problem;
 use super::super::super::rule::Action;
-use super::super::super::table::At;
+use super::super::super::table::Located;
 use super::Reader;
 
 impl Reader<'_, '_, '_> {
     /// What packets do not show inside the bond cannot decide about their class.
     pub(super) fn check_class(
         &mut self,
-        action: &At<Action>,
-        class: Option<&At<BondClass>>,
+        action: &Located<Action>,
+        class: Option<&Located<BondClass>>,
         unknown: [(&str, Option<&Range<usize>>); 7],
     ) {
         let Some(class) = class else { return };

@@ -13,7 +13,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use super::RunDir;
-use crate::failure::Failure;
+use crate::user_error::UserError;
 
 /// Abstract Unix socket that a daemon holds while it runs. Its namespace is the *network*
 /// namespace, so it keeps two instances with different run directories from sharing one network.
@@ -21,22 +21,22 @@ const NETWORK_CLAIM: &[u8] = b"braid-daemon";
 
 /// How long a daemon that was killed may take to let go of what it holds: the kernel waits for each
 /// of its threads, and one that asks about devices may hang for as long as namespaces are torn down.
-const LAST_BREATH: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// From one look to the next at whether it has.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 impl RunDir {
     /// Takes the lock, from a daemon that was killed as soon as it is dead.
     ///
     /// # Errors
     /// Another daemon holds it, or the system refused.
-    pub fn lock(&self) -> Result<Lock, Failure> {
-        after_the_dying(|| self.try_lock())
+    pub fn lock(&self) -> Result<Lock, UserError> {
+        retry_while_holder_exits(|| self.try_lock())
     }
 
     fn try_lock(&self) -> Result<Lock, Refused> {
         let path = self.lock_file();
-        let broken = |error: io::Error| Refused::Broken(Failure::io(path.display(), &error));
+        let broken = |error: io::Error| Refused::Broken(UserError::io(path.display(), &error));
         let mut options = OpenOptions::new();
         options
             .read(true)
@@ -72,7 +72,9 @@ impl RunDir {
         let mut text = String::new();
         file.read_to_string(&mut text).ok()?;
         match Flock::lock(file, FlockArg::LockSharedNonblock) {
-            Err((_, Errno::EWOULDBLOCK)) => text.trim().parse().ok().filter(|pid| !is_dying(*pid)),
+            Err((_, Errno::EWOULDBLOCK)) => {
+                text.trim().parse().ok().filter(|pid| !is_exiting(*pid))
+            }
             _ => None,
         }
     }
@@ -95,12 +97,13 @@ impl NetworkClaim {
     ///
     /// # Errors
     /// Another daemon has it, or the system refused.
-    pub fn take() -> Result<NetworkClaim, Failure> {
-        after_the_dying(NetworkClaim::try_take)
+    pub fn take() -> Result<NetworkClaim, UserError> {
+        retry_while_holder_exits(NetworkClaim::try_take)
     }
 
     fn try_take() -> Result<NetworkClaim, Refused> {
-        let broken = |error: io::Error| Refused::Broken(Failure::io("claim this network", &error));
+        let broken =
+            |error: io::Error| Refused::Broken(UserError::io("claim this network", &error));
         let address = SocketAddr::from_abstract_name(NETWORK_CLAIM).map_err(broken)?;
         match UnixListener::bind_addr(&address) {
             Ok(listener) => Ok(NetworkClaim {
@@ -123,18 +126,18 @@ impl NetworkClaim {
 /// Why something that one daemon at a time may hold was not to be had.
 enum Refused {
     /// This process has it, as far as known.
-    Held(Option<u32>, Failure),
-    Broken(Failure),
+    Held(Option<u32>, UserError),
+    Broken(UserError),
 }
 
 /// Tries for as long as whoever holds it is dying.
-fn after_the_dying<T>(attempt: impl Fn() -> Result<T, Refused>) -> Result<T, Failure> {
-    let latest = Instant::now() + LAST_BREATH;
+fn retry_while_holder_exits<T>(attempt: impl Fn() -> Result<T, Refused>) -> Result<T, UserError> {
+    let latest = Instant::now() + EXIT_TIMEOUT;
     loop {
         match attempt() {
             Ok(taken) => return Ok(taken),
-            Err(Refused::Held(Some(pid), _)) if is_dying(pid) && Instant::now() < latest => {
-                sleep(LOOK_AGAIN);
+            Err(Refused::Held(Some(pid), _)) if is_exiting(pid) && Instant::now() < latest => {
+                sleep(EXIT_POLL_INTERVAL);
             }
             Err(Refused::Held(_, failure) | Refused::Broken(failure)) => return Err(failure),
         }
@@ -142,7 +145,7 @@ fn after_the_dying<T>(attempt: impl Fn() -> Result<T, Refused>) -> Result<T, Fai
 }
 
 /// Whether a process is over. Its other threads may still hold what it held.
-fn is_dying(pid: u32) -> bool {
+fn is_exiting(pid: u32) -> bool {
     match fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => stat
             .rsplit_once(')')
@@ -154,7 +157,7 @@ fn is_dying(pid: u32) -> bool {
 fn second_daemon(holder: Option<u32>, why: &str) -> Refused {
     let process = holder.map_or("unknown".to_owned(), |pid| pid.to_string());
     let text = format!("a daemon is running already, process {process}: {why}");
-    let failure = Failure::new("second-daemon", text);
+    let failure = UserError::new("second-daemon", text);
     Refused::Held(
         holder,
         failure.fix("braid status shows what it does; braid down ends it"),
@@ -205,9 +208,9 @@ mod tests {
         second.join().unwrap().unwrap();
         let mut sleeper = std::process::Command::new("sleep");
         let mut sleeper = sleeper.arg("1000").spawn().unwrap();
-        assert!(!is_dying(sleeper.id()));
+        assert!(!is_exiting(sleeper.id()));
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
-        assert!(is_dying(sleeper.id()));
+        assert!(is_exiting(sleeper.id()));
     }
 }

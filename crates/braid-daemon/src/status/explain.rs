@@ -7,11 +7,11 @@ use braid_core::{Prefix, UplinkId};
 
 use super::protocol;
 use crate::engine::Engine;
-use crate::explain::{Holder, World, client, explain};
-use crate::failure::Failure;
+use crate::explain::{OtherFlow, Snapshot, client, explain};
 use crate::report::{ExplainQuestion, ExplainReport};
 use crate::roster::Member;
 use crate::route::OwnRoute;
+use crate::user_error::UserError;
 
 impl Engine {
     /// Why a client may open no flow at all, if that is so; the datapath decides the same.
@@ -57,12 +57,12 @@ impl Engine {
         question: &ExplainQuestion,
         route: Option<&str>,
         back: Option<&OwnRoute>,
-    ) -> Result<ExplainReport, Failure> {
+    ) -> Result<ExplainReport, UserError> {
         let flows = self.flows_that(|flow| describes(question, flow))?.flows;
-        let holders: Vec<Holder> = flows_to(question, &self.flows_lately()?).collect();
+        let other_flows: Vec<OtherFlow> = flows_to(question, &self.cached_flows()?).collect();
         let path = self.datapath.path_cache_entry(question.destination)?;
         let flow_activity = self.datapath.flow_activity()?;
-        let world = World {
+        let snapshot = Snapshot {
             now: KernelTime::now(),
             settings: &self.settings,
             rules: &self.rules,
@@ -76,16 +76,16 @@ impl Engine {
             route,
             neighbour: self.neighbour(question),
             refused: self.refused(question, back),
-            holders: &holders,
+            other_flows: &other_flows,
         };
-        let explanation = explain(question, &world);
+        let explanation = explain(question, &snapshot);
         Ok(ExplainReport {
             question: in_full(question),
             flows,
             outcome: explanation.outcome,
             uplink: explanation.uplink,
             candidates: explanation.candidates,
-            path: path
+            path_cache: path
                 .filter(|path| !path.paths.is_empty())
                 .map(|path| self.path(&path, &flow_activity)),
             steps: explanation.steps,
@@ -94,12 +94,12 @@ impl Engine {
 }
 
 /// Returns the clients that have flows of the question's protocol to its destination.
-fn flows_to(question: &ExplainQuestion, flows: &[Flow]) -> impl Iterator<Item = Holder> {
+fn flows_to(question: &ExplainQuestion, flows: &[Flow]) -> impl Iterator<Item = OtherFlow> {
     let there = |flow: &&Flow| {
         flow.protocol.0 == question.protocol
             && flow.remote.map(|remote| remote.ip()) == Some(question.destination)
     };
-    flows.iter().filter(there).map(|flow| Holder {
+    flows.iter().filter(there).map(|flow| OtherFlow {
         client: flow.inner.ip(),
         uplink: flow.uplink,
     })

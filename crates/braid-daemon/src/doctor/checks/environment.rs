@@ -1,12 +1,12 @@
 //! What the surroundings mean. Pure.
 
 use super::{Facts, Finding, fail, ok, warn};
-use crate::doctor::around::Around;
-use crate::doctor::targets::Tried;
+use crate::doctor::environment::Environment;
+use crate::doctor::targets::TargetResults;
 
 /// Programs that also decide which line traffic takes, by the names of their processes, and how each
 /// is ended.
-const RIVALS: [(&str, &str); 6] = [
+const CONFLICTING_PROGRAMS: [(&str, &str); 6] = [
     (
         "mwan3track",
         "/etc/init.d/mwan3 stop; /etc/init.d/mwan3 disable",
@@ -21,24 +21,24 @@ const RIVALS: [(&str, &str); 6] = [
     ("openmptcprouter", "/etc/init.d/openmptcprouter stop"),
 ];
 /// 2025-01-01: a clock before that was never set.
-const CLOCK_IS_SET: u64 = 1_735_689_600;
+const EARLIEST_UNIX_TIME: u64 = 1_735_689_600;
 /// What a daemon's log, events and state may need, in bytes.
-const RUN_SPACE: u64 = 4 << 20;
+const MIN_RUN_DIR_BYTES: u64 = 4 << 20;
 
-pub(super) fn around(facts: &Facts) -> Vec<Finding> {
-    let around = &facts.around;
-    let mut findings = vec![groups(around), clock(around)];
-    findings.extend(space(around));
-    findings.extend(unit(around, facts.running));
-    findings.extend(conntrack(around));
-    findings.extend(foreign(around));
-    findings.extend(rivals(around));
+pub(super) fn checks(facts: &Facts) -> Vec<Finding> {
+    let environment = &facts.environment;
+    let mut findings = vec![groups(environment), clock(environment)];
+    findings.extend(space(environment));
+    findings.extend(unit(environment, facts.running));
+    findings.extend(conntrack(environment));
+    findings.extend(foreign(environment));
+    findings.extend(conflicting_programs(environment));
     findings.extend(facts.targets.iter().flat_map(targets));
     findings
 }
 
-fn groups(around: &Around) -> Finding {
-    match &around.cgroups {
+fn groups(environment: &Environment) -> Finding {
+    match &environment.cgroups {
         Some(mount) => ok(
             "cgroup2",
             format!(
@@ -54,8 +54,8 @@ fn groups(around: &Around) -> Finding {
     }
 }
 
-fn clock(around: &Around) -> Finding {
-    if around.clock < CLOCK_IS_SET {
+fn clock(environment: &Environment) -> Finding {
+    if environment.clock < EARLIEST_UNIX_TIME {
         let text =
             "the clock was never set: the times of events are wrong (nothing else depends on it)";
         return warn("clock", text, "timedatectl set-ntp true");
@@ -63,8 +63,8 @@ fn clock(around: &Around) -> Finding {
     ok("clock", "the clock is set")
 }
 
-fn space(around: &Around) -> Option<Finding> {
-    let (place, free) = around.run_space.as_ref()?;
+fn space(environment: &Environment) -> Option<Finding> {
+    let (place, free) = environment.run_space.as_ref()?;
     let place = place.display();
     let megabytes = free / 1_000_000;
     Some(match *free {
@@ -73,7 +73,7 @@ fn space(around: &Around) -> Option<Finding> {
             format!("{place} is full: a daemon cannot note what it changes"),
             format!("df {place}"),
         ),
-        free if free < RUN_SPACE => warn(
+        free if free < MIN_RUN_DIR_BYTES => warn(
             "run-space",
             format!("{place} has {megabytes} MB left: log and events may be cut short"),
             format!("df {place}"),
@@ -82,8 +82,8 @@ fn space(around: &Around) -> Option<Finding> {
     })
 }
 
-fn unit(around: &Around, running: bool) -> Option<Finding> {
-    let state = around.unit.as_deref()?;
+fn unit(environment: &Environment, running: bool) -> Option<Finding> {
+    let state = environment.unit.as_deref()?;
     Some(match (state, running) {
         ("active" | "reloading", _) => ok("unit", "systemd looks after braid.service"),
         ("activating", _) => warn(
@@ -104,8 +104,8 @@ fn unit(around: &Around, running: bool) -> Option<Finding> {
     })
 }
 
-fn conntrack(around: &Around) -> Option<Finding> {
-    let (count, most) = around.conntrack?;
+fn conntrack(environment: &Environment) -> Option<Finding> {
+    let (count, most) = environment.conntrack?;
     let text = format!("the firewall tracks {count} of at most {most} connections");
     Some(if count.saturating_mul(10) > most.saturating_mul(8) {
         let fix = format!(
@@ -122,8 +122,8 @@ fn conntrack(around: &Around) -> Option<Finding> {
     })
 }
 
-fn foreign(around: &Around) -> Option<Finding> {
-    let named: Vec<String> = around
+fn foreign(environment: &Environment) -> Option<Finding> {
+    let named: Vec<String> = environment
         .foreign_programs
         .iter()
         .map(|(device, program)| format!("{program} on {device}"))
@@ -141,19 +141,19 @@ fn foreign(around: &Around) -> Option<Finding> {
     })
 }
 
-fn rivals(around: &Around) -> Vec<Finding> {
-    let running = RIVALS
+fn conflicting_programs(environment: &Environment) -> Vec<Finding> {
+    let running = CONFLICTING_PROGRAMS
         .iter()
-        .filter(|(name, _)| around.programs.contains(*name));
+        .filter(|(name, _)| environment.programs.contains(*name));
     let mut findings: Vec<Finding> = running
         .map(|(name, fix)| {
             let text = format!(
                 "{name} runs: it also decides which line traffic takes, and its rules come first"
             );
-            warn("rival", text, *fix)
+            warn("conflicting-program", text, *fix)
         })
         .collect();
-    if around.connectivity_checks && around.programs.contains("NetworkManager") {
+    if environment.connectivity_checks && environment.programs.contains("NetworkManager") {
         let text = "NetworkManager checks connectivity by itself, through whatever uplink its question takes, \
                     and raises the metric of devices that fail: an uplink may come and go by its word";
         let fix = "printf '[connectivity]\\nenabled=false\\n' > /etc/NetworkManager/conf.d/90-braid.conf; nmcli general reload";
@@ -163,7 +163,7 @@ fn rivals(around: &Around) -> Vec<Finding> {
 }
 
 /// Targets that say nothing about any uplink, and uplinks that nothing is heard of.
-fn targets(tried: &Tried) -> Vec<Finding> {
+fn targets(tried: &TargetResults) -> Vec<Finding> {
     let mut findings = Vec::new();
     let silent = tried.silent_everywhere();
     if tried.targets().is_empty() {

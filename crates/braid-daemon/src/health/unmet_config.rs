@@ -2,18 +2,18 @@
 
 use braid_balance::KernelTime;
 
-use super::REMEMBERED;
-use crate::config::WhenDown;
+use super::ALARM_TIME;
+use crate::config::OnDown;
 use crate::engine::Engine;
 use crate::names::Lie;
-use crate::report::Health;
+use crate::report::HealthProblem;
 use crate::rules::without_uplink;
 
 /// Rules that match nothing or lack their uplink, uplinks that wait, name servers that lie.
-pub(super) fn unmet(engine: &Engine) -> Vec<Health> {
+pub(super) fn unmet(engine: &Engine) -> Vec<HealthProblem> {
     let mut unmet = Vec::new();
     for (rule, why) in &engine.rules.idle {
-        unmet.push(Health {
+        unmet.push(HealthProblem {
             code: "rule-idle".into(),
             text: format!("rule {rule} matches nothing: {why}"),
             fix: "make it, then braid reload; or take the rule out of the configuration".into(),
@@ -22,11 +22,11 @@ pub(super) fn unmet(engine: &Engine) -> Vec<Health> {
     let members = engine.roster.members().iter();
     let known: Vec<&str> = members.map(|member| member.uplink.name.as_str()).collect();
     for (rule, uplink) in without_uplink(&engine.settings, &known) {
-        let meanwhile = match rule.when_down {
-            WhenDown::Others => "its flows take the others",
-            WhenDown::Block => "its flows are blocked",
+        let meanwhile = match rule.on_down {
+            OnDown::Fallback => "its flows take the others",
+            OnDown::Block => "its flows are blocked",
         };
-        unmet.push(Health {
+        unmet.push(HealthProblem {
             code: "rule-without-uplink".into(),
             text: format!(
                 "rule {}: there is no uplink {uplink}; {meanwhile}",
@@ -37,7 +37,7 @@ pub(super) fn unmet(engine: &Engine) -> Vec<Health> {
     }
     let standings = engine.standings();
     for uplink in engine.classes.waiting(&standings) {
-        unmet.push(Health {
+        unmet.push(HealthProblem {
             code: "uplink-waiting".into(),
             text: format!(
                 "{} is back and takes no new flows, since failback is never",
@@ -51,13 +51,13 @@ pub(super) fn unmet(engine: &Engine) -> Vec<Health> {
 }
 
 /// Name servers' answers that were not believed of late.
-fn lies(engine: &Engine) -> Option<Health> {
+fn lies(engine: &Engine) -> Option<HealthProblem> {
     let lies = engine.names.lies();
     let (lie, server, at) = lies.last()?;
-    let recent = KernelTime::now().since(at) < REMEMBERED;
+    let recent = KernelTime::now().since(at) < ALARM_TIME;
     let all: u64 = Lie::ALL.iter().map(|lie| lies.of(*lie)).sum();
-    recent.then(|| Health {
-        code: "name-disbelieved".into(),
+    recent.then(|| HealthProblem {
+        code: "dns-answer-rejected".into(),
         text: format!(
             "{all} answers of name servers were not believed, the last from {server}: {lie}"
         ),

@@ -1,6 +1,6 @@
 //! What the facts mean. Pure.
 
-mod around;
+mod environment;
 #[cfg(test)]
 mod tests;
 
@@ -14,14 +14,14 @@ use crate::plumbing::Ports;
 use crate::preflight;
 
 /// The first kernel with TCX links.
-const TCX_KERNEL: (u32, u32) = (6, 6);
+const MIN_TCX_KERNEL: (u32, u32) = (6, 6);
 /// What to do about a kernel that refuses programs.
-pub(super) const OTHER_KERNEL: &str = "boot another kernel, such as Debian's from 5.10 on, and report these lines with \
+pub(super) const OTHER_KERNEL_FIX: &str = "boot another kernel, such as Debian's from 5.10 on, and report these lines with \
                                        the output of uname -a";
 /// Fewer ephemeral ports than this are soon used up by an ordinary host.
-const FEW_PORTS: u32 = 4096;
+const MIN_LOCAL_PORTS: u32 = 4096;
 
-pub(super) fn judge(facts: &Facts, ports: &[RangeInclusive<u16>]) -> Vec<Finding> {
+pub(super) fn run(facts: &Facts, ports: &[RangeInclusive<u16>]) -> Vec<Finding> {
     let mut findings = vec![
         capabilities(facts),
         kernel(facts),
@@ -49,7 +49,7 @@ pub(super) fn judge(facts: &Facts, ports: &[RangeInclusive<u16>]) -> Vec<Finding
         }
     }
     findings.extend(clashes(facts));
-    findings.extend(around::around(facts));
+    findings.extend(environment::checks(facts));
     findings
 }
 
@@ -94,7 +94,7 @@ fn kernel(facts: &Facts) -> Finding {
         return fail("kernel", text, "boot a newer kernel");
     }
     match preflight::version(release) {
-        Some(version) if version < TCX_KERNEL => ok(
+        Some(version) if version < MIN_TCX_KERNEL => ok(
             "kernel",
             format!("kernel {release}: programs attach by clsact (TCX from 6.6 on)"),
         ),
@@ -137,7 +137,7 @@ fn programs(facts: &Facts) -> Option<Finding> {
                 "the kernel refuses the datapath's programs: {}",
                 refused.join("; ")
             ),
-            OTHER_KERNEL,
+            OTHER_KERNEL_FIX,
         ),
     })
 }
@@ -151,7 +151,7 @@ pub(super) fn edge_programs(refused: &[String]) -> Finding {
         refused => warn(
             "edge-programs",
             format!("no edge can run: {}", refused.join("; ")),
-            OTHER_KERNEL,
+            OTHER_KERNEL_FIX,
         ),
     }
 }
@@ -277,7 +277,7 @@ fn local_ports(facts: &Facts, ports: &[RangeInclusive<u16>]) -> Option<Finding> 
     let fix = "sysctl -w net.ipv4.ip_local_port_range='32768 60999'";
     Some(match rest.len() {
         0 => fail("port-range", text, fix),
-        n if n < FEW_PORTS => warn("port-range", text, fix),
+        n if n < MIN_LOCAL_PORTS => warn("port-range", text, fix),
         _ => ok("port-range", text),
     })
 }

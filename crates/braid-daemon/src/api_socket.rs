@@ -11,17 +11,17 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::net::UnixListener;
 
-use crate::failure::Failure;
-use crate::peer::{Access, Gate, Peer};
+use crate::peer::{Access, Peer, PeerAuth};
 use crate::report::ErrorReport;
 use crate::run_dir::RunDir;
+use crate::user_error::UserError;
 
 /// Opens the socket. The caller holds the run directory's lock, so a socket that is there already
 /// belongs to nobody.
 ///
 /// # Errors
 /// What the system said.
-pub fn bind(run_dir: &RunDir, gate: &Gate) -> Result<UnixListener, Failure> {
+pub fn bind(run_dir: &RunDir, auth: &PeerAuth) -> Result<UnixListener, UserError> {
     let path = run_dir.socket();
     let bind = || {
         match fs::remove_file(&path) {
@@ -29,16 +29,16 @@ pub fn bind(run_dir: &RunDir, gate: &Gate) -> Result<UnixListener, Failure> {
             _ => {}
         }
         let listener = UnixListener::bind(&path)?;
-        gate.give(&path)?;
+        auth.apply_to(&path)?;
         Ok(listener)
     };
-    bind().map_err(|error| Failure::io(format!("socket {}", path.display()), &error))
+    bind().map_err(|error| UserError::io(format!("socket {}", path.display()), &error))
 }
 
 /// A failure on its way to becoming a response. Its code decides the status.
-pub struct Refusal(pub Failure);
+pub struct ApiError(pub UserError);
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = match self.0.code.as_str() {
             "forbidden" => StatusCode::FORBIDDEN,
@@ -54,7 +54,7 @@ impl IntoResponse for Refusal {
 
 /// Lets a request in, or answers that its sender may not ask; a layer of the router.
 pub async fn admit(
-    State(gate): State<Gate>,
+    State(auth): State<PeerAuth>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     request: Request,
     next: Next,
@@ -63,8 +63,8 @@ pub async fn admit(
         Method::GET | Method::HEAD => Access::Read,
         _ => Access::Change,
     };
-    match gate.admit(peer, access) {
+    match auth.admit(peer, access) {
         Ok(()) => next.run(request).await,
-        Err(failure) => Refusal(failure).into_response(),
+        Err(failure) => ApiError(failure).into_response(),
     }
 }

@@ -1,5 +1,5 @@
 //! What is around Braid on this machine: other programs that want the same, and what it needs of the
-//! rest of the system. Facts alone; the judgement is in `judge::around`.
+//! rest of the system. Facts alone; the judgement is in `checks::around`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ const OWN_HANDLES: [&str; 4] = ["0xb10", "0xb11", "0xb12", "0xb2"];
 
 /// What was seen.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Around {
+pub(super) struct Environment {
     /// Where the cgroup2 hierarchy is mounted.
     pub cgroups: Option<PathBuf>,
     /// Names of running programs, each once.
@@ -38,11 +38,11 @@ pub(super) struct Around {
     pub unit: Option<String>,
 }
 
-pub(super) fn look(uplinks: &[Uplink], run_dir: &Path) -> Around {
+pub(super) fn look(uplinks: &[Uplink], run_dir: &Path) -> Environment {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse().ok();
     let count = number("/proc/sys/net/netfilter/nf_conntrack_count");
     let most = number("/proc/sys/net/netfilter/nf_conntrack_max");
-    Around {
+    Environment {
         cgroups: cgroup::mount(),
         programs: programs(),
         connectivity_checks: connectivity_checks(),

@@ -1,7 +1,7 @@
 //! What a service manager is told (`sd_notify(3)`): ready, reloading, stopping, a line of status,
 //! and that the loop is alive.
 //!
-//! The watchdog is fed only by [`Supervisor::worked`], which the loop calls after it has really read
+//! The watchdog is fed only by [`ServiceNotifier::worked`], which the loop calls after it has really read
 //! the datapath's counters and judged the uplinks: a loop that turns without doing that, or that
 //! hangs in something, is restarted. Without a service manager all of this does nothing.
 
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
 
-/// The loop tells that it is alive this many times within the manager's patience.
-const PER_PATIENCE: u32 = 4;
+/// The loop tells that it is alive this many times within the manager's timeout.
+const KEEPALIVES_PER_TIMEOUT: u32 = 4;
 
 /// The line to the service manager.
 #[derive(Debug)]
-pub struct Supervisor {
+pub struct ServiceNotifier {
     /// How often the watchdog is to be fed; `None`: there is none.
     pace: Option<Duration>,
     fed: Option<Instant>,
@@ -22,16 +22,16 @@ pub struct Supervisor {
     send: fn(&[NotifyState<'_>]),
 }
 
-impl Supervisor {
+impl ServiceNotifier {
     /// As the environment says (`NOTIFY_SOCKET`, `WATCHDOG_USEC`).
     #[must_use]
-    pub fn from_environment() -> Supervisor {
-        Supervisor::new(sd_notify::watchdog_enabled(), send)
+    pub fn from_environment() -> ServiceNotifier {
+        ServiceNotifier::new(sd_notify::watchdog_enabled(), send)
     }
 
-    fn new(patience: Option<Duration>, send: fn(&[NotifyState<'_>])) -> Supervisor {
-        Supervisor {
-            pace: patience.map(|patience| patience / PER_PATIENCE),
+    fn new(timeout: Option<Duration>, send: fn(&[NotifyState<'_>])) -> ServiceNotifier {
+        ServiceNotifier {
+            pace: timeout.map(|timeout| timeout / KEEPALIVES_PER_TIMEOUT),
             fed: None,
             status: String::new(),
             send,
@@ -43,7 +43,7 @@ impl Supervisor {
         (self.send)(&[NotifyState::Ready]);
     }
 
-    /// The configuration is being read again; [`Supervisor::ready`] must follow whatever comes of it.
+    /// The configuration is being read again; [`ServiceNotifier::ready`] must follow whatever comes of it.
     pub fn reloading(&self) {
         match NotifyState::monotonic_usec_now() {
             Ok(now) => (self.send)(&[NotifyState::Reloading, now]),
@@ -95,11 +95,11 @@ mod tests {
 
     #[test]
     fn the_watchdog_is_fed_by_work_alone_and_no_more_than_needed() {
-        let mut supervisor = Supervisor::new(Some(Duration::from_secs(8)), record);
+        let mut notifier = ServiceNotifier::new(Some(Duration::from_secs(8)), record);
         let start = Instant::now();
         for tick in 0..100 {
             let now = start + tick * Duration::from_millis(50);
-            supervisor.worked(now, "2 of 2 uplinks up".into());
+            notifier.worked(now, "2 of 2 uplinks up".into());
         }
         let sent = SENT.take();
         assert_eq!(
@@ -115,8 +115,8 @@ mod tests {
 
     #[test]
     fn no_watchdog_is_not_fed() {
-        let mut supervisor = Supervisor::new(None, record);
-        supervisor.worked(Instant::now(), String::new());
+        let mut notifier = ServiceNotifier::new(None, record);
+        notifier.worked(Instant::now(), String::new());
         assert_eq!(SENT.take(), [""; 0]);
     }
 }

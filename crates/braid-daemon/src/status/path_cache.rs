@@ -6,28 +6,32 @@ use braid_balance::{CachedPath, FlowActivity, PathCacheEntry};
 
 use super::millis;
 use crate::engine::Engine;
-use crate::explain::{counts, predict};
-use crate::failure::Failure;
-use crate::report::{PathReport, PathsReport, WayReport};
+use crate::explain::{is_valid, predict};
+use crate::report::{DestinationReport, PathReport, PathsReport};
+use crate::user_error::UserError;
 
 impl Engine {
     /// Everything that is remembered of the ways to destinations.
     ///
     /// # Errors
     /// The datapath's tables cannot be read.
-    pub fn paths(&self) -> Result<PathsReport, Failure> {
+    pub fn paths(&self) -> Result<PathsReport, UserError> {
         let mut paths = self.datapath.path_cache()?;
         paths.retain(|path| !path.paths.is_empty());
         paths.sort_by_key(|path| (path.paths.iter().map(|way| way.age).min(), path.prefix));
         let flow_activity = self.datapath.flow_activity()?;
         let report = |path: &PathCacheEntry| self.path(path, &flow_activity);
         Ok(PathsReport {
-            paths: paths.iter().map(report).collect(),
+            destinations: paths.iter().map(report).collect(),
         })
     }
 
-    pub(super) fn path(&self, path: &PathCacheEntry, flow_activity: &[FlowActivity]) -> PathReport {
-        PathReport {
+    pub(super) fn path(
+        &self,
+        path: &PathCacheEntry,
+        flow_activity: &[FlowActivity],
+    ) -> DestinationReport {
+        DestinationReport {
             network: network(path.prefix, path.bits),
             ways: path
                 .paths
@@ -37,17 +41,17 @@ impl Engine {
         }
     }
 
-    fn way(&self, way: &CachedPath, flow_activity: &[FlowActivity]) -> WayReport {
+    fn way(&self, way: &CachedPath, flow_activity: &[FlowActivity]) -> PathReport {
         let line = self.outlooks.line(way.uplink, flow_activity);
         let found = line.and_then(|line| predict(way, &line));
-        WayReport {
+        PathReport {
             uplink: self.name_of(way.uplink),
             rtt_ms: way.rtt.map(|rtt| rtt.as_secs_f64() * 1e3),
             age_ms: millis(way.age),
-            packets: way.packets,
-            lost: way.lost,
+            data_packets: way.packets,
+            lost_packets: way.lost,
             predicted_ms: found.map(|found| found.time.as_secs_f64() * 1e3),
-            counts: counts(way, self.settings.config.race.memory),
+            valid: is_valid(way, self.settings.config.race.cache_ttl),
         }
     }
 }

@@ -11,8 +11,8 @@ use braid_balance::{MAX_CLASSES, MAX_RULES};
 use super::entries;
 use crate::classes::Purpose;
 use crate::config::{Action, RuleConfig};
-use crate::failure::Failure;
 use crate::settings::Settings;
+use crate::user_error::UserError;
 
 /// Kinds of treatment that rules may ask for besides the common one.
 const MAX_KINDS: usize = MAX_CLASSES - 1;
@@ -21,8 +21,8 @@ const MAX_KINDS: usize = MAX_CLASSES - 1;
 ///
 /// # Errors
 /// `too-many-rules` or `too-many-kinds`, with who takes how many.
-pub fn check_room(settings: &Settings) -> Result<(), Failure> {
-    let (file, runs) = (&settings.config.rules, &settings.passing);
+pub fn check_table_capacity(settings: &Settings) -> Result<(), UserError> {
+    let (file, runs) = (&settings.config.rules, &settings.run_rules);
     let (by_file, by_runs) = (combinations(file), combinations(runs));
     if by_file + by_runs > MAX_RULES {
         let text = format!(
@@ -31,7 +31,7 @@ pub fn check_room(settings: &Settings) -> Result<(), Failure> {
         );
         let fix = "wait for a program to end, or write wider prefixes or ranges: a rule with lists \
                    is one for each combination of their entries";
-        return Err(Failure::new("too-many-rules", text).fix(fix));
+        return Err(UserError::new("too-many-rules", text).fix(fix));
     }
     let by_file = kinds(settings, file);
     let both = by_file.union(&kinds(settings, runs)).count();
@@ -42,9 +42,9 @@ pub fn check_room(settings: &Settings) -> Result<(), Failure> {
             by_file.len(),
             both - by_file.len()
         );
-        let fix = "name an uplink and a --when-down that a rule has already, or give more rules \
-                   the same use, when_down and sticky";
-        return Err(Failure::new("too-many-kinds", text).fix(fix));
+        let fix = "name an uplink and a --on-down that a rule has already, or give more rules \
+                   the same use, on_down and sticky";
+        return Err(UserError::new("too-many-kinds", text).fix(fix));
     }
     Ok(())
 }
@@ -63,7 +63,7 @@ fn kinds(settings: &Settings, rules: &[RuleConfig]) -> BTreeSet<Purpose> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{CgroupPath, Config, WhenDown};
+    use crate::config::{CgroupPath, Config, OnDown};
     use crate::settings::Overrides;
 
     /// `kinds` kinds of treatment in one rule each, and one rule of `combinations`.
@@ -79,11 +79,11 @@ mod tests {
         Settings::new(Config::parse("test", &text).unwrap(), &Overrides::default()).unwrap()
     }
 
-    fn run(uplink: &str, when_down: WhenDown) -> RuleConfig {
+    fn run(uplink: &str, on_down: OnDown) -> RuleConfig {
         let group: CgroupPath = "/braid-run-1".parse().unwrap();
         RuleConfig {
             cgroup: Some(group),
-            when_down,
+            on_down,
             ..RuleConfig::everything("run".to_owned(), Action::Uplink(uplink.to_owned()))
         }
     }
@@ -91,10 +91,10 @@ mod tests {
     #[test]
     fn a_run_finds_the_last_kind_and_no_more() {
         let mut settings = settings(62, 1);
-        settings.passing = vec![run("lte", WhenDown::Block), run("lte", WhenDown::Block)];
-        check_room(&settings).unwrap();
-        settings.passing.push(run("lte", WhenDown::Others));
-        let refused = check_room(&settings).unwrap_err();
+        settings.run_rules = vec![run("lte", OnDown::Block), run("lte", OnDown::Block)];
+        check_table_capacity(&settings).unwrap();
+        settings.run_rules.push(run("lte", OnDown::Fallback));
+        let refused = check_table_capacity(&settings).unwrap_err();
         assert_eq!(refused.code, "too-many-kinds");
         assert_eq!(
             refused.text,
@@ -106,10 +106,10 @@ mod tests {
     #[test]
     fn a_run_finds_the_last_rule_and_no_more() {
         let mut settings = settings(1, 254);
-        settings.passing = vec![run("lte", WhenDown::Block)];
-        check_room(&settings).unwrap();
-        settings.passing.push(run("lte", WhenDown::Block));
-        let refused = check_room(&settings).unwrap_err();
+        settings.run_rules = vec![run("lte", OnDown::Block)];
+        check_table_capacity(&settings).unwrap();
+        settings.run_rules.push(run("lte", OnDown::Block));
+        let refused = check_table_capacity(&settings).unwrap_err();
         assert_eq!(refused.code, "too-many-rules");
         assert_eq!(
             refused.text,
@@ -127,6 +127,6 @@ mod tests {
             RuleConfig::everything("none".to_owned(), Action::None),
         ];
         settings.config.rules.extend(rules);
-        check_room(&settings).unwrap();
+        check_table_capacity(&settings).unwrap();
     }
 }

@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 use braid_uplink::{Candidate, Exit, Layer, Reason, Rejected};
 
 use super::*;
-use crate::doctor::around::Around;
-use crate::doctor::targets::Tried;
+use crate::doctor::environment::Environment;
+use crate::doctor::targets::TargetResults;
 use crate::plumbing::{Family, ForeignRule};
 
 fn uplink(name: &str, index: u8) -> Uplink {
@@ -54,15 +54,15 @@ fn healthy() -> Facts {
         firewall: Vec::new(),
         mwan3: false,
         networkd_removes_rules: false,
-        around: Around {
+        environment: Environment {
             cgroups: Some("/sys/fs/cgroup".into()),
             clock: 1_800_000_000,
             run_space: Some(("/run".into(), 400_000_000)),
             unit: Some("active".to_owned()),
             conntrack: Some((1000, 262_144)),
-            ..Around::default()
+            ..Environment::default()
         },
-        targets: Some(Tried::of(&[
+        targets: Some(TargetResults::of(&[
             ("icmp:1.1.1.1", "dsl", true),
             ("icmp:1.1.1.1", "lte", true),
         ])),
@@ -73,7 +73,7 @@ fn healthy() -> Facts {
 fn complaints(change: impl FnOnce(&mut Facts)) -> String {
     let mut facts = healthy();
     change(&mut facts);
-    let findings = judge(&facts, &[16384..=32767]);
+    let findings = run(&facts, &[16384..=32767]);
     let bad = findings.iter().filter(|f| f.level != Level::Ok);
     bad.map(|f| format!("{:?} {}: {}\n", f.level, f.code, f.text))
         .collect()
@@ -82,7 +82,7 @@ fn complaints(change: impl FnOnce(&mut Facts)) -> String {
 #[test]
 fn a_healthy_machine_has_nothing_but_ok() {
     assert_eq!(complaints(|_| {}), "");
-    let codes: Vec<_> = judge(&healthy(), &[]).into_iter().map(|f| f.code).collect();
+    let codes: Vec<_> = run(&healthy(), &[]).into_iter().map(|f| f.code).collect();
     assert_eq!(
         codes,
         [
@@ -182,7 +182,7 @@ fn what_keeps_braid_from_running_fails() {
 
 #[test]
 fn kernels_before_tcx_are_fine() {
-    let judged = judge(
+    let judged = run(
         &Facts {
             release: "5.10.0-30".to_owned(),
             ..healthy()
@@ -258,16 +258,22 @@ fn firewall_rules_that_no_longer_match_are_shown() {
 #[test]
 fn what_else_runs_here_is_named() {
     let rival = complaints(|facts| {
-        facts.around.programs.insert("mwan3track".to_owned());
+        facts.environment.programs.insert("mwan3track".to_owned());
     });
-    assert!(rival.starts_with("Warn rival: mwan3track runs"), "{rival}");
+    assert!(
+        rival.starts_with("Warn conflicting-program: mwan3track runs"),
+        "{rival}"
+    );
     let manager = complaints(|facts| {
-        facts.around.connectivity_checks = true;
-        facts.around.programs.insert("NetworkManager".to_owned());
+        facts.environment.connectivity_checks = true;
+        facts
+            .environment
+            .programs
+            .insert("NetworkManager".to_owned());
     });
     assert!(manager.starts_with("Warn networkmanager:"), "{manager}");
     let foreign = complaints(|facts| {
-        facts.around.foreign_programs = vec![("dsl".to_owned(), "shaper".to_owned())];
+        facts.environment.foreign_programs = vec![("dsl".to_owned(), "shaper".to_owned())];
     });
     assert_eq!(
         foreign,
@@ -278,11 +284,11 @@ fn what_else_runs_here_is_named() {
 #[test]
 fn what_the_machine_lacks_is_named() {
     let lacks = complaints(|facts| {
-        facts.around = Around {
+        facts.environment = Environment {
             run_space: Some(("/run".into(), 0)),
             unit: Some("failed".to_owned()),
             conntrack: Some((9, 10)),
-            ..Around::default()
+            ..Environment::default()
         };
     });
     let codes: Vec<&str> = lacks
@@ -303,7 +309,8 @@ fn what_the_machine_lacks_is_named() {
 
 #[test]
 fn targets_that_never_answer_are_named() {
-    let tried = |tries: &[(&str, &str, bool)]| complaints(|f| f.targets = Some(Tried::of(tries)));
+    let tried =
+        |tries: &[(&str, &str, bool)]| complaints(|f| f.targets = Some(TargetResults::of(tries)));
     let nobody = tried(&[
         ("icmp:1.1.1.1", "dsl", false),
         ("icmp:1.1.1.1", "lte", false),

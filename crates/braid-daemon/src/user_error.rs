@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// One failure: what and why in `text`, what to do about it in `fix`. Crosses the API and the
 /// readiness pipe, so that the daemon's own words reach the user's terminal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Failure {
+pub struct UserError {
     /// Stable word for programs: `second-daemon`, `no-uplink`, …
     pub code: String,
     /// What went wrong on what, and why.
@@ -18,11 +18,11 @@ pub struct Failure {
     pub fix: Option<String>,
 }
 
-impl Failure {
+impl UserError {
     /// A failure without advice.
     #[must_use]
-    pub fn new(code: &str, text: impl Into<String>) -> Failure {
-        Failure {
+    pub fn new(code: &str, text: impl Into<String>) -> UserError {
+        UserError {
             code: code.to_owned(),
             text: text.into(),
             fix: None,
@@ -31,15 +31,15 @@ impl Failure {
 
     /// Adds the next step.
     #[must_use]
-    pub fn fix(mut self, fix: impl Into<String>) -> Failure {
+    pub fn fix(mut self, fix: impl Into<String>) -> UserError {
         self.fix = Some(fix.into());
         self
     }
 
     /// An operation on a file or directory that the system refused.
     #[must_use]
-    pub fn io(action: impl fmt::Display, source: &io::Error) -> Failure {
-        let failure = Failure::new("io", format!("{action}: {source}"));
+    pub fn io(action: impl fmt::Display, source: &io::Error) -> UserError {
+        let failure = UserError::new("io", format!("{action}: {source}"));
         match source.kind() {
             io::ErrorKind::PermissionDenied => failure.fix("run it as root, for example with sudo"),
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -54,9 +54,9 @@ impl Failure {
 
     /// A name for which there is no uplink. `known` are those that there are.
     #[must_use]
-    pub fn unknown_uplink<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Failure {
+    pub fn unknown_uplink<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> UserError {
         let known: Vec<&str> = known.into_iter().collect();
-        let failure = Failure::new("usage", format!("there is no uplink {name:?}"));
+        let failure = UserError::new("usage", format!("there is no uplink {name:?}"));
         match known.as_slice() {
             [] => failure.fix("there is none at all: braid doctor says why"),
             _ => failure.fix(format!("there are {}", known.join(", "))),
@@ -64,26 +64,27 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for UserError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for UserError {}
 
-impl From<braid_balance::Error> for Failure {
-    fn from(error: braid_balance::Error) -> Failure {
+impl From<braid_balance::Error> for UserError {
+    fn from(error: braid_balance::Error) -> UserError {
         use braid_balance::Error as E;
         match error {
             E::Permission { action } => {
                 let text = format!("datapath: {action}: operation not permitted");
-                Failure::new("permission", text).fix("run it as root; braid doctor says what lacks")
+                UserError::new("permission", text)
+                    .fix("run it as root; braid doctor says what lacks")
             }
             E::Kernel { action, release } => {
                 let text = format!("datapath: {action}: not supported by kernel {release}");
                 let fix = "boot kernel 5.10 or newer; braid doctor says what lacks";
-                Failure::new("kernel-too-old", text).fix(fix)
+                UserError::new("kernel-too-old", text).fix(fix)
             }
             E::ForeignProgram {
                 device,
@@ -97,7 +98,7 @@ impl From<braid_balance::Error> for Failure {
                 );
                 let fix = "detach that program, or set coexist = true in [datapath] to share the \
                            hook with it";
-                Failure::new("foreign-program", text).fix(fix)
+                UserError::new("foreign-program", text).fix(fix)
             }
             E::Layout {
                 found,
@@ -109,31 +110,31 @@ impl From<braid_balance::Error> for Failure {
                     "datapath: the one at work is of version {found} and keeps its flows in layout \
                      {found_layout}, this version needs layout {needed_layout}"
                 );
-                Failure::new("datapath-version", text)
+                UserError::new("datapath-version", text)
                     .fix("braid down, then braid up; running flows are lost")
             }
-            E::Load { .. } => Failure::new("datapath", format!("datapath: {error}"))
+            E::Load { .. } => UserError::new("datapath", format!("datapath: {error}"))
                 .fix("braid doctor checks what the kernel can do"),
-            _ => Failure::new("datapath", format!("datapath: {error}")),
+            _ => UserError::new("datapath", format!("datapath: {error}")),
         }
     }
 }
 
-impl From<crate::config::ConfigError> for Failure {
+impl From<crate::config::ConfigError> for UserError {
     /// The text is everything that is wrong, over many lines.
-    fn from(error: crate::config::ConfigError) -> Failure {
-        Failure::new(
+    fn from(error: crate::config::ConfigError) -> UserError {
+        UserError::new(
             "config",
             error.render(crate::config::Paint::Plain).trim_end(),
         )
     }
 }
 
-impl From<braid_uplink::Error> for Failure {
-    fn from(error: braid_uplink::Error) -> Failure {
+impl From<braid_uplink::Error> for UserError {
+    fn from(error: braid_uplink::Error) -> UserError {
         match &error {
             braid_uplink::Error::NoUplink { rejected } => {
-                let failure = Failure::new("no-uplink", error.to_string());
+                let failure = UserError::new("no-uplink", error.to_string());
                 failure.fix(if rejected.is_empty() {
                     "connect to a network first (`ip route` should show a default route), or name \
                      uplinks and their gateways in a configuration"
@@ -141,13 +142,13 @@ impl From<braid_uplink::Error> for Failure {
                     "mend one of these, or name another device in the configuration"
                 })
             }
-            _ => Failure::new("uplinks", error.to_string()),
+            _ => UserError::new("uplinks", error.to_string()),
         }
     }
 }
 
-impl From<crate::plumbing::Error> for Failure {
-    fn from(error: crate::plumbing::Error) -> Failure {
-        Failure::new("plumbing", error.to_string())
+impl From<crate::plumbing::Error> for UserError {
+    fn from(error: crate::plumbing::Error) -> UserError {
+        UserError::new("plumbing", error.to_string())
     }
 }

@@ -1,7 +1,7 @@
 //! From the engine's own terms to what the API answers.
 
 mod explain;
-mod path;
+mod path_cache;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -13,20 +13,20 @@ use braid_core::{Share, UplinkId};
 use braid_uplink::liveness::{Cause, Verdict};
 
 use crate::engine::Engine;
-use crate::failure::Failure;
 use crate::health::health;
 use crate::report::{
-    BondReport, ExitReport, FlowCounts, FlowReport, FlowsReport, LayerName, StatusReport,
+    BondReport, FlowCounts, FlowReport, FlowsReport, LayerName, NextHopReport, StatusReport,
     UplinkReport, UplinkState, UplinksReport,
 };
 use crate::roster::{FAMILIES, Member};
+use crate::user_error::UserError;
 
 impl Engine {
     /// Every uplink with its counters.
     ///
     /// # Errors
     /// The counters cannot be read.
-    pub fn uplinks(&self) -> Result<UplinksReport, Failure> {
+    pub fn uplinks(&self) -> Result<UplinksReport, UserError> {
         let counters: BTreeMap<UplinkId, UplinkCounters> =
             self.datapath.counters()?.uplinks.into_iter().collect();
         let members = self.roster.members().iter();
@@ -47,7 +47,7 @@ impl Engine {
         UplinkReport {
             name: uplink.name.clone(),
             device: uplink.device.clone(),
-            index: member.id.0,
+            id: member.id.0,
             layer: match uplink.layer {
                 braid_uplink::Layer::L2 => LayerName::L2,
                 braid_uplink::Layer::L3 => LayerName::L3,
@@ -60,8 +60,8 @@ impl Engine {
                 .map(|rtt| rtt.as_secs_f64() * 1e3),
             loss: look.and_then(|look| look.loss).map(Share::fraction),
             mtu: uplink.mtu,
-            ipv4: uplink.v4.as_ref().map(exit),
-            ipv6: uplink.v6.as_ref().map(exit),
+            ipv4: uplink.v4.as_ref().map(next_hop),
+            ipv6: uplink.v6.as_ref().map(next_hop),
             weight: member.weight.get(),
             share: self.classes.share_of(member.id),
             tx_bytes: counters.tx.bytes,
@@ -88,7 +88,7 @@ impl Engine {
         let state = match member.verdict() {
             Verdict::Dead => UplinkState::Dead,
             Verdict::Portal => UplinkState::Portal,
-            verdict if !self.takes_new(member) => {
+            verdict if !self.takes_new_flows(member) => {
                 return (UplinkState::Standby, self.why_standby(member, verdict));
             }
             Verdict::Degraded => UplinkState::Degraded,
@@ -100,7 +100,7 @@ impl Engine {
                 return (UplinkState::Up, why);
             }
         };
-        let last_resort = !state.takes_new() && self.takes_new(member);
+        let last_resort = !state.takes_new_flows() && self.takes_new_flows(member);
         let why = match last_resort {
             true => format!("{known}; used all the same, there is no better one"),
             false => known,
@@ -109,7 +109,7 @@ impl Engine {
     }
 
     /// Whether any class puts new flows on it.
-    fn takes_new(&self, member: &Member) -> bool {
+    fn takes_new_flows(&self, member: &Member) -> bool {
         let mut entries = self.classes.entries().iter();
         entries.any(|class| {
             let slots = [&class.v4, &class.v6];
@@ -156,7 +156,7 @@ impl Engine {
         }
         let rtt = self.look(id).and_then(|look| look.rtt);
         match rtt {
-            Some(rtt) if state.takes_new() => {
+            Some(rtt) if state.takes_new_flows() => {
                 format!(
                     "{}, rtt {:.1} ms; {why}",
                     state.as_str(),
@@ -171,14 +171,14 @@ impl Engine {
     ///
     /// # Errors
     /// The datapath's tables cannot be read.
-    pub fn status(&self) -> Result<StatusReport, Failure> {
+    pub fn status(&self) -> Result<StatusReport, UserError> {
         let counters = self.datapath.counters()?;
         let reasons = counters
             .reasons
             .iter()
             .map(|(name, n)| ((*name).to_owned(), *n));
         let mut flows = FlowCounts::default();
-        for flow in self.flows_lately()?.iter() {
+        for flow in self.cached_flows()?.iter() {
             match flow.assured {
                 true => flows.established += 1,
                 false => flows.embryonic += 1,
@@ -204,27 +204,27 @@ impl Engine {
     ///
     /// # Errors
     /// None; it is a question as the others are.
-    pub fn bond_report(&self) -> Result<BondReport, Failure> {
+    pub fn bond_report(&self) -> Result<BondReport, UserError> {
         Ok(self.bond.report(self.settings.config.bond))
     }
 
     /// The flow table, read at most once a second where that takes long.
-    fn flows_lately(&self) -> Result<Rc<Vec<Flow>>, Failure> {
+    fn cached_flows(&self) -> Result<Rc<Vec<Flow>>, UserError> {
         let read = || Ok(self.datapath.flows()?);
-        self.flows_lately.look(Instant::now, read)
+        self.cached_flows.get_or_read(Instant::now, read)
     }
 
     /// Every flow.
     ///
     /// # Errors
     /// The datapath's tables cannot be read.
-    pub fn flows(&self) -> Result<FlowsReport, Failure> {
+    pub fn flows(&self) -> Result<FlowsReport, UserError> {
         self.flows_that(|_| true)
     }
 
-    fn flows_that(&self, wanted: impl Fn(&Flow) -> bool) -> Result<FlowsReport, Failure> {
+    fn flows_that(&self, wanted: impl Fn(&Flow) -> bool) -> Result<FlowsReport, UserError> {
         let now = KernelTime::now();
-        let flows = self.flows_lately()?;
+        let flows = self.cached_flows()?;
         let wanted = flows.iter().filter(|flow| wanted(flow));
         Ok(FlowsReport {
             flows: wanted.map(|flow| self.flow(flow, now)).collect(),
@@ -246,7 +246,7 @@ impl Engine {
             rx_bytes: flow.rx.bytes,
             tx_packets: flow.tx.packets,
             rx_packets: flow.rx.packets,
-            came_from: flow.came_from.map(|id| self.name_of(id)),
+            previous_uplink: flow.came_from.map(|id| self.name_of(id)),
             why: match rule {
                 None => why(flow.choice).to_owned(),
                 Some(rule) => format!("rule {rule}: {}", why(flow.choice)),
@@ -263,8 +263,8 @@ impl Engine {
     }
 }
 
-fn exit<A: Copy + Into<IpAddr>>(exit: &braid_uplink::Exit<A>) -> ExitReport<A> {
-    ExitReport {
+fn next_hop<A: Copy + Into<IpAddr>>(exit: &braid_uplink::Exit<A>) -> NextHopReport<A> {
+    NextHopReport {
         address: exit.address,
         gateway: exit.gateway,
     }

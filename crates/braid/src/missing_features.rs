@@ -4,12 +4,12 @@
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use braid_daemon::failure::Failure;
+use braid_daemon::user_error::UserError;
 
 use crate::cli::Cli;
 
 /// Words of the command line that nobody here answers to.
-const LEFT_OUT: &[&str] = &[
+const OPTIONAL_COMMANDS: &[&str] = &[
     #[cfg(not(feature = "edge"))]
     "edge",
     #[cfg(not(feature = "emulate"))]
@@ -32,9 +32,9 @@ const LEFT_OUT: &[&str] = &[
 ///
 /// # Errors
 /// It asks for a command that this build was made without.
-pub fn parse() -> Result<Cli, Failure> {
-    Cli::try_parse().map_err(|error| match left_out(&error, LEFT_OUT) {
-        Some(name) => Failure::new("usage", format!("this build has no braid {name}"))
+pub fn parse() -> Result<Cli, UserError> {
+    Cli::try_parse().map_err(|error| match left_out(&error, OPTIONAL_COMMANDS) {
+        Some(name) => UserError::new("usage", format!("this build has no braid {name}"))
             .fix("it is the small one for routers: take the full one, as make build makes it"),
         None => error.exit(),
     })
