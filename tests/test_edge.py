@@ -143,7 +143,7 @@ def test_what_cannot_be_is_refused_by_name(network: EdgedNetwork) -> None:
     assert "is no controller" in refused(2, *devices, "--controller", "fabric.sock")
     assert "--paths" in refused(2, *devices)
     assert "one port" in refused(2, *devices, "--outside", "another", "--controller", where)
-    assert "--shim" in refused(2, *devices, "--shim", "--order", "off", "--controller", where)
+    assert "--shim" in refused(2, *devices, "--shim", "--reordering", "off", "--controller", where)
     assert "--key-file" in refused(2, *devices, "--controller", "http://127.0.0.1:8653")
     said = run([binary(), "--run-dir", folder, "edge", "status", "nobody"], check=False)
     assert said.status == 3

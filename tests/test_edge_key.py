@@ -89,7 +89,7 @@ def test_an_edge_without_a_key_follows_nobody_over_tcp(place: Namespace, tmp_pat
 
 def test_a_controller_that_does_not_know_the_key_is_not_followed(place: Namespace, tmp_path: Path) -> None:
     (tmp_path / "edge.key").write_text("the key that this edge has\n")
-    table = {"version": 1, "revision": "1", "generation": 7, "outward": [], "inward": []}
+    table = {"version": 1, "revision": "1", "generation": 7, "egress": [], "ingress": []}
     body = json.dumps(table)
     answer = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}"
     script = (

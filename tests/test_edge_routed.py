@@ -94,7 +94,7 @@ def test_a_path_that_falls_silent_is_left_and_the_flow_goes_on(sites: Routed) ->
 
 def test_a_file_that_cannot_be_followed_is_refused_by_name(sites: Routed) -> None:
     file = sites.folder / "bad.toml"
-    file.write_text('[[edge]]\nname = "b"\nhere = "10.0.0.0/24"\nthere = "10.1.0.0/24"\n')
+    file.write_text('[[edge]]\nname = "b"\nlocal = "10.0.0.0/24"\nremote = "10.1.0.0/24"\n')
     words: list[str | Path] = ["--inside", "inside", "--outside", "out1", "--hold", "hold1", "--paths", file]
     argv: list[str | Path] = [binary(), "--run-dir", sites.folder, "edge", "run", "--name", "new", *words]
     said = run(argv, namespace=sites.box(0).name, check=False, timeout=20)

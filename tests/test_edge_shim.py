@@ -59,7 +59,7 @@ def network() -> Iterator[EdgedNetwork]:
 
         def numbers() -> bool:
             made.net.stations["ha"].place.run(ping)
-            return reasons(made, "ha")["numbered"] > 0
+            return reasons(made, "ha")["shim_added"] > 0
 
         wait_until(numbers, what="numbers of ours", timeout=20, poll=0.05)
         yield made
@@ -75,7 +75,7 @@ def datagrams(network: EdgedNetwork, length: int, rate: str, *words: str) -> dic
 
 
 def packets(network: EdgedNetwork, source: str, target: str) -> list[int]:
-    return [path["packets"] for path in network.edges[source].paths_to(target)]
+    return [path["tx_packets"] for path in network.edges[source].paths_to(target)]
 
 
 def reasons(network: EdgedNetwork, edge: str) -> dict[str, int]:
@@ -100,25 +100,25 @@ def test_datagrams_take_both_paths_and_arrive_in_order(network: EdgedNetwork) ->
     made = measured(network, "ha", "hb", 1200, BETWEEN)
     seen = made.seen
     assert made.sent[0] > 0.45 * sum(made.sent)
-    assert made.reasons["numbered"] >= seen["packets"]
+    assert made.reasons["shim_added"] >= seen["packets"]
     assert seen["lost_packets"] <= 0.002 * seen["packets"]
     assert seen["out_of_order"] <= 0.002 * seen["packets"]
-    (inward,) = network.edges["hb"].status()["inward"]
-    assert inward["segments"]["held"] > 0.2 * seen["packets"]
+    (ingress,) = network.edges["hb"].status()["ingress"]
+    assert ingress["segments"]["held"] > 0.2 * seen["packets"]
 
 
 def test_an_edge_that_does_not_ask_is_sent_none(network: EdgedNetwork) -> None:
     made = measured(network, "hb", "ha", 1200, WITHIN, "-R")
     # TCP's own connection beside it is split; the datagrams are not.
     assert made.sent[1] > made.seen["packets"] > 100 > made.sent[0]
-    assert reasons(network, "hb")["numbered"] == 0
+    assert reasons(network, "hb")["shim_added"] == 0
 
 
 def test_what_has_no_room_keeps_to_one_path_and_is_counted(network: EdgedNetwork) -> None:
     made = measured(network, "ha", "hb", MTU - HEADERS, WITHIN)
     assert made.sent[1] > made.seen["packets"] > 100 > made.sent[0]
     assert made.seen["lost_packets"] <= 0.002 * made.seen["packets"]
-    assert made.reasons["no_room"] >= made.seen["packets"]
+    assert made.reasons["no_shim_room"] >= made.seen["packets"]
     # As long as fits goes by both.
     made = measured(network, "ha", "hb", MTU - HEADERS - SHIM, WITHIN)
     assert made.sent[0] > 0.4 * sum(made.sent)
@@ -134,14 +134,14 @@ def test_numbers_that_nobody_asked_for_go_nowhere(network: EdgedNetwork) -> None
     before = reasons(network, "ha")
     source.place.run([sys.executable, "-c", SENDER, "eth0", *macs, NUMBERED])
     wait_until(
-        lambda: reasons(network, "ha")["own_number"] == before["own_number"] + 1, what="the host's to be dropped"
+        lambda: reasons(network, "ha")["host_shim"] == before["host_shim"] + 1, what="the host's to be dropped"
     )
     # An edge's, to one that did not ask.
     tag = network.edges["hb"].paths_to("ha")[0]["tag"]
     macs.reverse()
     box.run([sys.executable, "-c", SENDER, OUTSIDE, *macs, f"8100{tag:04x}{NUMBERED}"])
     wait_until(
-        lambda: reasons(network, "ha")["unasked_number"] == before["unasked_number"] + 1,
+        lambda: reasons(network, "ha")["unexpected_shim"] == before["unexpected_shim"] + 1,
         what="the edge's to be dropped",
     )
 

@@ -95,7 +95,7 @@ def test_tagged_packets_take_their_paths_in_proportion(net: OvsNetwork, fabric: 
     ha, hb = net.stations["ha"], net.stations["hb"]
     found = whole(fabric)
     tags = [path["tag"] for path in found["paths"]]
-    table = next(each for each in fabric.ask("edges/ha")["outward"] if each["target"] == "hb")
+    table = next(each for each in fabric.ask("edges/ha")["egress"] if each["target"] == "hb")
     assert sorted(set(table["slots"])) == sorted(tags)
     with count(hb, tmp_path) as counting:
         ha.place.run(send(hb, 400, 400, tags[0], tags[0], tags[0], tags[1]))

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use braid_edge::frame::{take_tag, without_tag};
+use braid_edge::frame::{packet_after_tag, strip_tag};
+use braid_edge::l3_paths::L3Paths;
 use braid_edge::probe;
 use braid_edge::table::Table;
-use braid_edge::ways::Ways;
 
 use crate::text;
 
@@ -19,12 +19,12 @@ pub fn edge_table(data: &[u8]) {
         return;
     };
     let mut tags = BTreeSet::new();
-    for outward in &table.outward {
-        assert_eq!(outward.slots.len(), 1024, "{}", outward.target);
-        tags.extend(&outward.slots);
+    for egress in &table.egress {
+        assert_eq!(egress.slots.len(), 1024, "{}", egress.target);
+        tags.extend(&egress.slots);
     }
-    for inward in &table.inward {
-        for path in &inward.paths {
+    for ingress in &table.ingress {
+        for path in &ingress.paths {
             assert!(path.latency().as_secs() <= 60, "{path:?}");
             tags.insert(path.tag);
         }
@@ -38,23 +38,23 @@ pub fn edge_paths(data: &[u8]) {
     let Some(text) = text(data) else {
         return;
     };
-    let ways = match Ways::read(Path::new("paths.toml"), text) {
-        Ok(ways) => ways,
+    let l3_paths = match L3Paths::read(Path::new("paths.toml"), text) {
+        Ok(l3_paths) => l3_paths,
         Err(error) => {
             assert!(error.to_string().starts_with("paths.toml: "), "{error}");
             return;
         }
     };
     let mut tags = BTreeSet::new();
-    assert!(!ways.edges.is_empty());
-    for edge in &ways.edges {
+    assert!(!l3_paths.edges.is_empty());
+    for edge in &l3_paths.edges {
         assert!(!edge.paths.is_empty(), "{edge:?}");
         for path in &edge.paths {
             assert!(tags.insert(path.tag), "{path:?} twice");
-            for (inner, outer) in [(edge.here, path.here), (edge.there, path.there)] {
+            for (inner, outer) in [(edge.local, path.local), (edge.remote, path.remote)] {
                 let families = [inner, outer].map(|prefix| prefix.address().is_ipv4());
                 assert_eq!((inner.length(), families[0]), (outer.length(), families[1]));
-                assert!(outer.contains(probe::address(outer)), "{outer}");
+                assert!(outer.contains(probe::probe_address(outer)), "{outer}");
             }
         }
     }
@@ -64,7 +64,7 @@ pub fn edge_paths(data: &[u8]) {
 /// behind the number of ours, as it came.
 pub fn edge_frames(data: &[u8]) {
     let mut bytes = data.to_vec();
-    let Some(read) = take_tag(&mut bytes) else {
+    let Some(read) = strip_tag(&mut bytes) else {
         assert_eq!(bytes, data, "a frame without a tag is left alone");
         return;
     };
@@ -79,5 +79,5 @@ pub fn edge_frames(data: &[u8]) {
     if let Some((_, _, _, length)) = read.segment {
         assert!(usize::try_from(length).is_ok_and(|length| length <= data.len() + 2));
     }
-    let _ = probe::answer(without_tag(&bytes));
+    let _ = probe::parse_reply(packet_after_tag(&bytes));
 }

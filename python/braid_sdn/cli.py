@@ -168,7 +168,7 @@ def _paths(options: argparse.Namespace) -> int:
 
 def _explain(options: argparse.Namespace) -> int:
     body = _ask(options, "explain", source=options.source, target=options.target)
-    return _show(options, body, lambda told: "".join(f"{line}\n" for line in told["story"]))
+    return _show(options, body, lambda told: "".join(f"{line}\n" for line in told["steps"]))
 
 
 def _svg(options: argparse.Namespace) -> int:

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from braid_lab.fabric.shapes import two_paths
-from braid_sdn.fabric import report
-from braid_sdn.fabric.api import Api
+from braid_sdn.fabric.api import report
+from braid_sdn.fabric.api.report import edge_revision
+from braid_sdn.fabric.api.server import Api
 from braid_sdn.fabric.controller import Controller
-from braid_sdn.fabric.door import mac as mac_of
-from braid_sdn.fabric.report import edge_revision
+from braid_sdn.fabric.edges.auth import mac as mac_of
 
 from .virtual import Network, frame, mac
 
@@ -74,22 +74,22 @@ def test_an_edge_gets_its_next_table_when_there_is_one(tmp_path: Path) -> None:
             net.run(2)
             # As often as something happens, until it is heard.
             while not waiting.done():
-                api.happened()
+                api.notify()
                 await asyncio.sleep(0)
             status, after = await waiting
             assert status == 200
             assert after["revision"] != table["revision"]
-            assert [each["hosts"] for each in after["outward"]] == [[mac(2)]]
+            assert [each["hosts"] for each in after["egress"]] == [[mac(2)]]
             # The other edge wants packets to be numbered: it is not sent any before it has said so.
-            assert [each["shim"] for each in after["outward"]] == [False]
+            assert [each["shim"] for each in after["egress"]] == [False]
             await asked(socket, "/v1/fabric/edges/hb?unlike=&wait=0&shim=1")
             waits = f"/v1/fabric/edges/ha?unlike={after['revision']}&wait=30"
             _, numbered = await asked(socket, waits)
-            assert [each["shim"] for each in numbered["outward"]] == [True]
+            assert [each["shim"] for each in numbered["egress"]] == [True]
             # It is another one since, which does not know of them.
             await asked(socket, "/v1/fabric/edges/hb?unlike=&wait=0")
             _, plain = await asked(socket, f"/v1/fabric/edges/ha?unlike={numbered['revision']}&wait=30")
-            assert [each["shim"] for each in plain["outward"]] == [False]
+            assert [each["shim"] for each in plain["egress"]] == [False]
             assert (await asked(socket, "/v1/fabric/edges/nobody?unlike=x&wait=1"))[0] == 404
 
     asyncio.run(asyncio.wait_for(story(), 20))
@@ -120,12 +120,12 @@ def test_who_waits_looks_only_when_there_may_be_something_new(
                 await asyncio.sleep(0)
             # Switches say all sorts of things that edges are not told.
             for _ in range(200):
-                api.happened()
+                api.notify()
                 await asyncio.sleep(0)
             assert looks < 10
             # What passed by paths is asked for, which is news at once.
-            net.controller.telling.ask(["ha"])
-            api.happened()
+            net.controller.distributor.request_counts(["ha"])
+            api.notify()
             assert await waiting == (304, {})
         finally:
             await api.close()
@@ -155,12 +155,12 @@ def test_over_tcp_only_edges_that_show_their_key_are_answered_and_each_about_its
                 status, _, body = await over_tcp(port, path, *headers)
                 assert status == 401, what
                 assert b"key" in body, what
-            assert not any(each.came for each in net.controller.watch.paths.values())
+            assert not any(each.rx for each in net.controller.path_monitor.paths.values())
             status, lines, body = await over_tcp(port, path, "Host: fabric", good)
             assert status == 200
             assert json.loads(body)["edge"] == "hb"
             assert "Braid-Authentication: " + mac_of(KEYS["hb"], b"7\n200\n" + body) in lines
-            came = net.controller.watch.paths[tags[0]].came
+            came = net.controller.path_monitor.paths[tags[0]].rx
             assert came is not None
             assert came.packets == 500
             # Played back, and older.
@@ -196,7 +196,7 @@ def test_what_an_edge_told_before_a_restart_tells_the_controller_after_it_nothin
             return json.loads(body) if body else {}
 
         def came() -> set[int]:
-            return {each.came.packets for each in net.controller.watch.paths.values() if each.came is not None}
+            return {each.rx.packets for each in net.controller.path_monitor.paths.values() if each.rx is not None}
 
         start(0x5EED)
         async with served(net, tmp_path) as (_, _, port):
@@ -204,14 +204,14 @@ def test_what_an_edge_told_before_a_restart_tells_the_controller_after_it_nothin
             assert came() == set()
             await told(port, 8, table["revision"], 200)
             assert came() == {200}
-            assert net.controller.telling.shims == {"hb"}
+            assert net.controller.distributor.shims == {"hb"}
         start(0xBEEF)
         async with served(net, tmp_path) as (_, _, port):
             # Its counters begin anew, so it is answered: but what it told was told somebody else.
             for path, header in recorded:
                 assert (await over_tcp(port, path, header))[0] == 200
             assert came() == set()
-            assert net.controller.telling.shims == set()
+            assert net.controller.distributor.shims == set()
             # The edge itself is believed again once it names a table of this start.
             after = await told(port, 9, table["revision"], 300)
             assert came() == set()
@@ -220,15 +220,15 @@ def test_what_an_edge_told_before_a_restart_tells_the_controller_after_it_nothin
             # It counts after it was answered, and before it is heard.
             answered = asyncio.get_running_loop().time()
             await told(port, 11, after["revision"], 500)
-            for each in net.controller.watch.paths.values():
-                assert each.came is None or 0 < each.came.since < answered < each.came.at
-            assert net.controller.telling.shims == {"hb"}
+            for each in net.controller.path_monitor.paths.values():
+                assert each.rx is None or 0 < each.rx.since < answered < each.rx.at
+            assert net.controller.distributor.shims == {"hb"}
 
     asyncio.run(asyncio.wait_for(story(), 20))
 
 
 def test_who_shows_no_key_gives_way_to_who_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("braid_sdn.fabric.api.STRANGERS", 4)
+    monkeypatch.setattr("braid_sdn.fabric.api.server.MAX_UNAUTHENTICATED", 4)
 
     async def story() -> None:
         shape = two_paths()

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braid_lab.fabric.shapes import Shape, east_asia, fat_tree, generated, two_paths
-from braid_sdn.fabric import report
-from braid_sdn.fabric.probe import tagged
-from braid_sdn.fabric.topology import Hearing, Topology
+from braid_sdn.fabric.api import report
+from braid_sdn.fabric.monitor.probe import tagged
+from braid_sdn.fabric.view.topology import LinkDirection, Topology
 
 from .virtual import Network, arp, everybody_reaches_everybody, frame, mac, ready, tags
 
@@ -84,7 +84,7 @@ def test_a_plan_looks_at_the_links_a_few_times_however_many_are_configured(monke
     looks: list[int] = []
     look = Topology.links
 
-    def counted(topology: Topology) -> list[Hearing]:
+    def counted(topology: Topology) -> list[LinkDirection]:
         looks.append(1)
         return look(topology)
 
@@ -124,7 +124,7 @@ def test_an_unknown_address_is_asked_for_everywhere_and_the_answer_finds_its_way
     net.run_until(lambda: question in net.received["hb"], within=1)
     net.send("hb", arp(mac(2), "10.0.0.2", "10.0.0.1", reply_to=mac(1)))
     net.run_until(lambda: len(net.received["ha"]) > 0, within=0.2)
-    assert net.controller.hosts.having("10.0.0.2") is not None
+    assert net.controller.hosts.by_address("10.0.0.2") is not None
 
 
 def test_a_host_that_moves_is_followed() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from braid_lab.fabric.shapes import east_asia, generated, two_paths
 from braid_sdn.fabric.model import PortId
-from braid_sdn.fabric.rules import PATHS
+from braid_sdn.fabric.switches.rules import PATHS
 from braid_sdn.openflow.messages import AddRule, DeleteRule, Match, PortStatus, Rule
 
 from .virtual import Network, arp, everybody_reaches_everybody, frame, mac, port, ready, stream, tags
@@ -30,7 +30,7 @@ def test_a_change_for_the_better_loses_and_doubles_nothing() -> None:
     net.run(40)
     sent, got = stream(net, 3.0)
     assert sorted(got) == sorted([*first, *sent])
-    assert net.controller.changer.changes > 1
+    assert net.controller.updater.changes > 1
     shares = [net.controller.tables.pairs["ha", "hb"].share(tag) for tag in tags(net, "ha", "hb")]
     assert sorted(shares) != [0.5, 0.5], (before, shares)
 
@@ -93,7 +93,7 @@ def test_a_wire_that_falls_silent_is_left_within_200_ms_and_named() -> None:
 
 def test_a_flapping_wire_changes_rules_at_a_bounded_pace() -> None:
     net = ready(two_paths())
-    before = net.controller.changer.changes
+    before = net.controller.updater.changes
     for _ in range(50):
         net.unplug("A", "P")
         net.run(0.05)
@@ -101,7 +101,7 @@ def test_a_flapping_wire_changes_rules_at_a_bounded_pace() -> None:
         net.run(0.05)
     net.run(6)
     # Each loss is followed at once; what comes back is waited for until it stays.
-    assert net.controller.changer.changes - before < 20
+    assert net.controller.updater.changes - before < 20
     everybody_reaches_everybody(net)
 
 

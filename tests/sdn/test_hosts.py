@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braid_sdn.fabric.hosts import Hosts
 from braid_sdn.fabric.model import PortId
-from braid_sdn.fabric.plan import Host
+from braid_sdn.fabric.plan.plan import Host
+from braid_sdn.fabric.view.hosts import Hosts
 
 from .virtual import mac
 
@@ -32,7 +32,7 @@ def test_who_is_at_a_port_is_known_whatever_happens(story: list[tuple[str, ...]]
             case "adopt", [one, port]:
                 hosts.adopt([Host(one, port)])  # type: ignore[arg-type]
             case "addressed", [one, address]:
-                hosts.addressed(one, address)
+                hosts.learn_address(one, address)
             case "lose", [port]:
                 hosts.lose_port(port)  # type: ignore[arg-type]
         for place in (PortId(switch, number) for switch in (1, 2) for number in (1, 2, 3)):

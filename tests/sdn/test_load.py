@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braid_sdn.fabric.latency import WINDOW, WindowedMinimum, link_latency
-from braid_sdn.fabric.load import SATURATION_LASTS, UNKNOWN_CAPACITY, Saturation, capacity, observe, rates
 from braid_sdn.fabric.model import Arc, Graph, PortId
-from braid_sdn.fabric.traffic import Traffic
+from braid_sdn.fabric.view.latency import SAMPLE_LIFETIME, WindowedMinimum, link_latency
+from braid_sdn.fabric.view.load import SATURATION_LIFETIME, UNKNOWN_CAPACITY, Saturation, capacity, observe, rates
+from braid_sdn.fabric.view.traffic import Traffic
 from braid_sdn.openflow.messages import PortCounters
 
 
@@ -33,7 +33,7 @@ def test_a_full_link_shows_its_limit_and_is_believed_for_a_while() -> None:
     assert observe(state, 4, sent=5e6, received=5e6).limit == 9.9e6
     # It carries more than that: whatever it was, it is over.
     assert observe(state, 4, sent=12e6, received=12e6).limit is None
-    assert observe(state, 3 + SATURATION_LASTS, sent=5e6, received=5e6).limit is None
+    assert observe(state, 3 + SATURATION_LIFETIME, sent=5e6, received=5e6).limit is None
 
 
 @pytest.mark.parametrize(("sent", "received"), [(10e6, 9.5e6), (1000.0, 0.0)])
@@ -95,7 +95,7 @@ def test_the_smallest_of_the_window_is_that_of_a_plain_list(steps: list[tuple[fl
         now += pause
         kept.append((now, value))
         minimum.add(now, value)
-        assert minimum.get(now) == min(each for at, each in kept if at >= now - WINDOW)
+        assert minimum.get(now) == min(each for at, each in kept if at >= now - SAMPLE_LIFETIME)
 
 
 def test_a_link_takes_what_is_left_of_a_probe() -> None:

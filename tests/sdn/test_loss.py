@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from braid_sdn.fabric.loss import Ledger, Told
 from braid_sdn.fabric.model import PortId
-from braid_sdn.fabric.plan import TaggedPath
-from braid_sdn.fabric.watch import PACE, Watch
+from braid_sdn.fabric.monitor.loss import CounterSample, Ledger
+from braid_sdn.fabric.monitor.path_monitor import PROBE_INTERVAL, PathMonitor
+from braid_sdn.fabric.plan.plan import TaggedPath
 
 #: Seconds of a step; packets a second of a line of 10 Mbit/s; seconds of its latency.
 STEP, LINE, LATENCY = 0.0005, 833.0, 0.02
@@ -71,31 +71,31 @@ def left(own: Rates, others: Rates, *, seconds: float, path: Path, held: float =
 
     An edge tells what passed 2 ms after it was asked, and for `held` seconds in each the controller reads nothing.
     """
-    watch, other = Watch(), Path(1e9)
+    monitor, other = PathMonitor(), Path(1e9)
     ways = [(TaggedPath(tag, (PortId(1, tag), PortId(2, 9))), ((PortId(1, tag), PortId(2, tag)),)) for tag in (7, 8)]
-    watch.follow(0.0, ways, [])
+    monitor.set_targets(0.0, ways, [])
     told: deque[tuple[float, float, dict[int, int], dict[int, int]]] = deque()
     for number in range(round(seconds / STEP)):
         now = number * STEP
-        probe = number % round(PACE / STEP) == 0
+        probe = number % round(PROBE_INTERVAL / STEP) == 0
         lines = {7: path, 8: other}
         for tag, line in lines.items():
             # The other line is no narrow one.
             rate = own(now) if tag == 7 else min(own(now), LINE / 2)
             for sent in line.step(now, rate, others(now) if tag == 7 else 0.0, probe=probe):
-                watch.heard_path(now, tag, now - sent)
+                monitor.handle_path_probe(now, tag, now - sent)
         if now % 1 < held:
             continue
         while told and told[0][0] <= now:
             _, since, came, sent_by = told.popleft()
-            watch.handle_sent(now, since, sent_by, came)
-            watch.handle_came(now, since, came, {7: 0.5, 8: 0.5})
+            monitor.handle_tx(now, since, sent_by, came)
+            monitor.handle_rx(now, since, came, {7: 0.5, 8: 0.5})
         # As the controller looks at counters.
-        if number % round(2 / STEP) == 0 or (probe and watch.pressed(now)) or watch.doubtful(now):
-            watch.asked(now, (7, 8))
+        if number % round(2 / STEP) == 0 or (probe and monitor.queued_paths(now)) or monitor.suspects(now):
+            monitor.handle_polled(now, (7, 8))
             counts = {tag: line.came for tag, line in lines.items()}, {tag: line.sent for tag, line in lines.items()}
             told.append((now + 0.002, now, *counts))
-        died, _ = watch.judge(now)
+        died, _ = monitor.judge(now)
         assert 8 not in died
         if died:
             return now
@@ -126,16 +126,16 @@ def left_by_a_busy_machine(seed: int, own: Rates, others: Rates, *, seconds: flo
 
     What came meanwhile it reads at once, in any order. Edges tell whenever they are asked, for whatever pair.
     """
-    dice, watch, other = random.Random(seed), Watch(), Path(1e9)
+    dice, monitor, other = random.Random(seed), PathMonitor(), Path(1e9)
     ways = [(TaggedPath(tag, (PortId(1, tag), PortId(2, 9))), ((PortId(1, tag), PortId(2, tag)),)) for tag in (7, 8)]
-    watch.follow(0.0, ways, [])
+    monitor.set_targets(0.0, ways, [])
     lines = {7: path, 8: other}
     edges = {name: Edge(random.Random(seed + 1), {}, {}) for name in ("source", "target")}
     probes: list[tuple[int, float]] = []
     held, asking = 0.0, 0.0
     for number in range(round(seconds / STEP)):
         now = number * STEP
-        probe = now >= held and bool(watch.due(now)[0])
+        probe = now >= held and bool(monitor.due(now)[0])
         for tag, line in lines.items():
             rate = own(now) if tag == 7 else min(own(now), LINE / 2)
             probes += [(tag, sent) for sent in line.step(now, rate, others(now) if tag == 7 else 0.0, probe=probe)]
@@ -151,7 +151,7 @@ def left_by_a_busy_machine(seed: int, own: Rates, others: Rates, *, seconds: flo
         for what in dice.sample(["probes", "source", "target"], 3):
             if what == "probes":
                 for tag, sent in probes:
-                    watch.heard_path(now, tag, now - sent)
+                    monitor.handle_path_probe(now, tag, now - sent)
                 probes.clear()
                 continue
             edge = edges[what]
@@ -159,17 +159,17 @@ def left_by_a_busy_machine(seed: int, own: Rates, others: Rates, *, seconds: flo
                 continue
             edge.reads_at = float("inf")
             if what == "source":
-                watch.handle_sent(now, edge.answered, edge.told[1], (7, 8))
+                monitor.handle_tx(now, edge.answered, edge.told[1], (7, 8))
             else:
-                watch.handle_came(now, edge.answered, edge.told[0], {7: 0.5, 8: 0.5})
-        if watch.pressed(now) or watch.doubtful(now) or dice.random() < 5 * STEP or now - asking > 2:
-            watch.asked(now, (7, 8))
+                monitor.handle_rx(now, edge.answered, edge.told[0], {7: 0.5, 8: 0.5})
+        if monitor.queued_paths(now) or monitor.suspects(now) or dice.random() < 5 * STEP or now - asking > 2:
+            monitor.handle_polled(now, (7, 8))
             asking = now
             for edge in edges.values():
                 if edge.told is not None and edge.reads_at == float("inf"):
                     edge.answered, edge.told = now, None
                     edge.counts_at = now + edge.dice.uniform(0.001, 0.03)
-        died, _ = watch.judge(now)
+        died, _ = monitor.judge(now)
         if died:
             return now
     return None
@@ -265,12 +265,12 @@ def test_counts_that_begin_anew_say_nothing() -> None:
         now = number / 20
         ledger.handle_probe(now, now - 0.02)
         # The edge at the end was started anew in the middle, and has not counted since.
-        ledger.handle_sent(Told(now, now, 1000 + 40 * number))
-        ledger.handle_came(Told(now, now, 1000 + 40 * number if number < 10 else 0))
+        ledger.handle_tx(CounterSample(now, now, 1000 + 40 * number))
+        ledger.handle_rx(CounterSample(now, now, 1000 + 40 * number if number < 10 else 0))
         if number <= 10:
-            assert not ledger.losing(800.0)
+            assert not ledger.is_losing(800.0)
     # Nothing has come for half a second, of 400 that were sent.
-    assert ledger.losing(800.0)
+    assert ledger.is_losing(800.0)
 
 
 #: Of a path whose packets all came, on a machine that stood still: when each was read; when its probes were sent, and
@@ -298,8 +298,8 @@ def test_a_machine_that_stood_still_lost_nothing() -> None:
     for at in sorted(PROBES | SENT | CAME):
         if at in PROBES:
             ledger.handle_probe(at / 1000, PROBES[at] / 1000)
-        for told, handle in ((SENT, ledger.handle_sent), (CAME, ledger.handle_came)):
+        for told, handle in ((SENT, ledger.handle_tx), (CAME, ledger.handle_rx)):
             if at in told:
                 since, packets = told[at]
-                handle(Told(since / 1000, at / 1000, packets))
-        assert not ledger.losing(594.0)
+                handle(CounterSample(since / 1000, at / 1000, packets))
+        assert not ledger.is_losing(594.0)

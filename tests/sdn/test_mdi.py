@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braid_sdn.fabric.mdi import Order, Thresholds, buffer_for, imbalance, select
 from braid_sdn.fabric.model import Arc, Path, PortId
+from braid_sdn.fabric.plan.mdi import DeliveryOrder, Thresholds, buffer_for, imbalance, select
 
 
 def path(number: int, latency_ms: float, mbit: float = 10.0) -> Path:
@@ -30,19 +30,19 @@ def test_equation_1_gives_the_papers_figures(slow: float, mdi: float) -> None:
 @pytest.mark.parametrize(
     ("latencies", "count", "order", "word"),
     [
-        ((25, 25), 2, Order.PLAIN, "tolerable"),
-        ((25, 30), 2, Order.PLAIN, "within both"),
-        ((25, 50), 2, Order.RESEQUENCE, "(mdi)"),
-        ((25, 100), 2, Order.RESEQUENCE, "(mdi)"),
-        ((25, 400), 1, Order.SINGLE, "one path"),
+        ((25, 25), 2, DeliveryOrder.PLAIN, "tolerable"),
+        ((25, 30), 2, DeliveryOrder.PLAIN, "within both"),
+        ((25, 50), 2, DeliveryOrder.RESEQUENCE, "(mdi)"),
+        ((25, 100), 2, DeliveryOrder.RESEQUENCE, "(mdi)"),
+        ((25, 400), 1, DeliveryOrder.SINGLE, "one path"),
         # §V-1: "using a purely relative measurement for the imbalance does not allow the MDI to work equally well for
         # all latencies": a millisecond more is nothing, 30 ms more of 200 is much, 250 ms more of 400 is too much.
-        ((0.2, 1.1), 2, Order.PLAIN, "tolerable"),
-        ((200, 230), 2, Order.RESEQUENCE, "(skew)"),
-        ((400, 650), 1, Order.SINGLE, "one path"),
+        ((0.2, 1.1), 2, DeliveryOrder.PLAIN, "tolerable"),
+        ((200, 230), 2, DeliveryOrder.RESEQUENCE, "(skew)"),
+        ((400, 650), 1, DeliveryOrder.SINGLE, "one path"),
     ],
 )
-def test_thresholds(latencies: tuple[float, ...], count: int, order: Order, word: str) -> None:
+def test_thresholds(latencies: tuple[float, ...], count: int, order: DeliveryOrder, word: str) -> None:
     chosen = select([path(number, each) for number, each in enumerate(latencies, 1)], Thresholds())
     assert chosen is not None
     assert (len(chosen.paths), chosen.order) == (count, order)

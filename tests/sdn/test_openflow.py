@@ -15,31 +15,31 @@ from hypothesis import strategies as st
 
 from braid_lab.fabric.fake import FakeNetwork
 from braid_lab.fabric.shapes import east_asia, two_paths
-from braid_sdn.fabric import rules
 from braid_sdn.fabric.config import Config
 from braid_sdn.fabric.model import PortId
-from braid_sdn.fabric.plan import Edge, Flood, Host, Plan, TaggedPath, Tree
-from braid_sdn.fabric.rules import base, leases
+from braid_sdn.fabric.plan.plan import Edge, Flood, Host, Plan, TaggedPath, Tree
 from braid_sdn.fabric.service import Service
 from braid_sdn.fabric.settings import Settings
+from braid_sdn.fabric.switches import rules
+from braid_sdn.fabric.switches.rules import base, leases
 from braid_sdn.openflow.flows import rule_in
 from braid_sdn.openflow.messages import (
     AddRule,
-    AskPortCounters,
-    AskRules,
     Barrier,
-    BarrierDone,
+    BarrierReply,
     DeleteRule,
     Echo,
     EchoReply,
+    FlowStatsRequest,
     Match,
     PacketIn,
     PacketOut,
+    PortStatsRequest,
     Refused,
     Rule,
 )
 from braid_sdn.openflow.tls import TlsFiles
-from braid_sdn.openflow.wire import ASKED, HEADER, VERSION, Dialogue, parse
+from braid_sdn.openflow.wire import HEADER, MAX_OUTSTANDING, VERSION, Session, parse
 
 from .virtual import KEY
 
@@ -61,17 +61,17 @@ def every_rule() -> list[Rule]:
 
 @pytest.mark.parametrize("rule", every_rule(), ids=lambda rule: f"{rule.table}-{rule.priority}-{rule.match.vlan}")
 def test_rules_survive_the_wire(rule: Rule) -> None:
-    told = parse(Dialogue().encode(AddRule(rule)))
+    told = parse(Session().encode(AddRule(rule)))
     assert rule_in(told) == rule
 
 
 def test_the_rest_has_the_bytes_of_the_specification() -> None:
-    dialogue = Dialogue()
-    assert dialogue.encode(Echo(b"12345678"))[:4] == b"\x04\x02\x00\x10"
-    assert dialogue.encode(Barrier(5)) == bytes.fromhex("0414000880000005")
-    assert dialogue.decode(bytes.fromhex("0415000880000005")) == BarrierDone(5)
-    assert dialogue.decode(b"\x04\x03\x00\x0a\x00\x00\x00\x01hi") == EchoReply(b"hi")
-    out = dialogue.encode(PacketOut((3, 4), b"frame"))
+    session = Session()
+    assert session.encode(Echo(b"12345678"))[:4] == b"\x04\x02\x00\x10"
+    assert session.encode(Barrier(5)) == bytes.fromhex("0414000880000005")
+    assert session.decode(bytes.fromhex("0415000880000005")) == BarrierReply(5)
+    assert session.decode(b"\x04\x03\x00\x0a\x00\x00\x00\x01hi") == EchoReply(b"hi")
+    out = session.encode(PacketOut((3, 4), b"frame"))
     assert (
         out[:4] + out[8:]
         == bytes.fromhex(
@@ -79,26 +79,26 @@ def test_the_rest_has_the_bytes_of_the_specification() -> None:
         )
         + b"frame"
     )
-    assert dialogue.encode(AskPortCounters())[8:] == bytes.fromhex("0004000000000000ffffffff00000000")
-    assert dialogue.encode(AskRules(3))[8:17] == bytes.fromhex("000100000000000003")
-    gone = parse(dialogue.encode(DeleteRule((3, 10, Match(vlan=7)))))
+    assert session.encode(PortStatsRequest())[8:] == bytes.fromhex("0004000000000000ffffffff00000000")
+    assert session.encode(FlowStatsRequest(3))[8:17] == bytes.fromhex("000100000000000003")
+    gone = parse(session.encode(DeleteRule((3, 10, Match(vlan=7)))))
     assert (gone.command, gone.table_id, gone.priority) == (4, 3, 10)
 
 
 def test_a_refusal_names_its_rule() -> None:
-    dialogue = Dialogue()
+    session = Session()
     rule = base()[0]
-    xid = HEADER.unpack_from(dialogue.encode(AddRule(rule)))[3]
+    xid = HEADER.unpack_from(session.encode(AddRule(rule)))[3]
     error = HEADER.pack(VERSION, 1, 12, xid) + b"\x00\x05\x00\x01"
-    assert dialogue.decode(error) == Refused("table-full", rule)
-    assert dialogue.decode(error) == Refused("table-full", None)
+    assert session.decode(error) == Refused("table-full", rule)
+    assert session.decode(error) == Refused("table-full", None)
 
 
 @given(st.integers(0, 30), st.binary(max_size=120))
 @settings(max_examples=300)
 def test_no_message_makes_the_decoder_stumble(kind: int, body: bytes) -> None:
     data = HEADER.pack(VERSION, kind, HEADER.size + len(body), 1) + body
-    told = Dialogue().decode(data)
+    told = Session().decode(data)
     assert not isinstance(told, PacketIn) or told.data == body[len(body) - len(told.data) :]
 
 
@@ -141,9 +141,9 @@ def test_made_up_switches_are_found_over_tcp() -> None:
         network = FakeNetwork(east_asia())
         await network.connect(*address)
         await until(lambda: len(service.controller.topology.links()) == 18)
-        await until(lambda: service.controller.planning and service.controller.changer.idle)
+        await until(lambda: service.controller.planning and service.controller.updater.idle)
         for dpid, switch in network.switches.items():
-            has = service.controller.changer.has[dpid]
+            has = service.controller.updater.installed[dpid]
             assert {key for key, rule in switch.pipeline.rules.items() if not rule.lease} == has.keys()
         network.close()
         await until(lambda: not service.controller.topology.switches)
@@ -219,24 +219,24 @@ def test_a_switch_with_ports_without_end_is_shown_out() -> None:
 
 
 def test_parts_of_answers_that_nobody_asked_for_are_not_kept() -> None:
-    dialogue = Dialogue()
+    session = Session()
     for xid in range(1, 100):
-        assert dialogue.decode(ports(xid, 15)) is None
-    assert not dialogue._parts
+        assert session.decode(ports(xid, 15)) is None
+    assert not session._parts
     for _ in range(1000):
-        dialogue.encode(AskPortCounters())
-    assert len(dialogue._parts) == ASKED
+        session.encode(PortStatsRequest())
+    assert len(session._parts) == MAX_OUTSTANDING
 
 
 def test_who_does_not_introduce_itself_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("braid_sdn.openflow.server.STRANGERS", 4)
+    monkeypatch.setattr("braid_sdn.openflow.server.MAX_HANDSHAKES", 4)
 
     async def test(service: Service, address: tuple[str, int]) -> None:
         silent = [await asyncio.open_connection(*address) for _ in range(6)]
         for reader, _ in silent[:2]:
             with contextlib.suppress(ConnectionError):
                 await reader.read()
-        assert len(service.server.strangers) == 4
+        assert len(service.server.handshakes) == 4
         network = FakeNetwork(two_paths())
         await network.connect(*address)
         await until(lambda: len(service.controller.topology.switches) == 4)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braid_sdn.fabric.model import Arc, Graph, Path, PortId
-from braid_sdn.fabric.paths import MAX_PATHS, candidates, decompose, max_flow, tree_towards, way_of
+from braid_sdn.fabric.plan.paths import MAX_PATHS, arcs_to_root, candidates, decompose, max_flow, tree_towards
 
 from .virtual import graph_of
 
@@ -97,7 +97,7 @@ def test_trees_are_shortest_ways(graph: Graph) -> None:
     best = nx.single_source_dijkstra_path_length(made, 1, weight="latency")
     assert set(tree) == set(best) - {1}
     for switch in tree:
-        way = way_of(tree, switch, 1)
+        way = arcs_to_root(tree, switch, 1)
         assert way is not None
         assert abs(Path(way, 0).latency - best[switch]) < 1e-4
 
@@ -132,4 +132,4 @@ def test_nothing_leads_nowhere() -> None:
     assert max_flow(graph, 1, 2).value == 0
     assert max_flow(graph, 1, 1).value == 0
     assert candidates(graph, 1, 7) == []
-    assert way_of({}, 1, 2) is None
+    assert arcs_to_root({}, 1, 2) is None

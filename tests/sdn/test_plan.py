@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from braid_sdn.fabric.mdi import Order, Thresholds, select
 from braid_sdn.fabric.model import Arc, Graph, Path, PortId
-from braid_sdn.fabric.plan import Edge, Pair, Plan, worth_telling
-from braid_sdn.fabric.planner import Situation, make
+from braid_sdn.fabric.plan.mdi import DeliveryOrder, Thresholds, select
+from braid_sdn.fabric.plan.plan import Edge, Pair, Plan, differs_for_edges
+from braid_sdn.fabric.plan.planner import NetworkState, make
 
 HA, HB = Edge("ha", PortId(1, 9)), Edge("hb", PortId(2, 9))
 
@@ -23,7 +23,7 @@ def two_ways(*gone: int) -> Graph:
 
 
 def planned(before: Plan, graph: Graph, *dead: Path) -> Plan:
-    return make(before, Situation(graph, edges=(HA, HB), dead=frozenset(path.hops for path in dead)))
+    return make(before, NetworkState(graph, edges=(HA, HB), dead=frozenset(path.hops for path in dead)))
 
 
 def pair() -> Pair:
@@ -35,12 +35,12 @@ def test_free_capacity_is_no_business_of_edges_but_shares_are() -> None:
     paths = [replace(path, capacity=7e6) for path in was.selection.paths]
     chosen = select(paths, Thresholds())
     assert chosen is not None
-    assert not worth_telling(was, replace(was, selection=chosen))
-    assert worth_telling(was, replace(was, slots=was.slots[::-1]))
-    assert worth_telling(was, replace(was, selection=replace(was.selection, order=Order.RESEQUENCE)))
-    assert worth_telling(None, was)
-    assert worth_telling(was, None)
-    assert not worth_telling(was, was)
+    assert not differs_for_edges(was, replace(was, selection=chosen))
+    assert differs_for_edges(was, replace(was, slots=was.slots[::-1]))
+    assert differs_for_edges(was, replace(was, selection=replace(was.selection, order=DeliveryOrder.RESEQUENCE)))
+    assert differs_for_edges(None, was)
+    assert differs_for_edges(was, None)
+    assert not differs_for_edges(was, was)
 
 
 def test_latencies_are_told_when_waits_depend_on_them() -> None:
@@ -52,8 +52,8 @@ def test_latencies_are_told_when_waits_depend_on_them() -> None:
         slower = replace(first, arcs=(arc, *first.arcs[1:]))
         return replace(was, selection=replace(was.selection, paths=(slower, *others)))
 
-    assert not worth_telling(was, later(0.002))
-    assert worth_telling(was, later(0.004))
+    assert not differs_for_edges(was, later(0.002))
+    assert differs_for_edges(was, later(0.004))
 
 
 def test_edges_are_told_when_a_path_is_given_up_and_not_when_it_is_only_left() -> None:
@@ -61,10 +61,10 @@ def test_edges_are_told_when_a_path_is_given_up_and_not_when_it_is_only_left() -
     first = was.pairs["ha", "hb"].selection.paths[0]
     died = planned(was, two_ways(), first)
     assert len(died.pairs["ha", "hb"].paths) == 1
-    assert died.pairs["ha", "hb"].gave_up
-    assert planned(was, two_ways(3)).pairs["ha", "hb"].gave_up
-    assert not planned(died, two_ways()).pairs["ha", "hb"].gave_up
-    assert not was.pairs["ha", "hb"].gave_up
+    assert died.pairs["ha", "hb"].path_withdrawn
+    assert planned(was, two_ways(3)).pairs["ha", "hb"].path_withdrawn
+    assert not planned(died, two_ways()).pairs["ha", "hb"].path_withdrawn
+    assert not was.pairs["ha", "hb"].path_withdrawn
 
 
 def test_a_path_was_given_up_for_a_far_edge_that_still_counts_on_it() -> None:
@@ -75,8 +75,8 @@ def test_a_path_was_given_up_for_a_far_edge_that_still_counts_on_it() -> None:
     def again(known: Plan, *dead: Path) -> bool:
         """Plan once more, however many plans there were since the one that it knows."""
         hops = frozenset(path.hops for path in dead)
-        made = make(died, Situation(two_ways(), edges=(HA, HB), dead=hops, known=known.pairs))
-        return made.pairs["ha", "hb"].gave_up
+        made = make(died, NetworkState(two_ways(), edges=(HA, HB), dead=hops, known=known.pairs))
+        return made.pairs["ha", "hb"].path_withdrawn
 
     assert again(was, first)
     assert not again(died, first)

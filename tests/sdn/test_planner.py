@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from braid_sdn.fabric.mdi import Thresholds
 from braid_sdn.fabric.model import Arc, Graph, PortId
-from braid_sdn.fabric.plan import Edge, Pair, Plan
-from braid_sdn.fabric.planner import Situation, make
+from braid_sdn.fabric.plan.mdi import Thresholds
+from braid_sdn.fabric.plan.plan import Edge, Pair, Plan
+from braid_sdn.fabric.plan.planner import NetworkState, make
 
 HA, HB = Edge("ha", PortId(1, 9)), Edge("hb", PortId(2, 9))
 
@@ -33,7 +33,7 @@ def pair(before: Pair | None, by_3: Way, by_4: Way, limits: Thresholds) -> Pair:
             ends = PortId(one, other), PortId(other, one)
             arcs += [Arc(*each, 20e6, 20e6 - 1e6 * way.mbit, way.ms / 2000) for each in (ends, ends[::-1])]
     plan = Plan(pairs={before.key: before} if before else {})
-    return make(plan, Situation(Graph.of(arcs), edges=(HA, HB), limits=limits)).pairs["ha", "hb"]
+    return make(plan, NetworkState(Graph.of(arcs), edges=(HA, HB), limits=limits)).pairs["ha", "hb"]
 
 
 def used(made: Pair) -> list[int]:

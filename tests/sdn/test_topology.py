@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from braid_sdn.fabric.model import PortId
-from braid_sdn.fabric.probe import Kind, Probe
-from braid_sdn.fabric.topology import ASKED_PATIENCE, LOOK, MISSED, WHILE_IT_BRINGS, Topology
+from braid_sdn.fabric.monitor.probe import Kind, Probe
+from braid_sdn.fabric.view.topology import (
+    BUSY_LINK_FACTOR,
+    COUNTER_POLL_INTERVAL,
+    LINK_CHECK_TIMEOUT,
+    MAX_MISSED_FRAMES,
+    Topology,
+)
 from braid_sdn.openflow.messages import Port, PortCounters
 
 A, B = PortId(1, 1), PortId(2, 1)
@@ -30,14 +36,14 @@ def counted(topology: Topology, now: float, received: int) -> None:
 def asked(topology: Topology, counts: list[int]) -> bool:
     """Ask the link from A to B at second 1, count at its far end as often as it wants; whether it was lost."""
     topology.expire(0.9)
-    topology.ask(1.0, A)
+    topology.check_link(1.0, A)
     now = 1.0
     for count in counts:
-        assert topology.looks(now) == [B.switch]
-        assert topology.looks(now) == []
+        assert topology.due_counter_polls(now) == [B.switch]
+        assert topology.due_counter_polls(now) == []
         counted(topology, now + 0.01, count)
-        now += LOOK
-    return topology.expire(1.0 + ASKED_PATIENCE + 0.011)
+        now += COUNTER_POLL_INTERVAL
+    return topology.expire(1.0 + LINK_CHECK_TIMEOUT + 0.011)
 
 
 def test_a_link_that_was_asked_and_is_silent_is_lost() -> None:
@@ -53,7 +59,7 @@ def test_a_link_that_was_asked_and_brings_bytes_is_not() -> None:
     topology = linked()
     assert not asked(topology, [9000, 9000 + 1518])
     assert (A, B) in topology.heard
-    assert topology.looks(2.0) == []
+    assert topology.due_counter_polls(2.0) == []
 
 
 @pytest.mark.parametrize("brings", [False, True])
@@ -70,4 +76,4 @@ def test_a_link_that_is_not_heard_is_old_later_while_it_brings_bytes(*, brings: 
         if topology.expire(now + 0.05):
             lost.append(now)
     (second,) = lost
-    assert second == pytest.approx(MISSED * (WHILE_IT_BRINGS if brings else 1), abs=1)
+    assert second == pytest.approx(MAX_MISSED_FRAMES * (BUSY_LINK_FACTOR if brings else 1), abs=1)

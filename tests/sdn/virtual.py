@@ -14,7 +14,7 @@ from braid_lab.fabric.pipeline import Emit, Outcome, Pipeline
 from braid_lab.fabric.shapes import Shape
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Arc, Graph, PortId
-from braid_sdn.fabric.probe import tagged
+from braid_sdn.fabric.monitor.probe import tagged
 from braid_sdn.fabric.settings import EdgeSettings, LinkSettings, Settings
 from braid_sdn.openflow.messages import Hello, Port
 
@@ -215,7 +215,7 @@ class Network:
 
     def codes(self) -> set[str]:
         """The codes of all present problems."""
-        from braid_sdn.fabric.report import problems
+        from braid_sdn.fabric.api.report import problems
 
         return {problem.code for problem in problems(self.controller, self.now)}
 

@@ -102,7 +102,7 @@ fn digest(weights: &[u32]) -> u64 {
         })
 }
 
-/// The fabric's controller writes tables of its own, in Python: `tests/sdn/test_shares.py` has the
+/// The fabric's controller writes tables of its own, in Python: `tests/sdn/test_slot_table.py` has the
 /// same digests.
 #[test]
 fn tables_that_fabric_edges_know_too() {

@@ -13,7 +13,7 @@
 #endif
 
 // The ends of a packet, or of one that an error quotes.
-struct ends {
+struct ip_packet {
 	struct address source;
 	struct address dest;
 	__u32 l3;     // where its IP header begins
@@ -21,8 +21,8 @@ struct ends {
 	__u32 length; // of the packet without what is in front of it
 	__u8 family;  // 4 or 6
 	__u8 protocol;
-	__u8 headless; // a fragment without the header that has the checksum
-	__u8 service;  // TOS or traffic class
+	__u8 no_l4_header; // a fragment without the header that has the checksum
+	__u8 tos;	   // TOS or traffic class
 };
 
 static __always_inline void map_v4(struct address *to, __be32 v4)
@@ -35,58 +35,59 @@ static __always_inline void map_v4(struct address *to, __be32 v4)
 
 // Not 0: no IP packet with a whole header. The first fragment of IPv6 counts as another protocol:
 // its checksum is mended by nobody, and is right again at the far edge.
-static __always_inline int read_ends(struct __sk_buff *skb, __be16 protocol, __u32 l3,
-				     struct ends *ends)
+static __always_inline int parse_ip(struct __sk_buff *skb, __be16 protocol, __u32 l3,
+				    struct ip_packet *ip)
 {
 	struct iphdr v4;
 	struct ipv6hdr v6;
 
-	ends->l3 = l3;
+	ip->l3 = l3;
 	if (protocol == bpf_htons(ETH_P_IP)) {
 		if (bpf_skb_load_bytes(skb, l3, &v4, sizeof(v4)) || v4.version != 4 || v4.ihl < 5)
 			return -1;
-		map_v4(&ends->source, v4.saddr);
-		map_v4(&ends->dest, v4.daddr);
-		ends->l4 = l3 + v4.ihl * 4;
-		ends->length = bpf_ntohs(v4.tot_len);
-		ends->family = 4;
-		ends->protocol = v4.protocol;
-		ends->headless = (v4.frag_off & bpf_htons(IP_OFFSET)) != 0;
-		ends->service = v4.tos;
+		map_v4(&ip->source, v4.saddr);
+		map_v4(&ip->dest, v4.daddr);
+		ip->l4 = l3 + v4.ihl * 4;
+		ip->length = bpf_ntohs(v4.tot_len);
+		ip->family = 4;
+		ip->protocol = v4.protocol;
+		ip->no_l4_header = (v4.frag_off & bpf_htons(IP_OFFSET)) != 0;
+		ip->tos = v4.tos;
 		return 0;
 	}
 	if (protocol == bpf_htons(ETH_P_IPV6)) {
 		if (bpf_skb_load_bytes(skb, l3, &v6, sizeof(v6)) || v6.version != 6)
 			return -1;
-		__builtin_memcpy(&ends->source, &v6.saddr, sizeof(ends->source));
-		__builtin_memcpy(&ends->dest, &v6.daddr, sizeof(ends->dest));
-		ends->l4 = l3 + sizeof(v6);
-		ends->length = sizeof(v6) + bpf_ntohs(v6.payload_len);
-		ends->family = 6;
-		ends->protocol = v6.nexthdr;
-		ends->headless = 0;
-		ends->service = v6.priority << 4 | v6.flow_lbl[0] >> 4;
+		__builtin_memcpy(&ip->source, &v6.saddr, sizeof(ip->source));
+		__builtin_memcpy(&ip->dest, &v6.daddr, sizeof(ip->dest));
+		ip->l4 = l3 + sizeof(v6);
+		ip->length = sizeof(v6) + bpf_ntohs(v6.payload_len);
+		ip->family = 6;
+		ip->protocol = v6.nexthdr;
+		ip->no_l4_header = 0;
+		ip->tos = v6.priority << 4 | v6.flow_lbl[0] >> 4;
 		return 0;
 	}
 	return -1;
 }
 
 // Where the checksum that covers addresses is, or 0 where there is none that we must mend.
-static __always_inline __u32 checksum_at(const struct ends *ends)
+static __always_inline __u32 l4_checksum_offset(const struct ip_packet *ip)
 {
-	if (ends->headless)
+	if (ip->no_l4_header)
 		return 0;
-	if (ends->protocol == IPPROTO_TCP)
-		return ends->l4 + offsetof(struct tcphdr, check);
-	if (ends->protocol == IPPROTO_UDP)
-		return ends->l4 + offsetof(struct udphdr, check);
-	if (ends->family == 6 && ends->protocol == IPPROTO_ICMPV6)
-		return ends->l4 + ICMP_V6_CHECKSUM;
+	if (ip->protocol == IPPROTO_TCP)
+		return ip->l4 + offsetof(struct tcphdr, check);
+	if (ip->protocol == IPPROTO_UDP)
+		return ip->l4 + offsetof(struct udphdr, check);
+	if (ip->family == 6 && ip->protocol == IPPROTO_ICMPV6)
+		return ip->l4 + ICMP_V6_CHECKSUM;
 	return 0;
 }
 
 // What replacing `from` by `to` adds to a sum (RFC 1624).
-static __always_inline __u64 difference(const struct address *from, const struct address *to)
+static __always_inline __u64 checksum_difference(const struct address *from,
+						 const struct address *to)
 {
 	__u64 sum = 0;
 
@@ -95,7 +96,7 @@ static __always_inline __u64 difference(const struct address *from, const struct
 	return sum;
 }
 
-static __always_inline __u32 folded(__u64 sum)
+static __always_inline __u32 fold_checksum(__u64 sum)
 {
 	sum = (sum & 0xffffffff) + (sum >> 32);
 	sum = (sum & 0xffffffff) + (sum >> 32);
@@ -103,8 +104,9 @@ static __always_inline __u32 folded(__u64 sum)
 }
 
 // Puts addresses into an IP header alone, with its own checksum if it has one.
-static __always_inline int put_header(struct __sk_buff *skb, const struct ends *now,
-				      const struct address *source, const struct address *dest)
+static __always_inline int rewrite_ip_header(struct __sk_buff *skb, const struct ip_packet *now,
+					     const struct address *source,
+					     const struct address *dest)
 {
 	__u32 check = now->l3 + offsetof(struct iphdr, check);
 	struct address both[2];
@@ -124,17 +126,20 @@ static __always_inline int put_header(struct __sk_buff *skb, const struct ends *
 }
 
 // Gives a packet other ends. Not 0: it is spoilt and must be dropped.
-static __always_inline int put_ends(struct __sk_buff *skb, const struct ends *now,
-				    const struct address *source, const struct address *dest)
+static __always_inline int rewrite_addresses(struct __sk_buff *skb, const struct ip_packet *now,
+					     const struct address *source,
+					     const struct address *dest)
 {
 	__u64 mark = now->protocol == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
-	__u32 check = checksum_at(now);
-	__u64 sum = difference(&now->source, source) + difference(&now->dest, dest);
+	__u32 check = l4_checksum_offset(now);
+	__u64 sum =
+		checksum_difference(&now->source, source) + checksum_difference(&now->dest, dest);
 
 	// A header without its checksum is too short to matter to anybody.
-	if (check && bpf_l4_csum_replace(skb, check, 0, folded(sum), mark | BPF_F_PSEUDO_HDR))
+	if (check &&
+	    bpf_l4_csum_replace(skb, check, 0, fold_checksum(sum), mark | BPF_F_PSEUDO_HDR))
 		return -1;
-	return put_header(skb, now, source, dest);
+	return rewrite_ip_header(skb, now, source, dest);
 }
 
 #endif

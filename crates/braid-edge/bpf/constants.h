@@ -11,9 +11,9 @@
 #define MAX_REASONS 32
 
 // What is done with a tag that comes in.
-#define TAG_UNKNOWN  0
-#define TAG_AS_COMES 1
-#define TAG_IN_ORDER 2
+#define TAG_DROP       0
+#define TAG_FORWARD    1
+#define TAG_RESEQUENCE 2
 
 // A host's target: its table, or none.
 #define NO_TARGET 65535
@@ -26,8 +26,8 @@
 
 // Whose a prefix is: hosts behind another edge; a path's addresses here; a path's addresses there.
 #define ROLE_TARGET  1
-#define ROLE_NEAR    2
-#define ROLE_FAR     3
+#define ROLE_LOCAL   2
+#define ROLE_REMOTE  3
 #define MAX_PREFIXES 4096
 #define NO_PREFIX    65535
 
@@ -36,10 +36,10 @@
 #define ADDRESSES_V6 10
 
 // Edges ask one another over layer-3 paths, UDP from this port to this port.
-#define PROBE_PORT     27244
-#define PROBE_MAGIC    1651664496 // "brfp"
-#define PROBE_QUESTION 1
-#define PROBE_ANSWER   2
+#define PROBE_PORT    27244
+#define PROBE_MAGIC   1651664496 // "brfp"
+#define PROBE_REQUEST 1
+#define PROBE_REPLY   2
 
 #define ETH_P_PROBE 34997 // 0x88b5, the controller's probes
 

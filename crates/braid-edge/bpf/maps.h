@@ -9,15 +9,15 @@
 
 // Devices, by their indices; all zero until the edge is set up.
 struct settings {
-	__u32 inside;  // towards the hosts
-	__u32 outside; // towards the switch
-	__u32 hold;    // the resequencer's
-	__u32 epoch;   // tells the numbers of this start from those of the last
-	__u32 numbers; // whether other edges were asked for them
-	__u32 room;    // bytes of the longest frame that the outside device carries
+	__u32 inside;	       // towards the hosts
+	__u32 outside;	       // towards the switch
+	__u32 hold;	       // the resequencer's
+	__u32 epoch;	       // tells the numbers of this start from those of the last
+	__u32 shim;	       // whether other edges were asked for them
+	__u32 max_frame_bytes; // bytes of the longest frame that the outside device carries
 	// ns of the monotonic clock: the process that puts it off is gone by then, and with it all
 	// that the programs need. 0: they go with it by themselves.
-	__u64 until;
+	__u64 lease_end_ns;
 };
 
 // A lock and not an atomic, because fetch-and-add came with Linux 5.12 and our floor is 5.10.
@@ -39,13 +39,13 @@ struct host {
 
 struct slot_table {
 	__u16 tags[SLOTS];
-	__u32 numbered; // whether the far edge takes numbers of ours off
+	__u32 shim; // whether the far edge takes numbers of ours off
 	__u32 zero;
 	__u64 rate; // bytes a second that the paths' lines carry at the most; 0: not known
 };
 
 // What a flow carried lately: fair.h.
-struct carried {
+struct flow_load {
 	__u64 bytes;
 	__u64 at; // ns
 };
@@ -55,9 +55,9 @@ struct queue {
 	__u64 bytes;
 	__u64 at; // ns
 	__u64 dropped;
-	struct carried all;
-	struct carried heaviest;
-	__u32 who; // that is
+	struct flow_load all;
+	struct flow_load heaviest;
+	__u32 heaviest_flow; // that is
 	__u32 zero;
 };
 
@@ -76,13 +76,13 @@ struct address {
 
 // A layer-3 path: what its hosts' addresses become at either end. No family: the path is of
 // layer 2.
-struct way {
-	struct address inner_near; // prefix of the hosts here, as hosts know it
-	struct address inner_far;  // and of those there
-	struct address near;	   // the same on this path
-	struct address far;
-	struct address near_kept; // bits of an address that are not the prefix's
-	struct address far_kept;
+struct l3_path {
+	struct address inner_local;  // prefix of the hosts here, as hosts know it
+	struct address inner_remote; // and of those there
+	struct address local;	     // the same on this path
+	struct address remote;
+	struct address local_host_mask; // bits of an address that are not the prefix's
+	struct address remote_host_mask;
 	__u32 family; // 4 or 6
 };
 
@@ -93,9 +93,9 @@ struct prefix {
 } __attribute__((packed));
 
 // A path, by the numbers of its prefixes.
-struct arrival {
-	__u32 near;
-	__u32 far;
+struct prefix_pair {
+	__u32 local;
+	__u32 remote;
 };
 
 struct traffic {
@@ -103,20 +103,20 @@ struct traffic {
 	__u64 bytes;
 };
 
-ARRAY_MAP(settings, BPF_MAP_TYPE_ARRAY, 1, struct settings);
+ARRAY_MAP(edge_settings, BPF_MAP_TYPE_ARRAY, 1, struct settings);
 ARRAY_MAP(tables, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, struct slot_table);
 // Bytes sent to each target: where in its table the next packet stands.
 ARRAY_MAP(cursors, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, struct cursor);
 // The next number of each target's lanes.
-ARRAY_MAP(numbers, BPF_MAP_TYPE_ARRAY, MAX_TARGETS *LANES, struct lane);
+ARRAY_MAP(lanes, BPF_MAP_TYPE_ARRAY, MAX_TARGETS *LANES, struct lane);
 ARRAY_MAP(queues, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, struct queue);
-ARRAY_MAP(flows, BPF_MAP_TYPE_ARRAY, FLOWS, struct carried);
-ARRAY_MAP(inward, BPF_MAP_TYPE_ARRAY, VLANS, __u32);
+ARRAY_MAP(flows, BPF_MAP_TYPE_ARRAY, FLOWS, struct flow_load);
+ARRAY_MAP(tag_actions, BPF_MAP_TYPE_ARRAY, VLANS, __u32);
 // By tag; of layer-3 paths alone.
-ARRAY_MAP(ways, BPF_MAP_TYPE_ARRAY, VLANS, struct way);
+ARRAY_MAP(l3_paths, BPF_MAP_TYPE_ARRAY, VLANS, struct l3_path);
 // By tag: what was sent by a path from here, and what came by a path to here.
-ARRAY_MAP(sent, BPF_MAP_TYPE_PERCPU_ARRAY, VLANS, struct traffic);
-ARRAY_MAP(came, BPF_MAP_TYPE_PERCPU_ARRAY, VLANS, struct traffic);
+ARRAY_MAP(tx_traffic, BPF_MAP_TYPE_PERCPU_ARRAY, VLANS, struct traffic);
+ARRAY_MAP(rx_traffic, BPF_MAP_TYPE_PERCPU_ARRAY, VLANS, struct traffic);
 _Static_assert(sizeof(struct shim) == SHIM_BYTES, "shim");
 
 struct {
@@ -140,9 +140,9 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, VLANS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct arrival);
+	__type(key, struct prefix_pair);
 	__type(value, __u32);
-} arrivals SEC(".maps");
+} prefix_pairs SEC(".maps");
 
 static __always_inline void account(void *map, __u32 tag, __u32 bytes)
 {
@@ -154,21 +154,21 @@ static __always_inline void account(void *map, __u32 tag, __u32 bytes)
 	}
 }
 
-static __always_inline struct settings *devices(void)
+static __always_inline struct settings *active_settings(void)
 {
 	__u32 key = 0;
-	struct settings *found = bpf_map_lookup_elem(&settings, &key);
+	struct settings *found = bpf_map_lookup_elem(&edge_settings, &key);
 
 	return found && found->outside ? found : 0;
 }
 
 // Whether nobody is there any more whose programs these are.
-static __always_inline int is_left_behind(void)
+static __always_inline int is_orphaned(void)
 {
 	__u32 key = 0;
-	struct settings *found = bpf_map_lookup_elem(&settings, &key);
+	struct settings *found = bpf_map_lookup_elem(&edge_settings, &key);
 
-	return found && found->until && bpf_ktime_get_ns() > found->until;
+	return found && found->lease_end_ns && bpf_ktime_get_ns() > found->lease_end_ns;
 }
 
 #endif

@@ -17,7 +17,7 @@
 
 enum segment {
 	NO_SEGMENT,	   // not TCP, or a fragment
-	ACKNOWLEDGEMENT,   // takes no sequence number: its place among others means nothing
+	PURE_ACK,	   // takes no sequence number: its place among others means nothing
 	SEQUENCED_SEGMENT, // data, SYN, FIN or RST
 };
 
@@ -29,7 +29,7 @@ static __always_inline enum segment segment_at(struct __sk_buff *skb, __u32 offs
 		return NO_SEGMENT;
 	if (tcp[TCP_FLAGS] & (TCP_SYN | TCP_FIN | TCP_RST))
 		return SEQUENCED_SEGMENT;
-	return bytes > (__u32)(tcp[12] >> 4) * 4 ? SEQUENCED_SEGMENT : ACKNOWLEDGEMENT;
+	return bytes > (__u32)(tcp[12] >> 4) * 4 ? SEQUENCED_SEGMENT : PURE_ACK;
 }
 
 // Behind IPv6 extension headers nothing is looked for: such packets stay on their flow's path.

@@ -7,7 +7,7 @@
 #include "segment.h"
 
 // By slots in turn, or, what has no place in an order, by the slot that its flow's hash says.
-enum walk { WALK, STAY };
+enum slot_choice { NEXT_SLOT, FLOW_SLOT };
 
 static __always_inline struct slot_table *table_of(__u32 target)
 {
@@ -16,7 +16,7 @@ static __always_inline struct slot_table *table_of(__u32 target)
 
 // The tag of the path that the next packet to a target goes by; 0: there is none.
 static __always_inline __u32 next_tag(struct __sk_buff *skb, struct slot_table *table, __u32 target,
-				      enum walk walk)
+				      enum slot_choice choice)
 {
 	struct cursor *cursor = bpf_map_lookup_elem(&cursors, &target);
 	__u32 slot, length = skb->len;
@@ -24,7 +24,7 @@ static __always_inline __u32 next_tag(struct __sk_buff *skb, struct slot_table *
 
 	if (!cursor)
 		return 0;
-	if (walk == STAY) {
+	if (choice == FLOW_SLOT) {
 		slot = bpf_get_hash_recalc(skb);
 	} else {
 		bpf_spin_lock(&cursor->lock);

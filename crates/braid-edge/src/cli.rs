@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use crate::controller::Place;
+use crate::controller::Endpoint;
 use crate::datapath::{Devices, Hook};
 use crate::key::Key;
-use crate::run::{self, Guide, Options};
+use crate::run::{self, ControlSource, Options};
 use crate::status::{self, Status};
-use crate::{Error, Ordering};
+use crate::{Error, Reordering};
 
 /// What `braid edge` can be told.
 #[derive(Debug, Subcommand)]
@@ -40,14 +40,14 @@ pub struct RunArgs {
     pub outside: Vec<String>,
     /// Who says what its paths are
     #[command(flatten)]
-    pub guide: GuideArgs,
+    pub control: ControlArgs,
     /// What both sides show each other at http://ADDRESS:PORT, needed there: a file with the key that
     /// the controller's configuration has for this edge
     #[arg(long, value_name = "FILE", conflicts_with = "paths")]
     pub key_file: Option<PathBuf>,
     /// How TCP that came by several paths is put in order
-    #[arg(long, value_name = "HOW", default_value = "ours")]
-    pub order: Ordering,
+    #[arg(long, value_name = "HOW", default_value = "adaptive")]
+    pub reordering: Reordering,
     /// Have other edges split UDP, QUIC and the rest too, under numbers that are taken off here; 8 bytes a
     /// packet, where they fit into the devices' MTU
     #[arg(long, conflicts_with = "paths")]
@@ -63,21 +63,21 @@ pub struct RunArgs {
 /// Who says what an edge's paths are: one of these.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-pub struct GuideArgs {
+pub struct ControlArgs {
     /// Where the controller answers: unix:/run/braid/fabric.sock or http://ADDRESS:PORT
     #[arg(long, value_name = "PLACE")]
-    controller: Option<Place>,
+    controller: Option<Endpoint>,
     /// Instead of a controller, a file of paths that are pairs of addresses, over routers of others
     #[arg(long, value_name = "FILE")]
     paths: Option<PathBuf>,
 }
 
-impl GuideArgs {
-    fn guide(self, key: Option<Key>) -> Result<Guide, Error> {
+impl ControlArgs {
+    fn control(self, key: Option<Key>) -> Result<ControlSource, Error> {
         match self.controller {
-            Some(place) => Ok(Guide::Controller(place.with_key(key)?)),
+            Some(endpoint) => Ok(ControlSource::Controller(endpoint.with_key(key)?)),
             // One of them is there: the group is required.
-            None => Ok(Guide::File(self.paths.unwrap_or_default())),
+            None => Ok(ControlSource::File(self.paths.unwrap_or_default())),
         }
     }
 }
@@ -100,12 +100,14 @@ pub struct StatusArgs {
 /// What it cannot do.
 pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
     let key = arguments.key_file.as_deref().map(Key::read).transpose()?;
-    let guide = arguments.guide.guide(key)?;
-    if arguments.shim && arguments.order != Ordering::Ours {
-        return Err(Error::Shim);
+    let control = arguments.control.control(key)?;
+    if arguments.shim && arguments.reordering != Reordering::Adaptive {
+        return Err(Error::ShimUnused);
     }
-    if let (Guide::Controller(_), [_, second, ..]) = (&guide, arguments.outside.as_slice()) {
-        return Err(Error::Outside(second.clone()));
+    if let (ControlSource::Controller(_), [_, second, ..]) =
+        (&control, arguments.outside.as_slice())
+    {
+        return Err(Error::SeveralOutside(second.clone()));
     }
     let options = Options {
         devices: Devices {
@@ -114,8 +116,8 @@ pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
             hold: arguments.hold,
         },
         name: arguments.name,
-        guide,
-        ordering: arguments.order,
+        control,
+        reordering: arguments.reordering,
         shim: arguments.shim,
         hook: arguments.hook,
         run_dir: run_dir.to_owned(),

@@ -19,45 +19,45 @@ use crate::key::{self, Key};
 use crate::table::{Table, TableError};
 
 /// How long the controller may keep a question that it has nothing new to answer to.
-pub const WAIT: Duration = Duration::from_secs(10);
+pub const LONG_POLL_TIME: Duration = Duration::from_secs(10);
 /// An answer that takes longer than this on top will not come.
-const PATIENCE: Duration = Duration::from_secs(5);
+const IO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of an answer: 256 targets and 16,384 hosts are 2 MB.
-const MOST: u64 = 8 << 20;
+const MAX_RESPONSE_BYTES: u64 = 8 << 20;
 
 /// Where the controller answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum Endpoint {
     /// A socket of this machine.
     Unix(PathBuf),
     /// `HOST:PORT`, and what is shown there.
     Http(String, Option<Key>),
 }
 
-impl Place {
+impl Endpoint {
     /// The same, with the key that is shown there.
     ///
     /// # Errors
     /// A key for a socket of this machine, where none is shown, or none for any other place, where
     /// anybody may answer.
-    pub fn with_key(self, key: Option<Key>) -> Result<Place, Error> {
+    pub fn with_key(self, key: Option<Key>) -> Result<Endpoint, Error> {
         match (self, key) {
-            (Place::Http(host, _), Some(key)) => Ok(Place::Http(host, Some(key))),
-            (Place::Http(..), None) => Err(Error::NoKey),
-            (Place::Unix(_), Some(_)) => Err(Error::KeyForNobody),
-            (place @ Place::Unix(_), None) => Ok(place),
+            (Endpoint::Http(host, _), Some(key)) => Ok(Endpoint::Http(host, Some(key))),
+            (Endpoint::Http(..), None) => Err(Error::NoKey),
+            (Endpoint::Unix(_), Some(_)) => Err(Error::KeyForSocket),
+            (endpoint @ Endpoint::Unix(_), None) => Ok(endpoint),
         }
     }
 }
 
-impl FromStr for Place {
+impl FromStr for Endpoint {
     type Err = Error;
 
-    fn from_str(text: &str) -> Result<Place, Error> {
-        let wrong = || Error::Place(text.to_owned());
+    fn from_str(text: &str) -> Result<Endpoint, Error> {
+        let wrong = || Error::Endpoint(text.to_owned());
         if let Some(path) = text.strip_prefix("unix:") {
             return match path.starts_with('/') {
-                true => Ok(Place::Unix(path.into())),
+                true => Ok(Endpoint::Unix(path.into())),
                 false => Err(wrong()),
             };
         }
@@ -67,31 +67,33 @@ impl FromStr for Place {
             .rsplit_once(':')
             .and_then(|(_, port)| port.parse::<u16>().ok());
         match port {
-            Some(port) if port > 0 && !host.contains('/') => Ok(Place::Http(host.to_owned(), None)),
+            Some(port) if port > 0 && !host.contains('/') => {
+                Ok(Endpoint::Http(host.to_owned(), None))
+            }
             _ => Err(wrong()),
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Unix(path) => write!(f, "unix:{}", path.display()),
-            Place::Http(host, _) => write!(f, "http://{host}"),
+            Endpoint::Unix(path) => write!(f, "unix:{}", path.display()),
+            Endpoint::Http(host, _) => write!(f, "http://{host}"),
         }
     }
 }
 
 /// Why there is no table.
 #[derive(Debug, Error)]
-pub enum NoTable {
+pub enum FetchError {
     /// Nobody answers.
     #[error(
-        "the controller at {place} does not answer: {source} (see whether braid sdn fabric runs)"
+        "the controller at {endpoint} does not answer: {source} (see whether braid sdn fabric runs)"
     )]
     Unreachable {
         /// Where it was asked.
-        place: Place,
+        endpoint: Endpoint,
         /// The kernel's answer.
         source: io::Error,
     },
@@ -101,21 +103,21 @@ pub enum NoTable {
     )]
     Unknown(String),
     /// It answers something else.
-    #[error("the controller at {place} answers {status} (is it a braid sdn fabric?)")]
+    #[error("the controller at {endpoint} answers {status} (is it a braid sdn fabric?)")]
     Refused {
         /// Where it was asked.
-        place: Place,
+        endpoint: Endpoint,
         /// The status line.
         status: String,
     },
     /// It wants to be shown a key, and was not, or not the right one.
     #[error("the controller at {0} does not let this edge in: {1} (give both sides one key_file)")]
-    Shut(Place, String),
+    Unauthorized(Endpoint, String),
     /// Who answers does not know the key.
     #[error(
         "who answers at {0} does not know this edge's key: not followed (see who else is there)"
     )]
-    Strange(Place),
+    Unverified(Endpoint),
     /// A table that cannot be followed.
     #[error("the controller's table: {0}")]
     Table(#[from] TableError),
@@ -123,60 +125,60 @@ pub enum NoTable {
 
 /// How many packets passed by each path, by its tag, as an edge counts them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Passed {
+pub struct PathCounts {
     /// From other edges to here.
-    pub came: Vec<(u16, u64)>,
+    pub rx: Vec<(u16, u64)>,
     /// From here to other edges.
-    pub sent: Vec<(u16, u64)>,
+    pub tx: Vec<(u16, u64)>,
 }
 
 /// Asks for the table of edge `name`, unless it is still the one called `revision`, and tells what
 /// passed by each path, and whether numbers of ours are wanted. None if nothing changed within
-/// [`WAIT`], or the controller wants to be told again: it does when a path's probes are missing or
+/// [`LONG_POLL_TIME`], or the controller wants to be told again: it does when a path's probes are missing or
 /// late.
 ///
 /// # Errors
-/// See [`NoTable`].
-pub fn ask(
-    place: &Place,
+/// See [`FetchError`].
+pub fn fetch_table(
+    endpoint: &Endpoint,
     name: &str,
     revision: &str,
-    passed: &Passed,
+    counts: &PathCounts,
     shim: bool,
-) -> Result<Option<Table>, NoTable> {
-    let unreachable = |source| NoTable::Unreachable {
-        place: place.clone(),
+) -> Result<Option<Table>, FetchError> {
+    let unreachable = |source| FetchError::Unreachable {
+        endpoint: endpoint.clone(),
         source,
     };
-    let wait = WAIT.as_secs();
+    let wait = LONG_POLL_TIME.as_secs();
     let path = format!(
         "/v1/fabric/edges/{}?unlike={}&wait={wait}&came={}&sent={}&shim={}",
-        escaped(name),
-        escaped(revision),
-        listed(&passed.came),
-        listed(&passed.sent),
+        percent_encoded(name),
+        percent_encoded(revision),
+        format_counts(&counts.rx),
+        format_counts(&counts.tx),
         u8::from(shim)
     );
-    let answer = get(place, name, &path).map_err(unreachable)?;
+    let answer = get(endpoint, name, &path).map_err(unreachable)?;
     match answer.code() {
         // Who does not let us in has no key to make its answer with.
         "401" => {
             let said = String::from_utf8_lossy(&answer.body).trim().to_owned();
-            Err(NoTable::Shut(place.clone(), said))
+            Err(FetchError::Unauthorized(endpoint.clone(), said))
         }
-        _ if !answer.genuine => Err(NoTable::Strange(place.clone())),
+        _ if !answer.verified => Err(FetchError::Unverified(endpoint.clone())),
         "200" => Ok(Some(Table::read(&answer.body)?)),
         "304" => Ok(None),
-        "404" => Err(NoTable::Unknown(name.to_owned())),
-        _ => Err(NoTable::Refused {
-            place: place.clone(),
+        "404" => Err(FetchError::Unknown(name.to_owned())),
+        _ => Err(FetchError::Refused {
+            endpoint: endpoint.clone(),
             status: answer.status,
         }),
     }
 }
 
 /// As the controller reads them.
-fn listed(counts: &[(u16, u64)]) -> String {
+fn format_counts(counts: &[(u16, u64)]) -> String {
     let words: Vec<String> = counts
         .iter()
         .map(|(tag, count)| format!("{tag}:{count}"))
@@ -184,35 +186,35 @@ fn listed(counts: &[(u16, u64)]) -> String {
     words.join(",")
 }
 
-struct Answer {
+struct Response {
     /// The whole line.
     status: String,
     body: Vec<u8>,
     /// Whether who made it knows the key, where there is one.
-    genuine: bool,
+    verified: bool,
 }
 
-fn get(place: &Place, name: &str, path: &str) -> io::Result<Answer> {
+fn get(endpoint: &Endpoint, name: &str, path: &str) -> io::Result<Response> {
     let request = format!("GET {path} HTTP/1.1");
     let headers = "Host: fabric\r\nConnection: close\r\n";
-    let Place::Http(_, Some(key)) = place else {
-        let (head, body) = send(place, &format!("{request}\r\n{headers}\r\n"))?;
-        return Ok(Answer::of(&head, body));
+    let Endpoint::Http(_, Some(key)) = endpoint else {
+        let (head, body) = send(endpoint, &format!("{request}\r\n{headers}\r\n"))?;
+        return Ok(Response::of(&head, body));
     };
     let counter = key::counter();
-    let shown = key.shown(&escaped(name), counter, &request);
-    let (head, body) = send(place, &format!("{request}\r\n{shown}\r\n{headers}\r\n"))?;
-    let answer = Answer::of(&head, body);
-    let genuine = key.is_answer(counter, answer.code(), &head, &answer.body);
-    Ok(Answer { genuine, ..answer })
+    let shown = key.authorization(&percent_encoded(name), counter, &request);
+    let (head, body) = send(endpoint, &format!("{request}\r\n{shown}\r\n{headers}\r\n"))?;
+    let answer = Response::of(&head, body);
+    let verified = key.verifies(counter, answer.code(), &head, &answer.body);
+    Ok(Response { verified, ..answer })
 }
 
-impl Answer {
-    fn of(head: &str, body: Vec<u8>) -> Answer {
-        Answer {
+impl Response {
+    fn of(head: &str, body: Vec<u8>) -> Response {
+        Response {
             status: head.lines().next().unwrap_or_default().to_owned(),
             body,
-            genuine: true,
+            verified: true,
         }
     }
 
@@ -221,19 +223,19 @@ impl Answer {
     }
 }
 
-fn send(place: &Place, request: &str) -> io::Result<(String, Vec<u8>)> {
-    let timeout = Some(WAIT + PATIENCE);
-    match place {
-        Place::Unix(socket) => {
+fn send(endpoint: &Endpoint, request: &str) -> io::Result<(String, Vec<u8>)> {
+    let timeout = Some(LONG_POLL_TIME + IO_TIMEOUT);
+    match endpoint {
+        Endpoint::Unix(socket) => {
             let stream = UnixStream::connect(socket)?;
             stream.set_read_timeout(timeout)?;
             stream.set_write_timeout(timeout)?;
             exchange(stream, request.as_bytes())
         }
-        Place::Http(host, _) => {
+        Endpoint::Http(host, _) => {
             let address = host.to_socket_addrs()?.next();
             let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
-            let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+            let stream = TcpStream::connect_timeout(&address, IO_TIMEOUT)?;
             stream.set_read_timeout(timeout)?;
             stream.set_write_timeout(timeout)?;
             exchange(stream, request.as_bytes())
@@ -246,7 +248,7 @@ fn exchange(mut stream: impl Read + Write, request: &[u8]) -> io::Result<(String
     let short = || io::Error::other("its answer ends early");
     stream.write_all(request)?;
     let mut answer = Vec::new();
-    stream.take(MOST).read_to_end(&mut answer)?;
+    stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut answer)?;
     let end = b"\r\n\r\n";
     let split = answer
         .windows(end.len())
@@ -266,7 +268,7 @@ fn exchange(mut stream: impl Read + Write, request: &[u8]) -> io::Result<(String
 }
 
 /// A word of a URL.
-fn escaped(word: &str) -> String {
+fn percent_encoded(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     word.bytes()
         .map(|byte| match plain(byte) {
@@ -282,10 +284,10 @@ mod tests {
 
     #[test]
     fn places_are_read_and_refused() {
-        let unix: Place = "unix:/run/braid/fabric.sock".parse().expect("a place");
+        let unix: Endpoint = "unix:/run/braid/fabric.sock".parse().expect("an endpoint");
         assert_eq!(unix.to_string(), "unix:/run/braid/fabric.sock");
-        let http: Place = "http://[::1]:8080/".parse().expect("a place");
-        assert_eq!(http, Place::Http("[::1]:8080".to_owned(), None));
+        let http: Endpoint = "http://[::1]:8080/".parse().expect("an endpoint");
+        assert_eq!(http, Endpoint::Http("[::1]:8080".to_owned(), None));
         for text in [
             "",
             "unix:fabric.sock",
@@ -294,7 +296,7 @@ mod tests {
             "http://a:0",
             "http://a:1/b",
         ] {
-            assert!(text.parse::<Place>().is_err(), "{text}");
+            assert!(text.parse::<Endpoint>().is_err(), "{text}");
         }
     }
 
@@ -316,7 +318,7 @@ mod tests {
         }
         let whole = Peer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
         let (head, body) = exchange(whole, b"").expect("an answer");
-        assert_eq!(Answer::of(&head, Vec::new()).status, "HTTP/1.1 200 OK");
+        assert_eq!(Response::of(&head, Vec::new()).status, "HTTP/1.1 200 OK");
         assert_eq!(body, b"{}");
         for short in [
             &b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}"[..],
@@ -329,15 +331,15 @@ mod tests {
 
     #[test]
     fn counts_are_listed_as_the_controller_reads_them() {
-        assert_eq!(listed(&[]), "");
+        assert_eq!(format_counts(&[]), "");
         assert_eq!(
-            listed(&[(7, 100), (4094, u64::MAX)]),
+            format_counts(&[(7, 100), (4094, u64::MAX)]),
             "7:100,4094:18446744073709551615"
         );
     }
 
     #[test]
     fn names_are_escaped() {
-        assert_eq!(escaped("edge 1/ä"), "edge%201%2F%C3%A4");
+        assert_eq!(percent_encoded("edge 1/ä"), "edge%201%2F%C3%A4");
     }
 }

@@ -14,14 +14,14 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::Error;
 use crate::shared::{
-    MAX_TARGETS, NO_TARGET, REASONS, SLOTS, TAG_AS_COMES, TAG_IN_ORDER, TAG_UNKNOWN, verifier_error,
+    MAX_TARGETS, NO_TARGET, REASONS, SLOTS, TAG_DROP, TAG_FORWARD, TAG_RESEQUENCE, verifier_error,
 };
-use crate::table::{Mac, Outward};
+use crate::table::{Egress, Mac};
 
-mod place;
+mod attach;
+mod l3_paths;
 #[cfg(test)]
-mod trial;
-mod ways;
+mod test_run;
 
 static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/edge.bpf.o"));
 
@@ -33,7 +33,7 @@ const HANDLE: u32 = 0xb2;
 /// Bytes in front of what an MTU counts.
 const ETHERNET_HEADER: u32 = 14;
 /// How often [`Datapath::renew`] has to be called.
-pub const RENEWAL: Duration = Duration::from_millis(250);
+pub const LEASE_RENEWAL: Duration = Duration::from_millis(250);
 /// How long clsact filters are at work after the last [`Datapath::renew`].
 const LEASE: Duration = Duration::from_secs(2);
 /// The verifier gives up with EAGAIN when a signal is pending, which says nothing about the program.
@@ -93,26 +93,26 @@ impl Layer {
 
 /// What is done with a tag that comes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Treatment {
+pub enum TagAction {
     /// Dropped.
-    Unknown,
+    Drop,
     /// Handed on as it comes.
-    AsComes,
+    Forward,
     /// TCP by way of the resequencer.
-    InOrder,
+    Resequence,
 }
 
 /// What went by a path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Traffic {
+pub struct TrafficCounters {
     pub packets: u64,
     pub bytes: u64,
 }
 
 // SAFETY: two integers without padding.
 #[allow(unsafe_code)]
-unsafe impl Pod for Traffic {}
+unsafe impl Pod for TrafficCounters {}
 
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
@@ -121,9 +121,9 @@ struct Settings {
     outside: u32,
     hold: u32,
     epoch: u32,
-    numbers: u32,
-    room: u32,
-    until: u64,
+    shim: u32,
+    max_frame_bytes: u32,
+    lease_end_ns: u64,
 }
 
 // SAFETY: integers without padding.
@@ -133,16 +133,16 @@ unsafe impl Pod for Settings {}
 /// `struct slot_table`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct SlotWords {
+struct SlotTableEntry {
     tags: [u16; SLOTS as usize],
-    numbered: u32,
+    shim: u32,
     zero: u32,
     rate: u64,
 }
 
 // SAFETY: integers without padding.
 #[allow(unsafe_code)]
-unsafe impl Pod for SlotWords {}
+unsafe impl Pod for SlotTableEntry {}
 
 /// The programs at work. Dropping it takes them off.
 pub struct Datapath {
@@ -175,55 +175,55 @@ impl Datapath {
         devices: &Devices,
         layer: Layer,
         hook: Hook,
-        numbers: bool,
+        shim: bool,
         epoch: u8,
     ) -> Result<Datapath, Error> {
         let mut datapath = Datapath::loaded(layer)?;
-        let [ordered, inwards, outwards] = layer.programs();
-        let mut places = vec![(ordered, devices.hold.as_str())];
-        places.extend(
+        let [ordered, from_outside, from_inside] = layer.programs();
+        let mut hooks = vec![(ordered, devices.hold.as_str())];
+        hooks.extend(
             devices
                 .outside
                 .iter()
-                .map(|device| (inwards, device.as_str())),
+                .map(|device| (from_outside, device.as_str())),
         );
-        places.push((outwards, &devices.inside));
-        for (program, device) in &places {
-            datapath._claims.push(place::claim(device, program)?);
+        hooks.push((from_inside, &devices.inside));
+        for (program, device) in &hooks {
+            datapath._claims.push(attach::claim(device, program)?);
         }
         // Where there are several, routes say which.
         let outside = devices.outside.last();
         datapath.settings = Settings {
-            inside: index(&devices.inside)?,
-            outside: outside.map_or(Ok(0), |name| index(name))?,
-            hold: index(&devices.hold)?,
+            inside: ifindex(&devices.inside)?,
+            outside: outside.map_or(Ok(0), |name| ifindex(name))?,
+            hold: ifindex(&devices.hold)?,
             epoch: epoch.into(),
-            numbers: numbers.into(),
-            room: 0,
-            until: 0,
+            shim: shim.into(),
+            max_frame_bytes: 0,
+            lease_end_ns: 0,
         };
         datapath.outside = outside.cloned();
         datapath.leased = !hook.is_tcx();
         datapath.renew()?;
         // Nothing comes in before what it may need is there.
-        for (program, device) in places {
-            place::put(datapath.program(program)?, program, device, hook)?;
+        for (program, device) in hooks {
+            attach::put(datapath.program(program)?, program, device, hook)?;
         }
         Ok(datapath)
     }
 
     /// Has the programs be at work for another while, and go by the outside device's MTU as it is now.
-    /// To be called every [`RENEWAL`].
+    /// To be called every [`LEASE_RENEWAL`].
     pub fn renew(&mut self) -> Result<(), Error> {
         let outside = self.outside.as_deref();
         // A device that is away for a while leaves no room that is another.
         if let Some(Ok(mtu)) = outside.map(|device| Interface::open(device)?.mtu()) {
-            self.settings.room = mtu + ETHERNET_HEADER;
+            self.settings.max_frame_bytes = mtu + ETHERNET_HEADER;
         }
         if self.leased {
             let now = clock_gettime(ClockId::CLOCK_MONOTONIC)
                 .map_err(|errno| Error::system("reading the clock", errno.into()))?;
-            self.settings.until = (Duration::from(now) + LEASE).as_nanos() as u64;
+            self.settings.lease_end_ns = (Duration::from(now) + LEASE).as_nanos() as u64;
         }
         self.set(self.settings)
     }
@@ -262,9 +262,9 @@ impl Datapath {
     }
 
     fn set(&mut self, settings: Settings) -> Result<(), Error> {
-        self.array::<Settings>("settings")?
+        self.array::<Settings>("edge_settings")?
             .set(0, settings, 0)
-            .map_err(|error| map_refused("settings", &error))
+            .map_err(|error| map_refused("edge_settings", &error))
     }
 
     fn program(&mut self, name: &str) -> Result<&mut SchedClassifier, Error> {
@@ -296,54 +296,57 @@ impl Datapath {
     }
 
     /// Sets what is done with tags.
-    pub fn treat(&mut self, tags: impl IntoIterator<Item = (u16, Treatment)>) -> Result<(), Error> {
-        let mut inward = self.array::<u32>("inward")?;
-        for (tag, treatment) in tags {
-            let value = match treatment {
-                Treatment::Unknown => TAG_UNKNOWN,
-                Treatment::AsComes => TAG_AS_COMES,
-                Treatment::InOrder => TAG_IN_ORDER,
+    pub fn set_tag_actions(
+        &mut self,
+        tags: impl IntoIterator<Item = (u16, TagAction)>,
+    ) -> Result<(), Error> {
+        let mut tag_actions = self.array::<u32>("tag_actions")?;
+        for (tag, tag_action) in tags {
+            let value = match tag_action {
+                TagAction::Drop => TAG_DROP,
+                TagAction::Forward => TAG_FORWARD,
+                TagAction::Resequence => TAG_RESEQUENCE,
             };
-            inward
+            tag_actions
                 .set(tag.into(), value, 0)
-                .map_err(|error| map_refused("inward", &error))?;
+                .map_err(|error| map_refused("tag_actions", &error))?;
         }
         Ok(())
     }
 
     /// Splits packets like this from now on: who is behind nobody any more goes first, which makes room
     /// and leaves nobody at a place that becomes another's; then tables, then who is behind whom.
-    pub fn split(&mut self, outward: &[Outward]) -> Result<(), Error> {
+    pub fn set_egress(&mut self, egress: &[Egress]) -> Result<(), Error> {
         self.targets
-            .retain(|name, _| outward.iter().any(|each| each.target == *name));
-        let wanted: BTreeSet<Mac> = outward
+            .retain(|name, _| egress.iter().any(|each| each.target == *name));
+        let wanted: BTreeSet<Mac> = egress
             .iter()
             .flat_map(|each| each.hosts.iter().copied())
             .collect();
         let kept: BTreeSet<u32> = self.targets.values().copied().collect();
         let mut gone = self.hosts.clone();
-        gone.retain(|mac, place| !wanted.contains(mac) || !kept.contains(place));
+        gone.retain(|mac, index| !wanted.contains(mac) || !kept.contains(index));
         for mac in gone.into_keys() {
-            self.point(mac, None)?;
+            self.set_host(mac, None)?;
         }
-        for each in outward {
-            let place = self.place(&each.target);
-            let mut words = SlotWords {
+        for each in egress {
+            let index = self.target_index(&each.target);
+            let mut words = SlotTableEntry {
                 tags: [0; SLOTS as usize],
-                numbered: each.numbers().into(),
+                shim: each.uses_shim().into(),
                 zero: 0,
-                rate: each.ceiling_bit_s / 8,
+                rate: each.max_rate_bit_s / 8,
             };
             words.tags.copy_from_slice(&each.slots);
-            self.array::<SlotWords>("tables")?
-                .set(place, words, 0)
+            self.array::<SlotTableEntry>("tables")?
+                .set(index, words, 0)
                 .map_err(|error| map_refused("tables", &error))?;
         }
-        for each in outward {
-            let place = self.place(&each.target);
+        for each in egress {
+            let index = self.target_index(&each.target);
             for mac in &each.hosts {
-                if self.hosts.get(mac) != Some(&place) {
-                    self.point(*mac, Some(place))?;
+                if self.hosts.get(mac) != Some(&index) {
+                    self.set_host(*mac, Some(index))?;
                 }
             }
         }
@@ -351,24 +354,24 @@ impl Datapath {
     }
 
     /// Has a host be behind the target at a place, or behind none.
-    fn point(&mut self, mac: Mac, place: Option<u32>) -> Result<(), Error> {
+    fn set_host(&mut self, mac: Mac, index: Option<u32>) -> Result<(), Error> {
         let mut hosts: HashMap<_, [u8; 8], u32> =
             HashMap::try_from(self.map("hosts")?).map_err(|error| map_refused("hosts", &error))?;
-        match place {
-            Some(place) => hosts.insert(key(mac), place, 0),
+        match index {
+            Some(index) => hosts.insert(key(mac), index, 0),
             None => hosts.remove(&key(mac)),
         }
         .map_err(|error| map_refused("hosts", &error))?;
-        match place {
-            Some(place) => self.hosts.insert(mac, place),
+        match index {
+            Some(index) => self.hosts.insert(mac, index),
             None => self.hosts.remove(&mac),
         };
         Ok(())
     }
 
-    fn place(&mut self, target: &str) -> u32 {
+    fn target_index(&mut self, target: &str) -> u32 {
         let taken: Vec<u32> = self.targets.values().copied().collect();
-        let free = (0..MAX_TARGETS).find(|place| !taken.contains(place));
+        let free = (0..MAX_TARGETS).find(|index| !taken.contains(index));
         *self
             .targets
             .entry(target.to_owned())
@@ -389,16 +392,18 @@ impl Datapath {
     }
 
     /// What was sent by a path from here, or came by one to here.
-    pub fn traffic(&mut self, sent: bool, tag: u16) -> Result<Traffic, Error> {
-        let name = if sent { "sent" } else { "came" };
-        let map = PerCpuArray::<_, Traffic>::try_from(self.map(name)?)
+    pub fn traffic(&mut self, sent: bool, tag: u16) -> Result<TrafficCounters, Error> {
+        let name = if sent { "tx_traffic" } else { "rx_traffic" };
+        let map = PerCpuArray::<_, TrafficCounters>::try_from(self.map(name)?)
             .map_err(|error| map_refused(name, &error))?;
         let values = map.get(&tag.into(), 0);
         let values = values.map_err(|error| map_refused(name, &error))?;
-        Ok(values.iter().fold(Traffic::default(), |sum, each| Traffic {
-            packets: sum.packets + each.packets,
-            bytes: sum.bytes + each.bytes,
-        }))
+        Ok(values
+            .iter()
+            .fold(TrafficCounters::default(), |sum, each| TrafficCounters {
+                packets: sum.packets + each.packets,
+                bytes: sum.bytes + each.bytes,
+            }))
     }
 }
 
@@ -408,7 +413,7 @@ fn key(Mac(mac): Mac) -> [u8; 8] {
     key
 }
 
-fn index(device: &str) -> Result<u32, Error> {
+fn ifindex(device: &str) -> Result<u32, Error> {
     if_nametoindex(device).map_err(|errno| Error::Device {
         device: device.to_owned(),
         source: errno.into(),

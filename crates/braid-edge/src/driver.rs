@@ -1,4 +1,4 @@
-//! The resequencer's thread: frames from the hold device to the [`Orderer`] and back.
+//! The resequencer's thread: frames from the hold device to the [`Reorderer`] and back.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -11,28 +11,28 @@ use std::time::{Duration, Instant};
 use braid_core::Time;
 
 use crate::Error;
-use crate::frame::{Frame, take_tag, without_tag};
-use crate::hold::Hold;
-use crate::order::{Account, Orderer, Ordering};
+use crate::frame::{Frame, packet_after_tag, strip_tag};
 use crate::probe;
-use crate::table::Inward;
+use crate::reorder_tap::ReorderTap;
+use crate::reorderer::{ReorderStats, Reorderer, Reordering};
+use crate::table::Ingress;
 
 /// A frame of an ordinary MTU with its tag; longer ones get a buffer of their own.
-const ORDINARY: usize = 2048;
+const COMMON_FRAME_BYTES: usize = 2048;
 /// The longest frame that a TAP device hands over.
-const LONGEST: usize = 65_536 + 64;
+const MAX_FRAME_BYTES: usize = 65_536 + 64;
 /// Frames read before deadlines are looked at again.
-const BATCH: usize = 64;
+const READ_BATCH: usize = 64;
 /// Buffers kept for what comes next.
-const SPARE: usize = 1024;
+const MAX_SPARE_BUFFERS: usize = 1024;
 /// Probes' answers that may wait to be looked at: anybody can send what looks like one.
-pub const ANSWERS: usize = 1024;
+pub const MAX_QUEUED_REPLIES: usize = 1024;
 /// It answers between two batches.
-const PATIENCE: Duration = Duration::from_secs(1);
+const STATS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A probe that came back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
+pub struct ProbeReply {
     /// Its path.
     pub tag: u16,
     /// What was asked.
@@ -49,14 +49,14 @@ pub struct Handle(Arc<Shared>);
 struct Shared {
     inbox: Mutex<Inbox>,
     answered: Condvar,
-    bell: UnixStream,
+    waker: UnixStream,
 }
 
 #[derive(Debug, Default)]
 struct Inbox {
-    table: Option<Vec<Inward>>,
-    accounts: BTreeMap<String, Account>,
-    wants_accounts: bool,
+    table: Option<Vec<Ingress>>,
+    stats: BTreeMap<String, ReorderStats>,
+    wants_stats: bool,
     end: bool,
 }
 
@@ -64,25 +64,25 @@ impl Handle {
     /// For a thread that listens to the other end.
     pub fn pair() -> Result<(Handle, UnixStream), Error> {
         let failed = |source| Error::system("making a socket pair", source);
-        let (bell, ear) = UnixStream::pair().map_err(failed)?;
-        bell.set_nonblocking(true).map_err(failed)?;
-        ear.set_nonblocking(true).map_err(failed)?;
+        let (waker, wakeups) = UnixStream::pair().map_err(failed)?;
+        waker.set_nonblocking(true).map_err(failed)?;
+        wakeups.set_nonblocking(true).map_err(failed)?;
         let shared = Shared {
             inbox: Mutex::new(Inbox::default()),
             answered: Condvar::new(),
-            bell,
+            waker,
         };
-        Ok((Handle(Arc::new(shared)), ear))
+        Ok((Handle(Arc::new(shared)), wakeups))
     }
 
     fn change(&self, change: impl FnOnce(&mut Inbox)) {
         change(&mut self.0.inbox.lock().unwrap_or_else(PoisonError::into_inner));
         // A bell that is full of rings is heard as well.
-        let _ = (&self.0.bell).write(&[1]);
+        let _ = (&self.0.waker).write(&[1]);
     }
 
     /// Has it go by another table.
-    pub fn set_table(&self, table: Vec<Inward>) {
+    pub fn set_table(&self, table: Vec<Ingress>) {
         self.change(|inbox| inbox.table = Some(table));
     }
 
@@ -91,45 +91,45 @@ impl Handle {
         self.change(|inbox| inbox.end = true);
     }
 
-    /// What it has done so far; of a thread that does not answer within [`PATIENCE`], what it said
+    /// What it has done so far; of a thread that does not answer within [`STATS_TIMEOUT`], what it said
     /// last.
-    pub fn accounts(&self) -> BTreeMap<String, Account> {
-        self.change(|inbox| inbox.wants_accounts = true);
+    pub fn stats(&self) -> BTreeMap<String, ReorderStats> {
+        self.change(|inbox| inbox.wants_stats = true);
         let inbox = self.0.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         let answered = &self.0.answered;
-        let answer = answered.wait_timeout_while(inbox, PATIENCE, |inbox| inbox.wants_accounts);
+        let answer = answered.wait_timeout_while(inbox, STATS_TIMEOUT, |inbox| inbox.wants_stats);
         let (inbox, _) = answer.unwrap_or_else(PoisonError::into_inner);
-        inbox.accounts.clone()
+        inbox.stats.clone()
     }
 }
 
 /// The thread's own side.
 pub struct Driver {
-    hold: Hold,
-    ordering: Ordering,
-    orderer: Orderer,
+    tap: ReorderTap,
+    reordering: Reordering,
+    reorderer: Reorderer,
     shared: Arc<Shared>,
-    ear: UnixStream,
+    wakeups: UnixStream,
     origin: Instant,
     spare: Vec<Vec<u8>>,
     lost: u64,
     /// Who wants probes' answers; none where paths are of layer 2.
-    answers: Option<SyncSender<Answer>>,
+    answers: Option<SyncSender<ProbeReply>>,
 }
 
 impl Driver {
     pub fn new(
-        hold: Hold,
-        ordering: Ordering,
-        answers: Option<SyncSender<Answer>>,
+        tap: ReorderTap,
+        reordering: Reordering,
+        answers: Option<SyncSender<ProbeReply>>,
     ) -> Result<(Driver, Handle), Error> {
-        let (handle, ear) = Handle::pair()?;
+        let (handle, wakeups) = Handle::pair()?;
         let driver = Driver {
-            hold,
-            ordering,
-            orderer: Orderer::new(),
+            tap,
+            reordering,
+            reorderer: Reorderer::new(),
             shared: Arc::clone(&handle.0),
-            ear,
+            wakeups,
             origin: Instant::now(),
             spare: Vec::new(),
             lost: 0,
@@ -147,36 +147,39 @@ impl Driver {
         if let Err(error) = braid_device::set_real_time() {
             tracing::info!(%error, "running with ordinary priority: a busy machine delays packets");
         }
-        let mut buffer = vec![0; LONGEST];
+        let mut buffer = vec![0; MAX_FRAME_BYTES];
         loop {
-            let (frames, rung) = self.wait()?;
-            if rung && self.read_inbox() {
+            let (frames, woken) = self.wait()?;
+            if woken && self.read_inbox() {
                 return Ok(());
             }
             if frames {
                 self.take_frames(&mut buffer)?;
             }
             let now = self.now();
-            let (hold, spare, lost) = (&self.hold, &mut self.spare, &mut self.lost);
-            self.orderer
-                .handle_timeout(now, |frame| pass(hold, spare, lost, frame));
+            let (tap, spare, lost) = (&self.tap, &mut self.spare, &mut self.lost);
+            self.reorderer
+                .handle_timeout(now, |frame| pass(tap, spare, lost, frame));
         }
     }
 
     /// Waits for frames, the bell, or a deadline.
     fn wait(&self) -> Result<(bool, bool), Error> {
-        let timeout = self.orderer.poll_timeout().map(|due| due.since(self.now()));
-        let mut fds = [self.hold.fd(), self.ear.as_raw_fd()].map(braid_device::watch);
+        let timeout = self
+            .reorderer
+            .poll_timeout()
+            .map(|due| due.since(self.now()));
+        let mut fds = [self.tap.fd(), self.wakeups.as_raw_fd()].map(braid_device::watch);
         braid_device::wait(&mut fds, timeout)
             .map_err(|source| Error::system("waiting for packets", source))?;
-        let [frames, rung] = fds.map(|fd| fd.revents != 0);
-        Ok((frames, rung))
+        let [frames, woken] = fds.map(|fd| fd.revents != 0);
+        Ok((frames, woken))
     }
 
     /// Whether to end.
     fn read_inbox(&mut self) -> bool {
-        let mut rings = [0; 64];
-        while matches!((&self.ear).read(&mut rings), Ok(count) if count == rings.len()) {}
+        let mut bytes = [0; 64];
+        while matches!((&self.wakeups).read(&mut bytes), Ok(count) if count == bytes.len()) {}
         let now = self.now();
         let mut inbox = self
             .shared
@@ -184,10 +187,10 @@ impl Driver {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if let Some(table) = inbox.table.take() {
-            self.orderer.set(now, self.ordering, &table);
+            self.reorderer.set(now, self.reordering, &table);
         }
-        if std::mem::take(&mut inbox.wants_accounts) {
-            inbox.accounts = self.orderer.accounts();
+        if std::mem::take(&mut inbox.wants_stats) {
+            inbox.stats = self.reorderer.stats();
             self.shared.answered.notify_all();
         }
         inbox.end
@@ -198,23 +201,23 @@ impl Driver {
         let Some(answers) = &self.answers else {
             return false;
         };
-        let Some(nonce) = probe::answer(without_tag(frame)) else {
+        let Some(nonce) = probe::parse_reply(packet_after_tag(frame)) else {
             return false;
         };
         let at = Instant::now();
         // Who does not listen any more is about to end; for whom too many wait, one more is lost as
         // on the way.
-        let _ = answers.try_send(Answer { tag, nonce, at });
+        let _ = answers.try_send(ProbeReply { tag, nonce, at });
         true
     }
 
     fn take_frames(&mut self, buffer: &mut [u8]) -> Result<(), Error> {
-        for _ in 0..BATCH {
-            let Some(length) = self.hold.read(buffer)? else {
+        for _ in 0..READ_BATCH {
+            let Some(length) = self.tap.read(buffer)? else {
                 break;
             };
             // What the kernel itself says on every device has no tag, and is nobody's.
-            let Some(read) = take_tag(&mut buffer[..length]) else {
+            let Some(read) = strip_tag(&mut buffer[..length]) else {
                 continue;
             };
             if read.segment.is_none() && self.is_answer(read.tag, &buffer[..length]) {
@@ -223,25 +226,25 @@ impl Driver {
             let mut bytes = self
                 .spare
                 .pop()
-                .unwrap_or_else(|| Vec::with_capacity(ORDINARY));
+                .unwrap_or_else(|| Vec::with_capacity(COMMON_FRAME_BYTES));
             bytes.clear();
             bytes.extend_from_slice(&buffer[read.start..length]);
             let now = self.now();
-            let (hold, spare, lost) = (&self.hold, &mut self.spare, &mut self.lost);
-            self.orderer.handle(now, read, Frame(bytes), |frame| {
-                pass(hold, spare, lost, frame);
+            let (tap, spare, lost) = (&self.tap, &mut self.spare, &mut self.lost);
+            self.reorderer.handle(now, read, Frame(bytes), |frame| {
+                pass(tap, spare, lost, frame);
             });
         }
         Ok(())
     }
 }
 
-fn pass(hold: &Hold, spare: &mut Vec<Vec<u8>>, lost: &mut u64, frame: Frame) {
-    if !hold.write(&frame.0) {
+fn pass(tap: &ReorderTap, spare: &mut Vec<Vec<u8>>, lost: &mut u64, frame: Frame) {
+    if !tap.write(&frame.0) {
         *lost += 1;
         tracing::debug!(lost, "the kernel did not take a frame");
     }
-    if spare.len() < SPARE && frame.0.capacity() <= 2 * ORDINARY {
+    if spare.len() < MAX_SPARE_BUFFERS && frame.0.capacity() <= 2 * COMMON_FRAME_BYTES {
         spare.push(frame.0);
     }
 }

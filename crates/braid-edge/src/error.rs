@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::ways::WaysError;
+use crate::l3_paths::L3PathsError;
 
 /// Something that an edge cannot do.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +22,7 @@ pub enum Error {
         "device {device}: program {program} is attached already (another braid edge runs here; end \
          it first)"
     )]
-    Taken {
+    DeviceInUse {
         /// The device's name.
         device: String,
         /// The program's name.
@@ -44,10 +44,10 @@ pub enum Error {
     },
     /// The controller's place is not written as it should be.
     #[error("{0:?} is no controller: write unix:/run/braid/fabric.sock or http://ADDRESS:PORT")]
-    Place(String),
+    Endpoint(String),
     /// A key for a controller that asks for none.
     #[error("a key file is for a controller at http://ADDRESS:PORT; on a socket leave it out")]
-    KeyForNobody,
+    KeyForSocket,
     /// Anybody may answer at an address.
     #[error(
         "a controller at http://ADDRESS:PORT is followed with its key alone (give --key-file FILE, \
@@ -56,13 +56,13 @@ pub enum Error {
     NoKey,
     /// Tags go to one switch's port.
     #[error("device {0}: a controller's paths begin at one port (give one --outside, or --paths)")]
-    Outside(String),
+    SeveralOutside(String),
     /// Numbers that nobody looks at.
-    #[error("--shim has others number packets for --order ours: give that, or neither")]
-    Shim,
+    #[error("--shim has others number packets for --reordering adaptive: give that, or neither")]
+    ShimUnused,
     /// The file of layer-3 paths cannot be followed.
     #[error(transparent)]
-    Ways(#[from] WaysError),
+    L3Paths(#[from] L3PathsError),
     /// A system call.
     #[error("{action}: {source}")]
     System {
@@ -81,7 +81,7 @@ pub enum Error {
     },
     /// An edge of another version, or something else, answered.
     #[error("the answer of the edge at {} is not understood: {source}", path.display())]
-    Answer {
+    BadStatus {
         /// Its socket.
         path: PathBuf,
         /// What is wrong with it.

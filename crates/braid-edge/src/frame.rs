@@ -49,21 +49,21 @@ pub enum StreamKey {
 
 /// What a frame says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Read {
+pub struct ParsedFrame {
     /// Its path's tag.
     pub tag: u16,
     /// Where it begins, without tag and number.
     pub start: usize,
     /// Its place in its stream; none of what is neither a whole TCP segment nor numbered.
-    pub segment: Option<Place>,
+    pub segment: Option<SequenceSpan>,
 }
 
 /// A place in a stream: the first number, and how many.
-pub type Place = (StreamKey, SegmentKind, u32, u32);
+pub type SequenceSpan = (StreamKey, SegmentKind, u32, u32);
 
 /// Reads a tagged frame and moves its addresses over its tag, and over its number if it has one. None
 /// if there is no tag.
-pub fn take_tag(bytes: &mut [u8]) -> Option<Read> {
+pub fn strip_tag(bytes: &mut [u8]) -> Option<ParsedFrame> {
     if bytes.len() < EVERYTHING_BEFORE_IP || bytes[ADDRESSES..ADDRESSES + 2] != VLAN {
         return None;
     }
@@ -78,7 +78,7 @@ pub fn take_tag(bytes: &mut [u8]) -> Option<Read> {
         None => (TAG, segment(&bytes[EVERYTHING_BEFORE_IP..])),
     };
     bytes.copy_within(..ADDRESSES, start);
-    Some(Read {
+    Some(ParsedFrame {
         tag,
         start,
         segment,
@@ -86,7 +86,7 @@ pub fn take_tag(bytes: &mut [u8]) -> Option<Read> {
 }
 
 /// The number of ours in a tagged frame (`struct shim`), and what its EtherType was before.
-fn shim(bytes: &[u8]) -> Option<([u8; 2], Place)> {
+fn shim(bytes: &[u8]) -> Option<([u8; 2], SequenceSpan)> {
     let kind = &bytes[EVERYTHING_BEFORE_IP - 2..EVERYTHING_BEFORE_IP];
     if kind != (ETH_P_SHIM as u16).to_be_bytes() {
         return None;
@@ -99,11 +99,11 @@ fn shim(bytes: &[u8]) -> Option<([u8; 2], Place)> {
 }
 
 /// The IP packet in a frame that had a tag.
-pub fn without_tag(frame: &[u8]) -> &[u8] {
+pub fn packet_after_tag(frame: &[u8]) -> &[u8] {
     frame.get(EVERYTHING_BEFORE_IP..).unwrap_or_default()
 }
 
-fn segment(packet: &[u8]) -> Option<Place> {
+fn segment(packet: &[u8]) -> Option<SequenceSpan> {
     let packet = Packet::parse(packet).ok()?;
     if packet.ip.fragment != Fragment::Whole {
         return None;
@@ -164,7 +164,7 @@ mod tests {
     fn a_number_of_ours_is_read_and_taken_off() {
         let shim = [9, 200, 0x08, 0x00, 0, 1, 2, 3];
         let (mut came, known) = frames(77, Some(shim), &packet(b"quic"));
-        let read = take_tag(&mut came).expect("a tag");
+        let read = strip_tag(&mut came).expect("a tag");
         let key = StreamKey::Lane {
             epoch: 9,
             lane: 200,
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn what_has_no_numbers_loses_its_tag_alone() {
         let (mut came, known) = frames(77, None, &packet(b"quic"));
-        let read = take_tag(&mut came).expect("a tag");
+        let read = strip_tag(&mut came).expect("a tag");
         assert_eq!(read.segment, None);
         assert_eq!(&came[read.start..], known);
     }
@@ -190,7 +190,7 @@ mod tests {
         let (came, _) = frames(77, Some(shim), b"");
         for length in 0..came.len() {
             let mut cut = came[..length].to_vec();
-            if let Some(read) = take_tag(&mut cut) {
+            if let Some(read) = strip_tag(&mut cut) {
                 assert_eq!((read.start, read.segment), (TAG, None), "{length}");
             }
         }
@@ -202,7 +202,7 @@ mod tests {
             if tagged && bytes.len() > 14 {
                 bytes[12..14].copy_from_slice(&VLAN);
             }
-            if let Some(read) = take_tag(&mut bytes) {
+            if let Some(read) = strip_tag(&mut bytes) {
                 prop_assert!(read.start <= bytes.len());
             }
         }

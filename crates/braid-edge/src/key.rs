@@ -16,7 +16,7 @@ use ring::hmac;
 use crate::Error;
 
 /// Bytes of a key at the least.
-const LEAST: usize = 16;
+const MIN_KEY_BYTES: usize = 16;
 
 /// A key that one edge and the controller share.
 #[derive(Clone, PartialEq, Eq)]
@@ -38,8 +38,11 @@ impl Key {
             |source| Error::system(format!("reading the key file {}", file.display()), source);
         let bytes = std::fs::read(file).map_err(failed)?;
         let key = bytes.trim_ascii();
-        if key.len() < LEAST {
-            let text = format!("it holds {} bytes; at least {LEAST} are needed", key.len());
+        if key.len() < MIN_KEY_BYTES {
+            let text = format!(
+                "it holds {} bytes; at least {MIN_KEY_BYTES} are needed",
+                key.len()
+            );
             return Err(failed(io::Error::other(text)));
         }
         Ok(Key(key.to_owned()))
@@ -54,13 +57,13 @@ impl Key {
     }
 
     /// The header of a question.
-    pub(crate) fn shown(&self, name: &str, counter: u64, request: &str) -> String {
+    pub(crate) fn authorization(&self, name: &str, counter: u64, request: &str) -> String {
         let mac = self.mac(format!("{counter}\n{request}").as_bytes());
         format!("Authorization: Braid {name} {counter} {mac}")
     }
 
     /// Whether an answer was made by who knows the key.
-    pub(crate) fn is_answer(&self, counter: u64, status: &str, head: &str, body: &[u8]) -> bool {
+    pub(crate) fn verifies(&self, counter: u64, status: &str, head: &str, body: &[u8]) -> bool {
         let what = [format!("{counter}\n{status}\n").as_bytes(), body].concat();
         let wanted = self.mac(&what);
         let shown = head.lines().find_map(|line| {
@@ -100,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_question_shows_the_key_as_others_work_it_out() {
-        let line = key().shown("ha", 7, "GET / HTTP/1.1");
+        let line = key().authorization("ha", 7, "GET / HTTP/1.1");
         assert_eq!(line, format!("Authorization: Braid ha 7 {SHOWN}"));
     }
 
@@ -108,13 +111,13 @@ mod tests {
     fn an_answer_that_others_made_or_that_was_changed_is_none() {
         let made = key().mac(b"7\n200\n{}");
         let head = format!("HTTP/1.1 200 OK\r\nbraid-authentication: {made}");
-        assert!(key().is_answer(7, "200", &head, b"{}"));
-        assert!(!key().is_answer(8, "200", &head, b"{}"));
-        assert!(!key().is_answer(7, "304", &head, b"{}"));
-        assert!(!key().is_answer(7, "200", &head, b"{ }"));
-        assert!(!key().is_answer(7, "200", "HTTP/1.1 200 OK", b"{}"));
+        assert!(key().verifies(7, "200", &head, b"{}"));
+        assert!(!key().verifies(8, "200", &head, b"{}"));
+        assert!(!key().verifies(7, "304", &head, b"{}"));
+        assert!(!key().verifies(7, "200", &head, b"{ }"));
+        assert!(!key().verifies(7, "200", "HTTP/1.1 200 OK", b"{}"));
         let other = Key(b"the key of another".to_vec());
-        assert!(!other.is_answer(7, "200", &head, b"{}"));
+        assert!(!other.verifies(7, "200", &head, b"{}"));
     }
 
     #[test]

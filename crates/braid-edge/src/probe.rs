@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use braid_core::Prefix;
 use braid_packet::{Packet, Transport};
 
-use crate::shared::{PROBE_ANSWER, PROBE_MAGIC, PROBE_PORT, PROBE_QUESTION};
+use crate::shared::{PROBE_MAGIC, PROBE_PORT, PROBE_REPLY, PROBE_REQUEST};
 
 /// Bytes of a probe.
 pub const LENGTH: usize = 16;
@@ -14,17 +14,17 @@ const UDP_HEADER: usize = 8;
 
 /// A question that whoever cannot see it cannot answer: `nonce` is to be hard to guess.
 #[must_use]
-pub fn question(nonce: u64) -> [u8; LENGTH] {
+pub fn request(nonce: u64) -> [u8; LENGTH] {
     let mut bytes = [0; LENGTH];
     bytes[..4].copy_from_slice(&PROBE_MAGIC.to_be_bytes());
-    bytes[4..6].copy_from_slice(&(PROBE_QUESTION as u16).to_be_bytes());
+    bytes[4..6].copy_from_slice(&(PROBE_REQUEST as u16).to_be_bytes());
     bytes[8..].copy_from_slice(&nonce.to_be_bytes());
     bytes
 }
 
 /// The nonce of an answer, in an IP packet; none if it is something else.
 #[must_use]
-pub fn answer(packet: &[u8]) -> Option<u64> {
+pub fn parse_reply(packet: &[u8]) -> Option<u64> {
     let packet = Packet::parse(packet).ok()?;
     let ports = (PROBE_PORT as u16, PROBE_PORT as u16);
     match packet.transport {
@@ -36,14 +36,14 @@ pub fn answer(packet: &[u8]) -> Option<u64> {
     let (kind, rest) = rest.split_first_chunk::<2>()?;
     let nonce = rest.get(2..)?.first_chunk::<8>()?;
     let ours =
-        *magic == PROBE_MAGIC.to_be_bytes() && u32::from(u16::from_be_bytes(*kind)) == PROBE_ANSWER;
+        *magic == PROBE_MAGIC.to_be_bytes() && u32::from(u16::from_be_bytes(*kind)) == PROBE_REPLY;
     ours.then(|| u64::from_be_bytes(*nonce))
 }
 
 /// The address of a path that its probes come from or go to: its first host, which is its only
 /// address where it has no more.
 #[must_use]
-pub fn address(prefix: Prefix) -> IpAddr {
+pub fn probe_address(prefix: Prefix) -> IpAddr {
     match prefix.address() {
         IpAddr::V4(v4) if prefix.length() <= 30 => IpAddr::V4((u32::from(v4) + 1).into()),
         IpAddr::V6(v6) if prefix.length() <= 126 => IpAddr::V6((u128::from(v6) + 1).into()),
@@ -65,15 +65,23 @@ mod tests {
         };
         let port = PROBE_PORT as u16;
         let (from, to) = ends(port);
-        let mut said = question(0x0123_4567_89ab_cdef);
-        assert_eq!(answer(&build::udp(from, to, &said)), None, "a question");
-        said[5] = PROBE_ANSWER as u8;
+        let mut said = request(0x0123_4567_89ab_cdef);
+        assert_eq!(
+            parse_reply(&build::udp(from, to, &said)),
+            None,
+            "a question"
+        );
+        said[5] = PROBE_REPLY as u8;
         let packet = build::udp(from, to, &said);
-        assert_eq!(answer(&packet), Some(0x0123_4567_89ab_cdef));
+        assert_eq!(parse_reply(&packet), Some(0x0123_4567_89ab_cdef));
         let (from, to) = ends(53);
-        assert_eq!(answer(&build::udp(from, to, &said)), None, "another port");
+        assert_eq!(
+            parse_reply(&build::udp(from, to, &said)),
+            None,
+            "another port"
+        );
         for length in 0..packet.len() {
-            assert_eq!(answer(&packet[..length]), None);
+            assert_eq!(parse_reply(&packet[..length]), None);
         }
     }
 
@@ -86,7 +94,7 @@ mod tests {
             ("2001:db8::9", 128, "2001:db8::9"),
         ] {
             let prefix = Prefix::new(prefix.parse().expect("an address"), length);
-            assert_eq!(address(prefix.expect("a prefix")).to_string(), first);
+            assert_eq!(probe_address(prefix.expect("a prefix")).to_string(), first);
         }
     }
 }

@@ -9,25 +9,25 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::getpid;
 
-use crate::controller::{self, Passed, Place};
-use crate::datapath::{Datapath, Devices, Hook, Layer, RENEWAL, Treatment};
-use crate::driver::{ANSWERS, Driver, Handle};
-use crate::hold::Hold;
-use crate::keep::Keeper;
-use crate::order::{Ordering, treatment};
-use crate::plan::Plan;
+use crate::controller::{self, Endpoint, PathCounts};
+use crate::datapath::{Datapath, Devices, Hook, LEASE_RENEWAL, Layer, TagAction};
+use crate::driver::{Driver, Handle, MAX_QUEUED_REPLIES};
+use crate::l3_paths::L3Paths;
+use crate::l3_planner::Plan;
+use crate::path_prober::PathProber;
+use crate::reorder_tap::ReorderTap;
+use crate::reorderer::{Reordering, tag_action};
 use crate::status::{listen, serve};
-use crate::table::{Inward, Table};
-use crate::ways::Ways;
+use crate::table::{Ingress, Table};
 use crate::{Error, epoch, status};
 
-mod telling;
+mod report;
 
 /// How soon a controller that does not answer is asked again.
-const AGAIN: Duration = Duration::from_millis(200);
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// How long tags are known that are no path's any more: packets may still come by them, and have
 /// waited in queues for as long as the controller keeps the tags' rules.
-const LINGER: Duration = Duration::from_secs(8);
+const RETIRED_TAG_LIFETIME: Duration = Duration::from_secs(8);
 
 /// What an edge is told at its start.
 #[derive(Debug, Clone)]
@@ -37,9 +37,9 @@ pub struct Options {
     /// The devices that it joins.
     pub devices: Devices,
     /// Who says what its paths are.
-    pub guide: Guide,
+    pub control: ControlSource,
     /// How packets are put in order.
-    pub ordering: Ordering,
+    pub reordering: Reordering,
     /// Whether others are asked to number what has no numbers that an edge can read.
     pub shim: bool,
     /// How its programs are put on the devices.
@@ -50,18 +50,18 @@ pub struct Options {
 
 /// Who says what paths there are, and what each carries.
 #[derive(Debug, Clone)]
-pub enum Guide {
+pub enum ControlSource {
     /// A controller, of tags.
-    Controller(Place),
+    Controller(Endpoint),
     /// A file, of pairs of addresses.
     File(PathBuf),
 }
 
-impl std::fmt::Display for Guide {
+impl std::fmt::Display for ControlSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Guide::Controller(place) => place.fmt(f),
-            Guide::File(path) => path.display().fmt(f),
+            ControlSource::Controller(endpoint) => endpoint.fmt(f),
+            ControlSource::File(path) => path.display().fmt(f),
         }
     }
 }
@@ -71,22 +71,22 @@ struct Edge {
     options: Options,
     datapath: Mutex<Datapath>,
     driver: Handle,
-    known: Mutex<Known>,
+    state: Mutex<EdgeState>,
 }
 
 #[derive(Default)]
-struct Known {
+struct EdgeState {
     table: Option<Table>,
     /// Why the controller has no table for us; none while it has.
     problem: Option<(&'static str, String)>,
     /// Layer-3 paths that do not carry.
-    silent: Vec<String>,
+    silent_paths: Vec<String>,
     /// Where each path's packets go, of layer-3 paths.
-    ends: BTreeMap<u16, String>,
+    path_addresses: BTreeMap<u16, String>,
     /// Sources that had several paths at some time.
-    ordered: BTreeSet<String>,
+    resequenced: BTreeSet<String>,
     /// Tags that were paths', and until when they are known.
-    lingering: BTreeMap<u16, Instant>,
+    retiring: BTreeMap<u16, Instant>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -101,37 +101,37 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
     // Before any thread is there, so that all have it so.
     ends.thread_block()
         .map_err(|errno| Error::system("blocking signals", errno.into()))?;
-    let ways = match &options.guide {
-        Guide::Controller(_) => None,
-        Guide::File(path) => Some(Ways::open(path)?),
+    let l3_paths = match &options.control {
+        ControlSource::Controller(_) => None,
+        ControlSource::File(path) => Some(L3Paths::open(path)?),
     };
     let socket = status::socket(&options.run_dir, &options.name);
     let listener = listen(&socket)?;
-    let hold = Hold::create(&options.devices.hold)?;
-    let layer = match &ways {
+    let tap = ReorderTap::create(&options.devices.hold)?;
+    let layer = match &l3_paths {
         None => Layer::Two,
         Some(_) => Layer::Three,
     };
     let epoch = epoch::next(&socket.with_extension("epoch"))?;
     let mut datapath =
         Datapath::attach(&options.devices, layer, options.hook, options.shim, epoch)?;
-    let (answered, answers) = mpsc::sync_channel(ANSWERS);
-    let answered = ways.is_some().then_some(answered);
-    let (driver, handle) = Driver::new(hold, options.ordering, answered)?;
-    let mut known = Known::default();
-    let keeper = match ways {
+    let (answered, answers) = mpsc::sync_channel(MAX_QUEUED_REPLIES);
+    let answered = l3_paths.is_some().then_some(answered);
+    let (driver, handle) = Driver::new(tap, options.reordering, answered)?;
+    let mut state = EdgeState::default();
+    let prober = match l3_paths {
         None => None,
-        Some(ways) => {
-            datapath.know(&ways)?;
-            known.ends = names(&ways);
-            Some(Keeper::new(ways)?)
+        Some(l3_paths) => {
+            datapath.set_l3_paths(&l3_paths)?;
+            state.path_addresses = path_addresses(&l3_paths);
+            Some(PathProber::new(l3_paths)?)
         }
     };
     let edge = Arc::new(Edge {
         options,
         datapath: Mutex::new(datapath),
         driver: handle.clone(),
-        known: Mutex::new(known),
+        state: Mutex::new(state),
     });
     let resequencer = spawn("resequencer", || {
         let ended = driver.run();
@@ -140,9 +140,9 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
         ended
     })?;
     let following = Arc::clone(&edge);
-    match keeper {
-        Some(keeper) => spawn("keeper", move || {
-            keeper.run(&answers, |plan| following.keep(plan));
+    match prober {
+        Some(prober) => spawn("prober", move || {
+            prober.run(&answers, |plan| following.apply_plan(plan));
         })?,
         None => spawn("follower", move || follow(&following))?,
     };
@@ -172,7 +172,7 @@ fn spawn<T: Send + 'static>(
 /// Has the programs stay at work for ever.
 fn renew(edge: &Edge) {
     loop {
-        thread::sleep(RENEWAL);
+        thread::sleep(LEASE_RENEWAL);
         if let Err(error) = locked(&edge.datapath).renew() {
             tracing::warn!(%error, "the programs go by what they were told last");
         }
@@ -180,10 +180,10 @@ fn renew(edge: &Edge) {
 }
 
 /// What layer-3 paths are called.
-fn names(ways: &Ways) -> BTreeMap<u16, String> {
-    let paths = ways.edges.iter().flat_map(|edge| &edge.paths);
+fn path_addresses(l3_paths: &L3Paths) -> BTreeMap<u16, String> {
+    let paths = l3_paths.edges.iter().flat_map(|edge| &edge.paths);
     paths
-        .map(|way| (way.tag, format!("{} - {}", way.here, way.there)))
+        .map(|path| (path.tag, format!("{} - {}", path.local, path.remote)))
         .collect()
 }
 
@@ -191,15 +191,15 @@ fn names(ways: &Ways) -> BTreeMap<u16, String> {
 fn follow(edge: &Edge) {
     let mut revision = String::new();
     let options = &edge.options;
-    let Guide::Controller(place) = &options.guide else {
+    let ControlSource::Controller(endpoint) = &options.control else {
         return;
     };
     loop {
-        let answer = controller::ask(
-            place,
+        let answer = controller::fetch_table(
+            endpoint,
             &options.name,
             &revision,
-            &edge.passed(),
+            &edge.path_counts(),
             options.shim,
         );
         let problem = match answer {
@@ -217,39 +217,39 @@ fn follow(edge: &Edge) {
         if failed {
             // A controller that comes back may have made another plan under the same name.
             revision.clear();
-            thread::sleep(AGAIN);
+            thread::sleep(RETRY_INTERVAL);
         }
     }
 }
 
-fn code(error: &controller::NoTable) -> &'static str {
+fn code(error: &controller::FetchError) -> &'static str {
     match error {
-        controller::NoTable::Unreachable { .. } => "controller-silent",
-        controller::NoTable::Unknown(_) => "edge-unknown",
-        controller::NoTable::Shut(..) => "key-refused",
-        controller::NoTable::Strange(_) | controller::NoTable::Refused { .. } => {
+        controller::FetchError::Unreachable { .. } => "controller-silent_paths",
+        controller::FetchError::Unknown(_) => "edge-unknown",
+        controller::FetchError::Unauthorized(..) => "key-refused",
+        controller::FetchError::Unverified(_) | controller::FetchError::Refused { .. } => {
             "controller-refuses"
         }
-        controller::NoTable::Table(_) => "bad-table",
+        controller::FetchError::Table(_) => "bad-table",
     }
 }
 
 impl Edge {
     fn note(&self, problem: Option<(&'static str, String)>) {
-        let mut known = locked(&self.known);
-        if known.problem == problem {
+        let mut state = locked(&self.state);
+        if state.problem == problem {
             return;
         }
         match &problem {
             Some((code, text)) => tracing::warn!(code, text, "no new table; the last one holds"),
-            None => tracing::info!(guide = %self.options.guide, "following"),
+            None => tracing::info!(control = %self.options.control, "following"),
         }
-        known.problem = problem;
+        state.problem = problem;
     }
 
     /// Follows what was planned for layer-3 paths, if it can.
-    fn keep(&self, plan: Plan) -> bool {
-        locked(&self.known).silent = plan.silent;
+    fn apply_plan(&self, plan: Plan) -> bool {
+        locked(&self.state).silent_paths = plan.silent_paths;
         let problem = self.apply(plan.table).err();
         let followed = problem.is_none();
         self.note(problem.map(|error| ("not-applied", error.to_string())));
@@ -257,74 +257,74 @@ impl Edge {
     }
 
     /// How many packets passed by each path that is in use.
-    fn passed(&self) -> Passed {
-        let known = locked(&self.known);
+    fn path_counts(&self) -> PathCounts {
+        let state = locked(&self.state);
         let mut datapath = locked(&self.datapath);
-        let Some(table) = &known.table else {
-            return Passed::default();
+        let Some(table) = &state.table else {
+            return PathCounts::default();
         };
         let mut counted = |sent, tags: BTreeSet<u16>| {
             let count = |tag| Some((tag, datapath.traffic(sent, tag).ok()?.packets));
             tags.into_iter().filter_map(count).collect()
         };
-        let slots = table.outward.iter().flat_map(|each| &each.slots).copied();
-        Passed {
-            came: counted(false, inward_tags(&table.inward).collect()),
-            sent: counted(true, slots.collect()),
+        let slots = table.egress.iter().flat_map(|each| &each.slots).copied();
+        PathCounts {
+            rx: counted(false, ingress_tags(&table.ingress).collect()),
+            tx: counted(true, slots.collect()),
         }
     }
 
     /// Follows a table: what may come is known before it can come, and known a while after it may. One
     /// that is refused leaves the last one in effect.
     fn apply(&self, table: Table) -> Result<(), Error> {
-        let mut known = locked(&self.known);
+        let mut state = locked(&self.state);
         let mut datapath = locked(&self.datapath);
         let now = Instant::now();
-        let mut tags: BTreeMap<u16, Treatment> = BTreeMap::new();
-        let mut lingering = known.lingering.clone();
-        lingering.retain(|tag, until| {
+        let mut tags: BTreeMap<u16, TagAction> = BTreeMap::new();
+        let mut retiring = state.retiring.clone();
+        retiring.retain(|tag, until| {
             let keep = *until > now;
             if !keep {
-                tags.insert(*tag, Treatment::Unknown);
+                tags.insert(*tag, TagAction::Drop);
             }
             keep
         });
         // A file's paths stay paths, in use here or not.
-        if let Guide::Controller(_) = self.options.guide {
-            let before = known.table.iter();
-            let before = before.flat_map(|table| inward_tags(&table.inward));
-            lingering.extend(before.map(|tag| (tag, now + LINGER)));
+        if let ControlSource::Controller(_) = self.options.control {
+            let before = state.table.iter();
+            let before = before.flat_map(|table| ingress_tags(&table.ingress));
+            retiring.extend(before.map(|tag| (tag, now + RETIRED_TAG_LIFETIME)));
         }
-        for inward in &table.inward {
-            let ordered = known.ordered.contains(&inward.source);
-            let treatment = treatment(self.options.ordering, inward, ordered);
-            if treatment == Treatment::InOrder {
-                known.ordered.insert(inward.source.clone());
+        for ingress in &table.ingress {
+            let resequenced = state.resequenced.contains(&ingress.source);
+            let tag_action = tag_action(self.options.reordering, ingress, resequenced);
+            if tag_action == TagAction::Resequence {
+                state.resequenced.insert(ingress.source.clone());
             }
-            for path in &inward.paths {
-                lingering.remove(&path.tag);
-                tags.insert(path.tag, treatment);
+            for path in &ingress.paths {
+                retiring.remove(&path.tag);
+                tags.insert(path.tag, tag_action);
             }
         }
-        self.driver.set_table(table.inward.clone());
-        let followed = datapath.treat(tags);
-        if let Err(error) = followed.and_then(|()| datapath.split(&table.outward)) {
-            if let Some(last) = &known.table {
-                self.driver.set_table(last.inward.clone());
+        self.driver.set_table(table.ingress.clone());
+        let followed = datapath.set_tag_actions(tags);
+        if let Err(error) = followed.and_then(|()| datapath.set_egress(&table.egress)) {
+            if let Some(last) = &state.table {
+                self.driver.set_table(last.ingress.clone());
                 // What the kernel refuses of that too, the next table mends.
-                let _ = datapath.split(&last.outward);
+                let _ = datapath.set_egress(&last.egress);
             }
             return Err(error);
         }
-        let (generation, pairs) = (table.generation, table.outward.len());
+        let (generation, pairs) = (table.generation, table.egress.len());
         tracing::info!(generation, pairs, "following a new table");
-        (known.table, known.lingering) = (Some(table), lingering);
+        (state.table, state.retiring) = (Some(table), retiring);
         Ok(())
     }
 }
 
-fn inward_tags(inward: &[Inward]) -> impl Iterator<Item = u16> + '_ {
-    inward
+fn ingress_tags(ingress: &[Ingress]) -> impl Iterator<Item = u16> + '_ {
+    ingress
         .iter()
         .flat_map(|each| each.paths.iter().map(|path| path.tag))
 }
@@ -333,10 +333,10 @@ fn inward_tags(inward: &[Inward]) -> impl Iterator<Item = u16> + '_ {
 mod tests {
     use super::*;
     use crate::shared::{MAX_HOSTS, SLOTS};
-    use crate::table::{InwardPath, Mac, Order, Outward};
+    use crate::table::{DeliveryOrder, Egress, IngressPath, Mac};
 
     /// On no devices, with a resequencer that does not listen.
-    fn edge(guide: Guide) -> Edge {
+    fn edge(control: ControlSource) -> Edge {
         let devices = Devices {
             inside: "inside".to_owned(),
             outside: vec!["outside".to_owned()],
@@ -345,8 +345,8 @@ mod tests {
         let options = Options {
             name: "ha".to_owned(),
             devices,
-            guide,
-            ordering: Ordering::Ours,
+            control,
+            reordering: Reordering::Adaptive,
             shim: false,
             hook: Hook::Auto,
             run_dir: PathBuf::new(),
@@ -356,55 +356,55 @@ mod tests {
             options,
             datapath: Mutex::new(datapath),
             driver: Handle::pair().expect("a socket pair").0,
-            known: Mutex::new(Known::default()),
+            state: Mutex::new(EdgeState::default()),
         }
     }
 
     fn table(generation: u64, hosts: u32, tags: [u16; 2]) -> Table {
         let macs = (0..hosts).map(u32::to_be_bytes);
-        let outward = Outward {
+        let egress = Egress {
             target: "hb".to_owned(),
             hosts: macs.map(|[a, b, c, d]| Mac([2, 0, a, b, c, d])).collect(),
             slots: vec![tags[0]; SLOTS as usize],
             shim: false,
-            ceiling_bit_s: 0,
+            max_rate_bit_s: 0,
         };
-        let path = |tag| InwardPath {
+        let path = |tag| IngressPath {
             tag,
             latency_ms: None,
         };
-        let inward = Inward {
+        let ingress = Ingress {
             source: "hb".to_owned(),
-            order: Order::Resequence,
+            order: DeliveryOrder::Resequence,
             threshold_packets: 16,
             size_packets: 32,
             paths: tags.map(path).to_vec(),
-            gave_up: false,
+            path_withdrawn: false,
         };
-        Table::own(generation, vec![outward], vec![inward])
+        Table::own(generation, vec![egress], vec![ingress])
     }
 
     #[test]
     fn a_table_that_the_kernel_refuses_leaves_the_last_one_in_effect() {
-        let edge = edge(Guide::Controller(Place::Unix(PathBuf::new())));
+        let edge = edge(ControlSource::Controller(Endpoint::Unix(PathBuf::new())));
         edge.apply(table(1, 1, [2, 3])).expect("a table");
         edge.apply(table(2, MAX_HOSTS + 1, [4, 5]))
-            .expect_err("more hosts than there may be");
-        assert_eq!(locked(&edge.known).table, Some(table(1, 1, [2, 3])));
-        assert!(locked(&edge.known).lingering.is_empty(), "they are in use");
+            .expect_err("more hosts than remote may be");
+        assert_eq!(locked(&edge.state).table, Some(table(1, 1, [2, 3])));
+        assert!(locked(&edge.state).retiring.is_empty(), "they are in use");
         assert_eq!(locked(&edge.datapath).slots(0), [2; SLOTS as usize]);
         edge.apply(table(3, 1, [3, 4])).expect("a table");
-        let known = locked(&edge.known);
-        assert_eq!(known.table, Some(table(3, 1, [3, 4])));
-        assert_eq!(known.lingering.keys().copied().collect::<Vec<_>>(), [2]);
+        let state = locked(&edge.state);
+        assert_eq!(state.table, Some(table(3, 1, [3, 4])));
+        assert_eq!(state.retiring.keys().copied().collect::<Vec<_>>(), [2]);
     }
 
     #[test]
     fn layer_3_paths_are_known_as_long_as_they_are_in_the_file() {
-        let edge = edge(Guide::File(PathBuf::new()));
+        let edge = edge(ControlSource::File(PathBuf::new()));
         edge.apply(table(1, 1, [2, 3])).expect("a plan");
         edge.apply(table(2, 1, [2, 2])).expect("a plan without one");
         // The far edge may take it up again before this one does.
-        assert!(locked(&edge.known).lingering.is_empty());
+        assert!(locked(&edge.state).retiring.is_empty());
     }
 }

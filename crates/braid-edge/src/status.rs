@@ -14,7 +14,7 @@ use crate::Error;
 /// Changes when a field changes its meaning or goes; new fields may come at any time.
 pub const VERSION: u32 = 1;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const SOCKET_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// All of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,11 +32,11 @@ pub struct Status {
     /// Of the controller's plans the one in effect; none before the first.
     pub generation: Option<u64>,
     /// How packets are put in order.
-    pub order: String,
+    pub reordering: String,
     /// Towards other edges.
-    pub outward: Vec<OutwardStatus>,
+    pub egress: Vec<EgressStatus>,
     /// From other edges.
-    pub inward: Vec<InwardStatus>,
+    pub ingress: Vec<IngressStatus>,
     /// How often each way through the programs was taken, by its name.
     pub reasons: BTreeMap<String, u64>,
     /// What is not as it should be.
@@ -45,58 +45,58 @@ pub struct Status {
 
 /// Towards another edge.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct OutwardStatus {
+pub struct EgressStatus {
     /// The other edge.
     pub target: String,
     /// How many hosts are behind it.
     pub hosts: usize,
     /// Its paths, by tag.
-    pub paths: Vec<SentPath>,
+    pub paths: Vec<EgressPathStatus>,
 }
 
 /// A path from here.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SentPath {
+pub struct EgressPathStatus {
     /// Its tag.
     pub tag: u16,
     /// The addresses that it is between, of a layer-3 path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ends: Option<String>,
+    pub addresses: Option<String>,
     /// The part of the slots that are its.
     pub share: f64,
     /// Packets sent by it.
-    pub packets: u64,
+    pub tx_packets: u64,
     /// Their bytes, whole frames.
-    pub bytes: u64,
+    pub tx_bytes: u64,
 }
 
 /// From another edge.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct InwardStatus {
+pub struct IngressStatus {
     /// The other edge.
     pub source: String,
     /// Whether its TCP is put in order.
     pub in_order: bool,
     /// Its paths, the quickest first.
-    pub paths: Vec<CamePath>,
+    pub paths: Vec<IngressPathStatus>,
     /// What became of its TCP segments, and of its numbered packets.
     pub segments: Segments,
 }
 
 /// A path to here.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct CamePath {
+pub struct IngressPathStatus {
     /// Its tag.
     pub tag: u16,
     /// The addresses that it is between, of a layer-3 path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ends: Option<String>,
+    pub addresses: Option<String>,
     /// One way, as the controller measured it; none if it has not.
     pub latency_ms: Option<f64>,
     /// Packets that came by it.
-    pub packets: u64,
+    pub rx_packets: u64,
     /// Their bytes, whole frames.
-    pub bytes: u64,
+    pub rx_bytes: u64,
 }
 
 /// What a resequencer did, in segments and gaps.
@@ -113,9 +113,9 @@ pub struct Segments {
     /// How long those waited on average.
     pub held_mean_ms: f64,
     /// The longest wait.
-    pub held_most_ms: f64,
+    pub held_max_ms: f64,
     /// Sent again: waited for no gap.
-    pub again: u64,
+    pub retransmitted: u64,
     /// Came after they had been given up.
     pub late: u64,
     /// Gaps given up because every path had passed them.
@@ -159,11 +159,11 @@ pub fn ask(path: &Path) -> Result<Status, Error> {
     };
     let mut stream = UnixStream::connect(path).map_err(unreachable)?;
     stream
-        .set_read_timeout(Some(PATIENCE))
+        .set_read_timeout(Some(SOCKET_TIMEOUT))
         .map_err(unreachable)?;
     let mut text = Vec::new();
     stream.read_to_end(&mut text).map_err(unreachable)?;
-    serde_json::from_slice(&text).map_err(|source| Error::Answer {
+    serde_json::from_slice(&text).map_err(|source| Error::BadStatus {
         path: path.to_owned(),
         source,
     })
@@ -194,7 +194,7 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener, Error> {
 pub(crate) fn serve(listener: &UnixListener, status: impl Fn() -> Status) {
     for stream in listener.incoming() {
         let answered = stream.and_then(|mut stream| {
-            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(SOCKET_TIMEOUT))?;
             let text = serde_json::to_vec(&status()).map_err(std::io::Error::other)?;
             stream.write_all(&text)
         });

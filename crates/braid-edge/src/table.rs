@@ -22,27 +22,27 @@ pub struct Table {
     /// Counts the controller's plans.
     pub generation: u64,
     /// Towards other edges.
-    pub outward: Vec<Outward>,
+    pub egress: Vec<Egress>,
     /// From other edges.
-    pub inward: Vec<Inward>,
+    pub ingress: Vec<Ingress>,
 }
 
 impl Table {
     /// A table that was not made by a controller.
-    pub(crate) fn own(generation: u64, outward: Vec<Outward>, inward: Vec<Inward>) -> Table {
+    pub(crate) fn own(generation: u64, egress: Vec<Egress>, ingress: Vec<Ingress>) -> Table {
         Table {
             version: VERSION,
             revision: String::new(),
             generation,
-            outward,
-            inward,
+            egress,
+            ingress,
         }
     }
 }
 
 /// How packets to another edge are split.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Outward {
+pub struct Egress {
     /// The other edge.
     pub target: String,
     /// The hosts behind it; none where paths are of layer 3.
@@ -54,39 +54,39 @@ pub struct Outward {
     pub shim: bool,
     /// bit/s that the lines of all its paths carry at the most, whoever else uses them; 0: not known.
     #[serde(default)]
-    pub ceiling_bit_s: u64,
+    pub max_rate_bit_s: u64,
 }
 
-impl Outward {
+impl Egress {
     /// Whether what goes there may be numbered: by one path everything is in order as it is.
-    pub(crate) fn numbers(&self) -> bool {
+    pub(crate) fn uses_shim(&self) -> bool {
         self.shim && self.slots.iter().any(|tag| *tag != self.slots[0])
     }
 }
 
 /// What comes from another edge.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Inward {
+pub struct Ingress {
     /// The other edge.
     pub source: String,
     /// What the controller would have done about order.
-    pub order: Order,
+    pub order: DeliveryOrder,
     /// \[mpsdn\] Algorithm 1's T.
     pub threshold_packets: usize,
     /// \[mpsdn\] Algorithm 1's S.
     pub size_packets: usize,
     /// The quickest first.
-    pub paths: Vec<InwardPath>,
+    pub paths: Vec<IngressPath>,
     /// Whether a path was taken out because nothing, or next to nothing, comes by it: what it has not
     /// brought is not waited for.
     #[serde(default)]
-    pub gave_up: bool,
+    pub path_withdrawn: bool,
 }
 
 /// The controller's word on order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Order {
+pub enum DeliveryOrder {
     /// One path.
     Single,
     /// Paths alike enough.
@@ -97,14 +97,14 @@ pub enum Order {
 
 /// A path from another edge.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct InwardPath {
+pub struct IngressPath {
     /// Its tag.
     pub tag: u16,
     /// One way; not known of a path that was never measured.
     pub latency_ms: Option<f64>,
 }
 
-impl InwardPath {
+impl IngressPath {
     /// Its latency; none counts as no time at all.
     #[must_use]
     pub fn latency(&self) -> Duration {
@@ -160,17 +160,17 @@ impl Table {
             return Err(TableError::Version(table.version));
         }
         let wrong = |text: String| Err(TableError::Content(text));
-        if table.outward.len() > MAX_TARGETS as usize {
+        if table.egress.len() > MAX_TARGETS as usize {
             return wrong(format!(
                 "{} targets, at most {MAX_TARGETS}",
-                table.outward.len()
+                table.egress.len()
             ));
         }
-        let hosts: usize = table.outward.iter().map(|each| each.hosts.len()).sum();
+        let hosts: usize = table.egress.iter().map(|each| each.hosts.len()).sum();
         if hosts > MAX_HOSTS as usize {
             return wrong(format!("{hosts} hosts, at most {MAX_HOSTS}"));
         }
-        for each in &table.outward {
+        for each in &table.egress {
             if each.slots.len() != SLOTS as usize {
                 return wrong(format!(
                     "{} slots to {}, not {SLOTS}",
@@ -179,15 +179,15 @@ impl Table {
                 ));
             }
         }
-        let outward = table
-            .outward
+        let egress = table
+            .egress
             .iter()
             .flat_map(|each| each.slots.iter().copied());
-        let inward = table
-            .inward
+        let ingress = table
+            .ingress
             .iter()
             .flat_map(|each| each.paths.iter().map(|path| path.tag));
-        match outward.chain(inward).find(|tag| !TAGS.contains(tag)) {
+        match egress.chain(ingress).find(|tag| !TAGS.contains(tag)) {
             Some(tag) => wrong(format!("tag {tag}, which no path can have")),
             None => Ok(table),
         }
@@ -202,8 +202,8 @@ mod tests {
         let slots = vec![tag.to_string(); slots].join(",");
         format!(
             r#"{{"version":1,"revision":"a","generation":3,"edge":"ha",
-            "outward":[{{"target":"hb","hosts":["02:00:00:00:00:02"],"slots":[{slots}]}}],
-            "inward":[{{"source":"hb","order":"resequence","threshold_packets":20,"size_packets":40,
+            "egress":[{{"target":"hb","hosts":["02:00:00:00:00:02"],"slots":[{slots}]}}],
+            "ingress":[{{"source":"hb","order":"resequence","threshold_packets":20,"size_packets":40,
               "paths":[{{"tag":9,"latency_ms":25.0,"capacity_bit_s":1}},
                        {{"tag":10,"latency_ms":null,"capacity_bit_s":1}}]}}]}}"#
         )
@@ -212,12 +212,12 @@ mod tests {
     #[test]
     fn a_table_is_read() {
         let table = Table::read(text(1024, 7).as_bytes()).expect("a table");
-        assert_eq!(table.outward[0].hosts, [Mac([2, 0, 0, 0, 0, 2])]);
+        assert_eq!(table.egress[0].hosts, [Mac([2, 0, 0, 0, 0, 2])]);
         assert_eq!(
-            table.inward[0].paths[0].latency(),
+            table.ingress[0].paths[0].latency(),
             Duration::from_millis(25)
         );
-        assert_eq!(table.inward[0].paths[1].latency(), Duration::ZERO);
+        assert_eq!(table.ingress[0].paths[1].latency(), Duration::ZERO);
     }
 
     #[test]

@@ -21,9 +21,11 @@ pub fn edge(run_dir: &RunDir, command: EdgeCommand) -> CommandResult {
 
 fn failure(error: Error) -> UserError {
     let code = match &error {
-        Error::Place(_) | Error::KeyForNobody | Error::NoKey | Error::Outside(_) | Error::Shim => {
-            "usage"
-        }
+        Error::Endpoint(_)
+        | Error::KeyForSocket
+        | Error::NoKey
+        | Error::SeveralOutside(_)
+        | Error::ShimUnused => "usage",
         Error::NoEdge { .. } => "not-up",
         _ => "edge",
     };
@@ -60,36 +62,36 @@ fn text(status: &Status, paint: Paint) -> String {
         ("PACKETS", Side::Right),
         ("MB", Side::Right),
     ]);
-    for outward in &status.outward {
-        for path in &outward.paths {
+    for egress in &status.egress {
+        for path in &egress.paths {
             paths.row(vec![
-                outward.target.as_str().into(),
+                egress.target.as_str().into(),
                 "to".into(),
-                named(path.tag, path.ends.as_deref()).into(),
+                named(path.tag, path.addresses.as_deref()).into(),
                 format!("{:.1}", 100.0 * path.share).into(),
                 NO_VALUE.into(),
-                path.packets.to_string().into(),
-                megabytes(path.bytes).into(),
+                path.tx_packets.to_string().into(),
+                megabytes(path.tx_bytes).into(),
             ]);
         }
     }
-    for inward in &status.inward {
-        for path in &inward.paths {
+    for ingress in &status.ingress {
+        for path in &ingress.paths {
             let latency = path.latency_ms.map(|ms| format!("{ms:.1}"));
             paths.row(vec![
-                inward.source.as_str().into(),
+                ingress.source.as_str().into(),
                 "from".into(),
-                named(path.tag, path.ends.as_deref()).into(),
+                named(path.tag, path.addresses.as_deref()).into(),
                 NO_VALUE.into(),
                 latency.unwrap_or_else(|| NO_VALUE.to_owned()).into(),
-                path.packets.to_string().into(),
-                megabytes(path.bytes).into(),
+                path.rx_packets.to_string().into(),
+                megabytes(path.rx_bytes).into(),
             ]);
         }
     }
     text.push_str(&paths.render(paint));
-    for inward in status.inward.iter().filter(|inward| inward.in_order) {
-        text.push_str(&order(&inward.source, &inward.segments));
+    for ingress in status.ingress.iter().filter(|ingress| ingress.in_order) {
+        text.push_str(&order(&ingress.source, &ingress.segments));
     }
     for problem in &status.health {
         text.push_str(&format!("# health: {}: {}\n", problem.code, problem.text));
@@ -107,8 +109,8 @@ fn order(source: &str, segments: &Segments) -> String {
         in_order,
         held,
         held_mean_ms,
-        held_most_ms,
-        again,
+        held_max_ms,
+        retransmitted,
         late,
         known_lost,
         expired,
@@ -118,7 +120,7 @@ fn order(source: &str, segments: &Segments) -> String {
     } = segments;
     format!(
         "order of {source}: {in_order} at once, {held} waited {held_mean_ms:.1} ms on average and \
-         {held_most_ms:.1} ms at most, {waiting} wait, {again} sent again, {late} late; gaps given \
+         {held_max_ms:.1} ms at most, {waiting} wait, {retransmitted} sent again, {late} late; gaps given \
          up: {known_lost} known lost, {expired} at their deadline, {forced} for room\n"
     )
 }
@@ -129,7 +131,7 @@ fn megabytes(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use braid_edge::status::{InwardStatus, OutwardStatus, Problem, SentPath, VERSION};
+    use braid_edge::status::{EgressPathStatus, EgressStatus, IngressStatus, Problem, VERSION};
 
     use super::*;
 
@@ -142,19 +144,19 @@ mod tests {
             outside: "out0".into(),
             controller: "unix:/run/fabric.sock".into(),
             generation: Some(3),
-            order: "ours".into(),
-            outward: vec![OutwardStatus {
+            reordering: "adaptive".into(),
+            egress: vec![EgressStatus {
                 target: "hb".into(),
                 hosts: 1,
-                paths: vec![SentPath {
+                paths: vec![EgressPathStatus {
                     tag: 5,
-                    ends: None,
+                    addresses: None,
                     share: 0.5,
-                    packets: 10,
-                    bytes: 1_500_000,
+                    tx_packets: 10,
+                    tx_bytes: 1_500_000,
                 }],
             }],
-            inward: vec![InwardStatus {
+            ingress: vec![IngressStatus {
                 source: "hb".into(),
                 in_order: true,
                 paths: vec![],

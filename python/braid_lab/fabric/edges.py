@@ -71,15 +71,15 @@ class Edge:
 
     def paths_to(self, target: str) -> list[dict[str, Any]]:
         """Return the paths that it sends by."""
-        return next((each["paths"] for each in self.status()["outward"] if each["target"] == target), [])
+        return next((each["paths"] for each in self.status()["egress"] if each["target"] == target), [])
 
     def sent_to(self, target: str) -> list[int]:
         """Return how many packets it has sent by each of these paths."""
-        return [path["packets"] for path in self.paths_to(target)]
+        return [path["tx_packets"] for path in self.paths_to(target)]
 
     def held(self) -> int:
         """Return how many segments have waited for others here."""
-        return sum(each["segments"]["held"] for each in self.status()["inward"])
+        return sum(each["segments"]["held"] for each in self.status()["ingress"])
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class EdgedNetwork:
                 return None
             for each in (self.edges[source], self.edges[target]):
                 known = each.status()
-                hosts = sum(outward["hosts"] for outward in known["outward"])
+                hosts = sum(egress["hosts"] for egress in known["egress"])
                 if known["generation"] != status["generation"] or not hosts:
                     return None
             return there
@@ -150,7 +150,7 @@ class EdgedNetwork:
 def edged_network(
     shape: Shape,
     *,
-    order: str | Mapping[str, str] = "ours",
+    order: str | Mapping[str, str] = "adaptive",
     limits: str = "",
     plain: bool = False,
     shims: Container[str] = (),
@@ -173,7 +173,7 @@ def edged_network(
                 assert box is not None  # noqa: S101
                 words = ["--shim"] if station.name in shims else []
                 where = ("--outside", OUTSIDE, "--controller", f"unix:{net.folder / 'fabric.sock'}")
-                made = Edge(box, net.folder, station.name, *where, "--order", how, "--hook", hook, *words)
+                made = Edge(box, net.folder, station.name, *where, "--reordering", how, "--hook", hook, *words)
                 stack.callback(made.stop)
                 made.start()
                 edges[station.name] = made

@@ -22,25 +22,25 @@ from os_ken.ofproto import ofproto_v1_3_parser as parser
 from braid_lab.fabric.pipeline import Emit, Outcome, Pipeline
 from braid_lab.fabric.shapes import Shape, east_asia, fat_tree, generated
 from braid_sdn.fabric.model import PortId
-from braid_sdn.fabric.probe import mac_bytes
+from braid_sdn.fabric.monitor.probe import mac_bytes
 from braid_sdn.openflow.flows import DIALECT, instructions_out, match_in, match_out, rule_in
 from braid_sdn.openflow.messages import (
     AddRule,
-    AskPortCounters,
-    AskRules,
     Barrier,
-    BarrierDone,
-    Counters,
+    BarrierReply,
     DeleteRule,
     Echo,
     EchoReply,
+    FlowStatsReply,
+    FlowStatsRequest,
     PacketIn,
     PacketOut,
     Port,
+    PortStatsReply,
+    PortStatsRequest,
     PortStatus,
     Refused,
     Rule,
-    Rules,
     ToSwitch,
 )
 from braid_sdn.openflow.wire import HEADER, VERSION, parse
@@ -122,7 +122,7 @@ class FakeSwitch(asyncio.Protocol):
                 self._raw(of.OFPT_PACKET_IN, 0, head + bytes(6) + frame)
             case EchoReply(body):
                 self._raw(of.OFPT_ECHO_REPLY, xid, body)
-            case BarrierDone():
+            case BarrierReply():
                 self._raw(of.OFPT_BARRIER_REPLY, xid)
             case Refused():
                 error = struct.pack("!HH", of.OFPET_FLOW_MOD_FAILED, of.OFPFMFC_TABLE_FULL)
@@ -130,13 +130,12 @@ class FakeSwitch(asyncio.Protocol):
             case PortStatus(port, gone):
                 reason = of.OFPPR_DELETE if gone else of.OFPPR_MODIFY
                 self._raw(of.OFPT_PORT_STATUS, 0, bytes((reason, *bytes(7))) + _port(port))
-            case Counters(ports):
+            case PortStatsReply(ports):
                 entries = [
-                    PORT_STATS.pack(p.port, 0, 0, p.received_bytes, p.sent_bytes, *[0] * 8, *_age(p.age))
-                    for p in ports
+                    PORT_STATS.pack(p.port, 0, 0, p.rx_bytes, p.tx_bytes, *[0] * 8, *_age(p.age)) for p in ports
                 ]
                 self._parts(of.OFPMP_PORT_STATS, entries, xid)
-            case Rules(known):
+            case FlowStatsReply(known):
                 rules = [_flow_stats(each.rule, each.packets, each.bytes) for each in known]
                 self._parts(of.OFPMP_FLOW, rules, xid)
 
@@ -215,8 +214,8 @@ def _request(kind: int, xid: int, data: bytes) -> ToSwitch | None:
     # os-ken reads most of what controllers send in no version of its own; OpenFlow 1.3 §A.3.5 and §A.3.7.
     if kind == of.OFPT_MULTIPART_REQUEST:
         if int.from_bytes(data[8:10], "big") == of.OFPMP_PORT_STATS:
-            return AskPortCounters()
-        return AskRules(None if data[16] == of.OFPTT_ALL else data[16])
+            return PortStatsRequest()
+        return FlowStatsRequest(None if data[16] == of.OFPTT_ALL else data[16])
     if kind == of.OFPT_PACKET_OUT:
         _, in_port, length = struct.unpack_from("!IIH", data, 8)
         ports = (struct.unpack_from("!I", data, at + 4)[0] for at in range(24, 24 + length, 16))

@@ -18,7 +18,7 @@ import struct
 import sys
 import time
 
-from braid_sdn.fabric.probe import EXPERIMENTAL, mac_bytes, tagged
+from braid_sdn.fabric.monitor.probe import EXPERIMENTAL, mac_bytes, tagged
 
 #: IEEE 802 local experimental EtherType 2: nobody else's traffic.
 NUMBERED = 0x88B6

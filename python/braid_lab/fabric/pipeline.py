@@ -11,21 +11,20 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from braid_sdn.fabric.probe import mac_bytes
+from braid_sdn.fabric.monitor.probe import mac_bytes
 from braid_sdn.openflow.messages import (
     TAGGED,
     UNTAGGED,
     AddRule,
-    AskPortCounters,
-    AskRules,
     Barrier,
-    BarrierDone,
-    Counters,
+    BarrierReply,
     DeleteRule,
     Echo,
     EchoReply,
+    FlowStats,
+    FlowStatsReply,
+    FlowStatsRequest,
     FromSwitch,
-    KnownRule,
     Match,
     Output,
     PacketIn,
@@ -33,13 +32,14 @@ from braid_sdn.openflow.messages import (
     PopTag,
     Port,
     PortCounters,
+    PortStatsReply,
+    PortStatsRequest,
     PortStatus,
     PushTag,
     Refused,
     Reserved,
     Rule,
     RuleKey,
-    Rules,
     ToSwitch,
 )
 
@@ -87,18 +87,18 @@ class Pipeline:
                 if self.rules.pop(key, None):
                     self._by_table.pop(key[0], None)
             case Barrier(token):
-                yield BarrierDone(token)
+                yield BarrierReply(token)
             case Echo(data):
                 yield EchoReply(data)
-            case AskRules(table):
+            case FlowStatsRequest(table):
                 known = [
-                    KnownRule(rule, *self.matched[key])
+                    FlowStats(rule, *self.matched[key])
                     for key, rule in self.rules.items()
                     if table is None or rule.table == table
                 ]
-                yield Rules(tuple(known), table)
-            case AskPortCounters():
-                yield Counters(tuple(self._counters(number, now) for number in sorted(self.ports)))
+                yield FlowStatsReply(tuple(known), table)
+            case PortStatsRequest():
+                yield PortStatsReply(tuple(self._counters(number, now) for number in sorted(self.ports)))
             case PacketOut(ports, data, in_port):
                 for port in ports:
                     if port == Reserved.TABLE:

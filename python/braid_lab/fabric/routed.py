@@ -92,10 +92,10 @@ def _paths_file(side: int, paths: Sequence[int], mbit: Sequence[float]) -> str:
     other = 1 - side
     text = ""
     for family, hosts, of in ((4, HOSTS4, path4), (6, HOSTS6, path6)):
-        text += f'[[edge]]\nname = "{SIDES[other]}-{family}"\nhere = "{hosts[side]}"\nthere = "{hosts[other]}"\n'
+        text += f'[[edge]]\nname = "{SIDES[other]}-{family}"\nlocal = "{hosts[side]}"\nremote = "{hosts[other]}"\n'
         for path, rate in zip(paths, mbit, strict=True):
             text += (
-                f'[[edge.path]]\nhere = "{of(path, side)}"\nthere = "{of(path, other)}"\nrate = "{rate:g} Mbit/s"\n'
+                f'[[edge.path]]\nlocal = "{of(path, side)}"\nremote = "{of(path, other)}"\nrate = "{rate:g} Mbit/s"\n'
             )
     return text
 

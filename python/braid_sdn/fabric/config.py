@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from braid_sdn.fabric.mdi import Thresholds
+from braid_sdn.fabric.plan.mdi import Thresholds
 from braid_sdn.fabric.settings import EdgeSettings, LinkSettings, Settings
 from braid_sdn.openflow.tls import TlsFiles
 

@@ -10,50 +10,51 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from braid_sdn.fabric import planner, rules, situation
-from braid_sdn.fabric.asking import Asking
-from braid_sdn.fabric.audit import Audit
-from braid_sdn.fabric.change import Changer, Step
-from braid_sdn.fabric.damp import Damper
-from braid_sdn.fabric.discovery import Schedule
-from braid_sdn.fabric.hosts import Hosts, announced
-from braid_sdn.fabric.load import PERIOD
+from braid_sdn.fabric.edges.distribution import Distributor, Tables
+from braid_sdn.fabric.edges.polling import CounterPoller
 from braid_sdn.fabric.model import Graph, PortId, Problem
-from braid_sdn.fabric.plan import Edge, Plan
-from braid_sdn.fabric.probe import ForgedError, Kind, Probe, mac_text, open_frame, seal
-from braid_sdn.fabric.problems import Problems
-from braid_sdn.fabric.questions import Questions
+from braid_sdn.fabric.monitor.path_monitor import PathMonitor
+from braid_sdn.fabric.monitor.probe import ForgedError, Kind, Probe, mac_text, open_frame, seal
+from braid_sdn.fabric.monitor.problems import Problems
+from braid_sdn.fabric.plan import network_state, planner
+from braid_sdn.fabric.plan.plan import Edge, Plan
+from braid_sdn.fabric.plan.throttle import Throttle
 from braid_sdn.fabric.settings import Settings
-from braid_sdn.fabric.telling import Tables, Telling
-from braid_sdn.fabric.topology import Topology
-from braid_sdn.fabric.traffic import Traffic
-from braid_sdn.fabric.watch import Watch
+from braid_sdn.fabric.switches import rules
+from braid_sdn.fabric.switches.arp_proxy import ArpProxy
+from braid_sdn.fabric.switches.audit import Audit
+from braid_sdn.fabric.switches.updater import RuleUpdater, Step
+from braid_sdn.fabric.view.discovery import DiscoverySchedule
+from braid_sdn.fabric.view.hosts import Hosts, address_claim
+from braid_sdn.fabric.view.load import COUNTER_PERIOD
+from braid_sdn.fabric.view.topology import Topology
+from braid_sdn.fabric.view.traffic import Traffic
 from braid_sdn.openflow.messages import (
     LAST_PORT,
     AddRule,
-    AskPortCounters,
-    AskRules,
-    BarrierDone,
-    Counters,
+    BarrierReply,
     Echo,
     EchoReply,
+    FlowStatsReply,
+    FlowStatsRequest,
     FromSwitch,
     Hello,
     PacketIn,
     PacketOut,
+    PortStatsReply,
+    PortStatsRequest,
     PortStatus,
     Refused,
     Reserved,
-    Rules,
     ToSwitch,
 )
 
-#: The first plan waits until nothing new was found for this long, seconds, but not for longer than FIRST_PLAN.
-SETTLED = 1.0
-FIRST_PLAN = 30.0
+#: The first plan waits until nothing new was found for this long, seconds, but not for longer than MAX_FIRST_PLAN_DELAY.
+SETTLE_TIME = 1.0
+MAX_FIRST_PLAN_DELAY = 30.0
 #: Seconds that it waits for switches that others' rules lead to: Open vSwitch tries to connect every 8 s at least. A
 #: plan without them would take away the rules by which their hosts are reached.
-RECONNECTED = 10.0
+RECONNECT_TIME = 10.0
 
 
 class Controller:
@@ -69,34 +70,34 @@ class Controller:
         self.topology = Topology(names=dict(settings.names))
         self.hosts = Hosts()
         self.traffic = Traffic()
-        self.watch = Watch()
+        self.path_monitor = PathMonitor()
         self.problems = Problems()
         self.plan = Plan()
         self.graph = Graph.of(())
         self.edges: tuple[Edge, ...] = ()
-        self.telling = Telling()
-        self.asking = Asking(self.watch, self.telling)
+        self.distributor = Distributor()
+        self.poller = CounterPoller(self.path_monitor, self.distributor)
         #: Seconds that each plan took to make; the last ones.
         self.planning: list[float] = []
         #: When the first switch connected.
         self.first_switch: float | None = None
-        self.changer = Changer(drain=settings.drain)
+        self.updater = RuleUpdater(drain=settings.drain)
         self.audit = Audit()
-        self._schedule = Schedule()
-        self._damper = Damper()
+        self._schedule = DiscoverySchedule()
+        self._throttle = Throttle()
         self._stopwatch = stopwatch
         self._planned = False
         #: Ports that led to other switches for the controller before this one, until the first plan.
-        self._led_on: set[PortId] = set()
+        self._expected_links: set[PortId] = set()
         self._count_at: float | None = None
         self._nonce = 0
-        self._questions = Questions()
+        self._arp_proxy = ArpProxy()
         self._out: list[tuple[int, ToSwitch]] = []
 
     @property
     def tables(self) -> Tables:
         """What edges are told to do."""
-        return self.telling.tables
+        return self.distributor.tables
 
     # What happens.
 
@@ -104,23 +105,23 @@ class Controller:
         """A switch connected and introduced itself."""
         dpid = hello.dpid
         if self.first_switch is None:
-            self.first_switch, self._count_at = now, now + PERIOD
+            self.first_switch, self._count_at = now, now + COUNTER_PERIOD
         ports = [port for port in hello.ports if port.number <= LAST_PORT]
         self.topology.handle_switch(now, dpid, ports, hello.address)
         self.traffic.forget(dpid)
-        self.watch.revive(now, dpid)
+        self.path_monitor.revive(now, dpid)
         # Discovery first: without it nothing else can be decided.
         self._tell(dpid, AddRule(rules.base()[0]))
-        self._tell(dpid, self.audit.ask(now, dpid, self.changer.changes))
+        self._tell(dpid, self.audit.ask(now, dpid, self.updater.changes))
         self._schedule.add_switch(now, dpid)
         for number in self.topology.switches[dpid].up():
             self._schedule.at_once(now, PortId(dpid, number))
-        self._damper.better(now)
+        self._throttle.improvement(now)
 
     def handle_gone(self, now: float, dpid: int) -> None:
         """A switch's connection ended."""
         self.topology.handle_gone(now, dpid)
-        self.changer.handle_gone(now, dpid)
+        self.updater.handle_gone(now, dpid)
         self.audit.forget(dpid)
         self._schedule.remove_switch(dpid)
 
@@ -137,69 +138,69 @@ class Controller:
                 sent = int.from_bytes(message.data, "big") / 1e9
                 if 0 <= now - sent < 10:
                     self.topology.switches[dpid].echo.add(now, now - sent)
-            case Counters():
+            case PortStatsReply():
                 self.traffic.handle_ports(dpid, message.ports)
                 self.topology.handle_counters(now, dpid, message.ports)
-            case Rules():
+            case FlowStatsReply():
                 self._rules(now, dpid, message)
-            case BarrierDone():
-                self.changer.handle_barrier(now, dpid, message.token)
+            case BarrierReply():
+                self.updater.handle_barrier(now, dpid, message.token)
             case Refused():
                 self._refused(now, dpid, message)
-        self._settle(now)
+        self._advance(now)
 
     def handle_timeout(self, now: float) -> None:
         """Do what is due; early and late calls are harmless."""
         self._discover(now)
         if self.topology.expire(now):
-            self._damper.broken(now)
-        self.asking.handle_timeout(now)
-        died, other = self.watch.judge(now)
+            self._throttle.failure(now)
+        self.poller.handle_timeout(now)
+        died, other = self.path_monitor.judge(now)
         for tag in died:
             self._ask_links(now, tag)
         if died or other:
-            self._damper.broken(now)
-        for dpid in self.topology.looks(now):
-            self._tell(dpid, AskPortCounters())
+            self._throttle.failure(now)
+        for dpid in self.topology.due_counter_polls(now):
+            self._tell(dpid, PortStatsRequest())
         self._probe(now)
         if self._count_at is not None and now >= self._count_at:
             self._count(now)
-        for dpid in self.audit.due(now, idle=self.changer.idle):
-            self._tell(dpid, self.audit.ask(now, dpid, self.changer.changes))
+        for dpid in self.audit.due(now, idle=self.updater.idle):
+            self._tell(dpid, self.audit.ask(now, dpid, self.updater.changes))
         for dpid in self.audit.renewals(now):
             for rule in rules.leases():
                 self._tell(dpid, AddRule(rule))
-        if self._damper.due(now) and self._settled(now):
+        if self._throttle.due(now) and self._settled(now):
             self._make_plan(now)
-        self.changer.handle_timeout(now)
-        self.telling.handle_timeout(now)
-        self._settle(now)
+        self.updater.handle_timeout(now)
+        self.distributor.handle_timeout(now)
+        self._advance(now)
 
     def handle_edge(self, now: float, edge: str, *, current: bool) -> bool:
         """An edge asks for its next table; whether it follows the current one. Return whether there is more."""
         generation = self.tables.generation
-        self.telling.handle_asking(now, edge, current=current)
+        self.distributor.handle_request(now, edge, current=current)
         if current:
-            self.changer.handle_confirmed(now, edge)
-        self._settle(now)
+            self.updater.handle_confirmed(now, edge)
+        self._advance(now)
         return self.tables.generation != generation
 
     def handle_shim(self, edge: str, *, wanted: bool) -> bool:
         """An edge tells whether it takes numbers off that other edges put on; whether that is news."""
         known = any(each.name == edge for each in self.settings.edges)
-        if not known or wanted == (edge in self.telling.shims):
+        if not known or wanted == (edge in self.distributor.shims):
             return False
-        self.telling.shims ^= {edge}
+        self.distributor.shims ^= {edge}
         return True
 
     def poll_messages(self) -> list[tuple[int, ToSwitch]]:
         """Return what to send, and to whom, in this order."""
-        out, self._out = self._out + self.changer.poll_messages(), []
+        out, self._out = self._out + self.updater.poll_messages(), []
         return out
 
     def poll_timeout(self) -> float | None:
         """Return when to call `handle_timeout`."""
-        plan = self._damper.poll_timeout()
+        plan = self._throttle.poll_timeout()
         if plan is not None and not self._planned and self.first_switch is not None:
             plan = max(plan, self._first_plan(self.first_switch))
         every = (
@@ -207,10 +208,10 @@ class Controller:
             self._count_at,
             self._schedule.poll_timeout(),
             self.topology.poll_timeout(),
-            self.watch.poll_timeout(),
-            self.changer.poll_timeout(),
-            self.audit.poll_timeout(idle=self.changer.idle),
-            self.telling.poll_timeout(),
+            self.path_monitor.poll_timeout(),
+            self.updater.poll_timeout(),
+            self.audit.poll_timeout(idle=self.updater.idle),
+            self.distributor.poll_timeout(),
         )
         return min((at for at in every if at is not None), default=None)
 
@@ -235,11 +236,11 @@ class Controller:
     def _probed(self, now: float, arrived: PortId, probe: Probe) -> None:
         seconds = now - probe.sent / 1e9
         if probe.kind is Kind.PATH:
-            self.watch.heard_path(now, probe.tag, seconds)
+            self.path_monitor.handle_path_probe(now, probe.tag, seconds)
         elif probe.kind is Kind.EDGE:
             names = [edge.name for edge in self.edges if edge.port == arrived == probe.source]
-            if names and self.watch.heard_edge(now, names[0], seconds):
-                self._damper.better(now)
+            if names and self.path_monitor.handle_edge_probe(now, names[0], seconds):
+                self._throttle.improvement(now)
         elif self.topology.is_relayed(now, probe.source, arrived, self._inhabited):
             both = f"{self.topology.port_name(probe.source)} → {self.topology.port_name(arrived)}"
             text = "a host hands on our discovery frames: they make no link; if it is a new cable, plug it in again"
@@ -247,7 +248,7 @@ class Controller:
         elif self.topology.handle_probe(now, probe, arrived, seconds):
             self.hosts.lose_port(arrived)
             self._schedule.at_once(now, arrived)
-            self._damper.better(now)
+            self._throttle.improvement(now)
 
     def _inhabited(self) -> set[PortId]:
         """Return the ports at which hosts were seen, or at which edges are."""
@@ -258,42 +259,42 @@ class Controller:
             return
         mac = mac_text(frame[6:12])
         if self.hosts.see(now, mac, arrived):
-            self._damper.soon(now)
-        told = announced(frame)
+            self._throttle.change(now)
+        told = address_claim(frame)
         if told is not None and told[0] == mac:
-            self.hosts.addressed(*told)
-        self._out += self._questions.handle(self.hosts, arrived, frame)
+            self.hosts.learn_address(*told)
+        self._out += self._arp_proxy.handle(self.hosts, arrived, frame)
 
     def _port(self, now: float, dpid: int, message: PortStatus) -> None:
         port = PortId(dpid, message.port.number)
         if port.port > LAST_PORT:
             return
         if self.topology.handle_port(now, dpid, message.port, gone=message.gone):
-            self._damper.broken(now)
+            self._throttle.failure(now)
         if message.port.up and not message.gone:
             self._schedule.at_once(now, port)
         else:
             self._schedule.remove_port(port)
             if message.gone:
                 self.hosts.lose_port(port)
-        self._damper.better(now)
+        self._throttle.improvement(now)
 
-    def _rules(self, now: float, dpid: int, message: Rules) -> None:
+    def _rules(self, now: float, dpid: int, message: FlowStatsReply) -> None:
         if message.table is not None:
             self.traffic.handle_rules(now, dpid, message.rules)
-            has = {key for key in self.changer.has.get(dpid, {}) if key[0] == message.table}
-            if self.changer.idle and {each.rule.key for each in message.rules} != has:
+            has = {key for key in self.updater.installed.get(dpid, {}) if key[0] == message.table}
+            if self.updater.idle and {each.rule.key for each in message.rules} != has:
                 self.audit.soon(now, dpid)
             return
-        if not self.audit.answered(now, dpid, self.changer.changes, known=dpid in self.changer.has):
+        if not self.audit.answered(now, dpid, self.updater.changes, known=dpid in self.updater.installed):
             return
         known = [each.rule for each in message.rules]
         if not self._planned:
-            self._led_on |= rules.links_in(dpid, known)
-        if dpid not in self.changer.has:
+            self._expected_links |= rules.links_in(dpid, known)
+        if dpid not in self.updater.installed:
             self.hosts.adopt(rules.hosts_in(dpid, [rule for rule in known if rules.is_ours(rule)]))
-            (self._damper.soon if self._planned else self._damper.better)(now)
-        self.changer.handle_rules(now, dpid, known)
+            (self._throttle.change if self._planned else self._throttle.improvement)(now)
+        self.updater.handle_rules(now, dpid, known)
 
     def _refused(self, now: float, dpid: int, message: Refused) -> None:
         name = self.topology.name(dpid)
@@ -306,8 +307,8 @@ class Controller:
                 now, Problem("refused", name, f"the switch refuses what it is told: {message.reason}")
             )
         if message.rule is not None:
-            self.changer.handle_refused(now, dpid, message.rule)
-            self._damper.broken(now)
+            self.updater.handle_refused(now, dpid, message.rule)
+            self._throttle.failure(now)
 
     # What is due.
 
@@ -327,7 +328,7 @@ class Controller:
         self._tell(source.switch, PacketOut(out, frame))
 
     def _probe(self, now: float) -> None:
-        tags, names = self.watch.due(now)
+        tags, names = self.path_monitor.due(now)
         firsts = {path.tag: path.first for pair in self.tables.pairs.values() for path in pair.paths}
         for tag in tags:
             if tag in firsts and firsts[tag] in self.topology.switches:
@@ -344,21 +345,21 @@ class Controller:
                 if path.tag == tag:
                     for step in path.steps[:-1]:
                         self._schedule.at_once(now, step)
-                        self.topology.ask(now, step)
+                        self.topology.check_link(now, step)
 
     def _count(self, now: float) -> None:
         """Work out what the last period's counters say, and ask for the next ones."""
         # In a large network the answers alone would keep the controller busy.
-        self._count_at = now + max(PERIOD, len(self.topology.switches) / 100)
+        self._count_at = now + max(COUNTER_PERIOD, len(self.topology.switches) / 100)
         self.traffic.observe(now, self.topology.links())
         for dpid in self.topology.switches:
-            self._tell(dpid, AskPortCounters())
+            self._tell(dpid, PortStatsRequest())
         on_paths = {step.switch for pair in self.tables.pairs.values() for path in pair.paths for step in path.steps}
         for dpid in sorted(on_paths & self.topology.switches.keys()):
-            self._tell(dpid, AskRules(rules.PATHS))
+            self._tell(dpid, FlowStatsRequest(rules.PATHS))
         if self.edges:
-            self._damper.soon(now)
-        self.asking.ask_all(now)
+            self._throttle.change(now)
+        self.poller.poll_all(now)
 
     def _settled(self, now: float) -> bool:
         if self._planned or self.first_switch is None:
@@ -367,49 +368,49 @@ class Controller:
 
     def _first_plan(self, began: float) -> float:
         """Return when the first plan may be made if nothing new is found until then."""
-        at = self.topology.changed + SETTLED
+        at = self.topology.changed + SETTLE_TIME
         if self._is_incomplete():
-            at = max(at, began + RECONNECTED)
-        return min(at, began + FIRST_PLAN)
+            at = max(at, began + RECONNECT_TIME)
+        return min(at, began + MAX_FIRST_PLAN_DELAY)
 
     def _is_incomplete(self) -> bool:
         """Return true while a switch has not listed its rules, or a link of the controller before is not heard."""
         switches = self.topology.switches
-        return any(dpid not in self.changer.has for dpid in switches) or any(
+        return any(dpid not in self.updater.installed for dpid in switches) or any(
             port.switch in switches and port.port in switches[port.switch].up() and not self.topology.is_heard(port)
-            for port in self._led_on
+            for port in self._expected_links
         )
 
     # Planning.
 
     def _make_plan(self, now: float) -> None:
         began = self._stopwatch()
-        self.edges = situation.resolve(self.settings, self.topology, self.traffic)
+        self.edges = network_state.resolve(self.settings, self.topology, self.traffic)
         self.graph = self.traffic.graph(now, self.topology)
-        self.plan = planner.make(self.plan, situation.of(now, self))
+        self.plan = planner.make(self.plan, network_state.collect(now, self))
         switches = list(self.topology.switches)
         self._planned = True
-        self._led_on.clear()
-        self.changer.want(now, rules.wanted(self.plan, self.hosts.known.values(), self.edges, switches))
+        self._expected_links.clear()
+        self.updater.set_target(now, rules.wanted(self.plan, self.hosts.known.values(), self.edges, switches))
         self.audit.plan(now, switches)
         took = self._stopwatch() - began
         self.planning = [*self.planning[-99:], took]
-        self._damper.made(now, took)
+        self._throttle.plan_made(now, took)
 
-    def _settle(self, now: float) -> None:
+    def _advance(self, now: float) -> None:
         """Follow up on a change that has come far enough."""
-        self._announce(now)
+        self._distribute(now)
         # What was told before a change that has begun since is none of its business.
-        if self.changer.step is not Step.PREPARE and (concerned := self.telling.poll_concerned()) is not None:
-            self.changer.announced(now, concerned)
-        if self.changer.step in (Step.IDLE, Step.DRAIN) and not self._damper.urgent:
-            self._out += self._questions.release(self.plan)
+        if self.updater.step is not Step.PREPARE and (affected := self.distributor.poll_affected()) is not None:
+            self.updater.announced(now, affected)
+        if self.updater.step in (Step.IDLE, Step.DRAIN) and not self._throttle.urgent:
+            self._out += self._arp_proxy.release(self.plan)
 
-    def _announce(self, now: float) -> None:
+    def _distribute(self, now: float) -> None:
         """Once all new tags' rules are in place edges may use them, and probes follow."""
-        if not self.changer.poll_announce():
+        if not self.updater.poll_announce():
             return
-        self.telling.handle_plan(now, self.plan.pairs)
+        self.distributor.handle_plan(now, self.plan.pairs)
         followed = [
             (path, chosen.hops)
             for pair in self.tables.pairs.values()
@@ -417,5 +418,5 @@ class Controller:
         ]
         probed = {edge.name for edge in self.settings.edges if edge.probe}
         # What waits in queues is on its way for longer than the latencies say.
-        self.changer.drain = self.settings.drain + self.watch.longest()
-        self.watch.follow(now, followed, [edge for edge in self.edges if edge.name in probed])
+        self.updater.drain = self.settings.drain + self.path_monitor.longest()
+        self.path_monitor.set_targets(now, followed, [edge for edge in self.edges if edge.name in probed])

@@ -7,12 +7,12 @@ import secrets
 import sys
 from pathlib import Path
 
-from braid_sdn.fabric.api import Api
+from braid_sdn.fabric.api.server import Api
 from braid_sdn.fabric.config import Config
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Problem
 from braid_sdn.openflow.messages import FromSwitch, Hello
-from braid_sdn.openflow.server import SILENCE, Server
+from braid_sdn.openflow.server import IDLE_TIMEOUT, Server
 from braid_sdn.openflow.tls import server_context
 from braid_sdn.service_manager import tell_service_manager
 
@@ -56,7 +56,7 @@ class Service:
 
     async def _watch_silence(self) -> None:
         while True:
-            await asyncio.sleep(SILENCE / 3)
+            await asyncio.sleep(IDLE_TIMEOUT / 3)
             self.server.expire(self._loop.time())
 
     # What switches do.
@@ -66,17 +66,17 @@ class Service:
         self.controller.handle_switch(now, hello)
         self._pump_soon()
 
-    def gone(self, now: float, dpid: int) -> None:
+    def disconnected(self, now: float, dpid: int) -> None:
         """Its connection ended."""
         self.controller.handle_gone(now, dpid)
         self._pump_soon()
 
-    def said(self, now: float, dpid: int, message: FromSwitch) -> None:
+    def message(self, now: float, dpid: int, message: FromSwitch) -> None:
         """It said something."""
         self.controller.handle(now, dpid, message)
         self._pump_soon()
 
-    def unfit(self, now: float, address: str, code: str, text: str) -> None:
+    def rejected(self, now: float, address: str, code: str, text: str) -> None:
         """Somebody connected whom we cannot serve."""
         # The port is another at each try.
         self.controller.problems.report(now, Problem(code, f"switch at {address.rpartition(':')[0]}", text))
@@ -95,7 +95,7 @@ class Service:
             return
         for dpid, message in self.controller.poll_messages():
             self.server.send(dpid, message)
-        self._api.happened()
+        self._api.notify()
         if self._timer is not None:
             self._timer.cancel()
         due = self.controller.poll_timeout()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from braid_sdn.fabric.change import DRAIN
-from braid_sdn.fabric.mdi import Thresholds
+from braid_sdn.fabric.plan.mdi import Thresholds
+from braid_sdn.fabric.switches.updater import DRAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,18 +128,18 @@ class Echo:
 
 
 @dataclass(frozen=True, slots=True)
-class AskPortCounters:
+class PortStatsRequest:
     """Ask for every port's counters."""
 
 
 @dataclass(frozen=True, slots=True)
-class AskRules:
+class FlowStatsRequest:
     """Ask for the rules of one table, or of all."""
 
     table: int | None = None
 
 
-ToSwitch = AddRule | DeleteRule | Barrier | PacketOut | Echo | AskPortCounters | AskRules
+ToSwitch = AddRule | DeleteRule | Barrier | PacketOut | Echo | PortStatsRequest | FlowStatsRequest
 
 
 # From a switch.
@@ -186,22 +186,22 @@ class PortCounters:
     """A port's counters since it exists."""
 
     port: int
-    received_bytes: int
-    sent_bytes: int
+    rx_bytes: int
+    tx_bytes: int
     dropped: int
     #: Seconds since the port exists, by the switch's clock; two of them give the time between two answers.
     age: float
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
+class PortStatsReply:
     """The counters of all ports."""
 
     ports: tuple[PortCounters, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class KnownRule:
+class FlowStats:
     """A rule that a switch has, and what it counted."""
 
     rule: Rule
@@ -212,15 +212,15 @@ class KnownRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class FlowStatsReply:
     """The rules of the table that was asked for; `table` None means all."""
 
-    rules: tuple[KnownRule, ...]
+    rules: tuple[FlowStats, ...]
     table: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class BarrierDone:
+class BarrierReply:
     """All before this barrier is done."""
 
     token: int
@@ -236,7 +236,7 @@ class Refused:
     rule: Rule | None = None
 
 
-FromSwitch = PortStatus | PacketIn | EchoReply | Counters | Rules | BarrierDone | Refused
+FromSwitch = PortStatus | PacketIn | EchoReply | PortStatsReply | FlowStatsReply | BarrierReply | Refused
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,23 +19,23 @@ from os_ken.ofproto import ofproto_v1_3_parser as parser
 
 from braid_sdn.openflow.flows import DIALECT
 from braid_sdn.openflow.messages import FromSwitch, Hello, ToSwitch
-from braid_sdn.openflow.wire import HEADER, VERSION, Dialogue, parse, port_in
+from braid_sdn.openflow.wire import HEADER, VERSION, Session, parse, port_in
 
 #: Seconds that a switch has to introduce itself.
-INTRODUCTION = 10.0
+HANDSHAKE_TIMEOUT = 10.0
 #: Seconds of silence after which a connection is given up; echoes keep a living one busy.
-SILENCE = 15.0
+IDLE_TIMEOUT = 15.0
 
 
 #: Connections that have not introduced themselves; beyond this the oldest of them gives way.
-STRANGERS = 256
+MAX_HANDSHAKES = 256
 #: Ports that a switch may have: a description of more is no switch's.
-PORTS = 4096
+MAX_PORTS = 4096
 #: Bytes that may wait to be sent to a switch; one that does not read them is cut off.
-UNREAD = 64 << 20
+MAX_UNSENT_BYTES = 64 << 20
 
 #: Bytes; nothing that a switch says before it tells its id is longer.
-LONGEST_HELLO = 1024
+MAX_HANDSHAKE_MESSAGE = 1024
 
 
 class Listener(Protocol):
@@ -44,13 +44,13 @@ class Listener(Protocol):
     def connected(self, now: float, hello: Hello) -> None:
         """A switch introduced itself."""
 
-    def gone(self, now: float, dpid: int) -> None:
+    def disconnected(self, now: float, dpid: int) -> None:
         """Its connection ended."""
 
-    def said(self, now: float, dpid: int, message: FromSwitch) -> None:
+    def message(self, now: float, dpid: int, message: FromSwitch) -> None:
         """It said something."""
 
-    def unfit(self, now: float, address: str, code: str, text: str) -> None:
+    def rejected(self, now: float, address: str, code: str, text: str) -> None:
         """Somebody connected whom we cannot serve."""
 
 
@@ -63,7 +63,7 @@ class Server:
         self.switches: dict[int, Connection] = {}
         self.connections: set[Connection] = set()
         #: Those that have not introduced themselves, the oldest first.
-        self.strangers: dict[Connection, None] = {}
+        self.handshakes: dict[Connection, None] = {}
         #: Which certificate introduced each switch first (SHA-256): nobody else's is believed to be that switch.
         self.owners: dict[int, str] = {}
 
@@ -81,7 +81,7 @@ class Server:
     def expire(self, now: float) -> None:
         """End connections that have been silent for too long."""
         for connection in list(self.connections):
-            if now - connection.heard > SILENCE:
+            if now - connection.heard > IDLE_TIMEOUT:
                 connection.end()
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         """Made by asyncio for every connection."""
         self.server = server
-        self.dialogue = Dialogue()
+        self.session = Session()
         self.dpid: int | None = None
         self.heard = 0.0
         self.address = "?"
@@ -118,10 +118,10 @@ class Connection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self.heard = loop.time()
         self.server.connections.add(self)
-        self.server.strangers[self] = None
-        if len(self.server.strangers) > STRANGERS:
-            next(iter(self.server.strangers)).end()
-        self._deadline = loop.call_later(INTRODUCTION, self._never_introduced)
+        self.server.handshakes[self] = None
+        if len(self.server.handshakes) > MAX_HANDSHAKES:
+            next(iter(self.server.handshakes)).end()
+        self._deadline = loop.call_later(HANDSHAKE_TIMEOUT, self._never_introduced)
         bitmap = parser.OFPHelloElemVersionBitmap([VERSION])
         hello = parser.OFPHello(DIALECT, [bitmap])
         hello.set_xid(0)
@@ -133,10 +133,10 @@ class Connection(asyncio.Protocol):
         if self._deadline:
             self._deadline.cancel()
         self.server.connections.discard(self)
-        self.server.strangers.pop(self, None)
+        self.server.handshakes.pop(self, None)
         if self.dpid is not None and self.server.switches.get(self.dpid) is self:
             del self.server.switches[self.dpid]
-            self.server.listener.gone(asyncio.get_running_loop().time(), self.dpid)
+            self.server.listener.disconnected(asyncio.get_running_loop().time(), self.dpid)
 
     def data_received(self, data: bytes) -> None:
         """Cut the stream into messages."""
@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
         at = 0
         while len(self._buffer) - at >= HEADER.size:
             version, kind, length, _ = HEADER.unpack_from(self._buffer, at)
-            if length < HEADER.size or (self._features is None and length > LONGEST_HELLO):
+            if length < HEADER.size or (self._features is None and length > MAX_HANDSHAKE_MESSAGE):
                 self._refuse(now, "malformed", f"sends a message of length {length}: not OpenFlow")
                 return
             if len(self._buffer) - at < length:
@@ -162,18 +162,18 @@ class Connection(asyncio.Protocol):
     def send(self, message: ToSwitch) -> None:
         """Send a message."""
         if self._transport is not None and not self._transport.is_closing():
-            self._write(self.dialogue.encode(message))
+            self._write(self.session.encode(message))
 
     def _write(self, data: bytes) -> None:
         if self._transport is None:
             return
         self._transport.write(data)
-        if self._transport.get_write_buffer_size() > UNREAD:
+        if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
             self.end()
 
     def end(self) -> None:
         """Cut it."""
-        self.server.strangers.pop(self, None)
+        self.server.handshakes.pop(self, None)
         if self._transport is not None:
             self._transport.abort()
 
@@ -183,9 +183,9 @@ class Connection(asyncio.Protocol):
         elif self._handshake is not None:
             self._handshake(version, message, now)
         elif version == VERSION and self.dpid is not None:
-            told = self.dialogue.decode(message)
+            told = self.session.decode(message)
             if told is not None:
-                self.server.listener.said(now, self.dpid, told)
+                self.server.listener.message(now, self.dpid, told)
 
     def _raw(self, kind: int, xid: bytes, body: bytes = b"") -> None:
         self._write(bytes((VERSION, kind)) + (8 + len(body)).to_bytes(2, "big") + xid + body)
@@ -213,8 +213,8 @@ class Connection(asyncio.Protocol):
             self._features = told.datapath_id
         elif isinstance(told, parser.OFPPortDescStatsReply):
             self._ports += told.body
-            if len(self._ports) > PORTS:
-                self._refuse(now, "malformed", f"describes more than {PORTS} ports")
+            if len(self._ports) > MAX_PORTS:
+                self._refuse(now, "malformed", f"describes more than {MAX_PORTS} ports")
                 return
             if not told.flags & of.OFPMPF_REPLY_MORE and self._features is not None:
                 self._introduced(now, self._features)
@@ -232,7 +232,7 @@ class Connection(asyncio.Protocol):
             text = f"has the datapath id {dpid:016x} of a switch with another certificate: ignored"
             self._refuse(now, "other-certificate", f"{text}; if it was replaced, start the controller anew")
             return
-        self.server.strangers.pop(self, None)
+        self.server.handshakes.pop(self, None)
         if self._deadline:
             self._deadline.cancel()
         self._handshake = None
@@ -249,10 +249,10 @@ class Connection(asyncio.Protocol):
 
     def _never_introduced(self) -> None:
         now = asyncio.get_running_loop().time()
-        self._refuse(now, "silent-switch", f"did not introduce itself within {INTRODUCTION:g} s")
+        self._refuse(now, "silent-switch", f"did not introduce itself within {HANDSHAKE_TIMEOUT:g} s")
 
     def _refuse(self, now: float, code: str, text: str) -> None:
-        self.server.listener.unfit(now, self.address, code, text)
+        self.server.listener.rejected(now, self.address, code, text)
         if self._transport is not None:
             with contextlib.suppress(OSError):
                 self._transport.close()

@@ -13,24 +13,24 @@ from os_ken.ofproto import ofproto_v1_3_parser as parser
 from braid_sdn.openflow.flows import DIALECT, UnknownRuleError, instructions_out, match_out, rule_in
 from braid_sdn.openflow.messages import (
     AddRule,
-    AskPortCounters,
-    AskRules,
     Barrier,
-    BarrierDone,
-    Counters,
+    BarrierReply,
     DeleteRule,
     Echo,
     EchoReply,
+    FlowStats,
+    FlowStatsReply,
+    FlowStatsRequest,
     FromSwitch,
-    KnownRule,
     PacketIn,
     PacketOut,
     Port,
     PortCounters,
+    PortStatsReply,
+    PortStatsRequest,
     PortStatus,
     Refused,
     Rule,
-    Rules,
     ToSwitch,
 )
 
@@ -42,15 +42,15 @@ _OUTPUT = struct.Struct("!HHIH6x")
 VERSION = of.OFP_VERSION
 
 #: Entries of one answer in parts: rules and ports of a switch.
-ENTRIES = 1 << 20
+MAX_REPLY_ENTRIES = 1 << 20
 #: Answers in parts that may be outstanding.
-ASKED = 256
+MAX_OUTSTANDING = 256
 
 #: Rules whose fate is not known yet are remembered up to this many.
-PENDING = 65536
+MAX_PENDING_RULES = 65536
 
 
-class Dialogue:
+class Session:
     """What one connection must remember: which transaction was about what. No sockets."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Dialogue:
         match message:
             case AddRule(rule):
                 self._rules[xid] = rule
-                if len(self._rules) > PENDING:
+                if len(self._rules) > MAX_PENDING_RULES:
                     self._rules.popitem(last=False)
                 return _bytes(_flow_mod(rule, of.OFPFC_ADD), xid)
             case DeleteRule((table, priority, match)):
@@ -85,10 +85,10 @@ class Dialogue:
                 return _packet_out(xid, ports, data, in_port)
             case Echo(data):
                 return HEADER.pack(VERSION, of.OFPT_ECHO_REQUEST, 8 + len(data), xid) + data
-            case AskPortCounters():
+            case PortStatsRequest():
                 self._expect(xid)
                 return _bytes(parser.OFPPortStatsRequest(DIALECT, 0, of.OFPP_ANY), xid)
-            case AskRules(table):
+            case FlowStatsRequest(table):
                 self._expect(xid)
                 self._tables[xid] = table
                 every = of.OFPTT_ALL if table is None else table
@@ -96,7 +96,7 @@ class Dialogue:
 
     def _expect(self, xid: int) -> None:
         self._parts[xid] = []
-        if len(self._parts) > ASKED:
+        if len(self._parts) > MAX_OUTSTANDING:
             given_up, _ = self._parts.popitem(last=False)
             self._tables.pop(given_up, None)
 
@@ -120,10 +120,10 @@ class Dialogue:
             return self._refused(told)
         return self._statistics(told, xid)
 
-    def _barrier(self, xid: int) -> BarrierDone:
+    def _barrier(self, xid: int) -> BarrierReply:
         # Whatever was sent before it was taken.
         self._rules.clear()
-        return BarrierDone(xid & 0x7FFFFFFF)
+        return BarrierReply(xid & 0x7FFFFFFF)
 
     def _refused(self, told: Any) -> Refused | None:
         full = (told.type, told.code) == (of.OFPET_FLOW_MOD_FAILED, of.OFPFMFC_TABLE_FULL)
@@ -138,7 +138,7 @@ class Dialogue:
             # Nobody asked, or it was given up.
             return None
         parts.extend(told.body)
-        if len(parts) > ENTRIES:
+        if len(parts) > MAX_REPLY_ENTRIES:
             del self._parts[xid]
             self._tables.pop(xid, None)
             return None
@@ -146,10 +146,10 @@ class Dialogue:
             return None
         whole = self._parts.pop(xid)
         if isinstance(told, parser.OFPPortStatsReply):
-            return Counters(tuple(_counters(each) for each in whole if each.port_no <= of.OFPP_MAX))
+            return PortStatsReply(tuple(_counters(each) for each in whole if each.port_no <= of.OFPP_MAX))
         if isinstance(told, parser.OFPFlowStatsReply):
             known = (_known(each) for each in whole)
-            return Rules(tuple(each for each in known if each is not None), self._tables.pop(xid, None))
+            return FlowStatsReply(tuple(each for each in known if each is not None), self._tables.pop(xid, None))
         return None
 
 
@@ -224,10 +224,10 @@ def _counters(told: Any) -> PortCounters:
     return PortCounters(told.port_no, told.rx_bytes, told.tx_bytes, told.tx_dropped, age)
 
 
-def _known(told: Any) -> KnownRule | None:
+def _known(told: Any) -> FlowStats | None:
     """None of a rule whose very match is not one of ours: ours cannot meet with it, and it is left alone."""
     try:
         rule = rule_in(told)
     except UnknownRuleError:
         return None
-    return KnownRule(rule, told.packet_count, told.byte_count, told.duration_sec + told.duration_nsec / 1e9)
+    return FlowStats(rule, told.packet_count, told.byte_count, told.duration_sec + told.duration_nsec / 1e9)

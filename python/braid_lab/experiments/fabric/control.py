@@ -25,10 +25,10 @@ from braid_lab.fabric.shapes import Shape, east_asia, fat_tree, generated, two_p
 from braid_lab.net import scratch
 from braid_lab.net.namespace import namespace
 from braid_lab.process import Process, wait_until
-from braid_sdn.fabric.mdi import Thresholds, select
 from braid_sdn.fabric.model import Arc, Graph, PortId
-from braid_sdn.fabric.paths import candidates
-from braid_sdn.fabric.probe import Kind, Probe, seal
+from braid_sdn.fabric.monitor.probe import Kind, Probe, seal
+from braid_sdn.fabric.plan.mdi import Thresholds, select
+from braid_sdn.fabric.plan.paths import candidates
 
 
 @dataclass(frozen=True)

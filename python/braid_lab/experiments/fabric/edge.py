@@ -22,7 +22,7 @@ FULL_SECONDS, QUICK_SECONDS, SMOKE_SECONDS = 20, 8, 2
 
 
 def _segments(site: Routed) -> dict[str, Any]:
-    segments: dict[str, Any] = site.edges["hb"].status()["inward"][0]["segments"]
+    segments: dict[str, Any] = site.edges["hb"].status()["ingress"][0]["segments"]
     return segments
 
 

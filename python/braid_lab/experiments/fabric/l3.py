@@ -33,7 +33,7 @@ GOODPUT_SHARE = 1448 / 1514
 IPERF3_PORT = 5201
 
 #: Paths, and the edges' word on order, by what is measured.
-KINDS: dict[str, tuple[tuple[int, ...], str]] = {"single": ((1,), "ours"), "multi": ((1, 2), "ours")}
+KINDS: dict[str, tuple[tuple[int, ...], str]] = {"single": ((1,), "adaptive"), "multi": ((1, 2), "adaptive")}
 UNORDERED = {"unordered": ((1, 2), "off")}
 
 COLOUR = {"single": COLOURS["dsl"], "multi": COLOURS["wrr"], "unordered": COLOURS["race"]}
@@ -113,7 +113,7 @@ def _files(run: Run, sites: Mapping[str, Routed], extent: Extent) -> None:
 
 def _sites(stack: contextlib.ExitStack, paths: Sequence[int], order: str) -> Routed:
     made = stack.enter_context(routed([Wire("A", "B", MBIT, DELAY_MS)] * 2))
-    made.use(paths, [MBIT] * len(paths), "--order", order)
+    made.use(paths, [MBIT] * len(paths), "--reordering", order)
     return made
 
 

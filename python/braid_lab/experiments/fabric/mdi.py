@@ -87,7 +87,7 @@ def mdi(run: Run) -> None:
 def _networks(stack: contextlib.ExitStack, other: float, imbalance: float) -> tuple[EdgedNetwork, EdgedNetwork]:
     lines = [(MBIT, BASE_MS), (MBIT, other)]
     shapes = [parallel(lines, prefix=prefix, queue=MININET_QUEUE) for prefix in FORCED_MODES.values()]
-    words = {"none": "off", "paper": "paper"}
+    words = {"none": "off", "paper": "algorithm1"}
     order = {
         station.name: words[mode]
         for (mode, _), shape in zip(FORCED_MODES.items(), shapes, strict=True)

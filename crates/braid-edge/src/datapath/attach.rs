@@ -1,0 +1,69 @@
+//! Putting a program on a device.
+
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+
+use aya::programs::tc::{self, NlOptions, TcAttachOptions, TcHandle};
+use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
+
+use super::{HANDLE, Hook, Layer, PRIORITY, ifindex, refused};
+use crate::Error;
+
+/// Keeps other edges off a device as long as what it returns: two on one would split what the other has
+/// split. A socket's name is one network namespace's, and goes with its process.
+pub(super) fn claim(device: &str, program: &str) -> Result<UnixListener, Error> {
+    let index = ifindex(device)?;
+    let name = format!("braid-edge/{index}");
+    let address = SocketAddr::from_abstract_name(name);
+    match address.and_then(|address| UnixListener::bind_addr(&address)) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(Error::DeviceInUse {
+            device: device.to_owned(),
+            program: program.to_owned(),
+        }),
+        result => result.map_err(|source| Error::system(format!("claiming {device}"), source)),
+    }
+}
+
+/// Puts a program on a device that is claimed, in the place of what a killed edge has left there.
+pub(super) fn put(
+    program: &mut SchedClassifier,
+    name: &str,
+    device: &str,
+    hook: Hook,
+) -> Result<(), Error> {
+    let what = format!("{name} on {device}");
+    for left in [Layer::Two.programs(), Layer::Three.programs()].concat() {
+        // There is none as a rule. One that stays is found when the next is put in its place.
+        let _ = tc::qdisc_detach_program(device, TcAttachType::Ingress, left);
+    }
+    let options = if hook.is_tcx() {
+        TcAttachOptions::TcxOrder(LinkOrder::first())
+    } else {
+        match tc::qdisc_add_clsact(device) {
+            Err(error) if !is_there(&error) => return Err(refused(&what, &error)),
+            _ => {}
+        }
+        TcAttachOptions::Netlink(NlOptions {
+            priority: PRIORITY,
+            handle: TcHandle::from(HANDLE),
+            ..NlOptions::default()
+        })
+    };
+    program
+        .attach_with_options(device, TcAttachType::Ingress, options)
+        .map_err(|error| refused(&what, &error))?;
+    Ok(())
+}
+
+/// Whether the qdisc is there already, which the error says in its innermost reason.
+fn is_there(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            return io.kind() == io::ErrorKind::AlreadyExists;
+        }
+        next = error.source();
+    }
+    false
+}

@@ -1,0 +1,408 @@
+//! The programs run on one packet at a time (`BPF_PROG_TEST_RUN`): packet in, verdict, reasons, packet
+//! out; and on random ones (`routed`), against a twin that builds what should come out anew.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::process::Command;
+use std::thread;
+
+use aya::programs::{TestRun, TestRunOptions};
+use braid_packet::{Packet, build};
+use nix::sched::{CloneFlags, unshare};
+
+use super::*;
+use crate::shared::{ETH_P_PROBE, ETH_P_SHIM, MAX_HOSTS, ReasonKind, SHIM_BYTES};
+
+mod fair_drop;
+mod routing;
+
+const ETHERNET: usize = 14;
+const MACS: [u8; 12] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+const HOST: Mac = Mac([2, 0, 0, 0, 0, 2]);
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const ACK: u8 = 0x10;
+
+/// `TC_ACT_OK` or `TC_ACT_UNSPEC`, `TC_ACT_SHOT` and `TC_ACT_REDIRECT`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    Dropped,
+    Sent,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Outcome {
+    verdict: Verdict,
+    /// Its one exit.
+    reason: &'static str,
+    events: Vec<&'static str>,
+    frame: Vec<u8>,
+}
+
+impl Outcome {
+    #[track_caller]
+    fn is(self, verdict: Verdict, reason: &str) -> Self {
+        assert_eq!((self.verdict, self.reason), (verdict, reason));
+        self
+    }
+
+    /// The IP packet in it, whose checksums must be right.
+    #[track_caller]
+    fn packet(&self) -> &[u8] {
+        let packet = &self.frame[ETHERNET..];
+        let read = Packet::parse(packet).expect("a readable packet");
+        assert!(read.checksums_hold(), "wrong checksum in {read:x?}");
+        packet
+    }
+}
+
+impl Datapath {
+    /// Of a target, by its place, as the programs have them.
+    pub fn slots(&mut self, index: u32) -> [u16; SLOTS as usize] {
+        let tables = self.array::<SlotTableEntry>("tables").expect("a map");
+        tables.get(&index, 0).expect("a table").tags
+    }
+}
+
+/// Programs that are on no device, in a network namespace of this thread's own.
+struct Trial(RefCell<Datapath>);
+
+impl Trial {
+    fn new(layer: Layer) -> Trial {
+        let mut datapath = Datapath::loaded(layer).expect("programs (needs root)");
+        datapath.settings = Settings {
+            inside: 1,
+            outside: 1,
+            hold: 1,
+            epoch: 7,
+            shim: 1,
+            ..Settings::default()
+        };
+        datapath.outside = Some("lo".to_owned());
+        datapath.renew().expect("settings");
+        Trial(RefCell::new(datapath))
+    }
+
+    fn run(&self, program: &str, frame: &[u8]) -> Outcome {
+        let mut datapath = self.0.borrow_mut();
+        let before = datapath.reasons().expect("reasons");
+        let mut out = vec![0; frame.len() + 256];
+        // struct __sk_buff up to and with ifindex: the loopback device.
+        let mut context = [0; 44];
+        context[36..40].copy_from_slice(&1_u32.to_ne_bytes());
+        context[40..44].copy_from_slice(&1_u32.to_ne_bytes());
+        let ran = datapath.program(program).expect("a program");
+        let ran = ran.test_run(TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            ctx_in: Some(&context),
+            repeat: 1,
+            ..TestRunOptions::new()
+        });
+        let ran = ran.expect("a test run");
+        out.truncate(ran.data_size_out as usize);
+        let after = datapath.reasons().expect("reasons");
+        let counted: Vec<_> = REASONS
+            .iter()
+            .zip(before.iter().zip(&after))
+            .flat_map(|(reason, (before, after))| (*before..*after).map(move |_| reason))
+            .collect();
+        let (events, exits): (Vec<_>, Vec<_>) = counted
+            .into_iter()
+            .partition::<Vec<&crate::Reason>, _>(|reason| reason.kind == ReasonKind::Event);
+        assert_eq!(exits.len(), 1, "one exit for one packet: {exits:?}");
+        let verdict = match ran.return_value {
+            // The second one lets other programs have it first.
+            0 | u32::MAX => Verdict::Passed,
+            2 => Verdict::Dropped,
+            7 => Verdict::Sent,
+            other => panic!("verdict {other}"),
+        };
+        let promised = match exits[0].kind {
+            ReasonKind::Sent => Verdict::Sent,
+            ReasonKind::Dropped => Verdict::Dropped,
+            _ => Verdict::Passed,
+        };
+        assert_eq!(verdict, promised, "what {:?} promises", exits[0].name);
+        Outcome {
+            verdict,
+            reason: exits[0].name,
+            events: events.iter().map(|reason| reason.name).collect(),
+            frame: out,
+        }
+    }
+
+    /// Packets sent by each of these paths.
+    fn sent(&self, tags: [u16; 2]) -> [u64; 2] {
+        let mut datapath = self.0.borrow_mut();
+        tags.map(|tag| datapath.traffic(true, tag).expect("traffic").packets)
+    }
+}
+
+/// Does something in a network namespace that these commands have set up. The thread, and so the
+/// namespace, ends with it.
+fn in_namespace<T: Send>(commands: &str, work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let inside = scope.spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).expect("a namespace (needs root)");
+            commands.lines().for_each(command);
+            work()
+        });
+        inside
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn command(line: &str) {
+    let mut words = line.split_whitespace();
+    let program = words.next().expect("a program");
+    let done = Command::new(program).args(words).status();
+    assert!(done.expect(program).success(), "{line}");
+}
+
+fn frame(kind: u16, packet: &[u8]) -> Vec<u8> {
+    [MACS.as_slice(), &kind.to_be_bytes(), packet].concat()
+}
+
+fn framed(packet: &[u8]) -> Vec<u8> {
+    let kind = if packet[0] >> 4 == 6 { IPV6 } else { IPV4 };
+    frame(kind, packet)
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn ends() -> ((IpAddr, u16), (IpAddr, u16)) {
+    ((ip("10.1.0.7"), 4000), (ip("10.2.0.9"), 443))
+}
+
+fn data(bytes: usize) -> Vec<u8> {
+    let (from, to) = ends();
+    build::tcp(from, to, ACK, &vec![0; bytes])
+}
+
+fn datagram(bytes: usize) -> Vec<u8> {
+    let (from, to) = ends();
+    build::udp(from, to, &vec![0; bytes])
+}
+
+/// Both paths in turn.
+fn egress(shim: bool) -> Egress {
+    Egress {
+        target: "hb".to_owned(),
+        hosts: vec![HOST],
+        slots: (0..SLOTS as u16).map(|slot| 10 + slot % 2).collect(),
+        shim,
+        max_rate_bit_s: 0,
+    }
+}
+
+/// Both paths in turn, numbered if `shim`.
+fn split(shim: bool) -> Trial {
+    let trial = Trial::new(Layer::Two);
+    let split = trial.0.borrow_mut().set_egress(&[egress(shim)]);
+    split.expect("tables");
+    trial
+}
+
+#[test]
+fn segments_walk_the_slots_by_bytes() {
+    let trial = split(false);
+    let full = framed(&data(1460));
+    assert_eq!(full.len(), 1514);
+    for round in 1..=3 {
+        trial.run("braid_split", &full).is(Verdict::Sent, "split");
+        trial.run("braid_split", &full).is(Verdict::Sent, "split");
+        assert_eq!(trial.sent([10, 11]), [round, round]);
+    }
+    // Small ones share a slot: 54 bytes each, so that 28 of them still stand on the first path's.
+    for _ in 0..28 {
+        let out = trial.run("braid_split", &framed(&data(0)));
+        assert_eq!(out.frame, framed(&data(0)), "the tag is beside the packet");
+    }
+    assert_eq!(trial.sent([10, 11]), [3 + 28, 3]);
+}
+
+#[test]
+fn all_hosts_may_be_others_at_once() {
+    let trial = Trial::new(Layer::Two);
+    let hosts = |first: u32| -> Vec<Mac> {
+        let macs = (first..first + MAX_HOSTS).map(u32::to_be_bytes);
+        macs.map(|[a, b, c, d]| Mac([2, 0, a, b, c, d])).collect()
+    };
+    let follow = |target: &str, hosts: Vec<Mac>| {
+        let egress = Egress {
+            target: target.to_owned(),
+            hosts,
+            slots: vec![10; SLOTS as usize],
+            shim: false,
+            max_rate_bit_s: 0,
+        };
+        trial.0.borrow_mut().set_egress(&[egress])
+    };
+    let sent = |Mac(mac): Mac, reason| {
+        let mut frame = framed(&data(1));
+        frame[..6].copy_from_slice(&mac);
+        trial.run("braid_split", &frame).is(Verdict::Sent, reason);
+    };
+    let (before, after) = (hosts(0), hosts(MAX_HOSTS));
+    follow("hb", before.clone()).expect("as many as there may be");
+    sent(before[0], "split");
+    follow("hc", after.clone()).expect("as many others");
+    sent(after[0], "split");
+    sent(before[0], "single_path");
+    // More than that are refused, and no reason to be stuck.
+    let more = [before.clone(), after.clone()].concat();
+    follow("hc", more).expect_err("twice as many");
+    follow("hb", before.clone()).expect("as many as there may be");
+    sent(before[0], "split");
+    sent(after[0], "single_path");
+}
+
+#[test]
+fn what_an_edge_does_with_everything_else() {
+    let trial = split(false);
+    let mut to_all = framed(&data(1));
+    to_all[0] = 0xff;
+    let mut stranger = framed(&data(1));
+    stranger[5] = 99;
+    for (frame, reason) in [
+        (to_all, "multicast"),
+        (stranger, "single_path"),
+        (framed(&datagram(1200)), "sticky"),
+        (frame(0x0806, &[0; 28]), "sticky"),
+    ] {
+        let out = trial.run("braid_split", &frame).is(Verdict::Sent, reason);
+        assert_eq!(out.frame, frame);
+    }
+    let [one, other] = trial.sent([10, 11]);
+    for _ in 0..9 {
+        trial.run("braid_split", &framed(&datagram(1200)));
+    }
+    let [after, beside] = trial.sent([10, 11]);
+    assert!(
+        after - one == 9 || beside - other == 9,
+        "one flow, one path"
+    );
+}
+
+#[test]
+fn hosts_cannot_number_packets_themselves() {
+    let trial = split(true);
+    let forged = [&[7, 0, 8, 0, 0, 0, 0, 1], datagram(100).as_slice()].concat();
+    let to_edge = frame(ETH_P_SHIM as u16, &forged);
+    let mut to_all = to_edge.clone();
+    to_all[0] = 0xff;
+    let mut stranger = to_edge.clone();
+    stranger[5] = 99;
+    for frame in [to_edge, to_all, stranger] {
+        trial
+            .run("braid_split", &frame)
+            .is(Verdict::Dropped, "host_shim");
+    }
+    assert_eq!(trial.sent([10, 11]), [0, 0]);
+}
+
+/// As where words must be aligned, and with the stack of a kernel without a JIT.
+#[test]
+fn every_kernel_takes_the_programs() {
+    for strict in [false, true] {
+        let verified = braid_verifier::verify(OBJECT, strict);
+        for each in verified.unwrap_or_else(|refused| panic!("{refused}")) {
+            assert!(each.deepest.bytes < 512, "{each:?}");
+        }
+    }
+    assert!(rehearse().is_empty());
+}
+
+#[test]
+fn datagrams_are_numbered_where_they_fit() {
+    in_namespace("ip link set lo mtu 1500", datagrams_are_numbered);
+}
+
+fn datagrams_are_numbered() {
+    let trial = split(true);
+    let longest = 1500 - SHIM_BYTES as usize - 28;
+    for number in 0..3_u32 {
+        let packet = datagram(longest);
+        let out = trial.run("braid_split", &framed(&packet));
+        let out = out.is(Verdict::Sent, "shim_added");
+        let (head, rest) = out.frame.split_at(ETHERNET);
+        assert_eq!(head, frame(ETH_P_SHIM as u16, &[]));
+        let (shim, rest) = rest.split_at(SHIM_BYTES as usize);
+        assert_eq!((shim[0], &shim[2..4]), (7, IPV4.to_be_bytes().as_slice()));
+        assert_eq!(&shim[4..], number.to_be_bytes());
+        assert_eq!(rest, packet);
+    }
+    assert_eq!(trial.sent([10, 11]), [2, 1]);
+    let out = trial.run("braid_split", &framed(&datagram(longest + 1)));
+    assert_eq!(out.events, ["no_shim_room"]);
+    out.is(Verdict::Sent, "sticky");
+    // What has numbers, and what is no IP, gets none.
+    trial
+        .run("braid_split", &framed(&data(9)))
+        .is(Verdict::Sent, "split");
+    trial
+        .run("braid_split", &frame(0x0806, &[0; 28]))
+        .is(Verdict::Sent, "sticky");
+}
+
+#[test]
+fn a_number_has_room_as_long_as_the_device_has() {
+    in_namespace("ip link set lo mtu 1500", || {
+        let trial = split(true);
+        let full = framed(&datagram(1500 - 28));
+        for (mtu, events, reason) in [
+            (1500, ["no_shim_room"].as_slice(), "sticky"),
+            (1508, &[], "shim_added"),
+            (1507, &["no_shim_room"], "sticky"),
+            (9000, &[], "shim_added"),
+        ] {
+            command(&format!("ip link set lo mtu {mtu}"));
+            trial.0.borrow_mut().renew().expect("settings");
+            let out = trial.run("braid_split", &full);
+            assert_eq!(out.events, events, "{mtu}");
+            out.is(Verdict::Sent, reason);
+        }
+    });
+}
+
+/// Of a process that was killed, where programs do not go with it.
+#[test]
+fn programs_that_are_left_behind_let_everything_pass() {
+    let trial = split(true);
+    let run = |program| trial.run(program, &framed(&data(9)));
+    let lease = |lease_end_ns| {
+        let mut datapath = trial.0.borrow_mut();
+        let settings = Settings {
+            lease_end_ns,
+            ..datapath.settings
+        };
+        datapath.set(settings).expect("settings");
+    };
+    lease(u64::MAX);
+    run("braid_split").is(Verdict::Sent, "split");
+    lease(1);
+    for program in Layer::Two.programs() {
+        run(program).is(Verdict::Passed, "orphaned");
+    }
+}
+
+#[test]
+fn what_comes_without_a_tag_is_handed_on_and_probes_go_back() {
+    let trial = split(false);
+    let frames = [
+        (frame(ETH_P_PROBE as u16, &[0; 60]), "probe"),
+        (framed(&data(9)), "untagged"),
+    ];
+    for (frame, reason) in frames {
+        let out = trial.run("braid_join", &frame).is(Verdict::Sent, reason);
+        assert_eq!(out.frame, frame);
+    }
+    trial
+        .run("braid_ordered", &framed(&data(9)))
+        .is(Verdict::Sent, "resequenced");
+}

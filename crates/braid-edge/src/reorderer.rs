@@ -1,0 +1,281 @@
+//! Which resequencer a frame goes to: one for each edge that packets come from.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use braid_core::Time;
+use braid_core::resequence::{
+    Algorithm1, Algorithm1Settings, PathId, Segment, StreamCounters, StreamLimits, Streams,
+};
+
+use crate::datapath::TagAction;
+use crate::frame::{Frame, ParsedFrame, StreamKey};
+use crate::table::{DeliveryOrder, Ingress, IngressPath};
+
+/// \[mpsdn\] §III-D: "a value of 20 allowed the buffer to recover from bursty losses".
+const LOSS_RECOVERY: u32 = 20;
+
+/// A latency that moved by less is the same.
+const MIN_LATENCY_CHANGE: Duration = Duration::from_millis(1);
+
+/// How packets of several paths are put in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reordering {
+    /// Whatever comes by several paths, with a time for each gap and early release
+    #[default]
+    Adaptive,
+    /// As the paper's Algorithm 1, where the controller asks for it
+    Algorithm1,
+    /// Not at all
+    Off,
+}
+
+#[derive(Debug)]
+enum Resequencer {
+    Adaptive(Box<Streams<StreamKey, Frame>>),
+    Algorithm1(Algorithm1<StreamKey, Frame>),
+}
+
+/// What a source's packets have been through.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ReorderStats {
+    pub counters: StreamCounters,
+    pub held: usize,
+    pub streams: usize,
+}
+
+#[derive(Debug)]
+struct Source {
+    resequencer: Resequencer,
+    /// Those that the resequencer knows.
+    paths: Vec<IngressPath>,
+}
+
+/// All resequencers of an edge.
+#[derive(Debug)]
+pub struct Reorderer {
+    sources: BTreeMap<String, Source>,
+    /// Whose a tag is, and its path's place; paths that are not in use any more have none.
+    tags: BTreeMap<u16, (String, Option<PathId>)>,
+}
+
+/// What is done with the tags of a source: once a pair has had several paths its packets keep to the
+/// resequencer, since some may wait there when a path goes.
+pub fn tag_action(reordering: Reordering, ingress: &Ingress, ordered_before: bool) -> TagAction {
+    let order = match reordering {
+        Reordering::Adaptive => ingress.paths.len() > 1 || ordered_before,
+        Reordering::Algorithm1 => ingress.order == DeliveryOrder::Resequence || ordered_before,
+        Reordering::Off => false,
+    };
+    match order {
+        true => TagAction::Resequence,
+        false => TagAction::Forward,
+    }
+}
+
+/// Whether they are the same paths, and about as quick; which of two like that is the quicker one is
+/// nothing.
+fn alike(one: &[IngressPath], other: &[IngressPath]) -> bool {
+    let near = |one: &IngressPath, other: &IngressPath| {
+        one.tag == other.tag && one.latency().abs_diff(other.latency()) < MIN_LATENCY_CHANGE
+    };
+    let among = |one: &IngressPath| other.iter().any(|other| near(one, other));
+    one.len() == other.len() && one.iter().all(among)
+}
+
+impl Reorderer {
+    pub fn new() -> Reorderer {
+        Reorderer {
+            sources: BTreeMap::new(),
+            tags: BTreeMap::new(),
+        }
+    }
+
+    /// Goes by another table from now on. Tags that are no path's any more are still known, and
+    /// their packets put in order by their numbers alone.
+    pub fn set(&mut self, now: Time, reordering: Reordering, table: &[Ingress]) {
+        for (_, path) in self.tags.values_mut() {
+            *path = None;
+        }
+        for ingress in table {
+            let settings = Algorithm1Settings {
+                size: ingress.size_packets,
+                threshold: ingress.threshold_packets,
+                loss_recovery: LOSS_RECOVERY,
+            };
+            let source = self
+                .sources
+                .entry(ingress.source.clone())
+                .or_insert_with(|| Source {
+                    resequencer: match reordering {
+                        Reordering::Algorithm1 => {
+                            Resequencer::Algorithm1(Algorithm1::new(settings))
+                        }
+                        _ => Resequencer::Adaptive(Box::new(Streams::new(
+                            now,
+                            StreamLimits::default(),
+                        ))),
+                    },
+                    paths: Vec::new(),
+                });
+            // A table that is new for another's sake changes nothing here.
+            let changed = !alike(&source.paths, &ingress.paths);
+            // What is held against the next table is what the resequencer knows, or small steps
+            // would add up unseen.
+            if changed {
+                source.paths.clone_from(&ingress.paths);
+            }
+            for (place, path) in source.paths.iter().enumerate() {
+                let place = u8::try_from(place).ok().map(PathId);
+                self.tags.insert(path.tag, (ingress.source.clone(), place));
+            }
+            match &mut source.resequencer {
+                Resequencer::Adaptive(streams) if changed => {
+                    let latencies: Vec<Duration> =
+                        ingress.paths.iter().map(|path| path.latency()).collect();
+                    streams.set_paths(now, &latencies);
+                    if ingress.path_withdrawn {
+                        streams.give_up_earlier(now);
+                    }
+                }
+                Resequencer::Adaptive(_) => {}
+                Resequencer::Algorithm1(flows) => flows.set(settings),
+            }
+        }
+    }
+
+    /// Takes a frame and hands on what goes on now.
+    pub fn handle(
+        &mut self,
+        now: Time,
+        read: ParsedFrame,
+        frame: Frame,
+        mut out: impl FnMut(Frame),
+    ) {
+        let known = self.tags.get(&read.tag);
+        let Some(((source, path), (key, kind, seq, length))) = known.zip(read.segment) else {
+            return out(frame);
+        };
+        let segment = Segment {
+            kind,
+            seq,
+            length,
+            path: *path,
+        };
+        let Some(source) = self.sources.get_mut(source) else {
+            return out(frame);
+        };
+        match &mut source.resequencer {
+            Resequencer::Adaptive(streams) => streams.handle_segment(now, key, segment, frame),
+            Resequencer::Algorithm1(flows) => flows.handle_segment(key, segment, frame),
+        }
+        source.drain(&mut out);
+    }
+
+    /// Hands on what has waited long enough.
+    pub fn handle_timeout(&mut self, now: Time, mut out: impl FnMut(Frame)) {
+        for source in self.sources.values_mut() {
+            if let Resequencer::Adaptive(streams) = &mut source.resequencer {
+                streams.handle_timeout(now);
+                source.drain(&mut out);
+            }
+        }
+    }
+
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.sources.values().filter_map(Source::poll_timeout).min()
+    }
+
+    pub fn stats(&self) -> BTreeMap<String, ReorderStats> {
+        let account = |source: &Source| match &source.resequencer {
+            Resequencer::Adaptive(streams) => ReorderStats {
+                counters: *streams.counters(),
+                held: streams.held(),
+                streams: streams.streams(),
+            },
+            Resequencer::Algorithm1(flows) => ReorderStats {
+                counters: *flows.counters(),
+                held: flows.held(),
+                streams: flows.streams(),
+            },
+        };
+        self.sources
+            .iter()
+            .map(|(name, source)| (name.clone(), account(source)))
+            .collect()
+    }
+}
+
+impl Source {
+    fn poll_timeout(&self) -> Option<Time> {
+        match &self.resequencer {
+            Resequencer::Adaptive(streams) => streams.poll_timeout(),
+            Resequencer::Algorithm1(_) => None,
+        }
+    }
+
+    fn drain(&mut self, out: &mut impl FnMut(Frame)) {
+        let mut next = || match &mut self.resequencer {
+            Resequencer::Adaptive(streams) => streams.poll_delivery(),
+            Resequencer::Algorithm1(flows) => flows.poll_delivery(),
+        };
+        while let Some(frame) = next() {
+            out(frame);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(slower_ms: f64) -> Vec<Ingress> {
+        let path = |tag, ms| IngressPath {
+            tag,
+            latency_ms: Some(ms),
+        };
+        vec![Ingress {
+            source: "hb".to_owned(),
+            order: DeliveryOrder::Resequence,
+            threshold_packets: 16,
+            size_packets: 32,
+            paths: vec![path(2, 5.0), path(3, slower_ms)],
+            path_withdrawn: false,
+        }]
+    }
+
+    #[test]
+    fn paths_that_take_turns_at_being_the_quicker_one_keep_their_places() {
+        let mut reorderer = Reorderer::new();
+        let known = |reorderer: &Reorderer| {
+            (
+                reorderer.tags.clone(),
+                reorderer.sources["hb"].paths.clone(),
+            )
+        };
+        let mut told = table(5.5);
+        reorderer.set(Time::ZERO, Reordering::Adaptive, &told);
+        let before = known(&reorderer);
+        told[0].paths.reverse();
+        reorderer.set(Time::ZERO, Reordering::Adaptive, &told);
+        assert_eq!(known(&reorderer), before);
+        // One that has become slower takes another.
+        told[0].paths[1].latency_ms = Some(7.0);
+        reorderer.set(Time::ZERO, Reordering::Adaptive, &told);
+        assert_eq!(known(&reorderer).1, told[0].paths);
+        assert_eq!(reorderer.tags[&3].1, Some(PathId(0)));
+    }
+
+    #[test]
+    fn small_steps_of_a_latency_do_not_add_up_unseen() {
+        let mut reorderer = Reorderer::new();
+        for step in 0..20 {
+            let told = table(10.0 + 0.9 * f64::from(step));
+            reorderer.set(Time::ZERO, Reordering::Adaptive, &told);
+            let known = reorderer.sources["hb"].paths[1].latency();
+            let off = known.abs_diff(told[0].paths[1].latency());
+            assert!(off < MIN_LATENCY_CHANGE, "step {step}: {off:?} off");
+        }
+    }
+}

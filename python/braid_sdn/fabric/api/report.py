@@ -1,0 +1,329 @@
+"""What people and programs are shown: status, paths, and why a pair of ends talks the way it does.
+
+Plain dictionaries, as they go out as JSON. Rates are bit/s, times seconds unless a name says otherwise;
+docs/fabric.md describes them, and `schema` of format changes is in `version`.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from typing import Any
+
+from braid_sdn.fabric.controller import Controller
+from braid_sdn.fabric.model import Arc, Path, PortId, Problem
+from braid_sdn.fabric.plan.mdi import buffer_for, imbalance
+from braid_sdn.fabric.plan.paths import max_flow
+from braid_sdn.fabric.plan.plan import Host, Pair
+
+#: Changes when a field changes its meaning or goes; new fields may come at any time.
+VERSION = 1
+
+
+def problems(fabric: Controller, now: float) -> list[Problem]:
+    """Return everything that is not as it should be."""
+    topology = fabric.topology
+    edge_ports = {edge.port: edge.name for edge in fabric.edges}
+    names = {port: topology.port_name(port) for host in fabric.hosts.known.values() for port in [host.port]}
+    found = [
+        *topology.problems(now, edge_ports),
+        *fabric.hosts.problems(now, names),
+        *fabric.problems.current(now),
+    ]
+    known = {edge.name for edge in fabric.edges}
+    for edge in fabric.settings.edges:
+        if edge.name not in known:
+            text = f"switch {edge.switch} with port {edge.port} is not connected"
+            found.append(Problem("edge-unknown", edge.name, text))
+    for name in sorted(fabric.path_monitor.silent):
+        text = "answers no probes: its traffic stays on single paths; see whether braid edge runs there"
+        found.append(Problem("edge-silent", name, text))
+    for dpid in sorted(fabric.updater.slow & topology.switches.keys()):
+        text = "leaves barriers unanswered: rules may take effect late; see its load"
+        found.append(Problem("slow-switch", topology.name(dpid), text))
+    for (source, target), why in fabric.plan.unserved.items():
+        found.append(Problem("pair-unserved", f"{source} → {target}", why))
+    for hearing in topology.links():
+        if hearing.stale:
+            link = f"{topology.port_name(hearing.source)} → {topology.port_name(hearing.target)}"
+            text = "its switch lost the controller: used only where there is no other way"
+            found.append(Problem("stale-link", link, text))
+    return found
+
+
+def health(fabric: Controller, now: float) -> list[dict[str, str]]:
+    """Return the problems as JSON has them."""
+    return [{"code": each.code, "subject": each.subject, "text": each.text} for each in problems(fabric, now)]
+
+
+def status(fabric: Controller, now: float) -> dict[str, Any]:
+    """Return switches, links, hosts, edges and health."""
+    topology, plan = fabric.topology, fabric.plan
+    rules = {dpid: len(has) for dpid, has in fabric.updater.installed.items()}
+    return {
+        "version": VERSION,
+        "switches": [
+            {
+                "name": topology.name(dpid),
+                "id": f"{dpid:016x}",
+                "address": switch.address,
+                "ports_up": len(list(switch.up())),
+                "rules": rules.get(dpid, 0),
+                "echo_ms": _ms(switch.echo.get(now)),
+            }
+            for dpid, switch in sorted(topology.switches.items())
+        ],
+        "links": [_link(fabric, arc) for arc in fabric.graph.arcs],
+        "hosts": [_host(fabric, host) for _, host in sorted(fabric.hosts.known.items())],
+        "edges": [
+            {
+                "name": edge.name,
+                "port": topology.port_name(edge.port),
+                "answers": edge.name not in fabric.path_monitor.silent,
+            }
+            for edge in fabric.edges
+        ],
+        "generation": fabric.tables.generation,
+        "tags_used": len(plan.trees)
+        + sum(len(pair.paths) for pair in plan.pairs.values())
+        + (plan.flood is not None),
+        "changing": not fabric.updater.idle,
+        "health": health(fabric, now),
+    }
+
+
+def paths(fabric: Controller, now: float) -> dict[str, Any]:
+    """Return how every pair of edges is served."""
+    pairs = [_pair(fabric, now, pair) for _, pair in sorted(fabric.tables.pairs.items())]
+    unserved = [
+        {"source": source, "target": target, "why": why} for (source, target), why in fabric.plan.unserved.items()
+    ]
+    return {
+        "version": VERSION,
+        "generation": fabric.tables.generation,
+        "pairs": pairs,
+        "unserved": unserved,
+        "health": health(fabric, now),
+    }
+
+
+def edge_revision(fabric: Controller, name: str) -> str:
+    """Return what an edge's table is called: another one has another name. Cheap, since it is asked for often."""
+    targets = [pair.target for pair in fabric.tables.egress.values() if pair.source.name == name]
+    words = [host.mac for target in targets for host in fabric.hosts.at(target.port)]
+    words += [target.name for target in targets if target.name in fabric.distributor.shims]
+    return f"{fabric.nonce:x}.{fabric.tables.generation}.{zlib.crc32(' '.join(words).encode()):x}"
+
+
+def is_own_revision(fabric: Controller, revision: str) -> bool:
+    """Whether a table that is called so is this controller's, and not one's before it."""
+    return revision.startswith(f"{fabric.nonce:x}.")
+
+
+def edge_table(fabric: Controller, name: str) -> dict[str, Any] | None:
+    """Return what an edge has to do: slot tables towards others, and how to put in order what comes from them."""
+    if not any(edge.name == name for edge in fabric.settings.edges):
+        return None
+    egress, ingress = [], []
+    for pair in fabric.tables.egress.values():
+        if pair.source.name == name:
+            egress.append(
+                {
+                    "target": pair.target.name,
+                    "hosts": [host.mac for host in fabric.hosts.at(pair.target.port)],
+                    "slots": list(pair.slots),
+                    "shim": pair.target.name in fabric.distributor.shims,
+                    "max_rate_bit_s": round(pair.ceiling) if math.isfinite(pair.ceiling) else 0,
+                }
+            )
+    for pair in fabric.tables.pairs.values():
+        if pair.target.name == name:
+            buffer = buffer_for(pair.selection)
+            ingress.append(
+                {
+                    "source": pair.source.name,
+                    "order": pair.selection.order.value,
+                    "threshold_packets": buffer.threshold,
+                    "size_packets": buffer.size,
+                    "path_withdrawn": pair.path_withdrawn,
+                    "paths": [
+                        {"tag": tagged.tag, "latency_ms": _ms(path.latency), "capacity_bit_s": round(path.capacity)}
+                        for tagged, path in zip(pair.paths, pair.selection.paths, strict=True)
+                    ],
+                }
+            )
+    return {
+        "version": VERSION,
+        "revision": edge_revision(fabric, name),
+        "generation": fabric.tables.generation,
+        "edge": name,
+        "egress": egress,
+        "ingress": ingress,
+    }
+
+
+def figures(fabric: Controller) -> dict[str, Any]:
+    """Return what tells how the controller itself does; times are its clock's, seconds."""
+    firsts = [hearing.first for hearing in fabric.topology.links()]
+    return {
+        "version": VERSION,
+        "switches": len(fabric.topology.switches),
+        "links": len(firsts),
+        "hosts": len(fabric.hosts.known),
+        "first_switch_s": fabric.first_switch,
+        "last_link_s": max(firsts, default=None),
+        "planning_s": fabric.planning,
+        "changes": fabric.updater.changes,
+        "changing": not fabric.updater.idle,
+    }
+
+
+class UnknownEndError(Exception):
+    """Nobody is known by this name."""
+
+
+def explain(fabric: Controller, now: float, source: str, target: str) -> dict[str, Any]:
+    """Tell how traffic between two hosts or edges goes, and why; raises UnknownEndError."""
+    ends = [_end(fabric, word) for word in (source, target)]
+    here, there = (end[1].switch for end in ends)
+    steps = [
+        f"{word} is at {fabric.topology.port_name(port)} ({kind})"
+        for word, (kind, port, _) in zip((source, target), ends, strict=True)
+    ]
+    answer: dict[str, Any] = {"version": VERSION, "source": source, "target": target, "steps": steps}
+    single = _single(fabric, here, there)
+    answer["single"] = single
+    if here == there:
+        steps.append("both are on one switch: nothing leaves it")
+    elif single is None:
+        steps.append("no single path leads there")
+    else:
+        steps.append(f"without an edge: one path, tag {single['tag']}, {' → '.join(single['switches'])}")
+    names = [end[2] for end in ends]
+    pair = fabric.tables.pairs.get((names[0] or "", names[1] or ""))
+    if pair is not None:
+        answer["pair"] = _pair(fabric, now, pair)
+        steps += _pair_steps(fabric, pair)
+    elif names[0] and names[1] and here != there:
+        why = fabric.plan.unserved.get((names[0], names[1]), "its paths are not in place yet")
+        steps.append(f"from edge {names[0]} to edge {names[1]}: {why}")
+    answer["health"] = health(fabric, now)
+    return answer
+
+
+def _pair_steps(fabric: Controller, pair: Pair) -> list[str]:
+    chosen = pair.selection
+    whole = max_flow(fabric.graph, pair.source.port.switch, pair.target.port.switch).value
+    steps = [
+        f"from edge {pair.source.name} to edge {pair.target.name}: "
+        f"{len(pair.paths)} of the paths of a maximum flow of {whole / 1e6:.1f} Mbit/s beside all present load"
+    ]
+    for tagged, path in zip(pair.paths, chosen.paths, strict=True):
+        steps.append(
+            f"tag {tagged.tag}: {_way(fabric, path)}, {1e3 * path.latency:.1f} ms, "
+            f"{path.capacity / 1e6:.1f} Mbit/s free, {100 * pair.share(tagged.tag):.1f} % of packets"
+        )
+    steps += [f"left out: {_way(fabric, each.path)}: {each.reason}" for each in chosen.left_out]
+    return [*steps, f"order at {pair.target.name}: {chosen.order.value}, because {chosen.reason}"]
+
+
+def _end(fabric: Controller, word: str) -> tuple[str, PortId, str | None]:
+    """Return what a word stands for, where that is, and the edge there."""
+    for edge in fabric.edges:
+        if edge.name == word:
+            return "edge", edge.port, edge.name
+    host = fabric.hosts.find(word)
+    if host is None:
+        raise UnknownEndError(f"{word}: no host or edge is known by that; see braid sdn fabric status")
+    names = [edge.name for edge in fabric.edges if edge.port == host.port]
+    return f"host {host.mac}", host.port, names[0] if names else None
+
+
+def _single(fabric: Controller, here: int, there: int) -> dict[str, Any] | None:
+    tree = fabric.plan.trees.get(there)
+    if tree is None or here == there:
+        return None
+    by_port = {arc.source: arc for arc in fabric.graph.arcs}
+    arcs: list[Arc] = []
+    switch = here
+    while switch != there:
+        arc = by_port.get(PortId(switch, tree.onward.get(switch, 0)))
+        if arc is None or len(arcs) > len(tree.onward):
+            return None
+        arcs.append(arc)
+        switch = arc.target.switch
+    way = Path(tuple(arcs), min(arc.free for arc in arcs))
+    return {
+        "tag": tree.tag,
+        "switches": [fabric.topology.name(each) for each in way.switches],
+        "latency_ms": _ms(way.latency),
+        "free_bit_s": round(way.capacity),
+    }
+
+
+def _pair(fabric: Controller, now: float, pair: Pair) -> dict[str, Any]:
+    chosen = pair.selection
+    buffer = buffer_for(chosen)
+    return {
+        "source": pair.source.name,
+        "target": pair.target.name,
+        "capacity_bit_s": round(chosen.capacity),
+        "order": chosen.order.value,
+        "why": chosen.reason,
+        "mdi": round(chosen.mdi, 4),
+        "skew_ms": _ms(chosen.skew),
+        "threshold_packets": buffer.threshold,
+        "size_packets": buffer.size,
+        "paths": [
+            {
+                "tag": tagged.tag,
+                "switches": [fabric.topology.name(each) for each in path.switches],
+                "latency_ms": _ms(path.latency),
+                "capacity_bit_s": round(path.capacity),
+                "share": pair.share(tagged.tag),
+                "probe_ms": _ms(watched.trip.get(now))
+                if (watched := fabric.path_monitor.paths.get(tagged.tag))
+                else None,
+                "rate_bit_s": round(fabric.traffic.tagged.get((tagged.last, tagged.tag), 0.0)),
+            }
+            for tagged, path in zip(pair.paths, chosen.paths, strict=True)
+        ],
+        "left_out": [
+            {
+                "switches": [fabric.topology.name(each) for each in left.path.switches],
+                "latency_ms": _ms(left.path.latency),
+                "mdi": round(imbalance(chosen.paths[0].latency, left.path.latency), 4),
+                "why": left.reason,
+            }
+            for left in chosen.left_out
+        ],
+    }
+
+
+def _link(fabric: Controller, arc: Arc) -> dict[str, Any]:
+    return {
+        "source": fabric.topology.port_name(arc.source),
+        "target": fabric.topology.port_name(arc.target),
+        "source_switch": fabric.topology.name(arc.source.switch),
+        "target_switch": fabric.topology.name(arc.target.switch),
+        "capacity_bit_s": round(arc.capacity),
+        "used_bit_s": round(arc.used),
+        "latency_ms": _ms(arc.latency),
+    }
+
+
+def _host(fabric: Controller, host: Host) -> dict[str, Any]:
+    return {
+        "mac": host.mac,
+        "port": fabric.topology.port_name(host.port),
+        "switch": fabric.topology.name(host.port.switch),
+        "addresses": sorted(host.addresses),
+    }
+
+
+def _way(fabric: Controller, path: Path) -> str:
+    return " → ".join(fabric.topology.name(each) for each in path.switches)
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(1000 * seconds, 3)

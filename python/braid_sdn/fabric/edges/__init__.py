@@ -1,0 +1,1 @@
+"""Tables for edges, their authentication, and their packet counters."""

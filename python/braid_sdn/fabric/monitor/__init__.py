@@ -1,0 +1,1 @@
+"""Liveness and loss of paths and edges, by probes and counters."""

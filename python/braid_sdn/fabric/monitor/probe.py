@@ -1,0 +1,145 @@
+"""Frames that the controller sends through switches to itself: discovery (LLDP), path probes, edge probes.
+
+Each carries what it is about, a nonce, the time it was sent, and an HMAC-SHA-256 over all of it, so that a host can
+neither make up a link nor keep a dead one alive by playing an old frame back: a frame counts only for `MAX_AGE`
+seconds, and only for the port it was sent from.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from braid_sdn.fabric.model import PortId
+
+LLDP = 0x88CC
+#: IEEE 802 local experimental EtherType 1: for everything that is not LLDP.
+EXPERIMENTAL = 0x88B5
+
+#: Where discovery frames go: a group of our own, not 01:80:c2:00:00:0e, so that they pass bridges that are not ours
+#: and show links that lead through one.
+DISCOVERY_GROUP = "03:42:52:41:49:44"
+#: Where path and edge probes go.
+PROBE_MAC = "02:42:52:41:49:44"
+
+#: Seconds after which a frame of ours is too old to say anything.
+MAX_AGE = 5.0
+
+_MAGIC = b"BRD1"
+_ORGANISATION = b"\x42\x52\x44"
+_BODY = struct.Struct("!4sBQIHQQ")
+_TAG_BYTES = 16
+
+
+class Kind(IntEnum):
+    """What a frame is for."""
+
+    #: From a port to whatever is at its other end.
+    LINK = 1
+    #: Along a path, by its tag, to its last switch.
+    PATH = 2
+    #: Out to an edge, which sends it back as it is.
+    EDGE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What one of our frames says."""
+
+    kind: Kind
+    #: The port it was sent out of; for a path its first switch and port 0.
+    source: PortId
+    #: The path's tag; 0 of other kinds.
+    tag: int
+    nonce: int
+    #: Nanoseconds by the controller's monotonic clock.
+    sent: int
+
+
+def mac_bytes(mac: str) -> bytes:
+    """Return a MAC address's six bytes."""
+    return bytes.fromhex(mac.replace(":", ""))
+
+
+def mac_text(raw: bytes) -> str:
+    """Return a MAC address as text."""
+    return raw.hex(":")
+
+
+def seal(probe: Probe, key: bytes) -> bytes:
+    """Return the frame for a probe: of links LLDP with everything in an organisation's own TLV, else EXPERIMENTAL."""
+    body = _BODY.pack(_MAGIC, probe.kind, probe.source.switch, probe.source.port, probe.tag, probe.nonce, probe.sent)
+    body += hmac.digest(key, body, "sha256")[:_TAG_BYTES]
+    if probe.kind is not Kind.LINK:
+        header = mac_bytes(PROBE_MAC) + _source_mac(probe.source)
+        if probe.kind is Kind.PATH:
+            header += struct.pack("!HH", 0x8100, probe.tag)
+        return (header + struct.pack("!H", EXPERIMENTAL) + body).ljust(60, b"\0")
+    chassis = b"\x07" + b"%016x" % probe.source.switch
+    port = b"\x07" + b"%d" % probe.source.port
+    tlvs = _tlv(1, chassis) + _tlv(2, port) + _tlv(3, struct.pack("!H", round(MAX_AGE)))
+    tlvs += _tlv(127, _ORGANISATION + b"\x01" + body) + _tlv(0, b"")
+    return mac_bytes(DISCOVERY_GROUP) + _source_mac(probe.source) + struct.pack("!H", LLDP) + tlvs
+
+
+def _source_mac(source: PortId) -> bytes:
+    """A locally administered address that no host has; bridges in between learn it at the right port."""
+    return b"\x06" + struct.pack("!I", source.switch & 0xFFFFFFFF)[1:] + struct.pack("!H", source.port & 0xFFFF)
+
+
+def _tlv(kind: int, value: bytes) -> bytes:
+    return struct.pack("!H", kind << 9 | len(value)) + value
+
+
+class ForgedError(Exception):
+    """A frame that claims to be ours, and is not, or not any more."""
+
+
+def open_frame(frame: bytes, key: bytes, now: int) -> Probe | None:
+    """Return what a frame of ours says, None of a frame that never claimed to be ours.
+
+    Raises:
+        ForgedError: the HMAC is wrong, or the frame is older than MAX_AGE seconds or from the future.
+    """
+    body = _body(frame)
+    if body is None or not body.startswith(_MAGIC) or len(body) < _BODY.size + _TAG_BYTES:
+        return None
+    said, tag = body[: _BODY.size], body[_BODY.size : _BODY.size + _TAG_BYTES]
+    if not hmac.compare_digest(hmac.digest(key, said, "sha256")[:_TAG_BYTES], tag):
+        raise ForgedError("its authentication is wrong")
+    _, kind, switch, port, path, nonce, sent = _BODY.unpack(said)
+    age = (now - sent) / 1e9
+    if not 0 <= age <= MAX_AGE:
+        raise ForgedError(f"it is {age:.1f} s old")
+    return Probe(Kind(kind), PortId(switch, port), path, nonce, sent)
+
+
+def _body(frame: bytes) -> bytes | None:
+    """Return what follows the headers of a frame that may be ours."""
+    at = 12
+    kind = frame[at : at + 2]
+    while kind in (b"\x81\x00", b"\x88\xa8"):
+        at += 4
+        kind = frame[at : at + 2]
+    at += 2
+    if kind == EXPERIMENTAL.to_bytes(2, "big"):
+        return frame[at:]
+    if kind != LLDP.to_bytes(2, "big"):
+        return None
+    while at + 2 <= len(frame):
+        (word,) = struct.unpack_from("!H", frame, at)
+        number, length = word >> 9, word & 0x1FF
+        value = frame[at + 2 : at + 2 + length]
+        if number == 0 or len(value) < length:
+            return None
+        if number == 127 and value.startswith(_ORGANISATION + b"\x01"):
+            return value[4:]
+        at += 2 + length
+    return None
+
+
+def tagged(frame: bytes, tag: int) -> bytes:
+    """Return a frame with an 802.1Q header in front of its EtherType."""
+    return frame[:12] + struct.pack("!HH", 0x8100, tag) + frame[12:]

@@ -1,0 +1,1 @@
+"""Planning: paths, shares and tags for the network as it is known."""

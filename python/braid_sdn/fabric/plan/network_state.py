@@ -1,0 +1,65 @@
+"""What a plan is made from: all that the controller knows, put together; and whom its settings speak of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from braid_sdn.fabric.model import PortId
+from braid_sdn.fabric.plan import planner
+from braid_sdn.fabric.plan.plan import Edge
+from braid_sdn.fabric.settings import Settings
+from braid_sdn.fabric.switches import rules
+from braid_sdn.fabric.view.topology import Topology
+from braid_sdn.fabric.view.traffic import Traffic
+
+if TYPE_CHECKING:
+    from braid_sdn.fabric.controller import Controller
+
+#: Seconds a port must be up, and hear no switch, before broadcasts go out of it.
+HOST_PORT_SETTLE_TIME = 0.9
+
+
+def collect(now: float, fabric: Controller) -> planner.NetworkState:
+    """Return what a controller would plan from now."""
+    in_use: set[int] = set()
+    for has in fabric.updater.installed.values():
+        in_use |= rules.tags_in(has.values())
+    around = fabric.topology.neighbours()
+    # Behind an edge many hosts may be: one that echoes frames is not to cost the others their broadcasts.
+    looped = fabric.topology.echoed(now) - {edge.port for edge in fabric.edges}
+    outside: dict[int, set[int]] = {}
+    for port, since in fabric.topology.up_since.items():
+        if port not in around and port not in looped and now - since >= HOST_PORT_SETTLE_TIME:
+            outside.setdefault(port.switch, set()).add(port.port)
+    return planner.NetworkState(
+        graph=fabric.graph,
+        hosts=tuple(fabric.hosts.known.values()),
+        edges=tuple(edge for edge in fabric.edges if edge.port not in around),
+        outside={switch: frozenset(ports) for switch, ports in outside.items()},
+        tags_in_use=frozenset(in_use),
+        dead=frozenset(fabric.path_monitor.dead),
+        full=fabric.problems.switches_full(now),
+        silent=frozenset(fabric.path_monitor.silent),
+        known=fabric.distributor.acknowledged,
+        limits=fabric.settings.limits,
+        seen_by=lambda graph, pair: fabric.traffic.without_own(graph, {path.tag: path.steps for path in pair.paths}),
+    )
+
+
+def resolve(settings: Settings, topology: Topology, traffic: Traffic) -> tuple[Edge, ...]:
+    """Find whom settings speak of: return the edges, and have `traffic` know what links carry."""
+    found = []
+    dpids = {topology.name(dpid): dpid for dpid in topology.switches}
+    dpids |= {f"{dpid:016x}": dpid for dpid in topology.switches}
+    for edge in settings.edges:
+        dpid = dpids.get(edge.switch)
+        ports = topology.switches[dpid].ports.values() if dpid is not None else ()
+        numbers = [port.number for port in ports if edge.port in (port.name, str(port.number))]
+        if dpid is not None and numbers:
+            found.append(Edge(edge.name, PortId(dpid, numbers[0])))
+    said = {frozenset(dpids.get(name) for name in link.between): link.capacity for link in settings.links}
+    for hearing in topology.links() if said else ():
+        capacity = said.get(frozenset((hearing.source.switch, hearing.target.switch)))
+        if capacity is not None:
+            traffic.configured[hearing.source] = capacity
+    return tuple(found)

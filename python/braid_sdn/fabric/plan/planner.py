@@ -1,0 +1,300 @@
+"""From a picture of the network to a plan, near to the plan before: what works is not moved for small gains.
+
+Pure: graph, hosts and edges in, plan out. Equal ways keep their tags, so that nothing is touched that need not be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from braid_sdn.fabric.model import Arc, Graph, Path, PortId
+from braid_sdn.fabric.plan import slot_table
+from braid_sdn.fabric.plan.mdi import Selection, Thresholds, select
+from braid_sdn.fabric.plan.paths import arcs_to_root, candidates, tree_towards
+from braid_sdn.fabric.plan.plan import TAGS, Edge, Flood, Host, Pair, Plan, TaggedPath, Tree
+
+#: Other paths must carry this much more, as a factor, to be worth a change.
+MIN_CAPACITY_GAIN = 1.1
+#: A share must be off by this much for the slot table to be written anew.
+MIN_SHARE_CHANGE = 0.05
+#: Another tree must be this much quicker, as a factor and in seconds.
+MIN_TREE_GAIN = 1.2
+MIN_TREE_GAIN_SECONDS = 0.001
+
+Hops = tuple[tuple[PortId, PortId], ...]
+
+
+class TagsExhaustedError(Exception):
+    """All 4093 tags are in use."""
+
+
+@dataclass
+class _Tags:
+    """Gives out tags that no switch knows."""
+
+    taken: set[int]
+    cursor: int = TAGS.start
+
+    def new(self) -> int:
+        """Return a tag that nobody has; raises TagsExhaustedError."""
+        for step in range(len(TAGS)):
+            tag = TAGS.start + (self.cursor - TAGS.start + step) % len(TAGS)
+            if tag not in self.taken:
+                self.taken.add(tag)
+                self.cursor = tag + 1
+                return tag
+        raise TagsExhaustedError
+
+
+@dataclass(frozen=True)
+class NetworkState:
+    """All that a plan is made from."""
+
+    graph: Graph
+    hosts: tuple[Host, ...] = ()
+    edges: tuple[Edge, ...] = ()
+    outside: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    #: Tags that rules of some switch still know.
+    tags_in_use: frozenset[int] = frozenset()
+    #: Ways that are silent although their links seem to work.
+    dead: frozenset[Hops] = frozenset()
+    #: Switches that take no more rules: no tagged path leads through them.
+    full: frozenset[int] = frozenset()
+    #: Edges that answer no probes: they get no tagged paths.
+    silent: frozenset[str] = frozenset()
+    #: Pairs as their far edges are known to take them; of others, what was planned before.
+    known: Mapping[tuple[str, str], Pair] = field(default_factory=dict)
+    limits: Thresholds = field(default_factory=Thresholds)
+    #: The graph as a pair sees it: its own traffic is no use by others.
+    seen_by: Callable[[Graph, Pair], Graph] = lambda graph, _: graph
+
+
+def make(before: Plan, now: NetworkState) -> Plan:
+    """Return the plan for a situation."""
+    tags = _Tags(set(now.tags_in_use) | _tags_of(before), max(_tags_of(before), default=TAGS.start) + 1)
+    internal: dict[int, set[int]] = {}
+    for arc in now.graph.arcs:
+        internal.setdefault(arc.source.switch, set()).add(arc.source.port)
+        internal.setdefault(arc.target.switch, set()).add(arc.target.port)
+    unserved: dict[tuple[str, str], str] = {}
+    trees: dict[int, Tree] = {}
+    flood = None
+    pairs: dict[tuple[str, str], Pair] = {}
+    try:
+        flood = _flood(before.flood, now.graph, tags)
+        for root in sorted({host.port.switch for host in now.hosts}):
+            trees[root] = _tree(before.trees.get(root), now.graph, root, tags)
+    except TagsExhaustedError:
+        unserved["*", "*"] = "no tags are left for trees"
+    for source in now.edges:
+        for target in now.edges:
+            if source.port.switch == target.port.switch:
+                continue
+            key = (source.name, target.name)
+            try:
+                made = _pair(before.pairs.get(key), now, source, target, tags)
+            except TagsExhaustedError:
+                made = "no tags are left"
+            if isinstance(made, Pair):
+                pairs[key] = made
+            else:
+                unserved[key] = made
+    frozen = {switch: frozenset(ports) for switch, ports in internal.items()}
+    return Plan(frozen, dict(now.outside), trees, flood, pairs, unserved)
+
+
+def _tags_of(plan: Plan) -> set[int]:
+    used = {tree.tag for tree in plan.trees.values()}
+    used |= {path.tag for pair in plan.pairs.values() for path in pair.paths}
+    return used | ({plan.flood.tag} if plan.flood else set())
+
+
+# Trees.
+
+
+def _tree(before: Tree | None, graph: Graph, root: int, tags: _Tags) -> Tree:
+    best = tree_towards(graph, root)
+    if before is not None:
+        kept = _kept(before, graph)
+        if kept is not None and _near(kept, best, root):
+            # Who was not in it joins it; who is in it stays, so nobody's way can become a loop.
+            joined = {**best, **kept}
+            return Tree(root, before.tag, {switch: arc.source.port for switch, arc in sorted(joined.items())})
+    return Tree(root, tags.new(), {switch: arc.source.port for switch, arc in sorted(best.items())})
+
+
+def _kept(before: Tree, graph: Graph) -> dict[int, Arc] | None:
+    """Return a tree's arcs, or None if one of them is no more and its switch still is."""
+    by_port = {arc.source: arc for arc in graph.arcs}
+    kept = {}
+    for switch, port in before.onward.items():
+        arc = by_port.get(PortId(switch, port))
+        if arc is not None:
+            kept[switch] = arc
+        elif switch in graph.switches:
+            return None
+    return kept
+
+
+def _near(kept: Mapping[int, Arc], best: Mapping[int, Arc], root: int) -> bool:
+    """Whether a tree still leads to its root from everywhere, about as quickly as the best one."""
+    ours: dict[int, float] = {root: 0.0}
+    theirs: dict[int, float] = {root: 0.0}
+    for switch in kept:
+        mine = _latency(kept, switch, ours)
+        if mine is None or switch not in best:
+            return False
+        other = _latency(best, switch, theirs) or 0.0
+        if mine > MIN_TREE_GAIN * other + MIN_TREE_GAIN_SECONDS:
+            return False
+    return True
+
+
+def _latency(tree: Mapping[int, Arc], switch: int, known: dict[int, float]) -> float | None:
+    """Return how long a switch's way to the root is, seconds; None if it has none."""
+    walked: list[int] = []
+    here = switch
+    while here not in known:
+        if here not in tree or len(walked) > len(tree):
+            return None
+        walked.append(here)
+        here = tree[here].target.switch
+    for back in reversed(walked):
+        known[back] = known[tree[back].target.switch] + tree[back].latency
+    return known[switch]
+
+
+def _flood(before: Flood | None, graph: Graph, tags: _Tags) -> Flood | None:
+    """A spanning forest, made of the one before as far as its links still work (Kruskal, by latency)."""
+    if not graph.switches:
+        return None
+    links = {(arc.source, arc.target): arc for arc in graph.arcs if arc.source < arc.target}
+    old = {link for link in links if before and all(end.port in before.ports.get(end.switch, ()) for end in link)}
+    group = {switch: switch for switch in graph.switches}
+
+    def find(switch: int) -> int:
+        while group[switch] != switch:
+            group[switch] = group[group[switch]]
+            switch = group[switch]
+        return switch
+
+    ports: dict[int, set[int]] = {switch: set() for switch in graph.switches}
+    for link in sorted(links, key=lambda each: (each not in old, links[each].latency, each)):
+        ends = [find(end.switch) for end in link]
+        if ends[0] != ends[1]:
+            group[ends[0]] = ends[1]
+            for end in link:
+                ports[end.switch].add(end.port)
+    made = {switch: frozenset(each) for switch, each in ports.items()}
+    # A link more is harmless. One less with the same tag could make a loop if it came back while another is added.
+    same = before is not None and all(
+        each <= made.get(switch, frozenset()) for switch, each in before.ports.items() if switch in graph.switches
+    )
+    return Flood(before.tag if same and before else tags.new(), made)
+
+
+# Pairs of edges.
+
+
+def _pair(before: Pair | None, now: NetworkState, source: Edge, target: Edge, tags: _Tags) -> Pair | str:
+    """Return how a pair is served, or why it is not."""
+    for edge in (source, target):
+        if edge.port.switch not in now.graph.switches:
+            return f"the switch of {edge.name} is not connected"
+        if edge.name in now.silent:
+            return f"{edge.name} answers no probes"
+    graph = now.seen_by(now.graph, before) if before else now.graph
+    graph = _usable(graph, now, source, target)
+    here, there = source.port.switch, target.port.switch
+    fresh = select(_alive(candidates(graph, here, there), now), now.limits)
+    if fresh is None:
+        single = _single(graph, here, there, now)
+        if single is None:
+            return f"no way leads from {source.name} to {target.name}"
+        fresh = select([single], now.limits)
+        assert fresh is not None  # noqa: S101
+    kept = _as_before(before, graph, now) if before else None
+    chosen = kept if kept is not None and not _better(fresh, kept) else fresh
+    made = _pair_of(before, source, target, chosen, tags)
+    return replace(made, path_withdrawn=_is_path_withdrawn(now.known.get(made.key, before), made, now))
+
+
+def _is_path_withdrawn(known: Pair | None, made: Pair, now: NetworkState) -> bool:
+    """Whether a path that the far edge counts on was taken out because it is dead, or a link of it is no more."""
+    ways = zip(known.paths, known.selection.paths, strict=True) if known else ()
+    used = {path.tag for path in made.paths}
+    gone = [way for path, way in ways if path.tag not in used]
+    arcs = {(arc.source, arc.target) for arc in now.graph.arcs} if gone else set()
+    return any(way.hops in now.dead or not arcs.issuperset(way.hops) for way in gone)
+
+
+def _usable(graph: Graph, now: NetworkState, source: Edge, target: Edge) -> Graph:
+    ends = {source.port.switch, target.port.switch}
+    full = now.full - ends
+    if not full:
+        return graph
+    return Graph.of(
+        (arc for arc in graph.arcs if not {arc.source.switch, arc.target.switch} & full), graph.switches - full
+    )
+
+
+def _alive(paths: Iterable[Path], now: NetworkState) -> list[Path]:
+    return [path for path in paths if path.hops not in now.dead]
+
+
+def _single(graph: Graph, here: int, there: int, now: NetworkState) -> Path | None:
+    """Return the quickest way, however full it is."""
+    way = arcs_to_root(tree_towards(graph, there), here, there)
+    if not way:
+        return None
+    path = Path(way, max(1.0, min(arc.free for arc in way)))
+    return path if path.hops not in now.dead else None
+
+
+def _as_before(before: Pair, graph: Graph, now: NetworkState) -> Selection | None:
+    """Return what the paths in use would carry now, or None if one of them cannot be used any more."""
+    arcs = {(arc.source, arc.target): arc for arc in graph.arcs}
+    left: dict[tuple[PortId, PortId], float] = {key: arc.free for key, arc in arcs.items()}
+    again = []
+    for path in before.selection.paths:
+        if path.hops in now.dead or not all(hop in arcs for hop in path.hops):
+            return None
+        room = min(left[hop] for hop in path.hops)
+        if room < 1.0:
+            return None
+        for hop in path.hops:
+            left[hop] -= room
+        again.append(Path(tuple(arcs[hop] for hop in path.hops), room))
+    kept = select(again, now.limits.for_those_in_use())
+    return kept if kept is not None and len(kept.paths) == len(again) else None
+
+
+def _better(fresh: Selection, kept: Selection) -> bool:
+    """Whether a change is worth it: it carries clearly more, or as much and clearly sooner."""
+    if fresh.capacity > MIN_CAPACITY_GAIN * kept.capacity:
+        return True
+    slowest, now_slowest = fresh.paths[-1].latency, kept.paths[-1].latency
+    sooner = now_slowest > MIN_TREE_GAIN * slowest + MIN_TREE_GAIN_SECONDS
+    return sooner and fresh.capacity * MIN_CAPACITY_GAIN >= kept.capacity
+
+
+def _pair_of(before: Pair | None, source: Edge, target: Edge, chosen: Selection, tags: _Tags) -> Pair:
+    known = {path.steps: path.tag for path in before.paths} if before else {}
+    paths = []
+    for path in chosen.paths:
+        steps = (*(arc.source for arc in path.arcs), target.port)
+        paths.append(TaggedPath(known.get(steps) or tags.new(), steps))
+    weights = {tagged.tag: path.capacity for tagged, path in zip(paths, chosen.paths, strict=True)}
+    return Pair(source, target, chosen, tuple(paths), _slots(before, weights))
+
+
+def _slots(before: Pair | None, weights: dict[int, float]) -> tuple[int, ...]:
+    if before is None:
+        return tuple(slot_table.spread(weights))
+    total = sum(weights.values())
+    same = set(before.slots) == set(weights)
+    if same and all(abs(before.share(tag) - weight / total) < MIN_SHARE_CHANGE for tag, weight in weights.items()):
+        return before.slots
+    # Nothing sticks to a slot of an edge, so an even table is worth more than few moves.
+    return tuple(slot_table.spread(weights))

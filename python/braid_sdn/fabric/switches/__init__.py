@@ -1,0 +1,1 @@
+"""Rules for switches, and consistent updates of them."""

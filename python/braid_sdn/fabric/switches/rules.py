@@ -1,0 +1,196 @@
+"""From a plan to the rules of every switch: OpenFlow tables as text would have them.
+
+A packet crosses the network under a tag, the VID of an 802.1Q header that only this controller gives out: one rule
+per tag and switch, so the core's rules grow with paths, never with flows. What tables do:
+
+    0 ingress       our own frames to the controller; tagged packets of links and edges to 3; hosts' packets to 1
+    1 sources       hosts we know go on to 2; others too, and the controller gets to see them
+    2 destinations  hosts here: their port; hosts elsewhere: the tag of the tree to their switch, on to 3; broadcasts
+                    and hosts that nobody knows yet: the flood's tag
+    3 paths         a tag says where to; at its end it is taken off, on to 4, or the edge gets it as it is
+    4 delivery      hosts of this switch, for what came from elsewhere
+
+Rules have no time-outs, so the network forwards without its controller. One exception is a lease: what hands ARP and
+neighbour discovery to the controller lapses when the controller is gone, and these are then flooded like any
+broadcast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from braid_sdn.fabric.model import PortId
+from braid_sdn.fabric.monitor.probe import EXPERIMENTAL, LLDP, PROBE_MAC
+from braid_sdn.fabric.plan.plan import Edge, Host, Plan, TaggedPath
+from braid_sdn.openflow.messages import (
+    TAGGED,
+    UNTAGGED,
+    Action,
+    Match,
+    Output,
+    PopTag,
+    PushTag,
+    Reserved,
+    Rule,
+    RuleKey,
+)
+
+INGRESS, SOURCES, DESTINATIONS, PATHS, DELIVERY = range(5)
+
+#: Upper half of every cookie of ours ("BRD" and a version of this layout): other rules are not ours and are removed.
+COOKIE = 0x42524401_00000000
+
+#: Seconds after which ARP is flooded if the controller does not renew its wish to see it.
+ARP_LEASE = 15
+
+ARP = 0x0806
+IPV6 = 0x86DD
+BROADCAST = "ff:ff:ff:ff:ff:ff"
+GROUP_BIT = "01:00:00:00:00:00"
+
+Rules = dict[RuleKey, Rule]
+
+
+def _rule(
+    table: int,
+    priority: int,
+    match: Match,
+    *actions: Action,
+    goto: int | None = None,
+    tag: int = 0,
+    lease: int = 0,
+) -> Rule:
+    return Rule(table, priority, match, tuple(actions), goto, COOKIE | tag, lease)
+
+
+TO_CONTROLLER = Output(Reserved.CONTROLLER)
+
+
+def base() -> list[Rule]:
+    """Return what every switch has, whatever the network looks like; discovery first."""
+    return [
+        _rule(INGRESS, 100, Match(eth_type=LLDP), TO_CONTROLLER),
+        _rule(INGRESS, 100, Match(eth_type=EXPERIMENTAL, eth_dst=PROBE_MAC, vlan=UNTAGGED), TO_CONTROLLER),
+        _rule(INGRESS, 90, Match(in_port=Reserved.CONTROLLER, vlan=TAGGED), goto=PATHS),
+        _rule(INGRESS, 90, Match(in_port=Reserved.CONTROLLER, vlan=UNTAGGED), goto=DESTINATIONS),
+        _rule(INGRESS, 10, Match(vlan=UNTAGGED), goto=SOURCES),
+        _rule(SOURCES, 0, Match(), TO_CONTROLLER, goto=DESTINATIONS),
+    ]
+
+
+def leases() -> list[Rule]:
+    """Return the rules that lapse unless they are renewed: the controller sees and answers who asks for addresses."""
+    asked = Match(eth_type=IPV6, ip_proto=58, icmpv6_type=135, eth_dst=GROUP_BIT, eth_dst_mask=GROUP_BIT)
+    return [
+        *(
+            _rule(SOURCES, 30, match, TO_CONTROLLER, goto=DESTINATIONS, lease=ARP_LEASE)
+            for match in (
+                Match(eth_type=ARP),
+                Match(eth_type=IPV6, ip_proto=58, icmpv6_type=135),
+                Match(eth_type=IPV6, ip_proto=58, icmpv6_type=136),
+            )
+        ),
+        # Questions to all are answered, or sent on, by the controller alone.
+        _rule(DESTINATIONS, 50, Match(eth_type=ARP, eth_dst=BROADCAST), lease=ARP_LEASE),
+        _rule(DESTINATIONS, 50, asked, lease=ARP_LEASE),
+    ]
+
+
+def wanted(plan: Plan, hosts: Iterable[Host], edges: Iterable[Edge], switches: Iterable[int]) -> dict[int, Rules]:
+    """Return every switch's rules, leases apart."""
+    made: dict[int, list[Rule]] = {switch: base() for switch in switches}
+    for switch, ports in plan.internal.items():
+        if switch in made:
+            made[switch] += [_rule(INGRESS, 80, Match(in_port=port), goto=PATHS) for port in sorted(ports)]
+    edge_ports = {edge.port for edge in edges}
+    for port in sorted(edge_ports):
+        if port.switch in made:
+            made[port.switch].append(_rule(INGRESS, 80, Match(in_port=port.port, vlan=TAGGED), goto=PATHS))
+    _trees(plan, made)
+    _flood(plan, made)
+    for pair in plan.pairs.values():
+        for path in pair.paths:
+            _path(path, made)
+    _hosts(plan, list(hosts), made)
+    return {switch: {rule.key: rule for rule in rules} for switch, rules in made.items()}
+
+
+def _trees(plan: Plan, made: Mapping[int, list[Rule]]) -> None:
+    for root, tree in plan.trees.items():
+        if root in made:
+            made[root].append(_rule(PATHS, 10, Match(vlan=tree.tag), PopTag(), goto=DELIVERY, tag=tree.tag))
+        for switch, port in tree.onward.items():
+            if switch in made:
+                made[switch].append(_rule(PATHS, 10, Match(vlan=tree.tag), Output(port), tag=tree.tag))
+
+
+def _flood(plan: Plan, made: Mapping[int, list[Rule]]) -> None:
+    if plan.flood is None:
+        return
+    tag = plan.flood.tag
+    for switch, rules in made.items():
+        rules.append(_rule(DESTINATIONS, 0, Match(), PushTag(tag), goto=PATHS, tag=tag))
+        actions: list[Action] = [Output(port) for port in sorted(plan.flood.ports.get(switch, ()))]
+        outside = plan.outside.get(switch, frozenset())
+        if outside:
+            actions += [PopTag(), *(Output(port) for port in sorted(outside))]
+        rules.append(_rule(PATHS, 10, Match(vlan=tag), *actions, tag=tag))
+
+
+def _path(path: TaggedPath, made: Mapping[int, list[Rule]]) -> None:
+    for step in path.steps:
+        if step.switch in made:
+            made[step.switch].append(_rule(PATHS, 10, Match(vlan=path.tag), Output(step.port), tag=path.tag))
+    if path.last in made:
+        probe = Match(vlan=path.tag, eth_type=EXPERIMENTAL)
+        made[path.last].append(_rule(PATHS, 20, probe, TO_CONTROLLER, tag=path.tag))
+
+
+def _hosts(plan: Plan, hosts: list[Host], made: Mapping[int, list[Rule]]) -> None:
+    # Where hosts are or may appear: the first frame of one that appears must find its way.
+    inhabited = {host.port.switch for host in hosts} | {switch for switch, ports in plan.outside.items() if ports}
+    for host in hosts:
+        here, port = host.port
+        if here in made:
+            made[here].append(_rule(SOURCES, 20, Match(in_port=port, eth_src=host.mac), goto=DESTINATIONS))
+            made[here] += [
+                _rule(table, 30, Match(eth_dst=host.mac), Output(port)) for table in (DESTINATIONS, DELIVERY)
+            ]
+        tree = plan.trees.get(here)
+        for switch in sorted(inhabited):
+            if tree is not None and switch != here and switch in tree.onward and switch in made:
+                made[switch].append(
+                    _rule(DESTINATIONS, 30, Match(eth_dst=host.mac), PushTag(tree.tag), goto=PATHS, tag=tree.tag)
+                )
+
+
+def is_ours(rule: Rule) -> bool:
+    """Whether a rule that a switch has was made by this layout's controller."""
+    return rule.cookie & ~0xFFFFFFFF == COOKIE
+
+
+def tags_in(rules: Iterable[Rule]) -> set[int]:
+    """Return the tags that rules of a switch know: they must not be given out for something else."""
+    return {rule.match.vlan for rule in rules if rule.table == PATHS and rule.match.vlan is not None}
+
+
+def links_in(switch: int, rules: Iterable[Rule]) -> set[PortId]:
+    """Return the ports of a switch that its rules take for links to other switches."""
+    return {
+        PortId(switch, rule.match.in_port)
+        for rule in rules
+        if is_ours(rule)
+        and rule.table == INGRESS
+        and rule.match.in_port is not None
+        and rule.match.in_port != Reserved.CONTROLLER
+        and rule.match.vlan is None
+    }
+
+
+def hosts_in(switch: int, rules: Iterable[Rule]) -> list[Host]:
+    """Return the hosts that a switch's rules tell of: what a controller that starts anew goes on from."""
+    return [
+        Host(rule.match.eth_src, PortId(switch, rule.match.in_port))
+        for rule in rules
+        if rule.table == SOURCES and rule.match.eth_src is not None and rule.match.in_port is not None
+    ]

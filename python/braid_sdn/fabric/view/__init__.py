@@ -1,0 +1,1 @@
+"""Knowledge of the network: switches, links, hosts, latencies, loads."""

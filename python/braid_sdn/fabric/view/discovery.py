@@ -1,0 +1,96 @@
+"""When which port sends a discovery frame: at once when it appears, then at a pace that many ports slow down."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+from braid_sdn.fabric.model import PortId
+
+#: Seconds between two frames of a port in a small network.
+FRAME_INTERVAL = 1.0
+#: Frames a second in a large one: each costs the controller two messages.
+MAX_FRAMES_PER_SECOND = 500.0
+#: Seconds between two echoes of a switch, which latencies are worked out with.
+ECHO_INTERVAL = 1.0
+#: A port that appeared sends this many frames EARLY_INTERVAL seconds apart, and a switch as many echoes: the first may find a
+#: neighbour that is not ready, and of several the smallest time is a good measure at once.
+EARLY_FRAMES = 10
+EARLY_INTERVAL = 0.1
+#: In a network of more ports than this only the first two are early: latencies can wait there.
+SMALL_NETWORK_PORTS = 200
+#: Frames that are handed out at once: each bears the time at which it is made, so few are made at a time.
+MAX_FRAMES_AT_ONCE = 32
+
+
+@dataclass
+class DiscoverySchedule:
+    """Who is due. Times are seconds."""
+
+    _due: dict[PortId, float] = field(default_factory=dict)
+    _queue: list[tuple[float, PortId]] = field(default_factory=list)
+    _echo: dict[int, float] = field(default_factory=dict)
+    _early: dict[PortId, int] = field(default_factory=dict)
+    _early_echo: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two frames of one port."""
+        return max(FRAME_INTERVAL, len(self._due) / MAX_FRAMES_PER_SECOND)
+
+    @property
+    def echo_interval(self) -> float:
+        """Seconds between two echoes of one switch."""
+        return max(ECHO_INTERVAL, 4 * len(self._echo) / MAX_FRAMES_PER_SECOND)
+
+    def add_switch(self, now: float, switch: int) -> None:
+        """Have a switch answer echoes."""
+        self._echo[switch] = now
+        self._early_echo[switch] = EARLY_FRAMES - 1 if len(self._echo) < SMALL_NETWORK_PORTS else 0
+
+    def remove_switch(self, switch: int) -> None:
+        """Forget a switch and its ports."""
+        self._echo.pop(switch, None)
+        for port in [port for port in self._due if port.switch == switch]:
+            del self._due[port]
+
+    def at_once(self, now: float, port: PortId) -> None:
+        """Send a frame out of a port now, and then at the usual pace; a new port begins at a quicker one."""
+        if port not in self._due:
+            self._early[port] = EARLY_FRAMES - 1 if len(self._due) < SMALL_NETWORK_PORTS else 1
+        self._due[port] = now
+        heapq.heappush(self._queue, (now, port))
+
+    def remove_port(self, port: PortId) -> None:
+        """A port went down."""
+        self._due.pop(port, None)
+        self._early.pop(port, None)
+
+    def due(self, now: float) -> tuple[list[PortId], list[int]]:
+        """Return the ports that are to send a frame, and the switches that are to echo."""
+        ports: list[PortId] = []
+        interval = self.interval
+        while self._queue and self._queue[0][0] <= now and len(ports) < MAX_FRAMES_AT_ONCE:
+            at, port = heapq.heappop(self._queue)
+            if self._due.get(port) != at:
+                continue
+            ports.append(port)
+            early = self._early.get(port, 0)
+            if early:
+                self._early[port] = early - 1
+            self._due[port] = now + (EARLY_INTERVAL if early else interval)
+            heapq.heappush(self._queue, (self._due[port], port))
+        switches = [switch for switch, at in self._echo.items() if at <= now]
+        for switch in switches:
+            early = self._early_echo.pop(switch, 0)
+            if early:
+                self._early_echo[switch] = early - 1
+            self._echo[switch] = now + (EARLY_INTERVAL if early else self.echo_interval)
+        return ports, switches
+
+    def poll_timeout(self) -> float | None:
+        """Return when somebody is due."""
+        while self._queue and self._due.get(self._queue[0][1]) != self._queue[0][0]:
+            heapq.heappop(self._queue)
+        first = [self._queue[0][0]] if self._queue else []
+        return min([*first, *self._echo.values()], default=None)

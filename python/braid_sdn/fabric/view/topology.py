@@ -1,0 +1,340 @@
+"""What is known of the network: switches, their ports, and which ports reach one another, each with its age.
+
+A link is believed in while discovery frames cross it in both directions. Signals, the quickest first: a port that
+goes down, a path probe that is missed (the links of that path are asked at once), and the age of what was heard last.
+A full queue drops discovery frames as it drops all others, or keeps them for a second: so a link whose far end
+counts more and more bytes works, whether it is heard or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from braid_sdn.fabric.model import PortId, Problem
+from braid_sdn.fabric.monitor.probe import Probe
+from braid_sdn.fabric.view.latency import WindowedMinimum, link_latency
+from braid_sdn.fabric.view.load import Saturation
+from braid_sdn.openflow.messages import Port, PortCounters
+
+#: A link is forgotten when this many discovery frames in a row were not heard.
+MAX_MISSED_FRAMES = 3.5
+
+#: A look that comes this much too late, seconds, says that we were busy, and what was heard may not be read yet.
+BUSY_DELAY = 0.3
+
+#: A port that is up for so long, seconds, has been found out: what is seen at it from then on is there to stay.
+PORT_SETTLE_TIME = 5.0
+
+#: Seconds within which a link that was asked has to answer, beside its latency.
+LINK_CHECK_TIMEOUT = 0.15
+#: Seconds between two looks at the counters of the far end of a link that was asked.
+COUNTER_POLL_INTERVAL = 0.05
+#: How many times longer a link that still brings bytes may go unheard. Not for ever: they may be another neighbour's.
+BUSY_LINK_FACTOR = 4
+
+
+@dataclass
+class LinkDirection:
+    """One direction of a link: what its far end hears."""
+
+    source: PortId
+    target: PortId
+    first: float
+    last: float
+    #: Frames sent over it since the last one was heard: a controller that is too busy to send hears nothing either.
+    unanswered: int = 0
+    #: When its far end was last seen to have counted more bytes than before.
+    brought: float = float("-inf")
+    whole: WindowedMinimum = field(default_factory=WindowedMinimum)
+    saturation: Saturation = field(default_factory=Saturation)
+    #: Not heard any more, but an end's switch has lost its controller, so it cannot be: it may work or not. Nothing
+    #: goes over it that has another way.
+    stale: bool = False
+
+
+@dataclass
+class Switch:
+    """A connected switch."""
+
+    dpid: int
+    address: str
+    since: float
+    ports: dict[int, Port]
+    echo: WindowedMinimum = field(default_factory=WindowedMinimum)
+
+    def up(self) -> Iterator[int]:
+        """The numbers of ports that work."""
+        return (number for number, port in sorted(self.ports.items()) if port.up)
+
+
+@dataclass
+class LinkCheck:
+    """A link that has to show that it works."""
+
+    #: By when.
+    due: float
+    #: When the counters of its far end are looked at next.
+    look: float
+    #: Bytes that its far end had counted at the first look.
+    received: int | None = None
+
+
+@dataclass
+class Topology:
+    """All of it; time is passed in, seconds."""
+
+    #: Seconds between two discovery frames of a port; hearing ages by it.
+    interval: float = 1.0
+    names: dict[int, str] = field(default_factory=dict)
+    switches: dict[int, Switch] = field(default_factory=dict)
+    heard: dict[tuple[PortId, PortId], LinkDirection] = field(default_factory=dict)
+    #: When what is connected to what last changed.
+    changed: float = 0.0
+    #: Since when each port is up.
+    up_since: dict[PortId, float] = field(default_factory=dict)
+    _checks: dict[tuple[PortId, PortId], LinkCheck] = field(default_factory=dict)
+    _look_at: float = 0.0
+    _from: dict[PortId, dict[PortId, LinkDirection]] = field(default_factory=dict)
+    _to: dict[PortId, dict[PortId, LinkDirection]] = field(default_factory=dict)
+    #: Ports that were an end of a link since they came up.
+    _linked: set[PortId] = field(default_factory=set)
+    #: When a port last heard its own discovery frame.
+    _echoed: dict[PortId, float] = field(default_factory=dict)
+    #: Bytes that ports have received, as they were counted last.
+    _received: dict[PortId, int] = field(default_factory=dict)
+
+    def name(self, switch: int) -> str:
+        """What people call a switch."""
+        return self.names.get(switch, f"{switch:016x}")
+
+    def port_name(self, port: PortId) -> str:
+        """What people call a port: the switch's and the device's name."""
+        known = self.switches.get(port.switch)
+        device = known.ports.get(port.port) if known else None
+        return f"{self.name(port.switch)}:{device.name if device else port.port}"
+
+    # What happens.
+
+    def handle_switch(self, now: float, dpid: int, ports: Iterable[Port], address: str) -> None:
+        """A switch has introduced itself."""
+        self.switches[dpid] = Switch(dpid, address, now, {port.number: port for port in ports})
+        for number in self.switches[dpid].up():
+            self.up_since[PortId(dpid, number)] = now
+        for hearing in self.heard.values():
+            if dpid in (hearing.source.switch, hearing.target.switch):
+                hearing.last = now
+        self.changed = now
+
+    def handle_gone(self, now: float, dpid: int) -> None:
+        """A switch's connection ended. It may forward on, so its links stay, stale, until a port goes down."""
+        self.switches.pop(dpid, None)
+        self.changed = now
+
+    def handle_port(self, now: float, dpid: int, port: Port, *, gone: bool) -> bool:
+        """A port changed; whether links were lost by it."""
+        switch = self.switches.get(dpid)
+        if switch is None:
+            return False
+        before = switch.ports.get(port.number)
+        here = PortId(dpid, port.number)
+        if gone:
+            switch.ports.pop(port.number, None)
+        else:
+            switch.ports[port.number] = port
+        if port.up and not gone:
+            if before is None or not before.up:
+                self.up_since[here] = now
+                self.changed = now
+            return False
+        self.up_since.pop(here, None)
+        self._linked.discard(here)
+        self._echoed.pop(here, None)
+        return self._forget(now, [key for key in self.heard if here in key])
+
+    def is_relayed(
+        self, now: float, source: PortId, arrived: PortId, inhabited: Callable[[], Container[PortId]]
+    ) -> bool:
+        """Return whether a discovery frame came over a host and not over a cable.
+
+        Frames are sealed, but whoever gets one can hand it to somebody at another port. So a port at which hosts or
+        an edge are (`inhabited`) begins no link once it is established. It can after it, or the other port, went down
+        and up, and if it was an end of a link before.
+        """
+        ends = (source, arrived)
+        newest = max(self.up_since.get(end, now) for end in ends)
+        if source == arrived or (source, arrived) in self.heard or now - newest < PORT_SETTLE_TIME:
+            return False
+        taken = inhabited()
+        return any(end in taken and end not in self._linked for end in ends)
+
+    def handle_probe(self, now: float, probe: Probe, arrived: PortId, seconds: float) -> bool:
+        """A discovery frame arrived `seconds` after it was sent; whether that is a link not known before."""
+        if probe.source == arrived:
+            # A host echoes it, or there is a loop behind the port. A link it is not.
+            self._echoed[arrived] = now
+            return False
+        self._linked |= {probe.source, arrived}
+        key = (probe.source, arrived)
+        known = self.heard.get(key)
+        if known is None:
+            known = self.heard[key] = LinkDirection(probe.source, arrived, now, now)
+            self._from.setdefault(probe.source, {})[arrived] = known
+            self._to.setdefault(arrived, {})[probe.source] = known
+            self.changed = now
+        fresh = known.first == known.last == now or known.stale
+        known.last = now
+        known.unanswered = 0
+        self._checks.pop(key, None)
+        known.stale = False
+        known.whole.add(now, seconds)
+        return fresh
+
+    def sent(self, source: PortId) -> None:
+        """A discovery frame left by this port."""
+        for hearing in self._from.get(source, {}).values():
+            hearing.unanswered += 1
+
+    def check_link(self, now: float, source: PortId) -> None:
+        """A discovery frame is being sent at once: what hears it must do so soon, or bring something, or is lost."""
+        for target, hearing in self._from.get(source, {}).items():
+            due = now + LINK_CHECK_TIMEOUT + (hearing.whole.get(now) or 0.0)
+            self._checks.setdefault((source, target), LinkCheck(due, now))
+
+    def due_counter_polls(self, now: float) -> list[int]:
+        """Return the switches whose counters tell whether links that were asked bring anything."""
+        due = [(target.switch, asked) for (_, target), asked in self._checks.items() if asked.look <= now]
+        for _, asked in due:
+            asked.look = now + COUNTER_POLL_INTERVAL
+        return sorted({switch for switch, _ in due} & self.switches.keys())
+
+    def handle_counters(self, now: float, dpid: int, counters: Iterable[PortCounters]) -> None:
+        """Take in what ports have received: a link whose far end counts more bytes than before works."""
+        for each in counters:
+            port = PortId(dpid, each.port)
+            more = each.rx_bytes > self._received.get(port, each.rx_bytes)
+            self._received[port] = each.rx_bytes
+            for source, hearing in self._to.get(port, {}).items():
+                if more:
+                    hearing.brought = now
+                asked = self._checks.get((source, port))
+                if asked is None:
+                    continue
+                # What came before it was asked proves nothing.
+                if asked.received is None:
+                    asked.received = each.rx_bytes
+                elif each.rx_bytes > asked.received:
+                    del self._checks[source, port]
+
+    def expire(self, now: float) -> bool:
+        """Forget what was not heard for too long; whether that was anything."""
+        dues = [asked.due for asked in self._checks.values()]
+        if now < self._look_at and now < min(dues, default=now + 1):
+            return False
+        busy = self._look_at and now > min([self._look_at, *dues]) + BUSY_DELAY
+        self._look_at = now + self.interval / 8
+        if busy:
+            for asked in self._checks.values():
+                asked.due = max(asked.due, now + LINK_CHECK_TIMEOUT)
+            return False
+        late = [key for key, asked in self._checks.items() if now >= asked.due]
+        old = [key for key, hearing in self.heard.items() if self._is_old(now, hearing)]
+        for key in late:
+            del self._checks[key]
+        lost = {*old, *late} & self.heard.keys()
+        silent = {key for key in lost if not {key[0].switch, key[1].switch} <= self.switches.keys()}
+        for key in silent:
+            self.heard[key].stale = True
+            self.changed = now
+        return self._forget(now, list(lost - silent)) or bool(silent)
+
+    def _is_old(self, now: float, hearing: LinkDirection) -> bool:
+        missed = MAX_MISSED_FRAMES
+        if hearing.brought > hearing.last and now - hearing.brought < MAX_MISSED_FRAMES * self.interval:
+            missed *= BUSY_LINK_FACTOR
+        late = now - hearing.last >= missed * self.interval and hearing.unanswered >= missed
+        return late and not hearing.stale
+
+    def _forget(self, now: float, keys: list[tuple[PortId, PortId]]) -> bool:
+        for key in keys:
+            del self.heard[key]
+            del self._from[key[0]][key[1]]
+            del self._to[key[1]][key[0]]
+            self._checks.pop(key, None)
+        if keys:
+            self.changed = now
+        return bool(keys)
+
+    def poll_timeout(self) -> float | None:
+        """Return when to look for hearings that are too old: not to the moment, of which there are very many."""
+        asked = [min(each.due, each.look) for each in self._checks.values()]
+        return min([*asked, self._look_at]) if self.heard else None
+
+    # What is known.
+
+    def is_heard(self, port: PortId) -> bool:
+        """Return true if another port hears this one, or this one another."""
+        return bool(self._from.get(port) or self._to.get(port))
+
+    def neighbours(self) -> dict[PortId, set[PortId]]:
+        """Return for each port the ports that it hears or that hear it."""
+        around: dict[PortId, set[PortId]] = {}
+        for source, target in self.heard:
+            around.setdefault(target, set()).add(source)
+            around.setdefault(source, set()).add(target)
+        return around
+
+    def echoed(self, now: float) -> set[PortId]:
+        """Return the ports that hear their own discovery frames."""
+        return {port for port, at in self._echoed.items() if now - at < MAX_MISSED_FRAMES * self.interval}
+
+    def links(self) -> list[LinkDirection]:
+        """Return the directions of all links that work: both directions are heard, both ends see nobody else."""
+        around = self.neighbours()
+        return [
+            hearing
+            for (source, target), hearing in sorted(self.heard.items())
+            if (target, source) in self.heard
+            and source.switch != target.switch
+            and len(around[source]) == len(around[target]) == 1
+        ]
+
+    def latency(self, now: float, hearing: LinkDirection) -> float:
+        """Return a direction's latency, seconds ([mpsdn] §III-A); 0 while echoes of an end are not measured."""
+        whole = hearing.whole.get(now)
+        ends = [self.switches.get(port.switch) for port in (hearing.source, hearing.target)]
+        echoes = [end.echo.get(now) if end else None for end in ends]
+        if whole is None or echoes[0] is None or echoes[1] is None:
+            return 0.0
+        return link_latency(whole, echoes[0], echoes[1])
+
+    def problems(self, now: float, edge_ports: dict[PortId, str]) -> list[Problem]:
+        """Return what is wrong with the wiring, by name."""
+        found = []
+        around = self.neighbours()
+        for (source, target), hearing in sorted(self.heard.items()):
+            both = f"{self.port_name(source)} → {self.port_name(target)}"
+            if source.switch == target.switch:
+                found.append(
+                    Problem("loop", both, "both ends are on one switch: the ports are not used; unplug the cable")
+                )
+            elif (target, source) not in self.heard and now - hearing.first > MAX_MISSED_FRAMES * self.interval:
+                text = "frames cross it in this direction alone: it is not used; check cable, optics and filters"
+                found.append(Problem("one-way-link", both, text))
+        for port in sorted(self.echoed(now)):
+            if port in edge_ports:
+                text = "a host behind this edge sends our discovery frames back: they are ignored"
+                found.append(Problem("echoed-probe", edge_ports[port], text))
+            else:
+                text = "its own frames come back: no broadcasts go out of it; look for a loop behind it"
+                found.append(Problem("loop", self.port_name(port), text))
+        for port, others in sorted(around.items()):
+            if len(others) > 1:
+                names = ", ".join(self.port_name(other) for other in sorted(others))
+                text = f"hears several ports ({names}): a shared segment is not used; give each link its own port"
+                found.append(Problem("shared-segment", self.port_name(port), text))
+            if port in edge_ports:
+                names = ", ".join(self.port_name(other) for other in sorted(others))
+                text = f"a switch ({names}) is plugged in where this edge should be: the edge is left out"
+                found.append(Problem("miscabled-edge", edge_ports[port], text))
+        return found

@@ -1,0 +1,129 @@
+"""Bookkeeping of load: what every link carries, how much of that our own paths do, what it showed of its limit."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from braid_sdn.fabric.model import Arc, Graph, PortId
+from braid_sdn.fabric.switches.rules import PATHS
+from braid_sdn.fabric.view.load import COUNTER_PERIOD, PortRates, capacity, observe, rates
+from braid_sdn.fabric.view.topology import LinkDirection, Topology
+from braid_sdn.openflow.messages import FlowStats, PortCounters
+
+#: Times a link's capacity that is more than a window of ours would send into it for a whole period.
+OVERLOAD_FACTOR = 2.0
+
+#: Seconds over which a rate is taken at the least.
+MIN_RATE_PERIOD = COUNTER_PERIOD / 2
+
+#: Seconds that a link whose switch lost its controller counts longer than any that is known to work.
+STALE_PENALTY = 10.0
+
+
+@dataclass
+class Traffic:
+    """Rates by port and by tag."""
+
+    #: What the configuration says about a port's link, bit/s.
+    configured: dict[PortId, float] = field(default_factory=dict)
+    rates: dict[PortId, PortRates] = field(default_factory=dict)
+    #: bit/s that each port sent in the period before.
+    before: dict[PortId, float] = field(default_factory=dict)
+    #: bit/s that rules of a tag matched at a switch: what came to it by that path.
+    tagged: dict[tuple[int, int], float] = field(default_factory=dict)
+    #: The same in the period before.
+    tagged_before: dict[tuple[int, int], float] = field(default_factory=dict)
+    _ports: dict[PortId, PortCounters] = field(default_factory=dict)
+    _rules: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)
+
+    def handle_ports(self, switch: int, counters: Iterable[PortCounters]) -> None:
+        """Take in a switch's port counters."""
+        for each in counters:
+            port = PortId(switch, each.port)
+            before = self._ports.get(port)
+            if before and 0 <= each.age - before.age < MIN_RATE_PERIOD:
+                # Looked at for another's sake; the rate of so short a time is that of a burst.
+                continue
+            self._ports[port] = each
+            seen = rates(before, each) if before else None
+            if seen is not None:
+                if port in self.rates:
+                    self.before[port] = self.rates[port].sent
+                self.rates[port] = seen
+
+    def handle_rules(self, now: float, switch: int, rules: Iterable[FlowStats]) -> None:
+        """Take in what a switch's path rules counted; a rule with a new counter starts anew."""
+        for each in rules:
+            tag = each.rule.match.vlan
+            if each.rule.table != PATHS or tag is None or each.rule.match.eth_type is not None:
+                continue
+            key = (switch, tag)
+            # All that a young rule has matched came in this period.
+            before, at = self._rules.get(key, (0, now - COUNTER_PERIOD if each.age < COUNTER_PERIOD else now))
+            self._rules[key] = (each.bytes, now)
+            if now > at:
+                if key in self.tagged:
+                    self.tagged_before[key] = self.tagged[key]
+                self.tagged[key] = max(0, 8 * (each.bytes - before)) / (now - at)
+
+    def forget(self, switch: int) -> None:
+        """A switch restarted or went: its counters begin anew."""
+        for ports in (self._ports, self.rates, self.before):
+            for port in [port for port in ports if port.switch == switch]:
+                del ports[port]
+        for tags in (self._rules, self.tagged, self.tagged_before):
+            for key in [key for key in tags if key[0] == switch]:
+                del tags[key]
+
+    def observe(self, now: float, links: Iterable[LinkDirection]) -> None:
+        """After a period: hold what went into each link against what came out."""
+        for link in links:
+            sent, received = self.rates.get(link.source), self.rates.get(link.target)
+            if sent and received:
+                link.saturation = observe(link.saturation, now, sent.sent, received.received)
+
+    def graph(self, now: float, topology: Topology) -> Graph:
+        """Return the network with what each link can carry and what it carries, our own paths included."""
+        arcs = []
+        for link in topology.links():
+            speeds = [
+                switch.ports[end.port].speed
+                for end in (link.source, link.target)
+                if (switch := topology.switches.get(end.switch)) and end.port in switch.ports
+            ]
+            promised = self.configured.get(link.source)
+            room = capacity(promised, link.saturation.limit, *speeds)
+            sent = self.rates.get(link.source)
+            used = room if link.stale else sent.sent if sent else 0.0
+            latency = topology.latency(now, link) + (STALE_PENALTY if link.stale else 0.0)
+            arcs.append(
+                Arc(link.source, link.target, room, used, latency, math.inf if promised is None else promised)
+            )
+        return Graph.of(arcs, topology.switches)
+
+    def without_own(self, graph: Graph, paths: Mapping[int, Iterable[PortId]]) -> Graph:
+        """Return the graph as a pair sees it whose own paths (tag: steps) are no use by others."""
+        own: dict[PortId, float] = {}
+        own_before: dict[PortId, float] = {}
+        for tag, steps in paths.items():
+            walk = list(steps)
+            for here, onward in itertools.pairwise(walk):
+                # What arrived at the next switch, not what was sent: what the link lost was not carried.
+                key = (onward.switch, tag)
+                own[here] = own.get(here, 0.0) + self.tagged.get(key, 0.0)
+                own_before[here] = own_before.get(here, 0.0) + self.tagged_before.get(key, 0.0)
+        if not own:
+            return graph
+
+        def others(arc: Arc) -> float:
+            use = max(0.0, arc.used - own.get(arc.source, 0.0))
+            # Switches count what their rules match up to half a second late, their ports at once: so what others
+            # use of a link of ours is the less of what two periods show; but no lateness explains an overload.
+            if arc.source in own and arc.source in self.before and arc.used <= OVERLOAD_FACTOR * arc.capacity:
+                use = min(use, max(0.0, self.before[arc.source] - own_before[arc.source]))
+            return use
+
+        return Graph.of((replace(arc, used=others(arc)) for arc in graph.arcs), graph.switches)

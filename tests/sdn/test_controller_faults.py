@@ -1,0 +1,99 @@
+"""The whole controller in virtual time: everything that can be plugged in, or said, wrongly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from braid_lab.fabric.shapes import two_paths
+from braid_sdn.fabric.model import PortId
+from braid_sdn.fabric.monitor.probe import Kind, Probe, seal
+from braid_sdn.fabric.settings import EdgeSettings
+from braid_sdn.openflow.messages import PacketIn
+
+from .virtual import KEY, Network, everybody_reaches_everybody, frame, mac, ready, tags
+
+
+def test_forged_and_replayed_discovery_is_refused_and_named() -> None:
+    net = ready(two_paths())
+    links = len(net.controller.topology.links())
+    net.send("ha", seal(Probe(Kind.LINK, PortId(2, 1), 0, 1, round(net.now * 1e9)), b"a key that somebody made up"))
+    true = seal(Probe(Kind.LINK, PortId(2, 1), 0, 1, round((net.now - 6) * 1e9)), KEY)
+    net.send("ha", true)
+    net.run(1)
+    assert net.codes() == {"forged-probe"}
+    assert len(net.controller.topology.links()) == links
+    assert net.controller.problems.count("forged-probe") == 2
+
+
+def test_a_cable_between_two_ports_of_a_switch_is_named_and_not_used() -> None:
+    net = Network(two_paths())
+    one, other = net._add_port("A", "x1"), net._add_port("A", "x2")
+    net.wire(one, other)
+    net.connect()
+    net.run(6)
+    assert net.codes() == {"loop"}
+    for each in net.received.values():
+        each.clear()
+    net.send("ha", frame(mac(1), "ff:ff:ff:ff:ff:ff", b"once"))
+    net.run(1)
+    assert len([each for each in net.received["hb"] if b"once" in each]) == 1
+
+
+def test_a_wire_that_works_one_way_is_named_and_not_used() -> None:
+    net = Network(two_paths())
+    net.silent.add(net.port_of("A", "P"))
+    net.connect()
+    net.run(10)
+    assert net.codes() == {"one-way-link"}
+    assert len(net.controller.topology.links()) == 6
+    assert len(tags(net, "ha", "hb")) == 1
+
+
+def test_an_edge_that_is_a_switch_is_named_and_left_out() -> None:
+    shape = two_paths()
+    net = Network(shape)
+    edge = EdgeSettings("ha", "A", "A-P", probe=False)
+    net.controller.settings = replace(net.settings, edges=(edge, *net.settings.edges[1:]))
+    net.connect()
+    net.run(5)
+    assert net.codes() == {"miscabled-edge"}
+    assert not net.controller.tables.pairs
+
+
+def test_an_edge_that_is_nowhere_is_named() -> None:
+    net = ready(two_paths(), edges=(EdgeSettings("ha", "A", "ha"), EdgeSettings("hc", "C", "hc")))
+    assert "edge-unknown" in net.codes()
+
+
+def test_an_edge_that_answers_no_probes_is_named_and_its_hosts_stay_on_single_paths() -> None:
+    edges = (EdgeSettings("ha", "A", "ha", probe=False), EdgeSettings("hb", "B", "hb", probe=True))
+    net = ready(two_paths(), edges=edges)
+    net.run(5)
+    assert net.codes() == {"edge-silent", "pair-unserved"}
+    assert not net.controller.tables.pairs
+    everybody_reaches_everybody(net)
+    # From here on it sends them back.
+    net.reflect.add("hb")
+    net.run(6)
+    assert net.codes() == set()
+    assert set(net.controller.tables.pairs) == {("ha", "hb"), ("hb", "ha")}
+
+
+def test_a_full_table_is_named_and_paths_lead_around_it() -> None:
+    net = Network(two_paths())
+    net.switches[3].room = 9
+    net.connect()
+    net.run(8)
+    assert "table-full" in net.codes()
+    assert len(net.switches[3].rules) <= 9
+    ways = [path.switches for path in net.controller.tables.pairs["ha", "hb"].selection.paths]
+    assert ways == [(1, 4, 2)]
+
+
+def test_rubbish_from_a_switch_harms_nobody() -> None:
+    net = ready(two_paths())
+    for data in (b"", b"\x00", bytes(13), bytes(60), b"\xff" * 60, frame(mac(9), mac(1))[:14]):
+        net.controller.handle(net.now, 1, PacketIn(99, data))
+    net.controller.handle(net.now, 77, PacketIn(1, bytes(60)))
+    net.run(1)
+    everybody_reaches_everybody(net)

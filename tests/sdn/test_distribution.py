@@ -1,0 +1,153 @@
+"""What edges are told, and when: the far edge knows a tag before any packet has it."""
+
+from __future__ import annotations
+
+import pytest
+
+from braid_lab.fabric.shapes import two_paths
+from braid_sdn.fabric.api import report
+from braid_sdn.fabric.edges.distribution import ACKNOWLEDGE_TIMEOUT, ACTIVE_EDGE_TIMEOUT
+
+from .virtual import Network, frame, mac, ready
+
+
+def egress(net: Network, edge: str) -> set[int]:
+    """The tags that an edge is told to send by."""
+    table = report.edge_table(net.controller, edge)
+    assert table is not None
+    return {tag for each in table["egress"] for tag in each["slots"]}
+
+
+def ingress(net: Network, edge: str) -> set[int]:
+    """The tags that an edge is told to take."""
+    table = report.edge_table(net.controller, edge)
+    assert table is not None
+    return {path["tag"] for each in table["ingress"] for path in each["paths"]}
+
+
+def asks(net: Network, edge: str) -> bool:
+    """An edge has its table and asks for the next one; whether there is one."""
+    return net.controller.handle_edge(net.now, edge, current=True)
+
+
+def returning(*following: str) -> Network:
+    """One of two paths comes back, under new tags, and these edges had asked since it had gone."""
+    net = ready(two_paths())
+    net.unplug("A", "P")
+    net.run(2)
+    for edge in following:
+        assert not asks(net, edge)
+    net.unplug("A", "P", up=True)
+    net.run_until(lambda: len(ingress(net, "hb")) == 2, within=5)
+    return net
+
+
+def test_edges_are_told_what_lines_carry_where_the_configuration_says_so() -> None:
+    net = ready(two_paths(mbit=10))
+
+    def ceilings() -> list[int]:
+        table = report.edge_table(net.controller, "ha")
+        assert table is not None
+        return [each["max_rate_bit_s"] for each in table["egress"]]
+
+    assert ceilings() == [20_000_000]
+    net.unplug("A", "P")
+    net.run(2)
+    assert ceilings() == [10_000_000]
+
+
+def test_what_ports_say_of_their_speed_is_no_word_on_what_lines_carry() -> None:
+    net = ready(two_paths(mbit=10), links=())
+    table = report.edge_table(net.controller, "ha")
+    assert table is not None
+    assert [each["max_rate_bit_s"] for each in table["egress"]] == [0]
+
+
+def test_nobody_sends_by_new_tags_before_the_far_edge_follows() -> None:
+    net = returning("ha", "hb")
+    old = egress(net, "ha")
+    assert len(old) == 1
+    net.run(ACKNOWLEDGE_TIMEOUT / 5)
+    assert egress(net, "ha") == old
+    assert not asks(net, "hb")
+    # The other direction's far edge is still to follow.
+    assert egress(net, "ha") == old
+    generation = net.controller.tables.generation
+    assert asks(net, "ha")
+    assert net.controller.tables.generation > generation
+    assert egress(net, "ha") == ingress(net, "hb") > old
+    assert egress(net, "hb") == ingress(net, "ha")
+    # Old rules stay until both send so.
+    assert not net.controller.updater.idle
+    for edge in ("ha", "hb"):
+        assert not asks(net, edge)
+    net.run(1)
+    assert net.controller.updater.idle
+
+
+def test_an_edge_that_does_not_follow_is_waited_for_with_a_bound() -> None:
+    net = returning("ha", "hb")
+    assert not asks(net, "hb")
+    took = net.run_until(lambda: len(egress(net, "ha")) == 2, within=1)
+    assert took == pytest.approx(ACKNOWLEDGE_TIMEOUT, abs=0.05)
+
+
+def test_an_edge_that_does_not_follow_is_waited_for_once_however_many_plans_there_are() -> None:
+    net = returning("ha", "hb")
+    assert not asks(net, "hb")
+    began, number = net.now, 100
+    while len(egress(net, "hb")) < 2:
+        assert net.now - began < 2 * ACKNOWLEDGE_TIMEOUT
+        # Somebody appears, so another plan is made.
+        number += 1
+        net.send("ha", frame(mac(number), "ff:ff:ff:ff:ff:ff", b"here I am"))
+        net.run(ACKNOWLEDGE_TIMEOUT / 5)
+    assert net.now - began >= 0.8 * ACKNOWLEDGE_TIMEOUT
+
+
+def test_who_has_not_asked_for_long_is_not_waited_for() -> None:
+    assert len(egress(returning(), "ha")) == 2
+    net = ready(two_paths())
+    for edge in ("ha", "hb"):
+        asks(net, edge)
+    net.run(ACTIVE_EDGE_TIMEOUT + 1)
+    net.unplug("A", "P")
+    net.run(2)
+    net.unplug("A", "P", up=True)
+    net.run_until(lambda: len(ingress(net, "hb")) == 2, within=5)
+    assert len(egress(net, "ha")) == 2
+
+
+def test_a_path_that_is_gone_is_left_without_waiting_for_anybody() -> None:
+    net = ready(two_paths())
+    for edge in ("ha", "hb"):
+        asks(net, edge)
+    net.run(0.1)
+    net.unplug("A", "P")
+    assert net.run_until(lambda: len(egress(net, "ha")) == 1, within=1) <= 0.05
+
+
+def path_withdrawn(net: Network, edge: str) -> list[bool]:
+    """Whether an edge is told not to wait for what paths that are gone have not brought."""
+    table = report.edge_table(net.controller, edge)
+    assert table is not None
+    return [each["path_withdrawn"] for each in table["ingress"]]
+
+
+def test_that_a_path_was_given_up_is_told_until_the_far_edge_has_heard_it() -> None:
+    net = ready(two_paths())
+    for edge in ("ha", "hb"):
+        asks(net, edge)
+    assert path_withdrawn(net, "hb") == [False]
+    net.unplug("A", "P")
+    net.run_until(lambda: len(ingress(net, "hb")) == 1, within=1)
+    assert path_withdrawn(net, "hb") == [True]
+    # It is slow to ask, and other plans are made meanwhile.
+    plans = len(net.controller.planning)
+    net.run_until(lambda: len(net.controller.planning) > plans + 1, within=10)
+    assert path_withdrawn(net, "hb") == [True]
+    asks(net, "hb")
+    plans = len(net.controller.planning)
+    net.run_until(lambda: len(net.controller.planning) > plans + 1, within=10)
+    assert path_withdrawn(net, "hb") == [False]
+    assert path_withdrawn(net, "ha") == [True]

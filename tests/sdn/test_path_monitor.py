@@ -1,0 +1,267 @@
+"""When a path counts as dead: silence, but not a queue that grows."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from braid_sdn.fabric.model import PortId
+from braid_sdn.fabric.monitor.path_monitor import (
+    ALL_SILENT_FACTOR,
+    DEAD_MISSED,
+    HOLD_DOWN,
+    MAX_HOLD_DOWN,
+    PROBE_INTERVAL,
+    REPEAT_WINDOW,
+    PathMonitor,
+)
+from braid_sdn.fabric.plan.plan import TaggedPath
+
+HOPS = ((PortId(1, 1), PortId(2, 1)),)
+PATH = TaggedPath(7, (PortId(1, 1), PortId(2, 2)))
+
+
+def watched() -> PathMonitor:
+    monitor = PathMonitor()
+    monitor.set_targets(0.0, [(PATH, HOPS)], [])
+    return monitor
+
+
+def looked_at(monitor: PathMonitor, since: float, until: float) -> bool:
+    """Judge as often as probes are due; whether the path died."""
+    now = since
+    while now < until:
+        if monitor.judge(now)[0]:
+            return True
+        now += PROBE_INTERVAL / 2
+    return False
+
+
+def test_a_path_that_falls_silent_is_dead_after_some_probes() -> None:
+    monitor = watched()
+    for number in range(50):
+        monitor.handle_path_probe(number * PROBE_INTERVAL, 7, 0.025)
+        monitor.judge(number * PROBE_INTERVAL)
+    last, patience = 49 * PROBE_INTERVAL, ALL_SILENT_FACTOR * DEAD_MISSED * PROBE_INTERVAL
+    # It is the only one, so all are silent: that may be our own doing.
+    assert not looked_at(monitor, last, last + patience)
+    assert looked_at(monitor, last + patience, last + patience + 2 * PROBE_INTERVAL)
+    assert HOPS in monitor.dead
+
+
+def silent(monitor: PathMonitor, since: float, *, other_heard: bool) -> float:
+    """Path 7 is silent from here on; return how long it took until it counted as dead."""
+    now = since
+    while now < since + 2.0:
+        now += PROBE_INTERVAL / 2
+        if other_heard:
+            monitor.handle_path_probe(now, 8, 0.025)
+        if 7 in monitor.judge(now)[0]:
+            return now - since
+    return 2.0
+
+
+def test_a_path_that_falls_silent_while_others_are_heard_is_dead_sooner() -> None:
+    assert DEAD_MISSED * PROBE_INTERVAL <= silent(two(), 1.0, other_heard=True) <= (DEAD_MISSED + 1) * PROBE_INTERVAL
+    assert silent(two(), 1.0, other_heard=False) > ALL_SILENT_FACTOR * DEAD_MISSED * PROBE_INTERVAL
+
+
+def test_a_path_that_dies_again_and_again_rests_longer_each_time() -> None:
+    monitor, now, rests = two(), 1.0, []
+    for _ in range(4):
+        now += silent(monitor, now, other_heard=True)
+        rests.append(monitor.dead[HOPS] - now)
+        now = monitor.dead[HOPS] + 1.0
+        for tag in (7, 8):
+            monitor.handle_path_probe(now, tag, 0.025)
+        monitor.judge(now)
+    assert rests == pytest.approx([HOLD_DOWN, 2 * HOLD_DOWN, MAX_HOLD_DOWN, MAX_HOLD_DOWN])
+    now += REPEAT_WINDOW
+    for tag in (7, 8):
+        monitor.handle_path_probe(now, tag, 0.025)
+    monitor.judge(now)
+    now += silent(monitor, now, other_heard=True)
+    assert monitor.dead[HOPS] - now == pytest.approx(HOLD_DOWN)
+
+
+def test_a_queue_that_doubles_from_probe_to_probe_is_no_silence() -> None:
+    monitor = watched()
+    sent = heard = 0.0
+    for number in range(50):
+        sent = heard = number * PROBE_INTERVAL
+        monitor.handle_path_probe(heard, 7, 0.025)
+    queue = 0.06
+    while queue < 1.0:
+        # The next one waits behind what came in the meantime.
+        sent += PROBE_INTERVAL
+        arrives = max(heard + PROBE_INTERVAL, sent + queue)
+        assert not looked_at(monitor, heard, arrives)
+        monitor.handle_path_probe(arrives, 7, 0.025 + arrives - sent)
+        heard, queue = arrives, 2 * queue
+    # It is one once nothing comes any more.
+    assert looked_at(monitor, heard, heard + 2.5)
+
+
+def two() -> PathMonitor:
+    """Two paths of the same share, both heard until second 1."""
+    monitor = PathMonitor()
+    other = TaggedPath(8, (PortId(1, 2), PortId(2, 2)))
+    monitor.set_targets(0.0, [(PATH, HOPS), (other, ((PortId(1, 2), PortId(2, 3)),))], [])
+    for number in range(51):
+        for tag in (7, 8):
+            monitor.handle_path_probe(number * PROBE_INTERVAL, tag, 0.025)
+        monitor.judge(number * PROBE_INTERVAL)
+    return monitor
+
+
+def told(monitor: PathMonitor, counts: dict[int, int], step: dict[int, int]) -> set[int]:
+    """Path 7's probes are missing from second 1 on, and the edge is asked about it; return the tags that died."""
+    dead: set[int] = set()
+    now = 1.0
+    while now < 2.0:
+        now += PROBE_INTERVAL / 2
+        monitor.handle_path_probe(now, 8, 0.025)
+        if 7 in monitor.suspects(now):
+            counts = {tag: counts[tag] + step[tag] for tag in counts}
+            monitor.handle_rx(now, now, counts, {7: 0.5, 8: 0.5})
+        dead |= set(monitor.judge(now)[0])
+    return dead
+
+
+def test_a_path_that_brings_packets_but_no_probes_works() -> None:
+    assert told(two(), {7: 100, 8: 100}, {7: 15, 8: 16}) == set()
+
+
+def test_a_path_that_brings_next_to_nothing_does_not() -> None:
+    assert told(two(), {7: 100, 8: 100}, {7: 2, 8: 30}) == {7}
+    assert told(two(), {7: 100, 8: 100}, {7: 0, 8: 0}) == {7}
+    assert told(two(), {7: 100, 8: 100}, {7: 1, 8: 0}) == {7}
+
+
+def test_a_slow_line_that_is_full_of_our_own_works() -> None:
+    """Two packets between two looks: it takes a while until they prove anything, but not too long."""
+    assert told(two(), {7: 100, 8: 100}, {7: 2, 8: 2}) == set()
+
+
+def test_a_path_that_brings_much_less_than_before_does_not_work() -> None:
+    """Others fill it, and the sender gives up on the other path too: shares alone would not tell."""
+    monitor = two()
+    # However often it was asked, and whatever had come before that.
+    for at in range(101):
+        monitor.handle_rx(at / 100, at / 100, {7: 5000 + 8 * at, 8: 5000 + 8 * at}, {7: 0.5, 8: 0.5})
+    counts = {7: 5800, 8: 5800}
+    again = copy.deepcopy(monitor)
+    assert told(monitor, counts, {7: 4, 8: 4}) == {7}
+    assert told(again, counts, {7: 16, 8: 16}) == set()
+
+
+def told_late(monitor: PathMonitor, step: int) -> float:
+    """Path 7's probes are missing from second 1 on, and answers take 70 ms; return when it died."""
+    count, next_ = 100, 1.07
+    monitor.handle_rx(1.0, 1.0, {7: count, 8: count}, {7: 0.5, 8: 0.5})
+    for tick in range(1, 100):
+        now = 1.0 + tick * PROBE_INTERVAL / 2
+        monitor.handle_path_probe(now, 8, 0.025)
+        if now >= next_:
+            count, next_ = count + step, next_ + 0.07
+            monitor.handle_rx(now, now, {7: count, 8: 100 + tick * 8}, {7: 0.5, 8: 0.5})
+        if 7 in monitor.judge(now)[0]:
+            return now
+    return 2.0
+
+
+def test_an_edge_that_answers_late_is_waited_for_but_not_for_long() -> None:
+    """A machine that is busy lost no packets, and 0.114 s after its last probe both paths of a pair were dead."""
+    assert told_late(two(), 60) == 2.0
+    assert told_late(two(), 0) <= 1.0 + (2 * DEAD_MISSED + 1) * PROBE_INTERVAL
+
+
+def test_a_lull_between_two_answers_is_no_verdict() -> None:
+    """With others at work too, 10 packets of 1172 a second came in 37 ms, and the whole pair was dead."""
+    monitor, counts = two(), {50: 1000, 87: 1003, 125: 1060, 165: 1090}
+    monitor.handle_rx(1.0, 1.0, {7: 1000, 8: 1000}, {7: 0.5, 8: 0.5})
+    monitor.handle_path_probe(1.0, 7, 0.025)
+    for milliseconds in range(1, 180):
+        now = 1 + milliseconds / 1000
+        monitor.handle_path_probe(now, 8, 0.025)
+        if (count := counts.get(milliseconds)) is not None:
+            monitor.handle_rx(now, now, {7: count, 8: count}, {7: 0.5, 8: 0.5})
+        assert monitor.judge(now)[0] == []
+
+
+@pytest.mark.parametrize(("arrivals", "asked"), [([1.03, 1.055], []), ([1.055], [7])])
+def test_edges_are_asked_at_once_when_a_late_probe_has_come(arrivals: list[float], asked: list[int]) -> None:
+    """Whatever was sent before it has come by now, or is lost."""
+    monitor = two()
+    monitor.handle_rx(1.0, 1.0, {7: 100, 8: 100}, {7: 0.5, 8: 0.5})
+    monitor.handle_rx(1.0, 1.0, {7: 101, 8: 101}, {7: 0.5, 8: 0.5})
+    monitor.handle_path_probe(1.01, 7, 0.1)
+    assert monitor.queued_paths(1.011) == [7]
+    monitor.handle_polled(1.011, [7])
+    for now in arrivals:
+        monitor.handle_path_probe(now, 7, 0.1)
+    assert monitor.queued_paths(1.056) == asked
+
+
+def beside() -> PathMonitor:
+    """Path 9 uses the first hop of path 7 and one of its own; all are heard until second 1."""
+    monitor = PathMonitor()
+    first, onward, other = HOPS[0], (PortId(2, 2), PortId(3, 1)), (PortId(2, 3), PortId(4, 1))
+    long = TaggedPath(9, (PortId(1, 1), PortId(2, 3), PortId(4, 2)))
+    monitor.set_targets(0.0, [(TaggedPath(7, (PortId(1, 1), PortId(2, 2), PortId(3, 2))), (first, onward)),
+                       (long, (first, other))], [])  # fmt: skip
+    for number in range(51):
+        for tag in (7, 9):
+            monitor.handle_path_probe(number * PROBE_INTERVAL, tag, 0.025)
+        monitor.judge(number * PROBE_INTERVAL)
+    return monitor
+
+
+def filled(monitor: PathMonitor, used: int, *, last_hop_heard: bool) -> set[int]:
+    """Others of ours fill the first hop, so that no probe of 9 passes; return the tags that died."""
+    counts, dead, now = {7: 100, 9: 100}, set[int](), 1.0
+    while now < 2.0:
+        now += PROBE_INTERVAL / 2
+        monitor.handle_path_probe(now, 7, 0.4)
+        if last_hop_heard:
+            monitor._last_delivery[PortId(2, 3), PortId(4, 1)] = now
+        if 9 in monitor.suspects(now):
+            counts = {7: counts[7] + 16, 9: counts[9] + used}
+            monitor.handle_rx(now, now, {7: counts[7]}, {7: 1.0})
+            monitor.handle_rx(now, now, {9: counts[9]}, {9: 1.0})
+        dead |= set(monitor.judge(now)[0])
+    return dead
+
+
+def test_a_path_that_nobody_uses_is_let_alone_while_its_hops_bring_what_others_send() -> None:
+    assert filled(beside(), 0, last_hop_heard=True) == set()
+    # Used, it has to bring something itself; and a hop that brings nothing is no queue of others.
+    assert filled(beside(), 1, last_hop_heard=True) == {9}
+    assert filled(beside(), 0, last_hop_heard=False) == {9}
+
+
+def test_a_path_whose_sender_waits_is_not_unused() -> None:
+    """Others fill it: a packet passes now and then, and between them nothing comes by either path."""
+    monitor, counts, now, dead = two(), {7: 100, 8: 100}, 1.0, set[int]()
+    for step in range(100):
+        now += PROBE_INTERVAL / 2
+        monitor.handle_path_probe(now, 8, 0.025)
+        dead |= set(monitor.judge(now)[0])
+        counts = {7: counts[7] + (step % 7 == 0), 8: counts[8]}
+        monitor.handle_rx(now, now, counts, {7: 0.5, 8: 0.5})
+        monitor.handle_rx(now, now, counts, {7: 0.5, 8: 0.5})
+    assert dead == {7}
+
+
+def test_who_has_a_hop_in_common_is_asked_too() -> None:
+    assert beside().sharing_links([9]) == {7, 9}
+    assert two().sharing_links([7]) == {7}
+
+
+def test_it_is_known_how_long_packets_are_under_way_at_most() -> None:
+    monitor = two()
+    monitor.handle_path_probe(1.01, 8, 0.8)
+    assert monitor.longest() == 0.8
+    monitor.handle_path_probe(1.03, 8, 0.1)
+    assert monitor.longest() == 0.1

@@ -1,0 +1,121 @@
+"""The steps of a change, and whom each waits for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from braid_sdn.fabric.switches.rules import PATHS
+from braid_sdn.fabric.switches.updater import BARRIER_TIMEOUT, RuleUpdater, Step
+from braid_sdn.openflow.messages import AddRule, Barrier, DeleteRule, Match, Output, Rule
+
+OLD = Rule(PATHS, 10, Match(vlan=7), (Output(1),))
+NEW = Rule(PATHS, 10, Match(vlan=8), (Output(2),))
+
+
+def changing() -> RuleUpdater:
+    """One switch that has one path's rule and is to have another's; its barrier is answered."""
+    updater = RuleUpdater(drain=0.5)
+    updater.handle_rules(0.0, 1, [OLD])
+    updater.set_target(1.0, {1: {NEW.key: NEW}})
+    add, barrier = (message for _, message in updater.poll_messages())
+    assert add == AddRule(NEW)
+    assert isinstance(barrier, Barrier)
+    updater.handle_barrier(1.1, 1, barrier.token)
+    assert updater.poll_announce()
+    return updater
+
+
+def at(updater: RuleUpdater) -> Step:
+    return updater.step
+
+
+def deletes(updater: RuleUpdater) -> list[object]:
+    return [message for _, message in updater.poll_messages() if isinstance(message, DeleteRule)]
+
+
+def test_old_rules_stay_until_all_edges_follow_and_packets_have_left() -> None:
+    updater = changing()
+    updater.announced(1.1, ["ha", "hb"])
+    updater.handle_confirmed(1.2, "ha")
+    updater.handle_timeout(2.0)
+    assert at(updater) is Step.SWITCH
+    updater.handle_confirmed(2.1, "hb")
+    assert at(updater) is Step.DRAIN
+    updater.handle_timeout(2.5)
+    assert deletes(updater) == []
+    updater.handle_timeout(2.61)
+    assert deletes(updater) == [DeleteRule(OLD.key)]
+    assert updater.idle
+
+
+def test_an_edge_that_does_not_follow_is_waited_for_with_a_bound() -> None:
+    updater = changing()
+    updater.announced(1.1, ["ha"])
+    updater.handle_timeout(1.1 + BARRIER_TIMEOUT)
+    assert at(updater) is Step.DRAIN
+    updater.handle_confirmed(9.0, "ha")
+    assert at(updater) is Step.DRAIN
+
+
+def test_rules_with_a_lease_are_not_looked_after() -> None:
+    """They come and go by themselves: one that a switch lists is neither missing nor too much."""
+    updater = RuleUpdater()
+    updater.handle_rules(0.0, 1, [OLD])
+    updater.set_target(0.0, {1: {OLD.key: OLD}})
+    assert updater.poll_announce()
+    updater.handle_rules(30.0, 1, [OLD, replace(NEW, lease=15)])
+    assert updater.idle
+    assert not updater.poll_announce()
+    assert updater.poll_messages() == []
+    assert updater.installed == {1: {OLD.key: OLD}}
+
+
+def test_without_edges_nobody_is_waited_for() -> None:
+    updater = changing()
+    updater.announced(1.1, [])
+    assert at(updater) is Step.DRAIN
+
+
+def test_edges_are_told_of_a_plan_that_changes_no_rule() -> None:
+    updater = RuleUpdater()
+    updater.handle_rules(0.0, 1, [OLD])
+    updater.set_target(0.0, {1: {OLD.key: OLD}})
+    assert updater.idle
+    assert updater.poll_announce()
+    assert not updater.poll_announce()
+    # But not for nothing.
+    updater.announced(0.0, ["ha"])
+    updater.handle_timeout(5.0)
+    assert not updater.poll_announce()
+    assert updater.idle
+
+
+def test_edges_are_waited_for_also_after_a_switch_that_was_not() -> None:
+    updater = RuleUpdater(drain=0.5)
+    updater.handle_rules(0.0, 1, [OLD])
+    updater.set_target(1.0, {1: {NEW.key: NEW}})
+    # Its barrier stays unanswered.
+    late = 1.0 + BARRIER_TIMEOUT
+    updater.handle_timeout(late)
+    assert updater.slow == {1}
+    assert updater.poll_announce()
+    assert at(updater) is Step.SWITCH
+    updater.announced(late, ["ha"])
+    assert at(updater) is Step.SWITCH
+    updater.handle_confirmed(late + 0.1, "ha")
+    assert at(updater) is Step.DRAIN
+
+
+def test_a_switch_that_answers_no_barrier_holds_nothing_up_for_ever() -> None:
+    updater = RuleUpdater(drain=0.5)
+    updater.handle_rules(0.0, 1, [OLD])
+    updater.set_target(1.0, {1: {NEW.key: NEW}})
+    now = 1.0
+    while not updater.idle:
+        due = updater.poll_timeout()
+        assert due is not None
+        assert due > now or updater.step is Step.PREPARE
+        now = due
+        updater.handle_timeout(now)
+    assert now <= 1.0 + 2 * BARRIER_TIMEOUT + 0.5
+    assert deletes(updater) == [DeleteRule(OLD.key)]
