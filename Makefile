@@ -85,8 +85,8 @@ TEST_WORKERS ?= 4
 test: check ## formatting, lints, types, and every test, with the checks of a debug build (root)
 	$(CARGO) build --workspace --bins --locked
 	$(CARGO) test --workspace --locked
-	BRAID_BIN=target/debug $(PYTHON_BIN)/pytest tests -n $(TEST_WORKERS) --ignore tests/test_experiments.py
-	BRAID_BIN=target/debug $(PYTHON_BIN)/pytest tests/test_experiments.py -n $(TEST_WORKERS)
+	BRAID_BIN=target/debug $(PYTHON_BIN)/pytest tests -n $(TEST_WORKERS) --ignore tests/lab/test_experiments.py
+	BRAID_BIN=target/debug $(PYTHON_BIN)/pytest tests/lab/test_experiments.py -n $(TEST_WORKERS)
 
 check: setup ## formatting, lints, types
 	$(CARGO) fmt --all --check

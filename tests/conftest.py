@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-from braid_lab.experiments.balance.dying import Place
-from braid_lab.fabric.edges import Split
-from braid_lab.net.links import Line
+from braid_lab.experiments.balance.uplink_failure import Location
+from braid_lab.fabric.edges import SplitFlow
+from braid_lab.fixtures import serve
+from braid_lab.net.faults import black_hole, unplugged
+from braid_lab.net.links import LinkSpec
 from braid_lab.net.topology import Topology, UplinkSpec, network
-from braid_lab.net.trouble import black_hole, unplugged
 from braid_lab.product import Braid, binary
-from braid_lab.workbench import serve
 
 #: Two plain uplinks with offloads off: packets have real sizes and checksums, so that a wrong one shows.
 PLAIN = (UplinkSpec("dsl", offload=False), UplinkSpec("lte", offload=False))
@@ -41,19 +41,19 @@ def pytest_configure() -> None:
 #: Tests that one worker runs, one after the other, by file or by test. They share what is made once for a file, or
 #: use what is the machine's: control groups, and what `braid-lab clean` finds.
 TOGETHER = {
-    "tests/lab/test_balance.py": "balance",
-    "tests/test_edge.py": "edge",
-    "tests/test_edge_key.py": "edge key",
-    "tests/test_edge_routed.py": "edge routed",
-    "tests/test_edge_shim.py": "edge shim",
-    "tests/test_fabric.py": "fabric",
-    "tests/test_hostile.py": "hostile",
-    "tests/test_lying_names.py": "lying names",
-    "tests/test_nat.py": "nat",
-    "tests/test_package.py": "package",
-    "tests/test_run.py": "control groups",
-    "tests/test_rules.py::test_braid_run_keeps_a_program_on_its_uplink": "control groups",
-    "tests/test_lab.py": "clean",
+    "tests/lab/test_balance_datapath.py": "balance",
+    "tests/fabric/test_edge.py": "edge",
+    "tests/fabric/test_edge_auth.py": "edge key",
+    "tests/fabric/test_edge_l3_paths.py": "edge routed",
+    "tests/fabric/test_edge_shim.py": "edge shim",
+    "tests/fabric/test_fabric.py": "fabric",
+    "tests/balance/test_lan_attacker.py": "hostile",
+    "tests/balance/test_dns_snooping.py": "lying names",
+    "tests/balance/test_nat.py": "nat",
+    "tests/system/test_debian_packages.py": "package",
+    "tests/balance/test_braid_run.py": "control groups",
+    "tests/balance/test_rules.py::test_braid_run_keeps_a_program_on_its_uplink": "control groups",
+    "tests/lab/test_lab.py": "clean",
 }
 
 
@@ -113,21 +113,21 @@ def configured(net: Topology, text: str) -> Path:
     return file
 
 
-def came_in_order(flow: Split) -> None:
+def came_in_order(flow: SplitFlow) -> None:
     """See that a flow of 14 Mbit/s got what neither of two paths of 10 Mbit/s carries, in order."""
-    assert flow.made.steady(2) > 12
+    assert flow.transfer.steady(2) > 12
     assert min(flow.packets) > 0.45 * sum(flow.packets)
     # They did come out of order; the host saw nothing of it.
     assert flow.held > 0.2 * sum(flow.packets)
-    assert flow.made.out_of_order <= 0.001 * sum(flow.packets)
-    assert flow.made.counters["TcpRetransSegs"] <= 0.001 * sum(flow.packets)
+    assert flow.transfer.out_of_order <= 0.001 * sum(flow.packets)
+    assert flow.transfer.counters["TcpRetransSegs"] <= 0.001 * sum(flow.packets)
 
 
 #: For tests that count which flow went where, which are not about how that is decided.
-BY_TURNS = ("--policy", "rr")
+ROUND_ROBIN = ("--policy", "rr")
 
 #: Two emulated lines, which can fall silent and lose their carrier.
-LINE = Line(rate="40Mbit/s", delay="10ms", queue="100ms")
+LINE = LinkSpec(rate="40Mbit/s", delay="10ms", queue="100ms")
 LINES = (UplinkSpec("dsl", LINE), UplinkSpec("lte", LINE))
 
 
@@ -140,20 +140,20 @@ def family(request: pytest.FixtureRequest) -> int:
 
 #: Both applications, IP versions and troubles, any two of them together. All eight would prove little more,
 #: and take long; `balance/failover` tries every combination.
-each_pair_of_place_family_and_trouble = pytest.mark.parametrize(
-    ("place", "family", "how"),
+each_pair_of_location_family_and_fault = pytest.mark.parametrize(
+    ("location", "family", "how"),
     [
         pytest.param("host", 4, black_hole, id="host-ipv4-silent"),
         pytest.param("host", 6, unplugged, id="host-ipv6-unplugged"),
         pytest.param("gateway", 4, unplugged, id="gateway-ipv4-unplugged"),
         pytest.param("gateway", 6, black_hole, id="gateway-ipv6-silent"),
     ],
-    indirect=["place", "family"],
+    indirect=["location", "family"],
 )
 
 
 @pytest.fixture(params=["host", "gateway"])
-def place(request: pytest.FixtureRequest, make_network: MakeNetwork) -> Place:
+def location(request: pytest.FixtureRequest, make_network: MakeNetwork) -> Location:
     """An application on the host, then one behind it, with two emulated lines."""
     clients = 1 if request.param == "gateway" else 0
-    return Place(request.param, make_network(*LINES, lan_clients=clients, serving=("http1", "http3", "dns")))
+    return Location(request.param, make_network(*LINES, lan_clients=clients, serving=("http1", "http3", "dns")))

@@ -1,7 +1,7 @@
 //! The link emulator's control socket.
 
 use braid_emulate::Config;
-use braid_emulate::drive::control::{Change, Request};
+use braid_emulate::io::control::{Change, Request};
 
 use crate::drive::drive;
 

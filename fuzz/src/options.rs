@@ -4,7 +4,7 @@ use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
 use braid_emulate::config::{BurstSetting, RateSetting, Span};
-use braid_emulate::drive::{Endpoint, Mac};
+use braid_emulate::io::{Endpoint, Mac};
 use braid_emulate::queue::Limit;
 
 /// What is accepted displays as a text that is read back as the same value; an end of a link names

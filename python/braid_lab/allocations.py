@@ -16,7 +16,7 @@ from pathlib import Path
 
 from braid_lab.process import LabError
 
-FUNCTIONS = ("malloc", "calloc", "realloc", "posix_memalign", "aligned_alloc")
+ALLOCATORS = ("malloc", "calloc", "realloc", "posix_memalign", "aligned_alloc")
 
 #: perf_event_open, which the C library does not have.
 SYSTEM_CALLS = {"x86_64": 298, "aarch64": 241}
@@ -40,19 +40,19 @@ class Counters:
 
 
 @contextlib.contextmanager
-def counting(pid: int, thread: str) -> Iterator[Counters]:
+def counted_allocations(pid: int, thread: str) -> Iterator[Counters]:
     """Count the calls of a process's threads whose names begin so, for the length of a block."""
     tasks = [path for path in Path(f"/proc/{pid}/task").iterdir() if (path / "comm").read_text().startswith(thread)]
     if not tasks:
         raise LabError(f"process {pid} has no thread called {thread}")
     with contextlib.ExitStack() as stack:
-        files = [_counter(int(task.name), *_place(pid, name)) for task in tasks for name in FUNCTIONS]
+        files = [_open_counter(int(task.name), *_symbol_offset(pid, name)) for task in tasks for name in ALLOCATORS]
         for each in files:
             stack.callback(os.close, each)
         yield Counters(files)
 
 
-def _place(pid: int, name: str) -> tuple[str, int]:
+def _symbol_offset(pid: int, name: str) -> tuple[str, int]:
     """Return the file that a function of the C library is in, and where in that file.
 
     A process of the same library has it at the same place, so it is looked up in ours.
@@ -69,7 +69,7 @@ def _place(pid: int, name: str) -> tuple[str, int]:
     raise LabError(f"process {pid} does not use the C library that we do: its calls of {name} cannot be counted")
 
 
-def _counter(task: int, path: str, offset: int) -> int:
+def _open_counter(task: int, path: str, offset: int) -> int:
     """Return a descriptor of a counter of how often a thread passes there."""
     if not UPROBE_TYPE.exists():
         raise LabError("this kernel has no uprobes, so calls cannot be counted")

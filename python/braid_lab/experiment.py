@@ -262,7 +262,7 @@ def execute(
         *folder.glob("*.json"),
     ]:
         stale.unlink()
-    began = Beginning.now()
+    began = RunStart.now()
     with Display(chosen.name) as display:
         run = Run(chosen.name, form, seed, folder, display, asked=tuple(cases), traces=traces)
         try:
@@ -278,7 +278,7 @@ def execute(
 
 
 @dataclass(frozen=True)
-class Beginning:
+class RunStart:
     """The clock, the machine's counters and the repository when a run began."""
 
     at: datetime
@@ -287,12 +287,12 @@ class Beginning:
     dirty: bool
 
     @staticmethod
-    def now() -> Beginning:
+    def now() -> RunStart:
         """Look."""
-        return Beginning(datetime.now(UTC), CpuTicks.now(), *commit())
+        return RunStart(datetime.now(UTC), CpuTicks.now(), *commit())
 
 
-def _write(chosen: Experiment, run: Run, began: Beginning) -> None:
+def _write(chosen: Experiment, run: Run, began: RunStart) -> None:
     """Write result.json."""
     result = {
         "experiment": chosen.name,

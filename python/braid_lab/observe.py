@@ -16,7 +16,7 @@ from braid_lab.product import Braid
 SYSCTLS = r"^net\.(ipv4\.(conf|ip_|ping|fwmark)|ipv6\.(conf|ip6?_))"
 
 #: Values that the kernel itself changes as time passes.
-RESTLESS = ("stable_secret", "ip_local_port_range_used")
+VOLATILE_SYSCTLS = ("stable_secret", "ip_local_port_range_used")
 
 
 def kernel_state(place: Namespace) -> dict[str, list[str]]:
@@ -30,7 +30,7 @@ def kernel_state(place: Namespace) -> dict[str, list[str]]:
         "routes": sorted(_lines(place, "ip -4 route show table all") + _lines(place, "ip -6 route show table all")),
         "addresses": _lines(place, "ip -oneline address"),
         "links": [str({word: link.get(word) for word in link_words}) for link in links],
-        "sysctls": [line for line in settings if not any(word in line for word in RESTLESS)],
+        "sysctls": [line for line in settings if not any(word in line for word in VOLATILE_SYSCTLS)],
         "qdiscs": _lines(place, "tc qdisc show"),
         "programs": _lines(place, "bpftool net show"),
         "nftables": _lines(place, "nft list ruleset"),
@@ -62,7 +62,7 @@ def ask_udp(place: Namespace, count: int, *addresses: str) -> list[list[tuple[st
 
 
 def _whoami(place: Namespace, kind: str, count: int, addresses: Sequence[str]) -> list[Any]:
-    argv = [sys.executable, "-m", "braid_lab.load.whoami", kind, str(count), *addresses]
+    argv = [sys.executable, "-m", "braid_lab.clients.whoami", kind, str(count), *addresses]
     answer: list[Any] = json.loads(place.run(argv).stdout)
     return answer
 

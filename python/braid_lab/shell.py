@@ -6,9 +6,9 @@ import os
 import subprocess
 import sys
 
+from braid_lab.fixtures import DEMO_UPLINKS, serve_everything
 from braid_lab.net.topology import Topology, network
 from braid_lab.product import Braid, binary, braid
-from braid_lab.workbench import DEMO_UPLINKS, serve_everything
 
 WELCOME = """\
 You are on the host `{host}` with the uplinks {uplinks}; leave with `exit`, and all of it goes.

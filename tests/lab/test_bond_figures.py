@@ -9,15 +9,15 @@ import random
 import pytest
 
 from braid_lab.experiments.bond import aggregate, latency
-from braid_lab.experiments.bond.cases import BY_NAME, CASES, QUIC, TCP, UDP, Case, Link, Wander
-from braid_lab.experiments.bond.failure import Beaten
-from braid_lab.experiments.bond.figures import Beat, Course, outage_ms, trips
+from braid_lab.experiments.bond.cases import BY_NAME, CASES, QUIC, TCP, UDP, Case, DelayWalk, Link
+from braid_lab.experiments.bond.failure import FaultTrial
+from braid_lab.experiments.bond.figures import EchoProbe, GoodputTrace, outage_ms, round_trips
 from braid_lab.process import LabError
 
 
-def course(*mbit: float) -> Course:
+def trace(*mbit: float) -> GoodputTrace:
     """Return a course of these goodputs, one a bin of 0.1 s."""
-    return Course(0.1, tuple(round(each * 1e6 / 8 * 0.1) for each in mbit))
+    return GoodputTrace(0.1, tuple(round(each * 1e6 / 8 * 0.1) for each in mbit))
 
 
 def test_headers_leave_what_is_on_the_wire_less_headers() -> None:
@@ -50,24 +50,24 @@ def test_a_link_says_to_the_emulator_what_it_is() -> None:
 
 
 def test_a_wandering_delay_stays_within_its_bounds_and_is_always_the_same() -> None:
-    wander = Wander(12.5, 22.5)
-    walk = list(itertools.islice(wander.course(random.Random(1)), 2000))
-    assert walk == list(itertools.islice(wander.course(random.Random(1)), 2000))
+    delay_walk = DelayWalk(12.5, 22.5)
+    walk = list(itertools.islice(delay_walk.trace(random.Random(1)), 2000))
+    assert walk == list(itertools.islice(delay_walk.trace(random.Random(1)), 2000))
     assert min(walk) == 12.5
     assert max(walk) == 22.5
-    assert all(abs(later - earlier) <= wander.step_ms for earlier, later in itertools.pairwise(walk))
+    assert all(abs(later - earlier) <= delay_walk.step_ms for earlier, later in itertools.pairwise(walk))
 
 
 def test_ninety_percent_is_reached_when_a_half_second_has_it() -> None:
-    slow_start = course(0, 0, 20, 60, 90, 90, 90, 90, 90, 90)
+    slow_start = trace(0, 0, 20, 60, 90, 90, 90, 90, 90, 90)
     assert slow_start.reaches(90) == pytest.approx(0.9)
     assert slow_start.reaches(91) == pytest.approx(slow_start.seconds), "never"
-    one_burst = course(*[0] * 5, 400, *[0] * 5)
+    one_burst = trace(*[0] * 5, 400, *[0] * 5)
     assert one_burst.reaches(90) == pytest.approx(1.1), "400 Mbit/s in one bin are 80 in a half-second"
 
 
 def test_the_warm_up_does_not_count() -> None:
-    assert course(*[0] * 20, *[50] * 10).steady_mbit == pytest.approx(50)
+    assert trace(*[0] * 20, *[50] * 10).steady_mbit == pytest.approx(50)
 
 
 def test_an_outage_is_the_longest_pause_that_ends_after_the_fault() -> None:
@@ -80,23 +80,23 @@ def test_an_outage_is_the_longest_pause_that_ends_after_the_fault() -> None:
 
 
 def test_what_a_host_slept_through_is_no_outage() -> None:
-    beats = {"ordered": [Beat(6.9, 6.95, None), Beat(10.02, 10.09, None), Beat(10.03, 10.1, None)]}
-    asleep = Beaten(began=10.0, ended=12.0, usual_s=0.01, beats=beats, asleep=True)
+    probes = {"ordered": [EchoProbe(6.9, 6.95, None), EchoProbe(10.02, 10.09, None), EchoProbe(10.03, 10.1, None)]}
+    asleep = FaultTrial(began=10.0, ended=12.0, usual_s=0.01, probes=probes, asleep=True)
     assert asleep.outages() == {"ordered": pytest.approx(80)}
     assert dataclasses.replace(asleep, asleep=False).outages() == {"ordered": pytest.approx(3130)}
 
 
 def test_a_silence_is_a_run_of_bins_with_nothing_from_then_on() -> None:
-    stream = course(0, 0, 0, 5, 5, 0, 0, 5, 0)
+    stream = trace(0, 0, 0, 5, 5, 0, 0, 5, 0)
     assert stream.longest_silence(0) == pytest.approx(0.3)
     assert stream.longest_silence(0.3) == pytest.approx(0.2)
-    assert course(5, 5).longest_silence(0) == 0
+    assert trace(5, 5).longest_silence(0) == 0
 
 
 def test_round_trips_are_those_of_what_was_sent_meanwhile() -> None:
     times = [(0.0, 0.010), (1.0, 1.020), (1.1, None), (1.2, 1.240), (2.0, 2.001)]
-    beats = [Beat(sent, answered, None) for sent, answered in times]
-    found = trips(beats, 0.5, 1.5)
+    probes = [EchoProbe(sent, answered, None) for sent, answered in times]
+    found = round_trips(probes, 0.5, 1.5)
     assert found.ms == pytest.approx((20, 40))
     assert found.at == pytest.approx((0.5, 0.7))
     assert found.lost == pytest.approx(1 / 3)
@@ -105,6 +105,6 @@ def test_round_trips_are_those_of_what_was_sent_meanwhile() -> None:
 
 def test_a_stream_that_broke_is_no_measurement() -> None:
     told = {"bin_s": 0.1, "bytes": [1000, 3000], "broken": None}
-    assert Course.unbroken(told, "a stream") == Course.of(told) == Course(0.1, (1000, 3000))
+    assert GoodputTrace.unbroken(told, "a stream") == GoodputTrace.of(told) == GoodputTrace(0.1, (1000, 3000))
     with pytest.raises(LabError, match="a stream broke off: reset"):
-        Course.unbroken(told | {"broken": "reset"}, "a stream")
+        GoodputTrace.unbroken(told | {"broken": "reset"}, "a stream")

@@ -7,9 +7,9 @@ import tomllib
 
 import pytest
 
+from braid_lab.clients.paced_udp import results
 from braid_lab.experiments.bond import testbed
-from braid_lab.experiments.bond.paper_multi import burst, enough_after, nothing_after
-from braid_lab.load.paced import findings
+from braid_lab.experiments.bond.paper_multi import burst, idle_delay, overflow_delay
 
 
 def test_the_ramp_is_the_papers() -> None:
@@ -50,31 +50,31 @@ def test_flows_have_their_demand_between_two_times() -> None:
 
 def test_what_overtakes_is_in_order_and_what_was_overtaken_is_not() -> None:
     one, other = ("192.0.2.1", 1), ("192.0.2.1", 2)
-    found = findings([(10.0, one, 0), (10.01, one, 2), (10.02, one, 1), (10.15, one, 3), (10.16, one, 3)])
+    found = results([(10.0, one, 0), (10.01, one, 2), (10.02, one, 1), (10.15, one, 3), (10.16, one, 3)])
     assert found["received"] == [3, 1]
     assert found["in_order"] == [2, 1]
     assert found["packets"] == 4, "a copy does not count"
-    assert findings([])["packets"] == 0
-    both = findings([(10.0, one, 1), (10.01, other, 0), (10.02, other, 1)])
+    assert results([])["packets"] == 0
+    both = results([(10.0, one, 1), (10.01, other, 0), (10.02, other, 1)])
     assert both["in_order"] == [3], "flows have orders of their own"
 
 
 def test_what_the_mobile_line_takes_over_and_gives_back_is_timed() -> None:
-    course = [(5.05, 75, 0, 0), (5.15, 75, 2, 9), (5.25, 75, 10, 3), (12.05, 45, 11, 0), (12.15, 45, 0.5, 0)]
+    trace = [(5.05, 75, 0, 0), (5.15, 75, 2, 9), (5.25, 75, 10, 3), (12.05, 45, 11, 0), (12.15, 45, 0.5, 0)]
     rows = [
         {"s": at, "demand_mbit": demand, "mobile_mbit": mobile, "dropped": dropped}
-        for at, demand, mobile, dropped in course
+        for at, demand, mobile, dropped in trace
     ]
-    assert enough_after(rows, 5.0, 12.0) == pytest.approx(0.25), "nine tenths of 11 Mbit/s"
-    assert nothing_after(rows, 12.0, 20.0) == pytest.approx(0.15)
+    assert overflow_delay(rows, 5.0, 12.0) == pytest.approx(0.25), "nine tenths of 11 Mbit/s"
+    assert idle_delay(rows, 12.0, 20.0) == pytest.approx(0.15)
     assert burst(rows, 5.0) == 12
 
 
 def test_what_did_not_happen_while_a_flow_lasted_is_no_figure() -> None:
-    course = [(5.05, 75, 3), (11.95, 75, 3), (12.05, 45, 8), (19.95, 45, 8), (20.05, 45, 0)]
-    rows = [{"s": at, "demand_mbit": demand, "mobile_mbit": mobile} for at, demand, mobile in course]
-    assert enough_after(rows, 5.0, 12.0) is None, "the fixed line's room after its end is none of its doing"
-    assert nothing_after(rows, 12.0, 20.0) is None, "the next flow has begun"
-    assert nothing_after(rows, 12.0, 21.0) == pytest.approx(8.05)
-    assert enough_after([], 5.0, 12.0) is None
-    assert nothing_after([], 12.0, 20.0) is None
+    trace = [(5.05, 75, 3), (11.95, 75, 3), (12.05, 45, 8), (19.95, 45, 8), (20.05, 45, 0)]
+    rows = [{"s": at, "demand_mbit": demand, "mobile_mbit": mobile} for at, demand, mobile in trace]
+    assert overflow_delay(rows, 5.0, 12.0) is None, "the fixed line's room after its end is none of its doing"
+    assert idle_delay(rows, 12.0, 20.0) is None, "the next flow has begun"
+    assert idle_delay(rows, 12.0, 21.0) == pytest.approx(8.05)
+    assert overflow_delay([], 5.0, 12.0) is None
+    assert idle_delay([], 12.0, 20.0) is None

@@ -8,9 +8,7 @@ import socket
 import pytest
 
 from braid_lab.net.namespace import namespace
-from braid_lab.packets.fragments import join, split
-from braid_lab.packets.tap import Port, expect, inside
-from braid_lab.packets.wire import (
+from braid_lab.packets.codec import (
     Flag,
     Icmp,
     Packet,
@@ -24,6 +22,8 @@ from braid_lab.packets.wire import (
     too_big,
     unreachable,
 )
+from braid_lab.packets.fragments import join, split
+from braid_lab.packets.tap import Port, expect, inside
 
 ENDS = {4: ("192.0.2.1", "198.51.100.2"), 6: ("2001:db8::1", "2001:db8:ffff::2")}
 BODIES: list[Udp | Tcp | Icmp | Raw] = [

@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 
-from braid_lab.experiments.race import plan
+from braid_lab.experiments.race import address_plan
 from braid_lab.experiments.race.figures import (
     Choice,
     by_destination,
@@ -18,23 +18,23 @@ from braid_lab.experiments.race.figures import (
     over_destinations,
     percentile,
 )
-from braid_lab.experiments.race.rounds import COV, UPLINKS, USUAL_RTT_MS, Course, apart_ms, draw
+from braid_lab.experiments.race.rounds import COV, UPLINKS, USUAL_RTT_MS, PathTrace, apart_ms, draw
 
 
 def test_a_round_is_always_the_same_and_no_two_are_alike() -> None:
     assert draw(1, 7) == draw(1, 7)
-    assert draw(1, 7).courses != draw(1, 8).courses
-    assert draw(1, 7).courses != draw(2, 7).courses
+    assert draw(1, 7).traces != draw(1, 8).traces
+    assert draw(1, 7).traces != draw(2, 7).traces
     assert {draw(1, number).order for number in range(40)} > {("de", "us", "jp"), ("jp", "us", "de")}
 
 
 def test_a_path_shakes_as_much_as_the_paper_measured() -> None:
     """[ofrp] §3.1: "the largest Coefficient-of-variance (CoV) is only 0.045"."""
-    courses = [course for number in range(40) for course in draw(1, number).courses.values()]
+    traces = [trace for number in range(40) for trace in draw(1, number).traces.values()]
     # The median, because excursions are no part of that.
-    assert statistics.median(course.cov(60, 120) for course in courses) == pytest.approx(COV, rel=0.1)
+    assert statistics.median(trace.cov(60, 120) for trace in traces) == pytest.approx(COV, rel=0.1)
     # Close in time, values are alike: the round trip "is short-time stable".
-    steps = [abs(course.at(60.1) - course.at(60)) / course.at(60) for course in courses]
+    steps = [abs(trace.at(60.1) - trace.at(60)) / trace.at(60) for trace in traces]
     assert statistics.fmean(steps) < COV / 2
 
 
@@ -43,7 +43,7 @@ def test_the_best_uplink_changes_and_round_robin_is_as_good_as_in_the_paper() ->
     ratios = []
     rounds = [draw(1, number) for number in range(120)]
     for destination in USUAL_RTT_MS:
-        rates = [[1 / each.courses[uplink, destination].mean(0, 2) for uplink in UPLINKS] for each in rounds]
+        rates = [[1 / each.traces[uplink, destination].mean(0, 2) for uplink in UPLINKS] for each in rounds]
         ratios.append(sum(map(statistics.fmean, rates)) / sum(map(max, rates)))
         best = {row.index(max(row)) for row in rates}
         assert best == {0, 1, 2}
@@ -52,17 +52,17 @@ def test_the_best_uplink_changes_and_round_robin_is_as_good_as_in_the_paper() ->
 
 def test_unusually_long_round_trips_are_rare() -> None:
     """[ofrp] §4.2: "the unusual large RTT seriously degrades the throughput provided by one links"."""
-    courses = [course for number in range(60) for course in draw(1, number).courses.values()]
+    traces = [trace for number in range(60) for trace in draw(1, number).traces.values()]
     # Some last all the time, some come and go; only the latter can be told from another usual round trip.
-    struck = sum(max(course.between(0, 120)) > 1.4 * min(course.between(0, 120)) for course in courses)
-    assert 0.02 < struck / len(courses) < 0.1
+    struck = sum(max(trace.between(0, 120)) > 1.4 * min(trace.between(0, 120)) for trace in traces)
+    assert 0.02 < struck / len(traces) < 0.1
 
 
 def test_a_course_is_looked_up() -> None:
-    course = Course(0.0, ((0.0, 100.0), (0.1, 200.0), (0.2, 300.0)))
-    assert [course.at(each) for each in (-1, 0, 0.05, 0.1, 0.19, 5)] == [100, 100, 100, 200, 200, 300]
-    assert course.mean(0.0, 0.2) == pytest.approx(150)
-    assert course.cov(0.1, 0.2) == 0
+    trace = PathTrace(0.0, ((0.0, 100.0), (0.1, 200.0), (0.2, 300.0)))
+    assert [trace.at(each) for each in (-1, 0, 0.05, 0.1, 0.19, 5)] == [100, 100, 100, 200, 200, 300]
+    assert trace.mean(0.0, 0.2) == pytest.approx(150)
+    assert trace.cov(0.1, 0.2) == 0
     assert apart_ms([30.0, 10.0, 25.0]) == 15
 
 
@@ -100,18 +100,22 @@ def test_rates_by_window_and_by_loss() -> None:
 
 
 def test_every_address_is_for_one_policy_or_one_uplink() -> None:
-    text = plan.configuration(UPLINKS, capacity="20 Mbit/s", watched=False)
+    text = address_plan.configuration(UPLINKS, capacity="20 Mbit/s", watched=False)
     known = tomllib.loads(text)
     uses = {rule["destination"].partition(".")[0]: rule["use"] for rule in known["rule"]}
-    assert [uses[plan.chosen_address(policy, 1, 5).partition(".")[0]] for policy in plan.POLICIES] == [*plan.POLICIES]
-    pinned = [uses[plan.pinned_address(index, 1, 5).partition(".")[0]] for index in (1, 2, 3)]
+    assert [
+        uses[address_plan.chosen_address(policy, 1, 5).partition(".")[0]] for policy in address_plan.POLICIES
+    ] == [*address_plan.POLICIES]
+    pinned = [uses[address_plan.pinned_address(index, 1, 5).partition(".")[0]] for index in (1, 2, 3)]
     assert pinned == [*UPLINKS]
     assert known["liveness"] == {"enabled": False}
     assert {each["capacity"] for each in known["uplink"]} == {"20 Mbit/s"}
     # What one round learns of a /24 is of no use in the next.
-    prefixes = {plan.chosen_address("race", 1, number).rpartition(".")[0] for number in range(plan.ROUNDS)}
-    assert len(prefixes) == plan.ROUNDS
-    assert "81.1.0.0/16" in plan.networks(1, 3)
+    prefixes = {
+        address_plan.chosen_address("race", 1, number).rpartition(".")[0] for number in range(address_plan.ROUNDS)
+    }
+    assert len(prefixes) == address_plan.ROUNDS
+    assert "81.1.0.0/16" in address_plan.networks(1, 3)
 
 
 def test_percentiles_are_values_that_were_there() -> None:

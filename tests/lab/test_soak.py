@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from braid_lab.experiments.balance.soak.disturb import Outage
-from braid_lab.experiments.balance.soak.judge import Look, explained, map_growth, rss_growth
-from braid_lab.load.churn import Event
+from braid_lab.clients.churn import Event
+from braid_lab.experiments.balance.soak.analysis import DaemonSample, explained, map_growth, rss_growth
+from braid_lab.experiments.balance.soak.faults import Outage
 
 ADDRESSES = {"100.64.1.2": "dsl", "100.64.2.2": "lte"}
 OUTAGES = [Outage("dsl", "black hole", 100, 104)]
@@ -31,16 +31,16 @@ def test_only_the_flows_own_uplink_excuses_its_loss(event: Event, excused: bool)
     assert explained(event, OUTAGES, ADDRESSES) == excused
 
 
-def look(at: float, life: int, rss: float, flows: int = 0) -> Look:
-    return Look(at, life, int(rss), 1_000_000 + 336 * flows, flows, 0)
+def sample(at: float, life: int, rss: float, flows: int = 0) -> DaemonSample:
+    return DaemonSample(at, life, int(rss), 1_000_000 + 336 * flows, flows, 0)
 
 
 def test_growth_is_that_of_a_life_and_not_of_restarts() -> None:
-    lives = [look(second, 1, 10e6 + 100 * second) for second in range(60)]
-    lives += [look(second, 2, 20e6 + 100 * second) for second in range(60, 120)]
+    lives = [sample(second, 1, 10e6 + 100 * second) for second in range(60)]
+    lives += [sample(second, 2, 20e6 + 100 * second) for second in range(60, 120)]
     assert rss_growth(lives, settle_s=5) == pytest.approx(360_000, rel=0.05)
 
 
 def test_maps_that_follow_their_flows_do_not_grow() -> None:
-    looks = [look(second, 1, 1e6, flows=second * 17 % 100 + second) for second in range(100)]
-    assert map_growth(looks) == pytest.approx(0, abs=1)
+    samples = [sample(second, 1, 1e6, flows=second * 17 % 100 + second) for second in range(100)]
+    assert map_growth(samples) == pytest.approx(0, abs=1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from braid_lab.fabric.control import configuration
+from braid_lab.fabric.controller import configuration
 from braid_lab.fabric.shapes import east_asia
 from braid_sdn.fabric.config import ConfigError, read
 

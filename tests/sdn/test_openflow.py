@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from braid_lab.fabric.fake import FakeNetwork
+from braid_lab.fabric.fake_switches import FakeNetwork
 from braid_lab.fabric.shapes import east_asia, two_paths
 from braid_sdn.fabric.config import Config
 from braid_sdn.fabric.model import PortId

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from braid_lab.fabric.pipeline import Emit, Outcome, Pipeline
+from braid_lab.fabric.pipeline import FrameOut, Outcome, Pipeline
 from braid_lab.fabric.shapes import Shape
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Arc, Graph, PortId
@@ -141,7 +141,7 @@ class Network:
 
     def _outcomes(self, dpid: int, outcomes: list[Outcome]) -> None:
         for each in outcomes:
-            if isinstance(each, Emit):
+            if isinstance(each, FrameOut):
                 self._leave(PortId(dpid, each.port), each.frame)
             elif dpid in self.connected:
                 self.at(self.now + CONTROL, lambda e=each: self._said(dpid, e))  # type: ignore[misc]

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::config::{Aqm, BurstSetting, RateSetting, Span};
 use crate::delay::Distribution;
-use crate::drive::control::{self, BlackHole, Change, Request};
-use crate::drive::{Direction, DriveError, Emulator, Endpoint, Mac, Options};
+use crate::io::control::{self, BlackHole, Change, Request};
+use crate::io::{Direction, Emulator, EmulatorError, Endpoint, Mac, Options};
 use crate::queue::Limit;
 use crate::{Config, Settings};
 
@@ -144,8 +144,8 @@ link_args!(DownArgs, "-down", "Only from b to a");
 /// at the end.
 ///
 /// # Errors
-/// See [`DriveError`].
-pub fn run(args: EmulateArgs) -> Result<(), DriveError> {
+/// See [`EmulatorError`].
+pub fn run(args: EmulateArgs) -> Result<(), EmulatorError> {
     let both = Settings::from(args.both);
     let config = |own: Settings| own.or(both.clone()).applied_to(&Config::default());
     let mut emulator = Emulator::start(Options {
@@ -160,7 +160,7 @@ pub fn run(args: EmulateArgs) -> Result<(), DriveError> {
         log: args.log,
         run_for: args.run_for.map(|span| span.0),
     })?;
-    let ready = serde_json::to_value(emulator.ready()).map_err(|error| DriveError::System {
+    let ready = serde_json::to_value(emulator.ready()).map_err(|error| EmulatorError::System {
         step: "write JSON",
         source: error.into(),
     })?;
@@ -172,7 +172,7 @@ pub fn run(args: EmulateArgs) -> Result<(), DriveError> {
 ///
 /// # Errors
 /// Nobody listens on the socket, or the emulator refuses; the text is its own.
-pub fn control(args: EmulateCtlArgs) -> Result<(), DriveError> {
+pub fn control(args: EmulateCtlArgs) -> Result<(), EmulatorError> {
     let request = match args.command {
         Command::Set {
             direction,
@@ -187,23 +187,23 @@ pub fn control(args: EmulateCtlArgs) -> Result<(), DriveError> {
         }),
         Command::Stats => Request::Stats {},
     };
-    print(&control::ask(&args.socket, &request)?)
+    print(&control::send_request(&args.socket, &request)?)
 }
 
 /// The emulator may run in another directory.
-fn absolute(mut settings: Settings) -> Result<Settings, DriveError> {
+fn absolute(mut settings: Settings) -> Result<Settings, EmulatorError> {
     if let Some(path) = &mut settings.trace {
-        *path = std::path::absolute(&path).map_err(DriveError::system("find the trace"))?;
+        *path = std::path::absolute(&path).map_err(EmulatorError::system("find the trace"))?;
     }
     Ok(settings)
 }
 
 /// A reader that has seen enough and is gone is no failure.
-fn print(line: &Value) -> Result<(), DriveError> {
+fn print(line: &Value) -> Result<(), EmulatorError> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{line}").and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(DriveError::system("print")(error))
+            Err(EmulatorError::system("print")(error))
         }
         _ => Ok(()),
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use braid_core::aqm::{Codel, CodelQueue};
 
 use crate::Time;
-use crate::queue::{Fifo, Held};
+use crate::queue::{Fifo, QueuedPacket};
 
 /// Acceptable standing queue (RFC 8289 §4.4).
 pub const TARGET: Duration = Duration::from_millis(5);
@@ -18,13 +18,13 @@ pub(crate) fn controller() -> Codel {
 }
 
 impl<P> CodelQueue for Fifo<P> {
-    type Packet = Held<P>;
+    type Packet = QueuedPacket<P>;
 
-    fn pop(&mut self) -> Option<Held<P>> {
+    fn pop(&mut self) -> Option<QueuedPacket<P>> {
         Fifo::pop(self)
     }
 
-    fn arrived(held: &Held<P>) -> Time {
+    fn arrived(held: &QueuedPacket<P>) -> Time {
         held.arrived
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Time;
-use crate::queue::Held;
+use crate::queue::QueuedPacket;
 use crate::rng::Rng;
 
 /// How the delay of single packets scatters around its mean.
@@ -82,19 +82,19 @@ fn normal(rng: &mut Rng) -> f64 {
 
 /// Packets under way, by the time that they come out.
 #[derive(Debug)]
-pub(crate) struct Line<P> {
-    packets: VecDeque<(Time, Held<P>)>,
+pub(crate) struct DelayLine<P> {
+    packets: VecDeque<(Time, QueuedPacket<P>)>,
 }
 
-impl<P> Line<P> {
-    pub fn new() -> Line<P> {
-        Line {
+impl<P> DelayLine<P> {
+    pub fn new() -> DelayLine<P> {
+        DelayLine {
             packets: VecDeque::new(),
         }
     }
 
     /// Takes a packet whose last bit left the wire at `at`.
-    pub fn push(&mut self, at: Time, delay: &Delay, rng: &mut Rng, held: Held<P>) {
+    pub fn push(&mut self, at: Time, delay: &Delay, rng: &mut Rng, held: QueuedPacket<P>) {
         let mut out = at + delay.draw(rng);
         let last = self.packets.back().map_or(Time::ZERO, |(time, _)| *time);
         if !delay.reorder {
@@ -115,7 +115,7 @@ impl<P> Line<P> {
     }
 
     /// The next packet that has come out by `now`, and when it did.
-    pub fn pop(&mut self, now: Time) -> Option<(Time, Held<P>)> {
+    pub fn pop(&mut self, now: Time) -> Option<(Time, QueuedPacket<P>)> {
         self.next().filter(|time| *time <= now)?;
         self.packets.pop_front()
     }

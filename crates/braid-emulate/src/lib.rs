@@ -17,7 +17,7 @@ pub mod cli;
 pub mod codel;
 pub mod config;
 pub mod delay;
-pub mod drive;
+pub mod io;
 pub mod link;
 pub mod loss;
 pub mod queue;

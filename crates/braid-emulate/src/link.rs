@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use crate::Time;
 use crate::codel;
 use crate::config::{Aqm, Config};
-use crate::delay::Line;
-use crate::loss::{Loss, Luck};
-use crate::queue::{Fifo, Held};
+use crate::delay::DelayLine;
+use crate::loss::{Loss, LossOutcome};
+use crate::queue::{Fifo, QueuedPacket};
 use crate::rate::Wire;
 use crate::rng::Rng;
 use crate::stats::{Count, Stats};
@@ -77,8 +77,8 @@ pub struct Link<P> {
     loss: Loss,
     codel: braid_core::aqm::Codel,
     queue: Fifo<P>,
-    wire: Wire<Held<P>>,
-    line: Line<P>,
+    wire: Wire<QueuedPacket<P>>,
+    line: DelayLine<P>,
     dropped: VecDeque<Output<P>>,
     black_hole: bool,
     stats: Stats,
@@ -94,7 +94,7 @@ impl<P> Link<P> {
             codel: codel::controller(),
             queue: Fifo::new(config.queue, config.speed.mean()),
             wire: Wire::new(config.speed.clone()),
-            line: Line::new(),
+            line: DelayLine::new(),
             dropped: VecDeque::new(),
             black_hole: false,
             stats: Stats::default(),
@@ -108,7 +108,7 @@ impl<P> Link<P> {
         let number = self.stats.arrived.packets;
         self.stats.arrived.add(len);
         self.stats.held.add(len);
-        let held = Held {
+        let held = QueuedPacket {
             packet,
             number,
             len,
@@ -221,7 +221,7 @@ impl<P> Link<P> {
         }
     }
 
-    fn dequeue(&mut self, now: Time) -> Option<Held<P>> {
+    fn dequeue(&mut self, now: Time) -> Option<QueuedPacket<P>> {
         match self.config.aqm {
             Aqm::DropTail => self.queue.pop(),
             Aqm::Codel => {
@@ -235,23 +235,23 @@ impl<P> Link<P> {
         }
     }
 
-    fn leave_wire(&mut self, held: Held<P>, at: Time) {
+    fn leave_wire(&mut self, held: QueuedPacket<P>, at: Time) {
         let fate = match self
             .loss
             .next(&mut self.rng, self.config.loss, self.config.burst)
         {
-            Luck::Arrives => {
+            LossOutcome::Arrives => {
                 return self.line.push(at, &self.config.delay, &mut self.rng, held);
             }
-            Luck::LostRandom => Fate::LostRandom,
-            Luck::LostBurst => Fate::LostBurst,
+            LossOutcome::LostRandom => Fate::LostRandom,
+            LossOutcome::LostBurst => Fate::LostBurst,
         };
         self.dropped.push_back(output(held, fate, at));
     }
 }
 
-fn output<P>(held: Held<P>, fate: Fate, due: Time) -> Output<P> {
-    let Held {
+fn output<P>(held: QueuedPacket<P>, fate: Fate, due: Time) -> Output<P> {
+    let QueuedPacket {
         packet,
         number,
         len,

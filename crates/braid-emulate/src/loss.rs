@@ -79,7 +79,7 @@ impl<'de> Deserialize<'de> for Burst {
 
 /// What became of a packet on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Luck {
+pub(crate) enum LossOutcome {
     Arrives,
     LostRandom,
     LostBurst,
@@ -92,7 +92,7 @@ pub(crate) struct Loss {
 }
 
 impl Loss {
-    pub fn next(&mut self, rng: &mut Rng, random: Share, burst: Option<Burst>) -> Luck {
+    pub fn next(&mut self, rng: &mut Rng, random: Share, burst: Option<Burst>) -> LossOutcome {
         if let Some(burst) = burst {
             let (turn, loss) = match self.bad {
                 true => (burst.r, burst.bad),
@@ -100,13 +100,13 @@ impl Loss {
             };
             self.bad ^= rng.happens(turn);
             if rng.happens(loss) {
-                return Luck::LostBurst;
+                return LossOutcome::LostBurst;
             }
         }
         if rng.happens(random) {
-            Luck::LostRandom
+            LossOutcome::LostRandom
         } else {
-            Luck::Arrives
+            LossOutcome::Arrives
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::Time;
 
 /// A packet in the link, with what the link knows of it.
 #[derive(Debug)]
-pub(crate) struct Held<P> {
+pub(crate) struct QueuedPacket<P> {
     pub packet: P,
     pub number: u64,
     pub len: u32,
@@ -102,7 +102,7 @@ impl<'de> Deserialize<'de> for Limit {
 /// First in, first out, up to a limit.
 #[derive(Debug)]
 pub(crate) struct Fifo<P> {
-    packets: VecDeque<Held<P>>,
+    packets: VecDeque<QueuedPacket<P>>,
     bytes: u64,
     most_packets: usize,
     most_bytes: u64,
@@ -133,7 +133,7 @@ impl<P> Fifo<P> {
     }
 
     /// Appends a packet, or gives it back if the queue is full. An empty queue takes any packet.
-    pub fn push(&mut self, held: Held<P>) -> Result<(), Held<P>> {
+    pub fn push(&mut self, held: QueuedPacket<P>) -> Result<(), QueuedPacket<P>> {
         let bytes = self.bytes + u64::from(held.len);
         let full = self.packets.len() >= self.most_packets || bytes > self.most_bytes;
         if full && !self.packets.is_empty() {
@@ -144,7 +144,7 @@ impl<P> Fifo<P> {
         Ok(())
     }
 
-    pub fn pop(&mut self) -> Option<Held<P>> {
+    pub fn pop(&mut self) -> Option<QueuedPacket<P>> {
         let held = self.packets.pop_front()?;
         self.bytes -= u64::from(held.len);
         Some(held)

@@ -77,10 +77,10 @@ pub enum LineError {
 
 /// A rate that changes over time and repeats.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Trace(Shape);
+pub struct Trace(TraceModel);
 
 #[derive(Debug, Clone, PartialEq)]
-enum Shape {
+enum TraceModel {
     /// Times in ns, not descending; the period is the last of them.
     Opportunities(Vec<u64>),
     /// Rates, each to its end in ns; the period is the last end. `work` is what one period carries.
@@ -132,7 +132,7 @@ impl Trace {
             let rows = match &mut shape {
                 Some(rows) => rows,
                 None => {
-                    let rows = shape.insert(Rows::of(row).map_err(|why| at(line, why))?);
+                    let rows = shape.insert(TraceParser::of(row).map_err(|why| at(line, why))?);
                     if row.eq_ignore_ascii_case("seconds,Mbit/s") {
                         continue;
                     }
@@ -156,11 +156,11 @@ impl Trace {
     #[must_use]
     pub fn mean(&self) -> Rate {
         let (work, period) = match &self.0 {
-            Shape::Opportunities(times) => {
+            TraceModel::Opportunities(times) => {
                 let bits = times.len() as u128 * u128::from(OPPORTUNITY_BYTES) * 8;
                 (bits * u128::from(NANOS_PER_SEC), times[times.len() - 1])
             }
-            Shape::Steps { steps, work } => (*work, steps[steps.len() - 1].end),
+            TraceModel::Steps { steps, work } => (*work, steps[steps.len() - 1].end),
         };
         Rate::from_bits_per_sec(u64::try_from(work / u128::from(period)).unwrap_or(u64::MAX))
     }
@@ -168,8 +168,8 @@ impl Trace {
     /// When the last bit of `len` bytes has been sent whose first is ready at `start`.
     pub(crate) fn finish(&self, cursor: &mut Cursor, start: Time, len: u32) -> Time {
         let nanos = match &self.0 {
-            Shape::Opportunities(times) => opportunity(times, cursor, start.as_nanos(), len),
-            Shape::Steps { steps, work } => integrate(steps, *work, start.as_nanos(), len),
+            TraceModel::Opportunities(times) => opportunity(times, cursor, start.as_nanos(), len),
+            TraceModel::Steps { steps, work } => integrate(steps, *work, start.as_nanos(), len),
         };
         Time::from_nanos(nanos)
     }
@@ -249,18 +249,18 @@ fn opportunity(times: &[u64], cursor: &mut Cursor, start: u64, len: u32) -> u64 
 }
 
 /// The lines of a trace while it is read.
-enum Rows {
+enum TraceParser {
     Millis(Vec<u64>),
     Pairs(Vec<(u64, Rate)>),
 }
 
-impl Rows {
+impl TraceParser {
     /// Which format a first line is of.
-    fn of(row: &str) -> Result<Rows, LineError> {
+    fn of(row: &str) -> Result<TraceParser, LineError> {
         if row.contains(',') {
-            Ok(Rows::Pairs(Vec::new()))
+            Ok(TraceParser::Pairs(Vec::new()))
         } else if row.parse::<u64>().is_ok() {
-            Ok(Rows::Millis(Vec::new()))
+            Ok(TraceParser::Millis(Vec::new()))
         } else {
             Err(LineError::Unknown(row.to_owned()))
         }
@@ -268,7 +268,7 @@ impl Rows {
 
     fn push(&mut self, row: &str) -> Result<(), LineError> {
         match self {
-            Rows::Millis(times) => {
+            TraceParser::Millis(times) => {
                 let nanos = row
                     .parse::<u64>()
                     .ok()
@@ -282,7 +282,7 @@ impl Rows {
                     }
                 }
             }
-            Rows::Pairs(pairs) => {
+            TraceParser::Pairs(pairs) => {
                 let (at, rate) = pair(row).ok_or_else(|| LineError::NotPair(row.to_owned()))?;
                 match pairs.last() {
                     Some(&(last, _)) if at <= last => Err(order(at, last)),
@@ -295,14 +295,14 @@ impl Rows {
         }
     }
 
-    fn finish(self) -> Result<Shape, &'static str> {
+    fn finish(self) -> Result<TraceModel, &'static str> {
         match self {
-            Rows::Millis(times) => match times.last() {
+            TraceParser::Millis(times) => match times.last() {
                 None => Err("no lines"),
                 Some(0) => Err("its last line, which ends it, is at 0 ms"),
-                Some(_) => Ok(Shape::Opportunities(times)),
+                Some(_) => Ok(TraceModel::Opportunities(times)),
             },
-            Rows::Pairs(pairs) => {
+            TraceParser::Pairs(pairs) => {
                 let Some(&(first, _)) = pairs.first() else {
                     return Err("no lines");
                 };
@@ -324,7 +324,7 @@ impl Rows {
                     .map(|(step, from)| step.work(from, step.end));
                 match work.sum() {
                     0 => Err("every rate in it is 0"),
-                    work => Ok(Shape::Steps { steps, work }),
+                    work => Ok(TraceModel::Steps { steps, work }),
                 }
             }
         }

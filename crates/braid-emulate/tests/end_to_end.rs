@@ -10,8 +10,8 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use braid_emulate::drive::control::{Request, ask};
-use braid_emulate::drive::{DriveError, Emulator, Options};
+use braid_emulate::io::control::{Request, send_request};
+use braid_emulate::io::{Emulator, EmulatorError, Options};
 use braid_emulate::{Config, Settings};
 use nix::sched::{CloneFlags, setns};
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 struct Lab {
     id: String,
     folder: TempDir,
-    emulator: Option<JoinHandle<Result<Value, DriveError>>>,
+    emulator: Option<JoinHandle<Result<Value, EmulatorError>>>,
 }
 
 fn ip(arguments: &str) {
@@ -94,7 +94,7 @@ impl Lab {
 
     fn tell(&self, request: Value) -> Result<Value, String> {
         let request: Request = serde_json::from_value(request).map_err(|e| e.to_string())?;
-        ask(&self.socket(), &request).map_err(|error| error.to_string())
+        send_request(&self.socket(), &request).map_err(|error| error.to_string())
     }
 
     /// Replies to `count` pings and their mean round trip in ms.

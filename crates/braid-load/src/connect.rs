@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::percentile::Percentiles;
-use crate::socket::{Close, PATIENCE, open};
+use crate::socket::{Close, SOCKET_TIMEOUT, open};
 use crate::target::Targets;
 use clap::Args;
 use serde::Serialize;
@@ -52,7 +52,7 @@ pub(crate) struct ConnectReport {
 
 /// One worker's share.
 #[derive(Default)]
-struct Share {
+struct WorkerResult {
     times: Vec<Duration>,
     failed: u64,
     first_failure: Option<String>,
@@ -62,7 +62,7 @@ struct Share {
 pub(crate) fn run(args: &ConnectArgs) -> Result<ConnectReport, Error> {
     let begin = Instant::now();
     let ticket = AtomicU64::new(0);
-    let shares: Vec<Share> = std::thread::scope(|scope| {
+    let shares: Vec<WorkerResult> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..args.workers.max(1))
             .map(|_| scope.spawn(|| work(args, begin, &ticket)))
             .collect();
@@ -88,10 +88,10 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<ConnectReport, Error> {
 
 /// Takes tickets until time or count run out. Tickets are shared so that `--count` is exact and
 /// destinations are used in turn over all workers.
-fn work(args: &ConnectArgs, begin: Instant, ticket: &AtomicU64) -> Share {
+fn work(args: &ConnectArgs, begin: Instant, ticket: &AtomicU64) -> WorkerResult {
     let targets = args.targets.all();
     let end = begin + Duration::from_secs_f64(args.seconds);
-    let mut share = Share::default();
+    let mut share = WorkerResult::default();
     loop {
         let number = ticket.fetch_add(1, Ordering::Relaxed);
         if number >= args.count || Instant::now() >= end {
@@ -120,7 +120,7 @@ fn once(target: SocketAddr, args: &ConnectArgs) -> std::io::Result<Duration> {
     let mut stream = open(target, args.close)?;
     let time = begin.elapsed();
     if args.exchange {
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(SOCKET_TIMEOUT))?;
         stream.write_all(&[0])?;
         stream.read_exact(&mut [0])?;
     }

@@ -3,8 +3,8 @@
 use crate::error::Error;
 use crate::print_line;
 use crate::socket::{Close, allow_files, open};
+use crate::stop_signal::StopSignal;
 use crate::target::Targets;
-use crate::until::GoOn;
 use clap::Args;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Connections asked at once during the proof: enough to keep both ends busy, few enough for any
 /// queue on the way.
-const ASKED_AT_ONCE: usize = 256;
+const MAX_CONCURRENT_CHECKS: usize = 256;
 
 #[derive(Debug, Args)]
 pub(crate) struct HoldArgs {
@@ -57,7 +57,7 @@ pub(crate) struct HoldReport {
 
 /// Opens, prints a line, waits for SIGTERM, proves.
 pub(crate) fn run(args: &HoldArgs) -> Result<HoldReport, Error> {
-    let go_on = GoOn::prepare()?;
+    let go_on = StopSignal::prepare()?;
     allow_files(args.count as u64 + 64)?;
     let begin = Instant::now();
     let shares = spread(args.count, args.workers.max(1));
@@ -137,7 +137,7 @@ fn open_share(targets: &[SocketAddr], numbers: std::ops::Range<usize>) -> Opened
 /// How many of `streams` echo a byte before `end`.
 fn prove(streams: &mut [TcpStream], end: Instant) -> usize {
     let mut alive = 0;
-    for group in streams.chunks_mut(ASKED_AT_ONCE) {
+    for group in streams.chunks_mut(MAX_CONCURRENT_CHECKS) {
         let asked: Vec<&mut TcpStream> = group
             .iter_mut()
             .filter_map(|s| s.write_all(b"?").is_ok().then_some(s))

@@ -17,10 +17,10 @@ mod percentile;
 mod ping_train;
 mod serve;
 mod socket;
+mod stop_signal;
 mod syn_flood;
 mod target;
 mod udp_rate;
-mod until;
 mod wire;
 
 use clap::{Parser, Subcommand};

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long after the last departure an echo may still arrive.
-const GRACE: Duration = Duration::from_millis(500);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 pub(crate) struct PingTrainArgs {
@@ -90,7 +90,7 @@ struct Arrival {
     at: Duration,
 }
 
-/// Collects echoes until `GRACE` after the last departure.
+/// Collects echoes until `DRAIN_TIMEOUT` after the last departure.
 fn receive(
     sockets: &[UdpSocket],
     run: u32,
@@ -101,7 +101,7 @@ fn receive(
     let mut end: Option<Instant> = None;
     while end.is_none_or(|end| Instant::now() < end) {
         if end.is_none() && !sending.load(Ordering::Acquire) {
-            end = Some(Instant::now() + GRACE);
+            end = Some(Instant::now() + DRAIN_TIMEOUT);
         }
         let mut fds: Vec<PollFd> = sockets
             .iter()

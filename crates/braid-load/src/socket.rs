@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Longest wait for one connection or one answer. A lost SYN is repeated after 1 s and 3 s; what has
 /// not come after that has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const SOCKET_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Receive buffer asked for on datagram sockets, in bytes: a tenth of a second at a million small
 /// packets per second.
@@ -28,7 +28,7 @@ pub(crate) enum Close {
     Rst,
 }
 
-/// Opens a TCP connection with blocking calls that wait [`PATIENCE`] at most.
+/// Opens a TCP connection with blocking calls that wait [`SOCKET_TIMEOUT`] at most.
 pub(crate) fn open(target: SocketAddr, close: Close) -> std::io::Result<TcpStream> {
     let family = if target.is_ipv4() {
         AddressFamily::Inet
@@ -36,7 +36,7 @@ pub(crate) fn open(target: SocketAddr, close: Close) -> std::io::Result<TcpStrea
         AddressFamily::Inet6
     };
     let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    let patience = TimeVal::new(PATIENCE.as_secs().cast_signed(), 0);
+    let patience = TimeVal::new(SOCKET_TIMEOUT.as_secs().cast_signed(), 0);
     setsockopt(&fd, sockopt::SendTimeout, &patience)?;
     if close == Close::Rst {
         let at_once = libc::linger {

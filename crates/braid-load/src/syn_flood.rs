@@ -14,7 +14,7 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 /// An IPv4 header and a TCP header, both without options, in bytes.
-const LENGTH: usize = 40;
+const SYN_BYTES: usize = 40;
 
 /// Packets per system call.
 const BATCH: usize = 256;
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &SynFloodArgs) -> Result<SynFloodReport, Error> {
 fn send(args: &SynFloodArgs, count: u64, seed: u64, end: Instant) -> Result<u64, Error> {
     let socket = raw_to(SocketAddr::new(args.to.into(), 0))?;
     let mut rng = SmallRng::seed_from_u64(seed);
-    let mut batch = Batch::connected(BATCH, LENGTH);
+    let mut batch = Batch::connected(BATCH, SYN_BYTES);
     let mut ports = args.ports.clone().cycle();
     let mut sent = 0;
     while sent < count && Instant::now() < end {
@@ -138,11 +138,17 @@ fn send(args: &SynFloodArgs, count: u64, seed: u64, end: Instant) -> Result<u64,
 }
 
 /// A SYN; the kernel fills in the IP header's checksum and identification.
-fn syn(from: Ipv4Addr, to: Ipv4Addr, from_port: u16, to_port: u16, sequence: u32) -> [u8; LENGTH] {
-    let mut packet = [0; LENGTH];
+fn syn(
+    from: Ipv4Addr,
+    to: Ipv4Addr,
+    from_port: u16,
+    to_port: u16,
+    sequence: u32,
+) -> [u8; SYN_BYTES] {
+    let mut packet = [0; SYN_BYTES];
     let (ip, tcp) = packet.split_at_mut(20);
     ip[0] = 0x45;
-    ip[2..4].copy_from_slice(&(LENGTH as u16).to_be_bytes());
+    ip[2..4].copy_from_slice(&(SYN_BYTES as u16).to_be_bytes());
     ip[6] = 0x40; // don't fragment
     ip[8] = 64;
     ip[9] = libc::IPPROTO_TCP as u8;

@@ -2,7 +2,7 @@
 
 use crate::batch::Batch;
 use crate::error::Error;
-use crate::socket::{PATIENCE, datagram_to};
+use crate::socket::{SOCKET_TIMEOUT, datagram_to};
 use crate::target::Targets;
 use crate::wire::{Datagram, Kind, LENGTH};
 use clap::Args;
@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 const BATCH: usize = 32;
 
 /// Wait for an answer before the question is repeated.
-const REPEAT: Duration = Duration::from_millis(200);
+const QUERY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// IPv4 and UDP headers.
 const HEADERS: u16 = 20 + 8;
 
 /// The shortest packet that is one of ours.
-const SMALLEST: u16 = HEADERS + LENGTH as u16;
+const MIN_PACKET_BYTES: u16 = HEADERS + LENGTH as u16;
 
 #[derive(Debug, Args)]
 pub(crate) struct UdpRateArgs {
@@ -33,8 +33,8 @@ pub(crate) struct UdpRateArgs {
     #[arg(long, default_value_t = 1)]
     threads: usize,
     /// Bytes of every IPv4 packet
-    #[arg(long, default_value_t = SMALLEST, value_name = "BYTES",
-          value_parser = clap::value_parser!(u16).range(i64::from(SMALLEST)..=1500))]
+    #[arg(long, default_value_t = MIN_PACKET_BYTES, value_name = "BYTES",
+          value_parser = clap::value_parser!(u16).range(i64::from(MIN_PACKET_BYTES)..=1500))]
     packet: u16,
     /// How long to send, in seconds
     #[arg(long, default_value_t = 2.0, value_name = "SECONDS")]
@@ -125,7 +125,7 @@ fn send(flows: &[UdpSocket], payload: usize, run: u32, end: Instant) -> Result<u
 /// their way.
 fn settled_count(flow: &UdpSocket, run: u32) -> Result<u64, Error> {
     let mut last = None;
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + SOCKET_TIMEOUT;
     for number in 1.. {
         let count = ask(
             flow,
@@ -145,9 +145,10 @@ fn settled_count(flow: &UdpSocket, run: u32) -> Result<u64, Error> {
 
 /// Sends a question until it is answered; the number in the answer.
 fn ask(flow: &UdpSocket, question: Datagram) -> Result<u64, Error> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + SOCKET_TIMEOUT;
     let explain = |e| Error::new("ask the sink", e);
-    flow.set_read_timeout(Some(REPEAT)).map_err(explain)?;
+    flow.set_read_timeout(Some(QUERY_INTERVAL))
+        .map_err(explain)?;
     loop {
         flow.send(&question.bytes()).map_err(explain)?;
         let mut bytes = [0; LENGTH + 1];

@@ -352,6 +352,6 @@ fn config_show(file: Option<&Path>, effective: bool, output: Output) -> CommandR
 }
 
 #[cfg(feature = "emulate")]
-fn emulate(outcome: Result<(), braid_emulate::drive::DriveError>) -> CommandResult {
+fn emulate(outcome: Result<(), braid_emulate::io::EmulatorError>) -> CommandResult {
     outcome.map_err(|error| UserError::new("emulate", error.to_string()).into())
 }

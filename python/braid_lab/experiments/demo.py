@@ -17,14 +17,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from braid_lab.clients.page import OBJECTS, page
 from braid_lab.experiment import Run, experiment
-from braid_lab.load.page import OBJECTS, page
+from braid_lab.fixtures import DEMO_MBIT, DEMO_UPLINKS, run_client, serve
+from braid_lab.net.faults import unplugged
 from braid_lab.net.topology import Topology, network
-from braid_lab.net.trouble import unplugged
 from braid_lab.plots import COLOURS
 from braid_lab.process import LabError, Process
 from braid_lab.product import braid
-from braid_lab.workbench import DEMO_MBIT, DEMO_UPLINKS, load, serve
 
 ALONE = ("dsl", "lte")
 BOTH = ("rr", "wrr", "race", "fastest")
@@ -136,7 +136,7 @@ def _pages(run: Run, net: Topology, case: str, numbers: range, measured: Measure
     rows: list[dict[str, object]] = []
     for number in numbers:
         with run.step(f"{case}: page {number + 1}"):
-            loaded = load(net.host, "page", run.seed, number, *net.servers())
+            loaded = run_client(net.host, "page", run.seed, number, *net.servers())
         measured.page_s.append(loaded["seconds"])
         rows += [{"case": case, "page": number, **flow} for flow in loaded["flows"]]
     return rows
@@ -145,7 +145,7 @@ def _pages(run: Run, net: Topology, case: str, numbers: range, measured: Measure
 def _bulk(run: Run, net: Topology, case: str, extent: Extent, measured: Measured) -> None:
     """Download in parallel and record the goodput."""
     with run.step(f"{case}: {BULK_CONNECTIONS} downloads"):
-        bulk = load(net.host, "bulk", BULK_CONNECTIONS, extent.warm_up_s, extent.bulk_s, *net.servers())
+        bulk = run_client(net.host, "bulk", BULK_CONNECTIONS, extent.warm_up_s, extent.bulk_s, *net.servers())
     measured.bulk_mbit.append(bulk["mbit"])
     measured.course = bulk["course"]
 
@@ -153,7 +153,7 @@ def _bulk(run: Run, net: Topology, case: str, extent: Extent, measured: Measured
 def _unplugged(run: Run, net: Topology, name: str, number: int) -> Broken:
     """Load a page and unplug a line when half of its objects are there."""
     words = ["--retries", str(RETRIES), "--halfway", str(run.seed), str(number), *net.servers()]
-    argv = [sys.executable, "-m", "braid_lab.load.page", *words]
+    argv = [sys.executable, "-m", "braid_lab.clients.page", *words]
     with (
         run.step(f"page {number + 1}, {name} unplugged in its middle"),
         braid(net.host, net.scratch / "braid"),

@@ -9,32 +9,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from braid_lab.fabric.control import Fabric, configuration, controller
+from braid_lab.fabric.controller import Fabric, configuration, controller
 from braid_lab.fabric.ovs import INSIDE, OUTSIDE, OvsNetwork, ovs_network
 from braid_lab.fabric.shapes import Shape
-from braid_lab.fabric.stream import Transfer
+from braid_lab.fabric.tcp_transfer import Transfer
 from braid_lab.net.namespace import Namespace
 from braid_lab.process import CommandError, Process, wait_until
 from braid_lab.product import DEGRADED, binary
 
 T = TypeVar("T")
 #: How often something is measured until nothing disturbed it.
-TRIES = 6
+MAX_ATTEMPTS = 6
 
 
-def undisturbed(settle: Callable[[], object], plan: Callable[[], object], measure: Callable[[], T]) -> T:
+def measure_undisturbed(settle: Callable[[], object], plan: Callable[[], object], measure: Callable[[], T]) -> T:
     """Return what was measured while the plan stayed the same, after `settle`; raise an error if it never did.
 
     A machine that lets nothing run for a tenth of a second has a path left for a while, which is right, and is
     another measurement's.
     """
-    for _ in range(TRIES):
+    for _ in range(MAX_ATTEMPTS):
         settle()
         before = plan()
-        made = measure()
+        transfer = measure()
         if plan() == before:
-            return made
-    msg = f"the plan changed during each of {TRIES} measurements: the machine is too busy, or a path comes and goes"
+            return transfer
+    msg = f"the plan changed during each of {MAX_ATTEMPTS} measurements: the machine is too busy, or a path comes and goes"
     raise RuntimeError(msg)
 
 
@@ -83,10 +83,10 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitFlow:
     """One flow over several paths: what came of it, and how many segments waited at the far edge."""
 
-    made: Transfer
+    transfer: Transfer
     held: int
     #: What had been sent by each path before it, and after it.
     before: list[int]
@@ -98,11 +98,11 @@ class Split:
         return [after - before for before, after in zip(self.before, self.after, strict=True)]
 
 
-def split(source: Edge, target: Edge, name: str, send: Callable[[], Transfer]) -> Split:
+def split_flow(source: Edge, target: Edge, name: str, send: Callable[[], Transfer]) -> SplitFlow:
     """Send from behind an edge to behind another, which the first one knows by a name."""
     before, held = source.sent_to(name), target.held()
-    made = send()
-    return Split(made, target.held() - held, before, source.sent_to(name))
+    transfer = send()
+    return SplitFlow(transfer, target.held() - held, before, source.sent_to(name))
 
 
 class EdgedNetwork:
@@ -114,7 +114,7 @@ class EdgedNetwork:
 
     def pair(self, source: str, target: str) -> dict[str, Any] | None:
         """Return how the controller serves a pair of edges."""
-        pairs = self.fabric.ask("paths")["pairs"]
+        pairs = self.fabric.api_get("paths")["pairs"]
         return next((each for each in pairs if (each["source"], each["target"]) == (source, target)), None)
 
     def settle(self, source: str, target: str, paths: int | None, *, timeout: float = 60.0) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class EdgedNetwork:
             # Hosts are known by what they send.
             if one.place.run(["ping", "-c", "1", "-W", "1", other.address], check=False).status:
                 return None
-            status, there, back = self.fabric.ask("status"), self.pair(source, target), self.pair(target, source)
+            status, there, back = self.fabric.api_get("status"), self.pair(source, target), self.pair(target, source)
             if status["changing"] or not there or not back:
                 return None
             if paths is not None and {len(there["paths"]), len(back["paths"])} != {paths}:
@@ -139,10 +139,10 @@ class EdgedNetwork:
 
         return wait_until(ready, what=f"{paths or 'any'} paths from {source} to {target}", timeout=timeout, poll=0.1)
 
-    def undisturbed(self, source: str, target: str, paths: int, measure: Callable[[], T]) -> T:
+    def measure_undisturbed(self, source: str, target: str, paths: int, measure: Callable[[], T]) -> T:
         """Return what was measured over so many paths while the controller changed nothing."""
-        return undisturbed(
-            lambda: self.settle(source, target, paths), lambda: self.fabric.ask("status")["generation"], measure
+        return measure_undisturbed(
+            lambda: self.settle(source, target, paths), lambda: self.fabric.api_get("status")["generation"], measure
         )
 
 
@@ -173,8 +173,8 @@ def edged_network(
                 assert box is not None  # noqa: S101
                 words = ["--shim"] if station.name in shims else []
                 where = ("--outside", OUTSIDE, "--controller", f"unix:{net.folder / 'fabric.sock'}")
-                made = Edge(box, net.folder, station.name, *where, "--reordering", how, "--hook", hook, *words)
-                stack.callback(made.stop)
-                made.start()
-                edges[station.name] = made
+                transfer = Edge(box, net.folder, station.name, *where, "--reordering", how, "--hook", hook, *words)
+                stack.callback(transfer.stop)
+                transfer.start()
+                edges[station.name] = transfer
         yield EdgedNetwork(net, fabric, edges)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from braid_lab.fabric.shapes import Shape, Wire
 from braid_lab.net import scratch
-from braid_lab.net.links import Emulated, End, Line, emulated, set_offload, veth
+from braid_lab.net.links import Emulated, End, LinkSpec, emulated, set_offload, veth
 from braid_lab.net.namespace import Namespace, namespace
 from braid_lab.process import Process, wait_until
 
@@ -176,7 +176,7 @@ def _wire(net: OvsNetwork, wire: Wire, ends: tuple[str, str], *, plain: bool) ->
             net.place.run(["ethtool", "-K", end.device, "tx", "off"])
             net.place.sysctl(**{f"ipv6__conf__{end.device}__disable_ipv6": 1})
         return
-    line = Line(rate=f"{wire.mbit:g}Mbit/s", delay=f"{wire.delay_ms:g}ms", queue=wire.queue)
+    line = LinkSpec(rate=f"{wire.mbit:g}Mbit/s", delay=f"{wire.delay_ms:g}ms", queue=wire.queue)
     link = net.stack.enter_context(emulated(near, far, line, scratch=net.folder))
     for end in (near, far):
         net.place.sysctl(**{f"ipv6__conf__{end.device}__disable_ipv6": 1})

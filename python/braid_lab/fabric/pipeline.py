@@ -45,14 +45,14 @@ from braid_sdn.openflow.messages import (
 
 
 @dataclass(frozen=True, slots=True)
-class Emit:
+class FrameOut:
     """A frame that leaves by a port."""
 
     port: int
     frame: bytes
 
 
-Outcome = FromSwitch | Emit
+Outcome = FromSwitch | FrameOut
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Pipeline:
             case PacketOut(ports, data, in_port):
                 for port in ports:
                     if port == Reserved.TABLE:
-                        yield from self._walk(in_port, data)
+                        yield from self._run_pipeline(in_port, data)
                     else:
                         yield from self._emit(port, in_port, data)
 
@@ -117,7 +117,7 @@ class Pipeline:
         """Take a frame in at a port."""
         if port in self.ports and self.ports[port].up:
             self.counters.setdefault(port, [0, 0])[0] += len(frame)
-            yield from self._walk(port, frame)
+            yield from self._run_pipeline(port, frame)
 
     def set_port(self, number: int, *, up: bool) -> PortStatus:
         """Plug a port in or out."""
@@ -140,12 +140,12 @@ class Pipeline:
             yield PacketIn(in_port, frame)
         elif port != in_port and port in self.ports and self.ports[port].up:
             self.counters.setdefault(port, [0, 0])[1] += len(frame)
-            yield Emit(port, frame)
+            yield FrameOut(port, frame)
 
-    def _walk(self, in_port: int, frame: bytes) -> Iterator[Outcome]:
+    def _run_pipeline(self, in_port: int, frame: bytes) -> Iterator[Outcome]:
         table: int | None = 0
         while table is not None:
-            rule = self._find(table, in_port, frame)
+            rule = self._lookup(table, in_port, frame)
             if rule is None:
                 return
             packets, octets = self.matched[rule.key]
@@ -160,7 +160,7 @@ class Pipeline:
                         frame = frame[:12] + frame[16:]
             table = rule.goto
 
-    def _find(self, table: int, in_port: int, frame: bytes) -> Rule | None:
+    def _lookup(self, table: int, in_port: int, frame: bytes) -> Rule | None:
         ordered = self._by_table.get(table)
         if ordered is None:
             ordered = sorted((r for r in self.rules.values() if r.table == table), key=lambda r: -r.priority)

@@ -16,25 +16,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from braid_lab import far_hub
-from braid_lab.fabric.routed import routed
+from braid_lab import remote_hub
+from braid_lab.fabric.routed_sites import routed
 from braid_lab.fabric.shapes import Wire
+from braid_lab.fixtures import serve
 from braid_lab.kernels.results import LeftOut, Result
 from braid_lab.net import scratch
-from braid_lab.net.far import far_end
-from braid_lab.net.links import Line
+from braid_lab.net.faults import black_hole, unplugged
+from braid_lab.net.links import LinkSpec
+from braid_lab.net.remote_host import remote_host
 from braid_lab.net.topology import Topology, UplinkSpec, network
-from braid_lab.net.trouble import black_hole, unplugged
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink, differences, kernel_state, states
 from braid_lab.process import LabError, Process, run, wait_until
 from braid_lab.product import DEGRADED, Braid, binary
-from braid_lab.workbench import serve
 
 #: How long anything may take on a machine that has to load programs of 300,000 instructions by an interpreter.
-PATIENCE = 120.0
+CHECK_TIMEOUT_SECONDS = 120.0
 
 #: Two emulated lines, which can fall silent and lose their carrier; slow enough for an emulated processor.
-LINE = Line(rate="8Mbit/s", delay="10ms", queue="200ms")
+LINE = LinkSpec(rate="8Mbit/s", delay="10ms", queue="200ms")
 LINES = (UplinkSpec("dsl", LINE), UplinkSpec("lte", LINE))
 PLAIN = (UplinkSpec("dsl", offload=False), UplinkSpec("lte", offload=False))
 
@@ -61,10 +61,10 @@ def host(
         before = kernel_state(net.host)
         daemon = Braid(net.host, net.scratch / f"braid-{net.host.name}")
         try:
-            daemon.call("up", *options, timeout=PATIENCE)
+            daemon.call("up", *options, timeout=CHECK_TIMEOUT_SECONDS)
             yield net, daemon
         finally:
-            said = daemon.call("down", check=False, timeout=PATIENCE)
+            said = daemon.call("down", check=False, timeout=CHECK_TIMEOUT_SECONDS)
         expect(said.status == 0, f"braid down ends with {said.status}: {said.text}")
         # Conntrack and routing settings of a namespace appear with the modules that are loaded for us.
         left = [each for each in differences(before, kernel_state(net.host)) if not each.startswith("sysctls: +")]
@@ -88,7 +88,7 @@ def doctor() -> None:
     """`braid doctor` loads the programs into nothing and finds nothing in the way."""
     with network(PLAIN) as net:
         daemon = Braid(net.host, net.scratch / "doctor")
-        said = daemon.call("doctor", check=False, timeout=PATIENCE)
+        said = daemon.call("doctor", check=False, timeout=CHECK_TIMEOUT_SECONDS)
         expect(said.status in (0, DEGRADED), f"braid doctor ends with {said.status}: {said.text}")
         expect("FAIL" not in said.stdout, said.stdout)
 
@@ -101,9 +101,11 @@ def _everything_passes(net: Topology, daemon: Braid) -> None:
         sockets = ask_udp(place, 6, *net.servers(family)[:2])
         expect(all(len(set(socket)) == 1 for socket in sockets), f"UDP mappings over IPv{family}: {sockets}")
         both_carry(net, by_uplink(net, [socket[0] for socket in sockets]), f"UDP over IPv{family}")
-        pinged = place.run(["ping", "-c", "2", "-W", "5", server], check=False, timeout=PATIENCE)
+        pinged = place.run(["ping", "-c", "2", "-W", "5", server], check=False, timeout=CHECK_TIMEOUT_SECONDS)
         expect(pinged.status == 0, f"ping over IPv{family}: {pinged.text}")
-        fetched = place.run(["curl", "-sSf", "-o", "/dev/null", _url(server, 300_000)], check=False, timeout=PATIENCE)
+        fetched = place.run(
+            ["curl", "-sSf", "-o", "/dev/null", _url(server, 300_000)], check=False, timeout=CHECK_TIMEOUT_SECONDS
+        )
         expect(fetched.status == 0, f"download over IPv{family}: {fetched.text}")
     expect(daemon.json("flows")["flows"] is not None, "braid flows says nothing")
 
@@ -192,10 +194,10 @@ def silence() -> None:
     with host("--policy", "rr", uplinks=LINES) as (net, daemon):
         both_carry(net, by_uplink(net, ask_tcp(net.host, 6, net.server())), "TCP")
         with black_hole(net.uplinks["dsl"]):
-            wait_until(lambda: states(daemon)["dsl"] == "dead", what="dsl to be dead", timeout=PATIENCE)
+            wait_until(lambda: states(daemon)["dsl"] == "dead", what="dsl to be dead", timeout=CHECK_TIMEOUT_SECONDS)
             counts = by_uplink(net, ask_tcp(net.host, 6, net.server()))
             expect(counts == {"dsl": 0, "lte": 6}, f"with dsl dead: {counts}")
-        wait_until(lambda: states(daemon)["dsl"] == "up", what="dsl to return", timeout=PATIENCE)
+        wait_until(lambda: states(daemon)["dsl"] == "up", what="dsl to return", timeout=CHECK_TIMEOUT_SECONDS)
 
 
 @check
@@ -208,18 +210,20 @@ def carrier() -> None:
                 stack.enter_context(Process(slow, log=net.scratch / f"slow{number}", namespace=net.host.name))
                 for number in range(2)
             ]
-            wait_until(lambda: len(_tcp_flows(daemon)) == 2, what="both downloads", timeout=PATIENCE)
+            wait_until(lambda: len(_tcp_flows(daemon)) == 2, what="both downloads", timeout=CHECK_TIMEOUT_SECONDS)
             with unplugged(net.uplinks["dsl"]):
-                wait_until(lambda: states(daemon)["dsl"] in ("dead", "down"), what="dsl to go", timeout=PATIENCE)
+                wait_until(
+                    lambda: states(daemon)["dsl"] in ("dead", "down"), what="dsl to go", timeout=CHECK_TIMEOUT_SECONDS
+                )
                 counts = by_uplink(net, ask_tcp(net.host, 4, net.server()))
                 expect(counts == {"dsl": 0, "lte": 4}, f"with dsl unplugged: {counts}")
                 ended = wait_until(
                     lambda: [each for each in downloads if not each.running],
                     what="the download over dsl to be told",
-                    timeout=PATIENCE,
+                    timeout=CHECK_TIMEOUT_SECONDS,
                 )
                 expect(len(ended) == 1, "both downloads ended")
-            wait_until(lambda: states(daemon)["dsl"] == "up", what="dsl to return", timeout=PATIENCE)
+            wait_until(lambda: states(daemon)["dsl"] == "up", what="dsl to return", timeout=CHECK_TIMEOUT_SECONDS)
 
 
 def _tcp_flows(daemon: Braid) -> list[dict[str, Any]]:
@@ -233,7 +237,7 @@ def crash() -> None:
         both_carry(net, by_uplink(net, ask_tcp(net.host, 4, net.server())), "TCP")
         daemon.kill9()
         both_carry(net, by_uplink(net, ask_tcp(net.host, 4, net.server())), "TCP without a daemon")
-        daemon.call("up", "--policy", "rr", timeout=PATIENCE)
+        daemon.call("up", "--policy", "rr", timeout=CHECK_TIMEOUT_SECONDS)
         both_carry(net, by_uplink(net, ask_tcp(net.host, 4, net.server())), "TCP by the next daemon")
 
 
@@ -242,19 +246,33 @@ def bond() -> None:
     """A hub invites, a host joins, and one download comes whole over both links."""
     _inet_tables()
     size = 3_000_000
-    with host(uplinks=LINES) as (net, daemon), far_end(net) as far, far_hub.running(far, net.scratch / "hub") as hub:
-        daemon.call("join", hub.invite("home"), timeout=PATIENCE)
-        wait_until(lambda: states(daemon).get("bond") == "up", what="the bond to take flows", timeout=PATIENCE)
-        wait_until(lambda: len(_links(daemon)) == 2, what="both links to carry", timeout=PATIENCE)
+    with (
+        host(uplinks=LINES) as (net, daemon),
+        remote_host(net) as far,
+        remote_hub.running_hub(far, net.scratch / "hub") as hub,
+    ):
+        daemon.call("join", hub.invite("home"), timeout=CHECK_TIMEOUT_SECONDS)
+        wait_until(
+            lambda: states(daemon).get("bond") == "up", what="the bond to take flows", timeout=CHECK_TIMEOUT_SECONDS
+        )
+        wait_until(lambda: len(_links(daemon)) == 2, what="both links to carry", timeout=CHECK_TIMEOUT_SECONDS)
         target = net.scratch / "bonded"
-        words = ["curl", "-sSf", "--max-time", str(PATIENCE), _url(net.server(), size), "-o", str(target)]
-        net.host.run(words, timeout=PATIENCE + 10)
+        words = [
+            "curl",
+            "-sSf",
+            "--max-time",
+            str(CHECK_TIMEOUT_SECONDS),
+            _url(net.server(), size),
+            "-o",
+            str(target),
+        ]
+        net.host.run(words, timeout=CHECK_TIMEOUT_SECONDS + 10)
         expect(target.stat().st_size == size, f"{target.stat().st_size} of {size} bytes came")
         (seen, _), *_ = ask_tcp(net.host, 1, net.server())
         expect(seen == far.address4, f"the flow came from {seen} and not from the hub")
         carried = {link["uplink"]: link["rx_bytes"] for link in daemon.json("bond")["links"]}
         expect(all(each > size / 10 for each in carried.values()), f"received by link: {carried}")
-        daemon.call("leave", timeout=PATIENCE)
+        daemon.call("leave", timeout=CHECK_TIMEOUT_SECONDS)
 
 
 def _inet_tables() -> None:
@@ -278,7 +296,7 @@ def edge() -> None:
         sites.use((1, 2), (8.0, 8.0))
         source, target = sites.stations["ha"].place, sites.stations["hb"].place
         for address in (HOST_B, "fd81:2::7"):
-            said = source.run(["ping", "-c", "3", "-W", "5", address], check=False, timeout=PATIENCE)
+            said = source.run(["ping", "-c", "3", "-W", "5", address], check=False, timeout=CHECK_TIMEOUT_SECONDS)
             expect(said.status == 0, f"ping {address}: {said.text}")
         code = f"import http.server as h; h.HTTPServer(('{HOST_B}', 80), h.SimpleHTTPRequestHandler).serve_forever()"
         folder = sites.folder / "www"
@@ -286,9 +304,11 @@ def edge() -> None:
         (folder / "file").write_bytes(bytes(2_000_000))
         words = ["env", "-C", str(folder), sys.executable, "-c", code]
         with Process(words, log=sites.folder / "www-log", namespace=target.name):
-            wait_until(lambda: ":80 " in target.run(["ss", "-ltn"]).stdout, what="the server", timeout=PATIENCE)
+            wait_until(
+                lambda: ":80 " in target.run(["ss", "-ltn"]).stdout, what="the server", timeout=CHECK_TIMEOUT_SECONDS
+            )
             got = sites.folder / "got"
-            source.run(["curl", "-sSf", "-o", str(got), f"http://{HOST_B}/file"], timeout=PATIENCE)
+            source.run(["curl", "-sSf", "-o", str(got), f"http://{HOST_B}/file"], timeout=CHECK_TIMEOUT_SECONDS)
             expect(got.stat().st_size == 2_000_000, f"{got.stat().st_size} of 2000000 bytes came")
         packets = sites.edges["hb"].sent_to("ha-4")
         expect(len(packets) == 2 and min(packets) > 100, f"packets by path: {packets}")
@@ -297,7 +317,7 @@ def edge() -> None:
 @check
 def command_line() -> None:
     """`braid version` names this kernel."""
-    said = run([binary(), "version"], timeout=PATIENCE).stdout
+    said = run([binary(), "version"], timeout=CHECK_TIMEOUT_SECONDS).stdout
     expect(Path("/proc/sys/kernel/osrelease").read_text().strip() in said, said)
 
 

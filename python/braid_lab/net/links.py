@@ -31,7 +31,7 @@ class End:
 
 
 @dataclass(frozen=True)
-class Line:
+class LinkSpec:
     """What an emulated link is asked to do; words as on `braid emulate`'s command line, None = unlimited or none.
 
     `rate` is for both directions unless `rate_up` or `rate_down` (seen from the host) says otherwise.
@@ -73,7 +73,7 @@ class Emulated:
         self.process = process
         self.control = control
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def request(self, request: dict[str, Any]) -> dict[str, Any]:
         """Send one request (`set`, `blackhole`, `stats`) to its control socket and return the answer."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
             peer.settimeout(5)
@@ -87,11 +87,11 @@ class Emulated:
 
     def blackhole(self, on: bool, direction: Literal["up", "down", "both"] = "both") -> None:
         """Swallow everything, or stop doing so."""
-        self.ask({"blackhole": {"direction": direction, "on": on}})
+        self.request({"blackhole": {"direction": direction, "on": on}})
 
 
 @contextlib.contextmanager
-def emulated(near: End, far: End, line: Line, *, scratch: Path) -> Iterator[Emulated]:
+def emulated(near: End, far: End, line: LinkSpec, *, scratch: Path) -> Iterator[Emulated]:
     """Join two namespaces by `braid emulate`; its TAP devices go when it does."""
     control = scratch / f"emulate-{next(_serial)}.sock"
     words = ["emulate", "--a", str(near), "--b", str(far), *line.options(), "--control", str(control)]

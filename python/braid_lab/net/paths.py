@@ -19,12 +19,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from braid_lab.net import scratch
-from braid_lab.net.links import Emulated, End, Line, emulated
+from braid_lab.net.links import Emulated, End, LinkSpec, emulated
 from braid_lab.net.namespace import Namespace, namespace
 from braid_lab.net.topology import Uplink, UplinkSpec, add_resolvers, attach
 
 #: An uplink's name and a destination's.
-Way = tuple[str, str]
+PathKey = tuple[str, str]
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Paths:
     uplinks: dict[str, Uplink]
     destinations: dict[str, Namespace]
     #: The emulated path of every pair.
-    links: dict[Way, Emulated]
+    links: dict[PathKey, Emulated]
     scratch: Path
     stack: contextlib.ExitStack = field(repr=False)
 
@@ -49,7 +49,7 @@ def paths(
     uplinks: Sequence[str],
     destinations: Mapping[str, Sequence[str]],
     *,
-    line: Line,
+    line: LinkSpec,
     congestion_control: str = "cubic",
     segments: int | None = None,
 ) -> Iterator[Paths]:
@@ -66,7 +66,7 @@ def paths(
             for name, networks in destinations.items()
         }
         made: dict[str, Uplink] = {}
-        links: dict[Way, Emulated] = {}
+        links: dict[PathKey, Emulated] = {}
         for index, name in enumerate(uplinks, start=1):
             isp = stack.enter_context(namespace(f"isp-{name}"))
             isp.sysctl(ipv4__ip_forward=1, ipv4__conf__all__rp_filter=1)
@@ -108,6 +108,6 @@ def _address(near: End, far: End, index: int, number: int, networks: Sequence[st
     near.namespace.run(["ping", "-c", "1", "-W", "5", there])
 
 
-def ways(uplinks: Sequence[str], destinations: Sequence[str]) -> list[Way]:
+def path_keys(uplinks: Sequence[str], destinations: Sequence[str]) -> list[PathKey]:
     """Return every pair, uplinks of one destination together."""
     return [(uplink, destination) for destination, uplink in itertools.product(destinations, uplinks)]

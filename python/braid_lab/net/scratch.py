@@ -43,11 +43,11 @@ def directory() -> Path:
         new.mkdir(parents=True, exist_ok=True)
         (new / owner.name).write_text(ours)
         new.rename(mine)
-        atexit.register(_leave, mine)
+        atexit.register(_remove_own, mine)
     return mine
 
 
-def _leave(mine: Path) -> None:
+def _remove_own(mine: Path) -> None:
     """Remove our directory; a forked child that ends must leave it to its parent."""
     if mine.name == str(os.getpid()):
         remove(mine)

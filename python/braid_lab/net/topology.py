@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from braid_lab.net import scratch
-from braid_lab.net.links import Emulated, End, Line, emulated, tunnel, veth
+from braid_lab.net.links import Emulated, End, LinkSpec, emulated, tunnel, veth
 from braid_lab.net.namespace import Namespace, namespace
 
 #: How many addresses the internet's servers answer on: a page comes from several hosts.
@@ -38,7 +38,7 @@ class UplinkSpec:
     """An uplink as asked for: `line` None is a plain veth pair, `layer` l3 a link without Ethernet."""
 
     name: str
-    line: Line | None = None
+    line: LinkSpec | None = None
     layer: Literal["l2", "l3"] = "l2"
     families: frozenset[int] = frozenset({4, 6})
     metric: int | None = None

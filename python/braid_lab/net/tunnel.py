@@ -48,10 +48,10 @@ def main() -> None:
     sys.stdout.flush()
     while True:
         for key, _ in selector.select():
-            _carry(key.fd, peers[key.fd])
+            _forward(key.fd, peers[key.fd])
 
 
-def _carry(source: int, target: int) -> None:
+def _forward(source: int, target: int) -> None:
     """Move all that is waiting; a full peer loses the packet, as a link does."""
     while True:
         try:

@@ -15,8 +15,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from braid_lab.net import scratch
-from braid_lab.net.far import Far
 from braid_lab.net.namespace import Namespace
+from braid_lab.net.remote_host import RemoteHost
 from braid_lab.net.topology import Topology
 from braid_lab.process import LabError, Process, wait_until
 from braid_lab.product import repository
@@ -28,7 +28,7 @@ SOCKETS = Path("/var/run/wireguard")
 ENDPOINT, PORT = "203.0.113.10", 51820
 
 #: Inner addresses of host and far end.
-NEAR, FAR = "10.66.0.2", "10.66.0.1"
+HOST_ADDRESS, REMOTE_ADDRESS = "10.66.0.2", "10.66.0.1"
 
 #: As `wg-quick` sets it for links of 1500 bytes.
 MTU_BYTES = 1420
@@ -36,7 +36,7 @@ MTU_BYTES = 1420
 #: What the bond's hub does for its clients, its far end does too.
 NAT = (
     "table ip wireguard {\nchain postrouting {\ntype nat hook postrouting priority srcnat\n"
-    f"ip saddr {NEAR} masquerade\n}}\n}}\n"
+    f"ip saddr {HOST_ADDRESS} masquerade\n}}\n}}\n"
 )
 
 
@@ -56,7 +56,7 @@ class WireGuard:
 
 
 @contextlib.contextmanager
-def wireguard(net: Topology, far: Far, uplink: str, server: str) -> Iterator[WireGuard]:
+def wireguard(net: Topology, far: RemoteHost, uplink: str, server: str) -> Iterator[WireGuard]:
     """Lead what the host sends to `server` to the far end, by this uplink; the rest goes with the network."""
     keys = [X25519PrivateKey.generate() for _ in range(2)]
     path = net.uplinks[uplink]
@@ -64,16 +64,16 @@ def wireguard(net: Topology, far: Far, uplink: str, server: str) -> Iterator[Wir
     far.namespace.ip(f"address add {ENDPOINT}/24 dev eth0")
     far.namespace.run(["nft", "-f", "-"], text=NAT)
     near_settings = {"endpoint": f"{ENDPOINT}:{PORT}", "allowed_ip": "0.0.0.0/0"}
-    far_settings = {"allowed_ip": f"{NEAR}/32"}
+    far_settings = {"allowed_ip": f"{HOST_ADDRESS}/32"}
     with contextlib.ExitStack() as stack:
         own = {"private_key": keys[0].private_bytes_raw().hex()}
         peer = {"public_key": keys[1].public_key().public_bytes_raw().hex()}
-        near = stack.enter_context(_end(net.scratch, net.host, NEAR, own | peer | near_settings))
+        near = stack.enter_context(_run_end(net.scratch, net.host, HOST_ADDRESS, own | peer | near_settings))
         own = {"private_key": keys[1].private_bytes_raw().hex(), "listen_port": str(PORT)}
         peer = {"public_key": keys[0].public_key().public_bytes_raw().hex()}
-        other = stack.enter_context(_end(net.scratch, far.namespace, FAR, own | peer | far_settings))
+        other = stack.enter_context(_run_end(net.scratch, far.namespace, REMOTE_ADDRESS, own | peer | far_settings))
         far.namespace.sysctl(ipv4__ip_forward=1)
-        net.host.ip(f"route add {server}/32 dev {_device(net.host)} src {NEAR}")
+        net.host.ip(f"route add {server}/32 dev {_device(net.host)} src {HOST_ADDRESS}")
         net.host.run(["ping", "-c", "1", "-W", "5", server])
         yield WireGuard(_device(net.host), near, other)
 
@@ -85,7 +85,7 @@ def _device(place: Namespace) -> str:
 
 
 @contextlib.contextmanager
-def _end(folder: Path, place: Namespace, address: str, settings: dict[str, str]) -> Iterator[Process]:
+def _run_end(folder: Path, place: Namespace, address: str, settings: dict[str, str]) -> Iterator[Process]:
     """Run one end by these settings, in their order."""
     words = program()
     if words is None:
@@ -94,12 +94,12 @@ def _end(folder: Path, place: Namespace, address: str, settings: dict[str, str])
     listening = SOCKETS / f"{device}.sock"
     with Process([words, "-f", device], log=folder / device, namespace=place.name) as process:
         wait_until(listening.exists, what=f"{listening} to be there")
-        _tell(listening, settings)
+        _configure(listening, settings)
         place.ip(f"address add {address}/24 dev {device}", f"link set {device} up mtu {MTU_BYTES}")
         yield process
 
 
-def _tell(path: Path, settings: dict[str, str]) -> None:
+def _configure(path: Path, settings: dict[str, str]) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         peer.settimeout(5)
         peer.connect(str(path))

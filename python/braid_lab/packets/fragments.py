@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from braid_lab.packets.wire import Packet, Piece, Raw, decode, encode
+from braid_lab.packets.codec import FragmentInfo, Packet, Raw, decode, encode
 
 #: Bytes of an IPv4 header without options, and of an IPv6 header with a fragment header.
 HEADER_BYTES = {4: 20, 6: 48}
@@ -23,7 +23,7 @@ def split(packet: Packet, mtu: int, ident: int) -> list[Packet]:
             body=Raw(protocol, data[offset : offset + step]),
             ident=ident,
             dont_fragment=False,
-            piece=Piece(offset, offset + step < len(data)),
+            piece=FragmentInfo(offset, offset + step < len(data)),
         )
         for offset in range(0, len(data), step)
     ]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from braid_lab.net.namespace import Namespace
-from braid_lab.packets.wire import CHECKSUM_AT, TCP, UDP, Packet, Tcp, Udp, decode, encode, ones_sum
+from braid_lab.packets.codec import CHECKSUM_AT, TCP, UDP, Packet, Tcp, Udp, decode, encode, ones_sum
 from braid_lab.process import LabError
 
 TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from braid_lab.product import unpacked
-from braid_lab.programs.session import Place, Program, Session, Telling
-from braid_lab.serve.certificate import Certificate
-from braid_lab.serve.http3 import TALK
-from braid_lab.serve.servers import random_file
+from braid_lab.programs.session import Program, ProgramEnv, Session, TimestampingClient
+from braid_lab.servers.catalog import random_file
+from braid_lab.servers.certificate import Certificate
+from braid_lab.servers.http3 import TALK
 
 PORT = 443
 
@@ -38,7 +38,7 @@ OPTIONS = (
 
 
 @dataclass
-class Browsing(Telling):
+class Browsing(TimestampingClient):
     """A page that is open."""
 
     #: The protocol that it is to speak, as browsers call it: h2 or h3.
@@ -50,7 +50,7 @@ class Browsing(Telling):
     def arrived(self) -> list[float]:
         """Read the console; requests that failed are complaints, since the page goes on."""
         moments = []
-        for kind, words in self.said.findall(self.news(self.process.err)):
+        for kind, words in self.said.findall(self.new_lines(self.process.err)):
             if kind == "arrived":
                 moments.append(float(words) - time.time() + time.monotonic())
             elif kind == "broken":
@@ -70,27 +70,27 @@ class Browser(Program):
         """It takes Chromium."""
         return None if _browser() else f"{BROWSERS[0]} not found (tools/setup bench)"
 
-    def begin(self, place: Place) -> Session:
+    def begin(self, env: ProgramEnv) -> Session:
         """Open the page in a browser that knows nothing."""
         words = [
             *OPTIONS,
-            f"--user-data-dir={place.empty('profile')}",
-            f"--ignore-certificate-errors-spki-list={(place.folder / 'fingerprint').read_text()}",
-            *self.words(place),
-            f"https://{place.server}:{PORT}/talk",
+            f"--user-data-dir={env.empty('profile')}",
+            f"--ignore-certificate-errors-spki-list={(env.folder / 'fingerprint').read_text()}",
+            *self.words(env),
+            f"https://{env.server}:{PORT}/talk",
         ]
-        return Browsing(place.start("chromium", [_browser() or BROWSERS[0], *words]), self.protocol)
+        return Browsing(env.start("chromium", [_browser() or BROWSERS[0], *words]), self.protocol)
 
-    def words(self, _: Place) -> list[str]:
+    def words(self, _: ProgramEnv) -> list[str]:
         """Return further options."""
         return []
 
-    def certificate(self, place: Place) -> Path:
+    def certificate(self, env: ProgramEnv) -> Path:
         """Make a certificate for the server, and note what the browser will know it by."""
         made = Certificate.make()
-        made.write(place.folder / "server.pem")
-        (place.folder / "fingerprint").write_text(made.fingerprint())
-        return place.folder / "server.pem"
+        made.write(env.folder / "server.pem")
+        (env.folder / "fingerprint").write_text(made.fingerprint())
+        return env.folder / "server.pem"
 
 
 def _browser() -> str | None:
@@ -112,24 +112,24 @@ class Http2(Browser):
         """It takes nginx too."""
         return super().missing() or (None if nginx().exists() else "nginx is not unpacked (tools/setup bench)")
 
-    def serve(self, place: Place) -> None:
+    def serve(self, env: ProgramEnv) -> None:
         """Start nginx."""
-        pem = self.certificate(place)
-        root = place.empty("web")
+        pem = self.certificate(env)
+        root = env.empty("web")
         (root / "bytes").mkdir()
         random_file(root / "bytes" / "2000", 2000)
         shutil.copy(TALK, root / "talk")
         kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        folders = "".join(f"{kind}_temp_path {place.folder}/{kind};\n" for kind in kinds)
-        configuration = place.folder / "nginx.conf"
+        folders = "".join(f"{kind}_temp_path {env.folder}/{kind};\n" for kind in kinds)
+        configuration = env.folder / "nginx.conf"
         configuration.write_text(
-            f"daemon off;\nuser root;\nworker_processes 1;\npid {place.folder}/nginx.pid;\nevents {{}}\n"
+            f"daemon off;\nuser root;\nworker_processes 1;\npid {env.folder}/nginx.pid;\nevents {{}}\n"
             f"http {{\naccess_log off;\n{folders}"
             "default_type text/html;\nkeepalive_timeout 1h;\nkeepalive_requests 1000000;\n"
-            f"server {{\nlisten {place.server}:{PORT} ssl http2;\nroot {root};\n"
+            f"server {{\nlisten {env.server}:{PORT} ssl http2;\nroot {root};\n"
             f"ssl_certificate {pem};\nssl_certificate_key {pem};\n}}\n}}\n"
         )
-        place.serve("nginx", [nginx(), "-e", "stderr", "-p", place.folder, "-c", configuration], port=PORT)
+        env.serve("nginx", [nginx(), "-e", "stderr", "-p", env.folder, "-c", configuration], port=PORT)
 
 
 class Http3(Browser):
@@ -138,11 +138,11 @@ class Http3(Browser):
     name = "http3"
     protocol = "h3"
 
-    def serve(self, place: Place) -> None:
+    def serve(self, env: ProgramEnv) -> None:
         """Start the server."""
-        words = ["--pem", str(self.certificate(place)), place.server]
-        place.serve("http3", [sys.executable, "-m", "braid_lab.serve.http3", *words])
+        words = ["--pem", str(self.certificate(env)), env.server]
+        env.serve("http3", [sys.executable, "-m", "braid_lab.servers.http3", *words])
 
-    def words(self, place: Place) -> list[str]:
+    def words(self, env: ProgramEnv) -> list[str]:
         """Nobody has told the browser that this server speaks HTTP/3."""
-        return [f"--origin-to-force-quic-on={place.server}:{PORT}"]
+        return [f"--origin-to-force-quic-on={env.server}:{PORT}"]

@@ -9,9 +9,9 @@ from pathlib import Path
 import jinja2
 
 from braid_lab.process import Process
-from braid_lab.programs.session import Place, Program, Session, Telling, not_found
+from braid_lab.programs.session import Program, ProgramEnv, Session, TimestampingClient, not_found
 from braid_lab.report import TEMPLATES
-from braid_lab.serve.servers import random_file
+from braid_lab.servers.catalog import random_file
 
 SIP_PORT, CALLER_PORT = 5060, 5061
 
@@ -27,13 +27,13 @@ class WebSocket(Program):
 
     name = "websocket"
 
-    def serve(self, place: Place) -> None:
+    def serve(self, env: ProgramEnv) -> None:
         """Start the far end."""
-        place.serve("websocket-server", [sys.executable, "-m", "braid_lab.serve.websocket", place.server])
+        env.serve("websocket-server", [sys.executable, "-m", "braid_lab.servers.websocket", env.server])
 
-    def begin(self, place: Place) -> Session:
+    def begin(self, env: ProgramEnv) -> Session:
         """Chat."""
-        return Telling(place.start_module("websocket", place.server))
+        return TimestampingClient(env.start_module("websocket", env.server))
 
 
 class WebRtc(Program):
@@ -41,17 +41,17 @@ class WebRtc(Program):
 
     name = "webrtc"
 
-    def serve(self, place: Place) -> None:
+    def serve(self, env: ProgramEnv) -> None:
         """Start the far end."""
-        place.serve("webrtc-server", [sys.executable, "-m", "braid_lab.serve.webrtc", place.server])
+        env.serve("webrtc-server", [sys.executable, "-m", "braid_lab.servers.webrtc", env.server])
 
-    def begin(self, place: Place) -> Session:
+    def begin(self, env: ProgramEnv) -> Session:
         """Call it and talk."""
-        return Telling(place.start_module("webrtc", place.server, place.source()))
+        return TimestampingClient(env.start_module("webrtc", env.server, env.source()))
 
 
 @dataclass
-class Call(Telling):
+class Call(TimestampingClient):
     """A call that does not tell what it hears; somebody else overhears it."""
 
     ear: Process
@@ -62,7 +62,7 @@ class Call(Telling):
 
     def arrived(self) -> list[float]:
         """Read what was overheard since."""
-        return self.heard(self.ear.out)
+        return self.new_moments(self.ear.out)
 
 
 class Sip(Program):
@@ -78,31 +78,29 @@ class Sip(Program):
         """It takes sipp."""
         return not_found("sipp")
 
-    def serve(self, place: Place) -> None:
+    def serve(self, env: ProgramEnv) -> None:
         """Start the called, and what overhears the caller's sound."""
-        random_file(place.folder / "sound.raw", SOUND_BYTES)
+        random_file(env.folder / "sound.raw", SOUND_BYTES)
         for name in ("caller", "called"):
             scenario = jinja2.Template((TEMPLATES / f"sip-{name}.xml.j2").read_text())
-            _scenario(place, name).write_text(scenario.render(sound=place.folder / "sound.raw"))
-        words = _sipp(place, "called", place.server, SIP_PORT, CALLED_SOUND_PORT)
-        place.serve("called", [*words, "-rtp_echo"], udp_port=SIP_PORT)
-        ear = place.start_module("datagrams", CALLER_SOUND_PORT)
-        place.net.stack.callback(ear.stop)
+            _scenario(env, name).write_text(scenario.render(sound=env.folder / "sound.raw"))
+        words = _sipp(env, "called", env.server, SIP_PORT, CALLED_SOUND_PORT)
+        env.serve("called", [*words, "-rtp_echo"], udp_port=SIP_PORT)
+        ear = env.start_module("udp_sniffer", CALLER_SOUND_PORT)
+        env.net.stack.callback(ear.stop)
         ear.wait_output("^ready$")
-        self._ears[place.folder] = ear
+        self._ears[env.folder] = ear
 
-    def begin(self, place: Place) -> Session:
+    def begin(self, env: ProgramEnv) -> Session:
         """Call."""
-        words = _sipp(place, "caller", place.source(), CALLER_PORT, CALLER_SOUND_PORT)
-        return Call(
-            place.start("caller", [*words, "-m", "1", f"{place.server}:{SIP_PORT}"]), self._ears[place.folder]
-        )
+        words = _sipp(env, "caller", env.source(), CALLER_PORT, CALLER_SOUND_PORT)
+        return Call(env.start("caller", [*words, "-m", "1", f"{env.server}:{SIP_PORT}"]), self._ears[env.folder])
 
 
-def _scenario(place: Place, name: str) -> Path:
-    return place.folder / f"{name}.xml"
+def _scenario(env: ProgramEnv, name: str) -> Path:
+    return env.folder / f"{name}.xml"
 
 
-def _sipp(place: Place, scenario: str, address: str, port: int, sound_port: int) -> list[str | Path]:
+def _sipp(env: ProgramEnv, scenario: str, address: str, port: int, sound_port: int) -> list[str | Path]:
     media = ["-mi", address, "-mp", str(sound_port)]
-    return ["sipp", "-sf", _scenario(place, scenario), "-i", address, "-p", str(port), *media, "-nostdin"]
+    return ["sipp", "-sf", _scenario(env, scenario), "-i", address, "-p", str(port), *media, "-nostdin"]

@@ -7,19 +7,19 @@ import sys
 from pathlib import Path
 
 from braid_lab.process import run
-from braid_lab.programs.session import RATE, Download, Place, Program, Session, not_found
-from braid_lab.serve import vsftpd
-from braid_lab.serve.servers import HTTP_PORT, random_file
+from braid_lab.programs.session import RATE, Download, Program, ProgramEnv, Session, not_found
+from braid_lab.servers import vsftpd
+from braid_lab.servers.catalog import HTTP_PORT, random_file
 
 #: Rounds of apt are short: every one asks for the index and for a package, over new connections.
 APT_SHARE = 0.3
 
 
-def _web(place: Place) -> Path:
+def _web(env: ProgramEnv) -> Path:
     """Serve a folder over HTTP at a limited rate, repositories of git below it as git does; return the folder."""
-    shared = place.folder / "web"
+    shared = env.folder / "web"
     shared.mkdir()
-    place.serve("web", [sys.executable, "-m", "braid_lab.serve.web", place.server, str(shared), str(RATE)])
+    env.serve("web", [sys.executable, "-m", "braid_lab.servers.web", env.server, str(shared), str(RATE)])
     return shared
 
 
@@ -28,22 +28,22 @@ class Git(Program):
 
     name = "git"
 
-    def serve(self, place: Place) -> None:
+    def serve(self, env: ProgramEnv) -> None:
         """Make a repository, and serve it by git's own `http-backend`."""
-        shared = _web(place)
-        work = place.folder / "work"
+        shared = _web(env)
+        work = env.folder / "work"
         git: list[str | Path] = ["git", "-C", work, "-c", "user.name=lab", "-c", "user.email=lab@lab.invalid"]
         run(["git", "init", "--quiet", work])
-        random_file(work / "file", place.size)
+        random_file(work / "file", env.size)
         run([*git, "add", "file"])
         run([*git, "commit", "--quiet", "--message", "a file"])
         run(["git", "clone", "--quiet", "--bare", work, shared / "repository.git"])
 
-    def begin(self, place: Place) -> Session:
+    def begin(self, env: ProgramEnv) -> Session:
         """Clone it; git itself checks what came."""
-        got = place.empty("got") / "clone.git"
-        url = f"http://{place.server}/repository.git"
-        process = place.start("git", ["git", "-c", "http.proxy=", "clone", "--bare", url, got])
+        got = env.empty("got") / "clone.git"
+        url = f"http://{env.server}/repository.git"
+        process = env.start("git", ["git", "-c", "http.proxy=", "clone", "--bare", url, got])
         return Download(process, got / "objects" / "pack")
 
 
@@ -56,10 +56,10 @@ class Apt(Program):
         """It takes apt, and what makes packages."""
         return not_found("apt-get", "dpkg-deb")
 
-    def serve(self, place: Place) -> None:
+    def serve(self, env: ProgramEnv) -> None:
         """Make a mirror of one package."""
-        shared = _web(place)
-        content = place.folder / "package"
+        shared = _web(env)
+        content = env.folder / "package"
         (content / "DEBIAN").mkdir(parents=True)
         words = {
             "Package": "firstweek",
@@ -70,20 +70,20 @@ class Apt(Program):
         }
         control = "".join(f"{word}: {value}\n" for word, value in words.items())
         (content / "DEBIAN" / "control").write_text(control)
-        random_file(content / "file", round(APT_SHARE * place.size))
+        random_file(content / "file", round(APT_SHARE * env.size))
         made = shared / "firstweek.deb"
         run(["dpkg-deb", "--build", "-Znone", "--root-owner-group", content, made])
         digest = hashlib.sha256(made.read_bytes()).hexdigest()
         listed = f"{control}Filename: ./{made.name}\nSize: {made.stat().st_size}\nSHA256: {digest}\n"
         (shared / "Packages").write_text(listed)
 
-    def begin(self, place: Place) -> Session:
+    def begin(self, env: ProgramEnv) -> Session:
         """Update, and fetch the package as an upgrade would; apt itself checks what came."""
-        root = place.empty("root")
+        root = env.empty("root")
         for folder in ("state/lists/partial", "cache/archives/partial", "etc/preferences.d"):
             (root / folder).mkdir(parents=True)
         (root / "status").touch()
-        (root / "sources.list").write_text(f"deb [trusted=yes] http://{place.server}:{HTTP_PORT}/ ./\n")
+        (root / "sources.list").write_text(f"deb [trusted=yes] http://{env.server}:{HTTP_PORT}/ ./\n")
         settings = {
             "Dir::State": root / "state",
             "Dir::State::status": root / "status",
@@ -98,7 +98,7 @@ class Apt(Program):
         file = root / "apt.conf"
         file.write_text("".join(f'{name} "{value}";\n' for name, value in settings.items()))
         both = "apt-get --quiet update && exec apt-get --quiet --yes --download-only install firstweek"
-        process = place.start("apt", ["sh", "-c", both], env={"APT_CONFIG": str(file)})
+        process = env.start("apt", ["sh", "-c", both], env={"APT_CONFIG": str(file)})
         return Download(process, root / "cache" / "archives" / "partial")
 
 
@@ -113,17 +113,17 @@ class Ftp(Program):
             None if vsftpd.program().exists() else "vsftpd is not unpacked (tools/setup bench)"
         )
 
-    def serve(self, place: Place) -> None:
+    def serve(self, env: ProgramEnv) -> None:
         """Start vsftpd."""
-        asked = vsftpd.prepare(place.folder, place.server, rate=RATE) / "asked"
-        random_file(asked, place.size)
+        asked = vsftpd.prepare(env.folder, env.server, rate=RATE) / "asked"
+        random_file(asked, env.size)
         asked.chmod(0o644)
-        place.serve("vsftpd", vsftpd.argv(place.folder), port=vsftpd.PORT)
+        env.serve("vsftpd", vsftpd.argv(env.folder), port=vsftpd.PORT)
 
-    def begin(self, place: Place) -> Session:
+    def begin(self, env: ProgramEnv) -> Session:
         """Fetch it."""
-        got = place.empty("got")
-        url = f"ftp://{place.server}/asked"
+        got = env.empty("got")
+        url = f"ftp://{env.server}/asked"
         words: list[str | Path] = [
             "--noproxy",
             "*",
@@ -134,4 +134,4 @@ class Ftp(Program):
             got / "asked",
             url,
         ]
-        return Download(place.start("curl", ["curl", *words]), got, (place.folder / "files" / "asked", got / "asked"))
+        return Download(env.start("curl", ["curl", *words]), got, (env.folder / "files" / "asked", got / "asked"))

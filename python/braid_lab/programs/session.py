@@ -20,7 +20,7 @@ from typing import ClassVar
 from braid_lab.net.namespace import Namespace
 from braid_lab.net.topology import Topology
 from braid_lab.process import LabError, Output, Process, wait_until
-from braid_lab.serve.servers import READY
+from braid_lab.servers.catalog import READY
 
 #: Rate of downloads, bytes per second: slow enough that they are under way whatever happens, and far below
 #: what any line of the lab carries.
@@ -28,7 +28,7 @@ RATE = 300_000
 
 
 @dataclass(frozen=True)
-class Place:
+class ProgramEnv:
     """The surroundings of a program: a network, the address of its server there, and a folder of its own."""
 
     net: Topology
@@ -78,8 +78,8 @@ class Place:
         return Process(argv, log=self.folder / name, namespace=self.client.name, env=env)
 
     def start_module(self, name: str, *words: object) -> Process:
-        """Start one of the lab's own clients, `python -m braid_lab.load.NAME WORDS…`."""
-        return self.start(name, [sys.executable, "-m", f"braid_lab.load.{name}", *map(str, words)])
+        """Start one of the lab's own clients, `python -m braid_lab.clients.NAME WORDS…`."""
+        return self.start(name, [sys.executable, "-m", f"braid_lab.clients.{name}", *map(str, words)])
 
     def empty(self, name: str) -> Path:
         """Return a folder with nothing in it."""
@@ -104,14 +104,14 @@ class Session(ABC):
 
     def broken(self, ended: Output) -> str | None:
         """Return why a session that ended is broken, or None if that is how it should end."""
-        return None if ended.status == 0 else _last_words(ended)
+        return None if ended.status == 0 else _last_error(ended)
 
     def stop(self) -> None:
         """End it."""
         self.process.stop(grace=1.0)
 
 
-def _last_words(ended: Output) -> str:
+def _last_error(ended: Output) -> str:
     lines = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
     return f"exit status {ended.status}: {lines[-1] if lines else 'no word of why'}"
 
@@ -151,7 +151,7 @@ def _size(folder: Path) -> int:
 
 
 @dataclass
-class Telling(Session):
+class TimestampingClient(Session):
     """A client of the lab's that prints the moment of every arrival, and has no reason to end."""
 
     #: Pattern of a line of its output; the first group is the moment.
@@ -160,13 +160,13 @@ class Telling(Session):
 
     def arrived(self) -> list[float]:
         """Read what it has printed since."""
-        return self.heard(self.process.out)
+        return self.new_moments(self.process.out)
 
-    def heard(self, log: Path) -> list[float]:
+    def new_moments(self, log: Path) -> list[float]:
         """Return the moments that stand in a file and were not read before."""
-        return [float(match.group(1)) for match in self.line.finditer(self.news(log))]
+        return [float(match.group(1)) for match in self.line.finditer(self.new_lines(log))]
 
-    def news(self, log: Path) -> str:
+    def new_lines(self, log: Path) -> str:
         """Return the whole lines of a file that were not read before."""
         with log.open("rb") as file:
             file.seek(self._read)
@@ -177,7 +177,7 @@ class Telling(Session):
 
     def broken(self, ended: Output) -> str | None:
         """Return its last words: that it ended is the fault."""
-        return _last_words(ended)
+        return _last_error(ended)
 
 
 class Program(ABC):
@@ -190,11 +190,11 @@ class Program(ABC):
         return None
 
     @abstractmethod
-    def serve(self, place: Place) -> None:
+    def serve(self, env: ProgramEnv) -> None:
         """Start its server for as long as the network lives; returns when that answers."""
 
     @abstractmethod
-    def begin(self, place: Place) -> Session:
+    def begin(self, env: ProgramEnv) -> Session:
         """Start a session."""
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from braid_lab.net import scratch
 from braid_lab.process import run
 from braid_lab.product import unpacked
-from braid_lab.programs.session import RATE, Download, Place, Program, Session, Telling, not_found
-from braid_lab.serve.servers import random_file
+from braid_lab.programs.session import RATE, Download, Program, ProgramEnv, Session, TimestampingClient, not_found
+from braid_lab.servers.catalog import random_file
 
 PORT = 22
 
@@ -31,13 +31,13 @@ def _missing(*programs: str) -> str | None:
     return not_found(*programs) or (None if sshd().exists() else "sshd is not unpacked (tools/setup)")
 
 
-def serve(place: Place) -> None:
+def serve(env: ProgramEnv) -> None:
     """Start a server at which root may log in with the key of the place's folder."""
-    folder = place.folder
+    folder = env.folder
     for name in ("host_key", "key"):
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", folder / name])
     words = {
-        "ListenAddress": place.server,
+        "ListenAddress": env.server,
         "HostKey": folder / "host_key",
         "AuthorizedKeysFile": folder / "key.pub",
         "StrictModes": "no",
@@ -57,10 +57,10 @@ def serve(place: Place) -> None:
     (world / "sshd").mkdir(mode=0o755)
     words_of_sh = [passwd, shadow, world, scratch.ROOT, ours, sshd(), configuration]
     shell: list[str | Path] = ["sh", "-c", IN_ITS_OWN_WORLD, "sh", *words_of_sh]
-    place.serve("sshd", ["unshare", "--mount", "--propagation", "private", *shell], port=PORT)
+    env.serve("sshd", ["unshare", "--mount", "--propagation", "private", *shell], port=PORT)
 
 
-def client(place: Place) -> list[str]:
+def client(env: ProgramEnv) -> list[str]:
     """Return the words of an `ssh` that logs in there, without the address."""
     options = {
         "IdentitiesOnly": "yes",
@@ -70,7 +70,7 @@ def client(place: Place) -> list[str]:
         "LogLevel": "ERROR",
     }
     chosen = [word for option, value in options.items() for word in ("-o", f"{option}={value}")]
-    return ["ssh", "-F", "none", "-i", str(place.folder / "key"), "-l", "root", *chosen]
+    return ["ssh", "-F", "none", "-i", str(env.folder / "key"), "-l", "root", *chosen]
 
 
 class Ssh(Program):
@@ -82,13 +82,13 @@ class Ssh(Program):
         """It takes both ends of OpenSSH."""
         return _missing("ssh", "ssh-keygen")
 
-    def serve(self, place: Place) -> None:
+    def serve(self, env: ProgramEnv) -> None:
         """Start sshd."""
-        serve(place)
+        serve(env)
 
-    def begin(self, place: Place) -> Session:
+    def begin(self, env: ProgramEnv) -> Session:
         """Log in and type."""
-        return Telling(place.start_module("typist", *client(place), "-tt", place.server, "cat"))
+        return TimestampingClient(env.start_module("typist", *client(env), "-tt", env.server, "cat"))
 
 
 class Rsync(Program):
@@ -100,20 +100,20 @@ class Rsync(Program):
         """It takes rsync and both ends of OpenSSH."""
         return _missing("rsync", "ssh", "ssh-keygen")
 
-    def serve(self, place: Place) -> None:
+    def serve(self, env: ProgramEnv) -> None:
         """Start sshd, which starts rsync's far end."""
-        serve(place)
-        random_file(place.folder / "asked", place.size)
+        serve(env)
+        random_file(env.folder / "asked", env.size)
 
-    def begin(self, place: Place) -> Session:
+    def begin(self, env: ProgramEnv) -> Session:
         """Fetch it at a limited rate."""
-        got, asked = place.empty("got"), place.folder / "asked"
+        got, asked = env.empty("got"), env.folder / "asked"
         # A sparse file is written as it comes, any other 256 KB at once.
         words = [
             "--sparse",
             f"--bwlimit={RATE // 1024}",
             "--rsh",
-            shlex.join(client(place)),
-            f"{place.server}:{asked}",
+            shlex.join(client(env)),
+            f"{env.server}:{asked}",
         ]
-        return Download(place.start("rsync", ["rsync", *words, f"{got}/"]), got, (asked, got / "asked"))
+        return Download(env.start("rsync", ["rsync", *words, f"{got}/"]), got, (asked, got / "asked"))

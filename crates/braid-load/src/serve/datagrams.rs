@@ -1,6 +1,6 @@
 //! UDP: echo, count, and tell the count.
 
-use super::{GLANCE_MS, REST};
+use super::{BATCH_PAUSE, POLL_TIMEOUT_MS};
 use crate::batch::Batch;
 use crate::error::Error;
 use crate::socket::{dropped_datagrams, enlarge_receive_buffer};
@@ -48,13 +48,13 @@ impl Sink {
                 .iter()
                 .map(|s| PollFd::new(s.as_fd(), PollFlags::POLLIN))
                 .collect();
-            poll(&mut fds, PollTimeout::from(GLANCE_MS))
+            poll(&mut fds, PollTimeout::from(POLL_TIMEOUT_MS))
                 .map_err(|e| Error::new("wait for datagrams", e.into()))?;
             let ready = fds.iter().map(|fd| fd.any().unwrap_or(false));
             for (socket, _) in sockets.iter().zip(ready).filter(|(_, ready)| *ready) {
                 self.drain(socket, &mut batch)?;
             }
-            std::thread::sleep(REST);
+            std::thread::sleep(BATCH_PAUSE);
         }
         sockets
             .iter()

@@ -6,8 +6,8 @@ mod streams;
 use crate::error::Error;
 use crate::print_line;
 use crate::socket::allow_files;
+use crate::stop_signal::StopSignal;
 use crate::target::parse_ports;
-use crate::until::GoOn;
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ pub(crate) struct ServeReport {
 
 /// Serves until SIGTERM or time ends it.
 pub(crate) fn run(args: &ServeArgs) -> Result<ServeReport, Error> {
-    let go_on = GoOn::prepare()?;
+    let go_on = StopSignal::prepare()?;
     allow_files(args.connections + 1024)?;
     let stop = AtomicBool::new(false);
     let mut workers = Vec::new();
@@ -89,9 +89,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ServeReport, Error> {
 }
 
 /// How often a serving thread looks whether it should stop, in milliseconds.
-const GLANCE_MS: u8 = 100;
+const POLL_TIMEOUT_MS: u8 = 100;
 
 /// Rest of a serving thread between two rounds of events. Without it every packet wakes the server,
 /// and waking costs more than what is being measured (the same reason why network cards delay
 /// interrupts).
-const REST: Duration = Duration::from_micros(300);
+const BATCH_PAUSE: Duration = Duration::from_micros(300);

@@ -4,7 +4,7 @@
 //! rounds of events a thread rests: a wake-up per connection costs as much as a gateway does, and the
 //! gateway is what is being measured.
 
-use super::{GLANCE_MS, REST};
+use super::{BATCH_PAUSE, POLL_TIMEOUT_MS};
 use crate::error::Error;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::socket::{
@@ -64,7 +64,7 @@ impl Worker {
         while !stop.load(Ordering::Acquire) {
             let count = self
                 .epoll
-                .wait(&mut events, EpollTimeout::from(GLANCE_MS))
+                .wait(&mut events, EpollTimeout::from(POLL_TIMEOUT_MS))
                 .map_err(|e| Error::new("wait for events", e.into()))?;
             for event in &events[..count] {
                 let number = (event.data() & !LISTENER) as usize;
@@ -74,7 +74,7 @@ impl Worker {
                     self.serve(number);
                 }
             }
-            std::thread::sleep(REST);
+            std::thread::sleep(BATCH_PAUSE);
         }
         Ok(self.accepted)
     }

@@ -8,8 +8,8 @@ from functools import partial
 
 from braid_lab.experiment import Better, Run
 from braid_lab.experiments.balance import loads
+from braid_lab.experiments.balance.ab_testbed import AbTestbed, Side
 from braid_lab.experiments.balance.figures import LOADS, Load, Sample, both_ways, ratios, values
-from braid_lab.experiments.balance.side_by_side import Side, SideBySide
 from braid_lab.machine import CpuTicks
 from braid_lab.plots import COLOURS
 
@@ -29,7 +29,7 @@ PACED_CONNECTIONS = 1000.0
 Measure = Callable[[Side], float]
 
 
-def compare(run: Run, net: SideBySide, *, rounds: int, seconds: float) -> None:
+def compare(run: Run, net: AbTestbed, *, rounds: int, seconds: float) -> None:
     """Measure every load on both sides and record the ratios."""
     measures = _measures(net, seconds)
     samples: list[Sample] = []
@@ -48,7 +48,7 @@ def compare(run: Run, net: SideBySide, *, rounds: int, seconds: float) -> None:
     _record(run, samples)
 
 
-def _order(net: SideBySide, number: int) -> Iterator[tuple[Load, int, Side]]:
+def _order(net: AbTestbed, number: int) -> Iterator[tuple[Load, int, Side]]:
     """Return one round's measurements; whoever is first in one pair is second in the next."""
     for load in LOADS:
         turns = 1 if load.startswith("bulk") else SHORT_TURNS
@@ -57,7 +57,7 @@ def _order(net: SideBySide, number: int) -> Iterator[tuple[Load, int, Side]]:
                 yield load, turn, side
 
 
-def _measures(net: SideBySide, seconds: float) -> dict[Load, Measure]:
+def _measures(net: AbTestbed, seconds: float) -> dict[Load, Measure]:
     """Return how each load is measured on one side."""
 
     def median_connect(side: Side) -> float:

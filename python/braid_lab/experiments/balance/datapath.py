@@ -6,9 +6,9 @@ import contextlib
 from dataclasses import dataclass
 
 from braid_lab.experiment import Run, experiment
-from braid_lab.experiments.balance import comparison, endurance, loads, nftables
-from braid_lab.experiments.balance.endurance import Crowd
-from braid_lab.experiments.balance.side_by_side import WEIGHTS, side_by_side
+from braid_lab.experiments.balance import comparison, datapath_checks, loads, nftables
+from braid_lab.experiments.balance.ab_testbed import WEIGHTS, ab_testbed
+from braid_lab.experiments.balance.datapath_checks import Crowd
 from braid_lab.product import braid
 
 
@@ -42,23 +42,23 @@ def datapath(run: Run) -> None:
     options = ["--policy", "wrr", *weights]
     with contextlib.ExitStack() as stack:
         with run.step("build two gateways between a client and the internet"):
-            net = stack.enter_context(side_by_side())
+            net = stack.enter_context(ab_testbed())
             nftables.install(net.nft)
             daemon = stack.enter_context(braid(net.braid.gateway, net.scratch / "braid", *options))
             stack.enter_context(loads.servers(net))
         with run.part("shares"):
-            endurance.shares(run, net, daemon, plan.crowd)
+            datapath_checks.shares(run, net, daemon, plan.crowd)
         with run.part("connections at once"):
-            endurance.capacity(run, net, daemon, plan.crowd)
+            datapath_checks.capacity(run, net, daemon, plan.crowd)
         with run.step("start braid anew: an empty flow table, as nftables has"):
             daemon.down()
             daemon.up(*options)
         with run.part("beside nftables"):
             comparison.compare(run, net, rounds=plan.rounds, seconds=plan.seconds)
         with run.part("a killed daemon"):
-            endurance.killed_daemon(run, net, daemon, options, seconds=plan.train_seconds)
+            datapath_checks.killed_daemon(run, net, daemon, options, seconds=plan.train_seconds)
         with run.part("a flood"):
-            endurance.flood(run, net, plan.crowd)
+            datapath_checks.flood(run, net, plan.crowd)
     _tabulate(run)
 
 

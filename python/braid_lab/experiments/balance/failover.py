@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from braid_lab.clients.http3_download import Downloaded
 from braid_lab.experiment import Run, experiment
-from braid_lab.experiments.balance import dying, patience
-from braid_lab.experiments.balance.dying import Place, PlaceName
-from braid_lab.load.download3 import Downloaded
+from braid_lab.experiments.balance import lossy_links, uplink_failure
+from braid_lab.experiments.balance.uplink_failure import Location, LocationName
+from braid_lab.fixtures import serve
 from braid_lab.net.topology import UplinkSpec, network
-from braid_lab.workbench import serve
 
 T = TypeVar("T")
 
-PLACES: tuple[PlaceName, ...] = ("host", "gateway")
+LOCATIONS: tuple[LocationName, ...] = ("host", "gateway")
 FAMILIES = (4, 6)
 
 #: What mwan3 needs by its defaults until a silent line is taken out: five pings of 10 s, the best case of 50 to 70 s.
@@ -54,7 +54,7 @@ SMOKE = Plan(fewest=1, most=1, watch_seconds=0.0, families=(4,))
 class Case:
     """What one place and IP version gave, trial by trial."""
 
-    silent: list[dying.Silent] = field(default_factory=list)
+    silent: list[uplink_failure.Silent] = field(default_factory=list)
     carrier: list[float] = field(default_factory=list)
     downloads: list[Downloaded] = field(default_factory=list)
 
@@ -66,50 +66,52 @@ Cases = dict[str, Case]
 def failover(run: Run) -> None:
     """Let uplinks die in turn while lossy ones are watched."""
     plan = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
-    cases: Cases = {f"{place}_ipv{family}": Case() for place in PLACES for family in plan.families}
+    cases: Cases = {f"{location}_ipv{family}": Case() for location in LOCATIONS for family in plan.families}
     with contextlib.ExitStack() as stack:
-        borne: dict[PlaceName, patience.Borne] = {}
+        reports: dict[LocationName, lossy_links.LossyLinkReport] = {}
         with contextlib.ExitStack() as watching:
             with run.step("build a host and a gateway with lossy and flapping lines"):
-                for name in PLACES:
-                    place = _place(stack, name, patience.UPLINKS, "http1")
-                    borne[name] = watching.enter_context(patience.watched(place))
+                for name in LOCATIONS:
+                    location = _place(stack, name, lossy_links.UPLINKS, "http1")
+                    reports[name] = watching.enter_context(lossy_links.watched(location))
             end = time.monotonic() + plan.watch_seconds
             with run.step("build a host and a gateway whose uplinks will die"):
-                dying_at = [_place(stack, name, dying.UPLINKS, "http1", "http3") for name in PLACES]
-            with ThreadPoolExecutor(max_workers=len(PLACES)) as pool:
+                dying_at = [_place(stack, name, uplink_failure.UPLINKS, "http1", "http3") for name in LOCATIONS]
+            with ThreadPoolExecutor(max_workers=len(LOCATIONS)) as pool:
                 _trials(run, pool, dying_at, cases, plan, end)
             _record_deaths(run, cases)
             with run.step("watch the lossy and the flapping lines on"):
-                patience.watch_on(borne.values(), plan.watch_seconds)
-    _record_borne(run, borne)
+                lossy_links.watch_for(reports.values(), plan.watch_seconds)
+    _record_lossy_links(run, reports)
     run.notes += [
         "The value to compare with is mwan3's by its defaults, 50 to 70 s.",
         f"A silent black hole by the emulator, a lost carrier at the host's device. New connections every "
-        f"{dying.LIGHT_MS:g} ms ({dying.DENSE_MS:g} ms for the carrier), all other traffic with them.",
+        f"{uplink_failure.LIGHT_INTERVAL_MS:g} ms ({uplink_failure.DENSE_INTERVAL_MS:g} ms for the carrier), all other traffic with them.",
     ]
 
 
-def _place(stack: contextlib.ExitStack, name: PlaceName, uplinks: Sequence[UplinkSpec], *servers: str) -> Place:
+def _place(stack: contextlib.ExitStack, name: LocationName, uplinks: Sequence[UplinkSpec], *servers: str) -> Location:
     net = stack.enter_context(network(uplinks, lan_clients=1 if name == "gateway" else 0))
     serve(net, *servers)
-    return Place(name, net)
+    return Location(name, net)
 
 
 def _trials(
-    run: Run, pool: ThreadPoolExecutor, places: Sequence[Place], cases: Cases, plan: Plan, end: float
+    run: Run, pool: ThreadPoolExecutor, locations: Sequence[Location], cases: Cases, plan: Plan, end: float
 ) -> None:
     """Make all trials; host and gateway, which share nothing, side by side. `end` is when the watching ends."""
     run.display.expect(plan.most * len(plan.families) * 3 + 3)
     for turn in range(plan.most):
         began = time.monotonic()
         for family in plan.families:
-            everywhere = partial(_everywhere, run, pool, places, family, turn)
-            for case, silent in everywhere("an uplink goes silent", dying.silent):
+            everywhere = partial(_everywhere, run, pool, locations, family, turn)
+            for case, silent in everywhere("an uplink goes silent", uplink_failure.silent):
                 cases[case].silent.append(silent)
-            for case, seconds in everywhere("an uplink loses its carrier", dying.carrier):
+            for case, seconds in everywhere("an uplink loses its carrier", uplink_failure.carrier):
                 cases[case].carrier.append(seconds)
-            for case, downloaded in everywhere("an uplink goes silent under a QUIC download", dying.download):
+            for case, downloaded in everywhere(
+                "an uplink goes silent under a QUIC download", uplink_failure.download
+            ):
                 cases[case].downloads.append(downloaded)
         lasted = time.monotonic() - began
         if turn + 1 >= plan.fewest and time.monotonic() + lasted > end:
@@ -119,19 +121,19 @@ def _trials(
 def _everywhere(
     run: Run,
     pool: ThreadPoolExecutor,
-    places: Sequence[Place],
+    locations: Sequence[Location],
     family: int,
     turn: int,
     title: str,
-    trial: Callable[[Place, int, int], T],
+    trial: Callable[[Location, int, int], T],
 ) -> Iterator[tuple[str, T]]:
     """Make one trial at all places at once; yield each case, and what it gave unless it failed."""
     title = f"IPv{family}, trial {turn + 1}: {title}"
     with run.step(title):
-        results = [pool.submit(trial, place, family, turn) for place in places]
-        for place, result in zip(places, results, strict=True):
-            with run.part(f"{place.name}, {title}"):
-                yield f"{place.name}_ipv{family}", result.result()
+        results = [pool.submit(trial, location, family, turn) for location in locations]
+        for location, result in zip(locations, results, strict=True):
+            with run.part(f"{location.name}, {title}"):
+                yield f"{location.name}_ipv{family}", result.result()
 
 
 def _record_deaths(run: Run, cases: Cases) -> None:
@@ -175,9 +177,9 @@ def _record_deaths(run: Run, cases: Cases) -> None:
 def _draw(run: Run, milliseconds: dict[str, dict[str, list[float]]]) -> None:
     with run.plot("outages") as plot:
         axes = plot.subplots()
-        for place, by_case in enumerate(milliseconds.values()):
+        for location, by_case in enumerate(milliseconds.values()):
             for shift, values in enumerate(by_case.values()):
-                where = place + 0.15 * (shift - 1.5)
+                where = location + 0.15 * (shift - 1.5)
                 axes.plot([where] * len(values), [1000 * each for each in values], "o", color=f"C{shift}", alpha=0.7)
         axes.set_xticks(range(len(milliseconds)), [what.replace("_", " ") for what in milliseconds])
         axes.set_ylabel("ms")
@@ -185,26 +187,26 @@ def _draw(run: Run, milliseconds: dict[str, dict[str, list[float]]]) -> None:
         axes.legend([name.replace("_", ", ") for name in next(iter(milliseconds.values()))])
 
 
-def _record_borne(run: Run, borne: dict[PlaceName, patience.Borne]) -> None:
+def _record_lossy_links(run: Run, reports: dict[LocationName, lossy_links.LossyLinkReport]) -> None:
     """Record what became of the lossy and the flapping lines."""
-    cases = [(place, family, f"{place}_ipv{family}") for place in borne for family in FAMILIES]
-    false_deaths = {name: borne[place].false_deaths[family] for place, family, name in cases}
-    admitted = {name: borne[place].admitted[family] for place, family, name in cases}
-    watched = sum(one.watched_seconds for one in borne.values()) * len(FAMILIES)
+    cases = [(location, family, f"{location}_ipv{family}") for location in reports for family in FAMILIES]
+    false_deaths = {name: reports[location].false_deaths[family] for location, family, name in cases}
+    admitted = {name: reports[location].admitted[family] for location, family, name in cases}
+    watched = sum(one.watched_seconds for one in reports.values()) * len(FAMILIES)
     run.figure("false_deaths", sum(false_deaths.values()), unit=f"in {watched / 60:.1f} min", better="lower")
     run.figure("flaps_admitted", max(admitted.values()), better="lower")
-    flaps = max(one.flaps for one in borne.values())
+    flaps = max(one.flaps for one in reports.values())
     run.figure("flaps_made", flaps)
     run.figure("false_deaths_watched_s", watched, unit="s")
-    for place, _, name in cases:
-        unit = f"in {borne[place].watched_seconds / 60:.1f} min"
+    for location, _, name in cases:
+        unit = f"in {reports[location].watched_seconds / 60:.1f} min"
         run.figure(f"false_deaths_{name}", false_deaths[name], unit=unit, better="lower")
         run.figure(f"flaps_admitted_{name}", admitted[name], better="lower")
     run.table.append(["false deaths (count)", *map(str, false_deaths.values()), str(sum(false_deaths.values()))])
     run.table.append([f"flaps admitted, of {flaps}", *map(str, admitted.values()), str(max(admitted.values()))])
-    each_s = min(one.watched_seconds for one in borne.values())
+    each_s = min(one.watched_seconds for one in reports.values())
     run.notes.append(
         f"{len(cases)} lossy lines (10 % loss, 300 ms of jitter, both ways), each watched for {each_s:.0f} s, "
         f"{watched / 60:.1f} min in all. As many flapping ones, {flaps} times silent for "
-        f"{patience.SILENT_SECONDS:g} s and then at work for {patience.WORKING_SECONDS:g} s."
+        f"{lossy_links.SILENT_SECONDS:g} s and then at work for {lossy_links.WORKING_SECONDS:g} s."
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from braid_lab.experiments.balance.side_by_side import SideName
+from braid_lab.experiments.balance.ab_testbed import SideName
 
 Load = Literal["bulk_down", "bulk_up", "connect_rate", "small_packet_rate", "connect_p50"]
 

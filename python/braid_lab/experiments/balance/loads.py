@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from braid_lab.experiments.balance.side_by_side import Side, SideBySide
+from braid_lab.experiments.balance.ab_testbed import AbTestbed, Side
 from braid_lab.net.namespace import Namespace
 from braid_lab.process import LabError, Output, Process
 from braid_lab.product import binary
@@ -38,7 +38,7 @@ def _last_line(output: Output, what: str) -> dict[str, Any]:
     return answer
 
 
-def _log(net: SideBySide, role: str) -> Path:
+def _log(net: AbTestbed, role: str) -> Path:
     return net.scratch / f"load-{next(_serial)}-{role}.log"
 
 
@@ -50,21 +50,21 @@ def _targets(side: Side, ports: str = PORTS) -> list[str]:
     return [*(word for server in side.servers for word in ("--to", server)), "--ports", ports]
 
 
-def _generate(net: SideBySide, role: str, *words: str, timeout: float = 60.0) -> dict[str, Any]:
+def _generate(net: AbTestbed, role: str, *words: str, timeout: float = 60.0) -> dict[str, Any]:
     """Run one role of the generator in the client to its end."""
     with Process(_generator(role, *words), log=_log(net, role), namespace=net.client.name) as load:
         return _last_line(load.wait(timeout=timeout), f"braid-load {role}")
 
 
 @contextlib.contextmanager
-def servers(net: SideBySide) -> Iterator[Process]:
+def servers(net: AbTestbed) -> Iterator[Process]:
     """Run the generator's server and iperf3's in the internet; yields the former."""
     with bulk_server(net.internet, _log(net, "iperf3-server")), server(net, PORTS) as process:
         yield process
 
 
 @contextlib.contextmanager
-def server(net: SideBySide, ports: str) -> Iterator[Process]:
+def server(net: AbTestbed, ports: str) -> Iterator[Process]:
     """Run a server of the generator on these ports; stop it by `counted` to learn whom it served."""
     datagrams = [word for side in net.sides() for word in ("--datagrams-on", side.servers[0])]
     words = _generator("serve", "--ports", ports, *datagrams)
@@ -93,7 +93,7 @@ def _iperf3(side: Side, seconds: float, *words: str) -> list[str]:
     return ["iperf3", "--client", side.servers[0], *time_words, "--json", *words]
 
 
-def bulk(net: SideBySide, side: Side, seconds: float, *, down: bool) -> float:
+def bulk(net: AbTestbed, side: Side, seconds: float, *, down: bool) -> float:
     """Return the goodput of parallel transfers, Mbit/s."""
     words = _iperf3(side, seconds, "--parallel", str(STREAMS), *(["--reverse"] if down else []))
     report = json.loads(net.client.run(words).stdout)
@@ -101,7 +101,7 @@ def bulk(net: SideBySide, side: Side, seconds: float, *, down: bool) -> float:
     return bits / 1e6
 
 
-def connect_rate(net: SideBySide, side: Side, seconds: float) -> float:
+def connect_rate(net: AbTestbed, side: Side, seconds: float) -> float:
     """Return how many connections per second can be opened, each closed at once."""
     answer = _generate(net, "connect", *_targets(side), "--seconds", f"{seconds:g}")
     if answer["failed"]:
@@ -109,7 +109,7 @@ def connect_rate(net: SideBySide, side: Side, seconds: float) -> float:
     return float(answer["rate"])
 
 
-def connect_times(net: SideBySide, side: Side, seconds: float, rate: float) -> dict[str, float]:
+def connect_times(net: AbTestbed, side: Side, seconds: float, rate: float) -> dict[str, float]:
     """Return the percentiles of the time a connection takes, microseconds, when they come one by one."""
     paced = ["--workers", "1", "--rate", f"{rate:g}", "--seconds", f"{seconds:g}"]
     answer = _generate(net, "connect", *_targets(side), *paced)
@@ -119,7 +119,7 @@ def connect_times(net: SideBySide, side: Side, seconds: float, rate: float) -> d
     return times
 
 
-def connect_count(net: SideBySide, side: Side, count: int, ports: str) -> int:
+def connect_count(net: AbTestbed, side: Side, count: int, ports: str) -> int:
     """Open so many connections one after the other, without haste; return how many succeeded."""
     answer = _generate(
         net,
@@ -137,13 +137,13 @@ def connect_count(net: SideBySide, side: Side, count: int, ports: str) -> int:
     return opened
 
 
-def small_packets(net: SideBySide, side: Side, seconds: float, *, flows: int = 64) -> float:
+def small_packets(net: AbTestbed, side: Side, seconds: float, *, flows: int = 64) -> float:
     """Return how many 64-byte frames per second arrive."""
     answer = _generate(net, "udp-rate", *_targets(side), "--flows", str(flows), "--seconds", f"{seconds:g}")
     return float(answer["rate"])
 
 
-def syn_flood(net: SideBySide, side: Side, count: int, seed: int) -> dict[str, Any]:
+def syn_flood(net: AbTestbed, side: Side, count: int, seed: int) -> dict[str, Any]:
     """Send spoofed SYNs from the LAN into the hole."""
     # All ports: a flood of one port ends at the number of ports that address translation has for one remote.
     where = ["--to", side.hole, "--ports", "1-65535", "--from", side.lan]
@@ -167,7 +167,7 @@ class Held:
 
 
 @contextlib.contextmanager
-def hold(net: SideBySide, side: Side, count: int, *, proof_seconds: float = 15.0) -> Iterator[Held]:
+def hold(net: AbTestbed, side: Side, count: int, *, proof_seconds: float = 15.0) -> Iterator[Held]:
     """Open so many connections and keep them, by as many processes as it takes at either end.
 
     `proof_seconds` is how long `Held.alive` waits for answers that do not come.
@@ -193,7 +193,7 @@ def hold(net: SideBySide, side: Side, count: int, *, proof_seconds: float = 15.0
 
 
 @contextlib.contextmanager
-def ping_train(net: SideBySide, side: Side, *, rate: float, seconds: float, flows: int) -> Iterator[Process]:
+def ping_train(net: AbTestbed, side: Side, *, rate: float, seconds: float, flows: int) -> Iterator[Process]:
     """Start a numbered train of datagrams; `result` of the process tells what was lost."""
     words = ["--rate", f"{rate:g}", "--seconds", f"{seconds:g}", "--flows", str(flows)]
     argv = _generator("ping-train", *_targets(side), *words)
@@ -202,7 +202,7 @@ def ping_train(net: SideBySide, side: Side, *, rate: float, seconds: float, flow
 
 
 @contextlib.contextmanager
-def download(net: SideBySide, side: Side, *, mbit: int, seconds: float) -> Iterator[Process]:
+def download(net: AbTestbed, side: Side, *, mbit: int, seconds: float) -> Iterator[Process]:
     """Start a paced download over all uplinks, reported every tenth of a second."""
     paced = f"{mbit // STREAMS}M"
     words = ["--reverse", "--parallel", str(STREAMS), "--bitrate", paced, "--interval", "0.1"]

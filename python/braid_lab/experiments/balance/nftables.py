@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
-from braid_lab.experiments.balance.side_by_side import WEIGHTS, Side
+from braid_lab.experiments.balance.ab_testbed import WEIGHTS, Side
 
 #: Tables and marks of the uplinks begin here.
 FIRST_MARK = 201

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond.cases import BY_NAME, CASES, Case
-from braid_lab.experiments.bond.figures import WARM_UP_SECONDS, Course, side_by_side
-from braid_lab.experiments.bond.loads import HTTP3, TCP, TCP8, UDP, Ask, Load
-from braid_lab.experiments.bond.site import Site, emulators_kept_up, site, wandering
+from braid_lab.experiments.bond.figures import WARM_UP_SECONDS, GoodputTrace, goodput_table
+from braid_lab.experiments.bond.loads import HTTP3, TCP, TCP8, UDP, Load, LoadRequest
+from braid_lab.experiments.bond.site import Site, delay_walks, emulators_kept_up, site
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def aggregate(run: Run) -> None:
             with run.step(f"{trial.name}: build, and join the hub"):
                 place = stack.enter_context(site(trial.case.links, seed=run.seed))
                 trial.load.serve(place)
-                stack.enter_context(wandering(place, trial.case.links, run.seed))
+                stack.enter_context(delay_walks(place, trial.case.links, run.seed))
             worst += _measure(run, place, trial, plan)
             late.append(emulators_kept_up(run, place))
     if worst:
@@ -89,16 +89,16 @@ def aggregate(run: Run) -> None:
 
 def _measure(run: Run, place: Site, trial: Trial, plan: Plan) -> list[float]:
     """Measure one case and record it; return the bond's goodput over the best single link's, if there is one."""
-    courses: dict[str, list[Course]] = defaultdict(list)
+    traces: dict[str, list[GoodputTrace]] = defaultdict(list)
     kinds, name = trial.load.kinds, trial.name
     for turn in range(plan.turns):
         for kind in kinds[turn % len(kinds) :] + kinds[: turn % len(kinds)]:
             with run.step(f"{name}: {kind}, turn {turn + 1} of {plan.turns}"):
-                courses[kind].append(trial.load.take(Ask(place, trial.case, kind, plan.seconds)))
-    mbit = {kind: [each.steady_mbit for each in some] for kind, some in courses.items()}
+                traces[kind].append(trial.load.take(LoadRequest(place, trial.case, kind, plan.seconds)))
+    mbit = {kind: [each.steady_mbit for each in some] for kind, some in traces.items()}
     ceiling = trial.case.ceiling_mbit(trial.load.sizes)
     share = run.measure(f"share_{name}", [each / ceiling for each in mbit["bond"]], better="higher")
-    t90s = [each.reaches(0.9 * ceiling) for each in courses["bond"]]
+    t90s = [each.reaches(0.9 * ceiling) for each in traces["bond"]]
     t90 = run.measure(f"t90_s_{name}", t90s, unit="s", better="lower")
     got = {
         kind: run.measure(f"mbit_{kind}_{name}", some, unit="Mbit/s", better="higher" if kind == "bond" else "none")
@@ -109,8 +109,8 @@ def _measure(run: Run, place: Site, trial: Trial, plan: Plan) -> list[float]:
         if kind in mbit:
             ratios[kind] = [bond / other for bond, other in zip(mbit["bond"], mbit[kind], strict=True)]
             run.measure(figure, ratios[kind], better="higher")
-    turns = {f"{kind}_{turn}": each for kind, some in courses.items() for turn, each in enumerate(some, 1)}
-    run.series(f"course_{name}", side_by_side(turns))
+    turns = {f"{kind}_{turn}": each for kind, some in traces.items() for turn, each in enumerate(some, 1)}
+    run.series(f"course_{name}", goodput_table(turns))
     beside = [f"{got[kind]:.1f}" if kind in got else "" for kind in ("mptcp", "single")]
     run.table.append([name.replace("_", " "), f"{got['bond']:.1f}", f"{share:.3f}", f"{t90:.1f}", *beside])
     run.notes.append(f"{name}: {_told(place)}.")

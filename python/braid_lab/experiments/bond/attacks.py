@@ -24,10 +24,10 @@ INITIATION, VERSION, MAC_BYTES = 1, 1, 16
 NO_LINK = 31
 
 #: Numbers that are new in any session of the lab, yet near enough to be taken for new.
-AHEAD = 100_000
+NUMBERS_AHEAD = 100_000
 
 #: Packet numbers that the replay window reaches back, and some more.
-OLD = 17_000
+NUMBERS_BEHIND = 17_000
 
 
 def is_data(payload: bytes) -> bool:
@@ -48,7 +48,7 @@ def numbered(payload: bytes, new: int) -> bytes:
 
 def forged(payload: bytes, nth: int) -> bytes:
     """Change a bit of the sealed part, under a number that nobody has used."""
-    changed = bytearray(numbered(payload, number(payload) + AHEAD + nth))
+    changed = bytearray(numbered(payload, number(payload) + NUMBERS_AHEAD + nth))
     changed[HEADER_BYTES + nth % (len(payload) - HEADER_BYTES)] ^= 1 << nth % 8
     return bytes(changed)
 
@@ -60,12 +60,12 @@ def replayed(payload: bytes, _: int) -> bytes:
 
 def old(payload: bytes, nth: int) -> bytes:
     """Give it a number that the replay window no longer knows; it must have one beyond that."""
-    return numbered(payload, number(payload) - OLD - nth)
+    return numbered(payload, number(payload) - NUMBERS_BEHIND - nth)
 
 
 def truncated(payload: bytes, nth: int) -> bytes:
     """Cut off its end, the tag first."""
-    return numbered(payload, number(payload) + AHEAD + nth)[: -1 - nth % 16]
+    return numbered(payload, number(payload) + NUMBERS_AHEAD + nth)[: -1 - nth % 16]
 
 
 def stub(payload: bytes, nth: int) -> bytes:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from braid_lab.net.links import Line
+from braid_lab.net.links import LinkSpec
 
 #: An emulated link counts Ethernet frames without their checksum.
 FRAME_BYTES = 1514
@@ -15,11 +15,11 @@ FRAME_BYTES = 1514
 BOND_BYTES = 20 + 8 + 32
 
 #: What is left of IPv4 and TCP headers with time stamps, and of IPv4 and UDP: docs/protocol.md, *Compressed headers*.
-COMPRESSED_BYTES = 15
+COMPRESSED_TCP_BYTES = 15
 COMPRESSED_UDP_BYTES = 6
 
 #: By how much a sum's header (PARITY) is longer than a packet's (DATA): segments are such that sums of them fit too.
-SUM_BYTES = 6
+FEC_HEADER_BYTES = 6
 
 MTU_BYTES = 1500
 
@@ -34,16 +34,16 @@ class Sizes:
 
 #: The largest inner packets that fill a frame before they are compressed, with what they hold: TCP has time stamps.
 FULL_BYTES = MTU_BYTES - BOND_BYTES
-SEGMENT_BYTES = FULL_BYTES - SUM_BYTES - 20 - 20 - 12
+SEGMENT_BYTES = FULL_BYTES - FEC_HEADER_BYTES - 20 - 20 - 12
 DATAGRAM_BYTES = FULL_BYTES - 20 - 8
-TCP = Sizes(COMPRESSED_BYTES + SEGMENT_BYTES, SEGMENT_BYTES)
+TCP = Sizes(COMPRESSED_TCP_BYTES + SEGMENT_BYTES, SEGMENT_BYTES)
 UDP = Sizes(COMPRESSED_UDP_BYTES + DATAGRAM_BYTES, DATAGRAM_BYTES)
 #: aioquic's datagrams, and what their headers, a STREAM frame's and the cipher's tag leave of them.
 QUIC = Sizes(COMPRESSED_UDP_BYTES + 1200, 1200 - (1 + 8 + 2) - (1 + 1 + 4 + 2) - 16)
 
 
 @dataclass(frozen=True)
-class Wander:
+class DelayWalk:
     """A one-way delay that changes all the time."""
 
     shortest_ms: float
@@ -52,7 +52,7 @@ class Wander:
     every_s: float = 0.25
     step_ms: float = 1.5
 
-    def course(self, generator: random.Random) -> Iterator[float]:
+    def trace(self, generator: random.Random) -> Iterator[float]:
         """Walk at random between the two bounds for ever, ms."""
         now = (self.shortest_ms + self.longest_ms) / 2
         while True:
@@ -69,11 +69,11 @@ class Link:
     delay_ms: float
     loss: float = 0.0
     queue_ms: float = 100.0
-    wander: Wander | None = None
+    delay_walk: DelayWalk | None = None
 
-    def line(self, seed: int) -> Line:
+    def line(self, seed: int) -> LinkSpec:
         """Return the emulated link that is this."""
-        return Line(
+        return LinkSpec(
             rate=f"{self.mbit:g}Mbit/s",
             delay=f"{self.delay_ms:g}ms",
             loss=f"{100 * self.loss:g}%" if self.loss else None,
@@ -116,7 +116,7 @@ CASES = (
     _pair("50_50_loss5", Link(50, 15), Link(50, 15, loss=0.05)),
     _pair("100_10", Link(100, 10), Link(10, 30)),
     # [l3b] §5.1: 64 Mbit/s with 13 ms, and about 60 Mbit/s with 25 to 45 ms, round trip.
-    _pair("64_60", Link(64, 6.5), Link(60, 17.5, wander=Wander(12.5, 22.5))),
+    _pair("64_60", Link(64, 6.5), Link(60, 17.5, delay_walk=DelayWalk(12.5, 22.5))),
     # What a QUIC stack in Python can keep up with.
     _pair("20_20", Link(20, 15), Link(20, 15)),
     Case("50_20_10", {"one": Link(50, 15), "two": Link(20, 15), "three": Link(10, 15)}),

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond import faults
 from braid_lab.experiments.bond.cases import Link
-from braid_lab.experiments.bond.figures import Beat, Course, outage_ms
-from braid_lab.experiments.bond.site import Site, beating, site
+from braid_lab.experiments.bond.figures import EchoProbe, GoodputTrace, outage_ms
+from braid_lab.experiments.bond.site import Site, echo_train, site
 from braid_lab.process import LabError, Process, wait_until
 
 LINKS = {"one": Link(30, 15), "two": Link(30, 15)}
@@ -28,19 +28,19 @@ LINKS = {"one": Link(30, 15), "two": Link(30, 15)}
 CLASSES = {"ordered": 2, "unordered": 3, "redundant": 4}
 
 #: Between two beats, s.
-BEAT_SECONDS = 0.01
+PROBE_INTERVAL_SECONDS = 0.01
 
 #: UDP payload of a beat.
-BEAT_BYTES = 64
+PROBE_BYTES = 64
 
 #: The download is under way for so long before something happens, and is looked at for so long after.
-BEFORE_SECONDS = 1.5
+LEAD_SECONDS = 1.5
 
 #: What is lost on a link that is to be left alone, share of its packets.
-HOPELESS_LOSS = "30 %"
+EXCESSIVE_LOSS = "30 %"
 
 #: Of the data, what a link has that is left alone, and what one of two equal ones has at least that is used.
-LEFT_SHARE, USED_SHARE = 0.02, 0.2
+UNUSED_SHARE, USED_SHARE = 0.02, 0.2
 
 Fault = Callable[[Site, str], AbstractContextManager[float]]
 
@@ -62,16 +62,16 @@ class Case:
 
 
 CASES = (
-    Case("black_hole_one", faults.silent, "one"),
-    Case("black_hole_two", faults.silent, "two"),
-    Case("black_hole_idle", faults.silent, "one", loaded=False),
+    Case("black_hole_one", faults.link_black_hole, "one"),
+    Case("black_hole_two", faults.link_black_hole, "two"),
+    Case("black_hole_idle", faults.link_black_hole, "one", loaded=False),
     Case("carrier", faults.without_carrier, "one"),
     Case("renumbered", faults.renumbered, "one"),
     Case("rebound", faults.rebound, "one"),
     Case("suspended", faults.suspended, "one", asleep_s=faults.SUSPENDED_SECONDS),
-    Case("hub_restarted", faults.restarted, "one", lasts_s=4.0),
+    Case("hub_restarted", faults.hub_restarted, "one", lasts_s=4.0),
     Case("suspended_blocked", faults.suspended, "one", asleep_s=faults.SUSPENDED_SECONDS, falls_back=False),
-    Case("hub_restarted_blocked", faults.restarted, "one", lasts_s=4.0, falls_back=False),
+    Case("hub_restarted_blocked", faults.hub_restarted, "one", lasts_s=4.0, falls_back=False),
 )
 
 #: A fault of a link, of a NAT, and of the hub, by either configuration.
@@ -82,14 +82,14 @@ BLOCK = '[bond]\nfallback = "block"\n'
 
 
 @dataclass
-class Beaten:
+class FaultTrial:
     """What became of the beats of one trial, by class, and of the download beside them."""
 
     began: float
     ended: float
     #: What passes between two answers, and before the first one if the first question was asked when it began, s.
     usual_s: float
-    beats: dict[str, list[Beat]]
+    probes: dict[str, list[EchoProbe]]
     #: Whether the host slept until it began.
     asleep: bool
     #: The longest silence of the download, and why it broke if it did.
@@ -102,23 +102,25 @@ class Beaten:
         awake = [self.began] if self.asleep else []
         return {
             name: outage_ms(
-                sorted([*awake, *(beat.answered for beat in beats if beat.answered is not None)]),
+                sorted([*awake, *(probe.answered for probe in probes if probe.answered is not None)]),
                 self.began,
                 self.usual_s,
             )
-            for name, beats in self.beats.items()
+            for name, probes in self.probes.items()
         }
 
     def through(self, hub: str) -> float:
         """Return the share of answered beats that went through the hub since it began."""
-        some = [beat for beats in self.beats.values() for beat in beats if beat.via and beat.sent >= self.began]
-        return sum(beat.via == hub for beat in some) / max(1, len(some))
+        some = [
+            probe for probes in self.probes.values() for probe in probes if probe.via and probe.sent >= self.began
+        ]
+        return sum(probe.via == hub for probe in some) / max(1, len(some))
 
     def lost(self) -> dict[str, int]:
         """Return how many beats of every class, sent while it lasted, have not come back."""
         return {
-            name: sum(beat.answered is None for beat in beats if self.began - 0.1 <= beat.sent <= self.ended)
-            for name, beats in self.beats.items()
+            name: sum(probe.answered is None for probe in probes if self.began - 0.1 <= probe.sent <= self.ended)
+            for name, probes in self.probes.items()
         }
 
 
@@ -148,17 +150,17 @@ def failure(run: Run) -> None:
             with run.step("build two links, and join the hub"):
                 place = stack.enter_context(site(LINKS, seed=run.seed, configuration=configuration))
                 internet = place.net.internet.name
-                place.background(internet, "braid_lab.load.stream", "serve", place.server)
-                place.background(internet, "braid_lab.serve.echo", *map(place.net.server, CLASSES.values()))
+                place.background(internet, "braid_lab.clients.tcp_stream", "serve", place.server)
+                place.background(internet, "braid_lab.servers.echo", *map(place.net.server, CLASSES.values()))
             for case in (each for each in CASES if each.name in names and each.falls_back == falls_back):
-                beaten = []
+                trial = []
                 for turn in range(turns):
                     name = f"{case.name.replace('_', ' ')}, turn {turn + 1} of {turns}"
                     with run.part(name), run.step(name):
-                        beaten.append(_try(place, case))
-                        rows += _rows(case, beaten[-1])
-                if beaten:
-                    _record(run, case, beaten, place.hub.far.address4)
+                        trial.append(_run_case(place, case))
+                        rows += _rows(case, trial[-1])
+                if trial:
+                    _record(run, case, trial, place.hub.far.address4)
             if falls_back and run.form != "smoke":
                 name = "a link loses 30 %, and heals"
                 with run.part(name), run.step(name):
@@ -166,49 +168,53 @@ def failure(run: Run) -> None:
     run.series("beats", rows)
 
 
-def _try(place: Site, case: Case) -> Beaten:
+def _run_case(place: Site, case: Case) -> FaultTrial:
     """Let it happen once, and wait until the bond is whole again."""
     with contextlib.ExitStack() as stack:
-        seconds = BEFORE_SECONDS + case.asleep_s + case.lasts_s + 1.0
+        seconds = LEAD_SECONDS + case.asleep_s + case.lasts_s + 1.0
         load = stack.enter_context(_download(place, seconds)) if case.loaded else None
         train = (
-            stack.enter_context(beating(place, BEAT_SECONDS, BEAT_BYTES, CLASSES.values())) if case.loaded else None
+            stack.enter_context(echo_train(place, PROBE_INTERVAL_SECONDS, PROBE_BYTES, CLASSES.values()))
+            if case.loaded
+            else None
         )
         if case.loaded:
-            time.sleep(BEFORE_SECONDS)
+            time.sleep(LEAD_SECONDS)
         with case.fault(place, case.link) as began:
             if train is None:
                 # Nothing but the bond's own packets passes while the link dies; then somebody speaks.
                 time.sleep(case.lasts_s / 2)
-                train = stack.enter_context(beating(place, BEAT_SECONDS, BEAT_BYTES, CLASSES.values()))
+                train = stack.enter_context(echo_train(place, PROBE_INTERVAL_SECONDS, PROBE_BYTES, CLASSES.values()))
             time.sleep(max(0.0, began + case.lasts_s - time.monotonic()))
             ended = time.monotonic()
         found = json.loads(train.stop().stdout.splitlines()[-1])
-        beats = {name: [Beat(*beat) for beat in each] for name, each in zip(CLASSES, found, strict=True)}
-        beaten = Beaten(began, ended, BEAT_SECONDS, beats, asleep=case.asleep_s > 0)
+        probes = {name: [EchoProbe(*probe) for probe in each] for name, each in zip(CLASSES, found, strict=True)}
+        trial = FaultTrial(began, ended, PROBE_INTERVAL_SECONDS, probes, asleep=case.asleep_s > 0)
         if not case.loaded:
             # From the first question on, of which the answer takes a round trip.
-            beaten.began = min(each[0].sent for each in beats.values()) - 1e-6
-            beaten.usual_s = min(beat.answered - beat.sent for beat in beats["ordered"] if beat.answered is not None)
+            trial.began = min(each[0].sent for each in probes.values()) - 1e-6
+            trial.usual_s = min(
+                probe.answered - probe.sent for probe in probes["ordered"] if probe.answered is not None
+            )
         if load is not None:
             report = json.loads(load.wait(timeout=30).stdout)
-            beaten.broken = report["broken"]
-            beaten.silence_s = Course.of(report).longest_silence(began - report["began"])
+            trial.broken = report["broken"]
+            trial.silence_s = GoodputTrace.of(report).longest_silence(began - report["began"])
     place.wait_carrying(timeout=60)
-    return beaten
+    return trial
 
 
 @contextlib.contextmanager
 def _download(place: Site, seconds: float) -> Iterator[Process]:
     """Fill the bond for so long."""
-    argv = [sys.executable, "-m", "braid_lab.load.stream", "take", place.server, f"{seconds:g}"]
+    argv = [sys.executable, "-m", "braid_lab.clients.tcp_stream", "take", place.server, f"{seconds:g}"]
     with Process(argv, log=place.net.scratch / "take", namespace=place.net.host.name) as load:
         yield load
 
 
-def _record(run: Run, case: Case, beaten: Sequence[Beaten], hub: str) -> None:
+def _record(run: Run, case: Case, trial: Sequence[FaultTrial], hub: str) -> None:
     """Record what a case came to."""
-    outages, lost = [each.outages() for each in beaten], [each.lost() for each in beaten]
+    outages, lost = [each.outages() for each in trial], [each.lost() for each in trial]
     cells = []
     for name in CLASSES:
         some = [each[name] for each in outages]
@@ -218,27 +224,27 @@ def _record(run: Run, case: Case, beaten: Sequence[Beaten], hub: str) -> None:
         gone = [each[name] for each in lost]
         cells.append(f"{run.measure(f'lost_packets_{case.name}_{name}', gone, better='lower'):.0f}")
     run.measure(f"lost_packets_{case.name}", [sum(each.values()) for each in lost], better="lower")
-    through = [each.through(hub) for each in beaten]
+    through = [each.through(hub) for each in trial]
     run.measure(f"through_hub_{case.name}", through)
-    silences = [1000 * each.silence_s for each in beaten if each.silence_s is not None]
+    silences = [1000 * each.silence_s for each in trial if each.silence_s is not None]
     if silences:
-        run.measure(f"downloads_broken_{case.name}", [each.broken is not None for each in beaten], better="lower")
+        run.measure(f"downloads_broken_{case.name}", [each.broken is not None for each in trial], better="lower")
         run.measure(f"download_silent_ms_{case.name}", silences, unit="ms", better="lower")
     run.table.append([case.name.replace("_", " "), *cells, f"{through[0]:.2f}"])
 
 
-def _rows(case: Case, beaten: Beaten) -> list[dict[str, object]]:
+def _rows(case: Case, trial: FaultTrial) -> list[dict[str, object]]:
     """Return every beat as a row, times counted from when it happened."""
     return [
         {
             "case": case.name,
             "class": name,
-            "sent_s": round(beat.sent - beaten.began, 4),
-            "rtt_ms": None if beat.answered is None else round(1000 * (beat.answered - beat.sent), 2),
-            "seen_as": beat.via,
+            "sent_s": round(probe.sent - trial.began, 4),
+            "rtt_ms": None if probe.answered is None else round(1000 * (probe.answered - probe.sent), 2),
+            "seen_as": probe.via,
         }
-        for name, beats in beaten.beats.items()
-        for beat in beats
+        for name, probes in trial.probes.items()
+        for probe in probes
     ]
 
 
@@ -253,13 +259,13 @@ def _lose_and_heal(run: Run, place: Site) -> None:
 
     with _download(place, 60):
         wait_until(lambda: share() > USED_SHARE, what="the download to take both links", timeout=15, poll=0.05)
-        place.emulator("two").ask({"set": {"loss": HOPELESS_LOSS}})
+        place.emulator("two").request({"set": {"loss": EXCESSIVE_LOSS}})
         began = time.monotonic()
-        left = _reached(lambda: share() < LEFT_SHARE, "the lossy link to be left alone", 15)
+        left = _reached(lambda: share() < UNUSED_SHARE, "the lossy link to be left alone", 15)
         run.passes("lossy_link_left", left)
         if left:
             run.figure("lossy_link_left_s", time.monotonic() - began, unit="s", better="lower")
-        place.emulator("two").ask({"set": {"loss": "0 %"}})
+        place.emulator("two").request({"set": {"loss": "0 %"}})
         healed = time.monotonic()
         back = _reached(lambda: share() > USED_SHARE, "the healed link to come back", 30)
         run.passes("healed_link_returns", back)

@@ -9,10 +9,10 @@ import signal
 import time
 from collections.abc import Iterator
 
-from braid_lab import far_hub
+from braid_lab import remote_hub
 from braid_lab.experiments.bond.site import Site
+from braid_lab.net.faults import black_hole, change_address, unplugged
 from braid_lab.net.topology import Uplink
-from braid_lab.net.trouble import black_hole, readdress, unplugged
 from braid_lab.process import LabError
 
 #: The port that a link's packets come from once its NAT has forgotten them.
@@ -23,7 +23,7 @@ SUSPENDED_SECONDS = 3.0
 
 
 @contextlib.contextmanager
-def silent(place: Site, name: str) -> Iterator[float]:
+def link_black_hole(place: Site, name: str) -> Iterator[float]:
     """Swallow all on a link, without a sign of it; yields when it began."""
     with black_hole(place.net.uplinks[name]) as began:
         yield began
@@ -42,11 +42,11 @@ def renumbered(place: Site, name: str) -> Iterator[float]:
     uplink = place.net.uplinks[name]
     other = uplink.address4.rpartition(".")[0] + ".77"
     began = time.monotonic()
-    readdress(uplink, uplink.address4, other)
+    change_address(uplink, uplink.address4, other)
     try:
         yield began
     finally:
-        readdress(uplink, other, uplink.address4)
+        change_address(uplink, other, uplink.address4)
 
 
 @contextlib.contextmanager
@@ -54,7 +54,7 @@ def rebound(place: Site, name: str) -> Iterator[float]:
     """Have a NAT on the way give a link's packets another port, and forget the one before."""
     uplink = place.net.uplinks[name]
     port = _outer_port(place, uplink)
-    device, hub = uplink.far.device, far_hub.PORT
+    device, hub = uplink.far.device, remote_hub.PORT
     ruleset = (
         "table ip rebound {\n"
         " chain towards {\n  type filter hook prerouting priority raw\n"
@@ -81,7 +81,7 @@ def _outer_port(place: Site, uplink: Uplink) -> int:
 
 
 @contextlib.contextmanager
-def restarted(place: Site, _: str) -> Iterator[float]:
+def hub_restarted(place: Site, _: str) -> Iterator[float]:
     """Kill the hub and start it again at once; yields when it was killed."""
     began = time.monotonic()
     place.hub.kill9()

@@ -18,7 +18,7 @@ SPAN_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class Beat:
+class EchoProbe:
     """One question and what became of it, times in s on one clock."""
 
     sent: float
@@ -28,7 +28,7 @@ class Beat:
 
 
 @dataclass(frozen=True)
-class Trips:
+class RoundTrips:
     """Round trips of one kind of beats, ms, when each began, s, and the share that never came back."""
 
     ms: tuple[float, ...]
@@ -40,27 +40,27 @@ class Trips:
         return statistics.fmean(abs(later - earlier) for earlier, later in itertools.pairwise(self.ms))
 
 
-def trips(beats: Sequence[Beat], start: float, end: float) -> Trips:
+def round_trips(probes: Sequence[EchoProbe], start: float, end: float) -> RoundTrips:
     """Return the round trips of what was sent between two times."""
-    some = [beat for beat in beats if start <= beat.sent <= end]
-    back = [(beat.sent, 1000 * (beat.answered - beat.sent)) for beat in some if beat.answered is not None]
-    return Trips(tuple(ms for _, ms in back), tuple(at - start for at, _ in back), 1 - len(back) / len(some))
+    some = [probe for probe in probes if start <= probe.sent <= end]
+    back = [(probe.sent, 1000 * (probe.answered - probe.sent)) for probe in some if probe.answered is not None]
+    return RoundTrips(tuple(ms for _, ms in back), tuple(at - start for at, _ in back), 1 - len(back) / len(some))
 
 
 @dataclass(frozen=True)
-class Course:
+class GoodputTrace:
     """What arrived of one stream, bin by bin since it began to connect."""
 
     bin_s: float
     bytes: tuple[int, ...]
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Course:
-        """Take in what a stream's receiver, or its sender, tells (`braid_lab.load.stream`)."""
+    def of(cls, told: Mapping[str, Any]) -> GoodputTrace:
+        """Take in what a stream's receiver, or its sender, tells (`braid_lab.clients.tcp_stream`)."""
         return cls(told["bin_s"], tuple(told["bytes"]))
 
     @classmethod
-    def unbroken(cls, told: Mapping[str, Any], what: str) -> Course:
+    def unbroken(cls, told: Mapping[str, Any], what: str) -> GoodputTrace:
         """Take in the same; LabError if the stream did not last."""
         if told["broken"]:
             raise LabError(f"{what} broke off: {told['broken']}")
@@ -97,16 +97,13 @@ class Course:
         return max((len(list(run)) for empty, run in itertools.groupby(silent) if empty), default=0) * self.bin_s
 
 
-def side_by_side(courses: Mapping[str, Course], bins: int = 1) -> list[dict[str, float]]:
+def goodput_table(traces: Mapping[str, GoodputTrace], bins: int = 1) -> list[dict[str, float]]:
     """Return courses as a table: so many bins a row, each with the time at its end and their goodput."""
-    one = next(iter(courses.values()))
+    one = next(iter(traces.values()))
     span = bins * one.bin_s
     return [
         {"s": round((at + bins) * one.bin_s, 3)}
-        | {
-            f"{name}_mbit": round(8e-6 * sum(course.bytes[at : at + bins]) / span, 3)
-            for name, course in courses.items()
-        }
+        | {f"{name}_mbit": round(8e-6 * sum(trace.bytes[at : at + bins]) / span, 3) for name, trace in traces.items()}
         for at in range(0, len(one.bytes) - bins + 1, bins)
     ]
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond.cases import BY_NAME, Case
-from braid_lab.experiments.bond.figures import WARM_UP_SECONDS, Beat, Trips, trips
-from braid_lab.experiments.bond.site import Site, beating, emulators_kept_up, site, wandering
+from braid_lab.experiments.bond.figures import WARM_UP_SECONDS, EchoProbe, RoundTrips, round_trips
+from braid_lab.experiments.bond.site import Site, delay_walks, echo_train, emulators_kept_up, site
 from braid_lab.experiments.race.figures import percentile
 from braid_lab.process import LabError, Process
 
@@ -25,7 +25,7 @@ from braid_lab.process import LabError, Process
 CLASSES = {"ordered": 2, "unordered": 3}
 CALL = 4
 
-BEAT_SECONDS, BEAT_BYTES = 0.01, 64
+PROBE_INTERVAL_SECONDS, PROBE_BYTES = 0.01, 64
 #: 64 kbit/s of payload, as telephony has it.
 CALL_SECONDS, CALL_BYTES = 0.02, 160
 
@@ -54,10 +54,10 @@ def latency(run: Run) -> None:
             with run.step(f"{case.name}: build, and join the hub"):
                 place = stack.enter_context(site(case.links, seed=run.seed, configuration=RULES))
                 internet = place.net.internet.name
-                place.background(internet, "braid_lab.load.stream", "serve", place.server)
+                place.background(internet, "braid_lab.clients.tcp_stream", "serve", place.server)
                 numbers = [*CLASSES.values(), CALL]
-                place.background(internet, "braid_lab.serve.echo", *map(place.net.server, numbers))
-                stack.enter_context(wandering(place, case.links, run.seed))
+                place.background(internet, "braid_lab.servers.echo", *map(place.net.server, numbers))
+                stack.enter_context(delay_walks(place, case.links, run.seed))
             with run.step(f"{case.name}: idle"):
                 idle = _listen(place, seconds / 3)
             with run.step(f"{case.name}: full both ways"), _full(place, seconds + WARM_UP_SECONDS):
@@ -69,7 +69,7 @@ def latency(run: Run) -> None:
         run.figure("emulators_late_p99_ms", max(late), unit="ms", better="lower")
 
 
-def _record(run: Run, case: Case, idle: dict[str, Trips], full: dict[str, Trips]) -> None:
+def _record(run: Run, case: Case, idle: dict[str, RoundTrips], full: dict[str, RoundTrips]) -> None:
     cells = []
     base = 0.0
     for name in CLASSES:
@@ -93,19 +93,19 @@ def _record(run: Run, case: Case, idle: dict[str, Trips], full: dict[str, Trips]
     run.series(f"round_trips_{case.name}", rows)
 
 
-def _listen(place: Site, seconds: float) -> dict[str, Trips]:
+def _listen(place: Site, seconds: float) -> dict[str, RoundTrips]:
     """Beat for so long."""
     with contextlib.ExitStack() as stack:
-        beats = stack.enter_context(beating(place, BEAT_SECONDS, BEAT_BYTES, CLASSES.values()))
-        call = stack.enter_context(beating(place, CALL_SECONDS, CALL_BYTES, [CALL], "call"))
+        probes = stack.enter_context(echo_train(place, PROBE_INTERVAL_SECONDS, PROBE_BYTES, CLASSES.values()))
+        call = stack.enter_context(echo_train(place, CALL_SECONDS, CALL_BYTES, [CALL], "call"))
         start = time.monotonic()
         time.sleep(seconds)
         end = time.monotonic()
-        found = [each for train in (beats, call) for each in json.loads(train.stop().stdout.splitlines()[-1])]
-    kinds = dict(zip([*CLASSES, "call"], ([Beat(*one) for one in each] for each in found), strict=True))
-    if astray := {str(beat.via) for each in kinds.values() for beat in each} - {"None", place.hub.far.address4}:
+        found = [each for train in (probes, call) for each in json.loads(train.stop().stdout.splitlines()[-1])]
+    kinds = dict(zip([*CLASSES, "call"], ([EchoProbe(*one) for one in each] for each in found), strict=True))
+    if astray := {str(probe.via) for each in kinds.values() for probe in each} - {"None", place.hub.far.address4}:
         raise LabError(f"not through the hub, but seen as {', '.join(astray)}")
-    return {name: trips(each, start, end) for name, each in kinds.items()}
+    return {name: round_trips(each, start, end) for name, each in kinds.items()}
 
 
 @contextlib.contextmanager
@@ -114,7 +114,7 @@ def _full(place: Site, seconds: float) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for verb in ("take", "give"):
             # Longer by what beats need to begin and end with.
-            argv = [sys.executable, "-m", "braid_lab.load.stream", verb, place.server, f"{seconds + 10:g}"]
+            argv = [sys.executable, "-m", "braid_lab.clients.tcp_stream", verb, place.server, f"{seconds + 10:g}"]
             log = place.net.scratch / verb
             stack.enter_context(Process(argv, log=log, namespace=place.net.host.name))
         yield

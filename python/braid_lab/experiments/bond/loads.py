@@ -10,20 +10,20 @@ from typing import Any
 
 from braid_lab.experiments.bond import cases
 from braid_lab.experiments.bond.cases import Case, Sizes
-from braid_lab.experiments.bond.figures import Course
+from braid_lab.experiments.bond.figures import GoodputTrace
 from braid_lab.experiments.bond.site import Site
-from braid_lab.serve.servers import IPERF3_PORT
-from braid_lab.workbench import serve
+from braid_lab.fixtures import serve
+from braid_lab.servers.catalog import IPERF3_PORT
 
 #: Datagrams are sent this much faster than the links are: what is too much is for the bond to drop.
-OFFERED = 1.2
+OFFERED_LOAD_FACTOR = 1.2
 
 #: How finely iperf3 tells what came, s.
-TOLD_SECONDS = 0.1
+IPERF3_INTERVAL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class Ask:
+class LoadRequest:
     """What to send: by the bond, by MPTCP over all links, or by the best link alone (`single`)."""
 
     place: Site
@@ -41,10 +41,10 @@ class Ask:
         said: dict[str, Any] = json.loads(self.place.net.host.run(argv, timeout=self.seconds + 60).stdout)
         return said
 
-    def receive(self, module: str, *words: str) -> Course:
+    def receive(self, module: str, *words: str) -> GoodputTrace:
         """Run a receiver of ours, and return what came."""
         said = self.run(sys.executable, "-m", module, *words)
-        return Course.unbroken(said, f"{self.case.name}, {self.kind}:")
+        return GoodputTrace.unbroken(said, f"{self.case.name}, {self.kind}:")
 
 
 @dataclass(frozen=True)
@@ -56,35 +56,35 @@ class Load:
     #: What it can go by, in the order in which they take their turns.
     kinds: tuple[str, ...]
     serve: Callable[[Site], object]
-    take: Callable[[Ask], Course]
+    take: Callable[[LoadRequest], GoodputTrace]
 
 
-def _streams(flows: int) -> Callable[[Ask], Course]:
-    def take(ask: Ask) -> Course:
-        words = ["take", ask.place.server, f"{ask.seconds:g}", "--flows", str(flows)]
-        words += ["--from", ask.source] if ask.source else []
-        words += ["--mptcp"] if ask.kind == "mptcp" else []
-        return ask.receive("braid_lab.load.stream", *words)
+def _streams(flows: int) -> Callable[[LoadRequest], GoodputTrace]:
+    def take(request: LoadRequest) -> GoodputTrace:
+        words = ["take", request.place.server, f"{request.seconds:g}", "--flows", str(flows)]
+        words += ["--from", request.source] if request.source else []
+        words += ["--mptcp"] if request.kind == "mptcp" else []
+        return request.receive("braid_lab.clients.tcp_stream", *words)
 
     return take
 
 
-def _datagrams(ask: Ask) -> Course:
-    mbit = OFFERED * sum(link.mbit for link in ask.case.links.values())
+def _datagrams(request: LoadRequest) -> GoodputTrace:
+    mbit = OFFERED_LOAD_FACTOR * sum(link.mbit for link in request.case.links.values())
     words = ["--udp", "--reverse", "--bitrate", f"{mbit:g}M", "--length", str(cases.UDP.payload)]
-    words += ["--time", f"{ask.seconds:g}", "--interval", f"{TOLD_SECONDS:g}", "--json"]
-    words += ["--bind", ask.source] if ask.source else []
-    said = ask.run("iperf3", "--client", ask.place.server, "--port", str(IPERF3_PORT), *words)
+    words += ["--time", f"{request.seconds:g}", "--interval", f"{IPERF3_INTERVAL_SECONDS:g}", "--json"]
+    words += ["--bind", request.source] if request.source else []
+    said = request.run("iperf3", "--client", request.place.server, "--port", str(IPERF3_PORT), *words)
     bins = [interval["sum"]["bytes"] for interval in said["intervals"]]
-    return Course(TOLD_SECONDS, tuple(bins[: round(ask.seconds / TOLD_SECONDS)]))
+    return GoodputTrace(IPERF3_INTERVAL_SECONDS, tuple(bins[: round(request.seconds / IPERF3_INTERVAL_SECONDS)]))
 
 
-def _download(ask: Ask) -> Course:
-    return ask.receive("braid_lab.load.stream3", ask.place.server, f"{ask.seconds:g}")
+def _download(request: LoadRequest) -> GoodputTrace:
+    return request.receive("braid_lab.clients.http3_stream", request.place.server, f"{request.seconds:g}")
 
 
 def _serve_streams(place: Site) -> None:
-    place.background(place.net.internet.name, "braid_lab.load.stream", "serve", place.server)
+    place.background(place.net.internet.name, "braid_lab.clients.tcp_stream", "serve", place.server)
 
 
 TCP = Load("", cases.TCP, ("bond", "mptcp", "single"), _serve_streams, _streams(1))

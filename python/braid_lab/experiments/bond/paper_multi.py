@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond import testbed
-from braid_lab.experiments.bond.lines import Outcome, Row, send, told
-from braid_lab.experiments.bond.site import emulators_kept_up, site, wandering
+from braid_lab.experiments.bond.link_counters import Outcome, Row, drop_report, send
+from braid_lab.experiments.bond.site import delay_walks, emulators_kept_up, site
 from braid_lab.experiments.bond.testbed import Overflow
 
 #: Mbit/s, from when, until when: "clearly visible when new UDP flows are being turned on (5s, 20s and 50s)".
@@ -24,10 +24,10 @@ SECONDS, QUICK_SECONDS, SMOKE_SECONDS = 62.0, 27.0, 8.0
 PAPER_GIVEN_BACK_S = 5.0
 
 #: The mobile line carries nothing to speak of below this, Mbit/s: reports go by it, too.
-NOTHING_MBIT = 1.0
+IDLE_MBIT = 1.0
 
 #: And enough with this share of what the fixed line has no room for.
-ENOUGH = 0.9
+MIN_OVERFLOW_SHARE = 0.9
 
 #: Losses this long after a beginning are its burst, s.
 BURST_SECONDS = 2.0
@@ -42,11 +42,11 @@ def paper_multi(run: Run) -> None:
         with run.step("build, and join the hub"):
             configuration = testbed.configuration("overflow", Overflow(0.5, 250))
             place = stack.enter_context(site(testbed.LINKS, seed=run.seed, configuration=configuration))
-            stack.enter_context(wandering(place, testbed.LINKS, run.seed))
+            stack.enter_context(delay_walks(place, testbed.LINKS, run.seed))
         with run.step("flows begin and end"):
             outcome = send(run, place, testbed.steps(FLOWS, seconds))
         emulators_kept_up(run, place)
-        run.notes.append(f"{told(place)}.")
+        run.notes.append(f"{drop_report(place)}.")
     _record(run, outcome, seconds)
     _draw(run, outcome)
 
@@ -60,7 +60,7 @@ def _record(run: Run, outcome: Outcome, seconds: float) -> None:
     run.table.append(["flow begins at, s", "mobile line has enough after, s", "packets lost in 2 s"])
     missed = 0
     for _, start, end in (each for each in FLOWS if each[1] in BEGINNINGS and each[1] + BURST_SECONDS < seconds):
-        after, lost = enough_after(outcome.rows, start, end), burst(outcome.rows, start)
+        after, lost = overflow_delay(outcome.rows, start, end), burst(outcome.rows, start)
         if after is None:
             missed += 1
         else:
@@ -68,7 +68,7 @@ def _record(run: Run, outcome: Outcome, seconds: float) -> None:
         run.figure(f"burst_packets_{start:g}", lost, unit="packets", better="lower")
         run.table.append([f"{start:g}", "not while it lasts" if after is None else f"{after:.2f}", f"{lost:g}"])
     run.figure("shifts_missed", missed, unit="flows", better="lower")
-    given_back = nothing_after(outcome.rows, FIRST_END, SECOND_BEGINNING)
+    given_back = idle_delay(outcome.rows, FIRST_END, SECOND_BEGINNING)
     if given_back is None:
         said = f"mobile line is not left before {SECOND_BEGINNING:g} s"
     else:
@@ -79,20 +79,24 @@ def _record(run: Run, outcome: Outcome, seconds: float) -> None:
     run.series("course", outcome.rows)
 
 
-def enough_after(rows: Sequence[Row], start: float, end: float) -> float | None:
+def overflow_delay(rows: Sequence[Row], start: float, end: float) -> float | None:
     """Return how long after `start` the mobile line first carried what the fixed one has no room for, s.
 
     None if it did not before the flow's `end`: what comes then says nothing of it.
     """
     during = (row for row in rows if start <= row["s"] < end)
-    enough = (row["s"] for row in during if row["mobile_mbit"] >= ENOUGH * (row["demand_mbit"] - testbed.FIXED_MBIT))
+    enough = (
+        row["s"]
+        for row in during
+        if row["mobile_mbit"] >= MIN_OVERFLOW_SHARE * (row["demand_mbit"] - testbed.FIXED_MBIT)
+    )
     first = next(enough, None)
     return None if first is None else first - start
 
 
-def nothing_after(rows: Sequence[Row], end: float, until: float) -> float | None:
+def idle_delay(rows: Sequence[Row], end: float, until: float) -> float | None:
     """Return how long after `end` the mobile line first carried nothing to speak of, s; None: not before `until`."""
-    nothing = (row["s"] for row in rows if end <= row["s"] < until and row["mobile_mbit"] < NOTHING_MBIT)
+    nothing = (row["s"] for row in rows if end <= row["s"] < until and row["mobile_mbit"] < IDLE_MBIT)
     first = next(nothing, None)
     return None if first is None else first - end
 

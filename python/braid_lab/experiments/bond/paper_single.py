@@ -10,8 +10,8 @@ import contextlib
 
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond import testbed
-from braid_lab.experiments.bond.lines import Outcome, send, told
-from braid_lab.experiments.bond.site import emulators_kept_up, site, wandering
+from braid_lab.experiments.bond.link_counters import Outcome, drop_report, send
+from braid_lab.experiments.bond.site import delay_walks, emulators_kept_up, site
 from braid_lab.experiments.bond.testbed import Overflow
 
 #: What the paper lost (§5.2).
@@ -54,11 +54,11 @@ def paper_single(run: Run) -> None:
         with run.part(name), contextlib.ExitStack() as stack:
             with run.step(f"{name}: build, and join the hub"):
                 place = stack.enter_context(site(testbed.LINKS, seed=run.seed, configuration=configuration))
-                stack.enter_context(wandering(place, testbed.LINKS, run.seed))
+                stack.enter_context(delay_walks(place, testbed.LINKS, run.seed))
             with run.step(f"{name}: the ramp"):
                 outcome = send(run, place, [testbed.ramp(scale=scale)])
             emulators_kept_up(run, place)
-            run.notes.append(f"{name}: {told(place)}.")
+            run.notes.append(f"{name}: {drop_report(place)}.")
             _record(run, name, cell, outcome)
             outcomes[name] = outcome
     run.measure("demand_kept", [each.kept for each in outcomes.values()], better="higher")

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond import testbed
-from braid_lab.experiments.bond.figures import Course
-from braid_lab.experiments.bond.lines import Outcome, send, told
-from braid_lab.experiments.bond.site import Site, emulators_kept_up, site, wandering
+from braid_lab.experiments.bond.figures import GoodputTrace
+from braid_lab.experiments.bond.link_counters import Outcome, drop_report, send
+from braid_lab.experiments.bond.site import Site, delay_walks, emulators_kept_up, site
 from braid_lab.experiments.bond.testbed import Overflow
 
 #: "a k value of 1 and different Tdwd values of 50ms, 500ms, 1000ms", "wmobilemax = 50 in this scenario".
@@ -68,15 +68,15 @@ def paper_tcp(run: Run) -> None:
     names = run.cases(run.of_form(full=CASES, quick=QUICK_CASES, smoke=SMOKE_CASES))
     run.display.expect(2 * len(names))
     run.table.append(["T_dwd, or TCP flows", *(f"TCP {name}, Mbit/s" for name in TIMES), "in the paper", "UDP lost"])
-    drawn: dict[str, tuple[Course, Outcome]] = {}
+    drawn: dict[str, tuple[GoodputTrace, Outcome]] = {}
     for name in names:
         overflow = FIG6.get(name, ONE_OR_TWO)
         with run.part(name), contextlib.ExitStack() as stack:
             with run.step(f"{name}: build, and join the hub"):
                 configuration = testbed.configuration("overflow", overflow)
                 place = stack.enter_context(site(testbed.LINKS, seed=run.seed, configuration=configuration))
-                place.background(place.net.internet.name, "braid_lab.load.stream", "serve", place.server)
-                stack.enter_context(wandering(place, testbed.LINKS, run.seed))
+                place.background(place.net.internet.name, "braid_lab.clients.tcp_stream", "serve", place.server)
+                stack.enter_context(delay_walks(place, testbed.LINKS, run.seed))
             if name in FIG6:
                 with run.step(f"{name}: TCP, and UDP beside it"):
                     drawn[name] = _fig6(run, place, name, times)
@@ -84,36 +84,36 @@ def paper_tcp(run: Run) -> None:
                 with run.step(f"{name}: UDP, and TCP beside it"):
                     _flows(run, place, 1 if name == "one" else 2, times)
             emulators_kept_up(run, place)
-            run.notes.append(f"{name}: {told(place)}.")
+            run.notes.append(f"{name}: {drop_report(place)}.")
     if drawn:
         _draw(run, drawn)
 
 
-def _fig6(run: Run, place: Site, name: str, times: Times) -> tuple[Course, Outcome]:
+def _fig6(run: Run, place: Site, name: str, times: Times) -> tuple[GoodputTrace, Outcome]:
     """Run TCP all the while, and two UDP flows one after the other."""
     demand = [(FIRST_MBIT, *times.first), (SECOND_MBIT, *times.second)]
-    course, outcome = _together(run, place, testbed.steps(demand, times.end), (0.0, times.end), 1)
+    trace, outcome = _together(run, place, testbed.steps(demand, times.end), (0.0, times.end), 1)
     spans = {
         "alone": (0.0, times.first[0]),
         "first": times.first,
         "between": (times.first[1], times.second[0]),
         "second": times.second,
     }
-    mbit = {when: course.mbit(start + SETTLE_SECONDS, end) for when, (start, end) in spans.items()}
+    mbit = {when: trace.mbit(start + SETTLE_SECONDS, end) for when, (start, end) in spans.items()}
     for when, value in mbit.items():
         run.figure(f"tcp_mbit_{when}_{name}", value, unit="Mbit/s", better="higher")
     run.figure(f"udp_line_loss_{name}", outcome.line_loss, better="lower")
     run.table.append([name, *(f"{mbit[when]:.1f}" for when in TIMES), "", f"{outcome.loss:.4f}"])
     run.series(f"course_{name}", outcome.rows)
-    return course, outcome
+    return trace, outcome
 
 
 def _flows(run: Run, place: Site, count: int, times: Times) -> None:
     """Run one UDP flow all the while, and so many of TCP after a while."""
     start, end = times.flows
     demand = testbed.steps([(ONE_OR_TWO_UDP_MBIT, 0.0, end)], end)
-    course, outcome = _together(run, place, demand, (start, end - start), count)
-    mbit = course.mbit(0, course.seconds)
+    trace, outcome = _together(run, place, demand, (start, end - start), count)
+    mbit = trace.mbit(0, trace.seconds)
     paper = PAPER_MBIT[count]
     run.figure(f"tcp_mbit_{count}_flows", mbit, unit="Mbit/s", paper=paper, better="higher")
     run.table.append([str(count), "", "", "", f"{mbit:.2f}", f"{paper:.2f}", f"{outcome.loss:.4f}"])
@@ -121,26 +121,26 @@ def _flows(run: Run, place: Site, count: int, times: Times) -> None:
 
 def _together(
     run: Run, place: Site, demand: Sequence[Sequence[float]], tcp: tuple[float, float], count: int
-) -> tuple[Course, Outcome]:
+) -> tuple[GoodputTrace, Outcome]:
     """Send UDP by the bond, and TCP by the fixed line after so long for so long."""
     after, seconds = tcp
     source = place.net.uplinks["fixed"].address4
     words = ["give", place.server, f"{seconds:g}", "--from", source, "--flows", str(count), "--after", f"{after:g}"]
-    argv = [sys.executable, "-m", "braid_lab.load.stream", *words]
+    argv = [sys.executable, "-m", "braid_lab.clients.tcp_stream", *words]
     with ThreadPoolExecutor(max_workers=1) as pool:
         giving = pool.submit(place.net.host.run, argv, timeout=after + seconds + 30)
         outcome = send(run, place, demand)
         said = json.loads(giving.result().stdout)
-    return Course.unbroken(said, "TCP on the fixed line"), outcome
+    return GoodputTrace.unbroken(said, "TCP on the fixed line"), outcome
 
 
-def _draw(run: Run, drawn: dict[str, tuple[Course, Outcome]]) -> None:
+def _draw(run: Run, drawn: dict[str, tuple[GoodputTrace, Outcome]]) -> None:
     """Draw what Fig. 6 shows."""
     with run.plot("tcp", width=8.0, height=2.5 * len(drawn) + 1) as plot:
         grid = plot.subplots(len(drawn), 1, sharex=True, sharey=True, squeeze=False)
-        for axes, (name, (course, outcome)) in zip(grid.flat, drawn.items(), strict=True):
-            step = round(0.2 / course.bin_s)
-            bins = [8e-6 * sum(course.bytes[at : at + step]) / 0.2 for at in range(0, len(course.bytes), step)]
+        for axes, (name, (trace, outcome)) in zip(grid.flat, drawn.items(), strict=True):
+            step = round(0.2 / trace.bin_s)
+            bins = [8e-6 * sum(trace.bytes[at : at + step]) / 0.2 for at in range(0, len(trace.bytes), step)]
             axes.plot([0.2 * at for at in range(len(bins))], bins, label="TCP", linewidth=1)
             at = [row["s"] for row in outcome.rows]
             for line in ("fixed_mbit", "mobile_mbit"):

@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from braid_lab.experiment import Run, experiment
-from braid_lab.experiments.bond.figures import WARM_UP_SECONDS, Beat, Course, side_by_side, trips
-from braid_lab.experiments.bond.rates import Rates, fixed, lte, satellite
-from braid_lab.experiments.bond.site import Site, beating, emulators_kept_up, site
+from braid_lab.experiments.bond.figures import WARM_UP_SECONDS, EchoProbe, GoodputTrace, goodput_table, round_trips
+from braid_lab.experiments.bond.rate_traces import RateTrace, fixed, lte, satellite
+from braid_lab.experiments.bond.site import Site, echo_train, emulators_kept_up, site
 from braid_lab.experiments.race.figures import percentile
-from braid_lab.net.links import Line
+from braid_lab.net.links import LinkSpec
 from braid_lab.net.namespace import use_congestion_control
 from braid_lab.process import LabError
 
@@ -38,23 +38,23 @@ UP_MBIT = 12.0
 WALK_SECONDS = 150.0
 
 #: The span that no stretch may fall behind in.
-STRETCH_SECONDS = 2.0
+WORST_SPAN_SECONDS = 2.0
 
-BEAT_SECONDS, BEAT_BYTES, BEAT_SERVER = 0.02, 64, 2
+PROBE_INTERVAL_SECONDS, PROBE_BYTES, PROBE_SERVER = 0.02, 64, 2
 
 
 @dataclass(frozen=True)
 class Radio:
     """One link: its rates both ways, and its queue."""
 
-    down: Rates
-    up: Rates
+    down: RateTrace
+    up: RateTrace
     queue_ms: float = 300.0
 
-    def line(self, seed: int) -> Line:
+    def line(self, seed: int) -> LinkSpec:
         """Return the emulated link that this is before it has its traces."""
         mean = f"{self.down.mean(0, self.down.seconds):.3f}Mbit/s"
-        return Line(rate=mean, delay=f"{DELAY_MS:g}ms", queue=f"{self.queue_ms:g}ms", seed=seed)
+        return LinkSpec(rate=mean, delay=f"{DELAY_MS:g}ms", queue=f"{self.queue_ms:g}ms", seed=seed)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Case:
     congestion_control: str = "cubic"
     up: bool = False
 
-    def rates(self, link: str) -> Rates:
+    def rates(self, link: str) -> RateTrace:
         """Return a link's rates in the flow's direction."""
         radio = self.links[link]
         return radio.up if self.up else radio.down
@@ -108,8 +108,8 @@ def recorded(folder: Path) -> Mapping[str, Callable[[int], Pair]]:
 def _read(folder: Path, one: str, other: str, _: int) -> Pair:
     """Read two recordings. There is nothing to draw."""
     ups = [folder / f"{name}-up.csv" for name in (one, other)]
-    known = [Rates.read(up) if up.exists() else None for up in ups]
-    down = [Rates.read(folder / f"{name}-down.csv") for name in (one, other)]
+    known = [RateTrace.read(up) if up.exists() else None for up in ups]
+    down = [RateTrace.read(folder / f"{name}-down.csv") for name in (one, other)]
     first, second = (known[at] or known[1 - at] or fixed(UP_MBIT) for at in (0, 1))
     return Radio(down[0], first), Radio(down[1], second)
 
@@ -164,8 +164,8 @@ def radio(run: Run) -> None:
                 for end in (place.net.host, place.net.internet):
                     use_congestion_control(end, case.congestion_control)
                 internet = place.net.internet.name
-                place.background(internet, "braid_lab.load.stream", "serve", place.server)
-                place.background(internet, "braid_lab.serve.echo", place.net.server(BEAT_SERVER))
+                place.background(internet, "braid_lab.clients.tcp_stream", "serve", place.server)
+                place.background(internet, "braid_lab.servers.echo", place.net.server(PROBE_SERVER))
             ratios.append(_measure(run, place, case, folder, seconds))
             late.append(emulators_kept_up(run, place))
     if ratios:
@@ -182,25 +182,25 @@ def radio(run: Run) -> None:
 
 def _measure(run: Run, place: Site, case: Case, folder: Path, seconds: float) -> float:
     """Measure one case and record it; return the bond's goodput over the best single link's."""
-    courses: dict[str, Course] = {}
+    traces: dict[str, GoodputTrace] = {}
     added: list[float] = []
     for kind in case.kinds:
         with run.step(f"{case.name}: {kind}"), contextlib.ExitStack() as stack:
-            train = beating(place, BEAT_SECONDS, BEAT_BYTES, [BEAT_SERVER])
-            beats = stack.enter_context(train) if kind == "bond" else None
+            train = echo_train(place, PROBE_INTERVAL_SECONDS, PROBE_BYTES, [PROBE_SERVER])
+            probes = stack.enter_context(train) if kind == "bond" else None
             _begin(place, case, folder, seconds)
-            courses[kind] = _flow(place, case, kind, seconds)
-            if beats:
-                said = json.loads(beats.stop().stdout.splitlines()[-1])[0]
-                sent = [Beat(*one) for one in said]
+            traces[kind] = _flow(place, case, kind, seconds)
+            if probes:
+                said = json.loads(probes.stop().stdout.splitlines()[-1])[0]
+                sent = [EchoProbe(*one) for one in said]
                 end = sent[-1].sent
-                found = trips(sent, end - seconds + WARM_UP_SECONDS, end)
+                found = round_trips(sent, end - seconds + WARM_UP_SECONDS, end)
                 added = [ms - 2 * DELAY_MS for ms in found.ms]
-    got = {kind: course.steady_mbit for kind, course in courses.items()}
+    got = {kind: trace.steady_mbit for kind, trace in traces.items()}
     best = max(case.links, key=lambda link: got[link])
     span = seconds - WARM_UP_SECONDS
     offered = sum(case.rates(link).mean(FROM_SECONDS + WARM_UP_SECONDS, span) for link in case.links)
-    worst = _worst_stretch(courses["bond"], courses[best])
+    worst = _worst_span(traces["bond"], traces[best])
     ratio = got["bond"] / got[best]
     run.figure(f"vs_best_single_{case.name}", ratio, better="higher")
     run.figure(f"worst_stretch_{case.name}", worst, better="higher")
@@ -217,7 +217,7 @@ def _measure(run: Run, place: Site, case: Case, folder: Path, seconds: float) ->
     ping = ", ".join(f"{delay:.0f}" for delay in delays)
     cells = [f"{offered:.1f}", f"{got['bond']:.1f}", beside, alone, f"{ratio:.2f}", f"{worst:.2f}", ping]
     run.table.append([case.name.replace("_", " "), *cells])
-    run.series(f"course_{case.name}", side_by_side(courses, bins=5))
+    run.series(f"course_{case.name}", goodput_table(traces, bins=5))
     return ratio
 
 
@@ -228,24 +228,24 @@ def _begin(place: Site, case: Case, folder: Path, seconds: float) -> None:
             file = folder / f"{link}-{direction}.csv"
             # The links go on for a while after the flow: what it has left behind must drain.
             rates.write(file, FROM_SECONDS, seconds + 30)
-            place.emulator(link).ask({"set": {"direction": direction, "trace": str(file)}})
+            place.emulator(link).request({"set": {"direction": direction, "trace": str(file)}})
 
 
-def _flow(place: Site, case: Case, kind: str, seconds: float) -> Course:
+def _flow(place: Site, case: Case, kind: str, seconds: float) -> GoodputTrace:
     verb = "give" if case.up else "take"
-    words = [sys.executable, "-m", "braid_lab.load.stream", verb, place.server, f"{seconds:g}"]
+    words = [sys.executable, "-m", "braid_lab.clients.tcp_stream", verb, place.server, f"{seconds:g}"]
     if kind != "bond":
         link = next(iter(case.links)) if kind == "mptcp" else kind
         words += ["--from", place.net.uplinks[link].address4]
     words += ["--mptcp"] if kind == "mptcp" else []
     said = json.loads(place.net.host.run(words, timeout=seconds + 60).stdout)
-    return Course.unbroken(said, f"{case.name}, {kind}:")
+    return GoodputTrace.unbroken(said, f"{case.name}, {kind}:")
 
 
-def _worst_stretch(bond: Course, best: Course) -> float:
+def _worst_span(bond: GoodputTrace, best: GoodputTrace) -> float:
     """Return the bond's goodput in its worst two seconds over that of the best link alone in the same two."""
-    bins = round(STRETCH_SECONDS / bond.bin_s)
-    sums = [list(itertools.accumulate(course.bytes, initial=0)) for course in (bond, best)]
+    bins = round(WORST_SPAN_SECONDS / bond.bin_s)
+    sums = [list(itertools.accumulate(trace.bytes, initial=0)) for trace in (bond, best)]
     first = round(WARM_UP_SECONDS / bond.bin_s)
     spans = ([each[at + bins] - each[at] for each in sums] for at in range(first, len(bond.bytes) - bins, 5))
     usual = statistics.fmean(best.bytes) * bins

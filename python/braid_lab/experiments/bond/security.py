@@ -14,15 +14,15 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from braid_lab import far_hub
+from braid_lab import remote_hub
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond import attacks
 from braid_lab.experiments.bond.attacks import ATTACKS, Attack
 from braid_lab.experiments.bond.cases import Link
-from braid_lab.experiments.bond.figures import Course
+from braid_lab.experiments.bond.figures import GoodputTrace
 from braid_lab.experiments.bond.site import BOND_DEVICE, Site, site
+from braid_lab.packets.codec import Packet, Udp, decode, encode
 from braid_lab.packets.tap import inside
-from braid_lab.packets.wire import Packet, Udp, decode, encode
 from braid_lab.process import LabError, Process, processor_seconds, wait_until
 
 LINKS = {"one": Link(30, 10), "two": Link(30, 10)}
@@ -34,17 +34,17 @@ COUNT = 100
 FLOOD_RATE = 4000
 
 #: A port of the hub's machine that is as good as closed.
-NOBODYS_PORT = 27244
+CLOSED_PORT = 27244
 
 #: A source that no client of the hub has.
-NOBODY = "10.99.99.99"
+UNASSIGNED_ADDRESS = "10.99.99.99"
 
 #: Only who asks for all kinds of frames is shown those that leave.
 ETH_P_ALL = 3
 IPV4, ETHERNET_BYTES = bytes([8, 0]), 14
 
 #: For how long packets of the bond are waited for: it reports while it is at work.
-PATIENCE_SECONDS = 20.0
+CAPTURE_TIMEOUT_SECONDS = 20.0
 
 #: A packet and its UDP payload.
 Seen = tuple[Packet, bytes]
@@ -61,12 +61,12 @@ def security(run: Run) -> None:
     with contextlib.ExitStack() as stack:
         with run.step("build two links, and join the hub"):
             place = stack.enter_context(site(LINKS, seed=run.seed))
-            place.background(place.net.internet.name, "braid_lab.load.stream", "serve", place.server)
+            place.background(place.net.internet.name, "braid_lab.clients.tcp_stream", "serve", place.server)
         with run.step("download in peace"):
             peace = _goodput(place, seconds)
         if len(chosen) == len(ATTACKS):
             with run.step("upload until the replay window has moved"):
-                _wear_on(place)
+                _exhaust_replay_window(place)
         for attack in chosen:
             name = attack.name.replace("_", " ")
             with run.part(name), run.step(name):
@@ -81,10 +81,10 @@ def security(run: Run) -> None:
 
 def _goodput(place: Site, seconds: float) -> float:
     """Return the goodput of a download through the bond, Mbit/s."""
-    argv = [sys.executable, "-m", "braid_lab.load.stream", "take", place.server, f"{seconds:g}"]
+    argv = [sys.executable, "-m", "braid_lab.clients.tcp_stream", "take", place.server, f"{seconds:g}"]
     report = json.loads(place.net.host.run(argv, timeout=seconds + 30).stdout)
-    course = Course.unbroken(report, "the download")
-    return course.mbit(1.0, course.seconds)
+    trace = GoodputTrace.unbroken(report, "the download")
+    return trace.mbit(1.0, trace.seconds)
 
 
 def _frames(place: Site) -> socket.socket:
@@ -96,9 +96,9 @@ def _frames(place: Site) -> socket.socket:
     return tap
 
 
-def _see(tap: socket.socket, *, from_hub: bool) -> Iterator[Seen]:
+def _capture(tap: socket.socket, *, from_hub: bool) -> Iterator[Seen]:
     """Yield the bond's data packets in one direction as they pass; LabError after a time."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + CAPTURE_TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         frame = tap.recv(1 << 16)
         if frame[ETHERNET_BYTES - 2 : ETHERNET_BYTES] != IPV4:
@@ -107,37 +107,37 @@ def _see(tap: socket.socket, *, from_hub: bool) -> Iterator[Seen]:
         if not isinstance(packet.body, Udp) or not attacks.is_data(packet.body.data):
             continue
         port = packet.body.source_port if from_hub else packet.body.dest_port
-        if port == far_hub.PORT:
+        if port == remote_hub.PORT:
             yield packet, packet.body.data
-    raise LabError(f"no more packets of the bond at the hub's door within {PATIENCE_SECONDS:g} s")
+    raise LabError(f"no more packets of the bond at the hub's door within {CAPTURE_TIMEOUT_SECONDS:g} s")
 
 
 def _collect(place: Site, count: int, *, from_hub: bool) -> list[Seen]:
     """Return so many different packets as they pass; a bond with nothing to do still says that it is there."""
     with _frames(place) as tap:
-        return list(itertools.islice(_see(tap, from_hub=from_hub), count))
+        return list(itertools.islice(_capture(tap, from_hub=from_hub), count))
 
 
 @contextlib.contextmanager
 def _busy(place: Site, verb: str) -> Iterator[None]:
     """Move data through the bond for the length of a block."""
-    argv = [sys.executable, "-m", "braid_lab.load.stream", verb, place.server, "60"]
+    argv = [sys.executable, "-m", "braid_lab.clients.tcp_stream", verb, place.server, "60"]
     with Process(argv, log=place.net.scratch / verb, namespace=place.net.host.name):
         yield
 
 
-def _wear_on(place: Site) -> None:
+def _exhaust_replay_window(place: Site) -> None:
     """Send until every link's numbers are beyond the replay window's reach."""
     highest: dict[int, int] = {}
     with _busy(place, "give"), _frames(place) as tap:
-        for _, payload in _see(tap, from_hub=False):
+        for _, payload in _capture(tap, from_hub=False):
             link = payload[0] & attacks.LINK_BITS
             highest[link] = max(highest.get(link, 0), attacks.number(payload))
-            if len(highest) >= len(LINKS) and min(highest.values()) > attacks.OLD + COUNT:
+            if len(highest) >= len(LINKS) and min(highest.values()) > attacks.NUMBERS_BEHIND + COUNT:
                 return
 
 
-def _send(place: Site, packets: Iterable[tuple[str, int, bytes]], to: int = far_hub.PORT) -> None:
+def _send(place: Site, packets: Iterable[tuple[str, int, bytes]], to: int = remote_hub.PORT) -> None:
     """Send datagrams to the hub's port, or another one, from somewhere on the way, from any source."""
     with inside(place.net.internet):
         raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
@@ -165,7 +165,7 @@ def _attack(run: Run, place: Site, attack: Attack) -> None:
             place,
             (_as_from_client(place, packet, attack.make(payload, nth)) for nth, (packet, payload) in enumerate(mine)),
         )
-        refused = _grown(place, before, [attack.counter], COUNT)
+        refused = _counter_growth(place, before, [attack.counter], COUNT)
     alive = place.bond()["state"] == "up"
     run.passes(attack.name, refused >= COUNT and alive)
     run.table.append([attack.name.replace("_", " "), str(COUNT), str(refused), attack.counter])
@@ -179,7 +179,7 @@ def _as_from_client(place: Site, packet: Packet, payload: bytes) -> tuple[str, i
     return packet.source, packet.body.source_port, payload
 
 
-def _grown(place: Site, before: dict[str, int], names: Sequence[str], by: int) -> int:
+def _counter_growth(place: Site, before: dict[str, int], names: Sequence[str], by: int) -> int:
     """Return by how much these counters have grown together, once it is so much, or will not be."""
 
     def growth() -> int:
@@ -197,10 +197,10 @@ def _floods(run: Run, place: Site, seconds: float, peace: float) -> None:
     The difference is what the hub does about handshakes; the rest is what it takes to send them.
     """
     with run.step("download beside a flood that meets nobody"):
-        beside, idle = _flood(place, seconds, NOBODYS_PORT)
+        beside, idle = _flood(place, seconds, CLOSED_PORT)
     before = _counters(place)
     with run.step("download under a flood of handshakes"):
-        flooded, busy = _flood(place, seconds, far_hub.PORT)
+        flooded, busy = _flood(place, seconds, remote_hub.PORT)
     after = _counters(place)
     grown = {name: after[name] - before[name] for name in after if name.startswith("handshake-")}
     refused = sum(count for name, count in grown.items() if name not in ("handshake-accepted", "handshake-repeated"))
@@ -223,16 +223,16 @@ def _flood(place: Site, seconds: float, port: int) -> tuple[float, float]:
     if place.hub.process is None:
         raise LabError("the hub does not run")
     key = place.hub.json("status")["key"]
-    argv = [sys.executable, "-m", "braid_lab.load.stream", "take", place.server, f"{seconds:g}"]
+    argv = [sys.executable, "-m", "braid_lab.clients.tcp_stream", "take", place.server, f"{seconds:g}"]
     before = processor_seconds(place.hub.process.pid)
     with Process(argv, log=place.net.scratch / "flooded", namespace=place.net.host.name) as load:
-        _send(place, _paced(_knocks(key), seconds), port)
+        _send(place, _paced(_initiations(key), seconds), port)
         report = json.loads(load.wait(timeout=seconds + 30).stdout)
-    course = Course.unbroken(report, "the download beside a flood")
-    return course.mbit(1.0, course.seconds), processor_seconds(place.hub.process.pid) - before
+    trace = GoodputTrace.unbroken(report, "the download beside a flood")
+    return trace.mbit(1.0, trace.seconds), processor_seconds(place.hub.process.pid) - before
 
 
-def _knocks(key: str) -> Iterator[tuple[str, int, bytes]]:
+def _initiations(key: str) -> Iterator[tuple[str, int, bytes]]:
     """Yield initiations for ever, from ever new addresses, half of them with a right first MAC."""
     nth = 0
     while True:
@@ -266,7 +266,7 @@ def _spoof(run: Run, place: Site) -> None:
     with raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, BOND_DEVICE.encode())
         for nth in range(COUNT):
-            lie = Packet(NOBODY, place.net.server(2), Udp(4000 + nth, 9, bytes(32)))
+            lie = Packet(UNASSIGNED_ADDRESS, place.net.server(2), Udp(4000 + nth, 9, bytes(32)))
             raw.sendto(encode(lie), (place.net.server(2), 0))
     with contextlib.suppress(LabError):
         wait_until(lambda: refused() - before >= COUNT, what="the hub to count", timeout=3, poll=0.1)

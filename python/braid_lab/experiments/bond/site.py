@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from braid_lab import far_hub
+from braid_lab import remote_hub
 from braid_lab.experiment import Run
 from braid_lab.experiments.bond.cases import Link
-from braid_lab.far_hub import Hub
-from braid_lab.net.far import far_end
-from braid_lab.net.links import Emulated, Line
+from braid_lab.net.links import Emulated, LinkSpec
+from braid_lab.net.remote_host import remote_host
 from braid_lab.net.topology import Topology, Uplink, UplinkSpec, network
 from braid_lab.process import LabError, Process, wait_until
 from braid_lab.product import Braid, braid
-from braid_lab.serve.servers import READY
+from braid_lab.remote_hub import Hub
+from braid_lab.servers.catalog import READY
 
 #: The bond's device at the host.
 BOND_DEVICE = "braid-bond"
@@ -73,11 +73,11 @@ class Site:
 
 
 @contextlib.contextmanager
-def beating(
+def echo_train(
     place: Site, spacing_s: float, size: int, numbers: Iterable[int], name: str = "beats"
 ) -> Iterator[Process]:
     """Beat to servers from the host; under way when every one of them has answered. The output is NAME's."""
-    words = [sys.executable, "-m", "braid_lab.load.beat", f"{1000 * spacing_s:g}", str(size)]
+    words = [sys.executable, "-m", "braid_lab.clients.echo_train", f"{1000 * spacing_s:g}", str(size)]
     argv = [*words, *map(place.net.server, numbers)]
     with Process(argv, log=place.net.scratch / name, namespace=place.net.host.name) as train:
         train.wait_output("^ready$", timeout=20)
@@ -94,7 +94,7 @@ def emulator(uplink: Uplink) -> Emulated:
 class Emulable(Protocol):
     """Something that describes an emulated link."""
 
-    def line(self, seed: int) -> Line:
+    def line(self, seed: int) -> LinkSpec:
         """Return the line that is this."""
         ...
 
@@ -126,8 +126,8 @@ def site(
         # A run builds several networks, and each hub has its own memory.
         folder = net.scratch / net.host.name.rpartition("-")[0]
         folder.mkdir()
-        far = stack.enter_context(far_end(net, offload=far_offload))
-        hub = stack.enter_context(far_hub.running(far, folder / "hub", hub_configuration, program))
+        far = stack.enter_context(remote_host(net, offload=far_offload))
+        hub = stack.enter_context(remote_hub.running_hub(far, folder / "hub", hub_configuration, program))
         file = folder / "braid.toml"
         file.write_text(configuration)
         daemon = stack.enter_context(braid(net.host, folder / "braid", "--config", file, program=program))
@@ -148,18 +148,18 @@ def _prepare_mptcp(net: Topology) -> None:
 
 
 @contextlib.contextmanager
-def wandering(place: Site, links: Mapping[str, Link], seed: int) -> Iterator[None]:
+def delay_walks(place: Site, links: Mapping[str, Link], seed: int) -> Iterator[None]:
     """Let the delays of those links wander that do, for the length of a block."""
     over = threading.Event()
 
     def follow(name: str, link: Link) -> None:
-        assert link.wander is not None  # noqa: S101
-        for delay in link.wander.course(random.Random(seed)):
-            place.emulator(name).ask({"set": {"delay": f"{delay:.3f} ms"}})
-            if over.wait(link.wander.every_s):
+        assert link.delay_walk is not None  # noqa: S101
+        for delay in link.delay_walk.trace(random.Random(seed)):
+            place.emulator(name).request({"set": {"delay": f"{delay:.3f} ms"}})
+            if over.wait(link.delay_walk.every_s):
                 return
 
-    threads = [threading.Thread(target=follow, args=each) for each in links.items() if each[1].wander]
+    threads = [threading.Thread(target=follow, args=each) for each in links.items() if each[1].delay_walk]
     for thread in threads:
         thread.start()
     try:
@@ -177,7 +177,7 @@ def emulators_kept_up(run: Run, place: Site) -> float:
     """
     latest = 0.0
     for name in place.net.uplinks:
-        stats = place.emulator(name).ask({"stats": {}})["stats"]
+        stats = place.emulator(name).request({"stats": {}})["stats"]
         for direction in (stats["up"], stats["down"]):
             if direction["kernel_dropped_before"] or direction["device_refused"]:
                 run.too_slow(f"the emulator of link {name} lost packets")

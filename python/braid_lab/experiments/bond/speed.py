@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from braid_lab.allocations import counting
+from braid_lab.allocations import counted_allocations
 from braid_lab.experiment import Run, experiment
-from braid_lab.experiments.bond.figures import Course
+from braid_lab.experiments.bond.figures import GoodputTrace
 from braid_lab.experiments.bond.site import BOND_DEVICE, Site, site
 from braid_lab.net.wireguard import program, wireguard
 from braid_lab.process import LabError, Process, processor_seconds, run, wait_until
@@ -40,7 +40,7 @@ THREADS = ("braid-hub", "braid-bond")
 
 
 @dataclass(frozen=True)
-class Way:
+class Tunnel:
     """A tunnel from the host to a server: its figures' suffix, its device, and the processes of its two ends."""
 
     name: str
@@ -58,7 +58,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Cables:
+class LinkSetup:
     """What lies between the two ends: names of links, and whether it carries super-packets, and data as GRE."""
 
     names: tuple[str, ...]
@@ -67,23 +67,25 @@ class Cables:
 
 
 #: By what their figures end in.
-CABLES = {
-    "1": Cables(("one",)),
-    "2": Cables(("one", "two")),
-    "1_without_offloads": Cables(("one",), offload=False),
-    "2_without_offloads": Cables(("one", "two"), offload=False),
-    "1_as_gre": Cables(("one",), gre=True),
-    "2_as_gre": Cables(("one", "two"), gre=True),
+LINK_SETUPS = {
+    "1": LinkSetup(("one",)),
+    "2": LinkSetup(("one", "two")),
+    "1_without_offloads": LinkSetup(("one",), offload=False),
+    "2_without_offloads": LinkSetup(("one", "two"), offload=False),
+    "1_as_gre": LinkSetup(("one",), gre=True),
+    "2_as_gre": LinkSetup(("one", "two"), gre=True),
 }
 #: One of each kind.
 SMOKE_CASES = ("2_without_offloads", "1_as_gre")
 
 
-@experiment("bond/speed", "The bond between cables, beside wireguard-go", paper="layer3-bonding", cases=tuple(CABLES))
+@experiment(
+    "bond/speed", "The bond between cables, beside wireguard-go", paper="layer3-bonding", cases=tuple(LINK_SETUPS)
+)
 def speed(run_: Run) -> None:
     """Measure one link and two."""
     turns, seconds = run_.of_form(full=(5, 15.0), quick=(2, 3.0), smoke=(1, 1.5))
-    every = tuple(CABLES)
+    every = tuple(LINK_SETUPS)
     chosen = run_.cases(run_.of_form(full=every, quick=every, smoke=SMOKE_CASES))
     run_.display.expect(len(chosen) * (2 + (1 if program() is None else 2) * (turns + 1)))
     run_.table.append(["", "cables", "Mbit/s", "hub: s/Gbit", "host: s/Gbit", f"{SMALL_BYTES} bytes: 1/s"])
@@ -95,46 +97,46 @@ def speed(run_: Run) -> None:
         figure = f"_{case}"
         with run_.part(_said(figure)), contextlib.ExitStack() as stack:
             with run_.step(f"{_said(figure)}: build, and join the hub"):
-                place = stack.enter_context(_place(CABLES[case], run_.seed))
+                place = stack.enter_context(_place(LINK_SETUPS[case], run_.seed))
                 internet = place.net.internet.name
                 for number in (BOND, WIREGUARD):
-                    place.background(internet, "braid_lab.load.stream", "serve", place.net.server(number))
-                ways = [_bond(place)]
+                    place.background(internet, "braid_lab.clients.tcp_stream", "serve", place.net.server(number))
+                tunnels = [_bond(place)]
             if program() is not None:
                 with run_.part(f"{_said(figure)}: wireguard-go"):
-                    ways.append(_wireguard(place, stack))
-            _measure(run_, place, figure, ways, (turns, seconds))
+                    tunnels.append(_wireguard(place, stack))
+            _measure(run_, place, figure, tunnels, (turns, seconds))
             with run_.part(f"{_said(figure)}: allocations"), run_.step(f"{_said(figure)}: allocations"):
-                calls = _allocations(place, ways[0], seconds)
+                calls = _allocations(place, tunnels[0], seconds)
                 run_.figure(f"allocations_per_packet{figure}", calls, better="lower")
-            _check_clear(place, CABLES[case])
+            _check_cleartext(place, LINK_SETUPS[case])
 
 
 @contextlib.contextmanager
-def _place(cables: Cables, seed: int) -> Iterator[Site]:
+def _place(setup: LinkSetup, seed: int) -> Iterator[Site]:
     made = site(
-        dict.fromkeys(cables.names),
+        dict.fromkeys(setup.names),
         seed=seed,
-        configuration='[bond]\nencapsulation = "gre"\n' if cables.gre else "",
-        hub_configuration="gre = true\n" if cables.gre else "",
-        offload=cables.offload,
-        far_offload=cables.offload,
+        configuration='[bond]\nencapsulation = "gre"\n' if setup.gre else "",
+        hub_configuration="gre = true\n" if setup.gre else "",
+        offload=setup.offload,
+        far_offload=setup.offload,
     )
     with made as place:
-        if cables.gre:
-            wait_until(lambda: _clear(place) == {True}, what="every link to pass GRE", timeout=20)
+        if setup.gre:
+            wait_until(lambda: _cleartext_links(place) == {True}, what="every link to pass GRE", timeout=20)
         yield place
 
 
-def _clear(place: Site) -> set[bool]:
+def _cleartext_links(place: Site) -> set[bool]:
     """Return whether links carry data in the clear: none of them, all, or some."""
     return {link["cleartext"] for link in place.bond()["links"]}
 
 
-def _check_clear(place: Site, cables: Cables) -> None:
+def _check_cleartext(place: Site, setup: LinkSetup) -> None:
     """See that data went as it was to go, to the end."""
-    if _clear(place) != {cables.gre}:
-        raise LabError(f"data did not go {'in the clear' if cables.gre else 'sealed'}: {place.bond()['links']}")
+    if _cleartext_links(place) != {setup.gre}:
+        raise LabError(f"data did not go {'in the clear' if setup.gre else 'sealed'}: {place.bond()['links']}")
 
 
 def _said(figure: str) -> str:
@@ -142,111 +144,113 @@ def _said(figure: str) -> str:
     return figure.replace("_", " ").strip().replace("1", "1 cable").replace("2", "2 cables")
 
 
-def _bond(place: Site) -> Way:
+def _bond(place: Site) -> Tunnel:
     if place.hub.process is None:
         raise LabError("the hub does not run")
-    return Way("", place.server, BOND_DEVICE, (place.hub.process.pid, place.daemon.pid))
+    return Tunnel("", place.server, BOND_DEVICE, (place.hub.process.pid, place.daemon.pid))
 
 
-def _wireguard(place: Site, stack: contextlib.ExitStack) -> Way:
+def _wireguard(place: Site, stack: contextlib.ExitStack) -> Tunnel:
     """Return what the bond is held against, for as long as the stack lasts."""
     server = place.net.server(WIREGUARD)
     other = stack.enter_context(wireguard(place.net, place.hub.far, next(iter(place.net.uplinks)), server))
-    return Way("_wireguard_go", server, other.device, (other.far.pid, other.near.pid))
+    return Tunnel("_wireguard_go", server, other.device, (other.far.pid, other.near.pid))
 
 
-def _measure(run_: Run, place: Site, figure: str, ways: list[Way], plan: tuple[int, float]) -> None:
+def _measure(run_: Run, place: Site, figure: str, tunnels: list[Tunnel], plan: tuple[int, float]) -> None:
     """Measure all in turn; one that fails takes nothing from the others."""
     turns, seconds = plan
-    samples: dict[str, dict[int, Sample]] = {way.name: {} for way in ways}
+    samples: dict[str, dict[int, Sample]] = {tunnel.name: {} for tunnel in tunnels}
     for turn in range(turns):
-        for way in ways:
-            name = f"{_said(figure)}: a stream{way.name.replace('_', ' ')}, turn {turn + 1} of {turns}"
+        for tunnel in tunnels:
+            name = f"{_said(figure)}: a stream{tunnel.name.replace('_', ' ')}, turn {turn + 1} of {turns}"
             with run_.part(name), run_.step(name):
-                samples[way.name][turn] = _stream(run_, place, way, seconds)
+                samples[tunnel.name][turn] = _stream(run_, place, tunnel, seconds)
     # A way of which no stream was measured has been recorded as failed.
-    for way in (each for each in ways if samples[each.name]):
-        name = f"{_said(figure)}: small packets{way.name.replace('_', ' ')}"
-        row = _record(run_, way, figure, list(samples[way.name].values()))
+    for tunnel in (each for each in tunnels if samples[each.name]):
+        name = f"{_said(figure)}: small packets{tunnel.name.replace('_', ' ')}"
+        row = _record(run_, tunnel, figure, list(samples[tunnel.name].values()))
         with run_.part(name), run_.step(name):
-            small = _small(run_, place, way, seconds)
-            run_.figure(f"packets_per_second_{SMALL_BYTES}B{way.name}{figure}", small, unit="1/s", better="higher")
+            small = _small(run_, place, tunnel, seconds)
+            run_.figure(f"packets_per_second_{SMALL_BYTES}B{tunnel.name}{figure}", small, unit="1/s", better="higher")
             row.append(f"{small:.0f}")
-    if len(ways) > 1:
-        bond, other = (samples[way.name] for way in ways)
+    if len(tunnels) > 1:
+        bond, other = (samples[tunnel.name] for tunnel in tunnels)
         both = [bond[turn].mbit / other[turn].mbit for turn in bond.keys() & other.keys()]
         if both:
             run_.measure(f"goodput_vs_wireguard_go{figure}", both, better="higher")
 
 
-def _record(run_: Run, way: Way, figure: str, samples: list[Sample]) -> list[str]:
+def _record(run_: Run, tunnel: Tunnel, figure: str, samples: list[Sample]) -> list[str]:
     """Record a way's streams; return its row of the table, which lacks small packets yet."""
 
     def measure(name: str, value: Callable[[Sample], float]) -> float:
         values = [value(each) for each in samples]
-        return run_.measure(f"{name}{way.name}{figure}", values, unit="s", better="lower")
+        return run_.measure(f"{name}{tunnel.name}{figure}", values, unit="s", better="lower")
 
     rates = [each.mbit for each in samples]
-    mbit = run_.measure(f"goodput{way.name}{figure}", rates, unit="Mbit/s", better="higher")
+    mbit = run_.measure(f"goodput{tunnel.name}{figure}", rates, unit="Mbit/s", better="higher")
     far = measure("cpu_per_gbit_far", lambda each: each.cpu_s_per_gbit[0])
     near = measure("cpu_per_gbit_near", lambda each: each.cpu_s_per_gbit[1])
     measure("cpu_per_gbit", lambda each: sum(each.cpu_s_per_gbit))
-    name = way.name.strip("_").replace("_", "-") or "bond"
-    cables = _said(figure).replace("cables", "").replace("cable", "").strip()
-    run_.table.append([name, cables, f"{mbit:.0f}", f"{far:.2f}", f"{near:.2f}"])
+    name = tunnel.name.strip("_").replace("_", "-") or "bond"
+    setup = _said(figure).replace("cables", "").replace("cable", "").strip()
+    run_.table.append([name, setup, f"{mbit:.0f}", f"{far:.2f}", f"{near:.2f}"])
     return run_.table[-1]
 
 
-def _stream(run_: Run, place: Site, way: Way, seconds: float) -> Sample:
+def _stream(run_: Run, place: Site, tunnel: Tunnel, seconds: float) -> Sample:
     """Receive one stream for so long."""
-    before, carried = [processor_seconds(pid) for pid in way.pids], _carried(place, way, "rx")
-    course = _take(place, way.server, seconds)
-    far, near = (processor_seconds(pid) - earlier for pid, earlier in zip(way.pids, before, strict=True))
-    _check(run_, way, _carried(place, way, "rx") - carried, sum(course.bytes))
-    gbit = 8e-9 * sum(course.bytes)
-    return Sample(course.mbit(WARM_UP_SECONDS, course.seconds), (far / gbit, near / gbit))
+    before, carried = [processor_seconds(pid) for pid in tunnel.pids], _carried(place, tunnel, "rx")
+    trace = _take(place, tunnel.server, seconds)
+    far, near = (processor_seconds(pid) - earlier for pid, earlier in zip(tunnel.pids, before, strict=True))
+    _check(run_, tunnel, _carried(place, tunnel, "rx") - carried, sum(trace.bytes))
+    gbit = 8e-9 * sum(trace.bytes)
+    return Sample(trace.mbit(WARM_UP_SECONDS, trace.seconds), (far / gbit, near / gbit))
 
 
-def _take(place: Site, server: str, seconds: float) -> Course:
-    argv = [sys.executable, "-m", "braid_lab.load.stream", "take", server, f"{seconds:g}"]
+def _take(place: Site, server: str, seconds: float) -> GoodputTrace:
+    argv = [sys.executable, "-m", "braid_lab.clients.tcp_stream", "take", server, f"{seconds:g}"]
     report = json.loads(place.net.host.run(argv, timeout=seconds + 30).stdout)
-    return Course.unbroken(report, "the stream")
+    return GoodputTrace.unbroken(report, "the stream")
 
 
-def _small(run_: Run, place: Site, way: Way, seconds: float) -> float:
+def _small(run_: Run, place: Site, tunnel: Tunnel, seconds: float) -> float:
     """Return how many small datagrams a second come through, of as many as can be sent."""
-    serve: list[str | Path] = [binary("braid-load"), "serve", "--ports", str(PORT), "--datagrams-on", way.server]
-    log = place.net.scratch / f"{place.net.host.name}-small{way.name}"
+    serve: list[str | Path] = [binary("braid-load"), "serve", "--ports", str(PORT), "--datagrams-on", tunnel.server]
+    log = place.net.scratch / f"{place.net.host.name}-small{tunnel.name}"
     with Process(serve, log=log, namespace=place.net.internet.name) as server:
         server.wait_output('"ready":true')
-        words = ["--to", way.server, "--ports", str(PORT), "--seconds", f"{seconds:g}", "--flows", "8"]
+        words = ["--to", tunnel.server, "--ports", str(PORT), "--seconds", f"{seconds:g}", "--flows", "8"]
         argv: list[str | Path] = [binary("braid-load"), "udp-rate", *words, "--packet", str(SMALL_BYTES)]
-        carried = _carried(place, way, "tx")
+        carried = _carried(place, tunnel, "tx")
         said = json.loads(run(argv, namespace=place.net.host.name, timeout=seconds + 60).stdout.splitlines()[-1])
-    _check(run_, way, _carried(place, way, "tx") - carried, said["delivered"] * SMALL_BYTES)
+    _check(run_, tunnel, _carried(place, tunnel, "tx") - carried, said["delivered"] * SMALL_BYTES)
     rate: float = said["rate"]
     return rate
 
 
-def _carried(place: Site, way: Way, direction: str) -> int:
+def _carried(place: Site, tunnel: Tunnel, direction: str) -> int:
     """Return how many bytes a tunnel has carried, `rx` or `tx` as the host sees it."""
-    return place.net.host.counters(way.device)[direction]["bytes"]
+    return place.net.host.counters(tunnel.device)[direction]["bytes"]
 
 
-def _check(run_: Run, way: Way, carried: int, of: int) -> None:
+def _check(run_: Run, tunnel: Tunnel, carried: int, of: int) -> None:
     """See that the tunnel carried what was to go through it: flows leave a bond whose driver comes too late."""
     if carried < of:
-        run_.too_slow(f"of {of} bytes to {way.server} {way.device} carried {carried}")
+        run_.too_slow(f"of {of} bytes to {tunnel.server} {tunnel.device} carried {carried}")
 
 
-def _allocations(place: Site, way: Way, seconds: float) -> float:
+def _allocations(place: Site, tunnel: Tunnel, seconds: float) -> float:
     """Return how often both ends' threads ask for memory for a packet of a stream that is under way."""
-    argv = [sys.executable, "-m", "braid_lab.load.stream", "take", way.server, f"{seconds + 10:g}"]
+    argv = [sys.executable, "-m", "braid_lab.clients.tcp_stream", "take", tunnel.server, f"{seconds + 10:g}"]
     log = place.net.scratch / f"{place.net.host.name}-counted"
     with contextlib.ExitStack() as stack:
         stack.enter_context(Process(argv, log=log, namespace=place.net.host.name))
         time.sleep(WARM_UP_SECONDS)
-        counters = [stack.enter_context(counting(*each)) for each in zip(way.pids, THREADS, strict=True)]
+        counters = [
+            stack.enter_context(counted_allocations(*each)) for each in zip(tunnel.pids, THREADS, strict=True)
+        ]
         before = _delivered(place)
         calls = sum(each.total() for each in counters)
         time.sleep(seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from braid_lab.experiments.bond.cases import BOND_BYTES, COMPRESSED_UDP_BYTES, Link, Wander
+from braid_lab.experiments.bond.cases import BOND_BYTES, COMPRESSED_UDP_BYTES, DelayWalk, Link
 
 #: §5.1: "All generated UDP packets are 1492 bytes long". Here that is the packet on the line, tunnel and all.
 PACKET_BYTES = 1492
@@ -26,7 +26,7 @@ STEP_SECONDS = 0.2
 #: Round trips of 13 ms and of 25 to 45 ms. An emulated link counts frames, so its rate is a little more.
 LINKS = {
     "fixed": Link(FIXED_MBIT * FRAME_BYTES / PACKET_BYTES, 6.5, queue_ms=QUEUE_MS),
-    "mobile": Link(MOBILE_MBIT * FRAME_BYTES / PACKET_BYTES, 17.5, wander=Wander(12.5, 22.5)),
+    "mobile": Link(MOBILE_MBIT * FRAME_BYTES / PACKET_BYTES, 17.5, delay_walk=DelayWalk(12.5, 22.5)),
 }
 
 

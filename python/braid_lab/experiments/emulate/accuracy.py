@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from braid_lab.experiment import Run, experiment
+from braid_lab.fixtures import run_client
 from braid_lab.net import scratch
-from braid_lab.net.links import Emulated, End, Line, emulated
+from braid_lab.net.links import Emulated, End, LinkSpec, emulated
 from braid_lab.net.namespace import Namespace, namespace
 from braid_lab.plots import COLOURS
 from braid_lab.process import Process, processor_seconds
-from braid_lab.serve import servers
-from braid_lab.workbench import load
+from braid_lab.servers import catalog
 
 #: UDP payload that makes full frames of 1514 bytes.
 FULL = 1472
@@ -56,7 +56,7 @@ class Pair:
     far: Namespace
 
     @contextlib.contextmanager
-    def linked(self, line: Line, number: int = 0) -> Iterator[Emulated]:
+    def linked(self, line: LinkSpec, number: int = 0) -> Iterator[Emulated]:
         """Join them by an emulated link with the addresses 10.N.0.1 and 10.N.0.2."""
         near, far = End(self.near, f"near{number}"), End(self.far, f"far{number}")
         with emulated(near, far, line, scratch=scratch.directory()) as link:
@@ -80,7 +80,7 @@ def trains(
 
     `full` keeps the links full even if the senders themselves are held up for a moment.
     """
-    probe = [sys.executable, "-m", "braid_lab.load.probe"]
+    probe = [sys.executable, "-m", "braid_lab.clients.packet_train"]
     with contextlib.ExitStack() as stack:
         receivers, senders = [], []
         for at, (_, place, address) in enumerate(ways):
@@ -130,7 +130,7 @@ def _rates(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) -> 
     """Send a third more than the rate: what comes out is the link's doing."""
     for mbit in extent.rates_mbit:
         errors = []
-        with run.step(f"rate {mbit} Mbit/s"), pair.linked(Line(rate=f"{mbit}Mbit/s", queue="50ms")):
+        with run.step(f"rate {mbit} Mbit/s"), pair.linked(LinkSpec(rate=f"{mbit}Mbit/s", queue="50ms")):
             for _ in range(extent.runs):
                 per_second = 1.33e6 * mbit / FRAME_BITS
                 found = pair.train(
@@ -144,14 +144,14 @@ def _rates(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) -> 
 def _delays(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) -> None:
     """Delay of a thin train, then of one that fills three quarters of 200 Mbit/s."""
     for delay in extent.delays_ms:
-        with run.step(f"delay {delay} ms"), pair.linked(Line(delay=f"{delay}ms", queue=None)):
+        with run.step(f"delay {delay} ms"), pair.linked(LinkSpec(delay=f"{delay}ms", queue=None)):
             errors = []
             for _ in range(extent.runs):
                 found = pair.train(count=round(200 * extent.seconds), size=SMALL, per_second=200)
                 errors.append(abs(found["delay_ms"]["median"] - delay))
                 rows.append(_row("delay", delay, found["delay_ms"]["median"], found))
         run.measure(f"delay_error_ms_{delay}ms", errors, unit="ms", better="lower")
-    with run.step("delay at 200 Mbit/s"), pair.linked(Line(rate="200Mbit/s", delay="15ms", queue="100ms")):
+    with run.step("delay at 200 Mbit/s"), pair.linked(LinkSpec(rate="200Mbit/s", delay="15ms", queue="100ms")):
         per_second = 150e6 / FRAME_BITS
         errors, tails = [], []
         for _ in range(extent.runs):
@@ -169,7 +169,7 @@ def _losses(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) ->
     """Random loss over many small packets, then loss in bursts (Gilbert-Elliott)."""
     per_second = 30_000.0
 
-    def lost(line: Line) -> tuple[float, dict[str, Any]]:
+    def lost(line: LinkSpec) -> tuple[float, dict[str, Any]]:
         with pair.linked(line):
             found = pair.train(count=extent.losses, size=SMALL, per_second=per_second)
         return 1 - found["received"] / extent.losses, found
@@ -178,13 +178,13 @@ def _losses(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) ->
         errors = []
         with run.step(f"loss {100 * loss:g} %"):
             for turn in range(extent.runs):
-                share, found = lost(Line(loss=f"{100 * loss:g}%", queue=None, seed=run.seed + turn))
+                share, found = lost(LinkSpec(loss=f"{100 * loss:g}%", queue=None, seed=run.seed + turn))
                 errors.append(abs(share - loss))
                 rows.append(_row("loss", loss, share, found))
         run.measure(f"loss_error_{100 * loss:g}percent", errors, better="lower")
     enter, leave = 0.005, 0.25
     with run.step("loss in bursts"):
-        share, found = lost(Line(extra=("--loss-burst", f"{enter},{leave}"), queue=None, seed=run.seed))
+        share, found = lost(LinkSpec(extra=("--loss-burst", f"{enter},{leave}"), queue=None, seed=run.seed))
     asked = enter / (enter + leave)
     rows.append(_row("burst loss", asked, share, found))
     run.figure("loss_error_bursts", abs(share - asked), better="lower")
@@ -194,12 +194,12 @@ def _losses(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) ->
 
 def _jitter(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) -> None:
     """Jitter must widen the delays and, unless asked, never change the order."""
-    with run.step("jitter 5 ms"), pair.linked(Line(delay="20ms", jitter="5ms", queue=None, seed=run.seed)):
+    with run.step("jitter 5 ms"), pair.linked(LinkSpec(delay="20ms", jitter="5ms", queue=None, seed=run.seed)):
         found = pair.train(count=round(500 * extent.seconds), size=SMALL, per_second=500)
     rows.append(_row("jitter", 5, found["delay_ms"]["deviation"], found))
     run.figure("jitter_deviation_ms", found["delay_ms"]["deviation"], unit="ms")
     run.passes("jitter_in_order", found["reordered"] == 0)
-    line = Line(delay="20ms", jitter="5ms", queue=None, seed=run.seed, extra=("--reorder",))
+    line = LinkSpec(delay="20ms", jitter="5ms", queue=None, seed=run.seed, extra=("--reorder",))
     with run.step("jitter with reordering"), pair.linked(line):
         found = pair.train(count=round(500 * extent.seconds), size=SMALL, per_second=500)
     rows.append(_row("jitter, reordering", 5, found["delay_ms"]["deviation"], found))
@@ -208,22 +208,27 @@ def _jitter(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) ->
 
 def _ceiling(run: Run, pair: Pair, extent: Extent) -> None:
     """TCP through a link that limits nothing: the emulator's own limit, sender and receiver on its cores too."""
-    with run.step("ceiling"), pair.linked(Line(queue=None)):
+    with run.step("ceiling"), pair.linked(LinkSpec(queue=None)):
         log = scratch.directory() / "ceiling"
         address = "10.0.0.2"
-        with Process(servers.argv("http1", [address]), log=log, namespace=pair.far.name) as server:
-            server.wait_output(servers.READY)
-            results = [load(pair.near, "bulk", 4, 1, extent.seconds, address)["mbit"] for _ in range(extent.runs)]
+        with Process(catalog.argv("http1", [address]), log=log, namespace=pair.far.name) as server:
+            server.wait_output(catalog.READY)
+            results = [
+                run_client(pair.near, "bulk", 4, 1, extent.seconds, address)["mbit"] for _ in range(extent.runs)
+            ]
     run.measure("ceiling_mbit", results, unit="Mbit/s", better="higher")
 
 
 def _processor(run: Run, pair: Pair, extent: Extent) -> None:
     """The emulator's processor time under the loads that it must bear with ease."""
     with run.step("two links of 100 Mbit/s, both ways"), contextlib.ExitStack() as stack:
-        line = Line(rate="100Mbit/s", delay="10ms", queue="100ms")
+        line = LinkSpec(rate="100Mbit/s", delay="10ms", queue="100ms")
         links = [stack.enter_context(pair.linked(line, number)) for number in range(2)]
         _burden(run, pair, extent, links, mbit=100.0, case="2x100")
-    with run.step("one link of 300 Mbit/s"), pair.linked(Line(rate="300Mbit/s", delay="10ms", queue="100ms")) as link:
+    with (
+        run.step("one link of 300 Mbit/s"),
+        pair.linked(LinkSpec(rate="300Mbit/s", delay="10ms", queue="100ms")) as link,
+    ):
         _burden(run, pair, extent, [link], mbit=300.0, case="300")
 
 

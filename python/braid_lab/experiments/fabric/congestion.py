@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from braid_lab.experiment import Run, experiment
 from braid_lab.fabric.edges import EdgedNetwork, edged_network
 from braid_lab.fabric.shapes import Shape, Station, Wire
-from braid_lab.fabric.stream import GOODPUT_SHARE, Transfer, counter, transfer
+from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE, Transfer, nstat, transfer
 from braid_lab.process import LabError, Process, wait_until
 
 MBIT, DELAY_MS = 10.0, 20.0
@@ -78,7 +78,7 @@ def congestion(run: Run) -> None:
                     with run.step(f"{name}: {extent.seconds} s"):
                         network.settle("ha", "hb", 2)
                         passage = _through(network, extent, trouble)
-                    course = passage.made.course
+                    course = passage.made.goodput
                     first, last = round(passage.began / STEP), round((passage.began + extent.trouble) / STEP)
                     during = course[first:last]
                     below.append(STEP * sum(mbit < SINGLE / 2 for mbit in during))
@@ -184,11 +184,11 @@ def _filled(network: EdgedNetwork) -> Iterator[None]:
             "-t",
             "3600",
         ]
-        before = counter(source, OCTETS)[OCTETS]
+        before = nstat(source, OCTETS)[OCTETS]
         with Process(argv, log=net.folder / "filling", namespace=source.place.name):
             # Not what iperf3 says: that comes a second later.
             wait_until(
-                lambda: counter(source, OCTETS)[OCTETS] > before + FILLED, what="the link to be filled", poll=0.005
+                lambda: nstat(source, OCTETS)[OCTETS] > before + FILLED, what="the link to be filled", poll=0.005
             )
             yield
 

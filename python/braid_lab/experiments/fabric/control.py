@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from braid_lab.experiment import Run, experiment
-from braid_lab.fabric.control import Fabric, configuration, controller
+from braid_lab.fabric.controller import Fabric, configuration, controller
 from braid_lab.fabric.ovs import OvsNetwork, ovs_network
 from braid_lab.fabric.shapes import Shape, east_asia, fat_tree, generated, two_paths
 from braid_lab.net import scratch
@@ -48,7 +48,7 @@ SMOKE = Extent((20,), 1, 2, 1.0)
 #: The delay of the line that latencies are held against, ms.
 DELAY_MS = 25.0
 
-FRAMES = [sys.executable, "-m", "braid_lab.fabric.frames"]
+FRAMES = [sys.executable, "-m", "braid_lab.fabric.raw_frames"]
 
 
 @experiment("fabric/control", "The fabric's controller: discovery, latency, paths, recovery", paper="mpsdn §III")
@@ -110,13 +110,13 @@ def _paths(run: Run, extent: Extent) -> None:
 
 
 @contextlib.contextmanager
-def made_up(word: str, config: str = "") -> Iterator[tuple[Fabric, Process]]:
+def fake_network(word: str, config: str = "") -> Iterator[tuple[Fabric, Process]]:
     """Run a controller and made-up switches."""
     with namespace("control") as place:
         folder = scratch.directory() / place.name
         folder.mkdir()
         with controller(place, folder, config, "--listen", "127.0.0.1:6653") as fabric:
-            argv = [sys.executable, "-m", "braid_lab.fabric.fake", "127.0.0.1", "6653", word]
+            argv = [sys.executable, "-m", "braid_lab.fabric.fake_switches", "127.0.0.1", "6653", word]
             with Process(argv, log=folder / "fake", namespace=place.name) as fake:
                 yield fabric, fake
 
@@ -126,7 +126,7 @@ def _discovery(run: Run, extent: Extent, size: int) -> None:
     seconds, planning = [], []
     with run.step(f"discover {size} switches"):
         for _ in range(extent.runs):
-            with made_up(f"generated:{size}:{run.seed}") as (fabric, fake):
+            with fake_network(f"generated:{size}:{run.seed}") as (fabric, fake):
                 fake.wait_output("^ready", timeout=60)
                 wanted = 2 * len(shape.wires)
                 figures = wait_until(
@@ -139,7 +139,7 @@ def _discovery(run: Run, extent: Extent, size: int) -> None:
 
 
 def _figures(fabric: Fabric, links: int) -> dict[str, Any] | None:
-    figures = fabric.ask("figures")
+    figures = fabric.api_get("figures")
     return figures if figures["links"] == links and figures["planning_s"] and not figures["changing"] else None
 
 
@@ -151,27 +151,27 @@ HOSTS = 20
 def _changes(run: Run, extent: Extent, size: int) -> None:
     """How long it takes until hosts that appear are reached, and until a wire that is pulled is left, everywhere."""
     shape = generated(size, seed=run.seed, hosts=HOSTS)
-    appear, pull = [], []
+    appear, unplug = [], []
     with run.step(f"changes among {size} switches"):
         for _ in range(extent.runs):
             word = f"generated:{size}:{run.seed}:{HOSTS}"
-            with made_up(word, configuration(shape)) as (fabric, fake):
+            with fake_network(word, configuration(shape)) as (fabric, fake):
                 fake.wait_output("^ready", timeout=60)
                 links = 2 * len(shape.wires)
                 wait_until(functools.partial(_figures, fabric, links), what="links", timeout=90, poll=0.1)
                 appear.append(_changed(fabric, fake, signal.SIGUSR1, links, HOSTS))
-                pull.append(_changed(fabric, fake, signal.SIGUSR2, links - 2, HOSTS))
+                unplug.append(_changed(fabric, fake, signal.SIGUSR2, links - 2, HOSTS))
     run.measure(f"hosts_in_place_s_{size}", appear, unit="s", better="lower")
-    run.measure(f"wire_pulled_in_place_s_{size}", pull, unit="s", better="lower")
+    run.measure(f"wire_pulled_in_place_s_{size}", unplug, unit="s", better="lower")
 
 
 def _changed(fabric: Fabric, fake: Process, sign: signal.Signals, links: int, hosts: int) -> float:
     """Have something happen, and wait until all switches have the rules for it; how long that took, seconds."""
-    before, began = fabric.ask("figures")["changes"], time.monotonic()
+    before, began = fabric.api_get("figures")["changes"], time.monotonic()
     fake.signal(sign)
 
     def done() -> bool:
-        figures = fabric.ask("figures")
+        figures = fabric.api_get("figures")
         found = (figures["links"], figures["hosts"]) == (links, hosts)
         return found and figures["changes"] > before and not figures["changing"]
 
@@ -189,7 +189,7 @@ def _latency(run: Run, extent: Extent) -> None:
         with controller(net.place, net.folder, configuration(shape)) as fabric:
             _whole(fabric, 2 * len(shape.wires))
             time.sleep(extent.settle)
-            links = fabric.ask("status")["links"]
+            links = fabric.api_get("status")["links"]
     errors: dict[float, list[float]] = {}
     for link in links:
         wanted = asked[frozenset((link["source_switch"], link["target_switch"]))]
@@ -203,7 +203,7 @@ def _whole(fabric: Fabric, links: int, *, problems: bool = False) -> dict[str, A
     """Wait until all is found and nothing is being changed."""
 
     def ready() -> dict[str, Any] | None:
-        status = fabric.ask("status")
+        status = fabric.api_get("status")
         good = len(status["links"]) == links and not status["changing"] and status["generation"]
         return status if good and (problems or not status["health"]) else None
 
@@ -266,14 +266,14 @@ def _reached(net: OvsNetwork, one: str, other: str) -> None:
 
 def _forged(net: OvsNetwork, fabric: Fabric) -> bool:
     """Have a host send what would be a link if it were believed: with another key, and a true frame played back."""
-    before = len(fabric.ask("status")["links"])
+    before = len(fabric.api_get("status")["links"])
     frame = seal(Probe(Kind.LINK, PortId(4, 1), 0, 1, time.monotonic_ns()), b"not the controller's key")
     net.stations["ha"].place.run(
-        [sys.executable, "-c", "import sys; from braid_lab.fabric.frames import wire\n"
-         "wire('eth0').send(bytes.fromhex(sys.argv[1]))", frame.hex()]
+        [sys.executable, "-c", "import sys; from braid_lab.fabric.raw_frames import packet_socket\n"
+         "packet_socket('eth0').send(bytes.fromhex(sys.argv[1]))", frame.hex()]
     )  # fmt: skip
     wait_until(lambda: "forged-probe" in fabric.codes(), what="the forged frame to be named", timeout=5)
-    return len(fabric.ask("status")["links"]) == before
+    return len(fabric.api_get("status")["links"]) == before
 
 
 def _controller_restart(run: Run, net: OvsNetwork, fabric: Fabric) -> None:
@@ -320,14 +320,14 @@ def _sent(net: OvsNetwork, device: str) -> int:
 def _rules(run: Run) -> None:
     """Rules per switch, and that they do not grow with flows."""
     shape = east_asia()
-    with run.step("rules of the paper's backbone"), made_up("east-asia", configuration(shape)) as (fabric, _):
+    with run.step("rules of the paper's backbone"), fake_network("east-asia", configuration(shape)) as (fabric, _):
         status = _whole(fabric, 2 * len(shape.wires))
-        pairs = fabric.ask("paths")["pairs"]
+        pairs = fabric.api_get("paths")["pairs"]
     rules = [switch["rules"] for switch in status["switches"]]
     run.figure("rules_per_switch_east_asia", statistics.fmean(rules), unit="rules", spread=(min(rules), max(rules)))
     run.figure("paths_east_asia", sum(len(pair["paths"]) for pair in pairs), unit="paths")
     shape = fat_tree(4)
-    with run.step("rules of a fat tree"), made_up("fat-tree:4") as (fabric, _):
+    with run.step("rules of a fat tree"), fake_network("fat-tree:4") as (fabric, _):
         status = _whole_tree(fabric, 2 * len(shape.wires))
     rules = [switch["rules"] for switch in status["switches"]]
     run.figure("rules_per_switch_fat_tree", statistics.fmean(rules), unit="rules", spread=(min(rules), max(rules)))
@@ -335,7 +335,7 @@ def _rules(run: Run) -> None:
 
 def _whole_tree(fabric: Fabric, links: int) -> dict[str, Any]:
     def ready() -> dict[str, Any] | None:
-        status = fabric.ask("status")
+        status = fabric.api_get("status")
         ruled = all(switch["rules"] > 6 for switch in status["switches"])
         return status if len(status["links"]) == links and ruled and not status["changing"] else None
 

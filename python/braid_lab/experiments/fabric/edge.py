@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from braid_lab.experiment import Run, experiment
-from braid_lab.fabric.routed import Routed, routed
+from braid_lab.fabric.routed_sites import RoutedSites, routed
 from braid_lab.fabric.shapes import Wire
-from braid_lab.fabric.stream import transfer
+from braid_lab.fabric.tcp_transfer import transfer
 from braid_lab.process import processor_seconds
 
 #: Of each of the two paths, Mbit/s.
@@ -21,7 +21,7 @@ DELAYS_MS = (10.0, 20.0)
 FULL_SECONDS, QUICK_SECONDS, SMOKE_SECONDS = 20, 8, 2
 
 
-def _segments(site: Routed) -> dict[str, Any]:
+def _segments(site: RoutedSites) -> dict[str, Any]:
     segments: dict[str, Any] = site.edges["hb"].status()["ingress"][0]["segments"]
     return segments
 

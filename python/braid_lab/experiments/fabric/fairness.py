@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from braid_lab.experiment import Run, experiment
 from braid_lab.fabric.edges import EdgedNetwork, edged_network
 from braid_lab.fabric.shapes import Shape, Station, Wire, parallel
-from braid_lab.fabric.stream import GOODPUT_SHARE, at_once, flows, transfer
+from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE, flows, run_concurrently, transfer
 from braid_lab.process import wait_until
 
 #: [mpsdn] §IV-A3: ten flows; its topology's lines have 10 Mbit/s.
@@ -121,13 +121,13 @@ def _split_by_all(run: Run, network: EdgedNetwork, extent: Extent) -> None:
 def _split_by_one(run: Run, network: EdgedNetwork, extent: Extent) -> None:
     stations, folder = network.net.stations, network.net.folder
     with run.step(f"a split flow beside a single one: {extent.seconds} s"):
-        split, single = at_once(
+        split_flow, single = run_concurrently(
             [
                 functools.partial(transfer, stations["ha"], stations["hb"], folder, extent.seconds),
                 functools.partial(transfer, stations["x"], stations["y"], folder, extent.seconds),
             ]
         )
-    rates = {"split": split.steady(extent.opening), "single beside it": single.steady(extent.opening)}
+    rates = {"split": split_flow.steady(extent.opening), "single beside it": single.steady(extent.opening)}
     run.figure("mbit_split_beside_single", rates["split"], unit="Mbit/s")
     # Half of the one link is its due, as beside any other flow there.
     due = MBIT * GOODPUT_SHARE / 2

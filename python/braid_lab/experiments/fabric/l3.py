@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from braid_lab.experiment import Better, Run, experiment
-from braid_lab.fabric.files import files
-from braid_lab.fabric.homes import pouring, taken
-from braid_lab.fabric.routed import Routed, routed
+from braid_lab.fabric.file_servers import files
+from braid_lab.fabric.multihomed import received_mbit, stream_server
+from braid_lab.fabric.routed_sites import RoutedSites, routed
 from braid_lab.fabric.shapes import Wire
-from braid_lab.fabric.stream import Transfer, at_once, transfer
+from braid_lab.fabric.tcp_transfer import Transfer, run_concurrently, transfer
 from braid_lab.plots import COLOURS
 from braid_lab.process import Process, wait_until
-from braid_lab.serve import vsftpd
+from braid_lab.servers import vsftpd
 
 MBIT, DELAY_MS = 10.0, 20.0
 
@@ -77,25 +77,25 @@ def l3(run: Run) -> None:
     )
 
 
-def _one_flow(run: Run, sites: Mapping[str, Routed], extent: Extent) -> None:
+def _one_flow(run: Run, sites: Mapping[str, RoutedSites], extent: Extent) -> None:
     with run.step(f"one flow: {extent.seconds} s"):
         work = [functools.partial(_watched, site, extent.seconds) for site in sites.values()]
-        found = dict(zip(sites, at_once(work), strict=True))
+        found = dict(zip(sites, run_concurrently(work), strict=True))
     _goodput(run, {kind: made for kind, (made, _) in found.items()}, extent)
     _order(run, {kind: seen for kind, (_, seen) in found.items()}, extent)
 
 
-def _stream(run: Run, sites: Mapping[str, Routed], extent: Extent) -> None:
+def _stream(run: Run, sites: Mapping[str, RoutedSites], extent: Extent) -> None:
     with run.step(f"as much as goes: {extent.stream} s"), contextlib.ExitStack() as stack:
         streams = []
         for kind in KINDS:
             source, target = (sites[kind].stations[name] for name in ("ha", "hb"))
-            stack.enter_context(pouring(source.place, source.address, sites[kind].folder / "pour"))
-            streams.append(functools.partial(taken, target.place, source.address, extent.stream))
-        _application(run, "stream", at_once(streams))
+            stack.enter_context(stream_server(source.place, source.address, sites[kind].folder / "pour"))
+            streams.append(functools.partial(received_mbit, target.place, source.address, extent.stream))
+        _application(run, "stream", run_concurrently(streams))
 
 
-def _files(run: Run, sites: Mapping[str, Routed], extent: Extent) -> None:
+def _files(run: Run, sites: Mapping[str, RoutedSites], extent: Extent) -> None:
     if not vsftpd.program().exists():
         run.notes.append("vsftpd is not there (tools/setup bench), so nothing is fetched by FTP.")
     with contextlib.ExitStack() as stack:
@@ -108,19 +108,19 @@ def _files(run: Run, sites: Mapping[str, Routed], extent: Extent) -> None:
                 fetches = [
                     functools.partial(served[kind].fetch, sites[kind].stations["hb"], application) for kind in KINDS
                 ]
-                _application(run, application, at_once(fetches))
+                _application(run, application, run_concurrently(fetches))
 
 
-def _sites(stack: contextlib.ExitStack, paths: Sequence[int], order: str) -> Routed:
+def _sites(stack: contextlib.ExitStack, paths: Sequence[int], order: str) -> RoutedSites:
     made = stack.enter_context(routed([Wire("A", "B", MBIT, DELAY_MS)] * 2))
     made.use(paths, [MBIT] * len(paths), "--reordering", order)
     return made
 
 
-def _watched(site: Routed, seconds: float) -> tuple[Transfer, dict[str, list[Any]]]:
+def _watched(site: RoutedSites, seconds: float) -> tuple[Transfer, dict[str, list[Any]]]:
     """Send for so long; return what arrived and with which sequence numbers."""
     words = ["eth0", str(IPERF3_PORT), f"{seconds + 5:g}"]
-    argv = [sys.executable, "-m", "braid_lab.load.segments", *words]
+    argv = [sys.executable, "-m", "braid_lab.clients.tcp_capture", *words]
     target = site.stations["hb"]
     with Process(argv, log=site.folder / "segments", namespace=target.place.name) as watcher:
         watcher.wait_output("^ready$", timeout=20)
@@ -146,15 +146,15 @@ def _goodput(run: Run, found: dict[str, Transfer], extent: Extent) -> None:
         run.table.append([name, f"{found['single'].mbit:.1f}", f"{found[kind].mbit:.1f}", f"{gain:.2f}"])
     run.figure("gain", found["multi"].mbit / found["single"].mbit, better="higher", paper=2.0)
     run.figure("gain_steady", steady["multi"] / steady["single"], better="higher", paper=2.0)
-    seconds = range(len(found["single"].course))
+    seconds = range(len(found["single"].goodput))
     run.series(
         "course",
-        [{"s": at + 1} | {kind: round(each.course[at], 3) for kind, each in found.items()} for at in seconds],
+        [{"s": at + 1} | {kind: round(each.goodput[at], 3) for kind, each in found.items()} for at in seconds],
     )
     with run.plot("goodput") as plot:
         axes = plot.subplots()
         for kind, each in found.items():
-            axes.plot([at + 1 for at in seconds], each.course, label=kind, color=COLOUR[kind], linewidth=1)
+            axes.plot([at + 1 for at in seconds], each.goodput, label=kind, color=COLOUR[kind], linewidth=1)
         axes.set_title("One flow over layer-3 paths (the paper's Fig. 6)", loc="left")
         axes.set_xlabel("s")
         axes.set_ylabel("goodput, Mbit/s")

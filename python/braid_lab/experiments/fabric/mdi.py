@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from braid_lab.experiment import Run, experiment
 from braid_lab.fabric.edges import EdgedNetwork, edged_network
 from braid_lab.fabric.shapes import MININET_QUEUE, Shape, beside, parallel
-from braid_lab.fabric.stream import GOODPUT_SHARE, Transfer, at_once, transfer
+from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE, Transfer, run_concurrently, transfer
 
 #: [mpsdn] Fig. 3: "base latency 25ms, 10Mbit/s paths, 15-seconds iperf".
 BASE_MS, MBIT = 25.0, 10.0
@@ -69,7 +69,7 @@ def mdi(run: Run) -> None:
                 run.figure(f"mbit_{mode}_{imbalance:g}", mean, unit="Mbit/s", better="higher")
                 rows += [
                     {"mdi": imbalance, "mode": mode, "s": second, "mbit": mbit}
-                    for second, mbit in enumerate(found[mode].course)
+                    for second, mbit in enumerate(found[mode].goodput)
                 ]
             worst.append(means["ours"] / SINGLE)
             cells = (f"{means[mode]:.1f}" for mode in means)
@@ -110,4 +110,4 @@ def _measure(forced: EdgedNetwork, ours: EdgedNetwork, seconds: int) -> dict[str
 
     work = {mode: functools.partial(one, forced, prefix.lower()) for mode, prefix in FORCED_MODES.items()}
     work["ours"] = functools.partial(one, ours, "")
-    return dict(zip(work, at_once(list(work.values())), strict=True))
+    return dict(zip(work, run_concurrently(list(work.values())), strict=True))

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from braid_lab.experiment import Better, Run, experiment
 from braid_lab.fabric.edges import edged_network
-from braid_lab.fabric.homes import Homes, homes, pouring, taken
+from braid_lab.fabric.multihomed import MultihomedPair, multihomed_pair, received_mbit, stream_server
 from braid_lab.fabric.shapes import MININET_QUEUE, Wire, parallel
-from braid_lab.fabric.stream import GOODPUT_SHARE, at_once
+from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE, run_concurrently
 from braid_lab.net import scratch
 from braid_lab.net.links import Emulated
 from braid_lab.process import LabError
@@ -106,26 +106,29 @@ def _beside_one_another(delay: float, seconds: float) -> Iterator[Callable[[], d
         network = enter(edged_network(parallel([(MBIT, FIRST_MS), (MBIT, delay)], queue=MININET_QUEUE)))
         network.settle("ha", "hb", 2)
         station, other = network.net.stations["ha"], network.net.stations["hb"]
-        enter(pouring(station.place, station.address, folder / "fabric"))
-        multi, single = enter(homes(wires, folder, mptcp=True)), enter(homes(wires, folder, mptcp=False))
+        enter(stream_server(station.place, station.address, folder / "fabric"))
+        multi, single = (
+            enter(multihomed_pair(wires, folder, mptcp=True)),
+            enter(multihomed_pair(wires, folder, mptcp=False)),
+        )
         # Data goes from the target to the source: who connects is told of further addresses, and joins there.
-        enter(pouring(multi.target, EVERYWHERE, folder / "mptcp"))
+        enter(stream_server(multi.target, EVERYWHERE, folder / "mptcp"))
         for line in range(len(wires)):
-            enter(pouring(single.target, single.address(line, target=True), folder / f"single{line}"))
+            enter(stream_server(single.target, single.address(line, target=True), folder / f"single{line}"))
         work = {
-            "fabric": functools.partial(taken, other.place, station.address, seconds),
+            "fabric": functools.partial(received_mbit, other.place, station.address, seconds),
             "mptcp": functools.partial(_by_both, multi, seconds),
         } | {
-            kind: functools.partial(taken, single.source, single.address(line, target=True), seconds)
+            kind: functools.partial(received_mbit, single.source, single.address(line, target=True), seconds)
             for line, kind in enumerate(KINDS[2:])
         }
-        yield lambda: dict(zip(work, at_once(list(work.values())), strict=True))
+        yield lambda: dict(zip(work, run_concurrently(list(work.values())), strict=True))
 
 
-def _by_both(multi: Homes, seconds: float) -> float:
+def _by_both(multi: MultihomedPair, seconds: float) -> float:
     """Take a stream by MPTCP. LabError if one of the lines was hardly used: that is no comparison."""
     before = [_carried(line) for line in multi.lines]
-    mbit = taken(multi.source, multi.address(0, target=True), seconds, "--mptcp")
+    mbit = received_mbit(multi.source, multi.address(0, target=True), seconds, "--mptcp")
     for number, (line, bytes_before) in enumerate(zip(multi.lines, before, strict=True)):
         if 8e-6 * (_carried(line) - bytes_before) / seconds < USED * MBIT:
             raise LabError(f"MPTCP did not use line {number}")
@@ -134,5 +137,5 @@ def _by_both(multi: Homes, seconds: float) -> float:
 
 def _carried(line: Emulated) -> int:
     """Return the bytes that a line has delivered from target to source."""
-    count: int = line.ask({"stats": {}})["stats"]["down"]["packets"]["delivered"]["bytes"]
+    count: int = line.request({"stats": {}})["stats"]["down"]["packets"]["delivered"]["bytes"]
     return count

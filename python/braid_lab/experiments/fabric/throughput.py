@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from braid_lab.experiment import Run, experiment
 from braid_lab.fabric.edges import EdgedNetwork, edged_network
 from braid_lab.fabric.shapes import MININET_QUEUE, Shape, beside, east_asia, parallel
-from braid_lab.fabric.stream import GOODPUT_SHARE, Transfer, at_once, transfer
+from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE, Transfer, run_concurrently, transfer
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def throughput(run: Run) -> None:
                         found[name].append(made)
                         rows += [
                             {"case": name, "run": number, "s": second, "mbit": mbit}
-                            for second, mbit in enumerate(made.course)
+                            for second, mbit in enumerate(made.goodput)
                         ]
             for case in cases:
                 _record(run, case, found[case.name], extent)
@@ -105,7 +105,7 @@ def _together(network: EdgedNetwork, cases: tuple[Case, ...], seconds: int) -> d
     def one(case: Case) -> Transfer:
         return transfer(stations[case.source], stations[case.target], folder, seconds)
 
-    made = at_once([functools.partial(one, case) for case in cases])
+    made = run_concurrently([functools.partial(one, case) for case in cases])
     return {case.name: each for case, each in zip(cases, made, strict=True)}
 
 

@@ -7,15 +7,15 @@ import contextlib
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond.cases import Link
 from braid_lab.experiments.bond.site import site
-from braid_lab.experiments.firstweek.trouble import (
-    BOND_TROUBLES,
-    DAEMON_TROUBLES,
-    LINE_TROUBLES,
+from braid_lab.experiments.firstweek.faults import (
+    BOND_FAULTS,
+    DAEMON_FAULTS,
+    LINK_FAULTS,
     RENUMBERED,
     Side,
     restart_hub,
 )
-from braid_lab.experiments.firstweek.week import FULL, QUICK, SMOKE, Step, installed, live
+from braid_lab.experiments.firstweek.week import FULL, QUICK, SMOKE, Step, installed, run_week
 from braid_lab.net.topology import UplinkSpec, network
 
 LINKS = {"dsl": Link(20, 15, queue_ms=250), "lte": Link(30, 20, queue_ms=250)}
@@ -26,12 +26,12 @@ def firstweek(run: Run) -> None:
     """Let everything happen that programs should not notice."""
     plan = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     steps = [
-        *(Step(trouble, number) for number, trouble in enumerate(LINE_TROUBLES)),
-        *(Step(trouble) for trouble in DAEMON_TROUBLES),
+        *(Step(fault, number) for number, fault in enumerate(LINK_FAULTS)),
+        *(Step(fault) for fault in DAEMON_FAULTS),
     ]
     # To see that it runs, the shortest is enough.
-    outlived = BOND_TROUBLES if run.form != "smoke" else [each for each in BOND_TROUBLES if each.act is restart_hub]
-    tunnelled = [Step(trouble, 1) for trouble in outlived]
+    outlived = BOND_FAULTS if run.form != "smoke" else [each for each in BOND_FAULTS if each.act is restart_hub]
+    tunnelled = [Step(fault, 1) for fault in outlived]
     with contextlib.ExitStack() as stack:
         with run.step("build a host that has joined a hub by two lines, and one without and with one line"):
             place = stack.enter_context(site(LINKS, seed=run.seed, program=installed()))
@@ -39,7 +39,7 @@ def firstweek(run: Run) -> None:
             plain = stack.enter_context(network([spec]))
         options = ("--config", str(place.daemon.run_dir.with_name("braid.toml")))
         bonded = Side("braid", place.net, place.daemon, place.hub, options)
-        live(
+        run_week(
             run,
             plan,
             [bonded, Side("plain", plain)],

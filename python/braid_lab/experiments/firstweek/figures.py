@@ -11,7 +11,7 @@ AFTERMATH_S = 5.0
 
 
 @dataclass(frozen=True)
-class Happened:
+class FaultEvent:
     """A trouble of one side."""
 
     name: str
@@ -38,7 +38,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Broken:
+class BrokenSession:
     """A session that broke."""
 
     at: float
@@ -56,7 +56,7 @@ def longest(found: Sequence[Gap]) -> Gap:
     return max(found, key=lambda gap: gap.seconds)
 
 
-def cause(began: float, ended: float, happened: Sequence[Happened]) -> Happened | None:
+def cause(began: float, ended: float, happened: Sequence[FaultEvent]) -> FaultEvent | None:
     """Return the trouble that something from one moment to another goes back to.
 
     That is the first one that overlaps it, else the last one that was over when it began, if that was not long ago.

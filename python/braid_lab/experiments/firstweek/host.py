@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 
 from braid_lab.experiment import Run, experiment
-from braid_lab.experiments.firstweek.trouble import DAEMON_TROUBLES, LINE_TROUBLES, Side
-from braid_lab.experiments.firstweek.week import FULL, QUICK, SMOKE, Step, installed, live
-from braid_lab.net.links import Line
+from braid_lab.experiments.firstweek.faults import DAEMON_FAULTS, LINK_FAULTS, Side
+from braid_lab.experiments.firstweek.week import FULL, QUICK, SMOKE, Step, installed, run_week
+from braid_lab.net.links import LinkSpec
 from braid_lab.net.topology import UplinkSpec, network
 from braid_lab.product import braid
 
 UPLINKS = (
-    UplinkSpec("dsl", Line(rate="20Mbit/s", delay="15ms", queue="250ms")),
-    UplinkSpec("lte", Line(rate="30Mbit/s", delay="20ms", queue="250ms")),
+    UplinkSpec("dsl", LinkSpec(rate="20Mbit/s", delay="15ms", queue="250ms")),
+    UplinkSpec("lte", LinkSpec(rate="30Mbit/s", delay="20ms", queue="250ms")),
 )
 
 
@@ -22,8 +22,8 @@ def firstweek(run: Run) -> None:
     """Let everything happen that programs should not notice."""
     plan = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     steps = [
-        *(Step(trouble, line) for trouble in LINE_TROUBLES for line in range(len(UPLINKS))),
-        *(Step(trouble) for trouble in DAEMON_TROUBLES),
+        *(Step(fault, line) for fault in LINK_FAULTS for line in range(len(UPLINKS))),
+        *(Step(fault) for fault in DAEMON_FAULTS),
     ]
     with contextlib.ExitStack() as stack:
         with run.step("build a host with Braid and two lines, and one without and with one line"):
@@ -31,4 +31,4 @@ def firstweek(run: Run) -> None:
             plain = stack.enter_context(network(UPLINKS[:1]))
             run_dir = net.scratch / f"{net.host.name}-braid"
             daemon = stack.enter_context(braid(net.host, run_dir, program=installed()))
-        live(run, plan, [Side("braid", net, daemon), Side("plain", plain)], steps * plan.rounds)
+        run_week(run, plan, [Side("braid", net, daemon), Side("plain", plain)], steps * plan.rounds)

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from braid_lab.experiment import Run
-from braid_lab.experiments.firstweek.figures import Gap, Happened, cause, gaps, longest
-from braid_lab.experiments.firstweek.trouble import Side, Trouble
-from braid_lab.experiments.firstweek.watch import Course, kept_going
+from braid_lab.experiments.firstweek.faults import Fault, Side
+from braid_lab.experiments.firstweek.figures import FaultEvent, Gap, cause, gaps, longest
+from braid_lab.experiments.firstweek.sessions import SessionLog, sessions_running
 from braid_lab.net import scratch
 from braid_lab.net.topology import SERVERS, Uplink
 from braid_lab.product import Braid, binary
-from braid_lab.programs.every import EVERY, SMALL
-from braid_lab.programs.session import Place, Program
+from braid_lab.programs.registry import ALL_PROGRAMS, SMALL
+from braid_lab.programs.session import Program, ProgramEnv
 
 #: Gaps of so long are written down one by one, s.
 NOTABLE_S = 0.5
@@ -50,7 +50,7 @@ SMOKE = Plan(rounds=1, every_s=0.3, settle_s=1.0, session_s=2.0)
 class Step:
     """A trouble, and the number of the uplink that it comes over, counted from 0, where it is one of lines."""
 
-    trouble: Trouble
+    fault: Fault
     line: int = 0
 
 
@@ -59,31 +59,31 @@ class Week:
     """The troubles of a side, and the sessions of its programs."""
 
     side: Side
-    courses: list[Course]
+    logs: list[SessionLog]
     began: float = 0.0
     ended: float = 0.0
-    happened: list[Happened] = field(default_factory=list)
+    happened: list[FaultEvent] = field(default_factory=list)
 
     @property
     def suffix(self) -> str:
         """The end of its figures' names."""
         return "" if self.side.name == "braid" else f"_{self.side.name}"
 
-    def suffer(self, step: Step) -> None:
+    def inject(self, step: Step) -> None:
         """Let a trouble happen, if there is such a thing on this side."""
-        if step.trouble.of != "line" and self.side.daemon is None:
+        if step.fault.of != "line" and self.side.daemon is None:
             return
         uplinks: list[Uplink] = list(self.side.net.uplinks.values())
         uplink = uplinks[step.line % len(uplinks)]
         began = time.monotonic()
-        step.trouble.act(self.side, uplink)
-        name = uplink.name if step.trouble.of == "line" else ""
-        self.happened.append(Happened(step.trouble.name, name, began, time.monotonic()))
+        step.fault.act(self.side, uplink)
+        name = uplink.name if step.fault.of == "line" else ""
+        self.happened.append(FaultEvent(step.fault.name, name, began, time.monotonic()))
 
 
 def programs(run: Run) -> list[Program]:
     """Return those that can run here; the others are noted with the reason."""
-    chosen = [each for each in EVERY if run.form != "smoke" or each.name in SMALL]
+    chosen = [each for each in ALL_PROGRAMS if run.form != "smoke" or each.name in SMALL]
     reasons = {each.name: each.missing() for each in chosen}
     run.notes += [f"{name} is left out: {reason}." for name, reason in reasons.items() if reason]
     return [each for each in chosen if not reasons[each.name]]
@@ -96,7 +96,7 @@ def installed() -> Path:
     return Path(shutil.copy2(binary(), folder / "braid"))
 
 
-def live(run: Run, plan: Plan, sides: Sequence[Side], steps: Sequence[Step]) -> None:
+def run_week(run: Run, plan: Plan, sides: Sequence[Side], steps: Sequence[Step]) -> None:
     """Let programs run on all sides while one thing happens after another, and record what they noticed."""
     chosen = programs(run)
     with run.step(f"start the servers of {len(chosen)} programs on each side"):
@@ -106,14 +106,14 @@ def live(run: Run, plan: Plan, sides: Sequence[Side], steps: Sequence[Step]) -> 
             for week in weeks:
                 # Without Braid a program that does not begin is a mistake of the lab's.
                 bad_starts = 0 if week.side.daemon is None else BAD_STARTS
-                stack.enter_context(kept_going(week.courses, bad_starts=bad_starts))
+                stack.enter_context(sessions_running(week.logs, bad_starts=bad_starts))
         began = time.monotonic()
         # Processes end with the thread that started them, a hub for example: these threads live until all is over.
         pool = stack.enter_context(ThreadPoolExecutor(len(weeks)))
         for step in steps:
             due = time.monotonic() + plan.every_s
-            with run.part(step.trouble.name), run.step(step.trouble.name):
-                for done in [pool.submit(week.suffer, step) for week in weeks]:
+            with run.part(step.fault.name), run.step(step.fault.name):
+                for done in [pool.submit(week.inject, step) for week in weeks]:
                     done.result()
                 # Programs are given this long to show what they noticed.
                 time.sleep(max(0.0, due - time.monotonic()))
@@ -127,17 +127,17 @@ def live(run: Run, plan: Plan, sides: Sequence[Side], steps: Sequence[Step]) -> 
             _keep_events(run, side.daemon, began)
 
 
-def _serve(side: Side, chosen: Sequence[Program], plan: Plan) -> list[Course]:
+def _serve(side: Side, chosen: Sequence[Program], plan: Plan) -> list[SessionLog]:
     """Start the servers of all programs. Two have the same address if there are more than addresses; ports differ."""
-    courses = []
+    logs = []
     for number, program in enumerate(chosen):
         # A run builds several networks.
         folder = side.net.scratch / f"{side.net.host.name}-{program.name}"
         folder.mkdir()
-        place = Place(side.net, side.net.server(1 + number % SERVERS), folder, plan.session_s)
-        program.serve(place)
-        courses.append(Course(program, place))
-    return courses
+        env = ProgramEnv(side.net, side.net.server(1 + number % SERVERS), folder, plan.session_s)
+        program.serve(env)
+        logs.append(SessionLog(program, env))
+    return logs
 
 
 def record(run: Run, weeks: Sequence[Week]) -> None:
@@ -148,15 +148,15 @@ def record(run: Run, weeks: Sequence[Week]) -> None:
     rows: dict[str, list[dict[str, object]]] = {"gaps": [], "broken": [], "troubles": []}
     cells: dict[str, list[str]] = {}
     for week in weeks:
-        for course in week.courses:
-            name = course.program.name
-            cells.setdefault(name, [name]).extend(_record_course(run, week, course))
-            rows["gaps"] += _gap_rows(week, course)
-            rows["broken"] += _broken_rows(week, course)
-        broken = sum(len(course.broken) for course in week.courses)
-        sessions = sum(course.sessions for course in week.courses)
+        for log in week.logs:
+            name = log.program.name
+            cells.setdefault(name, [name]).extend(_record_program(run, week, log))
+            rows["gaps"] += _gap_rows(week, log)
+            rows["broken"] += _broken_rows(week, log)
+        broken = sum(len(log.broken) for log in week.logs)
+        sessions = sum(log.sessions for log in week.logs)
         run.figure(f"broken_sessions{week.suffix}", broken, better="lower", runs=sessions)
-        rows["troubles"] += _trouble_rows(week)
+        rows["troubles"] += _fault_rows(week)
         told = "; ".join(f"{each.began - week.began:.1f} s {each}" for each in week.happened)
         run.notes.append(f"What happened to {week.side.name}: {told}.")
     run.table += cells.values()
@@ -164,43 +164,43 @@ def record(run: Run, weeks: Sequence[Week]) -> None:
         run.series(series, some)
 
 
-def _record_course(run: Run, week: Week, course: Course) -> list[str]:
+def _record_program(run: Run, week: Week, log: SessionLog) -> list[str]:
     """Record a program's figures; return its cells of the table."""
-    found = gaps(course.moments, week.began, week.ended)
-    worst, name = longest(found), f"{course.program.name}{week.suffix}"
-    run.figure(f"broken_sessions_{name}", len(course.broken), better="lower", runs=course.sessions)
+    found = gaps(log.moments, week.began, week.ended)
+    worst, name = longest(found), f"{log.program.name}{week.suffix}"
+    run.figure(f"broken_sessions_{name}", len(log.broken), better="lower", runs=log.sessions)
     run.figure(f"longest_gap_s_{name}", worst.seconds, unit="s", better="lower", runs=len(found))
-    return [str(len(course.broken)), f"{worst.seconds:.2f}", _why(worst, week)]
+    return [str(len(log.broken)), f"{worst.seconds:.2f}", _why(worst, week)]
 
 
-def _gap_rows(week: Week, course: Course) -> list[dict[str, object]]:
+def _gap_rows(week: Week, log: SessionLog) -> list[dict[str, object]]:
     return [
         {
             "side": week.side.name,
-            "program": course.program.name,
+            "program": log.program.name,
             "began_s": round(gap.began - week.began, 3),
             "seconds": round(gap.seconds, 3),
             "trouble": _why(gap, week),
         }
-        for gap in gaps(course.moments, week.began, week.ended)
+        for gap in gaps(log.moments, week.began, week.ended)
         if gap.seconds >= NOTABLE_S
     ]
 
 
-def _broken_rows(week: Week, course: Course) -> list[dict[str, object]]:
+def _broken_rows(week: Week, log: SessionLog) -> list[dict[str, object]]:
     return [
         {
             "side": week.side.name,
-            "program": course.program.name,
+            "program": log.program.name,
             "at_s": round(each.at - week.began, 3),
             "reason": each.reason,
             "trouble": _why(Gap(each.at, 0), week),
         }
-        for each in course.broken
+        for each in log.broken
     ]
 
 
-def _trouble_rows(week: Week) -> list[dict[str, object]]:
+def _fault_rows(week: Week) -> list[dict[str, object]]:
     return [
         {
             "side": week.side.name,

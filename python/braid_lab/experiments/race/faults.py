@@ -13,23 +13,23 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
+from braid_lab.clients.fetch import FETCH_TIMEOUT_SECONDS, Fetched
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.race import trial
+from braid_lab.experiments.race.address_plan import chosen_address, pinned_address
 from braid_lab.experiments.race.figures import percentile
 from braid_lab.experiments.race.half_open import left_over
-from braid_lab.experiments.race.plan import chosen_address, pinned_address
 from braid_lab.experiments.race.site import Site, site
 from braid_lab.experiments.race.trial import Amount
-from braid_lab.load.fetch import PATIENCE_SECONDS, Fetched
-from braid_lab.net.links import Line
+from braid_lab.net.faults import black_hole
+from braid_lab.net.links import LinkSpec
 from braid_lab.net.topology import Topology, Uplink
-from braid_lab.net.trouble import black_hole
 
 #: Round trips of 20, 36 and 60 ms.
 LINES = {
-    "near": Line(rate="50Mbit/s", delay="10ms"),
-    "middle": Line(rate="50Mbit/s", delay="18ms"),
-    "far": Line(rate="50Mbit/s", delay="30ms"),
+    "near": LinkSpec(rate="50Mbit/s", delay="10ms"),
+    "middle": LinkSpec(rate="50Mbit/s", delay="18ms"),
+    "far": LinkSpec(rate="50Mbit/s", delay="30ms"),
 }
 
 #: Between the beginnings of two connections, s.
@@ -102,11 +102,11 @@ def _twice(place: Site) -> AbstractContextManager[object]:
 def _late(place: Site) -> Iterator[None]:
     emulator = place.net.uplinks["far"].emulator
     assert emulator is not None  # noqa: S101
-    emulator.ask({"set": {"delay": LATE_ONE_WAY}})
+    emulator.request({"set": {"delay": LATE_ONE_WAY}})
     try:
         yield
     finally:
-        emulator.ask({"set": {"delay": LINES["far"].delay}})
+        emulator.request({"set": {"delay": LINES["far"].delay}})
 
 
 def _losing(place: Site, percent: int) -> AbstractContextManager[object]:
@@ -172,7 +172,7 @@ def _connect(place: Site, case: Case, number: int, count: int) -> tuple[list[Fet
 
 def _milliseconds(fetched: Fetched) -> float:
     """Return how long a connection took to open; one that never did took all its user's patience."""
-    return 1000 * (PATIENCE_SECONDS if fetched.via is None else fetched.connect_s)
+    return 1000 * (FETCH_TIMEOUT_SECONDS if fetched.via is None else fetched.connect_s)
 
 
 def _record(run: Run, case: Case, raced: Sequence[Fetched], alone: Sequence[Fetched], left: int) -> int:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from braid_lab.experiments.race.plan import Policy
+from braid_lab.experiments.race.address_plan import Policy
 from braid_lab.experiments.race.rounds import apart_ms
 
 #: Round trips that differ by more than this are apart: where a choice by them can be held to account.

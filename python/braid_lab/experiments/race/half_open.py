@@ -12,7 +12,7 @@ from braid_lab.process import LabError, wait_until
 #: that were on their way have come and are gone.
 QUIET_SECONDS = 0.7
 
-PATIENCE_SECONDS = 3.0
+SETTLE_TIMEOUT_SECONDS = 3.0
 
 
 def half_open(server: Namespace) -> int:
@@ -31,5 +31,5 @@ def left_over(server: Namespace) -> int:
         return time.monotonic() - busy > QUIET_SECONDS
 
     with contextlib.suppress(LabError):
-        wait_until(quiet, what="handshakes to end", timeout=PATIENCE_SECONDS, poll=0.05)
+        wait_until(quiet, what="handshakes to end", timeout=SETTLE_TIMEOUT_SECONDS, poll=0.05)
     return half_open(server)

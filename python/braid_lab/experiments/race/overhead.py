@@ -17,23 +17,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from braid_lab.experiment import Run, experiment
+from braid_lab.experiments.race.address_plan import chosen_address, pinned_address
 from braid_lab.experiments.race.half_open import half_open, left_over
-from braid_lab.experiments.race.plan import chosen_address, pinned_address
 from braid_lab.experiments.race.site import Site, site
-from braid_lab.net.counting import Tcp, counting
-from braid_lab.net.links import Line
+from braid_lab.net.links import LinkSpec
+from braid_lab.net.tcp_counters import TcpCounts, tcp_counters
 from braid_lab.packets.tap import inside
 from braid_lab.process import LabError, Process, wait_until
 from braid_lab.product import binary
-from braid_lab.serve import servers
-from braid_lab.serve.servers import HTTP_PORT
+from braid_lab.servers import catalog
+from braid_lab.servers.catalog import HTTP_PORT
 
 OTHERS = ("middle", "far")
 
-CABLES: Mapping[str, Line | None] = {"near": None, "middle": None, "far": None}
+CABLES: Mapping[str, LinkSpec | None] = {"near": None, "middle": None, "far": None}
 
 #: The others' round trips are 10 and 16 ms: they never win.
-LINES: Mapping[str, Line | None] = {"near": None, "middle": Line(delay="5ms"), "far": Line(delay="8ms")}
+LINES: Mapping[str, LinkSpec | None] = {"near": None, "middle": LinkSpec(delay="5ms"), "far": LinkSpec(delay="8ms")}
 
 #: Where the load generator's server listens.
 PORT = 7000
@@ -89,7 +89,7 @@ def overhead(run: Run) -> None:
         with run.step("build a cable and two lines to one site"):
             place = stack.enter_context(site(LINES, watched=False))
             stack.enter_context(_serve(place)).wait_output('"ready":true')
-            count_tcp = stack.enter_context(counting([place.net.uplinks[name] for name in OTHERS]))
+            count_tcp = stack.enter_context(tcp_counters([place.net.uplinks[name] for name in OTHERS]))
         with run.step(f"{extent.single} connections, one by one"):
             _one_by_one(run, place, extent.single, count_tcp)
         # What is remembered wakes no line.
@@ -174,7 +174,7 @@ def _mbit(place: Site, address: str, seconds: int, *, down: bool) -> float:
     internet, log = place.net.internet.name, place.net.scratch / "overhead-iperf3"
     # A server that has just served is busy for a moment yet, so each serves once.
     with Process(["iperf3", "--server", "--one-off", "--forceflush"], log=log, namespace=internet) as server:
-        server.wait_output(servers.READY)
+        server.wait_output(catalog.READY)
         words = ["iperf3", "--client", address, "--time", str(seconds), "--json", *(["--reverse"] if down else [])]
         report = json.loads(place.net.host.run(words, check=False).stdout)
     if "error" in report:
@@ -183,7 +183,7 @@ def _mbit(place: Site, address: str, seconds: int, *, down: bool) -> float:
     return bits / 1e6
 
 
-def _one_by_one(run: Run, place: Site, count: int, count_tcp: Callable[[], Tcp]) -> None:
+def _one_by_one(run: Run, place: Site, count: int, count_tcp: Callable[[], TcpCounts]) -> None:
     """Open connections one after the other and look at the server after each."""
     before, left, extra_established = count_tcp(), [], 0
     for number in range(1, count + 1):
@@ -201,7 +201,7 @@ def _one_by_one(run: Run, place: Site, count: int, count_tcp: Callable[[], Tcp])
             extra_established += _established(place) - 1
     left_over(place.net.internet)
     after = count_tcp()
-    packets = after.came + after.went - before.came - before.went
+    packets = after.received + after.sent - before.received - before.sent
     run.figure("half_open_left", max(left), better="lower", runs=count, spread=(min(left), max(left)))
     run.figure("established_too_many", extra_established, better="lower", runs=count)
     run.figure("extra_packets_per_connection", packets / count, better="lower", runs=count)

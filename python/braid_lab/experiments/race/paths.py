@@ -12,19 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from braid_lab.clients.fetch import Fetched
 from braid_lab.experiment import Run, experiment
-from braid_lab.experiments.race import drawing, plan, trial, uneven
+from braid_lab.experiments.race import address_plan, charts, trial, uneven_paths
+from braid_lab.experiments.race.address_plan import Policy, chosen_address
+from braid_lab.experiments.race.dynamics import lateness_ms, path_dynamics
 from braid_lab.experiments.race.figures import Choice, by_destination, hit_ratio, law_mbit, of_best, over_destinations
-from braid_lab.experiments.race.plan import Policy, chosen_address
 from braid_lab.experiments.race.rounds import COV, UPLINKS, USUAL_RTT_MS, Round, draw
 from braid_lab.experiments.race.trial import Amount
-from braid_lab.experiments.race.weather import lateness_ms, weather
-from braid_lab.load.fetch import Fetched
-from braid_lab.net.links import Line
-from braid_lab.net.paths import Paths, Way, paths
+from braid_lab.net.links import LinkSpec
+from braid_lab.net.paths import PathKey, Paths, paths
 from braid_lab.process import LabError, Process
 from braid_lab.product import braid
-from braid_lab.serve import servers
+from braid_lab.servers import catalog
 
 PLACES = {name: number for number, name in enumerate(USUAL_RTT_MS, start=1)}
 
@@ -67,12 +67,12 @@ class Plan:
     #: Over each uplink.
     fetched: Amount
     #: Rounds of the two uneven networks.
-    uneven: int
+    uneven_paths: int
 
 
-FULL = Plan(rounds=100, fetched=Amount(8_000_000, 60.0), uneven=40)
-QUICK = Plan(rounds=8, fetched=Amount(500_000, 3.0), uneven=4)
-SMOKE = Plan(rounds=2, fetched=Amount(50_000, 1.0), uneven=1)
+FULL = Plan(rounds=100, fetched=Amount(8_000_000, 60.0), uneven_paths=40)
+QUICK = Plan(rounds=8, fetched=Amount(500_000, 3.0), uneven_paths=4)
+SMOKE = Plan(rounds=2, fetched=Amount(50_000, 1.0), uneven_paths=1)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def race_paths(run: Run) -> None:
     with run.part("rounds"):
         _measure(run, extent)
     with run.part("uneven lines"):
-        uneven.measure(run, extent.uneven)
+        uneven_paths.measure(run, extent.uneven_paths)
     run.notes += [
         f"{extent.rounds} rounds of {len(PLACES)} destinations, {extent.fetched.bytes / 1e6:g} MB over each uplink, "
         f"all nine fetches at once, each at most {extent.fetched.limit:g} s. Every round's destinations are new to "
@@ -110,14 +110,14 @@ def _measure(run: Run, extent: Plan) -> None:
     run.series("choices", [_row(each) for each in choices])
     run.series("fetches", fetches)
     _record(run, choices, fetches)
-    drawing.rounds(run, choices)
-    drawing.hits(run, choices, PAPER["race"].hit)
-    drawing.rates(run, choices)
+    charts.rounds(run, choices)
+    charts.hits(run, choices, PAPER["race"].hit)
+    charts.rates(run, choices)
 
 
 def _record(run: Run, choices: Sequence[Choice], fetches: Sequence[Mapping[str, Any]]) -> None:
     """Turn rounds into figures and a table."""
-    by_policy = {policy: [each for each in choices if each.policy == policy] for policy in plan.POLICIES}
+    by_policy = {policy: [each for each in choices if each.policy == policy] for policy in address_plan.POLICIES}
     run.table.append(["policy", "destination", "best chosen", "where apart", "of the best", "rounds"])
     for policy, made in by_policy.items():
         suffix = SUFFIX[policy]
@@ -161,16 +161,16 @@ def _hits_of(apart: Sequence[Choice]) -> str:
 
 
 def _rounds(run: Run, extent: Plan) -> list[Measured]:
-    networks = {name: plan.networks(place, len(UPLINKS)) for name, place in PLACES.items()}
+    networks = {name: address_plan.networks(place, len(UPLINKS)) for name, place in PLACES.items()}
     with contextlib.ExitStack() as stack:
         with run.step("build three uplinks to three destinations"):
             # New Reno as the paper's servers had it. No queue ever stands: a path has no rate.
-            line = Line(queue="10000p", seed=run.seed)
+            line = LinkSpec(queue="10000p", seed=run.seed)
             net = stack.enter_context(paths(UPLINKS, networks, line=line, congestion_control="reno"))
             net.host.sysctl(ipv4__tcp_rmem=WINDOW_SYSCTL)
             _serve(net)
             file = net.scratch / "paths.toml"
-            file.write_text(plan.configuration(UPLINKS))
+            file.write_text(address_plan.configuration(UPLINKS))
             stack.enter_context(braid(net.host, net.scratch / "braid", "--config", file))
         measured = []
         for number in range(extent.rounds):
@@ -187,10 +187,10 @@ def _rounds(run: Run, extent: Plan) -> list[Measured]:
 
 def _serve(net: Paths) -> None:
     for name, destination in net.destinations.items():
-        argv = servers.argv("http1", ["0.0.0.0"])  # noqa: S104 - every address of the destination's networks
+        argv = catalog.argv("http1", ["0.0.0.0"])  # noqa: S104 - every address of the destination's networks
         server = Process(argv, log=net.scratch / f"serve-{name}", namespace=destination.name)
         net.stack.callback(server.stop)
-        server.wait_output(servers.READY, timeout=20)
+        server.wait_output(catalog.READY, timeout=20)
 
 
 def _round(net: Paths, drawn: Round, extent: Plan) -> Measured:
@@ -198,12 +198,12 @@ def _round(net: Paths, drawn: Round, extent: Plan) -> Measured:
     addresses = {
         (policy, name): chosen_address(policy, PLACES[name], drawn.number)
         for name in drawn.order
-        for policy in plan.POLICIES
+        for policy in address_plan.POLICIES
     }
-    with weather(net.links, drawn) as began:
+    with path_dynamics(net.links, drawn) as began:
         chosen = trial.choose(net.host, net.uplinks, addresses)
-        known = trial.know(net.host, net.uplinks, PLACES, drawn.number, extent.fetched)
-    rtt_ms = {way: drawn.courses[way].mean(each.began - began, each.ended - began) for way, each in known.items()}
+        known = trial.fetch_over_all(net.host, net.uplinks, PLACES, drawn.number, extent.fetched)
+    rtt_ms = {way: drawn.traces[way].mean(each.began - began, each.ended - began) for way, each in known.items()}
     choices = [
         Choice(
             policy,
@@ -219,17 +219,17 @@ def _round(net: Paths, drawn: Round, extent: Plan) -> Measured:
     return Measured(choices, fetches)
 
 
-def _fetch_row(drawn: Round, way: Way, fetched: Fetched, began: float, rtt_ms: float) -> dict[str, Any]:
-    course = drawn.courses[way]
+def _fetch_row(drawn: Round, way: PathKey, fetched: Fetched, began: float, rtt_ms: float) -> dict[str, Any]:
+    trace = drawn.traces[way]
     return {
         "round": drawn.number,
         "uplink": way[0],
         "destination": way[1],
         "mbit": fetched.mbit,
         "rtt_ms": rtt_ms,
-        "rtt_cov": course.cov(fetched.began - began, fetched.ended - began),
-        "loss": course.loss,
-        "law_mbit": law_mbit(rtt_ms, course.loss, segments=WINDOW_SEGMENTS),
+        "rtt_cov": trace.cov(fetched.began - began, fetched.ended - began),
+        "loss": trace.loss,
+        "law_mbit": law_mbit(rtt_ms, trace.loss, segments=WINDOW_SEGMENTS),
     }
 
 
@@ -237,12 +237,12 @@ def _alone(run: Run, net: Paths, extent: Plan) -> None:
     """Hold fetches one by one against all nine at once, on paths that stand still; where rates are highest."""
     still = draw(run.seed, extent.rounds)
     for way, link in net.links.items():
-        link.ask({"set": {"delay": f"{still.courses[way].at(0.0) / 4:.3f} ms", "loss": "0 %"}})
-    together = trial.know(net.host, net.uplinks, PLACES, extent.rounds, extent.fetched)
+        link.request({"set": {"delay": f"{still.traces[way].at(0.0) / 4:.3f} ms", "loss": "0 %"}})
+    together = trial.fetch_over_all(net.host, net.uplinks, PLACES, extent.rounds, extent.fetched)
     place = {BUSIEST: PLACES[BUSIEST]}
     ratios = []
     for name, uplink in net.uplinks.items():
-        alone = trial.know(net.host, {name: uplink}, place, extent.rounds, extent.fetched)
+        alone = trial.fetch_over_all(net.host, {name: uplink}, place, extent.rounds, extent.fetched)
         ratios.append(together[name, BUSIEST].mbit / alone[name, BUSIEST].mbit)
     run.measure("together_over_alone", ratios)
 

@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from braid_lab.net.paths import Way
+from braid_lab.net.paths import PathKey
 
 UPLINKS = ("tanet", "hinet", "seednet")
 
@@ -52,11 +52,11 @@ USUAL_LOSS = 1e-4
 LOSS_SPREAD = 1.0
 
 #: Longest that a course is drawn for; after it the path stays as it is.
-COURSE_SECONDS = 120.0
+TRACE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
-class Course:
+class PathTrace:
     """A path in a round: its loss each way, and its round trip in time, as (seconds into the round, ms from then)."""
 
     loss: float
@@ -86,7 +86,7 @@ class Round:
     """One round of [ofrp] §4.1: what all paths are like while uplinks are chosen and the truth is fetched."""
 
     number: int
-    courses: Mapping[Way, Course]
+    traces: Mapping[PathKey, PathTrace]
     #: The order in which destinations are connected to: were it always the same, round robin would have its own
     #: favourite for each of three destinations over three uplinks.
     order: tuple[str, ...]
@@ -95,29 +95,29 @@ class Round:
 def draw(seed: int, number: int) -> Round:
     """Return round `number` of the series `seed`: always the same one."""
     generator = random.Random(f"race {seed} {number}")
-    courses = {
-        (uplink, destination): _course(generator, usual)
+    traces = {
+        (uplink, destination): _path_trace(generator, usual)
         for destination, row in USUAL_RTT_MS.items()
         for uplink, usual in zip(UPLINKS, row, strict=True)
     }
     order = list(USUAL_RTT_MS)
     generator.shuffle(order)
-    return Round(number, courses, tuple(order))
+    return Round(number, traces, tuple(order))
 
 
-def _course(generator: random.Random, usual_ms: float) -> Course:
+def _path_trace(generator: random.Random, usual_ms: float) -> PathTrace:
     base = usual_ms * generator.lognormvariate(0, DRIFT)
     loss = min(0.01, USUAL_LOSS * generator.lognormvariate(0, LOSS_SPREAD))
     begin, end, factor = _excursion(generator)
-    steps = itertools.islice(_wander(generator), round(COURSE_SECONDS / STEP_SECONDS))
+    steps = itertools.islice(_autoregressive(generator), round(TRACE_SECONDS / STEP_SECONDS))
     points = [
         (at, base * (1 + each) * (factor if begin <= at < end else 1.0))
         for at, each in ((number * STEP_SECONDS, each) for number, each in enumerate(steps))
     ]
-    return Course(loss, tuple(points))
+    return PathTrace(loss, tuple(points))
 
 
-def _wander(generator: random.Random) -> Iterator[float]:
+def _autoregressive(generator: random.Random) -> Iterator[float]:
     """Return deviations from the mean that are alike when close in time (autoregressive), `COV` in the long run."""
     keep = math.exp(-STEP_SECONDS / CORRELATION_SECONDS)
     value = generator.gauss(0, COV)

@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from braid_lab.experiments.race import plan
-from braid_lab.net.links import Line
+from braid_lab.experiments.race import address_plan
+from braid_lab.net.links import LinkSpec
 from braid_lab.net.topology import Topology, UplinkSpec, network
 from braid_lab.process import Process
 from braid_lab.product import Braid, braid
-from braid_lab.serve import servers
+from braid_lab.servers import catalog
 
 
 @dataclass(frozen=True)
@@ -22,22 +22,24 @@ class Site:
     daemon: Braid
 
     def uplink_index(self, name: str) -> int:
-        """Return an uplink's index, as `plan.pinned_address` counts."""
+        """Return an uplink's index, as `address_plan.pinned_address` counts."""
         return self.net.uplinks[name].index
 
 
 @contextlib.contextmanager
-def site(lines: Mapping[str, Line | None], *, capacity: str | None = None, watched: bool = True) -> Iterator[Site]:
+def site(
+    lines: Mapping[str, LinkSpec | None], *, capacity: str | None = None, watched: bool = True
+) -> Iterator[Site]:
     """Build uplinks like these (None: a plain cable), a web server, and Braid; IPv4 only."""
     specs = [UplinkSpec(name, line, families=frozenset({4})) for name, line in lines.items()]
     with network(specs) as net:
-        net.internet.ip(*(f"route add local {each} dev lo" for each in plan.everything(len(specs))))
-        argv = servers.argv("http1", ["0.0.0.0"])  # noqa: S104 - every address of the site's networks
+        net.internet.ip(*(f"route add local {each} dev lo" for each in address_plan.everything(len(specs))))
+        argv = catalog.argv("http1", ["0.0.0.0"])  # noqa: S104 - every address of the site's networks
         server = Process(argv, log=net.scratch / f"serve-{net.internet.name}", namespace=net.internet.name)
         net.stack.callback(server.stop)
-        server.wait_output(servers.READY, timeout=20)
+        server.wait_output(catalog.READY, timeout=20)
         run_dir = net.scratch / f"braid-{net.host.name}"
         file = run_dir.with_suffix(".toml")
-        file.write_text(plan.configuration(lines, capacity=capacity, watched=watched))
+        file.write_text(address_plan.configuration(lines, capacity=capacity, watched=watched))
         with braid(net.host, run_dir, "--config", file) as daemon:
             yield Site(net, daemon)

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from braid_lab.experiments.race.plan import pinned_address
-from braid_lab.load.fetch import Fetched
+from braid_lab.clients.fetch import Fetched
+from braid_lab.experiments.race.address_plan import pinned_address
 from braid_lab.net.namespace import Namespace
 from braid_lab.net.topology import Uplink
 from braid_lab.process import LabError
@@ -27,14 +27,14 @@ class Amount:
     spacing: float = 0.0
 
 
-NOTHING = Amount(0, 1.0)
+NO_BYTES = Amount(0, 1.0)
 
 
-def fetch(place: Namespace, addresses: Sequence[str], amount: Amount = NOTHING) -> list[Fetched]:
-    """Run `braid_lab.load.fetch`, all addresses at once."""
+def fetch(place: Namespace, addresses: Sequence[str], amount: Amount = NO_BYTES) -> list[Fetched]:
+    """Run `braid_lab.clients.fetch`, all addresses at once."""
     bounds = ["--bytes", str(amount.bytes), "--limit", f"{amount.limit:g}", "--spacing", f"{amount.spacing:g}"]
     timeout = len(addresses) * amount.spacing + amount.limit + 60
-    done = place.run([sys.executable, "-m", "braid_lab.load.fetch", *bounds, *addresses], timeout=timeout)
+    done = place.run([sys.executable, "-m", "braid_lab.clients.fetch", *bounds, *addresses], timeout=timeout)
     return [Fetched(**each) for each in json.loads(done.stdout)]
 
 
@@ -48,7 +48,7 @@ def choose(host: Namespace, uplinks: Mapping[str, Uplink], addresses: Mapping[T,
     }
 
 
-def know(
+def fetch_over_all(
     host: Namespace,
     uplinks: Mapping[str, Uplink],
     places: Mapping[str, int],

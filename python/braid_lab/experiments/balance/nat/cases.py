@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from braid_lab.process import LabError
 
 if TYPE_CHECKING:
-    from braid_lab.experiments.balance.nat.bench import Bench
+    from braid_lab.experiments.balance.nat.testbed import NatTestbed
 
 #: Who is inside: clients behind a gateway, the machine's own sockets.
 Role = Literal["gateway", "host"]
@@ -18,10 +18,10 @@ BOTH = (4, 6)
 #: IPv6 has nothing like it: headers have no checksum, datagrams always one.
 ONLY_V4 = (4,)
 
-Body = Callable[["Bench", int], None]
+Body = Callable[["NatTestbed", int], None]
 
 
-class MissedError(LabError):
+class MissingBehaviourError(LabError):
     """The behaviour is not there."""
 
 
@@ -77,25 +77,29 @@ def cases(role: Role) -> list[Case]:
 def check(good: object, text: str) -> None:
     """Raise MissedError unless `good`."""
     if not good:
-        raise MissedError(text)
+        raise MissingBehaviourError(text)
 
 
-def judge(role: Role, place: Bench, *, offload: bool) -> list[Verdict]:
+def run_cases(role: Role, machine: NatTestbed, *, offload: bool) -> list[Verdict]:
     """Try all behaviours of a role; a host's own have names that say so."""
     prefix = "host_" if role == "host" else ""
     return [
         Verdict(
-            f"{prefix}{each.name}_v{family}", each.source, each.deviation, attempt(each.body, place, family), offload
+            f"{prefix}{each.name}_v{family}",
+            each.source,
+            each.deviation,
+            attempt(each.body, machine, family),
+            offload,
         )
         for each in cases(role)
         for family in each.families
     ]
 
 
-def attempt(body: Body, place: Bench, family: int) -> str:
+def attempt(body: Body, machine: NatTestbed, family: int) -> str:
     """Try one behaviour; return why it is not there, or nothing."""
     try:
-        body(place, family)
+        body(machine, family)
     except TimeoutError:
         return "nothing reached the socket"
     except LabError as error:

@@ -8,9 +8,9 @@ from dataclasses import asdict
 
 # Importing a module registers its cases.
 from braid_lab.experiment import Run, experiment
-from braid_lab.experiments.balance.nat import fragments, host, icmp, tcp, timers, udp  # noqa: F401
-from braid_lab.experiments.balance.nat.bench import Bench, bench
-from braid_lab.experiments.balance.nat.cases import BOTH, Role, Verdict, attempt, judge
+from braid_lab.experiments.balance.nat import fragments, host_sockets, icmp, tcp, timers, udp  # noqa: F401
+from braid_lab.experiments.balance.nat.cases import BOTH, Role, Verdict, attempt, run_cases
+from braid_lab.experiments.balance.nat.testbed import NatTestbed, bench
 
 #: The policy that gives a client one uplink.
 BY_SOURCE = 'policy = "hash-source"\n'
@@ -25,23 +25,23 @@ def nat(run: Run) -> None:
     verdicts: list[Verdict] = []
     for role, offload in run.of_form(full=SETTINGS, quick=SETTINGS, smoke=SETTINGS[-1:]):
         name = f"{role}, {'with' if offload else 'without'} offloads"
-        with run.part(name), run.step(name), bench(role, offload=offload) as place:
-            verdicts += judge(role, place, offload=offload)
+        with run.part(name), run.step(name), bench(role, offload=offload) as machine:
+            verdicts += run_cases(role, machine, offload=offload)
     name = "pairing by source"
-    with run.part(name), run.step(name), bench("gateway", offload=True, configuration=BY_SOURCE) as place:
-        verdicts += paired(place)
+    with run.part(name), run.step(name), bench("gateway", offload=True, configuration=BY_SOURCE) as machine:
+        verdicts += paired(machine)
     name, times = "idle times, by daemons that live in the future", timers.TIMES
-    with run.part(name), run.step(name), bench("gateway", offload=True) as place:
-        verdicts += timers.survey(place, run.of_form(full=times, quick=times, smoke=times[:1]))
+    with run.part(name), run.step(name), bench("gateway", offload=True) as machine:
+        verdicts += timers.survey(machine, run.of_form(full=times, quick=times, smoke=times[:1]))
     record(run, verdicts)
 
 
-def paired(place: Bench) -> list[Verdict]:
+def paired(machine: NatTestbed) -> list[Verdict]:
     """Try what RFC 4787 REQ-2 recommends under the policy that is for it."""
     return [
         Verdict(f"udp_pooling_is_paired_by_hash_source_v{family}", "RFC 4787 REQ-2", "", missed)
         for family in BOTH
-        for missed in [attempt(udp.udp_pooling_is_paired, place, family)]
+        for missed in [attempt(udp.udp_pooling_is_paired, machine, family)]
     ]
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from braid_lab.experiments.balance.nat.bench import Bench
 from braid_lab.experiments.balance.nat.cases import case, check
+from braid_lab.experiments.balance.nat.testbed import NatTestbed
+from braid_lab.packets.codec import Packet, echo
 from braid_lab.packets.fragments import join, split
 from braid_lab.packets.tap import Arrived, Port, expect
-from braid_lab.packets.wire import Packet, echo
 
 #: Two full fragments of this and a small one.
 LARGE = bytes(range(256)) * 10
@@ -56,7 +56,7 @@ def _cross(sender: Port, receivers: list[Port], packet: Packet, order: Order, id
     return got
 
 
-def _udp(bench: Bench, family: int, order: Order) -> None:
+def _udp(bench: NatTestbed, family: int, order: Order) -> None:
     mapping = bench.open_udp(family)
     uplinks = list(bench.uplinks.values())
     for _ in range(2):
@@ -69,19 +69,19 @@ def _udp(bench: Bench, family: int, order: Order) -> None:
 
 
 @case("RFC 4787 REQ-14")
-def fragments_pass_in_order(bench: Bench, family: int) -> None:
+def fragments_pass_in_order(bench: NatTestbed, family: int) -> None:
     """A large datagram passes both ways."""
     _udp(bench, family, in_order)
 
 
 @case("RFC 4787 REQ-14a")
-def fragments_pass_last_one_first(bench: Bench, family: int) -> None:
+def fragments_pass_last_one_first(bench: NatTestbed, family: int) -> None:
     """The piece with the ports comes last."""
     _udp(bench, family, last_first)
 
 
 @case("RFC 4787 REQ-14")
-def fragments_of_a_new_flow_pass_last_one_first(bench: Bench, family: int) -> None:
+def fragments_of_a_new_flow_pass_last_one_first(bench: NatTestbed, family: int) -> None:
     """The very first datagram of a mapping comes in pieces, last one first."""
     opened = bench.send_udp(family)
     fresh = Packet(opened.inside, opened.remote, opened.request(LARGE).body)
@@ -90,7 +90,7 @@ def fragments_of_a_new_flow_pass_last_one_first(bench: Bench, family: int) -> No
 
 
 @case("RFC 5508 REQ-1, RFC 4787 REQ-14")
-def fragmented_echo_passes(bench: Bench, family: int) -> None:
+def fragmented_echo_passes(bench: NatTestbed, family: int) -> None:
     """A large ping and its answer."""
     request = Packet(bench.client(family), bench.remote(family, 6), echo(family, 703, data=LARGE))
     uplinks = list(bench.uplinks.values())
@@ -103,7 +103,7 @@ def fragmented_echo_passes(bench: Bench, family: int) -> None:
 
 
 @case("RFC 4787 REQ-14")
-def fragments_of_two_packets_are_not_mixed(bench: Bench, family: int) -> None:
+def fragments_of_two_packets_are_not_mixed(bench: NatTestbed, family: int) -> None:
     """Two clients' fragments with the same id, one after the other's, reach the right ends."""
     mappings = [bench.open_udp(family, client=number, remote=40) for number in (1, 2)]
     ident = next(_idents)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from braid_lab.experiments.balance.nat.bench import SERVICE, Bench, Mapping
 from braid_lab.experiments.balance.nat.cases import ONLY_V4, case, check
-from braid_lab.packets.tap import Arrived, expect
-from braid_lab.packets.wire import (
+from braid_lab.experiments.balance.nat.testbed import SERVICE, Mapping, NatTestbed
+from braid_lab.packets.codec import (
     TIME_EXCEEDED,
     Flag,
     Icmp,
@@ -20,12 +19,13 @@ from braid_lab.packets.wire import (
     too_big,
     unreachable,
 )
+from braid_lab.packets.tap import Arrived, expect
 
 #: An IPv4 router need not quote more than the header and 8 bytes.
 CERTAIN_BYTES = {4: 28, 6: 1232}
 
 
-def _error_about(bench: Bench, mapping: Mapping, error: Icmp) -> Packet:
+def _error_about(bench: NatTestbed, mapping: Mapping, error: Icmp) -> Packet:
     """Let a router in the internet send an error; return it as the LAN gets it, its source untouched."""
     router = bench.router(6 if ":" in mapping.inside else 4)
     got = bench.back(mapping.uplink, Packet(router, mapping.outer, error))
@@ -48,7 +48,7 @@ def _quotes(got: Packet, original: Packet) -> None:
 
 
 @case("RFC 5508 REQ-1")
-def echo_passes_both_ways(bench: Bench, family: int) -> None:
+def echo_passes_both_ways(bench: NatTestbed, family: int) -> None:
     """A ping's answers come back with the id that it was sent with."""
     request = Packet(bench.client(family), bench.remote(family), echo(family, 700))
     for _ in range(2):
@@ -59,7 +59,7 @@ def echo_passes_both_ways(bench: Bench, family: int) -> None:
 
 
 @case("RFC 5508 REQ-1")
-def echo_ids_are_kept_apart(bench: Bench, family: int) -> None:
+def echo_ids_are_kept_apart(bench: NatTestbed, family: int) -> None:
     """Two clients that ping the same server with the same id both get their own answers."""
     taken: dict[tuple[str, int], str] = {}
     sent = []
@@ -76,7 +76,7 @@ def echo_ids_are_kept_apart(bench: Bench, family: int) -> None:
 
 
 @case("RFC 5508 REQ-3", deviation="a wrong checksum is translated and stays wrong, so that the client drops it")
-def icmp_error_with_a_wrong_checksum_is_dropped(bench: Bench, family: int) -> None:
+def icmp_error_with_a_wrong_checksum_is_dropped(bench: NatTestbed, family: int) -> None:
     """An error that was damaged on its way goes no further."""
     mapping = bench.open_udp(family)
     _, sent = bench.out(mapping.request())
@@ -86,7 +86,7 @@ def icmp_error_with_a_wrong_checksum_is_dropped(bench: Bench, family: int) -> No
 
 
 @case("RFC 5508 REQ-3")
-def icmp_error_with_a_wrong_checksum_stays_wrong(bench: Bench, family: int) -> None:
+def icmp_error_with_a_wrong_checksum_stays_wrong(bench: NatTestbed, family: int) -> None:
     """Translation does not heal a damaged error: who checks it drops it."""
     mapping = bench.open_udp(family)
     _, sent = bench.out(mapping.request())
@@ -100,7 +100,7 @@ def icmp_error_with_a_wrong_checksum_stays_wrong(bench: Bench, family: int) -> N
     families=ONLY_V4,
     deviation="a quote's wrong header checksum is translated and stays wrong",
 )
-def icmp_error_with_a_wrong_quote_is_dropped(bench: Bench, family: int) -> None:
+def icmp_error_with_a_wrong_quote_is_dropped(bench: NatTestbed, family: int) -> None:
     """An error whose quoted IP header is damaged goes no further."""
     mapping = bench.open_udp(family)
     _, sent = bench.out(mapping.request())
@@ -112,7 +112,7 @@ def icmp_error_with_a_wrong_quote_is_dropped(bench: Bench, family: int) -> None:
 
 
 @case("RFC 5508 REQ-4, RFC 4787 REQ-12")
-def icmp_error_about_udp_is_translated(bench: Bench, family: int) -> None:
+def icmp_error_about_udp_is_translated(bench: NatTestbed, family: int) -> None:
     """The client gets "port unreachable" about the datagram that it sent, checksums and all."""
     mapping = bench.open_udp(family)
     request = mapping.request(b"is anybody there?")
@@ -121,7 +121,7 @@ def icmp_error_about_udp_is_translated(bench: Bench, family: int) -> None:
 
 
 @case("RFC 5508 REQ-4")
-def icmp_error_about_udp_without_checksum_is_translated(bench: Bench, family: int) -> None:
+def icmp_error_about_udp_without_checksum_is_translated(bench: NatTestbed, family: int) -> None:
     """As little as a header and 8 bytes may be quoted, and a zero checksum stays zero."""
     mapping = bench.open_udp(family)
     request = mapping.request(b"12", checksum=family == 6)
@@ -133,7 +133,7 @@ def icmp_error_about_udp_without_checksum_is_translated(bench: Bench, family: in
 
 
 @case("RFC 5382 REQ-9")
-def icmp_error_about_tcp_is_translated(bench: Bench, family: int) -> None:
+def icmp_error_about_tcp_is_translated(bench: NatTestbed, family: int) -> None:
     """Of a segment only its first 8 bytes need be quoted; the client can still tell which it was."""
     mapping = bench.open_tcp(family)
     request = mapping.segment(Flag.ACK | Flag.PSH, b"data")
@@ -146,7 +146,7 @@ def icmp_error_about_tcp_is_translated(bench: Bench, family: int) -> None:
 
 
 @case("RFC 5382 REQ-10")
-def icmp_error_keeps_a_connection(bench: Bench, family: int) -> None:
+def icmp_error_keeps_a_connection(bench: NatTestbed, family: int) -> None:
     """An error, which anybody may forge, ends no connection."""
     mapping = bench.open_tcp(family)
     _, sent = bench.out(mapping.segment(Flag.ACK | Flag.PSH, b"data"))
@@ -155,7 +155,7 @@ def icmp_error_keeps_a_connection(bench: Bench, family: int) -> None:
 
 
 @case("RFC 5508 REQ-6")
-def icmp_error_about_an_echo_is_translated(bench: Bench, family: int) -> None:
+def icmp_error_about_an_echo_is_translated(bench: NatTestbed, family: int) -> None:
     """Traceroute by ping: the router's "time exceeded" names the client's id, and the ping goes on."""
     request = Packet(bench.client(family), bench.remote(family, 5), echo(family, 702))
     uplink, sent = bench.out(request)
@@ -169,7 +169,7 @@ def icmp_error_about_an_echo_is_translated(bench: Bench, family: int) -> None:
 
 
 @case("RFC 5508 REQ-4a")
-def icmp_error_about_nothing_of_ours_stays_outside(bench: Bench, family: int) -> None:
+def icmp_error_about_nothing_of_ours_stays_outside(bench: NatTestbed, family: int) -> None:
     """An error about a packet that nobody inside has sent reaches nobody inside."""
     uplink = bench.uplinks["dsl"]
     never = Packet(bench.outer(uplink, family), bench.remote(family), Udp(1999, 1999, b"never sent"))
@@ -178,7 +178,7 @@ def icmp_error_about_nothing_of_ours_stays_outside(bench: Bench, family: int) ->
     check(not inside, f"the LAN got {inside}")
 
 
-def _refused(bench: Bench, mapping: Mapping, error: Icmp, source: str) -> Packet:
+def _refused(bench: NatTestbed, mapping: Mapping, error: Icmp, source: str) -> Packet:
     """Let somebody in the LAN send an error about the mapping's last answer; return what the remote gets."""
     bench.lan.send(Packet(source, mapping.remote, error))
     wanted = mapping.remote
@@ -189,7 +189,7 @@ def _refused(bench: Bench, mapping: Mapping, error: Icmp, source: str) -> Packet
 
 
 @case("RFC 5508 REQ-5")
-def icmp_error_of_a_client_is_translated(bench: Bench, family: int) -> None:
+def icmp_error_of_a_client_is_translated(bench: NatTestbed, family: int) -> None:
     """A client's "port unreachable" reaches the remote, about the packet that the remote sent."""
     mapping = bench.open_udp(family)
     answer = mapping.answer(b"late")
@@ -198,7 +198,7 @@ def icmp_error_of_a_client_is_translated(bench: Bench, family: int) -> None:
 
 
 @case("RFC 5508 REQ-5a")
-def icmp_error_of_a_client_about_nothing_is_dropped(bench: Bench, family: int) -> None:
+def icmp_error_of_a_client_about_nothing_is_dropped(bench: NatTestbed, family: int) -> None:
     """What a client claims about a packet that never came does not leave."""
     never = Packet(bench.remote(family), bench.client(family), Udp(SERVICE, 1998, b"never came"))
     bench.lan.send(Packet(never.dest, never.source, unreachable(encode(never))))
@@ -207,7 +207,7 @@ def icmp_error_of_a_client_about_nothing_is_dropped(bench: Bench, family: int) -
 
 
 @case("RFC 5508 REQ-7", deviation="hairpinned datagrams are carried, ICMP errors about them are not")
-def icmp_error_passes_a_hairpin(bench: Bench, family: int) -> None:
+def icmp_error_passes_a_hairpin(bench: NatTestbed, family: int) -> None:
     """A client that refuses a hairpinned datagram is heard by the one who sent it, under its outer address."""
     there, here = bench.open_udp(family, client=1), bench.open_udp(family, client=2)
     call = Packet(here.inside, there.outer, Udp(here.inside_port, there.outer_port, b"hairpin"))
@@ -220,7 +220,7 @@ def icmp_error_passes_a_hairpin(bench: Bench, family: int) -> None:
 
 
 @case("RFC 1191 §4, RFC 8201 §4")
-def path_mtu_of_the_internet_is_told(bench: Bench, family: int) -> None:
+def path_mtu_of_the_internet_is_told(bench: NatTestbed, family: int) -> None:
     """A router's "fragmentation needed" about a client's packet arrives with its number, for UDP and TCP."""
     udp = bench.open_udp(family)
     request = dataclasses.replace(udp.request(bytes(1200)), dont_fragment=True)
@@ -237,7 +237,7 @@ def path_mtu_of_the_internet_is_told(bench: Bench, family: int) -> None:
 
 
 @case("RFC 4787 REQ-13")
-def path_mtu_of_the_uplink_is_told(bench: Bench, family: int) -> None:
+def path_mtu_of_the_uplink_is_told(bench: NatTestbed, family: int) -> None:
     """A packet that its uplink cannot carry is answered by the gateway, on the long way and on the short one."""
     mapping = _narrow(bench, family)
     for opened in (mapping, dataclasses.replace(mapping, inside_port=bench.port())):
@@ -249,7 +249,7 @@ def path_mtu_of_the_uplink_is_told(bench: Bench, family: int) -> None:
         _quotes(got, large)
 
 
-def _narrow(bench: Bench, family: int) -> Mapping:
+def _narrow(bench: NatTestbed, family: int) -> Mapping:
     while True:
         mapping = bench.open_udp(family)
         if mapping.uplink.device == "lte":
@@ -257,7 +257,7 @@ def _narrow(bench: Bench, family: int) -> Mapping:
 
 
 @case("RFC 1191 §4, RFC 8201 §4")
-def path_mtu_of_the_lan_is_told(bench: Bench, family: int) -> None:
+def path_mtu_of_the_lan_is_told(bench: NatTestbed, family: int) -> None:
     """A router inside, whose next link is narrow, is heard by the remote."""
     mapping = bench.open_udp(family)
     answer = dataclasses.replace(mapping.answer(bytes(1200)), dont_fragment=True)

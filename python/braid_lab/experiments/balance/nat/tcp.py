@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from braid_lab.experiments.balance.nat.bench import SERVICE, UPLINKS, Bench, Mapping
 from braid_lab.experiments.balance.nat.cases import case, check
+from braid_lab.experiments.balance.nat.testbed import SERVICE, UPLINKS, Mapping, NatTestbed
+from braid_lab.packets.codec import Flag, Packet, Tcp
 from braid_lab.packets.tap import expect
-from braid_lab.packets.wire import Flag, Packet, Tcp
 
 SYN, ACK, FIN, RST = Flag.SYN, Flag.ACK, Flag.FIN, Flag.RST
 PER_REMOTE = "each connection takes an uplink of its own, so a mapping is per remote"
@@ -16,7 +16,7 @@ HEADERS = {4: 40, 6: 60}
 
 
 @case("RFC 5382 REQ-1", deviation=PER_REMOTE)
-def tcp_mapping_is_endpoint_independent(bench: Bench, family: int) -> None:
+def tcp_mapping_is_endpoint_independent(bench: NatTestbed, family: int) -> None:
     """Whoever a client's port connects to sees the same address and port."""
     port = bench.port()
     seen = {(each.outer, each.outer_port) for n in (1, 2) for each in [bench.send_syn(family, port=port, remote=n)]}
@@ -24,7 +24,7 @@ def tcp_mapping_is_endpoint_independent(bench: Bench, family: int) -> None:
 
 
 @case("RFC 5382 REQ-2")
-def tcp_handshake_opens_a_connection(bench: Bench, family: int) -> None:
+def tcp_handshake_opens_a_connection(bench: NatTestbed, family: int) -> None:
     """SYN, SYN/ACK, ACK, then data both ways, the first packets by the stack and the rest the short way."""
     mapping = bench.open_tcp(family)
     for _ in range(3):
@@ -32,7 +32,7 @@ def tcp_handshake_opens_a_connection(bench: Bench, family: int) -> None:
 
 
 @case("RFC 5382 REQ-2a")
-def tcp_simultaneous_open(bench: Bench, family: int) -> None:
+def tcp_simultaneous_open(bench: NatTestbed, family: int) -> None:
     """Both sides send a SYN, then both a SYN/ACK: a connection, as in RFC 793 fig. 8."""
     mapping = bench.send_syn(family)
     got = bench.back(mapping.uplink, mapping.reply(SYN, seq=9000, ack=0))
@@ -45,7 +45,7 @@ def tcp_simultaneous_open(bench: Bench, family: int) -> None:
 
 
 @case("RFC 5382 REQ-3")
-def tcp_filtering_is_per_remote(bench: Bench, family: int) -> None:
+def tcp_filtering_is_per_remote(bench: NatTestbed, family: int) -> None:
     """What a stranger sends to a connection's port reaches nobody inside."""
     mapping = bench.open_tcp(family)
     for flags in (SYN, ACK, RST):
@@ -57,7 +57,7 @@ def tcp_filtering_is_per_remote(bench: Bench, family: int) -> None:
 
 
 @case("RFC 5382 REQ-4", deviation="what belongs to no flow is the machine's own, whose stack or firewall answers")
-def tcp_unsolicited_syn_waits(bench: Bench, family: int) -> None:
+def tcp_unsolicited_syn_waits(bench: NatTestbed, family: int) -> None:
     """A SYN that nobody asked for is not refused at once: the client's may be on its way."""
     mapping = bench.open_tcp(family)
     mapping.uplink.send(Packet(bench.remote(family, 78), mapping.outer, Tcp(7777, mapping.outer_port, SYN, 1)))
@@ -66,7 +66,7 @@ def tcp_unsolicited_syn_waits(bench: Bench, family: int) -> None:
 
 
 @case("RFC 5382 REQ-4")
-def tcp_opens_after_an_unsolicited_syn(bench: Bench, family: int) -> None:
+def tcp_opens_after_an_unsolicited_syn(bench: NatTestbed, family: int) -> None:
     """A SYN that came too early does not keep the client's own from opening."""
     port = bench.port()
     for uplink in bench.uplinks.values():
@@ -76,7 +76,7 @@ def tcp_opens_after_an_unsolicited_syn(bench: Bench, family: int) -> None:
 
 
 @case("RFC 5382 REQ-7", deviation=PER_REMOTE)
-def tcp_ports_are_not_overloaded(bench: Bench, family: int) -> None:
+def tcp_ports_are_not_overloaded(bench: NatTestbed, family: int) -> None:
     """Two clients with the same port have different ones outside, whoever they connect to."""
     port = bench.port()
     mappings = [bench.send_syn(family, client=n, remote=n, port=port) for n in (1, 2, 3)]
@@ -85,7 +85,7 @@ def tcp_ports_are_not_overloaded(bench: Bench, family: int) -> None:
 
 
 @case("RFC 5382 REQ-7")
-def tcp_ports_differ_towards_one_server(bench: Bench, family: int) -> None:
+def tcp_ports_differ_towards_one_server(bench: NatTestbed, family: int) -> None:
     """Two clients with the same port to the same server have different ones, and answers find the right one."""
     port = bench.port()
     mappings = [bench.open_tcp(family, client=n, port=port) for n in (1, 2, 3)]
@@ -96,14 +96,14 @@ def tcp_ports_differ_towards_one_server(bench: Bench, family: int) -> None:
 
 
 @case("RFC 4787 §4.2.1")
-def tcp_port_is_preserved(bench: Bench, family: int) -> None:
+def tcp_port_is_preserved(bench: NatTestbed, family: int) -> None:
     """A client's port is kept where nobody else has it."""
     mapping = bench.send_syn(family)
     check(mapping.outer_port == mapping.inside_port, f"port {mapping.inside_port} became {mapping.outer_port}")
 
 
 @case("RFC 5382 REQ-8", deviation=PER_REMOTE)
-def tcp_hairpin(bench: Bench, family: int) -> None:
+def tcp_hairpin(bench: NatTestbed, family: int) -> None:
     """A client connects to another one by the outer address of its port."""
     there = bench.open_tcp(family, client=1)
     call = Packet(bench.client(family, 2), there.outer, Tcp(bench.port(), there.outer_port, SYN, 1))
@@ -113,7 +113,7 @@ def tcp_hairpin(bench: Bench, family: int) -> None:
 
 
 @case("RFC 5382 §4")
-def tcp_reset_passes(bench: Bench, family: int) -> None:
+def tcp_reset_passes(bench: NatTestbed, family: int) -> None:
     """Either side's RST reaches the other."""
     mapping = bench.open_tcp(family)
     _, sent = bench.out(mapping.segment(RST | ACK))
@@ -123,7 +123,7 @@ def tcp_reset_passes(bench: Bench, family: int) -> None:
 
 
 @case("RFC 7857 §2")
-def tcp_forged_reset_ends_nothing(bench: Bench, family: int) -> None:
+def tcp_forged_reset_ends_nothing(bench: NatTestbed, family: int) -> None:
     """A RST with a wrong number, which the client ignores, leaves the mapping at work."""
     mapping = bench.open_tcp(family)
     bench.back(mapping.uplink, mapping.reply(RST, seq=77_777_777))
@@ -131,7 +131,7 @@ def tcp_forged_reset_ends_nothing(bench: Bench, family: int) -> None:
 
 
 @case("RFC 5382 REQ-2")
-def tcp_half_closed_connection_carries(bench: Bench, family: int) -> None:
+def tcp_half_closed_connection_carries(bench: NatTestbed, family: int) -> None:
     """After one FIN the other side may go on sending, and the first may go on confirming."""
     mapping = bench.open_tcp(family)
     bench.out(mapping.segment(FIN | ACK))
@@ -145,7 +145,7 @@ def tcp_half_closed_connection_carries(bench: Bench, family: int) -> None:
 
 
 @case("RFC 5382 REQ-2, RFC 6191")
-def tcp_port_is_used_again_after_closing(bench: Bench, family: int) -> None:
+def tcp_port_is_used_again_after_closing(bench: NatTestbed, family: int) -> None:
     """The same four-tuple opens anew after both FINs, and after a RST."""
     for last in (FIN | ACK, RST | ACK):
         mapping = bench.open_tcp(family)
@@ -156,7 +156,7 @@ def tcp_port_is_used_again_after_closing(bench: Bench, family: int) -> None:
 
 
 @case("RFC 5382 §3")
-def tcp_without_a_flow_is_answered(bench: Bench, family: int) -> None:
+def tcp_without_a_flow_is_answered(bench: NatTestbed, family: int) -> None:
     """A connection from before the gateway's time reaches its server, whose RST tells the client at once."""
     port, remote = bench.port(), bench.remote(family, 3)
     stray = Packet(bench.client(family), remote, Tcp(port, SERVICE, ACK | Flag.PSH, 5, 6, b"stray"))
@@ -166,7 +166,7 @@ def tcp_without_a_flow_is_answered(bench: Bench, family: int) -> None:
     check((got.dest, got.tcp().dest_port) == (stray.source, port), f"the RST went to {got}")
 
 
-def _on(bench: Bench, family: int, name: str) -> Mapping:
+def _on(bench: NatTestbed, family: int, name: str) -> Mapping:
     """Open connections until one has taken the uplink."""
     while True:
         mapping = bench.open_tcp(family)
@@ -175,7 +175,7 @@ def _on(bench: Bench, family: int, name: str) -> Mapping:
 
 
 @case("RFC 4459 §3.2")
-def mss_is_clamped_both_ways(bench: Bench, family: int) -> None:
+def mss_is_clamped_both_ways(bench: NatTestbed, family: int) -> None:
     """SYN and SYN/ACK announce no larger segments than the uplink carries, and a smaller word is kept."""
     for asked in (1460, 500):
         for _ in bench.uplinks:
@@ -194,7 +194,7 @@ def mss_is_clamped_both_ways(bench: Bench, family: int) -> None:
 
 
 @case("RFC 1191, RFC 8201")
-def segments_as_large_as_the_uplink_pass(bench: Bench, family: int) -> None:
+def segments_as_large_as_the_uplink_pass(bench: NatTestbed, family: int) -> None:
     """Full segments pass whole in both directions, on an uplink with a smaller MTU too."""
     for name, mtu in UPLINKS.items():
         mapping = _on(bench, family, name)

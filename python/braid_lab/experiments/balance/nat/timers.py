@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from braid_lab.experiments.balance.nat.bench import Bench
 from braid_lab.experiments.balance.nat.cases import BOTH, Verdict
-from braid_lab.packets.wire import Flag, Packet, echo
+from braid_lab.experiments.balance.nat.testbed import NatTestbed
+from braid_lab.packets.codec import Flag, Packet, echo
 from braid_lab.process import run, wait_until
 from braid_lab.product import binary
 
@@ -33,44 +33,44 @@ class Idle:
     name: str
     source: str
     seconds: int
-    open: Callable[[Bench, int], Known]
+    open: Callable[[NatTestbed, int], Known]
     deviation: str = ""
 
 
-def _udp(bench: Bench, family: int) -> Known:
+def _udp(bench: NatTestbed, family: int) -> Known:
     mapping = bench.open_udp(family)
     return "udp", inner(mapping.inside, mapping.inside_port)
 
 
-def _udp_unanswered(bench: Bench, family: int) -> Known:
+def _udp_unanswered(bench: NatTestbed, family: int) -> Known:
     mapping = bench.send_udp(family)
     return "udp", inner(mapping.inside, mapping.inside_port)
 
 
-def _echo(bench: Bench, family: int) -> Known:
+def _echo(bench: NatTestbed, family: int) -> Known:
     ident = bench.port()
     bench.out(Packet(bench.client(family), bench.remote(family), echo(family, ident)))
     return "icmp" if family == 4 else "icmpv6", inner(bench.client(family), ident)
 
 
-def _tcp(bench: Bench, family: int) -> Known:
+def _tcp(bench: NatTestbed, family: int) -> Known:
     mapping = bench.open_tcp(family)
     return "tcp", inner(mapping.inside, mapping.inside_port)
 
 
-def _tcp_opening(bench: Bench, family: int) -> Known:
+def _tcp_opening(bench: NatTestbed, family: int) -> Known:
     mapping = bench.send_syn(family)
     return "tcp", inner(mapping.inside, mapping.inside_port)
 
 
-def _tcp_closing(bench: Bench, family: int) -> Known:
+def _tcp_closing(bench: NatTestbed, family: int) -> Known:
     mapping = bench.open_tcp(family)
     bench.back(mapping.uplink, mapping.reply(Flag.FIN | Flag.ACK))
     bench.out(mapping.segment(Flag.FIN | Flag.ACK))
     return "tcp", inner(mapping.inside, mapping.inside_port)
 
 
-def _tcp_reset(bench: Bench, family: int) -> Known:
+def _tcp_reset(bench: NatTestbed, family: int) -> Known:
     mapping = bench.open_tcp(family)
     bench.back(mapping.uplink, mapping.reply(Flag.RST))
     return "tcp", inner(mapping.inside, mapping.inside_port)
@@ -104,7 +104,7 @@ def inner(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def survey(bench: Bench, times: Sequence[Idle]) -> list[Verdict]:
+def survey(bench: NatTestbed, times: Sequence[Idle]) -> list[Verdict]:
     """Let each kind of mapping lie idle for as long as it must be kept, then all for longer than any is."""
     verdicts = []
     for seconds in sorted({each.seconds for each in times}):
@@ -122,7 +122,7 @@ def survey(bench: Bench, times: Sequence[Idle]) -> list[Verdict]:
     return [*verdicts, Verdict("idle_flows_are_removed", "RFC 4787 REQ-5, RFC 5382 REQ-5", "", missed)]
 
 
-def _swept(bench: Bench, ahead: int) -> set[Known]:
+def _swept(bench: NatTestbed, ahead: int) -> set[Known]:
     """Start the daemon anew with its clock ahead; return the flows left by its first sweep."""
     sentinel = bench.open_udp(4, remote_port=DNS)
     known = ("udp", inner(sentinel.inside, sentinel.inside_port))
@@ -134,5 +134,5 @@ def _swept(bench: Bench, ahead: int) -> set[Known]:
     return _flows(bench)
 
 
-def _flows(bench: Bench) -> set[Known]:
+def _flows(bench: NatTestbed) -> set[Known]:
     return {(each["protocol"], each["inner"]) for each in bench.daemon.json("flows")["flows"]}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-from braid_lab.experiments.balance.nat.bench import SERVICE, Bench
 from braid_lab.experiments.balance.nat.cases import ONLY_V4, case, check
+from braid_lab.experiments.balance.nat.testbed import SERVICE, NatTestbed
+from braid_lab.packets.codec import Packet, Udp, encode, unreachable
 from braid_lab.packets.tap import expect
-from braid_lab.packets.wire import Packet, Udp, encode, unreachable
 
 QUIC = 443
 
 
 @case("RFC 4787 REQ-1")
-def udp_mapping_is_endpoint_independent(bench: Bench, family: int) -> None:
+def udp_mapping_is_endpoint_independent(bench: NatTestbed, family: int) -> None:
     """Whoever a client's port speaks to sees the same address and port."""
     port = bench.port()
     seen = {
@@ -25,21 +25,21 @@ def udp_mapping_is_endpoint_independent(bench: Bench, family: int) -> None:
 
 
 @case("RFC 4787 REQ-2", deviation="each new mapping takes an uplink by policy; hash-source and sticky pair them")
-def udp_pooling_is_paired(bench: Bench, family: int) -> None:
+def udp_pooling_is_paired(bench: NatTestbed, family: int) -> None:
     """All ports of a client have the same outer address."""
     seen = {bench.send_udp(family).outer for _ in range(4)}
     check(len(seen) == 1, f"one client is seen as {seen}")
 
 
 @case("RFC 4787 §4.2.1")
-def udp_port_is_preserved(bench: Bench, family: int) -> None:
+def udp_port_is_preserved(bench: NatTestbed, family: int) -> None:
     """A client's port is kept where nobody else has it."""
     mapping = bench.send_udp(family)
     check(mapping.outer_port == mapping.inside_port, f"port {mapping.inside_port} became {mapping.outer_port}")
 
 
 @case("RFC 4787 REQ-3")
-def udp_ports_are_not_overloaded(bench: Bench, family: int) -> None:
+def udp_ports_are_not_overloaded(bench: NatTestbed, family: int) -> None:
     """Two clients with the same port have different ones outside, and answers find the right one."""
     port = bench.port()
     mappings = [bench.open_udp(family, client=client, port=port) for client in (1, 2, 3)]
@@ -48,7 +48,7 @@ def udp_ports_are_not_overloaded(bench: Bench, family: int) -> None:
 
 
 @case("RFC 4787 REQ-3a", deviation="on a conflict the port comes from the uplink's range, which lies above 1023")
-def udp_low_port_stays_low(bench: Bench, family: int) -> None:
+def udp_low_port_stays_low(bench: NatTestbed, family: int) -> None:
     """Of two clients with the same port below 1024, both keep one below 1024."""
     # Also the IPv6 case has this port to itself: mappings of the two versions differ in their addresses.
     mappings = [bench.send_udp(family, client=client, port=123) for client in (1, 2, 3)]
@@ -57,7 +57,7 @@ def udp_low_port_stays_low(bench: Bench, family: int) -> None:
 
 
 @case("RFC 4787 REQ-4")
-def udp_port_parity_is_preserved(bench: Bench, family: int) -> None:
+def udp_port_parity_is_preserved(bench: NatTestbed, family: int) -> None:
     """An even port stays even and an odd one odd, also on a conflict (RTP and RTCP)."""
     for _ in range(6):
         port = bench.port()
@@ -67,7 +67,7 @@ def udp_port_parity_is_preserved(bench: Bench, family: int) -> None:
 
 
 @case("RFC 4787 REQ-6")
-def udp_outbound_packets_refresh_a_mapping(bench: Bench, family: int) -> None:
+def udp_outbound_packets_refresh_a_mapping(bench: NatTestbed, family: int) -> None:
     """A mapping's idle time begins anew with every packet from inside."""
     mapping = bench.open_udp(family)
 
@@ -88,7 +88,7 @@ def udp_outbound_packets_refresh_a_mapping(bench: Bench, family: int) -> None:
 
 
 @case("RFC 4787 REQ-8")
-def udp_filtering_is_endpoint_independent(bench: Bench, family: int) -> None:
+def udp_filtering_is_endpoint_independent(bench: NatTestbed, family: int) -> None:
     """Anybody may send to a mapping, not only who was asked."""
     mapping = bench.send_udp(family)
     stranger = Packet(bench.remote(family, 77), mapping.outer, Udp(7777, mapping.outer_port, b"hello"))
@@ -97,7 +97,7 @@ def udp_filtering_is_endpoint_independent(bench: Bench, family: int) -> None:
 
 
 @case("Braid: QUIC is a flow per remote")
-def quic_filtering_is_per_remote(bench: Bench, family: int) -> None:
+def quic_filtering_is_per_remote(bench: NatTestbed, family: int) -> None:
     """Only the server asked may answer a QUIC flow: others reach nobody inside."""
     mapping = bench.open_udp(family, remote_port=QUIC)
     mapping.uplink.send(Packet(bench.remote(family, 77), mapping.outer, Udp(QUIC, mapping.outer_port, b"hello")))
@@ -106,7 +106,7 @@ def quic_filtering_is_per_remote(bench: Bench, family: int) -> None:
 
 
 @case("RFC 4787 REQ-9")
-def udp_hairpin(bench: Bench, family: int) -> None:
+def udp_hairpin(bench: NatTestbed, family: int) -> None:
     """A client reaches another one by its outer address, and is seen by its own (REQ-9a)."""
     there = bench.open_udp(family, client=1)
     here = bench.open_udp(family, client=2)
@@ -119,7 +119,7 @@ def udp_hairpin(bench: Bench, family: int) -> None:
 
 
 @case("RFC 4787 REQ-11")
-def udp_mapping_is_the_same_under_conflict(bench: Bench, family: int) -> None:
+def udp_mapping_is_the_same_under_conflict(bench: NatTestbed, family: int) -> None:
     """Who did not get its own port still has one mapping for all remotes, open to all."""
     port = bench.port()
     mappings = [bench.send_udp(family, client=client, port=port) for client in (1, 2, 3)]
@@ -132,7 +132,7 @@ def udp_mapping_is_the_same_under_conflict(bench: Bench, family: int) -> None:
 
 
 @case("RFC 4787 REQ-12")
-def udp_icmp_error_keeps_the_mapping(bench: Bench, family: int) -> None:
+def udp_icmp_error_keeps_the_mapping(bench: NatTestbed, family: int) -> None:
     """An answer of "port unreachable" ends nothing."""
     mapping = bench.open_udp(family)
     uplink, sent = bench.out(mapping.request())
@@ -143,7 +143,7 @@ def udp_icmp_error_keeps_the_mapping(bench: Bench, family: int) -> None:
 
 
 @case("RFC 768, RFC 3022 §4.1", families=ONLY_V4)
-def udp_without_checksum_stays_without(bench: Bench, family: int) -> None:
+def udp_without_checksum_stays_without(bench: NatTestbed, family: int) -> None:
     """A datagram that has no checksum gets none, in both directions, the long way and the short one."""
     mapping = bench.open_udp(family)
     for _ in range(2):
@@ -154,7 +154,7 @@ def udp_without_checksum_stays_without(bench: Bench, family: int) -> None:
 
 
 @case("RFC 1812 §5.3.1")
-def hop_limit_goes_down_by_one(bench: Bench, family: int) -> None:
+def hop_limit_goes_down_by_one(bench: NatTestbed, family: int) -> None:
     """However a packet passes, it has lost one hop."""
     mapping = bench.open_udp(family)
     for _ in range(2):
@@ -164,7 +164,7 @@ def hop_limit_goes_down_by_one(bench: Bench, family: int) -> None:
 
 
 @case("RFC 2474, RFC 3168")
-def dscp_and_ecn_are_kept(bench: Bench, family: int) -> None:
+def dscp_and_ecn_are_kept(bench: NatTestbed, family: int) -> None:
     """The byte that says how to treat a packet is not ours to change."""
     mapping = bench.open_udp(family)
     for _ in range(2):
@@ -174,7 +174,7 @@ def dscp_and_ecn_are_kept(bench: Bench, family: int) -> None:
 
 
 @case("RFC 791 §3.1, RFC 8200 §4")
-def options_are_kept(bench: Bench, family: int) -> None:
+def options_are_kept(bench: NatTestbed, family: int) -> None:
     """A header between IP's and UDP's is passed on as it is."""
     # IPv4: router alert; IPv6: a destination options header, all padding.
     options = bytes([148, 4, 0, 0]) if family == 4 else bytes([1, 4, 0, 0, 0, 0])

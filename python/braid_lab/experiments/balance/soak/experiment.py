@@ -12,26 +12,26 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from braid_lab.clients.churn import Event
 from braid_lab.experiment import Run, experiment
-from braid_lab.experiments.balance.soak.disturb import Disturber, Outage, configuration
-from braid_lab.experiments.balance.soak.judge import Look, explained, map_growth, rss_growth, slope
-from braid_lab.load.churn import Event
-from braid_lab.net.links import Line
+from braid_lab.experiments.balance.soak.analysis import DaemonSample, explained, map_growth, rss_growth, slope
+from braid_lab.experiments.balance.soak.faults import FaultInjector, Outage, configuration
+from braid_lab.fixtures import serve
+from braid_lab.net.links import LinkSpec
 from braid_lab.net.topology import Topology, UplinkSpec, network
 from braid_lab.plots import COLOURS
 from braid_lab.process import Process
 from braid_lab.product import DEGRADED, Braid, braid
-from braid_lab.workbench import serve
 
 UPLINKS = tuple(
-    UplinkSpec(name, Line(rate="50Mbit/s", delay=delay))
+    UplinkSpec(name, LinkSpec(rate="50Mbit/s", delay=delay))
     for name, delay in (("dsl", "8ms"), ("lte", "20ms"), ("cable", "12ms"))
 )
 #: Long TCP connections, UDP and QUIC-like flows, and short connections per second, in each of two places.
 FLOWS = ("24", "8", "8", "8")
-LOOK_EVERY_S = 0.5
+SAMPLE_INTERVAL_S = 0.5
 #: As long as a flow may be silent before it counts as lost, and a little.
-SILENCE_S = 7.0
+FLOW_TIMEOUT_S = 7.0
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,14 @@ def soak(run: Run) -> None:
             serve(net, "echo")
             options = ["--config", str(_configured(net, run))]
             daemon = stack.enter_context(braid(net.host, net.scratch / "braid", *options))
-            watch = Watch(daemon)
+            watch = DaemonSampler(daemon)
             loads = {place: stack.enter_context(_load(net, place)) for place in ("gateway", "client")}
-        disturber = Disturber(net, daemon, options, run.seed, watch.pause)
+        injector = FaultInjector(net, daemon, options, run.seed, watch.pause)
         with run.step(f"disturb it for {plan.seconds:,.0f} s"):
-            _go_on(run, plan, watch, disturber)
+            _inject_faults(run, plan, watch, injector)
         with run.step("let the flows say how they are"):
-            said = {place: _said(load) for place, load in loads.items()}
-    _record(run, plan, watch, disturber, said)
+            said = {place: _finish_load(load) for place, load in loads.items()}
+    _record(run, plan, watch, injector, said)
 
 
 def _configured(net: Topology, run: Run) -> Path:
@@ -85,37 +85,37 @@ def _load(net: Topology, place: str) -> Iterator[Process]:
     """Keep flows of all kinds going, from the gateway itself or from the client behind it."""
     where = net.host if place == "gateway" else net.clients[0]
     addresses = [*net.servers(4), *net.servers(6)]
-    argv = [sys.executable, "-m", "braid_lab.load.churn", *FLOWS, *addresses]
+    argv = [sys.executable, "-m", "braid_lab.clients.churn", *FLOWS, *addresses]
     with Process(argv, log=net.scratch / f"churn-{place}", namespace=where.name) as load:
         load.wait_output("^ready$")
         yield load
 
 
-def _said(load: Process) -> tuple[list[Event], Counter[str]]:
+def _finish_load(load: Process) -> tuple[list[Event], Counter[str]]:
     """End a load; return its losses and its totals."""
     lines = [json.loads(line) for line in load.stop().stdout.splitlines() if line.startswith("{")]
     return [Event(**line) for line in lines if "totals" not in line], Counter(lines[-1]["totals"])
 
 
-class Watch:
+class DaemonSampler:
     """Looks at the daemon while time passes."""
 
     def __init__(self, daemon: Braid) -> None:
         """Begin with the daemon that runs."""
         self._daemon = daemon
         self._pid = daemon.pid
-        self.looks: list[Look] = []
+        self.samples: list[DaemonSample] = []
         self.lives = 1
 
     def pause(self, seconds: float) -> None:
         """Let time pass, and look every now and then."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            self.look()
+            self.sample()
             # Not a wait for anything: the disturbance, or the calm after it, lasts this long.
-            time.sleep(min(left, LOOK_EVERY_S))
+            time.sleep(min(left, SAMPLE_INTERVAL_S))
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Note what the daemon takes; while it is dead there is nothing to note."""
         answer = self._daemon.call("status", "--json", check=False)
         if answer.status not in (0, DEGRADED):
@@ -127,32 +127,34 @@ class Watch:
         with contextlib.suppress(FileNotFoundError, IndexError):
             resident = int(Path(f"/proc/{self._pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
             files = sum(each.stat().st_size for each in self._daemon.run_dir.iterdir() if each.is_file())
-            self.looks.append(Look(time.monotonic(), self.lives, resident, status["memory_bytes"], flows, files))
+            self.samples.append(
+                DaemonSample(time.monotonic(), self.lives, resident, status["memory_bytes"], flows, files)
+            )
 
 
-def _go_on(run: Run, plan: Plan, watch: Watch, disturber: Disturber) -> None:
+def _inject_faults(run: Run, plan: Plan, watch: DaemonSampler, injector: FaultInjector) -> None:
     """Disturb until the time is over, and let things settle."""
     generator = run.random
     began = time.monotonic()
-    disturber.do(disturber.kill)
+    injector.do(injector.kill)
     while (gone := time.monotonic() - began) < plan.seconds:
-        disturber.one_more(may_kill=gone < plan.kill_share * plan.seconds)
+        injector.inject_one(may_kill=gone < plan.kill_share * plan.seconds)
         watch.pause(generator.uniform(*plan.pause_s))
     # What was begun last must have been noticed by the flows before they are asked.
-    watch.pause(SILENCE_S)
+    watch.pause(FLOW_TIMEOUT_S)
 
 
 def _record(
     run: Run,
     plan: Plan,
-    watch: Watch,
-    disturber: Disturber,
+    watch: DaemonSampler,
+    injector: FaultInjector,
     said: dict[str, tuple[list[Event], Counter[str]]],
 ) -> None:
     """Turn records into figures."""
     totals = sum((each for _, each in said.values()), Counter[str]())
     lost = [(place, each) for place, (events, _) in said.items() for each in events if each.kind != "short"]
-    excused = [explained(each, disturber.outages, disturber.addresses) for _, each in lost]
+    excused = [explained(each, injector.outages, injector.addresses) for _, each in lost]
     opened = totals["tcp_opened"] + totals["udp_opened"] + totals["quic_opened"]
     run.figure("lost_established_flows", excused.count(False), better="lower", runs=opened)
     run.figure("lost_flows_of_dead_uplinks", excused.count(True), runs=opened)
@@ -160,19 +162,19 @@ def _record(
     run.figure("lost_udp_and_quic_flows", unmoved, better="lower", runs=totals["udp_opened"] + totals["quic_opened"])
     run.figure("failed_short_flows", totals["short_lost"], better="lower", runs=totals["short_opened"])
     run.figure("answers", totals["tcp_answers"] + totals["udp_answers"] + totals["quic_answers"])
-    looks = watch.looks
-    run.figure("rss_growth_per_hour", rss_growth(looks, plan.settle_s), unit="B/h", better="lower")
-    run.figure("rss_peak", max(each.rss for each in looks), unit="B", better="lower")
-    run.figure("map_growth_per_hour", map_growth(looks), unit="B/h", better="lower")
-    files = slope([each.at for each in looks], [float(each.files) for each in looks])
+    samples = watch.samples
+    run.figure("rss_growth_per_hour", rss_growth(samples, plan.settle_s), unit="B/h", better="lower")
+    run.figure("rss_peak", max(each.rss for each in samples), unit="B", better="lower")
+    run.figure("map_growth_per_hour", map_growth(samples), unit="B/h", better="lower")
+    files = slope([each.at for each in samples], [float(each.files) for each in samples])
     run.figure("log_growth_per_hour", files, unit="B/h", better="lower")
-    run.figure("restarts", disturber.restarts)
-    run.figure("restarts_unplanned", watch.lives - 1 - disturber.restarts, better="lower")
-    run.figure("disturbances", sum(disturber.done.values()))
+    run.figure("restarts", injector.restarts)
+    run.figure("restarts_unplanned", watch.lives - 1 - injector.restarts, better="lower")
+    run.figure("disturbances", sum(injector.done.values()))
     run.notes.append("log and events are put aside when they have 1 MiB and 256 KiB; one old file of each is kept")
-    run.table += [["disturbance", "times"], *([name, str(times)] for name, times in sorted(disturber.done.items()))]
-    run.series("looks", [asdict(each) for each in looks])
-    run.series("outages", [asdict(each) for each in disturber.outages])
+    run.table += [["disturbance", "times"], *([name, str(times)] for name, times in sorted(injector.done.items()))]
+    run.series("looks", [asdict(each) for each in samples])
+    run.series("outages", [asdict(each) for each in injector.outages])
     run.series(
         "lost",
         [
@@ -180,17 +182,17 @@ def _record(
             for (place, each), good in zip(lost, excused, strict=True)
         ],
     )
-    _draw(run, looks, disturber.outages)
+    _draw(run, samples, injector.outages)
 
 
-def _draw(run: Run, looks: list[Look], outages: list[Outage]) -> None:
+def _draw(run: Run, samples: list[DaemonSample], outages: list[Outage]) -> None:
     """Plot what the daemon takes."""
-    start = looks[0].at
+    start = samples[0].at
     with run.plot("growth") as plot:
         axes = plot.add_subplot()
-        times = [each.at - start for each in looks]
-        axes.plot(times, [each.rss / 1e6 for each in looks], color=COLOURS["wrr"], label="daemon's memory, MB")
-        axes.plot(times, [each.maps / 1e6 for each in looks], color=COLOURS["lte"], label="maps, MB")
+        times = [each.at - start for each in samples]
+        axes.plot(times, [each.rss / 1e6 for each in samples], color=COLOURS["wrr"], label="daemon's memory, MB")
+        axes.plot(times, [each.maps / 1e6 for each in samples], color=COLOURS["lte"], label="maps, MB")
         for each in outages:
             axes.axvspan(each.began - start, each.ended - start, color=COLOURS["asked"], alpha=0.15)
         axes.set_xlabel("s")

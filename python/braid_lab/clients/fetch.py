@@ -1,0 +1,91 @@
+"""Asks servers who we are, and fetches from them, over one new connection each.
+
+Run as `python -m braid_lab.clients.fetch [--bytes N] [--limit SECONDS] [--spacing SECONDS] ADDRESS…`; prints a line of
+JSON, a `Fetched` for every address, in their order. Connections are begun in that order, with `--spacing` so far
+apart. `--limit` ends a slow fetch early; its rate is then that of what came.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+
+from braid_lab.clients.http1 import Connection
+
+#: Until the server has said who we are: a SYN that is lost three times has been repeated after 7 s.
+FETCH_TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What one connection was like. Times are of CLOCK_MONOTONIC, which all namespaces share."""
+
+    address: str
+    #: The address by which the server saw us; None if it never came to that.
+    via: str | None
+    #: From the first SYN until the connection was open.
+    connect_s: float
+    #: The fetch itself, from the request on.
+    began: float
+    ended: float
+    bytes: int
+    error: str | None = None
+
+    @property
+    def mbit(self) -> float:
+        """Mean rate of the fetch, Mbit/s."""
+        return 8e-6 * self.bytes / max(1e-9, self.ended - self.began)
+
+
+async def fetch(address: str, size: int, limit: float, after: float) -> Fetched:
+    """Connect `after` so many seconds, ask who we are, and fetch `size` bytes unless that is zero."""
+    await asyncio.sleep(after)
+    start = opened = began = time.monotonic()
+    via, received = None, 0
+
+    def count(some: int) -> None:
+        nonlocal received
+        received += some
+
+    try:
+        async with asyncio.timeout(FETCH_TIMEOUT_SECONDS):
+            channel = await Connection.open(address)
+            opened = time.monotonic()
+            via = (await channel.get("/address")).decode().split()[0]
+        began = time.monotonic()
+        if size:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limit):
+                    await channel.get(f"/bytes/{size}", count=count)
+        channel.close()
+    except (OSError, EOFError) as error:
+        why = str(error) or type(error).__name__
+        return Fetched(address, via, opened - start, began, time.monotonic(), received, why)
+    return Fetched(address, via, opened - start, began, time.monotonic(), received)
+
+
+async def fetch_all(addresses: list[str], size: int, limit: float, spacing: float) -> list[Fetched]:
+    """Fetch from all."""
+    tasks = (fetch(each, size, limit, number * spacing) for number, each in enumerate(addresses))
+    return list(await asyncio.gather(*tasks))
+
+
+def main() -> None:
+    """Read the words, fetch and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bytes", type=int, default=0)
+    parser.add_argument("--limit", type=float, default=60.0)
+    parser.add_argument("--spacing", type=float, default=0.0)
+    parser.add_argument("addresses", nargs="+")
+    words = parser.parse_args()
+    fetched = asyncio.run(fetch_all(words.addresses, words.bytes, words.limit, words.spacing))
+    json.dump([asdict(each) for each in fetched], sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""An HTTP/3 download: one QUIC connection, one request after the other.
+
+Run as `python -m braid_lab.clients.http3 ADDRESS PATH…`; prints the seconds taken and each answer's size, and the
+text of those that are short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
+
+from aioquic.asyncio.client import connect
+from aioquic.asyncio.protocol import QuicConnectionProtocol
+from aioquic.h3.connection import H3_ALPN, H3Connection
+from aioquic.h3.events import DataReceived, HeadersReceived
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.events import ConnectionTerminated, QuicEvent
+
+from braid_lab.servers.catalog import QUIC_PORT
+
+#: Answers up to this size are shown as text.
+SHORT_BYTES = 100
+
+
+class Client(QuicConnectionProtocol):
+    """One connection."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        """Prepare HTTP/3 on top of QUIC."""
+        super().__init__(*arguments, **named)
+        self._http = H3Connection(self._quic)
+        self._bodies: dict[int, bytearray] = {}
+        self._counting: dict[int, Callable[[int], None]] = {}
+        self._ends: dict[int, asyncio.Future[bytes]] = {}
+
+    def quic_event_received(self, event: QuicEvent) -> None:
+        """Collect the answers."""
+        if isinstance(event, ConnectionTerminated):
+            for end in self._ends.values():
+                if not end.done():
+                    end.set_exception(ConnectionError(event.reason_phrase or f"error {event.error_code:#x}"))
+        for each in self._http.handle_event(event):
+            if isinstance(each, DataReceived):
+                self._received(each.stream_id, each.data)
+            if isinstance(each, DataReceived | HeadersReceived) and each.stream_ended:
+                self._ends[each.stream_id].set_result(bytes(self._bodies[each.stream_id]))
+
+    def _received(self, stream: int, data: bytes) -> None:
+        if stream in self._counting:
+            self._counting[stream](len(data))
+        else:
+            self._bodies[stream] += data
+
+    async def get(self, path: str, *, count: Callable[[int], None] | None = None) -> bytes:
+        """Fetch `path` and return its body, or, with `count`, hand out only the sizes as they arrive."""
+        stream = self._quic.get_next_available_stream_id()
+        self._bodies[stream] = bytearray()
+        if count is not None:
+            self._counting[stream] = count
+        self._ends[stream] = asyncio.get_running_loop().create_future()
+        names = [(b":method", b"GET"), (b":scheme", b"https"), (b":authority", b"lab.invalid")]
+        self._http.send_headers(stream, [*names, (b":path", path.encode())], end_stream=True)
+        self.transmit()
+        return await self._ends[stream]
+
+
+@contextlib.asynccontextmanager
+async def connected(address: str) -> AsyncIterator[Client]:
+    """Open a connection to a server."""
+    # The lab's servers sign their own certificates, made a moment ago.
+    configuration = QuicConfiguration(is_client=True, alpn_protocols=H3_ALPN, verify_mode=ssl.CERT_NONE)
+    async with connect(address, QUIC_PORT, configuration=configuration, create_protocol=Client) as made:
+        yield cast(Client, made)
+
+
+async def fetch(address: str, paths: list[str]) -> dict[str, Any]:
+    """Fetch all paths in order."""
+    started = time.monotonic()
+    answers = []
+    async with connected(address) as client:
+        for path in paths:
+            body = await client.get(path)
+            text = body.decode(errors="replace").strip() if len(body) <= SHORT_BYTES else None
+            answers.append({"path": path, "bytes": len(body), "text": text})
+    return {"seconds": time.monotonic() - started, "answers": answers}
+
+
+def main() -> None:
+    """Fetch and print."""
+    address, *paths = sys.argv[1:]
+    json.dump(asyncio.run(fetch(address, paths)), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

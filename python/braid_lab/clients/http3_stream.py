@@ -1,0 +1,51 @@
+"""A download over HTTP/3 that lasts as long as one likes: how much of it arrives, and when.
+
+Run as `python -m braid_lab.clients.http3_stream ADDRESS SECONDS`; prints what came in every bin of time since it began to
+connect, and why if the connection broke before its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+
+from braid_lab.clients.http3 import connected
+from braid_lab.clients.tcp_stream import BIN_SECONDS
+
+#: More than comes in any such time.
+MAX_BYTES = 200_000_000
+
+
+async def receive(address: str, seconds: float) -> dict[str, object]:
+    """Download for so long; returns what came in which bins since it began."""
+    began = time.monotonic()
+    bins = [0] * round(seconds / BIN_SECONDS)
+
+    def count(some: int) -> None:
+        at = int((time.monotonic() - began) / BIN_SECONDS)
+        if at < len(bins):
+            bins[at] += some
+
+    broken = None
+    async with connected(address) as client:
+        try:
+            async with asyncio.timeout(began + seconds - time.monotonic()):
+                await client.get(f"/bytes/{MAX_BYTES}", count=count)
+                broken = "ended by the server"
+        except TimeoutError:
+            pass
+        except ConnectionError as error:
+            broken = str(error)
+    return {"bin_s": BIN_SECONDS, "bytes": bins, "broken": broken}
+
+
+def main() -> None:
+    """Download and print what came."""
+    address, seconds = sys.argv[1:]
+    json.dump(asyncio.run(receive(address, float(seconds))), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""TCP and kernel MPTCP streams without end: how much of them arrives, and when.
+
+Run `python -m braid_lab.clients.tcp_stream serve ADDRESS` first (prints `ready`), then `python -m braid_lab.clients.tcp_stream take
+ADDRESS SECONDS [--from ADDRESS] [--flows N] [--mptcp]`, which prints what came in every bin of time since it began to
+connect, and why if the stream broke before its time, or `… give ADDRESS SECONDS [--from ADDRESS] [--flows N] [--after
+SECONDS]`, which sends, and prints the same of what was acknowledged. Listeners serve both: plain TCP is answered
+by plain TCP.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import selectors
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+#: Where streams come from, and where they go to.
+PORT, DRAIN_PORT = 7100, 7101
+IPPROTO_MPTCP = 262
+
+#: Where the kernel's struct tcp_info has what was acknowledged.
+BYTES_ACKED = slice(120, 128)
+
+#: How finely arrivals are recorded, s.
+BIN_SECONDS = 0.02
+
+#: How much is given to the kernel, or taken from it, at a time.
+CHUNK_BYTES = 1 << 18
+
+
+def _socket(mptcp: bool) -> socket.socket:
+    return socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP if mptcp else 0)
+
+
+def serve(address: str) -> None:
+    """Send to whoever connects, and take what others send, until they have had enough."""
+    with contextlib.ExitStack() as stack:
+        listeners = {
+            _listen(stack, address, PORT): _send_forever,
+            _listen(stack, address, DRAIN_PORT): _receive_forever,
+        }
+        for listener, what in listeners.items():
+            threading.Thread(target=_accept, args=(listener, what), daemon=True).start()
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        threading.Event().wait()
+
+
+def _listen(stack: contextlib.ExitStack, address: str, port: int) -> socket.socket:
+    listener = stack.enter_context(_socket(mptcp=True))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((address, port))
+    listener.listen(64)
+    return listener
+
+
+def _accept(listener: socket.socket, what: Callable[[socket.socket], None]) -> None:
+    while True:
+        peer, _ = listener.accept()
+        threading.Thread(target=what, args=(peer,), daemon=True).start()
+
+
+def _send_forever(peer: socket.socket) -> None:
+    chunk = bytes(CHUNK_BYTES)
+    with peer, contextlib.suppress(OSError):
+        while True:
+            peer.sendall(chunk)
+
+
+def _receive_forever(peer: socket.socket) -> None:
+    buffer = bytearray(CHUNK_BYTES)
+    with peer, contextlib.suppress(OSError):
+        while peer.recv_into(buffer):
+            pass
+
+
+def send(address: str, seconds: float, *, source: str | None, flows: int) -> dict[str, object]:
+    """Send over so many connections at once; returns what was acknowledged in which bins since it began."""
+    chunk = bytes(CHUNK_BYTES)
+    bins = [0] * max(1, round(seconds / BIN_SECONDS))
+    before = 0
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+        peers = [_connected(stack, (address, DRAIN_PORT), source, mptcp=False) for _ in range(flows)]
+        for peer in peers:
+            selector.register(peer, selectors.EVENT_WRITE)
+        began, broken = time.monotonic(), ""
+        for number in range(len(bins)):
+            while not broken and (left := began + (number + 1) * BIN_SECONDS - time.monotonic()) > 0:
+                for key, _ in selector.select(left):
+                    try:
+                        key.fileobj.send(chunk)  # type: ignore[union-attr]
+                    except BlockingIOError:
+                        continue
+                    except OSError as error:
+                        broken = str(error)
+            acknowledged = sum(_acknowledged(peer) for peer in peers)
+            bins[number], before = acknowledged - before, acknowledged
+    return {"began": began, "bin_s": BIN_SECONDS, "bytes": bins, "broken": broken or None}
+
+
+def _acknowledged(peer: socket.socket) -> int:
+    """Return how many bytes of a connection have been acknowledged: `tcpi_bytes_acked`."""
+    info = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_ACKED.stop)
+    return int.from_bytes(info[BYTES_ACKED], sys.byteorder)
+
+
+def _connected(stack: contextlib.ExitStack, to: tuple[str, int], source: str | None, *, mptcp: bool) -> socket.socket:
+    """Return a connection that does not block from now on."""
+    peer = stack.enter_context(_socket(mptcp))
+    if source:
+        peer.bind((source, 0))
+    peer.settimeout(10)
+    peer.connect(to)
+    peer.setblocking(False)
+    return peer
+
+
+def receive(address: str, seconds: float, *, source: str | None, flows: int, mptcp: bool) -> dict[str, object]:
+    """Receive over so many connections at once; returns what came in which bins since `began` (CLOCK_MONOTONIC)."""
+    began = time.monotonic()
+    bins = [0] * max(1, round(seconds / BIN_SECONDS))
+    segments: list[int] = []
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+        for _ in range(flows):
+            peer = _connected(stack, (address, PORT), source, mptcp=mptcp)
+            segments.append(peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG))
+            selector.register(peer, selectors.EVENT_READ)
+        buffer = bytearray(CHUNK_BYTES)
+        broken = ""
+        while not broken and (left := began + seconds - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                try:
+                    count = key.fileobj.recv_into(buffer)  # type: ignore[union-attr]
+                except BlockingIOError:
+                    continue
+                except OSError as error:
+                    count, broken = 0, str(error)
+                if not count:
+                    broken = broken or "ended by the server"
+                at = int((time.monotonic() - began) / BIN_SECONDS)
+                if at < len(bins):
+                    bins[at] += count
+    return {
+        "began": began,
+        "bin_s": BIN_SECONDS,
+        "bytes": bins,
+        "segment_bytes": max(segments),
+        "broken": broken or None,
+    }
+
+
+def main() -> None:
+    """Serve, take or give."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    verbs = parser.add_subparsers(required=True, dest="verb")
+    verbs.add_parser("serve").add_argument("address")
+    for name in ("give", "take"):
+        verb = verbs.add_parser(name)
+        verb.add_argument("address")
+        verb.add_argument("seconds", type=float)
+        verb.add_argument("--from", dest="source")
+        verb.add_argument("--flows", type=int, default=1)
+        if name == "give":
+            verb.add_argument("--after", type=float, default=0.0)
+        else:
+            verb.add_argument("--mptcp", action="store_true")
+    options = parser.parse_args()
+    if options.verb == "serve":
+        serve(options.address)
+    elif options.verb == "give":
+        time.sleep(options.after)
+        given = send(options.address, options.seconds, source=options.source, flows=options.flows)
+        json.dump(given, sys.stdout)
+    else:
+        taken = receive(
+            options.address, options.seconds, source=options.source, flows=options.flows, mptcp=options.mptcp
+        )
+        json.dump(taken, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

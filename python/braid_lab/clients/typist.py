@@ -1,0 +1,45 @@
+"""Somebody who types: `python -m braid_lab.clients.typist COMMAND…` types a line five times a second into a program.
+
+Prints the moment of everything that the program shows, on the monotonic clock; ends when the program does, with its
+exit status.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+from braid_lab.process import prefix
+
+LINE_SECONDS = 0.2
+LINE = b"The quick brown fox jumps over the lazy dog.\n"
+
+
+def _type_lines(program: subprocess.Popen[bytes]) -> None:
+    assert program.stdin is not None  # noqa: S101
+    try:
+        while True:
+            program.stdin.write(LINE)
+            program.stdin.flush()
+            time.sleep(LINE_SECONDS)
+    except OSError:
+        # It has ended, and the other thread tells how.
+        return
+
+
+def main() -> int:
+    """Type and look."""
+    program = subprocess.Popen([*prefix(None), *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert program.stdout is not None  # noqa: S101
+    threading.Thread(target=_type_lines, args=[program], daemon=True).start()
+    while os.read(program.stdout.fileno(), 65536):
+        sys.stdout.write(f"{time.monotonic():.4f}\n")
+        sys.stdout.flush()
+    return program.wait()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

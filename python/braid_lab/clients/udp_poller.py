@@ -1,0 +1,38 @@
+"""One UDP socket that asks a server every so often who we are, as a game or a call keeps talking.
+
+Run as `python -m braid_lab.clients.udp_poller SPACING_MS ADDRESS`; goes on until SIGTERM. Prints the address that the server
+saw, a line for every answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import time
+
+from braid_lab.clients.whoami import QUERY, seen_as
+from braid_lab.servers.catalog import DNS_PORT
+
+
+def main() -> None:
+    """Ask and print."""
+    spacing, address = float(sys.argv[1]) / 1000, sys.argv[2]
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as asker:
+        next_at = time.monotonic()
+        while True:
+            # A network that is being repaired may refuse for a moment; the next question shows whether it does not.
+            with contextlib.suppress(OSError):
+                asker.sendto(QUERY, (address, DNS_PORT))
+            next_at += spacing
+            while (left := next_at - time.monotonic()) > 0:
+                asker.settimeout(left)
+                with contextlib.suppress(OSError):
+                    answer, _ = asker.recvfrom(512)
+                    sys.stdout.write(f"{seen_as(answer)[0]}\n")
+                    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""The real controller, `braid sdn fabric run`, under the lab's control."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from braid_lab.fabric.shapes import Shape
+from braid_lab.net.namespace import Namespace
+from braid_lab.process import CommandError, Output, Process, run, wait_until
+from braid_lab.product import DEGRADED
+
+SDN = [sys.executable, "-m", "braid_sdn.cli", "fabric"]
+
+
+def configuration(shape: Shape, *, probe: bool = False) -> str:
+    """Return the configuration file for a shape: names, capacities, edges."""
+    parts = []
+    for switch in shape.switches:
+        parts.append(f'[[switch]]\nid = "{shape.dpid(switch):016x}"\nname = "{switch}"\n')
+    for wire in shape.wires:
+        parts.append(f'[[link]]\nbetween = ["{wire.one}", "{wire.other}"]\ncapacity = "{wire.mbit:g} Mbit/s"\n')
+    for station in shape.stations:
+        if station.edge:
+            parts.append(
+                f'[[edge]]\nname = "{station.name}"\nswitch = "{station.switch}"\nport = "{station.name}"\n'
+                f"probe = {str(probe).lower()}\n"
+            )
+    return "\n".join(parts)
+
+
+class Fabric:
+    """A running controller."""
+
+    def __init__(self, place: Namespace | None, folder: Path, config: str, *options: str) -> None:
+        """Nothing runs yet; see `start`. Without a namespace it runs where we are."""
+        self.place = place
+        self.folder = folder
+        self.options = options
+        self.config = folder / "fabric.toml"
+        self.config.write_text(config)
+        self.process: Process | None = None
+        self._runs = 0
+
+    def start(self) -> str:
+        """Start it; returns where it listens for switches once it does."""
+        self._runs += 1
+        self.process = Process(
+            [*SDN, "run", "--run-dir", self.folder, "--config", self.config, *self.options],
+            log=self.folder / f"controller{self._runs}",
+            namespace=self.place.name if self.place else None,
+        )
+        process = self.process
+
+        def ready() -> re.Match[str] | None:
+            if not process.running:
+                raise CommandError(process.argv, process.wait().status, process.stderr())
+            return re.search(r"ready: switches at \('([^']+)', (\d+)\)", process.stderr())
+
+        match = wait_until(ready, what="the controller to be ready", timeout=60)
+        return f"{match[1]}:{match[2]}"
+
+    def stop(self) -> None:
+        """End it; the network forwards on."""
+        if self.process is not None:
+            self.process.stop()
+
+    def call(self, *words: str, check: bool = True) -> Output:
+        """Run `braid sdn fabric WORDS…`."""
+        return run([*SDN, *words, "--run-dir", self.folder], check=check)
+
+    def json(self, *words: str) -> dict[str, Any]:
+        """Return what a command says with --json; a degraded state is an answer too."""
+        said = self.call(*words, "--json", check=False)
+        if said.status not in (0, DEGRADED):
+            raise CommandError(words, said.status, said.text)
+        told: dict[str, Any] = json.loads(said.stdout)
+        return told
+
+    def api_get(self, what: str) -> dict[str, Any]:
+        """Return what the API says of `status`, `paths` or `edges/NAME`: many looks, without a program for each."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+            peer.settimeout(10)
+            peer.connect(str(self.folder / "fabric.sock"))
+            peer.sendall(f"GET /v1/fabric/{what} HTTP/1.1\r\n\r\n".encode())
+            said = b"".join(iter(lambda: peer.recv(65536), b""))
+        told: dict[str, Any] = json.loads(said.partition(b"\r\n\r\n")[2])
+        return told
+
+    def codes(self) -> set[str]:
+        """Return the codes of all that is not as it should be."""
+        return {each["code"] for each in self.api_get("status")["health"]}
+
+
+@contextlib.contextmanager
+def controller(place: Namespace | None, folder: Path, config: str, *options: str) -> Iterator[Fabric]:
+    """Run a controller for the length of a block."""
+    fabric = Fabric(place, folder, config, *options)
+    try:
+        fabric.start()
+        yield fabric
+    finally:
+        fabric.stop()

@@ -1,0 +1,102 @@
+"""One TCP stream between two stations, as its receiver sees it."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from braid_lab.fabric.ovs import Station
+from braid_lab.process import Process, wait_until
+
+T = TypeVar("T")
+
+#: Of a full frame with its tag, 1518 bytes, what TCP with timestamps carries: what headers leave of a line.
+GOODPUT_SHARE = 1448 / 1518
+
+#: The kernel's counters that tell how whole a stream came through.
+COUNTERS = (
+    "TcpRetransSegs",
+    "TcpExtTCPTimeouts",
+    "TcpExtTCPLostRetransmit",
+    "TcpExtTCPSackRecovery",
+    "TcpExtTCPDSACKRecvSegs",
+    "TcpExtTCPSACKReorder",
+)
+
+
+@dataclass
+class Transfer:
+    """What came of a transfer."""
+
+    #: Mbit/s that the receiver's application got, `interval` by `interval`.
+    goodput: list[float]
+    #: Segments that the receiving kernel had to put aside, since something before them was missing.
+    out_of_order: int
+    #: The sender's counters.
+    counters: dict[str, int] = field(default_factory=dict)
+    #: Seconds.
+    interval: float = 1.0
+
+    @property
+    def mbit(self) -> float:
+        """The mean of all of it."""
+        return statistics.fmean(self.goodput)
+
+    def steady(self, after: float) -> float:
+        """The mean without the first seconds, in which the window opens."""
+        return statistics.fmean(self.goodput[round(after / self.interval) :])
+
+
+def nstat(station: Station, *names: str) -> dict[str, int]:
+    """Return counters of a station's kernel."""
+    said = station.place.run(["nstat", "-asz", *names]).stdout
+    found = {match[1]: int(match[2]) for match in re.finditer(r"^(\S+)\s+(\d+)\s", said, re.MULTILINE)}
+    return {name: found.get(name, 0) for name in names}
+
+
+def run_iperf3(
+    source: Station, target: Station, folder: Path, seconds: float, options: Sequence[str], *, interval: float = 1.0
+) -> dict[str, Any]:
+    """Run iperf3 between two stations and return what it says."""
+    log = folder / f"iperf3-{source.name}-{target.name}"
+    with Process(["iperf3", "-s", "-1", "-J", "-i", f"{interval:g}"], log=log, namespace=target.place.name):
+        wait_until(lambda: "5201" in target.place.run(["ss", "-ltn"]).stdout, what="iperf3 to listen")
+        argv = ["iperf3", "-c", target.address, "-t", f"{seconds:g}", "-J", "--get-server-output", *options]
+        told: dict[str, Any] = json.loads(source.place.run(argv, timeout=seconds + 60).stdout)
+    return told
+
+
+def transfer(
+    source: Station, target: Station, folder: Path, seconds: float, *options: str, interval: float = 1.0
+) -> Transfer:
+    """Send as fast as TCP can for so long."""
+    names = ["TcpExtTCPOFOQueue"]
+    before, sent_before = nstat(target, *names), nstat(source, *COUNTERS)
+    told = run_iperf3(source, target, folder, seconds, options, interval=interval)
+    after, sent = nstat(target, *names), nstat(source, *COUNTERS)
+    goodput = [1e-6 * each["sum"]["bits_per_second"] for each in told["server_output_json"]["intervals"]]
+    return Transfer(
+        goodput[: round(seconds / interval)],
+        after[names[0]] - before[names[0]],
+        {name: sent[name] - sent_before[name] for name in COUNTERS},
+        interval,
+    )
+
+
+def flows(source: Station, target: Station, folder: Path, seconds: float, number: int) -> list[list[float]]:
+    """Send with so many connections at once; return what each brought, Mbit/s, second by second."""
+    told = run_iperf3(source, target, folder, seconds, ["-P", str(number)])
+    each_second = told["server_output_json"]["intervals"][: round(seconds)]
+    return [[1e-6 * stream["bits_per_second"] for stream in second["streams"]] for second in each_second]
+
+
+def run_concurrently(work: Sequence[Callable[[], T]]) -> list[T]:
+    """Do several things at the same time; what each returns, in their order."""
+    with ThreadPoolExecutor(max_workers=len(work)) as pool:
+        return [each.result() for each in [pool.submit(one) for one in work]]

@@ -1,0 +1,50 @@
+"""What several experiments and the tests stand on: the demo's two uplinks, and servers for a network."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from braid_lab.net.links import LinkSpec
+from braid_lab.net.namespace import Namespace
+from braid_lab.net.topology import Topology, UplinkSpec
+from braid_lab.process import Process
+from braid_lab.servers import catalog
+
+#: A DSL and an LTE line as a household has them. A queue of 250 ms is usual for such modems and cells, and holds
+#: the first windows of a page's 42 connections; in one of 100 ms they lose hundreds of packets, and the page load
+#: time is then mostly one of retransmission time-outs.
+DEMO_UPLINKS = (
+    UplinkSpec("dsl", LinkSpec(rate="20Mbit/s", delay="15ms", queue="250ms")),
+    UplinkSpec("lte", LinkSpec(rate="30Mbit/s", delay="40ms", queue="250ms")),
+)
+
+#: The same lines' capacities, Mbit/s.
+DEMO_MBIT = {"dsl": 20.0, "lte": 30.0}
+
+
+def serve(net: Topology, *kinds: str) -> list[Process]:
+    """Start servers of these kinds in the internet for as long as the network lives; returns when all answer."""
+    addresses = [*net.servers(4), *net.servers(6)]
+    started = []
+    for kind in kinds:
+        argv = catalog.argv(kind, addresses)
+        process = Process(argv, log=net.scratch / f"serve-{kind}", namespace=net.internet.name)
+        net.stack.callback(process.stop)
+        started.append(process)
+    for process in started:
+        process.wait_output(catalog.READY, timeout=60)
+    return started
+
+
+def serve_everything(net: Topology) -> list[Process]:
+    """Start all kinds of servers."""
+    return serve(net, *catalog.SERVER_KINDS)
+
+
+def run_client(place: Namespace, kind: str, *words: object, timeout: float = 60.0) -> dict[str, Any]:
+    """Run the client `braid_lab.clients.KIND` somewhere and return what it reports."""
+    argv = [sys.executable, "-m", f"braid_lab.clients.{kind}", *map(str, words)]
+    answer: dict[str, Any] = json.loads(place.run(argv, timeout=timeout).stdout)
+    return answer

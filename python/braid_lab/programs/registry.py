@@ -1,0 +1,25 @@
+"""All programs, in the order in which they are shown."""
+
+from __future__ import annotations
+
+from braid_lab.programs.browser import Http2, Http3
+from braid_lab.programs.conversations import Sip, WebRtc, WebSocket
+from braid_lab.programs.downloads import Apt, Ftp, Git
+from braid_lab.programs.session import Program
+from braid_lab.programs.ssh import Rsync, Ssh
+
+ALL_PROGRAMS: tuple[Program, ...] = (
+    Ssh(),
+    Rsync(),
+    Git(),
+    Apt(),
+    Ftp(),
+    WebSocket(),
+    Sip(),
+    WebRtc(),
+    Http2(),
+    Http3(),
+)
+
+#: Those that run with what `tools/setup` alone brings.
+SMALL = ("ssh", "rsync", "git", "apt", "websocket", "webrtc")
