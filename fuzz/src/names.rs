@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use braid_balance::KernelTime;
 use braid_daemon::config::Config;
-use braid_daemon::names::{LEAST_TIME, Lie, MOST_TIME, Names};
+use braid_daemon::dns_snoop::{DnsReject, MAX_TTL, MIN_TTL, NameCache};
 use braid_daemon::settings::{Overrides, Settings};
 
 const RULES: &str = "
@@ -20,7 +20,7 @@ const RULES: &str = "
 pub fn names(data: &[u8]) {
     let config = Config::parse("fuzz.toml", RULES).expect("good rules");
     let settings = Settings::new(config, &Overrides::default()).expect("good settings");
-    let mut names = Names::new(&settings);
+    let mut names = NameCache::new(&settings);
     let now = KernelTime::from_nanos(1);
     let server = SocketAddr::from(([192, 0, 2, 53], 53));
     let client = IpAddr::from([192, 168, 1, 7]);
@@ -29,15 +29,15 @@ pub fn names(data: &[u8]) {
         Ok(learnt) => {
             assert!(learnt.forget.is_empty(), "there is room");
             for (address, facts) in &learnt.learn {
-                let known = names.look(now, *address).expect("it was learnt");
+                let known = names.get(now, *address).expect("it was learnt");
                 assert_eq!(facts.rules, names.marks_of(&known.name), "{known:?}");
                 let time = facts.expires.since(now);
-                assert!((LEAST_TIME..=MOST_TIME).contains(&time), "{time:?}");
+                assert!((MIN_TTL..=MAX_TTL).contains(&time), "{time:?}");
             }
         }
-        Err(lie) => {
-            assert_eq!(names.lies().of(*lie), 1);
-            assert!(names.lies().last().is_some() && Lie::ALL.contains(lie));
+        Err(reject) => {
+            assert_eq!(names.rejects().of(*reject), 1);
+            assert!(names.rejects().last().is_some() && DnsReject::ALL.contains(reject));
         }
     }
     assert_eq!(names.handle_answer(now, server, client, data), first);

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use braid_uplink::{
-    Address, Discovery, Layer, Link, LinkState, Network, NextHop, OWN_DEVICES, Override, Route,
-    Selection, Snapshot, Wanted, choose, lans,
+    Address, Discovery, Layer, Link, LinkState, Network, OWN_DEVICES, Override, Route, RouteHop,
+    Selection, Snapshot, UplinkSpec, choose, lans,
 };
 
 /// Whatever links, addresses and routes there are: uplinks are up, are devices of their own, have
@@ -159,7 +159,7 @@ impl Dice<'_> {
             advertised: self.flag(),
             source: self.perhaps(Self::ip),
             mtu: self.perhaps(|dice| u32::from(dice.byte()) * 100),
-            hops: self.several(3, |dice| NextHop {
+            hops: self.several(3, |dice| RouteHop {
                 link: dice.index(),
                 gateway: dice.perhaps(Self::ip),
             }),
@@ -174,9 +174,9 @@ impl Dice<'_> {
         }
     }
 
-    fn wanted(&mut self) -> Wanted {
+    fn wanted(&mut self) -> UplinkSpec {
         let device = self.device();
-        Wanted {
+        UplinkSpec {
             name: format!("{device}-{}", self.byte() % 2),
             device,
             v4: Override {

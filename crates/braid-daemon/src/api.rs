@@ -221,7 +221,7 @@ async fn reload(State(api): State<ApiState>) -> Answer<UplinksReport> {
 
 async fn failback(State(api): State<ApiState>) -> Answer<UplinksReport> {
     api.change(|engine| {
-        engine.let_back()?;
+        engine.allow_failback()?;
         engine.uplinks()
     })
     .await

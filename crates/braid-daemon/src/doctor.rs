@@ -14,8 +14,8 @@ use braid_uplink::Selection;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::liveness_rules::liveness_rules;
 use crate::settings::Settings;
-use crate::watch_rules::watch_rules;
 
 /// How bad a finding is.
 #[derive(
@@ -57,7 +57,7 @@ pub async fn examine(settings: &Settings, selection: &Selection, run_dir: &Path)
     facts.environment = environment::look(&uplinks, run_dir);
     if settings.config.liveness.enabled {
         let with_targets = uplinks.into_iter().map(|uplink| {
-            let targets = watch_rules(settings, &uplink.name).targets;
+            let targets = liveness_rules(settings, &uplink.name).targets;
             (uplink, targets)
         });
         facts.targets = Some(targets::probe_all(&with_targets.collect::<Vec<_>>()).await);

@@ -8,52 +8,52 @@
 //!   changes nothing that works, also when it fails: the old programs go on carrying the flows.
 //! - Tables before programs, programs before rules: traffic is diverted only into what is ready.
 //! - A dead uplink leaves the tables before anything else is done, a new one takes flows after
-//!   everything else is; see [`Tables::first_half`].
+//!   everything else is; see [`Tables::withdraw_only`].
 
 mod apply;
-mod asked;
-mod bonding;
-mod leaving;
-mod noticing;
-mod racing;
-mod remembering;
-mod returning;
+mod bond;
+mod commands;
+mod failback;
+mod failover;
+mod health_check;
+mod persistence;
+mod race;
 mod start;
+mod upcall;
 mod upkeep;
-mod watching;
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use braid_balance::{Datapath, Flow};
-use braid_uplink::liveness::ProbeAnswer;
-use braid_uplink::{Discovery, Rejected, Selection, Snapshot, Watch};
+use braid_uplink::liveness::ProbeResult;
+use braid_uplink::{Discovery, NetworkMonitor, Rejected, Selection, Snapshot};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::watch;
 
-use self::bonding::Quotas;
-use self::leaving::Leaving;
-use self::noticing::Noticing;
-use self::returning::Working;
-use self::watching::Watching;
+use self::bond::Quotas;
+use self::failback::WorkingUplinks;
+use self::failover::Failover;
+use self::health_check::HealthChecks;
+use self::upcall::UpcallHandler;
 
-use crate::bond::{Bond, News};
+use crate::bond::{Bond, BondEvent};
 use crate::cached_snapshot::CachedSnapshot;
 use crate::classes::Classes;
-use crate::clients::Limits;
+use crate::connlimit::Limits;
+use crate::dns_snoop::NameCache;
 use crate::events::{Event, EventKind, Events};
 use crate::health::Incidents;
-use crate::names::Names;
-use crate::outlooks::Outlooks;
+use crate::link_forecasts::LinkForecasts;
 use crate::plumbing::{Divert, Plumbing};
 use crate::report::UpReport;
-use crate::roster::{Change, FAMILIES, Member, Roster};
 use crate::rules::{CompiledRules, SystemIds};
 use crate::run_dir::RunDir;
 use crate::runs::Runs;
 use crate::settings::{Settings, SettingsSource};
 use crate::state::State;
 use crate::tables::Tables;
+use crate::uplink_registry::{Change, FAMILIES, UplinkRecord, UplinkRegistry};
 use crate::user_error::UserError;
 
 /// A running instance.
@@ -63,7 +63,7 @@ pub struct Engine {
     pub(crate) settings_source: SettingsSource,
     pub(crate) selection: Selection,
     pub(crate) datapath: Datapath,
-    pub(crate) roster: Roster,
+    pub(crate) registry: UplinkRegistry,
     pub(crate) incidents: Incidents,
     pub(crate) events: Events,
     /// Candidates that are not uplinks, from the last look.
@@ -74,10 +74,10 @@ pub struct Engine {
     /// What the datapath's tables were last set to.
     applied: Option<Tables>,
     pub(crate) classes: Classes,
-    watching: Watching,
-    leaving: Leaving,
-    working: Working,
-    noticing: Noticing,
+    health_checks: HealthChecks,
+    failover: Failover,
+    working: WorkingUplinks,
+    upcalls: UpcallHandler,
     pub(crate) limits: Limits,
     /// What the machine calls what rules name; looked up at start, at a reload and with each run.
     system: SystemIds,
@@ -90,9 +90,9 @@ pub struct Engine {
     /// Programs that run on one uplink.
     pub(crate) runs: Runs,
     /// What remote addresses are called.
-    pub(crate) names: Names,
+    pub(crate) names: NameCache,
     /// What is expected of the uplinks.
-    pub(crate) outlooks: Outlooks,
+    pub(crate) forecasts: LinkForecasts,
     /// The way over all uplinks at once.
     pub(crate) bond: Bond,
     /// What uplinks have carried of their quotas.
@@ -104,13 +104,13 @@ pub struct Started {
     /// The running instance.
     pub engine: Engine,
     /// Tells when to [`Engine::reconcile`].
-    pub watch: Watch,
-    /// Readable while there is something for [`Engine::hear_notices`].
+    pub watch: NetworkMonitor,
+    /// Readable while there is something for [`Engine::handle_upcalls`].
     pub notices: OwnedFd,
-    /// How probes fared, for [`Engine::hear`].
-    pub answers: UnboundedReceiver<ProbeAnswer>,
-    /// What becomes of the bond, for [`Engine::hear_bond`].
-    pub news: UnboundedReceiver<News>,
+    /// How probes fared, for [`Engine::handle_probe_result`].
+    pub answers: UnboundedReceiver<ProbeResult>,
+    /// What becomes of the bond, for [`Engine::handle_bond_event`].
+    pub bond_events: UnboundedReceiver<BondEvent>,
     /// What was taken.
     pub report: UpReport,
 }
@@ -129,7 +129,7 @@ impl Engine {
         self.datapath.attach(&attachments)?;
         self.settle()?;
         self.plumb(Divert::On, &lans).await?;
-        self.attend()
+        self.poll_monitor()
     }
 
     /// The part of [`Engine::reconcile`] that must not wait: who died takes no new flows, and what
@@ -141,25 +141,25 @@ impl Engine {
         let mut found = braid_uplink::choose(snapshot, &self.selection);
         self.bond
             .join_discovery(&mut found, snapshot, Instant::now());
-        let changes = self.roster.update(&found, snapshot, &self.settings);
-        self.skipped = self.not_members(found);
+        let changes = self.registry.update(&found, snapshot, &self.settings);
+        self.skipped = self.not_registered(found);
         self.note_own_addresses(snapshot);
-        self.watch_members();
-        self.follow_lines();
+        self.watch_records();
+        self.update_bond_links();
         // Neither a slow log nor a full disk may come before it.
-        let steered = self.steer();
+        let steered = self.withdraw();
         self.tell(&changes);
         self.remember(&changes);
         steered
     }
 
-    fn not_members(&self, found: Discovery) -> Vec<Rejected> {
+    fn not_registered(&self, found: Discovery) -> Vec<Rejected> {
         let is_member = |rejected: &Rejected| {
             let device = &rejected.candidate.device;
-            self.roster
-                .members()
+            self.registry
+                .records()
                 .iter()
-                .any(|member| member.uplink.device == *device)
+                .any(|record| record.uplink.device == *device)
         };
         found
             .rejected
@@ -180,19 +180,19 @@ impl Engine {
     /// What goes on, in a line for a service manager.
     #[must_use]
     pub fn summary(&self) -> String {
-        let members = self.roster.members();
-        let takes = |member: &&Member| FAMILIES.iter().any(|family| member.works(*family));
+        let records = self.registry.records();
+        let takes = |record: &&UplinkRecord| FAMILIES.iter().any(|family| record.works(*family));
         let mut text = format!(
             "{} of {} uplinks work",
-            members.iter().filter(takes).count(),
-            members.len()
+            records.iter().filter(takes).count(),
+            records.len()
         );
-        for member in members.iter().filter(|member| !takes(member)) {
-            let why = match &member.down {
+        for record in records.iter().filter(|record| !takes(record)) {
+            let why = match &record.down {
                 Some(why) => why.clone(),
-                None => member.verdict().to_string(),
+                None => record.verdict().to_string(),
             };
-            text.push_str(&format!("; {}: {why}", member.uplink.name));
+            text.push_str(&format!("; {}: {why}", record.uplink.name));
         }
         text
     }

@@ -10,7 +10,7 @@ use braid_uplink::liveness::Verdict;
 
 use crate::engine::Engine;
 use crate::report::HealthProblem;
-use crate::roster::Member;
+use crate::uplink_registry::UplinkRecord;
 use crate::user_error::UserError;
 
 /// How long something that the datapath counted is reported after it was last seen: long enough
@@ -89,23 +89,23 @@ impl Incidents {
 #[must_use]
 pub fn health(engine: &Engine) -> Vec<HealthProblem> {
     let mut health = Vec::new();
-    let members = engine.roster.members();
-    if engine.roster.usable().next().is_none() {
+    let records = engine.registry.records();
+    if engine.registry.usable().next().is_none() {
         health.push(HealthProblem {
             code: "no-uplink".into(),
             text: "no uplink is usable: new flows leave as they would without Braid".into(),
             fix: "see braid uplinks for what is down and why".into(),
         });
     }
-    for member in members {
+    for record in records {
         // The bond has words of its own; what the user took out of the configuration is as it should
         // be.
-        if member.is_bond() {
+        if record.is_bond() {
             continue;
         }
-        let wanted = engine.settings.selects(&member.uplink.device);
-        if let Some(why) = member.down.as_ref().filter(|_| wanted) {
-            let name = &member.uplink.name;
+        let wanted = engine.settings.selects(&record.uplink.device);
+        if let Some(why) = record.down.as_ref().filter(|_| wanted) {
+            let name = &record.uplink.name;
             health.push(HealthProblem {
                 code: "uplink-down".into(),
                 text: format!("{name}: {why}; new flows take the other uplinks"),
@@ -113,7 +113,7 @@ pub fn health(engine: &Engine) -> Vec<HealthProblem> {
             });
         }
     }
-    health.extend(members.iter().filter_map(|member| judged(engine, member)));
+    health.extend(records.iter().filter_map(|record| judged(engine, record)));
     health.extend(bond::bond(engine));
     health.extend(bond::quotas(engine));
     if !engine.settings.config.uplinks.is_empty() {
@@ -184,8 +184,8 @@ pub fn health(engine: &Engine) -> Vec<HealthProblem> {
 }
 
 /// What is to be said of an uplink that is there and does not work well.
-fn judged(engine: &Engine, member: &Member) -> Option<HealthProblem> {
-    let look = member.look.as_ref().filter(|_| member.down.is_none())?;
+fn judged(engine: &Engine, record: &UplinkRecord) -> Option<HealthProblem> {
+    let look = record.health.as_ref().filter(|_| record.down.is_none())?;
     let (code, means) = match look.verdict {
         Verdict::Up => return None,
         Verdict::Degraded => ("uplink-degraded", "fewer new flows take it"),
@@ -194,7 +194,7 @@ fn judged(engine: &Engine, member: &Member) -> Option<HealthProblem> {
                 Verdict::Portal => "uplink-portal",
                 _ => "uplink-dead",
             },
-            match engine.roster.relieves(member) {
+            match engine.registry.has_alternative(record) {
                 true => "new flows take the other uplinks",
                 false => "no other uplink works, so new flows still take it",
             },
@@ -206,7 +206,7 @@ fn judged(engine: &Engine, member: &Member) -> Option<HealthProblem> {
     };
     Some(HealthProblem {
         code: code.into(),
-        text: format!("{}: {}; {means}", member.uplink.name, look.evidence),
+        text: format!("{}: {}; {means}", record.uplink.name, look.evidence),
         fix: fix.into(),
     })
 }

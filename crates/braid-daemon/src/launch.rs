@@ -19,19 +19,19 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::report::UpReport;
 use crate::run_dir::RunDir;
-use crate::serve::Herald;
+use crate::serve::ProgressObserver;
 use crate::user_error::UserError;
 
 /// The code of the failure of a start that a signal ended.
 pub const INTERRUPTED: &str = "interrupted";
 
 /// Lines of the log that are shown when the daemon died without a word.
-const LAST_WORDS: usize = 10;
+const LOG_TAIL_LINES: usize = 10;
 
 /// One line on the pipe.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Word {
+enum StartupMessage {
     Step(String),
     Ready(UpReport),
     Failed(UserError),
@@ -60,7 +60,7 @@ pub fn background(
     let failed = |error: io::Error| UserError::io("start the daemon", &error);
     let signals = Signals::new().map_err(failed)?;
     let mut child = command.spawn().map_err(failed)?;
-    let interrupted = signals.hand_on(child.id());
+    let interrupted = signals.forward(child.id());
     let outcome = listen(&mut child, &path, &mut step);
     if interrupted.load(Ordering::Acquire) {
         // It may have been ready already: then it ends as on any SIGTERM.
@@ -96,7 +96,7 @@ impl Signals {
     }
 
     /// Hands the first one on to a child; tells whether there was one. It listens until this process ends.
-    fn hand_on(mut self, child: u32) -> Arc<AtomicBool> {
+    fn forward(mut self, child: u32) -> Arc<AtomicBool> {
         let interrupted = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&interrupted);
         std::thread::spawn(move || {
@@ -123,9 +123,9 @@ fn listen(
     for line in news.into_iter().flat_map(BufRead::lines) {
         let line = line.map_err(|error| UserError::io("listen to the daemon", &error))?;
         match serde_json::from_str(&line) {
-            Ok(Word::Step(what)) => step(&what),
-            Ok(Word::Ready(report)) => return Ok(report),
-            Ok(Word::Failed(failure)) => {
+            Ok(StartupMessage::Step(what)) => step(&what),
+            Ok(StartupMessage::Ready(report)) => return Ok(report),
+            Ok(StartupMessage::Failed(failure)) => {
                 // It ends by itself after its last word.
                 let _ = child.wait();
                 return Err(failure);
@@ -147,7 +147,7 @@ fn listen(
 fn last_lines(path: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(LAST_WORDS)..]
+    lines[lines.len().saturating_sub(LOG_TAIL_LINES)..]
         .iter()
         .map(|line| (*line).to_owned())
         .collect()
@@ -173,17 +173,17 @@ impl Pipe {
 
     /// Says why the daemon cannot start.
     pub fn failed(self, failure: UserError) {
-        say(&Word::Failed(failure));
+        send(&StartupMessage::Failed(failure));
     }
 }
 
-impl Herald for Pipe {
+impl ProgressObserver for Pipe {
     fn step(&mut self, what: &str) {
-        say(&Word::Step(what.to_owned()));
+        send(&StartupMessage::Step(what.to_owned()));
     }
 
     fn ready(&mut self, report: UpReport) {
-        say(&Word::Ready(report));
+        send(&StartupMessage::Ready(report));
         // The parent must not wait for a pipe that a long-lived process holds open.
         if let Err(error) = nix::unistd::dup2_stdout(io::stderr()) {
             tracing::warn!(%error, "cannot let go of the starting pipe");
@@ -192,7 +192,7 @@ impl Herald for Pipe {
 }
 
 /// A parent that has gone away needs no news.
-fn say(word: &Word) {
+fn send(word: &StartupMessage) {
     if let Ok(line) = serde_json::to_string(word) {
         let _ = writeln!(io::stdout(), "{line}");
     }
@@ -215,7 +215,7 @@ mod tests {
         (outcome, steps)
     }
 
-    fn line(word: &Word) -> String {
+    fn line(word: &StartupMessage) -> String {
         serde_json::to_string(word).unwrap()
     }
 
@@ -228,7 +228,10 @@ mod tests {
             uplinks: vec![],
             skipped: vec![],
         };
-        let (step, ready) = (Word::Step("loading".into()), Word::Ready(report.clone()));
+        let (step, ready) = (
+            StartupMessage::Step("loading".into()),
+            StartupMessage::Ready(report.clone()),
+        );
         // It goes on for as long as it can still write, as a daemon goes on without its parent.
         let script = format!(
             "echo '{}'; echo '{}'; while echo; do sleep 0.01; done 2>/dev/null",
@@ -245,7 +248,7 @@ mod tests {
         let failure = UserError::new("no-uplink", "no uplink found").fix("connect one");
         let (outcome, _) = start(&format!(
             "echo '{}'; exit 1",
-            line(&Word::Failed(failure.clone()))
+            line(&StartupMessage::Failed(failure.clone()))
         ));
         assert_eq!(outcome.unwrap_err(), failure);
     }

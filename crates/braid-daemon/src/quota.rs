@@ -18,7 +18,7 @@ use crate::state_dir::StateDir;
 use crate::user_error::UserError;
 
 /// How often what was carried is written down: what a crash may lose of it.
-pub const WRITTEN: Duration = Duration::from_secs(10);
+pub const STORE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What one uplink, or one client of a hub, has carried in its period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -52,11 +52,11 @@ impl Engine {
 
         let before = mem::replace(&mut self.settings, settings);
         let selected = mem::replace(&mut self.selection, selection);
-        let roster = self.roster.clone();
+        let registry = self.registry.clone();
         let outcome = match self.work_by_settings(&snapshot).await {
             // A user who reloads has seen which uplinks are back.
             Ok(()) => self
-                .let_back()
+                .allow_failback()
                 .and_then(|()| auth.set_groups(groups, &self.run_dir.socket())),
             refused => refused,
         };
@@ -64,7 +64,7 @@ impl Engine {
             self.settings = before;
             self.selection = selected;
             // An uplink that only the refused file names would stay, and with it what was refused.
-            self.roster = roster;
+            self.registry = registry;
             if let Err(failure) = self.work_by_settings(&snapshot).await {
                 tracing::warn!(%failure, "cannot go back to the old configuration");
             }

@@ -17,7 +17,7 @@ use crate::report::RunRequest;
 use crate::user_error::UserError;
 
 /// Runs at once. Each takes one of the datapath's rules.
-const MOST: usize = 64;
+const MAX_RUNS: usize = 64;
 /// How the groups that `braid run` makes are called; no other is ever removed.
 pub const GROUP_PREFIX: &str = "braid-run-";
 
@@ -86,8 +86,9 @@ impl Runs {
             }
             Err(error) => return Err(UserError::io(group.display(), &error)),
         }
-        if self.runs.len() >= MOST {
-            let failure = UserError::new("too-many-runs", format!("{MOST} programs run already"));
+        if self.runs.len() >= MAX_RUNS {
+            let failure =
+                UserError::new("too-many-runs", format!("{MAX_RUNS} programs run already"));
             return Err(failure.fix("wait for one to end, or write a rule for their user"));
         }
         self.runs.retain(|known| known.id != run.id);

@@ -4,8 +4,8 @@ use std::future::pending;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use braid_uplink::liveness::ProbeAnswer;
-use braid_uplink::{Snapshot, Watch};
+use braid_uplink::liveness::ProbeResult;
+use braid_uplink::{NetworkMonitor, Snapshot};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
@@ -15,35 +15,35 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::api::{self, Job};
 use crate::api_socket;
-use crate::bond::News;
+use crate::bond::BondEvent;
 use crate::engine::{Engine, Started};
 use crate::metrics;
+use crate::path_cache_store::PathCacheSnapshot;
 use crate::peer::PeerAuth;
 use crate::preflight;
 use crate::report::{DownReport, UpReport};
 use crate::run_dir::{NetworkClaim, RunDir};
 use crate::service_notify::ServiceNotifier;
 use crate::settings::{Settings, SettingsSource};
-use crate::state::Earlier;
+use crate::state::PreviousState;
 use crate::state_dir::StateDir;
 use crate::teardown;
 use crate::user_error::UserError;
-use crate::ways::Keepsake;
 
 /// Least time between two sweeps of the flow table. Idle times are minutes; closed TCP flows free
 /// their ports a few seconds late at worst, and a reused port needs no sweep.
-const SWEEP_EVERY: Duration = Duration::from_secs(5);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// A sweep of a large table takes its time: at most a twentieth of it goes into sweeping.
-const SWEEP_SHARE: u32 = 20;
+const SWEEP_PAUSE_FACTOR: u32 = 20;
 /// How soon to try again after a change could not be followed.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// How long the last answers may take to go out before the daemon ends all the same.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Questions that may wait for the loop; more askers wait at the socket.
-const QUESTIONS: usize = 16;
+const MAX_WAITING_REQUESTS: usize = 16;
 
 /// What the daemon is to do.
-pub struct Assignment {
+pub struct DaemonOptions {
     /// Where it lives.
     pub run_dir: RunDir,
     /// What outlives a reboot.
@@ -54,8 +54,8 @@ pub struct Assignment {
     pub commit: Option<&'static str>,
 }
 
-/// News from a daemon that starts.
-pub trait Herald {
+/// BondEvent from a daemon that starts.
+pub trait ProgressObserver {
     /// What is being done now.
     fn step(&mut self, what: &str);
     /// It is at work: all that was asked for is in the kernel, and the API answers.
@@ -67,14 +67,17 @@ pub trait Herald {
 ///
 /// # Errors
 /// Why it could not start; or, at the end, what could not be undone.
-pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), UserError> {
+pub async fn run(
+    options: DaemonOptions,
+    observer: &mut dyn ProgressObserver,
+) -> Result<(), UserError> {
     preflight::check()?;
-    let Assignment {
+    let DaemonOptions {
         run_dir,
         state_dir,
         settings_source,
         commit,
-    } = assignment;
+    } = options;
     let settings = settings_source.read()?;
     let gate = PeerAuth::new(&settings.config.api)?;
     run_dir.create()?;
@@ -82,14 +85,14 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
     // Signals from here on end the daemon in order, and not in the middle of a change.
     let signals = Signals::new()?;
     let listener = api_socket::bind(&run_dir, &gate)?;
-    let begun = begin(settings, settings_source, &run_dir, state_dir, herald).await;
+    let begun = begin(settings, settings_source, &run_dir, state_dir, observer).await;
     if begun.is_err() && !run_dir.state().exists() {
         // Nothing was at work before and nothing is now: then nothing stays.
         run_dir.clear()?;
     }
     let (started, claim) = begun?;
 
-    let (jobs, mut questions) = mpsc::channel(QUESTIONS);
+    let (jobs, mut requests) = mpsc::channel(MAX_WAITING_REQUESTS);
     let (end, ended) = oneshot::channel::<()>();
     let end_of_service = async {
         // Sent or dropped: either way the service is over.
@@ -103,7 +106,7 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
         commit,
         end_of_service,
     ));
-    herald.ready(started.report);
+    observer.ready(started.report);
     tracing::info!(pid = std::process::id(), "ready");
 
     let notifier = ServiceNotifier::from_environment();
@@ -114,21 +117,21 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
         gate,
         watch: started.watch,
         answers: started.answers,
-        news: started.news,
+        bond_events: started.bond_events,
         notices: readiness(started.notices)?,
         notifier,
-        sweep_at: Instant::now() + SWEEP_EVERY,
+        sweep_at: Instant::now() + SWEEP_INTERVAL,
         retry_at: None,
     };
-    let asked_down = following.follow(&mut questions, signals).await;
+    let asked_down = following.follow(&mut requests, signals).await;
     following.notifier.stopping();
     following.engine.end_bond();
     let outcome = match asked_down {
         Some(answer) => {
             let state = following.engine.state().clone();
-            let keepsake = following.engine.keepsake();
-            let outcome = teardown::undo(&run_dir, Earlier::State(state)).await;
-            leave(keepsake, &run_dir);
+            let snapshot = following.engine.path_cache_snapshot();
+            let outcome = teardown::undo(&run_dir, PreviousState::State(state)).await;
+            save_path_cache(snapshot, &run_dir);
             tracing::info!("down");
             let result = outcome.as_ref().map(|_| ()).map_err(UserError::clone);
             // Whoever hears that it is down may start another one at once.
@@ -144,15 +147,15 @@ pub async fn run(assignment: Assignment, herald: &mut dyn Herald) -> Result<(), 
         }
     };
     // Whoever still asks hears at once that this is over, and does not hold the end up.
-    drop(questions);
+    drop(requests);
     drop(end);
-    farewell(service).await;
+    finish_service(service).await;
     outcome
 }
 
 /// Leaves to the next instance what this one has learnt. Nothing is lost that cannot be learnt again.
-fn leave(keepsake: Result<Option<Keepsake>, UserError>, run_dir: &RunDir) {
-    let left = keepsake.and_then(|kept| kept.map_or(Ok(()), |kept| kept.leave(run_dir)));
+fn save_path_cache(snapshot: Result<Option<PathCacheSnapshot>, UserError>, run_dir: &RunDir) {
+    let left = snapshot.and_then(|kept| kept.map_or(Ok(()), |kept| kept.save(run_dir)));
     if let Err(failure) = left {
         tracing::warn!(%failure, "what was learnt of the ways is lost");
     }
@@ -163,10 +166,10 @@ async fn begin(
     settings_source: SettingsSource,
     run_dir: &RunDir,
     state_dir: StateDir,
-    herald: &mut dyn Herald,
+    observer: &mut dyn ProgressObserver,
 ) -> Result<(Started, NetworkClaim), UserError> {
     let claim = NetworkClaim::take()?;
-    let step = |what: &str| herald.step(what);
+    let step = |what: &str| observer.step(what);
     let started =
         Engine::start(settings, settings_source, run_dir.clone(), state_dir, step).await?;
     Ok((started, claim))
@@ -177,9 +180,9 @@ struct Loop<'a> {
     run_dir: &'a RunDir,
     engine: Engine,
     gate: PeerAuth,
-    watch: Watch,
-    answers: mpsc::UnboundedReceiver<ProbeAnswer>,
-    news: mpsc::UnboundedReceiver<News>,
+    watch: NetworkMonitor,
+    answers: mpsc::UnboundedReceiver<ProbeResult>,
+    bond_events: mpsc::UnboundedReceiver<BondEvent>,
     notices: AsyncFd<OwnedFd>,
     notifier: ServiceNotifier,
     sweep_at: Instant,
@@ -192,19 +195,19 @@ impl Loop<'_> {
     /// why.
     async fn follow(
         &mut self,
-        questions: &mut mpsc::Receiver<Job>,
+        requests: &mut mpsc::Receiver<Job>,
         mut signals: Signals,
     ) -> Option<oneshot::Sender<Result<DownReport, UserError>>> {
         loop {
             let next_tick = Instant::from_std(self.engine.next_tick());
             let next_fragments = self.engine.next_fragments().map(Instant::from_std);
             tokio::select! {
-                told = signals.next() => match told {
-                    Told::End => return None,
+                signal = signals.next() => match signal {
+                    DaemonSignal::End => return None,
                     // Nobody waits for the answer: the log and the health lines have it.
-                    Told::Reload => drop(self.reload().await),
+                    DaemonSignal::Reload => drop(self.reload().await),
                 },
-                job = questions.recv() => match job {
+                job = requests.recv() => match job {
                     Some(Job::Ask(question)) => question(&self.engine),
                     Some(Job::Change(change)) => change(&mut self.engine),
                     Some(Job::Reload(answer)) => {
@@ -217,27 +220,27 @@ impl Loop<'_> {
                     None => return None,
                 },
                 change = self.watch.next() => self.change(change).await,
-                Some(news) = self.news.recv() => self.hear_bond(news).await,
+                Some(bond_events) = self.bond_events.recv() => self.handle_bond_event(bond_events).await,
                 () = until(self.retry_at) => {
                     let snapshot = braid_uplink::netlink::read().await;
                     self.retry_at = None;
                     self.change(snapshot).await;
                 }
                 Some(answer) = self.answers.recv() => {
-                    let outcome = self.engine.hear(answer);
-                    self.see_to(outcome);
+                    let outcome = self.engine.handle_probe_result(answer);
+                    self.handle_outcome(outcome);
                 }
                 Ok(mut ready) = self.notices.readable() => {
-                    let outcome = self.engine.hear_notices();
+                    let outcome = self.engine.handle_upcalls();
                     if !matches!(outcome, Ok(true)) {
                         ready.clear_ready();
                     }
                     drop(ready);
-                    self.see_to(outcome.map(drop));
+                    self.handle_outcome(outcome.map(drop));
                 }
                 () = until(next_fragments) => {
-                    let outcome = self.engine.send_fragments_on();
-                    self.see_to(outcome);
+                    let outcome = self.engine.forward_fragments();
+                    self.handle_outcome(outcome);
                 }
                 () = sleep_until(next_tick) => self.tick().await,
                 () = sleep_until(self.sweep_at) => self.sweep(),
@@ -250,7 +253,7 @@ impl Loop<'_> {
         let outcome = self.engine.reload(&self.gate).await;
         if outcome.is_err() {
             // What the old configuration asks for may not be in place again either.
-            self.retry_at.get_or_insert(Instant::now() + RETRY);
+            self.retry_at.get_or_insert(Instant::now() + RETRY_DELAY);
         }
         self.notifier.ready();
         outcome
@@ -263,7 +266,7 @@ impl Loop<'_> {
         let outcome = match change {
             Ok(snapshot) if self.retry_at.is_some() => {
                 let outcome = self.engine.notice(&snapshot);
-                return self.see_to(outcome);
+                return self.handle_outcome(outcome);
             }
             Ok(snapshot) => self.engine.reconcile(&snapshot).await,
             Err(error) => Err(UserError::from(error)),
@@ -271,14 +274,14 @@ impl Loop<'_> {
         if outcome.is_ok() {
             self.engine.incidents.reconcile_error = None;
         }
-        self.see_to(outcome);
+        self.handle_outcome(outcome);
     }
 
     /// Follows what the bond's helpers tell, all of it at once.
-    async fn hear_bond(&mut self, news: News) {
-        self.engine.hear_bond(news);
-        while let Ok(news) = self.news.try_recv() {
-            self.engine.hear_bond(news);
+    async fn handle_bond_event(&mut self, bond_events: BondEvent) {
+        self.engine.handle_bond_event(bond_events);
+        while let Ok(bond_events) = self.bond_events.try_recv() {
+            self.engine.handle_bond_event(bond_events);
         }
         let snapshot = braid_uplink::netlink::read().await;
         self.change(snapshot).await;
@@ -290,8 +293,8 @@ impl Loop<'_> {
         yield_now().await;
         yield_now().await;
         while let Ok(answer) = self.answers.try_recv() {
-            let outcome = self.engine.hear(answer);
-            self.see_to(outcome);
+            let outcome = self.engine.handle_probe_result(answer);
+            self.handle_outcome(outcome);
         }
         // The same goes for what the kernel has told of devices: a grace may be over only if nothing of it is unread.
         if let Ok(change) = timeout(Duration::ZERO, self.watch.next()).await {
@@ -303,7 +306,7 @@ impl Loop<'_> {
             let status = self.engine.summary();
             self.notifier.worked(std::time::Instant::now(), status);
         }
-        self.see_to(outcome);
+        self.handle_outcome(outcome);
     }
 
     fn note_unread(&mut self) {
@@ -315,11 +318,11 @@ impl Loop<'_> {
         let pause = match self.engine.sweep() {
             Ok(report) => {
                 tracing::debug!(?report, "swept");
-                SWEEP_EVERY.max(report.took * SWEEP_SHARE)
+                SWEEP_INTERVAL.max(report.took * SWEEP_PAUSE_FACTOR)
             }
             Err(failure) => {
                 tracing::warn!(%failure, "cannot sweep the flow table");
-                SWEEP_EVERY
+                SWEEP_INTERVAL
             }
         };
         self.sweep_at = Instant::now() + pause;
@@ -329,14 +332,14 @@ impl Loop<'_> {
     }
 
     /// Remembers what could not be followed, and tries again after a while.
-    fn see_to(&mut self, outcome: Result<(), UserError>) {
+    fn handle_outcome(&mut self, outcome: Result<(), UserError>) {
         let Err(failure) = outcome else { return };
         let trouble = &mut self.engine.incidents.reconcile_error;
         if trouble.as_ref() != Some(&failure) {
             tracing::warn!(%failure, "cannot follow a change of the network");
         }
         *trouble = Some(failure);
-        self.retry_at = Some(Instant::now() + RETRY);
+        self.retry_at = Some(Instant::now() + RETRY_DELAY);
     }
 }
 
@@ -357,8 +360,8 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-async fn farewell(service: JoinHandle<std::io::Result<()>>) {
-    match timeout(FAREWELL, service).await {
+async fn finish_service(service: JoinHandle<std::io::Result<()>>) {
+    match timeout(SHUTDOWN_TIMEOUT, service).await {
         Ok(Ok(Ok(()))) => {}
         Ok(Ok(Err(error))) => tracing::warn!(%error, "the API ended badly"),
         Ok(Err(error)) => tracing::warn!(%error, "the API ended badly"),
@@ -367,7 +370,7 @@ async fn farewell(service: JoinHandle<std::io::Result<()>>) {
 }
 
 /// What a daemon is told by signals.
-enum Told {
+enum DaemonSignal {
     /// SIGTERM or SIGINT.
     End,
     /// SIGHUP.
@@ -392,11 +395,11 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Told {
+    async fn next(&mut self) -> DaemonSignal {
         tokio::select! {
-            _ = self.terminate.recv() => Told::End,
-            _ = self.interrupt.recv() => Told::End,
-            _ = self.reload.recv() => Told::Reload,
+            _ = self.terminate.recv() => DaemonSignal::End,
+            _ = self.interrupt.recv() => DaemonSignal::End,
+            _ = self.reload.recv() => DaemonSignal::Reload,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use braid_core::Rate;
-use braid_uplink::{BOND_DEVICE, Discovery, Override, Selection, Wanted};
+use braid_uplink::{BOND_DEVICE, Discovery, Override, Selection, UplinkSpec};
 
 use crate::config::{Action, Config, FIRST_TIER, Policy, Ports, Quota, RuleConfig, UplinkConfig};
 use crate::user_error::UserError;
@@ -195,7 +195,7 @@ impl Settings {
     /// # Errors
     /// As [`Selection::named`]; a configuration that was read from a file has no such mistakes.
     pub fn selection(&self) -> Result<Selection, UserError> {
-        let wanted = self.config.uplinks.iter().map(|uplink| Wanted {
+        let wanted = self.config.uplinks.iter().map(|uplink| UplinkSpec {
             name: uplink.name.clone(),
             device: uplink.device.clone(),
             v4: Override {

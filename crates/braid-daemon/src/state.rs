@@ -25,12 +25,12 @@ pub struct State {
     #[serde(default)]
     pub devices: Vec<String>,
     /// Flows in the kernel refer to uplinks by number: the next daemon must use the same ones.
-    pub uplinks: Vec<Remembered>,
+    pub uplinks: Vec<UplinkNumber>,
 }
 
 /// An uplink's number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remembered {
+pub struct UplinkNumber {
     /// Its number.
     pub index: u8,
     /// Its network device.
@@ -46,7 +46,7 @@ pub struct Remembered {
 
 /// What an earlier daemon left in the run directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Earlier {
+pub enum PreviousState {
     /// Nothing, or nothing of this boot.
     Nothing,
     /// Its state.
@@ -74,26 +74,28 @@ impl State {
     ///
     /// # Errors
     /// The system refused to read the file, or to put it aside.
-    pub fn load(run_dir: &RunDir) -> Result<Earlier, UserError> {
+    pub fn load(run_dir: &RunDir) -> Result<PreviousState, UserError> {
         let path = run_dir.state();
         let refused =
             |what: &str, error| UserError::io(format!("{what} {}", path.display()), &error);
         let aside = run_dir.broken_state();
         let bytes = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && aside.exists() => {
-                return Ok(Earlier::Broken(format!("see {}", aside.display())));
+                return Ok(PreviousState::Broken(format!("see {}", aside.display())));
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Earlier::Nothing),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(PreviousState::Nothing);
+            }
             bytes => bytes.map_err(|error| refused("read", error))?,
         };
         match State::parse(&path, &bytes) {
-            Ok(state) if state.boot == boot()? => Ok(Earlier::State(state)),
-            Ok(_) => Ok(Earlier::Nothing),
+            Ok(state) if state.boot == boot()? => Ok(PreviousState::State(state)),
+            Ok(_) => Ok(PreviousState::Nothing),
             Err(failure) => {
                 fs::rename(&path, &aside).map_err(|error| refused("put aside", error))?;
                 let text = format!("{}; it is now {}", failure.text, aside.display());
                 tracing::warn!(text, "cannot read the state of an earlier daemon");
-                Ok(Earlier::Broken(text))
+                Ok(PreviousState::Broken(text))
             }
         }
     }
@@ -196,9 +198,9 @@ mod tests {
     fn what_is_stored_is_what_is_loaded() {
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path());
-        assert_eq!(State::load(&run_dir).unwrap(), Earlier::Nothing);
+        assert_eq!(State::load(&run_dir).unwrap(), PreviousState::Nothing);
         let mut state = State::fresh().unwrap();
-        state.uplinks.push(Remembered {
+        state.uplinks.push(UplinkNumber {
             index: 3,
             device: "wwan0".into(),
             ifindex: 9,
@@ -206,11 +208,11 @@ mod tests {
         });
         state.store(&run_dir).unwrap();
         let loaded = State::load(&run_dir).unwrap();
-        assert_eq!(loaded, Earlier::State(state.clone()));
+        assert_eq!(loaded, PreviousState::State(state.clone()));
         state.check_network().unwrap();
         state.boot = "an earlier one".into();
         state.store(&run_dir).unwrap();
-        assert_eq!(State::load(&run_dir).unwrap(), Earlier::Nothing);
+        assert_eq!(State::load(&run_dir).unwrap(), PreviousState::Nothing);
     }
 
     #[test]
@@ -219,17 +221,17 @@ mod tests {
         let run_dir = RunDir::new(folder.path());
         for contents in [&b""[..], b"{", b"\0\0\0\0", b"{\"boot\":\"\xff"] {
             fs::write(run_dir.state(), contents).unwrap();
-            let Earlier::Broken(why) = State::load(&run_dir).unwrap() else {
+            let PreviousState::Broken(why) = State::load(&run_dir).unwrap() else {
                 panic!("taken for a state: {contents:?}");
             };
             assert!(why.ends_with("state.json.broken"), "{why}");
             assert_eq!(fs::read(run_dir.broken_state()).unwrap(), contents);
             let again = State::load(&run_dir).unwrap();
-            assert!(matches!(again, Earlier::Broken(_)), "{again:?}");
+            assert!(matches!(again, PreviousState::Broken(_)), "{again:?}");
         }
         let state = State::fresh().unwrap();
         state.store(&run_dir).unwrap();
-        assert_eq!(State::load(&run_dir).unwrap(), Earlier::State(state));
+        assert_eq!(State::load(&run_dir).unwrap(), PreviousState::State(state));
     }
 
     fn with_key(key: &str) -> State {
@@ -263,7 +265,7 @@ mod tests {
             assert!(refused(&with_key(key)), "{key}");
         }
         let mut twice = State::fresh().unwrap();
-        let same = |device: &str| Remembered {
+        let same = |device: &str| UplinkNumber {
             index: 3,
             device: device.into(),
             ifindex: 0,
@@ -271,7 +273,7 @@ mod tests {
         };
         twice.uplinks = vec![same("a"), same("b")];
         assert!(refused(&twice));
-        twice.uplinks = vec![Remembered {
+        twice.uplinks = vec![UplinkNumber {
             index: 200,
             ..same("a")
         }];

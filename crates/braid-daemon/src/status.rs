@@ -18,7 +18,7 @@ use crate::report::{
     BondReport, FlowCounts, FlowReport, FlowsReport, LayerName, NextHopReport, StatusReport,
     UplinkReport, UplinkState, UplinksReport,
 };
-use crate::roster::{FAMILIES, Member};
+use crate::uplink_registry::{FAMILIES, UplinkRecord};
 use crate::user_error::UserError;
 
 impl Engine {
@@ -29,25 +29,27 @@ impl Engine {
     pub fn uplinks(&self) -> Result<UplinksReport, UserError> {
         let counters: BTreeMap<UplinkId, UplinkCounters> =
             self.datapath.counters()?.uplinks.into_iter().collect();
-        let members = self.roster.members().iter();
-        let uplinks = members.map(|member| {
-            let counters = counters.get(&member.id).copied().unwrap_or_default();
-            self.uplink(member, &counters)
+        let records = self.registry.records().iter();
+        let uplinks = records.map(|record| {
+            let counters = counters.get(&record.id).copied().unwrap_or_default();
+            self.uplink(record, &counters)
         });
         Ok(UplinksReport {
             uplinks: uplinks.collect(),
         })
     }
 
-    fn uplink(&self, member: &Member, counters: &UplinkCounters) -> UplinkReport {
-        let uplink = &member.uplink;
-        let look = self.look(member.id).filter(|_| member.down.is_none());
-        let (state, why) = self.standing(member);
+    fn uplink(&self, record: &UplinkRecord, counters: &UplinkCounters) -> UplinkReport {
+        let uplink = &record.uplink;
+        let look = self
+            .health_snapshot(record.id)
+            .filter(|_| record.down.is_none());
+        let (state, why) = self.uplink_state(record);
         let quota = self.quota_of(&uplink.name);
         UplinkReport {
             name: uplink.name.clone(),
             device: uplink.device.clone(),
-            id: member.id.0,
+            id: record.id.0,
             layer: match uplink.layer {
                 braid_uplink::Layer::L2 => LayerName::L2,
                 braid_uplink::Layer::L3 => LayerName::L3,
@@ -62,8 +64,8 @@ impl Engine {
             mtu: uplink.mtu,
             ipv4: uplink.v4.as_ref().map(next_hop),
             ipv6: uplink.v6.as_ref().map(next_hop),
-            weight: member.weight.get(),
-            share: self.classes.share_of(member.id),
+            weight: record.weight.get(),
+            share: self.classes.share_of(record.id),
             tx_bytes: counters.tx.bytes,
             rx_bytes: counters.rx.bytes,
             tx_packets: counters.tx.packets,
@@ -78,29 +80,29 @@ impl Engine {
     }
 
     /// Whether an uplink takes new flows, and the evidence.
-    fn standing(&self, member: &Member) -> (UplinkState, String) {
-        if let Some(why) = &member.down {
+    fn uplink_state(&self, record: &UplinkRecord) -> (UplinkState, String) {
+        if let Some(why) = &record.down {
             return (UplinkState::Down, why.clone());
         }
-        let evidence = member.look.as_ref().map(|look| &look.evidence);
+        let evidence = record.health.as_ref().map(|look| &look.evidence);
         let said = evidence.filter(|evidence| evidence.cause != Cause::New);
-        let known = said.map_or_else(|| member.uplink.why.clone(), ToString::to_string);
-        let state = match member.verdict() {
+        let known = said.map_or_else(|| record.uplink.why.clone(), ToString::to_string);
+        let state = match record.verdict() {
             Verdict::Dead => UplinkState::Dead,
             Verdict::Portal => UplinkState::Portal,
-            verdict if !self.takes_new_flows(member) => {
-                return (UplinkState::Standby, self.why_standby(member, verdict));
+            verdict if !self.takes_new_flows(record) => {
+                return (UplinkState::Standby, self.why_standby(record, verdict));
             }
             Verdict::Degraded => UplinkState::Degraded,
             Verdict::Up => {
                 let why = match said {
                     None => known,
-                    Some(evidence) => format!("{}; {evidence}", member.uplink.why),
+                    Some(evidence) => format!("{}; {evidence}", record.uplink.why),
                 };
                 return (UplinkState::Up, why);
             }
         };
-        let last_resort = !state.takes_new_flows() && self.takes_new_flows(member);
+        let last_resort = !state.takes_new_flows() && self.takes_new_flows(record);
         let why = match last_resort {
             true => format!("{known}; used all the same, there is no better one"),
             false => known,
@@ -109,31 +111,31 @@ impl Engine {
     }
 
     /// Whether any class puts new flows on it.
-    fn takes_new_flows(&self, member: &Member) -> bool {
+    fn takes_new_flows(&self, record: &UplinkRecord) -> bool {
         let mut entries = self.classes.entries().iter();
         entries.any(|class| {
             let slots = [&class.v4, &class.v6];
-            class.prefers == Some(member.id) || slots.iter().any(|slots| slots.contains(&member.id))
+            class.prefers == Some(record.id) || slots.iter().any(|slots| slots.contains(&record.id))
         })
     }
 
-    fn why_standby(&self, member: &Member, verdict: Verdict) -> String {
-        let standings = self.standings();
-        let mut waiting = self.classes.waiting(&standings);
-        if waiting.any(|standing| standing.id == member.id) {
+    fn why_standby(&self, record: &UplinkRecord, verdict: Verdict) -> String {
+        let statuses = self.statuses();
+        let mut waiting = self.classes.waiting(&statuses);
+        if waiting.any(|status| status.id == record.id) {
             return "works again and waits, since failback is never: braid failback".to_owned();
         }
-        if member.is_bond() {
+        if record.is_bond() {
             return "no flows are sent there: flows = \"ruled\", and no rule that says so"
                 .to_owned();
         }
-        if self.is_spent(&member.uplink.name) {
+        if self.is_spent(&record.uplink.name) {
             return "its quota is used up".to_owned();
         }
-        let tier = self.settings.tier(&member.uplink.name);
+        let tier = self.settings.tier(&record.uplink.name);
         match verdict {
             Verdict::Degraded => format!("tier {tier}, and works badly"),
-            _ if FAMILIES.into_iter().any(|family| member.works(family)) => {
+            _ if FAMILIES.into_iter().any(|family| record.works(family)) => {
                 format!("tier {tier}: uplinks of a lower one are preferred")
             }
             _ => "no family of addresses works on it".to_owned(),
@@ -142,11 +144,11 @@ impl Engine {
 
     /// An uplink's state with its evidence, in words.
     fn evidence(&self, id: UplinkId) -> String {
-        let Some(member) = self.roster.member(id) else {
+        let Some(record) = self.registry.record(id) else {
             return "not known any more".to_owned();
         };
-        let (state, mut why) = self.standing(member);
-        if member.is_bond() {
+        let (state, mut why) = self.uplink_state(record);
+        if record.is_bond() {
             let links = self.bond.report(self.settings.config.bond).links;
             let links = links.iter().map(|link| {
                 let (name, state) = (&link.uplink, link.state.as_str());
@@ -154,7 +156,7 @@ impl Engine {
             });
             why.extend(links);
         }
-        let rtt = self.look(id).and_then(|look| look.rtt);
+        let rtt = self.health_snapshot(id).and_then(|look| look.rtt);
         match rtt {
             Some(rtt) if state.takes_new_flows() => {
                 format!(
@@ -255,18 +257,18 @@ impl Engine {
     }
 
     fn name_of(&self, id: UplinkId) -> String {
-        let member = self.roster.member(id);
-        member.map_or_else(
+        let record = self.registry.record(id);
+        record.map_or_else(
             || format!("uplink {id}"),
-            |member| member.uplink.name.clone(),
+            |record| record.uplink.name.clone(),
         )
     }
 }
 
-fn next_hop<A: Copy + Into<IpAddr>>(exit: &braid_uplink::Exit<A>) -> NextHopReport<A> {
+fn next_hop<A: Copy + Into<IpAddr>>(next_hop: &braid_uplink::NextHop<A>) -> NextHopReport<A> {
     NextHopReport {
-        address: exit.address,
-        gateway: exit.gateway,
+        address: next_hop.address,
+        gateway: next_hop.gateway,
     }
 }
 

@@ -24,7 +24,7 @@ impl Tables {
     /// An uplink that died takes no new flow from this moment. One that is new, or whose device
     /// is, has no program yet that would translate the answers: it takes flows in the second half,
     /// when that is in place, and its slots stay with who had them until then.
-    pub fn first_half(&self, applied: &Tables) -> Tables {
+    pub fn withdraw_only(&self, applied: &Tables) -> Tables {
         let takes_flows = |entry: &UplinkEntry| {
             let same = |old: &&UplinkEntry| old.id == entry.id && old.ifindex == entry.ifindex;
             applied
@@ -49,8 +49,8 @@ impl Tables {
     /// Addresses that uplinks had and have no more.
     pub fn lost_addresses(&self, applied: &Tables) -> Vec<(UplinkId, IpAddr)> {
         let addresses = |entry: &UplinkEntry| {
-            let v4 = entry.v4.map(|exit| IpAddr::from(exit.address));
-            let v6 = entry.v6.map(|exit| IpAddr::from(exit.address));
+            let v4 = entry.v4.map(|next_hop| IpAddr::from(next_hop.address));
+            let v6 = entry.v6.map(|next_hop| IpAddr::from(next_hop.address));
             [v4, v6].map(move |address| address.map(|address| (entry.id, address)))
         };
         let all = |tables: &Tables| -> Vec<(UplinkId, IpAddr)> {
@@ -178,7 +178,7 @@ mod tests {
     fn a_dead_uplink_goes_at_once() {
         let before = tables(vec![entry(0, 1, true), entry(1, 2, true)], &[0, 1]);
         let after = tables(vec![entry(0, 1, false), entry(1, 2, true)], &[1, 1]);
-        assert_eq!(after.first_half(&before), after);
+        assert_eq!(after.withdraw_only(&before), after);
     }
 
     #[test]
@@ -192,10 +192,10 @@ mod tests {
             vec![entry(0, 1, false), entry(1, 2, true), entry(2, 3, false)],
             &[0, 1],
         );
-        assert_eq!(after.first_half(&before), first);
+        assert_eq!(after.withdraw_only(&before), first);
         // Stopped there and tried again: still waiting. The second half is the whole.
-        assert_eq!(after.first_half(&first), first);
-        assert_eq!(after.first_half(&after), after);
+        assert_eq!(after.withdraw_only(&first), first);
+        assert_eq!(after.withdraw_only(&after), after);
     }
 
     #[test]
@@ -203,6 +203,6 @@ mod tests {
         let before = tables(vec![entry(0, 1, false), entry(1, 2, true)], &[1, 1]);
         let after = tables(vec![entry(0, 1, true), entry(1, 7, true)], &[0, 1]);
         let first = tables(vec![entry(0, 1, false), entry(1, 7, false)], &[1, 1]);
-        assert_eq!(after.first_half(&before), first);
+        assert_eq!(after.withdraw_only(&before), first);
     }
 }

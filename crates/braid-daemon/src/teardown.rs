@@ -6,7 +6,7 @@ use crate::bond;
 use crate::plumbing::{Plan, Plumbing, Saved};
 use crate::report::DownReport;
 use crate::run_dir::RunDir;
-use crate::state::{Earlier, State};
+use crate::state::{PreviousState, State};
 use crate::user_error::UserError;
 
 /// Undoes everything that an instance changed. Finding nothing is success; after a failure it may
@@ -22,16 +22,16 @@ pub async fn remove(run_dir: &RunDir) -> Result<DownReport, UserError> {
 ///
 /// # Errors
 /// As [`remove`].
-pub async fn undo(run_dir: &RunDir, earlier: Earlier) -> Result<DownReport, UserError> {
+pub async fn undo(run_dir: &RunDir, earlier: PreviousState) -> Result<DownReport, UserError> {
     let mut report = DownReport::default();
-    if let Earlier::State(state) = &earlier {
+    if let PreviousState::State(state) = &earlier {
         state.check_network()?;
     }
     // Without a state nothing was changed here by this instance; another one's must stay.
     let (plumbing, saved) = match earlier {
-        Earlier::Nothing => (None, Saved::default()),
-        Earlier::State(state) => (Some(Plumbing::open()?), state.saved),
-        Earlier::Broken(why) => {
+        PreviousState::Nothing => (None, Saved::default()),
+        PreviousState::State(state) => (Some(Plumbing::open()?), state.saved),
+        PreviousState::Broken(why) => {
             report.undone.push(format!(
                 "sysctls stay as Braid set them, what they were before is lost ({why})"
             ));

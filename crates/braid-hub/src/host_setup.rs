@@ -16,7 +16,7 @@ use braid_bond::io::{BondError, Tun};
 use braid_daemon::config::Prefix;
 use braid_daemon::plumbing::{Forwarding, Saved};
 use braid_daemon::run_dir::RunDir;
-use braid_daemon::state::{Earlier, State};
+use braid_daemon::state::{PreviousState, State};
 use braid_daemon::user_error::UserError;
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
@@ -66,7 +66,7 @@ pub async fn set_up(
     run_dir: &RunDir,
 ) -> Result<(), UserError> {
     let mut state = match State::load(run_dir)? {
-        Earlier::State(mut state) => {
+        PreviousState::State(mut state) => {
             state.check_network()?;
             if config.forward == Forward::Off {
                 // The one that was killed may have been told otherwise.
@@ -75,7 +75,7 @@ pub async fn set_up(
             }
             state
         }
-        Earlier::Nothing | Earlier::Broken(_) => State::fresh()?,
+        PreviousState::Nothing | PreviousState::Broken(_) => State::fresh()?,
     };
     let is_first = state.devices.is_empty();
     if !state.devices.contains(&config.device) {
@@ -120,7 +120,7 @@ pub(crate) fn bond_failure(error: BondError) -> UserError {
 /// # Errors
 /// The system refused.
 pub fn remove_other_devices(run_dir: &RunDir, device: &str) -> Result<(), UserError> {
-    let Earlier::State(mut state) = State::load(run_dir)? else {
+    let PreviousState::State(mut state) = State::load(run_dir)? else {
         return Ok(());
     };
     state.check_network()?;
@@ -147,7 +147,7 @@ fn device_exists(device: &str) -> bool {
 /// The system refused; what could not be undone is still written down.
 pub async fn undo(run_dir: &RunDir) -> Result<Vec<String>, UserError> {
     let mut undone = Vec::new();
-    let Earlier::State(mut state) = State::load(run_dir)? else {
+    let PreviousState::State(mut state) = State::load(run_dir)? else {
         return Ok(undone);
     };
     state.check_network()?;

@@ -13,7 +13,7 @@ use braid_daemon::api_socket;
 use braid_daemon::config::ConfigError;
 use braid_daemon::metrics::offer;
 use braid_daemon::peer::PeerAuth;
-use braid_daemon::quota::WRITTEN;
+use braid_daemon::quota::STORE_INTERVAL;
 use braid_daemon::run_dir::RunDir;
 use braid_daemon::service_notify::ServiceNotifier;
 use braid_daemon::user_error::UserError;
@@ -246,7 +246,7 @@ async fn event_loop(
     let mut note = interval(RECORD_INTERVAL);
     note.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut keep = interval_at(Instant::now() + PERSIST_INTERVAL, PERSIST_INTERVAL);
-    let mut count = interval_at(Instant::now() + WRITTEN, WRITTEN);
+    let mut count = interval_at(Instant::now() + STORE_INTERVAL, STORE_INTERVAL);
     loop {
         tokio::select! {
             () = end(&mut signals.terminate, &mut signals.interrupt) => {

@@ -19,26 +19,26 @@ use crate::snapshot::{Link, LinkState};
 use crate::{Error, OWN_DEVICES, Snapshot, netlink};
 
 /// From one look to the next. One costs some tens of microseconds per device.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Looks at devices again and again, beside the runtime's threads: a question to the kernel may
 /// block for as long as a lock is held.
-pub(crate) struct Carriers {
+pub(crate) struct CarrierMonitor {
     /// `None` while a look is under way, or after one that failed.
-    questions: Option<Questions>,
+    queries: Option<LinkQueries>,
     expected: Vec<Link>,
-    look: Option<JoinHandle<io::Result<(Questions, bool)>>>,
-    look_at: Instant,
+    poll: Option<JoinHandle<io::Result<(LinkQueries, bool)>>>,
+    poll_at: Instant,
 }
 
-impl Carriers {
+impl CarrierMonitor {
     /// For the network namespace of the calling thread.
-    pub(crate) fn open() -> Result<Carriers, Error> {
-        Ok(Carriers {
-            questions: Some(Questions::open()?),
+    pub(crate) fn open() -> Result<CarrierMonitor, Error> {
+        Ok(CarrierMonitor {
+            queries: Some(LinkQueries::open()?),
             expected: Vec::new(),
-            look: None,
-            look_at: Instant::now(),
+            poll: None,
+            poll_at: Instant::now(),
         })
     }
 
@@ -58,35 +58,35 @@ impl Carriers {
         });
         self.expected.extend(devices.cloned());
         // A look that began before the snapshot was read has nothing to tell.
-        self.look = None;
-        self.look_at = Instant::now() + LOOK_EVERY;
+        self.poll = None;
+        self.poll_at = Instant::now() + POLL_INTERVAL;
     }
 
     /// Makes the next look come at once.
-    pub(crate) fn look_now(&mut self) {
-        self.look_at = Instant::now();
+    pub(crate) fn poll_now(&mut self) {
+        self.poll_at = Instant::now();
     }
 
     /// Waits until a device is not as expected. Cancel-safe.
     pub(crate) async fn changed(&mut self) {
         loop {
-            if self.look.is_none() {
-                sleep_until(self.look_at).await;
-                let questions = self.questions.take();
+            if self.poll.is_none() {
+                sleep_until(self.poll_at).await;
+                let queries = self.queries.take();
                 let expected = self.expected.clone();
-                self.look = Some(tokio::task::spawn_blocking(move || {
-                    let mut questions = questions.map_or_else(Questions::open, Ok)?;
-                    let differs = questions.differ(&expected)?;
-                    Ok((questions, differs))
+                self.poll = Some(tokio::task::spawn_blocking(move || {
+                    let mut queries = queries.map_or_else(LinkQueries::open, Ok)?;
+                    let differs = queries.differ(&expected)?;
+                    Ok((queries, differs))
                 }));
             }
-            let Some(look) = &mut self.look else { continue };
-            let outcome = look.await;
-            self.look = None;
-            self.look_at = Instant::now() + LOOK_EVERY;
+            let Some(poll) = &mut self.poll else { continue };
+            let outcome = poll.await;
+            self.poll = None;
+            self.poll_at = Instant::now() + POLL_INTERVAL;
             match outcome {
-                Ok(Ok((questions, differs))) => {
-                    self.questions = Some(questions);
+                Ok(Ok((queries, differs))) => {
+                    self.queries = Some(queries);
                     if differs {
                         return;
                     }
@@ -100,19 +100,19 @@ impl Carriers {
 }
 
 /// A socket that asks the kernel about one device at a time.
-struct Questions {
+struct LinkQueries {
     socket: Socket,
     /// Answers and what they said: taking one apart costs more than asking, and it is mostly the
     /// same as the last.
     read: HashMap<u32, (Vec<u8>, Link)>,
 }
 
-impl Questions {
-    fn open() -> io::Result<Questions> {
+impl LinkQueries {
+    fn open() -> io::Result<LinkQueries> {
         let mut socket = Socket::new(protocols::NETLINK_ROUTE)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(Questions {
+        Ok(LinkQueries {
             socket,
             read: HashMap::new(),
         })
@@ -129,7 +129,7 @@ impl Questions {
             {
                 continue;
             }
-            match take_apart(&answer)? {
+            match parse(&answer)? {
                 Some(read) if read == *link => self.read.insert(link.index, (answer, read)),
                 _ => return Ok(true),
             };
@@ -155,7 +155,7 @@ impl Questions {
 }
 
 /// `None` when there is no such device.
-fn take_apart(answer: &[u8]) -> io::Result<Option<Link>> {
+fn parse(answer: &[u8]) -> io::Result<Option<Link>> {
     let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(answer);
     match answer.map_err(io::Error::other)?.payload {
         NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
@@ -198,13 +198,13 @@ mod tests {
         ip("link set far up");
         ip("link set dsl up");
         ip("addr add 10.1.0.2/24 dev dsl");
-        let mut carriers = Carriers::open().unwrap();
+        let mut carriers = CarrierMonitor::open().unwrap();
         carriers.expect(&netlink::read().await.unwrap());
-        let quiet = timeout(LOOK_EVERY * 5, carriers.changed()).await;
+        let quiet = timeout(POLL_INTERVAL * 5, carriers.changed()).await;
         assert!(quiet.is_err(), "woken although nothing happened");
         for far in ["link set far down", "link set far up", "link del dsl"] {
             ip(far);
-            let seen = timeout(LOOK_EVERY * 50, carriers.changed()).await;
+            let seen = timeout(POLL_INTERVAL * 50, carriers.changed()).await;
             assert!(seen.is_ok(), "{far} was not seen");
             carriers.expect(&netlink::read().await.unwrap());
         }

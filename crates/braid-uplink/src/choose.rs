@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::snapshot::{Address, Link, LinkState, NextHop, Route};
+use crate::snapshot::{Address, Link, LinkState, Route, RouteHop};
 use crate::{
-    Candidate, Discovery, Exit, Lan, Layer, OWN_DEVICES, Override, Reason, Rejected, Selection,
-    Snapshot, Uplink, Wanted,
+    Candidate, Discovery, Lan, Layer, NextHop, OWN_DEVICES, Override, RejectReason, Rejected,
+    Selection, Snapshot, Uplink, UplinkSpec,
 };
 
 /// Decides which devices are uplinks.
@@ -57,7 +57,7 @@ fn automatic(snapshot: &Snapshot) -> Discovery {
 
     let mut found = Discovery::default();
     for (_, link) in candidates {
-        let wanted = Wanted {
+        let wanted = UplinkSpec {
             name: link.name.clone(),
             device: link.name.clone(),
             v4: Override::default(),
@@ -68,12 +68,12 @@ fn automatic(snapshot: &Snapshot) -> Discovery {
     found
 }
 
-fn named(snapshot: &Snapshot, wanted: &[Wanted]) -> Discovery {
+fn named(snapshot: &Snapshot, wanted: &[UplinkSpec]) -> Discovery {
     let mut found = Discovery::default();
     for wanted in wanted {
         match snapshot.link_named(&wanted.device) {
             Some(link) => consider(snapshot, link, wanted, &mut found),
-            None => found.reject(wanted, Reason::Missing),
+            None => found.reject(wanted, RejectReason::Missing),
         }
     }
     found
@@ -85,14 +85,14 @@ type Preference = (u32, u32, u32);
 
 /// `None` when no default route leaves through the device.
 fn preference(snapshot: &Snapshot, link: &Link) -> Option<Preference> {
-    let best = |v6| ways_out(snapshot, link, v6).first().map(|(r, _)| r.metric);
+    let best = |v6| next_hops(snapshot, link, v6).first().map(|(r, _)| r.metric);
     let (v4, v6) = (best(false), best(true));
     v4.or(v6)?;
     Some((v4.unwrap_or(u32::MAX), v6.unwrap_or(u32::MAX), link.index))
 }
 
 /// Default routes of one family through a device with their next hops there, best first.
-fn ways_out<'a>(snapshot: &'a Snapshot, link: &Link, v6: bool) -> Vec<(&'a Route, &'a NextHop)> {
+fn next_hops<'a>(snapshot: &'a Snapshot, link: &Link, v6: bool) -> Vec<(&'a Route, &'a RouteHop)> {
     let routes = snapshot.routes.iter().filter(|r| r.v6 == v6);
     let mut ways: Vec<_> = routes
         .flat_map(|r| r.hops.iter().map(move |h| (r, h)))
@@ -102,7 +102,7 @@ fn ways_out<'a>(snapshot: &'a Snapshot, link: &Link, v6: bool) -> Vec<(&'a Route
     ways
 }
 
-fn consider(snapshot: &Snapshot, link: &Link, wanted: &Wanted, found: &mut Discovery) {
+fn consider(snapshot: &Snapshot, link: &Link, wanted: &UplinkSpec, found: &mut Discovery) {
     match uplink(snapshot, link, wanted) {
         Ok((uplink, surplus)) => {
             found.uplinks.push(uplink);
@@ -115,7 +115,7 @@ fn consider(snapshot: &Snapshot, link: &Link, wanted: &Wanted, found: &mut Disco
 }
 
 impl Discovery {
-    fn reject(&mut self, wanted: &Wanted, reason: Reason) {
+    fn reject(&mut self, wanted: &UplinkSpec, reason: RejectReason) {
         let candidate = Candidate {
             name: wanted.name.clone(),
             device: wanted.device.clone(),
@@ -128,20 +128,20 @@ impl Discovery {
 fn uplink(
     snapshot: &Snapshot,
     link: &Link,
-    wanted: &Wanted,
-) -> Result<(Uplink, Vec<Reason>), Reason> {
-    let layer = link.layer.ok_or(Reason::NotAnUplink)?;
+    wanted: &UplinkSpec,
+) -> Result<(Uplink, Vec<RejectReason>), RejectReason> {
+    let layer = link.layer.ok_or(RejectReason::NotAnUplink)?;
     match link.state {
-        LinkState::AdminDown => return Err(Reason::AdminDown),
-        LinkState::NoCarrier => return Err(Reason::NoCarrier),
-        LinkState::Dormant => return Err(Reason::Dormant),
+        LinkState::AdminDown => return Err(RejectReason::AdminDown),
+        LinkState::NoCarrier => return Err(RejectReason::NoCarrier),
+        LinkState::Dormant => return Err(RejectReason::Dormant),
         LinkState::Up => {}
     }
-    let v4 = way_out::<Ipv4Addr>(snapshot, link, layer, &wanted.v4);
-    let v6 = way_out::<Ipv6Addr>(snapshot, link, layer, &wanted.v6);
+    let v4 = next_hop::<Ipv4Addr>(snapshot, link, layer, &wanted.v4);
+    let v6 = next_hop::<Ipv6Addr>(snapshot, link, layer, &wanted.v6);
     let why = why(&v4, &v6);
     let (v4, v6) = match (v4, v6) {
-        (Err(Reason::NoRoute), Err(reason)) | (Err(reason), Err(_)) => return Err(reason),
+        (Err(RejectReason::NoRoute), Err(reason)) | (Err(reason), Err(_)) => return Err(reason),
         (v4, v6) => (v4.ok(), v6.ok()),
     };
 
@@ -158,41 +158,46 @@ fn uplink(
         ifindex: link.index,
         layer,
         mtu: mtus.into_iter().flatten().fold(link.mtu, u32::min),
-        v4: v4.map(|w| w.exit),
-        v6: v6.map(|w| w.exit),
+        v4: v4.map(|w| w.next_hop),
+        v6: v6.map(|w| w.next_hop),
         why,
     };
     Ok((
         uplink,
-        surplus.into_iter().map(Reason::SecondGateway).collect(),
+        surplus
+            .into_iter()
+            .map(RejectReason::SecondGateway)
+            .collect(),
     ))
 }
 
 /// An exit, and what else was learned while choosing it.
-struct WayOut<A> {
-    exit: Exit<A>,
+struct FamilyEgress<A> {
+    next_hop: NextHop<A>,
     mtu: Option<u32>,
     second_gateway: Option<IpAddr>,
     configured: bool,
 }
 
-fn way_out<A: Ip>(
+fn next_hop<A: Ip>(
     snapshot: &Snapshot,
     link: &Link,
     layer: Layer,
     fixed: &Override<A>,
-) -> Result<WayOut<A>, Reason> {
-    let ways = ways_out(snapshot, link, A::V6);
+) -> Result<FamilyEgress<A>, RejectReason> {
+    let ways = next_hops(snapshot, link, A::V6);
     let best = ways.first().copied();
     let gateway = match (fixed.gateway, best) {
         (Some(gateway), _) => Some(gateway),
         (None, Some((_, hop))) => match hop.gateway {
-            Some(gateway) => Some(A::from_ip(gateway).ok_or(Reason::ForeignGateway(gateway))?),
+            Some(gateway) => {
+                Some(A::from_ip(gateway).ok_or(RejectReason::ForeignGateway(gateway))?)
+            }
             None => None,
         },
         // A bare point-to-point link needs no gateway: whoever fixes its address means to use it.
         (None, None) if layer == Layer::L3 && fixed.address.is_some() => None,
-        (None, None) => return Err(Reason::NoRoute),
+        (None, None) => return Err(RejectReason::NoRoute),
     };
 
     let mut addresses: Vec<(&Address, A)> = snapshot
@@ -218,15 +223,15 @@ fn way_out<A: Ip>(
     });
     let address = match (addresses.first(), fixed.address) {
         (Some((_, ip)), Some(wanted)) if *ip == wanted => wanted,
-        (_, Some(wanted)) => return Err(Reason::NotItsAddress(wanted.into())),
+        (_, Some(wanted)) => return Err(RejectReason::NotItsAddress(wanted.into())),
         (Some((a, ip)), None) if a.usable => *ip,
-        (_, None) => return Err(Reason::NoAddress),
+        (_, None) => return Err(RejectReason::NoAddress),
     };
 
     let (route, configured) = (best.map(|(r, _)| r), fixed.gateway.is_some());
     let mut gateways = ways.iter().filter_map(|(_, h)| h.gateway);
-    Ok(WayOut {
-        exit: Exit {
+    Ok(FamilyEgress {
+        next_hop: NextHop {
             address,
             gateway,
             others: addresses
@@ -253,12 +258,15 @@ fn on_link<A: Ip>(snapshot: &Snapshot, link: &Link, address: A) -> Option<u8> {
         .min()
 }
 
-fn why(v4: &Result<WayOut<Ipv4Addr>, Reason>, v6: &Result<WayOut<Ipv6Addr>, Reason>) -> String {
-    fn family<A>(way: &Result<WayOut<A>, Reason>) -> Option<String> {
+fn why(
+    v4: &Result<FamilyEgress<Ipv4Addr>, RejectReason>,
+    v6: &Result<FamilyEgress<Ipv6Addr>, RejectReason>,
+) -> String {
+    fn family<A>(way: &Result<FamilyEgress<A>, RejectReason>) -> Option<String> {
         match way {
             Ok(way) if way.configured => Some("configured".to_owned()),
-            Ok(way) => Some(format!("default route metric {}", way.exit.metric)),
-            Err(Reason::NoRoute) => None,
+            Ok(way) => Some(format!("default route metric {}", way.next_hop.metric)),
+            Err(RejectReason::NoRoute) => None,
             Err(reason) => Some(format!("left out, {reason}")),
         }
     }

@@ -5,8 +5,8 @@
 //! not taken, the reason ([`Discovery`]). Then whether they work: what the datapath counted and how
 //! probes fared goes in, verdicts with their evidence come out ([`liveness`]).
 //!
-//! The decisions ([`choose`], [`liveness::Lookout`]) are pure functions over plain data and
-//! passed-in time; [`netlink`], [`watch()`] and [`probe`] are the only parts that touch a socket.
+//! The decisions ([`choose`], [`liveness::HealthMonitor`]) are pure functions over plain data and
+//! passed-in time; [`netlink`], [`NetworkMonitor`] and [`probe`] are the only parts that touch a socket.
 //! This crate never changes anything in the kernel.
 //!
 //! Everything is read in the network namespace of the calling thread.
@@ -18,18 +18,18 @@ mod choose;
 mod error;
 pub mod liveness;
 pub mod netlink;
+mod network_monitor;
 pub mod probe;
 mod selection;
 mod snapshot;
 mod uplink;
-mod watch;
 
 pub use choose::{choose, lans};
 pub use error::Error;
-pub use selection::{Override, Selection, Wanted};
-pub use snapshot::{Address, Link, LinkState, Network, NextHop, Route, Snapshot};
-pub use uplink::{Candidate, Discovery, Exit, Lan, Layer, Reason, Rejected, Uplink};
-pub use watch::{Watch, watch};
+pub use network_monitor::{NetworkMonitor, subscribe};
+pub use selection::{Override, Selection, UplinkSpec};
+pub use snapshot::{Address, Link, LinkState, Network, Route, RouteHop, Snapshot};
+pub use uplink::{Candidate, Discovery, Lan, Layer, NextHop, RejectReason, Rejected, Uplink};
 
 /// Routing protocol number of every route and rule that Braid makes (`RTPROT_*`, `FRA_PROTOCOL`).
 /// 98 is unassigned in `/etc/iproute2/rt_protos`.

@@ -1,10 +1,10 @@
 //! Whether an uplink that is there also works: pure, driven by passed-in time.
 //!
-//! In go what the datapath counted ([`Sample`]), how probes fared ([`ProbeAnswer`]) and which
-//! uplinks there are ([`Watched`]); out come probes to send ([`ProbeOrder`]) and changes of verdict
+//! In go what the datapath counted ([`Sample`]), how probes fared ([`ProbeResult`]) and which
+//! uplinks there are ([`MonitoredUplink`]); out come probes to send ([`ProbeRequest`]) and changes of verdict
 //! with what they rest on ([`VerdictChange`]). No socket, no clock, no randomness: whoever drives
-//! the [`Lookout`] calls a `handle_*`, then empties [`Lookout::poll_transmit`] and
-//! [`Lookout::poll_event`], and comes back at [`Lookout::poll_timeout`].
+//! the [`HealthMonitor`] calls a `handle_*`, then empties [`HealthMonitor::poll_transmit`] and
+//! [`HealthMonitor::poll_event`], and comes back at [`HealthMonitor::poll_timeout`].
 //!
 //! The rules and their reasons are in `docs/liveness.md`. In short: traffic is asked first, since
 //! it costs nothing and tells within a round trip; silence alone proves nothing, so a burst of
@@ -15,24 +15,25 @@ mod constants;
 mod damping;
 mod evidence;
 mod families;
-mod guard;
-mod judge;
-mod lookout;
+mod health_monitor;
 mod loss;
-mod pace;
-mod panel;
+mod probe_schedule;
 mod recovery;
 mod rtt;
 mod rules;
+mod state_machine;
 mod suspicion;
 mod target;
+mod target_set;
 mod traffic;
 mod types;
+mod uplink_monitor;
 
 pub use evidence::{Cause, Evidence};
-pub use lookout::Lookout;
-pub use rules::{Rules, Watched};
+pub use health_monitor::HealthMonitor;
+pub use rules::{MonitoredUplink, Rules};
 pub use target::{Expect, Target, TargetError};
 pub use types::{
-    Look, Outcome, ProbeAnswer, ProbeId, ProbeOrder, Sample, Verdict, VerdictChange, Ways,
+    HealthSnapshot, ProbeId, ProbeOutcome, ProbeRequest, ProbeResult, Sample, Verdict,
+    VerdictChange, WorkingFamilies,
 };

@@ -12,7 +12,7 @@ use netlink_packet_route::route::{
 };
 use rtnetlink::Handle;
 
-use crate::snapshot::{Address, Link, LinkState, Network, NextHop, Route};
+use crate::snapshot::{Address, Link, LinkState, Network, Route, RouteHop};
 use crate::{Error, Layer, ROUTE_PROTOCOL, Snapshot};
 
 /// `IFA_F_TEMPORARY`: for IPv6 the same bit as IPv4's "secondary".
@@ -222,14 +222,14 @@ fn network(message: &RouteMessage) -> Option<Network> {
     })
 }
 
-fn next_hop(link: u32, attributes: &[RouteAttribute]) -> NextHop {
+fn next_hop(link: u32, attributes: &[RouteAttribute]) -> RouteHop {
     let gateway = attributes.iter().find_map(|a| match a {
         RouteAttribute::Gateway(gateway) => ip(gateway),
         RouteAttribute::Via(RouteVia::Inet(gateway)) => Some((*gateway).into()),
         RouteAttribute::Via(RouteVia::Inet6(gateway)) => Some((*gateway).into()),
         _ => None,
     });
-    NextHop { link, gateway }
+    RouteHop { link, gateway }
 }
 
 fn ip(address: &RouteAddress) -> Option<IpAddr> {

@@ -16,16 +16,16 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::Uplink;
-use crate::liveness::{Outcome, ProbeAnswer, ProbeOrder, Target};
+use crate::liveness::{ProbeOutcome, ProbeRequest, ProbeResult, Target};
 
 pub mod dns;
 pub mod echo;
 pub mod http;
-mod names;
+mod resolver;
 mod socket;
 mod tcp;
 
-use names::Names;
+use resolver::Resolver;
 
 /// Most probes under way at once, over all uplinks: each has a socket.
 pub const MAX_PROBES: usize = 1024;
@@ -33,9 +33,9 @@ pub const MAX_PROBES: usize = 1024;
 /// Sends probes and listens for their answers. Dropping it ends those under way.
 #[derive(Debug)]
 pub struct Prober {
-    answers: UnboundedSender<ProbeAnswer>,
+    answers: UnboundedSender<ProbeResult>,
     tasks: JoinSet<()>,
-    names: Names,
+    resolver: Resolver,
     /// Keys what nobody is to guess: whoever answers has seen the question.
     secrets: RandomState,
     sent: u64,
@@ -43,14 +43,14 @@ pub struct Prober {
 
 /// The uplink's end of a probe.
 #[derive(Clone, Debug)]
-struct Way {
+struct Egress {
     device: String,
     source: IpAddr,
 }
 
 /// Why there is no good answer.
 #[derive(Debug)]
-enum Failure {
+enum ProbeError {
     /// Answered in the target's place, or not as it should.
     Wrong(String),
     /// Undeliverable, by a router's word.
@@ -59,10 +59,10 @@ enum Failure {
     NotSent(io::Error),
 }
 
-impl Failure {
+impl ProbeError {
     /// A socket that is to be heard of after it was sent from.
-    fn heard(_: io::Error) -> Failure {
-        Failure::Silent
+    fn heard(_: io::Error) -> ProbeError {
+        ProbeError::Silent
     }
 }
 
@@ -70,11 +70,11 @@ impl Prober {
     /// Reports to this channel, in the network namespace of the calling thread. Needs a tokio
     /// runtime with I/O and time.
     #[must_use]
-    pub fn new(answers: UnboundedSender<ProbeAnswer>) -> Prober {
+    pub fn new(answers: UnboundedSender<ProbeResult>) -> Prober {
         Prober {
             answers,
             tasks: JoinSet::new(),
-            names: Names::default(),
+            resolver: Resolver::default(),
             secrets: RandomState::new(),
             sent: 0,
         }
@@ -82,14 +82,14 @@ impl Prober {
 
     /// Sends one probe out of this uplink. Never waits; one answer comes for each order, at the
     /// latest when the order's time is over.
-    pub fn send(&mut self, order: ProbeOrder, uplink: &Uplink) {
+    pub fn send(&mut self, request: ProbeRequest, uplink: &Uplink) {
         while self.tasks.try_join_next().is_some() {}
         self.sent = self.sent.wrapping_add(1);
         let answers = self.answers.clone();
-        let (id, of) = (order.id, order.uplink);
+        let (id, of) = (request.id, request.uplink);
         let tell = move |outcome| {
             // Whoever hung up needs no answer.
-            let _ = answers.send(ProbeAnswer {
+            let _ = answers.send(ProbeResult {
                 uplink: of,
                 id,
                 outcome,
@@ -97,13 +97,13 @@ impl Prober {
         };
         if self.tasks.len() >= MAX_PROBES {
             let why = format!("{MAX_PROBES} probes are under way");
-            return tell(Outcome::NotSent { why });
+            return tell(ProbeOutcome::NotSent { why });
         }
         let probe = Probe {
-            ways: Ways::of(uplink),
-            order,
+            egresses: Egresses::of(uplink),
+            request,
             secret: self.secrets.hash_one(self.sent),
-            names: self.names.clone(),
+            resolver: self.resolver.clone(),
         };
         self.tasks.spawn(async move { tell(probe.run().await) });
     }
@@ -111,70 +111,76 @@ impl Prober {
 
 /// The exits of an uplink.
 #[derive(Debug)]
-struct Ways {
-    v4: Option<Way>,
-    v6: Option<Way>,
+struct Egresses {
+    v4: Option<Egress>,
+    v6: Option<Egress>,
 }
 
-impl Ways {
-    fn of(uplink: &Uplink) -> Ways {
-        let way = |source: IpAddr| Way {
+impl Egresses {
+    fn of(uplink: &Uplink) -> Egresses {
+        let egress = |source: IpAddr| Egress {
             device: uplink.device.clone(),
             source,
         };
-        Ways {
-            v4: uplink.v4.as_ref().map(|exit| way(exit.address.into())),
-            v6: uplink.v6.as_ref().map(|exit| way(exit.address.into())),
+        Egresses {
+            v4: uplink
+                .v4
+                .as_ref()
+                .map(|next_hop| egress(next_hop.address.into())),
+            v6: uplink
+                .v6
+                .as_ref()
+                .map(|next_hop| egress(next_hop.address.into())),
         }
     }
 
-    fn to(&self, dest: IpAddr) -> Result<&Way, Failure> {
-        let (way, family) = match dest {
+    fn to(&self, dest: IpAddr) -> Result<&Egress, ProbeError> {
+        let (egress, family) = match dest {
             IpAddr::V4(_) => (&self.v4, "IPv4"),
             IpAddr::V6(_) => (&self.v6, "IPv6"),
         };
-        way.as_ref().ok_or_else(|| {
+        egress.as_ref().ok_or_else(|| {
             let why = format!("the uplink has no {family}");
-            Failure::NotSent(io::Error::other(why))
+            ProbeError::NotSent(io::Error::other(why))
         })
     }
 }
 
 /// One probe under way.
 struct Probe {
-    ways: Ways,
-    order: ProbeOrder,
+    egresses: Egresses,
+    request: ProbeRequest,
     secret: u64,
-    names: Names,
+    resolver: Resolver,
 }
 
 impl Probe {
-    async fn run(self) -> Outcome {
-        match timeout(self.order.timeout, self.ask()).await {
-            Ok((_, Err(Failure::NotSent(error)))) => Outcome::NotSent {
+    async fn run(self) -> ProbeOutcome {
+        match timeout(self.request.timeout, self.ask()).await {
+            Ok((_, Err(ProbeError::NotSent(error)))) => ProbeOutcome::NotSent {
                 why: error.to_string(),
             },
-            Err(_) | Ok((_, Err(Failure::Silent))) => Outcome::Silent,
-            Ok((rtt, Err(Failure::Wrong(what)))) => Outcome::Wrong { rtt, what },
-            Ok((rtt, Ok(()))) => Outcome::Answered { rtt },
+            Err(_) | Ok((_, Err(ProbeError::Silent))) => ProbeOutcome::Silent,
+            Ok((rtt, Err(ProbeError::Wrong(what)))) => ProbeOutcome::Wrong { rtt, what },
+            Ok((rtt, Ok(()))) => ProbeOutcome::Answered { rtt },
         }
     }
 
     /// Looking up a name is no part of the round trip.
-    async fn ask(&self) -> (Duration, Result<(), Failure>) {
+    async fn ask(&self) -> (Duration, Result<(), ProbeError>) {
         let mut began = Instant::now();
-        let outcome = match &*self.order.target {
-            Target::Icmp(dest) => match self.ways.to(*dest) {
-                Ok(way) => echo::ask(way, *dest, self.secret).await,
-                Err(failure) => Err(failure),
+        let outcome = match &*self.request.target {
+            Target::Icmp(dest) => match self.egresses.to(*dest) {
+                Ok(egress) => echo::ask(egress, *dest, self.secret).await,
+                Err(error) => Err(error),
             },
-            Target::Tcp(at) => match self.ways.to(at.ip()) {
-                Ok(way) => tcp::ask(way, *at).await,
-                Err(failure) => Err(failure),
+            Target::Tcp(at) => match self.egresses.to(at.ip()) {
+                Ok(egress) => tcp::ask(egress, *at).await,
+                Err(error) => Err(error),
             },
-            Target::Dns { server, name } => match self.ways.to(server.ip()) {
-                Ok(way) => dns::ask(way, *server, name, self.secret as u16).await,
-                Err(failure) => Err(failure),
+            Target::Dns { server, name } => match self.egresses.to(server.ip()) {
+                Ok(egress) => dns::ask(egress, *server, name, self.secret as u16).await,
+                Err(error) => Err(error),
             },
             Target::Http {
                 host,
@@ -182,23 +188,23 @@ impl Probe {
                 path,
                 expect,
             } => match self.resolve(host, *port).await {
-                Ok((way, at)) => {
+                Ok((egress, at)) => {
                     began = Instant::now();
-                    http::ask(way, at, host, path, expect).await
+                    http::ask(egress, at, host, path, expect).await
                 }
-                Err(failure) => Err(failure),
+                Err(error) => Err(error),
             },
         };
         (began.elapsed(), outcome)
     }
 
-    async fn resolve(&self, host: &str, port: u16) -> Result<(&Way, SocketAddr), Failure> {
-        let addresses = self.names.addresses(host).await;
-        let mut addresses = addresses.map_err(Failure::NotSent)?.into_iter();
-        let way = |dest| Some((self.ways.to(dest).ok()?, SocketAddr::new(dest, port)));
-        addresses.find_map(way).ok_or_else(|| {
+    async fn resolve(&self, host: &str, port: u16) -> Result<(&Egress, SocketAddr), ProbeError> {
+        let addresses = self.resolver.addresses(host).await;
+        let mut addresses = addresses.map_err(ProbeError::NotSent)?.into_iter();
+        let egress = |dest| Some((self.egresses.to(dest).ok()?, SocketAddr::new(dest, port)));
+        addresses.find_map(egress).ok_or_else(|| {
             let why = format!("{host} has no address of the uplink's families");
-            Failure::NotSent(io::Error::other(why))
+            ProbeError::NotSent(io::Error::other(why))
         })
     }
 }

@@ -11,12 +11,12 @@ pub enum Selection {
     #[default]
     Automatic,
     /// Exactly these. Made by [`Selection::named`], which refuses contradictions.
-    Named(Vec<Wanted>),
+    Named(Vec<UplinkSpec>),
 }
 
 /// One uplink as the configuration names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct UplinkSpec {
     /// The user's name for it.
     pub name: String,
     /// Its network device.
@@ -50,7 +50,7 @@ impl Selection {
     ///
     /// # Errors
     /// [`Error::DuplicateName`], [`Error::SharedDevice`] or [`Error::OwnDevice`].
-    pub fn named(wanted: Vec<Wanted>) -> Result<Selection, Error> {
+    pub fn named(wanted: Vec<UplinkSpec>) -> Result<Selection, Error> {
         if wanted.is_empty() {
             return Ok(Selection::Automatic);
         }

@@ -87,12 +87,12 @@ pub struct Route {
     /// The MTU that the route imposes, in bytes.
     pub mtu: Option<u32>,
     /// One next hop, or several for a multipath route.
-    pub hops: Vec<NextHop>,
+    pub hops: Vec<RouteHop>,
 }
 
 /// Where a route leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NextHop {
+pub struct RouteHop {
     /// Index of the outgoing device.
     pub link: u32,
     /// The gateway; `None` when destinations are on the link. An IPv4 route may lead to an IPv6

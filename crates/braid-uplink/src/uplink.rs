@@ -29,7 +29,7 @@ impl fmt::Display for Layer {
 
 /// One family's way out of an uplink.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Exit<A> {
+pub struct NextHop<A> {
     /// The address that outgoing flows are translated to.
     pub address: A,
     /// The next hop; `None` when every destination is on the link itself.
@@ -62,9 +62,9 @@ pub struct Uplink {
     /// Largest IP packet in bytes: the device's MTU, or that of its default route if smaller.
     pub mtu: u32,
     /// The way out for IPv4, if any.
-    pub v4: Option<Exit<Ipv4Addr>>,
+    pub v4: Option<NextHop<Ipv4Addr>>,
     /// The way out for IPv6, if any.
-    pub v6: Option<Exit<Ipv6Addr>>,
+    pub v6: Option<NextHop<Ipv6Addr>>,
     /// Why it was taken, in a few words: `default route metric 100`.
     pub why: String,
 }
@@ -73,11 +73,11 @@ impl Uplink {
     /// Networks on the uplink's own link, a modem's for one.
     #[must_use]
     pub fn segments(&self) -> Vec<Prefix> {
-        fn segment<A: Copy + Into<IpAddr>>(exit: Option<&Exit<A>>) -> Option<Prefix> {
-            let exit = exit?;
-            let segment = Prefix::new(exit.address.into(), exit.on_link?)?;
+        fn segment<A: Copy + Into<IpAddr>>(next_hop: Option<&NextHop<A>>) -> Option<Prefix> {
+            let next_hop = next_hop?;
+            let segment = Prefix::new(next_hop.address.into(), next_hop.on_link?)?;
             // Alone in it, the address has no neighbours.
-            (segment != Prefix::from(exit.address.into())).then_some(segment)
+            (segment != Prefix::from(next_hop.address.into())).then_some(segment)
         }
         [segment(self.v4.as_ref()), segment(self.v6.as_ref())]
             .into_iter()
@@ -114,7 +114,7 @@ pub struct Rejected {
     /// What was looked at.
     pub candidate: Candidate,
     /// Why it was not taken.
-    pub reason: Reason,
+    pub reason: RejectReason,
 }
 
 impl fmt::Display for Rejected {
@@ -131,7 +131,7 @@ impl fmt::Display for Rejected {
 /// Why a candidate is not an uplink.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reason {
+pub enum RejectReason {
     /// No device has this name.
     Missing,
     /// The device is switched off (`ip link set … up`).
@@ -160,25 +160,25 @@ pub enum Reason {
     Lost(String),
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for RejectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Missing => f.write_str("no such device"),
-            Reason::AdminDown => f.write_str("device is down"),
-            Reason::NoCarrier => f.write_str("no carrier"),
-            Reason::Dormant => f.write_str("dormant: the link waits for authentication"),
-            Reason::NotAnUplink => f.write_str("its link layer does not lead to other hosts"),
-            Reason::NoAddress => f.write_str("no global address"),
-            Reason::NoRoute => f.write_str("no default route"),
-            Reason::ForeignGateway(a) => {
+            RejectReason::Missing => f.write_str("no such device"),
+            RejectReason::AdminDown => f.write_str("device is down"),
+            RejectReason::NoCarrier => f.write_str("no carrier"),
+            RejectReason::Dormant => f.write_str("dormant: the link waits for authentication"),
+            RejectReason::NotAnUplink => f.write_str("its link layer does not lead to other hosts"),
+            RejectReason::NoAddress => f.write_str("no global address"),
+            RejectReason::NoRoute => f.write_str("no default route"),
+            RejectReason::ForeignGateway(a) => {
                 write!(
                     f,
                     "IPv4 default route via the IPv6 gateway {a} is not supported"
                 )
             }
-            Reason::NotItsAddress(a) => write!(f, "{a} is not an address of the device"),
-            Reason::SecondGateway(a) => write!(f, "second gateway {a} on one device"),
-            Reason::Waiting(why) | Reason::Lost(why) => f.write_str(why),
+            RejectReason::NotItsAddress(a) => write!(f, "{a} is not an address of the device"),
+            RejectReason::SecondGateway(a) => write!(f, "second gateway {a} on one device"),
+            RejectReason::Waiting(why) | RejectReason::Lost(why) => f.write_str(why),
         }
     }
 }

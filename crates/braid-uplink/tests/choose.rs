@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use braid_uplink::{
-    Address, Discovery, Error, Layer, Link, LinkState, Network, NextHop, Override, Route,
-    Selection, Snapshot, Uplink, Wanted, choose, lans,
+    Address, Discovery, Error, Layer, Link, LinkState, Network, Override, Route, RouteHop,
+    Selection, Snapshot, Uplink, UplinkSpec, choose, lans,
 };
 
 /// A machine, written down briefly: `link("dsl0")`, `address("dsl0 10.0.0.2/24")`,
@@ -82,7 +82,7 @@ impl Machine {
         for word in words {
             if let Some((gateway, device)) = word.split_once('@') {
                 let gateway = (gateway != "-").then(|| gateway.parse().unwrap());
-                route.hops.push(NextHop {
+                route.hops.push(RouteHop {
                     link: self.index(device),
                     gateway,
                 });
@@ -103,7 +103,7 @@ impl Machine {
         render(&choose(&self.0, &Selection::Automatic))
     }
 
-    fn named(&self, wanted: &[Wanted]) -> String {
+    fn named(&self, wanted: &[UplinkSpec]) -> String {
         render(&choose(
             &self.0,
             &Selection::named(wanted.to_vec()).unwrap(),
@@ -136,8 +136,8 @@ fn render(found: &Discovery) -> String {
     out
 }
 
-fn wanted(name: &str, device: &str) -> Wanted {
-    Wanted {
+fn wanted(name: &str, device: &str) -> UplinkSpec {
+    UplinkSpec {
         name: name.to_owned(),
         device: device.to_owned(),
         v4: Override::default(),
@@ -426,7 +426,7 @@ fn a_named_uplink_that_cannot_be_used_says_why() {
 
 #[test]
 fn contradictions_in_the_configuration_are_refused() {
-    let error = |list: &[Wanted]| Selection::named(list.to_vec()).unwrap_err().to_string();
+    let error = |list: &[UplinkSpec]| Selection::named(list.to_vec()).unwrap_err().to_string();
     assert_eq!(
         error(&[wanted("dsl", "eth0"), wanted("lte", "eth0")]),
         "uplinks \"dsl\" and \"lte\" are both on eth0: an uplink needs a device of its own"

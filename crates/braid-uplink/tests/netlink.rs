@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::Command;
 use std::time::Duration;
 
-use braid_uplink::{Layer, Selection, choose, discover, watch};
+use braid_uplink::{Layer, Selection, choose, discover, subscribe};
 use nix::sched::{CloneFlags, unshare};
 
 /// Runs a test on a thread with its own network namespace, which goes when the thread does.
@@ -114,7 +114,7 @@ fn uplinks_of_both_families_and_layers_are_read() {
 #[test]
 fn a_change_wakes_the_watcher_and_a_burst_wakes_it_once() {
     in_namespace(async || {
-        let mut changes = watch().unwrap();
+        let mut changes = subscribe().unwrap();
         let quiet = tokio::time::timeout(Duration::from_millis(100), changes.next()).await;
         assert!(quiet.is_err(), "woken although nothing happened");
 
@@ -137,7 +137,7 @@ fn a_change_wakes_the_watcher_and_a_burst_wakes_it_once() {
 #[test]
 fn a_caller_with_a_shorter_timer_still_gets_its_change() {
     in_namespace(async || {
-        let mut changes = watch().unwrap();
+        let mut changes = subscribe().unwrap();
         ethernet("dsl", "10.1.0.2/24");
         ip("route add default via 10.1.0.1 dev dsl");
         // Shorter than the rest after a burst, and than reading takes.
@@ -154,7 +154,7 @@ fn a_caller_with_a_shorter_timer_still_gets_its_change() {
 #[test]
 fn an_overrun_of_the_event_buffer_loses_nothing() {
     in_namespace(async || {
-        let mut changes = watch().unwrap();
+        let mut changes = subscribe().unwrap();
         ethernet("busy", "10.254.0.1/24");
         // Far more events than the default receive buffer holds.
         let mut batch = String::new();

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use braid_core::UplinkId;
 use braid_packet::checksum;
-use braid_uplink::liveness::{Outcome, ProbeAnswer, ProbeId, ProbeOrder, Target};
+use braid_uplink::liveness::{ProbeId, ProbeOutcome, ProbeRequest, ProbeResult, Target};
 use braid_uplink::probe::{MAX_PROBES, Prober, dns};
-use braid_uplink::{Exit, Layer, Uplink};
+use braid_uplink::{Layer, NextHop, Uplink};
 use nix::sched::{CloneFlags, unshare};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -76,15 +76,15 @@ fn on_a_cable(far: impl FnOnce() + Send + 'static, test: impl AsyncFnOnce(Rig) +
 /// The near side.
 struct Rig {
     prober: Prober,
-    answers: UnboundedReceiver<ProbeAnswer>,
+    answers: UnboundedReceiver<ProbeResult>,
     uplink: Uplink,
     next: u64,
 }
 
 impl Rig {
     fn new() -> Rig {
-        fn exit<A: std::str::FromStr>(address: &str) -> Option<Exit<A>> {
-            Some(Exit {
+        fn next_hop<A: std::str::FromStr>(address: &str) -> Option<NextHop<A>> {
+            Some(NextHop {
                 address: address.parse().ok()?,
                 gateway: None,
                 others: Vec::new(),
@@ -103,8 +103,8 @@ impl Rig {
                 ifindex: 2,
                 layer: Layer::L2,
                 mtu: 1500,
-                v4: exit(HERE[0]),
-                v6: exit(HERE[1]),
+                v4: next_hop(HERE[0]),
+                v6: next_hop(HERE[1]),
                 why: String::new(),
             },
             next: 0,
@@ -114,7 +114,7 @@ impl Rig {
     fn send(&mut self, target: &Arc<Target>, timeout: Duration) -> ProbeId {
         self.next += 1;
         let id = ProbeId(self.next);
-        let order = ProbeOrder {
+        let order = ProbeRequest {
             uplink: UplinkId(3),
             id,
             target: target.clone(),
@@ -124,26 +124,26 @@ impl Rig {
         id
     }
 
-    async fn ask_target(&mut self, target: Target, timeout: Duration) -> Outcome {
+    async fn ask_target(&mut self, target: Target, timeout: Duration) -> ProbeOutcome {
         let id = self.send(&Arc::new(target), timeout);
         let answer = self.answers.recv().await.unwrap();
         assert_eq!((answer.uplink, answer.id), (UplinkId(3), id));
         answer.outcome
     }
 
-    async fn ask(&mut self, target: &str, timeout: Duration) -> Outcome {
+    async fn ask(&mut self, target: &str, timeout: Duration) -> ProbeOutcome {
         self.ask_target(target.parse().unwrap(), timeout).await
     }
 }
 
-fn is_good(outcome: &Outcome) -> bool {
-    matches!(outcome, Outcome::Answered { rtt } if *rtt < PATIENCE)
+fn is_good(outcome: &ProbeOutcome) -> bool {
+    matches!(outcome, ProbeOutcome::Answered { rtt } if *rtt < PATIENCE)
 }
 
 /// What is wrong about a wrong answer.
-fn wrong(outcome: Outcome) -> String {
+fn wrong(outcome: ProbeOutcome) -> String {
     match outcome {
-        Outcome::Wrong { what, .. } => what,
+        ProbeOutcome::Wrong { what, .. } => what,
         other => panic!("not wrong but {other:?}"),
     }
 }
@@ -184,7 +184,11 @@ fn echo_requests_are_answered_in_both_families() {
             }
             // Nobody has these addresses: the neighbour's silence becomes an error, or time is up.
             for nobody in ["icmp:10.7.0.9", "icmp:2001:db8:7::9"] {
-                assert_eq!(rig.ask(nobody, SHORT).await, Outcome::Silent, "{nobody}");
+                assert_eq!(
+                    rig.ask(nobody, SHORT).await,
+                    ProbeOutcome::Silent,
+                    "{nobody}"
+                );
             }
         },
     );
@@ -295,7 +299,7 @@ fn an_icmp_error_about_this_request_ends_the_probe_at_once() {
                 let there = THERE[usize::from(v6)];
                 let began = Instant::now();
                 let outcome = rig.ask(&format!("icmp:{there}"), 12 * PATIENCE).await;
-                assert_eq!(outcome, Outcome::Silent, "{there}");
+                assert_eq!(outcome, ProbeOutcome::Silent, "{there}");
                 assert!(began.elapsed() < PATIENCE, "{there}: {:?}", began.elapsed());
             },
         );
@@ -316,10 +320,13 @@ fn probes_leave_by_their_uplink_and_not_where_routes_point() {
             assert!(is_good(&outcome), "{outcome:?}");
             rig.uplink.device = "hole".to_owned();
             let outcome = rig.ask(&format!("icmp:{}", THERE[0]), SHORT).await;
-            assert_eq!(outcome, Outcome::Silent);
+            assert_eq!(outcome, ProbeOutcome::Silent);
             rig.uplink.device = "gone".to_owned();
             let outcome = rig.ask(&format!("icmp:{}", THERE[0]), SHORT).await;
-            assert!(matches!(outcome, Outcome::NotSent { .. }), "{outcome:?}");
+            assert!(
+                matches!(outcome, ProbeOutcome::NotSent { .. }),
+                "{outcome:?}"
+            );
         },
     );
 }
@@ -331,7 +338,10 @@ fn a_family_that_the_uplink_lacks_is_not_asked() {
         async |mut rig| {
             rig.uplink.v6 = None;
             let outcome = rig.ask(&format!("icmp:{}", THERE[1]), PATIENCE).await;
-            assert!(matches!(outcome, Outcome::NotSent { .. }), "{outcome:?}");
+            assert!(
+                matches!(outcome, ProbeOutcome::NotSent { .. }),
+                "{outcome:?}"
+            );
         },
     );
 }
@@ -349,7 +359,10 @@ fn connections_open_or_are_refused_or_swallowed() {
                 let outcome = rig.ask(target, PATIENCE).await;
                 assert!(is_good(&outcome), "{target}: {outcome:?}");
             }
-            assert_eq!(rig.ask("tcp:10.7.0.9:4000", SHORT).await, Outcome::Silent);
+            assert_eq!(
+                rig.ask("tcp:10.7.0.9:4000", SHORT).await,
+                ProbeOutcome::Silent
+            );
         },
     );
 }
@@ -395,13 +408,13 @@ fn questions_over_dns_hear_their_own_answer_only() {
             assert!(is_good(&outcome), "{target}: {outcome:?}");
         }
         let outcome = rig.ask("dns:10.7.0.1/silent.example", SHORT).await;
-        assert_eq!(outcome, Outcome::Silent);
+        assert_eq!(outcome, ProbeOutcome::Silent);
         let outcome = rig.ask("dns:10.7.0.1/refused.example", PATIENCE).await;
         assert_eq!(wrong(outcome), "response code 5");
         // A port that nobody listens on: the machine says so.
         assert_eq!(
             rig.ask("dns:10.7.0.1:5353", PATIENCE).await,
-            Outcome::Silent
+            ProbeOutcome::Silent
         );
     });
 }
@@ -470,10 +483,10 @@ fn answers_over_http_have_to_be_exact() {
         assert_eq!(wrong(outcome), "an answer that is no HTTP");
         for port in [85, 88, 90] {
             let outcome = rig.ask(&format!("http://10.7.0.1:{port}/"), SHORT).await;
-            assert_eq!(outcome, Outcome::Silent, "{port}");
+            assert_eq!(outcome, ProbeOutcome::Silent, "{port}");
         }
         let outcome = rig.ask_target(expecting(89), PATIENCE).await;
-        assert_eq!(outcome, Outcome::Silent);
+        assert_eq!(outcome, ProbeOutcome::Silent);
     });
 }
 
@@ -484,7 +497,10 @@ fn a_name_that_cannot_be_looked_up_says_nothing_about_the_uplink() {
         async |mut rig| {
             // No resolver can be reached from here, and nobody has this name (RFC 6761 §6.4).
             let outcome = rig.ask("http://braid.invalid/", 4 * PATIENCE).await;
-            assert!(matches!(outcome, Outcome::NotSent { .. }), "{outcome:?}");
+            assert!(
+                matches!(outcome, ProbeOutcome::NotSent { .. }),
+                "{outcome:?}"
+            );
         },
     );
 }
@@ -509,7 +525,7 @@ fn probes_are_bounded_and_leave_nothing_behind() {
             let mut refused = 0;
             for _ in 0..asked {
                 let answer = rig.answers.recv().await.unwrap();
-                refused += usize::from(matches!(answer.outcome, Outcome::NotSent { .. }));
+                refused += usize::from(matches!(answer.outcome, ProbeOutcome::NotSent { .. }));
             }
             assert!(refused >= 50, "{refused} of {asked} were refused");
             assert!(began.elapsed() < PATIENCE);

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use braid_daemon::bond::{Joined, parse_token};
+use braid_daemon::bond::{Membership, parse_token};
 use braid_daemon::config::{BondFlows, Fallback, Paint};
 use braid_daemon::report::{BondLinkReport, BondLinkState, BondReport, BondState, JoinRequest};
 use braid_daemon::run_dir::RunDir;
@@ -60,7 +60,7 @@ pub fn join(run_dir: &RunDir, state_dir: &Path, token: &str, output: Output) -> 
     drop(progress);
     let report = match outcome {
         Err(NoAnswer::Unreachable(failure)) if failure.code == "not-up" => {
-            Joined::begin(&StateDir::new(state_dir), read)?;
+            Membership::begin(&StateDir::new(state_dir), read)?;
             return Ok(answer("joined: braid up will call the hub\n")?);
         }
         outcome => outcome?,
@@ -98,7 +98,7 @@ pub fn leave(run_dir: &RunDir, state_dir: &Path) -> CommandResult {
         Err(NoAnswer::Unreachable(failure))
             if matches!(failure.code.as_str(), "not-up" | "daemon-dead") =>
         {
-            Joined::forget(&StateDir::new(state_dir))?
+            Membership::forget(&StateDir::new(state_dir))?
         }
         Err(NoAnswer::Refused(failure)) if failure.code == "not-joined" => false,
         outcome => {

@@ -226,8 +226,8 @@ fn state(state: UplinkState) -> Cell {
     Cell::tinted(state.as_str(), tint)
 }
 
-fn next_hop<A: std::fmt::Display>(exit: Option<&NextHopReport<A>>) -> String {
-    match exit {
+fn next_hop<A: std::fmt::Display>(next_hop: Option<&NextHopReport<A>>) -> String {
+    match next_hop {
         None => NO_VALUE.to_owned(),
         Some(NextHopReport {
             address,

@@ -7,7 +7,7 @@ use braid_daemon::config::{Config, ConfigError};
 use braid_daemon::launch::{self, Pipe};
 use braid_daemon::report::{DownReport, UpReport};
 use braid_daemon::run_dir::RunDir;
-use braid_daemon::serve::{self, Assignment, Herald};
+use braid_daemon::serve::{self, DaemonOptions, ProgressObserver};
 use braid_daemon::settings::{Overrides, Settings, SettingsSource};
 use braid_daemon::state_dir::StateDir;
 use braid_daemon::user_error::UserError;
@@ -23,17 +23,17 @@ pub fn up(run_dir: RunDir, state_dir: StateDir, arguments: &UpArgs) -> CommandRe
     if arguments.detached {
         return detached(run_dir, state_dir, arguments);
     }
-    let assignment = daemon_options(run_dir.clone(), state_dir, arguments)?;
+    let options = daemon_options(run_dir.clone(), state_dir, arguments)?;
     preflight::check()?;
     if arguments.foreground {
         let mut herald = Terminal {
             json: arguments.output.json,
         };
-        return Ok(runtime()?.block_on(serve::run(assignment, &mut herald))?);
+        return Ok(runtime()?.block_on(serve::run(options, &mut herald))?);
     }
     let progress = Progress::of("braid up");
     progress.step("starting the daemon");
-    let command = again(&run_dir, &assignment)?;
+    let command = again(&run_dir, &options)?;
     let was_clean = !run_dir.state().exists();
     let report = launch::background(command, &run_dir, |what| progress.step(what));
     drop(progress);
@@ -71,7 +71,7 @@ fn daemon_options(
     run_dir: RunDir,
     state_dir: StateDir,
     arguments: &UpArgs,
-) -> Result<Assignment, CommandError> {
+) -> Result<DaemonOptions, CommandError> {
     // The daemon works in another directory.
     let absolute =
         |path| std::path::absolute(path).map_err(|error| UserError::io("--config", &error));
@@ -85,7 +85,7 @@ fn daemon_options(
     // Read here for its diagnostics alone; the daemon reads it itself, now and at every reload.
     let (config, _) = Config::find(arguments.config.as_deref())?;
     Settings::new(config, &settings_source.overrides)?;
-    Ok(Assignment {
+    Ok(DaemonOptions {
         run_dir,
         state_dir,
         settings_source,
@@ -94,15 +94,15 @@ fn daemon_options(
 }
 
 /// This program again, as the daemon in the background.
-fn again(run_dir: &RunDir, assignment: &Assignment) -> Result<Command, UserError> {
-    let settings_source = &assignment.settings_source;
+fn again(run_dir: &RunDir, options: &DaemonOptions) -> Result<Command, UserError> {
+    let settings_source = &options.settings_source;
     let program = std::env::current_exe().map_err(|error| UserError::io("find myself", &error))?;
     let mut command = Command::new(program);
     command
         .arg("--run-dir")
         .arg(run_dir.path())
         .arg("--state-dir")
-        .arg(assignment.state_dir.path())
+        .arg(options.state_dir.path())
         .args(["up", "--foreground", "--detached"]);
     if let Some(config) = &settings_source.file {
         command.arg("--config").arg(config);
@@ -120,7 +120,7 @@ fn again(run_dir: &RunDir, assignment: &Assignment) -> Result<Command, UserError
 fn detached(run_dir: RunDir, state_dir: StateDir, arguments: &UpArgs) -> CommandResult {
     let mut pipe = Pipe::detach()?;
     let outcome = daemon_options(run_dir, state_dir, arguments)
-        .and_then(|assignment| Ok(runtime()?.block_on(serve::run(assignment, &mut pipe))?));
+        .and_then(|options| Ok(runtime()?.block_on(serve::run(options, &mut pipe))?));
     if let Err(stop) = &outcome {
         pipe.failed(match stop {
             CommandError::UserError(failure) => failure.clone(),
@@ -140,7 +140,7 @@ struct Terminal {
     json: bool,
 }
 
-impl Herald for Terminal {
+impl ProgressObserver for Terminal {
     fn step(&mut self, what: &str) {
         tracing::info!("{what}");
     }

@@ -2,7 +2,7 @@
 //!
 //! The datapath puts flows into the bond only while somebody vouches that their packets are carried
 //! ([`Lease`]). Whoever vouches asks the driver first: one that hangs loses its flows as one that is gone
-//! does, within [`LEASE`].
+//! does, within [`LEASE_TIME`].
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,9 +15,9 @@ use braid_bond::io::{ClientConfig, ClientHandle, ClientStatus, LinkSpec, Policy,
 use crate::user_error::UserError;
 
 /// How often the driver is asked.
-const ASKED: Duration = Duration::from_millis(100);
+const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 /// For how long it is vouched for: a few askings, so that a busy machine does not send flows away.
-const LEASE: Duration = Duration::from_millis(500);
+const LEASE_TIME: Duration = Duration::from_millis(500);
 
 /// The driver while it runs. It ends when this is dropped.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Carrier {
         let (end, ended) = mpsc::channel::<()>();
         let (asked, told) = (Arc::clone(&handle), Arc::clone(&shared));
         let vouch = move || {
-            while ended.recv_timeout(ASKED) == Err(RecvTimeoutError::Timeout) {
+            while ended.recv_timeout(STATUS_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 // Who has stopped is vouched for no more, and says so by an event.
                 let Ok(status) = asked.status() else { return };
                 let mut shared = lock(&told);
@@ -107,7 +107,7 @@ impl Shared {
     fn renew(&mut self) {
         let now = KernelTime::now();
         let until = match self.takes {
-            true => now.after(LEASE),
+            true => now.after(LEASE_TIME),
             false => now,
         };
         if let Err(error) = self.lease.set(until) {

@@ -3,9 +3,9 @@
 //! Pure. Rules, and why:
 //! - The bond takes flows while there are keys and some link carries data. With the last link they go
 //!   elsewhere at once: whoever waits for a hub waits in vain.
-//! - What is on it stays for [`PATIENCE`]: connections go through the hub's address and cannot move,
+//! - What is on it stays for [`HUB_SILENCE_LIMIT`]: connections go through the hub's address and cannot move,
 //!   and a hub that is started anew is back within seconds. A hub that says that it stops may be on a machine that is
-//!   restarted: what is on it stays for [`REBOOT`].
+//!   restarted: what is on it stays for [`HUB_REBOOT_TIME`].
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use braid_bond::proto::frame::Reason;
 use braid_bond::proto::handshake::terms::Refusal;
 
 /// How long flows wait for a hub that is out of reach before they are told or moved.
-const PATIENCE: Duration = Duration::from_secs(15);
+const HUB_SILENCE_LIMIT: Duration = Duration::from_secs(15);
 
 /// The same of a hub that has said that it stops: its machine is back within a minute, and the hub a moment later.
-const REBOOT: Duration = Duration::from_secs(75);
+const HUB_REBOOT_TIME: Duration = Duration::from_secs(75);
 
 /// How the bond is doing.
 #[derive(Clone, Debug, PartialEq)]
@@ -116,7 +116,7 @@ impl Condition {
             state: State::Lost {
                 since: now,
                 why: "the daemon was started anew, and the hub has not answered yet",
-                patience: PATIENCE,
+                patience: HUB_SILENCE_LIMIT,
             },
         }
     }
@@ -155,8 +155,8 @@ impl Condition {
     pub fn closed(&mut self, now: Instant, reason: Reason) {
         self.keys = false;
         match reason {
-            Reason::Stopped => self.lose(now, "the hub has been stopped", REBOOT),
-            _ => self.lose(now, "the hub has ended the session", PATIENCE),
+            Reason::Stopped => self.lose(now, "the hub has been stopped", HUB_REBOOT_TIME),
+            _ => self.lose(now, "the hub has ended the session", HUB_SILENCE_LIMIT),
         }
     }
 
@@ -165,7 +165,11 @@ impl Condition {
         match (any && self.keys, &self.state) {
             (_, State::Refused(_) | State::Stopped(_)) => {}
             (true, _) => self.state = State::Up,
-            (false, _) => self.lose(now, "no link to the hub carries anything", PATIENCE),
+            (false, _) => self.lose(
+                now,
+                "no link to the hub carries anything",
+                HUB_SILENCE_LIMIT,
+            ),
         }
     }
 
@@ -207,8 +211,8 @@ mod tests {
         bond.links(now, false);
         bond.unanswered();
         assert_eq!(bond.state().word(), "lost");
-        assert!(!bond.state().is_given_up(now + PATIENCE / 2));
-        assert!(bond.state().is_given_up(now + PATIENCE));
+        assert!(!bond.state().is_given_up(now + HUB_SILENCE_LIMIT / 2));
+        assert!(bond.state().is_given_up(now + HUB_SILENCE_LIMIT));
         bond.links(now, true);
         assert!(bond.state().is_up());
     }
@@ -218,8 +222,8 @@ mod tests {
         let now = Instant::now();
         let mut bond = Condition::inherited(now);
         assert!(!bond.state().is_up());
-        assert!(!bond.state().is_given_up(now + PATIENCE / 2));
-        assert!(bond.state().is_given_up(now + PATIENCE));
+        assert!(!bond.state().is_given_up(now + HUB_SILENCE_LIMIT / 2));
+        assert!(bond.state().is_given_up(now + HUB_SILENCE_LIMIT));
         bond.unanswered();
         assert_eq!(bond.state().word(), "lost");
         bond.established();
@@ -238,7 +242,7 @@ mod tests {
         assert_eq!(bond.state().to_string(), "the hub has been stopped");
         let minute = Duration::from_secs(60);
         assert!(!bond.state().is_given_up(now + minute));
-        assert!(bond.state().is_given_up(now + REBOOT));
+        assert!(bond.state().is_given_up(now + HUB_REBOOT_TIME));
     }
 
     #[test]
@@ -256,7 +260,7 @@ mod tests {
         bond.links(now, true);
         assert!(bond.state().is_up());
         bond.closed(now, Reason::Full);
-        assert!(bond.state().is_given_up(now + PATIENCE));
+        assert!(bond.state().is_given_up(now + HUB_SILENCE_LIMIT));
         bond.links(now, true);
         assert!(!bond.state().is_up(), "the keys are void");
         bond.stopped("device gone".into());

@@ -12,16 +12,16 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-use super::News;
+use super::BondEvent;
 
 /// From one look-up to the next.
-const AGAIN: Duration = Duration::from_secs(60);
+const LOOKUP_INTERVAL: Duration = Duration::from_secs(60);
 /// The same while nothing was ever found.
-const SOON: Duration = Duration::from_secs(3);
+const LOOKUP_RETRY_DELAY: Duration = Duration::from_secs(3);
 /// What takes longer is not found.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most addresses that are tried.
-const MOST: usize = 8;
+const MAX_HUB_ADDRESSES: usize = 8;
 
 /// Looks the hub up until it is dropped.
 #[derive(Debug)]
@@ -36,12 +36,16 @@ impl Drop for Lookup {
 impl Lookup {
     /// Tells what it finds. Needs a tokio runtime.
     #[must_use]
-    pub fn begin(addresses: Vec<HubAddress>, news: UnboundedSender<News>) -> Lookup {
+    pub fn begin(addresses: Vec<HubAddress>, events: UnboundedSender<BondEvent>) -> Lookup {
         let task = async move {
             loop {
                 let found = look_up(&addresses).await;
-                let pause = if found.is_ok() { AGAIN } else { SOON };
-                if news.send(News::Hub(found)).is_err() || !has_names(&addresses) {
+                let pause = if found.is_ok() {
+                    LOOKUP_INTERVAL
+                } else {
+                    LOOKUP_RETRY_DELAY
+                };
+                if events.send(BondEvent::Hub(found)).is_err() || !has_names(&addresses) {
                     return;
                 }
                 sleep(pause).await;
@@ -81,7 +85,7 @@ async fn look_up(addresses: &[HubAddress]) -> Result<Vec<SocketAddr>, String> {
             },
         };
         for one in of_one {
-            if found.len() < MOST && !found.contains(&one) {
+            if found.len() < MAX_HUB_ADDRESSES && !found.contains(&one) {
                 found.push(one);
             }
         }
@@ -93,7 +97,7 @@ async fn look_up(addresses: &[HubAddress]) -> Result<Vec<SocketAddr>, String> {
 }
 
 async fn resolve(name: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
-    match timeout(PATIENCE, lookup_host((name, port))).await {
+    match timeout(LOOKUP_TIMEOUT, lookup_host((name, port))).await {
         Ok(Ok(found)) => {
             let found: Vec<SocketAddr> = found.collect();
             match found.is_empty() {
@@ -102,7 +106,7 @@ async fn resolve(name: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
             }
         }
         Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+        Err(_) => Err(format!("no answer within {} s", LOOKUP_TIMEOUT.as_secs())),
     }
 }
 
@@ -118,9 +122,9 @@ mod tests {
     #[tokio::test]
     async fn addresses_need_no_look_up() {
         let given = addresses(&["192.0.2.1", "[2001:db8::1]:9", "192.0.2.1"]);
-        let (news, mut heard) = mpsc::unbounded_channel();
-        let _lookup = Lookup::begin(given.clone(), news);
-        let Some(News::Hub(Ok(found))) = heard.recv().await else {
+        let (events, mut heard) = mpsc::unbounded_channel();
+        let _lookup = Lookup::begin(given.clone(), events);
+        let Some(BondEvent::Hub(Ok(found))) = heard.recv().await else {
             panic!("nothing found");
         };
         assert_eq!(found, plain(&given)[..2]);

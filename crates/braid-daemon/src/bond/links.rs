@@ -16,7 +16,7 @@ use braid_core::{Bytes, LinkId, MAX_LINKS, Rate};
 
 /// What there is of an uplink.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Line {
+pub struct BondUplink {
     /// Its name.
     pub name: String,
     /// Its device.
@@ -33,7 +33,7 @@ pub struct Line {
 
 /// A way from here to the hub.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Way {
+struct LinkKey {
     device: String,
     hub: SocketAddr,
 }
@@ -41,7 +41,7 @@ struct Way {
 /// The links that are wanted, and what is known of them.
 #[derive(Debug, Default)]
 pub struct Links {
-    numbers: BTreeMap<Way, LinkId>,
+    numbers: BTreeMap<LinkKey, LinkId>,
     names: BTreeMap<LinkId, String>,
     working: BTreeSet<LinkId>,
     wanted: Vec<LinkSpec>,
@@ -50,30 +50,30 @@ pub struct Links {
 impl Links {
     /// What the links are to be. Lines that come first get numbers first, where there are not
     /// enough of them.
-    pub fn update(&mut self, lines: &[Line], hub: &[SocketAddr]) -> &[LinkSpec] {
-        let mut ways: Vec<(usize, _)> = Vec::new();
-        for line in lines {
-            ways.extend(self.ways(line, hub).into_iter().enumerate());
+    pub fn update(&mut self, uplinks: &[BondUplink], hub: &[SocketAddr]) -> &[LinkSpec] {
+        let mut keys: Vec<(usize, _)> = Vec::new();
+        for uplink in uplinks {
+            keys.extend(self.keys(uplink, hub).into_iter().enumerate());
         }
         // Each line's first way before any one's second.
-        ways.sort_by_key(|(rank, _)| *rank);
-        let ways: Vec<_> = ways.into_iter().map(|(_, way)| way).collect();
+        keys.sort_by_key(|(rank, _)| *rank);
+        let keys: Vec<_> = keys.into_iter().map(|(_, key)| key).collect();
         self.numbers
-            .retain(|way, _| ways.iter().any(|(wanted, _, _)| wanted == way));
+            .retain(|key, _| keys.iter().any(|(wanted, _, _)| wanted == key));
         let mut links = Vec::new();
         self.names.clear();
-        for (way, source, line) in ways {
-            let Some(id) = self.number(&way) else { break };
-            self.names.insert(id, line.name.clone());
+        for (key, source, uplink) in keys {
+            let Some(id) = self.number(&key) else { break };
+            self.names.insert(id, uplink.name.clone());
             links.push(LinkSpec {
                 id,
-                device: way.device,
+                device: key.device,
                 source,
-                hub: way.hub,
-                tier: line.tier,
-                cap: line.cap,
+                hub: key.hub,
+                tier: uplink.tier,
+                cap: uplink.cap,
                 initial: None,
-                quota: line.left,
+                quota: uplink.left,
             });
         }
         let names = &self.names;
@@ -115,35 +115,39 @@ impl Links {
     }
 
     /// Every way of a line, or the one that works.
-    fn ways<'l>(&self, line: &'l Line, hub: &[SocketAddr]) -> Vec<(Way, IpAddr, &'l Line)> {
-        let ways = hub.iter().filter_map(|hub| {
-            let mut sources = line.sources.iter();
+    fn keys<'l>(
+        &self,
+        uplink: &'l BondUplink,
+        hub: &[SocketAddr],
+    ) -> Vec<(LinkKey, IpAddr, &'l BondUplink)> {
+        let keys = hub.iter().filter_map(|hub| {
+            let mut sources = uplink.sources.iter();
             let source = sources.find(|source| source.is_ipv4() == hub.is_ipv4())?;
-            let way = Way {
-                device: line.device.clone(),
+            let key = LinkKey {
+                device: uplink.device.clone(),
                 hub: *hub,
             };
-            Some((way, *source, line))
+            Some((key, *source, uplink))
         });
-        let mut ways: Vec<_> = ways.collect();
-        let works = |(way, _, _): &(Way, IpAddr, &Line)| {
-            let id = self.numbers.get(way);
+        let mut keys: Vec<_> = keys.collect();
+        let works = |(key, _, _): &(LinkKey, IpAddr, &BondUplink)| {
+            let id = self.numbers.get(key);
             id.is_some_and(|id| self.working.contains(id))
         };
-        if let Some(at) = ways.iter().position(works) {
-            return vec![ways.swap_remove(at)];
+        if let Some(at) = keys.iter().position(works) {
+            return vec![keys.swap_remove(at)];
         }
-        ways
+        keys
     }
 
-    fn number(&mut self, way: &Way) -> Option<LinkId> {
-        if let Some(id) = self.numbers.get(way) {
+    fn number(&mut self, key: &LinkKey) -> Option<LinkId> {
+        if let Some(id) = self.numbers.get(key) {
             return Some(*id);
         }
         let last = u8::try_from(MAX_LINKS).unwrap_or(u8::MAX);
         let mut ids = (0..last).map(LinkId);
         let free = ids.find(|id| self.numbers.values().all(|taken| taken != id))?;
-        self.numbers.insert(way.clone(), free);
+        self.numbers.insert(key.clone(), free);
         Some(free)
     }
 }
@@ -152,8 +156,8 @@ impl Links {
 mod tests {
     use super::*;
 
-    fn line(name: &str, sources: &[&str]) -> Line {
-        Line {
+    fn uplink(name: &str, sources: &[&str]) -> BondUplink {
+        BondUplink {
             name: name.to_owned(),
             device: format!("{name}0"),
             sources: sources
@@ -178,9 +182,9 @@ mod tests {
 
     #[test]
     fn every_way_is_tried_until_one_works() {
-        let lines = [
-            line("dsl", &["192.0.2.1", "2001:db8::1"]),
-            line("lte", &["198.51.100.1"]),
+        let uplinks = [
+            uplink("dsl", &["192.0.2.1", "2001:db8::1"]),
+            uplink("lte", &["198.51.100.1"]),
         ];
         let hub = hub(&["203.0.113.9:1", "[2001:db8:9::9]:1"]);
         let mut links = Links::default();
@@ -189,20 +193,23 @@ mod tests {
             "1 lte0 203.0.113.9:1",
             "2 dsl0 [2001:db8:9::9]:1",
         ];
-        assert_eq!(told(links.update(&lines, &hub)), all);
+        assert_eq!(told(links.update(&uplinks, &hub)), all);
         assert!(links.note(LinkId(2), true));
         assert!(!links.note(LinkId(2), true), "known already");
-        assert_eq!(told(links.update(&lines, &hub)), all[1..]);
+        assert_eq!(told(links.update(&uplinks, &hub)), all[1..]);
         assert_eq!(links.name_of(LinkId(2)), Some("dsl"));
         // Silent again: it stays and keeps its number, and the other is tried beside it.
         assert!(links.note(LinkId(2), false));
-        assert_eq!(told(links.update(&lines, &hub)), all);
+        assert_eq!(told(links.update(&uplinks, &hub)), all);
         assert!(!links.any_works());
     }
 
     #[test]
     fn who_stays_keeps_its_number_and_who_goes_is_forgotten() {
-        let (dsl, lte) = (line("dsl", &["192.0.2.1"]), line("lte", &["198.51.100.1"]));
+        let (dsl, lte) = (
+            uplink("dsl", &["192.0.2.1"]),
+            uplink("lte", &["198.51.100.1"]),
+        );
         let hub = hub(&["203.0.113.9:1"]);
         let mut links = Links::default();
         links.update(&[dsl.clone(), lte.clone()], &hub);
@@ -212,7 +219,7 @@ mod tests {
             ["1 lte0 203.0.113.9:1"]
         );
         assert!(!links.note(LinkId(0), true), "nobody wants it");
-        let renumbered = line("dsl", &["192.0.2.7"]);
+        let renumbered = uplink("dsl", &["192.0.2.7"]);
         let back = links.update(&[renumbered, lte], &hub);
         assert_eq!(told(back), ["0 dsl0 203.0.113.9:1", "1 lte0 203.0.113.9:1"]);
         assert_eq!(back[0].source, "192.0.2.7".parse::<IpAddr>().unwrap());
@@ -220,17 +227,17 @@ mod tests {
 
     #[test]
     fn there_are_no_more_links_than_numbers() {
-        let lines: Vec<Line> = (0..31)
-            .map(|n| line(&format!("u{n}"), &["192.0.2.1"]))
+        let uplinks: Vec<BondUplink> = (0..31)
+            .map(|n| uplink(&format!("u{n}"), &["192.0.2.1"]))
             .collect();
         let hub = hub(&["203.0.113.9:1", "203.0.113.10:1"]);
         let mut links = Links::default();
-        assert_eq!(links.update(&lines, &hub).len(), MAX_LINKS);
+        assert_eq!(links.update(&uplinks, &hub).len(), MAX_LINKS);
         assert!(
-            lines
+            uplinks
                 .iter()
-                .all(|line| links.names.values().any(|name| *name == line.name))
+                .all(|uplink| links.names.values().any(|name| *name == uplink.name))
         );
-        assert!(Links::default().update(&lines, &[]).is_empty());
+        assert!(Links::default().update(&uplinks, &[]).is_empty());
     }
 }

@@ -15,13 +15,13 @@
 mod carrier;
 mod classify;
 mod condition;
-mod hearing;
+mod events;
 mod hub;
-mod joined;
 mod links;
-mod overrun;
+mod membership;
 mod policy;
 mod report;
+mod tun_drops;
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -34,7 +34,7 @@ use braid_bond::proto::handshake::terms;
 use braid_bond::token::Token;
 use braid_core::LinkId;
 use braid_uplink::{
-    BOND_DEVICE, Candidate, Discovery, Exit, Layer, Reason, Rejected, Snapshot, Uplink,
+    BOND_DEVICE, Candidate, Discovery, Layer, NextHop, RejectReason, Rejected, Snapshot, Uplink,
 };
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -49,9 +49,9 @@ use hub::Lookup;
 use links::Links;
 
 pub use condition::State;
-pub use joined::{Joined, parse_token};
-pub use links::Line;
-pub(crate) use overrun::dropped;
+pub use links::BondUplink;
+pub use membership::{Membership, parse_token};
+pub(crate) use tun_drops::tun_drops;
 
 /// What the bond is called among uplinks.
 pub const NAME: &str = "bond";
@@ -61,18 +61,18 @@ const MTU: u16 = 1500;
 
 /// What the bond's helpers tell the loop.
 #[derive(Debug)]
-pub enum News {
+pub enum BondEvent {
     /// The driver's words.
     Driver(ClientEvent),
     /// Where the hub is, or why that cannot be told.
     Hub(Result<Vec<SocketAddr>, String>),
     /// Time has come for something that was put off.
-    Look,
+    Recheck,
 }
 
 /// What became of news, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum BondChange {
     /// The bond as a whole.
     Bond(String),
     /// One uplink's part in it.
@@ -91,10 +91,10 @@ pub fn remove_device() -> Result<bool, UserError> {
 #[derive(Debug)]
 pub struct Bond {
     state_dir: StateDir,
-    joined: Option<Joined>,
+    joined: Option<Membership>,
     condition: Condition,
     links: Links,
-    lines: Vec<Line>,
+    lines: Vec<BondUplink>,
     hub: Vec<SocketAddr>,
     lookup: Option<Lookup>,
     carrier: Option<Carrier>,
@@ -106,7 +106,7 @@ pub struct Bond {
     nowhere: Option<String>,
     /// Why what is on disk is not what is known.
     unwritten: Option<UserError>,
-    news: UnboundedSender<News>,
+    events: UnboundedSender<BondEvent>,
 }
 
 impl Bond {
@@ -114,9 +114,12 @@ impl Bond {
     ///
     /// # Errors
     /// The file that says so cannot be read.
-    pub fn open(state_dir: StateDir, news: UnboundedSender<News>) -> Result<Bond, UserError> {
+    pub fn open(
+        state_dir: StateDir,
+        events: UnboundedSender<BondEvent>,
+    ) -> Result<Bond, UserError> {
         Ok(Bond {
-            joined: Joined::load(&state_dir)?,
+            joined: Membership::load(&state_dir)?,
             state_dir,
             condition: Condition::default(),
             links: Links::default(),
@@ -128,7 +131,7 @@ impl Bond {
             errors: BTreeMap::new(),
             nowhere: None,
             unwritten: None,
-            news,
+            events,
         })
     }
 
@@ -168,7 +171,7 @@ impl Bond {
     /// # Errors
     /// Another hub was joined, or the disk refuses.
     pub fn join(&mut self, token: Token) -> Result<(), UserError> {
-        let joined = Joined::begin(&self.state_dir, token)?;
+        let joined = Membership::begin(&self.state_dir, token)?;
         if self.joined.is_none() {
             self.condition = Condition::default();
             self.joined = Some(joined);
@@ -181,7 +184,7 @@ impl Bond {
     /// # Errors
     /// What the disk said; then nothing has changed.
     pub fn leave(&mut self) -> Result<bool, UserError> {
-        let forgotten = Joined::forget(&self.state_dir)?;
+        let forgotten = Membership::forget(&self.state_dir)?;
         self.joined = None;
         self.rest();
         remove_device()?;
@@ -233,12 +236,12 @@ impl Bond {
         if matches!(self.state(), State::Stopped(_)) {
             self.condition = Condition::default();
         }
-        self.lookup = Some(Lookup::begin(addresses, self.news.clone()));
+        self.lookup = Some(Lookup::begin(addresses, self.events.clone()));
     }
 
     fn start(
         &mut self,
-        joined: &Joined,
+        joined: &Membership,
         settings: &Settings,
         lease: impl FnOnce() -> Result<Lease, UserError>,
     ) -> Result<(), UserError> {
@@ -246,7 +249,7 @@ impl Bond {
         // its own and refuse it, and programs that watch addresses would give up what they are about.
         let tun =
             Tun::open_persistent(BOND_DEVICE, MTU).map_err(|error| carrier::stopped(&error))?;
-        let news = self.news.clone();
+        let events = self.events.clone();
         let policy = self.policy(settings);
         let config = ClientConfig {
             tun,
@@ -259,7 +262,7 @@ impl Bond {
             links: self.links.wanted().to_vec(),
             mark: None,
             // Who hung up needs no news.
-            events: Box::new(move |event| drop(news.send(News::Driver(event)))),
+            events: Box::new(move |event| drop(events.send(BondEvent::Driver(event)))),
         };
         self.carrier = Some(Carrier::start(config, lease()?)?);
         self.policy = Some(policy);
@@ -267,7 +270,7 @@ impl Bond {
     }
 
     /// Has the links be those of these lines.
-    pub fn follow_lines(&mut self, lines: Vec<Line>, settings: &Settings) {
+    pub fn follow_lines(&mut self, lines: Vec<BondUplink>, settings: &Settings) {
         self.lines = lines;
         self.follow_links();
         self.follow_settings(settings);
@@ -333,20 +336,27 @@ impl Bond {
         }
     }
 
-    fn uplink(&self, joined: &Joined, snapshot: &Snapshot, now: Instant) -> Result<Uplink, Reason> {
+    fn uplink(
+        &self,
+        joined: &Membership,
+        snapshot: &Snapshot,
+        now: Instant,
+    ) -> Result<Uplink, RejectReason> {
         let state = self.state();
         if !state.is_up() {
             let why = state.to_string();
             return Err(match state.is_given_up(now) {
-                true => Reason::Lost(why),
-                false => Reason::Waiting(why),
+                true => RejectReason::Lost(why),
+                false => RejectReason::Waiting(why),
             });
         }
         self.described(joined, snapshot)
     }
 
-    fn described(&self, joined: &Joined, snapshot: &Snapshot) -> Result<Uplink, Reason> {
-        let link = snapshot.link_named(BOND_DEVICE).ok_or(Reason::Missing)?;
+    fn described(&self, joined: &Membership, snapshot: &Snapshot) -> Result<Uplink, RejectReason> {
+        let link = snapshot
+            .link_named(BOND_DEVICE)
+            .ok_or(RejectReason::Missing)?;
         let given = self.addresses();
         let v4 = given.iter().find_map(|address| match address {
             IpAddr::V4(address) => Some(*address),
@@ -357,7 +367,7 @@ impl Bond {
             IpAddr::V6(address) => Some(*address),
         });
         if v4.is_none() && v6.is_none() {
-            return Err(Reason::NoAddress);
+            return Err(RejectReason::NoAddress);
         }
         let hub: Vec<String> = joined
             .token
@@ -371,8 +381,8 @@ impl Bond {
             ifindex: link.index,
             layer: Layer::L3,
             mtu: link.mtu,
-            v4: v4.map(exit),
-            v6: v6.map(exit),
+            v4: v4.map(next_hop),
+            v6: v6.map(next_hop),
             why: format!("joined {}", hub.join(", ")),
         })
     }
@@ -391,8 +401,8 @@ impl Bond {
 
     /// For whoever has news.
     #[must_use]
-    pub fn news(&self) -> UnboundedSender<News> {
-        self.news.clone()
+    pub fn events(&self) -> UnboundedSender<BondEvent> {
+        self.events.clone()
     }
 
     /// Whether its device is there and its driver runs.
@@ -408,8 +418,8 @@ impl Bond {
     }
 }
 
-fn exit<A>(address: A) -> Exit<A> {
-    Exit {
+fn next_hop<A>(address: A) -> NextHop<A> {
+    NextHop {
         address,
         gateway: None,
         others: Vec::new(),

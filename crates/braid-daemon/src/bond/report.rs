@@ -6,16 +6,16 @@ use braid_bond::io::{ClientStatus, LinkSpec, LinkStatus};
 use braid_core::LinkId;
 use braid_core::liveness::Verdict;
 
-use super::hearing::unheard;
+use super::events::unheard;
 use super::{Bond, State};
 use crate::config::{BondConfig, BondScheduler};
 use crate::report::{BondLinkReport, BondLinkState, BondPacketsReport, BondReport, BondState};
 
 /// By how much a link may be slower in delay than the fastest before that alone explains a share of
 /// nothing.
-const LATE: Duration = Duration::from_millis(20);
+const SLOW_LINK_DELAY: Duration = Duration::from_millis(20);
 /// A share that counts as nothing.
-const NOTHING: f64 = 0.005;
+const MIN_SHARE: f64 = 0.005;
 
 impl Bond {
     /// How it is doing.
@@ -165,10 +165,10 @@ fn why(
         return format!("tier {}: carries what cheaper ones cannot", link.tier);
     }
     let rate = status.rate.bits_per_sec() as f64 / 1e6;
-    let idle = all.is_some_and(|all| all.links.iter().all(|link| link.share < NOTHING));
+    let idle = all.is_some_and(|all| all.links.iter().all(|link| link.share < MIN_SHARE));
     let why = match status.owd_skew {
         _ if idle => "idle".to_owned(),
-        Some(spread) if spread >= LATE && status.share < NOTHING => {
+        Some(spread) if spread >= SLOW_LINK_DELAY && status.share < MIN_SHARE => {
             format!("packets would come {:.0} ms later by it", ms(spread))
         }
         _ => {

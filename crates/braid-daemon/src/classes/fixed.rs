@@ -3,7 +3,7 @@
 use braid_balance::{ClassEntry, ClassId, Family, LbMethod};
 use braid_core::UplinkId;
 
-use super::Standing;
+use super::UplinkStatus;
 use crate::config::OnDown;
 
 /// A class whose flows take one uplink.
@@ -12,9 +12,9 @@ pub(super) fn only(
     uplink: &str,
     on_down: OnDown,
     common: &ClassEntry,
-    standings: &[Standing],
+    statuses: &[UplinkStatus],
 ) -> ClassEntry {
-    let target = standings.iter().find(|s| s.name == uplink && s.up);
+    let target = statuses.iter().find(|s| s.name == uplink && s.up);
     let slots = |family, others: &Vec<UplinkId>| match (target, on_down) {
         (Some(target), _) if target.has(family) => vec![target.id],
         (_, OnDown::Fallback) => others.clone(),

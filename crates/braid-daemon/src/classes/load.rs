@@ -1,8 +1,8 @@
 //! What uplinks carry, and which weights follow from it.
 //!
 //! Rules, and why:
-//! - Loads are averaged over [`MEMORY`], because a page load of a second is no reason to move shares.
-//! - `least-loaded` weighs an uplink by what it has left of its capacity, and [`RESERVE`] of it. To
+//! - Loads are averaged over [`LOAD_AVERAGING_TIME`], because a page load of a second is no reason to move shares.
+//! - `least-loaded` weighs an uplink by what it has left of its capacity, and [`RESERVE_FRACTION`] of it. To
 //!   give everything to the one with most left would send every new flow to the same uplink until
 //!   the next measurement, and then all to another; without the reserve, shares of nearly full
 //!   uplinks would follow every flutter of their loads.
@@ -16,27 +16,27 @@ use std::time::{Duration, Instant};
 
 use braid_core::{Rate, UplinkId};
 
-use super::{DEGRADED, Standing};
+use super::{DEGRADED_DIVISOR, UplinkStatus};
 use crate::config::Policy;
 use crate::settings::Settings;
 
 /// How long loads are averaged over.
-const MEMORY: Duration = Duration::from_secs(2);
+const LOAD_AVERAGING_TIME: Duration = Duration::from_secs(2);
 /// How long the fastest rate that was seen counts.
-const PEAK_MEMORY: Duration = Duration::from_secs(600);
+const PEAK_DECAY_TIME: Duration = Duration::from_secs(600);
 /// What an uplink counts as having left even when it is full, of its capacity.
-const RESERVE: f64 = 0.25;
+const RESERVE_FRACTION: f64 = 0.25;
 /// A capacity below which nothing is guessed, in bits per second.
-const LEAST_PEAK: f64 = 1e6;
+const MIN_PEAK_BIT_S: f64 = 1e6;
 /// The least rate that tells what uplinks can carry, in bits per second. What is slower was most
 /// likely all that programs wanted: to take it for a capacity would have every uplink that somebody
 /// listens to the radio on look full.
-const TELLING_PEAK: f64 = 5e6;
+const MIN_CAPACITY_PEAK_BIT_S: f64 = 5e6;
 /// The part of all flows below which a later tier is not used: half a step of the tables, so that
 /// one that goes and one that comes are never the same flutter.
-const LEAST_HELP: f64 = 0.025;
+const MIN_TIER_FRACTION: f64 = 0.025;
 /// Weights that follow from fractions are whole numbers up to this one.
-const WHOLE: f64 = 1e6;
+const WEIGHT_SCALE: f64 = 1e6;
 
 /// What an uplink carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub struct Load {
 
 /// What an uplink can carry, and what of that is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct Headroom {
     /// What it can carry.
     pub capacity: Rate,
     /// What it has left.
@@ -62,21 +62,21 @@ pub struct Room {
 #[derive(Debug, Default)]
 pub(super) struct Loads {
     noted: Option<Instant>,
-    known: BTreeMap<UplinkId, Known>,
+    averages: BTreeMap<UplinkId, AveragedLoad>,
     /// The fastest rate seen lately, in bits per second.
     peak: f64,
 }
 
 /// One uplink's, in bits per second.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct AveragedLoad {
     used: f64,
     capacity: Option<f64>,
 }
 
 impl Loads {
     /// Takes note of the loads of now.
-    pub fn note(&mut self, now: Instant, standings: &[Standing]) {
+    pub fn note(&mut self, now: Instant, statuses: &[UplinkStatus]) {
         let passed = self.noted.map(|noted| now.saturating_duration_since(noted));
         self.noted = Some(now);
         let kept = |memory: Duration| {
@@ -84,29 +84,29 @@ impl Loads {
                 (-passed.as_secs_f64() / memory.as_secs_f64()).exp()
             })
         };
-        let (old, peak_kept) = (kept(MEMORY), kept(PEAK_MEMORY));
+        let (old, peak_kept) = (kept(LOAD_AVERAGING_TIME), kept(PEAK_DECAY_TIME));
         self.peak *= peak_kept;
-        self.known
-            .retain(|id, _| standings.iter().any(|standing| standing.id == *id));
+        self.averages
+            .retain(|id, _| statuses.iter().any(|status| status.id == *id));
         // What the bond carries is on its uplinks.
-        for standing in standings.iter().filter(|standing| !standing.bond) {
-            let Some(load) = standing.load else { continue };
+        for status in statuses.iter().filter(|status| !status.bond) {
+            let Some(load) = status.load else { continue };
             let busier = load.tx.max(load.rx).bits_per_sec() as f64;
-            let known = self.known.entry(standing.id).or_insert(Known {
+            let average = self.averages.entry(status.id).or_insert(AveragedLoad {
                 used: busier,
                 capacity: None,
             });
-            known.used = known.used * old + busier * (1.0 - old);
-            known.capacity = load.capacity.map(|rate| rate.bits_per_sec() as f64);
-            self.peak = self.peak.max(known.used);
+            average.used = average.used * old + busier * (1.0 - old);
+            average.capacity = load.capacity.map(|rate| rate.bits_per_sec() as f64);
+            self.peak = self.peak.max(average.used);
         }
     }
 
     /// Whether these uplinks' shares follow their load.
-    pub fn matter(policy: Policy, settings: &Settings, able: &[&Standing]) -> bool {
+    pub fn are_followed(policy: Policy, settings: &Settings, able: &[&UplinkStatus]) -> bool {
         let first = able.iter().map(|s| s.tier).min();
         let overflows =
-            |s: &&&Standing| Some(s.tier) == first && settings.overflow(&s.name).is_some();
+            |s: &&&UplinkStatus| Some(s.tier) == first && settings.overflow(&s.name).is_some();
         policy == Policy::LeastLoaded || able.iter().any(|s| overflows(&s))
     }
 
@@ -115,15 +115,15 @@ impl Loads {
         &self,
         policy: Policy,
         settings: &Settings,
-        able: &[&Standing],
+        able: &[&UplinkStatus],
     ) -> Vec<(UplinkId, u32)> {
-        let mut tiers: BTreeMap<u8, Vec<&Standing>> = BTreeMap::new();
-        for standing in able {
-            tiers.entry(standing.tier).or_default().push(standing);
+        let mut tiers: BTreeMap<u8, Vec<&UplinkStatus>> = BTreeMap::new();
+        for status in able {
+            tiers.entry(status.tier).or_default().push(status);
         }
-        let tiers: Vec<Vec<&Standing>> = tiers.into_values().collect();
+        let tiers: Vec<Vec<&UplinkStatus>> = tiers.into_values().collect();
         let parts = self.fill(settings, &tiers);
-        let in_use: Vec<(&Vec<&Standing>, f64)> = tiers
+        let in_use: Vec<(&Vec<&UplinkStatus>, f64)> = tiers
             .iter()
             .zip(parts)
             .filter(|(_, part)| *part > 0.0)
@@ -138,25 +138,25 @@ impl Loads {
             weights.extend(within.into_iter().map(|(id, weight)| {
                 let share = part * f64::from(weight) / sum;
                 // At most a million: the fraction is at most one.
-                (id, ((share * WHOLE).round() as u32).max(1))
+                (id, ((share * WEIGHT_SCALE).round() as u32).max(1))
             }));
         }
         weights
     }
 
     /// Weights of uplinks of one tier.
-    fn within(&self, policy: Policy, tier: &[&Standing]) -> Vec<(UplinkId, u32)> {
-        let left: Vec<f64> = tier.iter().map(|standing| self.left(standing)).collect();
+    fn within(&self, policy: Policy, tier: &[&UplinkStatus]) -> Vec<(UplinkId, u32)> {
+        let left: Vec<f64> = tier.iter().map(|status| self.left(status)).collect();
         let most = left.iter().copied().fold(0.0, f64::max);
-        let some_degraded = tier.iter().any(|standing| standing.degraded);
-        let weigh = |(standing, left): (&&Standing, f64)| {
+        let some_degraded = tier.iter().any(|status| status.degraded);
+        let weigh = |(status, left): (&&UplinkStatus, f64)| {
             let weight = match policy {
                 Policy::Rr => 1,
                 Policy::LeastLoaded if most > 0.0 => (left / most * 1000.0).round().max(1.0) as u64,
-                _ => u64::from(standing.weight.get()),
+                _ => u64::from(status.weight.get()),
             };
-            match (some_degraded, standing.degraded) {
-                (true, false) => weight * DEGRADED,
+            match (some_degraded, status.degraded) {
+                (true, false) => weight * DEGRADED_DIVISOR,
                 _ => weight,
             }
         };
@@ -169,29 +169,29 @@ impl Loads {
         let fit = |weight: u64| u32::try_from(weight >> shift).unwrap_or(u32::MAX).max(1);
         tier.iter()
             .zip(weights)
-            .map(|(standing, weight)| (standing.id, fit(weight)))
+            .map(|(status, weight)| (status.id, fit(weight)))
             .collect()
     }
 
     /// What an uplink has left of its capacity, in bits per second.
-    fn left(&self, standing: &Standing) -> f64 {
-        let known = self.known.get(&standing.id);
-        let capacity = known
-            .and_then(|known| known.capacity)
-            .unwrap_or(self.peak.max(LEAST_PEAK));
-        let used = known.map_or(0.0, |known| known.used);
-        (capacity - used).max(0.0) + capacity * RESERVE
+    fn left(&self, status: &UplinkStatus) -> f64 {
+        let average = self.averages.get(&status.id);
+        let capacity = average
+            .and_then(|average| average.capacity)
+            .unwrap_or(self.peak.max(MIN_PEAK_BIT_S));
+        let used = average.map_or(0.0, |average| average.used);
+        (capacity - used).max(0.0) + capacity * RESERVE_FRACTION
     }
 
-    /// See [`Classes::room`](super::Classes::room).
-    pub fn room(&self, id: UplinkId) -> Option<Room> {
-        let known = self.known.get(&id);
-        let told = known.and_then(|known| known.capacity);
-        let seen = (self.peak >= TELLING_PEAK).then_some(self.peak);
+    /// See [`Classes::headroom`](super::Classes::headroom).
+    pub fn headroom(&self, id: UplinkId) -> Option<Headroom> {
+        let average = self.averages.get(&id);
+        let told = average.and_then(|average| average.capacity);
+        let seen = (self.peak >= MIN_CAPACITY_PEAK_BIT_S).then_some(self.peak);
         let capacity = told.or(seen)?;
-        let used = known.map_or(0.0, |known| known.used);
+        let used = average.map_or(0.0, |average| average.used);
         let rate = |bits: f64| Rate::from_bits_per_sec(bits as u64);
-        Some(Room {
+        Some(Headroom {
             capacity: rate(capacity),
             spare: rate((capacity - used).max(0.0)),
         })
@@ -199,8 +199,8 @@ impl Loads {
 
     /// The part of all flows that each tier gets: each is filled up to its overflow before the next
     /// one gets any. When all are full, the rest goes to all by what they take.
-    fn fill(&self, settings: &Settings, tiers: &[Vec<&Standing>]) -> Vec<f64> {
-        let used = |s: &&Standing| self.known.get(&s.id).map_or(0.0, |known| known.used);
+    fn fill(&self, settings: &Settings, tiers: &[Vec<&UplinkStatus>]) -> Vec<f64> {
+        let used = |s: &&UplinkStatus| self.averages.get(&s.id).map_or(0.0, |average| average.used);
         let total: f64 = tiers.iter().flatten().map(used).sum();
         let mut parts = vec![0.0; tiers.len()];
         let mut rest = total;
@@ -235,7 +235,7 @@ impl Loads {
 /// What is too little for a tier to be used goes to the first one.
 fn leave_out_slivers(parts: &mut [f64]) {
     if let Some((first, later)) = parts.split_first_mut() {
-        for part in later.iter_mut().filter(|part| **part < LEAST_HELP) {
+        for part in later.iter_mut().filter(|part| **part < MIN_TIER_FRACTION) {
             *first += *part;
             *part = 0.0;
         }
@@ -243,8 +243,8 @@ fn leave_out_slivers(parts: &mut [f64]) {
 }
 
 /// What a tier takes before the next one helps, in bits per second; `None`: everything.
-fn takes(settings: &Settings, tier: &[&Standing]) -> Option<f64> {
+fn takes(settings: &Settings, tier: &[&UplinkStatus]) -> Option<f64> {
     tier.iter()
-        .map(|standing| settings.overflow(&standing.name))
+        .map(|status| settings.overflow(&status.name))
         .sum()
 }

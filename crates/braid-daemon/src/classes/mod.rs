@@ -12,19 +12,19 @@
 //! - A degraded uplink counts a quarter: it still works, and it would be worse to learn that all at
 //!   once.
 //! - Under `race` and `fastest` the slots are for flows that cannot be raced; who is raced is said
-//!   beside them, see `racers.rs`.
+//!   beside them, see `candidates.rs`.
 //! - The bond is preferred where it is asked for, and has no part in what is shared out. The slots of
 //!   its class are for when it carries nothing: the datapath then goes by them at once, without being
 //!   told.
 //! - A table changes by the fewest slots, so that clients that stick stay put. Where shares follow
 //!   the measured load, they change only in steps that matter, and not too often; see
-//!   `shared.rs`.
+//!   `slot_allocation.rs`.
 
+mod candidates;
 mod fixed;
+mod kind;
 mod load;
-mod purpose;
-mod racers;
-mod shared;
+mod slot_allocation;
 #[cfg(test)]
 mod tests;
 
@@ -36,21 +36,21 @@ use braid_balance::{ClassEntry, ClassId, Family, LbMethod, MAX_CLASSES};
 use braid_core::UplinkId;
 use braid_core::slots::SlotTable;
 
-pub use load::{Load, Room};
-pub use purpose::Purpose;
+pub use kind::ClassKind;
+pub use load::{Headroom, Load};
 
 use crate::config::{Action, Failback, Fallback, Policy, RuleConfig};
 use crate::settings::Settings;
 use fixed::{blocked, only};
 use load::Loads;
-use shared::{Shared, Wanted};
+use slot_allocation::{ClassTable, DesiredShares};
 
 /// What a degraded uplink's weight is divided by.
-const DEGRADED: u64 = 4;
+const DEGRADED_DIVISOR: u64 = 4;
 
 /// How one uplink stands.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Standing {
+pub struct UplinkStatus {
     /// Its number.
     pub id: UplinkId,
     /// Its name, which rules use.
@@ -75,7 +75,7 @@ pub struct Standing {
     pub load: Option<Load>,
 }
 
-impl Standing {
+impl UplinkStatus {
     /// Whether it takes new flows of a family.
     #[must_use]
     pub fn takes(&self, family: Family) -> bool {
@@ -94,10 +94,10 @@ impl Standing {
 #[derive(Debug, Default)]
 pub struct Classes {
     /// Every class but the default, by what it is for.
-    numbers: BTreeMap<Purpose, ClassId>,
+    numbers: BTreeMap<ClassKind, ClassId>,
     /// What the default class is for.
-    common: Option<Purpose>,
-    shared: BTreeMap<(ClassId, Family), Shared>,
+    common: Option<ClassKind>,
+    tables: BTreeMap<(ClassId, Family), ClassTable>,
     /// Uplinks that fell out of use and have not been let back.
     fallen: BTreeSet<UplinkId>,
     loads: Loads,
@@ -109,11 +109,11 @@ impl Classes {
     /// sticks.
     #[must_use]
     pub fn new(adopted: Vec<(ClassId, Family, SlotTable)>) -> Classes {
-        let shared = adopted
+        let tables = adopted
             .into_iter()
-            .map(|(class, family, table)| ((class, family), Shared::found(table)));
+            .map(|(class, family, table)| ((class, family), ClassTable::found(table)));
         Classes {
-            shared: shared.collect(),
+            tables: tables.collect(),
             ..Classes::default()
         }
     }
@@ -137,8 +137,8 @@ impl Classes {
     /// or the fastest rate that any uplink was seen to carry lately; `None` while that is so little
     /// that it says nothing.
     #[must_use]
-    pub fn room(&self, id: UplinkId) -> Option<Room> {
-        self.loads.room(id)
+    pub fn headroom(&self, id: UplinkId) -> Option<Headroom> {
+        self.loads.headroom(id)
     }
 
     /// What the datapath's classes are to be from now on. Cheap, and the same as before when
@@ -147,25 +147,27 @@ impl Classes {
         &mut self,
         now: Instant,
         settings: &Settings,
-        standings: &[Standing],
+        statuses: &[UplinkStatus],
     ) -> Vec<ClassEntry> {
         self.number(settings);
-        self.loads.note(now, standings);
-        self.note_fallen(settings, standings);
-        let common = self.share(now, ClassId(0), settings, standings);
-        let numbers: Vec<(Purpose, ClassId)> = self
+        self.loads.note(now, statuses);
+        self.note_fallen(settings, statuses);
+        let common = self.share(now, ClassId(0), settings, statuses);
+        let numbers: Vec<(ClassKind, ClassId)> = self
             .numbers
             .iter()
-            .map(|(purpose, id)| (purpose.clone(), *id))
+            .map(|(kind, id)| (kind.clone(), *id))
             .collect();
         let mut entries = vec![common.clone()];
-        for (purpose, id) in numbers {
-            entries.push(match &purpose {
-                Purpose::Share { .. } | Purpose::Bond { .. } => {
-                    self.share(now, id, settings, standings)
+        for (kind, id) in numbers {
+            entries.push(match &kind {
+                ClassKind::Share { .. } | ClassKind::Bond { .. } => {
+                    self.share(now, id, settings, statuses)
                 }
-                Purpose::Only { uplink, on_down } => only(id, uplink, *on_down, &common, standings),
-                Purpose::Block => blocked(id),
+                ClassKind::Only { uplink, on_down } => {
+                    only(id, uplink, *on_down, &common, statuses)
+                }
+                ClassKind::Block => blocked(id),
             });
         }
         entries.sort_by_key(|entry| entry.id);
@@ -189,23 +191,23 @@ impl Classes {
     /// (`use = "none"`), and before the first [`Classes::update`] with it.
     #[must_use]
     pub fn class_of(&self, settings: &Settings, rule: &RuleConfig) -> Option<ClassId> {
-        let purpose = Purpose::of(settings, rule)?;
-        match self.common.as_ref() == Some(&purpose) {
+        let kind = ClassKind::of(settings, rule)?;
+        match self.common.as_ref() == Some(&kind) {
             true => Some(ClassId(0)),
-            false => self.numbers.get(&purpose).copied(),
+            false => self.numbers.get(&kind).copied(),
         }
     }
 
     /// What a class is for.
     #[must_use]
-    pub fn purpose(&self, class: ClassId) -> Option<&Purpose> {
+    pub fn kind(&self, class: ClassId) -> Option<&ClassKind> {
         match class {
             ClassId(0) => self.common.as_ref(),
             _ => self
                 .numbers
                 .iter()
                 .find(|(_, id)| **id == class)
-                .map(|(purpose, _)| purpose),
+                .map(|(kind, _)| kind),
         }
     }
 
@@ -228,53 +230,56 @@ impl Classes {
     }
 
     /// Uplinks that would work and are kept waiting by `failback = "never"`.
-    pub fn waiting<'a>(&self, standings: &'a [Standing]) -> impl Iterator<Item = &'a Standing> {
+    pub fn waiting<'a>(
+        &self,
+        statuses: &'a [UplinkStatus],
+    ) -> impl Iterator<Item = &'a UplinkStatus> {
         let fallen = self.fallen.clone();
-        standings
+        statuses
             .iter()
-            .filter(move |standing| standing.up && fallen.contains(&standing.id))
+            .filter(move |status| status.up && fallen.contains(&status.id))
     }
 
     /// Lets every uplink back that `failback = "never"` keeps waiting: `braid failback`, and a
     /// reload. The next [`Classes::update`] does it.
-    pub fn let_back(&mut self) {
+    pub fn allow_failback(&mut self) {
         self.fallen.clear();
     }
 
     /// Gives every kind of treatment a number, and takes those back that nobody asks for.
     fn number(&mut self, settings: &Settings) {
-        self.common = Some(Purpose::common(settings));
-        let mut wanted: Vec<Purpose> = Vec::new();
+        self.common = Some(ClassKind::common(settings));
+        let mut wanted: Vec<ClassKind> = Vec::new();
         for rule in settings.rules() {
-            let purpose = Purpose::of(settings, rule);
-            wanted.extend(purpose.filter(|p| self.common.as_ref() != Some(p)));
+            let kind = ClassKind::of(settings, rule);
+            wanted.extend(kind.filter(|p| self.common.as_ref() != Some(p)));
         }
-        self.numbers.retain(|purpose, _| wanted.contains(purpose));
-        for purpose in wanted {
-            if self.numbers.contains_key(&purpose) {
+        self.numbers.retain(|kind, _| wanted.contains(kind));
+        for kind in wanted {
+            if self.numbers.contains_key(&kind) {
                 continue;
             }
             let taken: BTreeSet<ClassId> = self.numbers.values().copied().collect();
             let last = u8::try_from(MAX_CLASSES - 1).unwrap_or(u8::MAX);
             // There is a number for each kind: `check_table_capacity` has seen to that.
             if let Some(free) = (1..=last).map(ClassId).find(|id| !taken.contains(id)) {
-                self.numbers.insert(purpose, free);
+                self.numbers.insert(kind, free);
             }
         }
         let kept: BTreeSet<ClassId> = self.numbers.values().copied().collect();
-        self.shared
+        self.tables
             .retain(|(id, _), _| *id == ClassId(0) || kept.contains(id));
     }
 
     /// Under `failback = "never"`, an uplink that fell out of use stays out until no other is left.
-    fn note_fallen(&mut self, settings: &Settings, standings: &[Standing]) {
+    fn note_fallen(&mut self, settings: &Settings, statuses: &[UplinkStatus]) {
         if settings.config.failback != Failback::Never {
             self.fallen.clear();
             return;
         }
-        let up: BTreeSet<UplinkId> = standings.iter().filter(|s| s.up).map(|s| s.id).collect();
+        let up: BTreeSet<UplinkId> = statuses.iter().filter(|s| s.up).map(|s| s.id).collect();
         let in_use = self
-            .shared
+            .tables
             .iter()
             .filter(|((class, _), _)| *class == ClassId(0));
         let used = in_use.flat_map(|(_, shared)| shared.used());
@@ -290,12 +295,12 @@ impl Classes {
         now: Instant,
         id: ClassId,
         settings: &Settings,
-        standings: &[Standing],
+        statuses: &[UplinkStatus],
     ) -> ClassEntry {
-        let (policy, sticky, prefers) = match self.purpose(id) {
-            Some(Purpose::Share { policy, sticky }) => (*policy, *sticky, None),
-            Some(Purpose::Bond { fallback }) => {
-                let prefers = bond(standings);
+        let (policy, sticky, prefers) = match self.kind(id) {
+            Some(ClassKind::Share { policy, sticky }) => (*policy, *sticky, None),
+            Some(ClassKind::Bond { fallback }) => {
+                let prefers = bond(statuses);
                 if *fallback == Fallback::Block {
                     return ClassEntry {
                         prefers,
@@ -308,10 +313,13 @@ impl Classes {
         };
         let mut raced = Vec::new();
         let mut slots = |family| {
-            let able = self.able(family, standings);
+            let able = self.able(family, statuses);
             let slots = self.family(now, (id, family), policy, settings, &able);
             let metered = settings.config.race.metered;
-            raced.push((family, racers::of_family(policy, metered, &able, &slots)));
+            raced.push((
+                family,
+                candidates::of_family(policy, metered, &able, &slots),
+            ));
             slots
         };
         let (v4, v6) = (slots(Family::V4), slots(Family::V6));
@@ -322,15 +330,15 @@ impl Classes {
             v4,
             v6,
             prefers,
-            candidates: racers::of_class(&raced, standings),
+            candidates: candidates::of_class(&raced, statuses),
         }
     }
 
     /// Who may take flows of a family.
-    fn able<'a>(&self, family: Family, standings: &'a [Standing]) -> Vec<&'a Standing> {
-        let shares = |s: &&Standing| s.up && !s.bond && s.has(family);
-        let up = || standings.iter().filter(shares);
-        let able: Vec<&Standing> = up().filter(|s| !self.fallen.contains(&s.id)).collect();
+    fn able<'a>(&self, family: Family, statuses: &'a [UplinkStatus]) -> Vec<&'a UplinkStatus> {
+        let shares = |s: &&UplinkStatus| s.up && !s.bond && s.has(family);
+        let up = || statuses.iter().filter(shares);
+        let able: Vec<&UplinkStatus> = up().filter(|s| !self.fallen.contains(&s.id)).collect();
         match able.is_empty() {
             // Who waits is better than nobody.
             true => up().collect(),
@@ -344,20 +352,20 @@ impl Classes {
         key: (ClassId, Family),
         policy: Policy,
         settings: &Settings,
-        able: &[&Standing],
+        able: &[&UplinkStatus],
     ) -> Vec<UplinkId> {
-        let wanted = Wanted {
+        let wanted = DesiredShares {
             weights: self.loads.weights(policy, settings, able),
             facts: able
                 .iter()
                 .map(|s| (s.id, s.weight.get(), s.degraded, s.tier))
                 .collect(),
-            follows: Loads::matter(policy, settings, able),
+            follows: Loads::are_followed(policy, settings, able),
         };
-        match Shared::next(self.shared.remove(&key), now, wanted) {
+        match ClassTable::next(self.tables.remove(&key), now, wanted) {
             Some(shared) => {
                 let slots = shared.slots();
-                self.shared.insert(key, shared);
+                self.tables.insert(key, shared);
                 slots
             }
             None => Vec::new(),
@@ -366,8 +374,8 @@ impl Classes {
 }
 
 /// The bond, while it takes flows.
-fn bond(standings: &[Standing]) -> Option<UplinkId> {
-    let bond = standings.iter().find(|standing| standing.bond);
+fn bond(statuses: &[UplinkStatus]) -> Option<UplinkId> {
+    let bond = statuses.iter().find(|status| status.bond);
     bond.filter(|bond| bond.up).map(|bond| bond.id)
 }
 

@@ -12,7 +12,7 @@ use braid_core::UplinkId;
 use braid_core::slots::{SLOTS, Weights};
 use proptest::prelude::*;
 
-use super::{Classes, Standing};
+use super::{Classes, UplinkStatus};
 use crate::config::Config;
 use crate::settings::{Overrides, Settings};
 
@@ -28,8 +28,8 @@ fn settings(text: &str) -> Settings {
 }
 
 /// An uplink that is up and has both families.
-fn standing(id: u8, name: &str) -> Standing {
-    Standing {
+fn status(id: u8, name: &str) -> UplinkStatus {
+    UplinkStatus {
         id: UplinkId(id),
         name: name.to_owned(),
         up: true,
@@ -44,10 +44,10 @@ fn standing(id: u8, name: &str) -> Standing {
     }
 }
 
-fn weighted(id: u8, weight: u32) -> Standing {
-    Standing {
+fn weighted(id: u8, weight: u32) -> UplinkStatus {
+    UplinkStatus {
         weight: NonZeroU32::new(weight).unwrap(),
-        ..standing(id, &format!("uplink{id}"))
+        ..status(id, &format!("uplink{id}"))
     }
 }
 
@@ -64,11 +64,7 @@ fn counts(classes: &Classes, class: u8) -> Vec<(u8, usize)> {
 fn without_rules_there_is_one_class() {
     let mut classes = Classes::default();
     let settings = settings("");
-    let entries = classes.update(
-        Instant::now(),
-        &settings,
-        &[standing(0, "a"), standing(1, "b")],
-    );
+    let entries = classes.update(Instant::now(), &settings, &[status(0, "a"), status(1, "b")]);
     assert_eq!(entries.len(), 1);
     assert_eq!(
         (entries[0].id, entries[0].lb_method),
@@ -81,7 +77,7 @@ fn without_rules_there_is_one_class() {
 #[test]
 fn a_degraded_uplink_counts_a_quarter() {
     let mut classes = Classes::default();
-    let mut uplinks = [standing(0, "a"), standing(1, "b")];
+    let mut uplinks = [status(0, "a"), status(1, "b")];
     uplinks[1].degraded = true;
     classes.update(Instant::now(), &settings(""), &uplinks);
     assert_eq!(counts(&classes, 0), [(0, 819), (1, 205)]);
@@ -97,7 +93,7 @@ fn a_degraded_uplink_counts_a_quarter() {
 #[test]
 fn only_the_lowest_tier_that_is_up_takes_flows() {
     let mut classes = Classes::default();
-    let mut uplinks = [standing(0, "a"), standing(1, "b"), standing(2, "c")];
+    let mut uplinks = [status(0, "a"), status(1, "b"), status(2, "c")];
     uplinks[1].tier = 2;
     uplinks[2].tier = 3;
     let at = Instant::now();
@@ -151,7 +147,7 @@ const RULES: &str = "
 fn rules_make_classes_of_what_they_ask_for() {
     let mut classes = Classes::default();
     let settings = settings(RULES);
-    let mut uplinks = [standing(0, "dsl"), standing(1, "lte")];
+    let mut uplinks = [status(0, "dsl"), status(1, "lte")];
     let at = Instant::now();
     classes.update(at, &settings, &uplinks);
     let class = |classes: &Classes, name: &str| {
@@ -212,7 +208,7 @@ fn each_class_has_its_own_weights() {
 #[test]
 fn a_class_keeps_its_number_while_a_rule_asks_for_it() {
     let mut classes = Classes::default();
-    let uplinks = [standing(0, "dsl"), standing(1, "lte")];
+    let uplinks = [status(0, "dsl"), status(1, "lte")];
     let (before, at) = (settings(RULES), Instant::now());
     classes.update(at, &before, &uplinks);
     let web = before.rules().find(|rule| rule.name == "web").unwrap();
@@ -240,9 +236,9 @@ fn never_fails_back_until_the_others_die() {
     let settings = settings("failback = 'never'");
     let mut classes = Classes::default();
     let at = Instant::now();
-    let mut uplinks = [standing(0, "dsl"), standing(1, "lte")];
+    let mut uplinks = [status(0, "dsl"), status(1, "lte")];
     uplinks[1].tier = 2;
-    let shares = |classes: &mut Classes, uplinks: &[Standing]| {
+    let shares = |classes: &mut Classes, uplinks: &[UplinkStatus]| {
         classes.update(at, &settings, uplinks);
         counts(classes, 0)
     };
@@ -265,7 +261,7 @@ fn never_fails_back_until_the_others_die() {
     assert_eq!(shares(&mut classes, &uplinks), [(1, SLOTS)]);
     uplinks[0].up = true;
     assert_eq!(shares(&mut classes, &uplinks), [(1, SLOTS)]);
-    classes.let_back();
+    classes.allow_failback();
     assert_eq!(
         shares(&mut classes, &uplinks),
         [(0, SLOTS)],
@@ -278,7 +274,7 @@ fn a_family_that_only_a_waiting_uplink_has_is_served() {
     let settings = settings("failback = 'never'");
     let mut classes = Classes::default();
     let at = Instant::now();
-    let mut uplinks = [standing(0, "dsl"), standing(1, "lte")];
+    let mut uplinks = [status(0, "dsl"), status(1, "lte")];
     uplinks[1].v6 = false;
     classes.update(at, &settings, &uplinks);
     uplinks[0].up = false;
@@ -300,7 +296,7 @@ fn a_spare_that_failed_unused_is_not_kept_waiting() {
     let settings = settings("failback = 'never'");
     let mut classes = Classes::default();
     let at = Instant::now();
-    let mut uplinks = [standing(0, "dsl"), standing(1, "lte")];
+    let mut uplinks = [status(0, "dsl"), status(1, "lte")];
     uplinks[1].tier = 2;
     classes.update(at, &settings, &uplinks);
     uplinks[1].up = false;
@@ -331,7 +327,7 @@ proptest! {
         after in prop::collection::btree_map(0u8..32, 1u32..1000, 1..12),
     ) {
         let settings = settings("policy = 'wrr'");
-        let uplinks = |weights: &std::collections::BTreeMap<u8, u32>| -> Vec<Standing> {
+        let uplinks = |weights: &std::collections::BTreeMap<u8, u32>| -> Vec<UplinkStatus> {
             weights.iter().map(|(id, weight)| weighted(*id, *weight)).collect()
         };
         let wanted = |weights: &std::collections::BTreeMap<u8, u32>| {
@@ -358,13 +354,13 @@ proptest! {
     fn no_flow_goes_to_who_is_down_or_of_a_higher_tier(
         uplinks in prop::collection::vec((any::<bool>(), any::<bool>(), any::<bool>(), 1u8..4), 1..8),
     ) {
-        let standings: Vec<Standing> = uplinks.iter().zip(0..).map(|((up, v4, v6, tier), id)| {
-            Standing { up: *up, v4: *v4, v6: *v6, tier: *tier, ..weighted(id, 1) }
+        let statuses: Vec<UplinkStatus> = uplinks.iter().zip(0..).map(|((up, v4, v6, tier), id)| {
+            UplinkStatus { up: *up, v4: *v4, v6: *v6, tier: *tier, ..weighted(id, 1) }
         }).collect();
         let mut classes = Classes::default();
-        let entry = classes.update(Instant::now(), &settings(""), &standings)[0].clone();
+        let entry = classes.update(Instant::now(), &settings(""), &statuses)[0].clone();
         for (slots, family) in [(&entry.v4, Family::V4), (&entry.v6, Family::V6)] {
-            let able = || standings.iter().filter(|s| s.up && s.has(family));
+            let able = || statuses.iter().filter(|s| s.up && s.has(family));
             let first = able().map(|s| s.tier).min();
             let best: Vec<UplinkId> = able().filter(|s| Some(s.tier) == first).map(|s| s.id).collect();
             prop_assert_eq!(slots.is_empty(), best.is_empty());

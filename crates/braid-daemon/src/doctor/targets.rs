@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use braid_core::UplinkId;
 use braid_uplink::Uplink;
-use braid_uplink::liveness::{Outcome, ProbeId, ProbeOrder, Target};
+use braid_uplink::liveness::{ProbeId, ProbeOutcome, ProbeRequest, Target};
 use braid_uplink::probe::Prober;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::{Instant, timeout_at};
@@ -81,7 +81,7 @@ pub(super) async fn probe_all(uplinks: &[(Uplink, Vec<Arc<Target>>)]) -> TargetR
         for target in targets {
             let id = ProbeId(asked.len() as u64);
             asked.insert(id, (target.to_string(), uplink.name.clone()));
-            let order = ProbeOrder {
+            let order = ProbeRequest {
                 uplink: UplinkId(u8::try_from(index).unwrap_or(u8::MAX)),
                 id,
                 target: Arc::clone(target),
@@ -101,9 +101,9 @@ pub(super) async fn probe_all(uplinks: &[(Uplink, Vec<Arc<Target>>)]) -> TargetR
             continue;
         };
         match answer.outcome {
-            Outcome::NotSent { .. } => {}
+            ProbeOutcome::NotSent { .. } => {}
             outcome => {
-                let answered = matches!(outcome, Outcome::Answered { .. });
+                let answered = matches!(outcome, ProbeOutcome::Answered { .. });
                 tried.answered.insert(pair, answered);
             }
         }

@@ -6,49 +6,50 @@ use braid_balance::Attachments;
 use braid_uplink::{Link, Snapshot, Uplink};
 
 use super::Engine;
-use super::racing::race_settings;
-use crate::classes::Standing;
+use super::race::race_settings;
+use crate::classes::UplinkStatus;
 use crate::plumbing::{Bypass, Desired, Divert, INNER_V4, INNER_V6};
-use crate::roster::Member;
 use crate::rules::{CompiledRules, SystemIds};
 use crate::tables::Tables;
+use crate::uplink_registry::UplinkRecord;
 use crate::user_error::UserError;
 
 impl Engine {
     /// The first half of a change, which must not wait: who died takes no new flow from now on, and
     /// what is on it is told or moved.
-    pub(super) fn steer(&mut self) -> Result<(), UserError> {
+    pub(super) fn withdraw(&mut self) -> Result<(), UserError> {
         if self.applied.is_none() {
             // A start diverts nothing yet; a restart finds everything in place, and tells nobody.
-            self.leaving.inherit(self.roster.members());
+            self.failover.inherit(self.registry.records());
         }
         let now = Instant::now();
-        let lookout = &self.watching.lookout;
-        let answers = |id| lookout.answers_again(id);
-        self.leaving.note_flaps(now, self.roster.members(), answers);
+        let monitor = &self.health_checks.monitor;
+        let answers = |id| monitor.is_answering(id);
+        self.failover
+            .note_flaps(now, self.registry.records(), answers);
         let tables = self.tables();
         let Some(applied) = &self.applied else {
             return self.set_tables(tables);
         };
-        self.working.fail(&self.roster.working());
-        let first = tables.first_half(applied);
-        self.leaving.note_addresses(now, applied, &first);
+        self.working.fail(&self.registry.working());
+        let first = tables.withdraw_only(applied);
+        self.failover.note_addresses(now, applied, &first);
         self.set_tables(first)?;
-        self.leave()
+        self.fail_over()
     }
 
     /// The second half, when everything is ready for it: who is new or back takes flows.
     pub(super) fn settle(&mut self) -> Result<(), UserError> {
         let tables = self.tables();
         self.set_tables(tables)?;
-        self.introduce_racers()?;
-        let returned = self.working.returned(self.roster.working());
-        self.come_back(&returned)
+        self.introduce_candidates()?;
+        let returned = self.working.returned(self.registry.working());
+        self.fail_back(&returned)
     }
 
     /// Both halves, after a verdict: devices are as they were.
     pub(super) fn follow_verdicts(&mut self) -> Result<(), UserError> {
-        self.steer()?;
+        self.withdraw()?;
         // While a change of the network is not followed to its end, who is new has no program that
         // would translate the answers.
         match self.incidents.reconcile_error {
@@ -58,12 +59,12 @@ impl Engine {
     }
 
     fn tables(&mut self) -> Tables {
-        let standings = self.standings();
+        let statuses = self.statuses();
         let now = Instant::now();
-        let classes = self.classes.update(now, &self.settings, &standings);
+        let classes = self.classes.update(now, &self.settings, &statuses);
         self.rules = CompiledRules::compile(&self.settings, &self.classes, &self.system);
         Tables {
-            uplinks: self.roster.entries(|member| self.tells(member)),
+            uplinks: self.registry.entries(|record| self.tells(record)),
             classes,
             rules: self.rules.entries().to_vec(),
             race: race_settings(&self.settings),
@@ -76,13 +77,13 @@ impl Engine {
     }
 
     /// How the uplinks stand.
-    pub(crate) fn standings(&self) -> Vec<Standing> {
-        let load = |member: &Member| {
-            let name = &member.uplink.name;
-            self.watching.load(member.id, &self.settings, name)
+    pub(crate) fn statuses(&self) -> Vec<UplinkStatus> {
+        let load = |record: &UplinkRecord| {
+            let name = &record.uplink.name;
+            self.health_checks.load(record.id, &self.settings, name)
         };
         let tier = |name: &str| self.tier(name);
-        self.roster.standings(&self.settings, tier, load)
+        self.registry.statuses(&self.settings, tier, load)
     }
 
     fn set_tables(&mut self, tables: Tables) -> Result<(), UserError> {
@@ -127,18 +128,18 @@ impl Engine {
             Some(_) => lans,
             None => &[],
         };
-        let usable = || self.roster.usable();
+        let usable = || self.registry.usable();
         let desired = Desired {
             inner_v4: INNER_V4,
             inner_v6: INNER_V6,
             uplinks: usable()
-                .map(|member| (member.id, member.uplink.clone()))
+                .map(|record| (record.id, record.uplink.clone()))
                 .collect(),
             ports: self
-                .roster
-                .members()
+                .registry
+                .records()
                 .iter()
-                .map(|member| member.ports.clone())
+                .map(|record| record.ports.clone())
                 .collect(),
             forward: self
                 .settings
@@ -153,7 +154,7 @@ impl Engine {
         let plan = self.plumbing.plan(&desired, &self.state.saved).await?;
         if self.state.saved != plan.saved {
             self.state.saved = plan.saved.clone();
-            self.write_down();
+            self.store_state();
             if let (true, Some(failure)) = (self.starting, &self.incidents.persist_error) {
                 return Err(failure.clone());
             }
@@ -166,10 +167,14 @@ impl Engine {
             UserError::new("plumbing", "braid0 is gone right after it was made")
                 .fix("see whether a network manager removes devices that it does not know")
         })?;
-        let present = self.roster.members().iter().filter(|member| member.present);
+        let present = self
+            .registry
+            .records()
+            .iter()
+            .filter(|record| record.present);
         Ok(Attachments {
             steer,
-            uplinks: present.map(|member| member.uplink.ifindex).collect(),
+            uplinks: present.map(|record| record.uplink.ifindex).collect(),
             lans: lans.iter().map(|lan| lan.index).collect(),
         })
     }
@@ -190,8 +195,8 @@ impl Engine {
                 .collect(),
             None if !is_gateway() => Vec::new(),
             _ => {
-                let members = self.roster.members().iter();
-                let uplinks: Vec<Uplink> = members.map(|member| member.uplink.clone()).collect();
+                let records = self.registry.records().iter();
+                let uplinks: Vec<Uplink> = records.map(|record| record.uplink.clone()).collect();
                 braid_uplink::lans(snapshot, &uplinks)
                     .iter()
                     .filter_map(|lan| snapshot.link(lan.ifindex))

@@ -5,37 +5,37 @@ use std::path::Path;
 use braid_balance::{ClassId, Datapath, Family, HookKind, MAX_CLASSES, Opened};
 use braid_core::UplinkId;
 use braid_core::slots::SlotTable;
-use braid_uplink::liveness::ProbeAnswer;
+use braid_uplink::liveness::ProbeResult;
 use braid_uplink::{Selection, Snapshot};
 use tokio::sync::mpsc::{self, UnboundedSender};
 
-use super::bonding::Quotas;
-use super::leaving::Leaving;
-use super::noticing::Noticing;
-use super::returning::Working;
-use super::watching::Watching;
+use super::bond::Quotas;
+use super::failback::WorkingUplinks;
+use super::failover::Failover;
+use super::health_check::HealthChecks;
+use super::upcall::UpcallHandler;
 use super::{Engine, Started};
 use crate::bond::Bond;
 use crate::cached_snapshot::CachedSnapshot;
 use crate::classes::Classes;
-use crate::clients::Limits;
 use crate::config::Hook;
+use crate::connlimit::Limits;
+use crate::dns_snoop::NameCache;
 use crate::events::{EventKind, Events};
 use crate::health::Incidents;
-use crate::names::Names;
-use crate::outlooks::Outlooks;
+use crate::link_forecasts::LinkForecasts;
+use crate::path_cache_store::PathCacheSnapshot;
 use crate::plumbing::{Plumbing, STEER_DEVICE};
 use crate::report::UpReport;
-use crate::roster::{FAMILIES, Roster};
 use crate::rules::{CompiledRules, SystemIds, check_table_capacity};
 use crate::run_dir::RunDir;
 use crate::runs::Runs;
 use crate::settings::{Settings, SettingsSource};
-use crate::state::{Earlier, Remembered, State};
+use crate::state::{PreviousState, State, UplinkNumber};
 use crate::state_dir::StateDir;
 use crate::teardown;
+use crate::uplink_registry::{FAMILIES, UplinkRegistry};
 use crate::user_error::UserError;
-use crate::ways::Keepsake;
 
 impl Engine {
     /// Starts an instance, or takes over what an earlier daemon left at work. The caller holds the
@@ -51,18 +51,18 @@ impl Engine {
         mut step: impl FnMut(&str),
     ) -> Result<Started, UserError> {
         let earlier = State::load(&run_dir)?;
-        if let Earlier::State(state) = &earlier {
+        if let PreviousState::State(state) = &earlier {
             state.check_network()?;
         }
         step("looking for uplinks");
         let selection = settings.selection()?;
-        let watch = braid_uplink::watch()?;
+        let watch = braid_uplink::subscribe()?;
         let snapshot = braid_uplink::netlink::read().await?;
         let found = braid_uplink::choose(&snapshot, &selection);
         let clean = match &earlier {
-            Earlier::Nothing => true,
-            Earlier::State(_) => false,
-            Earlier::Broken(_) => !run_dir.pins().exists(),
+            PreviousState::Nothing => true,
+            PreviousState::State(_) => false,
+            PreviousState::Broken(_) => !run_dir.pins().exists(),
         };
         if clean {
             refuse_remains(&snapshot)?;
@@ -70,16 +70,16 @@ impl Engine {
         }
         settings_source.check_found(&settings, &found)?;
         // What is on disk already needs no room there.
-        let kept = matches!(earlier, Earlier::State(_));
+        let kept = matches!(earlier, PreviousState::State(_));
         let (state, lost) = match earlier {
-            Earlier::Nothing => (State::fresh()?, None),
-            Earlier::State(state) => (state, None),
-            Earlier::Broken(why) => (State::fresh()?, Some(why)),
+            PreviousState::Nothing => (State::fresh()?, None),
+            PreviousState::State(state) => (state, None),
+            PreviousState::Broken(why) => (State::fresh()?, Some(why)),
         };
 
         let (tell, answers) = mpsc::unbounded_channel();
-        let (news, heard) = mpsc::unbounded_channel();
-        let bond = Bond::open(state_dir.clone(), news)?;
+        let (bond_events, heard) = mpsc::unbounded_channel();
+        let bond = Bond::open(state_dir.clone(), bond_events)?;
         let quotas = Quotas::open(state_dir)?;
         let brought_up = Engine::bring_up(
             settings,
@@ -98,13 +98,13 @@ impl Engine {
         match brought_up.await {
             Ok((engine, report)) => Ok(Started {
                 notices: engine
-                    .noticing
+                    .upcalls
                     .readiness()
                     .map_err(|error| UserError::io("listen to the datapath", &error))?,
                 engine,
                 watch,
                 answers,
-                news: heard,
+                bond_events: heard,
                 report,
             }),
             Err(failure) if clean => {
@@ -129,7 +129,7 @@ impl Engine {
         state: State,
         kept: bool,
         lost: Option<String>,
-        tell: UnboundedSender<ProbeAnswer>,
+        tell: UnboundedSender<ProbeResult>,
         bond: Bond,
         quotas: Quotas,
         snapshot: &Snapshot,
@@ -153,23 +153,23 @@ impl Engine {
         check_table_capacity(&settings)?;
         let mut engine = Engine {
             plumbing: Plumbing::open()?,
-            roster: Roster::new(state.uplinks.clone()),
+            registry: UplinkRegistry::new(state.uplinks.clone()),
             incidents: Incidents::default(),
             events: Events::open(run_dir.events()),
             skipped: Vec::new(),
             applied: None,
             classes,
-            watching: Watching::new(tell),
-            leaving: Leaving::default(),
-            working: Working::default(),
-            noticing: Noticing::new(datapath.upcalls()?),
+            health_checks: HealthChecks::new(tell),
+            failover: Failover::default(),
+            working: WorkingUplinks::default(),
+            upcalls: UpcallHandler::new(datapath.upcalls()?),
             limits: Limits::default(),
             system: SystemIds::look_up(&settings),
             cached_flows: CachedSnapshot::default(),
             starting: !kept,
             rules: CompiledRules::default(),
-            names: Names::new(&settings),
-            outlooks: Outlooks::default(),
+            names: NameCache::new(&settings),
+            forecasts: LinkForecasts::default(),
             bond,
             quotas,
             runs,
@@ -182,7 +182,7 @@ impl Engine {
         };
         if let Some(why) = lost {
             engine.state.uplinks = numbers(&engine.datapath.uplink_devices()?, snapshot);
-            engine.roster.recall(engine.state.uplinks.clone());
+            engine.registry.recall(engine.state.uplinks.clone());
             let text = "the state of an earlier daemon could not be read: sysctls will stay as \
                         Braid set them";
             engine
@@ -199,9 +199,9 @@ impl Engine {
         engine.starting = false;
         engine.set_bond_going();
         match opened {
-            Opened::Fresh => engine.take_up_keepsake()?,
+            Opened::Fresh => engine.restore_path_cache()?,
             // The datapath itself remembers, and better.
-            _ => drop(Keepsake::take(&engine.run_dir.path_cache())),
+            _ => drop(PathCacheSnapshot::take(&engine.run_dir.path_cache())),
         }
         let text = match &opened {
             Opened::Fresh => "on a clean machine".to_owned(),
@@ -247,10 +247,10 @@ fn slots_at_work(datapath: &Datapath) -> Result<Vec<(ClassId, Family, SlotTable)
 
 /// Which device had which number, as far as the kernel tells: by name it is known to none that is
 /// gone, whose flows are lost anyway.
-fn numbers(devices: &[(UplinkId, u32)], snapshot: &Snapshot) -> Vec<Remembered> {
+fn numbers(devices: &[(UplinkId, u32)], snapshot: &Snapshot) -> Vec<UplinkNumber> {
     let known = devices.iter().filter_map(|(id, ifindex)| {
         let link = snapshot.link(*ifindex)?;
-        Some(Remembered {
+        Some(UplinkNumber {
             index: id.0,
             device: link.name.clone(),
             ifindex: *ifindex,

@@ -6,7 +6,7 @@ use std::time::Instant;
 use braid_balance::{KernelTime, SweepReport};
 
 use super::Engine;
-use crate::clients::Over;
+use crate::connlimit::OverLimit;
 use crate::events::EventKind;
 use crate::user_error::UserError;
 
@@ -19,30 +19,32 @@ impl Engine {
     pub fn sweep(&mut self) -> Result<SweepReport, UserError> {
         let report = self.datapath.sweep(KernelTime::now())?;
         self.incidents.note(&self.datapath.counters()?);
-        self.limit_hogs(report.established)?;
-        self.look_after_moves()?;
+        self.limit_clients(report.established)?;
+        self.check_moved_flows()?;
         self.forget_names()?;
         self.note_name_servers();
-        self.end_lost_runs()?;
-        self.catch_up_writing();
+        self.end_stale_runs()?;
+        self.retry_store();
         self.cached_flows.expire(Instant::now());
         Ok(report)
     }
 
     /// Host by host only while the table fills up: reading all of it takes a while.
-    fn limit_hogs(&mut self, held: usize) -> Result<(), UserError> {
+    fn limit_clients(&mut self, held: usize) -> Result<(), UserError> {
         let capacity = usize::try_from(self.datapath.capacity()?).unwrap_or(usize::MAX);
-        if !self.limits.concern(held, capacity) {
+        if !self.limits.applies(held, capacity) {
             return Ok(());
         }
         let flows = self.datapath.flows()?;
         let kept = flows.iter().filter(|flow| flow.assured);
-        let changes = self.limits.look(kept.map(|flow| flow.inner.ip()), capacity);
+        let changes = self
+            .limits
+            .update(kept.map(|flow| flow.inner.ip()), capacity);
         if changes == Default::default() {
             return Ok(());
         }
         self.datapath.limit_clients(&self.limits.limited())?;
-        changes.limited.iter().for_each(|over| self.tell_hog(over));
+        changes.limited.iter().for_each(|over| self.log_limit(over));
         for client in changes.freed {
             let text = format!("{client} may open flows again");
             self.events.note(EventKind::ClientFree, None, text, None);
@@ -50,8 +52,8 @@ impl Engine {
         Ok(())
     }
 
-    fn tell_hog(&mut self, over: &Over) {
-        let Over {
+    fn log_limit(&mut self, over: &OverLimit) {
+        let OverLimit {
             client,
             flows,
             share,

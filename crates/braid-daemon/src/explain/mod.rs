@@ -23,9 +23,9 @@ use braid_core::UplinkId;
 use braid_core::forecast::UplinkLoad;
 use braid_core::units::duration;
 
-use crate::classes::{Classes, Purpose, Standing};
+use crate::classes::{ClassKind, Classes, UplinkStatus};
 use crate::config::{Fallback, OnDown};
-use crate::names::Names;
+use crate::dns_snoop::NameCache;
 use crate::plumbing::{INNER_V4, INNER_V6};
 use crate::report::{Candidate, ExplainQuestion, Outcome, Stage, Step};
 use crate::rules::CompiledRules;
@@ -51,9 +51,9 @@ pub struct Snapshot<'a> {
     /// What the datapath goes by in its predictions for an uplink, if it was told anything.
     pub line: &'a dyn Fn(UplinkId) -> Option<UplinkLoad>,
     /// What addresses are called.
-    pub names: &'a Names,
+    pub names: &'a NameCache,
     /// How the uplinks stand.
-    pub standings: &'a [Standing],
+    pub statuses: &'a [UplinkStatus],
     /// An uplink's state with its evidence, in words.
     pub evidence: &'a dyn Fn(UplinkId) -> String,
     /// The main table's route to the destination, where it has one that is more specific than the
@@ -277,8 +277,8 @@ impl Trace<'_, '_> {
             Family::V4 => &entry.v4,
             Family::V6 => &entry.v6,
         };
-        let purpose = self.snapshot.classes.purpose(class);
-        self.policy(purpose, slots, flow.family);
+        let kind = self.snapshot.classes.kind(class);
+        self.policy(kind, slots, flow.family);
         if let Some(id) = self.preferred(entry, flow.family) {
             let candidate = self.candidate(id, Some(1.0));
             let text = format!("{}: {}", candidate.uplink, candidate.why);
@@ -288,10 +288,10 @@ impl Trace<'_, '_> {
         }
         if slots.is_empty() {
             self.absent(flow.family);
-            return match purpose {
+            return match kind {
                 Some(
-                    Purpose::Share { .. }
-                    | Purpose::Bond {
+                    ClassKind::Share { .. }
+                    | ClassKind::Bond {
                         fallback: Fallback::Balance,
                     },
                 )
@@ -303,15 +303,18 @@ impl Trace<'_, '_> {
             Some(stuck) => Decided::Chosen(stuck),
             None => self.race(flow, entry),
         };
-        let (chosen, racers) = match decided {
+        let (chosen, candidates) = match decided {
             Decided::Chosen(id) => (Some(id), Vec::new()),
-            Decided::Raced(racers) => (None, racers),
+            Decided::Raced(candidates) => (None, candidates),
             Decided::BySlots => (self.slot(flow, entry, slots), Vec::new()),
         };
         let candidates = match chosen {
             Some(id) => vec![self.candidate(id, Some(1.0))],
-            None if racers.is_empty() => self.sharers(slots),
-            None => racers.iter().map(|id| self.candidate(*id, None)).collect(),
+            None if candidates.is_empty() => self.sharers(slots),
+            None => candidates
+                .iter()
+                .map(|id| self.candidate(*id, None))
+                .collect(),
         };
         for candidate in &candidates {
             let text = format!("{}: {}", candidate.uplink, candidate.why);
@@ -320,7 +323,7 @@ impl Trace<'_, '_> {
         self.absent(flow.family);
         let outcome = match chosen {
             Some(id) => self.unless_held(flow, Outcome::Uplink, &[id]),
-            None if racers.is_empty() => {
+            None if candidates.is_empty() => {
                 self.unless_held(flow, Outcome::Shared, &distinct(slots.clone()))
             }
             // Only protocols with ports are raced.
@@ -331,16 +334,16 @@ impl Trace<'_, '_> {
 
     /// The uplink that takes all of a class, while it takes any of the family.
     fn preferred(&self, entry: &ClassEntry, family: Family) -> Option<UplinkId> {
-        let mut standings = self.snapshot.standings.iter();
-        let preferred = standings.find(|standing| Some(standing.id) == entry.prefers)?;
+        let mut statuses = self.snapshot.statuses.iter();
+        let preferred = statuses.find(|status| Some(status.id) == entry.prefers)?;
         preferred.takes(family).then_some(preferred.id)
     }
 
     /// What the class is for, and where that differs from what happens now, why.
-    fn policy(&mut self, purpose: Option<&Purpose>, slots: &[UplinkId], family: Family) {
-        let text = match purpose {
+    fn policy(&mut self, kind: Option<&ClassKind>, slots: &[UplinkId], family: Family) {
+        let text = match kind {
             None => "the common policy".to_owned(),
-            Some(Purpose::Share { policy, sticky }) => {
+            Some(ClassKind::Share { policy, sticky }) => {
                 let how = match policy.races() {
                     true => format!("policy {policy}"),
                     false => format!("shared out by {policy}"),
@@ -350,8 +353,8 @@ impl Trace<'_, '_> {
                     Some(_) => format!("{how}, a client keeps to a site for {sticky}"),
                 }
             }
-            Some(Purpose::Bond { fallback }) => {
-                let bond = self.snapshot.standings.iter().find(|s| s.bond);
+            Some(ClassKind::Bond { fallback }) => {
+                let bond = self.snapshot.statuses.iter().find(|s| s.bond);
                 let why = match bond {
                     None => "is not there",
                     Some(bond) if !bond.up => "carries nothing",
@@ -367,9 +370,9 @@ impl Trace<'_, '_> {
                     ),
                 }
             }
-            Some(Purpose::Block) => "blocked".to_owned(),
-            Some(Purpose::Only { uplink, on_down }) => {
-                let target = self.snapshot.standings.iter().find(|s| s.name == *uplink);
+            Some(ClassKind::Block) => "blocked".to_owned(),
+            Some(ClassKind::Only { uplink, on_down }) => {
+                let target = self.snapshot.statuses.iter().find(|s| s.name == *uplink);
                 let why = match target {
                     None => Some("is not there".to_owned()),
                     Some(target) if !target.up => Some("takes no new flows".to_owned()),
@@ -399,7 +402,7 @@ impl Trace<'_, '_> {
     /// The uplink that the client keeps to for this site, by its class or as FTP has to.
     fn sticky(&mut self, flow: &FlowKey, entry: &ClassEntry) -> Option<UplinkId> {
         let time = entry.sticky.or_else(|| ftp_time(flow))?;
-        let known = self.snapshot.names.look(self.snapshot.now, flow.dest);
+        let known = self.snapshot.names.get(self.snapshot.now, flow.dest);
         let site = known
             .filter(|known| known.facts.site != 0)
             .map_or(Site::of(flow.dest), |known| Site::Named(known.facts.site));
@@ -419,12 +422,12 @@ impl Trace<'_, '_> {
             return None;
         };
         let uplink = name(self.snapshot, sticky.uplink);
-        let standing = self
+        let status = self
             .snapshot
-            .standings
+            .statuses
             .iter()
             .find(|s| s.id == sticky.uplink);
-        let able = standing.is_some_and(|s| {
+        let able = status.is_some_and(|s| {
             s.up && match flow.family {
                 Family::V4 => s.v4,
                 Family::V6 => s.v6,
@@ -505,21 +508,21 @@ impl Trace<'_, '_> {
         let snapshot = self.snapshot;
         let waiting: Vec<UplinkId> = snapshot
             .classes
-            .waiting(snapshot.standings)
-            .map(|standing| standing.id)
+            .waiting(snapshot.statuses)
+            .map(|status| status.id)
             .collect();
-        for standing in snapshot.standings {
-            let name = &standing.name;
+        for status in snapshot.statuses {
+            let name = &status.name;
             let text = match family {
-                _ if !standing.up => {
+                _ if !status.up => {
                     format!(
                         "{name} takes no new flows: {}",
-                        (snapshot.evidence)(standing.id)
+                        (snapshot.evidence)(status.id)
                     )
                 }
-                Family::V4 if !standing.v4 => format!("{name} has no IPv4"),
-                Family::V6 if !standing.v6 => format!("{name} has no IPv6"),
-                _ if waiting.contains(&standing.id) => {
+                Family::V4 if !status.v4 => format!("{name} has no IPv4"),
+                Family::V6 if !status.v6 => format!("{name} has no IPv6"),
+                _ if waiting.contains(&status.id) => {
                     format!("{name} is back and waits, since failback is never")
                 }
                 _ => continue,
@@ -537,8 +540,8 @@ fn distinct(mut uplinks: Vec<UplinkId>) -> Vec<UplinkId> {
 }
 
 fn name(snapshot: &Snapshot<'_>, id: UplinkId) -> String {
-    let standing = snapshot.standings.iter().find(|standing| standing.id == id);
-    standing.map_or_else(|| format!("uplink {id}"), |standing| standing.name.clone())
+    let status = snapshot.statuses.iter().find(|status| status.id == id);
+    status.map_or_else(|| format!("uplink {id}"), |status| status.name.clone())
 }
 
 fn whole_seconds(span: std::time::Duration) -> String {

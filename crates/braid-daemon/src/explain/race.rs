@@ -99,8 +99,8 @@ impl Trace<'_, '_> {
     /// The racers that take flows of this family.
     fn live(&self, flow: &FlowKey, entry: &ClassEntry) -> Vec<UplinkId> {
         let takes = |id: &&UplinkId| {
-            let mut standings = self.snapshot.standings.iter();
-            standings.any(|standing| standing.id == **id && standing.takes(flow.family))
+            let mut statuses = self.snapshot.statuses.iter();
+            statuses.any(|status| status.id == **id && status.takes(flow.family))
         };
         entry.candidates.iter().filter(takes).copied().collect()
     }

@@ -15,7 +15,7 @@ pub(super) fn facts(question: &ExplainQuestion, snapshot: &Snapshot<'_>) -> Flow
         .domain
         .as_deref()
         .map(|name| name.trim_end_matches('.').to_ascii_lowercase());
-    let known = snapshot.names.look(snapshot.now, question.destination);
+    let known = snapshot.names.get(snapshot.now, question.destination);
     FlowFacts {
         source: client(question),
         dest: question.destination,
@@ -104,7 +104,7 @@ fn by_name(entry: &RuleEntry, question: &ExplainQuestion, snapshot: &Snapshot<'_
     }
     match (
         &question.domain,
-        snapshot.names.look(snapshot.now, question.destination),
+        snapshot.names.get(snapshot.now, question.destination),
     ) {
         (Some(name), _) => format!(", for {name}"),
         (None, Some(known)) => format!(

@@ -12,9 +12,9 @@ use braid_core::UplinkId;
 use braid_core::forecast::UplinkLoad;
 
 use super::{OtherFlow, Snapshot, explain};
-use crate::classes::{Classes, Standing};
+use crate::classes::{Classes, UplinkStatus};
 use crate::config::Config;
-use crate::names::{Names, site};
+use crate::dns_snoop::{NameCache, site};
 use crate::report::ExplainQuestion;
 use crate::rules::{CompiledRules, SystemIds};
 use crate::settings::{Overrides, Settings};
@@ -56,11 +56,11 @@ const RULES: &str = "
 /// What a test says of the snapshot.
 struct Scene {
     settings: Settings,
-    standings: Vec<Standing>,
+    statuses: Vec<UplinkStatus>,
     path: Option<PathCacheEntry>,
     lines: Vec<UplinkLoad>,
     sticky: Vec<Sticky>,
-    names: Names,
+    names: NameCache,
     route: Option<&'static str>,
     neighbour: Option<UplinkId>,
     refused: Option<&'static str>,
@@ -76,7 +76,7 @@ fn scene(text: &str) -> Scene {
     };
     let config = Config::parse("test", &format!("{unsaid}{text}")).unwrap();
     let settings = Settings::new(config, &Overrides::default()).unwrap();
-    let standing = |id, name: &str| Standing {
+    let status = |id, name: &str| UplinkStatus {
         id: UplinkId(id),
         name: name.to_owned(),
         up: true,
@@ -90,9 +90,9 @@ fn scene(text: &str) -> Scene {
         load: None,
     };
     Scene {
-        names: Names::new(&settings),
+        names: NameCache::new(&settings),
         settings,
-        standings: vec![standing(0, "dsl"), standing(1, "lte")],
+        statuses: vec![status(0, "dsl"), status(1, "lte")],
         path: None,
         lines: Vec::new(),
         sticky: Vec::new(),
@@ -123,13 +123,13 @@ fn ask(destination: &str) -> ExplainQuestion {
 
 fn told(scene: &Scene, question: &ExplainQuestion) -> String {
     let mut classes = Classes::default();
-    classes.update(Instant::now(), &scene.settings, &scene.standings);
+    classes.update(Instant::now(), &scene.settings, &scene.statuses);
     let system = SystemIds {
         users: [("backup".to_owned(), 34)].into(),
         ..SystemIds::default()
     };
     let rules = CompiledRules::compile(&scene.settings, &classes, &system);
-    let evidence = |id: UplinkId| match scene.standings[usize::from(id.0)].up {
+    let evidence = |id: UplinkId| match scene.statuses[usize::from(id.0)].up {
         true => "up, 20 ms".to_owned(),
         false => "dead: 12 packets out and nothing back for 240 ms".to_owned(),
     };
@@ -142,7 +142,7 @@ fn told(scene: &Scene, question: &ExplainQuestion) -> String {
         path: scene.path.as_ref(),
         line: &|id| scene.lines.get(id.index()).copied(),
         names: &scene.names,
-        standings: &scene.standings,
+        statuses: &scene.statuses,
         evidence: &evidence,
         route: scene.route,
         neighbour: scene.neighbour,
@@ -341,7 +341,7 @@ Uplink: lte: up, 20 ms
 => Uplink lte [lte 1.00]
 "
     );
-    scene.standings[1].up = false;
+    scene.statuses[1].up = false;
     assert_eq!(
         told(&scene, &question),
         "\
@@ -401,7 +401,7 @@ Policy: blocked
 => Blocked - []
 "
     );
-    scene.standings[1].up = false;
+    scene.statuses[1].up = false;
     let mut question = ask("203.0.113.5:873");
     question.uid = Some(34);
     question.domain = Some("shop.example".to_owned());
@@ -443,7 +443,7 @@ Uplink: lte: up, 20 ms
 => Uplink lte [lte 1.00]
 "
     );
-    scene.standings[1].up = false;
+    scene.statuses[1].up = false;
     let text = told(&scene, &question);
     assert!(
         text.contains("1 min ago, but lte takes no new flows\nSlot: "),
@@ -475,7 +475,7 @@ fn a_learnt_name_is_evidence() {
 
     let known = scene
         .names
-        .look(now(), "203.0.113.5".parse().unwrap())
+        .get(now(), "203.0.113.5".parse().unwrap())
         .unwrap();
     assert_eq!(known.facts.site, site("bank.example"));
     assert_eq!(known.facts.expires, now().after(Duration::from_secs(600)));
@@ -485,13 +485,13 @@ fn a_learnt_name_is_evidence() {
 fn bonded(text: &str, up: bool) -> Scene {
     let mut scene = scene(text);
     scene.settings.bonded = true;
-    scene.standings.push(Standing {
+    scene.statuses.push(UplinkStatus {
         id: UplinkId(2),
         name: "bond".to_owned(),
         bond: true,
         up,
         v6: false,
-        ..scene.standings[0].clone()
+        ..scene.statuses[0].clone()
     });
     scene
 }

@@ -70,14 +70,14 @@ pub(super) fn bond(engine: &Engine) -> Vec<HealthProblem> {
 
 /// Uplinks that have carried all that they may, and accounts that are not on disk.
 pub(super) fn quotas(engine: &Engine) -> Vec<HealthProblem> {
-    let members = engine.roster.members().iter();
-    let spent = members.filter(|member| engine.is_spent(&member.uplink.name));
+    let records = engine.registry.records().iter();
+    let spent = records.filter(|record| engine.is_spent(&record.uplink.name));
     let mut health: Vec<HealthProblem> = spent
-        .map(|member| HealthProblem {
+        .map(|record| HealthProblem {
             code: "quota-exhausted".into(),
             text: format!(
                 "{}: its quota is used up; it carries what no other can",
-                member.uplink.name
+                record.uplink.name
             ),
             fix: "raise its quota, or wait until it begins anew".into(),
         })

@@ -4,8 +4,8 @@ use braid_balance::KernelTime;
 
 use super::ALARM_TIME;
 use crate::config::OnDown;
+use crate::dns_snoop::DnsReject;
 use crate::engine::Engine;
-use crate::names::Lie;
 use crate::report::HealthProblem;
 use crate::rules::without_uplink;
 
@@ -19,8 +19,8 @@ pub(super) fn unmet(engine: &Engine) -> Vec<HealthProblem> {
             fix: "make it, then braid reload; or take the rule out of the configuration".into(),
         });
     }
-    let members = engine.roster.members().iter();
-    let known: Vec<&str> = members.map(|member| member.uplink.name.as_str()).collect();
+    let records = engine.registry.records().iter();
+    let known: Vec<&str> = records.map(|record| record.uplink.name.as_str()).collect();
     for (rule, uplink) in without_uplink(&engine.settings, &known) {
         let meanwhile = match rule.on_down {
             OnDown::Fallback => "its flows take the others",
@@ -35,8 +35,8 @@ pub(super) fn unmet(engine: &Engine) -> Vec<HealthProblem> {
             fix: format!("there are {}", known.join(", ")),
         });
     }
-    let standings = engine.standings();
-    for uplink in engine.classes.waiting(&standings) {
+    let statuses = engine.statuses();
+    for uplink in engine.classes.waiting(&statuses) {
         unmet.push(HealthProblem {
             code: "uplink-waiting".into(),
             text: format!(
@@ -46,23 +46,26 @@ pub(super) fn unmet(engine: &Engine) -> Vec<HealthProblem> {
             fix: "braid failback".into(),
         });
     }
-    unmet.extend(lies(engine));
+    unmet.extend(rejects(engine));
     unmet
 }
 
 /// Name servers' answers that were not believed of late.
-fn lies(engine: &Engine) -> Option<HealthProblem> {
-    let lies = engine.names.lies();
-    let (lie, server, at) = lies.last()?;
+fn rejects(engine: &Engine) -> Option<HealthProblem> {
+    let rejects = engine.names.rejects();
+    let (reject, server, at) = rejects.last()?;
     let recent = KernelTime::now().since(at) < ALARM_TIME;
-    let all: u64 = Lie::ALL.iter().map(|lie| lies.of(*lie)).sum();
+    let all: u64 = DnsReject::ALL
+        .iter()
+        .map(|reject| rejects.of(*reject))
+        .sum();
     recent.then(|| HealthProblem {
         code: "dns-answer-rejected".into(),
         text: format!(
-            "{all} answers of name servers were not believed, the last from {server}: {lie}"
+            "{all} answers of name servers were not believed, the last from {server}: {reject}"
         ),
-        fix: match lie {
-            Lie::NotTrusted => {
+        fix: match reject {
+            DnsReject::NotTrusted => {
                 "rules by domain miss such flows; list it in name_servers if you trust it, or have \
                  clients ask this machine's own"
             }

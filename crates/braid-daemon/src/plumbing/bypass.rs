@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use braid_balance::RuleEntry;
 
 use super::selector::Selector;
-use super::state::{Family, Leads, MAIN_TABLE, Rule};
+use super::state::{Family, MAIN_TABLE, Rule, RuleOutcome};
 use super::{BYPASS_PREFERENCES, SPECIFIC_PREFERENCE};
 use crate::config::{Action, IpProtocol};
 use crate::rules::{SystemIds, kernel_knows, resolved};
@@ -20,7 +20,7 @@ use crate::settings::Settings;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bypass {
     preference: u32,
-    leads: Leads,
+    leads: RuleOutcome,
     entries: Vec<RuleEntry>,
 }
 
@@ -41,8 +41,8 @@ impl Bypass {
             .map(|(preference, rule)| Bypass {
                 preference,
                 leads: match rule.action {
-                    Action::None => Leads::to(MAIN_TABLE),
-                    _ => Leads::Past(SPECIFIC_PREFERENCE),
+                    Action::None => RuleOutcome::to(MAIN_TABLE),
+                    _ => RuleOutcome::Past(SPECIFIC_PREFERENCE),
                 },
                 entries: resolved(rule, system),
             })

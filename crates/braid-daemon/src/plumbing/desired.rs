@@ -4,11 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
 use braid_core::UplinkId;
-use braid_uplink::{Exit, Uplink};
+use braid_uplink::{NextHop, Uplink};
 
 use super::bypass::Bypass;
 use super::selector::Selector;
-use super::state::{Family, Leads, MAIN_TABLE, Route, Rule};
+use super::state::{Family, MAIN_TABLE, Route, Rule, RuleOutcome};
 use super::{
     BALANCE_TABLE, DIVERT_PREFERENCE, INNER_V4, INNER_V6, NEXT_HOP_V4, NEXT_HOP_V6,
     SEGMENT_PREFERENCE, SPECIFIC_PREFERENCE, STEER_DEVICE, uplink_table,
@@ -164,7 +164,7 @@ impl Desired {
                 family,
                 preference: SPECIFIC_PREFERENCE,
                 select: Selector::default(),
-                leads: Leads::Table {
+                leads: RuleOutcome::Table {
                     table: MAIN_TABLE,
                     suppress: Some(0),
                 },
@@ -173,14 +173,14 @@ impl Desired {
                 family,
                 preference: SPECIFIC_PREFERENCE,
                 select: Selector::to_network(*to),
-                leads: Leads::to(MAIN_TABLE),
+                leads: RuleOutcome::to(MAIN_TABLE),
             }));
             for (id, uplink) in &self.uplinks {
                 rules.extend(own_addresses(uplink, family).into_iter().map(|from| Rule {
                     family,
                     preference: DIVERT_PREFERENCE - 1,
                     select: Selector::from_address(from),
-                    leads: Leads::to(uplink_table(*id)),
+                    leads: RuleOutcome::to(uplink_table(*id)),
                 }));
             }
             rules.extend(self.bypasses.iter().flat_map(|bypass| bypass.rules(family)));
@@ -195,7 +195,7 @@ impl Desired {
             family,
             preference,
             select,
-            leads: Leads::to(BALANCE_TABLE),
+            leads: RuleOutcome::to(BALANCE_TABLE),
         };
         let segments = self
             .uplinks
@@ -230,10 +230,12 @@ fn not_unicast(family: Family) -> &'static [(IpAddr, u8)] {
 }
 
 fn own_addresses(uplink: &Uplink, family: Family) -> Vec<IpAddr> {
-    fn all<A: Copy + Into<IpAddr>>(exit: Option<&Exit<A>>) -> Vec<IpAddr> {
-        let Some(exit) = exit else { return Vec::new() };
-        let others = exit.others.iter().copied();
-        std::iter::once(exit.address)
+    fn all<A: Copy + Into<IpAddr>>(next_hop: Option<&NextHop<A>>) -> Vec<IpAddr> {
+        let Some(next_hop) = next_hop else {
+            return Vec::new();
+        };
+        let others = next_hop.others.iter().copied();
+        std::iter::once(next_hop.address)
             .chain(others)
             .map(Into::into)
             .collect()

@@ -18,7 +18,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
 
 use super::selector::Selector;
-use super::state::{Family, ForeignRule, Leads, Route, Rule};
+use super::state::{Family, ForeignRule, Route, Rule, RuleOutcome};
 use super::{
     BALANCE_TABLE, BYPASS_PREFERENCES, DIVERT_PREFERENCE, GROUP, MARK, PEER_DEVICE,
     SEGMENT_PREFERENCE, STEER_DEVICE,
@@ -158,11 +158,11 @@ pub(super) fn rule(rule: &Rule) -> RuleMessage {
     attributes.push(RuleAttribute::Priority(rule.preference));
     attributes.push(RuleAttribute::Protocol(RouteProtocol::from(ROUTE_PROTOCOL)));
     match rule.leads {
-        Leads::Past(preference) => {
+        RuleOutcome::Past(preference) => {
             message.header.action = RuleAction::Goto;
             attributes.push(RuleAttribute::Goto(preference));
         }
-        Leads::Table { table, suppress } => {
+        RuleOutcome::Table { table, suppress } => {
             message.header.action = RuleAction::ToTable;
             attributes.push(RuleAttribute::Table(table));
             attributes.extend(suppress.map(RuleAttribute::SuppressPrefixLen));
@@ -195,8 +195,8 @@ pub(super) fn parse_rule(message: &RuleMessage) -> Option<Rule> {
         preference,
         select: Selector::of(message),
         leads: match past {
-            Some(preference) => Leads::Past(preference),
-            None => Leads::Table { table, suppress },
+            Some(preference) => RuleOutcome::Past(preference),
+            None => RuleOutcome::Table { table, suppress },
         },
     })
 }

@@ -51,7 +51,7 @@ pub use forwarding::Forwarding;
 pub use plan::Plan;
 pub(crate) use ports::Ports;
 pub use selector::Selector;
-pub use state::{Family, ForeignRule, Leads, Route, Rule, Step};
+pub use state::{Family, ForeignRule, Route, Rule, RuleOutcome, Step};
 pub use sysctl::{Saved, SavedSysctl};
 
 /// The device that outbound traffic is routed into; the steering program sits on its egress.

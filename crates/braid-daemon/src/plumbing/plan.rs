@@ -228,18 +228,18 @@ fn link_steps(desired: &Desired, found: &Found) -> Result<(Vec<Step>, bool), Err
 /// has IPv6 even where new devices do not get it. `overwritten`: this plan itself sets them to
 /// something else before, by making the devices or by switching forwarding on for all.
 fn own_sysctls(desired: &Desired, found: &Found, overwritten: bool) -> Vec<Step> {
-    let mut wishes = vec![(PEER_V4_FORWARDING, "0")];
+    let mut desired_values = vec![(PEER_V4_FORWARDING, "0")];
     if found.ipv6 {
-        wishes.push((PEER_V6_DISABLED, "1"));
+        desired_values.push((PEER_V6_DISABLED, "1"));
     }
     if found.ipv6 && desired.has(Family::V6) {
-        wishes.push((STEER_V6_DISABLED, "0"));
+        desired_values.push((STEER_V6_DISABLED, "0"));
     }
     let wrong = |(key, value): &(&str, &str)| {
         overwritten || found.sysctls.get(*key).is_none_or(|now| now != value)
     };
-    let wishes = wishes.into_iter().filter(wrong);
-    wishes
+    let desired_values = desired_values.into_iter().filter(wrong);
+    desired_values
         .map(|(key, value)| sysctl::write(key, value))
         .collect()
 }

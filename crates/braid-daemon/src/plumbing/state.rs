@@ -115,12 +115,12 @@ pub struct Rule {
     /// The packets that it is for.
     pub select: Selector,
     /// What happens to them.
-    pub leads: Leads,
+    pub leads: RuleOutcome,
 }
 
 /// Where a routing rule leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leads {
+pub enum RuleOutcome {
     /// To a table.
     Table {
         /// The table to look in.
@@ -132,11 +132,11 @@ pub enum Leads {
     Past(u32),
 }
 
-impl Leads {
+impl RuleOutcome {
     /// To a table, with all its routes.
     #[must_use]
-    pub fn to(table: u32) -> Leads {
-        Leads::Table {
+    pub fn to(table: u32) -> RuleOutcome {
+        RuleOutcome::Table {
             table,
             suppress: None,
         }
@@ -147,7 +147,7 @@ impl Rule {
     /// Whether it sends traffic into the datapath.
     #[must_use]
     pub fn diverts(&self) -> bool {
-        self.leads == Leads::to(BALANCE_TABLE)
+        self.leads == RuleOutcome::to(BALANCE_TABLE)
     }
 }
 
@@ -156,8 +156,8 @@ impl fmt::Display for Rule {
         write!(f, "pref {}", self.preference)?;
         self.select.fmt(f)?;
         match self.leads {
-            Leads::Past(preference) => write!(f, " goto {preference}")?,
-            Leads::Table { table, suppress } => {
+            RuleOutcome::Past(preference) => write!(f, " goto {preference}")?,
+            RuleOutcome::Table { table, suppress } => {
                 match table {
                     MAIN_TABLE => f.write_str(" lookup main")?,
                     table => write!(f, " lookup {table}")?,

@@ -97,7 +97,7 @@ pub(super) fn keys(desired: &Desired, devices: &[(Family, String)]) -> Vec<Strin
 /// Compares what is there with what is desired.
 pub(super) fn changes(desired: &Desired, values: &Values, saved: &Saved) -> Changes {
     let mut changes = Changes::default();
-    for wish in wishes(desired, values, saved) {
+    for wish in desired_values(desired, values, saved) {
         if values.get(&wish.key) != Some(&wish.ours) {
             changes.writes.push(write(&wish.key, &wish.ours));
         }
@@ -162,16 +162,16 @@ fn found_ports(saved: &SavedSysctl, now: &str) -> Option<Ports> {
 }
 
 /// Every sysctl that should differ from what was found, in the order of writing.
-fn wishes(desired: &Desired, values: &Values, saved: &Saved) -> Vec<SavedSysctl> {
+fn desired_values(desired: &Desired, values: &Values, saved: &Saved) -> Vec<SavedSysctl> {
     let found = |key: &str| {
         let now = values.get(key)?;
         let ours = saved.get(key).filter(|s| s.ours == *now);
         Some(ours.map_or_else(|| now.clone(), |s| s.before.clone()))
     };
-    let mut wishes = Vec::new();
+    let mut desired_values = Vec::new();
     let mut wish = |key: String, expected: &str, ours: &str| {
         if found(&key).as_deref() == Some(expected) {
-            wishes.push(SavedSysctl {
+            desired_values.push(SavedSysctl {
                 key,
                 before: expected.to_owned(),
                 ours: ours.to_owned(),
@@ -200,17 +200,17 @@ fn wishes(desired: &Desired, values: &Values, saved: &Saved) -> Vec<SavedSysctl>
         }
         wish(V4_FORWARD.to_owned(), "0", "1");
         wish(V6_FORWARD.to_owned(), "0", "1");
-        let switches: Vec<_> = wishes
+        let switches: Vec<_> = desired_values
             .iter()
             .filter(|w| is_switch(&w.key))
             .cloned()
             .collect();
         for switch in switches {
-            wishes.extend(governed(&switch.key, values, saved));
+            desired_values.extend(governed(&switch.key, values, saved));
         }
     }
-    wishes.extend(ports(desired, values, saved));
-    wishes
+    desired_values.extend(ports(desired, values, saved));
+    desired_values
 }
 
 fn ports(desired: &Desired, values: &Values, saved: &Saved) -> Option<SavedSysctl> {

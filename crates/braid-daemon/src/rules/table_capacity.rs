@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use braid_balance::{MAX_CLASSES, MAX_RULES};
 
 use super::entries;
-use crate::classes::Purpose;
+use crate::classes::ClassKind;
 use crate::config::{Action, RuleConfig};
 use crate::settings::Settings;
 use crate::user_error::UserError;
@@ -54,10 +54,12 @@ fn combinations(rules: &[RuleConfig]) -> usize {
     carried_out.map(|rule| entries(rule).len()).sum()
 }
 
-fn kinds(settings: &Settings, rules: &[RuleConfig]) -> BTreeSet<Purpose> {
-    let common = Purpose::common(settings);
-    let asked = rules.iter().filter_map(|rule| Purpose::of(settings, rule));
-    asked.filter(|purpose| *purpose != common).collect()
+fn kinds(settings: &Settings, rules: &[RuleConfig]) -> BTreeSet<ClassKind> {
+    let common = ClassKind::common(settings);
+    let asked = rules
+        .iter()
+        .filter_map(|rule| ClassKind::of(settings, rule));
+    asked.filter(|kind| *kind != common).collect()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use braid_balance::RuleEntry;
 use braid_core::UplinkId;
 
 use super::{CompiledRules, SystemIds, without_uplink};
-use crate::classes::{Classes, Standing};
+use crate::classes::{Classes, UplinkStatus};
 use crate::config::Config;
 use crate::settings::{Overrides, Settings};
 
@@ -24,7 +24,7 @@ fn settings(text: &str) -> Settings {
 }
 
 fn compiled(settings: &Settings, system: &SystemIds) -> CompiledRules {
-    let standing = Standing {
+    let status = UplinkStatus {
         id: UplinkId(0),
         name: "dsl".to_owned(),
         up: true,
@@ -38,7 +38,7 @@ fn compiled(settings: &Settings, system: &SystemIds) -> CompiledRules {
         load: None,
     };
     let mut classes = Classes::default();
-    classes.update(Instant::now(), settings, &[standing]);
+    classes.update(Instant::now(), settings, &[status]);
     CompiledRules::compile(settings, &classes, system)
 }
 

@@ -9,8 +9,8 @@ use super::protocol;
 use crate::engine::Engine;
 use crate::explain::{OtherFlow, Snapshot, client, explain};
 use crate::report::{ExplainQuestion, ExplainReport};
-use crate::roster::Member;
 use crate::route::OwnRoute;
+use crate::uplink_registry::UplinkRecord;
 use crate::user_error::UserError;
 
 impl Engine {
@@ -23,8 +23,8 @@ impl Engine {
         }
         let source = question.source?;
         let outside = |device: &str| {
-            let mut members = self.roster.members().iter();
-            members.any(|member| member.uplink.device == device)
+            let mut records = self.registry.records().iter();
+            records.any(|record| record.uplink.device == device)
         };
         let there = back.is_some_and(|back| {
             back.local
@@ -42,8 +42,8 @@ impl Engine {
             return None;
         }
         let holds = |segment: &Prefix| segment.contains(question.destination);
-        let there = |member: &&Member| member.uplink.segments().iter().any(holds);
-        self.roster.usable().find(there).map(|member| member.id)
+        let there = |record: &&UplinkRecord| record.uplink.segments().iter().any(holds);
+        self.registry.usable().find(there).map(|record| record.id)
     }
 
     /// Why a flow went, or would go, where. `route` is the machine's own route to the destination,
@@ -69,9 +69,9 @@ impl Engine {
             classes: &self.classes,
             sticky: &self.datapath.sticky()?,
             path: path.as_ref(),
-            line: &|id| self.outlooks.line(id, &flow_activity),
+            line: &|id| self.forecasts.load(id, &flow_activity),
             names: &self.names,
-            standings: &self.standings(),
+            statuses: &self.statuses(),
             evidence: &|id| self.evidence(id),
             route,
             neighbour: self.neighbour(question),

@@ -42,7 +42,7 @@ impl Engine {
     }
 
     fn way(&self, way: &CachedPath, flow_activity: &[FlowActivity]) -> PathReport {
-        let line = self.outlooks.line(way.uplink, flow_activity);
+        let line = self.forecasts.load(way.uplink, flow_activity);
         let found = line.and_then(|line| predict(way, &line));
         PathReport {
             uplink: self.name_of(way.uplink),

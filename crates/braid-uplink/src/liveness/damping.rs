@@ -2,39 +2,40 @@
 
 use std::time::{Duration, Instant};
 
-use super::constants::{FORGET, HOLD_MAX};
+use super::constants::{MAX_HOLD, PENALTY_HALF_LIFE};
 
 /// How often an uplink died lately.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Damping {
-    deaths: f64,
+    penalty: f64,
     last: Option<Instant>,
 }
 
 impl Damping {
     /// Counts a death.
-    pub(super) fn strike(&mut self, now: Instant) {
-        self.deaths = self.remembered(now) + 1.0;
+    pub(super) fn add_penalty(&mut self, now: Instant) {
+        self.penalty = self.remembered(now) + 1.0;
         self.last = Some(now);
     }
 
     /// How long to wait after the last death: `first` after a single one, double with each further.
     pub(super) fn hold(&self, first: Duration) -> Duration {
-        let doublings = (self.deaths - 1.0).max(0.0);
+        let doublings = (self.penalty - 1.0).max(0.0);
         let hold = first.as_secs_f64() * doublings.exp2();
         // A float that is too large for a duration is too large for the bound as well.
-        Duration::try_from_secs_f64(hold).map_or(HOLD_MAX, |hold| hold.min(HOLD_MAX))
+        Duration::try_from_secs_f64(hold).map_or(MAX_HOLD, |hold| hold.min(MAX_HOLD))
     }
 
     /// Whether this is the first death for long.
     pub(super) fn is_first(&self) -> bool {
-        self.deaths < 1.5
+        self.penalty < 1.5
     }
 
     fn remembered(&self, now: Instant) -> f64 {
         let Some(last) = self.last else { return 0.0 };
-        let halvings = now.saturating_duration_since(last).as_secs_f64() / FORGET.as_secs_f64();
-        self.deaths * (-halvings).exp2()
+        let halvings =
+            now.saturating_duration_since(last).as_secs_f64() / PENALTY_HALF_LIFE.as_secs_f64();
+        self.penalty * (-halvings).exp2()
     }
 }
 
@@ -52,7 +53,7 @@ mod tests {
             .into_iter()
             .enumerate()
         {
-            damping.strike(start + SECOND * i as u32);
+            damping.add_penalty(start + SECOND * i as u32);
             let hold = damping.hold(SECOND).as_secs_f64();
             assert!(
                 (hold / expected - 1.0).abs() < 0.1,
@@ -61,7 +62,7 @@ mod tests {
         }
         assert!(!damping.is_first());
         // Twelve times halved within an hour.
-        damping.strike(start + SECOND * 3600);
+        damping.add_penalty(start + SECOND * 3600);
         assert!(damping.is_first());
         assert!(damping.hold(SECOND) < SECOND * 2);
     }

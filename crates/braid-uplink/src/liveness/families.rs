@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 /// Good probes in a row that bring a silent family back.
-const RISE: u32 = 3;
+const FAMILY_RISE: u32 = 3;
 
 /// What probes told about one family.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,13 +31,13 @@ impl Families {
         family.answered = Some(now);
         family.answers = family.answers.saturating_add(1);
         (family.misses, family.missing_since) = (0, None);
-        let back = family.silent && family.answers >= RISE;
+        let back = family.silent && family.answers >= FAMILY_RISE;
         family.silent &= !back;
         back
     }
 
     /// Returns whether the family is silent by this miss.
-    pub(super) fn missed(&mut self, sent: Instant, v6: bool, too_many: u32) -> bool {
+    pub(super) fn missed(&mut self, sent: Instant, v6: bool, loss_limit: u32) -> bool {
         let family = &mut self.0[usize::from(v6)];
         if family.answered.is_some_and(|at| at >= sent) {
             return false;
@@ -45,13 +45,13 @@ impl Families {
         family.answers = 0;
         family.misses = family.misses.saturating_add(1);
         family.missing_since.get_or_insert(sent);
-        let silent = !family.silent && family.misses >= too_many && self.other_answers(v6);
+        let silent = !family.silent && family.misses >= loss_limit && self.other_answers(v6);
         self.0[usize::from(v6)].silent |= silent;
         silent
     }
 
     /// A family that misses answers while the other gets some, `true` for IPv6: to be asked soon.
-    pub(super) fn doubted(&self) -> Option<bool> {
+    pub(super) fn suspect(&self) -> Option<bool> {
         [false, true].into_iter().find(|v6| {
             let family = &self.0[usize::from(*v6)];
             !family.silent && family.misses > 0 && self.other_answers(*v6)

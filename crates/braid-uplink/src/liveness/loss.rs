@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use braid_core::Share;
 
-use super::constants::{ASSUMED_LOSS, CHANCE, LOSS_KNOWN, LOSS_WINDOW};
+use super::constants::{ASSUMED_LOSS, FALSE_DEATH_PROBABILITY, LOSS_WINDOW, MIN_LOSS_SAMPLES};
 
 /// How much a probe changes the long average: about the last hundred count.
-const WEIGHT: f64 = 1.0 / 64.0;
+const LONG_TERM_WEIGHT: f64 = 1.0 / 64.0;
 
 /// What became of the last probes.
 #[derive(Clone, Debug, Default)]
@@ -22,11 +22,11 @@ impl Loss {
             self.last.pop_front();
         }
         self.last.push_back(lost);
-        self.long += WEIGHT * (f64::from(u8::from(lost)) - self.long);
+        self.long += LONG_TERM_WEIGHT * (f64::from(u8::from(lost)) - self.long);
     }
 
     /// Forgets the last probes, which say nothing about the time after a return.
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn reset_window(&mut self) {
         self.last.clear();
     }
 
@@ -41,16 +41,16 @@ impl Loss {
     /// The same, once there are enough of them to judge by.
     pub(super) fn known(&self) -> Option<f64> {
         self.share()
-            .filter(|_| self.last.len() >= LOSS_KNOWN)
+            .filter(|_| self.last.len() >= MIN_LOSS_SAMPLES)
             .map(Share::fraction)
     }
 
     /// So many probes going unanswered is no longer chance: the smallest n with lossⁿ ≤ 10⁻⁷.
-    pub(super) fn too_many(&self) -> u32 {
+    pub(super) fn loss_limit(&self) -> u32 {
         let seen = self.known().unwrap_or_default().max(self.long);
         let loss = seen.clamp(ASSUMED_LOSS.0, ASSUMED_LOSS.1);
         // Between 6 and 46, by the bounds of the assumed loss.
-        (CHANCE.ln() / loss.ln()).ceil() as u32
+        (FALSE_DEATH_PROBABILITY.ln() / loss.ln()).ceil() as u32
     }
 }
 
@@ -61,19 +61,19 @@ mod tests {
     #[test]
     fn the_more_is_lost_the_more_silence_it_takes() {
         let mut loss = Loss::default();
-        assert_eq!(loss.too_many(), 6);
+        assert_eq!(loss.loss_limit(), 6);
         (0..20).for_each(|i| loss.add(i % 5 == 0));
         assert_eq!(loss.share(), Some(Share::of(1, 5)));
-        assert_eq!(loss.too_many(), 11);
+        assert_eq!(loss.loss_limit(), 11);
         (0..20).for_each(|_| loss.add(true));
-        assert_eq!(loss.too_many(), 46);
+        assert_eq!(loss.loss_limit(), 46);
     }
 
     #[test]
     fn loss_is_judged_by_enough_probes_only() {
         let mut loss = Loss::default();
         assert_eq!(loss.share(), None);
-        (1..LOSS_KNOWN).for_each(|_| loss.add(true));
+        (1..MIN_LOSS_SAMPLES).for_each(|_| loss.add(true));
         assert_eq!((loss.share(), loss.known()), (Some(Share::ALL), None));
         loss.add(true);
         assert_eq!(loss.known(), Some(1.0));

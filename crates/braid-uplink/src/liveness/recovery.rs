@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::panel::Seat;
+use super::target_set::TargetIndex;
 
 /// Good probes on the way back from a death, a captive portal or a missing device.
 #[derive(Clone, Debug)]
@@ -11,11 +11,11 @@ pub(super) struct Recovery {
     /// Good probes in a row that it takes …
     rise: u32,
     /// … from so many different targets …
-    need: usize,
+    quorum: usize,
     /// … and the time that they have to span.
     hold: Duration,
     row: u32,
-    seats: BTreeSet<Seat>,
+    indices: BTreeSet<TargetIndex>,
     misses: u32,
     good_since: Option<Instant>,
     /// When the first good probe was sent: those sent before were into the silence.
@@ -23,22 +23,22 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    pub(super) fn new(rise: u32, need: usize, hold: Duration) -> Recovery {
+    pub(super) fn new(rise: u32, quorum: usize, hold: Duration) -> Recovery {
         Recovery {
             rise: rise.max(1),
-            need,
+            quorum,
             hold,
             row: 0,
-            seats: BTreeSet::new(),
+            indices: BTreeSet::new(),
             misses: 0,
             good_since: None,
             good_from: None,
         }
     }
 
-    pub(super) fn good(&mut self, now: Instant, sent: Instant, seat: Seat) {
+    pub(super) fn good(&mut self, now: Instant, sent: Instant, index: TargetIndex) {
         self.row = self.row.saturating_add(1);
-        self.seats.insert(seat);
+        self.indices.insert(index);
         self.misses = 0;
         self.good_since.get_or_insert(now);
         self.good_from.get_or_insert(sent);
@@ -51,7 +51,7 @@ impl Recovery {
             return;
         }
         self.row = 0;
-        self.seats.clear();
+        self.indices.clear();
         self.misses = self.misses.saturating_add(1);
         if self.misses >= 2 {
             (self.good_since, self.good_from) = (None, None);
@@ -60,7 +60,7 @@ impl Recovery {
 
     /// When it is done, if nothing else happens.
     pub(super) fn done_at(&self) -> Option<Instant> {
-        let enough = self.row >= self.rise && self.seats.len() >= self.need;
+        let enough = self.row >= self.rise && self.indices.len() >= self.quorum;
         enough.then_some(self.good_since? + self.hold)
     }
 

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::constants::{KNOWN_AFTER, RTO, RTO_UNKNOWN, SPREAD_MIN};
+use super::constants::{INITIAL_RTO, MIN_RTT_SAMPLES, MIN_RTT_SPREAD, RTO_BOUNDS};
 
 /// Round trips that the longest is taken of.
-const RECENT: usize = 16;
+const RECENT_SAMPLES: usize = 16;
 
 /// Smoothed round trip and its variation.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +28,7 @@ impl Rtt {
             self.smoothed = (self.smoothed * 7 + rtt) / 8;
         }
         self.samples = self.samples.saturating_add(1);
-        if self.recent.len() == RECENT {
+        if self.recent.len() == RECENT_SAMPLES {
             self.recent.pop_front();
         }
         self.recent.push_back(rtt);
@@ -40,12 +40,12 @@ impl Rtt {
 
     /// Enough samples to believe in their spread.
     pub(super) fn is_known(&self) -> bool {
-        self.samples >= KNOWN_AFTER
+        self.samples >= MIN_RTT_SAMPLES
     }
 
     /// SRTT + 4·RTTVAR, RFC 6298 §2.3.
     pub(super) fn expected(&self) -> Duration {
-        self.smoothed + SPREAD_MIN.max(self.variation * 4)
+        self.smoothed + MIN_RTT_SPREAD.max(self.variation * 4)
     }
 
     /// How long to wait for an answer before thinking ill of its absence.
@@ -55,9 +55,9 @@ impl Rtt {
         let unknown = if self.is_known() {
             Duration::ZERO
         } else {
-            RTO_UNKNOWN
+            INITIAL_RTO
         };
-        timeout.max(unknown).clamp(RTO.0, RTO.1)
+        timeout.max(unknown).clamp(RTO_BOUNDS.0, RTO_BOUNDS.1)
     }
 }
 

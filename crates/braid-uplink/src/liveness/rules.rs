@@ -27,7 +27,7 @@ pub struct Rules {
     pub targets: Vec<Arc<Target>>,
     /// How many different targets have to answer, at least 1. Targets that never answered anywhere
     /// do not count, so that a mistyped one kills nothing.
-    pub need: usize,
+    pub quorum: usize,
     /// From one probe to the next in quiet times.
     pub interval: Duration,
     /// The same, where probes cost money and nothing has moved for two seconds.
@@ -49,7 +49,7 @@ impl Default for Rules {
         let echo = |address| Arc::new(Target::Icmp(address));
         Rules {
             targets: DEFAULT_TARGETS.into_iter().map(echo).collect(),
-            need: 1,
+            quorum: 1,
             interval: Duration::from_secs(1),
             metered_interval: Duration::from_secs(10),
             metered: false,
@@ -62,7 +62,7 @@ impl Default for Rules {
 
 /// An uplink to be watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Watched {
+pub struct MonitoredUplink {
     /// It has a way out for IPv4.
     pub v4: bool,
     /// It has a way out for IPv6.
@@ -72,7 +72,7 @@ pub struct Watched {
     pub usable: bool,
     /// Whoever carries its packets says by `usable` whether they arrive: on its return there is nothing to
     /// prove, and it was not the device that failed.
-    pub vouched: bool,
+    pub self_reported: bool,
     /// How to watch it.
     pub rules: Rules,
 }

@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::constants::{BURST_MIN, BURST_PACE, KEEN, PATIENT_MIN, SALVO};
-use super::panel::{Flight, Panel, Seat};
+use super::constants::{
+    BURST_PROBE_INTERVAL, FAST_PROBE_INTERVAL, INITIAL_BURST_PROBES, MIN_BURST_TIME,
+    MIN_UNHURRIED_BURST_TIME,
+};
+use super::target_set::{InFlightProbe, TargetIndex, TargetSet};
 
 /// Why an uplink is suspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Doubt {
+pub(super) enum SuspicionCause {
     /// Packets went out and nothing came in.
     Silence,
     /// A probe was not answered.
@@ -20,16 +23,16 @@ pub(super) enum Doubt {
 /// An uplink under suspicion.
 #[derive(Clone, Debug)]
 pub(super) struct Suspicion {
-    doubt: Doubt,
+    cause: SuspicionCause,
     pub(super) began: Instant,
     /// What was sent from then on, and is unanswered, speaks against the uplink.
     pub(super) from: Instant,
     /// So many unanswered probes are proof.
-    too_many: u32,
+    loss_limit: u32,
     /// Answers of so many different targets clear it.
-    need: usize,
-    witnesses: Vec<Seat>,
-    heard: BTreeSet<Seat>,
+    quorum: usize,
+    eligible: Vec<TargetIndex>,
+    answered: BTreeSet<TargetIndex>,
     sent: u32,
     /// Of the probes that count, those that are no longer under way.
     lost: u32,
@@ -38,21 +41,21 @@ pub(super) struct Suspicion {
 
 impl Suspicion {
     pub(super) fn new(
-        doubt: Doubt,
+        cause: SuspicionCause,
         now: Instant,
         from: Instant,
-        witnesses: Vec<Seat>,
-        need: usize,
-        too_many: u32,
+        eligible: Vec<TargetIndex>,
+        quorum: usize,
+        loss_limit: u32,
     ) -> Suspicion {
         Suspicion {
-            doubt,
+            cause,
             began: now,
             from,
-            too_many,
-            need: need.clamp(1, witnesses.len().max(1)),
-            witnesses,
-            heard: BTreeSet::new(),
+            loss_limit,
+            quorum: quorum.clamp(1, eligible.len().max(1)),
+            eligible,
+            answered: BTreeSet::new(),
             sent: 0,
             lost: 0,
             next: now,
@@ -60,62 +63,62 @@ impl Suspicion {
     }
 
     /// Whom to ask next. The first probes go out together, so that one deaf target costs no time.
-    pub(super) fn next_seat(&mut self, now: Instant) -> Option<Seat> {
-        let count = self.witnesses.len();
-        let seat = self.witnesses.get(self.sent as usize % count.max(1));
+    pub(super) fn next_target(&mut self, now: Instant) -> Option<TargetIndex> {
+        let count = self.eligible.len();
+        let index = self.eligible.get(self.sent as usize % count.max(1));
         self.sent = self.sent.saturating_add(1);
-        let salvo = SALVO.min(count as u32);
+        let salvo = INITIAL_BURST_PROBES.min(count as u32);
         self.next = match self.sent {
             sent if sent < salvo => now,
-            sent if sent < self.too_many => now + BURST_PACE,
-            _ => now + KEEN,
+            sent if sent < self.loss_limit => now + BURST_PROBE_INTERVAL,
+            _ => now + FAST_PROBE_INTERVAL,
         };
-        seat.copied()
+        index.copied()
     }
 
     /// What comes in proves both directions, unless connections are unanswered in spite of it.
     pub(super) fn is_cleared_by_traffic(&self) -> bool {
-        self.doubt != Doubt::OneWay
+        self.cause != SuspicionCause::OneWay
     }
 
     /// Takes an answer; returns whether the uplink is cleared by it.
-    pub(super) fn heard(&mut self, flight: &Flight) -> bool {
-        if flight.sent >= self.from {
-            self.heard.insert(flight.seat);
+    pub(super) fn handle_answer(&mut self, probe: &InFlightProbe) -> bool {
+        if probe.sent >= self.from {
+            self.answered.insert(probe.index);
         }
-        self.heard.len() >= self.need
+        self.answered.len() >= self.quorum
     }
 
-    pub(super) fn lost(&mut self, flight: &Flight) {
-        self.lost += u32::from(self.counts(flight));
+    pub(super) fn lost(&mut self, probe: &InFlightProbe) {
+        self.lost += u32::from(self.counts(probe));
     }
 
-    fn counts(&self, flight: &Flight) -> bool {
-        flight.sent >= self.from && self.witnesses.contains(&flight.seat)
+    fn counts(&self, probe: &InFlightProbe) -> bool {
+        probe.sent >= self.from && self.eligible.contains(&probe.index)
     }
 
     /// When silence will be proof, if it lasts; `None` while too few probes are under way. There is
     /// a hurry from that time on if traffic suffers.
     pub(super) fn proof_at(
         &self,
-        panel: &Panel,
+        targets: &TargetSet,
         rto: Duration,
-        hurry: Option<Instant>,
+        suffering_since: Option<Instant>,
     ) -> Option<Instant> {
-        let patient = self.began + PATIENT_MIN.max(rto * 2);
-        let end = match hurry {
-            Some(from) if self.heard.is_empty() => {
-                patient.min(self.began.max(from) + BURST_MIN.max(rto))
+        let patient = self.began + MIN_UNHURRIED_BURST_TIME.max(rto * 2);
+        let end = match suffering_since {
+            Some(from) if self.answered.is_empty() => {
+                patient.min(self.began.max(from) + MIN_BURST_TIME.max(rto))
             }
             _ => patient,
         };
-        let Some(missing) = self.too_many.checked_sub(self.lost + 1) else {
+        let Some(missing) = self.loss_limit.checked_sub(self.lost + 1) else {
             return Some(end);
         };
-        let mut sent: Vec<Instant> = panel
-            .flights()
-            .filter(|flight| self.counts(flight))
-            .map(|flight| flight.sent)
+        let mut sent: Vec<Instant> = targets
+            .in_flight()
+            .filter(|probe| self.counts(probe))
+            .map(|probe| probe.sent)
             .collect();
         sent.sort_unstable();
         let last = sent.get(missing as usize)?;
@@ -123,9 +126,9 @@ impl Suspicion {
     }
 
     /// Probes that were sent, and targets that answered.
-    pub(super) fn figures(&self, panel: &Panel) -> (u32, u32) {
-        let under_way = panel.flights().filter(|f| self.counts(f)).count() as u32;
-        let answers = self.heard.len() as u32;
+    pub(super) fn figures(&self, targets: &TargetSet) -> (u32, u32) {
+        let under_way = targets.in_flight().filter(|f| self.counts(f)).count() as u32;
+        let answers = self.answered.len() as u32;
         (under_way + self.lost + answers, answers)
     }
 }

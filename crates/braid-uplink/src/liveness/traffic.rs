@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::Sample;
 use super::constants::{
-    FOLLOWS, HALF_TICK, SILENCE_MAX, SILENCE_MIN, STREAM, STREAM_PACKETS, UNANSWERED,
+    HALF_TICK, MAX_PACKET_GAP, MAX_SILENCE, MIN_SILENCE, MIN_STREAM_PACKETS, MIN_STREAM_TIME,
+    MIN_UNANSWERED,
 };
 use super::rtt::Rtt;
 
@@ -17,15 +18,15 @@ pub(super) struct Traffic {
     /// Packets went out, or a stream came in, and nothing has come in since.
     pub(super) silence: Option<Silence>,
     /// Connections were asked for, and none has been answered since, whatever else came in.
-    pub(super) unheard: Option<Silence>,
+    pub(super) unanswered_syns: Option<Silence>,
     /// When something last moved, and when something last came in.
     pub(super) moved: Option<Instant>,
     pub(super) received: Option<Instant>,
     /// When the machine last did not keep up with what was sent.
-    pub(super) overrun: Option<Instant>,
+    pub(super) local_drops: Option<Instant>,
     stream: Option<Stream>,
     /// The last packets were sent within a short time.
-    follows: bool,
+    continuous: bool,
 }
 
 /// Something that comes in without a pause.
@@ -75,8 +76,8 @@ impl Moved {
     }
 
     /// More goes unanswered than hosts that are not there explain.
-    pub(super) fn is_telling(&self) -> bool {
-        self.syns.saturating_add(self.repeats) >= UNANSWERED
+    pub(super) fn is_conclusive(&self) -> bool {
+        self.syns.saturating_add(self.repeats) >= MIN_UNANSWERED
     }
 }
 
@@ -87,11 +88,11 @@ impl Traffic {
             return false;
         };
         if is_anew(&old, &new) {
-            (self.silence, self.unheard) = (None, None);
+            (self.silence, self.unanswered_syns) = (None, None);
             return false;
         }
-        if new.overrun > old.overrun {
-            self.overrun = Some(now);
+        if new.local_drops > old.local_drops {
+            self.local_drops = Some(now);
         }
         let moved = Moved::between(&old, &new);
         self.add_round_trips(&old, &new);
@@ -104,7 +105,7 @@ impl Traffic {
         };
         if moved.received > 0 {
             let pause = self.received.map(|at| now.saturating_duration_since(at));
-            if pause.is_none_or(|pause| pause > FOLLOWS) {
+            if pause.is_none_or(|pause| pause > MAX_PACKET_GAP) {
                 self.stream = None;
             }
             let stream = self.stream.get_or_insert(Stream::new(now));
@@ -115,13 +116,13 @@ impl Traffic {
             self.silence.get_or_insert(silence);
         }
         if moved.answers > 0 {
-            self.unheard = None;
+            self.unanswered_syns = None;
         } else if moved.syns > 0 {
-            self.unheard.get_or_insert(silence);
+            self.unanswered_syns.get_or_insert(silence);
         }
         if moved.sent > 0 || moved.received > 0 {
             let pause = self.moved.map(|at| now.saturating_duration_since(at));
-            self.follows = pause.is_some_and(|pause| pause <= FOLLOWS);
+            self.continuous = pause.is_some_and(|pause| pause <= MAX_PACKET_GAP);
             self.moved = Some(now);
         }
         moved.received > 0
@@ -134,7 +135,8 @@ impl Traffic {
         let (Some(stream), Some(last)) = (self.stream.take(), self.received) else {
             return false;
         };
-        stream.most >= STREAM_PACKETS || last.saturating_duration_since(stream.began) >= STREAM
+        stream.most >= MIN_STREAM_PACKETS
+            || last.saturating_duration_since(stream.began) >= MIN_STREAM_TIME
     }
 
     /// Probes answer, so silence has another reason. Where nothing was sent there is none: a stream
@@ -144,7 +146,7 @@ impl Traffic {
         if let Some(silence) = &mut self.silence {
             silence.explained = true;
         }
-        self.unheard = None;
+        self.unanswered_syns = None;
     }
 
     fn add_round_trips(&mut self, old: &Sample, new: &Sample) {
@@ -163,25 +165,25 @@ impl Traffic {
 
     /// What is under way is no longer known to be; counters go on from where they are.
     pub(super) fn forget(&mut self) {
-        (self.silence, self.unheard) = (None, None);
+        (self.silence, self.unanswered_syns) = (None, None);
     }
 
     /// Since when traffic suffers from a silence that outlasted `patience`. A silence that probes
     /// have explained counts while packets follow each other.
-    pub(super) fn suffers_from(&self, patience: Duration) -> Option<Instant> {
+    pub(super) fn suffering_since(&self, silence_limit: Duration) -> Option<Instant> {
         let silence = self.silence?;
-        let counts = !silence.explained || self.follows;
-        counts.then_some(silence.since + patience)
+        let counts = !silence.explained || self.continuous;
+        counts.then_some(silence.since + silence_limit)
     }
 
     /// After how much silence an uplink is suspect, where `probes` know the way as well.
-    pub(super) fn patience(&self, probes: &Rtt) -> Duration {
+    pub(super) fn silence_limit(&self, probes: &Rtt) -> Duration {
         let expected = match (self.rtt.is_known(), probes.smoothed()) {
             (true, _) => self.rtt.expected(),
             (false, Some(_)) => probes.expected(),
-            (false, None) => SILENCE_MAX,
+            (false, None) => MAX_SILENCE,
         };
-        expected.clamp(SILENCE_MIN, SILENCE_MAX)
+        expected.clamp(MIN_SILENCE, MAX_SILENCE)
     }
 }
 

@@ -66,7 +66,7 @@ pub struct Sample {
     /// A line that is dead keeps a device's queue full, too: only where its being emptied has nothing to do with
     /// the line may they be told.
     #[serde(default)]
-    pub overrun: u64,
+    pub local_drops: u64,
 }
 
 /// Names one probe among all of a lookout's life.
@@ -75,7 +75,7 @@ pub struct ProbeId(pub u64);
 
 /// A probe to send now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProbeOrder {
+pub struct ProbeRequest {
     /// The uplink that it must leave by.
     pub uplink: UplinkId,
     /// To be repeated in the answer.
@@ -89,18 +89,18 @@ pub struct ProbeOrder {
 
 /// How a probe fared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProbeAnswer {
+pub struct ProbeResult {
     /// The uplink of the order.
     pub uplink: UplinkId,
     /// The id of the order.
     pub id: ProbeId,
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: ProbeOutcome,
 }
 
 /// What came of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ProbeOutcome {
     /// The target answered as it should.
     Answered {
         /// From sending to the answer.
@@ -124,7 +124,7 @@ pub enum Outcome {
 
 /// Which address families get through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ways {
+pub struct WorkingFamilies {
     /// IPv4 works, as far as known.
     pub v4: bool,
     /// IPv6 works, as far as known.
@@ -143,14 +143,14 @@ pub struct VerdictChange {
     /// The verdict from now on; the same as `from` when only a family failed or returned.
     pub to: Verdict,
     /// The families that work from now on (`false` too for those that the uplink does not have).
-    pub ways: Ways,
+    pub families: WorkingFamilies,
     /// What it rests on.
     pub evidence: Evidence,
 }
 
 /// How an uplink stands at this moment.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Look {
+pub struct HealthSnapshot {
     /// The verdict.
     pub verdict: Verdict,
     /// Since when.
@@ -158,11 +158,11 @@ pub struct Look {
     /// What it rests on.
     pub evidence: Evidence,
     /// The families that work.
-    pub ways: Ways,
+    pub families: WorkingFamilies,
     /// Smoothed round trip of probes, or of handshakes where no probe is answered.
     pub rtt: Option<Duration>,
     /// Share of the last 20 probes that got no answer; `None` before the first was judged.
     pub loss: Option<Share>,
     /// Why probes could not be sent, if the last one could not.
-    pub trouble: Option<String>,
+    pub send_error: Option<String>,
 }

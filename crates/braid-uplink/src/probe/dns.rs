@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 
 use socket2::{Protocol, Type};
 
-use super::{Failure, Way, socket};
+use super::{Egress, ProbeError, socket};
 
 const HEADER: usize = 12;
 /// Record types and the class.
 const A: u16 = 1;
 const NS: u16 = 2;
-const INTERNET: u16 = 1;
+const CLASS_IN: u16 = 1;
 /// Flags of the first two bytes: this is a response; recursion desired.
 const RESPONSE: u8 = 0x80;
 const RECURSE: u8 = 0x01;
@@ -38,7 +38,7 @@ pub fn question(id: u16, name: &str) -> Vec<u8> {
     message.push(0);
     let kind = if name.is_empty() { NS } else { A };
     message.extend_from_slice(&kind.to_be_bytes());
-    message.extend_from_slice(&INTERNET.to_be_bytes());
+    message.extend_from_slice(&CLASS_IN.to_be_bytes());
     message
 }
 
@@ -64,11 +64,16 @@ pub fn judge(question: &[u8], received: &[u8]) -> Option<Result<(), String>> {
     })
 }
 
-pub(super) async fn ask(way: &Way, server: SocketAddr, name: &str, id: u16) -> Result<(), Failure> {
+pub(super) async fn ask(
+    egress: &Egress,
+    server: SocketAddr,
+    name: &str,
+    id: u16,
+) -> Result<(), ProbeError> {
     let question = question(id, name);
-    let socket = socket::open(way, server, Type::DGRAM, Some(Protocol::UDP))?;
+    let socket = socket::open(egress, server, Type::DGRAM, Some(Protocol::UDP))?;
     let answer = socket::converse(socket, &question, |bytes| judge(&question, bytes)).await?;
-    answer.map_err(Failure::Wrong)
+    answer.map_err(ProbeError::Wrong)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use braid_packet::checksum;
 use socket2::{Protocol, Type};
 
-use super::{Failure, Way, socket};
+use super::{Egress, ProbeError, socket};
 
 /// Type of an echo reply and of a request, for IPv4 and IPv6.
 const REPLY: [u8; 2] = [0, 129];
@@ -78,7 +78,7 @@ pub fn is_quoted(request: &Request, quoted: &[u8]) -> bool {
         .is_some_and(|quoted| quoted[..2] == message[..2] && quoted[4..] == message[4..HEADER])
 }
 
-pub(super) async fn ask(way: &Way, dest: IpAddr, secret: u64) -> Result<(), Failure> {
+pub(super) async fn ask(egress: &Egress, dest: IpAddr, secret: u64) -> Result<(), ProbeError> {
     let request = Request {
         v6: dest.is_ipv6(),
         secret,
@@ -88,8 +88,8 @@ pub(super) async fn ask(way: &Way, dest: IpAddr, secret: u64) -> Result<(), Fail
     } else {
         Protocol::ICMPV4
     };
-    let raw = socket::open(way, SocketAddr::new(dest, 0), Type::RAW, Some(protocol))?;
-    socket::queue_errors(&raw, request.v6).map_err(Failure::NotSent)?;
+    let raw = socket::open(egress, SocketAddr::new(dest, 0), Type::RAW, Some(protocol))?;
+    socket::queue_errors(&raw, request.v6).map_err(ProbeError::NotSent)?;
     let message = request.message();
     let is_reply = |bytes: &[u8]| is_reply(&request, bytes).then_some(());
     let is_quoted = |bytes: &[u8]| is_quoted(&request, bytes);

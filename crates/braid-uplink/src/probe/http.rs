@@ -9,22 +9,24 @@ use hyper::header::{ACCEPT, CONNECTION, HOST, USER_AGENT};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 
-use super::{Failure, Way, tcp};
+use super::{Egress, ProbeError, tcp};
 use crate::liveness::Expect;
 
 /// Longest head of an answer, in bytes; what is longer is no answer that we asked for.
 const MAX_HEAD: usize = 16 * 1024;
 
 pub(super) async fn ask(
-    way: &Way,
+    egress: &Egress,
     dest: SocketAddr,
     host: &str,
     path: &str,
     expect: &Expect,
-) -> Result<(), Failure> {
+) -> Result<(), ProbeError> {
     let request = request(dest, host, path)?;
     // A refusal is no portal: they want to be seen.
-    let stream = tcp::connect(way, dest).await?.map_err(Failure::heard)?;
+    let stream = tcp::connect(egress, dest)
+        .await?
+        .map_err(ProbeError::heard)?;
     let mut client = http1::Builder::new();
     client.max_buf_size(MAX_HEAD);
     let handshake = client.handshake(TokioIo::new(stream)).await;
@@ -44,7 +46,7 @@ pub(super) async fn ask(
     }
 }
 
-fn request(dest: SocketAddr, host: &str, path: &str) -> Result<Request<Empty<Bytes>>, Failure> {
+fn request(dest: SocketAddr, host: &str, path: &str) -> Result<Request<Empty<Bytes>>, ProbeError> {
     let name = if host.contains(':') {
         format!("[{host}]")
     } else {
@@ -60,24 +62,24 @@ fn request(dest: SocketAddr, host: &str, path: &str) -> Result<Request<Empty<Byt
         .header(ACCEPT, "*/*")
         .header(CONNECTION, "close")
         .body(Empty::new())
-        .map_err(|error| Failure::NotSent(std::io::Error::other(error)))
+        .map_err(|error| ProbeError::NotSent(std::io::Error::other(error)))
 }
 
-async fn read(answer: Response<hyper::body::Incoming>, expect: &Expect) -> Result<(), Failure> {
+async fn read(answer: Response<hyper::body::Incoming>, expect: &Expect) -> Result<(), ProbeError> {
     let status = answer.status();
     let most = match expect {
         Expect::NoContent => 0,
         Expect::Body(body) => body.len(),
     };
     // A status that is wrong needs no body.
-    judge(expect, status, None).map_err(Failure::Wrong)?;
+    judge(expect, status, None).map_err(ProbeError::Wrong)?;
     let body = Limited::new(answer.into_body(), most).collect().await;
     match body {
-        Ok(body) => judge(expect, status, Some(&body.to_bytes())).map_err(Failure::Wrong),
+        Ok(body) => judge(expect, status, Some(&body.to_bytes())).map_err(ProbeError::Wrong),
         Err(error) if error.is::<LengthLimitError>() => {
-            Err(Failure::Wrong(format!("more than {most} bytes of body")))
+            Err(ProbeError::Wrong(format!("more than {most} bytes of body")))
         }
-        Err(_) => Err(Failure::Silent),
+        Err(_) => Err(ProbeError::Silent),
     }
 }
 
@@ -107,16 +109,16 @@ pub fn judge(expect: &Expect, status: StatusCode, body: Option<&[u8]>) -> Result
 }
 
 /// What answers, but not in HTTP, is not the target.
-fn broken(error: hyper::Error) -> Failure {
+fn broken(error: hyper::Error) -> ProbeError {
     if error.is_parse() {
-        Failure::Wrong("an answer that is no HTTP".to_owned())
+        ProbeError::Wrong("an answer that is no HTTP".to_owned())
     } else {
-        Failure::Silent
+        ProbeError::Silent
     }
 }
 
-fn silent(_: hyper::Error) -> Failure {
-    Failure::Silent
+fn silent(_: hyper::Error) -> ProbeError {
+    ProbeError::Silent
 }
 
 #[cfg(test)]

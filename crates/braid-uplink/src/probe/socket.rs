@@ -9,28 +9,28 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::os::fd::AsRawFd;
 use tokio::net::UdpSocket;
 
-use super::{Failure, Way};
+use super::{Egress, ProbeError};
 
 /// A socket of this kind on the uplink's device and address, connected to `dest`; for TCP,
 /// connecting.
 pub(super) fn open(
-    way: &Way,
+    egress: &Egress,
     dest: SocketAddr,
     kind: Type,
     protocol: Option<Protocol>,
-) -> Result<Socket, Failure> {
+) -> Result<Socket, ProbeError> {
     let bound = || -> io::Result<Socket> {
         let domain = Domain::for_address(dest);
         let socket = Socket::new(domain, kind.nonblocking().cloexec(), protocol)?;
-        socket.bind_device(Some(way.device.as_bytes()))?;
-        socket.bind(&SocketAddr::new(way.source, 0).into())?;
+        socket.bind_device(Some(egress.device.as_bytes()))?;
+        socket.bind(&SocketAddr::new(egress.source, 0).into())?;
         match socket.connect(&dest.into()) {
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
             outcome => outcome?,
         }
         Ok(socket)
     };
-    bound().map_err(Failure::NotSent)
+    bound().map_err(ProbeError::NotSent)
 }
 
 /// As many ICMP errors as an error queue can hold are read before the answer is looked for again.
@@ -54,14 +54,14 @@ pub(super) async fn converse_raw<T>(
     question: &[u8],
     answer: impl Fn(&[u8]) -> Option<T>,
     is_quoted: impl Fn(&[u8]) -> bool,
-) -> Result<T, Failure> {
-    let socket = UdpSocket::from_std(socket.into()).map_err(Failure::NotSent)?;
+) -> Result<T, ProbeError> {
+    let socket = UdpSocket::from_std(socket.into()).map_err(ProbeError::NotSent)?;
     let mut sent = socket.send(question).await;
     if sent.is_err() && has_errors(&socket, |_| true) {
         // The error was somebody's ICMP message that came before the question left.
         sent = socket.send(question).await;
     }
-    sent.map_err(Failure::NotSent)?;
+    sent.map_err(ProbeError::NotSent)?;
     let mut buffer = [0; 1500];
     loop {
         match socket.recv(&mut buffer).await {
@@ -72,7 +72,7 @@ pub(super) async fn converse_raw<T>(
             }
             Err(error) => {
                 if has_errors(&socket, &is_quoted) {
-                    return Err(Failure::heard(error));
+                    return Err(ProbeError::heard(error));
                 }
             }
         }
@@ -99,15 +99,15 @@ pub(super) async fn converse<T>(
     socket: Socket,
     question: &[u8],
     answer: impl Fn(&[u8]) -> Option<T>,
-) -> Result<T, Failure> {
-    let socket = UdpSocket::from_std(socket.into()).map_err(Failure::NotSent)?;
-    socket.send(question).await.map_err(Failure::NotSent)?;
+) -> Result<T, ProbeError> {
+    let socket = UdpSocket::from_std(socket.into()).map_err(ProbeError::NotSent)?;
+    socket.send(question).await.map_err(ProbeError::NotSent)?;
     // As much as an answer has; the rest of a longer datagram is cut off.
     let mut buffer = [0; 1500];
     loop {
         // An error is a router's word about the question, or the kernel's that no neighbour is
         // there to take it.
-        let length = socket.recv(&mut buffer).await.map_err(Failure::heard)?;
+        let length = socket.recv(&mut buffer).await.map_err(ProbeError::heard)?;
         if let Some(answer) = answer(&buffer[..length]) {
             return Ok(answer);
         }

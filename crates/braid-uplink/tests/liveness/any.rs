@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use braid_core::UplinkId;
 use braid_uplink::liveness::{
-    Lookout, Outcome, ProbeAnswer, ProbeId, ProbeOrder, Rules, Sample, Target, Verdict, Watched,
+    HealthMonitor, MonitoredUplink, ProbeId, ProbeOutcome, ProbeRequest, ProbeResult, Rules,
+    Sample, Target, Verdict,
 };
 use proptest::prelude::*;
 
@@ -55,7 +56,7 @@ fn rules(kind: u8) -> Rules {
     let http = || Arc::new("http://portal.example/".parse::<Target>().unwrap());
     let mut rules = Rules {
         metered: kind & 1 == 1,
-        need: usize::from(kind >> 1 & 3),
+        quorum: usize::from(kind >> 1 & 3),
         rise: u32::from(kind >> 3 & 3),
         ..Rules::default()
     };
@@ -70,11 +71,11 @@ fn rules(kind: u8) -> Rules {
 
 struct World {
     now: Instant,
-    lookout: Lookout,
-    uplinks: BTreeMap<UplinkId, Watched>,
+    monitor: HealthMonitor,
+    uplinks: BTreeMap<UplinkId, MonitoredUplink>,
     verdicts: BTreeMap<UplinkId, Verdict>,
     samples: BTreeMap<UplinkId, Sample>,
-    orders: Vec<ProbeOrder>,
+    orders: Vec<ProbeRequest>,
 }
 
 impl World {
@@ -82,11 +83,11 @@ impl World {
         match told {
             Told::Time(ms) => {
                 self.now += Duration::from_millis(ms.into());
-                self.lookout.handle_timeout(self.now);
+                self.monitor.handle_timeout(self.now);
             }
             Told::Back(ms) => {
                 let before = self.now.checked_sub(Duration::from_millis(ms.into()));
-                self.lookout.handle_timeout(before.unwrap_or(self.now));
+                self.monitor.handle_timeout(before.unwrap_or(self.now));
             }
             Told::Traffic {
                 uplink,
@@ -105,7 +106,7 @@ impl World {
                 sample.rtt_samples += u64::from(received);
                 sample.rtt_us_sum += u64::from(received) * 20_000;
                 let samples = [(UplinkId(uplink), *sample)];
-                self.lookout.handle_traffic(self.now, &samples);
+                self.monitor.handle_traffic(self.now, &samples);
             }
             Told::Probe { which, how, ms } => {
                 if self.orders.is_empty() {
@@ -116,31 +117,31 @@ impl World {
                     .swap_remove(usize::from(which) % self.orders.len());
                 let rtt = Duration::from_millis(ms.into());
                 let outcome = match how % 8 {
-                    0..4 => Outcome::Answered { rtt },
-                    4 => Outcome::Wrong {
+                    0..4 => ProbeOutcome::Answered { rtt },
+                    4 => ProbeOutcome::Wrong {
                         rtt,
                         what: "odd".to_owned(),
                     },
-                    5 => Outcome::NotSent {
+                    5 => ProbeOutcome::NotSent {
                         why: "no route".to_owned(),
                     },
-                    _ => Outcome::Silent,
+                    _ => ProbeOutcome::Silent,
                 };
-                let answer = ProbeAnswer {
+                let answer = ProbeResult {
                     uplink: order.uplink,
                     id: order.id,
                     outcome,
                 };
-                self.lookout.handle_probe(self.now, answer);
+                self.monitor.handle_probe(self.now, answer);
             }
             Told::Stray(id) => {
-                let outcome = Outcome::Answered {
+                let outcome = ProbeOutcome::Answered {
                     rtt: Duration::ZERO,
                 };
                 let (uplink, id) = (UplinkId(0), ProbeId(id | 1 << 63));
-                self.lookout.handle_probe(
+                self.monitor.handle_probe(
                     self.now,
-                    ProbeAnswer {
+                    ProbeResult {
                         uplink,
                         id,
                         outcome,
@@ -148,17 +149,17 @@ impl World {
                 );
             }
             Told::Uplinks(all) => {
-                let watched = |(v4, v6, usable, vouched, kind)| Watched {
+                let watched = |(v4, v6, usable, self_reported, kind)| MonitoredUplink {
                     v4,
                     v6,
                     usable,
-                    vouched,
+                    self_reported,
                     rules: rules(kind),
                 };
                 let ids = (0..).map(UplinkId);
                 self.uplinks = ids.zip(all.into_iter().map(watched)).collect();
                 let uplinks: Vec<_> = self.uplinks.clone().into_iter().collect();
-                self.lookout.set_uplinks(self.now, &uplinks);
+                self.monitor.set_uplinks(self.now, &uplinks);
                 self.verdicts.retain(|id, _| self.uplinks.contains_key(id));
             }
         }
@@ -167,7 +168,7 @@ impl World {
     /// Everything the lookout wants is to be had, makes sense, and comes to an end.
     fn drain(&mut self) {
         for _ in 0..10_000 {
-            while let Some(order) = self.lookout.poll_transmit(self.now) {
+            while let Some(order) = self.monitor.poll_transmit(self.now) {
                 let watched = &self.uplinks[&order.uplink];
                 assert!(watched.usable && watched.rules.targets.contains(&order.target));
                 let family = order.target.address().map(|a| a.is_ipv6());
@@ -177,13 +178,13 @@ impl World {
                 let drop = self.orders.len().saturating_sub(200);
                 self.orders.drain(..drop);
             }
-            while let Some(change) = self.lookout.poll_event() {
+            while let Some(change) = self.monitor.poll_event() {
                 let before = self.verdicts.insert(change.uplink, change.to);
                 assert_eq!(before.unwrap_or(Verdict::Up), change.from, "{change:?}");
                 assert!(!change.evidence.to_string().is_empty());
             }
-            match self.lookout.poll_timeout() {
-                Some(at) if at <= self.now => self.lookout.handle_timeout(self.now),
+            match self.monitor.poll_timeout() {
+                Some(at) if at <= self.now => self.monitor.handle_timeout(self.now),
                 _ => return,
             }
         }
@@ -192,11 +193,11 @@ impl World {
 
     fn check(&self) {
         for (id, watched) in &self.uplinks {
-            let look = self.lookout.look(*id).unwrap();
+            let look = self.monitor.snapshot(*id).unwrap();
             let told = self.verdicts.get(id).copied().unwrap_or(Verdict::Up);
             assert_eq!(look.verdict, told);
             assert!(look.since <= self.now);
-            assert!((watched.v4 || !look.ways.v4) && (watched.v6 || !look.ways.v6));
+            assert!((watched.v4 || !look.families.v4) && (watched.v6 || !look.families.v6));
         }
     }
 }
@@ -209,7 +210,7 @@ proptest! {
         let now = Instant::now() + Duration::from_secs(1000);
         let mut world = World {
             now,
-            lookout: Lookout::new(now),
+            monitor: HealthMonitor::new(now),
             uplinks: BTreeMap::new(),
             verdicts: BTreeMap::new(),
             samples: BTreeMap::new(),

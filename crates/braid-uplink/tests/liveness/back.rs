@@ -133,9 +133,9 @@ fn a_device_that_returns_proves_itself_by_three_answers() {
     sim.run(5 * SECOND);
     let mut away = watched(&Rules::default());
     away.usable = false;
-    sim.lookout.set_uplinks(sim.now, &[(id(0), away)]);
+    sim.monitor.set_uplinks(sim.now, &[(id(0), away)]);
     sim.run(SECOND);
-    sim.lookout
+    sim.monitor
         .set_uplinks(sim.now, &[(id(0), watched(&Rules::default()))]);
     sim.drain();
     assert_eq!(sim.verdict(0), Verdict::Dead, "it has to prove itself");
@@ -156,7 +156,7 @@ fn a_device_that_returns_is_up_at_once_where_nobody_can_be_asked() {
     for usable in [false, true] {
         sim.run(SECOND);
         device.usable = usable;
-        sim.lookout.set_uplinks(sim.now, &[(id(0), device.clone())]);
+        sim.monitor.set_uplinks(sim.now, &[(id(0), device.clone())]);
         sim.drain();
         assert_eq!(sim.verdict(0), Verdict::Up);
     }
@@ -164,7 +164,7 @@ fn a_device_that_returns_is_up_at_once_where_nobody_can_be_asked() {
     // The second time within minutes it has to wait.
     for usable in [false, true] {
         device.usable = usable;
-        sim.lookout.set_uplinks(sim.now, &[(id(0), device.clone())]);
+        sim.monitor.set_uplinks(sim.now, &[(id(0), device.clone())]);
         sim.drain();
     }
     assert_eq!(sim.verdict(0), Verdict::Dead);
@@ -181,9 +181,9 @@ fn a_device_that_comes_and_goes_waits_longer_each_time() {
     away.usable = false;
     let mut waits = Vec::new();
     for _ in 0..5 {
-        sim.lookout.set_uplinks(sim.now, &[(id(0), away.clone())]);
+        sim.monitor.set_uplinks(sim.now, &[(id(0), away.clone())]);
         sim.run(100 * MS);
-        sim.lookout.set_uplinks(sim.now, &[(id(0), here.clone())]);
+        sim.monitor.set_uplinks(sim.now, &[(id(0), here.clone())]);
         sim.drain();
         let wait = sim.wait(2 * MINUTE, |sim| sim.verdict(0) == Verdict::Up);
         waits.push(wait.unwrap().as_millis());
@@ -196,13 +196,13 @@ fn a_device_that_comes_and_goes_waits_longer_each_time() {
 fn what_is_vouched_for_returns_at_once_however_often() {
     let mut sim = Sim::new(1, 1, &Rules::default());
     let mut bond = watched(&Rules::default());
-    bond.vouched = true;
-    sim.lookout.set_uplinks(sim.now, &[(id(0), bond.clone())]);
+    bond.self_reported = true;
+    sim.monitor.set_uplinks(sim.now, &[(id(0), bond.clone())]);
     sim.run(5 * SECOND);
     for _ in 0..5 {
         for usable in [false, true] {
             bond.usable = usable;
-            sim.lookout.set_uplinks(sim.now, &[(id(0), bond.clone())]);
+            sim.monitor.set_uplinks(sim.now, &[(id(0), bond.clone())]);
             sim.run(100 * MS);
             assert_eq!(sim.verdict(0), Verdict::Up, "{}", sim.story());
         }
@@ -215,7 +215,7 @@ fn what_is_vouched_for_returns_at_once_however_often() {
     (sim.line(0).dead_out, sim.line(0).dead_in) = (false, false);
     for usable in [false, true] {
         bond.usable = usable;
-        sim.lookout.set_uplinks(sim.now, &[(id(0), bond.clone())]);
+        sim.monitor.set_uplinks(sim.now, &[(id(0), bond.clone())]);
         sim.drain();
     }
     assert_eq!(sim.verdict(0), Verdict::Up, "{}", sim.story());
@@ -228,12 +228,12 @@ fn a_machine_that_does_not_keep_up_kills_no_uplink() {
     sim.run(5 * SECOND);
     let line = sim.line(0);
     (line.traffic, line.one_way) = (Some(MS), true);
-    (line.overrun, line.dead_out) = (true, true);
+    (line.local_drops, line.dead_out) = (true, true);
     sim.run(MINUTE);
     let died = sim.changes.iter().any(|change| change.to == Verdict::Dead);
     assert!(!died, "{}", sim.story());
     // It keeps up again, and now the silence is the line's.
-    sim.line(0).overrun = false;
+    sim.line(0).local_drops = false;
     let after = sim.wait(MINUTE, |sim| sim.verdict(0) == Verdict::Dead);
     assert!(
         after.is_some_and(|after| after < 3 * SECOND),
@@ -279,7 +279,7 @@ fn unanswered_one_way_traffic_without_targets_kills_nothing() {
     let mut sim = Sim::new(1, 1, &rules);
     sim.run(MINUTE);
     assert_eq!(
-        sim.lookout.poll_timeout(),
+        sim.monitor.poll_timeout(),
         None,
         "there is nothing to wait for"
     );
@@ -354,7 +354,7 @@ fn an_uplink_whose_targets_are_taken_away_is_tried() {
         }
         let after = sim.wait(MINUTE, |sim| sim.verdict(0) == verdict);
         assert!(after.is_some(), "{}", sim.story());
-        sim.lookout.set_uplinks(sim.now, &[(id(0), watched(left))]);
+        sim.monitor.set_uplinks(sim.now, &[(id(0), watched(left))]);
         sim.drain();
         let after = sim.wait(MINUTE, |sim| sim.verdict(0) == Verdict::Up);
         assert!(after.is_some(), "{}", sim.story());

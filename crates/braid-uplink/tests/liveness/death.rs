@@ -102,7 +102,7 @@ fn the_evidence_says_what_was_missing() {
     sim.run(5 * SECOND);
     sim.line(0).dead(true);
     sim.run(SECOND);
-    let look = sim.lookout.look(crate::sim::id(0)).unwrap();
+    let look = sim.monitor.snapshot(crate::sim::id(0)).unwrap();
     let evidence = look.evidence;
     assert_eq!(
         (look.verdict, evidence.cause),

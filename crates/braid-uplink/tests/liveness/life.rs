@@ -173,7 +173,7 @@ fn a_target_that_answers_only_on_another_uplink_is_evidence() {
 #[test]
 fn need_asks_for_more_than_one_target() {
     let rules = Rules {
-        need: 2,
+        quorum: 2,
         ..Rules::default()
     };
     let mut sim = Sim::new(1, 1, &rules);
@@ -222,12 +222,12 @@ fn a_family_that_fails_alone_is_named_and_kills_nothing() {
     let v6 = |t: &Target| t.address().is_some_and(|a| a.is_ipv6());
     let all = Rules::default().targets;
     sim.line(0).silent = all.iter().map(|t| Target::clone(t)).filter(v6).collect();
-    let works = |sim: &Sim| sim.lookout.look(id(0)).unwrap().ways.v6;
+    let works = |sim: &Sim| sim.monitor.snapshot(id(0)).unwrap().families.v6;
     let after = sim.wait(MINUTE, |sim| !works(sim));
     assert!(after.is_some_and(|after| after < 10 * SECOND), "{after:?}");
     let change = sim.changes.last().unwrap();
     assert_eq!((change.from, change.to), (Verdict::Up, Verdict::Up));
-    assert!(change.ways.v4 && change.evidence.to_string().contains("IPv6 is silent"));
+    assert!(change.families.v4 && change.evidence.to_string().contains("IPv6 is silent"));
     sim.line(0).silent.clear();
     assert!(sim.wait(MINUTE, works).is_some(), "{}", sim.story());
 }
@@ -277,7 +277,7 @@ fn an_unusable_uplink_is_not_probed() {
     sim.run(5 * SECOND);
     let mut away = watched(&Rules::default());
     away.usable = false;
-    sim.lookout.set_uplinks(sim.now, &[(id(0), away)]);
+    sim.monitor.set_uplinks(sim.now, &[(id(0), away)]);
     let before = sim.line(0).probes;
     sim.run(MINUTE);
     assert_eq!(sim.line(0).probes, before);

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use braid_core::UplinkId;
 use braid_uplink::liveness::{
-    Lookout, Outcome, ProbeAnswer, ProbeId, ProbeOrder, Rules, Sample, Target, Verdict,
-    VerdictChange, Watched,
+    HealthMonitor, MonitoredUplink, ProbeId, ProbeOutcome, ProbeRequest, ProbeResult, Rules,
+    Sample, Target, Verdict, VerdictChange,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -70,7 +70,7 @@ pub struct Line {
     /// Nobody answers the traffic.
     pub one_way: bool,
     /// The machine does not keep up with what is sent.
-    pub overrun: bool,
+    pub local_drops: bool,
     /// It only comes in, as a download does whose acknowledgements do not count.
     pub download: bool,
     latest: [Instant; 2],
@@ -94,7 +94,7 @@ impl Line {
             silent: BTreeSet::new(),
             traffic: None,
             one_way: false,
-            overrun: false,
+            local_drops: false,
             download: false,
             latest: [now; 2],
             sample: Sample::default(),
@@ -148,7 +148,7 @@ enum What {
 pub struct Sim {
     pub now: Instant,
     start: Instant,
-    pub lookout: Lookout,
+    pub monitor: HealthMonitor,
     pub lines: BTreeMap<UplinkId, Line>,
     pub changes: Vec<VerdictChange>,
     /// The daemon does not run until then.
@@ -156,8 +156,8 @@ pub struct Sim {
     dice: SmallRng,
     tick_at: Instant,
     under_way: BinaryHeap<Reverse<(Instant, u64, UplinkId, What)>>,
-    waiting: Vec<ProbeAnswer>,
-    asked: BTreeMap<u64, ProbeOrder>,
+    waiting: Vec<ProbeResult>,
+    asked: BTreeMap<u64, ProbeRequest>,
     next: u64,
 }
 
@@ -165,12 +165,12 @@ pub fn id(index: u8) -> UplinkId {
     UplinkId(index)
 }
 
-pub fn watched(rules: &Rules) -> Watched {
-    Watched {
+pub fn watched(rules: &Rules) -> MonitoredUplink {
+    MonitoredUplink {
         v4: true,
         v6: true,
         usable: true,
-        vouched: false,
+        self_reported: false,
         rules: rules.clone(),
     }
 }
@@ -183,7 +183,7 @@ impl Sim {
         let mut sim = Sim {
             now,
             start: now,
-            lookout: Lookout::new(now),
+            monitor: HealthMonitor::new(now),
             lines: (0..uplinks).map(|i| (id(i), Line::new(now))).collect(),
             changes: Vec::new(),
             stalled: now,
@@ -195,7 +195,7 @@ impl Sim {
             next: 0,
         };
         let all: Vec<_> = (0..uplinks).map(|i| (id(i), watched(rules))).collect();
-        sim.lookout.set_uplinks(now, &all);
+        sim.monitor.set_uplinks(now, &all);
         sim.drain();
         sim
     }
@@ -205,7 +205,7 @@ impl Sim {
     }
 
     pub fn verdict(&self, index: u8) -> Verdict {
-        self.lookout.look(id(index)).unwrap().verdict
+        self.monitor.snapshot(id(index)).unwrap().verdict
     }
 
     pub fn deaths(&self) -> usize {
@@ -247,7 +247,7 @@ impl Sim {
             let flow = flow.map(|l| l.traffic_at).min();
             let arrival = self.under_way.peek().map(|r| r.0.0);
             let daemon = self
-                .lookout
+                .monitor
                 .poll_timeout()
                 .map_or(self.tick_at, |at| at.min(self.tick_at));
             let next = daemon.max(self.stalled);
@@ -281,17 +281,17 @@ impl Sim {
             return;
         }
         for answer in std::mem::take(&mut self.waiting) {
-            self.lookout.handle_probe(self.now, answer);
+            self.monitor.handle_probe(self.now, answer);
             self.drain();
         }
         if self.tick_at <= self.now {
             let samples: Vec<_> = self.lines.iter().map(|(id, l)| (*id, l.sample)).collect();
-            self.lookout.handle_traffic(self.now, &samples);
+            self.monitor.handle_traffic(self.now, &samples);
             self.tick_at = self.now + TICK;
             self.drain();
         }
-        if self.lookout.poll_timeout().is_some_and(|at| at <= self.now) {
-            self.lookout.handle_timeout(self.now);
+        if self.monitor.poll_timeout().is_some_and(|at| at <= self.now) {
+            self.monitor.handle_timeout(self.now);
             self.drain();
         }
     }
@@ -306,8 +306,8 @@ impl Sim {
             while line.traffic_at <= now {
                 line.traffic_at += pause;
                 let takes = self
-                    .lookout
-                    .look(*uplink)
+                    .monitor
+                    .snapshot(*uplink)
                     .unwrap()
                     .verdict
                     .takes_new_flows();
@@ -316,7 +316,7 @@ impl Sim {
                     sent.push((*uplink, true));
                 } else if takes {
                     line.sample.sent += 1;
-                    line.sample.overrun += u64::from(line.overrun);
+                    line.sample.local_drops += u64::from(line.local_drops);
                     line.sample.syns += u64::from(!line.one_way);
                     sent.push((*uplink, false));
                 }
@@ -374,12 +374,12 @@ impl Sim {
             } => {
                 let rtt = self.now.duration_since(sent);
                 let outcome = if wrong {
-                    Outcome::Wrong {
+                    ProbeOutcome::Wrong {
                         rtt,
                         what: "status 302 instead of 204".into(),
                     }
                 } else {
-                    Outcome::Answered { rtt }
+                    ProbeOutcome::Answered { rtt }
                 };
                 self.answer(id, outcome);
             }
@@ -407,14 +407,14 @@ impl Sim {
                     );
                 }
             }
-            What::Over { id } => self.answer(id, Outcome::Silent),
+            What::Over { id } => self.answer(id, ProbeOutcome::Silent),
         }
     }
 
-    fn answer(&mut self, id: u64, outcome: Outcome) {
+    fn answer(&mut self, id: u64, outcome: ProbeOutcome) {
         if let Some(order) = self.asked.remove(&id) {
             let (uplink, id) = (order.uplink, ProbeId(id));
-            self.waiting.push(ProbeAnswer {
+            self.waiting.push(ProbeResult {
                 uplink,
                 id,
                 outcome,
@@ -424,7 +424,7 @@ impl Sim {
 
     /// Does what the lookout asks for.
     pub fn drain(&mut self) {
-        while let Some(order) = self.lookout.poll_transmit(self.now) {
+        while let Some(order) = self.monitor.poll_transmit(self.now) {
             let (uplink, id, sent) = (order.uplink, order.id.0, self.now);
             self.next += 1;
             let over = Reverse((sent + order.timeout, self.next, uplink, What::Over { id }));
@@ -442,7 +442,7 @@ impl Sim {
                 },
             );
         }
-        while let Some(change) = self.lookout.poll_event() {
+        while let Some(change) = self.monitor.poll_event() {
             self.changes.push(change);
         }
     }

@@ -10,17 +10,17 @@ fn bonded(text: &str) -> Settings {
 }
 
 /// The bond with number 9, beside two uplinks.
-fn standings(up: bool) -> [Standing; 3] {
-    let bond = Standing {
+fn statuses(up: bool) -> [UplinkStatus; 3] {
+    let bond = UplinkStatus {
         bond: true,
         up,
-        ..standing(9, "bond")
+        ..status(9, "bond")
     };
-    [standing(0, "a"), standing(1, "b"), bond]
+    [status(0, "a"), status(1, "b"), bond]
 }
 
 fn update(classes: &mut Classes, settings: &Settings, up: bool) {
-    classes.update(Instant::now(), settings, &standings(up));
+    classes.update(Instant::now(), settings, &statuses(up));
 }
 
 fn preferred(classes: &Classes, class: u8) -> Option<u8> {

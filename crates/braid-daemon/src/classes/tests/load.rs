@@ -6,13 +6,13 @@ use braid_core::slots::SLOTS;
 use braid_core::{Rate, UplinkId};
 use proptest::prelude::*;
 
-use super::{counts, settings, standing, weighted};
-use crate::classes::{Classes, Load, Standing};
+use super::{counts, settings, status, weighted};
+use crate::classes::{Classes, Load, UplinkStatus};
 use crate::settings::Settings;
 
 /// Uplinks under a steady demand: flows last [`LASTING`] on average, so loads follow shares late.
 struct Line {
-    standings: Vec<Standing>,
+    statuses: Vec<UplinkStatus>,
     /// Mbit/s.
     capacity: Vec<f64>,
     carried: Vec<f64>,
@@ -22,10 +22,10 @@ const LASTING: f64 = 10.0;
 const TICK: Duration = Duration::from_millis(250);
 
 impl Line {
-    fn new(standings: Vec<Standing>, capacity: Vec<f64>) -> Line {
+    fn new(statuses: Vec<UplinkStatus>, capacity: Vec<f64>) -> Line {
         let carried = vec![0.0; capacity.len()];
         Line {
-            standings,
+            statuses,
             capacity,
             carried,
         }
@@ -43,20 +43,20 @@ impl Line {
         let (mut changes, mut before) = (0, Vec::new());
         for _ in 0..seconds * 4 {
             let rate = |mbit: f64| Rate::from_bits_per_sec((mbit * 1e6) as u64);
-            for (i, standing) in self.standings.iter_mut().enumerate() {
-                standing.load = Some(Load {
+            for (i, status) in self.statuses.iter_mut().enumerate() {
+                status.load = Some(Load {
                     tx: Rate::from_bits_per_sec(0),
                     rx: rate(self.carried[i].min(self.capacity[i])),
                     capacity: Some(rate(self.capacity[i])),
                 });
             }
-            let entries = classes.update(*from, settings, &self.standings);
+            let entries = classes.update(*from, settings, &self.statuses);
             if !before.is_empty() && entries[0].v4 != before {
                 changes += 1;
             }
             before.clone_from(&entries[0].v4);
             for (i, carried) in self.carried.iter_mut().enumerate() {
-                let share = classes.share_of(self.standings[i].id);
+                let share = classes.share_of(self.statuses[i].id);
                 *carried += (demand * share - *carried) * TICK.as_secs_f64() / LASTING;
             }
             *from += TICK;
@@ -79,9 +79,9 @@ const TIERS: &str = "
 ";
 
 fn two_tiers() -> Line {
-    let mut standings = vec![standing(0, "dsl"), standing(1, "lte")];
-    standings[1].tier = 2;
-    Line::new(standings, vec![20.0, 30.0])
+    let mut statuses = vec![status(0, "dsl"), status(1, "lte")];
+    statuses[1].tier = 2;
+    Line::new(statuses, vec![20.0, 30.0])
 }
 
 #[test]
@@ -104,8 +104,8 @@ fn the_next_tier_carries_what_is_too_much_and_no_more() {
 #[test]
 fn least_loaded_evens_out_what_is_uneven() {
     let settings = settings("policy = 'least-loaded'");
-    let standings = vec![standing(0, "a"), standing(1, "b")];
-    let mut line = Line::new(standings, vec![40.0, 10.0]);
+    let statuses = vec![status(0, "a"), status(1, "b")];
+    let mut line = Line::new(statuses, vec![40.0, 10.0]);
     let (mut classes, mut at) = (Classes::default(), Instant::now());
     line.run(&mut classes, &settings, &mut at, 120, 30.0);
     let used: Vec<f64> = line
@@ -135,8 +135,8 @@ proptest! {
         capacity in prop::collection::vec(5.0f64..50.0, 2..5),
     ) {
         let settings = settings("policy = 'least-loaded'");
-        let standings = (0..).zip(&capacity).map(|(id, _)| weighted(id, 1)).collect();
-        let mut line = Line::new(standings, capacity);
+        let statuses = (0..).zip(&capacity).map(|(id, _)| weighted(id, 1)).collect();
+        let mut line = Line::new(statuses, capacity);
         let (mut classes, mut at) = (Classes::default(), Instant::now());
         line.run(&mut classes, &settings, &mut at, 240, demand);
         let changes = line.run(&mut classes, &settings, &mut at, 240, demand);

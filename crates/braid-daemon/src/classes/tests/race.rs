@@ -5,20 +5,20 @@ use std::time::Instant;
 use braid_balance::{ClassEntry, ClassId, LbMethod};
 use braid_core::{Rate, UplinkId};
 
-use super::{settings, standing};
-use crate::classes::{Classes, Load, Room, Standing};
+use super::{settings, status};
+use crate::classes::{Classes, Headroom, Load, UplinkStatus};
 
-fn entries(text: &str, standings: &[Standing]) -> Vec<ClassEntry> {
-    Classes::default().update(Instant::now(), &settings(text), standings)
+fn entries(text: &str, statuses: &[UplinkStatus]) -> Vec<ClassEntry> {
+    Classes::default().update(Instant::now(), &settings(text), statuses)
 }
 
-fn racers(text: &str, standings: &[Standing]) -> Vec<u8> {
-    let entries = entries(text, standings);
+fn candidates(text: &str, statuses: &[UplinkStatus]) -> Vec<u8> {
+    let entries = entries(text, statuses);
     entries[0].candidates.iter().map(|id| id.0).collect()
 }
 
-fn three() -> [Standing; 3] {
-    [standing(0, "a"), standing(1, "b"), standing(2, "c")]
+fn three() -> [UplinkStatus; 3] {
+    [status(0, "a"), status(1, "b"), status(2, "c")]
 }
 
 #[test]
@@ -31,10 +31,10 @@ fn policies_race_on_all_that_work_and_share_out_the_rest() {
         entries("policy = 'fastest'", &three())[0].lb_method,
         LbMethod::Fastest
     );
-    assert!(racers("policy = 'wrr'", &three()).is_empty());
+    assert!(candidates("policy = 'wrr'", &three()).is_empty());
     let mut uplinks = three();
     uplinks[1].up = false;
-    assert_eq!(racers("policy = 'race'", &uplinks), [0, 2]);
+    assert_eq!(candidates("policy = 'race'", &uplinks), [0, 2]);
 }
 
 #[test]
@@ -58,9 +58,9 @@ fn a_rule_may_race_what_the_rest_does_not() {
 fn what_costs_money_is_raced_only_when_asked() {
     let mut uplinks = three();
     uplinks[2].metered = true;
-    assert_eq!(racers("policy = 'race'", &uplinks), [0, 1]);
+    assert_eq!(candidates("policy = 'race'", &uplinks), [0, 1]);
     let asked = "policy = 'race'\n[race]\nmetered = true";
-    assert_eq!(racers(asked, &uplinks), [0, 1, 2]);
+    assert_eq!(candidates(asked, &uplinks), [0, 1, 2]);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn only_the_lowest_tier_races_and_not_while_the_next_one_helps() {
     ";
     let mut uplinks = three();
     uplinks[2].tier = 2;
-    assert_eq!(racers(text, &uplinks), [0, 1]);
+    assert_eq!(candidates(text, &uplinks), [0, 1]);
     for uplink in &mut uplinks[..2] {
         uplink.load = Some(Load {
             tx: Rate::from_bits_per_sec(9_000_000),
@@ -93,7 +93,7 @@ fn only_the_lowest_tier_races_and_not_while_the_next_one_helps() {
             capacity: Some(Rate::from_bits_per_sec(10_000_000)),
         });
     }
-    let helped = racers(text, &uplinks);
+    let helped = candidates(text, &uplinks);
     assert!(
         helped.is_empty(),
         "raced, flows would stay on the full tier"
@@ -104,10 +104,10 @@ fn only_the_lowest_tier_races_and_not_while_the_next_one_helps() {
 fn a_lossy_uplink_leaves_the_race_as_long_as_two_others_run() {
     let mut uplinks = three();
     uplinks[1].degraded = true;
-    assert_eq!(racers("policy = 'race'", &uplinks), [0, 2]);
-    assert_eq!(racers("policy = 'fastest'", &uplinks), [0, 1, 2]);
+    assert_eq!(candidates("policy = 'race'", &uplinks), [0, 2]);
+    assert_eq!(candidates("policy = 'fastest'", &uplinks), [0, 1, 2]);
     uplinks[0].degraded = true;
-    assert_eq!(racers("policy = 'race'", &uplinks), [0, 1, 2]);
+    assert_eq!(candidates("policy = 'race'", &uplinks), [0, 1, 2]);
 }
 
 #[test]
@@ -117,10 +117,10 @@ fn an_uplink_that_may_race_for_one_family_alone_races_for_none_that_it_carries_o
     uplinks[0].v6 = false;
     uplinks[1].v6 = false;
     uplinks[2].tier = 2;
-    assert_eq!(racers("policy = 'race'", &uplinks), [0, 1]);
+    assert_eq!(candidates("policy = 'race'", &uplinks), [0, 1]);
     // Who lacks a family still races for the other.
     uplinks[2].tier = 1;
-    assert_eq!(racers("policy = 'race'", &uplinks), [0, 1, 2]);
+    assert_eq!(candidates("policy = 'race'", &uplinks), [0, 1, 2]);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn room_is_what_is_configured_or_what_was_seen() {
     };
     let room = |capacity: u64, spare: u64| {
         let rate = |mbit: u64| Rate::from_bits_per_sec(mbit * 1_000_000);
-        Some(Room {
+        Some(Headroom {
             capacity: rate(capacity),
             spare: rate(spare),
         })
@@ -147,16 +147,16 @@ fn room_is_what_is_configured_or_what_was_seen() {
     uplinks[1].load = load(0, Some(20));
     classes.update(Instant::now(), &settings, &uplinks);
     assert_eq!(
-        classes.room(UplinkId(0)),
+        classes.headroom(UplinkId(0)),
         None,
         "3 Mbit/s are no line's all"
     );
-    assert_eq!(classes.room(UplinkId(1)), room(20, 20));
+    assert_eq!(classes.headroom(UplinkId(1)), room(20, 20));
     let mut classes = Classes::default();
     uplinks[0].load = load(30, None);
     uplinks[1].load = load(25, Some(20));
     classes.update(Instant::now(), &settings, &uplinks);
-    assert_eq!(classes.room(UplinkId(0)), room(30, 0));
-    assert_eq!(classes.room(UplinkId(1)), room(20, 0));
-    assert_eq!(classes.room(UplinkId(2)), room(30, 30));
+    assert_eq!(classes.headroom(UplinkId(0)), room(30, 0));
+    assert_eq!(classes.headroom(UplinkId(1)), room(20, 0));
+    assert_eq!(classes.headroom(UplinkId(2)), room(30, 30));
 }

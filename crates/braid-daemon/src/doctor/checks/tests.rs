@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use braid_uplink::{Candidate, Exit, Layer, Reason, Rejected};
+use braid_uplink::{Candidate, Layer, NextHop, RejectReason, Rejected};
 
 use super::*;
 use crate::doctor::environment::Environment;
@@ -16,7 +16,7 @@ fn uplink(name: &str, index: u8) -> Uplink {
         ifindex: index.into(),
         layer: Layer::L2,
         mtu: 1500,
-        v4: Some(Exit {
+        v4: Some(NextHop {
             address: Ipv4Addr::new(10, index, 0, 2),
             gateway: Some(Ipv4Addr::new(10, index, 0, 1)),
             others: Vec::new(),
@@ -168,7 +168,7 @@ fn what_keeps_braid_from_running_fails() {
             name: "eth0".to_owned(),
             device: "eth0".to_owned(),
         },
-        reason: Reason::NoCarrier,
+        reason: RejectReason::NoCarrier,
     };
     let nothing = Discovery {
         uplinks: Vec::new(),

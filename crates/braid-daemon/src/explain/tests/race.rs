@@ -122,7 +122,7 @@ fn one_uplink_alone_runs_no_race() {
         "Race: fewer than two uplinks could race: it is not raced\n\
          Slot: the next of 1024 slots\n=> Uplink dsl [dsl 1.00]"
     );
-    scene.standings.iter_mut().for_each(|s| s.metered = true);
+    scene.statuses.iter_mut().for_each(|s| s.metered = true);
     let text = race(&scene, 6, SERVER);
     assert!(
         text.starts_with("Race: nothing is raced now: metered"),

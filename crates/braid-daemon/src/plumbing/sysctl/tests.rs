@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 
 use braid_core::UplinkId;
-use braid_uplink::{Exit, Layer, Uplink};
+use braid_uplink::{Layer, NextHop, Uplink};
 
 use super::*;
 use crate::plumbing::Divert;
@@ -62,7 +62,7 @@ fn uplink(device: &str) -> Uplink {
         ifindex: 7,
         layer: Layer::L2,
         mtu: 1500,
-        v4: Some(Exit {
+        v4: Some(NextHop {
             address,
             gateway,
             others,

@@ -1,0 +1,235 @@
+//! Which hub this machine has joined, and who it is there.
+//!
+//! The file is written before the first handshake: whatever becomes of that, the next try of the same
+//! token is made with the same key, which is how the hub knows the same machine again.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use braid_bond::proto::handshake::Identity;
+use braid_bond::proto::handshake::terms::Terms;
+use braid_bond::token::Token;
+use ring::rand::{SecureRandom, SystemRandom};
+use serde::{Deserialize, Serialize};
+
+use crate::state_dir::{StateDir, remove};
+use crate::user_error::UserError;
+
+/// What is on disk.
+#[derive(Clone, Serialize, Deserialize)]
+struct Written {
+    token: String,
+    private: String,
+    accepted: bool,
+    name: Option<String>,
+    addresses: Vec<(IpAddr, u8)>,
+    hub_inner: Vec<IpAddr>,
+    /// Where the hub was when it was last looked up.
+    hub: Vec<SocketAddr>,
+}
+
+/// A hub that was joined.
+#[derive(Clone)]
+pub struct Membership {
+    /// What was typed.
+    pub token: Token,
+    /// Who this machine is.
+    pub identity: Identity,
+    /// The hub has taken it.
+    pub accepted: bool,
+    /// What the hub gave last.
+    pub terms: Terms,
+    /// Where the hub was when it was last looked up.
+    pub hub: Vec<SocketAddr>,
+}
+
+impl fmt::Debug for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Membership")
+            .field("hub", &self.token.hub)
+            .field("accepted", &self.accepted)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Membership {
+    /// With a key of its own.
+    ///
+    /// # Errors
+    /// The system gives no random numbers.
+    pub fn new(token: Token) -> Result<Membership, UserError> {
+        let mut private = [0; 32];
+        let drawn = SystemRandom::new().fill(&mut private);
+        drawn.map_err(|_| UserError::new("random", "the system gives no random numbers"))?;
+        Ok(Membership {
+            token,
+            identity: Identity::new(private),
+            accepted: false,
+            terms: Terms::default(),
+            hub: Vec::new(),
+        })
+    }
+
+    /// What an earlier run wrote; `None`: this machine has joined no hub.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is none of ours.
+    pub fn load(state_dir: &StateDir) -> Result<Option<Membership>, UserError> {
+        let path = state_dir.bond();
+        let fix = "braid leave removes it; then join again with a new token";
+        let Some(written) = state_dir.read::<Written>(&path, fix)? else {
+            return Ok(None);
+        };
+        let broken = |what: &str| {
+            let text = format!("{}: no {what} that can be read", path.display());
+            UserError::new("state", text).fix(fix)
+        };
+        Ok(Some(Membership {
+            token: written.token.parse().map_err(|_| broken("token"))?,
+            identity: Identity::from_text(&written.private).map_err(|_| broken("key"))?,
+            accepted: written.accepted,
+            terms: Terms {
+                addresses: written.addresses,
+                hub: written.hub_inner,
+                name: written.name,
+                cap: None,
+            },
+            hub: written.hub,
+        }))
+    }
+
+    /// Writes it down.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn store(&self, state_dir: &StateDir) -> Result<(), UserError> {
+        let written = Written {
+            token: self.token.to_string(),
+            private: self.identity.private_text().to_string(),
+            accepted: self.accepted,
+            name: self.terms.name.clone(),
+            addresses: self.terms.addresses.clone(),
+            hub_inner: self.terms.hub.clone(),
+            hub: self.hub.clone(),
+        };
+        state_dir.write(&state_dir.bond(), &written)
+    }
+
+    /// Forgets the hub; `false`: none was joined.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn forget(state_dir: &StateDir) -> Result<bool, UserError> {
+        let path = state_dir.bond();
+        let existed = path.exists();
+        let removed = remove(&path);
+        removed.map_err(|error| UserError::io(format!("remove {}", path.display()), &error))?;
+        Ok(existed)
+    }
+
+    /// Joins with a token where no daemon runs: the next one goes on from there. One that was typed
+    /// before changes nothing.
+    ///
+    /// # Errors
+    /// Another hub has been joined, or the disk refuses.
+    pub fn begin(state_dir: &StateDir, token: Token) -> Result<Membership, UserError> {
+        match Membership::load(state_dir)? {
+            Some(joined) if joined.token == token => Ok(joined),
+            Some(joined) => Err(joined.taken()),
+            None => {
+                let joined = Membership::new(token)?;
+                joined.store(state_dir)?;
+                Ok(joined)
+            }
+        }
+    }
+
+    fn taken(&self) -> UserError {
+        let addresses: Vec<String> = self
+            .token
+            .addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        let text = format!(
+            "this machine has joined the hub at {} already",
+            addresses.join(", ")
+        );
+        UserError::new("joined", text).fix("braid leave, then join again")
+    }
+}
+
+/// Reads a token.
+///
+/// # Errors
+/// It is none, and why.
+pub fn parse_token(text: &str) -> Result<Token, UserError> {
+    let parsed = text.trim().parse::<Token>();
+    parsed.map_err(|error| UserError::new("token", error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_bond::proto::handshake::PublicKey;
+    use braid_bond::token::Secret;
+
+    use super::*;
+
+    fn token(secret: u8) -> Token {
+        Token {
+            hub: PublicKey([7; 32]),
+            secret: Secret::new([secret; 32]),
+            addresses: vec!["hub.example.org".parse().unwrap()],
+        }
+    }
+
+    #[test]
+    fn one_token_is_tried_with_one_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::new(folder.path());
+        assert!(Membership::load(&state).unwrap().is_none());
+        let first = Membership::begin(&state, token(1)).unwrap();
+        let again = Membership::begin(&state, token(1)).unwrap();
+        assert_eq!(first.identity.private(), again.identity.private());
+        let refused = Membership::begin(&state, token(2)).unwrap_err();
+        assert_eq!(
+            refused.text,
+            "this machine has joined the hub at hub.example.org:27243 already"
+        );
+        assert!(Membership::forget(&state).unwrap());
+        assert!(!Membership::forget(&state).unwrap());
+        let other = Membership::begin(&state, token(2)).unwrap();
+        assert_ne!(first.identity.private(), other.identity.private());
+    }
+
+    #[test]
+    fn what_the_hub_gave_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::new(folder.path());
+        let mut joined = Membership::begin(&state, token(1)).unwrap();
+        joined.accepted = true;
+        joined.terms.addresses = vec![("10.73.0.2".parse().unwrap(), 16)];
+        joined.terms.name = Some("home".into());
+        joined.hub = vec!["192.0.2.1:27243".parse().unwrap()];
+        joined.store(&state).unwrap();
+        let read = Membership::load(&state).unwrap().unwrap();
+        assert_eq!(
+            (read.accepted, read.terms, read.hub, read.token),
+            (true, joined.terms, joined.hub, joined.token)
+        );
+    }
+
+    #[test]
+    fn a_mistyped_token_is_told_from_none() {
+        let whole = token(1).to_string();
+        assert!(parse_token(&format!(" {whole}\n")).is_ok());
+        for (bad, why) in [
+            ("", "begins with braid1_"),
+            ("home", "begins with braid1_"),
+            (&whole[..whole.len() - 3], "not complete"),
+        ] {
+            let failure = parse_token(bad).unwrap_err();
+            assert!(failure.text.contains(why), "{failure}");
+        }
+    }
+}

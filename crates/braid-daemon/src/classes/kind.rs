@@ -1,0 +1,80 @@
+//! What a class is for.
+
+use crate::config::{Action, BondFlows, Fallback, OnDown, Policy, RuleConfig, Sticky};
+use crate::settings::Settings;
+
+/// What happens to the flows of a class. Rules that ask for the same share a class.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ClassKind {
+    /// They are shared out over the uplinks.
+    Share {
+        /// How.
+        policy: Policy,
+        /// Whether a client's flows to a site stay together.
+        sticky: Sticky,
+    },
+    /// They take one uplink.
+    Only {
+        /// Its name.
+        uplink: String,
+        /// What is done while it cannot take them.
+        on_down: OnDown,
+    },
+    /// They go through the bond.
+    Bond {
+        /// What is done while that carries nothing.
+        fallback: Fallback,
+    },
+    /// They go nowhere.
+    Block,
+}
+
+impl ClassKind {
+    /// What happens to flows without a rule.
+    #[must_use]
+    pub fn common(settings: &Settings) -> ClassKind {
+        match settings.bonded && settings.config.bond.flows == BondFlows::All {
+            true => ClassKind::Bond {
+                fallback: settings.config.bond.fallback,
+            },
+            false => ClassKind::balance(settings),
+        }
+    }
+
+    /// What happens to them where there is no bond.
+    fn balance(settings: &Settings) -> ClassKind {
+        ClassKind::Share {
+            policy: settings.config.policy,
+            sticky: settings.config.sticky,
+        }
+    }
+
+    /// What a rule asks for; `None` where it asks for nothing of the datapath (`use = "none"`).
+    #[must_use]
+    pub fn of(settings: &Settings, rule: &RuleConfig) -> Option<ClassKind> {
+        Some(match &rule.action {
+            Action::Policy(policy) => ClassKind::Share {
+                policy: *policy,
+                sticky: rule.sticky.unwrap_or(settings.config.sticky),
+            },
+            Action::Uplink(uplink) => ClassKind::Only {
+                uplink: uplink.clone(),
+                on_down: rule.on_down,
+            },
+            Action::Bond => ClassKind::Bond {
+                fallback: match rule.on_down {
+                    OnDown::Block => Fallback::Block,
+                    OnDown::Fallback => settings.config.bond.fallback,
+                },
+            },
+            Action::Balance => match (ClassKind::balance(settings), rule.sticky) {
+                (ClassKind::Share { policy, .. }, Some(sticky)) => {
+                    ClassKind::Share { policy, sticky }
+                }
+                (balance, _) => balance,
+            },
+            Action::Block => ClassKind::Block,
+            Action::None => return None,
+        })
+    }
+}

@@ -1,0 +1,264 @@
+//! The bond among the uplinks: joined and left while running, its news followed, its links those of
+//! the uplinks that can be used; and what uplinks have carried of their quotas.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use braid_balance::UplinkCounters;
+use braid_core::UplinkId;
+use braid_uplink::{BOND_DEVICE, Snapshot};
+
+use super::Engine;
+use crate::bond::{BondChange, BondEvent, BondUplink, State, parse_token};
+use crate::events::EventKind;
+use crate::quota::{STORE_INTERVAL, Usage};
+use crate::report::BondReport;
+use crate::state_dir::StateDir;
+use crate::uplink_registry::UplinkRecord;
+use crate::user_error::UserError;
+
+/// How long after its end what carries the bond is started again.
+const BOND_RESTART_DELAY: Duration = Duration::from_secs(2);
+
+/// What a link costs whose uplink's quota is used up: more than any that the configuration knows.
+const SPENT_QUOTA_TIER: u8 = u8::MAX;
+
+/// The quotas' accounts.
+#[derive(Debug)]
+pub(crate) struct Quotas {
+    usage: Usage,
+    state_dir: StateDir,
+    written: (Usage, Instant),
+    /// Why they are not on disk.
+    pub unwritten: Option<UserError>,
+}
+
+impl Quotas {
+    /// Goes on from an earlier daemon's.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn open(state_dir: StateDir) -> Result<Quotas, UserError> {
+        let usage = Usage::load(&state_dir)?;
+        Ok(Quotas {
+            written: (usage.clone(), Instant::now()),
+            usage,
+            state_dir,
+            unwritten: None,
+        })
+    }
+
+    /// Writes them down, if it is time.
+    fn write(&mut self, now: Instant) {
+        let (before, at) = &self.written;
+        if now.saturating_duration_since(*at) < STORE_INTERVAL || before.is_as_used(&self.usage) {
+            return;
+        }
+        self.unwritten = self.usage.store(&self.state_dir).err();
+        self.written = (self.usage.clone(), now);
+    }
+}
+
+impl Engine {
+    /// Joins a hub, or tries again with the same token.
+    ///
+    /// # Errors
+    /// It is no token, another hub was joined, or the disk refuses; then nothing has changed.
+    pub fn join_bond(&mut self, token: &str) -> Result<BondReport, UserError> {
+        let was_joined = self.bond.is_joined();
+        self.bond.join(parse_token(token)?)?;
+        if !was_joined {
+            let text = "this machine has joined a hub";
+            self.events.note(EventKind::BondJoined, None, text, None);
+        }
+        self.set_bond_going();
+        self.bond_report()
+    }
+
+    /// Leaves the hub.
+    ///
+    /// # Errors
+    /// What the disk or the kernel refused.
+    pub fn leave_bond(&mut self) -> Result<BondReport, UserError> {
+        if !self.bond.leave()? {
+            let failure = UserError::new("not-joined", "this machine has joined no hub");
+            return Err(failure.fix("braid hub invite NAME, on the hub, prints a token to join by"));
+        }
+        self.settings.bonded = false;
+        let text = "this machine has left its hub";
+        self.events.note(EventKind::BondJoined, None, text, None);
+        // Its device is gone; the kernel tells that as well.
+        self.look_at_bond_after(Duration::ZERO);
+        self.follow_verdicts()?;
+        self.bond_report()
+    }
+
+    /// Takes over an earlier daemon's bond with the flows on it, before the datapath is told of this one's uplinks.
+    pub(super) fn inherit_bond(&mut self, snapshot: &Snapshot) {
+        let Some((uplink, why)) = self.bond.inherit(snapshot, Instant::now()) else {
+            return;
+        };
+        self.registry.inherit(&uplink, why, &self.settings);
+        self.look_when_given_up();
+    }
+
+    /// Starts what is to carry the bond and does not run.
+    pub(super) fn set_bond_going(&mut self) {
+        let datapath = &self.datapath;
+        let lease = || Ok(datapath.lease()?);
+        self.bond.set_going(&self.settings, lease);
+        self.update_bond_links();
+        if matches!(self.bond.state(), State::Stopped(_)) && self.bond.is_joined() {
+            self.look_at_bond_after(BOND_RESTART_DELAY);
+        }
+    }
+
+    /// Takes note of what the bond's helpers tell. A look at the network is due after it.
+    pub fn handle_bond_event(&mut self, event: BondEvent) {
+        let before = self.bond.state().word();
+        let stopped = matches!(self.bond.state(), State::Stopped(_));
+        if stopped && matches!(event, BondEvent::Recheck) {
+            self.set_bond_going();
+        }
+        for told in self.bond.handle_event(Instant::now(), event) {
+            match told {
+                BondChange::Bond(text) => {
+                    let takes = if self.bond.state().is_up() {
+                        "up"
+                    } else {
+                        "down"
+                    };
+                    tracing::info!(text, takes, "bond");
+                    self.events
+                        .note(EventKind::Bond, Some(crate::bond::NAME), text, None);
+                }
+                BondChange::Link(uplink, text) => {
+                    tracing::info!(uplink, text, "bond");
+                    self.events
+                        .note(EventKind::BondLink, Some(&uplink), text, None);
+                }
+            }
+        }
+        self.settings.bonded = self.bond.is_accepted();
+        let state = self.bond.state();
+        match state {
+            _ if state.word() == before => {}
+            State::Stopped(_) => self.look_at_bond_after(BOND_RESTART_DELAY),
+            _ => self.look_when_given_up(),
+        }
+    }
+
+    /// Has the roster look at a lost bond when its flows have waited for long enough.
+    fn look_when_given_up(&self) {
+        if let State::Lost { patience, .. } = self.bond.state() {
+            self.look_at_bond_after(*patience);
+        }
+    }
+
+    fn look_at_bond_after(&self, pause: Duration) {
+        let event = self.bond.events();
+        tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            // Who hung up needs no reminder.
+            let _ = event.send(BondEvent::Recheck);
+        });
+    }
+
+    pub(super) async fn give_bond_addresses(&mut self) -> Result<(), UserError> {
+        if !self.bond.is_carried() {
+            return Ok(());
+        }
+        let addresses = self.bond.addresses();
+        Ok(self
+            .plumbing
+            .give_addresses(BOND_DEVICE, &addresses)
+            .await?)
+    }
+
+    /// Has the bond's links be those of the uplinks.
+    pub(super) fn update_bond_links(&mut self) {
+        let uplinks = self.registry.usable().filter(|record| !record.is_bond());
+        let lines = uplinks.map(|record| self.line(record)).collect();
+        self.bond.follow_lines(lines, &self.settings);
+    }
+
+    fn line(&self, record: &UplinkRecord) -> BondUplink {
+        let uplink = &record.uplink;
+        let v4 = uplink.v4.as_ref().map(|next_hop| next_hop.address.into());
+        let v6 = uplink.v6.as_ref().map(|next_hop| next_hop.address.into());
+        let quota = self.settings.quota(&uplink.name);
+        BondUplink {
+            name: uplink.name.clone(),
+            device: uplink.device.clone(),
+            sources: v4.into_iter().chain(v6).collect(),
+            tier: self.tier(&uplink.name),
+            cap: self.settings.capacity(&uplink.name),
+            left: quota.map(|quota| self.quotas.usage.left(&uplink.name, quota)),
+        }
+    }
+
+    /// Whether an uplink has carried all that its quota allows.
+    pub(crate) fn is_spent(&self, name: &str) -> bool {
+        let quota = self.settings.quota(name);
+        quota.is_some_and(|quota| self.quotas.usage.left(name, quota).get() == 0)
+    }
+
+    /// The tier of an uplink, as far behind as can be once its quota is used up.
+    pub(crate) fn tier(&self, name: &str) -> u8 {
+        match self.is_spent(name) {
+            true => SPENT_QUOTA_TIER,
+            false => self.settings.tier(name),
+        }
+    }
+
+    /// Takes note of what uplinks with a quota have carried; `true`: one has used its quota up, or
+    /// has a new one.
+    pub(super) fn note_quotas(&mut self, counters: &[(UplinkId, UplinkCounters)]) -> bool {
+        let records = self.registry.records().iter();
+        let quotas = records.filter_map(|record| {
+            let name = &record.uplink.name;
+            Some((record.id, name.clone(), self.settings.quota(name)?))
+        });
+        let quotas: Vec<_> = quotas.collect();
+        if quotas.is_empty() {
+            return false;
+        }
+        let spent = |engine: &Engine| -> Vec<bool> {
+            let spent = quotas.iter().map(|(_, name, _)| engine.is_spent(name));
+            spent.collect()
+        };
+        let before = spent(self);
+        let now = SystemTime::now();
+        let links = self.bond.latest().map(|status| status.links);
+        for (id, name, quota) in &quotas {
+            let carried = counters.iter().find(|(other, _)| other == id);
+            if let Some((_, counters)) = carried {
+                let bytes = counters.tx.bytes + counters.rx.bytes;
+                self.quotas.usage.note(now, name, *quota, 0, bytes);
+            }
+            for link in links.iter().flatten() {
+                if self.bond.name_of(link.id) == Some(name) {
+                    let bytes = link.sent.bytes.get() + link.received.bytes.get();
+                    let counter = 1 + u32::from(link.id.0);
+                    self.quotas.usage.note(now, name, *quota, counter, bytes);
+                }
+            }
+        }
+        self.quotas.write(Instant::now());
+        self.update_bond_links();
+        before != spent(self)
+    }
+
+    /// What an uplink has carried of its quota, and the quota, if it has one.
+    pub(crate) fn quota_of(&self, name: &str) -> Option<(u64, u64)> {
+        let quota = self.settings.quota(name)?;
+        Some((self.quotas.usage.of(name).get(), quota.volume.get()))
+    }
+
+    /// Ends what carries the bond, as the daemon ends: its flows wait for the next one.
+    pub fn end_bond(&mut self) {
+        self.bond.end();
+        if let Err(failure) = self.quotas.usage.store_if_used(&self.quotas.state_dir) {
+            tracing::warn!(%failure, "what was carried of quotas is not on disk");
+        }
+    }
+}

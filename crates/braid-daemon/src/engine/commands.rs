@@ -1,0 +1,90 @@
+//! What the API changes while everything else stays: programs that run on one uplink, and uplinks
+//! that are let back.
+
+use super::Engine;
+use crate::events::EventKind;
+use crate::report::RunRequest;
+use crate::rules::{SystemIds, check_table_capacity};
+use crate::settings::Settings;
+use crate::user_error::UserError;
+
+impl Engine {
+    /// Lets uplinks back that `failback = "never"` keeps waiting.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn allow_failback(&mut self) -> Result<(), UserError> {
+        self.classes.allow_failback();
+        self.follow_verdicts()
+    }
+
+    /// Puts new flows of a control group on one uplink, before any rule of the configuration.
+    ///
+    /// # Errors
+    /// There is no such uplink or group, no room for its rule, or the kernel refused; then nothing
+    /// has changed.
+    pub fn begin_run(&mut self, run: RunRequest) -> Result<RunRequest, UserError> {
+        let records = self.registry.records();
+        if records
+            .iter()
+            .all(|record| record.uplink.name != run.uplink)
+        {
+            let known = records.iter().map(|record| record.uplink.name.as_str());
+            return Err(UserError::unknown_uplink(&run.uplink, known));
+        }
+        check_table_capacity(&Settings {
+            run_rules: self.runs.rules_with(&run),
+            ..self.settings.clone()
+        })?;
+        self.runs.begin(run.clone())?;
+        if let Err(failure) = self.follow_runs() {
+            self.runs.end(run.id);
+            self.follow_runs()?;
+            return Err(failure);
+        }
+        let text = format!("{} runs on it alone", run.command);
+        self.events
+            .note(EventKind::RunBegan, Some(&run.uplink), text, None);
+        Ok(run)
+    }
+
+    /// Takes that back.
+    ///
+    /// # Errors
+    /// There is no such run, or the kernel refused.
+    pub fn end_run(&mut self, id: u64) -> Result<RunRequest, UserError> {
+        let run = self.runs.end(id);
+        let run = run.ok_or_else(|| UserError::new("not-found", format!("no run {id}")))?;
+        self.follow_runs()?;
+        self.log_run_end(&run, None);
+        Ok(run)
+    }
+
+    /// Takes back what nobody said is over, and is.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub(super) fn end_stale_runs(&mut self) -> Result<(), UserError> {
+        let over = self.runs.prune();
+        if over.is_empty() {
+            return Ok(());
+        }
+        for run in &over {
+            let evidence = "its control group is empty or gone, and so is the command that made it";
+            self.log_run_end(run, Some(evidence.to_owned()));
+        }
+        self.follow_runs()
+    }
+
+    fn log_run_end(&mut self, run: &RunRequest, evidence: Option<String>) {
+        let text = format!("{} has ended", run.command);
+        self.events
+            .note(EventKind::RunEnded, Some(&run.uplink), text, evidence);
+    }
+
+    fn follow_runs(&mut self) -> Result<(), UserError> {
+        self.settings.run_rules = self.runs.rules();
+        self.system = SystemIds::look_up(&self.settings);
+        self.follow_verdicts()
+    }
+}

@@ -1,0 +1,313 @@
+//! Watching over the uplinks: what the datapath counts and what probes find goes to the lookout,
+//! and what it concludes is acted upon.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use braid_balance::UplinkCounters;
+use braid_core::{Rate, UplinkId};
+use braid_uplink::liveness::{
+    HealthMonitor, HealthSnapshot, MonitoredUplink, ProbeOutcome, ProbeRequest, ProbeResult,
+    Sample, Verdict, VerdictChange,
+};
+use braid_uplink::probe::Prober;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::Engine;
+use crate::bond::tun_drops;
+use crate::classes::{Classes, Load};
+use crate::events::EventKind;
+use crate::liveness_rules::liveness_rules;
+use crate::settings::Settings;
+use crate::uplink_registry::UplinkRecord;
+use crate::user_error::UserError;
+
+/// From one look at the counters to the next while anything moves: short against the time in which
+/// silence is noticed.
+const BUSY_TICK: Duration = Duration::from_millis(50);
+/// The same on a machine at rest, which should sleep.
+const IDLE_TICK: Duration = Duration::from_millis(250);
+/// How long after the last packet a machine counts as at rest: people and programs pause.
+const IDLE_AFTER: Duration = Duration::from_secs(2);
+/// What rates are measured over.
+const RATE_INTERVAL: Duration = Duration::from_secs(1);
+/// Least time between two looks, whatever the lookout asks for.
+const MIN_TICK: Duration = Duration::from_millis(5);
+
+/// What the engine needs to watch.
+pub(super) struct HealthChecks {
+    pub monitor: HealthMonitor,
+    prober: Prober,
+    looked: Instant,
+    /// Packets of all uplinks at the last look, and when they last became more.
+    packets: u64,
+    moved: Instant,
+    meters: BTreeMap<UplinkId, Meter>,
+    metered: Instant,
+}
+
+/// What one uplink carried between two measurements.
+#[derive(Clone, Copy, Debug, Default)]
+struct Meter {
+    sent: u64,
+    received: u64,
+    tx: Rate,
+    rx: Rate,
+}
+
+impl HealthChecks {
+    /// Answers to probes go to this channel, for [`Engine::handle_probe_result`]. There is one for each probe that
+    /// is under way, whose number the lookout bounds.
+    pub fn new(answers: UnboundedSender<ProbeResult>) -> HealthChecks {
+        let now = Instant::now();
+        HealthChecks {
+            monitor: HealthMonitor::new(now),
+            prober: Prober::new(answers),
+            looked: now,
+            packets: 0,
+            moved: now,
+            meters: BTreeMap::new(),
+            metered: now,
+        }
+    }
+
+    /// What an uplink carries, of the last second; `None` before there was one.
+    pub fn load(&self, id: UplinkId, settings: &Settings, name: &str) -> Option<Load> {
+        let meter = self.meters.get(&id)?;
+        Some(Load {
+            tx: meter.tx,
+            rx: meter.rx,
+            capacity: settings.capacity(name),
+        })
+    }
+
+    /// Measures rates, once in [`RATE_INTERVAL`]; `true`: they are new.
+    fn measure(&mut self, now: Instant, counters: &[(UplinkId, UplinkCounters)]) -> bool {
+        let passed = now.saturating_duration_since(self.metered);
+        if passed < RATE_INTERVAL {
+            return false;
+        }
+        self.metered = now;
+        let rate = |bytes: u64| {
+            let bits = bytes as f64 * 8.0 / passed.as_secs_f64();
+            Rate::from_bits_per_sec(bits as u64)
+        };
+        let before = std::mem::take(&mut self.meters);
+        for (id, counters) in counters {
+            let (sent, received) = (counters.tx.bytes, counters.rx.bytes);
+            // The first measurement has nothing to compare with.
+            let (tx, rx) = before.get(id).map_or_else(Default::default, |before| {
+                (
+                    rate(sent.saturating_sub(before.sent)),
+                    rate(received.saturating_sub(before.received)),
+                )
+            });
+            let meter = Meter {
+                sent,
+                received,
+                tx,
+                rx,
+            };
+            self.meters.insert(*id, meter);
+        }
+        true
+    }
+
+    fn pace(&self, now: Instant) -> Duration {
+        match now.saturating_duration_since(self.moved) < IDLE_AFTER {
+            true => BUSY_TICK,
+            false => IDLE_TICK,
+        }
+    }
+
+    /// `overrun`: of one uplink, [`Sample::local_drops`].
+    fn note(
+        &mut self,
+        now: Instant,
+        counters: &[(UplinkId, UplinkCounters)],
+        local_drops: Option<(UplinkId, u64)>,
+    ) {
+        let of = |counters: &UplinkCounters| counters.tx.packets + counters.rx.packets;
+        let packets = counters.iter().map(|(_, counters)| of(counters)).sum();
+        if self.packets != packets {
+            self.packets = packets;
+            self.moved = now;
+        }
+        let of = |(id, counters): &(UplinkId, UplinkCounters)| {
+            let local_drops = local_drops.filter(|(of, _)| of == id);
+            (
+                *id,
+                sample(counters, local_drops.map_or(0, |(_, packets)| packets)),
+            )
+        };
+        let samples: Vec<_> = counters.iter().map(of).collect();
+        self.monitor.handle_traffic(now, &samples);
+        self.monitor.handle_timeout(now);
+    }
+}
+
+impl Engine {
+    /// When [`Engine::tick`] is due.
+    #[must_use]
+    pub fn next_tick(&self) -> Instant {
+        let health_checks = &self.health_checks;
+        let regular = health_checks.looked + health_checks.pace(health_checks.looked);
+        let asked = health_checks.monitor.poll_timeout().unwrap_or(regular);
+        let next = regular.min(asked.max(health_checks.looked + MIN_TICK));
+        let grace = self.failover.next(health_checks.looked);
+        grace.map_or(next, |grace| grace.min(next))
+    }
+
+    /// Looks at the traffic and at the time, and acts on what follows from it.
+    ///
+    /// # Errors
+    /// The counters cannot be read, or the kernel refused to follow a verdict.
+    pub fn tick(&mut self) -> Result<(), UserError> {
+        let now = Instant::now();
+        let graced = self.failover.next(self.health_checks.looked);
+        self.health_checks.looked = now;
+        let counters = self.datapath.uplink_counters()?;
+        let local_drops = self.bond_drops();
+        self.health_checks.note(now, &counters, local_drops);
+        self.poll_monitor()?;
+        if graced.is_some_and(|until| until <= now) {
+            self.follow_verdicts()?;
+        }
+        if !self.health_checks.measure(now, &counters) {
+            return Ok(());
+        }
+        if self.note_quotas(&counters) || Classes::follows_load(&self.settings) {
+            self.follow_verdicts()?;
+        }
+        self.update_forecasts(now, &counters)
+    }
+
+    /// What the bond's device dropped since this machine did not take it in time. Where that cannot be read
+    /// nothing is excused by it.
+    fn bond_drops(&self) -> Option<(UplinkId, u64)> {
+        let bond = self.registry.records().iter().find(|m| m.is_bond())?;
+        Some((bond.id, tun_drops(&bond.uplink.device).ok()?))
+    }
+
+    /// Takes note of how a probe fared, and acts on what follows from it.
+    ///
+    /// # Errors
+    /// The kernel refused to follow a verdict.
+    pub fn handle_probe_result(&mut self, answer: ProbeResult) -> Result<(), UserError> {
+        self.health_checks
+            .monitor
+            .handle_probe(Instant::now(), answer);
+        self.poll_monitor()
+    }
+
+    /// How an uplink fares at this moment. What a member has is of its last verdict.
+    pub(crate) fn health_snapshot(&self, id: UplinkId) -> Option<HealthSnapshot> {
+        self.health_checks.monitor.snapshot(id)
+    }
+
+    /// Has the lookout watch the uplinks that there are now.
+    pub(super) fn watch_records(&mut self) {
+        let watched = |record: &UplinkRecord| MonitoredUplink {
+            v4: record.uplink.v4.is_some(),
+            v6: record.uplink.v6.is_some(),
+            usable: record.down.is_none(),
+            self_reported: record.is_bond(),
+            rules: liveness_rules(&self.settings, &record.uplink.name),
+        };
+        let records = match self.settings.config.liveness.enabled {
+            true => self.registry.records(),
+            false => &[],
+        };
+        let uplinks: Vec<_> = records.iter().map(|m| (m.id, watched(m))).collect();
+        let monitor = &mut self.health_checks.monitor;
+        monitor.set_uplinks(Instant::now(), &uplinks);
+        self.registry.judge(|id| monitor.snapshot(id));
+    }
+
+    /// Sends what the lookout wants sent and follows its verdicts.
+    pub(super) fn poll_monitor(&mut self) -> Result<(), UserError> {
+        let now = Instant::now();
+        while let Some(request) = self.health_checks.monitor.poll_transmit(now) {
+            self.probe(request, now);
+        }
+        let mut changes = Vec::new();
+        while let Some(change) = self.health_checks.monitor.poll_event() {
+            changes.push(change);
+        }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let monitor = &self.health_checks.monitor;
+        self.registry.judge(|id| monitor.snapshot(id));
+        // First the deed, then the word: the log may be slow.
+        let outcome = self.follow_verdicts();
+        changes.iter().for_each(|change| self.log_verdict(change));
+        self.remember(&[]);
+        outcome
+    }
+
+    fn probe(&mut self, request: ProbeRequest, now: Instant) {
+        let health_checks = &mut self.health_checks;
+        match self.registry.record(request.uplink) {
+            Some(record) => health_checks.prober.send(request, &record.uplink),
+            None => {
+                let outcome = ProbeOutcome::NotSent {
+                    why: "no such uplink".into(),
+                };
+                let (uplink, id) = (request.uplink, request.id);
+                health_checks.monitor.handle_probe(
+                    now,
+                    ProbeResult {
+                        uplink,
+                        id,
+                        outcome,
+                    },
+                );
+            }
+        }
+    }
+
+    fn log_verdict(&mut self, change: &VerdictChange) {
+        let Some(record) = self.registry.record(change.uplink) else {
+            return;
+        };
+        let uplink = record.uplink.name.clone();
+        let means = match change.to {
+            Verdict::Dead | Verdict::Portal if self.registry.has_alternative(record) => {
+                ": new flows take the other uplinks"
+            }
+            Verdict::Dead | Verdict::Portal => ": no other uplink works, new flows still take it",
+            Verdict::Degraded => ": fewer new flows take it",
+            Verdict::Up if change.from == change.to => {
+                match (change.families.v4, change.families.v6) {
+                    (true, false) if record.uplink.v6.is_some() => " for ipv4, not for ipv6",
+                    (false, true) if record.uplink.v4.is_some() => " for ipv6, not for ipv4",
+                    _ => " for both families",
+                }
+            }
+            Verdict::Up => ": new flows take it again",
+        };
+        let text = format!("{}{means}", change.to);
+        let evidence = change.evidence.to_string();
+        match change.to {
+            Verdict::Dead | Verdict::Portal => tracing::warn!(uplink, text, evidence, "verdict"),
+            _ => tracing::info!(uplink, text, evidence, "verdict"),
+        }
+        self.events
+            .note(EventKind::Verdict, Some(&uplink), text, Some(evidence));
+    }
+}
+
+fn sample(counters: &UplinkCounters, local_drops: u64) -> Sample {
+    Sample {
+        sent: counters.tx.packets,
+        received: counters.rx.packets,
+        syns: counters.syns,
+        syn_answers: counters.syn_answers,
+        syn_repeats: counters.syn_repeats,
+        repeats: counters.repeats,
+        rtt_us_sum: counters.rtt_us_sum,
+        rtt_samples: counters.rtt_samples,
+        local_drops,
+    }
+}

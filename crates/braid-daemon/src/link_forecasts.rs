@@ -1,0 +1,232 @@
+//! What is expected of each uplink, for policy `fastest`.
+//!
+//! Pure: counters, rates and the datapath's own count of what was opened and is moving go in; what the
+//! datapath predicts by comes out.
+//!
+//! Rules, and why:
+//! - An uplink's loss is that of all TCP flows on it, averaged over [`LOSS_AVERAGING_TIME`]: long enough for a line
+//!   that loses one packet in a thousand, short enough to follow the evening. It is what a path without
+//!   a history of its own starts from, see [`braid_core::forecast`].
+//! - Only losses of seconds in which an uplink carried less than [`QUIET_LOAD_FRACTION`] of what it can. Senders that
+//!   look for a line's end find it by losing packets there: that says how much it carries, which is
+//!   counted elsewhere, and not that it loses.
+//! - What nobody configured and no traffic has shown is taken for [`DEFAULT_CAPACITY_KB_S`], for all uplinks alike, as the
+//!   datapath does by itself before it is told anything.
+//!   Any rate will do that makes many flows opened at once be spread: with boundless ones, all of a
+//!   page's connections went by the line with the shortest round trip, and the page took 1.5 times as
+//!   long as by turns.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use braid_balance::{FlowActivity, UplinkCounters, UplinkForecast};
+#[cfg(doc)]
+use braid_core::forecast::DEFAULT_CAPACITY_KB_S;
+use braid_core::forecast::{UplinkLoad, kilobytes_per_sec, ppm};
+use braid_core::{Rate, UplinkId};
+
+use crate::classes::Headroom;
+
+/// How long losses are averaged over.
+const LOSS_AVERAGING_TIME: Duration = Duration::from_secs(300);
+/// Packets that are taken to have got through before the first one was counted: one loss among the
+/// first ten packets is no loss of a tenth.
+const PRIOR_PACKETS: f64 = 500.0;
+/// The part of its capacity below which an uplink's losses are not its flows' own doing.
+const QUIET_LOAD_FRACTION: f64 = 0.25;
+
+/// What was last said of the uplinks, and what it rests on.
+#[derive(Debug, Default)]
+pub(crate) struct LinkForecasts {
+    noted: Option<Instant>,
+    losses: BTreeMap<UplinkId, Losses>,
+    forecasts: Vec<UplinkForecast>,
+}
+
+/// Of one uplink.
+#[derive(Clone, Copy, Debug, Default)]
+struct Losses {
+    /// The counters when they were last looked at.
+    counted: (u64, u64),
+    /// Packets and losses of late, old ones counting less.
+    packets: f64,
+    lost: f64,
+}
+
+impl Losses {
+    fn share(&self) -> f64 {
+        (self.lost / (self.packets + PRIOR_PACKETS)).min(1.0)
+    }
+}
+
+impl LinkForecasts {
+    /// Takes note of what the datapath has counted. `load` is the part of its capacity that an uplink
+    /// has carried since the last time, 0 where it is not known.
+    pub fn note(
+        &mut self,
+        now: Instant,
+        counters: &[(UplinkId, UplinkCounters)],
+        load: impl Fn(UplinkId) -> f64,
+    ) {
+        let passed = self.noted.map(|noted| now.saturating_duration_since(noted));
+        self.noted = Some(now);
+        let kept = passed.map_or(0.0, |passed| {
+            (-passed.as_secs_f64() / LOSS_AVERAGING_TIME.as_secs_f64()).exp()
+        });
+        self.losses
+            .retain(|id, _| counters.iter().any(|(other, _)| other == id));
+        for (id, counters) in counters {
+            let counted = (counters.data_packets, counters.lost);
+            let losses = self.losses.entry(*id).or_insert(Losses {
+                counted,
+                ..Losses::default()
+            });
+            let (packets, lost) = std::mem::replace(&mut losses.counted, counted);
+            losses.packets *= kept;
+            losses.lost *= kept;
+            if load(*id) < QUIET_LOAD_FRACTION {
+                losses.packets += counted.0.saturating_sub(packets) as f64;
+                losses.lost += counted.1.saturating_sub(lost) as f64;
+            }
+        }
+    }
+
+    /// What is to be said of the uplinks from now on. `flow_activity` is what happened since the last time.
+    pub fn compute(
+        &mut self,
+        flow_activity: &[FlowActivity],
+        headroom: impl Fn(UplinkId) -> Option<Headroom>,
+    ) -> &[UplinkForecast] {
+        let unknown = Headroom {
+            capacity: Rate::from_bits_per_sec(0),
+            spare: Rate::from_bits_per_sec(0),
+        };
+        let outlook = |(id, losses): (&UplinkId, &Losses)| {
+            let headroom = headroom(*id).unwrap_or(unknown);
+            UplinkForecast {
+                uplink: *id,
+                capacity: headroom.capacity,
+                spare: headroom.spare,
+                busy: of(flow_activity, *id).map_or(0, |flow_activity| flow_activity.active),
+                loss: losses.share(),
+            }
+        };
+        self.forecasts = self.losses.iter().map(outlook).collect();
+        &self.forecasts
+    }
+
+    /// What was last said of an uplink, with what was opened on it since: what the datapath predicts
+    /// by at this moment. `None`: nothing was said.
+    pub fn load(&self, id: UplinkId, flow_activity: &[FlowActivity]) -> Option<UplinkLoad> {
+        let forecasts = self.forecasts.iter().find(|outlook| outlook.uplink == id)?;
+        Some(UplinkLoad {
+            capacity: kilobytes_per_sec(forecasts.capacity),
+            spare: kilobytes_per_sec(forecasts.spare),
+            busy: of(flow_activity, id).map_or(forecasts.busy, |flow_activity| flow_activity.busy),
+            opened: of(flow_activity, id).map_or(0, |flow_activity| flow_activity.opened),
+            loss_ppm: ppm(forecasts.loss),
+        })
+    }
+
+    /// Says nothing any more: no class asks for it.
+    pub fn forget(&mut self) {
+        self.forecasts.clear();
+    }
+}
+
+fn of(flow_activity: &[FlowActivity], id: UplinkId) -> Option<&FlowActivity> {
+    flow_activity
+        .iter()
+        .find(|flow_activity| flow_activity.uplink == id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_core::forecast::DEFAULT_CAPACITY_KB_S;
+
+    const ID: UplinkId = UplinkId(3);
+
+    fn counted(data_packets: u64, lost: u64) -> [(UplinkId, UplinkCounters); 1] {
+        let counters = UplinkCounters {
+            data_packets,
+            lost,
+            ..UplinkCounters::default()
+        };
+        [(ID, counters)]
+    }
+
+    fn loss(forecasts: &mut LinkForecasts) -> f64 {
+        forecasts.compute(&[], |_| None)[0].loss
+    }
+
+    #[test]
+    fn what_an_earlier_daemon_counted_is_old_news() {
+        let mut forecasts = LinkForecasts::default();
+        forecasts.note(Instant::now(), &counted(1_000_000, 500_000), |_| 0.0);
+        assert_eq!(loss(&mut forecasts), 0.0);
+    }
+
+    #[test]
+    fn loss_is_that_of_late() {
+        let (mut forecasts, from) = (LinkForecasts::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        forecasts.note(from, &counted(0, 0), |_| 0.0);
+        forecasts.note(from + second, &counted(10, 1), |_| 0.0);
+        assert!(loss(&mut forecasts) < 0.002, "one packet proves nothing");
+        forecasts.note(from + 2 * second, &counted(100_000, 2_000), |_| 0.0);
+        assert!((loss(&mut forecasts) - 0.02).abs() < 0.0005);
+        // A minute of good ones hardly outweighs it, half an hour without a packet does not at all,
+        // half an hour with some does.
+        let minute = from + 62 * second;
+        forecasts.note(minute, &counted(150_000, 2_000), |_| 0.0);
+        assert!((0.010..0.015).contains(&loss(&mut forecasts)));
+        forecasts.note(minute + 1800 * second, &counted(152_000, 2_000), |_| 0.0);
+        assert!(loss(&mut forecasts) < 0.003);
+    }
+
+    #[test]
+    fn who_looks_for_a_lines_end_finds_losses_there() {
+        let (mut forecasts, from) = (LinkForecasts::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        forecasts.note(from, &counted(0, 0), |_| 0.0);
+        forecasts.note(from + second, &counted(2_000, 200), |_| 0.9);
+        assert_eq!(loss(&mut forecasts), 0.0);
+        forecasts.note(from + 2 * second, &counted(4_000, 240), |_| 0.1);
+        assert!((loss(&mut forecasts) - 0.016).abs() < 0.001);
+    }
+
+    #[test]
+    fn a_line_has_what_was_told_and_what_was_opened_since() {
+        let mut forecasts = LinkForecasts::default();
+        forecasts.note(Instant::now(), &counted(0, 0), |_| 0.0);
+        assert_eq!(forecasts.load(ID, &[]), None);
+        let flow_activity = |opened, active, busy| FlowActivity {
+            uplink: ID,
+            opened,
+            active,
+            busy,
+        };
+        let headroom = Headroom {
+            capacity: Rate::from_bits_per_sec(20_000_000),
+            spare: Rate::from_bits_per_sec(4_000_000),
+        };
+        forecasts.compute(&[flow_activity(9, 2, 0)], |id| {
+            (id == ID).then_some(headroom)
+        });
+        let line = forecasts.load(ID, &[flow_activity(5, 1, 1)]).unwrap();
+        let expected = UplinkLoad {
+            capacity: 2500,
+            spare: 500,
+            busy: 1,
+            opened: 5,
+            loss_ppm: 0,
+        };
+        assert_eq!(line, expected);
+        forecasts.compute(&[], |_| None);
+        let line = forecasts.load(ID, &[]).unwrap();
+        assert_eq!((line.capacity, line.headroom()), (0, DEFAULT_CAPACITY_KB_S));
+        forecasts.forget();
+        assert_eq!(forecasts.load(ID, &[]), None);
+    }
+}

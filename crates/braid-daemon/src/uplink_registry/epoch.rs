@@ -1,0 +1,79 @@
+//! When what was learnt of the ways by an uplink counts no more.
+//!
+//! Round trips and losses belong to a way into the internet. With another device, address or gateway it
+//! is another way, and after a failure it may be. The datapath holds what it remembers against a number
+//! that changes then, [`UplinkRegistry::epoch`]; the number is the same after a restart of the daemon, so that
+//! what is pinned in the kernel goes on counting.
+
+use std::net::IpAddr;
+
+use braid_uplink::Layer;
+
+use super::{UplinkRecord, UplinkRegistry};
+use crate::uplink_registry::FAMILIES;
+
+/// The parameters of the 32-bit hash FNV-1a.
+const FNV_BASIS: u32 = 0x811c_9dc5;
+const FNV_PRIME: u32 = 0x0100_0193;
+
+impl UplinkRegistry {
+    /// Takes note of who has ceased to work, for a family or altogether.
+    pub(super) fn count_failures(&mut self) {
+        for record in &mut self.records {
+            let works = FAMILIES.map(|family| record.works(family));
+            let before = std::mem::replace(&mut record.worked, works);
+            let failed = before
+                .iter()
+                .zip(works)
+                .any(|(before, now)| *before && !now);
+            let known = self.numbers.iter_mut();
+            for known in known.filter(|known| failed && known.index == record.id.0) {
+                known.failures = known.failures.wrapping_add(1);
+            }
+        }
+    }
+
+    /// What stays the same while an uplink leads the same way and has not failed.
+    #[must_use]
+    pub fn epoch(&self, record: &UplinkRecord) -> u32 {
+        let mut numbers = self.numbers.iter();
+        let known = numbers.find(|known| known.index == record.id.0);
+        let failures = known.map_or(0, |known| known.failures);
+        hash(record.route_hash(), &failures.to_ne_bytes())
+    }
+}
+
+impl UplinkRecord {
+    /// What stays the same while an uplink leads the same way: its device, addresses and gateways.
+    #[must_use]
+    pub fn route_hash(&self) -> u32 {
+        let uplink = &self.uplink;
+        let mut sum = hash(FNV_BASIS, &uplink.ifindex.to_ne_bytes());
+        sum = hash(sum, &[u8::from(uplink.layer == Layer::L2)]);
+        let v4 = uplink
+            .v4
+            .as_ref()
+            .map(|next_hop| (next_hop.address.into(), next_hop.gateway.map(IpAddr::from)));
+        let v6 = uplink
+            .v6
+            .as_ref()
+            .map(|next_hop| (next_hop.address.into(), next_hop.gateway.map(IpAddr::from)));
+        for next_hop in [v4, v6] {
+            let (address, gateway) = next_hop.unzip();
+            for address in [address, gateway.flatten()] {
+                sum = match address {
+                    None => hash(sum, &[0]),
+                    Some(IpAddr::V4(address)) => hash(hash(sum, &[4]), &address.octets()),
+                    Some(IpAddr::V6(address)) => hash(hash(sum, &[6]), &address.octets()),
+                };
+            }
+        }
+        sum
+    }
+}
+
+fn hash(sum: u32, bytes: &[u8]) -> u32 {
+    bytes.iter().fold(sum, |sum, byte| {
+        (sum ^ u32::from(*byte)).wrapping_mul(FNV_PRIME)
+    })
+}

@@ -1,0 +1,99 @@
+//! One uplink, and how it stands.
+
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use braid_balance::Family;
+use braid_core::UplinkId;
+use braid_uplink::liveness::{HealthSnapshot, Verdict};
+use braid_uplink::{BOND_DEVICE, Uplink};
+
+/// One uplink, here or gone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UplinkRecord {
+    /// Its number.
+    pub id: UplinkId,
+    /// Its relative share.
+    pub weight: NonZeroU32,
+    /// Source ports for flows whose own port is taken.
+    pub ports: RangeInclusive<u16>,
+    /// What it is, or was when it was last usable.
+    pub uplink: Uplink,
+    /// Why it cannot be used now, as far as its device tells; `None`: it can.
+    pub down: Option<String>,
+    /// Set while no packet gets through, for want of a device, carrier or address: the grace period before flows leave.
+    pub cut: Option<Duration>,
+    /// Its device exists now.
+    pub present: bool,
+    /// How it fares, while it is watched.
+    pub health: Option<HealthSnapshot>,
+    /// The families that it worked for when that was last looked at.
+    pub worked: [bool; 2],
+}
+
+impl UplinkRecord {
+    /// Whether it is the bond, whose packets this daemon carries.
+    #[must_use]
+    pub fn is_bond(&self) -> bool {
+        self.uplink.device == BOND_DEVICE
+    }
+
+    /// The judgement over it; up while nothing is known against it.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        self.health
+            .as_ref()
+            .map_or(Verdict::Up, |look| look.verdict)
+    }
+
+    /// Whether nothing gets through it, by its device or by judgement. Of the bond only the bond itself
+    /// says so, after a while: what is on it goes by the hub's address and cannot move, and a hub that
+    /// is out of reach for some seconds finds its connections as they were.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        let judged = self.down.is_none() && self.verdict() == Verdict::Dead;
+        self.cut.is_some() || (judged && !self.is_bond())
+    }
+
+    /// Returns true if it is the bond and its flows wait for the hub, whose address they have.
+    #[must_use]
+    pub fn waits_for_hub(&self) -> bool {
+        self.is_bond() && self.down.is_some() && self.cut.is_none()
+    }
+
+    /// Whether its device has an address, be it the one for new flows or another.
+    #[must_use]
+    pub fn has_address(&self, address: IpAddr) -> bool {
+        fn all<A: Copy + Into<IpAddr>>(next_hop: &braid_uplink::NextHop<A>) -> Vec<IpAddr> {
+            let all = next_hop.others.iter().chain([&next_hop.address]);
+            all.map(|address| (*address).into()).collect()
+        }
+        let v4 = self.uplink.v4.as_ref().map(all);
+        let v6 = self.uplink.v6.as_ref().map(all);
+        v4.into_iter().chain(v6).flatten().any(|own| own == address)
+    }
+
+    /// Whether it has a way out for a family.
+    #[must_use]
+    pub fn has(&self, family: Family) -> bool {
+        match family {
+            Family::V4 => self.uplink.v4.is_some(),
+            Family::V6 => self.uplink.v6.is_some(),
+        }
+    }
+
+    /// Whether new flows of a family do well on it, as far as known.
+    #[must_use]
+    pub fn works(&self, family: Family) -> bool {
+        let way = self.health.as_ref().is_none_or(|look| match family {
+            Family::V4 => look.families.v4,
+            Family::V6 => look.families.v6,
+        });
+        self.down.is_none() && self.has(family) && way && self.verdict().takes_new_flows()
+    }
+}
+
+/// Both families of addresses.
+pub const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
