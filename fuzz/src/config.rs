@@ -10,8 +10,8 @@ use miette::Diagnostic;
 
 const NAME: &str = "fuzz.toml";
 
-/// A text that is accepted makes settings that work and is written as a file that means the same;
-/// one that is refused is shown with a place inside the text for each problem.
+/// An accepted text yields working settings and is written as a file with the same meaning. A
+/// refused one is shown with a place inside the text for each problem.
 pub fn config(data: &[u8]) {
     let Some(text) = crate::text(data) else {
         return;
@@ -53,7 +53,7 @@ fn accepted(config: Config) {
     assert_eq!(served.len(), weights.as_slice().len(), "{weights:?}");
 }
 
-/// A name that the kernel gives to devices (`dev_valid_name`): it becomes part of paths below
+/// A name that the kernel accepts for devices (`dev_valid_name`): it becomes part of paths below
 /// `/proc/sys`.
 fn assert_device(name: &str) {
     let strange = |c: char| c == '/' || c == ':' || c == '\0' || c.is_ascii_whitespace();
@@ -82,7 +82,7 @@ fn inside(text: &str, problem: &Problem) {
     }
 }
 
-/// Single words, which the command line reads as well.
+/// Single words, which the command line parses as well.
 fn words(text: &str) {
     if let Ok(ports) = text.parse::<Ports>() {
         assert_eq!(ports.to_string().parse().as_ref(), Ok(&ports));

@@ -5,8 +5,8 @@ use braid_emulate::io::control::{Change, Request};
 
 use crate::drive::drive;
 
-/// A request that is accepted is written as a line that is read back as the same request, and a
-/// link with its settings carries packets.
+/// An accepted request is written as a line that parses to the same request, and a link with its
+/// settings carries packets.
 pub fn control(data: &[u8]) {
     let Ok(request) = serde_json::from_slice::<Request>(data) else {
         return;

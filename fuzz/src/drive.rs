@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use braid_emulate::{Config, Fate, Link, Time};
 
-/// Packets that are sent: enough to fill a small queue and to use up several lines of a trace.
+/// Packets to send: enough to fill a small queue and to use up several lines of a trace.
 const PACKETS: usize = 48;
 
-/// Sends packets whose spacing and sizes follow from `data`, and waits for them by the link's own
-/// time-outs: each comes out once, at a time that is neither before it came nor before the last
-/// one that was delivered, unless the link may change the order.
+/// Sends packets whose spacing and sizes derive from `data`, and waits for them by the link's own
+/// time-outs. Each leaves the link once, neither before it arrived nor before the last delivered
+/// one, unless the link may reorder.
 pub(crate) fn drive(config: Config, data: &[u8]) {
     let ordered = !config.delay.reorder;
     let mut link = Link::new(config, 1);
@@ -21,7 +21,7 @@ pub(crate) fn drive(config: Config, data: &[u8]) {
         link.handle_packet(now, 60 + 6 * u32::from(*byte), number);
         seen.take(&mut link, now, ordered);
     }
-    // A time-out may be early once per packet and place: on the wire and under way.
+    // A time-out may be early once per packet and place: on the wire and in flight.
     for _ in 0..4 * PACKETS {
         match link.poll_timeout() {
             Some(due) if due < Time::from_nanos(u64::MAX) => now = now.max(due),

@@ -1,4 +1,4 @@
-//! What a fabric's edge reads: the controller's tables, files of layer-3 paths, frames.
+//! Inputs of a fabric's edge: the controller's tables, files of layer-3 paths, frames.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::text;
 /// Addresses and EtherType of a frame.
 const ETHERNET: usize = 14;
 
-/// Whatever a controller says: a table that is taken can be walked, and names paths that can be.
+/// An accepted table can be walked and names valid paths, whatever the controller sends.
 pub fn edge_table(data: &[u8]) {
     let Ok(table) = Table::read(data) else {
         return;
@@ -32,8 +32,8 @@ pub fn edge_table(data: &[u8]) {
     assert!(tags.iter().all(|tag| (2..=4094).contains(tag)), "{tags:?}");
 }
 
-/// Whatever a file of layer-3 paths says: of one that is taken every path has a tag of its own, and
-/// addresses can be changed into the path's and back.
+/// In an accepted file of layer-3 paths every path has a tag of its own, and addresses can be
+/// translated to the path's and back.
 pub fn edge_paths(data: &[u8]) {
     let Some(text) = text(data) else {
         return;
@@ -60,8 +60,8 @@ pub fn edge_paths(data: &[u8]) {
     }
 }
 
-/// Whatever a frame holds: what goes on has the frame's addresses, and what was behind the tag, or
-/// behind the number of ours, as it came.
+/// Taking the tag off a frame keeps its addresses and the bytes behind the tag, or behind our
+/// number, whatever the frame holds.
 pub fn edge_frames(data: &[u8]) {
     let mut bytes = data.to_vec();
     let Some(read) = strip_tag(&mut bytes) else {

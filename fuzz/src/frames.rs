@@ -8,8 +8,8 @@ use braid_bond::proto::policy::{Policy, RemoteSide};
 use braid_bond::proto::reader::Reader;
 use braid_core::LaneId;
 
-/// Whatever a packet carries: reading comes to an end, what is read is written again as the same
-/// bytes, and what lists say they have is there.
+/// Parsing ends, parsed frames are written as the same bytes, and lists hold as many entries as
+/// they announce.
 pub fn frames(data: &[u8]) {
     let mut reader = Reader::new(data);
     let (mut again, mut decompressed) = (Vec::new(), Vec::new());
@@ -62,7 +62,7 @@ pub fn frames(data: &[u8]) {
     }
 }
 
-/// What is read of a policy is written again as the same bytes, and something can be made of it.
+/// A parsed policy is written as the same bytes, and yields a scheduler.
 fn policy(bytes: &[u8]) {
     let Ok(policy) = Policy::parse(bytes) else {
         return;

@@ -10,9 +10,9 @@ use braid_bond::proto::packet::SessionIndex;
 use braid_bond::proto::seal::Cipher;
 use braid_core::{LinkId, Time};
 
-/// Whatever a stranger says: nobody is believed, and the handshake that is under way succeeds
-/// after it all the same. Said twice: as it is, and with MACs mended, as one can who knows the public
-/// keys and sees what is sent.
+/// No forged message is accepted, and the handshake in progress succeeds all the same. The input is
+/// sent twice: as it is, and with its MACs corrected, as anyone can do who knows the public keys
+/// and sees the packets.
 pub fn handshake(data: &[u8]) {
     let client = Identity::new([1; 32]);
     let server = Identity::new([2; 32]);
@@ -85,7 +85,7 @@ fn hear(attempt: &mut Attempt, data: &[u8]) {
     }
 }
 
-/// Takes a cookie reply that is sealed as anybody can who sees what is sent: message 1 carries its cookie, and
+/// Takes a cookie reply sealed by anyone who sees the packets: message 1 carries its cookie, and
 /// the handshake goes on.
 fn heed(attempt: &mut Attempt, data: &[u8], hub: PublicKey, said: &[u8]) {
     let Some((cookie, salt)) = data.split_first_chunk::<16>() else {
@@ -113,7 +113,7 @@ fn heed(attempt: &mut Attempt, data: &[u8], hub: PublicKey, said: &[u8]) {
     assert!(attempt.handle_cookie(&datagram).is_err());
 }
 
-/// An initiation of such size, to this key, with a right MAC.
+/// Returns an initiation of this size, to this key, with a correct MAC.
 fn mended(data: &[u8], to: PublicKey) -> Vec<u8> {
     let mut data = data.to_vec();
     if let Ok(initiation) = Initiation::parse(&data) {
@@ -124,7 +124,7 @@ fn mended(data: &[u8], to: PublicKey) -> Vec<u8> {
     data
 }
 
-/// A response to what was said, with a right MAC.
+/// Returns a response to the initiation, with a correct MAC.
 fn answering(data: &[u8], to: &Identity, said: &[u8]) -> Vec<u8> {
     let mut data = data.to_vec();
     if let Ok(response) = Response::parse(&data) {

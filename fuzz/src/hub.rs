@@ -1,4 +1,4 @@
-//! What a hub and its clients read: its configuration, tokens, addresses, names, the options of a
+//! Inputs of a hub and its clients: configuration, tokens, addresses, names, the options of a
 //! handshake.
 
 use braid_bond::proto::handshake::Options;
@@ -11,9 +11,9 @@ use braid_hub::pool::AddressPool;
 
 const NAME: &str = "fuzz.toml";
 
-/// A configuration that is accepted has a pool to give addresses of; one that is refused is shown with
-/// a place for each problem. What is displayed is read back as the same. Options yield addresses
-/// with prefixes that they can have, and names fit for a terminal.
+/// An accepted configuration has an address pool; a refused one is shown with a place for each
+/// problem. Displayed values parse to the same values. Options yield addresses with valid prefixes,
+/// and names fit for a terminal.
 pub fn hub(data: &[u8]) {
     if let Some(options) = Options::parse(data) {
         said(&options);

@@ -1,9 +1,9 @@
-//! What every parser is held to, whatever bytes it meets.
+//! Fuzz targets: the properties that every parser keeps on any bytes.
 //!
-//! In: arbitrary bytes. Out: nothing, or a panic that names the broken promise. One function per
-//! parser; the fuzzer feeds it (`make fuzz`), and `tests/replay.rs` feeds it the committed corpus
-//! in every test run, on a stable compiler and without the fuzzer. An input that once broke a
-//! promise stays in `corpus/<target>/`.
+//! In: arbitrary bytes. Out: nothing, or a panic that names the broken property. Each parser has
+//! one function. The fuzzer calls it (`make fuzz`), and `tests/replay.rs` calls it with the
+//! committed corpus in every test run, on a stable compiler and without the fuzzer. An input that
+//! once broke a property stays in `corpus/<target>/`.
 //!
 //! Nothing here opens a file, a socket or a device: a fuzzer reaches whatever it can name.
 #![forbid(unsafe_code)]
@@ -39,7 +39,7 @@ pub use trace::trace;
 pub use units::units;
 pub use uplinks::uplinks;
 
-/// A function that holds one parser to its promises.
+/// A function that checks the properties of one parser.
 pub type Target = fn(&[u8]);
 
 /// Every target by name, which is also the name of its corpus directory and of its fuzzer.
@@ -62,7 +62,7 @@ pub const TARGETS: [(&str, Target); 16] = [
     ("uplinks", uplinks),
 ];
 
-/// Texts are read from files and sockets as UTF-8; what is not UTF-8 never reaches their parsers.
+/// Texts are read from files and sockets as UTF-8; other bytes never reach their parsers.
 fn text(data: &[u8]) -> Option<&str> {
     std::str::from_utf8(data).ok()
 }

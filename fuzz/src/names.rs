@@ -1,4 +1,4 @@
-//! Answers of name servers.
+//! Replies of name servers.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,8 +15,8 @@ const RULES: &str = "
     use = 'block'
 ";
 
-/// Whatever a server says: what is learnt is known for a bounded time and by a name, what is not
-/// believed is counted, and the same answer says the same again.
+/// A learnt name is known for a bounded time, a rejected reply is counted, and the same reply has
+/// the same result again.
 pub fn names(data: &[u8]) {
     let config = Config::parse("fuzz.toml", RULES).expect("good rules");
     let settings = Settings::new(config, &Overrides::default()).expect("good settings");

@@ -1,4 +1,4 @@
-//! What the link emulator's options say.
+//! Options of the link emulator.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
@@ -7,8 +7,8 @@ use braid_emulate::config::{BurstSetting, RateSetting, Span};
 use braid_emulate::io::{Endpoint, Mac};
 use braid_emulate::queue::Limit;
 
-/// What is accepted displays as a text that is read back as the same value; an end of a link names
-/// a device and a namespace that can exist, and never a path out of the namespaces' folder.
+/// An accepted value displays as a text that parses to the same value. An end of a link names a
+/// possible device and namespace, and never a path out of the namespaces' folder.
 pub fn options(data: &[u8]) {
     let Some(text) = crate::text(data) else {
         return;

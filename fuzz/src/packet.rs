@@ -1,11 +1,11 @@
-//! Packets as they come from a wire.
+//! Packets from a wire.
 
 use std::net::IpAddr;
 
 use braid_packet::{Fragment, Packet, Transport, checksum, protocol};
 
-/// Whatever the bytes, what is read lies inside them; and a packet with right checksums still has
-/// them, bit for bit the same, after its source was translated and translated back.
+/// All parsed parts lie inside the bytes. A packet with correct checksums keeps them, bit for bit,
+/// after its source was translated and translated back.
 pub fn packet(data: &[u8]) {
     let Ok(packet) = Packet::parse(data) else {
         return;
@@ -49,7 +49,7 @@ fn translate(bytes: &[u8]) {
     assert_eq!(translated, bytes);
 }
 
-/// Writes right checksums.
+/// Writes correct checksums.
 fn mend(bytes: &mut [u8]) {
     let packet = Packet::parse(bytes).expect("it was read before");
     let (ip, field) = (packet.ip, packet.checksum_offset());

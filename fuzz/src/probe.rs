@@ -1,10 +1,11 @@
-//! Targets of probes as texts, and what their answers say.
+//! Probe targets as text, and replies to probes.
 
 use braid_uplink::liveness::Target;
 use braid_uplink::probe::dns;
 use braid_uplink::probe::echo::{self, Request};
 
-/// The first byte says what the rest is: a target as text, or a datagram that a probe received.
+/// The first byte selects the kind of the rest: a target as text, or a datagram that a probe
+/// received.
 pub fn probe(data: &[u8]) {
     let Some((kind, rest)) = data.split_first() else {
         return;
@@ -16,7 +17,7 @@ pub fn probe(data: &[u8]) {
     }
 }
 
-/// What is accepted is written as it is read; what is asked for fits into a question.
+/// An accepted target is written as it was parsed, and its name fits into a question.
 fn target(data: &[u8]) {
     let Some(text) = crate::text(data) else {
         return;
@@ -43,7 +44,7 @@ fn answer(data: &[u8]) {
     }
 }
 
-/// A reply ends with what only its request knew.
+/// A reply ends with bytes that only its request knew.
 fn reply(v6: bool, data: &[u8]) {
     let secret = 0x0123_4567_89ab_cdef;
     if echo::is_reply(&Request { v6, secret }, data) {

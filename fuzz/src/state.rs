@@ -1,11 +1,11 @@
-//! The file by which one daemon undoes what another has done.
+//! The state file, by which one daemon undoes the changes of another.
 
 use std::path::Path;
 
 use braid_daemon::state::State;
 
-/// What is no state is refused with advice; what is one survives being written, and no beginning
-/// of it is taken for all of it.
+/// Other files are refused with advice. A state survives being written, and none of its prefixes is
+/// accepted.
 pub fn state(data: &[u8]) {
     let path = Path::new("/run/braid/state.json");
     let state = match State::parse(path, data) {

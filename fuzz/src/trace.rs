@@ -10,8 +10,8 @@ use braid_emulate::trace::{Trace, TraceError};
 
 use crate::drive::drive;
 
-/// A trace that is accepted carries packets, each once and never back in time; one that is refused
-/// names a line that is there.
+/// An accepted trace carries packets, each once and never back in time; a refused one names an
+/// existing line.
 pub fn trace(data: &[u8]) {
     let Some(text) = crate::text(data) else {
         return;

@@ -5,8 +5,7 @@ use std::fmt::{Debug, Display};
 use braid_core::units::{UnitError, duration};
 use braid_core::{Bytes, Frequency, Rate, Share};
 
-/// What is accepted displays as a text that is read back as the same value, and what is refused
-/// quotes what was written.
+/// An accepted value displays as a text that parses to the same value; an error quotes the text.
 pub fn units(data: &[u8]) {
     let Some(text) = crate::text(data) else {
         return;

@@ -1,4 +1,4 @@
-//! The choice of uplinks from what the kernel says.
+//! The choice of uplinks from the kernel's state.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,13 +8,13 @@ use braid_uplink::{
     Selection, Snapshot, UplinkSpec, choose, lans,
 };
 
-/// Whatever links, addresses and routes there are: uplinks are up, are devices of their own, have
-/// an address that is theirs, and everything that was asked for is either taken or explained.
+/// For any links, addresses and routes, chosen uplinks are up, are distinct devices and have an
+/// address of their own, and every requested uplink is either chosen or explained.
 pub fn uplinks(data: &[u8]) {
     let mut dice = Dice(data);
     let snapshot = dice.snapshot();
     let wanted = dice.several(4, Dice::wanted);
-    // A contradiction never gets as far as the choice.
+    // Contradictions are refused before the choice.
     let Ok(selection) = Selection::named(wanted.clone()) else {
         return;
     };
@@ -55,8 +55,8 @@ fn check(snapshot: &Snapshot, found: &Discovery) {
     }
 }
 
-/// Decisions made by bytes, one after the other; zeros when they run out. The order in which a
-/// snapshot is read is the order of its fields, each list behind its length.
+/// Decisions by bytes, one after the other; zeros at the end. A snapshot is read in the order of
+/// its fields, each list behind its length.
 struct Dice<'a>(&'a [u8]);
 
 impl Dice<'_> {

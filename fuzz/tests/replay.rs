@@ -1,4 +1,4 @@
-//! Replays the committed corpus: what once broke a promise must not do so again.
+//! Replays the committed corpus: inputs that once broke a property must not do so again.
 
 use std::collections::BTreeSet;
 use std::fs;

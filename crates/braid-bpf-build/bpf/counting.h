@@ -1,5 +1,4 @@
-// Arrays, and the counting of every way out of a program: a crate's own reasons.h says which there
-// are.
+// Array maps, and a counter for every exit of a program. Each crate's reasons.h lists its exits.
 #ifndef BRAID_COUNTING_H
 #define BRAID_COUNTING_H
 
@@ -28,7 +27,7 @@ static __always_inline void count(enum reason reason)
 		*counter += 1;
 }
 
-// Ends a program: counts why and returns what to do.
+// Ends a program: counts the reason and returns the action.
 static __always_inline int leave(enum reason reason, int action)
 {
 	count(reason);

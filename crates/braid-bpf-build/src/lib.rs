@@ -1,11 +1,11 @@
-//! What crates with eBPF programs do at build time: compile `bpf/NAME.bpf.c`, and turn the headers
-//! that both sides share into Rust, so that no constant exists twice.
+//! Build-time part of crates with eBPF programs: compiles `bpf/NAME.bpf.c` and translates the
+//! headers shared by both sides to Rust, so that no constant exists twice.
 //!
 //! In: the crate's `bpf` directory with `constants.h` and `reasons.h`. Out, in `OUT_DIR`:
 //! `NAME.bpf.o`, and `shared.rs` with every constant, the types `Reason` and `ReasonKind`, the list
-//! `REASONS`, the function `verdict`, `PROGRAMS_HASH`, and `GLOBAL_LINKAGE_OFFSETS`: where the object says of functions that take the packet
-//! that they are global (`linkage.rs`). To be called from a `build.rs` and nowhere else: it speaks to
-//! cargo on standard output.
+//! `REASONS`, the function `verifier_error`, `PROGRAMS_HASH`, and `GLOBAL_LINKAGE_OFFSETS`, where
+//! the object declares functions that take the packet as global (`linkage.rs`). Call it from a
+//! `build.rs` only: it prints instructions for cargo on standard output.
 #![forbid(unsafe_code)]
 
 mod linkage;
@@ -16,19 +16,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Headers that all crates' programs share.
+/// Headers shared by all crates' programs.
 const SHARED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf");
 
-/// The types of the list of reasons; both crates count alike.
+/// Types of the list of reasons, the same in both crates.
 const REASON_TYPES: &str = include_str!("reason.rs");
 
-/// What the kernel says of a program that it refuses, told alike.
+/// Error message for a program that the kernel refuses, the same in both crates.
 const VERIFIER_ERROR: &str = include_str!("verifier_error.rs");
 
 /// Compiles `bpf/NAME.bpf.c` and writes `shared.rs`.
 ///
 /// # Panics
-/// With what is missing or wrong; a build cannot go on without it.
+/// If a file is missing or wrong: the build cannot continue.
 pub fn build(name: &str) {
     let sources = PathBuf::from("bpf");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -62,7 +62,7 @@ pub fn build(name: &str) {
 
 fn compile(source: &Path, object: &Path) {
     let clang = env::var("BRAID_CLANG").unwrap_or_else(|_| "clang-14".into());
-    // The headers of the machine that builds: programs come out the same whichever of them are read.
+    // Headers of the build machine: the programs are the same with those of any architecture.
     let host = env::var("HOST").expect("cargo sets the host");
     let architecture = host.split('-').next().unwrap_or_default();
     let status = Command::new(&clang)
@@ -73,7 +73,7 @@ fn compile(source: &Path, object: &Path) {
         // for the bpf target.
         .arg(format!("-I/usr/include/{architecture}-linux-gnu"))
         .arg(format!("-I{SHARED}"))
-        // What those include is the crate's own.
+        // The shared headers include the crate's own.
         .arg("-Ibpf")
         .arg("-c")
         .arg(source)
@@ -135,8 +135,8 @@ fn reasons_in_rust(header: &str) -> String {
     )
 }
 
-/// FNV-1a over the sources, which tells one build's programs from another's: a difference makes
-/// the loader replace the programs, so an accidental equality is all that must not happen.
+/// FNV-1a over the sources, to tell the programs of two builds apart. On a difference the loader
+/// replaces the programs, so the hash only has to avoid accidental equality.
 fn hash_of(folders: [&Path; 2]) -> u64 {
     let mut files: Vec<_> = folders.into_iter().flat_map(files_below).collect();
     files.sort();

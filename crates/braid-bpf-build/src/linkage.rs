@@ -1,7 +1,9 @@
-//! Which functions of an object the kernel cannot verify on their own if it does not describe its own
-//! types (`CONFIG_DEBUG_INFO_BTF`): those that take pointers. It knows what a packet is by its own
-//! types alone, and takes `struct __sk_buff *` of a global function for plain memory without them. A
-//! static function is verified from where it is called, with what is passed there.
+//! Finds global functions that take pointers. A kernel without its own types
+//! (`CONFIG_DEBUG_INFO_BTF`) cannot verify them alone.
+//!
+//! The kernel recognises a packet by its own types only. Without them it takes the `struct
+//! __sk_buff *` of a global function for plain memory. A static function is verified at each call,
+//! with the arguments of that call.
 
 /// Kinds of types (`BTF_KIND_…` of linux/btf.h).
 const PTR: u32 = 2;
@@ -10,17 +12,17 @@ const FUNC: u32 = 12;
 /// `BTF_FUNC_GLOBAL`, in a function's `vlen`.
 const GLOBAL: u32 = 1;
 
-/// Where in the object the words are that make such functions global, for a loader that puts
-/// `BTF_FUNC_STATIC` there.
+/// Returns the offsets in the object of the words that make such functions global, where a loader
+/// can write `BTF_FUNC_STATIC`.
 ///
 /// # Panics
-/// Unless it is a little-endian ELF object with types, as clang makes it.
+/// If it is not a little-endian ELF object with types, as clang makes it.
 pub(crate) fn global_linkage_offsets(object: &[u8]) -> Vec<usize> {
     let types = section(object, ".BTF").expect("an object with types (clang -g)");
     let at = |offset: usize| word(object, types + offset);
     let header = at(4) as usize;
     let (first, length) = (header + at(8) as usize, at(12) as usize);
-    // Of each type: where it is, its `info`, and the type it refers to.
+    // Of each type: its offset, its `info`, and the type it refers to.
     let mut all = vec![(0, 0, 0)];
     let mut next = first;
     while next < first + length {
@@ -43,7 +45,7 @@ pub(crate) fn global_linkage_offsets(object: &[u8]) -> Vec<usize> {
         .collect()
 }
 
-/// Bytes behind the twelve that every type has.
+/// Returns the bytes behind the twelve that every type has.
 fn trailer(kind: u32, entries: usize) -> usize {
     match kind {
         1 | 14 | 17 => 4,                // INT, VAR, DECL_TAG
@@ -65,7 +67,7 @@ fn is_pointer(all: &[(usize, u32, u32)], mut number: u32) -> bool {
     }
 }
 
-/// Where a section begins in a 64-bit ELF file.
+/// Returns the offset of a section in a 64-bit ELF file.
 fn section(object: &[u8], name: &str) -> Option<usize> {
     assert_eq!(&object[..6], b"\x7fELF\x02\x01", "a little-endian object");
     let headers = long(object, 40);

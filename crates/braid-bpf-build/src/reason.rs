@@ -2,15 +2,15 @@
 /// A named exit of a program, or an event on the way to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ::serde::Serialize)]
 pub struct Reason {
-    /// The counter's label.
+    /// Label of the counter.
     pub name: &'static str,
-    /// What became of the packet.
+    /// Fate of the packet.
     pub kind: ReasonKind,
-    /// One line for people.
+    /// Description in one line.
     pub text: &'static str,
 }
 
-/// What a reason says about a packet.
+/// Fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ::serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReasonKind {

@@ -1,6 +1,6 @@
 
-/// The verifier's verdict: the error, and the last lines of its log before its statistics, with what it
-/// was looking at.
+/// Formats the verifier's refusal: the error, and the last lines of its log before the statistics,
+/// which show the instruction in question.
 #[must_use]
 pub fn verifier_error(error: &::std::io::Error, log: &str) -> String {
     const STATISTICS: [&str; 3] = ["processed", "verification time", "stack depth"];

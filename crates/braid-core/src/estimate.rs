@@ -1,21 +1,23 @@
-//! What a link can carry, how long it takes, and what it loses: measured, never typed in.
+//! Estimates of a link's capacity, delay and loss: measured, never configured.
 //!
-//! The receiving end watches a link's packets arrive ([`Arrivals`]) and says what it saw in a
-//! [`LinkReport`], every [`REPORT_INTERVAL`] or [`REPORT_PACKETS`], over *every* link, because the
-//! link that a report speaks of may be the one that fails. The sending end makes of the reports
-//! what schedulers and pacers ask for ([`LinkEstimator`]).
+//! The receiving end records the packets of a link ([`Arrivals`]) and sends a [`LinkReport`] every
+//! [`REPORT_INTERVAL`] or [`REPORT_PACKETS`]. A report goes over *every* link, because the link
+//! that it is about may be the one that fails. The sending end derives from the reports what
+//! schedulers and pacers need ([`LinkEstimator`]).
 //!
-//! - Counters in reports are totals since the session began: a lost report loses nothing but time.
-//! - One-way delays are relative ([`RelativeDelay`](crate::RelativeDelay)): no clock is ever synchronised, a *rise*
-//!   above the lowest of the last [`BASE_DELAY_WINDOW`] is the queue on the link ([`BaseDelay`]).
-//! - A rate is proven by what arrived, never by what was sent ([`Capacity`]): trains and hopes
-//!   overestimate, and one overestimated link starves the others.
-//! - A *stall* is no queue: a link that delivers nothing for 40 ms and more, and then all at once, is rated by a mean and
-//!   limited by a window (module `stall`).
-//! - Loss is told apart into random and congestive by the delay around it ([`LossEstimator`]): who slows down
-//!   for radio loss gives the link away, who does not for congestion floods it.
-//! - How far a link reorders is learned ([`ReorderExtent`]), so that radio jitter is not taken for
-//!   loss and a wire's gap is loss at once.
+//! - Counters in reports are totals since the session began: a lost report costs only time.
+//! - One-way delays are relative ([`RelativeDelay`](crate::RelativeDelay)): clocks are never
+//!   synchronised. A *rise* above the minimum of the last [`BASE_DELAY_WINDOW`] is the queue on the
+//!   link ([`BaseDelay`]).
+//! - A rate is proven by the packets that arrived, never by the packets sent ([`Capacity`]): packet
+//!   trains and optimism overestimate, and one overestimated link starves the others.
+//! - A *stall* is no queue. A link that delivers nothing for 40 ms or more and then everything at
+//!   once has a mean for its rate and a window for its limit (module `stall`).
+//! - The delay around a loss tells random from congestive loss ([`LossEstimator`]). A sender that
+//!   slows down for radio loss wastes the link; one that does not slow down for congestion floods
+//!   it.
+//! - The reordering of each link is learned ([`ReorderExtent`]): radio jitter is not taken for
+//!   loss, and a gap on a wire is a loss at once.
 
 mod arrivals;
 mod base_delay;

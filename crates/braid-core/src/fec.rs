@@ -1,23 +1,26 @@
-//! Making up for loss without asking: sums of the last packets stand in for whatever is missing.
+//! Forward error correction (FEC): repair symbols over the last packets replace lost ones without a
+//! request.
 //!
-//! A copy that is asked for takes a round trip, for which its lane waits; that ends a young TCP
-//! flow's slow start, and CUBIC then needs ten seconds to fill a bond. Sums follow the packets at
-//! once.
+//! A retransmission takes a round trip, for which its lane waits. That wait ends a young TCP flow's
+//! slow start, and CUBIC then needs ten seconds to fill a bond. Repair symbols follow the packets
+//! at once.
 //!
-//! - Every `k` packets of a lane a sum goes out ([`spacing`]: by the loss, so that one sum in three
-//!   has something to make up for) over the last [`SYMBOLS_PER_PACKET`] · `k` of them: a *sliding window*. Of a
-//!   plain sum over `k` packets two lost ones are too many, which at 2 % of loss happens seven times
-//!   a second; here the next sum solves them, some milliseconds later (RFC 8681 reasons likewise).
-//! - So the sums of a window must differ: packet `i` of a sum is multiplied by 2^(`power` · `i`) in
-//!   GF(2⁸) ([`field`]), with another `power` for each of [`SYMBOLS_PER_PACKET`] sums in a row. Power 0 is XOR.
-//! - A sum is used once everything sent before it has arrived or is lost: what is only on its way
-//!   need not be computed.
-//! - A *young* lane gets its sums closer and sooner, from what the links have to spare, also while
-//!   nobody knows yet whether they lose ([`FecController`]).
-//! - The sum says how many packets it covers: it can overtake them, and the sum over a wrong number
-//!   of packets yields a plausible wrong one.
-//! - The sums themselves are made and taken apart by whoever knows the bytes: here packets are
-//!   collected, counted, and told how to be combined.
+//! - After every `k` packets of a lane a repair symbol is sent ([`spacing`] derives `k` from the
+//!   loss, so that one symbol in three is needed). It covers the last [`SYMBOLS_PER_PACKET`] · `k`
+//!   packets: a *sliding window*. A symbol over `k` packets alone would fail for two lost ones,
+//!   which happens seven times a second at 2 % loss; here the next symbol solves them some
+//!   milliseconds later (RFC 8681 reasons likewise).
+//! - The symbols of a window must therefore differ: packet `i` of a symbol is multiplied by
+//!   2^(`power` · `i`) in GF(2⁸) ([`field`]), with a different `power` for each of
+//!   [`SYMBOLS_PER_PACKET`] symbols in a row. Power 0 is XOR.
+//! - A symbol is used once every packet sent before it has arrived or is lost: a packet that is
+//!   only delayed need not be rebuilt.
+//! - A *young* lane gets its symbols closer together and sooner, from the links' spare capacity,
+//!   also while their loss is not known yet ([`FecController`]).
+//! - A symbol says how many packets it covers. It can overtake them, and a sum over the wrong
+//!   number of packets yields a plausible wrong one.
+//! - The caller knows the bytes and makes and solves the symbols. This module collects packets,
+//!   counts them, and says how to combine them.
 
 mod controller;
 mod decoder;
@@ -30,20 +33,21 @@ pub use controller::{FecController, FecRate};
 pub use decoder::{Decoder, Rebuild};
 pub use encoder::Encoder;
 
-/// Lost packets for each sum, on average: more, and windows with too many become frequent.
+/// Mean losses per repair symbol. With more, windows with too many losses become frequent.
 const LOSSES_PER_SYMBOL: f64 = 0.33;
 
-/// Fewest and most packets from one sum to the next.
+/// Fewest and most packets between two repair symbols.
 const MIN_SPACING: usize = 4;
 const MAX_SPACING: usize = 32;
 
-/// Loss below this is left to repair.
+/// Loss below this is left to retransmission.
 pub const MIN_FEC_LOSS: f64 = 0.002;
 
-/// Each packet is in so many sums.
+/// Repair symbols that cover each packet.
 pub const SYMBOLS_PER_PACKET: usize = 4;
 
-/// Packets from one sum to the next at this loss, 0 to 1; none where sums are not worth it.
+/// Returns the packets between two repair symbols at this loss, 0 to 1; none if FEC is not worth
+/// it.
 #[must_use]
 pub fn spacing(loss: f64) -> Option<usize> {
     if loss < MIN_FEC_LOSS {
@@ -52,21 +56,22 @@ pub fn spacing(loss: f64) -> Option<usize> {
     Some(((LOSSES_PER_SYMBOL / loss) as usize).clamp(MIN_SPACING, MAX_SPACING))
 }
 
-/// Consecutive packets of a lane, and what they are multiplied by in their sum.
+/// Consecutive packets of a lane that a repair symbol covers, and their factors: an encoding window
+/// of RFC 8681.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Group {
     /// The lane.
     pub lane: LaneId,
-    /// The first one's number.
+    /// Number of the first packet.
     pub first: LaneSeq,
-    /// How many, at least 2.
+    /// Count of packets, at least 2.
     pub count: u8,
     /// Packet `i` from the first on is multiplied by 2^(`power` · `i`).
     pub power: u8,
 }
 
 impl Group {
-    /// What the packet of this number is multiplied by; none if it is not covered.
+    /// Returns the factor of the packet of this number; none if it is not covered.
     #[must_use]
     pub fn factor(&self, seq: LaneSeq) -> Option<u8> {
         let index = seq.0.checked_sub(self.first.0)?;
@@ -74,7 +79,7 @@ impl Group {
         covered.then(|| field::power_of_two(u64::from(self.power) * index))
     }
 
-    /// One more than the last number.
+    /// Returns one more than the last number.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.first.0 + u64::from(self.count)

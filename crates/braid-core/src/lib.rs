@@ -1,11 +1,11 @@
-//! Braid's decisions, pure.
+//! Braid's pure decision logic.
 //!
-//! In: weights, rates, sizes, times and what was seen of packets, as typed values. Out: tables,
-//! predictions, choices and typed values. Packets themselves are moved through and never looked at.
+//! In: weights, rates, sizes, times and observations of packets, as typed values. Out: tables,
+//! predictions and choices, as typed values. Packets themselves pass through unread.
 //!
 //! This crate must never open a socket, read a clock, draw a random number or iterate over an
-//! unordered collection: what it decides follows from its arguments alone, so that the same code
-//! runs on real packets, in simulations, under property tests and under a fuzzer.
+//! unordered collection. Its decisions follow from its arguments alone, so that the same code runs
+//! on real packets, in simulations, under property tests and under a fuzzer.
 #![forbid(unsafe_code)]
 
 pub mod aqm;

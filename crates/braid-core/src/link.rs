@@ -1,4 +1,4 @@
-//! What a bond counts by: its links, each link's own packets, its lanes, and the sender's stamps.
+//! Identifiers and numbers of a bond: links, packets of a link, lanes, send timestamps.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,12 +12,12 @@ pub const MAX_LINKS: usize = 32;
 /// and not the tunnel.
 pub const LANES: usize = 256;
 
-/// One link of a bond, `0..MAX_LINKS`; both ends know it by this number.
+/// A link of a bond, `0..MAX_LINKS`; both ends use the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u8);
 
 impl LinkId {
-    /// As arrays want it.
+    /// Returns the number as an array index.
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0)
@@ -30,7 +30,7 @@ impl fmt::Display for LinkId {
     }
 }
 
-/// The number of a packet on its link: 0, 1, 2 … without holes, data or not.
+/// Number of a packet on its link: 0, 1, 2 … without gaps, data or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PacketNumber(pub u64);
 
@@ -39,60 +39,61 @@ pub struct PacketNumber(pub u64);
 pub struct LaneId(pub u8);
 
 impl LaneId {
-    /// The lane of a flow, by its hash.
+    /// Returns the lane of a flow hash.
     #[must_use]
     pub fn of(flow: u32) -> LaneId {
         LaneId((flow % LANES as u32) as u8)
     }
 
-    /// As arrays want it.
+    /// Returns the number as an array index.
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 }
 
-/// The number of an inner packet in its lane: 0, 1, 2 … without holes.
+/// Number of an inner packet in its lane: 0, 1, 2 … without gaps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LaneSeq(pub u64);
 
-/// The sender's clock in microseconds since an origin of its own, read when a packet was given to
-/// its link. Over all packets of a sender it never decreases, so it tells the receiver two things:
-/// of any two packets on any two links, which was sent later; and how one-way delays compare.
+/// Send timestamp: the sender's clock in microseconds since an origin of its own, read when a
+/// packet is given to its link.
+/// It never decreases over all packets of a sender, so it tells the receiver which of two packets
+/// on any two links was sent later, and how one-way delays compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Stamp(pub u64);
 
 impl Stamp {
-    /// The stamp of an instant of the sender's clock.
+    /// Returns the stamp of an instant of the sender's clock.
     #[must_use]
     pub fn of(now: Time) -> Stamp {
         Stamp(now.as_nanos() / 1_000)
     }
 }
 
-/// A one-way delay plus the unknown difference of the two ends' clocks, in microseconds.
+/// A one-way delay plus the unknown offset of the two ends' clocks, in microseconds.
 ///
-/// It means nothing alone and may be negative. Differences between two of one session do mean
-/// something, also between two of different links, because the two clocks are the same.
+/// It means nothing alone and may be negative. The difference of two values of one session is
+/// meaningful, also between links, because the clocks are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct RelativeDelay(pub i64);
 
 impl RelativeDelay {
-    /// Of a packet stamped `sent` that arrived `now`.
+    /// Returns the delay of a packet stamped `sent` that arrived `now`.
     #[must_use]
     pub fn of(sent: Stamp, now: Time) -> RelativeDelay {
         let arrived = i64::try_from(now.as_nanos() / 1_000).unwrap_or(i64::MAX);
         RelativeDelay(arrived.saturating_sub(i64::try_from(sent.0).unwrap_or(i64::MAX)))
     }
 
-    /// How much longer this is than `other`; zero if it is not.
+    /// Returns by how much this exceeds `other`; zero if it does not.
     #[must_use]
     pub fn over(self, other: RelativeDelay) -> Duration {
         let more = self.0.saturating_sub(other.0).max(0);
         Duration::from_micros(more.unsigned_abs())
     }
 
-    /// Longer by `span`.
+    /// Adds `span`.
     #[must_use]
     pub fn plus(self, span: Duration) -> RelativeDelay {
         let micros = i64::try_from(span.as_micros()).unwrap_or(i64::MAX);

@@ -1,24 +1,29 @@
-//! Whether a link may carry data: noticed from its own traffic within a round trip or three reports.
+//! Liveness of a link: decides from its own traffic, within a round trip or three reports, if it
+//! may carry data.
 //!
-//! - **Suspect**: packets are in flight and no report has told of a new one for longer than
-//!   max(3 reports, SRTT + 4 · RTTVAR + a report, 60 ms). Reports travel over all links, so a
-//!   link's silence is its own. No new data goes there, what is in flight is repeated elsewhere.
-//! - **Probing**: a suspect link gets a small packet now and then, more rarely the longer it is
-//!   silent; any packet does, since whatever arrives is reported.
-//! - **Stall**: a silence after which everything that was in flight arrives was the link's scheduler, or a queue, and no
-//!   failure: nothing was lost, and what is known of the link still holds. It ends with the first such report, at once
-//!   and entirely, however long it was, and it is not counted against the link.
-//! - **Returning**: a short silence (a handover, a long queue) ends with the first sign of life, with
-//!   half the link's share. After a long one a few signs in a row are wanted, more if it keeps
-//!   failing, and it begins with a small share that doubles: a link that is only half there must not
-//!   take a second's worth of packets down with it.
-//! - **Quarantine**: a link that loses 30 % without a queue is worse than none for TCP. It is taken out and probed
-//!   until it loses less than 10 % of some 16 packets: more often the more probes arrive, so that one that
-//!   has healed is back soon, and rarely while they are lost, since nothing is to be had by them.
-//! - **Unheard**: a link may be dead while nothing of ours is in flight on it: in a download the acknowledgements may all
-//!   go by another one. If packets came over it, and for [`RX_SILENCE_TIMEOUT`] they have come over others alone, it is asked, once.
-//! - **Idle**: an idle link is left in peace but for a packet every [`KEEPALIVE`], which keeps
-//!   NAT mappings and notices a black hole nobody would otherwise see.
+//! - **Suspect**: packets are in flight, and no report has covered a new one for longer than max(75
+//!   ms, SRTT + 4 · RTTVAR + a report interval). 75 ms are three report intervals. Reports travel
+//!   over all links, so a link's silence is its own. It gets no new data, and its packets in flight
+//!   are retransmitted on other links.
+//! - **Probing**: a suspect link gets a small packet now and then, less often the longer it is
+//!   silent. Any packet serves, since every arrival is reported.
+//! - **Stall**: a silence after which every packet in flight arrives was caused by the link's
+//!   scheduler or a queue. It is no failure: nothing was lost, and the link's estimates still hold.
+//!   However long it was, it ends at once and entirely with the first such report, and does not
+//!   count against the link.
+//! - **Returning**: a short silence (a handover, a long queue) ends with the first sign of life, at
+//!   half the link's share. After a long one several consecutive signs are required, more if the
+//!   link keeps failing, and its share starts small and doubles: a link that is only half back must
+//!   not take a second's worth of packets down with it.
+//! - **Quarantine**: for TCP, a link that loses 30 % without a queue is worse than none. It is
+//!   taken out and probed until it loses less than 10 % of some 16 packets. Probes that arrive make
+//!   probing more frequent, so that a healed link is back soon; lost ones make it rare, since there
+//!   is nothing to gain.
+//! - **Receive silence**: a link may be dead while this end has nothing in flight on it: in a
+//!   download, all acknowledgements may travel over another link. A link is probed once if packets
+//!   used to arrive over it and for [`RX_SILENCE_TIMEOUT`] arrived over others only.
+//! - **Idle**: an idle link carries one packet every [`KEEPALIVE`]. It keeps NAT mappings alive and
+//!   detects a black hole that no other traffic would show.
 
 mod failures;
 
@@ -29,44 +34,46 @@ pub use failures::FailureHistory;
 use crate::estimate::{LinkEstimator, REPORT_INTERVAL};
 use crate::{PacketNumber, Time};
 
-/// Shortest silence that makes a link suspect.
+/// Shortest silence that makes a link suspect: three report intervals.
 const MIN_SUSPECT_SILENCE: Duration = Duration::from_millis(75);
 
-/// An idle link is sent something this often: three packets a minute, and within the 30 s after
-/// which the most impatient NATs forget a UDP mapping (RFC 4787 §4.3 wants two minutes of them).
+/// Interval of packets on an idle link: three a minute, and within the 30 s after which the most
+/// impatient NATs forget a UDP mapping (RFC 4787 §4.3 wants two minutes).
 pub const KEEPALIVE: Duration = Duration::from_secs(20);
 
-/// A link over which nothing has come for so long, while something came over others, is asked whether it lives.
+/// A link without arrivals for this long, while others had some, is probed.
 pub const RX_SILENCE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// It is asked once for each silence, and no more often than this: a flow may come by turns.
+/// Least interval of such probes, at most one per silence: a flow may alternate between links.
 const MIN_RX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// First and largest distance between probes of a suspect link.
+/// Shortest and longest interval of probes on a suspect link.
 const MIN_PROBE_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The same while no link is known to work: about what a TCP flow takes to try again.
+/// Longest interval while no link is known to work: about the time after which a TCP flow tries
+/// again.
 const URGENT_PROBE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// After so long the largest distance is this.
+/// After [`LONG_OUTAGE`] the longest interval is [`LONG_OUTAGE_PROBE_INTERVAL`].
 const LONG_OUTAGE: Duration = Duration::from_secs(30);
 const LONG_OUTAGE_PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A silence up to this is an interruption, not a failure.
 const MAX_SHORT_SILENCE: Duration = Duration::from_millis(500);
 
-/// Signs of life wanted after a first failure.
+/// Signs of life required after a first failure.
 const REQUIRED_SIGNS: u32 = 3;
 
-/// The share that a returning link begins with; it doubles every [`SHARE_STEP_INTERVAL`].
+/// Initial share of a returning link; it doubles every [`SHARE_STEP_INTERVAL`].
 const SHARE_AFTER_FAILURE: f64 = 0.1;
 const SHARE_AFTER_SHORT_SILENCE: f64 = 0.5;
 const SHARE_STEP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Loss without a queue that takes a link out, in so many rounds of so many packets in a row: counted
-/// by packets, since a flow that suffers from it sends few. And loss that lets it back in, averaged over
-/// so many packets, older ones counting less, and once at least so many came or were lost.
+/// Loss without a queue that puts a link into quarantine, in consecutive rounds of this many
+/// packets: rounds count packets, since a flow that suffers from loss sends few. Then the loss
+/// below which it is released: a mean over some packets, older ones counting less, with a least
+/// number of them.
 const QUARANTINE_LOSS: f64 = 0.3;
 const QUARANTINE_ROUND_PACKETS: u64 = 100;
 const QUARANTINE_ROUNDS: u32 = 2;
@@ -74,31 +81,31 @@ const RELEASE_LOSS: f64 = 0.1;
 const RELEASE_LOSS_PACKETS: f64 = 16.0;
 const MIN_RELEASE_PACKETS: u64 = 30;
 
-/// First, smallest and largest distance between probes in quarantine.
+/// Initial, shortest and longest interval of probes in quarantine.
 const INITIAL_QUARANTINE_INTERVAL: Duration = Duration::from_millis(100);
 const MIN_QUARANTINE_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_QUARANTINE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// It becomes so many times longer with each probe, and with each lost packet; and so many times shorter with
-/// each that came: of links that lose a quarter and more it is the longest.
+/// Each probe and each lost packet multiply the interval by their factor, and each arrival divides
+/// it: on links that lose a quarter or more it becomes the longest.
 const INTERVAL_FACTOR_SENT: f64 = 1.25;
 const INTERVAL_FACTOR_LOST: f64 = 8.0;
 const INTERVAL_DIVISOR_ARRIVED: f64 = 3.0;
 
-/// The highest power of these that is worked out: the other end says how many packets came, and of two
-/// infinities there is no ratio.
+/// Highest exponent for these factors: the other end reports the counts, and the ratio of two
+/// infinities is undefined.
 const MAX_EXPONENT: u64 = 300;
 
-/// Whether a link may carry data, and how much.
+/// Verdict on a link.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Verdict {
-    /// Entirely.
+    /// The link may carry data at its full rate.
     Active,
-    /// Not: it has fallen silent.
+    /// The link fell silent and may carry no data.
     Suspect,
-    /// A part, 0 to 1, of its rate: it has come back.
+    /// The link is returning and may use this share of its rate, 0 to 1.
     Returning(f64),
-    /// Not: it loses too much.
+    /// The link loses too much and may carry no data.
     Quarantined,
 }
 
@@ -109,9 +116,9 @@ enum State {
         since: Time,
         signs: u32,
         last_sign: Time,
-        /// Up to the highest packet reported before, so many had arrived.
+        /// The arrivals reported before the silence.
         arrivals: ReportedArrivals,
-        /// FailureHistory before this one.
+        /// Failure history without this one.
         failures: FailureHistory,
     },
     Returning {
@@ -120,16 +127,16 @@ enum State {
     },
     Quarantined {
         probe_interval: Duration,
-        /// Totals of the last report, and packets that came or were lost since it began.
+        /// Totals of the last report; then packets that arrived or were lost in quarantine.
         packets: u64,
         lost: u64,
         seen: u64,
-        /// Loss of late, 0 to 1.
+        /// Recent loss, 0 to 1.
         loss: f64,
     },
 }
 
-/// A highest packet number, and how many packets had arrived when it was reported.
+/// A highest packet number, and the packets that had arrived when it was reported.
 #[derive(Debug, Clone, Copy, Default)]
 struct ReportedArrivals {
     highest: Option<PacketNumber>,
@@ -137,7 +144,7 @@ struct ReportedArrivals {
 }
 
 impl ReportedArrivals {
-    /// Whether all numbers from here to `now` have arrived, and there are some.
+    /// Returns true if there are numbers from here to `now`, and all of them arrived.
     fn is_followed_by(self, now: ReportedArrivals) -> bool {
         let next = |highest: Option<PacketNumber>| highest.map_or(0, |highest| highest.0 + 1);
         let numbers = next(now.highest).saturating_sub(next(self.highest));
@@ -150,23 +157,23 @@ impl ReportedArrivals {
 pub struct Liveness {
     state: State,
     failures: FailureHistory,
-    /// The last packet that elicited a report.
+    /// Last packet that elicited a report.
     sent: Time,
-    /// The last packet that came over the link.
+    /// Last packet that arrived over the link.
     received: Option<Time>,
-    /// When it was asked because nothing came any more.
+    /// Last probe for receive silence.
     rx_probed_at: Option<Time>,
     probed: Time,
     probe_interval: Duration,
     changed: Option<Verdict>,
     arrivals: ReportedArrivals,
-    /// Totals at the start of the round by which loss is judged, and bad rounds before it.
+    /// Totals at the start of the round by which loss is judged; then consecutive bad rounds.
     round: (u64, u64),
     bad_rounds: u32,
 }
 
 impl Liveness {
-    /// Active: the handshake has just passed over it.
+    /// Returns an active link: its handshake has just passed.
     #[must_use]
     pub fn new(now: Time) -> Liveness {
         Liveness {
@@ -184,23 +191,23 @@ impl Liveness {
         }
     }
 
-    /// Something that elicits a report was sent on the link.
+    /// Notes that a packet that elicits a report was sent on the link.
     pub fn handle_sent(&mut self, now: Time) {
         self.sent = now;
     }
 
-    /// A packet of any kind came over the link.
+    /// Notes that a packet of any kind arrived over the link.
     pub fn handle_received(&mut self, now: Time) {
         self.received = Some(now);
     }
 
-    /// When the last packet came over the link.
+    /// Returns when the last packet arrived over the link.
     #[must_use]
     pub fn received(&self) -> Option<Time> {
         self.received
     }
 
-    /// A report told of new packets on the link: a sign of life. `packets` and `lost` are its totals.
+    /// Takes a report that covers new packets, a sign of life. `packets` and `lost` are its totals.
     pub fn handle_progress(&mut self, now: Time, link: &LinkEstimator, packets: u64, lost: u64) {
         let arrivals = ReportedArrivals {
             highest: link.highest(),
@@ -223,7 +230,7 @@ impl Liveness {
                 last_sign,
                 ..
             } => {
-                // Reports come over every link: the same sign counts once.
+                // Reports arrive over every link: the same sign counts once.
                 if *signs > 0 && now.since(*last_sign) < REPORT_INTERVAL / 2 {
                     return;
                 }
@@ -288,7 +295,7 @@ impl Liveness {
         out
     }
 
-    /// Judges the silence. Early and repeated calls do no harm.
+    /// Checks the link for silence. Early and repeated calls do no harm.
     pub fn handle_timeout(&mut self, now: Time, link: &LinkEstimator) {
         match &mut self.state {
             State::Active | State::Returning { .. }
@@ -317,7 +324,7 @@ impl Liveness {
         }
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) or to probe next.
+    /// Returns when to call [`handle_timeout`](Self::handle_timeout) or to probe next.
     #[must_use]
     pub fn poll_timeout(&self, link: &LinkEstimator) -> Time {
         let probe = self.probe_at();
@@ -329,7 +336,7 @@ impl Liveness {
         judge.map_or(probe, |judge| judge.min(probe))
     }
 
-    /// Whether a small packet should go out on the link now; it counts as sent.
+    /// Returns true if a probe is due on the link; it counts as sent.
     pub fn poll_probe(&mut self, now: Time) -> bool {
         if now < self.probe_at() {
             return false;
@@ -349,8 +356,9 @@ impl Liveness {
         true
     }
 
-    /// Asks for a probe if this link has gone silent while another link received a packet, last at `elsewhere`; the probe
-    /// counts as sent. It becomes due only when another link receives a packet.
+    /// Returns true if a probe is due because this link has gone silent while another received a
+    /// packet, last at `elsewhere`; the probe counts as sent. It becomes due only when another link
+    /// receives a packet.
     pub fn poll_rx_probe(&mut self, now: Time, elsewhere: Time) -> bool {
         let carries = matches!(self.state, State::Active | State::Returning { .. });
         let due = self.received.is_some_and(|received| {
@@ -365,7 +373,7 @@ impl Liveness {
         carries && due
     }
 
-    /// Whether a packet should go out on the link because no link is known to work; it counts as sent.
+    /// Returns true if a probe is due because no link is known to work; it counts as sent.
     pub fn poll_urgent_probe(&mut self, now: Time) -> bool {
         let due = matches!(self.state, State::Suspect { .. }) && now >= self.urgent_probe_at();
         if due {
@@ -374,7 +382,7 @@ impl Liveness {
         due
     }
 
-    /// When [`poll_urgent_probe`](Self::poll_urgent_probe) is due.
+    /// Returns when [`poll_urgent_probe`](Self::poll_urgent_probe) is due.
     #[must_use]
     pub fn urgent_probe_at(&self) -> Time {
         self.probed + URGENT_PROBE_INTERVAL
@@ -388,12 +396,12 @@ impl Liveness {
         }
     }
 
-    /// What was judged, once for each change.
+    /// Returns the verdict, once for each change.
     pub fn poll_change(&mut self) -> Option<Verdict> {
         self.changed.take()
     }
 
-    /// What is judged now.
+    /// Returns the current verdict.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         match self.state {
@@ -404,7 +412,7 @@ impl Liveness {
         }
     }
 
-    /// The part of the link's rate that may be used, 0 to 1.
+    /// Returns the share of the link's rate that may be used, 0 to 1.
     #[must_use]
     pub fn share(&self) -> f64 {
         match self.verdict() {
@@ -427,14 +435,14 @@ impl Liveness {
     }
 }
 
-/// The distance between probes in quarantine, so many times as long.
+/// Multiplies the interval of probes in quarantine, within its bounds.
 fn scaled_interval(probe_interval: Duration, times: f64) -> Duration {
     let most = MAX_QUARANTINE_INTERVAL.as_secs_f64();
     let seconds = (probe_interval.as_secs_f64() * times).min(most);
     Duration::from_secs_f64(seconds).max(MIN_QUARANTINE_INTERVAL)
 }
 
-/// When the link's silence becomes suspicious; never while nothing is in flight.
+/// Returns when the link's silence becomes suspicious; none while nothing is in flight.
 fn silent_until(link: &LinkEstimator) -> Option<Time> {
     let waiting = link.waiting_since()?;
     let since = link.progressed().map_or(waiting, |told| told.max(waiting));

@@ -1,9 +1,9 @@
-//! Networks, and which of them an address is in.
+//! Network prefixes.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A network, or one address.
+/// A network, or a single address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
     address: IpAddr,
@@ -11,8 +11,8 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The network of an address; none if it has fewer bits than `length`. Bits after those are
-    /// cleared.
+    /// Returns the network of an address; none if the address has fewer bits than `length`. Bits
+    /// after the prefix are cleared.
     #[must_use]
     pub fn new(address: IpAddr, length: u8) -> Option<Self> {
         (length <= bits(address)).then(|| Prefix {
@@ -21,26 +21,26 @@ impl Prefix {
         })
     }
 
-    /// Its first address.
+    /// Returns its first address.
     #[must_use]
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// How many bits of it are given, 0 to 32 or 128.
+    /// Returns the prefix length, 0 to 32 or 128.
     #[must_use]
     pub fn length(&self) -> u8 {
         self.length
     }
 
-    /// Whether an address is in it.
+    /// Returns true if the address is in the network.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let same = self.address.is_ipv4() == address.is_ipv4();
         same && masked(address, self.length) == self.address
     }
 
-    /// Whether all of another is in it.
+    /// Returns true if all of `other` is in the network.
     #[must_use]
     pub fn covers(&self, other: &Prefix) -> bool {
         self.length <= other.length && self.contains(other.address)
@@ -67,7 +67,7 @@ fn bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// The address with all bits after the first `length` cleared.
+/// Clears all bits of the address after the first `length`.
 fn masked(address: IpAddr, length: u8) -> IpAddr {
     match address {
         IpAddr::V4(a) => {

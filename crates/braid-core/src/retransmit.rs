@@ -1,14 +1,14 @@
-//! Sending again what a link lost, where that is sooner than the inner flow could.
+//! Retransmission of packets that a link lost, where that is sooner than the inner flow's own.
 //!
-//! - The receiver asks *once* for each packet that a link's own numbers show to be missing, and only
-//!   if the copy can be there before the resequencer gives up ([`NackLimiter`]): a copy that comes too
-//!   late costs twice.
-//! - It asks by the link's number, which is known to be missing at the link's next packet; the lane
-//!   would tell only once all links had passed.
-//! - What is asked for is limited to a share of what arrives, so that a link that drops everything
-//!   does not drown the others in copies.
-//! - The sender keeps what it sent for a moment, bounded in bytes and time, and gives each packet
-//!   out once ([`RetransmitBuffer`]): requests travel over all links, so they come more than once.
+//! - The receiver requests each missing packet *once* (a NACK), and only if the retransmission can
+//!   arrive before the resequencer gives up ([`NackLimiter`]): one that arrives too late costs
+//!   twice.
+//! - A NACK names the link's packet numbers. A gap in them shows at the link's next packet; a gap
+//!   in the lane would show only once all links had passed.
+//! - Requests are limited to a share of the packets that arrive, so that a link that drops
+//!   everything does not drown the others in retransmissions.
+//! - The sender keeps sent packets for a moment, bounded in bytes and time, and returns each once
+//!   ([`RetransmitBuffer`]): NACKs travel over all links, so they arrive more than once.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use std::time::Duration;
 use crate::estimate::NumberRange;
 use crate::{Bytes, LinkId, PacketNumber, Time};
 
-/// Of each packet that arrives, so many may be asked for; saved up to [`MAX_CREDIT`].
+/// Packets that may be requested per packet that arrives; the credit grows up to [`MAX_CREDIT`].
 const CREDIT_PER_PACKET: f64 = 0.5;
 
-/// A burst of so many lost packets is still asked for entirely.
+/// A burst of this many lost packets can be requested as a whole.
 const MAX_CREDIT: f64 = 128.0;
 
-/// Decides whether to ask for what is missing on one link.
+/// Decides which lost packets of one link to request.
 #[derive(Debug, Clone, Copy)]
 pub struct NackLimiter {
     credit: f64,
@@ -35,14 +35,14 @@ impl Default for NackLimiter {
 }
 
 impl NackLimiter {
-    /// A packet arrived.
+    /// Notes that a packet arrived.
     pub fn handle_packet(&mut self) {
         self.credit = (self.credit + CREDIT_PER_PACKET).min(MAX_CREDIT);
     }
 
-    /// What to ask for of a range just held for lost: as much of its end as may be afforded, since
-    /// that has most time left; nothing if `answer`, the time until a copy comes, is longer than
-    /// `patience`, the time for which its lane will wait.
+    /// Returns the part of a newly lost range to request: as much of its end as the credit allows,
+    /// since the end has most time left. None if `retransmit_delay` exceeds `max_wait`, the time
+    /// for which the lane will wait.
     pub fn request(
         &mut self,
         lost: NumberRange,
@@ -69,7 +69,7 @@ struct SentPacket<T> {
     item: Option<T>,
 }
 
-/// What was sent on one link of late.
+/// Packets recently sent on one link.
 #[derive(Debug)]
 pub struct RetransmitBuffer<T> {
     sent: VecDeque<SentPacket<T>>,
@@ -79,7 +79,7 @@ pub struct RetransmitBuffer<T> {
 }
 
 impl<T> RetransmitBuffer<T> {
-    /// Keeps up to `most` bytes for up to `age`.
+    /// Keeps up to `max_bytes` for up to `max_age`.
     #[must_use]
     pub fn new(max_bytes: Bytes, max_age: Duration) -> RetransmitBuffer<T> {
         RetransmitBuffer {
@@ -90,8 +90,8 @@ impl<T> RetransmitBuffer<T> {
         }
     }
 
-    /// Keeps what was sent under `number`, which must not be below an earlier one; several items
-    /// may share a number.
+    /// Keeps an item sent under `number`, which must not be below an earlier one. Several items may
+    /// share a number.
     pub fn handle_sent(&mut self, now: Time, number: PacketNumber, len: Bytes, item: T) {
         self.bytes += len.get();
         let item = Some(item);
@@ -114,7 +114,8 @@ impl<T> RetransmitBuffer<T> {
         }
     }
 
-    /// Gives out what was sent under these numbers, each item once; what is too old is gone.
+    /// Calls `each` for the items sent under these numbers, each item once. Items that are too old
+    /// are gone.
     pub fn take(&mut self, now: Time, range: NumberRange, mut each: impl FnMut(Bytes, T)) {
         let from = self.sent.partition_point(|sent| sent.number < range.first);
         for sent in self.sent.range_mut(from..) {
@@ -129,7 +130,7 @@ impl<T> RetransmitBuffer<T> {
         }
     }
 
-    /// Forgets what is too old.
+    /// Forgets items that are too old.
     pub fn handle_timeout(&mut self, now: Time) {
         while self
             .sent
@@ -140,17 +141,17 @@ impl<T> RetransmitBuffer<T> {
         }
     }
 
-    /// Bytes kept.
+    /// Returns the bytes kept.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         Bytes::new(self.bytes)
     }
 }
 
-/// A request to send again.
+/// A request for retransmission (negative acknowledgement).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nack {
-    /// The link that lost them.
+    /// The link that lost the packets.
     pub link: LinkId,
     /// Their numbers on it.
     pub range: NumberRange,

@@ -1,16 +1,15 @@
-//! Which link takes the next packet.
+//! Packet schedulers: choose the link for the next packet.
 //!
-//! One trait, [`Scheduler`], three ways:
+//! The trait [`Scheduler`] has three implementations:
 //!
-//! - [`Weighted`]: static weighted round robin in bursts (\[mpsdn\] §III-C). For a trusted network
-//!   whose rates are known; with wrong weights it is slower than the better link alone.
-//! - [`Overflow`]: \[l3b\] §3: the cheap link is filled until it loses packets, the excess goes to the
-//!   next. Needs no rates, pays with loss.
+//! - [`Weighted`]: static weighted round robin in bursts (\[mpsdn\] §III-C), for a trusted network
+//!   of known rates. With wrong weights it is slower than the better link alone.
+//! - [`Overflow`]: \[l3b\] §3: fills the cheap link until it loses packets and sends the excess to
+//!   the next. It needs no rates and pays with loss.
 //! - [`Adaptive`]: earliest arrival over measured links; the default.
 //!
-//! A scheduler sees links as [`LinkView`]s, which whoever owns pacers and estimators fills in, and
-//! the packet at the head of the queue. It is asked again for every run of packets, and never
-//! touches one.
+//! A scheduler sees links as [`LinkView`]s, which the owner of pacers and estimators fills in, and
+//! the packet at the head of the queue. It is asked once per run of packets and never touches one.
 
 mod adaptive;
 mod overflow;
@@ -26,16 +25,15 @@ pub use weighted::{BURST_PACKETS, Weighted};
 /// A link, as a scheduler sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkView {
-    /// Which.
+    /// Link id.
     pub id: LinkId,
-    /// What it costs: dearer links carry only what cheaper ones cannot.
+    /// Cost tier: dearer links carry only what cheaper ones cannot.
     pub tier: u8,
-    /// Whether it may carry data now; a suspect link may not.
+    /// True if it may carry data now; a suspect link may not.
     pub usable: bool,
-    /// When its pacer lets the next packet go; none if nothing more may be in flight until a report
-    /// comes.
+    /// When its pacer releases the next packet; none if its window is full until a report arrives.
     pub ready: Option<Time>,
-    /// What it is sent at.
+    /// Send rate.
     pub rate: Rate,
     /// One-way delay, queue included.
     pub delay: RelativeDelay,
@@ -43,7 +41,7 @@ pub struct LinkView {
     pub base: RelativeDelay,
 }
 
-/// What an inner packet asks for.
+/// Delivery class of an inner packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Class {
     /// In order within its lane.
@@ -51,28 +49,28 @@ pub enum Class {
     Ordered,
     /// As soon as possible, on the link with the lowest delay.
     Unordered,
-    /// On two links; the first to arrive counts.
+    /// On two links; the first arrival counts.
     Redundant,
-    /// On one link as long as that suffices, so that no order can be lost.
+    /// On one link as long as that suffices, so that it cannot be reordered.
     Pinned,
 }
 
-/// The packet at the head of the queue, and what stands behind it.
+/// The packet at the head of the queue, and the queue behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
-    /// Its size on the wire.
+    /// Size on the wire.
     pub len: Bytes,
-    /// All that waits, this packet included.
+    /// Bytes in the queue, this packet included.
     pub backlog: Bytes,
-    /// What it asks for.
+    /// Delivery class.
     pub class: Class,
-    /// The link that its flow is on, for [`Class::Pinned`].
+    /// Link of its flow, for [`Class::Pinned`].
     pub pin: Option<LinkId>,
-    /// A link that it must not take, because its first copy did.
+    /// Link that it must not use, because its first copy did.
     pub except: Option<LinkId>,
 }
 
-/// What to do with the head of the queue.
+/// Decision about the head of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
     /// Give this link the head, and more from the queue up to `run` bytes in all.
@@ -82,11 +80,11 @@ pub enum Choice {
         /// At least the head's size.
         run: Bytes,
     },
-    /// Nothing may go yet. Ask again at that time, or after the next report if there is none.
+    /// Nothing may be sent yet. Ask again at this time; if none, after the next report.
     Wait(Option<Time>),
 }
 
-/// What a report interval brought for one link (\[l3b\] §3).
+/// Result of a report interval for one link (\[l3b\] §3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interval {
     /// The link.
@@ -99,19 +97,19 @@ pub struct Interval {
 
 /// Chooses links.
 pub trait Scheduler: std::fmt::Debug + Send {
-    /// Where the head of the queue goes. `links` are in ascending order of id.
+    /// Chooses the link for the head of the queue. `links` are in ascending order of id.
     fn choose(&mut self, now: Time, head: &Head, links: &[LinkView]) -> Choice;
 
-    /// Takes what an interval of [`interval`](Self::interval) brought.
+    /// Takes the results of a report interval; see [`interval`](Self::interval).
     fn handle_interval(&mut self, _now: Time, _intervals: &[Interval]) {}
 
-    /// How often it wants [`handle_interval`](Self::handle_interval); never, if none.
+    /// Returns the interval of [`handle_interval`](Self::handle_interval); none for never.
     fn interval(&self) -> Option<std::time::Duration> {
         None
     }
 
-    /// Whether links are paced and capped by what was measured of them. A scheduler that learns
-    /// from loss must be let to overfill a link, or it learns nothing.
+    /// Returns true if links are paced and limited by their estimates. A scheduler that learns from
+    /// loss must be able to overfill a link, or it learns nothing.
     fn is_paced(&self) -> bool {
         true
     }

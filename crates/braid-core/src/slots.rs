@@ -1,39 +1,39 @@
-//! Slot tables: the seam of every weighted choice.
+//! Slot tables: the interface of every weighted choice.
 //!
 //! A policy writes an array of [`SLOTS`] uplinks; a datapath only walks it: `slot[counter++ % N]`
 //! for exact weighted round robin, `slot[hash % N]` for stickiness.
 //!
-//! - [`SlotTable::spread`] makes a table from nothing by smooth weighted round robin, so that an
-//!   uplink's slots lie apart: neighbours in time go different ways.
+//! - [`SlotTable::spread`] makes a new table by smooth weighted round robin. The slots of an uplink
+//!   lie apart, so consecutive flows take different uplinks.
 //! - [`SlotTable::rebalance`] changes a table to new weights and moves as few slots as possible,
-//!   because a slot that moves takes the flows that stick to it to another uplink.
+//!   because a moved slot takes the flows that stick to it to another uplink.
 
 use thiserror::Error;
 
 use crate::{MAX_UPLINKS, UplinkId};
 
-/// Slots of a table: a power of two, so that `% SLOTS` is a mask, and 32 for each of the most
-/// uplinks possible. A share is exact to half a slot, 0.05 %.
+/// Slots of a table: a power of two, so that `% SLOTS` is a mask, and 32 for each of
+/// [`MAX_UPLINKS`]. A share is exact to half a slot, 0.05 %.
 pub const SLOTS: usize = 1024;
 
-/// Why weights were refused.
+/// Error in the weights.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum WeightError {
-    /// No uplink at all: there is nothing to choose from.
+    /// There is no uplink to choose from.
     #[error("no uplink has a weight: at least one is needed")]
     Empty,
-    /// A weight of zero.
+    /// A weight is zero.
     #[error("uplink {0} has weight 0: a weight is 1 or more; leave the uplink out instead")]
     Zero(UplinkId),
-    /// One uplink, two weights.
+    /// An uplink has two weights.
     #[error("uplink {0} has two weights: give it one")]
     Twice(UplinkId),
-    /// An index outside the range.
+    /// An index is out of range.
     #[error("uplink {0} is out of range: indices are 0 to {last}", last = MAX_UPLINKS - 1)]
     OutOfRange(UplinkId),
 }
 
-/// Who takes part, and with what weight: sorted by uplink, each once, none of them zero.
+/// The uplinks of a table and their weights: sorted by uplink, each once, none of them zero.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Weights(Vec<(UplinkId, u32)>);
 
@@ -41,7 +41,7 @@ impl Weights {
     /// Checks and sorts the weights. Only their proportions matter.
     ///
     /// # Errors
-    /// None at all, one that is zero, an uplink named twice or out of range.
+    /// If there are no weights, one is zero, or an uplink is named twice or out of range.
     pub fn new(weights: impl IntoIterator<Item = (UplinkId, u32)>) -> Result<Weights, WeightError> {
         let mut weights: Vec<_> = weights.into_iter().collect();
         weights.sort_unstable();
@@ -62,18 +62,18 @@ impl Weights {
         }
     }
 
-    /// The uplinks and their weights, by uplink.
+    /// Returns the uplinks and their weights, by uplink.
     #[must_use]
     pub fn as_slice(&self) -> &[(UplinkId, u32)] {
         &self.0
     }
 
-    /// How many of the [`SLOTS`] each uplink gets, by uplink: largest remainder, so each has its
-    /// exact quota `SLOTS · weight / sum` rounded down or up, the exact quota where that is whole,
-    /// and the sum is `SLOTS`.
+    /// Returns how many of the [`SLOTS`] each uplink gets, by uplink. By the largest-remainder
+    /// method each has its exact quota `SLOTS · weight / sum` rounded down or up, the exact quota
+    /// if that is whole, and the sum is `SLOTS`.
     ///
-    /// One deviation: an uplink whose quota rounds to nothing gets one slot, at the expense of the
-    /// one furthest above its quota. A weight is a wish for some traffic, never for none.
+    /// One deviation: an uplink whose quota rounds to zero gets one slot, taken from the one
+    /// furthest above its quota. A weight asks for some traffic, never for none.
     #[must_use]
     pub fn counts(&self) -> Vec<(UplinkId, usize)> {
         let sum: u64 = self.0.iter().map(|&(_, weight)| u64::from(weight)).sum();
@@ -91,7 +91,7 @@ impl Weights {
             let donor = (0..counts.len())
                 .filter(|&i| counts[i] > 1)
                 .max_by_key(above);
-            // 32 uplinks and 1024 slots: somebody has two.
+            // With 32 uplinks and 1024 slots, some uplink has two.
             let Some(donor) = donor else { break };
             counts[donor] -= 1;
             counts[poor] += 1;
@@ -109,25 +109,24 @@ impl Weights {
 pub struct SlotTable(Vec<UplinkId>);
 
 impl SlotTable {
-    /// A table from nothing, by smooth weighted round robin over the [`Weights::counts`].
+    /// Returns a new table, by smooth weighted round robin over the [`Weights::counts`].
     ///
-    /// With `n` uplinks, the slots of one that has `c` of them are at most
-    /// `1 + (H(n) − 1/n) · SLOTS/c` apart, where `H(n) = 1 + 1/2 + … + 1/n`; the table counts as a
-    /// ring. For two uplinks that is `1 + SLOTS/c`: as even as whole slots can be.
+    /// With `n` uplinks, the slots of one that has `c` of them are at most `1 + (H(n) − 1/n) ·
+    /// SLOTS/c` apart, where `H(n) = 1 + 1/2 + … + 1/n`; the table counts as a ring. For two
+    /// uplinks that is `1 + SLOTS/c`: as even as whole slots can be.
     ///
     /// Why: each step adds every uplink's `c/SLOTS` to its credit and takes 1 from the largest.
-    /// After a step the credits sum to 0, and the mean of the `k` largest never exceeds
-    /// `H(n) − H(k)` (by induction over steps and from `k + 1` to `k`), so none exceeds
-    /// `H(n) − 1`; and the uplink just chosen, having had at least the mean `1/n`, keeps at least
-    /// `1/n − 1`.
+    /// After a step the credits sum to 0, and the mean of the `k` largest never exceeds `H(n) −
+    /// H(k)` (by induction over steps and from `k + 1` to `k`), so none exceeds `H(n) − 1`; and the
+    /// uplink just chosen, having had at least the mean `1/n`, keeps at least `1/n − 1`.
     #[must_use]
     pub fn spread(weights: &Weights) -> SlotTable {
         SlotTable(interleave(&weights.counts(), SLOTS))
     }
 
-    /// This table changed to new weights, with the fewest moves: exactly those slots change that
-    /// some uplink has too many of. What an uplink gives up is evenly chosen among its slots, and
-    /// what is given up is spread over the takers by smooth weighted round robin.
+    /// Returns this table changed to new weights with the fewest moves: only slots change of which
+    /// an uplink has too many. They are chosen evenly among that uplink's slots, and spread over
+    /// the uplinks that gain by smooth weighted round robin.
     #[must_use]
     pub fn rebalance(&self, weights: &Weights) -> SlotTable {
         let target = weights.counts();
@@ -159,33 +158,34 @@ impl SlotTable {
         SlotTable(table)
     }
 
-    /// A table that is at work somewhere, to be changed by [`SlotTable::rebalance`]. `None` unless
-    /// it has [`SLOTS`] slots of possible uplinks.
+    /// Returns a table in use, to be changed by [`SlotTable::rebalance`]. `None` unless it has
+    /// [`SLOTS`] slots of possible uplinks.
     #[must_use]
     pub fn from_slots(slots: &[UplinkId]) -> Option<SlotTable> {
         let whole = slots.len() == SLOTS && slots.iter().all(|id| id.index() < MAX_UPLINKS);
         whole.then(|| SlotTable(slots.to_vec()))
     }
 
-    /// The slots, in the order in which they are walked.
+    /// Returns the slots, in the order in which they are walked.
     #[must_use]
     pub fn as_slice(&self) -> &[UplinkId] {
         &self.0
     }
 
-    /// How many slots are this uplink's.
+    /// Returns the number of slots of this uplink.
     #[must_use]
     pub fn share(&self, uplink: UplinkId) -> usize {
         self.0.iter().filter(|&&slot| slot == uplink).count()
     }
 }
 
-/// Whether the `nth` of `of` items is among `take` that lie evenly between them.
+/// Returns true if the `nth` of `of` items is one of `take` evenly spread ones.
 fn is_evenly_picked(nth: usize, take: usize, of: usize) -> bool {
     (nth + 1) * take / of != nth * take / of
 }
 
-/// Smooth weighted round robin: `len` choices of which each uplink has its count, which sum to it.
+/// Smooth weighted round robin: `len` choices, of which each uplink gets its count. The counts sum
+/// to `len`.
 fn interleave(counts: &[(UplinkId, usize)], len: usize) -> Vec<UplinkId> {
     let mut credit = vec![0i64; counts.len()];
     (0..len)

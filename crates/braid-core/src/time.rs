@@ -1,9 +1,9 @@
-//! Instants of one end's own clock.
+//! Instants of one end's clock.
 
 use std::ops::Add;
 use std::time::Duration;
 
-/// An instant, in nanoseconds since an origin that the driver chose (its start, say). Instants of
+/// An instant, in nanoseconds since an origin chosen by the driver, such as its start. Instants of
 /// two machines cannot be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(u64);
@@ -12,25 +12,25 @@ impl Time {
     /// The origin.
     pub const ZERO: Time = Time(0);
 
-    /// So many nanoseconds after the origin.
+    /// Returns the instant this many nanoseconds after the origin.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Time {
         Time(nanos)
     }
 
-    /// In nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     #[must_use]
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// How long ago `earlier` was; zero if it is yet to come.
+    /// Returns the time since `earlier`; zero if that is in the future.
     #[must_use]
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// So long before this; the origin at the earliest.
+    /// Returns the instant `span` earlier; the origin at the earliest.
     #[must_use]
     pub fn before(self, span: Duration) -> Time {
         Time(

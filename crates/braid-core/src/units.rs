@@ -1,9 +1,9 @@
-//! Types that carry their unit, read and written as people write them: `20 Mbit/s`, `256 kB`,
-//! `40 ms`, `1 %`, `8 /s`.
+//! Types that carry their unit, parsed and printed as people write them: `20 Mbit/s`, `256 kB`, `40
+//! ms`, `1 %`, `8 /s`.
 //!
-//! Reading is strict: a number without its unit, an unknown unit and a value that the type cannot
-//! hold exactly are errors that say what would have been right. Writing is lossless: what a type
-//! displays, it reads back as the same value. In serde each is a string of that same form.
+//! Parsing is strict: a number without a unit, an unknown unit and a value that the type cannot
+//! hold exactly are errors that name the correct form. Printing is lossless: a printed value parses
+//! to the same value. In serde each is a string of that form.
 
 mod bytes;
 mod decimal;

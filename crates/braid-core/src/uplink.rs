@@ -1,21 +1,21 @@
-//! The small number by which tables and kernel maps know an uplink.
+//! Identifiers of uplinks.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Most uplinks that one machine can have at once. The flow datapath sizes its arrays by it.
+/// Most uplinks of one machine. The flow datapath sizes its arrays by it.
 pub const MAX_UPLINKS: usize = 32;
 
-/// An uplink's index, `0..MAX_UPLINKS`: what slot tables and kernel maps store.
+/// Index of an uplink, `0..MAX_UPLINKS`, as stored in slot tables and kernel maps.
 ///
-/// It stays the same as long as the uplink is known, whatever its device or address become.
+/// It stays the same as long as the uplink is known, even if its device or address changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct UplinkId(pub u8);
 
 impl UplinkId {
-    /// The index as arrays want it.
+    /// Returns the index as an array index.
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0)

@@ -1,4 +1,4 @@
-//! The queue in front of all links: turns, CoDel, marking, bounds; and the pacer.
+//! The queue in front of all links: fairness, CoDel, marking, limits; and the pacer.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ fn a_burst_is_not_dropped_and_a_standing_queue_is() {
         let mut queue = FlowQueue::new(10_000);
         for at in 0..2000u64 {
             queue.push(ms(at), 1, FULL, 0);
-            // One in, one out: the queue stands at what came in before.
+            // One in, one out: the queue keeps its earlier length.
             if at >= standing_ms {
                 queue.pop(ms(at), control, never);
             }
@@ -78,7 +78,7 @@ fn a_burst_is_not_dropped_and_a_standing_queue_is() {
     assert_eq!(run(60, false), 0);
 }
 
-/// RFC 8290 §5.4: what can be marked is marked and sent.
+/// RFC 8290 §5.4: a packet that can be marked is marked and sent.
 #[test]
 fn what_can_be_marked_is_not_dropped() {
     let mut queue = FlowQueue::new(10_000);
@@ -100,7 +100,7 @@ fn what_can_be_marked_is_not_dropped() {
     assert_eq!(out.len(), 1940);
 }
 
-/// RFC 8290 §4.1: a full queue drops from the longest flow, not from the one that comes.
+/// RFC 8290 §4.1: a full queue drops from the longest flow, not the arriving packet.
 #[test]
 fn a_full_queue_drops_from_the_longest_flow() {
     let mut queue = FlowQueue::new(100);
@@ -114,8 +114,8 @@ fn a_full_queue_drops_from_the_longest_flow() {
 }
 
 proptest! {
-    /// Against a count: what goes in comes out or was counted as dropped, flows keep their order, and
-    /// the limit holds.
+    /// Compared with a count: each packet leaves the queue or is counted as dropped, flows keep
+    /// their order, and the limit holds.
     #[test]
     fn nothing_is_lost_uncounted(steps in proptest::collection::vec((0u32..5, 40u64..1500, any::<bool>()), 1..500),
                                  limit in 1usize..60) {
@@ -140,8 +140,7 @@ proptest! {
         prop_assert_eq!((queue.packets(), queue.bytes()), (0, Bytes::new(0)));
     }
 
-    /// However late it is called, the pacer does not exceed the rate by more than two milliseconds'
-    /// worth.
+    /// However late its timer, the pacer exceeds the rate by no more than two milliseconds' worth.
     #[test]
     fn the_pacer_keeps_the_rate(late in proptest::collection::vec(0u64..4_000, 10..200), mbit in 1u64..500) {
         let rate = Rate::from_bits_per_sec(mbit * 1_000_000);

@@ -1,4 +1,5 @@
-//! What is a reason to push a link: that packets wait for it, and not merely for a moment.
+//! Demand: packets that wait for a link for more than a moment are a reason to probe it for more
+//! rate.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,7 +21,7 @@ const SPAN: Duration = Duration::from_secs(2);
 /// One direction of a bond of one link of 50 Mbit/s and 15 ms.
 struct OneLink {
     now: Time,
-    /// How long reports take back.
+    /// Time that reports take back.
     back: Duration,
     sender: Sender<()>,
     link: Link<(PacketNumber, Stamp)>,
@@ -67,7 +68,7 @@ impl OneLink {
         }
     }
 
-    /// One step of time; `packets` are handed over just before a report that comes in it.
+    /// One step of time; `packets` are handed over just before a report in the same step.
     fn step(&mut self, packets: impl FnOnce() -> u64) {
         self.now = self.now + STEP;
         if self.reports.front().is_some_and(|(at, _)| *at <= self.now) {
@@ -94,7 +95,7 @@ impl OneLink {
         }
     }
 
-    /// What the link has proven to carry and what it is sent at, in Mbit/s.
+    /// The link's proven rate and its send rate, in Mbit/s.
     fn rates(&self) -> (f64, f64) {
         let (estimator, _) = self.sender.link(LINK).expect("it was added");
         let mbit = |rate: Rate| rate.bits_per_sec() as f64 / 1e6;
@@ -102,8 +103,8 @@ impl OneLink {
     }
 }
 
-/// What a window lets go comes in bursts, since acknowledgements do. The worst case: each burst just
-/// before a report, and nearly as much as the link carries until the next.
+/// Acknowledgements release a window in bursts. In the worst case each burst comes just before a
+/// report and is nearly as long as the link needs until the next.
 #[test]
 fn a_burst_that_is_gone_before_the_next_report_does_not_push_a_link() {
     let mut one = OneLink::new(MBIT);
@@ -127,7 +128,7 @@ fn a_burst_that_is_gone_before_the_next_report_does_not_push_a_link() {
     assert!(highest <= 1.25 * MBIT);
 }
 
-/// And what waits for longer does, or the rate of a link would never be found.
+/// Packets that wait for longer do: otherwise a link's rate would never be found.
 #[test]
 fn packets_that_wait_for_longer_push_a_link() {
     let mut one = OneLink::new(0.2 * MBIT);
@@ -146,8 +147,8 @@ fn packets_that_wait_for_longer_push_a_link() {
     assert!(proven >= 0.95 * MBIT);
 }
 
-/// Reports of what was sent before a pause come in while the burst after it goes out: what came first in it has
-/// not waited since the pause began.
+/// Reports about packets before a pause arrive while the burst after it is sent. The first packets
+/// of that burst have not waited since the pause began.
 #[test]
 fn a_burst_after_a_pause_has_not_waited_for_it() {
     let mut one = OneLink::new(MBIT);
@@ -156,7 +157,8 @@ fn a_burst_after_a_pause_has_not_waited_for_it() {
     let (mut due, mut turn, mut highest) = (start, 0, 0.0_f64);
     while one.now.since(start) < SPAN {
         if one.now >= due {
-            // 300 ms of nine tenths of the rate, then nothing for 40 ms, then 24 ms of the rate at once.
+            // 300 ms at nine tenths of the rate, then nothing for 40 ms, then 24 ms of the rate at
+            // once.
             let (packets, micros) = match turn % 1201 {
                 1199 => (1, 40_000),
                 1200 => (104, 24_000),

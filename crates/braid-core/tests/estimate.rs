@@ -1,5 +1,5 @@
-//! What is measured of a link: arrivals against a simple model, and the rate controller against
-//! fluid links.
+//! Estimates of a link: arrivals compared with a simple model, and the rate controller on fluid
+//! links.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -57,7 +57,7 @@ fn a_link_that_reorders_is_learned_and_then_waited_for() {
     assert_eq!(arrivals.settled(), Some(Stamp(20)));
     assert_eq!(packet(&mut arrivals, 7_000, 3), Arrival::Reordered);
     assert_eq!(arrivals.settled(), Some(Stamp(40)));
-    // One that does not come is lost when its time is over.
+    // A packet that does not arrive is lost when the extent has passed.
     packet(&mut arrivals, 8_000, 6);
     let due = arrivals.poll_timeout().expect("an open gap");
     arrivals.handle_timeout(due);
@@ -75,14 +75,14 @@ fn an_extent_is_forgotten_slowly() {
     assert_eq!(extent.extent(ms(4_999)), learned);
     assert_eq!(extent.extent(ms(5_000)), learned * 3 / 4);
     assert_eq!(extent.extent(ms(200_000)), Duration::ZERO);
-    // What is later than anybody would wait is no reordering.
+    // Packets later than any wait do not count as reordered.
     extent.handle_late(ms(200_000), Duration::from_millis(400));
     assert_eq!(extent.extent(ms(200_000)), Duration::ZERO);
 }
 
 proptest! {
-    /// Any order of arrival, losses and duplicates: every number is new once, and in the end each is
-    /// either here or lost.
+    /// For any order of arrival, losses and duplicates, every number is new once, and in the end
+    /// each has arrived or is lost.
     #[test]
     fn arrivals_agree_with_a_set(mut numbers in proptest::collection::vec(0u64..200, 1..300), spread in 0usize..12) {
         // Mostly ascending, each moved by at most `spread`.
@@ -107,7 +107,7 @@ proptest! {
         let report = arrivals.report(ms(10_000)).expect("something came");
         prop_assert_eq!(report.packets, model.len() as u64);
         prop_assert_eq!(report.lost, report.highest.0 + 1 - report.packets);
-        // Each lost number was told; those that came late were told as well.
+        // Each lost number was returned, also those that arrived late.
         let mut told = BTreeSet::new();
         while let Some(range) = arrivals.poll_lost() {
             told.extend(range.first.0..=range.last.0);
@@ -220,10 +220,10 @@ struct Fluid {
     /// Drop-tail limit.
     queue_s: f64,
     random_loss: f64,
-    /// What delay stands at without a queue, while anything is sent.
+    /// Persistent delay: present while anything is sent, without a queue.
     standing_s: f64,
     backlog: f64,
-    /// Bytes.
+    /// In bytes.
     sent: f64,
     capacity: Capacity,
     now: u64,
@@ -245,7 +245,8 @@ impl Fluid {
         }
     }
 
-    /// Runs for so long with `demand` Mbit/s at most; logs what was delivered each step.
+    /// Runs for `ms_long` with a demand of at most `demand` Mbit/s; logs each step's delivered
+    /// rate.
     fn run(&mut self, ms_long: u64, demand: f64) {
         for _ in 0..ms_long / 25 {
             let step = 0.025;
@@ -337,7 +338,7 @@ fn delay_that_stands_without_a_queue_is_no_reason_to_slow_down() {
     assert!(queue < 15.0, "{queue} ms");
     let standing = link.capacity.persistent_delay().as_secs_f64();
     assert!((0.025..0.04).contains(&standing), "{standing} s");
-    // It goes: what is above the base now is a queue again.
+    // The persistent delay ends: delay above the base is a queue again.
     link.standing_s = 0.0;
     link.run(20_000, 1e9);
     let (delivered, queue, _) = link.mean(2_000);
@@ -347,7 +348,8 @@ fn delay_that_stands_without_a_queue_is_no_reason_to_slow_down() {
 
 #[test]
 fn what_comes_while_next_to_nothing_is_sent_is_nobodys_rate() {
-    // Loss without a queue makes the controller ask; then the link is taken out and only probed.
+    // Loss without a queue makes the controller probe; then the link is in quarantine and only
+    // probed.
     let mut link = Fluid::new(50.0, 0.3, 0.3);
     link.run(1_000, 1e9);
     link.random_loss = 0.0;
@@ -365,8 +367,8 @@ fn without_demand_nothing_decays_and_nothing_is_probed() {
     assert!(link.capacity.rate().bits_per_sec() as f64 <= 1.25 * before.bits_per_sec() as f64);
 }
 
-/// The rate that a link is sent at over the rate that it has proven, after so many reports of a link that was sent as
-/// much as was allowed and shows no queue. `last` changes the last report.
+/// Returns the ratio of the send rate to the proven rate after `reports` reports of a loaded link
+/// without a queue. `last` changes the last report.
 fn probed(reports: u32, last: impl Fn(&mut Queue, &mut Demand, &mut f64)) -> f64 {
     let mut capacity = Capacity::default();
     for report in 1..=reports {
@@ -381,7 +383,7 @@ fn probed(reports: u32, last: impl Fn(&mut Queue, &mut Demand, &mut f64)) -> f64
             last(&mut queue, &mut demand, &mut offered);
         }
         let now = ms(25 * u64::from(report));
-        // The sample says whether the link is loaded, and the report behind it counts by that.
+        // The sample says if the link is loaded, and the report behind it counts accordingly.
         let proven = capacity.proven().bits_per_sec() as f64;
         let rate = Rate::from_bits_per_sec((offered * proven) as u64);
         let sample = Sample {
@@ -405,7 +407,7 @@ fn a_link_is_sent_more_than_it_has_proven_only_on_demand_and_without_a_queue() {
     assert!((1.5..1.6).contains(&probed(2, |_, _, _| ())));
     assert!((1.5..1.6).contains(&probed(3, |_, _, _| ())));
     assert!((2.0..2.1).contains(&probed(4, |_, _, _| ())));
-    // All that came could be sent; a queue of most of the target; less was sent than might have been.
+    // Every packet could be sent; a queue of most of the target; less was sent than allowed.
     assert!(!more(probed(9, |_, demand, _| *demand = Demand::Met)));
     assert!(!more(
         probed(9, |queue, _, _| queue.delay = Duration::from_millis(7))
@@ -430,7 +432,7 @@ fn random_loss_does_not_slow_a_link_down() {
 
 #[test]
 fn a_policer_is_not_pushed() {
-    // No queue at all: what is above the rate is lost, and delay never tells.
+    // No queue at all: everything above the rate is lost, and the delay never shows it.
     let mut link = Fluid::new(20.0, 0.0, 0.0);
     link.run(3_000, 1e9);
     link.run(20_000, 1e9);
@@ -463,7 +465,7 @@ fn a_report_that_cannot_be_ours_changes_nothing() {
         ..report
     };
     assert!(link.handle_report(ms(20), &ours, Demand::Met));
-    // Once more, over another link: nothing new.
+    // The same over another link: nothing new.
     assert!(!link.handle_report(ms(30), &ours, Demand::Met));
     assert_eq!(link.rtt().min(), Duration::from_millis(20));
 }

@@ -1,4 +1,5 @@
-//! Sums that stand in for lost packets, against arithmetic over numbers.
+//! Forward error correction: repair symbols that replace lost packets, compared with arithmetic on
+//! numbers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,7 +20,7 @@ fn rate(spacing: usize) -> FecRate {
     FecRate { spacing, pause }
 }
 
-/// The content of a packet; sums of different ones are never one of them by accident.
+/// Content of a packet. A sum of different ones never equals one of them by accident.
 fn content(seq: u64) -> [u8; 8] {
     (seq + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
 }
@@ -45,7 +46,7 @@ fn group(first: u64, count: u8, power: u8) -> Group {
     }
 }
 
-/// Everything that can be rebuilt, rebuilt and handled.
+/// Rebuilds and handles everything that can be rebuilt.
 fn rebuild(decoder: &mut Decoder<[u8; 8], [u8; 8]>) -> Vec<u64> {
     let mut out = Vec::new();
     while let Some(recipe) = decoder.poll_rebuild() {
@@ -84,10 +85,10 @@ fn a_symbol_is_due_after_enough_packets_or_a_pause() {
     assert_eq!(encoder.poll_timeout(), Some(ms(5)));
     assert_eq!(encoder.poll(ms(4), &mut items), None);
     assert_eq!(encoder.poll(ms(5), &mut items), Some(group(0, 6, 2)));
-    // One alone is not worth a sum, which would be a copy.
+    // A symbol over one packet would be a copy of it.
     encoder.handle_sent(ms(6), (LANE, LaneSeq(6)), 6, rate(4));
     assert_eq!(encoder.poll(ms(20), &mut items), None);
-    // Nothing is kept of a lane that rests, nor across a packet that no sum may cover.
+    // Nothing is kept of an idle lane, nor across a packet that no symbol may cover.
     assert_eq!(encoder.poll_timeout(), Some(ms(506)));
     assert_eq!(encoder.poll(ms(506), &mut items), None);
     assert_eq!(encoder.poll_timeout(), None);
@@ -194,7 +195,7 @@ fn as_many_packets_are_rebuilt_as_there_are_symbols_over_them() {
     }
 }
 
-/// What a seed of the property below once found: older sums that cannot be solved took all the room.
+/// Found by a seed of the property below: older symbols that could not be solved took all the room.
 #[test]
 fn a_packet_alone_in_its_window_is_rebuilt_whatever_else_is_missing() {
     let lost: Vec<u64> = [42..49, 65..66, 98..100, 101..107, 140..141]
@@ -229,13 +230,13 @@ fn young_lanes_get_symbols_from_spare_capacity() {
     let full = Bytes::new(1_500);
     let rate = Rate::from_bits_per_sec(100_000_000);
     let spacing = |rate: Option<FecRate>| rate.map(|rate| rate.spacing);
-    // Nobody knows yet whether the links lose.
+    // The links' loss is not known yet.
     controller.handle_report(0.0, false, rate);
     assert_eq!(spacing(controller.handle_sent(ms(0), LANE, full)), Some(4));
-    // They do not.
+    // They do not lose.
     controller.handle_report(0.0, true, rate);
     assert_eq!(controller.handle_sent(ms(1), LANE, full), None);
-    // They do: 12 Mbit/s leave enough to spare, 120 do not, and a lane grows old.
+    // They do lose: 12 Mbit/s leave enough to spare, 120 do not, and a lane grows old.
     controller.handle_report(0.02, true, rate);
     assert_eq!(spacing(controller.handle_sent(ms(2), LANE, full)), Some(4));
     for tenth in 0..1_000 {
@@ -261,8 +262,8 @@ fn young_lanes_get_symbols_from_spare_capacity() {
 }
 
 proptest! {
-    /// Whatever is lost and in whatever order the rest comes, what is rebuilt is what was sent, and
-    /// packets alone in their windows always come back.
+    /// Whatever is lost and in whatever order the rest arrives, rebuilt packets equal the sent
+    /// ones, and packets alone in their windows are always rebuilt.
     #[test]
     fn what_is_rebuilt_is_what_was_sent(
         size in 4usize..24,
@@ -270,7 +271,7 @@ proptest! {
         late in 0usize..6,
     ) {
         let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
-        // A first sum makes the receiver keep packets.
+        // A first symbol makes the receiver keep packets.
         decoder.handle_symbol(ms(0), group(1 << 40, 2, 0), (LINK, Stamp(0)), ms(0), [0; 8]);
         let (mut here, mut groups, mut items) = (BTreeSet::new(), Vec::new(), Vec::new());
         let mut under_way = std::collections::VecDeque::new();
@@ -283,7 +284,7 @@ proptest! {
                 groups.push(group);
                 decoder.handle_symbol(ms(0), group, (LINK, Stamp(seq)), ms(0), symbol_of(&group, &items));
             }
-            // Packets come `late` behind the sums.
+            // Packets arrive `late` behind the symbols.
             while under_way.len() > if seq == 199 { 0 } else { late } {
                 let seq = under_way.pop_front().expect("not empty");
                 decoder.handle_packet(LANE, LaneSeq(seq), &content(seq));

@@ -1,4 +1,4 @@
-//! Predicted times against the formulas that they come from, worked in floating point.
+//! Predicted times compared with the formulas in floating point.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ fn a_clean_path_goes_at_what_the_line_has() {
     assert_eq!(found.time, Duration::from_millis(120 + 400));
 }
 
-/// What round-trip times alone get wrong: the nearer line is full, or loses.
+/// Cases that round-trip times alone get wrong: the nearer uplink is full, or loses.
 #[test]
 fn a_full_or_lossy_line_loses_against_a_longer_way() {
     let near = line(50);

@@ -1,4 +1,4 @@
-//! When a link is suspected, and how it comes back.
+//! Liveness: when a link becomes suspect, and how it returns.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Bench {
         }
     }
 
-    /// Sends a packet now, and if it arrives, a report of it comes now too (a round trip later).
+    /// Sends a packet now. If it arrives, its report arrives now too (a round trip later).
     fn exchange(&mut self, at: u64, arrives: bool) {
         let number = self.link.handle_sent(ms(at), LEN, true);
         self.live.handle_sent(ms(at));
@@ -71,7 +71,7 @@ impl Bench {
         self.live.verdict()
     }
 
-    /// Drives probes until `until`; they arrive or not. Returns when they were sent.
+    /// Sends the due probes until `until`; they arrive or not. Returns when they were sent.
     fn probes(&mut self, from: u64, until: u64, arrive: bool) -> Vec<u64> {
         let mut at = Vec::new();
         for now in from..until {
@@ -103,7 +103,7 @@ fn silence_without_packets_in_flight_means_nothing() {
     let mut bench = Bench::new();
     bench.settle(2_000);
     assert_eq!(bench.verdict(19_000), Verdict::Active);
-    // What nobody would report does not count as in flight either.
+    // Packets that elicit no report do not count as in flight.
     bench.link.handle_sent(ms(19_000), LEN, false);
     assert_eq!(bench.verdict(19_500), Verdict::Active);
 }
@@ -160,7 +160,8 @@ fn a_long_silence_ends_after_a_few_signs_with_a_small_share() {
     assert_eq!(bench.live.verdict(), Verdict::Active);
 }
 
-/// A scheduler's stall, or a queue: however long, nothing was lost, so nothing has to be shown.
+/// A scheduler's stall, or a queue: however long, nothing was lost, so no signs of life are
+/// required.
 #[test]
 fn a_silence_after_which_everything_arrives_was_a_stall() {
     let mut bench = Bench::new();
@@ -169,13 +170,13 @@ fn a_silence_after_which_everything_arrives_was_a_stall() {
         bench.link.handle_sent(ms(at), LEN, true);
         bench.live.handle_sent(ms(at));
         assert_eq!(bench.verdict(at + 200), Verdict::Suspect);
-        // It comes, late, and the next one with it.
+        // The packet arrives late, and the next one with it.
         bench.sent += 1;
         bench.arrived += 1;
         bench.exchange(at + 9_000, true);
         assert_eq!(bench.live.verdict(), Verdict::Active);
     }
-    // None of them was a failure: after the first one three signs are wanted.
+    // None of them was a failure: after the first one three signs are required.
     bench.exchange(33_000, false);
     assert_eq!(bench.verdict(33_200), Verdict::Suspect);
     for at in [34_000, 34_100, 34_200] {
@@ -229,7 +230,7 @@ fn a_link_that_loses_a_third_is_quarantined_until_it_does_not() {
         steps += 1;
     }
     assert_eq!(bench.live.verdict(), Verdict::Quarantined);
-    // Of these probes none arrives: nothing changes, and they become rare.
+    // None of these probes arrives: nothing changes, and they become rare.
     let silent = bench.probes(10_000, 20_000, false);
     assert_eq!(bench.live.verdict(), Verdict::Quarantined);
     assert!((10..=25).contains(&silent.len()), "{}", silent.len());
@@ -251,7 +252,7 @@ fn a_quarantined_link_of_which_absurd_things_are_told_is_judged_all_the_same() {
     }
     assert_eq!(bench.live.verdict(), Verdict::Quarantined);
     let most = u64::MAX;
-    // As many lost as came, each more often than can be counted together, and again from nothing.
+    // As many lost as arrived, each count near overflow of their sum, and again from zero.
     for (came, lost) in [(most, most), (0, 0), (most, most), (most, most)] {
         let now = ms(20_000);
         bench.live.handle_progress(now, &bench.link, came, lost);
@@ -288,16 +289,16 @@ fn a_link_that_is_heard_no_more_while_others_are_is_asked_once_and_judged() {
             .collect()
     };
     assert_eq!(asks(&mut bench, 1_000, 60_000), [1_001 + silence]);
-    // It has not answered, which makes it suspect as any packet would.
+    // It has not answered, which makes it suspect like any unanswered packet.
     bench.exchange(60_000, false);
     assert_eq!(bench.verdict(60_500), Verdict::Suspect);
 
     let mut bench = Bench::new();
     bench.settle(1_000);
     bench.live.handle_received(ms(1_000));
-    // Nothing came over others either: nobody sends.
+    // Nothing arrived over others either: nobody sends.
     assert!(!bench.live.poll_rx_probe(ms(9_000), ms(1_000)));
-    // By turns: not more than one a second.
+    // Alternating links: at most one probe a second.
     let mut asked = Vec::new();
     for turn in 0..10 {
         let from = 1_000 + turn * 400;

@@ -35,7 +35,7 @@ fn demand(at: Duration) -> f64 {
 
 struct Outcome {
     loss: f64,
-    /// Of the fixed line's rate, while the demand was above it.
+    /// As a fraction of the fixed line's rate, while the demand was above it.
     utilisation: f64,
 }
 

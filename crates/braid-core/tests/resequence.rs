@@ -1,4 +1,5 @@
-//! Resequencing: what ends a wait, what is counted, and that nothing is lost, doubled or held.
+//! Reorder buffers: the end of a wait, the counters, and that no packet is lost, duplicated or
+//! stuck.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,7 +28,7 @@ fn tag(seq: u64, stamp: u64, link: LinkId) -> PacketMeta {
     }
 }
 
-/// A resequencer of packets that are named by their number.
+/// A resequencer of packets named by their number.
 struct Bench(Resequencer<u64>);
 
 impl Bench {
@@ -75,7 +76,7 @@ fn a_gap_that_every_link_has_passed_is_not_waited_for() {
     let mut bench = Bench::new();
     bench.packet(0, 0, A);
     bench.packet(1, 2, A);
-    // The slowest link has come as far as the packet behind the gap, but maybe not past it.
+    // The slowest link has reached the packet behind the gap, but may not have passed it.
     bench.0.handle_progress(ms(2), Stamp(2), Some(B));
     assert!(bench.out().is_empty());
     bench.0.handle_progress(ms(3), Stamp(3), Some(B));
@@ -92,7 +93,7 @@ fn a_gap_known_lost_waits_for_the_copy_and_no_longer() {
     bench.0.handle_progress(ms(3), Stamp(9), None);
     assert!(bench.out().is_empty());
     assert_eq!(bench.0.poll_timeout(), Some(ms(13)));
-    // Told again, it is no later.
+    // A repeated notice does not move the deadline.
     bench.0.handle_progress(ms(8), Stamp(20), None);
     assert_eq!(bench.0.poll_timeout(), Some(ms(13)));
     bench.0.handle_timeout(ms(12));
@@ -218,14 +219,14 @@ fn any_sent() -> impl Strategy<Value = Vec<Sent>> {
 }
 
 proptest! {
-    /// What arrives is delivered once, in order unless late, within the hold, with or without
+    /// Each arrival is delivered once, in order unless late, within the hold, with or without
     /// progress; and nothing stays behind.
     #[test]
     fn all_that_arrives_goes_on_once_and_in_time(sent in any_sent(), slow in 0u64..60_000,
                                                  progress in any::<bool>()) {
         let mut seqs = [0u64; 3];
         let mut stamp = 0;
-        // (arrival µs, order of sending) → packet; one delay a link, so links stay FIFOs.
+        // (arrival µs, order of sending) → packet; one delay per link, so links stay FIFOs.
         let mut arriving = BTreeMap::new();
         for (order, packet) in sent.iter().enumerate() {
             stamp += packet.gap;
@@ -282,13 +283,14 @@ proptest! {
             let descents = seqs.windows(2).filter(|pair| pair[0] > pair[1]).count();
             prop_assert!(descents as u64 <= late);
         }
-        // The slow link's skew is below the hold: nothing is given up that would have come.
+        // The slow link's skew is below the hold: no packet is given up that would have arrived.
         if slow < 30_000 {
             prop_assert_eq!(late, 0);
         }
     }
 
-    /// However wild the numbers, memory stays within its limits and every number goes on at most once.
+    /// However wild the numbers, memory stays within its limits and every number is delivered at
+    /// most once.
     #[test]
     fn memory_is_bounded(packets in proptest::collection::vec((0u8..4, 0u64..3000), 1..600)) {
         let limits = Limits { lane: 64, all: 128 };
@@ -402,7 +404,8 @@ fn paper_on_lanes_waits_for_its_time_out_whatever_is_known_and_drops_what_is_lat
     let mut bench = timed();
     assert_eq!(bench.packet(0, 0, A), [0]);
     assert!(bench.packet(1, 2, A).is_empty());
-    // Every link is past the gap, and the sender has said how far it has come: neither ends the wait.
+    // Every link is past the gap, and the sender has said how far it has come: neither ends the
+    // wait.
     bench.0.handle_progress(ms(2), Stamp(9), Some(B));
     bench
         .0

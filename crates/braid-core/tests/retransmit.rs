@@ -1,4 +1,4 @@
-//! Asking again once, and giving out once.
+//! Each lost packet is requested once, and each kept packet returned once.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn filled(count: u64) -> RetransmitBuffer<u64> {
 fn each_copy_is_given_out_once() {
     let mut buffer = filled(30);
     assert_eq!(take(&mut buffer, 30, 10, 14), [10, 12, 13]);
-    // The same request came over another link.
+    // The same request arrived over another link.
     assert!(take(&mut buffer, 31, 10, 14).is_empty());
     assert_eq!(take(&mut buffer, 31, 8, 15), [9, 15]);
 }
@@ -94,7 +94,7 @@ fn a_link_that_drops_everything_does_not_drown_the_others() {
             .map_or(0, |range| range.count());
     }
     assert!(asked <= 1000 / 2 + 128 + 9, "{asked}");
-    // Of a large burst, the end is asked for: it has most time left.
+    // Of a large burst the end is requested, since it has most time left.
     let mut nack_limiter = NackLimiter::default();
     let part = nack_limiter
         .request(range(0, 999), quick, quick)

@@ -93,7 +93,7 @@ proptest! {
             }
             Choice::Wait(Some(until)) => prop_assert!(until > ms(10)),
             Choice::Wait(None) => {
-                // It waits for a report, which one of the cheapest links is to bring.
+                // It waits for a report, which one of the cheapest links will bring.
                 let usable = || links.iter().filter(|view| view.usable);
                 let tier = usable().map(|view| view.tier).min();
                 let mut cheap = usable().filter(|view| Some(view.tier) == tier).peekable();
@@ -103,8 +103,8 @@ proptest! {
     }
 }
 
-/// What a seed of the property above once found: a dearer link with a full window, which was let in
-/// by the backlog, made the cheap link wait for it.
+/// Found by a seed of the property above: a dearer link with a full window, admitted by the
+/// backlog, made the cheap link wait for it.
 #[test]
 fn adaptive_does_not_keep_a_cheap_link_waiting_for_a_dearer_one() {
     let dear = LinkView {
@@ -117,8 +117,8 @@ fn adaptive_does_not_keep_a_cheap_link_waiting_for_a_dearer_one() {
     assert_eq!(sent(choice), Some(1));
 }
 
-/// A slower link comes in once half of what it is later by has piled up, and needs a tenth of that to stay while the
-/// faster one alone could not carry what is sent.
+/// A slower link is used once half of its break-even backlog waits, and needs a tenth of that to
+/// stay in use while the faster one alone could not carry the sent rate.
 #[test]
 fn adaptive_keeps_a_slower_link_while_more_is_sent_than_the_faster_one_carries() {
     let mut adaptive = Adaptive::default();
@@ -133,7 +133,7 @@ fn adaptive_keeps_a_slower_link_while_more_is_sent_than_the_faster_one_carries()
             Some(0)
         );
     };
-    // Some 2.5 ms of the faster link wait, and in the end 10.
+    // Some 2.5 ms of the faster link wait at first, and 10 in the end.
     for at in 0..200 {
         fast(&mut adaptive, at);
         assert!(!slow_is_let_in(&mut adaptive, at, 20_000));

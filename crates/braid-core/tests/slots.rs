@@ -50,7 +50,7 @@ fn a_table_that_is_at_work_is_taken_up_as_it_is() {
 
 #[test]
 fn four_three_one_repeats_its_pattern_of_eight() {
-    // Worked by hand: add (4, 3, 1) to the credits, take 8 from the largest, the lower on a tie.
+    // By hand: add (4, 3, 1) to the credits, take 8 from the largest, the lower on a tie.
     let table = SlotTable::spread(&weights(&[(0, 4), (1, 3), (2, 1)]));
     let expected = [0, 1, 0, 1, 2, 0, 1, 0].map(UplinkId);
     for period in table.as_slice().chunks(8) {
@@ -102,8 +102,8 @@ fn digest(weights: &[u32]) -> u64 {
         })
 }
 
-/// The fabric's controller writes tables of its own, in Python: `tests/sdn/test_slot_table.py` has the
-/// same digests.
+/// The fabric's controller computes tables in Python: `tests/sdn/test_slot_table.py` has the same
+/// digests.
 #[test]
 fn tables_that_fabric_edges_know_too() {
     assert_eq!(digest(&[1, 1]), 0x4d9c_3ea8_9a59_3b25);
@@ -123,7 +123,7 @@ proptest! {
             let share = table.share(uplink);
             prop_assert_eq!(share, count);
             prop_assert!(share >= 1);
-            // Within one slot of the exact quota; those that had to feed the starved, one more each.
+            // Within one slot of the exact quota; donors for starved uplinks, one more each.
             prop_assert!((share as f64 - quota(weight)).abs() < 1.0 + starved);
             if starved == 0.0 {
                 prop_assert!((share as f64 - quota(weight)).abs() < 1.0);
@@ -157,7 +157,8 @@ proptest! {
 
     #[test]
     fn any_stretch_of_the_table_has_its_proportions(weights in any_weights(), from in 0..SLOTS, len in 1..SLOTS) {
-        // What `walk` relies on: after any number of flows the shares are right within H(n) flows.
+        // Round robin relies on this: after any number of flows the shares are exact within H(n)
+        // flows.
         let table = SlotTable::spread(&weights);
         let bound = 2.0 * harmonic(weights.as_slice().len());
         for (uplink, count) in weights.counts() {

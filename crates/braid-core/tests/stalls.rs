@@ -1,4 +1,4 @@
-//! A process that stalls, at either end of a link, leaves no wrong belief behind.
+//! A process that stalls, at either end of a link, leaves no wrong estimate behind.
 
 use std::time::Duration;
 
@@ -9,8 +9,9 @@ use proptest::prelude::*;
 const LEN: Bytes = Bytes::new(1_500);
 const TRIP_US: u64 = 30_000;
 
-/// A link of so many Mbit/s with a queue of 100 ms, sent what its estimator allows. The receiver reads nothing during
-/// `deaf`, and then all at once; the sender sends nothing during `mute`. Times are in microseconds.
+/// A link with a queue of 100 ms, sent at its estimated rate. The receiver reads nothing during
+/// `deaf`, and then everything at once; the sender sends nothing during `mute`. Times are in
+/// microseconds.
 struct Bench {
     link: LinkEstimator,
     arrivals: Arrivals,
@@ -84,7 +85,7 @@ impl Bench {
         }
     }
 
-    /// The highest rate believed from one to another time, of what the link carries.
+    /// Returns the highest estimate between two times, as a fraction of the link's rate.
     fn run(&mut self, from_ms: u64, to_ms: u64) -> f64 {
         let mut most = 0.0f64;
         for at in (from_ms * 1_000..to_ms * 1_000).step_by(250) {
@@ -130,7 +131,7 @@ proptest! {
     }
 }
 
-/// Packets that come in another order than they were sent in are no train.
+/// Packets that arrive in another order than they were sent are no train.
 #[test]
 fn a_backlog_that_was_reordered_is_no_train() {
     let mut arrivals = Arrivals::new(LinkId(0));

@@ -1,5 +1,5 @@
-//! TCP put in order by its own numbers: ours and \[mpsdn\] Algorithm 1, against FIFO paths in virtual
-//! time.
+//! TCP reordered by its own numbers, by [`Streams`] and by \[mpsdn\] Algorithm 1, over FIFO paths
+//! in virtual time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use braid_core::resequence::{
 use proptest::prelude::*;
 
 const SIZE: u32 = 1448;
-/// More than any queue of these paths adds, less than what is waited at least.
+/// More than any queue of these paths adds, less than the shortest wait.
 const MOST_HOLD: Duration = Duration::from_millis(400);
 
 fn at(micros: u64) -> Time {
@@ -59,7 +59,7 @@ fn what_overtakes_waits_for_what_it_overtook() {
     streams.handle_segment(at(20_000), 1, data(100, 1), 1);
     assert_eq!(drained(&mut streams), [1, 2]);
     assert_eq!(streams.poll_timeout(), None);
-    // In order came the segment that opened the stream and the one that filled the gap.
+    // In order: the segment that opened the stream and the one that filled the gap.
     let counters = streams.counters();
     assert_eq!((counters.in_order, counters.held), (2, 1));
 }
@@ -70,7 +70,7 @@ fn a_gap_that_every_path_has_passed_is_not_waited_for() {
     streams.handle_segment(at(0), 1, data(0, 0), 0);
     streams.handle_segment(at(10), 1, data(2 * SIZE, 0), 2);
     assert_eq!(drained(&mut streams), [0]);
-    // Path 1 brings something from behind the gap: what is missing was lost.
+    // Path 1 delivers a segment behind the gap: the missing one was lost.
     streams.handle_segment(at(20), 1, data(3 * SIZE, 1), 3);
     assert_eq!(drained(&mut streams), [2, 3]);
     assert_eq!(streams.counters().known_lost, 1);
@@ -97,21 +97,22 @@ fn a_gap_has_one_deadline_that_later_packets_do_not_move() {
     assert_eq!(streams.counters().expired, 1);
 }
 
-/// RFC 8985 §6.2: what was sent before something that has arrived counts as lost soon after, so a
-/// repetition must not arrive before it.
+/// RFC 8985 §6.2: segments sent before one that has arrived soon count as lost, so a retransmission
+/// must not overtake them.
 #[test]
 fn what_is_sent_again_waits_for_no_gap_but_for_what_was_sent_before_it() {
     let mut streams = ours(&[10, 30]);
     streams.handle_segment(at(0), 1, data(0, 0), 0);
     streams.handle_segment(at(1), 1, data(2 * SIZE, 0), 2);
     streams.handle_segment(at(2), 1, data(4 * SIZE, 0), 4);
-    // Below what path 0 has brought, so sent after it: the slower path may still bring older ones.
+    // Below an earlier number of path 0, so sent after it: the slower path may still deliver older
+    // ones.
     streams.handle_segment(at(3), 1, data(3 * SIZE, 0), 3);
     assert_eq!(drained(&mut streams), [0]);
     assert_eq!(streams.poll_timeout(), Some(at(20_003)));
     streams.handle_timeout(at(20_003));
     assert_eq!(drained(&mut streams), [3]);
-    // On the slowest path nothing older can be under way but in a longer queue.
+    // On the slowest path nothing older can be in flight, except in a longer queue.
     streams.handle_segment(at(20_004), 1, data(SIZE, 1), 1);
     assert_eq!(drained(&mut streams), [1, 2, 4]);
     assert_eq!(streams.counters().retransmitted, 1);
@@ -126,7 +127,7 @@ fn paths_that_change_say_nothing_of_what_earlier_ones_brought() {
     streams.set_paths(at(1), &[Duration::from_millis(10); 2]);
     streams.handle_segment(at(2), 1, data(2 * SIZE, 0), 2);
     streams.handle_segment(at(3), 1, data(4 * SIZE, 1), 4);
-    // Both new paths have passed the gap; what was sent by the old ones may be on its way still.
+    // Both new paths have passed the gap; segments sent on the old ones may still be in flight.
     assert_eq!(drained(&mut streams), [0]);
     let late = Segment {
         path: None,
@@ -158,7 +159,7 @@ fn what_a_dead_path_has_not_brought_is_not_waited_for() {
 #[test]
 fn on_a_single_path_what_is_sent_again_goes_on_once_earlier_paths_are_empty() {
     let mut streams = ours(&[10, 30]);
-    // A wait of 80 ms is remembered as what queues may add.
+    // A wait of 80 ms is remembered as a queue's possible delay.
     streams.handle_segment(at(0), 1, data(0, 0), 0);
     streams.handle_segment(at(1), 1, data(2 * SIZE, 0), 2);
     streams.handle_segment(at(100_000), 1, data(SIZE, 1), 1);
@@ -217,7 +218,7 @@ fn a_connection_that_holds_too_much_goes_on() {
     }
     assert_eq!(streams.counters().forced, 1);
     assert_eq!(drained(&mut streams).len(), 12);
-    // And a third connection passes as it comes.
+    // A third connection passes as it arrives.
     streams.handle_segment(at(2), 2, data(0, 0), 20);
     streams.handle_segment(at(2), 3, data(5 * SIZE, 0), 35);
     streams.handle_segment(at(2), 3, data(0, 0), 30);
@@ -225,8 +226,7 @@ fn a_connection_that_holds_too_much_goes_on() {
     assert_eq!(streams.counters().untracked, 2);
 }
 
-/// What a sender gives to paths: which path each segment takes, whether it is lost there, and how
-/// long after the one before it is sent.
+/// A segment as sent: its path, true if it is lost there, and the time since the one before it.
 type Sending = (u8, bool, u64);
 
 fn sendings() -> impl Strategy<Value = (Vec<Sending>, [u64; 3], u32, bool)> {
@@ -240,7 +240,7 @@ fn sendings() -> impl Strategy<Value = (Vec<Sending>, [u64; 3], u32, bool)> {
     )
 }
 
-/// When which segment arrives: each path a FIFO with its latency.
+/// Returns the segments by arrival: each path is a FIFO with its latency.
 fn arrivals(segments: &[Sending], latencies: [u64; 3], lossy: bool) -> Vec<(u64, u32, u8)> {
     let mut now = 0;
     let mut found = Vec::new();
@@ -255,8 +255,8 @@ fn arrivals(segments: &[Sending], latencies: [u64; 3], lossy: bool) -> Vec<(u64,
 }
 
 proptest! {
-    /// Everything comes out once; first sendings in order; nothing waits beyond its deadline; nothing
-    /// that was not lost is ever given up.
+    /// Every segment is delivered once; first transmissions in order; nothing waits beyond its
+    /// deadline; nothing that was not lost is given up.
     #[test]
     fn paths_that_are_fifos_are_put_in_order((segments, latencies, first, lossy) in sendings()) {
         let mut streams = ours(&latencies.map(|micros| micros / 1000));
@@ -298,8 +298,8 @@ proptest! {
         prop_assert_eq!(streams.counters().late, 0);
     }
 
-    /// Whatever comes, in whatever order and as often, comes out exactly as often, and holds never
-    /// exceed the bound.
+    /// Any segments, in any order and any number of times, are delivered exactly as often, and
+    /// holds never exceed the bound.
     #[test]
     fn nothing_is_lost_or_made_up(
         segments in prop::collection::vec((0u32..40, 0u8..4, 0u8..2, 0u8..20, 0u64..30_000), 1..400),

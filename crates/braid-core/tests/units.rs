@@ -1,4 +1,4 @@
-//! Units: what is read, what is refused and how, and that writing loses nothing.
+//! Units: accepted texts, refused texts and their errors, and lossless printing.
 
 use std::time::Duration;
 

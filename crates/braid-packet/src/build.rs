@@ -1,4 +1,4 @@
-//! Whole packets with right lengths and checksums, for those who must answer or test.
+//! Builds whole packets with correct lengths and checksums, for replies and tests.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use crate::{checksum, protocol};
 /// An address and a port (or echo id).
 pub type End = (IpAddr, u16);
 
-/// Hop limit of what is built here: the customary 64.
+/// Hop limit of these packets: the customary 64.
 const HOPS: u8 = 64;
 
 /// Flags of a TCP segment, as in its header.
@@ -18,7 +18,7 @@ pub mod flags {
     pub const SYN: u8 = 0x02;
     /// There is no such connection (any more).
     pub const RST: u8 = 0x04;
-    /// The acknowledgement number means something.
+    /// The acknowledgement number is valid.
     pub const ACK: u8 = 0x10;
 }
 
@@ -30,7 +30,7 @@ pub fn tcp(source: End, dest: End, flags: u8, payload: &[u8]) -> Vec<u8> {
     segment(source, dest, [0, 0], flags, payload)
 }
 
-/// The same with sequence and acknowledgement number.
+/// A TCP segment with these sequence and acknowledgement numbers.
 ///
 /// # Panics
 /// As [`tcp`].
@@ -72,7 +72,7 @@ pub fn icmp(source: IpAddr, dest: IpAddr, kind: u8, code: u8, id: u16, payload: 
     packet(source, dest, protocol, segment, Some(2))
 }
 
-/// The error "port unreachable" about `quote`, from the port's own host to the quote's sender.
+/// The error "port unreachable" about the packet `quote`, from the port's own host to its sender.
 ///
 /// # Panics
 /// As [`tcp`].
@@ -81,7 +81,7 @@ pub fn port_unreachable(source: IpAddr, dest: IpAddr, quote: &[u8]) -> Vec<u8> {
     unreachable(code, source, dest, quote)
 }
 
-/// The error "communication administratively prohibited" about `quote`, to the quote's sender.
+/// The error "communication administratively prohibited" about the packet `quote`, to its sender.
 ///
 /// # Panics
 /// As [`tcp`].
@@ -90,7 +90,7 @@ pub fn prohibited(source: IpAddr, dest: IpAddr, quote: &[u8]) -> Vec<u8> {
     unreachable(code, source, dest, quote)
 }
 
-/// Destination unreachable, of the addresses' family.
+/// The error "destination unreachable" of the addresses' family.
 fn unreachable(code: u8, source: IpAddr, dest: IpAddr, quote: &[u8]) -> Vec<u8> {
     let (kind, protocol) = match source {
         IpAddr::V4(_) => (3, protocol::ICMP),

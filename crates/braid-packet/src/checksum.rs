@@ -2,10 +2,12 @@
 
 use std::net::IpAddr;
 
-/// One's complement sum of 16-bit words, folded; an odd last byte counts as if a zero followed.
+/// Returns the one's complement sum of 16-bit words, folded. An odd last byte counts as if a zero
+/// followed.
 pub fn sum(bytes: &[u8]) -> u16 {
-    // The sum's bytes swap as its words' do (RFC 1071 §2 (B)), so words of any size in the machine's
-    // own order will do: several sums side by side, which the compiler turns into vectors.
+    // The sum is independent of the byte order (RFC 1071 §2 (B)), so words of any size in the
+    // machine's own order will do: several sums side by side, which the compiler turns into
+    // vectors.
     let mut sums = [0u64; 8];
     let mut blocks = bytes.chunks_exact(32);
     for block in &mut blocks {
@@ -27,14 +29,14 @@ pub fn sum(bytes: &[u8]) -> u16 {
     u16::from_be(fold(sum))
 }
 
-/// The checksum of a header that contains its own checksum as zero: what the field should be.
+/// Returns the checksum of a header whose checksum field is zero.
 pub fn of(bytes: &[u8]) -> u16 {
     !sum(bytes)
 }
 
-/// The transport checksum over pseudo-header (RFC 9293 §3.1, RFC 8200 §8.1) and segment, whose own
-/// checksum field is zero. Addresses of different families have no pseudo-header; both are then
-/// taken in their IPv6 form.
+/// Returns the transport checksum over pseudo-header (RFC 9293 §3.1, RFC 8200 §8.1) and segment,
+/// whose checksum field is zero. Addresses of different families have no pseudo-header; both are
+/// then taken in their IPv6 form.
 pub fn of_transport(source: IpAddr, dest: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
     let ends = match (source, dest) {
         (IpAddr::V4(source), IpAddr::V4(dest)) => {
@@ -46,12 +48,12 @@ pub fn of_transport(source: IpAddr, dest: IpAddr, protocol: u8, segment: &[u8]) 
     !fold(ends + u64::from(protocol) + (length >> 16) + (length & 0xffff) + u64::from(sum(segment)))
 }
 
-/// The checksum after a 16-bit word that it covers changed: RFC 1624 eq. 3, `~(~C + ~m + m')`.
+/// Returns the checksum after one of its 16-bit words changed: RFC 1624 eq. 3, `~(~C + ~m + m')`.
 pub fn replace(checksum: u16, old: u16, new: u16) -> u16 {
     !fold(u64::from(!checksum) + u64::from(!old) + u64::from(new))
 }
 
-/// Whether two checksums mean the same: one's complement has two zeros.
+/// Returns true if two checksums are equal: one's complement has two zeros.
 pub fn same(a: u16, b: u16) -> bool {
     let plain = |value| if value == 0xffff { 0 } else { value };
     plain(a) == plain(b)
@@ -106,7 +108,8 @@ mod tests {
         assert_eq!(of(&header), 0xb861);
     }
 
-    /// Worked out by another program, from the pseudo-headers of RFC 768, RFC 9293 §3.1 and RFC 8200 §8.1.
+    /// Values computed by another program, from the pseudo-headers of RFC 768, RFC 9293 §3.1 and
+    /// RFC 8200 §8.1.
     #[test]
     fn segments_as_they_are_on_the_wire() {
         let v4 = ["192.0.2.1", "198.51.100.2"].map(|text| text.parse::<IpAddr>().unwrap());

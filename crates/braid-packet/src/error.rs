@@ -1,4 +1,4 @@
-//! What can be wrong with a header.
+//! Errors in headers.
 
 /// A header that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -9,24 +9,24 @@ pub enum Error {
     /// The bytes end before the header does.
     #[error("{header}: {have} bytes, at least {need} needed")]
     Truncated {
-        /// Which header.
+        /// Name of the header.
         header: &'static str,
-        /// Bytes that it needs.
+        /// Bytes needed.
         need: usize,
-        /// Bytes that are there.
+        /// Bytes present.
         have: usize,
     },
-    /// A length in the header contradicts its own least size or the bytes that are there.
+    /// A length in the header is below its minimum or exceeds the bytes present.
     #[error("{header}: length field says {says}, which cannot be")]
     Length {
-        /// Which header.
+        /// Name of the header.
         header: &'static str,
-        /// What the field says, in bytes.
+        /// Value of the field, in bytes.
         says: usize,
     },
 }
 
-/// The first `need` bytes and the rest.
+/// Splits off the first `need` bytes.
 pub(crate) fn split<'a>(
     header: &'static str,
     bytes: &'a [u8],

@@ -13,12 +13,12 @@ const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
 const DESTINATION: u8 = 60;
 
-/// Which part of a packet this is.
+/// Part of a packet that these bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragment {
-    /// All of it.
+    /// The whole packet.
     Whole,
-    /// Its beginning; more follow.
+    /// The beginning; more follows.
     First {
         /// Common to all fragments of a packet.
         id: u32,
@@ -30,7 +30,7 @@ pub enum Fragment {
     },
 }
 
-/// What an IP header says.
+/// Fields of an IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ip {
     /// Source address.
@@ -41,16 +41,16 @@ pub struct Ip {
     pub protocol: u8,
     /// TTL or hop limit.
     pub hops: u8,
-    /// Which part of a packet it is.
+    /// Fragment.
     pub fragment: Fragment,
     /// Bytes from the start of the packet to the transport header.
     pub header: usize,
-    /// Bytes of the packet by its own account; what follows is padding.
+    /// Bytes of the packet by its own header; the rest is padding.
     pub length: usize,
 }
 
 impl Ip {
-    /// Reads the header at the start of `bytes`.
+    /// Parses the header at the start of `bytes`.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         let (first, _) = split("ip", bytes, 1)?;
         match first[0] >> 4 {
@@ -136,7 +136,7 @@ fn parse_v6(bytes: &[u8]) -> Result<Ip, Error> {
     })
 }
 
-/// The 16-bit field at `at`, which the caller knows to be there.
+/// Returns the 16-bit field at `at`, which the caller has checked.
 pub(crate) fn half(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }

@@ -1,8 +1,8 @@
-//! Views over other people's bytes: Ethernet, IP, TCP, UDP, ICMP, and checksums.
+//! Views over packet bytes: IP, TCP, UDP, ICMP, and checksums.
 //!
-//! In: bytes as they came from a wire or a file. Out: what their headers say, or an [`Error`] that
-//! names the header and what is wrong with it. Nothing here allocates, panics on any input, or
-//! believes a length without checking it against the bytes that are there.
+//! In: bytes as they came from a wire or a file. Out: the fields of their headers, or an [`Error`]
+//! that names the header and its fault. Parsing never allocates, never panics, and checks every
+//! length against the bytes present.
 //!
 //! ```
 //! use braid_packet::{Packet, Transport};

@@ -16,7 +16,7 @@ pub mod protocol {
     pub const ICMPV6: u8 = 58;
 }
 
-/// What a transport header says.
+/// Fields of a transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP (RFC 9293).
@@ -29,7 +29,7 @@ pub enum Transport {
         sequence: u32,
         /// Acknowledgement number.
         acknowledgement: u32,
-        /// The byte with FIN (1), SYN (2), RST (4), PSH (8), ACK (16), URG (32), ECE, CWR.
+        /// The flags byte: FIN (1), SYN (2), RST (4), PSH (8), ACK (16), URG (32), ECE, CWR.
         flags: u8,
         /// Bytes of the header with its options.
         header: usize,
@@ -47,10 +47,10 @@ pub enum Transport {
         kind: u8,
         /// Code.
         code: u8,
-        /// Identifier of an echo; something else in other messages.
+        /// Identifier of an echo; other messages have other data there.
         id: u16,
     },
-    /// A later fragment, or a protocol that is not read here.
+    /// A later fragment, or a protocol that is not parsed here.
     Other,
 }
 
@@ -65,7 +65,7 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Reads a packet that begins with its IP header.
+    /// Parses a packet that begins with its IP header.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
         let ip = Ip::parse(bytes)?;
         let bytes = &bytes[..ip.length];
@@ -84,12 +84,13 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Transport header and payload.
+    /// Returns the transport header and payload.
     pub fn segment(&self) -> &'a [u8] {
         &self.bytes[self.ip.header..]
     }
 
-    /// Offset of the transport checksum from the packet's start; `None` where there is none here.
+    /// Returns the offset of the transport checksum from the packet's start; `None` if it has none
+    /// here.
     pub fn checksum_offset(&self) -> Option<usize> {
         let offset = match self.transport {
             Transport::Tcp { .. } => 16,
@@ -100,8 +101,8 @@ impl<'a> Packet<'a> {
         Some(self.ip.header + offset)
     }
 
-    /// What the transport checksum should be; `None` for a protocol without one that is read here
-    /// and for fragments, which do not hold all that it covers.
+    /// Returns the correct transport checksum; `None` for other protocols and for fragments, which
+    /// do not hold all of the bytes that it covers.
     pub fn transport_checksum(&self) -> Option<u16> {
         let offset = self.checksum_offset()? - self.ip.header;
         if self.ip.fragment != Fragment::Whole {
@@ -109,7 +110,7 @@ impl<'a> Packet<'a> {
         }
         let segment = self.segment();
         let field = half(segment, offset);
-        // The sum over everything, and then without the field.
+        // The sum over everything, then without the field.
         let all = match self.ip.protocol {
             protocol::ICMP => checksum::of(segment),
             other => checksum::of_transport(self.ip.source, self.ip.dest, other, segment),
@@ -117,8 +118,8 @@ impl<'a> Packet<'a> {
         Some(checksum::replace(all, field, 0))
     }
 
-    /// Whether the IPv4 header checksum and the transport checksum are right. A zero UDP checksum
-    /// over IPv4 means "none" and is right.
+    /// Returns true if the IPv4 header checksum and the transport checksum are correct. A zero UDP
+    /// checksum over IPv4 means "none" and is correct.
     pub fn checksums_hold(&self) -> bool {
         let header = &self.bytes[..self.ip.header];
         if self.ip.source.is_ipv4() && checksum::sum(header) != 0xffff {

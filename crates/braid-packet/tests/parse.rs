@@ -1,5 +1,5 @@
-//! The parsers on anything at all: they must never panic, never read beyond, never contradict
-//! what the builders wrote.
+//! The parsers on arbitrary bytes: they never panic, never read beyond the end, and agree with the
+//! builders.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -45,7 +45,7 @@ proptest! {
                 *place = byte;
             }
         }
-        // A believable length, so that what comes after is read too.
+        // A plausible length, so that the following bytes are parsed too.
         for (at, value) in [(3, length), (5, length.saturating_sub(40))] {
             if let Some(place) = bytes.get_mut(at) {
                 *place = value as u8;
@@ -84,7 +84,7 @@ proptest! {
         prop_assert_eq!(Packet::parse(&padded).expect("padded"), Packet::parse(&bytes).expect("bare"));
     }
 
-    /// RFC 1624: the update equals computing afresh.
+    /// RFC 1624: the update equals a new computation.
     #[test]
     fn replacing_equals_summing_again(
         mut bytes in proptest::collection::vec(any::<u8>(), 2..128),

@@ -1,4 +1,4 @@
-//! Tells what this machine's verifier says of object files: `verify [--strict] FILE…`.
+//! Prints this machine's verifier results for object files: `verify [--strict] FILE…`.
 
 use std::process::ExitCode;
 

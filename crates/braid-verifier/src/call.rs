@@ -1,4 +1,4 @@
-//! The two calls of bpf(2) that are needed, with what aya's own do not pass.
+//! Two calls of bpf(2), with arguments that aya does not pass.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -6,11 +6,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use aya_obj::generated::{bpf_cmd, bpf_prog_type};
 use aya_obj::{Function, Program};
 
-/// Statistics alone for a program that is accepted, and every step of one that is not.
+/// Log level: statistics alone for a program that is accepted, every step for one that is not.
 const LOG_STATISTICS: u32 = 4;
 const LOG_STEPS: u32 = 1;
 
-/// Bytes of the log; of more the kernel keeps the end, or refuses (before Linux 6.4).
+/// Bytes of the log. The kernel keeps the end of a longer one, or refuses it (before Linux 6.4).
 const LOG_BYTES: usize = 8 << 20;
 
 /// The beginning of `union bpf_attr` for BPF_BTF_LOAD.
@@ -52,8 +52,8 @@ struct ProgramAttribute {
 }
 
 fn bpf<T>(command: bpf_cmd, attribute: &mut T) -> io::Result<OwnedFd> {
-    // SAFETY: the attribute is as the command wants it and as long as is said; what it points to
-    // outlives the call.
+    // SAFETY: the attribute has the command's layout and the given length; its pointers outlive the
+    // call.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -65,7 +65,7 @@ fn bpf<T>(command: bpf_cmd, attribute: &mut T) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a descriptor that the kernel has just given us.
+    // SAFETY: the kernel has just returned this descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -79,7 +79,8 @@ pub(crate) fn load_types(bytes: &[u8]) -> io::Result<OwnedFd> {
     bpf(bpf_cmd::BPF_BTF_LOAD, &mut attribute)
 }
 
-/// Loads a linked program, and unloads it. The verifier's log, with the error if it was refused.
+/// Loads a linked program and unloads it. Returns the verifier's log, with the error if the program
+/// was refused.
 pub(crate) fn load_program(
     program: &Program,
     function: &Function,
@@ -116,7 +117,7 @@ pub(crate) fn load_program(
     {
         attribute.log_level = LOG_STEPS;
         log[0] = 0;
-        // The kernel refuses it again, and says more.
+        // The kernel refuses it again, with a detailed log.
         drop(bpf(bpf_cmd::BPF_PROG_LOAD, &mut attribute));
     }
     let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());

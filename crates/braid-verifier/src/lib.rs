@@ -1,8 +1,8 @@
-//! Hands eBPF objects to the kernel's verifier and reads what it says, for tests.
+//! Passes eBPF objects to the kernel's verifier and parses its log, for tests.
 //!
-//! In: the bytes of an object. Out: for each program the instructions that the verifier went through
-//! and the stack of its deepest chain of calls. Nothing is attached or pinned. The product's loader
-//! cannot be asked for this: it neither sets flags nor reads the log of a program that was accepted.
+//! In: the bytes of an object. Out: for each program the number of instructions that the verifier
+//! processed and the stack of its deepest call chain. Nothing is attached or pinned. The product's
+//! loader cannot do this: it neither sets flags nor reads the log of an accepted program.
 #![allow(unsafe_code)]
 
 mod call;
@@ -20,27 +20,27 @@ use aya_obj::generated::{BPF_F_STRICT_ALIGNMENT, bpf_map_type};
 
 pub use stack::Chain;
 
-/// The verifier gives up with EAGAIN when a signal is pending, which says nothing about the program.
+/// Attempts: the verifier gives up with EAGAIN while a signal is pending, whatever the program.
 const ATTEMPTS: usize = 16;
 
-/// Entries that a hash table gets: the verifier does not look at its size.
+/// Entries of a hash table: the verifier ignores its size.
 const HASH_ENTRIES: u32 = 64;
 
-/// A program that the verifier has accepted.
+/// A program accepted by the verifier.
 #[derive(Debug)]
 pub struct Verified {
-    /// As in the object.
+    /// Name of the program in the object.
     pub program: String,
-    /// Instructions that the verifier went through; it gives up at a million.
+    /// Instructions that the verifier processed; it gives up at a million.
     pub instructions: u32,
-    /// The chain of calls that takes the most stack, in the programs' own functions.
+    /// The call chain that takes the most stack, in the programs' own functions.
     pub deepest: Chain,
 }
 
-/// Why an object was not accepted.
+/// A refused object.
 #[derive(Debug)]
 pub struct Refused {
-    /// The program, or the step before there are programs.
+    /// The program, or the step before programs are loaded.
     pub what: String,
     /// The end of the verifier's log, or the kernel's error.
     pub reason: String,
@@ -54,11 +54,11 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Has the kernel verify all programs of an object; with `strict`, as one does whose processor reads
+/// Verifies all programs of an object. With `strict`, verifies like a kernel whose processor reads
 /// words at aligned addresses only. Needs CAP_BPF and CAP_NET_ADMIN.
 ///
 /// # Errors
-/// The first program that is refused, or what the kernel refuses before: a map, the types.
+/// The first program refused, or an earlier refusal of a map or of the types.
 pub fn verify(object: &[u8], strict: bool) -> Result<Vec<Verified>, Refused> {
     let mut object = Object::parse(object).map_err(|e| refused("object", &e))?;
     let features = aya::features();
@@ -141,7 +141,7 @@ fn create_maps(
         .collect()
 }
 
-/// Names of functions by the number of their type, which the linked program has.
+/// Returns the names of functions by type number, as the linked program refers to them.
 fn function_names(object: &Object) -> HashMap<u32, String> {
     let Some(types) = &object.btf else {
         return HashMap::new();

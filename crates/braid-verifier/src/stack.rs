@@ -1,26 +1,27 @@
-//! The stack of a program's functions, and of the chains in which they call each other.
+//! Stack usage of a program's functions and call chains.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use aya_obj::Function;
 
-/// What the kernel rounds each function's frame up to without a JIT, and with one before Linux 6.8.
+/// Unit to which the kernel rounds up each frame: without a JIT always, with one before Linux 6.8.
 const FRAME_UNIT: u32 = 32;
 
-/// A call of another function of the program: BPF_JMP | BPF_CALL, and whom in the source register.
+/// Call of another function of the program: BPF_JMP | BPF_CALL, with BPF_PSEUDO_CALL in the source
+/// register.
 const CALL: u8 = 0x85;
 const OWN_FUNCTION: u8 = 1;
 
 /// Functions that are active at once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// Bytes of stack, each function's own rounded up; the kernel takes up to 512.
+    /// Bytes of stack, each frame rounded up; the kernel allows 512.
     pub bytes: u32,
-    /// Names, with the bytes of each before rounding.
+    /// Names of the functions, with the bytes of each before rounding.
     pub functions: Vec<(String, u32)>,
 }
 
-/// The bytes of every function as the verifier's statistics have them, in the program's order.
+/// Returns the bytes of every function from the verifier's statistics, in the program's order.
 pub(crate) fn depths(log: &str) -> Vec<u32> {
     let line = log
         .lines()
@@ -30,7 +31,7 @@ pub(crate) fn depths(log: &str) -> Vec<u32> {
     numbers.map_while(|number| number.parse().ok()).collect()
 }
 
-/// The chain that takes the most stack.
+/// Returns the chain that takes the most stack.
 pub(crate) fn deepest(linked: &Function, names: &HashMap<u32, String>, depths: &[u32]) -> Chain {
     let infos = &linked.func_info.func_info;
     let starts: BTreeMap<u32, &str> = infos

@@ -13,13 +13,13 @@ pub trait CodelQueue {
     /// A packet.
     type Packet;
 
-    /// The first one, if there is one.
+    /// Takes the first packet, if there is one.
     fn pop(&mut self) -> Option<Self::Packet>;
 
-    /// When a packet came into the queue.
+    /// Returns when a packet entered the queue.
     fn arrived(packet: &Self::Packet) -> Time;
 
-    /// Bytes that are still in the queue.
+    /// Returns the bytes still in the queue.
     fn bytes(&self) -> u64;
 }
 
@@ -36,8 +36,8 @@ pub struct Codel {
 }
 
 impl Codel {
-    /// Drops nothing yet. `target` is the acceptable standing queue (5 ms in RFC 8289 §4.4),
-    /// `interval` about a worst-case round trip (100 ms, §4.3).
+    /// Returns a controller that drops nothing yet. `target` is the acceptable standing queue (5 ms
+    /// in RFC 8289 §4.4), `interval` about a worst-case round trip (100 ms, §4.3).
     #[must_use]
     pub const fn new(target: Duration, interval: Duration) -> Codel {
         Codel {
@@ -51,13 +51,13 @@ impl Codel {
         }
     }
 
-    /// Accepts another standing queue from now on, over another interval.
+    /// Changes the target and the interval.
     pub fn set_target(&mut self, target: Duration, interval: Duration) {
         (self.target, self.interval) = (target, interval);
     }
 
-    /// Takes the next packet to send at `now`. A packet that is to be dropped goes to `congested`;
-    /// if that gives it back, it was marked instead and is sent (RFC 8289 §3: "drop or mark").
+    /// Takes the next packet to send at `now`. A packet to be dropped goes to `congested`; if that
+    /// returns it, it was marked instead and is sent (RFC 8289 §3: "drop or mark").
     pub fn pop<S: CodelQueue>(
         &mut self,
         now: Time,
@@ -90,7 +90,8 @@ impl Codel {
         head
     }
 
-    /// Starts to drop; soon after the last time, at the rate that controlled the queue then.
+    /// Begins to drop. Soon after the last time, it continues at the rate that controlled the queue
+    /// then.
     fn enter(&mut self, now: Time) {
         self.dropping = true;
         let delta = self.count.saturating_sub(self.last_count);
@@ -100,7 +101,7 @@ impl Codel {
         self.last_count = self.count;
     }
 
-    /// The next packet, and whether packets have waited too long for too long.
+    /// Takes the next packet; true if packets have been above the target for an interval.
     fn pop_checked<S: CodelQueue>(
         &mut self,
         now: Time,

@@ -1,4 +1,4 @@
-//! Flow-fair CoDel (RFC 8290).
+//! FQ-CoDel (RFC 8290).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use crate::{Bytes, Time};
 
 use super::{Codel, CodelQueue};
 
-/// Queues that flows are hashed onto (RFC 8290 §5.2.3: 1024).
+/// Queues onto which flows are hashed (RFC 8290 §5.2.3: 1024).
 pub const FLOW_QUEUES: usize = 1024;
 
-/// Bytes that a flow may send in its turn (RFC 8290 §5.2.4: an MTU; here a full inner frame).
+/// Bytes that a flow may send per turn (RFC 8290 §5.2.4: an MTU; here a full inner frame).
 const QUANTUM_BYTES: i64 = 1514;
 
-/// Acceptable standing queue, and how long it is accepted. A bond is given more room than RFC 8289's
-/// 5 ms, since its links take turns of a millisecond or more: 5 ms cost a few per cent of throughput.
+/// CoDel's target and interval. A bond gets more than RFC 8289's 5 ms, since its links take turns
+/// of a millisecond or more: 5 ms cost a few per cent of throughput.
 const DELAY_TARGET: Duration = Duration::from_millis(20);
 const DELAY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// When the queue is full, so many packets are dropped from the longest flow at once, at most half
-/// of it, so that finding it costs little per packet (RFC 8290 §4.1).
+/// A full queue drops up to this many packets of the longest flow at once, but at most half of
+/// them, so that finding the flow costs little per packet (RFC 8290 §4.1).
 const MAX_DROP_BATCH: usize = 64;
 
 const NONE: u32 = u32::MAX;
@@ -27,9 +27,9 @@ const NONE: u32 = u32::MAX;
 /// A packet that leaves the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Queued<T> {
-    /// Its size.
+    /// Size.
     pub len: Bytes,
-    /// When it came.
+    /// Arrival in the queue.
     pub arrived: Time,
     /// The packet.
     pub item: T,
@@ -59,10 +59,10 @@ struct Flow {
     list: FlowList,
 }
 
-/// Packets of many flows, taken in turn.
+/// Fair queue: serves the flows in turn.
 ///
-/// New flows go first, for as long as they send no more than a quantum (RFC 8290 §4.2), so sparse
-/// flows hardly wait. Nothing is allocated once the queue has been as long as it gets.
+/// New flows go first while they send no more than a quantum (RFC 8290 §4.2), so sparse flows
+/// hardly wait. Nothing is allocated once the queue has reached its greatest length.
 #[derive(Debug)]
 pub struct FlowQueue<T> {
     nodes: Vec<Node<T>>,
@@ -118,7 +118,7 @@ impl<T> CodelQueue for FlowView<'_, T> {
 }
 
 impl<T> FlowQueue<T> {
-    /// Holds `most` packets, at least 1.
+    /// Returns a queue for `max_packets` packets, at least 1.
     #[must_use]
     pub fn new(max_packets: usize) -> FlowQueue<T> {
         let flow = Flow {
@@ -146,17 +146,17 @@ impl<T> FlowQueue<T> {
         }
     }
 
-    /// Changes how many packets it holds; what is above that goes when the next one comes.
+    /// Changes the limit. Packets above it are dropped when the next one arrives.
     pub fn set_limit(&mut self, max_packets: usize) {
         self.max_packets = max_packets.clamp(1, NONE as usize - 1);
     }
 
-    /// Lets a flow's queue stand for so much longer than usual. It delays that flow alone.
+    /// Adds `grace` to CoDel's target and interval. It delays only the flow that has the queue.
     pub fn set_grace(&mut self, grace: Duration) {
         self.grace = grace;
     }
 
-    /// Takes a packet of the flow that `hash` stands for.
+    /// Adds a packet of the flow with this `hash`.
     pub fn push(&mut self, now: Time, hash: u32, len: Bytes, item: T) {
         let packet = Queued {
             len,
@@ -201,8 +201,8 @@ impl<T> FlowQueue<T> {
         }
     }
 
-    /// Takes the next packet to send. With `control`, flows whose queue stands too long lose packets
-    /// on the way, or have them marked where `mark` says that it did so.
+    /// Takes the next packet to send. With `control`, CoDel drops packets of flows that stand too
+    /// long, or marks them if `mark` returns true.
     pub fn pop(
         &mut self,
         now: Time,
@@ -226,8 +226,8 @@ impl<T> FlowQueue<T> {
                     self.flows[usize::from(id)].deficit -= packet.len.get() as i64;
                     return Some(packet);
                 }
-                // An empty new flow still takes a turn among the old ones, or it could come back
-                // as new at once and starve them (RFC 8290 §4.2).
+                // An empty new flow still takes a turn among the old ones. Otherwise it could
+                // return as new at once and starve them (RFC 8290 §4.2).
                 None if from_new => self.move_to_old(id, true),
                 None => {
                     self.old.pop_front();
@@ -292,31 +292,31 @@ impl<T> FlowQueue<T> {
         }
     }
 
-    /// Packets that wait.
+    /// Returns the packets in the queue.
     #[must_use]
     pub fn packets(&self) -> usize {
         self.packets
     }
 
-    /// Bytes that wait.
+    /// Returns the bytes in the queue.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         Bytes::new(self.bytes)
     }
 
-    /// Packets dropped by CoDel.
+    /// Returns the packets dropped by CoDel.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Packets marked by CoDel.
+    /// Returns the packets marked by CoDel.
     #[must_use]
     pub fn marked(&self) -> u64 {
         self.marked
     }
 
-    /// Packets dropped because the queue was full.
+    /// Returns the packets dropped because the queue was full.
     #[must_use]
     pub fn overflowed(&self) -> u64 {
         self.overflowed

@@ -1,4 +1,4 @@
-//! The receiving end: what arrived, in what order it goes on, what is reported and asked for.
+//! The receiving end: arrivals, delivery order, reports and NACKs.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,30 +12,32 @@ use crate::retransmit::{Nack, NackLimiter};
 use crate::schedule::Class;
 use crate::{Bytes, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, Stamp, Time};
 
-/// Added to every wait: what timers, bursts and threads take.
+/// Added to every wait for timers, bursts and thread scheduling.
 const WAIT_MARGIN: Duration = Duration::from_millis(8);
 
-/// Added to the time after which a sum is computed with, which is half of what reordering may take:
-/// to compute what would have come after all costs less than to wait.
+/// Added to half the expected reordering delay before a repair symbol is used. Rebuilding a packet
+/// that would still have arrived costs less than waiting.
 const SYMBOL_MARGIN: Duration = Duration::from_micros(300);
 
-/// A link that has been silent for so long is not waited for.
+/// A link that has been silent for this long is not waited for.
 const LINK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What is configured of a receiver.
+/// Settings of a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceiverSettings {
-    /// How much is held at most.
+    /// Limits of the resequencer.
     pub limits: Limits,
-    /// How long a gap holds up its lane at most, while a link that may bring what is missing has not passed it. Links
-    /// keep order, so what is not known to be lost is under way: on radio links for as long as their scheduler stalls.
-    /// If the link is dead, its sender notices sooner and sends again elsewhere what was in flight.
+    /// Longest time that a gap holds up its lane while a link that may still bring the missing
+    /// packet has not passed it.
+    /// Links keep order, so a packet that is not known to be lost is on its way: on a radio link
+    /// for as long as the scheduler stalls. If the link is dead, its sender notices sooner and
+    /// retransmits the packets in flight on another link.
     pub max_stall: Duration,
-    /// A sum that would come later than this is not waited for.
+    /// A repair symbol that would take longer than this is not waited for.
     pub max_fec_wait: Duration,
-    /// The same of a copy.
+    /// A retransmission that would take longer than this is not waited for.
     pub max_retransmit_wait: Duration,
-    /// Whether to ask for what was lost.
+    /// True if the receiver requests retransmission of lost packets.
     pub nacks_enabled: bool,
 }
 
@@ -58,9 +60,9 @@ struct ReceiverLink {
     live: bool,
 }
 
-/// The receiving end of one direction. See the [module](super) for who calls what when.
+/// The receiving end of one direction. The [module](super) says which method is called when.
 ///
-/// `T` is an inner packet, `S` the sum of some; both should be cheap to clone.
+/// `T` is an inner packet, `S` a repair symbol; both should be cheap to clone.
 #[derive(Debug)]
 pub struct Receiver<T, S = T> {
     settings: ReceiverSettings,
@@ -74,7 +76,7 @@ pub struct Receiver<T, S = T> {
 }
 
 impl<T: Clone, S: Clone> Receiver<T, S> {
-    /// A receiver that knows of no link; one is known by its first packet.
+    /// Returns a receiver without links. A link is added by its first packet.
     #[must_use]
     pub fn new(settings: ReceiverSettings) -> Receiver<T, S> {
         Receiver {
@@ -89,19 +91,20 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         }
     }
 
-    /// By which rules packets are put in order, from the next one on.
+    /// Sets the reordering rules, from the next packet on.
     pub fn set_reordering(&mut self, ordering: Reordering) {
         self.reseq.set_reordering(ordering);
     }
 
-    /// How long a copy takes to come: [`Sender::retransmit_delay`](super::Sender::retransmit_delay) of this end.
+    /// Sets the time that a retransmission takes: the
+    /// [`Sender::retransmit_delay`](super::Sender::retransmit_delay) of this end.
     pub fn set_retransmit_delay(&mut self, retransmit_delay: Option<Duration>) {
         self.retransmit_delay = retransmit_delay;
         self.reseq.set_recovery_delay(self.recovery_delay());
     }
 
-    /// Whether a link may still bring what is missing. Its sender knows, and so does whoever sees
-    /// the device go; links are live until told otherwise.
+    /// Sets whether a link may still bring missing packets. The link's sender knows, and so does an
+    /// observer of the network device. A link is live by default.
     pub fn set_live(&mut self, now: Time, link: LinkId, live: bool) {
         if let Some(index) = self.index(link) {
             self.links[index].live = live;
@@ -109,7 +112,7 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         }
     }
 
-    /// Forgets a link, which begins anew with number 0.
+    /// Removes a link. If it returns, its numbers begin at 0.
     pub fn remove_link(&mut self, now: Time, link: LinkId) {
         if let Some(index) = self.index(link) {
             self.links.remove(index);
@@ -118,9 +121,9 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         }
     }
 
-    /// Takes any authenticated packet of a link; `len` is what it took on the wire, `elicits` what
-    /// its sender told [`Sender::number_control`](super::Sender::number_control), true for data.
-    /// Drop [`Arrival::Duplicate`]s; of all others, hand the inner packets to
+    /// Takes an authenticated packet of a link. `len` is its size on the wire; `elicits` is the
+    /// value given to [`Sender::number_control`](super::Sender::number_control), true for data.
+    /// Drop a packet if this returns [`Arrival::Duplicate`]. Otherwise hand its inner packets to
     /// [`handle_data`](Self::handle_data), then call [`handle_end`](Self::handle_end).
     pub fn handle_datagram(
         &mut self,
@@ -142,7 +145,7 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         arrival
     }
 
-    /// Takes an inner packet that came in the packet last handled.
+    /// Takes an inner packet of the packet last handled.
     pub fn handle_data(
         &mut self,
         now: Time,
@@ -167,8 +170,8 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         self.reseq.handle_packet(now, tag, hold, item);
     }
 
-    /// Takes the sum of a group of inner packets that came in the packet last handled; afterwards
-    /// empty [`poll_rebuild`](Self::poll_rebuild).
+    /// Takes a repair symbol of the packet last handled. Afterwards call
+    /// [`poll_rebuild`](Self::poll_rebuild) until none.
     pub fn handle_repair(
         &mut self,
         now: Time,
@@ -183,13 +186,14 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         self.reseq.set_recovery_delay(self.recovery_delay());
     }
 
-    /// An inner packet that can be made from sums: make it, and hand it and the recipe to
-    /// [`handle_rebuilt`](Self::handle_rebuilt). Ask after every packet and timeout.
+    /// Returns an inner packet that the received repair symbols determine. Make it, and hand it
+    /// with the recipe to [`handle_rebuilt`](Self::handle_rebuilt). Poll after every packet and
+    /// timeout.
     pub fn poll_rebuild(&mut self) -> Option<Rebuild<T, S>> {
         self.fec.poll_rebuild()
     }
 
-    /// Takes an inner packet that was made; none if what its sums say cannot be.
+    /// Takes a rebuilt inner packet; none if the repair symbols contradict each other.
     pub fn handle_rebuilt(&mut self, now: Time, rebuild: Rebuild<T, S>, item: Option<T>) {
         let place = (rebuild.lane, rebuild.seq, Class::Ordered);
         let (link, stamp) = (rebuild.link, rebuild.stamp);
@@ -199,13 +203,14 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         }
     }
 
-    /// Inner packets that could be rebuilt.
+    /// Returns the number of rebuilt inner packets.
     #[must_use]
     pub fn rebuilt(&self) -> u64 {
         self.fec.rebuilt()
     }
 
-    /// Takes what the packet last handled says of a lane: nothing of it above `highest` has been sent.
+    /// Takes a flush from the packet last handled: the sender has sent nothing above `highest` in
+    /// this lane.
     pub fn handle_flush(
         &mut self,
         now: Time,
@@ -218,13 +223,12 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         self.reseq.handle_flush(now, lane, highest, stamp, hold);
     }
 
-    /// The packet last handled has been taken apart: what it says about how far links have come is
-    /// acted upon.
+    /// Ends the handling of a packet: gaps that its links have now passed are given up.
     pub fn handle_end(&mut self, now: Time) {
         self.progress(now);
     }
 
-    /// Gives up what is overdue. Early and repeated calls do no harm.
+    /// Gives up packets that are overdue. Early and repeated calls do no harm.
     pub fn handle_timeout(&mut self, now: Time) {
         for index in 0..self.links.len() {
             self.links[index].arrivals.handle_timeout(now);
@@ -236,7 +240,7 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         self.reseq.handle_timeout(now);
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    /// Returns when to call [`handle_timeout`](Self::handle_timeout) next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let links = self.links.iter().filter_map(|l| l.arrivals.poll_timeout());
@@ -246,17 +250,18 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
             .min()
     }
 
-    /// The next inner packet to hand on.
+    /// Returns the next inner packet to deliver.
     pub fn poll_delivery(&mut self) -> Option<Delivery<T>> {
         self.reseq.poll_delivery()
     }
 
-    /// The next request to send again, to be sent over every usable link at once.
+    /// Returns the next request for retransmission, to be sent over every usable link at once.
     pub fn poll_nack(&mut self) -> Option<Nack> {
         self.nacks.pop_front()
     }
 
-    /// Whether reports are due; call it after packets and at least every 5 ms while they come.
+    /// Returns true if reports are due. Call it after packets, and at least every 5 ms while they
+    /// arrive.
     #[must_use]
     pub fn is_report_due(&self, now: Time) -> bool {
         self.links
@@ -264,7 +269,8 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
             .any(|link| link.arrivals.is_report_due(now))
     }
 
-    /// When a report will be due, if no packet comes before; none if there is nothing to report.
+    /// Returns when a report will be due if no packet arrives first; none if there is nothing to
+    /// report.
     #[must_use]
     pub fn next_report(&self) -> Option<Time> {
         self.links
@@ -273,7 +279,7 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
             .min()
     }
 
-    /// What to report, one for each link, to be sent together over every usable link.
+    /// Calls `each` with one report per link, to be sent together over every usable link.
     pub fn poll_reports(&mut self, now: Time, mut each: impl FnMut(LinkReport)) {
         for link in &mut self.links {
             if let Some(report) = link.arrivals.report(now) {
@@ -282,26 +288,27 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         }
     }
 
-    /// What was seen of a link.
+    /// Returns the arrivals of a link.
     #[must_use]
     pub fn arrivals(&self, link: LinkId) -> Option<&Arrivals> {
         self.index(link).map(|index| &self.links[index].arrivals)
     }
 
-    /// What the resequencer did.
+    /// Returns the resequencer's counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         self.reseq.counters()
     }
 
-    /// Packets held or missing.
+    /// Returns the number of packets held or missing.
     #[must_use]
     pub fn occupied(&self) -> usize {
         self.reseq.occupied()
     }
 
-    /// How long a gap holds up its lane that a packet stamped `stamp` shows on `link`. Where another link is still behind
-    /// that, it may bring what is missing, however long it stalls. Else a copy must have come, or what `link` reorders.
+    /// Returns how long a gap shown by a packet on `link` stamped `stamp` may hold up its lane.
+    /// Another link that has not passed the stamp may bring the missing packet, however long it
+    /// stalls. Otherwise the wait is for a recovery, or for the reordering on `link`.
     fn hold(&self, now: Time, link: LinkId, stamp: Stamp) -> Duration {
         let behind = |(other, id): (&ReceiverLink, &LinkId)| {
             let settled = other.arrivals.settled();
@@ -314,7 +321,7 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         (wait + self.recovery_delay()).min(self.settings.max_stall)
     }
 
-    /// How much later than on `link` something may come on the slowest one.
+    /// Returns how much later than on `link` a packet may arrive on the slowest link.
     fn lag(&self, now: Time, link: LinkId) -> Duration {
         let live = || self.links.iter().filter(|link| is_live(link, now));
         let slowest = live().filter_map(|link| link.arrivals.delay()).max();
@@ -328,9 +335,10 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         skew + (4 * jitter.unwrap_or_default()).max(extent.unwrap_or_default())
     }
 
-    /// The time in which a sum or a copy comes; zero if neither would come in time.
+    /// Returns the time in which a repair symbol or a retransmission arrives; zero if neither would
+    /// be in time.
     fn recovery_delay(&self) -> Duration {
-        // What the next sum lacks, the one after it has.
+        // A packet missing from the next symbol's equation is covered by the one after it.
         let symbol_wait = self
             .fec
             .symbol_interval()
@@ -340,12 +348,13 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         self.retransmit_wait().max(symbol_wait.unwrap_or_default())
     }
 
-    /// The time in which a copy comes; zero if none would come in time.
+    /// Returns the time in which a retransmission arrives; zero if none would be in time.
     fn retransmit_wait(&self) -> Duration {
         let retransmit_delay = self
             .retransmit_delay
             .filter(|_| self.settings.nacks_enabled);
-        // Half as much again: of packets given up too early the inner flow would retransmit all.
+        // Half as much again: if packets are given up too early, the inner flow retransmits all of
+        // them.
         let retransmit_delay =
             retransmit_delay.map(|retransmit_delay| retransmit_delay * 3 / 2 + WAIT_MARGIN);
         retransmit_delay

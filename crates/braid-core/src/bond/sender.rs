@@ -1,4 +1,4 @@
-//! The sending end: queue, links, choice, copies.
+//! The sending end: queue, links, scheduling, FEC and retransmission.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,45 +20,46 @@ mod view;
 
 use retransmission::Retransmission;
 
-/// More than this waiting means that the bond, not the application, is the limit.
+/// A queue above this means that the bond, not the application, is the bottleneck.
 const MIN_BACKLOG: Bytes = Bytes::new(3_000);
 
-/// The queue holds what all links send in this time, and at least [`MIN_QUEUE_PACKETS`] packets. CoDel
-/// keeps it far shorter once the links are full.
+/// The queue holds what all links send in this time, and at least [`MIN_QUEUE_PACKETS`] packets.
+/// CoDel keeps it far shorter once the links are full.
 const QUEUE_SPAN: Duration = Duration::from_millis(300);
 const MIN_QUEUE_PACKETS: usize = 100;
 
-/// Over links that stall and whose rates double within a second, a flow needs a queue that outlasts both, as it has in
-/// front of such a link by itself: so many times as long, and CoDel lets it stand for so much longer. It delays that
-/// flow alone.
+/// Queue limit factor and extra CoDel delay over links that stall and whose rates double within a
+/// second. A flow needs a queue that outlasts both, as it has in front of such a link without a
+/// bond. The delay is that flow's own.
 const UNSTEADY_QUEUE_FACTOR: usize = 3;
 const UNSTEADY_GRACE: Duration = Duration::from_millis(250);
 
-/// The same holds where links together are believed to carry less than this part of the most of late: a flow that
-/// slows down for the queue that such a fall leaves has hardly grown when the rate is back.
+/// The same applies while the links together are estimated below this share of their recent
+/// maximum. A flow that backs off for the queue left by such a fall has hardly grown when the rate
+/// is back.
 const FALLEN_RATE_SHARE: f64 = 0.6;
 
-/// The longest queue of late is forgotten to a third in so long: what links are taken to carry while they are silent is
-/// no reason to drop what waits.
+/// The recent maximum of the queue limit decays to 1/e in this time: a low estimate while links are
+/// silent is no reason to drop queued packets.
 const QUEUE_LIMIT_FADE: Duration = Duration::from_secs(10);
 
-/// A queue is let stand no longer than this because of copies that are waited for.
+/// Longest extra CoDel delay granted for retransmissions that are waited for.
 const MAX_RETRANSMIT_GRACE: Duration = Duration::from_millis(150);
 
-/// What is configured of a sender.
+/// Settings of a sender.
 #[derive(Debug)]
 pub struct SenderSettings<T> {
-    /// Marks an inner packet as having met congestion and says whether it could (RFC 6040, RFC
-    /// 3168 §5); one that cannot be marked is dropped.
+    /// Marks an inner packet as having met congestion and returns true if it could (RFC 6040, RFC
+    /// 3168 §5). A packet that cannot be marked is dropped.
     pub mark: fn(&mut T) -> bool,
-    /// How much is kept of each link for repair; zero for none.
+    /// Bytes kept for retransmission per link; zero for none.
     pub retransmit_buffer: Bytes,
-    /// And for how long.
+    /// Longest time for which they are kept.
     pub retransmit_age: Duration,
 }
 
 impl<T> Default for SenderSettings<T> {
-    /// No marking; up to 4 MB and 300 ms of copies a link.
+    /// No marking; up to 4 MB and 300 ms of packets per link.
     fn default() -> SenderSettings<T> {
         SenderSettings {
             mark: |_| false,
@@ -68,7 +69,7 @@ impl<T> Default for SenderSettings<T> {
     }
 }
 
-/// What the queue may hold, by the rates of late.
+/// Recent maximum of the queue limit.
 #[derive(Debug, Clone, Copy, Default)]
 struct QueueLimit {
     packets: f64,
@@ -91,17 +92,17 @@ struct QueuedPacket<T> {
     item: T,
 }
 
-/// The sending end of one direction. See the [module](super) for who calls what when.
+/// The sending end of one direction. The [module](super) says which method is called when.
 ///
-/// `T` is an inner packet, or a handle to one; copies of it are kept for repair, so it should be
-/// cheap to clone.
+/// `T` is an inner packet or a handle to one. The sender keeps clones for retransmission, so it
+/// should be cheap to clone.
 #[derive(Debug)]
 pub struct Sender<T> {
     settings: SenderSettings<T>,
     links: Vec<SenderLink<LanePacket<T>>>,
     scheduler: Box<dyn Scheduler>,
     queue: FlowQueue<QueuedPacket<T>>,
-    /// Taken from the queue and not yet given a link.
+    /// Taken from the queue, not yet assigned to a link.
     head: Option<(Bytes, QueuedPacket<T>)>,
     retransmissions: VecDeque<Retransmission<T>>,
     lanes: Vec<u64>,
@@ -109,10 +110,10 @@ pub struct Sender<T> {
     run: Option<(LinkId, u64)>,
     next_interval: Option<Time>,
     wait: Option<Time>,
-    /// When something last came and found no more than [`MIN_BACKLOG`] waiting.
+    /// When a packet last arrived with no more than [`MIN_BACKLOG`] queued.
     backlog_below_at: Time,
     retransmitted: u64,
-    /// Largest packet that sums cover; none for no sums.
+    /// Largest packet protected by FEC; none if FEC is off.
     max_fec_packet: Option<Bytes>,
     fec: Encoder<T>,
     fec_controller: FecController,
@@ -121,7 +122,7 @@ pub struct Sender<T> {
 }
 
 impl<T: Clone> Sender<T> {
-    /// A sender without links.
+    /// Returns a sender without links.
     #[must_use]
     pub fn new(scheduler: Box<dyn Scheduler>, settings: SenderSettings<T>) -> Sender<T> {
         Sender {
@@ -146,7 +147,7 @@ impl<T: Clone> Sender<T> {
         }
     }
 
-    /// Chooses links otherwise from now on.
+    /// Replaces the scheduler.
     pub fn set_scheduler(&mut self, scheduler: Box<dyn Scheduler>) {
         self.scheduler = scheduler;
         self.next_interval = None;
@@ -166,7 +167,7 @@ impl<T: Clone> Sender<T> {
         self.queue.push(now, inner.flow, inner.len, waiting);
     }
 
-    /// Takes what the far end saw of a link.
+    /// Takes the far end's report about a link.
     pub fn handle_report(&mut self, now: Time, report: &LinkReport) {
         let demand = self.demand(now);
         let Some(link) = self.link_mut(report.link) else {
@@ -197,7 +198,8 @@ impl<T: Clone> Sender<T> {
             let rate = Rate::from_bits_per_sec(rate.sum());
             let (loss, known) = self.loss();
             self.fec_controller.handle_report(loss, known, rate);
-            // Where a lane waits for copies, what comes in meanwhile is no standing queue.
+            // While a lane waits for retransmissions, packets that arrive meanwhile are no standing
+            // queue.
             let held = self.retransmit_delay().filter(|_| loss >= MIN_FEC_LOSS);
             let held = held.map_or(Duration::ZERO, |held| held.min(MAX_RETRANSMIT_GRACE));
             let grace = match unsteady {
@@ -209,7 +211,7 @@ impl<T: Clone> Sender<T> {
         }
     }
 
-    /// The next packet to seal and send; none if nothing may be sent for now.
+    /// Returns the next packet to seal and send; none if nothing may be sent now.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit<T>> {
         if let Some(retransmission) = self.poll_retransmission(now) {
             return Some(retransmission);
@@ -223,9 +225,9 @@ impl<T: Clone> Sender<T> {
         Some(self.transmit(now, link, packet, false))
     }
 
-    /// One more inner packet for the packet last transmitted, which went out on `link` under
-    /// `number`: the next in the queue, if its turn is on the same link and it takes at most `room`
-    /// bytes. What it takes beside itself, `header`, is counted with it.
+    /// Returns one more inner packet for the packet last transmitted, which went out on `link`
+    /// under `number`: the next one in the queue, if it is due on the same link and takes at most
+    /// `room` bytes. `header` is its framing overhead, which is counted with it.
     pub fn poll_more(
         &mut self,
         now: Time,
@@ -251,7 +253,7 @@ impl<T: Clone> Sender<T> {
         Some(packet)
     }
 
-    /// What stands at the head of the queue.
+    /// Returns the packet at the head of the queue.
     fn peek_head(&mut self, now: Time) -> Option<(Bytes, Class, LaneId)> {
         if self.head.is_none() {
             let control = self.links.iter().all(|link| link.is_full_or_unused(now));
@@ -264,7 +266,7 @@ impl<T: Clone> Sender<T> {
         self.head.as_ref().map(|(len, w)| (*len, w.class, w.lane))
     }
 
-    /// Gives the head of the queue to a link, with a number in its lane.
+    /// Assigns the head of the queue to a link and numbers it in its lane.
     fn take_head(&mut self, now: Time, link: LinkId) -> Option<LanePacket<T>> {
         let (len, waiting) = self.head.take()?;
         let (lane, class) = (waiting.lane, waiting.class);
@@ -319,7 +321,8 @@ impl<T: Clone> Sender<T> {
         match with_views(links, now, len, self.scheduler.as_mut(), &head) {
             Choice::Send { link, run } => {
                 self.wait = None;
-                // A run is of one flow's turn or many; classes are looked at one by one.
+                // A run may serve several flows; redundant and pinned packets are scheduled one by
+                // one.
                 let runs = matches!(class, Class::Ordered | Class::Unordered);
                 self.run = runs.then_some((link, run.get()));
                 Some(link)
@@ -357,8 +360,8 @@ impl<T: Clone> Sender<T> {
         }
     }
 
-    /// A burst that goes out before the next report is no reason to push a link, though some of it
-    /// always waits when a report comes.
+    /// Returns the demand. A burst that drains before the next report is no reason to probe for
+    /// more rate, although part of it is always queued when a report arrives.
     fn demand(&self, now: Time) -> Demand {
         let stood = now.since(self.backlog_below_at) >= REPORT_INTERVAL;
         if stood && self.queue.bytes() > MIN_BACKLOG {
@@ -368,7 +371,7 @@ impl<T: Clone> Sender<T> {
         }
     }
 
-    /// Whether a link stalls over which packets go.
+    /// Returns true if a link in use stalls.
     fn is_unsteady(&self) -> bool {
         let usable = self.links.iter().filter(|link| link.is_usable());
         usable

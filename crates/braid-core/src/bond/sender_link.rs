@@ -9,38 +9,38 @@ use crate::retransmit::RetransmitBuffer;
 use crate::schedule::{Interval, LinkView};
 use crate::{Bytes, LinkId, PacketNumber, Rate, RelativeDelay, Time};
 
-/// A link that showed no queue for so long is not full.
+/// A link without a queue for this long is not full.
 const FULL_SPAN: Duration = Duration::from_secs(1);
 
-/// A link that carried no data for so long does not count for whether the bond is full.
+/// A link without data for this long is ignored when deciding if the bond is full.
 const USED_SPAN: Duration = Duration::from_secs(1);
 
-/// After a pause of this, or of twice the usual distance of packets if that is longer, a link
-/// that carried data says that nothing follows.
+/// A link that carried data sends a CLOSE after this pause, or after twice its usual packet
+/// interval if that is longer.
 const MIN_CLOSE_DELAY: Duration = Duration::from_millis(5);
 const MAX_CLOSE_DELAY: Duration = Duration::from_millis(50);
 
-/// What is configured of a link. Nothing has to be.
+/// Settings of a link. The defaults work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LinkSettings {
-    /// Its cost: dearer links carry what cheaper ones cannot.
+    /// Cost tier: dearer links carry what cheaper ones cannot.
     pub tier: u8,
-    /// Never send faster than this; no limit if none.
+    /// Highest send rate; none for no limit.
     pub cap: Option<Rate>,
-    /// A rate to begin with, known from an earlier session; it is corrected at once.
+    /// Initial rate, known from an earlier session; it is corrected at once.
     pub initial: Option<Rate>,
-    /// What each packet takes on the wire beside the inner packet.
+    /// Overhead of each packet on the wire beside the inner packet.
     pub overhead: Bytes,
-    /// How many full packets to send at once in the beginning, to have a first guess of the rate:
-    /// without one an inner TCP's first second is spent on a link's 4 Mbit/s, its slow start ends
-    /// early, and it needs 5 to 10 s to fill the bond. [`TRAIN_PACKETS`] is enough; zero for none.
+    /// Full packets to send at once at the start, for a first guess of the rate; zero for none.
+    /// Without them an inner TCP flow spends its first second on a link's 4 Mbit/s, leaves slow
+    /// start early and needs 5 to 10 s to fill the bond. [`TRAIN_PACKETS`] is enough.
     pub train: u32,
 }
 
-/// A train of so many full packets is 10 ms of 40 Mbit/s.
+/// A train of this many full packets is 10 ms at 40 Mbit/s.
 pub const TRAIN_PACKETS: u32 = 32;
 
-/// A link as its sender drives it.
+/// A link and the state of its sender.
 #[derive(Debug)]
 pub(super) struct SenderLink<T> {
     pub id: LinkId,
@@ -49,15 +49,15 @@ pub(super) struct SenderLink<T> {
     pub pacer: Pacer,
     pub liveness: Liveness,
     pub retransmit_buffer: RetransmitBuffer<T>,
-    /// Bytes that may still be sent; no limit if none.
+    /// Bytes that may still be sent; none for no limit.
     pub quota: Option<Bytes>,
     /// Packets of the train that are still to be sent.
     pub train: u32,
     full_at: Option<Time>,
     data_at: Option<Time>,
-    /// Usual distance of data packets.
+    /// Usual interval of data packets.
     data_interval: Duration,
-    /// Data went out and nothing after it.
+    /// True if data was the last thing sent.
     open_ended: bool,
     interval_sent: u64,
     interval_lost: u64,
@@ -90,13 +90,13 @@ impl<T> SenderLink<T> {
         }
     }
 
-    /// What to send at: what was measured, within the cap, as far as the link may be used.
+    /// Returns the send rate: the estimate, within the cap, times the share granted by liveness.
     pub fn rate(&self) -> Rate {
         let share = self.liveness.share();
         Rate::from_bits_per_sec((self.capped().bits_per_sec() as f64 * share) as u64)
     }
 
-    /// What packets are spaced at.
+    /// Returns the rate at which packets are spaced.
     fn pace(&self) -> Rate {
         let pace = self.estimator.pace();
         let capped = self.settings.cap.map_or(pace, |cap| pace.min(cap));
@@ -112,8 +112,8 @@ impl<T> SenderLink<T> {
         self.quota.is_none_or(|left| left.get() > 0)
     }
 
-    /// As where no link is known to work: one that is merely silent is used as if it did, within its window. A line
-    /// by itself would be.
+    /// Returns the link's view for a bond in which no link is known to work. A link that is only
+    /// silent is then used within its window, as it would be without a bond.
     pub fn last_resort(&self, now: Time, len: Bytes, paced: bool) -> LinkView {
         let silent = self.liveness.verdict() == Verdict::Suspect;
         LinkView {
@@ -144,21 +144,22 @@ impl<T> SenderLink<T> {
         }
     }
 
-    /// When a packet that is sent now can go on at the far end, for the most part. A lost one can,
-    /// by its copy, a round trip later; and order waits for those that jitter makes late, while what
-    /// is reported is how soon the first ones came. So what can go over a link without loss and
-    /// jitter does.
+    /// Returns the delay after which most packets sent now can be delivered at the far end.
+    /// A lost packet arrives by retransmission, one round trip later. Delivery in order waits for
+    /// packets delayed by jitter, while reports give the earliest arrivals. Traffic that fits on a
+    /// link without loss and jitter therefore uses that link.
     fn expected_delay(&self) -> RelativeDelay {
         let rtt = self.estimator.rtt().smoothed();
         let lost = rtt.mul_f64(self.estimator.loss().slow());
-        // Nothing is known before the first report: not worse than the others, not better.
+        // Before the first report nothing is known: assume neither better nor worse than the
+        // others.
         let delay = self.estimator.delay().unwrap_or_default();
         delay.plus(lost + self.estimator.jitter() * 3 / 2)
     }
 
-    /// Counts a packet of any kind; the pacer is charged for all of them.
+    /// Counts a packet of any kind and charges the pacer for it.
     pub fn handle_sent(&mut self, now: Time, len: Bytes, elicits: bool) -> PacketNumber {
-        // A link that may carry no data is still probed; that is not paced.
+        // A link that may carry no data is still probed; probes are not paced.
         let rate = match self.pace() {
             none if none.bits_per_sec() == 0 => self.estimator.capacity().proven(),
             rate => rate,
@@ -175,7 +176,7 @@ impl<T> SenderLink<T> {
         self.estimator.handle_sent(now, len, elicits)
     }
 
-    /// The packet just sent takes so many bytes more.
+    /// Adds `len` bytes to the packet just sent.
     pub fn handle_more(&mut self, now: Time, len: Bytes) {
         self.pacer.handle_sent(now, len, self.pace());
         if let Some(quota) = &mut self.quota {
@@ -184,7 +185,7 @@ impl<T> SenderLink<T> {
         self.estimator.handle_more(len);
     }
 
-    /// The packet just sent carried data.
+    /// Notes that the packet just sent carried data.
     pub fn handle_data(&mut self, now: Time) {
         if let Some(last) = self.data_at {
             let data_interval = now.since(last).min(MAX_CLOSE_DELAY);
@@ -194,7 +195,7 @@ impl<T> SenderLink<T> {
         self.open_ended = true;
     }
 
-    /// Returns whether the report told of new packets.
+    /// Takes a report. Returns true if it covers new packets.
     pub fn handle_report(&mut self, now: Time, report: &LinkReport, demand: Demand) -> bool {
         if !self.estimator.handle_report(now, report, demand) {
             return false;
@@ -211,13 +212,14 @@ impl<T> SenderLink<T> {
         true
     }
 
-    /// Whether the link is full, as far as it counts for the bond at all.
+    /// Returns true if the link is full, or is unusable or without recent data and so does not
+    /// count.
     pub fn is_full_or_unused(&self, now: Time) -> bool {
         let recent = |at: Option<Time>, span| at.is_some_and(|at| now.since(at) < span);
         !self.is_usable() || recent(self.full_at, FULL_SPAN) || !recent(self.data_at, USED_SPAN)
     }
 
-    /// When the link should say that nothing follows; none if something else has said so.
+    /// Returns when the link should send a CLOSE; none if something else was sent after the data.
     pub fn close_at(&self) -> Option<Time> {
         let pause = (self.data_interval * 2).clamp(MIN_CLOSE_DELAY, MAX_CLOSE_DELAY);
         self.data_at
@@ -225,7 +227,7 @@ impl<T> SenderLink<T> {
             .map(|at| at + pause)
     }
 
-    /// Sent and lost since the last call.
+    /// Returns the packets sent and lost since the last call.
     pub fn take_interval(&mut self) -> Interval {
         Interval {
             link: self.id,

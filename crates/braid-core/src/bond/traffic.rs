@@ -1,31 +1,31 @@
-//! What goes through a sender: inner packets in, packets to be sealed and sent out.
+//! Inputs and outputs of a sender: inner packets, and packets to be sealed and sent.
 
 use crate::fec::Group;
 use crate::liveness::Verdict;
 use crate::schedule::Class;
 use crate::{Bytes, LaneId, LaneSeq, LinkId, PacketNumber, Stamp};
 
-/// What the sender must know of an inner packet.
+/// Properties of an inner packet that the sender needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InnerPacket {
-    /// A hash of its flow: its lane, and its turn in the queue.
+    /// Hash of its flow: selects its lane and its queue.
     pub flow: u32,
-    /// What it asks for.
+    /// Delivery class.
     pub class: Class,
-    /// Its size.
+    /// Size.
     pub len: Bytes,
 }
 
-/// An inner packet with its place in its lane.
+/// An inner packet numbered in its lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LanePacket<T> {
-    /// Its lane.
+    /// Lane.
     pub lane: LaneId,
-    /// Its number there.
+    /// Number in the lane.
     pub seq: LaneSeq,
-    /// What it asked for.
+    /// Delivery class.
     pub class: Class,
-    /// Its size.
+    /// Size.
     pub len: Bytes,
     /// The packet.
     pub item: T,
@@ -34,58 +34,59 @@ pub struct LanePacket<T> {
 /// A packet to be sealed and sent now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transmit<T> {
-    /// On this link,
+    /// Link to send on.
     pub link: LinkId,
-    /// under this number,
+    /// Packet number on that link.
     pub number: PacketNumber,
-    /// with this stamp.
+    /// Send timestamp.
     pub stamp: Stamp,
-    /// What it carries.
+    /// The inner packet.
     pub packet: LanePacket<T>,
-    /// Whether it was sent before.
+    /// True if it was sent before.
     pub copy: bool,
 }
 
-/// A sum of inner packets to be made, sealed and sent now.
+/// A repair symbol to be made, sealed and sent now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransmitRepair {
-    /// On this link,
+    /// Link to send on.
     pub link: LinkId,
-    /// under this number,
+    /// Packet number on that link.
     pub number: PacketNumber,
-    /// with this stamp.
+    /// Send timestamp.
     pub stamp: Stamp,
-    /// What it covers.
+    /// The packets that the symbol covers.
     pub group: Group,
 }
 
-/// Why a packet without data should be sent.
+/// Purpose of a packet without data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlKind {
-    /// To see whether the link works, or to be told what has arrived. It elicits a report.
+    /// Tests if the link works, or asks which packets have arrived. It elicits a report.
     Probe,
-    /// One of a few that show the link's rate: padded to the size of a full packet and sent at once.
-    /// It elicits a report.
+    /// One packet of a train that measures the link's rate: padded to full size and sent back to
+    /// back. It elicits a report.
     Train,
-    /// To say that nothing follows for now: the far end sees losses at the end of a burst, and how
-    /// far the link has come. It elicits nothing.
+    /// Ends a burst: the far end sees losses at its end, and how far the link has come. It elicits
+    /// nothing.
     Close,
 }
 
-/// A small packet that should be sent on a link; number it by [`Sender::number_control`](super::Sender::number_control).
+/// A small packet to send on a link. [`Sender::number_control`](super::Sender::number_control)
+/// numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Control {
-    /// The link.
+    /// Link to send on.
     pub link: LinkId,
-    /// What for.
+    /// Purpose.
     pub kind: ControlKind,
 }
 
-/// A link has become more or less usable.
+/// A change of a link's verdict.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LinkChange {
     /// The link.
     pub link: LinkId,
-    /// What it is now.
+    /// The new verdict.
     pub verdict: Verdict,
 }

@@ -1,4 +1,4 @@
-//! The receiving end's view of one link: what arrived, what is missing, and since when.
+//! The receiving end's record of one link: packets that arrived, packets missing, and since when.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,40 +8,40 @@ use super::train::TrainDetector;
 use super::{REPORT_INTERVAL, REPORT_PACKETS, ReorderExtent};
 use crate::{Bytes, LinkId, PacketNumber, RelativeDelay, Stamp, Time};
 
-/// Most ranges of missing packets that may still come, and most that are remembered after they
-/// were given up. Beyond that the oldest is given up, or forgotten: memory is bounded.
+/// Most gaps that may still be filled, and most gaps remembered after they were given up. Beyond
+/// that the oldest is given up or forgotten, so memory is bounded.
 const MAX_GAPS: usize = 256;
 
-/// A packet-count report waits at least this long for the last one.
+/// Least time between reports that are due by packet count.
 const MIN_REPORT_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Packet numbers of one link, `first..=last`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NumberRange {
-    /// The lowest.
+    /// Lowest number.
     pub first: PacketNumber,
-    /// The highest.
+    /// Highest number.
     pub last: PacketNumber,
 }
 
 impl NumberRange {
-    /// How many.
+    /// Returns the count of numbers.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.last.0 - self.first.0 + 1
     }
 }
 
-/// What a packet was to its link when it came.
+/// Classification of an arriving packet on its link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// Higher than all before it.
+    /// Its number is higher than all before it.
     Newest,
-    /// Missing until now, and waited for.
+    /// It was missing and still waited for.
     Reordered,
-    /// Missing until now, and held for lost already.
+    /// It was missing and already counted as lost.
     Late,
-    /// Here before, or so old that nobody can tell. Drop it.
+    /// It arrived before, or is too old to tell. Drop it.
     Duplicate,
 }
 
@@ -49,30 +49,29 @@ pub enum Arrival {
 struct Gap {
     first: u64,
     last: u64,
-    /// When the packet after it arrived.
+    /// Arrival of the packet after the gap.
     seen: Time,
-    /// The stamp of the packet before it.
+    /// Stamp of the packet before the gap.
     before: Option<Stamp>,
 }
 
-/// Which packets of one link arrived.
+/// The packets of one link that arrived.
 ///
-/// A link is a FIFO, but for the extent that it is known to reorder by ([`ReorderExtent`]): a
-/// missing packet is *lost* once a later one has been here for that long; on a link that keeps
-/// order, at once (RFC 1990 §4.1 reasons likewise). What is still missing within the extent is
-/// *open*. [`Arrivals::settled`] is how far the link has come: of all that was sent on it with
-/// stamps up to that one, nothing can come any more.
+/// A link is a FIFO except for its reordering extent ([`ReorderExtent`]). A missing packet is
+/// *lost* once a later one arrived that long ago; on a link that keeps order, at once (RFC 1990
+/// §4.1 reasons likewise). Until then it is *open*. [`Arrivals::settled`] is the link's progress:
+/// no packet stamped up to it can arrive any more.
 #[derive(Debug, Clone)]
 pub struct Arrivals {
     link: LinkId,
-    /// The lowest number that never came and is above all that did.
+    /// One above the highest number that arrived.
     next: u64,
     newest: Option<Newest>,
-    /// May still come, by number.
+    /// Gaps that may still be filled, by number.
     open: VecDeque<Gap>,
-    /// Given up, by number; remembered so that a late packet is told from a duplicate.
+    /// Gaps given up, by number: a late packet is told from a duplicate by them.
     given_up: VecDeque<Gap>,
-    /// Given up and not yet asked for by [`poll_lost`](Self::poll_lost).
+    /// Given up and not yet returned by [`poll_lost`](Self::poll_lost).
     newly_lost: VecDeque<NumberRange>,
     extent: ReorderExtent,
     packets: u64,
@@ -108,7 +107,7 @@ impl DelayStats {
         let micros = delay.0 as f64;
         match self.last.replace(delay) {
             Some(last) => {
-                // A plain mean at first, or the first few would be averaged with nothing.
+                // A plain mean at first, so that the first samples are not averaged with zero.
                 self.count = (self.count + 1.0).min(16.0);
                 self.jitter += (((delay.0 - last.0) as f64).abs() - self.jitter) / self.count;
                 self.smoothed += (micros - self.smoothed) / self.count.max(4.0);
@@ -119,7 +118,7 @@ impl DelayStats {
 }
 
 impl Arrivals {
-    /// A link on which nothing has arrived.
+    /// Returns the record of a link without arrivals.
     #[must_use]
     pub fn new(link: LinkId) -> Arrivals {
         Arrivals {
@@ -142,8 +141,8 @@ impl Arrivals {
         }
     }
 
-    /// Takes a packet that has been authenticated. `len` is what it took on the wire; `elicits`
-    /// says whether it asks for a report: anything but a report alone does.
+    /// Takes an authenticated packet. `len` is its size on the wire; `elicits` is true if it asks
+    /// for a report, as every packet does that holds more than a report.
     pub fn handle_packet(
         &mut self,
         now: Time,
@@ -206,8 +205,8 @@ impl Arrivals {
         });
     }
 
-    /// Gives up what has been missing for longer than the link reorders. Early and repeated calls
-    /// do no harm.
+    /// Gives up packets missing for longer than the reordering extent. Early and repeated calls do
+    /// no harm.
     pub fn handle_timeout(&mut self, now: Time) {
         let extent = self.extent.extent(now);
         while self
@@ -219,7 +218,7 @@ impl Arrivals {
         }
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    /// Returns when to call [`handle_timeout`](Self::handle_timeout) next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let mut extent = self.extent;
@@ -227,12 +226,12 @@ impl Arrivals {
         Some(gap.seen + extent.extent(gap.seen))
     }
 
-    /// The next range held for lost since the last call, each told once: what to ask for again.
+    /// Returns the next range newly counted as lost, each once: a candidate for retransmission.
     pub fn poll_lost(&mut self) -> Option<NumberRange> {
         self.newly_lost.pop_front()
     }
 
-    /// How far this link has come: whatever was sent on it with a stamp up to this one has arrived
+    /// Returns the link's progress: every packet sent on it with a stamp up to this one has arrived
     /// or is lost. None before the first packet.
     #[must_use]
     pub fn settled(&self) -> Option<Stamp> {
@@ -242,7 +241,7 @@ impl Arrivals {
         }
     }
 
-    /// Whether a report is due.
+    /// Returns true if a report is due.
     #[must_use]
     pub fn is_report_due(&self, now: Time) -> bool {
         let passed = now.since(self.reported);
@@ -251,13 +250,14 @@ impl Arrivals {
                 || (self.unreported >= REPORT_PACKETS && passed >= MIN_REPORT_INTERVAL))
     }
 
-    /// When a report will be due if nothing more arrives; none if there is nothing to report.
+    /// Returns when a report will be due if nothing more arrives; none if there is nothing to
+    /// report.
     #[must_use]
     pub fn next_report(&self) -> Option<Time> {
         (self.unreported > 0).then_some(self.reported + REPORT_INTERVAL)
     }
 
-    /// What to tell the sender; none before the first packet. The next report is due after this.
+    /// Returns the report to send and resets its timer; none before the first packet.
     pub fn report(&mut self, now: Time) -> Option<LinkReport> {
         let newest = self.newest?;
         self.reported = now;
@@ -278,13 +278,13 @@ impl Arrivals {
         })
     }
 
-    /// Mean deviation of the delay between neighbouring packets (RFC 3550 §6.4.1).
+    /// Returns the mean deviation of the delay between neighbouring packets (RFC 3550 §6.4.1).
     #[must_use]
     pub fn jitter(&self) -> Duration {
         Duration::from_micros(self.delay.jitter as u64)
     }
 
-    /// The delay, smoothed over some 16 packets; none before the first.
+    /// Returns the delay, smoothed over some 16 packets; none before the first.
     #[must_use]
     pub fn delay(&self) -> Option<RelativeDelay> {
         self.delay
@@ -292,44 +292,44 @@ impl Arrivals {
             .map(|_| RelativeDelay(self.delay.smoothed as i64))
     }
 
-    /// How far the link is known to reorder.
+    /// Returns the link's reordering extent.
     #[must_use]
     pub fn extent(&self, now: Time) -> Duration {
         let mut extent = self.extent;
         extent.extent(now)
     }
 
-    /// When the last packet arrived.
+    /// Returns when the last packet arrived.
     #[must_use]
     pub fn last_at(&self) -> Option<Time> {
         self.newest.map(|newest| newest.received_at)
     }
 
-    /// Packets that arrived, without duplicates.
+    /// Returns the packets that arrived, without duplicates.
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// Packets held for lost that did not come after all.
+    /// Returns the packets counted as lost that have not arrived since.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Packets held for lost that did come: misjudged.
+    /// Returns the packets counted as lost that arrived after all: misjudged.
     #[must_use]
     pub fn late(&self) -> u64 {
         self.late
     }
 
-    /// Packets that came twice.
+    /// Returns the packets that arrived twice.
     #[must_use]
     pub fn duplicates(&self) -> u64 {
         self.duplicates
     }
 
-    /// Packets missing that may still come.
+    /// Returns the missing packets that may still arrive.
     #[must_use]
     pub fn open(&self) -> u64 {
         self.open.iter().map(|gap| gap.last - gap.first + 1).sum()
@@ -357,7 +357,7 @@ impl Arrivals {
     }
 }
 
-/// Takes `number`, whose packet is stamped `stamp`, out of the gap that it is in.
+/// Takes `number`, whose packet is stamped `stamp`, out of its gap.
 fn take(gaps: &mut VecDeque<Gap>, number: u64, stamp: Stamp) -> Option<Gap> {
     let index = gaps.partition_point(|gap| gap.last < number);
     let gap = *gaps.get(index).filter(|gap| gap.first <= number)?;

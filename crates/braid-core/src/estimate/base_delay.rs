@@ -1,19 +1,19 @@
-//! The lowest one-way delay of late: what the link takes when it is empty.
+//! Base delay: the recent minimum of the one-way delay, as of an empty link (RFC 6817).
 
 use std::time::Duration;
 
 use crate::{RelativeDelay, Time};
 
-/// How long the lowest delay is remembered. Longer, and a changed route looks like a queue for
-/// ever; shorter, and a standing queue becomes the base.
+/// Span of the minimum. If it were longer, a changed route would look like a queue for long; if
+/// shorter, a standing queue would become the base.
 pub const BASE_DELAY_WINDOW: Duration = Duration::from_secs(20);
 
 const BUCKETS: usize = 20;
 
-/// Windowed minimum of relative one-way delays, in steps of a second.
+/// Windowed minimum of relative one-way delays, in steps of one second.
 #[derive(Debug, Clone)]
 pub struct BaseDelay {
-    /// Minimum of each second, by `second % BUCKETS`, with the second it is of.
+    /// Minimum of each second, at `second % BUCKETS`, with that second.
     buckets: [Option<(u64, RelativeDelay)>; BUCKETS],
 }
 
@@ -26,7 +26,7 @@ impl Default for BaseDelay {
 }
 
 impl BaseDelay {
-    /// Takes a delay that was measured at `now`.
+    /// Takes a delay measured at `now`.
     pub fn handle_delay(&mut self, now: Time, delay: RelativeDelay) {
         let second = second(now);
         let bucket = &mut self.buckets[second as usize % BUCKETS];
@@ -36,7 +36,7 @@ impl BaseDelay {
         }
     }
 
-    /// The lowest of the window; none if nothing was measured in it.
+    /// Returns the minimum of the window; none if it has no sample.
     #[must_use]
     pub fn base(&self, now: Time) -> Option<RelativeDelay> {
         let now = second(now);

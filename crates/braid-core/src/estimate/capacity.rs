@@ -1,27 +1,32 @@
-//! How fast to send on a link: a rate proven by delivery, steered by the queue it makes.
+//! Rate control of a link: a rate proven by delivery, steered by the link's queue.
 //!
-//! - **Proven**: [`Capacity::proven`] only rises to what arrived, half-way for each sample; in the
-//!   beginning, before the link ever queued, all the way. What was merely sent proves nothing.
-//! - **Queue target**: the rate is `C · (1 + (T − q)/τ)`, within 0.5 and 1.25, so that a full link
-//!   holds a queue of `T`: enough never to run dry, little enough not to be felt. `T` is 8 ms, or
-//!   twice the link's jitter, or three times what delay scatters by from report to report: those
-//!   look like a queue and are none.
-//! - **Down only with cause**: a low sample is the link's doing only if there is a queue and we
-//!   loaded it; anything else means that nobody sent more. Letting C decay on any low sample
-//!   collapses it.
-//! - **At once**: with twice the target's queue, or a burst of congestive loss, C falls to what
-//!   arrived: waiting half-way down fills a queue of seconds on a link that lost three quarters.
-//! - **Up only on demand**: with a backlog of our own and no queue on the link, though it was sent
-//!   what was allowed, the factor grows to 1.5 and 2. Without a backlog nothing is probed: others' traffic would pay for it.
-//! - **Loss without a queue** is either radio loss, which the rate makes up for, or a policer's, and then
-//!   the link is not pushed. Which, is asked of the link: the module `policer`.
-//! - **Asked**: delay above the base that neither grows nor shrinks while all that was sent comes in may
-//!   be a queue, or may stand there however little is sent. Before a rate is given up to it, the link is
-//!   asked, by sending clearly less for a moment: a queue shrinks. What stands is not counted as queue.
-//! - **Unsteady**: where the link stalls, as a radio scheduler does, none of that holds: the rate is a mean over
-//!   several stalls, and a window limits what waits. The module `stall` says why.
-//! - **Drift**: a link with a queue delivers what it carries, whatever it is sent. Where what arrives drifts
-//!   with what is sent while packets wait for a link that is not pushed because of its delay, it is asked, too.
+//! - **Proven**: [`Capacity::proven`] (C) rises only to delivered rates, half-way per sample; at
+//!   the start, before the link first queued, all the way. Packets merely sent prove nothing.
+//! - **Queue target**: the rate is `C · (1 + (T − q)/τ)`, within 0.5 and 1.25 times C, so that a
+//!   full link holds a queue of `T`: enough never to run dry, too little to be felt. `T` is 8 ms,
+//!   or twice the link's jitter, or three times the scatter of the delay between reports, since
+//!   both look like a queue.
+//! - **Down only with cause**: a low sample counts only if there is a queue and the link was
+//!   loaded. Otherwise the sender had nothing more to send. A C that decayed on every low sample
+//!   would collapse.
+//! - **At once**: at twice the queue target, or in a burst of congestive loss, C falls to the
+//!   delivered rate. Half-way steps would fill a queue of seconds on a link that lost three
+//!   quarters of its rate.
+//! - **Up only on demand**: with a local backlog, a loaded link and no queue on it, the factor
+//!   grows to 1.5 and then 2. Without a backlog the link is not probed: other traffic would pay for
+//!   it.
+//! - **Loss without a queue** is either radio loss, for which the rate compensates, or a policer,
+//!   at which the link is not pushed. The module `policer` probes the link to tell them apart.
+//! - **Drain**: delay above the base that stays the same while everything sent is delivered may be
+//!   a queue, or persistent delay that does not depend on the rate. Before the rate is lowered for
+//!   it, the link is drained, that is, sent clearly less for a moment: a queue shrinks then.
+//!   Persistent delay is not counted as queue.
+//! - **Unsteady**: none of this holds on a link that stalls, as under a radio scheduler. There the
+//!   rate is a mean over several stalls and a window limits the packets in flight. The module
+//!   `stall` has the reasons.
+//! - **Drift**: a link with a queue delivers its capacity, whatever it is sent. If the delivered
+//!   rate drifts with the sent rate while packets wait for a link that is held back by its delay,
+//!   the link is drained, too.
 
 use std::time::Duration;
 
@@ -30,118 +35,119 @@ use super::persistent_delay::{DrainResult, PersistentDelay};
 use super::policer::{Load, Policer};
 use crate::{Rate, Time};
 
-/// What a new link is given: enough for a TCP flow's first windows, while the first reports come.
+/// Rate of a new link: enough for a TCP flow's first windows, until the first reports arrive.
 const INITIAL_RATE: Rate = Rate::from_bits_per_sec(4_000_000);
 
-/// No estimate falls below this: a link must stay measurable.
+/// No estimate falls below this, so that the link stays measurable.
 const MIN_RATE_BIT_S: f64 = 100_000.0;
 
-/// How much of a train's rate is believed.
+/// Share of a train's rate that is believed.
 const TRAIN_RATE_SHARE: f64 = 0.95;
 
-/// The least queue that is aimed at.
+/// Least queue target.
 const MIN_QUEUE_TARGET: Duration = Duration::from_millis(8);
 
-/// The most, on links with much jitter.
+/// Largest queue target, on links with much jitter.
 pub(super) const MAX_QUEUE_TARGET: Duration = Duration::from_millis(30);
 
-/// How long a report may have been under way and waited for: the control loop's own delay.
+/// Delay of the control loop: travel of a report and the wait for it.
 const LOOP_DELAY: Duration = Duration::from_millis(25);
 
-/// Reports in a row that show a backlog and no queue, after which a link is sent twice what it has proven.
+/// Consecutive reports with a backlog and no queue after which a link is sent twice its proven
+/// rate.
 const PROBE_REPORTS: u32 = 4;
 
-/// So much of a rate is given up to a queue that is not explained before it is asked about.
+/// An unexplained queue may lower the rate to this share of its anchor before the link is drained.
 const MIN_ANCHOR_SHARE: f64 = 0.9;
 
-/// Packets have waited for so long for a link that is not pushed because of its delay, and what arrives has
-/// changed by this part meanwhile: then it is asked whether that delay is a queue at all.
+/// A link held back by its delay while packets wait is drained if its delivered rate changed by
+/// [`MIN_DRIFT`] within [`DRIFT_SPAN`]: the delay may be no queue at all.
 const DRIFT_SPAN: Duration = Duration::from_millis(500);
 const MIN_DRIFT: f64 = 0.02;
 
 /// Bits of a full packet.
 const PACKET_BITS: f64 = 12_000.0;
 
-/// What came in is believed up to so many times what it was sent at: more than a queue that empties makes of it, and
-/// little enough that the queue shows what was wrong with the next sample.
+/// A delivered rate is believed up to this multiple of the sent rate: more than an emptying queue
+/// produces, and little enough for the queue to show an error by the next sample.
 const MAX_DELIVERED_RATIO: f64 = 1.25;
 
-/// What came is what was sent, within this.
+/// Delivered and sent rates within this ratio count as equal.
 const SAME_RATE_TOLERANCE: f64 = 0.1;
 
-/// Whether the sender has more to send than it may.
+/// Demand of the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Demand {
-    /// All that came could be sent.
+    /// Every packet could be sent.
     Met,
     /// Packets wait for links.
     Backlog,
 }
 
-/// What a few reports in a row say of a link.
+/// Measurement of a link over a few consecutive reports.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
-    /// What arrived, by the receiver's clock.
+    /// Delivered rate, by the receiver's clock.
     pub delivered: Rate,
-    /// What these packets had been sent at.
+    /// Rate at which these packets were sent.
     pub offered: Rate,
     /// Packets that arrived.
     pub arrived: u64,
-    /// Packets that were lost among them.
+    /// Packets lost in between.
     pub lost: u64,
-    /// The same two, only since the last sample.
+    /// Packets arrived and lost since the last sample.
     pub fresh: (u64, u64),
-    /// The fraction that was lost over the last seconds.
+    /// Fraction lost over the last seconds.
     pub average: f64,
 }
 
 impl Sample {
-    /// The fraction that was lost, 0 to 1.
+    /// Returns the fraction lost, 0 to 1.
     #[must_use]
     pub fn loss(&self) -> f64 {
         self.lost as f64 / ((self.lost + self.arrived) as f64).max(1.0)
     }
 }
 
-/// What the queue on a link looks like now.
+/// Current queue on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Queue {
-    /// One-way delay above its base.
+    /// One-way delay above the base delay.
     pub delay: Duration,
-    /// The link's jitter.
+    /// Jitter of the link.
     pub jitter: Duration,
-    /// The link's lowest round trip.
+    /// Lowest round-trip time of the link.
     pub rtt_min: Duration,
-    /// The highest packet that is known to have arrived; none if it is not known when it was sent.
+    /// The highest packet known to have arrived; none if its send time is not known.
     pub sent: Option<SentAt>,
 }
 
-/// The rate controller of one link.
+/// Rate controller of one link.
 #[derive(Debug, Clone)]
 pub struct Capacity {
     proven: f64,
     queue: Queue,
-    /// Whether the link ever queued: the end of its start.
+    /// True once the link has queued: the end of its start.
     started: bool,
-    /// Whether a train has been believed.
+    /// True once a train has been believed.
     seeded: bool,
-    /// Whether the last sample was of packets sent at what was allowed.
+    /// True if the packets of the last sample were sent at the allowed rate.
     loaded: bool,
-    /// Reports in a row with backlog, at what was allowed, and without a queue.
+    /// Consecutive reports with a backlog, at the allowed rate, and without a queue.
     unmet_reports: u32,
     demand: Demand,
     policer: Policer,
     persistent_delay: PersistentDelay,
-    /// Samples in a row in which there seemed to be a queue and all came that was sent.
+    /// Consecutive samples with an apparent queue although everything sent was delivered.
     unexplained: u32,
-    /// The most that was proven since the link last had to slow down for a reason; zero right after.
+    /// Highest proven rate since the last decrease with a known cause; zero right after one.
     anchor: f64,
-    /// Since when packets have waited though the link was sent what was allowed, because of its delay, and what
-    /// was proven then.
+    /// Since when packets have waited for a link that is loaded but held back by its delay, and the
+    /// rate proven then.
     held: Option<(Time, f64)>,
-    /// When the last report came.
+    /// Time of the last report.
     at: Time,
-    /// Bits per second that came, smoothed, and no more than came last.
+    /// Delivered rate in bit/s: smoothed, but no more than the last sample.
     delivered: Option<f64>,
     unsteady: bool,
 }
@@ -153,7 +159,7 @@ impl Default for Capacity {
 }
 
 impl Capacity {
-    /// Begins at a rate that is known from elsewhere, such as the last session.
+    /// Begins at a known rate, such as that of the last session.
     #[must_use]
     pub fn new(initial: Rate) -> Capacity {
         Capacity {
@@ -180,9 +186,9 @@ impl Capacity {
         }
     }
 
-    /// Begins anew, as for a link that returns: what was learned while it was not itself does not hold.
-    /// What it carried before is as good a guess as any, unless that is next to nothing: no train is believed any more,
-    /// since after a stall a backlog looks like one.
+    /// Restarts, as for a link that returns: measurements made while it failed do not hold. Its
+    /// earlier rate is as good a guess as any, unless it is next to nothing. No further train is
+    /// believed, since after a stall a backlog looks like one.
     pub fn restart(&mut self) {
         *self = Capacity {
             proven: self.proven.max(INITIAL_RATE.bits_per_sec() as f64),
@@ -191,25 +197,25 @@ impl Capacity {
         };
     }
 
-    /// Says whether the link stalls, so that its rate comes from [`handle_mean`](Self::handle_mean).
+    /// Sets whether the link stalls. If so, its rate comes from [`handle_mean`](Self::handle_mean).
     pub fn set_unsteady(&mut self, unsteady: bool) {
         self.unsteady = unsteady;
     }
 
-    /// Whether the link stalls.
+    /// Returns true if the link stalls.
     #[must_use]
     pub fn is_unsteady(&self) -> bool {
         self.unsteady
     }
 
-    /// Takes what arrived over a span longer than the link's stalls, and what it had been sent at. Down only if that was
-    /// what is allowed: else nobody sent more.
+    /// Takes the delivered and sent rates over a span longer than the link's stalls. The rate falls
+    /// only if the link was sent what is allowed: otherwise the sender had nothing more to send.
     pub fn handle_mean(&mut self, delivered: Rate, offered: Rate) {
         if !self.unsteady {
             return;
         }
         let offered = offered.bits_per_sec() as f64;
-        // A backlog is no more than the window.
+        // The window bounds the backlog on the link.
         let delivered = delivered.bits_per_sec() as f64;
         let loaded = offered >= 0.85 * self.proven
             || (offered >= 0.45 * self.proven && offered > 1.1 * delivered);
@@ -251,8 +257,8 @@ impl Capacity {
         }
     }
 
-    /// Counts reports that call for more. Where only the link's delay speaks against it, returns whether what arrives
-    /// drifts, as it would not from a link with a queue.
+    /// Counts reports that call for a higher rate. If only the link's delay speaks against it,
+    /// returns true if the delivered rate drifts, as it would not on a link with a queue.
     fn probe(&mut self, now: Time) -> bool {
         let low = match self.is_quiet() {
             true => self.target() / 2,
@@ -278,7 +284,7 @@ impl Capacity {
         drifts && self.is_quiet() && self.persistent_delay.is_unknown(now)
     }
 
-    /// Takes what a train of packets came in at. It only counts until the link has proven more, or
+    /// Takes the delivered rate of a packet train. It counts only until the link has proven more or
     /// has shown that it is full.
     pub fn handle_train(&mut self, train: Rate) {
         if !self.started && !self.seeded {
@@ -287,7 +293,7 @@ impl Capacity {
         }
     }
 
-    /// Takes a sample of what arrived. Call [`handle_queue`](Self::handle_queue) first.
+    /// Takes a sample. Call [`handle_queue`](Self::handle_queue) first.
     pub fn handle_sample(&mut self, now: Time, sample: &Sample) {
         if self.unsteady {
             return;
@@ -296,10 +302,11 @@ impl Capacity {
         let delivered = self
             .policer
             .compensated(sample.delivered.bits_per_sec() as f64);
-        // What came in much faster than it was sent had waited, perhaps for a process to read it.
+        // Packets that arrived much faster than they were sent had waited, perhaps for a process to
+        // read them.
         let proven = delivered.min(MAX_DELIVERED_RATIO * offered);
         let (queue, target) = (self.queue.delay, self.target());
-        // Sent at what we allowed; or, where that was changing, at more than came through.
+        // Sent at the allowed rate; or, while that was changing, faster than delivered.
         let allowed = self.proven * self.factor().min(1.0);
         let loaded =
             offered >= 0.85 * allowed || (offered >= 0.45 * self.proven && offered > 1.1 * proven);
@@ -323,7 +330,8 @@ impl Capacity {
         }
     }
 
-    /// Whether too little came because of a queue for all that is known; else the link is being asked.
+    /// Returns true if, by all that is known, a queue explains the low sample; otherwise the link
+    /// is being drained.
     fn is_explained(&mut self, now: Time, proven: f64, offered: f64, burst: bool) -> bool {
         let (queue, target) = (self.queue.delay, self.target());
         let (same, high) = match self.is_quiet() {
@@ -373,19 +381,19 @@ impl Capacity {
         self.proven = self.proven.max(MIN_RATE_BIT_S);
     }
 
-    /// What the link has proven to carry.
+    /// Returns the proven rate.
     #[must_use]
     pub fn proven(&self) -> Rate {
         Rate::from_bits_per_sec(self.proven as u64)
     }
 
-    /// What to send at now.
+    /// Returns the current send rate.
     #[must_use]
     pub fn rate(&self) -> Rate {
         Rate::from_bits_per_sec((self.proven * self.factor()) as u64)
     }
 
-    /// The queue that is aimed at: 8 ms, more where jitter would drown that.
+    /// Returns the queue target: 8 ms, more where jitter would hide that.
     #[must_use]
     pub fn target(&self) -> Duration {
         if self.unsteady {
@@ -397,13 +405,13 @@ impl Capacity {
             .clamp(MIN_QUEUE_TARGET, MAX_QUEUE_TARGET)
     }
 
-    /// The queue, without delay that stands on the link however little is sent.
+    /// Returns the queue, without persistent delay.
     #[must_use]
     pub fn queue(&self) -> Duration {
         self.queue.delay
     }
 
-    /// Whether there is a queue for sure.
+    /// Returns true if there certainly is a queue.
     #[must_use]
     pub fn is_full(&self) -> bool {
         if self.unsteady {
@@ -415,19 +423,19 @@ impl Capacity {
         }
     }
 
-    /// How far delay scatters from report to report without a queue.
+    /// Returns the scatter of the delay between reports without a queue.
     #[must_use]
     pub fn scatter(&self) -> Duration {
         self.persistent_delay.scatter()
     }
 
-    /// Delay that stands on the link however little is sent.
+    /// Returns the persistent delay.
     #[must_use]
     pub fn persistent_delay(&self) -> Duration {
         self.persistent_delay.level()
     }
 
-    /// Whether the link has shown that it is full.
+    /// Returns true once the link has shown that it is full.
     #[must_use]
     pub fn has_started(&self) -> bool {
         self.started
@@ -455,7 +463,7 @@ impl Capacity {
         self.persistent_delay.is_quiet(self.packet())
     }
 
-    /// Seconds that a full packet takes.
+    /// Returns the time of a full packet in seconds.
     fn packet(&self) -> f64 {
         PACKET_BITS / self.proven
     }

@@ -1,4 +1,4 @@
-//! The sending end's view of one link, made of reports.
+//! The sending end's estimates of one link, derived from reports.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,41 +9,41 @@ use super::{BaseDelay, Capacity, Demand, LinkReport, LossEstimator, REPORT_INTER
 use super::{NumberRange, SentAt, SentLog};
 use crate::{Bytes, PacketNumber, Rate, RelativeDelay, Stamp, Time};
 
-/// A sample covers at least this much of the receiver's time, or half a round trip.
+/// Least span of a sample, in the receiver's time; or half a round trip.
 const MIN_SAMPLE_SPAN: Duration = Duration::from_millis(50);
 
-/// And no more than this: a pause in between is nobody's rate.
+/// Longest span of a sample: an average over a pause is no rate.
 const MAX_SAMPLE_SPAN: Duration = Duration::from_millis(150);
 
-/// On an unsteady link a mean covers so much of the receiver's time: several stalls. A longer one follows a rate that
-/// doubles within a second too late.
+/// Span of the mean on an unsteady link, in the receiver's time: several stalls. A longer span
+/// would follow a rate that doubles within a second too late.
 const MEAN_SPAN: Duration = Duration::from_millis(300);
 
-/// A pause between reports counts for no more than this in a mean: what is longer is an outage, and no rate.
+/// Longest gap between reports that counts in a mean: a longer one is an outage, not a low rate.
 const MAX_REPORT_GAP: Duration = Duration::from_millis(100);
 
-/// Queue that is aimed at on an unsteady link. Of the recorded links that the documentation names, 20 ms leave a tenth
-/// of the rate unused, and 50 ms win 3 %.
+/// Queue target on an unsteady link. On the recorded links that the documentation names, 20 ms
+/// leave a tenth of the rate unused, and 50 ms gain 3 %.
 const UNSTEADY_QUEUE: Duration = Duration::from_millis(30);
 
-/// The window of an unsteady link is so many times what its mean fills, so that it grows where there is more: two and a
-/// half times the product of bandwidth and delay at 40 ms, where BBR has two.
+/// Window of an unsteady link as a multiple of what its mean fills, so that it grows where there is
+/// more: at 40 ms, 2.5 times the bandwidth-delay product, where BBR has 2.
 const UNSTEADY_GAIN: f64 = 1.1;
 
-/// Packets are spaced at so many times the mean: the window is what limits.
+/// Pacing rate as a multiple of the mean: the window is the limit.
 const UNSTEADY_PACE: f64 = 1.5;
 
-/// Reports of which the way back takes longer than this are waited for by nobody.
+/// Longest round trip for which the window grows.
 const MAX_TRIP: Duration = Duration::from_millis(400);
 
-/// Queue that may stand on a link beyond what is under way; more is never put in flight, since on
-/// mobile links past rates alone fail.
+/// Queue allowed on a link beyond the packets in transit. More is never put in flight, since past
+/// rates do not predict a mobile link.
 const MAX_QUEUE: Duration = Duration::from_millis(20);
 
-/// Half of that may be in flight without anybody being asked whether it arrived.
+/// Bytes that may be in flight without eliciting a report: half of [`MIN_WINDOW`].
 const MAX_UNREPORTED: Bytes = Bytes::new(7_500);
 
-/// A link may always have so much in flight, or it could never be measured.
+/// Least window, so that a link can always be measured.
 const MIN_WINDOW: Bytes = Bytes::new(15_000);
 
 #[derive(Debug, Clone, Copy)]
@@ -55,14 +55,14 @@ struct ReportMark {
     sent: SentAt,
 }
 
-/// One link, as its sender knows it.
+/// Sender's estimates of one link.
 #[derive(Debug, Clone, Default)]
 pub struct LinkEstimator {
     sent: SentLog,
     highest: Option<PacketNumber>,
-    /// When the highest packet that is known to have arrived was sent.
+    /// Send time of the highest packet known to have arrived.
     confirmed: Option<Time>,
-    /// When a report last told of a packet that no earlier one had told of.
+    /// Time of the last report that covered new packets.
     progressed: Option<Time>,
     rtt: Rtt,
     /// Round trips without the queue on the link.
@@ -80,7 +80,7 @@ pub struct LinkEstimator {
 }
 
 impl LinkEstimator {
-    /// A link of which nothing is known, or of which `initial` is a good guess.
+    /// Returns the estimates of a new link; `initial` is a good guess of its rate.
     #[must_use]
     pub fn new(initial: Option<Rate>) -> LinkEstimator {
         LinkEstimator {
@@ -89,29 +89,29 @@ impl LinkEstimator {
         }
     }
 
-    /// Counts a packet that is sent now, data or not, and gives it its number. `elicits` says
-    /// whether its arrival makes the far end report; a report's does not, or two idle ends would
+    /// Counts a packet sent now, data or not, and returns its number. `elicits` is true if its
+    /// arrival makes the far end report. A report does not elicit one, or two idle ends would
     /// report each other's reports for ever.
     pub fn handle_sent(&mut self, now: Time, len: Bytes, elicits: bool) -> PacketNumber {
         self.sent.handle_sent(now, len, elicits)
     }
 
-    /// The packet last sent takes so many bytes more.
+    /// Adds `len` bytes to the packet last sent.
     pub fn handle_more(&mut self, len: Bytes) {
         self.sent.handle_more(len);
     }
 
-    /// Whether so much was sent that nobody will report of that a probe should be sent: else the
-    /// window fills with packets that arrived long ago.
+    /// Returns true if a probe is needed to elicit a report. Without it the window would fill with
+    /// packets that arrived long ago.
     #[must_use]
     pub fn needs_probe(&self) -> bool {
         self.waiting_since().is_none() && self.in_flight() > MAX_UNREPORTED
     }
 
-    /// Takes what the receiver saw. Reports that came late say nothing new and are passed over;
-    /// returns whether this one told of new packets.
+    /// Takes a report. One that is older than the last is ignored. Returns true if it covers new
+    /// packets.
     pub fn handle_report(&mut self, now: Time, report: &LinkReport, demand: Demand) -> bool {
-        // Nobody can have received what was not sent: not a report of ours.
+        // A report about packets that were never sent is not ours.
         if report.highest >= self.sent.next() || Some(report.highest) <= self.highest {
             return false;
         }
@@ -152,7 +152,7 @@ impl LinkEstimator {
         true
     }
 
-    /// `before` is the queue that the report before told of.
+    /// `before` is the queue at the report before.
     fn handle_mark(&mut self, now: Time, report: &LinkReport, sent: SentAt, before: Duration) {
         let mark = ReportMark {
             received_at: report.received_at,
@@ -166,14 +166,15 @@ impl LinkEstimator {
         if let Some(last) = self.marks.back() {
             let lost = mark.lost.saturating_sub(last.lost);
             let arrived = mark.packets.saturating_sub(last.packets);
-            // The end of a burst that did not fit is missed when the next packet comes, long after.
+            // The end of a burst that overflowed a queue is only missed when the next packet
+            // arrives, long after.
             let target = self.capacity.target();
             let queued = self.queue() > target || before > MAX_QUEUE_TARGET;
             self.loss.handle_loss(now, lost, arrived, queued);
             fresh = (arrived, lost);
         }
         self.marks.push_back(mark);
-        // What delay scatters by is an error of the time that a sample covers.
+        // Scatter of the delay is an error in the time that a sample spans.
         let least = MIN_SAMPLE_SPAN
             .max(self.rtt.min() / 2)
             .max(12 * self.capacity.scatter())
@@ -202,7 +203,7 @@ impl LinkEstimator {
         }
     }
 
-    /// What arrived over a span that is longer than the link's stalls.
+    /// Updates the mean over a span longer than the link's stalls.
     fn update_mean(&mut self, mark: ReportMark) {
         self.mean_marks.push_back(mark);
         let active = |marks: &VecDeque<ReportMark>, from: usize| -> Duration {
@@ -232,7 +233,7 @@ impl LinkEstimator {
         self.capacity.handle_mean(delivered, offered);
     }
 
-    /// What to space packets at now: the rate, or more where the window is what limits.
+    /// Returns the pacing rate: the send rate, or more where the window is the limit.
     #[must_use]
     pub fn pace(&self) -> Rate {
         let factor = match self.capacity.is_unsteady() {
@@ -242,32 +243,32 @@ impl LinkEstimator {
         Rate::from_bits_per_sec((self.rate().bits_per_sec() as f64 * factor) as u64)
     }
 
-    /// What to send at now.
+    /// Returns the current send rate.
     #[must_use]
     pub fn rate(&self) -> Rate {
         self.capacity.rate()
     }
 
-    /// What the link has proven to carry, and how it is steered.
+    /// Returns the rate controller.
     #[must_use]
     pub fn capacity(&self) -> &Capacity {
         &self.capacity
     }
 
-    /// What arrived last, over 50 to 150 ms; none before there was so much.
+    /// Returns the last delivered rate, over 50 to 150 ms; none before the first sample.
     #[must_use]
     pub fn delivered(&self) -> Option<Rate> {
         self.delivered
     }
 
-    /// Bytes sent after the highest packet that is known to have arrived.
+    /// Returns the bytes sent after the highest packet known to have arrived.
     #[must_use]
     pub fn in_flight(&self) -> Bytes {
         self.sent.in_flight(self.highest)
     }
 
-    /// Most bytes that may be in flight: what the link carries in its lowest round trip and until
-    /// the next report, and 20 ms of queue.
+    /// Returns the window, the most bytes that may be in flight: those the link carries in its
+    /// lowest round trip and until the next report, and 20 ms of queue.
     #[must_use]
     pub fn window(&self) -> Bytes {
         if self.capacity.is_unsteady() {
@@ -280,8 +281,9 @@ impl LinkEstimator {
         rate.bytes_in(span).max(MIN_WINDOW)
     }
 
-    /// What fills the way there and back as long as reports take now, and a queue. It does not fall because of a delay:
-    /// while the link stalls it fills, and after that what it holds comes in at once.
+    /// Returns the window of an unsteady link: those bytes that fill the current round trip of
+    /// reports, and a queue. It does not shrink for a delay: while the link stalls it fills, and
+    /// then everything in it arrives at once.
     fn unsteady_window(&self) -> Bytes {
         let trip = self.trip.smoothed() + self.trip.variation();
         let trip = trip.max(self.rtt.min()).min(MAX_TRIP);
@@ -290,51 +292,51 @@ impl LinkEstimator {
         Bytes::new(bytes as u64).max(MIN_WINDOW)
     }
 
-    /// Whether so many bytes more may be put in flight.
+    /// Returns true if `len` more bytes fit into the window.
     #[must_use]
     pub fn fits_window(&self, len: Bytes) -> bool {
         self.in_flight() + len <= self.window()
     }
 
-    /// One-way delay now, queue included, smoothed over a few reports; none before the first.
+    /// Returns the current one-way delay with the queue, smoothed over a few reports; none before
+    /// the first.
     #[must_use]
     pub fn delay(&self) -> Option<RelativeDelay> {
         self.delay.map(|delay| RelativeDelay(delay as i64))
     }
 
-    /// One-way delay of the empty link: the lowest of the last 20 s.
+    /// Returns the base delay: the lowest one-way delay of the last 20 s.
     #[must_use]
     pub fn base(&self, now: Time) -> Option<RelativeDelay> {
         self.base.base(now)
     }
 
-    /// The queue on the link: delay above the lowest of the last 20 s, without what stands there
-    /// however little is sent.
+    /// Returns the queue on the link: delay above the base delay, without persistent delay.
     #[must_use]
     pub fn queue(&self) -> Duration {
         self.capacity.queue()
     }
 
-    /// Mean deviation of the delay between neighbouring packets.
+    /// Returns the mean deviation of the delay between neighbouring packets.
     #[must_use]
     pub fn jitter(&self) -> Duration {
         self.jitter
     }
 
-    /// Round trips, of this link's packets and whatever link the report took back.
+    /// Returns the round-trip times of this link's packets, whatever link carried the report.
     #[must_use]
     pub fn rtt(&self) -> &Rtt {
         &self.rtt
     }
 
-    /// Loss.
+    /// Returns the loss estimates.
     #[must_use]
     pub fn loss(&self) -> &LossEstimator {
         &self.loss
     }
 
-    /// Begins to measure anew, as for a link that returns: what was lost before is over, and what came
-    /// while next to nothing was sent says nothing about its rate.
+    /// Restarts loss and rate, as for a link that returns: earlier losses are over, and packets
+    /// that arrived while next to nothing was sent say nothing about its rate.
     pub fn restart(&mut self) {
         self.loss.restart();
         self.capacity.restart();
@@ -342,37 +344,40 @@ impl LinkEstimator {
         self.mean_marks.clear();
     }
 
-    /// The highest packet that is known to have arrived.
+    /// Returns the highest packet known to have arrived.
     #[must_use]
     pub fn highest(&self) -> Option<PacketNumber> {
         self.highest
     }
 
-    /// When the highest packet that is known to have arrived was sent; none before the first report.
+    /// Returns the send time of the highest packet known to have arrived; none before the first
+    /// report.
     #[must_use]
     pub fn confirmed(&self) -> Option<Time> {
         self.confirmed
     }
 
-    /// The packets of which no report has told and that were sent no later than `at`; none if there are none.
+    /// Returns the packets sent no later than `at` that no report has covered; none if there are
+    /// none.
     #[must_use]
     pub fn unreported(&self, at: Time) -> Option<NumberRange> {
         self.sent.range_until(self.highest, at)
     }
 
-    /// When a report last told of new packets.
+    /// Returns when a report last covered new packets.
     #[must_use]
     pub fn progressed(&self) -> Option<Time> {
         self.progressed
     }
 
-    /// When the oldest packet was sent that should be reported and was not; none if there is none.
+    /// Returns the send time of the oldest packet that should have been reported and was not; none
+    /// if there is none.
     #[must_use]
     pub fn waiting_since(&self) -> Option<Time> {
         self.sent.first_eliciting(self.highest)
     }
 
-    /// Packets and bytes sent on this link in total.
+    /// Returns the packets and bytes sent on this link in total.
     #[must_use]
     pub fn sent(&self) -> (PacketNumber, Bytes) {
         (self.sent.next(), self.sent.total())

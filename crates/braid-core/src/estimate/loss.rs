@@ -1,33 +1,33 @@
-//! Loss in a fast and a slow average, told apart into random and congestive.
+//! Loss of a link, in a fast and a slow average, split into random and congestive loss.
 
 use std::time::Duration;
 
 use crate::Time;
 
-/// The fast average follows a burst within a few reports.
+/// Span of the fast average, which follows a burst within a few reports.
 const FAST_SPAN: Duration = Duration::from_millis(200);
 
-/// The slow average is what a link is judged by over seconds.
+/// Span of the slow average, by which a link is judged.
 const SLOW_SPAN: Duration = Duration::from_secs(2);
 
-/// Averages of a link's loss, each a fraction of packets, 0 to 1, and totals.
+/// Averages of a link's loss as fractions of packets, 0 to 1, and totals.
 ///
-/// Loss that comes with a queue on the link is congestive: slowing down helps. Loss without one is
-/// taken for random: slowing down gives capacity away and does not help.
+/// Loss with a queue on the link is congestive: slowing down helps. Loss without one counts as
+/// random: slowing down wastes capacity and does not help.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LossEstimator {
     last: Option<Time>,
     fast: Average,
     slow: Average,
-    /// As `slow`, without what was lost with a queue.
+    /// As `slow`, without congestive loss.
     slow_random: Average,
     random: u64,
     congestive: u64,
     packets: u64,
 }
 
-/// Lost and settled packets, both fading alike: their ratio weighs each packet the same, so that
-/// a report about two packets does not count like one about two hundred.
+/// Lost and settled packets, decaying alike: their ratio weighs every packet the same, so a report
+/// of two packets does not count like one of two hundred.
 #[derive(Debug, Clone, Copy, Default)]
 struct Average {
     lost: f64,
@@ -35,8 +35,8 @@ struct Average {
 }
 
 impl LossEstimator {
-    /// `lost` of `lost + arrived` packets were lost of late; `queued` says whether the link had a
-    /// queue then.
+    /// Takes a report: `lost` packets were lost and `arrived` arrived; `queued` is true if the link
+    /// had a queue then.
     pub fn handle_loss(&mut self, now: Time, lost: u64, arrived: u64, queued: bool) {
         let passed = self.last.map_or(Duration::ZERO, |last| now.since(last));
         self.last = Some(now);
@@ -59,49 +59,49 @@ impl LossEstimator {
         }) += lost;
     }
 
-    /// Over about the last 0.2 s.
+    /// Returns the loss over about the last 0.2 s.
     #[must_use]
     pub fn fast(&self) -> f64 {
         self.fast.ratio()
     }
 
-    /// Over about the last 2 s.
+    /// Returns the loss over about the last 2 s.
     #[must_use]
     pub fn slow(&self) -> f64 {
         self.slow.ratio()
     }
 
-    /// What was lost without a queue, over about the last 2 s.
+    /// Returns the random loss over about the last 2 s.
     #[must_use]
     pub fn slow_random(&self) -> f64 {
         self.slow_random.ratio()
     }
 
-    /// How many packets the slow average rests on, older ones counting less.
+    /// Returns the packets behind the slow average, older ones counting less.
     #[must_use]
     pub fn weight(&self) -> f64 {
         self.slow.settled
     }
 
-    /// Packets that arrived or were lost, in total.
+    /// Returns the packets that arrived or were lost, in total.
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// Packets lost without a queue, in total.
+    /// Returns the packets lost without a queue, in total.
     #[must_use]
     pub fn random(&self) -> u64 {
         self.random
     }
 
-    /// Packets lost with a queue, in total.
+    /// Returns the packets lost with a queue, in total.
     #[must_use]
     pub fn congestive(&self) -> u64 {
         self.congestive
     }
 
-    /// Forgets the averages, as for a link that begins anew.
+    /// Clears the averages, as for a link that restarts.
     pub fn restart(&mut self) {
         self.fast = Average::default();
         self.slow = Average::default();

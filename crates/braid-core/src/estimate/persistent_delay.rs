@@ -1,90 +1,93 @@
-//! Delay that stands on a link however little is sent, told apart from a queue by asking.
+//! Persistent delay: delay that stays on a link however little is sent, told from a queue by
+//! draining it.
 //!
-//! A link that makes each packet wait for the latest one before it, as radio links do that retransmit,
-//! takes longer for many packets than for few: under load its delay stands at the upper end of what it
-//! scatters over when idle. To the lowest delay ever seen that looks like a queue, and who slows down for
-//! it slows down for ever.
+//! On a link where each packet waits for the latest one before it, as on radio links that
+//! retransmit, many packets take longer than few: under load the delay stays at the upper end of
+//! its idle scatter. Measured against the minimum delay this looks like a queue; a sender that
+//! backs off for it never recovers.
 //!
-//! What tells them apart is that a queue shrinks by what is not sent. So the link is *drained*: it
-//! is sent clearly less than it last carried, and once it is known what became of that,
-//! - delay fell by as much as was not sent: it was a queue, and what the link carried then is its rate;
-//! - it did not: what is left is *standing* delay, which queues are measured from.
+//! A queue shrinks by the packets that are not sent. So the link is *drained*: it is sent clearly
+//! less than it last delivered, and the reports about that decide:
+//! - the delay fell by the time that was not sent: it was a queue, and the rate delivered then is
+//!   the link's rate;
+//! - it did not fall: the rest is *persistent* delay, from which queues are measured.
 //!
-//! The same is done to a queue that has not been empty for long, since it would become the base that it is
-//! measured by.
+//! A queue that has not been empty for long is drained as well, since it would become its own base
+//! delay.
 
 use std::time::Duration;
 
 use super::SentAt;
 use crate::Time;
 
-/// How much of what the link carried is sent while it is drained.
+/// Share of the delivered rate that is sent during a drain.
 const DRAIN_RATE_SHARE: f64 = 0.7;
 
-/// So much time's worth of packets must not have been sent before there is an answer: more than delay
-/// scatters by from report to report.
+/// Time's worth of packets to withhold before a drain has a result: more than the delay scatters
+/// between reports.
 const MIN_WITHHELD_S: f64 = 0.025;
 
-/// And so many reports must have told of the second half of it.
+/// Reports that must cover the second half of it.
 const MIN_AFTER_REPORTS: u32 = 3;
 
-/// A queue falls by at least this part of that.
+/// A queue falls by at least this part of the withheld time.
 const MIN_FALL_SHARE: f64 = 0.4;
 
-/// A link that was full and had a queue for so long is drained: at first and after delay was found to
-/// stand higher than was known, since it may stand higher still; and at last. One that is quiet has its
-/// queue from us, and is only drained so that the base is not forgotten, which is kept for
-/// [`BASE_DELAY_WINDOW`](super::BASE_DELAY_WINDOW).
+/// Time for which a link may be full with a queue before it is drained: at first, and after a drain
+/// found more persistent delay than was known, since there may be more still; and at most. A quiet
+/// link owes its queue to this sender, and is drained only to keep the base delay, which is
+/// remembered for [`BASE_DELAY_WINDOW`](super::BASE_DELAY_WINDOW).
 const MIN_DRAIN_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_DRAIN_INTERVAL: Duration = Duration::from_secs(8);
 
-/// A drain ends so long after the first packet sent in it, empty or not.
+/// A drain ends this long after its first packet, with the queue empty or not.
 const MAX_DRAIN: Duration = Duration::from_millis(400);
 
-/// Delay that scatters by more than this may well stand without a queue: more than the control's own
-/// steps scatter it by under load, and while there was none.
+/// A link is quiet if its delay scatters by less than this: under load, where the control's own
+/// steps add scatter, and idle. Above it, delay may be persistent.
 const MAX_QUIET_SCATTER_S: f64 = 0.003;
 const MAX_QUIET_IDLE_SCATTER_S: f64 = 0.0015;
 
-/// The most that it scattered by is forgotten in so many seconds.
+/// Decay time of the recent maximum of the scatter.
 const ROUGHNESS_FADE_S: f64 = 1.0;
 
-/// A pause between reports counts for no more than this.
+/// Longest gap between reports that counts as full.
 const MAX_REPORT_GAP: Duration = Duration::from_millis(50);
 
 /// Below this a queue counts as empty.
 const MAX_EMPTY_QUEUE: Duration = Duration::from_millis(2);
 
-/// A link that had a queue is not asked again for so long, at first and at most.
+/// A link that was found to have a queue is not drained again for this long, at first and at most.
 const MIN_DRAIN_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_DRAIN_BACKOFF: Duration = Duration::from_secs(16);
 
-/// What came of asking.
+/// Result of a drain.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum DrainResult {
-    /// There was a queue: the link's rate is what it carried then, in bits per second.
+    /// There was a queue: this is the rate delivered then, in bit/s, and so the link's rate.
     Queue(f64),
-    /// There was none.
+    /// There was no queue: the delay is persistent.
     Persistent,
 }
 
-/// What is known of a link's standing delay. Times that are compared with noise are in seconds.
+/// Estimate of a link's persistent delay. Times compared with noise are in seconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PersistentDelay {
     level: Duration,
-    /// The last two delays above the base, and how far one is from where they point, on average, in seconds.
+    /// The last two delays above the base; then the mean distance in seconds of a delay from their
+    /// extrapolation.
     last: [Duration; 2],
     scatter: f64,
-    /// The same, of reports of a link that was not full.
+    /// The same, while the link was not full.
     idle: f64,
-    /// The most that either was of late, of what makes a link suspicious: 1 and more does.
+    /// Recent maximum of both, relative to the quiet limits: from 1 on, delay may be persistent.
     rough: f64,
-    /// The last report, and how long the link was full with a queue since it last had none.
+    /// Last report; then how long the link has been full with a queue.
     reported: Time,
     full: Duration,
     drain_interval: Duration,
     drain: Option<Drain>,
-    /// Not to be asked before.
+    /// No drain before this.
     next_drain: Time,
     drain_backoff: Duration,
 }
@@ -92,16 +95,16 @@ pub(super) struct PersistentDelay {
 #[derive(Debug, Clone, Copy)]
 struct Drain {
     since: Time,
-    /// What the link carried when it began, in bits per second.
+    /// Rate delivered at its beginning, in bit/s.
     carried: f64,
-    /// Delay above the base, until what was sent since arrived; and the lowest since.
+    /// Delay above the base until the first packet of the drain is reported; and the lowest since.
     before: Duration,
     lowest: Duration,
-    /// The first packet reported of those sent since.
+    /// First reported packet of the drain.
     first: Option<SentAt>,
-    /// Sum and count of delays above the base since half of the answer was in.
+    /// Sum and count of delays above the base in the second half of the drain.
     after: (Duration, u32),
-    /// Whether it goes on until the queue is empty.
+    /// True if the drain goes on until the queue is empty.
     empties: bool,
 }
 
@@ -124,8 +127,8 @@ impl Default for PersistentDelay {
 }
 
 impl PersistentDelay {
-    /// Takes the delay above the base that a report tells of, and the highest packet that it tells of.
-    /// `loaded` says whether the link was sent what it was believed to carry.
+    /// Takes the delay above the base from a report, and the highest packet that it covers.
+    /// `loaded` is true if the link was sent its estimated rate.
     pub fn handle_delay(
         &mut self,
         now: Time,
@@ -143,7 +146,7 @@ impl PersistentDelay {
         if least < self.level && (loaded || self.drain.is_some()) {
             self.level = (self.level * 3 + least) / 4;
         }
-        // What is taken for standing delay may be a queue by now: then a drain goes below it.
+        // Delay known as persistent may be a queue by now: a drain goes below it.
         let known = above < MAX_EMPTY_QUEUE || self.drain.is_none();
         if known && self.queue(above) < MAX_EMPTY_QUEUE {
             self.end(true);
@@ -163,7 +166,7 @@ impl PersistentDelay {
             DrainResult::Queue(_) => {
                 self.next_drain = now + self.drain_backoff;
                 self.drain_backoff = (self.drain_backoff * 2).min(MAX_DRAIN_BACKOFF);
-                // What fell was none of it.
+                // Delay that fell was not persistent.
                 self.level = self.level.min(drain.lowest);
                 if !drain.empties {
                     self.end(true);
@@ -192,7 +195,7 @@ impl PersistentDelay {
         self.rough = (self.rough * (1.0 - fades)).max(rough);
     }
 
-    /// The link has been empty of late, or as empty as it gets; `same` says that nothing new was learned.
+    /// Notes that the link was as empty as it gets; `same` is true if nothing new was learned.
     fn end(&mut self, same: bool) {
         self.full = Duration::ZERO;
         if self.drain.take().is_some() {
@@ -203,27 +206,29 @@ impl PersistentDelay {
         }
     }
 
-    /// The queue, of a delay above the base.
+    /// Returns the queue in a delay above the base.
     pub fn queue(&self, above: Duration) -> Duration {
         above.saturating_sub(self.level)
     }
 
-    /// Delay that stands without a queue.
+    /// Returns the persistent delay.
     pub fn level(&self) -> Duration {
         self.level
     }
 
-    /// How far delay scatters from report to report; a queue that grows or shrinks evenly does not.
+    /// Returns the scatter of the delay between reports. A queue that grows or shrinks evenly does
+    /// not count.
     pub fn scatter(&self) -> Duration {
         Duration::from_secs_f64(self.scatter)
     }
 
-    /// Whether delay scatters too little to stand without a queue; `packet` is what a full one takes.
+    /// Returns true if the delay scatters too little to be persistent; `packet` is the time of a
+    /// full packet.
     pub fn is_quiet(&self, packet: f64) -> bool {
         self.level < MAX_EMPTY_QUEUE && self.rough < 1.0 + packet / MAX_QUIET_SCATTER_S
     }
 
-    /// Whether a queue has been there for so long that it should be emptied.
+    /// Returns true if a queue has been there for long enough to be drained.
     pub fn is_due(&self, packet: f64) -> bool {
         let drain_interval = match self.is_quiet(packet) {
             true => MAX_DRAIN_INTERVAL,
@@ -232,12 +237,12 @@ impl PersistentDelay {
         self.drain.is_none() && self.full >= drain_interval
     }
 
-    /// Whether it is not known if there is a queue.
+    /// Returns true if the link may be drained again: it is not known to have a queue.
     pub fn is_unknown(&self, now: Time) -> bool {
         now >= self.next_drain
     }
 
-    /// Begins to drain the link, which just carried so many bits per second.
+    /// Begins to drain the link, which just delivered `carried` bit/s.
     pub fn drain(&mut self, now: Time, carried: f64, empties: bool) {
         self.drain.get_or_insert(Drain {
             since: now,
@@ -250,7 +255,7 @@ impl PersistentDelay {
         });
     }
 
-    /// The most to send while the link is drained, in bits per second; none if it is not.
+    /// Returns the highest rate during a drain in bit/s; none outside of one.
     pub fn max_rate(&self) -> Option<f64> {
         self.drain.map(|drain| drain.carried * DRAIN_RATE_SHARE)
     }

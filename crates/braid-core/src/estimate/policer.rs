@@ -1,72 +1,73 @@
-//! Loss without a queue: radio loss, or a policer's. Which, is asked of the link.
+//! Loss without a queue: caused by a radio link or by a policer, told apart by probing.
 //!
-//! For a moment a little less is sent than before.
-//! - Loss falls: it was a policer, which drops what exceeds its rate. The link is not pushed again for a
-//!   while, longer each time.
-//! - It does not: it is random, and the rate makes up for what it takes.
+//! For a moment the link is sent a little less.
+//! - The loss falls: a policer was dropping the excess. The link is not pushed again for a while,
+//!   longer each time.
+//! - It does not fall: the loss is random, and the rate compensates for it.
 
 use std::time::Duration;
 
 use super::Sample;
 use crate::Time;
 
-/// Loss above this, without a queue, is worth asking the link about.
+/// Loss without a queue above this is probed.
 const MIN_PROBED_LOSS: f64 = 0.015;
 
-/// So many lost packets of a sample tell something.
+/// Lost packets of a sample below which it is not significant.
 const MIN_LOST_PACKETS: u64 = 5;
 
-/// So much of what was sent before is sent while the link is asked, and while it is not to be pushed.
+/// Share of the earlier rate to send during a probe, and share of the proven rate for a policed
+/// link.
 const PROBE_RATE_SHARE: f64 = 0.9;
 const POLICED_RATE_SHARE: f64 = 0.98;
 
-/// The answer rests on so many packets, or on what came in this time.
+/// A probe ends after this many packets, or after [`MAX_PROBE`].
 const MIN_PROBE_PACKETS: u64 = 600;
 const MAX_PROBE: Duration = Duration::from_millis(500);
 
-/// By this factor and more falls what a policer took.
+/// A policer's loss falls by at least this factor.
 const POLICER_LOSS_RATIO: f64 = 3.0;
 
-/// How long it holds that loss is random.
+/// How long loss counts as random.
 const RANDOM_SPAN: Duration = Duration::from_secs(5);
 
 /// How long a policed link is not pushed, at first and at most.
 const MIN_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
-/// Random loss above this is not made up for.
+/// Random loss above this is not compensated.
 const MAX_COMPENSATED_LOSS: f64 = 0.3;
 
-/// How a sample's packets were sent.
+/// Conditions under which a sample's packets were sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
-    /// Whether more waits to be sent, and no queue explains what is lost.
+    /// True if packets wait to be sent and no queue explains the loss.
     pub unexplained: bool,
-    /// Whether the link was sent what was allowed.
+    /// True if the link was sent the allowed rate.
     pub loaded: bool,
-    /// Between a change of what is sent and the report of it.
+    /// Time from a change of the rate to the report about it.
     pub trip: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum State {
-    /// Nothing to ask.
+    /// No probe.
     Idle,
     /// A little less is sent since `since`; before, the fraction `before` was lost. `arrived` and
-    /// `lost` count what was sent since: what is reported from a round trip after it on.
+    /// `lost` count the packets sent since, which are those reported from one round trip later on.
     Probing {
         since: Time,
         before: f64,
         arrived: u64,
         lost: u64,
     },
-    /// It was a policer: no pushing until then.
+    /// A policer: do not push before `until`.
     Policed { until: Time },
-    /// It is random: make up for it until then.
+    /// Random loss: compensate for it before `until`.
     Random { until: Time, lost: f64 },
 }
 
-/// What is known of a link's loss without a queue.
+/// State of a link's loss without a queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Policer {
     state: State,
@@ -83,8 +84,8 @@ impl Default for Policer {
 }
 
 impl Policer {
-    /// Takes a sample; returns whether it has just shown a policer: then what it delivered is the
-    /// link's rate.
+    /// Takes a sample. Returns true if it completes the evidence for a policer: then its delivered
+    /// rate is the link's rate.
     pub fn handle_sample(&mut self, now: Time, sample: &Sample, load: Load) -> bool {
         match self.state {
             State::Idle => self.handle_loss(now, sample, load, MIN_PROBED_LOSS),
@@ -105,7 +106,7 @@ impl Policer {
         false
     }
 
-    /// Asks, if more is lost than is known of.
+    /// Begins a probe if the loss is higher than known.
     fn handle_loss(&mut self, now: Time, sample: &Sample, load: Load, known: f64) {
         let significant = sample.lost >= MIN_LOST_PACKETS && sample.loss() > known;
         if significant && load.unexplained {
@@ -135,7 +136,7 @@ impl Policer {
             return false;
         }
         let after = *lost as f64 / (all as f64).max(1.0);
-        // What came since is little, because little was sent: it says nothing.
+        // Little arrived because little was sent: no result.
         if !loaded {
             self.state = State::Idle;
             return false;
@@ -153,7 +154,7 @@ impl Policer {
         policed
     }
 
-    /// The most to send, as a part of what the link has proven; no limit if none.
+    /// Returns the highest share of the proven rate that may be sent; none for no limit.
     pub fn max_share(&self) -> Option<f64> {
         match self.state {
             State::Probing { .. } => Some(PROBE_RATE_SHARE),
@@ -162,8 +163,8 @@ impl Policer {
         }
     }
 
-    /// Radio loss takes its part after the bottleneck as well as before it: to fill the link, so
-    /// much more must be sent.
+    /// Returns the rate to send for a delivered one. Radio loss also takes its part after the
+    /// bottleneck, so filling the link takes this much more.
     pub fn compensated(&self, delivered: f64) -> f64 {
         match self.state {
             State::Random { lost, .. } => delivered / (1.0 - lost.min(MAX_COMPENSATED_LOSS)),

@@ -1,23 +1,24 @@
-//! How far a link reorders, learned from packets that came late.
+//! Reordering extent of a link, learned from late packets.
 
 use std::time::Duration;
 
 use crate::Time;
 
-/// A packet later than this is no reordering any more: whoever waited for it would wait too long.
+/// A packet later than this does not count as reordered: waiting for it would take too long.
 const MAX_EXTENT: Duration = Duration::from_millis(50);
 
-/// Without packets as late as half the extent for so long, the extent shrinks by a quarter.
+/// The extent shrinks by a quarter each time that no packet was as late as half of it for this
+/// long.
 const SHRINK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Below this it is rounded to nothing: one link's timestamps are no better.
+/// A smaller extent is rounded to zero: timestamps are no more precise.
 const MIN_EXTENT: Duration = Duration::from_micros(200);
 
 /// How long a missing packet of a link may still be on its way after a later one arrived.
 ///
-/// It begins at zero (a wire is a FIFO, its gaps are losses at once) and grows at once to a
-/// quarter more than the latest packet was late, since each misjudged packet costs the inner flow a
-/// retransmission; it shrinks slowly.
+/// It begins at zero: a wire is a FIFO, and its gaps are losses at once. It grows at once to a
+/// quarter more than the lateness of the latest packet, since each misjudged packet costs the inner
+/// flow a retransmission. It shrinks slowly.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReorderExtent {
     extent: Duration,
@@ -25,7 +26,7 @@ pub struct ReorderExtent {
 }
 
 impl ReorderExtent {
-    /// A packet came `late` after the first one that was sent behind it.
+    /// Takes a packet that arrived `late` after the first one sent behind it.
     pub fn handle_late(&mut self, now: Time, late: Duration) {
         if late > MAX_EXTENT {
             return;
@@ -39,7 +40,7 @@ impl ReorderExtent {
             .min(MAX_EXTENT);
     }
 
-    /// The extent at `now`; zero for a link that keeps order.
+    /// Returns the extent at `now`; zero for a link that keeps order.
     pub fn extent(&mut self, now: Time) -> Duration {
         while !self.extent.is_zero() && now.since(self.needed) >= SHRINK_INTERVAL {
             self.needed = self.needed + SHRINK_INTERVAL;

@@ -1,12 +1,12 @@
-//! Round trips of a link.
+//! Round-trip times of a link.
 
 use std::time::Duration;
 
-/// What a round trip is taken for before one was measured (RFC 9002 §6.2.2 has 333 ms; a tunnel
-/// whose handshake has just passed knows better very soon).
+/// Round-trip time assumed before the first sample. RFC 9002 §6.2.2 has 333 ms; a tunnel whose
+/// handshake has just passed soon knows better.
 const INITIAL_RTT: Duration = Duration::from_millis(200);
 
-/// Smoothed round trip time, its variation and its minimum (RFC 6298 §2, RFC 9002 §5).
+/// Smoothed round-trip time, its variation and its minimum (RFC 6298 §2, RFC 9002 §5).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rtt {
     smoothed: Option<Duration>,
@@ -28,31 +28,31 @@ impl Rtt {
         self.smoothed = Some((smoothed * 7 + sample) / 8);
     }
 
-    /// SRTT; 200 ms before the first sample.
+    /// Returns SRTT; 200 ms before the first sample.
     #[must_use]
     pub fn smoothed(&self) -> Duration {
         self.smoothed.unwrap_or(INITIAL_RTT)
     }
 
-    /// RTTVAR.
+    /// Returns RTTVAR.
     #[must_use]
     pub fn variation(&self) -> Duration {
         self.smoothed.map_or(INITIAL_RTT / 2, |_| self.variation)
     }
 
-    /// The lowest sample since the session began; 200 ms before the first.
+    /// Returns the lowest sample since the session began; 200 ms before the first.
     #[must_use]
     pub fn min(&self) -> Duration {
         self.min.unwrap_or(INITIAL_RTT)
     }
 
-    /// Whether there was a sample.
+    /// Returns true if there was a sample.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.smoothed.is_some()
     }
 
-    /// By when an answer is overdue: SRTT + 4 · RTTVAR (RFC 6298 §2.3).
+    /// Returns the time after which an answer is overdue: SRTT + 4 · RTTVAR (RFC 6298 §2.3).
     #[must_use]
     pub fn rto(&self) -> Duration {
         self.smoothed() + self.variation() * 4

@@ -1,11 +1,11 @@
-//! What was sent on a link and has not been spoken of yet.
+//! Packets sent on a link that no report has covered.
 
 use std::collections::VecDeque;
 
 use super::NumberRange;
 use crate::{Bytes, PacketNumber, Time};
 
-/// Most packets remembered: 0.8 s at 1 Gbit/s. What is older counts as arrived.
+/// Most packets remembered: 0.8 s at 1 Gbit/s. Older ones count as arrived.
 const MAX_ENTRIES: usize = 65_536;
 
 #[derive(Debug, Clone, Copy)]
@@ -13,34 +13,34 @@ struct Entry {
     at: Time,
     /// Bytes sent before this packet.
     before: u64,
-    /// Packets that elicit a report up to this one, itself included.
+    /// Packets up to this one that elicit a report.
     eliciting: u64,
 }
 
-/// The packets of a link above the last reported one, in the order of their numbers.
+/// The packets of a link from the highest reported one on, in the order of their numbers.
 ///
-/// A link is a FIFO, so what is in flight is what was sent after the highest packet that arrived;
-/// with bytes counted in total, no packet is ever accounted for singly.
+/// A link is a FIFO, so the packets in flight are those sent after the highest packet that arrived.
+/// Bytes are counted as running totals; no packet is accounted for singly.
 #[derive(Debug, Clone, Default)]
 pub struct SentLog {
     entries: VecDeque<Entry>,
-    /// The number of the first entry.
+    /// Number of the first entry.
     first: u64,
     sent: u64,
     eliciting: u64,
 }
 
-/// When a packet was sent, and how much had been sent on its link by then, itself not counted.
+/// Send time of a packet, and the bytes sent on its link before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SentAt {
-    /// When.
+    /// Send time.
     pub at: Time,
-    /// Bytes before it.
+    /// Bytes sent before it.
     pub before: Bytes,
 }
 
 impl SentLog {
-    /// Takes the next packet and gives it its number.
+    /// Takes the next packet and returns its number.
     pub fn handle_sent(&mut self, now: Time, len: Bytes, elicits: bool) -> PacketNumber {
         if self.entries.len() == MAX_ENTRIES {
             self.entries.pop_front();
@@ -57,13 +57,13 @@ impl SentLog {
         number
     }
 
-    /// The last packet is larger than was said.
+    /// Adds `len` bytes to the last packet.
     pub fn handle_more(&mut self, len: Bytes) {
         self.sent += len.get();
     }
 
-    /// Forgets everything below `highest`, which is kept, and says when it was sent; none if it is
-    /// forgotten already or was never sent.
+    /// Forgets everything below `highest` and returns that packet's entry; none if it is forgotten
+    /// already or was never sent.
     pub fn handle_arrived(&mut self, highest: PacketNumber) -> Option<SentAt> {
         let index = usize::try_from(highest.0.checked_sub(self.first)?).ok()?;
         let entry = *self.entries.get(index)?;
@@ -75,7 +75,8 @@ impl SentLog {
         })
     }
 
-    /// When the first packet above `highest` was sent that elicits a report; none if there is none.
+    /// Returns the send time of the first packet above `highest` that elicits a report; none if
+    /// there is none.
     #[must_use]
     pub fn first_eliciting(&self, highest: Option<PacketNumber>) -> Option<Time> {
         let told = match self.index_above(highest) {
@@ -88,8 +89,8 @@ impl SentLog {
         self.entries.get(index).map(|entry| entry.at)
     }
 
-    /// Eliciting packets before the first entry: as if it were one, which errs by at most one
-    /// packet that is forgotten anyway.
+    /// Returns the eliciting packets before the first entry, as if that entry were one: the error
+    /// is at most one packet that is forgotten anyway.
     fn forgotten(&self) -> u64 {
         let first = self.entries.front().map_or(0, |entry| entry.eliciting);
         if self.first == 0 {
@@ -104,7 +105,7 @@ impl SentLog {
         usize::try_from(index).unwrap_or(usize::MAX)
     }
 
-    /// The packets above `highest` that were sent no later than `at`; none if there are none.
+    /// Returns the packets above `highest` sent no later than `at`; none if there are none.
     #[must_use]
     pub fn range_until(&self, highest: Option<PacketNumber>, at: Time) -> Option<NumberRange> {
         let first = self.first + self.index_above(highest) as u64;
@@ -115,20 +116,20 @@ impl SentLog {
         })
     }
 
-    /// Bytes sent above `highest`.
+    /// Returns the bytes sent above `highest`.
     #[must_use]
     pub fn in_flight(&self, highest: Option<PacketNumber>) -> Bytes {
         let before = self.entries.get(self.index_above(highest));
         Bytes::new(before.map_or(0, |entry| self.sent - entry.before))
     }
 
-    /// Bytes sent in total.
+    /// Returns the bytes sent in total.
     #[must_use]
     pub fn total(&self) -> Bytes {
         Bytes::new(self.sent)
     }
 
-    /// The number that the next packet will have.
+    /// Returns the number that the next packet will have.
     #[must_use]
     pub fn next(&self) -> PacketNumber {
         PacketNumber(self.first + self.entries.len() as u64)

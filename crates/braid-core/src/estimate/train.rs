@@ -1,20 +1,21 @@
-//! How fast packets come in that were sent as one: a first guess of a link's rate.
+//! Packet trains: the delivered rate of packets sent back to back, a first guess of a link's rate.
 
 use std::time::Duration;
 
 use crate::{Bytes, Rate, Stamp, Time};
 
-/// A train in which fewer arrive says nothing: a link's scheduler may pass as many at once.
+/// Least packets of a train: a link's scheduler may pass fewer at once.
 const MIN_TRAIN_PACKETS: u32 = 16;
 
-/// Packets stamped at most so long after the first were sent as one; older ones were overtaken and are no part of it.
+/// Packets stamped up to this long after the first belong to its train. Older ones were overtaken
+/// and do not.
 const MAX_TRAIN_SPREAD_US: u64 = 1_000;
 
-/// Arrivals closer than this on average are the receiving machine's rate, not the link's: batched
-/// reads read up to 14.8 Gbit/s on a link of 40 Mbit/s.
+/// A faster train shows the receiving machine's rate, not the link's: batched reads gave up to 14.8
+/// Gbit/s on a link of 40 Mbit/s.
 const MAX_TRAIN_RATE: Rate = Rate::from_bits_per_sec(2_000_000_000);
 
-/// Watches for trains.
+/// Detects trains.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct TrainDetector {
     current: Option<Run>,
@@ -27,7 +28,7 @@ struct Run {
     first_at: Time,
     last_at: Time,
     packets: u32,
-    /// All but the first: its own time on the wire is not seen.
+    /// Bytes of all but the first packet, whose own time on the wire is not seen.
     bytes: u64,
 }
 
@@ -60,7 +61,7 @@ impl TrainDetector {
         }
     }
 
-    /// The rate of the longest train since the last call.
+    /// Returns the rate of the longest train since the last call.
     pub fn take(&mut self) -> Option<Rate> {
         self.longest.take().map(|(_, rate)| rate)
     }

@@ -1,36 +1,36 @@
-//! How much is done for which lane.
+//! Decides how much FEC each lane gets.
 
 use std::time::Duration;
 
 use super::spacing;
 use crate::{Bytes, LANES, LaneId, Rate, Time};
 
-/// A lane is young until it has sent what the bond carries in this time: so long a TCP flow's slow
-/// start lasts, which a single wait of 4 ms ends (HyStart++, RFC 9406 §4.2).
+/// A lane is young until it has sent what the bond carries in this time, about the length of a TCP
+/// flow's slow start, which a single wait of 4 ms ends (HyStart++, RFC 9406 §4.2).
 const YOUNG_SPAN: Duration = Duration::from_millis(500);
 
-/// After so long a pause it is young again.
+/// After a pause this long a lane is young again.
 const IDLE_RESET: Duration = Duration::from_secs(1);
 
-/// What a young lane gets while the bond has the more part of its rate to spare.
+/// Rate for a young lane while the bond's load is below [`MAX_YOUNG_LOAD`].
 const YOUNG_RATE: FecRate = FecRate {
     spacing: 4,
     pause: Duration::from_micros(500),
 };
 const MAX_YOUNG_LOAD: f64 = 0.3;
 
-/// A lane that has not gone on for so long gets a sum over what it has.
+/// A lane that pauses for this long gets a repair symbol over its latest packets.
 const FLUSH_DELAY: Duration = Duration::from_millis(3);
 
-/// The time over which it is averaged how much of the rate is used.
+/// Averaging time of the load.
 const LOAD_SPAN: Duration = Duration::from_millis(50);
 
-/// When a lane's next sum goes out.
+/// Conditions for a lane's next repair symbol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FecRate {
-    /// After so many packets,
+    /// Packets after which it is sent.
     pub spacing: usize,
-    /// or so long after the last one.
+    /// Pause after the last packet after which it is sent.
     pub pause: Duration,
 }
 
@@ -40,15 +40,15 @@ struct Lane {
     last: Time,
 }
 
-/// Decides how much is done for which lane.
+/// Decides how much FEC each lane gets.
 #[derive(Debug)]
 pub struct FecController {
     lanes: Vec<Lane>,
     spacing: Option<usize>,
     rate: Rate,
-    /// Whether a loss would be no surprise.
+    /// True if a loss would be no surprise.
     loss_likely: bool,
-    /// Bytes sent, fading over [`LOAD_SPAN`].
+    /// Bytes sent, decaying over [`LOAD_SPAN`].
     used: f64,
     used_at: Time,
 }
@@ -67,14 +67,14 @@ impl Default for FecController {
 }
 
 impl FecController {
-    /// The bond loses `loss` of its packets, 0 to 1, as far as that is `known`, and carries `rate`.
+    /// Takes the bond's loss, 0 to 1, whether that is `known`, and its rate.
     pub fn handle_report(&mut self, loss: f64, known: bool, rate: Rate) {
         self.spacing = spacing(loss);
         self.loss_likely = self.spacing.is_some() || !known;
         self.rate = rate;
     }
 
-    /// `len` bytes are sent in a lane: what is done for them; nothing if none.
+    /// Counts `len` bytes sent in a lane. Returns the lane's FEC rate; none for no FEC.
     pub fn handle_sent(&mut self, now: Time, lane: LaneId, len: Bytes) -> Option<FecRate> {
         if !self.loss_likely {
             return None;

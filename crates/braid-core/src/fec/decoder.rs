@@ -1,4 +1,4 @@
-//! The receiving end: what can be made of the sums that came.
+//! The receiving end: rebuilds lost packets from repair symbols.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,43 +7,44 @@ use super::field::{inverse, times};
 use super::{Group, MAX_SPACING};
 use crate::{LANES, LaneId, LaneSeq, LinkId, Stamp, Time};
 
-/// How many packets of a lane, and how many sums, are kept.
+/// Packets and repair symbols kept per lane.
 const MAX_LANE_PACKETS: usize = 256;
 const MAX_LANE_SYMBOLS: usize = 8;
 
-/// Of lanes without a sum yet, so many packets are kept, of all together: the first sum of a young
-/// lane is over what came just before it.
+/// Packets kept of all lanes without a repair symbol together: the first symbol of a young lane
+/// covers those just before it.
 const MAX_RECENT_PACKETS: usize = 64;
 
-/// Most missing packets of a sum that are computed with; with more it waits for them.
+/// Most missing packets of a usable symbol, and most of all symbols together. With more, the symbol
+/// waits.
 const MAX_MISSING: usize = 8;
 const MAX_UNKNOWNS: usize = 16;
 
-/// A lane without a sum for so long is not kept any more.
+/// A lane without a repair symbol for this long is forgotten.
 const LANE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How a missing packet is made: the sum of all these, each multiplied by its factor.
+/// Recipe for a missing packet: the sum of all terms, each multiplied by its factor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rebuild<T, S> {
-    /// Its lane.
+    /// Lane of the packet.
     pub lane: LaneId,
-    /// Its number there.
+    /// Number in the lane.
     pub seq: LaneSeq,
-    /// The link and stamp of a sum that it is made of.
+    /// Link of the newest symbol used.
     pub link: LinkId,
-    /// See there.
+    /// Stamp of that symbol.
     pub stamp: Stamp,
-    /// Sums.
+    /// Repair symbols and their factors.
     pub symbols: Vec<(u8, S)>,
-    /// Packets that are here.
+    /// Received packets and their factors.
     pub packets: Vec<(u8, T)>,
 }
 
-/// What sums' distance is taken for before there were two, and the most that it is: a pause is none.
+/// Symbol interval assumed before there were two symbols, and its maximum: a pause is no interval.
 const INITIAL_SYMBOL_INTERVAL: Duration = Duration::from_millis(5);
 const MAX_SYMBOL_INTERVAL: Duration = Duration::from_millis(30);
 
-/// What a packet is made of, as in [`Rebuild`].
+/// Terms of a packet, as in [`Rebuild`].
 type Terms<T, S> = (Vec<(u8, S)>, Vec<(u8, T)>);
 
 #[derive(Debug, Clone)]
@@ -51,7 +52,7 @@ struct RepairSymbol<S> {
     group: Group,
     link: LinkId,
     stamp: Stamp,
-    /// From then on it is used; none if it is used already.
+    /// When the symbol becomes usable; none once it is.
     usable_at: Option<Time>,
     symbol: S,
 }
@@ -61,23 +62,23 @@ struct LaneState<T, S> {
     /// By number modulo [`MAX_LANE_PACKETS`].
     items: Vec<Option<(u64, T)>>,
     symbols: VecDeque<RepairSymbol<S>>,
-    /// What was told how to be made, and is not here yet.
+    /// Packet whose recipe was returned and that is not back yet.
     pending: Option<u64>,
     last: Time,
-    /// Time from one sum to the next, averaged.
+    /// Mean interval of symbols.
     interval: Duration,
 }
 
-/// Keeps what is needed to take sums apart: little, until a lane's first sum has come.
+/// Keeps packets and symbols to rebuild lost packets; few packets until a lane's first symbol.
 #[derive(Debug, Clone)]
 pub struct Decoder<T, S> {
     lanes: Vec<Option<Box<LaneState<T, S>>>>,
-    /// Lanes of which something is kept.
+    /// Lanes with state.
     kept: Vec<LaneId>,
-    /// The last packets of other lanes.
+    /// Last packets of the other lanes.
     recent: VecDeque<(LaneId, u64, T)>,
     ready: VecDeque<Rebuild<T, S>>,
-    /// Terms to be used again.
+    /// Allocations to be reused.
     spare: Vec<Terms<T, S>>,
     passed: Stamp,
     rebuilt: u64,
@@ -98,7 +99,7 @@ impl<T, S> Default for Decoder<T, S> {
 }
 
 impl<T: Clone, S: Clone> Decoder<T, S> {
-    /// A packet has arrived, or has been rebuilt.
+    /// Takes a packet that arrived or was rebuilt.
     pub fn handle_packet(&mut self, lane: LaneId, seq: LaneSeq, item: &T) {
         let Some(state) = &mut self.lanes[lane.index()] else {
             if self.recent.len() == MAX_RECENT_PACKETS {
@@ -120,7 +121,8 @@ impl<T: Clone, S: Clone> Decoder<T, S> {
         }
     }
 
-    /// A sum has arrived that was stamped `stamp`. Whatever was sent before has come by `ripe`, if it comes.
+    /// Takes a repair symbol stamped `stamp`. By `usable_at`, every packet sent before it has
+    /// arrived or is lost.
     pub fn handle_symbol(
         &mut self,
         now: Time,
@@ -162,13 +164,13 @@ impl<T: Clone, S: Clone> Decoder<T, S> {
         self.solve(lane);
     }
 
-    /// Everything stamped up to `passed` has come, if it comes.
+    /// Notes that every packet stamped up to `passed` has arrived or is lost.
     pub fn handle_progress(&mut self, passed: Stamp) {
         self.passed = passed;
         self.make_usable(|symbol| symbol.stamp <= passed);
     }
 
-    /// Uses the sums whose time has come. Early and repeated calls do no harm.
+    /// Makes symbols usable whose time has come. Early and repeated calls do no harm.
     pub fn handle_timeout(&mut self, now: Time) {
         self.make_usable(|symbol| symbol.usable_at.is_some_and(|usable_at| usable_at <= now));
         let lanes = &mut self.lanes;
@@ -199,7 +201,7 @@ impl<T: Clone, S: Clone> Decoder<T, S> {
         }
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    /// Returns when to call [`handle_timeout`](Self::handle_timeout) next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let each = self.kept().flat_map(|state| {
@@ -209,8 +211,8 @@ impl<T: Clone, S: Clone> Decoder<T, S> {
         each.min()
     }
 
-    /// The time from one sum to the next, in the lane where it is longest; none if no sums have come
-    /// of late.
+    /// Returns the interval of symbols in the lane where it is longest; none if there were no
+    /// symbols lately.
     #[must_use]
     pub fn symbol_interval(&self) -> Option<Duration> {
         self.kept().map(|state| state.interval).max()
@@ -221,8 +223,8 @@ impl<T: Clone, S: Clone> Decoder<T, S> {
         kept.filter_map(|lane| self.lanes[lane.index()].as_deref())
     }
 
-    /// Sums that miss nothing go. Of those in use, what they determine is made: one packet at a
-    /// time, since the next follows when it is handed in.
+    /// Drops symbols without missing packets and solves the usable ones. It queues one recipe at a
+    /// time: the next one follows when that packet is handed in.
     fn solve(&mut self, lane: LaneId) {
         let Some(state) = &mut self.lanes[lane.index()] else {
             return;
@@ -248,24 +250,24 @@ impl<T: Clone, S: Clone> Decoder<T, S> {
             )
         });
         self.ready.push_back(state.recipe(lane, &solution, terms));
-        // With that packet here, this sum tells nothing that the others do not.
+        // With that packet, this symbol is a combination of the others.
         state.symbols.remove(solution.redundant);
     }
 
-    /// How to make a packet that is missing; make it, and hand it in as if it had arrived. The recipe
-    /// may be [given back](Self::give_back).
+    /// Returns the recipe of a missing packet. Make the packet and hand it in as if it had arrived.
+    /// The recipe may be [given back](Self::give_back).
     pub fn poll_rebuild(&mut self) -> Option<Rebuild<T, S>> {
         self.ready.pop_front()
     }
 
-    /// Takes back a recipe, whose memory is used again.
+    /// Takes back a recipe to reuse its memory.
     pub fn give_back(&mut self, mut rebuild: Rebuild<T, S>) {
         rebuild.symbols.clear();
         rebuild.packets.clear();
         self.spare.push((rebuild.symbols, rebuild.packets));
     }
 
-    /// Packets that could be rebuilt; some of them came nevertheless.
+    /// Returns the packets that could be rebuilt; some of them arrived nevertheless.
     #[must_use]
     pub fn rebuilt(&self) -> u64 {
         self.rebuilt
@@ -325,19 +327,19 @@ impl<T: Clone, S: Clone> LaneState<T, S> {
     }
 }
 
-/// One equation for each sum: what its missing packets are multiplied by.
+/// Linear equations: one row per symbol, one unknown per missing packet.
 struct Equations {
     unknown: [u64; MAX_UNKNOWNS],
     unknowns: usize,
-    /// Factors of the unknown, and of the sums that the row has become a sum of.
+    /// Factors of the unknowns, and of the symbols combined in the row.
     rows: [([u8; MAX_UNKNOWNS], [u8; MAX_LANE_SYMBOLS]); MAX_LANE_SYMBOLS],
 }
 
-/// `seq` is the sum of the sums by these factors, and of packets that are here.
+/// The packet `seq` is the combination of symbols by these factors, and of received packets.
 struct Solution {
     seq: u64,
     factors: [u8; MAX_LANE_SYMBOLS],
-    /// One of the sums.
+    /// A symbol used up by this solution.
     redundant: usize,
 }
 
@@ -348,7 +350,8 @@ impl Equations {
             unknowns: 0,
             rows: [([0; MAX_UNKNOWNS], [0; MAX_LANE_SYMBOLS]); MAX_LANE_SYMBOLS],
         };
-        // Who misses the least goes first: what is alone in its window comes back whatever else is missing.
+        // Symbols with the fewest missing packets go first: a packet alone in its window is rebuilt
+        // whatever else is missing.
         let mut order = [(usize::MAX, 0); MAX_LANE_SYMBOLS];
         for (index, symbol) in state.symbols.iter().enumerate() {
             let count = missing(&state.items, &symbol.group).take(MAX_MISSING + 1);
@@ -391,7 +394,7 @@ impl Equations {
         known
     }
 
-    /// Gauss and Jordan's elimination; the lowest number that it determines.
+    /// Solves by Gauss-Jordan elimination; returns the lowest number that is determined.
     fn solve(mut self) -> Option<Solution> {
         let mut pivots = 0;
         for column in 0..self.unknowns {

@@ -1,4 +1,4 @@
-//! The sending end: which packets a sum covers, and when it goes out.
+//! The sending end: decides which packets a repair symbol covers, and when it is sent.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,31 +6,32 @@ use std::time::Duration;
 use super::{FecRate, Group, MAX_SPACING, SYMBOLS_PER_PACKET};
 use crate::{LANES, LaneId, LaneSeq, Time};
 
-/// One packet since the last sum is left alone: its sum would be a copy.
+/// Least packets since the last symbol: a symbol over one packet would be a copy of it.
 const MIN_SYMBOL_PACKETS: usize = 2;
 
-/// A lane that has not gone on for so long begins a new window: its packets are not kept longer.
+/// A lane without packets for this long begins a new window, so that its packets are not kept.
 const WINDOW_TIMEOUT: Duration = Duration::from_millis(500);
 
 const MAX_WINDOW: usize = SYMBOLS_PER_PACKET * MAX_SPACING;
 
 #[derive(Debug)]
 struct LaneWindow<T> {
-    /// The number after the last one of the window.
+    /// Number after the last packet of the window.
     next: u64,
     window: VecDeque<T>,
-    /// Packets since the last sum.
+    /// Packets since the last symbol.
     uncovered_packets: usize,
     rate: FecRate,
     power: u8,
     extended_at: Time,
 }
 
-/// Collects the sender's packets into windows.
+/// Collects the sender's packets into encoding windows.
 #[derive(Debug)]
 pub struct Encoder<T> {
     lanes: Vec<LaneWindow<T>>,
-    /// Lanes with packets that no sum covers, and those with none; those that grew last at the end.
+    /// Lanes with packets that no symbol covers, and lanes without; the most recently extended ones
+    /// last.
     uncovered: VecDeque<LaneId>,
     covered: VecDeque<LaneId>,
     due: Option<LaneId>,
@@ -56,8 +57,8 @@ impl<T> Default for Encoder<T> {
 }
 
 impl<T: Clone> Encoder<T> {
-    /// A packet is sent for the first time. If a sum is due with it, it must be
-    /// [polled](Self::poll) before the next packet.
+    /// Takes a packet that is sent for the first time. If a symbol becomes due, [poll](Self::poll)
+    /// it before the next packet.
     pub fn handle_sent(
         &mut self,
         now: Time,
@@ -95,8 +96,8 @@ impl<T: Clone> Encoder<T> {
         }
     }
 
-    /// A sum to be made and sent; its packets are put into `items`, which is emptied first, in the order of
-    /// their numbers.
+    /// Returns a repair symbol to be made and sent. Its packets replace the contents of `items`, in
+    /// the order of their numbers.
     pub fn poll(&mut self, now: Time, items: &mut Vec<T>) -> Option<Group> {
         self.handle_timeout(now);
         loop {
@@ -141,7 +142,7 @@ impl<T: Clone> Encoder<T> {
         }
     }
 
-    /// When [`poll`](Self::poll) will have something to do if nothing is sent before.
+    /// Returns when [`poll`](Self::poll) will have something to do if nothing is sent before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let state = |lane: &LaneId| &self.lanes[lane.index()];

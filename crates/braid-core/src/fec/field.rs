@@ -1,9 +1,9 @@
-//! Arithmetic in GF(2⁸) modulo x⁸ + x⁴ + x³ + x² + 1, of which 2 generates all but zero: addition is
-//! XOR, and every number but zero divides. Buffers are worked on eight bytes at a time.
+//! Arithmetic in GF(2⁸) modulo x⁸ + x⁴ + x³ + x² + 1. Addition is XOR; 2 generates every element
+//! but zero, and all but zero have inverses. Buffers are processed eight bytes at a time.
 
 const POLYNOMIAL: u16 = 0x11d;
 
-/// Bytes worked on at a time.
+/// Bytes processed at a time.
 const WORD: usize = 8;
 
 const fn tables() -> ([u8; 255], [u8; 256]) {
@@ -23,13 +23,13 @@ const fn tables() -> ([u8; 255], [u8; 256]) {
 
 const TABLES: ([u8; 255], [u8; 256]) = tables();
 
-/// 2^`power`.
+/// Returns 2^`power`.
 #[must_use]
 pub fn power_of_two(power: u64) -> u8 {
     TABLES.0[(power % 255) as usize]
 }
 
-/// The product.
+/// Returns the product.
 #[must_use]
 pub fn times(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 {
@@ -39,7 +39,7 @@ pub fn times(a: u8, b: u8) -> u8 {
     power_of_two(log(a) + log(b))
 }
 
-/// What `a` must be multiplied by to be 1; zero has none, and gives zero.
+/// Returns the multiplicative inverse; zero for zero, which has none.
 #[must_use]
 pub fn inverse(a: u8) -> u8 {
     match a {
@@ -48,7 +48,7 @@ pub fn inverse(a: u8) -> u8 {
     }
 }
 
-/// Eight bytes, each doubled.
+/// Doubles each of eight bytes.
 fn double(word: u64) -> u64 {
     let carries = word >> 7 & 0x0101_0101_0101_0101;
     ((word & 0x7f7f_7f7f_7f7f_7f7f) << 1) ^ (carries * (u64::from(POLYNOMIAL) & 0xff))
@@ -69,15 +69,15 @@ pub fn scale_by_power(bytes: &mut [u8], power: u8) {
     }
 }
 
-/// Adds `factor` times `bytes` to `sum`, which is at least as long.
+/// Adds `factor` times `bytes` to `sum`.
 ///
 /// # Panics
-/// If it is not.
+/// If `sum` is shorter than `bytes`.
 pub fn add_scaled(sum: &mut [u8], factor: u8, bytes: &[u8]) {
     let scaled = |mut word: u64| {
         let mut result = 0;
         for bit in 0..8 {
-            // All ones where the bit is set: no branch.
+            // All ones if the bit is set: no branch.
             result ^= word & u64::from(factor >> bit & 1).wrapping_neg();
             word = double(word);
         }
@@ -108,7 +108,7 @@ fn word(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// Multiplication as in school.
+    /// Long multiplication, as a reference.
     fn product(a: u8, b: u8) -> u8 {
         let mut long = (0..8)
             .filter(|bit| b >> bit & 1 == 1)

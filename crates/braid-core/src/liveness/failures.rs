@@ -1,16 +1,16 @@
-//! Who keeps failing has to prove itself for longer.
+//! Recent failures of a link or path: the more it fails, the more signs of life it must show.
 
 use std::time::Duration;
 
 use crate::Time;
 
-/// A failure is forgiven if the next one comes later than this.
+/// A failure is forgotten if the next one comes later than this.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
 
-/// So often does a further failure double what is wanted.
+/// Further failures that double the required signs of life.
 const MAX_DOUBLINGS: u32 = 4;
 
-/// How often something failed of late.
+/// Recent failures of a link or path.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FailureHistory {
     count: u32,
@@ -18,7 +18,7 @@ pub struct FailureHistory {
 }
 
 impl FailureHistory {
-    /// It failed.
+    /// Adds a failure.
     pub fn add(&mut self, now: Time) {
         if now.since(self.last) > FORGET_AFTER {
             self.count = 0;
@@ -27,9 +27,9 @@ impl FailureHistory {
         self.last = now;
     }
 
-    /// Signs of life in a row that are wanted from it: `first` after one failure, or 30 s after the last
-    /// of more, doubled by each that came within 30 s of the one before, four times at the most. One
-    /// from who has never failed.
+    /// Returns the consecutive signs of life that are required: one without a failure; `first`
+    /// after one failure, or 30 s after the last of several. Each failure within 30 s of the one
+    /// before doubles the number, up to four times.
     #[must_use]
     pub fn required_signs(&self, now: Time, first: u32) -> u32 {
         match self.count {

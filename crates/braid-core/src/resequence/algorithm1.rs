@@ -1,34 +1,34 @@
-//! \[mpsdn\] Algorithm 1, "Resequencing for each flow": TCP put in order without clock and paths.
+//! \[mpsdn\] Algorithm 1, "Resequencing for each flow": reorders TCP without a clock and without
+//! paths.
 //!
-//! - A SYN sets what is expected; what is below it goes on at once; what is expected goes on, and
-//!   then what was stored behind it.
-//! - What is ahead is stored. Once more than `T` are, all go on in order, "ignoring gaps", and the
-//!   next `LRF` segments are passed in the order of their arrival.
-//! - At `S` stored, the lowest goes on for each that comes.
+//! - A SYN sets the expected number. A segment below it is delivered at once; so is the expected
+//!   segment, and then the stored ones that follow it.
+//! - A segment ahead is stored. Once more than `T` are stored, all are delivered in order,
+//!   "ignoring gaps", and the next `LRF` segments pass in the order of their arrival.
+//! - At `S` stored segments, each arrival delivers the lowest.
 //!
-//! Deviations: "send all delayed packets" is read as those that follow without a hole, since as
-//! printed they are looked for before `expected` has moved, and would wait until `T` is exceeded;
-//! numbers are compared on their circle; a connection that is not known begins with whatever comes
-//! first; a RST ends it. There is no clock: what is stored at the end of a burst waits for what
-//! comes next.
+//! Deviations: "send all delayed packets" is read as those that follow without a gap. As printed,
+//! they are looked up before `expected` has moved, and would wait until `T` is exceeded. Sequence
+//! numbers are compared modulo 2³². An unknown connection begins with its first segment; a RST ends
+//! it. There is no clock: segments stored at the end of a burst wait for the next one.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::stream::seq_distance;
 use super::{Segment, SegmentKind, StreamCounters};
 
-/// The algorithm's three numbers.
+/// The algorithm's three parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Algorithm1Settings {
     /// `S`: segments that a buffer holds.
     pub size: usize,
-    /// `T`: stored segments beyond which all go on.
+    /// `T`: stored segments beyond which all are delivered.
     pub threshold: usize,
-    /// `LRF`: segments passed unordered after that; 20 in the paper.
+    /// `LRF`: segments that pass unordered after that; 20 in the paper.
     pub loss_recovery: u32,
 }
 
-/// Connections that are followed; those beyond pass as they come.
+/// Most connections followed; segments of others pass as they arrive.
 const MAX_STREAMS: usize = 16_384;
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ struct Flow<T> {
     buffer: VecDeque<Stored<T>>,
 }
 
-/// Drive it as [`Streams`](super::Streams).
+/// Algorithm 1. Drive it like [`Streams`](super::Streams).
 #[derive(Debug)]
 pub struct Algorithm1<K, T> {
     settings: Algorithm1Settings,
@@ -54,7 +54,7 @@ pub struct Algorithm1<K, T> {
 }
 
 impl<K: Ord + Copy, T> Algorithm1<K, T> {
-    /// Nothing is known yet.
+    /// Returns an empty buffer.
     #[must_use]
     pub fn new(settings: Algorithm1Settings) -> Algorithm1<K, T> {
         Algorithm1 {
@@ -65,7 +65,7 @@ impl<K: Ord + Copy, T> Algorithm1<K, T> {
         }
     }
 
-    /// Goes by other numbers from now on.
+    /// Changes the parameters.
     pub fn set(&mut self, settings: Algorithm1Settings) {
         self.settings = settings;
     }
@@ -130,24 +130,24 @@ impl<K: Ord + Copy, T> Algorithm1<K, T> {
         }
     }
 
-    /// The next segment to hand on.
+    /// Returns the next segment to deliver.
     pub fn poll_delivery(&mut self) -> Option<T> {
         self.ready.pop_front()
     }
 
-    /// Segments that wait.
+    /// Returns the segments held.
     #[must_use]
     pub fn held(&self) -> usize {
         self.flows.values().map(|flow| flow.buffer.len()).sum()
     }
 
-    /// Connections that are known.
+    /// Returns the connections followed.
     #[must_use]
     pub fn streams(&self) -> usize {
         self.flows.len()
     }
 
-    /// What happened so far. Deadlines and paths are not known here; releases beyond `T` are
+    /// Returns the counters. Deadlines and paths do not exist here; deliveries beyond `T` count as
     /// `forced`.
     #[must_use]
     pub fn counters(&self) -> &StreamCounters {
@@ -162,7 +162,7 @@ impl<T> Flow<T> {
         self.buffer.insert(index, stored);
     }
 
-    /// Hands on what follows without a hole.
+    /// Delivers the segments that follow without a gap.
     fn go_on(&mut self, ready: &mut VecDeque<T>, counters: &mut StreamCounters) {
         while let Some(first) = self.buffer.front()
             && seq_distance(first.seq, self.expected) <= 0

@@ -1,4 +1,4 @@
-//! What a resequencer did, by cause and link.
+//! Counters of a resequencer, by cause and link.
 
 use crate::{LinkId, MAX_LINKS};
 
@@ -7,17 +7,17 @@ use super::GivenUp;
 /// Totals since the session began, in packets. Arrays are by link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counters {
-    /// Went on at once, in order.
+    /// Delivered at once, in order.
     pub in_order: u64,
-    /// Waited for a missing packet, then went on in order.
+    /// Delivered in order after waiting for a missing packet.
     pub held: u64,
-    /// Went on at once because they do not ask for order.
+    /// Delivered at once because they need no order.
     pub unordered: u64,
-    /// Came after they had been given up, by the link that they came on. Forwarded.
+    /// Arrived after they had been given up, by the link of arrival. Forwarded.
     pub late: [u64; MAX_LINKS],
-    /// Came twice, by the link that the second came on. Dropped.
+    /// Arrived twice, by the link of the second arrival. Dropped.
     pub duplicates: [u64; MAX_LINKS],
-    /// Too old to tell late from twice, by link. Dropped.
+    /// Too old to tell late from duplicate, by link. Dropped.
     pub too_old: [u64; MAX_LINKS],
     /// Given up because every live link had settled past them.
     pub known_lost: u64,
@@ -52,19 +52,19 @@ impl Counters {
         }
     }
 
-    /// Missing packets given up, for whatever cause.
+    /// Returns the missing packets given up, for any cause.
     #[must_use]
     pub fn given_up(&self) -> u64 {
         self.known_lost + self.forced + self.expired.iter().sum::<u64>()
     }
 
-    /// Packets that came late.
+    /// Returns the packets that arrived late.
     #[must_use]
     pub fn all_late(&self) -> u64 {
         self.late.iter().sum()
     }
 
-    /// Packets that came twice.
+    /// Returns the packets that arrived twice.
     #[must_use]
     pub fn all_duplicates(&self) -> u64 {
         self.duplicates.iter().sum()

@@ -1,19 +1,19 @@
-//! How much longer than paths' latencies explain a missing segment may be under way.
+//! Excess wait: how much longer a missing segment may take than the paths' latencies explain.
 
 use std::time::Duration;
 
 use crate::Time;
 
-/// What a queue of ordinary length adds. It is only waited for where a path that should have brought
-/// something is silent: losses are known by what comes behind them.
+/// Delay of an ordinary queue. The wait applies only while a path that should have delivered
+/// something is silent: otherwise the packets behind a loss show it.
 const MIN_EXCESS: Duration = Duration::from_millis(100);
-/// Never more: by then TCP's own clock runs.
+/// Upper bound: by then TCP's own timer runs.
 const MAX_EXCESS: Duration = Duration::from_millis(250);
-/// How long a wait is remembered, once over and at most twice.
+/// A wait is remembered for this long, at most twice as long.
 const EXCESS_WINDOW: Duration = Duration::from_secs(5);
 
-/// The longest of the waits of late that were worth it: the segment did come, be it after its gap
-/// was given up. Queues make them longer than the latencies tell.
+/// Longest recent wait that was worth it: the segment did arrive, even if after its gap was given
+/// up. Queues make waits longer than the latencies.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ExcessWait {
     since: Time,
@@ -30,7 +30,7 @@ impl ExcessWait {
         }
     }
 
-    /// A missing segment came `waited` after it was missed, `lag` of which the latencies explain.
+    /// Takes the wait for a missing segment that arrived; the latencies explain `lag` of it.
     pub fn observe(&mut self, now: Time, waited: Duration, lag: Duration) {
         if now.since(self.since) >= EXCESS_WINDOW {
             self.before = self.recent(now).and(self.current);
@@ -40,14 +40,14 @@ impl ExcessWait {
         self.current = self.current.max(Some(excess));
     }
 
-    /// How long to wait for what is missing, if the slowest path is `lag` behind.
+    /// Returns how long to wait for a missing segment if the slowest path is `lag` behind.
     pub fn hold(&self, now: Time, lag: Duration) -> Duration {
         let excess = self.recent(now).unwrap_or_default();
         let excess = (excess + excess / 4).clamp(MIN_EXCESS, MAX_EXCESS);
         lag + lag / 4 + excess
     }
 
-    /// How much longer than the latencies tell something may be under way, as far as was seen.
+    /// Returns the excess observed recently, up to [`MIN_EXCESS`].
     pub fn excess(&self, now: Time) -> Duration {
         self.recent(now).unwrap_or_default().min(MIN_EXCESS)
     }

@@ -1,4 +1,4 @@
-//! One lane: what is held, what is missing, and what went by.
+//! One lane: packets held, missing and delivered.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,22 +17,22 @@ enum Slot<T> {
         since: Time,
         item: T,
     },
-    /// Went on ahead of its turn.
+    /// Delivered ahead of its turn.
     Delivered,
 }
 
-/// Missing packets that were first seen to be missing together. Those of them that have come since
-/// are no longer missing; the slots know.
+/// Packets first seen to be missing together. Those that have arrived since are no longer missing;
+/// the slots know.
 #[derive(Debug, Clone, Copy)]
 struct Gap {
     last: u64,
-    /// The stamp of the packet that showed it.
+    /// Stamp of the packet that showed the gap.
     after: Stamp,
     deadline: Time,
     known_lost: bool,
 }
 
-/// What a packet is to its lane.
+/// Position of a packet in its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Position {
     /// The next one.
@@ -47,9 +47,9 @@ pub(super) enum Position {
     TooOld,
 }
 
-/// What left a lane.
+/// Something that left a lane.
 pub(super) enum Released<T> {
-    /// A packet, in order, that had waited since.
+    /// A packet, in order, that had waited since then.
     Item { seq: u64, since: Time, item: T },
     /// A missing packet was given up.
     GivenUp(GivenUp),
@@ -60,9 +60,9 @@ pub(super) struct Lane<T> {
     base: u64,
     slots: VecDeque<Slot<T>>,
     gaps: VecDeque<Gap>,
-    /// How many of the gaps, from the first, are known lost.
+    /// Gaps known lost, counted from the first.
     known_lost: usize,
-    /// Which of the last [`HISTORY`] below `base` went on, one bit each.
+    /// The last [`HISTORY`] numbers below `base`, one bit each: set if delivered.
     delivered: [u64; HISTORY as usize / 64],
 }
 
@@ -94,7 +94,7 @@ impl<T> Lane<T> {
         }
     }
 
-    /// The next one in order has come and nothing is held: the way of nearly all packets.
+    /// Passes the next packet in order if nothing is held: the path of nearly all packets.
     pub fn pass(&mut self) -> bool {
         let free = self.slots.is_empty();
         if free {
@@ -104,7 +104,7 @@ impl<T> Lane<T> {
         free
     }
 
-    /// Slots that would be in use with `seq` among them.
+    /// Returns the slots in use if `seq` were among them.
     pub fn reach(&self, seq: u64) -> u64 {
         (seq + 1).saturating_sub(self.base)
     }
@@ -113,7 +113,7 @@ impl<T> Lane<T> {
         self.slots.len()
     }
 
-    /// Everything below `seq` that is not here is missing, as a packet stamped `after` shows.
+    /// Marks everything below `seq` that is not here as missing; a packet stamped `after` shows it.
     pub fn miss_below(&mut self, seq: u64, after: Stamp, deadline: Time) {
         let end = self.base + self.slots.len() as u64;
         if seq <= end {
@@ -128,12 +128,12 @@ impl<T> Lane<T> {
         });
     }
 
-    /// Holds `item`, which is not below the base; what is below it must be missing already.
+    /// Holds `item`, which is not below the base. Packets below it must be marked missing already.
     pub fn hold(&mut self, now: Time, seq: u64, item: T) {
         self.put(seq, Slot::Held { since: now, item });
     }
 
-    /// Notes that `seq`, which is not below the base, went on ahead of its turn.
+    /// Notes that `seq`, which is not below the base, was delivered ahead of its turn.
     pub fn skip(&mut self, seq: u64) {
         self.put(seq, Slot::Delivered);
     }
@@ -146,13 +146,13 @@ impl<T> Lane<T> {
         }
     }
 
-    /// Notes that `seq`, below the base, went on late.
+    /// Notes that `seq`, below the base, was delivered late.
     pub fn note_late(&mut self, seq: u64) {
         self.note(seq, true);
     }
 
-    /// Every live link has settled past `passed`: gaps before that are known lost, and get no more
-    /// than `rescue` from now, the time in which a copy would come.
+    /// Notes that every live link has settled past `passed`. Gaps before that are known lost and
+    /// end after `recovery_delay`, the time in which a recovery would arrive.
     pub fn settle(&mut self, now: Time, passed: Stamp, recovery_delay: Duration) {
         while let Some(gap) = self.gaps.get_mut(self.known_lost) {
             if gap.after >= passed {
@@ -164,12 +164,12 @@ impl<T> Lane<T> {
         }
     }
 
-    /// What the lane waits for: none if it waits for nothing.
+    /// Returns when the first gap ends; none if the lane waits for nothing.
     pub fn deadline(&self) -> Option<Time> {
         self.gaps.front().map(|gap| gap.deadline)
     }
 
-    /// The next that leaves the lane at `now`; by `force`, gaps leave before their deadline.
+    /// Returns what leaves the lane next at `now`; with `force`, gaps end before their deadline.
     pub fn poll(&mut self, now: Time, force: bool) -> Option<Released<T>> {
         loop {
             let missing = matches!(self.slots.front()?, Slot::Missing);
@@ -196,7 +196,7 @@ impl<T> Lane<T> {
         }
     }
 
-    /// Begins anew at `to`, if that is ahead and nothing is held; says how many that leaves out.
+    /// Restarts at `to` if that is ahead and nothing is held. Returns the numbers skipped.
     pub fn jump(&mut self, to: u64) -> u64 {
         if to <= self.base || !self.slots.is_empty() {
             return 0;
@@ -209,7 +209,7 @@ impl<T> Lane<T> {
         skipped
     }
 
-    /// Gives memory back that only a burst needed.
+    /// Releases memory that only a burst needed.
     pub fn shrink(&mut self) {
         self.slots.shrink_to(0);
         self.gaps.shrink_to(0);

@@ -1,4 +1,4 @@
-//! All lanes of one direction of a bond.
+//! Reorder buffer for one direction of a bond.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use super::Counters;
 use super::lane::{Lane, Position, Released};
 use super::timeout_lanes::{Out, TimeoutLanes};
 
-/// How much a resequencer may hold.
+/// Limits of a resequencer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Packets held or missing in one lane. 8192 are 100 ms of 1 Gbit/s.
     pub lane: usize,
-    /// And in all lanes together.
+    /// Packets held or missing in all lanes together.
     pub all: usize,
 }
 
@@ -27,48 +27,48 @@ impl Default for Limits {
     }
 }
 
-/// Whether a packet wants to be delivered in its turn.
+/// Order in which a packet is delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryOrder {
     /// After everything before it in its lane.
     InOrder,
-    /// At once; it still counts as here for those behind it, and only once.
+    /// At once. It still counts as received for those behind it, and is delivered only once.
     Immediate,
 }
 
-/// By which rules packets are put in order.
+/// Reordering rules.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Reordering {
-    /// By those of the [module](super).
+    /// The adaptive rules of the [module](super).
     #[default]
     Adaptive,
-    /// By those of \[l3b\] §4.3, in each lane: a missing packet is waited for until the first one behind
-    /// it has been held for so long, whatever is known of the links, and what comes later is dropped.
-    /// For comparison.
+    /// The rules of \[l3b\] §4.3 in each lane, for comparison: a gap ends when the first packet
+    /// behind it has been held for this time, whatever is known of the links, and late packets are
+    /// dropped.
     FixedTimeout(Duration),
 }
 
-/// What a packet says of itself, and the link that it came on.
+/// Metadata of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketMeta {
-    /// Its lane.
+    /// Lane.
     pub lane: LaneId,
-    /// Its number there.
+    /// Number in the lane.
     pub seq: LaneSeq,
-    /// When it was given to its link. A copy has the stamp of the copy.
+    /// Send timestamp. A retransmission has one of its own.
     pub stamp: Stamp,
-    /// The link that it came on.
+    /// Link of arrival.
     pub link: LinkId,
-    /// Whether it waits for its turn.
+    /// Order of delivery.
     pub order: DeliveryOrder,
 }
 
-/// A packet to be handed on.
+/// A packet to be delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery<T> {
-    /// Its lane.
+    /// Lane.
     pub lane: LaneId,
-    /// Its number there.
+    /// Number in the lane.
     pub seq: LaneSeq,
     /// How long it was held.
     pub waited: Duration,
@@ -76,12 +76,12 @@ pub struct Delivery<T> {
     pub item: T,
 }
 
-/// Puts the packets of all lanes back in order. The module's documentation has the rules.
+/// Puts the packets of all lanes back in order, by the rules in the module's documentation.
 ///
-/// Call [`handle_packet`](Self::handle_packet) for what arrives,
+/// Call [`handle_packet`](Self::handle_packet) for each arrival,
 /// [`handle_progress`](Self::handle_progress) when links have settled further, and
-/// [`handle_timeout`](Self::handle_timeout) at [`poll_timeout`](Self::poll_timeout); after each,
-/// empty [`poll_delivery`](Self::poll_delivery). `T` is moved through, never looked at.
+/// [`handle_timeout`](Self::handle_timeout) at [`poll_timeout`](Self::poll_timeout). After each,
+/// call [`poll_delivery`](Self::poll_delivery) until none. A `T` passes through unread.
 #[derive(Debug)]
 pub struct Resequencer<T> {
     limits: Limits,
@@ -89,19 +89,19 @@ pub struct Resequencer<T> {
     /// Lanes that hold something, one bit each.
     waiting: [u64; LANES / 64],
     slots: usize,
-    /// Slots that lanes have room for.
+    /// Slots allocated by all lanes.
     capacity: usize,
     ready: VecDeque<Delivery<T>>,
     recovery_delay: Duration,
     laggard: Option<LinkId>,
     counters: Counters,
     reordering: Reordering,
-    /// What goes by [`Reordering::FixedTimeout`], from the first packet on after that was asked for.
+    /// State for [`Reordering::FixedTimeout`], from the first packet after it was set.
     timeout_lanes: Option<TimeoutLanes<T>>,
 }
 
 impl<T> Resequencer<T> {
-    /// With nothing held; every lane begins at number 0.
+    /// Returns an empty buffer; every lane begins at number 0.
     #[must_use]
     pub fn new(limits: Limits) -> Resequencer<T> {
         Resequencer {
@@ -119,20 +119,20 @@ impl<T> Resequencer<T> {
         }
     }
 
-    /// By which rules packets are put in order, from the next one on. What is held then goes on
-    /// without what it waits for.
+    /// Sets the rules, from the next packet on. Packets held by then are delivered without those
+    /// they wait for.
     pub fn set_reordering(&mut self, reordering: Reordering) {
         self.reordering = reordering;
     }
 
-    /// In what time a packet known to be lost would come as a copy; zero where nothing is asked for
-    /// again. Holds for gaps that become known from now on.
+    /// Sets the time in which a packet known to be lost would be recovered; zero without recovery.
+    /// It applies to gaps that become known from now on.
     pub fn set_recovery_delay(&mut self, recovery_delay: Duration) {
         self.recovery_delay = recovery_delay;
     }
 
-    /// Takes a packet. If it shows that others are missing, they get `hold` from now, whatever
-    /// happens after.
+    /// Takes a packet. Packets that it shows to be missing are waited for until `hold` from now,
+    /// whatever happens later.
     pub fn handle_packet(&mut self, now: Time, tag: PacketMeta, hold: Duration, item: T) {
         if self.at_work() != self.reordering {
             self.change(now);
@@ -180,8 +180,8 @@ impl<T> Resequencer<T> {
         }
     }
 
-    /// The sender says that it has given numbers up to `highest` in this lane, and nothing else for
-    /// now: so losses at a burst's end are seen, though nothing comes behind them.
+    /// Takes a flush: the sender has given numbers up to `highest` in this lane, and sends nothing
+    /// more for now. Losses at the end of a burst show by it.
     pub fn handle_flush(
         &mut self,
         now: Time,
@@ -191,7 +191,7 @@ impl<T> Resequencer<T> {
         hold: Duration,
     ) {
         let index = lane.index();
-        // The paper's algorithm knows of losses by what comes behind them.
+        // The paper's algorithm detects losses by later packets alone.
         let is_timed = self.timeout_lanes.is_some();
         if is_timed || self.lanes[index].reach(highest.0) > self.limits.lane as u64 {
             return;
@@ -201,8 +201,8 @@ impl<T> Resequencer<T> {
         self.release(now, index, false);
     }
 
-    /// Every live link has settled past everything stamped below `passed`; the one that is behind
-    /// the others is `laggard`.
+    /// Notes that every live link has settled past everything stamped below `passed`; `laggard` is
+    /// the link that is furthest behind.
     pub fn handle_progress(&mut self, now: Time, passed: Stamp, laggard: Option<LinkId>) {
         self.laggard = laggard;
         self.for_waiting(|all, index| {
@@ -212,13 +212,14 @@ impl<T> Resequencer<T> {
         });
     }
 
-    /// Goes on where a deadline has come. Early and repeated calls do no harm.
+    /// Ends gaps whose deadline has come. Early and repeated calls do no harm.
     pub fn handle_timeout(&mut self, now: Time) {
         self.by_time(now, |timeout_lanes, out| timeout_lanes.handle_timeout(out));
         self.for_waiting(|all, index| all.release(now, index, false));
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) next; none if nothing is missing.
+    /// Returns when to call [`handle_timeout`](Self::handle_timeout) next; none if nothing is
+    /// missing.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let mut earliest = self
@@ -239,24 +240,24 @@ impl<T> Resequencer<T> {
         earliest
     }
 
-    /// The next packet to hand on.
+    /// Returns the next packet to deliver.
     pub fn poll_delivery(&mut self) -> Option<Delivery<T>> {
         self.ready.pop_front()
     }
 
-    /// What was done so far.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Packets held or missing.
+    /// Returns the packets held or missing.
     #[must_use]
     pub fn occupied(&self) -> usize {
         self.slots + self.timeout_lanes.as_ref().map_or(0, TimeoutLanes::held)
     }
 
-    /// The rules that the last packet went by.
+    /// Returns the rules applied to the last packet.
     fn at_work(&self) -> Reordering {
         let timeout_lanes = self.timeout_lanes.as_ref();
         timeout_lanes.map_or(Reordering::Adaptive, |timeout_lanes| {
@@ -276,7 +277,7 @@ impl<T> Resequencer<T> {
         }
     }
 
-    /// Goes by other rules from now on, each lane from where it has come to.
+    /// Switches the rules; each lane continues at its position.
     fn change(&mut self, now: Time) {
         self.for_waiting(|all, index| all.release(now, index, true));
         if let Some(timeout_lanes) = self.timeout_lanes.take() {
@@ -310,7 +311,7 @@ impl<T> Resequencer<T> {
         self.capacity += self.lanes[index].capacity() - capacity;
     }
 
-    /// Memory that only a burst needed goes back once all lanes have more than they may use.
+    /// Releases a lane's spare memory once all lanes have more than their limit.
     fn shrink(&mut self, index: usize) {
         if self.capacity > 2 * self.limits.all {
             self.capacity -= self.lanes[index].capacity();
@@ -319,7 +320,7 @@ impl<T> Resequencer<T> {
         }
     }
 
-    /// Sees to it that `seq` fits: first this lane goes on without what it misses, then all do.
+    /// Makes `seq` fit: first this lane goes on without its missing packets, then all lanes do.
     fn free_slots(&mut self, now: Time, index: usize, seq: u64) {
         let fits = |all: &Self| {
             let reach = all.lanes[index].reach(seq);
@@ -333,7 +334,7 @@ impl<T> Resequencer<T> {
         if !fits(self) {
             self.for_waiting(|all, other| all.release(now, other, true));
         }
-        // A jump beyond all windows: what lies between is given up unseen.
+        // A jump beyond the limit: the numbers in between are given up unseen.
         let skipped = self.lanes[index].jump(seq.saturating_sub(self.limits.lane as u64 / 2));
         self.counters.forced += skipped;
     }

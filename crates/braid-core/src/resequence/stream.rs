@@ -1,17 +1,17 @@
-//! TCP put in order by its own sequence numbers, where paths carry no numbers of ours.
+//! Reorders TCP by its own sequence numbers, on paths without numbers of ours.
 //!
-//! What [`Resequencer`](super::Resequencer) does with numbers that a sender of ours gave, this does
-//! with those that TCP brings, by connection. The rules are the module's, with what TCP makes of
-//! them:
+//! It treats TCP's numbers per connection as [`Resequencer`](super::Resequencer) treats the numbers
+//! of our sender. The rules are the module's, with these differences:
 //!
-//! - A sender gives each byte once, in order, but for **retransmissions**. Paths are FIFOs and every
-//!   segment says which it came by, so one that is not beyond what its own path has brought before
-//!   was sent again. It waits for no gap, but as long as something that was sent before it may still
-//!   be under way on a slower path: a sender that hears of it takes all that it sent earlier for lost
-//!   (RFC 8985 §6.2; with paths of 10 and 75 ms each repair cost half the window).
-//! - A gap is **known lost** as soon as every path has brought something from behind it.
-//! - Otherwise its **deadline**, fixed when it was first seen: how much later the slowest path
-//!   brings things than the one that showed the gap, and what waits were longer than that lately
+//! - A sender sends each byte once, in order, except for **retransmissions**. Paths are FIFOs and
+//!   every segment says which path it took, so a segment not beyond the highest one of its own path
+//!   is a retransmission. It waits for no gap, but as long as an earlier segment may still be on
+//!   its way on a slower path: a sender that sees the retransmission acknowledged takes all earlier
+//!   segments for lost (RFC 8985 §6.2; with paths of 10 and 75 ms each repair cost half the
+//!   window).
+//! - A gap is **known lost** as soon as every path has delivered something behind it.
+//! - Otherwise it has a **deadline**, fixed when it is first seen: how much later than the path
+//!   that showed the gap the slowest path delivers, and the recent excess over that
 //!   ([`ExcessWait`]).
 //! - Sequence numbers wrap; before and behind are halves of their circle (RFC 9293 §3.4).
 
@@ -26,16 +26,16 @@ use super::{GivenUp, PathId, Segment, StreamCounters};
 /// Most paths between two edges.
 pub const MAX_PATHS: usize = 8;
 
-/// Which of the paths that are in use now, and how long the wait behind each may be.
+/// Paths in use, and how long to wait for the slowest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Paths {
-    /// Changes when the paths do: what earlier ones have brought says nothing of these.
+    /// Changes with the paths: arrivals on earlier paths say nothing about these.
     pub epoch: u32,
     pub count: usize,
-    /// How much later than each the slowest brings things.
+    /// How much later than each path the slowest one delivers.
     pub lag: [Duration; MAX_PATHS],
-    /// By then what was sent by earlier paths has come: until then nothing is known lost for what the
-    /// present ones have brought.
+    /// When everything sent on earlier paths has arrived. Until then, arrivals on the present paths
+    /// prove no loss.
     pub drained: Time,
 }
 
@@ -43,13 +43,13 @@ pub(super) struct Paths {
 struct Held<T> {
     seq: u32,
     end: u32,
-    /// None for one that went on ahead of its turn.
+    /// None for a segment delivered ahead of its turn.
     item: Option<T>,
     since: Time,
     gap: Gap,
 }
 
-/// What is missing right before a held segment, if anything is.
+/// Numbers missing right before a held segment, if any.
 #[derive(Debug, Clone, Copy)]
 struct Gap {
     seen: Time,
@@ -57,7 +57,7 @@ struct Gap {
     lag: Duration,
 }
 
-/// A segment that was sent again, and when whatever was sent before it has come.
+/// A retransmitted segment, and when every segment sent before it has arrived.
 #[derive(Debug)]
 struct HeldRetransmission<T> {
     due: Time,
@@ -66,31 +66,31 @@ struct HeldRetransmission<T> {
     item: T,
 }
 
-/// One connection's one direction.
+/// One direction of a connection.
 #[derive(Debug)]
 pub(super) struct Stream<T> {
     first: u32,
     expected: u32,
-    /// By number.
+    /// By sequence number.
     held: VecDeque<Held<T>>,
     /// By time.
     retransmitted: VecDeque<HeldRetransmission<T>>,
     epoch: u32,
-    /// The highest number that each path has brought.
+    /// Highest number that each path has delivered.
     passed: [Option<u32>; MAX_PATHS],
-    /// The last gap that was given up: where it lay, and since when it was known.
+    /// The last gap given up: its range, and since when it was known.
     given_up: Option<(u32, u32, Gap)>,
     pub last: Time,
 }
 
-/// What was decided about a segment, and what it comes with.
+/// Destinations of a decision about a segment.
 pub(super) struct Output<'a, T> {
     pub ready: &'a mut VecDeque<T>,
     pub counters: &'a mut StreamCounters,
     pub excess_wait: &'a mut ExcessWait,
 }
 
-/// `a - b` on the circle of sequence numbers.
+/// Returns `a - b` on the circle of sequence numbers.
 pub(super) fn seq_distance(a: u32, b: u32) -> i32 {
     a.wrapping_sub(b) as i32
 }
@@ -102,7 +102,7 @@ impl Paths {
 }
 
 impl Segment {
-    /// The number after its last.
+    /// Returns the number after its last.
     fn end(&self) -> u32 {
         self.seq.wrapping_add(self.length)
     }
@@ -122,7 +122,7 @@ impl<T> Stream<T> {
         }
     }
 
-    /// Whether a SYN with this number opens another connection than this one.
+    /// Returns true if a SYN with this number opens another connection than this one.
     pub fn is_other(&self, seq: u32) -> bool {
         self.first != seq
     }
@@ -131,7 +131,7 @@ impl<T> Stream<T> {
         self.held.len() + self.retransmitted.len()
     }
 
-    /// When the first of what is held goes on at the latest.
+    /// Returns when the first held segment is delivered at the latest.
     pub fn deadline(&self) -> Option<Time> {
         let held = self.held.front().map(|held| held.gap.deadline);
         let retransmitted = self
@@ -141,7 +141,7 @@ impl<T> Stream<T> {
         held.into_iter().chain(retransmitted).min()
     }
 
-    /// Takes a segment; what may go on then, [`release`](Self::release) lets go.
+    /// Takes a segment. [`release`](Self::release) delivers whatever has become due.
     pub fn handle(
         &mut self,
         now: Time,
@@ -157,7 +157,7 @@ impl<T> Stream<T> {
         let lag = segment.path.map_or(Duration::ZERO, |path| paths.lag(path));
         if self.was_passed(segment) {
             out.counters.retransmitted += 1;
-            // Alone, a path brings it after all that was sent before it.
+            // A single path delivers it after everything sent before it.
             let due = match paths.count == 1 && now >= paths.drained {
                 true => now,
                 false => now + lag + out.excess_wait.excess(now),
@@ -202,7 +202,8 @@ impl<T> Stream<T> {
         self.advance(segment.end());
     }
 
-    /// Notes what a path has brought; whether it had brought this, or something behind it, before.
+    /// Records the arrival on its path. Returns true if the path had delivered this segment, or one
+    /// behind it, before.
     fn was_passed(&mut self, segment: Segment) -> bool {
         let Some(PathId(path)) = segment.path else {
             return false;
@@ -221,7 +222,7 @@ impl<T> Stream<T> {
         let index = self
             .held
             .partition_point(|held| seq_distance(held.seq, segment.seq) <= 0);
-        // In the midst of what is held it parts a gap that was there: that one's time goes on.
+        // Among held segments, it splits an existing gap, whose deadline stays.
         let gap = self.held.get(index).map_or(gap, |behind| behind.gap);
         let (seq, end, since) = (segment.seq, segment.end(), now);
         self.held.insert(
@@ -242,8 +243,8 @@ impl<T> Stream<T> {
         }
     }
 
-    /// Lets go on what may. With `force` the first gap is given up whatever it waits for, or, where
-    /// there is none, what was sent again goes on.
+    /// Delivers segments that are due. With `force` the first gap is given up, whatever it waits
+    /// for; without a gap, retransmissions are delivered.
     pub fn release(&mut self, now: Time, paths: &Paths, mut force: bool, out: &mut Output<'_, T>) {
         let all = force && self.held.is_empty();
         while self
@@ -293,7 +294,7 @@ impl<T> Stream<T> {
         }
     }
 
-    /// Whether every path has brought what was sent behind a gap that ends at `end`.
+    /// Returns true if every path has delivered something behind a gap that ends at `end`.
     fn is_lost(&self, now: Time, paths: &Paths, end: u32) -> bool {
         if now < paths.drained {
             return false;

@@ -1,4 +1,4 @@
-//! All connections between two edges.
+//! Reorder buffer for all connections between two edges.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -9,42 +9,42 @@ use super::GivenUp;
 use super::excess_wait::ExcessWait;
 use super::stream::{MAX_PATHS, Output, Paths, Stream};
 
-/// A path between two edges, by its place among those in use.
+/// A path between two edges: its index among those in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathId(pub u8);
 
-/// What a segment is to the order of its connection.
+/// Role of a segment in its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentKind {
     /// A SYN: the connection begins with it.
     Open,
     /// Data, or a FIN.
     Data,
-    /// A RST: whatever was missing will not come.
+    /// A RST: missing segments will not arrive.
     Reset,
 }
 
-/// What a TCP segment says of itself, and the path that it came by.
+/// Properties of a TCP segment, and its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// What it is.
+    /// Role.
     pub kind: SegmentKind,
-    /// Its sequence number.
+    /// Sequence number.
     pub seq: u32,
     /// Numbers that it takes: its bytes, and one each for SYN and FIN.
     pub length: u32,
-    /// The path; none for one that is not in use any more.
+    /// Path of arrival; none if it is not in use any more.
     pub path: Option<PathId>,
 }
 
-/// How much may be held.
+/// Limits of the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamLimits {
     /// Segments of one connection: 4096 full frames are 250 ms of 200 Mbit/s.
     pub stream: usize,
     /// Segments of all connections.
     pub all: usize,
-    /// Connections. Those beyond pass as they come.
+    /// Connections. Segments of others pass as they arrive.
     pub streams: usize,
 }
 
@@ -58,20 +58,20 @@ impl Default for StreamLimits {
     }
 }
 
-/// What became of segments, in segments.
+/// Counters, in segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StreamCounters {
-    /// Went on at once, in order.
+    /// Delivered at once, in order.
     pub in_order: u64,
-    /// Waited for a missing one, then went on in order.
+    /// Delivered in order after waiting for a missing one.
     pub held: u64,
-    /// How long they waited, together.
+    /// Sum of their waits.
     pub waited: Duration,
-    /// The longest wait.
+    /// Longest wait.
     pub waited_max: Duration,
-    /// Sent again: waited for no gap.
+    /// Retransmissions: waited for no gap.
     pub retransmitted: u64,
-    /// Came after they had been given up; passed on.
+    /// Arrived after they had been given up; forwarded.
     pub late: u64,
     /// Gaps given up because every path had passed them.
     pub known_lost: u64,
@@ -79,7 +79,7 @@ pub struct StreamCounters {
     pub expired: u64,
     /// Gaps given up because memory was short.
     pub forced: u64,
-    /// Passed as they came, because there were too many connections.
+    /// Passed as they arrived, because there were too many connections.
     pub untracked: u64,
 }
 
@@ -99,23 +99,23 @@ impl StreamCounters {
     }
 }
 
-/// A connection that was silent for so long is forgotten; if it goes on, it is learned anew.
+/// A connection silent for this long is forgotten. If it continues, it is learned anew.
 const STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(120);
-/// How often silent ones are looked for.
+/// Interval of the search for silent connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Puts the segments of all connections between two edges in order. `K` names a connection's one
-/// direction, `T` is moved through and never looked at.
+/// Puts the segments of all connections between two edges in order. `K` identifies one direction of
+/// a connection; a `T` passes through unread.
 ///
-/// Call [`handle_segment`](Self::handle_segment) for what arrives and
-/// [`handle_timeout`](Self::handle_timeout) at [`poll_timeout`](Self::poll_timeout); after each,
-/// empty [`poll_delivery`](Self::poll_delivery).
+/// Call [`handle_segment`](Self::handle_segment) for each arrival and
+/// [`handle_timeout`](Self::handle_timeout) at [`poll_timeout`](Self::poll_timeout). After each,
+/// call [`poll_delivery`](Self::poll_delivery) until none.
 #[derive(Debug)]
 pub struct Streams<K, T> {
     limits: StreamLimits,
     paths: Paths,
     streams: BTreeMap<K, Stream<T>>,
-    /// The deadlines of those that wait.
+    /// Deadlines of connections that wait.
     due: BTreeSet<(Time, K)>,
     held: usize,
     excess_wait: ExcessWait,
@@ -125,7 +125,7 @@ pub struct Streams<K, T> {
 }
 
 impl<K: Ord + Copy, T> Streams<K, T> {
-    /// Nothing is known yet, not even paths; see [`set_paths`](Self::set_paths).
+    /// Returns an empty buffer without paths; see [`set_paths`](Self::set_paths).
     #[must_use]
     pub fn new(now: Time, limits: StreamLimits) -> Streams<K, T> {
         Streams {
@@ -146,16 +146,16 @@ impl<K: Ord + Copy, T> Streams<K, T> {
         }
     }
 
-    /// The paths in use from now on, by their latencies. What is held goes by the new ones; what
-    /// still comes by earlier ones has no [`Segment::path`]. Beyond [`MAX_PATHS`], paths have no say
-    /// in what is lost.
+    /// Sets the paths in use by their latencies. Held segments go by the new paths; later arrivals
+    /// on earlier paths have no [`Segment::path`]. With more than [`MAX_PATHS`], arrivals prove no
+    /// loss.
     pub fn set_paths(&mut self, now: Time, latencies: &[Duration]) {
         let slowest = latencies.iter().max().copied().unwrap_or_default();
         let mut lag = [Duration::ZERO; MAX_PATHS];
         for (lag, latency) in lag.iter_mut().zip(latencies) {
             *lag = slowest.saturating_sub(*latency);
         }
-        // Of the earlier ones the slowest may bring things as late as this.
+        // The slowest of the earlier paths may deliver this late.
         let before = self.paths.lag.iter().max().copied().unwrap_or_default();
         let first = self.paths.epoch == 0;
         self.paths = Paths {
@@ -175,7 +175,7 @@ impl<K: Ord + Copy, T> Streams<K, T> {
         };
     }
 
-    /// What paths that are not in use any more have not brought by now will not come: they are dead.
+    /// Notes that earlier paths are dead: what they have not delivered by now will not arrive.
     pub fn give_up_earlier(&mut self, now: Time) {
         self.paths.drained = now;
     }
@@ -218,7 +218,7 @@ impl<K: Ord + Copy, T> Streams<K, T> {
         }
     }
 
-    /// Lets go on what has waited long enough, and forgets who is silent.
+    /// Delivers segments that have waited long enough, and forgets silent connections.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(&(due, key)) = self.due.first()
             && due <= now
@@ -236,37 +236,37 @@ impl<K: Ord + Copy, T> Streams<K, T> {
         }
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    /// Returns when to call [`handle_timeout`](Self::handle_timeout) next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.due.first().map(|&(due, _)| due)
     }
 
-    /// The next segment to hand on.
+    /// Returns the next segment to deliver.
     pub fn poll_delivery(&mut self) -> Option<T> {
         self.ready.pop_front()
     }
 
-    /// Segments that wait.
+    /// Returns the segments held.
     #[must_use]
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// Connections that are known.
+    /// Returns the connections followed.
     #[must_use]
     pub fn streams(&self) -> usize {
         self.streams.len()
     }
 
-    /// What happened so far.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> &StreamCounters {
         &self.counters
     }
 
-    /// Does something with a connection, one that begins at `seq` if it is not known, and keeps
-    /// account of what it holds.
+    /// Runs `act` on a connection, which begins at `seq` if it is not known, and updates the
+    /// totals.
     fn with(
         &mut self,
         now: Time,
@@ -297,7 +297,7 @@ impl<K: Ord + Copy, T> Streams<K, T> {
         }
     }
 
-    /// Hands on all that a connection holds, in order, and forgets it.
+    /// Delivers everything that a connection holds, in order, and forgets it.
     fn end(&mut self, now: Time, key: K) {
         let paths = self.paths;
         while self

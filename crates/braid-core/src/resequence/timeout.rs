@@ -1,15 +1,15 @@
 //! The time-out algorithm of \[l3b\] §4.3, as written: one sequence for the whole bond.
 //!
-//! - The next number expected, or the first of all, is forwarded directly; then whatever follows it
-//!   without a hole (§4.3: "the next packet in the queue checked, until the queue is empty or no
-//!   match was found").
+//! - The next number expected, or the first of all, is forwarded directly, and then whatever
+//!   follows it without a gap (§4.3: "the next packet in the queue checked, until the queue is
+//!   empty or no match was found").
 //! - A larger number is "timestamped and buffered".
-//! - A number below is discarded, "as they have been assumed to be lost".
-//! - If the first packet in the queue has waited longer than the time-out, what is missing before it
-//!   is assumed lost, and the queue goes on from there.
+//! - A lower number is discarded, "as they have been assumed to be lost".
+//! - If the first packet in the queue has waited longer than the time-out, the packets missing
+//!   before it are assumed lost, and the queue goes on from there.
 //!
-//! Two deviations: the paper compares clocks only when a packet arrives, here a timer does it too;
-//! and the queue is bounded (the paper names no bound): at the bound the first one goes on.
+//! Two deviations: the paper compares clocks only when a packet arrives, here a timer does it too.
+//! And the queue is bounded (the paper names no bound): at the bound the first packet is delivered.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,7 +23,7 @@ struct Held<T> {
     item: T,
 }
 
-/// \[l3b\] §4.3. Drive it as [`Resequencer`](super::Resequencer).
+/// \[l3b\] §4.3. Drive it like [`Resequencer`](super::Resequencer).
 #[derive(Debug)]
 pub struct TimeoutResequencer<T> {
     timeout: Duration,
@@ -37,7 +37,8 @@ pub struct TimeoutResequencer<T> {
 }
 
 impl<T> TimeoutResequencer<T> {
-    /// Waits `timeout` for what is missing (50 ms in \[l3b\] §5.3) and holds `most` packets at once.
+    /// Waits `timeout` for a missing packet (50 ms in \[l3b\] §5.3) and holds at most `most`
+    /// packets.
     #[must_use]
     pub fn new(timeout: Duration, most: usize) -> TimeoutResequencer<T> {
         TimeoutResequencer {
@@ -89,54 +90,54 @@ impl<T> TimeoutResequencer<T> {
         }
     }
 
-    /// Assumes lost what is missing before the first packet in the queue.
+    /// Assumes that packets missing before the first in the queue are lost.
     pub(super) fn go_on(&mut self) {
         if let Some(held) = self.queue.pop_front() {
             self.accept(held.seq, held.item);
         }
     }
 
-    /// Goes on where the first packet in the queue has waited too long.
+    /// Goes on if the first packet in the queue has waited too long.
     pub fn handle_timeout(&mut self, now: Time) {
         while self.poll_timeout().is_some_and(|due| due <= now) {
             self.go_on();
         }
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    /// Returns when to call [`handle_timeout`](Self::handle_timeout) next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.queue.front().map(|held| held.since + self.timeout)
     }
 
-    /// The next packet to hand on, with its number.
+    /// Returns the next packet to deliver, with its number.
     pub fn poll_delivery(&mut self) -> Option<(u64, T)> {
         self.ready.pop_front()
     }
 
-    /// Packets discarded because they came late or twice.
+    /// Returns the packets discarded because they were late or duplicates.
     #[must_use]
     pub fn discarded(&self) -> u64 {
         self.discarded
     }
 
-    /// Numbers assumed lost.
+    /// Returns the numbers assumed lost.
     #[must_use]
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// Numbers assumed lost since this was asked last.
+    /// Returns the numbers assumed lost since the last call.
     pub(super) fn take_skipped(&mut self) -> u64 {
         std::mem::take(&mut self.skipped)
     }
 
-    /// Packets in the queue.
+    /// Returns the packets in the queue.
     pub(super) fn held(&self) -> usize {
         self.queue.len()
     }
 
-    /// The number up to which it has come.
+    /// Returns the last number accepted.
     pub(super) fn last_accepted(&self) -> Option<u64> {
         self.last_accepted
     }

@@ -1,8 +1,8 @@
-//! \[l3b\] §4.3 in place of the rules of this module: [`TimeoutResequencer`] for each lane.
+//! \[l3b\] §4.3 in place of this module's rules: a [`TimeoutResequencer`] for each lane.
 //!
-//! The paper numbers all packets of a tunnel in one sequence; here each lane has its own, as they are
-//! numbered on the wire. It knows no classes: every packet waits for its turn. Nor does it forward what
-//! comes late.
+//! The paper numbers all packets of a tunnel in one sequence; here each lane has its own, as on the
+//! wire. The algorithm knows no classes: every packet waits for its turn. It does not forward late
+//! packets.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,24 +12,24 @@ use crate::{LANES, LaneId, LaneSeq, LinkId, Time};
 use super::resequencer::{Delivery, Limits, PacketMeta};
 use super::{Counters, TimeoutResequencer};
 
-/// A packet, and when it came.
+/// A packet with its arrival.
 type Stamped<T> = (Time, T);
 
 #[derive(Debug)]
 pub(super) struct TimeoutLanes<T> {
     timeout: Duration,
     limits: Limits,
-    /// A lane is made when its first packet comes.
+    /// A lane is created by its first packet.
     lanes: Vec<Option<TimeoutResequencer<Stamped<T>>>>,
     held: usize,
 }
 
-/// Where to what leaves goes, and what is counted.
+/// Destinations of deliveries and counts.
 pub(super) struct Out<'a, T> {
     pub now: Time,
     pub ready: &'a mut VecDeque<Delivery<T>>,
     pub counters: &'a mut Counters,
-    /// The link that is behind the others.
+    /// The link that is furthest behind.
     pub laggard: Option<LinkId>,
 }
 
@@ -47,7 +47,7 @@ impl<T> TimeoutLanes<T> {
         self.timeout
     }
 
-    /// Packets held.
+    /// Returns the packets held.
     pub fn held(&self) -> usize {
         self.held
     }
@@ -59,7 +59,7 @@ impl<T> TimeoutLanes<T> {
         let (now, before, discarded) = (out.now, lane.held(), lane.discarded());
         lane.handle_packet(now, tag.seq.0, (now, item));
         out.counters.too_old[tag.link.index()] += lane.discarded() - discarded;
-        // Only a packet that is held can make them too many, so that its lane has one to let go.
+        // Only a held packet can exceed the limit, so its lane has one to deliver.
         if lane.held() > before && self.held >= self.limits.all {
             lane.go_on();
         }
@@ -74,7 +74,7 @@ impl<T> TimeoutLanes<T> {
         });
     }
 
-    /// Hands on all that is held; says of each lane up to which number it has come.
+    /// Delivers everything held. Calls `each` with the last number of each lane.
     pub fn drain(mut self, out: &mut Out<'_, T>, mut each: impl FnMut(LaneId, u64)) {
         self.each(|id, lane| {
             while lane.held() > 0 {

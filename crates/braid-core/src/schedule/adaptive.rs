@@ -1,24 +1,24 @@
 //! Earliest arrival over measured links.
 //!
 //! - A packet goes to the link on which it would *arrive* first: `max(now, ready) + len/rate +
-//!   delay`. Round robin by rate sent 79 where this sent 91 of 92 (80 + 20 Mbit/s): it puts packets
-//!   on a slow link that a fast one would have delivered earlier.
-//! - If that link is not ready yet, a slower one that is may take the packet, but only where the
-//!   backlog is so long that its tail would arrive no earlier by the faster links. So a slow link is
-//!   never used before it helps, and always when it does.
-//! - While more is sent than the faster links carry alone, the slower one *stays*, with hardly a
-//!   backlog: a TCP flow sees its delay already, and letting it idle until a backlog is there again only
-//!   costs rate. It must not come in that easily: a flow whose window is too small for its delay would
-//!   be slower with it than without.
-//! - Packets are not queued per link. What waits, waits in the one queue in front, where every flow
-//!   has its turn and CoDel sees it.
-//! - A link that is slower than the fastest by more than the receiver's *reorder budget* is left
-//!   out: its packets would be given up for lost and then come late. Empty links are compared, or a
-//!   queue on the fast one would let the slow one in for a moment.
-//! - *Hysteresis*: among links that arrive at nearly the same time the last one stays; *runs*: with
-//!   a backlog a link takes about a millisecond's worth at once, which the kernel sends as one.
+//!   delay`. Round robin by rate sent 79 where this sent 91 of 92 Mbit/s (80 + 20 Mbit/s): it puts
+//!   packets on a slow link that a fast one would have delivered earlier.
+//! - If that link is not ready yet, a slower one that is may take the packet, but only if the
+//!   backlog is so long that its tail would arrive no earlier over the faster links. So a slow link
+//!   is never used before it helps, and always when it does.
+//! - While more is sent than the faster links carry alone, the slower one *stays* in use with
+//!   hardly a backlog: a TCP flow sees its delay already, and leaving it idle until the next
+//!   backlog only costs rate. It must not come into use that easily: a flow whose window is too
+//!   small for its delay would be slower with it than without.
+//! - Packets are not queued per link. They wait in the one queue in front, where every flow has its
+//!   turn and CoDel sees them.
+//! - A link slower than the fastest by more than the receiver's *reorder budget* is left out: its
+//!   packets would be given up as lost and then arrive late. Links are compared without their
+//!   queues, or a queue on the fast one would admit the slow one for a moment.
+//! - *Hysteresis*: of links with nearly the same arrival time the last one stays. *Runs*: with a
+//!   backlog a link takes about a millisecond's worth at once, which the kernel sends as one.
 //! - *Tiers*: a dearer link counts only once the cheaper ones have more waiting than they send in
-//!   [`Tuning::overflow_after`], and a cheaper one that is ready never waits for it.
+//!   [`Tuning::overflow_after`]; a cheaper one that is ready never waits for it.
 
 use std::time::Duration;
 
@@ -26,38 +26,39 @@ use crate::{Bytes, LinkId, MAX_LINKS, Time};
 
 use super::{Choice, Class, Head, LinkView, Scheduler};
 
-/// The longest run, in bytes: 16 full packets, as many as a GSO send takes with room to spare.
+/// Longest run in bytes: 16 full packets, which fit into one GSO send with room to spare.
 const MAX_RUN_BYTES: u64 = 16 * 1500;
 
-/// How long a run lasts on its link.
+/// Time that a run takes on its link.
 const RUN_SPAN: Duration = Duration::from_millis(1);
 
-/// A link whose window is full is taken to be ready after the next report.
+/// A link whose window is full is assumed to be ready after the next report.
 const REPORT_WAIT: Duration = Duration::from_millis(25);
 
-/// A pinned flow leaves a link that makes it wait longer than this.
+/// A pinned flow leaves a link on which it would wait longer than this.
 const MAX_PIN_WAIT: Duration = Duration::from_millis(20);
 
-/// What is sent is averaged over about this long: some round trips, so that the bursts of a TCP flow's slow start,
-/// which a fast link carries until the next one, are no lasting demand.
+/// Averaging time of the sent rate: some round trips, so that the bursts of a TCP flow's slow
+/// start, which a fast link carries before the next one, are no lasting demand.
 const SENT_SPAN: Duration = Duration::from_millis(100);
 
-/// A slower link stays while this many times what the faster ones carry is sent.
+/// A slower link stays in use while this multiple of the faster ones' rate is sent.
 const STAY_LOAD_RATIO: f64 = 1.05;
 
-/// What can be chosen about it.
+/// Parameters of the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tuning {
-    /// How much slower or faster than the fastest link of the cheapest tier one may be, both empty.
+    /// Largest difference in base delay to the fastest link of the cheapest tier.
     pub reorder_budget: Duration,
     /// Links this close together count as equal.
     pub hysteresis: Duration,
-    /// How much of the way to "the backlog's tail would be no earlier otherwise" must be there
-    /// before a slower link is used: 1 is all of it, 0 uses every link that is ready.
+    /// Part of the break-even backlog above which a slower link is used. At break-even the
+    /// backlog's tail would arrive no earlier over the faster links. At 1 the slower link is used
+    /// once it helps, at 0 whenever it is ready.
     pub backlog_fraction: f64,
     /// The same while more is sent than the faster links carry alone.
     pub backlog_fraction_to_stay: f64,
-    /// Backlog on cheaper links that lets dearer ones in.
+    /// Backlog on cheaper links above which dearer ones are used.
     pub overflow_after: Duration,
 }
 
@@ -81,7 +82,7 @@ pub struct Adaptive {
     sent: SentRate,
 }
 
-/// What was sent lately, older packets counted for less.
+/// Recent sent rate, older packets counting less.
 #[derive(Debug, Clone, Default)]
 struct SentRate {
     bits: f64,
@@ -94,7 +95,7 @@ impl SentRate {
         self.until = now;
     }
 
-    /// In bit/s.
+    /// Returns the rate in bit/s.
     fn rate(&self, now: Time) -> f64 {
         self.bits_at(now) / SENT_SPAN.as_secs_f64()
     }
@@ -110,13 +111,13 @@ impl SentRate {
 struct Candidate<'a> {
     view: &'a LinkView,
     ready: f64,
-    /// When the packet would arrive, if it waited for the link.
+    /// When the packet would arrive if it waited for the link.
     arrival: f64,
     rate: f64,
 }
 
 impl Adaptive {
-    /// With other than default tuning.
+    /// Returns a scheduler with these parameters.
     #[must_use]
     pub fn new(tuning: Tuning) -> Adaptive {
         Adaptive {
@@ -138,7 +139,7 @@ impl Adaptive {
         }
     }
 
-    /// Of links ready now, the one that delivers first; else the time when one will be.
+    /// Chooses the link ready now that delivers first; otherwise waits until one is ready.
     fn soonest(&mut self, now: Time, head: &Head, candidates: &[Option<Candidate<'_>>]) -> Choice {
         let ready = candidates.iter().flatten().filter(|c| c.ready <= 0.0);
         match ready.min_by(|a, b| a.arrival.total_cmp(&b.arrival)) {
@@ -189,8 +190,8 @@ impl Adaptive {
         }
     }
 
-    /// The dearest tier that takes part: the cheapest one, and further ones while those before
-    /// have too much waiting.
+    /// Returns the dearest tier in use: the cheapest one, and further ones while those before have
+    /// too much waiting.
     fn tier(&self, head: &Head, links: &[LinkView]) -> u8 {
         let usable = || links.iter().filter(|view| is_candidate(head, view));
         let mut tier = usable().map(|view| view.tier).min().unwrap_or(0);

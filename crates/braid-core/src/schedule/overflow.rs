@@ -1,11 +1,11 @@
-//! The scheduler of \[l3b\] §3: fill the cheap link, and let what it loses say how much goes to the
-//! next.
+//! The scheduler of \[l3b\] §3: fills the cheap link; its losses decide how much goes to the next
+//! one.
 //!
-//! Weighted round robin; the cheapest link's weight is fixed, the others begin at zero. With every
+//! Weighted round robin. The cheapest link's weight is fixed, the others begin at zero. With every
 //! report interval:
 //!
-//! - **AWI** (§3.1, eq. 1): where a link lost packets, the next dearer one's weight grows by
-//!   `k · lost/sent · w`, `w` being the weight of the link that lost.
+//! - **AWI** (§3.1, eq. 1): if a link lost packets, the next dearer one's weight grows by `k ·
+//!   lost/sent · w`, where `w` is the weight of the link that lost.
 //! - **IWI** (§3.2): if that weight was zero, it grows by the number of lost packets instead, since
 //!   "it is important to react quickly".
 //! - **DWD** (§3.3): "after no loss has been reported for T_dwd", it falls "by one for each
@@ -15,9 +15,9 @@
 //!   (`tests/overflow_grid.rs`), fractions or rounding down are far off.
 //! - Weights are clamped to `w_max`, which "keeps IWI from overshooting".
 //!
-//! The paper has two links. With more, in ascending order of cost: each link's loss feeds the next
-//! one's weight, and only the dearest link that has a weight gives back, so that what is dear is
-//! left first.
+//! The paper has two links. With more, in ascending order of cost, each link's loss feeds the next
+//! one's weight, and only the dearest link with a weight gives back, so that dear links are left
+//! first.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ use super::{Choice, Head, Interval, LinkView, Scheduler};
 pub struct Parameters {
     /// Steepness of AWI; 0.1 to 1 in the paper, 0.5 recommended (§5.2).
     pub k: f64,
-    /// Without loss for so long, weight is given back; a multiple of `t_report`. 250 or 500 ms
+    /// Time without loss after which weight is given back; a multiple of `t_report`. 250 or 500 ms
     /// recommended (§5.2).
     pub t_dwd: Duration,
     /// The report interval; 50 ms (§5.1).
@@ -56,21 +56,21 @@ impl Default for Parameters {
     }
 }
 
-/// Why parameters were refused.
+/// Error in the parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ParametersError {
     /// \[l3b\] §3.3.
     #[error("t_dwd must be a multiple of t_report, since loss is only known with each report")]
     NotAMultiple,
-    /// A weight or k that is not a positive number.
+    /// A weight or `k` is not a positive number.
     #[error("k, w_fixed and w_max must be positive numbers")]
     NotPositive,
-    /// No link, or more than a bond has.
+    /// No links, or more than a bond can have.
     #[error("a bond has 1 to {MAX_LINKS} links")]
     Links,
 }
 
-/// \[l3b\] §3.
+/// The scheduler of \[l3b\] §3.
 #[derive(Debug, Clone)]
 pub struct Overflow {
     parameters: Parameters,
@@ -82,11 +82,11 @@ pub struct Overflow {
 }
 
 impl Overflow {
-    /// `links` are in ascending order of cost; the first has the fixed weight.
+    /// Returns a scheduler for `links` in ascending order of cost; the first has the fixed weight.
     ///
     /// # Errors
-    /// No links or too many; a `t_dwd` that is not a multiple of `t_report`; numbers that are not
-    /// positive.
+    /// If there are no links or too many, `t_dwd` is not a multiple of `t_report`, or a number is
+    /// not positive.
     pub fn new(links: &[LinkId], parameters: Parameters) -> Result<Overflow, ParametersError> {
         let Parameters {
             k, w_fixed, w_max, ..
@@ -114,14 +114,14 @@ impl Overflow {
         })
     }
 
-    /// A link's weight; zero for one that takes no part.
+    /// Returns a link's weight; zero for an unused one.
     #[must_use]
     pub fn weight(&self, link: LinkId) -> f64 {
         let found = self.weights.iter().find(|(id, _)| *id == link);
         found.map_or(0.0, |&(_, weight)| weight)
     }
 
-    /// AWI and IWI: what `interval` lost on the `index`-th link raises the next one's weight.
+    /// AWI and IWI: losses of the `index`-th link raise the next one's weight.
     fn increase(&mut self, now: Time, index: usize, interval: &Interval) {
         if interval.lost == 0 {
             return;
@@ -141,7 +141,7 @@ impl Overflow {
         *weight = weight.min(self.parameters.w_max);
     }
 
-    /// DWD for the dearest link that has a weight.
+    /// DWD for the dearest link with a weight.
     fn decrease(&mut self, now: Time, intervals: &[Interval]) {
         let Some(index) = (1..self.weights.len())
             .rev()
@@ -174,7 +174,7 @@ impl Scheduler for Overflow {
             *slot = (link, if usable(link) { weight } else { 0.0 });
         }
         let live = &live[..count];
-        // Without its cheap link the bond goes on with the next one, weight or not.
+        // Without its cheap link the bond uses the next one, with a weight or not.
         let spare = || live.iter().map(|&(id, _)| id).find(|&id| usable(id));
         let Some(link) = self.robin.pick(live).or_else(spare) else {
             return Choice::Wait(None);
@@ -189,7 +189,7 @@ impl Scheduler for Overflow {
     }
 
     fn handle_interval(&mut self, now: Time, intervals: &[Interval]) {
-        // The dearest first: a weight that this report raises does not raise another by itself.
+        // The dearest first: a weight raised by this report does not raise another by itself.
         for index in (0..self.weights.len()).rev() {
             let link = self.weights[index].0;
             if let Some(interval) = intervals.iter().find(|interval| interval.link == link) {

@@ -17,7 +17,8 @@ impl Default for RoundRobin {
 }
 
 impl RoundRobin {
-    /// Who is furthest behind its share, the first on a tie; none if no weight is above zero.
+    /// Returns the link furthest behind its share, the first of equals; none if no weight is above
+    /// zero.
     pub fn pick(&self, weights: &[(LinkId, f64)]) -> Option<LinkId> {
         let sum: f64 = weights.iter().map(|&(_, weight)| weight).sum();
         let mut best: Option<(LinkId, f64)> = None;
@@ -30,8 +31,8 @@ impl RoundRobin {
         best.map(|(link, _)| link)
     }
 
-    /// Counts `len` bytes that `taken` carries. Shares are owed in full packets of 1500 bytes, so
-    /// that sizes weigh as bytes and a tie is decided as if all were full.
+    /// Counts `len` bytes carried by `taken`. Shares are owed in full packets of 1500 bytes, so
+    /// that sizes weigh as bytes and ties are decided as if all packets were full.
     pub fn charge(&mut self, weights: &[(LinkId, f64)], taken: LinkId, len: Bytes) {
         let sum: f64 = weights.iter().map(|&(_, weight)| weight).sum();
         let size = len.get() as f64 / 1500.0;

@@ -9,7 +9,7 @@ use super::{Choice, Head, LinkView, Scheduler};
 /// A burst, in full packets: long enough that neighbours mostly share a path.
 pub const BURST_PACKETS: u32 = 8;
 
-/// Static weights. It looks at neither delay nor readiness; links that are not usable are passed over.
+/// Static weights. Delay and readiness are ignored; unusable links are skipped.
 #[derive(Debug, Clone)]
 pub struct Weighted {
     weights: Vec<(LinkId, f64)>,
@@ -19,8 +19,9 @@ pub struct Weighted {
 }
 
 impl Weighted {
-    /// Only the proportions of weights matter; zero is a link that carries nothing. A burst is in
-    /// packets of 1500 bytes, at least 1 (see [`BURST_PACKETS`]).
+    /// Returns a scheduler with these weights, of which only the proportions matter; zero for a
+    /// link that carries nothing. A burst is in packets of 1500 bytes, at least 1 (see
+    /// [`BURST_PACKETS`]).
     #[must_use]
     pub fn new(weights: &[(LinkId, u32)], burst: u32) -> Weighted {
         Weighted {

@@ -30,19 +30,19 @@ const KIND: Kind = Kind {
     max: u64::MAX,
 };
 
-/// An amount of data in bytes, written `256 kB`. Units: B, kB, MB, GB, TB (powers of 1000); read
-/// as well: KB (= kB), KiB, MiB, GiB, TiB (powers of 1024).
+/// An amount of data in bytes, written `256 kB`. Units: B, kB, MB, GB, TB (powers of 1000); also
+/// parsed: KB (= kB), KiB, MiB, GiB, TiB (powers of 1024).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Bytes(u64);
 
 impl Bytes {
-    /// So many bytes.
+    /// Returns this many bytes.
     #[must_use]
     pub const fn new(bytes: u64) -> Bytes {
         Bytes(bytes)
     }
 
-    /// In bytes.
+    /// Returns the bytes.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0

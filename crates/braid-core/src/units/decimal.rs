@@ -1,4 +1,4 @@
-//! Exact decimal numbers with a unit: the one parser and the one printer behind every type.
+//! Exact decimal numbers with a unit: the parser and the printer of every type.
 
 use std::fmt;
 
@@ -7,28 +7,28 @@ use super::UnitError;
 /// A unit's name and its size in the type's base unit.
 pub(super) type Unit = (&'static str, u64);
 
-/// How one type is written.
+/// Written form of one type.
 pub(super) struct Kind {
-    /// In words, for errors.
+    /// Name, for errors.
     pub name: &'static str,
     /// A text that is accepted.
     pub example: &'static str,
-    /// The type's smallest step, as text.
+    /// Smallest step of the type, as text.
     pub step: &'static str,
-    /// What it prints with, largest first; the last one has size 1.
+    /// Units for printing, largest first; the last one has size 1.
     pub units: &'static [Unit],
-    /// What it reads besides.
+    /// Further units for parsing.
     pub aliases: &'static [Unit],
     /// The largest value in base units.
     pub max: u64,
 }
 
 impl Kind {
-    /// Reads `number [space] unit` as base units.
+    /// Parses `number [space] unit` to base units.
     pub fn parse(&self, text: &str) -> Result<u64, UnitError> {
         let (number, unit) = split(text);
         if unit.is_empty() {
-            // "" and "-" are no numbers either; a number comes first in the message.
+            // "" and "-" are no numbers either; the message names the number first.
             self.scale(text, number, 1)?;
             return Err(UnitError::NoUnit {
                 text: text.to_owned(),
@@ -65,7 +65,8 @@ impl Kind {
         }
     }
 
-    /// Minutes and hours have no finite decimal fractions: the next unit that divides `value`.
+    /// Returns the next unit that divides `value`: minutes and hours have no finite decimal
+    /// fractions.
     fn finest_below(&self, above: u64, value: u64) -> Unit {
         *self
             .units
@@ -74,7 +75,7 @@ impl Kind {
             .unwrap_or_else(|| &self.units[self.units.len() - 1])
     }
 
-    /// `number` times `size`, exactly; `text` is what an error quotes.
+    /// Returns `number` times `size`, exactly; errors quote `text`.
     pub fn scale(&self, text: &str, number: &str, size: u64) -> Result<u64, UnitError> {
         let not_a_number = || UnitError::NotANumber {
             text: text.to_owned(),
@@ -151,7 +152,7 @@ impl Kind {
         self.units.iter().chain(self.aliases)
     }
 
-    /// "bit/s, kbit/s, Mbit/s or Gbit/s".
+    /// Returns, for instance, "bit/s, kbit/s, Mbit/s or Gbit/s".
     fn names(&self) -> String {
         let names: Vec<&str> = self.units.iter().rev().map(|(name, _)| *name).collect();
         match names.split_last() {
@@ -162,7 +163,7 @@ impl Kind {
     }
 }
 
-/// A value of a kind, to be printed.
+/// A value of a kind, for printing.
 pub(super) struct Show<'a>(pub &'a Kind, pub u64);
 
 impl fmt::Display for Show<'_> {
@@ -171,7 +172,7 @@ impl fmt::Display for Show<'_> {
     }
 }
 
-/// Cuts a text into what looks like a number and what follows it.
+/// Splits a text into a number and the rest.
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let end = text
@@ -181,7 +182,7 @@ fn split(text: &str) -> (&str, &str) {
     (number, unit.trim_start())
 }
 
-/// The decimals of `rest / size`, or none when they never end.
+/// Returns the decimals of `rest / size`; none if they never end.
 fn fraction(rest: u64, size: u64) -> Option<String> {
     let (mut rest, size) = (u128::from(rest), u128::from(size));
     let mut digits = String::new();

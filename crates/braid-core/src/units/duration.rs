@@ -26,16 +26,16 @@ const KIND: Kind = Kind {
     max: u64::MAX,
 };
 
-/// Reads `15 ms`, `1.5ms`, `2 s`.
+/// Parses `15 ms`, `1.5ms`, `2 s`.
 ///
 /// # Errors
-/// No number, no unit, an unknown unit, a negative value, a fraction of a nanosecond, or more
-/// than 584 years.
+/// If there is no number or no unit, the unit is unknown, or the value is negative, has a fraction
+/// of a nanosecond, or exceeds 584 years.
 pub fn parse(text: &str) -> Result<Duration, UnitError> {
     KIND.parse(text).map(Duration::from_nanos)
 }
 
-/// Shows a span as [`parse`] reads it, without loss (saturates at 584 years).
+/// Displays a span in the form of [`parse`], without loss (saturates at 584 years).
 #[must_use]
 pub fn display(span: Duration) -> impl fmt::Display {
     Show(&KIND, u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))

@@ -1,68 +1,68 @@
-//! Why a text is not a quantity.
+//! Errors in the text of a quantity.
 
 use thiserror::Error;
 
-/// Why a text was refused as a quantity. The message names the text and what would be right.
+/// Error in the text of a quantity. The message names the text and the correct form.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum UnitError {
-    /// It does not begin with a decimal number.
+    /// The text does not begin with a decimal number.
     #[error("{text:?} is not a {kind}: write a number and a unit, such as {example:?}")]
     NotANumber {
-        /// What was written.
+        /// The text.
         text: String,
-        /// What was wanted, in words.
+        /// Name of the quantity.
         kind: &'static str,
-        /// A text that would be accepted.
+        /// An accepted text.
         example: &'static str,
     },
-    /// A number alone, where only a unit gives it a meaning.
+    /// The number has no unit.
     #[error("{text:?} has no unit: a {kind} is in {units}")]
     NoUnit {
-        /// What was written.
+        /// The text.
         text: String,
-        /// What was wanted, in words.
+        /// Name of the quantity.
         kind: &'static str,
-        /// The units that exist.
+        /// Known units.
         units: String,
     },
-    /// A unit that is not one of this kind of quantity.
+    /// The unit is not one of this quantity.
     #[error("{text:?} has the unknown unit {unit:?}: a {kind} is in {units}{}", hint(.meant))]
     UnknownUnit {
-        /// What was written.
+        /// The text.
         text: String,
-        /// The part of it that was taken for the unit.
+        /// The part taken for the unit.
         unit: String,
-        /// What was wanted, in words.
+        /// Name of the quantity.
         kind: &'static str,
-        /// The units that exist.
+        /// Known units.
         units: String,
-        /// The unit that differs from the one written in upper and lower case only.
+        /// The unit that differs only in upper and lower case.
         meant: Option<&'static str>,
     },
-    /// Below zero.
+    /// The value is below zero.
     #[error("{text:?} is negative: a {kind} is zero or more")]
     Negative {
-        /// What was written.
+        /// The text.
         text: String,
-        /// What was wanted, in words.
+        /// Name of the quantity.
         kind: &'static str,
     },
-    /// More than the type holds.
+    /// The value exceeds the type.
     #[error("{text:?} is too large: the largest {kind} is {largest}")]
     TooLarge {
-        /// What was written.
+        /// The text.
         text: String,
-        /// What was wanted, in words.
+        /// Name of the quantity.
         kind: &'static str,
         /// The largest value, as text.
         largest: String,
     },
-    /// A fraction of the smallest step of the type.
+    /// The value has a fraction of the type's smallest step.
     #[error("{text:?} is too fine: the smallest step of a {kind} is {step}")]
     TooFine {
-        /// What was written.
+        /// The text.
         text: String,
-        /// What was wanted, in words.
+        /// Name of the quantity.
         kind: &'static str,
         /// The smallest step, as text.
         step: &'static str,

@@ -1,4 +1,4 @@
-//! How often something may happen.
+//! Frequencies.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,18 +17,18 @@ const KIND: Kind = Kind {
     max: u32::MAX as u64,
 };
 
-/// So many times a second, a whole number: written `8 /s`. Zero is never.
+/// A whole number of times a second, written `8 /s`. Zero is never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Frequency(u32);
 
 impl Frequency {
-    /// So many times a second.
+    /// Returns this many times a second.
     #[must_use]
     pub const fn per_second(times: u32) -> Frequency {
         Frequency(times)
     }
 
-    /// Times a second.
+    /// Returns the times a second.
     #[must_use]
     pub const fn times_per_second(self) -> u32 {
         self.0

@@ -23,27 +23,27 @@ const KIND: Kind = Kind {
     max: u64::MAX,
 };
 
-/// A rate in bits per second, written `20 Mbit/s`. Units: bit/s, kbit/s, Mbit/s, Gbit/s (powers
-/// of 1000). Zero is a link that carries nothing.
+/// A rate in bits per second, written `20 Mbit/s`. Units: bit/s, kbit/s, Mbit/s, Gbit/s (powers of
+/// 1000). A link of rate zero carries nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Rate(u64);
 
 impl Rate {
-    /// A rate of so many bits per second.
+    /// Returns a rate of this many bits per second.
     #[must_use]
     pub const fn from_bits_per_sec(bits: u64) -> Rate {
         Rate(bits)
     }
 
-    /// In bits per second.
+    /// Returns the bits per second.
     #[must_use]
     pub const fn bits_per_sec(self) -> u64 {
         self.0
     }
 
-    /// How long `size` takes on the wire at this rate, rounded up to a nanosecond, so that a
-    /// sender that waits for it never exceeds the rate. None at rate zero, and where it would be
-    /// more than 584 years.
+    /// Returns the time that `size` takes on the wire at this rate, rounded up to a nanosecond, so
+    /// that a sender that waits for it never exceeds the rate. None at rate zero, and above 584
+    /// years.
     #[must_use]
     pub fn time_of(self, size: Bytes) -> Option<Duration> {
         if self.0 == 0 {
@@ -53,7 +53,7 @@ impl Rate {
         u64::try_from(nanos).ok().map(Duration::from_nanos)
     }
 
-    /// What passes at this rate in `time`, rounded down to a byte; saturates.
+    /// Returns the bytes that pass at this rate in `time`, rounded down; saturates.
     #[must_use]
     pub fn bytes_in(self, time: Duration) -> Bytes {
         let bits = u128::from(self.0).saturating_mul(time.as_nanos()) / 1_000_000_000;

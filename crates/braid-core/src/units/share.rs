@@ -1,4 +1,4 @@
-//! Parts of a whole.
+//! Shares of a whole.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,8 +19,8 @@ const KIND: Kind = Kind {
     max: WHOLE,
 };
 
-/// A part of a whole, from nothing to all, in steps of 10⁻⁹: written `1 %`, read as `1 %` or as
-/// the fraction `0.01`.
+/// A share of a whole, from zero to one, in steps of 10⁻⁹: written `1 %`, parsed from `1 %` or the
+/// fraction `0.01`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Share(u32);
 
@@ -31,7 +31,7 @@ impl Share {
     /// Everything.
     pub const ALL: Share = Share(WHOLE as u32);
 
-    /// So many of so many, rounded down to 10⁻⁹; everything if `part` is not less than `whole`.
+    /// Returns `part` of `whole`, rounded down to 10⁻⁹; all if `part` is not less than `whole`.
     #[must_use]
     pub const fn of(part: u32, whole: u32) -> Share {
         if part >= whole {
@@ -41,7 +41,7 @@ impl Share {
         Share((part as u64 * WHOLE / whole as u64) as u32)
     }
 
-    /// As a fraction, 0 to 1.
+    /// Returns the share as a fraction, 0 to 1.
     #[must_use]
     pub fn fraction(self) -> f64 {
         f64::from(self.0) / WHOLE as f64

@@ -1,4 +1,4 @@
-//! Serde as strings, with an error that shows what would have been right.
+//! Serde of quantities as strings, with errors that show the correct form.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,7 +7,7 @@ use serde::de::{Deserializer, Error, Visitor};
 
 use super::UnitError;
 
-/// Reads a string through `parse`; anything else in its place is refused with `expecting`.
+/// Parses a string; refuses anything else with `expecting`.
 pub(super) fn deserialize<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     expecting: &'static str,

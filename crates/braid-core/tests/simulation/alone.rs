@@ -1,4 +1,4 @@
-//! One TCP flow over one link without a bond: what a bond is measured against.
+//! One TCP flow over one link without a bond: the reference for a bond.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use braid_emulate::{Fate, Link};
 use crate::tcp::{Ack, TcpReceiver, TcpSender};
 use crate::world::{FULL, LinkSpec};
 
-/// What one flow and a small packet beside it see of a link.
+/// Measurements of one flow and of a small packet beside it.
 pub struct Alone {
     /// Bytes delivered in each tenth of a second.
     pub delivered: Vec<u64>,
@@ -24,7 +24,7 @@ enum Packet {
 
 const SMALL_EVERY: Duration = Duration::from_millis(20);
 
-/// Runs `sender`'s flow from `start` on for so long; `small` says whether there is a small flow beside it.
+/// Runs `sender`'s flow from `start` on for the given span; `small` adds a small flow beside it.
 pub fn run(
     line: &LinkSpec,
     mut sender: TcpSender,
@@ -83,7 +83,7 @@ pub fn run(
     Alone { delivered, delays }
 }
 
-/// Goodput in Mbit/s from one to another second after the flow began, for each of the spans.
+/// Returns the goodput in Mbit/s for each span, in seconds after the flow's beginning.
 pub fn goodput<const N: usize>(line: &LinkSpec, seed: u64, spans: [(u64, u64); N]) -> [f64; N] {
     let end = spans.iter().map(|span| span.1).max().unwrap_or_default();
     let span = (Time::ZERO, Duration::from_secs(end));

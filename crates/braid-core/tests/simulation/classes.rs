@@ -1,4 +1,4 @@
-//! What flows of each class feel beside a download, over links that lose packets.
+//! Delay and loss of flows of each class beside a download, over links that lose packets.
 
 use std::time::Duration;
 
@@ -36,7 +36,8 @@ fn print(name: &str, stream: &Stream) {
     );
 }
 
-/// Sent and not here: neither under way nor late by a copy's time.
+/// Returns the packets sent and not here that are neither in flight nor late by a retransmission's
+/// time.
 fn missing(stream: &Stream) -> u64 {
     (stream.sent - stream.arrived).saturating_sub(4)
 }
@@ -48,13 +49,14 @@ fn unordered_packets_wait_for_nothing() {
     print("unordered, 2 % on one", stream);
     assert!(missing(stream) * 1000 <= stream.sent);
     assert!(quantile(&stream.delays, 0.5) <= 15.0 + 12.0);
-    // One or two in a hundred are lost, and come as copies.
+    // One or two in a hundred are lost and arrive by retransmission.
     assert!(quantile(&stream.delays, 0.95) <= 15.0 + 25.0);
 }
 
 #[test]
 fn redundant_packets_outlive_loss_on_both_links_without_delay() {
-    // Both copies of one packet in four hundred are lost: more calls than one say what that costs.
+    // Both copies of one packet in four hundred are lost: it takes several calls to measure the
+    // cost.
     let mut delays = Vec::new();
     for seed in 1..=4 {
         let world = call(Class::Redundant, [5, 5], seed);

@@ -17,7 +17,7 @@ fn after(ms: u64) -> braid_core::Time {
     START + Duration::from_millis(ms)
 }
 
-/// When the sender at end 0 judged so of a link, in ms after `from`.
+/// Returns when the sender at end 0 gave a link this verdict, in ms after `from`.
 fn judged(world: &World, link: u8, from: u64, wanted: impl Fn(Verdict) -> bool) -> Option<f64> {
     let changes = world.changes.iter();
     let mut of_link = changes
@@ -178,7 +178,7 @@ fn a_link_that_loses_too_much_carries_again_soon_after_it_healed() {
         };
         assert!(!world.changes[before..].iter().any(back), "while it loses");
         world.set_line(1, healthy);
-        // A fifth of what is sent, in any tenth of a second.
+        // A fifth of the sent packets, in any tenth of a second.
         let sent = |world: &World| [0, 1].map(|link| world.packets_sent(0, link));
         let mut at = healed;
         loop {

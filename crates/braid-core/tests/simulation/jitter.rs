@@ -1,5 +1,5 @@
-//! Links on which a packet waits for the latest before it, as LTE and Wi-Fi links make it: delay scatters
-//! while they are idle, and stands above all of that while they are not.
+//! Links on which a packet waits for the latest before it, as on LTE and Wi-Fi: while idle their
+//! delay scatters, and under load it stays above all of that scatter.
 
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ fn world(lines: &[LinkSpec], seed: u64) -> World {
     World::new(lines, seed, || Box::new(Adaptive::default()))
 }
 
-/// Of what headers leave, from the third second on: datagrams that want a fifth more than the links carry.
+/// Goodput from the third second on, as a fraction of the rate without headers: datagrams ask for a
+/// fifth more than the links carry.
 fn datagrams(name: &str, lines: &[LinkSpec], seed: u64) -> f64 {
     let mut world = world(lines, seed);
     let mbit: f64 = lines.iter().map(|line| line.mbit).sum();
@@ -38,8 +39,8 @@ fn datagrams(name: &str, lines: &[LinkSpec], seed: u64) -> f64 {
     share
 }
 
-/// Goodput of one TCP flow from the eighth second on, of what as many have over the same links without a bond, one over
-/// each: jitter ends slow start early, there as well.
+/// Goodput of one TCP flow from the eighth second on, as a fraction of one flow over each of the
+/// same links without a bond. Jitter ends slow start early there as well.
 fn tcp(name: &str, lines: &[LinkSpec], seed: u64) -> f64 {
     let mut world = world(lines, seed);
     world.add_tcp();

@@ -1,5 +1,5 @@
 //! A bond in virtual time: two ends over emulated links, with inner flows. The cases are those of
-//! the trial that the design cites, and the failures that it must survive.
+//! the trial cited by the design, and the failures that it must survive.
 
 mod alone;
 mod classes;

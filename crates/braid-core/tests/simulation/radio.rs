@@ -1,9 +1,11 @@
-//! One flow over two radio links: the bond beside each link alone, in the same phase of the same rates.
+//! One flow over two radio links: the bond beside each link alone, in the same phase of the same
+//! rates.
 //!
-//! `BRAID_TRACES=DIR cargo test --release -p braid-core --test simulation -- radio --nocapture` replays the
-//! recordings of a directory, with CUBIC and BBR and queues of 300 ms and 1 s. `BRAID_CASE=TEXT` takes the cases whose
-//! names contain it, `BRAID_INNER=cubic` or `bbr` one kind of flow; with `BRAID_QUICK` only the bond runs, behind queues of
-//! 300 ms; `BRAID_RADIO_LOG=TEXT` shows what the sender believes, each tenth of a second.
+//! `BRAID_TRACES=DIR cargo test --release -p braid-core --test simulation -- radio --nocapture`
+//! replays the recordings of a directory, with CUBIC and BBR and queues of 300 ms and 1 s.
+//! `BRAID_CASE=TEXT` selects the cases whose names contain it, `BRAID_INNER=cubic` or `bbr` one
+//! kind of flow. With `BRAID_QUICK` only the bond runs, with queues of 300 ms.
+//! `BRAID_RADIO_LOG=TEXT` prints the sender's estimates each tenth of a second.
 
 use std::time::Duration;
 
@@ -19,7 +21,7 @@ mod walk;
 
 use walk::Rates;
 
-/// One radio link: rates there and back, and the second of them at which the flow begins.
+/// One radio link: its rates in both directions, and the second of them at which the flow begins.
 #[derive(Clone)]
 struct Radio {
     there: Rates,
@@ -34,15 +36,16 @@ enum Inner {
     Bbr,
 }
 
-/// How long a flow runs.
+/// Duration of a flow in seconds.
 const SPAN: u64 = 42;
 
-/// What came of one case.
+/// Result of one case.
 #[derive(Debug)]
 struct Outcome {
     vs_best_single: f64,
     share_of_offered: f64,
-    /// The lowest goodput over two seconds, of what the line that is best altogether has then.
+    /// Lowest goodput over two seconds, as a fraction of the goodput that the better link alone has
+    /// then.
     worst_stretch: f64,
     /// One-way delay of a small packet above the lower of the links', ms.
     added_p50: f64,
@@ -173,7 +176,7 @@ fn compare(name: &str, radios: &[Radio], queue_ms: u64, inner: Inner) -> Outcome
     outcome
 }
 
-/// What the sender believes, each tenth of a second.
+/// Prints the sender's estimates, each tenth of a second.
 fn show(world: &World, radios: &[Radio], tenth: u64, links: usize) {
     let at = tenth as f64 / 10.0;
     print!("{at:5.1}  {:5.1} ", world.goodput(at - 0.1, at));
@@ -328,7 +331,7 @@ fn a_flow_over_radio_walks_is_faster_than_over_either_alone() {
     assert!(gains.iter().sum::<f64>() / gains.len() as f64 >= 1.05);
 }
 
-/// Nothing is asserted of these: they are what is left to do.
+/// These have no assertions: they show the remaining work.
 #[test]
 fn radio_walks_with_bbr_and_satellites() {
     if std::env::var_os("BRAID_TRACES").is_none() {
@@ -345,8 +348,8 @@ fn radio_walks_with_bbr_and_satellites() {
     }
 }
 
-/// A link that becomes a twentieth of itself still brings something all the while, so it is never silent. Order must not
-/// wait for what was on its way.
+/// A link that falls to a twentieth of its rate still delivers packets, so it is never silent.
+/// Delivery in order must not wait for the packets in flight on it.
 #[test]
 fn what_a_slow_link_holds_up_goes_by_the_other_one() {
     let silences = (1..=8).map(|seed| {
@@ -371,11 +374,11 @@ fn what_a_slow_link_holds_up_goes_by_the_other_one() {
             mbit(fading)
         );
         assert!(mbit(fading) > 14.0);
-        // The slow link alone brings less than this.
+        // The slow link alone delivers less than this.
         let silent = fading.split(|bytes| *bytes >= 20_000);
         silent.map(<[u64]>::len).max().unwrap_or(0)
     });
-    // Twice as long if nothing is sent again until it is given up.
+    // Twice as long without retransmission before packets are given up.
     let longest: Vec<usize> = silences.collect();
     assert!(
         longest.iter().sum::<usize>() <= 13,

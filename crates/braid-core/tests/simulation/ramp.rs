@@ -1,4 +1,4 @@
-//! [l3b] §5.2 by `adaptive`: what a full line leaves over goes to a dearer one whose delay wanders.
+//! [l3b] §5.2 with `adaptive`: the excess of a full line goes to a dearer one whose delay varies.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::world::{FULL, LinkSpec, OVERHEAD, START, World, line};
 /// §5.1: 64 Mbit/s are left on the fixed line.
 const FIXED_MBIT: f64 = 64.0;
 
-/// The demand changes every 200 ms, the mobile line's delay a little more rarely, in steps of this.
+/// The demand changes every 200 ms, the mobile line's delay a little less often, in steps of this.
 const STEP: Duration = Duration::from_millis(50);
 const SPAN: Duration = Duration::from_secs(40);
 
@@ -26,15 +26,15 @@ fn demand(at: Duration) -> f64 {
     }
 }
 
-/// §5.1: round trips of "25 ms to 45 ms": one way, in steps of a quarter of a second. It rises from the lowest within
-/// the first four seconds, and stays for twelve.
+/// §5.1: round trips of "25 ms to 45 ms": one way, in steps of a quarter of a second. It rises from
+/// the lowest within the first four seconds, and stays for twelve.
 fn wandering(at: Duration, highest_ms: f64) -> Duration {
     let seconds = (at.as_millis() / 250) as f64 * 0.25;
     let part = (seconds / 4.0).min((20.0 - seconds) / 4.0).clamp(0.0, 1.0);
     Duration::from_secs_f64((12.5 + (highest_ms - 12.5) * part) / 1e3)
 }
 
-/// Loss, and how far the fixed line was used while demand was above it, as fractions.
+/// Returns the loss, and the utilisation of the fixed line while demand was above it, as fractions.
 fn ramp(initial: Option<f64>, highest_ms: f64) -> (f64, f64) {
     let fixed = LinkSpec {
         delay: Duration::from_micros(6_500),
@@ -85,8 +85,8 @@ fn ramp(initial: Option<f64>, highest_ms: f64) -> (f64, f64) {
     (loss, used)
 }
 
-/// The mobile line is sent what the fixed one leaves over, so it has proven no more when its delay rises: where that
-/// is taken for a queue, it is not sent more, and the bond's own queue drops what is left.
+/// The mobile line is sent the fixed line's excess, so it has proven no more when its delay rises.
+/// If that is taken for a queue, it is not sent more, and the bond's own queue drops the rest.
 #[test]
 fn a_dear_line_whose_delay_wanders_takes_what_is_left_over() {
     for (initial, highest_ms) in [(None, 20.0), (Some(4.0), 20.0), (Some(20.0), 20.5)] {

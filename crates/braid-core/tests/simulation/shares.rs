@@ -1,4 +1,4 @@
-//! How much of the links' sum one TCP flow gets, and what a small flow beside it feels.
+//! The share of one TCP flow in the links' sum, and the delay of a small flow beside it.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::world::{LinkSpec, START, World, line, quantile};
 
 /// One CUBIC flow for 8 s beside a packet of 100 bytes every 20 ms.
 struct Bulk {
-    /// Goodput from the third second on, of what headers leave of the links' sum.
+    /// Goodput from the third second on, as a fraction of the links' sum without headers.
     share: f64,
     /// One-way delay of the small flow, ms.
     p50: f64,
@@ -66,8 +66,8 @@ fn equal_links_add_up() {
     assert!(outcome.t90 <= 2.0);
 }
 
-/// Longer than the lowest delay is remembered: if the queue is never let empty, it becomes the base, and
-/// another one is made on top of it.
+/// Longer than the base delay is remembered: if the queue is never emptied, it becomes the base,
+/// and another queue builds on top of it.
 #[test]
 fn the_queue_of_a_long_flow_does_not_grow() {
     let lines = [line(50.0, 15), line(50.0, 15)];
@@ -138,7 +138,7 @@ fn a_link_that_reorders_by_tens_of_ms_is_no_harm() {
         ..line(60.0, 30)
     };
     let lines = [line(64.0, 15), shaky];
-    // What CUBIC makes of it depends on its slow start; never less than of the better link alone.
+    // CUBIC's result depends on its slow start; it is never less than over the better link alone.
     for seed in 1..=3 {
         let outcome = seeded(&format!("64+60 reordering, seed {seed}"), &lines, seed);
         assert!(outcome.share >= 0.98 * 64.0 / 124.0);
@@ -188,7 +188,7 @@ fn radio_loss_on_one_link_is_made_up_for() {
 fn radio_loss_on_all_links_is_made_up_for() {
     let both = seeded("50+50, 1 % on both", &[lossy(1), lossy(1)], 1);
     assert!(both.share >= 0.88);
-    // Sums take up to 9 %, and 3 % are lost.
+    // Repair symbols take up to 9 %, and 3 % are lost.
     let one = seeded("50, 3 %", &[lossy(3)], 1);
     assert!(one.share >= 0.85);
 }

@@ -1,6 +1,6 @@
-//! A TCP flow: CUBIC (RFC 9438) with HyStart, SACK and RACK (RFC 8985), as Linux has them, counted
-//! in segments; or BBR in its place. Without [`TcpSender::undo`] there is no undo of wrong loss, so that
-//! reordering costs more here than it does there.
+//! A TCP flow: CUBIC (RFC 9438) with HyStart, SACK and RACK (RFC 8985) like Linux, counted in
+//! segments; or BBR instead. Without [`TcpSender::undo`] a wrong loss is not undone, so reordering
+//! costs more here than on Linux.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,7 +21,7 @@ const WINDOW: u64 = 4_000;
 pub struct Ack {
     pub next: u64,
     pub sacks: Vec<(u64, u64)>,
-    /// When the segment that it answers was sent.
+    /// Send time of the segment that it answers.
     pub echo: Time,
 }
 
@@ -34,7 +34,7 @@ struct Segment {
     snapshot: Snapshot,
 }
 
-/// The state before a cut, and when something was first sent again after it.
+/// State before a reduction of the window, and the first retransmission after it.
 #[derive(Debug, Clone, Copy)]
 struct Before {
     cwnd: f64,
@@ -50,7 +50,7 @@ pub struct TcpSender {
     before: Option<Before>,
     pub undone: u32,
     segments: BTreeMap<u64, Segment>,
-    /// Of the segments: SACKed; held for lost and not sent again.
+    /// Segments SACKed; then segments counted as lost and not retransmitted.
     sacked: usize,
     lost: usize,
     next: u64,
@@ -103,7 +103,7 @@ impl TcpSender {
         }
     }
 
-    /// With BBR in place of CUBIC.
+    /// Returns a sender with BBR instead of CUBIC.
     pub fn bbr() -> TcpSender {
         TcpSender {
             bbr: Some(Bbr::new()),
@@ -111,7 +111,8 @@ impl TcpSender {
         }
     }
 
-    /// With what timestamps bring: a cut is taken back once an acknowledgement shows that the original came (RFC 4015).
+    /// Enables the undo by timestamps: a reduction is undone once an acknowledgement shows that the
+    /// original arrived (RFC 4015).
     pub fn undo(self) -> TcpSender {
         TcpSender { undo: true, ..self }
     }
@@ -132,7 +133,7 @@ impl TcpSender {
         self.pipe() < self.window() && (self.lost > 0 || self.next < self.una + WINDOW)
     }
 
-    /// Segments to send now.
+    /// Returns the segments to send now.
     pub fn poll_transmit(&mut self, now: Time) -> Vec<u64> {
         let mut out = Vec::new();
         let mut room = self.window().saturating_sub(self.pipe());
@@ -220,7 +221,7 @@ impl TcpSender {
             if !segment.sacked {
                 delivered += 1;
                 note(segment);
-                // Below what was SACKed before, never sent again: it was only late.
+                // Below an earlier SACK and never retransmitted: it was only late.
                 let late = self.rack.is_some_and(|(sent, _)| segment.sent < sent);
                 self.reordering |= late && !segment.again;
             }
@@ -266,7 +267,7 @@ impl TcpSender {
         }
     }
 
-    /// Takes a cut back if what is acknowledged was sent before anything was sent again.
+    /// Undoes a reduction if the acknowledged segment was sent before any retransmission.
     fn take_back(&mut self, echo: Time) {
         let wrong = |before: &Before| before.again.is_some_and(|again| echo < again);
         if self.undo
@@ -315,7 +316,7 @@ impl TcpSender {
         }
     }
 
-    /// Whether anything outstanding can have been overtaken.
+    /// Returns true if an outstanding segment can have been overtaken.
     fn has_holes(&self) -> bool {
         self.sacked > 0 || self.recovery.is_some()
     }
@@ -378,7 +379,7 @@ impl TcpSender {
     }
 
     fn grow(&mut self, now: Time, delivered: u32) {
-        // Limited by what there is to send it never is; the window counts as used.
+        // The application always has data, so the window counts as used.
         if self.cwnd < self.ssthresh {
             self.cwnd += f64::from(delivered);
             return;
@@ -470,7 +471,7 @@ impl TcpReceiver {
         })
     }
 
-    /// The range that holds `seq`, and the two lowest others.
+    /// Returns the range that holds `seq`, and the two lowest others.
     fn sacks(&self, seq: u64) -> Vec<(u64, u64)> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         if self.ahead.is_empty() {

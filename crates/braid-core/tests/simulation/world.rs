@@ -26,7 +26,7 @@ struct End {
     sender: Sender<Packet>,
     receiver: Receiver<Packet>,
     pub packets_sent: Vec<u64>,
-    /// When each link last brought or carried data, and was last given a report.
+    /// When each link last carried data in either direction, and last got a report.
     carried: Vec<Time>,
     reported: Vec<Time>,
 }
@@ -41,12 +41,13 @@ pub struct World {
     /// Inner bytes delivered to end 1, by tenth of a second.
     pub delivered: Vec<u64>,
     pub dropped_on_links: u64,
-    /// Reports go over links that are busy and now and then over others, as the tunnel does it; not over all.
+    /// If true, reports go over busy links and now and then over others, as in the tunnel; not over
+    /// all.
     pub sparing: bool,
     pub changes: Vec<(Time, usize, braid_core::bond::LinkChange)>,
 }
 
-/// A link that brought or carried no data for so long is spared reports, and given one this often.
+/// A link without data for this long gets a report only at this interval.
 const REPORT_IDLE: Duration = Duration::from_millis(500);
 
 /// Traffic begins half a second after the handshake.
@@ -103,7 +104,7 @@ impl World {
         .after_handshake()
     }
 
-    /// The trains that begin a session go out, and come back as reports.
+    /// Sends the trains that begin a session and takes their reports.
     fn after_handshake(mut self) -> World {
         self.pump(0);
         self.pump(1);

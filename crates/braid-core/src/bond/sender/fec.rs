@@ -1,17 +1,17 @@
-//! Sums over packets, sent where links lose.
+//! Forward error correction: repair symbols, sent while links lose packets.
 
 use crate::bond::traffic::TransmitRepair;
 use crate::{Bytes, Stamp, Time};
 
 use super::Sender;
 
-/// So many packets must have passed on a link before it is known not to lose any.
+/// Packets that a link must have carried before its loss counts as known.
 const MIN_LOSS_PACKETS: u64 = 80;
 
 impl<T: Clone> Sender<T> {
-    /// The next sum to send, on the link that is most likely to deliver it soon; the packets that
-    /// it is of are put into `items`, which is emptied first. `len` says what such a sum takes. Ask it before
-    /// [`poll_transmit`](Self::poll_transmit), each time, if parity is configured.
+    /// Returns the next repair symbol to send, on the link most likely to deliver it soon. The
+    /// packets that it covers replace the contents of `items`; `len` gives the symbol's size. With
+    /// FEC on, poll this before each [`poll_transmit`](Self::poll_transmit).
     pub fn poll_repair(
         &mut self,
         now: Time,
@@ -31,14 +31,15 @@ impl<T: Clone> Sender<T> {
         })
     }
 
-    /// Turns parity on where links lose, for inner packets up to this size, or off; it is off to begin with.
-    /// If it is on, [`poll_repair`](Self::poll_repair) must be asked.
+    /// Turns FEC on for inner packets up to this size, or off; it is off by default. With FEC on,
+    /// [`poll_repair`](Self::poll_repair) must be polled.
     pub fn set_fec(&mut self, most: Option<Bytes>) {
         self.max_fec_packet = most;
     }
 
-    /// What the bond loses, links weighed by what they may carry, and whether enough packets have
-    /// passed on each to say so. What is lost to a queue is not made up for: that would fill it.
+    /// Returns the bond's random loss, links weighted by their rates, and true if each link has
+    /// carried enough packets to know it. Congestive loss is left out: repairing it would fill the
+    /// queue that caused it.
     pub(super) fn loss(&self) -> (f64, bool) {
         let links = || self.links.iter().filter(|link| link.is_usable());
         let (mut lost, mut all) = (0.0, 0.0);

@@ -1,4 +1,4 @@
-//! Links coming and going, what is sent to keep and judge them, and time passing.
+//! Adding, removing, probing and judging links; timeouts.
 
 use crate::bond::sender_link::{LinkSettings, SenderLink};
 use crate::bond::traffic::{Control, ControlKind, LinkChange};
@@ -10,7 +10,7 @@ use crate::{Bytes, LinkId, MAX_LINKS, PacketNumber, Stamp, Time};
 use super::Sender;
 
 impl<T: Clone> Sender<T> {
-    /// Adds a link over which the handshake has passed. One that is there already begins anew.
+    /// Adds a link whose handshake is complete. A link with this id is replaced.
     pub fn add_link(&mut self, now: Time, id: LinkId, settings: LinkSettings) {
         self.remove_link(now, id);
         let retransmit_buffer = RetransmitBuffer::new(
@@ -24,31 +24,32 @@ impl<T: Clone> Sender<T> {
         self.wait = None;
     }
 
-    /// Takes a link away; what is in flight on it is sent again elsewhere.
+    /// Removes a link. Packets in flight on it are retransmitted on others.
     pub fn remove_link(&mut self, now: Time, id: LinkId) {
         self.retransmit_in_flight(now, id);
         self.links.retain(|link| link.id != id);
         self.wait = None;
     }
 
-    /// Changes what is configured of a link.
+    /// Changes the settings of a link.
     pub fn set_link(&mut self, id: LinkId, settings: LinkSettings) {
         if let Some(link) = self.link_mut(id) {
             link.settings = settings;
         }
     }
 
-    /// Bytes that may still be sent on a link; no limit if none.
+    /// Sets the bytes that may still be sent on a link; none for no limit.
     pub fn set_quota(&mut self, id: LinkId, left: Option<Bytes>) {
         if let Some(link) = self.link_mut(id) {
             link.quota = left;
         }
     }
 
-    /// Numbers and stamps a packet that is not [`Transmit`](crate::bond::Transmit)'s: a report, a probe, the rest of a
-    /// packet that needed two. `len` is what it takes on the wire; `elicits` says whether it makes
-    /// the far end report, as [`Receiver::handle_datagram`](crate::bond::Receiver::handle_datagram) must
-    /// be told there. None without such a link.
+    /// Numbers and stamps a packet other than a [`Transmit`](crate::bond::Transmit): a report, a
+    /// probe, the rest of a packet that needed two. `len` is its size on the wire; `elicits` is
+    /// true if it makes the far end report, and must match the argument of
+    /// [`Receiver::handle_datagram`](crate::bond::Receiver::handle_datagram) there. Returns none if
+    /// there is no such link.
     pub fn number_control(
         &mut self,
         now: Time,
@@ -60,15 +61,15 @@ impl<T: Clone> Sender<T> {
         Some((number, Stamp::of(now)))
     }
 
-    /// A packet of any kind came over a link: what comes no more is how a link's death shows to the end that sends
-    /// nothing over it.
+    /// Notes that a packet of any kind arrived over a link. An end that sends nothing over a link
+    /// detects its death by the packets that no longer arrive.
     pub fn handle_received(&mut self, now: Time, id: LinkId) {
         if let Some(link) = self.link_mut(id) {
             link.liveness.handle_received(now);
         }
     }
 
-    /// A small packet that should be sent now.
+    /// Returns the next small packet to send now.
     pub fn poll_control(&mut self, now: Time) -> Option<Control> {
         let several = self.links.len() > 1 || self.settings.retransmit_buffer.get() > 0;
         let works = self.links.iter().any(SenderLink::is_usable);
@@ -106,7 +107,7 @@ impl<T: Clone> Sender<T> {
         None
     }
 
-    /// Judges silence and ends report intervals. Early and repeated calls do no harm.
+    /// Checks links for silence and ends report intervals. Early and repeated calls do no harm.
     pub fn handle_timeout(&mut self, now: Time) {
         let mut silent = [false; MAX_LINKS];
         for link in &mut self.links {
@@ -133,8 +134,9 @@ impl<T: Clone> Sender<T> {
         }
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout), [`poll_control`](Self::poll_control)
-    /// and [`poll_transmit`](Self::poll_transmit) next; none without links.
+    /// Returns when to call [`handle_timeout`](Self::handle_timeout),
+    /// [`poll_control`](Self::poll_control) and [`poll_transmit`](Self::poll_transmit) next; none
+    /// without links.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let several = self.links.len() > 1 || self.settings.retransmit_buffer.get() > 0;
@@ -152,7 +154,7 @@ impl<T: Clone> Sender<T> {
         links.chain(send).chain(self.next_interval).chain(fec).min()
     }
 
-    /// What was judged of links, once for each change.
+    /// Returns the next change of a link's verdict.
     pub fn poll_change(&mut self) -> Option<LinkChange> {
         self.links.iter_mut().find_map(|link| {
             let verdict = link.liveness.poll_change()?;

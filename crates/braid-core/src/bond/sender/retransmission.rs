@@ -1,5 +1,5 @@
-//! What goes out once more: copies that were asked for, second copies, and what was in flight on a link
-//! that fell silent.
+//! Retransmission: requested packets, second copies, and packets in flight on a link that fell
+//! silent.
 
 use std::time::Duration;
 
@@ -10,32 +10,32 @@ use crate::{Bytes, LinkId, PacketNumber, Time};
 
 use super::{LanePacket, Sender, SenderLink, Transmit, with_views};
 
-/// A second copy that finds no link in so long is not worth sending.
+/// A second copy that finds no link within this time is dropped.
 const SECOND_COPY_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// What was in flight on a link that fell silent waits so long for room elsewhere.
+/// Longest wait of a packet from a silent link for window on another link.
 const SPECULATIVE_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// A packet is overtaken when another link has delivered one that was sent so much later, beyond the difference of
-/// the links' delays.
+/// A packet is overtaken when another link has delivered one sent this much later, beyond the
+/// difference of the links' delays.
 const OVERTAKEN_MARGIN: Duration = Duration::from_millis(100);
 
-/// Loss of a link above which its copies are doubled.
+/// Loss of a link above which its retransmissions are sent twice.
 const MIN_DOUBLED_LOSS: f64 = 0.005;
 
-/// A piece that is to be sent once more, and the link that it must not take.
+/// A packet to be sent again, and the link that it must not use.
 #[derive(Debug)]
 pub(super) struct Retransmission<T> {
     pub packet: LanePacket<T>,
     pub except: LinkId,
     pub since: Time,
     pub requested: bool,
-    /// It was in flight on a link that fell silent, and may come yet: it waits for room.
+    /// True if the packet was in flight on a silent link and may still arrive. It waits for window.
     pub speculative: bool,
 }
 
 impl<T: Clone> Sender<T> {
-    /// Takes a request to send again.
+    /// Takes a request for retransmission.
     pub fn handle_nack(&mut self, now: Time, nack: Nack) {
         self.retransmit(now, nack, false);
     }
@@ -57,8 +57,8 @@ impl<T: Clone> Sender<T> {
         self.wait = None;
     }
 
-    /// What goes out once more: repairs at once, on the link that is most likely to deliver them
-    /// soon; second copies when another link is free.
+    /// Returns the next packet to send again. Requested packets go at once, on the link most likely
+    /// to deliver them soon; second copies wait for a free link.
     pub(super) fn poll_retransmission(&mut self, now: Time) -> Option<Transmit<T>> {
         for _ in 0..self.retransmissions.len() {
             let retransmission = self.retransmissions.pop_front()?;
@@ -87,8 +87,8 @@ impl<T: Clone> Sender<T> {
         None
     }
 
-    /// Where even the best link loses packets, a copy of the copy goes over another one: the inner
-    /// flow slows down for what is lost twice as for what is lost once.
+    /// If even the best link loses packets, queues a second copy for another link: the inner flow
+    /// slows down for a packet lost twice as for one lost once.
     fn send_second_copy(&mut self, retransmission: &Retransmission<T>, taken: LinkId) {
         let loses =
             |link: &SenderLink<LanePacket<T>>| link.estimator.loss().slow() > MIN_DOUBLED_LOSS;
@@ -107,8 +107,8 @@ impl<T: Clone> Sender<T> {
         }
     }
 
-    /// By delay, where a lost copy counts as a round trip more; the link that lost the packet is
-    /// taken only if there is no other.
+    /// Returns the link with the lowest delay, plus a penalty for its loss. The link that lost the
+    /// packet is used only if there is no other.
     pub(super) fn best(&self, except: Option<LinkId>) -> Option<LinkId> {
         let cost = |link: &&SenderLink<LanePacket<T>>| {
             let delay = link.estimator.delay().map_or(0, |delay| delay.0);
@@ -120,7 +120,8 @@ impl<T: Clone> Sender<T> {
         usable.min_by_key(cost).map(|link| link.id)
     }
 
-    /// The best link, if it has room; the one that fell silent only if it is back and there is no other.
+    /// Returns the best link, if its window has room. The silent link is used only if it is back
+    /// and there is no other.
     fn best_with_window(&self, except: LinkId, len: Bytes) -> Option<LinkId> {
         let id = self.best(Some(except))?;
         let link = self.links.iter().find(|link| link.id == id)?;
@@ -142,7 +143,7 @@ impl<T: Clone> Sender<T> {
         }
     }
 
-    /// What is in flight on a link that fell silent is sent again elsewhere.
+    /// Retransmits the packets in flight on a link that fell silent.
     pub(super) fn retransmit_in_flight(&mut self, now: Time, id: LinkId) {
         let Some(link) = self.links.iter_mut().find(|link| link.id == id) else {
             return;
@@ -156,7 +157,8 @@ impl<T: Clone> Sender<T> {
         self.run = None;
     }
 
-    /// Sends packets again that are under way on other links and that this link has overtaken: order waits for them.
+    /// Retransmits packets in flight on other links that this link has overtaken, because delivery
+    /// in order waits for them.
     pub(super) fn retransmit_overtaken(&mut self, now: Time, by: LinkId) {
         let usable = |link: &&SenderLink<LanePacket<T>>| link.id == by && link.is_usable();
         let Some(fast) = self.links.iter().find(usable) else {
@@ -179,7 +181,7 @@ impl<T: Clone> Sender<T> {
         }
     }
 
-    /// A link has brought what was to be sent again elsewhere.
+    /// Cancels speculative retransmissions of a link that has delivered after all.
     pub(super) fn cancel_retransmissions(&mut self, id: LinkId) {
         self.retransmissions
             .retain(|retransmission| !retransmission.speculative || retransmission.except != id);

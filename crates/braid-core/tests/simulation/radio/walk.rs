@@ -1,4 +1,4 @@
-//! Rates of radio links: recorded ones from a directory, and walks with the like statistics.
+//! Rates of radio links: recordings from a directory, and random walks with similar statistics.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -17,7 +17,7 @@ const STEP: f64 = 0.01;
 const OPPORTUNITY: f64 = 12_112.0;
 
 impl Rates {
-    /// A recorded one: `seconds,Mbit/s`.
+    /// Reads a recording: `seconds,Mbit/s`.
     pub fn read(path: &Path) -> Rates {
         let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         let row = |row: &str| {
@@ -27,7 +27,7 @@ impl Rates {
         Rates(text.lines().filter_map(row).collect())
     }
 
-    /// Seconds, each with the rate from then on.
+    /// Builds rates from seconds, each with the rate from then on.
     pub fn steps(steps: &[(f64, f64)]) -> Rates {
         Rates(steps.to_vec())
     }
@@ -36,9 +36,9 @@ impl Rates {
         Rates(vec![(0.0, mbit), (1.0, mbit)])
     }
 
-    /// An LTE link in a car: a rate that wanders by a fifth from second to second in the median and doubles or halves
-    /// now and then, opportunities that come singly, scheduler stalls of 10 to 150 ms, and a silence of up to a second
-    /// about twice a minute.
+    /// An LTE link in a car: a rate that changes by a fifth per second in the median and doubles or
+    /// halves now and then, single transmission opportunities, scheduler stalls of 10 to 150 ms,
+    /// and a silence of up to a second about twice a minute.
     pub fn lte(mean: f64, seconds: f64, seed: u64) -> Rates {
         let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let mut rates = Vec::new();
@@ -60,7 +60,7 @@ impl Rates {
             let bits = mbit * 1e6 * STEP;
             if stalled > 0.0 {
                 stalled -= STEP;
-                // The scheduler makes up for a part of what it did not send.
+                // The scheduler makes up for part of the bits that it did not send.
                 owed = (owed + bits * 0.5).min(mbit * 1e6 * 0.05);
                 rates.push((at, 0.0));
             } else {
@@ -74,7 +74,7 @@ impl Rates {
         Rates(rates)
     }
 
-    /// A satellite's: steps of a second, by a handover every 15 s; never silent for long.
+    /// A satellite link: steps of a second, with a handover every 15 s; never silent for long.
     pub fn satellite(mean: f64, seconds: f64, seed: u64) -> Rates {
         let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let mut at = 0.0;
@@ -93,7 +93,8 @@ impl Rates {
         }
     }
 
-    /// As an emulated link takes them, so that `from` seconds into the recording is `at` seconds on its clock.
+    /// Converts to the emulator's form, so that `from` seconds into the recording is `at` seconds
+    /// on its clock.
     pub fn trace(&self, from: f64, at: f64) -> Arc<Trace> {
         let period = self.period();
         let shift = (from - at).rem_euclid(period);
@@ -114,7 +115,8 @@ impl Rates {
         Arc::new(Trace::parse(Path::new("walk"), &text).expect("rates"))
     }
 
-    /// Mean over so many seconds from `from` on, by tenths: what the link offers, in Mbit/s.
+    /// Returns the mean offered rate in Mbit/s over `span` seconds from `from` on, in steps of a
+    /// tenth.
     pub fn mean(&self, from: f64, span: f64) -> f64 {
         let period = self.period();
         let (mut bits, mut at) = (0.0, from.rem_euclid(period));

@@ -1,5 +1,6 @@
-//! BBR, version 1 (Cardwell and others, *BBR: congestion-based congestion control*, ACM Queue 14(5), 2016), counted in
-//! segments: start-up, drain, the cycle of eight gains, and the probe for the lowest round trip.
+//! BBR, version 1 (Cardwell and others, *BBR: congestion-based congestion control*, ACM Queue
+//! 14(5), 2016), counted in segments: start-up, drain, the cycle of eight gains, and the probe for
+//! the lowest round trip.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,7 +12,7 @@ const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 const CWND_GAIN: f64 = 2.0;
 /// The bandwidth filter's length in round trips.
 const ROUNDS: u64 = 10;
-/// How long the lowest round trip is remembered, and how long it is probed for.
+/// Window of the lowest round trip, and duration of its probe.
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
 const PROBE_RTT: Duration = Duration::from_millis(200);
 const LEAST: f64 = 4.0;
@@ -24,7 +25,7 @@ enum Mode {
     ProbeRtt { until: Time },
 }
 
-/// What was delivered when a segment was sent.
+/// State of delivery when a segment was sent.
 #[derive(Debug, Clone, Copy)]
 pub struct Snapshot {
     pub delivered: u64,
@@ -38,7 +39,7 @@ pub struct Bbr {
     delivered_at: Time,
     round: u64,
     round_ends: u64,
-    /// Highest rates in segments per second, by round, falling.
+    /// Highest rates in segments per second, by round, in falling order.
     rates: VecDeque<(u64, f64)>,
     min_rtt: Duration,
     min_rtt_at: Time,
@@ -81,7 +82,8 @@ impl Bbr {
         self.rate() * self.min_rtt.as_secs_f64()
     }
 
-    /// `newest` is what was noted when the newest segment acknowledged was sent, and when that was.
+    /// Takes an acknowledgement. `newest` is the state noted when the newest acknowledged segment
+    /// was sent, and that time.
     pub fn handle_ack(
         &mut self,
         now: Time,
@@ -187,7 +189,7 @@ impl Bbr {
         if bdp <= 0.0 {
             return 10.0;
         }
-        // Room for acknowledgements that come together.
+        // Room for acknowledgements that arrive together.
         (gain * bdp + 3.0).max(if gain > 2.0 { 10.0 } else { LEAST })
     }
 

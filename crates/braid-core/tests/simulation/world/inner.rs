@@ -1,4 +1,4 @@
-//! The flows inside: where their packets come from and what becomes of them.
+//! Inner flows: their sources and their statistics.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub struct Flow {
     pub receiver: TcpReceiver,
 }
 
-/// Datagrams of constant size at a constant distance from end 0 to end 1.
+/// Datagrams of constant size and interval from end 0 to end 1.
 pub struct Stream {
     pub len: u32,
     pub every: Duration,

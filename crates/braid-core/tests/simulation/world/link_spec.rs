@@ -1,4 +1,4 @@
-//! What a link is like.
+//! Properties of an emulated link.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use braid_emulate::queue::Limit;
 use braid_emulate::rate::Speed;
 use braid_emulate::trace::Trace;
 
-/// One link, both directions alike but for recorded rates.
+/// One link, the same in both directions except for recorded rates.
 #[derive(Debug, Clone)]
 pub struct LinkSpec {
     pub mbit: f64,
@@ -20,7 +20,7 @@ pub struct LinkSpec {
     pub loss_percent: u32,
     pub queue_ms: u64,
     pub tier: u8,
-    /// What it is taken to carry in the beginning, Mbit/s; measured by a train if none.
+    /// Initial rate in Mbit/s; measured by a train if none.
     pub initial: Option<f64>,
     /// Recorded rates of both directions, from end 0 and from end 1, in place of `mbit`.
     pub traces: Option<[Arc<Trace>; 2]>,
@@ -45,7 +45,7 @@ pub fn rate(mbit: f64) -> Rate {
 }
 
 impl LinkSpec {
-    /// Of what end `from` sends.
+    /// Returns the emulator's configuration for packets sent by end `from`.
     pub fn config(&self, from: usize) -> Config {
         let recorded = self.traces.as_ref().map(|traces| traces[from].clone());
         Config {

@@ -1,4 +1,4 @@
-//! What came of it.
+//! Measurements.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ impl World {
         tenths.find(full).map(|end| end as f64 / 10.0)
     }
 
-    /// What headers leave of the links' rates, in Mbit/s.
+    /// Returns the sum of the links' rates without headers, in Mbit/s.
     pub fn ceiling(&self) -> f64 {
         let sum: f64 = self.lines.iter().map(|line| line.mbit).sum();
         sum * f64::from(FULL) / f64::from(FULL + OVERHEAD)

@@ -1,4 +1,4 @@
-//! What travels: inner packets, and what the two ends say to each other.
+//! Contents of packets: inner packets, and messages between the two ends.
 
 use braid_core::estimate::LinkReport;
 use braid_core::fec::{Group, Rebuild, field};
@@ -30,7 +30,7 @@ pub enum Packet {
         seq: u64,
         sent: Time,
     },
-    /// Packets and what each is multiplied by.
+    /// Packets and their factors.
     Sum(Vec<(u8, Packet)>),
 }
 
@@ -68,7 +68,7 @@ pub fn len_of(packet: &Packet, streams: &[u32]) -> u32 {
     }
 }
 
-/// What arithmetic on their bytes would do: all but one of the packets cancel each other out.
+/// Has the effect of arithmetic on the bytes: all but one of the packets cancel each other out.
 pub fn rebuilt_packet(rebuild: &Rebuild<Packet, Packet>) -> Packet {
     let mut left: Vec<(u8, Packet)> = Vec::new();
     let mut add =
