@@ -1,5 +1,5 @@
-//! Tells the program which commit it is built from, where it is built from a repository, and the linker to number
-//! the build.
+//! Passes the commit to the program if it is built from a repository, and tells the linker to write
+//! a build id.
 
 use std::env;
 use std::process::Command;
@@ -14,7 +14,7 @@ fn main() {
     if let Some(commit) = git(&["rev-parse", "HEAD"]) {
         println!("cargo::rustc-env=BRAID_COMMIT={commit}");
     }
-    // Symbols that are kept apart are found by it, and not every linker makes one unasked.
+    // Separate debug symbols are found by the build id, and not every linker writes one by default.
     let number = "--build-id=sha1";
     let bare = env::var("RUSTC_LINKER").is_ok_and(|linker| linker.ends_with("lld"));
     println!(
@@ -23,7 +23,7 @@ fn main() {
     );
 }
 
-/// What git says, if there is a git and a repository.
+/// Returns git's output, if there is a git and a repository.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

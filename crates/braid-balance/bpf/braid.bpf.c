@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-// The flow datapath, one object: what the three hooks do is in the headers named after them. The
-// entry points fetch the time and call one inline function each.
+// The flow datapath, one object. The programs of the three hooks are in the headers named after
+// them. The entry points fetch the time and call one inline function each.
 #include "hooks/inbound.h"
 #include "hooks/lan.h"
 #include "hooks/outbound.h"

@@ -1,11 +1,11 @@
-// Numbers that the programs and the loader share. build.rs reads every `#define NAME integer` here
+// Constants shared by the programs and the loader. build.rs turns every `#define NAME integer` here
 // into Rust; there is no second copy.
 #ifndef BRAID_CONSTANTS_H
 #define BRAID_CONSTANTS_H
 
-// Number of the map layout. Raise it whenever a map's key, value or meaning changes: programs of
-// another layout must not take the maps over.
-#define LAYOUT_VERSION 6
+// Number of the map layout. Raise it whenever a map's name, key, value or meaning changes: programs
+// of another layout must not take the maps over.
+#define LAYOUT_VERSION 7
 
 #define MAX_UPLINKS 32
 #define SLOTS	    1024
@@ -13,40 +13,40 @@
 #define FAMILY_V4   0
 #define FAMILY_V6   1
 
-// Slot tables, one per class of traffic and family. Class 0 is for what no rule names.
+// Slot tables, one per class of traffic and family. Class 0 is for flows that match no rule.
 #define CLASSES 64
 
-// Rules that put flows into classes. A flow remembers the rule's number + 1 in a byte.
+// Rules that put flows into classes. A flow stores the rule's number + 1 in a byte.
 #define MAX_RULES 255
 
-// Ancestors of a socket's cgroup that rules are held against, the root not counted.
+// Ancestors of a socket's cgroup that rules are compared with, not counting the root.
 #define CGROUP_LEVELS 12
 
-// What rules ask for that must be looked up (rule_bank.needs).
+// Facts that rules need and that take a lookup (rule_bank.needs).
 #define NEEDS_MAC    1
 #define NEEDS_NAMES  2
 #define NEEDS_CGROUP 4
 
-// What is known of a flow (facts.known).
+// Facts known of a flow (facts.known).
 #define KNOWS_PORTS 1
 #define KNOWS_UID   2
 #define KNOWS_MAC   4
 
-// Remote addresses with a known name, clients that keep to an uplink for a site, LAN clients whose
-// link-layer address is known: of these the least recently used make room.
+// Remote addresses with a known name, sticky clients per site, LAN clients with a known link-layer
+// address: the least recently used entries are evicted.
 #define MAX_DNS_NAMES	16384
 #define MAX_STICKY	16384
 #define MAX_CLIENT_MACS 4096
 
-// The same of clients and sites that nobody has answered yet.
+// Sticky clients per site whose flows have not been answered yet.
 #define MAX_STICKY_EMBRYOS 4096
 
-// Bits of a remote's address that name its site where nothing else does: the usual share of one
-// operator's servers, or of one customer.
+// Bits of a remote's address that identify its site where no name does: the usual allocation to one
+// operator's servers, or to one customer.
 #define SITE_BITS_V4 24
 #define SITE_BITS_V6 56
 
-// Clients that may open no flow now.
+// Clients that may not open flows now.
 #define MAX_LIMITED_CLIENTS 1024
 
 // Default sizes; the loader overrides the first two.
@@ -62,24 +62,24 @@
 // instructions; the few above it in a hash.
 #define LOW_DEVICES 1024
 
-// Addresses of uplinks, both families and what each may have besides.
+// Addresses of uplinks, of both families, and further ones that each may have.
 #define MAX_OWN_ADDRESSES 256
 
-// Room for reasons. The map's size is part of the layout, the length of the list is not.
+// Size of the map of reasons. It is part of the layout; the length of the list is not.
 #define MAX_REASONS 128
 
-// Nanoseconds after a packet of an answered flow for which its uplink's neighbour is taken for
-// known.
+// Nanoseconds after a packet of an answered flow during which its uplink's neighbour entry is
+// assumed to be valid.
 #define NEIGHBOUR_TRUST_NS 1000000
 
-// How a new flow picks its slot (slot_bank.lb_method).
+// Method by which a new flow picks its slot (slot_bank.lb_method).
 #define LB_ROUND_ROBIN 0
 #define LB_HASH_SOURCE 1
 #define LB_HASH_PAIR   2
 #define LB_RACE	       3
 #define LB_FASTEST     4
 
-// Why a flow is where it is (flow.choice).
+// Reason why a flow is on its uplink (flow.choice).
 #define CHOICE_NEXT_SLOT   0
 #define CHOICE_HASH_SOURCE 1
 #define CHOICE_HASH_PAIR   2
@@ -95,7 +95,7 @@
 #define CHOICE_PREFERRED   12
 #define CHOICE_ON_LINK	   13
 
-// flow.state. Everything from STATE_ESTABLISHED on has been answered and confirmed.
+// flow.state. From STATE_ESTABLISHED on, the flow has been answered and confirmed.
 #define STATE_NEW	  0
 #define STATE_ANSWERED	  1
 #define STATE_ESTABLISHED 2
@@ -110,119 +110,120 @@
 // flow.flags
 #define FLOW_FAST_PATH	 1
 #define FLOW_NEXT_HOP_V6 2
-// Its inside has been told that it is over: whatever comes of it is answered with a reset.
+// The inside was sent a reset: further segments from it are answered with a reset.
 #define FLOW_RESET_SENT 4
-// It is to choose anew with its next packet from inside.
+// The next packet from inside chooses the uplink anew.
 #define FLOW_REASSIGN 8
 
 // uplink.layer
 #define LAYER_L2 2
 #define LAYER_L3 3
 
-// Ports of FTP's control connection, the second one under TLS from its first byte. For so many
-// seconds a client keeps the uplink of one for its connections to the site's ports from
-// FTP_DATA_PORT on: a server refuses a data connection that comes from another address.
+// Ports of FTP's control connection; the second one uses TLS from its first byte. For FTP_SECONDS a
+// client keeps that connection's uplink for its connections to the site's ports from FTP_DATA_PORT
+// on: a server refuses a data connection that comes from another address.
 #define FTP_PORT      21
 #define FTPS_PORT     990
 #define FTP_DATA_PORT 1024
 #define FTP_SECONDS   3600
 
-// uplink.others, beside a bit for each family: what it has waits for it.
+// A bit of uplink.others beside those of the families: UDP flows of this uplink wait for it.
 #define UPLINK_HOLDS_UDP 128
 // UDP leaves a leased uplink for another one when the lease has been over for this long, ns.
 #define LEASE_GRACE_NS 10000000000ull
 
-// QUIC's port: UDP to it is a flow per five-tuple, all other UDP one mapping per inner port.
+// QUIC's port: UDP to it is a flow per five-tuple; all other UDP has one mapping per inner port.
 #define QUIC_PORT 443
 
 // Random ports tried after the client's own before a flow is refused.
 #define PORT_TRIES 64
 
-// Of these, so many look for a free port; the others also take a port from a flow that nobody has
-// answered, and the last ones from any embryo. A flood of new flows to one remote cannot keep
-// others out.
+// The first tries look for a free port; the next ones also take the port of an unanswered flow, the
+// last ones that of any embryo. A flood of new flows to one remote cannot keep others out.
 #define PORT_TRIES_FREE	      8
 #define PORT_TRIES_UNANSWERED 48
 
-// How often a port is looked for if a socket of the machine's own has the one that was found.
+// Attempts to find a port that does not conflict with a socket of this machine.
 #define PORT_ROUNDS 4
 
-// Slots looked at after one whose uplink cannot take the flow.
+// Slots tried after one whose uplink cannot take the flow.
 #define MAX_SLOT_TRIES 128
 
-// Notices to the daemon (notice.kind), and the bit that says which way the packet goes.
+// Kinds of upcalls (upcall.kind), and the bit that marks an inbound packet.
 #define UPCALL_DNS	1
 #define UPCALL_FRAGMENT 2
 #define UPCALL_REFUSED	3
 #define UPCALL_INBOUND	256
 
-// Senders of packets that cannot be translated hear it by ICMP: of each so many errors at once,
-// and one more per REFUSAL_INTERVAL_NS ns, as the kernel's own (net.ipv4.icmp_ratelimit). Senders
-// remembered, and bytes of the packet that is told about: an IPv6 error's 1,280 less its headers
-// (RFC 4443 2.4 c).
+// Senders of packets that cannot be translated are told by ICMP: REFUSAL_BURST errors at once for
+// each, and one more per REFUSAL_INTERVAL_NS, like the kernel's own (net.ipv4.icmp_ratelimit).
+// MAX_REFUSED_SENDERS are remembered. An error quotes at most REFUSAL_QUOTE_BYTES: an IPv6 error's
+// 1,280 less its headers (RFC 4443 2.4 c).
 #define REFUSAL_BURST	    6
 #define REFUSAL_INTERVAL_NS 1000000000
 #define MAX_REFUSED_SENDERS 1024
 #define REFUSAL_QUOTE_BYTES 1232
 
-// Bytes of the ring of notices, and of the largest packet in one.
+// Bytes of the upcall ring, and of the largest packet in one upcall.
 #define UPCALL_RING_BYTES 524288
 #define MAX_UPCALL_BYTES  2048
 
-// A DNS message's fixed part, and so much of its first question's name as is compared, bytes.
+// Bytes of a DNS message's header, and of its first question's name that are compared.
 #define DNS_HEADER     12
 #define DNS_NAME_BYTES 64
-// Questions are answered within so many units of 2^DNS_QUESTION_SHIFT ns (1.07 s), or not at all.
+// An answer is accepted for so many units of 2^DNS_QUESTION_SHIFT ns (1.07 s) after its question.
 #define DNS_QUESTION_SHIFT 30
 #define DNS_QUESTION_LIFE  8
 
-// Fragments of one source that are handed over to be held, per so many seconds; sources remembered.
+// Fragments of one source that are passed to the daemon per UPCALL_QUOTA_SECONDS; sources
+// remembered.
 #define MAX_HELD_FRAGMENTS_PER_SOURCE 64
 #define UPCALL_QUOTA_SECONDS	      2
 #define MAX_UPCALL_QUOTAS	      1024
 
-// skb->mark of a datagram on its way from a LAN's program to the outbound one, to be turned round.
+// skb->mark of a datagram that the LAN program passes to the outbound one for hairpinning.
 #define MARK_HAIRPIN 1651664228
 
-// skb->mark of a copy of a SYN on its way to the uplink whose number the lowest byte is.
+// skb->mark of a copy of a SYN; its lowest byte is the number of the uplink.
 #define MARK_COPY 1651663872
 
-// Races that are remembered, destinations of which a path is: of both, the least recently used make
-// room.
+// Races remembered and prefixes in the path cache: the least recently used entries are evicted.
 #define MAX_RACES	    8192
 #define MAX_CACHED_PREFIXES 8192
 
-// Bits of a remote's address that paths are remembered by: what is routed apart is seldom smaller.
+// Prefix lengths of the path cache: destinations within one prefix seldom have different routes.
 #define PATH_BITS_V4 24
 #define PATH_BITS_V6 48
 
-// Seconds after which nobody waits for the answer to a SYN any more.
+// Seconds after which a SYN is no longer expected to be answered.
 #define RACE_TIMEOUT_SECONDS 75
 
-// What became of the SYN that a race has sent by an uplink (race.attempts).
+// State of the SYN that a race has sent by an uplink (race.attempts).
 #define ATTEMPT_NONE	 0
 #define ATTEMPT_SENT	 1
 #define ATTEMPT_REFUSED	 2
 #define ATTEMPT_ANSWERED 3
 
-// A race's favourite: its uplink, + 1, and whether that became it because another one answered
-// first.
+// Value of race.preferred: the uplink + 1, and a bit that is set if it became preferred because
+// another one answered first.
 #define PREFERRED_CANDIDATE 255
 #define PREFERRED_AWAITED   256
 
-// An RTT in us that stands for silence, and which part of the memory it counts for.
+// RTT in us that stands for a SYN without an answer; it is kept for the memory divided by
+// UNANSWERED_TTL_DIVISOR.
 #define RTT_UNANSWERED_US      2000000
 #define UNANSWERED_TTL_DIVISOR 4
 
-// An RTT is remembered as the one before, moved towards the new one by one part in so many.
+// Each new RTT moves the cached one by this fraction of the difference.
 #define RTT_EWMA_DIVISOR 4
 
-// Packets of a flow after which its losses are added to its path's, and of a path after which what
-// it remembers of them counts half.
+// Packets of a flow after which its losses are added to its path's; packets of a path after which
+// its counts are halved.
 #define LOSS_BATCH_PACKETS   64
 #define LOSS_HALVING_PACKETS 32768
 
-// The prediction of forecast.rs in braid-core, which says what the numbers mean.
+// Constants of the prediction. `braid_core::forecast` computes the same and explains them;
+// tests/forecast.rs compares the two.
 #define PREDICT_PRIOR_PACKETS	   500
 #define PREDICT_MIN_LOSS_PPM	   10
 #define PREDICT_MIN_RTT_US	   100
@@ -231,22 +232,22 @@
 #define PREDICT_TRANSFER_KILOBYTES 1000
 #define PREDICT_DEFAULT_RATE	   2500
 
-// RTT in us for which the prospects of uplinks are compared; where the best one's transfer takes
-// less time than one part in so many of another's, that one is left out of a race.
+// RTT in us for which uplinks are compared where the path is unknown. An uplink whose transfer
+// takes more than PREDICT_CROWDED_FACTOR times that of the best one is left out of a race.
 #define PREDICT_DEFAULT_RTT_US 50000
 #define PREDICT_CROWDED_FACTOR 2
 
-// Ports that traceroute's datagrams go to.
+// Destination ports of traceroute's datagrams.
 #define TRACE_PORT_LOW	33434
 #define TRACE_PORT_HIGH 33534
 
-// DNS' port.
+// DNS port.
 #define DNS_PORT 53
 
-// Bytes of the largest packet that is kept as a flow's last words.
+// Bytes of the largest packet that is stored for replay.
 #define MAX_REPLAY_BYTES 256
 
-// Seconds for which answers to a mapping that has moved still find their flow.
+// Seconds for which answers to a mapping that has moved still reach their flow.
 #define LATE_REPLY_SECONDS 30
 
 // Bytes from the start of a packet within which all headers that we read must lie; IPv6 extension

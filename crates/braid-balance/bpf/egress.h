@@ -8,7 +8,7 @@
 #define AF_INET	 2
 #define AF_INET6 10
 
-// The answer that every hook gives for what it does not decide: next program, then the stack.
+// The verdict for packets that a hook does not decide: next program, then the stack.
 #define PASS	(-1) // TC_ACT_UNSPEC
 #define NO_FLOW (-2) // of functions that leave the packet to their caller
 #define DROP	2    // TC_ACT_SHOT
@@ -26,7 +26,7 @@ static __always_inline void next_hop_v4(struct bpf_redir_neigh *next, __be32 add
 }
 
 // Redirects a rewritten packet. A device without link-layer addresses needs a plain redirect: the
-// kernel takes the Ethernet header off by itself.
+// kernel removes the Ethernet header by itself.
 static __always_inline int redirect_out(const struct packet *packet, const struct uplink *uplink)
 {
 	const struct next_hop *next_hop = &uplink->next_hops[packet->family & 1];
@@ -43,8 +43,8 @@ static __always_inline int redirect_out(const struct packet *packet, const struc
 	return bpf_redirect_neigh(uplink->ifindex, &hop, sizeof(hop), 0);
 }
 
-// Without a given hop the kernel looks up the route anew by the rewritten addresses, for which
-// routing must have a rule "from <uplink's address>".
+// Redirects a packet by the route to its rewritten addresses, which the kernel looks up. Routing
+// must have a rule "from <uplink's address>".
 static __always_inline int redirect_by_route(const struct uplink *uplink)
 {
 	if (uplink->layer == LAYER_L3)
@@ -52,12 +52,12 @@ static __always_inline int redirect_by_route(const struct uplink *uplink)
 	return bpf_redirect_neigh(uplink->ifindex, 0, 0, 0);
 }
 
-// A packet that came through the stack has a route already, the one into braid0. While the uplink's
-// neighbour is unknown the kernel keeps the packet, and sends it to the neighbour of *that* route
-// in the end, with a wrong MAC address. No helper takes a route off, but what a tunnel is told
-// about a packet takes its place and has no neighbour. It takes 80 ns, so a flow in full flight
-// goes without: a neighbour that is forgotten then costs it what is on its way, which it repeats
-// after a pause. Eight bytes are the structure's first version, which every kernel takes.
+// Detaches the route of a packet that came through the stack: the one into braid0. While the
+// uplink's neighbour is unknown, the kernel queues the packet and finally sends it to the neighbour
+// of *that* route, with a wrong MAC address. No helper removes a route, but tunnel metadata takes
+// its place and has no neighbour. It takes 80 ns, so busy flows skip it: if their neighbour entry
+// expires, the packets in flight are lost and retransmitted after a pause. Eight bytes are the
+// structure's first version, which every kernel takes.
 static __always_inline void detach_route(struct __sk_buff *skb)
 {
 	__u64 nothing = 0;
@@ -65,9 +65,9 @@ static __always_inline void detach_route(struct __sk_buff *skb)
 	bpf_skb_set_tunnel_key(skb, (struct bpf_tunnel_key *)&nothing, sizeof(nothing), 0);
 }
 
-// Hands to the stack what came in by an uplink and is of no flow. Routing would take a packet with
-// an address of the machine's own as its source for the machine's, and forward it by the uplink
-// that has this address. IPv4's stack drops such packets, IPv6's does not.
+// Passes to the stack a packet that came in by an uplink and belongs to no flow. Routing would take
+// a packet whose source is an address of this machine for a local one, and forward it by the uplink
+// that has the address. IPv4's stack drops such packets, IPv6's does not.
 static __noinline int pass_unclaimed(const struct packet *packet, __u32 reason)
 {
 	if (packet && packet->family == FAMILY_V6 &&
@@ -77,7 +77,7 @@ static __noinline int pass_unclaimed(const struct packet *packet, __u32 reason)
 	return leave(reason, PASS);
 }
 
-// The same of a packet that may be for a socket of the machine's own that no program can look up:
+// Passes on a packet that may be for a socket of this machine and cannot be looked up by a program:
 // an ICMP error, a fragment, a protocol without ports.
 static __noinline int pass_local(const struct packet *packet)
 {
@@ -86,7 +86,7 @@ static __noinline int pass_local(const struct packet *packet)
 	return pass_unclaimed(packet, REASON_in_local);
 }
 
-// Bytes of the largest IP packet that this sk_buff becomes on the wire.
+// Returns the size of the largest IP packet that this sk_buff becomes on the wire.
 static __always_inline __u32 wire_size(const struct __sk_buff *skb, const struct packet *packet)
 {
 	if (skb->gso_size)

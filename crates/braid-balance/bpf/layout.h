@@ -12,11 +12,11 @@ struct address {
 	__be32 word[4];
 };
 
-// One direction's identity of a flow. `near` is the inner end in the forward tables and the outer
-// one in the reverse tables; `far` is the remote, all zero where one mapping serves every remote.
-// ICMP echo has its id as near port; protocols without ports have zero. `realm` tells uplinks with
-// the same address apart (two home routers that both hand out 192.168.1.100); it is zero in the
-// forward tables.
+// One direction's identity of a flow. `local` is the inner end in the forward tables and the outer
+// one in the reverse tables; `remote` is all zero where one mapping serves every remote. ICMP echo
+// has its id as local port; protocols without ports have zero. `realm` tells uplinks with the same
+// address apart (two home routers that both hand out 192.168.1.100); it is zero in the forward
+// tables.
 struct tuple {
 	struct address local;
 	struct address remote;
@@ -27,27 +27,28 @@ struct tuple {
 	__u8 unused[2];
 };
 
-// Value of the forward tables: all there is to know about a flow.
+// Value of the forward tables.
 struct flow {
 	struct address outer;
-	// The remote that the stack saw last; others of the same mapping do not take the short way.
+	// The remote that the stack saw last; other remotes of the same mapping do not take the
+	// fast path.
 	struct address remote;
-	// Towards the inside, from a LAN's flow whose way back is known.
+	// Towards the inside, for a LAN's flow whose route back is known.
 	struct address next_hop;
-	// What most packets write, on one cache line.
+	// Fields that most packets write, on one cache line.
 	__u64 last_seen; // ns of the monotonic clock
 	__u64 tx_packets;
 	__u64 tx_bytes;
 	__u64 rx_packets;
 	__u64 rx_bytes;
 	// TCP, host order: the inside's last acknowledgement number, and the sequence number after
-	// the highest that it has sent. The first makes a reset that it believes, the second tells
-	// what it sends again.
-	// UDP: the last DNS questions, in these three and `lost`, and in `seen` when (notice.h).
+	// the highest that it has sent. A reset with the first is accepted by the inside; the
+	// second tells which segments are sent again. UDP: the last DNS questions, in these three
+	// and `lost`; `seen` says when they were asked (upcall.h).
 	__u32 inside_ack;
 	__u32 inside_next;
-	__u32 outside_next;   // as inside_next, of the outside; 0: nothing has come yet
-	__u32 seen;	      // data packets since losses were last added to the path's
+	__u32 outside_next;   // like inside_next, for the outside; 0: nothing received yet
+	__u32 seen;	      // data packets since losses were last added to the path
 	__u64 created;	      // ns of the monotonic clock
 	__u32 inside_ifindex; // device it came in by; 0: the host itself
 	__u32 inside_mtu;
@@ -62,20 +63,20 @@ struct flow {
 	__u8 class;
 	__u8 rule;	// that chose the class, + 1; 0: none
 	__u8 came_from; // uplink that it was moved from, + 1; 0: never moved
-	__u8 tick;	// of the outlook, when it last counted as busy
+	__u8 tick;	// of the forecast under which it last counted as busy
 	__u8 unused[2];
-	__u32 lost; // of those seen: repeats from inside, gaps from outside
+	__u32 lost; // of those seen: retransmissions from inside, gaps from outside
 	__u32 unused_too;
 };
 
-// How one family leaves through an uplink.
+// Source address and gateway of one family on an uplink.
 struct next_hop {
 	struct address address;
 	struct address gateway;
 	__u8 present;
 	__u8 has_gateway;
-	__u8 realm;   // no other exit has the same address and realm
-	__u8 on_link; // bits that the address shares with those on the link; 0: nobody is
+	__u8 realm;   // no other uplink has the same address and realm
+	__u8 on_link; // bits of the prefix that the address shares with its link; 0: no neighbours
 };
 
 struct uplink {
@@ -86,38 +87,38 @@ struct uplink {
 	__u16 port_high; // inclusive
 	__u8 layer;
 	__u8 accepts_new;
-	// Bits of families (1 << FAMILY_…): whose TCP connections here are over, and their inside
-	// is to be told; and which another uplink takes flows of.
+	// Bits of families (1 << FAMILY_…): those whose TCP connections here are reset, and those
+	// that another uplink takes flows of.
 	__u8 resets_tcp;
 	__u8 others;
-	__u32 epoch; // what is remembered of another one's paths counts no more
-	__u8 leased; // a process carries it: it takes flows only while the lease lasts
+	__u32 epoch; // entries of the path cache with another epoch are void
+	__u8 leased; // carried by a process: it takes flows only during the lease
 	__u8 unused[3];
 };
 
 struct slot_bank {
 	__u32 count; // 0: no uplink takes new flows
 	__u16 lb_method;
-	__u16 prefers;	  // uplink that takes every flow as long as it takes any, + 1; 0: none
-	__u32 sticky;	  // s that a client keeps its uplink for a site; 0: it does not
-	__u32 candidates; // bits of the uplinks that a race is run on
+	__u16 prefers;	  // uplink that takes every flow while it takes any, + 1; 0: none
+	__u32 sticky;	  // s that a client keeps its uplink for a site; 0: not at all
+	__u32 candidates; // bits of the uplinks that may be raced
 	__u8 slot[SLOTS];
 };
 
 struct settings {
-	// Which of a table's two banks is walked, by class * FAMILIES + family.
+	// The active bank of each table, by class * FAMILIES + family.
 	__u8 active[CLASSES * FAMILIES];
-	__u8 snoops_dns; // 1: DNS answers are handed to the daemon
+	__u8 snoops_dns; // 1: DNS answers are passed to the daemon
 	__u8 unused[3];
 	__u32 steer;	      // device of the outbound program; 0: not known yet
-	__u32 memory;	      // s for which a path's RTT counts
-	__u32 explore_one_in; // one flow in so many races although all RTTs are known; 0: none
-	__u32 per_prefix;     // races a second towards one prefix
-	__u32 total;	      // races a second
+	__u32 memory;	      // s for which an RTT in the path cache counts
+	__u32 explore_one_in; // one flow in so many is raced although all RTTs are known; 0: none
+	__u32 per_prefix;     // races per second towards one prefix
+	__u32 total;	      // races per second
 };
 
 // Next slot of a table's round robin. A lock and not an atomic, because fetch-and-add came with
-// Linux 5.12 and our floor is 5.10; only new flows come here.
+// Linux 5.12 and we support 5.10; only new flows come here.
 struct rr_cursor {
 	struct bpf_spin_lock lock;
 	__u32 next;
@@ -129,9 +130,9 @@ struct uplink_counters {
 	__u64 rx_packets;
 	__u64 rx_bytes;
 	__u64 flows_opened;
-	// What tells whether anybody answers. SYNs are those that open a flow, their answers the
-	// first ones; repeats are what the inside sends again, which it does when nothing
-	// acknowledges it.
+	// Signs that the uplink's remotes answer. `syns` are those that open a flow, `syn_answers`
+	// the first answers to them; `repeats` are segments that the inside retransmits because
+	// they are not acknowledged.
 	__u64 syns;
 	__u64 syn_repeats;
 	__u64 syn_answers;
@@ -139,18 +140,18 @@ struct uplink_counters {
 	// From SYN to SYN/ACK, of handshakes without a repeated SYN.
 	__u64 rtt_us_sum;
 	__u64 rtt_samples;
-	// TCP: packets with data in either direction, and those that tell of a loss.
+	// TCP: packets with data in both directions, and those of them that indicate a loss.
 	__u64 data_packets;
 	__u64 lost;
 };
 
-// What is remembered of the way to a prefix by one uplink.
+// The path to a prefix by one uplink.
 struct path {
 	__u32 rtt;	   // us; 0: not known
-	__u32 measured_at; // s of the monotonic clock, of the RTT
+	__u32 measured_at; // s of the monotonic clock
 	__u32 packets;	   // with data
 	__u32 lost;
-	__u32 epoch; // of the uplink, when it was learnt
+	__u32 epoch; // of the uplink when this was measured
 };
 
 struct path_key {
@@ -164,15 +165,15 @@ struct path_entry {
 	struct path paths[MAX_UPLINKS];
 };
 
-// What the daemon expects of an uplink. Rates in units of 1000 bytes a second.
+// The daemon's forecast for an uplink. Rates in units of 1000 bytes a second.
 struct uplink_forecast {
 	__u32 capacity;
 	__u32 spare;
 	__u32 busy; // flows that were moving data
 	__u32 loss; // parts in a million
-	__u32 tick; // number of this outlook
-	// Counted here since it was written: flows opened, those from before it by half, flows that
-	// have moved data.
+	__u32 tick; // number of this forecast
+	// Counted by the programs since the forecast was written: flows opened (earlier ones count
+	// half), flows that have moved data.
 	__u32 opened;
 	__u32 active;
 };
@@ -182,14 +183,14 @@ struct race_budget {
 	__u32 races;
 };
 
-// A SYN that went out by several uplinks. The first to answer becomes the flow; until the entry is
-// gone, the answers of the others are told that they came too late.
+// A SYN that went out by several uplinks. The first one answered becomes the flow; until the entry
+// is gone, answers by other uplinks are reset.
 struct race {
-	struct flow flow; // what it will be, but for its outer end
+	struct flow flow; // the flow to be, without its outer end
 	__u64 last_syn;	  // ns of the monotonic clock
 	__u32 sequence;	  // the SYN's, host order
 	__u32 preferred;  // uplink that wins if it answers at all, + 1, and PREFERRED_AWAITED; 0:
-			  // the first
+			  // the first to answer
 	__be16 ports[MAX_UPLINKS];
 	__u8 attempts[MAX_UPLINKS];
 };
@@ -198,7 +199,7 @@ struct lan_device {
 	__u32 mtu;
 };
 
-// A packet that is being sent in fragments: the ports are in the first one only.
+// A packet that is sent in fragments: only the first one has the ports.
 struct fragment_key {
 	struct address source;
 	struct address dest;
@@ -221,17 +222,17 @@ struct upcall {
 	__u16 length;
 	__u8 kind;
 	__u8 unused;
-	__u32 start; // where the payload begins, from the IP header
+	__u32 start; // offset of the payload from the IP header
 	__u8 bytes[MAX_UPCALL_BYTES];
 };
 
-// Where a mapping that has moved went.
+// New key of a mapping that has moved.
 struct late_reply {
 	struct tuple key; // forward key
 	__u64 until;	  // ns of the monotonic clock
 };
 
-// A small packet that a flow's inside has sent, as it was before translation.
+// A small packet that a flow's inside has sent, before translation.
 struct stored_packet {
 	__u64 at; // ns of the monotonic clock
 	__u32 length;
@@ -239,16 +240,16 @@ struct stored_packet {
 	__u8 bytes[MAX_REPLAY_BYTES];
 };
 
-// The last of these: two said upon hearing something, and two said without having heard anything
-// since the packet before.
+// The last packets of a flow: two sent after something was received, and two sent without anything
+// received since the packet before.
 struct replay_buffer {
 	struct stored_packet after_receive[2];
 	struct stored_packet unsolicited[2];
-	__u64 rx_packets; // packets that had come in when the last one was said
+	__u64 rx_packets; // packets received when the last one was stored
 };
 
-// The site is a number that names give, behind a word that no address begins with, or the network
-// of the remote: /24 or /56.
+// The site is a number from DNS names, behind a word that no address begins with, or the remote's
+// network: /24 or /56.
 struct sticky_key {
 	struct address client;
 	struct address site;
@@ -256,10 +257,10 @@ struct sticky_key {
 	__u8 unused[3];
 };
 
-// What pinned the maps. Version is text, zero-padded.
+// The build that pinned the maps. Version is text, zero-padded.
 struct meta {
 	__u32 layout;
-	__u32 marks;	// what names' marks mean, a number of the daemon's
+	__u32 marks;	// meaning of the names' marks, a number of the daemon's
 	__u64 programs; // hash of the programs' sources
 	__u8 version[24];
 };
@@ -289,7 +290,7 @@ _Static_assert(sizeof(struct slot_bank) == 16 + SLOTS, "slot_bank");
 _Static_assert(sizeof(struct uplink_counters) == 104, "uplink_counters");
 _Static_assert(sizeof(struct fragment_key) == 40, "fragment_key");
 _Static_assert(sizeof(struct fragment) == 20, "fragment");
-_Static_assert(sizeof(struct path) == 20, "way");
+_Static_assert(sizeof(struct path) == 20, "path");
 _Static_assert(sizeof(struct path_entry) == 8 + MAX_UPLINKS * 20, "path");
 _Static_assert(sizeof(struct uplink_forecast) == 28, "uplink_forecast");
 _Static_assert(sizeof(struct race) == 144 + 16 + MAX_UPLINKS * 3, "race");

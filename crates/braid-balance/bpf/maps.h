@@ -1,4 +1,4 @@
-// The maps, and counting.
+// The maps, and lookups in them.
 #ifndef BRAID_MAPS_H
 #define BRAID_MAPS_H
 
@@ -18,9 +18,9 @@
 ARRAY_MAP(meta, BPF_MAP_TYPE_ARRAY, 1, struct meta);
 ARRAY_MAP(settings, BPF_MAP_TYPE_ARRAY, 1, struct settings);
 ARRAY_MAP(uplinks, BPF_MAP_TYPE_ARRAY, MAX_UPLINKS, struct uplink);
-// Until when leased uplinks take flows, ns of the monotonic clock.
+// End of the lease of leased uplinks, ns of the monotonic clock.
 ARRAY_MAP(lease, BPF_MAP_TYPE_ARRAY, 1, __u64);
-// Banks by (class * FAMILIES + family) * 2 + which of the two.
+// Banks by (class * FAMILIES + family) * 2 + number of the bank.
 ARRAY_MAP(slots, BPF_MAP_TYPE_ARRAY, CLASSES *FAMILIES * 2, struct slot_bank);
 ARRAY_MAP(rr_cursors, BPF_MAP_TYPE_ARRAY, CLASSES *FAMILIES, struct rr_cursor);
 ARRAY_MAP(traffic, BPF_MAP_TYPE_PERCPU_ARRAY, MAX_UPLINKS, struct uplink_counters);
@@ -31,7 +31,7 @@ HASH_MAP(uplink_of_high, BPF_MAP_TYPE_HASH, 0, MAX_UPLINKS * 2, __u32, __u32);
 
 HASH_MAP(lan_devices, BPF_MAP_TYPE_HASH, 0, MAX_LAN_DEVICES, __u32, struct lan_device);
 
-// Which uplink an outside address belongs to.
+// The uplink of each outside address.
 HASH_MAP(own_addresses, BPF_MAP_TYPE_HASH, 0, MAX_OWN_ADDRESSES, struct address, __u32);
 
 // Established flows: nothing is ever evicted from these two.
@@ -39,22 +39,21 @@ HASH_MAP(flows, BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC, DEFAULT_FLOWS, struct tupl
 HASH_MAP(flows_reverse, BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC, DEFAULT_FLOWS, struct tuple,
 	 struct tuple);
 
-// Flows that have not proven themselves: a flood of them evicts only its like.
+// Embryonic flows: a flood of them evicts only other embryos.
 HASH_MAP(embryos, BPF_MAP_TYPE_LRU_HASH, 0, DEFAULT_EMBRYOS, struct tuple, struct flow);
 HASH_MAP(embryos_reverse, BPF_MAP_TYPE_LRU_HASH, 0, DEFAULT_EMBRYOS, struct tuple, struct tuple);
 
-// Outer ends of mappings that have moved, for answers that are still on their way.
+// Outer ends of mappings that have moved, for replies that are still in flight.
 HASH_MAP(late_replies, BPF_MAP_TYPE_LRU_HASH, 0, MAX_LATE_REPLIES, struct tuple, struct late_reply);
 
-// Of QUIC flows that were answered, and of what has not been answered yet; apart, so that a flood
-// of questions leaves the flows' alone.
+// Packets of answered QUIC flows, and of flows not answered yet; two maps, so that a flood of new
+// flows leaves the others' packets alone.
 HASH_MAP(replay_buffers, BPF_MAP_TYPE_LRU_HASH, 0, MAX_REPLAY_BUFFERS, struct tuple,
 	 struct replay_buffer);
 HASH_MAP(replay_embryos, BPF_MAP_TYPE_LRU_HASH, 0, MAX_REPLAY_EMBRYOS, struct tuple,
 	 struct stored_packet);
 
-// Races under way and just decided, by forward key; what is remembered of the ways to a prefix;
-// what is expected of uplinks.
+// Races in progress or just decided, by forward key; the path cache; forecasts of uplinks.
 HASH_MAP(races, BPF_MAP_TYPE_LRU_HASH, 0, MAX_RACES, struct tuple, struct race);
 HASH_MAP(path_cache, BPF_MAP_TYPE_LRU_HASH, 0, MAX_CACHED_PREFIXES, struct path_key,
 	 struct path_entry);
@@ -64,8 +63,8 @@ ARRAY_MAP(race_budget, BPF_MAP_TYPE_ARRAY, 1, struct race_budget);
 HASH_MAP(fragments, BPF_MAP_TYPE_LRU_HASH, 0, MAX_FRAGMENTED_PACKETS, struct fragment_key,
 	 struct fragment);
 
-// An uplink's number as an index. The mask gives the verifier a bound that survives what the
-// compiler makes of a comparison.
+// Returns an uplink's number as an index. The mask gives the verifier a bound that survives the
+// compiler's treatment of a comparison.
 static __always_inline __u32 uplink_index(__u32 id)
 {
 	asm volatile("%0 &= 0x1f" : "+r"(id));

@@ -1,10 +1,10 @@
-// Every way out of a program, and every event worth a number, has a name here: it is a counter's
-// label and the word that `braid status` prints. build.rs reads this list into Rust.
+// Every exit of a program, and every event worth counting, has a name here: it is a counter's label
+// and the word that `braid status` prints. build.rs turns this list into Rust.
 //
-// The list only grows at its end: a number's meaning outlives an upgrade.
+// The list only grows at its end: a number keeps its meaning over an upgrade.
 //
-// REASON(name, kind, text); kinds: SENT left through an uplink or to a LAN, PASSED handed to the
-// next program or the stack, DROPPED, EVENT something that happened on the way to one of those.
+// REASON(name, kind, text); kinds: SENT left by an uplink or to a LAN, PASSED handed to the next
+// program or the stack, DROPPED, EVENT something that happened on the way to one of those.
 #ifndef BRAID_REASONS_H
 #define BRAID_REASONS_H
 
@@ -34,7 +34,7 @@
 	REASON(in_protocol, PASSED, "inbound protocol or icmp type that is never translated")      \
 	REASON(in_not_uplink, PASSED, "inbound on a device that is no uplink any more")            \
 	REASON(in_rewrite_failed, DROPPED, "inbound packet could not be rewritten")                \
-	REASON(lan_fast, SENT, "lan packet sent the short way")                                    \
+	REASON(lan_fast, SENT, "lan packet sent by the fast path")                                 \
 	REASON(lan_no_flow, PASSED, "lan packet of no established flow")                           \
 	REASON(lan_not_ip, PASSED, "lan frame that is neither ipv4 nor ipv6")                      \
 	REASON(lan_malformed, PASSED, "lan packet with truncated or lying headers")                \

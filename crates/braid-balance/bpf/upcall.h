@@ -1,5 +1,5 @@
-// Notices to the daemon: packets that it is to see or to hold. A ring that is full, or one source's
-// flood, costs notices and nothing else.
+// Upcalls: packets that are passed to the daemon through a ring buffer. A full ring, or a flood
+// from one source, costs upcalls and nothing else.
 #ifndef BRAID_UPCALL_H
 #define BRAID_UPCALL_H
 
@@ -10,7 +10,7 @@ struct {
 	__uint(max_entries, UPCALL_RING_BYTES);
 } upcalls SEC(".maps");
 
-// Fragments noticed of a source lately.
+// Fragments of a source that were passed on recently.
 struct upcall_quota {
 	__u64 since; // ns of the monotonic clock
 	__u32 used;
@@ -20,7 +20,7 @@ struct upcall_quota {
 HASH_MAP(upcall_quotas, BPF_MAP_TYPE_LRU_HASH, 0, MAX_UPCALL_QUOTAS, struct address,
 	 struct upcall_quota);
 
-// Whether the source may have another fragment held.
+// Returns 1 if the source may have another fragment held.
 static __always_inline int may_hold(const struct address *source, __u64 now)
 {
 	struct upcall_quota *known = bpf_map_lookup_elem(&upcall_quotas, source);
@@ -34,16 +34,16 @@ static __always_inline int may_hold(const struct address *source, __u64 now)
 	return known->used <= MAX_HELD_FRAGMENTS_PER_SOURCE;
 }
 
-// Hands over the packet as it is now; `at` is where what matters begins, counted from its IP
-// header. Of a refused one only the beginning, and the device that it came in by instead of the
-// fragment's number. Not 0: it was left out.
+// Passes a copy of the packet to the daemon; bits 16 and up of `kind_at` are the offset of the
+// payload from the IP header. Of a refused packet only the beginning is copied, with its ingress
+// device in place of the fragment's id. Not 0: the upcall was dropped.
 static __noinline int send_upcall(struct __sk_buff *skb, const struct packet *packet,
 				  const struct address *to, __u64 now, __u32 kind_at)
 {
 	struct upcall *upcall;
 	__u32 length, device = skb->ingress_ifindex;
 
-	// Read here: a pointer to one or the other would be none that the verifier takes.
+	// Read here: the verifier rejects a pointer to one or the other.
 	asm volatile("" : "+r"(device));
 	if (!packet || !to)
 		return -1;
@@ -86,8 +86,8 @@ lost:
 	return -1;
 }
 
-// A later fragment whose first one has not come: the daemon holds it until then. Not 0: it does
-// not.
+// Passes on a later fragment whose first one has not come; the daemon holds it until then. Not 0:
+// it was not passed on.
 static __always_inline int hold_fragment(struct __sk_buff *skb, const struct packet *packet,
 					 __u64 now, __u32 inbound)
 {
@@ -95,7 +95,7 @@ static __always_inline int hold_fragment(struct __sk_buff *skb, const struct pac
 		count(REASON_fragment_wide);
 		return -1;
 	}
-	// Sources are easily made up: what they fill must leave room for the answers of resolvers.
+	// Sources can be forged: their fragments must leave room for the answers of resolvers.
 	if (bpf_ringbuf_query(&upcalls, BPF_RB_AVAIL_DATA) > UPCALL_RING_BYTES / 2 ||
 	    !may_hold(&packet->source, now)) {
 		count(REASON_upcall_lost);
@@ -104,8 +104,8 @@ static __always_inline int hold_fragment(struct __sk_buff *skb, const struct pac
 	return send_upcall(skb, packet, &packet->dest, now, UPCALL_FRAGMENT | inbound);
 }
 
-// For each sender the time up to which its allowance of errors is used up, ns of the monotonic
-// clock and at most REFUSAL_BURST pauses ahead of it.
+// For each sender the time up to which its error allowance is used, ns of the monotonic clock and
+// at most REFUSAL_BURST intervals ahead of it.
 HASH_MAP(refused, BPF_MAP_TYPE_LRU_HASH, 0, MAX_REFUSED_SENDERS, struct address, __u64);
 
 // Returns 1 if the sender may cause another error.
@@ -127,9 +127,9 @@ static __always_inline int may_send_refusal(const struct address *source, __u64 
 	return 1;
 }
 
-// Has the daemon tell the sender that its packet is not sent (RFC 5508 REQ-8). An ICMP message is
-// never answered with an error here. A packet that finds the ring half full, or comes too often, is
-// dropped without a word, as in the kernel.
+// Makes the daemon tell the sender that its packet is not sent (RFC 5508 REQ-8). ICMP messages are
+// never answered with an error here. Packets that find the ring half full, or come too often, are
+// dropped silently, as in the kernel.
 static __noinline int upcall_refused(struct __sk_buff *skb, const struct packet *packet, __u64 now)
 {
 	if (!packet || is_icmp(packet) || packet->fragment == LATER_FRAGMENT ||
@@ -146,8 +146,8 @@ struct asked_name {
 
 ARRAY_MAP(asked_name, BPF_MAP_TYPE_PERCPU_ARRAY, 1, struct asked_name);
 
-// What a DNS question and its answer have in common: the number, and a hash of the name in
-// whichever case. 0: the message is cut short.
+// Returns a hash of the fields that a DNS question and its answer share: the id, and the name
+// regardless of case. 0: the message is truncated.
 static __noinline __u32 dns_question_of(struct __sk_buff *skb, const struct packet *packet)
 {
 	__u32 zero = 0, at, length, hash = 2166136261u, i;
@@ -181,8 +181,8 @@ static __noinline __u32 dns_question_of(struct __sk_buff *skb, const struct pack
 	return hash ? hash : 1;
 }
 
-// Nobody can teach us a name who does not answer a question that was asked just now. The last four
-// of a socket are kept where TCP flows have their sequence numbers; 0: none.
+// Remembers a DNS question, so that names are only learnt from the answer to a recent question. The
+// last four of a socket are kept in the fields of a TCP flow's sequence numbers; 0: none.
 static __always_inline void note_dns_question(struct __sk_buff *skb, const struct packet *packet,
 					      struct flow *flow, __u64 now)
 {
@@ -199,7 +199,7 @@ static __always_inline void note_dns_question(struct __sk_buff *skb, const struc
 	flow->inside_ack = question;
 }
 
-// Whether an answer is to one of these, which counts once.
+// Returns 1 if an answer is to one of these questions; each counts once.
 static __always_inline int matches_question(struct flow *flow, __u32 question, __u64 now)
 {
 	__u32 at = now >> DNS_QUESTION_SHIFT;
@@ -219,7 +219,7 @@ static __always_inline int matches_question(struct flow *flow, __u32 question, _
 	return 1;
 }
 
-// Hands an answer to one of these over, if names are to be learnt.
+// Passes an answer to one of these questions to the daemon, if DNS is snooped.
 static __noinline int snoop_dns_answer(struct __sk_buff *skb, const struct packet *packet,
 				       struct flow *flow, const struct address *to, __u64 now)
 {

@@ -14,38 +14,39 @@ use crate::{ClassId, Error, Family, LbMethod};
 
 const _: () = assert!(braid_core::slots::SLOTS == SLOTS as usize);
 
-/// Classes there are.
+/// Number of classes.
 pub const MAX_CLASSES: usize = CLASSES as usize;
 
-/// What one class of traffic walks.
+/// The balancing of one class of traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassEntry {
-    /// Its number, below [`MAX_CLASSES`]. 0 is the default: what no rule names.
+    /// Its number, below [`MAX_CLASSES`]. 0 is the default, for flows that match no rule.
     pub id: ClassId,
-    /// How a new flow picks its slot.
+    /// Method by which a new flow picks its slot.
     pub lb_method: LbMethod,
-    /// How long a client keeps its uplink for a site, counted from the last flow that it opened to
-    /// it, in whole seconds; `None`: every flow is chosen anew. An uplink that takes flows is kept
-    /// although the slots do not name it any more; see
+    /// Time for which a client keeps its uplink for a site, counted from the last flow that it
+    /// opened there, in whole seconds; `None`: every flow is chosen anew. A client keeps an uplink
+    /// that takes flows even if the slots no longer name it; see
     /// [`Datapath::forget_sticky`](crate::Datapath::forget_sticky).
     pub sticky: Option<Duration>,
-    /// Slots for IPv4, at most 1024. Empty: new flows are dropped, reason `no_uplink` in class 0 and
-    /// `class_blocked` in others. A single slot in another class than 0 says that a rule leaves no
-    /// choice: flows say [`Choice::Only`](crate::Choice::Only).
+    /// Slots for IPv4, at most 1024. Empty: new flows are dropped, reason `no_uplink` in class 0
+    /// and `class_blocked` in others. A single slot in a class other than 0 means that a rule
+    /// leaves no choice: its flows have [`Choice::Only`](crate::Choice::Only).
     pub v4: Vec<UplinkId>,
     /// Slots for IPv6.
     pub v6: Vec<UplinkId>,
-    /// The uplink that takes every flow of the class for as long as it takes any. The slots are for
-    /// when it does not; the datapath upcalls by itself, see [`UplinkEntry::leased`](crate::UplinkEntry).
+    /// The uplink that takes every flow of the class while it takes any. The slots are used when it
+    /// does not; the programs check that themselves, see
+    /// [`UplinkEntry::leased`](crate::UplinkEntry).
     pub prefers: Option<UplinkId>,
-    /// The uplinks that a new flow may be raced on, or weighed against each other by what is
-    /// remembered of its destination, under [`LbMethod::Race`] and [`LbMethod::Fastest`]. Fewer than two
-    /// that take flows of its family: the slots choose.
+    /// The uplinks that a new flow may be raced on, or that are compared by the path cache, under
+    /// [`LbMethod::Race`] and [`LbMethod::Fastest`]. If fewer than two of them take flows of its
+    /// family, the slots choose.
     pub candidates: Vec<UplinkId>,
 }
 
-/// Replaces all slot tables. The bank that is not walked is written, then made the one that is: a
-/// byte decides for each class and family. What stays the same is not written.
+/// Replaces all slot tables. The inactive bank is written, then activated by one byte for each
+/// class and family. Tables that stay the same are not written.
 pub(crate) fn set_classes(tables: &mut Tables, classes: &[ClassEntry]) -> Result<(), Error> {
     let wanted = banks(tables, classes)?;
     let failed = |error| refused("map slots", &error);
@@ -64,7 +65,7 @@ pub(crate) fn set_classes(tables: &mut Tables, classes: &[ClassEntry]) -> Result
     tables.settings.set(0, settings, 0).map_err(failed)
 }
 
-/// Every table's bank, by class and family; those of classes that are not given are empty.
+/// Returns every table's bank, by class and family; those of classes that are not given are empty.
 fn banks(tables: &Tables, classes: &[ClassEntry]) -> Result<Vec<SlotBank>, Error> {
     let mut banks = vec![SlotBank::EMPTY; (CLASSES * FAMILIES) as usize];
     let mut given = [false; MAX_CLASSES];
@@ -126,7 +127,7 @@ fn bank(tables: &Tables, class: &ClassEntry, slots: &[UplinkId]) -> Result<SlotB
     Ok(bank)
 }
 
-/// The uplink that a class prefers, as its bank has it.
+/// Returns the uplink that a class prefers, as its bank stores it.
 fn prefers(tables: &Tables, class: &ClassEntry) -> Result<u16, Error> {
     match class.prefers {
         None => Ok(0),
@@ -143,7 +144,7 @@ fn prefers(tables: &Tables, class: &ClassEntry) -> Result<u16, Error> {
     }
 }
 
-/// The bits of a class' racers.
+/// Returns the bits of a class' candidates.
 fn candidates(tables: &Tables, class: &ClassEntry) -> Result<u32, Error> {
     class.candidates.iter().try_fold(0, |bits, &uplink| {
         if uplink.index() < MAX_UPLINKS && is_configured(tables, uplink)? {
@@ -156,7 +157,7 @@ fn candidates(tables: &Tables, class: &ClassEntry) -> Result<u32, Error> {
     })
 }
 
-/// Reads the bank that is walked.
+/// Reads the active bank.
 pub(crate) fn class_slots(
     tables: &Tables,
     class: ClassId,
@@ -175,7 +176,7 @@ pub(crate) fn class_slots(
     Ok(slots.map(|&uplink| UplinkId(uplink)).collect())
 }
 
-/// Number of a class' table for one family.
+/// Returns the number of a class' table for one family.
 fn number(class: ClassId, family: Family) -> usize {
     let family = match family {
         Family::V4 => FAMILY_V4,

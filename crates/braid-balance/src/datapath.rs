@@ -1,4 +1,4 @@
-//! The datapath's handle: what can be asked of it and told to it.
+//! The handle of the datapath.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -30,9 +30,9 @@ pub struct Datapath {
     injector: Option<Injector>,
 }
 
-/// Has the kernel verify the programs, and takes them back: nothing is pinned or attached, and a
-/// datapath that runs is left alone. Empty: the kernel takes them all; else why it does not, program by
-/// program. Needs the capabilities that [`Datapath::open`] needs.
+/// Has the kernel verify the programs and unloads them: nothing is pinned or attached, and a
+/// running datapath is left alone. Returns one error for each program that the kernel rejects;
+/// empty if it accepts all. Needs the capabilities that [`Datapath::open`] needs.
 #[must_use]
 pub fn dry_run() -> Vec<Error> {
     loading::dry_run()
@@ -40,8 +40,8 @@ pub fn dry_run() -> Vec<Error> {
 
 impl Datapath {
     /// Loads and pins the programs, or adopts those that are pinned already. All or nothing: a new
-    /// set is built in a temporary directory beside and renamed into place. Table sizes of an
-    /// adopted set stay what they were.
+    /// set is built in a temporary directory beside and renamed into place. An adopted set keeps
+    /// its table sizes.
     pub fn open(options: &Options) -> Result<(Self, Opened), Error> {
         let (pins, opened) = loading::open(options)?;
         let programs = Programs::open(&pins)?;
@@ -58,12 +58,12 @@ impl Datapath {
         Ok((datapath, opened))
     }
 
-    /// Makes the programs sit exactly on `wanted`: adds what is missing, takes away what is ours
-    /// and not wanted, leaves alone what is right. Interface indices are those of the calling
-    /// thread's network namespace. Repeating it changes nothing.
+    /// Attaches the programs to exactly the devices in `wanted`: adds missing attachments, removes
+    /// ours that are not wanted, leaves the others alone. Interface indices are those of the
+    /// calling thread's network namespace. Repeating it changes nothing.
     ///
-    /// A LAN device that has vanished, or has somebody else's program, is left out with a warning:
-    /// its flows only lack the short way.
+    /// A LAN device that has vanished, or has another party's program, is left out with a warning:
+    /// its flows only lack the fast path.
     pub fn attach(&mut self, wanted: &Attachments) -> Result<(), Error> {
         let mut lans = devices::lans(&wanted.lans);
         let mut places = vec![AttachPoint {
@@ -115,7 +115,7 @@ impl Datapath {
             self.injector = None;
         }
         devices::set_steer(&mut self.tables, wanted.steer)?;
-        // Last: a device whose flows are marked for the short way must have the program.
+        // Last: a device whose flows are marked for the fast path must have the program.
         devices::set_lans(&mut self.tables, &lans)
     }
 
@@ -130,70 +130,70 @@ impl Datapath {
         classes::set_classes(&mut self.tables, classes)
     }
 
-    /// The slot table of a class and family as it is walked now; empty before the first
+    /// Returns the active slot table of a class and family; empty before the first
     /// [`Datapath::set_classes`].
     pub fn class_slots(&self, class: ClassId, family: Family) -> Result<Vec<UplinkId>, Error> {
         classes::class_slots(&self.tables, class, family)
     }
 
-    /// Replaces all rules in one step. The first one that a new flow satisfies puts it into its
-    /// class, by then known to [`Datapath::set_classes`]; flows that are open stay where they are.
+    /// Replaces all rules in one step. The first rule that a new flow matches sets its class, which
+    /// must be known to [`Datapath::set_classes`] by then; open flows stay where they are.
     pub fn set_rules(&mut self, rules: &[RuleEntry]) -> Result<(), Error> {
         rules::table::set_rules(&mut self.tables, rules)
     }
 
-    /// Notes what is known of remote addresses; for each it replaces what was known before. Room is
-    /// for 16,384 addresses, of which the least recently asked for make room for others.
+    /// Stores names of remote addresses, replacing earlier ones of the same address. There is room
+    /// for 16,384 addresses; the least recently used ones are evicted.
     pub fn learn_names(&mut self, names: &[(IpAddr, Name)]) -> Result<(), Error> {
         dns_names::learn_names(&mut self.tables, names)
     }
 
-    /// What is known of a remote address at `now`.
+    /// Returns the name of a remote address at `now`.
     pub fn name(&self, remote: IpAddr, now: KernelTime) -> Result<Option<Name>, Error> {
         dns_names::name(&self.tables, remote, now)
     }
 
-    /// All addresses of which something is known by name, what has expired too. A daemon that takes
-    /// over finds here what the one before has noted, by that one's rules.
+    /// Returns all named addresses, including expired ones. A daemon that takes over finds the
+    /// names that the previous one stored, under that one's rules.
     pub fn names(&self) -> Result<Vec<(IpAddr, Name)>, Error> {
         dns_names::names(&self.tables)
     }
 
-    /// Says what the marks of names mean: any number that is another one when the rules that the marks
-    /// stand for are others. If it is another one than before, which may have been another daemon's,
-    /// all names are forgotten. `true`: they were.
+    /// Sets the meaning of the names' marks: any number that differs when the rules behind the
+    /// marks differ. Forgets all names and returns `true` if it differs from the stored one, which
+    /// may be another daemon's.
     pub fn keep_names(&mut self, meaning: u32) -> Result<bool, Error> {
         dns_names::keep_names(&mut self.tables, meaning)
     }
 
-    /// Forgets what is known of these remote addresses.
+    /// Forgets the names of these remote addresses.
     pub fn forget_names(&mut self, remotes: &[IpAddr]) -> Result<(), Error> {
         dns_names::forget_names(&mut self.tables, remotes)
     }
 
-    /// Which client keeps to which uplink for which site, entries that have expired too. Room is
-    /// for 16,384 whose flows were answered, and for 4,096 others after them; of both the least
-    /// recently used make room.
+    /// Returns the sticky clients with their sites and uplinks, including expired entries. There is
+    /// room for 16,384 whose flows were answered, and for 4,096 others after them; in both the
+    /// least recently used entries are evicted.
     pub fn sticky(&self) -> Result<Vec<Sticky>, Error> {
         sticky::sticky(&self.tables)
     }
 
-    /// Lets clients choose anew what `which` picks, and says how many entries that were. Needed
-    /// before flows are to leave an uplink that is up (failback), and when a class' number comes to
-    /// mean other uplinks; entries of an uplink that takes no flows count for nothing anyway.
+    /// Removes the sticky entries that `which` selects, and returns how many. Needed before flows
+    /// are to leave an uplink that is up (failback), and when a class' number comes to mean other
+    /// uplinks; entries of an uplink that takes no flows are ignored anyway.
     pub fn forget_sticky(&mut self, which: impl Fn(&Sticky) -> bool) -> Result<usize, Error> {
         sticky::forget_sticky(&mut self.tables, which)
     }
 
     /// Refuses new flows of these inner addresses, at most 1024, reason `client_over_limit`, and of
-    /// no others. An IPv6 address whose last 64 bits are zero stands for all of its /64. Flows that
-    /// are open go on.
+    /// no others. An IPv6 address whose last 64 bits are zero stands for its whole /64. Open flows
+    /// go on.
     pub fn limit_clients(&mut self, clients: &[IpAddr]) -> Result<(), Error> {
         connlimit::limit_clients(&mut self.tables, clients)
     }
 
-    /// Asks again by other uplinks what has been asked by one that is of no use at the moment, and
-    /// that nobody has answered. Whatever has been answered stays.
+    /// Replays by other uplinks the first packets of unanswered flows of an uplink that is of no
+    /// use at the moment. Answered flows stay.
     ///
     /// First [`Datapath::set_uplinks`] must say that the uplink takes no flows. Needs what
     /// [`Datapath::evacuate`] needs.
@@ -202,11 +202,11 @@ impl Datapath {
         evacuate::replay_unanswered(&self.tables, injector, uplink)
     }
 
-    /// Takes the flows off an uplink that has died: open TCP connections are told if `tells`, QUIC
-    /// connections to servers that `survives` says to follow a change of address are moved, others
-    /// are told, and questions that nobody has answered are asked again. Only families that
-    /// another uplink takes flows of; everything else stays. Other UDP mappings move with their
-    /// next packet from inside.
+    /// Takes the flows off an uplink that has died. Open TCP connections are reset if `resets_tcp`.
+    /// QUIC connections move if `survives` says that their server follows a change of address; the
+    /// inside of the others is sent "port unreachable". Packets of unanswered flows are replayed.
+    /// Only for families that another uplink takes flows of; all other flows stay. Other UDP
+    /// mappings move with their next packet from inside.
     ///
     /// First [`Datapath::set_uplinks`] must say that the uplink takes no flows. Needs
     /// [`Datapath::attach`] before, and the network namespace of its devices.
@@ -220,8 +220,8 @@ impl Datapath {
         evacuate::evacuate(&mut self.tables, injector, uplink, resets_tcp, survives)
     }
 
-    /// Lets flows of an uplink that works go, as when a better one has come back or an address has
-    /// changed. Embryos stay as they are.
+    /// Moves or resets flows of an uplink that works, as when a better one has come back or an
+    /// address has changed. Embryos stay as they are.
     ///
     /// Needs [`Datapath::attach`] before, and the network namespace of its devices.
     pub fn release(&mut self, which: impl Fn(&Flow) -> Release) -> Result<Released, Error> {
@@ -229,9 +229,9 @@ impl Datapath {
         evacuate::release(&mut self.tables, injector, which)
     }
 
-    /// Sends a TCP keepalive by each open connection of an uplink that works again, so that a translator on its way that
-    /// has lost its state learns of the connection from the inside, although only the remote has something to send.
-    /// Returns how many were sent.
+    /// Sends a TCP keepalive on each open connection of an uplink that works again. A NAT on the
+    /// path that has lost its state learns of the connection from the inside by it, although only
+    /// the remote has data to send. Returns how many were sent.
     ///
     /// Needs [`Datapath::attach`] before, and the network namespace of its devices.
     pub fn keep_alive(&mut self, uplink: UplinkId) -> Result<usize, Error> {
@@ -239,9 +239,9 @@ impl Datapath {
         evacuate::keep_alive(&self.tables, injector, uplink)
     }
 
-    /// Ends QUIC flows that were moved at least `older_than` before `now`, whose client has gone on
-    /// sending while their server was silent: it does not follow changes of address. The client
-    /// hears "port unreachable". Says which flows they were.
+    /// Ends QUIC flows that were moved at least `older_than` before `now`, and whose client has
+    /// gone on sending while their server was silent: it does not follow changes of address. The
+    /// client is sent "port unreachable". Returns those flows.
     ///
     /// Needs [`Datapath::attach`] before, and the network namespace of its devices.
     pub fn end_unanswered_moves(
@@ -253,7 +253,7 @@ impl Datapath {
         evacuate::end_unanswered_moves(&mut self.tables, injector, older_than, now)
     }
 
-    /// Opens the lease of leased uplinks, for who carries their packets.
+    /// Opens the lease of leased uplinks, for the process that carries their packets.
     pub fn lease(&self) -> Result<Lease, Error> {
         Lease::open(&self.pins)
     }
@@ -263,7 +263,7 @@ impl Datapath {
         Upcalls::open(&self.pins)
     }
 
-    /// Whether DNS answers to flows of ours are handed over as [`Upcall::DnsAnswer`]; at first they
+    /// Sets whether DNS answers to our flows are passed on as [`Upcall::DnsAnswer`]; at first they
     /// are not.
     ///
     /// [`Upcall::DnsAnswer`]: crate::Upcall::DnsAnswer
@@ -271,8 +271,8 @@ impl Datapath {
         upcalls::snoop_dns(&mut self.tables, wanted)
     }
 
-    /// Sends on those held fragments whose first one has come, says how many, and lets go of those
-    /// that were held too long.
+    /// Sends the held fragments whose first one has come, and returns how many. Drops those that
+    /// were held too long.
     ///
     /// Needs [`Datapath::attach`] before, and the network namespace of its devices.
     pub fn reinject(&mut self, held: &mut Fragments, now: KernelTime) -> Result<usize, Error> {
@@ -284,7 +284,7 @@ impl Datapath {
         upcalls::reinject(&self.tables, injector, held)
     }
 
-    /// Tells the sender of a packet that is not sent, by ICMP. `false`: it is not told, or not
+    /// Tells the sender of a refused packet by ICMP. `false`: it gets no error, or cannot be
     /// reached.
     pub fn send_icmp_error(&mut self, refused: &RefusedPacket) -> Result<bool, Error> {
         let injector = injector(&mut self.injector, self.steer)?;
@@ -296,71 +296,72 @@ impl Datapath {
         upkeep::sweep(&mut self.tables, now)
     }
 
-    /// Sets when new connections are raced. Before this, none are.
+    /// Sets how often new connections are raced. Before this, none are.
     pub fn set_race(&mut self, race: RaceSettings) -> Result<(), Error> {
         races::set(&mut self.tables, race)
     }
 
-    /// Says what to expect of the uplinks, all of them; [`Datapath::flow_activity`] counts from here on.
-    /// Before this, nothing can be said of any, so all count the same.
+    /// Sets the forecasts of all uplinks; [`Datapath::flow_activity`] counts from here on. Before
+    /// this, all uplinks are taken for equal.
     pub fn set_forecasts(&mut self, forecasts: &[UplinkForecast]) -> Result<(), Error> {
         path_cache::set_forecasts(&mut self.tables, forecasts)
     }
 
-    /// What has happened on every uplink since the last [`Datapath::set_forecasts`].
+    /// Returns the activity on every uplink since the last [`Datapath::set_forecasts`].
     pub fn flow_activity(&self) -> Result<Vec<FlowActivity>, Error> {
         path_cache::flow_activity(&self.tables)
     }
 
-    /// What is remembered of the ways to a remote's prefix; `None`: nothing.
+    /// Returns the path cache's entry for a remote's prefix; `None`: there is none.
     pub fn path_cache_entry(&self, remote: IpAddr) -> Result<Option<PathCacheEntry>, Error> {
         path_cache::entry(&self.tables, remote)
     }
 
-    /// The same of all prefixes, in no particular order.
+    /// Returns all entries of the path cache, in no particular order.
     pub fn path_cache(&self) -> Result<Vec<PathCacheEntry>, Error> {
         path_cache::entries(&self.tables)
     }
 
-    /// Puts back what an earlier instance remembered, for the uplinks as they are now. What is not
-    /// valid, and what has been learnt meanwhile, is left out.
+    /// Restores entries saved by an earlier instance, for the uplinks as they are now. Leaves out
+    /// paths that are not valid, and those measured meanwhile.
     pub fn restore_path_cache(&mut self, memory: &[PathCacheEntry]) -> Result<(), Error> {
         path_cache::restore(&mut self.tables, memory)
     }
 
-    /// All flows, embryos too.
+    /// Returns all flows, including embryos.
     pub fn flows(&self) -> Result<Vec<Flow>, Error> {
         upkeep::flows(&self.tables)
     }
 
-    /// Counters, complete_checksum over the CPUs.
+    /// Returns the counters, summed over the CPUs.
     pub fn counters(&self) -> Result<Counters, Error> {
         counters::read(&self.tables)
     }
 
-    /// The same of the uplinks alone: cheap enough for many times a second.
+    /// Returns the uplinks' counters alone: cheap enough for many times a second.
     pub fn uplink_counters(&self) -> Result<Vec<(UplinkId, UplinkCounters)>, Error> {
         counters::uplinks(&self.tables)
     }
 
-    /// Which uplinks have an entry, and the interface index of each: what a daemon that has lost its
-    /// memory can still tell.
+    /// Returns the uplinks that have an entry, with their interface indices: a restarted daemon
+    /// finds them here.
     pub fn uplink_devices(&self) -> Result<Vec<(UplinkId, u32)>, Error> {
         counters::devices(&self.tables)
     }
 
-    /// Most answered flows at once; of an adopted datapath what it was loaded with.
+    /// Returns the maximum number of established flows; for an adopted datapath that of its
+    /// loading.
     pub fn capacity(&self) -> Result<u32, Error> {
         self.tables.assured.max_entries()
     }
 
-    /// Kernel memory per map.
+    /// Returns the kernel memory of each map.
     pub fn memory(&self) -> Result<Vec<MapMemory>, Error> {
         tables::memory(&self.pins)
     }
 }
 
-/// The sockets to inject packets with, opened when they are needed first.
+/// Returns the sockets for injecting packets, opened on first use.
 fn injector(kept: &mut Option<Injector>, steer: u32) -> Result<&Injector, Error> {
     match kept {
         Some(injector) => Ok(injector),
@@ -368,9 +369,9 @@ fn injector(kept: &mut Option<Injector>, steer: u32) -> Result<&Injector, Error>
     }
 }
 
-/// Detaches and unpins everything that an instance pinned under `pin_dir`, also what a crash left
-/// half done. Finding nothing is success. `pin_dir` itself stays. clsact filters are looked for in
-/// the calling thread's network namespace.
+/// Detaches and unpins everything that an instance pinned under `pin_dir`, including what a crash
+/// left behind. Finding nothing is success. `pin_dir` itself stays. clsact filters are looked for
+/// in the calling thread's network namespace.
 pub fn remove(pin_dir: &Path) -> Result<Removed, Error> {
     let pins = Pins::current(pin_dir);
     let mut removed = Removed::default();

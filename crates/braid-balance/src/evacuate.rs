@@ -1,4 +1,5 @@
-//! Taking flows off an uplink: telling, moving, and remembering who did not follow.
+//! Taking flows off an uplink: resetting them, replaying their packets elsewhere, and finding those
+//! whose server did not follow.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -23,49 +24,49 @@ use crate::tables::{Pair, Tables, ignore_missing, refused};
 use crate::upkeep::{self, TCP, UDP, found, read};
 use crate::{Error, Flow, FlowState, KernelTime};
 
-/// Last words older than this are not said again: whoever has been quiet for so long waits for
-/// nothing, and moves with its next packet. The watch takes at most a few seconds to call an uplink
-/// dead.
+/// Stored packets older than this are not replayed: a client that has been quiet for so long waits
+/// for nothing, and its flow moves with its next packet. The health monitor takes at most a few
+/// seconds to call an uplink dead.
 const MAX_REPLAY_AGE: Duration = Duration::from_secs(10);
 
-/// A flow's last words are said again within less than this. What has moved and sends later than
-/// that has a client who still wants an answer.
+/// A flow's stored packets are replayed within less than this. If a moved flow sends later than
+/// that, its client still wants an answer.
 const MAX_REPLAY_TIME: Duration = Duration::from_millis(100);
 
-/// What [`Datapath::evacuate`](crate::Datapath::evacuate) did.
+/// Result of [`Datapath::evacuate`](crate::Datapath::evacuate).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Evacuated {
     /// TCP connections whose inside was sent a reset.
     pub tcp_reset: usize,
-    /// TCP connections that were being opened: their SYN was sent again by another uplink.
+    /// TCP connections being opened, whose SYN was replayed by another uplink.
     pub tcp_moved: usize,
-    /// QUIC connections whose last packets were sent again by another uplink.
+    /// QUIC connections whose last packets were replayed by another uplink.
     pub quic_moved: usize,
-    /// QUIC connections whose inside was told "port unreachable", as their server does not survive
+    /// QUIC connections whose inside was sent "port unreachable", as their server does not survive
     /// a move.
     pub quic_unreachable: usize,
-    /// Other datagrams that nobody had answered, sent again by another uplink.
+    /// Other unanswered datagrams that were replayed by another uplink.
     pub udp_moved: usize,
 }
 
-/// What is to become of a flow.
+/// Action on a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// It stays where it is.
+    /// None: it stays on its uplink.
     Keep,
-    /// Its next packet from inside chooses anew; answers that are on their way to the old mapping
-    /// are still accepted. UDP only; others stay.
+    /// The next packet from inside chooses an uplink anew; answers in flight to the old mapping are
+    /// still accepted. UDP only; others stay.
     Move,
-    /// Both ends are told that it is over. TCP only; others stay.
+    /// Both ends are sent a reset. TCP only; others stay.
     Reset,
 }
 
-/// What [`Datapath::release`](crate::Datapath::release) did.
+/// Result of [`Datapath::release`](crate::Datapath::release).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Released {
     /// Flows that choose anew.
     pub moved: usize,
-    /// Connections that were told.
+    /// Connections that were reset.
     pub reset: usize,
 }
 
@@ -111,7 +112,7 @@ pub(crate) fn evacuate(
     Ok(done)
 }
 
-/// Repeats by other uplinks the first packets of flows that nobody has answered by this one.
+/// Replays by other uplinks the first packets of this one's unanswered flows.
 pub(crate) fn replay_unanswered(
     tables: &Tables,
     injector: &Injector,
@@ -124,7 +125,7 @@ pub(crate) fn replay_unanswered(
     Ok(done)
 }
 
-/// Repeats the first packets of unanswered flows and races, and counts them.
+/// Replays the first packets of unanswered flows and races, and counts them.
 fn replay_embryos(
     tables: &Tables,
     injector: &Injector,
@@ -158,8 +159,8 @@ fn leaves((key, value): &(Tuple, FlowValue), uplink: UplinkId, others: [bool; 2]
         && u32::from(value.choice) != CHOICE_ON_LINK
 }
 
-/// Repeats the SYNs of races that wait for this uplink alone, since they have rejected the other uplinks' answers.
-/// Returns how many.
+/// Replays the SYNs of races that wait for this uplink alone because they have rejected the other
+/// uplinks' answers. Returns how many.
 fn replay_races(tables: &Tables, injector: &Injector, uplink: UplinkId) -> Result<usize, Error> {
     let mut asked = 0;
     for (key, race) in read::<RaceValue>("races", tables.races_data.fd().as_fd())? {
@@ -201,7 +202,7 @@ pub(crate) fn release(
 }
 
 /// Ends QUIC flows that were moved at least `older_than` before `now`, whose client has gone on
-/// sending and whose server has not answered since, and says which they were.
+/// sending and whose server has not answered since. Returns those flows.
 pub(crate) fn end_unanswered_moves(
     tables: &mut Tables,
     injector: &Injector,
@@ -224,7 +225,7 @@ pub(crate) fn end_unanswered_moves(
     Ok(ended)
 }
 
-/// By family, whether an uplink other than this one takes flows.
+/// Returns for each family whether an uplink other than this one takes flows.
 fn others(tables: &Tables, than: UplinkId) -> Result<[bool; 2], Error> {
     let mut others = [false; 2];
     for id in (0..MAX_UPLINKS).filter(|id| *id != than.index()) {
@@ -238,8 +239,8 @@ fn others(tables: &Tables, than: UplinkId) -> Result<[bool; 2], Error> {
     Ok(others)
 }
 
-/// Marks a connection as over and sends its inside a reset that it believes. One that both ends
-/// have closed needs none, nor one that is gone meanwhile.
+/// Marks a connection as over and sends its inside a reset that the inside accepts. Returns false
+/// for connections that both ends have closed, or that are gone meanwhile: they need none.
 fn reset_inside(
     pair: &mut Pair,
     injector: &Injector,
@@ -253,7 +254,7 @@ fn reset_inside(
     if u32::from(value.state) == STATE_CLOSING || !change(pair, key, value, over)? {
         return Ok(false);
     }
-    // Not the acknowledgement number as it was: a segment may have come since.
+    // The acknowledgement number is read again: a segment may have come since.
     let value = found(pair.forward.get(key, 0))?.unwrap_or(*value);
     let reset = build::segment(
         remote(key),
@@ -266,9 +267,9 @@ fn reset_inside(
     Ok(true)
 }
 
-/// Sends a TCP keepalive (RFC 9293, section 3.8.4) by each connection of an uplink on which both ends may still send.
-/// Returns how many were sent. The remote takes it for a repeated segment, answers, and does not look at anything else
-/// in it.
+/// Sends a TCP keepalive (RFC 9293, section 3.8.4) on each connection of an uplink on which both
+/// ends may still send. Returns how many were sent. The remote takes it for a repeated segment,
+/// answers, and ignores the rest of it.
 pub(crate) fn keep_alive(
     tables: &Tables,
     injector: &Injector,
@@ -287,7 +288,7 @@ pub(crate) fn keep_alive(
     Ok(sent)
 }
 
-/// Sends the remote a reset that it believes.
+/// Sends the remote a reset that it accepts.
 fn reset_remote(injector: &Injector, key: &Tuple, value: &FlowValue) -> Result<(), Error> {
     let reset = build::segment(
         local(key),
@@ -299,7 +300,7 @@ fn reset_remote(injector: &Injector, key: &Tuple, value: &FlowValue) -> Result<(
     injector.outwards(&reset).map(drop)
 }
 
-/// Ends a QUIC connection for its client, which opens another one or turns to TCP.
+/// Ends a QUIC connection for its client, which opens another one or falls back to TCP.
 fn end_quic(
     pair: &mut Pair,
     injector: &Injector,
@@ -308,15 +309,15 @@ fn end_quic(
 ) -> Result<(), Error> {
     upkeep::forget(pair, key, value)?;
     let (local, remote) = (local(key), remote(key));
-    // Its headers are what a client's stack goes by.
+    // A client's stack matches the error by its headers.
     let error = build::port_unreachable(remote.0, local.0, &build::udp(local, remote, &[]));
     injector
         .inwards(value.inside_ifindex, local.0, &error)
         .map(drop)
 }
 
-/// Says a flow's last words again, in the order in which they were said; the outbound program then
-/// moves the flow. `false`: there are none, or they are too old.
+/// Replays a flow's stored packets, oldest first; the outbound program then moves the flow.
+/// `false`: there are none, or they are too old.
 fn replay_buffer(
     last: &HashMap<MapData, Tuple, ReplayBufferValue>,
     injector: &Injector,
@@ -335,7 +336,7 @@ fn replay_buffer(
     Ok(said)
 }
 
-/// Asks again what nobody has answered; as for last words.
+/// Replays the first packet of an unanswered flow, if it is not too old.
 fn replay_embryo(
     questions: &HashMap<MapData, Tuple, StoredPacketValue>,
     injector: &Injector,
@@ -358,10 +359,10 @@ fn replay_packet(injector: &Injector, words: &StoredPacketValue) -> Result<bool,
     }
 }
 
-/// The packet with its checksum complete: the program may have seen it before the device that was to
-/// complete it. `None`: its checksum is neither complete nor begun, so it was read while a program
-/// was writing another over it. Of a begun one that cannot be told; what QUIC has sealed, its server
-/// drops.
+/// Returns the packet with its checksum completed: the program may have stored it before the device
+/// that was to complete it. `None`: the checksum is neither complete nor partial, so the packet was
+/// read while a program overwrote it. With a partial checksum that cannot be detected; a QUIC
+/// server drops such a packet because its seal is broken.
 fn complete_checksum(packet: &[u8]) -> Option<Vec<u8>> {
     let headers = Packet::parse(packet).ok()?;
     let mut bytes = packet.to_vec();
@@ -380,8 +381,8 @@ fn complete_checksum(packet: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Changes a flow, unless it is gone or another one by now, as after a port was used again. What a
-/// program writes at the same moment may be lost: some counts, or a state that this change makes
+/// Changes a flow, unless it is gone or replaced by now, as after its port was used again. A
+/// program's write at the same moment may be lost: some counts, or a state that this change makes
 /// meaningless.
 fn change(
     pair: &mut Pair,

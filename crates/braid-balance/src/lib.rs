@@ -1,13 +1,17 @@
 //! The in-kernel flow datapath: BPF programs, their loader and the flow table's upkeep.
 //!
-//! In: which devices to sit on ([`Attachments`]), through which uplinks traffic may leave
-//! ([`UplinkEntry`]) and the slot table that new flows walk. Out: [`Flow`]s and [`Counters`].
-//! The packets themselves never come here: three small programs (`bpf/hooks/outbound.h`,
-//! `bpf/hooks/inbound.h`, `bpf/hooks/lan.h`) move them inside the kernel, and go on doing so while no process
-//! of ours is alive, because programs, maps and attachments are pinned under [`Options::pin_dir`].
+//! In: the devices to attach to ([`Attachments`]), the uplinks ([`UplinkEntry`]), the slot tables
+//! of each class ([`ClassEntry`]), rules ([`RuleEntry`]) and forecasts ([`UplinkForecast`]). Out:
+//! [`Flow`]s and [`Counters`]. Packets never come here: three small programs
+//! (`bpf/hooks/outbound.h`, `bpf/hooks/inbound.h`, `bpf/hooks/lan.h`) move them inside the kernel,
+//! also while no process of ours is alive, because programs, maps and attachments are pinned under
+//! [`Options::pin_dir`].
 //!
-//! This crate must never decide *which* uplink is better (that is the slot table's author), change
-//! routes, addresses or sysctls (that is the daemon's plumbing), or touch another party's program.
+//! The daemon decides which uplinks a class may use, and in which shares. The programs choose among
+//! these for each flow: by slots or, under [`LbMethod::Race`] and [`LbMethod::Fastest`], by races,
+//! cached RTTs and predictions (`bpf/path_cache/`). This crate must never judge an uplink's health,
+//! change routes, addresses or sysctls (that is the daemon's plumbing), or touch another party's
+//! program.
 
 mod batch;
 mod classes;

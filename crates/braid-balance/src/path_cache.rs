@@ -1,4 +1,4 @@
-//! What is remembered of the ways to destinations, and what is expected of uplinks.
+//! The path cache (RTT and loss by destination prefix and uplink), and the forecasts of uplinks.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -13,69 +13,71 @@ use crate::tables::{Tables, refused};
 use crate::upkeep::found;
 use crate::{Error, KernelTime, batch};
 
-/// Prefixes that are remembered at most; the least recently used makes room.
+/// Maximum number of prefixes; the least recently used one is evicted.
 pub const MAX_CACHED_PREFIXES: usize = shared::MAX_CACHED_PREFIXES as usize;
 
-/// What is remembered of one destination prefix.
+/// The path cache's entry for one destination prefix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PathCacheEntry {
     /// Its first address.
     pub prefix: IpAddr,
     /// Its length: 24 for IPv4, 48 for IPv6.
     pub bits: u8,
-    /// What is known, by uplink; uplinks of which nothing is known are left out.
+    /// Its paths, by uplink; unknown ones are left out.
     pub paths: Vec<CachedPath>,
 }
 
-/// What is remembered of the way to a prefix by one uplink.
+/// The path to a prefix by one uplink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CachedPath {
     /// The uplink.
     pub uplink: UplinkId,
-    /// From SYN to SYN/ACK, moved a quarter of the way by each new handshake; `None`: not known.
+    /// From SYN to SYN/ACK; each new handshake moves it by a quarter of the difference. `None`: not
+    /// known.
     pub rtt: Option<Duration>,
-    /// Since the last handshake.
+    /// Time since the last handshake.
     pub age: Duration,
-    /// TCP segments with data that were seen, in both directions; halved now and then, so that what
-    /// is long ago counts less.
+    /// TCP segments with data, in both directions; halved now and then, so that old ones count
+    /// less.
     pub packets: u32,
-    /// Of these, what tells of a loss.
+    /// Those of them that indicate a loss.
     pub lost: u32,
-    /// Whether the uplink is still what it was then.
+    /// True if the uplink is in the same epoch as then.
     pub valid: bool,
 }
 
-/// What is expected of an uplink, for [`LbMethod::Fastest`](crate::LbMethod::Fastest).
+/// The expected load of an uplink, for [`LbMethod::Fastest`](crate::LbMethod::Fastest).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UplinkForecast {
     /// The uplink.
     pub uplink: UplinkId,
-    /// What it can carry in its busier direction; what is beyond 17 Tbit/s is as good as that.
+    /// Rate that it can carry in its busier direction, capped at 17 Tbit/s.
     pub capacity: Rate,
-    /// What of it is free now.
+    /// Rate that is free now.
     pub spare: Rate,
     /// Flows that were moving data, see [`FlowActivity::active`].
     pub busy: u32,
-    /// Share of TCP packets that it loses, as a fraction, where nothing is known of the path.
+    /// Share of TCP packets that it loses, as a fraction, where the path is unknown.
     pub loss: f64,
 }
 
-/// What happened on an uplink since its last [`UplinkForecast`].
+/// Activity on an uplink since its last [`UplinkForecast`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowActivity {
     /// The uplink.
     pub uplink: UplinkId,
-    /// Flows opened on it; those from before the last forecast count half, from before the one before a
-    /// quarter, and so on.
+    /// Flows opened on it; those from before the last forecast count half, from before the one
+    /// before a quarter, and so on.
     pub opened: u32,
-    /// TCP flows that have moved at least 64 packets with data at once, without a pause for another
-    /// forecast in between.
+    /// TCP flows that have moved at least 64 packets with data without an idle forecast period in
+    /// between.
     pub active: u32,
-    /// [`UplinkForecast::busy`] without connections that have closed since; they are taken off `active` as well.
+    /// [`UplinkForecast::busy`] without connections that have closed since; they are taken off
+    /// `active` as well.
     pub busy: u32,
 }
 
-/// The first address of the prefix that a remote's path is remembered by, and the prefix' length.
+/// Returns the first address of the remote's prefix in the path cache, and the prefix' length.
 #[must_use]
 pub fn prefix_of(remote: IpAddr) -> (IpAddr, u8) {
     match remote.to_canonical() {
@@ -96,7 +98,7 @@ pub fn prefix_of(remote: IpAddr) -> (IpAddr, u8) {
     }
 }
 
-/// What is remembered of the way to one remote.
+/// Returns the entry of one remote's prefix.
 pub(crate) fn entry(tables: &Tables, remote: IpAddr) -> Result<Option<PathCacheEntry>, Error> {
     let key = from_ip(prefix_of(remote).0);
     let Some(value) = found(tables.path_cache.get(&key, 0))? else {
@@ -105,7 +107,7 @@ pub(crate) fn entry(tables: &Tables, remote: IpAddr) -> Result<Option<PathCacheE
     Ok(Some(read(&key, &value, &epochs(tables)?)))
 }
 
-/// All that is remembered, in no particular order.
+/// Returns all entries, in no particular order.
 pub(crate) fn entries(tables: &Tables) -> Result<Vec<PathCacheEntry>, Error> {
     let entries: Vec<(Address, PathEntryValue)> =
         batch::entries(tables.path_cache_data.fd().as_fd())
@@ -115,8 +117,8 @@ pub(crate) fn entries(tables: &Tables) -> Result<Vec<PathCacheEntry>, Error> {
     Ok(entries.iter().map(read).collect())
 }
 
-/// Puts back what an earlier instance remembered, for the uplinks as they are now. What is not
-/// valid, and what the datapath has learnt by itself meanwhile, is left out.
+/// Restores entries saved by an earlier instance, for the uplinks as they are now. Leaves out paths
+/// that are not valid, and those that the datapath has measured meanwhile.
 pub(crate) fn restore(tables: &mut Tables, memory: &[PathCacheEntry]) -> Result<(), Error> {
     let now = seconds(KernelTime::now());
     let epochs = epochs(tables)?;
@@ -177,13 +179,14 @@ fn epochs(tables: &Tables) -> Result<Vec<u32>, Error> {
         .collect()
 }
 
-/// Whole seconds of the kernel's clock, as the programs count them.
+/// Returns the whole seconds of the kernel's clock, as the programs count them.
 fn seconds(now: KernelTime) -> u32 {
     let since = now.since(KernelTime::from_nanos(0));
     u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }
 
-/// Writes what is expected; counting begins anew, but for the half of what was opened. Uplinks that are not given have nothing to spare.
+/// Writes the forecasts; counting starts anew, with half of the opened flows. Uplinks that are not
+/// given have nothing to spare.
 pub(crate) fn set_forecasts(
     tables: &mut Tables,
     forecasts: &[UplinkForecast],
@@ -203,8 +206,8 @@ pub(crate) fn set_forecasts(
             busy: forecast.busy,
             loss: ppm(forecast.loss),
             tick: before.tick.wrapping_add(1),
-            // All at once forgotten, the flows of the last second would draw those of the next one
-            // to where they are.
+            // If all were forgotten at once, the last second's flows would attract the next ones to
+            // their uplinks.
             opened: before.opened / 2,
             active: 0,
         });
@@ -213,7 +216,7 @@ pub(crate) fn set_forecasts(
     Ok(())
 }
 
-/// What has happened since.
+/// Returns the activity since then.
 pub(crate) fn flow_activity(tables: &Tables) -> Result<Vec<FlowActivity>, Error> {
     let failed = |error| refused("map forecasts", &error);
     (0..u8::try_from(MAX_UPLINKS).expect("few uplinks"))

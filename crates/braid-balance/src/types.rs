@@ -1,4 +1,4 @@
-//! What goes in and out of the datapath, in Rust's own types.
+//! Types of the datapath's interface.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -10,26 +10,26 @@ use serde::Serialize;
 
 use crate::KernelTime;
 
-/// How to load and pin.
+/// Options for loading and pinning.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Directory inside a bpffs that belongs to this instance alone. Created if missing.
     pub pin_dir: PathBuf,
-    /// How programs are attached.
+    /// The kind of hook that programs are attached to.
     pub hook: HookKind,
-    /// Attach although another party's program sits on the hook; ours then runs first and hands on
-    /// what is not ours. `false`: refuse, naming it.
+    /// Attach although another party's program sits on the hook; ours then runs first and passes on
+    /// the packets that are not ours. `false`: refuse, naming the program.
     pub coexist: bool,
-    /// Most established flows at once, at least 1. One takes 360 bytes of kernel memory when in use,
-    /// nothing before.
+    /// Maximum number of established flows, at least 1. One takes 360 bytes of kernel memory when
+    /// in use, nothing before.
     pub max_flows: u32,
-    /// Most embryonic flows (no answer seen yet) at once, at least 1; the least recently used one
-    /// makes room. Memory for all is taken at start: about 350 bytes each.
+    /// Maximum number of embryonic flows (not answered yet), at least 1; the least recently used
+    /// one is evicted. Memory for all is allocated at start: about 350 bytes each.
     pub max_embryonic: u32,
 }
 
 impl Options {
-    /// The defaults: pinned under `pin_dir`, best hook, 262,144 flows, 65,536 embryos.
+    /// Returns the defaults: pinned under `pin_dir`, best hook, 262,144 flows, 65,536 embryos.
     pub fn new(pin_dir: impl Into<PathBuf>) -> Self {
         Self {
             pin_dir: pin_dir.into(),
@@ -54,7 +54,7 @@ pub enum HookKind {
     Clsact,
 }
 
-/// What [`Datapath::open`](crate::Datapath::open) found.
+/// State that [`Datapath::open`](crate::Datapath::open) found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Opened {
     /// Nothing was pinned: loaded and pinned now.
@@ -69,7 +69,7 @@ pub enum Opened {
     },
 }
 
-/// What [`remove`](crate::remove) took away; all zero if there was nothing.
+/// Counts of what [`remove`](crate::remove) took away; all zero if there was nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Removed {
     /// Attachments to devices.
@@ -91,7 +91,7 @@ pub enum Family {
     V6,
 }
 
-/// Whether a device's frames begin with an Ethernet header.
+/// Layer of a device: with or without Ethernet headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
@@ -101,7 +101,7 @@ pub enum Layer {
     L3,
 }
 
-/// One way out, as the programs see it.
+/// An uplink, as the programs see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UplinkEntry {
     /// Stable number of the uplink; flows refer to it.
@@ -112,57 +112,56 @@ pub struct UplinkEntry {
     pub layer: Layer,
     /// Largest IP packet in bytes.
     pub mtu: u32,
-    /// IPv4 address to leave with; `None`: no IPv4 here.
+    /// Source address and gateway of IPv4; `None`: no IPv4 here.
     pub v4: Option<NextHop<Ipv4Addr>>,
-    /// IPv6 address to leave with; `None`: no IPv6 here.
+    /// Source address and gateway of IPv6; `None`: no IPv6 here.
     pub v6: Option<NextHop<Ipv6Addr>>,
     /// Source ports (and ICMP echo ids) for flows whose own port is taken, not empty. Keep it
     /// outside `ip_local_port_range` and inside `ip_local_reserved_ports`.
     pub ports: RangeInclusive<u16>,
-    /// Whether it is up. `false`: no new flows are put here, and existing ones other than open TCP
+    /// True if it is up. `false`: no new flows are put here, and existing ones other than open TCP
     /// connections move with their next packet from inside, if another uplink takes flows of their
     /// family.
     pub accepts_new: bool,
-    /// Whether the inside is told that its open TCP connections here are over: their next segment
-    /// is answered with a reset. For an uplink that is dead; without effect while no other takes
-    /// flows of the family.
+    /// True if its open TCP connections are over: their next segment from inside is answered with a
+    /// reset. For an uplink that is dead; without effect while no other takes flows of the family.
     pub resets_tcp: bool,
-    /// Number of what its paths have been since it last changed; what was remembered under another
-    /// one counts no more.
+    /// Number that changes when the uplink's paths do; entries of the path cache from another epoch
+    /// are void.
     pub epoch: u32,
-    /// A process carries its packets: it takes flows only while that process renews its
-    /// [`Lease`](crate::Lease). Without a word from it the datapath takes it for down.
+    /// True if a process carries its packets: it takes flows only while that process renews its
+    /// [`Lease`](crate::Lease). Without renewal the datapath takes it for down.
     pub leased: bool,
-    /// It takes no new flows for the moment, and UDP that it has waits for it; else UDP takes another uplink with its next
-    /// packet.
+    /// True if its UDP flows wait for it while it takes no new flows; otherwise they take another
+    /// uplink with their next packet.
     pub waits: bool,
 }
 
-/// How one IP version leaves through an uplink.
+/// Source address and gateway of one IP version on an uplink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop<A> {
     /// Source address outside.
     pub address: A,
     /// Next hop; `None`: every destination is on the link (point-to-point).
     pub gateway: Option<A>,
-    /// Length in bits of the prefix that `address` shares with those who are on the link, for whom the
-    /// gateway is no next hop.
+    /// Length in bits of the prefix that `address` shares with its link; destinations in it are
+    /// reached without the gateway.
     pub on_link: Option<u8>,
 }
 
-/// Where the programs should sit: the desired state, by interface index.
+/// Devices that the programs are attached to: the desired state, by interface index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attachments {
     /// The device that routing sends outbound traffic into (`braid0`).
     pub steer: u32,
-    /// Devices whose incoming packets may be answers.
+    /// Devices whose incoming packets may be replies.
     pub uplinks: Vec<u32>,
     /// Devices of a gateway's inside; empty on a plain host. Only Ethernet devices get the fast
     /// path, others are left to the stack.
     pub lans: Vec<u32>,
 }
 
-/// How a new flow picks its slot.
+/// Method by which a new flow picks its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LbMethod {
@@ -172,14 +171,14 @@ pub enum LbMethod {
     HashSource,
     /// `slot[hash of inner and remote address]`: a client keeps its uplink per destination.
     HashPair,
-    /// The racer whose SYN/ACK returns first, or whose remembered RTT is the shortest; round robin
-    /// for what is neither raced nor remembered.
+    /// The candidate whose SYN/ACK returns first, or that has the shortest cached RTT; round robin
+    /// for flows that are neither raced nor in the path cache.
     Race,
-    /// The racer by which a transfer is predicted to be over first; else as `Race`.
+    /// The candidate with the shortest predicted transfer; otherwise like `Race`.
     Fastest,
 }
 
-/// Why a flow is where it is.
+/// Reason why a flow is on its uplink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Choice {
@@ -189,32 +188,32 @@ pub enum Choice {
     HashSource,
     /// The slot of its address pair's hash.
     HashPair,
-    /// Its slot's uplink could not take it, the next usable one did.
+    /// The next usable slot: the first one's uplink could not take the flow.
     NextUsable,
-    /// TCP seen in mid-stream without a flow: by hash of the address pair.
+    /// The hash of the address pair, for TCP seen in mid-stream without a flow.
     Midstream,
-    /// Its client has been on this uplink for the same site lately.
+    /// Its client's uplink for the same site.
     Sticky,
-    /// A rule names this uplink and no other.
+    /// The only uplink that its rule names.
     Only,
-    /// The uplink that it was on has died or lost its address.
+    /// Another uplink, as its own has died or lost its address.
     Moved,
-    /// A better uplink has come back.
+    /// A better uplink that has come back.
     Failback,
-    /// Its SYN went out by several uplinks, and was answered here first.
+    /// The uplink that answered its SYN first in a race.
     Raced,
-    /// The uplink with the shortest remembered round trip to its destination.
+    /// The uplink with the shortest cached RTT to its destination.
     Remembered,
-    /// The uplink by which a transfer is predicted to be over first.
+    /// The uplink with the shortest predicted transfer.
     Predicted,
     /// The uplink that its class prefers to all others.
     Preferred,
-    /// The uplink on whose own link its destination is.
+    /// The uplink with its destination on the link.
     OnLink,
 }
 
-/// Number of a class of traffic, `0..64`, each with slot tables of its own. 0 is the default: what
-/// no rule names.
+/// Number of a class of traffic, `0..64`, each with slot tables of its own. 0 is the default, for
+/// flows that match no rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct ClassId(pub u8);
@@ -224,14 +223,14 @@ pub struct ClassId(pub u8);
 #[serde(transparent)]
 pub struct Protocol(pub u8);
 
-/// The way to tell flows of a protocol apart behind one outer address.
+/// Key by which flows of a protocol are told apart behind one outer address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Translation {
-    /// By a port, or an echo's id.
+    /// A port, or an echo's id.
     ByPort,
-    /// By the remote's address alone: each serves one inside host.
+    /// The remote's address alone: each remote serves one inside host.
     ByAddress,
-    /// They are not: it cannot be translated.
+    /// None: the protocol cannot be translated.
     None,
 }
 
@@ -239,7 +238,7 @@ impl Protocol {
     /// Protocols between routers of one link: IGMP, EIGRP, OSPF, PIM and VRRP.
     const OF_LINKS: [u8; 5] = [2, 88, 89, 103, 112];
 
-    /// Returns how the programs translate it (`fill_key` in `bpf/flow/flow.h`).
+    /// Returns how the programs translate this protocol (`fill_key` in `bpf/flow/flow.h`).
     #[must_use]
     pub fn translation(self) -> Translation {
         match self.0 {
@@ -251,7 +250,7 @@ impl Protocol {
         }
     }
 
-    /// Returns true if routers of one link speak it among themselves, so that nobody on the way answers for
+    /// Returns true if routers of one link speak it among themselves, so that no router answers for
     /// the receiver.
     #[must_use]
     pub fn is_of_links(self) -> bool {
@@ -259,7 +258,7 @@ impl Protocol {
     }
 }
 
-/// Where a flow is in its life.
+/// State of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FlowState {
@@ -277,7 +276,7 @@ pub enum FlowState {
     Reset,
 }
 
-/// Packets and bytes. A super-packet counts as the packets that it will be cut into; bytes are
+/// Packets and bytes. A super-packet counts as the packets that it will be split into; bytes are
 /// those of IP packets, with one header per super-packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Traffic {
@@ -302,21 +301,21 @@ pub struct Flow {
     pub uplink: UplinkId,
     /// State.
     pub state: FlowState,
-    /// Whether it is in the table that nothing evicts from.
+    /// True if it is in the table that nothing is evicted from.
     pub assured: bool,
-    /// Whether a LAN's packets take the short way past the stack.
+    /// True if packets of its LAN take the fast path past the stack.
     pub fast: bool,
-    /// Why it is on this uplink.
+    /// Reason for its uplink.
     pub choice: Choice,
     /// The class whose slot table chose.
     pub class: ClassId,
     /// Position of the rule that put it in its class; `None`: no rule did.
     pub rule: Option<usize>,
-    /// The uplink that it was moved from last; `None`: it has always been here.
+    /// The uplink that it was last moved from; `None`: it was never moved.
     pub came_from: Option<UplinkId>,
-    /// When its first packet was seen.
+    /// Time of its first packet.
     pub created: KernelTime,
-    /// When its last packet was seen, in either direction.
+    /// Time of its last packet, in either direction.
     pub last_seen: KernelTime,
     /// From inside.
     pub tx: Traffic,
@@ -324,7 +323,7 @@ pub struct Flow {
     pub rx: Traffic,
 }
 
-/// What one sweep did.
+/// Result of one sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SweepReport {
     /// Established flows left.
@@ -354,26 +353,26 @@ pub struct Counters {
 pub struct UplinkCounters {
     /// Sent through it.
     pub tx: Traffic,
-    /// Received through it: for flows of ours, and for forwarded and published ports.
+    /// Received through it: for our flows, and for forwarded and published ports.
     pub rx: Traffic,
     /// Flows put on it.
     pub flows_opened: u64,
-    /// TCP connections asked for: SYNs that opened a flow.
+    /// SYNs that opened a flow.
     pub syns: u64,
-    /// SYNs sent again, because nobody had answered.
+    /// SYNs sent again because they were not answered.
     pub syn_repeats: u64,
-    /// SYNs that were answered, by acceptance or refusal.
+    /// SYNs that were accepted or refused.
     pub syn_answers: u64,
-    /// TCP segments with data that the inside has sent again.
+    /// TCP segments with data that the inside has retransmitted.
     pub repeats: u64,
-    /// Microseconds from SYN to its answer, complete_checksum over [`UplinkCounters::rtt_samples`].
+    /// Microseconds from SYN to its answer, summed over [`UplinkCounters::rtt_samples`].
     pub rtt_us_sum: u64,
     /// Handshakes measured: those whose SYN was sent once.
     pub rtt_samples: u64,
     /// TCP segments with data, in both directions.
     pub data_packets: u64,
-    /// Of these, what tells of a loss: repeats from inside, and gaps before segments from outside.
-    /// Where a link reorders, it looks worse than it is.
+    /// Those of them that indicate a loss: retransmissions from inside, and gaps before segments
+    /// from outside. A link that reorders looks worse than it is.
     pub lost: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Packets that the programs hand over: reading the ring, and sending held fragments on.
+//! Packets that the programs pass to the daemon: reading the ring, and sending held fragments on.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,34 +25,34 @@ const KIND: usize = LENGTH + 2;
 const START: usize = LENGTH + 4;
 const BYTES: usize = START + 4;
 
-/// Something that a program hands over.
+/// A packet or message that a program passes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Upcall {
-    /// An answer from the resolver that a flow of ours has asked lately, to one of its questions.
+    /// An answer to a DNS question of one of our flows, from the resolver that it last asked.
     DnsAnswer {
         /// The resolver.
         from: SocketAddr,
-        /// Who has asked, inside.
+        /// The client inside that asked.
         to: IpAddr,
-        /// The DNS message, as it was sent: anything may be in it.
+        /// The DNS message as received: it may contain anything.
         payload: Vec<u8>,
     },
     /// A later fragment that came before its first one.
     Fragment(HeldFragment),
-    /// A packet that is not sent, of which its sender is to hear; see
+    /// A packet that is not sent and whose sender is to be told; see
     /// [`Datapath::send_icmp_error`](crate::Datapath::send_icmp_error).
     Refused(RefusedPacket),
 }
 
-/// A packet that is not sent, of which its sender is to hear.
+/// A packet that is not sent and whose sender is to be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedPacket {
     /// Its source, inside.
     pub from: IpAddr,
     /// Its destination.
     pub to: IpAddr,
-    /// Device that it came in by; 0: the host has sent it.
+    /// Its ingress device; 0: the host has sent it.
     pub device: u32,
     /// Its transport protocol.
     pub protocol: Protocol,
@@ -60,12 +60,12 @@ pub struct RefusedPacket {
     pub packet: Vec<u8>,
 }
 
-/// Most bytes of an IPv4 packet that an error about it quotes: 576 less its own headers
-/// (RFC 1812 §4.3.2.3).
+/// Maximum bytes of an IPv4 packet that an error about it quotes: 576 less its own headers (RFC
+/// 1812 §4.3.2.3).
 const MAX_QUOTE_BYTES_V4: usize = 548;
 
 impl RefusedPacket {
-    /// Returns the ICMP error for its sender; `None`: there is none.
+    /// Returns the ICMP error for its sender; `None`: the sender gets none.
     fn answer(&self) -> Option<Vec<u8>> {
         if self.protocol.is_of_links() || self.from.is_unspecified() {
             return None;
@@ -98,7 +98,7 @@ impl Upcalls {
         Ok(Self { ring })
     }
 
-    /// Takes the next one; `None`: there is none now.
+    /// Takes the next upcall; `None`: there is none now.
     #[allow(clippy::should_implement_trait, reason = "there may be more later")]
     pub fn next(&mut self) -> Option<Upcall> {
         loop {
@@ -116,7 +116,7 @@ impl AsFd for Upcalls {
     }
 }
 
-/// Reads a record; `None`: of no kind that we know, or a packet that cannot be read.
+/// Reads a record; `None`: of an unknown kind, or the packet cannot be read.
 fn read(record: &[u8]) -> Option<Upcall> {
     let half = |at: usize| Some(u16::from_ne_bytes(record.get(at..at + 2)?.try_into().ok()?));
     let word = |at: usize| Some(u32::from_ne_bytes(record.get(at..at + 4)?.try_into().ok()?));
@@ -174,8 +174,8 @@ pub(crate) fn snoop_dns(tables: &mut Tables, wanted: bool) -> Result<(), Error> 
     tables.settings.set(0, settings, 0).map_err(failed)
 }
 
-/// Sends on what is held of packets whose first fragment has left its note. Outwards through the
-/// program, which translates it now; inwards translated here.
+/// Sends held fragments of packets whose first fragment has been translated. Outbound ones go
+/// through the program, which translates them now; inbound ones are translated here.
 pub(crate) fn reinject(
     tables: &Tables,
     injector: &Injector,
@@ -196,7 +196,7 @@ pub(crate) fn reinject(
     Ok(sent)
 }
 
-/// Replaces the destination of a packet whose transport header is elsewhere.
+/// Replaces the destination of a packet that has no transport header.
 fn translate(mut packet: Vec<u8>, to: IpAddr) -> Option<Vec<u8>> {
     match to {
         IpAddr::V4(to) => {

@@ -73,7 +73,7 @@ fn ends(packet: &[u8]) -> (Packet<'_>, u16, u16) {
     (packet, source, dest)
 }
 
-/// What the peer end would answer.
+/// Returns the answer of the remote end.
 fn reply(sent: &[u8]) -> Vec<u8> {
     let (packet, source, dest) = ends(sent);
     let (local, peer) = (packet.ip.source, packet.ip.dest);

@@ -252,7 +252,7 @@ fn fragments_of_many_sources_leave_room_for_answers() {
     assert!(matches!(handed_over.last(), Some(Upcall::DnsAnswer { .. })));
 }
 
-/// A LAN of jumbo frames: what does not fit a upcall is counted by its own name.
+/// A LAN of jumbo frames: what does not fit an upcall is counted by its own name.
 #[test]
 fn early_fragments_up_to_two_kibibytes_are_held() {
     let probe = Probe::new();

@@ -1,7 +1,7 @@
 //! The local API: HTTP and JSON on a Unix socket.
 //!
-//! Handlers own nothing: they pass questions to the loop that owns the engine and wait for the
-//! answer, so that no lock is needed and every answer is of one moment.
+//! Handlers own no state: they send jobs to the loop that owns the engine and wait for the
+//! answer, so that no lock is needed and every answer is consistent.
 
 mod bond;
 mod events;
@@ -29,19 +29,19 @@ use crate::preflight::kernel_release;
 use crate::report::{DatapathReport, DownReport, UplinksReport, VersionReport};
 use crate::user_error::UserError;
 
-/// What the loop that owns the engine is asked.
+/// A job for the loop that owns the engine.
 pub enum Job {
-    /// A question. It answers its asker itself.
+    /// A query, which sends its own answer.
     Ask(Box<dyn FnOnce(&Engine) + Send>),
-    /// A small change. It answers its asker itself.
+    /// A small change, which sends its own answer.
     Change(Box<dyn FnOnce(&mut Engine) + Send>),
     /// Read the configuration again.
     Reload(oneshot::Sender<Result<UplinksReport, UserError>>),
-    /// Undo everything and end.
+    /// Undo all changes and stop.
     Down(oneshot::Sender<Result<DownReport, UserError>>),
 }
 
-/// The API's end of the line to the loop.
+/// State of the handlers: the channel to the loop.
 #[derive(Clone)]
 struct ApiState {
     jobs: mpsc::Sender<Job>,
@@ -66,7 +66,7 @@ impl ApiState {
     {
         let (answer, answered) = oneshot::channel();
         let job = Job::Change(Box::new(move |engine| {
-            // An asker that has hung up needs no answer.
+            // The client may have hung up.
             let _ = answer.send(change(engine));
         }));
         self.pass(job, answered).await
@@ -82,10 +82,10 @@ impl ApiState {
     }
 }
 
-/// Puts a question to the loop and waits for the answer.
+/// Sends a query to the loop and waits for the answer.
 ///
 /// # Errors
-/// The answer is one, or the daemon is ending.
+/// The answer is an error, or the daemon is stopping.
 pub(crate) async fn put<T, F>(jobs: &mpsc::Sender<Job>, question: F) -> Result<T, UserError>
 where
     T: Send + 'static,
@@ -93,7 +93,7 @@ where
 {
     let (answer, answered) = oneshot::channel();
     let job = Job::Ask(Box::new(move |engine| {
-        // An asker that has hung up needs no answer.
+        // The client may have hung up.
         let _ = answer.send(question(engine));
     }));
     pass(jobs, job, answered).await
@@ -109,7 +109,7 @@ async fn pass<T>(
     answered.await.map_err(|_| ending())?
 }
 
-/// Words after the `?`, or what is wrong with them.
+/// Returns the parsed query string, or a usage error.
 fn parsed_query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
     query.map(|Query(words)| words).map_err(|rejection| {
         let fix = "docs/api.schema.json lists what may be asked";
@@ -117,7 +117,7 @@ fn parsed_query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiErro
     })
 }
 
-/// Figures of now, as text; see [`metrics`].
+/// Returns the current metrics as text; see [`metrics`].
 pub(crate) async fn scrape(jobs: &mpsc::Sender<Job>) -> Response {
     let figures = put(jobs, |engine| {
         Ok(Scrape {
@@ -134,10 +134,10 @@ pub(crate) async fn scrape(jobs: &mpsc::Sender<Job>) -> Response {
     }
 }
 
-/// Serves the API until `end` is done and the last answer is out.
+/// Serves the API until `end` completes and the last answer is sent.
 ///
 /// # Errors
-/// What the system said.
+/// The system's error.
 pub async fn serve(
     listener: UnixListener,
     auth: PeerAuth,
@@ -286,7 +286,7 @@ mod tests {
             "{response}"
         );
 
-        // A loop that is over answers nobody any more.
+        // The loop has ended and answers no more.
         drop(questions);
         let late = exchange(&run_dir, "GET /v1/status").await;
         assert!(late.starts_with("HTTP/1.1 503"), "{late}");

@@ -1,5 +1,4 @@
-//! The Unix socket that local questions come by, whichever daemon answers them: who may ask, and what
-//! a refusal looks like.
+//! The Unix socket of a local API, for the daemon and the hub: access control and error responses.
 
 use std::fs;
 use std::io;
@@ -16,11 +15,11 @@ use crate::report::ErrorReport;
 use crate::run_dir::RunDir;
 use crate::user_error::UserError;
 
-/// Opens the socket. The caller holds the run directory's lock, so a socket that is there already
-/// belongs to nobody.
+/// Opens the socket. The caller holds the run directory's lock, so an existing socket is stale and is
+/// replaced.
 ///
 /// # Errors
-/// What the system said.
+/// The system's error.
 pub fn bind(run_dir: &RunDir, auth: &PeerAuth) -> Result<UnixListener, UserError> {
     let path = run_dir.socket();
     let bind = || {
@@ -35,7 +34,7 @@ pub fn bind(run_dir: &RunDir, auth: &PeerAuth) -> Result<UnixListener, UserError
     bind().map_err(|error| UserError::io(format!("socket {}", path.display()), &error))
 }
 
-/// A failure on its way to becoming a response. Its code decides the status.
+/// An error that becomes a response. Its code decides the HTTP status.
 pub struct ApiError(pub UserError);
 
 impl IntoResponse for ApiError {
@@ -52,7 +51,7 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// Lets a request in, or answers that its sender may not ask; a layer of the router.
+/// Middleware that refuses requests of peers without access.
 pub async fn admit(
     State(auth): State<PeerAuth>,
     ConnectInfo(peer): ConnectInfo<Peer>,

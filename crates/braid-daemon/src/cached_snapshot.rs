@@ -1,4 +1,4 @@
-//! What takes long to read, read once for all who ask at about the same time.
+//! A cache for data that is slow to read, shared by requests at about the same time.
 //!
 //! A monitoring system, a status line and `braid top` may all ask every second, and reading a large
 //! flow table holds up the loop that watches the uplinks.
@@ -7,21 +7,21 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// What is read within this time is read anew for everybody: some ten thousand flows.
+/// Reads that take no longer than this are not cached: some ten thousand flows.
 const CHEAP_READ: Duration = Duration::from_millis(5);
-/// Least time between two readings of what takes longer.
+/// Minimum time between two slow reads.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// At most this part of the time, as a divisor, goes into reading.
+/// Divisor of the largest fraction of time that goes into reading.
 const READ_TIME_DIVISOR: u32 = 20;
 
-/// The last reading.
+/// The last slow read.
 #[derive(Debug)]
 pub struct CachedSnapshot<T>(RefCell<Option<Reading<T>>>);
 
 #[derive(Debug)]
 struct Reading<T> {
     contents: Rc<T>,
-    /// From then on it is taken anew.
+    /// Time from which it is read again.
     stale: Instant,
 }
 
@@ -32,10 +32,10 @@ impl<T> Default for CachedSnapshot<T> {
 }
 
 impl<T> CachedSnapshot<T> {
-    /// The last reading while it is fresh, or a new one. `clock` is asked before and after it.
+    /// Returns the cached data while it is fresh, else reads it. `clock` is called before and after.
     ///
     /// # Errors
-    /// What reading said.
+    /// The error of reading.
     pub fn get_or_read<E>(
         &self,
         clock: impl Fn() -> Instant,
@@ -57,7 +57,7 @@ impl<T> CachedSnapshot<T> {
         Ok(contents)
     }
 
-    /// Lets go of a reading that nobody may look at any more, for the memory that it takes.
+    /// Frees data that is no longer fresh.
     pub fn expire(&self, now: Instant) {
         let mut last = self.0.borrow_mut();
         last.take_if(|reading| reading.stale <= now);

@@ -1,43 +1,43 @@
-//! Where control groups are: the cgroup2 hierarchy, which may lie anywhere.
+//! Finds control groups in the cgroup2 hierarchy, which may be mounted anywhere.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where the cgroup2 hierarchy is mounted: mostly `/sys/fs/cgroup`, or `/sys/fs/cgroup/unified`
-/// beside the old hierarchies. `None`: nowhere.
+/// Returns the mount point of the cgroup2 hierarchy: mostly `/sys/fs/cgroup`, or `/sys/fs/cgroup/unified`
+/// beside the v1 hierarchies. `None` if it is not mounted.
 #[must_use]
 pub fn mount() -> Option<PathBuf> {
     find_mount(&fs::read_to_string("/proc/self/mountinfo").ok()?)
 }
 
-/// The group of a process, relative to the mount. `None`: it has none, or none that is visible
-/// below the mount.
+/// Returns the group of a process, relative to the mount. `None` if it has none that is visible below the
+/// mount.
 #[must_use]
 pub fn of_process(pid: u32) -> Option<PathBuf> {
     find_group(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
 }
 
-/// The id of a group, as BPF programs see it: its directory's inode number.
+/// Returns the id of a group, as BPF programs see it: the inode number of its directory.
 ///
 /// # Errors
-/// There is no such group, or it may not be looked at.
+/// The group does not exist or may not be read.
 pub fn id(group: &Path) -> io::Result<u64> {
     Ok(fs::metadata(group)?.ino())
 }
 
-/// Whether a group, or one below it, has processes.
+/// Returns true if a group, or one below it, has processes.
 ///
 /// # Errors
-/// There is no such group, or it may not be looked at.
+/// The group does not exist or may not be read.
 pub fn is_populated(group: &Path) -> io::Result<bool> {
     let events = fs::read_to_string(group.join("cgroup.events"))?;
     Ok(events.lines().any(|line| line == "populated 1"))
 }
 
-/// The first mount of type `cgroup2` (proc(5), `/proc/pid/mountinfo`: the type follows a lone dash,
-/// the mount point is the fifth field, with spaces as `\040`).
+/// Returns the first mount of type `cgroup2` (proc(5), `/proc/pid/mountinfo`: the type follows a lone dash, the
+/// mount point is the fifth field, with spaces as `\040`).
 fn find_mount(mountinfo: &str) -> Option<PathBuf> {
     mountinfo.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;

@@ -1,48 +1,47 @@
-//! Which inside hosts may not open more flows for now, so that one of them cannot fill the table
-//! that all of them share.
+//! Limit of flows per inside host, so that one host cannot fill the table that all of them share.
 //!
 //! Pure. Rules, and why:
-//! - Nobody is limited while the table is not [`LIMIT_ABOVE`]: what is free may be used by anyone.
-//! - Then each host has the same share of the whole table, and who holds more opens no new flows;
-//!   running ones go on. A host alone has all of it. However many addresses somebody makes up,
-//!   [`MIN_SHARE`] of the table is everybody's.
-//! - Who makes up IPv6 addresses is over no share with any of them. Where the table is [`LIMIT_NETWORKS_ABOVE`]
-//!   all the same, a /64 that holds [`LIMIT_ABOVE`] of it, without its hosts that are limited already, is
-//!   limited as one: its other hosts may then lack IPv6 for a while, and would else lack everything,
-//!   together with those of all other networks.
-//! - It may again below [`RELEASE_BELOW`] of its share, or when the table has emptied to [`NO_LIMIT_BELOW`]: so that
-//!   a host at the limit does not flap.
-//! - Every look begins with the flows there are, so nothing grows here: at most [`MAX_LIMITED`] are
-//!   limited, those who hold most.
+//! - No host is limited while the table is filled below [`LIMIT_ABOVE`]: free entries may be used by anyone.
+//! - Above it each host has the same share of the whole table. A host over its share opens no new flows;
+//!   running ones continue. A host alone has all of the table. However many addresses a host makes up, every
+//!   host may use [`MIN_SHARE`] of the table.
+//! - A host that rotates IPv6 addresses stays under every per-address limit. Above [`LIMIT_NETWORKS_ABOVE`], a
+//!   /64 that holds [`LIMIT_ABOVE`] of the table, without its hosts that are limited already, is therefore
+//!   limited as one. Its other hosts may lack IPv6 for a while; otherwise they would lack everything, together
+//!   with all other networks.
+//! - A limit ends below [`RELEASE_BELOW`] of the share, or when the table has emptied to [`NO_LIMIT_BELOW`], so
+//!   that a host at the limit does not flap.
+//! - Every update counts the present flows, so no state accumulates: at most [`MAX_LIMITED`] hosts and networks
+//!   are limited, those with most flows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Part of the table, as a fraction, above which shares count.
+/// Fill of the table, as a fraction, above which hosts are limited.
 const LIMIT_ABOVE: (usize, usize) = (1, 2);
-/// Part of the table above which whole networks count.
+/// Fill of the table above which whole networks are limited.
 const LIMIT_NETWORKS_ABOVE: (usize, usize) = (3, 4);
-/// Part of the table below which they do not count any more.
+/// Fill of the table below which all limits end.
 const NO_LIMIT_BELOW: (usize, usize) = (3, 8);
-/// Part of its share below which a limited host is free again.
+/// Fraction of its share below which a limited host is released.
 const RELEASE_BELOW: (usize, usize) = (3, 4);
-/// Part of the table that no host is limited below.
+/// Fraction of the table that every host may use.
 const MIN_SHARE: (usize, usize) = (1, 64);
 /// Most hosts and networks limited at once.
 const MAX_LIMITED: usize = 256;
 
-/// Who may be limited.
+/// A host or network that may be limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Client {
     /// One address.
     Host(IpAddr),
-    /// A /64: the first of its addresses.
+    /// A /64, by its first address.
     Network(Ipv6Addr),
 }
 
 impl Client {
-    /// The /64 of an IPv6 address.
+    /// Returns the /64 of an IPv6 address.
     fn network_of(address: IpAddr) -> Option<Client> {
         match address {
             IpAddr::V4(_) => None,
@@ -53,7 +52,7 @@ impl Client {
         }
     }
 
-    /// As [`braid_balance::Datapath::limit_clients`] wants it.
+    /// Returns the address for [`braid_balance::Datapath::limit_clients`].
     fn address(self) -> IpAddr {
         match self {
             Client::Host(address) => address,
@@ -71,7 +70,7 @@ impl fmt::Display for Client {
     }
 }
 
-/// Who is limited.
+/// The limited hosts and networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     limited: BTreeSet<Client>,
@@ -80,20 +79,20 @@ pub struct Limits {
 /// A host or network over its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverLimit {
-    /// Who.
+    /// The host or network.
     pub client: Client,
-    /// Flows that it holds.
+    /// Flows that it has.
     pub flows: usize,
-    /// Flows that it may hold.
+    /// Flows that it may have.
     pub share: usize,
 }
 
-/// What a look changed.
+/// Changes of an update.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Limited from now on.
     pub limited: Vec<OverLimit>,
-    /// Free again.
+    /// Released.
     pub freed: Vec<Client>,
 }
 
@@ -102,13 +101,13 @@ fn part(of: usize, (numerator, denominator): (usize, usize)) -> usize {
 }
 
 impl Limits {
-    /// Whether a table of `capacity` with `held` flows must be looked at host by host.
+    /// Returns true if a table of `capacity` with `held` flows needs an update host by host.
     #[must_use]
     pub fn applies(&self, held: usize, capacity: usize) -> bool {
         held > part(capacity, LIMIT_ABOVE) || !self.limited.is_empty()
     }
 
-    /// Looks at the kept flows' inside addresses, one for each flow.
+    /// Updates the limits from the inside addresses of the kept flows, one for each flow.
     pub fn update(&mut self, inner: impl Iterator<Item = IpAddr>, capacity: usize) -> Changes {
         let mut held: BTreeMap<IpAddr, usize> = BTreeMap::new();
         inner.for_each(|client| *held.entry(client).or_default() += 1);
@@ -146,7 +145,7 @@ impl Limits {
         over.filter(|over| self.is_over(over)).collect()
     }
 
-    /// Networks whose unlimited hosts together hold what leaves too little for all others.
+    /// Returns the networks whose unlimited hosts together leave too little for all others.
     fn networks(
         &self,
         held: &BTreeMap<IpAddr, usize>,
@@ -183,13 +182,13 @@ impl Limits {
         }
     }
 
-    /// Who is limited now, for [`braid_balance::Datapath::limit_clients`].
+    /// Returns the limited addresses, for [`braid_balance::Datapath::limit_clients`].
     #[must_use]
     pub fn limited(&self) -> Vec<IpAddr> {
         self.limited.iter().map(|client| client.address()).collect()
     }
 
-    /// As what an address is limited, if it is.
+    /// Returns the limit that applies to an address, if any.
     #[must_use]
     pub fn limit_of(&self, address: IpAddr) -> Option<Client> {
         let network = Client::network_of(address);
@@ -253,7 +252,7 @@ mod tests {
         assert_eq!(limits.limited().len(), 1);
     }
 
-    /// Flows of `addresses` made-up hosts of a /64, and those of an IPv4 host.
+    /// Flows of `addresses` hosts with made-up addresses in a /64, and those of an IPv4 host.
     fn made_up(addresses: usize, own: usize) -> impl Iterator<Item = IpAddr> {
         let six = (0..addresses).map(|host| {
             let network = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 0).to_bits();

@@ -1,7 +1,7 @@
-//! Checks whether this machine can run Braid, and what stands in its way (`braid doctor`).
+//! Checks whether this machine can run Braid (`braid doctor`).
 //!
-//! [`examine`] gathers facts (`facts`, thin, never fails: what cannot be read is a fact too) and
-//! judges them (`judge`, pure). Nothing is changed.
+//! [`examine`] gathers facts (`facts`, thin, never fails: an unreadable value is a fact too) and
+//! checks them (`checks`, pure). Nothing is changed.
 
 mod checks;
 mod environment;
@@ -17,15 +17,15 @@ use serde::{Deserialize, Serialize};
 use crate::liveness_rules::liveness_rules;
 use crate::settings::Settings;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be.
+    /// No problem.
     Ok,
-    /// Braid runs, but something may not behave as expected.
+    /// Braid runs, but something may not work as expected.
     Warn,
     /// Braid cannot run.
     Fail,
@@ -34,19 +34,19 @@ pub enum Level {
 /// The outcome of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
-    /// Stable word for programs: `kernel`, `capabilities`, `uplinks`, …
+    /// Stable code for programs: `kernel`, `capabilities`, `uplinks`, …
     pub code: String,
-    /// How bad it is.
+    /// Severity.
     pub level: Level,
-    /// What was found and what it means.
+    /// The finding and what it means.
     pub text: String,
-    /// The command, or else the step, that mends it; empty if nothing is to be done.
+    /// The command, or else the step, that fixes it; empty if there is nothing to do.
     pub fix: String,
 }
 
 /// Checks everything, in the network namespace of the calling thread: prerequisites first.
 ///
-/// Asks the probes' targets too, which takes up to two seconds. Needs a tokio runtime with I/O and
+/// Probes the targets too, which takes up to two seconds. Needs a tokio runtime with I/O and
 /// time.
 pub async fn examine(settings: &Settings, selection: &Selection, run_dir: &Path) -> Vec<Finding> {
     let mut facts = facts::gather(selection).await;
@@ -65,8 +65,8 @@ pub async fn examine(settings: &Settings, selection: &Selection, run_dir: &Path)
     checks::run(&facts, &settings.all_ports())
 }
 
-/// What to say of the programs of an edge, which is no part of the daemon: what the kernel said where it
-/// refused them. None of it keeps Braid from running.
+/// Returns the finding about the edge's programs, which are not part of the daemon, from the kernel's
+/// messages about refused ones. None of them keeps Braid from running.
 #[must_use]
 pub fn edge_programs(refused: &[String]) -> Finding {
     checks::edge_programs(refused)

@@ -1,14 +1,13 @@
-//! Puts what is wanted into the kernel: plumbing, programs, uplinks and slots, in an order that
-//! never cuts traffic.
+//! The running instance: brings the kernel (routes, programs, uplinks, slot tables) in line with the desired
+//! state, in an order that never interrupts traffic.
 //!
 //! Rules, and why:
-//! - What is about to be changed is on disk before it is changed, unless the disk refuses; see
-//!   `remembering.rs`.
-//! - A start on a clean machine is all or nothing. A start on a machine where a datapath is at work
-//!   changes nothing that works, also when it fails: the old programs go on carrying the flows.
-//! - Tables before programs, programs before rules: traffic is diverted only into what is ready.
-//! - A dead uplink leaves the tables before anything else is done, a new one takes flows after
-//!   everything else is; see [`Tables::withdraw_only`].
+//! - Changes are recorded on disk before they are made, unless the disk refuses; see `persistence.rs`.
+//! - A start on a clean machine is all or nothing. A start where a datapath is at work changes nothing that
+//!   works, even if it fails: the old programs keep carrying the flows.
+//! - Tables before programs, programs before rules: traffic is only diverted into what is ready.
+//! - A dead uplink is withdrawn from the tables before anything else is done; a new one takes flows after
+//!   everything else is ready. See [`Tables::withdraw_only`].
 
 mod apply;
 mod bond;
@@ -59,19 +58,19 @@ use crate::user_error::UserError;
 /// A running instance.
 pub struct Engine {
     pub(crate) settings: Settings,
-    /// Where the settings came from and will be read again.
+    /// Source of the settings, read again at a reload.
     pub(crate) settings_source: SettingsSource,
     pub(crate) selection: Selection,
     pub(crate) datapath: Datapath,
     pub(crate) registry: UplinkRegistry,
     pub(crate) incidents: Incidents,
     pub(crate) events: Events,
-    /// Candidates that are not uplinks, from the last look.
+    /// Candidates that are not uplinks, from the last discovery.
     pub(crate) skipped: Vec<Rejected>,
     pub(crate) run_dir: RunDir,
     plumbing: Plumbing,
     state: State,
-    /// What the datapath's tables were last set to.
+    /// The tables that were last written to the datapath.
     applied: Option<Tables>,
     pub(crate) classes: Classes,
     health_checks: HealthChecks,
@@ -79,23 +78,24 @@ pub struct Engine {
     working: WorkingUplinks,
     upcalls: UpcallHandler,
     pub(crate) limits: Limits,
-    /// What the machine calls what rules name; looked up at start, at a reload and with each run.
+    /// The machine's own identifiers of things that rules name; looked up at start, at a reload and with each
+    /// run.
     system: SystemIds,
-    /// The flows as they were a moment ago.
+    /// Cached list of flows.
     pub(crate) cached_flows: CachedSnapshot<Vec<Flow>>,
-    /// A start on a clean machine is under way: what cannot be written down is not done.
+    /// True during a start on a clean machine, when a change that cannot be recorded is not made.
     starting: bool,
-    /// The rules as the datapath has them.
+    /// The rules as written to the datapath.
     pub(crate) rules: CompiledRules,
-    /// Programs that run on one uplink.
+    /// Programs that run on one uplink (`braid run`).
     pub(crate) runs: Runs,
-    /// What remote addresses are called.
+    /// Names of remote addresses.
     pub(crate) names: NameCache,
-    /// What is expected of the uplinks.
+    /// Forecasts of the uplinks.
     pub(crate) forecasts: LinkForecasts,
-    /// The way over all uplinks at once.
+    /// The bond, which uses all uplinks at once.
     pub(crate) bond: Bond,
-    /// What uplinks have carried of their quotas.
+    /// Usage of the uplinks' quotas.
     pub(crate) quotas: Quotas,
 }
 
@@ -103,23 +103,23 @@ pub struct Engine {
 pub struct Started {
     /// The running instance.
     pub engine: Engine,
-    /// Tells when to [`Engine::reconcile`].
+    /// Signals when [`Engine::reconcile`] is due.
     pub watch: NetworkMonitor,
-    /// Readable while there is something for [`Engine::handle_upcalls`].
+    /// Readable while [`Engine::handle_upcalls`] has work.
     pub notices: OwnedFd,
-    /// How probes fared, for [`Engine::handle_probe_result`].
+    /// Results of probes, for [`Engine::handle_probe_result`].
     pub answers: UnboundedReceiver<ProbeResult>,
-    /// What becomes of the bond, for [`Engine::handle_bond_event`].
+    /// Events of the bond, for [`Engine::handle_bond_event`].
     pub bond_events: UnboundedReceiver<BondEvent>,
-    /// What was taken.
+    /// The report of the start.
     pub report: UpReport,
 }
 
 impl Engine {
-    /// Brings everything in line with what there is now. Costs nothing when nothing has changed.
+    /// Brings the kernel in line with this snapshot. Cheap if nothing has changed.
     ///
     /// # Errors
-    /// What the kernel refused. Calling again goes on from there.
+    /// The kernel refused a change. Calling again continues from there.
     pub async fn reconcile(&mut self, snapshot: &Snapshot) -> Result<(), UserError> {
         self.give_bond_addresses().await?;
         self.notice(snapshot)?;
@@ -132,11 +132,11 @@ impl Engine {
         self.poll_monitor()
     }
 
-    /// The part of [`Engine::reconcile`] that must not wait: who died takes no new flows, and what
-    /// is on it is told or moved.
+    /// Does the part of [`Engine::reconcile`] that must not wait: dead uplinks take no new flows, and their
+    /// flows are closed or moved.
     ///
     /// # Errors
-    /// What the kernel refused. Calling again goes on from there.
+    /// The kernel refused a change. Calling again continues from there.
     pub fn notice(&mut self, snapshot: &Snapshot) -> Result<(), UserError> {
         let mut found = braid_uplink::choose(snapshot, &self.selection);
         self.bond
@@ -146,7 +146,7 @@ impl Engine {
         self.note_own_addresses(snapshot);
         self.watch_records();
         self.update_bond_links();
-        // Neither a slow log nor a full disk may come before it.
+        // Neither a slow log nor a full disk may delay this.
         let steered = self.withdraw();
         self.tell(&changes);
         self.remember(&changes);
@@ -168,7 +168,7 @@ impl Engine {
             .collect()
     }
 
-    /// Devices of `[lan]` that do not exist.
+    /// Returns the devices of `[lan]` that do not exist.
     pub(crate) fn wanted_lans(&self) -> &[String] {
         self.settings
             .config
@@ -177,7 +177,7 @@ impl Engine {
             .map_or(&[], |lan| &lan.devices)
     }
 
-    /// What goes on, in a line for a service manager.
+    /// Returns the status in one line for a service manager.
     #[must_use]
     pub fn summary(&self) -> String {
         let records = self.registry.records();
@@ -197,19 +197,19 @@ impl Engine {
         text
     }
 
-    /// Notes that the daemon ends and leaves everything at work.
+    /// Logs that the daemon ends and leaves the datapath running.
     pub fn note_end(&mut self) {
         let text = "traffic goes on without it";
         self.events.note(EventKind::Ended, None, text, None);
     }
 
-    /// Events with a number above `after`, oldest first; 0 asks for all that are remembered.
+    /// Returns the events with a number above `after`, oldest first; 0 returns all that are kept.
     #[must_use]
     pub fn events(&self, after: u64) -> Vec<Event> {
         self.events.after(after)
     }
 
-    /// The number of the latest event, and word of when it changes.
+    /// Returns the number of the latest event, as a channel that reports changes.
     #[must_use]
     pub fn latest_event(&self) -> watch::Receiver<u64> {
         self.events.latest()

@@ -1,9 +1,9 @@
-//! What changed, when and why: for `braid events`, and for whoever asks the day after.
+//! The event log: what changed, when and why, for `braid events`.
 //!
-//! What bounds it: [`MAX_EVENTS`] events in memory, the oldest giving way, each with at most
+//! Limits: [`MAX_EVENTS`] events in memory, of which the oldest are dropped, each with at most
 //! `MAX_TEXT_CHARS` characters of text and of evidence; on disk two files of at most [`MAX_FILE_BYTES`]
-//! bytes. A disk that is full costs the file and nothing else: events go on in memory, and writing
-//! begins again with the first event that finds room.
+//! bytes. If the disk is full, events are kept in memory only, and writing resumes with the first
+//! event that fits.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -16,81 +16,81 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-/// Events kept in memory: weeks of an ordinary household, an hour of a line that flaps every few
-/// seconds.
+/// Maximum number of events in memory: weeks of an ordinary household, an hour of a line that flaps
+/// every few seconds.
 pub const MAX_EVENTS: usize = 1024;
-/// Bytes that `events.jsonl` may have before it is put aside as `events.jsonl.old`.
+/// Size at which `events.jsonl` is rotated to `events.jsonl.old`.
 pub const MAX_FILE_BYTES: u64 = 256 << 10;
-/// Characters of an event's text and of its evidence; what is longer is cut.
+/// Length to which an event's text and its evidence are cut.
 const MAX_TEXT_CHARS: usize = 500;
 
-/// What kind of change an event tells of.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum EventKind {
-    /// A daemon is at work: on a clean machine, or taking over from another.
+    /// A daemon has started, on a clean machine or taking over from another.
     Started,
-    /// The daemon ends; traffic goes on.
+    /// The daemon has stopped; traffic continues.
     Ended,
-    /// An uplink is to be used from now on.
+    /// An uplink was added.
     UplinkTaken,
-    /// An uplink's device is usable again.
+    /// The device of an uplink is usable again.
     UplinkBack,
-    /// An uplink's device cannot be used any more.
+    /// The device of an uplink is no longer usable.
     UplinkGone,
-    /// An uplink's device has another name.
+    /// The device of an uplink was renamed.
     UplinkRenamed,
     /// An uplink has another address, gateway, MTU or device index.
     UplinkChanged,
-    /// There is an uplink and no number left for it.
+    /// An uplink was found but no id is left for it.
     NoRoom,
-    /// The judgement over an uplink changed: up, degraded, portal or dead.
+    /// The verdict on an uplink changed: up, degraded, portal or dead.
     Verdict,
-    /// Flows of an uplink that died were told or moved.
+    /// Flows of a dead uplink were reset or moved.
     Evacuated,
     /// Flows went back to an uplink that returned.
     Failback,
-    /// A QUIC server turned out not to survive a move.
+    /// A QUIC server does not support connection migration.
     ServerNoMigration,
-    /// An inside host holds more than its share of a table that fills up.
+    /// An inside host has more than its share of a nearly full flow table.
     ClientLimited,
     /// An inside host may open flows again.
     ClientFree,
-    /// The configuration was read again and is at work.
+    /// The configuration was reloaded.
     Reloaded,
-    /// The configuration was read again and refused.
+    /// A reload was refused.
     ReloadRefused,
     /// A program runs on one uplink (`braid run`).
     RunBegan,
-    /// Such a program has ended.
+    /// A program of `braid run` has ended.
     RunEnded,
     /// This machine has joined a hub, or left it.
     BondJoined,
-    /// The bond takes flows, or takes none any more.
+    /// The bond started or stopped taking flows.
     Bond,
-    /// An uplink's part in the bond.
+    /// The state of a link of the bond changed.
     BondLink,
-    /// Something of the machine or the files of Braid was not as it should be.
+    /// Braid had a problem with the machine or its files.
     Problem,
 }
 
-/// Something that changed.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
-    /// Its number: each is one more than the one before, also over restarts of the daemon as long
-    /// as the run directory is there.
+    /// Sequence number: one more than that of the previous event, also across restarts of the daemon as
+    /// long as the run directory exists.
     pub number: u64,
-    /// When, in milliseconds since 1970 by the machine's clock, which may jump; the numbers tell
-    /// the order.
+    /// Time in milliseconds since 1970 by the machine's clock, which may jump; the numbers give the
+    /// order.
     pub unix_ms: u64,
-    /// What kind of change.
+    /// Kind.
     pub kind: EventKind,
-    /// Name of the uplink concerned, if it is about one.
+    /// Name of the uplink, if the event concerns one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<String>,
-    /// What changed, as a sentence without its subject: `dead: new flows take the other uplinks`.
+    /// Text, as a sentence without its subject: `dead: new flows take the other uplinks`.
     pub text: String,
-    /// What it was concluded from, where that is not plain: `3 of 3 targets silent for 214 ms`.
+    /// Evidence, if it is not obvious: `3 of 3 targets silent for 214 ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<String>,
 }
@@ -104,14 +104,14 @@ pub struct Events {
 }
 
 impl Events {
-    /// Goes on from what an earlier daemon wrote to `path` and to the file that it put aside; lines
-    /// that are no events (cut short by a crash or a full disk) are passed over.
+    /// Continues the log that an earlier daemon wrote to `path` and to its rotated file. Lines that are no
+    /// events (cut short by a crash or a full disk) are skipped.
     #[must_use]
     pub fn open(path: PathBuf) -> Events {
         let mut file = Journal::new(path);
         let mut ring: VecDeque<Event> = VecDeque::new();
         for event in file.read() {
-            // A foreign line must not take the numbers away from those that follow.
+            // A foreign line must not use up the sequence numbers.
             let next = ring.back().is_none_or(|last| last.number < event.number);
             if next && event.number < u64::MAX / 2 {
                 if ring.len() == MAX_EVENTS {
@@ -128,7 +128,7 @@ impl Events {
         }
     }
 
-    /// Adds an event of now.
+    /// Adds an event with the current time.
     pub fn note(
         &mut self,
         kind: EventKind,
@@ -153,32 +153,32 @@ impl Events {
         self.latest.send_replace(number);
     }
 
-    /// Events with a number above `after`, oldest first. 0 asks for all that are remembered.
+    /// Returns the events with a number above `after`, oldest first; 0 for all in memory.
     #[must_use]
     pub fn after(&self, after: u64) -> Vec<Event> {
         let known = self.ring.partition_point(|event| event.number <= after);
         self.ring.range(known..).cloned().collect()
     }
 
-    /// Tells the number of the latest event, and when it changes: so somebody who has them all can
-    /// wait for the next without asking over and over.
+    /// Returns a watch on the number of the latest event, so that a client can wait for the next one
+    /// without polling.
     #[must_use]
     pub fn latest(&self) -> watch::Receiver<u64> {
         self.latest.subscribe()
     }
 
-    /// Why the file could not be written when it was last tried.
+    /// Returns the error of the last write, if it failed.
     #[must_use]
     pub fn file_error(&self) -> Option<&str> {
         self.file.trouble.as_deref()
     }
 }
 
-/// The two files.
+/// The event file and its rotated predecessor.
 #[derive(Debug)]
 struct Journal {
     path: PathBuf,
-    /// The file ends in the middle of a line.
+    /// True if the file ends in the middle of a line.
     cut_short: bool,
     trouble: Option<String>,
 }
@@ -196,13 +196,13 @@ impl Journal {
         self.path.with_extension("jsonl.old")
     }
 
-    /// Older events first. What cannot be read is as if it were not there: events are for people,
-    /// nothing depends on them.
+    /// Reads older events first. Unreadable lines are ignored: events are for people, and nothing depends
+    /// on them.
     fn read(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         for path in [self.old(), self.path.clone()] {
             let mut bytes = Vec::new();
-            // Whatever somebody put there in its place is not read to its end.
+            // A foreign file in its place is not read to its end.
             let _ = File::open(path)
                 .and_then(|file| file.take(2 * MAX_FILE_BYTES).read_to_end(&mut bytes));
             self.cut_short = bytes.last().is_some_and(|byte| *byte != b'\n');
@@ -222,7 +222,7 @@ impl Journal {
     }
 
     fn try_append(&mut self, event: &Event) -> io::Result<()> {
-        // Opened for each event, which is rare: whoever removes the file gets a fresh one.
+        // Opened for each event, which is rare, so that a removed file is created again.
         let mut file = self.open()?;
         if file.metadata()?.len() >= MAX_FILE_BYTES {
             fs::rename(&self.path, self.old())?;
@@ -241,7 +241,7 @@ impl Journal {
 
     fn open(&self) -> io::Result<File> {
         let mut options = OpenOptions::new();
-        // It tells when somebody was where: for root, and by the API for whom that lets in.
+        // It reveals users' movements: readable by root only, and through the API.
         options
             .append(true)
             .create(true)
@@ -250,7 +250,7 @@ impl Journal {
     }
 }
 
-/// One line of bounded length: commands and addresses are other people's words.
+/// Cuts a text to one line of bounded length, because it may contain foreign input.
 fn cut(text: String) -> String {
     let text = text.replace(char::is_control, " ");
     match text.char_indices().nth(MAX_TEXT_CHARS) {
@@ -259,7 +259,7 @@ fn cut(text: String) -> String {
     }
 }
 
-/// A clock set before 1970 tells 1970.
+/// Returns the time in milliseconds; 0 for a clock before 1970.
 fn unix_ms(now: SystemTime) -> u64 {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(events.after(1)[0].text, "up");
         assert_eq!(*events.latest().borrow(), 2);
 
-        // The crash of a daemon in the middle of a line, and somebody else's words.
+        // A line cut short by a crash, and foreign text.
         let mut file = OpenOptions::new()
             .append(true)
             .open(folder.path().join("events.jsonl"))

@@ -1,4 +1,4 @@
-//! What is not as it should be, in words that say what it means.
+//! Health problems, with their consequences and fixes.
 
 mod bond;
 mod unmet_config;
@@ -13,11 +13,11 @@ use crate::report::HealthProblem;
 use crate::uplink_registry::UplinkRecord;
 use crate::user_error::UserError;
 
-/// How long something that the datapath counted is reported after it was last seen: long enough
-/// for a person to notice, short enough that a mended machine looks mended.
+/// How long an alarm is reported after its counter last grew: long enough for a person to notice, short
+/// enough that a repaired machine soon looks healthy.
 const ALARM_TIME: Duration = Duration::from_secs(60);
 
-/// Exit reasons that a user should hear of: reason, text, fix.
+/// Exit reasons that raise an alarm: reason, text, fix.
 const ALARMS: [(&str, &str, &str); 3] = [
     (
         "flow_table_full",
@@ -36,25 +36,25 @@ const ALARMS: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// Trouble of the recent past.
+/// Recent alarms and errors.
 #[derive(Debug, Default)]
 pub struct Incidents {
-    /// Per alarm: the count at the last look, and when it last grew.
+    /// Per alarm: the last count, and when it last grew.
     seen: [(Option<u64>, Option<Instant>); ALARMS.len()],
-    /// Why the last attempt to follow a change failed.
+    /// Error of the last attempt to follow a change of the network.
     pub(crate) reconcile_error: Option<UserError>,
-    /// Why the last reload was refused.
+    /// Error of the last reload.
     pub(crate) reload_error: Option<UserError>,
-    /// Why nobody can ask for metrics although the configuration says where.
+    /// Error of opening the configured metrics address.
     pub(crate) metrics_error: Option<String>,
-    /// Why what was changed, and which uplink has which number, is not on disk.
+    /// Error of writing the state file: changes to undo, and the ids of uplinks.
     pub(crate) persist_error: Option<UserError>,
-    /// Why the state of an earlier daemon could not be read.
+    /// Error of reading an earlier daemon's state.
     pub(crate) state_error: Option<String>,
 }
 
 impl Incidents {
-    /// Looks at the counters for growth.
+    /// Notes the counters that have grown.
     pub fn note(&mut self, counters: &Counters) {
         for ((reason, _, _), (count, grew)) in ALARMS.iter().zip(&mut self.seen) {
             let now = counters
@@ -85,7 +85,7 @@ impl Incidents {
     }
 }
 
-/// Everything that is not as it should be.
+/// Returns all health problems.
 #[must_use]
 pub fn health(engine: &Engine) -> Vec<HealthProblem> {
     let mut health = Vec::new();
@@ -98,8 +98,8 @@ pub fn health(engine: &Engine) -> Vec<HealthProblem> {
         });
     }
     for record in records {
-        // The bond has words of its own; what the user took out of the configuration is as it should
-        // be.
+        // The bond is reported separately. An uplink that the user removed from the configuration is not
+        // a problem.
         if record.is_bond() {
             continue;
         }
@@ -183,7 +183,7 @@ pub fn health(engine: &Engine) -> Vec<HealthProblem> {
     health
 }
 
-/// What is to be said of an uplink that is there and does not work well.
+/// Returns the problem of an uplink that is present but does not work well.
 fn judged(engine: &Engine, record: &UplinkRecord) -> Option<HealthProblem> {
     let look = record.health.as_ref().filter(|_| record.down.is_none())?;
     let (code, means) = match look.verdict {

@@ -1,8 +1,8 @@
-//! Starts the daemon in the background and stays with it until it is at work.
+//! Starts the daemon in the background and waits until it is ready.
 //!
-//! The program runs itself again, detached. The child's standard output is a pipe to its parent
-//! until it is ready: words of news, one JSON object a line. Its standard error is the log. So the
-//! parent needs no time-out to learn of a failure: a child that dies closes the pipe.
+//! The program runs itself again, detached. Until it is ready, the child's standard output is a pipe to its
+//! parent with progress messages, one JSON object a line. Its standard error is the log. The parent needs no
+//! timeout to notice a failure: a child that dies closes the pipe.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
@@ -22,13 +22,13 @@ use crate::run_dir::RunDir;
 use crate::serve::ProgressObserver;
 use crate::user_error::UserError;
 
-/// The code of the failure of a start that a signal ended.
+/// Error code of a start that a signal interrupted.
 pub const INTERRUPTED: &str = "interrupted";
 
-/// Lines of the log that are shown when the daemon died without a word.
+/// Lines of the log that are shown if the daemon died without a message.
 const LOG_TAIL_LINES: usize = 10;
 
-/// One line on the pipe.
+/// One message on the pipe.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum StartupMessage {
@@ -37,11 +37,11 @@ enum StartupMessage {
     Failed(UserError),
 }
 
-/// Starts `command` in the background and waits until it is ready. `step` is told what goes on. SIGINT and SIGTERM end
-/// the daemon that starts too.
+/// Starts `command` in the background and waits until it is ready. `step` is called with the progress. SIGINT
+/// and SIGTERM end the starting daemon too.
 ///
 /// # Errors
-/// The daemon's own words on why it could not start; [`INTERRUPTED`] after a signal, when the daemon has ended.
+/// The daemon's own error; [`INTERRUPTED`] after a signal, when the daemon has ended.
 pub fn background(
     mut command: Command,
     run_dir: &RunDir,
@@ -63,7 +63,7 @@ pub fn background(
     let interrupted = signals.forward(child.id());
     let outcome = listen(&mut child, &path, &mut step);
     if interrupted.load(Ordering::Acquire) {
-        // It may have been ready already: then it ends as on any SIGTERM.
+        // If it was ready already, it ends as on any SIGTERM.
         let _ = child.wait();
         return Err(UserError::new(
             INTERRUPTED,
@@ -73,7 +73,7 @@ pub fn background(
     outcome
 }
 
-/// The signals that end whoever starts a daemon.
+/// The signals that end the starting process.
 struct Signals {
     runtime: Runtime,
     interrupt: Signal,
@@ -81,7 +81,7 @@ struct Signals {
 }
 
 impl Signals {
-    /// From now on they do not end this process.
+    /// Catches them: they no longer end this process.
     fn new() -> io::Result<Signals> {
         let runtime = Builder::new_current_thread().enable_io().build()?;
         let inside = runtime.enter();
@@ -95,7 +95,8 @@ impl Signals {
         })
     }
 
-    /// Hands the first one on to a child; tells whether there was one. It listens until this process ends.
+    /// Forwards the first signal to a child; the returned flag shows if there was one. It listens until this
+    /// process ends.
     fn forward(mut self, child: u32) -> Arc<AtomicBool> {
         let interrupted = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&interrupted);
@@ -107,7 +108,7 @@ impl Signals {
                 }
             });
             told.store(true, Ordering::Release);
-            // It may have ended by itself.
+            // The child may have ended by itself.
             let _ = kill(Pid::from_raw(child.cast_signed()), Some(NixSignal::SIGTERM));
         });
         interrupted
@@ -126,7 +127,7 @@ fn listen(
             Ok(StartupMessage::Step(what)) => step(&what),
             Ok(StartupMessage::Ready(report)) => return Ok(report),
             Ok(StartupMessage::Failed(failure)) => {
-                // It ends by itself after its last word.
+                // It ends by itself after this message.
                 let _ = child.wait();
                 return Err(failure);
             }
@@ -158,10 +159,10 @@ fn last_lines(path: &Path) -> Vec<String> {
 pub struct Pipe(());
 
 impl Pipe {
-    /// Cuts the process loose from the terminal and the directory it was started in.
+    /// Detaches the process from the terminal and the directory it was started in.
     ///
     /// # Errors
-    /// The process leads a group already: it was not started by [`background`].
+    /// The process already leads a group: it was not started by [`background`].
     pub fn detach() -> Result<Pipe, UserError> {
         let detach = || {
             nix::unistd::setsid()?;
@@ -171,7 +172,7 @@ impl Pipe {
         Ok(Pipe(()))
     }
 
-    /// Says why the daemon cannot start.
+    /// Reports that the daemon cannot start.
     pub fn failed(self, failure: UserError) {
         send(&StartupMessage::Failed(failure));
     }
@@ -191,7 +192,7 @@ impl ProgressObserver for Pipe {
     }
 }
 
-/// A parent that has gone away needs no news.
+/// A parent that has gone away needs no messages.
 fn send(word: &StartupMessage) {
     if let Ok(line) = serde_json::to_string(word) {
         let _ = writeln!(io::stdout(), "{line}");
@@ -203,7 +204,7 @@ mod tests {
     use super::*;
     use crate::config::Policy;
 
-    /// Starts a shell script in the daemon's place.
+    /// Starts a shell script in place of the daemon.
     fn start(script: &str) -> (Result<UpReport, UserError>, Vec<String>) {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
@@ -232,7 +233,7 @@ mod tests {
             StartupMessage::Step("loading".into()),
             StartupMessage::Ready(report.clone()),
         );
-        // It goes on for as long as it can still write, as a daemon goes on without its parent.
+        // It runs as long as it can write, as a daemon continues without its parent.
         let script = format!(
             "echo '{}'; echo '{}'; while echo; do sleep 0.01; done 2>/dev/null",
             line(&step),

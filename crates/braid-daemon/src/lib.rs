@@ -1,11 +1,11 @@
 //! Braid's daemon.
 //!
-//! In go a configuration and the kernel's state; out come a datapath that carries the machine's
-//! flows over its uplinks, the kernel settings around it, and a local API that says what goes on.
-//! Everything the daemon changes in the kernel is written down before it is changed, so that it
-//! can be undone whoever does it and however the daemon ended.
+//! The daemon takes a configuration and the kernel's state. It runs a datapath that carries the machine's flows
+//! over its uplinks, sets the kernel up around it, and serves a local API. Every change of the kernel is
+//! recorded before it is made, so that it can be undone by another process and however the daemon ended.
 //!
-//! It must never touch a packet (that is the datapath's) and never decide shares (the core's).
+//! It never touches a packet; that is the datapath's part. It derives the uplinks' weights from policies and
+//! loads (`classes`), but leaves the layout of slots to `braid-core`.
 #![forbid(unsafe_code)]
 
 mod api;

@@ -1,20 +1,19 @@
-//! What is expected of each uplink, for policy `fastest`.
+//! Forecasts of the uplinks, for policy `fastest`.
 //!
-//! Pure: counters, rates and the datapath's own count of what was opened and is moving go in; what the
-//! datapath predicts by comes out.
+//! Pure: takes counters, rates and the datapath's counts of opened and active flows, returns the datapath's
+//! inputs for its predictions.
 //!
 //! Rules, and why:
-//! - An uplink's loss is that of all TCP flows on it, averaged over [`LOSS_AVERAGING_TIME`]: long enough for a line
-//!   that loses one packet in a thousand, short enough to follow the evening. It is what a path without
-//!   a history of its own starts from, see [`braid_core::forecast`].
-//! - Only losses of seconds in which an uplink carried less than [`QUIET_LOAD_FRACTION`] of what it can. Senders that
-//!   look for a line's end find it by losing packets there: that says how much it carries, which is
-//!   counted elsewhere, and not that it loses.
-//! - What nobody configured and no traffic has shown is taken for [`DEFAULT_CAPACITY_KB_S`], for all uplinks alike, as the
-//!   datapath does by itself before it is told anything.
-//!   Any rate will do that makes many flows opened at once be spread: with boundless ones, all of a
-//!   page's connections went by the line with the shortest round trip, and the page took 1.5 times as
-//!   long as by turns.
+//! - An uplink's loss is that of all its TCP flows, averaged over [`LOSS_AVERAGING_TIME`]: long enough for a
+//!   line that loses one packet in a thousand, short enough to follow the evening. A path without history
+//!   starts from it, see [`braid_core::forecast`].
+//! - Losses count only in seconds in which an uplink carried less than [`QUIET_LOAD_FRACTION`] of its capacity.
+//!   Senders find the capacity of a line by losing packets there. Such losses show the capacity, which is
+//!   counted elsewhere, and not the quality of the line.
+//! - A capacity that is neither configured nor seen in traffic is taken to be [`DEFAULT_CAPACITY_KB_S`] for all uplinks
+//!   alike, as the datapath does by default. Any rate will do that spreads many flows opened at once. With
+//!   unlimited ones, all connections of a page used the line with the shortest round trip, and the page took
+//!   1.5 times as long as round robin.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -27,15 +26,15 @@ use braid_core::{Rate, UplinkId};
 
 use crate::classes::Headroom;
 
-/// How long losses are averaged over.
+/// Time over which losses are averaged.
 const LOSS_AVERAGING_TIME: Duration = Duration::from_secs(300);
-/// Packets that are taken to have got through before the first one was counted: one loss among the
-/// first ten packets is no loss of a tenth.
+/// Packets assumed to be delivered before the first one was counted: one loss among the first ten packets is no
+/// loss of a tenth.
 const PRIOR_PACKETS: f64 = 500.0;
-/// The part of its capacity below which an uplink's losses are not its flows' own doing.
+/// Fraction of its capacity below which an uplink's losses are not caused by its own flows.
 const QUIET_LOAD_FRACTION: f64 = 0.25;
 
-/// What was last said of the uplinks, and what it rests on.
+/// The current forecasts, and their inputs.
 #[derive(Debug, Default)]
 pub(crate) struct LinkForecasts {
     noted: Option<Instant>,
@@ -43,12 +42,12 @@ pub(crate) struct LinkForecasts {
     forecasts: Vec<UplinkForecast>,
 }
 
-/// Of one uplink.
+/// Losses of one uplink.
 #[derive(Clone, Copy, Debug, Default)]
 struct Losses {
-    /// The counters when they were last looked at.
+    /// The counters at the last update.
     counted: (u64, u64),
-    /// Packets and losses of late, old ones counting less.
+    /// Recent packets and losses; old ones count less.
     packets: f64,
     lost: f64,
 }
@@ -60,8 +59,8 @@ impl Losses {
 }
 
 impl LinkForecasts {
-    /// Takes note of what the datapath has counted. `load` is the part of its capacity that an uplink
-    /// has carried since the last time, 0 where it is not known.
+    /// Takes the datapath's counters. `load` returns the fraction of its capacity that an uplink carried since
+    /// the last call, 0 if unknown.
     pub fn note(
         &mut self,
         now: Instant,
@@ -91,7 +90,7 @@ impl LinkForecasts {
         }
     }
 
-    /// What is to be said of the uplinks from now on. `flow_activity` is what happened since the last time.
+    /// Returns the new forecasts. `flow_activity` covers the time since the last call.
     pub fn compute(
         &mut self,
         flow_activity: &[FlowActivity],
@@ -115,8 +114,8 @@ impl LinkForecasts {
         &self.forecasts
     }
 
-    /// What was last said of an uplink, with what was opened on it since: what the datapath predicts
-    /// by at this moment. `None`: nothing was said.
+    /// Returns the load from which the datapath predicts at this moment: the last forecast of the uplink, and
+    /// the flows opened since. `None` without a forecast.
     pub fn load(&self, id: UplinkId, flow_activity: &[FlowActivity]) -> Option<UplinkLoad> {
         let forecasts = self.forecasts.iter().find(|outlook| outlook.uplink == id)?;
         Some(UplinkLoad {
@@ -128,7 +127,7 @@ impl LinkForecasts {
         })
     }
 
-    /// Says nothing any more: no class asks for it.
+    /// Drops the forecasts: no class uses them.
     pub fn forget(&mut self) {
         self.forecasts.clear();
     }
@@ -176,7 +175,7 @@ mod tests {
         assert!(loss(&mut forecasts) < 0.002, "one packet proves nothing");
         forecasts.note(from + 2 * second, &counted(100_000, 2_000), |_| 0.0);
         assert!((loss(&mut forecasts) - 0.02).abs() < 0.0005);
-        // A minute of good ones hardly outweighs it, half an hour without a packet does not at all,
+        // A minute of delivered packets hardly outweighs it. Half an hour without a packet does not either;
         // half an hour with some does.
         let minute = from + 62 * second;
         forecasts.note(minute, &counted(150_000, 2_000), |_| 0.0);

@@ -1,4 +1,4 @@
-//! From the configuration's words on liveness to the lookout's rules.
+//! From the `[liveness]` configuration to the health monitor's rules.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use braid_uplink::liveness::{Rules, Target};
 use crate::config::{HttpTarget, Target as Written};
 use crate::settings::Settings;
 
-/// How an uplink of this name is to be watched.
+/// Returns the rules for an uplink of this name.
 #[must_use]
 pub fn liveness_rules(settings: &Settings, name: &str) -> Rules {
     let liveness = &settings.config.liveness;
@@ -46,7 +46,7 @@ pub fn liveness_rules(settings: &Settings, name: &str) -> Rules {
     }
 }
 
-/// Both are written the same way.
+/// Converts a configured target; both are written the same way.
 fn target(written: &Written) -> Option<Target> {
     let parsed = written.to_string().parse();
     parsed

@@ -1,8 +1,8 @@
-//! Figures for a monitoring system, in OpenMetrics text (`GET /v1/metrics`, `[metrics] listen`).
+//! Metrics in OpenMetrics text (`GET /v1/metrics`, `[metrics] listen`).
 //!
-//! Everything has the prefix `braid_` and base units (bytes, seconds, ratios). The labels are
-//! `uplink`, `direction` and `reason` alone: as many series as there are uplinks and reasons of the
-//! datapath, and none that traffic can add to.
+//! All names have the prefix `braid_` and base units (bytes, seconds, ratios). The only labels are
+//! `uplink`, `direction` and `reason`: the number of series depends on the uplinks and the datapath's
+//! reasons, and traffic cannot add any.
 
 mod bond;
 mod listener;
@@ -18,10 +18,10 @@ use crate::report::{StatusReport, UplinkReport, UplinkState};
 
 pub use listener::{export, offer};
 
-/// What the text is, in an HTTP header's words.
+/// Content type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// One moment's figures.
+/// The data of one scrape.
 #[derive(Clone, Debug)]
 pub struct Scrape {
     /// Uplinks, flows, reasons, memory, health.
@@ -31,7 +31,7 @@ pub struct Scrape {
 }
 
 impl Scrape {
-    /// The figures as text.
+    /// Encodes the metrics as text.
     #[must_use]
     pub fn into_text(self) -> String {
         let mut registry = Registry::with_prefix("braid");
@@ -42,7 +42,7 @@ impl Scrape {
     }
 }
 
-/// A figure of an uplink; none where there is nothing to say.
+/// Returns a value of an uplink, if there is one.
 type OfUplink = fn(&UplinkReport) -> Option<f64>;
 
 impl Collector for Scrape {
@@ -51,7 +51,7 @@ impl Collector for Scrape {
         self.uplink_traffic(&mut encoder)?;
         let status = &self.status;
 
-        let (name, help) = ("datapath_packets", "Packets per exit of the datapath");
+        let (name, help) = ("datapath_packets", "Packets by exit reason of the datapath");
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (reason, packets) in &status.reasons {
             count(&mut family, &[("reason", reason.as_str())], *packets)?;
@@ -63,13 +63,13 @@ impl Collector for Scrape {
         let gauges: [(&str, &str, Option<&Unit>, f64); 5] = [
             (
                 "flows_established",
-                "Answered flows, which nothing evicts",
+                "Answered flows, which are never evicted",
                 None,
                 status.flows.established as f64,
             ),
             (
                 "flows_embryonic",
-                "Flows that nobody has answered yet",
+                "Flows without an answer so far",
                 None,
                 status.flows.embryonic as f64,
             ),
@@ -81,13 +81,13 @@ impl Collector for Scrape {
             ),
             (
                 "health_problems",
-                "Things that are not as they should be; braid status names them",
+                "Health problems; braid status lists them",
                 None,
                 status.health.len() as f64,
             ),
             (
                 "reload_refused",
-                "Whether the last reload was refused, so that an older configuration is at work",
+                "1 if the last reload was refused, so that an older configuration is in force",
                 None,
                 f64::from(status.health.iter().any(|h| h.code == "reload-refused")),
             ),
@@ -97,7 +97,7 @@ impl Collector for Scrape {
                 .encode_descriptor(name, help, unit, MetricType::Gauge)?
                 .encode_gauge(&value)?;
         }
-        let help = "Events of this run directory; braid events shows them";
+        let help = "Events of this run directory; braid events lists them";
         let mut events = encoder.encode_descriptor("events", help, None, MetricType::Counter)?;
         events.encode_counter::<NoLabelSet, _, u64>(&self.events, None)
     }
@@ -107,30 +107,30 @@ impl Scrape {
     fn uplink_gauges(&self, encoder: &mut DescriptorEncoder) -> Result<(), fmt::Error> {
         let ratio = Unit::Other("ratio".to_owned());
         let gauges: [(&str, &str, Option<&Unit>, OfUplink); 7] = [
-            ("uplink_up", "Whether it takes new flows", None, |uplink| {
+            ("uplink_up", "1 if it takes new flows", None, |uplink| {
                 Some(f64::from(uplink.state.takes_new_flows()))
             }),
             (
                 "uplink_degraded",
-                "Whether it gets fewer flows than its share, because it loses or delays too much",
+                "1 if it gets fewer flows than its share, because it loses or delays too many packets",
                 None,
                 |uplink| Some(is(uplink, UplinkState::Degraded)),
             ),
             (
                 "uplink_portal",
-                "Whether a captive portal answers in the internet's place",
+                "1 if a captive portal answers instead of the internet",
                 None,
                 |uplink| Some(is(uplink, UplinkState::Portal)),
             ),
             (
                 "uplink_dead",
-                "Whether its device is fine and nobody answers",
+                "1 if its device is fine but no target answers",
                 None,
                 |uplink| Some(is(uplink, UplinkState::Dead)),
             ),
             (
                 "uplink_share",
-                "Part of the new flows that the slot table gives it",
+                "Fraction of new flows that the slot table gives it",
                 Some(&ratio),
                 |uplink| Some(uplink.share),
             ),
@@ -142,7 +142,7 @@ impl Scrape {
             ),
             (
                 "uplink_loss",
-                "Part of the last probes that nobody answered",
+                "Fraction of recent probes without an answer",
                 Some(&ratio),
                 |uplink| uplink.loss,
             ),
@@ -164,13 +164,13 @@ impl Scrape {
         let traffic: [(&str, &str, Option<&Unit>, Both); 2] = [
             (
                 "uplink",
-                "Bytes of IP packets over it: all that was sent, what was received for flows",
+                "Bytes of IP packets: all sent, and those received for flows",
                 Some(&Unit::Bytes),
                 |uplink| [("transmit", uplink.tx_bytes), ("receive", uplink.rx_bytes)],
             ),
             (
                 "uplink_packets",
-                "Packets over it: all that were sent, what was received for flows",
+                "Packets: all sent, and those received for flows",
                 None,
                 |uplink| {
                     [
@@ -191,7 +191,7 @@ impl Scrape {
         }
         type One = fn(&UplinkReport) -> u64;
         let counts: [(&str, &str, One); 3] = [
-            ("uplink_flows_opened", "Flows put on it", |uplink| {
+            ("uplink_flows_opened", "Flows opened on it", |uplink| {
                 uplink.flows_opened
             }),
             (
@@ -201,7 +201,7 @@ impl Scrape {
             ),
             (
                 "uplink_lost_packets",
-                "Of those, what tells of a loss: repeats from inside, gaps from outside",
+                "Signs of loss among them: retransmissions from inside, gaps from outside",
                 |uplink| uplink.lost_packets,
             ),
         ];
@@ -215,27 +215,27 @@ impl Scrape {
         Ok(())
     }
 
-    /// What races did, and what they cost: sums of the datapath's reasons.
+    /// Encodes the effect and the cost of races: sums of the datapath's reasons.
     fn races(&self, encoder: &mut DescriptorEncoder) -> Result<(), fmt::Error> {
         let races: [(&str, &str, &[&str]); 4] = [
             (
                 "race_connections",
-                "Connections whose SYN went out by several uplinks",
+                "Connections whose SYN was sent over several uplinks",
                 &["race_begun"],
             ),
             (
                 "race_extra_packets",
-                "Copies of SYNs, and resets for answers that came too late",
+                "Copies of SYNs, and resets for late answers",
                 &["race_copy", "race_lost"],
             ),
             (
                 "race_rate_limited_connections",
-                "Connections that were not raced because there were enough races",
+                "Connections not raced because of the rate limit",
                 &["race_over_rate"],
             ),
             (
                 "path_cache_flows",
-                "Flows that went by what is remembered of their destination",
+                "Flows placed by the path cache",
                 &["path_remembered", "path_predicted"],
             ),
         ];

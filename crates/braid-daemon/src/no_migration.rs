@@ -1,7 +1,7 @@
-//! QUIC servers that did not survive a move: they were sent a client's packets from another address
-//! and answered none of them. Their flows are told the next time instead of being moved.
+//! QUIC servers without connection migration (RFC 9000 §9): they answered none of a client's packets from
+//! another address. Their flows are closed the next time instead of being moved.
 //!
-//! What bounds it: [`MAX_SERVERS`] servers, each forgotten after [`FORGET_AFTER`]; the one learnt first gives way.
+//! Limits: [`MAX_SERVERS`] servers, each forgotten after [`FORGET_AFTER`]; the oldest one is replaced.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 
 /// Most servers remembered.
 pub const MAX_SERVERS: usize = 1024;
-/// How long a server is remembered: servers are upgraded, and load balancers in front of them are
-/// set up anew.
+/// Time after which a server is forgotten: servers are upgraded, and load balancers in front of them are
+/// reconfigured.
 pub const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// The servers.
+/// The known servers.
 #[derive(Clone, Debug, Default)]
 pub struct NoMigration {
     learnt: HashMap<IpAddr, Instant>,
 }
 
 impl NoMigration {
-    /// Remembers a server at `now`; `true` if it was not known.
+    /// Remembers a server at `now`; returns true if it was not known.
     pub fn learn(&mut self, server: IpAddr, now: Instant) -> bool {
         self.learnt
             .retain(|_, learnt| now.saturating_duration_since(*learnt) < FORGET_AFTER);
@@ -34,7 +34,7 @@ impl NoMigration {
         fresh
     }
 
-    /// Whether a server's flows may be moved at `now`.
+    /// Returns true if a server's flows may be moved at `now`.
     #[must_use]
     pub fn survives(&self, server: IpAddr, now: Instant) -> bool {
         self.learnt

@@ -1,15 +1,15 @@
-//! What was learnt of the ways to destinations, over `braid down` and `braid up`.
+//! Store of the path cache from `braid down` to `braid up`.
 //!
-//! The datapath's own memory is pinned in the kernel and outlives the daemon. It does not outlive
-//! `braid down`, which an upgrade to a version with other tables needs. So a daemon that takes everything
-//! down leaves what it has learnt in the run directory, where the next one finds it.
+//! The datapath's path cache is pinned in the kernel and outlives the daemon. It does not outlive `braid down`,
+//! which an upgrade to a version with other tables needs. A daemon that removes everything therefore saves the
+//! cache in the run directory, where the next one finds it.
 //!
 //! Rules, and why:
-//! - Only where some flows are raced: else the directory is gone, as everything else is.
-//! - For root alone to read: it says where people went. It is in memory (`/run`), is read once, and
-//!   counts for this boot only.
-//! - An uplink is known again by its device, addresses and gateways, not by its number. Ages count on.
-//! - 4,096 networks at most, those first that were asked for last.
+//! - Saved only if some flows are raced: otherwise the directory is removed like everything else.
+//! - Readable by root alone, because it shows where people went. It is in memory (`/run`), is read once, and is
+//!   valid for this boot only.
+//! - An uplink is identified by its device, addresses and gateways, not by its number. Ages continue.
+//! - 4,096 networks at most, the most recently used ones first.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -26,17 +26,17 @@ use crate::run_dir::RunDir;
 use crate::state::boot;
 use crate::user_error::UserError;
 
-/// Networks that are kept.
+/// Most networks saved.
 const MAX_PATHS: usize = 4096;
-/// What is older does not count under any configuration.
+/// Oldest age that counts under any configuration.
 const MAX_AGE: Duration = Duration::from_secs(3600);
 
-/// What one instance leaves to the next.
+/// The saved path cache.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PathCacheSnapshot {
     /// The boot that it belongs to.
     boot: String,
-    /// When it was taken, in milliseconds of the kernel's monotonic clock.
+    /// Time of saving, in milliseconds of the kernel's monotonic clock.
     taken_ms: u64,
     paths: Vec<SavedPath>,
 }
@@ -59,11 +59,11 @@ struct SavedUplink {
 }
 
 impl PathCacheSnapshot {
-    /// What is worth keeping of these; `None`: nothing. `who` names an uplink's device and where it
-    /// leads.
+    /// Selects the entries worth saving; `None` without any. `uplink_of` returns an uplink's device and the
+    /// hash of its route.
     ///
     /// # Errors
-    /// `/proc` is not to be had.
+    /// `/proc` cannot be read.
     pub(crate) fn of(
         mut paths: Vec<PathCacheEntry>,
         uplink_of: impl Fn(UplinkId) -> Option<(String, u32)>,
@@ -101,10 +101,11 @@ impl PathCacheSnapshot {
         }))
     }
 
-    /// What still counts of it. `who` is the uplink that a device is and that leads there.
+    /// Returns the entries that are still valid. `uplink_of` returns the uplink with this device and route
+    /// hash.
     ///
     /// # Errors
-    /// `/proc` is not to be had.
+    /// `/proc` cannot be read.
     pub(crate) fn paths(
         self,
         uplink_of: impl Fn(&str, u32) -> Option<UplinkId>,
@@ -138,10 +139,10 @@ impl PathCacheSnapshot {
         Ok(paths.filter(|path| !path.paths.is_empty()).collect())
     }
 
-    /// Leaves it in the run directory, for root alone.
+    /// Saves it in the run directory, readable by root alone.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system refused to write it.
     pub(crate) fn save(&self, run_dir: &RunDir) -> Result<(), UserError> {
         let path = run_dir.path_cache();
         run_dir.create()?;
@@ -152,13 +153,13 @@ impl PathCacheSnapshot {
             options.open(&path)?.write_all(&text)
         };
         write().map_err(|error| {
-            // Half of it is nothing.
+            // Half a file is of no use.
             let _ = fs::remove_file(&path);
             UserError::io(format!("write {}", path.display()), &error)
         })
     }
 
-    /// Takes it away from where it was left; `None`: nothing is there that can be read.
+    /// Loads the saved cache and removes the file; `None` without a readable one.
     pub(crate) fn take(path: &Path) -> Option<PathCacheSnapshot> {
         let bytes = fs::read(path).ok()?;
         if let Err(error) = fs::remove_file(path) {

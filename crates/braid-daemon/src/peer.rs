@@ -1,11 +1,10 @@
-//! Who may use the local API.
+//! Access control of the local API.
 //!
-//! The socket's mode keeps strangers out already; the kernel's word on who connected is asked all
-//! the same, because a socket's mode is easily changed and a mistake there must not hand out the
-//! network.
+//! The socket's mode already restricts access. The peer's credentials are checked as well, because a
+//! socket's mode is easily changed, and a mistake there must not give away control of the network.
 //!
-//! Two groups may be named: one whose members may look, and one whose members may change what the daemon does
-//! as well. Looking is GET.
+//! Two groups may be configured: one whose members may read (GET), and one whose members may also make
+//! changes.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -23,7 +22,7 @@ use axum::serve::IncomingStream;
 use crate::config::ApiConfig;
 use crate::user_error::UserError;
 
-/// The process at the other end of a connection; `None` if the kernel does not tell.
+/// Credentials of the peer of a connection; `None` if the kernel does not report them.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(Option<(Uid, Gid)>);
 
@@ -34,26 +33,26 @@ impl Connected<IncomingStream<'_, UnixListener>> for Peer {
     }
 }
 
-/// What somebody would like to do.
+/// Kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// See how it is going.
+    /// Read.
     Read,
-    /// Change something, or end it.
+    /// Change something, or stop the daemon.
     Change,
 }
 
 /// Groups whose members may use the API.
 #[derive(Clone, Debug, Default)]
 pub struct Groups {
-    /// Its members may look.
+    /// Its members may read.
     read: Option<Group>,
-    /// Its members may look and change.
+    /// Its members may read and change.
     change: Option<Group>,
 }
 
 impl Groups {
-    /// Those of a configuration.
+    /// Looks up the groups of a configuration.
     ///
     /// # Errors
     /// There is no such group.
@@ -64,8 +63,8 @@ impl Groups {
         })
     }
 
-    /// Group and mode of the socket. It can have one group: with two of them everybody may connect, and is
-    /// let in or not by who the kernel says it is.
+    /// Returns the group and mode of the socket. A socket has one group: with two configured groups
+    /// everybody may connect, and the peer's credentials decide.
     fn socket(&self) -> (Gid, u32) {
         match (&self.read, &self.change) {
             (None, None) => (getegid(), 0o660),
@@ -81,7 +80,7 @@ impl Groups {
 }
 
 /// Decides who may use the API: root, the daemon's own user, and the members of its groups. Clones
-/// are one and the same auth.
+/// share their groups.
 #[derive(Clone, Debug)]
 pub struct PeerAuth {
     owner: Uid,
@@ -89,7 +88,7 @@ pub struct PeerAuth {
 }
 
 impl PeerAuth {
-    /// A auth for the members of the groups that are named.
+    /// Creates the access control for a configuration.
     ///
     /// # Errors
     /// There is no such group.
@@ -100,20 +99,20 @@ impl PeerAuth {
         })
     }
 
-    /// Gives the API's socket to the groups.
+    /// Sets the socket's group and mode.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn apply_to(&self, socket: &Path) -> io::Result<()> {
         let (group, mode) = self.groups().socket();
         chown(socket, None, Some(group.as_raw()))?;
         fs::set_permissions(socket, Permissions::from_mode(mode))
     }
 
-    /// Lets other groups in from now on, and those before no more.
+    /// Replaces the groups.
     ///
     /// # Errors
-    /// The socket cannot be given to them; then nothing has changed.
+    /// The socket's group cannot be changed; then nothing has changed.
     pub fn set_groups(&self, groups: Groups, socket: &Path) -> Result<(), UserError> {
         let before = mem::replace(
             &mut *self.groups.write().unwrap_or_else(PoisonError::into_inner),
@@ -132,7 +131,7 @@ impl PeerAuth {
             .clone()
     }
 
-    /// Lets a peer in or says why not.
+    /// Checks a peer's access.
     ///
     /// # Errors
     /// The peer may not use the API.
@@ -161,8 +160,8 @@ impl PeerAuth {
     }
 }
 
-/// Whether a user is in a group, by the process' own group or by the user database (the kernel tells a
-/// peer's first group only).
+/// Returns true if a user is in a group, by the process' own group or by the user database (the kernel
+/// reports only a peer's first group).
 fn is_member(uid: Uid, gid: Gid, group: &Group) -> bool {
     if gid == group.gid {
         return true;

@@ -1,15 +1,15 @@
-//! What can be told to be missing before anything is changed: a start ends with it, and
-//! [`crate::doctor`] lists it.
+//! Checks for missing requirements before anything is changed. A start ends with the first one;
+//! [`crate::doctor`] lists them.
 
 use std::fs;
 
 use crate::user_error::UserError;
 
-/// The oldest kernel whose BPF has what the datapath needs (`bpf_redirect_neigh`, 5.10).
+/// The oldest kernel whose BPF is sufficient for the datapath (`bpf_redirect_neigh`, 5.10).
 const OLDEST_KERNEL: (u32, u32) = (5, 10);
 
-/// Capabilities the daemon uses, with their bits (`linux/capability.h`) and what for. Not `CAP_BPF`
-/// (5.8) in the place of the second: mounting takes that one all the same.
+/// Capabilities that the daemon uses, with their bits (`linux/capability.h`) and purposes. `CAP_BPF` (5.8) does
+/// not replace the second one: mounting needs that all the same.
 const CAPABILITIES: [(&str, u32, &str); 2] = [
     ("CAP_NET_ADMIN", 12, "to change routes and attach programs"),
     ("CAP_SYS_ADMIN", 21, "to mount its bpffs and load programs"),
@@ -18,7 +18,7 @@ const CAPABILITIES: [(&str, u32, &str); 2] = [
 /// Checks privileges and kernel.
 ///
 /// # Errors
-/// The first thing that lacks, with what to do about it.
+/// The first missing requirement, with advice.
 pub fn check() -> Result<(), UserError> {
     if let Some(missing) = missing_capabilities(capabilities()) {
         let failure = UserError::new("permission", format!("not permitted: lacks {missing}"));
@@ -33,7 +33,7 @@ pub fn check() -> Result<(), UserError> {
 /// Checks the one privilege of a daemon that only changes the network: devices, addresses, forwarding.
 ///
 /// # Errors
-/// It lacks.
+/// The privilege is missing.
 pub fn check_network() -> Result<(), UserError> {
     let (name, bit, _) = CAPABILITIES[0];
     if capabilities() & (1 << bit) != 0 {
@@ -64,7 +64,7 @@ fn effective(status: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// Which of the needed capabilities lack, and what for; `None` if none does.
+/// Returns the missing capabilities and their purposes; `None` if all are there.
 pub(crate) fn missing_capabilities(effective: u64) -> Option<String> {
     let missing = CAPABILITIES
         .iter()
@@ -75,8 +75,8 @@ pub(crate) fn missing_capabilities(effective: u64) -> Option<String> {
     (!missing.is_empty()).then(|| missing.join(", "))
 }
 
-/// What to say of a kernel that is too old. A release that cannot be read is not held against it:
-/// loading will tell.
+/// Returns the objection to a kernel that is too old. A release that cannot be parsed is accepted: loading will
+/// show.
 pub(crate) fn too_old(release: &str) -> Option<String> {
     let (major, minor) = OLDEST_KERNEL;
     let too_old = version(release)? < OLDEST_KERNEL;

@@ -1,11 +1,10 @@
-//! What uplinks have carried of their quotas, this day or month; a hub counts its clients' by [`Used`].
+//! Usage of the uplinks' quotas, per day or month. A hub counts its clients with [`Used`].
 //!
 //! Pure but for `Usage::load` and `Usage::store`. Rules, and why:
-//! - Both directions count, and what the bond carries as well as what is balanced: it is what a
-//!   provider counts.
-//! - Counters are compared with what they were at the last look; one that has begun anew counts from
-//!   zero. What was carried while no daemon looked is not known.
-//! - A day or month begins by the machine's clock in UTC. A clock that goes back begins nothing anew.
+//! - Both directions count, of the bond's packets as well as of balanced ones: providers count the same way.
+//! - Counters are compared with their values at the last call; one that has restarted counts from zero. Traffic
+//!   without a running daemon is not counted.
+//! - A day or month begins by the machine's clock in UTC. A clock that goes back starts no new period.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,19 +16,19 @@ use crate::config::{Period, Quota};
 use crate::state_dir::StateDir;
 use crate::user_error::UserError;
 
-/// How often what was carried is written down: what a crash may lose of it.
+/// Interval at which the usage is stored: a crash loses at most this much of it.
 pub const STORE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What one uplink, or one client of a hub, has carried in its period.
+/// Usage of one uplink, or of one client of a hub, in its period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
-    /// Days since 1970 on which the period began.
+    /// First day of the period, in days since 1970.
     began: u64,
     bytes: u64,
 }
 
 impl Used {
-    /// Adds bytes that were carried; a new period begins with them.
+    /// Adds bytes; a new period begins with them.
     pub fn add(&mut self, now: SystemTime, period: Period, more: u64) {
         let began = first_day(days(now), period);
         if self.began < began {
@@ -38,7 +37,7 @@ impl Used {
         self.bytes = self.bytes.saturating_add(more);
     }
 
-    /// What was carried in the period that `now` is in.
+    /// Returns the usage of the period that `now` is in.
     #[must_use]
     pub fn at(&self, now: SystemTime, period: Period) -> Bytes {
         match self.began < first_day(days(now), period) {
@@ -48,16 +47,16 @@ impl Used {
     }
 }
 
-/// What all uplinks have carried, by name.
+/// Usage of all uplinks, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     used: BTreeMap<String, Used>,
-    /// Counters as they were last seen, by uplink and which counter of its.
+    /// Last values of the counters, by uplink and counter.
     seen: BTreeMap<(String, u32), u64>,
 }
 
 impl Usage {
-    /// Goes on from what an earlier daemon wrote.
+    /// Loads the usage that an earlier daemon stored.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -71,28 +70,28 @@ impl Usage {
         })
     }
 
-    /// Writes it down.
+    /// Stores the usage.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system refused to write it.
     pub fn store(&self, state_dir: &StateDir) -> Result<(), UserError> {
         state_dir.write(&state_dir.usage(), &self.used)
     }
 
-    /// Takes note of a counter of an uplink with a quota.
+    /// Takes a counter of an uplink with a quota.
     pub fn note(&mut self, now: SystemTime, name: &str, quota: Quota, counter: u32, bytes: u64) {
         let key = (name.to_owned(), counter);
-        // The first look has nothing to compare with.
+        // The first value has no reference.
         let before = self.seen.insert(key, bytes).unwrap_or(bytes);
         let more = bytes.checked_sub(before).unwrap_or(bytes);
         let used = self.used.entry(name.to_owned()).or_default();
         used.add(now, quota.period, more);
     }
 
-    /// The same, unless nothing has a quota.
+    /// Stores the usage, unless nothing has a quota.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system refused to write it.
     pub fn store_if_used(&self, state_dir: &StateDir) -> Result<(), UserError> {
         match self.used.is_empty() {
             true => Ok(()),
@@ -100,19 +99,19 @@ impl Usage {
         }
     }
 
-    /// Whether the same was carried.
+    /// Returns true if the usage is the same.
     #[must_use]
     pub fn is_as_used(&self, other: &Usage) -> bool {
         self.used == other.used
     }
 
-    /// What an uplink has carried of its quota.
+    /// Returns the usage of an uplink.
     #[must_use]
     pub fn of(&self, name: &str) -> Bytes {
         Bytes::new(self.used.get(name).map_or(0, |used| used.bytes))
     }
 
-    /// What it may still carry.
+    /// Returns the rest of an uplink's quota.
     #[must_use]
     pub fn left(&self, name: &str, quota: Quota) -> Bytes {
         Bytes::new(quota.volume.get().saturating_sub(self.of(name).get()))
@@ -124,7 +123,7 @@ fn days(now: SystemTime) -> u64 {
     since.as_secs() / 86_400
 }
 
-/// The day on which the period of a day began.
+/// Returns the first day of the period that a day is in.
 fn first_day(day: u64, period: Period) -> u64 {
     match period {
         Period::Day => day,
@@ -132,8 +131,8 @@ fn first_day(day: u64, period: Period) -> u64 {
     }
 }
 
-/// Which day of its month a day is, from 1: the proleptic Gregorian calendar, by years that begin in
-/// March, so that leap days come last.
+/// Returns the day of the month, from 1, by the proleptic Gregorian calendar. Years are counted from March, so
+/// that leap days come last.
 fn day_of_month(day: u64) -> u32 {
     const ERA: u64 = 146_097;
     let from_march_0000 = day + 719_468;
@@ -178,7 +177,7 @@ mod tests {
         usage.note(at(20_779), "lte", quota, 1, 0);
         usage.note(at(20_787), "lte", quota, 1, 300_000);
         assert_eq!(usage.left("lte", quota), Bytes::new(300_000));
-        // The counter has begun anew, and the clock has gone back.
+        // The counter has restarted, and the clock has gone back.
         usage.note(at(20_000), "lte", quota, 1, 200_000);
         assert_eq!(usage.left("lte", quota), Bytes::new(100_000));
         usage.note(at(20_787), "lte", quota, 1, 900_000);

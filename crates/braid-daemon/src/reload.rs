@@ -1,4 +1,4 @@
-//! Taking a changed configuration over while running: all of it or nothing.
+//! Reload of the configuration while running: all of it or nothing.
 
 use std::mem;
 
@@ -12,12 +12,12 @@ use crate::settings::Settings;
 use crate::user_error::UserError;
 
 impl Engine {
-    /// Reads the configuration again and works by it from now on. Flows keep their uplinks; shares
-    /// of new flows follow the new word. After a failure everything is as before, and
-    /// `braid status` says so until a reload succeeds. `auth` lets in whom the new word names.
+    /// Reads the configuration again and applies it. Flows keep their uplinks; shares of new flows
+    /// change. After an error everything stays as before, and `braid status` says so until a reload
+    /// succeeds. `auth` takes over the new groups.
     ///
     /// # Errors
-    /// What is wrong with the configuration, or what the kernel refused.
+    /// The configuration's errors, or the kernel's.
     pub async fn reload(&mut self, auth: &PeerAuth) -> Result<(), UserError> {
         let outcome = self.try_reload(auth).await;
         match &outcome {
@@ -54,7 +54,7 @@ impl Engine {
         let selected = mem::replace(&mut self.selection, selection);
         let registry = self.registry.clone();
         let outcome = match self.work_by_settings(&snapshot).await {
-            // A user who reloads has seen which uplinks are back.
+            // A reload also ends the wait of `failback = "never"`.
             Ok(()) => self
                 .allow_failback()
                 .and_then(|()| auth.set_groups(groups, &self.run_dir.socket())),
@@ -79,7 +79,7 @@ impl Engine {
     }
 }
 
-/// Refuses changes of what is fixed at start: the size and hooks of what runs in the kernel.
+/// Refuses changes of settings that are fixed at start: sizes and hooks of the datapath.
 fn check_fixed(now: &Settings, wanted: &Settings) -> Result<(), UserError> {
     if now.config.datapath == wanted.config.datapath {
         return Ok(());

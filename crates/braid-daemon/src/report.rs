@@ -1,4 +1,4 @@
-//! What the API answers and `--json` prints: one set of types for both, described by a schema.
+//! The types of the API's answers and of `--json`, described by a JSON schema.
 
 mod bond;
 mod explain;
@@ -35,96 +35,95 @@ pub struct UplinksReport {
 /// One uplink.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UplinkReport {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its network device.
+    /// Network device.
     pub device: String,
-    /// Its number in the datapath; stable while it is known.
+    /// Number in the datapath; stable while the uplink is known.
     pub id: u8,
-    /// How frames look on it.
+    /// Layer of the frames on its device.
     pub layer: LayerName,
-    /// Whether new flows may take it.
+    /// State, which says whether new flows may take it.
     pub state: UplinkState,
-    /// How preferred it is: the lowest tier with an uplink that is up is used. 1 where nobody said.
+    /// Preference: the lowest tier with an uplink that is up is used. 1 by default.
     pub tier: u8,
-    /// Smoothed round-trip time to the probes' targets and of handshakes, in milliseconds; none
-    /// before the first answer.
+    /// Smoothed round-trip time of probes and handshakes, in milliseconds; none before the first
+    /// answer.
     pub rtt_ms: Option<f64>,
-    /// Fraction of the last probes that nobody answered, 0 to 1; none before the first.
+    /// Fraction of recent probes without an answer, 0 to 1; none before the first.
     pub loss: Option<f64>,
-    /// Largest IP packet in bytes.
+    /// MTU: largest IP packet, in bytes.
     pub mtu: u32,
-    /// The way out for IPv4, if it has one.
+    /// Source address and next hop for IPv4, if it has one.
     pub ipv4: Option<NextHopReport<Ipv4Addr>>,
-    /// The way out for IPv6, if it has one.
+    /// Source address and next hop for IPv6, if it has one.
     pub ipv6: Option<NextHopReport<Ipv6Addr>>,
-    /// Relative weight; 1 where the policy gives everyone the same.
+    /// Relative weight; 1 if the policy treats all uplinks alike.
     pub weight: u32,
-    /// Fraction of new flows that the slot table gives it, 0 to 1. Of the IPv4 table where there is
-    /// one, else of the IPv6 table.
+    /// Fraction of new flows that the slot table gives it, 0 to 1. Taken from the IPv4 table if there
+    /// is one, else from the IPv6 table.
     pub share: f64,
     /// Bytes sent through it, IP headers included.
     pub tx_bytes: u64,
-    /// Bytes received through it for flows of ours, IP headers included.
+    /// Bytes received through it for flows of the datapath, IP headers included.
     pub rx_bytes: u64,
     /// Packets sent through it.
     pub tx_packets: u64,
-    /// Packets received through it for flows of ours.
+    /// Packets received through it for flows of the datapath.
     pub rx_packets: u64,
-    /// Flows put on it.
+    /// Flows opened on it.
     pub flows_opened: u64,
-    /// Bytes that it has carried of its quota, both directions and the bond's included; none without
-    /// a quota.
+    /// Bytes of its quota used, in both directions and including the bond's; none without a quota.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota_used_bytes: Option<u64>,
-    /// Its quota for the day or the month, in bytes.
+    /// Quota for the day or the month, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota_bytes: Option<u64>,
-    /// TCP packets with data that were seen on it, in both directions.
+    /// TCP packets with data seen on it, in both directions.
     pub data_packets: u64,
-    /// Of those, what tells of a loss: repeats from inside, gaps from outside. An uplink that reorders
-    /// looks worse than it is.
+    /// Signs of loss among those: retransmissions from inside, gaps from outside. Reordering is counted
+    /// as loss.
     pub lost_packets: u64,
-    /// Why it is used, or why not: the evidence.
+    /// Evidence for the state.
     pub why: String,
 }
 
-/// How frames look on a device.
+/// Layer of the frames on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LayerName {
-    /// Ethernet-like.
+    /// Frames with an Ethernet header.
     L2,
     /// Bare IP packets.
     L3,
 }
 
-/// Whether an uplink takes new flows, and why not. `why` has the evidence.
+/// State of an uplink. `why` has the evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum UplinkState {
-    /// It does.
+    /// Takes new flows.
     Up,
-    /// It does, but fewer than its share: it loses or delays too much.
+    /// Takes fewer new flows than its share, because it loses or delays too many packets.
     Degraded,
-    /// It could, but a preferred one does, or failback holds it back.
+    /// Takes none, although it works: a preferred uplink does, or failback holds it back.
     Standby,
-    /// It does not: a captive portal answers in the internet's place.
+    /// Takes none: a captive portal answers instead of the internet.
     Portal,
-    /// It does not: its device is fine and nobody answers.
+    /// Takes none: its device is fine but no target answers.
     Dead,
-    /// It does not: its device cannot carry anything.
+    /// Takes none: its device cannot carry packets.
     Down,
 }
 
 impl UplinkState {
-    /// Whether new flows are put on it.
+    /// Returns true if new flows are put on it.
     #[must_use]
     pub fn takes_new_flows(self) -> bool {
         matches!(self, UplinkState::Up | UplinkState::Degraded)
     }
 
-    /// The word for it.
+    /// Returns its name in JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -138,12 +137,12 @@ impl UplinkState {
     }
 }
 
-/// One family's way out.
+/// Source address and next hop of an uplink for one address family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NextHopReport<A> {
-    /// The address that flows leave with.
+    /// Source address of translated flows.
     pub address: A,
-    /// The next hop; none on a point-to-point link.
+    /// Next hop; none on a point-to-point link.
     pub gateway: Option<A>,
 }
 
@@ -154,40 +153,40 @@ pub struct StatusReport {
     pub version: String,
     /// Process id of the daemon.
     pub pid: u32,
-    /// How new flows are shared out.
+    /// Policy for new flows.
     pub policy: Policy,
     /// Every uplink.
     pub uplinks: Vec<UplinkReport>,
-    /// The way over all uplinks at once; none on a machine that has joined no hub.
+    /// The bond; none on a machine that has joined no hub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bond: Option<BondReport>,
-    /// How many flows there are.
+    /// Number of flows.
     pub flows: FlowCounts,
     /// Packets per exit reason of the datapath since it was loaded.
     pub reasons: BTreeMap<String, u64>,
     /// Kernel memory that the datapath's tables hold, in bytes.
     pub memory_bytes: u64,
-    /// What is not as it should be; empty when all is well.
+    /// Health problems; empty when all is well.
     pub health: Vec<HealthProblem>,
 }
 
-/// How many flows there are.
+/// Number of flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowCounts {
-    /// Answered flows, which nothing evicts.
+    /// Answered flows, which are never evicted.
     pub established: u64,
-    /// Flows that nobody has answered yet.
+    /// Flows without an answer so far.
     pub embryonic: u64,
 }
 
-/// Something that is not as it should be.
+/// A health problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HealthProblem {
-    /// Stable word for programs: `uplink-down`, `flow-table-full`, …
+    /// Stable code for programs: `uplink-down`, `flow-table-full`, …
     pub code: String,
-    /// What is the matter and what it means.
+    /// The problem and what it means.
     pub text: String,
-    /// What to do about it; empty if only waiting helps.
+    /// The fix; empty if only waiting helps.
     pub fix: String,
 }
 
@@ -203,17 +202,17 @@ pub struct FlowsReport {
 pub struct FlowReport {
     /// `tcp`, `udp`, `icmp`, … or the IANA number.
     pub protocol: String,
-    /// Inside address and port, of ICMP address and echo id; the address alone where the protocol
-    /// has no ports.
+    /// Inside address and port (for ICMP, address and echo id); only the address if the protocol has no
+    /// ports.
     pub inner: String,
-    /// The far end, without port where it has none (ICMP); none where one mapping serves every far
-    /// end (UDP other than QUIC).
+    /// Remote address, with a port if the protocol has ports; none where one mapping serves every remote
+    /// (UDP other than QUIC).
     pub remote: Option<String>,
-    /// Outside address and port, as the inside's.
+    /// Outside address and port, in the same form as `inner`.
     pub outer: String,
     /// Name of the uplink that carries it.
     pub uplink: String,
-    /// Where it is in its life: `new`, `answered`, `established`, `fin_wait`, `closing`, `reset`.
+    /// State: `new`, `answered`, `established`, `fin_wait`, `closing`, `reset`.
     pub state: String,
     /// Milliseconds since its first packet.
     pub age_ms: u64,
@@ -227,18 +226,18 @@ pub struct FlowReport {
     pub tx_packets: u64,
     /// Packets to inside.
     pub rx_packets: u64,
-    /// Name of the uplink that it was on before, if it was moved.
+    /// Name of its previous uplink, if it was moved.
     pub previous_uplink: Option<String>,
-    /// Why it is on this uplink.
+    /// Reason why it is on this uplink.
     pub why: String,
 }
 
 /// Answer to `GET /v1/events?after=N&wait=SECONDS`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EventsReport {
-    /// Events with a number above `after` that are still remembered, oldest first.
+    /// Events with a number above `after` that are still in memory, oldest first.
     pub events: Vec<Event>,
-    /// Number of the latest event of all: the next `after`. Zero before the first.
+    /// Number of the latest event: the next `after`. Zero before the first.
     pub latest: u64,
 }
 
@@ -247,11 +246,11 @@ pub struct EventsReport {
 pub struct VersionReport {
     /// Version of the program.
     pub version: String,
-    /// Commit that it was built from, if it was built from a repository.
+    /// Commit of the build, if it was built from a repository.
     pub commit: Option<String>,
-    /// The running kernel's release.
+    /// Release of the running kernel.
     pub kernel: String,
-    /// What the datapath is, if it is loaded.
+    /// The datapath, if it is loaded.
     pub datapath: Option<DatapathReport>,
 }
 
@@ -260,47 +259,47 @@ pub struct VersionReport {
 pub struct DatapathReport {
     /// Version of the programs in the kernel.
     pub version: String,
-    /// Process id of the daemon that looks after them.
+    /// Process id of the daemon that manages them.
     pub pid: u32,
 }
 
-/// Answer to `POST /v1/down`, and what `braid down` prints.
+/// Answer to `POST /v1/down`, and output of `braid down --json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DownReport {
-    /// What was undone, in order; empty if there was nothing to undo.
+    /// Changes that were undone, in order; empty if there was nothing to undo.
     pub undone: Vec<String>,
 }
 
-/// What `braid up` reports when the daemon is ready.
+/// Output of `braid up --json` when the daemon is ready.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UpReport {
     /// Process id of the daemon.
     pub pid: u32,
-    /// Whether a datapath that was already at work was taken over.
+    /// True if a running datapath was taken over.
     pub adopted: bool,
-    /// How new flows are shared out.
+    /// Policy for new flows.
     pub policy: Policy,
-    /// The uplinks that were taken.
+    /// The uplinks in use.
     pub uplinks: Vec<UplinkReport>,
-    /// What could have been an uplink and was not taken, with the reason.
+    /// Candidate devices that were not taken, with the reason.
     pub skipped: Vec<String>,
 }
 
-/// What `braid doctor` finds.
+/// Output of `braid doctor --json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DoctorReport {
     /// Every check, prerequisites first.
     pub findings: Vec<Finding>,
 }
 
-/// Every answer that is not a success.
+/// Answer to every failed request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorReport {
-    /// What went wrong.
+    /// The error.
     pub error: UserError,
 }
 
-/// Names the type of each answer, for the schema alone.
+/// Maps each request to the type of its answer, for the schema alone.
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "a schema describes it, nobody makes one")]
 #[schemars(title = "Braid's local API: request path to answer")]
@@ -353,7 +352,7 @@ struct Api {
     error: ErrorReport,
 }
 
-/// The JSON schema of everything above, as kept in `docs/api.schema.json`.
+/// Returns the JSON schema of these types, as kept in `docs/api.schema.json`.
 #[must_use]
 pub fn schema() -> Schema {
     schema_for!(Api)

@@ -1,4 +1,4 @@
-//! The machine's own routes: what never comes to Braid.
+//! The machine's own routes, whose traffic never reaches Braid.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,19 +14,18 @@ use crate::user_error::UserError;
 /// A route that is more specific than a default route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnRoute {
-    /// In the words of `ip route`.
+    /// The route in the words of `ip route`.
     pub text: String,
-    /// The device that it leads out of, if that is one.
+    /// Its outgoing device, if it has one.
     pub device: Option<String>,
-    /// It leads to the machine itself.
+    /// True if it leads to the machine itself.
     pub local: bool,
 }
 
-/// The route to a destination, where the machine has one that is more specific than a default
-/// route.
+/// Returns the route to a destination if it is more specific than a default route.
 ///
 /// # Errors
-/// The kernel cannot be asked.
+/// The kernel cannot be queried.
 pub async fn own_route(destination: IpAddr) -> Result<Option<OwnRoute>, UserError> {
     let broken = |error: &io::Error| UserError::io("ask the kernel for a route", error);
     let (connection, handle, _) = rtnetlink::new_connection().map_err(|error| broken(&error))?;
@@ -36,14 +35,14 @@ pub async fn own_route(destination: IpAddr) -> Result<Option<OwnRoute>, UserErro
         .destination_prefix(destination, length)
         .map_err(|error| UserError::new("usage", error.to_string()))?
         .build();
-    // Otherwise the answer is about this one address and does not say which route it comes from.
+    // Without this flag the answer is about this one address and does not name its route.
     question.header.flags |= RouteFlags::FibMatch;
     let answer = handle.route().get(question).execute().try_next().await;
     driver.abort();
     match answer {
         Ok(Some(route)) => Ok(in_words(&route)),
         Ok(None) => Ok(None),
-        // No route at all, not even a default one, is none of its own.
+        // If there is no route at all, not even a default one, there is no specific one.
         Err(rtnetlink::Error::NetlinkError(error)) if is_unreachable(&error.to_io()) => Ok(None),
         Err(error) => Err(UserError::new(
             "route",
@@ -59,7 +58,7 @@ fn is_unreachable(error: &io::Error) -> bool {
     )
 }
 
-/// `None` for a default route.
+/// Returns `None` for a default route.
 fn in_words(route: &RouteMessage) -> Option<OwnRoute> {
     if route.header.destination_prefix_length == 0 {
         return None;

@@ -1,8 +1,8 @@
-//! The configuration's rules, as the datapath asks them.
+//! Compiles the configuration's rules for the datapath.
 //!
-//! Pure, but for [`SystemIds::look_up`]. A rule with lists becomes several of the datapath's rules:
-//! one for each combination. Rules with `use = "none"` become none at all: the kernel's routing
-//! carries them out before the datapath sees a packet (see [`crate::plumbing`]).
+//! Pure, except [`SystemIds::look_up`]. A rule with lists becomes several datapath rules, one for
+//! each combination. Rules with `use = "none"` become none: the kernel's routing applies them before
+//! the datapath sees a packet (see [`crate::plumbing`]).
 
 mod table_capacity;
 #[cfg(test)]
@@ -21,17 +21,17 @@ use crate::settings::Settings;
 
 pub use table_capacity::check_table_capacity;
 
-/// What the machine calls users and control groups, as far as rules name them.
+/// Kernel ids of the users and control groups that rules name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SystemIds {
-    /// Users' numbers by name.
+    /// User ids by name.
     pub users: BTreeMap<String, u32>,
     /// Control groups' kernel ids by path.
     pub cgroups: BTreeMap<CgroupPath, u64>,
 }
 
 impl SystemIds {
-    /// Asks the machine.
+    /// Looks them up on this machine.
     #[must_use]
     pub fn look_up(settings: &Settings) -> SystemIds {
         let users = settings.rules().filter_map(|rule| rule.user.as_ref());
@@ -51,7 +51,7 @@ impl SystemIds {
         }
     }
 
-    /// What keeps a rule from matching anything, if something does.
+    /// Returns the reason why a rule cannot match anything, if there is one.
     #[must_use]
     pub fn lacks(&self, rule: &RuleConfig) -> Option<String> {
         if let Some(user) = rule
@@ -67,18 +67,18 @@ impl SystemIds {
     }
 }
 
-/// The datapath's rules, and which of the configuration's each stands for.
+/// The datapath's rules, each with the configured rule that it comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompiledRules {
     entries: Vec<RuleEntry>,
     names: Vec<String>,
     system: SystemIds,
-    /// Rules that match nothing now, and why.
+    /// Rules that currently match nothing, with the reason.
     pub idle: Vec<(String, String)>,
 }
 
 impl CompiledRules {
-    /// Puts the rules together. [`Classes::update`] must have seen the settings.
+    /// Compiles the rules. [`Classes::update`] must have seen the settings.
     #[must_use]
     pub fn compile(settings: &Settings, classes: &Classes, system: &SystemIds) -> CompiledRules {
         let mut book = CompiledRules {
@@ -108,19 +108,19 @@ impl CompiledRules {
         book
     }
 
-    /// For [`braid_balance::Datapath::set_rules`].
+    /// Returns the rules for [`braid_balance::Datapath::set_rules`].
     #[must_use]
     pub fn entries(&self) -> &[RuleEntry] {
         &self.entries
     }
 
-    /// What the machine called users and control groups when the rules were put together.
+    /// Returns the ids with which the rules were compiled.
     #[must_use]
     pub fn system(&self) -> &SystemIds {
         &self.system
     }
 
-    /// The name of the rule that an entry stands for: a flow's
+    /// Returns the name of the rule that an entry comes from: a flow's
     /// [`rule`](braid_balance::Flow::rule).
     #[must_use]
     pub fn name_of(&self, entry: usize) -> Option<&str> {
@@ -128,8 +128,8 @@ impl CompiledRules {
     }
 }
 
-/// Every combination of what a rule lists, with what the machine knows, and without its class and
-/// its mark. Nothing where the machine does not know what the rule names.
+/// Expands a rule's lists into all combinations, with the machine's ids, without its class and its
+/// mark. Empty if the machine does not know a user or group that the rule names.
 #[must_use]
 pub fn resolved(rule: &RuleConfig, system: &SystemIds) -> Vec<RuleEntry> {
     if system.lacks(rule).is_some() {
@@ -150,14 +150,14 @@ pub fn resolved(rule: &RuleConfig, system: &SystemIds) -> Vec<RuleEntry> {
     entries
 }
 
-/// Whether the kernel's routing rules can say all that a rule asks for.
+/// Returns true if the kernel's routing rules can express all matchers of a rule.
 #[must_use]
 pub fn kernel_knows(rule: &RuleConfig) -> bool {
     rule.dscp.is_none() && rule.mac.is_empty() && rule.domain.is_empty() && rule.cgroup.is_none()
 }
 
-/// Rules that name an uplink which is not among `known`: with uplinks that are found by
-/// themselves it may yet come.
+/// Returns the rules that name an uplink which is not among `known`; discovered uplinks may appear
+/// later.
 pub fn without_uplink<'s>(
     settings: &'s Settings,
     known: &[&str],
@@ -168,14 +168,13 @@ pub fn without_uplink<'s>(
     })
 }
 
-/// The rules that go by domain, with the mark of each.
+/// Returns the rules that match on a domain, with the mark of each.
 pub fn name_bits(settings: &Settings) -> impl Iterator<Item = (NameBit, &RuleConfig)> {
     let by_domain = settings.rules().filter(|rule| !rule.domain.is_empty());
     (0..).map_while(NameBit::new).zip(by_domain)
 }
 
-/// Every combination of what a rule lists, without its class, its mark, and what only the machine
-/// knows.
+/// Expands a rule's lists into all combinations, without its class, its mark and the machine's ids.
 #[must_use]
 pub fn entries(rule: &RuleConfig) -> Vec<RuleEntry> {
     let mut entries = Vec::new();
@@ -202,7 +201,7 @@ pub fn entries(rule: &RuleConfig) -> Vec<RuleEntry> {
                     dest,
                     protocol: number(rule.protocol, family),
                     dscp: rule.dscp.map(|dscp| dscp.number()),
-                    // A prefix says the family as well.
+                    // A prefix implies the family.
                     family: match source.or(dest) {
                         Some(_) => None,
                         None => family.map(balance_family),
@@ -225,7 +224,7 @@ pub fn entries(rule: &RuleConfig) -> Vec<RuleEntry> {
     })
 }
 
-/// The IP versions to write apart: both where a protocol has another number in each.
+/// Returns the IP versions that need an entry each: both if a protocol's number differs.
 fn families(rule: &RuleConfig) -> Vec<Option<IpVersion>> {
     match (rule.family, rule.protocol) {
         (Some(family), _) => vec![Some(family)],

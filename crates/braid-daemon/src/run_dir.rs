@@ -1,4 +1,4 @@
-//! The directory that everything of one instance lives under, and the locks that keep it to one.
+//! The run directory of an instance, and the locks against a second one.
 
 mod lock;
 
@@ -14,10 +14,10 @@ use crate::user_error::UserError;
 
 pub use lock::{Lock, NetworkClaim};
 
-/// Where an instance lives if nothing else is said.
+/// Default run directory.
 pub const DEFAULT: &str = "/run/braid";
 
-/// What a log may grow to, in bytes, before it is put aside: run directories are often in memory.
+/// Size at which a log is rotated: run directories are often in memory.
 const MAX_LOG_BYTES: u64 = 1 << 20;
 
 /// Longest path of a Unix socket, in bytes: `sockaddr_un` less the zero at its end (unix(7)).
@@ -28,72 +28,71 @@ const MAX_SOCKET_PATH_BYTES: usize = 107;
 pub struct RunDir(PathBuf);
 
 impl RunDir {
-    /// The directory need not exist yet.
+    /// Wraps a path; the directory need not exist yet.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> RunDir {
         RunDir(path.into())
     }
 
-    /// The directory itself.
+    /// Returns the directory itself.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The local API's socket.
+    /// Returns the path of the local API's socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.0.join("braid.sock")
     }
 
-    /// What was changed and must be undone.
+    /// Returns the state file: changes that must be undone.
     #[must_use]
     pub fn state(&self) -> PathBuf {
         self.0.join("state.json")
     }
 
-    /// Output of a daemon in the background.
+    /// Returns the log file of a background daemon.
     #[must_use]
     pub fn log(&self) -> PathBuf {
         self.0.join("braid.log")
     }
 
-    /// What the log was before it grew too long; only the last one is kept.
+    /// Returns the rotated log; only the last one is kept.
     #[must_use]
     pub fn old_log(&self) -> PathBuf {
         self.0.join("braid.log.old")
     }
 
-    /// What changed, when and why; see [`crate::events`].
+    /// Returns the event file; see [`crate::events`].
     #[must_use]
     pub fn events(&self) -> PathBuf {
         self.0.join("events.jsonl")
     }
 
-    /// Programs that run on one uplink; see [`crate::runs`].
+    /// Returns the file of programs that run on one uplink; see [`crate::runs`].
     #[must_use]
     pub fn runs(&self) -> PathBuf {
         self.0.join("runs.json")
     }
 
-    /// What was learnt of the ways to destinations, between two instances; see [`crate::ways`].
+    /// Returns the saved path cache, kept between two instances.
     #[must_use]
     pub fn path_cache(&self) -> PathBuf {
         self.0.join("path-cache.json")
     }
 
-    /// A state file that could not be read, kept for whoever wants to know what happened.
+    /// Returns the path to which an unreadable state file is moved, for inspection.
     #[must_use]
     pub fn broken_state(&self) -> PathBuf {
         self.0.join("state.json.broken")
     }
 
-    /// Puts a log aside that has grown too long. By copying it: a running daemon goes on writing to
-    /// the same file, of which its standard error is an appending handle. One that cannot be copied
-    /// is dropped.
+    /// Rotates a log that has grown too long, by copying it: a running daemon keeps writing to the same
+    /// file through its standard error, an appending handle. A log that cannot be copied is dropped.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn bound_log(&self) -> io::Result<()> {
         let log = self.log();
         match fs::metadata(&log) {
@@ -104,36 +103,36 @@ impl RunDir {
         }
         let copied = fs::copy(&log, self.old_log());
         if copied.is_err() {
-            // No room: the log must not be what keeps the disk full.
+            // No space left: the log must not be what fills the disk.
             let _ = fs::remove_file(self.old_log());
         }
         OpenOptions::new().write(true).open(&log)?.set_len(0)?;
         copied.map(drop)
     }
 
-    /// Held by the running daemon; contains its process id.
+    /// Returns the lock file, held by the running daemon; it contains the process id.
     #[must_use]
     pub fn lock_file(&self) -> PathBuf {
         self.0.join("lock")
     }
 
-    /// Mount point of the instance's own bpffs.
+    /// Returns the mount point of the instance's own bpffs.
     #[must_use]
     pub fn bpffs(&self) -> PathBuf {
         self.0.join("bpf")
     }
 
-    /// Where the datapath is pinned: not the mount point itself, because the datapath is built in
-    /// a directory beside and renamed into place.
+    /// Returns the directory of the datapath's pins. It is not the mount point itself, because the datapath
+    /// is built in a directory beside it and renamed into place.
     #[must_use]
     pub fn pins(&self) -> PathBuf {
         self.bpffs().join("balance")
     }
 
-    /// Makes the directory, for root alone to write and for all to look into.
+    /// Creates the directory, writable by root and readable by all.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn create(&self) -> Result<(), UserError> {
         let title = format!("run directory {}", self.0.display());
         if self.socket().as_os_str().len() > MAX_SOCKET_PATH_BYTES {
@@ -155,11 +154,11 @@ impl RunDir {
         })
     }
 
-    /// Mounts the instance's own bpffs unless it is mounted already. Our own, because `/sys/fs/bpf`
-    /// is missing in many containers and shared by all instances.
+    /// Mounts the instance's own bpffs unless it is mounted already. `/sys/fs/bpf` is missing in many
+    /// containers and shared by all instances.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn mount_bpffs(&self) -> Result<(), UserError> {
         let path = self.bpffs();
         let broken =
@@ -173,18 +172,18 @@ impl RunDir {
             .map_err(|errno| broken(errno.into()))
     }
 
-    /// Unmounts the instance's bpffs; `false` if there was none.
+    /// Unmounts the instance's bpffs. Returns `false` if there was none.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn unmount_bpffs(&self) -> Result<bool, UserError> {
         let path = self.bpffs();
         let broken =
             |error: io::Error| UserError::io(format!("unmount {}", path.display()), &error);
         let mounted = self.bpffs_is_mounted();
         if mounted {
-            // Lazily: a `bpftool` that looks around in it must not keep the machine from being
-            // left as it was found.
+            // Lazily: a `bpftool` that has files open in it must not keep the machine from being
+            // restored.
             umount2(&path, MntFlags::MNT_DETACH).map_err(|errno| broken(errno.into()))?;
         }
         match fs::remove_dir(&path) {
@@ -197,10 +196,10 @@ impl RunDir {
         statfs(&self.bpffs()).is_ok_and(|fs| fs.filesystem_type() == BPF_FS_MAGIC)
     }
 
-    /// Removes what an instance leaves in its directory, and the directory if nothing else is in it.
+    /// Removes the instance's files, and the directory if nothing else is in it.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn clear(&self) -> Result<(), UserError> {
         for file in [
             self.socket(),
@@ -224,7 +223,7 @@ impl RunDir {
             }
         }
         match fs::remove_dir(&self.0) {
-            // Somebody else's files are in it: then it is not ours to remove.
+            // It contains other files, so it is kept.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(()),
@@ -237,10 +236,10 @@ impl RunDir {
     }
 }
 
-/// The calling thread's network namespace: device and inode number of its file.
+/// Returns the calling thread's network namespace: device and inode number of its file.
 ///
 /// # Errors
-/// `/proc` is not to be had.
+/// `/proc` cannot be read.
 pub fn network_namespace() -> Result<String, UserError> {
     let link = fs::read_link("/proc/thread-self/ns/net");
     let link = link.map_err(|error| UserError::io("read /proc/thread-self/ns/net", &error))?;

@@ -1,12 +1,12 @@
-//! Programs that run on one uplink (`braid run`): which control groups there are rules for.
+//! Programs that run on one uplink (`braid run`), and the rules of their control groups.
 //!
 //! Rules, and why:
-//! - A run is on disk before it is at work, and is read again by the next daemon: a program that was
-//!   to be seen on one uplink alone must not show up on another because the daemon restarted.
-//! - Nobody has to say that a run is over: one whose group is gone, or whose group is empty while
-//!   the process that began it is gone too (killed), is forgotten by [`Runs::prune`], and the group
-//!   that `braid run` made is removed.
-//! - A group's id is never used twice, so a rule that outlives its group matches nothing.
+//! - A run is stored before it takes effect, and the next daemon reads it again: a program that was restricted
+//!   to one uplink must not use another because the daemon restarted.
+//! - The end of a run need not be announced. A run whose group is gone, or whose group is empty while the
+//!   process that began it is gone too (killed), is removed by [`Runs::prune`], with the group that `braid run`
+//!   made.
+//! - The kernel never reuses a group's id, so a rule that outlives its group matches nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ use crate::config::{Action, RuleConfig};
 use crate::report::RunRequest;
 use crate::user_error::UserError;
 
-/// Runs at once. Each takes one of the datapath's rules.
+/// Most runs at once. Each takes one of the datapath's rules.
 const MAX_RUNS: usize = 64;
-/// How the groups that `braid run` makes are called; no other is ever removed.
+/// Prefix of the groups that `braid run` makes; no other group is ever removed.
 pub const GROUP_PREFIX: &str = "braid-run-";
 
 /// The runs of an instance.
@@ -30,7 +30,7 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Goes on with the runs of an earlier daemon. A file that is none is as if it were not there.
+    /// Continues with the runs of an earlier daemon. An invalid file is ignored.
     #[must_use]
     pub fn open(file: PathBuf) -> Runs {
         Runs::below(file, cgroup::mount())
@@ -53,19 +53,19 @@ impl Runs {
         runs
     }
 
-    /// Every run, the oldest first.
+    /// Returns every run, oldest first.
     #[must_use]
     pub fn all(&self) -> &[RunRequest] {
         &self.runs
     }
 
-    /// Rules for all of them, to be asked before those of the configuration.
+    /// Returns the rules of all runs, which come before those of the configuration.
     #[must_use]
     pub fn rules(&self) -> Vec<RuleConfig> {
         self.runs.iter().map(rule).collect()
     }
 
-    /// The same with one run more, or with another one in the place of a run of that group.
+    /// Returns the same with another run, which replaces a run of the same group.
     #[must_use]
     pub fn rules_with(&self, run: &RunRequest) -> Vec<RuleConfig> {
         let others = self.runs.iter().filter(|known| known.id != run.id);
@@ -75,7 +75,7 @@ impl Runs {
     /// Adds a run.
     ///
     /// # Errors
-    /// There is no such group, or the run cannot be remembered.
+    /// The group does not exist, or the run cannot be stored.
     pub fn begin(&mut self, run: RunRequest) -> Result<(), UserError> {
         let group = self.group(&run)?;
         match cgroup::id(&group) {
@@ -98,7 +98,7 @@ impl Runs {
         })
     }
 
-    /// Ends a run. Returns what it was; `None` if there is none of this id.
+    /// Ends a run and returns it; `None` if there is none with this id.
     pub fn end(&mut self, id: u64) -> Option<RunRequest> {
         let at = self.runs.iter().position(|run| run.id == id)?;
         let run = self.runs.remove(at);
@@ -106,7 +106,7 @@ impl Runs {
         Some(run)
     }
 
-    /// Forgets the runs that are over although nobody said so, and returns them.
+    /// Removes the runs that ended without notice, and returns them.
     pub fn prune(&mut self) -> Vec<RunRequest> {
         let (over, on): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.runs).into_iter().partition(|run| {
@@ -134,7 +134,7 @@ impl Runs {
         write().map_err(|error| UserError::io(format!("write {}", self.file.display()), &error))
     }
 
-    /// A run too many on disk matches nothing and is pruned by the next daemon.
+    /// A surplus run on disk matches nothing and is removed by the next daemon.
     fn store_or_tell(&self) {
         if let Err(failure) = self.store() {
             tracing::warn!(%failure, "runs that are over stay on disk");
@@ -152,14 +152,14 @@ fn rule(run: &RunRequest) -> RuleConfig {
     }
 }
 
-/// What to say where there are no control groups.
+/// Returns the error for a machine without control groups.
 #[must_use]
 pub fn no_hierarchy() -> UserError {
     let text = "no cgroup2 hierarchy is mounted, so programs cannot be told apart by their group";
     UserError::new("no-cgroup2", text).fix("mount -t cgroup2 none /sys/fs/cgroup")
 }
 
-/// Whether a run is over. Removes its group if `braid run` could not.
+/// Returns true if a run is over. Removes its group if `braid run` could not.
 fn is_over(group: &Path, run: &RunRequest) -> bool {
     if cgroup::id(group).ok() != Some(run.id) {
         return true;
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
     use crate::config::OnDown;
 
-    /// A directory that stands for the hierarchy.
+    /// A directory in place of the cgroup hierarchy.
     struct Groups(tempfile::TempDir);
 
     impl Groups {

@@ -1,4 +1,4 @@
-//! The daemon's loop: one thread that owns everything and does one thing at a time.
+//! The daemon's event loop: one thread owns everything and handles one event at a time.
 
 use std::future::pending;
 use std::os::fd::OwnedFd;
@@ -30,43 +30,43 @@ use crate::state_dir::StateDir;
 use crate::teardown;
 use crate::user_error::UserError;
 
-/// Least time between two sweeps of the flow table. Idle times are minutes; closed TCP flows free
-/// their ports a few seconds late at worst, and a reused port needs no sweep.
+/// Shortest interval between two sweeps of the flow table. Idle times are minutes; closed TCP flows free their
+/// ports a few seconds late at worst, and a reused port needs no sweep.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
-/// A sweep of a large table takes its time: at most a twentieth of it goes into sweeping.
+/// Pause after a sweep, in units of its duration: at most a twentieth of the time goes into sweeping.
 const SWEEP_PAUSE_FACTOR: u32 = 20;
-/// How soon to try again after a change could not be followed.
+/// Delay until a failed change is retried.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// How long the last answers may take to go out before the daemon ends all the same.
+/// Time for the last answers of the API before the daemon ends anyway.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Questions that may wait for the loop; more askers wait at the socket.
+/// Requests that may wait for the loop; further clients wait at the socket.
 const MAX_WAITING_REQUESTS: usize = 16;
 
-/// What the daemon is to do.
+/// Options of the daemon.
 pub struct DaemonOptions {
-    /// Where it lives.
+    /// The run directory.
     pub run_dir: RunDir,
-    /// What outlives a reboot.
+    /// The state directory, which outlives a reboot.
     pub state_dir: StateDir,
-    /// What it works by.
+    /// Source of the settings.
     pub settings_source: SettingsSource,
     /// Commit of the build, for `GET /v1/version`.
     pub commit: Option<&'static str>,
 }
 
-/// BondEvent from a daemon that starts.
+/// Observer of a daemon's start.
 pub trait ProgressObserver {
-    /// What is being done now.
+    /// Called at each step of the start.
     fn step(&mut self, what: &str);
-    /// It is at work: all that was asked for is in the kernel, and the API answers.
+    /// Called when the start is complete: everything is in the kernel, and the API answers.
     fn ready(&mut self, report: UpReport);
 }
 
-/// Runs the daemon until it is told to end. Ended by a signal it leaves the traffic flowing; ended
-/// by `POST /v1/down` it leaves the machine as it was found.
+/// Runs the daemon until it is told to end. After a signal it leaves the traffic flowing; after `POST /v1/down`
+/// it restores the machine.
 ///
 /// # Errors
-/// Why it could not start; or, at the end, what could not be undone.
+/// The reason that it could not start, or the changes that could not be undone at the end.
 pub async fn run(
     options: DaemonOptions,
     observer: &mut dyn ProgressObserver,
@@ -82,12 +82,12 @@ pub async fn run(
     let gate = PeerAuth::new(&settings.config.api)?;
     run_dir.create()?;
     let _lock = run_dir.lock()?;
-    // Signals from here on end the daemon in order, and not in the middle of a change.
+    // From here on signals end the daemon in order, and not in the middle of a change.
     let signals = Signals::new()?;
     let listener = api_socket::bind(&run_dir, &gate)?;
     let begun = begin(settings, settings_source, &run_dir, state_dir, observer).await;
     if begun.is_err() && !run_dir.state().exists() {
-        // Nothing was at work before and nothing is now: then nothing stays.
+        // If nothing was at work before and nothing is now, no file stays.
         run_dir.clear()?;
     }
     let (started, claim) = begun?;
@@ -95,7 +95,7 @@ pub async fn run(
     let (jobs, mut requests) = mpsc::channel(MAX_WAITING_REQUESTS);
     let (end, ended) = oneshot::channel::<()>();
     let end_of_service = async {
-        // Sent or dropped: either way the service is over.
+        // Sent or dropped: either ends the service.
         let _ = ended.await;
     };
     tokio::spawn(metrics::export(jobs.clone()));
@@ -134,9 +134,9 @@ pub async fn run(
             save_path_cache(snapshot, &run_dir);
             tracing::info!("down");
             let result = outcome.as_ref().map(|_| ()).map_err(UserError::clone);
-            // Whoever hears that it is down may start another one at once.
+            // The client of this answer may start another daemon at once.
             drop(claim);
-            // An asker that has hung up still gets the machine undone.
+            // The machine is restored even if the client has hung up.
             let _ = answer.send(outcome);
             result
         }
@@ -146,14 +146,14 @@ pub async fn run(
             Ok(())
         }
     };
-    // Whoever still asks hears at once that this is over, and does not hold the end up.
+    // Waiting clients learn at once that this is over, and do not delay the end.
     drop(requests);
     drop(end);
     finish_service(service).await;
     outcome
 }
 
-/// Leaves to the next instance what this one has learnt. Nothing is lost that cannot be learnt again.
+/// Saves the path cache for the next instance. A failure loses nothing that cannot be learnt again.
 fn save_path_cache(snapshot: Result<Option<PathCacheSnapshot>, UserError>, run_dir: &RunDir) {
     let left = snapshot.and_then(|kept| kept.map_or(Ok(()), |kept| kept.save(run_dir)));
     if let Err(failure) = left {
@@ -175,7 +175,7 @@ async fn begin(
     Ok((started, claim))
 }
 
-/// The loop's own things.
+/// State of the loop.
 struct Loop<'a> {
     run_dir: &'a RunDir,
     engine: Engine,
@@ -186,13 +186,13 @@ struct Loop<'a> {
     notices: AsyncFd<OwnedFd>,
     notifier: ServiceNotifier,
     sweep_at: Instant,
-    /// A change of the network is not followed to its end; when to go on.
+    /// Time of the retry of a change that failed.
     retry_at: Option<Instant>,
 }
 
 impl Loop<'_> {
-    /// Does what comes up until the end. Returns who asked for everything to be undone, if that is
-    /// why.
+    /// Handles events until the end. Returns the channel for the answer if the end was requested through the
+    /// API.
     async fn follow(
         &mut self,
         requests: &mut mpsc::Receiver<Job>,
@@ -204,7 +204,7 @@ impl Loop<'_> {
             tokio::select! {
                 signal = signals.next() => match signal {
                     DaemonSignal::End => return None,
-                    // Nobody waits for the answer: the log and the health lines have it.
+                    // Nobody waits for the answer: it is in the log and in the health problems.
                     DaemonSignal::Reload => drop(self.reload().await),
                 },
                 job = requests.recv() => match job {
@@ -212,11 +212,11 @@ impl Loop<'_> {
                     Some(Job::Change(change)) => change(&mut self.engine),
                     Some(Job::Reload(answer)) => {
                         let outcome = self.reload().await;
-                        // An asker that has hung up needs no answer.
+                        // A client that has hung up needs no answer.
                         let _ = answer.send(outcome.and_then(|()| self.engine.uplinks()));
                     }
                     Some(Job::Down(answer)) => return Some(answer),
-                    // The service holds the other end until the loop is over.
+                    // The API service keeps the other end until the loop is over.
                     None => return None,
                 },
                 change = self.watch.next() => self.change(change).await,
@@ -252,15 +252,15 @@ impl Loop<'_> {
         self.notifier.reloading();
         let outcome = self.engine.reload(&self.gate).await;
         if outcome.is_err() {
-            // What the old configuration asks for may not be in place again either.
+            // The old configuration may not be in place again either.
             self.retry_at.get_or_insert(Instant::now() + RETRY_DELAY);
         }
         self.notifier.ready();
         outcome
     }
 
-    /// Follows a change of the network. While an earlier one waits to be tried again, only what must
-    /// not wait is done: else our own half-done changes would have us try without pause.
+    /// Handles a change of the network. While an earlier one waits for its retry, only what must not wait is
+    /// done: otherwise this daemon's own unfinished changes would cause retries without pause.
     async fn change(&mut self, change: Result<Snapshot, braid_uplink::Error>) {
         self.note_unread();
         let outcome = match change {
@@ -277,7 +277,7 @@ impl Loop<'_> {
         self.handle_outcome(outcome);
     }
 
-    /// Follows what the bond's helpers tell, all of it at once.
+    /// Handles all waiting events of the bond.
     async fn handle_bond_event(&mut self, bond_events: BondEvent) {
         self.engine.handle_bond_event(bond_events);
         while let Ok(bond_events) = self.bond_events.try_recv() {
@@ -288,15 +288,15 @@ impl Loop<'_> {
     }
 
     async fn tick(&mut self) {
-        // After something that took long, answers may wait in their sockets: let those be read (the
-        // first time round finds them, the second has them handed on) before silence is judged.
+        // After a long operation, answers may wait in their sockets. They are read before silence is judged:
+        // the first yield finds them, the second delivers them.
         yield_now().await;
         yield_now().await;
         while let Ok(answer) = self.answers.try_recv() {
             let outcome = self.engine.handle_probe_result(answer);
             self.handle_outcome(outcome);
         }
-        // The same goes for what the kernel has told of devices: a grace may be over only if nothing of it is unread.
+        // The same holds for device events: a grace period may only end if none of these is unread.
         if let Ok(change) = timeout(Duration::ZERO, self.watch.next()).await {
             self.change(change).await;
         }
@@ -331,7 +331,7 @@ impl Loop<'_> {
         }
     }
 
-    /// Remembers what could not be followed, and tries again after a while.
+    /// Records a failed change and schedules its retry.
     fn handle_outcome(&mut self, outcome: Result<(), UserError>) {
         let Err(failure) = outcome else { return };
         let trouble = &mut self.engine.incidents.reconcile_error;
@@ -343,7 +343,7 @@ impl Loop<'_> {
     }
 }
 
-/// Waits upon a descriptor.
+/// Waits for a descriptor.
 #[expect(
     deprecated,
     reason = "what replaces it is unsafe, for descriptors that somebody else may close; this one is owned"
@@ -369,7 +369,7 @@ async fn finish_service(service: JoinHandle<std::io::Result<()>>) {
     }
 }
 
-/// What a daemon is told by signals.
+/// Commands to the daemon by signal.
 enum DaemonSignal {
     /// SIGTERM or SIGINT.
     End,
@@ -377,7 +377,7 @@ enum DaemonSignal {
     Reload,
 }
 
-/// The signals that a daemon listens to.
+/// The signals that the daemon handles.
 struct Signals {
     reload: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,

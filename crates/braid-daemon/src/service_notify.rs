@@ -1,21 +1,21 @@
-//! What a service manager is told (`sd_notify(3)`): ready, reloading, stopping, a line of status,
-//! and that the loop is alive.
+//! Notifications to the service manager (`sd_notify(3)`): ready, reloading, stopping, a status line,
+//! and the watchdog's keepalives.
 //!
-//! The watchdog is fed only by [`ServiceNotifier::worked`], which the loop calls after it has really read
-//! the datapath's counters and judged the uplinks: a loop that turns without doing that, or that
-//! hangs in something, is restarted. Without a service manager all of this does nothing.
+//! Only [`ServiceNotifier::worked`] sends keepalives. The loop calls it after it has read the
+//! datapath's counters and evaluated the uplinks, so that a loop that hangs or spins without doing that
+//! is restarted. Without a service manager nothing is sent.
 
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
 
-/// The loop tells that it is alive this many times within the manager's timeout.
+/// Number of keepalives within the watchdog's timeout.
 const KEEPALIVES_PER_TIMEOUT: u32 = 4;
 
-/// The line to the service manager.
+/// Sends notifications to the service manager.
 #[derive(Debug)]
 pub struct ServiceNotifier {
-    /// How often the watchdog is to be fed; `None`: there is none.
+    /// Interval of keepalives; `None`: there is no watchdog.
     pace: Option<Duration>,
     fed: Option<Instant>,
     status: String,
@@ -23,7 +23,7 @@ pub struct ServiceNotifier {
 }
 
 impl ServiceNotifier {
-    /// As the environment says (`NOTIFY_SOCKET`, `WATCHDOG_USEC`).
+    /// Creates it from the environment (`NOTIFY_SOCKET`, `WATCHDOG_USEC`).
     #[must_use]
     pub fn from_environment() -> ServiceNotifier {
         ServiceNotifier::new(sd_notify::watchdog_enabled(), send)
@@ -38,27 +38,27 @@ impl ServiceNotifier {
         }
     }
 
-    /// All that was asked for is in the kernel and the API answers; also after a reload.
+    /// Reports that the configuration is in the kernel and the API answers; also after a reload.
     pub fn ready(&self) {
         (self.send)(&[NotifyState::Ready]);
     }
 
-    /// The configuration is being read again; [`ServiceNotifier::ready`] must follow whatever comes of it.
+    /// Reports that a reload has begun; [`ServiceNotifier::ready`] must follow whatever its outcome.
     pub fn reloading(&self) {
         match NotifyState::monotonic_usec_now() {
             Ok(now) => (self.send)(&[NotifyState::Reloading, now]),
-            // Without the time a newer manager would end the daemon.
+            // Without the time a newer manager would stop the daemon.
             Err(error) => tracing::debug!(%error, "no clock for the service manager"),
         }
     }
 
-    /// The daemon ends.
+    /// Reports that the daemon is stopping.
     pub fn stopping(&self) {
         (self.send)(&[NotifyState::Stopping]);
     }
 
-    /// The loop has done its work at `now`. `status` is made into the manager's line of status where
-    /// it differs from the last one.
+    /// Reports that the loop has done its work at `now`, and sends `status` as the status line if it has
+    /// changed.
     pub fn worked(&mut self, now: Instant, status: String) {
         if self.status != status {
             (self.send)(&[NotifyState::Status(&status)]);
@@ -72,7 +72,7 @@ impl ServiceNotifier {
     }
 }
 
-/// A manager that does not listen is no reason to stop working.
+/// Sends notifications. Errors are only logged.
 fn send(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!(%error, "the service manager does not listen");

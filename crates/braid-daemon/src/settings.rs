@@ -1,4 +1,4 @@
-//! The configuration and the command line's word on it, joined.
+//! The effective settings: the configuration and the command line's overrides.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -11,7 +11,7 @@ use braid_uplink::{BOND_DEVICE, Discovery, Override, Selection, UplinkSpec};
 use crate::config::{Action, Config, FIRST_TIER, Policy, Ports, Quota, RuleConfig, UplinkConfig};
 use crate::user_error::UserError;
 
-/// What `braid up` says besides the file, and over it.
+/// Options of `braid up` that override the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
     /// `--policy`.
@@ -20,12 +20,12 @@ pub struct Overrides {
     pub weights: Vec<(String, NonZeroU32)>,
 }
 
-/// Where settings come from, to be read now and again.
+/// Sources of the settings, which are read again on reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SettingsSource {
     /// The file that the user named, if any; see [`Config::find`].
     pub file: Option<PathBuf>,
-    /// What the command line said over it.
+    /// Overrides from the command line.
     pub overrides: Overrides,
 }
 
@@ -39,8 +39,8 @@ impl SettingsSource {
         Settings::new(config, &self.overrides)
     }
 
-    /// Checks the command line's words against the uplinks that were found, where only that tells
-    /// their names.
+    /// Checks the command line's uplink names against the uplinks that were found, if only those tell the
+    /// names.
     ///
     /// # Errors
     /// As [`Overrides::check_names`].
@@ -57,21 +57,21 @@ impl SettingsSource {
     }
 }
 
-/// What the daemon works by.
+/// The effective settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The configuration, with the command line's policy.
     pub config: Config,
-    /// Weights by uplink name, from either source; whoever is not listed has 1.
+    /// Weights by uplink name, from either source; 1 for uplinks that are not listed.
     pub weights: BTreeMap<String, NonZeroU32>,
-    /// Rules that programs asked for while running (`braid run`); they come before those of the
+    /// Rules of programs under `braid run`; they precede those of the file.
     /// file.
     pub run_rules: Vec<RuleConfig>,
-    /// This machine has joined a hub, which has taken it: there is a bond.
+    /// True if this machine has joined a hub, which has accepted it: there is a bond.
     pub bonded: bool,
 }
 
-/// Whether weights decide under a policy of the file's, and not only where nothing better is known.
+/// Returns true if weights decide under a policy, and not only for flows without better information.
 fn asks_for_weights(policy: Policy) -> bool {
     policy.uses_weights() && policy != Policy::default()
 }
@@ -111,12 +111,12 @@ impl Settings {
         })
     }
 
-    /// Every rule in the order in which they are asked.
+    /// Returns every rule in the order of evaluation.
     pub fn rules(&self) -> impl Iterator<Item = &RuleConfig> {
         self.run_rules.iter().chain(&self.config.rules)
     }
 
-    /// What the file says of an uplink.
+    /// Returns the configuration of an uplink.
     #[must_use]
     pub fn uplink(&self, name: &str) -> Option<&UplinkConfig> {
         self.config
@@ -125,31 +125,31 @@ impl Settings {
             .find(|uplink| uplink.name == name)
     }
 
-    /// The tier of an uplink; lower ones go first.
+    /// Returns the tier of an uplink; lower ones are preferred.
     #[must_use]
     pub fn tier(&self, name: &str) -> u8 {
         self.uplink(name).map_or(FIRST_TIER, |uplink| uplink.tier)
     }
 
-    /// Whether traffic on an uplink costs money.
+    /// Returns true if traffic on an uplink costs money.
     #[must_use]
     pub fn metered(&self, name: &str) -> bool {
         self.uplink(name).is_some_and(|uplink| uplink.metered)
     }
 
-    /// What an uplink can carry, if the file says so.
+    /// Returns the configured capacity of an uplink.
     #[must_use]
     pub fn capacity(&self, name: &str) -> Option<Rate> {
         self.uplink(name)?.capacity
     }
 
-    /// How much an uplink may carry in a day or a month, if the file says so.
+    /// Returns the configured quota of an uplink.
     #[must_use]
     pub fn quota(&self, name: &str) -> Option<Quota> {
         self.uplink(name)?.quota
     }
 
-    /// The load in bits per second at which an uplink wants help from the next tier.
+    /// Returns the load, in bits per second, at which the next tier takes flows too.
     #[must_use]
     pub fn overflow(&self, name: &str) -> Option<f64> {
         let uplink = self.uplink(name)?;
@@ -157,13 +157,13 @@ impl Settings {
         Some(capacity * uplink.overflow?.fraction())
     }
 
-    /// The weight of an uplink.
+    /// Returns the weight of an uplink.
     #[must_use]
     pub fn weight(&self, name: &str) -> NonZeroU32 {
         self.weights.get(name).copied().unwrap_or(NonZeroU32::MIN)
     }
 
-    /// The source ports of an uplink.
+    /// Returns the source ports of an uplink.
     #[must_use]
     pub fn ports(&self, name: &str) -> Ports {
         self.uplink(name)
@@ -171,7 +171,7 @@ impl Settings {
             .unwrap_or_default()
     }
 
-    /// All ports that address translation may hand out.
+    /// Returns all ports that address translation may use.
     #[must_use]
     pub fn all_ports(&self) -> Vec<RangeInclusive<u16>> {
         match self.config.uplinks.as_slice() {
@@ -180,7 +180,7 @@ impl Settings {
         }
     }
 
-    /// Whether a device may be an uplink at all.
+    /// Returns true if a device may be an uplink.
     #[must_use]
     pub fn selects(&self, device: &str) -> bool {
         if device == BOND_DEVICE {
@@ -190,7 +190,7 @@ impl Settings {
         uplinks.is_empty() || uplinks.iter().any(|uplink| uplink.device == device)
     }
 
-    /// Which devices are to be uplinks.
+    /// Returns the selection of devices that become uplinks.
     ///
     /// # Errors
     /// As [`Selection::named`]; a configuration that was read from a file has no such mistakes.
@@ -229,7 +229,7 @@ impl Overrides {
     }
 }
 
-/// Weights from the file. Capacities become weights: their proportion in the smallest numbers.
+/// Returns the weights in the file. Capacities become weights in the same proportion, in lowest terms.
 fn configured_weights(config: &Config) -> BTreeMap<String, NonZeroU32> {
     let capacities = config
         .uplinks

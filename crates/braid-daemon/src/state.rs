@@ -1,4 +1,4 @@
-//! What the daemon must not forget when it dies: what it changed, and which uplink had which number.
+//! Persistent state of the daemon: its changes to the machine, and the numbers of the uplinks.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,56 +11,54 @@ use crate::plumbing::{Saved, SavedSysctl};
 use crate::run_dir::{RunDir, network_namespace};
 use crate::user_error::UserError;
 
-/// Contents of `state.json`. Written before the kernel is changed, so that whatever is changed can
-/// be undone by somebody else.
+/// Contents of `state.json`. Written before the kernel is changed, so that another process can undo the change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// The boot that it belongs to: what an earlier boot changed is gone.
+    /// The boot that it belongs to: a reboot undoes all changes.
     pub boot: String,
     /// The network namespace that was changed, as `/proc/self/ns/net` names it.
     pub network: String,
-    /// Sysctls as they were found.
+    /// Previous values of changed sysctls.
     pub saved: Saved,
     /// Devices that outlive the process.
     #[serde(default)]
     pub devices: Vec<String>,
-    /// Flows in the kernel refer to uplinks by number: the next daemon must use the same ones.
+    /// Numbers of the uplinks. Flows in the kernel refer to these, so the next daemon must use the same ones.
     pub uplinks: Vec<UplinkNumber>,
 }
 
-/// An uplink's number.
+/// The number of an uplink.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UplinkNumber {
     /// Its number.
     pub index: u8,
     /// Its network device.
     pub device: String,
-    /// The kernel's index of that device, by which it is known again after it was renamed; 0 while
-    /// it does not exist.
+    /// The kernel's index of that device, which identifies it after it was renamed; 0 while it does not exist.
     #[serde(default)]
     pub ifindex: u32,
-    /// How often it has failed: what was learnt of the ways by it before counts no more.
+    /// Number of failures: path cache entries from before the last one are invalid.
     #[serde(default)]
     pub failures: u32,
 }
 
-/// What an earlier daemon left in the run directory.
+/// State of an earlier daemon in the run directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PreviousState {
-    /// Nothing, or nothing of this boot.
+    /// None, or none of this boot.
     Nothing,
     /// Its state.
     State(State),
-    /// A file that is no state: why, and where it is now. What was changed can only be told from
-    /// the kernel, and what sysctls were before is lost.
+    /// An unreadable file: the reason, and its present place. Changes can only be found in the kernel, and the
+    /// previous values of sysctls are lost.
     Broken(String),
 }
 
 impl State {
-    /// A state of this boot and network, with nothing changed yet.
+    /// Returns a state of this boot and network without any changes.
     ///
     /// # Errors
-    /// `/proc` is not to be had.
+    /// `/proc` cannot be read.
     pub fn fresh() -> Result<State, UserError> {
         Ok(State {
             boot: boot()?,
@@ -69,11 +67,11 @@ impl State {
         })
     }
 
-    /// Reads the state of an instance. One that cannot be read is put aside under another name, so
-    /// that it stops nobody a second time and can still be looked at.
+    /// Reads the state of an instance. An unreadable file is renamed, so that it fails only once and can still
+    /// be inspected.
     ///
     /// # Errors
-    /// The system refused to read the file, or to put it aside.
+    /// The system refused to read or rename the file.
     pub fn load(run_dir: &RunDir) -> Result<PreviousState, UserError> {
         let path = run_dir.state();
         let refused =
@@ -103,7 +101,7 @@ impl State {
     /// Reads the contents of a state file; `path` is for the error only.
     ///
     /// # Errors
-    /// They are not a state, whatever the disk has made of them.
+    /// They are not a valid state.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<State, UserError> {
         let broken = |why: String| {
             let fix = "braid up and braid down put it aside and go by what the kernel tells";
@@ -115,7 +113,7 @@ impl State {
         Ok(state)
     }
 
-    /// Root writes to what is named here: it must be below `/proc/sys/net` whoever wrote the file.
+    /// Root writes to these paths, so they must be below `/proc/sys/net` whoever wrote the file.
     fn check(&self) -> Result<(), String> {
         for SavedSysctl { key, .. } in &self.saved.sysctls {
             let mut parts = key.split('/');
@@ -136,11 +134,11 @@ impl State {
         Ok(())
     }
 
-    /// Checks that the state is of the network namespace that the calling thread is in: undoing
-    /// somewhere else what was done here would harm both.
+    /// Checks that the state belongs to the network namespace of the calling thread: undoing it in another one
+    /// would harm both.
     ///
     /// # Errors
-    /// It is of another one.
+    /// It belongs to another one.
     pub fn check_network(&self) -> Result<(), UserError> {
         let here = network_namespace()?;
         if self.network == here {
@@ -156,11 +154,10 @@ impl State {
         ))
     }
 
-    /// Replaces the file in one step and makes it durable: whoever reads it sees the old or the new
-    /// one, never half.
+    /// Replaces the file atomically and durably: readers see the old or the new one.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system refused to write it.
     pub fn store(&self, run_dir: &RunDir) -> Result<(), UserError> {
         let path = run_dir.state();
         let fresh = path.with_extension("json.new");
@@ -172,17 +169,17 @@ impl State {
             fs::rename(&fresh, &path)
         };
         write().map_err(|error| {
-            // Half a file on a full disk helps nobody.
+            // Half a file on a full disk is of no use.
             let _ = fs::remove_file(&fresh);
             UserError::io(format!("write {}", path.display()), &error)
         })
     }
 }
 
-/// The id of this boot.
+/// Returns the id of this boot.
 ///
 /// # Errors
-/// `/proc` is not to be had.
+/// `/proc` cannot be read.
 pub(crate) fn boot() -> Result<String, UserError> {
     let path = "/proc/sys/kernel/random/boot_id";
     let text = fs::read_to_string(path);

@@ -1,5 +1,4 @@
-//! What must outlive a reboot: whom this machine has joined, and what its uplinks have carried of
-//! their quotas.
+//! State that must outlive a reboot: the joined hub, and the usage of the uplinks' quotas.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -11,10 +10,10 @@ use serde::de::DeserializeOwned;
 
 use crate::user_error::UserError;
 
-/// Where it is kept if nothing else is said.
+/// Default path.
 pub const DEFAULT: &str = "/var/lib/braid";
 
-/// A directory for root alone, since there are keys in it.
+/// A directory readable by root alone, because it contains keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateDir(PathBuf);
 
@@ -25,28 +24,28 @@ impl StateDir {
         StateDir(path.into())
     }
 
-    /// The directory itself.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Which hub this machine has joined; see [`crate::bond`].
+    /// Returns the file of the joined hub; see [`crate::bond`].
     #[must_use]
     pub fn bond(&self) -> PathBuf {
         self.0.join("bond.json")
     }
 
-    /// What uplinks have carried of their quotas; see `crate::quota`.
+    /// Returns the file of the uplinks' usage; see `crate::quota`.
     #[must_use]
     pub fn usage(&self) -> PathBuf {
         self.0.join("usage.json")
     }
 
-    /// Reads a file; `None`: there is none.
+    /// Reads a file; `None` if it does not exist.
     ///
     /// # Errors
-    /// It cannot be read, or is not what it should be; `fix` says what to do then.
+    /// It cannot be read or is invalid; `fix` is the advice in the error.
     pub fn read<T: DeserializeOwned>(
         &self,
         path: &Path,
@@ -64,17 +63,17 @@ impl StateDir {
         })
     }
 
-    /// Replaces a file in one step, durably, for root alone to read.
+    /// Replaces a file atomically and durably, readable by root alone.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system refused to write it.
     pub fn write(&self, path: &Path, contents: &impl Serialize) -> Result<(), UserError> {
         let fresh = path.with_extension("json.new");
         let write = || {
             let mut make = DirBuilder::new();
             make.recursive(true).mode(0o700).create(&self.0)?;
             let text = serde_json::to_vec_pretty(contents)?;
-            // What a crash has left there may have other permissions.
+            // A file left by a crash may have other permissions.
             remove(&fresh)?;
             let mut options = OpenOptions::new();
             let mut file = options
@@ -88,14 +87,14 @@ impl StateDir {
             fs::File::open(&self.0)?.sync_all()
         };
         write().map_err(|error| {
-            // Half a file on a full disk helps nobody.
+            // Half a file on a full disk is of no use.
             let _ = fs::remove_file(&fresh);
             UserError::io(format!("write {}", path.display()), &error)
         })
     }
 }
 
-/// Removes a file; that there is none is fine.
+/// Removes a file; a missing one is no error.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

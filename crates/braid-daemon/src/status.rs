@@ -1,4 +1,4 @@
-//! From the engine's own terms to what the API answers.
+//! Builds the API's reports from the engine's state.
 
 mod explain;
 mod path_cache;
@@ -22,7 +22,7 @@ use crate::uplink_registry::{FAMILIES, UplinkRecord};
 use crate::user_error::UserError;
 
 impl Engine {
-    /// Every uplink with its counters.
+    /// Returns every uplink with its counters.
     ///
     /// # Errors
     /// The counters cannot be read.
@@ -79,7 +79,7 @@ impl Engine {
         }
     }
 
-    /// Whether an uplink takes new flows, and the evidence.
+    /// Returns an uplink's state and the evidence for it.
     fn uplink_state(&self, record: &UplinkRecord) -> (UplinkState, String) {
         if let Some(why) = &record.down {
             return (UplinkState::Down, why.clone());
@@ -110,7 +110,7 @@ impl Engine {
         (state, why)
     }
 
-    /// Whether any class puts new flows on it.
+    /// Returns true if any class puts new flows on it.
     fn takes_new_flows(&self, record: &UplinkRecord) -> bool {
         let mut entries = self.classes.entries().iter();
         entries.any(|class| {
@@ -142,7 +142,7 @@ impl Engine {
         }
     }
 
-    /// An uplink's state with its evidence, in words.
+    /// Returns an uplink's state with its evidence, in words.
     fn evidence(&self, id: UplinkId) -> String {
         let Some(record) = self.registry.record(id) else {
             return "not known any more".to_owned();
@@ -169,7 +169,7 @@ impl Engine {
         }
     }
 
-    /// Everything at a glance.
+    /// Returns an overview.
     ///
     /// # Errors
     /// The datapath's tables cannot be read.
@@ -202,21 +202,21 @@ impl Engine {
         })
     }
 
-    /// How the bond is doing.
+    /// Returns the state of the bond.
     ///
     /// # Errors
-    /// None; it is a question as the others are.
+    /// None; the type is that of the other queries.
     pub fn bond_report(&self) -> Result<BondReport, UserError> {
         Ok(self.bond.report(self.settings.config.bond))
     }
 
-    /// The flow table, read at most once a second where that takes long.
+    /// Returns the flow table, read at most once a second if reading is slow.
     fn cached_flows(&self) -> Result<Rc<Vec<Flow>>, UserError> {
         let read = || Ok(self.datapath.flows()?);
         self.cached_flows.get_or_read(Instant::now, read)
     }
 
-    /// Every flow.
+    /// Returns every flow.
     ///
     /// # Errors
     /// The datapath's tables cannot be read.
@@ -272,7 +272,7 @@ fn next_hop<A: Copy + Into<IpAddr>>(next_hop: &braid_uplink::NextHop<A>) -> Next
     }
 }
 
-/// Address and port; the address alone where there is no port.
+/// Formats address and port; only the address if there is no port.
 fn endpoint(address: &SocketAddr) -> String {
     match address.port() {
         0 => address.ip().to_string(),
@@ -284,7 +284,7 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Names of the protocols that the datapath carries (IANA protocol numbers).
+/// Returns the name of a protocol that the datapath carries (IANA protocol numbers).
 fn protocol(number: u8) -> String {
     match number {
         1 => "icmp",

@@ -1,29 +1,29 @@
-//! What the datapath's tables are set to, and in which order a change reaches them.
+//! Contents of the datapath's tables, and the order in which a change is written.
 
 use std::net::IpAddr;
 
 use braid_balance::{ClassEntry, ClassId, RaceSettings, RuleEntry, UplinkEntry};
 use braid_core::UplinkId;
 
-/// Everything that decides where a new flow goes.
+/// All tables that decide where a new flow goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tables {
     /// Every uplink with a device.
     pub uplinks: Vec<UplinkEntry>,
     /// Every class in use, with its slots.
     pub classes: Vec<ClassEntry>,
-    /// Which flows are of which class; the first that matches decides.
+    /// Rules that assign flows to classes; the first match decides.
     pub rules: Vec<RuleEntry>,
-    /// When flows are raced.
+    /// Settings of races.
     pub race: RaceSettings,
 }
 
 impl Tables {
-    /// The first half of a change: what must not wait, without what is not ready.
+    /// Returns the first phase of a change: everything that must not wait, without what is not ready.
     ///
-    /// An uplink that died takes no new flow from this moment. One that is new, or whose device
-    /// is, has no program yet that would translate the answers: it takes flows in the second half,
-    /// when that is in place, and its slots stay with who had them until then.
+    /// A dead uplink takes no new flow from this moment. A new uplink, or one with a new device, has no program
+    /// yet that would translate the answers. It takes flows in the second phase, when the program is in place;
+    /// until then its slots stay with their present uplinks.
     pub fn withdraw_only(&self, applied: &Tables) -> Tables {
         let takes_flows = |entry: &UplinkEntry| {
             let same = |old: &&UplinkEntry| old.id == entry.id && old.ifindex == entry.ifindex;
@@ -46,7 +46,7 @@ impl Tables {
         }
     }
 
-    /// Addresses that uplinks had and have no more.
+    /// Returns the addresses that uplinks have lost.
     pub fn lost_addresses(&self, applied: &Tables) -> Vec<(UplinkId, IpAddr)> {
         let addresses = |entry: &UplinkEntry| {
             let v4 = entry.v4.map(|next_hop| IpAddr::from(next_hop.address));
@@ -64,13 +64,13 @@ impl Tables {
         let now = all(self);
         let known = |id| self.uplinks.iter().any(|entry| entry.id == id);
         let mut lost = all(applied);
-        // Without its device an uplink is dead, which is another matter.
+        // An uplink without its device is dead, which failover handles.
         lost.retain(|old| known(old.0) && !now.contains(old));
         lost
     }
 
-    /// The classes to set before these rules, when others are at work: those of both, so that no
-    /// flow is put into a class that is not there.
+    /// Returns the classes to write before new rules: those of both tables, so that no flow gets a class that
+    /// does not exist.
     pub fn classes_of_both(&self, applied: &Tables) -> Vec<ClassEntry> {
         let gone = applied.new_classes(self);
         let gone = |class: &&ClassEntry| gone.contains(&class.id);
@@ -78,7 +78,7 @@ impl Tables {
         self.classes.iter().chain(old).cloned().collect()
     }
 
-    /// Classes that there are here and not there.
+    /// Returns the classes that are not in the other tables.
     pub fn new_classes(&self, applied: &Tables) -> Vec<ClassId> {
         let known = |id| applied.classes.iter().any(|class| class.id == id);
         let ids = self.classes.iter().map(|class| class.id);
@@ -193,7 +193,7 @@ mod tests {
             &[0, 1],
         );
         assert_eq!(after.withdraw_only(&before), first);
-        // Stopped there and tried again: still waiting. The second half is the whole.
+        // Stopped there and retried, they still wait. The second phase is the whole.
         assert_eq!(after.withdraw_only(&first), first);
         assert_eq!(after.withdraw_only(&after), after);
     }

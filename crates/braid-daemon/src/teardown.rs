@@ -1,4 +1,4 @@
-//! Leaves the machine as it was found, whether the daemon does it or somebody after its death.
+//! Restores the machine, in the daemon or after its death.
 
 use braid_uplink::BOND_DEVICE;
 
@@ -9,25 +9,24 @@ use crate::run_dir::RunDir;
 use crate::state::{PreviousState, State};
 use crate::user_error::UserError;
 
-/// Undoes everything that an instance changed. Finding nothing is success; after a failure it may
-/// be repeated.
+/// Undoes everything that an instance changed. Finding nothing is success; after a failure it may be repeated.
 ///
 /// # Errors
-/// The first thing that could not be undone.
+/// The first change that could not be undone.
 pub async fn remove(run_dir: &RunDir) -> Result<DownReport, UserError> {
     undo(run_dir, State::load(run_dir)?).await
 }
 
-/// As [`remove`], by what the caller knows was changed.
+/// Like [`remove`], with the recorded changes known to the caller.
 ///
 /// # Errors
-/// As [`remove`].
+/// Like [`remove`].
 pub async fn undo(run_dir: &RunDir, earlier: PreviousState) -> Result<DownReport, UserError> {
     let mut report = DownReport::default();
     if let PreviousState::State(state) = &earlier {
         state.check_network()?;
     }
-    // Without a state nothing was changed here by this instance; another one's must stay.
+    // Without a state this instance changed nothing here; that of another instance must stay.
     let (plumbing, saved) = match earlier {
         PreviousState::Nothing => (None, Saved::default()),
         PreviousState::State(state) => (Some(Plumbing::open()?), state.saved),
@@ -39,7 +38,7 @@ pub async fn undo(run_dir: &RunDir, earlier: PreviousState) -> Result<DownReport
         }
     };
     if let Some(plumbing) = &plumbing {
-        // Traffic first goes its old way again; only then does the datapath go.
+        // The traffic returns to its old path first; the datapath is removed afterwards.
         let off = plumbing.undivert().await?;
         report.undone.extend(lines(&off));
     }

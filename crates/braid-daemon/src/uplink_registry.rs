@@ -1,20 +1,19 @@
-//! Who the uplinks are: those seen now, and those seen before whose flows are still in the kernel;
-//! and how each stands.
+//! Registry of uplinks: those present, and earlier ones whose flows are still in the kernel; and the status of
+//! each.
 //!
-//! Pure: discoveries and verdicts go in; the datapath's entries, and how the uplinks stand for those
-//! who share out flows, come out.
+//! Pure: takes discoveries and verdicts, and returns the datapath's entries and the status of each uplink for
+//! the classes.
 //!
 //! Rules:
-//! - An uplink keeps its number for as long as it is known, also across restarts of the daemon,
-//!   because flows in the kernel refer to it.
-//! - An uplink that goes away stays listed and keeps its number, taking no new flows: when it comes
-//!   back with its address, its flows go on. Without its device it has no entry in the datapath,
-//!   whose index might be another's by then.
-//! - Uplinks that nobody named are their devices: one that is renamed is the same uplink under
-//!   another name (and has the weight of that name). Uplinks of a configuration are what their
-//!   device's name says, whichever device bears it.
-//! - An uplink that nothing gets through takes no new flows, unless there is no better one for that
-//!   family of addresses: then the judgement may be wrong, and nothing is lost by trying.
+//! - An uplink keeps its number for as long as it is known, also across restarts of the daemon, because flows
+//!   in the kernel refer to it.
+//! - An uplink that goes away stays listed and keeps its number, without new flows: when it comes back with its
+//!   address, its flows continue. Without its device it has no entry in the datapath, because another device
+//!   might have its index by then.
+//! - An uplink without configuration is its device: if that is renamed, it is the same uplink under another
+//!   name (with the weight of that name). A configured uplink is whichever device has the configured name.
+//! - A dead uplink takes no new flows, unless there is no better one for that address family: then the verdict
+//!   may be wrong, and nothing is lost by trying.
 
 mod epoch;
 mod record;
@@ -40,17 +39,17 @@ use crate::state::UplinkNumber;
 /// A change that a user would notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// An uplink is to be used from now on.
+    /// An uplink is used from now on.
     Taken(String),
     /// An uplink is usable again.
     Back(String),
-    /// An uplink cannot be used any more, and why.
+    /// An uplink cannot be used any more; the second text says why.
     Gone(String, String),
-    /// An uplink's device has another name now: the old one, the new one.
+    /// An uplink's device was renamed: old name, new name.
     Renamed(String, String),
     /// An uplink has another address, gateway, MTU or device index.
     Renumbered(String),
-    /// There is an uplink, but no number left for it.
+    /// There is an uplink, but no free number for it.
     NoRoom(String),
 }
 
@@ -62,7 +61,7 @@ pub struct UplinkRegistry {
 }
 
 impl UplinkRegistry {
-    /// Starts with the numbers that an earlier daemon gave out.
+    /// Starts with the numbers that an earlier daemon assigned.
     #[must_use]
     pub fn new(numbers: Vec<UplinkNumber>) -> UplinkRegistry {
         UplinkRegistry {
@@ -71,7 +70,7 @@ impl UplinkRegistry {
         }
     }
 
-    /// Goes by these numbers. For a roster that has no members yet.
+    /// Sets the assigned numbers. For a registry without records.
     pub fn recall(&mut self, numbers: Vec<UplinkNumber>) {
         self.numbers = numbers;
     }
@@ -82,13 +81,13 @@ impl UplinkRegistry {
         &self.records
     }
 
-    /// The numbers given out, for the next daemon.
+    /// Returns the assigned numbers, for the next daemon.
     #[must_use]
     pub fn numbers(&self) -> &[UplinkNumber] {
         &self.numbers
     }
 
-    /// Takes in an uplink of an earlier daemon that cannot take new flows yet, and why.
+    /// Adds an uplink of an earlier daemon that cannot take new flows yet; `why` is the reason.
     pub fn inherit(&mut self, uplink: &Uplink, why: String, settings: &Settings) {
         self.note(uplink, settings);
         let mut records = self.records.iter_mut();
@@ -97,7 +96,7 @@ impl UplinkRegistry {
         }
     }
 
-    /// Takes note of what there is now.
+    /// Updates the registry from a discovery.
     pub fn update(
         &mut self,
         found: &Discovery,
@@ -112,7 +111,7 @@ impl UplinkRegistry {
             let link = snapshot.link_named(&record.uplink.device);
             record.present = link.is_some();
             if let Some(link) = link {
-                // A device that was made anew under its old name has another index.
+                // A device that was removed and created again under its old name has another index.
                 record.uplink.ifindex = link.index;
             }
             if found
@@ -127,7 +126,7 @@ impl UplinkRegistry {
                 .rejected
                 .iter()
                 .find(|r| r.candidate.device == *device);
-            // A device that goes down loses its routes and is then no candidate at all.
+            // A device that goes down loses its routes and is then no candidate any more.
             let reason = rejected.map_or_else(|| state_of(link), |r| r.reason.clone());
             record.cut = grace(&reason);
             let why = match rejected {
@@ -147,8 +146,8 @@ impl UplinkRegistry {
         changes
     }
 
-    /// Follows devices to their new names, also those of an earlier daemon. An uplink that is gone
-    /// and whose name another one bears now is forgotten: nobody could tell the two apart.
+    /// Follows devices to their new names, also those of an earlier daemon. An uplink that is gone and whose
+    /// name another device has now is forgotten, because the two could not be told apart.
     fn rename(&mut self, snapshot: &Snapshot) -> Vec<Change> {
         let mut changes = Vec::new();
         let mut renamed = Vec::new();
@@ -177,7 +176,7 @@ impl UplinkRegistry {
         changes
     }
 
-    /// By its index a device is known again under another name, as long as it is there.
+    /// Stores the device indices, which identify a renamed device while it exists.
     fn remember_indices(&mut self) {
         for record in &self.records {
             let known = self.numbers.iter_mut();
@@ -227,8 +226,8 @@ impl UplinkRegistry {
         Some(Change::Taken(name))
     }
 
-    /// The number of a device: the one it had, or the lowest that nobody had, or one of a device
-    /// that is known from an earlier daemon alone.
+    /// Returns the number of a device: the one it had, or the lowest free one, or that of a device known from
+    /// an earlier daemon alone.
     fn number(&mut self, device: &str) -> Option<UplinkId> {
         if let Some(known) = self.numbers.iter().find(|known| known.device == device) {
             return Some(UplinkId(known.index));
@@ -249,7 +248,7 @@ impl UplinkRegistry {
         Some(UplinkId(index))
     }
 
-    /// Takes note of how the uplinks fare.
+    /// Updates the health of every uplink.
     pub fn judge(&mut self, health: impl Fn(UplinkId) -> Option<HealthSnapshot>) {
         for record in &mut self.records {
             record.health = health(record.id);
@@ -257,15 +256,15 @@ impl UplinkRegistry {
         self.count_failures();
     }
 
-    /// The uplink of a number.
+    /// Returns the uplink with this number.
     #[must_use]
     pub fn record(&self, id: UplinkId) -> Option<&UplinkRecord> {
         self.records.iter().find(|record| record.id == id)
     }
 
-    /// Whether an uplink is to take new flows of a family: it works, or it is there and none works
-    /// for that family. One that is dead takes none at all while another works for any of its
-    /// families: programs fall back from one family to the other, and its flows are to leave it.
+    /// Returns true if an uplink takes new flows of a family: it works, or it is present and none works for
+    /// that family. A dead one takes none at all while another works for any of its families: programs fall
+    /// back from one family to the other, and its flows are to leave it.
     #[must_use]
     pub fn carries(&self, record: &UplinkRecord, family: Family) -> bool {
         let any_works = || self.records.iter().any(|other| other.works(family));
@@ -276,7 +275,7 @@ impl UplinkRegistry {
         record.down.is_none() && record.has(family) && (record.works(family) || last_resort())
     }
 
-    /// Whether what is on an uplink has somewhere else to go.
+    /// Returns true if the flows of an uplink have somewhere else to go.
     #[must_use]
     pub fn has_alternative(&self, record: &UplinkRecord) -> bool {
         let other_works = |family| {
@@ -288,8 +287,8 @@ impl UplinkRegistry {
             .any(|family| record.has(family) && other_works(family))
     }
 
-    /// What the datapath is to know of every uplink that has a device. `tells` says of which ones
-    /// TCP is to be told that it is over.
+    /// Returns the datapath's entries of all uplinks that have a device. `tells` is true for those whose TCP
+    /// connections are reset.
     #[must_use]
     pub fn entries(&self, tells: impl Fn(&UplinkRecord) -> bool) -> Vec<UplinkEntry> {
         let entry = |record: &UplinkRecord| UplinkEntry {
@@ -313,12 +312,12 @@ impl UplinkRegistry {
         present.map(entry).collect()
     }
 
-    /// The uplinks that can be used now.
+    /// Returns the uplinks that can be used now.
     pub fn usable(&self) -> impl Iterator<Item = &UplinkRecord> {
         self.records.iter().filter(|record| record.down.is_none())
     }
 
-    /// The uplinks that work for some family: not those that are only used for want of a better one.
+    /// Returns the uplinks that work for some family, without those used only for want of a better one.
     #[must_use]
     pub fn working(&self) -> BTreeSet<UplinkId> {
         let works = |record: &&UplinkRecord| FAMILIES.iter().any(|family| record.works(*family));
@@ -326,7 +325,7 @@ impl UplinkRegistry {
         working.map(|record| record.id).collect()
     }
 
-    /// How the uplinks stand, each with what it carries.
+    /// Returns the status of every uplink, with its load.
     #[must_use]
     pub fn statuses(
         &self,
@@ -354,7 +353,7 @@ impl UplinkRegistry {
     }
 }
 
-/// Why a device that is no candidate cannot be used.
+/// Returns the reason that a device that is no candidate cannot be used.
 fn state_of(link: Option<&Link>) -> RejectReason {
     match link.map(|link| link.state) {
         None => RejectReason::Missing,

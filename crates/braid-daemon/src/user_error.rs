@@ -1,4 +1,4 @@
-//! What a user is told when something did not work.
+//! Errors for users: what, why and the next step.
 
 use std::fmt;
 use std::io;
@@ -6,20 +6,20 @@ use std::io;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One failure: what and why in `text`, what to do about it in `fix`. Crosses the API and the
-/// readiness pipe, so that the daemon's own words reach the user's terminal.
+/// An error: what and why in `text`, the next step in `fix`. It crosses the API and the readiness
+/// pipe, so that the daemon's own text reaches the user's terminal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UserError {
-    /// Stable word for programs: `second-daemon`, `no-uplink`, …
+    /// Stable code for programs: `second-daemon`, `no-uplink`, …
     pub code: String,
-    /// What went wrong on what, and why.
+    /// The operation, its object, and the cause.
     pub text: String,
-    /// The next step, if there is one to give.
+    /// The next step, if there is one.
     pub fix: Option<String>,
 }
 
 impl UserError {
-    /// A failure without advice.
+    /// Creates an error without a next step.
     #[must_use]
     pub fn new(code: &str, text: impl Into<String>) -> UserError {
         UserError {
@@ -36,7 +36,7 @@ impl UserError {
         self
     }
 
-    /// An operation on a file or directory that the system refused.
+    /// Creates the error of a failed operation on a file or directory.
     #[must_use]
     pub fn io(action: impl fmt::Display, source: &io::Error) -> UserError {
         let failure = UserError::new("io", format!("{action}: {source}"));
@@ -52,7 +52,7 @@ impl UserError {
         }
     }
 
-    /// A name for which there is no uplink. `known` are those that there are.
+    /// Creates the error for an unknown uplink name. `known` are the existing ones.
     #[must_use]
     pub fn unknown_uplink<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> UserError {
         let known: Vec<&str> = known.into_iter().collect();
@@ -121,7 +121,7 @@ impl From<braid_balance::Error> for UserError {
 }
 
 impl From<crate::config::ConfigError> for UserError {
-    /// The text is everything that is wrong, over many lines.
+    /// The text lists all errors, over several lines.
     fn from(error: crate::config::ConfigError) -> UserError {
         UserError::new(
             "config",

@@ -1,5 +1,5 @@
-//! Every way to get the configuration wrong has a file in `bad-configs/`, and beside it the text
-//! that a user then reads; what is accepted and odd is in `odd-configs/`.
+//! Every kind of configuration error has a file in `bad-configs/`, and beside it the text that a user
+//! reads; configurations with warnings are in `odd-configs/`.
 //! `BLESS=1 cargo test -p braid-daemon` writes the texts anew; read the difference before you commit
 //! it.
 
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use braid_daemon::config::{Config, Paint};
 
-/// Holds every `.toml` of a folder against the `.txt` beside it; `say` is what is said of it.
+/// Compares the output of `say` for every `.toml` of a folder with the `.txt` beside it.
 fn against_golden(folder: &str, least: usize, say: impl Fn(&str, &str) -> String) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let bless = std::env::var_os("BLESS").is_some();

@@ -1,4 +1,4 @@
-//! Plumbing on a real kernel, each test in a network namespace of its own. Needs root.
+//! Plumbing on a real kernel, each test in its own network namespace. Needs root.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -111,7 +111,7 @@ async fn desired(divert: Divert) -> Desired {
     }
 }
 
-/// Everything that plumbing could have touched.
+/// Returns all state that plumbing could have changed.
 fn kernel_state() -> BTreeMap<String, String> {
     let mut state = BTreeMap::new();
     for arguments in [
@@ -333,7 +333,7 @@ fn the_kernel_routes_as_intended() {
             assert!(route.starts_with(expected), "{route}");
         }
 
-        // A restart leaves alone what diverts.
+        // A restart keeps the diverting rules.
         let restart = plumbing
             .plan(&desired(Divert::AsFound).await, &up.saved)
             .await
@@ -620,7 +620,7 @@ fn uplinks_come_go_and_renumber() {
              ip link set braid0 alias braid mtu 1500 arp off addrgenmode none\n\
              ip link set braid1 alias braid mtu 1500 arp off addrgenmode none\n"
         );
-        // Someone deletes what is ours.
+        // Another program deletes Braid's rules and routes.
         ip("rule del pref 32765");
         ip("link set braid0 down");
         assert_eq!(

@@ -1,8 +1,8 @@
-//! A cheap look at the devices that matter, so that a lost carrier is seen at once.
+//! Polls the carriers of candidate devices, so that a lost carrier is noticed at once.
 //!
-//! The kernel tells of a carrier by its link watch, which waits up to a second between two rounds
-//! and, like every change of a device, for a lock that other namespaces hold for seconds while they
-//! are taken down. The device itself knows at once (`IFF_LOWER_UP`); nobody tells, so we ask.
+//! The kernel reports carrier changes through its link watch, which waits up to a second between two rounds
+//! and, like every change of a device, for a lock that other namespaces hold for seconds while they are taken
+//! down. The device itself has the current state (`IFF_LOWER_UP`), but nothing announces it, so it is polled.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,13 +18,12 @@ use tokio::time::{Instant, sleep_until};
 use crate::snapshot::{Link, LinkState};
 use crate::{Error, OWN_DEVICES, Snapshot, netlink};
 
-/// From one look to the next. One costs some tens of microseconds per device.
+/// Poll interval. One poll costs some tens of microseconds per device.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Looks at devices again and again, beside the runtime's threads: a question to the kernel may
-/// block for as long as a lock is held.
+/// Polls devices on a blocking thread: a request to the kernel may block for as long as a lock is held.
 pub(crate) struct CarrierMonitor {
-    /// `None` while a look is under way, or after one that failed.
+    /// `None` while a poll is under way, or after one that failed.
     queries: Option<LinkQueries>,
     expected: Vec<Link>,
     poll: Option<JoinHandle<io::Result<(LinkQueries, bool)>>>,
@@ -32,7 +31,7 @@ pub(crate) struct CarrierMonitor {
 }
 
 impl CarrierMonitor {
-    /// For the network namespace of the calling thread.
+    /// Opens it for the network namespace of the calling thread.
     pub(crate) fn open() -> Result<CarrierMonitor, Error> {
         Ok(CarrierMonitor {
             queries: Some(LinkQueries::open()?),
@@ -42,8 +41,9 @@ impl CarrierMonitor {
         })
     }
 
-    /// From now on, tells when devices that could be uplinks are not as in this snapshot. Devices
-    /// without an address are none, and what else changes about a device comes with an event.
+    /// Sets the expected state: [`CarrierMonitor::changed`] returns when a device that could be an uplink
+    /// differs from this snapshot. Devices without an address cannot be uplinks, and other changes of a device
+    /// come with an event.
     pub(crate) fn expect(&mut self, snapshot: &Snapshot) {
         let has_address = |link: &Link| {
             let mut addresses = snapshot.addresses.iter();
@@ -57,17 +57,17 @@ impl CarrierMonitor {
                 && has_address(link)
         });
         self.expected.extend(devices.cloned());
-        // A look that began before the snapshot was read has nothing to tell.
+        // A poll that began before the snapshot was read is obsolete.
         self.poll = None;
         self.poll_at = Instant::now() + POLL_INTERVAL;
     }
 
-    /// Makes the next look come at once.
+    /// Schedules the next poll for now.
     pub(crate) fn poll_now(&mut self) {
         self.poll_at = Instant::now();
     }
 
-    /// Waits until a device is not as expected. Cancel-safe.
+    /// Waits until a device differs from the expected state. Cancel-safe.
     pub(crate) async fn changed(&mut self) {
         loop {
             if self.poll.is_none() {
@@ -92,18 +92,18 @@ impl CarrierMonitor {
                     }
                 }
                 Ok(Err(error)) => tracing::debug!(%error, "cannot look at the carriers"),
-                // The runtime is ending.
+                // The runtime is shutting down.
                 Err(error) => tracing::debug!(%error, "a look at the carriers was stopped"),
             }
         }
     }
 }
 
-/// A socket that asks the kernel about one device at a time.
+/// A socket that queries the kernel about one device at a time.
 struct LinkQueries {
     socket: Socket,
-    /// Answers and what they said: taking one apart costs more than asking, and it is mostly the
-    /// same as the last.
+    /// Answers with their parsed form: parsing costs more than querying, and an answer mostly equals the last
+    /// one.
     read: HashMap<u32, (Vec<u8>, Link)>,
 }
 
@@ -148,13 +148,13 @@ impl LinkQueries {
         let mut bytes = vec![0; question.buffer_len()];
         question.serialize(&mut bytes);
         self.socket.send(&bytes, 0)?;
-        // The kernel has answered when sending returns: this never waits.
+        // The kernel has answered when the send call returns, so this never waits.
         let (answer, _) = self.socket.recv_from_full()?;
         Ok(answer)
     }
 }
 
-/// `None` when there is no such device.
+/// Returns `None` if there is no such device.
 fn parse(answer: &[u8]) -> io::Result<Option<Link>> {
     let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(answer);
     match answer.map_err(io::Error::other)?.payload {

@@ -1,4 +1,4 @@
-//! The decision, pure: snapshot and selection in, uplinks and explanations out.
+//! Choice of uplinks. Pure: takes a snapshot and a selection, returns uplinks and reasons.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,9 +17,9 @@ pub fn choose(snapshot: &Snapshot, selection: &Selection) -> Discovery {
     }
 }
 
-/// Devices of the LAN side: switched on, with a global address, neither loopback nor an uplink nor
-/// ours. On a machine that forwards, these are the devices whose clients are served. A device that
-/// lost its carrier stays in the list, so that a flap changes nothing.
+/// Returns the devices on the LAN side: switched on, with a global address, and neither loopback nor an uplink
+/// nor Braid's. On a machine that forwards, the clients on these devices are served. A device that lost its
+/// carrier stays in the list, so that a flap changes nothing.
 #[must_use]
 pub fn lans(snapshot: &Snapshot, uplinks: &[Uplink]) -> Vec<Lan> {
     let has_address = |link: &Link| {
@@ -83,7 +83,7 @@ fn named(snapshot: &Snapshot, wanted: &[UplinkSpec]) -> Discovery {
 /// (the kernel gives IPv6 routes 1024 where IPv4 has 0), so IPv4, where present, decides alone.
 type Preference = (u32, u32, u32);
 
-/// `None` when no default route leaves through the device.
+/// Returns `None` if no default route leaves through the device.
 fn preference(snapshot: &Snapshot, link: &Link) -> Option<Preference> {
     let best = |v6| next_hops(snapshot, link, v6).first().map(|(r, _)| r.metric);
     let (v4, v6) = (best(false), best(true));
@@ -91,7 +91,7 @@ fn preference(snapshot: &Snapshot, link: &Link) -> Option<Preference> {
     Some((v4.unwrap_or(u32::MAX), v6.unwrap_or(u32::MAX), link.index))
 }
 
-/// Default routes of one family through a device with their next hops there, best first.
+/// Returns the default routes of one family through a device with their next hops there, best first.
 fn next_hops<'a>(snapshot: &'a Snapshot, link: &Link, v6: bool) -> Vec<(&'a Route, &'a RouteHop)> {
     let routes = snapshot.routes.iter().filter(|r| r.v6 == v6);
     let mut ways: Vec<_> = routes
@@ -124,7 +124,7 @@ impl Discovery {
     }
 }
 
-/// The uplink, and the ways out of it that are not used.
+/// Returns the uplink and the reasons for its unused next hops.
 fn uplink(
     snapshot: &Snapshot,
     link: &Link,
@@ -171,7 +171,7 @@ fn uplink(
     ))
 }
 
-/// An exit, and what else was learned while choosing it.
+/// The egress of one family, and facts learnt while choosing it.
 struct FamilyEgress<A> {
     next_hop: NextHop<A>,
     mtu: Option<u32>,
@@ -195,7 +195,7 @@ fn next_hop<A: Ip>(
             }
             None => None,
         },
-        // A bare point-to-point link needs no gateway: whoever fixes its address means to use it.
+        // A point-to-point link needs no gateway: a configured address is enough.
         (None, None) if layer == Layer::L3 && fixed.address.is_some() => None,
         (None, None) => return Err(RejectReason::NoRoute),
     };
@@ -249,7 +249,7 @@ fn next_hop<A: Ip>(
     })
 }
 
-/// Length of the shortest prefix that a device's address has in common with a network on its link.
+/// Returns the length of the shortest prefix that a device's address shares with a network on its link.
 fn on_link<A: Ip>(snapshot: &Snapshot, link: &Link, address: A) -> Option<u8> {
     let networks = snapshot.networks.iter().filter(|n| n.link == link.index);
     networks
@@ -280,13 +280,13 @@ fn why(
     }
 }
 
-/// What choosing needs to know of the two kinds of address.
+/// Properties of an address family that the choice needs.
 trait Ip: Copy + Eq + Into<IpAddr> {
     const V6: bool;
     fn from_ip(ip: IpAddr) -> Option<Self>;
-    /// Never leaves the link, whatever scope the kernel gives it.
+    /// True if the address never leaves the link, whatever scope the kernel gives it.
     fn is_link_local(self) -> bool;
-    /// Global to the kernel, but of no use to most destinations.
+    /// True if the address is global to the kernel, but useless towards most destinations.
     fn is_local_use(self) -> bool;
     fn same_prefix(self, other: Self, length: u8) -> bool;
 }
@@ -305,7 +305,7 @@ impl Ip for Ipv4Addr {
         Ipv4Addr::is_link_local(&self)
     }
 
-    /// Behind a home router every address is private: no reason to prefer another.
+    /// Behind a home router every address is private, so none is preferred for being public.
     fn is_local_use(self) -> bool {
         false
     }

@@ -2,7 +2,7 @@
 
 use crate::Rejected;
 
-/// What can go wrong when looking for uplinks.
+/// Errors of discovery.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -12,7 +12,7 @@ pub enum Error {
     /// A request over the routing socket was refused.
     #[error("cannot read {what} over netlink: {source}")]
     Netlink {
-        /// What was being read: `links`, `addresses`, `routes`.
+        /// The kind of object: `links`, `addresses`, `routes`.
         what: &'static str,
         /// The kernel's answer.
         source: std::io::Error,
@@ -40,10 +40,10 @@ pub enum Error {
         /// `braid0` or `braid1`.
         device: String,
     },
-    /// There is nothing to use.
+    /// There is no uplink to use.
     #[error("no uplink found{}", list(rejected))]
     NoUplink {
-        /// Everything that was looked at.
+        /// All rejected candidates.
         rejected: Vec<Rejected>,
     },
 }

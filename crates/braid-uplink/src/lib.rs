@@ -1,9 +1,9 @@
-//! Finds and watches uplinks.
+//! Finds uplinks and monitors their health.
 //!
-//! In go the kernel's links, addresses and routes ([`Snapshot`], read over netlink) and what the
-//! user asked for ([`Selection`]); out come the uplinks to use and, for every candidate that was
-//! not taken, the reason ([`Discovery`]). Then whether they work: what the datapath counted and how
-//! probes fared goes in, verdicts with their evidence come out ([`liveness`]).
+//! Discovery takes the kernel's links, addresses and routes ([`Snapshot`], read over netlink) and the user's
+//! selection ([`Selection`]). It returns the uplinks to use and the reason for every candidate that was not
+//! taken ([`Discovery`]). Health monitoring takes the datapath's counters and the results of probes, and
+//! returns verdicts with their evidence ([`liveness`]).
 //!
 //! The decisions ([`choose`], [`liveness::HealthMonitor`]) are pure functions over plain data and
 //! passed-in time; [`netlink`], [`NetworkMonitor`] and [`probe`] are the only parts that touch a socket.
@@ -35,18 +35,18 @@ pub use uplink::{Candidate, Discovery, Lan, Layer, NextHop, RejectReason, Reject
 /// 98 is unassigned in `/etc/iproute2/rt_protos`.
 pub const ROUTE_PROTOCOL: u8 = 98;
 
-/// Devices that Braid makes: the two ends of its veth pair, and the bond. Never found to be uplinks,
-/// and never LANs.
+/// Devices that Braid makes: the two ends of its veth pair, and the bond. Discovery never takes them for
+/// uplinks or LANs.
 pub const OWN_DEVICES: [&str; 3] = ["braid0", "braid1", BOND_DEVICE];
 
-/// The device of the bond. Braid itself says when it is an uplink.
+/// The device of the bond. The daemon adds it to the uplinks itself.
 pub const BOND_DEVICE: &str = "braid-bond";
 
-/// Reads the kernel's state and decides.
+/// Reads the kernel's state and chooses the uplinks.
 ///
 /// # Errors
-/// [`Error::Netlink`] when the kernel cannot be read. That no uplink was found is not an error
-/// here: see [`Discovery::require_any`].
+/// [`Error::Netlink`] if the kernel cannot be read. An empty result is not an error: see
+/// [`Discovery::require_any`].
 pub async fn discover(selection: &Selection) -> Result<Discovery, Error> {
     Ok(choose(&netlink::read().await?, selection))
 }

@@ -1,15 +1,15 @@
-//! Whether an uplink that is there also works: pure, driven by passed-in time.
+//! Health of uplinks: does an uplink that is present also work? Pure, driven by passed-in time.
 //!
-//! In go what the datapath counted ([`Sample`]), how probes fared ([`ProbeResult`]) and which
-//! uplinks there are ([`MonitoredUplink`]); out come probes to send ([`ProbeRequest`]) and changes of verdict
-//! with what they rest on ([`VerdictChange`]). No socket, no clock, no randomness: whoever drives
-//! the [`HealthMonitor`] calls a `handle_*`, then empties [`HealthMonitor::poll_transmit`] and
-//! [`HealthMonitor::poll_event`], and comes back at [`HealthMonitor::poll_timeout`].
+//! Inputs are the datapath's counters ([`Sample`]), the results of probes ([`ProbeResult`]) and the list of
+//! uplinks ([`MonitoredUplink`]). Outputs are probes to send ([`ProbeRequest`]) and changes of verdict with
+//! their evidence ([`VerdictChange`]). No socket, no clock, no randomness. The caller of [`HealthMonitor`]
+//! calls a `handle_*`, then empties [`HealthMonitor::poll_transmit`] and [`HealthMonitor::poll_event`], and
+//! returns at [`HealthMonitor::poll_timeout`].
 //!
-//! The rules and their reasons are in `docs/liveness.md`. In short: traffic is asked first, since
-//! it costs nothing and tells within a round trip; silence alone proves nothing, so a burst of
-//! probes follows; only when they stay unanswered too is an uplink dead. An uplink that fails is
-//! left fast, and one that returns has to prove itself, longer each time.
+//! `docs/liveness.md` has the rules and their reasons. In short: traffic is checked first, because it costs
+//! nothing and shows a failure within a round trip. Silence alone proves nothing, so a burst of probes follows.
+//! An uplink is dead only if these stay unanswered too. Flows leave a failed uplink fast; an uplink that
+//! returns has to prove itself, longer each time.
 
 mod constants;
 mod damping;

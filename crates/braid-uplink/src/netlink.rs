@@ -1,4 +1,4 @@
-//! Reads the kernel's state over netlink. No decisions here.
+//! Reads the kernel's state over netlink. Makes no decisions.
 
 use std::net::IpAddr;
 
@@ -136,7 +136,7 @@ fn address(message: &AddressMessage) -> Option<Address> {
     for attribute in &message.attributes {
         match attribute {
             AddressAttribute::Local(ip) => local = Some(*ip),
-            // On a point-to-point link this is the far end; elsewhere IPv6 has only this one.
+            // On a point-to-point link this is the remote end; on other links IPv6 has only this one.
             AddressAttribute::Address(ip) => other = Some(*ip),
             AddressAttribute::Flags(all) => flags = *all,
             _ => {}
@@ -155,7 +155,7 @@ fn address(message: &AddressMessage) -> Option<Address> {
     })
 }
 
-/// `None` for what is not a unicast default route of the main table, or is ours.
+/// Returns `None` unless it is a unicast default route of the main table that Braid did not make.
 fn default_route(message: &RouteMessage) -> Option<Route> {
     let header = &message.header;
     if header.destination_prefix_length != 0
@@ -198,7 +198,7 @@ fn default_route(message: &RouteMessage) -> Option<Route> {
     (table == u32::from(RouteHeader::RT_TABLE_MAIN)).then_some(route)
 }
 
-/// `None` for what is not a network that a device of its own reaches without a gateway.
+/// Returns `None` unless it is a network that a device reaches without a gateway.
 fn network(message: &RouteMessage) -> Option<Network> {
     let header = &message.header;
     if header.destination_prefix_length == 0 || header.kind != RouteType::Unicast {

@@ -1,4 +1,4 @@
-//! Tells when to look again.
+//! Subscription to changes of links, addresses and routes.
 
 use std::io;
 use std::time::Duration;
@@ -11,10 +11,9 @@ use tokio::time::{Instant, sleep_until};
 use crate::carrier::CarrierMonitor;
 use crate::{Error, Snapshot, netlink};
 
-/// Changes come in bursts (a link comes up, then its addresses, then its routes): look again only
-/// when nothing happened for this long …
+/// Quiet time after which a burst of changes (a link comes up, then its addresses, then its routes) is read.
 const DEBOUNCE: Duration = Duration::from_millis(20);
-/// … but no later than this after the first change, even on a machine that never rests.
+/// Longest delay after the first change of a burst, for machines that are never quiet.
 const MAX_DEBOUNCE: Duration = Duration::from_millis(200);
 
 const GROUPS: [MulticastGroup; 7] = [
@@ -27,22 +26,22 @@ const GROUPS: [MulticastGroup; 7] = [
     MulticastGroup::Ipv6Rule,
 ];
 
-/// A subscription to changes of links, addresses, routes and rules, and a look of its own at the
-/// carriers. Dropping it ends it.
+/// A subscription to changes of links, addresses, routes and rules, which also polls the carriers itself.
+/// Dropping it ends it.
 ///
-/// Whatever is under way is kept here and not in the future that [`NetworkMonitor::next`] returns: a caller
-/// with a short timer of its own may drop that future as often as it likes.
+/// Work under way is kept here and not in the future that [`NetworkMonitor::next`] returns, so a caller with a
+/// short timer may drop that future at any time.
 pub struct NetworkMonitor {
     socket: TokioSocket,
     carriers: CarrierMonitor,
-    /// A change was seen and its snapshot not yet handed out.
+    /// A change was seen whose snapshot has not been returned yet.
     debounce: Option<Debounce>,
     reading: Option<JoinHandle<Result<Snapshot, Error>>>,
-    /// There has been a first reading, which the carriers are compared with.
+    /// The first reading is done; the carriers are compared with it.
     begun: bool,
 }
 
-/// Until when to wait for more changes of the same burst.
+/// End of the wait for more changes of the same burst.
 #[derive(Clone, Copy)]
 struct Debounce {
     began: Instant,
@@ -61,7 +60,7 @@ impl Debounce {
         }
     }
 
-    /// Nothing to wait for.
+    /// Returns one that is due at once.
     fn over() -> Debounce {
         let now = Instant::now();
         Debounce {
@@ -72,8 +71,8 @@ impl Debounce {
     }
 }
 
-/// Subscribes, in the network namespace of the calling thread. A change after this call is never
-/// missed, so: watch first, then read. Needs a tokio runtime with I/O and time.
+/// Subscribes, in the network namespace of the calling thread. No change after this call is missed, so
+/// subscribe first and read afterwards. Needs a tokio runtime with I/O and time.
 ///
 /// # Errors
 /// [`Error::Socket`].
@@ -93,10 +92,9 @@ pub fn subscribe() -> Result<NetworkMonitor, Error> {
 }
 
 impl NetworkMonitor {
-    /// Waits for the next change (or burst of changes) and reads everything anew. A lost carrier is
-    /// noticed within 25 ms even while the kernel has not told of it. May yield a snapshot equal to
-    /// the last one: routing rules are watched too, so that whoever owns some can put them back.
-    /// Cancel-safe.
+    /// Waits for the next change or burst of changes and reads everything anew. A lost carrier is noticed
+    /// within 25 ms, even before the kernel reports it. May return a snapshot equal to the last one: routing
+    /// rules are watched too, so that their owner can restore them. Cancel-safe.
     ///
     /// # Errors
     /// [`Error::Netlink`] when the kernel cannot be read; calling again retries.
@@ -118,13 +116,13 @@ impl NetworkMonitor {
         }
     }
 
-    /// Returns when the oldest change was seen that no snapshot has shown yet; `None`: there is none.
+    /// Returns the time of the oldest change that no snapshot has shown yet, if there is one.
     #[must_use]
     pub fn unread_since(&self) -> Option<Instant> {
         self.debounce.map(|debounce| debounce.began)
     }
 
-    /// Waits for an event, for a carrier that is not as it was, or for the end of a burst.
+    /// Waits for an event, a changed carrier, or the end of a burst.
     async fn wait(&mut self) -> io::Result<()> {
         let NetworkMonitor {
             socket, carriers, ..
@@ -149,7 +147,7 @@ impl NetworkMonitor {
         Ok(())
     }
 
-    /// The reading goes on when this future is dropped; the next call awaits the same one.
+    /// The reading continues when this future is dropped; the next call awaits the same one.
     async fn read(&mut self) -> Result<Snapshot, Error> {
         let reading = self
             .reading
@@ -164,8 +162,8 @@ fn is_over(debounce: Debounce) -> bool {
     debounce.quiet.min(debounce.latest) <= Instant::now()
 }
 
-/// Reads on a thread that may block: the kernel answers while the question is being sent, and waits
-/// for a lock that it holds for long while namespaces are taken down.
+/// Reads on a thread that may block: the kernel answers during the send call, and waits for a lock that it
+/// holds for long while namespaces are taken down.
 fn read_apart() -> Result<Snapshot, Error> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -173,8 +171,8 @@ fn read_apart() -> Result<Snapshot, Error> {
         .block_on(netlink::read())
 }
 
-/// What the event says is not looked at: it only means that something changed. So an overrun of
-/// the socket's buffer, which loses events, loses nothing.
+/// Events are not parsed: each only means that something changed. An overflow of the socket's buffer, which
+/// loses events, therefore loses nothing.
 async fn event(socket: &mut TokioSocket) -> io::Result<()> {
     let mut ignored = Vec::with_capacity(4096);
     match socket.recv(&mut ignored).await {

@@ -1,9 +1,9 @@
-//! Sends probes, each bound to its uplink, and reports what came of them.
+//! Sends probes, each bound to its uplink, and reports their results.
 //!
-//! Every probe is a task with a socket of its own that ends with it: bound to the uplink's device
-//! and its address, so that it leaves there whatever routes and rules say, and connected to its
-//! target, so that it hears nobody else. What an answer's bytes say is decided by pure functions
-//! ([`echo::is_reply`], [`dns::judge`], [`http::judge`]).
+//! Every probe is a task with its own socket, which ends with it. The socket is bound to the uplink's device
+//! and address, so that the probe leaves there whatever routes and rules say, and connected to its target, so
+//! that it receives from nobody else. Pure functions decide about the bytes of an answer ([`echo::is_reply`],
+//! [`dns::judge`], [`http::judge`]).
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -27,16 +27,16 @@ mod tcp;
 
 use resolver::Resolver;
 
-/// Most probes under way at once, over all uplinks: each has a socket.
+/// Most probes in flight, over all uplinks: each has a socket.
 pub const MAX_PROBES: usize = 1024;
 
-/// Sends probes and listens for their answers. Dropping it ends those under way.
+/// Sends probes and receives their answers. Dropping it ends those in flight.
 #[derive(Debug)]
 pub struct Prober {
     answers: UnboundedSender<ProbeResult>,
     tasks: JoinSet<()>,
     resolver: Resolver,
-    /// Keys what nobody is to guess: whoever answers has seen the question.
+    /// Key of the unpredictable part of each probe: a valid answer proves that its sender saw the request.
     secrets: RandomState,
     sent: u64,
 }
@@ -48,27 +48,27 @@ struct Egress {
     source: IpAddr,
 }
 
-/// Why there is no good answer.
+/// The reason that there is no good answer.
 #[derive(Debug)]
 enum ProbeError {
-    /// Answered in the target's place, or not as it should.
+    /// Not the answer that the target would give.
     Wrong(String),
-    /// Undeliverable, by a router's word.
+    /// A router reported it as undeliverable.
     Silent,
-    /// The machine itself could not send it.
+    /// This machine could not send it.
     NotSent(io::Error),
 }
 
 impl ProbeError {
-    /// A socket that is to be heard of after it was sent from.
+    /// Converts a socket error that came after sending.
     fn heard(_: io::Error) -> ProbeError {
         ProbeError::Silent
     }
 }
 
 impl Prober {
-    /// Reports to this channel, in the network namespace of the calling thread. Needs a tokio
-    /// runtime with I/O and time.
+    /// Creates a prober that reports to this channel, in the network namespace of the calling thread. Needs a
+    /// tokio runtime with I/O and time.
     #[must_use]
     pub fn new(answers: UnboundedSender<ProbeResult>) -> Prober {
         Prober {
@@ -80,15 +80,15 @@ impl Prober {
         }
     }
 
-    /// Sends one probe out of this uplink. Never waits; one answer comes for each order, at the
-    /// latest when the order's time is over.
+    /// Sends one probe out of this uplink. Never waits; one result follows each request, at the latest when the
+    /// request's time is over.
     pub fn send(&mut self, request: ProbeRequest, uplink: &Uplink) {
         while self.tasks.try_join_next().is_some() {}
         self.sent = self.sent.wrapping_add(1);
         let answers = self.answers.clone();
         let (id, of) = (request.id, request.uplink);
         let tell = move |outcome| {
-            // Whoever hung up needs no answer.
+            // A closed channel needs no result.
             let _ = answers.send(ProbeResult {
                 uplink: of,
                 id,
@@ -109,7 +109,7 @@ impl Prober {
     }
 }
 
-/// The exits of an uplink.
+/// The egresses of an uplink, one for each family.
 #[derive(Debug)]
 struct Egresses {
     v4: Option<Egress>,
@@ -146,7 +146,7 @@ impl Egresses {
     }
 }
 
-/// One probe under way.
+/// One probe in flight.
 struct Probe {
     egresses: Egresses,
     request: ProbeRequest,

@@ -1,33 +1,33 @@
-//! Which uplinks the user asked for.
+//! The user's selection of uplinks.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::{Error, OWN_DEVICES};
 
-/// Which devices are to be uplinks.
+/// The selection of uplink devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Selection {
     /// Every device that a default route of the main table leaves through.
     #[default]
     Automatic,
-    /// Exactly these. Made by [`Selection::named`], which refuses contradictions.
+    /// Exactly these uplinks. Made by [`Selection::named`], which refuses contradictions.
     Named(Vec<UplinkSpec>),
 }
 
-/// One uplink as the configuration names it.
+/// One uplink of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UplinkSpec {
     /// The user's name for it.
     pub name: String,
     /// Its network device.
     pub device: String,
-    /// What to use for IPv4 instead of what the kernel knows.
+    /// IPv4 settings that replace those of the kernel.
     pub v4: Override<Ipv4Addr>,
-    /// What to use for IPv6 instead of what the kernel knows.
+    /// IPv6 settings that replace those of the kernel.
     pub v6: Override<Ipv6Addr>,
 }
 
-/// Parts of an exit that the configuration fixes. `None` means: as found.
+/// Parts of a next hop that the configuration fixes. `None` means as found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Override<A> {
     /// The address to translate to; it must be on the device.

@@ -1,4 +1,4 @@
-//! The kernel's state as plain data, as far as choosing uplinks needs it.
+//! The parts of the kernel's state that the choice of uplinks needs, as plain data.
 
 use std::net::IpAddr;
 
@@ -11,13 +11,13 @@ pub struct Snapshot {
     pub links: Vec<Link>,
     /// Every address.
     pub addresses: Vec<Address>,
-    /// Unicast default routes of the main table, ours left out.
+    /// Unicast default routes of the main table, without Braid's own.
     pub routes: Vec<Route>,
-    /// Networks that the main table reaches on a device itself, without a gateway.
+    /// Networks that the main table reaches on a device without a gateway.
     pub networks: Vec<Network>,
 }
 
-/// A network that is on a link.
+/// An on-link network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     /// Index of the device.
@@ -35,15 +35,15 @@ pub struct Link {
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// How its frames look; `None` for loopback and for link layers that carry no IP to elsewhere.
+    /// Frame format; `None` for loopback and for link layers that carry no IP to other hosts.
     pub layer: Option<Layer>,
-    /// Whether packets can pass.
+    /// State of the device.
     pub state: LinkState,
     /// MTU in bytes.
     pub mtu: u32,
 }
 
-/// Whether packets can pass through a device (RFC 2863, `IFF_*`).
+/// State of a device: can packets pass? (RFC 2863, `IFF_*`)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
     /// Administratively down.
@@ -76,11 +76,11 @@ pub struct Address {
 /// A default route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// IPv6, or else IPv4.
+    /// True for IPv6, false for IPv4.
     pub v6: bool,
     /// Its metric; the smallest is preferred.
     pub metric: u32,
-    /// From a router advertisement.
+    /// True if it comes from a router advertisement.
     pub advertised: bool,
     /// The source address that the route suggests.
     pub source: Option<IpAddr>,
@@ -90,7 +90,7 @@ pub struct Route {
     pub hops: Vec<RouteHop>,
 }
 
-/// Where a route leads.
+/// One next hop of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteHop {
     /// Index of the outgoing device.
@@ -101,13 +101,13 @@ pub struct RouteHop {
 }
 
 impl Snapshot {
-    /// The device of this name.
+    /// Returns the device of this name.
     #[must_use]
     pub fn link_named(&self, name: &str) -> Option<&Link> {
         self.links.iter().find(|l| l.name == name)
     }
 
-    /// The device of this index.
+    /// Returns the device of this index.
     #[must_use]
     pub fn link(&self, index: u32) -> Option<&Link> {
         self.links.iter().find(|l| l.index == index)

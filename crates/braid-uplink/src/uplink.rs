@@ -1,4 +1,4 @@
-//! What discovery hands out.
+//! Results of discovery: uplinks, LAN devices and rejected candidates.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// How frames on a device look.
+/// Frame format of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
@@ -27,28 +27,28 @@ impl fmt::Display for Layer {
     }
 }
 
-/// One family's way out of an uplink.
+/// One address family's egress: the source address and the next hop of its default route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextHop<A> {
     /// The address that outgoing flows are translated to.
     pub address: A,
     /// The next hop; `None` when every destination is on the link itself.
     pub gateway: Option<A>,
-    /// Further global addresses of the device. Nothing is translated to them, but local servers may
-    /// answer from them, so they need a route back out of the same device.
+    /// Further global addresses of the device. Braid never translates to them, but local servers may answer
+    /// from them, so they need a route back out of the same device.
     pub others: Vec<A>,
     /// Metric of the default route. Zero is the most preferred.
     pub metric: u32,
     /// The default route came from a router advertisement that the kernel itself processed or that
     /// a network manager marked so (`proto ra`).
     pub advertised: bool,
-    /// Length in bits of the prefix that `address` shares with its neighbours on the link; `None` where
-    /// nobody is reached there without a gateway.
+    /// Length in bits of the on-link prefix of `address`; `None` if no neighbour is reachable without a
+    /// gateway.
     #[serde(default)]
     pub on_link: Option<u8>,
 }
 
-/// A usable way to the internet: one device with an address and a way out in at least one family.
+/// A usable path to the internet: one device with an address and a next hop in at least one family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Uplink {
     /// The user's name for it, or the device's.
@@ -57,26 +57,26 @@ pub struct Uplink {
     pub device: String,
     /// The kernel's index of the device; never zero.
     pub ifindex: u32,
-    /// How frames look on it.
+    /// Frame format of the device.
     pub layer: Layer,
     /// Largest IP packet in bytes: the device's MTU, or that of its default route if smaller.
     pub mtu: u32,
-    /// The way out for IPv4, if any.
+    /// The IPv4 next hop, if any.
     pub v4: Option<NextHop<Ipv4Addr>>,
-    /// The way out for IPv6, if any.
+    /// The IPv6 next hop, if any.
     pub v6: Option<NextHop<Ipv6Addr>>,
-    /// Why it was taken, in a few words: `default route metric 100`.
+    /// The reason that it was taken: `default route metric 100`.
     pub why: String,
 }
 
 impl Uplink {
-    /// Networks on the uplink's own link, a modem's for one.
+    /// Returns the on-link networks of the uplink, such as that of a modem.
     #[must_use]
     pub fn segments(&self) -> Vec<Prefix> {
         fn segment<A: Copy + Into<IpAddr>>(next_hop: Option<&NextHop<A>>) -> Option<Prefix> {
             let next_hop = next_hop?;
             let segment = Prefix::new(next_hop.address.into(), next_hop.on_link?)?;
-            // Alone in it, the address has no neighbours.
+            // A host prefix has no neighbours.
             (segment != Prefix::from(next_hop.address.into())).then_some(segment)
         }
         [segment(self.v4.as_ref()), segment(self.v6.as_ref())]
@@ -86,20 +86,20 @@ impl Uplink {
     }
 }
 
-/// A device of the LAN side: up, with an address, and neither an uplink nor one of ours.
+/// A device on the LAN side: up, with an address, neither an uplink nor one of Braid's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lan {
     /// Name of the network device.
     pub device: String,
     /// The kernel's index of the device.
     pub ifindex: u32,
-    /// How frames look on it.
+    /// Frame format of the device.
     pub layer: Layer,
     /// Largest IP packet in bytes.
     pub mtu: u32,
 }
 
-/// Something that could have been an uplink.
+/// A device that was considered as an uplink.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
     /// The user's name for it, or the device's.
@@ -111,9 +111,9 @@ pub struct Candidate {
 /// A candidate that was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rejected {
-    /// What was looked at.
+    /// The candidate.
     pub candidate: Candidate,
-    /// Why it was not taken.
+    /// The reason.
     pub reason: RejectReason,
 }
 
@@ -128,7 +128,7 @@ impl fmt::Display for Rejected {
     }
 }
 
-/// Why a candidate is not an uplink.
+/// The reason that a candidate is not an uplink.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RejectReason {
@@ -136,11 +136,11 @@ pub enum RejectReason {
     Missing,
     /// The device is switched off (`ip link set … up`).
     AdminDown,
-    /// The device is on, but nothing answers at the other end of the cable, radio or tunnel.
+    /// The device is on, but has no carrier: nothing answers at the far end of the cable, radio or tunnel.
     NoCarrier,
-    /// The device waits for something above it, such as 802.1X.
+    /// The device waits for a higher layer, such as 802.1X.
     Dormant,
-    /// Loopback, or a link layer that carries no IP to elsewhere.
+    /// Loopback, or a link layer that carries no IP to other hosts.
     NotAnUplink,
     /// The device has no global address in the family or families of its default routes.
     NoAddress,
@@ -154,9 +154,9 @@ pub enum RejectReason {
     NotItsAddress(IpAddr),
     /// A second gateway on a device that is already an uplink.
     SecondGateway(IpAddr),
-    /// Whoever makes the device says that it carries nothing for the moment, and why.
+    /// The owner of the device reports that it carries nothing for the moment; the text says why.
     Waiting(String),
-    /// The same for so long that what is on it is lost.
+    /// The same for so long that its flows are lost.
     Lost(String),
 }
 
@@ -183,13 +183,12 @@ impl fmt::Display for RejectReason {
     }
 }
 
-/// The outcome of one look at the kernel's state.
+/// The outcome of one reading of the kernel's state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Discovery {
-    /// Usable uplinks. Without configuration the most preferred default route comes first, with
-    /// configuration the order of the configuration.
+    /// Usable uplinks: in the order of the configuration, or by preference of their default routes without one.
     pub uplinks: Vec<Uplink>,
-    /// What was looked at and not taken, in the same order.
+    /// Rejected candidates, in the same order.
     pub rejected: Vec<Rejected>,
 }
 

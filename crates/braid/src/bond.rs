@@ -1,4 +1,4 @@
-//! `braid join`, `braid leave` and `braid bond`: the way over all uplinks at once.
+//! `braid join`, `braid leave` and `braid bond`: the bond through a hub.
 
 use std::io;
 use std::path::Path;
@@ -19,12 +19,12 @@ use crate::table::{Cell, Side, Table};
 use crate::terminal::{Progress, Tint, answer, answer_either, tinted};
 use crate::{CommandError, CommandResult, ask, runtime};
 
-/// How long a hub may take to answer: a few tries, the last of which come seconds apart.
+/// Longest wait for the hub's answer: a few attempts, the last of which are seconds apart.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
-/// From one look at how it goes to the next.
+/// Time between two queries of the bond's state.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Shows how the bond is doing.
+/// Shows the state of the bond.
 pub fn bond(run_dir: &RunDir, output: Output) -> CommandResult {
     let report: BondReport = ask(run_dir, "/v1/bond")?;
     answer_either(output.json, &report, |paint| text(&report, paint))?;
@@ -52,7 +52,7 @@ pub fn join(run_dir: &RunDir, state_dir: &Path, token: &str, output: Output) -> 
         let _: BondReport = client::create(run_dir, "/v1/bond", &request).await?;
         let report = settled(run_dir).await?;
         if report.state == BondState::Refused && before.state == BondState::None {
-            // Nothing is to stay of what never was.
+            // A refused membership must not be kept.
             let _: BondReport = client::delete(run_dir, "/v1/bond").await?;
         }
         Ok::<BondReport, NoAnswer>(report)
@@ -78,7 +78,7 @@ pub fn join(run_dir: &RunDir, state_dir: &Path, token: &str, output: Output) -> 
     }
 }
 
-/// Waits until it is known what becomes of it, or until nobody would wait any longer.
+/// Waits until the hub has accepted or refused the client, or until [`JOIN_TIMEOUT`] has passed.
 async fn settled(run_dir: &RunDir) -> Result<BondReport, NoAnswer> {
     let begun = Instant::now();
     loop {
@@ -112,7 +112,7 @@ pub fn leave(run_dir: &RunDir, state_dir: &Path) -> CommandResult {
     })?)
 }
 
-/// The bond as a person reads it.
+/// Renders the bond for people.
 pub fn text(report: &BondReport, paint: Paint) -> String {
     let (tint, means) = match report.state {
         BondState::Up => (Tint::Good, meaning(report)),
@@ -170,14 +170,14 @@ fn meanwhile(report: &BondReport) -> &'static str {
     }
 }
 
-/// A line for each link.
+/// Renders one line per link.
 pub fn table(links: &[BondLinkReport]) -> Table {
     let mut table = Table::new(&[
         ("LINK", Side::Left),
         ("STATE", Side::Left),
         ("RATE Mbit/s", Side::Right),
         ("RTT ms", Side::Right),
-        ("SPREAD ms", Side::Right),
+        ("SKEW ms", Side::Right),
         ("LOSS %", Side::Right),
         ("RANDOM", Side::Right),
         ("CONGESTED", Side::Right),
@@ -291,9 +291,9 @@ pub mod tests {
     #[test]
     fn the_bond_is_a_table_and_what_it_means() {
         let expected = "\
-LINK  STATE    RATE Mbit/s  RTT ms  SPREAD ms  LOSS %  RANDOM  CONGESTED  SHARE %  TX MB  RX MB  WHY
-dsl   active          48.2    31.2        0.0     1.2       3         40    100.0   12.0   98.0  carries 48.2 of 48.2 Mbit/s
-lte   suspect          0.0       –          –     0.0       3         40      0.0   12.0   98.0  silent
+LINK  STATE    RATE Mbit/s  RTT ms  SKEW ms  LOSS %  RANDOM  CONGESTED  SHARE %  TX MB  RX MB  WHY
+dsl   active          48.2    31.2      0.0     1.2       3         40    100.0   12.0   98.0  carries 48.2 of 48.2 Mbit/s
+lte   suspect          0.0       –        –     0.0       3         40      0.0   12.0   98.0  silent
 # bond: up: the hub answers; new flows take it
 # hub: hub.example.org:27243 as home; inner addresses 10.73.0.2, fd00::2
 # order: 0.0 ms median wait, 12.3 ms at most for 99 of 100; gaps: 6 lost, 7 waited out, 0 for want of memory; 13 packets sent again

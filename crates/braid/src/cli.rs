@@ -1,4 +1,4 @@
-//! What can be typed. Nouns show, verbs change.
+//! Commands and options. Nouns show, verbs change.
 
 #[cfg(feature = "hub")]
 pub mod hub;
@@ -16,14 +16,14 @@ use crate::destination::{Destination, Endpoint, parse_protocol};
 const EXIT_CODES: &str =
     "Exit codes: 0 fine, 1 failed, 2 usage, 3 daemon not reachable, 4 degraded";
 
-/// Several uplinks carry one machine's traffic.
+/// Make several internet uplinks act as one
 #[derive(Debug, Parser)]
 #[command(name = "braid", version, after_help = EXIT_CODES, arg_required_else_help = true)]
 pub struct Cli {
-    /// Directory that everything of one instance lives under
+    /// Directory for everything that belongs to one running instance
     #[arg(long, global = true, env = "BRAID_RUN_DIR", default_value = run_dir::DEFAULT, value_name = "DIR")]
     pub run_dir: PathBuf,
-    /// Directory of what outlives a reboot: whom this machine has joined
+    /// Directory for state that survives a reboot, such as the hub that this machine has joined
     #[arg(long, global = true, env = "BRAID_STATE_DIR", default_value = state_dir::DEFAULT, value_name = "DIR")]
     pub state_dir: PathBuf,
     #[command(subcommand)]
@@ -32,63 +32,64 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Start: new flows leave over all uplinks from now on
+    /// Start the daemon: new flows are spread over all uplinks
     ///
-    /// Without a configuration every device that a default route leaves through is an uplink, and
-    /// each new flow goes where a transfer is expected to be over first. Returns when the daemon is
-    /// at work. A daemon that was killed is replaced without a lost packet.
+    /// Without a configuration every device with a default route is an uplink, and each new flow
+    /// takes the uplink that is expected to finish a transfer first. Returns when the daemon is
+    /// ready. A daemon that was killed is replaced without a lost packet.
     Up(UpArgs),
-    /// End, and leave the machine as it was found; also after a crash
+    /// Stop the daemon and restore the machine's settings; also after a crash
     Down(Output),
-    /// Read the configuration again: all of it or nothing
+    /// Reload the configuration, all of it or nothing
     ///
-    /// Running flows keep their uplinks. After a refusal the old configuration stays at work, and
-    /// `braid status` says so.
+    /// Running flows keep their uplinks. If the new configuration is refused, the old one stays in
+    /// force and `braid status` says so.
     Reload(Output),
-    /// Let uplinks back that `failback = "never"` keeps waiting
+    /// Return new flows to uplinks that `failback = "never"` holds back
     Failback(Output),
-    /// Join a hub: flows go over all uplinks at once, through it
+    /// Join a hub: each flow then uses all uplinks at once, through the hub
     ///
-    /// TOKEN is what `braid hub invite NAME` printed on the hub; it is good for one machine. A daemon
-    /// that runs calls the hub at once, and this waits until it has answered: exit code 4 means that
-    /// it has not, and goes on being called. Without a daemon the next `braid up` calls it.
+    /// TOKEN is printed by `braid hub invite NAME` on the hub and works for one machine. A running
+    /// daemon connects at once, and this command waits for the hub's answer. Exit code 4 means that
+    /// the hub has not answered yet; the daemon keeps trying. Without a daemon, the next `braid up`
+    /// connects.
     Join {
-        /// What the hub printed; `-` reads it from standard input
+        /// Token printed by the hub; `-` reads it from standard input
         token: String,
         #[command(flatten)]
         output: Output,
     },
-    /// Leave the hub that was joined: flows are shared out over the uplinks again
+    /// Leave the hub: flows are spread over the uplinks again
     Leave,
     /// Show the bond: its links, what each carries and why
     ///
-    /// A line for each link. RATE is what it is sent at, SPREAD by how much packets take longer by it
-    /// than by the fastest one, RANDOM and CONGESTED packets lost without and with a queue. Exit code 4
-    /// means that the hub is out of reach.
+    /// One line per link. RATE is the sending rate. SKEW is the one-way delay beyond that of the
+    /// fastest link. RANDOM and CONGESTED count packets lost without and with a queue. Exit code 4
+    /// means that the hub cannot be reached.
     Bond(Output),
-    /// Show uplinks, flows and what is not as it should be
+    /// Show uplinks, flows and health problems
     ///
-    /// SHARE % is the part of new flows that an uplink gets. Exit code 4 means degraded: a health
-    /// line says what is the matter and what to do.
+    /// SHARE % is the fraction of new flows that an uplink gets. Exit code 4 means degraded: a
+    /// health line names the problem and the fix.
     Status(Output),
-    /// Show every uplink's addresses, and why it is used or not
+    /// Show the addresses of every uplink, and why it is used or not
     Uplinks(UplinksArgs),
     /// Show every flow and the uplink that carries it
     Flows(FlowsArgs),
-    /// Show what is remembered of the ways to destinations
+    /// Show the path cache: measured round trips and loss by destination and uplink
     ///
-    /// A network (a /24 of IPv4, a /48 of IPv6) and an uplink a line, those first that were asked for
-    /// last. COUNTS says whether it decides about new flows under policy race or fastest.
+    /// One line per network (an IPv4 /24 or an IPv6 /48) and uplink, the most recently used network
+    /// first. VALID says whether the entry decides about new flows under policy race or fastest.
     Paths(Output),
-    /// Show why a flow went where it is, or where a new one would go
+    /// Explain why a flow takes its uplink, or which one a new flow would take
     ///
-    /// DESTINATION is an address or a name, with or without a port. Flows at work that it describes
-    /// are listed too; `--protocol`, `--source` and a port narrow them down to one.
+    /// DESTINATION is an address or a name, with or without a port. Existing flows that match are
+    /// listed too; `--protocol`, `--source` and a port narrow them down to one.
     Explain(ExplainArgs),
-    /// Show uplinks, flows and reasons as they change; q quits
+    /// Show uplinks, flows and datapath reasons live; q quits
     #[cfg(feature = "top")]
     Top {
-        /// Seconds between two looks
+        /// Seconds between two updates
         #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = parse_pace)]
         every: f64,
     },
@@ -96,30 +97,30 @@ pub enum Command {
     Events(EventsArgs),
     /// Run a program on one uplink
     ///
-    /// New flows of the program and of what it starts take that uplink until it ends. Signals are
-    /// passed on to it, and its exit code is this command's; 126 and 127 say that it could not be
-    /// started. Name servers that the machine asks on its behalf (systemd-resolved) are not part of
-    /// it.
+    /// New flows of the program and of its children take that uplink until the program ends. Signals
+    /// are forwarded to the program, and its exit code is returned; 126 and 127 mean that it could
+    /// not be started. Name lookups that a local resolver (systemd-resolved) does on its behalf are
+    /// not included.
     Run(RunArgs),
-    /// Check this machine and print the mending command for each finding
+    /// Check this machine and print a fix for each finding
     ///
-    /// Changes nothing. FAIL means that Braid cannot run (exit code 1), WARN that something may not
-    /// behave as expected (exit code 4).
+    /// Changes nothing. FAIL means that Braid cannot run (exit code 1). WARN means that something
+    /// may not work as expected (exit code 4).
     Doctor {
-        /// Configuration file that names the uplinks; /etc/braid/braid.toml if it is there
+        /// Configuration file; /etc/braid/braid.toml by default, if it exists
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
         #[command(flatten)]
         output: Output,
     },
-    /// Run the far end of bonds in the foreground, or see to its clients
+    /// Run the hub (the far end of bonds) in the foreground, or manage its clients
     ///
-    /// Without a word more it runs: listens on UDP port 27243, makes its key at the first start, and
-    /// passes clients' packets on to the internet with this machine's address. `braid hub invite NAME`
-    /// prints a token; `braid join TOKEN` on the other side is all the set-up there is.
+    /// Without a subcommand it runs the hub: it listens on UDP port 27243, generates its key on the
+    /// first start, and forwards the clients' packets to the internet with this machine's address.
+    /// `braid hub invite NAME` prints a token; `braid join TOKEN` on the client completes the set-up.
     #[cfg(feature = "hub")]
     Hub(hub::HubArgs),
-    /// Print a new key pair, base64: the private key, and the public key that follows from it
+    /// Print a new key pair in base64: the private key and the public key derived from it
     #[cfg(feature = "hub")]
     Keygen(Output),
     /// Check or show the configuration
@@ -127,7 +128,7 @@ pub enum Command {
     Config(ConfigCommand),
     /// Show the versions of the program, the kernel and the datapath
     Version(Output),
-    /// Print what makes a shell complete `braid` commands
+    /// Print a shell completion script for `braid`
     ///
     /// For example: braid completions bash > /etc/bash_completion.d/braid
     #[cfg(feature = "manual")]
@@ -135,10 +136,10 @@ pub enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Write the manual pages, one a command
+    /// Write the manual pages, one per command
     #[cfg(feature = "manual")]
     Man {
-        /// Directory to write them to; made if it is not there and the one above it is
+        /// Output directory; created if its parent exists
         directory: PathBuf,
     },
     /// Emulate a link between two network namespaces
@@ -147,14 +148,14 @@ pub enum Command {
     /// Talk to the control socket of a running `braid emulate`
     #[cfg(feature = "emulate")]
     EmulateCtl(braid_emulate::cli::EmulateCtlArgs),
-    /// Split single flows over the paths of a network of switches, and put them in order
+    /// Split single flows over the paths of a switch fabric, and reorder them at the far edge
     #[cfg(feature = "edge")]
     #[command(subcommand)]
     Edge(braid_edge::cli::EdgeCommand),
-    /// Topologies and experiments in network namespaces (runs braid-lab)
+    /// Run topologies and experiments in network namespaces (braid-lab)
     #[command(disable_help_flag = true)]
     Lab(ExternalArgs),
-    /// OpenFlow applications (runs braid-sdn)
+    /// Run OpenFlow applications (braid-sdn)
     #[command(disable_help_flag = true)]
     Sdn(ExternalArgs),
 }
@@ -168,41 +169,41 @@ pub struct Output {
 
 #[derive(Debug, Args)]
 pub struct UpArgs {
-    /// Configuration file; /etc/braid/braid.toml is read if it is there and none is named
+    /// Configuration file; /etc/braid/braid.toml by default, if it exists
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Stay in the foreground and log to standard error
     #[arg(long)]
     pub foreground: bool,
-    /// How new flows are shared out, over the configuration's word
+    /// Policy for new flows; overrides the configuration
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<PolicyName>,
-    /// Weight of an uplink, over the configuration's word
+    /// Weight of an uplink; overrides the configuration
     #[arg(long = "weight", value_name = "NAME=N", value_parser = parse_weight)]
     pub weights: Vec<(String, NonZeroU32)>,
     #[command(flatten)]
     pub output: Output,
-    /// Standard output is the starting process' pipe
+    /// Standard output is a pipe to the process that started this one
     #[arg(long, hide = true, requires = "foreground")]
     pub detached: bool,
 }
 
-/// The policies as words of the command line.
+/// Values of `--policy`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum PolicyName {
-    /// Each new flow takes the next uplink, all alike
+    /// Round robin: each new flow takes the next uplink
     Rr,
-    /// Each new flow takes the next uplink, in proportion to the weights
+    /// Weighted round robin: each new flow takes the next uplink, in proportion to the weights
     Wrr,
     /// A source address keeps its uplink
     HashSource,
     /// A pair of source and destination addresses keeps its uplink
     HashPair,
-    /// Each new flow takes the next uplink, in proportion to what each has left
+    /// Each new flow takes the next uplink, in proportion to the spare capacity
     LeastLoaded,
-    /// Each new connection takes the uplink that its destination answers first by
+    /// Each new connection takes the uplink on which its destination answers first
     Race,
-    /// Each new connection takes the uplink that promises the fastest transfer
+    /// Each new connection takes the uplink with the shortest predicted transfer time
     Fastest,
 }
 
@@ -222,7 +223,7 @@ impl From<PolicyName> for Policy {
 
 #[derive(Debug, Args)]
 pub struct UplinksArgs {
-    /// Their names alone, one a line
+    /// Print only the names, one per line
     #[arg(long, conflicts_with = "json")]
     pub names: bool,
     #[command(flatten)]
@@ -231,7 +232,7 @@ pub struct UplinksArgs {
 
 #[derive(Debug, Args)]
 pub struct FlowsArgs {
-    /// Only flows on this uplink
+    /// Show only flows on this uplink
     #[arg(long, value_name = "NAME")]
     pub uplink: Option<String>,
     #[command(flatten)]
@@ -240,23 +241,23 @@ pub struct FlowsArgs {
 
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
-    /// Address or name, with a port or without: `198.51.100.1:443`, `[2001:db8::1]:443`, `example.org`
+    /// Address or name, optionally with a port: `198.51.100.1:443`, `[2001:db8::1]:443`, `example.org`
     #[arg(value_name = "DESTINATION")]
     pub destination: Destination,
-    /// Transport protocol: tcp, udp, icmp, … or its IANA number
+    /// Transport protocol: tcp, udp, icmp, … or an IANA number
     #[arg(long, default_value = "tcp", value_name = "PROTOCOL", value_parser = parse_protocol)]
     pub protocol: u8,
-    /// Address of the client behind this machine, with a port or without; this machine itself if
-    /// none is named
+    /// Address of a client behind this machine, optionally with a port; this machine itself by
+    /// default
     #[arg(long, value_name = "ADDRESS[:PORT]")]
     pub source: Option<Endpoint>,
-    /// Name that the client looked up, for rules that ask for it
+    /// Name that the client looked up, for rules that match on it
     #[arg(long, value_name = "NAME")]
     pub domain: Option<String>,
-    /// Number of the user whose program it is, for rules that ask for it
+    /// Numeric id of the program's user, for rules that match on it
     #[arg(long, value_name = "UID")]
     pub uid: Option<u32>,
-    /// Code point of its packets, for rules that ask for it
+    /// DSCP of the flow's packets, for rules that match on it
     #[arg(long, value_name = "DSCP", value_parser = clap::value_parser!(u8).range(0..64))]
     pub dscp: Option<u8>,
     #[command(flatten)]
@@ -265,13 +266,13 @@ pub struct ExplainArgs {
 
 #[derive(Debug, Args)]
 pub struct EventsArgs {
-    /// Go on with what happens from now on, until interrupted; also over restarts of the daemon
+    /// Keep printing new events until interrupted, also across restarts of the daemon
     #[arg(long, short)]
     pub follow: bool,
-    /// Only the last of what is remembered
+    /// Show only the last N events
     #[arg(long, value_name = "N")]
     pub last: Option<usize>,
-    /// Only what is about this uplink
+    /// Show only events about this uplink
     #[arg(long, value_name = "NAME")]
     pub uplink: Option<String>,
     #[command(flatten)]
@@ -280,13 +281,13 @@ pub struct EventsArgs {
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// The uplink, by the name that `braid uplinks` shows
+    /// Uplink name, as shown by `braid uplinks`
     #[arg(long, value_name = "NAME")]
     pub uplink: String,
-    /// What becomes of new flows while that uplink takes none
-    #[arg(long, value_name = "WHAT", default_value = "block")]
+    /// Action for new flows while the uplink takes none
+    #[arg(long, value_name = "ACTION", default_value = "block")]
     pub on_down: OnDownName,
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(
         required = true,
         trailing_var_arg = true,
@@ -296,31 +297,31 @@ pub struct RunArgs {
     pub command: Vec<OsString>,
 }
 
-/// What becomes of flows whose uplink takes none, as words of the command line.
+/// Values of `--on-down`: the action for new flows while their uplink takes none.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum OnDownName {
-    /// They are refused: nothing is seen on another uplink
+    /// Refuse them: nothing is sent over another uplink
     Block,
-    /// They take the others
+    /// Send them over the other uplinks
     Fallback,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Check a configuration and show all that is wrong with it
+    /// Check a configuration and list every error in it
     Check {
-        /// The file; /etc/braid/braid.toml if none is named
+        /// Configuration file; /etc/braid/braid.toml by default
         file: Option<PathBuf>,
-        /// The same, as `braid up` has it
+        /// The same as FILE, as in `braid up`
         #[arg(long, value_name = "FILE", conflicts_with = "file")]
         config: Option<PathBuf>,
     },
     /// Show the configuration
     Show {
-        /// The file; /etc/braid/braid.toml if none is named
+        /// Configuration file; /etc/braid/braid.toml by default
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// Write out every default
+        /// Include every default value
         #[arg(long)]
         effective: bool,
         #[command(flatten)]
@@ -330,7 +331,7 @@ pub enum ConfigCommand {
 
 #[derive(Debug, Args)]
 pub struct ExternalArgs {
-    /// Passed on as they are
+    /// Arguments, passed on unchanged
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub arguments: Vec<OsString>,
 }
@@ -341,7 +342,7 @@ fn parse_weight(text: &str) -> Result<(String, NonZeroU32), String> {
         .ok_or("write it as NAME=N, for example dsl=2")?;
     let weight = weight.parse().map_err(|_| {
         format!(
-            "{weight:?} is no weight: write a whole number from 1; leave an uplink out of the \
+            "{weight:?} is not a weight: write a whole number from 1; leave an uplink out of the \
                  configuration to send nothing over it"
         )
     })?;

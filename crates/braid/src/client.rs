@@ -1,4 +1,4 @@
-//! Asks the daemon over its Unix socket.
+//! Client of the daemon's API on its Unix socket.
 
 use std::io;
 use std::time::Duration;
@@ -16,25 +16,24 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-/// An answer that takes longer than this will not come. Undoing everything is the longest: some
-/// dozens of kernel requests.
+/// Longest wait for an answer. `POST /v1/down` takes longest: some dozens of kernel requests.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug)]
 pub enum NoAnswer {
-    /// Nobody is there to answer.
+    /// The daemon cannot be reached.
     Unreachable(UserError),
-    /// The daemon's own words.
+    /// The daemon answered with this error.
     Refused(UserError),
 }
 
-/// Asks for something that only shows.
+/// Sends a GET request.
 pub async fn get<T: DeserializeOwned>(run_dir: &RunDir, path: &str) -> Result<T, NoAnswer> {
     ask(run_dir, Method::GET, path, Bytes::new(), ANSWER_WITHIN).await
 }
 
-/// Asks for something that may be `wait` in coming.
+/// Sends a GET request that the daemon may answer after `wait`.
 pub async fn await_news<T: DeserializeOwned>(
     run_dir: &RunDir,
     path: &str,
@@ -44,12 +43,12 @@ pub async fn await_news<T: DeserializeOwned>(
     ask(run_dir, Method::GET, path, Bytes::new(), patience).await
 }
 
-/// Asks for a change.
+/// Sends a POST request without a body.
 pub async fn post<T: DeserializeOwned>(run_dir: &RunDir, path: &str) -> Result<T, NoAnswer> {
     ask(run_dir, Method::POST, path, Bytes::new(), ANSWER_WITHIN).await
 }
 
-/// Asks for something new.
+/// Sends a POST request with a body.
 pub async fn create<T: DeserializeOwned>(
     run_dir: &RunDir,
     path: &str,
@@ -60,7 +59,7 @@ pub async fn create<T: DeserializeOwned>(
     ask(run_dir, Method::POST, path, body.into(), ANSWER_WITHIN).await
 }
 
-/// Asks for something to be taken away.
+/// Sends a DELETE request.
 pub async fn delete<T: DeserializeOwned>(run_dir: &RunDir, path: &str) -> Result<T, NoAnswer> {
     ask(run_dir, Method::DELETE, path, Bytes::new(), ANSWER_WITHIN).await
 }
@@ -132,7 +131,7 @@ async fn exchange(
     answer
 }
 
-/// Says what it means that nobody answers.
+/// Explains an unreachable daemon.
 fn unreachable(run_dir: &RunDir, error: &io::Error) -> UserError {
     let place = run_dir.socket();
     let place = place.display();

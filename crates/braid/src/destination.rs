@@ -1,4 +1,4 @@
-//! What `braid explain` is asked about, as a person writes it.
+//! Parsers for the arguments of `braid explain`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -6,9 +6,9 @@ use std::str::FromStr;
 /// The far end of a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// Who.
+    /// The host.
     pub host: Host,
-    /// Its port, if one was given.
+    /// The port, if one was given.
     pub port: Option<u16>,
 }
 
@@ -41,7 +41,7 @@ impl FromStr for Destination {
     }
 }
 
-/// An address with a port or without.
+/// An address, optionally with a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// The address.

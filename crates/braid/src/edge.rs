@@ -11,7 +11,7 @@ use crate::table::{NO_VALUE, Side, Table};
 use crate::terminal::answer_either;
 use crate::{CommandError, CommandResult};
 
-/// Runs or shows an edge.
+/// Runs an edge, or shows its status.
 pub fn edge(run_dir: &RunDir, command: EdgeCommand) -> CommandResult {
     match command {
         EdgeCommand::Run(arguments) => Ok(cli::run(run_dir.path(), arguments).map_err(failure)?),
@@ -99,7 +99,7 @@ fn text(status: &Status, paint: Paint) -> String {
     text
 }
 
-/// A path is called by its tag, a layer-3 path by its addresses.
+/// Returns a path's name: its tag, or the addresses of a layer-3 path.
 fn named(tag: u16, ends: Option<&str>) -> String {
     ends.map_or_else(|| tag.to_string(), str::to_owned)
 }

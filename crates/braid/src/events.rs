@@ -17,19 +17,19 @@ use crate::table::{Cell, NO_VALUE, Side, Table};
 use crate::terminal::{Tint, answer, answer_json, paint, tinted};
 use crate::{CommandError, CommandResult, check_uplink, runtime};
 
-/// How long one question waits for the next event.
+/// Longest wait of one request for the next event.
 const LONG_POLL_TIME: Duration = Duration::from_secs(30);
-/// How soon a daemon that is away is looked for again.
+/// Time between attempts to reach a daemon that is gone.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Widths of the columns that come before the text, where lines come one by one.
+/// Widths of the columns before the text, for lines that are printed one by one.
 const KIND_WIDTH: usize = 15;
 const UPLINK_WIDTH: usize = 10;
 
-/// Shows what is remembered, and goes on if asked to.
+/// Prints past events, and follows new ones if asked to.
 pub fn events(run_dir: &RunDir, arguments: &EventsArgs) -> CommandResult {
     runtime()?.block_on(async {
         let mut report = ask(run_dir, 0, Duration::ZERO).await?;
-        // An uplink that is gone has left events.
+        // The uplink may be gone; its events are still there.
         if let Some(uplink) = &arguments.uplink
             && !report
                 .events
@@ -66,7 +66,7 @@ fn select(report: &mut EventsReport, arguments: &EventsArgs) {
     }
 }
 
-/// A line for each event, for as long as somebody reads.
+/// Prints a line per event until interrupted or nobody reads.
 async fn follow(run_dir: &RunDir, arguments: &EventsArgs, mut after: u64) -> CommandResult {
     let (zone, paint) = (zone(), paint(&io::stdout()));
     let mut away = false;
@@ -90,7 +90,7 @@ async fn follow(run_dir: &RunDir, arguments: &EventsArgs, mut after: u64) -> Com
         }
         away = false;
         if report.latest < after {
-            // Another run directory's worth: everything was undone and begun anew.
+            // The run directory is another one: everything was undone and started anew.
             after = 0;
             continue;
         }
@@ -115,7 +115,7 @@ fn zone() -> TimeZone {
     TimeZone::system()
 }
 
-/// Local time to the millisecond.
+/// Formats an event's local time to the millisecond.
 fn time(event: &Event, zone: &TimeZone) -> String {
     let at = i64::try_from(event.unix_ms)
         .ok()
@@ -129,7 +129,7 @@ fn time(event: &Event, zone: &TimeZone) -> String {
     )
 }
 
-/// The word that `--json` has for it.
+/// Returns the word that `--json` uses for the kind.
 fn kind(event: &Event) -> String {
     let word = serde_json::to_value(event.kind);
     word.ok()

@@ -1,4 +1,4 @@
-//! `braid explain`: why a flow went, or would go, where.
+//! `braid explain`: why a flow took its uplink, or which one a new flow would take.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,7 +13,7 @@ use crate::table::{Side, Table};
 use crate::terminal::{Tint, answer_either, tinted};
 use crate::{CommandError, client, paths, runtime, show};
 
-/// Asks about every address that the destination has.
+/// Runs `braid explain` for every address of the destination.
 pub fn explain(run_dir: &RunDir, arguments: &ExplainArgs) -> Result<(), CommandError> {
     let report = runtime()?.block_on(async {
         let mut answers: Vec<ExplainReport> = Vec::new();
@@ -55,7 +55,7 @@ async fn questions(arguments: &ExplainArgs) -> Result<Vec<ExplainQuestion>, User
     Ok(addresses.into_iter().map(question).collect())
 }
 
-/// Every address of a name, each once.
+/// Resolves a name. Each address is returned once.
 async fn look_up(name: &str) -> Result<Vec<IpAddr>, UserError> {
     let found = tokio::net::lookup_host((name, 0)).await;
     let found = found.map_err(|error| {
@@ -68,7 +68,7 @@ async fn look_up(name: &str) -> Result<Vec<IpAddr>, UserError> {
     Ok(addresses)
 }
 
-/// The question as the words after a `?`.
+/// Encodes the question as a URL query.
 fn query(question: &ExplainQuestion) -> Result<String, UserError> {
     serde_urlencoded::to_string(question)
         .map_err(|error| UserError::new("usage", format!("cannot be asked: {error}")))
@@ -87,7 +87,7 @@ fn one(report: &ExplainReport, paint: Paint) -> String {
         steps.row(vec![stage(step.stage).into(), step.text.as_str().into()]);
     }
     text.push_str(&steps.render(paint));
-    // The steps say of each how it stands.
+    // The steps give the state of each.
     if report.candidates.len() > 1 {
         let mut table = Table::new(&[("UPLINK", Side::Left), ("SHARE %", Side::Right)]);
         for candidate in &report.candidates {
@@ -216,7 +216,7 @@ UPLINK  SHARE %
 dsl           –
 lte           –
 # what is remembered of 198.51.100.0/24:
-UPLINK  RTT ms  AGE s  PACKETS  LOSS %  1 MB ms  COUNTS
+UPLINK  RTT ms  AGE s  PACKETS  LOSS %  1 MB ms  VALID
 dsl       21.4    3.0        0       –        –  yes
 # no such flow now
 ";

@@ -1,4 +1,4 @@
-//! `braid lab` and `braid sdn` are programs of their own, as git has it.
+//! `braid lab` and `braid sdn` are programs of their own, as with git's subcommands.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use braid_daemon::user_error::UserError;
 
-/// Becomes `braid-NAME`. Returns only if it could not.
+/// Replaces this process by `braid-NAME`. Returns only if that fails.
 pub fn exec_program(name: &str, arguments: &[OsString]) -> UserError {
     let program = format!("braid-{name}");
     let Some(path) = find(&program) else {
@@ -19,8 +19,8 @@ pub fn exec_program(name: &str, arguments: &[OsString]) -> UserError {
     UserError::io(format!("run {}", path.display()), &error)
 }
 
-/// Beside this program; in `.venv/bin` of a folder that this program or the working directory lies
-/// in; on PATH.
+/// Looks beside this program, in `.venv/bin` of a folder that contains this program or the working
+/// directory, and on PATH.
 fn find(program: &str) -> Option<PathBuf> {
     let own = std::env::current_exe().ok();
     let beside = own

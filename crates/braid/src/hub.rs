@@ -23,7 +23,7 @@ use crate::terminal::{Tint, answer_either};
 use crate::up::answer_down;
 use crate::{CommandError, CommandResult, HUB_DIRECTORY, runtime, show};
 
-/// Does what `braid hub …` says.
+/// Runs `braid hub …`.
 pub fn hub(run_dir: &RunDir, arguments: &HubArgs) -> CommandResult {
     let run_dir = RunDir::new(run_dir.path().join(HUB_DIRECTORY));
     match &arguments.command {
@@ -38,7 +38,7 @@ pub fn hub(run_dir: &RunDir, arguments: &HubArgs) -> CommandResult {
 }
 
 fn run(run_dir: RunDir, config: Option<&Path>) -> CommandResult {
-    // What is wrong with it is told before anything else.
+    // Configuration errors are printed before anything else.
     HubConfig::find(config)?;
     preflight::check_network()?;
     let ready = |hub: &braid_hub::hub::Hub| {
@@ -103,7 +103,7 @@ fn revoke(run_dir: &RunDir, name: &str, output: Output) -> CommandResult {
     Ok(())
 }
 
-/// A name as part of a path, whatever somebody typed.
+/// Escapes any name as one segment of a path.
 fn escaped(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let escape = |byte: u8| match plain(byte) {
@@ -129,7 +129,7 @@ fn down(run_dir: &RunDir, output: Output) -> CommandResult {
     answer_down(&DownReport { undone }, output, "the hub")
 }
 
-/// Says of a hub what the daemon's words would mislead about.
+/// Rewords an unreachable daemon's error for the hub.
 fn hub_away(no_answer: NoAnswer) -> CommandError {
     match no_answer {
         NoAnswer::Unreachable(failure) => CommandError::Unreachable(match failure.code.as_str() {
@@ -226,7 +226,7 @@ fn state(client: &ClientReport) -> Cell {
     }
 }
 
-/// How much of its quota a client has used, and of which.
+/// Returns how much of which quota a client has used.
 fn quota(client: &ClientReport) -> Cell {
     let Some((quota, used)) = client.quota.zip(client.quota_used_bytes) else {
         return NO_VALUE.into();
@@ -268,7 +268,7 @@ struct KeyPair {
     public: String,
 }
 
-/// `braid keygen`.
+/// Runs `braid keygen`.
 pub fn keygen(output: Output) -> CommandResult {
     let identity = Identity::new(braid_hub::hub::random()?);
     let pair = KeyPair {

@@ -1,6 +1,6 @@
 //! The braid command line.
 //!
-//! Standard output is the answer, standard error everything else. What is shown comes from the
+//! Standard output is the answer, standard error everything else. The data comes from the
 //! daemon's local API; `--json` prints the same data.
 #![forbid(unsafe_code)]
 
@@ -51,24 +51,24 @@ use crate::terminal::{answer, answer_either, answer_json, paint, show_error};
 /// Commit that this program was built from.
 const COMMIT: Option<&str> = option_env!("BRAID_COMMIT");
 
-/// Why a command did not end well. Each has its exit code.
+/// Reasons why a command failed, each with its exit code.
 #[derive(Debug)]
 enum CommandError {
-    /// It failed: 1; or 2 if it was asked for wrongly.
+    /// The command failed: 1; or 2 after a usage error.
     UserError(UserError),
     /// The configuration is wrong: 1.
     Config(ConfigError),
-    /// Nobody answers: 3.
+    /// The daemon does not answer: 3.
     Unreachable(UserError),
-    /// The answer says that Braid cannot run here: 1.
+    /// `braid doctor` found that Braid cannot run here: 1.
     Unfit,
-    /// It worked, and what it shows is not as it should be: 4.
+    /// The command worked, and the state that it shows is degraded: 4.
     Degraded,
-    /// A program that was run ended with this code, or could not be started.
+    /// The program of `braid run` ended with this code, or could not be started.
     Ended(u8),
 }
 
-/// A hub's own directory, beside what the daemon has.
+/// Subdirectory of the run directory for a hub.
 const HUB_DIRECTORY: &str = "hub";
 
 type CommandResult = Result<(), CommandError>;
@@ -196,7 +196,7 @@ fn wants_json(command: &Command) -> bool {
     }
 }
 
-/// The log goes to standard error; BRAID_LOG sets how much (`warn`, `debug`, `braid_daemon=trace`).
+/// Starts logging to standard error; BRAID_LOG sets the level (`warn`, `debug`, `braid_daemon=trace`).
 fn start_log() {
     let filter = EnvFilter::try_from_env("BRAID_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let colour = paint(&io::stderr()) == braid_daemon::config::Paint::Colour;
@@ -207,7 +207,7 @@ fn start_log() {
         .init();
 }
 
-/// One thread: every command and the daemon do one thing at a time.
+/// Returns a single-threaded runtime: every command and the daemon do one thing at a time.
 fn runtime() -> Result<tokio::runtime::Runtime, UserError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -229,7 +229,7 @@ fn status(run_dir: &RunDir, output: Output) -> CommandResult {
     }
 }
 
-/// Has something changed that concerns the uplinks, and shows them.
+/// Sends a change that concerns the uplinks, and prints them.
 fn change(run_dir: &RunDir, path: &str, output: Output) -> CommandResult {
     let answer = runtime()?.block_on(client::post(run_dir, path));
     let report: UplinksReport = answer?;
@@ -265,7 +265,7 @@ fn flows(run_dir: &RunDir, arguments: &FlowsArgs) -> CommandResult {
     Ok(())
 }
 
-/// Refuses the name of an uplink that there is not.
+/// Refuses an unknown uplink name.
 async fn check_uplink(run_dir: &RunDir, name: &str) -> CommandResult {
     let report: UplinksReport = client::get(run_dir, "/v1/uplinks").await?;
     let known = || report.uplinks.iter().map(|uplink| uplink.name.as_str());
@@ -275,7 +275,7 @@ async fn check_uplink(run_dir: &RunDir, name: &str) -> CommandResult {
     }
 }
 
-/// The daemon knows what is in the kernel; without one there is nothing to say of it.
+/// Prints the versions. Without a daemon, the datapath's is unknown.
 fn version(run_dir: &RunDir, output: Output) -> CommandResult {
     let daemon = ask::<VersionReport>(run_dir, "/v1/version").ok();
     let report = VersionReport {
@@ -306,7 +306,8 @@ fn examine(run_dir: &RunDir, file: Option<&Path>, output: Output) -> CommandResu
     }
 }
 
-/// Adds what the kernel says of the edge's programs. Whoever may not load programs has been told so.
+/// Adds the kernel's verdict on the edge's programs, unless a finding already says that programs
+/// cannot be loaded.
 #[cfg(feature = "edge")]
 fn with_edge_programs(mut findings: Vec<Finding>) -> Vec<Finding> {
     if findings.iter().any(|finding| finding.code == "programs") {

@@ -1,4 +1,4 @@
-//! What is generated from the command line's own description: completions and manual pages.
+//! Shell completions and manual pages, generated from the command line's description.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use clap_mangen::Man;
 use crate::cli::Cli;
 use crate::terminal::answer;
 
-/// Placeholder for names of uplinks in generated scripts.
+/// Placeholder for uplink names in generated scripts.
 const UPLINKS: &str = "BRAID_UPLINKS";
 
 /// `braid completions`.
@@ -23,8 +23,7 @@ pub fn completions(shell: Shell) -> Result<(), UserError> {
     answer(&with_uplinks(shell, &String::from_utf8_lossy(&script)))
 }
 
-/// Adds what an option's value is, for those that are no files: without a word about it, shells
-/// complete names of files.
+/// Marks the options whose values are not file names; shells complete unmarked values as file names.
 fn described(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|arg| {
         let unsaid = arg.get_value_hint() == ValueHint::Unknown;
@@ -39,8 +38,8 @@ fn described(command: clap::Command) -> clap::Command {
     command.mut_subcommands(described)
 }
 
-/// Has a script ask the daemon for the names of uplinks: clap_complete itself knows only words that
-/// never change, but for an interface that it calls unstable.
+/// Makes a script ask the daemon for uplink names. clap_complete's stable interface supports only
+/// fixed words.
 fn with_uplinks(shell: Shell, script: &str) -> String {
     match shell {
         Shell::Bash => {
@@ -63,8 +62,8 @@ fn with_uplinks(shell: Shell, script: &str) -> String {
     }
 }
 
-/// Not by `compgen -W`: it would expand what a name consists of. Without a daemon there is nothing
-/// to choose from, and a file's name would be none.
+/// It does not use `compgen -W`, which would expand parts of a name. Without a daemon there are no
+/// choices, and file names are not offered instead.
 const BASH_UPLINKS: &str = r#"_braid_uplinks() {
     local name
     COMPREPLY=()
@@ -86,13 +85,13 @@ const ZSH_UPLINKS: &str = r#"_braid_uplinks() {
 }
 "#;
 
-/// `braid man`: a page for the program and one for each command, named as git's are
+/// Writes `braid man`: a page for the program and one per command, named as git's are
 /// (`braid-config-check.1`).
 pub fn pages(directory: &Path) -> Result<(), UserError> {
     let title = directory.display();
     let made = !directory.is_dir();
     let write = || -> io::Result<usize> {
-        // Not those above it: that is a word that was typed wrongly.
+        // Missing parents are not created: such a path is probably mistyped.
         if made {
             fs::create_dir(directory)?;
         }

@@ -1,5 +1,5 @@
-//! Commands that a build was made without, for routers with little room. They are features of this
-//! crate, and all of them are there unless Cargo is told otherwise.
+//! Commands that are missing from a reduced build, for routers with little storage. They are Cargo
+//! features of this crate, all on by default.
 
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -8,7 +8,7 @@ use braid_daemon::user_error::UserError;
 
 use crate::cli::Cli;
 
-/// Words of the command line that nobody here answers to.
+/// Commands that this build does not have.
 const OPTIONAL_COMMANDS: &[&str] = &[
     #[cfg(not(feature = "edge"))]
     "edge",
@@ -28,10 +28,10 @@ const OPTIONAL_COMMANDS: &[&str] = &[
     "top",
 ];
 
-/// Reads the command line. Ends the process where it asks for help or makes no sense.
+/// Parses the command line. Exits the process after a request for help or a usage error.
 ///
 /// # Errors
-/// It asks for a command that this build was made without.
+/// The command is missing from this build.
 pub fn parse() -> Result<Cli, UserError> {
     Cli::try_parse().map_err(|error| match left_out(&error, OPTIONAL_COMMANDS) {
         Some(name) => UserError::new("usage", format!("this build has no braid {name}"))
@@ -40,7 +40,7 @@ pub fn parse() -> Result<Cli, UserError> {
     })
 }
 
-/// The command that was asked for, if it is one of these.
+/// Returns the requested command if it is one of `these`.
 fn left_out(error: &clap::Error, these: &[&'static str]) -> Option<&'static str> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;

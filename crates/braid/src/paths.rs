@@ -1,4 +1,4 @@
-//! `braid paths`: what is remembered of the ways to destinations.
+//! `braid paths`: the path cache.
 
 use braid_daemon::config::Paint;
 use braid_daemon::report::{DestinationReport, PathReport, PathsReport};
@@ -17,10 +17,10 @@ const COLUMNS: [(&str, Side); 7] = [
     ("PACKETS", Side::Right),
     ("LOSS %", Side::Right),
     ("1 MB ms", Side::Right),
-    ("COUNTS", Side::Left),
+    ("VALID", Side::Left),
 ];
 
-/// Shows all that is remembered.
+/// Shows the whole path cache.
 pub fn paths(run_dir: &RunDir, output: Output) -> Result<(), CommandError> {
     let report: PathsReport = ask(run_dir, "/v1/paths")?;
     answer_either(output.json, &report, |paint| text(&report, paint))?;
@@ -43,7 +43,7 @@ fn text(report: &PathsReport, paint: Paint) -> String {
     table.render(paint)
 }
 
-/// The ways to one network.
+/// Renders the cached paths to one network.
 pub fn of_destination(paths: &[PathReport], paint: Paint) -> String {
     let mut table = Table::new(&COLUMNS);
     paths.iter().for_each(|path| table.row(row(path)));
@@ -92,7 +92,7 @@ mod tests {
             }],
         };
         let expected = "\
-NETWORK          UPLINK  RTT ms  AGE s  PACKETS  LOSS %  1 MB ms  COUNTS
+NETWORK          UPLINK  RTT ms  AGE s  PACKETS  LOSS %  1 MB ms  VALID
 198.51.100.0/24  dsl       21.4    3.0      640     2.5      529  yes
 198.51.100.0/24  lte          –    3.0      640     2.5        –  no
 ";

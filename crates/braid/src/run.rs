@@ -1,8 +1,8 @@
 //! `braid run`: a program on one uplink.
 //!
-//! The program gets a control group of its own below the one that `braid run` is in, and the daemon
-//! a rule for that group. Both go with the program, whatever ends it; if `braid run` itself is
-//! killed, the daemon removes both once the program is over.
+//! The program gets its own control group below that of `braid run`, and the daemon gets a rule for
+//! that group. Both are removed when the program ends, for whatever reason. If `braid run` itself is
+//! killed, the daemon removes both once the program has ended.
 
 mod group;
 mod signals;
@@ -23,13 +23,13 @@ use crate::{CommandError, CommandResult, client, runtime};
 use group::Group;
 use signals::ForwardedSignals;
 
-/// Characters of a command that are told to the daemon.
+/// Length to which a command is cut before it is sent to the daemon.
 const MAX_TITLE_CHARS: usize = 60;
-/// Exit codes for a program that cannot be started, as shells and env(1) have them.
+/// Exit codes for a program that cannot be started, as in shells and env(1).
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// Runs the program and ends as it did.
+/// Runs the program and returns its exit code.
 pub fn run(run_dir: &RunDir, arguments: &RunArgs) -> CommandResult {
     match runtime()?.block_on(on_uplink(run_dir, arguments))? {
         0 => Ok(()),
@@ -38,7 +38,7 @@ pub fn run(run_dir: &RunDir, arguments: &RunArgs) -> CommandResult {
 }
 
 async fn on_uplink(run_dir: &RunDir, arguments: &RunArgs) -> Result<u8, CommandError> {
-    // From here on a signal ends the program, and what was set up for it is undone.
+    // From here on a signal ends the program, and its set-up is undone.
     let mut signals = ForwardedSignals::new()?;
     let group = Group::make()?;
     let request = RunRequest {
@@ -81,7 +81,7 @@ async fn on_uplink(run_dir: &RunDir, arguments: &RunArgs) -> Result<u8, CommandE
     }
 }
 
-/// The program and its arguments, as far as a line of events has room for them.
+/// Returns the program and its arguments, cut to fit an event's line.
 fn title(command: &[OsString]) -> String {
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     let mut title: String = words.join(" ").chars().take(MAX_TITLE_CHARS).collect();
@@ -101,7 +101,7 @@ fn command(arguments: &RunArgs) -> Command {
     command
 }
 
-/// Stays with the program, and passes signals on.
+/// Waits for the program and forwards signals to it.
 async fn wait(mut child: Child, signals: &mut ForwardedSignals) -> Result<ExitStatus, UserError> {
     loop {
         tokio::select! {
@@ -113,7 +113,7 @@ async fn wait(mut child: Child, signals: &mut ForwardedSignals) -> Result<ExitSt
     }
 }
 
-/// As shells have it: 128 and the signal's number for a program that a signal ended.
+/// Returns the exit code as a shell does: 128 plus the signal's number if a signal ended it.
 fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)

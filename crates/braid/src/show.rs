@@ -1,4 +1,4 @@
-//! Reports as a person reads them.
+//! Reports as text for people.
 
 use braid_daemon::config::Paint;
 use braid_daemon::doctor::Level;
@@ -11,7 +11,7 @@ use crate::bond;
 use crate::table::{Cell, NO_VALUE, Side, Table};
 use crate::terminal::{Tint, tinted};
 
-/// `braid status`.
+/// Renders `braid status`.
 pub fn status(report: &StatusReport, paint: Paint) -> String {
     let mut table = Table::new(&[
         ("UPLINK", Side::Left),
@@ -81,7 +81,7 @@ pub fn health(health: &[HealthProblem], paint: Paint) -> String {
     text
 }
 
-/// `braid uplinks`, and what `braid up` took.
+/// Renders `braid uplinks`, and the uplinks of `braid up`.
 pub fn uplinks(uplinks: &[UplinkReport], paint: Paint) -> String {
     let mut table = Table::new(&[
         ("UPLINK", Side::Left),
@@ -116,7 +116,7 @@ pub fn uplinks(uplinks: &[UplinkReport], paint: Paint) -> String {
     table.render(paint)
 }
 
-/// What `braid up` says.
+/// Renders the answer of `braid up`.
 pub fn up(report: &UpReport, paint: Paint) -> String {
     let mut text = uplinks(&report.uplinks, paint);
     let adopted = if report.adopted {
@@ -134,12 +134,12 @@ pub fn up(report: &UpReport, paint: Paint) -> String {
     text
 }
 
-/// `braid flows`, the most recently active first.
+/// Renders `braid flows`, the most recently active first.
 pub fn flows(report: &FlowsReport, paint: Paint) -> String {
     flow_table(&report.flows, paint)
 }
 
-/// Flows, the most recently active first.
+/// Renders a table of flows, the most recently active first.
 pub fn flow_table(flows: &[FlowReport], paint: Paint) -> String {
     let mut table = Table::new(&[
         ("PROTOCOL", Side::Left),
@@ -174,7 +174,7 @@ pub fn flow_table(flows: &[FlowReport], paint: Paint) -> String {
     table.render(paint)
 }
 
-/// `braid doctor`.
+/// Renders `braid doctor`.
 pub fn doctor(report: &DoctorReport, paint: Paint) -> String {
     let mut text = String::new();
     for finding in &report.findings {
@@ -195,7 +195,7 @@ pub fn doctor(report: &DoctorReport, paint: Paint) -> String {
     text
 }
 
-/// `braid version`.
+/// Renders `braid version`.
 pub fn version(report: &VersionReport) -> String {
     let commit = report
         .commit
@@ -240,22 +240,22 @@ fn next_hop<A: std::fmt::Display>(next_hop: Option<&NextHopReport<A>>) -> String
     }
 }
 
-/// A figure with one decimal, where there is one.
+/// Formats a value with one decimal, if there is one.
 pub fn tenths(value: Option<f64>) -> String {
     value.map_or_else(|| NO_VALUE.to_owned(), |value| format!("{value:.1}"))
 }
 
-/// A fraction in percent.
+/// Formats a fraction in percent.
 pub fn percent(fraction: f64) -> String {
     format!("{:.1}", fraction * 100.0)
 }
 
-/// A fraction in percent, where there is one.
+/// Formats a fraction in percent, if there is one.
 pub fn share(fraction: Option<f64>) -> String {
     fraction.map_or_else(|| NO_VALUE.to_owned(), percent)
 }
 
-/// Bytes in megabytes.
+/// Formats bytes as megabytes.
 pub fn megabytes(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / 1e6)
 }
@@ -264,7 +264,7 @@ fn kilobytes(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / 1e3)
 }
 
-/// Milliseconds as seconds.
+/// Formats milliseconds as seconds.
 pub fn seconds(milliseconds: u64) -> String {
     format!("{:.1}", milliseconds as f64 / 1e3)
 }

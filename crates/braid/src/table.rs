@@ -4,16 +4,16 @@ use braid_daemon::config::Paint;
 
 use crate::terminal::{Tint, tinted};
 
-/// What stands in a cell where there is nothing to say.
+/// Content of a cell without a value.
 pub const NO_VALUE: &str = "–";
 const GAP: &str = "  ";
 
-/// Which side a column's cells lean on.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Words.
+    /// For words.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
@@ -25,7 +25,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// A cell in colour.
+    /// Returns a cell in colour.
     pub fn tinted(text: impl Into<String>, tint: Tint) -> Cell {
         Cell {
             text: text.into(),
@@ -47,7 +47,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these columns.
+    /// Returns an empty table with these columns.
     pub fn new(columns: &[(&'static str, Side)]) -> Table {
         Table {
             columns: columns.to_vec(),
@@ -61,7 +61,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The table as text, one line a row.
+    /// Renders the table as text, one line per row.
     pub fn render(&self, paint: Paint) -> String {
         let titles = self
             .columns

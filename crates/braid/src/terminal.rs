@@ -1,4 +1,4 @@
-//! Output for people: colour where it is wanted, errors with the next step, progress.
+//! Output for people: colour if wanted, errors with the next step, progress.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -10,25 +10,25 @@ use braid_daemon::report::ErrorReport;
 use braid_daemon::user_error::UserError;
 use serde::Serialize;
 
-/// What takes longer than this is told about while it goes on.
+/// Progress is shown for operations that take longer than this.
 const PROGRESS_DELAY: Duration = Duration::from_secs(1);
 
-/// Colours that carry nothing which the words do not say too.
+/// Colours. They never carry information that the words do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tint {
-    /// As the terminal has it.
+    /// The terminal's default colour.
     None,
     /// Something works.
     Good,
     /// Something does not.
     Bad,
-    /// Something needs a look.
+    /// Something needs attention.
     Warn,
     /// A title.
     Bold,
 }
 
-/// Whether a stream is a terminal that wants colour (<https://no-color.org>).
+/// Returns whether a stream is a terminal that wants colour (<https://no-color.org>).
 pub fn paint(stream: &impl IsTerminal) -> Paint {
     let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     if stream.is_terminal() && !unwanted {
@@ -38,7 +38,7 @@ pub fn paint(stream: &impl IsTerminal) -> Paint {
     }
 }
 
-/// Text in a colour, where there is any.
+/// Returns the text in a colour, if colours are on.
 pub fn tinted(text: &str, tint: Tint, paint: Paint) -> String {
     let code = match (paint, tint) {
         (Paint::Plain, _) | (_, Tint::None) => return text.to_owned(),
@@ -80,11 +80,11 @@ pub fn answer_either(
     }
 }
 
-/// Shows a failure: what, where and why, then what to do next.
+/// Prints an error: what, where and why, then what to do next.
 pub fn show_error(failure: &UserError, json: bool) {
     let paint = paint(&io::stderr());
     match failure.code.as_str() {
-        // Its text is a page of its own, with carets under the words that it is about.
+        // The error's text is a page of its own, with carets under the words in question.
         "config" => eprintln!("{}", failure.text),
         _ => eprintln!("{} {}", tinted("error:", Tint::Bad, paint), failure.text),
     }
@@ -92,21 +92,21 @@ pub fn show_error(failure: &UserError, json: bool) {
         eprintln!("  {} {fix}", tinted("fix:", Tint::Bold, paint));
     }
     if json {
-        // The failure itself is on standard error already.
+        // The error itself is on standard error already.
         let _ = answer_json(&ErrorReport {
             error: failure.clone(),
         });
     }
 }
 
-/// Tells on standard error what goes on, once it takes longer than a second.
+/// Reports progress on standard error once an operation takes longer than a second.
 pub struct Progress {
     steps: Option<Sender<String>>,
     teller: Option<JoinHandle<()>>,
 }
 
 impl Progress {
-    /// Progress of what `command` does.
+    /// Starts reporting the progress of `command`.
     pub fn of(command: &'static str) -> Progress {
         let (steps, told) = channel::<String>();
         let teller = std::thread::spawn(move || {
@@ -135,10 +135,10 @@ impl Progress {
         }
     }
 
-    /// Something else begins.
+    /// Starts the next step.
     pub fn step(&self, what: &str) {
         if let Some(steps) = &self.steps {
-            // A teller that has gone away is no reason to stop working.
+            // The work goes on without the progress thread.
             let _ = steps.send(what.to_owned());
         }
     }

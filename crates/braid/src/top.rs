@@ -1,8 +1,8 @@
-//! `braid top`: uplinks, flows and reasons as they change.
+//! `braid top`: a live view of uplinks, flows and reasons.
 //!
-//! What is shown comes from the same questions that `braid status` and `braid flows` ask. The model
-//! ([`model`]) turns two answers into rates and knows no clock; drawing ([`draw`]) knows the model
-//! alone. Here are the terminal, the keys and the time.
+//! The data comes from the same requests that `braid status` and `braid flows` make. The model
+//! ([`model`]) turns two answers into rates and has no clock; [`draw`] depends on the model alone.
+//! This module handles the terminal, the keys and the time.
 
 mod draw;
 mod model;
@@ -26,11 +26,11 @@ use crate::{CommandResult, runtime};
 
 use model::Model;
 
-/// More flows than this are counted and not listed: reading them all every second would cost the
-/// daemon more than it is worth.
+/// Flow count above which flows are counted but not listed: reading them all every second would
+/// cost the daemon too much.
 const MAX_LISTED_FLOWS: u64 = 20_000;
 
-/// Shows until somebody has seen enough.
+/// Runs the live view until the user quits.
 pub fn top(run_dir: &RunDir, every: Duration) -> CommandResult {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         let failure = UserError::new(
@@ -42,15 +42,15 @@ pub fn top(run_dir: &RunDir, every: Duration) -> CommandResult {
             .into());
     }
     let runtime = runtime()?;
-    // Asked before the terminal is taken over, so that a daemon that is not there is a plain error.
+    // The first request precedes the terminal set-up, so that a missing daemon is a plain error.
     let mut model = Model::new(every);
     runtime.block_on(look(run_dir, &mut model))?;
     let mut terminal =
         ratatui::try_init().map_err(|error| UserError::io("take the terminal over", &error))?;
-    // A panic puts the terminal back too: `try_init` has seen to that.
+    // `try_init` has installed a panic hook that restores the terminal.
     let outcome = runtime.block_on(watch(run_dir, &mut terminal, &mut model, every));
     ratatui::restore();
-    // The thread that waits for keys is in the middle of reading: it ends with the process.
+    // The key thread is blocked in a read; it ends with the process.
     runtime.shutdown_background();
     Ok(outcome?)
 }
@@ -87,7 +87,7 @@ async fn watch(
                         return Ok(());
                     }
                 }
-                // A terminal of another size is drawn anew above.
+                // A resized terminal is redrawn above.
                 Some(_) => {}
                 // The terminal is gone.
                 None => return Ok(()),
@@ -99,7 +99,7 @@ async fn watch(
     }
 }
 
-/// One look at the daemon.
+/// Queries the daemon once.
 async fn look(run_dir: &RunDir, model: &mut Model) -> Result<(), NoAnswer> {
     let status: StatusReport = client::get(run_dir, "/v1/status").await?;
     let flows = match status.flows.established + status.flows.embryonic {
@@ -110,7 +110,7 @@ async fn look(run_dir: &RunDir, model: &mut Model) -> Result<(), NoAnswer> {
     Ok(())
 }
 
-/// Whether that was the key that ends it.
+/// Handles a key. Returns true if it ends the view.
 fn press(model: &mut Model, key: KeyEvent) -> bool {
     let control = key.modifiers.contains(KeyModifiers::CONTROL);
     match key.code {
@@ -126,7 +126,7 @@ fn press(model: &mut Model, key: KeyEvent) -> bool {
     false
 }
 
-/// What the terminal tells, from a thread of its own: reading it cannot be waited for otherwise.
+/// Returns terminal events, read on a thread of its own because that read blocks.
 fn keys() -> mpsc::UnboundedReceiver<Event> {
     let (tell, told) = mpsc::unbounded_channel();
     thread::spawn(move || {

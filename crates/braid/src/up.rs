@@ -46,7 +46,7 @@ pub fn up(run_dir: RunDir, state_dir: StateDir, arguments: &UpArgs) -> CommandRe
     }
 }
 
-/// Undoes what a start had done when a signal ended it, if there was nothing before.
+/// Undoes a start that a signal interrupted, if no datapath was there before.
 fn interrupted(run_dir: &RunDir, was_clean: bool, failure: UserError) -> CommandError {
     if !was_clean {
         let fix = "traffic goes on as before; braid up takes it over, braid down undoes everything";
@@ -82,7 +82,7 @@ fn daemon_options(
             weights: arguments.weights.clone(),
         },
     };
-    // Read here for its diagnostics alone; the daemon reads it itself, now and at every reload.
+    // Parsed here only for its diagnostics; the daemon reads it itself, now and at every reload.
     let (config, _) = Config::find(arguments.config.as_deref())?;
     Settings::new(config, &settings_source.overrides)?;
     Ok(DaemonOptions {
@@ -93,7 +93,7 @@ fn daemon_options(
     })
 }
 
-/// This program again, as the daemon in the background.
+/// Returns the command that runs this program again as the daemon in the background.
 fn again(run_dir: &RunDir, options: &DaemonOptions) -> Result<Command, UserError> {
     let settings_source = &options.settings_source;
     let program = std::env::current_exe().map_err(|error| UserError::io("find myself", &error))?;
@@ -116,7 +116,7 @@ fn again(run_dir: &RunDir, options: &DaemonOptions) -> Result<Command, UserError
     Ok(command)
 }
 
-/// The daemon in the background: its words go to the process that started it.
+/// Runs the background daemon, which reports to the process that started it.
 fn detached(run_dir: RunDir, state_dir: StateDir, arguments: &UpArgs) -> CommandResult {
     let mut pipe = Pipe::detach()?;
     let outcome = daemon_options(run_dir, state_dir, arguments)
@@ -124,7 +124,7 @@ fn detached(run_dir: RunDir, state_dir: StateDir, arguments: &UpArgs) -> Command
     if let Err(stop) = &outcome {
         pipe.failed(match stop {
             CommandError::UserError(failure) => failure.clone(),
-            // The file was fine a moment ago, when the starting process read it.
+            // The starting process has read the file without an error a moment ago.
             CommandError::Config(error) => UserError::new("config", error.to_string()),
             CommandError::Unreachable(failure) => failure.clone(),
             CommandError::Unfit | CommandError::Degraded | CommandError::Ended(_) => {
@@ -135,7 +135,7 @@ fn detached(run_dir: RunDir, state_dir: StateDir, arguments: &UpArgs) -> Command
     outcome
 }
 
-/// A daemon in the foreground tells the terminal.
+/// Start-up progress of a foreground daemon, printed to the terminal.
 struct Terminal {
     json: bool,
 }
@@ -152,7 +152,7 @@ impl ProgressObserver for Terminal {
     }
 }
 
-/// Ends the daemon, or cleans up after a dead one.
+/// Stops the daemon, or cleans up after one that died.
 pub fn down(run_dir: &RunDir, output: Output) -> CommandResult {
     let progress = Progress::of("braid down");
     progress.step("undoing what was changed");
@@ -171,7 +171,7 @@ pub fn down(run_dir: &RunDir, output: Output) -> CommandResult {
     Ok(())
 }
 
-/// Says what was undone.
+/// Prints what was undone.
 pub fn answer_down(report: &DownReport, output: Output, what: &str) -> CommandResult {
     if output.json {
         return Ok(answer_json(report)?);
@@ -190,7 +190,7 @@ async fn ask_down(run_dir: &RunDir, pid: u32) -> Result<DownReport, CommandError
     match client::post(run_dir, "/v1/down").await {
         Ok(report) => Ok(report),
         Err(NoAnswer::Refused(failure)) => Err(failure.into()),
-        // Whoever may not ask may not end it either.
+        // A user without access to the API may not stop the daemon either.
         Err(NoAnswer::Unreachable(failure)) if failure.code == "forbidden" => {
             Err(CommandError::Unreachable(failure))
         }

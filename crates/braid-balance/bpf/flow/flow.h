@@ -1,12 +1,12 @@
-// The flow tables: finding, opening, promoting and forgetting flows, and their states.
+// The flow tables: finding, promoting and deleting flows, and their states.
 #ifndef BRAID_FLOW_H
 #define BRAID_FLOW_H
 
 #include "nat/ports.h"
 #include "select/slots.h"
 
-// The key under which a mapping is kept: UDP other than QUIC has one per inner address and port,
-// whatever the remote (RFC 4787 REQ-1), so that hole punching and STUN work.
+// Returns 1 if one mapping serves every remote: UDP other than QUIC has one mapping per inner
+// address and port (RFC 4787 REQ-1), so that hole punching and STUN work.
 static __always_inline int any_remote(__u8 protocol, __be16 remote_port)
 {
 	return protocol == IPPROTO_UDP && remote_port != bpf_htons(QUIC_PORT);
@@ -79,8 +79,8 @@ static __always_inline int forward_key(const struct packet *packet, struct tuple
 	return is_icmp(packet) && !is_echo_request(packet);
 }
 
-// Fills the key of a packet towards the inside: the reverse key of one as it comes in, the forward
-// key of one as the inside sees it. Not 0: never ours.
+// Fills the key of a packet towards the inside: the reverse key of a packet as received, the
+// forward key of one as the inside sees it. Not 0: it belongs to no flow.
 static __always_inline int reverse_key(const struct packet *packet, struct tuple *key)
 {
 	if (fill_key(packet, &packet->dest, &packet->source, packet->dest_port, packet->source_port,
@@ -112,9 +112,10 @@ static __always_inline int is_on_link(const struct packet *packet, const struct 
 	return !differing;
 }
 
-// Whether the flow is to go on where it is: its uplink has the address that the flow goes by, and
-// is up or the only one, whose death may be an error that nothing is gained from. What has been
-// answered, and is not TCP that begins anew, also waits for an uplink that may be back in a moment.
+// Returns 1 if the flow stays on its uplink. The uplink must have the flow's address, and must be
+// up or have no alternative: without one, moving the flow gains nothing if the uplink is wrongly
+// taken for dead. Answered flows other than TCP also wait for an uplink that may return in a
+// moment.
 static __always_inline int holds_uplink(const struct packet *packet, const struct flow *flow,
 					const struct uplink *uplink)
 {
@@ -147,7 +148,7 @@ static __always_inline void reverse_of(const struct tuple *key, const struct flo
 
 struct found {
 	struct flow *flow;
-	int assured; // in the table that nothing is evicted from
+	int assured; // in the tables that nothing is evicted from
 };
 
 static __always_inline struct found find(const struct tuple *key)
@@ -178,8 +179,8 @@ static __noinline int delete_flow(const struct tuple *key, const struct flow *fl
 	return 0;
 }
 
-// An embryo's two entries are evicted one by one, and a pressed port's is taken over. Not 0: the
-// reverse one is another's by now.
+// Restores an embryo's reverse entry: its two entries are evicted one by one, and its port may be
+// taken over. Not 0: the reverse entry belongs to another flow by now.
 static __noinline int ensure_reverse(const struct tuple *key, const struct flow *flow)
 {
 	struct tuple reverse, *owner;
@@ -192,7 +193,7 @@ static __noinline int ensure_reverse(const struct tuple *key, const struct flow 
 	return claim(&reverse, key);
 }
 
-// Counts why a table of kept flows refuses; the lack of memory passes by itself.
+// Counts why a table of assured flows refuses an entry; lack of memory passes by itself.
 static __always_inline int refuse(long error)
 {
 	if (error == TABLE_FULL)
@@ -200,10 +201,10 @@ static __always_inline int refuse(long error)
 	return -1;
 }
 
-// Moves an embryo to where nothing evicts it. New entries first, old ones after: in between both
-// exist and say the same. A full table leaves the embryo where it is; it still works. Another CPU
-// may recycle the embryo for another flow while we look, so what we go by is a copy that its
-// reverse entry confirms.
+// Moves an embryo to the tables that nothing is evicted from. The new entries are written first and
+// the old ones deleted after; in between both exist and agree. A full table leaves the embryo where
+// it is; it still works. Another CPU may recycle the embryo for another flow meanwhile, so a copy
+// is used that its reverse entry confirms.
 static __noinline int promote(const struct tuple *key, const struct flow *embryo, __u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -245,16 +246,16 @@ static __always_inline __u8 open_state(const struct flow *flow)
 	return flow->fins ? STATE_FIN_WAIT : STATE_ESTABLISHED;
 }
 
-// Whether an embryo has now been answered and, for TCP, confirmed.
+// Returns 1 if an embryo has been answered and, for TCP, confirmed.
 static __always_inline int can_be_assured(const struct flow *flow)
 {
 	return flow->state >= STATE_ESTABLISHED && flow->state != STATE_RESET;
 }
 
-// TCP's life as seen from the middle. `side` is the sender's FIN bit. A RST from outside may be
-// forged blindly, so whatever comes after it brings a kept flow back; only silence and time end it.
-// The inside's word is taken: after its RST, or any after its FIN, nobody there has a connection
-// left. An embryo that was refused must be answered first.
+// Advances the TCP state as seen from the middle. `side` is the sender's FIN bit. A RST from
+// outside may be forged blindly, so any later segment reopens an assured flow; only silence ends
+// it. A RST from inside is trusted: after it, or after any RST that follows the inside's FIN, the
+// inside has no connection left. An embryo that was refused must be answered first.
 static __always_inline void advance_tcp(struct flow *flow, int assured, __u8 tcp_flags, __u8 side)
 {
 	__u8 state = flow->state;
@@ -287,7 +288,7 @@ static __always_inline __u32 packets_in(const struct __sk_buff *skb)
 	return skb->gso_segs ? skb->gso_segs : 1;
 }
 
-// Reads the inside's numbers. What it sends again, nobody has acknowledged.
+// Reads the inside's sequence numbers. A segment sent again has not been acknowledged.
 static __always_inline void note_segment(const struct packet *packet, struct flow *flow,
 					 struct uplink_counters *counters, __u32 packets)
 {
@@ -314,9 +315,9 @@ static __always_inline void note_segment(const struct packet *packet, struct flo
 	}
 }
 
-// Reads the outside's numbers. A gap before a segment is a packet that is lost, or will come late;
-// what fills it says no more. What is lost is told from what is only late by nothing, so links
-// that reorder look worse than they are.
+// Reads the outside's sequence numbers. A gap before a segment is a packet that is lost or late;
+// the packet that fills it is not counted. Loss and reordering look the same here, so links that
+// reorder look worse than they are.
 static __always_inline void note_arrival(const struct packet *packet, struct flow *flow,
 					 __u32 packets)
 {
@@ -334,8 +335,8 @@ static __always_inline void note_arrival(const struct packet *packet, struct flo
 		flow->outside_next = next ? next : 1;
 }
 
-// The first answer to a SYN, which tells the round trip if the SYN went out once. Without a remote
-// it tells nothing of the way there: a refusal may come from anywhere.
+// Notes the first answer to a SYN. It gives the RTT if the SYN was sent once. Without a `remote`
+// the RTT does not go into the path cache: any router may have sent the refusal.
 static __always_inline void note_answer(const struct flow *flow, const struct address *remote,
 					__u64 now)
 {
@@ -354,7 +355,7 @@ static __always_inline void note_answer(const struct flow *flow, const struct ad
 		update_rtt(remote, uplink, rtt, now);
 }
 
-// Whether the flow is where it is because of what is remembered of the way.
+// Returns 1 if the flow's uplink was chosen from the path cache.
 static __always_inline int is_by_path_cache(const struct flow *flow)
 {
 	return flow->choice == CHOICE_REMEMBERED || flow->choice == CHOICE_PREDICTED;

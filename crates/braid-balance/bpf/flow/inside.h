@@ -1,10 +1,10 @@
-// The way back to a LAN's client: whether there is one, and whether answers may take the short way.
+// The route back to a LAN's client, and whether answers may take the fast path.
 #ifndef BRAID_INSIDE_H
 #define BRAID_INSIDE_H
 
 #include "egress.h"
 
-// Looks up the way back to the workbench packet's sender, as for a packet that comes in by
+// Looks up the route back to the sender of the context's packet, as for a packet that comes in by
 // `device`.
 static __always_inline long route_back(struct __sk_buff *skb, const struct pkt_ctx *ctx,
 				       __u32 device, struct bpf_fib_lookup *route)
@@ -24,10 +24,10 @@ static __always_inline long route_back(struct __sk_buff *skb, const struct pkt_c
 	return bpf_fib_lookup(skb, route, sizeof(*route), 0);
 }
 
-// Whether the way back says that nobody behind a LAN device has this source: it leads outside,
-// nowhere, or to the machine itself, which only IPv4's stack minds. Before Linux 5.13 the
-// device asked for stays in place where the neighbour is unknown, so an uplink that is found there
-// must be found from the LAN device too.
+// Returns 1 if no host behind a LAN device has this source: the route back leads outside, nowhere,
+// or to this machine, which only IPv4's stack checks. Before Linux 5.13 `route->ifindex` keeps the
+// device asked for where the neighbour is unknown, so an uplink found there must also be found from
+// the LAN device.
 static __always_inline int is_spoofed(struct __sk_buff *skb, const struct pkt_ctx *ctx, long result,
 				      struct bpf_fib_lookup *route)
 {
@@ -41,9 +41,9 @@ static __always_inline int is_spoofed(struct __sk_buff *skb, const struct pkt_ct
 	return route->ifindex == skb->ifindex || uplink_of(route->ifindex);
 }
 
-// Learns how answers to the workbench's packet reach a LAN's client, so that they can take the
-// short way. Only if the route back leads to the device it came from: otherwise the two directions
-// would differ and the stack would see half a connection. Not 0: the LAN has no such client.
+// Learns how answers to the context's packet reach a LAN's client, so that they can take the fast
+// path. Only if the route back leads to the device that the packet came from: otherwise the stack
+// would see one direction of the connection only. Not 0: the LAN has no such client.
 __noinline int learn_inside(struct __sk_buff *skb)
 {
 	__u32 device = skb->ingress_ifindex;
@@ -60,7 +60,7 @@ __noinline int learn_inside(struct __sk_buff *skb)
 	uplink = uplink_at(ctx->flow.uplink);
 	if (!lan || !uplink)
 		return 0;
-	// An unknown neighbour is fine, it is asked for when it is needed.
+	// An unknown neighbour is fine: the kernel resolves it when it is needed.
 	result = route_back(skb, ctx, uplink->ifindex, &route);
 	if ((result != BPF_FIB_LKUP_RET_SUCCESS && result != BPF_FIB_LKUP_RET_NO_NEIGH) ||
 	    route.ifindex != device)
@@ -78,7 +78,7 @@ __noinline int learn_inside(struct __sk_buff *skb)
 	return 0;
 }
 
-// A roaming client comes in by another device: its old way back must not be used.
+// A roaming client comes in by another device: its old route back must not be used.
 static __noinline int relearn_inside(struct __sk_buff *skb, const struct packet *packet,
 				     struct flow *flow)
 {

@@ -1,19 +1,20 @@
-// What a flow's inside has said last. When its uplink dies, saying it again by another one moves
-// the flow there without waiting for the inside: a client that only downloads over QUIC has nothing
-// to say once nothing comes any more, and one that waits for an answer repeats its question late.
+// The last packets that a flow's inside has sent. When the flow's uplink dies, sending them again
+// by another one moves the flow there without waiting for the inside: a client that only downloads
+// over QUIC sends nothing once nothing arrives, and one that waits for an answer repeats its
+// request late.
 //
-// The very last packet is not enough. A client that hears nothing probes (RFC 9002 section 6.2.4),
-// and its probe acknowledges nothing. The acknowledgements that were on their way when the uplink
-// died are lost with it, so its server takes everything since for in flight, finds its congestion
-// window full, and may send neither data nor the challenge to the new path until its own probe
-// time-out, which has doubled meanwhile. So what was said upon hearing something is kept apart from
-// what was said unsolicited.
+// The very last packet is not enough. A client that receives nothing sends probes (RFC 9002 section
+// 6.2.4), which acknowledge nothing. The acknowledgements in flight when the uplink died are lost
+// with it. The server therefore takes everything since for in flight, finds its congestion window
+// full, and may send neither data nor the path challenge until its own probe time-out, which has
+// doubled meanwhile. So packets sent after receiving something are kept apart from unsolicited
+// ones.
 #ifndef BRAID_REPLAY_BUFFER_H
 #define BRAID_REPLAY_BUFFER_H
 
 #include "flow/flow.h"
 
-// Where to note a packet: in the older place of the two that are for such.
+// Returns the slot for a packet: the older of the two for its kind.
 static __always_inline struct stored_packet *replay_slot(struct replay_buffer *stored, __u64 heard)
 {
 	struct stored_packet *place =
@@ -28,7 +29,7 @@ static __always_inline int store_packet(struct __sk_buff *skb, const struct pack
 {
 	stored->at = now;
 	stored->length = length;
-	// Again, because the verifier has lost sight of it; and one less, because those before
+	// Again, because the verifier has lost the bound; and one less, because verifiers before
 	// Linux 6.8 learn from bounds alone that it is not 0.
 	length--;
 	asm volatile("%0 &= 0x1ff" : "+r"(length));
@@ -37,8 +38,8 @@ static __always_inline int store_packet(struct __sk_buff *skb, const struct pack
 	return bpf_skb_load_bytes(skb, packet->l3, stored->bytes, length + 1);
 }
 
-// Notes the packet, before its translation, in place of an older one. A reader may see half of it,
-// which its checksum tells, unless a device was to complete that.
+// Stores the packet, before its translation, in place of an older one. A reader may see half of it;
+// the checksum shows that, unless a device was to complete it.
 static __noinline int store_for_replay(struct __sk_buff *skb, const struct packet *packet,
 				       const struct tuple *key, __u64 now,
 				       const struct found *found)
@@ -79,8 +80,8 @@ static __noinline int store_for_replay(struct __sk_buff *skb, const struct packe
 	return bpf_map_update_elem(&replay_buffers, key, stored, BPF_ANY);
 }
 
-// Whether saying it again may be of use: it is short and no super-packet, and of QUIC, or a
-// question that nobody has answered.
+// Returns 1 if replaying the packet may help: it is short, no super-packet, and belongs to QUIC or
+// to a flow that has not been answered.
 static __always_inline int is_replayable(const struct __sk_buff *skb, const struct packet *packet,
 					 const struct found *found)
 {

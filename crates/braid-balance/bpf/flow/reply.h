@@ -1,4 +1,4 @@
-// From an outer end back to the flow.
+// Lookup of a reply's flow by its outer end.
 #ifndef BRAID_REPLY_H
 #define BRAID_REPLY_H
 
@@ -11,11 +11,11 @@ struct reply {
 	int late; // it came to a mapping that has moved
 };
 
-// What lookup_reverse() says of an entry that a race has made, on a way that has not won.
+// Result of lookup_reverse(): the entry belongs to an attempt of a race that has not won.
 #define REVERSE_OF_RACE 1
 
-// Follows a reverse entry to its flow. The entry of an embryo may be recycled under our hands, so
-// the flow must say the same outer end, or it is not the one.
+// Looks up the flow of a reverse entry. An embryo's entry may be recycled meanwhile, so the flow
+// must have the same outer end.
 static __always_inline int lookup_reverse(const struct tuple *reverse, struct reply *reply)
 {
 	struct tuple *key = bpf_map_lookup_elem(&flows_reverse, reverse);
@@ -43,7 +43,7 @@ static __always_inline int lookup_reverse(const struct tuple *reverse, struct re
 	return -1;
 }
 
-// The same for an outer end that the flow has left: what was on its way then is still welcome.
+// Looks up the flow that has left this outer end, for replies that were sent before it moved.
 static __always_inline int lookup_late_reply(const struct tuple *reverse, __u64 now,
 					     struct reply *reply)
 {

@@ -1,6 +1,6 @@
-// Telling the inside that a TCP connection is over: its uplink has died, so the connection would
-// hang until its own timers give up. A segment is turned into the reset that answers it, as a host
-// would answer that has no such connection (RFC 9293 §3.10.7.1), and goes back where it came from.
+// Resetting TCP connections towards the inside when their uplink has died; otherwise they would
+// hang until their own timers expire. A segment is turned into the reset that a host without such a
+// connection would answer it with (RFC 9293 §3.10.7.1), and goes back where it came from.
 #ifndef BRAID_TCP_RESET_H
 #define BRAID_TCP_RESET_H
 
@@ -10,9 +10,9 @@
 #define TCP_CHECKSUM_OFFSET 16 // offset in its header
 #define RESET_TTL	    64
 
-// Whether the packet belongs to a connection that is over, and is one to be answered. A SYN opens
-// anew, and a reset says itself that it is over. Whoever is on a line's own link is there when the
-// line leads nowhere, too.
+// Returns 1 if the packet belongs to a connection that is over and must be answered with a reset. A
+// SYN opens a new connection, and a reset needs no answer. Hosts on the uplink's own link are
+// reachable even if the uplink leads nowhere.
 static __always_inline int needs_reset(const struct packet *packet, const struct flow *flow,
 				       const struct uplink *uplink)
 {
@@ -23,8 +23,9 @@ static __always_inline int needs_reset(const struct packet *packet, const struct
 		flow->choice != CHOICE_ON_LINK);
 }
 
-// Whether the device is to complete the checksum. Nothing says so, but the helper that mends it for
-// a changed word knows, and then leaves it as it is.
+// Returns 1 if the device is to complete the checksum. The sk_buff does not show this to a program,
+// but the helper that updates a checksum for a changed word knows, and leaves a partial one as it
+// is.
 static __always_inline int is_partial(struct __sk_buff *skb, __u32 offset)
 {
 	__sum16 *check = at(skb, offset, sizeof(*check)), before;
@@ -41,7 +42,7 @@ static __always_inline int is_partial(struct __sk_buff *skb, __u32 offset)
 	return 0;
 }
 
-// The sum of a reset's pseudo-header and, unless the device will add it, its header.
+// Returns the sum of a reset's pseudo-header and, unless the device will add it, its header.
 static __always_inline __u16 reset_checksum(const struct packet *packet, const struct tcphdr *tcp,
 					    int partial)
 {
@@ -90,8 +91,8 @@ static __always_inline int swap_ip_ends(struct __sk_buff *skb, const struct pack
 	return 0;
 }
 
-// Makes the segment the reset that answers it; its sequence number is the one that the sender
-// waits for. Not 0: the packet is spoilt and must be dropped.
+// Turns the segment into the reset that answers it; its sequence number is the one that the sender
+// expects. Not 0: the packet is damaged and must be dropped.
 static __noinline int make_reset(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct tcphdr tcp = {.doff = sizeof(tcp) / 4, .rst = 1};
@@ -127,8 +128,8 @@ static __always_inline void mark_reset(struct flow *flow, __u64 now)
 	flow->last_seen = now;
 }
 
-// Back into the stack, which the packet was leaving by `skb->ifindex`. Its own link-layer address
-// is the frame's source.
+// Redirects the packet back into the stack, which it was leaving by `skb->ifindex`. The device's
+// link-layer address is the frame's source.
 static __always_inline int redirect_to_stack(struct __sk_buff *skb)
 {
 	__u8 mac[ETH_ALEN];
@@ -139,7 +140,7 @@ static __always_inline int redirect_to_stack(struct __sk_buff *skb)
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
-// Back to the station that sent the frame.
+// Redirects the frame back to the station that sent it.
 static __always_inline int back_to_sender(struct __sk_buff *skb)
 {
 	__u8 macs[2 * ETH_ALEN], turned[2 * ETH_ALEN];

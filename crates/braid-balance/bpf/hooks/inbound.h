@@ -1,4 +1,4 @@
-// Uplink ingress: recognise answers, put the inner address back, deliver.
+// Uplink ingress: recognise replies, restore the inner address, deliver.
 #ifndef BRAID_INBOUND_H
 #define BRAID_INBOUND_H
 
@@ -17,7 +17,7 @@ static __always_inline int lookup_reply(struct tuple *reverse, __u64 now, struct
 		return result;
 	if (!lookup_late_reply(reverse, now, reply))
 		return 0;
-	// A datagram from port 443 is an answer to QUIC, or to a mapping that serves every remote.
+	// A datagram from port 443 is a reply to QUIC, or to a mapping that serves every remote.
 	if (!reverse->remote_port)
 		return -1;
 	forget_remote(reverse);
@@ -31,7 +31,7 @@ static __always_inline int is_syn_ack(const struct packet *packet)
 	return (packet->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == (TCP_SYN | TCP_ACK);
 }
 
-// What an answer says about its flow. A late one says nothing about the mapping that is new.
+// Updates the flow from its reply. A late reply says nothing about the new mapping.
 static __always_inline void track_reply(const struct packet *packet, struct reply *reply,
 					__u32 packets, __u64 now)
 {
@@ -56,12 +56,12 @@ static __always_inline void track_reply(const struct packet *packet, struct repl
 	}
 	if (flow->state == STATE_NEW)
 		flow->state = STATE_ESTABLISHED;
-	// Whatever answers an echo proves nothing that needs to last.
+	// An answered echo does not promote a flow.
 	if (!reply->found.assured && !is_icmp(packet))
 		promote(&reply->key, flow, now);
 }
 
-// Whether the packet may go straight to the LAN device that the flow came from.
+// Returns 1 if the packet may go straight to the LAN device that the flow came from.
 static __always_inline int takes_fast_path(const struct __sk_buff *skb, const struct packet *packet,
 					   const struct flow *flow)
 {
@@ -84,7 +84,7 @@ static __noinline int inbound_fragment(struct __sk_buff *skb, const struct packe
 	fragment_key_of(packet, 1, &key);
 	first = bpf_map_lookup_elem(&fragments, &key);
 	if (!first) {
-		// It may also be the machine's own, so the stack gets it all the same.
+		// It may also be for this machine, so the stack gets it all the same.
 		if (!hold_fragment(skb, packet, now, UPCALL_INBOUND))
 			count(REASON_in_held);
 		return pass_local(packet);
@@ -108,9 +108,10 @@ static __always_inline enum socket_kind receiver_of(struct __sk_buff *skb,
 	return socket_of(skb, packet, &ends);
 }
 
-// Whether a datagram to a mapping that serves every remote is for a socket of the machine's that is
-// bound to the uplink's address: the kernel knows nothing of mappings when it gives a socket its
-// port. Asked only where the datagram is not from whom the mapping's inside has spoken to last.
+// Returns 1 if a datagram to a mapping that serves every remote is for a socket of this machine
+// that is bound to the uplink's address: the kernel knows nothing of mappings when it gives a
+// socket its port. Datagrams from the remote that the mapping's inside last sent to are never for a
+// socket.
 static __noinline int is_for_socket(struct __sk_buff *skb, const struct packet *packet,
 				    const struct flow *flow)
 {
@@ -122,10 +123,10 @@ static __noinline int is_for_socket(struct __sk_buff *skb, const struct packet *
 	return receiver_of(skb, packet) == BOUND_SOCKET;
 }
 
-// Says by what reason a packet of no flow is passed on, and counts one to the machine's own address
-// that belongs to no socket here either. Most of these are for forwarded and published ports, whose
-// answers outbound_unclaimed() counts: without both, such traffic would look as if nobody answered.
-// Sockets here, the probes' among them, account for their own packets.
+// Returns the reason for passing on a packet of no flow. Counts it on the uplink if it is for this
+// machine's own address and no socket here: most of these are for forwarded and published ports,
+// whose answers outbound_unclaimed() counts. Without both counts such an uplink would look as if
+// nobody answered. Sockets here, the probes' among them, account for their own packets.
 static __noinline int note_unclaimed(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct uplink_counters *counters;
@@ -148,8 +149,8 @@ static __noinline int note_unclaimed(struct __sk_buff *skb, const struct packet 
 	return REASON_in_no_flow;
 }
 
-// A packet that may be an answer. A function of its own, as the others that inbound() calls: the
-// stack of 512 bytes is for all that are active at once.
+// Handles a packet that may be a reply. A function of its own, like the others that inbound()
+// calls: all active functions share the stack of 512 bytes.
 static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *packet, __u64 now,
 				    __u32 mtu)
 {
@@ -208,8 +209,8 @@ static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *
 	return leave(REASON_in_lan, bpf_redirect_neigh(device, &hop, sizeof(hop), 0));
 }
 
-// The answer's address may be another uplink's: on one network, any device answers for all of the
-// machine's addresses.
+// Returns the realm of the reply's address. The address may be another uplink's: on one network,
+// any device answers for all of this machine's addresses.
 static __always_inline __u8 realm_of(const struct uplink *uplink, const struct packet *packet)
 {
 	const struct next_hop *next_hop = &uplink->next_hops[packet->family & 1];

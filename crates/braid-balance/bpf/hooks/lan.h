@@ -1,6 +1,6 @@
-// Ingress of a gateway's LAN devices: the short way for packets of flows that the stack has let
-// through and that were answered since. Everything else passes to the stack, so that its FORWARD
-// rules see every new connection.
+// Ingress of a gateway's LAN devices: the fast path for packets of flows that the stack has let
+// through and that have been answered since. All other packets pass to the stack, so that its
+// FORWARD rules see every new connection.
 #ifndef BRAID_LAN_H
 #define BRAID_LAN_H
 
@@ -13,9 +13,9 @@
 
 #define PACKET_HOST 0 // skb->pkt_type: addressed to us, as opposed to bridged or broadcast
 
-// Hands a packet that may open a flow to the stack. One whose source is the machine's own address
-// on an uplink would leave as an answer of a published port does. IPv4's stack drops it, IPv6's
-// does not.
+// Passes a packet that may open a flow to the stack. A packet whose source is this machine's own
+// address on an uplink would leave like an answer of a published port; IPv4's stack drops it,
+// IPv6's does not.
 static __always_inline int pass_to_stack(struct __sk_buff *skb, const struct packet *packet,
 					 enum reason reason)
 {
@@ -77,7 +77,7 @@ static __always_inline int lan(struct __sk_buff *skb, __u64 now)
 	}
 	if (!uplink || !uplink->ifindex || !uplink->next_hops[packet.family & 1].present)
 		return leave(REASON_lan_not_fast, PASS);
-	// A mapping that must move does so on the long way.
+	// A mapping that must move does so in the outbound program.
 	if (packet.protocol == IPPROTO_UDP && !holds_uplink(&packet, flow, uplink))
 		return leave(REASON_lan_not_fast, PASS);
 	if (packet.hops <= 1)

@@ -1,4 +1,4 @@
-// braid0 egress: choose an uplink, remember the flow, translate, send. Everything that routing puts
+// braid0 egress: choose an uplink, store the flow, translate, send. Every packet that routing sends
 // into braid0 ends here; nobody listens at the veth's other end.
 #ifndef BRAID_OUTBOUND_H
 #define BRAID_OUTBOUND_H
@@ -16,7 +16,7 @@
 #include "select/rules.h"
 #include "flow/tcp_reset.h"
 
-// Addresses that mean something on one link only, or more than one receiver.
+// Returns 0 for addresses that are valid on one link only, or that have more than one receiver.
 static __always_inline int is_unicast(const struct packet *packet)
 {
 	if (packet->family == FAMILY_V4) {
@@ -38,8 +38,8 @@ static __always_inline int is_midstream(const struct packet *packet)
 	       (packet->tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN;
 }
 
-// What a flow that has moved keeps. Its first packet may be its last words, which the daemon has
-// sent, so they do not tell where it came in.
+// Copies what a moved flow keeps. Its first packet may be a replayed one, which the daemon has
+// sent, so its ingress device is not the inside's.
 static __always_inline void inherit_moved(const struct __sk_buff *skb, struct flow *flow,
 					  const struct flow *left)
 {
@@ -53,7 +53,7 @@ static __always_inline void inherit_moved(const struct __sk_buff *skb, struct fl
 	flow->flags = left->flags & (FLOW_FAST_PATH | FLOW_NEXT_HOP_V6);
 }
 
-// Takes the uplink if the workbench's packet is for a neighbour on its own link: no other uplink
+// Takes the uplink if the context's packet is for a neighbour on its own link: no other uplink
 // reaches that host. Not 0: it is not.
 __noinline int take_neighbour(__u32 id)
 {
@@ -71,9 +71,9 @@ __noinline int take_neighbour(__u32 id)
 	return 0;
 }
 
-// Looks for the uplink that has the receiver of the workbench's packet on its own link. An uplink
-// that takes no new flows will do: a user opens the modem's page because the line is dead. Not 0:
-// there is none.
+// Looks for the uplink that has the receiver of the context's packet on its own link. The uplink
+// need not take new flows: a user opens the modem's page because the line is dead. Not 0: there is
+// none.
 __noinline int choose_neighbour(void)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -92,7 +92,7 @@ __noinline int choose_neighbour(void)
 	return -1;
 }
 
-// Opens the workbench's flow: uplink, port, both entries. Returns the reason to count.
+// Opens the context's flow: uplink, port, both entries. Returns the reason to count.
 __noinline int open_flow(struct __sk_buff *skb, __u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -110,7 +110,7 @@ __noinline int open_flow(struct __sk_buff *skb, __u64 now)
 	midstream = is_midstream(&ctx->packet);
 	if (choose_neighbour()) {
 		// A moved flow keeps its class. The daemon may have sent this packet, and rules
-		// would look at the daemon's socket.
+		// would match the daemon's socket.
 		if (ctx->is_moving) {
 			ctx->class = ctx->moved_flow.class;
 			ctx->rule = ctx->moved_flow.rule;
@@ -151,7 +151,7 @@ __noinline int open_flow(struct __sk_buff *skb, __u64 now)
 	flow->rule = ctx->rule;
 	flow->state = STATE_NEW;
 	flow->inside_next = ctx->packet.sequence;
-	// No DNS question has been asked yet (notice.h).
+	// No DNS question has been asked yet (upcall.h).
 	if (ctx->key.protocol == IPPROTO_UDP)
 		flow->inside_next = flow->inside_ack = flow->outside_next = flow->lost = 0;
 	if (ctx->is_moving)
@@ -176,8 +176,8 @@ __noinline int open_flow(struct __sk_buff *skb, __u64 now)
 	return midstream ? REASON_tcp_midstream : REASON_out_new;
 }
 
-// Whether a SYN opens a new connection: the old one was reset, or its client has closed it, and the
-// port is reused.
+// Returns 1 if a SYN opens a new connection: the old one was reset, or its client has closed it,
+// and the port is reused.
 static __always_inline int is_over(const struct packet *packet, const struct flow *flow)
 {
 	return packet->protocol == IPPROTO_TCP &&
@@ -185,17 +185,17 @@ static __always_inline int is_over(const struct packet *packet, const struct flo
 		(flow->fins & FIN_INSIDE));
 }
 
-// Whether a SYN is said again because nobody has answered where its flow was put by memory. It is
-// raced then.
+// Returns 1 if a SYN is sent again because it was not answered on the uplink chosen from the path
+// cache. It is raced then.
 static __always_inline int is_syn_retry(const struct packet *packet, const struct flow *flow)
 {
 	return packet->protocol == IPPROTO_TCP && flow->state == STATE_NEW &&
 	       is_by_path_cache(flow);
 }
 
-// Whether the packet goes where its flow is. What can begin anew leaves an uplink that is down or
-// has another address by now: everything but TCP behind its SYN, which the remote knows by that
-// address only.
+// Returns 1 if the packet uses the flow as it is. Packets that can begin anew leave an uplink that
+// is down or has another address by now. That is all but TCP after its SYN, which the remote knows
+// by that address only.
 static __always_inline int stays_on_flow(const struct packet *packet, const struct flow *flow,
 					 const struct uplink *uplink)
 {
@@ -205,8 +205,8 @@ static __always_inline int stays_on_flow(const struct packet *packet, const stru
 	       holds_uplink(packet, flow, uplink);
 }
 
-// Keeps on the workbench what its flow was before it moves. Answers to a datagram may be on their
-// way to where it was; the stack would not take them for an answer there.
+// Saves the flow in the context before it moves. Replies to a datagram may be in flight to its old
+// address; the stack would not accept them there.
 static __always_inline void start_move(struct pkt_ctx *ctx, const struct flow *flow, __u64 now)
 {
 	struct late_reply moved = {};
@@ -221,9 +221,8 @@ static __always_inline void start_move(struct pkt_ctx *ctx, const struct flow *f
 	bpf_map_update_elem(&late_replies, &ctx->reverse, &moved, BPF_ANY);
 }
 
-// Takes away the flow that the workbench's packet does not go on with: one that is over, that moves
-// or that has lost its port. Not 0: it goes on with it after all, as another CPU has opened it
-// anew.
+// Deletes the flow that the context's packet cannot use: one that is over, that moves or that has
+// lost its port. Not 0: it can be used after all, as another CPU has opened it anew.
 __noinline int evict_flow(__u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -253,7 +252,7 @@ __noinline int evict_flow(__u64 now)
 	return 0;
 }
 
-// The flow of a packet, opened if need be, and its uplink.
+// Finds the flow of a packet, or opens it, and its uplink.
 static __always_inline int find_or_open(struct __sk_buff *skb, const struct packet *packet,
 					struct tuple *key, __u64 now, struct found *found,
 					struct uplink **uplink)
@@ -284,8 +283,8 @@ static __always_inline int find_or_open(struct __sk_buff *skb, const struct pack
 	if (known && evict_flow(now)) {
 		reason = REASON_out_flow;
 	} else {
-		// Whatever led here, the verifier is to see one and the same state: on some kernels
-		// it goes through all of open_flow() for each.
+		// The verifier must see the same state on every way to this place: some kernels go
+		// through all of open_flow() for each.
 		*uplink = NULL;
 		found->flow = NULL;
 		found->assured = 0;
@@ -302,9 +301,9 @@ static __always_inline int find_or_open(struct __sk_buff *skb, const struct pack
 	return reason;
 }
 
-// A packet that no flow claims. Its source may be an uplink's own address already: connection
-// tracking has put that there, because the packet answers one that came to a forwarded or published
-// port. It leaves through that uplink as it is; anything else would break the connection.
+// Handles a packet that belongs to no flow. Its source may be an uplink's own address already:
+// connection tracking has put it there, because the packet answers one that came to a forwarded or
+// published port. It leaves by that uplink unchanged; any change would break the connection.
 static __noinline int outbound_unclaimed(struct __sk_buff *skb, const struct packet *packet,
 					 __u64 now, __u32 otherwise)
 {
@@ -367,7 +366,7 @@ static __noinline int outbound_fragment(struct __sk_buff *skb, const struct pack
 	return leave(REASON_out_fragment, redirect_by_route(uplink));
 }
 
-// What its function takes, put on the workbench.
+// Puts the arguments of send_hairpin() into the context, and calls it.
 static __always_inline int try_hairpin(struct __sk_buff *skb, const struct packet *packet,
 				       const struct tuple *key, __u64 now)
 {
@@ -391,7 +390,7 @@ static __noinline int translate_and_send(struct __sk_buff *skb, const struct pac
 	return leave(reason, redirect_out(packet, uplink));
 }
 
-// True if the packet was forwarded from an uplink. Its sender is a stranger on that uplink's
+// Returns 1 if the packet was forwarded from an uplink. Its sender is a host on that uplink's
 // segment and no client of ours: nothing is translated for it.
 static __noinline int is_from_uplink(struct __sk_buff *skb)
 {
@@ -430,7 +429,7 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 
 	reason = find_or_open(skb, &packet, &key, now, &found, &uplink);
 	if (reason == REASON_race_begun || reason == REASON_race_repeated) {
-		// The daemon repeats the SYN if the race's favourite dies before it answers.
+		// The daemon repeats the SYN if the race's preferred uplink dies before it answers.
 		store_for_replay(skb, &packet, &key, now, &found);
 		return send_copies(skb, reason);
 	}
@@ -447,7 +446,7 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 	if (!uplink || !uplink->ifindex || !uplink->next_hops[packet.family & 1].present)
 		return leave(REASON_uplink_gone, DROP);
 
-	// What comes from nowhere may be the daemon's repetition of a LAN client's words.
+	// A packet without an ingress device may be a LAN client's, replayed by the daemon.
 	if (reason == REASON_out_flow && skb->ingress_ifindex &&
 	    found.flow->inside_ifindex != skb->ingress_ifindex)
 		relearn_inside(skb, &packet, found.flow);

@@ -1,7 +1,7 @@
-// A LAN's client that sends to the outer end of a mapping of the LAN's own, as peers do that know
-// each other's outer address only (RFC 4787 REQ-9, "external source IP address and port"). The
-// LAN's program hands such a datagram to the outbound one, which opens the sender's mapping if it
-// has none, and this turns it round. Within one LAN's device only: what goes from one LAN to
+// Hairpinning: a LAN's client sends to the outer end of a mapping of the same LAN, as peers do that
+// know only each other's outer address (RFC 4787 REQ-9, "external source IP address and port"). The
+// LAN program passes such a datagram to the outbound one, which opens the sender's mapping if
+// needed and sends the datagram back in. Within one LAN device only: traffic from one LAN to
 // another is for the firewall's FORWARD rules to decide.
 #ifndef BRAID_HAIRPIN_H
 #define BRAID_HAIRPIN_H
@@ -9,8 +9,8 @@
 #include "flow/reply.h"
 #include "egress.h"
 
-// Finds the mapping that the packet is for. Not 0: there is none that has a short way back; what is
-// for the machine's own servers is the stack's.
+// Finds the mapping that the packet is for. Not 0: no mapping has a fast path for it; packets for
+// this machine's own servers go to the stack.
 static __always_inline int find_hairpin(const struct packet *packet, struct reply *reply)
 {
 	__u32 *id = bpf_map_lookup_elem(&own_addresses, &packet->dest);
@@ -33,7 +33,7 @@ static __always_inline int find_hairpin(const struct packet *packet, struct repl
 	return reply->found.flow->flags & FLOW_FAST_PATH ? 0 : -1;
 }
 
-// The device of the outbound program, if the packet is to be turned round; else 0.
+// Returns the device of the outbound program if the packet is to be hairpinned, else 0.
 static __noinline __u32 hairpin_device(struct __sk_buff *skb, const struct packet *packet)
 {
 	__u32 zero = 0;
@@ -51,7 +51,7 @@ static __noinline __u32 hairpin_device(struct __sk_buff *skb, const struct packe
 	return settled->steer;
 }
 
-// Sends a packet, whose destination is that of the flow's inside by now, there.
+// Sends a packet that is addressed to the flow's inside already.
 static __noinline int redirect_inside(const struct flow *flow)
 {
 	struct bpf_redir_neigh hop = {};
@@ -65,9 +65,8 @@ static __noinline int redirect_inside(const struct flow *flow)
 	return bpf_redirect_neigh(flow->inside_ifindex, &hop, sizeof(hop), 0);
 }
 
-// Sends the workbench's packet, whose flow has the workbench's key, to the inside that its
-// destination stands for, from the outer end of that flow. NO_FLOW: it is not for the LAN, nothing
-// is done or counted.
+// Sends the context's packet, whose flow has the context's key, from that flow's outer end to the
+// inside of the mapping it is for. NO_FLOW: it is not for the LAN; nothing is done or counted.
 __noinline int send_hairpin(struct __sk_buff *skb, __u64 now)
 {
 	struct rewrite rewrite = {.side = SOURCE};

@@ -1,6 +1,6 @@
-// ICMP errors about our flows: the packet that they quote must look as it did on the other side, or
-// path MTU discovery and "connection refused" are lost on the way. Only the quoted IP header and 8
-// bytes after it are certain (RFC 792).
+// ICMP errors about our flows. The packet quoted in an error must be translated too, or path MTU
+// discovery and "connection refused" do not reach the sender. Only the quoted IP header and 8 bytes
+// after it are guaranteed (RFC 792).
 #ifndef BRAID_ICMP_ERROR_H
 #define BRAID_ICMP_ERROR_H
 
@@ -22,7 +22,7 @@ static __always_inline int is_icmp_error(const struct packet *packet)
 	       type == ICMP_V4_PARAMETER_PROBLEM;
 }
 
-// Reads the quoted headers. Unlike parse(), their lengths may exceed what is there.
+// Reads the quoted headers. Unlike in parse(), their lengths may exceed the bytes present.
 static __always_inline int parse_quote(struct __sk_buff *skb, const struct packet *outer,
 				       struct packet *quoted)
 {
@@ -65,7 +65,7 @@ static __always_inline int parse_quote(struct __sk_buff *skb, const struct packe
 	return 0;
 }
 
-// Puts a 16-bit field in the quote and returns what that adds to the sum over it.
+// Writes a 16-bit field of the quote and returns what that adds to the sum over it.
 static __always_inline __u32 put16(struct __sk_buff *skb, __u32 offset, __u16 value)
 {
 	__u16 *field = at(skb, offset, sizeof(*field)), old;
@@ -77,8 +77,9 @@ static __always_inline __u32 put16(struct __sk_buff *skb, __u32 offset, __u16 va
 	return (__u16)~old + value;
 }
 
-// The quoted transport checksum moves against what it covers: the port or id, and, except for
-// ICMPv4, the address. It may be absent (TCP's lies beyond the certain bytes) or zero (UDP/IPv4).
+// Updates the quoted transport checksum for the fields it covers: the port or id, and, except for
+// ICMPv4, the address. It may be absent (TCP's lies beyond the guaranteed bytes) or zero
+// (UDP/IPv4).
 static __always_inline __u32 update_quoted_checksum(struct __sk_buff *skb,
 						    const struct packet *quoted, __u32 covered)
 {
@@ -95,7 +96,7 @@ static __always_inline __u32 update_quoted_checksum(struct __sk_buff *skb,
 	return (__u16)~old + (__u16)*check;
 }
 
-// Replaces one end of the quoted packet, and mends the checksums up to the error's own.
+// Replaces one end of the quoted packet, and updates the checksums including the error's own.
 static __always_inline int rewrite_quote(struct __sk_buff *skb, const struct packet *outer,
 					 const struct packet *quoted, const struct rewrite *rewrite)
 {
@@ -126,7 +127,7 @@ static __always_inline int rewrite_quote(struct __sk_buff *skb, const struct pac
 	return bpf_l4_csum_replace(skb, outer->l4 + 2, 0, fold32(sum), 0);
 }
 
-// An error about a SYN that was raced. Not 0: others may still answer, or one has.
+// Handles an error about a SYN that was raced. Not 0: others may still answer, or one has.
 static __always_inline int handle_race_refusal(struct __sk_buff *skb, const struct packet *outer,
 					       const struct packet *quoted,
 					       const struct tuple *reverse, __u64 now,
@@ -141,7 +142,7 @@ static __always_inline int handle_race_refusal(struct __sk_buff *skb, const stru
 	return 0;
 }
 
-// An error from outside: it quotes a packet that we have sent.
+// Translates an error from outside, which quotes a packet that we have sent.
 static __noinline int icmp_error(struct __sk_buff *skb, const struct packet *outer, __u64 now)
 {
 	struct rewrite rewrite = {.side = SOURCE};
@@ -177,10 +178,10 @@ static __noinline int icmp_error(struct __sk_buff *skb, const struct packet *out
 	return leave(REASON_in_icmp_error, PASS);
 }
 
-// An error from inside, about a packet that came through us: "fragmentation needed" of a gateway
-// whose LAN carries less than its uplinks, "port unreachable" of a client (RFC 5508 REQ-5).
-// Its source may be any router's address inside and becomes the flow's outer one. NO_FLOW: nothing
-// is done or counted.
+// Translates an error from inside about a packet that came through us: "fragmentation needed" from
+// a gateway whose LAN has a smaller MTU than its uplinks, "port unreachable" from a client (RFC
+// 5508 REQ-5). Its source may be the address of any router inside and becomes the flow's outer one.
+// NO_FLOW: nothing is done or counted.
 static __noinline int outbound_error(struct __sk_buff *skb, const struct packet *outer)
 {
 	struct rewrite rewrite = {.side = DEST};
@@ -197,7 +198,7 @@ static __noinline int outbound_error(struct __sk_buff *skb, const struct packet 
 	if (reverse_key(&quoted, &key))
 		return NO_FLOW;
 	found = find(&key);
-	// As for answers: a remote's port 443 may be a mapping's that serves every remote.
+	// As for replies: port 443 of a remote may belong to a mapping that serves every remote.
 	if (!found.flow && key.protocol == IPPROTO_UDP && key.remote_port) {
 		forget_remote(&key);
 		found = find(&key);

@@ -1,4 +1,4 @@
-// Source port choice on an uplink, free of races between CPUs.
+// Choice of source ports on an uplink, safe against other CPUs.
 #ifndef BRAID_PORTS_H
 #define BRAID_PORTS_H
 
@@ -7,14 +7,15 @@
 #define EXISTS	   (-17) // -EEXIST
 #define TABLE_FULL (-7)	 // -E2BIG
 
-// Whether a reverse entry's owner is `key`. The entry's own key has the remote and the protocol.
+// Returns 1 if a reverse entry's owner is `key`. The entry's own key has the remote and the
+// protocol.
 static __always_inline int is_owner(const struct tuple *owner, const struct tuple *key)
 {
 	return same_address(&owner->local, &key->local) && owner->local_port == key->local_port;
 }
 
-// Takes the reverse entry for `owner`. Not 0: somebody has it. Established flows' entries are
-// looked at before and after the insertion, because an embryo may be promoted in between.
+// Takes the reverse entry for `owner`. Not 0: it is taken. Established flows' entries are checked
+// before and after the insertion, because an embryo may be promoted in between.
 static __always_inline int claim(const struct tuple *reverse, const struct tuple *owner)
 {
 	if (bpf_map_lookup_elem(&flows_reverse, reverse))
@@ -28,8 +29,9 @@ static __always_inline int claim(const struct tuple *reverse, const struct tuple
 	return 0;
 }
 
-// Takes the workbench's reverse entry from an embryo; from an answered one only if `any`. The loser
-// notices with its next packet from inside and opens anew. Not 0: it is an established flow's.
+// Takes the context's reverse entry from an embryo; from an answered one only if `any`. The embryo
+// that loses it finds out with its next packet from inside and opens anew. Not 0: the entry belongs
+// to an established flow.
 __noinline int take_over(__u32 any)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -59,8 +61,8 @@ __noinline int take_over(__u32 any)
 
 enum socket_kind { NO_SOCKET, UNBOUND_SOCKET, BOUND_SOCKET };
 
-// The machine's own socket, if there is one, for what comes in with these ends, and whether it is
-// bound to an address.
+// Looks up this machine's own socket for a packet with these ends, and whether it is bound to an
+// address.
 static __always_inline enum socket_kind
 socket_of(struct __sk_buff *skb, const struct packet *packet, const struct tuple *reverse)
 {
@@ -96,8 +98,8 @@ socket_of(struct __sk_buff *skb, const struct packet *packet, const struct tuple
 	return bound ? BOUND_SOCKET : UNBOUND_SOCKET;
 }
 
-// Whether the machine itself has a socket for what would come back to this port. The sender's own
-// unconnected socket is found too; it is told from others by being bound to no address.
+// Returns 1 if this machine has a socket of its own that would receive the replies to this port.
+// The lookup also finds the sender's own unconnected socket, which is bound to no address.
 static __noinline int socket_in_the_way(struct __sk_buff *skb, const struct packet *packet,
 					const struct tuple *reverse)
 {
@@ -115,11 +117,11 @@ static __always_inline int has_ports(__u8 protocol)
 	       protocol == IPPROTO_ICMPV6;
 }
 
-// Takes the workbench's reverse key with a port that is fit, sockets aside: the client's own if it
-// is free (peers like it, and it needs no more thought) and `own` is set, else a random one: a
-// predictable port would help those who forge answers (RFC 6056). Randomness is fetched here and
-// not at the entry point, because most packets belong to a known flow and most new ones keep their
-// port.
+// Claims the context's reverse key with a suitable port, without regard to sockets: the client's
+// own if `own` is set and it is free (applications expect it, and it needs no search), otherwise a
+// random one: a predictable port would help those who forge answers (RFC 6056). The random number
+// is read here and not at the entry point, because most packets belong to a known flow and most new
+// flows keep their port.
 __noinline int take_port(__u32 own)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -157,7 +159,7 @@ __noinline int take_port(__u32 own)
 	return -1;
 }
 
-// Gives the workbench's reverse key back, if it is still its flow's.
+// Releases the context's reverse key if it still belongs to its flow.
 static __always_inline void release_port(const struct pkt_ctx *ctx)
 {
 	struct tuple *owner = bpf_map_lookup_elem(&embryos_reverse, &ctx->reverse);
@@ -166,11 +168,11 @@ static __always_inline void release_port(const struct pkt_ctx *ctx)
 		bpf_map_delete_elem(&embryos_reverse, &ctx->reverse);
 }
 
-// Completes the workbench's reverse key with a port that is ours from now on. Sockets are asked for
-// here and in few rounds, because what takes the packet is verified once for each round on kernels
-// that cannot verify it alone (src/loading.rs). Flows to neighbours
-// take reserved ports only: the machine's own sockets reach the same hosts past us and by the same
-// address, and the kernel never gives them a reserved port.
+// Completes the context's reverse key with a port and claims it. Sockets are looked up here and in
+// few rounds, because kernels that cannot verify a function with a packet alone verify it once for
+// each round (src/loading.rs). Flows to neighbours take reserved ports only: this machine's own
+// sockets reach the same hosts directly and by the same address, and the kernel never gives them a
+// reserved port.
 __noinline int claim_port(struct __sk_buff *skb)
 {
 	struct pkt_ctx *ctx = pkt_ctx();

@@ -7,17 +7,17 @@
 
 enum side { SOURCE, DEST };
 
-// What one end of the packet becomes.
+// The change to one end of a packet.
 struct rewrite {
 	struct address from;
 	struct address to;
 	__be16 from_port;
 	__be16 to_port;
 	__u8 side;
-	__u8 hop; // 1: this machine forwards the packet, its hop limit goes down
+	__u8 hop; // 1: this machine forwards the packet and decrements its hop limit
 };
 
-// Offset of the transport checksum, or 0 where the protocol has none that we must mend. ICMPv4's
+// Returns the offset of the transport checksum, or 0 if the protocol has none to update. ICMPv4's
 // does not cover addresses; SCTP's CRC covers neither addresses nor anything else we change.
 static __always_inline __u32 checksum_offset(const struct packet *packet)
 {
@@ -30,9 +30,9 @@ static __always_inline __u32 checksum_offset(const struct packet *packet)
 	return 0;
 }
 
-// The helpers know what we cannot see: whether the checksum is complete, partial (the device
-// finishes it) or summed by the receiving device, and mend the sk_buff accordingly. A zero
-// UDP/IPv4 checksum means "none" and stays zero.
+// Updates the transport checksum. The helpers know what a program cannot see: whether it is
+// complete, partial (the device finishes it) or summed by the receiving device, and update the
+// sk_buff accordingly. A zero UDP/IPv4 checksum means "none" and stays zero.
 static __always_inline int update_transport_checksum(struct __sk_buff *skb,
 						     const struct packet *packet,
 						     const struct rewrite *rewrite)
@@ -56,7 +56,7 @@ static __always_inline int update_transport_checksum(struct __sk_buff *skb,
 	return bpf_l4_csum_replace(skb, offset, rewrite->from_port, rewrite->to_port, mark | 2);
 }
 
-// Puts the new address in. The header sums to a constant before and after, so whatever sums over it
+// Writes the new address. The header sums to the same value before and after, so every sum over it
 // (an ICMP error that quotes it, a receiving device's sum of the packet) stays right without help.
 static __always_inline void replace_address(struct iphdr *ip, const struct rewrite *rewrite)
 {
@@ -83,7 +83,7 @@ static __always_inline int rewrite_v4(struct __sk_buff *skb, const struct packet
 	return 0;
 }
 
-// IPv6 has no header checksum to balance what we change, hence BPF_F_RECOMPUTE_CSUM. Hop limit and
+// IPv6 has no header checksum to offset the change, hence BPF_F_RECOMPUTE_CSUM. Hop limit and
 // address go in one write, as they are neighbours (offsets 7, 8 and 24).
 static __always_inline int rewrite_v6(struct __sk_buff *skb, const struct packet *packet,
 				      const struct rewrite *rewrite)
@@ -129,7 +129,7 @@ static __always_inline int rewrite_port(struct __sk_buff *skb, const struct pack
 	return 0;
 }
 
-// Replaces one end of the packet. Not 0: the packet is spoilt and must be dropped.
+// Replaces one end of the packet. Not 0: the packet is damaged and must be dropped.
 static __noinline int rewrite_packet(struct __sk_buff *skb, const struct packet *packet,
 				     const struct rewrite *rewrite)
 {

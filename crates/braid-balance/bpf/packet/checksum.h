@@ -20,7 +20,7 @@ static __always_inline __u16 fold16(__u64 sum)
 	return folded;
 }
 
-// What replacing `old` by `new` adds to a checksum's sum.
+// Returns what replacing `old` by `new` adds to a checksum's sum.
 static __always_inline __u32 address_difference(const struct address *old,
 						const struct address *new)
 {

@@ -1,5 +1,5 @@
-// Fragments: only a packet's first one has ports, so it leaves a note for the others. One that
-// comes before it is handed to the daemon (notice.h).
+// Fragments: only a packet's first one has ports, so its translation is stored for the others. A
+// later fragment that comes before it is passed to the daemon (upcall.h).
 #ifndef BRAID_FRAGMENT_H
 #define BRAID_FRAGMENT_H
 

@@ -1,6 +1,5 @@
-// Clamping TCP's maximum segment size to what the uplink carries: a LAN's hosts announce what their
-// own link carries, and behind PPPoE or LTE nobody tells the remote, where ICMP is filtered, that
-// less fits.
+// Clamping TCP's maximum segment size to the uplink's MTU. A LAN's hosts announce their own link's
+// size; behind PPPoE or LTE, and where ICMP is filtered, the remote does not learn that less fits.
 #ifndef BRAID_MSS_H
 #define BRAID_MSS_H
 
@@ -11,12 +10,12 @@
 #define TCP_OPTION_MSS 2
 #define MSS_BYTES      4
 
-// Options looked at: the MSS is a SYN's first one as a rule.
+// Options examined: the MSS is usually a SYN's first one.
 #define MAX_TCP_OPTIONS 8
 
-// Offset of the MSS value in the options of the segment at `l4`, or 0: there is none, or none that
-// can be changed, as a value across the checksum's words is legal and never seen. Takes offsets and
-// no packet, so that it can be verified once and on its own.
+// Returns the offset of the MSS value in the options of the segment at `l4`, or 0 if there is none,
+// or none that can be changed: a value across the checksum's words is legal and never seen. Takes
+// offsets and no packet, so that it can be verified once and on its own.
 __noinline __u32 find_mss(struct __sk_buff *skb, __u32 l4, __u32 l4_header)
 {
 	__u32 offset = l4 + sizeof(struct tcphdr), end = l4 + l4_header;
@@ -43,7 +42,7 @@ __noinline __u32 find_mss(struct __sk_buff *skb, __u32 l4, __u32 l4_header)
 	return 0;
 }
 
-// The MSS at such an offset; 0: none.
+// Returns the MSS at such an offset, or 0 if there is none.
 static __always_inline __u32 read_mss(struct __sk_buff *skb, __u32 offset)
 {
 	__be16 *mss = at(skb, offset, sizeof(*mss));
@@ -51,7 +50,7 @@ static __always_inline __u32 read_mss(struct __sk_buff *skb, __u32 offset)
 	return offset && mss ? bpf_ntohs(*mss) : 0;
 }
 
-// Replaces it. Not 0: the packet is spoilt and must be dropped.
+// Replaces the MSS at such an offset. Not 0: the packet is damaged and must be dropped.
 static __always_inline int write_mss(struct __sk_buff *skb, __u32 l4, __u32 offset, __u32 wanted)
 {
 	__be16 *mss = at(skb, offset, sizeof(*mss)), old, new;
@@ -64,7 +63,7 @@ static __always_inline int write_mss(struct __sk_buff *skb, __u32 l4, __u32 offs
 	return bpf_l4_csum_replace(skb, l4 + 16, old, new, 2);
 }
 
-// Lowers it to `most`. Not 0: as above.
+// Lowers the MSS to `most`. Not 0: as above.
 __noinline int clamp_mss(struct __sk_buff *skb, __u32 l4, __u32 l4_header, __u32 most)
 {
 	__u32 offset = find_mss(skb, l4, l4_header);

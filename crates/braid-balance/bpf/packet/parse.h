@@ -7,8 +7,8 @@
 #include <bpf/bpf_endian.h>
 #include "maps.h"
 
-// Headers begin at even addresses and at no better ones, so their words are read in halves: some
-// kernels refuse programs that read them whole, as their processors would.
+// Headers are aligned to 2 bytes only, so their words are read in halves: on processors that
+// require alignment the kernel refuses programs that read them whole.
 #pragma pack(push, 2)
 #include <linux/ip.h>
 #include <linux/ipv6.h>
@@ -63,7 +63,7 @@ struct fragment_header {
 };
 #pragma pack(pop)
 
-// What the programs know about a packet. Offsets count from the start of the frame.
+// The parsed headers of a packet. Offsets count from the start of the frame.
 struct packet {
 	struct address source;
 	struct address dest;
@@ -72,7 +72,7 @@ struct packet {
 	__u32 l4_header; // bytes of the TCP or UDP header
 	__u32 fragment_id;
 	__u32 sequence;	    // TCP, host order
-	__u32 ack;	    // the same
+	__u32 ack;	    // TCP, host order
 	__u32 payload;	    // bytes after the TCP or UDP header
 	__be16 source_port; // ICMP: type and code instead
 	__be16 dest_port;   // ICMP: id
@@ -89,16 +89,17 @@ struct packet {
 	__u8 realm; // of the outer address that an inbound packet is for
 };
 
-// What opening and promoting a flow works on. Kept in a per-CPU map and not on the stack: functions
-// that take it from there are verified once, on their own, instead of once per path that leads to
-// them, and Linux 5.10 allows such functions no pointers but the context. The map is not pinned.
+// Scratch space of one CPU for opening and promoting a flow. It is in a per-CPU map and not on the
+// stack: functions that take it from there are verified once, on their own, instead of once per
+// path that leads to them, and Linux 5.10 allows such functions no pointers but the context. The
+// map is not pinned.
 struct pkt_ctx {
 	struct packet packet;
 	struct tuple key;
 	struct tuple reverse;
 	struct flow flow;
-	struct flow moved_flow; // what the flow was before it moved
-	__u32 is_moving;	// 0: it has not
+	struct flow moved_flow; // the flow before it moved
+	__u32 is_moving;	// not 0: the flow moves
 	struct replay_buffer replay;
 	__u32 uplink;
 	__u32 choice;
@@ -106,29 +107,29 @@ struct pkt_ctx {
 	__u32 rule; // that chose the class, + 1; 0: none
 	struct sticky_key site;
 	__u32 sticky; // s that the client keeps its uplink for the site; 0: it does not
-	// Choosing by what is known of the ways to the remote.
+	// Choice by the path cache.
 	__u32 lb_method;
 	struct path_key prefix;
-	__u32 usable;	  // bits of the racers that take flows
-	__u32 answered;	  // not 0: another racer has answered, and was told that it came too late
-	__u32 cached;	  // bits of those whose RTT is remembered
-	__u32 worthwhile; // bits of those with good prospects, on whom a race is worth while
-	__u32 best;	  // of the known ones
+	__u32 usable;	  // bits of the candidates that take flows
+	__u32 answered;	  // not 0: another attempt was answered, and its answer reset
+	__u32 cached;	  // bits of the candidates with a cached RTT
+	__u32 worthwhile; // bits of the candidates that a race is worthwhile on
+	__u32 best;	  // of the cached ones
 	__u64 best_time;
 	__u64 best_default_time;
-	__u32 best_default; // whose that is
-	__u32 candidates;   // bits of the uplinks that the flow is raced on; 0: it is not
-	__u32 attempts;	    // bits of those that have a port for it
+	__u32 best_default; // the uplink with that time
+	__u32 candidates;   // bits of the uplinks that the flow is raced on; 0: none
+	__u32 attempts;	    // bits of the uplinks that have a port for it
 	__u32 preferred;
-	__u32 refused; // not 0: some uplink has refused the SYN that is said again
+	__u32 refused; // not 0: some uplink has refused the repeated SYN
 	struct race race;
-	__u32 mss_offset; // of the SYN to be copied, and what it says; 0: nothing
+	__u32 mss_offset; // of the SYN to be copied, and its MSS; 0: none
 	__u32 mss;
-	__u32 addressed;   // the uplink that it has been addressed for, + 1; 0: none yet
-	__u32 copy_failed; // not 0: it could not be
-	__be16 copy_port;  // that the SYN to be copied has now
-	__u32 race_result; // what handle_race_reply() says of an answer
-	__u32 decided;	   // the race that it belongs to has a winner
+	__u32 addressed;   // the uplink that it was last translated for, + 1; 0: none yet
+	__u32 copy_failed; // not 0: a translation has failed
+	__be16 copy_port;  // current source port of the SYN to be copied
+	__u32 race_result; // of handle_race_reply()
+	__u32 decided;	   // the reply's race has a winner
 };
 
 ARRAY_MAP(pkt_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 1, struct pkt_ctx);
@@ -140,15 +141,16 @@ static __always_inline struct pkt_ctx *pkt_ctx(void)
 	return bpf_map_lookup_elem(&pkt_scratch, &zero);
 }
 
-// A tagged frame shows up on the parent device first; it is the VLAN device's. Tag 0 is priority.
+// Returns 1 for a frame of a VLAN. It shows up on the parent device first, but belongs to the VLAN
+// device. Tag 0 is priority.
 static __always_inline int is_tagged(const struct __sk_buff *skb)
 {
 	return skb->vlan_present && (skb->vlan_tci & VLAN_ID);
 }
 
-// A pointer to `size` bytes at `offset`, or NULL beyond the linear part. The mask gives the
+// Returns a pointer to `size` bytes at `offset`, or NULL beyond the linear part. The mask gives the
 // verifier a bound that survives spills to the stack; real offsets are below it. It also shows that
-// the offset of what is more than a byte is even.
+// the offset of anything longer than a byte is even.
 static __always_inline void *at(struct __sk_buff *skb, __u32 offset, __u32 size)
 {
 	void *data = (void *)(long)skb->data;
@@ -182,7 +184,7 @@ static __always_inline int same_address(const struct address *a, const struct ad
 		 (a->word[3] ^ b->word[3]));
 }
 
-// Reads the transport header; `left` is what the IP header says comes after `packet->l4`.
+// Reads the transport header; `left` is the length after `packet->l4` that the IP header gives.
 static __always_inline int parse_transport(struct __sk_buff *skb, struct packet *packet, __u32 left)
 {
 	packet->source_port = 0;
@@ -316,7 +318,8 @@ static __always_inline int parse_v6(struct __sk_buff *skb, struct packet *packet
 	return parse_transport(skb, packet, left);
 }
 
-// Whether anything lies between the first IP header and the transport header.
+// Returns 1 if there are options or extension headers between the first IP header and the transport
+// header.
 static __always_inline int has_options(struct __sk_buff *skb, __u32 l3)
 {
 	__u8 *first = at(skb, l3, 1), *next = at(skb, l3 + 6, 1);
@@ -327,8 +330,9 @@ static __always_inline int has_options(struct __sk_buff *skb, __u32 l3)
 			*next == IPPROTO_DSTOPTS || *next == IPPROTO_FRAGMENT);
 }
 
-// Makes the verifier forget which way through the headers it took, or it would look at all that
-// follows once for each: it knows nothing of what it reads from the sk_buff, be it a zero.
+// Makes the verifier forget the values it has tracked while parsing, or it would check all that
+// follows once for each way through the headers: it knows nothing of a value read from the sk_buff,
+// even a zero.
 static __always_inline void forget_values(struct __sk_buff *skb, struct packet *packet)
 {
 	volatile __u32 *scratch = &skb->cb[0];
@@ -350,10 +354,10 @@ static __always_inline void forget_values(struct __sk_buff *skb, struct packet *
 	packet->dest_port |= zero;
 }
 
-// A function of its own, so that the verifier forgets the many ways through the headers before it
-// goes on: it then looks at a twentieth of the states.
-//
 // Fills `packet` from the frame, whose IP header begins at `l3`.
+//
+// A function of its own, so that the verifier forgets the many ways through the headers before it
+// goes on: it then checks a twentieth of the states.
 static __noinline int parse(struct __sk_buff *skb, __u32 l3, struct packet *packet)
 {
 	__u32 wanted = l3 + sizeof(struct ipv6hdr) + sizeof(struct tcphdr);
@@ -363,7 +367,8 @@ static __noinline int parse(struct __sk_buff *skb, __u32 l3, struct packet *pack
 		return PARSE_NOT_IP;
 	if (skb->len < l3)
 		return PARSE_MALFORMED;
-	// Headers may lie in pages. The usual ones fit `wanted`; what is longer is rare and shows.
+	// Headers may lie in pages. The usual ones fit `wanted`; longer ones are rare and can be
+	// recognised.
 	if (has_options(skb, l3))
 		wanted = 256;
 	if (skb->data_end - skb->data < wanted && skb->data_end - skb->data < skb->len)

@@ -1,4 +1,5 @@
-// What is known of the ways to a remote, and which uplink follows from it. docs/race.md tells how.
+// The path cache: RTT and loss to each destination prefix by each uplink, and the choice of an
+// uplink from them. docs/race.md describes the rules.
 #ifndef BRAID_PATH_CACHE_H
 #define BRAID_PATH_CACHE_H
 
@@ -11,7 +12,7 @@
 // in 1000 bytes/s, RTTs in us and losses in parts in a million.
 #define MATHIS 3200000000000000000ull
 
-// The value of a path that nothing is known of; not pinned, never written.
+// The value of a new entry. Not pinned, never written.
 ARRAY_MAP(blank_entry, BPF_MAP_TYPE_ARRAY, 1, struct path_entry);
 
 static __always_inline int is_v4(const struct address *address)
@@ -44,8 +45,8 @@ static __always_inline struct path_entry *path_entry_of(const struct path_key *k
 	return bpf_map_lookup_elem(&path_cache, key);
 }
 
-// The way to the workbench's prefix by an uplink, up to date with the uplink's epoch: what was
-// learnt before it is forgotten.
+// Returns the path to the context's prefix by an uplink. Drops what was measured in an earlier
+// epoch of the uplink.
 static __always_inline struct path *path_of(const struct pkt_ctx *ctx, __u32 id)
 {
 	struct uplink *uplink = uplink_at(id);
@@ -62,7 +63,7 @@ static __always_inline struct path *path_of(const struct pkt_ctx *ctx, __u32 id)
 	return path;
 }
 
-// Returns 1 if the way's round trip has been measured within the memory.
+// Returns 1 if the path's RTT was measured within the memory.
 static __always_inline int is_fresh(const struct path *path, __u64 now)
 {
 	__u32 zero = 0;
@@ -93,9 +94,9 @@ __noinline int store_rtt(__u32 id, __u32 rtt, __u64 now)
 	return 0;
 }
 
-// Remembers an RTT in us. What is older than the memory is replaced; else the new one moves it. As
-// the functions below, it has the workbench's prefix say whose: on their own, and with numbers
-// only, they are verified once.
+// Updates the path's RTT, in us. An RTT older than the memory is replaced; otherwise the new one is
+// averaged in. This function and those below pass the prefix in the context: a function that takes
+// only numbers is verified once, on its own.
 static __always_inline void update_rtt(const struct address *remote, __u32 id, __u32 rtt, __u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -137,7 +138,8 @@ __noinline int delete_rtt(__u32 id)
 	return 0;
 }
 
-// What was remembered is wrong by now: nobody answers there, or only to refuse.
+// Deletes a path's RTT because it is out of date: the destination does not answer by this uplink,
+// or only refuses.
 static __always_inline void forget_path(const struct address *remote, __u32 id)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -148,7 +150,7 @@ static __always_inline void forget_path(const struct address *remote, __u32 id)
 	delete_rtt(id);
 }
 
-// Returns the number of the outlook under which the flow has now been counted as busy; `tick` was
+// Returns the number of the forecast under which the flow has now been counted as busy; `tick` was
 // the last such.
 __noinline __u32 store_losses(__u32 id, __u32 seen, __u32 lost, __u32 tick)
 {
@@ -175,8 +177,8 @@ __noinline __u32 store_losses(__u32 id, __u32 seen, __u32 lost, __u32 tick)
 	return forecast->tick & 0xff;
 }
 
-// Adds what a flow has seen since last time to its uplink's counters and its path's memory, and
-// counts it as busy, once for each outlook.
+// Adds what a flow has seen since last time to the counters of its uplink and of its path, and
+// counts the flow as busy, once for each forecast.
 static __always_inline void update_losses(const struct address *remote, struct flow *flow)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -197,16 +199,16 @@ static __always_inline void count_opened(__u32 id)
 		__sync_fetch_and_add(&forecast->opened, 1);
 }
 
-// Takes one from a count that another CPU may change, unless it is 0.
+// Decrements a count that another CPU may change, unless it is 0.
 static __always_inline void decrement(__u32 *count)
 {
 	if (*count)
 		__sync_fetch_and_sub(count, 1);
 }
 
-// Has a flow that was counted as busy last under the outlook with the number `tick` count no longer
-// where others look for room. What was opened stays counted: connections that follow one another
-// take turns by it.
+// Stops counting a closed flow as busy, so that others find the headroom. `tick` is the forecast
+// under which the flow was last counted. Opened flows stay counted: consecutive connections take
+// turns by that count.
 __noinline int count_closed(__u32 id, __u32 tick)
 {
 	struct uplink_forecast *forecast = bpf_map_lookup_elem(&forecasts, &id);
@@ -222,7 +224,7 @@ __noinline int count_closed(__u32 id, __u32 tick)
 	return 0;
 }
 
-// The whole part of a square root. Newton's method from a power of two above it: of 64 bits, six
+// Returns the integer square root. Newton's method from a power of two above it: for 64 bits, six
 // steps come within one of it.
 static __always_inline __u64 square_root(__u64 square)
 {
@@ -243,8 +245,8 @@ static __always_inline __u64 square_root(__u64 square)
 	return root * root > square ? root - 1 : root;
 }
 
-// Rate that a new flow finds on an uplink: what is spare, shared with flows opened since that was
-// measured, or its part among those that were busy then.
+// Returns the rate that a new flow finds on an uplink: the spare rate, shared with flows opened
+// since that was measured, or the flow's share among those that were busy then, whichever is more.
 static __always_inline __u32 headroom_of(const struct uplink_forecast *forecast)
 {
 	__u32 capacity = forecast->capacity, spare = forecast->spare, headroom;
@@ -258,7 +260,8 @@ static __always_inline __u32 headroom_of(const struct uplink_forecast *forecast)
 	return headroom ? headroom : 1;
 }
 
-// Time in us that a transfer is expected to take. Its twin is braid_core::forecast.
+// Returns the time in us that a transfer is expected to take. `braid_core::forecast` computes the
+// same; tests/forecast.rs compares the two.
 __noinline __u64 predict(__u32 rtt, __u32 loss, __u32 headroom)
 {
 	__u64 squared, rate;
@@ -280,23 +283,23 @@ __noinline __u64 predict(__u32 rtt, __u32 loss, __u32 headroom)
 	return (__u64)PREDICT_ROUNDS * rtt + PREDICT_TRANSFER_KILOBYTES * MILLION / rate;
 }
 
-// Time in us that a transfer by an uplink takes where nothing is known of the way.
+// Returns the time in us that a transfer takes by an uplink whose path to the destination is
+// unknown.
 static __always_inline __u64 default_forecast(const struct uplink_forecast *forecast)
 {
 	return predict(PREDICT_DEFAULT_RTT_US, forecast->loss, headroom_of(forecast));
 }
 
-// Time in us that a transfer takes at a round trip and in the room that an uplink has. Without
-// loss: who loses much is not raced.
+// Returns the time in us that a transfer takes at this RTT with the uplink's headroom. Loss is left
+// out: uplinks that lose much are not raced.
 static __always_inline __u64 transfer_time(const struct uplink_forecast *forecast, __u32 rtt)
 {
 	return (__u64)PREDICT_ROUNDS * rtt +
 	       PREDICT_TRANSFER_KILOBYTES * MILLION / headroom_of(forecast);
 }
 
-// Weighs an uplink that has not answered the workbench's SYN within `waited` us against the best so
-// far: at the round trip that is known of the way or, without one, at that of the uplink's
-// handshakes in general.
+// Compares an uplink that has not answered the context's SYN within `waited` us with the best so
+// far. Takes the path's known RTT or, without one, the mean RTT of the uplink's handshakes.
 __noinline int score_unanswered(__u32 id, __u32 waited, __u64 now)
 {
 	struct uplink_forecast *forecast = bpf_map_lookup_elem(&forecasts, &id);
@@ -322,8 +325,8 @@ __noinline int score_unanswered(__u32 id, __u32 waited, __u64 now)
 	return 0;
 }
 
-// Weighs one of the uplinks that the workbench's flow may be raced on. What it finds is put on the
-// workbench, where the verifier does not follow it from one uplink to the next.
+// Scores one uplink that the context's flow may be raced on. The results go into the context, so
+// that the verifier does not follow them from one uplink to the next.
 __noinline int score_candidate(__u32 id, __u64 now)
 {
 	struct uplink_forecast *forecast = bpf_map_lookup_elem(&forecasts, &id);
@@ -364,8 +367,8 @@ __noinline int score_candidate(__u32 id, __u64 now)
 	return 0;
 }
 
-// Whether it is worth while to race on an uplink: a SYN that came through first says nothing about
-// room and loss.
+// Marks the uplink if a race on it is worthwhile: a SYN that came through first says nothing about
+// headroom and loss.
 __noinline int check_worthwhile(__u32 id)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -378,7 +381,7 @@ __noinline int check_worthwhile(__u32 id)
 	return 0;
 }
 
-// Addresses that no way out leads to, or always the same one.
+// Returns 1 for addresses that no uplink leads to, or always the same one.
 static __always_inline int is_private(const struct address *remote)
 {
 	__u32 v4 = bpf_ntohl(remote->word[3]);
@@ -388,8 +391,8 @@ static __always_inline int is_private(const struct address *remote)
 	return v4 >> 24 == 10 || v4 >> 20 == 0xac1 || v4 >> 16 == 0xc0a8 || v4 >> 22 == 0x191;
 }
 
-// Whether copies of the workbench's packet may be sent: a SYN alone. What comes with data (TCP Fast
-// Open) could be carried out twice.
+// Returns 1 if copies of the context's packet may be sent: only for a bare SYN. A server could act
+// twice on data sent with it (TCP Fast Open).
 static __always_inline int may_race(const struct pkt_ctx *ctx)
 {
 	return ctx->packet.protocol == IPPROTO_TCP && ctx->packet.fragment == WHOLE &&
@@ -397,8 +400,8 @@ static __always_inline int may_race(const struct pkt_ctx *ctx)
 	       !ctx->packet.payload && !ctx->is_moving && !is_private(&ctx->packet.dest);
 }
 
-// Takes one race from the prefix' allowance for this second and from that of all. Two CPUs may take
-// the same one, which does no harm. Not 0: there is none left.
+// Takes one race from the prefix' budget for this second and from the total. Two CPUs may take the
+// same one, which does no harm. Not 0: the budget is used up.
 static __always_inline int spend_race_budget(const struct pkt_ctx *ctx, __u64 now)
 {
 	__u32 zero = 0, second = now / NS_PER_SECOND;
@@ -430,8 +433,8 @@ static __always_inline int has_several(__u32 bits)
 	return (bits & (bits - 1)) != 0;
 }
 
-// Decides whether the workbench's flow is raced, which leaves the racers' bits there; else chooses
-// for it by what is remembered, or leaves it what the slots have chosen.
+// Decides whether the context's flow is raced and, if so, leaves the candidates' bits in the
+// context. Otherwise chooses from the cache, or leaves the slots' choice.
 __noinline int choose_path(__u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -473,7 +476,7 @@ __noinline int choose_path(__u64 now)
 			return 0;
 		}
 		if (!has_several(candidates)) {
-			// Nothing is known of the only one that is worth while.
+			// The path by the only worthwhile uplink is unknown.
 			ctx->best = ctx->best_default;
 			ctx->cached = ctx->worthwhile;
 		}

@@ -1,6 +1,6 @@
-// The race: a SYN goes out by several uplinks at once, and the first whose SYN/ACK is back carries
+// The race: a SYN goes out by several uplinks at once, and the first whose SYN/ACK returns carries
 // the connection ([ofrp] section 3.2; the pending state is that of its section 3.4). No flow exists
-// before that: to insert it is to win, and the table lets one do that.
+// before that: the attempt that inserts it wins, and the table lets only one do so.
 #ifndef BRAID_RACE_H
 #define BRAID_RACE_H
 
@@ -9,13 +9,13 @@
 #include "packet/mss.h"
 #include "flow/tcp_reset.h"
 
-#define RACE_NONE    (-1) // of handle_race_packet(): the packet is not a race's
+#define RACE_NONE    (-1) // of handle_race_packet(): the packet belongs to no race
 #define RACE_REJECTS (-3) // of functions that leave the packet to reject_race_reply()
 
-// What handle_race_reply() makes of a packet.
+// What becomes of a packet that arrives for a race.
 enum race_result { RACE_PASS, RACE_DROP, RACE_RESET };
 
-// Fills the outer end that the workbench's connection has on an uplink, all but the port.
+// Fills the reverse key that the context's connection has on an uplink, all but the port.
 static __always_inline int attempt_reverse(__u32 id)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -31,7 +31,7 @@ static __always_inline int attempt_reverse(__u32 id)
 	return 0;
 }
 
-// Gives back the outer end that the workbench's race has on an uplink.
+// Releases the port that the context's race has on an uplink.
 __noinline int release_attempt(__u32 id)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -44,7 +44,7 @@ __noinline int release_attempt(__u32 id)
 	return 0;
 }
 
-// Forgets the race of the workbench's connection.
+// Ends the race of the context's connection.
 __noinline int end_race(void)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -62,7 +62,7 @@ __noinline int end_race(void)
 	return 0;
 }
 
-// Takes a port on an uplink for the workbench's race.
+// Claims a port on an uplink for the context's race.
 __noinline int add_attempt(__u32 id)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -78,7 +78,7 @@ __noinline int add_attempt(__u32 id)
 	return 0;
 }
 
-// Puts the outer end that a id has on the workbench.
+// Loads the reverse key of an attempt into the context.
 __noinline int load_attempt(__u32 id)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -89,7 +89,7 @@ __noinline int load_attempt(__u32 id)
 	return 0;
 }
 
-// Takes a id out of the workbench's race.
+// Takes an attempt out of the context's race.
 __noinline int withdraw_attempt(__u32 id)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -102,8 +102,8 @@ __noinline int withdraw_attempt(__u32 id)
 	return 0;
 }
 
-// Enters the workbench's packet, a SYN, for a race. Not 0: fewer than two uplinks have a port for
-// it, so the one that the slots have chosen takes it.
+// Starts a race for the context's packet, a SYN. Not 0: fewer than two uplinks have a port for it,
+// so the slots' choice takes it.
 __noinline int start_race(struct __sk_buff *skb, __u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -134,8 +134,9 @@ __noinline int start_race(struct __sk_buff *skb, __u64 now)
 		if (ctx->candidates & (1u << id))
 			add_attempt(id);
 	}
-	// What takes the packet is verified once for each id on some kernels (ports.h), so it
-	// is apart, and a id whose port a socket has gets no other.
+	// Some kernels verify a function that takes the packet once for each attempt (nat/ports.h),
+	// so this is a loop of its own. An attempt whose port conflicts with a socket gets no other
+	// port.
 	for (__u32 id = 0; id < MAX_UPLINKS; id++) {
 		if ((ctx->attempts & (1u << id)) && !load_attempt(id) &&
 		    socket_in_the_way(skb, &ctx->packet, &ctx->reverse))
@@ -152,8 +153,8 @@ __noinline int start_race(struct __sk_buff *skb, __u64 now)
 	return -1;
 }
 
-// Has a id of the workbench's race asked again, if that is of use. What the race has is on the
-// workbench meanwhile.
+// Sends the SYN by this attempt's uplink once more, unless the attempt was refused or the uplink is
+// down. The context holds a copy of the race.
 __noinline int retry_attempt(__u32 id)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -172,7 +173,7 @@ __noinline int retry_attempt(__u32 id)
 	return 0;
 }
 
-// Notes that the uplink whose answer the workbench's race has waited for is silent, if so it is.
+// Notes the preferred uplink of the context's race as silent if the race has waited for it in vain.
 static __always_inline void note_unanswered(__u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -185,8 +186,8 @@ static __always_inline void note_unanswered(__u64 now)
 		store_unanswered(id, now);
 }
 
-// A packet from inside whose connection has been raced. If it `has_flow`, that is over, or goes
-// elsewhere, and so is the race.
+// Handles a packet from inside whose connection is being raced. If it `has_flow`, that flow is over
+// or moves, and the race ends.
 __noinline int handle_race_packet(__u32 has_flow, __u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -217,7 +218,7 @@ __noinline int handle_race_packet(__u32 has_flow, __u64 now)
 		end_race();
 		return ctx->refused ? REASON_race_none_left : RACE_NONE;
 	}
-	ctx->race.flow.tx_packets++; // so that its RTT is not believed
+	ctx->race.flow.tx_packets++; // so that its RTT is not used
 	ctx->race.preferred = 0;
 	ctx->race.last_syn = now;
 	bpf_map_update_elem(&races, &ctx->key, &ctx->race, BPF_EXIST);
@@ -229,7 +230,8 @@ static __always_inline int is_copy(const struct __sk_buff *skb)
 	return (skb->mark & ~0xffu) == MARK_COPY;
 }
 
-// A copy comes by the hook once more, addressed and all: its uplink is in the mark.
+// Sends a copy of a SYN that comes by the hook a second time, translated already: its mark names
+// the uplink.
 static __always_inline int send_copy(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct uplink *uplink = uplink_at(skb->mark & 0xff);
@@ -240,7 +242,7 @@ static __always_inline int send_copy(struct __sk_buff *skb, const struct packet 
 	return leave(REASON_race_copy, redirect_out(packet, uplink));
 }
 
-// Addresses the SYN, which may be another uplink's copy already, for an uplink, and counts it as
+// Translates the SYN, which may be another uplink's copy already, for an uplink, and counts it as
 // sent there.
 __noinline int address_copy(struct __sk_buff *skb, __u32 id)
 {
@@ -277,8 +279,8 @@ __noinline int address_copy(struct __sk_buff *skb, __u32 id)
 	return 0;
 }
 
-// Sends a copy of the SYN by the uplink that it has been addressed for last, and addresses it for
-// the next one.
+// Sends a copy of the SYN by the uplink that it was last translated for, and translates it for the
+// next one.
 __noinline int send_copy_then_address(struct __sk_buff *skb, __u32 id)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -294,8 +296,8 @@ __noinline int send_copy_then_address(struct __sk_buff *skb, __u32 id)
 	return 0;
 }
 
-// Sends the workbench's SYN by all of its racers: copies by all but one, itself by that one, since
-// a dropped SYN makes its sender's window shrink.
+// Sends the context's SYN by all candidates: copies by all but the last, the packet itself by that
+// one, since dropping a SYN makes its sender's window shrink.
 __noinline int send_copies(struct __sk_buff *skb, __u32 reason)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -328,8 +330,8 @@ __noinline int send_copies(struct __sk_buff *skb, __u32 reason)
 	return leave(reason, redirect_out(&ctx->packet, uplink));
 }
 
-// All uplinks have refused the connection, but the inside has not been told: the refusals came at
-// one moment, or some died.
+// Answers a SYN that every uplink has refused. The inside was not told before because the refusals
+// came at the same moment, or because some uplinks died.
 static __noinline int refuse_inside(struct __sk_buff *skb, const struct packet *packet)
 {
 	if (!packet || make_reset(skb, packet))
@@ -337,8 +339,8 @@ static __noinline int refuse_inside(struct __sk_buff *skb, const struct packet *
 	return leave(REASON_race_none_left, redirect_to_stack(skb));
 }
 
-// Looks whether an outer end is a runner's of the workbench's race: notes who it is, and whether
-// others may still answer.
+// Compares the context's reverse key with an attempt's. Notes the uplink if they match, else
+// whether that attempt may still be answered.
 __noinline int inspect_attempt(__u32 id)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -360,8 +362,8 @@ __noinline int inspect_attempt(__u32 id)
 	return 0;
 }
 
-// The uplink whose answer is waited for although others came first: the predicted best, or the one
-// that the client has been given for the same site meanwhile.
+// Returns the uplink whose answer the race waits for although others came first, + 1: the best
+// predicted one, or the one that the client has been given for the same site meanwhile.
 static __always_inline __u32 preferred_of(struct pkt_ctx *ctx, __u64 now)
 {
 	struct sticky *entry;
@@ -375,7 +377,7 @@ static __always_inline __u32 preferred_of(struct pkt_ctx *ctx, __u64 now)
 	return entry ? entry->uplink + 1 : 0;
 }
 
-// Makes the workbench's race a flow by its id `ctx->uplink`. Not 0: there is one already.
+// Turns the context's race into a flow by the uplink `ctx->uplink`. Not 0: there is one already.
 __noinline int win_race(__u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -402,7 +404,7 @@ __noinline int win_race(__u64 now)
 	return 0;
 }
 
-// The stickiness and the walk of the workbench's race's class.
+// Reads the stickiness and the method of the class of the context's race.
 __noinline int read_class(void)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -419,8 +421,8 @@ __noinline int read_class(void)
 	return 0;
 }
 
-// Finds whose outer end on which uplink the workbench's packet is for, and how the race stands. Not
-// 0: it is no runner's.
+// Finds the uplink whose attempt the context's packet is for, and the state of the race. Not 0: no
+// attempt matches.
 __noinline int find_attempt(void)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -441,11 +443,11 @@ __noinline int find_attempt(void)
 	return ctx->uplink < MAX_UPLINKS ? 0 : -1;
 }
 
-// Has the workbench's race wait for another uplink than the one whose answer has come first, if the
-// flow fares better there: it counts there as opened from now on. Only where flows were opened on
-// the first one a moment ago and others are raced to the same network: of connections that are
-// begun at once none knows of the others before the first answer, and all are answered first by the
-// nearest. What a client keeps to stays together.
+// Makes the context's race wait for another uplink than the one that answered first, if the flow is
+// expected to do better there; from now on the flow counts as opened on that uplink. Only where
+// flows were opened on the first uplink a moment ago and others are being raced to the same
+// network: connections opened at the same time do not know of each other before the first answer,
+// and the nearest uplink answers all of them first. Sticky flows stay together.
 __noinline int prefer_unanswered(__u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -480,8 +482,7 @@ __noinline int prefer_unanswered(__u64 now)
 	return 0;
 }
 
-// An answer to the workbench's race, on a way that has not won: `flags`, `ack` and `size` are the
-// packet's.
+// Handles a reply to an attempt that has not won: `flags`, `ack` and `size` are the packet's.
 __noinline int handle_race_answer(__u32 flags, __u32 ack, __u32 size, __u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -497,11 +498,12 @@ __noinline int handle_race_answer(__u32 flags, __u32 ack, __u32 size, __u64 now)
 		return RACE_DROP;
 	counters = bpf_map_lookup_elem(&traffic, &id);
 	first = race->attempts[uplink_index(id)] == ATTEMPT_SENT;
-	// Both ends open at once (RFC 5382 REQ-2a): whoever asks us by this way has chosen it.
+	// Both ends open at once (RFC 5382 REQ-2a): the remote's SYN chooses this uplink.
 	if ((flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN && !ctx->decided && !win_race(now))
 		return RACE_PASS;
 	if (ack != race->sequence + 1 || !(flags & TCP_ACK) || !(flags & (TCP_SYN | TCP_RST))) {
-		// No answer to this SYN. An earlier connection's segment is told that it is over.
+		// This does not answer the SYN. A segment of an earlier connection is answered with
+		// a reset.
 		return ctx->decided || (flags & TCP_RST) ? RACE_DROP : RACE_RESET;
 	}
 	if (flags & TCP_RST) {
@@ -526,7 +528,7 @@ __noinline int handle_race_answer(__u32 flags, __u32 ack, __u32 size, __u64 now)
 			}
 		}
 	}
-	// What goes on is counted as every answer is.
+	// A packet that passes is counted as every other reply is.
 	if (counters) {
 		counters->rx_packets++;
 		counters->rx_bytes += size;
@@ -535,7 +537,7 @@ __noinline int handle_race_answer(__u32 flags, __u32 ack, __u32 size, __u64 now)
 	return flags & TCP_RST ? RACE_DROP : RACE_RESET;
 }
 
-// Puts on the workbench to whose race, and to which outer end of it, an answer has come.
+// Loads the race of a reply, and the reverse key that the reply came to, into the context.
 static __always_inline void load_race(struct pkt_ctx *ctx, const struct tuple *reverse,
 				      const struct tuple *key)
 {
@@ -544,8 +546,8 @@ static __always_inline void load_race(struct pkt_ctx *ctx, const struct tuple *r
 	ctx->sticky = 0;
 }
 
-// A packet to an outer end that a race has made. What is to be done with it, if it does not go on,
-// is put on the workbench.
+// Handles a packet for an attempt of a race. A result other than RACE_PASS is also left in the
+// context.
 static __always_inline int handle_race_reply(const struct packet *packet,
 					     const struct tuple *reverse, const struct tuple *key,
 					     __u64 now)
@@ -571,7 +573,7 @@ static __always_inline int handle_race_reply(const struct packet *packet,
 	return ctx->race_result;
 }
 
-// The same of an ICMP error about a SYN of a race, with that SYN's sequence number: it refuses as a
+// Handles an ICMP error about a SYN of a race, with that SYN's sequence number: it refuses as a
 // reset does.
 static __always_inline int handle_race_error(__u32 sequence, __u32 size,
 					     const struct tuple *reverse, const struct tuple *key,
@@ -587,8 +589,8 @@ static __always_inline int handle_race_error(__u32 sequence, __u32 size,
 	return handle_race_answer(TCP_RST | TCP_ACK, sequence + 1, size, now);
 }
 
-// Does so: a SYN/ACK that came too late becomes the reset that answers it and goes back by the same
-// device. Its server then holds no half of a connection.
+// Ends the processing of such a packet: a late SYN/ACK becomes the reset that answers it and goes
+// back by the same device, so that the server does not keep half a connection.
 static __noinline int reject_race_reply(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct pkt_ctx *ctx = pkt_ctx();

@@ -1,4 +1,4 @@
-// What is known of remote addresses by name. The daemon fills it from DNS answers that pass.
+// DNS names of remote addresses. The daemon fills the map from DNS answers that pass.
 #ifndef BRAID_DNS_NAMES_H
 #define BRAID_DNS_NAMES_H
 

@@ -1,14 +1,13 @@
-// Which class of traffic a new flow belongs to: that of the first rule that it satisfies.
+// The class of traffic of a new flow: that of the first rule that it matches.
 //
-// A rule is a comparison under a mask, ranges, and sets. What is known of the flow is gathered
-// once; that it takes a lookup for is gathered only if some rule asks for it. The Rust twin is
-// RuleEntry::matches.
+// A rule is a comparison under a mask, ranges, and sets. The facts of a flow are gathered once;
+// those that take a lookup only if some rule needs them. The Rust twin is RuleEntry::matches.
 #ifndef BRAID_RULES_H
 #define BRAID_RULES_H
 
 #include "select/dns_names.h"
 
-// What rules compare under a mask.
+// Facts that rules compare under a mask.
 struct facts {
 	struct address source;
 	struct address dest;
@@ -29,8 +28,8 @@ _Static_assert(MAX_RULES % RULES_AT_ONCE == 0, "rules are tried to the last");
 struct rule {
 	struct facts value;
 	struct facts mask;
-	__u64 names;  // one of these marks must be on the remote address; 0: whatever
-	__u64 cgroup; // the socket's, or one above it; 0: whatever
+	__u64 names;  // one of these marks must be on the remote address; 0: any
+	__u64 cgroup; // the socket's, or an ancestor; 0: any
 	__u32 uid_low;
 	__u32 uid_span;
 	__u16 source_low; // ports in host order
@@ -47,7 +46,7 @@ struct rule_bank {
 	struct rule rule[MAX_RULES];
 };
 
-// The flow that rules are held against. No part of the layout.
+// The flow that rules are compared with. Not part of the layout.
 struct subject {
 	struct facts facts;
 	__u32 uid;
@@ -67,7 +66,7 @@ _Static_assert(__builtin_offsetof(struct rule, source_low) == 112, "rule.source_
 _Static_assert(__builtin_offsetof(struct rule, class) == 120, "rule.class");
 _Static_assert(sizeof(struct rule_bank) == 8 + 128 * MAX_RULES, "rule_bank");
 
-// Two banks, and the number of the one that is in force.
+// Two banks, and the number of the active one.
 ARRAY_MAP(rules, BPF_MAP_TYPE_ARRAY, 2, struct rule_bank);
 ARRAY_MAP(rules_active, BPF_MAP_TYPE_ARRAY, 1, __u32);
 // Link-layer addresses of clients, in the first six bytes.
@@ -92,7 +91,7 @@ static __always_inline __u8 dscp_of(struct __sk_buff *skb, const struct packet *
 	return (first[0] & 0xf) << 2 | first[1] >> 6;
 }
 
-// The host's own socket, which a packet of a LAN does not have.
+// Reads the facts of the host's own socket. Packets of a LAN have none.
 static __always_inline void look_at_socket(struct __sk_buff *skb, struct subject *subject,
 					   __u32 needs)
 {
@@ -103,12 +102,12 @@ static __always_inline void look_at_socket(struct __sk_buff *skb, struct subject
 	if (!(needs & NEEDS_CGROUP))
 		return;
 	subject->cgroups[0] = bpf_skb_cgroup_id(skb);
-	// Level 0 is the root, which is everybody's.
+	// Level 0 is the root, which every cgroup is below.
 	for (int level = 1; level <= CGROUP_LEVELS; level++)
 		subject->cgroups[level] = bpf_skb_ancestor_cgroup_id(skb, level);
 }
 
-// Fills the subject from the workbench's packet.
+// Fills the subject from the context's packet.
 static __always_inline void look_at_flow(struct __sk_buff *skb, struct pkt_ctx *ctx,
 					 struct subject *subject, __u32 needs, __u64 now)
 {
@@ -161,7 +160,7 @@ static __always_inline int satisfies(const struct subject *flow, const struct ru
 		difference |= (fact[i] & mask[i]) ^ value[i];
 	if (difference)
 		return 0;
-	// What is below the range wraps to above its span.
+	// A value below the range wraps to above its span.
 	if ((__u16)(flow->source_port - rule->source_low) > rule->source_span ||
 	    (__u16)(flow->dest_port - rule->dest_low) > rule->dest_span ||
 	    flow->uid - rule->uid_low > rule->uid_span)
@@ -171,8 +170,9 @@ static __always_inline int satisfies(const struct subject *flow, const struct ru
 	return !rule->cgroup || is_in_cgroup(flow, rule->cgroup);
 }
 
-// Holds the subject against some rules of a bank, from the `first` on. Not 0: one of them has put
-// the workbench's flow into its class. A function of its own is verified once, not once per rule.
+// Compares the subject with some rules of a bank, starting at `first`. Not 0: one of them matches
+// and has set the class of the context's flow. A function of its own is verified once, not once per
+// rule.
 __noinline int try_rules(__u32 number, __u32 first)
 {
 	struct rule_bank *bank = bpf_map_lookup_elem(&rules, &number);
@@ -197,7 +197,7 @@ __noinline int try_rules(__u32 number, __u32 first)
 	return 0;
 }
 
-// Puts the workbench's flow into its class.
+// Sets the class of the context's flow.
 __noinline int classify(struct __sk_buff *skb, __u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -222,8 +222,8 @@ __noinline int classify(struct __sk_buff *skb, __u64 now)
 	return 0;
 }
 
-// Notes whose link-layer address a LAN's client has, for rules that go by it. On the long way only:
-// a flow that takes the short one has its class already.
+// Learns the link-layer address of a LAN's client, for rules that match it. Only for packets that
+// go to the stack: a flow on the fast path has its class already.
 static __always_inline void learn_mac(struct __sk_buff *skb, const struct packet *packet)
 {
 	__u32 number = bank_in_force();

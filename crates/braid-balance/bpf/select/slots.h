@@ -1,10 +1,11 @@
-// Which uplink a new flow takes: walking the slot table that policies write.
+// Choice of a new flow's uplink from the slot table that policies write.
 #ifndef BRAID_SLOTS_H
 #define BRAID_SLOTS_H
 
 #include "select/sticky.h"
 
-// murmur3's finaliser over the words: cheap, and every bit of the address moves every bit.
+// murmur3's finaliser over the words: cheap, and every bit of the address affects every bit of the
+// hash.
 static __always_inline __u32 hash_address(__u32 hash, const struct address *address)
 {
 	for (int i = 0; i < 4; i++) {
@@ -17,7 +18,8 @@ static __always_inline __u32 hash_address(__u32 hash, const struct address *addr
 	return hash;
 }
 
-// One counter for all CPUs, so that round robin is exact however packets are spread over them.
+// Returns the next slot of a table's round robin. One counter for all CPUs, so that round robin is
+// exact however packets are spread over them.
 static __always_inline __u32 next_rr_slot(__u32 table)
 {
 	struct rr_cursor *cursor = bpf_map_lookup_elem(&rr_cursors, &table);
@@ -32,7 +34,7 @@ static __always_inline __u32 next_rr_slot(__u32 table)
 }
 
 // Returns 1 for a probe of traceroute, which sends each from a socket of its own. All probes to one
-// destination have to take one path.
+// destination have to take the same path.
 static __always_inline int is_trace(const struct packet *packet)
 {
 	__u16 port = bpf_ntohs(packet->dest_port);
@@ -47,8 +49,8 @@ static __always_inline int is_ftp(const struct tuple *key)
 						key->remote_port == bpf_htons(FTPS_PORT));
 }
 
-// Returns how many s a client keeps its uplink for the site of the workbench's flow: what the class
-// says; for FTP's control connections always, since data has to go where they do.
+// Returns how many s a client keeps its uplink for the site of the context's flow, as its class
+// says. FTP's control connections always keep it, since their data must use the same one.
 static __always_inline __u32 sticky_seconds(const struct pkt_ctx *ctx,
 					    const struct slot_bank *table)
 {
@@ -57,13 +59,13 @@ static __always_inline __u32 sticky_seconds(const struct pkt_ctx *ctx,
 	return is_ftp(&ctx->key) ? FTP_SECONDS : 0;
 }
 
-// Returns 1 for what may be a data connection of FTP in passive mode.
+// Returns 1 for a possible data connection of FTP in passive mode.
 static __always_inline int may_be_ftp_data(const struct packet *packet)
 {
 	return packet->protocol == IPPROTO_TCP && bpf_ntohs(packet->dest_port) >= FTP_DATA_PORT;
 }
 
-// Where the walk through the table begins, and why there.
+// Returns the first slot to try, and notes the reason.
 static __always_inline __u32 first_slot(struct pkt_ctx *ctx, const struct slot_bank *table,
 					__u32 number, __u32 midstream)
 {
@@ -87,8 +89,8 @@ static __always_inline __u32 first_slot(struct pkt_ctx *ctx, const struct slot_b
 	return next_rr_slot(number);
 }
 
-// Sends what is to leave its uplink back to the one that it was moved away from, if it was. Not 0:
-// it was not, or that one takes nothing.
+// Sends a flow that is to leave its uplink back to the one it was moved from. Not 0: it was not
+// moved, or that uplink takes no flows.
 static __always_inline int choose_failback(struct pkt_ctx *ctx, __u32 family)
 {
 	__u32 id = ctx->moved_flow.came_from - 1;
@@ -100,7 +102,7 @@ static __always_inline int choose_failback(struct pkt_ctx *ctx, __u32 family)
 	return 0;
 }
 
-// The uplink of a place in a table's bank, or -1: it cannot take a flow of the family.
+// Returns the uplink in a slot of a table's bank, or -1 if it cannot take a flow of the family.
 __noinline int uplink_in_slot(__u32 bank, __u32 place, __u32 family)
 {
 	struct slot_bank *table = bpf_map_lookup_elem(&slots, &bank);
@@ -112,7 +114,7 @@ __noinline int uplink_in_slot(__u32 bank, __u32 place, __u32 family)
 	return takes_flows(uplink_at(id), family) ? id : -1;
 }
 
-// The bank that is walked for a class and family, whose table has this number.
+// Returns the active bank of the table with this number, which is one of a class and family.
 static __always_inline struct slot_bank *walked_bank(__u32 number, __u32 *bank)
 {
 	__u32 zero = 0;
@@ -128,7 +130,7 @@ static __always_inline struct slot_bank *walked_bank(__u32 number, __u32 *bank)
 }
 _Static_assert(CLASSES *FAMILIES == 0x7f + 1, "walked_bank");
 
-// Takes the uplink that a table prefers to all others. Not 0: there is none, or it takes nothing.
+// Takes the uplink that a table prefers to all others. Not 0: there is none, or it takes no flows.
 static __always_inline int take_preferred(struct pkt_ctx *ctx, const struct slot_bank *table,
 					  __u32 family)
 {
@@ -146,8 +148,8 @@ static __always_inline int take_preferred(struct pkt_ctx *ctx, const struct slot
 	return 0;
 }
 
-// Keeps the uplink of the workbench's flow for its client and site, if the flow's class wants that
-// or its protocol needs it.
+// Keeps the uplink of the context's flow for its client and site, if the flow's class or its
+// protocol needs that.
 __noinline int keep_sticky(__u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -164,8 +166,9 @@ __noinline int keep_sticky(__u64 now)
 	return 0;
 }
 
-// Chooses for the workbench's flow: what its client had before, else by its class' table. Not 0: no
-// uplink takes it. What is in midstream belongs to a connection that somebody else has begun.
+// Chooses an uplink for the context's flow: the one its client had before, otherwise by the class'
+// table. Not 0: no uplink takes it. A flow in midstream is chosen for by hash and never sticks:
+// another host has opened the connection.
 __noinline int choose_uplink(__u32 midstream, __u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();

@@ -1,6 +1,6 @@
-// Which client keeps to which uplink for which site, so that what it has told a server by one
-// address (a login) is not asked for by another. Counted from the last flow that it opened there:
-// what a flow carries after its first answer does not come here.
+// Sticky clients: a client keeps its uplink for a site, so that a login made from one address is
+// not refused from another. The time counts from the last flow that the client opened there: later
+// packets of a flow do not come here.
 #ifndef BRAID_STICKY_H
 #define BRAID_STICKY_H
 
@@ -17,14 +17,15 @@ struct sticky {
 
 _Static_assert(sizeof(struct sticky) == 16, "sticky");
 
-// Two tables, as for flows: what a client has had answered, and what it has only asked for. The
-// second keeps together what a browser opens at once, and is all that a flood of SYNs turns over.
+// Two tables, as for flows: sites that have answered the client, and those that have not yet. The
+// second keeps the connections together that a browser opens at once, and limits what a flood of
+// SYNs can evict.
 HASH_MAP(sticky, BPF_MAP_TYPE_LRU_HASH, 0, MAX_STICKY, struct sticky_key, struct sticky);
 HASH_MAP(sticky_embryos, BPF_MAP_TYPE_LRU_HASH, 0, MAX_STICKY_EMBRYOS, struct sticky_key,
 	 struct sticky);
 
-// Puts on the workbench what a client's choice for a remote is kept by. Not on the stack, which is
-// short.
+// Sets the key under which the client's choice for a remote is kept. In the context and not on the
+// stack, which is short.
 static __always_inline void set_site(struct pkt_ctx *ctx, const struct address *remote, __u32 class,
 				     __u64 now)
 {
@@ -49,8 +50,8 @@ static __always_inline void set_site(struct pkt_ctx *ctx, const struct address *
 	}
 }
 
-// Whether an entry still says something: it is not older than `seconds`, and its uplink can take
-// the flow. Another CPU may have stamped it after `now` was read.
+// Returns 1 if an entry is not older than `seconds` and its uplink can take the flow. Another CPU
+// may have stamped it after `now` was read.
 static __always_inline int is_sticky_usable(const struct sticky *entry, __u32 seconds, __u8 family,
 					    __u64 now)
 {
@@ -58,7 +59,7 @@ static __always_inline int is_sticky_usable(const struct sticky *entry, __u32 se
 	       takes_flows(uplink_at(entry->uplink), family);
 }
 
-// What is remembered of the workbench's client and site.
+// Returns the entry of the context's client and site, or NULL.
 static __always_inline struct sticky *lookup_sticky(const struct pkt_ctx *ctx, __u64 now)
 {
 	struct sticky *entry = bpf_map_lookup_elem(&sticky, &ctx->site);
@@ -69,7 +70,7 @@ static __always_inline struct sticky *lookup_sticky(const struct pkt_ctx *ctx, _
 	return is_sticky_usable(entry, ctx->sticky, ctx->packet.family, now) ? entry : NULL;
 }
 
-// Chooses what the client had before for the workbench's site. Not 0: nothing that counts.
+// Chooses the client's earlier uplink for the context's site. Not 0: it has none.
 static __always_inline int choose_sticky(struct pkt_ctx *ctx, __u64 now)
 {
 	struct sticky *entry;
@@ -84,8 +85,8 @@ static __always_inline int choose_sticky(struct pkt_ctx *ctx, __u64 now)
 	return 0;
 }
 
-// Notes the workbench's choice for its site, unless another CPU was faster: what it chose counts
-// then.
+// Stores the context's choice for its site, unless another CPU was faster; then that choice is
+// taken.
 __noinline int note_sticky(__u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -101,7 +102,8 @@ __noinline int note_sticky(__u64 now)
 		entry = lookup_sticky(ctx, now);
 	}
 	if (!entry) {
-		bpf_map_update_elem(&sticky_embryos, &ctx->site, &fresh, BPF_ANY); // a stale one
+		bpf_map_update_elem(&sticky_embryos, &ctx->site, &fresh,
+				    BPF_ANY); // replaces an old one
 		return 0;
 	}
 	if (entry->uplink != ctx->uplink) {
@@ -112,8 +114,8 @@ __noinline int note_sticky(__u64 now)
 	return 0;
 }
 
-// Keeps what the workbench's flow was given, now that the flow has been answered. What was answered
-// earlier and elsewhere stays.
+// Keeps the choice of the context's flow, now that it has been answered. An answered flow's earlier
+// choice of another uplink stays.
 static __always_inline void promote_sticky(struct pkt_ctx *ctx, __u32 seconds, __u64 now)
 {
 	const struct flow *flow = &ctx->flow;

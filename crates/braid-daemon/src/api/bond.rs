@@ -1,4 +1,4 @@
-//! `/v1/bond`: the way over all uplinks at once.
+//! `/v1/bond`: the bond.
 
 use axum::Json;
 use axum::extract::State;

@@ -1,4 +1,4 @@
-//! `GET /v1/events`: what changed, also what is yet to.
+//! `GET /v1/events`: past events, and a long poll for the next one.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use tokio::time::timeout;
 use super::{Answer, ApiError, ApiState, parsed_query, put};
 use crate::report::EventsReport;
 
-/// The longest that a question may wait for an event.
+/// Longest wait for an event.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Which events.
+/// Query string.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Since {
-    /// The number of the last one that the asker has; 0 asks for all.
+    /// Number of the last event that the client has; 0 for all.
     after: u64,
-    /// Seconds to wait for the next one, if the asker has them all.
+    /// Seconds to wait for the next event if there are no new ones.
     wait: u64,
 }
 
@@ -32,7 +32,7 @@ pub(super) async fn events(
     let mut latest = latest.map_err(ApiError)?;
     let news = latest.wait_for(|latest| *latest != after);
     let patience = Duration::from_secs(wait).min(LONGEST_WAIT);
-    // Whether an event, the time or the daemon's end ended the wait: the answer is what there is.
+    // The wait ends with an event, the time-out or the daemon's end; the answer is the same query.
     let _ = timeout(patience, news).await;
     api.ask(move |engine| {
         Ok(EventsReport {

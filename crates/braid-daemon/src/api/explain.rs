@@ -1,4 +1,4 @@
-//! `GET /v1/explain`: why a flow went, or would go, where.
+//! `GET /v1/explain`: the uplink that a flow takes, and why.
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};

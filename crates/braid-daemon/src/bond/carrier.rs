@@ -1,8 +1,8 @@
-//! What carries the bond's packets: the driver's thread, and one that vouches for it.
+//! The bond's driver thread, and a thread that renews its lease.
 //!
-//! The datapath puts flows into the bond only while somebody vouches that their packets are carried
-//! ([`Lease`]). Whoever vouches asks the driver first: one that hangs loses its flows as one that is gone
-//! does, within [`LEASE_TIME`].
+//! The datapath sends flows into the bond only while its [`Lease`] is valid. The lease is renewed only after
+//! the driver has answered, so a driver that hangs loses its flows like one that has ended, within
+//! [`LEASE_TIME`].
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,17 +14,17 @@ use braid_bond::io::{ClientConfig, ClientHandle, ClientStatus, LinkSpec, Policy,
 
 use crate::user_error::UserError;
 
-/// How often the driver is asked.
+/// Interval at which the driver is queried.
 const STATUS_INTERVAL: Duration = Duration::from_millis(100);
-/// For how long it is vouched for: a few askings, so that a busy machine does not send flows away.
+/// Validity of the lease: a few intervals, so that a busy machine does not send flows away.
 const LEASE_TIME: Duration = Duration::from_millis(500);
 
-/// The driver while it runs. It ends when this is dropped.
+/// The running driver. Dropping this ends it.
 #[derive(Debug)]
 pub struct Carrier {
     handle: Option<Arc<ClientHandle>>,
     voucher: Option<JoinHandle<()>>,
-    /// Dropped to end the voucher.
+    /// Dropped to end the renewal of the lease.
     end: Option<Sender<()>>,
     shared: Arc<Mutex<Shared>>,
 }
@@ -32,16 +32,16 @@ pub struct Carrier {
 #[derive(Debug)]
 struct Shared {
     lease: Lease,
-    /// The bond is to take flows.
+    /// True if the bond takes flows.
     takes: bool,
     latest: Option<ClientStatus>,
 }
 
 impl Carrier {
-    /// Starts the driver, which takes no flows yet.
+    /// Starts the driver, without flows yet.
     ///
     /// # Errors
-    /// The driver's own, or there are no threads to be had.
+    /// An error of the driver, or no thread can be created.
     pub fn start(config: ClientConfig, lease: Lease) -> Result<Carrier, UserError> {
         let handle = client::start(config).map_err(|error| stopped(&error))?;
         let handle = Arc::new(handle);
@@ -54,7 +54,7 @@ impl Carrier {
         let (asked, told) = (Arc::clone(&handle), Arc::clone(&shared));
         let vouch = move || {
             while ended.recv_timeout(STATUS_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                // Who has stopped is vouched for no more, and says so by an event.
+                // A stopped driver's lease is not renewed; it reports its end by an event.
                 let Ok(status) = asked.status() else { return };
                 let mut shared = lock(&told);
                 shared.latest = Some(status);
@@ -88,14 +88,14 @@ impl Carrier {
         }
     }
 
-    /// From now on it takes flows, or none.
+    /// Lets the bond take flows, or none.
     pub fn take_flows(&self, takes: bool) {
         let mut shared = lock(&self.shared);
         shared.takes = takes;
         shared.renew();
     }
 
-    /// How it was doing a moment ago.
+    /// Returns the latest status of the driver.
     #[must_use]
     pub fn latest(&self) -> Option<ClientStatus> {
         lock(&self.shared).latest.clone()
@@ -103,7 +103,7 @@ impl Carrier {
 }
 
 impl Shared {
-    /// Says until when flows may come.
+    /// Renews the lease.
     fn renew(&mut self) {
         let now = KernelTime::now();
         let until = match self.takes {
@@ -121,19 +121,19 @@ impl Drop for Carrier {
         self.take_flows(false);
         drop(self.end.take());
         if let Some(voucher) = self.voucher.take() {
-            // It has panicked: then there is nobody to wait for.
+            // It has panicked, so there is nothing to wait for.
             let _ = voucher.join();
         }
         drop(self.handle.take());
     }
 }
 
-/// A panic elsewhere leaves nothing here half done.
+/// A panic elsewhere leaves no inconsistent state here.
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The driver's words.
+/// Converts an error of the driver.
 pub(super) fn stopped(error: &braid_bond::io::BondError) -> UserError {
     UserError::new("bond", format!("bond: {error}")).fix("braid doctor says what lacks")
 }

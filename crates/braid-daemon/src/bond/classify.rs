@@ -1,8 +1,7 @@
-//! How flows are treated inside the bond, by the configuration's rules.
+//! Classification of packets in the bond by the configuration's rules.
 //!
-//! Pure. A rule with `class` goes by what is still to be seen of a packet there, from both ends: the far
-//! end's address and port, protocol, code point and family. What no such rule names is treated as the bond
-//! itself sees fit (`braid_bond::proto::flow::class`).
+//! Pure. A rule with `class` uses fields that both ends of the bond see: the remote address and port, protocol,
+//! code point and family. Other packets are classified by the bond itself (`braid_bond::proto::flow::class`).
 
 use braid_balance::{Family, RuleEntry};
 use braid_bond::io::Rule;
@@ -14,7 +13,7 @@ use crate::config::BondClass;
 use crate::rules::entries;
 use crate::settings::Settings;
 
-/// What the settings say of packets.
+/// Returns the rules that the settings give.
 #[must_use]
 pub fn rules(settings: &Settings) -> Vec<Rule> {
     let rules = settings
@@ -33,7 +32,7 @@ pub fn rules(settings: &Settings) -> Vec<Rule> {
     each.collect()
 }
 
-/// As many as the datapath takes fit into a policy.
+/// A policy has room for all rules of the datapath.
 const _: () = assert!(braid_balance::MAX_RULES <= RULES_MAX);
 
 fn of_entry(entry: RuleEntry, class: Class) -> Rule {
@@ -102,7 +101,7 @@ mod tests {
         assert_eq!(class(v6("2001:db8::1", 443)), Class::Pinned);
         assert_eq!(class(v6("2001:db9::1", 80)), Class::Pinned);
         assert_eq!(class(vec![0x45]), Class::Ordered);
-        // The answer is treated alike by the hub.
+        // The hub gives the answers the same treatment.
         let answer = build::udp(end("198.51.100.1", 4000), inner, b"");
         assert_eq!(
             policy.class(FlowInfo::of(&answer).as_ref(), RemoteSide::Source),

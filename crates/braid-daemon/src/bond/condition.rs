@@ -1,11 +1,11 @@
-//! How the bond is doing, by what its driver tells.
+//! State machine of the bond, driven by its driver's events.
 //!
 //! Pure. Rules, and why:
-//! - The bond takes flows while there are keys and some link carries data. With the last link they go
-//!   elsewhere at once: whoever waits for a hub waits in vain.
-//! - What is on it stays for [`HUB_SILENCE_LIMIT`]: connections go through the hub's address and cannot move,
-//!   and a hub that is started anew is back within seconds. A hub that says that it stops may be on a machine that is
-//!   restarted: what is on it stays for [`HUB_REBOOT_TIME`].
+//! - The bond takes flows while it has keys and some link carries data. Without the last link new flows go
+//!   elsewhere at once, because waiting for a hub would be in vain.
+//! - Its flows stay for [`HUB_SILENCE_LIMIT`]: connections use the hub's address and cannot move, and a
+//!   restarted hub is back within seconds. A hub that announces that it stops may be on a machine that reboots:
+//!   its flows stay for [`HUB_REBOOT_TIME`].
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -13,45 +13,46 @@ use std::time::{Duration, Instant};
 use braid_bond::proto::frame::Reason;
 use braid_bond::proto::handshake::terms::Refusal;
 
-/// How long flows wait for a hub that is out of reach before they are told or moved.
+/// Time for which flows wait for an unreachable hub before they are closed or moved.
 const HUB_SILENCE_LIMIT: Duration = Duration::from_secs(15);
 
-/// The same of a hub that has said that it stops: its machine is back within a minute, and the hub a moment later.
+/// The same for a hub that has announced that it stops: its machine is back within a minute, and the hub a
+/// moment later.
 const HUB_REBOOT_TIME: Duration = Duration::from_secs(75);
 
-/// How the bond is doing.
+/// State of the bond.
 #[derive(Clone, Debug, PartialEq)]
 pub enum State {
-    /// Nobody has answered yet.
+    /// No answer from the hub yet.
     Calling {
-        /// How often ten seconds have passed so.
+        /// Periods of ten seconds without an answer.
         unanswered: u32,
     },
     /// It carries packets.
     Up,
-    /// It did.
+    /// It was up.
     Lost {
-        /// Since then it does not.
+        /// Time since which it is not.
         since: Instant,
-        /// Why.
+        /// The reason.
         why: &'static str,
-        /// The time that its flows wait.
+        /// Time for which its flows wait.
         patience: Duration,
     },
-    /// The hub does not want this machine.
+    /// The hub refuses this machine.
     Refused(Refusal),
-    /// What carries its packets has ended.
+    /// The driver has ended.
     Stopped(String),
 }
 
 impl State {
-    /// Whether it takes new flows.
+    /// Returns true if it takes new flows.
     #[must_use]
     pub fn is_up(&self) -> bool {
         matches!(self, State::Up)
     }
 
-    /// Whether what is on it is to be told or moved.
+    /// Returns true if its flows are to be closed or moved.
     #[must_use]
     pub fn is_given_up(&self, now: Instant) -> bool {
         match self {
@@ -63,7 +64,7 @@ impl State {
         }
     }
 
-    /// The word for it.
+    /// Returns the word for the state.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -91,7 +92,7 @@ impl fmt::Display for State {
     }
 }
 
-/// The same, and how it comes to be that.
+/// The state with its transitions.
 #[derive(Debug)]
 pub struct Condition {
     keys: bool,
@@ -108,7 +109,7 @@ impl Default for Condition {
 }
 
 impl Condition {
-    /// An earlier daemon left flows on it. They wait as for a hub that is out of reach.
+    /// Starts with the flows of an earlier daemon. They wait as for an unreachable hub.
     #[must_use]
     pub fn inherited(now: Instant) -> Condition {
         Condition {
@@ -121,13 +122,13 @@ impl Condition {
         }
     }
 
-    /// How it is doing.
+    /// Returns the state.
     #[must_use]
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// There are keys.
+    /// Handles the end of the handshake: there are keys.
     pub fn established(&mut self) {
         self.keys = true;
         if matches!(self.state, State::Refused(_)) {
@@ -135,8 +136,8 @@ impl Condition {
         }
     }
 
-    /// Nobody has answered for ten seconds. While links carry packets that is no news: they tell by
-    /// themselves when they do not.
+    /// Handles ten seconds without an answer. This changes nothing while links carry packets, because those
+    /// report their own failure.
     pub fn unanswered(&mut self) {
         match &mut self.state {
             State::Calling { unanswered } => *unanswered = unanswered.saturating_add(1),
@@ -145,13 +146,13 @@ impl Condition {
         }
     }
 
-    /// The hub does not want this machine.
+    /// Handles a refusal of the hub.
     pub fn refused(&mut self, refusal: Refusal) {
         self.keys = false;
         self.state = State::Refused(refusal);
     }
 
-    /// The hub has ended the session.
+    /// Handles the end of the session by the hub.
     pub fn closed(&mut self, now: Instant, reason: Reason) {
         self.keys = false;
         match reason {
@@ -160,7 +161,7 @@ impl Condition {
         }
     }
 
-    /// Whether any link carries data now.
+    /// Handles a change of the links; `any` is true if one carries data.
     pub fn links(&mut self, now: Instant, any: bool) {
         match (any && self.keys, &self.state) {
             (_, State::Refused(_) | State::Stopped(_)) => {}
@@ -173,13 +174,14 @@ impl Condition {
         }
     }
 
-    /// What carries its packets has ended.
+    /// Handles the end of the driver.
     pub fn stopped(&mut self, why: String) {
         self.keys = false;
         self.state = State::Stopped(why);
     }
 
-    /// Nothing is lost that was never there, and what is lost is so since the first word of it.
+    /// Changes from up to lost. A bond that was never up is not lost, and one that is lost keeps its first
+    /// time.
     fn lose(&mut self, now: Instant, why: &'static str, patience: Duration) {
         if self.state == State::Up {
             self.state = State::Lost {

@@ -1,4 +1,4 @@
-//! What the bond's helpers tell, and what follows from it.
+//! Events of the bond's driver and of the lookup of its hub.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -12,7 +12,8 @@ use braid_core::liveness::Verdict;
 use super::{Bond, BondChange, BondEvent, Membership, State};
 
 impl Bond {
-    /// Takes note of news; says what a user would notice. The roster is to be looked at anew.
+    /// Handles an event; returns the changes that a user would notice. The caller updates the uplink registry
+    /// afterwards.
     pub fn handle_event(&mut self, now: Instant, events: BondEvent) -> Vec<BondChange> {
         let before = self.state().clone();
         let mut changes = Vec::new();
@@ -127,7 +128,7 @@ impl Bond {
         }
     }
 
-    /// Takes what the hub gives.
+    /// Takes the terms that the hub gives.
     fn accept(&mut self, terms: Terms) {
         let known = |joined: &Membership| joined.accepted && joined.terms == terms;
         let known = self.joined.as_ref().is_some_and(known);
@@ -151,7 +152,7 @@ impl Bond {
     }
 }
 
-/// Why the hub does not treat packets as it is asked to, where that is so.
+/// Returns the reason that the hub does not treat packets as requested, if there is one.
 pub(super) fn unheard(heard: PolicyStatus) -> Option<&'static str> {
     match heard {
         PolicyStatus::Unsupported => {

@@ -1,7 +1,7 @@
-//! Where the hub is.
+//! Lookup of the hub's addresses.
 //!
-//! Names are looked up by the machine's own resolver, again and again, because who runs a hub at home
-//! moves with it. What was found last stays good until something else is found.
+//! Names are looked up by the machine's own resolver, again and again, because the address of a hub at home
+//! changes. The last result stays valid until another one is found.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use tokio::time::{sleep, timeout};
 
 use super::BondEvent;
 
-/// From one look-up to the next.
+/// Interval between lookups.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(60);
-/// The same while nothing was ever found.
+/// The same until the first result.
 const LOOKUP_RETRY_DELAY: Duration = Duration::from_secs(3);
-/// What takes longer is not found.
+/// Timeout of a lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most addresses that are tried.
+/// Most addresses that are used.
 const MAX_HUB_ADDRESSES: usize = 8;
 
 /// Looks the hub up until it is dropped.
@@ -34,7 +34,7 @@ impl Drop for Lookup {
 }
 
 impl Lookup {
-    /// Tells what it finds. Needs a tokio runtime.
+    /// Starts looking up and reports the results. Needs a tokio runtime.
     #[must_use]
     pub fn begin(addresses: Vec<HubAddress>, events: UnboundedSender<BondEvent>) -> Lookup {
         let task = async move {
@@ -55,7 +55,7 @@ impl Lookup {
     }
 }
 
-/// The addresses that need no look-up.
+/// Returns the addresses that need no lookup.
 #[must_use]
 pub fn plain(addresses: &[HubAddress]) -> Vec<SocketAddr> {
     let plain = addresses.iter().filter_map(|address| match address.host {
@@ -69,7 +69,7 @@ fn has_names(addresses: &[HubAddress]) -> bool {
     plain(addresses).len() < addresses.len()
 }
 
-/// Every address of the hub, in the token's order; or why there is none.
+/// Returns every address of the hub, in the token's order, or the reason that there is none.
 async fn look_up(addresses: &[HubAddress]) -> Result<Vec<SocketAddr>, String> {
     let mut found: Vec<SocketAddr> = Vec::new();
     let mut why = String::new();

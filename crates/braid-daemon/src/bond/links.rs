@@ -1,12 +1,12 @@
-//! Which links the bond is to have: from each uplink to each address of the hub.
+//! The links of the bond: from each uplink to each address of the hub.
 //!
 //! Pure. Rules, and why:
-//! - An uplink is one link, however many addresses the hub has: two links over one line would each
-//!   measure what the other leaves of it. So all ways of an uplink are tried, and once one carries
-//!   data the others are let go.
-//! - A way that falls silent is kept, and the others are tried again beside it: the line may be dead, or
-//!   only that family or address.
-//! - A way keeps its number for as long as it is wanted, since the session knows it by that.
+//! - An uplink is one link, however many addresses the hub has: two links over one line would each measure what
+//!   the other leaves. All addresses are tried from an uplink, and once one carries data the others are
+//!   dropped.
+//! - A link that falls silent is kept, and the other addresses are tried again beside it: the cause may be the
+//!   line, or only that family or address.
+//! - A link keeps its number for as long as it is wanted, because the session identifies it by that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use braid_bond::io::LinkSpec;
 use braid_core::{Bytes, LinkId, MAX_LINKS, Rate};
 
-/// What there is of an uplink.
+/// An uplink, as far as links need it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BondUplink {
     /// Its name.
@@ -23,22 +23,22 @@ pub struct BondUplink {
     pub device: String,
     /// Its addresses, at most one of a family.
     pub sources: Vec<IpAddr>,
-    /// Its cost: dearer ones carry what cheaper ones cannot.
+    /// Its tier: expensive uplinks carry what cheap ones cannot.
     pub tier: u8,
-    /// Never send faster than this.
+    /// Upper bound of its rate.
     pub cap: Option<Rate>,
-    /// Bytes that it may still carry; `None`: as many as it likes.
+    /// Rest of its quota; `None` if unlimited.
     pub left: Option<Bytes>,
 }
 
-/// A way from here to the hub.
+/// A device and an address of the hub, which identify a link.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct LinkKey {
     device: String,
     hub: SocketAddr,
 }
 
-/// The links that are wanted, and what is known of them.
+/// The wanted links and their state.
 #[derive(Debug, Default)]
 pub struct Links {
     numbers: BTreeMap<LinkKey, LinkId>,
@@ -48,14 +48,13 @@ pub struct Links {
 }
 
 impl Links {
-    /// What the links are to be. Lines that come first get numbers first, where there are not
-    /// enough of them.
+    /// Returns the links for these uplinks. If there are not enough numbers, the first uplinks get them.
     pub fn update(&mut self, uplinks: &[BondUplink], hub: &[SocketAddr]) -> &[LinkSpec] {
         let mut keys: Vec<(usize, _)> = Vec::new();
         for uplink in uplinks {
             keys.extend(self.keys(uplink, hub).into_iter().enumerate());
         }
-        // Each line's first way before any one's second.
+        // The first address of each uplink comes before the second one of any.
         keys.sort_by_key(|(rank, _)| *rank);
         let keys: Vec<_> = keys.into_iter().map(|(_, key)| key).collect();
         self.numbers
@@ -83,7 +82,7 @@ impl Links {
         &self.wanted
     }
 
-    /// Takes note of whether a link carries data; `true`: the links are to be others by that.
+    /// Records if a link carries data; returns true if that changes the wanted links.
     pub fn note(&mut self, link: LinkId, works: bool) -> bool {
         match works && self.names.contains_key(&link) {
             true => self.working.insert(link),
@@ -91,30 +90,30 @@ impl Links {
         }
     }
 
-    /// None carries data any more.
+    /// Records that no link carries data any more.
     pub fn fall_silent(&mut self) {
         self.working.clear();
     }
 
-    /// The links as they were last wanted, by number.
+    /// Returns the wanted links, by number.
     #[must_use]
     pub fn wanted(&self) -> &[LinkSpec] {
         &self.wanted
     }
 
-    /// Whether any carries data.
+    /// Returns true if any link carries data.
     #[must_use]
     pub fn any_works(&self) -> bool {
         !self.working.is_empty()
     }
 
-    /// The uplink of a link.
+    /// Returns the name of a link's uplink.
     #[must_use]
     pub fn name_of(&self, link: LinkId) -> Option<&str> {
         self.names.get(&link).map(String::as_str)
     }
 
-    /// Every way of a line, or the one that works.
+    /// Returns the keys of all links of an uplink, or that of the one that works.
     fn keys<'l>(
         &self,
         uplink: &'l BondUplink,
@@ -198,7 +197,7 @@ mod tests {
         assert!(!links.note(LinkId(2), true), "known already");
         assert_eq!(told(links.update(&uplinks, &hub)), all[1..]);
         assert_eq!(links.name_of(LinkId(2)), Some("dsl"));
-        // Silent again: it stays and keeps its number, and the other is tried beside it.
+        // Silent again: it keeps its number, and the other address is tried beside it.
         assert!(links.note(LinkId(2), false));
         assert_eq!(told(links.update(&uplinks, &hub)), all);
         assert!(!links.any_works());

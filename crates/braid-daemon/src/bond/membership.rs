@@ -1,7 +1,7 @@
-//! Which hub this machine has joined, and who it is there.
+//! The hub that this machine has joined, and its identity there.
 //!
-//! The file is written before the first handshake: whatever becomes of that, the next try of the same
-//! token is made with the same key, which is how the hub knows the same machine again.
+//! The file is written before the first handshake. Whatever becomes of that, the next attempt with the same
+//! token uses the same key, by which the hub recognises the machine.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::state_dir::{StateDir, remove};
 use crate::user_error::UserError;
 
-/// What is on disk.
+/// Contents of the file.
 #[derive(Clone, Serialize, Deserialize)]
 struct Written {
     token: String,
@@ -24,22 +24,22 @@ struct Written {
     name: Option<String>,
     addresses: Vec<(IpAddr, u8)>,
     hub_inner: Vec<IpAddr>,
-    /// Where the hub was when it was last looked up.
+    /// The hub's addresses as of the last lookup.
     hub: Vec<SocketAddr>,
 }
 
-/// A hub that was joined.
+/// A joined hub.
 #[derive(Clone)]
 pub struct Membership {
-    /// What was typed.
+    /// The token.
     pub token: Token,
-    /// Who this machine is.
+    /// The key of this machine.
     pub identity: Identity,
-    /// The hub has taken it.
+    /// True once the hub has accepted it.
     pub accepted: bool,
-    /// What the hub gave last.
+    /// The latest terms of the hub.
     pub terms: Terms,
-    /// Where the hub was when it was last looked up.
+    /// The hub's addresses as of the last lookup.
     pub hub: Vec<SocketAddr>,
 }
 
@@ -53,10 +53,10 @@ impl fmt::Debug for Membership {
 }
 
 impl Membership {
-    /// With a key of its own.
+    /// Creates a membership with a new key.
     ///
     /// # Errors
-    /// The system gives no random numbers.
+    /// The system returns no random numbers.
     pub fn new(token: Token) -> Result<Membership, UserError> {
         let mut private = [0; 32];
         let drawn = SystemRandom::new().fill(&mut private);
@@ -70,10 +70,10 @@ impl Membership {
         })
     }
 
-    /// What an earlier run wrote; `None`: this machine has joined no hub.
+    /// Loads the stored membership; `None` if this machine has joined no hub.
     ///
     /// # Errors
-    /// The file cannot be read, or is none of ours.
+    /// The file cannot be read, or is invalid.
     pub fn load(state_dir: &StateDir) -> Result<Option<Membership>, UserError> {
         let path = state_dir.bond();
         let fix = "braid leave removes it; then join again with a new token";
@@ -98,10 +98,10 @@ impl Membership {
         }))
     }
 
-    /// Writes it down.
+    /// Stores the membership.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system refused to write it.
     pub fn store(&self, state_dir: &StateDir) -> Result<(), UserError> {
         let written = Written {
             token: self.token.to_string(),
@@ -115,10 +115,10 @@ impl Membership {
         state_dir.write(&state_dir.bond(), &written)
     }
 
-    /// Forgets the hub; `false`: none was joined.
+    /// Removes the stored membership; returns false if there was none.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system refused to remove it.
     pub fn forget(state_dir: &StateDir) -> Result<bool, UserError> {
         let path = state_dir.bond();
         let existed = path.exists();
@@ -127,11 +127,11 @@ impl Membership {
         Ok(existed)
     }
 
-    /// Joins with a token where no daemon runs: the next one goes on from there. One that was typed
-    /// before changes nothing.
+    /// Joins with a token while no daemon runs; the next one continues from there. Repeating a token changes
+    /// nothing.
     ///
     /// # Errors
-    /// Another hub has been joined, or the disk refuses.
+    /// Another hub was joined, or the disk refuses.
     pub fn begin(state_dir: &StateDir, token: Token) -> Result<Membership, UserError> {
         match Membership::load(state_dir)? {
             Some(joined) if joined.token == token => Ok(joined),
@@ -159,10 +159,10 @@ impl Membership {
     }
 }
 
-/// Reads a token.
+/// Parses a token.
 ///
 /// # Errors
-/// It is none, and why.
+/// It is invalid; the error says why.
 pub fn parse_token(text: &str) -> Result<Token, UserError> {
     let parsed = text.trim().parse::<Token>();
     parsed.map_err(|error| UserError::new("token", error.to_string()))

@@ -1,16 +1,15 @@
-//! The bond: one more way out, over all uplinks at once, through a hub of the user's own.
+//! The bond: an uplink that uses all the others at once, through the user's own hub.
 //!
 //! ```text
 //!  flows ──▶ datapath ──▶ braid-bond (TUN) ──▶ driver ══ a link for each uplink ══▶ hub ──▶ internet
 //! ```
-//! To the rest of the daemon it is an uplink like any other: it has a device without a link layer, and
-//! addresses, which the hub gave. So all that holds for flows holds for those in the bond: translation,
-//! classes, explanations, what becomes of them when it dies. What is different is that this daemon
-//! carries its packets, so it goes when the daemon goes; see `carrier`.
+//! To the rest of the daemon it is an uplink like any other. It has a device without a link layer, and
+//! addresses from the hub. Its flows are treated like all flows: translation, classes, explanations, failover.
+//! The difference is that this daemon carries its packets, so it stops with the daemon; see `carrier`.
 //!
-//! Here: whom the machine has joined (`joined`), where the hub is (`hub`), which links are wanted
-//! (`links`), what helpers tell (`hearing`) and how it is doing by that (`condition`), how packets are treated
-//! (`policy`, `classify`), what its device had to drop (`overrun`).
+//! Modules: the joined hub (`membership`), the hub's addresses (`hub`), the wanted links (`links`), events
+//! (`events`) and the state that follows (`condition`), the treatment of packets (`policy`, `classify`), drops
+//! at its device (`tun_drops`).
 
 mod carrier;
 mod classify;
@@ -53,36 +52,36 @@ pub use links::BondUplink;
 pub use membership::{Membership, parse_token};
 pub(crate) use tun_drops::tun_drops;
 
-/// What the bond is called among uplinks.
+/// Name of the bond among the uplinks.
 pub const NAME: &str = "bond";
 
-/// Largest inner packet: the tunnel puts a full one into two datagrams where it must.
+/// Largest inner packet: the tunnel splits a full one into two datagrams where necessary.
 const MTU: u16 = 1500;
 
-/// What the bond's helpers tell the loop.
+/// Events of the bond for the daemon's loop.
 #[derive(Debug)]
 pub enum BondEvent {
-    /// The driver's words.
+    /// An event of the driver.
     Driver(ClientEvent),
-    /// Where the hub is, or why that cannot be told.
+    /// The hub's addresses, or the reason that they are unknown.
     Hub(Result<Vec<SocketAddr>, String>),
-    /// Time has come for something that was put off.
+    /// The time of a scheduled check has come.
     Recheck,
 }
 
-/// What became of news, for the log.
+/// A change of the bond, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BondChange {
     /// The bond as a whole.
     Bond(String),
-    /// One uplink's part in it.
+    /// One uplink's link in it.
     Link(String, String),
 }
 
-/// Removes the bond's device, which outlives the daemon that made it. Returns whether it was there.
+/// Removes the bond's device, which outlives the daemon that made it. Returns true if it was there.
 ///
 /// # Errors
-/// Somebody is attached to it, or the system refused.
+/// The device is in use, or the system refused.
 pub fn remove_device() -> Result<bool, UserError> {
     Tun::remove(BOND_DEVICE).map_err(|error| carrier::stopped(&error))
 }
@@ -98,22 +97,22 @@ pub struct Bond {
     hub: Vec<SocketAddr>,
     lookup: Option<Lookup>,
     carrier: Option<Carrier>,
-    /// What the driver was told of how packets are treated.
+    /// The policy that the driver has.
     policy: Option<Policy>,
-    /// Why links have no socket.
+    /// Socket errors of links.
     errors: BTreeMap<LinkId, String>,
-    /// Why nothing is known of where the hub is.
+    /// Error of the last lookup of the hub.
     nowhere: Option<String>,
-    /// Why what is on disk is not what is known.
+    /// Error of the last write of the membership.
     unwritten: Option<UserError>,
     events: UnboundedSender<BondEvent>,
 }
 
 impl Bond {
-    /// Goes on from what was joined before. Nothing is carried yet.
+    /// Loads the stored membership. No packet is carried yet.
     ///
     /// # Errors
-    /// The file that says so cannot be read.
+    /// The stored membership cannot be read.
     pub fn open(
         state_dir: StateDir,
         events: UnboundedSender<BondEvent>,
@@ -135,26 +134,26 @@ impl Bond {
         })
     }
 
-    /// Whether this machine has joined a hub.
+    /// Returns true if this machine has joined a hub.
     #[must_use]
     pub fn is_joined(&self) -> bool {
         self.joined.is_some()
     }
 
-    /// Whether the hub has ever taken this machine. What must not leave the bond is not blocked before:
-    /// the hub may have to be looked up first.
+    /// Returns true if the hub has ever accepted this machine. Flows that must not leave the bond are not
+    /// blocked before that, because the hub may have to be looked up first.
     #[must_use]
     pub fn is_accepted(&self) -> bool {
         self.joined.as_ref().is_some_and(|joined| joined.accepted)
     }
 
-    /// How it is doing.
+    /// Returns the state.
     #[must_use]
     pub fn state(&self) -> &State {
         self.condition.state()
     }
 
-    /// Why something of it is not as it should be, besides its state.
+    /// Returns the problems of the bond, besides its state.
     pub fn problems(&self) -> impl Iterator<Item = String> {
         let nowhere = self.nowhere.clone().filter(|_| self.hub.is_empty());
         let unwritten = self.unwritten.as_ref().map(ToString::to_string);
@@ -166,7 +165,7 @@ impl Bond {
         nowhere.into_iter().chain(unwritten).chain(errors)
     }
 
-    /// Joins the hub of a token. What was joined by the same token before goes on.
+    /// Joins the hub of a token. An earlier membership by the same token continues.
     ///
     /// # Errors
     /// Another hub was joined, or the disk refuses.
@@ -179,10 +178,10 @@ impl Bond {
         Ok(())
     }
 
-    /// Leaves the hub; `false`: none was joined.
+    /// Leaves the hub; returns false if none was joined.
     ///
     /// # Errors
-    /// What the disk said; then nothing has changed.
+    /// The disk refused; then nothing has changed.
     pub fn leave(&mut self) -> Result<bool, UserError> {
         let forgotten = Membership::forget(&self.state_dir)?;
         self.joined = None;
@@ -191,7 +190,7 @@ impl Bond {
         Ok(forgotten)
     }
 
-    /// Ends what runs.
+    /// Stops the driver and the lookup.
     fn rest(&mut self) {
         self.carrier = None;
         self.policy = None;
@@ -202,8 +201,8 @@ impl Bond {
         self.nowhere = None;
     }
 
-    /// Starts what is to run and does not: the device, the driver, the search for the hub. Needs a
-    /// tokio runtime, and the network namespace that the device is to be in.
+    /// Starts the device, the driver and the lookup if they should run and do not. Needs a tokio runtime, and
+    /// the network namespace of the device.
     pub fn set_going(
         &mut self,
         settings: &Settings,
@@ -245,8 +244,9 @@ impl Bond {
         settings: &Settings,
         lease: impl FnOnce() -> Result<Lease, UserError>,
     ) -> Result<(), UserError> {
-        // It outlives this daemon: without the device and its program the kernel would take what comes for connections of
-        // its own and refuse it, and programs that watch addresses would give up what they are about.
+        // The device outlives this daemon. Without the device and its program the kernel would take incoming
+        // packets for its own connections and refuse them, and programs that watch addresses would give up
+        // their connections.
         let tun =
             Tun::open_persistent(BOND_DEVICE, MTU).map_err(|error| carrier::stopped(&error))?;
         let events = self.events.clone();
@@ -261,7 +261,7 @@ impl Bond {
             gre: settings.config.bond.encapsulation == Encapsulation::Gre,
             links: self.links.wanted().to_vec(),
             mark: None,
-            // Who hung up needs no news.
+            // A closed channel needs no events.
             events: Box::new(move |event| drop(events.send(BondEvent::Driver(event)))),
         };
         self.carrier = Some(Carrier::start(config, lease()?)?);
@@ -269,7 +269,7 @@ impl Bond {
         Ok(())
     }
 
-    /// Has the links be those of these lines.
+    /// Updates the links from these uplinks.
     pub fn follow_lines(&mut self, lines: Vec<BondUplink>, settings: &Settings) {
         self.lines = lines;
         self.follow_links();
@@ -302,7 +302,7 @@ impl Bond {
         }
     }
 
-    /// The inner addresses that its device is to have.
+    /// Returns the inner addresses for the device.
     #[must_use]
     pub fn addresses(&self) -> Vec<IpAddr> {
         let terms = self
@@ -312,8 +312,8 @@ impl Bond {
         terms.map(|(address, _)| *address).collect()
     }
 
-    /// Takes over the bond of an earlier daemon, if its device is there still: its flows wait until the hub has
-    /// answered this one. Returns the uplink that they are on, and why it takes no new ones.
+    /// Takes over the bond of an earlier daemon if its device still exists: its flows wait until the hub has
+    /// answered this daemon. Returns the uplink, and the reason that it takes no new flows.
     pub fn inherit(&mut self, snapshot: &Snapshot, now: Instant) -> Option<(Uplink, String)> {
         let joined = self.joined.as_ref().filter(|joined| joined.accepted)?;
         let uplink = self.described(joined, snapshot).ok()?;
@@ -321,7 +321,7 @@ impl Bond {
         Some((uplink, self.state().to_string()))
     }
 
-    /// Puts the bond among the uplinks that were found, or among those that cannot be used.
+    /// Adds the bond to the discovered uplinks, or to the rejected candidates.
     pub fn join_discovery(&self, found: &mut Discovery, snapshot: &Snapshot, now: Instant) {
         let Some(joined) = &self.joined else { return };
         match self.uplink(joined, snapshot, now) {
@@ -387,31 +387,31 @@ impl Bond {
         })
     }
 
-    /// How its driver was doing a moment ago.
+    /// Returns the latest status of the driver.
     #[must_use]
     pub fn latest(&self) -> Option<ClientStatus> {
         self.carrier.as_ref().and_then(Carrier::latest)
     }
 
-    /// The uplink of a link.
+    /// Returns the name of a link's uplink.
     #[must_use]
     pub fn name_of(&self, link: LinkId) -> Option<&str> {
         self.links.name_of(link)
     }
 
-    /// For whoever has news.
+    /// Returns the channel for events.
     #[must_use]
     pub fn events(&self) -> UnboundedSender<BondEvent> {
         self.events.clone()
     }
 
-    /// Whether its device is there and its driver runs.
+    /// Returns true if its device exists and its driver runs.
     #[must_use]
     pub fn is_carried(&self) -> bool {
         self.carrier.is_some()
     }
 
-    /// Ends what runs, as the daemon does.
+    /// Stops the bond at the end of the daemon.
     pub fn end(&mut self) {
         drop(mem::take(&mut self.carrier));
         self.lookup = None;

@@ -1,4 +1,4 @@
-//! What the bond is told of how packets are to be treated, by both ends.
+//! The policy of the bond: the treatment of packets at both ends.
 
 use braid_bond::io::{LinkSpec, Policy, Scheduling};
 use braid_core::LinkId;
@@ -9,10 +9,10 @@ use crate::config::BondScheduler;
 use crate::settings::Settings;
 
 impl Bond {
-    /// The policy that follows from settings and links.
+    /// Returns the policy for these settings and links.
     pub(super) fn policy(&self, settings: &Settings) -> Policy {
         let bond = &settings.config.bond;
-        // What the scheduler asks for, the cheapest first.
+        // Links by tier, the cheapest first.
         let mut links: Vec<&LinkSpec> = self.links.wanted().iter().collect();
         links.sort_by_key(|link| (link.tier, link.id));
         let weight = |link: &&LinkSpec| {
@@ -20,7 +20,7 @@ impl Bond {
             Some((link.id, settings.weight(name).get()))
         };
         let scheduling = match bond.scheduler {
-            // Before there is a link there is nothing to share out.
+            // Without a link there is nothing to schedule.
             _ if links.is_empty() => Scheduling::Adaptive,
             BondScheduler::Adaptive => Scheduling::Adaptive,
             BondScheduler::Overflow => {

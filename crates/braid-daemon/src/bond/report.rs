@@ -1,4 +1,4 @@
-//! From the driver's own terms to what the API answers. Pure.
+//! From the driver's status to the API's report. Pure.
 
 use std::time::Duration;
 
@@ -11,14 +11,13 @@ use super::{Bond, State};
 use crate::config::{BondConfig, BondScheduler};
 use crate::report::{BondLinkReport, BondLinkState, BondPacketsReport, BondReport, BondState};
 
-/// By how much a link may be slower in delay than the fastest before that alone explains a share of
-/// nothing.
+/// Delay over the fastest link that alone explains a share of zero.
 const SLOW_LINK_DELAY: Duration = Duration::from_millis(20);
-/// A share that counts as nothing.
+/// Share below which it counts as zero.
 const MIN_SHARE: f64 = 0.005;
 
 impl Bond {
-    /// How it is doing.
+    /// Returns the report of the bond.
     #[must_use]
     pub fn report(&self, config: BondConfig) -> BondReport {
         let latest = self.latest();
@@ -127,7 +126,7 @@ fn state_of(status: Option<&LinkStatus>, failed: bool) -> BondLinkState {
     }
 }
 
-/// What decides about a link's share.
+/// Returns the reason for a link's share.
 fn why(
     link: &LinkSpec,
     status: &LinkStatus,

@@ -1,18 +1,18 @@
-//! What the bond's device dropped of what was sent to it, since nobody took it from its queue in time.
+//! Packets that the bond's device dropped because its queue was not read in time.
 
 use std::fs;
 use std::io;
 
-/// The devices of this network namespace, a line each: proc_net(5).
+/// Statistics of the devices of this network namespace, one a line: proc_net(5).
 const DEVICES: &str = "/proc/self/net/dev";
 
-/// Where in a line the packets are that were dropped on the way out.
+/// Column of packets dropped while sending.
 const DROPPED: usize = 11;
 
-/// Reads it of a device.
+/// Returns the drops of a device.
 ///
 /// # Errors
-/// There is no such device, or the kernel's words could not be read.
+/// The device does not exist, or the file cannot be parsed.
 pub fn tun_drops(device: &str) -> io::Result<u64> {
     of(&fs::read_to_string(DEVICES)?, device).ok_or_else(|| io::ErrorKind::NotFound.into())
 }

@@ -1,14 +1,14 @@
-//! Whom a class' flows are raced on.
+//! Candidates of races: the uplinks on which the flows of a class are raced.
 //!
 //! Rules, and why:
-//! - Only uplinks of the lowest tier: what is dear is not raced for what is cheap.
-//! - While a later tier helps the lowest one out, nothing is raced. Raced, every flow would stay on
-//!   the tier that is full.
-//! - Metered uplinks are left out unless `[race]` asks for them: a race costs packets on each.
-//! - Under `race` a degraded uplink is left out as long as two others are left: a SYN that came through
-//!   says nothing about the next hundred packets. `fastest` sees its loss by itself.
-//! - The datapath has one list for both families. An uplink that one family may race on and the other
-//!   carries without racing is on it for neither.
+//! - Only uplinks of the lowest tier: an expensive uplink is not raced against a cheap one.
+//! - While a later tier takes the overflow of the lowest one, nothing is raced. Raced, every flow would stay on
+//!   the full tier.
+//! - Metered uplinks are left out unless `[race]` includes them: a race costs packets on each.
+//! - Under `race` a degraded uplink is left out as long as two others are left: a SYN that came through says
+//!   nothing about the next hundred packets. `fastest` accounts for its loss itself.
+//! - The datapath has one list for both families. An uplink that one family may race on and the other carries
+//!   without racing is on it for neither.
 
 use braid_balance::Family;
 use braid_core::UplinkId;
@@ -16,8 +16,7 @@ use braid_core::UplinkId;
 use super::UplinkStatus;
 use crate::config::Policy;
 
-/// The uplinks that one family's flows may be raced on, of those that may take them: none where the
-/// policy does not race.
+/// Returns the candidates for one family's flows; none where the policy does not race.
 pub(super) fn of_family(
     policy: Policy,
     metered: bool,
@@ -46,7 +45,7 @@ pub(super) fn of_family(
     }
 }
 
-/// The uplinks that a class' flows may be raced on, by what each family may, lowest number first.
+/// Returns the candidates of a class from those of its families, lowest number first.
 pub(super) fn of_class(
     families: &[(Family, Vec<UplinkId>)],
     statuses: &[UplinkStatus],

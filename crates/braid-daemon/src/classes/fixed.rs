@@ -1,4 +1,4 @@
-//! Classes that share nothing out: one uplink, or none.
+//! Classes that are not shared out: one uplink, or none.
 
 use braid_balance::{ClassEntry, ClassId, Family, LbMethod};
 use braid_core::UplinkId;
@@ -6,7 +6,7 @@ use braid_core::UplinkId;
 use super::UplinkStatus;
 use crate::config::OnDown;
 
-/// A class whose flows take one uplink.
+/// Returns a class whose flows take one uplink.
 pub(super) fn only(
     id: ClassId,
     uplink: &str,
@@ -22,13 +22,13 @@ pub(super) fn only(
     };
     ClassEntry {
         id,
-        // Where the uplink takes the flow there is nothing to walk.
+        // If the uplink takes the flow, no slot is needed.
         lb_method: common.lb_method,
         sticky: None,
         v4: slots(Family::V4, &common.v4),
         v6: slots(Family::V6, &common.v6),
-        // Where all go the common way they race as the others do.
-        // Where all go the common way, the bond is part of it.
+        // Flows that fall back to the default class race as that class does.
+        // The fallback to the default class includes the bond.
         prefers: match (target, on_down) {
             (None, OnDown::Fallback) => common.prefers,
             _ => None,
@@ -40,7 +40,7 @@ pub(super) fn only(
     }
 }
 
-/// A class whose flows go nowhere.
+/// Returns a class whose flows are blocked.
 pub(super) fn blocked(id: ClassId) -> ClassEntry {
     ClassEntry {
         id,

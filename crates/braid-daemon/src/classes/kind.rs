@@ -1,36 +1,36 @@
-//! What a class is for.
+//! Kinds of traffic class.
 
 use crate::config::{Action, BondFlows, Fallback, OnDown, Policy, RuleConfig, Sticky};
 use crate::settings::Settings;
 
-/// What happens to the flows of a class. Rules that ask for the same share a class.
+/// Treatment of the flows of a class. Rules that ask for the same one share a class.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClassKind {
     /// They are shared out over the uplinks.
     Share {
-        /// How.
+        /// The policy.
         policy: Policy,
-        /// Whether a client's flows to a site stay together.
+        /// The scope in which a client's flows stay on one uplink.
         sticky: Sticky,
     },
     /// They take one uplink.
     Only {
         /// Its name.
         uplink: String,
-        /// What is done while it cannot take them.
+        /// Treatment while it cannot take them.
         on_down: OnDown,
     },
     /// They go through the bond.
     Bond {
-        /// What is done while that carries nothing.
+        /// Treatment while the bond carries nothing.
         fallback: Fallback,
     },
-    /// They go nowhere.
+    /// They are blocked.
     Block,
 }
 
 impl ClassKind {
-    /// What happens to flows without a rule.
+    /// Returns the treatment of flows without a rule.
     #[must_use]
     pub fn common(settings: &Settings) -> ClassKind {
         match settings.bonded && settings.config.bond.flows == BondFlows::All {
@@ -41,7 +41,7 @@ impl ClassKind {
         }
     }
 
-    /// What happens to them where there is no bond.
+    /// Returns their treatment where there is no bond.
     fn balance(settings: &Settings) -> ClassKind {
         ClassKind::Share {
             policy: settings.config.policy,
@@ -49,7 +49,7 @@ impl ClassKind {
         }
     }
 
-    /// What a rule asks for; `None` where it asks for nothing of the datapath (`use = "none"`).
+    /// Returns the treatment that a rule asks for; `None` if the datapath is not involved (`use = "none"`).
     #[must_use]
     pub fn of(settings: &Settings, rule: &RuleConfig) -> Option<ClassKind> {
         Some(match &rule.action {

@@ -1,15 +1,15 @@
-//! What uplinks carry, and which weights follow from it.
+//! Measured loads of uplinks, and the weights derived from them. (The layout of the slots is the core's.)
 //!
 //! Rules, and why:
-//! - Loads are averaged over [`LOAD_AVERAGING_TIME`], because a page load of a second is no reason to move shares.
-//! - `least-loaded` weighs an uplink by what it has left of its capacity, and [`RESERVE_FRACTION`] of it. To
-//!   give everything to the one with most left would send every new flow to the same uplink until
-//!   the next measurement, and then all to another; without the reserve, shares of nearly full
-//!   uplinks would follow every flutter of their loads.
-//! - Overflow is decided by the load of all tiers together. What one tier carries falls as soon as
-//!   the next one helps: going by that alone, help would be called and sent home in turns.
-//! - Without configured capacities each uplink is taken for as fast as the fastest that has been
-//!   seen lately.
+//! - Loads are averaged over [`LOAD_AVERAGING_TIME`], because a page load of a second is no reason to move
+//!   shares.
+//! - `least-loaded` weighs an uplink by its spare capacity plus [`RESERVE_FRACTION`] of its capacity. Giving
+//!   everything to the one with most spare capacity would send every new flow to the same uplink until the next
+//!   measurement, and then all to another. Without the reserve, shares of nearly full uplinks would follow
+//!   every fluctuation of their loads.
+//! - Overflow is decided by the load of all tiers together. The load of one tier falls as soon as the next one
+//!   helps; by that load alone, the next tier would be added and removed in turns.
+//! - Without configured capacities each uplink is assumed to be as fast as the fastest one seen lately.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -20,41 +20,40 @@ use super::{DEGRADED_DIVISOR, UplinkStatus};
 use crate::config::Policy;
 use crate::settings::Settings;
 
-/// How long loads are averaged over.
+/// Time over which loads are averaged.
 const LOAD_AVERAGING_TIME: Duration = Duration::from_secs(2);
-/// How long the fastest rate that was seen counts.
+/// Decay time of the fastest rate seen.
 const PEAK_DECAY_TIME: Duration = Duration::from_secs(600);
-/// What an uplink counts as having left even when it is full, of its capacity.
+/// Fraction of its capacity that an uplink counts as spare even when full.
 const RESERVE_FRACTION: f64 = 0.25;
-/// A capacity below which nothing is guessed, in bits per second.
+/// Smallest capacity that is assumed, in bits per second.
 const MIN_PEAK_BIT_S: f64 = 1e6;
-/// The least rate that tells what uplinks can carry, in bits per second. What is slower was most
-/// likely all that programs wanted: to take it for a capacity would have every uplink that somebody
-/// listens to the radio on look full.
+/// Smallest rate that says something about capacity, in bits per second. A slower rate was most likely all that
+/// programs wanted; taken for a capacity, it would make every uplink with an audio stream look full.
 const MIN_CAPACITY_PEAK_BIT_S: f64 = 5e6;
-/// The part of all flows below which a later tier is not used: half a step of the tables, so that
-/// one that goes and one that comes are never the same flutter.
+/// Fraction of all flows below which a later tier is not used: half a step of the tables, so that adding and
+/// removing it are never the same fluctuation.
 const MIN_TIER_FRACTION: f64 = 0.025;
-/// Weights that follow from fractions are whole numbers up to this one.
+/// Scale of integer weights derived from fractions.
 const WEIGHT_SCALE: f64 = 1e6;
 
-/// What an uplink carries.
+/// Load of an uplink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Sent, over the last short while.
+    /// Rate sent, over the last short while.
     pub tx: Rate,
-    /// Received.
+    /// Rate received.
     pub rx: Rate,
-    /// What it can carry in its busier direction; `None`: not known.
+    /// Capacity of its busier direction; `None` if not known.
     pub capacity: Option<Rate>,
 }
 
-/// What an uplink can carry, and what of that is free.
+/// Capacity of an uplink, and the part that is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headroom {
-    /// What it can carry.
+    /// Its capacity.
     pub capacity: Rate,
-    /// What it has left.
+    /// Its spare capacity.
     pub spare: Rate,
 }
 
@@ -67,7 +66,7 @@ pub(super) struct Loads {
     peak: f64,
 }
 
-/// One uplink's, in bits per second.
+/// Averaged load of one uplink, in bits per second.
 #[derive(Clone, Copy, Debug)]
 struct AveragedLoad {
     used: f64,
@@ -75,7 +74,7 @@ struct AveragedLoad {
 }
 
 impl Loads {
-    /// Takes note of the loads of now.
+    /// Adds the current loads.
     pub fn note(&mut self, now: Instant, statuses: &[UplinkStatus]) {
         let passed = self.noted.map(|noted| now.saturating_duration_since(noted));
         self.noted = Some(now);
@@ -88,7 +87,7 @@ impl Loads {
         self.peak *= peak_kept;
         self.averages
             .retain(|id, _| statuses.iter().any(|status| status.id == *id));
-        // What the bond carries is on its uplinks.
+        // The bond's traffic is counted on its uplinks.
         for status in statuses.iter().filter(|status| !status.bond) {
             let Some(load) = status.load else { continue };
             let busier = load.tx.max(load.rx).bits_per_sec() as f64;
@@ -102,7 +101,7 @@ impl Loads {
         }
     }
 
-    /// Whether these uplinks' shares follow their load.
+    /// Returns true if the shares of these uplinks follow their load.
     pub fn are_followed(policy: Policy, settings: &Settings, able: &[&UplinkStatus]) -> bool {
         let first = able.iter().map(|s| s.tier).min();
         let overflows =
@@ -110,7 +109,7 @@ impl Loads {
         policy == Policy::LeastLoaded || able.iter().any(|s| overflows(&s))
     }
 
-    /// The uplinks that get flows, with their weights: none if there is no uplink.
+    /// Returns the uplinks that get flows, with their weights; empty without uplinks.
     pub fn weights(
         &self,
         policy: Policy,
@@ -144,7 +143,7 @@ impl Loads {
         weights
     }
 
-    /// Weights of uplinks of one tier.
+    /// Returns the weights of uplinks of one tier.
     fn within(&self, policy: Policy, tier: &[&UplinkStatus]) -> Vec<(UplinkId, u32)> {
         let left: Vec<f64> = tier.iter().map(|status| self.left(status)).collect();
         let most = left.iter().copied().fold(0.0, f64::max);
@@ -162,7 +161,7 @@ impl Loads {
         };
         let weights: Vec<u64> = tier.iter().zip(left).map(weigh).collect();
         let largest = weights.iter().copied().max().unwrap_or(0);
-        // Whatever does not fit into a weight is more than a slot table can tell apart.
+        // A slot table cannot represent what does not fit into a weight.
         let shift = largest
             .checked_ilog2()
             .map_or(0, |bits| bits.saturating_sub(31));
@@ -173,7 +172,7 @@ impl Loads {
             .collect()
     }
 
-    /// What an uplink has left of its capacity, in bits per second.
+    /// Returns the spare capacity of an uplink plus its reserve, in bits per second.
     fn left(&self, status: &UplinkStatus) -> f64 {
         let average = self.averages.get(&status.id);
         let capacity = average
@@ -197,8 +196,8 @@ impl Loads {
         })
     }
 
-    /// The part of all flows that each tier gets: each is filled up to its overflow before the next
-    /// one gets any. When all are full, the rest goes to all by what they take.
+    /// Returns the fraction of all flows for each tier: each is filled up to its overflow before the next one
+    /// gets any. When all are full, the rest is divided in proportion to their overflows.
     fn fill(&self, settings: &Settings, tiers: &[Vec<&UplinkStatus>]) -> Vec<f64> {
         let used = |s: &&UplinkStatus| self.averages.get(&s.id).map_or(0.0, |average| average.used);
         let total: f64 = tiers.iter().flatten().map(used).sum();
@@ -232,7 +231,7 @@ impl Loads {
     }
 }
 
-/// What is too little for a tier to be used goes to the first one.
+/// Gives fractions that are too small for a tier to the first one.
 fn leave_out_slivers(parts: &mut [f64]) {
     if let Some((first, later)) = parts.split_first_mut() {
         for part in later.iter_mut().filter(|part| **part < MIN_TIER_FRACTION) {
@@ -242,7 +241,7 @@ fn leave_out_slivers(parts: &mut [f64]) {
     }
 }
 
-/// What a tier takes before the next one helps, in bits per second; `None`: everything.
+/// Returns the load that a tier takes before the next one helps, in bits per second; `None` if unlimited.
 fn takes(settings: &Settings, tier: &[&UplinkStatus]) -> Option<f64> {
     tier.iter()
         .map(|status| settings.overflow(&status.name))

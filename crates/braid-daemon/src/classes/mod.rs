@@ -1,24 +1,22 @@
-//! From policies to slot tables: which uplinks share each class of traffic, and how.
+//! Traffic classes: from policies to slot tables, the uplinks that share each class of traffic and their
+//! shares.
 //!
-//! Pure: settings, and how the uplinks stand, go in; the datapath's classes come out.
+//! Pure: takes the settings and the status of the uplinks, returns the datapath's classes.
 //!
 //! Rules, and why:
-//! - Class 0 is for flows that no rule names. Each kind of treatment that rules ask for is a class
-//!   of its own and keeps its number while some rule asks for it, because flows, clients that
-//!   stick and tables in the kernel refer to it.
-//! - Of the uplinks that are up, those of the lowest tier share the flows. What they cannot carry
-//!   below their `overflow` goes to the next tier, and no more than that: a dear uplink is for what
-//!   cheap ones cannot take.
-//! - A degraded uplink counts a quarter: it still works, and it would be worse to learn that all at
-//!   once.
-//! - Under `race` and `fastest` the slots are for flows that cannot be raced; who is raced is said
-//!   beside them, see `candidates.rs`.
-//! - The bond is preferred where it is asked for, and has no part in what is shared out. The slots of
-//!   its class are for when it carries nothing: the datapath then goes by them at once, without being
-//!   told.
-//! - A table changes by the fewest slots, so that clients that stick stay put. Where shares follow
-//!   the measured load, they change only in steps that matter, and not too often; see
-//!   `slot_allocation.rs`.
+//! - Class 0 is for flows without a rule. Each kind of treatment that rules ask for is a class of its own. It
+//!   keeps its number while some rule asks for it, because flows, sticky clients and tables in the kernel refer
+//!   to it.
+//! - Of the uplinks that are up, those of the lowest tier share the flows. Only the load above their `overflow`
+//!   goes to the next tier: an expensive uplink is for what cheap ones cannot take.
+//! - A degraded uplink counts a quarter: it still works, and finding out that it does not should not affect all
+//!   flows at once.
+//! - Under `race` and `fastest` the slots are for flows that cannot be raced; the candidates of races are
+//!   listed beside them, see `candidates.rs`.
+//! - The bond is preferred where it is asked for, and has no share in the slots. The slots of its class are for
+//!   when it carries nothing: the datapath then uses them at once, without the daemon.
+//! - A table changes by the fewest slots, so that sticky clients stay where they are. Shares that follow the
+//!   measured load change only in significant steps, and not too often; see `slot_allocation.rs`.
 
 mod candidates;
 mod fixed;
@@ -45,38 +43,38 @@ use fixed::{blocked, only};
 use load::Loads;
 use slot_allocation::{ClassTable, DesiredShares};
 
-/// What a degraded uplink's weight is divided by.
+/// Divisor of a degraded uplink's weight.
 const DEGRADED_DIVISOR: u64 = 4;
 
-/// How one uplink stands.
+/// Status of one uplink, as far as the classes need it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UplinkStatus {
     /// Its number.
     pub id: UplinkId,
     /// Its name, which rules use.
     pub name: String,
-    /// It takes new flows.
+    /// True if it takes new flows.
     pub up: bool,
-    /// It works badly.
+    /// True if it is degraded.
     pub degraded: bool,
-    /// It has an IPv4 address.
+    /// True if it takes IPv4 flows.
     pub v4: bool,
-    /// It has an IPv6 address.
+    /// True if it takes IPv6 flows.
     pub v6: bool,
-    /// Lower tiers go first.
+    /// Tier: lower ones go first.
     pub tier: u8,
-    /// Its relative share.
+    /// Relative share.
     pub weight: NonZeroU32,
-    /// Traffic on it costs money.
+    /// True if its traffic costs money.
     pub metered: bool,
-    /// It is the bond, which goes over the others: flows are put there or shared out, never both.
+    /// True for the bond, which uses the other uplinks: flows are sent to it or shared out, never both.
     pub bond: bool,
-    /// What it carries now; `None`: not measured yet.
+    /// Its current load; `None` before the first measurement.
     pub load: Option<Load>,
 }
 
 impl UplinkStatus {
-    /// Whether it takes new flows of a family.
+    /// Returns true if it takes new flows of a family.
     #[must_use]
     pub fn takes(&self, family: Family) -> bool {
         self.up && self.has(family)
@@ -93,20 +91,19 @@ impl UplinkStatus {
 /// The classes of traffic of an instance.
 #[derive(Debug, Default)]
 pub struct Classes {
-    /// Every class but the default, by what it is for.
+    /// Every class but the default one, by its kind.
     numbers: BTreeMap<ClassKind, ClassId>,
-    /// What the default class is for.
+    /// Kind of the default class.
     common: Option<ClassKind>,
     tables: BTreeMap<(ClassId, Family), ClassTable>,
-    /// Uplinks that fell out of use and have not been let back.
+    /// Uplinks that went down and are held back since.
     fallen: BTreeSet<UplinkId>,
     loads: Loads,
     entries: Vec<ClassEntry>,
 }
 
 impl Classes {
-    /// Starts with the tables that the datapath walks, so that a restart moves no client that
-    /// sticks.
+    /// Starts with the tables that the datapath uses, so that a restart moves no sticky client.
     #[must_use]
     pub fn new(adopted: Vec<(ClassId, Family, SlotTable)>) -> Classes {
         let tables = adopted
@@ -118,8 +115,8 @@ impl Classes {
         }
     }
 
-    /// Whether the load must be measured and [`Classes::update`] called as time passes, not only
-    /// when something happens.
+    /// Returns true if the load must be measured and [`Classes::update`] called periodically, not only when
+    /// something happens.
     #[must_use]
     pub fn follows_load(settings: &Settings) -> bool {
         let config = &settings.config;
@@ -133,16 +130,14 @@ impl Classes {
                 .any(|uplink| uplink.overflow.is_some())
     }
 
-    /// What an uplink can carry, and what it has left of that, as far as known: what is configured,
-    /// or the fastest rate that any uplink was seen to carry lately; `None` while that is so little
-    /// that it says nothing.
+    /// Returns an uplink's capacity and spare capacity as far as known: the configured capacity, or the fastest
+    /// rate that any uplink carried lately; `None` while that rate is too low to say anything.
     #[must_use]
     pub fn headroom(&self, id: UplinkId) -> Option<Headroom> {
         self.loads.headroom(id)
     }
 
-    /// What the datapath's classes are to be from now on. Cheap, and the same as before when
-    /// nothing has changed.
+    /// Returns the datapath's classes from now on. Cheap, and the same as before if nothing has changed.
     pub fn update(
         &mut self,
         now: Instant,
@@ -175,20 +170,20 @@ impl Classes {
         entries
     }
 
-    /// The classes as they were last put together, by number.
+    /// Returns the classes of the last update, by number.
     #[must_use]
     pub fn entries(&self) -> &[ClassEntry] {
         &self.entries
     }
 
-    /// One class, as it was last put together.
+    /// Returns one class of the last update.
     #[must_use]
     pub fn entry(&self, class: ClassId) -> Option<&ClassEntry> {
         self.entries.iter().find(|entry| entry.id == class)
     }
 
-    /// The class that a rule puts flows into; `None` for a rule that the datapath never sees
-    /// (`use = "none"`), and before the first [`Classes::update`] with it.
+    /// Returns the class of a rule's flows; `None` for a rule that the datapath never sees (`use = "none"`),
+    /// and before the first [`Classes::update`] with it.
     #[must_use]
     pub fn class_of(&self, settings: &Settings, rule: &RuleConfig) -> Option<ClassId> {
         let kind = ClassKind::of(settings, rule)?;
@@ -198,7 +193,7 @@ impl Classes {
         }
     }
 
-    /// What a class is for.
+    /// Returns the kind of a class.
     #[must_use]
     pub fn kind(&self, class: ClassId) -> Option<&ClassKind> {
         match class {
@@ -211,8 +206,8 @@ impl Classes {
         }
     }
 
-    /// The fraction of new flows of the default class that an uplink gets: of IPv4 where that has
-    /// a table, else of IPv6.
+    /// Returns the fraction of new flows of the default class that an uplink gets: of IPv4 if that has a table,
+    /// else of IPv6.
     #[must_use]
     pub fn share_of(&self, id: UplinkId) -> f64 {
         let common = self.entry(ClassId(0));
@@ -229,7 +224,7 @@ impl Classes {
         slots.iter().filter(|slot| **slot == id).count() as f64 / slots.len() as f64
     }
 
-    /// Uplinks that would work and are kept waiting by `failback = "never"`.
+    /// Returns the uplinks that would work and are held back by `failback = "never"`.
     pub fn waiting<'a>(
         &self,
         statuses: &'a [UplinkStatus],
@@ -240,13 +235,13 @@ impl Classes {
             .filter(move |status| status.up && fallen.contains(&status.id))
     }
 
-    /// Lets every uplink back that `failback = "never"` keeps waiting: `braid failback`, and a
-    /// reload. The next [`Classes::update`] does it.
+    /// Lets every uplink take flows again that `failback = "never"` holds back, for `braid failback` and a
+    /// reload. Takes effect with the next [`Classes::update`].
     pub fn allow_failback(&mut self) {
         self.fallen.clear();
     }
 
-    /// Gives every kind of treatment a number, and takes those back that nobody asks for.
+    /// Assigns a number to every kind of treatment, and frees unused ones.
     fn number(&mut self, settings: &Settings) {
         self.common = Some(ClassKind::common(settings));
         let mut wanted: Vec<ClassKind> = Vec::new();
@@ -261,7 +256,7 @@ impl Classes {
             }
             let taken: BTreeSet<ClassId> = self.numbers.values().copied().collect();
             let last = u8::try_from(MAX_CLASSES - 1).unwrap_or(u8::MAX);
-            // There is a number for each kind: `check_table_capacity` has seen to that.
+            // There is a number for each kind: the check of the configuration has made sure of that.
             if let Some(free) = (1..=last).map(ClassId).find(|id| !taken.contains(id)) {
                 self.numbers.insert(kind, free);
             }
@@ -271,7 +266,7 @@ impl Classes {
             .retain(|(id, _), _| *id == ClassId(0) || kept.contains(id));
     }
 
-    /// Under `failback = "never"`, an uplink that fell out of use stays out until no other is left.
+    /// Under `failback = "never"`, an uplink that went down stays out until no other is left.
     fn note_fallen(&mut self, settings: &Settings, statuses: &[UplinkStatus]) {
         if settings.config.failback != Failback::Never {
             self.fallen.clear();
@@ -289,7 +284,7 @@ impl Classes {
         }
     }
 
-    /// A class that is shared out by a policy.
+    /// Returns a class that a policy shares out.
     fn share(
         &mut self,
         now: Instant,
@@ -334,13 +329,13 @@ impl Classes {
         }
     }
 
-    /// Who may take flows of a family.
+    /// Returns the uplinks that may take flows of a family.
     fn able<'a>(&self, family: Family, statuses: &'a [UplinkStatus]) -> Vec<&'a UplinkStatus> {
         let shares = |s: &&UplinkStatus| s.up && !s.bond && s.has(family);
         let up = || statuses.iter().filter(shares);
         let able: Vec<&UplinkStatus> = up().filter(|s| !self.fallen.contains(&s.id)).collect();
         match able.is_empty() {
-            // Who waits is better than nobody.
+            // An uplink that is held back is better than none.
             true => up().collect(),
             false => able,
         }
@@ -373,13 +368,13 @@ impl Classes {
     }
 }
 
-/// The bond, while it takes flows.
+/// Returns the bond while it takes flows.
 fn bond(statuses: &[UplinkStatus]) -> Option<UplinkId> {
     let bond = statuses.iter().find(|status| status.bond);
     bond.filter(|bond| bond.up).map(|bond| bond.id)
 }
 
-/// How a policy has the datapath walk the slots.
+/// Returns the datapath's method for a policy.
 #[must_use]
 pub fn walk(policy: Policy) -> LbMethod {
     match policy {

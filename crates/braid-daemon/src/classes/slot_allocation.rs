@@ -1,40 +1,40 @@
-//! One family's table of one class, and when it changes.
+//! Slot allocation: the table of one class and family, and the conditions of its change.
 
 use std::time::{Duration, Instant};
 
 use braid_core::UplinkId;
 use braid_core::slots::{SlotTable, Weights};
 
-/// How far a share, of all new flows, must be off before the table follows the load.
+/// Difference of a share, as a fraction of all new flows, from which on the table follows the load.
 const MIN_SHARE_CHANGE: f64 = 0.05;
-/// Least time between two changes of a table that follow the load.
+/// Shortest interval between two changes that follow the load.
 const MIN_CHANGE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Of one uplink: its weight, whether it is degraded, its tier.
+/// Uplink, weight, degraded or not, tier.
 pub(super) type UplinkFacts = (UplinkId, u32, bool, u8);
 
-/// What a table should be like.
+/// Desired contents of a table.
 pub(super) struct DesiredShares {
-    /// Who gets flows, by weight; empty: nobody.
+    /// The uplinks that get flows, with their weights; empty for none.
     pub weights: Vec<(UplinkId, u32)>,
-    /// What must be the same for the load alone to be what differs.
+    /// Facts; if these are unchanged, only the load differs.
     pub facts: Vec<UplinkFacts>,
-    /// The weights follow the load.
+    /// True if the weights follow the load.
     pub follows: bool,
 }
 
-/// A table, and what it was made for.
+/// A table, and its inputs.
 #[derive(Clone, Debug)]
 pub(super) struct ClassTable {
     table: SlotTable,
     facts: Vec<UplinkFacts>,
     shares: Vec<(UplinkId, f64)>,
-    /// When the load last changed it.
+    /// Time of the last change by the load.
     followed: Option<Instant>,
 }
 
 impl ClassTable {
-    /// A table that is at work already.
+    /// Takes over a table that the datapath uses.
     pub fn found(table: SlotTable) -> ClassTable {
         ClassTable {
             table,
@@ -44,8 +44,8 @@ impl ClassTable {
         }
     }
 
-    /// The table after `before`, changed by as few slots as possible, and not at all where only the
-    /// load differs and not by much. `None`: there is no uplink.
+    /// Returns the table that follows `before`, changed by as few slots as possible, or not at all if only the
+    /// load differs and not by much. `None` without uplinks.
     pub fn next(
         before: Option<ClassTable>,
         now: Instant,
@@ -58,7 +58,7 @@ impl ClassTable {
                 let early = before
                     .followed
                     .is_some_and(|at| now < at + MIN_CHANGE_INTERVAL);
-                // Who gets nothing any more goes, however little it had.
+                // An uplink without any share leaves the table, however little it had.
                 let gone = |(id, _): &(UplinkId, f64)| shares.iter().all(|(other, _)| other != id);
                 let same = !before.shares.iter().any(gone);
                 if early || (same && largest_difference(&before.shares, &shares) < MIN_SHARE_CHANGE)
@@ -78,12 +78,12 @@ impl ClassTable {
         })
     }
 
-    /// The slots, for the datapath.
+    /// Returns the slots, for the datapath.
     pub fn slots(&self) -> Vec<UplinkId> {
         self.table.as_slice().to_vec()
     }
 
-    /// The uplinks that have slots, each as often as it has.
+    /// Returns the uplinks of all slots.
     pub fn used(&self) -> &[UplinkId] {
         self.table.as_slice()
     }
@@ -97,7 +97,7 @@ fn shares(weights: &[(UplinkId, u32)]) -> Vec<(UplinkId, f64)> {
         .collect()
 }
 
-/// The largest difference between an uplink's two shares.
+/// Returns the largest difference between an uplink's two shares.
 fn largest_difference(a: &[(UplinkId, f64)], b: &[(UplinkId, f64)]) -> f64 {
     let share = |shares: &[(UplinkId, f64)], id| {
         shares

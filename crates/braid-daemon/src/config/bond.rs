@@ -1,4 +1,4 @@
-//! What is sent over the bond, and how its packets are shared out over the uplinks.
+//! `[bond]`: flows over the bond, and the distribution of its packets over the uplinks.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,23 +12,23 @@ use serde::{Deserialize, Serialize};
 
 use super::matcher::as_text;
 
-/// The bond: one more way out, over all uplinks at once. It is there after `braid join`.
+/// The bond: a virtual uplink over all uplinks at once. It exists after `braid join`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BondConfig {
-    /// Which flows take it.
+    /// Flows that take the bond.
     pub flows: BondFlows,
-    /// What becomes of them while the hub is out of reach.
+    /// Action for the bond's flows while the hub is unreachable.
     pub fallback: Fallback,
-    /// How packets are shared out over the uplinks.
+    /// Scheduler that distributes packets over the uplinks.
     pub scheduler: BondScheduler,
-    /// What its data goes out as.
+    /// Encapsulation of the bond's data.
     pub encapsulation: Encapsulation,
-    /// What `overflow` goes by.
+    /// Parameters of the scheduler `overflow`.
     pub overflow: OverflowConfig,
-    /// How packets are put back in order, at both ends.
+    /// Reordering of packets, at both ends.
     pub reordering: BondReordering,
-    /// With `paper`: how long a packet is held for one that is missing.
+    /// With `fixed-timeout`: how long a packet is held for a missing one.
     #[serde(with = "duration")]
     #[schemars(with = "String")]
     pub reordering_timeout: Duration,
@@ -50,7 +50,7 @@ impl Default for BondConfig {
 }
 
 impl BondConfig {
-    /// As the bond takes it.
+    /// Returns the setting in the bond's own type.
     #[must_use]
     pub fn ordering(&self) -> Reordering {
         match self.reordering {
@@ -60,23 +60,23 @@ impl BondConfig {
     }
 }
 
-/// The parameters of the scheduler `overflow`, by their names in its paper.
+/// Parameters of the scheduler `overflow`, named as in its paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OverflowConfig {
-    /// How steeply a dearer uplink's weight grows with what a cheaper one loses.
+    /// Growth of a costlier uplink's weight with the loss on a cheaper one.
     pub k: Thousandths,
-    /// After so long without loss weight is given back; a multiple of `t_report`.
+    /// Time without loss after which weight is given back; a multiple of `t_report`.
     #[serde(with = "duration")]
     #[schemars(with = "String")]
     pub t_dwd: Duration,
-    /// How often loss is looked at.
+    /// Interval at which loss is evaluated.
     #[serde(with = "duration")]
     #[schemars(with = "String")]
     pub t_report: Duration,
     /// Weight of the cheapest uplink.
     pub w_fixed: u32,
-    /// Largest weight of any other.
+    /// Maximum weight of any other uplink.
     pub w_max: u32,
 }
 
@@ -94,7 +94,7 @@ impl Default for OverflowConfig {
 }
 
 impl OverflowConfig {
-    /// As the scheduler takes them.
+    /// Returns the parameters in the scheduler's own type.
     #[must_use]
     pub fn parameters(&self) -> Parameters {
         Parameters {
@@ -107,7 +107,7 @@ impl OverflowConfig {
     }
 }
 
-/// A number with three decimals, as its thousandfold.
+/// A number with three decimals, stored in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "f64", into = "f64")]
 #[schemars(with = "f64")]
@@ -125,11 +125,11 @@ impl From<Thousandths> for f64 {
     }
 }
 
-/// A word of a fixed list, its names in the order of the documentation.
+/// Defines an enum of keywords, its names in the order of the documentation.
 macro_rules! words {
     ($type:ident, $what:literal, $($variant:ident = $name:literal),+) => {
         impl $type {
-            /// The words a user may write.
+            /// The accepted keywords.
             pub const NAMES: &'static [&'static str] = &[$($name),+];
         }
 
@@ -158,20 +158,20 @@ macro_rules! words {
     };
 }
 
-/// Which flows take the bond.
+/// Flows that take the bond.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum BondFlows {
-    /// All that no rule sends elsewhere.
+    /// All flows that no rule sends elsewhere.
     #[default]
     All,
-    /// Those that a rule sends there, and no others.
+    /// Only flows that a rule sends there.
     Ruled,
 }
 
 words!(BondFlows, "choice of flows", All = "all", Ruled = "ruled");
 
-/// What becomes of the bond's flows while the hub is out of reach.
+/// Action for the bond's flows while the hub is unreachable.
 #[derive(
     Clone,
     Copy,
@@ -188,25 +188,25 @@ words!(BondFlows, "choice of flows", All = "all", Ruled = "ruled");
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Fallback {
-    /// They are shared out over the uplinks, as if there were no bond.
+    /// They are distributed over the uplinks, as if there were no bond.
     #[default]
     Balance,
-    /// They go nowhere: what belongs into the bond is never seen outside it.
+    /// They are blocked: traffic that belongs in the bond never leaves outside it.
     Block,
 }
 
 words!(Fallback, "fallback", Balance = "balance", Block = "block");
 
-/// How packets are shared out over the uplinks.
+/// Scheduler that distributes packets over the uplinks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum BondScheduler {
-    /// Each packet takes the uplink by which it arrives first, by what was measured of them.
+    /// Each packet takes the uplink on which it should arrive first, according to measurements.
     #[default]
     Adaptive,
-    /// The cheapest uplink is filled until it loses packets; the next ones carry what it loses.
+    /// The cheapest uplink is filled until it loses packets; the next ones carry the excess.
     Overflow,
-    /// In turns, by the weights of the uplinks.
+    /// Weighted round robin over the uplinks.
     Weighted,
 }
 
@@ -218,14 +218,14 @@ words!(
     Weighted = "weighted"
 );
 
-/// How packets are put back in order.
+/// Reordering of received packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum BondReordering {
-    /// By what is measured of the uplinks: a missing packet is waited for while it may still come.
+    /// By measurements of the uplinks: packets wait for a missing one while it may still arrive.
     #[default]
     Adaptive,
-    /// By a time-out, as the paper that `overflow` comes from has it; for comparison.
+    /// By a fixed time-out, as in the paper of `overflow`; for comparison.
     FixedTimeout,
 }
 
@@ -236,20 +236,20 @@ words!(
     FixedTimeout = "fixed-timeout"
 );
 
-/// What the bond's data goes out as.
+/// Encapsulation of the bond's data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Encapsulation {
-    /// Sealed, in UDP.
+    /// Encrypted, in UDP.
     #[default]
     Udp,
-    /// In the clear, as GRE, if the hub wants that too: for networks that are trusted.
+    /// Unencrypted, as GRE, if the hub allows it too: for trusted networks.
     Gre,
 }
 
 words!(Encapsulation, "encapsulation", Udp = "udp", Gre = "gre");
 
-/// How packets of a flow are treated inside the bond.
+/// Treatment of a flow's packets inside the bond.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -258,11 +258,11 @@ words!(Encapsulation, "encapsulation", Udp = "udp", Gre = "gre");
 pub enum BondClass {
     /// In order, over all uplinks.
     Ordered,
-    /// By the uplink with the least delay, and none waits for another.
+    /// Over the uplink with the least delay, without reordering.
     Unordered,
-    /// Twice, by two uplinks; the first to arrive counts.
+    /// Duplicated over two uplinks; the first copy to arrive is used.
     Redundant,
-    /// By one uplink as long as that is enough.
+    /// Over one uplink as long as its rate suffices.
     Pinned,
 }
 

@@ -1,29 +1,28 @@
-//! Rules that stand in each other's way.
+//! Conflicts between rules.
 //!
-//! Rules are asked in their order, so a later one loses what an earlier one takes. That is how
-//! exceptions are written, and nothing to speak of where the later rule is the more general one.
-//! Where it can never be reached, or where both are partly the same, somebody may have meant
-//! something else.
+//! Rules are evaluated in order, so a later rule never sees the flows of an earlier one. Exceptions are
+//! written that way, so a more general later rule is not reported. A rule that can never match, or two
+//! rules that overlap in part, may be a mistake.
 
 use super::matcher::IpVersion;
 use super::rule::{Action, RuleConfig};
 use crate::rules::{entries, kernel_knows};
 
-/// What is odd about a rule.
+/// A suspicious property of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Conflict {
-    /// It asks for what no flow is at once.
+    /// Its matchers contradict each other.
     Nothing,
-    /// An earlier rule, by its place, takes all that it matches.
+    /// The earlier rule at this index matches everything that it matches.
     Hidden(usize),
-    /// An earlier rule, by its place, takes a part of what it matches, and does something else.
+    /// The earlier rule at this index matches a part of its flows, with another action.
     Overlap(usize),
-    /// It is `none` and carried out before an earlier rule, by its place, that the kernel's routing
-    /// cannot know.
+    /// It is `none`, and takes effect before the earlier rule at this index, which the kernel's routing
+    /// cannot express.
     TooEarly(usize),
 }
 
-/// What is odd about each rule, by its place.
+/// Returns the conflict of each rule, by its index.
 pub(super) fn conflicts(rules: &[RuleConfig]) -> Vec<(usize, Conflict)> {
     let mut conflicts = Vec::new();
     for (place, rule) in rules.iter().enumerate() {
@@ -65,8 +64,8 @@ fn matches_nothing(rule: &RuleConfig) -> bool {
     entries(rule).is_empty() || (local && !rule.mac.is_empty())
 }
 
-/// Whether every flow that `small` matches is matched by `big` too, as far as can be told without
-/// asking the machine.
+/// Returns true if `big` matches every flow that `small` matches, as far as that is known without
+/// querying the machine.
 fn covers(big: &RuleConfig, small: &RuleConfig) -> bool {
     lists(&big.source, &small.source, |a, b| a.covers(b))
         && lists(&big.destination, &small.destination, |a, b| a.covers(b))
@@ -84,7 +83,7 @@ fn covers(big: &RuleConfig, small: &RuleConfig) -> bool {
             .is_none_or(|family| family_of(small) == Some(family))
 }
 
-/// Whether some flow is matched by both.
+/// Returns true if some flow matches both.
 fn meets(a: &RuleConfig, b: &RuleConfig) -> bool {
     any(&a.source, &b.source, |a, b| a.covers(b) || b.covers(a))
         && any(&a.destination, &b.destination, |a, b| {
@@ -108,7 +107,7 @@ fn meets(a: &RuleConfig, b: &RuleConfig) -> bool {
         }
 }
 
-/// A rule with ports never meets one for a protocol without.
+/// A rule with ports never overlaps one for a protocol without ports.
 fn ported(a: &RuleConfig, b: &RuleConfig) -> bool {
     let asks = !a.port.is_empty() || !a.source_port.is_empty();
     !asks || b.protocol.is_none_or(|protocol| protocol.has_ports())
@@ -119,7 +118,7 @@ fn one_local_one_not(a: &RuleConfig, b: &RuleConfig) -> bool {
     local && !b.mac.is_empty()
 }
 
-/// A group holds those below it.
+/// A group includes those below it.
 fn group_covers(big: &RuleConfig, small: &RuleConfig) -> bool {
     match (&big.cgroup, &small.cgroup) {
         (None, _) => true,
@@ -128,7 +127,7 @@ fn group_covers(big: &RuleConfig, small: &RuleConfig) -> bool {
     }
 }
 
-/// The only family that a rule can match, if there is only one.
+/// Returns the only family that a rule can match, if there is only one.
 fn family_of(rule: &RuleConfig) -> Option<IpVersion> {
     let only = |prefixes: &[super::Prefix]| {
         let first = IpVersion::of(prefixes.first()?.address());
@@ -142,7 +141,7 @@ fn family_of(rule: &RuleConfig) -> Option<IpVersion> {
         .or_else(|| only(&rule.destination))
 }
 
-/// Lists: an empty one asks for nothing.
+/// For lists, of which an empty one matches everything.
 fn lists<T>(big: &[T], small: &[T], covers: impl Fn(&T, &T) -> bool) -> bool {
     let covered = |small: &T| big.iter().any(|big| covers(big, small));
     big.is_empty() || (!small.is_empty() && small.iter().all(covered))

@@ -1,4 +1,4 @@
-//! Host names, and patterns of them.
+//! Host names and patterns of host names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,9 +6,9 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Longest name in text, without the final dot (RFC 1035 §2.3.4).
+/// Maximum length of a name in text, without the final dot (RFC 1035 §2.3.4).
 const MAX_NAME_BYTES: usize = 253;
-/// Longest label (RFC 1035 §2.3.4).
+/// Maximum length of a label (RFC 1035 §2.3.4).
 const MAX_LABEL_BYTES: usize = 63;
 
 /// A host name in lower case, without the final dot; names beyond ASCII as their `xn--` form.
@@ -20,7 +20,7 @@ const MAX_LABEL_BYTES: usize = 63;
 pub struct HostName(String);
 
 impl HostName {
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -92,7 +92,7 @@ pub struct DomainPattern {
 }
 
 impl DomainPattern {
-    /// Whether a name, in lower case and without a final dot, is meant.
+    /// Returns true if a name, in lower case and without a final dot, matches.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         let own = self.name.as_str();
@@ -103,7 +103,7 @@ impl DomainPattern {
         above.is_some_and(|above| above.len() > 1 && above.ends_with('.'))
     }
 
-    /// Whether every name that `other` means is meant here too.
+    /// Returns true if every name that `other` matches is matched here too.
     #[must_use]
     pub fn covers(&self, other: &DomainPattern) -> bool {
         match other.below {
@@ -112,7 +112,7 @@ impl DomainPattern {
         }
     }
 
-    /// Whether some name is meant by both.
+    /// Returns true if some name matches both.
     #[must_use]
     pub fn meets(&self, other: &DomainPattern) -> bool {
         self.covers(other) || other.covers(self)

@@ -1,4 +1,4 @@
-//! What a rule can ask of a packet's IP header: its protocol, its code point.
+//! Matchers of a packet's IP header: protocol and DSCP.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ use super::matcher::{IpVersion, as_text};
 pub struct IpProtocol(u8);
 
 impl IpProtocol {
-    /// The protocols that have names here (IANA protocol numbers).
+    /// Protocols with a name (IANA protocol numbers).
     const NAMED: [(&'static str, u8); 7] = [
         ("tcp", 6),
         ("udp", 17),
@@ -36,7 +36,7 @@ impl IpProtocol {
     pub const ICMP: IpProtocol = IpProtocol(1);
     const ICMPV6: u8 = 58;
 
-    /// Its number in packets of an IP version.
+    /// Returns its number in packets of an IP version.
     #[must_use]
     pub fn number(self, version: IpVersion) -> u8 {
         match (self, version) {
@@ -45,13 +45,13 @@ impl IpProtocol {
         }
     }
 
-    /// The same number in packets of both IP versions, if it is the same.
+    /// Returns its number if it is the same in both IP versions.
     #[must_use]
     pub fn one_number(self) -> Option<u8> {
         (self != IpProtocol::ICMP).then_some(self.0)
     }
 
-    /// Whether its packets have ports.
+    /// Returns true if its packets have ports.
     #[must_use]
     pub fn has_ports(self) -> bool {
         matches!(self.0, 6 | 17)
@@ -95,7 +95,7 @@ pub struct Dscp(u8);
 impl Dscp {
     const EF: u8 = 46;
 
-    /// Its number, 0 to 63.
+    /// Returns its number, 0 to 63.
     #[must_use]
     pub fn number(self) -> u8 {
         self.0

@@ -1,4 +1,4 @@
-//! How uplinks are watched.
+//! `[liveness]`: health checks of uplinks.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 
 use super::target::{HttpTarget, Target};
 
-/// How uplinks are watched.
+/// Health checks of uplinks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LivenessConfig {
-    /// Watch at all. `false`: an uplink is dead when its device says so, and only then.
+    /// Enables health checks. If `false`, an uplink is dead only when its device is down.
     pub enabled: bool,
-    /// Whom to ask. Empty: three well-known resolvers in each family, by ICMP.
+    /// Probe targets. Empty: three well-known resolvers in each family, by ICMP.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<Target>,
-    /// How many targets must answer for an uplink to be alive.
+    /// Number of targets that must answer for an uplink to be alive.
     pub quorum: u32,
     /// Time between two background probes of an uplink.
     #[serde(with = "duration")]
@@ -28,20 +28,20 @@ pub struct LivenessConfig {
     #[serde(with = "duration")]
     #[schemars(with = "String")]
     pub metered_interval: Duration,
-    /// Good probes in a row that bring an uplink back.
+    /// Consecutive good probes after which an uplink is used again.
     pub rise: u32,
-    /// Tell TCP connections on a dead uplink at once by a reset, so that programs connect anew.
+    /// Reset TCP connections on a dead uplink at once, so that programs reconnect.
     pub tcp_reset: bool,
-    /// A page that no captive portal can forge unnoticed; none: portals are not looked for.
+    /// Page whose expected answer reveals a captive portal; none: portals are not detected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub portal: Option<HttpTarget>,
-    /// The page's exact text; none: status 204 without a body.
+    /// Exact text of that page; none: status 204 without a body.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub portal_expect: Option<String>,
-    /// Loss of probes above which an uplink counts as degraded.
+    /// Probe loss above which an uplink is degraded.
     #[schemars(with = "String")]
     pub degraded_loss: Share,
-    /// Round-trip time above which an uplink counts as degraded.
+    /// Round-trip time above which an uplink is degraded.
     #[serde(with = "duration")]
     #[schemars(with = "String")]
     pub degraded_rtt: Duration,

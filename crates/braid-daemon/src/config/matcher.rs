@@ -1,4 +1,5 @@
-//! What a rule can ask of a packet's ends: prefixes, port and user ranges, link-layer addresses. Each is a type that reads what a user writes and prints what it reads.
+//! Matchers of a packet's endpoints: prefixes, port and user ranges, link-layer addresses. Each is a
+//! type that parses the user's text and displays it again.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,7 +9,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Gives a type that displays and parses the traits that serde's `try_from`/`into` want.
+/// Implements the conversions that serde's `try_from`/`into` need for a type that displays and parses.
 macro_rules! as_text {
     ($type:ty) => {
         impl From<$type> for String {
@@ -41,10 +42,10 @@ pub enum IpVersion {
 }
 
 impl IpVersion {
-    /// The words a user may write.
+    /// The accepted keywords.
     pub(super) const NAMES: [&'static str; 2] = ["ipv4", "ipv6"];
 
-    /// The version of an address.
+    /// Returns the version of an address.
     #[must_use]
     pub fn of(address: IpAddr) -> IpVersion {
         match address {
@@ -142,19 +143,19 @@ macro_rules! number_range {
         pub struct $name(RangeInclusive<$number>);
 
         impl $name {
-            /// Lowest to highest.
+            /// Returns the range, lowest to highest.
             #[must_use]
             pub fn range(&self) -> RangeInclusive<$number> {
                 self.0.clone()
             }
 
-            /// Whether all of another is in it.
+            /// Returns true if it contains all of another.
             #[must_use]
             pub fn covers(&self, other: &Self) -> bool {
                 self.0.contains(other.0.start()) && self.0.contains(other.0.end())
             }
 
-            /// Whether some number is in both.
+            /// Returns true if the two overlap.
             #[must_use]
             pub fn meets(&self, other: &Self) -> bool {
                 self.0.start() <= other.0.end() && other.0.start() <= self.0.end()

@@ -1,12 +1,12 @@
-//! What a user may ask for: one typed configuration, read from TOML.
+//! The daemon's configuration: one type, read from TOML.
 //!
 //! Rules, and why:
 //! - No file at all is a valid configuration, because a newcomer should need nothing but
 //!   `braid up`: uplinks are then found by their default routes and share equally.
-//! - Everything wrong with a file is reported at once, with line, column and the fix, because a
-//!   file that is mended one error per run is a file that is not mended.
-//! - Unknown keys are errors: a misspelt key that is silently ignored is the worst kind of default.
-//! - A value with a unit is a string of its own type (`"20 Mbit/s"`); a bare number never is one.
+//! - All errors in a file are reported at once, with line, column and the fix, so that one run is enough
+//!   to find them all.
+//! - Unknown keys are errors: a misspelt key must not silently become a default.
+//! - A value with a unit is a string of its own type (`"20 Mbit/s"`), never a bare number.
 
 mod bond;
 mod conflict;
@@ -51,7 +51,7 @@ pub use sticky::Sticky;
 pub use target::{HttpTarget, Target};
 pub use uplink::{FIRST_TIER, Ports, UplinkConfig};
 
-/// For whoever reads a configuration of another kind in the same way and with the same words.
+/// For programs that read another kind of configuration with the same diagnostics.
 pub mod reader {
     pub use super::problem::Problem;
     pub use super::read::{api, document, metrics, no_repeats, section, tables};
@@ -59,42 +59,42 @@ pub mod reader {
     pub use toml::de::{DeTable, DeValue};
 }
 
-/// Where the configuration is looked for when none is named on the command line.
+/// Default path of the configuration file.
 pub const DEFAULT_PATH: &str = "/etc/braid/braid.toml";
 
-/// Everything a user may set. `Config::default()` is what no file means.
+/// The whole configuration. `Config::default()` applies without a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// How new flows are shared out. Without a word from the user: `wrr` if any uplink has a weight
-    /// or a capacity, else `rr`.
+    /// Policy that distributes new flows. Default: `wrr` if any uplink has a weight or a capacity, else
+    /// `fastest`.
     pub policy: Policy,
-    /// How long a client's flows to a site keep their uplink.
+    /// Time during which a client's flows to a site keep their uplink.
     #[serde(default)]
     pub sticky: Sticky,
-    /// What an uplink that is back gets.
+    /// Flows that return to an uplink that works again.
     #[serde(default)]
     pub failback: Failback,
-    /// Which name servers clients are believed to have asked, for rules by domain and for sites.
-    /// What this machine asks itself is believed of all.
+    /// Name servers whose answers to clients are trusted, for rules by domain and for sites. Replies to
+    /// this machine's own queries are always trusted.
     #[serde(default)]
     pub name_servers: NameServers,
-    /// The uplinks to use, exactly these. Empty: whatever default routes show.
+    /// The uplinks, exactly these. Empty: the devices of default routes.
     #[serde(default, rename = "uplink", skip_serializing_if = "Vec::is_empty")]
     pub uplinks: Vec<UplinkConfig>,
-    /// How uplinks are watched.
+    /// Health checks of uplinks.
     #[serde(default)]
     pub liveness: LivenessConfig,
-    /// How connections are raced, under the policies `race` and `fastest`.
+    /// Races of connections, under the policies `race` and `fastest`.
     #[serde(default)]
     pub race: RaceConfig,
-    /// The way over all uplinks at once, through a hub of your own.
+    /// The bond over all uplinks at once, through a hub of your own.
     #[serde(default)]
     pub bond: BondConfig,
-    /// Which flows are not for the common policy. The first rule that matches decides.
+    /// Exceptions to the common policy. The first rule that matches decides.
     #[serde(default, rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<RuleConfig>,
-    /// Set when the machine is to be a gateway for the networks behind it.
+    /// Set if the machine is a gateway for the networks behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lan: Option<LanConfig>,
     /// The in-kernel flow datapath.
@@ -103,7 +103,7 @@ pub struct Config {
     /// The local API on the Unix socket.
     #[serde(default)]
     pub api: ApiConfig,
-    /// Figures for a monitoring system.
+    /// Metrics for a monitoring system.
     #[serde(default)]
     pub metrics: MetricsConfig,
 }
@@ -112,10 +112,10 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LanConfig {
-    /// Devices that face the clients. Empty: every device with an address that is no uplink.
+    /// Devices towards the clients. Empty: every device that has an address and is no uplink.
     #[serde(default)]
     pub devices: Vec<String>,
-    /// Switch IP forwarding on while Braid is up (and back to what it was by `braid down`).
+    /// Switch IP forwarding on while Braid is up; `braid down` restores it.
     pub forward: bool,
 }
 
@@ -123,13 +123,13 @@ pub struct LanConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DatapathConfig {
-    /// How programs are hooked into the kernel.
+    /// Kernel hook of the datapath's programs.
     pub hook: Hook,
-    /// Share the hook with programs that are not Braid's instead of refusing to start.
+    /// Share the hook with other programs instead of refusing to start.
     pub coexist: bool,
-    /// Room for established flows. A flow takes about half a KiB of kernel memory while it lives.
+    /// Maximum number of established flows. A flow takes about half a KiB of kernel memory while it lives.
     pub max_flows: u32,
-    /// Room for flows that nobody has answered yet; the oldest give way.
+    /// Maximum number of flows without an answer; the oldest are evicted.
     pub max_embryonic: u32,
 }
 
@@ -144,11 +144,11 @@ impl Default for DatapathConfig {
     }
 }
 
-/// How programs are hooked into the kernel.
+/// Kernel hook of the datapath's programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Hook {
-    /// TCX where the kernel has it (6.6), else clsact.
+    /// TCX if the kernel has it (6.6), else clsact.
     #[default]
     Auto,
     /// TCX links only.
@@ -174,19 +174,19 @@ impl FromStr for Hook {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApiConfig {
-    /// A group whose members may see by the API how it is going, besides root.
+    /// Group whose members may read through the API, besides root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// A group whose members may see and change everything by the API, besides root.
+    /// Group whose members may read and change everything through the API, besides root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change_group: Option<String>,
 }
 
-/// Figures for a monitoring system.
+/// Metrics for a monitoring system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MetricsConfig {
-    /// Address and port that Prometheus may ask, besides the local API. None: no port is opened.
+    /// Address and port where Prometheus may scrape, besides the local API. None: no port is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen: Option<SocketAddr>,
 }
@@ -195,12 +195,12 @@ impl Config {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// The file cannot be read, or everything that is wrong with its contents.
+    /// The file cannot be read, or all errors in it.
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
         Config::look(path).map(|(config, _)| config)
     }
 
-    /// As [`Config::load`], with what is odd about a configuration that is accepted.
+    /// As [`Config::load`], with warnings about an accepted configuration.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -212,24 +212,24 @@ impl Config {
         Config::check(&path.display().to_string(), &text)
     }
 
-    /// Checks the text of a configuration; `name` is what diagnostics call it.
+    /// Checks the text of a configuration; diagnostics call it `name`.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All errors in it.
     pub fn parse(name: &str, text: &str) -> Result<Config, ConfigError> {
         Config::check(name, text).map(|(config, _)| config)
     }
 
-    /// As [`Config::parse`], with what is odd about a configuration that is accepted: rules that can
-    /// never match, and rules that take a part of each other's flows.
+    /// As [`Config::parse`], with warnings about an accepted configuration: rules that can never match,
+    /// and rules that overlap in part.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All errors in it.
     pub fn check(name: &str, text: &str) -> Result<(Config, Warnings), ConfigError> {
         read::read(name, text)
     }
 
-    /// The named file, or the one at the default place if it is there, or no configuration.
+    /// Loads the named file, or the one at the default path if it exists, or the default configuration.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -242,16 +242,16 @@ impl Config {
         Ok((Config::load(&path)?, Some(path)))
     }
 
-    /// Every table, as its title, with its keys.
+    /// Returns the title of every table, with its keys.
     #[must_use]
     pub fn keys() -> &'static [(&'static str, &'static [&'static str])] {
         read::SECTIONS
     }
 
-    /// The configuration as a file that would mean the same, every default written out.
+    /// Returns the configuration as an equivalent file that includes every default.
     #[must_use]
     pub fn to_toml(&self) -> String {
-        // Every field is a plain string, number, table or list: nothing that TOML cannot say.
+        // Every field is a plain string, number, table or list, which TOML can represent.
         toml::to_string(self).expect("a configuration is plain data")
     }
 }

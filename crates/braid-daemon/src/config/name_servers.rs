@@ -1,4 +1,4 @@
-//! Whose answers tell the addresses of names.
+//! Name servers whose answers are trusted for the addresses of names.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,16 +7,16 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A name server that clients may ask and be believed, or several of them.
+/// One or several name servers whose answers to clients are trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
 pub enum NameServer {
-    /// `"system"`: those that this machine asks itself (`resolv.conf`).
+    /// `"system"`: those that this machine uses itself (`resolv.conf`).
     System,
-    /// `"any"`: whoever a client asks, so that a client decides what names mean to all others.
+    /// `"any"`: every server that a client asks; a client can then decide what names mean for all others.
     Any,
-    /// The one of this address.
+    /// The server with this address.
     Address(IpAddr),
 }
 
@@ -61,13 +61,13 @@ impl From<NameServer> for String {
     }
 }
 
-/// All of them. Without a word from the user: `["system"]`.
+/// The trusted name servers. Default: `["system"]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct NameServers(pub Vec<NameServer>);
 
 impl NameServers {
-    /// Whether `server` is among them; `system` are the machine's own.
+    /// Returns true if `server` is among them; `system` recognizes the machine's own.
     #[must_use]
     pub fn include(&self, server: IpAddr, system: impl Fn(IpAddr) -> bool) -> bool {
         self.0.iter().any(|one| match one {

@@ -1,4 +1,4 @@
-//! How new flows are shared out, and what happens when an uplink is back: words of a fixed list.
+//! The policy for new flows, and the failback after an uplink's return.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How new flows are shared out over the uplinks.
+/// Policy that distributes new flows over the uplinks.
 #[derive(
     Clone,
     Copy,
@@ -23,27 +23,27 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// Each new flow takes the next uplink, all alike.
+    /// Round robin: each new flow takes the next uplink.
     Rr,
-    /// Each new flow takes the next uplink, in proportion to the weights.
+    /// Weighted round robin: each new flow takes the next uplink, in proportion to the weights.
     Wrr,
     /// A source address keeps its uplink; weights set how many sources each gets.
     HashSource,
     /// A pair of source and destination addresses keeps its uplink.
     HashPair,
-    /// Each new flow takes the next uplink, in proportion to what each has left of its capacity.
+    /// Each new flow takes the next uplink, in proportion to the spare capacities.
     LeastLoaded,
-    /// A new TCP connection takes the uplink that its destination answers first by: its SYN goes out
-    /// on all, or what earlier ones found is remembered. Weights are for flows that cannot be raced.
+    /// A new TCP connection takes the uplink on which its destination answers first. Its SYN is sent on
+    /// all uplinks, or the path cache decides. Weights apply to flows that cannot be raced.
     Race,
-    /// As `race`, and the uplink by which a transfer would take the shortest time wins: by its round
-    /// trip, its loss and what it has left.
+    /// As `race`, but the uplink with the shortest predicted transfer time wins, from its round-trip
+    /// time, loss and spare capacity.
     #[default]
     Fastest,
 }
 
 impl Policy {
-    /// The words a user may write, in the order of the documentation.
+    /// The accepted keywords, in the order of the documentation.
     pub const NAMES: [&'static str; 7] = [
         "rr",
         "wrr",
@@ -54,19 +54,19 @@ impl Policy {
         "fastest",
     ];
 
-    /// Whether weights mean anything under this policy.
+    /// Returns true if weights matter under this policy.
     #[must_use]
     pub fn uses_weights(self) -> bool {
         self != Policy::Rr
     }
 
-    /// Whether the destination's answer says which uplink a flow takes.
+    /// Returns true if connections are raced under this policy.
     #[must_use]
     pub fn races(self) -> bool {
         matches!(self, Policy::Race | Policy::Fastest)
     }
 
-    /// The word for it.
+    /// Returns its keyword.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -107,24 +107,24 @@ impl FromStr for Policy {
     }
 }
 
-/// What an uplink that is back gets.
+/// Flows that return to an uplink that works again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Failback {
-    /// Nothing, until the uplinks that took over die in their turn, or until the user says so by
-    /// `braid reload` or `braid failback`. A restart of the daemon says so too.
+    /// None, until the uplinks that took over fail too, or until `braid reload`, `braid failback` or a
+    /// restart of the daemon.
     Never,
     /// Its share of new flows.
     #[default]
     NewFlows,
     /// New flows, and the QUIC flows that were moved away from it.
     MoveQuic,
-    /// New flows, and all that were moved away from it and can be moved or are idle.
+    /// New flows, and all that were moved away from it and are movable or idle.
     MoveIdle,
 }
 
 impl Failback {
-    /// The words a user may write, in the order of the documentation.
+    /// The accepted keywords, in the order of the documentation.
     pub const NAMES: [&'static str; 4] = ["never", "new-flows", "move-quic", "move-idle"];
 }
 

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, shown where it is wrong.
+//! Configuration errors, shown at their place in the file.
 
 use std::fmt;
 use std::io;
@@ -11,41 +11,41 @@ use miette::{
     SourceCode,
 };
 
-/// Columns that diagnostics are wrapped to.
+/// Width to which diagnostics are wrapped, in columns.
 const WIDTH: usize = 100;
 
-/// Whether text may carry colour.
+/// Colour mode of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paint {
-    /// A terminal that wants it.
+    /// For a terminal that wants colour.
     Colour,
-    /// A file, a pipe, or NO_COLOR.
+    /// For a file, a pipe, or NO_COLOR.
     Plain,
 }
 
-/// Why there is no configuration to work with.
+/// Reasons why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file is not there or not readable.
+    /// The file does not exist or cannot be read.
     #[error("{}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file is readable and wrong.
+    /// The file can be read and has errors.
     #[error("{name}: {} in the configuration", count(problems.len()))]
     Invalid {
         /// The file.
         name: String,
-        /// Everything that is wrong with it, in the order of the file.
+        /// All errors, in the order of the file.
         problems: Vec<Problem>,
     },
 }
 
 impl ConfigError {
-    /// The error as a user reads it: each problem with file, line, column, caret and fix.
+    /// Renders the error for users: each problem with file, line, column, caret and fix.
     #[must_use]
     pub fn render(&self, paint: Paint) -> String {
         match self {
@@ -67,24 +67,24 @@ impl ConfigError {
     }
 }
 
-/// What is odd about a configuration that is accepted: in the order of the file.
+/// Warnings about an accepted configuration, in the order of the file.
 #[derive(Debug, Default)]
 pub struct Warnings(pub(super) Vec<Problem>);
 
 impl Warnings {
-    /// How many there are.
+    /// Returns their number.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether nothing is odd.
+    /// Returns true if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each with file, line, column, caret and what to do, as [`ConfigError::render`]; empty if
+    /// Renders each with file, line, column, caret and fix, as [`ConfigError::render`] does; empty if
     /// there are none.
     #[must_use]
     pub fn render(&self, paint: Paint) -> String {
@@ -100,7 +100,7 @@ fn shown(problems: &[Problem], paint: Paint) -> String {
     let handler = GraphicalReportHandler::new_themed(theme).with_width(WIDTH);
     let mut text = String::new();
     for problem in problems {
-        // Writing to a string has no way to go wrong.
+        // Writing to a string cannot fail.
         let _ = handler.render_report(&mut text, problem);
         text.push('\n');
     }
@@ -114,7 +114,7 @@ fn count(problems: usize) -> String {
     }
 }
 
-/// One thing that is wrong with a configuration.
+/// One error in a configuration.
 #[derive(Debug)]
 pub struct Problem {
     what: String,
@@ -125,7 +125,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// What is wrong, and the words beside the caret.
+    /// Creates an error from a text and the words beside the caret.
     pub fn new(what: impl Into<String>, at: Range<usize>, label: impl Into<String>) -> Problem {
         Problem {
             what: what.into(),
@@ -136,30 +136,30 @@ impl Problem {
         }
     }
 
-    /// Makes it something odd, which does not stop the configuration from being used.
+    /// Turns it into a warning, with which the configuration can still be used.
     pub fn warning(mut self) -> Problem {
         self.severity = Severity::Warning;
         self
     }
 
-    /// Adds what to do about it.
+    /// Adds a fix.
     pub fn fix(mut self, fix: impl Into<String>) -> Problem {
         self.fix = Some(fix.into());
         self
     }
 
-    /// Points at a second place that the problem is about.
+    /// Points at a second place.
     pub fn also(mut self, at: Range<usize>, label: impl Into<String>) -> Problem {
         self.labels.push((at, label.into()));
         self
     }
 
-    /// Where in the file it is, in bytes.
+    /// Returns its offset in the file, in bytes.
     pub fn offset(&self) -> usize {
         self.labels.first().map_or(0, |(at, _)| at.start)
     }
 
-    /// Gives the problem the text that its places are in.
+    /// Attaches the text that its places refer to.
     pub fn within(mut self, source: &Arc<NamedSource<String>>) -> Problem {
         self.source = Some(Arc::clone(source));
         self

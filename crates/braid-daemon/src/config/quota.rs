@@ -1,4 +1,4 @@
-//! How much an uplink, or a client of a hub, may carry in a day or a month: `"50 GB/month"`.
+//! Quotas of an uplink, or of a hub's client, for a day or a month: `"50 GB/month"`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 
 use super::matcher::as_text;
 
-/// A volume for each day or month of the machine's clock in UTC.
+/// A volume per day or month by the machine's clock in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
 pub struct Quota {
     /// Bytes, both directions together, never zero.
     pub volume: Bytes,
-    /// For how long it is to do.
+    /// Period of the quota.
     pub period: Period,
 }
 
-/// After what time a quota begins anew.
+/// Period after which a quota starts again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Period {
     /// At midnight.
@@ -30,7 +30,7 @@ pub enum Period {
 }
 
 impl Quota {
-    /// What a wrong quota is told.
+    /// Fix for an invalid quota.
     pub const FIX: &'static str = "write it as \"50 GB/month\" or \"2 GB/day\"";
 }
 

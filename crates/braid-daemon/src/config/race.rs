@@ -1,4 +1,4 @@
-//! How connections are raced.
+//! `[race]`: races of connections.
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use braid_core::units::duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How connections are raced, under the policies `race` and `fastest`.
+/// Races of connections, under the policies `race` and `fastest`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RaceConfig {
-    /// How long what was found for a destination's network decides without another race.
+    /// Lifetime of a path cache entry, during which it decides without another race.
     #[serde(with = "duration")]
     #[schemars(with = "String")]
     pub cache_ttl: Duration,
-    /// One in so many connections whose uplink is remembered is raced all the same; 0: none.
+    /// One in this many connections with a valid path cache entry is raced anyway; 0: none.
     pub explore_one_in: u32,
-    /// Most races towards one network (a /24 of IPv4, a /48 of IPv6).
+    /// Maximum rate of races towards one network (an IPv4 /24, an IPv6 /48).
     #[schemars(with = "String")]
     pub per_destination: Frequency,
-    /// Most races in all.
+    /// Maximum rate of races in total.
     #[schemars(with = "String")]
     pub total: Frequency,
-    /// Race over metered uplinks as well.
+    /// Race over metered uplinks too.
     pub metered: bool,
 }
 
 impl Default for RaceConfig {
-    /// A page's connections go to few networks within seconds: the first ones are raced, the others
-    /// remember. Eight a second towards one network is what one visitor with so many more addresses
-    /// would do, and 200 in all is what a household's busiest moment asks for.
+    /// A page's connections go to few networks within seconds: the first ones are raced, the others use
+    /// the cache. Eight a second towards one network corresponds to one visitor with that many more
+    /// addresses, and 200 in total to a household's busiest moment.
     fn default() -> Self {
         Self {
             cache_ttl: Duration::from_secs(120),

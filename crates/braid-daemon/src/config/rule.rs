@@ -1,4 +1,4 @@
-//! Rules: which flows are not for the common policy, and what is done with them instead.
+//! `[[rule]]`: exceptions to the common policy.
 
 use std::fmt;
 use std::path::{Component, Path};
@@ -14,65 +14,65 @@ use super::matcher::{IpVersion, Mac, PortRange, Prefix, UidRange, as_text};
 use super::policy::Policy;
 use super::sticky::Sticky;
 
-/// One rule. The first one that matches a new flow decides; a matcher that is not there matches
-/// everything, and one that is a list matches what any of its entries does.
+/// One rule. The first one that matches a new flow decides. An absent matcher matches everything; a
+/// list matches if any of its entries does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleConfig {
-    /// What the rule is called in reports; `rule-1`, `rule-2`, … by place if not given.
+    /// Name of the rule in reports; `rule-1`, `rule-2`, … by position if not given.
     pub name: String,
-    /// The client's address.
+    /// Source addresses (the client's).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub source: Vec<Prefix>,
-    /// The far end's address.
+    /// Destination addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub destination: Vec<Prefix>,
     /// The transport protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<IpProtocol>,
-    /// The client's port (TCP and UDP).
+    /// Source ports (TCP and UDP).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub source_port: Vec<PortRange>,
-    /// The far end's port (TCP and UDP).
+    /// Destination ports (TCP and UDP).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub port: Vec<PortRange>,
-    /// The code point of the flow's first packet.
+    /// DSCP of the flow's first packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dscp: Option<Dscp>,
-    /// The link-layer address of a client on a LAN.
+    /// Link-layer address of a client on a LAN.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mac: Vec<Mac>,
-    /// The name that the client asked for, learnt from answers of name servers.
+    /// Name that the client looked up, learnt from answers of name servers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domain: Vec<DomainPattern>,
-    /// The user of a local program by number.
+    /// User of a local program, by numeric id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uid: Vec<UidRange>,
-    /// The user of a local program by name.
+    /// User of a local program, by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The control group (version 2) of a local program, or one above it.
+    /// Control group (version 2) of a local program, or a group above it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<CgroupPath>,
     /// The IP version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub family: Option<IpVersion>,
-    /// What is done with the flow.
+    /// Action for matching flows.
     #[serde(rename = "use")]
     pub action: Action,
-    /// What is done while the uplink that the rule names cannot take it.
+    /// Action while the uplink that the rule names takes no such flow.
     #[serde(default)]
     pub on_down: OnDown,
-    /// Whether a client's flows to a site stay together; as the top level says if not given.
+    /// Time during which a client's flows to a site keep their uplink; the top-level `sticky` if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sticky: Option<Sticky>,
-    /// How the flow's packets are treated inside the bond, where the rule sends it there.
+    /// Treatment of the flow's packets inside the bond, if the rule sends it there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<BondClass>,
 }
 
 impl RuleConfig {
-    /// A rule that matches everything.
+    /// Returns a rule that matches everything.
     #[must_use]
     pub fn everything(name: impl Into<String>, action: Action) -> RuleConfig {
         RuleConfig {
@@ -97,29 +97,29 @@ impl RuleConfig {
     }
 }
 
-/// What is done with a flow that a rule matches.
+/// Action for a flow that a rule matches.
 #[derive(
     Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
 pub enum Action {
-    /// It is shared out by this policy.
+    /// Distribute it by this policy.
     Policy(Policy),
-    /// It takes the uplink of this name.
+    /// Send it over the uplink of this name.
     Uplink(String),
-    /// It goes through the bond.
+    /// Send it through the bond.
     Bond,
-    /// It is shared out over the uplinks as flows without a rule are where there is no bond.
+    /// Distribute it over the uplinks, as without a bond and a rule.
     Balance,
-    /// Braid leaves it alone: it goes the way that the main routing table says.
+    /// Do not handle it: it follows the main routing table.
     None,
-    /// It goes nowhere.
+    /// Block it.
     Block,
 }
 
 impl Action {
-    /// Words that mean something here, so that no uplink can have them as its name.
+    /// Keywords, which no uplink may have as its name.
     pub const RESERVED: [&'static str; 11] = {
         let [a, b, c, d, e, f, g] = Policy::NAMES;
         [a, b, c, d, e, f, g, "bond", "balance", "none", "block"]
@@ -159,7 +159,7 @@ impl fmt::Display for Action {
 
 as_text!(Action);
 
-/// What is done with a flow while the uplink that its rule names cannot take it.
+/// Action for a flow while the uplink that its rule names cannot take it.
 #[derive(
     Clone,
     Copy,
@@ -176,15 +176,15 @@ as_text!(Action);
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum OnDown {
-    /// It is shared out like flows without a rule.
+    /// Distribute it like flows without a rule.
     #[default]
     Fallback,
-    /// It goes nowhere: what belongs on one uplink is never seen on another.
+    /// Block it: traffic that belongs on one uplink never leaves by another.
     Block,
 }
 
 impl OnDown {
-    /// The words a user may write.
+    /// The accepted keywords.
     pub(super) const NAMES: [&'static str; 2] = ["fallback", "block"];
 }
 
@@ -200,7 +200,7 @@ impl FromStr for OnDown {
     }
 }
 
-/// A control group's path below the cgroup2 mount, `"/user.slice"`.
+/// Path of a control group below the cgroup2 mount, `"/user.slice"`.
 #[derive(
     Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -209,7 +209,7 @@ impl FromStr for OnDown {
 pub struct CgroupPath(String);
 
 impl CgroupPath {
-    /// The path without the slash in front: relative to the mount.
+    /// Returns the path relative to the mount, without the leading slash.
     #[must_use]
     pub fn relative(&self) -> &Path {
         Path::new(self.0.trim_start_matches('/'))

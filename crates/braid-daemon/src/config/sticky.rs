@@ -1,4 +1,4 @@
-//! How long a client and a site keep the uplink that they have.
+//! `sticky`: how long a client keeps its uplink for a site.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,8 +8,8 @@ use braid_core::units::duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// `"off"`, or for how long after the last new flow a client's new flows to a site take the uplink
-/// that the client's flows to that site have: `"10 min"`, whole seconds, 1 s to 24 h.
+/// `"off"`, or the time after a client's last new flow to a site during which its new flows to that
+/// site take the same uplink: `"10 min"`, whole seconds, 1 s to 24 h.
 #[derive(
     Clone,
     Copy,
@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
 pub enum Sticky {
-    /// Each flow is a new choice.
+    /// Each flow is placed independently.
     #[default]
     Off,
     /// For this long.
@@ -37,7 +37,7 @@ pub enum Sticky {
 impl Sticky {
     const MAX_STICKY_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 
-    /// The time, if there is one.
+    /// Returns the time, if there is one.
     #[must_use]
     pub fn time(self) -> Option<Duration> {
         match self {

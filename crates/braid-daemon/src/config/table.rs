@@ -1,6 +1,6 @@
-//! Takes a TOML table apart key by key and notes everything that does not fit.
+//! Reads a TOML table key by key and collects all errors.
 //!
-//! Not `#[derive(Deserialize)]`, because that stops at the first error and knows no near misses.
+//! `#[derive(Deserialize)]` would stop at the first error and suggest no similar keys.
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -12,11 +12,11 @@ use toml::de::{DeTable, DeValue};
 
 use super::problem::Problem;
 
-/// How alike two names must be (Jaro–Winkler, 0 to 1) for one to be suggested for the other;
+/// Minimum similarity (Jaro–Winkler, 0 to 1) at which one name is suggested for another;
 /// `wieght`/`weight` has 0.95, `name`/`ports` 0.45.
 const NEAR_MISS: f64 = 0.8;
 
-/// The name nearest to what was written, if any is near.
+/// Returns the name most similar to the given one, if any is similar enough.
 pub fn nearest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
     let scored = known
         .iter()
@@ -25,25 +25,25 @@ pub fn nearest<'a>(written: &str, known: &[&'a str]) -> Option<&'a str> {
     (best.0 >= NEAR_MISS).then_some(best.1)
 }
 
-/// A value, and where it stands in the file.
+/// A value and its place in the file.
 #[derive(Clone, Debug)]
 pub struct Located<T> {
     /// The value.
     pub value: T,
-    /// Bytes of the file.
+    /// Byte range in the file.
     pub at: Range<usize>,
 }
 
-/// One table while its keys are being taken out.
+/// A table from which keys are taken one by one.
 pub struct Table<'t, 'i> {
-    /// As a user writes it: `[datapath]`, or the top level's description.
+    /// Title as a user writes it: `[datapath]`, or a description of the top level.
     title: &'static str,
     entries: Vec<(Range<usize>, &'t str, &'t Spanned<DeValue<'i>>)>,
     known: &'static [&'static str],
 }
 
 impl<'t, 'i> Table<'t, 'i> {
-    /// A table whose keys are `known`; `title` is how a user writes it.
+    /// Wraps a table with the keys `known`; `title` is its name as a user writes it.
     pub fn new(
         title: &'static str,
         known: &'static [&'static str],
@@ -60,7 +60,7 @@ impl<'t, 'i> Table<'t, 'i> {
         }
     }
 
-    /// Takes a key's value out; `None` if the key is not there.
+    /// Takes a key's value; `None` if the key is absent.
     pub fn take(&mut self, key: &str) -> Option<&'t Spanned<DeValue<'i>>> {
         debug_assert!(
             self.known.contains(&key),
@@ -71,7 +71,7 @@ impl<'t, 'i> Table<'t, 'i> {
         Some(self.entries.swap_remove(index).2)
     }
 
-    /// Takes out a string.
+    /// Takes a string.
     pub fn text(&mut self, key: &str, problems: &mut Vec<Problem>) -> Option<Located<String>> {
         let value = self.take(key)?;
         match value.get_ref().as_str() {
@@ -86,7 +86,7 @@ impl<'t, 'i> Table<'t, 'i> {
         }
     }
 
-    /// Takes out a string that means something: `fix` shows how it is written.
+    /// Takes and parses a string; `fix` shows how to write it.
     pub fn parsed<T>(
         &mut self,
         key: &str,
@@ -104,8 +104,7 @@ impl<'t, 'i> Table<'t, 'i> {
         read_text(key, text, value.span(), fix, problems)
     }
 
-    /// Takes out a string, or a list of strings, that each mean something; whole numbers may stand
-    /// without quotes.
+    /// Takes and parses a string or a list of strings; whole numbers may be written without quotes.
     pub fn list<T>(&mut self, key: &str, fix: &str, problems: &mut Vec<Problem>) -> Vec<Located<T>>
     where
         T: FromStr<Err: std::fmt::Display>,
@@ -141,7 +140,7 @@ impl<'t, 'i> Table<'t, 'i> {
         list
     }
 
-    /// Takes out a string that means something, or a whole number without quotes.
+    /// Takes and parses a string, or a whole number without quotes.
     pub fn one<T>(
         &mut self,
         key: &str,
@@ -163,12 +162,12 @@ impl<'t, 'i> Table<'t, 'i> {
         read_text(key, &text, value.span(), fix, problems)
     }
 
-    /// Whether a key is there and has not been taken out.
+    /// Returns true if a key is present and has not been taken.
     pub fn has(&self, key: &str) -> bool {
         self.entries.iter().any(|(_, name, _)| *name == key)
     }
 
-    /// Takes out a span of time within bounds.
+    /// Takes a duration within bounds.
     pub fn time(
         &mut self,
         key: &str,
@@ -194,7 +193,7 @@ impl<'t, 'i> Table<'t, 'i> {
         None
     }
 
-    /// Takes out one word of a fixed list.
+    /// Takes a keyword.
     pub fn keyword<T>(
         &mut self,
         key: &str,
@@ -224,7 +223,7 @@ impl<'t, 'i> Table<'t, 'i> {
         None
     }
 
-    /// Takes out `true` or `false`.
+    /// Takes `true` or `false`.
     pub fn boolean(&mut self, key: &str, problems: &mut Vec<Problem>) -> Option<bool> {
         let value = self.take(key)?;
         let truth = value.get_ref().as_bool();
@@ -234,7 +233,7 @@ impl<'t, 'i> Table<'t, 'i> {
         truth
     }
 
-    /// Takes out a number within bounds, whole or not.
+    /// Takes a number within bounds, whole or not.
     pub fn decimal(
         &mut self,
         key: &str,
@@ -262,7 +261,7 @@ impl<'t, 'i> Table<'t, 'i> {
         })
     }
 
-    /// Takes out a whole number within bounds.
+    /// Takes a whole number within bounds.
     pub fn count(
         &mut self,
         key: &str,
@@ -298,7 +297,7 @@ impl<'t, 'i> Table<'t, 'i> {
         }
     }
 
-    /// Takes out a list of strings.
+    /// Takes a list of strings.
     pub fn texts(&mut self, key: &str, problems: &mut Vec<Problem>) -> Vec<Located<String>> {
         let Some(value) = self.take(key) else {
             return Vec::new();
@@ -320,8 +319,8 @@ impl<'t, 'i> Table<'t, 'i> {
         texts
     }
 
-    /// Every key that nobody took is unknown. `elsewhere` lists other tables' keys, for those who
-    /// wrote a known key in the wrong table.
+    /// Reports every key that was not taken as unknown. `elsewhere` lists the keys of other tables, for
+    /// known keys in the wrong table.
     pub fn finish(
         self,
         elsewhere: &[(&str, &'static [&'static str])],
@@ -362,7 +361,7 @@ where
     }
 }
 
-/// A span of time as text.
+/// A duration as text.
 struct Span(Duration);
 
 impl FromStr for Span {
@@ -373,7 +372,7 @@ impl FromStr for Span {
     }
 }
 
-/// A value of the wrong kind.
+/// Returns the error for a value of the wrong type.
 pub fn wrong_type(key: &str, wanted: &str, value: &Spanned<DeValue<'_>>) -> Problem {
     let kind = value.get_ref().type_str();
     let article = if kind.starts_with(['a', 'i', 'o']) {

@@ -1,4 +1,4 @@
-//! What a probe asks, as a user writes it.
+//! Probe targets.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::domain::HostName;
 
-/// Where probes are sent: `"icmp:1.1.1.1"`, `"tcp:192.0.2.1:443"`, `"dns:9.9.9.9"`,
+/// A probe target: `"icmp:1.1.1.1"`, `"tcp:192.0.2.1:443"`, `"dns:9.9.9.9"`,
 /// `"dns:9.9.9.9/example.com"`, `"http://192.0.2.1/generate_204"`.
 ///
-/// A target names an address and never a host: finding a host's address is a question of its own,
-/// which would have to leave by the uplink that is being doubted.
+/// A target is an address, never a host name: the lookup would have to use the very uplink that is
+/// under suspicion.
 #[derive(
     Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -24,32 +24,32 @@ pub enum Target {
     Icmp(IpAddr),
     /// A TCP handshake; a refusal is an answer too.
     Tcp(SocketAddr),
-    /// A DNS question for a name's address; any well-formed answer counts. Without a name: the
+    /// A DNS query for a name's address; any well-formed answer counts. Without a name: the
     /// name servers of the root.
     Dns(IpAddr, Option<HostName>),
     /// `GET` of a page over HTTP; see [`HttpTarget`].
     Http(HttpTarget),
 }
 
-/// A page that is asked for over HTTP, without TLS: what a captive portal would forge.
+/// A page fetched over HTTP without TLS, which a captive portal would replace.
 #[derive(
     Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
 pub struct HttpTarget {
-    /// Where the server is.
+    /// Address and port of the server.
     pub server: SocketAddr,
     /// Path and query, beginning with a slash.
     pub path: String,
 }
 
 impl Target {
-    /// What a wrong target is told.
+    /// Fix for an invalid target.
     pub(super) const FIX: &'static str = "write \"icmp:ADDRESS\", \"tcp:ADDRESS:PORT\", \
          \"dns:ADDRESS\", \"dns:ADDRESS/NAME\" or \"http://ADDRESS/PATH\"";
 
-    /// The address that is asked.
+    /// Returns the address to probe.
     #[must_use]
     pub fn address(&self) -> IpAddr {
         match self {
@@ -108,7 +108,7 @@ fn address(text: &str) -> Result<IpAddr, String> {
         .map_err(|_| format!("{text:?} is not an IP address"))
 }
 
-/// `ADDRESS:PORT`, or where there is a usual port also `ADDRESS`; IPv6 addresses in brackets.
+/// Parses `ADDRESS:PORT`, or `ADDRESS` if there is a default port; IPv6 addresses in brackets.
 fn server(text: &str, usual: Option<u16>) -> Result<SocketAddr, String> {
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
     if let Some(port) = usual

@@ -1,4 +1,4 @@
-//! What can be said of one uplink.
+//! `[[uplink]]`: settings of one uplink.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -14,51 +14,51 @@ use super::matcher::as_text;
 use super::quota::Quota;
 use super::target::Target;
 
-/// The tier of an uplink that names none.
+/// Default tier.
 pub const FIRST_TIER: u8 = 1;
 
 fn first_tier() -> u8 {
     FIRST_TIER
 }
 
-/// One uplink that the user named.
+/// A configured uplink.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UplinkConfig {
-    /// What the uplink is called everywhere; the device's name if not given.
+    /// Name of the uplink; the device's name if not given.
     pub name: String,
     /// The network device, for example `eth0`.
     pub device: String,
-    /// Relative share of new flows; needs no unit, only the proportion matters. None: 1.
+    /// Relative share of new flows; only the proportion matters. None: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<NonZeroU32>,
-    /// What the uplink carries; another way to give the weight.
+    /// Capacity of the uplink; another way to give the weight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub capacity: Option<Rate>,
-    /// IPv4 gateway to use instead of the one that the routing table shows.
+    /// IPv4 gateway, instead of the one in the routing table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway4: Option<Ipv4Addr>,
-    /// IPv6 gateway to use instead of the one that the routing table shows.
+    /// IPv6 gateway, instead of the one in the routing table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway6: Option<Ipv6Addr>,
     /// Source ports for flows whose own port is taken.
     #[serde(default)]
     pub ports: Ports,
-    /// Which uplinks go first: of those that are up, only the ones of the lowest tier take flows.
+    /// Preference: of the uplinks that are up, only those of the lowest tier take flows.
     #[serde(default = "first_tier")]
     pub tier: u8,
-    /// Traffic costs money: probe less, and race only if `[race]` says so.
+    /// Traffic costs money: probe less often, and race only if `[race]` allows it.
     #[serde(default)]
     pub metered: bool,
-    /// The load, of its capacity, at which the next tier helps out; none: never.
+    /// Load, as a share of its capacity, at which the next tier takes flows too; none: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub overflow: Option<Share>,
-    /// How much it may carry in a day or a month. Beyond that it carries only what no other can.
+    /// Volume per day or month. Beyond that it carries only flows that no other uplink can take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<Quota>,
-    /// Whom to ask whether this uplink is alive, instead of `[liveness]`'s targets.
+    /// Probe targets for this uplink, instead of those in `[liveness]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<Target>,
 }
@@ -70,10 +70,10 @@ pub struct UplinkConfig {
 pub struct Ports(RangeInclusive<u16>);
 
 impl Ports {
-    /// The lowest port that may be in a range: those below belong to services.
+    /// Lowest port allowed in a range: those below belong to services.
     pub const MIN_PORT: u16 = 1024;
 
-    /// The ports, lowest to highest.
+    /// Returns the ports, lowest to highest.
     #[must_use]
     pub fn range(&self) -> RangeInclusive<u16> {
         self.0.clone()

@@ -1,4 +1,4 @@
-//! What an answer says of the name that was asked. Parsing is the `domain` crate's.
+//! Addresses of the queried name in a DNS answer. The `domain` crate parses it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,24 +10,24 @@ use domain::rdata::{A, Aaaa, AllRecordData, Cname};
 
 use super::DnsReject;
 
-/// Most records of an answer that are looked at: far more than a name has addresses.
+/// Most records of an answer that are read: far more than a name has addresses.
 const MAX_RECORDS: usize = 128;
-/// Most aliases from a name to its addresses; resolvers give up at about as many.
+/// Most aliases from a name to its addresses; resolvers have a similar limit.
 const MAX_ALIASES: usize = 16;
 
-/// What was asked, and what the answer says to that.
+/// The queried name and its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// The name that was asked, in lower case and without the final dot.
+    /// The queried name, in lower case and without the final dot.
     pub question: String,
-    /// Its addresses, each with the least time of the records that lead to it.
+    /// Its addresses, each with the smallest TTL of the records that lead to it.
     pub addresses: Vec<(IpAddr, Duration)>,
 }
 
 type Data<'a> = AllRecordData<&'a [u8], ParsedName<&'a [u8]>>;
 
-/// Reads a message. `None`: a well-formed one that says nothing of addresses, such as an error, a
-/// truncated answer (the client asks again over TCP) or one to another kind of question.
+/// Parses a message. `None` for a well-formed one without addresses: an error, a truncated answer (the client
+/// retries over TCP) or an answer to another kind of query.
 pub(super) fn read(payload: &[u8]) -> Result<Option<Answer>, DnsReject> {
     let message = Message::from_octets(payload).map_err(|_| DnsReject::Malformed)?;
     let header = message.header();
@@ -52,7 +52,7 @@ pub(super) fn read(payload: &[u8]) -> Result<Option<Answer>, DnsReject> {
     }))
 }
 
-/// The records of an answer by the name that they belong to.
+/// The records of an answer by owner name.
 #[derive(Default)]
 struct Records {
     aliases: BTreeMap<String, (String, Duration)>,
@@ -79,7 +79,7 @@ impl Records {
         }
     }
 
-    /// From the name along its aliases to the addresses of the last one.
+    /// Follows the aliases of the name to the addresses of the last one.
     fn follow(&self, question: &str) -> Result<Vec<(IpAddr, Duration)>, DnsReject> {
         let mut name = question;
         let mut time = Duration::MAX;
@@ -101,8 +101,8 @@ impl Records {
     }
 }
 
-/// A name as patterns know it. Labels with a dot or a control character in them come out with
-/// backslashes, and so are no name that anybody means.
+/// Returns a name in the form of the patterns. Labels with a dot or a control character contain backslashes and
+/// match no pattern.
 fn text(name: &ParsedName<&[u8]>) -> String {
     let text = name.to_string();
     text.strip_suffix('.').unwrap_or(&text).to_ascii_lowercase()

@@ -1,24 +1,23 @@
-//! What remote addresses are called: learnt from the answers that name servers give to clients.
+//! DNS snooping: names of remote addresses, learnt from the answers of name servers to clients.
 //!
-//! Pure: answers as bytes and the time go in, what the datapath should know of addresses comes out.
+//! Pure: takes answers as bytes and the time, returns the entries for the datapath.
 //!
 //! Rules, and why:
-//! - Only what a rule asks for is learnt: names that a rule with `domain` means, and with `sticky`
-//!   all names, whose sites then stay together.
-//! - Anybody can run a name server. What this machine has asked itself is believed; what a client has
-//!   asked is believed of the servers that `name_servers` lists, by default those that this machine
-//!   asks. Else a client could have a server of its own put any address under any name, for all.
-//!   What is left is a client with an accomplice who can send by a listed server's address.
-//! - An answer is believed for the name that was asked, along its chain of aliases, and for nothing
-//!   else that it says (RFC 5452 §6: data that was not asked for).
-//! - An address that no server elsewhere can have (private, local, the machine's own) is not
-//!   learnt: with it an answer could turn a rule upon the network behind it (DNS rebinding).
-//! - A name is known for the time that its answer gives, but not less than [`MIN_TTL`], since
-//!   clients keep using an address after its time, and not more than [`MAX_TTL`], since the
-//!   address will be another's one day.
-//! - There is room for [`MAX_ADDRESSES`]; the one that ends first gives way. A hostile client can
-//!   so push out what others learnt, and they learn it again with their next question.
-//! - What is refused has a name and is counted.
+//! - Only names that a rule asks for are learnt: those that a rule with `domain` matches, and with `sticky` all
+//!   names, so that the flows to a site stay together.
+//! - Anyone can run a name server. Replies to this machine's own queries are always trusted; replies to a
+//!   client's queries are trusted if the server is listed in `name_servers`, by default the servers that this
+//!   machine uses. Otherwise a client with a server of its own could assign any address to any name, for all.
+//!   The remaining risk is a client with an accomplice who can send from a listed server's address.
+//! - An answer is trusted for the queried name, along its chain of aliases, and for nothing else (RFC 5452 §6:
+//!   data that was not asked for).
+//! - An address that no public server can have (private, local, the machine's own) is not learnt: such an
+//!   answer could turn a rule on the network behind it (DNS rebinding).
+//! - A name is kept for the answer's TTL, but at least for [`MIN_TTL`], because clients use an address longer,
+//!   and at most for [`MAX_TTL`], because the address will be another host's one day.
+//! - At most [`MAX_ADDRESSES`] are kept; the one that expires first is replaced. A hostile client can thus
+//!   evict names of others, who learn them again with their next query.
+//! - Rejected answers are counted by reason.
 
 mod message;
 mod reject;
@@ -40,47 +39,47 @@ use crate::config::{DomainPattern, NameServers, Sticky};
 use crate::rules::name_bits;
 use crate::settings::Settings;
 
-/// Least time that a name is known.
+/// Shortest time for which a name is kept.
 pub const MIN_TTL: Duration = Duration::from_secs(30);
-/// Most time that a name is known.
+/// Longest time for which a name is kept.
 pub const MAX_TTL: Duration = Duration::from_secs(60 * 60);
-/// Most addresses that are known by name.
+/// Most addresses kept.
 pub const MAX_ADDRESSES: usize = 4096;
 
-/// What is known by name.
+/// The names of remote addresses.
 #[derive(Debug, Default)]
 pub struct NameCache {
     rules: Vec<(NameBit, Vec<DomainPattern>)>,
-    /// Some class keeps sites together: every name says something.
+    /// True if some class keeps sites together, so that every name counts.
     sites: bool,
     own: BTreeSet<IpAddr>,
     trusted: NameServers,
-    /// Those that the machine asks itself.
+    /// Name servers that the machine itself uses.
     system: BTreeSet<IpAddr>,
     known: BTreeMap<IpAddr, CachedName>,
     rejects: RejectCounts,
 }
 
-/// What is known of one address.
+/// Cached name of one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedName {
-    /// The last name that a rule means; without one the first, whose site it is.
+    /// The last name that a rule matches; without one the first name, whose site it is.
     pub name: String,
-    /// What the datapath knows.
+    /// The datapath's entry.
     pub facts: Name,
 }
 
-/// What an answer changes.
+/// Changes of the cache by an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheUpdate {
     /// For [`braid_balance::Datapath::learn_names`].
     pub learn: Vec<(IpAddr, Name)>,
-    /// For [`braid_balance::Datapath::forget_names`]: they made room.
+    /// For [`braid_balance::Datapath::forget_names`]: evicted addresses.
     pub forget: Vec<IpAddr>,
 }
 
 impl NameCache {
-    /// Nothing is known.
+    /// Creates an empty cache.
     #[must_use]
     pub fn new(settings: &Settings) -> NameCache {
         let mut names = NameCache::default();
@@ -88,17 +87,17 @@ impl NameCache {
         names
     }
 
-    /// Goes by these settings from now on, and by `own` addresses of this machine. Marks of other
-    /// rules mean nothing any more: returns what the datapath should know instead of what it knows.
+    /// Applies new settings. Marks of other rules are invalid then: returns the entries that replace the
+    /// datapath's.
     pub fn set_rules(&mut self, settings: &Settings) -> Vec<(IpAddr, Name)> {
         let rules = name_bits(settings).map(|(bit, rule)| (bit, rule.domain.clone()));
         let rules: Vec<_> = rules.collect();
-        // Marks of all names that an address had: only the last name is remembered.
+        // Marks cover all names that an address had, but only the last name is kept.
         let same = rules == self.rules;
         self.rules = rules;
         let trusted = &settings.config.name_servers;
         if self.trusted != *trusted {
-            // Nobody knows any more who said what.
+            // The servers of the cached answers are unknown by now.
             self.known.clear();
             self.trusted.clone_from(trusted);
         }
@@ -115,8 +114,7 @@ impl NameCache {
         known.collect()
     }
 
-    /// A number that is another one where the marks stand for other rules, or for what other name
-    /// servers said, for
+    /// Returns a number that changes with the meaning of the marks or with the trusted servers, for
     /// [`braid_balance::Datapath::keep_names`].
     #[must_use]
     pub fn rules_hash(&self) -> u32 {
@@ -126,27 +124,27 @@ impl NameCache {
         u32::from_be_bytes([a, b, c, d])
     }
 
-    /// Addresses of this machine and of its inside, which no name elsewhere has.
+    /// Sets the addresses of this machine and of its inside, which no public name has.
     pub fn set_own(&mut self, own: impl IntoIterator<Item = IpAddr>) {
         self.own = own.into_iter().collect();
     }
 
-    /// The name servers that this machine asks itself; see [`system_servers`].
+    /// Sets the name servers that this machine itself uses; see [`system_servers`].
     pub fn set_system(&mut self, servers: BTreeSet<IpAddr>) {
         self.system = servers;
     }
 
-    /// Whether answers say anything that matters. `false`: nobody needs to look at them.
+    /// Returns true if answers have to be inspected.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.sites || !self.rules.is_empty()
     }
 
-    /// Takes an answer that came to `client`, which may be this machine, through a mapping of ours,
-    /// from the server that it asked.
+    /// Takes an answer to `client`, which may be this machine, that came through one of our mappings from the
+    /// queried server.
     ///
     /// # Errors
-    /// Why it is not believed; it is counted.
+    /// The reason that it is rejected; it is counted.
     pub fn handle_answer(
         &mut self,
         now: KernelTime,
@@ -179,7 +177,7 @@ impl NameCache {
             return Ok(CacheUpdate::default());
         }
         if !trusted {
-            // That a site stays unknown is nothing to speak of; that a rule misses its flows is.
+            // An unknown site does no harm; a rule that misses its flows does.
             return match marks {
                 0 => Ok(CacheUpdate::default()),
                 _ => Err(DnsReject::NotTrusted),
@@ -203,14 +201,14 @@ impl NameCache {
             .learn
             .retain(|(address, _)| !forget.contains(address));
         match strange {
-            // NameCache inside may well have private addresses; a rule's name should not.
+            // Inside names may well have private addresses; a rule's name should not.
             Some(reject) if update.learn.is_empty() && marks != 0 => Err(reject),
             _ => Ok(update),
         }
     }
 
-    /// An address may have several names: marks add up while the old ones last, and the site is
-    /// the first one's, so that no later answer takes an address away from it.
+    /// An address may have several names. Marks add up until the old ones expire, and the site is that of the
+    /// first one, so that no later answer takes an address away from it.
     fn note(
         &mut self,
         now: KernelTime,
@@ -237,7 +235,7 @@ impl NameCache {
         });
         let known = CachedName {
             name: match before {
-                // The name that rules mean, not another one of the same server.
+                // Keep the name that a rule matches, not another one of the same server.
                 Some(before) if marks == 0 => before.name.clone(),
                 _ => name.to_owned(),
             },
@@ -266,8 +264,7 @@ impl NameCache {
         gone
     }
 
-    /// Forgets what has ended. Returns the addresses, for
-    /// [`braid_balance::Datapath::forget_names`].
+    /// Removes expired entries. Returns the addresses, for [`braid_balance::Datapath::forget_names`].
     pub fn expire(&mut self, now: KernelTime) -> Vec<IpAddr> {
         let ended = |known: &CachedName| known.facts.expires <= now;
         let gone: Vec<IpAddr> = self
@@ -280,7 +277,7 @@ impl NameCache {
         gone
     }
 
-    /// What is known of an address.
+    /// Returns the cached name of an address.
     #[must_use]
     pub fn get(&self, now: KernelTime, address: IpAddr) -> Option<&CachedName> {
         self.known
@@ -288,25 +285,25 @@ impl NameCache {
             .filter(|known| known.facts.expires > now)
     }
 
-    /// The marks that a name's addresses would bear.
+    /// Returns the marks for the addresses of a name.
     #[must_use]
     pub fn marks_of(&self, name: &str) -> u64 {
         marks(&self.rules, name)
     }
 
-    /// How many addresses are known by name.
+    /// Returns the number of cached addresses.
     #[must_use]
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// Whether nothing is known.
+    /// Returns true if the cache is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
-    /// What was refused.
+    /// Returns the counts of rejected answers.
     #[must_use]
     pub fn rejects(&self) -> &RejectCounts {
         &self.rejects
@@ -320,21 +317,21 @@ fn marks(rules: &[(NameBit, Vec<DomainPattern>)], name: &str) -> u64 {
     meant.fold(0, |marks, (bit, _)| marks | bit.mask())
 }
 
-/// The number of a name's site: of the part of it that someone registered, so that `www` and
-/// `login` of one company are one site, and two companies below `co.uk` are not.
+/// Returns the number of a name's site. The site is the registered part of the name: `www` and `login` of one
+/// company are one site, two companies below `co.uk` are not.
 #[must_use]
 pub fn site(name: &str) -> u32 {
     let registered = psl::domain_str(name).unwrap_or(name);
-    // FNV-1a: the same number in every run, and no two sites of a household alike.
+    // FNV-1a: the same number in every run, with few collisions among the sites of a household.
     let hash = registered.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
-    // 0 means that nothing is known.
+    // 0 stands for an unknown site.
     hash.max(1)
 }
 
-/// Whether an address can be a server's on the Internet (RFC 6890's registries, those parts that
-/// are not reachable globally).
+/// Returns true if a public server can have this address: it is in none of the RFC 6890 registries' blocks that
+/// are not globally reachable.
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(a) => {
@@ -357,7 +354,7 @@ fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// The local-use translation prefix of RFC 8215, where the host's own inner address is.
+/// Returns true for the local-use translation prefix of RFC 8215, which has the host's own inner address.
 fn is_braid_prefix(address: std::net::Ipv6Addr) -> bool {
     let [first, second, third, ..] = address.segments();
     [first, second, third] == [0x64, 0xff9b, 1]

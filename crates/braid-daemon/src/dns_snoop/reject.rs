@@ -1,4 +1,4 @@
-//! Answers that are not believed.
+//! Rejected DNS answers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,23 +6,23 @@ use std::net::SocketAddr;
 
 use braid_balance::KernelTime;
 
-/// Why an answer of a name server is not believed.
+/// The reason that an answer is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DnsReject {
-    /// It is no well-formed DNS answer.
+    /// It is not a well-formed DNS answer.
     Malformed,
-    /// It holds addresses of names that nobody asked for, and none of the one that was.
+    /// It has addresses of names that were not queried, and none of the queried one.
     NotAsked,
-    /// Its aliases lead in a circle, or through too many names.
+    /// Its aliases form a loop, or a chain that is too long.
     AliasLoop,
-    /// It gives a name an address that no server elsewhere can have.
+    /// It gives a name an address that no public server can have.
     NotPublic,
-    /// A client has asked a server that nobody but the client has chosen.
+    /// A client queried a server that is not trusted.
     NotTrusted,
 }
 
 impl DnsReject {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [DnsReject; 5] = [
         DnsReject::Malformed,
         DnsReject::NotAsked,
@@ -31,7 +31,7 @@ impl DnsReject {
         DnsReject::NotTrusted,
     ];
 
-    /// A stable word for programs.
+    /// Returns a stable identifier for programs.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -58,7 +58,7 @@ impl fmt::Display for DnsReject {
 
 impl std::error::Error for DnsReject {}
 
-/// How often each was met.
+/// Number of rejected answers by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RejectCounts {
     counts: BTreeMap<DnsReject, u64>,
@@ -71,13 +71,13 @@ impl RejectCounts {
         self.last = Some((reject, server, now));
     }
 
-    /// How often one was met.
+    /// Returns the count of one reason.
     #[must_use]
     pub fn of(&self, reject: DnsReject) -> u64 {
         self.counts.get(&reject).copied().unwrap_or(0)
     }
 
-    /// The last one, the server that it came from, and when.
+    /// Returns the last reason, the server of the answer, and the time.
     #[must_use]
     pub fn last(&self) -> Option<(DnsReject, SocketAddr, KernelTime)> {
         self.last

@@ -1,22 +1,22 @@
-//! The name servers that this machine asks itself: those of its own choice, or told to it by its
-//! providers (DHCP), as `resolv.conf(5)` has them.
+//! The name servers that this machine uses: configured ones, or those of its providers (DHCP), as in
+//! `resolv.conf(5)`.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::IpAddr;
 
-/// Where they are written. Behind a resolver on this machine, which the first file then names, the
-/// others have those that it asks: systemd-resolved's, NetworkManager's, resolvconf's for dnsmasq.
+/// Files with name servers. If the first names a resolver on this machine, the others have the upstream servers
+/// of systemd-resolved, NetworkManager and resolvconf (for dnsmasq).
 const RESOLV_CONF_PATHS: [&str; 4] = [
     "/etc/resolv.conf",
     "/run/systemd/resolve/resolv.conf",
     "/run/NetworkManager/no-stub-resolv.conf",
     "/run/dnsmasq/resolv.conf",
 ];
-/// Most servers taken from one file; libc's resolver looks at three.
+/// Most servers read from one file; libc's resolver uses three.
 const MAX_SERVERS: usize = 16;
 
-/// The machine's name servers now. A file that is not there, or cannot be read, names none.
+/// Returns the machine's name servers. A missing or unreadable file adds none.
 #[must_use]
 pub fn system_servers() -> BTreeSet<IpAddr> {
     let texts = RESOLV_CONF_PATHS
@@ -27,7 +27,7 @@ pub fn system_servers() -> BTreeSet<IpAddr> {
         .collect()
 }
 
-/// The servers that a file names. Not those on this machine, whose answers do not come by an uplink.
+/// Parses the servers of a file, without those on this machine, whose answers do not come from an uplink.
 fn parse(text: &str) -> Vec<IpAddr> {
     let server = |line: &str| {
         let mut words = line.split_ascii_whitespace();
@@ -35,7 +35,7 @@ fn parse(text: &str) -> Vec<IpAddr> {
             .next()
             .filter(|key| *key == "nameserver")
             .and_then(|_| words.next())?;
-        // `fe80::1%eth0`: the device is the kernel's affair.
+        // `fe80::1%eth0`: the scope is not needed.
         let address = address.split('%').next()?;
         address.parse().ok()
     };

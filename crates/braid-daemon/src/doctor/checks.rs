@@ -1,4 +1,4 @@
-//! What the facts mean. Pure.
+//! Checks of the facts. Pure.
 
 mod environment;
 #[cfg(test)]
@@ -15,10 +15,10 @@ use crate::preflight;
 
 /// The first kernel with TCX links.
 const MIN_TCX_KERNEL: (u32, u32) = (6, 6);
-/// What to do about a kernel that refuses programs.
+/// Fix for a kernel that refuses programs.
 pub(super) const OTHER_KERNEL_FIX: &str = "boot another kernel, such as Debian's from 5.10 on, and report these lines with \
                                        the output of uname -a";
-/// Fewer ephemeral ports than this are soon used up by an ordinary host.
+/// Fewer ephemeral ports than this are soon exhausted on an ordinary host.
 const MIN_LOCAL_PORTS: u32 = 4096;
 
 pub(super) fn run(facts: &Facts, ports: &[RangeInclusive<u16>]) -> Vec<Finding> {
@@ -343,7 +343,7 @@ fn firewall(facts: &Facts, uplinks: &[Uplink]) -> Vec<Finding> {
     findings
 }
 
-/// What a firewall rule says of the outgoing device, in nft's or iptables' words.
+/// Returns the outgoing device that a firewall rule matches, in nft's or iptables' syntax.
 fn outgoing(line: &str) -> Option<&str> {
     let rest = ["oifname ", "oif ", "-o "].iter().find_map(|word| {
         let (before, rest) = line.split_once(word)?;

@@ -1,5 +1,5 @@
-//! What is around Braid on this machine: other programs that want the same, and what it needs of the
-//! rest of the system. Facts alone; the judgement is in `checks::around`.
+//! Facts about Braid's environment on this machine: conflicting programs and system resources. The
+//! checks are in `checks::environment`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,10 +15,10 @@ use crate::cgroup;
 /// Handles of filters of the datapath and of the edge.
 const OWN_HANDLES: [&str; 4] = ["0xb10", "0xb11", "0xb12", "0xb2"];
 
-/// What was seen.
+/// Facts about the environment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Environment {
-    /// Where the cgroup2 hierarchy is mounted.
+    /// Mount point of the cgroup2 hierarchy.
     pub cgroups: Option<PathBuf>,
     /// Names of running programs, each once.
     pub programs: BTreeSet<String>,
@@ -26,14 +26,13 @@ pub(super) struct Environment {
     pub connectivity_checks: bool,
     /// Programs on the uplinks' hooks that are not Braid's: device and name.
     pub foreign_programs: Vec<(String, String)>,
-    /// Tracked connections and how many there may be, if connections are tracked.
+    /// Number of tracked connections and its maximum, if connections are tracked.
     pub conntrack: Option<(u64, u64)>,
     /// Seconds since 1970 by the machine's clock.
     pub clock: u64,
-    /// The run directory, or the directory that it would be made in, and the bytes that are free
-    /// there; `None`: it cannot be looked at.
+    /// The run directory, or the one in which it would be created, and its free bytes; `None` if unknown.
     pub run_space: Option<(PathBuf, u64)>,
-    /// The state of the systemd unit as `systemctl` has it (`active`, `failed`, …); `None` without
+    /// State of the systemd unit in `systemctl`'s words (`active`, `failed`, …); `None` without
     /// systemd or unit.
     pub unit: Option<String>,
 }
@@ -68,7 +67,7 @@ fn programs() -> BTreeSet<String> {
     entries.filter_map(name).collect()
 }
 
-/// Whether a connectivity section names a page (NetworkManager.conf(5), `[connectivity]`).
+/// Returns true if a connectivity section sets a page (NetworkManager.conf(5), `[connectivity]`).
 fn connectivity_checks() -> bool {
     let folders = [
         "/etc/NetworkManager/conf.d",
@@ -98,7 +97,7 @@ fn asks_a_page(text: &str) -> bool {
     uri
 }
 
-/// What `tc` shows on both hooks of a device, without what is Braid's.
+/// Returns the programs that `tc` shows on both hooks of a device, except Braid's.
 fn foreign_programs(device: &str) -> Vec<(String, String)> {
     let on = |side: &str| {
         let output = Command::new("tc")
@@ -117,13 +116,13 @@ fn foreign_programs(device: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The programs of direct-action filters: the word after the handle.
+/// Returns the programs of direct-action filters: the word after the handle.
 fn filter_names(text: &str) -> Vec<String> {
     let name = |line: &str| {
         let mut words = line.split_whitespace();
         words.find(|word| *word == "handle")?;
         let (handle, name) = (words.next()?, words.next()?);
-        // On kernels without tracing ours have no names.
+        // On kernels without tracing Braid's programs have no names.
         if name == "direct-action" && OWN_HANDLES.contains(&handle) {
             return None;
         }
@@ -132,7 +131,7 @@ fn filter_names(text: &str) -> Vec<String> {
     text.lines().filter_map(name).collect()
 }
 
-/// Of the directory itself, or of the nearest one above it that exists.
+/// Returns the free space of the directory, or of its nearest existing parent.
 fn run_space(run_dir: &Path) -> Option<(PathBuf, u64)> {
     let place = run_dir.ancestors().find(|place| place.is_dir())?;
     let space = statvfs(place).ok()?;

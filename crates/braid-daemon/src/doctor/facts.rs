@@ -1,4 +1,4 @@
-//! What the machine says about itself. No judgement here.
+//! Facts about the machine, without any assessment.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,31 +14,31 @@ use super::targets::TargetResults;
 use crate::plumbing::{ForeignRule, Plumbing};
 use crate::preflight::{capabilities, kernel_release, missing_capabilities};
 
-/// Everything that is judged.
+/// All facts that are checked.
 #[derive(Debug)]
 pub(super) struct Facts {
     /// `CapEff` of this process.
     pub capabilities: u64,
     /// As `uname -r` prints it.
     pub release: String,
-    /// File systems that the kernel knows include `bpf`.
+    /// The kernel supports the file system `bpf`.
     pub bpf: bool,
     /// The kernel describes its own types (`/sys/kernel/btf/vmlinux`).
     pub btf: bool,
-    /// What the kernel says of the datapath's programs, one by one, where it does not take them; `None`:
-    /// it was not asked, for want of permission or of BPF.
+    /// The kernel's messages about those of the datapath's programs that it refuses; `None` if they were
+    /// not tried, for lack of permission or of BPF.
     pub refused: Option<Vec<String>>,
-    /// Why TUN devices cannot be made; `None` if they can.
+    /// Error of creating a TUN device; `None` if that works.
     pub no_tun: Option<String>,
-    /// The error of trying whether sysctls may be written; `None` if they may.
+    /// Error of writing a sysctl; `None` if that works.
     pub sysctls_locked: Option<String>,
-    /// Uplinks, or why the kernel would not tell.
+    /// Uplinks, or the error of finding them.
     pub discovery: Result<Discovery, String>,
-    /// A device with one of our names that is not ours.
+    /// A foreign device with one of Braid's names.
     pub foreign_device: Option<&'static str>,
     /// Braid's own devices exist.
     pub running: bool,
-    /// Rules that are asked before ours.
+    /// Routing rules that precede Braid's.
     pub earlier_rules: Vec<ForeignRule>,
     /// Values of sysctls by path below `/proc/sys`.
     pub sysctls: BTreeMap<String, String>,
@@ -48,9 +48,9 @@ pub(super) struct Facts {
     pub mwan3: bool,
     /// systemd-networkd runs, and its configuration does not tell it to leave foreign rules alone.
     pub networkd_removes_rules: bool,
-    /// What else is on the machine.
+    /// The environment.
     pub environment: Environment,
-    /// Which targets answered where; `None`: nobody was to ask.
+    /// Answers of probe targets; `None` if there was nothing to probe.
     pub targets: Option<TargetResults>,
 }
 
@@ -137,7 +137,7 @@ fn words(path: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Lines of both kinds of firewall; empty without one, or without the right to look.
+/// Returns the lines of both kinds of firewall; empty without one, or without permission.
 fn firewall() -> Vec<String> {
     let commands: [(&str, &[&str]); 3] = [
         ("nft", &["list", "ruleset"]),

@@ -1,4 +1,4 @@
-//! Asks every target over every uplink once, as the daemon will.
+//! Probes every target over every uplink once, as the daemon will.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use braid_uplink::probe::Prober;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::{Instant, timeout_at};
 
-/// How long an answer may take. A satellite's takes 600 ms.
+/// Longest wait for an answer. A satellite's takes 600 ms.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// Who answered where.
+/// Results of the probes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TargetResults {
-    /// Whether each target answered, by target and uplink. A pair that could not be asked (no
+    /// True if the target answered, by target and uplink. A pair that could not be probed (no
     /// address of that family) is not in it.
     answered: BTreeMap<(String, String), bool>,
 }
 
 impl TargetResults {
-    /// Every target that was asked.
+    /// Returns every target that was probed.
     pub fn targets(&self) -> BTreeSet<&str> {
         self.answered
             .keys()
@@ -31,7 +31,7 @@ impl TargetResults {
             .collect()
     }
 
-    /// Targets that answered on no uplink.
+    /// Returns the targets that answered on no uplink.
     pub fn silent_everywhere(&self) -> Vec<&str> {
         let answers = |target: &&str| {
             let mut tries = self.answered.iter();
@@ -43,7 +43,7 @@ impl TargetResults {
             .collect()
     }
 
-    /// Uplinks on which no target answered.
+    /// Returns the uplinks on which no target answered.
     pub fn silent_uplinks(&self) -> Vec<&str> {
         let uplinks: BTreeSet<&str> = self
             .answered
@@ -71,7 +71,7 @@ impl TargetResults {
     }
 }
 
-/// Asks. Each uplink comes with the targets that are its own.
+/// Probes all pairs. Each uplink comes with its own targets.
 pub(super) async fn probe_all(uplinks: &[(Uplink, Vec<Arc<Target>>)]) -> TargetResults {
     let (tell, mut told) = unbounded_channel();
     let mut prober = Prober::new(tell);
@@ -108,7 +108,7 @@ pub(super) async fn probe_all(uplinks: &[(Uplink, Vec<Arc<Target>>)]) -> TargetR
             }
         }
     }
-    // Whoever has not been heard of by now has not answered.
+    // Targets without a result by now have not answered.
     tried
         .answered
         .extend(asked.into_values().map(|pair| (pair, false)));

@@ -1,4 +1,4 @@
-//! From the roster to the kernel: tables, attachments, routes.
+//! From the uplink registry to the kernel: tables, attachments, routes.
 
 use std::time::Instant;
 
@@ -15,11 +15,11 @@ use crate::uplink_registry::UplinkRecord;
 use crate::user_error::UserError;
 
 impl Engine {
-    /// The first half of a change, which must not wait: who died takes no new flow from now on, and
-    /// what is on it is told or moved.
+    /// Applies the first phase of a change, which must not wait: dead uplinks take no new flows from now on,
+    /// and their flows are closed or moved.
     pub(super) fn withdraw(&mut self) -> Result<(), UserError> {
         if self.applied.is_none() {
-            // A start diverts nothing yet; a restart finds everything in place, and tells nobody.
+            // A start diverts nothing yet. A restart finds everything in place and closes no flow.
             self.failover.inherit(self.registry.records());
         }
         let now = Instant::now();
@@ -38,7 +38,7 @@ impl Engine {
         self.fail_over()
     }
 
-    /// The second half, when everything is ready for it: who is new or back takes flows.
+    /// Applies the second phase, when everything is ready: new and returned uplinks take flows.
     pub(super) fn settle(&mut self) -> Result<(), UserError> {
         let tables = self.tables();
         self.set_tables(tables)?;
@@ -47,11 +47,11 @@ impl Engine {
         self.fail_back(&returned)
     }
 
-    /// Both halves, after a verdict: devices are as they were.
+    /// Applies both phases after a verdict, when no device has changed.
     pub(super) fn follow_verdicts(&mut self) -> Result<(), UserError> {
         self.withdraw()?;
-        // While a change of the network is not followed to its end, who is new has no program that
-        // would translate the answers.
+        // Until a change of the network is fully applied, a new uplink has no program that would translate its
+        // answers.
         match self.incidents.reconcile_error {
             None => self.settle(),
             Some(_) => Ok(()),
@@ -71,12 +71,12 @@ impl Engine {
         }
     }
 
-    /// Asks the machine anew what it calls that which rules name.
+    /// Looks up the machine's identifiers of things that rules name.
     pub(crate) fn look_up_system(&mut self) {
         self.system = SystemIds::look_up(&self.settings);
     }
 
-    /// How the uplinks stand.
+    /// Returns the status of every uplink.
     pub(crate) fn statuses(&self) -> Vec<UplinkStatus> {
         let load = |record: &UplinkRecord| {
             let name = &record.uplink.name;
@@ -102,7 +102,7 @@ impl Engine {
                 }
             }
             Some(applied) => {
-                // A number that was somebody else's once means other uplinks now.
+                // A reused class number stands for other uplinks now.
                 let fresh = tables.new_classes(applied);
                 if !fresh.is_empty() {
                     self.datapath
@@ -123,7 +123,7 @@ impl Engine {
     }
 
     pub(super) async fn plumb(&mut self, divert: Divert, lans: &[Link]) -> Result<(), UserError> {
-        // Without `[lan]` others may route here, and need their addresses as they are.
+        // Without `[lan]`, other hosts may route through this machine and need their addresses unchanged.
         let lans = match self.settings.config.lan {
             Some(_) => lans,
             None => &[],
@@ -179,7 +179,7 @@ impl Engine {
         })
     }
 
-    /// Devices whose clients are served: those named, or on a gateway all that are no uplinks.
+    /// Returns the devices whose clients are served: those configured, or on a gateway all that are no uplinks.
     pub(super) fn lans(&self, snapshot: &Snapshot) -> Vec<Link> {
         let named = self
             .settings
@@ -207,7 +207,7 @@ impl Engine {
     }
 }
 
-/// Whether the machine forwards packets already.
+/// Returns true if the machine already forwards packets.
 fn is_gateway() -> bool {
     [
         "/proc/sys/net/ipv4/ip_forward",

@@ -1,5 +1,5 @@
-//! The bond among the uplinks: joined and left while running, its news followed, its links those of
-//! the uplinks that can be used; and what uplinks have carried of their quotas.
+//! The bond as one of the uplinks: joining and leaving while running, its events, its links over the usable
+//! uplinks; and the usage of the uplinks' quotas.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -16,27 +16,27 @@ use crate::state_dir::StateDir;
 use crate::uplink_registry::UplinkRecord;
 use crate::user_error::UserError;
 
-/// How long after its end what carries the bond is started again.
+/// Delay until a bond driver that has ended is restarted.
 const BOND_RESTART_DELAY: Duration = Duration::from_secs(2);
 
-/// What a link costs whose uplink's quota is used up: more than any that the configuration knows.
+/// Tier of a link whose uplink's quota is used up: behind every tier that can be configured.
 const SPENT_QUOTA_TIER: u8 = u8::MAX;
 
-/// The quotas' accounts.
+/// Usage of the quotas.
 #[derive(Debug)]
 pub(crate) struct Quotas {
     usage: Usage,
     state_dir: StateDir,
     written: (Usage, Instant),
-    /// Why they are not on disk.
+    /// Error of the last write to disk.
     pub unwritten: Option<UserError>,
 }
 
 impl Quotas {
-    /// Goes on from an earlier daemon's.
+    /// Continues from the usage that an earlier daemon stored.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The stored usage cannot be read.
     pub fn open(state_dir: StateDir) -> Result<Quotas, UserError> {
         let usage = Usage::load(&state_dir)?;
         Ok(Quotas {
@@ -47,7 +47,7 @@ impl Quotas {
         })
     }
 
-    /// Writes them down, if it is time.
+    /// Stores the usage if it is time.
     fn write(&mut self, now: Instant) {
         let (before, at) = &self.written;
         if now.saturating_duration_since(*at) < STORE_INTERVAL || before.is_as_used(&self.usage) {
@@ -59,10 +59,10 @@ impl Quotas {
 }
 
 impl Engine {
-    /// Joins a hub, or tries again with the same token.
+    /// Joins a hub, or retries with the same token.
     ///
     /// # Errors
-    /// It is no token, another hub was joined, or the disk refuses; then nothing has changed.
+    /// The token is invalid, another hub was joined, or the disk refuses; then nothing has changed.
     pub fn join_bond(&mut self, token: &str) -> Result<BondReport, UserError> {
         let was_joined = self.bond.is_joined();
         self.bond.join(parse_token(token)?)?;
@@ -77,7 +77,7 @@ impl Engine {
     /// Leaves the hub.
     ///
     /// # Errors
-    /// What the disk or the kernel refused.
+    /// The disk or the kernel refused a change.
     pub fn leave_bond(&mut self) -> Result<BondReport, UserError> {
         if !self.bond.leave()? {
             let failure = UserError::new("not-joined", "this machine has joined no hub");
@@ -86,13 +86,13 @@ impl Engine {
         self.settings.bonded = false;
         let text = "this machine has left its hub";
         self.events.note(EventKind::BondJoined, None, text, None);
-        // Its device is gone; the kernel tells that as well.
+        // The kernel reports the removal of the device as well.
         self.look_at_bond_after(Duration::ZERO);
         self.follow_verdicts()?;
         self.bond_report()
     }
 
-    /// Takes over an earlier daemon's bond with the flows on it, before the datapath is told of this one's uplinks.
+    /// Takes over an earlier daemon's bond with its flows, before the datapath learns of this daemon's uplinks.
     pub(super) fn inherit_bond(&mut self, snapshot: &Snapshot) {
         let Some((uplink, why)) = self.bond.inherit(snapshot, Instant::now()) else {
             return;
@@ -101,7 +101,7 @@ impl Engine {
         self.look_when_given_up();
     }
 
-    /// Starts what is to carry the bond and does not run.
+    /// Starts the bond driver if it should run and does not.
     pub(super) fn set_bond_going(&mut self) {
         let datapath = &self.datapath;
         let lease = || Ok(datapath.lease()?);
@@ -112,7 +112,7 @@ impl Engine {
         }
     }
 
-    /// Takes note of what the bond's helpers tell. A look at the network is due after it.
+    /// Handles an event of the bond. The caller reads the network's state afterwards.
     pub fn handle_bond_event(&mut self, event: BondEvent) {
         let before = self.bond.state().word();
         let stopped = matches!(self.bond.state(), State::Stopped(_));
@@ -147,7 +147,7 @@ impl Engine {
         }
     }
 
-    /// Has the roster look at a lost bond when its flows have waited for long enough.
+    /// Schedules a check of a lost bond for the time when its flows have waited long enough.
     fn look_when_given_up(&self) {
         if let State::Lost { patience, .. } = self.bond.state() {
             self.look_at_bond_after(*patience);
@@ -158,7 +158,7 @@ impl Engine {
         let event = self.bond.events();
         tokio::spawn(async move {
             tokio::time::sleep(pause).await;
-            // Who hung up needs no reminder.
+            // A closed channel needs no reminder.
             let _ = event.send(BondEvent::Recheck);
         });
     }
@@ -174,7 +174,7 @@ impl Engine {
             .await?)
     }
 
-    /// Has the bond's links be those of the uplinks.
+    /// Updates the bond's links from the uplinks.
     pub(super) fn update_bond_links(&mut self) {
         let uplinks = self.registry.usable().filter(|record| !record.is_bond());
         let lines = uplinks.map(|record| self.line(record)).collect();
@@ -196,13 +196,13 @@ impl Engine {
         }
     }
 
-    /// Whether an uplink has carried all that its quota allows.
+    /// Returns true if an uplink has used up its quota.
     pub(crate) fn is_spent(&self, name: &str) -> bool {
         let quota = self.settings.quota(name);
         quota.is_some_and(|quota| self.quotas.usage.left(name, quota).get() == 0)
     }
 
-    /// The tier of an uplink, as far behind as can be once its quota is used up.
+    /// Returns the tier of an uplink; the last one if its quota is used up.
     pub(crate) fn tier(&self, name: &str) -> u8 {
         match self.is_spent(name) {
             true => SPENT_QUOTA_TIER,
@@ -210,8 +210,7 @@ impl Engine {
         }
     }
 
-    /// Takes note of what uplinks with a quota have carried; `true`: one has used its quota up, or
-    /// has a new one.
+    /// Adds the traffic of uplinks with a quota to their usage. Returns true if a quota was used up or renewed.
     pub(super) fn note_quotas(&mut self, counters: &[(UplinkId, UplinkCounters)]) -> bool {
         let records = self.registry.records().iter();
         let quotas = records.filter_map(|record| {
@@ -248,13 +247,13 @@ impl Engine {
         before != spent(self)
     }
 
-    /// What an uplink has carried of its quota, and the quota, if it has one.
+    /// Returns the usage of an uplink's quota, and the quota, if it has one.
     pub(crate) fn quota_of(&self, name: &str) -> Option<(u64, u64)> {
         let quota = self.settings.quota(name)?;
         Some((self.quotas.usage.of(name).get(), quota.volume.get()))
     }
 
-    /// Ends what carries the bond, as the daemon ends: its flows wait for the next one.
+    /// Stops the bond driver at the end of the daemon: the bond's flows wait for the next one.
     pub fn end_bond(&mut self) {
         self.bond.end();
         if let Err(failure) = self.quotas.usage.store_if_used(&self.quotas.state_dir) {

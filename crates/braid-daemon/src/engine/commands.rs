@@ -1,5 +1,4 @@
-//! What the API changes while everything else stays: programs that run on one uplink, and uplinks
-//! that are let back.
+//! Commands of the API that change the running instance: `braid run` and `braid failback`.
 
 use super::Engine;
 use crate::events::EventKind;
@@ -9,19 +8,19 @@ use crate::settings::Settings;
 use crate::user_error::UserError;
 
 impl Engine {
-    /// Lets uplinks back that `failback = "never"` keeps waiting.
+    /// Lets uplinks take flows again that `failback = "never"` holds back.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel refused the change.
     pub fn allow_failback(&mut self) -> Result<(), UserError> {
         self.classes.allow_failback();
         self.follow_verdicts()
     }
 
-    /// Puts new flows of a control group on one uplink, before any rule of the configuration.
+    /// Directs new flows of a control group to one uplink, ahead of all configured rules.
     ///
     /// # Errors
-    /// There is no such uplink or group, no room for its rule, or the kernel refused; then nothing
+    /// The uplink or group does not exist, there is no room for its rule, or the kernel refused; then nothing
     /// has changed.
     pub fn begin_run(&mut self, run: RunRequest) -> Result<RunRequest, UserError> {
         let records = self.registry.records();
@@ -48,10 +47,10 @@ impl Engine {
         Ok(run)
     }
 
-    /// Takes that back.
+    /// Ends a run.
     ///
     /// # Errors
-    /// There is no such run, or the kernel refused.
+    /// The run does not exist, or the kernel refused.
     pub fn end_run(&mut self, id: u64) -> Result<RunRequest, UserError> {
         let run = self.runs.end(id);
         let run = run.ok_or_else(|| UserError::new("not-found", format!("no run {id}")))?;
@@ -60,10 +59,10 @@ impl Engine {
         Ok(run)
     }
 
-    /// Takes back what nobody said is over, and is.
+    /// Ends the runs whose control group and command are gone without notice.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel refused the change.
     pub(super) fn end_stale_runs(&mut self) -> Result<(), UserError> {
         let over = self.runs.prune();
         if over.is_empty() {

@@ -1,14 +1,14 @@
-//! What goes back to an uplink that returned, by `failback`.
+//! Failback: flows that return to an uplink when it works again, by `failback`.
 //!
 //! Rules, and why:
-//! - What goes back is what was moved away from it, and what runs on an uplink of a later tier,
-//!   which was only taken because this one was not there.
+//! - Flows go back that were moved away from the uplink, or that run on an uplink of a later tier, which was
+//!   only used because this one was missing.
 //! - A flow whose class cannot take the returned uplink stays: it would only choose another one.
-//! - QUIC moves without harm. A TCP connection cannot move, it can only be told; `move-idle` does
-//!   that to connections on which nothing has moved for [`IDLE_CONNECTION_TIME`], since whoever is told in the middle of
-//!   something loses it.
-//! - Coming back too early costs more than coming back late: the lookout's damping decides when an
-//!   uplink has returned, not this.
+//! - QUIC moves without harm. A TCP connection cannot move, it can only be reset. `move-idle` resets
+//!   connections that have been quiet for [`IDLE_CONNECTION_TIME`], because a reset during a transfer loses
+//!   data.
+//! - Returning too early costs more than returning late. The health monitor's damping decides when an uplink
+//!   has returned, not this module.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -22,17 +22,17 @@ use crate::config::Failback;
 use crate::events::EventKind;
 use crate::user_error::UserError;
 
-/// How long nothing has moved on a connection that counts as idle: longer than any answer that
-/// somebody waits for, shorter than the pause after which programs drop a connection themselves.
+/// Time without packets after which a connection counts as idle: longer than any answer that somebody waits
+/// for, shorter than the pause after which programs drop a connection themselves.
 const IDLE_CONNECTION_TIME: Duration = Duration::from_secs(30);
-/// IANA's number of UDP.
+/// IANA protocol number of UDP.
 const UDP: Protocol = Protocol(17);
 
-/// What decides whether a flow goes back.
+/// Inputs of the decision whether a flow goes back.
 struct FailbackPlan<'a> {
     failback: Failback,
     returned: &'a [UplinkId],
-    /// Uplinks of a later tier than one that returned.
+    /// Uplinks of a later tier than the one that returned.
     later: BTreeSet<UplinkId>,
     classes: &'a [ClassEntry],
     now: KernelTime,
@@ -40,7 +40,7 @@ struct FailbackPlan<'a> {
 
 impl FailbackPlan<'_> {
     fn fate(&self, flow: &Flow) -> Release {
-        // What has gone back already came from where it does not belong.
+        // After a failback `came_from` is an uplink where the flow does not belong.
         let from = flow.came_from.filter(|_| flow.choice == Choice::Moved);
         let goes = match from {
             Some(from) if self.returned.contains(&from) => self.may_take(flow, &[from]),
@@ -58,7 +58,7 @@ impl FailbackPlan<'_> {
         }
     }
 
-    /// Whether the flow's class gives flows to one of these.
+    /// Returns true if the flow's class gives flows to one of these uplinks.
     fn may_take(&self, flow: &Flow, uplinks: &[UplinkId]) -> bool {
         let family = match flow.inner.is_ipv4() {
             true => Family::V4,
@@ -76,20 +76,20 @@ impl FailbackPlan<'_> {
     }
 }
 
-/// Which uplinks work, so that it shows which have returned. One that merely takes flows because
-/// none works has not.
+/// The uplinks that work, for finding those that have returned. An uplink that takes flows only because none
+/// works does not count.
 #[derive(Debug, Default)]
 pub(super) struct WorkingUplinks(Option<BTreeSet<UplinkId>>);
 
 impl WorkingUplinks {
-    /// Takes note of who does not work any more.
+    /// Removes uplinks that no longer work.
     pub fn fail(&mut self, now: &BTreeSet<UplinkId>) {
         if let Some(working) = &mut self.0 {
             working.retain(|id| now.contains(id));
         }
     }
 
-    /// Who works now and did not before. At first nobody: a start moves nothing.
+    /// Returns the uplinks that work now and did not before. Returns none at first: a start moves nothing.
     pub fn returned(&mut self, now: BTreeSet<UplinkId>) -> Vec<UplinkId> {
         match self.0.replace(now.clone()) {
             Some(before) => now.difference(&before).copied().collect(),
@@ -99,7 +99,7 @@ impl WorkingUplinks {
 }
 
 impl Engine {
-    /// Has flows go back to uplinks that returned, as far as the configuration wants it.
+    /// Moves flows back to uplinks that returned, as far as the configuration wants it.
     pub(super) fn fail_back(&mut self, returned: &[UplinkId]) -> Result<(), UserError> {
         self.keep_alive_through_hub(returned)?;
         let failback = self.settings.config.failback;
@@ -114,7 +114,7 @@ impl Engine {
         };
         let later = statuses.iter().filter(|s| s.tier > tier).map(|s| s.id);
         let later: BTreeSet<UplinkId> = later.collect();
-        // Who keeps to the uplink that took over would take it again.
+        // Sticky clients would take the uplink that took over again.
         self.datapath
             .forget_sticky(|sticky| later.contains(&sticky.uplink))?;
         let plan = FailbackPlan {
@@ -132,8 +132,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Has the hub learn again whose connections it translates: its machine may have been restarted, and where only the
-    /// remote has something to send, nobody would tell it.
+    /// Sends keepalives so that the hub relearns the connections that it translates. Its machine may have
+    /// restarted, and where only the remote host has something to send, nothing else would do so.
     fn keep_alive_through_hub(&mut self, returned: &[UplinkId]) -> Result<(), UserError> {
         let mut records = returned.iter().filter_map(|id| self.registry.record(*id));
         if let Some(bond) = records.find(|record| record.is_bond()) {
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// Uplink 0 has returned, 1 is of its tier, 2 of a later one; class 1 is for 2 alone.
+    /// Uplink 0 has returned, 1 is in its tier, 2 in a later one; class 1 is for 2 alone.
     fn fate(failback: Failback, idle: Duration, flow: &Flow) -> Release {
         let classes = [class(0, &[0, 1]), class(1, &[2])];
         let plan = FailbackPlan {

@@ -1,21 +1,24 @@
-//! What becomes of the flows of an uplink that nothing gets through any more.
+//! Failover: the flows of an uplink that has died.
+//!
+//! A flow is *closed* by a TCP reset to both ends, or for QUIC by "port unreachable" to the inside.
 //!
 //! Rules, and why:
-//! - Nobody is told or moved unless another uplink works: a connection that hangs may come back
-//!   with its line, one that was reset does not.
-//! - New flows first, running ones after: what is told connects anew at once, and must not meet the
-//!   dead uplink again.
-//! - What may be a passing state of a device gets a grace by its cause ([`crate::uplink_registry`]): no new flow takes it from the
-//!   first moment, what nobody has answered yet is asked again by others, and the rest is told or moved only when that is
-//!   over. What comes back as it was loses nothing.
-//! - A daemon that starts tells nothing about uplinks that it finds dead by their device: it does
-//!   not know what an earlier one told.
-//! - A QUIC server that leaves a moved flow unanswered is remembered. Its flows are told, this one
-//!   and those that would be moved later.
-//! - Where TCP is not to be told (`tcp_reset = false`), nothing is said at all: QUIC and other
-//!   datagrams still leave with their next packet from inside.
-//! - Connections on an address that is gone are told too: no answer can reach them. At once if there is another one, else
-//!   after [`RENEWAL_GRACE`]. One that its device still has (deprecated, or second to a new one) goes on.
+//! - Flows are closed or moved only if another uplink works: a connection that hangs may come back with its
+//!   line, a closed one does not.
+//! - New flows first, running ones after: a closed connection reconnects at once and must not meet the dead
+//!   uplink again.
+//! - States of a device that may be transient get a grace period by their cause ([`crate::uplink_registry`]).
+//!   New flows avoid the uplink at once, unanswered first packets are repeated on other uplinks, and the rest
+//!   is closed or moved only after the grace period. An uplink that returns unchanged loses nothing.
+//! - A daemon that starts closes nothing on uplinks that it finds dead by their device: it does not know what
+//!   an earlier one closed.
+//! - A QUIC server that leaves a moved flow unanswered is remembered. This flow and those that would be moved
+//!   later are closed.
+//! - With `tcp_reset = false` no flow is closed; QUIC and other datagrams still move with their next packet from
+//!   inside.
+//! - Connections on a lost address are closed too, because no answer can reach them: at once if there is
+//!   another address, else after [`RENEWAL_GRACE`]. An address that the device still has (deprecated, or second
+//!   to a new one) keeps its connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -31,64 +34,65 @@ use crate::tables::Tables;
 use crate::uplink_registry::{RENEWAL_GRACE, UplinkRecord};
 use crate::user_error::UserError;
 
-/// How long a server may leave a moved flow unanswered. Its answer takes one round trip; a client
-/// that hears nothing says the same again after two or three.
+/// Time in which a server has to answer a moved flow. Its answer takes one round trip; a client that gets none
+/// retransmits after two or three.
 const MOVED_FLOW_ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long moved flows are looked after: past the idle time-out of most QUIC connections (30 s),
-/// after which a silent one says nothing about its server.
+/// Time for which moved flows are checked: past the idle timeout of most QUIC connections (30 s), after which
+/// silence says nothing about the server.
 const MOVED_FLOW_CHECK_TIME: Duration = Duration::from_secs(40);
-/// IANA's number of TCP.
+/// IANA protocol number of TCP.
 pub(super) const TCP: Protocol = Protocol(6);
 
-/// A change of the network that is not read yet prolongs a grace period by this at most. The kernel answers late while it takes
-/// down network namespaces, and what it has not told yet may be that the uplink is back.
+/// Longest extension of a grace period by an unread change of the network. The kernel answers late while it
+/// takes down network namespaces, and the change may be the return of the uplink.
 const MAX_UNREAD_GRACE: Duration = Duration::from_secs(2);
 
-/// What was done about dead uplinks.
+/// State of failover.
 #[derive(Debug, Default)]
 pub(super) struct Failover {
-    /// Dead, and their flows were told or moved since they died. At most as many as uplinks.
+    /// Dead uplinks whose flows have been closed or moved. At most as many as uplinks.
     evacuated: BTreeSet<UplinkId>,
-    /// Dead, and what nobody had answered there was asked again. As many.
+    /// Dead uplinks whose unanswered flows have been repeated elsewhere. As many.
     asked_again: BTreeSet<UplinkId>,
-    /// Dead by their device when this daemon began. As many.
+    /// Uplinks that were dead by their device when this daemon started. As many.
     inherited: BTreeSet<UplinkId>,
-    /// Down by their device, or just back. As many.
+    /// Uplinks whose device is down, or just back. As many.
     flaps: BTreeMap<UplinkId, Flap>,
-    /// Addresses that new flows do not take any more, whose connections are to be told when their
-    /// device has them no longer, and not before. At most as many as the devices have addresses.
+    /// Addresses that new flows no longer take. Their connections are closed once the device has lost the
+    /// address. At most as many as the devices have addresses.
     stale: Vec<(UplinkId, IpAddr, Instant)>,
-    /// The time of the oldest change of the network that no snapshot has shown.
+    /// Time of the oldest change of the network that no snapshot has shown.
     unread_since: Option<Instant>,
     no_migration: NoMigration,
-    /// Until when moved flows are looked after.
+    /// Time until which moved flows are checked.
     moves_checked_until: Option<Instant>,
 }
 
-/// A device that went away, and may be back in a moment as it was.
+/// A device that went away and may soon be back unchanged.
 #[derive(Clone, Copy, Debug)]
 struct Flap {
     began: Instant,
-    /// It is away; else it is back, and has not shown yet that anything gets through.
+    /// True while it is away; false once it is back, without proof that packets pass.
     away: bool,
-    /// Until when its flows stay.
+    /// Time until which its flows stay.
     until: Instant,
 }
 
-/// A flapping line keeps its flows no longer than this.
+/// Longest grace of a flapping line.
 const MAX_FLAP_GRACE: Duration = Duration::from_secs(3);
 
-/// Interval of looks at an uplink that is back and answers, when it is watched for longer than a grace period.
+/// Interval between checks of a returned uplink that answers, when it is watched for longer than a grace
+/// period.
 const ANSWERING_GRACE: Duration = Duration::from_millis(500);
 
 impl Failover {
-    /// Takes the uplinks that this daemon finds dead for another daemon's.
+    /// Treats the uplinks that this daemon finds dead as handled by an earlier daemon.
     pub fn inherit(&mut self, records: &[UplinkRecord]) {
         let dead = records.iter().filter(|record| record.is_dead());
         self.inherited = dead.map(|record| record.id).collect();
     }
 
-    /// Notes which addresses a change takes away.
+    /// Records the addresses that a change removes.
     pub fn note_addresses(&mut self, now: Instant, applied: &Tables, tables: &Tables) {
         for (id, address) in tables.lost_addresses(applied) {
             self.stale
@@ -97,8 +101,8 @@ impl Failover {
         }
     }
 
-    /// Notes whose device is of no use now, or is just back. What is on an uplink stays as long as it `answers`, however
-    /// long that has to go on before new flows take it again.
+    /// Records devices that are unusable now, or just back. Flows stay on an uplink as long as it `answers`,
+    /// however long it takes until new flows take it again.
     pub fn note_flaps(
         &mut self,
         now: Instant,
@@ -121,9 +125,9 @@ impl Failover {
                     away,
                     until,
                 },
-                // It fell silent, which is another matter.
+                // It fell silent, which the health monitor handles.
                 None => continue,
-                // A worse state may be a passing one for a shorter time.
+                // A worse state gets the shorter grace.
                 Some(flap) if flap.away == away && away => Flap {
                     until: flap.until.min(until),
                     ..*flap
@@ -143,7 +147,7 @@ impl Failover {
         }
     }
 
-    /// When the next grace is over; `None`: there is none.
+    /// Returns the end of the next grace period; `None` if there is none.
     pub fn next(&self, now: Instant) -> Option<Instant> {
         let flaps = self.flaps.values().map(|flap| flap.until);
         let stale = self.stale.iter().map(|(_, _, until)| *until);
@@ -160,25 +164,25 @@ impl Failover {
             .map_or(until, |since| until.max(since + MAX_UNREAD_GRACE))
     }
 
-    /// From now on moved flows are looked after.
+    /// Checks moved flows from now on.
     pub fn watch_moved_flows(&mut self, now: Instant) {
         self.moves_checked_until = Some(now + MOVED_FLOW_CHECK_TIME);
     }
 }
 
 impl Engine {
-    /// Notes since when there is a change of the network that no snapshot has shown; `None`: there is none. No grace
-    /// period ends meanwhile, for up to 2 s.
+    /// Records since when there is a change of the network that no snapshot has shown, if there is one. No
+    /// grace period ends meanwhile, for up to 2 s.
     pub fn note_unread(&mut self, since: Option<Instant>) {
         self.failover.unread_since = since;
     }
 
-    /// Whether TCP is told that its uplink is dead.
+    /// Returns true if TCP connections on this uplink are reset because it is dead.
     pub(super) fn tells(&self, record: &UplinkRecord) -> bool {
         self.settings.config.liveness.tcp_reset && self.is_abandoned(record)
     }
 
-    /// Whether flows leave an uplink because it is dead.
+    /// Returns true if flows leave this uplink because it is dead.
     fn is_abandoned(&self, record: &UplinkRecord) -> bool {
         let flap = self.failover.flaps.get(&record.id);
         record.is_dead()
@@ -187,8 +191,7 @@ impl Engine {
             && !self.failover.inherited.contains(&record.id)
     }
 
-    /// Tells or moves what is on dead uplinks, once for each death, and tells what goes by an address
-    /// that is gone.
+    /// Closes or moves the flows of dead uplinks, once for each death, and closes those on lost addresses.
     pub(super) fn fail_over(&mut self) -> Result<(), UserError> {
         let records = self.registry.records();
         let dead: BTreeSet<UplinkId> = records
@@ -213,7 +216,7 @@ impl Engine {
         self.abandon_addresses()
     }
 
-    /// Asks again, once for each death, what nobody has answered on an uplink whose grace is not over.
+    /// Repeats, once for each death, unanswered flows of uplinks in their grace period on other uplinks.
     fn repeat_unanswered(&mut self) -> Result<(), UserError> {
         let failover = &self.failover;
         let waits = |record: &&UplinkRecord| {
@@ -249,7 +252,7 @@ impl Engine {
         let survives = |server| no_migration.survives(server, now);
         let done = self.datapath.evacuate(id, tells, survives)?;
         self.failover.evacuated.insert(id);
-        // Also for what has moved by itself before it was looked at.
+        // This covers flows that moved by themselves earlier, too.
         self.failover.watch_moved_flows(now);
         tracing::info!(uplink = name, ?done, "flows left a dead uplink");
         if done != Evacuated::default() {
@@ -285,7 +288,7 @@ impl Engine {
             };
             let gone = stale.iter().any(of);
             match flow.protocol {
-                // Others move by themselves with their next packet.
+                // Other flows move by themselves with their next packet.
                 TCP if gone => Release::Reset,
                 _ => Release::Keep,
             }
@@ -304,10 +307,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Learns which servers left moved flows unanswered, and tells those flows.
+    /// Learns which servers left moved flows unanswered, and closes those flows.
     ///
     /// # Errors
-    /// The flows cannot be read or told.
+    /// The flows cannot be read or closed.
     pub(super) fn check_moved_flows(&mut self) -> Result<(), UserError> {
         let now = Instant::now();
         match self.failover.moves_checked_until {
@@ -394,7 +397,7 @@ mod tests {
             failover.next(began),
             Some(began + RENEWAL_GRACE / 2 + MAX_UNREAD_GRACE)
         );
-        // A change that stays unread for long prolongs nothing later.
+        // A change that stays unread for long extends nothing later.
         failover.unread_since = Some(began);
         failover.stale[0].2 = began + MAX_UNREAD_GRACE * 2;
         assert_eq!(failover.next(began), Some(began + MAX_UNREAD_GRACE * 2));

@@ -1,5 +1,5 @@
-//! Watching over the uplinks: what the datapath counts and what probes find goes to the lookout,
-//! and what it concludes is acted upon.
+//! HealthProblem checks: feeds the datapath's counters and the results of probes to the health monitor, and applies
+//! its verdicts.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -22,31 +22,31 @@ use crate::settings::Settings;
 use crate::uplink_registry::UplinkRecord;
 use crate::user_error::UserError;
 
-/// From one look at the counters to the next while anything moves: short against the time in which
-/// silence is noticed.
+/// Interval between samples of the counters while packets flow: short against the time in which silence is
+/// noticed.
 const BUSY_TICK: Duration = Duration::from_millis(50);
-/// The same on a machine at rest, which should sleep.
+/// The same on an idle machine, which should sleep.
 const IDLE_TICK: Duration = Duration::from_millis(250);
-/// How long after the last packet a machine counts as at rest: people and programs pause.
+/// Time since the last packet after which a machine counts as idle: people and programs pause.
 const IDLE_AFTER: Duration = Duration::from_secs(2);
-/// What rates are measured over.
+/// Interval over which rates are measured.
 const RATE_INTERVAL: Duration = Duration::from_secs(1);
-/// Least time between two looks, whatever the lookout asks for.
+/// Shortest interval between two samples, whatever the monitor asks for.
 const MIN_TICK: Duration = Duration::from_millis(5);
 
-/// What the engine needs to watch.
+/// State of the health checks.
 pub(super) struct HealthChecks {
     pub monitor: HealthMonitor,
     prober: Prober,
     looked: Instant,
-    /// Packets of all uplinks at the last look, and when they last became more.
+    /// Packets of all uplinks at the last sample, and the time at which they last increased.
     packets: u64,
     moved: Instant,
     meters: BTreeMap<UplinkId, Meter>,
     metered: Instant,
 }
 
-/// What one uplink carried between two measurements.
+/// Traffic of one uplink between two measurements.
 #[derive(Clone, Copy, Debug, Default)]
 struct Meter {
     sent: u64,
@@ -56,8 +56,8 @@ struct Meter {
 }
 
 impl HealthChecks {
-    /// Answers to probes go to this channel, for [`Engine::handle_probe_result`]. There is one for each probe that
-    /// is under way, whose number the lookout bounds.
+    /// Results of probes go to this channel, for [`Engine::handle_probe_result`]. There is one for each probe
+    /// in flight; the monitor limits their number.
     pub fn new(answers: UnboundedSender<ProbeResult>) -> HealthChecks {
         let now = Instant::now();
         HealthChecks {
@@ -71,7 +71,7 @@ impl HealthChecks {
         }
     }
 
-    /// What an uplink carries, of the last second; `None` before there was one.
+    /// Returns the load of an uplink over the last second; `None` before the first measurement.
     pub fn load(&self, id: UplinkId, settings: &Settings, name: &str) -> Option<Load> {
         let meter = self.meters.get(&id)?;
         Some(Load {
@@ -81,7 +81,7 @@ impl HealthChecks {
         })
     }
 
-    /// Measures rates, once in [`RATE_INTERVAL`]; `true`: they are new.
+    /// Measures rates, once per [`RATE_INTERVAL`]. Returns true if they are new.
     fn measure(&mut self, now: Instant, counters: &[(UplinkId, UplinkCounters)]) -> bool {
         let passed = now.saturating_duration_since(self.metered);
         if passed < RATE_INTERVAL {
@@ -95,7 +95,7 @@ impl HealthChecks {
         let before = std::mem::take(&mut self.meters);
         for (id, counters) in counters {
             let (sent, received) = (counters.tx.bytes, counters.rx.bytes);
-            // The first measurement has nothing to compare with.
+            // The first measurement has no reference.
             let (tx, rx) = before.get(id).map_or_else(Default::default, |before| {
                 (
                     rate(sent.saturating_sub(before.sent)),
@@ -120,7 +120,7 @@ impl HealthChecks {
         }
     }
 
-    /// `overrun`: of one uplink, [`Sample::local_drops`].
+    /// `local_drops` is [`Sample::local_drops`] of one uplink.
     fn note(
         &mut self,
         now: Instant,
@@ -147,7 +147,7 @@ impl HealthChecks {
 }
 
 impl Engine {
-    /// When [`Engine::tick`] is due.
+    /// Returns the time of the next [`Engine::tick`].
     #[must_use]
     pub fn next_tick(&self) -> Instant {
         let health_checks = &self.health_checks;
@@ -158,7 +158,7 @@ impl Engine {
         grace.map_or(next, |grace| grace.min(next))
     }
 
-    /// Looks at the traffic and at the time, and acts on what follows from it.
+    /// Samples the counters, advances the timers, and acts on the results.
     ///
     /// # Errors
     /// The counters cannot be read, or the kernel refused to follow a verdict.
@@ -182,14 +182,14 @@ impl Engine {
         self.update_forecasts(now, &counters)
     }
 
-    /// What the bond's device dropped since this machine did not take it in time. Where that cannot be read
-    /// nothing is excused by it.
+    /// Returns the packets that the bond's device dropped because this machine did not read them in time. If
+    /// they cannot be read, no silence is excused by them.
     fn bond_drops(&self) -> Option<(UplinkId, u64)> {
         let bond = self.registry.records().iter().find(|m| m.is_bond())?;
         Some((bond.id, tun_drops(&bond.uplink.device).ok()?))
     }
 
-    /// Takes note of how a probe fared, and acts on what follows from it.
+    /// Takes the result of a probe and acts on it.
     ///
     /// # Errors
     /// The kernel refused to follow a verdict.
@@ -200,12 +200,12 @@ impl Engine {
         self.poll_monitor()
     }
 
-    /// How an uplink fares at this moment. What a member has is of its last verdict.
+    /// Returns the current health of an uplink; its registry record has that of the last verdict.
     pub(crate) fn health_snapshot(&self, id: UplinkId) -> Option<HealthSnapshot> {
         self.health_checks.monitor.snapshot(id)
     }
 
-    /// Has the lookout watch the uplinks that there are now.
+    /// Updates the monitor's list of uplinks.
     pub(super) fn watch_records(&mut self) {
         let watched = |record: &UplinkRecord| MonitoredUplink {
             v4: record.uplink.v4.is_some(),
@@ -224,7 +224,7 @@ impl Engine {
         self.registry.judge(|id| monitor.snapshot(id));
     }
 
-    /// Sends what the lookout wants sent and follows its verdicts.
+    /// Sends the probes that the monitor wants sent and applies its verdicts.
     pub(super) fn poll_monitor(&mut self) -> Result<(), UserError> {
         let now = Instant::now();
         while let Some(request) = self.health_checks.monitor.poll_transmit(now) {
@@ -239,7 +239,7 @@ impl Engine {
         }
         let monitor = &self.health_checks.monitor;
         self.registry.judge(|id| monitor.snapshot(id));
-        // First the deed, then the word: the log may be slow.
+        // Apply first, log afterwards: the log may be slow.
         let outcome = self.follow_verdicts();
         changes.iter().for_each(|change| self.log_verdict(change));
         self.remember(&[]);

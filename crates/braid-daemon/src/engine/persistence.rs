@@ -1,18 +1,18 @@
-//! What the next daemon, and `braid down`, must know: kept on disk as well as the disk allows.
+//! Persistence of the state that the next daemon, and `braid down`, need.
 //!
 //! Rules, and why:
-//! - A start on a clean machine is refused where nothing can be written: nothing is lost by that.
-//! - Once traffic depends on the daemon, a disk that refuses stops nothing: an uplink that is back
-//!   takes flows whether or not that can be written down. What could not be written is kept in
-//!   memory, is said in a health line, and is written with the first sweep that finds room. This
-//!   daemon's `braid down` goes by its memory; only a daemon that is killed meanwhile loses it.
+//! - A start on a clean machine is refused if the state cannot be written: nothing is lost by that.
+//! - Once traffic depends on the daemon, a disk that refuses stops nothing: an uplink that is back takes flows
+//!   whether or not that can be written. The unwritten state is kept in memory, shown as a health problem, and
+//!   written by the first sweep that succeeds. This daemon's `braid down` uses its memory; only a daemon that
+//!   is killed meanwhile loses the state.
 
 use super::Engine;
 use crate::state::State;
 use crate::uplink_registry::Change;
 
 impl Engine {
-    /// Notes what the next daemon must know of these changes.
+    /// Records what the next daemon must know of these changes.
     pub(super) fn remember(&mut self, changes: &[Change]) {
         let renamed = changes.iter().filter_map(|change| match change {
             Change::Renamed(old, new) => Some((old.as_str(), new.as_str())),
@@ -27,7 +27,7 @@ impl Engine {
         self.store_state();
     }
 
-    /// Puts on disk what is in memory.
+    /// Stores the state.
     pub(super) fn store_state(&mut self) {
         let outcome = self.state.store(&self.run_dir);
         let unwritten = &mut self.incidents.persist_error;
@@ -39,14 +39,14 @@ impl Engine {
         *unwritten = outcome.err();
     }
 
-    /// Tries again where the disk refused.
+    /// Retries after a failed write.
     pub(super) fn retry_store(&mut self) {
         if self.incidents.persist_error.is_some() {
             self.store_state();
         }
     }
 
-    /// What was changed, for whoever undoes it.
+    /// Returns the changes that were made, for undoing them.
     #[must_use]
     pub fn state(&self) -> &State {
         &self.state

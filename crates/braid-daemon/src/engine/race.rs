@@ -1,4 +1,4 @@
-//! What the datapath must be told for races, and what it knows of the ways to destinations.
+//! Inputs of the datapath's races: settings, forecasts and the path cache.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use crate::path_cache_store::PathCacheSnapshot;
 use crate::settings::Settings;
 use crate::user_error::UserError;
 
-/// When the datapath races, as the settings have it.
+/// Returns the settings of races.
 pub(super) fn race_settings(settings: &Settings) -> RaceSettings {
     let race = &settings.config.race;
     RaceSettings {
@@ -22,21 +22,20 @@ pub(super) fn race_settings(settings: &Settings) -> RaceSettings {
 }
 
 impl Engine {
-    /// Whether some class is walked like that.
+    /// Returns true if some class uses one of these methods.
     fn walks(&self, walks: &[LbMethod]) -> bool {
         let mut classes = self.classes.entries().iter();
         classes.any(|class| walks.contains(&class.lb_method))
     }
 
-    /// Says what is expected of the uplinks, where some class goes by it. To be called about once a
-    /// second: flows that were opened since, and those that are moving, count from one call to the
-    /// next.
+    /// Updates the datapath's forecasts if some class uses them. Called about once a second: the counts of
+    /// opened and active flows cover the time between two calls.
     pub(super) fn update_forecasts(
         &mut self,
         now: Instant,
         counters: &[(UplinkId, UplinkCounters)],
     ) -> Result<(), UserError> {
-        // Losses count whether or not anybody asks: a reload may ask for them.
+        // Losses are counted even if no class uses them: a reload may change that.
         let carried = |id| {
             let name = &self.registry.record(id)?.uplink.name;
             let load = self.health_checks.load(id, &self.settings, name)?;
@@ -52,11 +51,11 @@ impl Engine {
         let flow_activity = self.datapath.flow_activity()?;
         let forecasts = self
             .forecasts
-            .tell(&flow_activity, |id| self.classes.headroom(id));
+            .compute(&flow_activity, |id| self.classes.headroom(id));
         Ok(self.datapath.set_forecasts(forecasts)?)
     }
 
-    /// Says so at once where a racer is new: without a word an uplink is taken to carry nothing.
+    /// Updates the forecasts at once if a candidate is new: without one an uplink is taken to carry nothing.
     pub(super) fn introduce_candidates(&mut self) -> Result<(), UserError> {
         let classes = self.classes.entries().iter();
         let fastest = classes.filter(|class| class.lb_method == LbMethod::Fastest);
@@ -68,7 +67,7 @@ impl Engine {
         self.update_forecasts(Instant::now(), &counters)
     }
 
-    /// What was learnt of the ways, for an instance after this one that has another datapath.
+    /// Returns the path cache for a later instance with another datapath.
     ///
     /// # Errors
     /// The tables cannot be read.
@@ -84,8 +83,8 @@ impl Engine {
         PathCacheSnapshot::of(paths, uplink_of, KernelTime::now())
     }
 
-    /// Goes on from what an instance before this one has learnt. What cannot be read is as if it were
-    /// not there: all of it can be learnt again.
+    /// Restores the path cache of an earlier instance. An unreadable one is ignored: all of it can be learnt
+    /// again.
     pub(super) fn restore_path_cache(&mut self) -> Result<(), UserError> {
         let Some(snapshot) = PathCacheSnapshot::take(&self.run_dir.path_cache()) else {
             return Ok(());

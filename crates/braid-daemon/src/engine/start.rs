@@ -1,4 +1,4 @@
-//! How an instance begins: on a clean machine, or from what an earlier daemon left at work.
+//! Start of an instance: on a clean machine, or by taking over from an earlier daemon.
 
 use std::path::Path;
 
@@ -38,11 +38,11 @@ use crate::uplink_registry::{FAMILIES, UplinkRegistry};
 use crate::user_error::UserError;
 
 impl Engine {
-    /// Starts an instance, or takes over what an earlier daemon left at work. The caller holds the
-    /// run directory's lock. `step` is told what goes on.
+    /// Starts an instance, or takes over the datapath of an earlier daemon. The caller holds the run
+    /// directory's lock. `step` is called with the progress.
     ///
     /// # Errors
-    /// What stood in the way. On a clean machine everything is undone again.
+    /// The cause of the failure. On a clean machine everything is undone again.
     pub async fn start(
         settings: Settings,
         settings_source: SettingsSource,
@@ -69,7 +69,7 @@ impl Engine {
             found.require_any()?;
         }
         settings_source.check_found(&settings, &found)?;
-        // What is on disk already needs no room there.
+        // A state that is on disk already needs no room there.
         let kept = matches!(earlier, PreviousState::State(_));
         let (state, lost) = match earlier {
             PreviousState::Nothing => (State::fresh()?, None),
@@ -191,7 +191,7 @@ impl Engine {
             engine.incidents.state_error = Some(why);
         }
         engine.follow_names()?;
-        // Whoever an earlier daemon limited would stay so: this one limits nobody yet.
+        // Clients that an earlier daemon limited would stay limited: this one limits nobody yet.
         engine.datapath.limit_clients(&[])?;
         engine.inherit_bond(snapshot);
         step("setting up routes");
@@ -200,7 +200,7 @@ impl Engine {
         engine.set_bond_going();
         match opened {
             Opened::Fresh => engine.restore_path_cache()?,
-            // The datapath itself remembers, and better.
+            // The datapath's own path cache is more recent.
             _ => drop(PathCacheSnapshot::take(&engine.run_dir.path_cache())),
         }
         let text = match &opened {
@@ -220,8 +220,8 @@ impl Engine {
     }
 }
 
-/// Refuses to build upon what an instance with another run directory left behind: its sysctls would
-/// be taken for the machine's own, and nobody could put them back.
+/// Refuses to build on the remains of an instance with another run directory: its sysctls would be taken for
+/// the machine's own, and nobody could restore them.
 fn refuse_remains(snapshot: &Snapshot) -> Result<(), UserError> {
     if snapshot.link_named(STEER_DEVICE).is_none() {
         return Ok(());
@@ -233,7 +233,7 @@ fn refuse_remains(snapshot: &Snapshot) -> Result<(), UserError> {
     ))
 }
 
-/// The slot tables that the datapath walks.
+/// Returns the slot tables that the datapath uses.
 fn slots_at_work(datapath: &Datapath) -> Result<Vec<(ClassId, Family, SlotTable)>, UserError> {
     let mut tables = Vec::new();
     for class in (0..MAX_CLASSES).filter_map(|class| u8::try_from(class).ok().map(ClassId)) {
@@ -245,8 +245,8 @@ fn slots_at_work(datapath: &Datapath) -> Result<Vec<(ClassId, Family, SlotTable)
     Ok(tables)
 }
 
-/// Which device had which number, as far as the kernel tells: by name it is known to none that is
-/// gone, whose flows are lost anyway.
+/// Returns the uplink numbers of the devices, as far as the kernel has them. A device that is gone is not
+/// included: its flows are lost anyway.
 fn numbers(devices: &[(UplinkId, u32)], snapshot: &Snapshot) -> Vec<UplinkNumber> {
     let known = devices.iter().filter_map(|(id, ifindex)| {
         let link = snapshot.link(*ifindex)?;

@@ -1,9 +1,9 @@
-//! Notices of the datapath: answers of name servers, fragments that came too early, and packets
-//! that are not sent and of which their senders are to hear.
+//! Upcalls from the datapath: answers of name servers, fragments that arrived before their first fragment, and
+//! packets that are not sent and whose senders get an error.
 //!
-//! What bounds it: the ring's size in the kernel, [`MAX_UPCALL_BATCH`] notices before others have their turn,
-//! [`braid_balance::Fragments`]' own bounds, and those of [`crate::dns_snoop`]. A flood of either fills
-//! its own room and nothing else.
+//! Limits: the size of the ring buffer in the kernel, [`MAX_UPCALL_BATCH`] upcalls per turn, the limits of
+//! [`braid_balance::Fragments`], and those of [`crate::dns_snoop`]. A flood of either fills its own space and
+//! nothing else.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,16 +17,16 @@ use crate::dns_snoop;
 use crate::plumbing::{INNER_V4, INNER_V6};
 use crate::user_error::UserError;
 
-/// Notices that are taken before others have their turn.
+/// Most upcalls handled before other events have their turn.
 const MAX_UPCALL_BATCH: usize = 256;
-/// How soon to look again whether the first piece of a held fragment has come.
+/// Interval between checks for the first fragment of held ones.
 const FRAGMENT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What is needed for it.
+/// State of the handling of upcalls.
 pub(super) struct UpcallHandler {
     notices: Upcalls,
     fragments: Fragments,
-    /// When to look again whether first fragments have come; `None`: nothing is held.
+    /// Time of the next check for first fragments; `None` if none is held.
     look_at: Option<Instant>,
 }
 
@@ -39,20 +39,20 @@ impl UpcallHandler {
         }
     }
 
-    /// A descriptor of its own that is readable while there are notices.
+    /// Returns a descriptor of its own that is readable while there are upcalls.
     pub fn readiness(&self) -> io::Result<OwnedFd> {
         self.notices.as_fd().try_clone_to_owned()
     }
 }
 
 impl Engine {
-    /// When [`Engine::forward_fragments`] is due; `None`: nothing is held.
+    /// Returns the time of the next [`Engine::forward_fragments`]; `None` if no fragment is held.
     #[must_use]
     pub fn next_fragments(&self) -> Option<Instant> {
         self.upcalls.look_at
     }
 
-    /// Takes what the datapath hands over. `true`: there may be more.
+    /// Handles waiting upcalls. Returns true if there may be more.
     ///
     /// # Errors
     /// The tables cannot be written.
@@ -62,7 +62,7 @@ impl Engine {
             match self.upcalls.notices.next() {
                 None => return self.forward_fragments().map(|()| false),
                 Some(Upcall::Fragment(fragment)) => {
-                    // One for which there is no room is lost, as it would be without us.
+                    // A fragment without room is lost, as it would be without Braid.
                     self.upcalls.fragments.hold(fragment, now);
                 }
                 Some(Upcall::DnsAnswer { from, to, payload }) => {
@@ -75,7 +75,7 @@ impl Engine {
                     }
                 }
                 Some(Upcall::Refused(refused)) => {
-                    // One that cannot be reached does not keep the others from being heard.
+                    // A sender that cannot be reached does not delay the others.
                     if let Err(error) = self.datapath.send_icmp_error(&refused) {
                         tracing::debug!(%error, "the sender of a refused packet is not told");
                     }
@@ -86,7 +86,7 @@ impl Engine {
         self.forward_fragments().map(|()| true)
     }
 
-    /// Sends on the held fragments whose first one has come by now.
+    /// Forwards the held fragments whose first fragment has arrived.
     ///
     /// # Errors
     /// They cannot be sent.
@@ -105,7 +105,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Has names mean what the settings say now.
+    /// Applies the settings to the name cache and the datapath.
     pub(crate) fn follow_names(&mut self) -> Result<(), UserError> {
         let known = self.names.set_rules(&self.settings);
         self.note_name_servers();
@@ -115,14 +115,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes note of the machine's own addresses, which no name elsewhere has.
+    /// Records the machine's own addresses: a public name cannot have one of these.
     pub(super) fn note_own_addresses(&mut self, snapshot: &Snapshot) {
         let own = snapshot.addresses.iter().map(|address| address.address);
         let inner = [INNER_V4.into(), INNER_V6.into()];
         self.names.set_own(own.chain(inner));
     }
 
-    /// Looks again which name servers the machine asks: its providers may have told it others.
+    /// Looks up the machine's name servers, which its providers may have changed.
     pub(crate) fn note_name_servers(&mut self) {
         if self.names.is_active() {
             self.names.set_system(dns_snoop::system_servers());

@@ -1,5 +1,5 @@
-//! What is done every few seconds: flows that ended are removed, hogs are limited, and what was
-//! learnt is let go of in time.
+//! Periodic work every few seconds: removes ended flows, limits hosts with too many flows, and expires learnt
+//! state.
 
 use std::time::Instant;
 
@@ -11,8 +11,8 @@ use crate::events::EventKind;
 use crate::user_error::UserError;
 
 impl Engine {
-    /// Removes flows that ended or fell silent, limits hosts that hold too many, and looks for
-    /// trouble in the counters.
+    /// Removes flows that ended or fell silent, limits hosts that hold too many, and checks the counters for
+    /// problems.
     ///
     /// # Errors
     /// The tables cannot be read or written.
@@ -29,7 +29,7 @@ impl Engine {
         Ok(report)
     }
 
-    /// Host by host only while the table fills up: reading all of it takes a while.
+    /// Counts flows per host only while the table fills up: reading all of it takes a while.
     fn limit_clients(&mut self, held: usize) -> Result<(), UserError> {
         let capacity = usize::try_from(self.datapath.capacity()?).unwrap_or(usize::MAX);
         if !self.limits.applies(held, capacity) {

@@ -1,9 +1,8 @@
-//! Why a new flow would go where.
+//! Explains which uplink a new flow would take.
 //!
-//! Pure: a question and what the daemon knows go in; what the datapath would decide comes out, with
-//! each thing that is looked at on the way, in the order in which it is. The decisions are not made
-//! anew here: rules are held against the flow by [`RuleEntry::matches`], tables are those that the
-//! datapath walks.
+//! Pure: from a question and a snapshot of the daemon's state to the datapath's decision, with all steps
+//! in order. The decisions are not reimplemented here: rules are matched by [`RuleEntry::matches`], and
+//! the tables are those of the datapath.
 //!
 //! [`RuleEntry::matches`]: braid_balance::RuleEntry::matches
 
@@ -33,10 +32,10 @@ use crate::settings::Settings;
 use race::Decided;
 pub(crate) use race::{is_valid, predict};
 
-/// What the daemon knows.
+/// The daemon's state, as far as the decision depends on it.
 #[derive(Clone)]
 pub struct Snapshot<'a> {
-    /// Now.
+    /// Current time.
     pub now: KernelTime,
     /// The settings.
     pub settings: &'a Settings,
@@ -44,30 +43,30 @@ pub struct Snapshot<'a> {
     pub rules: &'a CompiledRules,
     /// The classes as the datapath has them.
     pub classes: &'a Classes,
-    /// Which client keeps to which uplink.
+    /// Sticky entries: clients that keep an uplink for a site.
     pub sticky: &'a [Sticky],
-    /// What is remembered of the ways to the destination.
+    /// Path cache entry of the destination.
     pub path: Option<&'a PathCacheEntry>,
-    /// What the datapath goes by in its predictions for an uplink, if it was told anything.
+    /// Returns the datapath's data for predictions on an uplink, if it has any.
     pub line: &'a dyn Fn(UplinkId) -> Option<UplinkLoad>,
-    /// What addresses are called.
+    /// NameCache of addresses, from observed DNS answers.
     pub names: &'a NameCache,
-    /// How the uplinks stand.
+    /// State of the uplinks.
     pub statuses: &'a [UplinkStatus],
-    /// An uplink's state with its evidence, in words.
+    /// Returns an uplink's state with its evidence, in words.
     pub evidence: &'a dyn Fn(UplinkId) -> String,
-    /// The main table's route to the destination, where it has one that is more specific than the
-    /// default route: Braid never sees such packets.
+    /// The main table's route to the destination, if it has one that is more specific than the default
+    /// route: Braid never sees such packets.
     pub route: Option<&'a str>,
-    /// The uplink on whose own link the destination is, where Braid takes what comes from a LAN there.
+    /// The uplink on whose own link the destination is, if Braid sends LAN traffic there.
     pub neighbour: Option<UplinkId>,
-    /// Why the client may open no flow, if that is so.
+    /// Reason why the client may open no flow, if there is one.
     pub refused: Option<String>,
     /// Clients with flows of this protocol to the destination, and the uplink of each.
     pub other_flows: &'a [OtherFlow],
 }
 
-/// Somebody's flow to the destination.
+/// An existing flow to the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherFlow {
     /// The client, inside.
@@ -76,16 +75,16 @@ pub struct OtherFlow {
     pub uplink: UplinkId,
 }
 
-/// What becomes of a new flow, and why.
+/// Outcome for a new flow, and the steps to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
-    /// What becomes of it.
+    /// Outcome.
     pub outcome: Outcome,
-    /// The uplink, where there is only one.
+    /// The uplink, if there is only one.
     pub uplink: Option<String>,
     /// Every uplink that it may take.
     pub candidates: Vec<Candidate>,
-    /// How it came to that.
+    /// Steps of the decision.
     pub steps: Vec<Step>,
 }
 
@@ -96,7 +95,7 @@ fn is_for_many(destination: IpAddr) -> bool {
     }
 }
 
-/// Explains what would become of a new flow.
+/// Explains the decision about a new flow.
 #[must_use]
 pub fn explain(question: &ExplainQuestion, snapshot: &Snapshot<'_>) -> Explanation {
     let mut trace = Trace {
@@ -153,7 +152,7 @@ pub fn explain(question: &ExplainQuestion, snapshot: &Snapshot<'_>) -> Explanati
     trace.of_class(&flow, class)
 }
 
-/// The inside's address: the one that was named, or the host's own.
+/// Returns the inside address: the one in the question, or the host's own.
 pub(crate) fn client(question: &ExplainQuestion) -> IpAddr {
     question.source.unwrap_or(match question.destination {
         IpAddr::V4(_) => INNER_V4.into(),
@@ -168,7 +167,7 @@ fn family_of(address: IpAddr) -> Family {
     }
 }
 
-/// Who speaks to whom.
+/// The fields of a flow that decisions depend on.
 struct FlowKey {
     client: IpAddr,
     dest: IpAddr,
@@ -180,14 +179,14 @@ struct FlowKey {
 /// TCP's number, and the port on which an FTP server listens.
 const FTP: (u8, Option<u16>) = (6, Some(FTP_CONTROL[0]));
 
-/// For how long an FTP control connection, and what may be its data, keep the uplink of an earlier control
-/// connection; `None`: neither is asked about.
+/// Returns how long FTP control and possible data connections keep the uplink of an earlier control
+/// connection; `None` if the flow is neither.
 fn ftp_time(flow: &FlowKey) -> Option<Duration> {
     let ftp = |port| FTP_CONTROL.contains(&port) || port >= FTP_DATA_FROM;
     (flow.protocol == FTP.0 && flow.port.is_some_and(ftp)).then_some(FTP_KEPT)
 }
 
-/// An explanation while it is told.
+/// An explanation under construction.
 struct Trace<'a, 'w> {
     snapshot: &'a Snapshot<'w>,
     steps: Vec<Step>,
@@ -216,7 +215,7 @@ impl Trace<'_, '_> {
         }
     }
 
-    /// Tells what the protocol is in for. `false`: it cannot be translated.
+    /// Notes limitations of the protocol. Returns `false` if it cannot be translated.
     fn protocol(&mut self, flow: &FlowKey) -> bool {
         let protocol = Protocol(flow.protocol);
         if (flow.protocol, flow.port) == FTP {
@@ -239,8 +238,8 @@ impl Trace<'_, '_> {
         false
     }
 
-    /// The outcome, or a refusal if other clients have the destination by all uplinks that the flow
-    /// may take: without ports, answers could not be told apart.
+    /// Returns the outcome, or a refusal if other clients have flows to the destination on all uplinks
+    /// that the flow may take: without ports, their answers could not be told apart.
     fn unless_held(&mut self, flow: &FlowKey, outcome: Outcome, uplinks: &[UplinkId]) -> Outcome {
         if Protocol(flow.protocol).translation() != Translation::ByAddress {
             return outcome;
@@ -303,18 +302,15 @@ impl Trace<'_, '_> {
             Some(stuck) => Decided::Chosen(stuck),
             None => self.race(flow, entry),
         };
-        let (chosen, candidates) = match decided {
+        let (chosen, raced) = match decided {
             Decided::Chosen(id) => (Some(id), Vec::new()),
-            Decided::Raced(candidates) => (None, candidates),
+            Decided::Raced(uplinks) => (None, uplinks),
             Decided::BySlots => (self.slot(flow, entry, slots), Vec::new()),
         };
         let candidates = match chosen {
             Some(id) => vec![self.candidate(id, Some(1.0))],
-            None if candidates.is_empty() => self.sharers(slots),
-            None => candidates
-                .iter()
-                .map(|id| self.candidate(*id, None))
-                .collect(),
+            None if raced.is_empty() => self.sharers(slots),
+            None => raced.iter().map(|id| self.candidate(*id, None)).collect(),
         };
         for candidate in &candidates {
             let text = format!("{}: {}", candidate.uplink, candidate.why);
@@ -323,7 +319,7 @@ impl Trace<'_, '_> {
         self.absent(flow.family);
         let outcome = match chosen {
             Some(id) => self.unless_held(flow, Outcome::Uplink, &[id]),
-            None if candidates.is_empty() => {
+            None if raced.is_empty() => {
                 self.unless_held(flow, Outcome::Shared, &distinct(slots.clone()))
             }
             // Only protocols with ports are raced.
@@ -332,14 +328,14 @@ impl Trace<'_, '_> {
         self.end(outcome, chosen, candidates)
     }
 
-    /// The uplink that takes all of a class, while it takes any of the family.
+    /// Returns the uplink that a class prefers, while it takes flows of the family.
     fn preferred(&self, entry: &ClassEntry, family: Family) -> Option<UplinkId> {
         let mut statuses = self.snapshot.statuses.iter();
         let preferred = statuses.find(|status| Some(status.id) == entry.prefers)?;
         preferred.takes(family).then_some(preferred.id)
     }
 
-    /// What the class is for, and where that differs from what happens now, why.
+    /// Notes the policy of the class, and why it does not apply now, if so.
     fn policy(&mut self, kind: Option<&ClassKind>, slots: &[UplinkId], family: Family) {
         let text = match kind {
             None => "the common policy".to_owned(),
@@ -399,7 +395,7 @@ impl Trace<'_, '_> {
         self.note(Stage::Policy, text);
     }
 
-    /// The uplink that the client keeps to for this site, by its class or as FTP has to.
+    /// Returns the uplink that the client keeps for this site, by its class or because of FTP.
     fn sticky(&mut self, flow: &FlowKey, entry: &ClassEntry) -> Option<UplinkId> {
         let time = entry.sticky.or_else(|| ftp_time(flow))?;
         let known = self.snapshot.names.get(self.snapshot.now, flow.dest);
@@ -415,7 +411,7 @@ impl Trace<'_, '_> {
         });
         let age = found.map(|sticky| self.snapshot.now.since(sticky.used));
         let (Some(sticky), Some(age)) = (found, age.filter(|age| *age < time)) else {
-            // Most connections that may be data of FTP are none.
+            // Most connections that could be FTP data are not.
             entry.sticky?;
             let text = format!("{} has no uplink for {called} yet", flow.client);
             self.note(Stage::Sticky, text);
@@ -445,7 +441,7 @@ impl Trace<'_, '_> {
         able.then_some(sticky.uplink)
     }
 
-    /// The slot that the flow gets, where that is certain.
+    /// Returns the uplink of the flow's slot, if it is certain.
     fn slot(&mut self, flow: &FlowKey, entry: &ClassEntry, slots: &[UplinkId]) -> Option<UplinkId> {
         let sole = slots
             .iter()
@@ -503,7 +499,7 @@ impl Trace<'_, '_> {
             .collect()
     }
 
-    /// Uplinks that take no flows of this family, each with its reason.
+    /// Notes the uplinks that take no flows of this family, each with its reason.
     fn absent(&mut self, family: Family) {
         let snapshot = self.snapshot;
         let waiting: Vec<UplinkId> = snapshot
@@ -532,7 +528,7 @@ impl Trace<'_, '_> {
     }
 }
 
-/// Each uplink once.
+/// Returns each uplink once.
 fn distinct(mut uplinks: Vec<UplinkId>) -> Vec<UplinkId> {
     uplinks.sort();
     uplinks.dedup();

@@ -1,5 +1,4 @@
-//! Whether a new flow would be raced, or go by what is remembered: `choose_path` of `bpf/path_cache/path_cache.h` told as
-//! a trace.
+//! Explains races and the path cache: follows `choose_path` of `bpf/path_cache/path_cache.h` step by step.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,18 +13,18 @@ use crate::report::Stage;
 /// IANA number of TCP.
 const TCP: u8 = 6;
 
-/// What decides about a flow of a class that races.
+/// Decision about a flow of a class that races.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decided {
-    /// Whose answer comes first.
+    /// A race between these uplinks.
     Raced(Vec<UplinkId>),
-    /// What is known: this one.
+    /// This uplink, by the path cache.
     Chosen(UplinkId),
-    /// Nothing of that: the slots.
+    /// The slot table.
     BySlots,
 }
 
-/// What a way is worth now.
+/// Score of a cached path.
 struct Score {
     uplink: UplinkId,
     rtt: Duration,
@@ -34,29 +33,29 @@ struct Score {
 }
 
 impl Score {
-    /// What counts: the smallest wins, of equals the lowest number.
+    /// Returns the time by which paths are compared: the smallest wins, among equals the lowest id.
     fn time(&self) -> Duration {
         self.prediction.map_or(self.rtt, |found| found.time)
     }
 }
 
-/// Whether a way decides about new flows, as the datapath reckons.
-pub(crate) fn is_valid(way: &CachedPath, memory: Duration) -> bool {
-    way.valid && way.rtt.is_some() && way.age.as_secs() <= memory.as_secs()
+/// Returns true if a cached path decides about new flows, as in the datapath.
+pub(crate) fn is_valid(path: &CachedPath, cache_ttl: Duration) -> bool {
+    path.valid && path.rtt.is_some() && path.age.as_secs() <= cache_ttl.as_secs()
 }
 
-/// How a transfer by a way would fare; `None`: its round trip is not known.
-pub(crate) fn predict(way: &CachedPath, line: &UplinkLoad) -> Option<Prediction> {
-    let path = PathStats {
-        rtt: way.rtt?,
-        packets: way.packets,
-        lost: way.lost,
+/// Predicts a transfer over a path; `None` if its round trip is unknown.
+pub(crate) fn predict(path: &CachedPath, uplink: &UplinkLoad) -> Option<Prediction> {
+    let stats = PathStats {
+        rtt: path.rtt?,
+        packets: path.packets,
+        lost: path.lost,
     };
-    Some(line.predict(&path))
+    Some(uplink.predict(&stats))
 }
 
 impl Trace<'_, '_> {
-    /// What becomes of a flow that neither stickiness nor a rule has put anywhere.
+    /// Decides about a flow that neither stickiness nor a rule has placed.
     pub(super) fn race(&mut self, flow: &FlowKey, entry: &ClassEntry) -> Decided {
         if !matches!(entry.lb_method, LbMethod::Race | LbMethod::Fastest) {
             return Decided::BySlots;
@@ -96,7 +95,7 @@ impl Trace<'_, '_> {
         }
     }
 
-    /// The racers that take flows of this family.
+    /// Returns the candidates that take flows of this family.
     fn live(&self, flow: &FlowKey, entry: &ClassEntry) -> Vec<UplinkId> {
         let takes = |id: &&UplinkId| {
             let mut statuses = self.snapshot.statuses.iter();
@@ -105,7 +104,7 @@ impl Trace<'_, '_> {
         entry.candidates.iter().filter(takes).copied().collect()
     }
 
-    /// The ways that are known and count.
+    /// Scores the valid cached paths.
     fn scores(&self, walk: LbMethod, live: &[UplinkId]) -> Vec<Score> {
         let memory = self.snapshot.settings.config.race.cache_ttl;
         let ways = self.snapshot.path.map_or(&[][..], |path| &path.paths);
@@ -122,7 +121,7 @@ impl Trace<'_, '_> {
         ways.filter_map(score).collect()
     }
 
-    /// What the datapath goes by; before it was told anything, it takes an uplink to have nothing.
+    /// Returns the datapath's data on an uplink; without any, it assumes no capacity.
     fn line(&self, id: UplinkId) -> UplinkLoad {
         (self.snapshot.line)(id).unwrap_or(UplinkLoad {
             capacity: 0,
@@ -133,7 +132,7 @@ impl Trace<'_, '_> {
         })
     }
 
-    /// Tells what is known, the best first.
+    /// Notes the scores, the best first.
     fn known(&mut self, scores: &[Score], again: bool) {
         let figures = scores.iter().map(|score| match score.prediction {
             None => format!(
@@ -159,7 +158,7 @@ impl Trace<'_, '_> {
         self.note(Stage::Race, format!("{what}: {figures}{anew}"));
     }
 
-    /// A race begins, over those on whom it is worth while.
+    /// Starts a race between the uplinks that are worth racing.
     fn begin(
         &mut self,
         flow: &FlowKey,
@@ -196,7 +195,7 @@ impl Trace<'_, '_> {
         }
     }
 
-    /// On whom a race is worth while, and who is left out.
+    /// Returns the uplinks that are worth racing, and those that are left out.
     fn worth_racing(&self, walk: LbMethod, live: &[UplinkId]) -> (Vec<UplinkId>, Vec<UplinkId>) {
         if walk != LbMethod::Fastest {
             return (live.to_vec(), Vec::new());
@@ -208,7 +207,7 @@ impl Trace<'_, '_> {
     }
 }
 
-/// Why copies of a flow's first packet may not be sent.
+/// Returns the reason why copies of a flow's first packet may not be sent, if there is one.
 fn unraceable(flow: &FlowKey) -> Option<&'static str> {
     if flow.protocol != TCP {
         return Some("only TCP is");
@@ -216,7 +215,7 @@ fn unraceable(flow: &FlowKey) -> Option<&'static str> {
     is_private(flow.dest).then_some("the destination is private")
 }
 
-/// Addresses that no way out leads to, or always the same one, as the datapath has it.
+/// Returns true for private addresses, which are not raced, as in the datapath.
 fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -227,7 +226,7 @@ fn is_private(address: IpAddr) -> bool {
     }
 }
 
-/// The network that is remembered.
+/// Returns the destination's network in the path cache.
 fn network(flow: &FlowKey) -> String {
     let (prefix, bits) = prefix_of(flow.dest);
     format!("{prefix}/{bits}")

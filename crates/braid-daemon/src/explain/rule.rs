@@ -1,4 +1,4 @@
-//! Which rule a flow meets.
+//! Finds the rule that matches a flow.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use crate::config::{Action, RuleConfig};
 use crate::report::{ExplainQuestion, Stage};
 use crate::rules::{self, SystemIds};
 
-/// What rules can go by.
+/// Returns the facts that rules match on.
 pub(super) fn facts(question: &ExplainQuestion, snapshot: &Snapshot<'_>) -> FlowFacts {
     let domain = question
         .domain
@@ -35,7 +35,7 @@ pub(super) fn facts(question: &ExplainQuestion, snapshot: &Snapshot<'_>) -> Flow
     }
 }
 
-/// The class that the rules put a flow into; `None`: a rule takes it away from Braid.
+/// Returns the class that the rules put a flow into; `None` if a rule exempts it from Braid.
 pub(super) fn match_rules(
     facts: &FlowFacts,
     question: &ExplainQuestion,
@@ -79,8 +79,8 @@ pub(super) fn match_rules(
     Some(ClassId(0))
 }
 
-/// The rule with `use = "none"` that the kernel applies, if one does: unless a rule before it that
-/// the kernel knows too matches first.
+/// Returns the rule with `use = "none"` that the kernel applies, unless an earlier rule that the kernel
+/// also knows matches first.
 fn untouched<'s>(facts: &FlowFacts, snapshot: &Snapshot<'s>) -> Option<&'s RuleConfig> {
     let first = snapshot.settings.rules().find(|rule| {
         rules::kernel_knows(rule) && {
@@ -97,7 +97,7 @@ fn matches(rule: &RuleConfig, facts: &FlowFacts, system: &SystemIds) -> bool {
         .any(|entry| entry.matches(facts))
 }
 
-/// How the rule came to know the name, where it goes by one.
+/// Describes the source of the name, if the rule matches on one.
 fn by_name(entry: &RuleEntry, question: &ExplainQuestion, snapshot: &Snapshot<'_>) -> String {
     if entry.name.is_none() {
         return String::new();
@@ -115,7 +115,7 @@ fn by_name(entry: &RuleEntry, question: &ExplainQuestion, snapshot: &Snapshot<'_
     }
 }
 
-/// What the question leaves open that would let a rule match.
+/// Returns the field that the question omits and with which the rule would match.
 fn lacking(
     entry: &RuleEntry,
     facts: &FlowFacts,
@@ -171,7 +171,7 @@ fn lacking(
     ) {
         asks.name = None;
     }
-    // A source prefix told the family as well.
+    // A source prefix also implies the family.
     let same_family = entry
         .source
         .is_none_or(|(prefix, _)| same_family(prefix, facts.dest));

@@ -1,4 +1,4 @@
-//! Explanations as golden texts: a question, a snapshot, and every step in words.
+//! Golden texts of explanations: a question, a snapshot, and every step.
 
 mod race;
 
@@ -53,7 +53,7 @@ const RULES: &str = "
     use = 'block'
 ";
 
-/// What a test says of the snapshot.
+/// The parts of the snapshot that tests set.
 struct Scene {
     settings: Settings,
     statuses: Vec<UplinkStatus>,
@@ -68,7 +68,7 @@ struct Scene {
 }
 
 fn scene(text: &str) -> Scene {
-    // By turns, if a test does not say how: that is the simplest to count.
+    // Round robin unless a test sets a policy: it is the simplest to count.
     let unsaid = if text.contains("policy") {
         ""
     } else {
@@ -357,7 +357,7 @@ Uplink: lte takes no new flows: dead: 12 packets out and nothing back for 240 ms
     );
 }
 
-/// Where the hash of the host's own address leads.
+/// The uplink that the hash of the host's own address selects.
 fn slot_of_host() -> String {
     let host = crate::plumbing::INNER_V4.into();
     let dest = IpAddr::from([203, 0, 113, 5]);
@@ -481,7 +481,7 @@ fn a_learnt_name_is_evidence() {
     assert_eq!(known.facts.expires, now().after(Duration::from_secs(600)));
 }
 
-/// The same two uplinks, and the bond over them, which has IPv4 alone.
+/// The same two uplinks, and the bond over them, which has only IPv4.
 fn bonded(text: &str, up: bool) -> Scene {
     let mut scene = scene(text);
     scene.settings.bonded = true;

@@ -1,10 +1,10 @@
-//! What of the bond, and of quotas, is not as it should be.
+//! Health problems of the bond and of quotas.
 
 use crate::config::Fallback;
 use crate::engine::Engine;
 use crate::report::{BondLinkState, BondState, HealthProblem};
 
-/// How the bond is doing, its links, and what is not on disk.
+/// Returns the problems of the bond and its links.
 pub(super) fn bond(engine: &Engine) -> Vec<HealthProblem> {
     if !engine.bond.is_joined() {
         return Vec::new();
@@ -68,7 +68,7 @@ pub(super) fn bond(engine: &Engine) -> Vec<HealthProblem> {
     health
 }
 
-/// Uplinks that have carried all that they may, and accounts that are not on disk.
+/// Returns exhausted quotas, and an error of saving the accounts.
 pub(super) fn quotas(engine: &Engine) -> Vec<HealthProblem> {
     let records = engine.registry.records().iter();
     let spent = records.filter(|record| engine.is_spent(&record.uplink.name));

@@ -1,4 +1,4 @@
-//! What the configuration asks for and does not get.
+//! Health problems: configuration that is not in effect.
 
 use braid_balance::KernelTime;
 
@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::report::HealthProblem;
 use crate::rules::without_uplink;
 
-/// Rules that match nothing or lack their uplink, uplinks that wait, name servers that lie.
+/// Returns rules that match nothing or lack their uplink, uplinks that wait, and rejected DNS answers.
 pub(super) fn unmet(engine: &Engine) -> Vec<HealthProblem> {
     let mut unmet = Vec::new();
     for (rule, why) in &engine.rules.idle {
@@ -50,7 +50,7 @@ pub(super) fn unmet(engine: &Engine) -> Vec<HealthProblem> {
     unmet
 }
 
-/// Name servers' answers that were not believed of late.
+/// Returns recently rejected answers of name servers.
 fn rejects(engine: &Engine) -> Option<HealthProblem> {
     let rejects = engine.names.rejects();
     let (reject, server, at) = rejects.last()?;

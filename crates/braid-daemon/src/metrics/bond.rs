@@ -1,4 +1,4 @@
-//! Figures of the bond. There are none on a machine that has joined no hub.
+//! Metrics of the bond. There are none on a machine that has joined no hub.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use prometheus_client::registry::Unit;
 use super::{Scrape, count};
 use crate::report::{BondLinkReport, BondLinkState, BondPacketsReport, BondReport, BondState};
 
-/// A figure of a link; none where there is nothing to say.
+/// Returns a value of a link, if there is one.
 type OfLink = fn(&BondLinkReport) -> Option<f64>;
 
 impl Scrape {
@@ -18,7 +18,7 @@ impl Scrape {
         let Some(bond) = &self.status.bond else {
             return Ok(());
         };
-        let help = "Whether the hub is in reach, so that the bond takes flows";
+        let help = "1 if the hub answers, so that the bond takes flows";
         encoder
             .encode_descriptor("bond_up", help, None, MetricType::Gauge)?
             .encode_gauge(&f64::from(bond.state == BondState::Up))?;
@@ -32,7 +32,7 @@ impl Scrape {
     }
 }
 
-/// A link for each uplink: while several ways of one are tried, the one that carries packets.
+/// Returns one link per uplink: while several paths of one are tried, the one that carries packets.
 fn of_uplinks(bond: &BondReport) -> Vec<&BondLinkReport> {
     let mut links: BTreeMap<&str, &BondLinkReport> = BTreeMap::new();
     for link in &bond.links {
@@ -57,19 +57,19 @@ fn link_gauges(
     let gauges: [(&str, &str, Option<&Unit>, OfLink); 8] = [
         (
             "bond_link_up",
-            "Whether it carries packets of the bond",
+            "1 if it carries packets of the bond",
             None,
             |link| Some(f64::from(carries(link))),
         ),
         (
             "bond_link_share",
-            "Part of the bytes that all links were given of late",
+            "Fraction of the bytes recently sent over all links",
             Some(&ratio),
             |link| Some(link.share),
         ),
         (
             "bond_link_rate",
-            "What it is sent at",
+            "Sending rate",
             Some(&per_second),
             |link| Some(link.rate_bit_s as f64 / 8.0),
         ),
@@ -81,13 +81,13 @@ fn link_gauges(
         ),
         (
             "bond_link_owd_skew",
-            "By how much its one-way delay without queue exceeds the fastest link's",
+            "One-way delay without queue beyond that of the fastest link",
             Some(&Unit::Seconds),
             |link| link.owd_skew_ms.map(|ms| ms / 1e3),
         ),
         (
             "bond_link_queue",
-            "What waits in the network's queues, as delay",
+            "Queueing delay in the network",
             Some(&Unit::Seconds),
             |link| Some(link.queue_ms / 1e3),
         ),
@@ -99,7 +99,7 @@ fn link_gauges(
         ),
         (
             "bond_link_loss",
-            "Part lost of what was sent of late",
+            "Fraction of recently sent packets that were lost",
             Some(&ratio),
             |link| Some(link.loss),
         ),
@@ -143,7 +143,7 @@ fn link_counts(
         ),
         (
             "bond_link_reordering_events",
-            "Inner packets that came on it too late or twice, and gaps that waited for it in vain",
+            "Inner packets that arrived late or twice, and gaps that expired while the link could have filled them",
             |link| {
                 vec![
                     ("late", link.late),
@@ -172,12 +172,12 @@ fn of_packets(
     let gauges = [
         (
             "bond_reorder_delay_p50",
-            "Median wait for order of inner packets",
+            "Median delay of inner packets in the reorder buffer",
             packets.reorder_delay_p50_ms,
         ),
         (
             "bond_reorder_delay_p99",
-            "99th percentile of the same",
+            "99th percentile of the delay in the reorder buffer",
             packets.reorder_delay_p99_ms,
         ),
     ];
@@ -186,7 +186,7 @@ fn of_packets(
             .encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?
             .encode_gauge(&(ms / 1e3))?;
     }
-    let help = "Gaps in the order of inner packets, by why they were given up";
+    let help = "Gaps in the order of inner packets, by the reason for giving up";
     let mut gaps = encoder.encode_descriptor("bond_gaps", help, None, MetricType::Counter)?;
     for (reason, value) in [
         ("lost", packets.gaps_lost),
@@ -195,8 +195,7 @@ fn of_packets(
     ] {
         count(&mut gaps, &[("reason", reason)], value)?;
     }
-    let help =
-        "Inner packets that never left: dropped or marked so that no queue grows, or no room";
+    let help = "Inner packets dropped or marked by queue management, or dropped by a full queue";
     let mut queue =
         encoder.encode_descriptor("bond_queue_packets", help, None, MetricType::Counter)?;
     for (reason, value) in [
@@ -209,12 +208,12 @@ fn of_packets(
     let counts = [
         (
             "bond_retransmitted_packets",
-            "Inner packets sent again",
+            "Inner packets retransmitted",
             packets.retransmitted,
         ),
         (
             "bond_rejected_datagrams",
-            "Datagrams that were forged, replayed or not understood",
+            "Datagrams that were forged, replayed or malformed",
             packets.rejected,
         ),
     ];

@@ -1,4 +1,4 @@
-//! Figures on a TCP port, for a Prometheus that asks from elsewhere.
+//! Metrics on a TCP port, for a remote Prometheus.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,14 +18,13 @@ use tokio::task::JoinHandle;
 
 use crate::api::{Job, put, scrape};
 
-/// Connections at once. Strangers may reach the port: theirs must not use up the descriptors that
-/// probes and the datapath need.
+/// Maximum number of connections. The port is not authenticated: connections to it must not use up the
+/// descriptors that probes and the datapath need.
 const CONNECTIONS: usize = 16;
 
-/// Answers `GET /metrics`, and nothing else, on the configuration's address for as long as the loop
-/// is at work. Whoever reaches that address may ask; there is nothing to change there. A reload that
-/// names another address is followed; one that cannot be had is a health line and is tried again
-/// with the next event.
+/// Serves `GET /metrics`, and nothing else, on the configured address while the loop runs. There is no
+/// access control, since the port only reads. A reload may change the address. If it cannot be opened,
+/// that is a health problem, and the next attempt follows with the next event.
 pub async fn export(jobs: mpsc::Sender<Job>) {
     let mut listener = Listener::default();
     while let Ok((wanted, mut latest)) = put(&jobs, |engine| {
@@ -43,7 +42,7 @@ pub async fn export(jobs: mpsc::Sender<Job>) {
     }
 }
 
-/// What listens now.
+/// The current listener.
 #[derive(Debug, Default)]
 struct Listener {
     at: Option<SocketAddr>,
@@ -51,7 +50,7 @@ struct Listener {
 }
 
 impl Listener {
-    /// Listens where it is wanted, and nowhere else any more. Returns why it cannot.
+    /// Listens on the wanted address only. Returns the error if it cannot.
     async fn follow(
         &mut self,
         wanted: Option<SocketAddr>,
@@ -95,7 +94,7 @@ async fn serve(listener: TcpListener, jobs: mpsc::Sender<Job>) {
     .await;
 }
 
-/// Answers `GET /metrics` by `answer`, and nothing else, to a few askers at a time.
+/// Serves `GET /metrics` by `answer`, and nothing else, to a few clients at a time.
 pub async fn offer<A, F>(listener: TcpListener, answer: A)
 where
     A: Fn() -> F + Clone + Send + Sync + 'static,
@@ -113,7 +112,7 @@ async fn nothing() -> Response {
     (StatusCode::NOT_FOUND, "there is /metrics alone\n").into_response()
 }
 
-/// A listener that has at most [`CONNECTIONS`] open; whoever comes then waits.
+/// A listener with at most [`CONNECTIONS`] open connections; further ones wait.
 struct Few {
     listener: TcpListener,
     room: Arc<Semaphore>,
@@ -148,7 +147,7 @@ impl Accepts for Few {
     }
 }
 
-/// A connection, with its place among the few.
+/// A connection, with its permit.
 struct Guest {
     stream: TcpStream,
     _place: OwnedSemaphorePermit,

@@ -62,7 +62,8 @@ fn link(uplink: &str, state: BondLinkState, rate_bit_s: u64) -> BondLinkReport {
     }
 }
 
-/// One that carries packets by one uplink, of which another way is tried too, and not by another.
+/// A bond that carries packets over one uplink, of which another path is being tried, and not over the
+/// other uplink.
 fn bond() -> BondReport {
     BondReport {
         state: BondState::Up,

@@ -1,9 +1,9 @@
-//! What the configuration's rules keep away from us: `use = "none"`.
+//! Traffic that the configuration's rules exempt from Braid: `use = "none"`.
 //!
-//! The first rule that matches decides, also here. So where a rule before one with `none` wants its
-//! packets balanced, its packets go past the latter, to where they would have been looked at
-//! without it. Rules that ask for what the kernel's routing does not know cannot be put in between;
-//! the configuration's check says which ones that concerns.
+//! The first matching rule decides here, too. Where a rule before one with `none` wants its packets balanced,
+//! those packets skip the latter and go where they would have been looked up without it. Rules with conditions
+//! that the kernel's routing does not support cannot be put in between; the check of the configuration reports
+//! these.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ use crate::config::{Action, IpProtocol};
 use crate::rules::{SystemIds, kernel_knows, resolved};
 use crate::settings::Settings;
 
-/// One of the configuration's rules, as the kernel's routing carries it out.
+/// One of the configuration's rules, as routing rules of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bypass {
     preference: u32,
@@ -25,7 +25,7 @@ pub struct Bypass {
 }
 
 impl Bypass {
-    /// All that the kernel must know: rules with `none`, and those before the last of them.
+    /// Returns the rules that the kernel needs: those with `none`, and those before the last of them.
     #[must_use]
     pub fn all(settings: &Settings, system: &SystemIds) -> Vec<Bypass> {
         let numbered = || BYPASS_PREFERENCES.zip(settings.rules());
@@ -49,7 +49,7 @@ impl Bypass {
             .collect()
     }
 
-    /// The kernel's rules for one family.
+    /// Returns the kernel's rules for one family.
     pub(super) fn rules(&self, family: Family) -> Vec<Rule> {
         let selectors = self
             .entries
@@ -66,7 +66,7 @@ impl Bypass {
     }
 }
 
-/// Ports are asked for with a protocol: the kernel would take an ICMP type for a port.
+/// Ports need a protocol: the kernel would take an ICMP type for a port.
 fn selectors(entry: &RuleEntry, family: Family) -> Vec<Selector> {
     let prefix = entry.source.or(entry.dest);
     let other_prefix = prefix.is_some_and(|(address, _)| Family::of(address) != family);
@@ -100,7 +100,7 @@ fn selectors(entry: &RuleEntry, family: Family) -> Vec<Selector> {
     protocols.into_iter().map(select).collect()
 }
 
-/// A network of length 0 is every address, which the kernel does not want to be told.
+/// A network of length 0 is every address, which the kernel expects to be left out.
 fn some_network(network: Option<(IpAddr, u8)>) -> Option<(IpAddr, u8)> {
     network.filter(|(_, length)| *length > 0)
 }

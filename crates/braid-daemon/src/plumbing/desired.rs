@@ -1,4 +1,4 @@
-//! What the kernel should look like, as plain data.
+//! Desired state of the kernel, as plain data.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
@@ -14,17 +14,16 @@ use super::{
     SEGMENT_PREFERENCE, SPECIFIC_PREFERENCE, STEER_DEVICE, uplink_table,
 };
 
-/// The least MTU that IPv6 works on (RFC 8200 §5).
+/// Smallest MTU that IPv6 works on (RFC 8200 §5).
 const V6_LEAST_MTU: u32 = 1280;
 /// MTU without any uplink: Ethernet's.
 const USUAL_MTU: u32 = 1500;
 
-/// Whether the rules that divert traffic into `braid0` are to be there.
+/// Desired state of the rules that divert traffic into `braid0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Divert {
-    /// Leave them as found. A start uses this before the datapath is attached: on a fresh machine
-    /// nothing is diverted into a device that nobody serves yet, and a restart does not interrupt
-    /// what runs.
+    /// Leave them as found. A start uses this before the datapath is attached: on a fresh machine nothing is
+    /// diverted into a device without a program yet, and a restart does not interrupt traffic.
     AsFound,
     /// Traffic of every family that has an uplink goes into `braid0`.
     On,
@@ -32,7 +31,7 @@ pub enum Divert {
     Off,
 }
 
-/// What the kernel should look like. Apply it as often as you like.
+/// Desired state of the kernel. Applying it again changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Desired {
     /// Address of the host on `braid0` for IPv4; usually [`INNER_V4`].
@@ -41,22 +40,22 @@ pub struct Desired {
     pub inner_v6: Ipv6Addr,
     /// The uplinks that can be used now, with their stable indices.
     pub uplinks: Vec<(UplinkId, Uplink)>,
-    /// Ports that address translation hands out; kept out of the reach of local sockets.
+    /// Ports that address translation uses; local sockets must not take them.
     pub ports: Vec<RangeInclusive<u16>>,
     /// Make the machine a gateway (`[lan]` in the configuration). `false` leaves forwarding alone,
     /// on or off.
     pub forward: bool,
-    /// Devices of the LANs whose clients reach what is on the uplinks' own links through us. Routing
-    /// alone would send their packets there untranslated, and no answer finds its way back to them.
+    /// LAN devices whose clients reach hosts on the uplinks' own links through Braid. By plain routing their
+    /// packets would go there untranslated, and no answer would find its way back.
     pub lans: Vec<String>,
-    /// What the configuration's rules keep away from `braid0`.
+    /// Traffic that the configuration's rules keep away from `braid0`.
     pub bypasses: Vec<Bypass>,
-    /// Whether traffic is diverted into `braid0`.
+    /// Desired state of the diverting rules.
     pub divert: Divert,
 }
 
 impl Desired {
-    /// These uplinks, the usual inner addresses, no forwarding.
+    /// Creates it for these uplinks, with the usual inner addresses and without forwarding.
     #[must_use]
     pub fn new(
         uplinks: Vec<(UplinkId, Uplink)>,
@@ -75,7 +74,7 @@ impl Desired {
         }
     }
 
-    /// Whether some uplink leads out in this family.
+    /// Returns true if some uplink has a next hop of this family.
     #[must_use]
     pub fn has(&self, family: Family) -> bool {
         self.uplinks.iter().any(|(_, u)| match family {
@@ -84,7 +83,7 @@ impl Desired {
         })
     }
 
-    /// MTU of `braid0` in bytes: the smallest of the uplinks', so that the stack itself reports
+    /// Returns the MTU of `braid0` in bytes: the smallest of the uplinks', so that the stack itself reports
     /// packets that are too big for some of them.
     #[must_use]
     pub fn mtu(&self) -> u32 {
@@ -114,12 +113,12 @@ impl Desired {
         }
     }
 
-    /// Addresses of `braid0`.
+    /// Returns the addresses of `braid0`.
     pub(super) fn addresses(&self) -> Vec<IpAddr> {
         self.families().map(|f| self.inner(f)).collect()
     }
 
-    /// All routes: into the datapath, and out of each uplink for who speaks from its address.
+    /// Returns all routes: into the datapath, and out of each uplink for sockets with its address.
     pub(super) fn routes(&self) -> Vec<Route> {
         let balance = self.families().map(|family| Route {
             family,
@@ -151,12 +150,12 @@ impl Desired {
         balance.chain(uplinks).collect()
     }
 
-    /// Rules other than the diverting ones.
+    /// Returns the rules other than the diverting ones.
     ///
-    /// Specific routes of the main table (LANs, containers, VPNs) win over everything of ours; a
-    /// server's answers leave where the question came in, whatever the balance; what the
-    /// configuration says is none of ours follows the main table, and so does what is for no single
-    /// host (discovery by SSDP and mDNS, for one): nothing of it can be balanced.
+    /// Specific routes of the main table (LANs, containers, VPNs) win over all of Braid's. Answers of a local
+    /// server leave by the uplink that the request came in on, whatever the balance. Traffic that the
+    /// configuration exempts follows the main table, and so does multicast and broadcast (SSDP and mDNS
+    /// discovery, for example), which cannot be balanced.
     pub(super) fn fixed_rules(&self) -> Vec<Rule> {
         let mut rules = Vec::new();
         for family in self.families() {
@@ -188,8 +187,8 @@ impl Desired {
         rules
     }
 
-    /// The rules that send traffic into the datapath: what LANs send to uplinks' own networks, and
-    /// everything that is left, one for each family with an uplink.
+    /// Returns the rules that send traffic into the datapath: that from LANs to the uplinks' own networks, and
+    /// all remaining traffic, one rule for each family with an uplink.
     pub(super) fn divert_rules(&self) -> Vec<Rule> {
         let rule = |family, preference, select| Rule {
             family,
@@ -217,7 +216,7 @@ impl Desired {
     }
 }
 
-/// Networks of groups and of the limited broadcast. Those of IPv6 are in the table "local" of each device.
+/// Multicast networks and the limited broadcast address. Those of IPv6 are in the table "local" of each device.
 fn not_unicast(family: Family) -> &'static [(IpAddr, u8)] {
     const V4: [(IpAddr, u8); 2] = [
         (IpAddr::V4(Ipv4Addr::new(224, 0, 0, 0)), 4),

@@ -1,8 +1,8 @@
-//! Forwarding alone, for a daemon that passes packets on and diverts none: the hub.
+//! Forwarding alone, for a daemon that forwards packets and diverts none: the hub.
 //!
-//! The same keys as a gateway's, saved and restored by the same rules ([`super::sysctl`]). A machine that
-//! learned its IPv6 default route from advertisements would forget it as a router, so on those
-//! devices advertisements are accepted all the same, beforehand.
+//! The same sysctls as a gateway's, saved and restored by the same rules ([`super::sysctl`]). A machine that
+//! learned its IPv6 default route from advertisements would forget it as a router, so those devices are set to
+//! accept advertisements beforehand.
 
 use std::fs;
 use std::io;
@@ -20,13 +20,13 @@ const LEARNED: u32 = 0x0004_0000;
 /// Steps towards forwarding, or back.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Forwarding {
-    /// What remains to be remembered. Keep it on disk *before* [`Forwarding::apply`].
+    /// Sysctls that remain saved. Store them *before* [`Forwarding::apply`].
     pub saved: Saved,
     steps: Vec<Step>,
 }
 
 impl Forwarding {
-    /// What is missing for packets to be passed on. Changes nothing.
+    /// Plans the steps that are missing for forwarding. Changes nothing.
     ///
     /// # Errors
     /// [`Error::Read`].
@@ -41,7 +41,7 @@ impl Forwarding {
         Ok(plan(&values, &learned, saved))
     }
 
-    /// What leads back to what was found. Changes nothing.
+    /// Plans the steps back to the previous state. Changes nothing.
     ///
     /// # Errors
     /// [`Error::Read`].
@@ -54,10 +54,10 @@ impl Forwarding {
         })
     }
 
-    /// Takes the steps.
+    /// Applies the steps.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the step that the kernel refused; those before it stay taken.
+    /// [`Error::Refused`] with the step that the kernel refused; earlier ones stay applied.
     pub fn apply(&self) -> Result<(), Error> {
         for step in &self.steps {
             let Step::Sysctl { key, value } = step else {
@@ -113,7 +113,7 @@ fn plan(values: &Values, learned: &[String], saved: &Saved) -> Forwarding {
     }
 }
 
-/// Devices with a default route that was learned from an advertisement.
+/// Returns the devices with a default route that was learned from an advertisement.
 fn learned() -> Result<Vec<String>, Error> {
     match fs::read_to_string(ROUTES) {
         Ok(text) => Ok(learned_in(&text)),

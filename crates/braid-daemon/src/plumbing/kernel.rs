@@ -1,4 +1,4 @@
-//! Reads the kernel's state and takes steps, over netlink and `/proc/sys`. No decisions here.
+//! Reads the kernel's state and applies steps, over netlink and `/proc/sys`. Makes no decisions.
 
 use std::fs;
 use std::io;
@@ -169,7 +169,7 @@ impl Kernel {
         let found: Vec<IpAddr> = own.filter_map(|a| local(&a.attributes)).collect();
         let key = format!("net/ipv6/conf/{device}/disable_ipv6");
         let v6 = sysctls(std::iter::once(key.clone()))?;
-        // Without IPv6 in the kernel there is nothing to say; new devices may be told to have none.
+        // Without IPv6 in the kernel there is nothing to set; a new device may have it disabled.
         let possible = |address: &&IpAddr| address.is_ipv4() || !v6.is_empty();
         let missing = wanted.iter().filter(|address| !found.contains(address));
         let missing: Vec<&IpAddr> = missing.filter(possible).collect();
@@ -194,7 +194,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Sends one request and waits for the kernel's verdict.
+    /// Sends one request and waits for the kernel's answer.
     async fn send(&self, request: Request, flags: u16) -> io::Result<()> {
         let mut request = NetlinkMessage::from(request);
         request.header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
@@ -226,7 +226,7 @@ fn has_ipv6() -> bool {
     Path::new(PROC_SYS).join("net/ipv6").exists()
 }
 
-/// The families to ask for.
+/// Returns the families to query.
 fn families(ipv6: bool) -> impl Iterator<Item = (Family, IpVersion)> {
     let v6 = ipv6.then_some((Family::V6, IpVersion::V6));
     std::iter::once((Family::V4, IpVersion::V4)).chain(v6)
@@ -250,7 +250,7 @@ fn into_io(error: rtnetlink::Error) -> io::Error {
     }
 }
 
-/// Who removes something is content when it is not there.
+/// Removing a missing object is no error.
 fn gone_is_fine(outcome: io::Result<()>) -> io::Result<()> {
     const GONE: [i32; 4] = [libc::ENOENT, libc::ESRCH, libc::ENODEV, libc::EADDRNOTAVAIL];
     match outcome {
@@ -330,12 +330,12 @@ pub(super) fn sysctls(keys: impl Iterator<Item = String>) -> Result<Values, Erro
     Ok(values)
 }
 
-/// A trailing newline, because the kernel does not look at an empty write.
+/// Appends a newline, because the kernel ignores an empty write.
 pub(super) fn write_sysctl(key: &str, value: &str) -> io::Result<()> {
     fs::write(Path::new(PROC_SYS).join(key), format!("{value}\n"))
 }
 
-/// Devices that have settings for each family, as the kernel lists them.
+/// Returns the devices that have settings for each family, as the kernel lists them.
 pub(super) fn conf_devices() -> Result<Vec<(Family, String)>, Error> {
     let mut devices = Vec::new();
     for (family, directory) in [(Family::V4, "net/ipv4/conf"), (Family::V6, "net/ipv6/conf")] {

@@ -1,4 +1,4 @@
-//! Our kernel objects as netlink messages, and back. Pure.
+//! Netlink messages of Braid's kernel objects, and their parsing. Pure.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -81,7 +81,7 @@ pub(super) fn address(index: u32, address: IpAddr) -> AddressMessage {
     message.attributes.push(AddressAttribute::Local(address));
     message.attributes.push(AddressAttribute::Address(address));
     if family == Family::V6 {
-        // No neighbour could object, and routes may name the address at once.
+        // No neighbour could object (duplicate address detection), and routes may name the address at once.
         message
             .attributes
             .push(AddressAttribute::Flags(AddressFlags::Nodad));
@@ -89,7 +89,7 @@ pub(super) fn address(index: u32, address: IpAddr) -> AddressMessage {
     message
 }
 
-/// Asks for the routes of our protocol.
+/// Returns a filter for the routes of Braid's protocol.
 pub(super) fn our_routes(family: Family) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = netlink_family(family);
@@ -121,7 +121,7 @@ pub(super) fn route(route: &Route, device: u32) -> RouteMessage {
     message
 }
 
-/// `None` for what is not ours: another protocol or table.
+/// Returns `None` for another protocol or table.
 pub(super) fn parse_route(
     message: &RouteMessage,
     device_name: impl Fn(u32) -> Option<String>,
@@ -172,7 +172,7 @@ pub(super) fn rule(rule: &Rule) -> RuleMessage {
     message
 }
 
-/// `None` for what is not ours: another protocol or preference.
+/// Returns `None` for another protocol or preference.
 pub(super) fn parse_rule(message: &RuleMessage) -> Option<Rule> {
     let (mut preference, mut protocol) = (0, 0);
     let (mut table, mut suppress, mut past) = (message.header.table.into(), None, None);
@@ -201,7 +201,7 @@ pub(super) fn parse_rule(message: &RuleMessage) -> Option<Rule> {
     })
 }
 
-/// `None` for rules that are ours, come after ours or only find specific routes.
+/// Returns `None` for Braid's rules, for later ones, and for those that only find specific routes.
 pub(super) fn parse_foreign_rule(message: &RuleMessage) -> Option<ForeignRule> {
     let mut preference = 0;
     let mut table = u32::from(message.header.table);
@@ -231,7 +231,7 @@ pub(super) fn parse_foreign_rule(message: &RuleMessage) -> Option<ForeignRule> {
         say("fwmark", &format!("{mark:#x}/{mask:#x}"));
     }
     let earlier = (1..=DIVERT_PREFERENCE).contains(&preference);
-    // Without a table it is a rule of VRFs (l3mdev) or one that only skips.
+    // Without a table it is a VRF rule (l3mdev) or one that only skips.
     let leads_away = message.header.action == RuleAction::ToTable && table != 0;
     (earlier && leads_away && parse_rule(message).is_none()).then_some(ForeignRule {
         family: family(message.header.family)?,

@@ -1,9 +1,9 @@
 //! Braid's share of the kernel's state: the veth pair, addresses, routes, rules and sysctls.
 //!
-//! The caller says what it wants ([`Desired`]); [`Plumbing::plan`] compares that with what is there
-//! and yields the steps that are missing, as data ([`Plan`]); [`Plumbing::apply`] takes them. An
-//! empty plan means that all is well. The order of the steps never cuts traffic: rules that divert
-//! come last on the way up and go first on the way down.
+//! The caller gives the desired state ([`Desired`]). [`Plumbing::plan`] compares it with the present state and
+//! returns the missing steps as data ([`Plan`]); [`Plumbing::apply`] applies them. An empty plan means that
+//! nothing is missing. The order of the steps never interrupts traffic: diverting rules come last on the way up
+//! and go first on the way down.
 //!
 //! The life of a daemon:
 //! 1. `plan(Desired { divert: AsFound, .. })`, store [`Plan::saved`], `apply`;
@@ -23,10 +23,10 @@
 //! pref 32765  lookup 45520                          default via braid0: the rest is balanced
 //! pref 32766  lookup main                           (the kernel's own)
 //! ```
-//! Ours sit just above the kernel's, so that rules which a VPN adds later still come first.
+//! Braid's rules sit just above the kernel's, so that rules which a VPN adds later come first.
 //!
-//! What is ours is known by its marks alone (protocol 98 in our tables and preferences, the veth's
-//! group and alias), so removal needs no memory, except for sysctls ([`Saved`]).
+//! Braid's objects are identified by their marks alone (protocol 98 in its tables and preferences, the veth's
+//! group and alias), so removal needs no stored state, except for sysctls ([`Saved`]).
 
 mod bypass;
 mod desired;
@@ -56,7 +56,7 @@ pub use sysctl::{Saved, SavedSysctl};
 
 /// The device that outbound traffic is routed into; the steering program sits on its egress.
 pub const STEER_DEVICE: &str = "braid0";
-/// The veth's other end. Nothing is ever sent through it.
+/// The other end of the veth pair. Nothing is ever sent through it.
 pub const PEER_DEVICE: &str = "braid1";
 /// The host's own IPv4 address behind translation: the dummy address of RFC 7600 §4.8, which is
 /// never routed and which no network uses.
@@ -65,26 +65,26 @@ pub const INNER_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 /// RFC 8215. Not a unique local address (`fd00::/8`): RFC 6724 and glibc rank IPv4 above those, and
 /// the host would then never use IPv6.
 pub const INNER_V6: Ipv6Addr = Ipv6Addr::new(0x64, 0xff9b, 1, 0x6272, 0, 0, 0, 8);
-/// Next hop of the IPv4 default route into `braid0`. Nobody has the address and no packet is ever sent
-/// to it; but without a next hop every destination would take an entry of the kernel's neighbour
-/// table, and past 1024 of them (`gc_thresh3`) the kernel drops packets.
+/// Next hop of the IPv4 default route into `braid0`. No host has the address and no packet is ever sent to it.
+/// Without a next hop every destination would take an entry of the kernel's neighbour table, and past 1024 of
+/// them (`gc_thresh3`) the kernel drops packets.
 pub const NEXT_HOP_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 9);
 /// Next hop of the IPv6 default route into `braid0`, see [`NEXT_HOP_V4`].
 pub const NEXT_HOP_V6: Ipv6Addr = Ipv6Addr::new(0x64, 0xff9b, 1, 0x6272, 0, 0, 0, 9);
 /// The routing table with the default routes into `braid0`.
 pub const BALANCE_TABLE: u32 = 45520;
-/// Preference of the rules that divert; the two kinds of other rules come right before.
+/// Preference of the diverting rules; the two other kinds come right before.
 pub const DIVERT_PREFERENCE: u32 = 32765;
 /// Preference of the rule by which specific routes of the main table win.
 const SPECIFIC_PREFERENCE: u32 = DIVERT_PREFERENCE - 2;
-/// Preference of the rules that bring us what LANs send to uplinks' own networks.
+/// Preference of the rules for traffic from LANs to the uplinks' own networks.
 const SEGMENT_PREFERENCE: u32 = SPECIFIC_PREFERENCE - 1;
-/// Preferences of the rules that keep traffic away from us, one for each of the configuration's.
+/// Preferences of the rules that exempt traffic, one for each of the configuration's.
 const BYPASS_PREFERENCES: std::ops::Range<u32> = 32_256..32_256 + MAX_RULES as u32;
-/// Alias of our devices.
+/// Alias of Braid's devices.
 const MARK: &str = "braid";
-/// Device group of our devices: unlike the alias it is set in the moment of their creation, so
-/// that a crash leaves nothing that we would not know again.
+/// Device group of Braid's devices. Unlike the alias it is set at their creation, so that even after a crash
+/// they are identified.
 const GROUP: u32 = BALANCE_TABLE;
 
 /// The routing table with the default routes out of one uplink.
@@ -93,7 +93,7 @@ pub fn uplink_table(id: UplinkId) -> u32 {
     BALANCE_TABLE + 1 + u32::from(id.0)
 }
 
-/// What can go wrong.
+/// Errors of reading or changing the kernel's state.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -103,12 +103,12 @@ pub enum Error {
     /// The kernel's state cannot be read.
     #[error("cannot read {what}: {source}")]
     Read {
-        /// What was being read: `links`, `rules`, the path of a sysctl.
+        /// The kind of object: `links`, `rules`, the path of a sysctl.
         what: String,
         /// The kernel's answer.
         source: io::Error,
     },
-    /// Someone else's device has the name of one of ours.
+    /// A foreign device has the name of one of Braid's.
     #[error(
         "a device named {device} exists and is not braid's: rename or remove it (ip link del {device})"
     )]
@@ -134,8 +134,8 @@ fn hint(source: &io::Error) -> &'static str {
     }
 }
 
-/// A handle on the kernel's network state in the namespace of the thread that opened it; sysctls
-/// are those of the calling thread's.
+/// A handle on the kernel's network state in the namespace of the thread that opened it; sysctls are those of
+/// the calling thread's.
 pub struct Plumbing {
     kernel: kernel::Kernel,
 }
@@ -150,7 +150,7 @@ impl Plumbing {
         Ok(Plumbing { kernel })
     }
 
-    /// Compares what is there with what is desired. Changes nothing.
+    /// Compares the present with the desired state. Changes nothing.
     ///
     /// # Errors
     /// [`Error::Read`] or [`Error::ForeignDevice`].
@@ -161,12 +161,12 @@ impl Plumbing {
         plan::plan(desired, &found, saved)
     }
 
-    /// Takes the steps of a plan. Store [`Plan::saved`] first.
+    /// Applies the steps of a plan. Store [`Plan::saved`] first.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the step that the kernel refused. Earlier steps stay taken; planning
-    /// anew continues from there. A device that vanished since the plan was made also ends here:
-    /// plan again with the uplinks that remain.
+    /// [`Error::Refused`] with the step that the kernel refused. Earlier steps stay applied; a new plan
+    /// continues from there. A device that vanished since the plan was made also ends here: plan again with the
+    /// uplinks that remain.
     pub async fn apply(&self, plan: &Plan) -> Result<(), Error> {
         for step in &plan.steps {
             let outcome = self.kernel.take(step).await;
@@ -179,16 +179,16 @@ impl Plumbing {
         Ok(())
     }
 
-    /// Has a device of ours other than the pair bear these addresses and no other global ones.
-    /// Costs a look when that is so already.
+    /// Gives another device of Braid's these global addresses and removes all others. Only reads if they are
+    /// set already.
     ///
     /// # Errors
-    /// [`Error::Read`], or [`Error::Refused`] with what the kernel refused.
+    /// [`Error::Read`], or [`Error::Refused`].
     pub async fn give_addresses(&self, device: &str, wanted: &[IpAddr]) -> Result<(), Error> {
         self.kernel.give_addresses(device, wanted).await
     }
 
-    /// The kernel's index of `braid0`, once it exists and is ours.
+    /// Returns the kernel's index of `braid0`, once it exists and is Braid's.
     ///
     /// # Errors
     /// [`Error::Read`].
@@ -197,8 +197,8 @@ impl Plumbing {
         Ok(found.steer.filter(|d| d.ours).map(|d| d.index))
     }
 
-    /// Rules that are not ours and are asked before or among ours: what matches them is not balanced.
-    /// Rules that only find specific routes (a VPN's `suppress_prefixlength 0`) are left out.
+    /// Returns foreign rules that come before or among Braid's: traffic that they match is not balanced. Rules
+    /// that only find specific routes (a VPN's `suppress_prefixlength 0`) are left out.
     ///
     /// # Errors
     /// [`Error::Read`].
@@ -206,8 +206,8 @@ impl Plumbing {
         self.kernel.foreign_rules().await
     }
 
-    /// Removes our rules and nothing else: from now on new packets leave as they would without
-    /// Braid. Idempotent. Returns the steps taken.
+    /// Removes Braid's rules and nothing else: from now on new packets leave as they would without Braid.
+    /// Idempotent. Returns the steps taken.
     ///
     /// # Errors
     /// As [`Plumbing::plan_removal`] and [`Plumbing::apply`].
@@ -218,7 +218,7 @@ impl Plumbing {
         Ok(plan)
     }
 
-    /// What [`Plumbing::remove`] would do. Changes nothing.
+    /// Plans [`Plumbing::remove`]. Changes nothing.
     ///
     /// # Errors
     /// [`Error::Read`].
@@ -227,8 +227,8 @@ impl Plumbing {
         Ok(plan::removal(&found, saved))
     }
 
-    /// Puts the machine back as it was found: from the kernel's state and, for sysctls, from what
-    /// was saved. Idempotent; also after a crash. Returns the steps taken.
+    /// Restores the machine, from the kernel's state and, for sysctls, from the saved values. Idempotent; also
+    /// after a crash. Returns the steps taken.
     ///
     /// # Errors
     /// As [`Plumbing::plan_removal`] and [`Plumbing::apply`].

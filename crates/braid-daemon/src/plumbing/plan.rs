@@ -1,4 +1,4 @@
-//! The comparison, pure: what is there and what should be in, steps out.
+//! Comparison of the present with the desired state. Pure.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,21 +11,21 @@ use super::{Error, PEER_DEVICE, STEER_DEVICE};
 const PEER_V4_FORWARDING: &str = "net/ipv4/conf/braid1/forwarding";
 const PEER_V6_DISABLED: &str = "net/ipv6/conf/braid1/disable_ipv6";
 const STEER_V6_DISABLED: &str = "net/ipv6/conf/braid0/disable_ipv6";
-/// Sysctls of our own devices.
+/// Sysctls of Braid's own devices.
 pub(super) const OWN_SYSCTLS: [&str; 3] = [PEER_V4_FORWARDING, PEER_V6_DISABLED, STEER_V6_DISABLED];
 
-/// The steps from what is there to what should be. Displays as commands, one a line.
+/// The steps from the present to the desired state. Displays as commands, one a line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// What to do, in this order.
+    /// The steps, in this order.
     pub steps: Vec<Step>,
-    /// Sysctls as they were before Braid, including those that this plan is about to change. To be
-    /// stored before the steps are taken.
+    /// Previous values of sysctls, including those that this plan is about to change. To be stored before the
+    /// steps are applied.
     pub saved: Saved,
 }
 
 impl Plan {
-    /// Nothing to do.
+    /// Returns true if there are no steps.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
@@ -38,22 +38,22 @@ impl fmt::Display for Plan {
     }
 }
 
-/// The kernel's state as far as it concerns us.
+/// The kernel's state, as far as Braid needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// `braid0`, ours or not.
+    /// `braid0`, Braid's or foreign.
     pub steer: Option<Device>,
-    /// `braid1`, ours or not.
+    /// `braid1`, Braid's or foreign.
     pub peer: Option<Device>,
     /// Addresses of `braid0`.
     pub addresses: Vec<IpAddr>,
-    /// Routes with our protocol in our tables.
+    /// Routes with Braid's protocol in its tables.
     pub routes: Vec<Route>,
-    /// Rules with our protocol and our preferences.
+    /// Rules with Braid's protocol and its preferences.
     pub rules: Vec<Rule>,
-    /// Present values of the sysctls asked for.
+    /// Present values of the requested sysctls.
     pub sysctls: Values,
-    /// The kernel has IPv6.
+    /// True if the kernel has IPv6.
     pub ipv6: bool,
 }
 
@@ -61,17 +61,17 @@ pub(super) struct Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Device {
     pub index: u32,
-    /// A veth with our mark or in our group.
+    /// True for a veth with Braid's alias or group.
     pub ours: bool,
     pub mtu: u32,
     pub up: bool,
-    /// Has our alias, no ARP and no link-local address.
+    /// True if it has Braid's alias, no ARP and no link-local address.
     pub set_up: bool,
 }
 
-/// What is missing. The order never cuts traffic: stale rules go first and new ones come last, the
-/// diverting ones at the outermost. An inner address stays although its family has lost its last
-/// uplink: local sockets are bound to it and go on when an uplink is back.
+/// Returns the missing steps. Their order never interrupts traffic: stale rules go first and new ones come
+/// last, the diverting ones at the outermost. An inner address stays although its family has lost its last
+/// uplink: local sockets are bound to it and continue when an uplink is back.
 pub(super) fn plan(desired: &Desired, found: &Found, saved: &Saved) -> Result<Plan, Error> {
     let sysctls = sysctl::changes(desired, &found.sysctls, saved);
     let fixed = desired.fixed_rules();
@@ -104,7 +104,7 @@ pub(super) fn plan(desired: &Desired, found: &Found, saved: &Saved) -> Result<Pl
             .map(|a| Step::AddAddress(*a)),
     );
 
-    // What hung on a pair that is made anew is gone with the old one.
+    // The addresses and routes of a pair that is made anew are gone with the old one.
     let there = |r: &&Route| !(fresh && r.device == STEER_DEVICE);
     let present: Vec<&Route> = found.routes.iter().filter(there).collect();
     let missing: Vec<&Route> = routes.iter().filter(|r| !present.contains(r)).collect();
@@ -135,7 +135,7 @@ pub(super) fn plan(desired: &Desired, found: &Found, saved: &Saved) -> Result<Pl
     })
 }
 
-/// Our rules go, all else stays.
+/// Removes Braid's rules only.
 pub(super) fn undiversion(found: &Found) -> Plan {
     Plan {
         steps: remove_rules(found.rules.iter()),
@@ -143,7 +143,7 @@ pub(super) fn undiversion(found: &Found) -> Plan {
     }
 }
 
-/// Everything of ours goes, what was changed goes back.
+/// Removes everything of Braid's and restores the sysctls.
 pub(super) fn removal(found: &Found, saved: &Saved) -> Plan {
     let mut steps = remove_rules(found.rules.iter());
     let ours = |device: Option<Device>| device.is_some_and(|d| d.ours);
@@ -181,7 +181,7 @@ fn remove_rules<'a>(rules: impl Iterator<Item = &'a Rule>) -> Vec<Step> {
         .collect()
 }
 
-/// Steps for the veth pair, and whether it is made anew.
+/// Returns the steps for the veth pair; true if it is made anew.
 fn link_steps(desired: &Desired, found: &Found) -> Result<(Vec<Step>, bool), Error> {
     for (device, end) in [(STEER_DEVICE, found.steer), (PEER_DEVICE, found.peer)] {
         if end.is_some_and(|d| !d.ours) {
@@ -221,12 +221,12 @@ fn link_steps(desired: &Desired, found: &Found) -> Result<(Vec<Step>, bool), Err
     Ok((steps, fresh))
 }
 
-/// Sysctls of our own devices: nothing to save, they go with the devices.
+/// Returns the sysctls of Braid's own devices, which need not be saved: they go with the devices.
 ///
-/// `braid1` swallows what comes out of it (packets that the datapath did not take): were they
-/// forwarded, they would be routed into `braid0` again and circle until their hop limit. `braid0`
-/// has IPv6 even where new devices do not get it. `overwritten`: this plan itself sets them to
-/// something else before, by making the devices or by switching forwarding on for all.
+/// `braid1` must not forward the packets that come out of it (those that the datapath did not take): they would
+/// be routed into `braid0` again and circle until their hop limit. `braid0` has IPv6 even if new devices do not
+/// get it. `overwritten` is true if this plan itself sets them to something else before, by making the devices
+/// or by switching forwarding on for all.
 fn own_sysctls(desired: &Desired, found: &Found, overwritten: bool) -> Vec<Step> {
     let mut desired_values = vec![(PEER_V4_FORWARDING, "0")];
     if found.ipv6 {

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 pub(crate) struct Ports(Vec<RangeInclusive<u16>>);
 
 impl Ports {
-    /// The union of ranges in any order; empty ranges do not count.
+    /// Returns the union of ranges in any order; empty ranges do not count.
     pub fn new(ranges: impl IntoIterator<Item = RangeInclusive<u16>>) -> Ports {
         let mut sorted: Vec<_> = ranges.into_iter().filter(|r| !r.is_empty()).collect();
         sorted.sort_by_key(|r| *r.start());
@@ -24,7 +24,7 @@ impl Ports {
         Ports(merged)
     }
 
-    /// Reads the kernel's notation; `None` for anything else.
+    /// Parses the kernel's notation; `None` for anything else.
     pub fn parse(text: &str) -> Option<Ports> {
         let ranges = text
             .trim()
@@ -49,7 +49,7 @@ impl Ports {
         Ports::new(rest)
     }
 
-    /// How many ports there are.
+    /// Returns the number of ports.
     pub fn len(&self) -> u32 {
         self.0
             .iter()
@@ -58,7 +58,7 @@ impl Ports {
     }
 }
 
-/// What remains of a range around a cut.
+/// Returns the rest of a range without a cut.
 fn pieces(range: &RangeInclusive<u16>, cut: &RangeInclusive<u16>) -> Vec<RangeInclusive<u16>> {
     let mut pieces = Vec::with_capacity(2);
     if let Some(before) = cut.start().checked_sub(1) {

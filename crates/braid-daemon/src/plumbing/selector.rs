@@ -1,4 +1,4 @@
-//! Which packets a routing rule is for.
+//! Selectors of routing rules.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,11 +6,11 @@ use std::ops::RangeInclusive;
 
 use netlink_packet_route::rule::{RuleAttribute, RuleMessage, RulePortRange, RuleUidRange};
 
-/// Which packets a routing rule is for: all that the kernel can look at and we use. What is not
-/// named is not looked at.
+/// The packets that a routing rule matches, by all fields that the kernel supports and Braid uses. A field that
+/// is not set matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
-    /// Packets that came in by the device of this name.
+    /// Packets received on the device of this name.
     pub incoming: Option<String>,
     /// Packets from this network.
     pub from: Option<(IpAddr, u8)>,
@@ -18,16 +18,16 @@ pub struct Selector {
     pub to: Option<(IpAddr, u8)>,
     /// IANA number of the transport protocol.
     pub protocol: Option<u8>,
-    /// The sender's port.
+    /// Source port.
     pub source_ports: Option<RangeInclusive<u16>>,
-    /// The far end's port.
+    /// Destination port.
     pub ports: Option<RangeInclusive<u16>>,
-    /// The owner of the local socket.
+    /// Owner of the local socket.
     pub users: Option<RangeInclusive<u32>>,
 }
 
 impl Selector {
-    /// Packets from one address.
+    /// Returns a selector of packets from one address.
     #[must_use]
     pub fn from_address(address: IpAddr) -> Selector {
         let length = if address.is_ipv4() { 32 } else { 128 };
@@ -37,7 +37,7 @@ impl Selector {
         }
     }
 
-    /// Packets to one network.
+    /// Returns a selector of packets to one network.
     pub(super) fn to_network(network: (IpAddr, u8)) -> Selector {
         Selector {
             to: Some(network),
@@ -96,7 +96,7 @@ impl Selector {
                 RuleAttribute::DestinationPortRange(ports) => {
                     selector.ports = Some(ports.start..=ports.end);
                 }
-                // The kernel shows the range of all users where none was named.
+                // The kernel reports the range of all users if none was set.
                 RuleAttribute::UidRange(users) if (users.start, users.end) != (0, u32::MAX) => {
                     selector.users = Some(users.start..=users.end);
                 }
@@ -107,7 +107,7 @@ impl Selector {
     }
 }
 
-/// In `ip rule`'s words, each with a space in front.
+/// Displays it in `ip rule`'s words, each with a space in front.
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(device) = &self.incoming {

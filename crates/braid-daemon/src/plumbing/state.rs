@@ -1,5 +1,5 @@
-//! Kernel objects as plain data, and the steps that make or remove them. Everything displays as the
-//! `ip` or `sysctl` command that would do the same.
+//! Kernel objects as plain data, and the steps that make or remove them. Each displays as the `ip` or `sysctl`
+//! command with the same effect.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::{BALANCE_TABLE, GROUP, MARK, PEER_DEVICE, STEER_DEVICE};
 
 /// `RT_TABLE_MAIN`.
 pub(super) const MAIN_TABLE: u32 = 254;
-/// What the kernel gives an IPv6 route that names no metric (`IP6_RT_PRIO_USER`).
+/// The kernel's metric of an IPv6 route without one (`IP6_RT_PRIO_USER`).
 const V6_METRIC: u32 = 1024;
 
 /// IPv4 or IPv6.
@@ -24,7 +24,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// The family of an address.
+    /// Returns the family of an address.
     #[must_use]
     pub fn of(address: IpAddr) -> Family {
         if address.is_ipv4() {
@@ -34,7 +34,7 @@ impl Family {
         }
     }
 
-    /// The metric of our routes: what the kernel takes when none is named.
+    /// Returns the metric of Braid's routes: the kernel's default.
     #[must_use]
     pub fn metric(self) -> u32 {
         match self {
@@ -43,7 +43,7 @@ impl Family {
         }
     }
 
-    /// Length of a host prefix.
+    /// Returns the length of a host prefix.
     #[must_use]
     pub fn host_prefix(self) -> u8 {
         match self {
@@ -60,7 +60,7 @@ impl Family {
     }
 }
 
-/// A default route in one of our tables.
+/// A default route in one of Braid's tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Its family.
@@ -69,10 +69,10 @@ pub struct Route {
     pub table: u32,
     /// Name of the outgoing device.
     pub device: String,
-    /// The next hop, taken to be on the link without asking the main table (`onlink`): what the
-    /// main table holds may come and go on its own.
+    /// The next hop, taken to be on the link without a lookup in the main table (`onlink`), whose contents may
+    /// change.
     pub gateway: Option<IpAddr>,
-    /// The source address for local sockets that chose none.
+    /// The source address for local sockets without one.
     pub source: Option<IpAddr>,
     /// Its metric.
     pub metric: u32,
@@ -105,35 +105,35 @@ impl fmt::Display for Route {
     }
 }
 
-/// A routing rule of ours.
+/// A routing rule of Braid's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Its family.
     pub family: Family,
-    /// Its preference: smaller ones are asked first.
+    /// Its preference: smaller ones come first.
     pub preference: u32,
-    /// The packets that it is for.
+    /// The packets that it matches.
     pub select: Selector,
-    /// What happens to them.
+    /// Its action.
     pub leads: RuleOutcome,
 }
 
-/// Where a routing rule leads.
+/// Action of a routing rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleOutcome {
-    /// To a table.
+    /// Look a table up.
     Table {
-        /// The table to look in.
+        /// The table.
         table: u32,
         /// Ignore routes of prefixes this short or shorter.
         suppress: Option<u32>,
     },
-    /// Past all rules before the one of this preference.
+    /// Skip all rules before the one of this preference.
     Past(u32),
 }
 
 impl RuleOutcome {
-    /// To a table, with all its routes.
+    /// Returns the lookup of a table with all its routes.
     #[must_use]
     pub fn to(table: u32) -> RuleOutcome {
         RuleOutcome::Table {
@@ -144,7 +144,7 @@ impl RuleOutcome {
 }
 
 impl Rule {
-    /// Whether it sends traffic into the datapath.
+    /// Returns true if it sends traffic into the datapath.
     #[must_use]
     pub fn diverts(&self) -> bool {
         self.leads == RuleOutcome::to(BALANCE_TABLE)
@@ -171,16 +171,16 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Someone else's rule that is asked before ours.
+/// A foreign rule that comes before Braid's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignRule {
     /// Its family.
     pub family: Family,
     /// Its preference.
     pub preference: u32,
-    /// What it applies to, in `ip`'s words and with a space in front; empty for everything.
+    /// Its selector, in `ip`'s words and with a space in front; empty for everything.
     pub selector: String,
-    /// The table it leads to.
+    /// Its table.
     pub table: u32,
 }
 

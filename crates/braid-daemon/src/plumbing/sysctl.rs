@@ -1,4 +1,4 @@
-//! Sysctls that Braid changes, and what they were before. Decisions only.
+//! Sysctls that Braid changes, and their previous values. Decisions only.
 
 #[cfg(test)]
 mod tests;
@@ -17,11 +17,11 @@ const V6_FORWARD: &str = "net/ipv6/conf/all/forwarding";
 const V4_REDIRECTS: &str = "net/ipv4/conf/all/accept_redirects";
 const RP_FILTER_ALL: &str = "net/ipv4/conf/all/rp_filter";
 
-/// What sysctls were before Braid changed them. Keep it on disk *before* applying the plan that it
-/// came with, and hand it in again with the next plan and with the removal, also in another process.
+/// Previous values of changed sysctls. Store them *before* applying the plan that they came with, and pass them
+/// to the next plan and to the removal, also in another process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
-    /// In the order in which they were changed; each key at most once.
+    /// In the order of the changes; each key at most once.
     pub sysctls: Vec<SavedSysctl>,
 }
 
@@ -31,10 +31,10 @@ pub struct SavedSysctl {
     /// Slash-separated path below `/proc/sys`, for example `net/ipv4/conf/eth0/rp_filter` (device
     /// names may contain dots).
     pub key: String,
-    /// The value found.
+    /// The previous value.
     pub before: String,
-    /// The value set. Removal leaves a sysctl alone that someone else has changed since. The same
-    /// as `before` for one that must be written again after its master switch is restored.
+    /// The value set. Removal leaves a sysctl alone that someone else has changed since. The same as `before`
+    /// for one that must be written again after its master switch is restored.
     pub ours: String,
 }
 
@@ -43,8 +43,8 @@ impl Saved {
         self.sysctls.iter().find(|s| s.key == key)
     }
 
-    /// The same after devices got other names, given as old and new: the kernel renames their
-    /// sysctls with them.
+    /// Returns the same for renamed devices, given as old and new names: the kernel renames their sysctls with
+    /// them.
     #[must_use]
     pub fn renamed(&self, devices: &[(&str, &str)]) -> Saved {
         let mut saved = self.clone();
@@ -62,21 +62,21 @@ impl Saved {
     }
 }
 
-/// Present values by key; what does not exist is absent.
+/// Present values by key; missing sysctls are absent.
 pub(super) type Values = BTreeMap<String, String>;
 
-/// What is to be written, and what has to be remembered.
+/// Sysctls to write, and those to save.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
-    /// Towards what is desired.
+    /// Steps towards the desired state.
     pub writes: Vec<Step>,
-    /// Back to what was found, where no longer desired.
+    /// Steps back to the previous state, where it is no longer desired otherwise.
     pub restores: Vec<Step>,
     pub saved: Saved,
 }
 
-/// The keys that a plan has to know, besides those already saved; `devices` are the kernel's own
-/// lists of devices below `net/ipv4/conf` and `net/ipv6/conf`.
+/// Returns the keys that a plan reads, besides those already saved; `devices` are the kernel's own lists of
+/// devices below `net/ipv4/conf` and `net/ipv6/conf`.
 pub(super) fn keys(desired: &Desired, devices: &[(Family, String)]) -> Vec<String> {
     let mut keys = vec![RESERVED_PORTS.to_owned(), RP_FILTER_ALL.to_owned()];
     for (_, uplink) in &desired.uplinks {
@@ -94,7 +94,7 @@ pub(super) fn keys(desired: &Desired, devices: &[(Family, String)]) -> Vec<Strin
     keys
 }
 
-/// Compares what is there with what is desired.
+/// Compares the present with the desired state.
 pub(super) fn changes(desired: &Desired, values: &Values, saved: &Saved) -> Changes {
     let mut changes = Changes::default();
     for wish in desired_values(desired, values, saved) {
@@ -113,7 +113,7 @@ pub(super) fn changes(desired: &Desired, values: &Values, saved: &Saved) -> Chan
     changes
 }
 
-/// Steps back to what was found.
+/// Returns the steps back to the previous state.
 pub(super) fn restoration(values: &Values, saved: &Saved) -> Changes {
     let (restores, kept) = restore(saved.sysctls.clone(), values);
     Changes {
@@ -123,9 +123,9 @@ pub(super) fn restoration(values: &Values, saved: &Saved) -> Changes {
     }
 }
 
-/// Steps back for these, and those of them that have to stay saved until the steps are taken.
+/// Returns the steps back for these, and those of them that have to stay saved until the steps are taken.
 fn restore(mut undone: Vec<SavedSysctl>, values: &Values) -> (Vec<Step>, Vec<SavedSysctl>) {
-    // Writing a master switch overwrites what it governs, so the switches go first.
+    // Writing a master switch overwrites the sysctls below it, so the switches go first.
     undone.sort_by_key(|s| !is_switch(&s.key));
     let mut steps = Vec::new();
     let mut switched = Vec::new();
@@ -147,7 +147,7 @@ fn restore(mut undone: Vec<SavedSysctl>, values: &Values) -> (Vec<Step>, Vec<Sav
     (steps, undone)
 }
 
-/// The value to go back to; `None` when someone else has changed it since.
+/// Returns the value to restore; `None` if someone else has changed it since.
 fn before(saved: &SavedSysctl, now: &str) -> Option<String> {
     if saved.key == RESERVED_PORTS {
         return Some(found_ports(saved, now)?.to_string());
@@ -155,13 +155,13 @@ fn before(saved: &SavedSysctl, now: &str) -> Option<String> {
     (now == saved.ours || now == saved.before).then(|| saved.before.clone())
 }
 
-/// Reserved ports without those that we added: others may add and remove theirs meanwhile.
+/// Returns the reserved ports without Braid's: others may add and remove theirs meanwhile.
 fn found_ports(saved: &SavedSysctl, now: &str) -> Option<Ports> {
     let added = Ports::parse(&saved.ours)?.without(&Ports::parse(&saved.before)?);
     Some(Ports::parse(now)?.without(&added))
 }
 
-/// Every sysctl that should differ from what was found, in the order of writing.
+/// Returns every sysctl that should differ from its previous value, in the order of writing.
 fn desired_values(desired: &Desired, values: &Values, saved: &Saved) -> Vec<SavedSysctl> {
     let found = |key: &str| {
         let now = values.get(key)?;
@@ -191,8 +191,8 @@ fn desired_values(desired: &Desired, values: &Values, saved: &Saved) -> Vec<Save
         }
     }
     if desired.forward {
-        // A router ignores router advertisements and forgets what it learned from them, unless
-        // accept_ra is 2: hence before the switch.
+        // A router ignores router advertisements and forgets what it learned from them, unless accept_ra is 2,
+        // so that is set before the switch.
         for (_, uplink) in &desired.uplinks {
             if uplink.v6.as_ref().is_some_and(|x| x.advertised) {
                 wish(accept_ra(&uplink.device), "1", "2");
@@ -227,9 +227,9 @@ fn ports(desired: &Desired, values: &Values, saved: &Saved) -> Option<SavedSysct
     })
 }
 
-/// Sysctls that a master switch overwrites on its way up or down with something else than was
-/// found: forwarding per device where it was on although the switch was off, and the refusal of
-/// redirects where it was on although the machine was no router.
+/// Returns the sysctls that a master switch overwrites with a value other than the previous one: forwarding per
+/// device where it was on although the switch was off, and the refusal of redirects where it was on although
+/// the machine was no router.
 fn governed(switch: &str, values: &Values, saved: &Saved) -> Vec<SavedSysctl> {
     if saved
         .get(switch)
@@ -253,7 +253,7 @@ fn governed(switch: &str, values: &Values, saved: &Saved) -> Vec<SavedSysctl> {
         .collect()
 }
 
-/// Whether these steps switch IPv4 forwarding for every device.
+/// Returns true if these steps switch IPv4 forwarding for every device.
 pub(super) fn switches_forwarding(steps: &[Step]) -> bool {
     steps
         .iter()

@@ -1,4 +1,4 @@
-//! How the bond is doing.
+//! Reports on the bond.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,34 +9,34 @@ use crate::config::{BondConfig, BondScheduler};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JoinRequest {
-    /// What `braid hub invite` printed.
+    /// Token printed by `braid hub invite`.
     pub token: String,
 }
 
 /// Answer to `GET /v1/bond`, `POST /v1/bond` and `DELETE /v1/bond`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BondReport {
-    /// How it is doing.
+    /// State.
     pub state: BondState,
-    /// That in words, with the reason.
+    /// The state in words, with the reason.
     pub why: String,
-    /// Where the hub is, as the token says.
+    /// The hub's addresses, from the token.
     pub hub: Vec<String>,
-    /// What the hub calls this machine; none before it has answered, or if it has no name for it.
+    /// The hub's name for this machine; none before the hub has answered, or if it has no name for it.
     pub name: Option<String>,
-    /// Inner addresses, which the hub gave.
+    /// Inner addresses assigned by the hub.
     pub addresses: Vec<String>,
-    /// What is configured of it.
+    /// The `[bond]` configuration.
     pub config: BondConfig,
-    /// Its links, one for each uplink that works, more where it is tried which way works.
+    /// Links: one per uplink that works, several while alternative paths over an uplink are tried.
     pub links: Vec<BondLinkReport>,
-    /// What happened to its packets; none while nothing carries them.
+    /// Packet counters; none while no tunnel runs.
     pub packets: Option<BondPacketsReport>,
-    /// What is not as it should be, besides its state.
+    /// Problems other than the state.
     pub problems: Vec<String>,
 }
 
-/// How the bond is doing.
+/// State of the bond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum BondState {
@@ -46,16 +46,16 @@ pub enum BondState {
     Connecting,
     /// It takes flows.
     Up,
-    /// It did: the hub is out of reach.
+    /// The hub could be reached before, and cannot be now.
     Lost,
-    /// The hub does not want this machine.
+    /// The hub refuses this machine.
     Refused,
-    /// What carries its packets does not run.
+    /// The tunnel does not run.
     Stopped,
 }
 
 impl BondState {
-    /// The word for it.
+    /// Returns its name in JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -69,26 +69,26 @@ impl BondState {
     }
 }
 
-/// Whether a link carries packets.
+/// State of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum BondLinkState {
-    /// Nobody has answered on it yet.
+    /// Carries nothing: the hub has not answered on it yet.
     Trying,
-    /// It does.
+    /// Carries packets.
     Active,
-    /// It does, with a part of its rate: it has come back.
+    /// Carries packets at a part of its rate, after a failure.
     Returning,
-    /// It does not: it has fallen silent.
+    /// Carries nothing: it has fallen silent.
     Suspect,
-    /// It does not: it loses too much.
+    /// Carries nothing: it loses too many packets.
     Quarantined,
-    /// It cannot: there is no socket for it.
+    /// Carries nothing: its socket could not be opened.
     Failed,
 }
 
 impl BondLinkState {
-    /// The word for it.
+    /// Returns its name in JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -102,96 +102,96 @@ impl BondLinkState {
     }
 }
 
-/// One link of the bond. What is measured is of the way to the hub, unless said otherwise.
+/// One link of the bond. Measurements are of the direction to the hub, unless noted otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BondLinkReport {
-    /// Its uplink's name.
+    /// Name of its uplink.
     pub uplink: String,
-    /// Its number.
+    /// Number of the link, the same at the hub.
     pub id: u8,
-    /// The hub's address on it.
+    /// Address of the hub on this link.
     pub hub: String,
-    /// Whether it carries packets.
+    /// State, which says whether it carries packets.
     pub state: BondLinkState,
-    /// Part of the bytes that all links were given in the last second or so, 0 to 1; 0 when idle.
+    /// Fraction of the bytes sent over all links in about the last second, 0 to 1; 0 when idle.
     pub share: f64,
-    /// What decides about its share.
+    /// Reason for its share.
     pub why: String,
-    /// Whether inner packets go by it in the clear, as GRE.
+    /// True if it carries inner packets unencrypted, as GRE.
     #[serde(default)]
     pub cleartext: bool,
-    /// What it is sent at, in bits per second.
+    /// Sending rate, in bits per second.
     pub rate_bit_s: u64,
-    /// What it delivered in the last sample, in bits per second; none before the first.
+    /// Delivery rate in the last sample, in bits per second; none before the first.
     pub delivered_bit_s: Option<u64>,
     /// Smoothed round-trip time, in milliseconds; none before the first report.
     pub rtt_ms: Option<f64>,
-    /// The least round-trip time seen, in milliseconds.
+    /// Minimum round-trip time, in milliseconds.
     pub rtt_min_ms: Option<f64>,
-    /// By how much its one-way delay without queue exceeds the fastest link's, in milliseconds.
+    /// One-way delay without queue beyond that of the fastest link, in milliseconds.
     pub owd_skew_ms: Option<f64>,
-    /// What waits in the network's queues, as one-way delay in milliseconds.
+    /// Queueing delay in the network, one way, in milliseconds.
     pub queue_ms: f64,
-    /// Mean deviation of its one-way delay, in milliseconds.
+    /// Mean deviation of the one-way delay, in milliseconds.
     pub jitter_ms: f64,
-    /// Fraction lost of what was sent of late, 0 to 1.
+    /// Fraction of recently sent packets that were lost, 0 to 1.
     pub loss: f64,
     /// Packets lost without a queue.
     pub lost_random: u64,
     /// Packets lost to a full queue.
     pub lost_congestive: u64,
-    /// UDP payload that it carries, in bytes.
+    /// Largest UDP payload that the path carries, in bytes.
     pub max_payload_bytes: u16,
     /// Bytes of datagrams sent, with IP and UDP headers.
     pub tx_bytes: u64,
     /// Bytes of datagrams received, with IP and UDP headers.
     pub rx_bytes: u64,
-    /// Inner packets that came on it after they had been given up.
+    /// Inner packets that arrived on it after they had been given up.
     pub late: u64,
-    /// Inner packets that came on it after a copy.
+    /// Inner packets that arrived on it after a copy of them.
     pub duplicates: u64,
-    /// Gaps that were given up while this link could still have filled them.
+    /// Gaps given up at their deadline while this link could still have filled them.
     pub gaps_expired: u64,
-    /// Datagrams that its socket did not take.
+    /// Datagrams that the socket refused to send.
     pub send_errors: u64,
 }
 
-/// What happened to inner packets since the session began.
+/// Counters of inner packets since the session began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BondPacketsReport {
-    /// Who chooses links.
+    /// Scheduler that chooses links.
     pub scheduler: BondScheduler,
-    /// Median wait for order of what came, in milliseconds.
+    /// Median delay of received packets in the reorder buffer, in milliseconds.
     pub reorder_delay_p50_ms: f64,
     /// 99th percentile of the same.
     pub reorder_delay_p99_ms: f64,
-    /// Came in order.
+    /// Packets that arrived in order.
     pub in_order: u64,
-    /// Waited for something missing.
+    /// Packets that waited for a missing one.
     pub held: u64,
-    /// Did not ask for order.
+    /// Packets of classes without ordering.
     pub unordered: u64,
-    /// Gaps known to be lost: every link had passed them.
+    /// Gaps declared lost because every link had delivered later packets.
     pub gaps_lost: u64,
     /// Gaps given up at their deadline.
     pub gaps_expired: u64,
-    /// Gaps given up for want of memory.
+    /// Gaps given up because the buffer was full.
     pub gaps_forced: u64,
-    /// Packets that wait for links now.
+    /// Packets that wait for a link now.
     pub backlog_packets: u64,
-    /// Their bytes.
+    /// Bytes of those packets.
     pub backlog_bytes: u64,
-    /// Dropped before the links, so that no queue grows in them.
+    /// Packets dropped before the links by queue management.
     pub dropped: u64,
-    /// Marked there instead (ECN).
+    /// Packets marked there instead (ECN).
     pub marked: u64,
-    /// Dropped there because the queue was full.
+    /// Packets dropped there because the queue was full.
     pub overflowed: u64,
-    /// Sent again.
+    /// Packets retransmitted.
     pub retransmitted: u64,
-    /// Bytes that inner headers took less, as they are said once.
+    /// Bytes saved by header compression.
     #[serde(default)]
     pub header_bytes_saved: u64,
-    /// Datagrams refused: forged, replayed, not understood.
+    /// Datagrams rejected: forged, replayed or malformed.
     pub rejected: u64,
 }

@@ -1,4 +1,4 @@
-//! Why a flow went, or would go, where.
+//! Explanations of the uplink that a flow takes.
 
 use std::net::IpAddr;
 
@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 
 use super::{DestinationReport, FlowReport};
 
-/// The query of `GET /v1/explain`: a flow that may or may not exist. What is not said is not looked
-/// at, so that a rule that asks for it does not match; the steps say so.
+/// Query of `GET /v1/explain`: a flow that may or may not exist. Rules that match on an omitted field
+/// do not match; the steps say so.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExplainQuestion {
-    /// The far end.
+    /// Remote address.
     pub destination: IpAddr,
-    /// Its port; none for protocols without ports, or for any.
+    /// Remote port; none for protocols without ports, or for any port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
     /// IANA number of the transport protocol: 6 is TCP, 17 is UDP.
     pub protocol: u8,
-    /// The inside's address; none for this machine itself.
+    /// Inside address; none for this machine itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<IpAddr>,
-    /// The inside's port.
+    /// Inside port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_port: Option<u16>,
-    /// Name that the destination was looked up by. Without it, the names that the daemon learnt
-    /// for the destination count.
+    /// Name by which the destination was looked up. Without it, the names that the daemon has learnt
+    /// for the destination are used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
     /// Numeric id of the user whose program opens the flow.
@@ -42,90 +42,90 @@ pub struct ExplainQuestion {
 pub struct ExplainReport {
     /// The question in full: `tcp from this machine to 198.51.100.1:443`.
     pub question: String,
-    /// Flows of the table that it describes; a packet of theirs goes where they are.
+    /// Existing flows that match the question; they keep their uplinks.
     pub flows: Vec<FlowReport>,
-    /// What becomes of a new flow.
+    /// Outcome for a new flow.
     pub outcome: Outcome,
-    /// The uplink that a new flow takes; none if it is one of several, or none at all.
+    /// Uplink that a new flow takes; none if there are several or no candidates.
     pub uplink: Option<String>,
-    /// Every uplink that a new flow may take, with its part; empty if it takes none.
+    /// Every uplink that a new flow may take, with its share; empty if it takes none.
     pub candidates: Vec<Candidate>,
-    /// What is remembered of the ways to the destination's network; none if that is nothing.
+    /// Path cache entry of the destination's network, if there is one.
     pub path_cache: Option<DestinationReport>,
-    /// How it came to that, in the order in which it is decided.
+    /// Steps of the decision, in order.
     pub steps: Vec<Step>,
 }
 
-/// What `braid explain --json` prints: an answer for each address that the destination has.
+/// Output of `braid explain --json`: an answer per address of the destination.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExplainsReport {
     /// The answers.
     pub answers: Vec<ExplainReport>,
 }
 
-/// What becomes of a new flow.
+/// Outcome for a new flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It takes the one uplink that is named.
+    /// It takes the uplink in `uplink`.
     Uplink,
-    /// It takes one of the candidates, by its turn.
+    /// It takes the next of the candidates in turn.
     Shared,
-    /// It goes out by all of the candidates and takes the one whose answer comes first.
+    /// Its first packet is sent over all candidates, and it takes the one whose answer arrives first.
     Raced,
-    /// Braid does not touch it: it leaves by the machine's own routes.
+    /// Braid does not handle it: it follows the machine's own routes.
     Untouched,
-    /// It is refused, because a rule says so.
+    /// A rule blocks it.
     Blocked,
-    /// It is dropped, because it may not be opened: its client holds too many or is not there, its
-    /// protocol cannot be translated, or another client has what it asks for.
+    /// It is dropped because it may not be opened: its client has too many flows or no route, its
+    /// protocol cannot be translated, or another client holds the mapping that it needs.
     Refused,
-    /// It is dropped, because no uplink can take it.
+    /// It is dropped because no uplink can take it.
     NoUplink,
 }
 
 /// An uplink that a new flow may take.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Candidate {
-    /// Its name.
+    /// Name.
     pub uplink: String,
-    /// Fraction of such flows that it gets, 0 to 1; none where a race decides that.
+    /// Fraction of such flows that it gets, 0 to 1; none if a race decides.
     pub share: Option<f64>,
-    /// Its state with the evidence for it.
+    /// Its state, with the evidence.
     pub why: String,
 }
 
-/// One thing that was looked at.
+/// One step of a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Step {
-    /// What was looked at.
+    /// Stage of the decision.
     pub stage: Stage,
-    /// What it said, for people.
+    /// Finding, for people.
     pub text: String,
 }
 
-/// What is looked at for a new flow, in this order.
+/// Stages of the decision about a new flow, in order.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
-    /// The kernel's routes: whether it comes to Braid at all.
+    /// The kernel's routes, which decide whether Braid sees the flow at all.
     Route,
-    /// The client: whether it may open flows.
+    /// The client, which may or may not open flows.
     Client,
     /// The rules of the configuration and of `braid run`.
     Rule,
-    /// The protocol: whether, and how, it can be translated.
+    /// The protocol and its address translation.
     Protocol,
-    /// The policy that the rule, or the lack of one, leads to.
+    /// The policy that follows from the rule, or from the lack of one.
     Policy,
-    /// What this client's last flow to this site took.
+    /// The uplink of this client's last flow to this site.
     Sticky,
-    /// Whether it is raced, and what is remembered of the ways to its destination.
+    /// The race, and the path cache entry of the destination.
     Race,
     /// The slot table.
     Slot,
-    /// What is known of the uplinks.
+    /// The state of the uplinks.
     Uplink,
 }

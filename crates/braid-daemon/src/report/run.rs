@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{CgroupPath, OnDown};
 
-/// Body of `POST /v1/runs`: from now on, new flows of a control group's processes take one uplink.
+/// Body of `POST /v1/runs`: new flows of a control group's processes take one uplink from now on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunRequest {
@@ -15,11 +15,11 @@ pub struct RunRequest {
     pub group: CgroupPath,
     /// The group's id in the kernel: its directory's inode number.
     pub id: u64,
-    /// Process that ends the run. When it and the group's processes are gone, so is the run.
+    /// Process that owns the run. The run ends when it and the group's processes have ended.
     pub pid: u32,
-    /// What is run, for people.
+    /// Command line, for people.
     pub command: String,
-    /// What becomes of new flows while the uplink takes none.
+    /// Action for new flows while the uplink takes none.
     pub on_down: OnDown,
 }
 

@@ -1,8 +1,8 @@
-//! Whether the datapath has room for all rules: those of the configuration, and those of the
-//! programs that run on one uplink.
+//! Checks that the datapath's tables can hold all rules: those of the configuration and those of
+//! `braid run`.
 //!
-//! Counted is what rules may come to and not what they come to now: a rule that waits for its user
-//! or its control group must find room when that is there.
+//! The count includes rules that match nothing yet: a rule that waits for its user or control group
+//! must fit when that appears.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +14,13 @@ use crate::config::{Action, RuleConfig};
 use crate::settings::Settings;
 use crate::user_error::UserError;
 
-/// Kinds of treatment that rules may ask for besides the common one.
+/// Maximum number of kinds of treatment besides the common one.
 const MAX_KINDS: usize = MAX_CLASSES - 1;
 
 /// Refuses settings whose rules the datapath cannot hold.
 ///
 /// # Errors
-/// `too-many-rules` or `too-many-kinds`, with who takes how many.
+/// `too-many-rules` or `too-many-kinds`, with the counts.
 pub fn check_table_capacity(settings: &Settings) -> Result<(), UserError> {
     let (file, runs) = (&settings.config.rules, &settings.run_rules);
     let (by_file, by_runs) = (combinations(file), combinations(runs));

@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::settings::{Overrides, Settings};
 
 fn settings(text: &str) -> Settings {
-    // By turns, if a test does not say how: that is the simplest to count.
+    // Round robin unless a test sets a policy: it is the simplest to count.
     let unsaid = if text.contains("policy") {
         ""
     } else {

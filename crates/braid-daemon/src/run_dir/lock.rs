@@ -1,4 +1,4 @@
-//! That there is one daemon: a lock on the run directory, and a claim on the network.
+//! Locks against a second daemon: on the run directory, and on the network namespace.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -19,14 +19,14 @@ use crate::user_error::UserError;
 /// namespace, so it keeps two instances with different run directories from sharing one network.
 const NETWORK_CLAIM: &[u8] = b"braid-daemon";
 
-/// How long a daemon that was killed may take to let go of what it holds: the kernel waits for each
-/// of its threads, and one that asks about devices may hang for as long as namespaces are torn down.
+/// Longest wait for a killed daemon to release its locks: the kernel waits for each of its threads,
+/// and a thread that queries devices may hang while namespaces are torn down.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// From one look to the next at whether it has.
+/// Interval between attempts.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 impl RunDir {
-    /// Takes the lock, from a daemon that was killed as soon as it is dead.
+    /// Takes the lock; waits for a killed daemon to exit.
     ///
     /// # Errors
     /// Another daemon holds it, or the system refused.
@@ -65,7 +65,7 @@ impl RunDir {
         }
     }
 
-    /// The process id of the daemon that holds the lock, if one does and is not dying.
+    /// Returns the process id of the daemon that holds the lock, unless it is exiting.
     #[must_use]
     pub fn holder(&self) -> Option<u32> {
         let mut file = File::open(self.lock_file()).ok()?;
@@ -80,7 +80,7 @@ impl RunDir {
     }
 }
 
-/// Held while a daemon runs; the kernel lets go of it however the daemon ends.
+/// Held while a daemon runs; the kernel releases it however the daemon ends.
 #[derive(Debug)]
 pub struct Lock {
     _file: Flock<File>,
@@ -123,14 +123,14 @@ impl NetworkClaim {
     }
 }
 
-/// Why something that one daemon at a time may hold was not to be had.
+/// Reason why a lock could not be taken.
 enum Refused {
-    /// This process has it, as far as known.
+    /// Another process holds it: its id, if known.
     Held(Option<u32>, UserError),
     Broken(UserError),
 }
 
-/// Tries for as long as whoever holds it is dying.
+/// Retries while the holder is exiting.
 fn retry_while_holder_exits<T>(attempt: impl Fn() -> Result<T, Refused>) -> Result<T, UserError> {
     let latest = Instant::now() + EXIT_TIMEOUT;
     loop {
@@ -144,7 +144,7 @@ fn retry_while_holder_exits<T>(attempt: impl Fn() -> Result<T, Refused>) -> Resu
     }
 }
 
-/// Whether a process is over. Its other threads may still hold what it held.
+/// Returns true if a process has exited. Its other threads may still hold its locks.
 fn is_exiting(pid: u32) -> bool {
     match fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => stat

@@ -1,4 +1,4 @@
-//! Why a flow went, or would go, where: what the engine knows, put together for [`explain`].
+//! Collects the engine's state for [`explain`].
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,7 +14,7 @@ use crate::uplink_registry::UplinkRecord;
 use crate::user_error::UserError;
 
 impl Engine {
-    /// Why a client may open no flow at all, if that is so; the datapath decides the same.
+    /// Returns the reason why a client may open no flow, if there is one; the datapath decides the same.
     fn refused(&self, question: &ExplainQuestion, back: Option<&OwnRoute>) -> Option<String> {
         if let Some(limited) = self.limits.limit_of(client(question)) {
             return Some(format!(
@@ -36,7 +36,7 @@ impl Engine {
         (!there).then(|| format!("no network behind this machine has {source}: reason lan_spoofed"))
     }
 
-    /// The uplink on whose own link a LAN's client finds the destination.
+    /// Returns the uplink on whose own link the destination of a LAN client is.
     fn neighbour(&self, question: &ExplainQuestion) -> Option<UplinkId> {
         if question.source.is_none() || self.settings.config.lan.is_none() {
             return None;
@@ -46,9 +46,9 @@ impl Engine {
         self.registry.usable().find(there).map(|record| record.id)
     }
 
-    /// Why a flow went, or would go, where. `route` is the machine's own route to the destination,
-    /// where it has one that is more specific than a default route; `back` is the one to the source
-    /// that the question names.
+    /// Explains the uplink of a flow. `route` is the machine's own route to the destination, if it has one
+    /// that is more specific than a default route; `back` is the route to the source that the question
+    /// names.
     ///
     /// # Errors
     /// The datapath's tables cannot be read.
@@ -105,7 +105,7 @@ fn flows_to(question: &ExplainQuestion, flows: &[Flow]) -> impl Iterator<Item = 
     })
 }
 
-/// Whether a question is about a flow: everything that both say is the same.
+/// Returns true if a flow matches all fields that the question gives.
 fn describes(question: &ExplainQuestion, flow: &Flow) -> bool {
     let remote = flow.remote;
     flow.protocol.0 == question.protocol
@@ -120,7 +120,7 @@ fn describes(question: &ExplainQuestion, flow: &Flow) -> bool {
             .is_none_or(|port| port == flow.inner.port())
 }
 
-/// The question as a person would put it.
+/// Formats the question in words.
 fn in_full(question: &ExplainQuestion) -> String {
     let with_port = |address: IpAddr, port: Option<u16>| match port {
         Some(port) => SocketAddr::new(address, port).to_string(),

@@ -1,4 +1,4 @@
-//! What is remembered of the ways to destinations, in the API's terms.
+//! Builds the report on the path cache.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use crate::report::{DestinationReport, PathReport, PathsReport};
 use crate::user_error::UserError;
 
 impl Engine {
-    /// Everything that is remembered of the ways to destinations.
+    /// Returns the whole path cache.
     ///
     /// # Errors
     /// The datapath's tables cannot be read.
@@ -33,7 +33,7 @@ impl Engine {
     ) -> DestinationReport {
         DestinationReport {
             network: network(path.prefix, path.bits),
-            ways: path
+            paths: path
                 .paths
                 .iter()
                 .map(|way| self.way(way, flow_activity))

@@ -1,9 +1,9 @@
-//! When what was learnt of the ways by an uplink counts no more.
+//! Epochs: the validity of cached round trips and losses.
 //!
-//! Round trips and losses belong to a way into the internet. With another device, address or gateway it
-//! is another way, and after a failure it may be. The datapath holds what it remembers against a number
-//! that changes then, [`UplinkRegistry::epoch`]; the number is the same after a restart of the daemon, so that
-//! what is pinned in the kernel goes on counting.
+//! Round trips and losses belong to a path into the internet. With another device, address or gateway it is
+//! another path, and after a failure it may be. The datapath compares its path cache with a number that changes
+//! then, [`UplinkRegistry::epoch`]. The number stays the same across a restart of the daemon, so that the cache
+//! pinned in the kernel stays valid.
 
 use std::net::IpAddr;
 
@@ -12,12 +12,12 @@ use braid_uplink::Layer;
 use super::{UplinkRecord, UplinkRegistry};
 use crate::uplink_registry::FAMILIES;
 
-/// The parameters of the 32-bit hash FNV-1a.
+/// Parameters of the 32-bit FNV-1a hash.
 const FNV_BASIS: u32 = 0x811c_9dc5;
 const FNV_PRIME: u32 = 0x0100_0193;
 
 impl UplinkRegistry {
-    /// Takes note of who has ceased to work, for a family or altogether.
+    /// Counts the uplinks that have ceased to work, for a family or altogether.
     pub(super) fn count_failures(&mut self) {
         for record in &mut self.records {
             let works = FAMILIES.map(|family| record.works(family));
@@ -33,7 +33,7 @@ impl UplinkRegistry {
         }
     }
 
-    /// What stays the same while an uplink leads the same way and has not failed.
+    /// Returns a number that changes when an uplink leads elsewhere or has failed.
     #[must_use]
     pub fn epoch(&self, record: &UplinkRecord) -> u32 {
         let mut numbers = self.numbers.iter();
@@ -44,7 +44,7 @@ impl UplinkRegistry {
 }
 
 impl UplinkRecord {
-    /// What stays the same while an uplink leads the same way: its device, addresses and gateways.
+    /// Returns a hash of the uplink's device, addresses and gateways.
     #[must_use]
     pub fn route_hash(&self) -> u32 {
         let uplink = &self.uplink;

@@ -1,4 +1,4 @@
-//! One uplink, and how it stands.
+//! One uplink of the registry, and its status.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -10,7 +10,7 @@ use braid_core::UplinkId;
 use braid_uplink::liveness::{HealthSnapshot, Verdict};
 use braid_uplink::{BOND_DEVICE, Uplink};
 
-/// One uplink, here or gone.
+/// One uplink, present or gone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UplinkRecord {
     /// Its number.
@@ -19,28 +19,29 @@ pub struct UplinkRecord {
     pub weight: NonZeroU32,
     /// Source ports for flows whose own port is taken.
     pub ports: RangeInclusive<u16>,
-    /// What it is, or was when it was last usable.
+    /// Its state as of the last time that it was usable.
     pub uplink: Uplink,
-    /// Why it cannot be used now, as far as its device tells; `None`: it can.
+    /// The reason that it cannot be used now, as far as its device shows; `None` if it can.
     pub down: Option<String>,
-    /// Set while no packet gets through, for want of a device, carrier or address: the grace period before flows leave.
+    /// Set while no packet gets through for want of a device, carrier or address: the grace period before flows
+    /// leave.
     pub cut: Option<Duration>,
-    /// Its device exists now.
+    /// True if its device exists.
     pub present: bool,
-    /// How it fares, while it is watched.
+    /// Its health, while it is monitored.
     pub health: Option<HealthSnapshot>,
-    /// The families that it worked for when that was last looked at.
+    /// The families (IPv4, IPv6) that worked at the last check.
     pub worked: [bool; 2],
 }
 
 impl UplinkRecord {
-    /// Whether it is the bond, whose packets this daemon carries.
+    /// Returns true if it is the bond, whose packets this daemon carries.
     #[must_use]
     pub fn is_bond(&self) -> bool {
         self.uplink.device == BOND_DEVICE
     }
 
-    /// The judgement over it; up while nothing is known against it.
+    /// Returns the verdict; up while there is no evidence.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         self.health
@@ -48,9 +49,9 @@ impl UplinkRecord {
             .map_or(Verdict::Up, |look| look.verdict)
     }
 
-    /// Whether nothing gets through it, by its device or by judgement. Of the bond only the bond itself
-    /// says so, after a while: what is on it goes by the hub's address and cannot move, and a hub that
-    /// is out of reach for some seconds finds its connections as they were.
+    /// Returns true if no packet gets through, by its device or by verdict. For the bond only the bond's own
+    /// state counts, after a while: its flows use the hub's address and cannot move, and after an outage of
+    /// some seconds the hub still has their connections.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         let judged = self.down.is_none() && self.verdict() == Verdict::Dead;
@@ -63,7 +64,7 @@ impl UplinkRecord {
         self.is_bond() && self.down.is_some() && self.cut.is_none()
     }
 
-    /// Whether its device has an address, be it the one for new flows or another.
+    /// Returns true if its device has this address, be it the one for new flows or another.
     #[must_use]
     pub fn has_address(&self, address: IpAddr) -> bool {
         fn all<A: Copy + Into<IpAddr>>(next_hop: &braid_uplink::NextHop<A>) -> Vec<IpAddr> {
@@ -75,7 +76,7 @@ impl UplinkRecord {
         v4.into_iter().chain(v6).flatten().any(|own| own == address)
     }
 
-    /// Whether it has a way out for a family.
+    /// Returns true if it has a next hop for a family.
     #[must_use]
     pub fn has(&self, family: Family) -> bool {
         match family {
@@ -84,7 +85,7 @@ impl UplinkRecord {
         }
     }
 
-    /// Whether new flows of a family do well on it, as far as known.
+    /// Returns true if new flows of a family work on it, as far as known.
     #[must_use]
     pub fn works(&self, family: Family) -> bool {
         let way = self.health.as_ref().is_none_or(|look| match family {
@@ -95,5 +96,5 @@ impl UplinkRecord {
     }
 }
 
-/// Both families of addresses.
+/// Both address families.
 pub const FAMILIES: [Family; 2] = [Family::V4, Family::V6];

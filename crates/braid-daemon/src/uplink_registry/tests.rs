@@ -1,4 +1,4 @@
-//! The roster against what may happen to uplinks.
+//! Tests of the uplink registry.
 
 mod epoch;
 

@@ -1,10 +1,10 @@
-//! The more often an uplink dies, the longer it has to prove itself.
+//! Flap damping (after RFC 2439): each death of an uplink lengthens the time in which it has to prove itself.
 
 use std::time::{Duration, Instant};
 
 use super::constants::{MAX_HOLD, PENALTY_HALF_LIFE};
 
-/// How often an uplink died lately.
+/// Penalty of an uplink: its deaths, decaying with time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Damping {
     penalty: f64,
@@ -18,15 +18,15 @@ impl Damping {
         self.last = Some(now);
     }
 
-    /// How long to wait after the last death: `first` after a single one, double with each further.
+    /// Returns the hold time after the last death: `first` after a single one, doubled with each further one.
     pub(super) fn hold(&self, first: Duration) -> Duration {
         let doublings = (self.penalty - 1.0).max(0.0);
         let hold = first.as_secs_f64() * doublings.exp2();
-        // A float that is too large for a duration is too large for the bound as well.
+        // A float too large for a duration exceeds the bound as well.
         Duration::try_from_secs_f64(hold).map_or(MAX_HOLD, |hold| hold.min(MAX_HOLD))
     }
 
-    /// Whether this is the first death for long.
+    /// Returns true if no earlier death counts any more.
     pub(super) fn is_first(&self) -> bool {
         self.penalty < 1.5
     }

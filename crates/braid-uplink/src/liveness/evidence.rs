@@ -1,4 +1,4 @@
-//! What a verdict rests on, in numbers and in words.
+//! The evidence of a verdict, in numbers and in words.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,31 +6,31 @@ use std::time::Duration;
 use braid_core::Share;
 use serde::{Deserialize, Serialize};
 
-/// Which rule decided.
+/// The rule that decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// Nothing is known against it yet.
+    /// No evidence against it yet.
     New,
     /// Traffic went unanswered, and probes too.
     Silence,
     /// Probes went unanswered; there was no traffic to judge by.
     NoAnswer,
-    /// Connections went unanswered; there is no target that answers to ask.
+    /// Connections went unanswered, and no target answers that could be probed.
     Traffic,
-    /// Somebody answers in the place of others.
+    /// A captive portal answers in place of the target.
     Portal,
     /// Many probes get no answer.
     Loss,
     /// The round trip is long.
     Delay,
-    /// Loss and round trip are as they should be again.
+    /// Loss and round trip are back to normal.
     Recovered,
     /// Enough good probes in a row.
     Answers,
-    /// It was taken for dead, and then answers came to what had been asked before.
+    /// It was declared dead, and then answers to earlier probes came.
     Late,
-    /// It was dead by traffic alone, and is tried again.
+    /// It was dead by traffic alone and is tried again.
     Trial,
     /// Its device was gone or without carrier, and is back.
     Returned,
@@ -40,33 +40,33 @@ pub enum Cause {
     FamilyBack,
 }
 
-/// What a verdict rests on. Displayed as one line of text.
+/// The evidence of a verdict. Displayed as one line of text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// Which rule decided.
+    /// The rule that decided.
     pub cause: Cause,
-    /// The time that the following figures are about.
+    /// Interval that the following figures are about.
     pub window: Duration,
-    /// Packets of flows sent in that time.
+    /// Packets of flows sent in that interval.
     pub sent: u64,
-    /// Packets of flows received in that time.
+    /// Packets of flows received in that interval.
     pub received: u64,
-    /// Connections asked for in that time.
+    /// Connections opened in that interval.
     pub syns: u64,
-    /// Probes sent in that time.
+    /// Probes sent in that interval.
     pub probes: u32,
-    /// How many of them were answered.
+    /// Probes answered in that interval.
     pub answers: u32,
     /// Smoothed round trip.
     pub rtt: Option<Duration>,
     /// Share of the last 20 probes that got no answer.
     pub loss: Option<Share>,
-    /// What else is to be said: what a portal answered, which family is silent, what is waited for.
+    /// Further detail: the answer of a portal, the silent family, or the awaited condition.
     pub detail: Option<String>,
 }
 
 impl Evidence {
-    /// Of an uplink about which nothing is known yet.
+    /// Returns the evidence of a new uplink.
     #[must_use]
     pub fn none() -> Evidence {
         Evidence {

@@ -1,12 +1,12 @@
-//! One family may fail while the other works: an IPv6 prefix that is no longer routed, an IPv4
-//! translator of the provider that is down.
+//! Health of each address family. One may fail while the other works: an IPv6 prefix that is no longer routed,
+//! a provider's IPv4 translator that is down.
 
 use std::time::Instant;
 
 /// Good probes in a row that bring a silent family back.
 const FAMILY_RISE: u32 = 3;
 
-/// What probes told about one family.
+/// Results of the probes of one family.
 #[derive(Clone, Copy, Debug, Default)]
 struct Family {
     answered: Option<Instant>,
@@ -16,7 +16,7 @@ struct Family {
     silent: bool,
 }
 
-/// What probes told about both: IPv4 first.
+/// Results of both families, IPv4 first.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Families([Family; 2]);
 
@@ -25,7 +25,7 @@ impl Families {
         self.0[usize::from(v6)].silent
     }
 
-    /// Returns whether the family is back by this answer.
+    /// Handles an answer; returns true if it brings a silent family back.
     pub(super) fn answered(&mut self, now: Instant, v6: bool) -> bool {
         let family = &mut self.0[usize::from(v6)];
         family.answered = Some(now);
@@ -36,7 +36,7 @@ impl Families {
         back
     }
 
-    /// Returns whether the family is silent by this miss.
+    /// Handles a missing answer; returns true if it makes the family silent.
     pub(super) fn missed(&mut self, sent: Instant, v6: bool, loss_limit: u32) -> bool {
         let family = &mut self.0[usize::from(v6)];
         if family.answered.is_some_and(|at| at >= sent) {
@@ -50,7 +50,7 @@ impl Families {
         silent
     }
 
-    /// A family that misses answers while the other gets some, `true` for IPv6: to be asked soon.
+    /// Returns the family that misses answers while the other gets some, `true` for IPv6. It is probed soon.
     pub(super) fn suspect(&self) -> Option<bool> {
         [false, true].into_iter().find(|v6| {
             let family = &self.0[usize::from(*v6)];
@@ -58,7 +58,7 @@ impl Families {
         })
     }
 
-    /// The other family got an answer since this one began to miss some.
+    /// Returns true if the other family got an answer since this one began to miss some.
     fn other_answers(&self, v6: bool) -> bool {
         let (family, other) = (&self.0[usize::from(v6)], &self.0[usize::from(!v6)]);
         let (missing, answered) = (family.missing_since, other.answered);

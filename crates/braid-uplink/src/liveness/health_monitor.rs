@@ -1,4 +1,4 @@
-//! The lookout over all uplinks.
+//! The monitor of all uplinks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use super::{
     HealthSnapshot, MonitoredUplink, ProbeId, ProbeRequest, ProbeResult, Sample, VerdictChange,
 };
 
-/// Judges every uplink.
+/// Monitors the health of every uplink.
 #[derive(Debug)]
 pub struct HealthMonitor {
     monitors: BTreeMap<UplinkId, UplinkMonitor>,
-    /// Targets that have answered on any uplink: only their silence says something.
+    /// Targets that have answered on any uplink: only their silence is evidence.
     responsive: ResponsiveTargets,
     next_id: u64,
-    /// The latest time that was passed in: time does not go back.
+    /// The latest time passed in; time does not go back.
     latest: Instant,
 }
 
 impl HealthMonitor {
-    /// Over no uplinks yet.
+    /// Creates a monitor without uplinks.
     #[must_use]
     pub fn new(now: Instant) -> HealthMonitor {
         HealthMonitor {
@@ -36,8 +36,8 @@ impl HealthMonitor {
         }
     }
 
-    /// Watches exactly these from now on. What is known about one that stays is kept; one whose
-    /// device is away for a while is to stay, as not usable, so that its deaths are remembered.
+    /// Monitors exactly these uplinks from now on and keeps the state of those that stay. An uplink whose
+    /// device is away for a while must stay, as not usable, so that its deaths are remembered.
     pub fn set_uplinks(&mut self, now: Instant, uplinks: &[(UplinkId, MonitoredUplink)]) {
         let now = self.wake(now);
         let wanted: BTreeSet<UplinkId> = uplinks.iter().map(|(id, _)| *id).collect();
@@ -59,7 +59,7 @@ impl HealthMonitor {
         self.advance(now);
     }
 
-    /// Takes what the datapath has counted: every 50 ms while anything moves, every 250 ms else.
+    /// Takes the datapath's counters: every 50 ms while packets flow, else every 250 ms.
     pub fn handle_traffic(&mut self, now: Instant, samples: &[(UplinkId, Sample)]) {
         let now = self.wake(now);
         for (id, sample) in samples {
@@ -70,7 +70,7 @@ impl HealthMonitor {
         self.advance(now);
     }
 
-    /// Takes what came of a probe; unknown ones are ignored.
+    /// Takes the result of a probe; unknown ones are ignored.
     pub fn handle_probe(&mut self, now: Instant, answer: ProbeResult) {
         let now = self.wake(now);
         if let Some(monitor) = self.monitors.get_mut(&answer.uplink)
@@ -83,13 +83,13 @@ impl HealthMonitor {
         self.advance(now);
     }
 
-    /// To be called when the time of [`HealthMonitor::poll_timeout`] has come.
+    /// To be called at the time of [`HealthMonitor::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Instant) {
         let now = self.wake(now);
         self.advance(now);
     }
 
-    /// The next probe to send now. To be asked until it has none, after every other call.
+    /// Returns the next probe to send now. Call it after every other call until it returns `None`.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<ProbeRequest> {
         let id = ProbeId(self.next_id);
         let responsive = &self.responsive;
@@ -99,13 +99,13 @@ impl HealthMonitor {
         Some(request)
     }
 
-    /// The next change to act on. To be asked until it has none, after every other call.
+    /// Returns the next change to act on. Call it after every other call until it returns `None`.
     pub fn poll_event(&mut self) -> Option<VerdictChange> {
         let mut monitors = self.monitors.values_mut();
         monitors.find_map(|monitor| monitor.changes.pop_front())
     }
 
-    /// When to call [`HealthMonitor::handle_timeout`]; may be past. `None`: nothing is watched.
+    /// Returns the time to call [`HealthMonitor::handle_timeout`], which may be past; `None` without uplinks.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let monitors = self.monitors.values();
@@ -114,14 +114,14 @@ impl HealthMonitor {
             .min()
     }
 
-    /// How an uplink stands; `None` for one that is not watched.
+    /// Returns the health of an uplink; `None` if it is not monitored.
     #[must_use]
     pub fn snapshot(&self, id: UplinkId) -> Option<HealthSnapshot> {
         self.monitors.get(&id).map(UplinkMonitor::snapshot)
     }
 
-    /// Returns true if an uplink that takes no new flows yet has answered enough probes in a row, and only has to go on so
-    /// for some time.
+    /// Returns true if an uplink that takes no new flows yet has answered enough probes in a row and only has
+    /// to continue for its hold time.
     #[must_use]
     pub fn is_answering(&self, id: UplinkId) -> bool {
         self.monitors
@@ -135,8 +135,8 @@ impl HealthMonitor {
         }
     }
 
-    /// Whoever drives this should have come at the time that was asked for. If it comes much later,
-    /// it was not looking, and what it did not see is no evidence.
+    /// Handles a late call. The caller should have come at the requested time; if it comes much later, it may
+    /// have missed packets, and what it missed is no evidence.
     fn wake(&mut self, now: Instant) -> Instant {
         self.latest = self.latest.max(now);
         let now = self.latest;

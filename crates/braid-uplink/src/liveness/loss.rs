@@ -1,4 +1,4 @@
-//! Loss of probes, and how many unanswered ones are too many.
+//! Loss of probes, and the number of unanswered ones that makes a death.
 
 use std::collections::VecDeque;
 
@@ -6,10 +6,10 @@ use braid_core::Share;
 
 use super::constants::{ASSUMED_LOSS, FALSE_DEATH_PROBABILITY, LOSS_WINDOW, MIN_LOSS_SAMPLES};
 
-/// How much a probe changes the long average: about the last hundred count.
+/// Weight of a probe in the long average: about the last hundred count.
 const LONG_TERM_WEIGHT: f64 = 1.0 / 64.0;
 
-/// What became of the last probes.
+/// Results of the last probes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Loss {
     last: VecDeque<bool>,
@@ -25,12 +25,12 @@ impl Loss {
         self.long += LONG_TERM_WEIGHT * (f64::from(u8::from(lost)) - self.long);
     }
 
-    /// Forgets the last probes, which say nothing about the time after a return.
+    /// Forgets the last probes: they say nothing about the time after a return.
     pub(super) fn reset_window(&mut self) {
         self.last.clear();
     }
 
-    /// Over the last probes; `None` before the first.
+    /// Returns the loss of the last probes; `None` before the first.
     pub(super) fn share(&self) -> Option<Share> {
         let lost = self.last.iter().filter(|lost| **lost).count();
         // At most LOSS_WINDOW.
@@ -38,14 +38,14 @@ impl Loss {
         (all > 0).then(|| Share::of(lost, all))
     }
 
-    /// The same, once there are enough of them to judge by.
+    /// Returns the same once there are enough samples for a verdict.
     pub(super) fn known(&self) -> Option<f64> {
         self.share()
             .filter(|_| self.last.len() >= MIN_LOSS_SAMPLES)
             .map(Share::fraction)
     }
 
-    /// So many probes going unanswered is no longer chance: the smallest n with lossⁿ ≤ 10⁻⁷.
+    /// Returns the number of unanswered probes that chance does not explain: the smallest n with lossⁿ ≤ 10⁻⁷.
     pub(super) fn loss_limit(&self) -> u32 {
         let seen = self.known().unwrap_or_default().max(self.long);
         let loss = seen.clamp(ASSUMED_LOSS.0, ASSUMED_LOSS.1);

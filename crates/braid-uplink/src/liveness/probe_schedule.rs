@@ -1,4 +1,4 @@
-//! One uplink's probes: when the next is due, and to whom.
+//! Schedule of one uplink's probes: the time and the target of the next one.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use super::uplink_monitor::UplinkMonitor;
 use super::{ProbeId, ProbeRequest, Verdict};
 
 impl UplinkMonitor {
-    /// The next probe to send now.
+    /// Returns the next probe to send now.
     pub(super) fn next_request(
         &mut self,
         now: Instant,
@@ -54,7 +54,7 @@ impl UplinkMonitor {
         })
     }
 
-    /// When the next probe is due; `None` while none may be sent.
+    /// Returns the time of the next probe; `None` while none may be sent.
     fn send_at(&self) -> Option<Instant> {
         let may = self.uplink.usable && self.targets.len() > 0 && self.targets.has_room();
         let next = self
@@ -64,7 +64,7 @@ impl UplinkMonitor {
         may.then_some(next)
     }
 
-    /// From one probe to the next in quiet times.
+    /// Returns the interval between regular probes.
     fn interval(&self, now: Instant) -> Duration {
         let rules = &self.uplink.rules;
         let moved = self.traffic.moved;
@@ -95,7 +95,7 @@ impl UplinkMonitor {
         }
     }
 
-    /// When something changes without anything being heard.
+    /// Returns the time of the next transition that needs no input.
     pub(super) fn next_time(&self, responsive: &ResponsiveTargets) -> Option<Instant> {
         if !self.uplink.usable {
             return None;
@@ -115,7 +115,7 @@ impl UplinkMonitor {
         earliest([self.send_at(), lost, returns, others])
     }
 
-    /// When the uplink becomes suspect, or dead by its traffic alone.
+    /// Returns the time at which the uplink becomes suspect, or dead by its traffic alone.
     fn suspicion_at(&self, responsive: &ResponsiveTargets) -> Option<Instant> {
         if self.suspicion.is_some() {
             return None;

@@ -1,16 +1,16 @@
-//! How an uplink proves itself again.
+//! Recovery of an uplink after a failure.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::target_set::TargetIndex;
 
-/// Good probes on the way back from a death, a captive portal or a missing device.
+/// Good probes since a death, a captive portal or a missing device.
 #[derive(Clone, Debug)]
 pub(super) struct Recovery {
-    /// Good probes in a row that it takes …
+    /// Good probes in a row that are needed …
     rise: u32,
-    /// … from so many different targets …
+    /// … from this many different targets …
     quorum: usize,
     /// … and the time that they have to span.
     hold: Duration,
@@ -18,7 +18,7 @@ pub(super) struct Recovery {
     indices: BTreeSet<TargetIndex>,
     misses: u32,
     good_since: Option<Instant>,
-    /// When the first good probe was sent: those sent before were into the silence.
+    /// Time at which the first good probe was sent. Earlier ones were sent into the silence.
     good_from: Option<Instant>,
 }
 
@@ -44,7 +44,7 @@ impl Recovery {
         self.good_from.get_or_insert(sent);
     }
 
-    /// One miss breaks the row; two in a row also begin the wait anew, so that a lossy line that
+    /// Handles a miss. One breaks the row; two in a row also restart the hold time, so that a lossy line that
     /// works gets through a long one.
     pub(super) fn missed(&mut self, sent: Instant) {
         if self.good_from.is_some_and(|from| sent < from) {
@@ -58,7 +58,7 @@ impl Recovery {
         }
     }
 
-    /// When it is done, if nothing else happens.
+    /// Returns the time at which the recovery is complete, if nothing else happens.
     pub(super) fn done_at(&self) -> Option<Instant> {
         let enough = self.row >= self.rise && self.indices.len() >= self.quorum;
         enough.then_some(self.good_since? + self.hold)

@@ -1,11 +1,11 @@
-//! Round trips: RFC 6298 with a memory for the longest.
+//! Round-trip time estimator: RFC 6298, plus the longest of the recent samples.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::constants::{INITIAL_RTO, MIN_RTT_SAMPLES, MIN_RTT_SPREAD, RTO_BOUNDS};
 
-/// Round trips that the longest is taken of.
+/// Number of recent samples of which the longest counts.
 const RECENT_SAMPLES: usize = 16;
 
 /// Smoothed round trip and its variation.
@@ -14,7 +14,8 @@ pub(super) struct Rtt {
     smoothed: Duration,
     variation: Duration,
     samples: u32,
-    /// Smoothing forgets a tail that jitter will show again: the longest of these is kept in mind.
+    /// Recent samples. Smoothing forgets a tail that jitter will show again, so the longest of these counts
+    /// too.
     recent: VecDeque<Duration>,
 }
 
@@ -38,7 +39,7 @@ impl Rtt {
         (self.samples > 0).then_some(self.smoothed)
     }
 
-    /// Enough samples to believe in their spread.
+    /// Returns true if there are enough samples to trust their variation.
     pub(super) fn is_known(&self) -> bool {
         self.samples >= MIN_RTT_SAMPLES
     }
@@ -48,7 +49,7 @@ impl Rtt {
         self.smoothed + MIN_RTT_SPREAD.max(self.variation * 4)
     }
 
-    /// How long to wait for an answer before thinking ill of its absence.
+    /// Returns the time after which a missing answer is overdue.
     pub(super) fn timeout(&self) -> Duration {
         let longest = self.recent.iter().max().copied().unwrap_or_default();
         let timeout = self.expected().max(longest * 6 / 5);
@@ -67,9 +68,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// RFC 6298 §2.1: "Until a round-trip time (RTT) measurement has been made for a segment sent
-    /// between the sender and receiver, the sender SHOULD set RTO <- 1 second". We keep it until
-    /// eight are known.
+    /// RFC 6298 §2.1: "Until a round-trip time (RTT) measurement has been made for a segment sent between the
+    /// sender and receiver, the sender SHOULD set RTO <- 1 second". We keep it until eight samples are known.
     #[test]
     fn the_first_timeouts_are_a_second() {
         let mut rtt = Rtt::default();

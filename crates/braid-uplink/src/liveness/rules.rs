@@ -1,4 +1,4 @@
-//! What an uplink is watched by.
+//! Parameters of the monitoring of an uplink.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use braid_core::Share;
 
 use super::Target;
 
-/// Whom to ask without configuration: three public resolvers of different operators, in both
-/// families. They answer echo requests from anywhere, and none is alone in deciding.
+/// Targets without configuration: three public resolvers of different operators, in both families. They answer
+/// echo requests from anywhere, and none decides alone.
 const DEFAULT_TARGETS: [IpAddr; 6] = [
     IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1)),
     IpAddr::V4(Ipv4Addr::new(8, 8, 8, 8)),
@@ -19,32 +19,31 @@ const DEFAULT_TARGETS: [IpAddr; 6] = [
     IpAddr::V6(Ipv6Addr::new(0x2620, 0xfe, 0, 0, 0, 0, 0, 0xfe)),
 ];
 
-/// How one uplink is watched.
+/// Parameters of the monitoring of one uplink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Whom to ask. Those of a family that the uplink lacks are left out. Empty: traffic alone
-    /// decides.
+    /// Probe targets. Those of a family that the uplink lacks are left out. Empty: traffic alone decides.
     pub targets: Vec<Arc<Target>>,
-    /// How many different targets have to answer, at least 1. Targets that never answered anywhere
-    /// do not count, so that a mistyped one kills nothing.
+    /// Number of different targets that have to answer, at least 1. Targets that never answered anywhere do not
+    /// count, so that a mistyped one kills nothing.
     pub quorum: usize,
-    /// From one probe to the next in quiet times.
+    /// Interval between regular probes.
     pub interval: Duration,
-    /// The same, where probes cost money and nothing has moved for two seconds.
+    /// The same where probes cost money and no packet has passed for two seconds.
     pub metered_interval: Duration,
-    /// Probes cost money: fewer are sent.
+    /// True if probes cost money: fewer are sent.
     pub metered: bool,
-    /// How many good probes in a row bring a dead uplink back, at least 1.
+    /// Good probes in a row that bring a dead uplink back, at least 1.
     pub rise: u32,
-    /// From this loss on, an uplink is degraded; below two fifths of it, no longer.
+    /// Loss from which on an uplink is degraded; below two fifths of it, it is no longer.
     pub degraded_loss: Share,
-    /// From this smoothed round trip on, an uplink is degraded; below seven tenths, no longer.
+    /// Smoothed round trip from which on an uplink is degraded; below seven tenths of it, it is no longer.
     pub degraded_rtt: Duration,
 }
 
 impl Default for Rules {
-    /// 6 public resolvers of which one has to answer, every second, 5 answers to come back;
-    /// degraded from 25 % or 1 s on.
+    /// Six public resolvers of which one has to answer, every second, 5 answers to come back; degraded from 25
+    /// % loss or 1 s on.
     fn default() -> Self {
         let echo = |address| Arc::new(Target::Icmp(address));
         Rules {
@@ -60,19 +59,19 @@ impl Default for Rules {
     }
 }
 
-/// An uplink to be watched.
+/// An uplink to be monitored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MonitoredUplink {
-    /// It has a way out for IPv4.
+    /// True if it has an IPv4 next hop.
     pub v4: bool,
-    /// It has a way out for IPv6.
+    /// True if it has an IPv6 next hop.
     pub v6: bool,
-    /// The device is there, on, with carrier and an address. Otherwise nothing is sent and nothing
-    /// is judged; on its return it has to prove itself.
+    /// True if the device is present, on, and has carrier and an address. Otherwise nothing is sent and no
+    /// verdict changes; on its return the uplink has to prove itself.
     pub usable: bool,
-    /// Whoever carries its packets says by `usable` whether they arrive: on its return there is nothing to
-    /// prove, and it was not the device that failed.
+    /// True if the owner of the device reports through `usable` whether its packets arrive. Such an uplink has
+    /// nothing to prove on its return, and its absence is no failure of a device.
     pub self_reported: bool,
-    /// How to watch it.
+    /// Parameters of its monitoring.
     pub rules: Rules,
 }

@@ -1,4 +1,4 @@
-//! One uplink's verdict: suspicion and death, return, quality, captive portals.
+//! Transitions of one uplink's verdict: suspicion and death, return, quality, captive portals.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use super::uplink_monitor::UplinkMonitor;
 use super::{Cause, Evidence, Verdict};
 
 impl UplinkMonitor {
-    /// Draws the conclusions of everything known by now.
+    /// Applies every transition that is due.
     pub(super) fn advance(&mut self, now: Instant, responsive: &ResponsiveTargets) {
         while let Some(probe) = self.targets.take_lost(now) {
             self.missed(now, &probe, responsive);
@@ -26,7 +26,7 @@ impl UplinkMonitor {
         if !self.uplink.usable {
             return;
         }
-        // Behind a portal other targets are silent by its will: only it is asked.
+        // A portal silences other targets on purpose, so only its own target is probed.
         if !self.verdict.takes_new_flows() {
             self.try_return(now);
             return;
@@ -69,7 +69,7 @@ impl UplinkMonitor {
         }
     }
 
-    /// Probes whose answer is overdue.
+    /// Handles probes whose answer is overdue.
     fn suspect_missing(&mut self, now: Instant, responsive: &ResponsiveTargets) {
         let rto = self.rtt.timeout();
         let mut overdue = None;
@@ -90,7 +90,7 @@ impl UplinkMonitor {
         }
     }
 
-    /// A probe that was sent then is missing. What came in since by other ways excuses it.
+    /// Handles a probe sent at `sent` whose answer is missing. Traffic received since then excuses it.
     pub(super) fn handle_overdue(
         &mut self,
         now: Instant,
@@ -103,7 +103,7 @@ impl UplinkMonitor {
         }
     }
 
-    /// Begins a burst, unless one is under way; `false` if there is nobody to ask.
+    /// Begins a burst, unless one is under way. Returns false if there is no target to probe.
     fn suspect(
         &mut self,
         cause: SuspicionCause,
@@ -124,14 +124,14 @@ impl UplinkMonitor {
         true
     }
 
-    /// When the burst will be proof, if nothing is heard.
+    /// Returns the time at which the burst is proof, if no answer comes.
     pub(super) fn proof_at(&self) -> Option<Instant> {
         let suspicion = self.suspicion.as_ref()?;
         let suffering_since = self
             .traffic
             .suffering_since(self.traffic.silence_limit(&self.rtt));
         let proof = suspicion.proof_at(&self.targets, self.rtt.timeout(), suffering_since)?;
-        // A machine that is always late must come to a conclusion, too.
+        // A machine that is always late must still reach a verdict.
         Some(proof.max(self.grace.min(proof + MAX_LATENESS_GRACE)))
     }
 
@@ -145,7 +145,7 @@ impl UplinkMonitor {
         let Some(suspicion) = self.suspicion.take() else {
             return;
         };
-        // Who never got out had no answer to come.
+        // Packets that never left the machine have no answer.
         if self
             .traffic
             .local_drops
@@ -191,22 +191,22 @@ impl UplinkMonitor {
         }
     }
 
-    /// With a trial it returns after that hold without having answered.
+    /// Declares the uplink dead. With `trial` it returns after that hold time without having answered.
     fn die(&mut self, now: Instant, evidence: Evidence, trial: Option<Duration>) {
         self.damping.add_penalty(now);
-        // Taking back again and again would be flapping: only the first for long comes back at once.
+        // Revoking again and again would be flapping: only the first death for long may be revoked at once.
         self.revocable = self.damping.is_first();
         self.forget_quality(now);
         self.trial_at = trial.map(|first| now + self.damping.hold(first));
         let rules = &self.uplink.rules;
         let hold = self.damping.hold(MIN_HOLD);
         self.recovery = Some(Recovery::new(rules.rise, self.quorum(), hold));
-        // Perhaps a portal is behind it.
+        // The cause may be a portal.
         self.targets.http_at = now;
         self.change(now, Verdict::Dead, evidence);
     }
 
-    /// Targets that have to answer: no more than have ever answered.
+    /// Returns the number of targets that have to answer: no more than have ever answered.
     fn quorum(&self) -> usize {
         let known = self.targets.ever_answered();
         self.uplink.rules.quorum.clamp(1, known.max(1))
@@ -240,7 +240,7 @@ impl UplinkMonitor {
         }
     }
 
-    /// Other targets are asked from now on. Where none is left that could tell of a return, it is tried.
+    /// Handles a change of the targets. If none is left that could show a return, a trial is scheduled.
     pub(super) fn ask_others(&mut self, now: Instant, responsive: &ResponsiveTargets) {
         let nobody = match self.verdict {
             Verdict::Dead => self
@@ -255,8 +255,8 @@ impl UplinkMonitor {
         }
     }
 
-    /// An answer to what was asked before the death: the way has become long, and was not broken. The
-    /// death still counts, since flows have left for it.
+    /// Handles an answer to a probe from before the death: the path became slow and was not broken. The death
+    /// still counts for the damping, since flows have left because of it.
     pub(super) fn revoke_death(&mut self, now: Instant) {
         if !self.revocable {
             return;
@@ -273,7 +273,7 @@ impl UplinkMonitor {
         self.change(now, Verdict::Up, evidence);
     }
 
-    /// The device is there again. It may lead elsewhere now, so little of what was known holds.
+    /// Handles the return of the device. It may lead elsewhere now, so most of the history is dropped.
     pub(super) fn come_back(&mut self, now: Instant, responsive: &ResponsiveTargets) {
         self.rtt = Rtt::default();
         self.loss = Loss::default();
@@ -325,7 +325,7 @@ impl UplinkMonitor {
         self.change(now, Verdict::Portal, evidence);
     }
 
-    /// Not even the portal answers any more.
+    /// Handles a portal that has stopped answering.
     pub(super) fn lose_portal(&mut self, now: Instant) {
         let mut evidence = self.evidence(Cause::NoAnswer);
         evidence.probes = UNRESPONSIVE_AFTER;

@@ -1,4 +1,4 @@
-//! A burst of probes, and when its silence is proof.
+//! A burst of probes, and the time at which its silence is proof.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use super::constants::{
 };
 use super::target_set::{InFlightProbe, TargetIndex, TargetSet};
 
-/// Why an uplink is suspect.
+/// The reason that an uplink is suspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SuspicionCause {
-    /// Packets went out and nothing came in.
+    /// Packets were sent and none came in.
     Silence,
     /// A probe was not answered.
     NoAnswer,
-    /// Connections go unanswered although something comes in: perhaps only the way out is broken.
+    /// Connections go unanswered although packets come in: perhaps only the upstream direction is broken.
     OneWay,
 }
 
@@ -25,16 +25,16 @@ pub(super) enum SuspicionCause {
 pub(super) struct Suspicion {
     cause: SuspicionCause,
     pub(super) began: Instant,
-    /// What was sent from then on, and is unanswered, speaks against the uplink.
+    /// Unanswered probes sent since then are evidence against the uplink.
     pub(super) from: Instant,
-    /// So many unanswered probes are proof.
+    /// Number of unanswered probes that is proof.
     loss_limit: u32,
-    /// Answers of so many different targets clear it.
+    /// Number of different targets whose answers clear the uplink.
     quorum: usize,
     eligible: Vec<TargetIndex>,
     answered: BTreeSet<TargetIndex>,
     sent: u32,
-    /// Of the probes that count, those that are no longer under way.
+    /// Of the probes that count, those no longer in flight.
     lost: u32,
     pub(super) next: Instant,
 }
@@ -62,7 +62,8 @@ impl Suspicion {
         }
     }
 
-    /// Whom to ask next. The first probes go out together, so that one deaf target costs no time.
+    /// Returns the target of the next probe. The first probes go out together, so that one unresponsive target
+    /// costs no time.
     pub(super) fn next_target(&mut self, now: Instant) -> Option<TargetIndex> {
         let count = self.eligible.len();
         let index = self.eligible.get(self.sent as usize % count.max(1));
@@ -76,12 +77,13 @@ impl Suspicion {
         index.copied()
     }
 
-    /// What comes in proves both directions, unless connections are unanswered in spite of it.
+    /// Returns true if received packets clear the uplink. They prove both directions, unless connections are
+    /// unanswered in spite of them.
     pub(super) fn is_cleared_by_traffic(&self) -> bool {
         self.cause != SuspicionCause::OneWay
     }
 
-    /// Takes an answer; returns whether the uplink is cleared by it.
+    /// Takes an answer; returns true if it clears the uplink.
     pub(super) fn handle_answer(&mut self, probe: &InFlightProbe) -> bool {
         if probe.sent >= self.from {
             self.answered.insert(probe.index);
@@ -97,8 +99,8 @@ impl Suspicion {
         probe.sent >= self.from && self.eligible.contains(&probe.index)
     }
 
-    /// When silence will be proof, if it lasts; `None` while too few probes are under way. There is
-    /// a hurry from that time on if traffic suffers.
+    /// Returns the time at which silence is proof, if it lasts; `None` while too few probes are in flight. From
+    /// the time in `suffering_since` on traffic suffers, and the shorter burst is enough.
     pub(super) fn proof_at(
         &self,
         targets: &TargetSet,
@@ -125,7 +127,7 @@ impl Suspicion {
         Some(end.max(*last + rto))
     }
 
-    /// Probes that were sent, and targets that answered.
+    /// Returns the number of probes sent and of targets that answered.
     pub(super) fn figures(&self, targets: &TargetSet) -> (u32, u32) {
         let under_way = targets.in_flight().filter(|f| self.counts(f)).count() as u32;
         let answers = self.answered.len() as u32;

@@ -1,4 +1,4 @@
-//! Whom to ask whether an uplink works.
+//! Probe targets.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -11,23 +11,23 @@ const DNS_PORT: u16 = 53;
 /// The longest host name (RFC 1035 §2.3.4, as text).
 const MAX_NAME: usize = 253;
 
-/// Whom to ask, and how. Written as text: `icmp:1.1.1.1`, `tcp:[2001:db8::1]:443`,
-/// `dns:9.9.9.9/example.org`, `http://example.org/generate_204`.
+/// A probe target. Written as text: `icmp:1.1.1.1`, `tcp:[2001:db8::1]:443`, `dns:9.9.9.9/example.org`,
+/// `http://example.org/generate_204`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
     /// An echo request. Good: its reply.
     Icmp(IpAddr),
     /// A connection, closed at once. Good: it opens, or the target itself refuses it.
     Tcp(SocketAddr),
-    /// A question over UDP. Good: an answer to this very question, that the name exists or not.
+    /// A DNS query over UDP. Good: an answer to this very query, whether or not the name exists.
     Dns {
         /// The server.
         server: SocketAddr,
-        /// Whose address is asked for; empty is the root's name servers.
+        /// The name whose address is queried; empty for the root's name servers.
         name: String,
     },
-    /// A request over HTTP/1.1. Good: exactly the expected answer; any other is a captive
-    /// portal's. Tells the host's operator that one is there: none is asked unless configured.
+    /// An HTTP/1.1 request. Good: exactly the expected answer; any other one comes from a captive portal. It
+    /// reveals the machine to the host's operator, so no such target is used unless configured.
     Http {
         /// A name or an address.
         host: String,
@@ -35,12 +35,12 @@ pub enum Target {
         port: u16,
         /// Path and query, beginning with `/`.
         path: String,
-        /// What is to come back.
+        /// The expected answer.
         expect: Expect,
     },
 }
 
-/// The answer that a target for HTTP gives.
+/// The expected answer of an HTTP target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Expect {
     /// Status 204 without a body.
@@ -50,7 +50,7 @@ pub enum Expect {
     Body(String),
 }
 
-/// Why a text is no target.
+/// The reason that a text is no target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no target: {why}")]
 pub struct TargetError {
@@ -59,7 +59,7 @@ pub struct TargetError {
 }
 
 impl Target {
-    /// The same target, expecting this body under status 200. Only for HTTP; others are unchanged.
+    /// Returns the same target, expecting this body under status 200. Targets other than HTTP are unchanged.
     #[must_use]
     pub fn expecting(self, body: String) -> Target {
         match self {
@@ -79,7 +79,7 @@ impl Target {
         matches!(self, Target::Http { .. })
     }
 
-    /// The address that is asked; `None` for a name, which may have any.
+    /// Returns the target's address; `None` for a name, which may have any.
     #[must_use]
     pub fn address(&self) -> Option<IpAddr> {
         match self {
@@ -158,7 +158,7 @@ impl FromStr for Target {
     }
 }
 
-/// An address, in brackets or not.
+/// Parses an address, in brackets or not.
 fn bare(text: &str) -> Option<IpAddr> {
     let inner = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
     match inner {
@@ -167,7 +167,8 @@ fn bare(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Address and port. No scope: what is to tell whether the internet is there is not on the link.
+/// Parses address and port. A scope is refused: a target that shows that the internet is there is not on the
+/// link.
 fn endpoint(text: &str) -> Option<SocketAddr> {
     let at: SocketAddr = text.parse().ok()?;
     let scoped = matches!(at, SocketAddr::V6(at) if at.scope_id() != 0);
@@ -179,7 +180,7 @@ fn http(rest: &str) -> Result<Target, &'static str> {
         Some(slash) => rest.split_at(slash),
         None => (rest, "/"),
     };
-    // What is sent on one line must not end it.
+    // The path is sent on one line and must not end it.
     if !path.bytes().all(|byte| byte.is_ascii_graphic()) || path.contains('#') {
         return Err("a path has no spaces, no fragment, and nothing but ASCII");
     }
@@ -203,7 +204,7 @@ fn http(rest: &str) -> Result<Target, &'static str> {
     })
 }
 
-/// A host name in its ASCII form, without a dot at its end.
+/// Returns true for a host name in ASCII form without a trailing dot.
 fn is_name(name: &str) -> bool {
     let label = |label: &str| {
         let inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';

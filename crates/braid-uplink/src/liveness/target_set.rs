@@ -1,4 +1,4 @@
-//! The targets of one uplink: who answered, who is silent, whom to ask next.
+//! The targets of one uplink: their answers, and the next one to probe.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{MonitoredUplink, ProbeId, Target};
 /// Targets that have answered on any uplink.
 pub(super) type ResponsiveTargets = BTreeSet<Arc<Target>>;
 
-/// A target of one uplink, by its place in the panel.
+/// Index of a target in the set.
 pub(super) type TargetIndex = usize;
 
 /// One target, as seen through one uplink.
@@ -21,25 +21,26 @@ pub(super) type TargetIndex = usize;
 struct TargetState {
     target: Arc<Target>,
     answered: Option<Instant>,
-    /// Unanswered probes in a row, and when the first of them was sent.
+    /// Unanswered probes in a row, and the time at which the first of them was sent.
     misses: u32,
     missing_since: Option<Instant>,
 }
 
-/// A probe under way.
+/// A probe in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InFlightProbe {
     pub(super) index: TargetIndex,
     pub(super) sent: Instant,
-    /// From then on it is not late but lost.
+    /// Time from which on it is lost and not late.
     pub(super) lost_at: Instant,
-    /// Sent in its turn and not in a burst: it counts for loss, and its absence is noticed.
+    /// True for a regular probe, which is not part of a burst: it counts for loss, and a missing answer makes
+    /// the uplink suspect.
     pub(super) regular: bool,
-    /// Its absence has been noticed.
+    /// True once its missing answer has been handled.
     pub(super) overdue_handled: bool,
 }
 
-/// The targets of one uplink and the probes under way to them.
+/// The targets of one uplink and the probes in flight to them.
 #[derive(Clone, Debug)]
 pub(super) struct TargetSet {
     targets: Vec<TargetState>,
@@ -51,7 +52,7 @@ pub(super) struct TargetSet {
 }
 
 impl TargetSet {
-    /// Those of the targets that the uplink has a family for.
+    /// Takes those targets whose family the uplink has.
     pub(super) fn new(now: Instant, uplink: &MonitoredUplink) -> TargetSet {
         let has_way = |target: &&Arc<Target>| match target.address() {
             Some(address) if address.is_ipv4() => uplink.v4,
@@ -75,7 +76,7 @@ impl TargetSet {
         }
     }
 
-    /// Takes over what an earlier panel knew about the targets that stay.
+    /// Takes over the state of the targets that stay.
     pub(super) fn inherit(&mut self, old: &TargetSet) {
         for state in &mut self.targets {
             let known = old.targets.iter().find(|o| o.target == state.target);
@@ -93,13 +94,13 @@ impl TargetSet {
         &self.targets[index].target
     }
 
-    /// `Some(true)` for IPv6, `None` for a name.
+    /// Returns `Some(true)` for IPv6, `None` for a name.
     pub(super) fn family(&self, index: TargetIndex) -> Option<bool> {
         self.targets[index].target.address().map(|a| a.is_ipv6())
     }
 
-    /// Silence of this target would say something: it has answered, here or, where nothing is known
-    /// in this uplink's favour, on another.
+    /// Returns true if silence of this target is evidence: it has answered here or, where nothing is known in
+    /// this uplink's favour, on another uplink.
     pub(super) fn is_evidence(
         &self,
         index: TargetIndex,
@@ -110,13 +111,13 @@ impl TargetSet {
         state.answered.is_some() || (!has_received && responsive.contains(&state.target))
     }
 
-    /// Silent for some probes while another target answered: the fault is the target's.
+    /// Returns true if the target has missed some probes while another one answered: the fault is the target's.
     pub(super) fn is_unresponsive(&self, index: TargetIndex) -> bool {
         self.targets[index].misses >= UNRESPONSIVE_AFTER && self.is_alone_unresponsive(index)
     }
 
-    /// It misses answers while another target gets some: one miss may be the line's, the next are
-    /// more likely the target's.
+    /// Returns true if the target misses answers while another one gets some. One miss may be the line's fault;
+    /// the next ones are more likely the target's.
     pub(super) fn is_alone_unresponsive(&self, index: TargetIndex) -> bool {
         let missing_since = self.targets[index].missing_since;
         let answered_since = |since| {
@@ -126,8 +127,8 @@ impl TargetSet {
         missing_since.is_some_and(answered_since)
     }
 
-    /// Targets whose silence would say something about the uplink. Those for HTTP only where there
-    /// is no other kind: they are servers' applications, and are to be asked seldom.
+    /// Returns the targets whose silence is evidence about the uplink. HTTP targets are included only where
+    /// there is no other kind: they are applications on servers and are probed seldom.
     pub(super) fn eligible(
         &self,
         responsive: &ResponsiveTargets,
@@ -146,12 +147,12 @@ impl TargetSet {
             .collect()
     }
 
-    /// The last probes could not be sent, so that silence says nothing.
+    /// Returns true if the last probes could not be sent, so that silence is no evidence.
     pub(super) fn cannot_send(&self) -> bool {
         self.unsendable >= MAX_SEND_FAILURES
     }
 
-    /// How many targets have answered on this uplink.
+    /// Returns the number of targets that have answered on this uplink.
     pub(super) fn ever_answered(&self) -> usize {
         let targets = self.targets.iter();
         targets.filter(|state| state.answered.is_some()).count()
@@ -166,8 +167,8 @@ impl TargetSet {
         !is_http(&self.targets[index]) || self.targets.iter().all(is_http)
     }
 
-    /// Whose turn it is in quiet times: a target for HTTP when its time has come, every few turns
-    /// one of the silent, else one of those that answer, of one family if that is in doubt.
+    /// Returns the target of the next regular probe: an HTTP target when its time has come, every few probes an
+    /// unresponsive one, else a responsive one, of the suspect family if there is one.
     pub(super) fn next(
         &mut self,
         now: Instant,
@@ -235,7 +236,7 @@ impl TargetSet {
         self.in_flight.remove(&id)
     }
 
-    /// Probes under way say nothing any more.
+    /// Forgets the probes in flight.
     pub(super) fn forget_in_flight(&mut self) {
         self.in_flight.clear();
     }

@@ -1,4 +1,4 @@
-//! What the traffic itself tells.
+//! Evidence from the traffic itself.
 
 use std::time::{Duration, Instant};
 
@@ -9,31 +9,31 @@ use super::constants::{
 };
 use super::rtt::Rtt;
 
-/// What the traffic of one uplink has told so far.
+/// Evidence from one uplink's traffic so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Traffic {
     last: Option<(Instant, Sample)>,
-    /// Round trips of handshakes: to many hosts, so with more spread than those of probes.
+    /// Round trips of handshakes. They go to many hosts, so they vary more than those of probes.
     pub(super) rtt: Rtt,
-    /// Packets went out, or a stream came in, and nothing has come in since.
+    /// Packets went out, or a stream ended, and nothing has come in since.
     pub(super) silence: Option<Silence>,
-    /// Connections were asked for, and none has been answered since, whatever else came in.
+    /// SYNs were sent and none has been answered since, whatever else came in.
     pub(super) unanswered_syns: Option<Silence>,
-    /// When something last moved, and when something last came in.
+    /// Time of the last packet in either direction, and of the last one received.
     pub(super) moved: Option<Instant>,
     pub(super) received: Option<Instant>,
-    /// When the machine last did not keep up with what was sent.
+    /// Time of the last packet that this machine dropped before sending.
     pub(super) local_drops: Option<Instant>,
     stream: Option<Stream>,
-    /// The last packets were sent within a short time.
+    /// True if the last two packets were sent within a short time.
     continuous: bool,
 }
 
-/// Something that comes in without a pause.
+/// Packets received without a pause.
 #[derive(Clone, Copy, Debug)]
 struct Stream {
     began: Instant,
-    /// Most packets between two looks.
+    /// Most packets received from one sample to the next.
     most: u64,
 }
 
@@ -43,13 +43,13 @@ impl Stream {
     }
 }
 
-/// A time in which something is missing.
+/// An interval in which answers are missing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Silence {
     pub(super) since: Instant,
-    /// The counters at its beginning.
+    /// The counters at the beginning of the interval.
     base: Sample,
-    /// Probes were answered in it: silence is no longer news.
+    /// Probes were answered during the interval, so the silence is no evidence any more.
     pub(super) explained: bool,
 }
 
@@ -75,14 +75,14 @@ impl Moved {
         }
     }
 
-    /// More goes unanswered than hosts that are not there explain.
+    /// Returns true if hosts that are not there do not explain the number of unanswered packets.
     pub(super) fn is_conclusive(&self) -> bool {
         self.syns.saturating_add(self.repeats) >= MIN_UNANSWERED
     }
 }
 
 impl Traffic {
-    /// Takes new counters; returns whether something came in.
+    /// Takes new counters; returns true if packets were received.
     pub(super) fn add(&mut self, now: Instant, new: Sample) -> bool {
         let Some((before, old)) = self.last.replace((now, new)) else {
             return false;
@@ -96,7 +96,7 @@ impl Traffic {
         }
         let moved = Moved::between(&old, &new);
         self.add_round_trips(&old, &new);
-        // What was sent was sent some time since the last look.
+        // The packets were sent at some time since the last sample; assume the middle.
         let age = now.saturating_duration_since(before) / 2;
         let silence = Silence {
             since: now.checked_sub(age.min(HALF_TICK)).unwrap_or(now),
@@ -128,9 +128,9 @@ impl Traffic {
         moved.received > 0
     }
 
-    /// A stream has just ended: whoever only receives sends nothing when nothing comes, so this is
-    /// all that is seen of a line that falls silent under a download. To be called when nothing
-    /// came in; says so once.
+    /// Returns true, once, if a stream has just ended; called when nothing was received. A host that only
+    /// receives sends nothing when nothing comes, so this is the only sign of a line that falls silent during a
+    /// download.
     fn stream_ends(&mut self) -> bool {
         let (Some(stream), Some(last)) = (self.stream.take(), self.received) else {
             return false;
@@ -139,8 +139,8 @@ impl Traffic {
             || last.saturating_duration_since(stream.began) >= MIN_STREAM_TIME
     }
 
-    /// Probes answer, so silence has another reason. Where nothing was sent there is none: a stream
-    /// was over.
+    /// Handles answered probes: the silence has another cause. If nothing was sent there was no silence, only
+    /// the end of a stream.
     pub(super) fn explain(&mut self) {
         self.silence = self.silence.take().filter(|s| self.since(s).sent > 0);
         if let Some(silence) = &mut self.silence {
@@ -157,26 +157,27 @@ impl Traffic {
         }
     }
 
-    /// What moved since a silence began.
+    /// Returns the packets counted since a silence began.
     pub(super) fn since(&self, silence: &Silence) -> Moved {
         let last = self.last.map_or(silence.base, |(_, sample)| sample);
         Moved::between(&silence.base, &last)
     }
 
-    /// What is under way is no longer known to be; counters go on from where they are.
+    /// Forgets packets under way; counters continue from their current values.
     pub(super) fn forget(&mut self) {
         (self.silence, self.unanswered_syns) = (None, None);
     }
 
-    /// Since when traffic suffers from a silence that outlasted `patience`. A silence that probes
-    /// have explained counts while packets follow each other.
+    /// Returns the time since which traffic suffers from a silence that outlasted `silence_limit`. A silence
+    /// that probes have explained counts only while packets follow each other closely.
     pub(super) fn suffering_since(&self, silence_limit: Duration) -> Option<Instant> {
         let silence = self.silence?;
         let counts = !silence.explained || self.continuous;
         counts.then_some(silence.since + silence_limit)
     }
 
-    /// After how much silence an uplink is suspect, where `probes` know the way as well.
+    /// Returns the length of silence that makes an uplink suspect; `probes` is used where the traffic's own
+    /// round trip is unknown.
     pub(super) fn silence_limit(&self, probes: &Rtt) -> Duration {
         let expected = match (self.rtt.is_known(), probes.smoothed()) {
             (true, _) => self.rtt.expected(),
@@ -187,7 +188,7 @@ impl Traffic {
     }
 }
 
-/// The counters began anew: the datapath was loaded again, or the uplink is another.
+/// Returns true if the counters restarted: the datapath was loaded again, or it is another uplink.
 fn is_anew(old: &Sample, new: &Sample) -> bool {
     new.sent < old.sent || new.received < old.received
 }

@@ -1,4 +1,4 @@
-//! What goes into the lookout and what comes out.
+//! Inputs and outputs of the health monitor.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 
 use super::{Evidence, Target};
 
-/// How an uplink that is there is judged.
+/// The verdict on an uplink that is present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// It works.
     Up,
-    /// It works badly: much loss or a long round trip. It takes fewer new flows.
+    /// It works badly: high loss or a long round trip. It takes fewer new flows.
     Degraded,
-    /// Something on the way answers in the place of others (a captive portal). No new flows.
+    /// A captive portal answers in place of other hosts. No new flows.
     Portal,
-    /// Nothing comes back, or it has not yet proven itself again. No new flows.
+    /// No answer comes back, or it has not yet proven itself again. No new flows.
     Dead,
 }
 
 impl Verdict {
-    /// Whether new flows may take the uplink.
+    /// Returns true if new flows may take the uplink.
     #[must_use]
     pub fn takes_new_flows(self) -> bool {
         matches!(self, Verdict::Up | Verdict::Degraded)
@@ -42,127 +42,127 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What the datapath has counted on one uplink since some beginning. Every figure only grows; one
-/// that shrinks means a new beginning.
+/// The datapath's counters of one uplink since some start. They only grow; one that shrinks means a restart of
+/// the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
     /// Packets of flows sent.
     pub sent: u64,
     /// Packets of flows received.
     pub received: u64,
-    /// Connections that TCP asked for (first SYNs).
+    /// TCP connections opened (first SYNs).
     pub syns: u64,
     /// Answers to those, whether SYN/ACK or RST.
     pub syn_answers: u64,
-    /// SYNs sent again.
+    /// SYNs retransmitted.
     pub syn_repeats: u64,
-    /// Other TCP segments sent again.
+    /// Other TCP segments retransmitted.
     pub repeats: u64,
     /// Sum of the round trips seen in handshakes, in microseconds.
     pub rtt_us_sum: u64,
-    /// How many round trips that sum has.
+    /// Number of round trips in that sum.
     pub rtt_samples: u64,
-    /// Packets that never left this machine, since its own work of taking them from the device does not keep up.
-    /// A line that is dead keeps a device's queue full, too: only where its being emptied has nothing to do with
-    /// the line may they be told.
+    /// Packets that never left this machine, because it did not read them from the device fast enough. A dead
+    /// line fills a device's queue too, so this is reported only where reading the queue does not depend on the
+    /// line.
     #[serde(default)]
     pub local_drops: u64,
 }
 
-/// Names one probe among all of a lookout's life.
+/// Identifies one probe in the lifetime of a monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProbeId(pub u64);
 
 /// A probe to send now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeRequest {
-    /// The uplink that it must leave by.
+    /// The uplink that it must leave through.
     pub uplink: UplinkId,
-    /// To be repeated in the answer.
+    /// Repeated in the result.
     pub id: ProbeId,
-    /// Whom to ask, and how.
+    /// The target.
     pub target: Arc<Target>,
-    /// How long to listen for an answer. The lookout judges silence by its own clock, mostly
-    /// earlier: a late answer still tells how long the way is.
+    /// Time to wait for an answer. The monitor decides about silence by its own clock, mostly earlier; a late
+    /// answer still gives the round trip.
     pub timeout: Duration,
 }
 
-/// How a probe fared.
+/// The result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeResult {
-    /// The uplink of the order.
+    /// The uplink of the request.
     pub uplink: UplinkId,
-    /// The id of the order.
+    /// The id of the request.
     pub id: ProbeId,
-    /// What came of it.
+    /// The outcome.
     pub outcome: ProbeOutcome,
 }
 
-/// What came of a probe.
+/// The outcome of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeOutcome {
-    /// The target answered as it should.
+    /// The target gave the expected answer.
     Answered {
-        /// From sending to the answer.
+        /// Time from sending to the answer.
         rtt: Duration,
     },
-    /// Somebody answered, but not as the target would.
+    /// An answer came that the target would not give.
     Wrong {
-        /// From sending to the answer.
+        /// Time from sending to the answer.
         rtt: Duration,
-        /// What was wrong, in a few words: `status 302 instead of 204`.
+        /// The difference: `status 302 instead of 204`.
         what: String,
     },
-    /// Nothing came within the time, or a router said that it cannot be delivered.
+    /// No answer came in time, or a router reported that the target is unreachable.
     Silent,
-    /// It could not be sent. Says nothing about what lies beyond the uplink.
+    /// It could not be sent, which says nothing about the path beyond the uplink.
     NotSent {
-        /// Why not: `network is unreachable`.
+        /// The reason: `network is unreachable`.
         why: String,
     },
 }
 
-/// Which address families get through.
+/// The address families that work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkingFamilies {
-    /// IPv4 works, as far as known.
+    /// True if IPv4 works, as far as known.
     pub v4: bool,
-    /// IPv6 works, as far as known.
+    /// True if IPv6 works, as far as known.
     pub v6: bool,
 }
 
-/// A change of how an uplink is judged.
+/// A change of an uplink's verdict or of its families.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VerdictChange {
     /// The uplink.
     pub uplink: UplinkId,
-    /// When.
+    /// Time of the change.
     pub at: Instant,
-    /// The verdict until now.
+    /// The previous verdict.
     pub from: Verdict,
-    /// The verdict from now on; the same as `from` when only a family failed or returned.
+    /// The new verdict; the same as `from` if only a family failed or returned.
     pub to: Verdict,
-    /// The families that work from now on (`false` too for those that the uplink does not have).
+    /// The families that work now (`false` too for those that the uplink does not have).
     pub families: WorkingFamilies,
-    /// What it rests on.
+    /// The evidence.
     pub evidence: Evidence,
 }
 
-/// How an uplink stands at this moment.
+/// The health of an uplink at this moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HealthSnapshot {
     /// The verdict.
     pub verdict: Verdict,
-    /// Since when.
+    /// Time of the last change of the verdict.
     pub since: Instant,
-    /// What it rests on.
+    /// The evidence of the verdict.
     pub evidence: Evidence,
     /// The families that work.
     pub families: WorkingFamilies,
     /// Smoothed round trip of probes, or of handshakes where no probe is answered.
     pub rtt: Option<Duration>,
-    /// Share of the last 20 probes that got no answer; `None` before the first was judged.
+    /// Loss among the last 20 probes; `None` before the first result.
     pub loss: Option<Share>,
-    /// Why probes could not be sent, if the last one could not.
+    /// The error of the last probe, if it could not be sent.
     pub send_error: Option<String>,
 }

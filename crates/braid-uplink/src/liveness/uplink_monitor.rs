@@ -1,4 +1,4 @@
-//! One uplink's state: what goes into it.
+//! State and inputs of the monitor of one uplink.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use super::{
     VerdictChange, WorkingFamilies,
 };
 
-/// One uplink's state.
+/// The monitor of one uplink.
 #[derive(Debug)]
 pub(super) struct UplinkMonitor {
     pub(super) id: UplinkId,
@@ -36,29 +36,29 @@ pub(super) struct UplinkMonitor {
     pub(super) traffic: Traffic,
     pub(super) families: Families,
     pub(super) damping: Damping,
-    /// Late answers may take the death back.
+    /// True while a late answer may revoke the death.
     pub(super) revocable: bool,
     pub(super) suspicion: Option<Suspicion>,
     pub(super) recovery: Option<Recovery>,
     pub(super) trial_at: Option<Instant>,
-    /// Since when the round trip is too long.
+    /// Time since which the round trip is too long.
     pub(super) slow_since: Option<Instant>,
-    /// Wrong answers over HTTP in a row, and missing ones.
+    /// Wrong HTTP answers in a row, and missing ones.
     wrong: u32,
     http_missing: u32,
-    /// When the next probe is due in quiet times.
+    /// Time of the next regular probe.
     pub(super) next_regular: Instant,
-    /// Probes left of the first round, and of the time in which much is to be learnt.
+    /// Probes left of the first round, and of the time of fast probing.
     pub(super) initial_probes: u32,
     pub(super) fast_probes: u32,
-    /// Answers may be waiting: nothing dies before.
+    /// Answers may be waiting unread until then: nothing dies before.
     pub(super) grace: Instant,
     was_usable: bool,
     pub(super) changes: VecDeque<VerdictChange>,
 }
 
 impl UplinkMonitor {
-    /// Up until something speaks against it.
+    /// Starts as up, until there is evidence against it.
     pub(super) fn new(now: Instant, id: UplinkId, uplink: MonitoredUplink) -> UplinkMonitor {
         let targets = TargetSet::new(now, &uplink);
         let mut monitor = UplinkMonitor {
@@ -91,7 +91,7 @@ impl UplinkMonitor {
         monitor
     }
 
-    /// Follows a change of the rules or of the device.
+    /// Applies a change of the rules or of the device.
     pub(super) fn set(
         &mut self,
         now: Instant,
@@ -121,15 +121,15 @@ impl UplinkMonitor {
         self.was_usable |= self.uplink.usable;
     }
 
-    /// Asks every target once, and much at the beginning.
+    /// Starts the first round: every target once, then fast probing.
     pub(super) fn open(&mut self, now: Instant) {
-        // At most what a configuration names.
+        // No more than a configuration can name.
         self.initial_probes = self.targets.len() as u32;
         self.fast_probes = super::constants::INITIAL_FAST_PROBES;
         self.next_regular = now;
     }
 
-    /// The device is gone: nothing under way says anything.
+    /// Handles the loss of the device: probes in flight are no evidence.
     fn leave(&mut self, now: Instant) {
         self.forget(now);
         self.recovery = None;
@@ -139,7 +139,7 @@ impl UplinkMonitor {
         }
     }
 
-    /// What is under way says nothing any more.
+    /// Forgets everything in flight.
     pub(super) fn forget(&mut self, now: Instant) {
         self.targets.forget_in_flight();
         self.suspicion = None;
@@ -150,7 +150,7 @@ impl UplinkMonitor {
 
     pub(super) fn handle_traffic(&mut self, now: Instant, sample: Sample) {
         let received = self.traffic.add(now, sample);
-        // What comes in clears an uplink, unless it is only the way out that is in doubt.
+        // Received packets clear an uplink, unless only its upstream direction is suspect.
         if received
             && self
                 .suspicion
@@ -161,7 +161,7 @@ impl UplinkMonitor {
         }
     }
 
-    /// Takes what came of a probe. Returns the target's seat if it answered as it should.
+    /// Takes the result of a probe. Returns the target's index if it gave the expected answer.
     pub(super) fn handle_probe(
         &mut self,
         now: Instant,
@@ -245,7 +245,7 @@ impl UplinkMonitor {
         }
     }
 
-    /// A probe went unanswered for good.
+    /// Handles a probe whose answer is lost.
     pub(super) fn missed(
         &mut self,
         now: Instant,
@@ -292,12 +292,13 @@ impl UplinkMonitor {
         }
     }
 
-    /// Something came in since the device is there, so the uplink is known to work without probes.
+    /// Returns true if packets were received since the device came up: the uplink is known to work without
+    /// probes.
     pub(super) fn has_received(&self) -> bool {
         self.traffic.received.is_some()
     }
 
-    /// How long until an unanswered probe is lost.
+    /// Returns the time after which an unanswered probe is lost.
     pub(super) fn lost_after(&self) -> Duration {
         (self.rtt.timeout() * 2).clamp(MIN_LOSS_TIME, RTO_BOUNDS.1)
     }
@@ -322,7 +323,7 @@ impl UplinkMonitor {
         }
     }
 
-    /// Changes the verdict, or only what it rests on, and tells.
+    /// Changes the verdict, or only its evidence, and queues the change.
     pub(super) fn change(&mut self, now: Instant, to: Verdict, evidence: Evidence) {
         let from = std::mem::replace(&mut self.verdict, to);
         if from != to {

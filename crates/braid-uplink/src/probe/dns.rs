@@ -1,5 +1,5 @@
-//! Questions over DNS (RFC 1035 §4). Of the answer only its header and its question are looked at:
-//! whether there is one, not what it says.
+//! DNS queries (RFC 1035 §4). Only the header and the question of an answer are checked: the probe needs an
+//! answer, not its content.
 
 use std::net::SocketAddr;
 
@@ -18,17 +18,17 @@ const RECURSE: u8 = 0x01;
 /// Bits of the operation in the first byte of flags, and of the response code in the second.
 const OPERATION: u8 = 0x78;
 const CODE: u8 = 0x0f;
-/// Response codes of a server that did its work: the name exists, or it does not.
+/// Response codes of a working server: the name exists, or it does not.
 const FINE: [u8; 2] = [0, 3];
 
-/// The question for a name's IPv4 address; for the root's name servers if the name is empty. A
-/// name is what [`crate::liveness::Target`] lets through: labels of at most 63 bytes.
+/// Returns the query for a name's IPv4 address, or for the root's name servers if the name is empty. The name
+/// must be one that [`crate::liveness::Target`] accepts: labels of at most 63 bytes.
 #[must_use]
 pub fn question(id: u16, name: &str) -> Vec<u8> {
     let mut message = vec![0; HEADER];
     message[..2].copy_from_slice(&id.to_be_bytes());
     message[2] = RECURSE;
-    // One question.
+    // Number of questions: one.
     message[5] = 1;
     for label in name.split('.').filter(|label| !label.is_empty()) {
         let label = &label.as_bytes()[..label.len().min(63)];
@@ -42,7 +42,7 @@ pub fn question(id: u16, name: &str) -> Vec<u8> {
     message
 }
 
-/// Whether a datagram answers this question: `None` if it is about something else.
+/// Checks whether a datagram answers this query; `None` if it belongs to another query.
 #[must_use]
 pub fn judge(question: &[u8], received: &[u8]) -> Option<Result<(), String>> {
     let asked = question.get(HEADER..)?;
@@ -52,7 +52,7 @@ pub fn judge(question: &[u8], received: &[u8]) -> Option<Result<(), String>> {
         && header[2] & RESPONSE != 0
         && header[2] & OPERATION == 0
         && header[4..6] == [0, 1]
-        // Servers may answer in other letters than they were asked in.
+        // Servers may answer with another letter case than that of the query.
         && repeated.eq_ignore_ascii_case(asked);
     let code = header[3] & CODE;
     is_answer.then(|| {

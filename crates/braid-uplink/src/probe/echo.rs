@@ -12,16 +12,15 @@ const REPLY: [u8; 2] = [0, 129];
 const REQUEST: [u8; 2] = [8, 128];
 /// Type, code, checksum, identifier, sequence number.
 const HEADER: usize = 8;
-/// Header and an 8-byte payload that only whoever saw the request knows.
+/// Header and an 8-byte payload that only hosts that saw the request know.
 const LENGTH: usize = 16;
 
-/// What one echo request carries: identifier and sequence number, and a payload that is not to be
-/// guessed.
+/// One echo request: identifier, sequence number and an unpredictable payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// IPv6, or else IPv4.
     pub v6: bool,
-    /// What makes it different from every other.
+    /// The unpredictable value that distinguishes this request from all others.
     pub secret: u64,
 }
 
@@ -41,8 +40,8 @@ impl Request {
     fn body(&self, types: [u8; 2]) -> [u8; LENGTH] {
         let mut message = [0; LENGTH];
         message[0] = types[usize::from(self.v6)];
-        // The identifier and sequence number are mixed from the secret, so that two probes of one
-        // machine to one target differ in what translators on the way look at.
+        // The identifier and sequence number are derived from the secret, so that two probes from one machine
+        // to one target differ in the fields that NATs inspect.
         let mixed = (self.secret ^ (self.secret >> 32)) as u32;
         message[4..8].copy_from_slice(&mixed.to_be_bytes());
         message[HEADER..].copy_from_slice(&self.secret.to_be_bytes());
@@ -50,8 +49,9 @@ impl Request {
     }
 }
 
-/// Whether what a raw socket received is the reply to this request. IPv4's comes with its IP
-/// header, IPv6's without. The kernel has checked the checksum of IPv6's; IPv4's is checked here.
+/// Returns true if a message from a raw socket is the reply to this request. IPv4 messages come with their IP
+/// header, IPv6 messages without. The kernel has verified the ICMPv6 checksum; the ICMPv4 checksum is verified
+/// here.
 #[must_use]
 pub fn is_reply(request: &Request, received: &[u8]) -> bool {
     let message = if request.v6 {
@@ -67,9 +67,9 @@ pub fn is_reply(request: &Request, received: &[u8]) -> bool {
         && message[4..] == expected[4..]
 }
 
-/// Whether an ICMP error is about this request: `quoted` is the quoted ICMP message. A router quotes eight
-/// bytes of it at least (RFC 792): type, code, identifier and sequence number are compared, so
-/// somebody who has not seen the request has to guess 32 bits.
+/// Returns true if an ICMP error is about this request; `quoted` is the quoted ICMP message. A router quotes at
+/// least its first eight bytes (RFC 792). Type, code, identifier and sequence number are compared, so a host
+/// that has not seen the request has to guess 32 bits.
 #[must_use]
 pub fn is_quoted(request: &Request, quoted: &[u8]) -> bool {
     let message = request.body(REQUEST);
@@ -100,7 +100,7 @@ pub(super) async fn ask(egress: &Egress, dest: IpAddr, secret: u64) -> Result<()
 mod tests {
     use super::*;
 
-    /// What a target makes of a request.
+    /// The reply of a target to a request.
     fn reply(request: &Request) -> Vec<u8> {
         let mut message = request.body(REPLY).to_vec();
         if request.v6 {
@@ -120,7 +120,7 @@ mod tests {
             };
             let good = reply(&request);
             assert!(is_reply(&request, &good));
-            // A raw socket hears the requests that others send, too.
+            // A raw socket also receives the requests of other programs.
             assert!(!is_reply(&request, &request.message()));
             for at in if v6 { 0..good.len() } else { 20..good.len() } {
                 let mut bad = good.clone();

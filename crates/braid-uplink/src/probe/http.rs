@@ -1,4 +1,4 @@
-//! Requests over HTTP/1.1, the portal's own language.
+//! HTTP/1.1 requests, which captive portals intercept.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use super::{Egress, ProbeError, tcp};
 use crate::liveness::Expect;
 
-/// Longest head of an answer, in bytes; what is longer is no answer that we asked for.
+/// Longest response header in bytes; a longer one is not the expected answer.
 const MAX_HEAD: usize = 16 * 1024;
 
 pub(super) async fn ask(
@@ -23,7 +23,7 @@ pub(super) async fn ask(
     expect: &Expect,
 ) -> Result<(), ProbeError> {
     let request = request(dest, host, path)?;
-    // A refusal is no portal: they want to be seen.
+    // A refused connection is no portal: portals want to be seen.
     let stream = tcp::connect(egress, dest)
         .await?
         .map_err(ProbeError::heard)?;
@@ -35,7 +35,7 @@ pub(super) async fn ask(
         let answer = sender.send_request(request).await.map_err(broken)?;
         read(answer, expect).await
     };
-    // Whatever ends the connection ends the talk, which has more to say about it.
+    // The end of the connection does not decide: the request's own outcome says more.
     let drive = async {
         let _ = connection.await;
         std::future::pending().await
@@ -71,7 +71,7 @@ async fn read(answer: Response<hyper::body::Incoming>, expect: &Expect) -> Resul
         Expect::NoContent => 0,
         Expect::Body(body) => body.len(),
     };
-    // A status that is wrong needs no body.
+    // An unexpected status decides without the body.
     judge(expect, status, None).map_err(ProbeError::Wrong)?;
     let body = Limited::new(answer.into_body(), most).collect().await;
     match body {
@@ -83,10 +83,10 @@ async fn read(answer: Response<hyper::body::Incoming>, expect: &Expect) -> Resul
     }
 }
 
-/// Whether status and body (if read yet) are as expected; else what is wrong, in a few words.
+/// Compares the status, and the body once it is read, with the expected ones.
 ///
 /// # Errors
-/// The difference.
+/// A short description of the difference.
 pub fn judge(expect: &Expect, status: StatusCode, body: Option<&[u8]>) -> Result<(), String> {
     let (wanted, text) = match expect {
         Expect::NoContent => (StatusCode::NO_CONTENT, ""),
@@ -108,7 +108,7 @@ pub fn judge(expect: &Expect, status: StatusCode, body: Option<&[u8]>) -> Result
     }
 }
 
-/// What answers, but not in HTTP, is not the target.
+/// An answer that is not HTTP does not come from the target.
 fn broken(error: hyper::Error) -> ProbeError {
     if error.is_parse() {
         ProbeError::Wrong("an answer that is no HTTP".to_owned())

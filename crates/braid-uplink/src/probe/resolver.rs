@@ -1,4 +1,4 @@
-//! Addresses of targets that have names.
+//! Cache of the addresses of probe targets that are given by name.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,27 +10,27 @@ use tokio::net::lookup_host;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
-/// How long an address is believed. A portal's lies about names outlast it by little.
+/// Time for which an address is used. A portal's false answers outlast the portal by no more than this.
 const ADDRESS_TTL: Duration = Duration::from_secs(300);
-/// Most names; a configuration has a handful.
+/// Most cached names; a configuration has a handful.
 const MAX_NAMES: usize = 256;
 
-/// What is known of one name.
+/// Cached addresses of one name.
 #[derive(Debug, Default)]
 struct Name {
     known: Mutex<Option<(Instant, Vec<IpAddr>)>>,
-    /// Held by whoever looks it up: a resolver that hangs is asked once.
+    /// Held during a lookup, so that a resolver that hangs is queried once.
     lookup: Arc<AsyncMutex<()>>,
 }
 
-/// Looks names up, by the system's resolver and so over whichever uplink is in use: it is not the
-/// resolver that is being judged.
+/// Looks names up with the system's resolver, over whichever uplink the system uses: the probe judges the
+/// uplink, not the resolver.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Resolver(Arc<Mutex<HashMap<String, Arc<Name>>>>);
 
 impl Resolver {
-    /// Of a name, or the address that the text already is. What is known is used while it is looked
-    /// up anew: a dead uplink must not wait for a resolver behind it.
+    /// Returns the addresses of a name, or the address itself if the text is one. An expired entry is used
+    /// while it is refreshed, because a probe of a dead uplink must not wait for a resolver behind that uplink.
     pub(super) async fn addresses(&self, host: &str) -> io::Result<Vec<IpAddr>> {
         if let Ok(address) = host.parse() {
             return Ok(vec![address]);
@@ -48,7 +48,7 @@ impl Resolver {
         if let Some((_, addresses)) = name.known() {
             return Ok(addresses);
         }
-        // A task, since it goes on when the probe that waits for it gives up.
+        // A task, because the lookup continues when the probe that waits for it gives up.
         let lookup = tokio::spawn(look_up(name, host.to_owned(), turn));
         lookup.await.map_err(io::Error::other)?
     }

@@ -1,4 +1,4 @@
-//! Sockets that are bound to an uplink.
+//! Sockets bound to an uplink.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,8 +11,7 @@ use tokio::net::UdpSocket;
 
 use super::{Egress, ProbeError};
 
-/// A socket of this kind on the uplink's device and address, connected to `dest`; for TCP,
-/// connecting.
+/// Opens a socket of this kind on the uplink's device and address, connected to `dest` (connecting, for TCP).
 pub(super) fn open(
     egress: &Egress,
     dest: SocketAddr,
@@ -33,11 +32,11 @@ pub(super) fn open(
     bound().map_err(ProbeError::NotSent)
 }
 
-/// As many ICMP errors as an error queue can hold are read before the answer is looked for again.
+/// Most ICMP errors read from the error queue before the socket is read for an answer again.
 const MAX_QUEUED_ERRORS: usize = 64;
 
-/// Has the kernel keep what ICMP errors quote. A raw socket has no port: the kernel takes any error that
-/// quotes our address and the target's for one about this socket, whatever the quoted message is.
+/// Makes the kernel queue the quoted part of ICMP errors. A raw socket has no port, so the kernel assigns it
+/// every error that quotes our address and the target's, whichever ICMP message is quoted.
 pub(super) fn queue_errors(raw: &Socket, v6: bool) -> io::Result<()> {
     match v6 {
         true => setsockopt(raw, Ipv6RecvErr, &true)?,
@@ -46,9 +45,8 @@ pub(super) fn queue_errors(raw: &Socket, v6: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends one message over a raw socket and receives others until one is an answer, or an ICMP error comes
-/// that quotes the message by `is_quoted`. What the runtime does with a UDP socket is wait, send
-/// and receive: that is right for a raw one, too.
+/// Sends one message over a raw socket and receives until an answer comes, or an ICMP error that `is_quoted`
+/// accepts. The runtime's UDP socket type only waits, sends and receives, which suits a raw socket too.
 pub(super) async fn converse_raw<T>(
     socket: Socket,
     question: &[u8],
@@ -58,7 +56,7 @@ pub(super) async fn converse_raw<T>(
     let socket = UdpSocket::from_std(socket.into()).map_err(ProbeError::NotSent)?;
     let mut sent = socket.send(question).await;
     if sent.is_err() && has_errors(&socket, |_| true) {
-        // The error was somebody's ICMP message that came before the question left.
+        // The error was an ICMP message that arrived before the request was sent.
         sent = socket.send(question).await;
     }
     sent.map_err(ProbeError::NotSent)?;
@@ -79,7 +77,7 @@ pub(super) async fn converse_raw<T>(
     }
 }
 
-/// Takes ICMP errors from the socket's queue; says whether one of them is wanted.
+/// Empties the socket's error queue; returns true if one of the errors is wanted.
 fn has_errors(socket: &UdpSocket, is_wanted: impl Fn(&[u8]) -> bool) -> bool {
     let mut buffer = [0; 512];
     for _ in 0..MAX_QUEUED_ERRORS {
@@ -92,9 +90,8 @@ fn has_errors(socket: &UdpSocket, is_wanted: impl Fn(&[u8]) -> bool) -> bool {
     false
 }
 
-/// Sends one datagram over a connected UDP socket and receives others until one is an answer. The kernel
-/// takes only errors that quote both addresses and both ports for errors of this socket, and the
-/// own port is another for each probe.
+/// Sends one datagram over a connected UDP socket and receives until an answer comes. The kernel assigns the
+/// socket only errors that quote both addresses and both ports, and each probe has another source port.
 pub(super) async fn converse<T>(
     socket: Socket,
     question: &[u8],
@@ -102,11 +99,10 @@ pub(super) async fn converse<T>(
 ) -> Result<T, ProbeError> {
     let socket = UdpSocket::from_std(socket.into()).map_err(ProbeError::NotSent)?;
     socket.send(question).await.map_err(ProbeError::NotSent)?;
-    // As much as an answer has; the rest of a longer datagram is cut off.
+    // Longer datagrams are truncated; no answer is this long.
     let mut buffer = [0; 1500];
     loop {
-        // An error is a router's word about the question, or the kernel's that no neighbour is
-        // there to take it.
+        // The error comes from a router, or from the kernel because no neighbour answers.
         let length = socket.recv(&mut buffer).await.map_err(ProbeError::heard)?;
         if let Some(answer) = answer(&buffer[..length]) {
             return Ok(answer);

@@ -1,4 +1,4 @@
-//! Connections.
+//! TCP connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,8 +9,8 @@ use tokio::net::TcpStream;
 
 use super::{Egress, ProbeError, socket};
 
-/// A refusal comes from the target itself, or else from a firewall that a connection would have
-/// met as well: packets get there and back.
+/// Probes by connecting. A refusal counts as an answer: it comes from the target, or from a firewall that a
+/// connection would meet as well, so packets get there and back.
 pub(super) async fn ask(egress: &Egress, dest: SocketAddr) -> Result<(), ProbeError> {
     match connect(egress, dest).await? {
         Ok(_) => Ok(()),
@@ -19,13 +19,13 @@ pub(super) async fn ask(egress: &Egress, dest: SocketAddr) -> Result<(), ProbeEr
     }
 }
 
-/// Connects; what the network has to say about it is the inner outcome.
+/// Connects. The inner result is the outcome on the network, the outer one that on this machine.
 pub(super) async fn connect(
     egress: &Egress,
     dest: SocketAddr,
 ) -> Result<io::Result<TcpStream>, ProbeError> {
     let connecting = socket::open(egress, dest, Type::STREAM, Some(Protocol::TCP))?;
-    // Closed by a reset: a probe a second is not to leave a row of half-closed connections behind.
+    // Close with a reset: one probe a second must not leave a row of half-closed connections behind.
     let reset = connecting.set_linger(Some(Duration::ZERO));
     reset.map_err(ProbeError::NotSent)?;
     let stream = TcpStream::from_std(connecting.into()).map_err(ProbeError::NotSent)?;

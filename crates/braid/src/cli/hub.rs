@@ -1,4 +1,4 @@
-//! What can be typed after `braid hub`.
+//! Subcommands and options of `braid hub`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::Output;
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct HubArgs {
-    /// Configuration file; /etc/braid/hub.toml is read if it is there and none is named
+    /// Configuration file; /etc/braid/hub.toml by default, if it exists
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     #[command(subcommand)]
@@ -20,7 +20,7 @@ pub struct HubArgs {
 }
 
 impl HubArgs {
-    /// Whether failures are to be JSON too.
+    /// Returns true if errors are printed as JSON too.
     pub fn wants_json(&self) -> bool {
         match &self.command {
             Some(HubCommand::Invite(arguments)) => arguments.output.json,
@@ -39,51 +39,51 @@ impl HubArgs {
 pub enum HubCommand {
     /// Print a token for a new client
     ///
-    /// The token is one word, good for one machine, and shown this once. What it lets in is that
-    /// machine: its own key never leaves it.
+    /// The token is one word, works for one machine, and is shown only once. The machine's own key
+    /// never leaves it.
     Invite(InviteArgs),
-    /// Show every client: its state, addresses, traffic and when it was heard last
+    /// Show every client: state, addresses, traffic and time of its last packet
     Clients(Output),
-    /// Serve a client no more, from this moment on
+    /// Revoke a client's access at once
     Revoke {
-        /// The client
+        /// Name of the client
         name: String,
         #[command(flatten)]
         output: Output,
     },
-    /// Show the hub: key, addresses, handshakes, what was refused, what is not as it should be
+    /// Show the hub: key, addresses, handshakes, rejected datagrams, health problems
     Status(Output),
-    /// Keep connections through a restart of the machine: for a unit that runs before the network is up
+    /// Keep connections alive while the machine restarts; for a unit that runs before the network is up
     ///
-    /// For three minutes the kernel drops silently what servers of clients send, instead of refusing it, until the hub
-    /// runs and clients have sent something. Without address translation there is nothing to do.
+    /// For up to three minutes the kernel silently drops packets from the clients' servers instead of rejecting them,
+    /// until the hub runs and its clients have sent something. Does nothing without address translation.
     Boot {
-        /// The hub's configuration file; /etc/braid/hub.toml is read if it is there and none is named
+        /// Configuration file; /etc/braid/hub.toml by default, if it exists
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
-    /// End the hub and undo everything that it changed: filter, forwarding, device
+    /// Stop the hub and undo its changes: filter, forwarding, device
     ///
-    /// A hub that is merely stopped leaves them, so that connections through it go on when it is back. Clients, key
-    /// and invitations are kept.
+    /// A hub that is merely stopped leaves them in place, so that connections through it continue when it is back.
+    /// Clients, key and invitations are kept.
     Down(Output),
 }
 
 #[derive(Debug, Args)]
 pub struct InviteArgs {
-    /// What the client is called: letters, digits, `-`, `_`, `.`
+    /// Name of the client: letters, digits, `-`, `_`, `.`
     pub name: String,
-    /// Where the client finds the hub; again for each further address. The configuration's
-    /// addresses if none is named, or else the machine's own
+    /// Address at which the client reaches the hub; may be repeated. Defaults to the addresses in
+    /// the configuration, or else to the machine's own
     #[arg(long, value_name = "HOST[:PORT]")]
     pub address: Vec<String>,
-    /// Inner address for the client, once per IP version; the next free one if none is named
+    /// Inner address for the client, once per IP version; the next free one by default
     #[arg(long, value_name = "ADDRESS")]
     pub inner: Vec<IpAddr>,
-    /// Most that is passed on for it in each direction, like "50 Mbit/s"
+    /// Rate limit in each direction, like "50 Mbit/s"
     #[arg(long, value_name = "RATE")]
     pub rate: Option<Rate>,
-    /// For how long the token may be used
+    /// How long the token may be used
     #[arg(long, value_name = "TIME", default_value = "168 h", value_parser = duration::parse)]
     pub valid: Duration,
     #[command(flatten)]

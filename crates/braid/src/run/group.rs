@@ -10,10 +10,10 @@ use braid_daemon::runs::{GROUP_PREFIX, no_hierarchy};
 use braid_daemon::user_error::UserError;
 use tokio::process::{Child, Command};
 
-/// A program that forks while its group is emptied can be faster than us; this often we try.
+/// Number of attempts to empty a group whose program keeps forking.
 const MAX_NAME_ATTEMPTS: usize = 100;
 
-/// A group of its own, removed on drop if nothing else removed it.
+/// A control group, removed on drop if nothing else removed it.
 pub struct Group {
     mount: PathBuf,
     /// The group that this process is in.
@@ -24,8 +24,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// Makes a group below that of this process, so that limits and accounts which hold for the
-    /// session hold for the program too.
+    /// Creates a group below that of this process, so that the session's limits and accounts apply to
+    /// the program too.
     ///
     /// # Errors
     /// There are no control groups, or making one is not permitted.
@@ -44,7 +44,7 @@ impl Group {
             }
         };
         match fs::create_dir(&leaf) {
-            // Left behind by a process that had this id before and was killed.
+            // Left behind by an earlier process with this id that was killed.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 empty(&leaf, &home).map_err(refused)?;
                 fs::create_dir(&leaf).map_err(refused)?;
@@ -68,7 +68,7 @@ impl Group {
     /// The group's path below the mount.
     ///
     /// # Errors
-    /// It has characters that cannot be told to the daemon.
+    /// The path has characters that the API cannot represent.
     pub fn path(&self) -> Result<CgroupPath, UserError> {
         let relative = self.leaf.strip_prefix(&self.mount).unwrap_or(&self.leaf);
         let text = format!("/{}", relative.display());
@@ -76,11 +76,11 @@ impl Group {
             .map_err(|why| UserError::new("cgroup", format!("control group {text:?}: {why}")))
     }
 
-    /// Starts a program in the group. This process goes there for that moment, because a child is
-    /// born where its parent is.
+    /// Starts a program in the group. This process moves there for a moment, because a child starts in
+    /// its parent's group.
     ///
     /// # Errors
-    /// `not-found` and `not-executable` for the program, else what the system said of the group.
+    /// `not-found` and `not-executable` for the program, else the system's error about the group.
     pub fn spawn(&self, command: &mut Command) -> Result<Child, UserError> {
         let own = std::process::id();
         let moved = |error: io::Error| UserError::io("change the control group", &error);
@@ -101,11 +101,11 @@ impl Group {
         })
     }
 
-    /// Removes the group; processes that are still in it go back to where this one is. Returns how
-    /// many.
+    /// Removes the group and moves its remaining processes to the group of this one. Returns their
+    /// number.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn dissolve(&self) -> Result<usize, UserError> {
         empty(&self.leaf, &self.home).map_err(|error| {
             let place = self.leaf.display();
@@ -116,7 +116,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Also on the way out of a panic; after `dissolve` there is nothing left to do.
+        // Needed after a panic; after `dissolve` there is nothing left to do.
         let _ = empty(&self.leaf, &self.home);
     }
 }
@@ -140,7 +140,7 @@ fn empty(group: &Path, to: &Path) -> io::Result<usize> {
             }
         }
         for pid in fs::read_to_string(group.join("cgroup.procs"))?.lines() {
-            // One that has ended meanwhile needs no place.
+            // A process that has ended meanwhile needs no move.
             if pid.parse().is_ok_and(|pid| put(pid, to).is_ok()) {
                 moved += 1;
             }

@@ -1,4 +1,4 @@
-//! Signals that are meant for the program.
+//! Signals that are forwarded to the program.
 
 use std::fs::File;
 use std::future::poll_fn;
@@ -10,7 +10,7 @@ use nix::unistd::{Pid, getpgrp, tcgetpgrp};
 use tokio::process::Child;
 use tokio::signal::unix::{self, SignalKind};
 
-/// What is passed on. Others either cannot be caught, or concern the terminal, which tells the
+/// Signals to forward. Others either cannot be caught or concern the terminal, which signals the
 /// program itself.
 const FORWARDED_SIGNALS: [Signal; 7] = [
     Signal::SIGHUP,
@@ -22,14 +22,14 @@ const FORWARDED_SIGNALS: [Signal; 7] = [
     Signal::SIGALRM,
 ];
 
-/// Signals caught in the program's place.
+/// Streams of the caught signals.
 pub struct ForwardedSignals(Vec<(Signal, unix::Signal)>);
 
 impl ForwardedSignals {
-    /// Catches them from now on.
+    /// Starts to catch them.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     pub fn new() -> Result<ForwardedSignals, UserError> {
         let caught = FORWARDED_SIGNALS.map(|signal| {
             let stream = unix::signal(SignalKind::from_raw(signal as i32))
@@ -41,7 +41,7 @@ impl ForwardedSignals {
         ))
     }
 
-    /// The next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) -> Signal {
         poll_fn(|context| {
             for (signal, stream) in &mut self.0 {
@@ -55,7 +55,7 @@ impl ForwardedSignals {
     }
 }
 
-/// Passes a signal on, unless the program has had it from the terminal already.
+/// Forwards a signal, unless the program has received it from the terminal already.
 pub fn pass(signal: Signal, child: &Child) {
     let typed = matches!(signal, Signal::SIGINT | Signal::SIGQUIT) && in_foreground();
     if typed {
@@ -63,12 +63,13 @@ pub fn pass(signal: Signal, child: &Child) {
     }
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
     if let Some(pid) = pid {
-        // A program that ended meanwhile needs no signal.
+        // The program may have ended meanwhile.
         let _ = kill(Pid::from_raw(pid), signal);
     }
 }
 
-/// Whether keys of a terminal reach this process, and then its child, which is of the same group.
+/// Returns true if signals of a terminal's keys reach this process, and with it its child, which is in
+/// the same process group.
 fn in_foreground() -> bool {
     let Ok(terminal) = File::open("/dev/tty") else {
         return false;

@@ -1,4 +1,4 @@
-//! The model on a terminal of any size.
+//! Draws the model on a terminal of any size.
 
 use braid_daemon::config::Paint;
 use braid_daemon::report::{StatusReport, UplinkReport, UplinkState};
@@ -16,9 +16,9 @@ use crate::table::NO_VALUE;
 
 /// Columns of an uplink's history.
 const SPARK_WIDTH: u16 = 20;
-/// Reasons that are shown at most.
+/// Maximum number of reasons shown.
 const MOST_REASONS: usize = 6;
-/// HealthProblem lines that are shown at most.
+/// Maximum number of health lines shown.
 const MOST_HEALTH: usize = 4;
 
 /// Draws everything.
@@ -124,7 +124,7 @@ fn row(model: &Model, uplink: &UplinkReport) -> Row<'static> {
     ])
 }
 
-/// The bond's links as `braid bond` has them, and an empty line behind; nothing without a bond.
+/// Renders the bond's links as `braid bond` does, and an empty line; nothing without a bond.
 fn bond(status: &StatusReport) -> Vec<Line<'static>> {
     let Some(report) = &status.bond else {
         return Vec::new();
@@ -256,7 +256,7 @@ mod tests {
     use ratatui::backend::TestBackend;
     use std::time::Duration;
 
-    /// The terminal's text, without the blanks at the ends of lines.
+    /// Returns the terminal's text without trailing blanks.
     fn drawn(model: &Model, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, model)).unwrap();

@@ -1,4 +1,4 @@
-//! What is known: the latest answers, and what the ones before make of them.
+//! The data model: the latest answers, and rates from their difference to earlier ones.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -7,47 +7,47 @@ use std::time::{Duration, Instant};
 use braid_daemon::report::{FlowReport, FlowsReport, StatusReport, UplinkReport};
 use braid_daemon::user_error::UserError;
 
-/// Looks that are remembered: what a wide terminal has room for.
+/// Samples kept: the width of a wide terminal.
 const MAX_EVENTS: usize = 240;
 
 /// Bits per second in both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
-    /// To inside.
+    /// Towards the inside.
     pub down: f64,
     /// From inside.
     pub up: f64,
 }
 
-/// A flow and how fast it is.
+/// A flow and its rates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlowRow {
     /// The flow.
     pub flow: FlowReport,
-    /// Its rates since the look before.
+    /// Its rates since the previous sample.
     pub rates: Rates,
 }
 
 /// Everything that is drawn.
 #[derive(Debug)]
 pub struct Model {
-    /// How often is looked.
+    /// Sampling interval.
     pub every: Duration,
     /// The latest answer.
     pub status: Option<StatusReport>,
     /// The fastest flows first, then the most recently active; `None`: too many to list.
     pub flows: Option<Vec<FlowRow>>,
-    /// Exits of the datapath that packets took since the look before, per second, most first.
+    /// Packets per second and exit reason of the datapath since the previous sample, most first.
     pub reasons: Vec<(String, f64)>,
-    /// Why there is no newer answer.
+    /// Reason why there is no newer answer.
     pub trouble: Option<UserError>,
-    /// How many flows are scrolled past.
+    /// Number of flows scrolled past.
     pub skipped: usize,
     histories: BTreeMap<String, VecDeque<Rates>>,
     seen: Option<Seen>,
 }
 
-/// Counters at the look before.
+/// Counters of the previous sample.
 #[derive(Debug)]
 struct Seen {
     at: Instant,
@@ -56,11 +56,11 @@ struct Seen {
     reasons: BTreeMap<String, u64>,
 }
 
-/// What tells flows apart, also one that took the place of another.
+/// Identity of a flow; differs also for a flow that reuses another's addresses and ports.
 type FlowKey = (String, String, Option<String>, String);
 
 impl Model {
-    /// Nothing is known yet.
+    /// Returns an empty model.
     pub fn new(every: Duration) -> Model {
         Model {
             every,
@@ -74,12 +74,12 @@ impl Model {
         }
     }
 
-    /// Takes in what was answered at `now`. Without flows there were too many to ask for.
+    /// Adds the answers of `now`. `flows` is none if there were too many to ask for.
     pub fn update(&mut self, now: Instant, status: StatusReport, flows: Option<FlowsReport>) {
         let before = self.seen.take();
         let span = before.as_ref().map(|seen| now.duration_since(seen.at));
         let rate = |now: u64, before: Option<u64>| match (span, before) {
-            // Counters that went back are those of another datapath.
+            // Counters that went back belong to another datapath.
             (Some(span), Some(before)) if !span.is_zero() => {
                 now.saturating_sub(before) as f64 / span.as_secs_f64()
             }
@@ -137,23 +137,23 @@ impl Model {
         self.scroll(0);
     }
 
-    /// Takes note that there was no answer.
+    /// Records that there was no answer.
     pub fn lost(&mut self, why: UserError) {
         self.trouble = Some(why);
     }
 
-    /// Goes up or down the list of flows.
+    /// Scrolls the list of flows.
     pub fn scroll(&mut self, by: isize) {
         let last = self.flows.as_ref().map_or(0, Vec::len).saturating_sub(1);
         self.skipped = self.skipped.saturating_add_signed(by).min(last);
     }
 
-    /// An uplink's rates, the oldest first.
+    /// Returns an uplink's rates, the oldest first.
     pub fn history(&self, uplink: &str) -> impl DoubleEndedIterator<Item = Rates> + Clone {
         self.histories.get(uplink).into_iter().flatten().copied()
     }
 
-    /// An uplink's rates now.
+    /// Returns an uplink's current rates.
     pub fn rates(&self, uplink: &str) -> Rates {
         self.history(uplink).next_back().unwrap_or_default()
     }

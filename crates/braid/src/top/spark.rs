@@ -1,8 +1,8 @@
-//! A row of figures as a row of bars.
+//! A series of values as a row of bars.
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// The last `width` of the figures, the highest of them as a full bar; nothing is a blank.
+/// Renders the last `width` values. The highest is a full bar; zero is a blank.
 pub fn spark(figures: impl DoubleEndedIterator<Item = f64> + Clone, width: usize) -> String {
     let highest = figures.clone().rev().take(width).fold(0.0, f64::max);
     let bar = |figure: f64| {

@@ -1,4 +1,4 @@
-//! What strangers send is refused, counted, and harms nobody.
+//! Packets of unauthenticated senders are rejected, counted, and harm no client.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::world::{HUB, World, wait_for};
 
-/// Message 1 of somebody, to the end with this key.
+/// Returns a handshake's message 1 for the peer with this key.
 fn initiation(own: [u8; 32], to: PublicKey, micros: u64, options: Options) -> Vec<u8> {
     let start = Start {
         index: SessionIndex::new([1, 2, 3]).expect("not zero"),
@@ -36,13 +36,13 @@ fn count(status: &Value, table: &str, name: &str) -> u64 {
     status[table][name].as_u64().expect("a number")
 }
 
-/// Sends what an attacker has: everything from one socket on another machine.
+/// Sends an attacker's datagrams, all from one socket on another machine.
 fn attack(world: &World, token: &Token) {
     let hub = SocketAddr::new(HUB.parse().expect("an address"), PORT);
     world.machines[1].enter(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
         let send = |datagram: &[u8]| {
-            // A full queue refuses some of a flood.
+            // A full queue drops part of a flood.
             let _ = socket.send_to(datagram, hub);
         };
         for length in 0..300usize {
@@ -54,12 +54,12 @@ fn attack(world: &World, token: &Token) {
                 send(&datagram);
             }
         }
-        // Somebody who does not know whom he is talking to.
+        // A sender that does not know the hub's key.
         let nobody = Identity::new([200; 32]).public();
         send(&initiation([9; 32], nobody, 1, Options::new()));
-        // The client's own, as it could have been recorded a while ago.
+        // The client's own message, as if recorded earlier and replayed.
         send(&initiation([1; 32], token.hub, 1, enrol(token.secret.id())));
-        // A flood of keys that nobody invited, each right in itself.
+        // A flood of well-formed messages with keys that were never invited.
         for number in 0..400u16 {
             let [high, low] = number.to_be_bytes();
             let mut key = [77; 32];
@@ -100,7 +100,7 @@ fn a_client_does_not_notice_that_strangers_attack() {
         );
     }
     assert_eq!(count(&status(), "handshakes", "accepted"), 1);
-    // It has not started before, so nobody's session is over.
+    // It has not started before, so no session has been lost.
     assert_eq!(count(&status(), "handshakes", "reset"), 0);
     assert!(hub.is_alive(), "{}", hub.log());
     assert_eq!(status()["health"], Value::Array(Vec::new()));

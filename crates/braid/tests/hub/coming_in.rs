@@ -1,4 +1,4 @@
-//! Who has a token comes in, and gets what it is entitled to.
+//! A client with a token is admitted, and gets what it is entitled to.
 
 use std::net::SocketAddr;
 
@@ -25,7 +25,7 @@ fn a_token_is_all_it_takes_to_reach_the_internet() {
     }
     for (server, outside) in INTERNET.into_iter().zip(OUTSIDE) {
         assert!(client.reaches(server), "{server}");
-        // The internet does not know the inner networks: it sees the hub.
+        // The internet has no route to the inner networks: it sees the hub's address.
         let server = SocketAddr::new(server.parse().unwrap(), 7);
         serve(&world.internet, server.ip(), server.port());
         let seen = client.namespace().enter(|| {
@@ -63,7 +63,7 @@ fn another_machine_with_the_token_is_refused_and_the_first_may_come_again() {
         "{said}"
     );
     assert!(first.reaches("10.73.0.1"));
-    // The first one was restarted, and knows nothing but token and key.
+    // The first client has restarted, with nothing but its token and key.
     drop(first);
     let again = world.join(0, &token, 1);
     assert_eq!(again.until_in(), terms);
@@ -84,7 +84,7 @@ fn a_revoked_client_is_out_at_once_and_told_why() {
     assert_eq!(client.until_refused(), Refusal::Revoked);
     assert!(client.does_not_reach("10.73.0.1"));
     assert_eq!(world.client("attic")["state"], "revoked");
-    // It may be invited again, as somebody new.
+    // The name may be invited again, as a new client.
     drop(client);
     let token = world.invite("attic", &[]);
     let client = world.join(0, &token, 3);
@@ -144,12 +144,12 @@ fn a_limit_that_is_changed_counts_at_once_and_a_broken_file_changes_nothing() {
     hub.reload(&world, limit);
     wait_for(|| !rate().is_null(), || hub.log());
     client.expect_held_back(&world, "attic");
-    // A file with anything wrong in it is not followed at all, and that is said.
+    // A file with any error is rejected as a whole, and the status says so.
     let health = || world.json(&["status"])["health"].clone();
     hub.reload(&world, "[[client]]\nname = \"attic\"\nrate = \"fast\"\n");
     wait_for(|| health()[0]["code"] == "configuration", || hub.log());
     assert!(!rate().is_null());
-    // The file mended, and another key that has to wait.
+    // The file is corrected, with another key that takes effect only after a restart.
     hub.reload(&world, "mtu = 1400\n");
     wait_for(|| rate().is_null(), || hub.log());
     assert_eq!(health().as_array().map(Vec::len), Some(0));

@@ -1,4 +1,4 @@
-//! How much single clients may have.
+//! Limits of single clients.
 
 use std::net::SocketAddr;
 
@@ -37,7 +37,7 @@ fn a_client_whose_quota_is_used_up_is_slow_and_stays_so_over_a_restart() {
 
     let server = SocketAddr::new(INTERNET[0].parse().expect("an address"), 7);
     serve(&world.internet, server.ip(), server.port());
-    // There and back.
+    // Both directions count.
     client.namespace().enter(|| {
         Connection::connect(server).echo(&vec![7; 600_000]);
     });
@@ -53,7 +53,7 @@ fn a_client_whose_quota_is_used_up_is_slow_and_stays_so_over_a_restart() {
     let table = world.braid(&["clients"]);
     let table = String::from_utf8(table.stdout).expect("text");
     assert!(table.contains("used up: 1 MB/month"), "{table}");
-    // It is slow, and there.
+    // The client is slowed down, not cut off.
     client.expect_held_back(&world, "attic");
     assert!(client.reaches(INTERNET[0]));
 
@@ -62,7 +62,7 @@ fn a_client_whose_quota_is_used_up_is_slow_and_stays_so_over_a_restart() {
     let hub = world.start_hub(CONFIG);
     assert!(used(&shown()) >= before);
     assert_eq!(shown()["rate"], "128 kbit/s");
-    // More of it counts at once.
+    // A larger quota takes effect at once.
     hub.reload(&world, &CONFIG.replace("1 MB", "1 GB"));
     wait_for(
         || shown()["rate"] == Value::Null,

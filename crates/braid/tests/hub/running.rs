@@ -1,4 +1,4 @@
-//! A hub's own life: what it changes, what it leaves, what it remembers.
+//! A hub's lifecycle: its changes to the machine, their removal, and its persistent state.
 
 use crate::world::{World, filter};
 
@@ -15,7 +15,7 @@ fn it_leaves_the_machine_as_it_was() {
     let hub = world.start_hub("");
     let at_work = state();
     assert_ne!(at_work, before);
-    // Stopped, it leaves everything for the next one.
+    // A stopped hub leaves its set-up in place for the next one.
     assert!(hub.end());
     assert!(world.hub.succeeds("ip link show braid-hub"));
     assert_ne!(filter(&world), "");
@@ -27,7 +27,7 @@ fn it_leaves_the_machine_as_it_was() {
     assert_eq!(state(), before);
     assert!(!world.hub.succeeds("ip link show braid-hub"));
     assert!(!world.folder.path().join("run/hub").exists());
-    // A crash in between changes nothing about that, and neither does one that runs.
+    // A crash in between does not change that, and neither does a running hub.
     world.start_hub("").kill();
     let hub = world.start_hub("");
     down();
@@ -59,14 +59,14 @@ fn a_killed_hub_has_forgotten_nothing_and_its_clients_go_on() {
     let terms = client.until_in();
     assert!(client.reaches("203.0.113.1"));
     let key = world.json(&["status"])["key"].clone();
-    // Acknowledged in the moment before the crash.
+    // Acknowledged immediately before the crash.
     let later = world.invite("cellar", &[]);
     hub.kill();
     let dead = world.braid(&["status"]);
     assert_eq!(dead.status.code(), Some(3));
     let _hub = world.start_hub("");
     assert_eq!(world.json(&["status"])["key"], key);
-    // The client notices by itself; its address is the same, so connections inside would go on.
+    // The client notices by itself. Its address stays the same, so connections inside would continue.
     assert!(client.reaches("203.0.113.1"));
     let shown = world.client("attic");
     assert_eq!(shown["addresses"][0], terms.addresses[0].0.to_string());

@@ -1,4 +1,4 @@
-//! What a client may not do, and what is not accepted from whoever runs the hub.
+//! Restrictions on clients, and configurations that the hub refuses.
 
 use crate::world::{World, error, own, wait_for};
 
@@ -71,7 +71,7 @@ fn a_client_reaches_the_internet_and_nothing_around_the_hub() {
     for address in ["10.73.0.1", "203.0.113.2", "192.168.77.2"] {
         assert!(!connects(&client, address), "{address} is the hub itself");
     }
-    // A neighbour of the hub begins nothing with a client.
+    // A neighbour of the hub cannot open a connection to a client.
     let ping = format!("ping -c 2 -i 0.2 -W 1 {own}");
     assert!(!world.internet.succeeds(&ping));
 }
@@ -107,7 +107,7 @@ fn one_client_reaches_more_than_another_until_the_configuration_says_otherwise()
     }
     assert!(attic.reaches("192.168.77.1") && connects(&attic, "10.73.0.1"));
     assert!(cellar.does_not_reach("192.168.77.1") && !connects(&cellar, "10.73.0.1"));
-    // A configuration that is read anew counts at once; one that cannot be read changes nothing.
+    // A reloaded configuration takes effect at once; an unreadable one changes nothing.
     hub.reload(&world, "reach = [\"nowhere\"]");
     wait_for(|| hub.log().contains("the old one counts"), || hub.log());
     assert!(connects(&attic, "10.73.0.1"));
@@ -115,7 +115,7 @@ fn one_client_reaches_more_than_another_until_the_configuration_says_otherwise()
     wait_for(|| connects(&cellar, "10.73.0.1"), || hub.log());
     assert!(cellar.reaches("192.168.77.1"));
     assert!(attic.does_not_reach("192.168.77.1") && !connects(&attic, "10.73.0.1"));
-    // A client with the name of one that was revoked has another address.
+    // A client that reuses a revoked client's name gets another address.
     assert!(world.braid(&["revoke", "cellar"]).status.success());
     let table = || world.hub.run("nft list table inet braid_hub");
     wait_for(|| !table().contains("192.168.77.0/24"), table);
@@ -124,7 +124,7 @@ fn one_client_reaches_more_than_another_until_the_configuration_says_otherwise()
     wait_for(|| table().contains(rule), table);
 }
 
-/// The machine's own filter decides then, but the hub knows its clients.
+/// The machine's own filter decides then, but the hub still keeps its clients apart.
 #[test]
 fn clients_are_apart_without_a_filter() {
     let world = World::new();

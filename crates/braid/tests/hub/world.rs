@@ -27,10 +27,10 @@ use serde_json::Value;
 
 use crate::net::{Namespace, run};
 
-/// How long what should happen may take on a busy machine before the test calls it missing.
+/// Deadline for expected events on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Where the machines find the hub.
+/// Address at which the machines reach the hub.
 pub const HUB: &str = "192.0.2.1";
 /// The internet.
 pub const INTERNET: [&str; 2] = ["203.0.113.1", "2001:db8:5::1"];
@@ -86,8 +86,8 @@ impl World {
         self.folder.path().join("run")
     }
 
-    /// A hub by this configuration, in which the store is named. Returns once it serves, be all well with
-    /// it or not.
+    /// Starts a hub with this configuration, in which the store is named. Returns once it serves, whether
+    /// or not it reports health problems.
     pub fn start_hub(&self, config: &str) -> Hub {
         let hub = self.try_start_hub(config);
         wait_for(
@@ -105,7 +105,7 @@ impl World {
         file
     }
 
-    /// The same; it may not start.
+    /// As above, for a hub that may not start.
     pub fn try_start_hub(&self, config: &str) -> Hub {
         let file = self.configure(config);
         let log = self.folder.path().join("hub.log");
@@ -129,7 +129,7 @@ impl World {
         Hub { child, log }
     }
 
-    /// `braid hub WORDS…`
+    /// Runs `braid hub WORDS…`.
     pub fn braid(&self, words: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
         let command = command.arg("--run-dir").arg(self.directory());
@@ -140,7 +140,7 @@ impl World {
             .expect("the program")
     }
 
-    /// The same as JSON, whether or not something is wrong with the hub.
+    /// Runs it with `--json`, whether or not the hub is degraded.
     pub fn json(&self, words: &[&str]) -> Value {
         let words = [words, &["--json"]].concat();
         let output = self.braid(&words);
@@ -148,7 +148,7 @@ impl World {
             .unwrap_or_else(|_| panic!("{words:?}: {}", error(&output)))
     }
 
-    /// A token for a new client.
+    /// Returns a token for a new client.
     pub fn invite(&self, name: &str, more: &[&str]) -> Token {
         let words = [&["invite", name, "--address", HUB], more].concat();
         let output = self.braid(&words);
@@ -157,7 +157,7 @@ impl World {
         said.parse().expect("a token and nothing else")
     }
 
-    /// What the hub says of a client: the newest of that name.
+    /// Returns the hub's report on the newest client of that name.
     pub fn client(&self, name: &str) -> Value {
         let clients = self.json(&["clients"]);
         let clients = clients["clients"].as_array().expect("a list");
@@ -165,7 +165,7 @@ impl World {
         named.expect("it is in the list").clone()
     }
 
-    /// A machine comes with a token and a key.
+    /// Joins a machine with a token and a key.
     pub fn join(&self, machine: usize, token: &Token, key: u8) -> Client<'_> {
         let namespace = &self.machines[machine];
         let Host::Address(hub) = token.addresses[0].host else {
@@ -216,7 +216,7 @@ fn pair(one: &Namespace, near: &str, other: &Namespace, far: &str) {
     other.ip(&format!("link set {far} up"));
 }
 
-/// What a command complained about.
+/// Returns a command's standard error.
 pub fn error(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -237,7 +237,7 @@ impl Hub {
         stat.is_ok_and(|stat| !stat.contains(") Z "))
     }
 
-    /// Waits for its own end; says whether it was a good one.
+    /// Waits until it ends. Returns true if it succeeded.
     pub fn wait(mut self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -249,21 +249,21 @@ impl Hub {
         }
     }
 
-    /// Has it follow another configuration.
+    /// Reloads it with another configuration.
     pub fn reload(&self, world: &World, config: &str) {
         world.configure(config);
         let pid = Pid::from_raw(self.child.id() as i32);
         kill(pid, Signal::SIGHUP).expect("it is ours");
     }
 
-    /// Asks it to end.
+    /// Asks it to stop.
     pub fn end(self) -> bool {
         let pid = Pid::from_raw(self.child.id() as i32);
         kill(pid, Signal::SIGTERM).expect("it is ours");
         self.wait()
     }
 
-    /// Ends it as a crash would.
+    /// Kills it, as in a crash.
     pub fn kill(mut self) {
         self.child.kill().expect("it is ours");
         self.child.wait().expect("it is ours");
@@ -277,7 +277,7 @@ impl Drop for Hub {
     }
 }
 
-/// A machine that came with a token.
+/// A machine that joined with a token.
 pub struct Client<'a> {
     namespace: &'a Namespace,
     events: Receiver<ClientEvent>,
@@ -300,7 +300,7 @@ impl Client<'_> {
         }
     }
 
-    /// Waits until it is let in, and takes the addresses that it is given; everything but the hub
+    /// Waits until it is admitted, and configures its addresses; everything but the hub
     /// is behind the tunnel then.
     pub fn until_in(&self) -> Terms {
         let terms = self.until(|event| match event {
@@ -319,7 +319,7 @@ impl Client<'_> {
         terms
     }
 
-    /// Waits for a refusal.
+    /// Waits until it is refused.
     pub fn until_refused(&self) -> Refusal {
         self.until(|event| match event {
             Event::Refused(refusal) => Some(*refusal),
@@ -328,7 +328,7 @@ impl Client<'_> {
         })
     }
 
-    /// Whether somebody answers a ping; asks again for as long as should do.
+    /// Returns true if a ping is answered; retries until the deadline.
     pub fn reaches(&self, address: &str) -> bool {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
@@ -342,14 +342,14 @@ impl Client<'_> {
         false
     }
 
-    /// Whether nobody answers any of some pings.
+    /// Returns true if none of several pings is answered.
     pub fn does_not_reach(&self, words: &str) -> bool {
         !self
             .namespace
             .succeeds(&format!("ping -c 3 -i 0.2 -W 1 {words}"))
     }
 
-    /// Sends much more than a few 100 kbit/s carry, and sees that the hub dropped much of it.
+    /// Sends far more than a few 100 kbit/s carry, and checks that the hub dropped much of it.
     pub fn expect_held_back(&self, world: &World, name: &str) {
         self.namespace
             .succeeds("ping -q -c 400 -i 0.002 -s 1400 -W 1 10.73.0.1");
@@ -380,7 +380,7 @@ pub fn own(terms: &Terms, v4: bool) -> IpAddr {
     found.expect("it has one")
 }
 
-/// Waits for a condition, looking again every few milliseconds.
+/// Polls a condition every few milliseconds until it holds.
 pub fn wait_for(is_so: impl Fn() -> bool, describe: impl Fn() -> String) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
@@ -389,7 +389,7 @@ pub fn wait_for(is_so: impl Fn() -> bool, describe: impl Fn() -> String) {
     }
 }
 
-/// The hub's filter table; empty if there is none.
+/// Returns the hub's filter table; empty if there is none.
 pub fn filter(world: &World) -> String {
     let tables = run(&format!(
         "ip netns exec {} nft list ruleset",

@@ -13,13 +13,13 @@ use super::super::problem::Problem;
 use super::super::table::{Located, Table};
 use super::{BOND, OVERFLOW, SECTIONS, section};
 
-/// How long `t_dwd` and `t_report` may be.
+/// Bounds of `t_dwd` and `t_report`.
 const OVERFLOW_TIMES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
 
-/// How long `reordering_timeout` may be; a hub hears of milliseconds.
+/// Bounds of `reordering_timeout`, which is sent to the hub in milliseconds.
 const REORDERING_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(1), TIME_OUT_MAX);
 
-/// Weights: below the finest there are no shares to speak of.
+/// Bounds of `w_fixed` and `w_max`; finer proportions make no practical difference.
 const OVERFLOW_WEIGHTS: std::ops::RangeInclusive<u32> = 1..=1_000_000;
 
 pub(super) fn bond(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> BondConfig {
@@ -78,7 +78,7 @@ fn overflow(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> OverflowConfig 
     config
 }
 
-/// Takes out a span of time of whole milliseconds: a hub hears of nothing finer.
+/// Takes a duration in whole milliseconds, the unit in which it is sent to the hub.
 fn millis(
     table: &mut Table<'_, '_>,
     key: &str,

@@ -10,16 +10,16 @@ use super::super::problem::Problem;
 use super::super::table::{Located, Table};
 use super::{LIVENESS, SECTIONS, uplinks};
 
-/// More often would be a load of its own, less often would notice nothing.
+/// Bounds of probe intervals. Shorter ones would add load, longer ones would detect nothing in time.
 const PROBE_INTERVALS: (Duration, Duration) =
     (Duration::from_millis(100), Duration::from_secs(3600));
-/// A satellite's round trip is 600 ms; nobody waits for a minute.
+/// Bounds of `degraded_rtt`. A satellite's round trip is 600 ms; a minute is useless.
 const ROUND_TRIPS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(60));
-/// Most good probes in a row that can be asked for.
+/// Maximum of `rise`.
 const MAX_RISE: u32 = 100;
-/// Most targets that can be needed: those that one uplink can have.
+/// Maximum of `quorum`: the number of targets that one uplink can have.
 const MAX_QUORUM: u32 = 16;
-/// Longest text of a page that is compared.
+/// Maximum length of `portal_expect`.
 const MAX_PAGE_BYTES: usize = 4096;
 
 pub(super) fn liveness(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> LivenessConfig {
@@ -44,7 +44,7 @@ pub(super) fn liveness(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> Live
         .filter(|quorum| !targets.is_empty() && quorum.value as usize > targets.len())
     {
         let what = format!("`quorum` is {} of {} targets", quorum.value, targets.len());
-        let fix = "name more targets, or need fewer";
+        let fix = "name more targets, or lower the quorum";
         problems.push(Problem::new(what, quorum.at.clone(), "can never be met").fix(fix));
     }
     if let (Some(expect), None) = (&portal_expect, &portal) {

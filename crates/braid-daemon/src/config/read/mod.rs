@@ -1,4 +1,4 @@
-//! From TOML text to a [`Config`], noting all that is wrong on the way.
+//! Reads a [`Config`] from TOML text and collects all errors.
 
 mod bond;
 mod liveness;
@@ -123,10 +123,10 @@ pub(super) const SECTIONS: &[(&str, &[&str])] = &[
     TOP, UPLINK, LIVENESS, RACE, BOND, OVERFLOW, RULE, LAN, DATAPATH, API, METRICS,
 ];
 
-/// What a wrong `sticky` is told.
+/// Fix for an invalid `sticky`.
 const STICKY_FIX: &str = "write \"off\", or a time from \"1 s\" to \"24 h\" like \"10 min\"";
 
-/// What a wrong `name_servers` is told.
+/// Fix for invalid `name_servers`.
 const NAME_SERVERS_FIX: &str =
     "write addresses, \"system\" for those that this machine asks, or \"any\"";
 
@@ -139,10 +139,10 @@ pub(super) fn read(name: &str, text: &str) -> Result<(Config, Warnings), ConfigE
     Ok((config, Warnings(in_order(warnings, &source))))
 }
 
-/// Reads a text by `top`, which takes its top level apart and notes what is wrong with it.
+/// Parses a text; `top` reads its top level and collects errors.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All errors in it.
 pub fn document<T>(
     name: &str,
     text: &str,
@@ -154,8 +154,8 @@ pub fn document<T>(
         let at = error.span().unwrap_or(0..0);
         problems.push(Problem::new(error.message(), at, "here"));
     }
-    // After a syntax error keys may have landed in the wrong table: what is said about them then
-    // would mislead, so meaning waits until the text can be read.
+    // After a syntax error keys may have landed in the wrong table, and errors about them would
+    // mislead. Meaning is checked only once the text can be parsed.
     let read = problems
         .is_empty()
         .then(|| top(document.get_ref(), &mut problems));
@@ -235,7 +235,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
     }
 }
 
-/// Takes out a list of `[[tables]]`, each with the place of its header.
+/// Takes a list of `[[tables]]`, each with the place of its header.
 pub fn tables<'t, 'i>(
     table: &mut Table<'t, 'i>,
     key: &str,
@@ -259,7 +259,7 @@ pub fn tables<'t, 'i>(
     tables
 }
 
-/// A list's entries are there once each.
+/// Reports entries that are listed twice.
 pub fn no_repeats<T: PartialEq + Display>(
     key: &str,
     items: &[Located<T>],
@@ -277,7 +277,7 @@ pub fn no_repeats<T: PartialEq + Display>(
     }
 }
 
-/// Takes out a `[section]`.
+/// Takes a `[section]`.
 pub fn section<'t, 'i>(
     table: &mut Table<'t, 'i>,
     key: &str,
@@ -344,7 +344,7 @@ fn datapath(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> DatapathConfig 
     }
 }
 
-/// `[api]`; `sections` are all tables that there are, with their keys.
+/// Reads `[api]`; `sections` are all tables with their keys.
 pub fn api(
     inner: &DeTable<'_>,
     sections: &[(&str, &'static [&'static str])],
@@ -368,7 +368,7 @@ pub fn api(
     }
 }
 
-/// `[metrics]`; `sections` as for [`api`].
+/// Reads `[metrics]`; `sections` as for [`api`].
 pub fn metrics(
     inner: &DeTable<'_>,
     sections: &[(&str, &'static [&'static str])],

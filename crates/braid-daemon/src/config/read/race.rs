@@ -10,11 +10,12 @@ use super::super::race::RaceConfig;
 use super::super::table::Table;
 use super::{RACE, SECTIONS};
 
-/// Below a second every connection of a page would be raced; after an hour paths are others.
+/// Bounds of `cache_ttl`. Below a second every connection of a page would be raced; after an hour
+/// paths have changed.
 const CACHE_TTLS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
-/// What is raced anew less often than this is not raced anew.
+/// Maximum of `explore_one_in`; a rarer race would have no effect.
 const MAX_EXPLORE_ONE_IN: u32 = 65_535;
-/// Most races a second: what is more is no politeness.
+/// Maximum rate of races per second; more would burden the destinations.
 const MAX_RACE_RATE: u32 = 100_000;
 
 pub(super) fn race(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> RaceConfig {
@@ -35,7 +36,7 @@ pub(super) fn race(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> RaceConf
     }
 }
 
-/// Takes out how often a race may be.
+/// Takes a rate of races.
 fn often(table: &mut Table<'_, '_>, key: &str, problems: &mut Vec<Problem>) -> Option<Frequency> {
     let fix = "write it as \"8 /s\"";
     let often = table.parsed::<Frequency>(key, fix, problems)?;

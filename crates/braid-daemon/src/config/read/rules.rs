@@ -20,9 +20,9 @@ use super::uplinks::{UplinkDraft, check_label};
 use super::{RULE, SECTIONS, STICKY_FIX};
 use crate::rules::entries;
 
-/// Rules that go by domain: the datapath has a bit for each.
+/// Maximum number of rules by domain: the datapath has a bit for each.
 const MAX_DOMAIN_RULES: usize = 64;
-/// A login name's longest (useradd(8)).
+/// Maximum length of a login name (useradd(8)).
 const MAX_USER: usize = 32;
 
 pub(super) fn rules(
@@ -46,7 +46,7 @@ pub(super) fn rules(
         names.push(name);
         rules.extend(rule);
     }
-    // Only of rules that could all be read is it known which is which.
+    // Rules can be compared only if all of them could be read.
     if problems.len() == before {
         limits(&rules, &names, problems);
         warnings.extend(
@@ -58,7 +58,7 @@ pub(super) fn rules(
     rules
 }
 
-/// What the datapath has room for.
+/// Checks the datapath's table limits.
 fn limits(rules: &[RuleConfig], names: &[Located<String>], problems: &mut Vec<Problem>) {
     let one_too_many = |place: usize, what: String, fix: &str| {
         Problem::new(what, names[place].at.clone(), "one too many").fix(fix)
@@ -97,7 +97,7 @@ fn limits(rules: &[RuleConfig], names: &[Located<String>], problems: &mut Vec<Pr
     }
 }
 
-/// What to say about a rule that stands in another one's way.
+/// Returns the warning about a conflict between rules.
 fn odd(
     rules: &[RuleConfig],
     names: &[Located<String>],
@@ -143,7 +143,7 @@ fn odd(
     problem.warning()
 }
 
-/// One rule while it is being read.
+/// A rule while it is being read.
 struct Reader<'p, 't, 'i> {
     table: Table<'t, 'i>,
     at: Range<usize>,
@@ -305,7 +305,7 @@ impl Reader<'_, '_, '_> {
         })
     }
 
-    /// Takes out `use`. Where the uplinks are written down, an uplink must be one of them.
+    /// Takes `use`. If the file lists the uplinks, a named uplink must be one of them.
     fn action(&mut self, uplinks: &[UplinkDraft]) -> Option<Located<Action>> {
         let fix =
             "write a policy, the name of an uplink, \"bond\", \"balance\", \"none\" or \"block\"";
@@ -357,7 +357,8 @@ impl Reader<'_, '_, '_> {
         }
     }
 
-    /// `none` is carried out by the kernel's routing rules, which know less than the datapath.
+    /// Checks a rule with `none`: the kernel's routing rules apply it, and they have fewer matchers than
+    /// the datapath.
     fn check_kernel_rule(
         &mut self,
         action: &Located<Action>,
@@ -384,7 +385,7 @@ impl Reader<'_, '_, '_> {
         sticky: Option<&Located<Sticky>>,
     ) {
         let names_uplink = matches!(action.value, Action::Uplink(_) | Action::Bond);
-        // The default changes nothing anywhere, and the effective configuration spells it out.
+        // The default has no effect anywhere, and the effective configuration includes it.
         let block = on_down.filter(|word| word.value == OnDown::Block);
         if let (Some(on_down), false) = (block, names_uplink) {
             let what = "`on_down` is for rules that name an uplink or the bond";

@@ -16,31 +16,31 @@ use super::super::target::Target;
 use super::super::uplink::{FIRST_TIER, UplinkConfig};
 use super::{SECTIONS, UPLINK};
 
-/// Weights above this say nothing that a smaller proportion would not.
+/// Maximum weight; larger ones add no useful precision.
 const MAX_WEIGHT: u32 = 1_000_000;
-/// Names become metric labels and table cells.
+/// Maximum length of a name, which becomes a metric label and a table cell.
 const MAX_NAME_BYTES: usize = 32;
-/// `IFNAMSIZ` less its final zero.
+/// Maximum length of a device name: `IFNAMSIZ` less its final zero.
 const MAX_DEVICE_BYTES: usize = 15;
-/// Tiers are for telling cheap from dear: nobody has more kinds of uplinks than uplinks.
+/// Maximum tier. Tiers separate cheap from costly uplinks, so there need be no more than uplinks.
 const MAX_TIER: u32 = 32;
-/// Targets of one uplink: a burst asks all of them.
+/// Maximum number of targets per uplink: a burst probes all of them.
 const MAX_TARGETS: usize = 16;
 
-/// An uplink as read, with the places that checks across uplinks point at.
+/// An uplink as read, with the places that checks across uplinks refer to.
 pub(super) struct UplinkDraft {
     pub name: Located<String>,
     pub device: Located<String>,
     weight: Option<Located<u32>>,
     capacity: Option<Located<Rate>>,
     overflow: Option<Range<usize>>,
-    /// Neither a weight nor a capacity is written, not even a wrong one.
+    /// True if neither a weight nor a capacity is written, not even an invalid one.
     shareless: bool,
     pub config: UplinkConfig,
 }
 
 impl UplinkDraft {
-    /// Whether its share of flows is written down.
+    /// Returns true if it has a weight or a capacity.
     pub fn has_share(&self) -> bool {
         self.weight.is_some() || self.capacity.is_some()
     }
@@ -144,7 +144,7 @@ fn uplink(
     })
 }
 
-/// A weight: like any count, but the two mistakes that people make get their own advice.
+/// Takes a weight, with specific advice for the two common mistakes.
 fn weight(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Option<Located<u32>> {
     let before = problems.len();
     let weight = table.count("weight", 1..=MAX_WEIGHT, problems);
@@ -169,7 +169,7 @@ fn overflow(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Option<Lo
     Some(overflow)
 }
 
-/// Takes out `targets`, here and in `[liveness]`.
+/// Takes `targets`, here and in `[liveness]`.
 pub(super) fn targets(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<Target> {
     let targets = table.list::<Target>("targets", Target::FIX, problems);
     super::no_repeats("targets", &targets, problems);
@@ -187,7 +187,7 @@ pub(super) fn check_device(device: &Located<String>, problems: &mut Vec<Problem>
         "lo" => "the loopback leads nowhere",
         _ if OWN_DEVICES.contains(&name) => "Braid's own device",
         _ if name.len() > MAX_DEVICE_BYTES => "longer than the 15 characters a device name has",
-        // The kernel's own rule. A name becomes part of paths below /proc/sys.
+        // The kernel has the same rule. A name becomes part of paths below /proc/sys.
         "." | ".." => "no device has such a name",
         _ if name
             .contains(|c: char| matches!(c, '/' | ':') || c.is_whitespace() || c.is_control()) =>
@@ -211,7 +211,7 @@ fn check_name(name: &Located<String>, problems: &mut Vec<Problem>) {
     check_label("uplink", name, problems);
 }
 
-/// Names of uplinks and rules become metric labels and table cells.
+/// Checks the name of an uplink or a rule, which becomes a metric label and a table cell.
 pub(super) fn check_label(kind: &str, name: &Located<String>, problems: &mut Vec<Problem>) {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let good = (1..=MAX_NAME_BYTES).contains(&name.value.len()) && name.value.chars().all(fits);
@@ -246,7 +246,8 @@ fn check_gateways(
     }
 }
 
-/// A tier has a load as a whole: all of its uplinks say when they want help, or none does.
+/// Checks that either all uplinks of a tier have an `overflow` or none, because load is that of the
+/// whole tier.
 fn across_tiers(drafts: &[UplinkDraft], problems: &mut Vec<Problem>) {
     for draft in drafts
         .iter()
@@ -269,7 +270,7 @@ fn across_tiers(drafts: &[UplinkDraft], problems: &mut Vec<Problem>) {
     }
 }
 
-/// What only shows when uplinks are seen side by side.
+/// Checks that compare uplinks with each other.
 fn across_uplinks(drafts: &[UplinkDraft], problems: &mut Vec<Problem>) {
     for (i, draft) in drafts.iter().enumerate() {
         let before = &drafts[..i];

@@ -1,11 +1,11 @@
-//! What the surroundings mean. Pure.
+//! Checks of the environment. Pure.
 
 use super::{Facts, Finding, fail, ok, warn};
 use crate::doctor::environment::Environment;
 use crate::doctor::targets::TargetResults;
 
-/// Programs that also decide which line traffic takes, by the names of their processes, and how each
-/// is ended.
+/// Programs that also decide which uplink traffic takes, by process name, and the command that stops
+/// each.
 const CONFLICTING_PROGRAMS: [(&str, &str); 6] = [
     (
         "mwan3track",
@@ -20,9 +20,9 @@ const CONFLICTING_PROGRAMS: [(&str, &str); 6] = [
     ("mptcpd", "systemctl disable --now mptcp"),
     ("openmptcprouter", "/etc/init.d/openmptcprouter stop"),
 ];
-/// 2025-01-01: a clock before that was never set.
+/// 2025-01-01: an earlier clock was never set.
 const EARLIEST_UNIX_TIME: u64 = 1_735_689_600;
-/// What a daemon's log, events and state may need, in bytes.
+/// Space that a daemon's log, events and state may need.
 const MIN_RUN_DIR_BYTES: u64 = 4 << 20;
 
 pub(super) fn checks(facts: &Facts) -> Vec<Finding> {
@@ -162,7 +162,7 @@ fn conflicting_programs(environment: &Environment) -> Vec<Finding> {
     findings
 }
 
-/// Targets that say nothing about any uplink, and uplinks that nothing is heard of.
+/// Checks for targets that answer on no uplink, and for uplinks on which no target answers.
 fn targets(tried: &TargetResults) -> Vec<Finding> {
     let mut findings = Vec::new();
     let silent = tried.silent_everywhere();

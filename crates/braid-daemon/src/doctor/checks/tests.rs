@@ -1,4 +1,4 @@
-//! Tables: one fact changed on a healthy machine in, complaints out.
+//! Tables: one changed fact on a healthy machine, and the resulting findings.
 
 use std::net::Ipv4Addr;
 
@@ -69,7 +69,7 @@ fn healthy() -> Facts {
     }
 }
 
-/// What is not fine, one a line.
+/// Returns the findings that are not fine, one per line.
 fn complaints(change: impl FnOnce(&mut Facts)) -> String {
     let mut facts = healthy();
     change(&mut facts);
@@ -116,7 +116,7 @@ fn what_the_verifier_says_is_told() {
             "Fail programs: the kernel refuses the datapath's programs: {said}; map turns: invalid\n"
         )
     );
-    // Another complaint says why it was not asked.
+    // Another finding gives the reason why it was not tried.
     assert_eq!(complaints(|f| f.refused = None), "");
     // Nothing is lost without BTF.
     assert_eq!(complaints(|f| f.btf = false), "");

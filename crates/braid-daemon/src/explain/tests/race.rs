@@ -1,4 +1,4 @@
-//! Flows that are raced, or go by what is remembered.
+//! Flows that are raced, or placed by the path cache.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use braid_core::forecast::UplinkLoad;
 
 use super::{Scene, ask, scene, told};
 
-/// A path's memory: of dsl, of lte, with round trips in ms and ages in s.
+/// Returns a path cache entry for dsl and lte, with round trips in ms and ages in s.
 fn path(ways: &[(u8, u64, u64)]) -> Option<PathCacheEntry> {
     let way = |(uplink, rtt, age): &(u8, u64, u64)| CachedPath {
         uplink: UplinkId(*uplink),
@@ -25,7 +25,7 @@ fn path(ways: &[(u8, u64, u64)]) -> Option<PathCacheEntry> {
     })
 }
 
-/// Lines with a capacity, and what is spare of it, in Mbit/s.
+/// Uplinks with a capacity and spare capacity, in Mbit/s.
 fn lines(rooms: [(u32, u32); 2]) -> Vec<UplinkLoad> {
     let line = |(capacity, spare): (u32, u32)| UplinkLoad {
         capacity: capacity * 125,
@@ -37,7 +37,7 @@ fn lines(rooms: [(u32, u32); 2]) -> Vec<UplinkLoad> {
     rooms.map(line).to_vec()
 }
 
-/// What is said of the race, and what comes of it.
+/// Returns the race steps and the outcome.
 fn race(scene: &Scene, protocol: u8, destination: &str) -> String {
     let mut question = ask(destination);
     question.protocol = protocol;
@@ -54,7 +54,7 @@ fn what_nobody_knows_is_raced() {
     let all = "Race: raced on dsl, lte, at most 8 /s towards 203.0.113.0/24: its round trip by \
                dsl, lte is not known\n=> Raced - [dsl, lte]";
     assert_eq!(race(&scene, 6, SERVER), all);
-    // One way is known, the other is stale, of another epoch, or silent.
+    // One path is valid; the other is stale, of another epoch, or silent.
     let half = all.replace("by dsl, lte is", "by lte is");
     for lte in [(1, 50, 121), (1, 0, 1)] {
         scene.path = path(&[(0, 20, 1), lte]);
@@ -80,7 +80,7 @@ fn what_is_known_of_all_is_not_raced() {
         text.starts_with("Race: remembered: lte 20.0 ms, dsl 30.0 ms\n"),
         "{text}"
     );
-    // Of equals the lowest number, as the datapath takes it.
+    // Among equals the lowest id, as in the datapath.
     scene.path = path(&[(0, 20, 1), (1, 20, 1)]);
     assert!(race(&scene, 6, SERVER).ends_with("=> Uplink dsl [dsl 1.00]"));
 }
@@ -156,14 +156,14 @@ fn a_full_uplink_is_left_out_of_the_race() {
         race(&scene, 6, SERVER),
         "Race: only dsl is worth while; full or losing too much: lte\n=> Uplink dsl [dsl 1.00]"
     );
-    // The same for one that loses; what is known of the others is all that is asked for then.
+    // The same for a lossy uplink; then only the others need a cached path.
     scene.lines = lines([(20, 20), (20, 20)]);
     scene.lines[1].loss_ppm = 30_000;
     assert!(race(&scene, 6, SERVER).starts_with("Race: only dsl is worth while; full"));
     scene.path = path(&[(0, 20, 1)]);
     assert!(race(&scene, 6, SERVER).starts_with("Race: predicted: dsl 520 ms for 1 MB; one in"));
     scene.path = None;
-    // Before anything was said of them they are alike.
+    // Without data they are equal.
     scene.lines.clear();
     assert!(race(&scene, 6, SERVER).ends_with("=> Raced - [dsl, lte]"));
 }

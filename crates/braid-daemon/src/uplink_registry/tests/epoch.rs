@@ -1,4 +1,4 @@
-//! When what was learnt of the ways by an uplink counts no more.
+//! Tests of the validity of path cache entries.
 
 use super::*;
 

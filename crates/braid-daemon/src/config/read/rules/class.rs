@@ -1,4 +1,4 @@
-//! `class` of a rule: carried out where packets enter the bond, translated already.
+//! `class` of a rule, which applies where packets enter the bond, after translation.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::super::super::table::Located;
 use super::Reader;
 
 impl Reader<'_, '_, '_> {
-    /// What packets do not show inside the bond cannot decide about their class.
+    /// Checks that `class` depends only on properties that packets still have inside the bond.
     pub(super) fn check_class(
         &mut self,
         action: &Located<Action>,
