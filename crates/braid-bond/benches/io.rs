@@ -1,5 +1,5 @@
-//! How fast a client and a hub are on this machine, one thread each, over lines without limit: needs
-//! root, iperf3 and a quiet machine.
+//! Throughput of a client and a hub on this machine, one thread each, over lines without limit:
+//! needs root, iperf3 and a quiet machine.
 //!
 //! `cargo bench -p braid-bond --bench io -- SECONDS`
 
@@ -27,13 +27,13 @@ fn cpu() -> f64 {
     seconds(usage.user_time()) + seconds(usage.system_time())
 }
 
-/// Inner packets that both ends have moved.
+/// Inner packets moved by both ends.
 fn packets(client: &Client) -> u64 {
     let tun = client.status().tun;
     tun.read.packets + tun.written.packets
 }
 
-/// The number after a key in iperf3's account of what was received.
+/// The number after a key in iperf3's statistics of received data.
 fn goodput(json: &str) -> f64 {
     let received = json.split("\"sum_received\"").nth(1).expect(json);
     let rate = received.split("\"bits_per_second\":").nth(1);
@@ -76,7 +76,7 @@ fn main() {
             ("up", "-C cubic"),
             ("down", "-C cubic -R"),
             ("200 byte", "-C cubic -M 160"),
-            // Too large for a datagram, and nobody told them.
+            // Too large for a datagram; the senders do not know that.
             ("in parts", "-u -b 0 -l 1452"),
         ] {
             let name = format!("{lines} {name}");

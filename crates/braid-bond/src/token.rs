@@ -1,14 +1,15 @@
-//! What a hub hands out once, so that a machine can join it: one word to copy.
+//! The token that a hub issues once for each invitation: one word to copy, by which a machine
+//! joins.
 //!
 //! ```text
 //! braid1_ ‖ base64url of
 //!   hub's public key 32 · secret 32 · addresses 8 · addresses × (kind 8 · host · port 16) · check 32
 //!   kind 4: IPv4 address 32; kind 6: IPv6 address 128; kind 1: length 8 · name
 //! ```
-//! The check is the first four bytes of the SHA-256 of what is before it: a token that lost a piece on
-//! its way is told from one that is refused. From the secret come the invitation's number, which the
-//! hub knows it by, and the pre-shared key of all handshakes. The client's own key is not in it: the
-//! client makes that itself, so a token that is seen after it was used opens nothing.
+//! The check is the first four bytes of the SHA-256 of everything before it; it distinguishes a
+//! damaged token from a refused one. Two values are derived from the secret: the invitation's id,
+//! by which the hub knows it, and the pre-shared key of all handshakes. The client generates its
+//! own key, which the token does not contain, so a token that is read after its use opens nothing.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,10 +23,10 @@ use zeroize::Zeroize;
 use crate::proto::handshake::{Psk, PublicKey};
 use crate::proto::reader::Reader;
 
-/// What every token of this form begins with.
+/// Prefix of every token of this version.
 pub const PREFIX: &str = "braid1_";
 
-/// UDP port of a hub, where nothing else is said: BRAID on a telephone's keys.
+/// Default UDP port of a hub: BRAID on a telephone's keys.
 pub const PORT: u16 = 27_243;
 
 /// Most addresses in a token.
@@ -33,11 +34,11 @@ pub const ADDRESSES_MAX: usize = 8;
 
 const CHECKSUM_BYTES: usize = 4;
 
-/// What an invitation is known by at the hub; says nothing of the secret that it comes from.
+/// Id of an invitation at the hub. It reveals nothing of the secret that it is derived from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InvitationId(pub [u8; 16]);
 
-/// What only the hub that invites and the invited know.
+/// Secret that only the inviting hub and the invited client know.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; 32]);
 
@@ -54,19 +55,19 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// Of any 32 unpredictable bytes.
+    /// Makes a secret of any 32 unpredictable bytes.
     #[must_use]
     pub fn new(bytes: [u8; 32]) -> Self {
         Secret(bytes)
     }
 
-    /// The bytes it was made of.
+    /// The bytes that it was made of.
     #[must_use]
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// What the hub knows the invitation by.
+    /// Id of the invitation that has this secret.
     #[must_use]
     pub fn id(&self) -> InvitationId {
         let mut id = [0; 16];
@@ -87,7 +88,7 @@ impl Secret {
     }
 }
 
-/// Where a hub is.
+/// Host part of a hub's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
     /// An address.
@@ -99,7 +100,7 @@ pub enum Host {
 /// A host and its UDP port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubAddress {
-    /// Where.
+    /// Address or name.
     pub host: Host,
     /// UDP port, not zero.
     pub port: u16,
@@ -115,13 +116,13 @@ impl fmt::Display for HubAddress {
     }
 }
 
-/// A text that is no address of a hub.
+/// Error of a text that is not a hub's address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// The part behind the colon.
+    /// The part behind the colon is not a port.
     #[error("{0:?} is no port: write a number from 1 to 65535")]
     Port(String),
-    /// The part before it.
+    /// The part before the colon is neither an address nor a name.
     #[error(
         "{0:?} is neither an address nor a name: write 198.51.100.7, [2001:db8::7] or \
          hub.example.org, with :PORT behind it or without"
@@ -132,14 +133,14 @@ pub enum AddressError {
 impl FromStr for HubAddress {
     type Err = AddressError;
 
-    /// As [`HubAddress::read`], with [`PORT`] where none is written.
+    /// Same as [`HubAddress::read`], with [`PORT`] as the default port.
     fn from_str(text: &str) -> Result<Self, AddressError> {
         HubAddress::read(text, PORT)
     }
 }
 
 impl HubAddress {
-    /// Reads an address or a name, with `:PORT` behind it or without: then it is `otherwise`.
+    /// Reads an address or a name, with or without `:PORT`; `otherwise` is the default port.
     ///
     /// # Errors
     /// See [`AddressError`].
@@ -175,7 +176,7 @@ impl HubAddress {
     }
 }
 
-/// Whether it can be a host's name (RFC 1123 §2.1). What has digits alone in its last part would be
+/// Returns true if `text` can be a host name (RFC 1123 §2.1). A last label of digits alone would be
 /// a mistyped address.
 fn is_name(text: &str) -> bool {
     let text = text.strip_suffix('.').unwrap_or(text);
@@ -193,27 +194,27 @@ fn is_name(text: &str) -> bool {
         && last.bytes().any(|byte| !byte.is_ascii_digit())
 }
 
-/// A token.
+/// Invitation token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// Who the hub is.
+    /// The hub's public key.
     pub hub: PublicKey,
-    /// What only the two ends know.
+    /// Secret shared by the two ends.
     pub secret: Secret,
-    /// Where the hub is: one to [`ADDRESSES_MAX`].
+    /// The hub's addresses: one to [`ADDRESSES_MAX`].
     pub addresses: Vec<HubAddress>,
 }
 
-/// A text that is no token.
+/// Error of a text that is not a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// It does not begin as one.
+    /// It lacks the prefix.
     #[error("this is no token: one begins with {PREFIX}; `braid hub invite NAME` prints it")]
     Prefix,
-    /// It begins as one of a later version.
+    /// It has the prefix of a later version.
     #[error("this token is of a later version of Braid: install that one here too")]
     Version,
-    /// A piece is missing, or something was changed or added.
+    /// Bytes are missing, changed or added.
     #[error(
         "this token is not complete or was changed on its way: copy all of the word that `braid hub \
          invite` printed"
@@ -252,7 +253,7 @@ impl fmt::Display for Token {
 impl FromStr for Token {
     type Err = TokenError;
 
-    /// Reads a token; white space in it, as mail programs put there, is passed over.
+    /// Reads a token. White space in it, which mail programs add, is ignored.
     fn from_str(text: &str) -> Result<Self, TokenError> {
         let text: String = text.split_whitespace().collect();
         let Some(body) = text.strip_prefix(PREFIX) else {

@@ -1,4 +1,4 @@
-//! In a steady state a tunnel allocates nothing, at either end, whatever sizes packets have.
+//! In a steady state a tunnel allocates nothing, at either end, whatever the packet sizes.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -17,13 +17,13 @@ mod counting;
 
 use counting::ALLOCATIONS;
 
-/// One way of the wire: datagrams arrive after [`DELAY`], in buffers that are used again.
+/// One direction of the network: datagrams arrive after [`DELAY`], in reused buffers.
 #[derive(Default)]
 struct Way {
     flying: VecDeque<(Time, usize, Vec<u8>)>,
     spare: Vec<Vec<u8>>,
     sent: u64,
-    /// Every so many-th datagram is lost; zero for none.
+    /// One datagram in this many is lost; zero for none.
     loses: u64,
 }
 
@@ -110,7 +110,7 @@ impl Pair {
         pair
     }
 
-    /// A tenth of a millisecond, at whose begin these packets are given to both ends.
+    /// Runs a tenth of a millisecond, at whose begin these packets are given to both ends.
     fn step(&mut self, packets: &[Vec<u8>]) {
         self.now = self.now + Duration::from_micros(100);
         let now = self.now;
@@ -161,7 +161,7 @@ impl Pair {
     }
 }
 
-/// Inner packets of some flows: small ones, full ones, and ones that need two datagrams.
+/// Inner packets of some flows: small, full, and such that need two datagrams.
 fn packets() -> Vec<Vec<u8>> {
     let end = |last, port| (std::net::IpAddr::from([10, 9, 0, last]), port);
     let sizes = [60, 1500, 1400, 100];
@@ -186,7 +186,7 @@ fn a_steady_state_allocates_nothing_also_where_packets_are_lost() {
         let came = pair.came[0] + pair.came[1] - came[0] - came[1];
         println!("{came} packets came, {allocations} allocations");
         assert!(came > 50_000);
-        // Where packets are lost, a list may still become longer than it ever was.
+        // With loss a list may still grow beyond its previous maximum.
         let most = if loses == 0 { 0 } else { came / 10_000 };
         assert!(allocations <= most, "{allocations}");
     }

@@ -1,4 +1,4 @@
-//! Frames: what is written is read, what is read is written, and how large they are.
+//! Frames: `parse` and `append` are inverses, and header sizes are as specified.
 
 use braid_bond::proto::frame::{
     Challenge, Class, Close, Data, Entry, Flush, Fragment, Frame, FrameError, Frames, HeaderAck,
@@ -248,7 +248,7 @@ fn meaningless_frames_are_refused() {
         let parsed = Frame::parse(&mut Reader::new(bytes));
         assert_eq!(parsed, Err(error), "{bytes:02x?}");
     }
-    // Links of a report ascend, so that each is spoken of once.
+    // Links of a report ascend, so that none occurs twice.
     let entry = Entry {
         link: LinkId(3),
         highest: 0,
@@ -274,7 +274,7 @@ fn headers_are_as_small_as_the_specification_says() {
     assert_eq!((HEADER, STAMP, TAG, OVERHEAD), (8, 3, 16, 27));
     // A full packet of a flow: 32 bytes in all, as many as WireGuard's, which has no order.
     assert_eq!(OVERHEAD + Data::header_size(false, false, 1400), 32);
-    // Further packets in the same datagram, and parts.
+    // Further packets in the same datagram, and fragments.
     assert_eq!(Data::header_size(true, false, 40), 6);
     assert_eq!(Data::header_size(true, false, 1400), 7);
     assert_eq!(Data::header_size(false, true, 1400), 7);
@@ -292,6 +292,6 @@ fn a_cap_is_a_rate_and_none_is_no_limit() {
         assert_eq!(treat(LinkParams::cap_of(Some(rate))).rate(), Some(rate));
     }
     assert_eq!(LinkParams::cap_of(None), 0);
-    // A limit below what can be told is not without limit.
+    // A limit below the resolution still is a limit.
     assert_eq!(LinkParams::cap_of(Some(Rate::from_bits_per_sec(10))), 1);
 }

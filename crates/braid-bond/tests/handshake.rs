@@ -1,4 +1,4 @@
-//! Handshakes: who gets a session, who does not, and what that costs.
+//! Handshakes: admission, refusal, and their cost.
 
 mod support;
 
@@ -19,7 +19,7 @@ use support::{World, address, index, message1, start};
 
 const NOW: Time = Time::from_nanos(1);
 
-/// One packet from one to the other.
+/// Passes one packet between the sessions.
 fn passes(from: &mut Session, to: &mut Session) -> Result<(), Forged> {
     let header = Header {
         link: LinkId(2),
@@ -103,7 +103,7 @@ fn a_recorded_initiation_begins_nothing_and_a_clock_behind_is_told_the_time() {
     world.accept(NOW, &message1(&old, LinkId(0)), 9);
     let newer = world.attempt(start(8, 2000));
     world.accept(NOW, &message1(&newer, LinkId(0)), 10);
-    // Recorded and said again.
+    // A recorded message is replayed.
     let replay = world
         .listener
         .handle_initiation(NOW, address(3), &message1(&old, LinkId(0)));
@@ -166,7 +166,7 @@ fn inserting_a_peer_again_keeps_its_replay_protection() {
     let copy = world.listener.handle_initiation(NOW, address(3), &newer);
     assert!(matches!(copy, Ok(HandshakeAction::Reply(reply)) if reply == first));
     assert_eq!(world.listener.counters().repeated, 1);
-    // Another pre-shared key is another agreement.
+    // Another pre-shared key makes a new agreement.
     world.listener.insert(client, Psk([9; 32]));
     let heard = world.listener.handle_initiation(NOW, address(3), &said);
     assert!(matches!(heard, Ok(HandshakeAction::Offer(_))), "{heard:?}");
@@ -220,7 +220,7 @@ fn under_load_a_cookie_is_wanted_and_proves_one_address() {
 #[test]
 fn proven_addresses_of_one_network_do_not_use_up_what_others_have() {
     let mut world = World::new();
-    // A client was here before, from an address of its own.
+    // A known client, from an address of its own.
     let known = world.attempt(start(7, 1));
     world.accept(NOW, &message1(&known, LinkId(0)), 9);
     let stranger = Identity::new([9; 32]);
@@ -232,7 +232,7 @@ fn proven_addresses_of_one_network_do_not_use_up_what_others_have() {
         world.listener.handle_initiation(NOW, address(66), &said),
         Ok(HandshakeAction::Reply(_))
     ) {}
-    // Whether the hub computes for somebody who proves this address.
+    // Returns true if the hub computes for a client that proves this address.
     let computes = |world: &mut World, attempt: &mut Attempt, from: std::net::SocketAddr| {
         let said = message1(attempt, LinkId(0));
         let asked = world.listener.handle_initiation(NOW, from, &said);
@@ -255,7 +255,7 @@ fn proven_addresses_of_one_network_do_not_use_up_what_others_have() {
     assert!(computes(&mut world, &mut flood, from(1, 0)), "another /48");
     let computed = (2..2000).filter(|site| computes(&mut world, &mut flood, from(*site, 0)));
     assert!(computed.count() < 600, "there is a limit for all");
-    // Where a client came from before, it is heard all the same; elsewhere it has to wait.
+    // The client is admitted from its familiar address; elsewhere it has to wait.
     let mut again = world.attempt(start(8, 2));
     assert!(!computes(&mut world, &mut again, address(200)));
     let mut again = world.attempt(start(8, 2));
@@ -283,7 +283,7 @@ fn unknown_clients_and_wrong_keys_get_nothing() {
     let heard = world.listener.handle_initiation(NOW, address(1), &said);
     assert_eq!(heard.err(), Some(HandshakeError::Mac));
 
-    // The pre-shared key comes in with message 2, so the client is the one to notice.
+    // The pre-shared key comes in with message 2, so the client notices the difference.
     let mut keyless = say(&client, server, &Psk::default(), 1);
     let (_, reply) = world.accept(NOW, &message1(&keyless, LinkId(0)), 9);
     let heard = keyless.handle_response(NOW, &reply);
@@ -310,12 +310,12 @@ fn forge(deafened: bool) {
     let mut world = World::new();
     let mut attempt = world.attempt(start(7, 1));
     let (_, reply) = world.accept(NOW, &message1(&attempt, LinkId(0)), 9);
-    // Who has not seen the initiation: refused before anything is computed.
+    // Without having seen the initiation: refused before any computation.
     let mut blind = reply.clone();
     blind[20] ^= 1;
     let heard = attempt.handle_response(NOW, &blind);
     assert_eq!(heard.err(), Some(HandshakeError::Mac));
-    // Who has: the attempt bears sixteen of those.
+    // Having seen it: the attempt tolerates sixteen forgeries.
     let (body, _) = reply
         .split_last_chunk::<16>()
         .expect("it ends with the MAC");
@@ -407,7 +407,7 @@ fn no_reset_token_of_a_current_or_future_session_is_issued() {
     let wanted = index(0x0b_0001);
     assert_eq!(world.listener.reset(NOW, address(9), wanted), None);
     world.listener.set_epoch(3);
-    // Before the session begins, while it is, and by as many addresses as anybody has.
+    // Before the session begins, during it, and from many addresses.
     let mut tokens = Vec::new();
     let mut ask = |world: &mut World| {
         for last in 0..=255 {
@@ -466,7 +466,7 @@ fn options_reach_the_other_end() {
 fn cookies_live_as_long_as_they_should() {
     let mut world = World::new();
     let mut attempt = world.attempt(start(7, 1));
-    // Use up what may be asked without a cookie, with the client's own copies.
+    // Uses up the limit for requests without a cookie, by the client's own copies.
     let drain = |world: &mut World, now, said: &[u8]| loop {
         match world.listener.handle_initiation(now, address(9), said) {
             Ok(HandshakeAction::Reply(reply)) if reply[0] == 3 => break reply,
@@ -504,7 +504,7 @@ proptest! {
         let mut world = World::new();
         let attempt = world.attempt(start(7, 1));
         let mut said = message1(&attempt, LinkId(0));
-        // mac2 is not looked at without load.
+        // mac2 is not checked without load.
         let bit = bit.index((said.len() - 16) * 8);
         said[bit / 8] ^= 1 << (bit % 8);
         prop_assert!(world.listener.handle_initiation(NOW, address(1), &said).is_err());

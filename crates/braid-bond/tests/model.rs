@@ -1,21 +1,22 @@
-//! A model of what the bond adds to Noise IKpsk2: times that must grow, corrections of a clock, resets, and a
-//! hub that starts anew. Every state that a client, a hub and an attacker can get into within a few steps
-//! is visited.
+//! A model of what the bond adds to Noise IKpsk2: growing times, corrections of the clock, resets,
+//! and restarts of the hub. It visits every state that a client, a hub and an attacker can reach
+//! within a few steps.
 //!
-//! The attacker sees, keeps, drops, delays and repeats every message, and makes those that need no secret.
-//! Ciphers are perfect: what is sealed, he neither reads nor makes. The protocol as an earlier draft had
-//! it is a model as well, in which the attacks must be found: so it is known that they would be.
+//! The attacker sees, keeps, drops, delays and repeats every message, and makes those that need no
+//! secret. Ciphers are perfect: the attacker can neither read nor make sealed messages. An earlier
+//! draft of the protocol is modelled too; the attacks on it must be found, which shows that the
+//! model can find them.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 /// Times are small numbers: the last one stands for 2⁶⁴ − 1.
 type Micros = u8;
 
-/// The hub's clock when it all begins.
+/// The hub's clock at the begin.
 const CLOCK: Micros = 50;
-/// How far ahead of the hub's clock a time may be.
+/// Largest lead of a time over the hub's clock.
 const AHEAD: Micros = 20;
-/// Steps that are bounded, so that there is an end: handshakes begun, and starts of the hub.
+/// Bounds on steps, so that the search ends: handshakes begun, and starts of the hub.
 const BEGINS: u8 = 3;
 const EPOCHS: u8 = 3;
 /// Indices that the hub draws from.
@@ -28,7 +29,7 @@ struct Rules {
     time_is_sealed: bool,
     /// The hub refuses times far ahead of its clock.
     time_is_bounded: bool,
-    /// Reset tokens are of an epoch, and those of earlier ones alone are given.
+    /// Reset tokens belong to an epoch, and only those of earlier epochs are issued.
     resets_have_epochs: bool,
 }
 
@@ -42,7 +43,7 @@ const NOW: Rules = Rules {
 struct Session {
     epoch: u8,
     index: u8,
-    /// Of the initiation that began it.
+    /// Time of the initiation that began it.
     time: Micros,
 }
 
@@ -52,7 +53,7 @@ struct Token {
     index: u8,
 }
 
-/// What the hub has sent to the client, and can come any number of times.
+/// Messages that the hub has sent to the client, and that can arrive any number of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Reply {
     Accept(Session),
@@ -62,17 +63,17 @@ enum Reply {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     begins: u8,
-    /// The client's clock less the hub's.
+    /// The client's clock minus the hub's.
     offset: i16,
     floor: Micros,
     attempt: Option<Micros>,
     session: Option<Session>,
     epoch: u8,
     newest: Micros,
-    /// What the hub has keys of: one in which the client has spoken, one in which it has not.
+    /// Sessions of the hub: one in which the client has spoken, one in which it has not.
     proven: Option<Session>,
     unproven: Option<Session>,
-    /// Everything that was ever said.
+    /// All messages that were ever sent.
     initiations: BTreeSet<Micros>,
     replies: BTreeSet<Reply>,
 }
@@ -80,16 +81,16 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Begin,
-    /// An initiation gets to the hub, be it for the first time or not; it draws this index.
+    /// An initiation arrives at the hub, new or replayed; it draws this index.
     Initiation(Micros, u8),
     Reply(Reply),
-    /// A cookie reply with a time, made by somebody who knows the hub's public key.
+    /// A forged cookie reply with a time; it needs the hub's public key.
     ForgedTime(Micros),
-    /// Something sealed by the client's keys gets to the hub.
+    /// A packet sealed by the client's keys arrives at the hub.
     Data,
     Restart,
-    /// The attacker sends a token that the hub has given him: he has asked for every one that he can get,
-    /// before any session began.
+    /// The attacker sends a reset token of the hub. It has collected all that it can get, before
+    /// any session began.
     Reset(Token),
 }
 
@@ -125,7 +126,7 @@ impl State {
         own.any(|session| session.index == index)
     }
 
-    /// All that anybody can do now, the attacker's own first.
+    /// All possible next steps, the attacker's own first.
     fn steps(&self, rules: Rules) -> Vec<Step> {
         let mut steps = Vec::new();
         if !rules.time_is_sealed && self.attempt.is_some() && self.begins < BEGINS {
@@ -134,7 +135,7 @@ impl State {
         let token = |epoch| INDICES.map(|index| Step::Reset(Token { epoch, index }));
         match rules.resets_have_epochs {
             true => steps.extend((0..self.epoch).flat_map(token)),
-            // Before it was anybody's, each index was one that the hub did not know.
+            // Before its use, each index was unknown to the hub.
             false => steps.extend(token(0)),
         }
         for time in &self.initiations {
@@ -152,7 +153,7 @@ impl State {
         steps
     }
 
-    /// Does a step; an error is a promise that is broken by it.
+    /// Applies a step; an error is a broken promise.
     fn take(&mut self, rules: Rules, step: Step) -> Result<(), &'static str> {
         match step {
             Step::Begin => self.begin(),
@@ -209,14 +210,14 @@ impl State {
                 self.floor = told;
             }
             true => self.floor = told,
-            // The draft heeded it only if it was not before its own.
+            // The draft accepted it only if it was not before its own.
             false if told >= ours => self.floor = self.floor.max(told),
             false => return,
         }
         if self.begins < BEGINS {
             self.begin();
         } else {
-            // Out of steps: the handshake is under way no more.
+            // Out of steps: the handshake is no longer in progress.
             self.attempt = None;
         }
     }
@@ -244,11 +245,11 @@ impl State {
         }
     }
 
-    /// Whether the client gets a session that it proves, now that the attacker rests.
+    /// Returns true if the client gets a session that it proves once the attacker stops.
     fn recovers(&self, rules: Rules) -> bool {
         let mut state = self.clone();
         for _ in 0..6 {
-            // Room for its own steps, whatever was used up.
+            // Steps for the client, whatever has been used up.
             state.begins = state.begins.min(BEGINS - 1);
             state.begin();
             let Some(time) = state.attempt else {
@@ -272,7 +273,8 @@ impl State {
                 _ => None,
             });
             match told {
-                // Its copy of a recorded one is answered as that was; otherwise it goes on as it was told.
+                // A copy of a recorded initiation gets the same reply; otherwise the handshake
+                // continues as told.
                 None => {}
                 Some(told) if rules.time_is_sealed && told < time => {
                     state.offset = i16::from(told) - i16::from(state.hub_clock());
@@ -285,9 +287,9 @@ impl State {
     }
 }
 
-/// A way to a broken promise, or how many states keep all of them.
+/// A path to a broken promise, or the number of states that keep all of them.
 fn explore(rules: Rules) -> Result<usize, (&'static str, Vec<Step>)> {
-    // A right clock, none at all, and one that is far ahead.
+    // A correct clock, none, and one that is far ahead.
     let starts = [0, -50, 100].map(State::new);
     let mut from: HashMap<State, Option<(State, Step)>> = HashMap::new();
     let mut waiting = VecDeque::new();
@@ -358,7 +360,8 @@ fn a_reset_token_for_whoever_asks_ends_sessions() {
     assert!(matches!(way.last(), Some(Step::Reset(_))), "{way:?}");
 }
 
-/// The hub's bound on times, which is against whoever has the client's keys for a moment, is no mend of that.
+/// The hub's bound on times protects against a momentary thief of the client's keys; it does not
+/// prevent this attack.
 #[test]
 fn a_bound_alone_does_not_keep_a_forged_time_out() {
     let draft = Rules {

@@ -1,4 +1,4 @@
-//! What gets through the gate: every authentic packet once, and nothing else, also while keys change.
+//! The replay guard accepts every authentic packet once, and nothing else, also while keys change.
 
 mod support;
 
@@ -18,7 +18,7 @@ use support::World;
 
 const NOW: Time = Time::from_nanos(1);
 
-/// A sending end: numbers go on over changes of keys.
+/// A sender whose numbers continue over changes of keys.
 struct Sender {
     keys: Keyring,
     next: [u64; 3],
@@ -46,7 +46,7 @@ impl Sender {
     }
 }
 
-/// Client and server with keys; the server's gate knows links 0 to 2.
+/// Client and server with keys; the server's guard knows links 0 to 2.
 fn ends(world: &mut World) -> (Sender, ReplayGuard) {
     let (client, server) = world.sessions(NOW, 1);
     let mut sender = Sender {
@@ -60,7 +60,7 @@ fn ends(world: &mut World) -> (Sender, ReplayGuard) {
     (sender, replay_guard)
 }
 
-/// What came through, as the number that was sealed in.
+/// Passes a packet through the guard; returns the number sealed in it.
 fn pass(replay_guard: &mut ReplayGuard, now: Time, packet: &[u8]) -> Result<(u8, u64), Reject> {
     let Some(Kind::Data(header)) = Kind::of(packet) else {
         return Err(Reject::Malformed);
@@ -117,7 +117,7 @@ fn each_invalid_packet_is_refused_with_its_reason() {
         "refusals changed nothing"
     );
 
-    // Reflected to its sender, who has the same keys the other way round.
+    // Reflected to its sender, which has the same keys in the other direction.
     let mut own = ReplayGuard::default();
     own.insert(LinkId(1));
     own.keys = std::mem::take(&mut sender.keys);
@@ -127,7 +127,7 @@ fn each_invalid_packet_is_refused_with_its_reason() {
     readdressed[1..4].copy_from_slice(&index.to_bytes());
     assert_eq!(pass(&mut own, NOW, &readdressed), Err(Reject::Forged));
 
-    // Of another session: one that is not ours, and one that happens to have our index.
+    // Of other sessions: an unknown one, and one that happens to have the same index.
     let (mut stranger, _) = ends(&mut World::new());
     let (_, mut fresh) = ends(&mut world.again());
     let mut foreign = stranger.send(NOW, 1);
@@ -208,20 +208,20 @@ fn keys_are_changed_by_time_and_die_of_age() {
     assert!(sender.keys.current(NOW + KEY_LIFETIME).is_none());
 }
 
-/// What befalls one packet after another.
+/// Fates of packets.
 #[derive(Clone, Debug)]
 enum Step {
     Send {
         link: u8,
         fate: Fate,
     },
-    /// The n-th packet under way arrives.
+    /// The n-th packet in flight arrives.
     Arrive(usize),
     /// New keys at the initiator; the responder has had them since message 1.
     Rekey,
-    /// The n-th packet that ever arrived comes again.
+    /// A copy of the n-th packet that ever arrived comes again.
     Replay(usize),
-    /// The n-th packet under way comes with a bit flipped, and stays under way.
+    /// The n-th packet in flight comes with a bit flipped, and stays in flight.
     Corrupt(usize, usize),
 }
 
@@ -254,8 +254,8 @@ proptest! {
         let mut under_way: Vec<(usize, Vec<u8>)> = Vec::new();
         let mut arrived: Vec<Vec<u8>> = Vec::new();
         let mut passed = BTreeSet::new();
-        // The responder has three: the newest offered, the last that were confirmed, and those
-        // that were confirmed before. Keys 0 do not exist.
+        // The responder has three: the newest offered, the last confirmed, and those confirmed
+        // before. Keys 0 do not exist.
         let (mut keys, mut confirmed, mut before) = (1, 0, 0);
         for step in steps {
             match step {
@@ -302,7 +302,8 @@ proptest! {
     }
 }
 
-/// A window beyond what came sealed, and no further: so the next sealed packet is never too old.
+/// Cleartext numbers are accepted up to a window beyond the sealed ones: so the next sealed packet
+/// is never too old.
 #[test]
 fn numbers_in_the_clear_are_bounded_by_the_sealed_ones_and_taken_once() {
     let mut world = World::new();

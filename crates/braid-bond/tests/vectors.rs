@@ -1,5 +1,5 @@
-//! The test vectors of `docs/protocol.md`: made from fixed keys, and compared with what the document
-//! shows. `BLESS=1` writes them anew; a difference is a change of the protocol.
+//! Test vectors of `docs/protocol.md`, made from fixed keys and compared with the document.
+//! `BLESS=1` rewrites them; a difference is a change of the protocol.
 
 mod support;
 
@@ -148,7 +148,7 @@ fn handshake(vectors: &mut Vectors, cipher: Cipher) {
     vectors.add("initiation on link 0", &first);
     vectors.add("initiation on link 3", &message1(&attempt, LinkId(3)));
 
-    // A listener under load asks for a cookie.
+    // A listener under load demands a cookie.
     let cookie = loop {
         match listener.handle_initiation(now, address(1), &first) {
             Ok(HandshakeAction::Reply(reply)) => break reply,
@@ -179,7 +179,7 @@ fn handshake(vectors: &mut Vectors, cipher: Cipher) {
     let established = attempt
         .handle_response(now, &accepted.reply)
         .expect("genuine");
-    // In the next epoch, of which there is one before.
+    // The next epoch: there is one earlier.
     listener.set_epoch(1);
     let reset = listener.reset(now, address(1), index(0x00d4_e5f6));
     vectors.add("reset after a restart", &reset.expect("the first"));

@@ -1,16 +1,16 @@
-//! A device as the rest of the kernel sees it, by its name.
+//! Network interfaces by name.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::check;
 
-/// What could not be done with a device.
+/// Error of a request about an interface.
 #[derive(Debug)]
 pub struct InterfaceError {
-    /// What was tried, such as "set it up".
+    /// The step, such as "set it up".
     pub step: &'static str,
-    /// What the kernel said.
+    /// The kernel's error.
     pub source: io::Error,
 }
 
@@ -22,7 +22,7 @@ pub struct Interface<'a> {
 }
 
 impl<'a> Interface<'a> {
-    /// Ready to ask about the device of this name.
+    /// Prepares requests about the interface of this name.
     ///
     /// # Errors
     /// See [`InterfaceError`], as everywhere here.
@@ -37,7 +37,7 @@ impl<'a> Interface<'a> {
         Ok(Interface { name, socket })
     }
 
-    /// Calls the kernel with a request that `fill` has filled in, and returns what it became.
+    /// Makes a request that `fill` completes, and returns the kernel's reply.
     fn call(
         &self,
         call: libc::c_ulong,
@@ -46,7 +46,7 @@ impl<'a> Interface<'a> {
     ) -> Result<libc::ifreq, InterfaceError> {
         let mut request = request(self.name);
         fill(&mut request);
-        // Only `Ioctl` is the C library's own type for a request: signed in musl.
+        // The C library's type for a request is `Ioctl`, which is signed in musl.
         ioctl(self.socket.as_fd(), call as libc::Ioctl, &mut request)
             .map_err(|source| InterfaceError { step, source })?;
         Ok(request)
@@ -73,7 +73,7 @@ impl<'a> Interface<'a> {
         Ok(())
     }
 
-    /// Sets how many packets the kernel holds until they are read.
+    /// Sets the length of the kernel's queue, packets.
     ///
     /// # Errors
     /// See [`InterfaceError`].
@@ -140,7 +140,7 @@ impl<'a> Interface<'a> {
     }
 }
 
-/// An interface request about `device`, everything else zero.
+/// An interface request for `device`, otherwise zero.
 pub(super) fn request(device: &str) -> libc::ifreq {
     // SAFETY: an `ifreq` is plain data, for which all zeroes is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -1,7 +1,7 @@
-//! TUN and TAP devices, and what a thread that carries packets asks of the kernel.
+//! TUN and TAP devices, and kernel settings of threads that carry packets.
 //!
-//! System calls without a safe wrapper, once for the bond, the edge and the emulator. This crate
-//! must never decide anything about packets.
+//! System calls without a safe wrapper, written once for the bond, the edge and the emulator. This
+//! crate must never decide anything about packets.
 #![allow(unsafe_code)]
 
 mod interface;

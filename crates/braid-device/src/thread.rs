@@ -1,18 +1,18 @@
-//! When the calling thread runs.
+//! Scheduling of the calling thread.
 
 use std::ffi::c_int;
 use std::io;
 
 use super::check;
 
-/// A packet that waits for a processor waits like one in a queue: as long as a compiler's turn lasts,
-/// unless its thread goes first.
+/// Nice value of packet threads. A packet that waits for a processor is delayed like one in a
+/// queue, by as long as a compiler's time slice, unless its thread runs first.
 const PACKET_THREAD_NICE: c_int = -10;
 
-/// Runs the calling thread before every ordinary one, if that is permitted.
+/// Runs the calling thread before every ordinary one.
 ///
-/// The lowest real-time priority is enough to run before everything that is not real-time, and
-/// leaves room above for whatever the machine's owner holds more urgent. Children do not inherit.
+/// The lowest real-time priority is enough for that, and leaves room above for more urgent work of
+/// the machine's owner. Children do not inherit it.
 ///
 /// # Errors
 /// It is not permitted.
@@ -31,7 +31,7 @@ pub fn set_real_time() -> io::Result<()> {
     }
 }
 
-/// Gives the calling thread a longer share than ordinary ones, if that is permitted.
+/// Gives the calling thread a larger share of processor time than ordinary ones.
 ///
 /// # Errors
 /// It is not permitted.
@@ -41,11 +41,11 @@ pub fn raise_priority() -> io::Result<()> {
     Ok(())
 }
 
-/// Asks for timers that fire when they are due. Without real-time priority the kernel may
-/// otherwise fire them 50 µs later to save wake-ups.
+/// Requests timers that fire on time. Without real-time priority the kernel may otherwise fire them
+/// 50 µs late to save wake-ups.
 ///
 /// # Errors
-/// The kernel's own.
+/// The kernel's error.
 pub fn no_timer_slack() -> io::Result<()> {
     // SAFETY: this option takes plain integers only.
     check(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) })?;

@@ -1,4 +1,4 @@
-//! Devices whose packets go through a descriptor.
+//! TUN and TAP devices.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,33 +9,34 @@ use std::time::{Duration, Instant};
 
 use super::interface::{ioctl, request};
 
-/// Longest wait for a device in use. A child process that was forked while its descriptor was open holds a copy
-/// of that descriptor until it runs its program, so a device that was closed a moment ago may still be in use.
+/// Longest wait for a device in use. A child process that was forked while its descriptor was open
+/// holds a copy of that descriptor until it runs its program, so a device that was closed a moment
+/// ago may still be in use.
 const RELEASE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// What a device carries.
+/// Kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
     /// IP packets and super-packets, each behind a virtio-net header.
     Tun,
-    /// Frames of at most the MTU: without a virtio-net header the kernel segments and sums up before it
-    /// hands them over.
+    /// Frames of at most the MTU: without a virtio-net header the kernel segments them and computes
+    /// checksums before it hands them over.
     Tap,
 }
 
-/// Why there is no device.
+/// Error of attaching to a device.
 #[derive(Debug)]
 pub enum AttachError {
     /// The kernel's /dev/net/tun cannot be opened.
     NoTun(io::Error),
-    /// There is a device of this name.
+    /// A device of this name exists.
     Taken(io::Error),
-    /// Another reason.
+    /// Another error.
     Failed(io::Error),
 }
 
-/// A new device in the caller's network namespace, which vanishes with its descriptor, and that
-/// descriptor, which never blocks. Waits up to 250 ms for a device of this name to be released.
+/// Makes a device in the caller's network namespace, which vanishes with the returned descriptor.
+/// The descriptor never blocks. Waits up to 250 ms for a device of this name to be released.
 ///
 /// # Errors
 /// See [`AttachError`].
@@ -43,18 +44,18 @@ pub fn attach(name: &str, kind: DeviceKind) -> Result<File, AttachError> {
     attach_by(name, kind, libc::IFF_TUN_EXCL)
 }
 
-/// The same of a device that stays when its descriptor is gone, and may be there already. Until somebody is attached
-/// to it again it drops what is routed to it, silently.
+/// Attaches to a persistent device, and makes it if it is missing. While no process is attached the
+/// device silently drops packets that are routed to it.
 ///
 /// # Errors
-/// See [`AttachError`]; it is [`AttachError::Taken`] while somebody else is attached.
+/// See [`AttachError`]; [`AttachError::Taken`] while another process is attached.
 pub fn attach_persistent(name: &str, kind: DeviceKind) -> Result<File, AttachError> {
     let file = attach_by(name, kind, 0)?;
     set_persistent(&file, true).map_err(AttachError::Failed)?;
     Ok(file)
 }
 
-/// Makes an attached device outlive its descriptor, or not.
+/// Makes an attached device persistent, or not.
 ///
 /// # Errors
 /// The kernel refuses the request.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::check;
 
-/// What [`wait`] looks at.
+/// A descriptor for [`wait`] to watch for input.
 #[must_use]
 pub fn watch(fd: RawFd) -> libc::pollfd {
     libc::pollfd {
@@ -16,11 +16,11 @@ pub fn watch(fd: RawFd) -> libc::pollfd {
     }
 }
 
-/// Waits until one of `fds` is readable or the time is over; none waits for ever. An interrupting
-/// signal ends it too.
+/// Waits until one of `fds` is readable or the time is over; without a timeout it waits for ever. A
+/// signal ends the wait too.
 ///
 /// # Errors
-/// The kernel's own.
+/// The kernel's error.
 pub fn wait(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
     let timeout = timeout.map(|span| libc::timespec {
         // 68 years: the seconds' type differs between C libraries, and this fits all of them.

@@ -1,4 +1,4 @@
-//! The local API: HTTP and JSON on a Unix socket, as the daemon has it.
+//! The local API: HTTP and JSON on a Unix socket, like the daemon's.
 
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
@@ -19,13 +19,13 @@ use crate::hub::Hub;
 use crate::metrics::Scrape;
 use crate::report::{InviteReport, InviteRequest, RevokeReport};
 
-/// What the loop that owns the hub is asked. It answers its asker itself.
+/// A request to the loop that owns the hub. It sends its own reply.
 pub type Job = Box<dyn FnOnce(&mut Hub) + Send>;
 
 type Jobs = mpsc::Sender<Job>;
 type Answer<T> = Result<Json<T>, ApiError>;
 
-/// Puts a question to the loop and waits for the answer.
+/// Sends a request to the loop and waits for the reply.
 async fn run_job<T, F>(jobs: &Jobs, question: F) -> Result<T, UserError>
 where
     T: Send + 'static,
@@ -34,7 +34,7 @@ where
     let ending = || UserError::new("ending", "the hub is ending");
     let (answer, answered) = oneshot::channel();
     let job: Job = Box::new(move |hub| {
-        // An asker that has hung up needs no answer.
+        // The client may have hung up.
         let _ = answer.send(question(hub));
     });
     jobs.send(job).await.map_err(|_| ending())?;
@@ -49,7 +49,7 @@ where
     run_job(&jobs, question).await.map(Json).map_err(ApiError)
 }
 
-/// Figures of now, as text.
+/// Current metrics, as text.
 pub async fn scrape(jobs: Jobs) -> Response {
     let figures = run_job(&jobs, |hub| {
         Ok(Scrape {
@@ -76,10 +76,10 @@ async fn revoke(State(jobs): State<Jobs>, Path(name): Path<String>) -> Answer<Re
     ask(jobs, move |hub| hub.revoke(&name)).await
 }
 
-/// Serves the API until `end` is done and the last answer is out.
+/// Serves the API until `end` completes and the last reply is sent.
 ///
 /// # Errors
-/// What the system said.
+/// The system's error.
 pub async fn serve(
     listener: UnixListener,
     auth: PeerAuth,

@@ -1,4 +1,4 @@
-//! What a hub knows of a client.
+//! Record of a client.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ pub type Seconds = u64;
 #[serde(try_from = "String", into = "String")]
 pub struct Name(String);
 
-/// A text that is no name.
+/// Error of a text that is not a name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is no name for a client: write 1 to {NAME_MAX} letters, digits, \"-\", \"_\" and \".\", \
@@ -63,13 +63,13 @@ impl fmt::Display for Name {
     }
 }
 
-/// How far it has come.
+/// State of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It has a token that no machine has used.
+    /// No machine has used its token.
     Invited {
-        /// From then on the token is refused.
+        /// The token is refused from this time on.
         until: Seconds,
     },
     /// A machine has used its token.
@@ -77,15 +77,15 @@ pub enum State {
         /// That machine's key.
         #[serde(with = "key_text")]
         key: PublicKey,
-        /// When it did.
+        /// Time of joining.
         since: Seconds,
     },
-    /// It is not served any more. Kept, so that it can be told so.
+    /// It is no longer served. The record is kept, so that the client can be told.
     Revoked {
         /// The key of the machine that had used its token, if one had.
         #[serde(with = "optional_key_text")]
         key: Option<PublicKey>,
-        /// When it was.
+        /// Time of the revocation.
         since: Seconds,
     },
 }
@@ -93,11 +93,11 @@ pub enum State {
 /// A client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Client {
-    /// Its number: never given twice, and the larger the later it was invited.
+    /// Its number: never reused, and higher for later invitations.
     pub id: u64,
-    /// Its name; one that is invited or joined has it alone.
+    /// Its name, unique among invited and joined clients.
     pub name: Name,
-    /// What its token is known by.
+    /// Id of its invitation.
     #[serde(with = "invitation_text")]
     pub invitation: InvitationId,
     /// The pre-shared key of its handshakes.
@@ -105,19 +105,19 @@ pub struct Client {
     pub psk: Psk,
     /// Its inner addresses, at most one per IP version.
     pub addresses: Vec<IpAddr>,
-    /// Most that is passed on for it, in each direction; no limit if none.
+    /// Most that the hub forwards for it in each direction; no limit if none.
     pub cap: Option<Rate>,
-    /// When it was invited.
+    /// Time of its invitation.
     pub created: Seconds,
-    /// How far it has come.
+    /// Its state.
     pub state: State,
-    /// When something of it was heard last.
+    /// Time of its last packet.
     pub seen: Option<Seconds>,
-    /// Bytes of inner packets that came from it, since it was invited.
+    /// Bytes of inner packets from it since its invitation.
     pub received: u64,
-    /// Bytes of inner packets that went to it.
+    /// Bytes of inner packets to it since its invitation.
     pub sent: u64,
-    /// What it has used of its quota, both directions; nothing while it has none.
+    /// Used part of its quota, both directions; zero while it has none.
     #[serde(default)]
     pub used: Used,
 }
@@ -132,7 +132,7 @@ impl Client {
         }
     }
 
-    /// Whether its name and addresses are its own at `now`.
+    /// Returns true if it owns its name and addresses at `now`.
     #[must_use]
     pub fn is_current(&self, now: Seconds) -> bool {
         match self.state {
@@ -142,7 +142,7 @@ impl Client {
         }
     }
 
-    /// Its state in a word, at `now`.
+    /// Its state at `now`, as a word.
     #[must_use]
     pub fn state_name(&self, now: Seconds) -> &'static str {
         match self.state {

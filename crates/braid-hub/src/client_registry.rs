@@ -1,12 +1,13 @@
-//! Who may come in: invitations, keys that took them up, and revocations. Decides, and has the store
-//! keep it before anybody acts on it; no sockets, no clock.
+//! Registry of clients: invitations, the keys that used them, and revocations. It decides, and has
+//! the store save each decision before anybody acts on it; it has no sockets and no clock.
 //!
 //! - A name and an address belong to one client at a time, from the invitation on.
-//! - A token is bound to the first key that names its invitation. The same key may try as often as it
-//!   likes; another one is refused, and whoever runs the hub hears of it, since then either the token
-//!   was copied or a machine was set up anew.
-//! - Whose quota is used up is served on, slowly: so it can still be asked what it does, and say so.
-//! - Who is revoked stays in the book: a refusal that says why beats silence.
+//! - A token is bound to the first key that names its invitation. The same key may try again at any
+//!   time; another key is refused and reported to the operator, since either the token was copied
+//!   or a machine was reinstalled.
+//! - A client without quota left is still served, at a low rate: its operator can see the reason on
+//!   it.
+//! - A revoked client stays in the registry: a refusal with a reason is better than silence.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -24,94 +25,94 @@ use crate::config::{ClientConfig, Reach};
 use crate::pool::{AddressPool, PoolError};
 use crate::store::{Store, StoreError};
 
-/// Most clients that are invited or joined.
+/// Most clients that are invited or have joined.
 pub const CLIENTS_MAX: usize = 10_000;
 
-/// Most that is passed on in each direction for a client whose quota is used up.
+/// Rate in each direction for a client whose quota is used up.
 pub const SPENT_RATE: Rate = Rate::from_bits_per_sec(128_000);
 
-/// Keys without a client of their own that are told why they get nothing, at once; the oldest is
-/// forgotten for a newer one.
+/// Refused keys that are told the reason at a time; a newer one replaces the oldest.
 const MAX_REFUSED_KEYS: usize = 64;
 
-/// A key that is refused is told so for this long, seconds: it repeats its question within four.
+/// Time for which a refused key is told the reason, seconds: it repeats its request within four.
 const REFUSAL_MEMORY_S: Seconds = 20;
 
-/// Who is invited.
+/// Invitation of a client.
 #[derive(Clone, Debug)]
 pub struct Invitation {
-    /// What the client is called.
+    /// Name of the client.
     pub name: Name,
-    /// Inner addresses that it is to have; of networks that none is named of it gets the next.
+    /// Wanted inner addresses; in other networks the client gets the next free one.
     pub addresses: Vec<IpAddr>,
-    /// Most that is passed on for it in each direction.
+    /// Most that the hub forwards for it in each direction.
     pub cap: Option<Rate>,
-    /// Until when its token may be used.
+    /// Expiry of its token.
     pub until: Seconds,
 }
 
-/// Why something was not written into the book.
+/// Error of a change to the registry.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
-    /// The name is somebody's.
+    /// The name is in use.
     #[error("{0} is invited or has joined already")]
     Named(Name),
-    /// Nobody has the name.
+    /// The name is unknown.
     #[error("there is no client {0}")]
     Nobody(Name),
-    /// It is revoked already.
+    /// The client is revoked already.
     #[error("{0} is revoked already")]
     Revoked(Name),
-    /// There are too many.
+    /// There are too many clients.
     #[error("there are {CLIENTS_MAX} clients, which is the most that one hub has")]
     Many,
-    /// A wanted address is another client's.
+    /// A wanted address belongs to another client.
     #[error("inner address {0} is {1}'s")]
     Taken(IpAddr, Name),
-    /// There is no address.
+    /// No address is available.
     #[error(transparent)]
     AddressPool(#[from] PoolError),
-    /// It could not be kept.
+    /// The change could not be saved.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// A key, and how its handshakes are to be answered.
+/// A key, and the terms of its handshakes.
 #[derive(Clone, Debug)]
 pub struct HandshakeTerms {
-    /// Who.
+    /// The key.
     pub key: PublicKey,
     /// The pre-shared key of its handshakes.
     pub psk: Psk,
-    /// What it is told.
+    /// Options for it.
     pub options: Options,
     /// Its inner addresses; none if it is refused.
     pub addresses: Vec<IpAddr>,
-    /// Most that is passed on for it.
+    /// Most that the hub forwards for it.
     pub cap: Option<Rate>,
 }
 
-/// What became of a key that named an invitation.
+/// Result for a key that named an invitation.
 #[derive(Clone, Debug)]
 pub enum EnrolOutcome {
-    /// It is this client from now on, or was before.
+    /// The key is this client's.
     Joined(HandshakeTerms),
-    /// It gets nothing, and is told why.
+    /// The key is refused, and told the reason.
     Refused(HandshakeTerms, Refusal),
-    /// There is no such invitation: it cannot be told anything that it could read.
+    /// The invitation does not exist: without its secret the hub cannot write a reply that the key
+    /// could read.
     Unknown,
 }
 
-/// Somebody tried a token that another machine had used.
+/// Use of a token by further machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenMisuse {
-    /// How often, by how many keys.
+    /// Number of attempts.
     pub times: u64,
-    /// The last time.
+    /// Time of the last one.
     pub last: Seconds,
 }
 
-/// The book.
+/// Registry of clients.
 pub struct ClientRegistry {
     store: Box<dyn Store>,
     pool: AddressPool,
@@ -119,18 +120,18 @@ pub struct ClientRegistry {
     by_key: BTreeMap<PublicKey, u64>,
     by_invitation: BTreeMap<InvitationId, u64>,
     misuses: BTreeMap<u64, TokenMisuse>,
-    /// Keys that are being refused, and since when.
+    /// Keys that are being refused, and the start of that.
     refused_keys: Vec<(PublicKey, Seconds)>,
-    /// Whose figures have changed since they were kept.
+    /// Clients with unsaved counters.
     unsaved: BTreeSet<u64>,
-    /// What the configuration gives to single clients.
+    /// Configuration of single clients.
     configured: BTreeMap<Name, ClientConfig>,
-    /// Whose quota was used up when that was looked at last.
+    /// Clients without quota left, as of the last review.
     spent: BTreeSet<u64>,
 }
 
 impl ClientRegistry {
-    /// Opens the book of a store.
+    /// Opens the registry of a store.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -166,19 +167,19 @@ impl ClientRegistry {
         self.clients.insert(client.id, client);
     }
 
-    /// The pool that addresses are given of.
+    /// The pool of inner addresses.
     #[must_use]
     pub fn pool(&self) -> &AddressPool {
         &self.pool
     }
 
-    /// What the configuration gives to single clients, whatever their invitations say.
+    /// Sets the configuration of single clients, which overrides their invitations.
     pub fn configure(&mut self, clients: BTreeMap<Name, ClientConfig>, now: Seconds) {
         self.configured = clients;
         self.review_quotas(now);
     }
 
-    /// Names that the configuration speaks of and no client has.
+    /// Names in the configuration that no client has.
     pub fn unknown_names(&self, now: Seconds) -> impl Iterator<Item = &Name> {
         let current = self.current(now);
         let names: BTreeSet<&Name> = current.map(|client| &client.name).collect();
@@ -186,7 +187,7 @@ impl ClientRegistry {
         configured.filter(move |name| !names.contains(name))
     }
 
-    /// Most that is passed on for a client, in each direction; no limit if none.
+    /// Most that the hub forwards for a client in each direction; no limit if none.
     #[must_use]
     pub fn cap(&self, client: &Client) -> Option<Rate> {
         let own = self.configured.get(&client.name).and_then(|own| own.rate);
@@ -197,8 +198,8 @@ impl ClientRegistry {
         }
     }
 
-    /// How much is passed on for a client before it gets [`SPENT_RATE`]; none if that is not limited, or
-    /// nothing is passed on any more.
+    /// Volume after which a client gets [`SPENT_RATE`]; none without a quota, or if the client is
+    /// revoked.
     #[must_use]
     pub fn quota(&self, client: &Client) -> Option<Quota> {
         let own = self.configured.get(&client.name)?;
@@ -206,13 +207,13 @@ impl ClientRegistry {
         own.quota.filter(|_| !is_revoked)
     }
 
-    /// What a client has used of its quota, if it has one.
+    /// Used part of a client's quota, if it has one.
     #[must_use]
     pub fn used(&self, client: &Client, now: Seconds) -> Option<Bytes> {
         Some(client.used.at(time(now), self.quota(client)?.period))
     }
 
-    /// Whether a client's quota is used up, as of the last [review](Self::review).
+    /// Returns true if a client's quota is used up, as of the last [review](Self::review_quotas).
     #[must_use]
     pub fn is_spent(&self, client: &Client) -> bool {
         self.spent.contains(&client.id)
@@ -232,8 +233,7 @@ impl ClientRegistry {
         reach.collect()
     }
 
-    /// Looks whose quota is used up; says how those are to be answered from now on for whom that has
-    /// changed.
+    /// Checks all quotas; returns the new terms of clients for whom that has changed.
     pub fn review_quotas(&mut self, now: Seconds) -> Vec<HandshakeTerms> {
         let spent = self.clients.values().filter(|client| {
             let quota = self.quota(client);
@@ -252,7 +252,7 @@ impl ClientRegistry {
         changed.collect()
     }
 
-    /// Clients that are served or may still come.
+    /// Clients that are served or may still join.
     fn current(&self, now: Seconds) -> impl Iterator<Item = &Client> {
         let clients = self.clients.values();
         clients.filter(move |client| client.is_current(now))
@@ -263,13 +263,13 @@ impl ClientRegistry {
         self.clients.values()
     }
 
-    /// Whose token was tried by another machine.
+    /// Use of a client's token by other machines.
     #[must_use]
     pub fn misuse(&self, id: u64) -> Option<TokenMisuse> {
         self.misuses.get(&id).copied()
     }
 
-    /// Clients that have an address which the pool does not have (any more), with that address.
+    /// Clients with an address that is not in the pool (any more), with that address.
     pub fn outside_pool(&self, now: Seconds) -> impl Iterator<Item = (&Client, IpAddr)> {
         self.current(now).flat_map(|client| {
             let outside = client.addresses.iter().filter(|a| !self.pool.has(**a));
@@ -277,8 +277,8 @@ impl ClientRegistry {
         })
     }
 
-    /// How those who have joined are to be answered: at the start. Everybody else names an invitation,
-    /// and is answered when they do.
+    /// Terms of the joined clients, for the start of the hub. Other keys name an invitation, and
+    /// get their terms then.
     #[must_use]
     pub fn joined_terms(&self) -> Vec<HandshakeTerms> {
         let joined = self.clients.values().filter_map(|client| {
@@ -288,10 +288,10 @@ impl ClientRegistry {
         joined.collect()
     }
 
-    /// Invites a client; its token has this secret.
+    /// Invites a client whose token has this secret.
     ///
     /// # Errors
-    /// See [`RegistryError`]; then nothing has changed.
+    /// See [`RegistryError`]; nothing has changed then.
     pub fn invite(
         &mut self,
         invitation: Invitation,
@@ -341,10 +341,10 @@ impl ClientRegistry {
         Ok(&self.clients[&id])
     }
 
-    /// A key that is not served names an invitation.
+    /// Handles a key that is not served and names an invitation.
     ///
     /// # Errors
-    /// It could not be kept; then nothing has changed, and the key may try again.
+    /// The change could not be saved. Nothing has changed then, and the key may try again.
     pub fn enrol(
         &mut self,
         key: PublicKey,
@@ -361,7 +361,7 @@ impl ClientRegistry {
             }
             State::Invited { until } if now < until => {
                 if self.by_key.contains_key(&key) {
-                    // A machine that was revoked comes back with a token, as somebody new.
+                    // A revoked machine joins as a new client by a new token.
                     self.by_key.remove(&key);
                 }
                 let mut joined = client.clone();
@@ -393,14 +393,14 @@ impl ClientRegistry {
         Ok(EnrolOutcome::Refused(answer, refusal))
     }
 
-    /// Notes that a key is being refused from now on.
+    /// Records that a key is being refused.
     pub fn remember_refused(&mut self, key: PublicKey, now: Seconds) {
         self.refused_keys.retain(|(known, _)| *known != key);
         self.refused_keys.push((key, now));
     }
 
-    /// Keys that were refused for long enough, or are too many: to be forgotten, so that nobody can
-    /// fill the hub's memory with made-up ones.
+    /// Forgets and returns keys that were refused for long enough, or are too many, so that nobody
+    /// can fill the hub's memory with made-up keys.
     pub fn forget_refused(&mut self, now: Seconds) -> Vec<PublicKey> {
         let spare = self.refused_keys.len().saturating_sub(MAX_REFUSED_KEYS);
         let old =
@@ -410,16 +410,16 @@ impl ClientRegistry {
         forgotten.map(|(key, _)| key).collect()
     }
 
-    /// Serves a client no more. Returns its key, if a machine had joined as it.
+    /// Revokes a client. Returns its key if a machine had joined as it.
     ///
     /// # Errors
-    /// See [`RegistryError`]; then nothing has changed.
+    /// See [`RegistryError`]; nothing has changed then.
     pub fn revoke(
         &mut self,
         name: &Name,
         now: Seconds,
     ) -> Result<Option<PublicKey>, RegistryError> {
-        // The newest of that name: those before it are revoked, or have expired.
+        // The newest client of that name: earlier ones are revoked or have expired.
         let named = self
             .clients
             .values()
@@ -439,15 +439,15 @@ impl ClientRegistry {
         Ok(key)
     }
 
-    /// The client that a key is served as.
+    /// The client of a served key.
     #[must_use]
     pub fn served(&self, key: PublicKey) -> Option<&Client> {
         let client = &self.clients[self.by_key.get(&key)?];
         client.served_key().is_some().then_some(client)
     }
 
-    /// Takes note at `now` of inner bytes that came from a key and went to it since the last note, and of
-    /// when it was heard. They count against its quota.
+    /// Records inner bytes from a key and to it since the last call, and the time of its last
+    /// packet. They count against its quota.
     pub fn record_traffic(
         &mut self,
         key: PublicKey,
@@ -476,18 +476,18 @@ impl ClientRegistry {
         }
     }
 
-    /// Keeps figures that were noted.
+    /// Saves recorded counters.
     ///
     /// # Errors
-    /// See [`StoreError`]; they are kept the next time.
+    /// See [`StoreError`]; the next call saves them.
     pub fn persist(&mut self) -> Result<(), StoreError> {
         self.persist_if(|_, _| true)
     }
 
-    /// Keeps those of clients with a quota.
+    /// Saves the counters of clients with a quota.
     ///
     /// # Errors
-    /// As [`ClientRegistry::persist`].
+    /// Same as [`ClientRegistry::persist`].
     pub fn persist_quotas(&mut self) -> Result<(), StoreError> {
         self.persist_if(|registry, client| registry.quota(client).is_some())
     }

@@ -1,5 +1,5 @@
-//! What a user may set of a hub; the rules are those of `braid_daemon::config`. No file at all is a
-//! valid configuration.
+//! Configuration of a hub; the rules are those of `braid_daemon::config`. A missing file is a valid
+//! configuration.
 
 mod read;
 
@@ -14,80 +14,81 @@ use braid_daemon::config::{ApiConfig, ConfigError, MetricsConfig, Prefix, Quota}
 
 use crate::client::Name;
 
-/// Where the configuration is looked for when none is named on the command line.
+/// Path of the configuration if the command line names none.
 pub const DEFAULT_PATH: &str = "/etc/braid/hub.toml";
 
-/// Where the store is if nothing else is said.
+/// Default path of the store.
 pub const DEFAULT_STORE: &str = "/var/lib/braid/hub.redb";
 
-/// The inner device if nothing else is said.
+/// Default name of the inner device.
 pub const DEFAULT_DEVICE: &str = "braid-hub";
 
-/// The inner IPv4 network if nothing else is said.
+/// Default inner IPv4 network.
 pub const DEFAULT_NETWORK: &str = "10.73.0.0/16";
 
-/// Everything a user may set. `HubConfig::default()` is what no file means.
+/// All settings. `HubConfig::default()` stands for a missing file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubConfig {
-    /// Where it listens, UDP.
+    /// Addresses to listen on, UDP.
     pub listen: Vec<SocketAddr>,
-    /// Where clients find it, for tokens; empty: the machine's own addresses.
+    /// Public addresses for tokens; if empty, the machine's own.
     pub address: Vec<HubAddress>,
     /// The inner device.
     pub device: String,
     /// Size of the largest inner packet, bytes.
     pub mtu: u16,
-    /// Inner networks; empty: 10.73.0.0/16, and a /64 of its own that it draws once.
+    /// Inner networks; if empty, 10.73.0.0/16 and a /64 that the hub draws once.
     pub pool: Vec<Prefix>,
-    /// What becomes of packets for elsewhere.
+    /// Treatment of packets to other networks.
     pub forward: Forward,
-    /// Whether clients reach each other.
+    /// True if clients reach each other.
     pub between_clients: bool,
-    /// What clients reach besides the internet.
+    /// Destinations of clients besides the internet.
     pub reach: Vec<Reach>,
-    /// Most that is passed on for a client in each direction, where its invitation does not say.
+    /// Most that the hub forwards for a client in each direction, unless its invitation sets a
+    /// rate.
     pub client_rate: Option<Rate>,
-    /// What single clients have, by name.
+    /// Settings of single clients, by name.
     pub clients: BTreeMap<Name, ClientConfig>,
-    /// Whether data of clients that want it so goes in the clear, as GRE.
+    /// True if data of clients that want it is sent in cleartext, as GRE.
     pub gre: bool,
-    /// Where keys and clients are kept.
+    /// Path of the store of keys and clients.
     pub store: PathBuf,
     /// The local API on the Unix socket.
     pub api: ApiConfig,
-    /// Figures for a monitoring system.
+    /// Metrics endpoint.
     pub metrics: MetricsConfig,
 }
 
-/// What one client has: a `[[client]]`.
+/// Settings of one client: a `[[client]]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientConfig {
-    /// Most that is passed on for it in each direction, whatever its invitation says.
+    /// Most that the hub forwards for it in each direction; overrides its invitation.
     pub rate: Option<Rate>,
-    /// How much is passed on for it in a day or a month, both directions together, before it gets
-    /// [`SPENT_RATE`](crate::book::SPENT_RATE).
+    /// Volume per day or month, both directions together, after which it gets
+    /// [`SPENT_RATE`](crate::client_registry::SPENT_RATE).
     pub quota: Option<Quota>,
-    /// Destinations that it reaches besides those of all clients.
+    /// Destinations besides those of all clients.
     pub reach: Vec<Reach>,
 }
 
-/// What becomes of clients' packets for elsewhere.
+/// Treatment of clients' packets to other networks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Forward {
-    /// They leave with the hub's address: works wherever the hub stands.
+    /// They leave with the hub's address, which works anywhere.
     #[default]
     Nat,
-    /// They leave with the client's inner address: the networks around know the way back.
+    /// They leave with the client's inner address: the surrounding networks know the route back.
     Routed,
-    /// The machine's forwarding and filtering are left as they are.
+    /// Forwarding and filtering of the machine are left alone.
     Off,
 }
 
 impl Forward {
-    /// Its words.
+    /// All values, as words.
     pub const NAMES: [&str; 3] = ["nat", "routed", "off"];
 
-    /// Its word.
+    /// The value as a word.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -111,12 +112,12 @@ impl FromStr for Forward {
     }
 }
 
-/// What clients reach besides the internet.
+/// Destination of clients besides the internet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// The hub's own machine.
     Hub,
-    /// A network that is no part of the internet.
+    /// A network outside the internet.
     Network(Prefix),
 }
 
@@ -173,7 +174,7 @@ impl HubConfig {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// The file cannot be read, or everything that is wrong with its contents.
+    /// The file cannot be read, or all problems of its contents.
     pub fn load(path: &Path) -> Result<HubConfig, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
             path: path.to_owned(),
@@ -182,18 +183,18 @@ impl HubConfig {
         HubConfig::parse(&path.display().to_string(), &text)
     }
 
-    /// Checks the text of a configuration; `name` is what diagnostics call it.
+    /// Checks the text of a configuration; `name` is for diagnostics.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All problems of the text.
     pub fn parse(name: &str, text: &str) -> Result<HubConfig, ConfigError> {
         read::read(name, text)
     }
 
-    /// The named file, or the one at the default place if it is there, or no configuration.
+    /// The named file, or the default one if it exists, or the default configuration.
     ///
     /// # Errors
-    /// As [`HubConfig::load`].
+    /// Same as [`HubConfig::load`].
     pub fn find(named: Option<&Path>) -> Result<HubConfig, ConfigError> {
         match named {
             Some(path) => HubConfig::load(path),
@@ -202,10 +203,10 @@ impl HubConfig {
         }
     }
 
-    /// Takes over what counts at once of a configuration that was read anew; says which keys of it only
-    /// count from the next start.
+    /// Applies the settings of a reloaded configuration that can change at once; returns the keys
+    /// of those that take effect at the next start.
     pub fn apply(&mut self, read: HubConfig) -> Vec<&'static str> {
-        // Each is named: one that is added is one or the other.
+        // All fields are listed, so that a new one has to be assigned to either group.
         let HubConfig {
             listen,
             address,
@@ -242,13 +243,13 @@ impl HubConfig {
         later.map(|(key, _)| key).collect()
     }
 
-    /// The port that clients without a word from the user are sent to: that of the first listener.
+    /// Default port in tokens: that of the first listener.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.listen.first().map_or(PORT, SocketAddr::port)
     }
 
-    /// The inner networks; `global` is what the hub drew for its own (RFC 4193 §3.2.2).
+    /// The inner networks; `global` is the global ID that the hub drew (RFC 4193 §3.2.2).
     #[must_use]
     pub fn networks(&self, global: [u8; 5]) -> Vec<Prefix> {
         if !self.pool.is_empty() {

@@ -1,13 +1,14 @@
-//! What the hub needs of the kernel around it: addresses on the inner device, forwarding, and the
-//! filter; and how all of it goes away again.
+//! Kernel set-up of a hub: addresses of the inner device, forwarding, and the filter; and its
+//! removal.
 //!
-//! All of it outlives the hub, whether that is stopped or killed: connections through it go on when it is back. Without
-//! the filter the kernel would take a server's next packet for its own and refuse it, which ends the connection;
-//! without the device it would answer that nobody is there. So packets find their way to the device, and it drops them
-//! until a hub is attached. What takes everything away is [`undo`]: `braid hub down`.
+//! The set-up outlives the hub, stopped or killed, so that connections continue when it is back.
+//! Without the filter the kernel would take a server's next packet for its own and reset the
+//! connection; without the device it would reply that the destination is unreachable. So packets
+//! are routed to the device, which drops them until a hub is attached. [`undo`], that is `braid hub
+//! down`, removes everything.
 //!
-//! Sysctls and the device's name are written down before they are changed, in the run directory. The filter is ours by
-//! name.
+//! Sysctls and the device's name are saved in the run directory before they are changed. The filter
+//! has a name of its own.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -27,7 +28,7 @@ use crate::config::{Forward, HubConfig};
 use crate::nftables::{self, Filter};
 use crate::pool::AddressPool;
 
-/// Checks that nothing is in the way of the inner networks. Changes nothing.
+/// Checks that no network of the machine conflicts with the inner networks. Changes nothing.
 ///
 /// # Errors
 /// A network of the machine overlaps one of the pool's.
@@ -43,7 +44,7 @@ pub fn check(pool: &AddressPool, device: &str) -> Result<(), UserError> {
     Ok(())
 }
 
-/// Returns the filter for the kernel; none if the kernel's is left alone.
+/// Returns the filter for the kernel; none if the hub does not filter.
 #[must_use]
 pub fn filter(config: &HubConfig, registry: &ClientRegistry, now: Seconds) -> Option<Filter> {
     (config.forward != Forward::Off).then(|| Filter {
@@ -56,7 +57,7 @@ pub fn filter(config: &HubConfig, registry: &ClientRegistry, now: Seconds) -> Op
     })
 }
 
-/// Has packets for elsewhere passed on. What an earlier hub left is gone on with.
+/// Sets up forwarding. It adopts the set-up that an earlier hub has left.
 ///
 /// # Errors
 /// The system refused.
@@ -69,7 +70,7 @@ pub async fn set_up(
         PreviousState::State(mut state) => {
             state.check_network()?;
             if config.forward == Forward::Off {
-                // The one that was killed may have been told otherwise.
+                // The earlier hub may have had another configuration.
                 nftables::remove().await?;
                 state.saved = restore(&state)?;
             }
@@ -94,12 +95,14 @@ pub async fn set_up(
     if is_first && let Err(failure) = boot(config).await {
         tracing::warn!(%failure, "if the machine was restarted, connections of clients may end");
     }
-    // The filter first: clients must not be forwarded with inner addresses, not even for a moment.
+    // The filter comes first: packets with inner addresses must not be forwarded, not even for a
+    // moment.
     filter.install().await?;
     Ok(plan.apply()?)
 }
 
-/// Has the kernel drop silently what servers send to clients, for three minutes after the machine was started.
+/// Has the kernel drop packets of servers to clients silently for three minutes after the machine
+/// was started.
 ///
 /// # Errors
 /// There is no `nft`, or it refused.
@@ -110,7 +113,7 @@ pub async fn boot(config: &HubConfig) -> Result<(), UserError> {
     }
 }
 
-/// Says a failure of the packets' side as a hub does.
+/// Converts an error of the packet thread.
 pub(crate) fn bond_failure(error: BondError) -> UserError {
     UserError::new("tunnel", error.to_string())
 }
@@ -141,10 +144,11 @@ fn device_exists(device: &str) -> bool {
     nix::net::if_::if_nametoindex(device).is_ok()
 }
 
-/// Leaves the machine as it was found before the first hub, none of which may be running; says what was undone.
+/// Restores the state of the machine before the first hub; no hub may be running. Returns a line
+/// for each thing undone.
 ///
 /// # Errors
-/// The system refused; what could not be undone is still written down.
+/// The system refused; the remaining changes are still recorded.
 pub async fn undo(run_dir: &RunDir) -> Result<Vec<String>, UserError> {
     let mut undone = Vec::new();
     let PreviousState::State(mut state) = State::load(run_dir)? else {
@@ -168,14 +172,15 @@ pub async fn undo(run_dir: &RunDir) -> Result<Vec<String>, UserError> {
     Ok(undone)
 }
 
-/// Puts sysctls back to what was found; returns what is still to be remembered.
+/// Restores sysctls; returns what still has to be remembered.
 fn restore(state: &State) -> Result<Saved, UserError> {
     let removal = Forwarding::removal(&state.saved)?;
     removal.apply()?;
     Ok(removal.saved)
 }
 
-/// Opens the inner device with the hub's addresses. One that an earlier hub left is gone on with, if it has the same.
+/// Opens the inner device with the hub's addresses. It adopts one that an earlier hub has left, if
+/// the addresses are the same.
 ///
 /// # Errors
 /// The system refused.
@@ -213,17 +218,17 @@ async fn assign_addresses(index: u32, wanted: &BTreeSet<(IpAddr, u8)>) -> Result
     outcome
 }
 
-/// Whether the kernel speaks an address's IP version.
+/// Returns true if the kernel supports an address's IP version.
 #[must_use]
 pub fn has_family(address: IpAddr) -> bool {
     address.is_ipv4() || std::path::Path::new("/proc/net/if_inet6").exists()
 }
 
-/// Where clients may find this machine: addresses of devices that are up, those of the internet alone
-/// if there are any.
+/// Addresses by which clients may reach this machine: those of devices that are up; only public
+/// ones if there are any.
 ///
 /// # Errors
-/// The system does not tell.
+/// The system does not list them.
 pub fn own_addresses(device: &str) -> Result<Vec<IpAddr>, UserError> {
     let addresses = interfaces(device)?
         .into_iter()
@@ -242,13 +247,13 @@ fn is_usable(address: &IpAddr) -> bool {
     }
 }
 
-/// Whether an address may be reached from the internet.
+/// Returns true if an address can be reached from the internet.
 #[must_use]
 pub fn is_public(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
             let [a, b, ..] = address.octets();
-            // RFC 6598: behind a carrier's translation.
+            // RFC 6598: behind carrier-grade NAT.
             let shared = a == 100 && b & 0xc0 == 64;
             !address.is_private() && !shared
         }
@@ -265,7 +270,7 @@ fn networks_of_others(device: &str) -> Result<Vec<(String, Prefix)>, UserError> 
     Ok(networks.collect())
 }
 
-/// A network by one of its addresses.
+/// A network, parsed from one of its addresses.
 struct Network(Prefix);
 
 impl std::str::FromStr for Network {
@@ -282,7 +287,7 @@ impl std::str::FromStr for Network {
     }
 }
 
-/// Addresses and prefix lengths of a device, those that the kernel gave itself apart; none if it does not exist.
+/// Addresses and prefix lengths of a device, without link-local ones; empty if it does not exist.
 fn addresses_of(device: &str) -> Result<BTreeSet<(IpAddr, u8)>, UserError> {
     let made = |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
     let addresses = addressed(|one| one.interface_name == device)?.into_iter();
@@ -290,7 +295,8 @@ fn addresses_of(device: &str) -> Result<BTreeSet<(IpAddr, u8)>, UserError> {
     Ok(addresses.filter(|(address, _)| !made(address)).collect())
 }
 
-/// Name, address and prefix length of everything that is up, but for loopback and the inner device.
+/// Name, address and prefix length of everything that is up, except for loopback and the inner
+/// device.
 fn interfaces(device: &str) -> Result<Vec<(String, IpAddr, u8)>, UserError> {
     addressed(|one| {
         one.flags.contains(InterfaceFlags::IFF_UP)

@@ -1,6 +1,6 @@
-//! The hub itself: the book, and the end that carries packets.
+//! The hub itself: the client registry, and the packet thread.
 //!
-//! What is decided is kept first and done then. Packets never wait for it: a key that is not known is
+//! Decisions are saved first and applied then. Packets never wait for that: an unknown key is
 //! handed over, and answered when it asks again.
 
 use std::collections::BTreeMap;
@@ -24,24 +24,24 @@ use crate::nftables::Filter;
 use crate::report::{InviteReport, InviteRequest, RevokeReport};
 use crate::store::StoreError;
 
-/// Longest that a token may be used, seconds.
+/// Longest validity of a token, seconds.
 const VALID_MAX_S: Seconds = 366 * 86_400;
 
-/// What the hub is.
+/// State of a hub.
 pub struct Hub {
     pub(crate) config: HubConfig,
     pub(crate) identity: Identity,
     pub(crate) registry: ClientRegistry,
     pub(crate) handle: HubHandle,
-    /// Inner bytes of each key when they were last noted: received, sent.
+    /// Inner bytes of each key when they were last recorded: received, sent.
     recorded: BTreeMap<PublicKey, (u64, u64)>,
-    /// Why figures cannot be kept.
+    /// Error of the last attempt to save.
     pub(crate) persist_error: Option<String>,
-    /// Why the configuration that was to be read anew is not followed.
+    /// Error of the last reload of the configuration.
     pub(crate) reload_error: Option<String>,
-    /// The kernel's filter as it is installed; none if it is left alone.
+    /// The installed filter; none if the hub does not filter.
     filter: Option<Filter>,
-    /// Why it does not say what it is to say.
+    /// Error of the last update of the filter.
     pub(crate) filter_error: Option<String>,
 }
 
@@ -63,7 +63,7 @@ pub fn random<const N: usize>() -> Result<[u8; N], UserError> {
     Ok(bytes)
 }
 
-/// How the end that carries packets is to treat a key.
+/// The packet thread's peer for these terms.
 pub(crate) fn peer(answer: HandshakeTerms, gre: bool) -> Peer {
     Peer {
         key: answer.key,
@@ -105,7 +105,7 @@ impl Hub {
     /// Invites a client.
     ///
     /// # Errors
-    /// Why not; then nothing has changed.
+    /// The reason for refusal; nothing has changed then.
     pub fn invite(&mut self, request: InviteRequest) -> Result<InviteReport, UserError> {
         let name: Name = request.name.parse()?;
         let valid_s = request.valid_ms / 1000;
@@ -148,7 +148,7 @@ impl Hub {
         })
     }
 
-    /// Where a token says that the hub is, and what may keep that from working.
+    /// Addresses of the hub for a token, and warnings about them.
     fn addresses(&self, asked: &[String]) -> Result<(Vec<HubAddress>, Vec<String>), UserError> {
         let port = self.config.port();
         let read = |text: &String| HubAddress::read(text, port);
@@ -186,7 +186,7 @@ impl Hub {
         Ok((addresses, warnings))
     }
 
-    /// Follows the configuration as it is now, as a whole or not at all.
+    /// Applies a reloaded configuration, as a whole or not at all.
     pub fn reload(&mut self, read: Result<HubConfig, ConfigError>) {
         let read = match read {
             Ok(read) => read,
@@ -207,10 +207,10 @@ impl Hub {
         for answer in self.registry.joined_terms() {
             self.handle.set_cap(answer.key, answer.options, answer.cap);
         }
-        tracing::info!("configuration read anew");
+        tracing::info!("configuration reloaded");
     }
 
-    /// Has the kernel's filter say what clients that there are now reach.
+    /// Updates the kernel's filter to the current clients' destinations.
     pub async fn update_filter(&mut self) {
         let wanted = host_setup::filter(&self.config, &self.registry, now());
         let Some(filter) = wanted.filter(|wanted| self.filter.as_ref() != Some(wanted)) else {
@@ -222,16 +222,16 @@ impl Hub {
                 self.filter_error = None;
             }
             Err(failure) => {
-                tracing::warn!(%failure, "the filter stays as it was");
+                tracing::warn!(%failure, "cannot update the filter, the old one stays");
                 self.filter_error = Some(failure.to_string());
             }
         }
     }
 
-    /// Serves a client no more.
+    /// Revokes a client.
     ///
     /// # Errors
-    /// Why not; then nothing has changed.
+    /// The reason for refusal; nothing has changed then.
     pub fn revoke(&mut self, name: &str) -> Result<RevokeReport, UserError> {
         let name: Name = name.parse()?;
         let key = match self.registry.revoke(&name, now()) {
@@ -255,7 +255,7 @@ impl Hub {
         })
     }
 
-    /// A key that is not served has named an invitation.
+    /// Handles a key that is not served and names an invitation.
     pub fn enrol(&mut self, key: PublicKey, invitation: InvitationId) {
         match self.registry.enrol(key, invitation, now()) {
             Ok(EnrolOutcome::Joined(answer)) => {
@@ -272,13 +272,13 @@ impl Hub {
                 self.handle.insert(peer(answer, self.config.gre));
             }
             Ok(EnrolOutcome::Unknown) => {
-                tracing::debug!("somebody names an invitation of nobody's")
+                tracing::debug!("a handshake names an unknown invitation")
             }
             Err(error) => self.set_persist_error(&error),
         }
     }
 
-    /// Something happened in a client's tunnel.
+    /// Logs an event of a client's tunnel.
     pub fn handle_event(&mut self, key: PublicKey, event: &Event) {
         let Some(client) = self.registry.served(key) else {
             return;
@@ -294,20 +294,21 @@ impl Hub {
         }
     }
 
-    /// Figures of now.
+    /// Status of the packet thread.
     ///
     /// # Errors
-    /// The end that carries packets has stopped.
+    /// The packet thread has stopped.
     pub fn io_status(&self) -> Result<HubStatus, UserError> {
         self.handle
             .status()
             .map_err(|Stopped| UserError::new("ending", "the hub is ending"))
     }
 
-    /// Takes figures into the book, and forgets who has been refused for long enough.
+    /// Records traffic in the registry, applies quotas, and forgets keys that have been refused for
+    /// long enough.
     ///
     /// # Errors
-    /// As [`Hub::io_status`].
+    /// Same as [`Hub::io_status`].
     pub fn record(&mut self) -> Result<(), UserError> {
         let status = self.io_status()?;
         let at = now();
@@ -340,13 +341,13 @@ impl Hub {
         self.registry.record_traffic(peer.key, carried, seen, at);
     }
 
-    /// Keeps figures.
+    /// Saves recorded counters.
     pub fn persist(&mut self) {
         let kept = self.registry.persist();
         self.handle_persisted(kept);
     }
 
-    /// Keeps what was used of quotas.
+    /// Saves the used part of quotas.
     pub fn persist_quotas(&mut self) {
         let kept = self.registry.persist_quotas();
         self.handle_persisted(kept);
@@ -362,18 +363,18 @@ impl Hub {
     fn set_persist_error(&mut self, error: &StoreError) {
         let text = error.to_string();
         if self.persist_error.as_ref() != Some(&text) {
-            tracing::warn!(%error, "cannot keep what must not be forgotten");
+            tracing::warn!(%error, "cannot save the client registry");
         }
         self.persist_error = Some(text);
     }
 }
 
-/// An instant as the API has it: milliseconds since 1970.
+/// Milliseconds since 1970, as in the API.
 pub(crate) fn millis(at: Seconds) -> u64 {
     at.saturating_mul(1000)
 }
 
-/// How long ago, in words that fit a health line.
+/// Time since then, as words for a health line.
 pub(crate) fn ago(then: Seconds) -> String {
     let past = Duration::from_secs(now().saturating_sub(then));
     match past.as_secs() {
@@ -384,7 +385,7 @@ pub(crate) fn ago(then: Seconds) -> String {
     }
 }
 
-/// Clients that are served or may still come.
+/// Returns true if a client is served or may still join.
 pub(crate) fn is_alive(client: &Client) -> bool {
     client.is_current(now())
 }

@@ -1,13 +1,14 @@
-//! The far end of bonds.
+//! The hub: the far end of bonds.
 //!
-//! In go a configuration and what clients say; out come who may come in, inner addresses, and the way
-//! between those and the internet. `braid_bond::io` carries the packets; this crate never touches one.
+//! Inputs are a configuration and the clients' handshakes; outputs are admissions, inner addresses,
+//! and the path between those and the internet. `braid_bond::io` carries the packets; this crate
+//! never touches one.
 //!
-//! - [`config`]: what a user may set. [`pool`]: which addresses there are to give. [`client_registry`]: who may
-//!   come in; [`store`]: where that is kept.
-//! - [`serve`]: the loop; [`hub`]: what it owns; `host_setup` and `nftables`: what is changed in the kernel,
-//!   and undone.
-//! - `api`, [`report`], `metrics`: what it says of itself.
+//! - [`config`]: settings. [`pool`]: inner addresses. [`client_registry`]: admission of clients;
+//!   [`store`]: its storage.
+//! - [`serve`]: the main loop; [`hub`]: its state; `host_setup` and `nftables`: changes to the
+//!   kernel, and their removal.
+//! - `api`, [`report`], `status`, `metrics`: reports about the hub.
 #![forbid(unsafe_code)]
 
 mod api;

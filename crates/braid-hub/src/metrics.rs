@@ -1,7 +1,7 @@
-//! Figures for a monitoring system, in OpenMetrics text (`GET /v1/metrics`, `[metrics] listen`).
+//! Metrics in OpenMetrics text (`GET /v1/metrics`, `[metrics] listen`).
 //!
-//! Everything has the prefix `braid_hub_` and base units. The labels are `client`, `direction`,
-//! `state`, `outcome` and `reason`: none that traffic can add to.
+//! All names have the prefix `braid_hub_` and base units. The labels are `client`, `direction`,
+//! `state`, `outcome` and `reason`: traffic cannot add values to any of them.
 
 use std::fmt;
 
@@ -12,17 +12,17 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::report::{ClientReport, StatusReport};
 
-/// One moment's figures.
+/// Values of one scrape.
 #[derive(Clone, Debug)]
 pub struct Scrape {
     /// The hub.
     pub status: StatusReport,
-    /// Its clients; only those that have joined are shown.
+    /// Its clients; only joined ones are exported.
     pub clients: Vec<ClientReport>,
 }
 
 impl Scrape {
-    /// The figures as text.
+    /// The metrics as text.
     #[must_use]
     pub fn into_text(mut self) -> String {
         self.clients.retain(|client| client.state == "joined");
@@ -58,7 +58,7 @@ impl Collector for Scrape {
         for (name, help, label, counts) in [
             (
                 "handshakes",
-                "Handshakes by what they came to",
+                "Handshakes by outcome",
                 "outcome",
                 &status.handshakes,
             ),
@@ -78,7 +78,7 @@ impl Collector for Scrape {
         encoder
             .encode_descriptor("unrouted_packets", help, None, MetricType::Counter)?
             .encode_counter::<NoLabelSet, _, u64>(&self.status.unrouted_packets, None)?;
-        let help = "Things that are not as they should be; braid hub status names them";
+        let help = "Current problems; braid hub status lists them";
         encoder
             .encode_descriptor("health_problems", help, None, MetricType::Gauge)?
             .encode_gauge(&(self.status.health.len() as f64))
@@ -86,9 +86,9 @@ impl Collector for Scrape {
 }
 
 impl Scrape {
-    /// What there is of each client.
+    /// Metrics of each client.
     fn encode_clients(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let help = "Whether it has a session";
+        let help = "1 if the client has a session";
         let mut family =
             encoder.encode_descriptor("client_connected", help, None, MetricType::Gauge)?;
         for client in &self.clients {
@@ -133,7 +133,7 @@ impl Scrape {
         Ok(())
     }
 
-    /// Only of those that have one.
+    /// Metrics of clients with a quota.
     fn encode_quotas(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let quotas: [(&str, &str, OptionalBytesOf); 3] = [
             (
@@ -143,12 +143,12 @@ impl Scrape {
             ),
             (
                 "client_quota_used",
-                "What it has used of its quota in this day or month",
+                "Used part of its quota in this day or month",
                 |client| client.quota_used_bytes,
             ),
             (
                 "client_quota_left",
-                "What is left of its quota in this day or month; zero once it is slowed down",
+                "Rest of its quota in this day or month; zero once it is slowed down",
                 ClientReport::quota_left_bytes,
             ),
         ];

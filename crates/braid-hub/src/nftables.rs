@@ -1,5 +1,4 @@
-//! What the kernel's filter is told: one nftables table of ours, replaced as a whole by each hub, and removed by
-//! `braid hub down`.
+//! The hub's nftables table, which each hub replaces as a whole and `braid hub down` removes.
 
 use std::net::IpAddr;
 use std::process::Stdio;
@@ -11,16 +10,18 @@ use tokio::process::Command;
 
 use crate::config::{Forward, Reach};
 
-/// The table's family and name. Nothing else in it is anybody else's.
+/// The table's family and name. It contains nothing but the hub's chains.
 const TABLE: &str = "inet braid_hub";
 
-/// The table that a hub has after its machine was started.
+/// The table of the first minutes after a start of the machine.
 const BOOT_TABLE: &str = "inet braid_hub_boot";
 
-/// After a start of the machine the kernel knows no connection of any client. It would refuse what their servers send,
-/// which ends TCP connections, and would take it for connections of its own, so that a client's next packet could not
-/// have the port that it had. So for three minutes, in which clients come back and send, it drops what belongs to no
-/// connection and to no socket: of TCP everything but an opening SYN. The elements of the set vanish by themselves.
+/// After a start of the machine the kernel knows no connection of any client. It would answer
+/// packets of their servers by resets, which end TCP connections, and would track those packets as
+/// its own connections, so that a client's next packet could not have its old port. So for three
+/// minutes, in which clients reconnect and send, the kernel drops packets of no known connection
+/// and no socket: of TCP everything but an opening SYN. The elements of the set expire by
+/// themselves.
 const BOOT_RULES: &str = "\
 table inet braid_hub_boot {
 	set started {
@@ -40,42 +41,42 @@ table inet braid_hub_boot {
 }
 ";
 
-/// What the table is to say.
+/// Contents of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
     /// The inner device.
     pub device: String,
     /// The inner networks.
     pub networks: Vec<Prefix>,
-    /// Whether clients leave with the hub's address.
+    /// True if clients leave with the hub's address.
     pub forward: Forward,
-    /// Whether clients reach each other.
+    /// True if clients reach each other.
     pub between_clients: bool,
     /// What clients reach besides the internet.
     pub reach: Vec<Reach>,
-    /// Destinations of single clients besides those, by their inner addresses.
+    /// Further destinations of single clients, by their inner addresses.
     pub client_reach: Vec<(IpAddr, Reach)>,
 }
 
-/// Networks that are no part of the internet (RFC 6890): a client reaches those alone that the
-/// configuration names. 169.254.0.0/16 has the metadata service of cloud providers.
+/// Networks outside the internet (RFC 6890): a client only reaches those that the configuration
+/// names. 169.254.0.0/16 has the metadata service of cloud providers.
 const NOT_INTERNET_V4: &str = "0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, \
      172.16.0.0/12, 192.0.0.0/24, 192.168.0.0/16, 224.0.0.0/3";
-/// All but global unicast addresses (2000::/3) and those that a NAT64 gateway translates (RFC 6052).
+/// Global unicast addresses (2000::/3), and addresses that a NAT64 gateway translates (RFC 6052).
 const INTERNET_V6: &str = "64:ff9b::/96, 2000::/3";
-/// IPv4 addresses of `NOT_INTERNET_V4`, as a NAT64 gateway or 6to4 would lead to them.
+/// Addresses of `NOT_INTERNET_V4` by way of a NAT64 gateway or 6to4.
 const NOT_INTERNET_V6: &str = "64:ff9b::/104, 64:ff9b::a00:0/104, 64:ff9b::6440:0/106, \
      64:ff9b::7f00:0/104, 64:ff9b::a9fe:0/112, 64:ff9b::ac10:0/108, 64:ff9b::c000:0/120, \
      64:ff9b::c0a8:0/112, 64:ff9b::e000:0/99, 2002::/16";
 
 impl Filter {
-    /// The table as `nft` reads it; one step from whatever there is of it.
+    /// The table as input of `nft`; it replaces an existing one in a single transaction.
     #[must_use]
     pub fn ruleset(&self) -> String {
         let device = &self.device;
         let mut text = format!("table {TABLE}\ndelete table {TABLE}\ntable {TABLE} {{\n");
         if self.forward == Forward::Nat {
-            text.push_str("\tchain leave {\n\t\ttype nat hook postrouting priority srcnat\n");
+            text.push_str("\tchain postrouting {\n\t\ttype nat hook postrouting priority srcnat\n");
             for network in &self.networks {
                 let family = family(network);
                 text.push_str(&format!(
@@ -90,16 +91,16 @@ impl Filter {
         text
     }
 
-    /// The hub's own machine, by whichever of its addresses.
+    /// Packets to the hub's own machine, by any of its addresses.
     fn push_input_chain(&self, text: &mut String) {
         if self.reach.contains(&Reach::Hub) {
             return;
         }
         let device = &self.device;
-        text.push_str("\tchain hub {\n\t\ttype filter hook input priority filter\n");
+        text.push_str("\tchain input {\n\t\ttype filter hook input priority filter\n");
         for accepted in [
             "ct state established,related",
-            // The hub answers to a ping: that a path through the bond works can be seen by it.
+            // The hub answers pings, by which the path through the bond can be tested.
             "icmp type echo-request",
             "icmpv6 type echo-request",
         ] {
@@ -114,10 +115,10 @@ impl Filter {
         text.push_str(&format!("\t\tiifname \"{device}\" counter drop\n\t}}\n"));
     }
 
-    /// What is passed on for clients, and to them.
+    /// Packets forwarded for clients, and to them.
     fn push_forward_chain(&self, text: &mut String) {
         let device = &self.device;
-        text.push_str("\tchain elsewhere {\n\t\ttype filter hook forward priority filter\n");
+        text.push_str("\tchain forward {\n\t\ttype filter hook forward priority filter\n");
         let verdict = if self.between_clients {
             "accept"
         } else {
@@ -127,12 +128,12 @@ impl Filter {
             "\t\tiifname \"{device}\" oifname \"{device}\" {verdict}\n"
         ));
         if self.forward == Forward::Nat {
-            // Nobody around the hub is to begin anything with a client that leaves by the hub's address.
+            // Nobody around the hub may open connections to clients behind the hub's address.
             text.push_str(&format!(
                 "\t\toifname \"{device}\" ct state != {{ established, related }} counter drop\n"
             ));
         }
-        // Answers of what is reached from outside, in mode "routed", go wherever the question came from.
+        // In mode "routed", replies to connections from outside go wherever those came from.
         text.push_str(&format!(
             "\t\tiifname \"{device}\" ct state established,related accept\n"
         ));
@@ -164,7 +165,7 @@ impl Filter {
         text.push_str("\t}\n");
     }
 
-    /// Puts the table in place.
+    /// Installs the table.
     ///
     /// # Errors
     /// There is no `nft`, or it refused.
@@ -187,8 +188,8 @@ fn family(network: &Prefix) -> &'static str {
     }
 }
 
-/// Has what clients' servers send dropped silently for three minutes, unless that was done before since the machine was
-/// started.
+/// Has packets of clients' servers dropped silently for three minutes, unless that was done since
+/// the machine was started.
 ///
 /// # Errors
 /// There is no `nft`, or it refused.
@@ -199,7 +200,7 @@ pub async fn install_boot_rules() -> Result<(), UserError> {
     }
 }
 
-/// Returns true if the table is there.
+/// Returns true if the table exists.
 async fn table_exists(table: &str) -> Result<bool, UserError> {
     let asked = Command::new("nft")
         .args(["list", "tables"])
@@ -208,7 +209,7 @@ async fn table_exists(table: &str) -> Result<bool, UserError> {
         .output()
         .await;
     match asked {
-        // Without it there never was a table.
+        // Without `nft` there never was a table.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(UserError::new("nft", format!("nft: {error}"))),
         Ok(output) => {
@@ -218,7 +219,7 @@ async fn table_exists(table: &str) -> Result<bool, UserError> {
     }
 }
 
-/// Takes away what there is of tables; `false`: there was none.
+/// Removes the tables; returns `false` if there were none.
 ///
 /// # Errors
 /// There is no `nft`, or it refused.
@@ -290,19 +291,19 @@ mod tests {
 table inet braid_hub
 delete table inet braid_hub
 table inet braid_hub {
-	chain leave {
+	chain postrouting {
 		type nat hook postrouting priority srcnat
 		ip saddr 10.73.0.0/16 oifname != \"braid-hub\" masquerade
 		ip6 saddr fd00:1:2::/64 oifname != \"braid-hub\" masquerade
 	}
-	chain hub {
+	chain input {
 		type filter hook input priority filter
 		iifname \"braid-hub\" ct state established,related accept
 		iifname \"braid-hub\" icmp type echo-request accept
 		iifname \"braid-hub\" icmpv6 type echo-request accept
 		iifname \"braid-hub\" counter drop
 	}
-	chain elsewhere {
+	chain forward {
 		type filter hook forward priority filter
 		iifname \"braid-hub\" oifname \"braid-hub\" counter drop
 		oifname \"braid-hub\" ct state != { established, related } counter drop
@@ -322,7 +323,7 @@ table inet braid_hub {
 table inet braid_hub
 delete table inet braid_hub
 table inet braid_hub {
-	chain elsewhere {
+	chain forward {
 		type filter hook forward priority filter
 		iifname \"braid-hub\" oifname \"braid-hub\" accept
 		iifname \"braid-hub\" ct state established,related accept
@@ -343,7 +344,7 @@ table inet braid_hub {
             ..filter(Forward::Nat, false, &[])
         };
         let ruleset = filter.ruleset();
-        let (hub, elsewhere) = ruleset.split_once("chain elsewhere").unwrap();
+        let (hub, elsewhere) = ruleset.split_once("chain forward").unwrap();
         let allowed = "iifname \"braid-hub\" ip saddr 10.73.0.5";
         assert!(hub.contains(&format!(
             "{allowed} accept\n\t\tiifname \"braid-hub\" counter drop"

@@ -1,27 +1,28 @@
-//! Which inner addresses there are to give. Decisions only.
+//! Assignment of inner addresses. Decisions only.
 //!
-//! A pool is one network per IP version. The hub has the first address of each; a client gets the same
-//! place in all of them, so that 10.73.0.9 and fd00::9 are one client. Places are given in turn, not
-//! the lowest free one: what is still on its way to a client that was revoked must not reach the next.
+//! A pool is one network per IP version. The hub has the first address of each; a client gets the
+//! same offset in all of them, so that 10.73.0.9 and fd00::9 are one client. Offsets are assigned
+//! in turn, not the lowest free one: packets in flight to a revoked client must not reach the next
+//! one.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use braid_daemon::config::Prefix;
 
-/// The hub's own place in every network.
+/// The hub's own offset in every network.
 const HUB_PLACE: u128 = 1;
 
-/// Places before the first client's.
+/// Offset of the first client.
 const FIRST_PLACE: u128 = 2;
 
-/// Addresses to give.
+/// Pool of inner addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressPool {
     networks: Vec<Prefix>,
 }
 
-/// Why there is no address, or no pool.
+/// Error of a pool or an assignment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     /// A network without room for the hub and one client.
@@ -33,16 +34,16 @@ pub enum PoolError {
     /// No network at all.
     #[error("there is no network to give addresses of")]
     Nothing,
-    /// Everything is given away.
+    /// All addresses are assigned.
     #[error("all {0} addresses of the pool are given away")]
     Full(u128),
-    /// A wanted address that is in no network, or is no host's.
+    /// A wanted address is in no network, or not a host's.
     #[error("{0} is not one that clients can have: the pool is {1}, without its first and last")]
     Outside(IpAddr, String),
     /// Two wanted addresses of one IP version, or the same one twice.
     #[error("{0} and {1}: a client has one inner address per IP version")]
     Again(IpAddr, IpAddr),
-    /// A wanted address that somebody has.
+    /// A wanted address is assigned already.
     #[error("{0} is given away already")]
     Taken(IpAddr),
 }
@@ -75,22 +76,21 @@ impl AddressPool {
         &self.networks
     }
 
-    /// The hub's own addresses, with the lengths of their networks' prefixes.
+    /// The hub's own addresses, with the prefix lengths of their networks.
     #[must_use]
     pub fn hub(&self) -> Vec<(IpAddr, u8)> {
         let own = |network: &Prefix| (nth(network, HUB_PLACE), network.length());
         self.networks.iter().map(own).collect()
     }
 
-    /// Length of the prefix of the network that an address is in; none if it is in none.
+    /// Prefix length of the network of an address; none if it is in none.
     #[must_use]
     pub fn length(&self, address: IpAddr) -> Option<u8> {
         let network = self.networks.iter().find(|n| n.contains(address))?;
         Some(network.length())
     }
 
-    /// The next addresses that nobody has, one of each network; `after` are those that were given
-    /// last.
+    /// The next free addresses, one of each network; `after` are the last assigned ones.
     ///
     /// # Errors
     /// The pool is full.
@@ -120,16 +120,16 @@ impl AddressPool {
         (start..=most)
             .chain(FIRST_PLACE..start)
             .map(at)
-            // Each address that is taken stops one place at most.
+            // An assigned address blocks one offset at most.
             .take(taken.len() + 1)
             .find(|addresses| addresses.iter().all(|address| !taken.contains(address)))
             .ok_or(PoolError::Full(most - FIRST_PLACE + 1))
     }
 
-    /// Addresses that somebody asked for, with one of each network that they did not ask of.
+    /// The wanted addresses, and one of each network of which none is wanted.
     ///
     /// # Errors
-    /// One of them cannot be had, or the pool is full.
+    /// One of them is not available, or the pool is full.
     pub fn wanted(
         &self,
         wanted: &[IpAddr],
@@ -162,20 +162,20 @@ impl AddressPool {
         Ok(addresses)
     }
 
-    /// Whether a client can have this address.
+    /// Returns true if a client can have this address.
     #[must_use]
     pub fn has(&self, address: IpAddr) -> bool {
         self.place(address).is_some()
     }
 
-    /// The networks, as people write them.
+    /// The networks as text.
     #[must_use]
     pub fn text(&self) -> String {
         let networks: Vec<String> = self.networks.iter().map(Prefix::to_string).collect();
         networks.join(" and ")
     }
 
-    /// A client's place in its network.
+    /// Offset of a client's address in its network.
     fn place(&self, address: IpAddr) -> Option<u128> {
         let network = self.networks.iter().find(|n| n.contains(address))?;
         let place = bits(address) - bits(network.address());
@@ -200,8 +200,8 @@ fn nth(network: &Prefix, place: u128) -> IpAddr {
     }
 }
 
-/// The last place that a host can have: the one after it is IPv4's broadcast address, and IPv6's is
-/// left free too, so that both count alike. Zero where there is none.
+/// The last offset for a host: the one after it is IPv4's broadcast address, and is left free in
+/// IPv6 too, so that both count alike. Zero if there is none.
 fn last(network: &Prefix) -> u128 {
     let all = if network.address().is_ipv4() { 32 } else { 128 };
     let size = 1u128.checked_shl(u32::from(all - network.length()));
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(pool.next(&taken, &last), Err(PoolError::Full(5)));
         taken.remove(&"10.0.0.3".parse().unwrap());
         assert_eq!(pool.next(&taken, &last).unwrap(), addresses(&["10.0.0.3"]));
-        // The one that was given last is free again, and still not given at once.
+        // The last assigned address is free again, and still not the next.
         taken.remove(&"10.0.0.2".parse().unwrap());
         let after = addresses(&["10.0.0.2"]);
         assert_eq!(pool.next(&taken, &after).unwrap(), addresses(&["10.0.0.3"]));

@@ -1,4 +1,4 @@
-//! What the hub's API answers and `--json` prints: one set of types for both.
+//! Replies of the hub's API, which `--json` prints too.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,93 +14,94 @@ use serde::{Deserialize, Serialize};
 pub struct StatusReport {
     /// Version of the hub.
     pub version: String,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     /// Its public key, base64.
     pub key: String,
-    /// Where it listens, UDP.
+    /// Addresses that it listens on, UDP.
     pub listen: Vec<String>,
     /// The inner device.
     pub device: String,
     /// The inner networks.
     pub networks: Vec<String>,
-    /// What becomes of packets for elsewhere: nat, routed, off.
+    /// Treatment of packets to other networks: nat, routed, off.
     pub forward: String,
-    /// How many clients there are.
+    /// Numbers of clients.
     pub clients: ClientCounts,
-    /// Handshakes by what they came to, since the start.
+    /// Handshakes by outcome, since the start.
     pub handshakes: BTreeMap<String, u64>,
-    /// Datagrams that were refused, by reason, since the start.
+    /// Refused datagrams by reason, since the start.
     pub rejected: BTreeMap<String, u64>,
-    /// Packets for inner addresses that no connected client has, since the start.
+    /// Packets for inner addresses of no connected client, since the start.
     pub unrouted_packets: u64,
-    /// What is not as it should be.
+    /// Current health problems.
     pub health: Vec<HealthProblem>,
 }
 
-/// How many clients there are.
+/// Numbers of clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientCounts {
-    /// Those that a machine has joined as.
+    /// Clients that a machine has joined as.
     pub joined: u64,
-    /// Of those, the ones with a session.
+    /// Joined clients with a session.
     pub connected: u64,
-    /// Those whose token nobody has used, and still may.
+    /// Clients whose token is unused and still valid.
     pub invited: u64,
-    /// Those that are not served any more.
+    /// Clients that are no longer served.
     pub revoked: u64,
 }
 
 /// Answer to `GET /v1/clients`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientsReport {
-    /// All of them, the oldest first.
+    /// All clients, the oldest first.
     pub clients: Vec<ClientReport>,
 }
 
-/// A client. Times are seconds since 1970.
+/// A client. Instants are milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientReport {
     /// Its name.
     pub name: String,
     /// invited, expired, joined or revoked.
     pub state: String,
-    /// Whether it has a session.
+    /// True if it has a session.
     pub connected: bool,
     /// Its inner addresses.
     pub addresses: Vec<IpAddr>,
     /// Its public key, base64, once a machine has joined as it.
     pub key: Option<String>,
-    /// Most that is passed on for it in each direction; no limit if none.
+    /// Most that the hub forwards for it in each direction; no limit if none.
     #[schemars(with = "Option<String>")]
     pub rate: Option<Rate>,
-    /// How much is passed on for it in a day or a month, both directions together; once that is used up,
-    /// `rate` is what is left to it until the next one.
+    /// Its quota per day or month, both directions together. Once that is used up, `rate` is the
+    /// rate left until the next period.
     pub quota: Option<Quota>,
-    /// What it has used of that; none without a quota.
+    /// Used part of its quota; none without a quota.
     pub quota_used_bytes: Option<u64>,
-    /// When it was invited.
+    /// Time of its invitation.
     pub created_unix_ms: u64,
-    /// Until when its token may be used, while nobody has.
+    /// Expiry of its unused token.
     pub expires_unix_ms: Option<u64>,
-    /// When something of it was heard last.
+    /// Time of its last packet.
     pub last_seen_unix_ms: Option<u64>,
-    /// Bytes of packets that came from it, since it was invited.
+    /// Bytes of inner packets from it since its invitation.
     pub rx_bytes: u64,
-    /// Bytes of packets that went to it, since it was invited.
+    /// Bytes of inner packets to it since its invitation.
     pub tx_bytes: u64,
-    /// Packets of its with a source that is not its own, since the start: refused.
+    /// Packets from it with a source that is not its own, since the start: dropped.
     pub spoofed_packets: u64,
     /// Packets beyond its rate, since the start: dropped.
     pub capped_packets: u64,
-    /// Handshakes with its token by machines other than the one that joined, since the start: refused.
+    /// Handshakes with its token by other machines than the one that joined, since the start:
+    /// refused.
     pub token_misuses: u64,
     /// Its links, while it has a session.
     pub links: Vec<LinkReport>,
 }
 
 impl ClientReport {
-    /// What is left of its quota, zero once that is used up; none without a quota.
+    /// Rest of its quota, zero once that is used up; none without a quota.
     #[must_use]
     pub fn quota_left_bytes(&self) -> Option<u64> {
         let volume = self.quota?.volume.get();
@@ -108,22 +109,22 @@ impl ClientReport {
     }
 }
 
-/// A link of a client, as the hub sees it. What is measured is of the direction to the client.
+/// A link of a client, as the hub sees it. Measurements are of the direction to the client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LinkReport {
-    /// Its number.
+    /// Its id.
     pub id: u8,
-    /// The client's address on it, once proven.
+    /// The client's validated address on it.
     pub remote: Option<String>,
-    /// Whether it carries data.
+    /// True if it carries data.
     pub in_use: bool,
     /// Smoothed round-trip time in milliseconds; none before the first report.
     pub rtt_ms: Option<f64>,
-    /// What is lost of late, 0 to 1.
+    /// Recent loss, 0 to 1.
     pub loss: f64,
-    /// What it is sent at, bit/s.
+    /// Send rate, bit/s.
     pub rate_bit_s: u64,
-    /// Its part of what was sent in the last second, 0 to 1.
+    /// Its share of the bytes sent in the last second, 0 to 1.
     pub share: f64,
     /// Bytes received on it, with headers, in this session.
     pub rx_bytes: u64,
@@ -135,47 +136,48 @@ pub struct LinkReport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InviteRequest {
-    /// What the client is called.
+    /// Name of the client.
     pub name: String,
-    /// Where it finds the hub; empty: as the configuration says, or the machine's own addresses.
+    /// Addresses of the hub for the token; if empty, those of the configuration, or the machine's
+    /// own.
     #[serde(default)]
     pub address: Vec<String>,
-    /// Inner addresses that it is to have; of networks that none is named of it gets the next.
+    /// Wanted inner addresses; in other networks the client gets the next free one.
     #[serde(default)]
     pub inner: Vec<IpAddr>,
-    /// Most that is passed on for it in each direction.
+    /// Most that the hub forwards for it in each direction.
     #[serde(default)]
     #[schemars(with = "Option<String>")]
     pub rate: Option<Rate>,
-    /// For how long its token may be used, seconds.
+    /// Validity of its token, milliseconds.
     pub valid_ms: u64,
 }
 
 /// Answer to `POST /v1/invitations`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct InviteReport {
-    /// What the client is called.
+    /// Name of the client.
     pub name: String,
-    /// For `braid join`. It is told this once: the hub does not keep it.
+    /// Token for `braid join`. It is shown only once: the hub does not store it.
     pub token: String,
     /// The client's inner addresses.
     pub addresses: Vec<IpAddr>,
-    /// Where the token says that the hub is.
+    /// Addresses of the hub in the token.
     pub hub: Vec<String>,
-    /// Until when it may be used, seconds since 1970.
+    /// Expiry of the token, milliseconds since 1970.
     pub expires_unix_ms: u64,
-    /// What may keep it from working.
+    /// Reasons why it may not work.
     pub warnings: Vec<String>,
 }
 
 /// Answer to `DELETE /v1/clients/NAME`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RevokeReport {
-    /// What the client is called.
+    /// Name of the client.
     pub name: String,
-    /// True if it had been revoked before, so that nothing has changed.
+    /// True if it was revoked before, so that nothing has changed.
     #[serde(default)]
     pub was_revoked: bool,
-    /// True if a machine had joined as it until now.
+    /// True if a machine had joined as it.
     pub had_joined: bool,
 }

@@ -1,5 +1,5 @@
-//! The hub's loop: one thread that owns the book and does one thing at a time. Packets have a thread
-//! of their own, which never waits for this one.
+//! The hub's main loop: one thread that owns the registry and does one thing at a time. Packets
+//! have a thread of their own, which never waits for this one.
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -31,31 +31,33 @@ use crate::nftables::Filter;
 use crate::pool::AddressPool;
 use crate::store::{Embedded, Store, StoredIdentity};
 
-/// How often figures are taken into the book.
+/// Interval at which traffic is recorded in the registry.
 const RECORD_INTERVAL: Duration = Duration::from_secs(2);
-/// How often they are kept: what a `kill -9` may cost of them. Those of quotas are kept as the daemon's are.
+/// Interval at which counters are saved: a `kill -9` loses at most this. Quotas are saved as often
+/// as the daemon's.
 const PERSIST_INTERVAL: Duration = Duration::from_secs(60);
-/// How long the last answers may take to go out before the hub ends all the same.
+/// Longest wait for the last replies before the hub ends.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
-/// How long a hub may take to end when another process asks it to.
+/// Longest wait for a hub that another process stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
-/// Questions that may wait for the loop; more askers wait at the socket.
+/// Requests queued for the loop; further clients wait at the socket.
 const MAX_QUEUED_JOBS: usize = 16;
-/// News of the packets' thread that may wait for the loop. More is dropped: a key that is not heard
-/// asks again, and what else there is to hear is for the log.
+/// Events of the packet thread queued for the loop. More are dropped: an unknown key asks again,
+/// and other events are only logged.
 const MAX_QUEUED_EVENTS: usize = 256;
 
-/// News of the packets' thread.
+/// Event of the packet thread.
 enum PacketThreadEvent {
     Enrol(PublicKey, InvitationId),
     Event(HubEvent),
 }
 
-/// Runs the hub until SIGTERM or SIGINT. What it changed stays, so that connections go on with the next one; see
-/// [`down`]. `ready` is told once it serves. SIGHUP has it read its configuration anew by `read`.
+/// Runs the hub until SIGTERM or SIGINT. The kernel set-up stays, so that connections continue with
+/// the next hub; see [`down`]. `ready` is called once it serves. On SIGHUP it calls `read` to
+/// reload its configuration.
 ///
 /// # Errors
-/// Why it could not start, or why it stopped by itself.
+/// The hub cannot start, or has stopped by itself.
 pub async fn run(
     run_dir: RunDir,
     read: impl Fn() -> Result<HubConfig, ConfigError>,
@@ -100,7 +102,8 @@ pub async fn run(
         ready(hub);
     };
     let outcome = async {
-        // Before the device: whatever is there after an error, `braid hub down` knows of it.
+        // Before the device is opened: `braid hub down` must know of everything that an error
+        // leaves.
         let filter = host_setup::filter(&config, &registry, now());
         host_setup::set_up(&config, filter.as_ref(), &run_dir).await?;
         let tun = host_setup::open_device(&config, &pool).await?;
@@ -116,10 +119,11 @@ pub async fn run(
     outcome
 }
 
-/// Ends a hub that runs, and leaves the machine as it was found before the first one; says what was undone.
+/// Stops a running hub, and restores the state of the machine before the first one. Returns a line
+/// for each thing undone.
 ///
 /// # Errors
-/// It does not end, or the system refused; what could not be undone is still written down.
+/// It does not end, or the system refused; the remaining changes are still recorded.
 pub async fn down(run_dir: &RunDir) -> Result<Vec<String>, UserError> {
     if !run_dir.path().exists() {
         return Ok(Vec::new());
@@ -179,9 +183,9 @@ async fn serve(
         enrol: Some(enrol_callback(tell.clone())),
         events: Box::new(move |event| {
             let died = matches!(event, HubEvent::Failed(_));
-            // The loop notices a dead end by itself; everything else is for the log.
+            // The loop notices a failed packet thread by itself; other events are only logged.
             if tell.try_send(PacketThreadEvent::Event(event)).is_err() && !died {
-                tracing::debug!("more happens than can be told of");
+                tracing::debug!("the event queue is full, an event is dropped");
             }
         }),
     })
@@ -213,22 +217,22 @@ async fn serve(
     let notifier = ServiceNotifier::from_environment();
     notifier.ready();
     let outcome = event_loop(&mut hub, read, pending_jobs, events, signals, notifier).await;
-    // What was carried until now counts; of an end that died by itself there is nothing to ask.
+    // Traffic until now counts. A failed packet thread has no status.
     let _ = hub.record();
     hub.persist();
     hub.handle.stop();
     drop(end);
     if timeout(SHUTDOWN_GRACE, service).await.is_err() {
-        tracing::debug!("an asker did not fetch its answer");
+        tracing::debug!("a client did not read its reply in time");
     }
     outcome
 }
 
-/// Hands keys that are not known, and name an invitation, over to the loop.
+/// Hands unknown keys that name an invitation over to the loop.
 fn enrol_callback(tell: mpsc::Sender<PacketThreadEvent>) -> Enrol {
     Box::new(move |key, options| {
         if let Some(invitation) = terms::invitation(options) {
-            // A key that is not heard asks again.
+            // A dropped key asks again.
             let _ = tell.try_send(PacketThreadEvent::Enrol(key, invitation));
         }
         None
@@ -259,7 +263,7 @@ async fn event_loop(
             }
             Some(job) = pending_jobs.recv() => {
                 job(hub);
-                // Somebody may have been invited or revoked.
+                // A client may have been invited or revoked.
                 hub.update_filter().await;
             }
             Some(told) = events.recv() => match told {
@@ -279,7 +283,7 @@ async fn event_loop(
     }
 }
 
-/// The signals that end a hub, and the one that has it read its configuration.
+/// Signals that end a hub, and the one that reloads its configuration.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,

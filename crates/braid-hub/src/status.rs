@@ -1,4 +1,4 @@
-//! What the hub says of itself: the book and the figures of now, as reports.
+//! Reports about the hub, from the registry and the packet thread's status.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::hub::{Hub, ago, is_alive, millis, now};
 use crate::report::{ClientCounts, ClientReport, ClientsReport, LinkReport, StatusReport};
 
 impl Hub {
-    /// Answer to `GET /v1/status`.
+    /// Reply to `GET /v1/status`.
     ///
     /// # Errors
     /// The hub is ending.
@@ -100,7 +100,9 @@ impl Hub {
         if let Some(why) = &self.reload_error {
             health.push(HealthProblem {
                 code: "configuration".to_owned(),
-                text: format!("the configuration cannot be read anew, the old one counts: {why}"),
+                text: format!(
+                    "the new configuration is invalid, the old one stays in force: {why}"
+                ),
                 fix: "mend the file, and send SIGHUP again (systemctl reload braid-hub)".to_owned(),
             });
         }
@@ -115,14 +117,14 @@ impl Hub {
         if let Some(why) = &self.persist_error {
             health.push(HealthProblem {
                 code: "store".to_owned(),
-                text: format!("nothing can be kept, so nobody can join: {why}"),
+                text: format!("the store cannot be written, so no client can join: {why}"),
                 fix: "see that there is room on the disk, and that it can be written".to_owned(),
             });
         }
         health
     }
 
-    /// Whose quota is used up.
+    /// Problems of clients without quota left.
     fn quotas(&self) -> Vec<HealthProblem> {
         let spent = self
             .registry
@@ -142,7 +144,7 @@ impl Hub {
         spent.filter_map(line).collect()
     }
 
-    /// Answer to `GET /v1/clients`.
+    /// Reply to `GET /v1/clients`.
     ///
     /// # Errors
     /// The hub is ending.
@@ -229,7 +231,7 @@ fn handshakes(counters: &ListenerCounters) -> BTreeMap<String, u64> {
     named.map(|(name, count)| (name.to_owned(), count)).into()
 }
 
-/// What was refused in front of the tunnels and within them.
+/// Datagrams refused by the server and by its tunnels.
 fn rejected(figures: &HubStatus) -> BTreeMap<String, u64> {
     let within = figures.peers.iter().map(|peer| &peer.flow.rejects);
     let all: Vec<&Rejects> = within.chain([&figures.rejects]).collect();

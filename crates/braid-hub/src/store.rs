@@ -1,7 +1,8 @@
-//! Where a hub keeps what it must not forget: its own key, and its clients.
+//! Persistent storage of a hub: its own key, and its clients.
 //!
-//! One trait, so that a fleet of hubs can keep the same records in a replicated engine; [`Embedded`] is
-//! the one for a hub of its own. What [`Store::put`] has returned from survives a loss of power.
+//! It is a trait, so that a fleet of hubs can keep the same records in a replicated engine;
+//! [`Embedded`] is the store of a single hub. Records survive a loss of power once [`Store::put`]
+//! has returned.
 
 mod embedded;
 
@@ -13,7 +14,7 @@ use crate::client::Client;
 
 pub use embedded::Embedded;
 
-/// Why the store did not do it.
+/// Error of a store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another process has it open.
@@ -24,15 +25,15 @@ pub enum StoreError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The engine's own words.
+    /// The engine reported an error.
     #[error("store {}: {why}", path.display())]
     Engine {
         /// The file.
         path: PathBuf,
-        /// What it said.
+        /// Its message.
         why: String,
     },
     /// A record that cannot be read.
@@ -40,27 +41,27 @@ pub enum StoreError {
     Record {
         /// The file.
         path: PathBuf,
-        /// Which record.
+        /// The record.
         what: String,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
-    /// Written by a later version.
+    /// A later version has written it.
     #[error("store {}: written by a later version of Braid (form {form})", path.display())]
     Later {
         /// The file.
         path: PathBuf,
-        /// The form of its records.
+        /// Schema version of its records.
         form: u32,
     },
 }
 
-/// What a hub is made with once, and keeps for as long as it lives.
+/// Identity of a hub, made once and kept for its life.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredIdentity {
     /// Its private key.
     pub private: [u8; 32],
-    /// The global part of its inner IPv6 network, where none is configured (RFC 4193 §3.2.2).
+    /// Global ID of its inner IPv6 network, if none is configured (RFC 4193 §3.2.2).
     pub global: [u8; 5],
 }
 
@@ -70,15 +71,15 @@ impl std::fmt::Debug for StoredIdentity {
     }
 }
 
-/// Keeps records.
+/// Storage of records.
 pub trait Store: Send {
-    /// What the hub was made with; `new` is kept, durably, if it was not made yet.
+    /// Returns the stored identity; stores `new`, durably, if there is none.
     ///
     /// # Errors
     /// See [`StoreError`].
     fn load_or_create(&mut self, new: StoredIdentity) -> Result<StoredIdentity, StoreError>;
 
-    /// Counts a start, durably: how often the hub was started before.
+    /// Counts a start, durably; returns the number of earlier starts.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -90,7 +91,7 @@ pub trait Store: Send {
     /// See [`StoreError`].
     fn load(&self) -> Result<Vec<Client>, StoreError>;
 
-    /// Keeps these, in place of what was kept under their numbers: all of them or, after an error,
+    /// Stores these clients and replaces their earlier records: all of them or, after an error,
     /// none.
     ///
     /// # Errors

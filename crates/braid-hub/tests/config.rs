@@ -1,5 +1,5 @@
-//! What users are told about wrong configurations of a hub: each file of `bad-configs` beside its text.
-//! `BLESS=1` writes the texts anew.
+//! Golden tests of error messages for invalid configurations: each file of `bad-configs` has its
+//! text beside it. `BLESS=1` rewrites the texts.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};

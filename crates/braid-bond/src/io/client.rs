@@ -1,4 +1,4 @@
-//! The end that calls.
+//! The initiating end.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -19,27 +19,27 @@ use crate::proto::pool::Packet;
 use crate::proto::tunnel::{self, ClientSettings, Tunnel, TunnelSettings};
 use braid_core::{Bytes, LinkId, Rate, Time};
 
-/// What a client is, and where it calls.
+/// Configuration of a client.
 pub struct ClientConfig {
     /// The inner device.
     pub tun: Tun,
-    /// Who we are.
+    /// The client's key pair.
     pub identity: Identity,
-    /// Whom we call.
+    /// The hub's public key.
     pub hub: PublicKey,
-    /// What both were given beforehand; the default is none.
+    /// Pre-shared key; the default is none.
     pub psk: Psk,
-    /// What to tell the hub.
+    /// Options for the hub.
     pub options: Options,
-    /// How packets are treated.
+    /// Policy for inner packets.
     pub policy: Policy,
-    /// Whether data is to go in the clear, as GRE, if the hub wants that too.
+    /// True if data is to be sent in cleartext, as GRE, provided that the hub wants that too.
     pub gre: bool,
-    /// Links to begin with.
+    /// Initial links.
     pub links: Vec<LinkSpec>,
     /// SO_MARK of the links' sockets.
     pub mark: Option<u32>,
-    /// Told what becomes known, on the thread that carries packets: it must not block.
+    /// Receives events on the packet thread: it must not block.
     pub events: Box<dyn FnMut(ClientEvent) + Send>,
 }
 
@@ -57,12 +57,12 @@ impl fmt::Debug for ClientConfig {
     }
 }
 
-/// A way to the hub.
+/// A link to the hub.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkSpec {
-    /// Which; the same one as long as device and hub address are the same.
+    /// Its id, which stays the same as long as device and hub address do.
     pub id: LinkId,
-    /// The device that its packets leave by; any, if empty.
+    /// Device that its packets leave by; any, if empty.
     pub device: String,
     /// Their source address; the kernel's choice, if unspecified.
     pub source: IpAddr,
@@ -70,27 +70,27 @@ pub struct LinkSpec {
     pub hub: SocketAddr,
     /// Its cost: dearer links carry what cheaper ones cannot.
     pub tier: u8,
-    /// Never send faster than this; no limit if none.
+    /// Largest send rate; no limit if none.
     pub cap: Option<Rate>,
-    /// A rate to begin with, known from an earlier session.
+    /// Initial rate, known from an earlier session.
     pub initial: Option<Rate>,
-    /// Bytes that it may still carry; no limit if none.
+    /// Bytes left of its quota; no limit if none.
     pub quota: Option<Bytes>,
 }
 
-/// What has become known at a client.
+/// Event of a client.
 #[derive(Debug)]
 pub enum ClientEvent {
-    /// By the tunnel.
+    /// Event of the tunnel.
     Tunnel(tunnel::Event),
-    /// A link has no socket that works. It is tried again every few seconds, and whenever links are
-    /// set.
+    /// A link has no working socket. The client tries again every few seconds, and whenever links
+    /// are set.
     LinkFailed {
         /// The link.
         id: LinkId,
         /// Its device.
         device: String,
-        /// Why.
+        /// The error.
         error: LinkError,
     },
     /// A link has a working socket again.
@@ -98,7 +98,7 @@ pub enum ClientEvent {
         /// The link.
         id: LinkId,
     },
-    /// The end has stopped by itself.
+    /// The packet thread has failed.
     Failed(BondError),
 }
 
@@ -108,7 +108,7 @@ pub struct ClientHandle {
     control: ThreadHandle<Command>,
 }
 
-/// What a client is told.
+/// Commands for the packet thread.
 #[derive(Debug)]
 enum Command {
     Links(Vec<LinkSpec>),
@@ -120,7 +120,7 @@ enum Command {
 /// Starts a client on a thread of its own.
 ///
 /// # Errors
-/// See [`BondError`]; links that cannot be used are no error, but an event.
+/// See [`BondError`]. Links that cannot be used are reported by an event.
 pub fn start(config: ClientConfig) -> Result<ClientHandle, BondError> {
     let clock = Clock::start();
     let now = clock.now();
@@ -158,31 +158,31 @@ pub fn start(config: ClientConfig) -> Result<ClientHandle, BondError> {
 }
 
 impl ClientHandle {
-    /// Replaces the links; those that stay as they are notice nothing.
+    /// Replaces the links; unchanged ones are not interrupted.
     pub fn set_links(&self, links: Vec<LinkSpec>) {
         self.control.send(Command::Links(links));
     }
 
-    /// Replaces the policy; the session goes on.
+    /// Replaces the policy; the session continues.
     pub fn set_policy(&self, policy: Policy) {
         self.control.send(Command::Policy(Box::new(policy)));
     }
 
-    /// How it is going.
+    /// Current state.
     ///
     /// # Errors
-    /// The end has stopped.
+    /// The client has stopped.
     pub fn status(&self) -> Result<ClientStatus, Stopped> {
         self.control.request(Command::Status)
     }
 
-    /// Whether it runs.
+    /// Returns true if it runs.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.control.is_alive()
     }
 
-    /// Tells the hub, and ends.
+    /// Tells the hub, and stops.
     pub fn stop(self) {}
 }
 
@@ -192,7 +192,7 @@ impl Drop for ClientHandle {
     }
 }
 
-/// What runs on the thread.
+/// State of the packet thread.
 struct Client {
     clock: Clock,
     tunnel: Tunnel,
@@ -228,7 +228,7 @@ impl Client {
         }
     }
 
-    /// Waits until there is something to do; not at all in a hurry.
+    /// Waits until there is work; returns at once if more work is pending.
     fn wait(
         &self,
         commands: &CommandReceiver<Command>,
@@ -267,7 +267,7 @@ impl Client {
         })
     }
 
-    /// Does what was ordered; says whether to stop.
+    /// Handles pending commands. Returns true if the client is to stop.
     fn handle_commands(&mut self, commands: &CommandReceiver<Command>) -> bool {
         commands.clear();
         while let Some(command) = commands.poll() {
@@ -281,7 +281,7 @@ impl Client {
                     policy: *policy,
                     ..TunnelSettings::default()
                 }),
-                // Whoever asked may have gone.
+                // The caller may have given up.
                 Command::Status(answer) => _ = answer.try_send(self.status(now)),
                 Command::Stop => return true,
             }
@@ -289,7 +289,7 @@ impl Client {
         false
     }
 
-    /// Takes what has come. Says whether there may be more.
+    /// Handles incoming datagrams and inner packets. Returns true if there may be more.
     fn receive(&mut self, ready: &Ready) -> Result<bool, BondError> {
         let mut more = false;
         let mut links = ready.links;
@@ -310,7 +310,7 @@ impl Client {
         Ok(more)
     }
 
-    /// Passes on what the tunnel returns.
+    /// Delivers the tunnel's inner packets, datagrams and events.
     fn deliver(&mut self, now: Time) -> Result<(), BondError> {
         while let Some(packet) = self.tunnel.poll_inner() {
             self.device.write(packet)?;
@@ -345,7 +345,7 @@ impl Client {
     }
 }
 
-/// What there is to do.
+/// Ready descriptors.
 struct Ready {
     commands: bool,
     device: bool,

@@ -1,4 +1,4 @@
-//! By which of a hub's addresses each client asked last, from where.
+//! Source addresses of a hub's clients, each with the local address that it uses.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -6,19 +6,19 @@ use std::net::SocketAddr;
 use super::listeners::LocalEndpoint;
 use crate::proto::handshake::PublicKey;
 
-/// Addresses that are kept of one client: as many as it has links. A client that sends from more loses its own.
+/// Addresses kept per client: as many as it has links. A client that sends from more loses its own.
 const MAX_ADDRESSES_PER_CLIENT: usize = 32;
 
-/// Addresses from which something authentic came, at most [`MAX_ADDRESSES_PER_CLIENT`] of each client.
+/// Addresses of authentic packets, at most [`MAX_ADDRESSES_PER_CLIENT`] per client.
 #[derive(Debug, Default)]
 pub(super) struct ClientAddresses {
     known: HashMap<SocketAddr, (LocalEndpoint, PublicKey)>,
-    /// Addresses of each client, the one that was heard last at the end.
+    /// Addresses of each client, the most recent one last.
     of: HashMap<PublicKey, Vec<SocketAddr>>,
 }
 
 impl ClientAddresses {
-    /// Something authentic has come from there.
+    /// Records the source address of an authentic packet.
     pub fn insert(&mut self, from: SocketAddr, local: LocalEndpoint, peer: PublicKey) {
         let before = self.known.insert(from, (local, peer));
         if let Some((_, other)) = before.filter(|(_, owner)| *owner != peer) {
@@ -38,7 +38,7 @@ impl ClientAddresses {
         }
     }
 
-    /// By what it asked.
+    /// The local address that the client uses.
     pub fn get(&self, from: SocketAddr) -> Option<LocalEndpoint> {
         self.known.get(&from).map(|(local, _)| *local)
     }
@@ -79,7 +79,7 @@ mod tests {
         addresses.insert(from(u32::MAX), local(7), TWO);
         for number in 0..1_000_000 {
             addresses.insert(from(number), local(0), ONE);
-            // A link that is in use is heard again and again.
+            // The address of a link in use is inserted again and again.
             addresses.insert(from(3), local(1), ONE);
         }
         assert_eq!(addresses.known.len(), MAX_ADDRESSES_PER_CLIENT + 1);

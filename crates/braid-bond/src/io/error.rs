@@ -1,20 +1,20 @@
-//! Why the driver cannot start, or a link cannot be used.
+//! Errors of running a tunnel.
 
 use std::io;
 use std::net::SocketAddr;
 
 use thiserror::Error;
 
-/// Why the driver cannot start or go on.
+/// Error that keeps an end from starting or running.
 #[derive(Debug, Error)]
 pub enum BondError {
     /// The kernel has no TUN devices.
     #[error("/dev/net/tun: {source}{}", tun_hint(.source))]
     NoTun {
-        /// Why not.
+        /// Cause.
         source: io::Error,
     },
-    /// A device of that name is there already, and of another kind or in use.
+    /// A device of that name exists, is of another kind or in use.
     #[error(
         "device {device:?} already exists or is in use: choose another name or remove it (\"ip link del {device}\")"
     )]
@@ -22,20 +22,20 @@ pub enum BondError {
         /// Its name.
         device: String,
     },
-    /// A device's name is not one.
+    /// The name is not valid for a device.
     #[error("device {device:?}: a name has 1 to 15 bytes, without spaces and slashes")]
     Name {
-        /// What was given.
+        /// The name.
         device: String,
     },
-    /// A step of making the TUN device did not work.
+    /// A step of making the TUN device failed.
     #[error("device {device:?}: {step}: {source}{}", privilege_hint(.source))]
     Tun {
         /// Its name.
         device: String,
-        /// What was being done.
+        /// The step.
         step: &'static str,
-        /// Why not.
+        /// Cause.
         source: io::Error,
     },
     /// The TUN device was removed.
@@ -44,36 +44,36 @@ pub enum BondError {
         /// Its name.
         device: String,
     },
-    /// An address cannot be listened on.
+    /// Listening on an address failed.
     #[error("{address}: {step}: {source}{}", listen_hint(.source))]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What was being done.
+        /// The step.
         step: &'static str,
-        /// Why not.
+        /// Cause.
         source: io::Error,
     },
-    /// Something that every program has was refused.
+    /// A basic system call failed.
     #[error("{step}: {source}")]
     System {
-        /// What was being done.
+        /// The step.
         step: &'static str,
-        /// Why not.
+        /// Cause.
         source: io::Error,
     },
-    /// The thread that carries packets panicked: a mistake of ours.
+    /// The packet thread panicked, which is a bug.
     #[error("the packet thread stopped on an error of its own; its message is in the log")]
     Panicked,
 }
 
-/// Why a link has no socket, or its socket does not send.
+/// Error of a link's socket.
 #[derive(Debug, Error)]
 #[error("{step}: {source}{}", privilege_hint(.source))]
 pub struct LinkError {
-    /// What was being done.
+    /// The step that failed.
     pub step: &'static str,
-    /// Why it did not work.
+    /// Cause.
     pub source: io::Error,
 }
 

@@ -1,4 +1,4 @@
-//! The end that is called.
+//! The responding end.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -23,30 +23,30 @@ use crate::proto::server::Server;
 use crate::proto::tunnel::{self, TunnelSettings};
 use braid_core::{Rate, Time};
 
-/// Asked about an unknown key that shook hands, with what it said: whom to serve from now on. It is
-/// asked on the thread that carries packets, behind MAC, cookies and rate limits.
+/// Decides about an unknown key that completed message 1, by its options: returns the peer to
+/// serve. It runs on the packet thread, behind MAC, cookies and rate limits.
 pub type Enrol = Box<dyn FnMut(PublicKey, &Options) -> Option<Peer> + Send>;
 
-/// What a hub is, and where it listens.
+/// Configuration of a hub.
 pub struct HubConfig {
     /// The inner device.
     pub tun: Tun,
-    /// Who it is.
+    /// The hub's key pair.
     pub identity: Identity,
-    /// How often it has started before: clients are told that their sessions of earlier starts are over.
+    /// Earlier starts of the hub: clients are told that their sessions of earlier starts are over.
     pub epoch: u64,
-    /// Where it listens; answers leave from the address that was asked.
+    /// Addresses to listen on; replies leave from the address that the client used.
     pub listen: Vec<SocketAddr>,
     /// SO_MARK of its sockets.
     pub mark: Option<u32>,
-    /// Whom it serves to begin with.
+    /// Initial peers.
     pub peers: Vec<Peer>,
-    /// Whether what a peer sends reaches other peers. The kernel passes it on between the two: here it is
-    /// known by its source whatever the kernel's filter says.
+    /// True if peers reach each other. The kernel forwards such packets; the hub recognises them by
+    /// their source address, whatever the kernel's filter says.
     pub between_peers: bool,
-    /// Whom it may serve beside those.
+    /// Decides about unknown keys; without it they are refused.
     pub enrol: Option<Enrol>,
-    /// Told what becomes known, on the thread that carries packets: it must not block.
+    /// Receives events on the packet thread: it must not block.
     pub events: Box<dyn FnMut(HubEvent) + Send>,
 }
 
@@ -62,20 +62,20 @@ impl fmt::Debug for HubConfig {
     }
 }
 
-/// Somebody that a hub serves.
+/// A peer of a hub.
 #[derive(Clone)]
 pub struct Peer {
-    /// Who.
+    /// Its public key.
     pub key: PublicKey,
-    /// What both were given beforehand; the default is none.
+    /// Pre-shared key; the default is none.
     pub psk: Psk,
-    /// What to tell it.
+    /// Options for its handshakes.
     pub options: Options,
-    /// What it may send from, and what is sent to it.
+    /// Its inner networks: sources that it may use, destinations that are routed to it.
     pub inner: Vec<Prefix>,
-    /// Most that it may send, and get; no limit if none.
+    /// Largest rate in each direction; no limit if none.
     pub cap: Option<Rate>,
-    /// Whether its data may go in the clear, as GRE, if it wants that too.
+    /// True if its data may be sent in cleartext, as GRE, provided that it wants that too.
     pub gre: bool,
 }
 
@@ -90,12 +90,12 @@ impl fmt::Debug for Peer {
     }
 }
 
-/// What has become known at a hub.
+/// Event of a hub.
 #[derive(Debug)]
 pub enum HubEvent {
-    /// By a peer's tunnel.
+    /// Event of a peer's tunnel.
     Peer(PublicKey, tunnel::Event),
-    /// The end has stopped by itself.
+    /// The packet thread has failed.
     Failed(BondError),
 }
 
@@ -105,7 +105,7 @@ pub struct HubHandle {
     control: ThreadHandle<Command>,
 }
 
-/// What a hub is told.
+/// Commands for the packet thread.
 #[derive(Debug)]
 enum Command {
     Insert(Box<Peer>),
@@ -149,37 +149,37 @@ pub fn start(config: HubConfig) -> Result<HubHandle, BondError> {
 }
 
 impl HubHandle {
-    /// Serves a peer from now on, or by these terms; a session that it has goes on.
+    /// Serves a peer, or changes its terms; its session continues.
     pub fn insert(&self, peer: Peer) {
         self.control.send(Command::Insert(Box::new(peer)));
     }
 
-    /// Limits a peer to another rate from now on, and tells it by these options at its next handshake;
-    /// nothing if it is not served.
+    /// Changes a peer's rate, and sends it these options at its next handshake. An unknown peer is
+    /// ignored.
     pub fn set_cap(&self, peer: PublicKey, options: Options, cap: Option<Rate>) {
         self.control.send(Command::Cap(peer, options, cap));
     }
 
-    /// Serves a peer no more, and tells it.
+    /// Stops serving a peer, and tells it.
     pub fn revoke(&self, peer: PublicKey) {
         self.control.send(Command::Revoke(peer));
     }
 
-    /// How it is going.
+    /// Current state.
     ///
     /// # Errors
-    /// The end has stopped.
+    /// The hub has stopped.
     pub fn status(&self) -> Result<HubStatus, Stopped> {
         self.control.request(Command::Status)
     }
 
-    /// Whether it runs.
+    /// Returns true if it runs.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.control.is_alive()
     }
 
-    /// Tells the peers, and ends.
+    /// Tells the peers, and stops.
     pub fn stop(self) {}
 }
 
@@ -189,7 +189,7 @@ impl Drop for HubHandle {
     }
 }
 
-/// What runs on the thread.
+/// State of the packet thread.
 struct Hub {
     clock: Clock,
     server: Server,
@@ -219,7 +219,7 @@ impl Hub {
                 return self.stop();
             }
             more_pending = false;
-            // Others may be opened meanwhile: they are waited for from the next turn on.
+            // Sockets opened meanwhile are waited for from the next iteration on.
             for listener in 0..listeners {
                 if is_ready(listener + 2) {
                     more_pending |= self.receive(listener);
@@ -237,7 +237,7 @@ impl Hub {
         }
     }
 
-    /// Waits until there is something to do; not at all in a hurry.
+    /// Waits until there is work; returns at once if more work is pending.
     fn wait(
         &self,
         commands: &CommandReceiver<Command>,
@@ -259,7 +259,7 @@ impl Hub {
         })
     }
 
-    /// Does what was ordered; says whether to stop.
+    /// Handles pending commands. Returns true if the hub is to stop.
     fn handle_commands(&mut self, commands: &CommandReceiver<Command>) -> bool {
         commands.clear();
         while let Some(command) = commands.poll() {
@@ -275,7 +275,7 @@ impl Hub {
                     self.listeners.forget(peer);
                     self.server.revoke(peer);
                 }
-                // Whoever asked may have gone.
+                // The caller may have given up.
                 Command::Status(answer) => _ = answer.try_send(self.status()),
                 Command::Stop => return true,
             }
@@ -291,14 +291,14 @@ impl Hub {
         self.peers.insert(peer);
     }
 
-    /// Opens the sockets for GRE, if that was not done; says whether they are there.
+    /// Opens the GRE sockets if necessary. Returns true if they are open.
     fn open_gre_sockets(&mut self) -> bool {
         let opened = self.listeners.open_gre();
-        let opened = opened.inspect_err(|error| tracing::warn!(%error, "cannot hear GRE"));
+        let opened = opened.inspect_err(|error| tracing::warn!(%error, "cannot open GRE sockets"));
         opened.is_ok()
     }
 
-    /// Takes what has come from outside. Says whether there may be more.
+    /// Handles datagrams of one socket. Returns true if there may be more.
     fn receive(&mut self, listener: usize) -> bool {
         let now = self.clock.now();
         let (server, peers) = (&mut self.server, &mut self.peers);
@@ -308,7 +308,7 @@ impl Hub {
                     true => gre_headers(from),
                     false => udp_headers(from),
                 };
-            // What is refused is counted by the server, or by the peer's tunnel.
+            // The server, or the peer's tunnel, counts refused datagrams.
             let (peer, link) = server.handle_datagram(now, from, datagram).ok()??;
             peers.handle_received(peer, link, bytes);
             Some(peer)
@@ -317,7 +317,7 @@ impl Hub {
         more
     }
 
-    /// Has strangers judged.
+    /// Decides about pending peers.
     fn admit(&mut self, now: Time) {
         while let Some(pending) = self.server.poll_pending_peer() {
             let Some(enrol) = &mut self.enrol else {
@@ -328,13 +328,13 @@ impl Hub {
             };
             if peer.key == pending.peer() {
                 self.insert(peer);
-                // Why not is counted by the server.
+                // The server counts the reason.
                 let _ = self.server.admit(now, pending);
             }
         }
     }
 
-    /// Takes what the kernel has for peers. Says whether there may be more.
+    /// Reads inner packets for peers from the device. Returns true if there may be more.
     fn read(&mut self) -> Result<bool, BondError> {
         let now = self.clock.now();
         let (server, peers) = (&mut self.server, &mut self.peers);
@@ -357,7 +357,7 @@ impl Hub {
         })
     }
 
-    /// Passes on what tunnels return: inner packets, and what has become known.
+    /// Delivers the tunnels' inner packets and events.
     fn deliver(&mut self, now: Time) -> Result<(), BondError> {
         let (peers, device, events) = (&mut self.peers, &mut self.device, &mut self.events);
         let mut result = Ok(());

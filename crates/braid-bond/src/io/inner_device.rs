@@ -1,4 +1,5 @@
-//! Inner packets between the TUN device and the tunnel.
+//! The TUN device with segmentation and coalescing: inner packets between the kernel and the
+//! tunnel.
 
 use std::io::IoSlice;
 use std::os::fd::RawFd;
@@ -6,13 +7,13 @@ use std::os::fd::RawFd;
 use super::offload::{Coalescer, VNET_HEADER, segment};
 use super::{BondError, Tun, TunStatus};
 
-/// Super-packets read at a time, before it is seen what else there is to do: at most 0.5 MB.
+/// Super-packets read before other work gets its turn: at most 0.5 MB.
 const MAX_READS: usize = 8;
 
-/// Room for the longest super-packet and its header.
+/// Size of the longest super-packet and its header.
 const BUFFER_SIZE: usize = VNET_HEADER + (1 << 16) + 64;
 
-/// The device with what it needs.
+/// The TUN device with its buffers.
 #[derive(Debug)]
 pub(super) struct InnerDevice<P> {
     tun: Tun,
@@ -39,8 +40,8 @@ impl<P: AsRef<[u8]>> InnerDevice<P> {
         self.status
     }
 
-    /// Takes what the kernel has for us, packet by packet; they may be changed. Says whether there may
-    /// be more.
+    /// Reads packets from the kernel and passes each to `each`, which may change it. Returns true
+    /// if there may be more.
     pub fn read(&mut self, mut each: impl FnMut(&mut [u8])) -> Result<bool, BondError> {
         for _ in 0..MAX_READS {
             let Some((header, packet)) = self.tun.read(&mut self.buffer)? else {
@@ -58,7 +59,7 @@ impl<P: AsRef<[u8]>> InnerDevice<P> {
         Ok(true)
     }
 
-    /// Gives the kernel a packet, at [`InnerDevice::flush`] at the latest.
+    /// Writes a packet to the kernel, at [`InnerDevice::flush`] at the latest.
     pub fn write(&mut self, packet: P) -> Result<(), BondError> {
         let bytes = packet.as_ref().len() as u64;
         self.status.written.add(1, bytes);

@@ -1,7 +1,8 @@
-//! A client's links as sockets: one each, bound to the link's device and source address.
+//! Sockets of a client's links: one each, bound to the link's device and source address.
 //!
-//! A socket that fails takes its link out of the tunnel at once, so that what is in flight on it goes
-//! out on others, and is made anew every [`RETRY_INTERVAL`]. Other links do not notice.
+//! If a socket fails, its link is removed from the tunnel at once, so that packets in flight on it
+//! are sent again on others, and the socket is reopened every [`RETRY_INTERVAL`]. Other links are
+//! not affected.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,28 +17,29 @@ use crate::proto::tunnel::{LinkConfig, PAYLOAD_MAX, Tunnel};
 use braid_core::{LinkId, MAX_LINKS, Time};
 use braid_device::{Interface, InterfaceError};
 
-/// A link without a working socket is tried again after this.
+/// Interval of attempts to reopen a socket.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A link's socket, or why it has none.
+/// A link with its socket, or with the error that keeps it from having one.
 #[derive(Debug)]
 struct LinkSocket {
     link: LinkSpec,
     udp: Option<DatagramSocket>,
-    /// Beside it, if data may go in the clear.
+    /// GRE socket, if data may be sent in cleartext.
     gre: Option<DatagramSocket>,
     errors: u64,
-    /// Why it does not work; none while it does.
+    /// Current error; none while the socket works.
     error: Option<String>,
     retry: Option<Time>,
-    /// What is to be told about it.
+    /// Event to report.
     pending_event: Option<ClientEvent>,
 }
 
-/// What a system call for a run came to.
+/// Result of sending a batch.
 enum Outcome {
     Sent,
-    /// For want of room, or because it is too large for the device: lost, and the tunnel will notice.
+    /// The buffer is full, or a datagram too large for the device: lost, and the tunnel will
+    /// notice.
     Dropped,
     Failed(io::Error),
 }
@@ -47,7 +49,7 @@ enum Outcome {
 pub(super) struct LinkSockets {
     link_sockets: [Option<LinkSocket>; MAX_LINKS],
     mark: Option<u32>,
-    /// Whether links have sockets for GRE.
+    /// True if links have sockets for GRE.
     gre: bool,
     batches: BatchSender,
     receive_buffer: ReceiveBuffer,
@@ -56,12 +58,12 @@ pub(super) struct LinkSockets {
     changed: u32,
 }
 
-/// Headers before a GRE packet.
+/// Length of the headers before a GRE packet.
 pub(super) fn gre_headers(address: SocketAddr) -> u64 {
     udp_headers(address) - UDP_HEADER as u64
 }
 
-/// Headers before a UDP payload.
+/// Length of the headers before a UDP payload.
 pub(super) fn udp_headers(address: SocketAddr) -> u64 {
     if address.is_ipv4() { 28 } else { 48 }
 }
@@ -79,7 +81,7 @@ impl LinkSockets {
         }
     }
 
-    /// Makes the links those of `wanted`; what stays as it is notices nothing.
+    /// Replaces the links by `wanted`; unchanged ones are not interrupted.
     pub fn set(
         &mut self,
         now: Time,
@@ -103,7 +105,7 @@ impl LinkSockets {
         self.open(now, true, tunnel, tell);
     }
 
-    /// Makes the sockets that are missing and due, or all that are missing.
+    /// Opens missing sockets: those that are due, or all.
     pub fn open(
         &mut self,
         now: Time,
@@ -125,7 +127,7 @@ impl LinkSockets {
                     let known = tunnel.remote(id) == Some(link_socket.link.hub);
                     let config = config(&link_socket.link, max_payload);
                     match known {
-                        // Only our own address is another.
+                        // Only the local address has changed.
                         true => tunnel.set_link(id, config),
                         false => tunnel.add_link(now, id, config),
                     }
@@ -141,7 +143,7 @@ impl LinkSockets {
         }
     }
 
-    /// When [`LinkSockets::open`] has something to do.
+    /// The time at which [`LinkSockets::open`] is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         let link_sockets = self.link_sockets.iter().flatten();
         link_sockets
@@ -149,7 +151,7 @@ impl LinkSockets {
             .min()
     }
 
-    /// The descriptors to wait for, and whose they are.
+    /// Descriptors to wait for, each with its link.
     pub fn fds(&self) -> impl Iterator<Item = (usize, RawFd)> {
         let link_sockets = self.link_sockets.iter().enumerate();
         link_sockets.flat_map(|(index, link_socket)| {
@@ -160,7 +162,7 @@ impl LinkSockets {
         })
     }
 
-    /// Gives the tunnel what has come on a link. Says whether there may be more.
+    /// Passes received datagrams of a link to the tunnel. Returns true if there may be more.
     pub fn receive(&mut self, now: Time, index: usize, tunnel: &mut Tunnel) -> bool {
         let Some(link_socket) = &mut self.link_sockets[index] else {
             return false;
@@ -169,7 +171,7 @@ impl LinkSockets {
         let mut more = false;
         if let Some(gre) = &link_socket.gre {
             more |= receive(gre, &mut self.receive_buffer, index, |origin, packet| {
-                // A socket hears what is for another link by the same device as well.
+                // A raw socket also receives packets for other links by the same device.
                 let link = gre::parse(packet).map(|(header, ..)| header.link);
                 let bytes = packet.len() as u64 + gre_headers(origin.from);
                 if link == Some(link_socket.link.id)
@@ -182,7 +184,7 @@ impl LinkSockets {
         if let Some(udp) = &link_socket.udp {
             more |= receive(udp, &mut self.receive_buffer, index, |origin, datagram| {
                 let bytes = datagram.len() as u64 + udp_headers(origin.from);
-                // What is refused is counted by the tunnel.
+                // The tunnel counts refused datagrams.
                 if tunnel.handle_datagram(now, origin.from, datagram).is_ok() {
                     received.add(1, bytes);
                 }
@@ -204,7 +206,7 @@ impl LinkSockets {
         });
     }
 
-    /// Sends all, and takes links whose sockets failed out of the tunnel.
+    /// Sends everything queued, and removes links with failed sockets from the tunnel.
     pub fn flush(&mut self, now: Time, tunnel: &mut Tunnel, tell: &mut dyn FnMut(ClientEvent)) {
         let (link_sockets, sent) = (&mut self.link_sockets, &mut self.shares.sent);
         let mut changed = std::mem::take(&mut self.changed);
@@ -227,7 +229,7 @@ impl LinkSockets {
         }
     }
 
-    /// Adds what sockets know to a status.
+    /// Adds the sockets' errors to a status.
     pub fn fill(&self, statuses: &mut [LinkStatus]) {
         for status in statuses {
             if let Some(link_socket) = &self.link_sockets[status.id.index()] {
@@ -251,7 +253,7 @@ impl LinkSocket {
         }
     }
 
-    /// Told once for each change.
+    /// Each change is reported once.
     fn fail(&mut self, error: LinkError) {
         let text = error.to_string();
         if self.error.as_ref() != Some(&text) {
@@ -269,8 +271,8 @@ impl LinkSocket {
     }
 }
 
-/// Puts a link where it belongs. It is another one if it leads elsewhere, and gets another socket if
-/// only our own address changed.
+/// Updates a link in its place. With another device or hub address it is a new link; with another
+/// source address it gets a new socket.
 fn update_link(now: Time, place: &mut Option<LinkSocket>, link: LinkSpec, tunnel: &mut Tunnel) {
     match place {
         Some(link_socket)
@@ -304,7 +306,7 @@ fn config(link: &LinkSpec, max_payload: u16) -> LinkConfig {
     }
 }
 
-/// Takes what has come to a socket. Says whether there may be more.
+/// Receives datagrams from a socket. Returns true if there may be more.
 fn receive(
     socket: &DatagramSocket,
     receive_buffer: &mut ReceiveBuffer,
@@ -317,7 +319,7 @@ fn receive(
             messages.each(take);
             messages.is_full()
         }
-        // Errors that were waiting: what they mean for sending, sending will tell.
+        // A pending error of the socket: if it matters, sending fails too.
         Err(error) => {
             tracing::debug!(link = index, %error, "cannot receive on a link");
             false
@@ -325,8 +327,8 @@ fn receive(
     }
 }
 
-/// A socket for a link, one for GRE if that is wanted, and the largest UDP payload that its device
-/// lets out.
+/// Opens a link's sockets, with one for GRE if wanted. Also returns the largest UDP payload that
+/// the device sends.
 fn open(
     link: &LinkSpec,
     mark: Option<u32>,
@@ -349,7 +351,7 @@ fn open(
     Ok((udp, gre, room.min(PAYLOAD_MAX.into()) as u16))
 }
 
-/// Sends a run; returns the bit of its link if that is news.
+/// Sends a batch; returns the bit of its link if the state of the socket has changed.
 fn send(
     batch: &DatagramBatch,
     link_sockets: &mut [Option<LinkSocket>; MAX_LINKS],

@@ -1,7 +1,7 @@
-//! A hub's sockets, and by which of its addresses each client asked.
+//! Listening sockets of a hub, and the local address that each client uses.
 //!
-//! A machine with several addresses must answer from the one that was asked: anything else does not
-//! get through the client's NAT.
+//! A machine with several addresses must reply from the one that the client sent to: other replies
+//! do not get through the client's NAT.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -13,11 +13,11 @@ use super::{BondError, LinkError};
 use crate::proto::gre;
 use crate::proto::handshake::PublicKey;
 
-/// Addresses that asked and have not proved anything, for the answers to their handshakes. More are
-/// answered from whatever address the kernel chooses.
+/// Recent unauthenticated source addresses, kept for handshake replies. Beyond these the kernel
+/// chooses the source address.
 const MAX_RECENT_ADDRESSES: usize = 64;
 
-/// A socket, and our address at it.
+/// A socket, and the local address at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LocalEndpoint {
     pub listener: usize,
@@ -28,7 +28,7 @@ pub(super) struct LocalEndpoint {
 #[derive(Debug)]
 pub(super) struct Listeners {
     listeners: Vec<(SocketAddr, DatagramSocket)>,
-    /// Sockets for GRE, if data of any client may go in the clear.
+    /// GRE sockets, if data of any client may be sent in cleartext.
     gre: Vec<(IpAddr, DatagramSocket)>,
     mark: Option<u32>,
     known: ClientAddresses,
@@ -59,7 +59,7 @@ impl Listeners {
         })
     }
 
-    /// Hears GRE from now on, at the addresses of its UDP sockets.
+    /// Opens GRE sockets at the addresses of the UDP sockets.
     pub fn open_gre(&mut self) -> Result<(), LinkError> {
         let mut addresses: Vec<IpAddr> = self.listeners.iter().map(|(own, _)| own.ip()).collect();
         addresses.sort_unstable();
@@ -71,14 +71,14 @@ impl Listeners {
         Ok(())
     }
 
-    /// In the order of the numbers that [`Listeners::receive`] takes.
+    /// Descriptors, in the order of the numbers that [`Listeners::receive`] takes.
     pub fn fds(&self) -> impl Iterator<Item = RawFd> {
         let gre = self.gre.iter().map(|(_, socket)| socket.fd());
         self.listeners.iter().map(|(_, udp)| udp.fd()).chain(gre)
     }
 
-    /// Hands over what has come; `take` says whose it was if it was authentic. Says whether there may be
-    /// more.
+    /// Passes received datagrams to `take`, which returns the peer if the datagram was authentic.
+    /// Returns true if there may be more.
     pub fn receive(
         &mut self,
         listener: usize,
@@ -98,7 +98,7 @@ impl Listeners {
             }
         };
         if gre.is_some() {
-            // Where clients are, what is sealed says.
+            // Only sealed packets tell a client's address.
             messages.each(|origin, packet| {
                 if gre::is_gre(packet) {
                     let _ = take(origin.from, packet);
@@ -152,13 +152,13 @@ impl Listeners {
         });
     }
 
-    /// The socket for GRE at the address of a UDP socket.
+    /// The GRE socket at the address of a UDP socket.
     fn gre_at(&self, listener: usize) -> Option<usize> {
         let own = self.listeners.get(listener)?.0.ip();
         self.gre.iter().position(|(address, _)| *address == own)
     }
 
-    /// By which socket and address to answer.
+    /// The socket and local address for datagrams to `to`.
     fn local(&self, to: SocketAddr) -> Option<LocalEndpoint> {
         let known = self.known.get(to);
         let recent = || self.recent.iter().find(|(from, _)| *from == to);
@@ -171,14 +171,14 @@ impl Listeners {
             })
     }
 
-    /// Sends all.
+    /// Sends everything queued.
     pub fn flush(&mut self) {
         let (listeners, gre) = (&self.listeners, &self.gre);
         self.batches.flush(&mut |batch| send(listeners, gre, batch));
     }
 }
 
-/// What one client cannot be sent must not keep others from being: it is as good as lost on the way.
+/// An error of one client's datagrams must not affect others: it counts as loss in the network.
 fn send(
     listeners: &[(SocketAddr, DatagramSocket)],
     gre: &[(IpAddr, DatagramSocket)],

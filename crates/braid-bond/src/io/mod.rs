@@ -1,16 +1,16 @@
-//! The tunnel on real packets: a TUN device on one side, UDP sockets on the other.
+//! Input and output of a tunnel: a TUN device on one side, UDP sockets on the other.
 //!
-//! An end is one thread that waits for its descriptors and for the tunnel's next time, gives what came
-//! to the [`Tunnel`](crate::proto::tunnel::Tunnel) or the [`Server`](crate::proto::server::Server),
-//! and takes what they return. It decides nothing about packets. What it adds is the cost per
-//! packet that it saves: super-packets of up to 64 KB cross the system's border in place of packets,
-//! in both directions and on both sides.
+//! Each end is one thread. It waits for its descriptors and for the tunnel's next timer, passes
+//! input to the [`Tunnel`](crate::proto::tunnel::Tunnel) or the
+//! [`Server`](crate::proto::server::Server), and delivers their output. It decides nothing about
+//! packets. It saves per-packet costs: super-packets of up to 64 KB cross the system boundary
+//! instead of single packets, in both directions and on both sides.
 //!
-//! - [`Tun`]: the inner device; `offload` splits what comes from it and joins what goes to it.
-//! - `udp`: sockets, bound to a device where the link has one.
+//! - [`Tun`]: the inner device; `offload` segments packets from it and coalesces packets to it.
+//! - `udp`: sockets, bound to the device of their link.
 //! - [`client`], [`hub`]: the two kinds of ends.
 //!
-//! Whoever starts an end gives the device addresses and routes.
+//! The caller assigns addresses and routes to the device.
 
 pub mod client;
 mod client_addresses;

@@ -1,8 +1,8 @@
-//! The segment size that inner TCP connections agree on.
+//! TCP MSS clamping of inner connections.
 //!
-//! An inner packet of 1500 bytes does not fit a datagram of 1500, and goes out in two: twice the
-//! headers, twice the work. So the two ends of a connection are told, in their SYNs, of the size that
-//! goes whole. Everything else may be as large as the device lets it.
+//! An inner packet of 1500 bytes does not fit into a datagram of 1500 and is fragmented: twice the
+//! headers, twice the work. So the SYNs of inner connections are lowered to the segment size that
+//! fits unfragmented. Other packets may be as large as the device permits.
 
 use braid_packet::{Fragment, Ip, checksum, protocol};
 
@@ -13,11 +13,11 @@ const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
 const MSS: u8 = 2;
 
-/// Least segment size that is asked for: below that something else is wrong (RFC 9293 §3.7.1).
+/// Least segment size: a smaller one points to another problem (RFC 9293 §3.7.1).
 const MSS_MIN: usize = 536;
 
-/// Lowers the segment size that a SYN names, so that packets of the connection are at most `whole`
-/// bytes long. Any other packet stays as it is.
+/// Lowers the MSS of a SYN, so that packets of the connection are at most `whole` bytes long. Other
+/// packets stay unchanged.
 pub(super) fn clamp_mss(packet: &mut [u8], whole: impl FnOnce() -> usize) {
     if !may_be_syn(packet) {
         return;
@@ -38,7 +38,7 @@ pub(super) fn clamp_mss(packet: &mut [u8], whole: impl FnOnce() -> usize) {
     let Some(lower) = u16::try_from(most).ok().filter(|most| *most < named) else {
         return;
     };
-    // An option may begin anywhere; the checksum is of words that begin at even places.
+    // An option may begin at an odd offset; the checksum covers words at even offsets.
     let (first, size) = match (option - start) % 2 {
         0 => (option, 2),
         _ => (option - 1, 4),
@@ -53,8 +53,7 @@ pub(super) fn clamp_mss(packet: &mut [u8], whole: impl FnOnce() -> usize) {
     packet[start + 16..start + 18].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Quickly, for all the packets that are none: TCP without IPv4 options or IPv6 extensions, or something
-/// to look at closely.
+/// Fast check: returns false for most packets that are not SYNs, true if a closer look is needed.
 fn may_be_syn(packet: &[u8]) -> bool {
     let flags = match packet.first() {
         Some(0x45) => (packet.get(9) == Some(&protocol::TCP)).then_some(20 + 13),
@@ -69,7 +68,7 @@ fn may_be_syn(packet: &[u8]) -> bool {
     flags.is_some_and(|at| packet.get(at).is_some_and(|flags| flags & SYN != 0))
 }
 
-/// Where the segment size stands in the SYN whose TCP header begins at `start`.
+/// Offset of the MSS in the SYN whose TCP header begins at `start`.
 fn find(packet: &[u8], start: usize) -> Option<usize> {
     let header = packet.get(start..)?;
     if *header.get(13)? & SYN == 0 {
@@ -102,7 +101,7 @@ mod tests {
 
     const ACK: u8 = 0x10;
 
-    /// A SYN with these options, whose checksum holds.
+    /// A SYN with these options and a valid checksum.
     fn syn(v6: bool, flags: u8, options: &[u8]) -> Vec<u8> {
         let ends: [IpAddr; 2] = match v6 {
             true => ["2001:db8::1", "2001:db8::2"].map(|a| a.parse().expect("an address")),

@@ -1,4 +1,4 @@
-//! A hub's peers: which inner addresses are whose, what each may and did send.
+//! A hub's peers: routing of inner addresses, source checks, rate limits and counters.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,13 +10,13 @@ use crate::proto::handshake::PublicKey;
 use crate::proto::server::Server;
 use braid_core::{Bytes, LinkId, Rate, Time};
 
-/// So much of a peer's rate may come at once.
+/// Burst of a peer, as a time at its rate.
 const BURST_SPAN: Duration = Duration::from_millis(50);
 
-/// The same for low rates: two super-packets.
+/// Least burst, for low rates: two super-packets.
 const MIN_BURST_BYTES: u64 = 128 * 1024;
 
-/// A peer, and what it did.
+/// A peer with its counters.
 #[derive(Debug)]
 struct PeerState {
     peer: Peer,
@@ -32,18 +32,18 @@ struct PeerState {
 /// All peers of a hub.
 #[derive(Debug)]
 pub(super) struct Peers {
-    /// Whether peers reach each other.
+    /// True if peers reach each other.
     between: bool,
     known: BTreeMap<PublicKey, PeerState>,
-    /// Whose an address is.
+    /// Owners of single addresses.
     hosts: HashMap<IpAddr, PublicKey>,
-    /// Whose a network is, the longest prefix first.
+    /// Owners of networks, the longest prefix first.
     networks: Vec<(Prefix, PublicKey)>,
     unrouted: u64,
 }
 
 impl Peers {
-    /// Nobody yet. `between` says whether they will reach each other.
+    /// No peers yet. `between`: peers reach each other.
     pub fn new(between: bool) -> Self {
         Peers {
             between,
@@ -83,7 +83,7 @@ impl Peers {
         }
     }
 
-    /// Limits a peer from now on; says whether it is known.
+    /// Changes a peer's rate. Returns true if the peer is known.
     pub fn set_cap(&mut self, key: PublicKey, cap: Option<Rate>) -> bool {
         let known = self.known.get_mut(&key);
         known.map(|known| known.peer.cap = cap).is_some()
@@ -99,7 +99,8 @@ impl Peers {
         self.networks.retain(|(_, owner)| *owner != key);
     }
 
-    /// Whom a packet is for; counted if it is for nobody, or from another peer that does not reach it.
+    /// The peer that a packet is for. A packet for no peer, or from another peer that may not reach
+    /// it, is counted.
     pub fn route(&mut self, packet: &[u8]) -> Option<PublicKey> {
         let owner = ends(packet).and_then(|(source, dest)| {
             let owner = self.owner(dest)?;
@@ -128,7 +129,7 @@ impl Peers {
         self.unrouted
     }
 
-    /// Whether a peer may be sent so many bytes now; counted either way.
+    /// Returns true if this many bytes may be sent to a peer now; counted either way.
     pub fn allows_to(&mut self, now: Time, key: PublicKey, bytes: usize) -> bool {
         let Some(known) = self.known.get_mut(&key) else {
             return false;
@@ -141,8 +142,8 @@ impl Peers {
         allowed
     }
 
-    /// Whether an inner packet of a peer may go on: its source is the peer's own, and there is not too
-    /// much of it; counted either way.
+    /// Returns true if an inner packet from a peer may pass: its source belongs to the peer, and
+    /// its rate permits it; counted either way.
     pub fn allows_from(&mut self, now: Time, key: PublicKey, packet: &[u8]) -> bool {
         let Some(known) = self.known.get_mut(&key) else {
             return false;
@@ -151,7 +152,7 @@ impl Peers {
             known.spoofed += 1;
             return false;
         };
-        // A kernel's talk with its link, such as for routers: meant for no further than the device.
+        // Link-local traffic of a kernel, such as router solicitations, ends at the device.
         if is_local(source) {
             return false;
         }
@@ -168,7 +169,7 @@ impl Peers {
         allowed
     }
 
-    /// A datagram of a peer has come.
+    /// Counts a datagram from a peer.
     pub fn handle_received(&mut self, key: PublicKey, link: LinkId, bytes: u64) {
         if let Some(known) = self.known.get_mut(&key) {
             known.shares.received[link.index()].add(1, bytes);
@@ -234,7 +235,7 @@ fn is_local(source: IpAddr) -> bool {
 /// A token bucket for one direction of a peer.
 #[derive(Clone, Copy, Debug, Default)]
 struct CapBucket {
-    /// When it will be full again.
+    /// The time at which it will be full again.
     full: Time,
 }
 
@@ -312,7 +313,7 @@ mod tests {
         assert_eq!(peers.unrouted(), 3);
         peers.remove(keys[0]);
         assert_eq!(peers.route(&packet("192.0.2.1", "10.9.0.2")), Some(keys[1]));
-        // Other terms take the place of the old ones.
+        // New terms replace the old ones.
         peers.insert(peer(2, &[("10.7.0.0", 24)], None));
         assert_eq!(peers.route(&packet("192.0.2.1", "10.9.0.2")), None);
     }
@@ -378,7 +379,7 @@ mod tests {
         // The other direction is not affected.
         let now = Time::ZERO + Duration::from_secs(1);
         assert!(peers.allows_from(now, key, &packet("10.9.0.2", "192.0.2.1")));
-        // Without a cap all passes, of the same peer, who keeps its addresses.
+        // Without a cap everything passes; the peer keeps its addresses.
         assert!(peers.set_cap(key, None));
         assert!((0..10_000).all(|_| peers.allows_to(now, key, 1000)));
         assert_eq!(peers.route(&packet("192.0.2.1", "10.9.0.2")), Some(key));

@@ -1,18 +1,18 @@
-//! A tunnel's state as a status.
+//! Status of a tunnel, read from its parts.
 
 use super::{FlowStatus, LinkStatus, RttStatus, SessionStatus, Traffic};
 use crate::proto::tunnel::Tunnel;
 use braid_core::{LinkId, MAX_LINKS, Rate, Time};
 
-/// Over how long shares are told.
+/// Window of a link's share.
 const SHARE_WINDOW: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Datagrams on each link, and how they were shared out of late.
+/// Datagrams of each link, and its recent share.
 #[derive(Debug, Default)]
 pub(super) struct LinkShares {
     pub sent: [Traffic; MAX_LINKS],
     pub received: [Traffic; MAX_LINKS],
-    /// Bytes sent at the beginning of this window and of the one before.
+    /// Bytes sent at the begin of the current window and of the previous one.
     marks: [[u64; MAX_LINKS]; 2],
     begun: Time,
 }
@@ -31,7 +31,7 @@ impl LinkShares {
         }
     }
 
-    /// A link's part of what was sent in this window and the one before.
+    /// A link's share of the bytes sent in the current and the previous window.
     pub fn of(&self, link: LinkId) -> f64 {
         let since = |index: usize| {
             self.sent[index]
@@ -56,7 +56,7 @@ pub(super) fn session(now: Time, tunnel: &Tunnel) -> Option<SessionStatus> {
     })
 }
 
-/// Every link that the tunnel has.
+/// Status of every link of the tunnel.
 pub(super) fn links(now: Time, tunnel: &Tunnel, shares: &LinkShares) -> Vec<LinkStatus> {
     let base = |id: LinkId| tunnel.sender().link(id)?.0.base(now);
     let fastest = tunnel.links().filter_map(base).min();

@@ -1,8 +1,9 @@
-//! Whether the machine slept, or became two.
+//! Detection of suspends and of copies of the machine.
 //!
-//! A machine that sleeps has its memory written to a disk, or left to whoever opens the case; one whose
-//! virtual machine is restored from a snapshot, or copied, seals packets under nonces that its copy uses as
-//! well. In both cases keys are forgotten. The kernel clears WireGuard's at the same events.
+//! A suspended machine has its memory on a disk, or within reach of whoever opens the case. A
+//! virtual machine that was restored from a snapshot or copied seals packets under nonces that its
+//! copy uses as well. In both cases the tunnel forgets its keys. The kernel clears WireGuard's at
+//! the same events.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -10,18 +11,18 @@ use std::time::Duration;
 
 use super::sys;
 
-/// A sleep shorter than this is none: the two clocks are not read at the same instant.
+/// Shorter suspends are ignored: the two clocks are not read at the same instant.
 const MIN_SLEEP: Duration = Duration::from_secs(1);
 
-/// A uevent is at most so long (UEVENT_BUFFER_SIZE is 2,048, and a header).
+/// Longest uevent (UEVENT_BUFFER_SIZE is 2,048, and a header).
 const UEVENT_MAX: usize = 4096;
 
-/// Watches for interruptions.
+/// Detects suspends and copies.
 #[derive(Debug)]
 pub(super) struct SuspendMonitor {
-    /// How long the machine has slept since it started.
+    /// Total time that the machine was suspended.
     asleep: Duration,
-    /// The kernel's announcements about devices; none in a namespace that does not get them.
+    /// The kernel's uevents; none in a namespace that does not receive them.
     uevents: Option<OwnedFd>,
 }
 
@@ -29,7 +30,7 @@ impl SuspendMonitor {
     pub fn new() -> SuspendMonitor {
         let uevents = sys::uevents();
         let uevents = uevents.inspect_err(|error| {
-            tracing::debug!(%error, "copies of a virtual machine go unnoticed");
+            tracing::debug!(%error, "cannot receive uevents: copies of this virtual machine are not detected");
         });
         SuspendMonitor {
             asleep: (0..3).map(|_| asleep()).max().unwrap_or_default(),
@@ -37,12 +38,14 @@ impl SuspendMonitor {
         }
     }
 
-    /// To be waited for. There is nothing to wait for a sleep by: it is noticed at the next turn.
+    /// Descriptor to wait for. No descriptor announces a suspend: it is noticed at the next
+    /// wake-up.
     pub fn fd(&self) -> Option<RawFd> {
         self.uevents.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    /// Whether there was an interruption since the last call. `ready` says whether [`SuspendMonitor::fd`] is.
+    /// Returns true if the machine was suspended or copied since the last call. `ready`:
+    /// [`SuspendMonitor::fd`] is readable.
     pub fn poll(&mut self, ready: bool) -> bool {
         let slept = self.has_slept(asleep());
         slept | (ready && self.was_copied())
@@ -64,7 +67,7 @@ impl SuspendMonitor {
             match sys::receive(uevents, &mut buffer) {
                 Ok(length) => copied |= is_new_generation(&buffer[..length]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return copied,
-                // So many announcements that some were dropped: it may have been among them.
+                // Some announcements were dropped: one of a copy may have been among them.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => copied = true,
                 Err(_) => return copied,
             }
@@ -72,15 +75,15 @@ impl SuspendMonitor {
     }
 }
 
-/// Whether a uevent is that of a virtual machine with a new generation id
+/// Returns true if a uevent announces a new generation id of the virtual machine
 /// (`drivers/virt/vmgenid.c` in Linux).
 fn is_new_generation(uevent: &[u8]) -> bool {
     let mut words = uevent.split(|byte| *byte == 0);
     words.any(|word| word == b"NEW_VMGENID=1")
 }
 
-/// How long the machine has slept since it started. The clock that stops while it sleeps is read last, so a
-/// pause between the two readings makes the result too small and never too large.
+/// Total time that the machine was suspended. The clock that stops during a suspend is read last,
+/// so a pause between the two readings makes the result too small, never too large.
 fn asleep() -> Duration {
     let all = sys::clock(libc::CLOCK_BOOTTIME);
     all.saturating_sub(sys::clock(libc::CLOCK_MONOTONIC))

@@ -1,4 +1,4 @@
-//! System calls of the driver alone that have no safe wrapper; the others are in `braid_device`.
+//! System calls of this module that have no safe wrapper; others are in `braid_device`.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -51,7 +51,7 @@ pub(super) fn set_int(
     Ok(())
 }
 
-/// A socket that hears the kernel's announcements about devices, and never blocks.
+/// A non-blocking socket for the kernel's uevents.
 pub(super) fn uevents() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: it takes plain integers only.
@@ -61,7 +61,7 @@ pub(super) fn uevents() -> io::Result<OwnedFd> {
     // SAFETY: zeros are a valid address.
     let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
     address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
-    // The kernel's own; udev repeats them in another group.
+    // The kernel's own group; udev repeats the events in another.
     address.nl_groups = 1;
     let size = size_of_val(&address) as libc::socklen_t;
     // SAFETY: the address is of that size and lives through the call.
@@ -69,7 +69,7 @@ pub(super) fn uevents() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Takes a datagram from a socket.
+/// Receives a datagram.
 pub(super) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
     let (at, size) = (buffer.as_mut_ptr().cast(), buffer.len());
     // SAFETY: the kernel writes at most `size` bytes there.
@@ -102,11 +102,11 @@ impl Wake {
     }
 
     pub fn wake(&self) {
-        // It fails only if it has been woken 2^64 times and never looked.
+        // It fails only after 2^64 wake-ups that nobody has read.
         let _ = (&self.0).write_all(&1u64.to_ne_bytes());
     }
 
-    /// Forgets that it was woken.
+    /// Clears pending wake-ups.
     pub fn clear(&self) {
         let _ = (&self.0).read(&mut [0; 8]);
     }

@@ -1,4 +1,4 @@
-//! A thread of our own, the clock it goes by, and what it is told from outside.
+//! The packet thread: its start, its clock, and its commands.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -13,7 +13,7 @@ use crate::proto::entropy::Entropy;
 use crate::proto::seal::Cipher;
 use braid_core::Time;
 
-/// The monotonic clock, from the start of an end.
+/// The monotonic clock since the start of an end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     origin: Instant,
@@ -53,11 +53,11 @@ pub(super) fn entropy() -> Result<Entropy, BondError> {
 
 fn draw(bytes: &mut [u8]) {
     let drawn = SystemRandom::new().fill(bytes);
-    // Going on with bytes that are not random would give keys away.
+    // Continuing with bytes that are not random would reveal keys.
     drawn.expect("a system that gave random bytes once goes on to");
 }
 
-/// AES where the processor has instructions for it; without them it is the slower one by far.
+/// AES if the processor has instructions for it; without them AES is by far the slower one.
 pub(super) fn preferred_cipher() -> Cipher {
     #[cfg(target_arch = "x86_64")]
     let has_aes = std::arch::is_x86_feature_detected!("aes");
@@ -71,7 +71,7 @@ pub(super) fn preferred_cipher() -> Cipher {
     }
 }
 
-/// The outside's end of a thread.
+/// Handle of a thread.
 #[derive(Debug)]
 pub(super) struct ThreadHandle<T> {
     commands: Sender<T>,
@@ -79,7 +79,7 @@ pub(super) struct ThreadHandle<T> {
     thread: Option<JoinHandle<()>>,
 }
 
-/// The thread's own end: what it is told. The outside being gone is an order too.
+/// The thread's side of its commands. A dropped handle stops the thread too.
 #[derive(Debug)]
 pub(super) struct CommandReceiver<T> {
     commands: Receiver<T>,
@@ -100,10 +100,10 @@ pub(super) fn spawn<T: Send + 'static>(
     };
     let body = move || {
         if let Err(error) = braid_device::no_timer_slack() {
-            tracing::debug!(%error, "timers are up to 50 µs late");
+            tracing::debug!(%error, "cannot disable timer slack: timers are up to 50 µs late");
         }
         if let Err(error) = braid_device::raise_priority() {
-            tracing::debug!(%error, "packets wait for processors like everything else");
+            tracing::debug!(%error, "cannot raise the priority of the packet thread");
         }
         body(commands);
     };
@@ -117,14 +117,14 @@ pub(super) fn spawn<T: Send + 'static>(
 }
 
 impl<T> ThreadHandle<T> {
-    /// Tells the thread something; nothing happens if it has ended.
+    /// Sends a command; without effect if the thread has ended.
     pub fn send(&self, command: T) {
         if self.commands.send(command).is_ok() {
             self.wake.wake();
         }
     }
 
-    /// Asks the thread something.
+    /// Sends a command and waits for its reply.
     pub fn request<A>(&self, command: impl FnOnce(SyncSender<A>) -> T) -> Result<A, Stopped> {
         let (sender, receiver) = sync_channel(1);
         self.send(command(sender));
@@ -136,11 +136,11 @@ impl<T> ThreadHandle<T> {
         thread.is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Tells the thread its last, and waits for its end.
+    /// Sends the last command, and waits for the end of the thread.
     pub fn stop(&mut self, command: T) {
         self.send(command);
         if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
-            tracing::error!("the thread that carried packets panicked");
+            tracing::error!("the packet thread panicked");
         }
     }
 }
@@ -150,18 +150,18 @@ impl<T> CommandReceiver<T> {
         self.wake.fd()
     }
 
-    /// The next order, if there is one.
+    /// The next command, if there is one.
     pub fn poll(&self) -> Option<T> {
         self.commands.try_recv().ok()
     }
 
-    /// To be called after waking, before [`CommandReceiver::poll`].
+    /// Call it after a wake-up, before [`CommandReceiver::poll`].
     pub fn clear(&self) {
         self.wake.clear();
     }
 }
 
-/// How long to wait for `at`; not at all if it has passed.
+/// Time until `at`; zero if it has passed.
 pub(super) fn time_until(now: Time, at: Option<Time>) -> Option<Duration> {
     at.map(|at| at.since(now))
 }
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn memory_does_not_say_what_was_drawn_or_will_be() {
         let mut drawing = entropy().expect("the system has randomness");
-        // What a thief or a copy of the machine finds.
+        // The state that a thief or a copy of the machine finds.
         let mut found = drawing.clone();
         let drawn: [u8; 32] = drawing.bytes();
         assert_ne!(drawn, found.bytes());

@@ -1,8 +1,8 @@
-//! The TUN device: inner packets, whole or as super-packets that the kernel has not split yet.
+//! The TUN device: inner packets, single or as super-packets that the kernel has not segmented yet.
 //!
-//! With IFF_VNET_HDR every read and write carries a header that says how a super-packet is to be
-//! split and which checksum is still to be done, so that 64 KB cross the border at the price of one
-//! packet. The device is ours alone and vanishes with us.
+//! With IFF_VNET_HDR every read and write carries a header that describes the segmentation and the
+//! pending checksum of a super-packet, so that 64 KB cross the system boundary at the cost of one
+//! packet. The device belongs to this process and vanishes with it.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
@@ -13,18 +13,18 @@ use braid_device::{AttachError, DeviceKind, Interface, InterfaceError};
 use super::offload::{VNET_HEADER, VnetHeader};
 use super::{BondError, sys};
 
-/// Packets that the kernel holds for us until they are read. What waits here waits ahead of the
-/// tunnel's own queue, so it is only as long as a thread may be kept from running.
+/// Packets that the kernel queues until they are read. This queue is ahead of the tunnel's own, so
+/// it only covers the time that a thread may be kept from running.
 const KERNEL_QUEUE: i32 = 1000;
 
-/// Which super-packets the device takes.
+/// Kinds of super-packets that the device supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OffloadSupport {
     pub tcp: bool,
     pub udp: bool,
 }
 
-/// A TUN device of ours; gone when this is dropped, also by `kill -9`, unless it was opened as one that stays.
+/// A TUN device. It is removed on drop, also by `kill -9`, unless it was opened as persistent.
 #[derive(Debug)]
 pub struct Tun {
     name: String,
@@ -35,8 +35,8 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Makes the device in the caller's network namespace and sets it up, with offloads where the
-    /// kernel has them.
+    /// Makes the device in the caller's network namespace and sets it up, with the offloads that
+    /// the kernel supports.
     ///
     /// # Errors
     /// See [`BondError`].
@@ -44,7 +44,7 @@ impl Tun {
         Tun::open_with(name, mtu, true)
     }
 
-    /// The same, with or without offloads.
+    /// Same as [`open`](Tun::open), with or without offloads.
     ///
     /// # Errors
     /// See [`BondError`].
@@ -53,8 +53,8 @@ impl Tun {
         Tun::set_up(name, mtu, offloads, attach(name)?)
     }
 
-    /// As [`open`](Tun::open), of a device that outlives the process and may be there already: what is routed to it
-    /// meanwhile is dropped silently, where a device that is gone would have the kernel refuse it.
+    /// Opens a device that outlives the process and may exist already. Without a process, packets
+    /// routed to it are dropped silently; if the device were gone, the kernel would reject them.
     ///
     /// # Errors
     /// See [`BondError`].
@@ -65,7 +65,7 @@ impl Tun {
         Tun::set_up(name, mtu, true, file)
     }
 
-    /// Removes a device that outlived its process. Returns `false` if there was none.
+    /// Removes a persistent device. Returns `false` if there was none.
     ///
     /// # Errors
     /// See [`BondError`].
@@ -133,7 +133,7 @@ impl Tun {
         self.file.as_raw_fd()
     }
 
-    /// The next packet or super-packet that the kernel sends through the device; none for now.
+    /// The next packet or super-packet from the kernel; none if there is none for now.
     pub(super) fn read<'b>(
         &self,
         buffer: &'b mut [u8],
@@ -154,8 +154,9 @@ impl Tun {
         }
     }
 
-    /// Gives the kernel a packet, or a super-packet that this device [takes](Self::takes). False if
-    /// it did not take it: it is malformed, or the device is down, or there is no memory.
+    /// Writes a packet, or a super-packet that this device [supports](Self::offload_support), to
+    /// the kernel. Returns false if the kernel refuses it: it is malformed, the device is down, or
+    /// memory is short.
     pub(super) fn write(&self, parts: &[IoSlice<'_>]) -> Result<bool, BondError> {
         match (&self.file).write_vectored(parts) {
             Ok(_) => Ok(true),
@@ -167,7 +168,7 @@ impl Tun {
     }
 
     fn failed(&self, step: &'static str, source: io::Error) -> BondError {
-        // The kernel answers so once a descriptor has lost its device.
+        // The kernel's error for a descriptor whose device is gone.
         if source.raw_os_error() == Some(libc::EBADFD) {
             let device = self.name.clone();
             return BondError::TunGone { device };
@@ -185,7 +186,7 @@ fn failed(device: &str, step: &'static str, source: io::Error) -> BondError {
     }
 }
 
-/// A new device and the descriptor through which its packets go.
+/// Makes a device, and the descriptor of its packets.
 fn attach(name: &str) -> Result<File, BondError> {
     braid_device::attach(name, DeviceKind::Tun).map_err(|error| refused(name, error))
 }
@@ -210,7 +211,7 @@ fn refused(name: &str, error: AttachError) -> BondError {
     }
 }
 
-/// Takes what the kernel has: TCP since long, UDP since 6.2.
+/// Enables the offloads that the kernel supports: TCP in all versions, UDP from 6.2 on.
 fn negotiate(name: &str, file: &File) -> Result<OffloadSupport, BondError> {
     let size = VNET_HEADER as libc::c_int;
     sys::int_ioctl(file.as_fd(), libc::TUNSETVNETHDRSZ, size)

@@ -1,8 +1,9 @@
-//! UDP sockets: runs of datagrams out and in at the price of one. And IP's own for GRE, a packet at a time.
+//! UDP sockets with batches of datagrams per system call, and raw IP sockets for GRE, one packet at
+//! a time.
 //!
-//! quinn-udp does the system calls: UDP_SEGMENT and UDP_GRO, IP_PKTINFO, DF by IP_PMTUDISC_PROBE (how
-//! large a datagram may be is the tunnel's to find out). What is decided here is which socket, and
-//! what goes out together.
+//! quinn-udp makes the system calls: UDP_SEGMENT and UDP_GRO, IP_PKTINFO, DF by IP_PMTUDISC_PROBE
+//! (path MTU discovery is the tunnel's task). This module chooses the socket, and the datagrams of
+//! a batch.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
@@ -14,24 +15,24 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::{LinkError, sys};
 use crate::proto::gre;
 
-/// What the kernel may hold for us and from us. At 1 Gbit/s 4 MB are 32 ms: as long as a thread may
-/// be kept from running. Ordinary limits are raised where that is allowed.
+/// Buffers of the kernel. At 1 Gbit/s 4 MB are 32 ms: as long as a thread may be kept from running.
+/// The ordinary limits are exceeded if that is permitted.
 const RECEIVE_BUFFER_SIZE: usize = 8 << 20;
 const SEND_BUFFER_SIZE: usize = 4 << 20;
 
 /// Largest sum of UDP payloads in one system call.
 const MAX_BATCH_BYTES: usize = 65_507;
 
-/// Datagrams in one system call: as many as every kernel with UDP_SEGMENT takes.
+/// Datagrams per system call: as many as every kernel with UDP_SEGMENT accepts.
 const MAX_BATCH_DATAGRAMS: usize = 64;
 
-/// Addresses that runs are made for at a time.
+/// Destinations for which batches are collected at a time.
 const MAX_BATCHES: usize = 8;
 
-/// Messages taken at once from one socket, each a run of up to 64 datagrams.
+/// Messages received at a time from one socket, each of up to 64 datagrams.
 pub(super) const MESSAGES_PER_RECEIVE: usize = 8;
 
-/// Bytes of the longest message.
+/// Length of the longest message, bytes.
 const MESSAGE_SIZE: usize = 1 << 16;
 
 /// A UDP socket, or one for GRE.
@@ -42,17 +43,17 @@ pub(super) struct DatagramSocket {
     state: UdpSocketState,
 }
 
-/// What a socket's packets are.
+/// Kind of a socket's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SocketKind {
     Udp,
-    /// They come with their IP header.
+    /// Packets come with their IPv4 header.
     Gre4,
     Gre6,
 }
 
 impl DatagramSocket {
-    /// A UDP socket of this address; bound to a device unless that is empty.
+    /// A UDP socket of this address, bound to a device unless that is empty.
     pub fn bind(
         local: SocketAddr,
         device: &str,
@@ -117,7 +118,7 @@ impl DatagramSocket {
         self.socket.as_raw_fd()
     }
 
-    /// Takes what has come; none if there is nothing for now.
+    /// Receives messages; none if there is nothing for now.
     pub fn receive<'b>(
         &self,
         receive_buffer: &'b mut ReceiveBuffer,
@@ -142,7 +143,7 @@ impl DatagramSocket {
         }
     }
 
-    /// Sends a run of datagrams. What the socket does not take is lost, as a network would lose it.
+    /// Sends a batch. Datagrams that the socket refuses are lost, as in a network.
     pub fn send(&self, batch: &DatagramBatch) -> io::Result<()> {
         let segments = match self.kind {
             SocketKind::Udp => self.state.max_gso_segments().min(MAX_BATCH_DATAGRAMS),
@@ -165,7 +166,7 @@ impl DatagramSocket {
     }
 }
 
-/// Raises buffers beyond the ordinary limit where we may, else up to it.
+/// Enlarges the buffers beyond the ordinary limit if permitted, otherwise up to it.
 fn enlarge(socket: &Socket) {
     let fd = socket.as_fd();
     let force = |name, size: usize| sys::set_int(fd, libc::SOL_SOCKET, name, size as i32).is_ok();
@@ -177,7 +178,7 @@ fn enlarge(socket: &Socket) {
     }
 }
 
-/// Room for what comes.
+/// Buffer for received messages.
 #[derive(Debug)]
 pub(super) struct ReceiveBuffer {
     bytes: Vec<u8>,
@@ -193,14 +194,14 @@ impl ReceiveBuffer {
     }
 }
 
-/// What has come.
+/// Received messages.
 pub(super) struct Messages<'b> {
     kind: SocketKind,
     bytes: &'b mut [u8],
     meta: &'b [RecvMeta],
 }
 
-/// Where a datagram came from, and to which of our addresses.
+/// Source address of a datagram, and the local address that it came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PacketInfo {
     pub from: SocketAddr,
@@ -208,12 +209,12 @@ pub(super) struct PacketInfo {
 }
 
 impl Messages<'_> {
-    /// Whether there may be more.
+    /// Returns true if there may be more.
     pub fn is_full(&self) -> bool {
         self.meta.len() == MESSAGES_PER_RECEIVE
     }
 
-    /// Every datagram.
+    /// Calls `take` with every datagram.
     pub fn each(&mut self, mut take: impl FnMut(PacketInfo, &mut [u8])) {
         for (bytes, meta) in self.bytes.chunks_exact_mut(MESSAGE_SIZE).zip(self.meta) {
             let origin = PacketInfo {
@@ -235,19 +236,19 @@ impl Messages<'_> {
     }
 }
 
-/// Bytes of the IPv4 header that a packet begins with; all of it, if that makes no sense.
+/// Length of a packet's IPv4 header; all of the packet if that is invalid.
 fn ipv4_header(packet: &[u8]) -> usize {
     let words = packet.first().map_or(0, |first| first & 0xf);
     (usize::from(words) * 4).min(packet.len())
 }
 
-/// Datagrams of the same size, but for the last, from one socket to one address.
+/// Datagrams of one size, except for the last, from one socket to one address.
 #[derive(Debug)]
 pub(super) struct DatagramBatch {
-    /// The owner's number of the socket.
+    /// The owner's index of the socket.
     pub socket: usize,
     pub to: SocketAddr,
-    /// Our address, where the socket has several.
+    /// Local address, if the socket has several.
     pub from: Option<IpAddr>,
     size: usize,
     pub count: usize,
@@ -290,7 +291,7 @@ impl DatagramBatch {
     }
 }
 
-/// Runs that are being made, each to another address.
+/// Collects batches, one per destination.
 #[derive(Debug, Default)]
 pub(super) struct BatchSender {
     batches: Vec<DatagramBatch>,
@@ -298,7 +299,7 @@ pub(super) struct BatchSender {
 }
 
 impl BatchSender {
-    /// Adds a datagram to the run that it belongs to; sends what has to make way.
+    /// Adds a datagram to its batch; sends batches that cannot take it or have to make room.
     pub fn push(
         &mut self,
         (socket, to, from): (usize, SocketAddr, Option<IpAddr>),
@@ -325,7 +326,7 @@ impl BatchSender {
         self.batches.push(batch);
     }
 
-    /// Sends all.
+    /// Sends everything.
     pub fn flush(&mut self, send: &mut impl FnMut(&DatagramBatch)) {
         for batch in self.batches.drain(..) {
             send(&batch);

@@ -1,8 +1,8 @@
 //! Congestion marks in inner packets.
 //!
-//! The tunnel's own queue marks instead of dropping where the inner packet says that its ends
-//! understand (RFC 3168 §5); the mark is in the inner header, so it reaches them whatever happens to
-//! the outer one.
+//! The tunnel's own queue marks a packet instead of dropping it if the inner header says that its
+//! ends support ECN (RFC 3168 §5). The mark is in the inner header, so it reaches the receiver
+//! whatever happens to the outer one.
 
 use super::header_compression;
 use braid_packet::checksum;
@@ -10,7 +10,7 @@ use braid_packet::checksum;
 const ECN: u8 = 0b11;
 const NOT_ECT: u8 = 0b00;
 
-/// Marks an inner packet as having met congestion; says whether it could.
+/// Marks an inner packet with CE. Returns true if the packet can carry the mark.
 pub fn mark(packet: &mut [u8]) -> bool {
     match packet.first().map(|first| first >> 4) {
         Some(4) if packet.len() >= 20 => mark_v4(packet),
@@ -32,8 +32,8 @@ fn mark_v4(packet: &mut [u8]) -> bool {
     true
 }
 
-/// The traffic class is in the lower half of byte 0 and the upper of byte 1; its ECN is the latter's
-/// middle.
+/// The traffic class is in the lower half of byte 0 and the upper half of byte 1; ECN is bits 4 and
+/// 5 of byte 1.
 fn mark_v6(packet: &mut [u8]) -> bool {
     if packet[1] >> 4 & ECN == NOT_ECT {
         return false;

@@ -1,10 +1,10 @@
 //! Unpredictable bytes.
 //!
-//! The protocol draws no randomness itself: its driver hands in where bytes come from. That is the system,
-//! anew for every ephemeral key: nothing in this process's memory says what was drawn before or will
-//! be, and two copies of one virtual machine draw different bytes as soon as their kernels know that
-//! they are two (vmgenid). A simulation hands in a seed: then all that the protocol does follows from its
-//! inputs, repeats itself, and test vectors are possible.
+//! The protocol draws no randomness itself: its caller passes in the source. In production that is
+//! the system, asked anew for every ephemeral key: nothing in this process's memory reveals past or
+//! future draws, and two copies of one virtual machine draw different bytes as soon as their
+//! kernels know that there are two (vmgenid). A simulation passes in a seed: then everything that
+//! the protocol does follows from its inputs, runs are repeatable, and test vectors are possible.
 
 use ring::hmac;
 
@@ -29,13 +29,13 @@ impl std::fmt::Debug for Entropy {
 }
 
 impl Entropy {
-    /// Bytes that `fill` draws: the system's, for every use anew.
+    /// A source that calls `fill` for every draw.
     #[must_use]
     pub fn system(fill: fn(&mut [u8])) -> Self {
         Entropy(Source::System(fill))
     }
 
-    /// The stream of a seed, for simulations and tests: whoever has the seed knows all of it. A seed must
+    /// The stream of a seed, for simulations and tests: the seed reveals all of it. A seed must
     /// never serve two streams.
     #[must_use]
     pub fn new(seed: &[u8; 32]) -> Self {
@@ -66,7 +66,7 @@ impl Entropy {
         u64::from_be_bytes(self.bytes())
     }
 
-    /// Another stream: of the next bytes as a seed, or of the system as well.
+    /// Another stream: seeded from the next bytes, or the system again.
     pub fn fork(&mut self) -> Entropy {
         match &self.0 {
             Source::System(fill) => Entropy::system(*fill),

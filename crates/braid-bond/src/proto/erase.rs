@@ -1,4 +1,4 @@
-//! Memory that is overwritten when what was in it is dropped.
+//! Memory that is overwritten on drop.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -6,13 +6,13 @@ use std::ops::{Deref, DerefMut};
 
 use zeroize::Zeroize;
 
-/// A value on the heap whose bytes are zeros once it is dropped: for what libraries keep keys in without
-/// overwriting them. What the value itself points to is its own affair, and copies that the compiler made
-/// on the way here are not found.
+/// A value on the heap whose bytes are zeroed on drop, for library types that hold keys and do not
+/// overwrite them. Memory that the value points to is not covered, nor are copies that the compiler
+/// made on the way here.
 pub struct Erased<T>(Box<MaybeUninit<T>>);
 
 impl<T> Erased<T> {
-    /// Moves a value there.
+    /// Moves a value to the heap.
     #[must_use]
     pub fn new(value: T) -> Self {
         Erased(Box::new(MaybeUninit::new(value)))
@@ -62,7 +62,7 @@ mod tests {
         let mut place = Erased::new(Counted(Rc::clone(&drops), [7; 64]));
         place.1[0] = 8;
         assert_eq!((place.1[0], place.1[1]), (8, 7));
-        // What `drop` does, with the memory still there to be looked at.
+        // Same steps as `drop`, with the memory still there for inspection.
         // SAFETY: it is initialised; it is not used as a `Counted` afterwards.
         unsafe { place.0.assume_init_drop() };
         place.0.zeroize();

@@ -1,4 +1,4 @@
-//! Which flow an inner packet belongs to, and how it wants to be treated.
+//! The flow of an inner packet, and its default treatment class.
 
 use std::net::IpAddr;
 
@@ -8,36 +8,36 @@ use braid_packet::{Fragment, Ip, protocol};
 /// Expedited Forwarding (RFC 3246): voice.
 const DSCP_EF: u8 = 46;
 
-/// UDP ports of DNS: one small question, one small answer.
+/// UDP port of DNS: one small query, one small reply.
 const DNS_PORT: u16 = 53;
 
-/// QUIC: it tells loss by order, as TCP does (RFC 9002 §6.1.1), and its small packets acknowledge
-/// large ones.
+/// QUIC: it detects loss by packet order, as TCP does (RFC 9002 §6.1.1), and its small packets
+/// acknowledge large ones.
 const QUIC_PORT: u16 = 443;
 
-/// A UDP packet up to this size, headers included, is of a call, a game or a question: voice of 64
-/// kbit/s every 20 ms takes 200 bytes, and what is carried in bulk comes in larger ones.
+/// A UDP packet up to this size, headers included, belongs to a call, a game or a query: voice of
+/// 64 kbit/s every 20 ms takes 200 bytes; bulk traffic has larger packets.
 const SMALL_PACKET_MAX: usize = 320;
 
-/// What a packet's headers say of its flow. It is read once: what flow it is and how it is treated go by it.
+/// Header fields of an inner packet that identify its flow and its class. They are parsed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowInfo {
-    /// Where it comes from.
+    /// Source address.
     pub source: IpAddr,
-    /// Where it goes.
+    /// Destination address.
     pub dest: IpAddr,
     /// IANA number of the transport protocol.
     pub protocol: u8,
     /// Differentiated services code point, 0 to 63.
     pub dscp: u8,
-    /// Ports of source and destination, TCP and UDP; fragments have none that could be seen.
+    /// Source and destination ports of TCP and UDP; none for fragments.
     pub ports: Option<[u16; 2]>,
-    /// Bytes of the packet.
+    /// Length of the packet, bytes.
     length: usize,
 }
 
 impl FlowInfo {
-    /// Reads a packet; none if it is no IP packet, or cut short.
+    /// Parses a packet; none if it is not an IP packet, or truncated.
     #[must_use]
     pub fn of(packet: &[u8]) -> Option<FlowInfo> {
         let ip = Ip::parse(packet).ok()?;
@@ -59,8 +59,8 @@ impl FlowInfo {
         })
     }
 
-    /// A hash of what makes a flow: addresses, protocol and ports. Fragments of a packet hash without
-    /// ports, so that they stay together.
+    /// A hash of the flow's addresses, protocol and ports. Fragments hash without ports, so that
+    /// those of a packet stay together.
     #[must_use]
     pub fn hash(&self) -> u32 {
         let mut hash = Fnv::new();
@@ -77,8 +77,8 @@ impl FlowInfo {
         hash.finish()
     }
 
-    /// How it is treated where no rule says otherwise: what is small and waits for an answer, or is
-    /// marked as voice, is not made to wait for its turn.
+    /// The class where no rule applies: small packets that wait for a reply, and voice by its DSCP,
+    /// are not held for order.
     #[must_use]
     pub fn class(&self) -> Class {
         let ports = self.ports.filter(|_| self.protocol == protocol::UDP);
@@ -94,8 +94,8 @@ impl FlowInfo {
     }
 }
 
-/// FNV-1a of 64 bits, folded: quick for a few bytes. An inner sender that finds collisions only
-/// makes its own flows share a turn.
+/// FNV-1a of 64 bits, folded: fast for a few bytes. An inner sender that finds collisions only
+/// makes its own flows share a queue.
 struct Fnv(u64);
 
 impl Fnv {

@@ -1,19 +1,19 @@
-//! The second encapsulation, for networks that are trusted: frames in the clear, as GRE (RFC 2784)
-//! with key and sequence number (RFC 2890).
+//! The cleartext encapsulation, for trusted networks: unencrypted frames in GRE (RFC 2784) with key
+//! and sequence number (RFC 2890).
 //!
 //! ```text
-//! 0      0011 0000 0000 0000      key and sequence are there, version 0
-//! 2..3   88 b5                    "local experimental" (IEEE 802): there is no number for frames
+//! 0      0011 0000 0000 0000      key and sequence are present, version 0
+//! 2..3   88 b5                    "local experimental" (IEEE 802): frames have no EtherType
 //! 4..7   key                      010 lllll · receiver's session index 24
 //! 8..11  sequence                 link packet number, lowest 32 bits
 //! 12..   stamp 24 (4 µs) · frames
 //! ```
-//! Key and sequence are the eight bytes that a sealed packet begins with, so a link has one space of
-//! numbers whichever way a packet goes.
+//! Key and sequence are the first eight bytes of a sealed packet, so a link has one space of packet
+//! numbers for both encapsulations.
 
 use super::packet::{HEADER, Header, STAMP};
 
-/// IP's number for it.
+/// GRE's IP protocol number.
 pub const PROTOCOL: u8 = 47;
 
 /// Flags, version and protocol type.
@@ -22,23 +22,24 @@ const FIXED: [u8; 4] = [0x30, 0x00, 0x88, 0xb5];
 /// Bytes before the stamp.
 pub const GRE_HEADER: usize = FIXED.len() + HEADER;
 
-/// Bytes of a UDP header, which such a packet does not have.
+/// Bytes of a UDP header, which a GRE packet lacks.
 pub const UDP_HEADER: usize = 8;
 
-/// Begins a packet.
+/// Writes the GRE header of a packet.
 pub fn begin(header: Header, out: &mut Vec<u8>) {
     out.extend_from_slice(&FIXED);
     out.extend_from_slice(&header.to_bytes());
 }
 
-/// Whether bytes that this code has made are GRE's; a datagram's first byte is never the same.
+/// Returns true if bytes that this code has written are a GRE packet; a datagram never has the same
+/// first byte.
 #[must_use]
 pub fn is_gre(packet: &[u8]) -> bool {
     packet.starts_with(&FIXED)
 }
 
-/// What is known of a packet: its header, its stamp's bits and its frames. None if it is not ours, or
-/// has no frame.
+/// Parses a packet into its header, the bits of its stamp, and its frames. None if it is not a
+/// tunnel's packet, or has no frame.
 #[must_use]
 pub fn parse(packet: &[u8]) -> Option<(Header, u32, &[u8])> {
     let rest = packet.strip_prefix(&FIXED)?;

@@ -1,19 +1,19 @@
-//! The bond's protocol: bytes, times and randomness in, bytes and facts out.
+//! The bond's protocol: bytes, times and randomness in, bytes and events out.
 //!
 //! From the outside in:
-//! - [`packet`]: what is in the clear, eight bytes; [`replay_guard`], with [`seal`] and [`replay_window`]: nothing
-//!   that is forged or was seen gets further; [`reject`] counts it. [`gre`]: the same without a seal, where
-//!   both ends want that.
-//! - [`handshake`]: how two ends get keys; [`session`]: how keys are used and changed; [`path`]: to
-//!   which address a link leads.
-//! - [`frame`]: what a packet carries; [`reassembly`]: packets in several; [`sum`]: several in one;
-//!   [`headers`]: what is not said again; [`mtu`]: how large they may be; [`flow`], [`policy`]: how inner packets are treated; [`pool`]: what
-//!   holds them.
-//! - [`tunnel`]: all of it together, at one end of a bond; [`server`]: many such ends at one address.
+//! - [`packet`]: the cleartext header of eight bytes. [`replay_guard`], with [`seal`] and
+//!   [`replay_window`]: drops forged and repeated packets; [`reject`] counts them. [`gre`]: the
+//!   unencrypted encapsulation, if both ends want it.
+//! - [`handshake`]: key exchange. [`session`]: use and change of keys. [`path`]: address validation
+//!   of a link.
+//! - [`frame`]: contents of a packet. [`reassembly`]: fragmentation. [`repair_symbol`]: forward
+//!   error correction. [`header_compression`]: header compression. [`mtu`]: path MTU discovery.
+//!   [`flow`], [`policy`]: classification of inner packets. [`pool`]: packet buffers.
+//! - [`tunnel`]: one end of a bond, made of all these. [`server`]: many such ends at one address.
 //!
-//! The rules that hold everywhere: nothing is computed for a stranger that costs more than a hash;
-//! nothing is sent to an address that has not proved itself, beyond three times what it sent; every
-//! refusal has a counted reason; memory is bounded whatever arrives.
+//! Rules that hold everywhere: an unauthenticated peer costs at most a hash; an address that has
+//! not been validated is sent at most three times the bytes that came from it; every refusal has a
+//! counted reason; memory is bounded whatever arrives.
 
 mod ecn;
 pub mod entropy;

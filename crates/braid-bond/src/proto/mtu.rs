@@ -1,8 +1,8 @@
-//! How large a datagram of a link may be (RFC 8899).
+//! Path MTU discovery of a link by probes (DPLPMTUD, RFC 8899).
 //!
-//! Nothing is asked of the network: a padded PING that is answered proves its size. The search
-//! tries the sizes that networks really have, from the largest down, so that the usual one is known
-//! after one round trip; until then [`BASE_PAYLOAD`] is used, which every path carries.
+//! It relies on no ICMP: an answered padded PING proves its size. The search tries the sizes that
+//! real networks have, from the largest down, so that the usual one is known after one round trip.
+//! Until then the link uses [`BASE_PAYLOAD`], which every path carries.
 
 use std::time::Duration;
 
@@ -11,52 +11,52 @@ use braid_core::Time;
 /// UDP payload that every path carries: what is left of 1,280 bytes (RFC 8200 §5) over IPv6.
 pub const BASE_PAYLOAD: u16 = 1232;
 
-/// UDP payloads that are tried, largest first: what IPv4 and IPv6 leave of 1500 (Ethernet), 1492
-/// (PPPoE), 1460 (mobile networks' tunnels), 1420 (WireGuard) and 1380.
+/// UDP payloads to probe, largest first: the remainder over IPv4 and IPv6 of 1500 (Ethernet), 1492
+/// (PPPoE), 1460 (tunnels of mobile networks), 1420 (WireGuard) and 1380.
 const PROBE_SIZES: [u16; 9] = [1472, 1464, 1452, 1444, 1432, 1412, 1392, 1372, 1332];
 
-/// An unanswered probe is repeated after this (RFC 8899 §5.1.1 has 15 s; a tunnel's links are
-/// known to answer in much less, and time-outs are no sign of congestion here).
+/// Time after which an unanswered probe is repeated. RFC 8899 §5.1.1 has 15 s; the round trips of a
+/// tunnel's links are known to be much shorter, and a time-out is not taken as congestion here.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A size is given up after so many probes (RFC 8899 §5.1.2: MAX_PROBES).
+/// Probes of one size before the search gives it up (RFC 8899 §5.1.2: MAX_PROBES).
 const MAX_PROBES: u32 = 3;
 
-/// After this a larger size is tried again (RFC 8899 §5.1.1: PMTU_RAISE_TIMER).
+/// Time after which a larger size is tried again (RFC 8899 §5.1.1: PMTU_RAISE_TIMER).
 const RAISE_INTERVAL: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// `PROBE_SIZES[index]` is asked for.
+    /// The size `PROBE_SIZES[index]` is being probed.
     Searching {
         index: usize,
         probes: u32,
         due: Time,
     },
-    /// The largest is known.
+    /// The search is complete.
     Known { raise: Option<Time> },
 }
 
-/// The search for one link.
+/// The search of one link.
 #[derive(Clone, Debug)]
 pub struct Mtu {
     payload: u16,
-    /// No size above this is tried.
+    /// No larger size is probed.
     max_payload: u16,
     state: State,
 }
 
-/// A probe that is to be sent now.
+/// A probe to send now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// UDP payload, exactly.
     pub size: u16,
-    /// The PING's token, by which [`Mtu::handle_pong`] knows it again.
+    /// Token of the PING, which [`Mtu::handle_pong`] recognises.
     pub token: u32,
 }
 
 impl Mtu {
-    /// Nothing is known; `max_payload` is the largest UDP payload that the device lets out.
+    /// Begins a search; `max_payload` is the largest UDP payload that the device sends.
     #[must_use]
     pub fn new(now: Time, max_payload: u16) -> Self {
         Mtu {
@@ -72,7 +72,7 @@ impl Mtu {
         self.payload
     }
 
-    /// The probe that is to be sent now.
+    /// The probe to send now, if one is due.
     pub fn poll_probe(&mut self, now: Time) -> Option<Probe> {
         if matches!(self.state, State::Known { raise: Some(at) } if now >= at) {
             self.state = search(now, 0, self.max_payload);
@@ -105,7 +105,7 @@ impl Mtu {
         }
     }
 
-    /// A PONG came with this token; says whether the link now carries more.
+    /// Handles a PONG with this token. Returns true if the link now carries larger datagrams.
     pub fn handle_pong(&mut self, now: Time, token: u32) -> bool {
         let size = PROBE_SIZES.iter().find(|size| u32::from(**size) == token);
         let Some(size) = size.filter(|size| **size > self.payload) else {
@@ -124,12 +124,12 @@ impl Mtu {
         };
     }
 
-    /// Large packets may vanish on this link: begin anew from [`BASE_PAYLOAD`] (RFC 8899 §4.3).
+    /// Large packets may be lost on this link: begins anew from [`BASE_PAYLOAD`] (RFC 8899 §4.3).
     pub fn handle_black_hole(&mut self, now: Time) {
         *self = Mtu::new(now, self.max_payload);
     }
 
-    /// When [`Mtu::poll_probe`] has something to do.
+    /// The time at which [`Mtu::poll_probe`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         match self.state {

@@ -1,4 +1,4 @@
-//! The outside of a data packet, and numbers that are sent in fewer bits than they have.
+//! Header of a data packet, and numbers of which only the lowest bits are sent.
 //!
 //! ```text
 //! 0      010 lllll      data, link l
@@ -7,22 +7,22 @@
 //! 8..    sealed: stamp 24 (4 µs) · frames
 //! last   16 bytes tag
 //! ```
-//! All multi-byte numbers are big endian. The eight bytes before the seal are its associated data.
+//! All multi-byte numbers are big endian. The first eight bytes are the seal's associated data.
 
 use super::gre;
 use braid_core::{LinkId, MAX_LINKS, PacketNumber, Stamp};
 
-/// Bytes before what is sealed.
+/// Bytes before the sealed part.
 pub const HEADER: usize = 8;
 /// Bytes of the seal's tag.
 pub const TAG: usize = 16;
-/// Bytes of the stamp, the first in the seal.
+/// Bytes of the stamp, the first in the sealed part.
 pub const STAMP: usize = 3;
 /// Bytes of a data packet that are not frames.
 pub const OVERHEAD: usize = HEADER + STAMP + TAG;
 
-/// µs per unit of a stamp on the wire: 24 bits then last 67 s, long enough that a stamp's upper
-/// bits are known from when it came, and 4 µs are finer than any delay that matters.
+/// µs per unit of a stamp on the wire. 24 bits then span 67 s, long enough to derive a stamp's
+/// upper bits from its arrival time, and 4 µs are finer than any delay that matters.
 const STAMP_UNIT: u64 = 4;
 
 /// The first byte of each kind of packet.
@@ -36,7 +36,8 @@ pub(crate) mod kind {
     pub const DATA_MASK: u8 = 0xe0;
 }
 
-/// By what number a receiver knows a session: 24 bits, chosen by it at random, never zero.
+/// Index by which a receiver knows a session: 24 bits, chosen by the receiver at random, never
+/// zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionIndex(u32);
 
@@ -62,31 +63,31 @@ impl SessionIndex {
     }
 }
 
-/// What a datagram is, by its first byte and its size.
+/// Type of a datagram, by its first byte and its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// First message of a handshake.
     Initiation,
     /// Second message of a handshake.
     Response,
-    /// "Prove your address first", or "your clock is behind".
+    /// Cookie reply: the responder demands a proof of the address.
     Cookie,
-    /// "I do not know that session."
+    /// Reset: the responder does not know the session.
     Reset,
     /// Frames.
     Data(Header),
-    /// Frames in the clear, as GRE.
+    /// Frames in cleartext, as GRE.
     Cleartext(Header),
 }
 
-/// The outside of a data packet.
+/// Header of a data packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The link it was sent on.
     pub link: LinkId,
-    /// Whose it is.
+    /// The receiver's session.
     pub receiver: SessionIndex,
-    /// The lowest 32 bits of its number.
+    /// The lowest 32 bits of the packet number.
     pub number: u32,
 }
 
@@ -115,8 +116,8 @@ impl Header {
 const _: () = assert!(MAX_LINKS == !kind::DATA_MASK as usize + 1);
 
 impl Kind {
-    /// Looks at a datagram without believing any of it; none if it is not of this protocol, or too
-    /// short for what it says it is.
+    /// Classifies a datagram without authenticating it; none if it does not belong to this
+    /// protocol, or is too short for its type.
     #[must_use]
     pub fn of(datagram: &[u8]) -> Option<Kind> {
         match *datagram.first()? {
@@ -147,19 +148,19 @@ pub fn expand(low: u32, bits: u32, near: u64) -> u64 {
     }
 }
 
-/// A packet number of which the lowest 32 bits came, if `next` is the one after the highest.
+/// Expands the lowest 32 bits of a packet number; `next` is the number after the highest.
 #[must_use]
 pub fn expand_number(low: u32, next: u64) -> PacketNumber {
     PacketNumber(expand(low, 32, next))
 }
 
-/// A stamp as it is sent: its lowest 24 bits, in units of 4 µs.
+/// The wire form of a stamp: its lowest 24 bits, in units of 4 µs.
 #[must_use]
 pub fn stamp_bits(stamp: Stamp) -> u32 {
     (stamp.0 / STAMP_UNIT) as u32 & 0x00ff_ffff
 }
 
-/// A stamp of which the 24 bits came, if it was expected near `near`.
+/// Expands the 24 bits of a stamp that is expected near `near`.
 #[must_use]
 pub fn expand_stamp(bits: u32, near: Stamp) -> Stamp {
     Stamp(expand(bits, 24, near.0 / STAMP_UNIT) * STAMP_UNIT)

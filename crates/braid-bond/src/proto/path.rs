@@ -1,13 +1,13 @@
-//! Where the other end of a link is.
+//! Address of a link's other end, and its validation.
 //!
-//! An address is taken from authentic packets, so a NAT that rebinds or an end that roams needs no
-//! handshake. But who copies an authentic packet and sends it from elsewhere first must gain
-//! nothing, so a new address is challenged, and used only once the answer came from there (RFC 9000
-//! §8.2, §9.3); until then packets go on to the old one. Only a packet with the highest number so
-//! far may bring a new address: a straggler from before a move must not move us back.
+//! The address is taken from authentic packets, so a NAT that rebinds or an end that roams needs no
+//! handshake. An attacker who copies an authentic packet and sends it from elsewhere must gain
+//! nothing, so a new address is challenged, and used only once the response came from there (RFC
+//! 9000 §8.2, §9.3); until then packets go to the old one. Only a packet with the highest number so
+//! far may bring a new address: a delayed packet from before a move must not move the link back.
 //!
-//! Where no address is known yet, as a responder knows none, the first one is used at once, for at
-//! most [`AMPLIFICATION_LIMIT`] times the bytes that came from it, and challenged.
+//! If no address is known yet, as at a responder, the first one is used at once, for at most
+//! [`AMPLIFICATION_LIMIT`] times the bytes that came from it, and challenged.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,17 +16,16 @@ use super::entropy::Entropy;
 use super::frame::TOKEN;
 use braid_core::Time;
 
-/// Most bytes sent to an address that has not proved itself, per byte that came from it
-/// (RFC 9000 §8.1).
+/// Most bytes sent to an unvalidated address, per byte that came from it (RFC 9000 §8.1).
 pub const AMPLIFICATION_LIMIT: u64 = 3;
 
-/// A challenge without answer is repeated after this long, twice as long each time.
+/// Time before the first repetition of a challenge, doubled each time.
 pub const CHALLENGE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// So many challenges before a candidate is forgotten: 200 ms to 3.2 s apart, 6.2 s in all.
+/// Challenges before a candidate is dropped: 200 ms to 3.2 s apart, 6.2 s in all.
 pub const MAX_CHALLENGES: u32 = 5;
 
-/// An address that has not proved itself.
+/// An address that has not been validated.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     address: SocketAddr,
@@ -43,7 +42,7 @@ impl Candidate {
     }
 }
 
-/// Where the other end of a link is.
+/// Address of a link's other end.
 #[derive(Clone, Debug, Default)]
 pub struct Path {
     proven: Option<SocketAddr>,
@@ -52,7 +51,7 @@ pub struct Path {
 }
 
 impl Path {
-    /// A link whose other end is known, from a configuration say, or not yet.
+    /// A link whose other end is at `address`, from the configuration, or not known yet.
     #[must_use]
     pub fn new(address: Option<SocketAddr>) -> Self {
         Path {
@@ -61,8 +60,8 @@ impl Path {
         }
     }
 
-    /// Where to send `bytes`; none if no address is known, or the one that is has not proved itself
-    /// and got all that it may.
+    /// The address to send `bytes` to; none if no address is known, or if the known one is not
+    /// validated and its limit is used up.
     #[must_use]
     pub fn address(&self, bytes: u64) -> Option<SocketAddr> {
         let unproven = self.candidate.filter(|candidate| candidate.allows(bytes));
@@ -70,27 +69,27 @@ impl Path {
         self.proven.or(unproven)
     }
 
-    /// The address that has proved itself.
+    /// The validated address.
     #[must_use]
     pub fn proven(&self) -> Option<SocketAddr> {
         self.proven
     }
 
-    /// How often the address changed.
+    /// Changes of the address.
     #[must_use]
     pub fn migrations(&self) -> u64 {
         self.migrations
     }
 
-    /// So many bytes were sent there.
+    /// Records that `bytes` were sent to `to`.
     pub fn handle_sent(&mut self, to: SocketAddr, bytes: u64) {
         if let Some(candidate) = self.candidate.as_mut().filter(|c| c.address == to) {
             candidate.sent += bytes;
         }
     }
 
-    /// An authentic packet of so many bytes came from there; `newest` says that none with a higher
-    /// number has come.
+    /// Handles an authentic packet of `bytes` from `from`; `newest`: no packet with a higher number
+    /// has come.
     pub fn handle_received(
         &mut self,
         now: Time,
@@ -100,7 +99,7 @@ impl Path {
         entropy: &mut Entropy,
     ) {
         if self.proven == Some(from) {
-            // The old address works: whoever else spoke was not the other end, or is no more.
+            // The old address works: the candidate was an attacker, or is gone.
             if newest {
                 self.candidate = None;
             }
@@ -120,8 +119,8 @@ impl Path {
         }
     }
 
-    /// The challenge that is to be sent now, and where to. The packet that it is in must be
-    /// announced by [`Path::handle_sent`]; a candidate that may get no more bytes is not challenged.
+    /// The challenge to send now, and its destination. The caller announces the packet by
+    /// [`Path::handle_sent`]. A candidate whose limit is used up is not challenged.
     pub fn poll_challenge(&mut self, now: Time, bytes: u64) -> Option<(SocketAddr, [u8; TOKEN])> {
         self.forget(now);
         let candidate = self.candidate.as_mut()?;
@@ -142,13 +141,13 @@ impl Path {
             .take_if(|candidate| candidate.challenges == MAX_CHALLENGES && now >= candidate.due);
     }
 
-    /// When a challenge is to be repeated.
+    /// The time of the next repetition of a challenge.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.candidate.map(|candidate| candidate.due)
     }
 
-    /// The answer to a challenge came from there. Says whether the address changed.
+    /// Handles the response to a challenge. Returns true if the address changed.
     pub fn handle_response(&mut self, from: SocketAddr, token: [u8; TOKEN]) -> bool {
         let answered = self
             .candidate
@@ -197,7 +196,7 @@ mod tests {
         let mut path = Path::new(Some(at(1)));
         path.handle_received(after(0), at(2), 100, false, &mut entropy);
         assert_eq!(path.poll_challenge(after(0), 40), None);
-        // Somebody repeats our packets from elsewhere, faster than they come.
+        // An attacker repeats packets from elsewhere, and its copies arrive first.
         path.handle_received(after(1), at(3), 100, true, &mut entropy);
         path.handle_received(after(2), at(1), 100, true, &mut entropy);
         assert_eq!(path.poll_challenge(after(2), 40), None);

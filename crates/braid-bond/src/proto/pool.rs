@@ -1,11 +1,10 @@
-//! Buffers of inner packets that are used again and again, so that a tunnel in its steady state
-//! allocates nothing.
+//! Reused buffers for inner packets, so that a tunnel in its steady state allocates nothing.
 //!
 //! A packet is shared: the queue, the copies kept for repair and the resequencer hold it without
-//! copying. Whoever drops it last does not give it back: the [`BufferPool`] keeps a handle of every buffer
-//! that it lent, in the order in which it lent them, and takes the first one again once nobody else
-//! holds it. Packets leave a tunnel in about the order in which they came, so the first is nearly
-//! always free if any is.
+//! copying. Dropping the last handle does not return the buffer: the [`BufferPool`] keeps a handle
+//! of every buffer that it lent, in order, and reuses the first one once nobody else holds it.
+//! Packets leave a tunnel in about the order in which they came, so the first is nearly always free
+//! if any is.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -14,16 +13,19 @@ use std::time::Duration;
 
 use braid_core::Time;
 
-/// So many packets that are still held are passed over in search of a free buffer.
+/// Most buffers in use that a search for a free one passes over.
 const MAX_TRIES: usize = 16;
 
-/// Buffers begin with room for a full packet and what is put before it.
+/// Initial capacity of a buffer: a full packet and its headers.
 const BUFFER_CAPACITY: usize = 2048;
 
-/// Buffers that nobody needed for so long are given back to the system.
+/// Shrinking stops at twice this number of buffers.
+const MIN_BUFFERS: usize = 2048;
+
+/// Time without any use after which all buffers are freed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// With fewer buffers than there are it is tried so long after there were too few.
+/// Time without a shortage after which the pool shrinks.
 const SHRINK_AFTER: Duration = Duration::from_secs(10);
 
 /// An inner packet. Clones share its bytes.
@@ -44,7 +46,7 @@ impl AsRef<[u8]> for Packet {
     }
 }
 
-/// For packets that are made rarely: the buffer is not of a pool.
+/// For packets that are made rarely: the buffer belongs to no pool.
 impl From<Vec<u8>> for Packet {
     fn from(bytes: Vec<u8>) -> Self {
         Packet(Arc::new(bytes))
@@ -74,7 +76,7 @@ impl DerefMut for Buffer {
 pub struct BufferPool {
     lent: VecDeque<Arc<Vec<u8>>>,
     used: Time,
-    /// When there were last too few.
+    /// Time of the last shortage.
     grown: Time,
 }
 
@@ -92,8 +94,8 @@ impl BufferPool {
                 return buffer;
             }
         }
-        // Whatever is held for so long is not to be in the way of the others; and as with any list
-        // that grows, the more there is, the more is added.
+        // Buffers that stay in use for long move out of the way. As with any growing list, the pool
+        // grows in proportion to its size.
         self.lent.rotate_left(tries);
         self.grown = now;
         for _ in 0..self.lent.len() / 8 {
@@ -102,12 +104,12 @@ impl BufferPool {
         Buffer(fresh())
     }
 
-    /// The same, at the time of the last one.
+    /// Same as [`take`](Self::take), at the time of the last call.
     pub fn take_again(&mut self) -> Buffer {
         self.take(self.used)
     }
 
-    /// Makes a packet of a buffer, which is used again when the packet is dropped.
+    /// Makes a packet of a buffer, which is reused once the packet is dropped.
     pub fn lend(&mut self, buffer: Buffer) -> Packet {
         self.lent.push_back(Arc::clone(&buffer.0));
         Packet(buffer.0)
@@ -120,25 +122,25 @@ impl BufferPool {
         self.lend(buffer)
     }
 
-    /// Takes back a buffer of which no packet came.
+    /// Returns a buffer that became no packet.
     pub fn return_buffer(&mut self, buffer: Buffer) {
         self.lent.push_front(buffer.0);
     }
 
-    /// Where about half of all buffers have been free for long, one less is kept: a burst's memory goes
-    /// back in time.
+    /// Frees one buffer if about half of all have been free for long, so that a burst's memory is
+    /// returned over time.
     fn shrink(&mut self) {
         let middle = self.lent.len() / 2;
         let settled = self.used.since(self.grown) >= SHRINK_AFTER;
         if settled
-            && middle > BUFFER_CAPACITY
+            && middle > MIN_BUFFERS
             && self.lent.range(middle..middle + MAX_TRIES).all(is_free)
         {
             self.lent.pop_front();
         }
     }
 
-    /// Gives memory back that has not been needed of late. Early and repeated calls do no harm.
+    /// Frees memory that has not been used lately. Early and repeated calls are harmless.
     pub fn handle_timeout(&mut self, now: Time) {
         if now.since(self.used) >= IDLE_TIMEOUT {
             self.lent.clear();
@@ -151,7 +153,7 @@ impl BufferPool {
         self.lent.len()
     }
 
-    /// Whether no buffer is lent or kept.
+    /// Returns true if no buffer is lent or kept.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lent.is_empty()
@@ -162,7 +164,8 @@ fn fresh() -> Arc<Vec<u8>> {
     Arc::new(Vec::with_capacity(BUFFER_CAPACITY))
 }
 
-/// Whether nobody but the pool holds it. No other handle can come up meanwhile: they come of handles.
+/// Returns true if nobody but the pool holds the buffer. New handles are only cloned from handles,
+/// so none can appear meanwhile.
 fn is_free(buffer: &Arc<Vec<u8>>) -> bool {
     Arc::strong_count(buffer) == 1
 }
@@ -195,7 +198,7 @@ mod tests {
     #[test]
     fn buffers_that_nobody_needs_go_back() {
         let mut pool = BufferPool::default();
-        let packets: Vec<Packet> = (0..3 * BUFFER_CAPACITY)
+        let packets: Vec<Packet> = (0..3 * MIN_BUFFERS)
             .map(|_| pool.packet(NOW, b"x"))
             .collect();
         drop(packets);
@@ -208,7 +211,7 @@ mod tests {
         for _ in 0..2 * most {
             drop(pool.packet(later, b"x"));
         }
-        assert!(pool.len() <= 2 * BUFFER_CAPACITY + 2, "{}", pool.len());
+        assert!(pool.len() <= 2 * MIN_BUFFERS + 2, "{}", pool.len());
         pool.handle_timeout(later + IDLE_TIMEOUT);
         assert!(pool.is_empty());
     }

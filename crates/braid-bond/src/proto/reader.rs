@@ -2,7 +2,7 @@
 
 use super::frame::FrameError;
 
-/// Reads from the front of `rest`. Every method checks what is there before it reads; none panics.
+/// Reads from the front of `rest`. Every method checks the remaining length first; none panics.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -15,13 +15,13 @@ impl<'a> Reader<'a> {
         Reader { rest: bytes }
     }
 
-    /// What has not been read yet.
+    /// The unread bytes.
     #[must_use]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// Whether all has been read.
+    /// Returns true if no byte is left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
@@ -37,7 +37,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// All that is left.
+    /// All remaining bytes.
     pub fn take_rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }

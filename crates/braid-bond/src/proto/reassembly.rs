@@ -1,10 +1,11 @@
-//! Putting packets together that came in parts.
+//! Reassembly of fragmented packets.
 //!
-//! Parts say where in the packet they begin, so those of a packet and of its copy, which may have
-//! been cut for another link, complete each other.
+//! A fragment names its offset, so the fragments of a packet and of its copy complete each other
+//! although another link may have cut the copy elsewhere.
 //!
-//! Memory is bounded: [`MAX_PENDING_PACKETS`] packets of at most [`PACKET_MAX`] bytes are put together at once; the
-//! one that was begun first gives way. The resequencer waits for what is missing, not this.
+//! Memory is bounded: [`MAX_PENDING_PACKETS`] packets of at most [`PACKET_MAX`] bytes are
+//! reassembled at a time; a new one evicts the oldest. The resequencer waits for missing packets,
+//! not this module.
 
 use std::collections::VecDeque;
 
@@ -12,13 +13,13 @@ use super::frame::Fragment;
 use super::pool::{Buffer, BufferPool, Packet};
 use braid_core::Time;
 
-/// Packets that are put together at once.
+/// Packets under reassembly at a time.
 pub const MAX_PENDING_PACKETS: usize = 64;
 
 /// Largest packet, bytes.
 pub const PACKET_MAX: usize = 65_535;
 
-/// Separate stretches of a packet that are remembered; a sender that cuts finer gets nothing through.
+/// Separate ranges of a packet that are tracked; a sender that cuts finer gets nothing through.
 const MAX_RANGES: usize = 64;
 
 #[derive(Debug)]
@@ -26,24 +27,24 @@ struct Pending {
     lane: u8,
     number: u64,
     bytes: Buffer,
-    /// What has come, from and to, ascending and apart.
+    /// Received ranges, from and to, ascending and disjoint.
     received: Vec<(usize, usize)>,
-    /// How long the packet is, once its last part has come.
+    /// Length of the packet, once its last fragment has come.
     length: Option<usize>,
 }
 
-/// Packets of which some parts have come.
+/// Packets of which some fragments have come.
 #[derive(Debug, Default)]
 pub struct Reassembler {
     pending: VecDeque<Pending>,
-    /// Lists of stretches to be used again.
+    /// Lists of ranges for reuse.
     spare: Vec<Vec<(usize, usize)>>,
     abandoned: u64,
 }
 
 impl Reassembler {
-    /// Takes a fragment of the packet that is number `place.1` of lane `place.0`; gives the packet if all
-    /// of it has come now. A part that contradicts what came before is dropped.
+    /// Handles a fragment of packet `place.1` of lane `place.0`; returns the packet once it is
+    /// complete. A fragment that contradicts earlier ones is dropped.
     pub fn handle_fragment(
         &mut self,
         now: Time,
@@ -96,7 +97,7 @@ impl Reassembler {
         self.pending.len() - 1
     }
 
-    /// Packets that were given up because newer ones needed their place.
+    /// Packets evicted by newer ones.
     #[must_use]
     pub fn abandoned(&self) -> u64 {
         self.abandoned
@@ -168,12 +169,12 @@ mod tests {
         }
     }
 
-    /// A packet whose bytes tell where they are.
+    /// A packet whose bytes depend on their offsets.
     fn packet(number: u64, size: usize) -> Vec<u8> {
         (0..size).map(|at| (at as u64 * 7 + number) as u8).collect()
     }
 
-    /// Which packet, from where, and how much of what is left.
+    /// Packet, start, and share of the rest.
     fn cuts() -> impl Strategy<Value = Vec<(usize, f64, f64)>> {
         prop::collection::vec((0usize..20, 0.0..1.0, 0.0..1.0), 1..400)
     }

@@ -1,31 +1,31 @@
-//! Why datagrams are refused, counted.
+//! Reasons for refusing datagrams, counted.
 
-/// Why a datagram, or a part of it, was refused.
+/// Reason for refusing a datagram, or a frame of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reject {
-    /// Not of this protocol, or too short for what it says it is.
+    /// Not of this protocol, or too short for its type.
     Malformed,
-    /// For a session that this tunnel does not have (any more). What we sent ourselves, and came
-    /// back, is among these.
+    /// For a session that this tunnel does not have (any more). A packet of this end that comes
+    /// back counts here.
     Session,
     /// On a link that this tunnel does not have.
     Link,
-    /// Its number was seen: replayed, or duplicated on the way.
+    /// Its number was seen: replayed, or duplicated by the network.
     Seen,
     /// Its number is older than the replay window.
     Old,
-    /// Sealed by other keys, or changed on the way.
+    /// Sealed by other keys, or changed in transit.
     Forged,
-    /// Authentic, but a frame in it cannot be read.
+    /// Authentic, but with a frame that cannot be parsed.
     Frame,
-    /// Its inner packet refers to a header that is not known, or makes no sense.
+    /// Its inner packet refers to an unknown header context, or cannot be decompressed.
     Header,
-    /// A handshake message that is not an answer to ours.
+    /// A handshake message that does not answer this end's.
     Handshake,
-    /// A reset by somebody who is not the responder.
+    /// A reset that is not from the responder.
     Reset,
-    /// Came in the clear, and must not: it was not agreed, or not from there, or says what only a
-    /// sealed packet may say, or its number is far beyond all sealed ones.
+    /// A cleartext packet that is not allowed: not agreed on, or not from the validated address, or
+    /// with a frame that must be sealed, or with a number far beyond all sealed ones.
     Cleartext,
 }
 
@@ -45,7 +45,7 @@ impl Reject {
         Reject::Cleartext,
     ];
 
-    /// Its name in metrics and explanations.
+    /// Its name in metrics and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -64,7 +64,7 @@ impl Reject {
     }
 }
 
-/// How often each reason occurred.
+/// Counters by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rejects([u64; Reject::ALL.len()]);
 
@@ -74,13 +74,13 @@ impl Rejects {
         self.0[reason as usize] += 1;
     }
 
-    /// How often.
+    /// Count of one reason.
     #[must_use]
     pub fn of(&self, reason: Reject) -> u64 {
         self.0[reason as usize]
     }
 
-    /// How often any of them.
+    /// Sum over all reasons.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().sum()

@@ -1,30 +1,31 @@
-//! Sums of inner packets: made for PARITY frames, and taken apart where packets are missing.
+//! Repair symbols for forward error correction: encoded for PARITY frames, decoded to recover
+//! missing packets.
 //!
-//! What is summed up is a packet's length, two bytes, and its bytes, with zeros behind those of the
-//! shorter ones. `braid_core::fec` says what is multiplied by what.
+//! A symbol is a weighted sum over the packets' lengths, two bytes each, and their bytes, the
+//! shorter ones padded with zeros. `braid_core::fec` decides the weights.
 
 use braid_core::Time;
 use braid_core::fec::{Group, Rebuild, field};
 
 use super::pool::{BufferPool, Packet};
 
-/// The sum of a few inner packets.
+/// Weighted sum of a few inner packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepairSymbol {
-    /// Of their lengths.
+    /// Sum of the lengths.
     pub lengths: u16,
-    /// Of their bytes; as long as the longest.
+    /// Sum of the bytes; as long as the longest packet.
     pub content: Packet,
 }
 
-/// Writes the sum of these packets, which are `group`, into `content`, which is emptied first; returns
-/// that of their lengths.
+/// Writes the sum of `packets`, which are `group`, into `content`, which is cleared first; returns
+/// the sum of their lengths.
 pub fn encode(group: &Group, packets: &[Packet], content: &mut Vec<u8>) -> u16 {
     let longest = packets.iter().map(|packet| packet.len()).max();
     content.clear();
     content.resize(longest.unwrap_or(0), 0);
     let mut lengths = [0; 2];
-    // From the last to the first: each step multiplies all that came before (Horner).
+    // From the last to the first: each step multiplies everything before it (Horner).
     for packet in packets.iter().rev() {
         field::scale_by_power(content, group.power);
         field::add_scaled(content, 1, packet);
@@ -34,7 +35,7 @@ pub fn encode(group: &Group, packets: &[Packet], content: &mut Vec<u8>) -> u16 {
     u16::from_be_bytes(lengths)
 }
 
-/// Makes the packet that is missing; none if its sums were made of something else.
+/// Recovers the missing packet; none if the symbols do not match the packets.
 pub fn decode(
     now: Time,
     rebuild: &Rebuild<Packet, RepairSymbol>,
@@ -67,7 +68,7 @@ pub fn decode(
     Some(pool.lend(bytes))
 }
 
-/// Packets that sums cover fit into a datagram.
+/// Packets covered by a symbol fit into a datagram.
 fn length(packet: &Packet) -> [u8; 2] {
     (packet.len() as u16).to_be_bytes()
 }
@@ -108,7 +109,7 @@ mod tests {
                 .enumerate()
                 .map(|(seq, length)| packet(seq as u64, *length))
                 .collect();
-            // A first sum makes the receiver keep packets.
+            // The first symbol makes the receiver keep packets.
             let group = Group { lane: LANE, first: LaneSeq(1 << 40), count: 2, power: 0 };
             let none = RepairSymbol { lengths: 0, content: packet(0, 1) };
             decoder.handle_symbol(now, group, (LinkId(0), Stamp(0)), now, none);
@@ -133,7 +134,7 @@ mod tests {
                     decoder.handle_packet(recipe.lane, recipe.seq, &made);
                 }
             }
-            // One lost packet is always made up for by the next sum.
+            // The next symbol always recovers a single lost packet.
             let last = sent.len() / spacing * spacing;
             let alone = |seq: &&usize| {
                 **seq < last && lost.iter().all(|other| other == *seq || other.abs_diff(**seq) > 4 * spacing)

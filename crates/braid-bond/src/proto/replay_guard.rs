@@ -1,6 +1,6 @@
-//! What a data packet must pass before anything in it is believed: its session must be ours, its
-//! link known, its number new, its seal right. In this order, cheapest first; only a packet that
-//! passes all changes anything.
+//! Checks that a data packet must pass before its contents count: known session, known link, new
+//! number, valid seal. They run in this order, the cheapest first; only a packet that passes all of
+//! them changes state.
 
 use super::packet::{Header, SessionIndex, expand_number};
 use super::reject::Reject;
@@ -13,11 +13,12 @@ use braid_core::{LinkId, MAX_LINKS, PacketNumber, Time};
 pub struct ReplayGuard {
     /// The keys.
     pub keys: Keyring,
-    /// Links whose packets pass, one bit each.
+    /// Links whose packets are accepted, one bit each.
     allowed: u32,
-    /// Made when something authentic comes on a link: a hub has many tunnels, most with few links.
+    /// Allocated when an authentic packet comes on a link: a hub has many tunnels, most with few
+    /// links.
     windows: [Option<ReplayWindow>; MAX_LINKS],
-    /// One more than the highest number that came sealed, per link.
+    /// One more than the highest sealed number, per link.
     sealed: [u64; MAX_LINKS],
 }
 
@@ -28,9 +29,9 @@ pub struct Opened<'a> {
     pub link: LinkId,
     /// Its number on the link.
     pub number: PacketNumber,
-    /// Whether its number is the highest so far: what it says about addresses counts.
+    /// True if its number is the highest so far: only then its source address counts.
     pub newest: bool,
-    /// Whether it confirmed keys.
+    /// The keys that opened it.
     pub key_status: KeyStatus,
     /// Stamp and frames.
     pub plain: &'a [u8],
@@ -46,18 +47,18 @@ impl From<ReplayError> for Reject {
 }
 
 impl ReplayGuard {
-    /// Lets packets of a link pass from now on. A link that is known already keeps its window: one
-    /// that goes and comes back under the same keys must not accept anew what it has seen.
+    /// Accepts packets of a link. A known link keeps its window: if it is removed and added again
+    /// under the same keys, old packets stay refused.
     pub fn insert(&mut self, link: LinkId) {
         self.allowed |= 1 << link.0;
     }
 
-    /// Lets packets of a link pass no more; its window stays.
+    /// Refuses packets of a link; its window stays.
     pub fn remove(&mut self, link: LinkId) {
         self.allowed &= !(1 << link.0);
     }
 
-    /// Forgets all keys and all that was seen: a session that does not go on begins at zero.
+    /// Forgets all keys and numbers, for a session that does not continue.
     pub fn restart(&mut self) {
         self.keys.clear();
         self.windows = [const { None }; MAX_LINKS];
@@ -67,7 +68,7 @@ impl ReplayGuard {
     /// Opens a data packet in place.
     ///
     /// # Errors
-    /// Why it is refused; nothing has changed then, but the packet's own bytes.
+    /// The reason for refusal; nothing but the packet's own bytes has changed then.
     pub fn open<'a>(
         &mut self,
         now: Time,
@@ -100,12 +101,12 @@ impl ReplayGuard {
         })
     }
 
-    /// Takes the number of a packet that came in the clear. It must be of a link on which something
-    /// sealed came, and less than a window beyond that: so whatever a stranger makes up, the next sealed
-    /// packet is not too old. It confirms no keys.
+    /// Takes the number of a cleartext packet. It must be of a link on which a sealed packet came,
+    /// and less than a window beyond the highest sealed one: so a forged number never makes the
+    /// next sealed packet too old. It confirms no keys.
     ///
     /// # Errors
-    /// Why it is refused; nothing has changed then.
+    /// The reason for refusal; nothing has changed then.
     pub fn admit_cleartext(&mut self, now: Time, header: Header) -> Result<PacketNumber, Reject> {
         let session = self.keys.receiving(now, header.receiver);
         session.ok_or(Reject::Session)?;

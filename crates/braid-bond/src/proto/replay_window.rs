@@ -1,7 +1,8 @@
-//! Which packet numbers of a link have been seen: nothing is taken twice.
+//! Anti-replay window of a link: no packet number is taken twice.
 //!
-//! A bitmap of [`REPLAY_WINDOW`] numbers behind the highest (RFC 6479: words are cleared as the window moves,
-//! nothing is shifted). It is per link and outlives a change of keys, since the numbers go on.
+//! A bitmap of [`REPLAY_WINDOW`] numbers behind the highest (RFC 6479: words are cleared as the
+//! window moves, nothing is shifted). It is per link and outlives a change of keys, since the
+//! numbers continue.
 
 use braid_core::PacketNumber;
 
@@ -13,7 +14,7 @@ const WORD: u64 = 64;
 /// One word more than the window, so that clearing the word ahead never clears a live one.
 const WORDS: usize = (REPLAY_WINDOW / WORD) as usize + 1;
 
-/// Why a packet number is refused.
+/// Reason for refusing a packet number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayError {
     /// It was seen.
@@ -22,7 +23,7 @@ pub enum ReplayError {
     Old,
 }
 
-/// What a link has seen.
+/// Packet numbers seen on a link.
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
     bits: Box<[u64; WORDS]>,
@@ -46,11 +47,11 @@ impl ReplayWindow {
         self.next
     }
 
-    /// Whether a number could be taken. Asked before the seal is tried, so that replays cost
-    /// nothing; only [`ReplayWindow::take`] after it may change anything.
+    /// Returns `Ok` if a number could be taken. The caller checks before it opens the seal, so that
+    /// replays cost nothing; only [`ReplayWindow::take`] changes state.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for refusal.
     pub fn check(&self, number: PacketNumber) -> Result<(), ReplayError> {
         let number = number.0;
         if number >= self.next {
@@ -67,10 +68,10 @@ impl ReplayWindow {
         }
     }
 
-    /// Takes a number whose packet is authentic.
+    /// Takes the number of an authentic packet.
     ///
     /// # Errors
-    /// Why it is refused; nothing has changed then.
+    /// The reason for refusal; nothing has changed then.
     pub fn take(&mut self, number: PacketNumber) -> Result<(), ReplayError> {
         self.check(number)?;
         let number = number.0;
@@ -85,7 +86,7 @@ impl ReplayWindow {
 
     /// Clears the words that come into the window when it moves up to `number`.
     fn clear_to(&mut self, number: u64) {
-        // The word of the highest number seen has been cleared when the window entered it.
+        // The word of the highest number was cleared when the window entered it.
         let first = self.next.div_ceil(WORD);
         let last = number / WORD;
         if last < first {

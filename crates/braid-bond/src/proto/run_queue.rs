@@ -1,12 +1,12 @@
-//! Who of many has something to do, and who will have when: so that what one of a thousand does costs
-//! as much as if it were alone.
+//! Ready queue and timers of many tunnels: work in one of a thousand costs as much as if it were
+//! the only one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use braid_core::Time;
 
-/// Datagrams that one may send before it is another's turn: enough that they go out as one, few enough
-/// that nobody waits long behind one that always has more.
+/// Datagrams that one entry may send in its turn: enough for one batch, few enough that the others
+/// wait briefly behind one that always has more.
 const MAX_TURN_DATAGRAMS: u32 = 64;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,13 +15,13 @@ struct Entry {
     timer: Option<Time>,
 }
 
-/// Turns and timers, by name.
+/// Ready queue and timers, by name.
 #[derive(Debug)]
 pub(super) struct RunQueue<N> {
     entries: BTreeMap<N, Entry>,
     ready: VecDeque<N>,
     timers: BTreeSet<(Time, N)>,
-    /// What is left of the first one's turn.
+    /// Datagrams left in the current turn.
     left: u32,
 }
 
@@ -35,7 +35,7 @@ impl<N: Copy + Ord> RunQueue<N> {
         }
     }
 
-    /// Something happened to it: it may have something to do.
+    /// Puts an entry into the ready queue.
     pub fn wake(&mut self, name: N) {
         let entry = self.entries.entry(name).or_default();
         if !entry.ready {
@@ -47,17 +47,17 @@ impl<N: Copy + Ord> RunQueue<N> {
         }
     }
 
-    /// Those that may have something to do.
+    /// Entries that may have work.
     pub fn ready(&self) -> impl Iterator<Item = N> {
         self.ready.iter().copied()
     }
 
-    /// Whose turn it is.
+    /// The entry whose turn it is.
     pub fn current(&self) -> Option<N> {
         self.ready.front().copied()
     }
 
-    /// Whose turn it is has used some of it.
+    /// The current entry has sent a datagram.
     pub fn handle_sent(&mut self) {
         self.left -= 1;
         if self.left == 0 {
@@ -66,7 +66,7 @@ impl<N: Copy + Ord> RunQueue<N> {
         }
     }
 
-    /// Whose turn it is has nothing more to do until then.
+    /// The current entry has no work until `until`.
     pub fn park(&mut self, until: Option<Time>) {
         self.left = MAX_TURN_DATAGRAMS;
         let Some(name) = self.ready.pop_front() else {
@@ -81,7 +81,7 @@ impl<N: Copy + Ord> RunQueue<N> {
         self.timers.extend(timer.map(|at| (at, name)));
     }
 
-    /// The next one whose time has come; it is awake then.
+    /// Wakes the next entry whose timer is due.
     pub fn poll_due(&mut self, now: Time) -> Option<N> {
         let (at, name) = self.timers.first().copied()?;
         if now < at {
@@ -91,7 +91,7 @@ impl<N: Copy + Ord> RunQueue<N> {
         Some(name)
     }
 
-    /// When the next one's time comes, of those that rest.
+    /// The earliest timer of the parked entries.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.timers.first().map(|(at, _)| *at)
     }
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(run_queue.poll_due(at(10)), Some(3));
         assert_eq!(run_queue.poll_due(at(10)), None);
         assert_eq!(run_queue.ready().collect::<Vec<_>>(), [3]);
-        // Its timer is void once it is awake for another reason.
+        // The timer is void once another event has woken it.
         run_queue.wake(2);
         assert_eq!(run_queue.poll_timeout(), None);
         run_queue.remove(3);

@@ -1,11 +1,11 @@
 //! Sealing and opening data packets in place.
 //!
-//! The key is of one session and one direction. The nonce is the link and its packet number, which
-//! no two packets of a session and direction share:
+//! A key belongs to one session and one direction. The nonce is the link and the packet number,
+//! which no two packets of a session and direction share:
 //! ```text
 //! link 32 · link packet number 64     (big endian)
 //! ```
-//! `ring`, because where this was tried it sealed 1,420 bytes in place by AES-256-GCM in
+//! The library is `ring`: in a measurement it sealed 1,420 bytes in place by AES-256-GCM in
 //! 0.32–0.39 µs, aws-lc-rs 0.47 in 0.60–0.80 µs, and it builds without CMake.
 
 use braid_core::{LinkId, PacketNumber};
@@ -18,14 +18,14 @@ use super::packet::{HEADER, TAG};
 /// The cipher of a session's data packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cipher {
-    /// AES-256-GCM: where the processor has instructions for it.
+    /// AES-256-GCM: for processors with AES instructions.
     Aes256Gcm,
-    /// ChaCha20-Poly1305 (RFC 8439): everywhere else.
+    /// ChaCha20-Poly1305 (RFC 8439): for all others.
     ChaCha20Poly1305,
 }
 
 impl Cipher {
-    /// Its code in handshakes; also its bit in sets of ciphers.
+    /// Its code in handshakes, also its bit in sets of ciphers.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -34,7 +34,7 @@ impl Cipher {
         }
     }
 
-    /// The cipher of a code; none if this version knows none.
+    /// The cipher of a code; none if this version does not know it.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Cipher> {
         match code {
@@ -52,7 +52,7 @@ impl Cipher {
     }
 }
 
-/// A packet that was not sealed by this key, or not as it is.
+/// The packet was sealed by another key, or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("packet is not authentic")]
 pub struct Forged;
@@ -69,7 +69,7 @@ impl std::fmt::Debug for Key {
 }
 
 impl Key {
-    /// The key that a handshake's output `secret` makes for `cipher`. The cipher is in the
+    /// Derives the key for `cipher` from the handshake's output `secret`. The cipher is part of the
     /// derivation, so that one secret never keys two.
     #[must_use]
     pub fn new(cipher: Cipher, secret: &[u8; 32]) -> Self {
@@ -85,10 +85,10 @@ impl Key {
         }
     }
 
-    /// Seals a packet: `packet` is the header and what is to be sealed; the tag is appended.
+    /// Seals a packet: `packet` is the header and the plaintext; the tag is appended.
     ///
     /// # Panics
-    /// If `packet` is shorter than a header, or as long as no datagram can be.
+    /// If `packet` is shorter than a header, or longer than any datagram.
     pub fn seal(&self, link: LinkId, number: PacketNumber, packet: &mut Vec<u8>) {
         let (header, plain) = packet
             .split_first_chunk_mut::<HEADER>()
@@ -100,10 +100,10 @@ impl Key {
         packet.extend_from_slice(tag.as_ref());
     }
 
-    /// Opens a packet in place and returns what was sealed.
+    /// Opens a packet in place and returns the plaintext.
     ///
     /// # Errors
-    /// [`Forged`] if it is not authentic; its bytes are then undefined.
+    /// [`Forged`] if it is not authentic; its bytes are undefined then.
     pub fn open<'a>(
         &self,
         link: LinkId,

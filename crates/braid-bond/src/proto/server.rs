@@ -1,9 +1,9 @@
-//! The end that is called: many tunnels behind one address.
+//! The responding end: many tunnels behind one address.
 //!
-//! Handshakes go to the [`Listener`], data to the tunnel whose session index it names, and data
-//! that no tunnel knows is answered with a reset. A session that does not continue one begins beside
-//! the peer's tunnel, and takes its place once something authentic has arrived in it: a recorded
-//! handshake displaces nobody.
+//! Handshakes go to the [`Listener`], data to the tunnel that has the session index, and data for
+//! an unknown session is answered by a reset. A session that continues no other begins beside the
+//! peer's tunnel, and replaces it once an authentic packet has arrived in it: a replayed handshake
+//! displaces nobody.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -20,13 +20,13 @@ use super::run_queue::RunQueue;
 use super::tunnel::{Datagram, Tunnel, TunnelSettings};
 use braid_core::{LinkId, Time};
 
-/// Handshake answers that wait to be sent; more are dropped, and asked for again.
+/// Handshake replies waiting to be sent. More are dropped; the peers ask again.
 const MAX_QUEUED_REPLIES: usize = 1024;
 
-/// Strangers that wait to be judged; more are dropped, and knock again.
+/// Unknown peers waiting for a decision. More are dropped; they try again.
 const MAX_PENDING_PEERS: usize = 16;
 
-/// Somebody unknown who would like a session.
+/// An unknown peer that asks for a session.
 #[derive(Debug)]
 pub struct PendingPeer {
     from: SocketAddr,
@@ -34,26 +34,26 @@ pub struct PendingPeer {
 }
 
 impl PendingPeer {
-    /// Who.
+    /// Its public key.
     #[must_use]
     pub fn peer(&self) -> PublicKey {
         self.offer.peer()
     }
 
-    /// What it said. Its key is proven by this, that it is no copy is not.
+    /// Options of its handshake. They prove its key; they do not prove that it is no replay.
     #[must_use]
     pub fn options(&self) -> &Options {
         self.offer.options()
     }
 
-    /// Where it says it is.
+    /// Source address of its handshake, not validated.
     #[must_use]
     pub fn from(&self) -> SocketAddr {
         self.from
     }
 }
 
-/// The end that is called.
+/// The responding end.
 #[derive(Debug)]
 pub struct Server {
     listener: Listener,
@@ -61,25 +61,25 @@ pub struct Server {
     settings: TunnelSettings,
     entropy: Entropy,
     tunnels: BTreeMap<PublicKey, Tunnel>,
-    /// Tunnels in which nothing has arrived yet, at most one per peer.
+    /// Tunnels in which no packet has arrived yet, at most one per peer.
     unproven: BTreeMap<PublicKey, Tunnel>,
-    /// Whose a session index is.
+    /// Peers by session index.
     indices: BTreeMap<SessionIndex, PublicKey>,
-    /// What peers are told in handshakes.
+    /// Options for the handshakes of each peer.
     options: BTreeMap<PublicKey, Options>,
-    /// Whose data may go in the clear.
+    /// Peers whose data may be sent in cleartext.
     gre: BTreeSet<PublicKey>,
     pending_peers: VecDeque<PendingPeer>,
-    /// Peers that are served no more and have a tunnel left.
+    /// Peers that are no longer served and still have a tunnel.
     revoked: Vec<PublicKey>,
     replies: VecDeque<(SocketAddr, Vec<u8>)>,
-    /// Which of the tunnels have something to do.
+    /// Tunnels with work.
     run_queue: RunQueue<PublicKey>,
     rejects: Rejects,
 }
 
 impl Server {
-    /// Serves nobody yet. `settings` are for each tunnel.
+    /// A server without peers. `settings` apply to each tunnel.
     #[must_use]
     pub fn new(
         now: Time,
@@ -106,18 +106,18 @@ impl Server {
         }
     }
 
-    /// Serves a peer from now on.
+    /// Serves a peer.
     pub fn insert(&mut self, peer: PublicKey, psk: Psk) {
         self.listener.insert(peer, psk);
     }
 
-    /// What a peer is told in handshakes from now on.
+    /// Sets the options for a peer's next handshakes.
     pub fn set_options(&mut self, peer: PublicKey, options: Options) {
         self.options.insert(peer, options);
     }
 
-    /// Whether a peer's data may go in the clear, as GRE, if it wants that too: so from its next
-    /// session on, not so at once.
+    /// Sets if a peer's data may be sent in cleartext, as GRE, provided that the peer wants it too.
+    /// Permission counts from the peer's next session on, its withdrawal at once.
     pub fn set_gre(&mut self, peer: PublicKey, gre: bool) {
         match gre {
             true => _ = self.gre.insert(peer),
@@ -130,41 +130,41 @@ impl Server {
             .for_each(|tunnel| tunnel.set_gre(gre));
     }
 
-    /// Sets the hub's own clock: µs since 1970 at [`Time::ZERO`]. A client whose clock is more than a day ahead of
-    /// it is told so.
+    /// Sets the hub's clock: µs since 1970 at [`Time::ZERO`]. A client whose clock is more than a
+    /// day ahead is told so.
     pub fn set_clock(&mut self, unix_micros: u64) {
         self.listener.set_clock(unix_micros);
     }
 
-    /// Names the epoch: how often this hub has started before. A client that has a session of an earlier
-    /// epoch is told that it is over; of this one, nobody can be told.
+    /// Sets the epoch: the number of earlier starts of this hub. A client with a session of an
+    /// earlier epoch is told by a reset that it is over; sessions of this epoch cannot be reset.
     pub fn set_epoch(&mut self, epoch: u64) {
         self.listener.set_epoch(epoch);
     }
 
-    /// Whether unknown keys are handed over by [`Server::poll_pending_peer`], or refused at once.
+    /// Sets if unknown keys are offered by [`Server::poll_pending_peer`], or refused at once.
     pub fn offer_unknown_peers(&mut self, hear: bool) {
         self.listener.offer_unknown_peers(hear);
     }
 
-    /// The next unknown key that shook hands. Drop it, or [`insert`](Server::insert) it and
-    /// [`admit`](Server::admit).
+    /// The next unknown key that completed message 1. Drop it, or [`insert`](Server::insert) it and
+    /// [`admit`](Server::admit) it.
     pub fn poll_pending_peer(&mut self) -> Option<PendingPeer> {
         self.pending_peers.pop_front()
     }
 
-    /// Answers a stranger that is served by now.
+    /// Answers a pending peer that has been inserted.
     ///
     /// # Errors
-    /// Why there is no answer; it is counted.
+    /// The reason if there is no answer; it is counted.
     pub fn admit(&mut self, now: Time, pending: PendingPeer) -> Result<(), Reject> {
         let reply = self.accept(now, *pending.offer)?;
         self.reply(pending.from, reply);
         Ok(())
     }
 
-    /// Serves a peer no more: what it says from now on is not heard. It is told so by the next
-    /// datagrams of [`Server::poll_transmit`].
+    /// Stops serving a peer: its packets are dropped from now on. The next datagrams of
+    /// [`Server::poll_transmit`] tell it so.
     pub fn revoke(&mut self, peer: PublicKey) {
         self.listener.remove(peer);
         self.options.remove(&peer);
@@ -177,7 +177,8 @@ impl Server {
         }
     }
 
-    /// Forgets all keys and sessions: the machine slept or was copied. Peers are told so when they next send.
+    /// Forgets all keys and sessions, because the machine was suspended or copied. Peers are told
+    /// when they next send.
     pub fn forget_keys(&mut self) {
         self.tunnels.clear();
         self.unproven.clear();
@@ -194,8 +195,8 @@ impl Server {
         Some(tunnel)
     }
 
-    /// Every tunnel to which something has happened since [`Server::poll_transmit`] last found nothing:
-    /// only those can have inner packets or events.
+    /// Calls `each` with every tunnel that is in the ready queue: only those can have inner packets
+    /// or events.
     pub fn for_each_ready(&mut self, mut each: impl FnMut(PublicKey, &mut Tunnel)) {
         for peer in self.run_queue.ready() {
             if let Some(tunnel) = self.tunnels.get_mut(&peer) {
@@ -213,23 +214,23 @@ impl Server {
         })
     }
 
-    /// What handshakes came to.
+    /// The listener, with its handshake counters.
     #[must_use]
     pub fn listener(&self) -> &Listener {
         &self.listener
     }
 
-    /// What was refused before it reached a tunnel.
+    /// Datagrams refused before they reached a tunnel.
     #[must_use]
     pub fn rejects(&self) -> &Rejects {
         &self.rejects
     }
 
-    /// Takes a datagram, or a GRE packet, that came from there; says whose it was and on which link, if it was data. Its
-    /// bytes are undefined afterwards.
+    /// Handles a datagram or GRE packet. Returns the peer and the link if it was data. Its bytes
+    /// are undefined afterwards.
     ///
     /// # Errors
-    /// Why it was refused; it is counted, here or in the tunnel that it was for.
+    /// The reason for refusal; it is counted here, or in the tunnel that the datagram was for.
     pub fn handle_datagram(
         &mut self,
         now: Time,
@@ -254,7 +255,7 @@ impl Server {
             }
             Some(Kind::Cleartext(header)) => {
                 let peer = self.indices.get(&header.receiver).copied();
-                // What is not authentic puts no tunnel in the place of another, and gets no answer.
+                // An unauthenticated packet replaces no tunnel, and gets no reply.
                 let tunnel = peer.and_then(|peer| Some((peer, self.tunnels.get_mut(&peer)?)));
                 let Some((peer, tunnel)) = tunnel else {
                     self.rejects.count(Reject::Session);
@@ -369,7 +370,7 @@ impl Server {
         Ok(accepted.reply)
     }
 
-    /// Notes by what a peer's tunnels are addressed now.
+    /// Updates the session indices of a peer's tunnels.
     fn reindex(&mut self, peer: PublicKey) {
         self.indices.retain(|_, whose| *whose != peer);
         let tunnels = [self.tunnels.get(&peer), self.unproven.get(&peer)];
@@ -384,7 +385,7 @@ impl Server {
         }
     }
 
-    /// Writes the next datagram into `out`, and says where to send it; none if there is nothing to
+    /// Writes the next datagram into `out` and returns its destination; none if there is nothing to
     /// send for now.
     pub fn poll_transmit(&mut self, now: Time, out: &mut Vec<u8>) -> Option<SocketAddr> {
         if let Some((to, reply)) = self.replies.pop_front() {
@@ -409,7 +410,7 @@ impl Server {
         None
     }
 
-    /// When [`Server::handle_timeout`] has something to do.
+    /// The time at which [`Server::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let ready = self.run_queue.ready();
@@ -419,7 +420,7 @@ impl Server {
         timeouts.chain(self.run_queue.poll_timeout()).min()
     }
 
-    /// Does what is due. Early and repeated calls do no harm.
+    /// Does everything that is due. Early and repeated calls are harmless.
     pub fn handle_timeout(&mut self, now: Time) {
         while self.run_queue.poll_due(now).is_some() {}
         for peer in self.run_queue.ready() {
@@ -432,7 +433,7 @@ impl Server {
         self.forget_revoked();
     }
 
-    /// Forgets tunnels of those that are not served any more and have been told so.
+    /// Removes the tunnels of revoked peers that have been told.
     fn forget_revoked(&mut self) {
         let is_over = |tunnel: &Tunnel| tunnel.session().is_none();
         let listener = &self.listener;

@@ -1,14 +1,14 @@
-//! The keys of a tunnel: the current ones, those before, and those that are not confirmed yet.
+//! The keys of a tunnel: current, previous, and unconfirmed.
 //!
-//! Packet numbers belong to links and go on over a change of keys; so do replay windows, loss
-//! detection and reports, which never notice it. A packet names by its session index the key that
-//! sealed it, so what is under way when keys change is opened by the old one.
+//! Packet numbers belong to links and continue over a change of keys; so do replay windows, loss
+//! detection and reports. A packet names its key by the session index, so packets in flight during
+//! a change are opened by the old key.
 //!
-//! - The initiator sends by the new keys as soon as it has them. The responder does once something
-//!   sealed by them has arrived; before, the initiator may not have them.
-//! - Keys are changed every [`REKEY_AFTER`] while inner packets are carried, every
-//!   [`REKEY_IDLE`] otherwise, and before they have sealed [`REKEY_PACKETS`].
-//! - The keys before open packets for [`PREVIOUS_KEY_LIFETIME`] more.
+//! - The initiator sends with the new keys as soon as it has them. The responder does so once a
+//!   packet sealed by them has arrived; before that the initiator may not have them.
+//! - Keys are changed every [`REKEY_AFTER`] while inner packets are carried, every [`REKEY_IDLE`]
+//!   otherwise, and before they have sealed [`REKEY_PACKETS`].
+//! - The previous keys open packets for another [`PREVIOUS_KEY_LIFETIME`].
 
 use std::time::Duration;
 
@@ -17,30 +17,31 @@ use super::packet::SessionIndex;
 use super::seal::{Cipher, Forged, Key};
 use braid_core::{LinkId, MAX_LINKS, PacketNumber, Time};
 
-/// Keys that carry inner packets are changed after this: what a stolen machine can still decrypt.
+/// Interval of key changes while inner packets are carried. It bounds what a stolen machine can
+/// decrypt.
 pub const REKEY_AFTER: Duration = Duration::from_secs(120);
 
-/// Keys that carry nothing are changed after this. Idle links are to be left in peace.
+/// Interval of key changes otherwise. Idle links should stay idle.
 pub const REKEY_IDLE: Duration = Duration::from_secs(1800);
 
-/// Keys are not used for longer than this, come what may.
+/// Longest use of a key.
 pub const KEY_LIFETIME: Duration = Duration::from_secs(3600);
 
-/// How long the keys before open packets: more than any packet is under way.
+/// Time for which the previous keys open packets: longer than any packet is in flight.
 pub const PREVIOUS_KEY_LIFETIME: Duration = Duration::from_secs(30);
 
-/// Keys are changed when they have sealed so many packets. RFC 9001 §B.1.1 has 2²⁸ as the limit
-/// for AES-GCM and packets of up to 2¹¹ bytes.
+/// Packets after which a key is changed. RFC 9001 §B.1.1 has 2²⁸ as the limit for AES-GCM and
+/// packets of up to 2¹¹ bytes.
 pub const REKEY_PACKETS: u64 = 1 << 27;
 
-/// Keys are not used any more after so many packets.
+/// Most packets that a key seals.
 pub const KEY_PACKETS: u64 = 1 << 28;
 
-/// Keys open nothing any more after so many forgeries: RFC 9001 §6.6 has 2³⁶ for
-/// ChaCha20-Poly1305, the lower of the two.
+/// Forgeries after which a key opens nothing more: RFC 9001 §6.6 has 2³⁶ for ChaCha20-Poly1305, the
+/// lower of the two.
 pub const KEY_FORGERIES: u64 = 1 << 36;
 
-/// Which end began the handshake.
+/// The end that began the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// This end.
@@ -67,8 +68,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session. `indices` are what we are addressed by and what the other end is; `secrets` are
-    /// the handshake's for sending and for receiving.
+    /// A session. `indices` are this end's and the other end's; `secrets` are the handshake's for
+    /// sending and for receiving.
     #[must_use]
     pub fn new(
         now: Time,
@@ -93,31 +94,31 @@ impl Session {
         }
     }
 
-    /// Which end began it.
+    /// The role of this end.
     #[must_use]
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// By what we are addressed.
+    /// This end's session index.
     #[must_use]
     pub fn own(&self) -> SessionIndex {
         self.own
     }
 
-    /// By what the other end is addressed.
+    /// The other end's session index.
     #[must_use]
     pub fn peer(&self) -> SessionIndex {
         self.peer
     }
 
-    /// What seals its packets.
+    /// The cipher of its packets.
     #[must_use]
     pub fn cipher(&self) -> Cipher {
         self.cipher
     }
 
-    /// What a genuine reset of this session has.
+    /// The token that proves a genuine reset of this session.
     #[must_use]
     pub fn reset_token(&self) -> &[u8; RESET_TOKEN] {
         &self.reset
@@ -126,8 +127,8 @@ impl Session {
     /// Seals a packet: header, stamp and frames; the tag is appended.
     ///
     /// # Panics
-    /// If the number is not above all before it on this link: two packets under one nonce would
-    /// give the key away, so whoever numbers packets wrongly must not go on.
+    /// If the number is not above all earlier ones on this link: two packets under one nonce would
+    /// reveal the key, so a caller that numbers packets wrongly must not continue.
     pub fn seal(&mut self, link: LinkId, number: PacketNumber, packet: &mut Vec<u8>) {
         let next = &mut self.next[link.index()];
         assert!(number.0 >= *next, "packet number {} was used", number.0);
@@ -136,10 +137,10 @@ impl Session {
         self.send.seal(link, number, packet);
     }
 
-    /// Opens a packet in place and returns what was sealed.
+    /// Opens a packet in place and returns the plaintext.
     ///
     /// # Errors
-    /// [`Forged`] if it is not authentic; its bytes are then undefined.
+    /// [`Forged`] if it is not authentic; its bytes are undefined then.
     pub fn open<'a>(
         &mut self,
         link: LinkId,
@@ -154,19 +155,19 @@ impl Session {
             .inspect_err(|_| self.forged += 1)
     }
 
-    /// When it was made.
+    /// Time of its handshake.
     #[must_use]
     pub fn made(&self) -> Time {
         self.made
     }
 
-    /// Whether it may still be used.
+    /// Returns true if it may still seal packets.
     #[must_use]
     pub fn is_alive(&self, now: Time) -> bool {
         now.since(self.made) < KEY_LIFETIME && self.sealed < KEY_PACKETS
     }
 
-    /// Whether new keys are due. `busy` says that inner packets are carried.
+    /// Returns true if new keys are due. `busy`: inner packets are being carried.
     #[must_use]
     pub fn is_rekey_due(&self, now: Time, busy: bool) -> bool {
         now >= self.rekey_at(busy)
@@ -174,19 +175,19 @@ impl Session {
             || self.forged >= KEY_FORGERIES / 2
     }
 
-    /// When new keys will be due by time alone.
+    /// The time at which new keys are due by age alone.
     #[must_use]
     pub fn rekey_at(&self, busy: bool) -> Time {
         self.made + if busy { REKEY_AFTER } else { REKEY_IDLE }
     }
 }
 
-/// Whether a packet came by the keys that it should.
+/// The keys that opened a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyStatus {
-    /// By the current keys, or those before.
+    /// The current or the previous keys.
     Known,
-    /// By keys that it thereby confirmed: they are the current ones now.
+    /// New keys, which the packet confirmed: they are current now.
     Confirmed,
 }
 
@@ -199,26 +200,26 @@ pub struct Keyring {
 }
 
 impl Keyring {
-    /// What to send with; none before the first handshake, or if it is too old.
+    /// The session to send with; none before the first handshake, or if it has expired.
     pub fn current(&mut self, now: Time) -> Option<&mut Session> {
         self.current
             .as_mut()
             .filter(|session| session.is_alive(now))
     }
 
-    /// What is sent with, alive or not.
+    /// The current session, expired or not.
     #[must_use]
     pub fn peek(&self) -> Option<&Session> {
         self.current.as_ref()
     }
 
-    /// Whether an index is one of this tunnel's.
+    /// Returns true if the index belongs to this tunnel.
     #[must_use]
     pub fn has(&self, index: SessionIndex) -> bool {
         self.indices().any(|own| own == index)
     }
 
-    /// By what this tunnel can be addressed at the moment: three at most.
+    /// Session indices of this tunnel: three at most.
     pub fn indices(&self) -> impl Iterator<Item = SessionIndex> {
         let previous = self.previous.as_ref().map(|(session, _)| session);
         [self.current.as_ref(), previous, self.next.as_ref()]
@@ -227,13 +228,13 @@ impl Keyring {
             .map(Session::own)
     }
 
-    /// Takes a session that we began, and sends with it from now on.
+    /// Installs a session that this end began, and sends with it from now on.
     pub fn install(&mut self, now: Time, session: Session) {
         self.promote(now, session);
     }
 
-    /// Takes a session that the other end began: it is used for sending once a packet has arrived
-    /// in it. One that was not confirmed until now is given up.
+    /// Stores a session that the other end began: it becomes current once a packet has arrived in
+    /// it. An earlier unconfirmed one is dropped.
     pub fn offer(&mut self, session: Session) {
         self.next = Some(session);
     }
@@ -255,7 +256,7 @@ impl Keyring {
             .find(|session| session.own == index && session.is_alive(now))
     }
 
-    /// Something authentic has arrived in the session `index`.
+    /// An authentic packet has arrived in the session `index`.
     pub fn handle_authentic(&mut self, now: Time, index: SessionIndex) -> KeyStatus {
         match self.next.take_if(|next| next.own == index) {
             Some(session) => {
@@ -266,8 +267,8 @@ impl Keyring {
         }
     }
 
-    /// Forgets keys that are not needed any more. With those that are sent with, once they are too old,
-    /// all goes that waits to be sent by them: whoever is left without the other end waits in peace.
+    /// Removes expired keys. Without current keys nothing can be sent, so a tunnel that has lost
+    /// the other end has no more timers.
     pub fn handle_timeout(&mut self, now: Time) {
         self.current.take_if(|session| !session.is_alive(now));
         self.previous

@@ -1,8 +1,8 @@
-//! Numbers in as many bytes as they need: the encoding of RFC 9000 §16, one code per number.
+//! Variable-length integers as in RFC 9000 §16, with one encoding per number.
 //!
-//! The two highest bits of the first byte say how many bytes there are (1, 2, 4 or 8); the others
-//! are the number, big endian. A number in more bytes than it needs is refused, so that every
-//! frame has exactly one encoding and "parse" and "append" are inverses.
+//! The two highest bits of the first byte give the length (1, 2, 4 or 8 bytes); the remaining bits
+//! are the number, big endian. An overlong encoding is refused, so that every frame has exactly one
+//! encoding and `parse` and `append` are inverses.
 
 use super::frame::FrameError;
 use super::reader::Reader;
@@ -41,7 +41,7 @@ pub fn parse_u32(reader: &mut Reader<'_>) -> Result<u32, FrameError> {
 /// Writes a number.
 ///
 /// # Panics
-/// Beyond [`MAX`]: no counter of this protocol reaches it within a key's life.
+/// Beyond [`MAX`]: no counter of this protocol reaches it within the life of a key.
 pub fn append(value: u64, out: &mut Vec<u8>) {
     assert!(value <= MAX, "{value} has no encoding");
     let bytes = value.to_be_bytes();
@@ -51,7 +51,7 @@ pub fn append(value: u64, out: &mut Vec<u8>) {
     out[at] |= (size.trailing_zeros() as u8) << 6;
 }
 
-/// Bytes that a number takes.
+/// Length of a number's encoding, bytes.
 #[must_use]
 pub const fn size_of(value: u64) -> usize {
     match value {

@@ -1,4 +1,4 @@
-//! Lines that go, ends that go and come back, and those who are not who they say.
+//! Failing lines, ends that stop and return, and impostors.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -22,7 +22,7 @@ fn hub_status(hub: &Hub) -> HubStatus {
     hub.handle.status().expect("it runs")
 }
 
-/// A download through the tunnel that goes on until it is ended; every byte is checked.
+/// A download through the tunnel that runs until it is ended; every byte is checked.
 struct Download {
     thread: JoinHandle<u64>,
     stop: TcpStream,
@@ -51,7 +51,7 @@ impl Download {
             loop {
                 let size = match stream.read(&mut buffer) {
                     Ok(size) => size,
-                    // The sender answers what it has not read of our end so.
+                    // The sender resets the connection because of data that it has not read.
                     Err(error) if error.kind() == ErrorKind::ConnectionReset => 0,
                     Err(error) => panic!("it never stops: {error}"),
                 };
@@ -67,19 +67,19 @@ impl Download {
         Download { thread, stop }
     }
 
-    /// How much came.
+    /// Ends the download; returns the number of bytes received.
     fn end(self) -> u64 {
         let _ = self.stop.shutdown(std::net::Shutdown::Both);
         self.thread.join().expect("every byte was right")
     }
 }
 
-/// Bytes that have come over a link.
+/// Bytes received over a link.
 fn received(client: &Client, link: usize) -> u64 {
     client.status().links[link].received.bytes.get()
 }
 
-/// Waits until a link has brought this much more.
+/// Waits until a link has received this much more.
 fn until_brought(client: &Client, link: usize, bytes: u64) {
     let before = received(client, link);
     wait_for(
@@ -88,7 +88,7 @@ fn until_brought(client: &Client, link: usize, bytes: u64) {
     );
 }
 
-/// Both directions of a line carry so much, in Mbit/s.
+/// Limits both directions of a line, in Mbit/s.
 fn limit(world: &World, line: u8, rate: u32) {
     let shape = format!("root tbf rate {rate}mbit burst 32k latency 100ms");
     world
@@ -108,7 +108,7 @@ fn a_line_that_falls_silent_under_load_is_abandoned_and_used_again_later() {
     client.until_in_use(&[0, 1]);
     let download = Download::start(&world);
     (0..2).for_each(|line| until_brought(&client, line, 2_000_000));
-    // Nothing passes line 1 any more, and nobody is told.
+    // Nothing passes line 1 any more, and neither end is told.
     world.hub.ip("link set isp1 down");
     until_brought(&client, 0, 2_000_000);
     let outage = Instant::now();
@@ -144,7 +144,7 @@ fn a_removed_device_is_reported_and_used_again_later() {
     download.end();
 }
 
-/// What comes down counts against a quota as well, and only the hub can spare it.
+/// Downloads count against a quota as well, and only the hub can avoid them.
 #[test]
 fn a_line_without_quota_left_carries_no_download() {
     let world = World::new();
@@ -155,7 +155,7 @@ fn a_line_without_quota_left_carries_no_download() {
     (0..2).for_each(|line| limit(&world, line, 100));
     client.until_in_use(&[0, 1]);
     let download = Download::start(&world);
-    // What came down before the hub heard of it does not count.
+    // Bytes that arrived before the hub knew of the quota do not count.
     until_brought(&client, 0, 1_000_000);
     let before = received(&client, 1);
     until_brought(&client, 0, 5_000_000);
@@ -301,8 +301,8 @@ fn two_lines_carry_their_sum() {
     assert!(rates.iter().sum::<f64>() > 15.0, "{rates:?}");
 }
 
-/// GRE packets that came to the client, as links, keys and sequence numbers, until there are so many of
-/// each of two links.
+/// Captures GRE packets to the client, as links, keys and sequence numbers, until there are `least`
+/// of each of two links.
 fn overheard(world: &World, least: usize) -> [Vec<(u32, u32)>; 2] {
     let protocol = i32::from(0x0800u16.to_be());
     let mut socket = world.client.enter(|| {
@@ -323,7 +323,7 @@ fn overheard(world: &World, least: usize) -> [Vec<(u32, u32)>; 2] {
         assert_eq!(packet[0], 0x45, "no options");
         assert_eq!(packet[20..24], [0x30, 0, 0x88, 0xb5], "key and sequence");
         let word = |at| u32::from_be_bytes(std::array::from_fn(|byte| packet[at + byte]));
-        // Frames in the clear: inner packets, or the question whether this gets through.
+        // Cleartext frames are inner packets, or GRE probes.
         assert!(packet[35] >= 0x80 || packet[35] == 1, "{packet:x?}");
         let link = usize::from(packet[17]) - 1;
         heard[link].push((word(24), word(28)));
@@ -342,7 +342,7 @@ fn where_networks_are_trusted_one_flow_takes_both_lines_as_gre() {
     (0..2).for_each(|line| until_brought(&client, line, 1_000_000));
     let heard = overheard(&world, 1000);
     let keys = [0, 1].map(|link: usize| heard[link][0].0);
-    // The first byte says the link, the others whose session it is.
+    // The first byte names the link, the others the session.
     assert_eq!(keys.map(|key| key >> 24), [0x40, 0x41]);
     assert_eq!(keys[0] & 0x00ff_ffff, keys[1] & 0x00ff_ffff);
     for (link, packets) in heard.iter().enumerate() {

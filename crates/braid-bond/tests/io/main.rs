@@ -1,4 +1,4 @@
-//! The driver on real packets: a client and a hub in network namespaces, with two lines between them.
+//! Tunnels on real packets: a client and a hub in network namespaces, with two lines between them.
 //! Needs root.
 
 mod life;

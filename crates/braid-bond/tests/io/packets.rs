@@ -1,4 +1,4 @@
-//! What goes in comes out, byte for byte, whatever carries it.
+//! Inner packets arrive unchanged, whatever carries them.
 
 use std::net::SocketAddr;
 
@@ -7,13 +7,13 @@ use crate::world::{self, CLIENT, HUB, Outer, World, links};
 
 const SERVICE: u16 = 7777;
 
-/// Bytes in which every position can be told from every other nearby.
+/// Bytes that differ from all nearby ones.
 fn pattern(size: usize) -> Vec<u8> {
     let byte = |at: usize| (at.wrapping_mul(2_654_435_761) >> 13) as u8;
     (0..size).map(byte).collect()
 }
 
-/// What the kernel counted in a namespace, by name.
+/// A kernel counter of a namespace, by name.
 fn counter(world: &World, name: &str) -> u64 {
     let mut sum = 0;
     for namespace in [&world.client, &world.hub] {
@@ -45,7 +45,7 @@ fn crosses_in(world: &World, outer: Outer, (at_client, at_hub): (bool, bool)) {
             let mut connection = Connection::connect(server);
             connection.echo(&pattern(6_000_000));
             let socket = udp_socket(server);
-            // One byte, whole packets, more than fits one.
+            // One byte, full packets, more than one packet.
             for size in [1, 100, 1400, 1452, 9000] {
                 ask_with(&socket, server, &pattern(size)).expect("an answer");
             }
@@ -74,7 +74,7 @@ fn packets_cross_with_offloads_over_ipv6() {
     crosses(Outer::V6, (true, true));
 }
 
-/// Without offloads at one end, its kernel checks every checksum that the other end's driver made.
+/// Without offloads at one end, its kernel checks every checksum that the other end has computed.
 #[test]
 fn packets_cross_with_offloads_at_the_client_alone() {
     crosses(Outer::V4, (true, false));

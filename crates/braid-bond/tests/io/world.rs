@@ -22,34 +22,34 @@ use braid_core::LinkId;
 
 use crate::net::Namespace;
 
-/// How long anything that should happen may take, on a machine with other work.
+/// Timeout of expected events, on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The hub's port.
 pub const PORT: u16 = 4500;
 /// Inner addresses of hub and client.
 pub const HUB: [&str; 2] = ["10.9.0.1", "fd09::1"];
 pub const CLIENT: [&str; 2] = ["10.9.0.2", "fd09::2"];
-/// What the client may send from.
+/// Inner networks of the client.
 const INNER: [(&str, u8); 2] = [("10.9.0.2", 32), ("fd09::2", 128)];
 
 static SERIAL: AtomicU32 = AtomicU32::new(0);
 
-/// Namespaces and lines, without tunnel.
+/// Namespaces and lines, without a tunnel.
 pub struct World {
-    /// Whether both ends want data in the clear.
+    /// True if both ends want cleartext data.
     pub gre: bool,
     pub client: Namespace,
     pub hub: Namespace,
-    /// How often a hub was started.
+    /// Starts of a hub.
     starts: AtomicU64,
     _turn: Turn,
 }
 
-/// Tests that measure rates run by themselves: beside others, processes wait for a processor for as long as a radio's
-/// scheduler stalls, and a line that stalls is rated otherwise.
+/// Tests that measure rates run alone: beside others, processes wait for a processor as long as a
+/// radio's scheduler stalls, and a stalling line is rated differently.
 static TURNS: RwLock<()> = RwLock::new(());
 
-/// Held while a world is there, for its lock alone.
+/// Held for its lock while a world exists.
 enum Turn {
     Shared {
         _guard: RwLockReadGuard<'static, ()>,
@@ -60,7 +60,7 @@ enum Turn {
 }
 
 impl Turn {
-    // A test that panicked has left nothing half done.
+    // A test that panicked leaves no inconsistent state.
     fn shared() -> Turn {
         let _guard = TURNS.read().unwrap_or_else(PoisonError::into_inner);
         Turn::Shared { _guard }
@@ -72,7 +72,7 @@ impl Turn {
     }
 }
 
-/// Addresses of the lines.
+/// IP version of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outer {
     V4,
@@ -102,7 +102,7 @@ impl World {
         World::on(Turn::shared())
     }
 
-    /// The same, with no other world beside it.
+    /// The same, without other worlds beside it.
     pub fn alone() -> World {
         World::on(Turn::alone())
     }
@@ -140,7 +140,7 @@ impl World {
         world
     }
 
-    /// The same, with ends that want data in the clear, as GRE.
+    /// The same, with ends that want cleartext data, as GRE.
     pub fn trusted() -> World {
         World {
             gre: true,
@@ -177,8 +177,8 @@ impl World {
             })
         };
         let handle = self.hub.enter(|| {
-            // A program that another test has begun to start may hold descriptors of the hub before
-            // for a moment longer.
+            // Another test's program that is about to start may hold descriptors of the previous
+            // hub for a moment.
             let deadline = Instant::now() + PATIENCE;
             loop {
                 match start() {

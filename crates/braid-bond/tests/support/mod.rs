@@ -1,4 +1,4 @@
-//! Two ends that shake hands, without links between them.
+//! Two ends that complete handshakes, without links between them.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::net::SocketAddr;
@@ -75,7 +75,7 @@ impl World {
         )
     }
 
-    /// Accepts what a datagram offers, as `number`.
+    /// Accepts the offer of a datagram, with the index `number`.
     pub fn accept(&mut self, now: Time, datagram: &[u8], number: u32) -> (Session, Vec<u8>) {
         let answer = self.listener.handle_initiation(now, address(1), datagram);
         let Ok(HandshakeAction::Offer(offer)) = answer else {

@@ -1,4 +1,4 @@
-//! Data in the clear, as GRE: when it is sent so, and what strangers can do with that.
+//! Cleartext data, as GRE: when it is sent, and what an attacker can do with it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::sim::{End, HUB, Pair, inner, number};
 
 const TICK: Duration = Duration::from_millis(1);
 
-/// Who wants GRE.
+/// A pair in which either end wants GRE, or not.
 fn pair(seed: u64, client: bool, hub: bool) -> Pair {
     let lines = (0..2).map(|index| Lines::new(index, 50, 10)).collect();
     let mut pair = Pair::wanting(seed, lines, client);
@@ -25,8 +25,8 @@ fn pair(seed: u64, client: bool, hub: bool) -> Pair {
     pair
 }
 
-/// Sends for two seconds in both directions, less than the lines carry; returns what arrived at the
-/// hub and at the client.
+/// Sends for two seconds in both directions, less than the lines carry; returns the numbers of
+/// packets that arrived at the hub and at the client.
 fn talk(pair: &mut Pair, from: u64) -> (usize, usize) {
     let before = (pair.at_hub.len(), pair.at_client.len());
     pair.tick(Duration::from_secs(2), TICK, |pair, count| {
@@ -43,7 +43,7 @@ fn talk(pair: &mut Pair, from: u64) -> (usize, usize) {
     (at_hub.len(), at_client.len())
 }
 
-/// Packets of the client that went in the clear, and all of inner packets' size.
+/// The client's cleartext packets, and all of the size of inner packets.
 fn sent(pair: &Pair) -> (usize, usize) {
     let recorded = pair.recorded.as_ref().expect("it is kept");
     let large = recorded.iter().filter(|(_, packet)| packet.len() > 1100);
@@ -85,7 +85,7 @@ fn a_line_that_passes_no_gre_carries_sealed_packets() {
     pair.connect();
     assert_eq!(talk(&mut pair, 0), (12_000, 12_000));
     assert!(pair.client.is_cleartext(LinkId(0)) && !pair.client.is_cleartext(LinkId(1)));
-    // And when the other one stops passing it: what is under way is lost, and asked for again.
+    // If the other line stops passing GRE, packets in flight are lost and requested again.
     pair.lines[0].both(|line| line.gre = false);
     talk(&mut pair, 10_000);
     talk(&mut pair, 20_000);
@@ -96,7 +96,7 @@ fn a_line_that_passes_no_gre_carries_sealed_packets() {
     assert!(pair.client.is_cleartext(LinkId(0)) && pair.hub().is_cleartext(LinkId(0)));
 }
 
-/// A packet in the clear as anybody may make it who sees one.
+/// A cleartext packet as an observer can forge it.
 fn forged(pair: &Pair, ahead: u64, frames: &[Frame<'_>]) -> Vec<u8> {
     let receiver = pair.client.session().expect("it is connected").peer();
     let recorded = pair.recorded.as_ref().expect("it is kept");
@@ -139,7 +139,7 @@ fn strangers_say_nothing_but_inner_packets_and_shut_nobody_out() {
     pair.run_for(Duration::from_millis(1));
     assert_eq!(pair.hub().rejects().of(Reject::Cleartext), before + 4);
     assert!(pair.hub().session().is_some() && pair.client.session().is_some());
-    // What a stranger can do: an inner packet, and numbers up to a window further.
+    // Attacks that succeed: adding an inner packet, and using up numbers of the window.
     let content = inner(9, 5, 200);
     let data = Frame::Data(Data {
         class: Class::Unordered,
@@ -156,7 +156,7 @@ fn strangers_say_nothing_but_inner_packets_and_shut_nobody_out() {
     pair.run_for(Duration::from_millis(50));
     assert_eq!(pair.hub().rejects().of(Reject::Seen), 1);
     let (at_hub, at_client) = talk(&mut pair, 10_000);
-    // The numbers that were skipped look lost.
+    // The skipped numbers count as lost.
     println!("{at_hub} {at_client}");
     assert!(at_hub > 10_000 && at_client == 12_000);
     assert_eq!(pair.hub().rejects().of(Reject::Old), 0);

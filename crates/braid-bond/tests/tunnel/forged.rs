@@ -1,4 +1,4 @@
-//! A stranger who knows the hub's public key and sees what the client sends on one uplink.
+//! An attacker who knows the hub's public key and sees the client's packets on one uplink.
 
 use std::time::Duration;
 
@@ -35,8 +35,8 @@ fn cookie_reply(initiation: &[u8], plain: &[u8], salt: u8) -> Vec<u8> {
     reply
 }
 
-/// Answers every initiation on link 0 by `times` forged cookie replies that arrive before the hub's answer.
-/// Returns how many initiations the client sent.
+/// Answers every initiation on link 0 by `times` forged cookie replies that arrive before the hub's
+/// reply. Returns the number of initiations that the client sent.
 fn attack(pair: &mut Pair, until: Time, plain: &[u8], times: u8) -> usize {
     pair.recorded = Some(Vec::new());
     let mut initiations = 0;
@@ -69,7 +69,7 @@ fn established(pair: &Pair) -> usize {
 
 #[test]
 fn a_forged_cookie_reply_moves_no_clock() {
-    // A cookie, and a time that nothing can follow: the form of an earlier draft of the protocol.
+    // A cookie, and a time that cannot be exceeded: the format of an earlier draft of the protocol.
     let mut plain = vec![7; 16];
     plain.extend_from_slice(&(u64::MAX - 1).to_be_bytes());
     let mut pair = Pair::new(21, lines());

@@ -1,4 +1,4 @@
-//! Inner headers that are said once, over lines in virtual time.
+//! Header compression over lines in virtual time.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn number(packet: &[u8]) -> (u8, u32) {
     (packet[23], seq / 1382)
 }
 
-/// Has the hub send `count` packets of each of three flows; what came must be what was sent.
+/// Has the hub send `count` packets of each of three flows, and checks what arrives.
 fn download(pair: &mut Pair, count: u32, every: Duration) -> usize {
     pair.tick(every * count, every, |pair, n| {
         (0..3).for_each(|flow| pair.inner_at_hub(segment(flow, n as u32)));
@@ -102,7 +102,7 @@ fn loss_and_reordering_make_no_wrong_packet_and_sums_and_copies_still_mend() {
             assert_eq!(pair.client.rejects().of(Reject::Header), 0);
             count
         });
-        // Both lose some at the start, where the rates are not known yet.
+        // Both lose some at the start, when the rates are not known yet.
         assert!(less + 60 > plain, "{less} {plain}");
     }
     assert!(all > 100, "{all}");
@@ -112,7 +112,7 @@ fn loss_and_reordering_make_no_wrong_packet_and_sums_and_copies_still_mend() {
 fn flows_go_on_over_new_keys_and_begin_anew_with_a_new_hub() {
     let mut pair = Pair::new(46, vec![Lines::new(0, 50, 15)]);
     pair.connect();
-    // Keys change after two minutes, headers are told again every half.
+    // Keys change after two minutes, contexts every half.
     let count = download(&mut pair, 1500, Duration::from_millis(100));
     assert_eq!(count, 4500);
     assert!(pair.hub().saved().packets > 4400);

@@ -1,4 +1,4 @@
-//! An end that has the keys and says anything.
+//! An end with valid keys that sends anything.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -66,7 +66,7 @@ impl Hostile {
         }
     }
 
-    /// A client that has the keys, and the hub's end of its tunnel.
+    /// A client with the keys, and the hub's end of its tunnel.
     fn client() -> Hostile {
         let now = Time::from_nanos(1_000_000);
         let mut entropy = Entropy::new(&[1; 32]);
@@ -105,7 +105,7 @@ impl Hostile {
         }
     }
 
-    /// Says `plain`, stamp included, under a number that is `skip` further than it should be.
+    /// Sends `plain`, stamp included, under a number that is `skip` too high.
     fn say(&mut self, link: u8, skip: u64, plain: &[u8]) {
         let number = self.numbers[usize::from(link)] + skip;
         self.numbers[usize::from(link)] = number + 1;
@@ -121,7 +121,7 @@ impl Hostile {
         let _ = self.tunnel.handle_datagram(self.now, HUB, &mut packet);
     }
 
-    /// Lets the tunnel do what it wants to; it must come to an end.
+    /// Lets the tunnel run until it is idle.
     fn settle(&mut self, span: Duration) {
         self.now = self.now + span;
         self.tunnel.handle_timeout(self.now);
@@ -184,7 +184,7 @@ fn entry() -> impl Strategy<Value = Entry> {
         )
 }
 
-/// Frames, well formed and absurd.
+/// Well-formed and absurd frames.
 fn frames() -> impl Strategy<Value = Vec<u8>> {
     let data = (
         any::<u8>(),
@@ -258,7 +258,7 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![3 => data, 3 => report, 2 => nack, 2 => small, 2 => header, 2 => policy(), 1 => noise]
 }
 
-/// Parts of policies that make sense, of some that do not, and of some that are never whole.
+/// Fragments of valid, invalid and incomplete policies.
 fn policy() -> impl Strategy<Value = Vec<u8>> {
     let numbers = prop::collection::vec(any::<u32>(), 5);
     let links = prop::collection::vec((0u8..40, any::<u32>()), 0..4);
@@ -334,7 +334,7 @@ proptest! {
             hostile.tunnel.handle_inner(hostile.now, inner(7, number as u64, 1500));
             hostile.settle(Duration::from_millis(millis));
         }
-        // All of it was heard, but for what came after a CLOSE among the noise.
+        // Everything was handled, except for what followed a CLOSE in the noise.
         let rejects = hostile.tunnel.rejects();
         let expected = [Reject::Frame, Reject::Old, Reject::Session, Reject::Header];
         let expected: u64 = expected.map(|reason| rejects.of(reason)).iter().sum();

@@ -1,4 +1,4 @@
-//! How sessions begin, go on and end.
+//! Begin, continuation and end of sessions.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn a_black_hole_on_one_line_does_not_block_the_others() {
     assert_eq!(pair.at_hub.len(), 1);
     let usable = |event: &Event| matches!(event, Event::LinkUsable(_));
     assert_eq!(count(&pair.client_events, usable), 1);
-    // It heals, and is taken into use without a new handshake.
+    // It recovers, and is used again without a new handshake.
     pair.lines[0].both(|line| line.hole = false);
     pair.run(after(30), |_| {});
     assert_eq!(count(&pair.client_events, usable), 2);
@@ -153,7 +153,7 @@ fn a_tunnel_without_its_other_end_stays_quiet_for_hours_and_reconnects() {
     pair.inner_at_client(inner(5, 0, 500));
     pair.inner_at_hub(inner(6, 0, 500));
     holes(&mut pair, true);
-    // Keys die after one. `Pair::run` panics where a timeout that is due changes nothing.
+    // Keys expire after one hour. `Pair::run` panics if a due timeout changes nothing.
     pair.run_for(Duration::from_secs(2 * 3600));
     assert!(pair.client.session().is_none());
     assert!(pair.hub().session().is_none());
@@ -177,7 +177,7 @@ fn a_nat_that_rebinds_is_followed_and_a_thief_is_not() {
     pair.recorded = Some(Vec::new());
     pair.inner_at_client(inner(5, 0, 500));
     pair.run_for(Duration::from_secs(1));
-    // Somebody on the way repeats what he saw from an address of his own, first and afterwards.
+    // An attacker on the path replays packets from its own address, before and after the originals.
     let thief = "198.51.100.7:7".parse().expect("an address");
     let recorded = pair.recorded.take().expect("recorded");
     for (_, datagram) in recorded {
@@ -225,7 +225,7 @@ fn a_machine_that_slept_or_was_copied_seals_nothing_by_its_old_keys() {
     let by_old =
         |(_, datagram): &&(_, Vec<u8>)| datagram[0] & 0xe0 == 0x40 && datagram[1..4] == old;
     assert_eq!(sent.iter().filter(by_old).count(), 0);
-    // The session goes on, and nothing is lost.
+    // The session continues, and nothing is lost.
     let numbers: Vec<u64> = pair.at_hub.iter().map(|(_, p)| number(p).1).collect();
     assert_eq!(numbers, (0..20).collect::<Vec<_>>());
     let continued = |event: &Event| {
@@ -238,7 +238,7 @@ fn a_machine_that_slept_or_was_copied_seals_nothing_by_its_old_keys() {
         )
     };
     assert_eq!(count(&pair.client_events, continued), 1);
-    // The hub's turn: its clients come back by themselves.
+    // After the hub has forgotten its keys, its clients reconnect by themselves.
     pair.server.forget_keys();
     pair.run_for(Duration::from_secs(12));
     pair.inner_at_client(inner(5, 20, 500));
@@ -285,7 +285,7 @@ fn a_refused_client_learns_the_reason_and_retries_slowly() {
     let counters = pair.server.listener().counters();
     assert_eq!(counters.accepted, 0, "nothing is kept for it at the hub");
     assert_eq!(counters.refused, times.len() as u64);
-    // Whoever runs the hub has changed their mind.
+    // The hub's operator has changed their mind.
     pair.server.set_options(peer, Options::new());
     pair.run_for(Duration::from_secs(31));
     assert!(pair.client.session().is_some());
@@ -359,13 +359,13 @@ fn noise_is_refused_and_counted_and_disturbs_nobody() {
             .unwrap_or_default();
         for (from, datagram) in recorded.into_iter().filter(|(_, d)| d[0] & 0xe0 == 0x40) {
             let mut forged = datagram.clone();
-            // A number that was not used yet, or it would be refused for that.
+            // An unused number, or it would be refused for that.
             forged[5] ^= 0x80;
             let short = datagram[..datagram.len() - 1].to_vec();
             for bad in [datagram.clone(), forged, short] {
                 pair.inject(End::Hub, from, bad);
             }
-            // Back to its sender.
+            // Reflected to its sender.
             pair.inject(End::Client, HUB, datagram);
         }
         pair.run_for(Duration::from_millis(5));

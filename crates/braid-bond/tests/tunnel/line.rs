@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use braid_core::{Bytes, Rate, Time};
 
-/// Numbers that repeat themselves: xorshift64*.
+/// Repeatable random numbers: xorshift64*.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
@@ -21,7 +21,7 @@ impl Dice {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// From 0 to below 1.
+    /// A number from 0 to below 1.
     pub fn share(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -32,10 +32,10 @@ impl Dice {
 pub struct Line {
     pub rate: Rate,
     pub delay: Duration,
-    /// Up to so much is added to each packet's delay, so that packets may overtake each other.
+    /// Random addition to each packet's delay, so that packets may overtake each other.
     pub jitter: Duration,
     pub loss: f64,
-    /// How long a packet may wait in the queue.
+    /// Longest wait of a packet in the queue.
     pub queue: Duration,
     /// Largest UDP payload that passes.
     pub payload: usize,
@@ -68,7 +68,7 @@ impl Line {
         }
     }
 
-    /// When a datagram that is sent now arrives; none if it does not.
+    /// The arrival time of a datagram sent now; none if it is lost.
     pub fn send(&mut self, now: Time, size: usize, dice: &mut Dice) -> Option<Time> {
         self.packets += 1;
         self.bytes += size as u64;

@@ -1,4 +1,4 @@
-//! What tunnels carry, in what order, and how long they hold it.
+//! Throughput, order and delay of tunnels under load.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use crate::line::{Line, Lines};
 use crate::sim::{Pair, inner, number};
 
-/// One flow of full packets from the hub, offered at 1.3 times what the lines carry, for `seconds`
-/// after a start of two. Returns the share of the lines' rate that came out as inner packets.
+/// Offers one flow of full packets from the hub, at 1.3 times the lines' rate, for `seconds` after
+/// a start of two. Returns the goodput as a share of the lines' rate.
 fn share(seed: u64, lines: Vec<Lines>, seconds: u64) -> f64 {
     let sum: u64 = lines.iter().map(|l| l.down.rate.bits_per_sec()).sum();
     let mut pair = Pair::new(seed, lines);
@@ -49,7 +49,7 @@ fn lossy(mut lines: Lines, loss: f64) -> Lines {
     lines
 }
 
-/// What 1,400 bytes leave of the 1,460 that a packet of them takes on the wire.
+/// Goodput share of 1,400 bytes in 1,460 on the wire.
 const CEILING: f64 = 1400.0 / 1460.0;
 
 #[test]
@@ -106,7 +106,8 @@ fn a_black_hole_costs_a_fifth_of_a_second_at_most() {
     let longest = gaps.map(|pair| pair[1].since(pair[0])).max().expect("some");
     let came: BTreeSet<u64> = pair.at_client.iter().map(|(_, p)| number(p).1).collect();
     let lost = sent - came.len() as u64;
-    // The link that is left was never loaded, so its rate is not known yet: our own queue drops.
+    // The remaining link was never loaded, so its rate is not known yet: the tunnel's own queue
+    // drops.
     let (dropped, marked, overflowed) = pair.hub().sender().drops();
     println!("longest gap {longest:?}, lost {lost} of {sent}: {dropped} {marked} {overflowed}");
     assert!(longest <= Duration::from_millis(200), "{longest:?}");
@@ -115,7 +116,8 @@ fn a_black_hole_costs_a_fifth_of_a_second_at_most() {
 
 #[test]
 fn losses_are_recovered_by_repair_symbols_before_a_retransmission_could_arrive() {
-    // Where the first train of packets is lost the rate is found later, and a start's waits are long.
+    // If the first train of packets is lost, the rate is found later, and waits at the start are
+    // long.
     let mut late: Vec<Duration> = (25..30).map(late_of_a_lossy_link).collect();
     late.sort_unstable();
     assert!(
@@ -124,7 +126,7 @@ fn losses_are_recovered_by_repair_symbols_before_a_retransmission_could_arrive()
     );
 }
 
-/// How long 95 % of the packets over a link of 30 ms took at most that loses 2 %.
+/// 95th percentile of the delay over a link of 30 ms that loses 2 %.
 fn late_of_a_lossy_link(seed: u64) -> Duration {
     let mut pair = Pair::new(seed, vec![lossy(Lines::new(0, 50, 30), 0.02)]);
     pair.connect();
@@ -162,7 +164,7 @@ fn small_packets_share_datagrams_when_they_queue() {
     let mut pair = Pair::new(23, vec![Lines::new(0, 50, 10)]);
     pair.connect();
     let before = pair.lines[0].up.packets;
-    // 60,000 packets of 100 bytes a second: 48 Mbit/s of them, 120 Mbit/s in datagrams of their own.
+    // 60,000 packets of 100 bytes a second: 48 Mbit/s of payload, 120 Mbit/s in a datagram each.
     pair.tick(
         Duration::from_secs(3),
         Duration::from_millis(1),
@@ -210,8 +212,8 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Each flow's packets come once, unchanged, and those of an ordered flow in order but for
-    /// those that the resequencer says were late; nothing is held beyond the deadline.
+    /// Packets arrive once and unchanged; those of an ordered flow in order, except for packets
+    /// that the resequencer counts as late; nothing is held beyond the deadline.
     #[test]
     fn over_any_lines_nothing_comes_twice_or_changed_or_is_held_for_ever(
         lines in lines(),

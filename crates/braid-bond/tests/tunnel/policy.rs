@@ -1,4 +1,4 @@
-//! What a client asks of its hub.
+//! A client's policy at its hub.
 
 use std::time::Duration;
 
@@ -27,13 +27,13 @@ fn settings(scheduling: Scheduling, rules: Vec<Rule>) -> TunnelSettings {
     }
 }
 
-/// Everything by one of the two links.
+/// A policy that puts everything on one of the two links.
 fn by(link: u8) -> Scheduling {
     let weight = |id| (LinkId(id), u32::from(id == link));
     Scheduling::Weighted(BURST_PACKETS, vec![weight(0), weight(1)])
 }
 
-/// Bytes that the hub sends on each link while it has something to send.
+/// Bytes that the hub sends on each link while it has data.
 fn shares(pair: &mut Pair) -> [u64; 2] {
     let sent = |pair: &Pair| [0, 1].map(|line| pair.lines[line].down.bytes);
     let before = sent(pair);
@@ -61,7 +61,7 @@ fn the_hub_shares_out_as_its_client_wants_it_and_follows_every_change() {
     pair.run_for(Duration::from_secs(1));
     let [first, second] = shares(&mut pair);
     assert!(first > 10 * second, "{first} {second}");
-    // Back to what needs no word: the hub is told that, too.
+    // Back to the default policy, which the hub is told as well.
     pair.client.set_settings(TunnelSettings::default());
     pair.run_for(Duration::from_secs(1));
     assert_eq!(pair.client.policy_status(), PolicyStatus::Applied);
@@ -99,7 +99,7 @@ fn classes_hold_for_the_answers_too_and_many_rules_get_through_losses() {
         class: Class::Pinned,
         ..Rule::default()
     });
-    // What `inner` makes comes from port 5 of the far end, if it comes from there.
+    // Packets of `inner` from the remote end come from its port 5.
     let wanted = Rule {
         ports: Some(5..=5),
         class: Class::Redundant,
@@ -140,7 +140,7 @@ fn without_anything_to_ask_nothing_is_said() {
     assert_eq!(pair.client.policy_status(), PolicyStatus::Unsent);
 }
 
-/// A hub from before there were policies: it does not say that it understands them.
+/// Simulates a hub without support for policies.
 fn deafen(pair: &mut Pair) {
     let mut full = Options::new();
     assert!(
@@ -157,7 +157,7 @@ fn of_a_hub_that_cannot_be_told_nothing_is_awaited() {
     deafen(&mut pair);
     pair.connect();
     assert_eq!(pair.client.policy_status(), PolicyStatus::Unsupported);
-    // Neither of what changes later.
+    // Neither of two later policies reaches the hub.
     pair.client.set_settings(settings(by(0), Vec::new()));
     assert_eq!(pair.client.policy_status(), PolicyStatus::Unsupported);
     pair.run_for(Duration::from_secs(1));
@@ -165,15 +165,15 @@ fn of_a_hub_that_cannot_be_told_nothing_is_awaited() {
     let heard =
         events.filter(|(_, event)| *event == Event::PolicyStatus(PolicyStatus::Unsupported));
     assert_eq!(heard.count(), 2);
-    // Its successor can.
+    // The hub's new version supports them.
     pair.server = crate::sim::restarted(pair.hub_now(), 78);
     pair.inner_at_client(inner(5, 0, 500));
     pair.run_for(Duration::from_secs(3));
     assert_eq!(pair.client.policy_status(), PolicyStatus::Applied);
 }
 
-/// Packets in both directions over two links whose delays differ by 60 ms; how many came out, and how many
-/// were dropped as too late, at the client and at the hub.
+/// Sends packets in both directions over two links whose delays differ by 60 ms; returns the
+/// numbers of delivered and of late packets, at the client and at the hub.
 fn both_ways(ordering: Reordering) -> [(usize, u64); 2] {
     let lines = vec![Lines::new(0, 20, 10), Lines::new(1, 20, 70)];
     let even = Scheduling::Weighted(1, vec![(LinkId(0), 1), (LinkId(1), 1)]);
@@ -205,7 +205,7 @@ fn both_ways(ordering: Reordering) -> [(usize, u64); 2] {
     ]
 }
 
-/// [l3b] §4.3: what comes later than the time-out allows is discarded, at both ends.
+/// \[l3b\] §4.3: packets later than the time-out are discarded, at both ends.
 #[test]
 fn the_order_of_the_paper_holds_in_both_directions() {
     let whole = both_ways(Reordering::Adaptive);
@@ -214,7 +214,7 @@ fn the_order_of_the_paper_holds_in_both_directions() {
     let longer = both_ways(time_out(90));
     assert_eq!(longer, [(200, 0); 2]);
     for (came, dropped) in both_ways(time_out(20)) {
-        // Every other packet takes the slow link, and the fast one has gone on without it.
+        // Every other packet takes the slow link, and the fast link's packets do not wait for it.
         assert!((90..=110).contains(&came), "{came}");
         assert_eq!(came as u64 + dropped, 200);
     }

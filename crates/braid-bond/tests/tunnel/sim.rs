@@ -24,7 +24,7 @@ pub const HUB: SocketAddr = SocketAddr::new(
 /// µs since 1970 at the simulation's zero.
 const UNIX: u64 = 1_700_000_000_000_000;
 
-/// The hub's clock is elsewhere than the client's.
+/// Offset of the hub's clock from the client's.
 const SKEW: Duration = Duration::from_secs(1_234);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl PartialOrd for Flying {
     }
 }
 
-/// Both ends, and what is between them.
+/// Both ends, and the lines between them.
 pub struct Pair {
     pub now: Time,
     pub client: Tunnel,
@@ -64,12 +64,12 @@ pub struct Pair {
     pub dice: Dice,
     flying: BinaryHeap<Reverse<Flying>>,
     order: u64,
-    /// Inner packets that came out, with when.
+    /// Delivered inner packets, with their times.
     pub at_hub: Vec<(Time, Vec<u8>)>,
     pub at_client: Vec<(Time, Vec<u8>)>,
     pub client_events: Vec<(Time, Event)>,
     pub hub_events: Vec<(Time, Event)>,
-    /// Every datagram that the client sent, if it is to be kept.
+    /// Every datagram of the client, if recording is on.
     pub recorded: Option<Vec<(SocketAddr, Vec<u8>)>>,
     buffer: Vec<u8>,
 }
@@ -112,7 +112,7 @@ pub fn client_settings() -> ClientSettings {
 }
 
 impl Pair {
-    /// A client that calls over these lines, which are its links 0, 1, 2 …
+    /// A client that connects over these lines, which are its links 0, 1, 2 …
     pub fn new(seed: u64, lines: Vec<Lines>) -> Pair {
         Pair::with(seed, lines, TunnelSettings::default())
     }
@@ -156,7 +156,7 @@ impl Pair {
         }
     }
 
-    /// The hub's end; there must have been a handshake.
+    /// The hub's end; requires a finished handshake.
     pub fn hub(&mut self) -> &mut Tunnel {
         self.server.tunnel(self.peer).expect("it is connected")
     }
@@ -174,7 +174,7 @@ impl Pair {
         self.client.handle_inner(self.now, packet);
     }
 
-    /// Something that came from nowhere.
+    /// Injects a datagram that neither end has sent.
     pub fn inject(&mut self, to: End, from: SocketAddr, datagram: Vec<u8>) {
         self.fly(self.now, to, from, datagram);
     }
@@ -190,7 +190,7 @@ impl Pair {
         }));
     }
 
-    /// Lets time pass to `until`; `each` is called at every instant at which something happened.
+    /// Runs until `until`; calls `each` at every instant with an event.
     pub fn run(&mut self, until: Time, mut each: impl FnMut(&mut Pair)) {
         let mut instants = 0u64;
         loop {
@@ -230,7 +230,7 @@ impl Pair {
             };
             let (from, datagram) = (flying.from, &mut flying.datagram);
             match flying.to {
-                // What is refused is counted; tests look at the counters.
+                // Refused datagrams are counted; tests read the counters.
                 End::Client => {
                     let _ = self.client.handle_datagram(self.now, from, datagram);
                 }
@@ -242,7 +242,7 @@ impl Pair {
         }
     }
 
-    /// Empties both ends.
+    /// Drains the output of both ends.
     fn exchange(&mut self) {
         let mut buffer = std::mem::take(&mut self.buffer);
         while let Some(datagram) = self.client.poll_transmit(self.now, &mut buffer) {
@@ -293,7 +293,7 @@ impl Pair {
         }
     }
 
-    /// Lets `span` pass, and calls `each` every `tick`, with how often it was called before.
+    /// Runs for `span`, and calls `each` every `tick` with the number of earlier calls.
     pub fn tick(&mut self, span: Duration, tick: Duration, mut each: impl FnMut(&mut Pair, u64)) {
         let (begin, mut count) = (self.now, 0);
         while tick * (count as u32) < span {
@@ -333,8 +333,8 @@ pub fn link() -> LinkConfig {
     }
 }
 
-/// An inner UDP packet of `size` bytes of flow `port`, with a number inside: to QUIC's port, so that
-/// small ones ask for order as well.
+/// An inner UDP packet of `size` bytes of flow `port`, with a number inside. It goes to QUIC's
+/// port, so that small packets are ordered as well.
 pub fn inner(port: u16, number: u64, size: usize) -> Vec<u8> {
     let mut payload = vec![0; size - 28];
     payload[..8].copy_from_slice(&number.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Invitations, as a table of what somebody may try.
+//! Invitations, and attempts to use them.
 
 use std::path::Path;
 
@@ -71,7 +71,7 @@ fn the_first_key_gets_the_token_and_may_come_again() {
     let again = joined(registry.enrol(key(1), secret(1).id(), NOW + 5).unwrap());
     assert_eq!(again.addresses, first.addresses);
     assert_eq!(registry.misuse(1), None);
-    // Also after its time: it has joined.
+    // Also after expiry: it has joined.
     joined(
         registry
             .enrol(key(1), secret(1).id(), NOW + 2 * DAY)
@@ -142,7 +142,7 @@ fn a_revoked_client_is_told_so_until_it_is_invited_anew() {
         registry.revoke(&name, NOW),
         Err(RegistryError::Revoked(_))
     ));
-    // The same machine, invited anew, has another address.
+    // The same machine, invited again, gets another address.
     registry
         .invite(invitation("attic"), &secret(2), NOW)
         .unwrap();
@@ -152,7 +152,7 @@ fn a_revoked_client_is_told_so_until_it_is_invited_anew() {
     let answers = registry.joined_terms();
     assert_eq!(answers.len(), 1);
     assert_eq!(answers[0].addresses, new.addresses);
-    // A token that nobody had used is dead too.
+    // An unused token of a revoked client is void too.
     registry
         .invite(invitation("cellar"), &secret(3), NOW)
         .unwrap();
@@ -212,7 +212,7 @@ fn a_duplicate_inner_address_is_refused() {
     assert_eq!(failure.code, "inner-address");
     let fix = "leave the address out to have the next free one";
     assert_eq!(failure.fix.as_deref(), Some(fix));
-    // Twice for one client is one too many, too.
+    // Two addresses of one IP version for one client are refused too.
     let mut wish = invitation("cellar");
     wish.addresses = ["10.73.0.4", "10.73.0.4"]
         .map(|text| text.parse().unwrap())
@@ -285,7 +285,7 @@ fn strangers_are_forgotten_after_a_while_or_when_there_are_many() {
     assert_eq!(registry.forget_refused(NOW + 8), [key(1)]);
 }
 
-/// What a `hub.toml` says of single clients.
+/// The settings of single clients in a `hub.toml`.
 fn configured(text: &str) -> BTreeMap<Name, ClientConfig> {
     HubConfig::parse("hub.toml", text).unwrap().clients
 }
@@ -307,7 +307,7 @@ fn a_client_without_quota_left_is_slow_until_the_next_period() {
     }
     let quota = "[[client]]\nname = 'attic'\nquota = '1 MB/day'\n";
     registry.configure(configured(quota), NOW);
-    // Both directions count, and of others nothing does.
+    // Both directions count; a client without a quota is not limited.
     for number in 1..=2 {
         registry.record_traffic(key(number), (600_000, 399_999), None, NOW);
     }
@@ -324,14 +324,14 @@ fn a_client_without_quota_left_is_slow_until_the_next_period() {
     registry.persist_quotas().unwrap();
     drop(registry);
 
-    // A restart forgets none of it; what has no quota waits for the next time that all is kept.
+    // A restart loses none of it; counters without a quota wait for the next save of all.
     let mut registry = open(&path, "10.73.0.0/29");
     registry.configure(configured(quota), NOW);
     let attic = registry.served(key(1)).unwrap();
     assert!(registry.is_spent(attic));
     assert_eq!(registry.cap(attic), Some(SPENT_RATE));
     assert_eq!(registry.served(key(2)).unwrap().sent, 0);
-    // A rate below that is not raised by it.
+    // A lower configured rate stays in force.
     let slow = "[[client]]\nname = 'attic'\nquota = '1 MB/day'\nrate = '64 kbit/s'\n";
     registry.configure(configured(slow), NOW);
     let cap = registry.cap(registry.served(key(1)).unwrap());
@@ -341,7 +341,7 @@ fn a_client_without_quota_left_is_slow_until_the_next_period() {
     let changed = registry.review_quotas(NOW + DAY);
     assert_eq!(changed.len(), 1);
     assert_eq!((changed[0].key, changed[0].cap), (key(1), None));
-    // A larger one helps at once.
+    // A larger quota counts at once.
     assert_eq!(registry.review_quotas(NOW).len(), 1, "the clock went back");
     registry.configure(configured(&quota.replace('1', "2")), NOW);
     assert!(!registry.is_spent(registry.served(key(1)).unwrap()));
@@ -375,7 +375,7 @@ fn a_name_in_the_configuration_that_no_client_has_is_found() {
     assert_eq!(unclaimed(&registry, NOW), ["attic", "attik"]);
 }
 
-/// A store that does not work any more.
+/// A store that fails.
 struct Full;
 
 impl Store for Full {

@@ -1,4 +1,4 @@
-//! From TOML to a configuration.
+//! Parsing of a configuration from TOML.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -82,7 +82,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
     }
     no_repeats("address", &address, problems);
     let device = device(&mut table, problems);
-    // IPv6 needs 1280 (RFC 8200 §5); an inner packet of more than 1500 nobody sends unasked.
+    // IPv6 needs 1280 (RFC 8200 §5). Nobody sends inner packets of more than 1500 bytes unasked.
     let mtu = table.count("mtu", 1280..=9000, problems);
     let pool = pool(&mut table, problems);
     let forward = table.keyword("forward", &Forward::NAMES, problems);
@@ -96,7 +96,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
     {
         let what = "`reach` means nothing with forward = \"off\"".to_owned();
         let fix = "leave one of them out: with \"off\" the machine's own filter decides";
-        let problem = Problem::new(what, first.at.clone(), "nobody keeps to it");
+        let problem = Problem::new(what, first.at.clone(), "has no effect");
         problems.push(
             problem
                 .also(off.at.clone(), "the filter is left alone")
@@ -139,7 +139,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
     }
 }
 
-/// What one entry of `listen` says.
+/// An entry of `listen`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ListenEntry {
     Port(u16),
@@ -173,7 +173,7 @@ impl std::fmt::Display for ListenEntry {
     }
 }
 
-/// An address of the hub; its port may be that of `listen`.
+/// An address of the hub; its port defaults to that of `listen`.
 struct AddressText(String);
 
 impl FromStr for AddressText {
@@ -241,7 +241,7 @@ fn reach(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<Located<
     reach
 }
 
-/// `[[client]]`: what single clients have. All that any of them reaches is added to `reached`.
+/// Parses `[[client]]` tables. All their destinations are added to `reached`.
 fn clients(
     table: &mut Table<'_, '_>,
     reached: &mut Vec<Located<Reach>>,
@@ -267,7 +267,7 @@ fn clients(
         }
         if !says_name {
             let what = "[[client]] without `name`";
-            problems.push(Problem::new(what, at, "whose?").fix(NAME_HINT));
+            problems.push(Problem::new(what, at, "no name").fix(NAME_HINT));
         }
         let config = ClientConfig {
             rate,
@@ -318,7 +318,7 @@ mod tests {
             HubConfig::parse("packaged", &text).unwrap(),
             HubConfig::default()
         );
-        // And every line that is commented out can be taken in.
+        // Every commented-out line must be valid as well.
         let all: String = text
             .lines()
             .map(|line| {

@@ -1,4 +1,4 @@
-//! The text, compared with a file; `BLESS=1` writes it anew.
+//! Golden test of the metrics text; `BLESS=1` rewrites the file.
 
 use std::path::Path;
 use std::{env, fs};

@@ -1,4 +1,4 @@
-//! A file (redb) with one table of clients and one of what else there is.
+//! A store in a file (redb), with a table of clients and a table of other values.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -11,14 +11,14 @@ use crate::client::Client;
 
 /// Client's number → its record, JSON.
 const CLIENTS: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("clients");
-/// Word → value, JSON.
+/// Key → value, JSON.
 const HUB: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("hub");
 
 const IDENTITY: &str = "founding";
 const SCHEMA_VERSION: &str = "form";
 const STARTS: &str = "starts";
 
-/// The form that records are written in.
+/// Schema version of the records.
 const CURRENT_SCHEMA: u32 = 1;
 
 /// A store in a file. One process has it open at a time.
@@ -29,7 +29,7 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Opens a file, which is made if it is not there; for root's eyes only, as there are keys in it.
+    /// Opens a file, and makes it if it is missing. Only root can read it, since it contains keys.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -61,7 +61,7 @@ impl Embedded {
         Ok(store)
     }
 
-    /// Notes the form of a new file, and refuses one that is not understood.
+    /// Records the schema version of a new file, and refuses an unknown one.
     fn check_schema(&self) -> Result<(), StoreError> {
         self.change(|store, transaction| {
             let mut table = transaction.open_table(HUB).map_err(|e| store.engine(e))?;
@@ -81,7 +81,7 @@ impl Embedded {
                     }),
                 },
             }?;
-            // So that a reader finds it.
+            // The table must exist for readers.
             let clients = transaction.open_table(CLIENTS);
             clients.map(drop).map_err(|e| store.engine(e))
         })

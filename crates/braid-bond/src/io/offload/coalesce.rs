@@ -1,12 +1,13 @@
-//! Inner packets into super-packets, as the kernel's own GRO does it.
+//! Coalescing of inner packets into super-packets, like the kernel's GRO.
 //!
-//! A packet joins the run of its flow if the kernel, splitting the run again, would make the same
-//! packet of it: the same headers but for what counts up, the same size but for the last. Packets
-//! of one flow leave in the order in which they came; a run is written when something does not
-//! join it, and at the latest when the batch ends, so nothing waits.
+//! A packet joins the super-packet of its flow if segmentation by the kernel would restore it
+//! exactly: the same headers except for counting fields, the same size except for the last. Packets
+//! of one flow leave in the order in which they came. A super-packet is written when the next
+//! packet of its flow cannot join, and at the latest at the end of the input batch, so nothing
+//! waits.
 //!
-//! What joins must have a right checksum, since the kernel believes a super-packet's. What stays
-//! alone goes on as it came, for the kernel to judge.
+//! A packet that joins must have a valid checksum, since the kernel trusts that of a super-packet.
+//! Other packets pass unchanged, for the kernel to judge.
 
 use std::io::IoSlice;
 
@@ -17,27 +18,27 @@ use super::{
 use crate::io::tun::OffloadSupport;
 use braid_packet::{checksum, protocol};
 
-/// Flows that are joined at a time; with more in a batch, each has few packets in it.
+/// Flows that are coalesced at a time; with more in a batch, each has few packets in it.
 const MAX_FLOWS: usize = 16;
 
-/// Packets in a run: as many as the kernel's GRO joins.
+/// Segments of a super-packet: as many as the kernel's GRO joins.
 const MAX_SEGMENTS: usize = 64;
 
-/// Longest headers of what is joined: IPv6 and TCP with all options.
+/// Longest headers: IPv6 and TCP with all options.
 const HEADERS_MAX: usize = 40 + 60;
 
-/// What matters of a packet of a flow.
+/// Properties of a packet that decide about joining.
 #[derive(Clone, Copy, Debug)]
 struct SegmentInfo {
     is_v4: bool,
     is_tcp: bool,
-    /// Bytes before the transport header, and before the payload.
+    /// Length of the IP header, and of all headers.
     ip: usize,
     headers: usize,
     payload: usize,
-    /// A run may begin with it.
+    /// A super-packet may begin with it.
     joins: bool,
-    /// No packet may follow it in its run.
+    /// No packet may follow it in its super-packet.
     ends: bool,
 }
 
@@ -49,12 +50,12 @@ struct SuperPacket<P> {
     closed: bool,
 }
 
-/// Joins packets of up to [`MAX_FLOWS`] flows.
+/// Coalesces packets of up to [`MAX_FLOWS`] flows.
 #[derive(Debug)]
 pub(in crate::io) struct Coalescer<P> {
     offload_support: OffloadSupport,
     super_packets: Vec<SuperPacket<P>>,
-    /// Emptied, for their memory.
+    /// Empty lists, kept for their memory.
     spare: Vec<Vec<P>>,
 }
 
@@ -67,7 +68,7 @@ impl<P: AsRef<[u8]>> Coalescer<P> {
         }
     }
 
-    /// Takes a packet; writes what it does not join.
+    /// Handles a packet; writes whatever cannot wait.
     pub fn push(&mut self, packet: P, write: &mut dyn FnMut(&[IoSlice<'_>])) {
         let bytes = packet.as_ref();
         let Some(info) = SegmentInfo::of(bytes, self.offload_support) else {
@@ -99,7 +100,7 @@ impl<P: AsRef<[u8]>> Coalescer<P> {
         });
     }
 
-    /// Writes all that waits.
+    /// Writes everything that waits.
     pub fn flush(&mut self, write: &mut dyn FnMut(&[IoSlice<'_>])) {
         while !self.super_packets.is_empty() {
             self.flush_one(0, write);
@@ -119,7 +120,7 @@ fn alone(packet: &[u8]) -> [IoSlice<'_>; 2] {
 }
 
 impl SegmentInfo {
-    /// None if it is not of a flow, or could not be joined anyhow.
+    /// None if the packet belongs to no flow, or could not be coalesced anyway.
     fn of(packet: &[u8], offload_support: OffloadSupport) -> Option<SegmentInfo> {
         let (is_v4, protocol, ip, length) = match packet.first()? >> 4 {
             4 if packet.len() >= 20 => {
@@ -186,12 +187,12 @@ impl<P: AsRef<[u8]>> SuperPacket<P> {
         if own.is_tcp != info.is_tcp || own.is_v4 != info.is_v4 {
             return false;
         }
-        // Addresses and ports are next to each other, without options.
+        // Addresses and ports are adjacent if there are no options.
         let ends = if own.is_v4 { 12..24 } else { 8..44 };
         self.first()[ends.clone()] == packet[ends]
     }
 
-    /// Whether the kernel would make this packet of the run, if it were the next in it.
+    /// Returns true if segmentation by the kernel would restore this packet as the next segment.
     fn accepts(&self, info: &SegmentInfo, packet: &[u8]) -> bool {
         let own = &self.info;
         let fits = info.joins
@@ -297,7 +298,7 @@ fn pseudo(packet: &[u8], is_tcp: bool) -> u16 {
     add(&[checksum::sum(addresses), protocol.into()])
 }
 
-/// Whether a packet's checksums hold.
+/// Returns true if a packet's checksums hold.
 fn is_right(packet: &[u8], info: &SegmentInfo) -> bool {
     let segment = &packet[info.ip..];
     let sum = add(&[

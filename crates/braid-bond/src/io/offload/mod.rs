@@ -1,7 +1,7 @@
-//! Super-packets: many segments of a flow under one header.
+//! Segmentation and coalescing of super-packets: many segments of a flow under one header.
 //!
-//! [`split`](split::split) makes inner packets of what the kernel hands over, in place; [`Coalescer`] makes
-//! super-packets of inner packets that follow each other. Both are pure: bytes in, bytes out.
+//! [`segment`](segment::segment) splits the kernel's super-packets in place; [`Coalescer`] makes
+//! super-packets of consecutive inner packets. Both are pure: bytes in, bytes out.
 
 mod coalesce;
 mod segment;
@@ -14,22 +14,22 @@ pub(super) use segment::segment;
 /// Bytes of the header before each packet of a TUN device with IFF_VNET_HDR.
 pub(super) const VNET_HEADER: usize = 10;
 
-/// A checksum is still to be done, from `csum_start` to the end.
+/// The checksum from `csum_start` to the end is still to be computed.
 const NEEDS_CSUM: u8 = 1;
 
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
-/// Added to the others: the first segment alone has CWR.
+/// Added to the others: only the first segment has CWR.
 const GSO_ECN: u8 = 0x80;
 
-/// What there is to know about a super-packet, `struct virtio_net_hdr`, in the machine's byte order.
+/// Header of a super-packet, `struct virtio_net_hdr`, in the machine's byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct VnetHeader {
     flags: u8,
     gso_type: u8,
-    /// Headers of all layers; a hint that is sometimes wrong, and not used.
+    /// Length of all headers; a hint that is sometimes wrong, and ignored.
     hdr_len: u16,
     /// Payload of each segment but the last.
     gso_size: u16,
@@ -71,7 +71,7 @@ mod tcp {
     pub const SEQ: usize = 4;
     pub const FLAGS: usize = 13;
     pub const CHECKSUM: usize = 16;
-    /// Least header.
+    /// Least length of the header.
     pub const HEADER: usize = 20;
 
     pub const FIN: u8 = 0x01;
@@ -103,14 +103,14 @@ fn write32(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
 }
 
-/// One's complement sum of sums.
+/// One's complement sum.
 fn add(sums: &[u16]) -> u16 {
     let sum: u32 = sums.iter().map(|sum| u32::from(*sum)).sum();
     let sum = (sum & 0xffff) + (sum >> 16);
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// Writes the length of an IP packet into its header, with the checksum that it then has.
+/// Writes the length of an IP packet into its header, and updates the checksum.
 fn set_ip_length(packet: &mut [u8], length: usize) {
     if packet[0] >> 4 == 4 {
         let header = usize::from(packet[0] & 15) * 4;

@@ -1,4 +1,4 @@
-//! Super-packets into inner packets.
+//! Segmentation of super-packets into inner packets.
 
 use thiserror::Error;
 
@@ -11,14 +11,14 @@ use braid_packet::checksum;
 /// Longest headers of a super-packet: IPv6 with extensions, TCP with options.
 const HEADERS_MAX: usize = 256;
 
-/// The kernel's header does not fit its packet.
+/// The virtio header does not match its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("super-packet whose header does not fit it")]
 pub(in crate::io) struct Malformed;
 
-/// Calls `each` with every packet that a super-packet consists of, complete with lengths and
-/// checksums. Nothing is copied but headers: each is written before its own payload, over the end of
-/// the payload before, which is done with by then.
+/// Calls `each` with every segment of a super-packet, complete with lengths and checksums. Only
+/// headers are copied: each is written before its own payload, over the end of the previous
+/// payload, which is no longer needed.
 pub(in crate::io) fn segment(
     header: VnetHeader,
     packet: &mut [u8],
@@ -68,13 +68,13 @@ pub(in crate::io) fn segment(
     Ok(())
 }
 
-/// The checksum of the whole, whose field has the pseudo-header's sum.
+/// Computes the checksum of an unsegmented packet, whose field holds the pseudo-header's sum.
 fn complete(packet: &mut [u8], start: usize, field: usize) -> Result<(), Malformed> {
     if start >= packet.len() || field + 2 > packet.len() {
         return Err(Malformed);
     }
     let sum = checksum::of(&packet[start..]);
-    // UDP's zero means none; both zeros are the same sum.
+    // In UDP zero means no checksum; both zeros are the same sum.
     write16(packet, field, if sum == 0 { 0xffff } else { sum });
     Ok(())
 }
@@ -88,7 +88,7 @@ fn segments(
     let headers = template.len();
     let (transport, payload) = (headers - start, packet.len() - headers);
     let at = start + if is_tcp { tcp::CHECKSUM } else { udp::CHECKSUM };
-    // The field has the pseudo-header's sum, with the length of the whole.
+    // The field holds the pseudo-header's sum, with the length of the whole.
     let pseudo = add(&[read16(template, at), !((transport + payload) as u16)]);
     let id = read16(template, 4);
     let is_v4 = template[0] >> 4 == 4;

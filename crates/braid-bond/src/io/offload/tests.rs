@@ -1,4 +1,4 @@
-//! Splitting and joining undo each other, and what is not to be joined is not.
+//! Segmentation and coalescing are inverses, and only suitable packets are coalesced.
 
 use std::io::IoSlice;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ const ALL: OffloadSupport = OffloadSupport {
     udp: true,
 };
 
-/// A packet of a flow; `at` is where its payload is in the flow.
+/// A packet of a flow; `at` is the offset of its payload in the flow.
 fn packet(v6: bool, tcp: bool, flow: u16, at: usize, size: usize, flags: u8) -> Vec<u8> {
     let ends: [IpAddr; 2] = match v6 {
         true => ["2001:db8::1", "2001:db8::2"].map(|a| a.parse().expect("an address")),
@@ -43,7 +43,7 @@ fn packet(v6: bool, tcp: bool, flow: u16, at: usize, size: usize, flags: u8) -> 
     packet
 }
 
-/// What is written, as the kernel would get it.
+/// Writes of the coalescer, as the kernel would receive them.
 fn join(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut written = Vec::new();
     let mut write = |parts: &[IoSlice<'_>]| {
@@ -58,7 +58,7 @@ fn join(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     written
 }
 
-/// What a super-packet consists of.
+/// Segments of a super-packet.
 fn apart(mut written: Vec<u8>) -> Vec<Vec<u8>> {
     let (header, packet) = written.split_at_mut(VNET_HEADER);
     let header = VnetHeader::parse(header.first_chunk().expect("a header"));
@@ -74,7 +74,7 @@ fn flow(packet: &[u8]) -> u16 {
     }
 }
 
-/// The same but for the IPv4 id, which the kernel counts up by itself.
+/// The packet without the IPv4 id, which the kernel counts by itself.
 fn without_id(mut packet: Vec<u8>) -> Vec<u8> {
     if packet[0] >> 4 == 4 {
         write16(&mut packet, 4, 0);
@@ -111,7 +111,7 @@ proptest! {
         for packet in &back {
             prop_assert!(Packet::parse(packet).expect("whole").checksums_hold());
         }
-        // Each flow in its own order.
+        // Each flow keeps its order.
         let mut packets = packets;
         packets.sort_by_key(|packet| flow(packet));
         back.sort_by_key(|packet| flow(packet));

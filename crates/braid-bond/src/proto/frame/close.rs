@@ -1,4 +1,4 @@
-//! CLOSE: the session ends, on purpose.
+//! CLOSE: ends the session.
 //!
 //! ```text
 //! type 0x09 · reason 8
@@ -7,15 +7,15 @@
 use super::{FrameError, kind};
 use crate::proto::reader::Reader;
 
-/// Why a session ends. Codes that this version does not know are read as [`Reason::Other`], which
-/// keeps the code.
+/// Reason for the end of a session. A code that this version does not know is read as
+/// [`Reason::Other`], which keeps the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The program was stopped (0).
     Stopped,
     /// The peer's key was revoked (1).
     Revoked,
-    /// The far end has no room, of addresses or of sessions (2).
+    /// The hub has no free address or session (2).
     Full,
     /// Something else, by its code.
     Other(u8),
@@ -24,7 +24,7 @@ pub enum Reason {
 /// The session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Close {
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 

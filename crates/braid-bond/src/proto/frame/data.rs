@@ -9,9 +9,9 @@
 //! length  varint             if L; without it the frame ends with the packet
 //! content
 //! ```
-//! Five bytes for a full packet. The parts of a packet share its number: what is lost and repaired is
-//! the packet. They say where they begin rather than which they are, since a copy over another link
-//! may be cut elsewhere.
+//! The header of a full packet takes five bytes. The fragments of a packet share its number: losses
+//! and repairs are of packets. A fragment names its offset instead of an index, since a copy over
+//! another link may be cut elsewhere.
 
 use super::{FrameError, append_u24, kind};
 use crate::proto::reader::Reader;
@@ -25,12 +25,12 @@ const CLASS_SHIFT: u8 = 2;
 const COPY: u8 = 0x02;
 const RESERVED: u8 = 0x01;
 
-/// How a flow wants to be treated.
+/// Treatment class of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// In order within its lane, over all links: the default.
     Ordered = 0,
-    /// As it comes, by the link of least delay: real-time flows that tolerate reordering.
+    /// On arrival, by the link of least delay: real-time flows that tolerate reordering.
     Unordered = 1,
     /// A copy over each of two links; the first to arrive counts.
     Redundant = 2,
@@ -70,36 +70,36 @@ impl From<Class> for schedule::Class {
     }
 }
 
-/// Which fragment of a packet a frame carries.
+/// Position of a fragment in its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Where in the packet it begins, bytes.
+    /// Offset of its first byte.
     pub offset: u16,
-    /// Whether none follows.
+    /// True if none follows.
     pub last: bool,
 }
 
 /// An inner packet, or a fragment of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data<'a> {
-    /// How the flow wants to be treated.
+    /// Treatment class of the flow.
     pub class: Class,
-    /// Whether it was sent before: a repair, or the second of a redundant pair.
+    /// True if it was sent before: a repair, or the second of a redundant pair.
     pub copy: bool,
-    /// Whether the frame says its own length; without, it is the last of its packet.
+    /// True if the frame carries its length; otherwise it is the last of its packet.
     pub has_length: bool,
     /// The lane that the flow is hashed onto.
     pub lane: u8,
     /// The lowest 24 bits of the lane sequence number; the upper eight are zero.
     pub number: u32,
-    /// Which fragment this is; none if it is all.
+    /// Position of the fragment; none if the packet is whole.
     pub fragment: Option<Fragment>,
     /// The bytes, at least one.
     pub content: &'a [u8],
 }
 
 impl<'a> Data<'a> {
-    /// Reads what follows the type byte `kind`.
+    /// Parses the fields after the type byte `kind`.
     pub(super) fn parse(kind: u8, reader: &mut Reader<'a>) -> Result<Self, FrameError> {
         if kind & RESERVED != 0 || kind & (FRAGMENT | LAST) == LAST {
             return Err(FrameError::Range);
@@ -156,7 +156,7 @@ impl<'a> Data<'a> {
         out.extend_from_slice(self.content);
     }
 
-    /// Bytes before a content of `length` bytes.
+    /// Header length for a content of `length` bytes.
     #[must_use]
     pub const fn header_size(has_length: bool, is_fragment: bool, length: usize) -> usize {
         let length = if has_length {

@@ -3,16 +3,17 @@
 //! ```text
 //! type 0x04 · lane 8 · highest 24
 //! ```
-//! A link that falls idle sends it: who receives it knows that all that was sent on this link up to
-//! that number has arrived or never will, and need not wait for the deadline.
+//! A sender sends it when a link falls idle. It tells the receiver that every packet up to that
+//! number sent on this link has arrived or is lost, so that the receiver need not wait for the
+//! deadline.
 //!
-//! It may only name numbers below everything that is still queued for this link: a higher one
-//! would have the receiver give up packets that have not been sent.
+//! It may only name numbers below everything that is still queued for this link: with a higher one
+//! the receiver would give up packets that have not been sent.
 
 use super::{FrameError, append_u24, kind};
 use crate::proto::reader::Reader;
 
-/// Nothing of the lane up to `highest` is still to come on this link.
+/// No packet of the lane up to `highest` is still to come on this link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
     /// The lane.

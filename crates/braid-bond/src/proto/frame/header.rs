@@ -1,22 +1,23 @@
-//! HEADER: a header that packets of a lane may refer to; HEADER_ACK: whether it is known.
+//! HEADER: a header context for packets of a lane. HEADER_ACK: its acknowledgement.
 //!
 //! ```text
-//! HEADER        type 0x0d · lane 8 · number 8 · length varint · content
+//! HEADER      type 0x0d · lane 8 · number 8 · length varint · content
 //! HEADER_ACK  type 0x0e · lane 8 · number 8 · status 8     0 known, 1 not known
 //! ```
-//! The content is an inner packet up to its payload; lengths and checksums in it mean nothing. Who gets a
-//! HEADER answers; who gets a packet that refers to a header that is not known says so.
+//! The content is an inner packet up to its payload; its lengths and checksums are ignored. The
+//! receiver answers a HEADER by HEADER_ACK 0, and a packet that refers to an unknown context by
+//! HEADER_ACK 1.
 
 use super::{FrameError, kind};
 use crate::proto::reader::Reader;
 use crate::proto::varint;
 
-/// A header that packets of a lane may refer to.
+/// A header context for packets of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderContext<'a> {
     /// The lane.
     pub lane: u8,
-    /// What they call it.
+    /// Its number, by which packets refer to it.
     pub number: u8,
     /// The header, at least one byte.
     pub content: &'a [u8],
@@ -45,14 +46,14 @@ impl<'a> HeaderContext<'a> {
     }
 }
 
-/// Whether a header is known.
+/// Acknowledgement of a header context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderAck {
     /// Its lane.
     pub lane: u8,
-    /// What packets call it.
+    /// Number of the context.
     pub number: u8,
-    /// Packets may refer to it; else they must not.
+    /// True if packets may refer to it.
     pub known: bool,
 }
 

@@ -1,31 +1,31 @@
-//! LINK_PARAMS: how the link that it comes on is to be used by who gets it.
+//! LINK_PARAMS: how its receiver is to use the link that it comes on.
 //!
 //! ```text
 //! type 0x0a · tier 8 · flags 8 · cap varint
 //! ```
-//! Only the client knows what its lines cost, and most of what they carry comes from the hub: so the
-//! client says, and the hub sends by that. Flag 1 is that the link is to carry no data, its quota
-//! being used up; other flags are not used, and zero. `cap` is in kbit/s, zero if there is none.
+//! Only the client knows the costs of its uplinks, and the hub sends most of the traffic: so the
+//! client sends the parameters, and the hub's scheduler uses them. Flag 1: the link must carry no
+//! data, because its quota is used up; other flags are zero. `cap` is in kbit/s, zero for no limit.
 
 use super::{FrameError, kind};
 use crate::proto::reader::Reader;
 use crate::proto::varint;
 use braid_core::Rate;
 
-/// The link is to carry no data.
+/// The link must carry no data.
 const SPENT: u8 = 1;
 
-/// Bits of a cap: up to 1 Tbit/s.
+/// Largest cap: 1 Tbit/s.
 const CAP_MAX_KBIT_S: u64 = 1_000_000_000;
 
-/// How a link is to be used.
+/// Parameters of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkParams {
     /// Its cost: dearer links carry what cheaper ones cannot.
     pub tier: u8,
-    /// It is to carry no data.
+    /// It must carry no data.
     pub spent: bool,
-    /// Never send faster than this, kbit/s; zero if there is no limit.
+    /// Largest send rate, kbit/s; zero if there is no limit.
     pub cap: u32,
 }
 
@@ -54,7 +54,7 @@ impl LinkParams {
         (bits > 0).then(|| Rate::from_bits_per_sec(bits))
     }
 
-    /// The cap of a rate; a limit below 1 kbit/s is that.
+    /// The wire value of a rate; a limit below 1 kbit/s becomes 1 kbit/s.
     #[must_use]
     pub fn cap_of(rate: Option<Rate>) -> u32 {
         let kilobits = |rate: Rate| (rate.bits_per_sec() / 1000).clamp(1, CAP_MAX_KBIT_S) as u32;

@@ -1,13 +1,13 @@
-//! What a data packet carries: frames, one file each.
+//! Contents of a data packet: frames, one file each.
 //!
 //! Every frame has `parse` and `append`, which are inverses: a frame has exactly one encoding, and
-//! what has another is refused. Parsing borrows from the packet and allocates nothing; appending
-//! writes into a buffer that its owner reuses.
+//! any other is refused. Parsing borrows from the packet and allocates nothing; appending writes
+//! into a buffer that its owner reuses.
 //!
-//! The type byte is the frame's first. 0x80 and above is [`Data`], whose flags are in the type
-//! byte itself, because its header is paid for on every packet. 0x00–0x3f are the frames of this
-//! version; 0x40–0x7f are for frames that later versions add: they carry their length, and who
-//! does not know them skips them.
+//! The first byte of a frame is its type. 0x80 and above is [`Data`], whose flags are in the type
+//! byte itself, because every packet pays for its header. 0x00–0x3f are the frames of this version.
+//! 0x40–0x7f are reserved for later versions: those frames carry their length, and an older
+//! receiver skips them.
 
 mod close;
 mod data;
@@ -38,25 +38,25 @@ pub use report::{Entries, Entry, Report};
 use super::reader::Reader;
 use super::varint;
 
-/// A frame that cannot be read. The packet that carries it is authentic, so its sender is at fault
-/// or of another version; the rest of the packet is not read.
+/// Error of a frame that cannot be parsed. The packet is authentic, so its sender is faulty or of
+/// another version; the rest of the packet is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The packet ends before the frame does.
     #[error("frame is cut short")]
     Truncated,
-    /// A number in more bytes than it needs.
+    /// A number has an overlong encoding.
     #[error("number in more bytes than it needs")]
     Overlong,
-    /// A number or flag that this frame cannot have.
+    /// A number or flag is out of range.
     #[error("value out of its range")]
     Range,
-    /// A frame type of which this version knows neither meaning nor length.
+    /// The type is unknown, and so is its length.
     #[error("unknown frame type {0:#04x}")]
     Type(u8),
 }
 
-/// Type bytes below [`Data`]'s.
+/// Type bytes below those of [`Data`].
 pub(crate) mod kind {
     pub const PADDING: u8 = 0x00;
     pub const PING: u8 = 0x01;
@@ -84,48 +84,48 @@ pub(crate) mod kind {
 pub enum Frame<'a> {
     /// An inner packet or a fragment of one.
     Data(Data<'a>),
-    /// What arrived, per link.
+    /// Reception statistics, per link.
     Report(Report<'a>),
-    /// Please answer.
+    /// Request for a report or a [`Pong`].
     Ping(Ping),
-    /// The answer.
+    /// Reply to a [`Ping`].
     Pong(Pong),
     /// How far a lane has been sent.
     Flush(Flush),
-    /// What is missing.
+    /// Missing packets.
     Nack(Nack<'a>),
-    /// Redundancy over several data frames.
+    /// Repair symbol over several data frames.
     Parity(Parity<'a>),
-    /// Show that you receive at this address.
+    /// Address validation: request.
     PathChallenge(Challenge),
-    /// I do.
+    /// Address validation: response.
     PathResponse(PathResponse),
     /// Bytes without meaning.
     Padding(Padding),
     /// The session ends.
     Close(Close),
-    /// How this link is to be used.
+    /// Parameters of this link.
     LinkParams(LinkParams),
-    /// How packets to the client are to be treated.
+    /// Treatment of packets to the client.
     Policy(PolicyFragment<'a>),
-    /// That was heard.
+    /// Acknowledgement of a policy.
     PolicyAck(PolicyAck),
-    /// A header that packets may refer to.
+    /// Header context that packets may refer to.
     Header(HeaderContext<'a>),
-    /// Whether it is known.
+    /// Acknowledgement of a header context.
     HeaderAck(HeaderAck),
     /// A frame of a later version.
     Unknown {
         /// Its type byte, 0x40–0x7f.
         kind: u8,
-        /// What it carries.
+        /// Its content.
         content: &'a [u8],
     },
 }
 
 impl<'a> Frame<'a> {
-    /// Whether its packet makes the far end report. What only answers does not, or two idle ends
-    /// would answer each other's answers for ever.
+    /// Returns true if its packet elicits a report. Pure replies do not, or two idle ends would
+    /// answer each other for ever.
     #[must_use]
     pub fn elicits(&self) -> bool {
         match self {
@@ -147,7 +147,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Reads the frame at the cursor.
+    /// Parses the frame at the cursor.
     ///
     /// # Errors
     /// Any [`FrameError`]; the cursor is then somewhere inside the frame.
@@ -207,14 +207,14 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The frames of an opened packet, in order; ends after the first error.
+/// Frames of an opened packet, in order; ends after the first error.
 #[derive(Clone, Debug)]
 pub struct Frames<'a> {
     reader: Reader<'a>,
 }
 
 impl<'a> Frames<'a> {
-    /// The frames in `plain`, the decrypted inside of a data packet.
+    /// The frames in `plain`, the decrypted contents of a data packet.
     #[must_use]
     pub fn new(plain: &'a [u8]) -> Self {
         Frames {

@@ -1,12 +1,12 @@
-//! NACK: which packets of a link are missing.
+//! NACK: missing packets of a link.
 //!
 //! ```text
 //! type 0x05 · link 8 · ranges 8 · first varint · count varint · (skip varint · count varint) …
 //! ```
-//! `first` and `count` are the first missing link packet number and how many after it are missing
-//! as well; each further range begins `skip` + 2 numbers after the end of the one before. (Adjacent
-//! ranges would be one, so the least distance is two.) It names what a *link* lost, since
-//! that is known first and for certain; the sender knows what was inside.
+//! `first` is the first missing link packet number, `count` the number of further missing ones
+//! after it. Each further range begins `skip` + 2 numbers after the end of the one before: adjacent
+//! ranges would be one, so the least distance is two. It names packet numbers of a *link*, since
+//! their loss is detected first and with certainty; the sender knows the contents.
 
 use super::{FrameError, kind};
 use crate::proto::reader::Reader;
@@ -88,7 +88,7 @@ fn next(reader: &mut Reader<'_>, before: Option<u64>) -> Result<Range, FrameErro
     Ok(Range { first, last })
 }
 
-/// A frame's ranges, read as they are asked for.
+/// Ranges of a frame, parsed lazily.
 #[derive(Clone, Copy, Debug)]
 pub struct Ranges<'a> {
     count: u8,

@@ -1,4 +1,4 @@
-//! PADDING: bytes without meaning, to make a packet as large as the path is asked to carry.
+//! PADDING: bytes without meaning, which give a packet the size that a probe needs.
 //!
 //! ```text
 //! type 0x00, repeated
@@ -10,7 +10,7 @@ use crate::proto::reader::Reader;
 /// A run of padding bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Padding {
-    /// How many, at least one.
+    /// Length of the run, at least one.
     pub bytes: usize,
 }
 

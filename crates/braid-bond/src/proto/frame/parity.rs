@@ -1,26 +1,27 @@
-//! PARITY: the sum of several packets of a lane; a few of them stand in for as many that are missing.
+//! PARITY: a repair symbol over several packets of a lane; a few of them recover as many missing
+//! packets.
 //!
 //! ```text
 //! type 0x06 · lane 8 · first 24 · count 8 · power 8 · lengths 16 · length varint · content
 //! ```
-//! Covered are `count` consecutive packets from `first`, none of them in parts. Packet `i` of them is
-//! multiplied by 2^(`power` · `i`) in GF(2⁸); `lengths` is the sum of their lengths, `content` of their
-//! contents, the shorter ones taken as if zeros followed. With power 0 that is XOR. The frame says
-//! how many it covers, because it can overtake them: the sum over the wrong number of packets yields
-//! a plausible wrong one.
+//! It covers `count` consecutive packets from `first`, none of them fragmented. Packet `i` of them
+//! is multiplied by 2^(`power` · `i`) in GF(2⁸); `lengths` is the sum of their lengths, `content`
+//! that of their contents, the shorter ones padded with zeros. With power 0 that is XOR. The frame
+//! names the count because it can overtake the packets: decoding with the wrong number of packets
+//! would yield a plausible wrong packet.
 
 use super::{FrameError, append_u24, kind};
 use crate::proto::reader::Reader;
 use crate::proto::varint;
 
-/// Redundancy over consecutive packets of a lane.
+/// Repair symbol over consecutive packets of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parity<'a> {
     /// The lane.
     pub lane: u8,
     /// The lowest 24 bits of the first covered lane sequence number.
     pub first: u32,
-    /// How many packets are covered, at least 2.
+    /// Number of covered packets, at least 2.
     pub count: u8,
     /// Packet `i` is multiplied by 2^(`power` · `i`).
     pub power: u8,
@@ -52,7 +53,7 @@ impl<'a> Parity<'a> {
         })
     }
 
-    /// Bytes before a content of `length` bytes.
+    /// Header length for a content of `length` bytes.
     #[must_use]
     pub const fn header_size(length: usize) -> usize {
         9 + varint::size_of(length as u64)

@@ -1,9 +1,9 @@
-//! PATH_CHALLENGE and PATH_RESPONSE: does the far end receive at this address?
+//! PATH_CHALLENGE and PATH_RESPONSE: validation of an address.
 //!
 //! ```text
 //! type 0x07 (challenge), 0x08 (response) · token 64
 //! ```
-//! As in RFC 9000 §8.2: the token is unpredictable, and who sends it back from the challenged
+//! As in RFC 9000 §8.2: the token is unpredictable, so an end that returns it from the challenged
 //! address over the challenged link has received it there.
 
 use super::{FrameError, kind};
@@ -12,7 +12,7 @@ use crate::proto::reader::Reader;
 /// Bytes of a token.
 pub const TOKEN: usize = 8;
 
-/// Send this back from where it reached you.
+/// Request to return the token from this address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Challenge {
     /// Unpredictable.
@@ -22,7 +22,7 @@ pub struct Challenge {
 /// The answer to a [`Challenge`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathResponse {
-    /// The challenge's.
+    /// The challenge's token.
     pub token: [u8; TOKEN],
 }
 

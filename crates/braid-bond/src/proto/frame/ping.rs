@@ -1,27 +1,27 @@
-//! PING and PONG: is the link alive, how long is the way, how large may a packet be.
+//! PING and PONG: liveness, round-trip time and path MTU of a link.
 //!
 //! ```text
 //! type 0x01 (ping), 0x02 (pong) · token varint
 //! ```
-//! A ping with token 0 elicits a report, and no pong. One with another token elicits a pong, over the
-//! same link and at once, and no report: in a packet that padding fills to a certain size it is the
-//! path MTU probe of RFC 8899, whose loss says nothing about the link.
+//! A ping with token 0 elicits a report, and no pong. A ping with another token elicits a pong,
+//! over the same link and at once, and no report: in a padded packet it is the path MTU probe of
+//! RFC 8899, whose loss says nothing about the link.
 
 use super::{FrameError, kind};
 use crate::proto::reader::Reader;
 use crate::proto::varint;
 
-/// Please answer on this link.
+/// Request for a reply on this link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ping {
-    /// Comes back in the pong.
+    /// Returned in the pong.
     pub token: u32,
 }
 
 /// The answer to a [`Ping`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pong {
-    /// The ping's.
+    /// The ping's token.
     pub token: u32,
 }
 

@@ -1,25 +1,25 @@
-//! POLICY: how the hub is to treat what it sends to this client; POLICY_ACK: the answer.
+//! POLICY: treatment of packets that the hub sends to this client. POLICY_ACK: its acknowledgement.
 //!
 //! ```text
-//! POLICY        type 0x0b · version varint · part 8 · last 8 · length varint · content
-//! POLICY_ACK  type 0x0c · version varint · status 8     0 followed, 1 not understood
+//! POLICY      type 0x0b · version varint · fragment 8 · last 8 · length varint · content
+//! POLICY_ACK  type 0x0c · version varint · status 8     0 applied, 1 not understood
 //! ```
-//! Only the initiator sends POLICY, and says it again until the answer for that version comes. The
-//! contents of the parts 0 to `last`, joined, are a [`Policy`](crate::proto::policy::Policy). A higher
-//! version replaces a lower one.
+//! Only the initiator sends POLICY, and repeats it until the acknowledgement of that version comes.
+//! The contents of the fragments 0 to `last`, joined, are a
+//! [`Policy`](crate::proto::policy::Policy). A higher version replaces a lower one.
 
 use super::{FrameError, kind};
 use crate::proto::reader::Reader;
 use crate::proto::varint;
 
-/// A part of a policy.
+/// A fragment of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyFragment<'a> {
-    /// Of the policy; at least 1.
+    /// Version of the policy; at least 1.
     pub version: u64,
-    /// Which fragment this is.
+    /// Number of this fragment.
     pub fragment: u8,
-    /// The number of the last fragment.
+    /// Number of the last fragment.
     pub last: u8,
     /// Its bytes, at least one.
     pub content: &'a [u8],
@@ -52,12 +52,12 @@ impl<'a> PolicyFragment<'a> {
     }
 }
 
-/// A policy has been heard.
+/// Acknowledgement of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyAck {
-    /// Which.
+    /// Version of the policy.
     pub version: u64,
-    /// Whether it is followed; else it is of a later version of the protocol.
+    /// True if the hub applies it; otherwise the policy is of a later protocol version.
     pub applied: bool,
 }
 

@@ -1,45 +1,45 @@
-//! REPORT: what arrived, link by link.
+//! REPORT: reception statistics of each link.
 //!
 //! ```text
 //! type 0x03 · number varint · links 8 · links × entry
 //! entry   link 8 · highest varint · packets varint · bytes varint · lost varint ·
 //!         age varint · held varint · echo 24 · delay varint (zigzag) · jitter varint · train varint
 //! ```
-//! Counts are totals since the session began, so a lost report loses nothing but time. A report
-//! speaks of all links and goes over every link: the news of a dead link must not depend on it.
+//! Counts are totals since the session began, so a lost report only costs time. A report covers all
+//! links and goes over every link: news of a dead link must not depend on that link.
 
 use super::{FrameError, append_u24, kind};
 use crate::proto::reader::Reader;
 use crate::proto::varint::{self, unzigzag, zigzag};
 use braid_core::{LinkId, MAX_LINKS};
 
-/// What arrived on one link.
+/// Reception statistics of one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The link.
     pub link: LinkId,
-    /// The highest link packet number that arrived.
+    /// Highest link packet number received.
     pub highest: u64,
-    /// Packets that arrived, in all; duplicates are not counted.
+    /// Packets received in total, without duplicates.
     pub packets: u64,
-    /// Bytes that arrived, in all: UDP payloads, and 28 for the headers of each.
+    /// Bytes received in total: UDP payloads, and 28 for the headers of each.
     pub bytes: u64,
-    /// Packet numbers given up as lost, in all; one that comes after all is taken off again, so
-    /// the total may shrink.
+    /// Packet numbers given up as lost, in total. One that arrives late is subtracted again, so the
+    /// total may shrink.
     pub lost: u64,
     /// µs from the last arrival to this report.
     pub age: u32,
-    /// µs from the arrival of `highest` to this report: not part of the round trip.
+    /// µs from the arrival of `highest` to this report, which are not part of the round trip.
     pub held: u32,
-    /// The stamp of `highest`, as it was in the packet: the sender takes it from its own clock, and
-    /// `held` off, and has the round trip.
+    /// Stamp of the packet `highest`. The sender subtracts it and `held` from its own clock to get
+    /// the round-trip time.
     pub echo: u32,
-    /// Least one-way delay since the report before, µs: the receiver's clock minus the stamp, less
-    /// a constant that is the same for all links of the session.
+    /// Least one-way delay since the previous report, µs: the receiver's clock minus the stamp,
+    /// less a constant that is the same for all links of the session.
     pub delay: i64,
-    /// Mean deviation of the one-way delay between neighbours, µs.
+    /// Mean deviation of the one-way delay between consecutive packets, µs.
     pub jitter: u32,
-    /// What a train of padded packets arrived at, kbit/s; zero if there was none.
+    /// Arrival rate of a train of padded packets, kbit/s; zero if there was none.
     pub train: u32,
 }
 
@@ -79,12 +79,12 @@ impl Entry {
     }
 }
 
-/// What arrived, link by link.
+/// Reception statistics of each link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report<'a> {
-    /// Counts the reports; of two the higher is the newer.
+    /// Sequence number; of two reports the higher is the newer.
     pub number: u64,
-    /// One entry per link of which there is something to say, links ascending.
+    /// One entry per link with news, in ascending order of links.
     pub entries: Entries<'a>,
 }
 
@@ -128,7 +128,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// A report's entries, read as they are asked for.
+/// Entries of a report, parsed lazily.
 #[derive(Clone, Copy, Debug)]
 pub struct Entries<'a> {
     count: u8,

@@ -15,26 +15,26 @@ use crate::proto::seal::Cipher;
 use crate::proto::session::{Role, Session};
 use braid_core::{LinkId, MAX_LINKS, Time};
 
-/// Answers that are computed on in vain before this attempt hears no more: a bound on what somebody
-/// who sees our packets can make us compute.
+/// Forged responses after which this attempt ignores further ones: it bounds the work that an
+/// observer can cause.
 const MAX_FORGED_RESPONSES: u32 = 16;
 
-/// What the initiator says.
+/// Contents of the initiator's message 1.
 #[derive(Clone, Debug)]
 pub struct Start {
-    /// By what the responder is to address us.
+    /// The initiator's session index.
     pub index: SessionIndex,
-    /// The responder's index of the session to go on with; none begins anew.
+    /// The responder's index of the session to continue; none for a new one.
     pub continues: Option<SessionIndex>,
-    /// µs since 1970; must be more than whatever was said before with this identity.
+    /// µs since 1970; must exceed every earlier value of this identity.
     pub micros: u64,
-    /// What to seal data with.
+    /// Ciphers for data.
     pub ciphers: Ciphers,
-    /// Whatever else there is to say.
+    /// Further options.
     pub options: Options,
 }
 
-/// A handshake under way: message 1 is written, message 2 awaited.
+/// A handshake in progress: message 1 is written, message 2 awaited.
 pub struct Attempt {
     noise: Erased<HandshakeState>,
     /// Noise message 1, the same on all links and in all repetitions.
@@ -61,10 +61,10 @@ impl std::fmt::Debug for Attempt {
 pub struct Established {
     /// The session.
     pub session: Session,
-    /// Whether the responder went on with the session that [`Start::continues`] named. If not,
-    /// numbers and lanes begin at zero.
+    /// True if the responder continues the session that [`Start::continues`] named. If not, numbers
+    /// and lanes begin at zero.
     pub continued: bool,
-    /// What the responder said.
+    /// The responder's options.
     pub options: Options,
 }
 
@@ -109,13 +109,13 @@ impl Attempt {
         }
     }
 
-    /// What it said.
+    /// Contents of message 1.
     #[must_use]
     pub fn start(&self) -> &Start {
         &self.start
     }
 
-    /// Writes message 1 as it goes out on `link`.
+    /// Writes message 1 as it is sent on `link`.
     pub fn append(&self, link: LinkId, out: &mut Vec<u8>) {
         let from = out.len();
         Initiation::append(link, &self.message, out);
@@ -133,11 +133,12 @@ impl Attempt {
         self.to_peer.sign(&[&datagram])
     }
 
-    /// Takes a cookie reply. Message 1 carries the cookie from now on; it is to be sent again on the link
-    /// that this returns. Whoever knows the responder's public key and sees message 1 can have made it.
+    /// Handles a cookie reply. Message 1 carries the cookie from now on; the caller sends it again
+    /// on the returned link. Anybody who knows the responder's public key and sees message 1 can
+    /// have made the reply.
     ///
     /// # Errors
-    /// If it does not answer this attempt's message.
+    /// It does not answer this attempt's message.
     pub fn handle_cookie(&mut self, datagram: &[u8]) -> Result<LinkId, HandshakeError> {
         let link = CookieReply::link_of(datagram).ok_or(HandshakeError::Malformed)?;
         let reply = CookieReply::open(datagram, self.peer, &self.mac1(link))?;
@@ -145,10 +146,10 @@ impl Attempt {
         Ok(link)
     }
 
-    /// Takes message 2. Once this succeeded, the attempt is over.
+    /// Handles message 2. On success the attempt is over.
     ///
     /// # Errors
-    /// If it does not answer this attempt, or not authentically. The attempt goes on then.
+    /// It does not answer this attempt, or is not authentic. The attempt continues then.
     pub fn handle_response(
         &mut self,
         now: Time,
@@ -190,7 +191,7 @@ impl Attempt {
     }
 }
 
-/// The session of a finished handshake. `indices` are ours and the other end's.
+/// The session of a finished handshake. `indices` are this end's and the other end's.
 pub(super) fn session(
     now: Time,
     role: Role,

@@ -1,4 +1,4 @@
-//! The responder's answer to a message 1 that it does not want to compute on yet.
+//! The responder's reply to message 1 under load, before it computes a Diffie–Hellman.
 //!
 //! ```text
 //! 0      3
@@ -6,15 +6,15 @@
 //! 2..17  salt
 //! 18..   sealed: cookie 16; tag 16
 //! ```
-//! Sealed by ChaCha20-Poly1305 with a zero nonce, nothing associated, and the key
+//! It is sealed by ChaCha20-Poly1305 with a zero nonce, no associated data, and the key
 //! HMAC-SHA256(SHA256("braid cookie" ‖ responder's public key), salt ‖ mac1 of the initiation):
-//! only who has seen the initiation can read or make one, and no key is used twice. It is no proof that
-//! the responder sent it: everybody who knows the responder's public key and sees the
-//! initiation can make one. So it says nothing but the cookie, and a wrong cookie costs the
+//! only an end that has seen the initiation can read or make one, and no key is used twice. It does
+//! not prove that the responder sent it: anybody who knows the responder's public key and sees the
+//! initiation can make one. So it contains nothing but the cookie, and a wrong cookie costs the
 //! initiator one more copy of message 1.
 //!
 //! The cookie is a MAC over the sender's address by a secret that changes every two minutes. An
-//! initiation that carries it has `mac2` keyed by it, and so proves that its sender receives at that
+//! initiation with the cookie has `mac2` keyed by it, which proves that its sender receives at that
 //! address.
 
 use std::net::{IpAddr, SocketAddr};
@@ -28,7 +28,7 @@ use crate::proto::entropy::Entropy;
 use crate::proto::packet::{TAG, kind};
 use braid_core::{LinkId, MAX_LINKS, Time};
 
-/// A responder's secret is used for so long, and accepted for as long again.
+/// Time for which the responder issues cookies by one secret; it accepts them for as long again.
 pub const COOKIE_LIFETIME: Duration = Duration::from_secs(120);
 
 const SALT: usize = 16;
@@ -36,12 +36,12 @@ const SIZE: usize = 2 + SALT + MAC + TAG;
 
 const _: () = assert!(SIZE <= super::INITIATION_MIN);
 
-/// What the responder wants first.
+/// Cookie reply of a responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CookieReply {
     /// The link that the initiation named.
     pub link: LinkId,
-    /// To key `mac2` with.
+    /// Key of `mac2`.
     pub cookie: [u8; MAC],
 }
 
@@ -64,7 +64,7 @@ impl CookieReply {
         out.extend_from_slice(tag.as_ref());
     }
 
-    /// The link that a datagram names, not believed yet.
+    /// The link that a datagram names, not authenticated.
     #[must_use]
     pub fn link_of(datagram: &[u8]) -> Option<LinkId> {
         let link = *datagram.get(1)?;
@@ -121,7 +121,7 @@ impl CookieSecrets {
         }
     }
 
-    /// Changes the secret if it is old enough.
+    /// Replaces the secret if it is old enough.
     pub fn rotate(&mut self, now: Time, entropy: &mut Entropy) {
         let age = now.since(self.since);
         if age < COOKIE_LIFETIME {
@@ -138,7 +138,7 @@ impl CookieSecrets {
         cookie(&self.current, from)
     }
 
-    /// Whether `mac2` over `message` is keyed by a cookie of this address.
+    /// Returns true if `mac2` over `message` is keyed by a cookie of this address.
     pub fn verify(&self, from: SocketAddr, message: &[u8], mac2: &[u8; MAC]) -> bool {
         let secrets = [Some(&self.current), self.previous.as_ref()];
         secrets.into_iter().flatten().any(|secret| {
@@ -186,7 +186,7 @@ mod tests {
         cookie_secrets.rotate(Time::ZERO + 2 * COOKIE_LIFETIME, &mut entropy);
         assert!(!accepts(&cookie_secrets, &first) && accepts(&cookie_secrets, &next));
 
-        // Nobody asked for so long that both are over, or nearly.
+        // After a long pause both secrets have expired, or nearly.
         let latest = proof(cookie_secrets.cookie(from));
         let mut idle = CookieSecrets::new(Time::ZERO, &mut Entropy::new(&[7; 32]));
         idle.rotate(Time::ZERO + COOKIE_LIFETIME + nearly, &mut entropy);

@@ -10,9 +10,9 @@
 //! payload   time 64 (µs since 1970) · sender's session index 24 · continues 24 ·
 //!           ciphers 8 · preferred cipher 8 · options, zeros
 //! ```
-//! Zeros fill the datagram to 256 bytes, so that no answer is larger than its question. `continues`
-//! is the responder's index of a session whose state (numbers, lanes, addresses) goes on under the
-//! new keys; zero begins anew.
+//! Zeros pad the datagram to 256 bytes, so that no reply is larger than the request. `continues` is
+//! the responder's index of a session whose state (numbers, lanes, addresses) continues under the
+//! new keys; zero begins a new session.
 
 use super::mac::MAC;
 use super::{Ciphers, HandshakeError, Options, VERSION};
@@ -21,37 +21,37 @@ use crate::proto::reader::Reader;
 use crate::proto::seal::Cipher;
 use braid_core::{LinkId, MAX_LINKS};
 
-/// Least size of an initiation, bytes.
+/// Least length of an initiation, bytes.
 pub const INITIATION_MIN: usize = 256;
 
-/// Largest: the fixed parts and full options.
+/// Greatest length: the fixed fields and full options.
 const INITIATION_MAX: usize = HEADER + NOISE + FIXED + super::OPTIONS_MAX + 2 * MAC;
 
 pub(super) const HEADER: usize = 3;
 /// Noise's own bytes: ephemeral key, static key and tag, the payload's tag.
 const NOISE: usize = 32 + 48 + 16;
-/// The payload before the options.
+/// Length of the payload before the options.
 const FIXED: usize = 8 + 3 + 3 + 1 + 1;
 
-/// The outside of message 1.
+/// Unencrypted fields of message 1.
 #[derive(Clone, Copy, Debug)]
 pub struct Initiation<'a> {
-    /// The link that it says it was sent on.
+    /// The link that it names.
     pub link: LinkId,
     /// The Noise message.
     pub noise: &'a [u8],
-    /// All before `mac1`.
+    /// Bytes before `mac1`.
     pub before_mac1: &'a [u8],
-    /// All before `mac2`.
+    /// Bytes before `mac2`.
     pub before_mac2: &'a [u8],
-    /// MAC by the responder's public key.
+    /// MAC keyed by the responder's public key.
     pub mac1: &'a [u8; MAC],
-    /// MAC by the cookie.
+    /// MAC keyed by the cookie.
     pub mac2: &'a [u8; MAC],
 }
 
 impl<'a> Initiation<'a> {
-    /// Takes a datagram apart; its first byte was looked at already.
+    /// Parses a datagram whose type byte has been checked.
     pub fn parse(datagram: &'a [u8]) -> Result<Self, HandshakeError> {
         if !(INITIATION_MIN..=INITIATION_MAX).contains(&datagram.len()) {
             return Err(HandshakeError::Malformed);
@@ -85,13 +85,13 @@ impl<'a> Initiation<'a> {
         out.extend_from_slice(noise);
     }
 
-    /// The initiator's ephemeral public key, the only part that is in the clear.
+    /// The initiator's ephemeral public key.
     pub(super) fn ephemeral(&self) -> [u8; 32] {
         *self.noise.first_chunk().expect("size was checked")
     }
 }
 
-/// What is sealed in message 1.
+/// Encrypted fields of message 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Payload {
     pub micros: u64,

@@ -1,4 +1,4 @@
-//! Who an end is.
+//! Static keys and pre-shared keys.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use zeroize::Zeroize;
 pub struct PublicKey(pub [u8; 32]);
 
 impl fmt::Debug for PublicKey {
-    /// The first four bytes: enough to tell peers apart in a test's output.
+    /// Prints the first four bytes: enough to distinguish peers in a test's output.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, ..] = self.0;
         write!(f, "PublicKey({a:02x}{b:02x}{c:02x}{d:02x}…)")
@@ -22,13 +22,13 @@ impl fmt::Debug for PublicKey {
 }
 
 impl fmt::Display for PublicKey {
-    /// Base64, 44 characters, as people hand keys around.
+    /// Prints base64, 44 characters.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&STANDARD.encode(self.0))
     }
 }
 
-/// A text that is no key.
+/// Error of a text that is not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a key is 44 characters of base64, the last of them \"=\"")]
 pub struct InvalidKey;
@@ -75,7 +75,7 @@ impl Identity {
         dh.set(&private);
         let mut public = [0; 32];
         public.copy_from_slice(dh.pubkey());
-        // The library does not overwrite it by itself.
+        // The library does not overwrite its copy.
         dh.set(&[0; 32]);
         Identity {
             private,
@@ -83,13 +83,13 @@ impl Identity {
         }
     }
 
-    /// What others know this end by.
+    /// The public key.
     #[must_use]
     pub fn public(&self) -> PublicKey {
         self.public
     }
 
-    /// To be kept secret.
+    /// The private key, to be kept secret.
     #[must_use]
     pub fn private(&self) -> &[u8; 32] {
         &self.private
@@ -104,14 +104,14 @@ impl Identity {
     /// The pair of a private key in base64.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is not a key.
     pub fn from_text(private: &str) -> Result<Self, InvalidKey> {
         key_bytes(private).map(Identity::new)
     }
 }
 
-/// A key that both ends were given beforehand, so that a future break of X25519 alone opens
-/// nothing. The default is the one of those who have none: 32 zero bytes.
+/// A pre-shared key, so that a future break of X25519 alone opens nothing. The default, for ends
+/// that share none, is 32 zero bytes.
 #[derive(Clone, Default)]
 pub struct Psk(pub [u8; 32]);
 

@@ -1,4 +1,4 @@
-//! The responder's side of handshakes, of all who may begin one.
+//! The responder's side of all handshakes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -23,65 +23,65 @@ use crate::proto::packet::SessionIndex;
 use crate::proto::session::{Role, Session};
 use braid_core::{LinkId, Time};
 
-/// Initiations per second that are computed on without asking for cookies. Two Diffie–Hellmans
-/// each: about 2 % of a core.
+/// Initiations per second that are computed on without a cookie. Two Diffie–Hellmans each: about 2
+/// % of a core.
 const UNPROVEN_RATE: TokenBucket = TokenBucket::new(100, 200);
 
-/// How far ahead of the responder's clock an initiation's time may be. A later time would shut out whoever
-/// has the same key and a right clock.
+/// Largest lead of an initiation's time over the responder's clock. An accepted later time would
+/// lock out another machine with the same key and a correct clock.
 const MAX_CLOCK_AHEAD: Duration = Duration::from_secs(86_400);
 
-/// Times from here on (the year 294,247) are refused: there must always be a later one.
+/// Times from here on (the year 294,247) are refused: a later one must always exist.
 const TIME_END: u64 = 1 << 63;
 
-/// What one address may ask for per second once it has proved itself.
+/// Initiations per second of one address that has proved itself by a cookie.
 const PROVEN_HOST_RATE: TokenBucket = TokenBucket::new(10, 40);
 
-/// The same for one site, of whose addresses one attacker may have all.
+/// The same for one site, all of whose addresses one attacker may control.
 const PROVEN_SITE_RATE: TokenBucket = TokenBucket::new(40, 160);
 
-/// The same for all: about 6 % of a core. Whoever has many sites can use it up, but not what
-/// [`FAMILIAR_RATE`] has.
+/// The same for all addresses: about 6 % of a core. An attacker with many sites can use it up, but
+/// not [`FAMILIAR_RATE`].
 const PROVEN_TOTAL_RATE: TokenBucket = TokenBucket::new(300, 600);
 
-/// The same for addresses from which a served peer came of late: to change keys, or to come back.
+/// The same for addresses from which a served peer came lately, to change keys or to reconnect.
 const FAMILIAR_RATE: TokenBucket = TokenBucket::new(300, 600);
 
-/// Addresses from which a peer came that are familiar: a client has few uplinks.
+/// Familiar addresses of each peer: a client has few uplinks.
 const MAX_FAMILIAR_ADDRESSES: usize = 4;
 
 /// Resets per second: one hash and one small datagram each, about 1 % of a core.
 const RESET_RATE: TokenBucket = TokenBucket::new(2_000, 2_000);
 
-/// Resets per second to one address, which may be made up.
+/// Resets per second to one address, which may be forged.
 const RESET_RATE_PER_HOST: TokenBucket = TokenBucket::new(10, 20);
 
-/// What happened to initiations, in numbers.
+/// Counters of initiations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListenerCounters {
-    /// That began a session.
+    /// Initiations that began a session.
     pub accepted: u64,
-    /// That were answered by a refusal.
+    /// Initiations answered by a refusal.
     pub refused: u64,
-    /// Copies of one that was answered already, over another link or after a loss.
+    /// Copies of an answered initiation, over another link or after a loss.
     pub repeated: u64,
     /// Malformed, or of another version.
     pub malformed: u64,
-    /// Not meant for our key.
+    /// With a wrong first MAC: not meant for this key.
     pub macs_wrong: u64,
-    /// Answered by a cookie, since there was load.
+    /// Answered by a cookie, under load.
     pub cookies: u64,
-    /// Beyond what one address may ask for.
+    /// Beyond the rate of one address.
     pub limited: u64,
-    /// Sealed wrongly.
+    /// Not authentic.
     pub forged: u64,
     /// By a key that is not served.
     pub unknown_peers: u64,
-    /// Not newer than the last of its peer, or far ahead of our clock.
+    /// Not newer than the peer's last, or far ahead of the responder's clock.
     pub stale: u64,
     /// With no cipher in common.
     pub ciphers: u64,
-    /// Resets sent for sessions that are not known.
+    /// Resets sent for unknown sessions.
     pub resets: u64,
 }
 
@@ -92,13 +92,13 @@ struct PeerEntry {
     /// Time of the newest initiation; zero if there was none.
     newest: u64,
     answered: Option<AnsweredHandshake>,
-    /// From where its last accepted initiations came, the newest first.
+    /// Source addresses of its last accepted initiations, the newest first.
     familiar: [Option<IpAddr>; MAX_FAMILIAR_ADDRESSES],
 }
 
 impl PeerEntry {
-    /// An initiation of its was accepted that came from there. Returns the address that is not familiar any
-    /// more by this.
+    /// Records the source address of an accepted initiation. Returns the address that is no longer
+    /// familiar for this peer.
     fn handle_from(&mut self, from: IpAddr) -> Option<IpAddr> {
         let known = self.familiar.iter().position(|known| *known == Some(from));
         let last = known.unwrap_or(MAX_FAMILIAR_ADDRESSES - 1);
@@ -107,7 +107,7 @@ impl PeerEntry {
     }
 }
 
-/// A handshake that was answered: copies of its message 1 are answered the same.
+/// An answered handshake: copies of its message 1 get the same reply.
 #[derive(Debug)]
 struct AnsweredHandshake {
     /// SHA-256 of its Noise message 1.
@@ -128,8 +128,7 @@ impl AnsweredHandshake {
     }
 }
 
-/// Answers initiations: those of the peers that it was told of. Its memory is bounded by their
-/// number, whatever arrives.
+/// Answers the initiations of its peers. Its memory is bounded by their number, whatever arrives.
 #[derive(Debug)]
 pub struct Listener {
     own: Identity,
@@ -142,12 +141,12 @@ pub struct Listener {
     sites: SourceLimiter,
     all: TokenBucket,
     familiar: TokenBucket,
-    /// Who came from where of late: a few addresses of each peer.
+    /// Familiar addresses and their peers.
     familiar_from: BTreeSet<(IpAddr, PublicKey)>,
     resets: TokenBucket,
     reset_sources: SourceLimiter,
     peers: BTreeMap<PublicKey, PeerEntry>,
-    /// Whose message 1 an answered one was, by its hash: one per peer at most.
+    /// Peers by the hash of their last answered message 1.
     answered: BTreeMap<[u8; 32], PublicKey>,
     offers_unknown_peers: bool,
     /// µs since 1970 at [`Time::ZERO`], if it is known.
@@ -155,19 +154,19 @@ pub struct Listener {
     counters: ListenerCounters,
 }
 
-/// What is to be done about an initiation.
+/// Result of handling an initiation.
 #[derive(Debug)]
 pub enum HandshakeAction {
-    /// Send this back to where it came from.
+    /// Send this reply to the source address.
     Reply(Vec<u8>),
-    /// A peer of ours would like a session: [`Listener::accept`] it, or drop it.
+    /// A served peer asks for a session: [`Listener::accept`] it, or drop it.
     Offer(Box<Offer>),
-    /// Somebody unknown would: only if [`Listener::offer_unknown_peers`] says so. [`Listener::insert`] them
-    /// first, or drop it.
+    /// An unknown peer asks for a session; only after [`Listener::offer_unknown_peers`].
+    /// [`Listener::insert`] it first, or drop it.
     UnknownPeer(Box<Offer>),
 }
 
-/// An initiation that is authentic.
+/// An authentic initiation.
 pub struct Offer {
     noise: Erased<HandshakeState>,
     from: IpAddr,
@@ -188,28 +187,28 @@ impl std::fmt::Debug for Offer {
 }
 
 impl Offer {
-    /// Who.
+    /// The peer's public key.
     #[must_use]
     pub fn peer(&self) -> PublicKey {
         self.peer
     }
 
-    /// Our index of the session that it would like to go on with.
+    /// The responder's index of the session that it asks to continue.
     #[must_use]
     pub fn continues(&self) -> Option<SessionIndex> {
         self.payload.continues
     }
 
-    /// What it said.
+    /// The peer's options.
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.payload.options
     }
 
-    /// A message 2 that begins no session; `refusal` says why. Like any other it is sealed by keys that the
-    /// responder alone and this initiator can have.
+    /// Writes a message 2 that begins no session; `refusal` gives the reason. Like any other it is
+    /// sealed by keys that only the responder and this initiator can have.
     fn refuse(&mut self, peer: &PeerEntry, refusal: &Options) -> AnsweredHandshake {
-        // All but the options means nothing in a refusal.
+        // A refusal's fields other than the options mean nothing.
         let payload = response::Payload {
             sender: self.payload.sender,
             cipher: self.payload.ciphers.preferred,
@@ -244,14 +243,14 @@ impl Offer {
 /// An offer that was accepted.
 #[derive(Debug)]
 pub struct Accepted {
-    /// The session. Nothing may be sent in it before something authentic has arrived in it.
+    /// The session. Nothing may be sent in it before an authentic packet has arrived in it.
     pub session: Session,
-    /// Send this back to where the initiation came from.
+    /// The reply to send to the source address.
     pub reply: Vec<u8>,
 }
 
 impl Listener {
-    /// A responder that serves nobody yet.
+    /// A responder without peers.
     #[must_use]
     pub fn new(now: Time, own: Identity, mut entropy: Entropy) -> Self {
         let cookie_secrets = CookieSecrets::new(now, &mut entropy);
@@ -281,8 +280,8 @@ impl Listener {
         }
     }
 
-    /// Serves a peer from now on. One that is served already by the same pre-shared key keeps what is
-    /// remembered of it: a handshake that was recorded stays old.
+    /// Serves a peer. A peer that is served already, with the same pre-shared key, keeps its state:
+    /// a recorded handshake stays old.
     pub fn insert(&mut self, peer: PublicKey, psk: Psk) {
         if self
             .peers
@@ -302,25 +301,25 @@ impl Listener {
         self.peers.insert(peer, peer_state);
     }
 
-    /// Whether unknown keys are refused, or what they say is handed over for somebody to decide.
+    /// Sets if unknown keys are offered to the caller, or refused.
     pub fn offer_unknown_peers(&mut self, hear: bool) {
         self.offers_unknown_peers = hear;
     }
 
-    /// Sets our own clock: µs since 1970 at [`Time::ZERO`]. Initiations whose time is more than a day ahead of
-    /// it are refused from now on.
+    /// Sets the clock: µs since 1970 at [`Time::ZERO`]. From now on initiations more than a day
+    /// ahead of it are refused.
     pub fn set_clock(&mut self, unix_micros: u64) {
         self.unix_micros = Some(unix_micros);
     }
 
-    /// Our own time, µs since 1970; zero if it is not known.
+    /// Current time, µs since 1970; zero if it is not known.
     fn micros(&self, now: Time) -> u64 {
         let since = now.as_nanos() / 1000;
         self.unix_micros
             .map_or(0, |start| start.saturating_add(since))
     }
 
-    /// The first time of an initiation that is too far ahead.
+    /// The least time of an initiation that is too far ahead.
     fn time_end(&self, now: Time) -> u64 {
         let ahead = u64::try_from(MAX_CLOCK_AHEAD.as_micros()).unwrap_or(u64::MAX);
         match self.unix_micros {
@@ -329,20 +328,20 @@ impl Listener {
         }
     }
 
-    /// Whether a peer is served.
+    /// Returns true if a peer is served.
     #[must_use]
     pub fn serves(&self, peer: PublicKey) -> bool {
         self.peers.contains_key(&peer)
     }
 
-    /// Names the epoch: how often this responder has started before. Sessions of earlier epochs are told that
-    /// they are over, those of this one never.
+    /// Sets the epoch: the number of earlier starts of this responder. Resets end sessions of
+    /// earlier epochs, never those of this one.
     pub fn set_epoch(&mut self, epoch: u64) {
         self.tokens.set_epoch(epoch);
     }
 
-    /// Forgets what was answered, and begins another epoch: the keys of those sessions are not ours alone
-    /// any more.
+    /// Forgets the answered handshakes and begins another epoch, because others may have the keys
+    /// of those sessions.
     pub fn forget_answers(&mut self) {
         self.tokens.begin_epoch();
         self.answered.clear();
@@ -351,7 +350,7 @@ impl Listener {
             .for_each(|peer| peer.answered = None);
     }
 
-    /// Serves a peer no more. Its running session is the caller's to close.
+    /// Stops serving a peer. The caller closes its session.
     pub fn remove(&mut self, peer: PublicKey) {
         let Some(removed) = self.peers.remove(&peer) else {
             return;
@@ -364,17 +363,18 @@ impl Listener {
         }
     }
 
-    /// What happened so far.
+    /// Counters so far.
     #[must_use]
     pub fn counters(&self) -> ListenerCounters {
         self.counters
     }
 
-    /// Takes message 1.
+    /// Handles message 1.
     ///
     /// # Errors
-    /// Why there is no answer. What it cost grows with how much it proved: malformed ones nothing,
-    /// those without knowledge of our key one hash, those without a cookie under load two.
+    /// The reason if there is no reply. The cost grows with what the sender has proved: a malformed
+    /// message costs nothing, one without knowledge of this key one hash, one without a cookie
+    /// under load two.
     pub fn handle_initiation(
         &mut self,
         now: Time,
@@ -433,8 +433,8 @@ impl Listener {
         self.compute(now, from, &initiation, hash)
     }
 
-    /// Whether an address that has proved itself may have us compute. Each bucket is asked only if those
-    /// before it let it through, so nobody uses up what is others'.
+    /// Returns true if an address with a valid cookie may cause a computation. A bucket is only
+    /// tried if those before it permit, so nobody uses up the share of others.
     fn may_ask(&mut self, now: Time, from: IpAddr) -> bool {
         if !self.sources.take(now, from) {
             return false;
@@ -496,10 +496,10 @@ impl Listener {
         Ok(HandshakeAction::Reply(reply))
     }
 
-    /// Answers an offer by a refusal: there is no session. Copies of it are answered the same.
+    /// Refuses an offer. Copies of it get the same reply.
     ///
     /// # Errors
-    /// As [`Listener::accept`].
+    /// Same as [`Listener::accept`].
     pub fn refuse(
         &mut self,
         now: Time,
@@ -521,7 +521,7 @@ impl Listener {
         Ok(reply)
     }
 
-    /// Remembers what an offer was answered by.
+    /// Records the reply to an offer.
     fn remember(&mut self, offer: &Offer, answered: AnsweredHandshake) {
         let Some(peer) = self.peers.get_mut(&offer.peer) else {
             return;
@@ -548,12 +548,12 @@ impl Listener {
         datagram
     }
 
-    /// Accepts an offer. `index` is by what the initiator is to address us, not in use by any
-    /// other session; `continued` says that the session it named goes on.
+    /// Accepts an offer. `index` is the responder's index for the session, not in use by any other;
+    /// `continued`: the session that the offer names continues.
     ///
     /// # Errors
     /// [`HandshakeError::Cipher`], or [`HandshakeError::Peer`] or [`HandshakeError::Stale`] if the
-    /// peer was removed, or another offer of its was accepted, in the meantime.
+    /// peer was removed, or another of its offers was accepted, in the meantime.
     pub fn accept(
         &mut self,
         now: Time,
@@ -595,8 +595,8 @@ impl Listener {
         Ok(Accepted { session, reply })
     }
 
-    /// The answer to a data packet for a session that nobody knows; none in the first epoch, or if there were
-    /// too many.
+    /// The reset for a data packet of an unknown session; none in the first epoch, or beyond the
+    /// rate.
     pub fn reset(&mut self, now: Time, from: SocketAddr, index: SessionIndex) -> Option<Vec<u8>> {
         let token = self.tokens.earlier(index, self.entropy.u64())?;
         if !self.reset_sources.take(now, from.ip()) || !self.resets.take(now) {

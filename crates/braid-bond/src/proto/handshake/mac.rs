@@ -1,4 +1,4 @@
-//! Hashes that cost an attacker as much as the defender, and no Diffie–Hellman.
+//! MACs that are checked before any Diffie–Hellman: they cost an attacker as much as the defender.
 //!
 //! All are HMAC-SHA256, cut to 16 bytes:
 //! ```text
@@ -8,8 +8,8 @@
 //!                          over the datagram before it ‖ initiator's ephemeral key
 //! mac2 of an initiation    key the cookie; over the datagram before it
 //! ```
-//! The response's also covers the ephemeral key of the initiation that it answers: who has not seen
-//! that cannot make the initiator compute anything.
+//! The response's MAC also covers the ephemeral key of the initiation that it answers: an attacker
+//! who has not seen that key cannot make the initiator compute anything.
 
 use ring::{digest, hmac};
 
@@ -29,25 +29,25 @@ impl std::fmt::Debug for MacKey {
 }
 
 impl MacKey {
-    /// For messages to `receiver`.
+    /// Key for messages to `receiver`.
     #[must_use]
     pub fn of(receiver: PublicKey) -> Self {
         MacKey(derived(b"braid mac", receiver))
     }
 
-    /// For cookie replies from `responder`; see [`CookieReply`](super::CookieReply).
+    /// Key for cookie replies from `responder`; see [`CookieReply`](super::CookieReply).
     #[must_use]
     pub fn of_cookies(responder: PublicKey) -> Self {
         MacKey(derived(b"braid cookie", responder))
     }
 
-    /// Keyed by a secret.
+    /// Key derived from a secret.
     #[must_use]
     pub fn secret(secret: &[u8]) -> Self {
         MacKey(hmac::Key::new(hmac::HMAC_SHA256, secret))
     }
 
-    /// The MAC over these parts, one behind the other.
+    /// The MAC over the concatenation of `parts`.
     #[must_use]
     pub fn sign(&self, parts: &[&[u8]]) -> [u8; MAC] {
         let mut mac = [0; MAC];
@@ -55,7 +55,7 @@ impl MacKey {
         mac
     }
 
-    /// The MAC over these parts, not cut.
+    /// The uncut MAC over the concatenation of `parts`.
     #[must_use]
     pub fn sign_whole(&self, parts: &[&[u8]]) -> [u8; 32] {
         let mut context = hmac::Context::with_key(&self.0);
@@ -65,14 +65,14 @@ impl MacKey {
         mac
     }
 
-    /// Whether `mac` is right, in a time that does not tell where it is wrong.
+    /// Returns true if `mac` is right, in constant time.
     #[must_use]
     pub fn verify(&self, parts: &[&[u8]], mac: &[u8; MAC]) -> bool {
         same(&self.sign(parts), mac)
     }
 }
 
-/// Whether two secrets are the same, in a time that does not tell where they differ.
+/// Compares two secrets in constant time.
 #[must_use]
 pub fn same(a: &[u8; MAC], b: &[u8; MAC]) -> bool {
     // ORed through `black_box`, or the compiler may leave the loop at the first difference.

@@ -1,4 +1,4 @@
-//! The Noise library, with randomness that is handed in.
+//! The Noise library, with injected randomness.
 
 use snow::params::{CipherChoice, DHChoice, HashChoice};
 use snow::resolvers::{CryptoResolver, DefaultResolver};
@@ -38,7 +38,7 @@ fn builder(own: &Identity, ephemeral: [u8; 32]) -> Builder<'_> {
     .expect("set once each")
 }
 
-/// The library's own primitives, but for randomness; keys are overwritten when they are not needed any more.
+/// The library's own primitives, with the given ephemeral key; keys are overwritten on drop.
 struct EphemeralResolver(Zeroizing<[u8; 32]>);
 
 impl CryptoResolver for EphemeralResolver {
@@ -61,7 +61,7 @@ impl CryptoResolver for EphemeralResolver {
     }
 }
 
-/// A key pair whose private key is overwritten at the end.
+/// A key pair whose private key is overwritten on drop.
 struct KeyPair(Box<dyn Dh>);
 
 impl Drop for KeyPair {
@@ -104,7 +104,7 @@ impl Dh for KeyPair {
     }
 }
 
-/// A cipher whose key is overwritten at the end.
+/// A cipher whose key is overwritten on drop.
 struct Key(Box<dyn Cipher>);
 
 impl Drop for Key {
@@ -137,7 +137,7 @@ impl Cipher for Key {
     }
 }
 
-/// Gives its bytes once: a handshake needs one ephemeral key, and two uses would be a mistake.
+/// Returns its bytes once: a handshake needs one ephemeral key, and a second use would be a bug.
 struct OneShotRandom(Option<Zeroizing<[u8; 32]>>);
 
 impl Random for OneShotRandom {

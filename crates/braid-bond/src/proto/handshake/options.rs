@@ -1,11 +1,11 @@
-//! What ends tell each other in a handshake beyond what every handshake needs.
+//! Optional fields of handshake messages.
 //!
 //! ```text
 //! options × (type 8 · length 8 · value), then zeros
 //! ```
-//! Type 0 ends the list. Who does not know a type skips it.
+//! Type 0 ends the list. Unknown types are skipped.
 
-/// Most bytes of options in a message; so bounded, message 2 is never larger than message 1.
+/// Most bytes of options in a message; it keeps message 2 no larger than message 1.
 pub const OPTIONS_MAX: usize = 128;
 
 /// A list of options.
@@ -21,7 +21,7 @@ impl Options {
         Options { bytes: Vec::new() }
     }
 
-    /// Adds an option of a type that is not zero; says whether there was room.
+    /// Adds an option of a type that is not zero. Returns true if there was room.
     #[must_use]
     pub fn push(&mut self, kind: u8, value: &[u8]) -> bool {
         let Ok(length) = u8::try_from(value.len()) else {
@@ -45,14 +45,14 @@ impl Options {
         })
     }
 
-    /// As it is on the wire, without the zeros.
+    /// The wire form, without the zeros.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Reads a list up to its end; none if an option is cut short, if anything but zeros follows,
-    /// or if it is larger than [`OPTIONS_MAX`].
+    /// Parses a list up to its end; none if an option is truncated, if anything but zeros follows,
+    /// or if the list is longer than [`OPTIONS_MAX`].
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;

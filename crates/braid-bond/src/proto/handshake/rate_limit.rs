@@ -1,4 +1,4 @@
-//! How much may be asked of us in a second, by all and by one.
+//! Rate limits, in total and per source.
 
 use std::net::IpAddr;
 
@@ -6,19 +6,19 @@ use super::mac::MacKey;
 use crate::proto::entropy::Entropy;
 use braid_core::Time;
 
-/// Addresses are hashed onto so many buckets; the hash is keyed, so nobody can aim.
+/// Buckets onto which addresses are hashed; the hash is keyed, so that an attacker cannot aim.
 const SOURCE_BUCKETS: usize = 1024;
 
 const NANOS: u64 = 1_000_000_000;
 
-/// So many per second, and so many at once.
+/// A token bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TokenBucket {
-    /// ns of waiting that one costs.
+    /// ns of waiting that one token costs.
     cost: u64,
     /// Most ns of waiting that are saved up.
     most: u64,
-    /// When it would have been empty: what has passed since is saved up.
+    /// The time at which the bucket was empty: the time since then is saved up.
     empty: u64,
 }
 
@@ -32,9 +32,9 @@ impl TokenBucket {
         }
     }
 
-    /// Takes one, if there is one.
+    /// Takes a token, if there is one.
     pub fn take(&mut self, now: Time) -> bool {
-        // The origin of time is a burst ago, so that the first instants are not poorer.
+        // The origin of time is a burst ago, so that the bucket begins full.
         let now = now.as_nanos().saturating_add(self.most);
         self.empty = self.empty.max(now - self.most);
         let enough = now >= self.empty + self.cost;
@@ -45,17 +45,17 @@ impl TokenBucket {
     }
 }
 
-/// Of whom a bucket is.
+/// Size of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SourceScope {
-    /// One machine's: an IPv4 address, or an IPv6 /64.
+    /// A machine: an IPv4 address, or an IPv6 /64.
     Host,
-    /// One provider's customer's: an IPv4 /24, or an IPv6 /48, of which one has 65,536 networks.
+    /// A provider's customer: an IPv4 /24, or an IPv6 /48, which has 65,536 networks.
     Site,
 }
 
 impl SourceScope {
-    /// Bytes of an address that name it, in its IPv6 form.
+    /// Length of the prefix in an address's IPv6 form, bytes.
     fn bytes(self, v6: bool) -> usize {
         match (self, v6) {
             (SourceScope::Host, false) => 16,
@@ -66,7 +66,7 @@ impl SourceScope {
     }
 }
 
-/// A bucket for each host or site, or rather for each hash of one.
+/// A bucket for each hash of a host or site.
 #[derive(Debug)]
 pub(super) struct SourceLimiter {
     secret: MacKey,
@@ -75,7 +75,7 @@ pub(super) struct SourceLimiter {
 }
 
 impl SourceLimiter {
-    /// `bucket` is what each of them may ask for.
+    /// `bucket` is the limit of each source.
     pub fn new(each: SourceScope, bucket: TokenBucket, entropy: &mut Entropy) -> Self {
         SourceLimiter {
             secret: MacKey::secret(&entropy.bytes::<32>()),
@@ -84,7 +84,7 @@ impl SourceLimiter {
         }
     }
 
-    /// Takes one on this address's account.
+    /// Takes a token of this address's source.
     pub fn take(&mut self, now: Time, from: IpAddr) -> bool {
         let mut octets = match from {
             IpAddr::V4(address) => address.to_ipv6_mapped().octets(),

@@ -1,19 +1,19 @@
-//! "I do not know that session": from a responder that has lost it, by a restart say.
+//! Reset: the reply of a responder that has lost a session, for example by a restart.
 //!
 //! ```text
 //! 0      4
-//! 1..3   the session index of the packet that it answers
+//! 1..3   session index of the packet that it answers
 //! 4..19  token
 //! ```
-//! The token is a MAC over epoch and index by a key that is derived from the responder's private key. An
-//! epoch is one life of the responder: the sessions of one epoch are forgotten in the next. It was told
-//! to the initiator under seal when the session began: nobody else can send it. It only has the
-//! initiator begin a new handshake. Smaller than any data packet, so two ends that have lost
-//! everything do not answer each other for ever.
+//! The token is a MAC over epoch and index by a key that is derived from the responder's private
+//! key. An epoch is one run of the responder: it has lost the sessions of earlier epochs. The
+//! initiator received the token under seal when the session began, so nobody else can send it. A
+//! reset only makes the initiator begin a new handshake. It is smaller than any data packet, so two
+//! ends that have lost everything do not answer each other for ever.
 //!
-//! Whoever sends a packet of an unknown session gets a token, be it for a session that never was. So a
-//! responder gives tokens of earlier epochs alone: they end nothing but what is over
-//! (RFC 9000 §21.11).
+//! Any packet of an unknown session elicits a token, even if that session never existed. So a
+//! responder only issues tokens of earlier epochs: they end nothing that is alive (RFC 9000
+//! §21.11).
 
 use super::mac::{self, MAC, MacKey};
 use super::{HandshakeError, Identity};
@@ -26,17 +26,17 @@ const SIZE: usize = 4 + RESET_TOKEN;
 
 const _: () = assert!(SIZE < OVERHEAD);
 
-/// A session is not known any more.
+/// A session is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reset {
     /// The responder's index of the session.
     pub index: SessionIndex,
-    /// Shows that it is the responder who says so.
+    /// Proof that the responder sent it.
     pub token: [u8; RESET_TOKEN],
 }
 
 impl Reset {
-    /// Takes a datagram apart; none if it is not one.
+    /// Parses a datagram; none if it is not a reset.
     #[must_use]
     pub fn parse(datagram: &[u8]) -> Option<Self> {
         let datagram: &[u8; SIZE] = datagram.try_into().ok()?;
@@ -57,10 +57,10 @@ impl Reset {
         out.extend_from_slice(&self.token);
     }
 
-    /// Whether it is genuine: `token` is what the handshake told.
+    /// Verifies the reset against `token`, which the handshake brought.
     ///
     /// # Errors
-    /// [`HandshakeError::Forged`] if not.
+    /// [`HandshakeError::Forged`] if they differ.
     pub fn verify(&self, token: &[u8; RESET_TOKEN]) -> Result<(), HandshakeError> {
         if mac::same(&self.token, token) {
             Ok(())
@@ -70,11 +70,11 @@ impl Reset {
     }
 }
 
-/// So many epochs back sessions are told that they are over. Which of them a session is of, its index does
-/// not say: a token of each is given in turn by chance.
+/// Earlier epochs whose sessions can be reset. The index does not reveal the epoch, so the token is
+/// of one chosen at random.
 const RESET_EPOCHS: u64 = 4;
 
-/// Makes the tokens of one responder.
+/// Computes the tokens of a responder.
 #[derive(Clone, Debug)]
 pub(super) struct ResetTokens {
     key: MacKey,
@@ -99,13 +99,13 @@ impl ResetTokens {
         self.epoch += 1;
     }
 
-    /// What a session of this epoch is ended by, in a later one.
+    /// The token that will end a session of this epoch in a later one.
     pub fn token(&self, index: SessionIndex) -> [u8; RESET_TOKEN] {
         self.sign(self.epoch, index)
     }
 
-    /// What a session of an earlier epoch is ended by, of one of the last few that `random` picks; none in the
-    /// first epoch.
+    /// A token for a session of one of the last few epochs, which `random` picks; none in the first
+    /// epoch.
     pub fn earlier(&self, index: SessionIndex, random: u64) -> Option<[u8; RESET_TOKEN]> {
         let back = random.checked_rem(self.epoch.min(RESET_EPOCHS))? + 1;
         Some(self.sign(self.epoch - back, index))

@@ -22,23 +22,23 @@ const HEADER: usize = 5;
 const NOISE: usize = 32 + 16;
 const CONTINUED: u8 = 1;
 
-/// The outside of message 2.
+/// Unencrypted fields of message 2.
 #[derive(Clone, Copy, Debug)]
 pub struct Response<'a> {
-    /// The link that it says it was sent on.
+    /// The link that it names.
     pub link: LinkId,
-    /// Whose initiation it answers.
+    /// The initiator's session index.
     pub receiver: SessionIndex,
     /// The Noise message.
     pub noise: &'a [u8],
-    /// All before `mac1`.
+    /// Bytes before `mac1`.
     pub before_mac1: &'a [u8],
-    /// MAC by the initiator's public key.
+    /// MAC keyed by the initiator's public key.
     pub mac1: &'a [u8; MAC],
 }
 
 impl<'a> Response<'a> {
-    /// Takes a datagram apart; its first byte was looked at already.
+    /// Parses a datagram whose type byte has been checked.
     pub fn parse(datagram: &'a [u8]) -> Result<Self, HandshakeError> {
         Self::split(datagram).ok_or(HandshakeError::Malformed)
     }
@@ -69,7 +69,7 @@ impl<'a> Response<'a> {
     }
 }
 
-/// What is sealed in message 2.
+/// Encrypted fields of message 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Payload {
     pub sender: SessionIndex,

@@ -1,16 +1,16 @@
-//! What options say: who was invited, what a client gets, why it gets nothing.
+//! Options of a bond's handshakes: the invitation, the client's terms, the refusal.
 //!
 //! | type | from | value |
 //! |---|---|---|
 //! | 1 | initiator | invitation 128 |
-//! | 2 | responder | an inner address of the initiator: address 32 or 128 · length of its network's prefix 8 |
+//! | 2 | responder | an inner address of the initiator: address 32 or 128 · prefix length of its network 8 |
 //! | 3 | responder | an inner address of the responder: 32 or 128 |
-//! | 4 | responder | what it calls the initiator, UTF-8 |
-//! | 5 | responder | most that it passes on in each direction, kbit/s 32 |
-//! | 6 | responder | refusal 8: there is no session; 4 has a time 64 behind it |
-//! | 7 | both | what it understands beyond the first frames 8: [`Capabilities`] |
+//! | 4 | responder | name of the initiator, UTF-8 |
+//! | 5 | responder | most that it forwards in each direction, kbit/s 32 |
+//! | 6 | responder | refusal 8: there is no session; a time 64 follows code 4 |
+//! | 7 | both | capabilities beyond the first frames 8: [`Capabilities`] |
 //!
-//! Values that cannot be read are skipped, as unknown types are.
+//! Invalid values are skipped, as unknown types are.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -30,11 +30,11 @@ const CAPABILITIES: u8 = 7;
 /// Code of [`Refusal::Clock`].
 const CLOCK: u8 = 4;
 
-/// Longest name that the responder gives, bytes.
+/// Longest name that a responder gives, bytes.
 pub const NAME_MAX: usize = 32;
 
-/// What an initiator says that was invited. Said in every handshake: it does not know which one was
-/// heard first.
+/// Options of an invited initiator. It sends them in every handshake, since it does not know which
+/// one arrives first.
 #[must_use]
 pub fn enrol(invitation: InvitationId) -> Options {
     let mut options = Options::new();
@@ -55,19 +55,19 @@ fn first(options: &Options, wanted: u8) -> Option<&[u8]> {
         .find_map(|(kind, value)| (kind == wanted).then_some(value))
 }
 
-/// What an end understands beyond the frames of the first version: nothing else of it is sent to it.
+/// Features beyond the frames of the first version: an end is only sent what it supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// POLICY, as a hub.
+    /// Supports POLICY, as a hub.
     pub policy: bool,
-    /// HEADER, and packets that refer to one.
+    /// Supports HEADER, and packets that refer to one.
     pub headers: bool,
-    /// Data in the clear, as GRE, and wants it: this end's configuration says so.
+    /// Supports cleartext data, as GRE, and wants it by its configuration.
     pub gre: bool,
 }
 
 impl Capabilities {
-    /// What this code understands; GRE is for whoever configures it.
+    /// Features of this code; GRE depends on the configuration.
     pub const OURS: Capabilities = Capabilities {
         policy: true,
         headers: true,
@@ -78,8 +78,8 @@ impl Capabilities {
     const HEADERS: u8 = 2;
     const GRE: u8 = 4;
 
-    /// Adds it to what is said in a handshake. Where there is no room it is not said, and not made use
-    /// of.
+    /// Adds the capabilities to the options of a handshake. Without room they are left out, and not
+    /// used.
     pub fn append(self, options: &mut Options) {
         let policy = if self.policy { Self::POLICY } else { 0 };
         let headers = if self.headers { Self::HEADERS } else { 0 };
@@ -87,7 +87,7 @@ impl Capabilities {
         let _ = options.push(CAPABILITIES, &[policy | headers | gre]);
     }
 
-    /// What the other end has said; nothing is nothing.
+    /// The capabilities of the other end; none if the option is absent.
     #[must_use]
     pub fn read(options: &Options) -> Self {
         let bits = first(options, CAPABILITIES).and_then(<[u8]>::first);
@@ -100,21 +100,21 @@ impl Capabilities {
     }
 }
 
-/// What a client gets.
+/// Terms of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// Its inner addresses, each with the length of the prefix of the network that it is in.
+    /// Its inner addresses, each with the prefix length of its network.
     pub addresses: Vec<(IpAddr, u8)>,
     /// The hub's own inner addresses.
     pub hub: Vec<IpAddr>,
-    /// What the hub calls it; at most [`NAME_MAX`] bytes.
+    /// Its name at the hub; at most [`NAME_MAX`] bytes.
     pub name: Option<String>,
-    /// Most that the hub passes on for it, in each direction; to a kbit/s. None: no limit.
+    /// Most that the hub forwards for it in each direction, rounded to a kbit/s; no limit if none.
     pub cap: Option<Rate>,
 }
 
 impl Terms {
-    /// As options. What has no room is left out, the name first.
+    /// The terms as options. If there is no room, the name is left out first.
     #[must_use]
     pub fn to_options(&self) -> Options {
         let mut options = Options::new();
@@ -134,13 +134,13 @@ impl Terms {
         }
         debug_assert!(fits, "two addresses of each end take half of the room");
         if let Some(name) = &self.name {
-            // It is there for people; without it everything works.
+            // The name is for people; everything works without it.
             let _ = options.push(NAME, name.as_bytes());
         }
         options
     }
 
-    /// What options say.
+    /// Reads the terms from options.
     #[must_use]
     pub fn read(options: &Options) -> Self {
         let mut terms = Terms::default();
@@ -187,24 +187,25 @@ fn network(value: &[u8]) -> Option<(IpAddr, u8)> {
     (*prefix <= most).then_some((address, *prefix))
 }
 
-/// Why there is no session. Only the responder can say so: it comes in an authentic message 2.
+/// Reason for having no session. It comes in an authentic message 2, so only the responder can send
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The invitation was taken up by another machine.
+    /// Another machine has used the invitation.
     Used,
-    /// The invitation was not taken up in time.
+    /// The invitation has expired.
     Expired,
-    /// Whoever runs the hub does not want this client any more.
+    /// The hub's operator has revoked this client.
     Revoked,
-    /// The initiation's time was not after an earlier one's, or is far ahead of the responder's clock: the
-    /// next one is to have a time just beyond this, µs since 1970.
+    /// The initiation's time was not after an earlier one's, or far ahead of the responder's clock:
+    /// the next one must have a time just beyond this, µs since 1970.
     Clock(u64),
-    /// For a reason of a later version.
+    /// A reason of a later version.
     Other(u8),
 }
 
 impl Refusal {
-    /// On the wire.
+    /// Its code on the wire.
     #[must_use]
     pub fn code(self) -> u8 {
         match self {
@@ -216,7 +217,7 @@ impl Refusal {
         }
     }
 
-    /// As the only option.
+    /// The refusal as the only option.
     #[must_use]
     pub fn to_options(self) -> Options {
         let mut options = Options::new();
@@ -229,7 +230,7 @@ impl Refusal {
         options
     }
 
-    /// Whether options refuse, and why.
+    /// The refusal that options contain, if any.
     #[must_use]
     pub fn read(options: &Options) -> Option<Self> {
         first(options, REFUSAL).map(|value| match value {

@@ -9,31 +9,33 @@ use super::{
 use crate::proto::frame::HeaderContext;
 use braid_core::{LANES, LaneId, Time};
 
-/// A flow is told of with this packet: shorter ones would not pay for it.
+/// Packet of a flow with which its context is sent: for shorter flows it would not pay.
 const MIN_FLOW_PACKETS: u32 = 4;
 
-/// A context is told of again, as it is by then, after so long: what counts up is then small again.
+/// Age after which a context is replaced by a current one, so that the differences become small
+/// again.
 const CONTEXT_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
-/// First repetition of a context that the other end has not spoken of, doubled each time.
+/// Time before the first repetition of an unacknowledged context, doubled each time.
 const CONTEXT_RETRY_MIN: Duration = Duration::from_millis(200);
 
-/// After so many it is repeated every [`CONTEXT_REFRESH_INTERVAL`].
+/// Transmissions after which an unacknowledged context is repeated every
+/// [`CONTEXT_REFRESH_INTERVAL`].
 const MAX_FAST_RETRIES: u32 = 5;
 
-/// Contexts that wait to be told of; more are told of later.
+/// Contexts waiting to be sent; more are sent later.
 const MAX_PENDING_CONTEXTS: usize = 64;
 
-/// What compression came to.
+/// Savings of compression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompressionSavings {
-    /// Packets that went compressed.
+    /// Compressed packets.
     pub packets: u64,
-    /// Bytes that they are shorter.
+    /// Bytes saved by them.
     pub bytes: u64,
 }
 
-/// Context that the other end has been told of, or is being told of.
+/// A context that the other end has acknowledged, or that is being sent.
 #[derive(Clone, Copy, Debug)]
 struct Context {
     number: u8,
@@ -41,10 +43,10 @@ struct Context {
     at: Time,
 }
 
-/// The longest that fields were by a context.
+/// Largest widths of fields since the context is in use.
 #[derive(Clone, Copy, Debug, Default)]
 struct FieldWidths {
-    /// Codes of the four lengths.
+    /// Codes of the four widths.
     counters: [u8; 4],
     /// Bits of the first byte.
     said: u8,
@@ -60,14 +62,14 @@ struct Flow {
     due: Time,
     seen: u32,
     used: Time,
-    /// The upper six bits of the next number of this place.
+    /// The upper six bits of this slot's next number.
     next: u8,
 }
 
-/// Compresses the packets of a tunnel's direction.
+/// Compresses the packets of one direction of a tunnel.
 #[derive(Debug)]
 pub struct Compressor {
-    /// By lane; places in each.
+    /// Slots by lane.
     lanes: Vec<Vec<Flow>>,
     waiting: VecDeque<(LaneId, Header, u8)>,
     saved: CompressionSavings,
@@ -84,7 +86,8 @@ impl Default for Compressor {
 }
 
 impl Compressor {
-    /// Writes a packet of this lane to `out`, compressed; `false` if it is to go as it is.
+    /// Writes a packet of this lane to `out`, compressed; returns `false` if it has to go
+    /// uncompressed.
     pub fn compress(&mut self, now: Time, lane: LaneId, packet: &[u8], out: &mut Vec<u8>) -> bool {
         let Some(layout) = HeaderLayout::of_whole(packet) else {
             return false;
@@ -111,7 +114,7 @@ impl Compressor {
         true
     }
 
-    /// The place of a packet's flow in its lane; none if all are taken by others.
+    /// The slot of a packet's flow in its lane; none if other flows occupy all.
     fn slot(
         &mut self,
         now: Time,
@@ -137,7 +140,7 @@ impl Compressor {
         Some(slot)
     }
 
-    /// The next context that the other end is to be told of.
+    /// The next context to send to the other end.
     pub fn poll_context<'o>(&mut self, out: &'o mut Vec<u8>) -> Option<HeaderContext<'o>> {
         let (lane, header, number) = self.waiting.pop_front()?;
         out.clear();
@@ -149,13 +152,13 @@ impl Compressor {
         })
     }
 
-    /// Whether the other end is to be told of anything.
+    /// Returns true if a context waits to be sent.
     #[must_use]
     pub fn has_context(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// The other end has a context, or has not.
+    /// Handles an acknowledgement: the other end has the context, or has not.
     pub fn handle_ack(&mut self, lane: LaneId, number: u8, has: bool) {
         let Some(flow) = self.lanes[lane.index()].get_mut(slot_of(number)) else {
             return;
@@ -169,7 +172,7 @@ impl Compressor {
         }
     }
 
-    /// What it came to so far.
+    /// Savings so far.
     #[must_use]
     pub fn saved(&self) -> CompressionSavings {
         self.saved
@@ -191,7 +194,7 @@ impl Flow {
         }
     }
 
-    /// What the other end is to be told now.
+    /// The context to send now, if one is due.
     fn ask(&mut self, now: Time, slot: usize, packet: &[u8]) -> Option<Context> {
         let stale = |context: &Context| now.since(context.at) >= CONTEXT_REFRESH_INTERVAL;
         let wants = match &self.known {
@@ -201,7 +204,8 @@ impl Flow {
         if !wants || now < self.due {
             return None;
         }
-        // The same one until it is heard: the other end keeps two, one of which may be in use.
+        // The same context until it is acknowledged: the other end keeps two, one of which may be
+        // in use.
         let context = *self.pending.get_or_insert_with(|| {
             let number = self.next << 2 | slot as u8;
             self.next = (self.next + 1) & 0x3f;
@@ -219,7 +223,7 @@ impl Flow {
     }
 }
 
-/// A number as the code of its length says: in 0, 2, 3 or 4 bytes.
+/// Code of the width that a number needs: 0, 2, 3 or 4 bytes.
 fn code(number: u32) -> u8 {
     match number {
         0 => 0,

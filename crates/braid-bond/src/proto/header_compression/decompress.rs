@@ -7,35 +7,35 @@ use crate::proto::reassembly::PACKET_MAX;
 use braid_core::{LANES, LaneId};
 use braid_packet::checksum;
 
-/// Steps between numbers of a place up to which the higher one is the newer.
+/// Largest step between two numbers of a slot for which the higher one is the newer.
 const MAX_STEPS_AHEAD: u8 = 32;
 
-/// What became of a context.
+/// Result of handling a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContextOutcome {
-    /// It is known from now on, or was before.
+    /// The context is known.
     Known,
-    /// It is older than what is known, another one than is known by its number, or no header that can
-    /// be one.
+    /// It is older than the known one, differs from the known one of its number, or is not a valid
+    /// header.
     Refused,
 }
 
-/// The newest context of a place, and the one before: packets of that may be on their way.
+/// The newest context of a slot, and the previous one: packets that refer to it may be in flight.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     newest: Option<(u8, Header)>,
     before: Option<(u8, Header)>,
 }
 
-/// Expands the packets of a tunnel's direction.
+/// Decompresses the packets of one direction of a tunnel.
 #[derive(Debug, Default)]
 pub struct Decompressor {
-    /// Places by lane; empty before the first context.
+    /// Slots by lane; empty before the first context.
     slots: Vec<Slot>,
 }
 
 impl Decompressor {
-    /// Takes a context.
+    /// Handles a context.
     pub fn handle_context(&mut self, context: &HeaderContext<'_>) -> ContextOutcome {
         let layout = HeaderLayout::of(context.content);
         let Some(layout) = layout.filter(|layout| layout.len() == context.content.len()) else {
@@ -64,11 +64,11 @@ impl Decompressor {
         ContextOutcome::Known
     }
 
-    /// Writes the packet that a compressed one of this lane stands for to `out`.
+    /// Decompresses a packet of this lane into `out`.
     ///
     /// # Errors
-    /// The number of the context that it refers to and that is not known, or none if it makes no sense.
-    /// Nothing of use is in `out` then.
+    /// The number of the unknown context that it refers to, or none if it is malformed. The
+    /// contents of `out` are undefined then.
     pub fn decompress(
         &self,
         lane: LaneId,

@@ -1,28 +1,28 @@
-//! Inner headers, said once.
+//! Compression of inner headers.
 //!
-//! The packets of a flow differ in few bytes of their IP and TCP or UDP headers. So a header is told to the
-//! other end as a *context*, and packets go as what they differ in from it, the idea of ROHC (RFC 5795):
-//! 52 bytes of IPv4 and TCP with timestamps become 13 to 17, 72 with IPv6 11 to 15. What comes out is what
-//! went in, to the bit.
+//! The packets of a flow differ in few bytes of their IP and TCP or UDP headers. So a header is
+//! sent to the other end once as a *context*, and packets carry only their difference from it, the
+//! idea of ROHC (RFC 5795): 52 bytes of IPv4 and TCP with timestamps become 13 to 17, 72 with IPv6
+//! 11 to 15. Decompression restores every bit.
 //!
 //! Rules, and their reasons:
-//! - A packet only refers to a context that the other end has said it has, and never to another packet:
-//!   loss and reordering on or between links cost nothing, and a copy or a sum of a packet holds wherever
-//!   and whenever it is made.
-//! - A packet is compressed once, before it is queued, and expanded when it has its turn at the other end.
-//!   In between it is bytes: cut in parts, summed up, sent again. Its first two bits tell it from an IP
-//!   packet, whose first four are 4 or 6.
-//! - The transport checksum is carried as it is. Nobody computes it, it still proves the packet from end
-//!   to end, and if an expanded header should ever be wrong the inner receiver drops it.
-//! - Contexts are of a lane, which every DATA frame names: [`CONTEXTS_PER_LANE`] in each, by a number of eight bits
-//!   whose lowest two are the place. A place gets another context every [`SLOT_IDLE_TIMEOUT`] at most, and the one
-//!   before is kept; its numbers come round after 64 of them, ten minutes later. Nothing in the tunnel
-//!   waits for so long.
-//! - A field's length never shrinks while a context is in use: packets of one size are what sockets send
-//!   and receive as one.
+//! - A packet only refers to a context that the other end has acknowledged, never to another
+//!   packet: loss and reordering on or between links cost nothing, and copies and repair symbols of
+//!   a packet stay valid at any time.
+//! - A packet is compressed once, before it is queued, and decompressed when the other end delivers
+//!   it. In between it is opaque: it is fragmented, covered by repair symbols, retransmitted. Its
+//!   first two bits distinguish it from an IP packet, whose first four are 4 or 6.
+//! - The transport checksum is carried unchanged. It still protects the packet from end to end: if
+//!   a decompressed header were ever wrong, the inner receiver would drop the packet.
+//! - Contexts belong to a lane, which every DATA frame names. A lane has [`CONTEXTS_PER_LANE`]
+//!   slots; the lowest two bits of a context's eight-bit number are its slot. A slot changes its
+//!   flow every [`SLOT_IDLE_TIMEOUT`] at most, and keeps the previous context; its numbers repeat
+//!   after 64 of them, ten minutes later. Nothing in the tunnel waits that long.
+//! - The width of a field never shrinks while a context is in use: sockets batch packets of one
+//!   size.
 //!
 //! ```text
-//! 0   00 ee P X W I    ee ECN · P PSH · X flags, W window, I IPv4 id are there
+//! 0   00 ee P X W I    ee ECN · P PSH · X flags, W window, I IPv4 id are present
 //! 1   context 8
 //! TCP:  lengths 2 · 2 · 2 · 2     of sequence, acknowledgement, time stamp, its echo:
 //!                                 0, 2, 3 or 4 bytes
@@ -30,11 +30,11 @@
 //! UDP:  [id 16]
 //! checksum 16 · payload
 //! ```
-//! Flags, window and id are the packet's own; the four others are by how much they exceed the context's,
-//! modulo 2³². What is not there is as in the context; flags are then ACK, and PSH by `P`.
+//! Flags, window and id are the packet's own; the four others are differences to the context's,
+//! modulo 2³². Absent fields are as in the context; absent flags are ACK, and PSH by `P`.
 //!
-//! Not compressed: fragments, IP options and extensions, TCP options other than timestamps where Linux puts
-//! them, SYN, RST and URG, an IPv4 header whose checksum is wrong.
+//! Not compressed: fragments, IP options and extensions, TCP options other than timestamps in
+//! Linux's layout, SYN, RST and URG, an IPv4 header whose checksum is wrong.
 
 mod compress;
 mod decompress;
@@ -48,16 +48,16 @@ use braid_packet::{checksum, protocol};
 pub use compress::{CompressionSavings, Compressor};
 pub use decompress::{ContextOutcome, Decompressor};
 
-/// Contexts of a lane.
+/// Contexts of each lane.
 pub const CONTEXTS_PER_LANE: usize = 4;
 
-/// A place is given to another flow once its own has been quiet for so long.
+/// Time without packets after which a slot can be given to another flow.
 pub const SLOT_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest header: IPv6, TCP and timestamps.
 pub const HEADER_MAX: usize = 40 + 32;
 
-/// What a compressed packet begins with is below this; an IP packet is not.
+/// First bytes of compressed packets are below this; those of IP packets are not.
 const COMPRESSED_BELOW: u8 = 0x40;
 
 /// Bits of the first byte.
@@ -79,16 +79,16 @@ mod flag {
     pub const URG: u8 = 0x20;
 }
 
-/// Where Linux puts timestamps (RFC 7323 appendix A), and nothing else.
+/// TCP options of Linux when it sends timestamps and nothing else (RFC 7323 appendix A).
 const TIMESTAMPS: [u8; 4] = [1, 1, 8, 10];
 
-/// Which of its lane's places a number is of.
+/// The slot of a context number in its lane.
 #[must_use]
 pub fn slot_of(number: u8) -> usize {
     usize::from(number) % CONTEXTS_PER_LANE
 }
 
-/// Whether a packet, as it is in the tunnel, is compressed.
+/// Returns true if a packet in the tunnel is compressed.
 #[must_use]
 pub fn is_compressed(packet: &[u8]) -> bool {
     packet
@@ -96,7 +96,7 @@ pub fn is_compressed(packet: &[u8]) -> bool {
         .is_some_and(|first| *first < COMPRESSED_BELOW)
 }
 
-/// Marks a compressed packet as having met congestion; says whether it could.
+/// Marks a compressed packet with CE. Returns true if the packet can carry the mark.
 pub fn mark(packet: &mut [u8]) -> bool {
     match packet.first_mut() {
         Some(first) if *first & bit::ECN != 0 => {
@@ -107,7 +107,7 @@ pub fn mark(packet: &mut [u8]) -> bool {
     }
 }
 
-/// Of what headers a packet's header is made.
+/// Kinds of headers that a packet has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HeaderLayout {
     is_v4: bool,
@@ -116,7 +116,8 @@ struct HeaderLayout {
 }
 
 impl HeaderLayout {
-    /// By the bytes of a header alone; none if it is of another kind, or cut short.
+    /// Determines the layout from the bytes of a header; none if they are of another kind, or
+    /// truncated.
     fn of(bytes: &[u8]) -> Option<HeaderLayout> {
         let (is_v4, number) = match bytes.first()? {
             0x45 => (true, *bytes.get(9)?),
@@ -143,12 +144,12 @@ impl HeaderLayout {
         (bytes.len() >= layout.len()).then_some(layout)
     }
 
-    /// Bytes of the IP header: where the transport's begins.
+    /// Length of the IP header, bytes.
     fn ip(self) -> usize {
         if self.is_v4 { 20 } else { 40 }
     }
 
-    /// Bytes of both headers.
+    /// Length of both headers, bytes.
     fn len(self) -> usize {
         let transport = match (self.is_tcp, self.has_times) {
             (false, _) => 8,
@@ -162,12 +163,12 @@ impl HeaderLayout {
         self.ip() + if self.is_tcp { 16 } else { 6 }
     }
 
-    /// Where what counts up is: sequence, acknowledgement, time stamp, its echo.
+    /// Offsets of the counting fields: sequence, acknowledgement, time stamp, its echo.
     fn counters(self) -> [usize; 4] {
         [4, 8, 24, 28].map(|at| self.ip() + at)
     }
 
-    /// Of those, how many there are.
+    /// Number of counting fields in this layout.
     fn count(self) -> usize {
         match (self.is_tcp, self.has_times) {
             (false, _) => 0,
@@ -176,7 +177,8 @@ impl HeaderLayout {
         }
     }
 
-    /// That of a packet that may be compressed: whole, and with nothing in its header that would be lost.
+    /// The layout of a packet that can be compressed: unfragmented, and without header fields that
+    /// would be lost.
     fn of_whole(packet: &[u8]) -> Option<HeaderLayout> {
         let layout = HeaderLayout::of(packet)?;
         let start = layout.ip();
@@ -186,7 +188,8 @@ impl HeaderLayout {
         };
         let is_sound = !layout.is_v4
             || (read16(packet, 6) & 0x3fff == 0
-                // Of one's complement's two zeros the one that would be computed.
+                // One's complement has two zeros; only the one that a checksum computes to is
+                // accepted.
                 && read16(packet, 10) != 0xffff
                 && checksum::sum(&packet[..20]) == 0xffff);
         let is_plain = match layout.is_tcp {
@@ -199,18 +202,19 @@ impl HeaderLayout {
         (length == packet.len() && is_sound && is_plain).then_some(layout)
     }
 
-    /// Whether two headers of this shape are alike in all that is neither carried nor computed.
+    /// Returns true if two headers of this layout agree in all fields that are neither carried nor
+    /// computed.
     fn is_same_flow(self, a: &[u8], b: &[u8]) -> bool {
         let start = self.ip();
         let same = |from: usize, to: usize| a[from..to] == b[from..to];
-        // The ports first: they tell most flows apart.
+        // Ports come first: they distinguish most flows.
         let ip = match self.is_v4 {
             true => {
                 same(12, 24) && same(6, 10) && (a[1] ^ b[1]) & !(bit::ECN >> bit::ECN_SHIFT) == 0
             }
             false => same(40, 44) && same(6, 40) && same(2, 4) && (a[1] ^ b[1]) & !bit::ECN == 0,
         };
-        // The reserved bits of TCP's offset are zero in every shape.
+        // The reserved bits of TCP's offset are zero in every layout.
         ip && a[0] == b[0] && (!self.is_tcp || a[start + 12] == b[start + 12])
     }
 
@@ -236,7 +240,7 @@ impl std::fmt::Debug for Header {
 }
 
 impl Header {
-    /// That of a packet of this shape.
+    /// The header of a packet of this layout.
     fn of(layout: HeaderLayout, packet: &[u8]) -> Header {
         let mut bytes = [0; HEADER_MAX];
         bytes[..layout.len()].copy_from_slice(&packet[..layout.len()]);

@@ -7,11 +7,11 @@ use crate::proto::ecn;
 use crate::proto::frame::HeaderContext;
 use braid_core::{LaneId, Time};
 
-/// An inner packet, as far as it matters here.
+/// The relevant fields of an inner packet.
 #[derive(Clone, Debug)]
 struct Inner {
     is_v4: bool,
-    /// None: UDP.
+    /// None for UDP.
     tcp: Option<Tcp>,
     flow: u8,
     ecn: u8,
@@ -82,7 +82,7 @@ impl Inner {
 
 const LANE: LaneId = LaneId(7);
 
-/// Both ends, with nothing between them.
+/// Both ends, without a network between them.
 #[derive(Default)]
 struct Ends {
     compressor: Compressor,
@@ -91,7 +91,7 @@ struct Ends {
 }
 
 impl Ends {
-    /// The packet as it goes through the tunnel.
+    /// The packet in its tunnel form.
     fn send(&mut self, now: Time, lane: LaneId, packet: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         if !self.compressor.compress(now, lane, packet, &mut out) {
@@ -100,7 +100,7 @@ impl Ends {
         out
     }
 
-    /// What waits to be told, with its lane and number.
+    /// Contexts waiting to be sent, each with lane and number.
     fn contexts(&mut self) -> Vec<(u8, u8, Vec<u8>)> {
         let mut contexts = Vec::new();
         while let Some(context) = self.compressor.poll_context(&mut self.scratch) {
@@ -115,7 +115,7 @@ impl Ends {
             number: *number,
             content,
         };
-        // One that was overtaken by a later one is not answered.
+        // A context that a later one has overtaken is not acknowledged.
         if self.decompressor.handle_context(&context) == ContextOutcome::Known {
             let lane = LaneId(*lane);
             self.compressor.handle_ack(lane, *number, true);
@@ -132,7 +132,7 @@ impl Ends {
     }
 }
 
-/// A download's full packet with timestamps, the `n`-th.
+/// The `n`-th full packet of a download with timestamps.
 fn bulk(is_v4: bool, n: u32) -> Inner {
     Inner {
         is_v4,
@@ -201,7 +201,7 @@ fn a_bulk_flows_headers_become_a_quarter_and_all_of_one_size() {
             }
         }
         println!("{whole} bytes of headers become {sizes:?}");
-        // While the distance from the context grows: three lengths of the sequence's field.
+        // While the distance from the context grows, the sequence field has three widths.
         assert!(sizes.len() <= 5, "{sizes:?}");
         assert_eq!(sizes[&whole], UNCOMPRESSED_PACKETS);
         assert_eq!(*sizes.keys().rev().nth(1).expect("several"), least);
@@ -211,7 +211,7 @@ fn a_bulk_flows_headers_become_a_quarter_and_all_of_one_size() {
     }
 }
 
-/// The packet with which a flow is told of goes as it is.
+/// The packet with which the context is sent goes uncompressed.
 const UNCOMPRESSED_PACKETS: u32 = 4;
 
 #[test]
@@ -246,7 +246,7 @@ fn packets_only_refer_to_acknowledged_contexts() {
         told += ends.contexts().len();
     }
     assert!((4..=6).contains(&told), "{told} in ten seconds");
-    // It is asked for again, by the same name, and taken up.
+    // The context is sent again, under the same number, and used.
     let now = at(60_000_000_000);
     ends.send(now, LANE, &bulk(true, 100).packet());
     let context = ends.contexts().pop().expect("asked again");
@@ -255,7 +255,8 @@ fn packets_only_refer_to_acknowledged_contexts() {
     let packet = bulk(true, 101).packet();
     let sent = ends.send(now, LANE, &packet);
     assert!(is_compressed(&sent));
-    // The other end has lost it: it says which, and packets are whole again until it is told anew.
+    // The other end has lost the context: it names it, and packets go uncompressed until the
+    // context is sent again.
     let empty = Decompressor::default();
     let mut out = Vec::new();
     assert_eq!(
@@ -356,8 +357,8 @@ fn inner() -> impl Strategy<Value = Inner> {
     )
 }
 
-/// What happens next: a packet, how long after the one before, what is spoilt of it, how many packets
-/// later it arrives, and whether what is told now is lost.
+/// A step: a packet, the pause before it, the byte that is corrupted, the number of packets that
+/// overtake it, and whether contexts sent now are lost.
 fn step() -> impl Strategy<Value = (Inner, u64, Option<(usize, u8)>, usize, bool)> {
     let spoilt = prop::option::weighted(0.05, (0usize..60, any::<u8>()));
     let pause = prop_oneof![10 => 0u64..50, 1 => 0u64..9_000];
@@ -367,7 +368,7 @@ fn step() -> impl Strategy<Value = (Inner, u64, Option<(usize, u8)>, usize, bool
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Flows of which several share a lane, over a way that loses, delays and reorders.
+    /// Flows of which several share a lane, over a path with loss, delay and reordering.
     #[test]
     fn decompression_restores_every_packet(steps in prop::collection::vec(step(), 1..300)) {
         let mut ends = Ends::default();
@@ -377,7 +378,7 @@ proptest! {
         for (n, (inner, pause, spoilt, delay, lost)) in steps.into_iter().enumerate() {
             millis += pause;
             if pause > 50 {
-                // Nothing flies for seconds.
+                // No packet is in flight for seconds.
                 for (_, lane, sent, packet) in flying.drain(..) {
                     prop_assert_eq!(ends.receive(lane, &sent), Ok(packet));
                 }

@@ -1,8 +1,8 @@
-//! How packets are to be treated: who chooses links, and which class a flow is of.
+//! Policy for inner packets: the scheduler, and the class of each flow.
 //!
-//! Only the client knows what its lines and its flows are worth, and most of what it gets comes from
-//! the hub. So a policy is plain data: the client goes by it, and tells it to the hub, which goes by it
-//! for what it sends to this client and to nobody else.
+//! Only the client knows the value of its uplinks and flows, and most of its traffic comes from the
+//! hub. So a policy is plain data: the client applies it and sends it to the hub, which applies it
+//! to packets for this client alone.
 
 #[cfg(test)]
 mod tests;
@@ -18,10 +18,10 @@ use super::flow::FlowInfo;
 
 pub use wire::{POLICY_MAX, TIME_OUT_MAX};
 
-/// Most rules of a policy: each is held against every packet until one matches.
+/// Most rules of a policy: they are matched in order against every packet.
 pub const RULES_MAX: usize = 255;
 
-/// Which end of a packet is the far one.
+/// The end of a packet that is the remote one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteSide {
     /// Its destination: at the client.
@@ -30,7 +30,7 @@ pub enum RemoteSide {
     Source,
 }
 
-/// Who chooses links.
+/// The scheduler that chooses links.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Scheduling {
     /// Earliest arrival over measured links.
@@ -38,54 +38,56 @@ pub enum Scheduling {
     Adaptive,
     /// \[l3b\] §3, over these links, the cheapest first.
     Overflow(Parameters, Vec<LinkId>),
-    /// Static weights, in bursts of so many full packets.
+    /// Static weights, with the size of a burst in full packets.
     Weighted(u32, Vec<(LinkId, u32)>),
 }
 
-/// Flows that are treated otherwise than they would be. What is not said matches anything.
+/// A rule for some flows. A field that is none matches anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Where the far end is.
+    /// Network of the remote end.
     pub network: Option<Prefix>,
     /// IANA number of the transport protocol.
     pub protocol: Option<u8>,
-    /// Ports of the far end, TCP and UDP.
+    /// Ports of the remote end, TCP and UDP.
     pub ports: Option<RangeInclusive<u16>>,
     /// Differentiated services code point, 0 to 63.
     pub dscp: Option<u8>,
     /// IPv4 alone, or IPv6 alone.
     pub is_v4: Option<bool>,
-    /// What they are treated as.
+    /// Class of the flows that match.
     pub class: Class,
 }
 
-/// How packets are to be treated.
+/// Policy for inner packets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policy {
-    /// Who chooses links.
+    /// The scheduler that chooses links.
     pub scheduling: Scheduling,
-    /// How what arrives is put in order: at both ends, so that one word decides for both directions.
+    /// Order of received packets, at both ends, so that one setting covers both directions.
     pub ordering: Reordering,
-    /// The first that matches counts; else [`FlowInfo::class`] does. Those beyond [`RULES_MAX`] count at
-    /// neither end.
+    /// The first rule that matches counts, otherwise [`FlowInfo::class`]. Rules beyond
+    /// [`RULES_MAX`] count at neither end.
     pub rules: Vec<Rule>,
 }
 
 impl Policy {
-    /// The class of a packet, none if it cannot be read. It is asked for each: it does not allocate.
+    /// Returns the class of a packet; `info` is none if the packet cannot be parsed. It runs for
+    /// every packet and does not allocate.
     #[must_use]
     pub fn class(&self, info: Option<&FlowInfo>, remote: RemoteSide) -> Class {
         let Some(info) = info else {
             return Class::Ordered;
         };
-        // No more than the other end hears of: both treat a flow alike.
+        // Rules that the other end does not receive are ignored here too, so that both treat a flow
+        // alike.
         let mut rules = self.rules.iter().take(RULES_MAX);
         let found = rules.find(|rule| rule.matches(info, remote));
         found.map_or_else(|| info.class(), |rule| rule.class)
     }
 
-    /// Who chooses links by it. Where it names none, or parameters that make no sense, earliest arrival
-    /// does.
+    /// Makes the scheduler. If it names no links, or its parameters are invalid, the adaptive one
+    /// is used.
     #[must_use]
     pub fn scheduler(&self) -> Box<dyn Scheduler> {
         match &self.scheduling {

@@ -25,7 +25,7 @@ fn written(policy: &Policy) -> Vec<u8> {
     out
 }
 
-/// The class of a packet, as a tunnel asks for it.
+/// The class of a packet, as a tunnel determines it.
 fn class_of(policy: &Policy, packet: &[u8], remote: RemoteSide) -> Class {
     policy.class(FlowInfo::of(packet).as_ref(), remote)
 }
@@ -76,7 +76,7 @@ fn the_first_rule_that_matches_decides_at_both_ends() {
     };
     assert_eq!(tcp(there(5005)), Class::Pinned);
     assert_eq!(tcp(end("192.0.2.1", 5005)), Class::Ordered);
-    // From the far end's port 1000 to port 5005 here: the rule is about the other port.
+    // From the remote port 1000 to the local port 5005: the rule matches remote ports.
     let other = build::udp(end("192.0.2.1", 1000), end("10.73.0.2", 5005), &[0; 1000]);
     assert_eq!(
         class_of(&policy, &other, RemoteSide::Source),
@@ -151,7 +151,7 @@ fn the_longest_policy_is_as_long_as_it_says() {
         ordering: Reordering::FixedTimeout(TIME_OUT_MAX),
         rules: vec![rule; RULES_MAX],
     };
-    // Of the five numbers only a burst goes with weights.
+    // A weighted scheduler uses only one of the five numbers, the burst.
     assert_eq!(written(&policy).len(), POLICY_MAX - 4 * 4);
 }
 

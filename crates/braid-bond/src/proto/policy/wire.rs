@@ -1,4 +1,4 @@
-//! A policy as it is written ([`Policy::append`]):
+//! Wire format of a policy ([`Policy::append`]):
 //!
 //! ```text
 //! scheduler 8 · [time-out varint (ms), only with bit 7 of the scheduler]
@@ -7,11 +7,13 @@
 //!                w_max varint · links 8 · links × link 8
 //!   2 weighted   burst varint · links 8 · links × (link 8 · weight varint)
 //! rules varint · rules × rule
-//! rule           what 8 · [family 8 · length 8 · address] · [protocol 8] · [first 16 · last 16] · [dscp 8]
+//! rule           bits 8 · [family 8 · length 8 · address] · [protocol 8] · [first 16 · last 16] · [dscp 8]
 //! ```
-//! Bit 7 of the scheduler's byte: packets are put in order by a time-out, as in \[l3b\] §4.3. `what` has
-//! the class in its lowest two bits, then from bit 2 on: network, protocol, ports, code point, IPv4 alone,
-//! IPv6 alone. An address has as many bytes as its length in bits needs. Rules are about the *far* end of a flow, as seen from the client: where packets from here go, and those to here come from.
+//! Bit 7 of the scheduler's byte: packets are reordered with a fixed time-out, as in \[l3b\] §4.3.
+//! `bits` has the class in its lowest two bits, then from bit 2 on the presence of network,
+//! protocol, ports and code point, then IPv4 only and IPv6 only. An address has as many bytes as
+//! its prefix length needs. Rules match the *remote* end of a flow, as seen from the client: the
+//! destination of packets from the client, the source of packets to it.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -25,24 +27,25 @@ use crate::proto::frame::{self, FrameError};
 use crate::proto::reader::Reader;
 use crate::proto::varint;
 
-/// Largest parameter that is written, so that what is read can be computed with.
+/// Largest parameter on the wire, so that computing with it cannot overflow.
 pub(super) const NUMBER_MAX: u32 = 1_000_000;
 
-/// Most bytes of a rule: `what`, an IPv6 address with family and length, protocol, ports, code point.
+/// Longest rule, bytes: `bits`, an IPv6 address with family and length, protocol, ports, code
+/// point.
 const RULE_MAX: usize = 1 + 18 + 1 + 4 + 1;
 
-/// Most bytes of a policy as it is written: the scheduler with five numbers, a time-out, every link with
+/// Longest policy on the wire, bytes: the scheduler with five numbers, a time-out, every link with
 /// its weight, and all rules. A varint of at most 10⁶ takes four bytes, that of a time-out two.
 pub const POLICY_MAX: usize = 1 + 2 + 5 * 4 + 1 + MAX_LINKS * (1 + 4) + 2 + RULES_MAX * RULE_MAX;
 
-/// Longest time-out of [`Reordering::FixedTimeout`] that is written.
+/// Longest time-out of [`Reordering::FixedTimeout`] on the wire.
 pub const TIME_OUT_MAX: Duration = Duration::from_secs(10);
 
 /// Bit of the scheduler's byte: a time-out follows.
 const HAS_TIME_OUT: u8 = 0x80;
 
 impl Policy {
-    /// Writes it. Rules beyond [`RULES_MAX`] are left out.
+    /// Writes the policy. Rules beyond [`RULES_MAX`] are left out.
     pub fn append(&self, out: &mut Vec<u8>) {
         let scheduler = match &self.scheduling {
             Scheduling::Adaptive => 0,
@@ -78,10 +81,10 @@ impl Policy {
         rules.iter().for_each(|rule| rule.append(out));
     }
 
-    /// Reads all of `bytes`.
+    /// Parses all of `bytes`.
     ///
     /// # Errors
-    /// It is of a later version, or makes no sense.
+    /// It is of a later version, or invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, FrameError> {
         let reader = &mut Reader::new(bytes);
         let first = reader.u8()?;
@@ -95,7 +98,7 @@ impl Policy {
                 let parameters = parameters(reader)?;
                 let links = parse_links(reader, |_| Ok(()))?;
                 let links: Vec<LinkId> = links.into_iter().map(|(link, ())| link).collect();
-                // What no scheduler can be made of is no policy.
+                // A policy that no scheduler can be made of is invalid.
                 Overflow::new(&links, parameters).map_err(|_| FrameError::Range)?;
                 Scheduling::Overflow(parameters, links)
             }
@@ -123,7 +126,8 @@ impl Policy {
     }
 }
 
-/// Weights in the same proportion to each other, none above [`NUMBER_MAX`]; what was above zero stays so.
+/// Scales weights in proportion so that none is above [`NUMBER_MAX`]; a weight above zero stays
+/// above zero.
 fn proportions(links: &[(LinkId, u32)]) -> Vec<(LinkId, u32)> {
     let largest = links.iter().map(|(_, weight)| *weight).max().unwrap_or(0);
     let scaled = |weight: u32| match largest <= NUMBER_MAX {
@@ -187,7 +191,7 @@ fn parameters(reader: &mut Reader<'_>) -> Result<Parameters, FrameError> {
     })
 }
 
-/// Links, none twice, each with what `more` reads.
+/// Parses links, none twice, each with a value that `more` parses.
 fn parse_links<T>(
     reader: &mut Reader<'_>,
     mut more: impl FnMut(&mut Reader<'_>) -> Result<T, FrameError>,
@@ -300,7 +304,7 @@ fn network(reader: &mut Reader<'_>) -> Result<Prefix, FrameError> {
         _ => IpAddr::from(octets),
     };
     let network = Prefix::new(address, length).ok_or(FrameError::Range)?;
-    // Bits behind the prefix would be a second way to write the same.
+    // Bits behind the prefix would be a second encoding of the same network.
     match network.address() == address {
         true => Ok(network),
         false => Err(FrameError::Range),

@@ -1,15 +1,14 @@
-//! Packets in the clear, as GRE ([`gre`]): when a link sends them, and what is believed of those that
-//! come.
+//! Cleartext packets, as GRE ([`gre`]): when a link sends them, and which ones it accepts.
 //!
-//! Nothing about them is authentic, so they carry inner packets and nothing else; reports, requests,
-//! addresses and keys stay sealed. Three things keep a stranger's packets from doing more than add
-//! inner packets: they must come from the address that the link's other end has proved, they confirm no
-//! keys and move no address, and the gate bounds their numbers by the sealed ones
-//! ([`ReplayGuard::admit_cleartext`](crate::proto::gate::Gate::admit_clear)). For that one packet in [`SEALED_EVERY`]
-//! of a link goes sealed.
+//! They are not authenticated, so they carry inner packets and nothing else; reports, requests,
+//! addresses and keys stay sealed. Three rules limit an attacker's packets to adding inner packets:
+//! they must come from the validated address of the link's other end; they confirm no keys and move
+//! no address; and the replay guard bounds their numbers by the sealed ones
+//! ([`ReplayGuard::admit_cleartext`](crate::proto::replay_guard::ReplayGuard::admit_cleartext)).
+//! For the last rule, one packet in [`SEALED_EVERY`] of a link is sealed.
 //!
-//! Networks that pass UDP need not pass GRE. A link sends in the clear once a PING that went so was
-//! answered, and goes back to sealed packets when one is not.
+//! Networks that pass UDP need not pass GRE. A link sends cleartext once a cleartext PING was
+//! answered, and returns to sealed packets when one is not.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,32 +22,32 @@ use crate::proto::packet::{Header, OVERHEAD, STAMP};
 use crate::proto::reject::Reject;
 use braid_core::{Bytes, LinkId, Time};
 
-/// One packet in so many of a link goes sealed: sixteen may be lost before the window of what may come
-/// in the clear ends.
+/// One packet in this many of a link is sealed. Sixteen of those may be lost before the window of
+/// cleartext numbers ends.
 pub(super) const SEALED_EVERY: u64 = 1024;
 
-/// A link that carries is asked this often whether it still passes GRE.
+/// Interval of GRE probes on a link that passes GRE and carries data.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// First and largest distance of the questions while it does not.
+/// First and largest interval of probes on a link that does not pass GRE.
 const PROBE_RETRY_MIN: Duration = Duration::from_secs(1);
 const PROBE_RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// Tokens of these questions; those of the search for the MTU are sizes.
+/// Tokens of GRE probes; those of the MTU search are sizes.
 const PROBE_TOKENS: u32 = 1 << 28;
 
-/// Whether a link passes GRE.
+/// Probing of a link for GRE.
 #[derive(Debug)]
 pub(super) struct GreProbe {
     open: bool,
-    /// The question that has not been answered.
+    /// Token of the unanswered probe.
     asked: Option<u32>,
     due: Time,
     after: Duration,
 }
 
 impl GreProbe {
-    /// Nothing is known; it is asked at once.
+    /// A link that has not been probed; the first probe is due at once.
     pub fn new(now: Time) -> Self {
         GreProbe {
             open: false,
@@ -58,13 +57,13 @@ impl GreProbe {
         }
     }
 
-    /// Whether data goes in the clear.
+    /// Returns true if the link passes GRE.
     pub fn is_passing(&self) -> bool {
         self.open
     }
 
-    /// The token to ask with now. `busy` says that the link carries inner packets: an idle link that
-    /// passed GRE is not asked again.
+    /// The token of the probe to send now. `busy`: the link carries inner packets. An idle link
+    /// that passed GRE is not probed again.
     fn poll(&mut self, now: Time, busy: bool, entropy: &mut Entropy) -> Option<u32> {
         if now < self.due || self.open && !busy {
             return None;
@@ -86,12 +85,12 @@ impl GreProbe {
         Some(token)
     }
 
-    /// When it is to be asked whatever the link does.
+    /// The time of the next probe that does not depend on traffic.
     fn poll_timeout(&self) -> Option<Time> {
         (!self.open).then_some(self.due)
     }
 
-    /// A PONG came; says whether it was an answer.
+    /// Handles a PONG. Returns true if it answers a probe.
     pub fn handle_pong(&mut self, now: Time, token: u32) -> bool {
         if self.asked != Some(token) {
             return false;
@@ -107,13 +106,13 @@ impl GreProbe {
 }
 
 impl Tunnel {
-    /// Whether this end wants data in the clear, as GRE, from now on. It is sent so once both ends have
-    /// said so as a session began, and only on links that pass it.
+    /// Sets if this end wants cleartext data, as GRE. It is sent once both ends have agreed at the
+    /// begin of a session, and only on links that pass it.
     pub fn set_gre(&mut self, gre: bool) {
         self.gre = gre;
     }
 
-    /// Whether a link's data goes in the clear.
+    /// Returns true if a link's data is sent in cleartext.
     #[must_use]
     pub fn is_cleartext(&self, link: LinkId) -> bool {
         let link = self.links[link.index()].as_ref();
@@ -124,14 +123,14 @@ impl Tunnel {
         self.gre && self.peer.gre
     }
 
-    /// When a link is to be asked whether it passes GRE.
+    /// The time of the next GRE probe on any link.
     pub(super) fn gre_probe_timeout(&self) -> Option<Time> {
         let links = self.links.iter().flatten();
         let links = links.filter(|link| self.is_gre_agreed() && link.in_use);
         links.filter_map(|link| link.gre_probe.poll_timeout()).min()
     }
 
-    /// The question whether a link passes GRE.
+    /// The next GRE probe to send.
     pub(super) fn poll_gre_probe(&mut self, now: Time, out: &mut Vec<u8>) -> Option<Datagram> {
         if !self.is_gre_agreed() {
             return None;
@@ -171,7 +170,7 @@ impl Tunnel {
         Some(Datagram { link: id, to })
     }
 
-    /// Takes a packet that came in the clear.
+    /// Handles a cleartext packet.
     pub(super) fn handle_cleartext(
         &mut self,
         now: Time,
@@ -182,7 +181,7 @@ impl Tunnel {
         let (_, bits, frames) = gre::parse(packet).ok_or(Reject::Malformed)?;
         let link = self.links[header.link.index()].as_ref();
         let proven = link.and_then(|link| link.path.proven());
-        // The packet has no port.
+        // A GRE packet has no port.
         let is_from_there = proven.is_some_and(|proven| proven.ip() == from.ip());
         let may = |frame| match frame {
             Ok(Frame::Data(_)) => true,
@@ -198,7 +197,7 @@ impl Tunnel {
             from,
             stamp: self.clock.expand(now, bits),
         };
-        // As if it were sealed and in UDP: both ends count the same.
+        // Counted as if it were sealed and in UDP: both ends count the same.
         let sealed = packet.len() - GRE_HEADER - STAMP + OVERHEAD;
         let wire = Bytes::new(sealed as u64 + IP_UDP_HEADERS);
         self.handle_frames(now, origin, number, wire, frames)

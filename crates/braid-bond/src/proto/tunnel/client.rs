@@ -1,4 +1,4 @@
-//! The initiator's handshakes: when they begin, on which links, and how often they are repeated.
+//! The initiator's handshakes: start, links, and repetition.
 
 use std::time::Duration;
 
@@ -10,37 +10,37 @@ use crate::proto::handshake::{
 use crate::proto::packet::SessionIndex;
 use braid_core::{LinkId, Time};
 
-/// First repetition of message 1, doubled each time up to [`RETRY_MAX`].
+/// Time before the first repetition of message 1, doubled each time up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(250);
 const RETRY_MAX: Duration = Duration::from_secs(4);
 
-/// After this a handshake begins anew: what kept it from being answered may have been in it.
+/// Time after which a new handshake replaces an unanswered one: its contents may be why nobody
+/// answers.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// After a refusal nothing is asked for so long: whoever runs the hub may change their mind, but not
-/// at once.
+/// Pause after a refusal: the hub's operator may change their mind, but not at once.
 const REFUSAL_BACKOFF: Duration = Duration::from_secs(30);
 
-/// The hub may correct our clock so often before a session: once for a clock that is behind, once for one
-/// that is ahead, and as often again for what happens meanwhile.
+/// Corrections of the clock by the hub before a session: one for a clock that is behind, one for a
+/// clock that is ahead, and as many again for changes meanwhile.
 const MAX_CLOCK_CORRECTIONS: u32 = 4;
 
-/// Who the initiator is, and whom it calls.
+/// Identity of the initiator, and its hub.
 #[derive(Clone, Debug)]
 pub struct ClientSettings {
-    /// Who we are.
+    /// The initiator's key pair.
     pub identity: Identity,
-    /// Whom we call.
+    /// The hub's public key.
     pub hub: PublicKey,
-    /// What both were given beforehand; the default is none.
+    /// Pre-shared key; the default is none.
     pub psk: Psk,
-    /// What to seal data with.
+    /// Ciphers for data.
     pub ciphers: Ciphers,
-    /// What to tell the hub.
+    /// Options for the hub.
     pub options: Options,
-    /// Whether data is to go in the clear, as GRE, if the hub wants that too.
+    /// True if data is to be sent in cleartext, as GRE, provided that the hub wants that too.
     pub gre: bool,
-    /// µs since 1970 at [`Time::ZERO`]; a clock that is wrong costs a round trip at most.
+    /// µs since 1970 at [`Time::ZERO`]; a wrong clock costs a round trip at most.
     pub unix_micros: u64,
 }
 
@@ -50,23 +50,23 @@ struct RunningAttempt {
     begun: Time,
     repeat: Duration,
     due: Time,
-    /// Links that message 1 is yet to go out on, one bit each.
+    /// Links on which message 1 is still to be sent, one bit each.
     links: u32,
-    /// Links on which a cookie was answered since message 1 last went out on all, one bit each. Anybody
-    /// who sees message 1 can make cookie replies: more of them are not answered.
+    /// Links on which a cookie was answered since message 1 last went out on all, one bit each.
+    /// Anybody who sees message 1 can make cookie replies, so only one per link is answered.
     proved: u32,
 }
 
-/// Begins handshakes.
+/// Runs the initiator's handshakes.
 #[derive(Debug)]
 pub(super) struct HandshakeClient {
     settings: ClientSettings,
     running: Option<RunningAttempt>,
-    /// No initiation may have a time up to this.
+    /// The time of an initiation must exceed this.
     floor: u64,
     /// Corrections of the clock since the last session.
     corrections: u32,
-    /// The hub has refused; until then it is not asked again.
+    /// End of the pause after a refusal.
     backoff_until: Option<Time>,
 }
 
@@ -86,7 +86,7 @@ impl HandshakeClient {
         }
     }
 
-    /// Begins a handshake, unless one is under way or the hub has refused a moment ago.
+    /// Begins a handshake, unless one is in progress or the hub has refused a moment ago.
     pub fn ensure_running(
         &mut self,
         now: Time,
@@ -98,7 +98,7 @@ impl HandshakeClient {
         }
     }
 
-    /// Begins a handshake in the place of one that is under way: its keys may not be ours alone any more.
+    /// Replaces a handshake in progress, because others may have its keys.
     pub fn restart(&mut self, now: Time, continues: Option<SessionIndex>, entropy: &mut Entropy) {
         self.running = None;
         self.ensure_running(now, continues, entropy);
@@ -137,12 +137,12 @@ impl HandshakeClient {
         });
     }
 
-    /// Whether a handshake is under way, or none may be begun yet.
+    /// Returns true if a handshake is in progress, or none may begin yet.
     pub fn is_running(&self) -> bool {
         self.running.is_some() || self.backoff_until.is_some()
     }
 
-    /// Message 1, and the link that it is to go out on; `usable` says which have an address.
+    /// The next message 1 and its link; `usable` are the links with an address.
     pub fn poll(&mut self, usable: u32, out: &mut Vec<u8>) -> Option<LinkId> {
         let running = self.running.as_mut()?;
         let links = running.links & usable;
@@ -155,14 +155,14 @@ impl HandshakeClient {
         Some(link)
     }
 
-    /// A link has come: the handshake that is under way goes out on it as well.
+    /// Sends the handshake in progress on a new link as well.
     pub fn handle_link(&mut self, link: LinkId) {
         if let Some(running) = &mut self.running {
             running.links |= 1 << link.0;
         }
     }
 
-    /// Repeats message 1, or begins anew. Returns whether a handshake was given up.
+    /// Repeats message 1, or begins a new handshake. Returns true if one was given up.
     pub fn handle_timeout(&mut self, now: Time, entropy: &mut Entropy) -> bool {
         self.backoff_until = self.backoff_until.filter(|until| now < *until);
         let Some(running) = self.running.as_mut().filter(|running| now >= running.due) else {
@@ -185,8 +185,8 @@ impl HandshakeClient {
         due.or(self.backoff_until)
     }
 
-    /// Takes message 2. There is no session if the hub has corrected our clock: a new handshake is
-    /// under way then.
+    /// Handles message 2. Returns none if the hub has corrected the clock: then a new handshake is
+    /// in progress.
     pub fn handle_response(
         &mut self,
         now: Time,
@@ -215,10 +215,10 @@ impl HandshakeClient {
         Ok(Some(established))
     }
 
-    /// The hub wants a time just beyond `theirs`, and got `ours`.
+    /// Adapts the clock: the hub wants a time just beyond `theirs`, and got `ours`.
     fn correct_clock(&mut self, now: Time, ours: u64, theirs: u64) {
         if theirs < ours {
-            // Ours is ahead of anything that the hub takes: from now on it goes by the hub's.
+            // This clock is ahead of all times that the hub accepts: from now on the hub's counts.
             self.settings.unix_micros = theirs.saturating_sub(now.as_nanos() / 1000);
         }
         self.floor = theirs;

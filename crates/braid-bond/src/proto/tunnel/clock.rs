@@ -1,19 +1,19 @@
-//! Stamps of the other end, and numbers of its lanes, of which only the lowest bits are sent.
+//! Expansion of the other end's stamps and lane numbers, of which only the lowest bits are sent.
 
 use crate::proto::packet::{expand, expand_stamp};
 use braid_core::{LANES, LaneId, LaneSeq, Stamp, Time};
 
-/// The other end's clock, as far as its stamps tell.
+/// The other end's clock, as its stamps show it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerClock {
     last: Option<(Stamp, Time)>,
 }
 
 impl PeerClock {
-    /// The stamp whose lowest bits came now. Until the first one nothing is known of the upper bits;
-    /// any will do, since only differences mean something.
+    /// Expands a stamp. The upper bits of the first one are arbitrary, since only differences
+    /// count.
     pub fn expand(&mut self, now: Time, bits: u32) -> Stamp {
-        // The first is taken to be a while after the origin, so that earlier ones exist.
+        // The first stamp is taken as well after the origin, so that earlier ones exist.
         let near = self.last.map_or(Stamp(1 << 40), |(stamp, at)| {
             Stamp(stamp.0 + now.since(at).as_micros() as u64)
         });
@@ -25,7 +25,7 @@ impl PeerClock {
     }
 }
 
-/// How far each lane of the other end has come.
+/// Progress of each lane of the other end.
 #[derive(Clone, Debug)]
 pub(super) struct PeerLanes([u64; LANES]);
 
@@ -36,12 +36,13 @@ impl Default for PeerLanes {
 }
 
 impl PeerLanes {
-    /// The number whose lowest 24 bits came, of a packet that may be yet to come.
+    /// Expands the lowest 24 bits of a packet number without recording it: the packet may be yet to
+    /// come.
     pub fn expand_known(&self, lane: LaneId, bits: u32) -> LaneSeq {
         LaneSeq(expand(bits, 24, self.0[lane.index()]))
     }
 
-    /// The number whose lowest 24 bits came.
+    /// Expands the lowest 24 bits of a received packet's number.
     pub fn expand(&mut self, lane: LaneId, bits: u32) -> LaneSeq {
         let number = self.expand_known(lane, bits);
         let next = &mut self.0[lane.index()];

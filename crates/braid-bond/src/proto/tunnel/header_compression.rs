@@ -1,4 +1,4 @@
-//! Inner headers that are said once: who is told of them, and what packets become.
+//! Header compression of a tunnel: sending contexts, and converting packets.
 
 use std::collections::VecDeque;
 
@@ -11,10 +11,10 @@ use crate::proto::pool::{Buffer, Packet};
 use crate::proto::reject::Reject;
 use braid_core::{LaneId, LinkId, MAX_LINKS, Time};
 
-/// Answers that wait; more are dropped, and asked for again.
+/// Acknowledgements waiting to be sent. More are dropped; the other end asks again.
 const MAX_QUEUED_ACKS: usize = 64;
 
-/// Bytes of a packet of answers and headers, after which another one is begun.
+/// Length of acknowledgements and contexts after which another packet is begun, bytes.
 const CONTROL_PACKET_BYTES: usize = 600;
 
 /// Both directions of a tunnel.
@@ -24,7 +24,7 @@ pub(super) struct HeaderCompression {
     decompressor: Decompressor,
     acks: VecDeque<HeaderAck>,
     header: Vec<u8>,
-    /// Packets that said something of it: each goes over the next link, since one may be dead.
+    /// Packets sent for it: each goes over the next link, since one may be dead.
     packets_sent: usize,
 }
 
@@ -37,20 +37,20 @@ impl HeaderCompression {
 }
 
 impl Tunnel {
-    /// What inner headers took less, in the direction from here.
+    /// Savings of header compression in the sending direction.
     #[must_use]
     pub fn saved(&self) -> CompressionSavings {
         self.compression.compressor.saved()
     }
 
-    /// The `n`-th of the links that may carry data, going round; none if there is none.
+    /// The `n`-th link in use, round robin; none without one.
     pub(super) fn nth_link(&self, n: usize) -> Option<LinkId> {
         let in_use = |id: &LinkId| self.is_in_use(*id);
         let links = || (0..MAX_LINKS as u8).map(LinkId).filter(in_use);
         links().nth(n % links().count().max(1))
     }
 
-    /// An inner packet as it goes through the tunnel.
+    /// Compresses an inner packet for the tunnel, if the other end supports that.
     pub(super) fn compress(&mut self, now: Time, lane: LaneId, packet: &[u8]) -> Buffer {
         let mut buffer = self.send_pool.take(now);
         let can = self.settings.compress && self.peer.headers;
@@ -61,7 +61,7 @@ impl Tunnel {
         buffer
     }
 
-    /// A packet that came through the tunnel as it was; none if that cannot be told.
+    /// Restores a packet from the tunnel; none if its context is unknown.
     pub(super) fn decompress(&mut self, lane: LaneId, packet: Packet) -> Option<Packet> {
         if !header_compression::is_compressed(&packet) {
             return Some(packet);

@@ -1,4 +1,4 @@
-//! One link of a tunnel: its address, its numbers, and what is waiting to be said on it.
+//! One link of a tunnel: its address, its packet numbers, and its pending control frames.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -13,38 +13,38 @@ use braid_core::bond::{LinkSettings, TRAIN_PACKETS};
 use braid_core::retransmit::Nack;
 use braid_core::{Bytes, LaneId, PacketNumber, Time};
 
-/// Answers and requests that wait for one link; more are dropped, and asked for again by whoever
-/// needs them.
+/// Pending replies and requests of a link. More are dropped; the other end asks again if it needs
+/// them.
 const MAX_QUEUED_FRAMES: usize = 32;
 
-/// Lanes that are flushed at the end of a burst. With more, the burst was of many flows, and each
-/// has lost little.
+/// Lanes that are flushed at the end of a burst. A burst of more lanes had many flows, each of
+/// which lost little.
 const MAX_FLUSHED_LANES: usize = 8;
 
-/// Later parts of packets whose numbers are remembered: those of what copies are kept of.
+/// Later fragments whose packet numbers are remembered: those of packets whose copies are kept.
 const MAX_TRACKED_FRAGMENTS: usize = 4096;
 
-/// First and largest distance of the packets by which a link is tried that has not answered yet.
+/// First and largest interval of probes on a link that is not in use yet.
 const PROBE_DELAY_MIN: Duration = Duration::from_millis(100);
 const PROBE_DELAY_MAX: Duration = Duration::from_secs(20);
 
 /// UDP payload of the largest datagram on an Ethernet.
 pub const PAYLOAD_MAX: u16 = 1472;
 
-/// What is configured of a link. Nothing has to be.
+/// Configuration of a link. Every field is optional.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
-    /// Where its other end is; none for a hub, which hears.
+    /// Address of its other end; none at a hub, which learns it.
     pub remote: Option<SocketAddr>,
     /// Its cost: dearer links carry what cheaper ones cannot.
     pub tier: u8,
-    /// Never send faster than this; no limit if none.
+    /// Largest send rate; no limit if none.
     pub cap: Option<braid_core::Rate>,
-    /// A rate to begin with, known from an earlier session; it is corrected at once.
+    /// Initial rate, known from an earlier session; the first samples correct it.
     pub initial: Option<braid_core::Rate>,
-    /// Bytes that it may still carry; no limit if none.
+    /// Bytes left of its quota; no limit if none.
     pub quota: Option<Bytes>,
-    /// Largest UDP payload that its device lets out, bytes.
+    /// Largest UDP payload that its device sends, bytes.
     pub max_payload: u16,
 }
 
@@ -62,7 +62,7 @@ impl Default for LinkConfig {
 }
 
 impl LinkConfig {
-    /// What the other end is to know of it.
+    /// Parameters of the link for the other end.
     pub(super) fn params(&self) -> LinkParams {
         LinkParams {
             tier: self.tier,
@@ -71,7 +71,7 @@ impl LinkConfig {
         }
     }
 
-    /// The same as the other end says it is to be.
+    /// The same link with parameters from the other end.
     pub(super) fn with_params(self, params: LinkParams) -> Self {
         LinkConfig {
             tier: params.tier,
@@ -92,7 +92,7 @@ impl LinkConfig {
     }
 }
 
-/// Bytes that are certainly enough for a packet with a path challenge or response.
+/// Upper bound for a packet with a path challenge or response, bytes.
 pub(super) const CHALLENGE_PACKET_SIZE: u64 = (OVERHEAD + 1 + TOKEN) as u64;
 
 #[derive(Debug)]
@@ -100,34 +100,34 @@ pub(super) struct Link {
     pub config: LinkConfig,
     pub path: Path,
     pub mtu: Mtu,
-    /// Whether the sender has it: something authentic came, and the address is proven.
+    /// True if the sender uses it: an authentic packet came, and the address is validated.
     pub in_use: bool,
-    /// Packets numbered before the sender's count began: it begins at zero each time that it gets
+    /// Packets numbered before the sender's count began. The sender's count restarts at zero with
     /// the link, and a number must never be used twice under one key.
     pub number_base: u64,
     pub pongs: VecDeque<Pong>,
     pub response: Option<(SocketAddr, [u8; TOKEN])>,
     pub nacks: VecDeque<Nack>,
-    /// What is to be said of the client's policy.
+    /// Pending acknowledgement of the client's policy.
     pub policy_ack: Option<PolicyAck>,
     pub report: bool,
     pub reported: Time,
-    /// Something came on it that wants to be reported, on this link at least.
+    /// A packet came that elicits a report, on this link at least.
     pub report_owed: bool,
-    /// Something is to be sent, whatever it is: it confirms new keys.
+    /// A packet is due, whatever its contents: it confirms new keys.
     pub confirm_keys: bool,
-    /// The other end has been told how it is to be used, and that was not the ordinary way: it is told
-    /// again with every report, since any packet may be lost.
+    /// The other end has been sent parameters other than the default: they are repeated with every
+    /// report, since any packet may be lost.
     pub params_announced: bool,
-    /// It is to be told at once.
+    /// The parameters are due now.
     pub params_due: bool,
-    /// When it last brought or carried inner packets.
+    /// Time of the last inner packet in either direction.
     pub carried: Option<Time>,
-    /// Lanes that sent on it since it last fell idle.
+    /// Lanes that used it since it last fell idle.
     pub lanes: Vec<LaneId>,
-    /// Numbers of later parts, and of the first fragment of the same packet.
+    /// Packet numbers of later fragments, each with that of its packet's first fragment.
     pub fragments: VecDeque<(PacketNumber, PacketNumber)>,
-    /// Whether it passes GRE.
+    /// Probing for GRE.
     pub gre_probe: GreProbe,
     probe_delay: Duration,
     pub probe_at: Option<Time>,
@@ -160,26 +160,26 @@ impl Link {
         }
     }
 
-    /// The session began anew: numbers, and what was to be said, are void. Addresses are not.
+    /// The session restarted: numbers and pending frames are void, the address stays.
     pub fn restart(&mut self, now: Time) {
         let path = self.path.clone();
         *self = Link::new(now, self.config);
         self.path = path;
     }
 
-    /// Tries the link from now on, at growing distances, until it is in use.
+    /// Probes the link at growing intervals until it is in use.
     pub fn start_probing(&mut self, now: Time) {
         self.probe_delay = PROBE_DELAY_MIN;
         self.probe_at = Some(now);
     }
 
-    /// When it is to be tried, if it can be.
+    /// The time of the next probe, if the link can be probed.
     pub fn probe_timeout(&self) -> Option<Time> {
         let can = !self.in_use && self.path.address(CHALLENGE_PACKET_SIZE).is_some();
         self.probe_at.filter(|_| can)
     }
 
-    /// Whether it is to be tried now.
+    /// Returns true if a probe is due.
     pub fn poll_probe(&mut self, now: Time) -> bool {
         if std::mem::take(&mut self.confirm_keys) {
             return true;
@@ -217,7 +217,7 @@ impl Link {
         self.fragments.push_back((fragment, first));
     }
 
-    /// Whether anything waits that can go out in an ordinary packet.
+    /// Returns true if control frames are pending.
     pub fn has_pending_control(&self) -> bool {
         !self.pongs.is_empty()
             || !self.nacks.is_empty()
@@ -231,7 +231,7 @@ impl Link {
         self.params_due && self.in_use && self.config.remote.is_some() && !is_ordinary
     }
 
-    /// What the other end is to be told now of how the link is to be used: only who called says so.
+    /// The parameters to send now: only the initiator sends them.
     pub fn take_params(&mut self) -> Option<LinkParams> {
         let params = self.config.params();
         self.params_due = false;
@@ -240,7 +240,7 @@ impl Link {
         self.params_announced.then_some(params)
     }
 
-    /// The flushes of a burst's end; `next` gives a lane's next number.
+    /// The flushes at the end of a burst; `next` gives a lane's next number.
     pub fn take_flushes(&mut self, next: impl Fn(LaneId) -> u64) -> impl Iterator<Item = Flush> {
         self.lanes.drain(..).filter_map(move |lane| {
             let highest = next(lane).checked_sub(1)?;

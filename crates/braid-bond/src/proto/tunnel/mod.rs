@@ -1,8 +1,8 @@
-//! One end of a bond: inner packets in, datagrams out, and the other way round.
+//! One end of a bond: inner packets in, datagrams out, and back.
 //!
-//! A [`Tunnel`] joins the protocol to the decisions of `braid_core::bond`: keys, frames and addresses
-//! here; which link, what order, how fast, what is lost there. It opens no socket and reads no
-//! clock; its driver does, and calls
+//! A [`Tunnel`] joins the protocol to the decisions of `braid_core::bond`: this module has keys,
+//! frames and addresses; the core decides about links, order, rate and loss. A tunnel opens no
+//! socket and reads no clock; its driver does, and calls
 //!
 //! | when | what |
 //! |---|---|
@@ -13,15 +13,14 @@
 //!
 //! Rules beyond those of its parts:
 //!
-//! - A link carries data once something authentic came on it and its address is proven. Until then
-//!   it is tried, at growing distances.
-//! - A report speaks of all links. It goes over every link that carried data of late, and over idle
-//!   ones every [`REPORT_IDLE`]: the news of a dead link must not depend on it, and an idle metered
-//!   link is not worth forty packets a second.
-//! - Packet numbers go on whatever happens to a link, since they are nonces; the sender's own count,
-//!   which begins anew with a link, is added to them.
-//! - With nothing to send, all that is sent is what liveness asks for: three packets a minute and link,
-//!   and their answers.
+//! - A link carries data once an authentic packet came on it and its address is validated. Until
+//!   then it is probed at growing intervals.
+//! - A report covers all links. It goes over every link that carried data lately, and over idle
+//!   ones every [`REPORT_IDLE`]: news of a dead link must not depend on that link, and an idle
+//!   metered link is not worth forty packets a second.
+//! - Packet numbers continue whatever happens to a link, since they are nonces; the sender's own
+//!   count, which restarts with a link, is added to them.
+//! - An idle tunnel sends only liveness probes, three packets a minute and link, and their replies.
 
 mod cleartext;
 mod client;
@@ -68,24 +67,24 @@ pub use policy_sync::PolicyStatus;
 pub use reorder_delay::ReorderDelay;
 pub use types::{Datagram, Event, TunnelSettings};
 
-/// An idle link gets a report this often at most.
+/// Least interval of reports on an idle link.
 pub const REPORT_IDLE: Duration = Duration::from_millis(500);
 
-/// What a packet takes on the wire beside its UDP payload: IPv4 and UDP headers. Both ends count
-/// the same, whichever family a link is of.
+/// Bytes of a packet besides its UDP payload: IPv4 and UDP headers. Both ends count the same,
+/// whatever the IP version of a link.
 pub const IP_UDP_HEADERS: u64 = 28;
 
-/// DATA frame's header without length.
+/// Length of a DATA frame's header without the length field.
 const DATA_HEADER: usize = 5;
 
-/// Events that nobody fetched are dropped beyond this, the oldest first.
+/// Most unfetched events; beyond this the oldest is dropped.
 const MAX_QUEUED_EVENTS: usize = 256;
 
 /// The session is being closed.
 #[derive(Debug)]
 struct Closing {
     reason: Reason,
-    /// Links that the other end is yet to be told on, one bit each.
+    /// Links on which the other end is still to be told, one bit each.
     links: u32,
 }
 
@@ -100,8 +99,9 @@ pub struct Tunnel {
     sender: Sender<Packet>,
     receiver: Receiver<Packet, RepairSymbol>,
     reorder_delay: ReorderDelay,
-    /// Buffers of packets on their way out, which are kept for repair for a while, and of those that
-    /// come in: apart, since a pool wants packets to leave in the order in which they came.
+    /// Buffers of outgoing packets, which are kept for repair for a while, and of incoming ones.
+    /// They are separate because a pool works best if packets leave in the order in which they
+    /// came.
     send_pool: BufferPool,
     receive_pool: BufferPool,
     reassembler: Reassembler,
@@ -109,18 +109,18 @@ pub struct Tunnel {
     lanes: PeerLanes,
     reports: reports::OutgoingReport,
     fragmenter: Option<transmit::Fragmenter>,
-    /// Packets of a sum that is being made.
+    /// Packets of the repair symbol that is being encoded.
     sources: Vec<Packet>,
     scratch: Vec<u8>,
     events: VecDeque<Event>,
     rejects: Rejects,
-    /// Whether the current keys have carried inner packets.
+    /// True if the current keys have carried inner packets.
     busy: bool,
     closing: Option<Closing>,
     last_received: Time,
-    /// What the other end understands.
+    /// Capabilities of the other end.
     peer: Capabilities,
-    /// Whether this end wants data in the clear.
+    /// True if this end wants cleartext data.
     gre: bool,
     policy_sender: policy_sync::PolicySender,
     policy_receiver: policy_sync::PolicyReceiver,
@@ -128,7 +128,7 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// The end that calls: begins a handshake as soon as it has a link.
+    /// The initiating end: begins a handshake as soon as it has a link.
     #[must_use]
     pub fn connect(
         now: Time,
@@ -144,7 +144,7 @@ impl Tunnel {
         tunnel
     }
 
-    /// The end that was called, with the session that it accepted from `peer`.
+    /// The responding end, with the session that it accepted from `peer`.
     #[must_use]
     pub fn accept(
         now: Time,
@@ -196,7 +196,7 @@ impl Tunnel {
         }
     }
 
-    /// Adds a link, or changes what is configured of one.
+    /// Adds a link, or replaces its configuration.
     pub fn add_link(&mut self, now: Time, id: LinkId, config: LinkConfig) {
         self.deactivate_link(now, id);
         let mut link = Link::new(now, config);
@@ -215,8 +215,8 @@ impl Tunnel {
         }
     }
 
-    /// Takes a link away; what was in flight on it goes out on others. Its numbers are kept, so it may
-    /// come back.
+    /// Removes a link; packets in flight on it are sent again on others. Its numbers are kept, so
+    /// it may be added again.
     pub fn remove_link(&mut self, now: Time, id: LinkId) {
         self.deactivate_link(now, id);
         let Some(link) = &mut self.links[id.index()] else {
@@ -228,7 +228,7 @@ impl Tunnel {
         self.replay_guard.remove(id);
     }
 
-    /// Takes a link from the sender, and remembers how many numbers it used: they are nonces.
+    /// Takes a link from the sender, and records the numbers that it used: they are nonces.
     fn deactivate_link(&mut self, now: Time, id: LinkId) {
         let used = self.sender.link(id).map_or(0, |(link, _)| link.sent().0.0);
         if let Some(link) = self.links[id.index()].as_mut().filter(|link| link.in_use) {
@@ -238,7 +238,7 @@ impl Tunnel {
         self.sender.remove_link(now, id);
     }
 
-    /// Takes an inner IP packet, which is copied. Anything else is dropped.
+    /// Handles an inner IP packet, which is copied. Anything else is dropped.
     pub fn handle_inner(&mut self, now: Time, packet: impl AsRef<[u8]>) {
         let packet = packet.as_ref();
         let is_ip = !packet.is_empty() && !super::header_compression::is_compressed(packet);
@@ -246,7 +246,7 @@ impl Tunnel {
             return;
         }
         let info = FlowInfo::of(packet);
-        // What cannot be read is of one flow.
+        // All packets that cannot be parsed count as one flow.
         let flow = info.as_ref().map_or(0, FlowInfo::hash);
         let class = self
             .settings
@@ -260,14 +260,14 @@ impl Tunnel {
         self.sender.handle_packet(now, inner, packet);
     }
 
-    /// New keys for this session, that the other end asked for.
+    /// Stores new keys for this session, which the other end asked for.
     pub fn offer(&mut self, session: Session) {
         self.replay_guard.keys.offer(session);
     }
 
-    /// Forgets all keys, and what is under way for new ones: the machine slept or was copied, so they may be
-    /// in somebody else's memory, or in use by the copy. A client asks at once for new keys that continue
-    /// the session.
+    /// Forgets all keys and the handshake in progress: the machine was suspended or copied, so
+    /// others may have the keys, or a copy may be using them. A client asks at once for new keys
+    /// that continue the session.
     pub fn forget_keys(&mut self, now: Time) {
         let continues = self.replay_guard.keys.peek().map(Session::peer);
         self.replay_guard.keys.clear();
@@ -277,13 +277,13 @@ impl Tunnel {
         }
     }
 
-    /// Ends the session: the other end is told on every link.
+    /// Ends the session, and tells the other end on every link.
     pub fn close(&mut self, reason: Reason) {
         let links = u32::MAX;
         self.closing = Some(Closing { reason, links });
     }
 
-    /// The next inner packet for this end. Its buffer is used again once it is dropped.
+    /// The next inner packet for this end. Its buffer is reused once it is dropped.
     pub fn poll_inner(&mut self) -> Option<Packet> {
         loop {
             let delivery = self.receiver.poll_delivery()?;
@@ -295,23 +295,23 @@ impl Tunnel {
         }
     }
 
-    /// The next thing that has become known.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// By what the other end addresses this one at the moment.
+    /// Session indices by which the other end may address this one.
     pub fn indices(&self) -> impl Iterator<Item = SessionIndex> {
         self.replay_guard.keys.indices()
     }
 
-    /// The keys in use; none before the first handshake, or once they are too old.
+    /// The current session; none before the first handshake, or once it has expired.
     #[must_use]
     pub fn session(&self) -> Option<&Session> {
         self.replay_guard.keys.peek()
     }
 
-    /// What was refused, and why.
+    /// Refused datagrams by reason.
     #[must_use]
     pub fn rejects(&self) -> &Rejects {
         &self.rejects
@@ -329,7 +329,7 @@ impl Tunnel {
         &self.receiver
     }
 
-    /// UDP payload that a link carries; none without such a link.
+    /// Largest UDP payload that a link carries; none without such a link.
     #[must_use]
     pub fn max_payload(&self, link: LinkId) -> Option<u16> {
         self.links[link.index()]
@@ -337,7 +337,7 @@ impl Tunnel {
             .map(|link| link.mtu.payload())
     }
 
-    /// Follows the sender's verdicts.
+    /// Applies the sender's verdicts.
     fn handle_changes(&mut self, now: Time) {
         while let Some(change) = self.sender.poll_change() {
             if change.verdict == Verdict::Suspect {
@@ -348,14 +348,14 @@ impl Tunnel {
             }
             let is_out = matches!(change.verdict, Verdict::Suspect | Verdict::Quarantined);
             if let Some(link) = self.links[change.link.index()].as_mut().filter(|_| is_out) {
-                // What comes by sealed packets alone is no sign that it passes GRE.
+                // Sealed packets alone do not show that the link passes GRE.
                 link.gre_probe = cleartext::GreProbe::new(now);
             }
             push(&mut self.events, Event::LinkVerdict(change));
         }
     }
 
-    /// Takes up keys that are in force from now on.
+    /// Applies keys that have come into force.
     fn handle_keys(&mut self, now: Time, continued: bool, options: Options) {
         self.busy = false;
         self.last_received = now;
@@ -377,7 +377,7 @@ impl Tunnel {
         }
         self.note_unsupported_policy();
         for link in self.links.iter_mut().flatten() {
-            // Something on every link: it confirms the keys, and shows which links work.
+            // A packet on every link confirms the keys, and shows which links work.
             link.start_probing(now);
             link.confirm_keys = true;
         }
@@ -400,7 +400,7 @@ impl Tunnel {
         push(&mut self.events, Event::LinkUsable(id));
     }
 
-    /// Tells the sender how large packets may be for sums of them to fit into a datagram.
+    /// Tells the sender the largest packet whose repair symbol fits into a datagram.
     fn update_parity_limit(&mut self) {
         let links = self.links.iter().flatten().filter(|link| link.in_use);
         let payload = links.map(|link| usize::from(link.mtu.payload())).min();
@@ -416,7 +416,7 @@ impl Tunnel {
         self.client.is_some()
     }
 
-    /// Which end of what leaves by this tunnel is not the client's.
+    /// The remote side of packets that leave by this tunnel.
     fn remote_side(&self) -> RemoteSide {
         match self.is_client() {
             true => RemoteSide::Destination,
@@ -426,7 +426,7 @@ impl Tunnel {
 }
 
 fn sender(settings: &TunnelSettings) -> Sender<Packet> {
-    // The pool holds on to the packet's bytes, so a marked packet is a new one. Few are.
+    // The pool holds on to the packet's bytes, so a marked packet is a new one. Few are marked.
     let mark = |packet: &mut Packet| {
         let mut bytes = packet.to_vec();
         let marked = ecn::mark(&mut bytes);

@@ -1,4 +1,4 @@
-//! A client's policy on its way to the hub.
+//! Transfer of a client's policy to the hub.
 
 use std::time::Duration;
 
@@ -7,32 +7,33 @@ use crate::proto::frame::{Frame, PolicyAck, PolicyFragment};
 use crate::proto::policy::{POLICY_MAX, Policy};
 use braid_core::{LinkId, Time};
 
-/// Bytes of a policy in one packet: it fits whatever a link carries.
+/// Bytes of a policy in one packet, which fits every link.
 const FRAGMENT_SIZE: usize = 1000;
 
-/// Parts of a policy at most.
+/// Most fragments of a policy.
 const MAX_FRAGMENTS: usize = 16;
 
 /// The longest policy fits.
 const _: () = assert!(POLICY_MAX <= FRAGMENT_SIZE * MAX_FRAGMENTS);
 
-/// First repetition of a policy that has not been heard, doubled each time up to [`RETRY_MAX`].
+/// Time before the first repetition of an unacknowledged policy, doubled each time up to
+/// [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(250);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// What the hub has made of the policy that it was told.
+/// State of the policy at the hub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyStatus {
-    /// There was nothing to tell: both ends do as they do without a word.
+    /// There was nothing to send: both ends use the default.
     #[default]
     Unsent,
-    /// It has not answered yet.
+    /// The hub has not answered yet.
     Pending,
-    /// It does by it.
+    /// The hub applies it.
     Applied,
-    /// It was told, and can make nothing of it: it is of another version.
+    /// The hub does not understand it, being of another version.
     Rejected,
-    /// It cannot be told: it is from before there were policies.
+    /// The hub's version does not support policies.
     Unsupported,
 }
 
@@ -42,16 +43,16 @@ pub(super) struct PolicySender {
     version: u64,
     bytes: Vec<u8>,
     status: PolicyStatus,
-    /// The next fragment to say, and when.
+    /// The next fragment to send, and its time.
     fragment: usize,
     due: Option<Time>,
     repeat: Duration,
-    /// How often all of it was said: each time on the next link, since one may be dead.
+    /// Complete transmissions: each goes over the next link, since one may be dead.
     rounds: usize,
 }
 
 impl PolicySender {
-    /// Says this policy from now on, if it is another one.
+    /// Sends this policy from now on, if it is a new one.
     fn set(&mut self, policy: &Policy) {
         let mut bytes = Vec::new();
         policy.append(&mut bytes);
@@ -63,7 +64,7 @@ impl PolicySender {
         }
     }
 
-    /// The hub knows nothing, or nothing of this.
+    /// The hub has no policy, or an older one.
     fn begin(&mut self) {
         if self.version == 0 {
             return;
@@ -99,15 +100,15 @@ impl PolicySender {
 /// The hub's side.
 #[derive(Debug, Default)]
 pub(super) struct PolicyReceiver {
-    /// The newest that was heard whole, and whether it is followed.
+    /// The newest complete policy, and whether it is applied.
     known: Option<PolicyAck>,
-    /// The one that is being heard.
+    /// Version of the policy that is being received.
     version: u64,
     parts: Vec<Option<Vec<u8>>>,
 }
 
 impl PolicyReceiver {
-    /// Takes a fragment; gives the bytes of a policy if all of it has come now.
+    /// Handles a fragment; returns the policy's bytes once it is complete.
     fn take(&mut self, fragment: &PolicyFragment<'_>) -> Option<Vec<u8>> {
         let known = self.known.map_or(0, |known| known.version);
         let is_news = fragment.version > known && fragment.version >= self.version;
@@ -131,8 +132,8 @@ impl PolicyReceiver {
 }
 
 impl Tunnel {
-    /// Treats packets otherwise from now on, and has the hub do so too. What [`TunnelSettings::receiver`] says
-    /// changes with the next session.
+    /// Changes the treatment of packets, here and at the hub. [`TunnelSettings::receiver`] counts
+    /// from the next session on.
     pub fn set_settings(&mut self, settings: TunnelSettings) {
         self.sender.set_scheduler(settings.policy.scheduler());
         self.receiver.set_reordering(settings.policy.ordering);
@@ -140,7 +141,7 @@ impl Tunnel {
         self.update_policy();
     }
 
-    /// What the hub has made of the policy.
+    /// State of the policy at the hub.
     #[must_use]
     pub fn policy_status(&self) -> PolicyStatus {
         self.policy_sender.status
@@ -153,12 +154,12 @@ impl Tunnel {
         }
     }
 
-    /// A session has begun in which the hub knows nothing of it.
+    /// A session has begun in which the hub has no policy.
     pub(super) fn resend_policy(&mut self) {
         self.policy_sender.begin();
     }
 
-    /// Waits no longer for a hub that, as its session shows, cannot be told.
+    /// Stops waiting for a hub that does not support policies, as its session shows.
     pub(super) fn note_unsupported_policy(&mut self) {
         let is_unsupported = self.session().is_some() && !self.peer.policy;
         if is_unsupported && self.policy_sender.status == PolicyStatus::Pending {
@@ -201,7 +202,7 @@ impl Tunnel {
         self.send(now, id, to, &[frame], out)
     }
 
-    /// Only a client has something to say about how it is treated.
+    /// Only a client sends a policy.
     pub(super) fn handle_policy(&mut self, id: LinkId, fragment: &PolicyFragment<'_>) {
         if self.is_client() {
             return;

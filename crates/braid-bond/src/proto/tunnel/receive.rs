@@ -1,4 +1,4 @@
-//! What comes in.
+//! Incoming datagrams.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ use braid_core::fec::Group;
 use braid_core::retransmit::Nack;
 use braid_core::{Bytes, LaneId, LinkId, PacketNumber, Stamp, Time};
 
-/// Where a packet came from and when it was sent.
+/// Source and send time of a packet.
 #[derive(Clone, Copy)]
 pub(super) struct Origin {
     pub link: LinkId,
@@ -25,10 +25,10 @@ pub(super) struct Origin {
 }
 
 impl Tunnel {
-    /// Takes a datagram, or a GRE packet, that came from there. Its bytes are undefined afterwards.
+    /// Handles a datagram or GRE packet. Its bytes are undefined afterwards.
     ///
     /// # Errors
-    /// Why it was refused; it is counted.
+    /// The reason for refusal; it is counted.
     pub fn handle_datagram(
         &mut self,
         now: Time,
@@ -42,7 +42,7 @@ impl Tunnel {
             Some(Kind::Response) => self.handle_response(now, datagram),
             Some(Kind::Cookie) => self.handle_cookie(datagram),
             Some(Kind::Reset) => self.handle_reset(now, datagram),
-            // Those are for whoever accepts sessions.
+            // Initiations are for the listener.
             Some(Kind::Initiation) => Err(Reject::Handshake),
         };
         result.inspect_err(|reason| self.refuse(*reason))
@@ -101,7 +101,7 @@ impl Tunnel {
     ) -> Result<(), Reject> {
         let id = header.link;
         if !self.is_client() {
-            // A hub's links are its clients': any number will do, once it is authentic.
+            // A hub takes any link of its clients, once a packet on it is authentic.
             self.replay_guard.insert(id);
         }
         let len = datagram.len() as u64;
@@ -111,7 +111,7 @@ impl Tunnel {
         let bits = u32::from_be_bytes([0, bits[0], bits[1], bits[2]]);
         self.last_received = now;
         if key_status == KeyStatus::Confirmed {
-            // A tunnel that answers is made anew for a session that is not continued.
+            // The responder makes a new tunnel for a session that does not continue another.
             self.handle_keys(now, true, Default::default());
         }
         let stamp = self.clock.expand(now, bits);
@@ -129,7 +129,7 @@ impl Tunnel {
         self.handle_frames(now, origin, number, wire, frames)
     }
 
-    /// Takes the frames of a packet that may pass.
+    /// Handles the frames of an accepted packet.
     pub(super) fn handle_frames(
         &mut self,
         now: Time,
@@ -173,7 +173,7 @@ impl Tunnel {
                 self.receiver
                     .handle_flush(now, origin.link, lane, highest, origin.stamp);
             }
-            // A report answers those without token.
+            // A report answers a ping without token.
             Frame::Ping(ping) if ping.token == 0 => {}
             Frame::Ping(ping) => {
                 let pong = frame::Pong { token: ping.token };
@@ -189,7 +189,7 @@ impl Tunnel {
             Frame::LinkParams(params) if !self.is_client() => {
                 self.handle_link_params(origin.link, params)
             }
-            // A hub has nothing to say about our lines.
+            // A hub does not set the parameters of a client's links.
             Frame::LinkParams(_) => {}
             Frame::Policy(fragment) => self.handle_policy(origin.link, &fragment),
             Frame::PolicyAck(ack) => self.handle_policy_ack(ack),
@@ -198,7 +198,8 @@ impl Tunnel {
             Frame::Close(close) => {
                 self.replay_guard.keys.clear();
                 push(&mut self.events, Event::Closed(close.reason));
-                // A hub that stopped may be back in a moment; one that revoked us says so again.
+                // A hub that stopped may be back in a moment; one that revoked this client repeats
+                // it.
                 if let Some(client) = self.client.as_mut().filter(|_| self.closing.is_none()) {
                     client.ensure_running(now, None, &mut self.entropy);
                 }
@@ -243,7 +244,7 @@ impl Tunnel {
         let lane = LaneId(parity.lane);
         let group = Group {
             lane,
-            // It says nothing about how far the lane has come: it may be a forgotten one's.
+            // Its number does not advance the lane: the group may belong to a forgotten one.
             first: self.lanes.expand_known(lane, parity.first),
             count: parity.count,
             power: parity.power,
@@ -256,7 +257,7 @@ impl Tunnel {
             .handle_repair(now, origin.link, origin.stamp, group, sum);
     }
 
-    /// Makes what is missing where sums tell it.
+    /// Recovers missing packets where repair symbols suffice.
     pub(super) fn rebuild(&mut self, now: Time) {
         while let Some(recipe) = self.receiver.poll_rebuild() {
             let packet = repair_symbol::decode(now, &recipe, &mut self.receive_pool);
@@ -277,7 +278,7 @@ impl Tunnel {
             .set_retransmit_delay(self.sender.retransmit_delay());
     }
 
-    /// What is missing of a packet in parts may be a later one: then all of it is sent again.
+    /// If a later fragment of a packet is missing, the whole packet is sent again.
     fn handle_nack(&mut self, now: Time, nack: frame::Nack<'_>) {
         let Some(link) = &self.links[nack.link.index()] else {
             return;

@@ -1,16 +1,16 @@
-//! How long packets waited for order, as a histogram.
+//! Histogram of the time that packets wait for order.
 
 use std::time::Duration;
 
 /// Buckets to a doubling: a quantile is at most 19 % too high.
 const BUCKETS_PER_DOUBLING: u32 = 4;
 
-/// Doublings of a microsecond that are told apart: up to 17 minutes.
+/// Doublings of a microsecond that are distinguished: up to 17 minutes.
 const MAX_DOUBLINGS: u32 = 30;
 
 const BUCKETS: usize = (MAX_DOUBLINGS * BUCKETS_PER_DOUBLING) as usize + 1;
 
-/// Waits, each counted in a bucket of about its size.
+/// Waiting times, each counted in a bucket of about its size.
 #[derive(Clone, Debug)]
 pub struct ReorderDelay {
     buckets: [u64; BUCKETS],
@@ -33,7 +33,7 @@ impl ReorderDelay {
         self.count += 1;
     }
 
-    /// What this share of packets, 0 to 1, waited at most; zero before the first.
+    /// Upper bound for the waiting time of this share of packets, 0 to 1; zero before the first.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Duration {
         let rank = (self.count as f64 * share).ceil() as u64;
@@ -45,14 +45,14 @@ impl ReorderDelay {
         Duration::from_micros(end(bucket.unwrap_or(0)))
     }
 
-    /// How many packets.
+    /// Number of packets.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 }
 
-/// Bucket 0 is for nothing at all; the others begin at a doubling and its quarters.
+/// Bucket 0 is for no wait; the others begin at a doubling and its quarters.
 fn bucket(micros: u64) -> usize {
     let Some(doublings) = micros.checked_ilog2() else {
         return 0;
@@ -62,7 +62,7 @@ fn bucket(micros: u64) -> usize {
     (bucket as usize).min(BUCKETS - 1)
 }
 
-/// The longest wait in a bucket, µs.
+/// The longest wait of a bucket, µs.
 fn end(bucket: usize) -> u64 {
     let Some(index) = bucket.checked_sub(1) else {
         return 0;

@@ -1,4 +1,4 @@
-//! Reports between the wire and the sender that they are for.
+//! Conversion of reports between the wire and the sender.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use crate::proto::packet::{expand_stamp, stamp_bits};
 use braid_core::estimate::LinkReport;
 use braid_core::{Bytes, MAX_LINKS, PacketNumber, Rate, RelativeDelay, Stamp, Time};
 
-/// The newest report, as it goes out on one link after the other.
+/// The newest report, which goes out on one link after the other.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OutgoingReport {
     number: u64,
     made: Time,
     links: Vec<LinkReport>,
     entries: Vec<Entry>,
-    /// Taken off every delay of the session, so that delays are small numbers.
+    /// Subtracted from every delay of the session, so that delays are small numbers.
     zero: Option<i64>,
 }
 
@@ -61,9 +61,8 @@ fn kilobits(rate: Rate) -> u32 {
     u32::try_from(rate.bits_per_sec() / 1000).unwrap_or(u32::MAX)
 }
 
-/// What an entry says to the sender whose packets it is about. `stamp` is the stamp of the packet that
-/// brought it; packets up to `before` were not numbered by the sender, and reports about them
-/// say nothing to it.
+/// Converts an entry for the sender of its packets. `stamp` is that of the packet that brought it.
+/// The sender did not number packets up to `before`, so reports about them are skipped.
 pub(super) fn incoming(now: Time, stamp: Stamp, entry: &Entry, before: u64) -> Option<LinkReport> {
     let highest = entry.highest.checked_sub(before)?;
     let made = Time::from_nanos(stamp.0.saturating_mul(1000));

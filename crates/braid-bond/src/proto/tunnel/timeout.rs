@@ -1,4 +1,4 @@
-//! What is due when, with no packet to say so.
+//! Timers of a tunnel.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use crate::proto::session::Session;
 use braid_core::liveness::Verdict;
 use braid_core::{LinkId, MAX_LINKS, Time};
 
-/// A bond all of whose links have been silent for so long shakes hands again: the hub may have
-/// forgotten us, and its reset got lost.
+/// Silence on all links after which a client begins a new handshake: the hub may have lost the
+/// session, and its reset may be lost.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Tunnel {
-    /// When [`Tunnel::handle_timeout`] has something to do.
+    /// The time at which [`Tunnel::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let links = self.links.iter().flatten();
@@ -23,7 +23,7 @@ impl Tunnel {
         });
         let session = self.replay_guard.keys.peek();
         let links = links.flatten().filter(|_| session.is_some());
-        // Without keys, as after the hub has closed, there is nothing to wait for.
+        // Without keys, as after a close by the hub, a handshake is due at once.
         let rekey = session.map_or(Time::ZERO, |session| session.rekey_at(self.busy));
         let client = self.client.as_ref();
         let can = self.closing.is_none() && self.links.iter().any(Option::is_some);
@@ -40,7 +40,7 @@ impl Tunnel {
             .min()
     }
 
-    /// Does what is due. Early and repeated calls do no harm.
+    /// Does everything that is due. Early and repeated calls are harmless.
     pub fn handle_timeout(&mut self, now: Time) {
         self.sender.handle_timeout(now);
         self.receiver.handle_timeout(now);
@@ -53,7 +53,7 @@ impl Tunnel {
         self.renew(now);
     }
 
-    /// Begins handshakes where they are due.
+    /// Begins handshakes that are due.
     fn renew(&mut self, now: Time) {
         let silent = now.since(self.last_received) >= SILENCE_TIMEOUT && self.is_silent();
         let alive = self.replay_guard.keys.current(now).is_some();
@@ -72,7 +72,7 @@ impl Tunnel {
         }
     }
 
-    /// Whether packets are under way and every link has fallen silent.
+    /// Returns true if the sender suspects every link in use.
     fn is_silent(&self) -> bool {
         let in_use = |id: &u8| {
             self.links[usize::from(*id)]

@@ -1,4 +1,4 @@
-//! What goes out.
+//! Outgoing datagrams.
 
 use std::net::SocketAddr;
 
@@ -14,17 +14,17 @@ use crate::proto::repair_symbol;
 use braid_core::bond::{Control, ControlKind, LanePacket, Transmit, TransmitRepair};
 use braid_core::{Bytes, LaneId, LinkId, MAX_LINKS, PacketNumber, Stamp, Time};
 
-/// What a fragment's header has more than a whole packet's: where it begins.
+/// Additional header bytes of a fragment: its offset.
 const FRAGMENT_OFFSET_SIZE: usize = 2;
 
 /// A PING with token 0.
 const PING_SIZE: usize = 2;
 
-/// What is left of a packet whose first fragment has gone out.
+/// A packet whose first fragment has been sent.
 #[derive(Debug)]
 pub(super) struct Fragmenter {
     link: LinkId,
-    /// The number that its first fragment has.
+    /// Packet number of its first fragment.
     first: PacketNumber,
     packet: LanePacket<Packet>,
     copy: bool,
@@ -63,7 +63,7 @@ impl Fragmenter {
 }
 
 impl Tunnel {
-    /// Writes the next datagram into `out`, which is emptied first; none if there is nothing to
+    /// Writes the next datagram into `out`, which is cleared first; none if there is nothing to
     /// send for now.
     pub fn poll_transmit(&mut self, now: Time, out: &mut Vec<u8>) -> Option<Datagram> {
         out.clear();
@@ -96,7 +96,7 @@ impl Tunnel {
         Some(Datagram { link, to })
     }
 
-    /// The last word, once on every link that has an address.
+    /// CLOSE, once on every link that has an address.
     fn poll_close(&mut self, now: Time, out: &mut Vec<u8>) -> Option<Datagram> {
         let closing = self.closing.as_mut()?;
         let reason = closing.reason;
@@ -113,7 +113,7 @@ impl Tunnel {
         None
     }
 
-    /// What links have to say for themselves.
+    /// The next packet that a link itself needs: challenge, response, probe or control frames.
     fn poll_link(&mut self, now: Time, out: &mut Vec<u8>) -> Option<Datagram> {
         for index in 0..MAX_LINKS {
             let id = LinkId(index as u8);
@@ -151,7 +151,7 @@ impl Tunnel {
         None
     }
 
-    /// Answers, requests and reports of one link, together.
+    /// Sends the replies, requests and reports of one link together.
     fn send_control(
         &mut self,
         now: Time,
@@ -206,7 +206,7 @@ impl Tunnel {
                 let link = self.links[id.index()].as_mut()?;
                 let flushes = link.take_flushes(|lane| sender.next_seq(lane).0);
                 self.scratch.clear();
-                // With no lane to speak of, the packet's number and stamp still say how far we are.
+                // Without a lane to flush, the packet's number and stamp still show the progress.
                 Padding { bytes: 1 }.append(&mut self.scratch);
                 for flush in flushes {
                     flush.append(&mut self.scratch);
@@ -217,7 +217,7 @@ impl Tunnel {
     }
 
     fn poll_parity(&mut self, now: Time, out: &mut Vec<u8>) -> Option<Datagram> {
-        // What every packet takes beside its content was counted for a DATA frame.
+        // The overhead of every packet was counted for a DATA frame.
         let size = |packets: &[Packet]| {
             let longest = packets.iter().map(|packet| packet.len()).max().unwrap_or(0);
             Bytes::new((longest + Parity::header_size(longest) - DATA_HEADER) as u64)
@@ -272,8 +272,8 @@ impl Tunnel {
         self.send_fragment(now, fragmenter, (number, stamp), out)
     }
 
-    /// A packet with a fragment of `fragmenter`, or with all of it and what else fits and has its turn on the
-    /// same link.
+    /// A packet with the next fragment of `fragmenter`; or with all of it, and further packets that
+    /// fit and are due on the same link.
     fn send_fragment(
         &mut self,
         now: Time,
@@ -302,7 +302,7 @@ impl Tunnel {
             let whole = fragmenter.sent == 0 && DATA_HEADER + left <= room;
             let size = match whole {
                 true => left,
-                // Parts of one size: what is sent and received as one must be.
+                // Fragments are of equal size, so that sockets can batch them.
                 false => left.div_ceil(left.div_ceil(room - DATA_HEADER - FRAGMENT_OFFSET_SIZE)),
             };
             let last = size == left;
@@ -346,7 +346,7 @@ impl Tunnel {
         }
     }
 
-    /// A packet of these frames alone.
+    /// Sends a packet of these frames alone.
     pub(super) fn send(
         &mut self,
         now: Time,
@@ -417,7 +417,7 @@ impl Tunnel {
         }
     }
 
-    /// Gathers what is to be reported and asked for, and gives it to the links that are to say it.
+    /// Collects due reports and NACKs, and queues them on the links that send them.
     pub(super) fn queue_reports(&mut self, now: Time) {
         while let Some(nack) = self.receiver.poll_nack() {
             self.links_in_use().for_each(|link| link.push_nack(nack));

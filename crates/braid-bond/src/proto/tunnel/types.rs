@@ -1,4 +1,4 @@
-//! What a tunnel is told, and what it tells.
+//! Settings and events of a tunnel.
 
 use std::net::SocketAddr;
 
@@ -10,63 +10,64 @@ use crate::proto::policy::Policy;
 use braid_core::LinkId;
 use braid_core::bond::{LinkChange, ReceiverSettings};
 
-/// What has become known.
+/// Event of a tunnel.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// There are keys. If the session was not continued, order and numbers begin anew.
+    /// New keys are in force. If the session does not continue, order and numbers begin anew.
     Established {
-        /// Whether it goes on under new keys.
+        /// True if the session continues under new keys.
         continued: bool,
-        /// What the hub said; empty on its own side.
+        /// The hub's options; empty at the hub itself.
         options: Options,
     },
-    /// Nobody answered a handshake for ten seconds; it is tried on.
+    /// No reply to a handshake for ten seconds; the tunnel tries again.
     HandshakeTimeout,
-    /// The hub does not want us. It is asked again every half a minute, since that may change.
+    /// The hub refuses this client. The tunnel asks again every half a minute, since that may
+    /// change.
     Refused(Refusal),
-    /// A link has become more or less usable.
+    /// The verdict on a link has changed.
     LinkVerdict(LinkChange),
     /// A link carries data from now on.
     LinkUsable(LinkId),
-    /// A link's other end has a new address, and has proved it.
+    /// The other end of a link has a new, validated address.
     PathMigrated {
         /// The link.
         link: LinkId,
-        /// Where its other end is.
+        /// The new address.
         to: SocketAddr,
     },
-    /// A link carries datagrams of so many bytes of UDP payload.
+    /// A link carries larger datagrams than known before.
     PayloadIncreased {
         /// The link.
         link: LinkId,
-        /// UDP payload.
+        /// Largest UDP payload, bytes.
         payload: u16,
     },
-    /// What the hub has made of the policy that it was told has changed.
+    /// The state of the policy at the hub has changed.
     PolicyStatus(PolicyStatus),
     /// The other end has closed the session.
     Closed(Reason),
 }
 
-/// A datagram to be sent; its bytes are in the buffer given to
+/// A datagram to send; its bytes are in the buffer given to
 /// [`Tunnel::poll_transmit`](super::Tunnel::poll_transmit).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
     /// The link to send it on.
     pub link: LinkId,
-    /// Where to.
+    /// Its destination.
     pub to: SocketAddr,
 }
 
-/// What is configured of a tunnel. By default: earliest arrival, order with repair, classes as
-/// [`FlowInfo::class`](crate::proto::flow::Seen::class) says, headers compressed.
+/// Settings of a tunnel. By default: adaptive scheduler, order with repair, classes by
+/// [`FlowInfo::class`](crate::proto::flow::FlowInfo::class), header compression.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TunnelSettings {
-    /// How packets are treated on their way out. A hub goes by its client's.
+    /// Treatment of outgoing packets. A hub uses its client's policy.
     pub policy: Policy,
-    /// How packets are put in order.
+    /// Settings of the receiving direction.
     pub receiver: ReceiverSettings,
-    /// Whether inner headers are said once, to who understands that.
+    /// True if headers are compressed, provided that the other end supports it.
     pub compress: bool,
 }
 

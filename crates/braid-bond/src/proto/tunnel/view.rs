@@ -1,4 +1,4 @@
-//! What a tunnel tells of itself, and what may be changed while it runs.
+//! State of a tunnel, and settings that may change while it runs.
 
 use std::net::SocketAddr;
 
@@ -9,27 +9,27 @@ use crate::proto::packet::OVERHEAD;
 use braid_core::{Bytes, LinkId, MAX_LINKS, Time};
 
 impl Tunnel {
-    /// Links that it has or had, in ascending order.
+    /// Current and removed links, in ascending order.
     pub fn links(&self) -> impl Iterator<Item = LinkId> {
         let known = |id: &LinkId| self.links[id.index()].is_some();
         (0..MAX_LINKS as u8).map(LinkId).filter(known)
     }
 
-    /// Where a link's other end is, if that has proved itself.
+    /// The validated address of a link's other end.
     #[must_use]
     pub fn remote(&self, link: LinkId) -> Option<SocketAddr> {
         self.links[link.index()].as_ref()?.path.proven()
     }
 
-    /// Whether a link may carry data.
+    /// Returns true if a link may carry data.
     #[must_use]
     pub fn is_in_use(&self, link: LinkId) -> bool {
         let link = self.links[link.index()].as_ref();
         link.is_some_and(|link| link.in_use)
     }
 
-    /// The largest inner packet that every link carries in one piece, and sums of such packets as
-    /// well, as far as is known by now.
+    /// The largest inner packet that every link carries unfragmented and whose repair symbol fits
+    /// as well, as far as known.
     #[must_use]
     pub fn max_whole_packet(&self) -> usize {
         let links = self.links.iter().flatten().filter(|link| link.in_use);
@@ -42,20 +42,20 @@ impl Tunnel {
         max_whole_packet_in(usize::from(payload))
     }
 
-    /// When something authentic came last.
+    /// Time of the last authentic packet.
     #[must_use]
     pub fn last_received(&self) -> Time {
         self.last_received
     }
 
-    /// How long inner packets waited for order, since the session began.
+    /// Time that inner packets waited for order, since the session began.
     #[must_use]
     pub fn reorder_delay(&self) -> &ReorderDelay {
         &self.reorder_delay
     }
 
-    /// Changes what is configured of a link, but for its address and its size: it goes on with all
-    /// that was measured.
+    /// Changes the configuration of a link except for its address and its size; its measurements
+    /// stay.
     pub fn set_link(&mut self, id: LinkId, config: LinkConfig) {
         let Some(link) = &mut self.links[id.index()] else {
             return;
@@ -77,13 +77,13 @@ impl Tunnel {
     }
 }
 
-/// The largest inner packet of which sums fit into so much UDP payload. It fits itself: a sum's header
-/// is longer than a packet's.
+/// The largest inner packet whose repair symbol fits into a UDP payload. The packet itself fits
+/// too: a symbol's header is longer than a packet's.
 pub(super) fn max_whole_packet_in(payload: usize) -> usize {
     payload.saturating_sub(OVERHEAD + Parity::header_size(payload))
 }
 
-/// What a whole inner packet takes beside itself.
+/// Overhead of a whole inner packet, bytes.
 pub(super) fn link_overhead() -> Bytes {
     Bytes::new((OVERHEAD + DATA_HEADER) as u64 + IP_UDP_HEADERS)
 }
